@@ -1,0 +1,139 @@
+#include "framework/autodiff/parameter_store.h"
+
+#include "framework/ops/arithmetic.h"
+
+namespace furlong {
+namespace {
+
+constexpr std::int64_t border = 64;  // elements: each parameter starts on a cache line, whatever the dtype
+
+template <class T>
+void write_initial(T* values, const Shape& shape, const Initializer& initializer, const RandomKey& key) {
+  const std::int64_t n = shape.elements();
+  switch (initializer.kind) {
+    case Initializer::Kind::zeros: std::fill_n(values, n, T{0}); return;
+    case Initializer::Kind::ones: std::fill_n(values, n, T{1}); return;
+    case Initializer::Kind::normal:
+      for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<T>(random_normal(key, static_cast<std::uint64_t>(i)) * initializer.standard_deviation);
+      return;
+    case Initializer::Kind::identity_tap:
+      for (std::int64_t i = 0; i < n; ++i) values[i] = (i + 1) % shape[-1] == 0 ? T{1} : T{0};
+      return;
+  }
+}
+
+}  // namespace
+
+ParameterStore::ParameterStore(DType compute, Device device) : compute_dtype_(compute), device_(device) {
+  require(compute == DType::float32 || compute == DType::bfloat16 || compute == DType::float64, "parameters cannot be {}", name_of(compute));
+}
+
+Parameter& ParameterStore::add(const std::string& name, const Shape& shape, Initializer initializer, bool decays) {
+  require(!values_.defined(), "{}: the store is already laid out", name);
+  require(!by_name_.contains(name), "a parameter named {} exists already", name);
+  Parameter& parameter = parameters_.emplace_back();
+  parameter.name_ = name;
+  parameter.shape_ = shape;
+  parameter.initializer_ = initializer;
+  parameter.decays_ = decays;
+  by_name_[name] = &parameter;
+  return parameter;
+}
+
+Parameter& ParameterStore::add_buffer(const std::string& name, const Shape& shape) {
+  Parameter& parameter = add(name, shape, Initializer::zeros(), false);
+  parameter.trained_ = false;
+  return parameter;
+}
+
+void ParameterStore::allocate(std::uint64_t seed) {
+  std::int64_t total = 0;
+  for (const bool decays : {true, false}) {
+    for (Parameter& parameter : parameters_) {
+      if (!parameter.trained_ || parameter.decays_ != decays) continue;
+      parameter.offset_ = total;
+      total += (parameter.shape_.elements() + border - 1) / border * border;
+    }
+    if (decays) decayed_elements_ = total;
+  }
+  values_ = Tensor::zeros({total}, master_dtype(), device_);
+  gradients_ = Tensor::zeros({total}, master_dtype(), device_);
+  compute_values_ = compute_dtype_ == master_dtype() ? values_ : Tensor::zeros({total}, compute_dtype_, device_);
+  for (Parameter& parameter : parameters_) {
+    if (parameter.trained_) {
+      parameter.master_ = slice(values_, parameter);
+      parameter.gradient_ = slice(gradients_, parameter);
+      parameter.compute_ = slice(compute_values_, parameter);
+      parameter.slot_ = std::make_shared<GradientSlot>();
+      parameter.slot_->shape = parameter.shape_;
+      parameter.slot_->dtype = master_dtype();
+      parameter.slot_->device = device_;
+      parameter.slot_->gradient = parameter.gradient_;
+      parameter.slot_->persistent = true;
+    } else {
+      parameter.master_ = Tensor::zeros(parameter.shape_, master_dtype(), device_);
+      parameter.compute_ = parameter.master_;
+    }
+    initialize(parameter, seed);
+  }
+  refresh_compute_values(Stream{device_});
+}
+
+void ParameterStore::initialize(Parameter& parameter, std::uint64_t seed) {
+  if (!parameter.trained_ || device_.is_shape_only()) return;
+  require(device_.is_cpu(), "parameters are initialised on the host; copy them to {}", device_.text());
+  const RandomKey key{seed, 0, random_stream("initialize." + parameter.name_)};
+  if (master_dtype() == DType::float64) {
+    write_initial(parameter.master_.data<double>(), parameter.shape_, parameter.initializer_, key);
+  } else {
+    write_initial(parameter.master_.data<float>(), parameter.shape_, parameter.initializer_, key);
+  }
+}
+
+std::int64_t ParameterStore::parameter_count() const {
+  std::int64_t count = 0;
+  for (const Parameter& parameter : parameters_) count += parameter.trained_ ? parameter.shape_.elements() : 0;
+  return count;
+}
+
+Tensor ParameterStore::slice(const Tensor& flat, const Parameter& parameter) const {
+  require(parameter.trained_, "{} is a buffer: it has no place in the flat tensors", parameter.name_);
+  return flat.narrow(0, parameter.offset_, parameter.shape_.elements()).reshape(parameter.shape_);
+}
+
+Parameter& ParameterStore::find(const std::string& name) {
+  const auto found = by_name_.find(name);
+  require(found != by_name_.end(), "there is no parameter named {}", name);
+  return *found->second;
+}
+
+void ParameterStore::forget_gradients() {
+  for (Parameter& parameter : parameters_) {
+    if (parameter.slot_) parameter.slot_->written = false;
+  }
+}
+
+void ParameterStore::complete_gradients(const Stream& stream) {
+  for (Parameter& parameter : parameters_) {
+    if (!parameter.slot_ || parameter.slot_->written) continue;
+    ops::fill(stream, parameter.gradient_, 0.0);
+    parameter.slot_->written = true;
+  }
+}
+
+void ParameterStore::refresh_compute_values(const Stream& stream) {
+  if (!compute_values_.shares_memory_with(values_)) ops::convert(stream, compute_values_, values_);
+}
+
+void ParameterStore::on_gradient_final(std::function<void(Parameter&)> callback) {
+  for (Parameter& parameter : parameters_) {
+    if (!parameter.slot_) continue;
+    if (callback) {
+      parameter.slot_->on_final = [callback, &parameter] { callback(parameter); };
+    } else {
+      parameter.slot_->on_final = nullptr;
+    }
+  }
+}
+
+}  // namespace furlong

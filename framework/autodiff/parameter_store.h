@@ -1,0 +1,106 @@
+#pragma once
+// All parameters of a model in one contiguous, named store: values, gradients and the values as the layers compute with them. The
+// optimizer, the reducer and the checkpoint see spans; a checkpoint is by name and never depends on order.
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "framework/autodiff/variable.h"
+#include "framework/core/random.h"
+
+namespace furlong {
+
+/// How a parameter begins. Values are drawn from (seed, the parameter's name, the element's index): independent of order and of layout.
+struct Initializer {
+  enum class Kind : std::uint8_t { zeros, ones, normal, identity_tap } kind = Kind::zeros;
+  double standard_deviation = 0;  ///< for normal
+  static Initializer zeros() { return {}; }
+  static Initializer ones() { return {Kind::ones, 0}; }
+  static Initializer normal(double standard_deviation) { return {Kind::normal, standard_deviation}; }
+  /// [channels, width]: 1 at the last tap, 0 before: a causal convolution that begins as the identity.
+  static Initializer identity_tap() { return {Kind::identity_tap, 0}; }
+};
+
+/// One named parameter (trained) or buffer (kept and saved, never trained).
+class Parameter {
+ public:
+  const std::string& name() const { return name_; }
+  const Shape& shape() const { return shape_; }
+  bool decays() const { return decays_; }
+  /// The value in the compute dtype, as an input to ops. Its gradient goes to the store.
+  Variable variable() const { return Variable(compute_, slot_); }
+  /// The value in the master dtype (float32, or float64 in tests).
+  const Tensor& master() const { return master_; }
+  const Tensor& gradient() const { return gradient_; }
+
+ private:
+  friend class ParameterStore;
+  std::string name_;
+  Shape shape_;
+  Initializer initializer_;
+  bool decays_ = false;
+  bool trained_ = true;
+  std::int64_t offset_ = 0;  // elements into the flat tensors
+  Tensor master_, compute_, gradient_;
+  std::shared_ptr<GradientSlot> slot_;  // null for buffers
+};
+
+class ParameterStore {
+ public:
+  /// compute: float32, bfloat16 (masters in float32), or float64 (masters in float64, for gradient checks).
+  ParameterStore(DType compute, Device device);
+
+  /// Declares a parameter; its memory exists after allocate(). `decays`: weight decay applies (matrices; not norms and biases).
+  /// Throws ContractError when the name is taken. The reference stays valid for the store's life.
+  Parameter& add(const std::string& name, const Shape& shape, Initializer initializer, bool decays);
+  /// A tensor that is saved with the model but not trained (feature directions). Always in the master dtype.
+  Parameter& add_buffer(const std::string& name, const Shape& shape);
+
+  /// Lays out all parameters (those that decay first) and gives them their initial values.
+  void allocate(std::uint64_t seed);
+
+  DType compute_dtype() const { return compute_dtype_; }
+  DType master_dtype() const { return accumulate_dtype(compute_dtype_); }
+  const Device& device() const { return device_; }
+  /// Flat tensors over all trained parameters, each parameter at a 64-element border. Padding between them is zero.
+  const Tensor& values() const { return values_; }
+  const Tensor& gradients() const { return gradients_; }
+  /// Compute-dtype copy of values(); the same tensor when the dtypes are equal.
+  const Tensor& compute_values() const { return compute_values_; }
+  /// Elements at the front of the flat tensors to which weight decay applies.
+  std::int64_t decayed_elements() const { return decayed_elements_; }
+  /// Trained parameters' elements, without padding.
+  std::int64_t parameter_count() const;
+
+  /// Trained parameters and buffers, in order of declaration.
+  const std::deque<Parameter>& parameters() const { return parameters_; }
+  bool is_buffer(const Parameter& parameter) const { return !parameter.trained_; }
+  /// The part of a flat tensor (values, gradients, moments) that belongs to a trained parameter, in its shape.
+  Tensor slice(const Tensor& flat, const Parameter& parameter) const;
+  /// Throws ContractError when there is none of that name.
+  Parameter& find(const std::string& name);
+
+  /// Before a step's first backward: gradients will be overwritten.
+  void forget_gradients();
+  /// After its last: parameters that no gradient reached get zeros.
+  void complete_gradients(const Stream& stream);
+  /// Copies master values to the compute dtype; after loading, or an optimizer step that did not do so itself.
+  void refresh_compute_values(const Stream& stream);
+  /// Calls `callback` for each parameter as its gradient becomes final in backward.
+  void on_gradient_final(std::function<void(Parameter&)> callback);
+
+ private:
+  void initialize(Parameter& parameter, std::uint64_t seed);
+
+  DType compute_dtype_;
+  Device device_;
+  std::deque<Parameter> parameters_;
+  std::map<std::string, Parameter*> by_name_;
+  Tensor values_, gradients_, compute_values_;
+  std::int64_t decayed_elements_ = 0;
+};
+
+}  // namespace furlong

@@ -1,0 +1,319 @@
+#include "framework/autodiff/tape.h"
+
+#include "framework/ops/arithmetic.h"
+
+namespace furlong {
+
+Variable Variable::leaf(const Tensor& value) {
+  auto slot = std::make_shared<GradientSlot>();
+  slot->shape = value.shape();
+  slot->dtype = value.dtype();
+  slot->device = value.device();
+  slot->persistent = true;
+  return Variable(value, std::move(slot));
+}
+
+void GradientSlot::settle_parts() {
+  // Somebody needs the whole while some column ranges have not been written: those become zero, and later gradients are added.
+  if (written || parts.empty()) return;
+  bool any = false;
+  for (const auto& weak : parts) {
+    const auto part = weak.lock();
+    any = any || (part && part->written);
+  }
+  if (!any) return;
+  std::int64_t covered = 0;
+  for (const auto& weak : parts) {
+    const auto part = weak.lock();
+    require(part != nullptr, "a column range was dropped before its gradient was settled");
+    if (!part->written) ops::fill(Stream{device}, gradient.narrow(-1 + gradient.shape().rank(), part->part_start, part->shape[-1]), 0.0);
+    covered += part->shape[-1];
+  }
+  require(covered == shape[-1], "column ranges cover {} of {} columns", covered, shape[-1]);
+  written = true;
+}
+
+GradientTarget GradientSlot::target() {
+  if (base) {
+    if (written) return {gradient, GradientMode::accumulate};
+    const bool base_written = base->written;
+    if (!base->gradient.defined()) base->gradient = Tensor::empty(base->shape, base->dtype, base->device);
+    gradient = base->gradient.narrow(shape.rank() - 1, part_start, shape[-1]);
+    written = true;
+    return {gradient, base_written ? GradientMode::accumulate : GradientMode::overwrite};
+  }
+  settle_parts();
+  if (!gradient.defined()) gradient = Tensor::empty(shape, dtype, device);
+  if (!written) {
+    written = true;
+    return {gradient, GradientMode::overwrite};
+  }
+  // A gradient that was passed on without a copy may still be somebody else's input.
+  if (!persistent && parts.empty() && !gradient.is_unique()) gradient = gradient.clone();
+  return {gradient, GradientMode::accumulate};
+}
+
+Tensor GradientSlot::gathered(const Shape& as) {
+  settle_parts();
+  if (!written) return {};
+  return gradient.shape() == as ? gradient : gradient.reshape(as);
+}
+
+bool Tape::records(std::initializer_list<const Variable*> inputs) const {
+  if (!recording_) return false;
+  for (const Variable* input : inputs) {
+    if (input->requires_gradient()) return true;
+  }
+  return false;
+}
+
+void Tape::check_finite(const Tensor& tensor, const std::string& what) const {
+  if (!tensor.defined() || tensor.dtype() == DType::int32 || tensor.dtype() == DType::uint8) return;
+  const std::int64_t bad = ops::count_non_finite(stream_, tensor);
+  if (bad > 0) throw NonFiniteError(fmt::format("{}: {} of {} elements are NaN or infinite", what, bad, tensor.elements()));
+}
+
+void Tape::open(Node& node) {
+  for (const End& input : node.inputs) {
+    if (input.slot && input.slot->persistent) ++input.slot->open_uses;
+  }
+  for (const auto& slot : node.held) ++slot->open_uses;
+}
+
+void Tape::close(const std::shared_ptr<GradientSlot>& slot) {
+  if (slot && slot->persistent && --slot->open_uses == 0 && slot->on_final) slot->on_final();
+}
+
+std::vector<Variable> Tape::record(const char* name, const std::vector<Variable>& inputs, const std::vector<Tensor>& outputs,
+                                   std::vector<Tensor> saved, BackwardFunction backward) {
+  if (checks_) {
+    for (const Tensor& output : outputs) check_finite(output, scope_ + name);
+  }
+  bool wanted = false;
+  for (const Variable& input : inputs) {
+    if (!input.requires_gradient()) continue;
+    wanted = true;
+    if (touched_ && input.slot()->persistent) touched_->push_back(input.slot());
+  }
+  std::vector<Variable> results;
+  results.reserve(outputs.size());
+  if (!recording_ || !wanted) {
+    for (const Tensor& output : outputs) results.emplace_back(output);
+    return results;
+  }
+  Node node{name, scope_, {}, {}, std::move(saved), std::move(backward), {}};
+  for (const Variable& input : inputs) node.inputs.push_back({input.slot(), input.defined() ? input.shape() : Shape{}});
+  for (const Tensor& output : outputs) {
+    auto slot = std::make_shared<GradientSlot>();
+    slot->shape = output.shape();
+    slot->dtype = output.dtype();
+    slot->device = output.device();
+    node.outputs.push_back({slot, output.shape()});
+    results.emplace_back(output, std::move(slot));
+  }
+  open(node);
+  nodes_.push_back(std::move(node));
+  return results;
+}
+
+Variable Tape::record_one(const char* name, const std::vector<Variable>& inputs, const Tensor& output, std::vector<Tensor> saved,
+                          BackwardFunction backward) {
+  return record(name, inputs, {output}, std::move(saved), std::move(backward)).front();
+}
+
+Variable Tape::record_in_place(const char* name, const Variable& variable, std::vector<Tensor> saved, BackwardFunction backward) {
+  if (checks_) check_finite(variable.value(), scope_ + name);
+  if (!records({&variable})) return variable;
+  require(!variable.slot()->persistent, "{}: a parameter or leaf cannot be changed in place", name);
+  const End end{variable.slot(), variable.shape()};
+  nodes_.push_back(Node{name, scope_, {end}, {end}, std::move(saved), std::move(backward), {}});
+  return variable;
+}
+
+std::vector<Variable> Tape::split_last(const Variable& variable, const std::vector<std::int64_t>& lengths) {
+  std::vector<Variable> parts;
+  std::int64_t start = 0;
+  const int last = variable.shape().rank() - 1;
+  const bool recorded = records({&variable});
+  for (std::int64_t length : lengths) {
+    const Tensor view = variable.value().narrow(last, start, length);
+    std::shared_ptr<GradientSlot> slot;
+    if (recorded) {
+      require(variable.slot()->shape == variable.shape() && !variable.slot()->base, "only a value that is not itself a view can be split");
+      slot = std::make_shared<GradientSlot>();
+      slot->shape = view.shape();
+      slot->dtype = view.dtype();
+      slot->device = view.device();
+      slot->base = variable.slot();
+      slot->part_start = start;
+      variable.slot()->parts.push_back(slot);
+    }
+    parts.emplace_back(view, slot);
+    start += length;
+  }
+  require(start == variable.extent(-1), "column ranges sum up to {} of {} columns", start, variable.extent(-1));
+  if (recorded) {
+    // A node of its own keeps the parts' slots alive until the base's gradient is due, and settles what nobody wrote.
+    Node node{"split", scope_, {{variable.slot(), variable.shape()}}, {}, {}, {}, {}};
+    node.backward = [slot = variable.slot()](BackwardContext&) { slot->gathered(slot->shape); };
+    for (const Variable& part : parts) node.outputs.push_back({part.slot(), part.shape()});
+    open(node);
+    nodes_.push_back(std::move(node));
+  }
+  return parts;
+}
+
+std::vector<Variable> Tape::recompute(const char* name, const std::vector<Variable>& inputs, Segment segment) {
+  if (!recording_) return segment(*this, inputs);
+  std::vector<std::shared_ptr<GradientSlot>> touched;
+  std::vector<Variable> outputs;
+  {
+    struct Gathering {
+      Tape& tape;
+      std::vector<std::shared_ptr<GradientSlot>>* before;
+      ~Gathering() { tape.touched_ = before; }
+    } const gathering{*this, std::exchange(touched_, &touched)};
+    const NoGradient guard(*this);
+    outputs = segment(*this, inputs);
+  }
+  std::vector<Tensor> saved, values;
+  for (const Variable& input : inputs) saved.push_back(input.value());
+  for (const Variable& output : outputs) values.push_back(output.value());
+  bool wanted = !touched.empty();
+  for (const Variable& input : inputs) wanted = wanted || input.requires_gradient();
+  if (!wanted) return outputs;
+
+  Node node{name, scope_, {}, {}, std::move(saved), {}, std::move(touched)};
+  std::vector<Variable> results;
+  for (const Variable& input : inputs) node.inputs.push_back({input.slot(), input.shape()});
+  for (const Tensor& value : values) {
+    auto slot = std::make_shared<GradientSlot>();
+    slot->shape = value.shape();
+    slot->dtype = value.dtype();
+    slot->device = value.device();
+    node.outputs.push_back({slot, value.shape()});
+    results.emplace_back(value, std::move(slot));
+  }
+  node.backward = [segment = std::move(segment), count = inputs.size()](BackwardContext& context) {
+    Tape& tape = context.tape();
+    const std::size_t first = tape.nodes_.size();
+    std::vector<Variable> leaves;
+    for (std::size_t i = 0; i < count; ++i) {
+      leaves.push_back(context.wants(i) ? Variable::leaf(context.saved(i)) : Variable(context.saved(i)));
+    }
+    const bool before = tape.recording_;
+    tape.recording_ = true;
+    const std::vector<Variable> again = segment(tape, leaves);
+    for (std::size_t i = 0; i < again.size(); ++i) {
+      const Tensor d_output = context.d_output(i);
+      if (!d_output.defined() || !again[i].requires_gradient()) continue;
+      require(!again[i].slot()->written, "a recomputed segment returned one value twice");
+      again[i].slot()->gradient = d_output.reshape(again[i].slot()->shape);
+      again[i].slot()->written = true;
+    }
+    tape.consume_down_to(first);
+    tape.recording_ = before;
+    for (std::size_t i = 0; i < count; ++i) {
+      const Tensor d_input = leaves[i].gradient();
+      if (context.wants(i) && d_input.defined()) context.pass(i, d_input);
+    }
+  };
+  open(node);
+  nodes_.push_back(std::move(node));
+  return results;
+}
+
+void Tape::run(Node& node) {
+  bool reached = false;
+  for (const End& output : node.outputs) reached = reached || output.slot->gathered(output.shape).defined();
+  if (reached) {
+    const std::string saved_scope = std::exchange(scope_, node.scope);
+    BackwardContext context(*this, node);
+    node.backward(context);
+    scope_ = saved_scope;
+    if (checks_) {
+      for (const End& input : node.inputs) {
+        if (input.slot && input.slot->written) check_finite(input.slot->gradient, fmt::format("gradient that {}{} passes back", node.scope, node.name));
+      }
+    }
+  }
+}
+
+void Tape::consume_down_to(std::size_t first) {
+  while (nodes_.size() > first) {
+    Node node = std::move(nodes_.back());
+    nodes_.pop_back();
+    const std::size_t below = nodes_.size();
+    run(node);
+    require(nodes_.size() == below, "{}: backward left nodes on the tape", node.name);
+    for (const End& output : node.outputs) {
+      const bool in_place = !node.inputs.empty() && node.inputs[0].slot == output.slot;
+      if (!in_place && !output.slot->persistent && !output.slot->base) output.slot->gradient = Tensor{};
+    }
+    node.saved.clear();
+    for (const End& input : node.inputs) close(input.slot);
+    for (const auto& slot : node.held) close(slot);
+  }
+}
+
+void Tape::backward(const Variable& loss, double scale) {
+  require(loss.shape().elements() == 1, "backward starts from a scalar, not from {}", loss.shape().text());
+  const Tensor d_loss = Tensor::empty(loss.shape(), loss.dtype(), loss.value().device());
+  ops::fill(stream_, d_loss, scale);
+  backward({loss}, {d_loss});
+}
+
+void Tape::backward(const std::vector<Variable>& outputs, const std::vector<Tensor>& d_outputs) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    require(outputs[i].requires_gradient(), "backward from a value that depends on no parameter");
+    const GradientTarget target = outputs[i].slot()->target();
+    ops::add(stream_, target.tensor.reshape(d_outputs[i].shape()), d_outputs[i], target.mode);
+  }
+  consume_down_to(0);
+}
+
+void Tape::clear() {
+  for (Node& node : nodes_) {
+    for (const End& input : node.inputs) {
+      if (input.slot && input.slot->persistent) --input.slot->open_uses;
+    }
+    for (const auto& slot : node.held) --slot->open_uses;
+  }
+  nodes_.clear();
+}
+
+std::map<std::string, std::int64_t> Tape::saved_bytes() const {
+  std::map<std::string, std::int64_t> bytes;
+  for (const Node& node : nodes_) {
+    for (const Tensor& tensor : node.saved) {
+      if (tensor.defined()) bytes[node.name] += tensor.bytes();
+    }
+  }
+  return bytes;
+}
+
+Tensor BackwardContext::d_output(std::size_t i) const { return node_.outputs[i].slot->gathered(node_.outputs[i].shape); }
+
+GradientTarget BackwardContext::d_input(std::size_t i) {
+  const Tape::End& input = node_.inputs[i];
+  if (!input.slot) return {};
+  GradientTarget target = input.slot->target();
+  if (!(target.tensor.shape() == input.shape)) target.tensor = target.tensor.reshape(input.shape);
+  return target;
+}
+
+void BackwardContext::pass(std::size_t i, const Tensor& gradient) {
+  const Tape::End& input = node_.inputs[i];
+  if (!input.slot) return;
+  GradientSlot& slot = *input.slot;
+  const bool untouched = !slot.written && !slot.gradient.defined();
+  if (untouched && !slot.persistent && !slot.base && slot.dtype == gradient.dtype() && gradient.is_contiguous()) {
+    slot.gradient = gradient.reshape(slot.shape);
+    slot.written = true;
+    return;
+  }
+  const GradientTarget target = d_input(i);
+  ops::add(stream(), target.tensor, gradient, target.mode);
+}
+
+}  // namespace furlong

@@ -1,0 +1,81 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "framework/core/tensor.h"
+
+namespace furlong {
+
+/// What a backward function is to do with the gradient of one input.
+enum class GradientMode : std::uint8_t {
+  overwrite,   ///< the memory holds nothing yet: write
+  accumulate,  ///< add to what is there
+  skip         ///< nobody wants it: the tensor is undefined
+};
+
+/// Where a backward function puts one gradient. `tensor` has the input's shape (strides may differ); its dtype is the input's for
+/// activations and the store's gradient dtype (float32, or float64 in tests) for parameters.
+struct GradientTarget {
+  Tensor tensor;
+  GradientMode mode = GradientMode::skip;
+  bool wanted() const { return mode != GradientMode::skip; }
+  bool accumulates() const { return mode == GradientMode::accumulate; }
+};
+
+/// The gradient of one recorded value while it is being gathered. Shared by the variables and nodes that mean the same value.
+struct GradientSlot {
+  Shape shape;
+  DType dtype = DType::float32;
+  Device device;
+  Tensor gradient;          // undefined until first asked for
+  bool written = false;     // holds a gradient, or part of a sum of them
+  bool persistent = false;  // a parameter's or a leaf's: the memory stays after backward
+
+  // A column range of another slot (ops::split_last). Its gradient is a view of the base's.
+  std::shared_ptr<GradientSlot> base;
+  std::int64_t part_start = 0;
+  std::vector<std::weak_ptr<GradientSlot>> parts;
+
+  // Parameters: recorded uses not yet consumed, and whom to tell when the last one is.
+  int open_uses = 0;
+  std::function<void()> on_final;
+
+  /// Memory for a gradient of this slot and how to write it.
+  GradientTarget target();
+  /// The gathered gradient as `shape`; undefined when none reached this slot.
+  Tensor gathered(const Shape& as);
+
+ private:
+  void settle_parts();
+};
+
+/// A value that the tape may have recorded. Cheap to copy; owns its value's memory, so dropping it frees the value unless a node saved it.
+class Variable {
+ public:
+  Variable() = default;
+  /// A constant.
+  explicit Variable(Tensor value) : value_(std::move(value)) {}
+  Variable(Tensor value, std::shared_ptr<GradientSlot> slot) : value_(std::move(value)), slot_(std::move(slot)) {}
+  /// A leaf whose gradient is kept after backward.
+  static Variable leaf(const Tensor& value);
+
+  bool defined() const { return value_.defined(); }
+  const Tensor& value() const { return value_; }
+  const Shape& shape() const { return value_.shape(); }
+  std::int64_t extent(int dimension) const { return value_.extent(dimension); }
+  DType dtype() const { return value_.dtype(); }
+  bool requires_gradient() const { return slot_ != nullptr; }
+  const std::shared_ptr<GradientSlot>& slot() const { return slot_; }
+  /// After backward: the gradient of a leaf, undefined when none reached it.
+  Tensor gradient() const { return slot_ ? slot_->gathered(value_.shape()) : Tensor{}; }
+  /// The same value in another shape, the same gradient memory. Contiguous values only; records nothing.
+  Variable reshape(const Shape& shape) const { return Variable(value_.reshape(shape), slot_); }
+
+ private:
+  Tensor value_;
+  std::shared_ptr<GradientSlot> slot_;
+};
+
+}  // namespace furlong

@@ -1,0 +1,152 @@
+#include "framework/core/arena.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "framework/core/error.h"
+
+#ifdef FURLONG_SANITIZED
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define FURLONG_POISON(pointer, size) ASAN_POISON_MEMORY_REGION(pointer, size)
+#define FURLONG_UNPOISON(pointer, size) ASAN_UNPOISON_MEMORY_REGION(pointer, size)
+#endif
+#endif
+#ifndef FURLONG_POISON
+#define FURLONG_POISON(pointer, size) ((void)(pointer), (void)(size))
+#define FURLONG_UNPOISON(pointer, size) ((void)(pointer), (void)(size))
+#endif
+
+namespace furlong {
+namespace {
+
+constexpr std::int64_t alignment = 256;
+#ifdef FURLONG_SANITIZED
+constexpr std::int64_t red_zone = 256;  // poisoned bytes behind each block, so that AddressSanitizer sees an overrun inside the arena
+#else
+constexpr std::int64_t red_zone = 0;
+#endif
+
+std::int64_t rounded(std::int64_t bytes) { return (bytes + red_zone + alignment - 1) / alignment * alignment; }
+
+}  // namespace
+
+Arena::Arena(Device device, std::int64_t capacity_bytes) : device_(device), capacity_(capacity_bytes / alignment * alignment) {
+  if (device.is_shape_only()) {
+    base_ = reinterpret_cast<char*>(std::uintptr_t{1} << 46);
+    return;
+  }
+  require(device.is_cpu(), "no arena for {}", device.text());
+  void* memory = mmap(nullptr, static_cast<std::size_t>(capacity_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    throw MachineError("cannot reserve {} MiB of address space for tensors ({}); is there a limit (ulimit -v)?", capacity_ >> 20, std::strerror(errno));
+  }
+  base_ = static_cast<char*>(memory);
+  madvise(base_, static_cast<std::size_t>(capacity_), MADV_HUGEPAGE);  // advice only: first touch of 4 KiB pages costs far more
+  FURLONG_POISON(base_, static_cast<std::size_t>(capacity_));
+}
+
+Arena::~Arena() {
+  if (!device_.is_shape_only()) munmap(base_, static_cast<std::size_t>(capacity_));
+}
+
+void Arena::insert_free(std::int64_t offset, std::int64_t size) {
+  free_by_offset_.emplace(offset, size);
+  free_by_size_.emplace(size, offset);
+}
+
+void Arena::erase_free(std::map<std::int64_t, std::int64_t>::iterator block) {
+  free_by_size_.erase({block->second, block->first});
+  free_by_offset_.erase(block);
+}
+
+void* Arena::allocate(std::int64_t bytes) {
+  require(bytes >= 0, "allocation of {} bytes", bytes);
+  const std::int64_t size = rounded(bytes == 0 ? 1 : bytes);
+  const std::lock_guard lock(mutex_);
+  std::int64_t offset = top_;
+  const auto fit = free_by_size_.lower_bound({size, 0});
+  if (fit != free_by_size_.end()) {
+    offset = fit->second;
+    const std::int64_t found = fit->first;
+    erase_free(free_by_offset_.find(offset));
+    if (found > size) insert_free(offset + size, found - size);
+  } else {
+    // Nothing fits: grow, starting inside the last free block when that touches the high-water mark.
+    if (!free_by_offset_.empty()) {
+      const auto last = std::prev(free_by_offset_.end());
+      if (last->first + last->second == top_) {
+        offset = last->first;
+        erase_free(last);
+      }
+    }
+    if (size > capacity_ - offset) {
+      if (offset != top_) insert_free(offset, top_ - offset);
+      throw MachineError("out of memory on {}: {} MiB more were asked for with {} MiB in use of {} MiB", device_.text(), size >> 20,
+                         counters_.bytes_in_use >> 20, capacity_ >> 20);
+    }
+    top_ = offset + size;
+    counters_.system_bytes = top_;
+    ++counters_.system_requests;
+  }
+  used_.emplace(offset, size);
+  counters_.bytes_in_use += size;
+  counters_.peak_bytes = std::max(counters_.peak_bytes, counters_.bytes_in_use);
+  ++counters_.allocations;
+  char* pointer = base_ + offset;
+  if (!device_.is_shape_only()) {
+    FURLONG_UNPOISON(pointer, static_cast<std::size_t>(bytes));
+#ifdef FURLONG_SANITIZED
+    std::memset(pointer, 0xff, static_cast<std::size_t>(bytes));  // NaN in every float type: reading before writing shows
+#endif
+  }
+  return pointer;
+}
+
+void Arena::release(void* pointer) noexcept {
+  if (pointer == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  auto block = used_.find(static_cast<char*>(pointer) - base_);
+  if (block == used_.end()) return;
+  std::int64_t offset = block->first, size = block->second;
+  used_.erase(block);
+  counters_.bytes_in_use -= size;
+  if (!device_.is_shape_only()) FURLONG_POISON(pointer, static_cast<std::size_t>(size));
+  auto next = free_by_offset_.lower_bound(offset);
+  if (next != free_by_offset_.end() && offset + size == next->first) {
+    size += next->second;
+    const auto merged = next++;
+    erase_free(merged);
+  }
+  if (next != free_by_offset_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == offset) {
+      offset = previous->first;
+      size += previous->second;
+      erase_free(previous);
+    }
+  }
+  insert_free(offset, size);
+}
+
+ArenaCounters Arena::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+void Arena::reset_peak() {
+  const std::lock_guard lock(mutex_);
+  counters_.peak_bytes = counters_.bytes_in_use;
+}
+
+Arena& arena(const Device& device) {
+  // Leaked on purpose: tensors with static storage may outlive any order of destruction.
+  static Arena* const cpu = new Arena(Device{}, sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
+  static Arena* const shape_only = new Arena(Device{DeviceType::shape_only, 0}, std::int64_t{1} << 45);
+  require(device.type != DeviceType::cuda, "this build has no CUDA engine");
+  return device.is_cpu() ? *cpu : *shape_only;
+}
+
+}  // namespace furlong

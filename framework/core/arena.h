@@ -1,0 +1,58 @@
+#pragma once
+// One arena a device. All tensors and scratch come from it, so that a training step, once its sizes are known, asks the system for nothing.
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "framework/core/device.h"
+
+namespace furlong {
+
+struct ArenaCounters {
+  std::int64_t bytes_in_use = 0;     ///< handed out and not yet returned
+  std::int64_t peak_bytes = 0;       ///< the largest bytes_in_use since reset_peak()
+  std::int64_t system_bytes = 0;     ///< the arena's high-water mark: memory that the system has had to provide
+  std::int64_t system_requests = 0;  ///< how often the high-water mark rose: constant in a steady step
+  std::int64_t allocations = 0;      ///< allocate() calls so far
+};
+
+/// A range of addresses reserved once (huge pages asked for on the CPU), handed out best-fit, neighbours merged on return.
+/// Addresses for `shape_only` are not backed by memory and must not be dereferenced. Thread-safe.
+class Arena {
+ public:
+  Arena(Device device, std::int64_t capacity_bytes);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  /// At least `bytes`, aligned to 256, contents undefined. Throws MachineError with the numbers when the capacity is passed.
+  void* allocate(std::int64_t bytes);
+  void release(void* pointer) noexcept;
+
+  ArenaCounters counters() const;
+  void reset_peak();
+  std::int64_t capacity() const { return capacity_; }
+
+ private:
+  void insert_free(std::int64_t offset, std::int64_t size);
+  void erase_free(std::map<std::int64_t, std::int64_t>::iterator block);
+
+  Device device_;
+  std::int64_t capacity_;
+  std::int64_t top_ = 0;  // the high-water mark, as an offset
+  char* base_ = nullptr;
+  std::map<std::int64_t, std::int64_t> free_by_offset_;                 // offset -> size
+  std::set<std::pair<std::int64_t, std::int64_t>> free_by_size_;        // (size, offset)
+  std::map<std::int64_t, std::int64_t> used_;                           // offset -> size
+  ArenaCounters counters_;
+  mutable std::mutex mutex_;
+};
+
+/// The arena of a device, made on first use with the memory that this process may use as capacity.
+Arena& arena(const Device& device);
+
+}  // namespace furlong

@@ -1,0 +1,181 @@
+#include "framework/core/parallel.h"
+
+#include <sched.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#ifndef FURLONG_THREAD_POOL
+#include <omp.h>
+#endif
+
+namespace furlong {
+namespace {
+
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+int default_threads() {
+  if (const char* text = std::getenv("FURLONG_POOL_THREADS")) {
+    const int threads = std::atoi(text);
+    if (threads > 0) return threads;
+  }
+  return available_cores();
+}
+
+int threads_wanted = 0;
+thread_local int current_thread = 0;
+thread_local bool inside_tasks = false;
+
+/// Remembers the first exception of a team and throws it in the caller.
+class FirstException {
+ public:
+  template <class Body>
+  void run(const Body& body) noexcept {
+    try {
+      body();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!exception_) exception_ = std::current_exception();
+    }
+  }
+  void rethrow() const {
+    if (exception_) std::rethrow_exception(exception_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr exception_;
+};
+
+#ifdef FURLONG_THREAD_POOL
+/// Workers that sleep between loops. The caller is worker 0.
+class Pool {
+ public:
+  explicit Pool(int threads) {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  }
+  ~Pool() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
+  int size() const { return static_cast<int>(workers_.size()) + 1; }
+
+  void run(std::int64_t tasks, const std::function<void(std::int64_t)>& body) {
+    FirstException first;
+    {
+      const std::lock_guard lock(mutex_);
+      tasks_ = tasks;
+      next_ = 0;
+      body_ = &body;
+      first_ = &first;
+      busy_ = static_cast<int>(workers_.size());
+      ++generation_;
+    }
+    wake_.notify_all();
+    drain(0);
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return busy_ == 0; });
+    lock.unlock();
+    first.rethrow();
+  }
+
+ private:
+  void drain(int thread) {
+    current_thread = thread;
+    inside_tasks = true;
+    for (;;) {
+      std::int64_t task;
+      {
+        const std::lock_guard lock(mutex_);
+        if (next_ >= tasks_) break;
+        task = next_++;
+      }
+      first_->run([&] { (*body_)(task); });
+    }
+    inside_tasks = false;
+    current_thread = 0;
+  }
+  void work(int thread) {
+    std::uint64_t seen = 0;
+    for (;;) {
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return stopping_ || generation_ != seen; });
+        if (stopping_) return;
+        seen = generation_;
+      }
+      drain(thread);
+      const std::lock_guard lock(mutex_);
+      if (--busy_ == 0) done_.notify_one();
+    }
+  }
+
+  std::vector<std::thread> workers_;
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  std::int64_t tasks_ = 0, next_ = 0;
+  const std::function<void(std::int64_t)>* body_ = nullptr;
+  FirstException* first_ = nullptr;
+  int busy_ = 0;
+  std::uint64_t generation_ = 0;
+  bool stopping_ = false;
+};
+
+Pool& pool() {
+  static Pool instance(thread_count());
+  return instance;
+}
+#endif
+
+}  // namespace
+
+void set_thread_count(int threads) {
+  threads_wanted = threads > 0 ? threads : default_threads();
+#ifndef FURLONG_THREAD_POOL
+  omp_set_num_threads(threads_wanted);
+#endif
+}
+
+int thread_count() {
+  if (threads_wanted == 0) set_thread_count(0);
+  return threads_wanted;
+}
+
+int thread_index() { return current_thread; }
+
+void parallel_tasks(std::int64_t tasks, const std::function<void(std::int64_t)>& body) {
+  if (tasks <= 1 || thread_count() == 1 || inside_tasks) {
+    for (std::int64_t task = 0; task < tasks; ++task) body(task);
+    return;
+  }
+#ifdef FURLONG_THREAD_POOL
+  pool().run(tasks, body);
+#else
+  FirstException first;
+#pragma omp parallel num_threads(static_cast<int>(std::min<std::int64_t>(tasks, thread_count())))
+  {
+    current_thread = omp_get_thread_num();
+    inside_tasks = true;
+#pragma omp for schedule(dynamic, 1)
+    for (std::int64_t task = 0; task < tasks; ++task) first.run([&] { body(task); });
+    inside_tasks = false;
+    current_thread = 0;
+  }
+  first.rethrow();
+#endif
+}
+
+}  // namespace furlong

@@ -1,0 +1,124 @@
+#include "framework/core/tensor.h"
+
+#include <cstring>
+
+#include "framework/core/arena.h"
+
+namespace furlong {
+
+Tensor Tensor::empty(const Shape& shape, DType dtype, const Device& device) {
+  Tensor tensor;
+  tensor.shape_ = shape;
+  tensor.strides_ = contiguous_strides(shape);
+  tensor.dtype_ = dtype;
+  tensor.device_ = device;
+  Arena& home = arena(device);
+  tensor.storage_ = std::shared_ptr<void>(home.allocate(shape.elements() * size_of(dtype)), [&home](void* pointer) { home.release(pointer); });
+  return tensor;
+}
+
+Tensor Tensor::zeros(const Shape& shape, DType dtype, const Device& device) {
+  Tensor tensor = empty(shape, dtype, device);
+  tensor.fill_zero();
+  return tensor;
+}
+
+template <class T>
+Tensor Tensor::from(const std::vector<T>& values, const Shape& shape, const Device& device) {
+  require(static_cast<std::int64_t>(values.size()) == shape.elements(), "{} values for a tensor of shape {}", values.size(), shape.text());
+  Tensor tensor = empty(shape, dtype_of<T>::value, device);
+  if (device.is_cpu()) std::memcpy(tensor.address(), values.data(), values.size() * sizeof(T));
+  return tensor;
+}
+
+bool Tensor::is_contiguous() const {
+  std::int64_t step = 1;
+  for (int i = shape_.rank() - 1; i >= 0; --i) {
+    if (shape_[i] != 1 && strides_[i] != step) return false;
+    step *= shape_[i];
+  }
+  return true;
+}
+
+Tensor Tensor::reshape(const Shape& shape) const {
+  require(is_contiguous() && shape.elements() == elements(), "cannot reshape {} to {}", shape_.text(), shape.text());
+  Tensor view = *this;
+  view.shape_ = shape;
+  view.strides_ = contiguous_strides(shape);
+  return view;
+}
+
+Tensor Tensor::narrow(int dimension, std::int64_t start, std::int64_t length) const {
+  require(start >= 0 && length >= 0 && start + length <= shape_[dimension], "range [{}, {}) outside dimension {} of {}", start, start + length,
+          dimension, shape_.text());
+  Tensor view = *this;
+  view.offset_ += start * strides_[dimension];
+  view.shape_[dimension] = length;
+  return view;
+}
+
+Tensor Tensor::permute(std::initializer_list<int> order) const {
+  require(static_cast<int>(order.size()) == shape_.rank(), "a permutation of {} dimensions for shape {}", order.size(), shape_.text());
+  Tensor view = *this;
+  int position = 0;
+  for (int dimension : order) {
+    view.shape_[position] = shape_[dimension];
+    view.strides_[position++] = strides_[dimension];
+  }
+  return view;
+}
+
+Tensor Tensor::split_last(std::int64_t inner) const {
+  require(shape_.rank() > 0 && shape_[-1] % inner == 0, "cannot split the last dimension of {} by {}", shape_.text(), inner);
+  Tensor view = *this;
+  view.shape_[-1] /= inner;
+  view.strides_[-1] *= inner;
+  view.shape_.push_back(inner);
+  view.strides_.push_back(strides_[-1]);
+  return view;
+}
+
+void Tensor::fill_zero() const {
+  require(is_contiguous(), "fill_zero needs a contiguous tensor, not {}", shape_.text());
+  if (device_.is_cpu()) std::memset(address(), 0, static_cast<std::size_t>(bytes()));
+}
+
+void Tensor::copy_from(const Tensor& source) const {
+  require(shape_ == source.shape_ && dtype_ == source.dtype_ && is_contiguous() && source.is_contiguous(), "cannot copy {} {} to {} {}",
+          name_of(source.dtype_), source.shape_.text(), name_of(dtype_), shape_.text());
+  if (device_.is_cpu()) std::memcpy(address(), source.address(), static_cast<std::size_t>(bytes()));
+}
+
+Tensor Tensor::clone() const {
+  Tensor copy = empty(shape_, dtype_, device_);
+  copy.copy_from(*this);
+  return copy;
+}
+
+template <class T>
+std::vector<T> Tensor::to_vector() const {
+  require(device_.is_cpu(), "to_vector needs a CPU tensor, not one on {}", device_.text());
+  std::vector<T> values(static_cast<std::size_t>(elements()));
+  const T* source = data<T>();
+  Shape index = shape_;
+  for (int i = 0; i < index.rank(); ++i) index[i] = 0;
+  for (T& value : values) {
+    std::int64_t offset = 0;
+    for (int i = 0; i < index.rank(); ++i) offset += index[i] * strides_[i];
+    value = source[offset];
+    for (int i = index.rank() - 1; i >= 0 && ++index[i] == shape_[i]; --i) index[i] = 0;
+  }
+  return values;
+}
+
+#define FURLONG_INSTANTIATE(T)                                                                  \
+  template Tensor Tensor::from<T>(const std::vector<T>&, const Shape&, const Device&); \
+  template std::vector<T> Tensor::to_vector<T>() const;
+FURLONG_INSTANTIATE(float)
+FURLONG_INSTANTIATE(double)
+FURLONG_INSTANTIATE(bfloat16)
+FURLONG_INSTANTIATE(std::int32_t)
+FURLONG_INSTANTIATE(std::uint8_t)
+#undef FURLONG_INSTANTIATE
+
+}  // namespace furlong

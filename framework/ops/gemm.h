@@ -1,0 +1,24 @@
+#pragma once
+#include "framework/autodiff/variable.h"
+#include "framework/core/device.h"
+
+namespace furlong::ops {
+
+/// What is done to a product before it is stored.
+struct GemmEpilogue {
+  enum class Activation : std::uint8_t { none, relu, gelu, gelu_tanh, silu };
+  const Tensor* bias = nullptr;  ///< [columns of c], c's dtype or float32
+  Activation activation = Activation::none;
+};
+
+/// c = op(a) · op(b), or c += op(a) · op(b) when `mode` accumulates; then bias and activation (overwrite only).
+/// Matrices [rows, columns], rows contiguous, any row stride; op transposes. a and b share a dtype; c is that dtype or wider
+/// (bfloat16 products may be stored as float32). Sums are kept in float32 (float64 for float64).
+/// Throws ContractError on shapes that do not fit.
+void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, GradientMode mode,
+          const GemmEpilogue& epilogue = {});
+
+/// Target (overwrite or accumulate) [n] gets the sum over the rows of `matrix` [rows, n], in fixed blocks of rows: the same for any number of threads.
+void column_sum(const Stream& stream, const Tensor& matrix, const GradientTarget& target);
+
+}  // namespace furlong::ops

@@ -1,0 +1,40 @@
+#include "framework/ops/linear.h"
+
+namespace furlong::ops {
+namespace {
+
+Tensor as_matrix(const Tensor& tensor) {
+  return tensor.shape().rank() == 2 ? tensor : tensor.reshape({tensor.shape().rows(), tensor.extent(-1)});
+}
+
+void linear_backward(BackwardContext& context) {
+  const Tensor d_y = as_matrix(context.d_output());
+  const Tensor &x = context.saved(0), &weight = context.saved(1);
+  if (const GradientTarget d_x = context.d_input(0); d_x.wanted()) {
+    gemm(context.stream(), d_y, false, weight, false, as_matrix(d_x.tensor), d_x.mode);
+  }
+  if (const GradientTarget d_weight = context.d_input(1); d_weight.wanted()) {
+    gemm(context.stream(), d_y, true, as_matrix(x), false, d_weight.tensor, d_weight.mode);
+  }
+  if (context.wants(2)) column_sum(context.stream(), d_y, context.d_input(2));
+}
+
+}  // namespace
+
+Variable linear(Tape& tape, const Variable& x, const Variable& weight, const Variable* bias, GemmEpilogue::Activation activation) {
+  require(weight.shape().rank() == 2 && x.shape().rank() >= 1 && x.extent(-1) == weight.extent(1), "linear: x {} and weight {}", x.shape().text(),
+          weight.shape().text());
+  const bool recorded = bias ? tape.records({&x, &weight, bias}) : tape.records({&x, &weight});
+  require(!recorded || activation == GemmEpilogue::Activation::none, "linear: an activation is fused only where nothing is recorded");
+  Shape shape = x.shape();
+  shape[-1] = weight.extent(0);
+  const Tensor y = Tensor::empty(shape, x.dtype(), tape.device());
+  GemmEpilogue epilogue;
+  epilogue.activation = activation;
+  if (bias) epilogue.bias = &bias->value();
+  gemm(tape.stream(), as_matrix(x.value()), false, weight.value(), true, as_matrix(y), GradientMode::overwrite, epilogue);
+  return tape.record_one("linear", {x, weight, bias ? *bias : Variable{}}, y, {weight.requires_gradient() ? x.value() : Tensor{}, weight.value()},
+                         linear_backward);
+}
+
+}  // namespace furlong::ops
