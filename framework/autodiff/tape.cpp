@@ -33,14 +33,30 @@ void GradientSlot::settle_parts() {
   written = true;
 }
 
+bool GradientSlot::lends_views() const {
+  for (const auto& weak : parts) {
+    const auto part = weak.lock();
+    if (part && part->gradient.defined()) return true;
+  }
+  return false;
+}
+
+bool GradientSlot::is_exclusive() const {
+  // Memory that column ranges have been lent is this slot's: make_exclusive() came before.
+  return base == nullptr && !persistent && gradient.defined() && (lends_views() || gradient.is_unique());
+}
+
+void GradientSlot::make_exclusive() {
+  if (base || persistent || lends_views() || gradient.is_unique()) return;
+  gradient = gradient.clone();
+}
+
 GradientTarget GradientSlot::target() {
   if (base) {
-    if (written) return {gradient, GradientMode::accumulate};
-    const bool base_written = base->written;
-    if (!base->gradient.defined()) base->gradient = Tensor::empty(base->shape, base->dtype, base->device);
-    gradient = base->gradient.narrow(shape.rank() - 1, part_start, shape[-1]);
+    if (!gradient.defined()) gradient = base->view_for_part(part_start, shape[-1]);
+    const bool holds_something = written || base->written;
     written = true;
-    return {gradient, base_written ? GradientMode::accumulate : GradientMode::overwrite};
+    return {gradient, holds_something ? GradientMode::accumulate : GradientMode::overwrite};
   }
   settle_parts();
   if (!gradient.defined()) gradient = Tensor::empty(shape, dtype, device);
@@ -48,15 +64,28 @@ GradientTarget GradientSlot::target() {
     written = true;
     return {gradient, GradientMode::overwrite};
   }
-  // A gradient that was passed on without a copy may still be somebody else's input.
-  if (!persistent && parts.empty() && !gradient.is_unique()) gradient = gradient.clone();
+  make_exclusive();  // a gradient that was passed on without a copy may still be somebody else's input
   return {gradient, GradientMode::accumulate};
 }
 
 Tensor GradientSlot::gathered(const Shape& as) {
+  if (base && !written && base->written) {
+    // Only the whole was used: the range's gradient is what lies in the whole's.
+    gradient = base->view_for_part(part_start, shape[-1]);
+    written = true;
+  }
   settle_parts();
   if (!written) return {};
   return gradient.shape() == as ? gradient : gradient.reshape(as);
+}
+
+Tensor GradientSlot::view_for_part(std::int64_t start, std::int64_t length) {
+  if (gradient.defined()) {
+    make_exclusive();
+  } else {
+    gradient = Tensor::empty(shape, dtype, device);
+  }
+  return gradient.narrow(shape.rank() - 1, start, length);
 }
 
 bool Tape::records(std::initializer_list<const Variable*> inputs) const {
@@ -80,8 +109,12 @@ void Tape::open(Node& node) {
   for (const auto& slot : node.held) ++slot->open_uses;
 }
 
-void Tape::close(const std::shared_ptr<GradientSlot>& slot) {
-  if (slot && slot->persistent && --slot->open_uses == 0 && slot->on_final) slot->on_final();
+void Tape::close(Node& node, bool announce) {
+  const auto close_use = [announce](const std::shared_ptr<GradientSlot>& slot) {
+    if (slot && slot->persistent && --slot->open_uses == 0 && announce && slot->on_final) slot->on_final();
+  };
+  for (const End& input : node.inputs) close_use(input.slot);
+  for (const auto& slot : node.held) close_use(slot);
 }
 
 std::vector<Variable> Tape::record(const char* name, const std::vector<Variable>& inputs, const std::vector<Tensor>& outputs,
@@ -140,6 +173,7 @@ std::vector<Variable> Tape::split_last(const Variable& variable, const std::vect
     std::shared_ptr<GradientSlot> slot;
     if (recorded) {
       require(variable.slot()->shape == variable.shape() && !variable.slot()->base, "only a value that is not itself a view can be split");
+      require(start > 0 || variable.slot()->parts.empty(), "a value of shape {} is split twice", variable.shape().text());
       slot = std::make_shared<GradientSlot>();
       slot->shape = view.shape();
       slot->dtype = view.dtype();
@@ -203,13 +237,12 @@ std::vector<Variable> Tape::recompute(const char* name, const std::vector<Variab
     }
     const bool before = tape.recording_;
     tape.recording_ = true;
-    const std::vector<Variable> again = segment(tape, leaves);
-    for (std::size_t i = 0; i < again.size(); ++i) {
-      const Tensor d_output = context.d_output(i);
-      if (!d_output.defined() || !again[i].requires_gradient()) continue;
-      require(!again[i].slot()->written, "a recomputed segment returned one value twice");
-      again[i].slot()->gradient = d_output.reshape(again[i].slot()->shape);
-      again[i].slot()->written = true;
+    {
+      const std::vector<Variable> again = segment(tape, leaves);
+      for (std::size_t i = 0; i < again.size(); ++i) {
+        const Tensor d_output = context.d_output(i);
+        if (d_output.defined() && again[i].requires_gradient()) tape.seed(again[i], d_output);
+      }
     }
     tape.consume_down_to(first);
     tape.recording_ = before;
@@ -226,17 +259,25 @@ std::vector<Variable> Tape::recompute(const char* name, const std::vector<Variab
 void Tape::run(Node& node) {
   bool reached = false;
   for (const End& output : node.outputs) reached = reached || output.slot->gathered(output.shape).defined();
-  if (reached) {
-    const std::string saved_scope = std::exchange(scope_, node.scope);
-    BackwardContext context(*this, node);
-    node.backward(context);
-    scope_ = saved_scope;
-    if (checks_) {
-      for (const End& input : node.inputs) {
-        if (input.slot && input.slot->written) check_finite(input.slot->gradient, fmt::format("gradient that {}{} passes back", node.scope, node.name));
-      }
-    }
+  if (!reached) return;
+  if (node.in_place()) node.outputs[0].slot->make_exclusive();
+  scope_ = node.scope;
+  BackwardContext context(*this, node);
+  node.backward(context);
+  if (!checks_) return;
+  for (const End& input : node.inputs) {
+    if (input.slot && input.slot->written) check_finite(input.slot->gradient, fmt::format("gradient that {}{} passes back", node.scope, node.name));
   }
+}
+
+void Tape::release(Node& node) {
+  // A node that is its outputs' first mention in forward is their last in backward. Column ranges end with the split that made them.
+  for (const End& output : node.outputs) {
+    if (node.in_place() || output.slot->persistent) continue;
+    output.slot->gradient = Tensor{};
+    if (output.slot->base) output.slot->base->parts.clear();
+  }
+  node.saved.clear();
 }
 
 void Tape::consume_down_to(std::size_t first) {
@@ -244,16 +285,30 @@ void Tape::consume_down_to(std::size_t first) {
     Node node = std::move(nodes_.back());
     nodes_.pop_back();
     const std::size_t below = nodes_.size();
-    run(node);
-    require(nodes_.size() == below, "{}: backward left nodes on the tape", node.name);
-    for (const End& output : node.outputs) {
-      const bool in_place = !node.inputs.empty() && node.inputs[0].slot == output.slot;
-      if (!in_place && !output.slot->persistent && !output.slot->base) output.slot->gradient = Tensor{};
+    try {
+      const std::string scope_before = scope_;
+      run(node);
+      scope_ = scope_before;
+      require(nodes_.size() == below, "{}: backward left nodes on the tape", node.name);
+    } catch (...) {
+      close(node, false);
+      throw;
     }
-    node.saved.clear();
-    for (const End& input : node.inputs) close(input.slot);
-    for (const auto& slot : node.held) close(slot);
+    release(node);
+    close(node, true);
   }
+}
+
+void Tape::seed(const Variable& output, const Tensor& d_output) {
+  GradientSlot& slot = *output.slot();
+  if (!slot.written && !slot.persistent && !slot.base && slot.parts.empty() && slot.dtype == d_output.dtype() && d_output.is_contiguous()) {
+    slot.gradient = d_output.reshape(slot.shape);
+    slot.written = true;
+    return;
+  }
+  GradientTarget target = slot.target();
+  if (!(target.tensor.shape() == d_output.shape())) target.tensor = target.tensor.reshape(d_output.shape());
+  ops::add(stream_, target.tensor, d_output, target.mode);
 }
 
 void Tape::backward(const Variable& loss, double scale) {
@@ -264,20 +319,30 @@ void Tape::backward(const Variable& loss, double scale) {
 }
 
 void Tape::backward(const std::vector<Variable>& outputs, const std::vector<Tensor>& d_outputs) {
+  require(outputs.size() == d_outputs.size(), "backward from {} values with {} gradients", outputs.size(), d_outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     require(outputs[i].requires_gradient(), "backward from a value that depends on no parameter");
-    const GradientTarget target = outputs[i].slot()->target();
-    ops::add(stream_, target.tensor.reshape(d_outputs[i].shape()), d_outputs[i], target.mode);
+    require(outputs[i].shape() == d_outputs[i].shape(), "backward from a value of shape {} with a gradient of {}", outputs[i].shape().text(),
+            d_outputs[i].shape().text());
   }
-  consume_down_to(0);
+  const bool recording_before = recording_;
+  const std::string scope_before = scope_;
+  try {
+    for (std::size_t i = 0; i < outputs.size(); ++i) seed(outputs[i], d_outputs[i]);
+    consume_down_to(0);
+  } catch (...) {
+    // Nothing half consumed stays behind: after an error the tape is empty and parameters have no open uses.
+    recording_ = recording_before;
+    scope_ = scope_before;
+    clear();
+    throw;
+  }
 }
 
 void Tape::clear() {
   for (Node& node : nodes_) {
-    for (const End& input : node.inputs) {
-      if (input.slot && input.slot->persistent) --input.slot->open_uses;
-    }
-    for (const auto& slot : node.held) --slot->open_uses;
+    release(node);
+    close(node, false);
   }
   nodes_.clear();
 }
@@ -305,6 +370,8 @@ GradientTarget BackwardContext::d_input(std::size_t i) {
 void BackwardContext::pass(std::size_t i, const Tensor& gradient) {
   const Tape::End& input = node_.inputs[i];
   if (!input.slot) return;
+  require(gradient.elements() == input.shape.elements(), "{}: a gradient of shape {} for input {} of shape {}", node_.name,
+          gradient.shape().text(), i, input.shape.text());
   GradientSlot& slot = *input.slot;
   const bool untouched = !slot.written && !slot.gradient.defined();
   if (untouched && !slot.persistent && !slot.base && slot.dtype == gradient.dtype() && gradient.is_contiguous()) {
@@ -313,7 +380,7 @@ void BackwardContext::pass(std::size_t i, const Tensor& gradient) {
     return;
   }
   const GradientTarget target = d_input(i);
-  ops::add(stream(), target.tensor, gradient, target.mode);
+  ops::add(stream(), target.tensor, gradient.shape() == input.shape ? gradient : gradient.reshape(input.shape), target.mode);
 }
 
 }  // namespace furlong

@@ -109,12 +109,16 @@ class Tape {
     std::vector<Tensor> saved;
     BackwardFunction backward;
     std::vector<std::shared_ptr<GradientSlot>> held;  // parameters used inside a recomputed segment
+
+    bool in_place() const { return !outputs.empty() && !inputs.empty() && inputs[0].slot == outputs[0].slot; }
   };
 
+  void seed(const Variable& output, const Tensor& d_output);
   void consume_down_to(std::size_t first);
   void run(Node& node);
+  static void release(Node& node);
   void open(Node& node);
-  static void close(const std::shared_ptr<GradientSlot>& slot);
+  static void close(Node& node, bool announce);
   void check_finite(const Tensor& tensor, const std::string& what) const;
 
   Stream stream_;
@@ -134,6 +138,8 @@ class BackwardContext {
   Tensor d_output(std::size_t i = 0) const;
   /// Where the gradient of input i goes. Ask once for each input.
   GradientTarget d_input(std::size_t i);
+  /// True when the memory of d_output(i) is this node's alone: it may be written over and passed on.
+  bool owns_d_output(std::size_t i = 0) const { return node_.outputs[i].slot->is_exclusive(); }
   bool wants(std::size_t i) const { return node_.inputs[i].slot != nullptr; }
   /// Gives `gradient` to input i without a copy where possible. The caller must not write to it afterwards.
   void pass(std::size_t i, const Tensor& gradient);

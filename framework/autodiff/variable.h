@@ -46,9 +46,15 @@ struct GradientSlot {
   GradientTarget target();
   /// The gathered gradient as `shape`; undefined when none reached this slot.
   Tensor gathered(const Shape& as);
+  /// True when nobody outside this slot (and its column ranges) can see the gradient's memory, so that backward may write over it.
+  bool is_exclusive() const;
+  /// Makes is_exclusive() true, by a copy when the memory was passed on to others too. Needs a gradient.
+  void make_exclusive();
 
  private:
   void settle_parts();
+  bool lends_views() const;
+  Tensor view_for_part(std::int64_t start, std::int64_t length);
 };
 
 /// A value that the tape may have recorded. Cheap to copy; owns its value's memory, so dropping it frees the value unless a node saved it.

@@ -1,0 +1,253 @@
+#include "framework/config/reader.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "framework/config/nearest.h"
+#include "framework/config/scalar.h"
+#include "framework/config/yaml_source.h"
+#include "framework/core/error.h"
+
+namespace furlong::config {
+namespace {
+
+struct Entry {
+  Value value;
+  Place place;
+};
+using Layer = std::map<std::string, Entry>;  // key path -> what one or several files, merged, say about it
+
+std::string joined(const std::string& section, const std::string& name) { return section.empty() ? name : section + "." + name; }
+
+// What was probably meant by a key that is not in the table, as the end of an error message.
+std::string unknown_key_hint(const Table& table, const std::string& section, const std::string& name) {
+  if (name == "<<") return "YAML's merge keys are not supported; use include: to share settings between files";
+  if (table.find(name) || (section.empty() && name.find('.') != std::string::npos && table.is_section(name)))
+    return name.find('.') == std::string::npos
+               ? fmt::format("{} belongs at the top level, without indentation", name)
+               : fmt::format("write {} under {}:, not joined by dots", name.substr(name.rfind('.') + 1), name.substr(0, name.rfind('.')));
+  if (name == "include") return "include: belongs at the top level, without indentation";
+  const Key* ours = nullptr;  // the key that other programs call so, one of this section before others
+  for (const auto& key : table.keys()) {
+    const auto& others = key.names_elsewhere();
+    const bool matches = std::find(others.begin(), others.end(), name) != others.end();
+    if (matches && (!ours || (ours->section() != section && key.section() == section))) ours = &key;
+  }
+  if (ours) return fmt::format("it is called {} here", ours->section() == section ? ours->name() : ours->path());
+  const auto siblings = table.names_in(section);
+  if (const std::string close = nearest(name, siblings); !close.empty()) return fmt::format("did you mean {}?", close);
+  std::vector<std::string> elsewhere;
+  for (const auto& key : table.keys()) {
+    if (key.name() == name) return fmt::format("did you mean {}? (indent it under {}:)", key.path(), key.section());
+    elsewhere.push_back(key.name());
+  }
+  if (table.is_section(name)) return fmt::format("the section {} belongs at the top level, without indentation", name);
+  if (const std::string close = nearest(name, elsewhere); !close.empty())
+    for (const auto& key : table.keys())
+      if (key.name() == close) return fmt::format("did you mean {}?", key.path());
+  return fmt::format("{} has {}", section.empty() ? "the top level" : section, fmt::join(siblings, ", "));
+}
+
+// Walks one parsed text and collects its keys, each value checked where it stands.
+class Collector {
+ public:
+  Collector(const Table& table, const YamlSource& source) : table_(table), source_(source) {}
+
+  // `included` receives the value of a top-level include:, which is not a key of the table.
+  Layer collect(YAML::Node* included) {
+    included_ = included;
+    const YAML::Node& root = source_.root();
+    if (root.IsScalar()) {
+      const bool space_missing = root.Scalar().find(':') != std::string::npos;
+      throw UserError("{}: found {}; expected keys and values{}", source_.at(root.Mark()).text(), describe(root),
+                      space_missing ? "; write a space after the colon" : "");
+    }
+    if (root.IsSequence()) throw UserError("{}: found a list; expected keys and values, such as 'seed: 1'", source_.at(root.Mark()).text());
+    if (root.IsMap()) walk(root, "");
+    return std::move(layer_);
+  }
+
+ private:
+  void walk(const YAML::Node& map, const std::string& section) {
+    std::map<std::string, Place> seen;  // yaml-cpp keeps both of two equal keys, and finds the first
+    for (const auto& pair : map) {
+      const Place place = source_.at(pair.first.Mark());
+      if (!pair.first.IsScalar()) throw UserError("{}: found {} as a key; expected a word", place.text(), describe(pair.first));
+      source_.check_quotes(pair.first);
+      const std::string& name = pair.first.Scalar();
+      const auto [earlier, is_new] = seen.emplace(name, place);
+      if (!is_new)
+        throw UserError("{}: {} is set twice; it was set before at line {}, column {}; remove one of the two", place.text(),
+                        joined(section, name), earlier->second.line, earlier->second.column);
+      if (section.empty() && name == "include" && included_)
+        *included_ = pair.second;
+      else
+        take(section, name, pair.second, place);
+    }
+  }
+
+  void take(const std::string& section, const std::string& name, const YAML::Node& node, const Place& place) {
+    const std::string path = joined(section, name);
+    if (name.find('.') == std::string::npos && table_.is_section(path)) {
+      if (node.IsNull()) return;  // a heading whose keys are all commented out
+      if (!node.IsMap()) {
+        const bool space_missing = node.IsScalar() && node.Scalar().find(':') != std::string::npos;
+        throw UserError("{}: {}: found {}; expected a section with keys and values{}", source_.at(node.Mark()).text(), path, describe(node),
+                        space_missing ? "; write a space after the colon" : "");
+      }
+      walk(node, path);
+      return;
+    }
+    const Key* key = name.find('.') == std::string::npos ? table_.find(path) : nullptr;
+    if (!key) {
+      const bool is_plain = name.find_first_of("\n\r\t") == std::string::npos && name.size() <= 60;
+      throw UserError("{}: unknown key {}; {}", place.text(), is_plain ? path : joined(section, text_in_yaml(name.substr(0, 60))),
+                      unknown_key_hint(table_, section, name));
+    }
+    // A null has no place of its own in yaml-cpp: its mark is that of the next token.
+    layer_[path] = {parse_value(*key, node, source_), node.IsNull() ? place : source_.at(node.Mark())};
+  }
+
+  const Table& table_;
+  const YamlSource& source_;
+  YAML::Node* included_ = nullptr;
+  Layer layer_;
+};
+
+// Lays `above` over `below`. A null takes away what lies below; where nothing does, a value was forgotten.
+void merge(const Table& table, Layer& below, const Layer& above) {
+  for (const auto& [path, entry] : above) {
+    if (!std::holds_alternative<std::monostate>(entry.value))
+      below[path] = entry;
+    else if (below.erase(path) == 0)
+      throw UserError("{}: {}: found no value; expected {}; write one, or remove the key to get the default", entry.place.text(), path,
+                      table.find(path)->expected());
+  }
+}
+
+class FileReader {
+ public:
+  FileReader(const Table& table, Reading& reading) : table_(table), reading_(reading) {}
+
+  Layer read(const std::filesystem::path& file, const std::string& from) {
+    std::error_code code;
+    auto identity = std::filesystem::weakly_canonical(file, code);
+    if (code) identity = file;
+    const auto open = std::find_if(open_.begin(), open_.end(), [&](const auto& entry) { return entry.first == identity; });
+    if (open != open_.end()) {
+      std::string way;
+      for (auto it = open; it != open_.end(); ++it) way += it->second.string() + " -> ";
+      throw UserError("{}the files include each other: {}{}; remove one of these includes", from, way, open->second.string());
+    }
+    open_.emplace_back(identity, file);
+    reading_.files.push_back(file);
+    const YamlSource source(file.string(), read_config_file(file, from));
+    YAML::Node included(YAML::NodeType::Null);
+    const Layer own = Collector(table_, source).collect(&included);
+    Layer merged;
+    for (const auto& node : included_files(included, source)) {
+      const std::string where = source.at(node.Mark()).text() + ": include";
+      std::filesystem::path other = expand_path(node.Scalar(), where);
+      if (other.is_relative()) other = (file.parent_path() / other).lexically_normal();
+      merge(table_, merged, read(other, where + ": "));
+    }
+    merge(table_, merged, own);
+    open_.pop_back();
+    return merged;
+  }
+
+ private:
+  static std::vector<YAML::Node> included_files(const YAML::Node& included, const YamlSource& source) {
+    std::vector<YAML::Node> nodes;
+    if (included.IsNull()) return nodes;
+    if (included.IsSequence())
+      for (const auto& node : included) nodes.push_back(node);
+    else
+      nodes.push_back(included);
+    for (const auto& node : nodes) {
+      if (!node.IsScalar() || node.Scalar().empty())
+        throw UserError("{}: include: found {}; expected the path of a YAML file, or a list of such paths", source.at(node.Mark()).text(),
+                        describe(node));
+      source.check_quotes(node);
+    }
+    return nodes;
+  }
+
+  const Table& table_;
+  Reading& reading_;
+  std::vector<std::pair<std::filesystem::path, std::filesystem::path>> open_;  // files being read: canonical path, path as written
+};
+
+void apply_override(const Table& table, Layer& layer, const std::string& override_text) {
+  const std::string name = "--set " + override_text;
+  const auto equals = override_text.find('=');
+  if (equals == std::string::npos || equals == 0) throw UserError("{}: expected KEY=VALUE, such as --set trainer.max_steps=1000", name);
+  const std::string path = override_text.substr(0, equals), text = override_text.substr(equals + 1);
+  const Key* key = table.find(path);
+  if (!key && table.is_section(path))
+    throw UserError("{}: {} is a section; set one of its keys: {}", name, path, fmt::join(table.names_in(path), ", "));
+  if (!key && path == "include") throw UserError("{}: include works in files only; expected a key such as trainer.max_steps", name);
+  if (!key) {
+    const auto dot = path.rfind('.');
+    const std::string section = dot == std::string::npos ? "" : path.substr(0, dot);
+    const bool known_section = section.empty() || table.is_section(section);
+    throw UserError(
+        "{}: unknown key {}; {}", name, path,
+        unknown_key_hint(table, known_section ? section : "", path.substr(known_section && dot != std::string::npos ? dot + 1 : 0)));
+  }
+  const YamlSource source(name, text, false);
+  const bool is_empty =
+      source.root().IsNull() ? text.find_first_of("~nN") == std::string::npos : text.find_first_not_of(" \t") == std::string::npos;
+  if (is_empty) throw UserError("{}: {}: found no value; expected {}; write null for the default", name, path, key->expected());
+  const Value value = parse_value(*key, source.root(), source);
+  if (std::holds_alternative<std::monostate>(value))
+    layer.erase(path);
+  else
+    layer[path] = {value, Place{name, 0, 0}};
+}
+
+void apply(const Table& table, Layer& layer, const std::string& name, const std::vector<std::string>& overrides, Reading& reading) {
+  for (const auto& text : overrides) apply_override(table, layer, text);
+  for (const auto& key : table.keys()) {
+    const auto it = layer.find(key.path());
+    if (it == layer.end()) {
+      if (key.is_required())
+        throw UserError("{}: {} is missing; expected {}: {}; write it under {}:, or add --set {}=...", name, key.path(), key.expected(),
+                        key.meaning(), key.section(), key.path());
+      continue;
+    }
+    auto& [value, place] = it->second;
+    if (key.holds<std::filesystem::path>()) value = expand_path(std::get<std::string>(value), place.text() + ": " + key.path());
+    if (key.is_required() && value == Value(std::string()))
+      throw UserError("{}: {} is empty; expected {}: {}", place.text(), key.path(), key.expected(), key.meaning());
+    key.set(value);
+    reading.origins[key.path()] = place;
+  }
+}
+
+}  // namespace
+
+Reading read_settings(const Table& table, const std::filesystem::path& file, const std::vector<std::string>& overrides) {
+  Reading reading;
+  Layer layer = FileReader(table, reading).read(file, "");
+  apply(table, layer, file.string(), overrides, reading);
+  return reading;
+}
+
+Reading read_settings_text(const Table& table, const std::string& text, const std::string& name,
+                           const std::vector<std::string>& overrides) {
+  Reading reading;
+  const YamlSource source(name, text);
+  YAML::Node included(YAML::NodeType::Null);
+  const Layer own = Collector(table, source).collect(&included);
+  if (!included.IsNull())
+    throw UserError("{}: include works in files only; expected the settings themselves", source.at(included.Mark()).text());
+  Layer layer;
+  merge(table, layer, own);
+  apply(table, layer, name, overrides, reading);
+  return reading;
+}
+
+}  // namespace furlong::config

@@ -1,0 +1,175 @@
+#include "framework/config/scalar.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <regex>
+
+#include "framework/config/nearest.h"
+#include "framework/core/error.h"
+
+namespace furlong::config {
+namespace {
+
+using namespace std::string_literals;
+
+bool is_quoted(const YAML::Node& node) { return node.Tag() == "!"; }
+
+[[noreturn]] void mistake(const Key& key, const YAML::Node& node, const YamlSource& source, const std::string& hint = "",
+                          const std::string& expected = "") {
+  throw UserError("{}: {}: found {}; expected {}{}{}", source.at(node.Mark()).text(), key.path(), describe(node),
+                  expected.empty() ? key.expected() : expected, hint.empty() ? "" : "; ", hint);
+}
+
+// YAML 1.2 knows more forms (octal, hexadecimal, .inf, .nan); none is a way to write a setting on purpose.
+bool is_decimal(const std::string& text) {
+  static const std::regex form(R"([-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?)");
+  return text.size() < 100 && std::regex_match(text, form);
+}
+
+bool has_leading_zero(const std::string& text) {
+  static const std::regex form("[-+]?0[0-9].*");
+  return std::regex_match(text, form);
+}
+
+std::string number_hint(const YAML::Node& node) {
+  const std::string& text = node.Scalar();
+  if (is_quoted(node)) return is_decimal(text) ? "remove the quotes" : "";
+  if (text.find("${") != std::string::npos) return "environment variables are expanded in paths only";
+  if (has_leading_zero(text)) return "remove the leading zero, which some YAML readers take for octal";
+  static const std::regex separated("[-+]?[0-9]{1,3}([_,' ][0-9]{3})+"), comma("[-+]?[0-9]+,[0-9]+"),
+      prefixed("[-+]?0[xXoObB][0-9a-fA-F]+"), special(R"([-+]?\.?(inf|infinity|nan))", std::regex::icase),
+      suffixed(R"([-+]?[0-9.]+ ?([kKmMgG]i?[bB]?|%))");
+  if (text.size() > 100) return "";
+  if (std::regex_match(text, comma)) return "write a point for decimals, and no separators";
+  if (std::regex_match(text, separated)) return "write the digits without separators";
+  if (std::regex_match(text, prefixed)) return "write it in decimal";
+  if (std::regex_match(text, special)) return "it must be finite";
+  if (std::regex_match(text, suffixed)) return "write the number out, without a suffix (1e6 is a million)";
+  return "";
+}
+
+double parse_number(const Key& key, const YAML::Node& node, const YamlSource& source) {
+  std::string text = node.Scalar();
+  if (is_quoted(node) || !is_decimal(text) || has_leading_zero(text)) mistake(key, node, source, number_hint(node));
+  if (text.front() == '+') text.erase(0, 1);  // from_chars knows no plus sign
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(number))
+    mistake(key, node, source, "it does not fit a 64-bit floating-point number");
+  return number;
+}
+
+std::int64_t parse_integer(const Key& key, const YAML::Node& node, const YamlSource& source) {
+  std::string text = node.Scalar();
+  const double number = parse_number(key, node, source);
+  if (text.front() == '+') text.erase(0, 1);
+  std::int64_t integer = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), integer);
+  if (error == std::errc() && end == text.data() + text.size()) return integer;
+  if (error == std::errc::result_out_of_range) mistake(key, node, source, "it does not fit a 64-bit integer");
+  if (number != std::floor(number)) mistake(key, node, source);
+  if (std::abs(number) > 0x1p53) mistake(key, node, source, "write the digits out: above 2^53 this form is not exact");
+  return static_cast<std::int64_t>(number);
+}
+
+bool parse_boolean(const Key& key, const YAML::Node& node, const YamlSource& source) {
+  const std::string& text = node.Scalar();
+  if (!is_quoted(node) && text == "true") return true;
+  if (!is_quoted(node) && text == "false") return false;
+  static const std::regex yes("yes|on|y|true|1", std::regex::icase), no("no|off|n|false|0", std::regex::icase);
+  mistake(key, node, source, std::regex_match(text, yes) ? "write true" : std::regex_match(text, no) ? "write false" : "");
+}
+
+std::vector<std::string> parse_list(const Key& key, const YAML::Node& node, const YamlSource& source) {
+  if (!node.IsSequence()) mistake(key, node, source, node.IsScalar() ? fmt::format("write [{}]", text_in_yaml(node.Scalar())) : "");
+  std::vector<std::string> items;
+  for (const auto& item : node) {
+    if (!item.IsScalar()) mistake(key, item, source, "", "text as an item of the list");
+    source.check_quotes(item);
+    items.push_back(item.Scalar());
+  }
+  return items;
+}
+
+std::string choice_hint(const Key& key, const YAML::Node& node) {
+  const std::string close = nearest(node.Scalar(), key.choices());
+  return close.empty() ? "" : fmt::format("did you mean {}?", close);
+}
+
+}  // namespace
+
+std::string describe(const YAML::Node& node) {
+  if (!node.IsDefined() || node.IsNull()) return "nothing";
+  if (node.IsMap()) return "a section (key: value)";
+  if (node.IsSequence()) return "a list";
+  std::string text = node.Scalar();
+  if (text.size() > 60) {
+    std::size_t cut = 57;
+    while (cut > 0 && (text[cut] & 0xC0) == 0x80) --cut;  // never inside a UTF-8 character
+    text = text.substr(0, cut) + "...";
+  }
+  const bool plain = !is_quoted(node) && text.find_first_of("\n\r\t") == std::string::npos;
+  return plain ? text : "the text " + nlohmann::json(text).dump();
+}
+
+Value parse_value(const Key& key, const YAML::Node& node, const YamlSource& source) {
+  if (node.IsNull()) return std::monostate{};
+  if (!node.Tag().empty() && node.Tag() != "?" && node.Tag() != "!")
+    throw UserError("{}: {}: found the tag {}; expected {} without a tag", source.at(node.Mark()).text(), key.path(),
+                    std::regex_replace(node.Tag(), std::regex("^tag:yaml.org,2002:"), "!!"), key.expected());
+  if (key.holds<std::vector<std::string>>()) return parse_list(key, node, source);
+  if (!node.IsScalar()) mistake(key, node, source);
+  source.check_quotes(node);
+  Value value = node.Scalar();
+  if (key.holds<std::int64_t>()) value = parse_integer(key, node, source);
+  if (key.holds<double>()) value = parse_number(key, node, source);
+  if (key.holds<bool>()) value = parse_boolean(key, node, source);
+  if (!key.accepts(value)) mistake(key, node, source, choice_hint(key, node));
+  return value;
+}
+
+std::string expand_path(const std::string& text, const std::string& where) {
+  const auto variable = [&](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value && *value ? std::optional<std::string>(value) : std::nullopt;
+  };
+  std::string out;
+  std::size_t i = 0;
+  if (text.starts_with("~/")) {
+    const auto home = variable("HOME");
+    if (!home)
+      throw UserError("{}: found ~/ in the path {}, but the environment variable HOME is not set; write the path in full", where, text);
+    out = *home, i = 1;
+  }
+  static const std::regex reference(R"(^\$\{([A-Za-z_][A-Za-z0-9_]*)(:-([^}]*))?\})");
+  while (i < text.size()) {
+    if (text[i] != '$') {
+      out += text[i++];
+      continue;
+    }
+    if (text.compare(i, 2, "$$") == 0) {
+      out += '$', i += 2;
+      continue;
+    }
+    std::smatch match;
+    const std::string rest = text.substr(i);
+    if (!std::regex_search(rest, match, reference))
+      throw UserError(
+          "{}: found a '$' in the path {} that starts no variable; expected ${{NAME}} or ${{NAME:-default}} ($$ stands for a dollar sign)",
+          where, text);
+    const auto value = variable(match[1]);
+    if (!value && !match[2].matched)
+      throw UserError("{}: the environment variable {} in the path {} is not set; set it, or write ${{{}:-default}}", where, match[1].str(),
+                      text, match[1].str());
+    out += value ? *value : match[3].str();
+    i += static_cast<std::size_t>(match.length(0));
+  }
+  return out;
+}
+
+}  // namespace furlong::config

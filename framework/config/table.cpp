@@ -1,0 +1,240 @@
+#include "framework/config/table.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "framework/core/error.h"
+
+namespace furlong::config {
+
+std::string Place::text() const { return line > 0 ? fmt::format("{}:{}:{}", source, line, column) : source; }
+
+std::string text_in_yaml(const std::string& text) {
+  static const std::regex plain("[A-Za-z_][A-Za-z0-9_./-]*");
+  static const std::regex other_meaning("null|true|false|yes|no|on|off|y|n", std::regex::icase);
+  if (std::regex_match(text, plain) && !std::regex_match(text, other_meaning)) return text;
+  return nlohmann::json(text).dump();  // JSON's strings are YAML's double-quoted ones
+}
+
+std::string to_text(const Value& value) {
+  struct Visitor {
+    std::string operator()(std::monostate) const { return "null"; }
+    std::string operator()(std::int64_t v) const { return fmt::format("{}", v); }
+    std::string operator()(double v) const { return fmt::format("{}", v); }  // the shortest that reads back the same
+    std::string operator()(bool v) const { return v ? "true" : "false"; }
+    std::string operator()(const std::string& v) const { return text_in_yaml(v); }
+    std::string operator()(const std::vector<std::string>& v) const {
+      std::string out;
+      for (const auto& item : v) out += (out.empty() ? "" : ", ") + text_in_yaml(item);
+      return "[" + out + "]";
+    }
+  };
+  return std::visit(Visitor{}, value);
+}
+
+Key::Key(std::string path, Target target, std::string unit, std::string meaning)
+    : path_(std::move(path)), target_(target), unit_(std::move(unit)), meaning_(std::move(meaning)) {}
+
+Key& Key::within(double lowest, double highest) { return lowest_ = lowest, highest_ = highest, *this; }
+Key& Key::at_least(double bound) { return lowest_ = bound, *this; }
+Key& Key::above(double bound) { return lowest_ = bound, lowest_excluded_ = true, *this; }
+Key& Key::below(double bound) { return highest_ = bound, highest_excluded_ = true, *this; }
+Key& Key::zero_means(std::string what) { return zero_meaning_ = std::move(what), *this; }
+Key& Key::one_of(std::vector<std::string> names) { return choices_ = std::move(names), *this; }
+Key& Key::required() { return required_ = true, *this; }
+Key& Key::elsewhere(std::vector<std::string> names) { return names_elsewhere_ = std::move(names), *this; }
+
+Key& Key::like(std::string pattern, std::vector<std::string> forms) {
+  pattern_ = std::move(pattern);
+  return one_of(std::move(forms));
+}
+
+Key& Key::only_with(std::string key, std::vector<std::string> values) {
+  conditions_.push_back({std::move(key), std::move(values)});
+  return *this;
+}
+
+std::string Key::section() const {
+  const auto dot = path_.rfind('.');
+  return dot == std::string::npos ? "" : path_.substr(0, dot);
+}
+
+std::string Key::name() const {
+  const auto dot = path_.rfind('.');
+  return dot == std::string::npos ? path_ : path_.substr(dot + 1);
+}
+
+std::string Key::type() const {
+  if (holds<std::int64_t>()) return "integer";
+  if (holds<double>()) return "number";
+  if (holds<bool>()) return "boolean";
+  if (holds<std::filesystem::path>()) return "path";
+  if (holds<std::string>()) return choices_.empty() ? "string" : "choice";
+  return "list of strings";
+}
+
+namespace {
+// A bound for people: 4096, 1e6, 1e12.
+std::string bound_text(double bound) {
+  std::string text = std::abs(bound) < 1e6 ? fmt::format("{}", bound) : fmt::format("{:g}", bound);
+  if (const auto plus = text.find("e+"); plus != std::string::npos) text.erase(plus + 1, text[plus + 2] == '0' ? 2 : 1);
+  return text;
+}
+}  // namespace
+
+std::string Key::range() const {
+  const bool low = std::isfinite(lowest_), high = std::isfinite(highest_);
+  if (low && high && !lowest_excluded_ && !highest_excluded_)
+    return fmt::format("from {} to {}", bound_text(lowest_), bound_text(highest_));
+  std::string text;
+  if (low) text = fmt::format("{} {}", lowest_excluded_ ? "above" : "of at least", bound_text(lowest_));
+  if (high) text += fmt::format("{}{} {}", low ? " and " : "", highest_excluded_ ? "below" : "of at most", bound_text(highest_));
+  return text;
+}
+
+std::string Key::expected() const {
+  if (holds<bool>()) return "true or false";
+  if (holds<std::filesystem::path>()) return "a path";
+  if (holds<std::vector<std::string>>()) return "a list of strings";
+  if (holds<std::string>())
+    return choices_.empty() ? "text" : fmt::format("{}{}", choices_.size() > 1 ? "one of " : "", fmt::join(choices_, ", "));
+  const std::string zero = zero_meaning_.empty() ? "" : fmt::format("0 ({}) or ", zero_meaning_);
+  const std::string interval = range();
+  return zero + (holds<std::int64_t>() ? "an integer" : "a number") + (interval.empty() ? "" : " " + interval);
+}
+
+Value Key::get() const {
+  return std::visit(
+      [](const auto* target) -> Value {
+        if constexpr (std::is_same_v<decltype(target), const std::filesystem::path*>)
+          return target->string();
+        else
+          return *target;
+      },
+      target_);
+}
+
+void Key::set(const Value& value) const {
+  const auto assign = [&](auto* target, const auto& v) {
+    using Held = std::remove_reference_t<decltype(*target)>;
+    using Given = std::decay_t<decltype(v)>;
+    if constexpr (std::is_same_v<Held, Given>)
+      *target = v;
+    else if constexpr (std::is_same_v<Held, std::filesystem::path> && std::is_same_v<Given, std::string>)
+      *target = v;
+    else
+      throw ContractError("{} was given a value of another type", path_);
+  };
+  std::visit(assign, target_, value);
+}
+
+bool Key::accepts(const Value& value) const {
+  if (const auto* text = std::get_if<std::string>(&value)) {
+    if (!pattern_.empty()) return std::regex_match(*text, std::regex(pattern_));
+    return choices_.empty() || std::find(choices_.begin(), choices_.end(), *text) != choices_.end();
+  }
+  const auto* integer = std::get_if<std::int64_t>(&value);
+  const auto* number = std::get_if<double>(&value);
+  if (!integer && !number) return true;
+  const double v = integer ? static_cast<double>(*integer) : *number;
+  if (v == 0 && !zero_meaning_.empty()) return true;
+  return (lowest_excluded_ ? v > lowest_ : v >= lowest_) && (highest_excluded_ ? v < highest_ : v <= highest_);
+}
+
+void Table::section(std::string path, std::string meaning) { sections_.push_back({std::move(path), std::move(meaning)}); }
+
+Key& Table::key(std::string path, Key::Target target, std::string unit, std::string meaning) {
+  require(!find(path), "the key {} stands twice in the table", path);
+  keys_.emplace_back(std::move(path), target, std::move(unit), std::move(meaning));
+  const std::string section = keys_.back().section();
+  require(section.empty() || is_section(section), "the key {} belongs to a section that was not declared", keys_.back().path());
+  return keys_.back();
+}
+
+const Key* Table::find(const std::string& path) const {
+  const auto it = std::find_if(keys_.begin(), keys_.end(), [&](const Key& key) { return key.path() == path; });
+  return it == keys_.end() ? nullptr : &*it;
+}
+
+bool Table::is_section(const std::string& path) const {
+  return std::any_of(sections_.begin(), sections_.end(), [&](const Section& section) { return section.path == path; });
+}
+
+std::vector<std::string> Table::names_in(const std::string& section) const {
+  std::vector<std::string> names;
+  for (const auto& key : keys_)
+    if (key.section() == section) names.push_back(key.name());
+  for (const auto& [path, meaning] : sections_) {
+    const auto dot = path.rfind('.');
+    const std::string parent = dot == std::string::npos ? "" : path.substr(0, dot);
+    if (parent == section) names.push_back(dot == std::string::npos ? path : path.substr(dot + 1));
+  }
+  return names;
+}
+
+namespace {
+bool is_nothing(const Value& value) {
+  return std::visit(
+      [](const auto& v) {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, std::monostate>)
+          return true;
+        else if constexpr (std::is_arithmetic_v<T>)
+          return v == T(0);
+        else
+          return v.empty();
+      },
+      value);
+}
+}  // namespace
+
+const Condition* Table::unmet(const Key& key) const {
+  for (const auto& condition : key.conditions()) {
+    const Key* other = find(condition.key);
+    require(other, "{} depends on {}, which is not in the table", key.path(), condition.key);
+    const Value value = other->get();
+    if (condition.values.empty()) {
+      if (is_nothing(value)) return &condition;
+    } else if (std::find(condition.values.begin(), condition.values.end(), to_text(value)) == condition.values.end()) {
+      return &condition;
+    }
+  }
+  return nullptr;
+}
+
+void Table::check_effects(const Table& defaults, const Origins& origins) const {
+  for (const auto& key : keys_) {
+    const auto origin = origins.find(key.path());
+    const bool touched = origin != origins.end() || key.get() != defaults.find(key.path())->get();
+    const Condition* condition = touched ? unmet(key) : nullptr;
+    if (!condition) continue;
+    const Place place = origin == origins.end() ? Place{} : origin->second;
+    const std::string needed = condition->values.empty() ? "above 0" : fmt::format("{}", fmt::join(condition->values, " or "));
+    std::string hint = "remove " + key.name();
+    const auto other = origins.find(condition->key);
+    if (place.line > 0 && other != origins.end() && other->second.source != place.source)
+      hint += other->second.line > 0 ? fmt::format(", or undo it with {}: null", key.name())
+                                     : fmt::format(", or undo it with --set {}=null", key.path());
+    throw UserError("{}{} does nothing with {}; it needs {}: {}; {}", place.source.empty() ? "" : place.text() + ": ", key.path(),
+                    cite(*this, origins, condition->key, place), condition->key, needed, hint);
+  }
+}
+
+std::string cite(const Table& table, const Origins& origins, const std::string& key, const Place& from) {
+  const Key* found = table.find(key);
+  require(found, "no key {} in the table", key);
+  const std::string text = fmt::format("{}: {}", key, to_text(found->get()));
+  const auto origin = origins.find(key);
+  if (origin == origins.end()) return text + " (the default)";
+  const Place& place = origin->second;
+  if (place.source != from.source) return fmt::format("{} ({})", text, place.text());
+  if (place.line == from.line && place.column == from.column) return text;
+  return fmt::format("{} (line {})", text, place.line);
+}
+
+}  // namespace furlong::config

@@ -1,0 +1,141 @@
+#pragma once
+// The table of keys that a configuration may have. A line in it says everything about a key: reading, range checks, printing, the
+// JSON Schema and the reference page all come from that line. Nothing here knows what the keys are about.
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <initializer_list>
+#include <limits>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace furlong::config {
+
+/// Where a value was written: a file with line and column (from 1), or, with line 0, another source such as "--set a.b=c".
+struct Place {
+  std::string source;
+  int line = 0;
+  int column = 0;
+  /// "file:line:column", or the source alone.
+  std::string text() const;
+};
+
+/// For each key that was set by somebody, the place of its value. A key that is missing here has its default.
+using Origins = std::map<std::string, Place>;
+
+/// A value of any type that a key can have; paths are text. monostate: null, which takes away what an included file has set.
+using Value = std::variant<std::monostate, std::int64_t, double, bool, std::string, std::vector<std::string>>;
+
+/// The value as it is written in YAML, text quoted where it has to be.
+std::string to_text(const Value& value);
+
+/// Such text: plain if every YAML reader takes it for text, else in double quotes.
+std::string text_in_yaml(const std::string& text);
+
+/// A key has an effect only while another key has one of `values`, or, with no values given, while that is not 0, false or empty.
+struct Condition {
+  std::string key;
+  std::vector<std::string> values;
+};
+
+/// One key, bound to the member of a settings object that holds its value; that object must outlive it.
+class Key {
+ public:
+  using Target = std::variant<std::int64_t*, double*, bool*, std::string*, std::filesystem::path*, std::vector<std::string>*>;
+
+  Key(std::string path, Target target, std::string unit, std::string meaning);
+
+  // What a line of the table adds to a key; each returns the key, so that they chain.
+  Key& within(double lowest, double highest);   ///< lowest ≤ value ≤ highest
+  Key& at_least(double bound);                  ///< value ≥ bound
+  Key& above(double bound);                     ///< value > bound
+  Key& below(double bound);                     ///< value < bound
+  Key& zero_means(std::string what);            ///< 0 is allowed whatever the range, and means this
+  Key& one_of(std::vector<std::string> names);  ///< text that must be one of these
+  /// Text that must match `pattern` (ECMAScript, whole); `forms` are shown to people instead of it.
+  Key& like(std::string pattern, std::vector<std::string> forms);
+  Key& required();
+  Key& only_with(std::string key, std::vector<std::string> values = {});
+  /// Names that other programs give to this key, so that a user who writes one is told ours.
+  Key& elsewhere(std::vector<std::string> names);
+
+  const std::string& path() const { return path_; }
+  std::string section() const;  ///< the path without its last word: "model.attention", or "" at the top level
+  std::string name() const;     ///< the last word of the path
+  const std::string& unit() const { return unit_; }
+  const std::string& meaning() const { return meaning_; }
+  const std::string& zero_meaning() const { return zero_meaning_; }
+  const std::vector<std::string>& choices() const { return choices_; }
+  const std::string& pattern() const { return pattern_; }
+  const std::vector<Condition>& conditions() const { return conditions_; }
+  const std::vector<std::string>& names_elsewhere() const { return names_elsewhere_; }
+  bool is_required() const { return required_; }
+  double lowest() const { return lowest_; }
+  double highest() const { return highest_; }
+  bool lowest_excluded() const { return lowest_excluded_; }
+  bool highest_excluded() const { return highest_excluded_; }
+
+  template <class T>
+  bool holds() const {
+    return std::holds_alternative<T*>(target_);
+  }
+  std::string type() const;      ///< "integer", "number", "boolean", "choice", "string", "path" or "list of strings"
+  std::string range() const;     ///< "from 1 to 8", "above 0 and below 1", "" where anything goes
+  std::string expected() const;  ///< for errors: "an integer from 1 to 8", "one of a, b, c"
+
+  Value get() const;
+  /// Throws ContractError when the type is not the key's.
+  void set(const Value& value) const;
+  /// Whether the value, already of the key's type, is in range or among the choices.
+  bool accepts(const Value& value) const;
+
+ private:
+  std::string path_;
+  Target target_;
+  std::string unit_, meaning_, zero_meaning_, pattern_;
+  std::vector<std::string> choices_, names_elsewhere_;
+  std::vector<Condition> conditions_;
+  double lowest_ = -std::numeric_limits<double>::infinity(), highest_ = std::numeric_limits<double>::infinity();
+  bool lowest_excluded_ = false, highest_excluded_ = false, required_ = false;
+};
+
+struct Section {
+  std::string path;
+  std::string meaning;
+};
+
+/// The keys in the order in which they are shown. A section's keys stand together, its subsections after them.
+class Table {
+ public:
+  /// Adds a section; keys whose path begins with it belong to it.
+  void section(std::string path, std::string meaning);
+  /// Adds a key. Its type is that of `target`, its default what `target` holds in a default-constructed settings object.
+  /// `unit` may be empty; `meaning` is a phrase without a full stop. Throws ContractError on a second key of that path.
+  Key& key(std::string path, Key::Target target, std::string unit, std::string meaning);
+
+  const std::deque<Key>& keys() const { return keys_; }
+  const std::vector<Section>& sections() const { return sections_; }
+  const Key* find(const std::string& path) const;
+  bool is_section(const std::string& path) const;
+  /// Keys and subsections directly inside a section ("" is the top level), by their last words.
+  std::vector<std::string> names_in(const std::string& section) const;
+
+  /// The first condition of `key` that the settings now do not meet, or nullptr when the key has an effect.
+  const Condition* unmet(const Key& key) const;
+
+  /// Throws UserError for the first key that was set (or, after changes in code, differs from its value in `defaults`) although
+  /// it has no effect in this combination.
+  void check_effects(const Table& defaults, const Origins& origins) const;
+
+ private:
+  std::deque<Key> keys_;  // a deque: references that chain stay good
+  std::vector<Section> sections_;
+};
+
+/// "model.position: learned (line 4)" for messages: the key, its value, and where it was set, as seen from `from`: nothing for the same
+/// place, the line in the same file, else the whole place; "(the default)" when nobody has set it.
+std::string cite(const Table& table, const Origins& origins, const std::string& key, const Place& from);
+
+}  // namespace furlong::config

@@ -1,0 +1,189 @@
+#include "framework/config/writer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace furlong::config {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<std::string> words(const std::string& path) {
+  std::vector<std::string> parts;
+  std::istringstream stream(path);
+  for (std::string part; std::getline(stream, part, '.');) parts.push_back(part);
+  return parts;
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+  return text;
+}
+
+// A key's value in YAML that reads back the same.
+std::string yaml_value(const Key& key) {
+  if (key.holds<std::filesystem::path>()) return text_in_yaml(replaced(std::get<std::string>(key.get()), "$", "$$"));
+  return to_text(key.get());
+}
+
+std::string condition_text(const Condition& condition) {
+  return condition.values.empty() ? condition.key + " above 0" : fmt::format("{}: {}", condition.key, fmt::join(condition.values, " or "));
+}
+
+std::string comment(const Key& key) {
+  std::string text = key.meaning();
+  if (!key.unit().empty()) text += "; in " + key.unit();
+  if (!key.zero_meaning().empty()) text += "; 0: " + key.zero_meaning();
+  return text;
+}
+
+Json json_value(const Value& value) {
+  return std::visit(
+      [](const auto& v) -> Json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(v)>, std::monostate>)
+          return nullptr;
+        else
+          return v;
+      },
+      value);
+}
+
+std::string markdown_cell(const std::string& text) { return replaced(text, "|", "\\|"); }
+
+std::string range_cell(const Key& key) {
+  if (!key.choices().empty()) return fmt::format("`{}`", fmt::join(key.choices(), "`, `"));
+  const std::string range = key.range();
+  return key.zero_meaning().empty() ? range : fmt::format("0 = {}{}{}", key.zero_meaning(), range.empty() ? "" : "; else ", range);
+}
+
+std::string meaning_cell(const Key& key) {
+  std::string text = key.meaning();
+  std::vector<std::string> needs;
+  for (const auto& condition : key.conditions()) needs.push_back("`" + condition_text(condition) + "`");
+  if (!needs.empty()) text += fmt::format("; only with {}", fmt::join(needs, " and "));
+  return text;
+}
+
+std::string key_rows(const Table& table, const std::string& section) {
+  std::string out = "| key | type | unit | default | allowed | meaning |\n| --- | --- | --- | --- | --- | --- |\n";
+  for (const auto& key : table.keys()) {
+    if (key.section() != section) continue;
+    const std::string fallback = key.is_required() ? "required" : "`" + to_text(key.get()) + "`";
+    out += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", key.name(), key.type(), key.unit(), markdown_cell(fallback),
+                       markdown_cell(range_cell(key)), markdown_cell(meaning_cell(key)));
+  }
+  return out;
+}
+
+Json key_schema(const Key& key) {
+  Json schema;
+  if (key.holds<std::int64_t>())
+    schema["type"] = "integer";
+  else if (key.holds<double>())
+    schema["type"] = "number";
+  else if (key.holds<bool>())
+    schema["type"] = "boolean";
+  else if (key.holds<std::vector<std::string>>())
+    schema["type"] = "array", schema["items"] = {{"type", "string"}};
+  else
+    schema["type"] = "string";
+  if (!key.pattern().empty())
+    schema["pattern"] = "^(" + key.pattern() + ")$";
+  else if (!key.choices().empty())
+    schema["enum"] = key.choices();
+  Json range = Json::object();
+  const auto bound = [&](double value) { return key.holds<std::int64_t>() ? Json(static_cast<std::int64_t>(value)) : Json(value); };
+  if (std::isfinite(key.lowest())) range[key.lowest_excluded() ? "exclusiveMinimum" : "minimum"] = bound(key.lowest());
+  if (std::isfinite(key.highest())) range[key.highest_excluded() ? "exclusiveMaximum" : "maximum"] = bound(key.highest());
+  if (!range.empty() && !key.zero_meaning().empty())
+    schema["anyOf"] = {{{"const", 0}}, range};
+  else
+    schema.update(range);
+  if (!key.is_required()) schema["default"] = json_value(key.get());
+  schema["description"] = comment(key) + (key.is_required() ? " (required)" : "");
+  return schema;
+}
+
+Json& object_at(Json& root, const std::string& section, bool as_schema) {
+  Json* object = &root;
+  for (const auto& word : words(section)) object = as_schema ? &(*object)["properties"][word] : &(*object)[word];
+  return *object;
+}
+
+}  // namespace
+
+std::string to_yaml(const Table& table, bool comments) {
+  std::string out;
+  std::vector<std::string> open;  // the section that the lines before stand in
+  for (const auto& key : table.keys()) {
+    const auto section = words(key.section());
+    std::size_t shared = 0;
+    while (shared < std::min(open.size(), section.size()) && open[shared] == section[shared]) ++shared;
+    for (std::size_t depth = shared; depth < section.size(); ++depth) out += std::string(2 * depth, ' ') + section[depth] + ":\n";
+    open = section;
+    const Condition* unmet = table.unmet(key);
+    out += std::string(2 * section.size(), ' ') + (unmet ? "# " : "") + key.name() + ": " + yaml_value(key);
+    if (unmet)
+      out += "  # needs " + condition_text(*unmet);
+    else if (comments)
+      out += "  # " + comment(key);
+    out += '\n';
+  }
+  return out;
+}
+
+Json to_json(const Table& table) {
+  Json root = Json::object();
+  for (const auto& key : table.keys()) {
+    if (table.unmet(key)) continue;
+    const bool is_path = key.holds<std::filesystem::path>();
+    const Value value = is_path ? Value(replaced(std::get<std::string>(key.get()), "$", "$$")) : key.get();
+    object_at(root, key.section(), false)[key.name()] = json_value(value);
+  }
+  return root;
+}
+
+Json json_schema(const Table& table, const std::string& title) {
+  Json root = {{"$schema", "http://json-schema.org/draft-07/schema#"},
+               {"title", title},
+               {"type", "object"},
+               {"additionalProperties", false},
+               {"properties", Json::object()}};
+  const Json file = {{"type", "string"}};
+  root["properties"]["include"] = {{"description", "other files whose keys this file adds to and overrides, relative to this file"},
+                                   {"anyOf", {file, {{"type", "array"}, {"items", file}}}}};
+  for (const auto& section : table.sections()) {
+    Json& object = object_at(root, section.path, true);
+    // A heading without keys below it is read as an empty section.
+    object = {
+        {"type", {"object", "null"}}, {"description", section.meaning}, {"additionalProperties", false}, {"properties", Json::object()}};
+  }
+  Json needed = Json::object();  // what a file that includes nothing must have
+  for (const auto& key : table.keys()) {
+    object_at(root, key.section(), true)["properties"][key.name()] = key_schema(key);
+    if (!key.is_required()) continue;
+    Json* object = &needed;
+    for (const auto& word : words(key.section())) (*object)["required"].push_back(word), object = &(*object)["properties"][word];
+    (*object)["required"].push_back(key.name());
+  }
+  if (!needed.empty()) root["if"] = {{"not", {{"required", {"include"}}}}}, root["then"] = needed;
+  return root;
+}
+
+std::string reference_markdown(const Table& table) {
+  std::string out = "## Top level\n\n" + key_rows(table, "");
+  for (const auto& section : table.sections()) {
+    std::string meaning = section.meaning;
+    if (!meaning.empty()) meaning[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(meaning[0])));
+    out += fmt::format("\n## {}\n\n{}.\n\n{}", section.path, meaning, key_rows(table, section.path));
+  }
+  return out;
+}
+
+}  // namespace furlong::config

@@ -1,0 +1,290 @@
+// Groups and datasets; see hdf5.h.
+#include <algorithm>
+#include <set>
+
+#include "framework/core/error.h"
+#include "framework/io/hdf5_internal.h"
+
+namespace furlong::hdf5 {
+
+using detail::Handle;
+using detail::Lock;
+
+// --- Dataset
+
+namespace {
+
+std::string joined(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+/// hsize_t is unsigned long long where uint64_t is unsigned long: the same bits under two names.
+const hsize_t* extents(const Shape& shape) {
+  static_assert(sizeof(hsize_t) == sizeof(std::uint64_t));
+  return reinterpret_cast<const hsize_t*>(shape.data());
+}
+
+Handle make_space(const Shape& shape, const Shape& maximum) {
+  if (shape.empty()) return Handle(H5Screate(H5S_SCALAR));
+  return Handle(H5Screate_simple(static_cast<int>(shape.size()), extents(shape), extents(maximum)));
+}
+
+Handle creation_properties(const Shape& shape, const DatasetOptions& options) {
+  Handle properties(H5Pcreate(H5P_DATASET_CREATE));
+  // Every element is written by its creator: filling first would write everything twice.
+  H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER);
+  require(!options.chunk.empty() || !(options.fletcher32 || options.deflate > 0 || options.extendible),
+          "checksums, compression and growth need chunks");
+  if (options.chunk.empty()) return properties;
+  require(options.chunk.size() == shape.size(), "a chunk of shape {} for a dataset of shape {}", joined(options.chunk), joined(shape));
+  H5Pset_chunk(properties.id(), static_cast<int>(options.chunk.size()), extents(options.chunk));
+  if (options.deflate > 0) {
+    H5Pset_shuffle(properties.id());
+    H5Pset_deflate(properties.id(), static_cast<unsigned>(options.deflate));
+  }
+  if (options.fletcher32) H5Pset_fletcher32(properties.id());
+  return properties;
+}
+
+/// The type of a dataset as it stands in the file; `bfloat16` says that the attribute is there. False where `Type` has no such type.
+bool decode_type(hid_t file_type, bool bfloat16, Type& type) {
+  const H5T_class_t kind = H5Tget_class(file_type);
+  const std::size_t size = H5Tget_size(file_type);
+  if (kind == H5T_INTEGER) {
+    const bool is_signed = H5Tget_sign(file_type) == H5T_SGN_2;
+    if (size == 1 && !is_signed) return type = Type::u8, true;
+    if (size == 2 && !is_signed) return type = bfloat16 ? Type::bf16 : Type::u16, true;
+    if (size == 4) return type = is_signed ? Type::i32 : Type::u32, true;
+    if (size == 8) return type = is_signed ? Type::i64 : Type::u64, true;
+  } else if (kind == H5T_FLOAT) {
+    if (size == 4) return type = Type::f32, true;
+    if (size == 8) return type = Type::f64, true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::size_t Dataset::check_block(const Shape& offset, const Shape& count, std::size_t bytes) const {
+  require(offset.size() == shape_.size() && count.size() == shape_.size(), "{} has {} dimensions, the block has {}", path_, shape_.size(),
+          offset.size());
+  for (std::size_t dimension = 0; dimension < shape_.size(); ++dimension) {
+    require(offset[dimension] <= shape_[dimension] && count[dimension] <= shape_[dimension] - offset[dimension],
+            "block {} of extent {} lies outside {} of shape {}", joined(offset), joined(count), path_, joined(shape_));
+  }
+  const std::size_t needed = n_elements(count) * size_of(type_);
+  require(bytes == needed, "{}: {} bytes of memory for a block of {} bytes", path_, bytes, needed);
+  return needed;
+}
+
+Handle Dataset::select(const Shape& offset, const Shape& count) const {
+  Handle space(H5Dget_space(id()));
+  if (!space) fail_reading("cannot read the shape of");
+  if (!shape_.empty() && H5Sselect_hyperslab(space.id(), H5S_SELECT_SET, extents(offset), nullptr, extents(count), nullptr) < 0) {
+    fail_reading("cannot select a block of");
+  }
+  return space;
+}
+
+std::uint64_t Dataset::storage_bytes() const {
+  const Lock lock;
+  return H5Dget_storage_size(id());
+}
+
+void Dataset::read(void* destination, std::size_t bytes) const { read_block(Shape(shape_.size(), 0), shape_, destination, bytes); }
+void Dataset::write(const void* source, std::size_t bytes) { write_block(Shape(shape_.size(), 0), shape_, source, bytes); }
+
+void Dataset::read_block(const Shape& offset, const Shape& count, void* destination, std::size_t bytes) const {
+  const Lock lock;
+  if (check_block(offset, count, bytes) == 0) return;
+  const Handle file_space = select(offset, count);
+  const Handle memory_space = make_space(count, count);
+  if (H5Dread(id(), detail::memory_type(type_), memory_space.id(), file_space.id(), H5P_DEFAULT, destination) < 0) {
+    fail_reading("cannot read dataset");
+  }
+}
+
+void Dataset::write_block(const Shape& offset, const Shape& count, const void* source, std::size_t bytes) {
+  const Lock lock;
+  check_writable();
+  if (check_block(offset, count, bytes) == 0) return;
+  const Handle file_space = select(offset, count);
+  const Handle memory_space = make_space(count, count);
+  if (H5Dwrite(id(), detail::memory_type(type_), memory_space.id(), file_space.id(), H5P_DEFAULT, source) < 0) {
+    fail_writing("cannot write dataset");
+  }
+  check_writable();
+}
+
+void Dataset::read_rows(std::uint64_t begin, std::uint64_t end, void* destination, std::size_t bytes) const {
+  require(!shape_.empty() && begin <= end && end <= shape_[0], "rows [{}, {}) of {} of shape {}", begin, end, path_, joined(shape_));
+  Shape offset(shape_.size(), 0);
+  Shape count = shape_;
+  offset[0] = begin;
+  count[0] = end - begin;
+  read_block(offset, count, destination, bytes);
+}
+
+void Dataset::append(const void* source, std::uint64_t n_rows) {
+  const Lock lock;
+  check_writable();
+  require(!shape_.empty(), "{} is a scalar and cannot grow", path_);
+  if (n_rows == 0) return;
+  Shape grown = shape_;
+  grown[0] += n_rows;
+  if (H5Dset_extent(id(), extents(grown)) < 0) fail_writing("cannot extend dataset");
+  Shape offset(shape_.size(), 0);
+  Shape count = shape_;
+  offset[0] = shape_[0];
+  count[0] = n_rows;
+  shape_ = grown;
+  write_block(offset, count, source, n_elements(count) * size_of(type_));
+}
+
+// --- Group
+
+std::string Group::full_path(const std::string& path) const {
+  require(!path.empty() && path.front() != '/' && path.back() != '/', "'{}' is not a path relative to a group", path);
+  return path_ == "/" ? "/" + path : path_ + "/" + path;
+}
+
+bool Group::has(const std::string& path) const {
+  const Lock lock;
+  full_path(path);
+  // Each step of the way: HDF5 fails where one is missing, and follows links into other files, which a file that came from elsewhere
+  // may hold and which have no place in ours.
+  for (std::size_t end = path.find('/');; end = path.find('/', end + 1)) {
+    const std::string step = path.substr(0, end);
+    const htri_t found = H5Lexists(id(), step.c_str(), H5P_DEFAULT);
+    if (found < 0) fail_reading("cannot look up '" + step + "' in");
+    if (found == 0) return false;
+    H5L_info_t link;
+    if (H5Lget_info(id(), step.c_str(), &link, H5P_DEFAULT) < 0) fail_reading("cannot look up '" + step + "' in");
+    if (link.type != H5L_TYPE_HARD) return false;
+    if (end == std::string::npos) return true;
+    // A dataset on the way leads nowhere.
+    const Handle object(H5Oopen(id(), step.c_str(), H5P_DEFAULT));
+    if (!object) fail_reading("cannot open '" + step + "' in");
+    if (H5Iget_type(object.id()) != H5I_GROUP) return false;
+  }
+}
+
+std::vector<Group::Member> Group::members() const {
+  const Lock lock;
+  struct Found {
+    std::string name;
+    bool hard;
+  };
+  std::vector<Found> found;
+  const auto collect = [](hid_t, const char* name, const H5L_info_t* link, void* data) -> herr_t {
+    static_cast<std::vector<Found>*>(data)->push_back({name, link->type == H5L_TYPE_HARD});
+    return 0;
+  };
+  if (H5Literate(id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect, &found) < 0) fail_reading("cannot list");
+  std::vector<Member> members;
+  for (const Found& link : found) {
+    Kind kind = Kind::other;
+    if (link.hard) {
+      const Handle object(H5Oopen(id(), link.name.c_str(), H5P_DEFAULT));
+      if (!object) fail_reading("cannot open '" + link.name + "' in");
+      const H5I_type_t type = H5Iget_type(object.id());
+      kind = type == H5I_GROUP ? Kind::group : type == H5I_DATASET ? Kind::dataset : Kind::other;
+    }
+    members.push_back({link.name, kind});
+  }
+  return members;
+}
+
+std::vector<std::string> Group::datasets() const {
+  const Lock lock;
+  std::vector<std::string> paths;
+  std::set<haddr_t> visited;  // a damaged or hostile file may link a group below itself
+  const auto walk = [&](const auto& self, const Group& group, const std::string& prefix) -> void {
+    H5O_info_t info;
+    if (H5Oget_info2(group.id(), &info, H5O_INFO_BASIC) < 0) group.fail_reading("cannot read");
+    if (!visited.insert(info.addr).second) return;
+    for (const Member& member : group.members()) {
+      if (member.kind == Kind::dataset) paths.push_back(prefix + member.name);
+      if (member.kind == Kind::group) self(self, group.group(member.name), prefix + member.name + "/");
+    }
+  };
+  walk(walk, *this, "");
+  return paths;
+}
+
+Group Group::create_group(const std::string& path) {
+  const Lock lock;
+  check_writable();
+  const std::string full = full_path(path);
+  const Handle links(H5Pcreate(H5P_LINK_CREATE));
+  H5Pset_create_intermediate_group(links.id(), 1);
+  Handle group(H5Gcreate2(id(), path.c_str(), links.id(), H5P_DEFAULT, H5P_DEFAULT));
+  if (!group) fail_writing("cannot create group '" + path + "' in");
+  return {std::move(group), origin_, full};
+}
+
+Group Group::group(const std::string& path) const {
+  const Lock lock;
+  const std::string full = full_path(path);
+  if (!has(path)) throw UserError("{}: has no group {}", file_name(), full);
+  Handle object(H5Oopen(id(), path.c_str(), H5P_DEFAULT));
+  if (!object) fail_reading("cannot open '" + path + "' in");
+  if (H5Iget_type(object.id()) != H5I_GROUP) throw UserError("{}: {} is not a group", file_name(), full);
+  return {std::move(object), origin_, full};
+}
+
+Dataset Group::create_dataset(const std::string& path, Type type, const Shape& shape, const DatasetOptions& options) {
+  const Lock lock;
+  check_writable();
+  const std::string full = full_path(path);
+  Shape maximum = shape;
+  if (options.extendible) {
+    require(!shape.empty(), "a scalar cannot grow");
+    maximum[0] = H5S_UNLIMITED;
+  }
+  const Handle links(H5Pcreate(H5P_LINK_CREATE));
+  H5Pset_create_intermediate_group(links.id(), 1);
+  const Handle space = make_space(shape, maximum);
+  const Handle properties = creation_properties(shape, options);
+  Handle handle(H5Dcreate2(id(), path.c_str(), detail::file_type(type), space.id(), links.id(), properties.id(), H5P_DEFAULT));
+  if (!handle) fail_writing("cannot create dataset '" + path + "' in");
+  Dataset dataset(std::move(handle), origin_, full, type, shape);
+  if (type == Type::bf16) dataset.set_text("dtype", name_of(type));
+  return dataset;
+}
+
+Dataset Group::dataset(const std::string& path) const {
+  const Lock lock;
+  const std::string full = full_path(path);
+  if (!has(path)) throw UserError("{}: has no dataset {}", file_name(), full);
+  Handle object(H5Oopen(id(), path.c_str(), H5P_DEFAULT));
+  if (!object) fail_reading("cannot open '" + path + "' in");
+  if (H5Iget_type(object.id()) != H5I_DATASET) throw UserError("{}: {} is not a dataset", file_name(), full);
+
+  const Handle properties(H5Dget_create_plist(object.id()));
+  if (!properties) fail_reading("cannot read the layout of '" + path + "' in");
+  if (H5Pget_layout(properties.id()) == H5D_VIRTUAL || H5Pget_external_count(properties.id()) != 0) {
+    throw UserError("{}: dataset {} keeps its elements in another file, which is not supported", file_name(), full);
+  }
+  const Handle space(H5Dget_space(object.id()));
+  const int rank = space ? H5Sget_simple_extent_ndims(space.id()) : -1;
+  if (rank < 0 || H5Sis_simple(space.id()) <= 0) fail_reading("cannot read the shape of '" + path + "' in");
+  std::vector<hsize_t> dimensions(static_cast<std::size_t>(rank));
+  if (rank > 0) H5Sget_simple_extent_dims(space.id(), dimensions.data(), nullptr);
+
+  const Handle file_type(H5Dget_type(object.id()));
+  Dataset dataset(std::move(object), origin_, full, Type::u8, Shape(dimensions.begin(), dimensions.end()));
+  const bool bfloat16 = dataset.has_attribute("dtype") && dataset.text("dtype") == name_of(Type::bf16);
+  if (!decode_type(file_type.id(), bfloat16, dataset.type_)) {
+    throw UserError("{}: dataset {} has elements of a type that is not supported (HDF5 class {}, {} bytes)", file_name(), full,
+                    static_cast<int>(H5Tget_class(file_type.id())), H5Tget_size(file_type.id()));
+  }
+  n_elements(dataset.shape_);
+  return dataset;
+}
+
+Dataset Group::write(const std::string& path, Type type, const Shape& shape, const void* source, const DatasetOptions& options) {
+  Dataset dataset = create_dataset(path, type, shape, options);
+  dataset.write(source, n_elements(shape) * size_of(type));
+  return dataset;
+}
+
+}  // namespace furlong::hdf5

@@ -1,0 +1,169 @@
+#include "framework/io/hdf5_descriptor.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <new>
+
+#include "framework/core/error.h"
+#include "framework/io/hdf5_internal.h"
+
+namespace furlong::hdf5 {
+
+bool DescriptorIo::write_at(std::uint64_t offset, const void* data, std::size_t bytes) noexcept {
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0 && error_ == 0) {
+    const ssize_t done = ::pwrite(descriptor_, from, bytes, static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) {
+      error_ = done < 0 ? errno : ENOSPC;
+      break;
+    }
+    from += done;
+    offset += static_cast<std::uint64_t>(done);
+    bytes -= static_cast<std::size_t>(done);
+  }
+  return error_ == 0;
+}
+
+bool DescriptorIo::read_at(std::uint64_t offset, void* destination, std::size_t bytes) noexcept {
+  char* to = static_cast<char*>(destination);
+  while (bytes > 0) {
+    const ssize_t done = ::pread(descriptor_, to, bytes, static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) {
+      if (error_ == 0) error_ = errno;
+      return false;
+    }
+    if (done == 0) {
+      std::memset(to, 0, bytes);
+      return true;
+    }
+    to += done;
+    offset += static_cast<std::uint64_t>(done);
+    bytes -= static_cast<std::size_t>(done);
+  }
+  return true;
+}
+
+bool DescriptorIo::resize(std::uint64_t bytes) noexcept {
+  if (error_ == 0 && ::ftruncate(descriptor_, static_cast<off_t>(bytes)) != 0) error_ = errno;
+  return error_ == 0;
+}
+
+void DescriptorIo::abandon() noexcept {
+  if (error_ == 0) error_ = ECANCELED;
+}
+
+std::uint64_t DescriptorIo::size() noexcept {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) == 0) return static_cast<std::uint64_t>(status.st_size);
+  if (error_ == 0) error_ = errno;
+  return 0;
+}
+
+namespace {
+
+// What HDF5 holds of an open file: its own part first, as its drivers do. `end_of_file` is what HDF5 believes, dropped writes included:
+// after an error it has to go on finding the file consistent.
+struct DriverFile {
+  H5FD_t base;
+  DescriptorIo* io;
+  haddr_t end_of_allocation;
+  haddr_t end_of_file;
+};
+
+struct DriverSettings {
+  DescriptorIo* io;
+};
+
+DriverFile& own(H5FD_t* file) { return *reinterpret_cast<DriverFile*>(file); }
+const DriverFile& own(const H5FD_t* file) { return *reinterpret_cast<const DriverFile*>(file); }
+
+extern "C" {
+
+H5FD_t* furlong_driver_open(const char*, unsigned flags, hid_t access_list, haddr_t) {
+  const auto* settings = static_cast<const DriverSettings*>(H5Pget_driver_info(access_list));
+  if (settings == nullptr) return nullptr;
+  auto* file = new (std::nothrow) DriverFile{};
+  if (file == nullptr) return nullptr;
+  file->io = settings->io;
+  if ((flags & H5F_ACC_TRUNC) != 0) file->io->resize(0);
+  file->end_of_file = file->io->size();
+  return &file->base;
+}
+
+herr_t furlong_driver_close(H5FD_t* file) {
+  delete &own(file);
+  return 0;
+}
+
+herr_t furlong_driver_query(const H5FD_t*, unsigned long* flags) {
+  *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA | H5FD_FEAT_DATA_SIEVE | H5FD_FEAT_AGGREGATE_SMALLDATA;
+  return 0;
+}
+
+haddr_t furlong_driver_get_eoa(const H5FD_t* file, H5FD_mem_t) { return own(file).end_of_allocation; }
+
+herr_t furlong_driver_set_eoa(H5FD_t* file, H5FD_mem_t, haddr_t address) {
+  own(file).end_of_allocation = address;
+  return 0;
+}
+
+haddr_t furlong_driver_get_eof(const H5FD_t* file, H5FD_mem_t) { return own(file).end_of_file; }
+
+herr_t furlong_driver_read(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, void* buffer) {
+  return own(file).io->read_at(address, buffer, size) ? 0 : -1;
+}
+
+herr_t furlong_driver_write(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, const void* buffer) {
+  DriverFile& mine = own(file);
+  mine.io->write_at(address, buffer, size);
+  mine.end_of_file = std::max(mine.end_of_file, address + size);
+  return 0;
+}
+
+herr_t furlong_driver_truncate(H5FD_t* file, hid_t, hbool_t) {
+  DriverFile& mine = own(file);
+  mine.io->resize(mine.end_of_allocation);
+  mine.end_of_file = mine.end_of_allocation;
+  return 0;
+}
+
+}  // extern "C"
+
+hid_t register_driver() {
+  H5FD_class_t driver{};
+  driver.name = "furlong descriptor";
+  driver.maxaddr = static_cast<haddr_t>(std::numeric_limits<off_t>::max());
+  driver.fc_degree = H5F_CLOSE_STRONG;
+  driver.fapl_size = sizeof(DriverSettings);
+  driver.open = furlong_driver_open;
+  driver.close = furlong_driver_close;
+  driver.query = furlong_driver_query;
+  driver.get_eoa = furlong_driver_get_eoa;
+  driver.set_eoa = furlong_driver_set_eoa;
+  driver.get_eof = furlong_driver_get_eof;
+  driver.read = furlong_driver_read;
+  driver.write = furlong_driver_write;
+  driver.truncate = furlong_driver_truncate;
+  constexpr H5FD_mem_t kinds[H5FD_MEM_NTYPES] = H5FD_FLMAP_DICHOTOMY;  // metadata apart from data, each in blocks of its own
+  std::copy(std::begin(kinds), std::end(kinds), std::begin(driver.fl_map));
+  return H5FDregister(&driver);
+}
+
+}  // namespace
+
+void use_descriptor(std::int64_t access_list, DescriptorIo& io) {
+  static const hid_t driver = register_driver();
+  const DriverSettings settings{&io};
+  if (driver < 0 || H5Pset_driver(access_list, driver, &settings) < 0) {
+    throw MachineError("HDF5 does not take the file driver ({})", detail::take_reason().text);
+  }
+}
+
+}  // namespace furlong::hdf5

@@ -1,0 +1,55 @@
+#include "framework/ops/activation.h"
+
+#include "framework/ops/dispatch.h"
+
+namespace furlong::ops {
+
+void activation_cpu(const Tensor& x, const Tensor& y, ActivationKind kind);
+void activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate, ActivationKind kind);
+void gated_activation_cpu(const Tensor& x, const Tensor& y, ActivationKind kind);
+void gated_activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate, ActivationKind kind);
+
+const char* name_of(ActivationKind kind) {
+  for (const ActivationName& entry : activation_names) {
+    if (entry.kind == kind) return entry.name;
+  }
+  throw ContractError("activation number {} has no name", static_cast<int>(kind));
+}
+
+ActivationKind activation_from_name(const std::string& name) {
+  std::string known;
+  for (const ActivationName& entry : activation_names) {
+    if (name == entry.name) return entry.kind;
+    known += (known.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  throw UserError("unknown activation '{}', expected one of: {}", name, known);
+}
+
+Variable activation(Tape& tape, const Variable& x, ActivationKind kind) {
+  require(x.value().has_contiguous_rows(), "activation: rows of {} are not contiguous", x.shape().text());
+  const Tensor y = Tensor::empty(x.shape(), x.dtype(), tape.device());
+  if (runs_on_cpu(tape.stream(), "activation")) activation_cpu(x.value(), y, kind);
+  return tape.record_one(name_of(kind), {x}, y, {x.value()}, [kind](BackwardContext& context) {
+    const GradientTarget d_x = context.d_input(0);
+    const Tensor d_y = context.d_output();
+    if (!d_x.wanted() || !runs_on_cpu(context.stream(), "activation")) return;
+    activation_backward_cpu(context.saved(0), d_y, d_x.tensor, d_x.accumulates(), kind);
+  });
+}
+
+Variable gated_activation(Tape& tape, const Variable& x, ActivationKind kind) {
+  require(x.value().has_contiguous_rows(), "gated_activation: rows of {} are not contiguous", x.shape().text());
+  require(x.shape().rank() >= 1 && x.extent(-1) % 2 == 0, "gated_activation: {}, expected an even last dimension (gate and up)", x.shape().text());
+  Shape shape = x.shape();
+  shape[-1] /= 2;
+  const Tensor y = Tensor::empty(shape, x.dtype(), tape.device());
+  if (runs_on_cpu(tape.stream(), "gated_activation")) gated_activation_cpu(x.value(), y, kind);
+  return tape.record_one("gated_activation", {x}, y, {x.value()}, [kind](BackwardContext& context) {
+    const GradientTarget d_x = context.d_input(0);
+    const Tensor d_y = context.d_output();
+    if (!d_x.wanted() || !runs_on_cpu(context.stream(), "gated_activation")) return;
+    gated_activation_backward_cpu(context.saved(0), d_y, d_x.tensor, d_x.accumulates(), kind);
+  });
+}
+
+}  // namespace furlong::ops

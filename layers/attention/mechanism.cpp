@@ -1,0 +1,22 @@
+#include "layers/attention/mechanism.h"
+
+#include "layers/attention/linear_mechanism.h"
+#include "layers/attention/softmax_mechanism.h"
+
+namespace furlong::layers {
+
+const std::vector<MechanismInfo>& attention_mechanisms() {
+  static const std::vector<MechanismInfo> mechanisms{{"softmax", make_softmax_mechanism}, {"linear", make_linear_mechanism}};
+  return mechanisms;
+}
+
+std::unique_ptr<AttentionMechanism> make_attention(ParameterStore& store, const std::string& name, const AttentionConfig& config) {
+  std::string known;
+  for (const MechanismInfo& info : attention_mechanisms()) {
+    if (config.mechanism == info.name) return info.make(store, name, config);
+    known += (known.empty() ? "" : ", ") + std::string(info.name);
+  }
+  throw UserError("attention mechanism '{}' is unknown; expected one of {}", config.mechanism, known);
+}
+
+}  // namespace furlong::layers
