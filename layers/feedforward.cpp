@@ -7,7 +7,7 @@ bool is_gated(const std::string& activation) { return activation == "swiglu" || 
 ops::ActivationKind kind_of(const std::string& activation) {
   if (activation == "swiglu") return ops::ActivationKind::silu;
   if (activation == "geglu") return ops::ActivationKind::gelu;
-  return ops::activation_kind(activation);
+  return ops::activation_from_name(activation);
 }
 
 ops::GemmEpilogue::Activation fused(ops::ActivationKind kind) {

@@ -39,12 +39,14 @@ std::vector<std::vector<double>> tape_gradients(const CheckedFunction& function,
   std::vector<std::vector<double>> gradients;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Tensor gradient = leaves[i].gradient();
-    gradients.push_back(gradient.defined() ? gradient.to_vector<double>() : std::vector<double>(static_cast<std::size_t>(inputs[i].elements())));
+    gradients.push_back(gradient.defined() ? gradient.to_vector<double>()
+                                           : std::vector<double>(static_cast<std::size_t>(inputs[i].elements())));
   }
   return gradients;
 }
 
-double numeric_derivative(const CheckedFunction& function, const std::vector<Tensor>& inputs, std::size_t input, std::int64_t element, double step) {
+double numeric_derivative(const CheckedFunction& function, const std::vector<Tensor>& inputs, std::size_t input, std::int64_t element,
+                          double step) {
   const auto up = values_at(function, inputs, input, element, step), down = values_at(function, inputs, input, element, -step);
   const auto up2 = values_at(function, inputs, input, element, 2 * step), down2 = values_at(function, inputs, input, element, -2 * step);
   const auto direction = projection(static_cast<std::int64_t>(up.size()));
@@ -76,8 +78,8 @@ GradientCheckResult check_gradients(const CheckedFunction& function, const std::
       if (std::isnan(error)) error = std::numeric_limits<double>::infinity();
       if (error <= result.worst_relative_error) continue;
       result.worst_relative_error = error;
-      result.where = fmt::format("input {}, element {}: {:.12g} by the tape, {:.12g} by differences", input, element, analytic[input][element],
-                                 numeric[element]);
+      result.where = fmt::format("input {}, element {}: {:.12g} by the tape, {:.12g} by differences", input, element,
+                                 analytic[input][element], numeric[element]);
     }
   }
   return result;

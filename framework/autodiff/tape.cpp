@@ -266,7 +266,8 @@ void Tape::run(Node& node) {
   node.backward(context);
   if (!checks_) return;
   for (const End& input : node.inputs) {
-    if (input.slot && input.slot->written) check_finite(input.slot->gradient, fmt::format("gradient that {}{} passes back", node.scope, node.name));
+    if (input.slot && input.slot->written)
+      check_finite(input.slot->gradient, fmt::format("gradient that {}{} passes back", node.scope, node.name));
   }
 }
 
@@ -322,8 +323,8 @@ void Tape::backward(const std::vector<Variable>& outputs, const std::vector<Tens
   require(outputs.size() == d_outputs.size(), "backward from {} values with {} gradients", outputs.size(), d_outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     require(outputs[i].requires_gradient(), "backward from a value that depends on no parameter");
-    require(outputs[i].shape() == d_outputs[i].shape(), "backward from a value of shape {} with a gradient of {}", outputs[i].shape().text(),
-            d_outputs[i].shape().text());
+    require(outputs[i].shape() == d_outputs[i].shape(), "backward from a value of shape {} with a gradient of {}",
+            outputs[i].shape().text(), d_outputs[i].shape().text());
   }
   const bool recording_before = recording_;
   const std::string scope_before = scope_;

@@ -1,6 +1,6 @@
 #pragma once
-// The tape: a flat list of nodes, walked backward in a loop. A node names what it did, keeps exactly the tensors that its backward needs, and
-// lets them go as it is consumed. Gradients are summed in place; each backward function is told to overwrite, accumulate or skip.
+// The tape: a flat list of nodes, walked backward in a loop. A node names what it did, keeps exactly the tensors that its backward needs,
+// and lets them go as it is consumed. Gradients are summed in place; each backward function is told to overwrite, accumulate or skip.
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -38,8 +38,8 @@ class Tape {
 
   /// Adds a node and returns its outputs as variables. `saved` are the tensors that `backward` asks for by BackwardContext::saved().
   /// When nothing is recorded (recording off, or no input requires a gradient), the outputs are constants and `saved` is dropped.
-  std::vector<Variable> record(const char* name, const std::vector<Variable>& inputs, const std::vector<Tensor>& outputs, std::vector<Tensor> saved,
-                               BackwardFunction backward);
+  std::vector<Variable> record(const char* name, const std::vector<Variable>& inputs, const std::vector<Tensor>& outputs,
+                               std::vector<Tensor> saved, BackwardFunction backward);
   /// For the usual case of one output.
   Variable record_one(const char* name, const std::vector<Variable>& inputs, const Tensor& output, std::vector<Tensor> saved,
                       BackwardFunction backward);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -38,13 +40,13 @@ bool has_leading_zero(const std::string& text) {
 
 std::string number_hint(const YAML::Node& node) {
   const std::string& text = node.Scalar();
+  if (text.size() > 100) return "";  // std::regex recurses, character by character
   if (is_quoted(node)) return is_decimal(text) ? "remove the quotes" : "";
   if (text.find("${") != std::string::npos) return "environment variables are expanded in paths only";
   if (has_leading_zero(text)) return "remove the leading zero, which some YAML readers take for octal";
   static const std::regex separated("[-+]?[0-9]{1,3}([_,' ][0-9]{3})+"), comma("[-+]?[0-9]+,[0-9]+"),
       prefixed("[-+]?0[xXoObB][0-9a-fA-F]+"), special(R"([-+]?\.?(inf|infinity|nan))", std::regex::icase),
       suffixed(R"([-+]?[0-9.]+ ?([kKmMgG]i?[bB]?|%))");
-  if (text.size() > 100) return "";
   if (std::regex_match(text, comma)) return "write a point for decimals, and no separators";
   if (std::regex_match(text, separated)) return "write the digits without separators";
   if (std::regex_match(text, prefixed)) return "write it in decimal";
@@ -101,6 +103,11 @@ std::string choice_hint(const Key& key, const YAML::Node& node) {
   return close.empty() ? "" : fmt::format("did you mean {}?", close);
 }
 
+bool is_variable_name(const std::string& name) {
+  const auto is_part = [](unsigned char c) { return c == '_' || (c < 0x80 && std::isalnum(c)); };
+  return !name.empty() && std::all_of(name.begin(), name.end(), is_part) && !(name[0] >= '0' && name[0] <= '9');
+}
+
 }  // namespace
 
 std::string describe(const YAML::Node& node) {
@@ -146,7 +153,6 @@ std::string expand_path(const std::string& text, const std::string& where) {
       throw UserError("{}: found ~/ in the path {}, but the environment variable HOME is not set; write the path in full", where, text);
     out = *home, i = 1;
   }
-  static const std::regex reference(R"(^\$\{([A-Za-z_][A-Za-z0-9_]*)(:-([^}]*))?\})");
   while (i < text.size()) {
     if (text[i] != '$') {
       out += text[i++];
@@ -156,18 +162,20 @@ std::string expand_path(const std::string& text, const std::string& where) {
       out += '$', i += 2;
       continue;
     }
-    std::smatch match;
-    const std::string rest = text.substr(i);
-    if (!std::regex_search(rest, match, reference))
+    const auto close = text.find('}', i);
+    const std::string inside = text.compare(i, 2, "${") == 0 && close != std::string::npos ? text.substr(i + 2, close - i - 2) : "";
+    const auto split = inside.find(":-");
+    const std::string name = inside.substr(0, split);
+    if (!is_variable_name(name))
       throw UserError(
           "{}: found a '$' in the path {} that starts no variable; expected ${{NAME}} or ${{NAME:-default}} ($$ stands for a dollar sign)",
           where, text);
-    const auto value = variable(match[1]);
-    if (!value && !match[2].matched)
-      throw UserError("{}: the environment variable {} in the path {} is not set; set it, or write ${{{}:-default}}", where, match[1].str(),
-                      text, match[1].str());
-    out += value ? *value : match[3].str();
-    i += static_cast<std::size_t>(match.length(0));
+    const auto value = variable(name);
+    if (!value && split == std::string::npos)
+      throw UserError("{}: the environment variable {} in the path {} is not set; set it, or write ${{{}:-default}}", where, name, text,
+                      name);
+    out += value ? *value : inside.substr(split + 2);
+    i = close + 1;
   }
   return out;
 }

@@ -4,9 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
 
 #include "framework/core/error.h"
 
@@ -15,10 +17,14 @@ namespace furlong::config {
 std::string Place::text() const { return line > 0 ? fmt::format("{}:{}:{}", source, line, column) : source; }
 
 std::string text_in_yaml(const std::string& text) {
-  static const std::regex plain("[A-Za-z_][A-Za-z0-9_./-]*");
-  static const std::regex other_meaning("null|true|false|yes|no|on|off|y|n", std::regex::icase);
-  if (std::regex_match(text, plain) && !std::regex_match(text, other_meaning)) return text;
-  return nlohmann::json(text).dump();  // JSON's strings are YAML's double-quoted ones
+  static const std::set<std::string> other_meaning = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"};
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  const auto is_plain = [&](char c) { return is_letter(c) || (c >= '0' && c <= '9') || c == '.' || c == '/' || c == '-'; };
+  std::string lower = text;
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const bool plain =
+      !text.empty() && is_letter(text[0]) && std::all_of(text.begin(), text.end(), is_plain) && !other_meaning.contains(lower);
+  return plain ? text : nlohmann::json(text).dump();  // JSON's strings are YAML's double-quoted ones
 }
 
 std::string to_text(const Value& value) {

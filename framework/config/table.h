@@ -115,7 +115,8 @@ class Table {
   /// `unit` may be empty; `meaning` is a phrase without a full stop. Throws ContractError on a second key of that path.
   Key& key(std::string path, Key::Target target, std::string unit, std::string meaning);
 
-  const std::deque<Key>& keys() const { return keys_; }
+  const std::deque<Key>& keys() const& { return keys_; }
+  void keys() const&& = delete;  // they would not outlive the table
   const std::vector<Section>& sections() const { return sections_; }
   const Key* find(const std::string& path) const;
   bool is_section(const std::string& path) const;

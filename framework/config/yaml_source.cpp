@@ -1,6 +1,7 @@
 #include "framework/config/yaml_source.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -74,22 +75,43 @@ std::optional<std::pair<int, int>> open_bracket(const std::vector<std::string>& 
   return std::nullopt;
 }
 
+// Walks a document for its syntax alone, and remembers where it starts.
+struct DocumentStart : YAML::EventHandler {
+  YAML::Mark mark;
+  void OnDocumentStart(const YAML::Mark& start) override { mark = start; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
 }  // namespace
 
 YamlSource::YamlSource(std::string name, std::string text, bool has_lines)
-    : name_(std::move(name)), lines_(split_lines(text)), has_lines_(has_lines) {
+    : name_(std::move(name)), lines_(split_lines(text)), has_lines_(has_lines), root_(YAML::NodeType::Map) {
   if (text.find('\0') != std::string::npos || !is_utf8(text))
     throw UserError("{}: found bytes that are not UTF-8 text; expected a YAML file", name_);
-  std::vector<YAML::Node> documents;
   try {
-    documents = YAML::LoadAll(text);
+    // Not YAML::LoadAll: after a stray bracket at the end its parser gets no further, and it collects documents until memory is full.
+    std::istringstream stream(text);
+    YAML::Parser parser(stream);
+    DocumentStart document;
+    if (!parser.HandleNextDocument(document)) return;
+    root_ = YAML::Load(text);
+    if (!parser.HandleNextDocument(document)) return;
+    const auto line = static_cast<std::size_t>(std::max(document.mark.line, 0));
+    const bool is_separated = line < lines_.size() && lines_[line].starts_with("---");
+    throw UserError("{}: {}", at(document.mark).text(),
+                    is_separated
+                        ? "a second YAML document starts here; expected one ('---' separates documents; use include: to combine files)"
+                        : "found text that belongs to nothing before it; expected the end; check brackets and indentation");
   } catch (const YAML::Exception& problem) {
     explain(problem);
   }
-  if (documents.size() > 1)
-    throw UserError("{}: a second YAML document starts here; expected one ('---' separates documents; use include: to combine files)",
-                    at(documents[1].Mark()).text());
-  root_ = documents.empty() ? YAML::Node(YAML::NodeType::Map) : documents[0];
 }
 
 Place YamlSource::at(const YAML::Mark& mark) const {

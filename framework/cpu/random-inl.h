@@ -13,7 +13,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::cpu::HWY_NAMESPACE {
 
-/// high and low halves of the 64-bit product of each lane with `factor`.
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE std::int64_t random_lanes() { return 1; }
+HWY_INLINE void random_words(const RandomKey& key, std::uint64_t first_block, std::uint32_t* words) {
+  const auto block = philox(key, first_block);
+  for (std::size_t i = 0; i < 4; ++i) words[i] = block[i];
+}
+#else
+/// High and low halves of the 64-bit product of each lane with `factor`.
 template <class V>
 HWY_INLINE void multiply_wide(V value, V factor, V& high, V& low) {
   const hn::DFromV<V> d32;
@@ -50,6 +57,7 @@ HWY_INLINE void random_words(const RandomKey& key, std::uint64_t first_block, st
   }
   hn::StoreInterleaved4(counter0, counter1, counter2, counter3, d, words);
 }
+#endif
 
 }  // namespace furlong::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -39,7 +39,8 @@ Variable activation(Tape& tape, const Variable& x, ActivationKind kind) {
 
 Variable gated_activation(Tape& tape, const Variable& x, ActivationKind kind) {
   require(x.value().has_contiguous_rows(), "gated_activation: rows of {} are not contiguous", x.shape().text());
-  require(x.shape().rank() >= 1 && x.extent(-1) % 2 == 0, "gated_activation: {}, expected an even last dimension (gate and up)", x.shape().text());
+  require(x.shape().rank() >= 1 && x.extent(-1) % 2 == 0, "gated_activation: {}, expected an even last dimension (gate and up)",
+          x.shape().text());
   Shape shape = x.shape();
   shape[-1] /= 2;
   const Tensor y = Tensor::empty(shape, x.dtype(), tape.device());

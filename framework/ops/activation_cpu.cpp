@@ -1,7 +1,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/activation_cpu.cpp"
-#include "framework/cpu/targets.h"
 #include <hwy/foreach_target.h>
+#include "framework/cpu/targets.h"
 
 #include "framework/cpu/lane_value-inl.h"
 #include "framework/cpu/spans.h"
@@ -19,10 +19,14 @@ using namespace furlong::cpu::HWY_NAMESPACE;
 template <class Body>
 void with_kind(ActivationKind kind, const Body& body) {
   switch (kind) {
-    case ActivationKind::gelu: return body(Gelu{});
-    case ActivationKind::gelu_tanh: return body(GeluTanh{});
-    case ActivationKind::relu: return body(Relu{});
-    case ActivationKind::silu: return body(Silu{});
+    case ActivationKind::gelu:
+      return body(Gelu{});
+    case ActivationKind::gelu_tanh:
+      return body(GeluTanh{});
+    case ActivationKind::relu:
+      return body(Relu{});
+    case ActivationKind::silu:
+      return body(Silu{});
   }
 }
 
@@ -45,9 +49,8 @@ void backward_span(const T* x, const T* d_y, T* d_x, std::int64_t size, bool acc
 template <class T, class F>
 void gated_forward_row(const T* gate, const T* up, T* y, std::int64_t size) {
   using L = LaneValue<compute_t<T>>;
-  for_lanes<T>(size, [&](std::int64_t i, std::int64_t n) {
-    store_n((F::both(L(load_n(gate + i, n))).value * L(load_n(up + i, n))).v, y + i, n);
-  });
+  for_lanes<T>(
+      size, [&](std::int64_t i, std::int64_t n) { store_n((F::both(L(load_n(gate + i, n))).value * L(load_n(up + i, n))).v, y + i, n); });
 }
 
 template <class T, class F>

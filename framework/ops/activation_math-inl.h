@@ -1,21 +1,25 @@
-// Activations and their derivatives over a lane type L (see framework/cpu/lane_value-inl.h): a SIMD vector or a scalar. An engine includes this
-// inside its own namespace, once for each instruction set, after defining FURLONG_LANE_FUNCTION (how such functions are declared there).
+// Activations and their derivatives over a lane type L (see framework/cpu/lane_value-inl.h): a SIMD vector or a scalar. An engine includes
+// this inside its own namespace, once for each instruction set, after defining FURLONG_LANE_FUNCTION (how such functions are declared
+// there).
 
 template <class L>
 struct ValueAndDerivative {
   L value, derivative;
 };
 
-/// 1 / (1 + e^-z); without overflow, since exp is bounded above.
+/// sigmoid(z) = 1 / (1 + e^-z) and its derivative. exp is bounded above, so nothing overflows; e^-z sigmoid(z) is 1 - sigmoid(z) without
+/// its cancellation.
 template <class L>
-FURLONG_LANE_FUNCTION L sigmoid(L z) {
-  return L(1.0) / (L(1.0) + exp(-z));
+FURLONG_LANE_FUNCTION ValueAndDerivative<L> sigmoid(L z) {
+  const L e = exp(-z), s = L(1.0) / (L(1.0) + e);
+  return {s, e * s * s};
 }
 
 /// Phi and the normal density phi, sharing one exponential.
 template <class L>
 FURLONG_LANE_FUNCTION ValueAndDerivative<L> normal_distribution(L x) {
-  const L a = absolute(x), square = a * a;
+  // Bounded, so that squares stay finite: at 64 the bell is 0 in either type.
+  const L a = at_most(absolute(x), L(64.0)), square = a * a;
   // e^(-a^2 / 2): the rounding error of the square, up to 90 halves of an ulp of 1 in the tail, is put back to first order.
   const L lost = multiply_subtract(a, a, square);
   const L bell = exp(L(-0.5) * square) * multiply_add(L(-0.5), lost, L(1.0));
@@ -57,9 +61,9 @@ struct GeluTanh {
     constexpr double slope = 1.5957691216057307117, cubic = 0.044715;  // 2 sqrt(2 / pi)
     // Beyond 64 the sigmoid is 0 or 1; bounding x keeps its cube finite.
     const L bounded = at_least(at_most(x, L(64.0)), L(-64.0)), square = bounded * bounded;
-    const L s = sigmoid(L(slope) * bounded * multiply_add(L(cubic), square, L(1.0)));
+    const auto s = sigmoid(L(slope) * bounded * multiply_add(L(cubic), square, L(1.0)));
     const L inner = L(slope) * multiply_add(L(3 * cubic), square, L(1.0));
-    return {x * s, multiply_add(bounded * inner, s * (L(1.0) - s), s)};
+    return {x * s.value, multiply_add(bounded * inner, s.derivative, s.value)};
   }
 };
 
@@ -75,7 +79,8 @@ struct Relu {
 struct Silu {
   template <class L>
   static FURLONG_LANE_FUNCTION ValueAndDerivative<L> both(L x) {
-    const L s = sigmoid(x), bounded = at_least(at_most(x, L(1e4)), L(-1e4));
-    return {x * s, multiply_add(bounded, s * (L(1.0) - s), s)};
+    const auto s = sigmoid(x);
+    const L bounded = at_least(at_most(x, L(1e4)), L(-1e4));
+    return {x * s.value, multiply_add(bounded, s.derivative, s.value)};
   }
 };

@@ -27,7 +27,8 @@ struct Gradients {
 
   void add_chunk(const Stream& stream, const Tensor& d_logits, const Tensor& hidden, const Tensor& weight, std::int64_t first_row) const {
     const GradientMode mode = first_row == 0 ? GradientMode::overwrite : GradientMode::accumulate;
-    if (d_hidden.defined()) gemm(stream, d_logits, false, weight, false, d_hidden.narrow(0, first_row, hidden.extent(0)), GradientMode::overwrite);
+    if (d_hidden.defined())
+      gemm(stream, d_logits, false, weight, false, d_hidden.narrow(0, first_row, hidden.extent(0)), GradientMode::overwrite);
     if (d_weight.defined()) gemm(stream, d_logits, true, hidden, false, d_weight, mode);
     if (d_bias.defined()) column_sum(stream, d_logits, {d_bias, mode});
   }
@@ -47,17 +48,19 @@ void backward(BackwardContext& context, std::size_t inputs) {
   }
 }
 
-void check(const Variable& hidden, const Variable& weight, const Variable* bias, const Tensor& targets, const CrossEntropyOptions& options) {
-  require(hidden.shape().rank() >= 1 && hidden.value().is_contiguous() && weight.shape().rank() == 2 && weight.extent(1) == hidden.extent(-1) &&
-              weight.value().has_contiguous_rows() && weight.dtype() == hidden.dtype(),
-          "cross_entropy: hidden {} {} with weight {} {}, expected [rows, d] and [vocabulary, d]", name_of(hidden.dtype()), hidden.shape().text(),
-          name_of(weight.dtype()), weight.shape().text());
+void check(const Variable& hidden, const Variable& weight, const Variable* bias, const Tensor& targets,
+           const CrossEntropyOptions& options) {
+  require(hidden.shape().rank() >= 1 && hidden.value().is_contiguous() && weight.shape().rank() == 2 &&
+              weight.extent(1) == hidden.extent(-1) && weight.value().has_contiguous_rows() && weight.dtype() == hidden.dtype(),
+          "cross_entropy: hidden {} {} with weight {} {}, expected [rows, d] and [vocabulary, d]", name_of(hidden.dtype()),
+          hidden.shape().text(), name_of(weight.dtype()), weight.shape().text());
   require(!bias || (bias->shape() == Shape{weight.extent(0)} && bias->value().is_contiguous()), "cross_entropy: bias is {}, expected [{}]",
           bias ? bias->shape().text() : "", weight.extent(0));
   require(targets.dtype() == DType::int32 && targets.elements() == hidden.shape().rows() && targets.has_contiguous_rows(),
-          "cross_entropy: targets are {} {} for hidden {}, expected one int32 for each row", name_of(targets.dtype()), targets.shape().text(),
-          hidden.shape().text());
-  require(!options.normalizer || *options.normalizer > 0, "cross_entropy: normalizer {}, expected a positive number", options.normalizer.value_or(1));
+          "cross_entropy: targets are {} {} for hidden {}, expected one int32 for each row", name_of(targets.dtype()),
+          targets.shape().text(), hidden.shape().text());
+  require(!options.normalizer || *options.normalizer > 0, "cross_entropy: normalizer {}, expected a positive number",
+          options.normalizer.value_or(1));
 }
 
 }  // namespace
@@ -91,7 +94,8 @@ CrossEntropyResult cross_entropy(Tape& tape, const Variable& hidden, const Varia
   {
     const std::int64_t chunk_rows = chunk_rows_for(rows, vocabulary);
     const Tensor chunk_logits = Tensor::empty({chunk_rows, vocabulary}, sum_dtype, device);
-    // Gradients of the logits take the logits' place; as factors of products with 16-bit tensors they need 16 bits too, and memory of their own.
+    // Gradients of the logits take the logits' place; as factors of products with 16-bit tensors they need 16 bits too, and memory of their
+    // own.
     Tensor chunk_d_logits;
     if (gradients.any()) chunk_d_logits = dtype == sum_dtype ? chunk_logits : Tensor::empty({chunk_rows, vocabulary}, dtype, device);
     for (std::int64_t first_row = 0; first_row < rows; first_row += chunk_rows) {

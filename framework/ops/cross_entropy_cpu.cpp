@@ -1,7 +1,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/cross_entropy_cpu.cpp"
-#include "framework/cpu/targets.h"
 #include <hwy/foreach_target.h>
+#include "framework/cpu/targets.h"
 
 #include <limits>
 
@@ -133,7 +133,8 @@ HWY_EXPORT(ChunkLosses);
 
 void cross_entropy_rows_cpu(const CrossEntropyRows& rows) { HWY_DYNAMIC_DISPATCH(ChunkLosses)(rows); }
 
-void count_targets_cpu(const Tensor& targets, std::int64_t vocabulary, double normalizer, const Tensor& counts, const Tensor& inverse_normalizer) {
+void count_targets_cpu(const Tensor& targets, std::int64_t vocabulary, double normalizer, const Tensor& counts,
+                       const Tensor& inverse_normalizer) {
   std::int32_t valid = 0;
   for (std::int64_t row = 0; row < targets.elements(); ++row) {
     const std::int64_t target = target_at(targets, row);
@@ -150,11 +151,13 @@ void count_targets_cpu(const Tensor& targets, std::int64_t vocabulary, double no
 
 double scalar_cpu(const Tensor& scalar) {
   double value = 0;
-  with_float_type(scalar.dtype(), "cross_entropy", [&]<class T>(std::type_identity<T>) { value = static_cast<double>(scalar.data<T>()[0]); });
+  with_float_type(scalar.dtype(), "cross_entropy",
+                  [&]<class T>(std::type_identity<T>) { value = static_cast<double>(scalar.data<T>()[0]); });
   return value;
 }
 
-void sum_rows_cpu(const Tensor& row_losses, const Tensor& correct, const Tensor& inverse_normalizer, const Tensor& loss, const Tensor& counts) {
+void sum_rows_cpu(const Tensor& row_losses, const Tensor& correct, const Tensor& inverse_normalizer, const Tensor& loss,
+                  const Tensor& counts) {
   double sum = 0;
   with_float_type(row_losses.dtype(), "cross_entropy", [&]<class T>(std::type_identity<T>) {
     const T* values = row_losses.data<T>();

@@ -6,20 +6,22 @@ namespace furlong::ops {
 
 /// One chunk: logits [count, vocabulary] of the rows from `first_row` on.
 struct CrossEntropyRows {
-  Tensor logits;              // float32 or float64; overwritten when gradients are wanted
-  Tensor targets;             // int32, all rows
+  Tensor logits;   // float32 or float64; overwritten when gradients are wanted
+  Tensor targets;  // int32, all rows
   std::int64_t first_row;
   Tensor inverse_normalizer;  // [1]
   Tensor row_losses;          // [rows], written
   Tensor correct;             // int32 [rows], written 0 or 1; undefined unless wanted
-  Tensor d_logits;            // [count, vocabulary], written: (softmax - one-hot) * inverse_normalizer; may be `logits`; undefined unless wanted
+  Tensor d_logits;  // [count, vocabulary], written: (softmax - one-hot) * inverse_normalizer; may be `logits`; undefined unless wanted
 };
 
 /// counts = {targets that are not -1, 0}; inverse_normalizer = 1 / normalizer, or 1 / counts[0] when that is 0, or 0 when both are.
-void count_targets_cpu(const Tensor& targets, std::int64_t vocabulary, double normalizer, const Tensor& counts, const Tensor& inverse_normalizer);
+void count_targets_cpu(const Tensor& targets, std::int64_t vocabulary, double normalizer, const Tensor& counts,
+                       const Tensor& inverse_normalizer);
 void cross_entropy_rows_cpu(const CrossEntropyRows& rows);
 /// loss = sum of row_losses * inverse_normalizer, summed in order in double; counts[1] = sum of `correct` where defined.
-void sum_rows_cpu(const Tensor& row_losses, const Tensor& correct, const Tensor& inverse_normalizer, const Tensor& loss, const Tensor& counts);
+void sum_rows_cpu(const Tensor& row_losses, const Tensor& correct, const Tensor& inverse_normalizer, const Tensor& loss,
+                  const Tensor& counts);
 /// The one element of a floating tensor.
 double scalar_cpu(const Tensor& scalar);
 

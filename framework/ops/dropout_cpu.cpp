@@ -1,7 +1,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/dropout_cpu.cpp"
-#include "framework/cpu/targets.h"
 #include <hwy/foreach_target.h>
+#include "framework/cpu/targets.h"
 
 #include <algorithm>
 
@@ -17,7 +17,8 @@ constexpr std::int64_t words_at_once = 256;
 
 /// target (+)= source where its word reaches the threshold, times scale. words[i] belongs to source[i].
 template <class T>
-void masked_span(const T* source, T* target, const std::uint32_t* words, std::int64_t size, bool accumulate, std::uint32_t threshold, double scale) {
+void masked_span(const T* source, T* target, const std::uint32_t* words, std::int64_t size, bool accumulate, std::uint32_t threshold,
+                 double scale) {
   using Compute = compute_t<T>;
   if constexpr (sizeof(Compute) == 4) {
     const typename Lanes<T>::D d;
@@ -37,8 +38,8 @@ void masked_span(const T* source, T* target, const std::uint32_t* words, std::in
 
 /// The same over any length, making the words as it goes. `index` is the first element's.
 template <class T>
-void dropout_span(const T* source, T* target, std::int64_t size, bool accumulate, std::uint32_t threshold, double scale, const RandomKey& key,
-                  std::uint64_t index) {
+void dropout_span(const T* source, T* target, std::int64_t size, bool accumulate, std::uint32_t threshold, double scale,
+                  const RandomKey& key, std::uint64_t index) {
   const std::int64_t step = random_lanes();
   alignas(64) std::uint32_t words[words_at_once + 4 * 64];  // a run may begin inside a block; the last call may make too many
   for (std::int64_t done = 0; done < size;) {

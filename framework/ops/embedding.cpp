@@ -30,20 +30,21 @@ void add_to_table(BackwardContext& context, std::size_t i, DType dtype, const Bo
 
 }  // namespace
 
-Variable embedding(Tape& tape, const Tensor& tokens, const Variable& token_table, const Variable* position_table, std::int64_t first_position) {
+Variable embedding(Tape& tape, const Tensor& tokens, const Variable& token_table, const Variable* position_table,
+                   std::int64_t first_position) {
   require(tokens.dtype() == DType::int32 && tokens.shape().rank() == 2 && tokens.has_contiguous_rows(),
           "embedding: tokens are {} {}, expected int32 [batch, n]", name_of(tokens.dtype()), tokens.shape().text());
-  require(token_table.shape().rank() == 2 && token_table.value().is_contiguous(), "embedding: the token table is {}, expected [vocabulary, d]",
-          token_table.shape().text());
+  require(token_table.shape().rank() == 2 && token_table.value().is_contiguous(),
+          "embedding: the token table is {}, expected [vocabulary, d]", token_table.shape().text());
   const std::int64_t n = tokens.extent(1), d = token_table.extent(1);
   Tensor positions;
   if (position_table) {
     require(position_table->shape().rank() == 2 && position_table->extent(1) == d && position_table->value().is_contiguous() &&
                 position_table->dtype() == token_table.dtype(),
-            "embedding: the position table is {} {}, expected {} [max_length, {}]", name_of(position_table->dtype()), position_table->shape().text(),
-            name_of(token_table.dtype()), d);
-    require(first_position >= 0 && first_position + n <= position_table->extent(0), "embedding: positions [{}, {}) of a table of {}", first_position,
-            first_position + n, position_table->extent(0));
+            "embedding: the position table is {} {}, expected {} [max_length, {}]", name_of(position_table->dtype()),
+            position_table->shape().text(), name_of(token_table.dtype()), d);
+    require(first_position >= 0 && first_position + n <= position_table->extent(0), "embedding: positions [{}, {}) of a table of {}",
+            first_position, first_position + n, position_table->extent(0));
     positions = position_table->value().narrow(0, first_position, n);
   }
   const Tensor output = Tensor::empty({tokens.extent(0), n, d}, token_table.dtype(), tape.device());
@@ -51,17 +52,18 @@ Variable embedding(Tape& tape, const Tensor& tokens, const Variable& token_table
 
   std::vector<Variable> inputs{token_table};
   if (position_table) inputs.push_back(*position_table);
-  return tape.record_one("embedding", inputs, output, {tokens}, [first_position, n, has_positions = position_table != nullptr](BackwardContext& context) {
-    const Tensor d_output = context.d_output();
-    const bool on_cpu = runs_on_cpu(context.stream(), "embedding");
-    add_to_table(context, 0, d_output.dtype(), [&](const Tensor& d_table) {
-      if (on_cpu) embedding_d_tokens_cpu(context.saved(0), d_output, d_table);
-    });
-    if (!has_positions) return;
-    add_to_table(context, 1, d_output.dtype(), [&](const Tensor& d_table) {
-      if (on_cpu) embedding_d_positions_cpu(d_output, d_table.narrow(0, first_position, n));
-    });
-  });
+  return tape.record_one("embedding", inputs, output, {tokens},
+                         [first_position, n, has_positions = position_table != nullptr](BackwardContext& context) {
+                           const Tensor d_output = context.d_output();
+                           const bool on_cpu = runs_on_cpu(context.stream(), "embedding");
+                           add_to_table(context, 0, d_output.dtype(), [&](const Tensor& d_table) {
+                             if (on_cpu) embedding_d_tokens_cpu(context.saved(0), d_output, d_table);
+                           });
+                           if (!has_positions) return;
+                           add_to_table(context, 1, d_output.dtype(), [&](const Tensor& d_table) {
+                             if (on_cpu) embedding_d_positions_cpu(d_output, d_table.narrow(0, first_position, n));
+                           });
+                         });
 }
 
 Tensor sinusoidal_positions(const Stream& stream, std::int64_t max_length, std::int64_t d, DType dtype) {

@@ -1,7 +1,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/embedding_cpu.cpp"
-#include "framework/cpu/targets.h"
 #include <hwy/foreach_target.h>
+#include "framework/cpu/targets.h"
 
 #include "framework/core/tensor.h"
 #include "framework/cpu/rows.h"
@@ -62,13 +62,14 @@ void scatter_tokens(const Tensor& tokens, const Tensor& d_output, const Tensor& 
   const auto* ids = tokens.data<std::int32_t>();
   const T* dy = d_output.data<T>();
   auto* sums = d_token_table.data<compute_t<T>>();
-  parallel_ranges((d + block - 1) / block, std::max<std::int64_t>(1, grain / (rows * block + 1)), [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t first = begin * block, columns = std::min(d, end * block) - first;
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const std::int64_t id = ids[cpu::row_offset(tokens, row / n) + row % n];
-      add_row(dy + row * d + first, sums + id * d + first, columns);
-    }
-  });
+  parallel_ranges((d + block - 1) / block, std::max<std::int64_t>(1, grain / (rows * block + 1)),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    const std::int64_t first = begin * block, columns = std::min(d, end * block) - first;
+                    for (std::int64_t row = 0; row < rows; ++row) {
+                      const std::int64_t id = ids[cpu::row_offset(tokens, row / n) + row % n];
+                      add_row(dy + row * d + first, sums + id * d + first, columns);
+                    }
+                  });
 }
 
 template <class T>
@@ -87,7 +88,8 @@ void Gather(const Tensor& tokens, const Tensor& token_table, const Tensor& posit
   with_float_type(output.dtype(), "embedding", [&]<class T>(std::type_identity<T>) { gather<T>(tokens, token_table, positions, output); });
 }
 void ScatterTokens(const Tensor& tokens, const Tensor& d_output, const Tensor& d_token_table) {
-  with_float_type(d_output.dtype(), "embedding", [&]<class T>(std::type_identity<T>) { scatter_tokens<T>(tokens, d_output, d_token_table); });
+  with_float_type(d_output.dtype(), "embedding",
+                  [&]<class T>(std::type_identity<T>) { scatter_tokens<T>(tokens, d_output, d_token_table); });
 }
 void SumPositions(const Tensor& d_output, const Tensor& d_positions) {
   with_float_type(d_output.dtype(), "embedding", [&]<class T>(std::type_identity<T>) { sum_positions<T>(d_output, d_positions); });

@@ -35,9 +35,7 @@ Variable rotary(Tape& tape, const Variable& x, std::int64_t n_heads, std::int64_
   const Tensor angles = table.get(tape.stream(), accumulate_dtype(x.dtype()), first_position, x.extent(-2));
   if (runs_on_cpu(tape.stream(), "rotary")) rotary_cpu(x.value(), angles, n_heads, false);
   return tape.record_in_place("rotary", x, {angles}, [n_heads](BackwardContext& context) {
-    // d_input rather than d_output: it makes the gradient our own where it was passed on from elsewhere without a copy.
-    const Tensor gradient = context.d_input(0).tensor;
-    if (runs_on_cpu(context.stream(), "rotary")) rotary_cpu(gradient, context.saved(0), n_heads, true);
+    if (runs_on_cpu(context.stream(), "rotary")) rotary_cpu(context.d_output(), context.saved(0), n_heads, true);
   });
 }
 

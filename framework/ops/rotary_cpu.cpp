@@ -1,7 +1,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/rotary_cpu.cpp"
-#include "framework/cpu/targets.h"
 #include <hwy/foreach_target.h>
+#include "framework/cpu/targets.h"
 
 #include "framework/core/tensor.h"
 #include "framework/cpu/rows.h"
@@ -15,7 +15,8 @@ constexpr std::int64_t grain = 1 << 14;  // elements below which a second thread
 
 /// All heads of one row; each run of angles is loaded once for all of them.
 template <class T>
-HWY_INLINE void rotate_row(T* row, const compute_t<T>* cosines, const compute_t<T>* sines, std::int64_t n_heads, std::int64_t half, bool inverse) {
+HWY_INLINE void rotate_row(T* row, const compute_t<T>* cosines, const compute_t<T>* sines, std::int64_t n_heads, std::int64_t half,
+                           bool inverse) {
   const typename Lanes<T>::D d;
   const std::int64_t step = Lanes<T>::count();
   for (std::int64_t i = 0; i < half; i += step) {

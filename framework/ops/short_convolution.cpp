@@ -10,7 +10,8 @@ void short_convolution_taps_cpu(const Tensor& weight, const Tensor& by_tap);
 void short_convolution_cpu(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& y);
 void short_convolution_history_cpu(const Tensor& x, const Tensor& history, const Tensor& updated_history);
 void short_convolution_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const GradientTarget& d_x);
-void short_convolution_d_weight_cpu(const Tensor& x, const Tensor& history, const Tensor& d_y, const Tensor& partial, const GradientTarget& d_weight);
+void short_convolution_d_weight_cpu(const Tensor& x, const Tensor& history, const Tensor& d_y, const Tensor& partial,
+                                    const GradientTarget& d_weight);
 
 namespace {
 
@@ -19,8 +20,9 @@ constexpr std::int64_t max_blocks = 64;
 constexpr std::int64_t rows_per_block = 64;
 
 void check_history(const Tensor& history, const Shape& shape, DType dtype) {
-  require(history.shape() == shape && history.dtype() == dtype && history.is_contiguous(), "short_convolution: a history of {} {}, expected {} {}",
-          name_of(history.dtype()), history.shape().text(), name_of(dtype), shape.text());
+  require(history.shape() == shape && history.dtype() == dtype && history.is_contiguous(),
+          "short_convolution: a history of {} {}, expected {} {}", name_of(history.dtype()), history.shape().text(), name_of(dtype),
+          shape.text());
 }
 
 void backward(BackwardContext& context) {
@@ -40,15 +42,17 @@ void backward(BackwardContext& context) {
 }  // namespace
 
 Variable short_convolution(Tape& tape, const Variable& x, const Variable& weight, const Tensor* history, const Tensor* updated_history) {
-  require(x.shape().rank() == 3 && x.value().has_contiguous_rows(), "short_convolution: x is {}, expected [batch, n, channels] with contiguous rows",
-          x.shape().text());
+  require(x.shape().rank() == 3 && x.value().has_contiguous_rows(),
+          "short_convolution: x is {}, expected [batch, n, channels] with contiguous rows", x.shape().text());
   const std::int64_t batch = x.extent(0), channels = x.extent(2);
   require(weight.shape().rank() == 2 && weight.extent(0) == channels && weight.value().is_contiguous(),
           "short_convolution: weight is {}, expected [{}, width]", weight.shape().text(), channels);
   const std::int64_t width = weight.extent(1);
-  require(width >= 1 && width <= max_short_convolution_width, "short_convolution: width {}, expected 1 to {}", width, max_short_convolution_width);
+  require(width >= 1 && width <= max_short_convolution_width, "short_convolution: width {}, expected 1 to {}", width,
+          max_short_convolution_width);
   const DType sum_dtype = accumulate_dtype(x.dtype());
-  require(weight.dtype() == x.dtype() || weight.dtype() == sum_dtype, "short_convolution: {} weights on {}", name_of(weight.dtype()), name_of(x.dtype()));
+  require(weight.dtype() == x.dtype() || weight.dtype() == sum_dtype, "short_convolution: {} weights on {}", name_of(weight.dtype()),
+          name_of(x.dtype()));
   const Shape history_shape{batch, width - 1, channels};
   if (history) check_history(*history, history_shape, x.dtype());
   if (updated_history) check_history(*updated_history, history_shape, x.dtype());

@@ -1,7 +1,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/short_convolution_cpu.cpp"
-#include "framework/cpu/targets.h"
 #include <hwy/foreach_target.h>
+#include "framework/cpu/targets.h"
 
 #include "framework/autodiff/variable.h"
 #include "framework/cpu/rows.h"
@@ -36,8 +36,8 @@ struct Inputs {
 
 /// out = Σ_j taps[j] · rows[j] over j in [first, width), elementwise over the channels; added to `out` when it accumulates.
 template <class T>
-HWY_INLINE void weighted_sum(const T* const* rows, const compute_t<T>* taps, std::int64_t first, std::int64_t width, std::int64_t channels, T* out,
-                             bool accumulate) {
+HWY_INLINE void weighted_sum(const T* const* rows, const compute_t<T>* taps, std::int64_t first, std::int64_t width, std::int64_t channels,
+                             T* out, bool accumulate) {
   const typename Lanes<T>::D d;
   const std::int64_t step = Lanes<T>::count();
   for (std::int64_t c = 0; c < channels; c += step) {
@@ -84,10 +84,11 @@ void input_gradient(const Tensor& d_y, const Tensor& by_tap, const GradientTarge
   });
 }
 
-/// sums[j, c] += Σ over `count` rows of d_y[t, c] · x[t - (width - 1) + j, c]: rows of one batch entry from t on, few enough to stay in the cache.
+/// sums[j, c] += Σ over `count` rows of d_y[t, c] · x[t - (width - 1) + j, c]: rows of one batch entry from t on, few enough to stay in the
+/// cache.
 template <class T>
-HWY_INLINE void add_tap_sums(const Inputs<T>& inputs, const T* d_y, std::int64_t t, std::int64_t count, std::int64_t width, std::int64_t channels,
-                             compute_t<T>* sums) {
+HWY_INLINE void add_tap_sums(const Inputs<T>& inputs, const T* d_y, std::int64_t t, std::int64_t count, std::int64_t width,
+                             std::int64_t channels, compute_t<T>* sums) {
   const std::int64_t step = Lanes<T>::count();
   for (std::int64_t j = 0; j < width; ++j) {
     const T* rows[8];
@@ -132,7 +133,8 @@ void InputGradient(const Tensor& d_y, const Tensor& by_tap, const GradientTarget
   with_float_type(d_y.dtype(), "short_convolution", [&]<class T>(std::type_identity<T>) { input_gradient<T>(d_y, by_tap, d_x); });
 }
 void WeightGradientBlocks(const Tensor& x, const Tensor& history, const Tensor& d_y, const Tensor& partial) {
-  with_float_type(x.dtype(), "short_convolution", [&]<class T>(std::type_identity<T>) { weight_gradient_blocks<T>(x, history, d_y, partial); });
+  with_float_type(x.dtype(), "short_convolution",
+                  [&]<class T>(std::type_identity<T>) { weight_gradient_blocks<T>(x, history, d_y, partial); });
 }
 
 }  // namespace furlong::ops::HWY_NAMESPACE
@@ -185,7 +187,8 @@ void short_convolution_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const Gr
   HWY_DYNAMIC_DISPATCH(InputGradient)(d_y, by_tap, d_x);
 }
 
-void short_convolution_d_weight_cpu(const Tensor& x, const Tensor& history, const Tensor& d_y, const Tensor& partial, const GradientTarget& d_weight) {
+void short_convolution_d_weight_cpu(const Tensor& x, const Tensor& history, const Tensor& d_y, const Tensor& partial,
+                                    const GradientTarget& d_weight) {
   HWY_DYNAMIC_DISPATCH(WeightGradientBlocks)(x, history, d_y, partial);
   const std::int64_t blocks = partial.extent(0), width = partial.extent(1), channels = partial.extent(2);
   with_float_type(partial.dtype(), "short_convolution", [&]<class Sum>(std::type_identity<Sum>) {
@@ -196,7 +199,8 @@ void short_convolution_d_weight_cpu(const Tensor& x, const Tensor& history, cons
         for (std::int64_t c = begin; c < end; ++c) {
           for (std::int64_t j = 0; j < width; ++j) {
             compute_t<Sum> sum{0};
-            for (std::int64_t block = 0; block < blocks; ++block) sum += static_cast<compute_t<Sum>>(sums[(block * width + j) * channels + c]);
+            for (std::int64_t block = 0; block < blocks; ++block)
+              sum += static_cast<compute_t<Sum>>(sums[(block * width + j) * channels + c]);
             To& place = target[c * width + j];
             const auto gradient = static_cast<compute_t<To>>(sum);
             place = static_cast<To>(d_weight.accumulates() ? static_cast<compute_t<To>>(place) + gradient : gradient);

@@ -1,8 +1,9 @@
 #pragma once
 // Exact softmax attention, in tiles (Rabe & Staats 2021, "Self-attention does not need O(n²) memory"; Dao et al. 2022, "FlashAttention"):
 //   output_i = Σ_j p_ij v_j,  p_ij = exp(scale q_i·k_j) / Σ_j exp(scale q_i·k_j),  j <= position of query i when causal.
-// Each query keeps the maximum of the scores that it has seen, so nothing overflows; the n × n weights exist one tile at a time, and backward
-// makes them again from the log-sum-exp of each row. Extra memory is a few tiles a thread, and in backward n_key × (d_key + d_value) a task.
+// Each query keeps the maximum of the scores that it has seen, so nothing overflows; the n × n weights exist one tile at a time, and
+// backward makes them again from the log-sum-exp of each row. Extra memory is a few tiles a thread, and in backward n_key × (d_key +
+// d_value) a task.
 #include "framework/autodiff/tape.h"
 #include "framework/ops/attention_shape.h"
 
@@ -17,21 +18,22 @@ struct SoftmaxAttentionOptions {
   double scale = 0;  ///< of the scores; 0 means d_key^(-1/2)
 };
 
-/// query [batch, n, n_heads·d_key], key [batch, n_key, n_kv_heads·d_key], value [batch, n_key, n_kv_heads·d_value]: views with contiguous rows
-/// (column ranges of one tensor) are welcome. Returns [batch, n, n_heads·d_value]. Throws ContractError on shapes that do not fit.
+/// query [batch, n, n_heads·d_key], key [batch, n_key, n_kv_heads·d_key], value [batch, n_key, n_kv_heads·d_value]: views with contiguous
+/// rows (column ranges of one tensor) are welcome. Returns [batch, n, n_heads·d_value]. Throws ContractError on shapes that do not fit.
 /// Results are the same, bit for bit, for any number of threads.
-Variable softmax_attention(Tape& tape, const Variable& query, const Variable& key, const Variable& value, const SoftmaxAttentionOptions& options);
+Variable softmax_attention(Tape& tape, const Variable& query, const Variable& key, const Variable& value,
+                           const SoftmaxAttentionOptions& options);
 
 /// Forward alone, on the four-dimensional views of AttentionShape; `output` is written. `log_sum_exp`, where defined, receives
-/// log Σ_j exp(scale q_i·k_j) as [batch, n_heads, n_query], contiguous, in accumulate_dtype of the inputs. Head counts must agree with `options`.
-/// With a cache: key and value narrowed to the tokens so far, first_query_position the number of tokens before the first query.
+/// log Σ_j exp(scale q_i·k_j) as [batch, n_heads, n_query], contiguous, in accumulate_dtype of the inputs. Head counts must agree with
+/// `options`. With a cache: key and value narrowed to the tokens so far, first_query_position the number of tokens before the first query.
 void softmax_attention_forward(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& output,
                                const Tensor& log_sum_exp, const SoftmaxAttentionOptions& options);
 
 /// Gradients with respect to query, key and value, each overwritten, added to or skipped as its target says; four-dimensional views.
 /// `output` and `log_sum_exp` are what forward gave.
 void softmax_attention_backward(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& output,
-                                const Tensor& log_sum_exp, const Tensor& d_output, const GradientTarget& d_query, const GradientTarget& d_key,
-                                const GradientTarget& d_value, const SoftmaxAttentionOptions& options);
+                                const Tensor& log_sum_exp, const Tensor& d_output, const GradientTarget& d_query,
+                                const GradientTarget& d_key, const GradientTarget& d_value, const SoftmaxAttentionOptions& options);
 
 }  // namespace furlong::ops

@@ -64,7 +64,7 @@ class SoftmaxMechanism : public AttentionMechanism {
     cache.append(stream, key, value);
     const Tensor output = Tensor::empty(query.shape(), query.dtype(), stream.device);
     ops::softmax_attention_forward(stream, query.split_last(config_.d_head), cache.key().split_last(config_.d_head), cache.value().split_last(config_.d_head),
-                                   output.split_last(config_.d_head), nullptr, options);
+                                   output.split_last(config_.d_head), Tensor{}, options);
     return output;
   }
 

@@ -9,6 +9,12 @@
 namespace furlong::layers {
 namespace {
 
+ops::NormKind norm_kind(const std::string& name) {
+  if (name == "layernorm") return ops::NormKind::layernorm;
+  if (name == "rmsnorm") return ops::NormKind::rmsnorm;
+  throw UserError("model.norm '{}' is unknown; expected layernorm or rmsnorm", name);
+}
+
 BlockConfig block_config(const DecoderConfig& config) {
   BlockConfig block;
   block.self_attention.attention = config.attention;
@@ -20,7 +26,7 @@ BlockConfig block_config(const DecoderConfig& config) {
   block.self_attention.output_deviation = config.initializer_range / std::sqrt(2.0 * static_cast<double>(config.n_layers));
   block.d_feedforward = config.d_feedforward;
   block.activation = config.activation;
-  block.norm = ops::norm_kind(config.norm);
+  block.norm = norm_kind(config.norm);
   block.norm_epsilon = config.norm_epsilon;
   block.dropout = config.dropout;
   return block;

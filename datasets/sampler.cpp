@@ -1,0 +1,81 @@
+#include "datasets/sampler.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "framework/core/error.h"
+#include "framework/core/random.h"
+
+namespace furlong {
+
+using Order = SamplerOptions::Order;
+
+Sampler::Sampler(const TokenStore& store, Split split, const SamplerOptions& options) : store_(&store), split_(split), options_(options) {
+  require(options.sequence_length > 0, "a sequence length of {}", options.sequence_length);
+  const std::uint64_t size = store.size(split);
+  const auto n = static_cast<std::uint64_t>(options.sequence_length);
+  const std::uint64_t needed = options.order == Order::random ? n + 1 : 2;
+  if (size < needed) {
+    throw UserError(
+        "{}: the {} split has {} tokens, a sequence length of {} takes at least {}; prepare more data for it or shorten "
+        "data.sequence_length",
+        store.path(), name_of(split), size, n, needed);
+  }
+  n_windows_ = options.order == Order::random ? size - n : (size - 1 + n - 1) / n;
+  ignored_.assign(static_cast<std::size_t>(store.vocabulary().size()), false);
+  for (const std::string& symbol : options.ignore_tokens) ignored_[static_cast<std::size_t>(store.vocabulary().id_of(symbol))] = true;
+}
+
+std::uint64_t Sampler::window_start(std::uint64_t index) const {
+  if (options_.order == Order::sequential) return index % n_windows_ * static_cast<std::uint64_t>(options_.sequence_length);
+  const auto words = philox({options_.seed, 0, random_stream("sampler")}, index);
+  const std::uint64_t uniform = std::uint64_t{words[1]} << 32 | words[0];
+  // The high half of the product is uniform over the places up to a bias of n_windows / 2^64.
+  return static_cast<std::uint64_t>(static_cast<unsigned __int128>(uniform) * n_windows_ >> 64);
+}
+
+std::int64_t Sampler::sample(std::uint64_t index, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const {
+  const auto n = static_cast<std::size_t>(options_.sequence_length);
+  require(inputs.size() == n && targets.size() == n, "a sample of {} tokens for {} inputs and {} targets", n, inputs.size(),
+          targets.size());
+  const std::uint64_t start = window_start(index);
+  // The last window of a pass may have fewer than n + 1 tokens before it; what it lacks is padding, out of the loss.
+  const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(n + 1, store_->size(split_) - start));
+  const std::vector<std::int32_t> tokens = store_->read(split_, start, count);
+  std::fill(inputs.begin(), inputs.end(), 0);
+  std::fill(targets.begin(), targets.end(), ignored_target);
+  std::copy_n(tokens.begin(), std::min(count, n), inputs.begin());
+  std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
+  for (const std::uint64_t place : store_->breaks(split_, start, count)) targets[place - start - 1] = ignored_target;
+  std::int64_t n_targets = 0;
+  for (std::int32_t& target : targets) {
+    if (target != ignored_target && ignored_[static_cast<std::size_t>(target)]) target = ignored_target;
+    n_targets += target != ignored_target;
+  }
+  return n_targets;
+}
+
+Batch Sampler::make_batch(std::uint64_t first, std::int64_t batch, std::uint64_t end) const {
+  require(batch > 0, "a batch of {}", batch);
+  const auto n = static_cast<std::size_t>(options_.sequence_length);
+  const auto rows = static_cast<std::size_t>(batch);
+  Batch made{batch, options_.sequence_length, std::vector<std::int32_t>(rows * n, 0), std::vector<std::int32_t>(rows * n, ignored_target),
+             0};
+  for (std::size_t row = 0; row < rows && first + row < end; ++row) {
+    made.n_targets += sample(first + row, std::span(made.inputs).subspan(row * n, n), std::span(made.targets).subspan(row * n, n));
+  }
+  return made;
+}
+
+Batch Sampler::batch(std::uint64_t first, std::int64_t batch) const {
+  return make_batch(first, batch, std::numeric_limits<std::uint64_t>::max());
+}
+Batch Sampler::batch_of_one_pass(std::uint64_t first, std::int64_t batch) const { return make_batch(first, batch, n_windows_); }
+
+Batch Sampler::next(std::int64_t batch) {
+  Batch made = this->batch(counter_, batch);
+  counter_ += static_cast<std::uint64_t>(batch);
+  return made;
+}
+
+}  // namespace furlong

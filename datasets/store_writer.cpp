@@ -1,0 +1,279 @@
+#include "datasets/store_writer.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "framework/core/error.h"
+#include "framework/io/atomic_file.h"
+#include "framework/io/hdf5.h"
+
+namespace furlong {
+
+namespace {
+
+constexpr std::uint64_t kTokensPerChunk = std::uint64_t{1} << 16;
+constexpr std::uint64_t kRowsPerChunk = std::uint64_t{1} << 11;
+
+using SplitBy = StoreWriterOptions::SplitBy;
+
+/// Rows of 64-bit numbers on their way into a dataset.
+class Rows {
+ public:
+  Rows(hdf5::File& file, const std::string& path, std::uint64_t width)
+      : dataset_(file.create_dataset(path, hdf5::Type::u64, width == 1 ? hdf5::Shape{0} : hdf5::Shape{0, width},
+                                     {.chunk = width == 1 ? hdf5::Shape{kRowsPerChunk} : hdf5::Shape{kRowsPerChunk, width},
+                                      .fletcher32 = true,
+                                      .extendible = true})),
+        width_(width) {}
+
+  void push(std::initializer_list<std::uint64_t> row) {
+    buffer_.insert(buffer_.end(), row);
+    if (buffer_.size() >= kRowsPerChunk * width_) flush();
+  }
+  void flush() {
+    dataset_.append(buffer_.data(), buffer_.size() / width_);
+    buffer_.clear();
+  }
+
+ private:
+  hdf5::Dataset dataset_;
+  std::uint64_t width_;
+  std::vector<std::uint64_t> buffer_;
+};
+
+/// How often each token occurs in the front part of a sequence whose length is known only at its end: the counts at up to 512 places,
+/// evenly spaced, whose spacing doubles when they become too many. The counts up to any place then cost reading one spacing at most.
+class PrefixCounts {
+ public:
+  explicit PrefixCounts(std::size_t vocabulary_size) : running_(vocabulary_size, 0), places_{running_} {}
+
+  /// Called at each multiple of kTokensPerChunk with the counts of the tokens since the last one.
+  void add_chunk(const std::vector<std::uint64_t>& chunk_counts) {
+    for (std::size_t id = 0; id < running_.size(); ++id) running_[id] += chunk_counts[id];
+    if (++chunks_ % spacing_ != 0) return;
+    places_.push_back(running_);
+    if (places_.size() <= 512) return;
+    for (std::size_t place = 1; 2 * place < places_.size(); ++place) places_[place] = std::move(places_[2 * place]);
+    places_.resize((places_.size() + 1) / 2);
+    spacing_ *= 2;
+  }
+  /// The last known place at or before `end` (in tokens), and the counts up to there.
+  std::pair<std::uint64_t, std::vector<std::uint64_t>> before(std::uint64_t end) const {
+    const std::uint64_t step = spacing_ * kTokensPerChunk;
+    const std::uint64_t place = std::min<std::uint64_t>(end / step, places_.size() - 1);
+    return {place * step, places_[place]};
+  }
+
+ private:
+  std::vector<std::uint64_t> running_;
+  std::vector<std::vector<std::uint64_t>> places_;
+  std::uint64_t chunks_ = 0, spacing_ = 1;
+};
+
+double entropy(const std::vector<std::uint64_t>& counts) {
+  double total = 0, bits = 0;
+  for (const std::uint64_t count : counts) total += static_cast<double>(count);
+  for (const std::uint64_t count : counts) {
+    if (count > 0) bits -= static_cast<double>(count) / total * std::log2(static_cast<double>(count) / total);
+  }
+  return bits;
+}
+
+}  // namespace
+
+struct StoreWriter::State {
+  Vocabulary vocabulary;
+  StoreWriterOptions options;
+  AtomicFile on_disk;
+  hdf5::File file;
+  hdf5::Type type;
+  hdf5::Dataset tokens;
+  std::vector<std::uint16_t> buffer;
+  std::vector<std::uint8_t> narrow;
+  std::uint64_t written = 0;  // tokens in the file; those in `buffer` follow
+  std::uint64_t document_begin = 0;
+  Rows documents;
+  std::vector<Rows> splits;
+  std::array<std::pair<std::uint64_t, std::uint64_t>, 3> pending{};  // the last range of each split: it may still grow
+  std::vector<std::uint64_t> chunk_counts, train_counts;
+  PrefixCounts prefix_counts;
+  StoreSummary summary;
+
+  State(const std::filesystem::path& path, Vocabulary the_vocabulary, const StoreWriterOptions& the_options)
+      : vocabulary(std::move(the_vocabulary)),
+        options(the_options),
+        on_disk(path),
+        file(hdf5::File::create(on_disk)),
+        type(vocabulary.size() <= 256 ? hdf5::Type::u8 : hdf5::Type::u16),
+        tokens(file.create_dataset("tokens", type, {0}, {.chunk = {kTokensPerChunk}, .fletcher32 = true, .extendible = true})),
+        documents(file, "documents", 1),
+        chunk_counts(static_cast<std::size_t>(vocabulary.size()), 0),
+        train_counts(chunk_counts),
+        prefix_counts(chunk_counts.size()) {
+    buffer.reserve(kTokensPerChunk);
+    summary.counts = chunk_counts;
+    for (const Split split : all_splits) splits.emplace_back(file, fmt::format("splits/{}", name_of(split)), 2);
+    documents.push({0});
+  }
+
+  std::uint64_t position() const { return written + buffer.size(); }
+
+  /// The split that a document goes to: its share of the unit interval, where a hash of seed and number falls.
+  std::size_t split_of_document(std::uint64_t document) const {
+    const std::uint64_t hash = XXH3_64bits_withSeed(&document, sizeof document, options.seed);
+    const double place = static_cast<double>(hash >> 11) * 0x1p-53;
+    const auto& share = options.shares.share;
+    if (place < share[0]) return 0;
+    if (place < share[0] + share[1] || share[2] == 0) return share[1] > 0 ? 1 : 0;
+    return 2;
+  }
+
+  void write_chunk() {
+    if (type == hdf5::Type::u8) {
+      narrow.assign(buffer.begin(), buffer.end());
+      tokens.append(narrow.data(), narrow.size());
+    } else {
+      tokens.append(buffer.data(), buffer.size());
+    }
+    if (options.split_by == SplitBy::span) {
+      for (const std::uint16_t id : buffer) ++chunk_counts[id];
+      if (buffer.size() == kTokensPerChunk) prefix_counts.add_chunk(chunk_counts);
+      for (std::size_t id = 0; id < chunk_counts.size(); ++id) summary.counts[id] += std::exchange(chunk_counts[id], 0);
+    }
+    written += buffer.size();
+    buffer.clear();
+  }
+
+  void count_of_document(std::span<const std::uint16_t> ids) {
+    const bool train = split_of_document(summary.n_documents) == 0;
+    for (const std::uint16_t id : ids) ++summary.counts[id];
+    if (!train) return;
+    for (const std::uint16_t id : ids) ++train_counts[id];
+  }
+
+  void add_range(std::size_t split, std::uint64_t begin, std::uint64_t end) {
+    auto& [pending_begin, pending_end] = pending[split];
+    if (pending_end != begin && pending_end > pending_begin) splits[split].push({pending_begin, pending_end});
+    if (pending_end != begin || pending_end == pending_begin) pending_begin = begin;
+    pending_end = end;
+    summary.split_tokens[split] += end - begin;
+  }
+
+  void cut_into_spans();
+  void count_train_span(std::uint64_t end);
+  void refuse_empty_splits() const;
+};
+
+void StoreWriter::State::cut_into_spans() {
+  const auto n_tokens = static_cast<long double>(summary.n_tokens);
+  const std::uint64_t train_end = static_cast<std::uint64_t>(std::llround(n_tokens * options.shares[Split::train]));
+  const double both = options.shares[Split::train] + options.shares[Split::validation];
+  const std::uint64_t validation_end =
+      options.shares[Split::test] > 0 ? static_cast<std::uint64_t>(std::llround(n_tokens * both)) : summary.n_tokens;
+  const std::array<std::uint64_t, 4> borders{
+      0, options.shares[Split::validation] + options.shares[Split::test] > 0 ? train_end : summary.n_tokens, validation_end,
+      summary.n_tokens};
+  for (std::size_t split = 0; split < 3; ++split) {
+    if (borders[split + 1] > borders[split]) add_range(split, borders[split], borders[split + 1]);
+  }
+  count_train_span(borders[1]);
+}
+
+void StoreWriter::State::count_train_span(std::uint64_t end) {
+  auto [place, counts] = prefix_counts.before(end);
+  std::vector<std::uint16_t> wide(kTokensPerChunk);
+  while (place < end) {
+    const std::uint64_t next = std::min(end, place + kTokensPerChunk);
+    const auto count = static_cast<std::size_t>(next - place);
+    wide.resize(count);
+    if (type == hdf5::Type::u8) {
+      narrow.resize(count);
+      tokens.read_rows(place, next, narrow.data(), count);
+      std::copy(narrow.begin(), narrow.end(), wide.begin());
+    } else {
+      tokens.read_rows(place, next, wide.data(), 2 * count);
+    }
+    for (const std::uint16_t id : wide) ++counts[id];
+    place = next;
+  }
+  train_counts = std::move(counts);
+}
+
+void StoreWriter::State::refuse_empty_splits() const {
+  for (const Split split : all_splits) {
+    const auto index = static_cast<std::size_t>(split);
+    if (options.shares[split] == 0 || summary.split_tokens[index] > 0) continue;
+    const bool by_document = options.split_by == SplitBy::document;
+    throw UserError("{}: the {} split (share {}) gets nothing of {} {}; {}", on_disk.path().string(), name_of(split), options.shares[split],
+                    by_document ? summary.n_documents : summary.n_tokens, by_document ? "documents" : "tokens",
+                    by_document ? "split by span, or change --seed or the shares" : "give more data, or change the shares");
+  }
+}
+
+StoreWriter::StoreWriter(const std::filesystem::path& path, Vocabulary vocabulary, const StoreWriterOptions& options)
+    : state_(std::make_unique<State>(path, std::move(vocabulary), options)) {}
+
+StoreWriter::~StoreWriter() = default;
+
+std::uint64_t StoreWriter::n_tokens() const { return state_->position(); }
+
+void StoreWriter::append(std::span<const std::uint16_t> ids) {
+  State& state = *state_;
+  if (state.options.split_by == SplitBy::document) state.count_of_document(ids);
+  while (!ids.empty()) {
+    const std::size_t taken = std::min<std::size_t>(ids.size(), kTokensPerChunk - state.buffer.size());
+    state.buffer.insert(state.buffer.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(taken));
+    ids = ids.subspan(taken);
+    if (state.buffer.size() == kTokensPerChunk) state.write_chunk();
+  }
+}
+
+void StoreWriter::end_document() {
+  State& state = *state_;
+  if (state.position() == state.document_begin) {
+    ++state.summary.n_empty_documents;
+    return;
+  }
+  if (const auto border = state.vocabulary.document_id()) {
+    const auto id = static_cast<std::uint16_t>(*border);
+    append({&id, 1});
+  }
+  if (state.options.split_by == SplitBy::document) {
+    const std::size_t split = state.split_of_document(state.summary.n_documents);
+    state.add_range(split, state.document_begin, state.position());
+    ++state.summary.split_documents[split];
+  }
+  ++state.summary.n_documents;
+  state.document_begin = state.position();
+  state.documents.push({state.position()});
+}
+
+StoreSummary StoreWriter::finish(const std::string& provenance) {
+  State& state = *state_;
+  require(state.position() == state.document_begin, "a document has not ended");
+  if (!state.buffer.empty()) state.write_chunk();
+  state.summary.n_tokens = state.written;
+  if (state.written == 0) throw UserError("{}: no tokens to store: the input is empty", state.on_disk.path().string());
+  if (state.options.split_by == SplitBy::span) state.cut_into_spans();
+  state.refuse_empty_splits();
+  state.summary.train_entropy = entropy(state.train_counts);
+  for (std::size_t split = 0; split < 3; ++split) {
+    const auto [begin, end] = state.pending[split];
+    if (end > begin) state.splits[split].push({begin, end});
+    state.splits[split].flush();
+  }
+  state.documents.flush();
+  state.file.set_text("format", token_store_format);
+  state.file.set_integer("format_version", token_store_version);
+  state.file.set_text("vocabulary", state.vocabulary.to_json());
+  state.file.set_text("provenance", provenance);
+  state.file.close();
+  state.on_disk.commit();
+  return state.summary;
+}
+
+}  // namespace furlong

@@ -1,0 +1,61 @@
+#pragma once
+// Writes a token store; the layout is in docs/file_formats.md and token_store.h reads it.
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "datasets/split.h"
+#include "datasets/vocabulary.h"
+
+namespace furlong {
+
+/// Layout of the stores that StoreWriter writes and TokenStore reads.
+inline constexpr std::int64_t token_store_version = 1;
+inline constexpr std::string_view token_store_format = "furlong token store";
+
+struct StoreWriterOptions {
+  SplitShares shares;
+  /// Whole documents go to the splits, by a hash of (seed, document number); or three spans of the token sequence, in the order train,
+  /// validation, test, whatever documents they cut.
+  enum class SplitBy { document, span } split_by = SplitBy::span;
+  std::uint64_t seed = 1;
+};
+
+/// What a finished store holds.
+struct StoreSummary {
+  std::uint64_t n_tokens = 0;     ///< document tokens included
+  std::uint64_t n_documents = 0;  ///< empty ones are not kept
+  std::uint64_t n_empty_documents = 0;
+  std::array<std::uint64_t, 3> split_tokens{};
+  std::array<std::uint64_t, 3> split_documents{};  ///< zero where spans were cut instead
+  std::vector<std::uint64_t> counts;               ///< of each token id, over the whole store
+  double train_entropy = 0;                        ///< order-0, in bits per token
+};
+
+/// Streams tokens into a store that appears, whole, with finish(). Memory does not depend on how much is written. Throws UserError where
+/// the path is at fault, MachineError where the machine is; either way an old store stays as it was.
+class StoreWriter {
+ public:
+  StoreWriter(const std::filesystem::path& path, Vocabulary vocabulary, const StoreWriterOptions& options);
+  ~StoreWriter();
+  StoreWriter(const StoreWriter&) = delete;
+  StoreWriter& operator=(const StoreWriter&) = delete;
+
+  /// Adds to the document at hand. Ids are inside the vocabulary (unchecked: the hot path).
+  void append(std::span<const std::uint16_t> ids);
+  /// Ends the document, with the document token where the vocabulary has one. A document without tokens is counted and not kept.
+  void end_document();
+  std::uint64_t n_tokens() const;
+  /// `provenance` is JSON. Throws UserError when a split that was to have something gets nothing.
+  StoreSummary finish(const std::string& provenance);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace furlong

@@ -1,0 +1,242 @@
+#include "datasets/token_store.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "datasets/store_writer.h"
+#include "framework/core/error.h"
+#include "framework/io/hdf5.h"
+
+namespace furlong {
+
+namespace {
+
+constexpr std::uint64_t kLargestInMemory = std::uint64_t{1} << 30;
+
+using Range = TokenStore::Range;
+
+struct SplitRanges {
+  std::vector<Range> ranges;
+  std::vector<std::uint64_t> starts;  // of each range in the split, and the split's size behind them
+  mutable std::once_flag loaded;
+  mutable std::vector<std::byte> memory;  // the split's elements as they are in the file, once loaded
+
+  std::uint64_t size() const { return starts.back(); }
+};
+
+void check_type(const hdf5::Dataset& dataset, std::size_t rank, bool offsets) {
+  const hdf5::Type type = dataset.type();
+  const bool fits = offsets ? type == hdf5::Type::u64 : type == hdf5::Type::u8 || type == hdf5::Type::u16 || type == hdf5::Type::u32;
+  if (fits && dataset.shape().size() == rank) return;
+  throw UserError("{}: {} has {} dimensions of {}, expected {} of {}; it is not a token store", dataset.file_name(), dataset.path(),
+                  dataset.shape().size(), hdf5::name_of(type), rank, offsets ? "uint64" : "uint8, uint16 or uint32");
+}
+
+/// A dataset of offsets is small beside the tokens, but what it states of its size is checked before memory is taken for it.
+void check_stored(const hdf5::Dataset& dataset) {
+  if (dataset.storage_bytes() < dataset.bytes()) {
+    throw UserError("{}: {} states {} bytes and holds {}; the file is damaged", dataset.file_name(), dataset.path(), dataset.bytes(),
+                    dataset.storage_bytes());
+  }
+}
+
+std::vector<Range> read_ranges(const hdf5::File& file, Split split, std::uint64_t n_tokens) {
+  const std::string path = fmt::format("splits/{}", name_of(split));
+  if (!file.has(path)) return {};
+  const hdf5::Dataset dataset = file.dataset(path);
+  check_type(dataset, 2, true);
+  if (dataset.shape()[1] != 2)
+    throw UserError("{}: /{} has rows of {}, expected begin and end", file.file_name(), path, dataset.shape()[1]);
+  check_stored(dataset);
+  std::vector<std::uint64_t> raw(dataset.shape()[0] * 2);
+  dataset.read(raw.data(), raw.size() * sizeof(std::uint64_t));
+  std::vector<Range> ranges;
+  for (std::size_t row = 0; row + 1 < raw.size(); row += 2) {
+    const Range range{raw[row], raw[row + 1]};
+    const std::uint64_t earliest = ranges.empty() ? 0 : ranges.back().end;
+    if (range.begin < earliest || range.begin >= range.end || range.end > n_tokens) {
+      throw UserError("{}: range {} of /{} is [{}, {}), expected one that begins at {} or later and ends by {}; the file is damaged",
+                      file.file_name(), row / 2, path, range.begin, range.end, earliest, n_tokens);
+    }
+    if (!ranges.empty() && ranges.back().end == range.begin) {
+      ranges.back().end = range.end;
+    } else {
+      ranges.push_back(range);
+    }
+  }
+  return ranges;
+}
+
+/// A token in two splits would be trained on and tested on.
+void check_disjoint(const std::string& file, const std::array<SplitRanges, 3>& splits) {
+  std::vector<Range> all;
+  for (const SplitRanges& split : splits) all.insert(all.end(), split.ranges.begin(), split.ranges.end());
+  std::sort(all.begin(), all.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    if (all[i].begin < all[i - 1].end)
+      throw UserError("{}: two splits share the tokens from {} on; the file is damaged", file, all[i].begin);
+  }
+}
+
+}  // namespace
+
+struct TokenStore::State {
+  std::string path;
+  hdf5::File file;
+  Vocabulary vocabulary;
+  std::string provenance;
+  hdf5::Dataset tokens;
+  hdf5::Dataset documents;
+  std::array<SplitRanges, 3> splits;
+
+  State(std::string the_path, hdf5::File the_file, Vocabulary the_vocabulary)
+      : path(std::move(the_path)),
+        file(std::move(the_file)),
+        vocabulary(std::move(the_vocabulary)),
+        provenance(file.text("provenance")),
+        tokens(file.dataset("tokens")),
+        documents(file.dataset("documents")) {}
+
+  const SplitRanges& split(Split which) const { return splits[static_cast<std::size_t>(which)]; }
+  std::uint64_t n_tokens() const { return tokens.shape()[0]; }
+  std::size_t width() const { return hdf5::size_of(tokens.type()); }
+
+  void check_documents() const;
+  void load(const SplitRanges& split) const;
+  void convert(const std::byte* raw, std::uint64_t first, std::span<std::int32_t> out) const;
+};
+
+void TokenStore::State::check_documents() const {
+  check_type(documents, 1, true);
+  const std::uint64_t n_offsets = documents.shape()[0];
+  if (n_offsets < 2) throw UserError("{}: /documents has {} offsets, expected at least 2; the file is damaged", path, n_offsets);
+  std::uint64_t first = 0, last = 0;
+  documents.read_rows(0, 1, &first, sizeof first);
+  documents.read_rows(n_offsets - 1, n_offsets, &last, sizeof last);
+  if (first != 0 || last != n_tokens()) {
+    throw UserError("{}: /documents goes from {} to {}, expected 0 to {}; the file is damaged", path, first, last, n_tokens());
+  }
+}
+
+/// Elements as stored to ids; `first` is the place in the store of the first one, for the error.
+void TokenStore::State::convert(const std::byte* raw, std::uint64_t first, std::span<std::int32_t> out) const {
+  const auto size = static_cast<std::uint32_t>(vocabulary.size());
+  std::uint32_t largest = 0;
+  const auto widen = [&](const auto* source) {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      largest = std::max<std::uint32_t>(largest, source[i]);
+      out[i] = static_cast<std::int32_t>(source[i]);
+    }
+  };
+  switch (width()) {
+    case 1:
+      widen(reinterpret_cast<const std::uint8_t*>(raw));
+      break;
+    case 2:
+      widen(reinterpret_cast<const std::uint16_t*>(raw));
+      break;
+    default:
+      widen(reinterpret_cast<const std::uint32_t*>(raw));
+  }
+  if (largest >= size) {
+    throw UserError("{}: token {} occurs near position {}, but the vocabulary has {} symbols; the file is damaged", path, largest, first,
+                    size);
+  }
+}
+
+void TokenStore::State::load(const SplitRanges& split) const {
+  std::vector<std::byte> memory(split.size() * width());
+  std::size_t offset = 0;
+  for (const Range& range : split.ranges) {
+    const std::size_t bytes = (range.end - range.begin) * width();
+    tokens.read_rows(range.begin, range.end, memory.data() + offset, bytes);
+    offset += bytes;
+  }
+  split.memory = std::move(memory);
+}
+
+TokenStore TokenStore::open(const std::string& path) {
+  hdf5::File file = hdf5::File::open(path);
+  if (!file.has_attribute("format") || file.text("format") != token_store_format) {
+    throw UserError("{}: is HDF5 but not a token store; make one with furlong prepare", path);
+  }
+  const std::int64_t format_version = file.integer("format_version");
+  if (format_version != token_store_version) {
+    throw UserError("{}: is a token store of version {}, this program reads version {}; prepare it again", path, format_version,
+                    token_store_version);
+  }
+  Vocabulary vocabulary = Vocabulary::from_json(file.text("vocabulary"), path);
+  auto state = std::make_unique<State>(path, std::move(file), std::move(vocabulary));
+  check_type(state->tokens, 1, false);
+  state->check_documents();
+  for (const Split which : all_splits) {
+    SplitRanges& split = state->splits[static_cast<std::size_t>(which)];
+    split.ranges = read_ranges(state->file, which, state->n_tokens());
+    split.starts.push_back(0);
+    for (const Range& range : split.ranges) split.starts.push_back(split.starts.back() + (range.end - range.begin));
+  }
+  check_disjoint(path, state->splits);
+  return TokenStore(std::move(state));
+}
+
+TokenStore::TokenStore(std::unique_ptr<State> state) : state_(std::move(state)) {}
+TokenStore::TokenStore(TokenStore&&) noexcept = default;
+TokenStore& TokenStore::operator=(TokenStore&&) noexcept = default;
+TokenStore::~TokenStore() = default;
+
+const std::string& TokenStore::path() const { return state_->path; }
+const Vocabulary& TokenStore::vocabulary() const { return state_->vocabulary; }
+const std::string& TokenStore::provenance() const { return state_->provenance; }
+std::uint64_t TokenStore::n_tokens() const { return state_->n_tokens(); }
+std::uint64_t TokenStore::n_documents() const { return state_->documents.shape()[0] - 1; }
+const std::vector<Range>& TokenStore::ranges(Split split) const { return state_->split(split).ranges; }
+std::uint64_t TokenStore::size(Split split) const { return state_->split(split).size(); }
+
+Range TokenStore::document(std::uint64_t index) const {
+  require(index < n_documents(), "document {} of {}", index, n_documents());
+  std::array<std::uint64_t, 2> offsets{};
+  state_->documents.read_rows(index, index + 2, offsets.data(), sizeof offsets);
+  if (offsets[0] > offsets[1] || offsets[1] > n_tokens()) {
+    throw UserError("{}: document {} is [{}, {}) of {} tokens; the file is damaged", path(), index, offsets[0], offsets[1], n_tokens());
+  }
+  return {offsets[0], offsets[1]};
+}
+
+void TokenStore::read(Split which, std::uint64_t position, std::span<std::int32_t> tokens) const {
+  const SplitRanges& split = state_->split(which);
+  require(position <= split.size() && tokens.size() <= split.size() - position, "tokens [{}, {}) of the {} split of {}", position,
+          position + tokens.size(), name_of(which), split.size());
+  const std::size_t width = state_->width();
+  if (split.size() * width <= kLargestInMemory) {
+    std::call_once(split.loaded, [&] { state_->load(split); });
+    state_->convert(split.memory.data() + position * width, position, tokens);
+    return;
+  }
+  auto range = static_cast<std::size_t>(std::upper_bound(split.starts.begin(), split.starts.end(), position) - split.starts.begin()) - 1;
+  std::vector<std::byte> raw;
+  for (; !tokens.empty(); ++range) {
+    const std::uint64_t begin = split.ranges[range].begin + (position - split.starts[range]);
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(split.ranges[range].end - begin, tokens.size()));
+    raw.resize(count * width);
+    state_->tokens.read_rows(begin, begin + count, raw.data(), raw.size());
+    state_->convert(raw.data(), begin, tokens.first(count));
+    tokens = tokens.subspan(count);
+    position += count;
+  }
+}
+
+std::vector<std::int32_t> TokenStore::read(Split split, std::uint64_t position, std::size_t count) const {
+  std::vector<std::int32_t> tokens(count);
+  read(split, position, tokens);
+  return tokens;
+}
+
+std::vector<std::uint64_t> TokenStore::breaks(Split which, std::uint64_t position, std::uint64_t count) const {
+  const SplitRanges& split = state_->split(which);
+  std::vector<std::uint64_t> places;
+  auto start = std::upper_bound(split.starts.begin(), split.starts.end(), position);
+  for (; start != split.starts.end() && *start < position + count && *start < split.size(); ++start) places.push_back(*start);
+  return places;
+}
+
+}  // namespace furlong

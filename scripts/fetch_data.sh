@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Fetches the data that the configs in configs/ train on, from Debian packages, which are unpacked and not installed.
+#   scripts/fetch_data.sh [kjv|ecoli|proteins|all] [--cache DIR]
+# DIR is $FURLONG_DATA or `data` when not given. What is there already, and whole, is left as it is. Needs no root.
+#   kjv       DIR/kjv.txt      the King James Bible      (packages bible-kjv, bible-kjv-text)
+#   ecoli     DIR/ecoli.fa     the genome of E. coli 536 (package bowtie-examples)
+#   proteins  DIR/proteins.fa  16,598 dolphin proteins   (package plast-example)
+# Exit status: 0 done, 1 the download or the machine failed, 2 wrong arguments.
+set -euo pipefail
+
+usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+fail() { echo "fetch_data.sh: $1" >&2; exit "${2:-1}"; }
+
+names=()
+cache=${FURLONG_DATA:-data}
+while (( $# )); do
+  case "$1" in
+    kjv|ecoli|proteins) names+=("$1") ;;
+    all) names+=(kjv ecoli proteins) ;;
+    --cache) [[ -n ${2:-} ]] || fail "--cache needs a folder" 2
+             cache=$2; shift ;;
+    --cache=*) cache=${1#*=} ;;
+    -h|--help) usage; exit 0 ;;
+    *) fail "\"$1\" is none of kjv, ecoli, proteins, all, --cache DIR" 2 ;;
+  esac
+  shift
+done
+(( ${#names[@]} )) || names=(kjv ecoli proteins)
+
+kjv=(kjv.txt 4404412 cd45f0c9cedab8e4439bd6486c8952c77cc8b0ecc5d1f6ae3513f2039f47229d)
+ecoli=(ecoli.fa 5009545 cdd0874c881adf3e1819d22b7e49cffa3c761b0793a1b1f10b1c074eeadb4789)
+proteins=(proteins.fa 11950358 40991f36a36202dad8dc954d87112f663e8f73a8e6a58733a90214f1b44f4a67)
+
+# whole FILE BYTES SHA256
+whole() {
+  [[ -f $1 && $(stat --format %s "$1") == "$2" ]] && echo "$3  $1" | sha256sum --check --status
+}
+
+work=''
+partial=''
+trap 'rm -rf ${work:+"$work"} ${partial:+"$partial"}' EXIT
+
+# A package list of our own, for machines whose list is missing or out of date; the system's is left alone.
+update_private_lists() {
+  mkdir -p "$work/state/lists/partial" "$work/cache/archives/partial"
+  apt_options+=(-o "Dir::State::Lists=$work/state/lists" -o "Dir::Cache=$work/cache")
+  apt-get "${apt_options[@]}" -o APT::Update::Error-Mode=any update >"$work/log" 2>&1
+}
+
+# unpack PACKAGE...: into $work/root
+apt_options=(-qq -o APT::Sandbox::User=root)
+unpack() {
+  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || fail "needs apt-get and dpkg-deb, which Debian has"
+  mkdir -p "$work/debs" "$work/root"
+  if ! (cd "$work/debs" && apt-get "${apt_options[@]}" download "$@" >"$work/log" 2>&1); then
+    if ! { update_private_lists && (cd "$work/debs" && apt-get "${apt_options[@]}" download "$@" >"$work/log" 2>&1); }; then
+      echo "fetch_data.sh: cannot download the Debian packages $*; is the network up, and does apt know a Debian 12 archive?" >&2
+      grep '^E:' "$work/log" | head -n 3 >&2 || true
+      exit 1
+    fi
+  fi
+  local package
+  for package in "$work"/debs/*.deb; do
+    dpkg-deb -x "$package" "$work/root"
+    rm "$package"
+  done
+}
+
+make_kjv() {
+  unpack bible-kjv bible-kjv-text
+  # The one program that has to run: slim images may lack its libraries, which are then unpacked beside it.
+  if LC_ALL=C ldd "$work/root/usr/bin/bible" | grep -q 'not found'; then unpack libreadline8 libtinfo6; fi
+  local triplet
+  triplet=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || echo "$(uname -m)-linux-gnu")
+  # Its database is found by a path relative to the current folder.
+  (cd "$work/root" && LD_LIBRARY_PATH="lib/$triplet:usr/lib/$triplet" ./usr/bin/bible -p usr/lib -f gen1:1-rev22:21 </dev/null)
+}
+
+make_ecoli() {
+  unpack bowtie-examples
+  gzip -dc "$work/root/usr/share/doc/bowtie/examples/genomes/NC_008253.fna.gz"
+}
+
+make_proteins() {
+  unpack plast-example
+  gzip -dc "$work/root/usr/share/doc/plast-example/db/tursiops.fa.gz"
+}
+
+mkdir -p "$cache" || fail "cannot make the folder $cache"
+for name in "${names[@]}"; do
+  declare -n expected=$name
+  file=$cache/${expected[0]}
+  if whole "$file" "${expected[1]}" "${expected[2]}"; then
+    echo "$file: is there"
+    continue
+  fi
+  [[ -n $work ]] || work=$(mktemp -d)
+  partial=$file.partial
+  "make_$name" >"$partial"
+  whole "$partial" "${expected[1]}" "${expected[2]}" ||
+    fail "$file would be $(stat --format %s "$partial") bytes that are not the ${expected[1]} expected; packages of other Debian releases differ, Debian 12 is needed"
+  mv "$partial" "$file"
+  echo "$file: ${expected[1]} bytes"
+done

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds Furlong if needed, and runs it with the given arguments; its exit status is passed on.
+#   scripts/run.sh train configs/quickstart.yaml
+# Two comment lines in a config for train or evaluate are instructions to this script:
+#   # run.sh: prepare NAME                        before: fetch and prepare the data set, where its store is missing
+#   # run.sh: compare-compressors TEXT FRACTION   after training: held-out bits per byte beside gzip -9 and xz -9
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export FURLONG=$root/build/release/bin/furlong
+"$root/scripts/setup.sh" run
+"$root/scripts/build.sh" release
+
+command=${1:-}
+config=''
+if [[ $command == train || $command == evaluate ]]; then
+  for argument in "${@:2}"; do
+    if [[ $argument == *.y*ml && -f $argument ]]; then config=$argument; break; fi
+  done
+fi
+[[ -n $config ]] || exec "$FURLONG" "$@"
+
+# The words behind `# run.sh: KEYWORD` in the config, or nothing.
+instruction() { sed -n "s/^# run\.sh: $1 //p" "$config"; }
+
+data_set=$(instruction prepare)
+[[ -z $data_set ]] || "$root/scripts/prepare_data.sh" "$data_set"
+read -r text fraction < <(instruction compare-compressors) || true
+[[ $command == train && -n $text ]] || exec "$FURLONG" "$@"
+
+# Where this training writes: --run-dir, or what the config with the --set options on top says.
+run_directory() {
+  local settings=() directory=''
+  while (( $# )); do
+    case "$1" in
+      --run-dir) directory=${2:-}; shift ;;
+      --run-dir=*) directory=${1#*=} ;;
+      --set) settings+=(--set "${2:-}"); shift ;;
+      --set=*) settings+=("$1") ;;
+    esac
+    shift || true
+  done
+  [[ -n $directory ]] ||
+    directory=$("$FURLONG" config show "$config" "${settings[@]}" 2>/dev/null | sed -n 's/^run_directory: *"\{0,1\}\([^"#]*[^"# ]\).*/\1/p')
+  [[ -n $directory ]] || directory=runs/$(basename "${config%.y*ml}")
+  echo "$directory"
+}
+
+# Compressors and model meet on the same bytes: the last FRACTION of the text, which is the test split.
+compare_compressors() {
+  local bits bytes run=$1
+  bits=$("$FURLONG" evaluate "$run" --split test --json | sed -n 's/.*"bits_per_byte": *\([0-9.eE+-]*\).*/\1/p')
+  [[ $text != data/* ]] || text=${FURLONG_DATA:-data}/${text#data/}
+  bytes=$(awk -v size="$(stat --format %s "$text")" -v fraction="$fraction" 'BEGIN { printf "%d", size * fraction }')
+  compressed() { tail -c "$bytes" "$text" | "$@" | wc -c | awk -v bytes="$bytes" '{ printf "%.3f", $1 * 8 / bytes }'; }
+  printf '\nheld-out bits per byte (last %s bytes of %s):\n' "$bytes" "$text"
+  printf '  %-16s %.3f\n' "${run##*/}" "$bits"
+  printf '  %-16s %s\n' 'gzip -9' "$(compressed gzip -9)" 'xz -9' "$(compressed xz -9)"
+}
+
+# Training gets its own process group and each signal once from here, so that stopping this script by a key or by kill saves and ends it
+# in order; should the script itself be killed, the training does not stay behind alone.
+set -m
+setpriv --pdeathsig KILL "$FURLONG" "$@" &
+training=$!
+for signal in INT TERM USR1; do
+  # shellcheck disable=SC2064
+  trap "kill -$signal $training 2>/dev/null" "$signal"
+done
+trap 'kill -TERM $training 2>/dev/null' HUP
+status=0
+wait "$training" || status=$?
+while kill -0 "$training" 2>/dev/null; do  # a signal ended the wait, not the training
+  status=0
+  wait "$training" || status=$?
+done
+(( status == 0 )) || exit "$status"
+compare_compressors "$(run_directory "${@:2}")"

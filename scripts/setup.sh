@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that Furlong needs and that are missing.
+#   scripts/setup.sh [run|test]
+# run (the default) is what building and using the program needs; test adds what its tests need. When nothing is missing, it returns at
+# once and touches no network. Exit status: 0 all there, 1 the installation failed, 2 packages are missing and only root could add them.
+set -euo pipefail
+
+run_packages=(
+  g++ cmake ninja-build ccache lld pkg-config git ca-certificates xz-utils
+  libdnnl-dev libhdf5-dev libhwy-dev libyaml-cpp-dev libfmt-dev libspdlog-dev
+  libcli11-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev liblzma-dev
+)
+test_packages=(libgtest-dev libgmock-dev)
+
+case "${1:-run}" in
+  run) wanted=("${run_packages[@]}") ;;
+  test) wanted=("${run_packages[@]}" "${test_packages[@]}") ;;
+  *) sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+esac
+
+if ! command -v dpkg-query >/dev/null; then
+  echo "setup: this is not a Debian system, so nothing is checked or installed; Furlong needs what Debian 12 calls: ${wanted[*]}" >&2
+  exit 0
+fi
+
+installed=$(dpkg-query --show --showformat '${Package} ${db:Status-Status}\n' "${wanted[@]}" 2>/dev/null || true)
+missing=()
+for package in "${wanted[@]}"; do
+  [[ $'\n'"$installed"$'\n' == *$'\n'"$package installed"$'\n'* ]] || missing+=("$package")
+done
+(( ${#missing[@]} )) || exit 0
+
+if (( EUID == 0 )); then
+  as_root=()
+elif sudo -n true 2>/dev/null; then
+  as_root=(sudo -n)
+else
+  echo "setup: packages are missing and installing them needs root; run this, then the same command again:" >&2
+  echo "  sudo apt-get update && sudo apt-get install --yes --no-install-recommends ${missing[*]}" >&2
+  exit 2
+fi
+
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get --quiet --quiet -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 "$@"; }
+# Without known versions (a fresh image carries no lists) or with outdated ones the installation cannot work before an update.
+install() { apt install --yes --no-install-recommends "${missing[@]}"; }
+
+echo "setup: installing ${missing[*]}" >&2
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! install >"$log" 2>&1; then
+  if ! { apt update && install; } >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    echo "setup: installing failed; is the network there, and is this Debian 12? The packages: ${missing[*]}" >&2
+    exit 1
+  fi
+fi

@@ -1,0 +1,50 @@
+#pragma once
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace furlong::testing {
+
+/// A test with a folder of its own, removed behind it.
+class WithTemporaryFolder : public ::testing::Test {
+ protected:
+  WithTemporaryFolder() {
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = std::filesystem::temp_directory_path() /
+              (std::string("furlong_") + info->test_suite_name() + "_" + info->name() + "_" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+  }
+  ~WithTemporaryFolder() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  /// Writes a file and returns its path.
+  std::string file(const std::string& name, const std::string& content) const {
+    std::ofstream(path(name), std::ios::binary) << content;
+    return path(name);
+  }
+  static std::string content(const std::string& path) {
+    std::ifstream stream(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+
+  std::filesystem::path folder_;
+};
+
+/// The message of the `Kind` of error that `action` throws; a failure, and an empty text, when it throws none.
+template <class Kind, class Action>
+std::string message_of(const Action& action) {
+  try {
+    action();
+  } catch (const Kind& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    return message;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+}  // namespace furlong::testing

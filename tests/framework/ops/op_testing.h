@@ -1,0 +1,99 @@
+#pragma once
+// What tests of element-wise and row-wise ops share: tensors of any dtype from doubles and back, thread counts, instruction sets.
+#include <gtest/gtest.h>
+
+#include "framework/cpu/targets.h"
+// After targets.h, which says what is compiled.
+#include <hwy/targets.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "framework/autodiff/gradient_check.h"
+#include "framework/core/parallel.h"
+#include "framework/core/random.h"
+#include "framework/ops/dispatch.h"
+
+namespace furlong::testing {
+
+inline constexpr DType float_dtypes[] = {DType::float32, DType::float64, DType::bfloat16};
+
+inline std::vector<double> normal_values(std::int64_t n, std::string_view stream, double scale = 1) {
+  std::vector<double> values(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = scale * random_normal({11, 0, random_stream(stream)}, i);
+  return values;
+}
+
+inline Tensor tensor_of(const std::vector<double>& values, const Shape& shape, DType dtype) {
+  Tensor tensor;
+  ops::with_float_type(dtype, "tensor_of", [&]<class T>(std::type_identity<T>) {
+    std::vector<T> converted;
+    for (double value : values) converted.push_back(static_cast<T>(static_cast<compute_t<T>>(value)));
+    tensor = Tensor::from(converted, shape);
+  });
+  return tensor;
+}
+
+inline std::vector<double> values_of(const Tensor& tensor) {
+  std::vector<double> values;
+  ops::with_float_type(tensor.dtype(), "values_of", [&]<class T>(std::type_identity<T>) {
+    for (T value : tensor.to_vector<T>()) values.push_back(static_cast<double>(value));
+  });
+  return values;
+}
+
+/// Values as they are once stored in `dtype`: a reference is given the same inputs as the op.
+inline std::vector<double> stored(const std::vector<double>& values, DType dtype) {
+  return values_of(tensor_of(values, {static_cast<std::int64_t>(values.size())}, dtype));
+}
+
+/// Largest |found - expected| over the largest |expected|; infinite when a NaN or another number of elements was found.
+inline double relative_error(const std::vector<double>& found, const std::vector<double>& expected) {
+  if (found.size() != expected.size()) return std::numeric_limits<double>::infinity();
+  double worst = 0, largest = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const double error = std::abs(found[i] - expected[i]);
+    worst = std::max(worst, std::isnan(error) ? std::numeric_limits<double>::infinity() : error);
+    largest = std::max(largest, std::abs(expected[i]));
+  }
+  return worst == 0 ? 0 : worst / largest;
+}
+
+/// Half the distance between 1 and the next number: the largest relative rounding error of one store.
+inline double rounding_unit(DType dtype) { return dtype == DType::float64 ? 0x1p-53 : dtype == DType::float32 ? 0x1p-24 : 0x1p-8; }
+
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
+         std::memcmp(a.address(), b.address(), static_cast<std::size_t>(a.bytes())) == 0;
+}
+
+/// Another number of threads while it lives.
+class WithThreads {
+ public:
+  explicit WithThreads(int threads) : before_(thread_count()) { set_thread_count(threads); }
+  ~WithThreads() { set_thread_count(before_); }
+  WithThreads(const WithThreads&) = delete;
+  WithThreads& operator=(const WithThreads&) = delete;
+
+ private:
+  int before_;
+};
+
+/// Calls body() once with each instruction set that this CPU has and the build knows, the one-lane fallback included.
+template <class Body>
+void for_each_instruction_set(const Body& body) {
+  struct Restore {
+    ~Restore() { hwy::GetChosenTarget().Update(hwy::SupportedTargets()); }
+  } const restore;
+  for (std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__, hwy::TargetName(target));
+    hwy::GetChosenTarget().Update(target);
+    body();
+  }
+}
+
+}  // namespace furlong::testing

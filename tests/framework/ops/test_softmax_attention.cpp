@@ -1,0 +1,445 @@
+#include "framework/ops/softmax_attention.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <hwy/targets.h>
+
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "framework/autodiff/gradient_check.h"
+#include "framework/core/arena.h"
+#include "framework/core/parallel.h"
+#include "tests/reference/softmax_attention.h"
+
+namespace furlong {
+namespace {
+
+using Case = reference::SoftmaxAttentionCase;
+
+struct Name {
+  template <class Info>
+  std::string operator()(const Info& info) const {
+    const Case& c = info.param;
+    return fmt::format("b{}_q{}_k{}_h{}_{}_d{}_{}_{}_{}", c.batch, c.n_query, c.n_key, c.n_heads, c.n_kv_heads, c.d_key, c.d_value,
+                       c.causal ? "causal" : "full", c.first_query_position);
+  }
+};
+
+const std::vector<Case>& cases() {
+  // batch, n_query, n_key, n_heads, n_kv_heads, d_key, d_value, causal, first_query_position, scale
+  static const std::vector<Case> all{
+      {1, 1, 1, 1, 1, 1, 1, true, 0, 0},      {1, 1, 1, 1, 1, 1, 1, false, 0, 0},      {2, 7, 7, 3, 3, 5, 5, true, 0, 0},
+      {2, 64, 64, 2, 1, 16, 16, true, 0, 0},  {1, 65, 65, 1, 1, 3, 9, true, 0, 0},     {1, 63, 130, 2, 2, 8, 17, false, 0, 0},
+      {3, 33, 1, 2, 2, 4, 4, false, 0, 0},    {1, 201, 201, 4, 2, 24, 40, true, 0, 0}, {1, 1, 77, 6, 2, 12, 12, true, 76, 0},
+      {2, 19, 100, 2, 1, 7, 11, true, 81, 0}, {1, 70, 90, 1, 1, 33, 1, true, 5, 0.3},  {9, 100, 100, 1, 1, 6, 6, true, 0, 0},
+      {1, 40, 20, 2, 2, 5, 5, true, 0, 0},    {1, 300, 300, 1, 1, 64, 64, true, 0, 0}, {1, 260, 300, 2, 1, 65, 63, false, 0, -0.1}};
+  return all;
+}
+
+std::vector<double> random_values(std::int64_t n, unsigned seed, double deviation = 1.0) {
+  std::mt19937_64 generator(seed);
+  std::normal_distribution<double> normal(0.0, deviation);
+  std::vector<double> values(static_cast<std::size_t>(n));
+  for (double& value : values) value = normal(generator);
+  return values;
+}
+
+/// `values` in `dtype`; they are replaced by what that type holds of them, so that a reference starts from the same numbers.
+Tensor tensor_of(std::vector<double>& values, const Shape& shape, DType dtype) {
+  const auto convert = [&]<class T>(std::type_identity<T>) {
+    std::vector<T> stored;
+    for (double& value : values) {
+      stored.push_back(static_cast<T>(static_cast<compute_t<T>>(value)));
+      value = static_cast<double>(stored.back());
+    }
+    return Tensor::from(stored, shape);
+  };
+  if (dtype == DType::float64) return convert(std::type_identity<double>{});
+  if (dtype == DType::float32) return convert(std::type_identity<float>{});
+  return convert(std::type_identity<bfloat16>{});
+}
+
+std::vector<double> to_doubles(const Tensor& tensor) {
+  std::vector<double> result;
+  const auto convert = [&]<class T>(std::type_identity<T>) {
+    for (const T value : tensor.to_vector<T>()) result.push_back(static_cast<double>(value));
+  };
+  if (tensor.dtype() == DType::float64) convert(std::type_identity<double>{});
+  if (tensor.dtype() == DType::float32) convert(std::type_identity<float>{});
+  if (tensor.dtype() == DType::bfloat16) convert(std::type_identity<bfloat16>{});
+  return result;
+}
+
+double largest(const std::vector<double>& values) {
+  double result = 0;
+  for (const double value : values) result = std::max(result, std::abs(value));
+  return result;
+}
+
+/// Every element within `absolute` of the largest reference value (`least_scale` when all are smaller), plus `relative` of its own.
+void expect_close(const std::vector<double>& found, const std::vector<double>& expected, double absolute, double relative, const char* what,
+                  double least_scale = 1e-290) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  const double scale = std::max(largest(expected), least_scale);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    ASSERT_LE(std::abs(found[i] - expected[i]), absolute * scale + relative * std::abs(expected[i]))
+        << what << "[" << i << "]: " << found[i] << ", expected " << expected[i] << ", scale " << scale;
+  }
+}
+
+/// Bounds for numbers of order 1: what a few hundred roundings leave of the compute type, and one rounding to the storage type.
+struct Tolerance {
+  double absolute, relative;
+};
+Tolerance tolerance(DType dtype) {
+  if (dtype == DType::float64) return {4e-15, 0};
+  return {2e-6, dtype == DType::bfloat16 ? 0x1p-8 : 0};
+}
+
+struct Problem {
+  Case c;
+  std::vector<double> q, k, v, d_output;
+  Tensor query, key, value, d_out;  // [batch, n, heads * d]
+  ops::SoftmaxAttentionOptions options;
+
+  Problem(const Case& c_, DType dtype, double deviation = 1.0) : c(c_) {
+    q = random_values(c.batch * c.n_query * c.n_heads * c.d_key, 1, deviation);
+    k = random_values(c.batch * c.n_key * c.n_kv_heads * c.d_key, 2, deviation);
+    v = random_values(c.batch * c.n_key * c.n_kv_heads * c.d_value, 3);
+    d_output = random_values(c.batch * c.n_query * c.n_heads * c.d_value, 4);
+    query = tensor_of(q, {c.batch, c.n_query, c.n_heads * c.d_key}, dtype);
+    key = tensor_of(k, {c.batch, c.n_key, c.n_kv_heads * c.d_key}, dtype);
+    value = tensor_of(v, {c.batch, c.n_key, c.n_kv_heads * c.d_value}, dtype);
+    d_out = tensor_of(d_output, {c.batch, c.n_query, c.n_heads * c.d_value}, dtype);
+    options = {c.n_heads, c.n_kv_heads, c.causal, c.first_query_position, c.scale};
+  }
+};
+
+struct Gradients {
+  Tensor output, d_query, d_key, d_value;
+};
+Gradients through_tape(const Problem& p) {
+  Tape tape{Stream{}};
+  const Variable q = Variable::leaf(p.query), k = Variable::leaf(p.key), v = Variable::leaf(p.value);
+  const Variable output = ops::softmax_attention(tape, q, k, v, p.options);
+  tape.backward({output}, {p.d_out});
+  return {output.value(), q.gradient(), k.gradient(), v.gradient()};
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  const Tensor x = a.is_contiguous() ? a : a.clone(), y = b.is_contiguous() ? b : b.clone();
+  return x.shape() == y.shape() && x.dtype() == y.dtype() &&
+         std::memcmp(x.address(), y.address(), static_cast<std::size_t>(x.bytes())) == 0;
+}
+
+void compare_with_reference(const Problem& p, DType dtype) {
+  const auto [absolute, relative] = tolerance(dtype);
+  const auto expected = reference::softmax_attention(p.c, p.q, p.k, p.v);
+  const Shape rows{p.c.batch, p.c.n_heads, p.c.n_query};
+  const Tensor log_sum_exp = Tensor::empty(rows, accumulate_dtype(dtype)),
+               output = Tensor::empty({p.c.batch, p.c.n_query, p.c.n_heads, p.c.d_value}, dtype);
+  ops::softmax_attention_forward(Stream{}, p.query.split_last(p.c.d_key), p.key.split_last(p.c.d_key), p.value.split_last(p.c.d_value),
+                                 output, log_sum_exp, p.options);
+  expect_close(to_doubles(output), expected.output, absolute, relative, "output");
+  expect_close(to_doubles(log_sum_exp), expected.log_sum_exp, absolute, 0, "log_sum_exp", 1.0);
+
+  const Gradients found = through_tape(p);
+  EXPECT_TRUE(same_bits(found.output, output.reshape(found.output.shape())));
+  // D = dO·O is made from the output as stored; with one key its difference to dO·v, of order 1 each, is all of the score's gradient.
+  const auto stored = dtype == DType::bfloat16 ? to_doubles(found.output) : std::vector<double>{};
+  const auto gradient = reference::softmax_attention_gradient(p.c, p.q, p.k, p.v, p.d_output, stored);
+  const double least_scale = p.c.n_key == 1 ? 1.0 : 1e-290;
+  expect_close(to_doubles(found.d_query), gradient.d_query, 2 * absolute, relative, "d_query", least_scale);
+  expect_close(to_doubles(found.d_key), gradient.d_key, 2 * absolute, relative, "d_key", least_scale);
+  expect_close(to_doubles(found.d_value), gradient.d_value, 2 * absolute, relative, "d_value");
+}
+
+class SoftmaxAttention : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Cases, SoftmaxAttention, testing::ValuesIn(cases()), Name());
+
+TEST_P(SoftmaxAttention, Float64IsTheDefinition) { compare_with_reference(Problem(GetParam(), DType::float64), DType::float64); }
+TEST_P(SoftmaxAttention, Float32IsTheDefinition) { compare_with_reference(Problem(GetParam(), DType::float32), DType::float32); }
+TEST_P(SoftmaxAttention, Bfloat16IsTheDefinition) { compare_with_reference(Problem(GetParam(), DType::bfloat16), DType::bfloat16); }
+
+TEST(SoftmaxAttentionTargets, EveryInstructionSetGivesTheDefinition) {
+  for (std::int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
+    const std::int64_t target = targets & -targets;
+    if ((target & (HWY_AVX3 | HWY_AVX2 | HWY_SSE4)) == 0) continue;
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float64}) {
+      compare_with_reference(Problem({1, 150, 150, 2, 1, 20, 12, true, 0, 0}, dtype), dtype);
+      compare_with_reference(Problem({1, 13, 90, 2, 1, 5, 33, false, 0, 0}, dtype), dtype);
+    }
+  }
+  hwy::SetSupportedTargetsForTest(0);
+}
+
+TEST(SoftmaxAttentionGradient, AgreesWithFiniteDifferences) {
+  const std::vector<Case> shapes{{1, 1, 1, 1, 1, 1, 1, true, 0, 0},   {2, 5, 5, 4, 2, 3, 2, true, 0, 0},
+                                 {1, 66, 66, 2, 1, 3, 3, true, 0, 0}, {1, 9, 67, 1, 1, 4, 5, false, 0, 0},
+                                 {2, 3, 8, 2, 2, 5, 3, true, 5, 0.7}, {1, 130, 130, 1, 1, 2, 1, true, 0, 0}};
+  for (const Case& c : shapes) {
+    SCOPED_TRACE(Name()(testing::TestParamInfo<Case>(c, 0)));
+    const Problem p(c, DType::float64);
+    const auto function = [&](Tape& tape, const std::vector<Variable>& x) {
+      return ops::softmax_attention(tape, x[0], x[1], x[2], p.options);
+    };
+    const GradientCheckResult result = check_gradients(function, {p.query, p.key, p.value});
+    // A single key has weight 1 whatever its score: then d_query and d_key are 0 and there is nothing to be relative to.
+    if (c.n_key > 1) {
+      EXPECT_LE(result.worst_relative_error, 1e-6) << result.where;
+    }
+  }
+}
+
+TEST(SoftmaxAttentionGradient, OneKeyGetsAllWeightAndItsScoreNoGradient) {
+  const Problem p({1, 4, 1, 1, 1, 3, 2, false, 0, 0}, DType::float64);
+  const Gradients g = through_tape(p);
+  EXPECT_LE(largest(to_doubles(g.d_query)), 1e-15);
+  EXPECT_LE(largest(to_doubles(g.d_key)), 1e-15);
+  EXPECT_GT(largest(to_doubles(g.d_value)), 0.1);
+}
+
+TEST(SoftmaxAttentionGradient, AddsUpWhereAnInputIsUsedTwice) {
+  for (const Case& c : {Case{2, 70, 70, 4, 2, 8, 8, true, 0, 0}, Case{8, 20, 20, 2, 1, 8, 8, true, 0, 0}}) {  // with and without segments
+    for (const DType dtype : {DType::float64, DType::bfloat16}) {
+      const Problem p(c, dtype);
+      const Gradients once = through_tape(p);
+      Tape tape{Stream{}};
+      const Variable q = Variable::leaf(p.query), k = Variable::leaf(p.key), v = Variable::leaf(p.value);
+      const Variable first = ops::softmax_attention(tape, q, k, v, p.options), second = ops::softmax_attention(tape, q, k, v, p.options);
+      tape.backward({first, second}, {p.d_out, p.d_out});
+      // x + x is exact in bfloat16 when both were rounded; the sum here rounds once more: unit 2^-8.
+      const double unit = dtype == DType::bfloat16 ? 0x1p-8 : 1e-15;
+      for (const auto& [twice, single] :
+           {std::pair{q.gradient(), once.d_query}, std::pair{k.gradient(), once.d_key}, std::pair{v.gradient(), once.d_value}}) {
+        std::vector<double> expected = to_doubles(single);
+        for (double& value : expected) value *= 2;
+        expect_close(to_doubles(twice), expected, 1e-15, unit, "twice the gradient");
+      }
+    }
+  }
+}
+
+TEST(SoftmaxAttentionGradient, OneTensorMayBeQueryKeyAndValue) {
+  const Problem p({1, 75, 75, 2, 2, 6, 6, true, 0, 0}, DType::float64);
+  const auto function = [&](Tape& tape, const std::vector<Variable>& x) {
+    return ops::softmax_attention(tape, x[0], x[0], x[0], p.options);
+  };
+  const GradientCheckResult result = check_gradients(function, {p.query});
+  EXPECT_LE(result.worst_relative_error, 1e-6) << result.where;
+}
+
+TEST(SoftmaxAttentionGradient, WhatNobodyWantsIsLeftOutAndChangesNothingElse) {
+  const Problem p({1, 90, 90, 2, 1, 8, 5, true, 0, 0}, DType::float32);
+  const Gradients all = through_tape(p);
+  for (int wanted = 1; wanted < 8; ++wanted) {
+    Tape tape{Stream{}};
+    const auto input = [&](int bit, const Tensor& value) { return wanted & bit ? Variable::leaf(value) : Variable(value); };
+    const Variable q = input(1, p.query), k = input(2, p.key), v = input(4, p.value);
+    const Variable output = ops::softmax_attention(tape, q, k, v, p.options);
+    tape.backward({output}, {p.d_out});
+    for (const auto& [variable, gradient] : {std::pair{q, all.d_query}, std::pair{k, all.d_key}, std::pair{v, all.d_value}}) {
+      if (variable.requires_gradient()) {
+        EXPECT_TRUE(same_bits(variable.gradient(), gradient)) << wanted;
+      } else {
+        EXPECT_FALSE(variable.gradient().defined());
+      }
+    }
+  }
+}
+
+TEST(SoftmaxAttention, ColumnRangesOfAFusedTensorGiveTheSameBits) {
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float64}) {
+    const Problem p({2, 77, 77, 4, 2, 8, 8, true, 0, 0}, dtype);
+    const Gradients apart = through_tape(p);
+    const std::int64_t wide = 32, narrow = 16, all = wide + 2 * narrow;
+    std::vector<double> fused(static_cast<std::size_t>(2 * 77 * all));
+    for (std::int64_t row = 0; row < 2 * 77; ++row) {
+      std::copy_n(p.q.begin() + row * wide, wide, fused.begin() + row * all);
+      std::copy_n(p.k.begin() + row * narrow, narrow, fused.begin() + row * all + wide);
+      std::copy_n(p.v.begin() + row * narrow, narrow, fused.begin() + row * all + wide + narrow);
+    }
+    Tape tape{Stream{}};
+    const Variable qkv = Variable::leaf(tensor_of(fused, {2, 77, all}, dtype));
+    const auto parts = tape.split_last(qkv, {wide, narrow, narrow});
+    const Variable output = ops::softmax_attention(tape, parts[0], parts[1], parts[2], p.options);
+    tape.backward({output}, {p.d_out});
+    EXPECT_TRUE(same_bits(output.value(), apart.output));
+    const std::vector<double> gradient = to_doubles(qkv.gradient());
+    const auto columns = [&](std::int64_t first, std::int64_t width) {
+      std::vector<double> result;
+      for (std::int64_t row = 0; row < 2 * 77; ++row)
+        result.insert(result.end(), gradient.begin() + row * all + first, gradient.begin() + row * all + first + width);
+      return result;
+    };
+    EXPECT_EQ(columns(0, wide), to_doubles(apart.d_query));
+    EXPECT_EQ(columns(wide, narrow), to_doubles(apart.d_key));
+    EXPECT_EQ(columns(wide + narrow, narrow), to_doubles(apart.d_value));
+  }
+}
+
+TEST(SoftmaxAttention, BitsDoNotDependOnThreads) {
+  const int before = thread_count();
+  for (const Case& c : {Case{1, 500, 500, 1, 1, 16, 16, true, 0, 0}, Case{1, 300, 300, 6, 3, 8, 8, false, 0, 0},
+                        Case{2, 200, 200, 8, 8, 8, 8, true, 0, 0}}) {
+    const Problem p(c, DType::float32);
+    set_thread_count(1);
+    const Gradients one = through_tape(p);
+    for (const int threads : {2, 3, 5}) {
+      set_thread_count(threads);
+      const Gradients several = through_tape(p);
+      EXPECT_TRUE(same_bits(one.output, several.output)) << threads;
+      EXPECT_TRUE(same_bits(one.d_query, several.d_query)) << threads;
+      EXPECT_TRUE(same_bits(one.d_key, several.d_key)) << threads;
+      EXPECT_TRUE(same_bits(one.d_value, several.d_value)) << threads;
+    }
+  }
+  set_thread_count(before);
+}
+
+/// Later tokens are replaced, infinities and NaN among the replacements; every earlier output must keep its bits.
+TEST(SoftmaxAttention, ALaterTokenChangesNoBitOfAnEarlierOutput) {
+  const std::int64_t n = 200, width = 2 * 20;
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float64}) {
+    const Problem p({1, n, n, 2, 2, 20, 20, true, 0, 0}, dtype);
+    Tape tape{Stream{}};
+    const auto attend = [&](const std::vector<double>& q, const std::vector<double>& k, const std::vector<double>& v) {
+      auto a = q, b = k, c = v;
+      const Shape shape{1, n, width};
+      return ops::softmax_attention(tape, Variable(tensor_of(a, shape, dtype)), Variable(tensor_of(b, shape, dtype)),
+                                    Variable(tensor_of(c, shape, dtype)), p.options)
+          .value();
+    };
+    const Tensor before = attend(p.q, p.k, p.v);
+    for (const std::int64_t from : {1, 2, 15, 16, 17, 40, 63, 64, 65, 100, 128, 150, 199}) {
+      for (const double replacement : {-3.5, 1e30, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+        auto q = p.q, k = p.k, v = p.v;
+        for (auto* values : {&q, &k, &v}) std::fill(values->begin() + from * width, values->end(), replacement);
+        EXPECT_TRUE(same_bits(attend(q, k, v).narrow(1, 0, from), before.narrow(1, 0, from))) << from << " " << replacement;
+      }
+    }
+    EXPECT_FALSE(same_bits(attend(p.k, p.k, p.v).narrow(1, 5, 1), before.narrow(1, 5, 1)));  // the comparison can fail
+  }
+}
+
+TEST(SoftmaxAttention, AShorterSequenceGivesTheSameBits) {
+  const Problem p({1, 190, 190, 1, 1, 12, 12, true, 0, 0}, DType::float32);
+  Tape tape{Stream{}};
+  const Tensor whole = ops::softmax_attention(tape, Variable(p.query), Variable(p.key), Variable(p.value), p.options).value();
+  for (const std::int64_t n : {1, 30, 64, 65, 127, 189}) {
+    const auto first = [&](const Tensor& t) { return Variable(t.narrow(1, 0, n)); };
+    const Tensor part = ops::softmax_attention(tape, first(p.query), first(p.key), first(p.value), p.options).value();
+    EXPECT_TRUE(same_bits(part, whole.narrow(1, 0, n))) << n;
+  }
+}
+
+/// A prompt in one call, then token by token against the growing cache: narrowed views of tensors with room for more.
+TEST(SoftmaxAttention, FromAKeyValueCacheAsInOneCall) {
+  const std::int64_t n = 150, prompt = 71, d = 16;
+  const Problem p({2, n, n, 4, 2, d, d, true, 0, 0}, DType::float32);
+  Tape tape{Stream{}};
+  const Tensor whole = ops::softmax_attention(tape, Variable(p.query), Variable(p.key), Variable(p.value), p.options).value();
+  const std::vector<double> expected = to_doubles(whole);
+  double worst = 0;
+  for (std::int64_t first = 0; first < n;) {
+    const std::int64_t tokens = first == 0 ? prompt : first == prompt ? 3 : 1, seen = first + tokens;
+    const Tensor output = Tensor::empty({2, tokens, 4, d}, DType::float32);
+    auto options = p.options;
+    options.first_query_position = first;
+    ops::softmax_attention_forward(Stream{}, p.query.narrow(1, first, tokens).split_last(d), p.key.narrow(1, 0, seen).split_last(d),
+                                   p.value.narrow(1, 0, seen).split_last(d), output, Tensor{}, options);
+    const std::vector<double> found = to_doubles(output);
+    for (std::int64_t b = 0; b < 2; ++b) {
+      for (std::int64_t i = 0; i < tokens * 4 * d; ++i) {
+        const double difference =
+            found[static_cast<std::size_t>(b * tokens * 4 * d + i)] - expected[static_cast<std::size_t>((b * n + first) * 4 * d + i)];
+        worst = std::max(worst, std::abs(difference));
+      }
+    }
+    first = seen;
+  }
+  EXPECT_LE(worst, 1e-6 * largest(expected));
+}
+
+/// Rows of norm 40 give scores up to 200 here: an exponential without its maximum taken off overflows at 88. An error in a score is an
+/// error in an exponent: 200 x 2^-24 x the growth of a sum of 64 products.
+TEST(SoftmaxAttention, LargeScoresNeitherOverflowNorLoseDigits) {
+  Problem p({1, 200, 200, 1, 1, 64, 8, true, 0, 0}, DType::float32, 5.0);
+  for (std::size_t i = 0; i < 64; ++i) p.k[5 * 64 + i] *= 1000;  // one key a thousand times larger than the rest
+  p.key = tensor_of(p.k, p.key.shape(), DType::float32);
+  const auto expected = reference::softmax_attention(p.c, p.q, p.k, p.v);
+  const Gradients found = through_tape(p);
+  expect_close(to_doubles(found.output), expected.output, 1e-4, 0, "output");
+  for (const Tensor& gradient : {found.d_query, found.d_key, found.d_value}) {
+    for (const double value : to_doubles(gradient)) ASSERT_TRUE(std::isfinite(value));
+  }
+}
+
+TEST(SoftmaxAttention, EqualScoresGiveTheMean) {
+  Problem p({1, 130, 130, 1, 1, 4, 4, true, 0, 0}, DType::float32);
+  std::fill(p.k.begin(), p.k.end(), 0.0);
+  p.key = tensor_of(p.k, p.key.shape(), DType::float32);
+  std::vector<double> mean, sum(4, 0.0);
+  for (std::size_t i = 0; i < 130; ++i) {
+    for (std::size_t f = 0; f < 4; ++f) mean.push_back((sum[f] += p.v[i * 4 + f]) / static_cast<double>(i + 1));
+  }
+  expect_close(to_doubles(through_tape(p).output), mean, 5e-7, 0, "output");
+}
+
+TEST(SoftmaxAttention, ExtraMemoryGrowsWithTheLengthNotItsSquare) {
+  const auto extra = [](std::int64_t n) {
+    const Problem p({1, n, n, 1, 1, 16, 16, true, 0, 0}, DType::float32);
+    const std::int64_t before = arena(Device{}).counters().bytes_in_use;
+    arena(Device{}).reset_peak();
+    through_tape(p);
+    return arena(Device{}).counters().peak_bytes - before;
+  };
+  const std::int64_t shorter = extra(1024), longer = extra(4096);
+  EXPECT_LE(longer, 4 * shorter + 4096);
+  EXPECT_LT(longer, 4096 * 4096 * 4 / 4);
+}
+
+TEST(SoftmaxAttention, TheShapeOnlyDeviceAllocatesTheSame) {
+  const auto allocations = [](const Device& device) {
+    const Arena& home = arena(device);
+    Tape tape{Stream{device}};
+    const auto input = [&](std::int64_t width) { return Variable::leaf(Tensor::empty({2, 100, width}, DType::float32, device)); };
+    const Variable q = input(32), k = input(16), v = input(16);
+    const Tensor d_output = Tensor::empty({2, 100, 32}, DType::float32, device);
+    if (device.is_cpu()) {
+      for (const Tensor& tensor : {q.value(), k.value(), v.value(), d_output}) tensor.fill_zero();
+    }
+    const ArenaCounters before = home.counters();
+    arena(device).reset_peak();
+    const Variable output = ops::softmax_attention(tape, q, k, v, {4, 2, true, 0, 0});
+    tape.backward({output}, {d_output});
+    const ArenaCounters after = home.counters();
+    return std::pair{after.allocations - before.allocations, after.peak_bytes - before.bytes_in_use};
+  };
+  EXPECT_EQ(allocations(Device{}), allocations(Device{DeviceType::shape_only, 0}));
+}
+
+TEST(SoftmaxAttention, RefusesWhatDoesNotFit) {
+  Tape tape{Stream{}};
+  const auto tensor = [](std::int64_t n, std::int64_t width, DType dtype = DType::float32) {
+    return Variable(Tensor::zeros({1, n, width}, dtype));
+  };
+  const auto attend = [&](const Variable& q, const Variable& k, const Variable& v, const ops::SoftmaxAttentionOptions& options) {
+    return ops::softmax_attention(tape, q, k, v, options);
+  };
+  EXPECT_NO_THROW(attend(tensor(4, 8), tensor(4, 4), tensor(4, 6), {4, 2, true, 0, 0}));
+  EXPECT_THROW(attend(tensor(4, 8), tensor(4, 4), tensor(4, 4), {4, 3, true, 0, 0}), ContractError);  // 4 heads over 3
+  EXPECT_THROW(attend(tensor(4, 9), tensor(4, 4), tensor(4, 4), {4, 2, true, 0, 0}), ContractError);  // 9 columns for 4 heads
+  EXPECT_THROW(attend(tensor(4, 8), tensor(4, 6), tensor(4, 4), {4, 2, true, 0, 0}), ContractError);  // widths 2 and 3
+  EXPECT_THROW(attend(tensor(4, 8), tensor(4, 4), tensor(5, 4), {4, 2, true, 0, 0}), ContractError);  // 4 keys, 5 values
+  EXPECT_THROW(attend(tensor(4, 8), tensor(4, 4, DType::bfloat16), tensor(4, 4), {4, 2, true, 0, 0}), ContractError);  // dtypes
+  EXPECT_THROW(attend(tensor(4, 8), tensor(4, 4), tensor(4, 4), {4, 2, true, -1, 0}), ContractError);                  // a position below 0
+  EXPECT_THROW(attend(tensor(4, 8), tensor(0, 4), tensor(0, 4), {4, 2, false, 0, 0}), ContractError);  // nothing to attend to
+}
+
+}  // namespace
+}  // namespace furlong

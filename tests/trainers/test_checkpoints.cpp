@@ -1,0 +1,221 @@
+#include "trainers/checkpoints.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "framework/core/error.h"
+#include "framework/io/atomic_file.h"
+#include "framework/io/checkpoint_file.h"
+
+// Stands in front of the C library's, so that a test can run as on a file system without hard links.
+static bool hard_links_work = true;
+extern "C" int link(const char* from, const char* to) noexcept {
+  if (hard_links_work) return static_cast<int>(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
+  errno = EPERM;
+  return -1;
+}
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class CheckpointDirectoryTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "furlong_checkpoints_XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    root = name;
+    folder = root / "run" / "checkpoints";
+  }
+  void TearDown() override { fs::remove_all(root); }
+  static void write(const CheckpointDirectory& directory, std::int64_t step) {
+    CheckpointWriter writer(directory.path_for(step));
+    writer.integer("trainer/step", step);
+    writer.finish();
+  }
+  static std::int64_t step_in(const fs::path& file) { return CheckpointReader::open(file).integer("trainer/step"); }
+  static void damage(const fs::path& file) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(700);
+    stream.put('\x55');
+  }
+  std::set<std::string> files() const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+    return names;
+  }
+  fs::path root, folder;
+};
+
+TEST_F(CheckpointDirectoryTest, NamesSortAsSteps) {
+  const CheckpointDirectory directory(folder, 2, true);
+  EXPECT_EQ(directory.path_for(1234), folder / "step_00001234.h5");
+  EXPECT_EQ(directory.path_for(0), folder / "step_00000000.h5");
+  EXPECT_EQ(directory.path_for(12'345'678'901), folder / "step_12345678901.h5");
+  EXPECT_THROW(directory.path_for(-1), ContractError);
+  EXPECT_EQ(directory.newest_whole(), std::nullopt);
+  EXPECT_THROW(CheckpointDirectory(folder, 0, true), ContractError);
+  std::ofstream(root / "file") << "";
+  EXPECT_THROW(CheckpointDirectory(root / "file", 1, true), UserError);
+  EXPECT_THROW(CheckpointDirectory(root / "file" / "below", 1, true), UserError);
+}
+
+TEST_F(CheckpointDirectoryTest, TheLastOnesAreKept) {
+  CheckpointDirectory directory(folder, 2, false);
+  for (const std::int64_t step : {5, 10, 99'999'999, 100'000'000}) {
+    write(directory, step);
+    directory.committed(step, 1.0 / static_cast<double>(step));
+  }
+  EXPECT_THAT(directory.steps(), ElementsAre(99'999'999, 100'000'000));
+  EXPECT_EQ(directory.newest_whole(), directory.path_for(100'000'000));
+  EXPECT_FALSE(directory.best().has_value());
+  EXPECT_EQ(files().size(), 2u);
+}
+
+TEST_F(CheckpointDirectoryTest, TheBestIsKeptAcrossRuns) {
+  {
+    CheckpointDirectory directory(folder, 1, true);
+    const std::vector<std::pair<std::int64_t, double>> losses = {{10, 3.0}, {20, 2.0}, {30, 2.5}, {40, std::nan("")}};
+    for (const auto& [step, loss] : losses) {
+      write(directory, step);
+      directory.committed(step, loss);
+    }
+    write(directory, 50);
+    directory.committed(50);
+  }
+  EXPECT_EQ(files(), (std::set<std::string>{"best.h5", "best.json", "step_00000050.h5"}));
+  CheckpointDirectory directory(folder, 1, true);
+  ASSERT_TRUE(directory.best().has_value());
+  EXPECT_EQ(directory.best()->step, 20);
+  EXPECT_EQ(directory.best()->validation_loss, 2.0);
+  EXPECT_EQ(step_in(directory.best()->path), 20);
+  write(directory, 60);
+  directory.committed(60, 2.0);  // no better
+  EXPECT_EQ(step_in(folder / "best.h5"), 20);
+  write(directory, 70);
+  directory.committed(70, 1.9999999999999998);
+  EXPECT_EQ(step_in(folder / "best.h5"), 70);
+  EXPECT_EQ(directory.best()->validation_loss, 1.9999999999999998);
+  EXPECT_EQ(fs::hard_link_count(folder / "best.h5"), 2u);
+  EXPECT_EQ(files(), (std::set<std::string>{"best.h5", "best.json", "step_00000070.h5"}));
+}
+
+TEST_F(CheckpointDirectoryTest, WithoutHardLinksTheBestIsACopy) {
+  hard_links_work = false;
+  CheckpointDirectory directory(folder, 1, true);
+  for (const std::int64_t step : {1, 2, 3}) {
+    write(directory, step);
+    directory.committed(step, step == 3 ? 9.0 : 1.0 / static_cast<double>(step));
+  }
+  hard_links_work = true;
+  EXPECT_EQ(files(), (std::set<std::string>{"best.h5", "best.json", "step_00000003.h5"}));
+  EXPECT_EQ(fs::hard_link_count(folder / "best.h5"), 1u);
+  EXPECT_EQ(step_in(folder / "best.h5"), 2);
+}
+
+TEST_F(CheckpointDirectoryTest, DamagedOnesAreSkipped) {
+  CheckpointDirectory directory(folder, 5, true);
+  for (const std::int64_t step : {1, 2, 3, 4}) {
+    write(directory, step);
+    directory.committed(step);
+  }
+  EXPECT_EQ(directory.newest_whole(), directory.path_for(4));
+  damage(directory.path_for(4));
+  EXPECT_EQ(directory.newest_whole(), directory.path_for(3));
+  fs::resize_file(directory.path_for(3), 600);
+  EXPECT_EQ(directory.newest_whole(), directory.path_for(2));
+  std::ofstream(directory.path_for(2), std::ios::trunc) << "";
+  EXPECT_EQ(directory.newest_whole(), directory.path_for(1));
+  damage(directory.path_for(1));
+  try {
+    directory.newest_whole();
+    FAIL() << "found a whole one";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("none of the 4 checkpoints"));
+    EXPECT_THAT(error.what(), HasSubstr("step_00000004.h5: damaged"));
+    EXPECT_THAT(error.what(), HasSubstr("--resume never"));
+  }
+}
+
+TEST_F(CheckpointDirectoryTest, TheBestIsTheLastResort) {
+  {
+    CheckpointDirectory directory(folder, 1, true);
+    write(directory, 1);
+    directory.committed(1, 0.5);
+    write(directory, 2);
+    directory.committed(2, 0.7);
+    damage(directory.path_for(2));
+  }
+  const CheckpointDirectory directory(folder, 1, true);
+  EXPECT_EQ(directory.newest_whole(), folder / "best.h5");
+}
+
+TEST_F(CheckpointDirectoryTest, LeftoversOfInterruptedWritesGo) {
+  fs::create_directories(folder);
+  std::ofstream(folder / "step_00000009.h5.partial") << "half";
+  std::ofstream(folder / "best.h5.partial") << "half";
+  std::ofstream(folder / "notes.txt") << "mine";
+  std::ofstream(folder / "step_9.h5") << "not our name";
+  const CheckpointDirectory directory(folder, 1, true);
+  EXPECT_EQ(files(), (std::set<std::string>{"notes.txt", "step_9.h5"}));
+  EXPECT_EQ(directory.newest_whole(), std::nullopt);
+}
+
+// Kills between the record of the best and its link: the next run of the program brings them together.
+TEST_F(CheckpointDirectoryTest, AnInterruptedChangeOfTheBestIsCompleted) {
+  const auto record = [&](std::int64_t step, double loss) {
+    write_file_atomically(folder / "best.json", fmt::format(R"({{"step":{},"validation_loss":{},"file":"best.h5"}})", step, loss));
+  };
+  {
+    CheckpointDirectory directory(folder, 2, true);
+    write(directory, 1);
+    record(1, 3.0);  // killed before the first best.h5
+  }
+  EXPECT_EQ(CheckpointDirectory(folder, 2, true).best()->step, 1);
+  EXPECT_EQ(step_in(folder / "best.h5"), 1);
+  {
+    CheckpointDirectory directory(folder, 2, true);
+    write(directory, 2);
+    record(2, 2.0);  // killed before best.h5 moved on
+  }
+  EXPECT_EQ(CheckpointDirectory(folder, 2, true).best()->validation_loss, 2.0);
+  EXPECT_EQ(step_in(folder / "best.h5"), 2);
+  write_file_atomically(folder / "best.json", "{\"step\":");
+  EXPECT_FALSE(CheckpointDirectory(folder, 2, true).best().has_value());
+}
+
+TEST_F(CheckpointDirectoryTest, LaterStepsAreDiscardedAndNeverCounted) {
+  CheckpointDirectory directory(folder, 2, true);
+  for (const std::int64_t step : {10, 20, 30}) {
+    write(directory, step);
+    directory.committed(step, 1.0 / static_cast<double>(step));
+  }
+  write(directory, 10);
+  write(directory, 15);
+  directory.committed(15);  // 20 and 30 lie ahead: they take no place from 10 and 15
+  EXPECT_THAT(directory.steps(), ElementsAre(10, 15, 20, 30));
+  directory.discard_after(15);
+  EXPECT_THAT(directory.steps(), ElementsAre(10, 15));
+  EXPECT_FALSE(directory.best().has_value());
+  EXPECT_EQ(files(), (std::set<std::string>{"step_00000010.h5", "step_00000015.h5"}));
+  write(directory, 20);
+  directory.committed(20, 9.0);
+  EXPECT_EQ(directory.best()->step, 20);
+  directory.discard_after(20);
+  EXPECT_EQ(directory.best()->step, 20);
+}
+
+}  // namespace
+}  // namespace furlong

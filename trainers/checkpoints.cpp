@@ -1,0 +1,191 @@
+#include "trainers/checkpoints.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "framework/core/error.h"
+#include "framework/io/atomic_file.h"
+#include "framework/io/checkpoint_file.h"
+
+namespace furlong {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// The step in "step_<digits>.h5"; nothing for other names.
+std::optional<std::int64_t> step_in_name(const std::string& name) {
+  constexpr std::string_view prefix = "step_", suffix = ".h5";
+  if (name.size() < prefix.size() + 8 + suffix.size() || !name.starts_with(prefix) || !name.ends_with(suffix)) return std::nullopt;
+  const char* begin = name.data() + prefix.size();
+  const char* end = name.data() + name.size() - suffix.size();
+  std::int64_t step = 0;
+  const auto [parsed, error] = std::from_chars(begin, end, step);
+  if (error != std::errc{} || parsed != end || step < 0) return std::nullopt;
+  return step;
+}
+
+void remove_or_warn(const fs::path& path) {
+  std::error_code failure;
+  fs::remove(path, failure);
+  if (failure) spdlog::warn("{}: cannot remove this file: {}", path.string(), failure.message());
+}
+
+void copy_atomically(const fs::path& from, const fs::path& to) {
+  std::ifstream in(from, std::ios::binary);
+  if (!in) throw_file_error(from, "read", errno);
+  AtomicFile out(to);
+  std::vector<char> block(std::size_t{1} << 20);
+  while (in.read(block.data(), static_cast<std::streamsize>(block.size())), in.gcount() > 0) {
+    out.write(block.data(), static_cast<std::size_t>(in.gcount()));
+  }
+  if (in.bad()) throw MachineError("{}: cannot read: input/output error", from.string());
+  out.commit();
+}
+
+/// Candidates ascending by step; the last one whose checksum is right.
+std::optional<fs::path> newest_whole_of(const fs::path& folder, const std::vector<std::pair<std::int64_t, fs::path>>& candidates) {
+  std::string newest_reason;
+  for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
+    try {
+      verify_checkpoint(candidate->second);
+      return candidate->second;
+    } catch (const Error& error) {
+      spdlog::warn("checkpoint skipped: {}", error.what());
+      if (newest_reason.empty()) newest_reason = error.what();
+    }
+  }
+  if (candidates.empty()) return std::nullopt;
+  throw UserError("{}: none of the {} checkpoints here is whole ({}); to start from the beginning use --resume never", folder.string(),
+                  candidates.size(), newest_reason);
+}
+
+}  // namespace
+
+CheckpointDirectory::CheckpointDirectory(fs::path path, std::int64_t keep_last, bool keep_best)
+    : path_(std::move(path)), keep_last_(keep_last), keep_best_(keep_best) {
+  require(keep_last_ >= 1, "CheckpointDirectory: keep_last is {}, expected at least 1", keep_last_);
+  std::error_code failure;
+  fs::create_directories(path_, failure);
+  if (!failure && !fs::is_directory(path_)) failure = std::make_error_code(std::errc::not_a_directory);
+  if (failure) throw_file_error(path_, "create the folder", failure.value());
+  for (const auto& entry : fs::directory_iterator(path_, failure)) {
+    if (entry.path().extension() == ".partial") remove_or_warn(entry.path());
+  }
+  if (failure) throw_file_error(path_, "list the folder", failure.value());
+  load_best();
+}
+
+fs::path CheckpointDirectory::path_for(std::int64_t step) const {
+  require(step >= 0, "CheckpointDirectory: step {}", step);
+  return path_ / fmt::format("step_{:08d}.h5", step);
+}
+
+std::vector<std::int64_t> CheckpointDirectory::steps() const {
+  std::vector<std::int64_t> found;
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(path_, failure)) {
+    if (const auto step = step_in_name(entry.path().filename().string())) found.push_back(*step);
+  }
+  if (failure) throw_file_error(path_, "list the folder", failure.value());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::optional<CheckpointDirectory::Best> CheckpointDirectory::best() const { return best_; }
+
+void CheckpointDirectory::committed(std::int64_t step, std::optional<double> validation_loss) {
+  if (keep_best_ && validation_loss && std::isfinite(*validation_loss) && (!best_ || *validation_loss < best_->validation_loss)) {
+    set_best(step, *validation_loss);
+  }
+  std::vector<std::int64_t> found = steps();
+  std::erase_if(found, [&](std::int64_t other) { return other > step; });
+  const std::size_t excess = found.size() - std::min(found.size(), static_cast<std::size_t>(keep_last_));
+  for (std::size_t i = 0; i < excess; ++i) remove_or_warn(path_for(found[i]));
+}
+
+// best.json goes first: when the program is killed before best.h5 follows, load_best() sees that the two differ, and the step's own file is
+// still there to link, since pruning comes last.
+void CheckpointDirectory::set_best(std::int64_t step, double validation_loss) {
+  const nlohmann::ordered_json record = {{"step", step}, {"validation_loss", validation_loss}, {"file", "best.h5"}};
+  write_file_atomically(path_ / "best.json", record.dump() + '\n');
+  link_best(step);
+  best_ = Best{step, validation_loss, path_ / "best.h5"};
+}
+
+void CheckpointDirectory::link_best(std::int64_t step) const {
+  const fs::path from = path_for(step), to = path_ / "best.h5", beside = partial_path(to);
+  std::error_code ignored;
+  fs::remove(beside, ignored);
+  if (::link(from.c_str(), beside.c_str()) != 0) {
+    copy_atomically(from, to);  // a file system without hard links; if it is something else, this says so
+    return;
+  }
+  // rename() leaves both names where they already are links to one file.
+  if (::rename(beside.c_str(), to.c_str()) != 0) throw_file_error(to, "write", errno);
+  fs::remove(beside, ignored);
+  flush_directory(path_);
+}
+
+void CheckpointDirectory::load_best() {
+  const fs::path record = path_ / "best.json", file = path_ / "best.h5";
+  std::ifstream in(record);
+  if (!in) return;
+  const auto json = nlohmann::json::parse(in, nullptr, false);
+  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer() || !json.contains("validation_loss") ||
+      !json["validation_loss"].is_number()) {
+    spdlog::warn("{}: not a record of the best checkpoint; the best one is chosen anew from here on", record.string());
+    return;
+  }
+  const Best best{json["step"].get<std::int64_t>(), json["validation_loss"].get<double>(), file};
+  if (best.step >= 0 && fs::exists(path_for(best.step))) {
+    const auto wanted = checkpoint_checksum(path_for(best.step));
+    if (wanted && wanted != checkpoint_checksum(file)) link_best(best.step);
+  }
+  if (fs::exists(file)) best_ = best;
+}
+
+std::optional<fs::path> CheckpointDirectory::newest_whole() const {
+  std::vector<std::pair<std::int64_t, fs::path>> candidates;
+  for (const std::int64_t step : steps()) candidates.emplace_back(step, path_for(step));
+  // Before the step's own file of the same step, so that this one is tried first.
+  if (best_) {
+    candidates.insert(std::find_if(candidates.begin(), candidates.end(), [&](const auto& c) { return c.first >= best_->step; }),
+                      {best_->step, best_->path});
+  }
+  return newest_whole_of(path_, candidates);
+}
+
+std::optional<fs::path> newest_whole_checkpoint(const fs::path& folder) {
+  std::vector<std::pair<std::int64_t, fs::path>> candidates;
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(folder, failure)) {
+    if (const auto step = step_in_name(entry.path().filename().string())) candidates.emplace_back(*step, entry.path());
+  }
+  std::sort(candidates.begin(), candidates.end());
+  return newest_whole_of(folder, candidates);
+}
+
+void CheckpointDirectory::discard_after(std::int64_t step) {
+  for (const std::int64_t later : steps()) {
+    if (later > step) remove_or_warn(path_for(later));
+  }
+  if (best_ && best_->step > step) {
+    remove_or_warn(path_ / "best.json");
+    remove_or_warn(path_ / "best.h5");
+    best_.reset();
+  }
+  flush_directory(path_);
+}
+
+}  // namespace furlong

@@ -1,0 +1,57 @@
+#pragma once
+// The checkpoints of one run: their names, which to keep, and which to resume from.
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+namespace furlong {
+
+/// A folder with step_<step>.h5 (at least eight digits), best.h5 (the checkpoint with the lowest validation loss, a hard link where the
+/// file system has them) and best.json (its step and loss). One process at a time may write to it.
+class CheckpointDirectory {
+ public:
+  /// Creates the folder where missing, and removes what interrupted writes have left in it (*.partial). `keep_last` is at least 1.
+  CheckpointDirectory(std::filesystem::path path, std::int64_t keep_last, bool keep_best);
+
+  /// Where the checkpoint of `step` belongs: for CheckpointWriter.
+  std::filesystem::path path_for(std::int64_t step) const;
+  /// To be called when the checkpoint of `step` is whole. With a validation loss below the best one so far (NaN never is) it becomes the
+  /// best. A resumed run may call it again for the step that it resumed from, in case the run before was killed between the checkpoint and
+  /// this call. Then removes all but the last `keep_last` checkpoints up to `step`; what cannot be removed is warned about.
+  void committed(std::int64_t step, std::optional<double> validation_loss = std::nullopt);
+  /// The newest checkpoint whose checksum is right, best.h5 included. A damaged one is warned about, with the reason, and the one before is
+  /// taken. Nothing when there are no checkpoints; UserError when there are some and none is whole, since starting again silently would
+  /// overwrite a run.
+  std::optional<std::filesystem::path> newest_whole() const;
+  /// Removes the checkpoints of later steps, best.h5 if it is one: for a run that resumes from `step` and will write them again, so that
+  /// they are neither counted nor resumed from.
+  void discard_after(std::int64_t step);
+
+  struct Best {
+    std::int64_t step = 0;
+    double validation_loss = 0;
+    std::filesystem::path path;
+  };
+  /// The best checkpoint, of this run of the program or an earlier one.
+  std::optional<Best> best() const;
+  /// Steps of the step_*.h5 files that are there, ascending.
+  std::vector<std::int64_t> steps() const;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  void set_best(std::int64_t step, double validation_loss);
+  void link_best(std::int64_t step) const;
+  void load_best();
+
+  std::filesystem::path path_;
+  std::int64_t keep_last_;
+  bool keep_best_;
+  std::optional<Best> best_;
+};
+
+/// The newest whole checkpoint in a folder of them, as CheckpointDirectory::newest_whole finds it, but changing nothing there: for reading
+/// beside a run that is still going on. Nothing when there are none.
+std::optional<std::filesystem::path> newest_whole_checkpoint(const std::filesystem::path& folder);
+
+}  // namespace furlong

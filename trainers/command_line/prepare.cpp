@@ -1,0 +1,127 @@
+#include "datasets/prepare.h"
+
+#include <fmt/ranges.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "framework/core/log.h"
+#include "trainers/command_line/command_line.h"
+
+namespace furlong::command_line {
+
+namespace {
+
+struct Arguments {
+  PrepareOptions options;
+  std::string split = "train:0.9,validation:0.05,test:0.05";
+  bool json = false;
+};
+
+/// An option whose value is one of a few words; help shows them between bars.
+template <class Value>
+void add_choice(CLI::App& command, const std::string& name, Value& value, const std::string& standard,
+                const std::vector<std::pair<std::string, Value>>& choices, const std::string& meaning) {
+  std::vector<std::string> words;
+  for (const auto& choice : choices) words.push_back(choice.first);
+  CLI::IsMember check(words);
+  check.description("");
+  command
+      .add_option_function<std::string>(
+          name,
+          [&value, choices](const std::string& word) {
+            for (const auto& choice : choices) {
+              if (choice.first == word) value = choice.second;
+            }
+          },
+          meaning)
+      ->check(check)
+      ->default_str(standard)
+      ->type_name(fmt::format("{}", fmt::join(words, "|")));
+}
+
+void add_common(CLI::App& command, Arguments& arguments) {
+  PrepareOptions& options = arguments.options;
+  using SplitBy = StoreWriterOptions::SplitBy;
+  command.add_option("inputs", options.inputs, "Files to read, in order: plain, gzip or xz; - is standard input")
+      ->required()
+      ->type_name("INPUT");
+  command.add_option("-o,--output", options.output, "The token store to write (HDF5); appears only when it is whole")
+      ->required()
+      ->type_name("STORE");
+  command
+      .add_option("--split", arguments.split,
+                  "Shares of the splits, by name or as three numbers for train,\nvalidation and test; their sum is 1")
+      ->capture_default_str()
+      ->type_name("SHARES");
+  add_choice<SplitBy>(
+      command, "--split-by", options.store.split_by, "span", {{"span", SplitBy::span}, {"document", SplitBy::document}},
+      "span: the first tokens train, the next validate, the last test,\nand documents may be cut; document: whole documents, "
+      "by a hash\nof the seed and the document's number");
+  command.add_option("--seed", options.store.seed, "Decides, with --split-by document, which documents go where")->capture_default_str();
+  command.add_flag("--force", options.force, "Replace the output if it exists");
+  command.add_flag("--json", arguments.json, "Print the report as one JSON object");
+}
+
+void add_text(CLI::App& prepare_command, const std::shared_ptr<Arguments>& arguments) {
+  CLI::App& command = *prepare_command.add_subcommand("text", "Bytes of any files: one token a byte");
+  add_common(command, *arguments);
+  add_choice<DocumentSeparator>(
+      command, "--document-separator", arguments->options.separator, "file",
+      {{"file", DocumentSeparator::file}, {"line", DocumentSeparator::line}, {"blank-line", DocumentSeparator::blank_line}},
+      "What ends a document: the end of its file, each line, or blank\nlines. One file that is one document has a vocabulary of 256 "
+      "bytes;\n"
+      "otherwise <document>, which ends each document, comes to them");
+  command.footer(
+      "Example:\n  furlong prepare text book.txt.xz --output book.h5 --split 0.85,0.05,0.1\n"
+      "  zstdcat big.zst | furlong prepare text - --output big.h5");
+}
+
+void add_fasta(CLI::App& prepare_command, const std::shared_ptr<Arguments>& arguments) {
+  CLI::App& command = *prepare_command.add_subcommand("fasta", "DNA, RNA or protein sequences: one token a letter, each record a document");
+  PrepareOptions& options = arguments->options;
+  add_common(command, *arguments);
+  add_choice<std::string>(
+      command, "--alphabet", options.alphabet, "auto", {{"dna", "dna"}, {"rna", "rna"}, {"protein", "protein"}, {"auto", "auto"}},
+      "dna: A C G T R Y S W K M B D H V N; rna: U for T; protein: 20 amino\nacids, X B Z J U O * -; auto: judged by the "
+      "beginning of the first\ninput. Upper and lower case are the same");
+  add_choice<bool>(command, "--unknown", options.map_unknown, "error", {{"error", false}, {"map", true}},
+                   "A letter that the alphabet lacks: an error that says where it is, or\nread as N (X in proteins)");
+  command.footer(
+      "Example:\n  furlong prepare fasta genome.fa.gz --alphabet dna --output genome.h5\n"
+      "  furlong prepare fasta proteins.fa --alphabet protein --split-by document --output proteins.h5");
+}
+
+void run(Arguments& arguments) {
+  arguments.options.store.shares = parse_split_shares(arguments.split);
+  arguments.options.progress = [](const PrepareOptions::Progress& now) {
+    spdlog::info("prepare: {}: {:.1f} MB read, {:.1f} M tokens, {:.0f} s", now.input, static_cast<double>(now.file_bytes) * 1e-6,
+                 static_cast<double>(now.n_tokens) * 1e-6, now.seconds);
+  };
+  const PrepareReport report = prepare(arguments.options);
+  const std::string text = arguments.json ? to_json(report) + "\n" : to_text(report);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+}  // namespace
+
+void add_prepare(CLI::App& program, int&) {
+  CLI::App& command = *program.add_subcommand("prepare", "Turn files into a token store for training");
+  command.require_subcommand(1);
+  command.footer(
+      "A token store is one HDF5 file: token ids, documents, splits, vocabulary, and where it all came from. Inputs are streamed, so that "
+      "their size does not matter to memory. A report is printed at the end.");
+  const auto text = std::make_shared<Arguments>();
+  add_text(command, text);
+  text->options.format = PrepareOptions::Format::text;
+  const auto fasta = std::make_shared<Arguments>();
+  fasta->options.format = PrepareOptions::Format::fasta;
+  add_fasta(command, fasta);
+  command.get_subcommand("text")->callback([text] { run(*text); });
+  command.get_subcommand("fasta")->callback([fasta] { run(*fasta); });
+}
+
+}  // namespace furlong::command_line

@@ -1,0 +1,86 @@
+// furlong train: a model from a YAML file.
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "datasets/token_store.h"
+#include "framework/core/device.h"
+#include "trainers/command_line/command_line.h"
+#include "trainers/generate.h"
+#include "trainers/train.h"
+
+namespace furlong::command_line {
+namespace {
+
+struct Options {
+  std::string config, run_directory, resume = "auto";
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+
+void print_sample(const Settings& settings, const std::filesystem::path& checkpoint) {
+  if (settings.trainer.sample_tokens == 0) return;
+  Model model = load_model(CheckpointReader::open(checkpoint), device_from_name(settings.device), Weights::averaged_if_present);
+  GenerateOptions options;
+  options.max_tokens = settings.trainer.sample_tokens;
+  options.temperature = 0.8;
+  options.seed = static_cast<std::uint64_t>(settings.seed);
+  const Generated generated = generate(model, model.vocabulary.encode(settings.trainer.sample_prompt), options);
+  fmt::print("sample at temperature 0.8:\n{}{}\n\n", settings.trainer.sample_prompt, model.vocabulary.decode(generated.tokens));
+}
+
+int run(const Options& options) {
+  std::vector<std::string> overrides = options.overrides;
+  LoadedSettings loaded = load_settings(options.config, overrides);
+  if (!options.run_directory.empty()) loaded.settings.run_directory = options.run_directory;
+  TrainOptions train_options;
+  if (options.resume == "never") {
+    train_options.resume = TrainOptions::Resume::never;
+  } else if (options.resume != "auto") {
+    train_options.resume = TrainOptions::Resume::path;
+    train_options.checkpoint = options.resume;
+  }
+  const TrainResult result = train(loaded, train_options);
+  if (options.json) {
+    const nlohmann::ordered_json object{{"step", result.step},
+                                        {"interrupted", result.interrupted},
+                                        {"stopped_early", result.stopped_early},
+                                        {"train_loss", result.train_loss},
+                                        {"validation_loss", std::isfinite(result.validation_loss) ? nlohmann::ordered_json(result.validation_loss) : nlohmann::ordered_json()},
+                                        {"run_directory", result.run_directory.string()},
+                                        {"checkpoint", result.checkpoint.string()}};
+    fmt::print("{}\n", object.dump(2));
+  } else {
+    if (!result.interrupted) print_sample(loaded.settings, result.checkpoint);
+    fmt::print("{} at step {}; the run is in {}\n", result.interrupted ? "stopped by a signal, saved" : result.stopped_early ? "stopped early" : "done", result.step,
+               result.run_directory.string());
+    if (result.interrupted) fmt::print("the same command goes on from here\n");
+  }
+  return result.interrupted ? 3 : 0;
+}
+
+}  // namespace
+
+void add_train(CLI::App& program, int& status) {
+  auto* command = program.add_subcommand("train", "Train a model as a YAML file says; the same command again resumes");
+  const auto options = std::make_shared<Options>();
+  command->add_option("config", options->config, "The YAML file")->required()->type_name("CONFIG");
+  command->add_option("--set", options->overrides, "Set a key on top of the file, such as --set trainer.max_steps=1000; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_option("--run-dir", options->run_directory, "Where config.yaml, metrics.jsonl, tensorboard/ and checkpoints/ go (default: run_directory of the config, or runs/NAME)")->type_name("DIR");
+  command
+      ->add_option("--resume", options->resume,
+                   "auto: from the newest whole checkpoint in the run directory, if any; never: from the beginning,\nremoving what an earlier run left there; or the checkpoint or run directory to start from")
+      ->capture_default_str()
+      ->type_name("auto|never|PATH");
+  command->add_flag("--json", options->json, "Print the result as JSON (and no sample)");
+  command->footer("SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 finish the step, save a checkpoint and end with status 3; a second Ctrl-C ends at once.\n"
+                  "Keys of the YAML file: furlong config reference, or docs/config.md.");
+  command->callback([options, &status] { status = run(*options); });
+}
+
+}  // namespace furlong::command_line

@@ -1,0 +1,23 @@
+#pragma once
+#include "datasets/sampler.h"
+#include "trainers/model.h"
+
+namespace furlong {
+
+struct Evaluation {
+  double loss = 0;      ///< mean over the targets, nats
+  double accuracy = 0;  ///< share of targets that were the most probable token
+  std::int64_t tokens = 0;
+  double seconds = 0;
+  double perplexity() const;
+  double bits_per_token() const;
+};
+
+/// One pass over a split in windows of `sequence_length`, each token but the split's first a target once; the first `max_batches` batches
+/// when that is not 0. No dropout, nothing recorded.
+Evaluation evaluate(Model& model, const TokenStore& data, Split split, std::int64_t sequence_length, std::int64_t batch_size, std::int64_t max_batches = 0);
+
+/// A batch of token ids as a tensor [batch, n] on `device`.
+Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch, const Device& device);
+
+}  // namespace furlong

@@ -1,0 +1,40 @@
+#pragma once
+// A model as the trainers hold it: parameters, the network over them, and what its tokens mean.
+#include <memory>
+
+#include "datasets/vocabulary.h"
+#include "framework/io/checkpoint_file.h"
+#include "layers/models/decoder.h"
+#include "trainers/settings.h"
+
+namespace furlong {
+
+struct Model {
+  Settings settings;
+  Vocabulary vocabulary;
+  std::unique_ptr<ParameterStore> store;
+  std::unique_ptr<layers::Decoder> decoder;
+};
+
+/// The network that resolved settings describe, for `vocabulary_size` tokens. Throws UserError for names that do not exist.
+layers::DecoderConfig decoder_config(const Settings& settings, std::int64_t vocabulary_size);
+/// The size that the settings ask for, or the vocabulary's; UserError when the settings' is too small for it.
+std::int64_t vocabulary_size(const Settings& settings, const Vocabulary& vocabulary);
+
+/// A new model with initial values from settings.seed. `compute` overrides the settings' dtype (float64 in tests).
+Model make_model(const Settings& settings, const Vocabulary& vocabulary, const Device& device, std::optional<DType> compute = std::nullopt);
+
+/// Which of a checkpoint's weights to take.
+enum class Weights { averaged_if_present, raw };
+
+/// Reads the parameters (and buffers) of a checkpoint into the model; with `averaged_if_present`, the exponential moving average where the
+/// checkpoint has one. Throws UserError naming the tensor on any that is missing, misshapen or unknown to the model.
+void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights weights);
+
+/// A model from a checkpoint alone: its own config and vocabulary.
+Model load_model(const CheckpointReader& checkpoint, const Device& device, Weights weights);
+
+/// The checkpoint that a path means: the file itself, or of a run directory the best one, or the newest whole one. Throws UserError.
+std::filesystem::path checkpoint_of(const std::filesystem::path& run_or_checkpoint);
+
+}  // namespace furlong

@@ -1,0 +1,47 @@
+#include "trainers/optimizer.h"
+
+#include "framework/ops/optimizer.h"
+
+namespace furlong {
+
+Optimizer::Optimizer(const OptimizerSettings& settings, ParameterStore& store) : settings_(settings), store_(store) {
+  const auto like_values = [&] { return Tensor::zeros(store.values().shape(), store.master_dtype(), store.device()); };
+  first_moment_ = like_values();
+  second_moment_ = like_values();
+  if (settings.ema_decay > 0) {
+    average_ = like_values();
+    average_.copy_from(store.values());
+    spare_ = like_values();
+  }
+}
+
+void Optimizer::step(const Stream& stream, double learning_rate, double gradient_scale) {
+  ++steps_;
+  const std::int64_t decayed = store_.decayed_elements(), total = store_.values().elements();
+  const bool copies = !store_.compute_values().shares_memory_with(store_.values());
+  const auto update = [&](std::int64_t begin, std::int64_t end, double weight_decay) {
+    if (begin == end) return;
+    const auto part = [&](const Tensor& flat) { return flat.narrow(0, begin, end - begin); };
+    const Tensor compute = part(store_.compute_values());
+    ops::adamw_step(stream, part(store_.values()), part(store_.gradients()), part(first_moment_), part(second_moment_),
+                    {learning_rate, settings_.beta1, settings_.beta2, settings_.epsilon, weight_decay, steps_, gradient_scale}, copies ? &compute : nullptr);
+  };
+  update(0, decayed, settings_.weight_decay);
+  update(decayed, total, 0);
+  if (averages()) ops::ema_update(stream, average_, store_.values(), settings_.ema_decay);
+}
+
+Optimizer::WithAverages::WithAverages(Optimizer& optimizer) : optimizer_(optimizer) {
+  if (!optimizer_.averages()) return;
+  optimizer_.spare_.copy_from(optimizer_.store_.values());
+  optimizer_.store_.values().copy_from(optimizer_.average_);
+  optimizer_.store_.refresh_compute_values(Stream{optimizer_.store_.device()});
+}
+
+Optimizer::WithAverages::~WithAverages() {
+  if (!optimizer_.averages()) return;
+  optimizer_.store_.values().copy_from(optimizer_.spare_);
+  optimizer_.store_.refresh_compute_values(Stream{optimizer_.store_.device()});
+}
+
+}  // namespace furlong

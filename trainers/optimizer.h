@@ -1,0 +1,44 @@
+#pragma once
+#include "framework/autodiff/parameter_store.h"
+#include "trainers/settings.h"
+
+namespace furlong {
+
+/// AdamW over a parameter store: decoupled weight decay on the parameters that ask for it, none on norms, biases and convolutions; and, when
+/// optimizer.ema_decay is set, the exponential moving average of the values.
+class Optimizer {
+ public:
+  Optimizer(const OptimizerSettings& settings, ParameterStore& store);
+
+  /// One step from the store's gradients times `gradient_scale`. Updates the compute copy of the values in the same pass.
+  void step(const Stream& stream, double learning_rate, double gradient_scale);
+  /// Steps taken, which the bias corrections count.
+  std::int64_t steps() const { return steps_; }
+  void set_steps(std::int64_t steps) { steps_ = steps; }
+
+  /// Flat tensors laid out like store.values().
+  const Tensor& first_moment() const { return first_moment_; }
+  const Tensor& second_moment() const { return second_moment_; }
+  bool averages() const { return average_.defined(); }
+  const Tensor& average() const { return average_; }
+
+  /// While it lives the store holds the averaged values (where there are any): for validation.
+  class WithAverages {
+   public:
+    explicit WithAverages(Optimizer& optimizer);
+    ~WithAverages();
+    WithAverages(const WithAverages&) = delete;
+    WithAverages& operator=(const WithAverages&) = delete;
+
+   private:
+    Optimizer& optimizer_;
+  };
+
+ private:
+  OptimizerSettings settings_;
+  ParameterStore& store_;
+  Tensor first_moment_, second_moment_, average_, spare_;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace furlong

@@ -1,0 +1,201 @@
+#include "trainers/settings.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "framework/config/reader.h"
+#include "framework/config/writer.h"
+
+namespace furlong {
+namespace {
+
+// clang-format off
+void add_run_keys(config::Table& t, Settings& s) {
+  t.key("seed", &s.seed, "", "seed of every random number: weights, data order, dropout, directions of features").at_least(0);
+  t.key("device", &s.device, "", "where to compute; auto takes a GPU if this build and this machine have one").like("auto|cpu|cuda(:[0-9]{1,3})?", {"auto", "cpu", "cuda", "cuda:N"});
+  t.key("threads", &s.threads, "threads", "CPU threads of this process").within(1, 4096).zero_means("all cores that it may use").elsewhere({"num_threads", "n_threads"});
+  t.key("run_directory", &s.run_directory, "", "folder of the run (config.yaml, metrics.jsonl, checkpoints); empty: runs/ and the name of the config file").elsewhere({"output_dir", "run_dir", "out_dir", "save_dir"});
+}
+
+void add_model_keys(config::Table& t, ModelSettings& m) {
+  t.section("model", "the transformer; GPT-2 and Llama are both combinations of these keys");
+  t.key("model.architecture", &m.architecture, "", "decoder: causal language model").one_of({"decoder"});
+  t.key("model.vocabulary_size", &m.vocabulary_size, "tokens", "number of token ids that the model knows").within(2, 1e7).zero_means("that of the data store").elsewhere({"vocab_size", "n_vocab"});
+  t.key("model.n_layers", &m.n_layers, "blocks", "blocks of attention and feedforward").within(1, 4096).elsewhere({"num_hidden_layers", "num_layers", "n_layer", "depth"});
+  t.key("model.d_model", &m.d_model, "numbers", "width of the residual stream").within(1, 131072).elsewhere({"hidden_size", "n_embd", "dim", "embedding_dim", "hidden_dim"});
+  t.key("model.n_heads", &m.n_heads, "heads", "query heads of each attention").within(1, 4096).elsewhere({"num_attention_heads", "num_heads", "n_head", "heads"});
+  t.key("model.n_key_value_heads", &m.n_key_value_heads, "heads", "key and value heads, each shared by n_heads / n_key_value_heads query heads").within(1, 4096).zero_means("n_heads").elsewhere({"num_key_value_heads", "n_kv_heads", "num_kv_heads"});
+  t.key("model.d_head", &m.d_head, "numbers", "width of a head").within(1, 16384).zero_means("d_model / n_heads").elsewhere({"head_dim", "dim_head", "d_key"});
+  t.key("model.d_feedforward", &m.d_feedforward, "numbers", "width inside the feedforward").within(1, 1e6).zero_means("4 × d_model").elsewhere({"intermediate_size", "n_inner", "d_ff", "ffn_dim", "d_inner"});
+  t.key("model.activation", &m.activation, "", "nonlinearity of the feedforward; swiglu and geglu are gated, with a third matrix").one_of({"gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu"}).elsewhere({"hidden_act", "activation_function"});
+  t.key("model.norm", &m.norm, "", "normalisation before attention, before the feedforward and at the end").one_of({"layernorm", "rmsnorm"}).elsewhere({"normalization", "norm_type"});
+  t.key("model.norm_epsilon", &m.norm_epsilon, "", "added to the variance (layernorm) or mean square (rmsnorm)").above(0).below(1).elsewhere({"layer_norm_epsilon", "rms_norm_eps", "layer_norm_eps", "norm_eps"});
+  t.key("model.bias", &m.bias, "", "whether linear maps and layernorm have biases").elsewhere({"use_bias"});
+  t.key("model.tied_embeddings", &m.tied_embeddings, "", "whether the output layer uses the token embedding's matrix").elsewhere({"tie_word_embeddings", "tie_embeddings", "weight_tying"});
+  t.key("model.position", &m.position, "", "how the model knows positions; learned and sinusoidal are added to the embedding, rotary turns queries and keys").one_of({"none", "learned", "sinusoidal", "rotary"}).elsewhere({"position_embedding_type", "pos_emb"});
+  t.key("model.rotary_base", &m.rotary_base, "", "base of the wavelengths of rotary positions: 2π × base^(2i / d_head)").above(1).only_with("model.position", {"rotary"}).elsewhere({"rope_theta", "rotary_emb_base"});
+  t.key("model.max_sequence_length", &m.max_sequence_length, "tokens", "longest sequence that the model is made for; the number of learned positions").within(1, 1e12).zero_means("data.sequence_length").elsewhere({"max_position_embeddings", "n_positions", "block_size", "max_seq_len", "context_length", "n_ctx"});
+  t.key("model.dropout", &m.dropout, "", "probability of dropping an activation in training").within(0, 1).below(1).elsewhere({"resid_pdrop", "hidden_dropout_prob", "embd_pdrop"});
+  t.key("model.short_convolution", &m.short_convolution, "tokens", "width of a causal depthwise convolution on queries, keys and values; small linear models hardly learn text without one").within(2, 16).zero_means("off");
+  t.key("model.initializer_range", &m.initializer_range, "", "standard deviation of the normal distribution of new weights").above(0).below(10).elsewhere({"init_std", "initializer_std"});
+  t.key("model.dtype", &m.dtype, "", "type that activations and weights are computed in; with bfloat16 the optimizer keeps float32 weights").one_of({"float32", "bfloat16"}).elsewhere({"torch_dtype", "precision"});
+}
+
+void add_attention_keys(config::Table& t, AttentionSettings& a) {
+  t.section("model.attention", "exact attention, or attention whose cost grows linearly with length");
+  t.key("model.attention.mechanism", &a.mechanism, "", "softmax: exact; linear: through a feature map of queries and keys").one_of({"softmax", "linear"}).elsewhere({"attention_type", "attn_type", "kind"});
+  t.key("model.attention.feature_map", &a.feature_map, "", "elu1: elu(x) + 1 (Linear Transformer); favor_positive: positive random features (Performer, FAVOR+)").one_of({"elu1", "favor_positive"}).only_with("model.attention.mechanism", {"linear"}).elsewhere({"kernel", "kernel_fn"});
+  t.key("model.attention.n_features", &a.n_features, "features", "features of each head; more approximate softmax better and cost more").within(1, 65536).zero_means("2 × d_head for favor_positive, d_head for elu1").only_with("model.attention.mechanism", {"linear"}).elsewhere({"nb_features", "num_features", "n_random_features"});
+  t.key("model.attention.directions", &a.directions, "", "random directions of the features: orthogonal in blocks (smaller variance), or independent").one_of({"orthogonal", "iid"}).only_with("model.attention.mechanism", {"linear"}).only_with("model.attention.feature_map", {"favor_positive"});
+  t.key("model.attention.redraw_every", &a.redraw_every, "steps", "optimizer steps after which new directions are drawn").within(1, 1e12).zero_means("never").only_with("model.attention.mechanism", {"linear"}).only_with("model.attention.feature_map", {"favor_positive"}).elsewhere({"feature_redraw_interval"});
+  t.key("model.attention.chunk_size", &a.chunk_size, "tokens", "length of a chunk, inside which the causal form is computed directly").within(16, 256).only_with("model.attention.mechanism", {"linear"}).elsewhere({"chunk_len", "chunk_length"});
+}
+
+void add_data_keys(config::Table& t, DataSettings& d) {
+  t.section("data", "the tokens to train on");
+  t.key("data.store", &d.store, "", "HDF5 token store that furlong prepare has written").required().elsewhere({"dataset", "data_dir", "train_file", "file"});
+  t.key("data.sequence_length", &d.sequence_length, "tokens", "length of a training sequence").within(1, 1e9).elsewhere({"seq_len", "seq_length", "max_length"});
+  t.key("data.batch_size", &d.batch_size, "sequences", "sequences in one forward and backward pass").within(1, 1e6).elsewhere({"per_device_train_batch_size", "micro_batch_size", "train_batch_size"});
+  t.key("data.sampler", &d.sampler, "", "random: windows from anywhere in the split; sequential: one after another, from the start").one_of({"random", "sequential"});
+  t.key("data.ignore_tokens", &d.ignore_tokens, "", "symbols of the store's alphabet that are left out of the loss, such as [N] for unknown bases").elsewhere({"ignore_index"});
+}
+
+void add_optimizer_keys(config::Table& t, OptimizerSettings& o, ScheduleSettings& s) {
+  t.section("optimizer", "how gradients change weights");
+  t.key("optimizer.name", &o.name, "", "adamw: Adam with decoupled weight decay").one_of({"adamw"}).elsewhere({"optim"});
+  t.key("optimizer.learning_rate", &o.learning_rate, "", "highest learning rate, reached at the end of the warm-up").above(0).below(100).elsewhere({"lr", "max_lr", "peak_lr"});
+  t.key("optimizer.beta1", &o.beta1, "", "decay per step of the mean of gradients").within(0, 1).below(1).elsewhere({"adam_beta1", "betas", "momentum"});
+  t.key("optimizer.beta2", &o.beta2, "", "decay per step of the mean of squared gradients").within(0, 1).below(1).elsewhere({"adam_beta2"});
+  t.key("optimizer.epsilon", &o.epsilon, "", "added to the root of the mean squared gradient").above(0).below(1).elsewhere({"adam_epsilon", "eps"});
+  t.key("optimizer.weight_decay", &o.weight_decay, "", "share of a weight taken away per step, times the learning rate; not on norms and biases").within(0, 100).elsewhere({"wd"});
+  t.key("optimizer.gradient_clip", &o.gradient_clip, "", "largest norm of the whole gradient; a longer one is scaled down to it").above(0).zero_means("off").elsewhere({"max_grad_norm", "grad_clip", "clip_grad_norm"});
+  t.key("optimizer.ema_decay", &o.ema_decay, "", "decay per step of a moving average of the weights, which validation then uses").above(0).below(1).zero_means("off").elsewhere({"ema"});
+
+  t.section("schedule", "the learning rate over time; every schedule starts with a linear warm-up");
+  t.key("schedule.name", &s.name, "", "shape after the warm-up").one_of({"constant", "linear", "cosine", "inverse_square_root", "warmup_stable_decay"}).elsewhere({"lr_scheduler_type", "scheduler"});
+  t.key("schedule.warmup_steps", &s.warmup_steps, "steps", "optimizer steps from zero to the highest learning rate").within(0, 1e12).elsewhere({"num_warmup_steps", "warmup_iters", "warmup"});
+  t.key("schedule.final_fraction", &s.final_fraction, "", "learning rate at the end, as a share of the highest").within(0, 1).only_with("schedule.name", {"linear", "cosine", "warmup_stable_decay"}).elsewhere({"min_lr", "min_lr_ratio"});
+  t.key("schedule.decay_steps", &s.decay_steps, "steps", "length of the fall: from the end of the warm-up (linear, cosine), or at the end of training (warmup_stable_decay)").within(1, 1e12).zero_means("all steps after the warm-up; for warmup_stable_decay a tenth of max_steps").only_with("schedule.name", {"linear", "cosine", "warmup_stable_decay"}).elsewhere({"lr_decay_iters", "lr_decay_steps"});
+}
+
+void add_trainer_keys(config::Table& t, TrainerSettings& r) {
+  t.section("trainer", "how long to train, and what else happens");
+  t.key("trainer.max_steps", &r.max_steps, "steps", "optimizer steps of the whole run").within(1, 1e12).elsewhere({"steps", "max_iters", "num_train_steps", "total_steps"});
+  t.key("trainer.validate_every", &r.validate_every, "steps", "optimizer steps between validations").within(1, 1e12).zero_means("only at the end").elsewhere({"eval_interval", "eval_steps", "val_check_interval", "evaluate_every"});
+  t.key("trainer.validation_batches", &r.validation_batches, "batches", "batches of the validation split in each validation").within(1, 1e12).zero_means("the whole split").elsewhere({"eval_iters", "limit_val_batches"});
+  t.key("trainer.gradient_accumulation", &r.gradient_accumulation, "passes", "forward and backward passes whose gradients make one optimizer step").within(1, 1e6).elsewhere({"gradient_accumulation_steps", "accumulate_grad_batches"});
+  t.key("trainer.recompute", &r.recompute, "", "blocks: keep only the inputs of blocks, and compute the rest again in backward (less memory, about a third more time)").one_of({"none", "blocks"}).elsewhere({"gradient_checkpointing", "activation_checkpointing"});
+  t.key("trainer.early_stopping_patience", &r.early_stopping_patience, "validations", "stop after this many validations without a lower loss").within(1, 1e12).zero_means("off").only_with("trainer.validate_every").elsewhere({"patience"});
+  t.key("trainer.skip_outlier_factor", &r.skip_outlier_factor, "", "skip a step whose gradient norm is above this many times the running median").above(1).zero_means("off");
+  t.key("trainer.sample_tokens", &r.sample_tokens, "tokens", "length of a sample printed after training").within(1, 1e9).zero_means("none").elsewhere({"max_new_tokens"});
+  t.key("trainer.sample_prompt", &r.sample_prompt, "", "text that the sample continues").only_with("trainer.sample_tokens").elsewhere({"prompt"});
+}
+
+void add_output_keys(config::Table& t, CheckpointSettings& c, LogSettings& l, ParallelSettings& p) {
+  t.section("checkpoint", "saving the run; a later start of the same command resumes from the newest whole checkpoint");
+  t.key("checkpoint.every", &c.every, "steps", "optimizer steps between checkpoints").within(1, 1e12).zero_means("only at the end").elsewhere({"save_steps", "save_every", "checkpoint_every", "save_interval"});
+  t.key("checkpoint.keep_last", &c.keep_last, "checkpoints", "how many of the newest to keep").within(1, 1e6).elsewhere({"save_total_limit", "keep"});
+  t.key("checkpoint.keep_best", &c.keep_best, "", "whether to keep the one with the lowest validation loss as well").elsewhere({"load_best_model_at_end", "save_best"});
+
+  t.section("log", "what a run tells");
+  t.key("log.every", &l.every, "steps", "optimizer steps between lines of metrics").within(1, 1e12).elsewhere({"logging_steps", "log_every", "log_interval"});
+  t.key("log.level", &l.level, "", "least severe message that is shown").one_of({"debug", "info", "warning", "error", "quiet"}).elsewhere({"log_level", "verbosity"});
+  t.key("log.progress", &l.progress, "", "auto: a bar on a terminal, lines elsewhere").one_of({"auto", "bar", "lines", "none"});
+
+  t.section("parallel", "training in several processes");
+  t.key("parallel.engine", &p.engine, "", "what carries gradients between processes; none: there is one process").one_of({"none"}).elsewhere({"backend", "strategy"});
+}
+// clang-format on
+
+// How a file is composed: what the tables of keys cannot say.
+constexpr const char* introduction = R"(# Configuration
+
+One YAML file says everything about a run. This page is written by `furlong config reference`; a JSON Schema for editors is written by
+`furlong config schema`. `furlong config check FILE` checks a file, `furlong config show FILE` prints it complete, with every default
+and derived value.
+
+- **Order.** Defaults, then files named by `include:`, then the file itself, then `--set a.b=c` of the command line. What comes later wins,
+  key by key; a list is replaced as a whole. `include:` stands at the top level and takes a path or a list of paths (of which later ones win),
+  relative to the including file.
+- **Strictness.** Unknown and repeated keys, wrong types, values out of range, impossible combinations and keys that would do nothing are errors
+  with file, line and column.
+- **Null** (`key: null`, `--set a.b=null`) takes away what an included file or the file itself has set, and brings the default back.
+- **Paths** are relative to the current directory. In paths, and only there, `${NAME}` and `${NAME:-default}` are environment
+  variables (an empty one counts as not set), a leading `~/` is the home directory, and `$$` is a dollar sign.
+- **Numbers** are decimal: `3`, `0.1`, `1e-3`; an integer may be written `1e6`. Booleans are `true` and `false`.
+- **Derived values.** Where 0 stands for a value that follows from other keys, a run's own `config.yaml` has that value written out. To change
+  the key that it follows from, start from the original file.
+
+)";
+
+LoadedSettings finish(Settings settings, config::Reading reading) {
+  check(settings, reading.origins);
+  return {resolve(std::move(settings)), std::move(reading.origins), std::move(reading.files)};
+}
+
+}  // namespace
+
+config::Table settings_table(Settings& settings) {
+  config::Table table;
+  add_run_keys(table, settings);
+  add_model_keys(table, settings.model);
+  add_attention_keys(table, settings.model.attention);
+  add_data_keys(table, settings.data);
+  add_optimizer_keys(table, settings.optimizer, settings.schedule);
+  add_trainer_keys(table, settings.trainer);
+  add_output_keys(table, settings.checkpoint, settings.log, settings.parallel);
+  return table;
+}
+
+LoadedSettings load_settings(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
+  Settings settings;
+  auto reading = config::read_settings(settings_table(settings), file, overrides);
+  if (settings.run_directory.empty()) settings.run_directory = std::filesystem::path("runs") / file.stem();
+  return finish(std::move(settings), std::move(reading));
+}
+
+LoadedSettings from_yaml_text(const std::string& text, const std::string& name, const std::vector<std::string>& overrides) {
+  Settings settings;
+  auto reading = config::read_settings_text(settings_table(settings), text, name, overrides);
+  return finish(std::move(settings), std::move(reading));
+}
+
+Settings resolve(Settings settings) {
+  auto& model = settings.model;
+  if (model.n_key_value_heads == 0) model.n_key_value_heads = model.n_heads;
+  if (model.d_head == 0) model.d_head = model.d_model / model.n_heads;
+  if (model.d_feedforward == 0) model.d_feedforward = 4 * model.d_model;
+  if (model.max_sequence_length == 0) model.max_sequence_length = settings.data.sequence_length;
+  auto& attention = model.attention;
+  if (attention.mechanism == "linear" && attention.n_features == 0)
+    attention.n_features = attention.feature_map == "elu1" ? model.d_head : 2 * model.d_head;
+  auto& schedule = settings.schedule;
+  const std::int64_t max_steps = settings.trainer.max_steps;
+  if (schedule.decay_steps == 0 && (schedule.name == "linear" || schedule.name == "cosine"))
+    schedule.decay_steps = max_steps - schedule.warmup_steps;
+  if (schedule.decay_steps == 0 && schedule.name == "warmup_stable_decay") schedule.decay_steps = std::max<std::int64_t>(1, max_steps / 10);
+  return settings;
+}
+
+std::string to_yaml(const Settings& settings, bool comments) {
+  Settings copy = settings;
+  return "# Complete settings of a Furlong run, derived values written out. Keys without an effect in this combination are comments.\n" +
+         config::to_yaml(settings_table(copy), comments);
+}
+
+nlohmann::ordered_json to_json(const Settings& settings) {
+  Settings copy = settings;
+  return config::to_json(settings_table(copy));
+}
+
+nlohmann::ordered_json json_schema() {
+  Settings defaults;
+  return config::json_schema(settings_table(defaults), "Furlong configuration");
+}
+
+std::string reference_markdown() {
+  Settings defaults;
+  return introduction + config::reference_markdown(settings_table(defaults));
+}
+
+}  // namespace furlong

@@ -1,0 +1,160 @@
+#pragma once
+// Everything that a YAML file can say about a run, as typed values. The member initialisers are the defaults; the table in
+// settings.cpp gives each key its unit, range and meaning. To add a key, declare its member here and add one line there.
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "framework/config/table.h"
+
+namespace furlong {
+
+struct AttentionSettings {
+  std::string mechanism = "softmax";
+  std::string feature_map = "favor_positive";
+  std::int64_t n_features = 0;
+  std::string directions = "orthogonal";
+  std::int64_t redraw_every = 0;
+  std::int64_t chunk_size = 64;
+  bool operator==(const AttentionSettings&) const = default;
+};
+
+struct ModelSettings {
+  std::string architecture = "decoder";
+  std::int64_t vocabulary_size = 0;
+  std::int64_t n_layers = 4;
+  std::int64_t d_model = 128;
+  std::int64_t n_heads = 4;
+  std::int64_t n_key_value_heads = 0;
+  std::int64_t d_head = 0;
+  std::int64_t d_feedforward = 0;
+  std::string activation = "gelu";
+  std::string norm = "layernorm";
+  double norm_epsilon = 1e-5;
+  bool bias = true;
+  bool tied_embeddings = true;
+  std::string position = "rotary";
+  double rotary_base = 10000;
+  std::int64_t max_sequence_length = 0;
+  double dropout = 0;
+  std::int64_t short_convolution = 0;
+  double initializer_range = 0.02;
+  std::string dtype = "float32";
+  AttentionSettings attention;
+  bool operator==(const ModelSettings&) const = default;
+};
+
+struct DataSettings {
+  std::filesystem::path store;
+  std::int64_t sequence_length = 1024;
+  std::int64_t batch_size = 4;
+  std::string sampler = "random";
+  std::vector<std::string> ignore_tokens;
+  bool operator==(const DataSettings&) const = default;
+};
+
+struct OptimizerSettings {
+  std::string name = "adamw";
+  double learning_rate = 3e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;
+  double gradient_clip = 1;
+  double ema_decay = 0;
+  bool operator==(const OptimizerSettings&) const = default;
+};
+
+struct ScheduleSettings {
+  std::string name = "cosine";
+  std::int64_t warmup_steps = 100;
+  double final_fraction = 0.1;
+  std::int64_t decay_steps = 0;
+  bool operator==(const ScheduleSettings&) const = default;
+};
+
+struct TrainerSettings {
+  std::int64_t max_steps = 1000;
+  std::int64_t validate_every = 100;
+  std::int64_t validation_batches = 20;
+  std::int64_t gradient_accumulation = 1;
+  std::string recompute = "none";
+  std::int64_t early_stopping_patience = 0;
+  double skip_outlier_factor = 0;
+  std::int64_t sample_tokens = 0;
+  std::string sample_prompt;
+  bool operator==(const TrainerSettings&) const = default;
+};
+
+struct CheckpointSettings {
+  std::int64_t every = 200;
+  std::int64_t keep_last = 2;
+  bool keep_best = true;
+  bool operator==(const CheckpointSettings&) const = default;
+};
+
+struct LogSettings {
+  std::int64_t every = 10;
+  std::string level = "info";
+  std::string progress = "auto";
+  bool operator==(const LogSettings&) const = default;
+};
+
+struct ParallelSettings {
+  std::string engine = "none";
+  bool operator==(const ParallelSettings&) const = default;
+};
+
+struct Settings {
+  std::int64_t seed = 1;
+  std::string device = "auto";
+  std::int64_t threads = 0;
+  std::filesystem::path run_directory;
+  ModelSettings model;
+  DataSettings data;
+  OptimizerSettings optimizer;
+  ScheduleSettings schedule;
+  TrainerSettings trainer;
+  CheckpointSettings checkpoint;
+  LogSettings log;
+  ParallelSettings parallel;
+  bool operator==(const Settings&) const = default;
+};
+
+/// Checked and resolved settings, the place of each key that was set, and the files read (the one named by the user first).
+struct LoadedSettings {
+  Settings settings;
+  config::Origins origins;
+  std::vector<std::filesystem::path> files;
+};
+
+/// Reads a YAML file, what it includes, and then `overrides` ("a.b=c"), checks everything and resolves derived values.
+/// Throws UserError, one line that names file, line, column and key.
+LoadedSettings load_settings(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
+
+/// The same from a text, such as the config in a checkpoint, which cannot include files. Errors call the text `name`.
+LoadedSettings from_yaml_text(const std::string& text, const std::string& name, const std::vector<std::string>& overrides = {});
+
+/// Throws UserError for combinations that are impossible, and for keys that were set but have no effect. `origins` may be empty.
+void check(const Settings& settings, const config::Origins& origins = {});
+
+/// The settings with derived values in the place of zeros: n_key_value_heads, d_head, d_feedforward, max_sequence_length, n_features
+/// (linear attention), decay_steps. What only the data or the machine knows stays: vocabulary_size, device, threads.
+Settings resolve(Settings settings);
+
+/// Complete YAML; from_yaml_text gives equal settings back. With `comments` every key is followed by its meaning and unit.
+std::string to_yaml(const Settings& settings, bool comments = false);
+nlohmann::ordered_json to_json(const Settings& settings);
+
+/// JSON Schema (draft 7) of Furlong's YAML files.
+nlohmann::ordered_json json_schema();
+
+/// The page docs/config.md.
+std::string reference_markdown();
+
+/// The table of all keys, bound to `settings`, which must outlive it.
+config::Table settings_table(Settings& settings);
+
+}  // namespace furlong

@@ -1,0 +1,37 @@
+#include "trainers/signals.h"
+
+#include <csignal>
+
+namespace furlong {
+namespace {
+
+volatile std::sig_atomic_t received_signal = 0;
+constexpr int watched[] = {SIGTERM, SIGINT, SIGUSR1};
+struct sigaction before[3];
+
+void remember(int signal) {
+  if (signal == SIGINT && received_signal == SIGINT) {
+    std::signal(SIGINT, SIG_DFL);
+    std::raise(SIGINT);
+  }
+  received_signal = signal;
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  received_signal = 0;
+  struct sigaction action = {};
+  action.sa_handler = remember;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  for (int i = 0; i < 3; ++i) sigaction(watched[i], &action, &before[i]);
+}
+
+StopSignals::~StopSignals() {
+  for (int i = 0; i < 3; ++i) sigaction(watched[i], &before[i], nullptr);
+}
+
+int StopSignals::received() { return received_signal; }
+
+}  // namespace furlong

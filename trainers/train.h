@@ -1,0 +1,32 @@
+#pragma once
+// The way of a batch: sampler -> model, recorded on the tape -> loss -> backward -> clip -> optimizer -> metrics, checkpoint.
+#include <filesystem>
+#include <string>
+
+#include "trainers/settings.h"
+
+namespace furlong {
+
+struct TrainOptions {
+  enum class Resume : std::uint8_t {
+    automatic,  ///< from the newest whole checkpoint in the run directory, if there is one
+    never,      ///< from the beginning; what an earlier run left in the run directory is removed
+    path        ///< from `checkpoint`
+  } resume = Resume::automatic;
+  std::filesystem::path checkpoint;
+};
+
+struct TrainResult {
+  std::int64_t step = 0;        ///< optimizer steps taken, over all runs
+  bool interrupted = false;     ///< a signal asked it to stop; the checkpoint is written
+  bool stopped_early = false;   ///< validation stopped improving
+  double train_loss = 0;        ///< of the last step
+  double validation_loss = 0;   ///< NaN without validation split
+  std::filesystem::path run_directory, checkpoint;
+};
+
+/// Trains as the settings say, in settings.run_directory. Throws UserError for settings that do not fit the data, the machine or the
+/// checkpoint, MachineError where the machine fails, NonFiniteError naming the op when the loss or a gradient is no longer finite.
+TrainResult train(const LoadedSettings& loaded, const TrainOptions& options);
+
+}  // namespace furlong

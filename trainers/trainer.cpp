@@ -1,0 +1,225 @@
+#include "trainers/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "framework/core/arena.h"
+#include "framework/core/version.h"
+#include "framework/ops/arithmetic.h"
+#include "trainers/schedule.h"
+
+namespace furlong {
+namespace {
+
+constexpr std::size_t outlier_window = 64;  // steps whose median norm is the measure
+constexpr std::size_t outlier_minimum = 16;
+
+SamplerOptions sampler_options(const Settings& settings) {
+  SamplerOptions options;
+  options.order = settings.data.sampler == "sequential" ? SamplerOptions::Order::sequential : SamplerOptions::Order::random;
+  options.sequence_length = settings.data.sequence_length;
+  options.seed = static_cast<std::uint64_t>(settings.seed);
+  options.ignore_tokens = settings.data.ignore_tokens;
+  return options;
+}
+
+double scalar(const Tensor& tensor) {
+  return tensor.dtype() == DType::float64 ? tensor.to_vector<double>()[0] : static_cast<double>(tensor.to_vector<float>()[0]);
+}
+
+}  // namespace
+
+Trainer::Trainer(const Settings& settings, const TokenStore& data, const Device& device, std::optional<DType> compute)
+    : data_(data),
+      device_(device),
+      model_(make_model(settings, data.vocabulary(), device, compute)),
+      optimizer_(settings.optimizer, *model_.store),
+      sampler_(data, Split::train, sampler_options(settings)) {}
+
+Trainer::Gradients Trainer::gradients(std::vector<Batch>& batches, bool checks) {
+  Gradients result;
+  for (const Batch& batch : batches) result.tokens += batch.n_targets;
+  ops::CrossEntropyOptions loss_options;
+  loss_options.normalizer = static_cast<double>(std::max<std::int64_t>(result.tokens, 1));
+  model_.store->forget_gradients();
+  Tape tape(Stream{device_});
+  tape.set_checks(checks);
+  std::uint64_t first_sample = 0;
+  for (const Batch& batch : batches) {
+    layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(model_.settings.seed), static_cast<std::uint32_t>(steps_), first_sample};
+    const auto loss = model_.decoder->loss(context, token_tensor(batch.inputs, batch.batch, device_), token_tensor(batch.targets, batch.batch, device_), loss_options);
+    result.loss += scalar(loss.loss.value());
+    tape.backward(loss.loss);
+    first_sample += static_cast<std::uint64_t>(batch.batch);
+  }
+  model_.store->complete_gradients(tape.stream());
+  return result;
+}
+
+StepReport Trainer::step() {
+  const Settings& settings = model_.settings;
+  model_.decoder->redraw(static_cast<std::uint64_t>(settings.seed), steps_);
+  std::vector<Batch> batches;
+  for (std::int64_t i = 0; i < settings.trainer.gradient_accumulation; ++i) batches.push_back(sampler_.next(settings.data.batch_size));
+
+  const Gradients found = gradients(batches, false);
+  StepReport report;
+  report.loss = found.loss;
+  report.tokens = found.tokens;
+  report.gradient_norm = std::sqrt(ops::sum_of_squares(Stream{device_}, model_.store->gradients()));
+  report.learning_rate = learning_rate(settings, steps_);
+  if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) name_the_culprit(batches, report.loss, report.gradient_norm);
+
+  report.skipped = is_outlier(report.gradient_norm);
+  if (!report.skipped) {
+    const double clip = settings.optimizer.gradient_clip;
+    optimizer_.step(Stream{device_}, report.learning_rate, clip > 0 && report.gradient_norm > clip ? clip / report.gradient_norm : 1.0);
+  }
+  ++steps_;
+  tokens_ += found.tokens;
+  return report;
+}
+
+bool Trainer::is_outlier(double gradient_norm) {
+  const double factor = model_.settings.trainer.skip_outlier_factor;
+  if (factor == 0) return false;
+  if (recent_norms_.size() >= outlier_minimum) {
+    std::vector<double> sorted(recent_norms_.begin(), recent_norms_.end());
+    const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+    std::nth_element(sorted.begin(), middle, sorted.end());
+    if (gradient_norm > factor * *middle) return true;
+  }
+  recent_norms_.push_back(gradient_norm);
+  if (recent_norms_.size() > outlier_window) recent_norms_.pop_front();
+  return false;
+}
+
+void Trainer::name_the_culprit(std::vector<Batch>& batches, double loss, double gradient_norm) {
+  const std::string what = fmt::format("step {}: loss {}, gradient norm {}", steps_ + 1, loss, gradient_norm);
+  for (const Parameter& parameter : model_.store->parameters()) {
+    if (const std::int64_t bad = ops::count_non_finite(Stream{device_}, parameter.master()); bad > 0) {
+      throw NonFiniteError(fmt::format("{}: {} of {} values of the parameter {} were no longer finite before this step", what, bad, parameter.master().elements(), parameter.name()));
+    }
+  }
+  // The same step again, each value looked at as it is made.
+  try {
+    gradients(batches, true);
+  } catch (const NonFiniteError& error) {
+    throw NonFiniteError(fmt::format("{}. The first op that made it: {}. A lower optimizer.learning_rate, a longer warmup or float32 may help", what, error.what()));
+  }
+  throw NonFiniteError(what + ": each value was finite when the step was run again with checks; their squares overflowed");
+}
+
+Evaluation Trainer::validate() {
+  const Optimizer::WithAverages averaged(optimizer_);
+  const Settings& settings = model_.settings;
+  return evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size, settings.trainer.validation_batches);
+}
+
+bool Trainer::note_validation(double loss) {
+  last_validation_ = loss;
+  validated_at_ = steps_;
+  if (loss < best_validation_) {
+    best_validation_ = loss;
+    without_improvement_ = 0;
+    return true;
+  }
+  ++without_improvement_;
+  return false;
+}
+
+void Trainer::save(const std::filesystem::path& path) const {
+  CheckpointWriter file(path);
+  const ParameterStore& store = *model_.store;
+  const auto write = [&](const std::string& name, const Tensor& tensor) {
+    const std::vector<std::int64_t> shape(tensor.shape().begin(), tensor.shape().end());
+    file.tensor(name, name_of(tensor.dtype()), shape, tensor.address());
+  };
+  for (const Parameter& parameter : store.parameters()) {
+    write("parameters/" + parameter.name(), parameter.master());
+    if (store.is_buffer(parameter)) continue;
+    write("first_moments/" + parameter.name(), store.slice(optimizer_.first_moment(), parameter));
+    write("second_moments/" + parameter.name(), store.slice(optimizer_.second_moment(), parameter));
+    if (optimizer_.averages()) write("averages/" + parameter.name(), store.slice(optimizer_.average(), parameter));
+  }
+  file.text("config", to_yaml(model_.settings));
+  file.text("vocabulary", model_.vocabulary.to_json());
+  file.text("version", version());
+  file.text("commit", commit());
+  file.integer("step", steps_);
+  file.integer("optimizer_steps", optimizer_.steps());
+  file.integer("tokens", tokens_);
+  file.integer("sampler_counter", static_cast<std::int64_t>(sampler_.counter()));
+  file.integer("seed", model_.settings.seed);
+  file.number("best_validation", best_validation_);
+  if (last_validation_) file.number("last_validation", *last_validation_);
+  file.integer("validations_without_improvement", without_improvement_);
+  file.integer("validated_at", validated_at_);
+  const std::vector<double> norms(recent_norms_.begin(), recent_norms_.end());
+  const std::int64_t count = static_cast<std::int64_t>(norms.size());
+  file.tensor("recent_gradient_norms", "float64", std::span(&count, 1), norms.data());
+  file.finish();
+}
+
+void Trainer::load(const CheckpointReader& checkpoint) {
+  const std::string origin = checkpoint.path().string();
+  const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
+  const auto then = to_json(before)["model"].flatten(), now = to_json(model_.settings)["model"].flatten();
+  for (const auto& [key, value] : now.items()) {
+    if (!then.contains(key) || then[key] != value) {
+      std::string name = key;
+      std::replace(name.begin(), name.end(), '/', '.');
+      throw UserError("{}: cannot resume: model{} was {} in the checkpoint and is {} now; use another --run-dir, or --resume never to start again", origin, name,
+                      then.contains(key) ? then[key].dump() : "absent", value.dump());
+    }
+  }
+  if (!(Vocabulary::from_json(checkpoint.text("vocabulary"), origin) == model_.vocabulary)) {
+    throw UserError("{}: cannot resume: its vocabulary is not that of {}", origin, data_.path());
+  }
+  if (checkpoint.integer("seed") != model_.settings.seed) {
+    throw UserError("{}: cannot resume: seed was {} in the checkpoint and is {} now", origin, checkpoint.integer("seed"), model_.settings.seed);
+  }
+  load_parameters(checkpoint, model_, Weights::raw);
+  const ParameterStore& store = *model_.store;
+  const auto read = [&](const std::string& name, const Tensor& tensor) {
+    const std::vector<std::int64_t> shape(tensor.shape().begin(), tensor.shape().end());
+    checkpoint.read(name, name_of(tensor.dtype()), shape, tensor.address());
+  };
+  for (const Parameter& parameter : store.parameters()) {
+    if (store.is_buffer(parameter)) continue;
+    read("first_moments/" + parameter.name(), store.slice(optimizer_.first_moment(), parameter));
+    read("second_moments/" + parameter.name(), store.slice(optimizer_.second_moment(), parameter));
+    if (!optimizer_.averages()) continue;
+    // Averaging switched on since then begins at the values themselves.
+    const std::string averaged = "averages/" + parameter.name();
+    read(checkpoint.has(averaged) ? averaged : "parameters/" + parameter.name(), store.slice(optimizer_.average(), parameter));
+  }
+  steps_ = checkpoint.integer("step");
+  optimizer_.set_steps(checkpoint.integer("optimizer_steps"));
+  tokens_ = checkpoint.integer("tokens");
+  sampler_.set_counter(static_cast<std::uint64_t>(checkpoint.integer("sampler_counter")));
+  best_validation_ = checkpoint.number("best_validation");
+  if (checkpoint.has("last_validation")) last_validation_ = checkpoint.number("last_validation");
+  without_improvement_ = checkpoint.integer("validations_without_improvement");
+  validated_at_ = checkpoint.integer("validated_at");
+  std::vector<double> norms(checkpoint.info("recent_gradient_norms").bytes / sizeof(double));
+  checkpoint.read("recent_gradient_norms", norms.data(), norms.size() * sizeof(double));
+  recent_norms_.assign(norms.begin(), norms.end());
+}
+
+std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vocabulary) {
+  const Device device{DeviceType::shape_only, 0};
+  Arena& memory = arena(device);
+  const std::int64_t before = memory.counters().bytes_in_use;
+  memory.reset_peak();
+  Model model = make_model(settings, vocabulary, device);
+  const Optimizer optimizer(settings.optimizer, *model.store);
+  Tape tape(Stream{device});
+  layers::ForwardContext context{tape, true};
+  const Tensor tokens = Tensor::empty({settings.data.batch_size, settings.data.sequence_length}, DType::int32, device);
+  tape.backward(model.decoder->loss(context, tokens, tokens).loss);
+  return memory.counters().peak_bytes - before;
+}
+
+}  // namespace furlong

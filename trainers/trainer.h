@@ -1,0 +1,74 @@
+#pragma once
+#include <deque>
+#include <optional>
+
+#include "datasets/sampler.h"
+#include "trainers/checkpoints.h"
+#include "trainers/evaluate.h"
+#include "trainers/metrics.h"
+#include "trainers/model.h"
+#include "trainers/optimizer.h"
+
+namespace furlong {
+
+/// What one optimizer step found.
+struct StepReport {
+  double loss = 0;           ///< mean over the step's targets, nats
+  double gradient_norm = 0;  ///< before clipping
+  double learning_rate = 0;
+  std::int64_t tokens = 0;   ///< targets that counted
+  bool skipped = false;      ///< an outlier: the optimizer did not move
+};
+
+/// The state of a training run and its step. Everything that decides what comes next is in save() and load(): the rest of the
+/// program can stop anywhere between two steps.
+class Trainer {
+ public:
+  /// `data` has to outlive the trainer. compute: see make_model.
+  Trainer(const Settings& settings, const TokenStore& data, const Device& device, std::optional<DType> compute = std::nullopt);
+
+  StepReport step();
+  /// Validation with the averaged weights where the optimizer keeps them; the first settings.trainer.validation_batches of the split.
+  Evaluation validate();
+
+  /// Optimizer steps done (skipped outliers included).
+  std::int64_t steps() const { return steps_; }
+  std::int64_t tokens() const { return tokens_; }
+  Model& model() { return model_; }
+
+  /// Takes a validation loss into account; true when it is the best so far. Early stopping counts from it.
+  bool note_validation(double loss);
+  std::int64_t validations_without_improvement() const { return without_improvement_; }
+  std::optional<double> last_validation() const { return last_validation_; }
+  /// The validation loss of the present step, when it was validated and is the best so far.
+  std::optional<double> best_now() const { return validated_at_ == steps_ && without_improvement_ == 0 ? last_validation_ : std::nullopt; }
+
+  void save(const std::filesystem::path& path) const;
+  /// Continues from a checkpoint. Throws UserError where it belongs to another model, vocabulary or seed.
+  void load(const CheckpointReader& checkpoint);
+
+ private:
+  struct Gradients {
+    double loss = 0;
+    std::int64_t tokens = 0;
+  };
+  Gradients gradients(std::vector<Batch>& batches, bool checks);
+  bool is_outlier(double gradient_norm);
+  [[noreturn]] void name_the_culprit(std::vector<Batch>& batches, double loss, double gradient_norm);
+
+  const TokenStore& data_;
+  Device device_;
+  Model model_;
+  Optimizer optimizer_;
+  Sampler sampler_;
+  std::int64_t steps_ = 0, tokens_ = 0;
+  std::deque<double> recent_norms_;  // for outliers: of the last steps that were taken
+  double best_validation_ = HUGE_VAL;
+  std::optional<double> last_validation_;
+  std::int64_t without_improvement_ = 0, validated_at_ = -1;
+};
+
+/// Peak bytes of tensors that training with these settings will take, found by running one step on the shape-only device.
+std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vocabulary);
+
+}  // namespace furlong
