@@ -1,7 +1,6 @@
 #include "framework/config/reader.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -47,7 +46,7 @@ std::string unknown_key_hint(const Table& table, const std::string& section, con
   if (const std::string close = nearest(name, elsewhere); !close.empty())
     for (const auto& key : table.keys())
       if (key.name() == close) return fmt::format("did you mean {}?", key.path());
-  return fmt::format("{} has {}", section.empty() ? "the top level" : section, fmt::join(siblings, ", "));
+  return fmt::format("{} has {}", section.empty() ? "the top level" : section, join(siblings, ", "));
 }
 
 // Walks one parsed text and collects its keys, each value checked where it stands.
@@ -187,7 +186,7 @@ void apply_override(const Table& table, Layer& layer, const std::string& overrid
   const std::string path = override_text.substr(0, equals), text = override_text.substr(equals + 1);
   const Key* key = table.find(path);
   if (!key && table.is_section(path))
-    throw UserError("{}: {} is a section; set one of its keys: {}", name, path, fmt::join(table.names_in(path), ", "));
+    throw UserError("{}: {} is a section; set one of its keys: {}", name, path, join(table.names_in(path), ", "));
   if (!key && path == "include") throw UserError("{}: include works in files only; expected a key such as trainer.max_steps", name);
   if (!key) {
     const auto dot = path.rfind('.');

@@ -1,7 +1,6 @@
 #include "framework/config/table.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -15,6 +14,15 @@
 namespace furlong::config {
 
 std::string Place::text() const { return line > 0 ? fmt::format("{}:{}:{}", source, line, column) : source; }
+
+std::string join(const std::vector<std::string>& parts, const std::string& separator) {
+  std::string out;
+  for (const auto& part : parts) {
+    if (&part != parts.data()) out += separator;
+    out += part;
+  }
+  return out;
+}
 
 std::string text_in_yaml(const std::string& text) {
   static const std::set<std::string> other_meaning = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"};
@@ -35,9 +43,9 @@ std::string to_text(const Value& value) {
     std::string operator()(bool v) const { return v ? "true" : "false"; }
     std::string operator()(const std::string& v) const { return text_in_yaml(v); }
     std::string operator()(const std::vector<std::string>& v) const {
-      std::string out;
-      for (const auto& item : v) out += (out.empty() ? "" : ", ") + text_in_yaml(item);
-      return "[" + out + "]";
+      std::vector<std::string> items;
+      for (const auto& item : v) items.push_back(text_in_yaml(item));
+      return fmt::format("[{}]", join(items, ", "));
     }
   };
   return std::visit(Visitor{}, value);
@@ -108,7 +116,7 @@ std::string Key::expected() const {
   if (holds<std::filesystem::path>()) return "a path";
   if (holds<std::vector<std::string>>()) return "a list of strings";
   if (holds<std::string>())
-    return choices_.empty() ? "text" : fmt::format("{}{}", choices_.size() > 1 ? "one of " : "", fmt::join(choices_, ", "));
+    return choices_.empty() ? "text" : fmt::format("{}{}", choices_.size() > 1 ? "one of " : "", join(choices_, ", "));
   const std::string zero = zero_meaning_.empty() ? "" : fmt::format("0 ({}) or ", zero_meaning_);
   const std::string interval = range();
   return zero + (holds<std::int64_t>() ? "an integer" : "a number") + (interval.empty() ? "" : " " + interval);
@@ -220,7 +228,7 @@ void Table::check_effects(const Table& defaults, const Origins& origins) const {
     const Condition* condition = touched ? unmet(key) : nullptr;
     if (!condition) continue;
     const Place place = origin == origins.end() ? Place{} : origin->second;
-    const std::string needed = condition->values.empty() ? "above 0" : fmt::format("{}", fmt::join(condition->values, " or "));
+    const std::string needed = condition->values.empty() ? "above 0" : join(condition->values, " or ");
     std::string hint = "remove " + key.name();
     const auto other = origins.find(condition->key);
     if (place.line > 0 && other != origins.end() && other->second.source != place.source)

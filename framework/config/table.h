@@ -34,6 +34,9 @@ std::string to_text(const Value& value);
 /// Such text: plain if every YAML reader takes it for text, else in double quotes.
 std::string text_in_yaml(const std::string& text);
 
+/// The parts with `separator` between them. (fmt::join draws a false warning from g++ 12 at -O3.)
+std::string join(const std::vector<std::string>& parts, const std::string& separator);
+
 /// A key has an effect only while another key has one of `values`, or, with no values given, while that is not 0, false or empty.
 struct Condition {
   std::string key;

@@ -1,7 +1,6 @@
 #include "framework/config/writer.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -33,7 +32,7 @@ std::string yaml_value(const Key& key) {
 }
 
 std::string condition_text(const Condition& condition) {
-  return condition.values.empty() ? condition.key + " above 0" : fmt::format("{}: {}", condition.key, fmt::join(condition.values, " or "));
+  return condition.values.empty() ? condition.key + " above 0" : fmt::format("{}: {}", condition.key, join(condition.values, " or "));
 }
 
 std::string comment(const Key& key) {
@@ -57,7 +56,7 @@ Json json_value(const Value& value) {
 std::string markdown_cell(const std::string& text) { return replaced(text, "|", "\\|"); }
 
 std::string range_cell(const Key& key) {
-  if (!key.choices().empty()) return fmt::format("`{}`", fmt::join(key.choices(), "`, `"));
+  if (!key.choices().empty()) return fmt::format("`{}`", join(key.choices(), "`, `"));
   const std::string range = key.range();
   return key.zero_meaning().empty() ? range : fmt::format("0 = {}{}{}", key.zero_meaning(), range.empty() ? "" : "; else ", range);
 }
@@ -65,8 +64,8 @@ std::string range_cell(const Key& key) {
 std::string meaning_cell(const Key& key) {
   std::string text = key.meaning();
   std::vector<std::string> needs;
-  for (const auto& condition : key.conditions()) needs.push_back("`" + condition_text(condition) + "`");
-  if (!needs.empty()) text += fmt::format("; only with {}", fmt::join(needs, " and "));
+  for (const auto& condition : key.conditions()) needs.push_back(fmt::format("`{}`", condition_text(condition)));
+  if (!needs.empty()) text += fmt::format("; only with {}", join(needs, " and "));
   return text;
 }
 
@@ -74,7 +73,7 @@ std::string key_rows(const Table& table, const std::string& section) {
   std::string out = "| key | type | unit | default | allowed | meaning |\n| --- | --- | --- | --- | --- | --- |\n";
   for (const auto& key : table.keys()) {
     if (key.section() != section) continue;
-    const std::string fallback = key.is_required() ? "required" : "`" + to_text(key.get()) + "`";
+    const std::string fallback = key.is_required() ? "required" : fmt::format("`{}`", to_text(key.get()));
     out += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", key.name(), key.type(), key.unit(), markdown_cell(fallback),
                        markdown_cell(range_cell(key)), markdown_cell(meaning_cell(key)));
   }

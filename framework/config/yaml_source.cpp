@@ -43,6 +43,7 @@ constexpr std::pair<std::string_view, std::string_view> explanations[] = {
     {"end of sequence not found", "the indentation matches no enclosing list; items of one list start in one column"},
     {"end of sequence flow not found", "a '[' is not closed by a ']'"},
     {"end of map flow not found", "a '{' is not closed by a '}'"},
+    {"illegal flow end", "this bracket closes nothing; remove it, or put the text in quotes"},
     {"unknown token", "a value cannot start with this character; put it in quotes"},
     {"alias not found after *", "a '*' starts an alias of YAML; put it in quotes"},
     {"the referenced anchor is not defined",

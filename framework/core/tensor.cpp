@@ -27,7 +27,7 @@ template <class T>
 Tensor Tensor::from(const std::vector<T>& values, const Shape& shape, const Device& device) {
   require(static_cast<std::int64_t>(values.size()) == shape.elements(), "{} values for a tensor of shape {}", values.size(), shape.text());
   Tensor tensor = empty(shape, dtype_of<T>::value, device);
-  if (device.is_cpu()) std::memcpy(tensor.address(), values.data(), values.size() * sizeof(T));
+  if (device.is_cpu() && !values.empty()) std::memcpy(tensor.address(), values.data(), values.size() * sizeof(T));
   return tensor;
 }
 

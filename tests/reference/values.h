@@ -12,6 +12,7 @@
 namespace furlong::reference {
 
 inline Tensor tensor_of(const std::vector<double>& values, const Shape& shape, DType dtype) {
+  if (values.empty()) return Tensor::empty(shape, dtype);
   if (dtype == DType::float64) return Tensor::from(values, shape);
   const std::vector<float> floats(values.begin(), values.end());
   if (dtype == DType::float32) return Tensor::from(floats, shape);

@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 #include <sstream>
+#include <string_view>
 
 #include "framework/core/error.h"
 
@@ -87,7 +88,7 @@ TEST(BrokenConfigs, DamagedTextGivesSettingsOrOneLine) {
   Settings base =
       from("model: {attention: {mechanism: linear, redraw_every: 100}}\ntrainer: {sample_tokens: 9, sample_prompt: \"a: b\"}\n");
   const std::string whole = to_yaml(base);
-  const std::string bytes = std::string("\t\n :-#[]{}\"'*&!|>%@`,?~.0e\0", 29) + "\xff\xc3";
+  const std::string_view bytes("\t\n :-#[]{}\"'*&!|>%@`,?~.0e\xff\xc3\0", 29);
   std::mt19937 random(1);
   int refused = 0;
   for (int trial = 0; trial < 3000; ++trial) {

@@ -83,7 +83,7 @@ class WithThreads {
   int before_;
 };
 
-/// Calls body() once with each instruction set that this CPU has and the build knows, the one-lane fallback included.
+/// Calls body() once with each instruction set that this CPU has and the build knows, the baseline included.
 template <class Body>
 void for_each_instruction_set(const Body& body) {
   struct Restore {
