@@ -42,10 +42,9 @@ Evaluation evaluate(Model& model, const TokenStore& data, Split split, std::int6
     correct += counts[1];
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (result.tokens > 0) {
-    result.loss /= static_cast<double>(result.tokens);
-    result.accuracy = correct / static_cast<double>(result.tokens);
-  }
+  // Without a target (all of them left out) both are 0 / 0: not a number rather than a perfect score.
+  result.loss /= static_cast<double>(result.tokens);
+  result.accuracy = correct / static_cast<double>(result.tokens);
   return result;
 }
 

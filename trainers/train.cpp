@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "framework/core/arena.h"
@@ -61,6 +62,11 @@ void check_memory(const Settings& settings, const Vocabulary& vocabulary) {
   }
 }
 
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 class Run {
  public:
   Run(const LoadedSettings& loaded, const TrainOptions& options)
@@ -81,19 +87,21 @@ class Run {
     progress.say(fmt::format("{}: {} parameters, {} tokens to train on ({}), {} threads, run directory {}", trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
                              trainer_.model().store->parameter_count(), data_.size(Split::train), data_.vocabulary().kind_name(), thread_count(), directory_.string()));
     TrainResult result;
+    result.train_loss = MetricsRecord::not_measured;
     clock_ = std::chrono::steady_clock::now();
+    const std::int64_t patience = settings_.trainer.early_stopping_patience;
     while (trainer_.steps() < last) {
+      // Before the step, so that a run that has stopped early stays stopped when it is started again.
+      if (patience > 0 && trainer_.validations_without_improvement() >= patience) {
+        progress.say(fmt::format("stopping early: {} validations without improvement", trainer_.validations_without_improvement()));
+        result.stopped_early = true;
+        break;
+      }
       const StepReport report = trainer_.step();
       result.train_loss = report.loss;
       finish_step(report, progress);
       if (StopSignals::received() != 0) {
         result.interrupted = true;
-        break;
-      }
-      const std::int64_t patience = settings_.trainer.early_stopping_patience;
-      if (patience > 0 && trainer_.validations_without_improvement() >= patience) {
-        progress.say(fmt::format("stopping early: {} validations without improvement", patience));
-        result.stopped_early = true;
         break;
       }
     }
@@ -125,13 +133,21 @@ class Run {
       case TrainOptions::Resume::path: from = checkpoint_of(options.checkpoint); break;
       case TrainOptions::Resume::automatic: from = checkpoints_.newest_whole(); break;
     }
+    const fs::path metrics = directory_ / "metrics.jsonl";
     if (from) {
-      trainer_.load(CheckpointReader::open(*from));
+      const CheckpointReader checkpoint = CheckpointReader::open(*from);
+      trainer_.load(checkpoint);
+      const bool own = fs::equivalent(fs::absolute(*from).parent_path(), checkpoints_.path());
+      // A run that goes on in another directory takes its history along, and leaves none there of another run.
+      if (!own) checkpoints_.discard_after(-1);
+      if (!own || !fs::exists(metrics)) write_file_atomically(metrics, checkpoint.text("metrics"));
       checkpoints_.discard_after(trainer_.steps());
-      if (fs::exists(checkpoints_.path_for(trainer_.steps()))) checkpoints_.committed(trainer_.steps(), trainer_.best_now());
-      saved_at_ = trainer_.steps();
+      if (fs::exists(checkpoints_.path_for(trainer_.steps()))) {
+        checkpoints_.committed(trainer_.steps(), trainer_.best_now());
+        saved_at_ = trainer_.steps();
+      }
     }
-    cut_back(directory_ / "metrics.jsonl", from ? trainer_.steps() : -1);
+    cut_back(metrics, from ? trainer_.steps() : -1);
   }
 
   void finish_step(const StepReport& report, Progress& progress) {
@@ -176,7 +192,7 @@ class Run {
     const auto start = std::chrono::steady_clock::now();
     metrics_->flush();
     const std::int64_t step = trainer_.steps();
-    trainer_.save(checkpoints_.path_for(step));
+    trainer_.save(checkpoints_.path_for(step), contents(directory_ / "metrics.jsonl"));
     checkpoints_.committed(step, best_loss);
     saved_at_ = step;
     clock_ += std::chrono::steady_clock::now() - start;

@@ -129,7 +129,7 @@ bool Trainer::note_validation(double loss) {
   return false;
 }
 
-void Trainer::save(const std::filesystem::path& path) const {
+void Trainer::save(const std::filesystem::path& path, std::string_view metrics) const {
   CheckpointWriter file(path);
   const ParameterStore& store = *model_.store;
   const auto write = [&](const std::string& name, const Tensor& tensor) {
@@ -145,6 +145,7 @@ void Trainer::save(const std::filesystem::path& path) const {
   }
   file.text("config", to_yaml(model_.settings));
   file.text("vocabulary", model_.vocabulary.to_json());
+  file.text("metrics", metrics);
   file.text("version", version());
   file.text("commit", commit());
   file.integer("step", steps_);

@@ -43,7 +43,8 @@ class Trainer {
   /// The validation loss of the present step, when it was validated and is the best so far.
   std::optional<double> best_now() const { return validated_at_ == steps_ && without_improvement_ == 0 ? last_validation_ : std::nullopt; }
 
-  void save(const std::filesystem::path& path) const;
+  /// `metrics`: the run's metrics.jsonl so far, which goes along so that a checkpoint alone tells how it came to be.
+  void save(const std::filesystem::path& path, std::string_view metrics = {}) const;
   /// Continues from a checkpoint. Throws UserError where it belongs to another model, vocabulary or seed.
   void load(const CheckpointReader& checkpoint);
 
