@@ -126,10 +126,15 @@ class Run {
     return device;
   }
 
+  void forget_earlier_run() {
+    checkpoints_.discard_after(-1);
+    fs::remove_all(directory_ / "tensorboard");
+  }
+
   void resume(const TrainOptions& options) {
     std::optional<fs::path> from;
     switch (options.resume) {
-      case TrainOptions::Resume::never: checkpoints_.discard_after(-1); break;
+      case TrainOptions::Resume::never: forget_earlier_run(); break;
       case TrainOptions::Resume::path: from = checkpoint_of(options.checkpoint); break;
       case TrainOptions::Resume::automatic: from = checkpoints_.newest_whole(); break;
     }
@@ -139,7 +144,7 @@ class Run {
       trainer_.load(checkpoint);
       const bool own = fs::equivalent(fs::absolute(*from).parent_path(), checkpoints_.path());
       // A run that goes on in another directory takes its history along, and leaves none there of another run.
-      if (!own) checkpoints_.discard_after(-1);
+      if (!own) forget_earlier_run();
       if (!own || !fs::exists(metrics)) write_file_atomically(metrics, checkpoint.text("metrics"));
       checkpoints_.discard_after(trainer_.steps());
       if (fs::exists(checkpoints_.path_for(trainer_.steps()))) {

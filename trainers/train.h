@@ -11,7 +11,7 @@ struct TrainOptions {
   enum class Resume : std::uint8_t {
     automatic,  ///< from the newest whole checkpoint in the run directory, if there is one
     never,      ///< from the beginning; what an earlier run left in the run directory is removed
-    path        ///< from `checkpoint`
+    path        ///< from `checkpoint`; where that is of another run directory, what an earlier run left in this one is removed
   } resume = Resume::automatic;
   std::filesystem::path checkpoint;
 };

@@ -49,7 +49,9 @@ Arena::Arena(Device device, std::int64_t capacity_bytes) : device_(device), capa
 }
 
 Arena::~Arena() {
-  if (!device_.is_shape_only()) munmap(base_, static_cast<std::size_t>(capacity_));
+  if (device_.is_shape_only()) return;
+  FURLONG_UNPOISON(base_, static_cast<std::size_t>(capacity_));  // the addresses may be another's next
+  munmap(base_, static_cast<std::size_t>(capacity_));
 }
 
 void Arena::insert_free(std::int64_t offset, std::int64_t size) {

@@ -12,8 +12,10 @@ Tensor Tensor::empty(const Shape& shape, DType dtype, const Device& device) {
   tensor.strides_ = contiguous_strides(shape);
   tensor.dtype_ = dtype;
   tensor.device_ = device;
+  std::int64_t bytes = 0;
+  require(!__builtin_mul_overflow(shape.elements(), size_of(dtype), &bytes), "a tensor of {} {} has more bytes than 64 bits can count", name_of(dtype), shape.text());
   Arena& home = arena(device);
-  tensor.storage_ = std::shared_ptr<void>(home.allocate(shape.elements() * size_of(dtype)), [&home](void* pointer) { home.release(pointer); });
+  tensor.storage_ = std::shared_ptr<void>(home.allocate(bytes), [&home](void* pointer) { home.release(pointer); });
   return tensor;
 }
 
@@ -60,8 +62,10 @@ Tensor Tensor::narrow(int dimension, std::int64_t start, std::int64_t length) co
 Tensor Tensor::permute(std::initializer_list<int> order) const {
   require(static_cast<int>(order.size()) == shape_.rank(), "a permutation of {} dimensions for shape {}", order.size(), shape_.text());
   Tensor view = *this;
-  int position = 0;
+  int position = 0, seen = 0;
   for (int dimension : order) {
+    require(dimension >= 0 && dimension < shape_.rank() && !(seen >> dimension & 1), "dimension {} outside {}, or given twice", dimension, shape_.text());
+    seen |= 1 << dimension;
     view.shape_[position] = shape_[dimension];
     view.strides_[position++] = strides_[dimension];
   }
@@ -69,7 +73,7 @@ Tensor Tensor::permute(std::initializer_list<int> order) const {
 }
 
 Tensor Tensor::split_last(std::int64_t inner) const {
-  require(shape_.rank() > 0 && shape_[-1] % inner == 0, "cannot split the last dimension of {} by {}", shape_.text(), inner);
+  require(shape_.rank() > 0 && inner > 0 && shape_[-1] % inner == 0, "cannot split the last dimension of {} by {}", shape_.text(), inner);
   Tensor view = *this;
   view.shape_[-1] /= inner;
   view.strides_[-1] *= inner;

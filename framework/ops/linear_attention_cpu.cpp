@@ -177,14 +177,16 @@ class LinearAttentionBody {
     tile.seen = true;  // an empty state's maximum of -1e30 makes it weigh nothing
     std::copy_n(arguments_.state->maximum.template data<T>() + at * m, m, tile.feature_max);
     std::copy_n(arguments_.state->normalizer.template data<T>() + at * m, m, tile.normalizer);
-    std::copy_n(arguments_.state->sum.template data<T>() + at * m * sizes_.d_value, m * sizes_.d_value, tile.state);
+    const T* sum = arguments_.state->sum.template data<T>() + at * m * sizes_.d_value;
+    for (std::int64_t f = 0; f < m; ++f) std::copy_n(sum + f * sizes_.d_value, sizes_.d_value, tile.state + f * sizes_.ld_v);  // the tile's rows are padded
   }
   void store_state(const Tile& tile, std::int64_t b, std::int64_t head) const {
     if (!arguments_.state) return;
     const std::int64_t at = b * arguments_.options.n_heads + head, m = sizes_.m;
     std::copy_n(tile.feature_max, m, arguments_.state->maximum.template data<T>() + at * m);
     std::copy_n(tile.normalizer, m, arguments_.state->normalizer.template data<T>() + at * m);
-    std::copy_n(tile.state, m * sizes_.d_value, arguments_.state->sum.template data<T>() + at * m * sizes_.d_value);
+    T* sum = arguments_.state->sum.template data<T>() + at * m * sizes_.d_value;
+    for (std::int64_t f = 0; f < m; ++f) std::copy_n(tile.state + f * sizes_.ld_v, sizes_.d_value, sum + f * sizes_.d_value);
   }
 
   /// g = d_output and δ = g · output of a chunk of queries, with their stabilisers.

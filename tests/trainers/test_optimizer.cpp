@@ -1,0 +1,140 @@
+#include "trainers/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace furlong {
+namespace {
+
+OptimizerSettings optimizer_settings(double weight_decay, double ema_decay = 0) {
+  OptimizerSettings settings;
+  settings.weight_decay = weight_decay;
+  settings.ema_decay = ema_decay;
+  return settings;
+}
+
+// A matrix that decays, a bias and a gain that do not, and a buffer that is nobody's business.
+struct Store {
+  explicit Store(DType compute = DType::float32) : store(compute, Device{}) {
+    weight = &store.add("weight", {5, 13}, Initializer::normal(1), true);
+    bias = &store.add("bias", {7}, Initializer::normal(1), false);
+    gain = &store.add("gain", {3}, Initializer::ones(), false);
+    buffer = &store.add_buffer("directions", {4, 2});
+    store.allocate(3);
+    set_gradients(0);
+  }
+  void set_gradients(float value) {
+    std::vector<float> flat(static_cast<std::size_t>(store.gradients().elements()), value);
+    store.gradients().copy_from(Tensor::from(flat, store.gradients().shape()));
+  }
+  std::vector<float> values() const { return store.values().to_vector<float>(); }
+  std::vector<std::uint16_t> compute_bits() const {
+    const auto* bits = static_cast<const std::uint16_t*>(store.compute_values().address());
+    return {bits, bits + store.compute_values().elements()};
+  }
+
+  ParameterStore store;
+  Parameter *weight, *bias, *gain, *buffer;
+};
+
+TEST(Optimizer, OnlyWhatAsksForItDecays) {
+  Store s;
+  const auto weight = s.weight->master().to_vector<float>(), bias = s.bias->master().to_vector<float>(), gain = s.gain->master().to_vector<float>();
+  const auto buffer = s.buffer->master().to_vector<float>();
+  Optimizer optimizer(optimizer_settings(0.1), s.store);
+  // Without gradients nothing moves but by the decay: values * (1 - learning_rate * weight_decay).
+  optimizer.step(Stream{}, 0.5, 1);
+  const auto decayed = s.weight->master().to_vector<float>();
+  for (std::size_t i = 0; i < weight.size(); ++i) EXPECT_NEAR(decayed[i], weight[i] * 0.95, 1e-7 * std::abs(weight[i])) << i;
+  EXPECT_EQ(s.bias->master().to_vector<float>(), bias);
+  EXPECT_EQ(s.gain->master().to_vector<float>(), gain);
+  EXPECT_EQ(s.buffer->master().to_vector<float>(), buffer);
+  EXPECT_EQ(optimizer.steps(), 1);
+}
+
+TEST(Optimizer, TheFirstStepHasTheLengthOfTheLearningRate) {
+  Store s;
+  const auto before = s.values();
+  Optimizer optimizer(optimizer_settings(0), s.store);
+  s.set_gradients(-0.25f);
+  optimizer.step(Stream{}, 0.01, 1);
+  // Bias corrections make m_hat = g and v_hat = g^2: the step is learning_rate * sign(g), whatever the size of g.
+  for (const auto* parameter : {s.weight, s.bias, s.gain}) {
+    const auto after = s.store.slice(s.store.values(), *parameter).to_vector<float>();
+    const auto moment = s.store.slice(optimizer.first_moment(), *parameter).to_vector<float>();
+    for (std::size_t i = 0; i < after.size(); ++i) EXPECT_NEAR(moment[i], -0.025f, 1e-8) << parameter->name();
+  }
+  const auto after = s.values();
+  // Up to one rounding of the result (values below 4: 2.4e-7).
+  for (std::size_t i = 0; i < after.size(); ++i) EXPECT_NEAR(after[i] - before[i], 0.01, 5e-7) << i;
+}
+
+TEST(Optimizer, GradientScaleIsAScaleOfTheGradients) {
+  Store scaled, plain;
+  Optimizer a(optimizer_settings(0.1), scaled.store), b(optimizer_settings(0.1), plain.store);
+  for (int step = 0; step < 3; ++step) {
+    scaled.set_gradients(8.0f * static_cast<float>(step + 1));
+    plain.set_gradients(static_cast<float>(step + 1));
+    a.step(Stream{}, 0.01, 0.125);
+    b.step(Stream{}, 0.01, 1);
+  }
+  EXPECT_EQ(scaled.values(), plain.values());
+}
+
+TEST(Optimizer, TheAverageFollowsTheValues) {
+  Store s;
+  Optimizer optimizer(optimizer_settings(0.1, 0.75), s.store);
+  ASSERT_TRUE(optimizer.averages());
+  const auto first = s.values();
+  std::vector<double> expected(first.begin(), first.end());
+  EXPECT_EQ(optimizer.average().to_vector<float>(), first);
+  for (int step = 0; step < 4; ++step) {
+    s.set_gradients(step % 2 ? 1.0f : -3.0f);
+    optimizer.step(Stream{}, 0.1, 1);
+    const auto now = s.values();
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = 0.75 * expected[i] + 0.25 * static_cast<double>(now[i]);
+  }
+  const auto average = optimizer.average().to_vector<float>();
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(average[i], expected[i], 1e-6) << i;
+  EXPECT_NE(average, s.values());
+}
+
+TEST(Optimizer, WithAveragesGivesTheValuesBackBitForBit) {
+  for (const DType compute : {DType::float32, DType::bfloat16}) {
+    Store s(compute);
+    Optimizer optimizer(optimizer_settings(0.1, 0.5), s.store);
+    s.set_gradients(1);
+    for (int step = 0; step < 3; ++step) optimizer.step(Stream{}, 0.1, 1);
+    const auto values = s.values(), average = optimizer.average().to_vector<float>();
+    ASSERT_NE(values, average);
+    const auto bits = compute == DType::bfloat16 ? s.compute_bits() : std::vector<std::uint16_t>{};
+    {
+      const Optimizer::WithAverages guard(optimizer);
+      EXPECT_EQ(s.values(), average);
+      if (compute == DType::bfloat16) {
+        EXPECT_NE(s.compute_bits(), bits) << "the copy that the layers compute with has to follow";
+      }
+    }
+    EXPECT_EQ(s.values(), values);
+    EXPECT_EQ(optimizer.average().to_vector<float>(), average);
+    if (compute == DType::bfloat16) {
+      EXPECT_EQ(s.compute_bits(), bits);
+    }
+  }
+}
+
+TEST(Optimizer, WithoutAveragesTheGuardDoesNothing) {
+  Store s;
+  Optimizer optimizer(optimizer_settings(0.1), s.store);
+  EXPECT_FALSE(optimizer.averages());
+  const auto values = s.values();
+  {
+    const Optimizer::WithAverages guard(optimizer);
+    EXPECT_EQ(s.values(), values);
+  }
+  EXPECT_EQ(s.values(), values);
+}
+
+}  // namespace
+}  // namespace furlong
