@@ -33,8 +33,8 @@ FeedForward::FeedForward(ParameterStore& store, const std::string& name, std::in
 Variable FeedForward::forward(ForwardContext& context, const Variable& x) const {
   const Tape::Scope scope(context.tape, "feedforward");
   if (gated_) return output_.forward(context, ops::gated_activation(context.tape, input_.forward(context, x), kind_));
-  // Where nothing is kept for backward, the activation rides along with the product.
-  if (!context.tape.recording()) return output_.forward(context, input_.forward(context, x, fused(kind_)));
+  // Where nothing is kept for backward, the activation rides along with the product; its last bits are not those of the op.
+  if (!context.tape.recording() && !context.tape.runs_again()) return output_.forward(context, input_.forward(context, x, fused(kind_)));
   return output_.forward(context, ops::activation(context.tape, input_.forward(context, x), kind_));
 }
 

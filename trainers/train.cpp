@@ -52,13 +52,21 @@ void refuse_several_processes() {
 }
 
 void check_memory(const Settings& settings, const Vocabulary& vocabulary) {
-  const std::int64_t needed = predicted_peak_bytes(settings, vocabulary);
   const auto available = static_cast<std::int64_t>(read_machine().memory.available);
+  std::int64_t needed = 0;
+  bool more = false;
+  try {
+    needed = predicted_peak_bytes(settings, vocabulary);
+  } catch (const MachineError&) {
+    // Not even the shape-only device, which only counts, has room for it.
+    needed = arena(Device{DeviceType::shape_only, 0}).capacity();
+    more = true;
+  }
   spdlog::debug("one step will take {} MiB for tensors of {} MiB available", needed >> 20, available >> 20);
-  if (available > 0 && needed > available) {
-    throw UserError("this configuration needs {:.1f} GiB for tensors and {:.1f} GiB are available; lower data.batch_size or data.sequence_length, use trainer.recompute: "
+  if (more || (available > 0 && needed > available)) {
+    throw UserError("this configuration needs {}{:.1f} GiB for tensors and {:.1f} GiB are available; lower data.batch_size or data.sequence_length, use trainer.recompute: "
                     "blocks, or raise trainer.gradient_accumulation with a smaller batch",
-                    static_cast<double>(needed) / (1 << 30), static_cast<double>(available) / (1 << 30));
+                    more ? "more than " : "", static_cast<double>(needed) / (1 << 30), static_cast<double>(available) / (1 << 30));
   }
 }
 

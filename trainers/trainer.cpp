@@ -218,8 +218,12 @@ std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vo
   const Optimizer optimizer(settings.optimizer, *model.store);
   Tape tape(Stream{device});
   layers::ForwardContext context{tape, true};
-  const Tensor tokens = Tensor::empty({settings.data.batch_size, settings.data.sequence_length}, DType::int32, device);
-  tape.backward(model.decoder->loss(context, tokens, tokens).loss);
+  // Of accumulated batches the second adds to gradients that are there already, which can take more; the others repeat it.
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(settings.trainer.gradient_accumulation, 2); ++i) {
+    const Tensor tokens = Tensor::empty({settings.data.batch_size, settings.data.sequence_length}, DType::int32, device);
+    const Tensor targets = Tensor::empty(tokens.shape(), DType::int32, device);
+    tape.backward(model.decoder->loss(context, tokens, targets).loss);
+  }
   return memory.counters().peak_bytes - before;
 }
 

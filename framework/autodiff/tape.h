@@ -64,6 +64,8 @@ class Tape {
   void clear();
 
   bool recording() const { return recording_; }
+  /// In the first run of a recomputed segment: nothing is recorded, but backward will run the same again and must find the same bits.
+  bool runs_again() const { return touched_ != nullptr; }
   std::size_t node_count() const { return nodes_.size(); }
   /// Bytes kept for backward, by op name (a tensor that several nodes keep counts for each).
   std::map<std::string, std::int64_t> saved_bytes() const;

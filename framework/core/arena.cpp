@@ -65,7 +65,7 @@ void Arena::erase_free(std::map<std::int64_t, std::int64_t>::iterator block) {
 }
 
 void* Arena::allocate(std::int64_t bytes) {
-  require(bytes >= 0, "allocation of {} bytes", bytes);
+  require(bytes >= 0 && bytes >> 62 == 0, "allocation of {} bytes", bytes);
   const std::int64_t size = rounded(bytes == 0 ? 1 : bytes);
   const std::lock_guard lock(mutex_);
   std::int64_t offset = top_;

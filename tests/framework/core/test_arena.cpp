@@ -181,6 +181,7 @@ TEST(Arena, ATensorTooLargeToCountIsRefusedNotWrappedAround) {
   const Shape shape{std::int64_t{1} << 31, std::int64_t{1} << 31};
   EXPECT_THROW(Tensor::empty(shape, DType::float32, shape_only), ContractError);
   EXPECT_THROW(Tensor::empty({(std::int64_t{1} << 61) + 1}, DType::float32), ContractError);
+  EXPECT_THROW(Tensor::empty({(std::int64_t{1} << 61) - 1}, DType::float32, shape_only), ContractError);  // rounds up to 2^63
   EXPECT_THROW(Tensor::empty({-4}, DType::float32), ContractError);
 }
 

@@ -1,0 +1,251 @@
+#include "framework/autodiff/parameter_store.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "framework/autodiff/tape.h"
+#include "framework/ops/arithmetic.h"
+#include "framework/ops/linear.h"
+
+namespace furlong {
+namespace {
+
+constexpr std::int64_t border = 64;  // elements at which each parameter begins
+
+/// Two matrices that decay, a bias and a gain that do not, declared alternately, and a buffer.
+struct Model {
+  ParameterStore store;
+  Parameter &first, &bias, &directions, &second, &gain;
+
+  explicit Model(DType compute = DType::float32, Device device = {})
+      : store(compute, device),
+        first(store.add("first.weight", {3, 5}, Initializer::normal(0.5), true)),
+        bias(store.add("first.bias", {3}, Initializer::zeros(), false)),
+        directions(store.add_buffer("directions", {4, 4})),
+        second(store.add("second.weight", {3, 100}, Initializer::normal(2), true)),
+        gain(store.add("norm.gain", {7}, Initializer::ones(), false)) {}
+};
+
+std::int64_t offset_in(const Tensor& flat, const Tensor& part) {
+  return (static_cast<const char*>(part.address()) - static_cast<const char*>(flat.address())) / size_of(flat.dtype());
+}
+
+TEST(ParameterStore, DecayingParametersComeFirstEachAtABorder) {
+  Model model;
+  model.store.allocate(1);
+  const Tensor& values = model.store.values();
+  EXPECT_EQ(offset_in(values, model.first.master()), 0);
+  EXPECT_EQ(offset_in(values, model.second.master()), border);
+  EXPECT_EQ(model.store.decayed_elements(), border + 5 * border);  // 15 and 300 elements, rounded up
+  EXPECT_EQ(offset_in(values, model.bias.master()), 6 * border);
+  EXPECT_EQ(offset_in(values, model.gain.master()), 7 * border);
+  EXPECT_EQ(values.elements(), 8 * border);
+  EXPECT_EQ(model.store.gradients().elements(), 8 * border);
+  EXPECT_EQ(model.store.parameter_count(), 15 + 3 + 300 + 7);
+  EXPECT_TRUE(model.store.compute_values().shares_memory_with(values));
+}
+
+TEST(ParameterStore, PaddingIsZeroAndWhatLiesBetweenIsEachParametersOwn) {
+  Model model;
+  model.store.allocate(1);
+  std::vector<float> expected(static_cast<std::size_t>(model.store.values().elements()));
+  for (const Parameter& parameter : model.store.parameters()) {
+    if (model.store.is_buffer(parameter)) continue;
+    const std::vector<float> own = parameter.master().to_vector<float>();
+    std::copy(own.begin(), own.end(), expected.begin() + offset_in(model.store.values(), parameter.master()));
+    EXPECT_EQ(model.store.slice(model.store.values(), parameter).to_vector<float>(), own);
+  }
+  EXPECT_EQ(model.store.values().to_vector<float>(), expected);
+}
+
+TEST(ParameterStore, NamesAreUniqueAndFound) {
+  Model model;
+  EXPECT_THROW(model.store.add("first.weight", {1}, Initializer::zeros(), false), ContractError);
+  EXPECT_THROW(model.store.add_buffer("norm.gain", {1}), ContractError);
+  EXPECT_EQ(&model.store.find("norm.gain"), &model.gain);
+  EXPECT_THROW(model.store.find("norm.bias"), ContractError);
+  std::vector<std::string> names;
+  for (const Parameter& parameter : model.store.parameters()) names.push_back(parameter.name());
+  EXPECT_EQ(names, (std::vector<std::string>{"first.weight", "first.bias", "directions", "second.weight", "norm.gain"}));
+  model.store.allocate(1);
+  EXPECT_THROW(model.store.add("late", {1}, Initializer::zeros(), false), ContractError);
+  EXPECT_THROW(ParameterStore(DType::int32, Device{}), ContractError);
+}
+
+TEST(ParameterStore, BuffersAreKeptApart) {
+  Model model(DType::bfloat16);
+  model.store.allocate(1);
+  EXPECT_TRUE(model.store.is_buffer(model.directions));
+  EXPECT_FALSE(model.store.is_buffer(model.bias));
+  EXPECT_EQ(model.directions.master().dtype(), DType::float32);
+  EXPECT_FALSE(model.directions.master().shares_memory_with(model.store.values()));
+  EXPECT_FALSE(model.directions.variable().requires_gradient());
+  EXPECT_FALSE(model.directions.gradient().defined());
+  EXPECT_EQ(model.directions.master().to_vector<float>(), std::vector<float>(16));
+  EXPECT_THROW(model.store.slice(model.store.values(), model.directions), ContractError);
+}
+
+TEST(ParameterStore, InitialValuesDependOnSeedAndNameAlone) {
+  Model one, same, other;
+  one.store.allocate(5);
+  same.store.allocate(5);
+  other.store.allocate(6);
+  EXPECT_EQ(one.first.master().to_vector<float>(), same.first.master().to_vector<float>());
+  EXPECT_NE(one.first.master().to_vector<float>(), other.first.master().to_vector<float>());
+
+  // Another order, another layout, another dtype: the same numbers.
+  ParameterStore reordered(DType::float64, Device{});
+  Parameter& second = reordered.add("second.weight", {3, 100}, Initializer::normal(2), true);
+  reordered.allocate(5);
+  const std::vector<float> expected = one.second.master().to_vector<float>();
+  const std::vector<double> found = second.master().to_vector<double>();
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(static_cast<float>(found[i]), expected[i]);
+
+  double square = 0;
+  for (double value : found) square += value * value;
+  EXPECT_NEAR(square / 300, 4, 4 * 4 * std::sqrt(2.0 / 300));  // four standard errors of a variance of 2 squared
+  EXPECT_EQ(one.bias.master().to_vector<float>(), std::vector<float>(3, 0));
+  EXPECT_EQ(one.gain.master().to_vector<float>(), std::vector<float>(7, 1));
+}
+
+TEST(ParameterStore, AnIdentityTapIsOneAtThePresent) {
+  ParameterStore store(DType::float32, Device{});
+  Parameter& taps = store.add("taps", {2, 3}, Initializer::identity_tap(), false);
+  store.allocate(1);
+  EXPECT_EQ(taps.master().to_vector<float>(), (std::vector<float>{0, 0, 1, 0, 0, 1}));
+}
+
+TEST(ParameterStore, TheComputeCopyIsTheRoundedMaster) {
+  Model model(DType::bfloat16);
+  model.store.allocate(1);
+  EXPECT_EQ(model.store.master_dtype(), DType::float32);
+  EXPECT_EQ(model.store.compute_values().dtype(), DType::bfloat16);
+  const auto expect_rounded = [&] {
+    for (const Parameter* parameter : {&model.first, &model.bias, &model.second, &model.gain}) {
+      const std::vector<float> master = parameter->master().to_vector<float>();
+      const std::vector<bfloat16> compute = parameter->variable().value().to_vector<bfloat16>();
+      ASSERT_EQ(parameter->variable().shape(), parameter->shape());
+      for (std::size_t i = 0; i < master.size(); ++i) ASSERT_EQ(compute[i].bits, bfloat16(master[i]).bits) << parameter->name();
+    }
+  };
+  expect_rounded();
+  model.second.master().data<float>()[42] = 1.00390625f;  // halfway between two: to the even one, 1
+  model.bias.master().data<float>()[1] = -3.14159265f;
+  EXPECT_EQ(model.bias.variable().value().to_vector<bfloat16>()[1].bits, 0);
+  model.store.refresh_compute_values(Stream{});
+  expect_rounded();
+  EXPECT_EQ(static_cast<float>(model.second.variable().value().to_vector<bfloat16>()[42]), 1.0f);
+}
+
+TEST(ParameterStore, MastersOfFloat64AreFloat64) {
+  Model model(DType::float64);
+  model.store.allocate(1);
+  EXPECT_EQ(model.store.master_dtype(), DType::float64);
+  EXPECT_EQ(model.store.gradients().dtype(), DType::float64);
+  EXPECT_TRUE(model.first.variable().value().shares_memory_with(model.store.values()));
+}
+
+/// first(x) · ones: the loss whose gradient with respect to first.weight is the column sum of x in each row, and with respect to the bias the rows.
+Variable forward(Tape& tape, Model& model, const Tensor& x) {
+  const Variable bias = model.bias.variable();
+  return ops::linear(tape, Variable(x), model.first.variable(), &bias);
+}
+Tensor ones(const Shape& shape, DType dtype) {
+  const Tensor tensor = Tensor::empty(shape, dtype);
+  ops::fill(Stream{}, tensor, 1.0);
+  return tensor;
+}
+
+TEST(ParameterStore, GradientsArriveInTheFlatTensorAndTheOthersAreZero) {
+  for (DType compute : {DType::float32, DType::bfloat16}) {
+    Model model(compute);
+    model.store.allocate(1);
+    // What an earlier step left must not show, padding stays zero.
+    for (const Parameter* parameter : {&model.first, &model.bias, &model.second, &model.gain}) ops::fill(Stream{}, parameter->gradient(), 99.0);
+    model.store.forget_gradients();
+    Tape tape(Stream{});
+    const Tensor x = Tensor::empty({2, 5}, compute);
+    ops::convert(Stream{}, x, Tensor::from<float>({1, 2, 3, 4, 5, 0, 10, 20, 30, 40}, {2, 5}));
+    const Variable y = forward(tape, model, x);
+    tape.backward({y}, {ones(y.shape(), compute)});
+    EXPECT_EQ(model.gain.gradient().to_vector<float>(), std::vector<float>(7, 99));
+    model.store.complete_gradients(Stream{});
+    std::vector<float> expected(static_cast<std::size_t>(8 * border));
+    for (std::size_t row = 0; row < 3; ++row) {
+      for (std::size_t column = 0; column < 5; ++column) expected[row * 5 + column] = std::vector<float>{1, 12, 23, 34, 45}[column];
+      expected[static_cast<std::size_t>(6 * border) + row] = 2;
+    }
+    EXPECT_EQ(model.store.gradients().to_vector<float>(), expected);
+    EXPECT_TRUE(model.first.gradient().shares_memory_with(model.store.gradients()));
+  }
+}
+
+TEST(ParameterStore, SeveralBackwardPassesAddUpUntilForgotten) {
+  Model model;
+  model.store.allocate(1);
+  const Tensor x = Tensor::from<float>({1, 2, 3, 4, 5}, {1, 5});
+  const auto pass = [&] {
+    Tape tape(Stream{});
+    const Variable y = forward(tape, model, x);
+    tape.backward({y}, {ones(y.shape(), DType::float32)});
+  };
+  model.store.forget_gradients();
+  pass();
+  pass();
+  pass();
+  model.store.complete_gradients(Stream{});
+  EXPECT_EQ(model.bias.gradient().to_vector<float>(), std::vector<float>(3, 3));
+  model.store.forget_gradients();
+  pass();
+  EXPECT_EQ(model.bias.gradient().to_vector<float>(), std::vector<float>(3, 1));
+}
+
+TEST(ParameterStore, EachParameterIsAnnouncedOnceWhenItsGradientIsFinal) {
+  ParameterStore store(DType::float32, Device{});
+  Parameter& shared = store.add("shared", {4, 4}, Initializer::normal(1), true);
+  Parameter& last = store.add("last", {4, 4}, Initializer::normal(1), true);
+  Parameter& unused = store.add("unused", {4}, Initializer::zeros(), false);
+  store.allocate(1);
+  std::vector<std::string> announced;
+  std::vector<std::vector<float>> at_announcement;
+  store.on_gradient_final([&](Parameter& parameter) {
+    announced.push_back(parameter.name());
+    at_announcement.push_back(parameter.gradient().to_vector<float>());
+  });
+  const Tensor x = Tensor::from<float>({1, -2, 3, 0.5f}, {1, 4});
+  const auto pass = [&] {
+    Tape tape(Stream{});
+    Variable y = ops::linear(tape, Variable(x), shared.variable(), nullptr);
+    y = ops::linear(tape, y, shared.variable(), nullptr);
+    y = ops::linear(tape, y, last.variable(), nullptr);
+    tape.backward({y}, {ones(y.shape(), DType::float32)});
+  };
+  store.forget_gradients();
+  pass();
+  EXPECT_EQ(announced, (std::vector<std::string>{"last", "shared"}));
+  EXPECT_EQ(at_announcement[0], last.gradient().to_vector<float>());
+  EXPECT_EQ(at_announcement[1], shared.gradient().to_vector<float>());
+  store.complete_gradients(Stream{});
+  EXPECT_EQ(announced.size(), 2u);
+  EXPECT_EQ(unused.gradient().to_vector<float>(), std::vector<float>(4));
+
+  store.on_gradient_final(nullptr);
+  pass();
+  EXPECT_EQ(announced.size(), 2u);
+}
+
+TEST(ParameterStore, ShapeOnlyIsLaidOutWithoutMemory) {
+  ParameterStore store(DType::bfloat16, Device{DeviceType::shape_only, 0});
+  store.add("large", {1 << 20, 1 << 16}, Initializer::normal(1), true);  // 256 GiB of masters
+  store.allocate(1);
+  store.forget_gradients();
+  store.complete_gradients(Stream{store.device()});
+  EXPECT_EQ(store.values().bytes(), std::int64_t{1} << 38);
+  EXPECT_EQ(store.compute_values().bytes(), std::int64_t{1} << 37);
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,190 @@
+#include <algorithm>
+
+#include "framework/core/arena.h"
+#include "tests/layers/models/decoder_testing.h"
+
+namespace furlong::layers {
+namespace {
+
+using namespace furlong::layers::testing;
+using furlong::reference::doubles;
+using furlong::reference::relative_difference;
+
+/// Hidden states of `tokens` given to the model in pieces of these lengths, one after another, then one token at a time; joined as [batch, n, d].
+std::vector<double> extended(TestModel& model, const Tensor& tokens, const std::vector<std::int64_t>& pieces, GenerationState& state) {
+  Tape tape(Stream{});
+  const Tape::NoGradient guard(tape);
+  ForwardContext context = Pass{}.context(tape);
+  const std::int64_t batch = tokens.extent(0), n = tokens.extent(1), d = model.decoder.config().d_model;
+  std::vector<double> joined(static_cast<std::size_t>(batch * n * d));
+  std::int64_t start = 0;
+  for (std::size_t piece = 0; start < n; ++piece) {
+    const std::int64_t length = piece < pieces.size() ? pieces[piece] : 1;
+    const Tensor part = Tensor::from(tokens.narrow(1, start, length).to_vector<std::int32_t>(), {batch, length});
+    EXPECT_EQ(state.position, start);
+    const Tensor hidden = model.decoder.extend(context, part, state).value();
+    EXPECT_EQ(hidden.shape(), Shape({batch, length, d}));
+    const std::vector<double> values = doubles(hidden);
+    for (std::int64_t b = 0; b < batch; ++b) {
+      std::copy_n(values.begin() + b * length * d, length * d, joined.begin() + (b * n + start) * d);
+    }
+    start += length;
+  }
+  return joined;
+}
+
+class EveryGenerator : public ::testing::TestWithParam<std::tuple<Attending, std::string>> {
+ protected:
+  template <class Body>
+  void for_each(const Body& body) const {
+    for_each_variant(std::get<0>(GetParam()), std::get<1>(GetParam()), body);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(AllNames, EveryGenerator, ::testing::Combine(::testing::ValuesIn(all_attending()), ::testing::ValuesIn(all_positions())),
+                         [](const auto& instance) { return std::get<0>(instance.param).name() + "_" + std::get<1>(instance.param); });
+
+TEST_P(EveryGenerator, PromptAndSingleTokensEqualTheParallelForward) {
+  for_each([](const DecoderConfig& config) {
+    TestModel model(config, DType::float32);
+    const Tensor tokens = random_tokens(2, 22, config);
+    const Tensor hidden = hidden_of(model, tokens);
+    const std::vector<double> expected = doubles(hidden), expected_logits = doubles(model.decoder.logits(Stream{}, hidden.reshape({44, config.d_model})));
+    // No prompt, one token, less than a chunk, a chunk, two and a bit, all but one, all; and prompts in pieces.
+    for (const std::vector<std::int64_t>& pieces : std::vector<std::vector<std::int64_t>>{{}, {1}, {3}, {4}, {9}, {21}, {22}, {5, 1, 8}, {2, 2, 13}}) {
+      GenerationState state = model.decoder.new_state(2, 22);
+      const std::vector<double> found = extended(model, tokens, pieces, state);
+      EXPECT_EQ(state.position, 22);
+      EXPECT_LE(relative_difference(found, expected), 1e-4) << "prompt of " << (pieces.empty() ? 0 : pieces[0]);
+      const Tensor rows = furlong::reference::tensor_of(found, {44, config.d_model}, DType::float32);
+      EXPECT_LE(relative_difference(model.decoder.logits(Stream{}, rows), expected_logits), 1e-4);
+    }
+  });
+}
+
+TEST_P(EveryGenerator, InDoubleTheyDifferByRoundingAlone) {
+  for_each([](const DecoderConfig& config) {
+    TestModel model(config, DType::float64);
+    const Tensor tokens = random_tokens(1, 22, config);
+    const std::vector<double> expected = doubles(hidden_of(model, tokens));
+    GenerationState state = model.decoder.new_state(1, 22);
+    EXPECT_LE(relative_difference(extended(model, tokens, {6}, state), expected), 1e-12);
+  });
+}
+
+TEST(Generation, SequencesBeyondTheFirstCacheAndChunkOfUsualSizeAgreeToo) {
+  for (const Attending& attending : all_attending()) {
+    DecoderConfig config = small_config(attending, "rotary", 4, Style::llama);
+    config.attention.chunk_size = 64;
+    config.attention.d_head = 16;
+    config.attention.n_features = 0;
+    TestModel model(config, DType::float32);
+    const std::int64_t n = 600;  // the key-value cache begins with room for 256
+    const Tensor tokens = random_tokens(2, n, config);
+    const std::vector<double> expected = doubles(hidden_of(model, tokens));
+    for (const std::vector<std::int64_t>& pieces : std::vector<std::vector<std::int64_t>>{{}, {250}, {300, 200}}) {
+      GenerationState state = model.decoder.new_state(2, n);
+      EXPECT_LE(relative_difference(extended(model, tokens, pieces, state), expected), 1e-4) << attending.name();
+    }
+  }
+}
+
+TEST(Generation, LargeNormsAgreeToo) {
+  // Weights so large that attention is nearly a choice of one key: where features with an epsilon would fail.
+  for (const Attending& attending : all_attending()) {
+    DecoderConfig config = small_config(attending, "none", 0, Style::llama);
+    config.n_layers = 1;
+    config.initializer_range = 2;
+    TestModel model(config, DType::float32);
+    const Tensor tokens = random_tokens(2, 22, config);
+    const std::vector<double> expected = doubles(hidden_of(model, tokens));
+    GenerationState state = model.decoder.new_state(2, 22);
+    EXPECT_LE(relative_difference(extended(model, tokens, {7}, state), expected), 1e-4) << attending.name();
+  }
+}
+
+TEST(Generation, ARecurrentStateDoesNotGrowAndACacheDoes) {
+  for (const Attending& attending : all_attending()) {
+    for (std::int64_t short_convolution : {0, 4}) {
+      const DecoderConfig config = small_config(attending, "rotary", short_convolution, Style::llama);
+      TestModel model(config, DType::float32);
+      const std::int64_t n = 1000;
+      GenerationState state = model.decoder.new_state(1, n);
+      const std::int64_t at_first = state.bytes(), convolution = config.n_layers * (short_convolution ? 3 * 8 * 6 * 4 : 0);
+      extended(model, random_tokens(1, 200, config), {199}, state);
+      const std::int64_t after_200 = state.bytes();
+      Tape tape(Stream{});
+      const Tape::NoGradient guard(tape);
+      ForwardContext context = Pass{}.context(tape);
+      model.decoder.extend(context, random_tokens(1, 800, config), state);
+      if (attending.mechanism == "softmax") {
+        // Keys and values of two heads of 6, in both layers: exact once full, since it never holds more than was announced.
+        EXPECT_EQ(state.bytes(), convolution + config.n_layers * n * 2 * 2 * 6 * 4);
+        EXPECT_GT(state.bytes(), after_200);
+        EXPECT_THROW(model.decoder.extend(context, random_tokens(1, 1, config), state), ContractError);
+      } else {
+        const std::int64_t features = attending.feature_map == "elu1" ? 6 : 9;
+        EXPECT_EQ(state.bytes(), convolution + config.n_layers * 4 * features * (6 + 2) * 4);  // four heads: sum, normaliser, maximum
+        EXPECT_EQ(state.bytes(), at_first);
+        EXPECT_EQ(after_200, at_first);
+      }
+    }
+  }
+}
+
+TEST(Generation, ATokenOfLinearAttentionAsksTheSystemForNothing) {
+  DecoderConfig config = small_config({"linear", "favor_positive"}, "rotary", 4, Style::llama);
+  TestModel model(config, DType::float32);
+  Tape tape(Stream{});
+  const Tape::NoGradient guard(tape);
+  ForwardContext context = Pass{}.context(tape);
+  GenerationState state = model.decoder.new_state(1, 400);
+  const Tensor token = random_tokens(1, 1, config);
+  Arena& cpu = arena(Device{});
+  for (int i = 0; i < 300; ++i) model.decoder.extend(context, token, state);  // the rotary table doubles, last at 257
+  const ArenaCounters before = cpu.counters();
+  cpu.reset_peak();
+  for (int i = 0; i < 100; ++i) model.decoder.extend(context, token, state);
+  EXPECT_EQ(cpu.counters().system_requests, before.system_requests);
+  EXPECT_EQ(cpu.counters().bytes_in_use, before.bytes_in_use);
+}
+
+TEST(Generation, StatesAreIndependentOfEachOther) {
+  for (const Attending& attending : all_attending()) {
+    const DecoderConfig config = small_config(attending, "rotary", 4, Style::gpt2);
+    TestModel model(config, DType::float32);
+    const Tensor one = random_tokens(1, 15, config, "one"), other = random_tokens(1, 15, config, "other");
+    GenerationState alone = model.decoder.new_state(1, 15);
+    const std::vector<double> expected = extended(model, one, {4}, alone);
+    // The same, with another sequence generated between its tokens.
+    GenerationState first = model.decoder.new_state(1, 15), second = model.decoder.new_state(1, 15);
+    Tape tape(Stream{});
+    const Tape::NoGradient guard(tape);
+    ForwardContext context = Pass{}.context(tape);
+    std::vector<double> found;
+    for (std::int64_t start = 0; start < 15;) {
+      const std::int64_t length = start == 0 ? 4 : 1;
+      const auto part = [&](const Tensor& tokens) { return tokens.narrow(1, start, length); };
+      for (double value : doubles(model.decoder.extend(context, part(one), first).value())) found.push_back(value);
+      model.decoder.extend(context, part(other), second);
+      start += length;
+    }
+    EXPECT_EQ(found, expected) << attending.name();
+  }
+}
+
+TEST(Generation, IsNotRecorded) {
+  DecoderConfig config = small_config({"linear", "elu1"}, "learned", 0, Style::gpt2);
+  TestModel model(config, DType::float32);
+  Tape tape(Stream{});
+  ForwardContext context = Pass{}.context(tape);
+  GenerationState state = model.decoder.new_state(1, 60);
+  EXPECT_THROW(model.decoder.extend(context, random_tokens(1, 2, config), state), ContractError);
+  const Tape::NoGradient guard(tape);
+  GenerationState again = model.decoder.new_state(1, 60);
+  // Learned positions end at max_sequence_length, 48.
+  model.decoder.extend(context, random_tokens(1, 48, config), again);
+  EXPECT_THROW(model.decoder.extend(context, random_tokens(1, 1, config), again), ContractError);
+}
+
+}  // namespace
+}  // namespace furlong::layers

@@ -1,0 +1,113 @@
+// What the shape-only device says a step will need, beside what the CPU's arena hands out in the same step.
+#include "framework/core/arena.h"
+#include "tests/layers/models/decoder_testing.h"
+
+namespace furlong::layers {
+namespace {
+
+using namespace furlong::layers::testing;
+
+struct Measured {
+  std::int64_t model, peak;  // bytes: parameters and gradients; the same and the step on top
+};
+
+/// A model and its first two steps on `device`, in the arena's own counters.
+Measured measure(const DecoderConfig& config, DType dtype, const Device& device, std::int64_t batch, std::int64_t n) {
+  Arena& home = arena(device);
+  const std::int64_t before = home.counters().bytes_in_use;
+  TestModel model(config, dtype, device);
+  const std::int64_t with_model = home.counters().bytes_in_use;
+  const auto on_device = [&](const Tensor& tensor) { return Tensor::from(tensor.to_vector<std::int32_t>(), tensor.shape(), device); };
+  const Tensor tokens = on_device(random_tokens(batch, n, config)), targets = on_device(random_targets(batch, n, config));
+  run_step(model, tokens, targets, {.training = true});  // tables of positions are made in the first
+  home.reset_peak();
+  run_step(model, tokens, targets, {.training = true});
+  return {with_model - before, home.counters().peak_bytes - before};
+}
+
+DecoderConfig larger_config(const Attending& attending, Style style) {
+  DecoderConfig config = small_config(attending, "rotary", 4, style);
+  config.vocabulary_size = 300;
+  config.d_model = 64;
+  config.d_feedforward = 160;
+  config.attention.d_head = 16;
+  config.attention.n_features = 0;
+  config.attention.chunk_size = 64;
+  config.dropout = 0.1;
+  config.initializer_range = 0.1;
+  return config;
+}
+
+class EveryStep : public ::testing::TestWithParam<Attending> {};
+INSTANTIATE_TEST_SUITE_P(AllNames, EveryStep, ::testing::ValuesIn(all_attending()), [](const auto& instance) { return instance.param.name(); });
+
+TEST_P(EveryStep, ShapeOnlyPredictsThePeakOfTheCpu) {
+  for (Style style : {Style::gpt2, Style::llama}) {
+    for (bool recompute : {false, true}) {
+      for (DType dtype : {DType::float32, DType::float64}) {
+        for (int threads : {1, 3}) {
+          for (const auto& [batch, n] : {std::pair<std::int64_t, std::int64_t>{1, 700}, {5, 128}}) {
+            DecoderConfig config = larger_config(GetParam(), style);
+            config.recompute_blocks = recompute;
+            const auto [predicted, real] = furlong::reference::with_threads(threads, [&, batch = batch, n = n] {
+              return std::pair(measure(config, dtype, Device{DeviceType::shape_only, 0}, batch, n), measure(config, dtype, Device{}, batch, n));
+            });
+            EXPECT_EQ(predicted.model, real.model);
+            EXPECT_GT(real.peak, real.model + real.model / 10);
+            EXPECT_NEAR(static_cast<double>(predicted.peak), static_cast<double>(real.peak), 0.02 * static_cast<double>(real.peak))
+                << (style == Style::gpt2 ? "GPT-2" : "Llama") << (recompute ? ", recomputed, " : ", ") << name_of(dtype) << ", " << threads << " threads, batch " << batch
+                << " of " << n;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EveryStep, RecomputingBlocksSavesMemory) {
+  DecoderConfig config = larger_config(GetParam(), Style::gpt2);
+  config.n_layers = 8;
+  const Measured kept = measure(config, DType::float32, Device{}, 2, 512);
+  config.recompute_blocks = true;
+  const Measured recomputed = measure(config, DType::float32, Device{}, 2, 512);
+  // One block of eight, and the residual stream between them.
+  EXPECT_LT(recomputed.peak - recomputed.model, (kept.peak - kept.model) / 3);
+}
+
+TEST_P(EveryStep, ASteadyStepAsksTheSystemForNothing) {
+  TestModel model(larger_config(GetParam(), Style::llama), DType::float32);
+  const Tensor tokens = random_tokens(3, 200, model.decoder.config()), targets = random_targets(3, 200, model.decoder.config());
+  Arena& cpu = arena(Device{});
+  run_step(model, tokens, targets, {.training = true});
+  const ArenaCounters before = cpu.counters();
+  for (std::uint32_t step = 0; step < 5; ++step) run_step(model, tokens, targets, {.training = true, .step = step});
+  const ArenaCounters after = cpu.counters();
+  EXPECT_GT(after.allocations, before.allocations);
+  EXPECT_EQ(after.system_requests, before.system_requests);
+  EXPECT_EQ(after.system_bytes, before.system_bytes);
+  EXPECT_EQ(after.bytes_in_use, before.bytes_in_use);
+}
+
+TEST(ShapeOnly, AStepThatNoMachineHoldsIsCountedAtOnce) {
+  // Llama 7B at 262,144 tokens with linear attention: memory grows with the length, not with its square.
+  const Attending attending{"linear", "favor_positive"};
+  const auto activations = [&](std::int64_t n) {
+    DecoderConfig config = small_config(attending, "rotary", 4, Style::llama);
+    config.vocabulary_size = 32000;
+    config.n_layers = 32;
+    config.d_model = 4096;
+    config.d_feedforward = 11008;
+    config.attention.n_heads = config.attention.n_kv_heads = 32;
+    config.attention.d_head = 128;
+    config.attention.n_features = 256;
+    const Measured measured = measure(config, DType::bfloat16, Device{DeviceType::shape_only, 0}, 1, n);
+    EXPECT_GT(measured.model, std::int64_t{6738415616} * (4 + 4 + 2));  // masters, gradients and the 16-bit copy
+    return static_cast<double>(measured.peak - measured.model);
+  };
+  const double once = activations(1 << 17), twice = activations(1 << 18);
+  EXPECT_GT(twice, 1.5 * once);
+  EXPECT_LT(twice, 2.0 * once);
+}
+
+}  // namespace
+}  // namespace furlong::layers
