@@ -75,4 +75,5 @@ while kill -0 "$training" 2>/dev/null; do  # a signal ended the wait, not the tr
   wait "$training" || status=$?
 done
 (( status == 0 )) || exit "$status"
+if [[ " $* " == *" --json "* ]]; then exec >&2; fi  # standard output is the program's JSON alone
 compare_compressors "$(run_directory "${@:2}")"

@@ -53,8 +53,30 @@ void copy_atomically(const fs::path& from, const fs::path& to) {
   out.commit();
 }
 
+/// What best.json in a folder says; nothing where there is none that can be read.
+std::optional<CheckpointDirectory::Best> recorded_best(const fs::path& folder) {
+  const fs::path record = folder / "best.json";
+  std::ifstream in(record);
+  if (!in) return std::nullopt;
+  const auto json = nlohmann::json::parse(in, nullptr, false);
+  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer() || !json.contains("validation_loss") ||
+      !json["validation_loss"].is_number()) {
+    spdlog::warn("{}: not a record of the best checkpoint; the best one is chosen anew from here on", record.string());
+    return std::nullopt;
+  }
+  return CheckpointDirectory::Best{json["step"].get<std::int64_t>(), json["validation_loss"].get<double>(), folder / "best.h5"};
+}
+
+using Candidates = std::vector<std::pair<std::int64_t, fs::path>>;
+
+/// Before the step's own file of the same step, so that this one is tried first.
+void add_best(Candidates& candidates, const CheckpointDirectory::Best& best) {
+  candidates.insert(std::find_if(candidates.begin(), candidates.end(), [&](const auto& c) { return c.first >= best.step; }),
+                    {best.step, best.path});
+}
+
 /// Candidates ascending by step; the last one whose checksum is right.
-std::optional<fs::path> newest_whole_of(const fs::path& folder, const std::vector<std::pair<std::int64_t, fs::path>>& candidates) {
+std::optional<fs::path> newest_whole_of(const fs::path& folder, const Candidates& candidates) {
   std::string newest_reason;
   for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
     try {
@@ -108,6 +130,7 @@ void CheckpointDirectory::committed(std::int64_t step, std::optional<double> val
   if (keep_best_ && validation_loss && std::isfinite(*validation_loss) && (!best_ || *validation_loss < best_->validation_loss)) {
     set_best(step, *validation_loss);
   }
+  if (!keep_best_) forget_best();  // of an earlier part of the run, which nobody brings up to date any more
   std::vector<std::int64_t> found = steps();
   std::erase_if(found, [&](std::int64_t other) { return other > step; });
   const std::size_t excess = found.size() - std::min(found.size(), static_cast<std::size_t>(keep_last_));
@@ -138,41 +161,36 @@ void CheckpointDirectory::link_best(std::int64_t step) const {
 }
 
 void CheckpointDirectory::load_best() {
-  const fs::path record = path_ / "best.json", file = path_ / "best.h5";
-  std::ifstream in(record);
-  if (!in) return;
-  const auto json = nlohmann::json::parse(in, nullptr, false);
-  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer() || !json.contains("validation_loss") ||
-      !json["validation_loss"].is_number()) {
-    spdlog::warn("{}: not a record of the best checkpoint; the best one is chosen anew from here on", record.string());
-    return;
+  const std::optional<Best> best = recorded_best(path_);
+  if (!best) return;
+  if (best->step >= 0 && fs::exists(path_for(best->step))) {
+    const auto wanted = checkpoint_checksum(path_for(best->step));
+    if (wanted && wanted != checkpoint_checksum(best->path)) link_best(best->step);
   }
-  const Best best{json["step"].get<std::int64_t>(), json["validation_loss"].get<double>(), file};
-  if (best.step >= 0 && fs::exists(path_for(best.step))) {
-    const auto wanted = checkpoint_checksum(path_for(best.step));
-    if (wanted && wanted != checkpoint_checksum(file)) link_best(best.step);
-  }
-  if (fs::exists(file)) best_ = best;
+  if (fs::exists(best->path)) best_ = best;
+}
+
+void CheckpointDirectory::forget_best() {
+  remove_or_warn(path_ / "best.json");
+  remove_or_warn(path_ / "best.h5");
+  best_.reset();
 }
 
 std::optional<fs::path> CheckpointDirectory::newest_whole() const {
-  std::vector<std::pair<std::int64_t, fs::path>> candidates;
+  Candidates candidates;
   for (const std::int64_t step : steps()) candidates.emplace_back(step, path_for(step));
-  // Before the step's own file of the same step, so that this one is tried first.
-  if (best_) {
-    candidates.insert(std::find_if(candidates.begin(), candidates.end(), [&](const auto& c) { return c.first >= best_->step; }),
-                      {best_->step, best_->path});
-  }
+  if (best_) add_best(candidates, *best_);
   return newest_whole_of(path_, candidates);
 }
 
 std::optional<fs::path> newest_whole_checkpoint(const fs::path& folder) {
-  std::vector<std::pair<std::int64_t, fs::path>> candidates;
+  Candidates candidates;
   std::error_code failure;
   for (const auto& entry : fs::directory_iterator(folder, failure)) {
     if (const auto step = step_in_name(entry.path().filename().string())) candidates.emplace_back(*step, entry.path());
   }
   std::sort(candidates.begin(), candidates.end());
+  if (const auto best = recorded_best(folder); best && fs::exists(best->path)) add_best(candidates, *best);
   return newest_whole_of(folder, candidates);
 }
 
@@ -180,11 +198,8 @@ void CheckpointDirectory::discard_after(std::int64_t step) {
   for (const std::int64_t later : steps()) {
     if (later > step) remove_or_warn(path_for(later));
   }
-  if (best_ && best_->step > step) {
-    remove_or_warn(path_ / "best.json");
-    remove_or_warn(path_ / "best.h5");
-    best_.reset();
-  }
+  // Before the first step nothing is to stay, a best.h5 without a readable record included.
+  if (step < 0 || (best_ && best_->step > step)) forget_best();
   flush_directory(path_);
 }
 

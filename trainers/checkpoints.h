@@ -18,14 +18,15 @@ class CheckpointDirectory {
   std::filesystem::path path_for(std::int64_t step) const;
   /// To be called when the checkpoint of `step` is whole. With a validation loss below the best one so far (NaN never is) it becomes the
   /// best. A resumed run may call it again for the step that it resumed from, in case the run before was killed between the checkpoint and
-  /// this call. Then removes all but the last `keep_last` checkpoints up to `step`; what cannot be removed is warned about.
+  /// this call. Then removes all but the last `keep_last` checkpoints up to `step`, and, without `keep_best`, the best one of an earlier part of
+  /// the run; what cannot be removed is warned about.
   void committed(std::int64_t step, std::optional<double> validation_loss = std::nullopt);
   /// The newest checkpoint whose checksum is right, best.h5 included. A damaged one is warned about, with the reason, and the one before is
   /// taken. Nothing when there are no checkpoints; UserError when there are some and none is whole, since starting again silently would
   /// overwrite a run.
   std::optional<std::filesystem::path> newest_whole() const;
   /// Removes the checkpoints of later steps, best.h5 if it is one: for a run that resumes from `step` and will write them again, so that
-  /// they are neither counted nor resumed from.
+  /// they are neither counted nor resumed from. A step below 0 removes them all.
   void discard_after(std::int64_t step);
 
   struct Best {
@@ -43,6 +44,7 @@ class CheckpointDirectory {
   void set_best(std::int64_t step, double validation_loss);
   void link_best(std::int64_t step) const;
   void load_best();
+  void forget_best();
 
   std::filesystem::path path_;
   std::int64_t keep_last_;

@@ -1,5 +1,6 @@
 #include "trainers/model.h"
 
+#include <optional>
 #include <set>
 
 #include "trainers/checkpoints.h"
@@ -72,14 +73,33 @@ Model load_model(const CheckpointReader& checkpoint, const Device& device, Weigh
   return model;
 }
 
-std::filesystem::path checkpoint_of(const std::filesystem::path& path) {
-  namespace fs = std::filesystem;
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The folder of checkpoints that a path means, or nothing when it is a file. Throws UserError when there is neither.
+std::optional<fs::path> checkpoint_folder(const fs::path& path) {
   if (!fs::exists(path)) throw UserError("{}: there is no such run directory or checkpoint", path.string());
-  if (!fs::is_directory(path)) return path;
-  const fs::path folder = fs::exists(path / "checkpoints") ? path / "checkpoints" : path;
-  if (fs::exists(folder / "best.h5")) return folder / "best.h5";
+  if (!fs::is_directory(path)) return std::nullopt;
+  return fs::exists(path / "checkpoints") ? path / "checkpoints" : path;
+}
+
+fs::path newest_in(const fs::path& path, const fs::path& folder) {
   if (const auto newest = newest_whole_checkpoint(folder)) return *newest;
   throw UserError("{}: there is no checkpoint here (looked for best.h5 and step_*.h5 in {})", path.string(), folder.string());
+}
+
+}  // namespace
+
+fs::path checkpoint_of(const fs::path& path) {
+  const auto folder = checkpoint_folder(path);
+  if (!folder) return path;
+  return fs::exists(*folder / "best.h5") ? *folder / "best.h5" : newest_in(path, *folder);
+}
+
+fs::path newest_checkpoint_of(const fs::path& path) {
+  const auto folder = checkpoint_folder(path);
+  return folder ? newest_in(path, *folder) : path;
 }
 
 }  // namespace furlong

@@ -34,7 +34,10 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
 /// A model from a checkpoint alone: its own config and vocabulary.
 Model load_model(const CheckpointReader& checkpoint, const Device& device, Weights weights);
 
-/// The checkpoint that a path means: the file itself, or of a run directory the best one, or the newest whole one. Throws UserError.
+/// The checkpoint that a path means to those who use a model: the file itself, or of a run directory the best one, or the newest whole one
+/// where there is no best. Throws UserError.
 std::filesystem::path checkpoint_of(const std::filesystem::path& run_or_checkpoint);
+/// The same for those who train on: of a run directory the newest whole one, whatever its validation loss.
+std::filesystem::path newest_checkpoint_of(const std::filesystem::path& run_or_checkpoint);
 
 }  // namespace furlong

@@ -1,8 +1,11 @@
 #include "trainers/progress.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "framework/core/error.h"
@@ -29,7 +32,7 @@ std::string Progress::duration(double seconds) {
 }
 
 void Progress::step(std::int64_t step, double loss, double tokens_per_second, double learning_rate, double gradient_norm, std::int64_t memory_bytes, bool report) {
-  if (style_ == Style::none || (style_ == Style::lines && !report)) return;
+  if (style_ == Style::none || (style_ == Style::lines && !report) || !spdlog::should_log(spdlog::level::info)) return;
   const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   const double left = step > first_ ? elapsed / static_cast<double>(step - first_) * static_cast<double>(last_ - step) : 0;
   const std::string numbers = fmt::format("step {}/{}  loss {:.4f}  {:.0f} tokens/s  lr {:.2e}  |g| {:.3f}  {:.0f} MiB  {} left", step, last_, loss, tokens_per_second,
@@ -39,14 +42,18 @@ void Progress::step(std::int64_t step, double loss, double tokens_per_second, do
   } else {
     constexpr int width = 20;
     const auto filled = static_cast<int>(width * step / std::max<std::int64_t>(last_, 1));
-    fmt::print(stderr, "\r[{:=<{}}{: <{}}] {}\x1b[K", "", filled, "", width - filled, numbers);
+    std::string line = fmt::format("[{:=<{}}{: <{}}] {}", "", filled, "", width - filled, numbers);
+    winsize window{};
+    // A line that wraps cannot be rewritten: what does not fit is left out at its end.
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1) line.resize(std::min<std::size_t>(line.size(), window.ws_col - 1u));
+    fmt::print(stderr, "\r{}\x1b[K", line);
     std::fflush(stderr);
     drawn_ = true;
   }
 }
 
 void Progress::say(const std::string& line) {
-  if (style_ == Style::none) return;
+  if (!spdlog::should_log(spdlog::level::info)) return;
   if (drawn_) fmt::print(stderr, "\r\x1b[K");
   drawn_ = false;
   fmt::print(stderr, "{}\n", line);

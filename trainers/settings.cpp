@@ -52,7 +52,7 @@ void add_attention_keys(config::Table& t, AttentionSettings& a) {
 }
 
 void add_data_keys(config::Table& t, DataSettings& d) {
-  t.section("data", "the tokens to train on");
+  t.section("data", "the tokens to train on; windows cross the borders of documents, and attention and convolution see across them: only targets at breaks of a split are left out of the loss");
   t.key("data.store", &d.store, "", "HDF5 token store that furlong prepare has written").required().elsewhere({"dataset", "data_dir", "train_file", "file"});
   t.key("data.sequence_length", &d.sequence_length, "tokens", "length of a training sequence").within(1, 1e9).elsewhere({"seq_len", "seq_length", "max_length"});
   t.key("data.batch_size", &d.batch_size, "sequences", "sequences in one forward and backward pass").within(1, 1e6).elsewhere({"per_device_train_batch_size", "micro_batch_size", "train_batch_size"});
@@ -86,7 +86,7 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
   t.key("trainer.gradient_accumulation", &r.gradient_accumulation, "passes", "forward and backward passes whose gradients make one optimizer step").within(1, 1e6).elsewhere({"gradient_accumulation_steps", "accumulate_grad_batches"});
   t.key("trainer.recompute", &r.recompute, "", "blocks: keep only the inputs of blocks, and compute the rest again in backward (less memory, about a third more time)").one_of({"none", "blocks"}).elsewhere({"gradient_checkpointing", "activation_checkpointing"});
   t.key("trainer.early_stopping_patience", &r.early_stopping_patience, "validations", "stop after this many validations without a lower loss").within(1, 1e12).zero_means("off").only_with("trainer.validate_every").elsewhere({"patience"});
-  t.key("trainer.skip_outlier_factor", &r.skip_outlier_factor, "", "skip a step whose gradient norm is above this many times the running median").above(1).zero_means("off");
+  t.key("trainer.skip_outlier_factor", &r.skip_outlier_factor, "", "skip a step whose gradient norm is above this many times the median of the last 64 steps, skipped ones included").above(1).zero_means("off");
   t.key("trainer.sample_tokens", &r.sample_tokens, "tokens", "length of a sample printed after training").within(1, 1e9).zero_means("none").elsewhere({"max_new_tokens"});
   t.key("trainer.sample_prompt", &r.sample_prompt, "", "text that the sample continues").only_with("trainer.sample_tokens").elsewhere({"prompt"});
 }

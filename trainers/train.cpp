@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -14,6 +15,7 @@
 #include "framework/core/machine.h"
 #include "framework/core/parallel.h"
 #include "framework/io/atomic_file.h"
+#include "trainers/data_checks.h"
 #include "trainers/progress.h"
 #include "trainers/signals.h"
 #include "trainers/trainer.h"
@@ -53,20 +55,23 @@ void refuse_several_processes() {
 
 void check_memory(const Settings& settings, const Vocabulary& vocabulary) {
   const auto available = static_cast<std::int64_t>(read_machine().memory.available);
-  std::int64_t needed = 0;
-  bool more = false;
+  const std::int64_t countable = arena(Device{DeviceType::shape_only, 0}).capacity();
+  const ModelSettings& model = settings.model;
+  const auto widest = static_cast<double>(std::max({model.d_model, model.n_heads * model.d_head, model.d_feedforward}));
+  // A single activation beyond what can be counted may have more elements than 64 bits hold: then nothing is tried.
+  bool more = static_cast<double>(settings.data.batch_size) * static_cast<double>(settings.data.sequence_length) * widest > static_cast<double>(countable);
+  std::int64_t needed = countable;
   try {
-    needed = predicted_peak_bytes(settings, vocabulary);
+    if (!more) needed = predicted_peak_bytes(settings, vocabulary);
   } catch (const MachineError&) {
-    // Not even the shape-only device, which only counts, has room for it.
-    needed = arena(Device{DeviceType::shape_only, 0}).capacity();
-    more = true;
+    more = true;  // not even the shape-only device, which only counts, has room for it
   }
   spdlog::debug("one step will take {} MiB for tensors of {} MiB available", needed >> 20, available >> 20);
   if (more || (available > 0 && needed > available)) {
-    throw UserError("this configuration needs {}{:.1f} GiB for tensors and {:.1f} GiB are available; lower data.batch_size or data.sequence_length, use trainer.recompute: "
+    const std::string found = more ? fmt::format("more than {} TiB", countable >> 40) : fmt::format("{:.1f} GiB", static_cast<double>(needed) / (1 << 30));
+    throw UserError("this configuration needs {} for tensors and {:.1f} GiB are available; lower data.batch_size or data.sequence_length, use trainer.recompute: "
                     "blocks, or raise trainer.gradient_accumulation with a smaller batch",
-                    more ? "more than " : "", static_cast<double>(needed) / (1 << 30), static_cast<double>(available) / (1 << 30));
+                    found, static_cast<double>(available) / (1 << 30));
   }
 }
 
@@ -78,12 +83,14 @@ std::string contents(const fs::path& path) {
 class Run {
  public:
   Run(const LoadedSettings& loaded, const TrainOptions& options)
-      : settings_(loaded.settings), directory_(settings_.run_directory), data_(TokenStore::open(settings_.data.store.string())), device_(prepare()), lock_(directory_),
+      : settings_(loaded.settings), directory_(settings_.run_directory), data_(TokenStore::open(settings_.data.store.string())), device_(prepare(loaded)), lock_(directory_),
         trainer_(settings_, data_, device_), checkpoints_(directory_ / "checkpoints", settings_.checkpoint.keep_last, settings_.checkpoint.keep_best) {
     resume(options);
-    write_file_atomically(directory_ / "config.yaml", to_yaml(settings_));
     metrics_.emplace(directory_ / "metrics.jsonl");
-    tensorboard_.emplace(directory_ / "tensorboard", trainer_.steps() > 0 ? std::optional(trainer_.steps()) : std::nullopt);
+    const bool nothing_to_do = trainer_.steps() >= settings_.trainer.max_steps;
+    // The settings that a finished run was trained with stay.
+    if (!nothing_to_do || !fs::exists(directory_ / "config.yaml")) write_file_atomically(directory_ / "config.yaml", to_yaml(settings_));
+    if (!nothing_to_do) tensorboard_.emplace(directory_ / "tensorboard", trainer_.steps() > 0 ? std::optional(trainer_.steps()) : std::nullopt);
     can_validate_ = data_.size(Split::validation) >= 2;
     if (!can_validate_) spdlog::warn("{}: no validation split; training goes on without validation", settings_.data.store.string());
   }
@@ -92,8 +99,11 @@ class Run {
     const StopSignals signals;
     const std::int64_t last = settings_.trainer.max_steps;
     Progress progress(settings_.log.progress, trainer_.steps(), last);
-    progress.say(fmt::format("{}: {} parameters, {} tokens to train on ({}), {} threads, run directory {}", trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
-                             trainer_.model().store->parameter_count(), data_.size(Split::train), data_.vocabulary().kind_name(), thread_count(), directory_.string()));
+    if (trainer_.steps() >= last) {
+      progress.say(fmt::format("already at step {}; trainer.max_steps is {}, nothing to do", trainer_.steps(), last));
+    } else {
+      greet(progress);
+    }
     TrainResult result;
     result.train_loss = MetricsRecord::not_measured;
     clock_ = std::chrono::steady_clock::now();
@@ -122,11 +132,17 @@ class Run {
   }
 
  private:
-  Device prepare() {
+  void greet(Progress& progress) {
+    progress.say(fmt::format("{}: {} parameters, {} tokens to train on ({}), {} threads, run directory {}", trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
+                             trainer_.model().store->parameter_count(), data_.size(Split::train), data_.vocabulary().kind_name(), thread_count(), directory_.string()));
+  }
+
+  Device prepare(const LoadedSettings& loaded) {
     refuse_several_processes();
     configure_logging(settings_.log.level);
     set_thread_count(static_cast<int>(settings_.threads));
     const Device device = device_from_name(settings_.device);
+    check_against_data(loaded, data_);
     check_memory(settings_, data_.vocabulary());
     std::error_code failure;
     fs::create_directories(directory_, failure);
@@ -143,17 +159,19 @@ class Run {
     std::optional<fs::path> from;
     switch (options.resume) {
       case TrainOptions::Resume::never: forget_earlier_run(); break;
-      case TrainOptions::Resume::path: from = checkpoint_of(options.checkpoint); break;
+      case TrainOptions::Resume::path: from = newest_checkpoint_of(options.checkpoint); break;
       case TrainOptions::Resume::automatic: from = checkpoints_.newest_whole(); break;
     }
     const fs::path metrics = directory_ / "metrics.jsonl";
     if (from) {
+      const bool own = fs::equivalent(fs::absolute(*from).parent_path(), checkpoints_.path());
+      if (!own) refuse_to_replace(*from);
       const CheckpointReader checkpoint = CheckpointReader::open(*from);
       trainer_.load(checkpoint);
-      const bool own = fs::equivalent(fs::absolute(*from).parent_path(), checkpoints_.path());
-      // A run that goes on in another directory takes its history along, and leaves none there of another run.
+      // A run that goes on in another directory takes its history along.
       if (!own) forget_earlier_run();
-      if (!own || !fs::exists(metrics)) write_file_atomically(metrics, checkpoint.text("metrics"));
+      if (!own || !fs::exists(metrics)) write_file_atomically(metrics, checkpoint.has("metrics") ? checkpoint.text("metrics") : "");
+      name_discarded();
       checkpoints_.discard_after(trainer_.steps());
       if (fs::exists(checkpoints_.path_for(trainer_.steps()))) {
         checkpoints_.committed(trainer_.steps(), trainer_.best_now());
@@ -161,6 +179,24 @@ class Run {
       }
     }
     cut_back(metrics, from ? trainer_.steps() : -1);
+  }
+
+  /// Checkpoints of another run are not given up for one that starts elsewhere.
+  void refuse_to_replace(const fs::path& from) const {
+    const std::vector<std::int64_t> there = checkpoints_.steps();
+    if (there.empty() && !checkpoints_.best()) return;
+    throw UserError("{}: holds checkpoints of another run, up to step {}, and cannot take up {}; choose another --run-dir, or, to go on with the run that is here, leave --resume out",
+                    checkpoints_.path().string(), there.empty() ? checkpoints_.best()->step : there.back(), from.string());
+  }
+
+  /// Says which checkpoints go when the run goes on from an earlier one.
+  void name_discarded() const {
+    std::vector<std::string> later;
+    for (const std::int64_t step : checkpoints_.steps()) {
+      if (step > trainer_.steps()) later.push_back(checkpoints_.path_for(step).filename().string());
+    }
+    if (const auto best = checkpoints_.best(); best && best->step > trainer_.steps()) later.push_back(best->path.filename().string());
+    if (!later.empty()) spdlog::warn("{}: going on from step {}, which removes the later checkpoints {}", checkpoints_.path().string(), trainer_.steps(), config::join(later, ", "));
   }
 
   void finish_step(const StepReport& report, Progress& progress) {
@@ -232,6 +268,9 @@ class Run {
 
 }  // namespace
 
-TrainResult train(const LoadedSettings& loaded, const TrainOptions& options) { return Run(loaded, options).go(); }
+TrainResult train(const LoadedSettings& loaded, const TrainOptions& options) {
+  if (options.resume == TrainOptions::Resume::path) checkpoint_of(options.checkpoint);  // a wrong path shows before a run directory is made
+  return Run(loaded, options).go();
+}
 
 }  // namespace furlong

@@ -11,7 +11,7 @@ struct TrainOptions {
   enum class Resume : std::uint8_t {
     automatic,  ///< from the newest whole checkpoint in the run directory, if there is one
     never,      ///< from the beginning; what an earlier run left in the run directory is removed
-    path        ///< from `checkpoint`; where that is of another run directory, what an earlier run left in this one is removed
+    path        ///< from `checkpoint`, of a run directory the newest; refused where this run directory holds checkpoints of another run
   } resume = Resume::automatic;
   std::filesystem::path checkpoint;
 };

@@ -24,6 +24,12 @@ SamplerOptions sampler_options(const Settings& settings) {
   return options;
 }
 
+/// Whether a run may go on with another value of a key below `model`, given as a JSON pointer: those that shape nothing stored.
+bool may_change(const std::string& key, const std::string& position) {
+  if (key == "/max_sequence_length") return position != "learned";
+  return key == "/dropout" || key == "/attention/chunk_size" || key == "/attention/redraw_every";
+}
+
 double scalar(const Tensor& tensor) {
   return tensor.dtype() == DType::float64 ? tensor.to_vector<double>()[0] : static_cast<double>(tensor.to_vector<float>()[0]);
 }
@@ -84,15 +90,17 @@ StepReport Trainer::step() {
 bool Trainer::is_outlier(double gradient_norm) {
   const double factor = model_.settings.trainer.skip_outlier_factor;
   if (factor == 0) return false;
+  bool outlier = false;
   if (recent_norms_.size() >= outlier_minimum) {
     std::vector<double> sorted(recent_norms_.begin(), recent_norms_.end());
     const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
     std::nth_element(sorted.begin(), middle, sorted.end());
-    if (gradient_norm > factor * *middle) return true;
+    outlier = gradient_norm > factor * *middle;
   }
+  // Outliers count too: where norms rise for good the median follows, and the run does not skip every step that comes.
   recent_norms_.push_back(gradient_norm);
   if (recent_norms_.size() > outlier_window) recent_norms_.pop_front();
-  return false;
+  return outlier;
 }
 
 void Trainer::name_the_culprit(std::vector<Batch>& batches, double loss, double gradient_norm) {
@@ -168,6 +176,7 @@ void Trainer::load(const CheckpointReader& checkpoint) {
   const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
   const auto then = to_json(before)["model"].flatten(), now = to_json(model_.settings)["model"].flatten();
   for (const auto& [key, value] : now.items()) {
+    if (may_change(key, model_.settings.model.position)) continue;
     if (!then.contains(key) || then[key] != value) {
       std::string name = key;
       std::replace(name.begin(), name.end(), '/', '.');

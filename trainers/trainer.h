@@ -63,7 +63,7 @@ class Trainer {
   Optimizer optimizer_;
   Sampler sampler_;
   std::int64_t steps_ = 0, tokens_ = 0;
-  std::deque<double> recent_norms_;  // for outliers: of the last steps that were taken
+  std::deque<double> recent_norms_;  // for outliers: of the last steps, skipped ones included
   double best_validation_ = HUGE_VAL;
   std::optional<double> last_validation_;
   std::int64_t without_improvement_ = 0, validated_at_ = -1;

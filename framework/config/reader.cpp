@@ -20,7 +20,18 @@ using Layer = std::map<std::string, Entry>;  // key path -> what one or several 
 
 std::string joined(const std::string& section, const std::string& name) { return section.empty() ? name : section + "." + name; }
 
-// What was probably meant by a key that is not in the table, as the end of an error message.
+// The key that other programs call `name`, one of `section` before others; nullptr when there is none.
+const Key* named_elsewhere(const Table& table, const std::string& section, const std::string& name) {
+  const Key* ours = nullptr;
+  for (const auto& key : table.keys()) {
+    const auto& others = key.names_elsewhere();
+    const bool matches = std::find(others.begin(), others.end(), name) != others.end();
+    if (matches && (!ours || (ours->section() != section && key.section() == section))) ours = &key;
+  }
+  return ours;
+}
+
+// What was probably meant by a key that is not in the table, as the end of an error message about a line in a file.
 std::string unknown_key_hint(const Table& table, const std::string& section, const std::string& name) {
   if (name == "<<") return "YAML's merge keys are not supported; use include: to share settings between files";
   if (table.find(name) || (section.empty() && name.find('.') != std::string::npos && table.is_section(name)))
@@ -28,25 +39,45 @@ std::string unknown_key_hint(const Table& table, const std::string& section, con
                ? fmt::format("{} belongs at the top level, without indentation", name)
                : fmt::format("write {} under {}:, not joined by dots", name.substr(name.rfind('.') + 1), name.substr(0, name.rfind('.')));
   if (name == "include") return "include: belongs at the top level, without indentation";
-  const Key* ours = nullptr;  // the key that other programs call so, one of this section before others
-  for (const auto& key : table.keys()) {
-    const auto& others = key.names_elsewhere();
-    const bool matches = std::find(others.begin(), others.end(), name) != others.end();
-    if (matches && (!ours || (ours->section() != section && key.section() == section))) ours = &key;
-  }
-  if (ours) return fmt::format("it is called {} here", ours->section() == section ? ours->name() : ours->path());
-  const auto siblings = table.names_in(section);
-  if (const std::string close = nearest(name, siblings); !close.empty()) return fmt::format("did you mean {}?", close);
+  if (const Key* ours = named_elsewhere(table, section, name))
+    return fmt::format("it is called {} here", ours->section() == section ? ours->name() : ours->path());
   std::vector<std::string> elsewhere;
   for (const auto& key : table.keys()) {
     if (key.name() == name) return fmt::format("did you mean {}? (indent it under {}:)", key.path(), key.section());
     elsewhere.push_back(key.name());
   }
+  const auto siblings = table.names_in(section);
+  if (const std::string close = nearest(name, siblings); !close.empty()) return fmt::format("did you mean {}?", close);
   if (table.is_section(name)) return fmt::format("the section {} belongs at the top level, without indentation", name);
   if (const std::string close = nearest(name, elsewhere); !close.empty())
     for (const auto& key : table.keys())
       if (key.name() == close) return fmt::format("did you mean {}?", key.path());
   return fmt::format("{} has {}", section.empty() ? "the top level" : section, join(siblings, ", "));
+}
+
+// The same for the path of a --set, where keys are known by their whole paths.
+std::string unknown_override_hint(const Table& table, const std::string& path) {
+  const auto dot = path.rfind('.');
+  const std::string section = dot == std::string::npos ? "" : path.substr(0, dot), name = path.substr(dot + 1);  // npos + 1 is 0
+  std::vector<std::string> same_end, same_name, names, paths;
+  for (const auto& key : table.keys()) {
+    if (key.path().ends_with("." + path)) same_end.push_back(key.path());
+    if (key.name() == name) same_name.push_back(key.path());
+    names.push_back(key.name());
+    paths.push_back(key.path());
+  }
+  if (!same_end.empty()) return fmt::format("did you mean {}?", join(same_end, " or "));
+  if (const Key* ours = named_elsewhere(table, section, name)) return fmt::format("it is called {} here", ours->path());
+  if (!same_name.empty()) return fmt::format("did you mean {}?", join(same_name, " or "));
+  const bool known_section = section.empty() || table.is_section(section);
+  const auto siblings = table.names_in(known_section ? section : "");
+  if (known_section)
+    if (const std::string close = nearest(name, siblings); !close.empty()) return fmt::format("did you mean {}?", joined(section, close));
+  if (const std::string close = nearest(path, paths); !close.empty()) return fmt::format("did you mean {}?", close);
+  if (const std::string close = nearest(name, names); !close.empty())
+    for (const auto& key : table.keys())
+      if (key.name() == close) return fmt::format("did you mean {}?", key.path());
+  return fmt::format("{} has {}", known_section && !section.empty() ? section : "the top level", join(siblings, ", "));
 }
 
 // Walks one parsed text and collects its keys, each value checked where it stands.
@@ -188,14 +219,7 @@ void apply_override(const Table& table, Layer& layer, const std::string& overrid
   if (!key && table.is_section(path))
     throw UserError("{}: {} is a section; set one of its keys: {}", name, path, join(table.names_in(path), ", "));
   if (!key && path == "include") throw UserError("{}: include works in files only; expected a key such as trainer.max_steps", name);
-  if (!key) {
-    const auto dot = path.rfind('.');
-    const std::string section = dot == std::string::npos ? "" : path.substr(0, dot);
-    const bool known_section = section.empty() || table.is_section(section);
-    throw UserError(
-        "{}: unknown key {}; {}", name, path,
-        unknown_key_hint(table, known_section ? section : "", path.substr(known_section && dot != std::string::npos ? dot + 1 : 0)));
-  }
+  if (!key) throw UserError("{}: unknown key {}; {}", name, path, unknown_override_hint(table, path));
   const YamlSource source(name, text, false);
   const bool is_empty =
       source.root().IsNull() ? text.find_first_of("~nN") == std::string::npos : text.find_first_not_of(" \t") == std::string::npos;

@@ -1,13 +1,13 @@
 #include "framework/core/parallel.h"
 
-#include <sched.h>
-
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "framework/core/machine.h"
 
 #ifndef FURLONG_THREAD_POOL
 #include <omp.h>
@@ -16,19 +16,12 @@
 namespace furlong {
 namespace {
 
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
-
 int default_threads() {
   if (const char* text = std::getenv("FURLONG_POOL_THREADS")) {
     const int threads = std::atoi(text);
     if (threads > 0) return threads;
   }
-  return available_cores();
+  return read_machine().cpu.usable_cores();  // affinity, and the share that a container grants
 }
 
 int threads_wanted = 0;

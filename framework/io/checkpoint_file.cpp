@@ -231,14 +231,29 @@ struct Entry {
   TensorInfo info;
 };
 
+// One string of fixed length: of any other type or shape HDF5 would write more than the string's bytes when it reads.
+bool is_one_text(hid_t type, hid_t space) {
+  return H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 && H5Sget_simple_extent_type(space) == H5S_SCALAR;
+}
+
+// Whether a dataset lies in one piece of exactly `bytes` inside the file, as the writer lays it out.
+bool lies_whole(hid_t dataset, std::uint64_t bytes, std::uint64_t file_bytes) {
+  if (bytes == 0) return true;
+  const haddr_t offset = H5Dget_offset(dataset);
+  return offset != HADDR_UNDEF && H5Dget_storage_size(dataset) == bytes && offset <= file_bytes && bytes <= file_bytes - offset;
+}
+
 }  // namespace
 
 struct CheckpointReader::State {
   explicit State(fs::path file) : path(std::move(file)), descriptor(path), io(descriptor.number()) {}
 
   [[noreturn]] void fail(std::string_view what);
+  [[noreturn]] void refuse(const std::string& name, std::string_view what);
   void open();
   std::optional<Entry> examine(const std::string& name);
+  Entry examine_tensor(const std::string& name, hid_t dataset, hid_t type, hid_t space);
+  std::string dtype_of(const std::string& name, hid_t dataset);
   const Entry& find(const std::string& name, Kind kind);
   void read(const std::string& name, void* destination);
 
@@ -246,6 +261,7 @@ struct CheckpointReader::State {
   detail::Descriptor descriptor;
   DescriptorIo io;
   Handle handle;
+  std::uint64_t file_bytes = 0;
   std::map<std::string, Entry, std::less<>> entries;
 };
 
@@ -255,8 +271,13 @@ void CheckpointReader::State::fail(std::string_view what) {
   throw UserError("{}: HDF5 cannot read {} ({}); take an earlier checkpoint", path.string(), what, reason);
 }
 
+void CheckpointReader::State::refuse(const std::string& name, std::string_view what) {
+  throw UserError("{}: '{}' {}: not written by this program, or changed since; take an earlier checkpoint", path.string(), name, what);
+}
+
 void CheckpointReader::State::open() {
   const Lock lock;
+  file_bytes = io.size();
   const Handle access = access_list(io);
   handle = Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()));
   if (!handle) fail("its header");
@@ -276,7 +297,8 @@ void CheckpointReader::State::open() {
   }
 }
 
-// What lies under a name; nothing for groups and for what this program never writes.
+// What lies under a name; nothing for groups and for what this program never writes. The checksum tells nothing about who wrote the file:
+// types, shapes and sizes are checked here, so that reading never exceeds the bytes that the entry states.
 std::optional<Entry> CheckpointReader::State::examine(const std::string& name) {
   const Handle object(H5Oopen(handle.id(), name.c_str(), H5P_DEFAULT));
   if (!object) fail(name);
@@ -284,41 +306,58 @@ std::optional<Entry> CheckpointReader::State::examine(const std::string& name) {
   const Handle type(H5Dget_type(object.id()));
   const Handle space(H5Dget_space(object.id()));
   if (!type || !space) fail(name);
+  if (H5Tget_class(type.id()) != H5T_STRING && H5Aexists(object.id(), "dtype") > 0)
+    return examine_tensor(name, object.id(), type.id(), space.id());
   Entry entry;
   entry.info.name = name;
-  const std::size_t element_bytes = H5Tget_size(type.id());
-  const H5T_class_t kind = H5Tget_class(type.id());
-  const bool null = H5Sget_simple_extent_type(space.id()) == H5S_NULL;
-  if (kind == H5T_STRING) {
+  entry.info.bytes = H5Tget_size(type.id());
+  if (H5Tget_class(type.id()) == H5T_STRING) {
     entry.kind = Kind::text;
-    entry.info.bytes = null ? 0 : element_bytes;
-    return entry;
+    const bool empty = H5Tis_variable_str(type.id()) == 0 && H5Sget_simple_extent_type(space.id()) == H5S_NULL;
+    if (!empty && !is_one_text(type.id(), space.id())) refuse(name, "is a text, but not one string of fixed length");
+    if (empty) entry.info.bytes = 0;
+  } else {
+    const bool integer = H5Tequal(type.id(), H5T_STD_I64LE) > 0;
+    if (H5Sget_simple_extent_type(space.id()) != H5S_SCALAR || (!integer && H5Tequal(type.id(), H5T_IEEE_F64LE) <= 0)) return std::nullopt;
+    entry.kind = integer ? Kind::integer : Kind::number;
   }
-  if (H5Aexists(object.id(), "dtype") <= 0) {
-    if (null || element_bytes != 8 || H5Sget_simple_extent_ndims(space.id()) != 0) return std::nullopt;
-    entry.kind = kind == H5T_FLOAT ? Kind::number : Kind::integer;
-    entry.info.bytes = element_bytes;
-    return entry;
-  }
-  const Handle attribute(H5Aopen(object.id(), "dtype", H5P_DEFAULT));
-  const Handle attribute_type(attribute ? H5Aget_type(attribute.id()) : -1);
-  std::array<char, 16> dtype{};
-  if (!attribute_type || H5Tget_size(attribute_type.id()) > dtype.size() - 1 ||
-      H5Aread(attribute.id(), attribute_type.id(), dtype.data()) < 0) {
-    fail("the dtype of " + name);
-  }
-  entry.info.dtype = dtype.data();
+  if (!lies_whole(object.id(), entry.info.bytes, file_bytes)) refuse(name, "does not lie in one piece inside the file");
+  return entry;
+}
+
+Entry CheckpointReader::State::examine_tensor(const std::string& name, hid_t dataset, hid_t type, hid_t space) {
+  Entry entry;
+  entry.info.name = name;
+  entry.info.dtype = dtype_of(name, dataset);
   const std::optional<hdf5::Type> known = tensor_type(entry.info.dtype);
-  if (!known || hdf5::size_of(*known) != element_bytes) {
-    throw UserError("{}: tensor '{}' has dtype '{}', which this program does not know", path.string(), name, entry.info.dtype);
+  if (!known || H5Tequal(type, hdf5::detail::file_type(*known)) <= 0) {
+    throw UserError("{}: tensor '{}' has dtype '{}', which this program does not know or its values do not have", path.string(), name,
+                    entry.info.dtype);
   }
   std::array<hsize_t, H5S_MAX_RANK> extents{};
-  const int rank = H5Sget_simple_extent_dims(space.id(), extents.data(), nullptr);
+  const int rank = H5Sget_simple_extent_dims(space, extents.data(), nullptr);
   if (rank < 0) fail("the shape of " + name);
-  entry.info.shape.assign(extents.begin(), extents.begin() + rank);
-  entry.info.bytes = element_bytes;
-  for (int dimension = 0; dimension < rank; ++dimension) entry.info.bytes *= extents[static_cast<std::size_t>(dimension)];
+  if (H5Sget_simple_extent_type(space) == H5S_NULL) refuse(name, "is a tensor without a shape");
+  std::size_t bytes = hdf5::size_of(*known);
+  for (int dimension = 0; dimension < rank; ++dimension) {
+    const hsize_t extent = extents[static_cast<std::size_t>(dimension)];
+    if (extent >> 63 != 0 || __builtin_mul_overflow(bytes, extent, &bytes)) refuse(name, "has more elements than 64 bits can count");
+    entry.info.shape.push_back(static_cast<std::int64_t>(extent));
+  }
+  entry.info.bytes = bytes;
+  if (!lies_whole(dataset, bytes, file_bytes)) refuse(name, "does not lie in one piece inside the file");
   return entry;
+}
+
+std::string CheckpointReader::State::dtype_of(const std::string& name, hid_t dataset) {
+  const Handle attribute(H5Aopen(dataset, "dtype", H5P_DEFAULT));
+  const Handle type(attribute ? H5Aget_type(attribute.id()) : -1);
+  const Handle space(attribute ? H5Aget_space(attribute.id()) : -1);
+  if (!type || !space) fail("the dtype of " + name);
+  std::array<char, 16> text{};
+  if (!is_one_text(type.id(), space.id()) || H5Tget_size(type.id()) >= text.size()) refuse(name, "has a dtype that is no short text");
+  if (H5Aread(attribute.id(), type.id(), text.data()) < 0) fail("the dtype of " + name);
+  return text.data();
 }
 
 const Entry& CheckpointReader::State::find(const std::string& name, Kind kind) {

@@ -23,7 +23,9 @@ void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor&
   require(plain || mode == GradientMode::overwrite, "gemm: bias and activation go with overwrite only");
   require(epilogue.bias == nullptr || epilogue.bias->elements() == columns, "gemm: a bias of {} for {} columns",
           epilogue.bias ? epilogue.bias->shape().text() : "", columns);
-  if (runs_on_cpu(stream, "gemm")) gemm_cpu(a, transpose_a, b, transpose_b, c, mode == GradientMode::accumulate, epilogue);
+  // The shape-only device goes the same way, as far as the memory that the product works in.
+  runs_on_cpu(stream, "gemm");
+  gemm_cpu(a, transpose_a, b, transpose_b, c, mode == GradientMode::accumulate, epilogue);
 }
 
 void column_sum(const Stream& stream, const Tensor& matrix, const GradientTarget& target) {

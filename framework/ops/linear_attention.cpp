@@ -1,5 +1,8 @@
 #include "framework/ops/linear_attention.h"
 
+#include <algorithm>
+
+#include "framework/core/parallel.h"
 #include "framework/ops/arithmetic.h"
 #include "framework/ops/dispatch.h"
 #include "framework/ops/linear_attention_arguments.h"
@@ -69,7 +72,24 @@ LinearAttentionArguments check(const Tensor& query, const Tensor& key, const Ten
   } else {
     require(!directions.defined(), "{}: {} takes no directions", op, feature_map_info(options.feature_map).name);
   }
+  LinearAttentionSizes& sizes = arguments.sizes;
+  sizes.d = d;
+  sizes.d_value = arguments.value.extent(3);
+  sizes.m = arguments.features;
+  sizes.chunk = std::min(options.chunk_size, std::max({std::int64_t{1}, query.extent(1), key.extent(1)}));
+  sizes.finish();
   return arguments;
+}
+
+/// What the body works in: `elements` for each thread, by thread_index(), and the directions turned for the tile functions.
+void allocate_scratch(LinearAttentionArguments& arguments, std::int64_t elements) {
+  const DType dtype = accumulate_dtype(arguments.query.dtype());
+  const Device& device = arguments.query.device();
+  if (arguments.directions.defined()) {
+    const std::int64_t sets = arguments.directions.shape().rank() == 3 ? arguments.directions.extent(0) : 1;
+    arguments.directions_transposed = Tensor::empty({sets, arguments.sizes.d, arguments.sizes.ld_m}, dtype, device);
+  }
+  arguments.scratch = Tensor::empty({thread_count(), elements}, dtype, device);
 }
 
 void backward(BackwardContext& context, const LinearAttentionOptions& options) {
@@ -87,6 +107,7 @@ void backward(BackwardContext& context, const LinearAttentionOptions& options) {
   gradients.d_query = per_head(context.d_input(0), arguments.query.extent(3));
   gradients.d_key = per_head(context.d_input(1), arguments.key.extent(3));
   gradients.d_value = per_head(context.d_input(2), d_value);
+  allocate_scratch(arguments, arguments.sizes.backward_elements(arguments.query.extent(1), arguments.key.extent(1)));
   if (runs_on_cpu(context.stream(), "linear_attention")) linear_attention_backward_cpu(arguments, gradients);
 }
 
@@ -102,6 +123,7 @@ Variable linear_attention(Tape& tape, const Variable& query, const Variable& key
     arguments.top = Tensor::empty({batch, options.n_heads, n}, accumulate_dtype(query.dtype()), tape.device());
     arguments.inverse_denominator = Tensor::empty({batch, options.n_heads, n}, accumulate_dtype(query.dtype()), tape.device());
   }
+  allocate_scratch(arguments, arguments.sizes.forward_elements());
   if (runs_on_cpu(tape.stream(), "linear_attention")) linear_attention_forward_cpu(arguments);
   return tape.record_one("linear_attention", {query, key, value}, output,
                          {query.value(), key.value(), value.value(), directions, output, arguments.top, arguments.inverse_denominator},
@@ -118,6 +140,7 @@ Tensor linear_attention_continue(const Stream& stream, const Tensor& query, cons
   const Tensor output = Tensor::empty({batch, query.extent(1), options.n_heads * d_value}, query.dtype(), stream.device);
   arguments.output = output.split_last(d_value);
   arguments.state = &state;
+  allocate_scratch(arguments, arguments.sizes.forward_elements());
   if (runs_on_cpu(stream, "linear_attention")) linear_attention_forward_cpu(arguments);
   return output;
 }

@@ -21,25 +21,19 @@ class LinearAttentionBody {
   using Tile = LinearAttentionTile<T>;
 
  public:
-  explicit LinearAttentionBody(const LinearAttentionArguments& arguments) : arguments_(arguments) {
+  explicit LinearAttentionBody(const LinearAttentionArguments& arguments) : arguments_(arguments), sizes_(arguments.sizes) {
     const auto& options = arguments.options;
     batch_ = arguments.query.extent(0);
     n_query_ = arguments.query.extent(1);
     n_key_ = arguments.key.extent(1);
     group_ = options.n_heads / options.n_kv_heads;
-    sizes_.d = arguments.query.extent(3);
-    sizes_.d_value = arguments.value.extent(3);
-    sizes_.m = arguments.features;
-    sizes_.chunk = std::min<std::int64_t>(options.chunk_size, std::max<std::int64_t>(1, std::max(n_query_, n_key_)));
-    sizes_.finish();
     prepare_directions();
   }
 
   void forward() {
     const std::int64_t heads = arguments_.options.n_heads, tasks = batch_ * heads, size = sizes_.forward_elements();
-    const Tensor scratch = scratch_for(tasks, size);
     parallel_tasks(tasks, [&](std::int64_t task) {
-      Tile tile(sizes_, scratch.data<T>() + thread_index() * size);
+      Tile tile(sizes_, arguments_.scratch.template data<T>() + thread_index() * size);
       forward_head(tile, task / heads, task % heads);
     });
   }
@@ -47,14 +41,12 @@ class LinearAttentionBody {
   void backward(const LinearAttentionGradients& gradients) {
     // One task for each key-value head: its query heads one after another, so that d_key and d_value are summed in a fixed order.
     const std::int64_t kv_heads = arguments_.options.n_kv_heads, tasks = batch_ * kv_heads;
-    const std::int64_t own = n_query_ * sizes_.ld_d, shared = n_key_ * (sizes_.ld_d + sizes_.ld_v);
-    const std::int64_t size = sizes_.backward_elements() + own + shared;
-    const Tensor scratch = scratch_for(tasks, size);
+    const std::int64_t shared = n_key_ * (sizes_.ld_d + sizes_.ld_v), size = sizes_.backward_elements(n_query_, n_key_);
     parallel_tasks(tasks, [&](std::int64_t task) {
-      T* memory = scratch.data<T>() + thread_index() * size;
+      T* memory = arguments_.scratch.template data<T>() + thread_index() * size;
       Tile tile(sizes_, memory, true);
-      T* d_query = memory + sizes_.backward_elements();
-      T* d_key = d_query + own;
+      T* d_query = memory + sizes_.backward_tile_elements();
+      T* d_key = d_query + n_query_ * sizes_.ld_d;
       T* d_value = d_key + n_key_ * sizes_.ld_d;
       const std::int64_t b = task / kv_heads, kv_head = task % kv_heads;
       std::fill(d_key, d_key + shared, T{0});
@@ -70,20 +62,13 @@ class LinearAttentionBody {
   }
 
  private:
-  Tensor scratch_for(std::int64_t tasks, std::int64_t size) const {
-    // Indexed by thread: parallel_tasks numbers its threads below thread_count() whatever the number of tasks.
-    (void)tasks;
-    return Tensor::empty({thread_count() * size}, dtype_of<T>::value);
-  }
-
-  /// ω and ωᵀ of each head (or of all), laid out for the tile functions.
+  /// ωᵀ of each head (or of all), laid out for the tile functions.
   void prepare_directions() {
     const Tensor& directions = arguments_.directions;
     if (!directions.defined()) return;
     const std::int64_t sets = directions.shape().rank() == 3 ? directions.extent(0) : 1;
-    directions_transposed_ = Tensor::empty({sets, sizes_.d, sizes_.ld_m}, dtype_of<T>::value);
     for (std::int64_t set = 0; set < sets; ++set) {
-      transpose<T>(sizes_.m, sizes_.d, directions.data<T>() + set * sizes_.m * sizes_.d, sizes_.d, directions_transposed_.template data<T>() + set * sizes_.d * sizes_.ld_m,
+      transpose<T>(sizes_.m, sizes_.d, directions.data<T>() + set * sizes_.m * sizes_.d, sizes_.d, arguments_.directions_transposed.template data<T>() + set * sizes_.d * sizes_.ld_m,
                    sizes_.ld_m);
     }
   }
@@ -98,7 +83,7 @@ class LinearAttentionBody {
     if (arguments_.directions.defined()) {
       const std::int64_t set = arguments_.directions.shape().rank() == 3 ? head : 0;
       tile.directions = arguments_.directions.data<T>() + set * sizes_.m * sizes_.d;
-      tile.directions_transposed = directions_transposed_.template data<T>() + set * sizes_.d * sizes_.ld_m;
+      tile.directions_transposed = arguments_.directions_transposed.template data<T>() + set * sizes_.d * sizes_.ld_m;
     }
     return tile;
   }
@@ -270,8 +255,7 @@ class LinearAttentionBody {
   }
 
   const LinearAttentionArguments& arguments_;
-  LinearAttentionSizes sizes_;
-  Tensor directions_transposed_;
+  const LinearAttentionSizes& sizes_;
   std::int64_t batch_ = 0, n_query_ = 0, n_key_ = 0, group_ = 1;
 };
 

@@ -98,7 +98,7 @@ class LinearAttentionTile {
       if (keep_top) keep_top[i] = top;
       if (keep_inverse) keep_inverse[i] = inverse;
     }
-    if (pairs) small_gemm_nn<T>(rows, s.d_value, rows, weight, s.ld_c, v, s.ld_v, out, s.ld_v, false);
+    if (pairs) weighted_values(rows);
     if (seen) small_gemm_nn<T>(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, out, s.ld_v, pairs);
     if (!pairs && !seen) std::fill_n(out, rows * s.ld_v, T{0});
     for (std::int64_t i = 0; i < rows; ++i) scale_row(out + i * s.ld_v, s.d_value, inverse_[i]);
@@ -231,6 +231,20 @@ class LinearAttentionTile {
   T *d_product = nullptr, *g_v = nullptr, *v_transposed = nullptr;
 
  private:
+  /// out = weight · v. A weight of 0 times a later value that is not finite would reach an earlier row as NaN: then each row sums only what
+  /// it sees, in the same order and so with the same bits.
+  void weighted_values(std::int64_t rows) {
+    V sum = hn::Zero(d);
+    for (std::int64_t j = 0; j < rows; ++j) {
+      for_lanes<T>(s.d_value, [&](std::int64_t c, std::int64_t n) HWY_ATTR { sum = hn::MulAdd(load_n(v + j * s.ld_v + c, n), hn::Zero(d), sum); });
+    }
+    if (hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)))) {
+      small_gemm_nn<T>(rows, s.d_value, rows, weight, s.ld_c, v, s.ld_v, out, s.ld_v, false);
+      return;
+    }
+    for (std::int64_t i = 0; i < rows; ++i) small_gemm_nn<T>(1, s.d_value, i + 1, weight + i * s.ld_c, s.ld_c, v, s.ld_v, out + i * s.ld_v, s.ld_v, false);
+  }
+
   static void scale_row(T* row, std::int64_t width, T factor) {
     const V by = hn::Set(d, factor);
     for_lanes<T>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR { store_n(hn::Mul(load_n(row + j, n), by), row + j, n); });
@@ -308,9 +322,8 @@ class LinearAttentionTile {
       const auto in = hn::FirstN(d, static_cast<std::size_t>(std::clamp<std::int64_t>(visible - j, 0, n)));
       const auto large = hn::Ge(p, hn::Set(d, least_product));
       direct = direct || !hn::AllTrue(d, hn::Or(large, hn::Not(in)));
-      // The factor alone may overflow where the pair is hidden or summed directly: it is dropped there before the product.
-      const V factor = hn::IfThenElseZero(hn::And(in, large), exp(d, hn::Add(load_n(row_k + j, n), shift)));
-      const V w = hn::Mul(p, factor);
+      // Where the pair is hidden or summed directly the factor may be anything.
+      const V w = hn::IfThenElseZero(hn::And(in, large), hn::Mul(p, exp(d, hn::Add(load_n(row_k + j, n), shift))));
       sum = hn::Add(sum, w);
       store_n(w, weight + i * s.ld_c + j, n);
     });
@@ -393,9 +406,10 @@ class LinearAttentionTile {
       const auto in = hn::FirstN(d, static_cast<std::size_t>(std::clamp<std::int64_t>(visible - j, 0, n)));
       const auto large = hn::Ge(p, hn::Set(d, least_product));
       direct = direct || !hn::AllTrue(d, hn::Or(large, hn::Not(in)));
-      const V factor = hn::Mul(inverse, hn::IfThenElseZero(hn::And(in, large), exp(d, hn::Add(load_n(row_k + j, n), shift))));
-      store_n(hn::Mul(p, factor), weight + at, n);
-      store_n(hn::Mul(factor, hn::Sub(load_n(g_v + at, n), less)), d_product + at, n);
+      const auto counts = hn::And(in, large);
+      const V factor = hn::Mul(inverse, exp(d, hn::Add(load_n(row_k + j, n), shift)));
+      store_n(hn::IfThenElseZero(counts, hn::Mul(p, factor)), weight + at, n);
+      store_n(hn::IfThenElseZero(counts, hn::Mul(factor, hn::Sub(load_n(g_v + at, n), less))), d_product + at, n);
     });
     return direct;
   }

@@ -22,12 +22,14 @@ using testing::small_settings;
 std::map<std::int32_t, int> draws(const std::vector<float>& logits, const GenerateOptions& options, int count) {
   const RandomKey key{17, 0, random_stream("test of sample_token")};
   std::map<std::int32_t, int> found;
-  for (int i = 0; i < count; ++i) ++found[sample_token(logits, options, static_cast<double>(random_uniform(key, static_cast<std::uint64_t>(i))))];
+  for (int i = 0; i < count; ++i)
+    ++found[sample_token(logits, options, static_cast<double>(random_uniform(key, static_cast<std::uint64_t>(i))))];
   return found;
 }
 
 // Pearson's statistic of the counts against the probabilities softmax(logits / temperature) over `tokens`.
-double chi_square(const std::map<std::int32_t, int>& found, const std::vector<float>& logits, double temperature, const std::set<std::int32_t>& tokens, int count) {
+double chi_square(const std::map<std::int32_t, int>& found, const std::vector<float>& logits, double temperature,
+                  const std::set<std::int32_t>& tokens, int count) {
   double total = 0, statistic = 0;
   for (const auto token : tokens) total += std::exp(static_cast<double>(logits[static_cast<std::size_t>(token)]) / temperature);
   for (const auto token : tokens) {
@@ -115,9 +117,10 @@ Model small_model(const std::vector<std::string>& overrides) {
   return make_model(small_settings("none.h5", all).settings, Vocabulary::bytes(false), Device{});
 }
 
-const std::vector<std::vector<std::string>> mechanisms{{"model.attention.mechanism=softmax"},
-                                                       {"model.attention.mechanism=linear"},
-                                                       {"model.attention.mechanism=linear", "model.attention.feature_map=elu1", "model.position=sinusoidal"}};
+const std::vector<std::vector<std::string>> mechanisms{
+    {"model.attention.mechanism=softmax"},
+    {"model.attention.mechanism=linear"},
+    {"model.attention.mechanism=linear", "model.attention.feature_map=elu1", "model.position=sinusoidal"}};
 
 TEST(Generate, TheSameSeedGivesTheSameTokensAndAnotherSeedOthers) {
   for (const auto& mechanism : mechanisms) {
@@ -191,7 +194,8 @@ TEST(Generate, APromptLongerThanOnePieceIsOnePrompt) {
   const Tape::NoGradient guard(tape);
   layers::ForwardContext context{tape};
   const Tensor hidden = model.decoder->hidden(context, token_tensor(prompt, 1, Device{})).value();
-  const auto row = model.decoder->logits(Stream{}, hidden.narrow(1, hidden.extent(1) - 1, 1).reshape({1, hidden.extent(2)})).to_vector<float>();
+  const auto row =
+      model.decoder->logits(Stream{}, hidden.narrow(1, hidden.extent(1) - 1, 1).reshape({1, hidden.extent(2)})).to_vector<float>();
   const float best = *std::max_element(row.begin(), row.end());
   EXPECT_GE(row[static_cast<std::size_t>(token)], best - 1e-4f * std::abs(best));
 }

@@ -40,7 +40,8 @@ struct Store {
 
 TEST(Optimizer, OnlyWhatAsksForItDecays) {
   Store s;
-  const auto weight = s.weight->master().to_vector<float>(), bias = s.bias->master().to_vector<float>(), gain = s.gain->master().to_vector<float>();
+  const auto weight = s.weight->master().to_vector<float>(), bias = s.bias->master().to_vector<float>(),
+             gain = s.gain->master().to_vector<float>();
   const auto buffer = s.buffer->master().to_vector<float>();
   Optimizer optimizer(optimizer_settings(0.1), s.store);
   // Without gradients nothing moves but by the decay: values * (1 - learning_rate * weight_decay).

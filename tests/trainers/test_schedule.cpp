@@ -9,7 +9,8 @@ namespace {
 
 constexpr double peak = 0.02;
 
-Settings settings(const std::string& name, std::int64_t warmup, std::int64_t decay = 0, double final_fraction = 0.1, std::int64_t max_steps = 1000) {
+Settings settings(const std::string& name, std::int64_t warmup, std::int64_t decay = 0, double final_fraction = 0.1,
+                  std::int64_t max_steps = 1000) {
   Settings result;
   result.optimizer.learning_rate = peak;
   result.schedule = {name, warmup, final_fraction, decay};
@@ -22,12 +23,14 @@ const char* const all_names[] = {"constant", "linear", "cosine", "inverse_square
 TEST(Schedule, TheWarmupRisesInEqualStepsFromItsFirstShareToThePeak) {
   for (const char* name : all_names) {
     const Settings s = settings(name, 40);
-    for (std::int64_t step = 0; step < 40; ++step) EXPECT_NEAR(learning_rate(s, step), peak * static_cast<double>(step + 1) / 40, 1e-15) << name << " " << step;
+    for (std::int64_t step = 0; step < 40; ++step)
+      EXPECT_NEAR(learning_rate(s, step), peak * static_cast<double>(step + 1) / 40, 1e-15) << name << " " << step;
   }
 }
 
 TEST(Schedule, WithoutWarmupTheFirstStepHasThePeak) {
-  for (const char* name : {"constant", "linear", "cosine", "warmup_stable_decay"}) EXPECT_DOUBLE_EQ(learning_rate(settings(name, 0), 0), peak) << name;
+  for (const char* name : {"constant", "linear", "cosine", "warmup_stable_decay"})
+    EXPECT_DOUBLE_EQ(learning_rate(settings(name, 0), 0), peak) << name;
 }
 
 // A jump would be a mistake in where one part ends and the next begins. The steepest wanted change is that of the shortest part.

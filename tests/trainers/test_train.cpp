@@ -29,7 +29,8 @@ using Resume = TrainOptions::Resume;
 // Its second half follows no rule: what is learnt from the first makes predictions there worse, so that validation is best early.
 std::string misleading_text() {
   std::string text = testing::synthetic_text(300);
-  for (std::uint64_t i = 0; i < 300; ++i) text.push_back(static_cast<char>('a' + random_word({5, 0, random_stream("misleading text")}, i) % 8));
+  for (std::uint64_t i = 0; i < 300; ++i)
+    text.push_back(static_cast<char>('a' + random_word({5, 0, random_stream("misleading text")}, i) % 8));
   return text;
 }
 
@@ -38,11 +39,13 @@ class TrainTest : public testing::WithTemporaryFolder {
   TrainTest() : store(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000))) {}
 
   LoadedSettings settings(const std::string& run, const std::vector<std::string>& overrides = {}) const {
-    std::vector<std::string> all{"run_directory=" + path(run), "trainer.max_steps=12", "trainer.validate_every=4", "checkpoint.every=3", "log.every=2"};
+    std::vector<std::string> all{"run_directory=" + path(run), "trainer.max_steps=12", "trainer.validate_every=4", "checkpoint.every=3",
+                                 "log.every=2"};
     all.insert(all.end(), overrides.begin(), overrides.end());
     return small_settings(store, all);
   }
-  TrainResult run(const std::string& name, const std::vector<std::string>& overrides = {}, Resume resume = Resume::automatic, const fs::path& checkpoint = {}) const {
+  TrainResult run(const std::string& name, const std::vector<std::string>& overrides = {}, Resume resume = Resume::automatic,
+                  const fs::path& checkpoint = {}) const {
     TrainOptions options;
     options.resume = resume;
     options.checkpoint = checkpoint;
@@ -86,7 +89,8 @@ TEST_F(TrainTest, LeavesMetricsConfigAndCheckpoints) {
   for (const Json& line : metrics("run")) {
     std::vector<std::string> keys;
     for (const auto& [key, value] : line.items()) keys.push_back(key);
-    std::vector<std::string> expected{"step", "split", "loss", "tokens", "tokens_per_second", "learning_rate", "gradient_norm", "memory_bytes"};
+    std::vector<std::string> expected{"step",          "split",         "loss",        "tokens", "tokens_per_second",
+                                      "learning_rate", "gradient_norm", "memory_bytes"};
     const bool validation = line["split"] == "validation";
     if (validation) expected.push_back("accuracy");
     EXPECT_EQ(keys, expected);
@@ -103,7 +107,8 @@ TEST_F(TrainTest, LeavesMetricsConfigAndCheckpoints) {
       trained = line["tokens"];
     }
   }
-  EXPECT_THAT(places, ElementsAre("train 1", "train 2", "train 4", "validation 4", "train 6", "train 8", "validation 8", "train 10", "train 12", "validation 12"));
+  EXPECT_THAT(places, ElementsAre("train 1", "train 2", "train 4", "validation 4", "train 6", "train 8", "validation 8", "train 10",
+                                  "train 12", "validation 12"));
   EXPECT_EQ(metrics("run").back()["loss"], result.validation_loss);
   EXPECT_EQ(metrics("run")[8]["loss"], result.train_loss);
 
@@ -117,7 +122,8 @@ TEST_F(TrainTest, LeavesMetricsConfigAndCheckpoints) {
 
 TEST_F(TrainTest, KeepsTheLastAndTheBest) {
   testing::write_store(store, misleading_text(), "0.5,0.4,0.1");
-  run("run", {"trainer.max_steps=80", "trainer.validate_every=2", "optimizer.learning_rate=0.05", "checkpoint.keep_last=3", "checkpoint.every=5", "schedule.name=constant"});
+  run("run", {"trainer.max_steps=80", "trainer.validate_every=2", "optimizer.learning_rate=0.05", "checkpoint.keep_last=3",
+              "checkpoint.every=5", "schedule.name=constant"});
   double best = HUGE_VAL;
   int best_step = 0;
   for (const Json& line : metrics("run")) {
@@ -242,7 +248,8 @@ TEST_F(TrainTest, ALauncherOfSeveralProcessesIsRefused) {
 
 TEST_F(TrainTest, StopsEarlyAndStaysStopped) {
   testing::write_store(store, misleading_text(), "0.5,0.4,0.1");
-  const std::vector<std::string> overrides{"trainer.max_steps=200", "trainer.validate_every=2", "optimizer.learning_rate=0.05", "trainer.early_stopping_patience=3", "schedule.name=constant"};
+  const std::vector<std::string> overrides{"trainer.max_steps=200", "trainer.validate_every=2", "optimizer.learning_rate=0.05",
+                                           "trainer.early_stopping_patience=3", "schedule.name=constant"};
   const TrainResult result = run("run", overrides);
   EXPECT_TRUE(result.stopped_early);
   EXPECT_LT(result.step, 200);
@@ -269,8 +276,9 @@ TEST_F(TrainTest, WithoutAValidationSplitItTrainsWithoutValidation) {
 }
 
 TEST_F(TrainTest, AStepThatIsNotFiniteLeavesTheLastCheckpoint) {
-  const std::vector<std::string> overrides{"optimizer.learning_rate=90", "schedule.warmup_steps=0", "optimizer.weight_decay=0.9", "trainer.max_steps=60", "trainer.validate_every=0",
-                                           "schedule.name=constant", "checkpoint.every=1"};
+  const std::vector<std::string> overrides{"optimizer.learning_rate=90", "schedule.warmup_steps=0",  "optimizer.weight_decay=0.9",
+                                           "trainer.max_steps=60",       "trainer.validate_every=0", "schedule.name=constant",
+                                           "checkpoint.every=1"};
   const std::string message = message_of<NonFiniteError>([&] { run("run", overrides); });
   EXPECT_THAT(message, HasSubstr("step "));
   const auto names = checkpoints("run");
@@ -281,11 +289,16 @@ TEST_F(TrainTest, AStepThatIsNotFiniteLeavesTheLastCheckpoint) {
 }
 
 TEST_F(TrainTest, WhatDoesNotFitInMemoryIsSaidBeforehand) {
-  const std::string message = message_of<UserError>([&] { run("run", {"data.batch_size=10000", "data.sequence_length=3000", "model.d_model=1024"}); });
+  const std::string message = message_of<UserError>([&] {
+    run("run", {"data.batch_size=10000", "data.sequence_length=3000", "model.d_model=1024"});
+  });
   EXPECT_THAT(message, HasSubstr("GiB for tensors"));
   EXPECT_THAT(message, HasSubstr("data.batch_size"));
   // More than addresses could be given to.
-  EXPECT_THAT(message_of<UserError>([&] { run("run", {"data.batch_size=1000000000", "data.sequence_length=3000", "model.d_model=1024"}); }), HasSubstr("needs more than "));
+  EXPECT_THAT(message_of<UserError>([&] {
+                run("run", {"data.batch_size=1000000", "data.sequence_length=3000", "model.d_model=1024"});
+              }),
+              HasSubstr("needs more than "));
   EXPECT_FALSE(fs::exists(path("run"))) << "nothing was begun";
 }
 

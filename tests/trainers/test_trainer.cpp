@@ -15,8 +15,8 @@ namespace furlong {
 namespace {
 
 using ::testing::AnyOf;
-using ::testing::HasSubstr;
 using testing::expect_equal_tensors;
+using ::testing::HasSubstr;
 using testing::message_of;
 using testing::small_settings;
 
@@ -46,7 +46,8 @@ std::vector<double> train_to(Trainer& trainer, std::int64_t last) {
   std::vector<double> seen;
   while (trainer.steps() < last) {
     const StepReport report = trainer.step();
-    seen.insert(seen.end(), {report.loss, report.gradient_norm, report.learning_rate, static_cast<double>(report.tokens), report.skipped ? 1.0 : 0.0});
+    seen.insert(seen.end(),
+                {report.loss, report.gradient_norm, report.learning_rate, static_cast<double>(report.tokens), report.skipped ? 1.0 : 0.0});
     if (trainer.steps() % 5 != 0) continue;
     seen.push_back(trainer.validate().loss);
     trainer.note_validation(seen.back());
@@ -84,11 +85,13 @@ INSTANTIATE_TEST_SUITE_P(
                       ResumeCase{"average", {"optimizer.ema_decay=0.8", "model.attention.mechanism=linear"}},
                       ResumeCase{"accumulation", {"trainer.gradient_accumulation=3", "model.dropout=0.2"}},
                       ResumeCase{"bfloat16", {"model.dtype=bfloat16", "model.dropout=0.1", "optimizer.ema_decay=0.8"}},
-                      ResumeCase{"linear_bfloat16", {"model.dtype=bfloat16", "model.attention.mechanism=linear", "model.attention.redraw_every=4"}},
+                      ResumeCase{"linear_bfloat16",
+                                 {"model.dtype=bfloat16", "model.attention.mechanism=linear", "model.attention.redraw_every=4"}},
                       ResumeCase{"sequential_outliers", {"data.sampler=sequential", "trainer.skip_outlier_factor=1.05"}},
-                      ResumeCase{"recompute_all", {"trainer.recompute=blocks", "model.dropout=0.1", "model.attention.mechanism=linear", "model.attention.redraw_every=7",
-                                                   "optimizer.ema_decay=0.9", "trainer.gradient_accumulation=2", "model.norm=rmsnorm", "model.activation=swiglu",
-                                                   "model.n_key_value_heads=1"}}),
+                      ResumeCase{"recompute_all",
+                                 {"trainer.recompute=blocks", "model.dropout=0.1", "model.attention.mechanism=linear",
+                                  "model.attention.redraw_every=7", "optimizer.ema_decay=0.9", "trainer.gradient_accumulation=2",
+                                  "model.norm=rmsnorm", "model.activation=swiglu", "model.n_key_value_heads=1"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // What the cases above prove needs the states to differ between steps, and redraws and dropout to happen.
@@ -137,7 +140,9 @@ TEST_F(TrainerTest, WhatBelongsToAnotherRunIsRefused) {
     writer.finish("{}");
     return TokenStore::open(path("dna.h5"));
   }();
-  EXPECT_THAT(message_of<UserError>([&] { Trainer(small_settings(path("dna.h5")).settings, dna, Device{}).load(CheckpointReader::open(checkpoint)); }), HasSubstr("vocabulary"));
+  EXPECT_THAT(message_of<UserError>(
+                  [&] { Trainer(small_settings(path("dna.h5")).settings, dna, Device{}).load(CheckpointReader::open(checkpoint)); }),
+              HasSubstr("vocabulary"));
   // What the optimizer and the data do may change.
   Trainer changed = trainer({"optimizer.learning_rate=1e-3", "data.batch_size=1", "optimizer.ema_decay=0.5"});
   changed.load(CheckpointReader::open(checkpoint));
@@ -168,7 +173,8 @@ double relative_difference(const std::vector<double>& a, const std::vector<doubl
 TEST_F(TrainerTest, AccumulatedBatchesAreOneLargeBatch) {
   for (const char* mechanism : {"softmax", "linear"}) {
     for (const DType compute : {DType::float32, DType::float64}) {
-      const std::vector<std::string> common{std::string("model.attention.mechanism=") + mechanism, "model.dropout=0.2", "data.ignore_tokens=[e]"};
+      const std::vector<std::string> common{std::string("model.attention.mechanism=") + mechanism, "model.dropout=0.2",
+                                            "data.ignore_tokens=[e]"};
       std::vector<std::string> twice = common, large = common;
       twice.insert(twice.end(), {"trainer.gradient_accumulation=2", "data.batch_size=2"});
       large.push_back("data.batch_size=4");
@@ -185,13 +191,15 @@ TEST_F(TrainerTest, AccumulatedBatchesAreOneLargeBatch) {
 
 // --- Memory
 
-// Larger than every other test's tensors, so that the arena has to grow here even when all tests run in one process.
-const std::vector<std::string> large_model{"data.sequence_length=512", "data.batch_size=2", "model.d_model=128", "model.n_heads=4", "model.dropout=0.1", "model.short_convolution=4"};
+// With three sequences larger than every other test's tensors, so that the arena has to grow even when all tests run in one process.
+const std::vector<std::string> large_model{"data.sequence_length=256", "data.batch_size=2", "model.d_model=128",
+                                           "model.n_heads=4",          "model.dropout=0.1", "model.short_convolution=4"};
 
 TEST_F(TrainerTest, AfterTheFirstStepsNoStepAsksTheSystemForMemory) {
   for (const char* mechanism : {"linear", "softmax"}) {
     std::vector<std::string> overrides = large_model;
-    overrides.insert(overrides.end(), {std::string("model.attention.mechanism=") + mechanism, "optimizer.ema_decay=0.9", "trainer.gradient_accumulation=2", "data.sequence_length=256"});
+    overrides.insert(overrides.end(), {std::string("model.attention.mechanism=") + mechanism, "optimizer.ema_decay=0.9",
+                                       "trainer.gradient_accumulation=2", "data.batch_size=3"});
     if (std::string(mechanism) == "linear") overrides.push_back("model.attention.redraw_every=3");
     const std::int64_t at_start = arena(Device{}).counters().system_requests;
     Trainer t = trainer(overrides);
@@ -239,9 +247,11 @@ TEST_F(TrainerTest, PeakMemoryIsForetold) {
 
 TEST_F(TrainerTest, RecomputationTakesLessMemoryForTheSameStep) {
   std::vector<std::string> plain = large_model, recomputed = large_model;
-  for (auto* overrides : {&plain, &recomputed}) overrides->insert(overrides->end(), {"model.n_layers=4", "model.attention.mechanism=linear", "data.sequence_length=128"});
+  for (auto* overrides : {&plain, &recomputed})
+    overrides->insert(overrides->end(), {"model.n_layers=4", "model.attention.mechanism=linear", "data.sequence_length=128"});
   recomputed.push_back("trainer.recompute=blocks");
-  EXPECT_LT(predicted_peak_bytes(small_settings(store, recomputed).settings, data.vocabulary()), predicted_peak_bytes(small_settings(store, plain).settings, data.vocabulary()));
+  EXPECT_LT(predicted_peak_bytes(small_settings(store, recomputed).settings, data.vocabulary()),
+            predicted_peak_bytes(small_settings(store, plain).settings, data.vocabulary()));
   Trainer a = trainer(plain), b = trainer(recomputed);
   // What is thrown away may be computed by fused products the first time: rounding, 2^-24 a value.
   EXPECT_NEAR(a.step().loss / b.step().loss, 1, 1e-6);
@@ -323,10 +333,12 @@ TEST_F(TrainerTest, ClippingScalesTheWholeGradient) {
   plain.save(path("plain.h5"));
   clipped.save(path("clipped.h5"));
   double sum = 0;
-  for (const float moment : testing::floats_of(path("clipped.h5"), "first_moments/")) sum += static_cast<double>(moment) * static_cast<double>(moment);
+  for (const float moment : testing::floats_of(path("clipped.h5"), "first_moments/"))
+    sum += static_cast<double>(moment) * static_cast<double>(moment);
   EXPECT_NEAR(std::sqrt(sum) / 0.1, 0.5, 1e-5);
   sum = 0;
-  for (const float moment : testing::floats_of(path("plain.h5"), "first_moments/")) sum += static_cast<double>(moment) * static_cast<double>(moment);
+  for (const float moment : testing::floats_of(path("plain.h5"), "first_moments/"))
+    sum += static_cast<double>(moment) * static_cast<double>(moment);
   EXPECT_NEAR(std::sqrt(sum) / 0.1, norm, 1e-5 * norm);
 }
 
@@ -372,8 +384,9 @@ TEST_P(Learning, ARepeatedTextIsLearntByHeart) {
   std::string text;
   while (text.size() < 3000) text += "In the beginning God created the heaven and the earth. ";
   const TokenStore repeated = TokenStore::open(testing::write_store(path("repeated.h5"), text));
-  std::vector<std::string> overrides{"data.sequence_length=64",     "model.d_model=32",          "optimizer.learning_rate=0.01", "schedule.warmup_steps=10",
-                                     "trainer.max_steps=200",       "model.short_convolution=4", "data.batch_size=4"};
+  std::vector<std::string> overrides{"data.sequence_length=64",  "model.d_model=32",      "optimizer.learning_rate=0.01",
+                                     "schedule.warmup_steps=10", "trainer.max_steps=200", "model.short_convolution=4",
+                                     "data.batch_size=4"};
   overrides.push_back(std::string("model.") + GetParam());
   if (std::string(GetParam()) == "dtype=bfloat16") overrides.push_back("model.attention.mechanism=linear");
   Trainer t(small_settings(path("repeated.h5"), overrides).settings, repeated, Device{});
@@ -385,7 +398,8 @@ TEST_P(Learning, ARepeatedTextIsLearntByHeart) {
   EXPECT_GT(t.validate().accuracy, 0.97);
 }
 
-INSTANTIATE_TEST_SUITE_P(Trainers, Learning, ::testing::Values("attention.mechanism=softmax", "attention.mechanism=linear", "dtype=bfloat16"),
+INSTANTIATE_TEST_SUITE_P(Trainers, Learning,
+                         ::testing::Values("attention.mechanism=softmax", "attention.mechanism=linear", "dtype=bfloat16"),
                          [](const auto& info) { return std::string(info.param).substr(std::string(info.param).find('=') + 1); });
 
 }  // namespace

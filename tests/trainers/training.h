@@ -32,7 +32,8 @@ inline std::string write_store(const std::string& path, std::string_view text, c
   StoreWriterOptions options;
   options.shares = parse_split_shares(shares);
   StoreWriter writer(path, Vocabulary::bytes(false), options);
-  const std::vector<std::uint16_t> ids(reinterpret_cast<const unsigned char*>(text.data()), reinterpret_cast<const unsigned char*>(text.data()) + text.size());
+  const std::vector<std::uint16_t> ids(reinterpret_cast<const unsigned char*>(text.data()),
+                                       reinterpret_cast<const unsigned char*>(text.data()) + text.size());
   writer.append(ids);
   writer.end_document();
   writer.finish("{}");
@@ -41,9 +42,19 @@ inline std::string write_store(const std::string& path, std::string_view text, c
 
 /// Two narrow layers on windows of 32 tokens, and then what `overrides` say.
 inline LoadedSettings small_settings(const std::string& store, const std::vector<std::string>& overrides = {}) {
-  std::vector<std::string> all{"data.sequence_length=32", "data.batch_size=2", "model.n_layers=2",       "model.d_model=16",     "model.n_heads=2",
-                               "schedule.warmup_steps=4", "trainer.max_steps=24", "trainer.validate_every=0", "optimizer.learning_rate=0.01", "log.level=error",
-                               "log.progress=none",       "device=cpu",           "trainer.validation_batches=3"};
+  std::vector<std::string> all{"data.sequence_length=32",
+                               "data.batch_size=2",
+                               "model.n_layers=2",
+                               "model.d_model=16",
+                               "model.n_heads=2",
+                               "schedule.warmup_steps=4",
+                               "trainer.max_steps=24",
+                               "trainer.validate_every=0",
+                               "optimizer.learning_rate=0.01",
+                               "log.level=error",
+                               "log.progress=none",
+                               "device=cpu",
+                               "trainer.validation_batches=3"};
   all.insert(all.end(), overrides.begin(), overrides.end());
   return from_yaml_text("data:\n  store: " + store + "\n", "settings of the test", all);
 }

@@ -5,7 +5,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "datasets/token_store.h"
+#include "framework/core/error.h"
 #include "trainers/command_line/command_line.h"
+#include "trainers/data_checks.h"
 #include "trainers/settings.h"
 
 namespace furlong::command_line {
@@ -35,10 +38,19 @@ void show(const Options& options) {
     fmt::print("{}", to_yaml(loaded.settings, options.with_comments));
 }
 
+TokenStore open_store(const LoadedSettings& loaded) {
+  try {
+    return TokenStore::open(loaded.settings.data.store.string());
+  } catch (const UserError& error) {
+    throw UserError("{}: data.store: {}", loaded.origins.at("data.store").text(), error.what());
+  }
+}
+
 void check_file(const Options& options) {
   const auto loaded = load_settings(options.file, options.overrides);
   std::error_code code;
   const bool has_store = std::filesystem::exists(loaded.settings.data.store, code);
+  if (has_store) check_against_data(loaded, open_store(loaded));
   if (options.as_json) {
     nlohmann::ordered_json files = nlohmann::ordered_json::array();
     for (const auto& file : loaded.files) files.push_back(file.string());
@@ -69,7 +81,7 @@ void add_config(CLI::App& program, int&) {
   show_command->callback([options] { show(*options); });
 
   auto* check_command =
-      config->add_subcommand("check", "Say whether a configuration is valid; if not, what is wrong and where (exit status 2)");
+      config->add_subcommand("check", "Say whether a configuration is valid, and fits its data store where that exists; if not, what is wrong and where (exit status 2)");
   add_file_and_overrides(*check_command, *options);
   check_command->add_flag("--json", options->as_json, "Print JSON");
   check_command->callback([options] { check_file(*options); });

@@ -63,14 +63,14 @@ void add_evaluate(CLI::App& program, int& /*status*/) {
   command->add_option("run", options->run, "A run directory (its best checkpoint, or the newest where there is no best) or one checkpoint")->required()->type_name("RUN|CHECKPOINT");
   command->add_option("--data", options->store, "The token store (default: the one it was trained on)")->type_name("STORE");
   command->add_option("--split", options->split, "Which part of the store")->capture_default_str()->check(CLI::IsMember({"train", "validation", "test"}));
-  command->add_option("--sequence-length", options->sequence_length, "Tokens in a window (default: as in training)")->check(CLI::PositiveNumber);
-  command->add_option("--batch-size", options->batch_size, "Windows at once (default: as in training)")->check(CLI::PositiveNumber);
+  command->add_option("--sequence-length", options->sequence_length, "Tokens in a window (default: as in training)")->check(CLI::Range(1, 1000000000));
+  command->add_option("--batch-size", options->batch_size, "Windows at once (default: as in training)")->check(CLI::Range(1, 1000000));
   command->add_option("--max-batches", options->max_batches, "Only so many batches from the split's beginning (default: all)")->check(CLI::PositiveNumber);
   command->add_option("--weights", options->weights, "averaged: the moving average where the checkpoint has one; raw: the weights that were trained")
       ->capture_default_str()
       ->check(CLI::IsMember({"averaged", "raw"}));
   command->add_option("--device", options->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads; 0: all cores")->capture_default_str()->check(CLI::NonNegativeNumber);
+  command->add_option("--threads", options->threads, "Threads; 0: all cores")->capture_default_str()->check(CLI::Range(0, 4096));
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options] { run(*options); });
 }

@@ -56,13 +56,13 @@ void add_generate(CLI::App& program, int& /*status*/) {
   const auto options = std::make_shared<Options>();
   command->add_option("run", options->run, "A run directory (its best checkpoint, or the newest where there is no best) or one checkpoint")->required()->type_name("RUN|CHECKPOINT");
   command->add_option("--prompt", options->prompt, "What to go on from")->type_name("TEXT");
-  command->add_option("--max-tokens", options->generate.max_tokens, "Tokens to generate")->capture_default_str()->check(CLI::PositiveNumber);
-  command->add_option("--temperature", options->generate.temperature, "Logits are divided by it; 0 takes the most probable token always")->capture_default_str()->check(CLI::NonNegativeNumber);
-  command->add_option("--top-k", options->generate.top_k, "Only the k most probable tokens; 0: all")->capture_default_str()->check(CLI::NonNegativeNumber);
+  command->add_option("--max-tokens", options->generate.max_tokens, "Tokens to generate")->capture_default_str()->check(CLI::Range(1, 1000000000));
+  command->add_option("--temperature", options->generate.temperature, "Logits are divided by it; 0 takes the most probable token always")->capture_default_str()->check(CLI::Range(0.0, 100.0));
+  command->add_option("--top-k", options->generate.top_k, "Only the k most probable tokens; 0: all")->capture_default_str()->check(CLI::Range(0, 1000000000));
   command->add_option("--top-p", options->generate.top_p, "Only the most probable tokens that together reach this probability")->capture_default_str()->check(CLI::Range(1e-6, 1.0));
   command->add_option("--seed", options->generate.seed, "The same seed gives the same text")->capture_default_str();
   command->add_option("--device", options->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads; 0: all cores")->capture_default_str()->check(CLI::NonNegativeNumber);
+  command->add_option("--threads", options->threads, "Threads; 0: all cores")->capture_default_str()->check(CLI::Range(0, 4096));
   command->add_flag("--json", options->json, "Print JSON at the end instead of text as it comes");
   command->callback([options] { run(*options); });
 }

@@ -1,11 +1,35 @@
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <new>
 
+#include "framework/config/nearest.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 #include "framework/core/version.h"
 #include "trainers/command_line/command_line.h"
+
+namespace {
+
+/// Help and version as CLI11 prints them; anything else in one line, naming the nearest subcommand where the first word is none.
+int answer(const CLI::App& program, const CLI::ParseError& error, int argc, char** argv) {
+  if (error.get_exit_code() == 0) return program.exit(error);
+  std::string message = error.what();
+  std::string hint = "; see furlong " + (program.get_subcommands().empty() ? std::string() : program.get_subcommands()[0]->get_name() + " ") + "--help";
+  if (program.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
+    std::vector<std::string> known;
+    for (const CLI::App* subcommand : program.get_subcommands({})) known.push_back(subcommand->get_name());
+    message = std::string("there is no subcommand '") + argv[1] + "'";
+    const std::string near = furlong::config::nearest(argv[1], known);
+    if (!near.empty()) hint = "; did you mean " + near + "? The others are in furlong --help";
+  }
+  for (char& letter : message) letter = letter == '\n' ? ' ' : letter;
+  std::fprintf(stderr, "error: %s%s\n", message.c_str(), hint.c_str());
+  return 2;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace furlong;
@@ -24,7 +48,7 @@ int main(int argc, char** argv) {
     configure_logging("info");
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return program.exit(error) == 0 ? 0 : 2;
+    return answer(program, error, argc, argv);
   } catch (const Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return error.exit_status();
@@ -33,6 +57,11 @@ int main(int argc, char** argv) {
     return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+  // Results that did not reach their file are no results.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
+    std::fprintf(stderr, "error: cannot write to standard output: %s\n", std::strerror(errno));
     return 1;
   }
   return status;

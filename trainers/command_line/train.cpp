@@ -30,6 +30,8 @@ void print_sample(const Settings& settings, const std::filesystem::path& checkpo
   fmt::print("sample at temperature 0.8:\n{}{}\n\n", settings.trainer.sample_prompt, model.vocabulary.decode(generated.tokens));
 }
 
+nlohmann::ordered_json number_or_null(double value) { return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(); }
+
 int run(const Options& options) {
   std::vector<std::string> overrides = options.overrides;
   LoadedSettings loaded = load_settings(options.config, overrides);
@@ -46,8 +48,8 @@ int run(const Options& options) {
     const nlohmann::ordered_json object{{"step", result.step},
                                         {"interrupted", result.interrupted},
                                         {"stopped_early", result.stopped_early},
-                                        {"train_loss", result.train_loss},
-                                        {"validation_loss", std::isfinite(result.validation_loss) ? nlohmann::ordered_json(result.validation_loss) : nlohmann::ordered_json()},
+                                        {"train_loss", number_or_null(result.train_loss)},
+                                        {"validation_loss", number_or_null(result.validation_loss)},
                                         {"run_directory", result.run_directory.string()},
                                         {"checkpoint", result.checkpoint.string()}};
     fmt::print("{}\n", object.dump(2));
@@ -74,7 +76,7 @@ void add_train(CLI::App& program, int& status) {
   command->add_option("--run-dir", options->run_directory, "Where config.yaml, metrics.jsonl, tensorboard/ and checkpoints/ go (default: run_directory of the config, or runs/NAME)")->type_name("DIR");
   command
       ->add_option("--resume", options->resume,
-                   "auto: from the newest whole checkpoint in the run directory, if any; never: from the beginning,\nremoving what an earlier run left there; or the checkpoint or run directory to start from")
+                   "auto: from the newest whole checkpoint in the run directory, if any; never: from the beginning,\nremoving what an earlier run left there; or a checkpoint, or a run directory whose newest one\nto start from, in a run directory without checkpoints of another run; from an older checkpoint\nof the same run the later ones are removed")
       ->capture_default_str()
       ->type_name("auto|never|PATH");
   command->add_flag("--json", options->json, "Print the result as JSON (and no sample)");

@@ -20,7 +20,8 @@ struct Elu1 {
       for_lanes<T>(tile.d, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
         const auto value = load_n(x + i * tile.ld_x + f, n);
         const auto zero = hn::Zero(d);
-        store_n(hn::IfThenElse(hn::Le(value, zero), value, hn::Log1p(d, hn::Max(value, zero))), log_features + i * tile.ld_m + f, n);
+        const auto above = hn::Log1p(d, hn::Max(value, zero));
+        store_n(hn::IfThenElse(hn::Gt(value, zero), above, value), log_features + i * tile.ld_m + f, n);
       });
     }
   }

@@ -237,7 +237,7 @@ TEST(Reader, OverridesExplainThemselves) {
   EXPECT_EQ(error_of("", {"loavs=3"}), "--set loavs=3: unknown key loavs; did you mean loaves?");
   EXPECT_EQ(error_of("", {"breads=3"}), "--set breads=3: unknown key breads; it is called loaves here");
   EXPECT_EQ(error_of("", {"kitchen=3"}), "--set kitchen=3: kitchen is a section; set one of its keys: oven_hours, open, store");
-  EXPECT_EQ(error_of("", {"kitchen.opne=true"}), "--set kitchen.opne=true: unknown key kitchen.opne; did you mean open?");
+  EXPECT_EQ(error_of("", {"kitchen.opne=true"}), "--set kitchen.opne=true: unknown key kitchen.opne; did you mean kitchen.open?");
   EXPECT_EQ(error_of("", {"loaves=x=1"}), "--set loaves=x=1: loaves: found x=1; expected an integer from 1 to 1e15");
   EXPECT_EQ(error_of("", {"loaves="}),
             "--set loaves=: loaves: found no value; expected an integer from 1 to 1e15; write null for the default");

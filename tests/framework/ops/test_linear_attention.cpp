@@ -227,14 +227,30 @@ INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryCausalFeatureMap, ::testing::Valu
 TEST_P(EveryCausalFeatureMap, ALaterTokenChangesNoEarlierBit) {
   const std::int64_t n = 150, d = 16;
   for (const std::int64_t cut : {1, 63, 64, 100, 149}) {
-    Problem p = problem(GetParam(), true, 1, 2, 2, n, d, d, 32, 64, 3);
-    const std::vector<double> before = run<float>(p).output;
-    for (std::int64_t i = cut * 2 * d; i < n * 2 * d; ++i) {
-      for (auto* values : {&p.query, &p.key, &p.value}) (*values)[static_cast<std::size_t>(i)] *= -40;
+    for (const double factor : {-40.0, HUGE_VAL, std::nan("")}) {
+      Problem p = problem(GetParam(), true, 1, 2, 2, n, d, d, 32, 64, 3);
+      const std::vector<double> before = run<float>(p).output;
+      for (std::int64_t i = cut * 2 * d; i < n * 2 * d; ++i) {
+        for (auto* values : {&p.query, &p.key, &p.value}) (*values)[static_cast<std::size_t>(i)] *= factor;
+      }
+      const std::vector<double> after = run<float>(p).output;
+      EXPECT_EQ(std::memcmp(before.data(), after.data(), static_cast<std::size_t>(cut * 2 * d) * sizeof(double)), 0) << cut << ", " << factor;
+      EXPECT_NE(before, after);
     }
-    const std::vector<double> after = run<float>(p).output;
-    EXPECT_EQ(std::memcmp(before.data(), after.data(), static_cast<std::size_t>(cut * 2 * d) * sizeof(double)), 0) << cut;
-    EXPECT_NE(before, after);
+  }
+}
+
+TEST_P(EveryCausalFeatureMap, ANaNReachesItsOwnOutputAndAllLaterOnes) {
+  const std::int64_t n = 100, d = 8;
+  for (const int which : {0, 1, 2}) {
+    Problem p = problem(GetParam(), true, 1, 1, 1, n, d, d, 16, 64);
+    auto& values = which == 0 ? p.query : which == 1 ? p.key : p.value;
+    values[static_cast<std::size_t>(20 * d + 3)] = std::nan("");
+    const std::vector<double> output = run<float>(p).output;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const bool reached = which == 0 ? i == 20 : i >= 20;
+      EXPECT_EQ(std::isnan(output[static_cast<std::size_t>(i * d + 3)]), reached) << "input " << which << ", row " << i;
+    }
   }
 }
 

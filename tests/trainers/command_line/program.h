@@ -1,0 +1,89 @@
+#pragma once
+// The furlong program run as a person or a scheduler runs it.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/datasets/temporary_folder.h"
+
+extern char** environ;
+
+namespace furlong::testing {
+
+/// How a program ended.
+struct Finished {
+  int status = -1;  ///< exit status; 128 + signal when a signal ended it
+  std::string out, err;
+};
+
+/// A running furlong. Its output goes to files in `folder`, which one program at a time may use.
+class Program {
+ public:
+  Program(std::filesystem::path folder, const std::vector<std::string>& arguments) : folder_(std::move(folder)) {
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, 1, (folder_ / "stdout").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    posix_spawn_file_actions_addopen(&actions, 2, (folder_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    std::vector<std::string> words{FURLONG_BINARY};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<char*> pointers;
+    for (std::string& word : words) pointers.push_back(word.data());
+    pointers.push_back(nullptr);
+    if (posix_spawn(&process_, FURLONG_BINARY, &actions, nullptr, pointers.data(), environ) != 0) {
+      process_ = -1;
+      ADD_FAILURE() << FURLONG_BINARY << " cannot be started";
+    }
+    posix_spawn_file_actions_destroy(&actions);
+  }
+  ~Program() {
+    if (process_ <= 0) return;
+    kill(process_, SIGKILL);
+    waitpid(process_, nullptr, 0);
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  void send(int signal) const { ASSERT_EQ(kill(process_, signal), 0); }
+
+  /// Until `path` is a file of more than `bytes` bytes, a minute at most.
+  void wait_for_more(const std::filesystem::path& path, std::uintmax_t bytes) const {
+    std::error_code ignored;
+    for (int i = 0; i < 6000; ++i) {
+      if (const auto size = std::filesystem::file_size(path, ignored); !ignored && size > bytes) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << path << " did not grow; the program began with: " << read("stderr").substr(0, 1000);
+  }
+
+  Finished wait() {
+    Finished result;
+    if (process_ <= 0) return result;
+    int status = 0;
+    waitpid(process_, &status, 0);
+    process_ = -1;
+    result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    result.out = read("stdout");
+    result.err = read("stderr");
+    return result;
+  }
+
+ private:
+  std::string read(const char* name) const {
+    std::ifstream stream(folder_ / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+
+  std::filesystem::path folder_;
+  pid_t process_ = -1;
+};
+
+}  // namespace furlong::testing
