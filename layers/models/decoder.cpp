@@ -93,6 +93,7 @@ Variable Decoder::hidden(ForwardContext& context, const Tensor& tokens) {
         });
     stream = {outputs[0], outputs[1]};
   }
+  const Tape::Scope scope(context.tape, "final_norm");
   return final_norm_->forward(context, stream.sum, &stream.branch).normed;
 }
 

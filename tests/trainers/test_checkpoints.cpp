@@ -217,5 +217,45 @@ TEST_F(CheckpointDirectoryTest, LaterStepsAreDiscardedAndNeverCounted) {
   EXPECT_EQ(directory.best()->step, 20);
 }
 
+TEST_F(CheckpointDirectoryTest, ABestThatIsNoLongerKeptIsNotServed) {
+  {
+    CheckpointDirectory directory(folder, 1, true);
+    write(directory, 10);
+    directory.committed(10, 2.0);
+  }
+  CheckpointDirectory directory(folder, 1, false);
+  EXPECT_EQ(directory.newest_whole(), directory.path_for(10));
+  EXPECT_TRUE(fs::exists(folder / "best.h5")) << "nothing has replaced it yet";
+  write(directory, 20);
+  directory.committed(20, 3.0);
+  EXPECT_EQ(files(), (std::set<std::string>{"step_00000020.h5"}));
+  EXPECT_FALSE(directory.best().has_value());
+}
+
+TEST_F(CheckpointDirectoryTest, BeforeTheFirstStepNothingStays) {
+  CheckpointDirectory directory(folder, 1, true);
+  write(directory, 10);
+  directory.committed(10, 2.0);
+  // A best.h5 that no record belongs to.
+  write_file_atomically(folder / "best.json", "{");
+  CheckpointDirectory again(folder, 1, true);
+  EXPECT_FALSE(again.best().has_value());
+  again.discard_after(-1);
+  EXPECT_EQ(files(), std::set<std::string>{});
+}
+
+TEST_F(CheckpointDirectoryTest, ReadersBesideARunFindTheNewestToo) {
+  EXPECT_EQ(newest_whole_checkpoint(folder), std::nullopt);
+  CheckpointDirectory directory(folder, 2, true);
+  for (const std::int64_t step : {10, 20, 30}) {
+    write(directory, step);
+    directory.committed(step, step == 10 ? 1.0 : 2.0);
+  }
+  EXPECT_EQ(newest_whole_checkpoint(folder), directory.path_for(30)) << "not the best";
+  damage(directory.path_for(30));
+  damage(directory.path_for(20));
+  EXPECT_EQ(newest_whole_checkpoint(folder), folder / "best.h5");
+}
+
 }  // namespace
 }  // namespace furlong

@@ -217,5 +217,23 @@ TEST(Check, AllowsWhatLooksOddButIsRight) {
   EXPECT_NO_THROW(from("schedule: {warmup_steps: 0}\n"));
 }
 
+TEST(Overrides, AKeyWithoutItsSectionIsNamedWhole) {
+  const auto hint = [](const std::string& override_text) -> std::string {
+    try {
+      from("", {override_text});
+    } catch (const UserError& error) {
+      const std::string message = error.what();
+      return message.substr(message.find("; ") + 2);
+    }
+    return "no error";
+  };
+  EXPECT_EQ(hint("d_model=32"), "did you mean model.d_model?");
+  EXPECT_EQ(hint("attention.chunk_size=32"), "did you mean model.attention.chunk_size?");
+  EXPECT_EQ(hint("every=32"), "did you mean checkpoint.every or log.every?");
+  EXPECT_EQ(hint("lr=1"), "it is called optimizer.learning_rate here");
+  EXPECT_EQ(hint("optimizer.lr=1"), "it is called optimizer.learning_rate here");
+  EXPECT_EQ(hint("trainer.batch_size=1"), "did you mean data.batch_size?");
+}
+
 }  // namespace
 }  // namespace furlong

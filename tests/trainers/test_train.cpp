@@ -3,10 +3,13 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 #include <sys/file.h>
 
 #include <cmath>
 #include <cstdlib>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -197,13 +200,71 @@ TEST_F(TrainTest, GoesOnFromACheckpointOfAnotherRun) {
   EXPECT_EQ(run("other", {}, Resume::path, checkpoint("whole", 6)).step, 12);
   EXPECT_EQ(measured("other"), measured("whole")) << "the history goes along";
   expect_equal_tensors(checkpoint("whole", 12), checkpoint("other", 12));
-  // Into a directory that holds another run, from a run directory rather than a file.
-  run("seed2", {"seed=2"});
-  EXPECT_EQ(run("seed2", {"trainer.max_steps=14"}, Resume::path, path("whole")).step, 14);
-  EXPECT_EQ(measured("seed2")[0], measured("whole")[0]);
+  // From a run directory rather than a file: the newest, whatever is best.
+  fs::copy_file(checkpoint("whole", 3), path("whole/checkpoints/best.h5"), fs::copy_options::overwrite_existing);
+  fs::remove(path("whole/checkpoints/best.json"));
+  EXPECT_EQ(run("newest", {}, Resume::path, path("whole")).step, 12);
+  EXPECT_THAT(checkpoints("newest"), ElementsAre("best.h5", "best.json", "step_00000012.h5"));
   // From a run that is done already: there is nothing to train, but the checkpoint is there.
   EXPECT_TRUE(fs::exists(run("copy", {}, Resume::path, checkpoint("whole", 12)).checkpoint));
   EXPECT_THAT(message_of<UserError>([&] { run("other", {}, Resume::path, path("nowhere")); }), HasSubstr("nowhere"));
+}
+
+TEST_F(TrainTest, CheckpointsOfAnotherRunAreNotReplaced) {
+  run("whole");
+  run("seed2", {"seed=2"});
+  const auto names = checkpoints("seed2");
+  const std::string before = content(path("seed2/metrics.jsonl"));
+  const std::string message = message_of<UserError>([&] { run("seed2", {}, Resume::path, path("whole")); });
+  EXPECT_THAT(message, HasSubstr(path("seed2/checkpoints") + ": holds checkpoints of another run, up to step 12"));
+  EXPECT_THAT(message, HasSubstr("choose another --run-dir"));
+  EXPECT_EQ(checkpoints("seed2"), names);
+  EXPECT_EQ(content(path("seed2/metrics.jsonl")), before);
+}
+
+TEST_F(TrainTest, LaterCheckpointsOfTheSameRunGoAndAreNamed) {
+  run("run", {"checkpoint.keep_last=10"});
+  const std::vector<Json> first = measured("run");
+  std::ostringstream said;
+  const auto sink = std::make_shared<spdlog::sinks::ostream_sink_st>(said);
+  spdlog::default_logger()->sinks().push_back(sink);
+  const TrainResult result = run("run", {"checkpoint.keep_last=10", "log.level=warning"}, Resume::path, checkpoint("run", 6));
+  std::erase(spdlog::default_logger()->sinks(), sink);
+  EXPECT_EQ(result.step, 12);
+  EXPECT_EQ(measured("run"), first);
+  EXPECT_THAT(said.str(), HasSubstr("removes the later checkpoints step_00000008.h5, step_00000009.h5, step_00000012.h5"));
+}
+
+TEST_F(TrainTest, FewerStepsThanWereTakenLeaveTheRunAlone) {
+  run("run");
+  const std::string config = content(path("run/config.yaml")), before = content(path("run/metrics.jsonl"));
+  const auto names = checkpoints("run");
+  EXPECT_EQ(run("run", {"trainer.max_steps=8"}).step, 12);
+  EXPECT_EQ(content(path("run/config.yaml")), config);
+  EXPECT_EQ(content(path("run/metrics.jsonl")), before);
+  EXPECT_EQ(checkpoints("run"), names);
+  EXPECT_EQ(std::distance(fs::directory_iterator(path("run/tensorboard")), fs::directory_iterator{}), 1);
+}
+
+// As an earlier version of the program, or another one, may have written it.
+TEST_F(TrainTest, ACheckpointWithoutMetricsHasAnEmptyHistory) {
+  run("run");
+  {
+    const CheckpointReader whole = CheckpointReader::open(checkpoint("run", 12));
+    CheckpointWriter writer(path("without.h5"));
+    for (const TensorInfo& info : whole.tensors()) {
+      std::vector<char> bytes(info.bytes);
+      whole.read(info.name, bytes.data(), bytes.size());
+      writer.tensor(info.name, info.dtype, info.shape, bytes.data());
+    }
+    for (const char* name : {"config", "vocabulary", "version", "commit"}) writer.text(name, whole.text(name));
+    for (const char* name : {"step", "optimizer_steps", "tokens", "sampler_counter", "seed", "validations_without_improvement", "validated_at"})
+      writer.integer(name, whole.integer(name));
+    for (const char* name : {"best_validation", "last_validation"}) writer.number(name, whole.number(name));
+    writer.finish();
+  }
+  EXPECT_EQ(run("other", {"trainer.max_steps=14"}, Resume::path, path("without.h5")).step, 14);
+  EXPECT_EQ(metrics("other").front()["step"], 14);
 }
 
 TEST_F(TrainTest, AnotherModelInTheSameDirectoryIsRefusedByKey) {
@@ -298,14 +359,38 @@ TEST_F(TrainTest, WhatDoesNotFitInMemoryIsSaidBeforehand) {
   EXPECT_THAT(message_of<UserError>([&] {
                 run("run", {"data.batch_size=1000000", "data.sequence_length=3000", "model.d_model=1024"});
               }),
-              HasSubstr("needs more than "));
+              HasSubstr("needs more than 32 TiB for tensors"));
+  // More elements than 64 bits can count.
+  EXPECT_THAT(message_of<UserError>([&] {
+                run("run", {"data.batch_size=1000000", "data.sequence_length=3000", "model.n_heads=4096", "model.d_model=8192", "model.d_head=16384",
+                            "model.d_feedforward=1000000", "model.vocabulary_size=10000000"});
+              }),
+              HasSubstr("needs more than 32 TiB for tensors"));
   EXPECT_FALSE(fs::exists(path("run"))) << "nothing was begun";
 }
 
 TEST_F(TrainTest, WhatDoesNotFitTheDataIsSaidBeforehand) {
   EXPECT_THAT(message_of<UserError>([&] { run("run", {"data.sequence_length=100000"}); }), HasSubstr(store));
   EXPECT_THAT(message_of<UserError>([&] { run("run", {"model.vocabulary_size=100"}); }), HasSubstr("model.vocabulary_size: 100"));
-  EXPECT_THAT(message_of<UserError>([&] { run("run", {"data.ignore_tokens=[Nope]"}); }), HasSubstr("Nope"));
+  EXPECT_THAT(message_of<UserError>([&] { run("run", {"data.ignore_tokens=[Nope]"}); }), HasSubstr("data.ignore_tokens: 'Nope'"));
+  EXPECT_FALSE(fs::exists(path("run"))) << "nothing was begun";
+}
+
+TEST_F(TrainTest, ASampleThatCannotBeIsSaidBeforehand) {
+  const auto message = [&](const std::vector<std::string>& overrides) { return message_of<UserError>([&] { run("run", overrides); }); };
+  EXPECT_THAT(message({"trainer.sample_tokens=5"}), HasSubstr("trainer.sample_prompt: found no symbols"));
+  const std::vector<std::string> learned{"model.position=learned", "trainer.sample_tokens=30", "trainer.sample_prompt=abc"};
+  EXPECT_THAT(message(learned), HasSubstr("--set trainer.sample_prompt=abc: trainer.sample_prompt: prompt and trainer.sample_tokens make 33 tokens"));
+  {
+    StoreWriter writer(store, Vocabulary::dna(), {});
+    const std::vector<std::uint16_t> ids(2000, 2);
+    writer.append(ids);
+    writer.end_document();
+    writer.finish("{}");
+  }
+  EXPECT_THAT(message({"trainer.sample_tokens=5", "trainer.sample_prompt=ACGTJ"}), HasSubstr("trainer.sample_prompt: 'J' at position 5"));
+  EXPECT_FALSE(fs::exists(path("run"))) << "nothing was begun";
+  EXPECT_EQ(run("run", {"trainer.sample_tokens=5", "trainer.max_steps=4"}).step, 4) << "the document token stands in for an empty prompt";
 }
 
 }  // namespace

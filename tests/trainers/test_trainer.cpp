@@ -143,6 +143,22 @@ TEST_F(TrainerTest, WhatBelongsToAnotherRunIsRefused) {
   EXPECT_THAT(message_of<UserError>(
                   [&] { Trainer(small_settings(path("dna.h5")).settings, dna, Device{}).load(CheckpointReader::open(checkpoint)); }),
               HasSubstr("vocabulary"));
+  // What shapes nothing stored may change.
+  Trainer longer = trainer({"data.sequence_length=48", "model.dropout=0.2"});
+  longer.load(CheckpointReader::open(checkpoint));
+  EXPECT_TRUE(std::isfinite(longer.step().loss));
+  for (const char* position : {"learned", "sinusoidal"}) {
+    const std::string with = std::string("model.position=") + position;
+    trainer({with, "model.attention.mechanism=linear"}).save(path("position.h5"));
+    Trainer other = trainer({with, "model.attention.mechanism=linear", "data.sequence_length=48", "model.max_sequence_length=48", "model.attention.chunk_size=32",
+                             "model.attention.redraw_every=10"});
+    const auto load = [&] { other.load(CheckpointReader::open(path("position.h5"))); };
+    if (std::string(position) == "learned") {
+      EXPECT_THAT(message_of<UserError>(load), HasSubstr("model.max_sequence_length was 32 in the checkpoint and is 48 now"));
+    } else {
+      EXPECT_NO_THROW(load());
+    }
+  }
   // What the optimizer and the data do may change.
   Trainer changed = trainer({"optimizer.learning_rate=1e-3", "data.batch_size=1", "optimizer.ema_decay=0.5"});
   changed.load(CheckpointReader::open(checkpoint));
@@ -322,6 +338,17 @@ TEST_F(TrainerTest, AnOutlierMovesNothing) {
   Tensor plain_gain = plain.model().store->find("final_norm.gain").master();
   std::fill_n(plain_gain.data<float>(), plain_gain.elements(), 1000.0f);
   EXPECT_FALSE(plain.step().skipped);
+}
+
+// Norms that rise for good: the median follows within a window, and the run goes on.
+TEST_F(TrainerTest, OutliersThatStayAreNoOutliers) {
+  Trainer t = trainer({"trainer.skip_outlier_factor=4", "optimizer.learning_rate=1e-4", "trainer.max_steps=100"});
+  for (int step = 0; step < 20; ++step) t.step();
+  Tensor gain = t.model().store->find("final_norm.gain").master();
+  std::fill_n(gain.data<float>(), gain.elements(), 1000.0f);
+  int skipped = 0;
+  while (t.step().skipped) ASSERT_LT(++skipped, 30);
+  EXPECT_EQ(skipped, 20) << "until half of the norms are of the new kind";
 }
 
 TEST_F(TrainerTest, ClippingScalesTheWholeGradient) {

@@ -148,7 +148,8 @@ TEST(ParameterStore, MastersOfFloat64AreFloat64) {
   EXPECT_TRUE(model.first.variable().value().shares_memory_with(model.store.values()));
 }
 
-/// first(x) · ones: the loss whose gradient with respect to first.weight is the column sum of x in each row, and with respect to the bias the rows.
+/// first(x) · ones: the loss whose gradient with respect to first.weight is the column sum of x in each row, and with respect to the bias
+/// the rows.
 Variable forward(Tape& tape, Model& model, const Tensor& x) {
   const Variable bias = model.bias.variable();
   return ops::linear(tape, Variable(x), model.first.variable(), &bias);
@@ -164,7 +165,8 @@ TEST(ParameterStore, GradientsArriveInTheFlatTensorAndTheOthersAreZero) {
     Model model(compute);
     model.store.allocate(1);
     // What an earlier step left must not show, padding stays zero.
-    for (const Parameter* parameter : {&model.first, &model.bias, &model.second, &model.gain}) ops::fill(Stream{}, parameter->gradient(), 99.0);
+    for (const Parameter* parameter : {&model.first, &model.bias, &model.second, &model.gain})
+      ops::fill(Stream{}, parameter->gradient(), 99.0);
     model.store.forget_gradients();
     Tape tape(Stream{});
     const Tensor x = Tensor::empty({2, 5}, compute);

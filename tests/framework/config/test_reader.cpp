@@ -238,6 +238,13 @@ TEST(Reader, OverridesExplainThemselves) {
   EXPECT_EQ(error_of("", {"breads=3"}), "--set breads=3: unknown key breads; it is called loaves here");
   EXPECT_EQ(error_of("", {"kitchen=3"}), "--set kitchen=3: kitchen is a section; set one of its keys: oven_hours, open, store");
   EXPECT_EQ(error_of("", {"kitchen.opne=true"}), "--set kitchen.opne=true: unknown key kitchen.opne; did you mean kitchen.open?");
+  // Keys of --set are named by their whole paths.
+  EXPECT_EQ(error_of("", {"flour=rye"}), "--set flour=rye: unknown key flour; did you mean kitchen.store.flour?");
+  EXPECT_EQ(error_of("", {"store.flour=rye"}), "--set store.flour=rye: unknown key store.flour; did you mean kitchen.store.flour?");
+  EXPECT_EQ(error_of("", {"kichen.oven_hours=2"}),
+            "--set kichen.oven_hours=2: unknown key kichen.oven_hours; did you mean kitchen.oven_hours?");
+  EXPECT_EQ(error_of("", {"shop.loaves=2"}), "--set shop.loaves=2: unknown key shop.loaves; did you mean loaves?");
+  EXPECT_EQ(error_of("", {"shop.xyzzy=2"}), "--set shop.xyzzy=2: unknown key shop.xyzzy; shop has motto, path, guests");
   EXPECT_EQ(error_of("", {"loaves=x=1"}), "--set loaves=x=1: loaves: found x=1; expected an integer from 1 to 1e15");
   EXPECT_EQ(error_of("", {"loaves="}),
             "--set loaves=: loaves: found no value; expected an integer from 1 to 1e15; write null for the default");

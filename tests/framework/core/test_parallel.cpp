@@ -33,7 +33,8 @@ TEST_P(Parallel, RunsEachTaskOnce) {
   for (std::int64_t tasks : {0, 1, 2, 3, 100, 10007}) {
     const auto runs = std::make_unique<std::atomic<int>[]>(static_cast<std::size_t>(tasks));
     parallel_tasks(tasks, [&](std::int64_t task) { ++runs[static_cast<std::size_t>(task)]; });
-    for (std::int64_t task = 0; task < tasks; ++task) ASSERT_EQ(runs[static_cast<std::size_t>(task)], 1) << "task " << task << " of " << tasks;
+    for (std::int64_t task = 0; task < tasks; ++task)
+      ASSERT_EQ(runs[static_cast<std::size_t>(task)], 1) << "task " << task << " of " << tasks;
   }
 }
 

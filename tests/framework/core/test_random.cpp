@@ -33,7 +33,8 @@ TEST(Random, PhiloxGivesTheKnownAnswersAtRunTimeToo) {
 
 TEST(Random, WordsAreTheBlocksInOrder) {
   const RandomKey key{123456789012345, 7, random_stream("test")};
-  for (std::uint64_t index : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{6}, (std::uint64_t{1} << 34) - 1, (std::uint64_t{1} << 34) + 2}) {
+  for (std::uint64_t index :
+       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{6}, (std::uint64_t{1} << 34) - 1, (std::uint64_t{1} << 34) + 2}) {
     EXPECT_EQ(random_word(key, index), philox(key, index / 4)[index % 4]);
     EXPECT_EQ(random_uniform(key, index), static_cast<float>(random_word(key, index) >> 8) / 16777216.0f);
   }
@@ -42,7 +43,8 @@ TEST(Random, WordsAreTheBlocksInOrder) {
 TEST(Random, EveryPartOfTheKeyCounts) {
   const RandomKey key{1, 2, 3};
   std::set<std::uint32_t> words{random_word(key, 0)};
-  for (const RandomKey& other : {RandomKey{2, 2, 3}, RandomKey{1 + (std::uint64_t{1} << 32), 2, 3}, RandomKey{1, 3, 3}, RandomKey{1, 2, 4}}) {
+  for (const RandomKey& other :
+       {RandomKey{2, 2, 3}, RandomKey{1 + (std::uint64_t{1} << 32), 2, 3}, RandomKey{1, 3, 3}, RandomKey{1, 2, 4}}) {
     words.insert(random_word(other, 0));
   }
   words.insert(random_word(key, 1));

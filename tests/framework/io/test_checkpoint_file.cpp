@@ -7,10 +7,13 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <mutex>
@@ -264,6 +267,88 @@ TEST_F(CheckpointFileTest, ForeignFilesAreRefused) {
   later[8] = 2;
   put(path, later);
   EXPECT_THAT(refusal(path), HasSubstr("format version 2 found, this program reads version 1"));
+}
+
+// What somebody may have put into a file whose checksum is right: HDF5 would read more than the reader has room for.
+TEST_F(CheckpointFileTest, ForgedEntriesAreRefused) {
+  const std::string weight = "parameters/blocks.0.attention.query.weight";
+  const auto text_of = [](std::size_t bytes) {
+    const hid_t type = H5Tcopy(H5T_C_S1);
+    H5Tset_size(type, bytes);
+    return type;
+  };
+  const auto many = [](std::vector<hsize_t> extents) {
+    return H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr);
+  };
+  const std::vector<char> letters(1'000'000, 'A');
+  const auto replace = [&](hid_t file, const std::string& name, hid_t type, hid_t space, const void* data, hid_t creation = H5P_DEFAULT) {
+    H5Ldelete(file, name.c_str(), H5P_DEFAULT);
+    const hid_t dataset = H5Dcreate2(file, name.c_str(), type, space, H5P_DEFAULT, creation, H5P_DEFAULT);
+    ASSERT_GE(dataset, 0);
+    if (data) {
+      ASSERT_GE(H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), 0);
+    }
+    H5Dclose(dataset);
+  };
+  const auto label = [&](hid_t file, const std::string& name, hid_t type, hid_t space, const void* data) {
+    const hid_t dataset = H5Dopen2(file, name.c_str(), H5P_DEFAULT);
+    if (H5Aexists(dataset, "dtype") > 0) H5Adelete(dataset, "dtype");
+    const hid_t attribute = H5Acreate2(dataset, "dtype", type, space, H5P_DEFAULT, H5P_DEFAULT);
+    ASSERT_GE(H5Awrite(attribute, type, data), 0);
+    H5Aclose(attribute);
+    H5Dclose(dataset);
+  };
+  const hid_t scalar = H5Screate(H5S_SCALAR), null = H5Screate(H5S_NULL), integer = H5T_STD_I64LE;
+  const std::vector<const char*> pointers(3, "text");
+  const hid_t chunked = H5Pcreate(H5P_DATASET_CREATE);
+  const std::array<hsize_t, 2> chunk = {16, 16};
+  H5Pset_chunk(chunked, 2, chunk.data());
+
+  const std::vector<std::pair<std::string, std::function<void(hid_t)>>> forgeries = {
+      {"one string", [&](hid_t file) { replace(file, "config", text_of(64), many({10'000}), letters.data()); }},
+      {"one string", [&](hid_t file) { replace(file, "config", text_of(H5T_VARIABLE), scalar, pointers.data()); }},
+      {"one string", [&](hid_t file) { replace(file, "config", text_of(H5T_VARIABLE), many({3}), pointers.data()); }},
+      {"one string", [&](hid_t file) { replace(file, "config", text_of(H5T_VARIABLE), null, nullptr); }},
+      {"one piece", [&](hid_t file) { replace(file, "config", text_of(std::size_t{1} << 30), scalar, nullptr); }},
+      {"no short text", [&](hid_t file) { label(file, weight, text_of(8), many({4000}), letters.data()); }},
+      {"no short text", [&](hid_t file) { label(file, weight, text_of(H5T_VARIABLE), scalar, pointers.data()); }},
+      {"no short text", [&](hid_t file) { label(file, weight, text_of(16), scalar, letters.data()); }},
+      {"no short text", [&](hid_t file) { label(file, weight, integer, scalar, letters.data()); }},
+      {"'float64'", [&](hid_t file) { label(file, weight, text_of(7), scalar, "float64"); }},
+      {"'int32'", [&](hid_t file) { label(file, weight, text_of(5), scalar, "int32"); }},
+      {"without a shape",
+       [&](hid_t file) {
+         replace(file, weight, H5T_IEEE_F32LE, null, nullptr);
+         label(file, weight, text_of(7), scalar, "float32");
+       }},
+      {"64 bits",
+       [&](hid_t file) {
+         replace(file, weight, H5T_IEEE_F32LE, many({hsize_t{1} << 31, hsize_t{1} << 31}), nullptr, chunked);
+         label(file, weight, text_of(7), scalar, "float32");
+       }},
+      {"one piece",
+       [&](hid_t file) {
+         replace(file, weight, H5T_IEEE_F32LE, many({1 << 15, 1 << 15}), nullptr);
+         label(file, weight, text_of(7), scalar, "float32");
+       }},
+  };
+  for (std::size_t i = 0; i < forgeries.size(); ++i) {
+    write_small();
+    {
+      const std::lock_guard lock(hdf5::mutex());
+      const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+      ASSERT_GE(file, 0);
+      forgeries[i].second(file);
+      H5Fclose(file);
+    }
+    std::string bytes = content(path);
+    const std::uint64_t checksum = XXH3_64bits(bytes.data() + 512, bytes.size() - 512), size = bytes.size();
+    std::memcpy(&bytes[16], &checksum, sizeof checksum);
+    std::memcpy(&bytes[24], &size, sizeof size);
+    put(path, bytes);
+    EXPECT_NO_THROW(verify_checkpoint(path)) << "the checksum has nothing to say";
+    EXPECT_THAT(refusal(path), HasSubstr(forgeries[i].first)) << "forgery " << i;
+  }
 }
 
 TEST_F(CheckpointFileTest, EveryTruncationIsRefused) {

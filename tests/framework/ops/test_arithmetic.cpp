@@ -45,12 +45,14 @@ TEST(Arithmetic, AddsConvertsAndScalesBetweenAllTypes) {
               const std::vector<double> after = values_of(target.part);
               std::vector<double> expected(after.size());
               for (std::size_t i = 0; i < after.size(); ++i)
-                expected[i] = mode == GradientMode::skip ? before[i] : added[i] * scale + (mode == GradientMode::accumulate ? before[i] : 0);
+                expected[i] =
+                    mode == GradientMode::skip ? before[i] : added[i] * scale + (mode == GradientMode::accumulate ? before[i] : 0);
               // A product, a sum and a store, each rounded once, in the wider of float32 and the two types.
               const bool exact = mode == GradientMode::skip || (mode == GradientMode::overwrite && scale == 1.0 && from == to);
               for (std::size_t i = 0; i < after.size(); ++i) {
                 const double size = std::abs(added[i] * scale) + std::abs(before[i]);
-                const double bound = exact ? 0 : 2 * rounding_unit(DType::float32) * size + rounding_unit(to) * std::abs(expected[i]) * 1.01;
+                const double bound =
+                    exact ? 0 : 2 * rounding_unit(DType::float32) * size + rounding_unit(to) * std::abs(expected[i]) * 1.01;
                 ASSERT_LE(std::abs(after[i] - expected[i]), bound) << name_of(from) << " to " << name_of(to) << " element " << i;
               }
               ops::fill(stream, target.part, 0.0);
@@ -73,7 +75,8 @@ TEST(Arithmetic, EveryBFloat16ConvertsExactlyAndEveryFloat32ToTheNearest) {
   for_each_instruction_set([] {
     std::vector<bfloat16> all(65536);
     for (std::size_t i = 0; i < all.size(); ++i) all[i].bits = static_cast<std::uint16_t>(i);
-    const Tensor narrow = Tensor::from(all, {65536}), wide = Tensor::empty({65536}, DType::float32), back = Tensor::empty({65536}, DType::bfloat16);
+    const Tensor narrow = Tensor::from(all, {65536}), wide = Tensor::empty({65536}, DType::float32),
+                 back = Tensor::empty({65536}, DType::bfloat16);
     ops::convert(stream, wide, narrow);
     ops::convert(stream, back, wide);
     const auto floats = wide.to_vector<float>();
@@ -155,7 +158,8 @@ TEST(Arithmetic, SumsSquaresInDoubleWhateverTheThreads) {
 
 TEST(Arithmetic, ShapeOnlyTouchesNoMemory) {
   const Stream nowhere{Device{DeviceType::shape_only, 0}};
-  const Tensor a = Tensor::empty({1000, 1000}, DType::float32, nowhere.device), b = Tensor::empty({1000, 1000}, DType::bfloat16, nowhere.device);
+  const Tensor a = Tensor::empty({1000, 1000}, DType::float32, nowhere.device),
+               b = Tensor::empty({1000, 1000}, DType::bfloat16, nowhere.device);
   ops::fill(nowhere, a, 1.0);
   ops::add(nowhere, a, b, GradientMode::accumulate);
   EXPECT_EQ(ops::count_non_finite(nowhere, a), 0);

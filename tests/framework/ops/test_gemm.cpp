@@ -48,8 +48,10 @@ struct Operands {
       if (whole) *whole = tensor;
       return tensor.narrow(1, margin, columns);
     };
-    a = transpose_a ? matrix(sizes.inner, sizes.rows, types.inputs, "a", nullptr) : matrix(sizes.rows, sizes.inner, types.inputs, "a", nullptr);
-    b = transpose_b ? matrix(sizes.columns, sizes.inner, types.inputs, "b", nullptr) : matrix(sizes.inner, sizes.columns, types.inputs, "b", nullptr);
+    a = transpose_a ? matrix(sizes.inner, sizes.rows, types.inputs, "a", nullptr)
+                    : matrix(sizes.rows, sizes.inner, types.inputs, "a", nullptr);
+    b = transpose_b ? matrix(sizes.columns, sizes.inner, types.inputs, "b", nullptr)
+                    : matrix(sizes.inner, sizes.columns, types.inputs, "b", nullptr);
     c = matrix(sizes.rows, sizes.columns, types.output, "c", &whole_c);
     values_a = values_of(a);
     values_b = values_of(b);
@@ -58,8 +60,9 @@ struct Operands {
 };
 
 /// Largest error over the error that rounding can make, element by element: a sum of n terms in any order, with or without fused
-/// multiply-adds, is within n u Σ|terms| (Higham 2002, section 3.1), u belonging to the type that sums are kept in; one more rounding stores it.
-/// Activations grow an error by at most their steepest slope, 1.13, and have errors of their own, `activation_error` times the magnitude.
+/// multiply-adds, is within n u Σ|terms| (Higham 2002, section 3.1), u belonging to the type that sums are kept in; one more rounding
+/// stores it. Activations grow an error by at most their steepest slope, 1.13, and have errors of their own, `activation_error` times the
+/// magnitude.
 double error_over_bound(const std::vector<double>& found, const std::vector<double>& expected, const std::vector<double>& magnitude,
                         std::int64_t terms, DType output, double activation_error) {
   const double sum_unit = rounding_unit(accumulate_dtype(output)), store_unit = rounding_unit(output);
@@ -133,8 +136,8 @@ TEST(Gemm, BiasAndEveryActivationComeBeforeTheStore) {
       for (DType bias_dtype : {types.output, accumulate_dtype(types.output)}) {
         for (Activation activation : activations) {
           for (bool with_bias : {false, true}) {
-            const ::testing::ScopedTrace trace(__FILE__, __LINE__,
-                                               text(types, sizes, false, true) + fmt::format(", activation {}", static_cast<int>(activation)));
+            const ::testing::ScopedTrace trace(
+                __FILE__, __LINE__, text(types, sizes, false, true) + fmt::format(", activation {}", static_cast<int>(activation)));
             const Operands in(types, sizes, false, true, false);
             const Tensor bias = tensor_of(normal_values(sizes.columns, "bias"), {sizes.columns}, bias_dtype);
             const std::vector<double> bias_values = values_of(bias);
@@ -145,8 +148,8 @@ TEST(Gemm, BiasAndEveryActivationComeBeforeTheStore) {
               expected.magnitude[i] += std::abs(added);
             }
             ops::gemm(stream, in.a, false, in.b, true, in.c, GradientMode::overwrite, {with_bias ? &bias : nullptr, activation});
-            // oneDNN's error function is the five-term formula 7.1.26 of Abramowitz and Stegun, absolute error 1.5e-7, plus its exponential's
-            // rounding; its tanh and sigmoid are good to a few units in the last place. In double our own use libm.
+            // oneDNN's error function is the five-term formula 7.1.26 of Abramowitz and Stegun, absolute error 1.5e-7, plus its
+            // exponential's rounding; its tanh and sigmoid are good to a few units in the last place. In double our own use libm.
             const double own = activation == Activation::none || activation == Activation::relu ? 0
                                : types.inputs == DType::float64                                 ? 4 * rounding_unit(DType::float64)
                                                                                                 : 8 * rounding_unit(DType::float32);
@@ -168,7 +171,8 @@ TEST(Gemm, AnEmptySumIsZeroAndAnEmptyProductIsNothing) {
     ops::gemm(stream, a, false, b, false, c, GradientMode::overwrite);
     EXPECT_EQ(values_of(c), std::vector<double>(6));
     const Tensor nothing = Tensor::empty({0, 3}, types.output);
-    ops::gemm(stream, Tensor::empty({0, 4}, types.inputs), false, Tensor::zeros({4, 3}, types.inputs), false, nothing, GradientMode::overwrite);
+    ops::gemm(stream, Tensor::empty({0, 4}, types.inputs), false, Tensor::zeros({4, 3}, types.inputs), false, nothing,
+              GradientMode::overwrite);
   }
 }
 
@@ -208,9 +212,11 @@ TEST(Gemm, TheSameProductHasTheSameBitsWheneverItIsRun) {
 }
 
 TEST(Gemm, WhatDoesNotFitIsRefusedWithTheShapes) {
-  const auto matrix = [](std::int64_t rows, std::int64_t columns, DType dtype = DType::float32) { return Tensor::zeros({rows, columns}, dtype); };
-  const auto refuse = [](const Tensor& a, bool ta, const Tensor& b, bool tb, const Tensor& c, const std::string& part, GradientMode mode = GradientMode::overwrite,
-                         const GemmEpilogue& epilogue = {}) {
+  const auto matrix = [](std::int64_t rows, std::int64_t columns, DType dtype = DType::float32) {
+    return Tensor::zeros({rows, columns}, dtype);
+  };
+  const auto refuse = [](const Tensor& a, bool ta, const Tensor& b, bool tb, const Tensor& c, const std::string& part,
+                         GradientMode mode = GradientMode::overwrite, const GemmEpilogue& epilogue = {}) {
     try {
       ops::gemm(stream, a, ta, b, tb, c, mode, epilogue);
       ADD_FAILURE() << "accepted; expected " << part;
@@ -228,7 +234,8 @@ TEST(Gemm, WhatDoesNotFitIsRefusedWithTheShapes) {
   const Tensor bias = Tensor::zeros({5}, DType::float32), short_bias = Tensor::zeros({4}, DType::float32);
   refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "overwrite only", GradientMode::accumulate, {&bias, Activation::none});
   refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "overwrite only", GradientMode::accumulate, {nullptr, Activation::relu});
-  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "a bias of [4] for 5 columns", GradientMode::overwrite, {&short_bias, Activation::none});
+  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "a bias of [4] for 5 columns", GradientMode::overwrite,
+         {&short_bias, Activation::none});
 }
 
 TEST(ColumnSum, AddsRowsInEveryTypeAndMode) {

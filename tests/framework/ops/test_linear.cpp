@@ -35,7 +35,8 @@ TEST(Linear, MultipliesTheLastDimension) {
           ASSERT_EQ(y.shape(), expected_shape);
           EXPECT_EQ(y.dtype(), dtype);
           EXPECT_FALSE(y.requires_gradient());
-          // Sums of at most 34 normal terms, some of which cancel: the worst element is within 40 roundings of the largest, plus the store's.
+          // Sums of at most 34 normal terms, some of which cancel: the worst element is within 40 roundings of the largest, plus the
+          // store's.
           const double tolerance = 40 * rounding_unit(accumulate_dtype(dtype)) + rounding_unit(dtype);
           EXPECT_LE(relative_error(values_of(y.value()), expected_output(x, weight, with_bias ? &bias.value() : nullptr)), tolerance)
               << name_of(dtype) << " " << shape.text() << " to " << outer;
@@ -53,7 +54,8 @@ TEST(Linear, GradientsAgreeWithFiniteDifferences) {
                                    tensor_of(normal_values(outer * shape[-1], "weight"), {outer, shape[-1]}, DType::float64)};
         if (with_bias) inputs.push_back(tensor_of(normal_values(outer, "bias"), {outer}, DType::float64));
         const auto result = check_gradients(
-            [](Tape& tape, const std::vector<Variable>& in) { return ops::linear(tape, in[0], in[1], in.size() > 2 ? &in[2] : nullptr); }, inputs);
+            [](Tape& tape, const std::vector<Variable>& in) { return ops::linear(tape, in[0], in[1], in.size() > 2 ? &in[2] : nullptr); },
+            inputs);
         EXPECT_LE(result.worst_relative_error, 1e-9) << shape.text() << " to " << outer << ": " << result.where;
       }
     }
@@ -65,12 +67,14 @@ TEST(Linear, EverythingUsedTwiceAccumulates) {
                                    tensor_of(normal_values(16, "weight"), {4, 4}, DType::float64),
                                    tensor_of(normal_values(4, "bias"), {4}, DType::float64)};
   const auto result = check_gradients(
-      [](Tape& tape, const std::vector<Variable>& in) { return ops::linear(tape, ops::linear(tape, in[0], in[1], &in[2]), in[1], &in[2]); }, inputs);
+      [](Tape& tape, const std::vector<Variable>& in) { return ops::linear(tape, ops::linear(tape, in[0], in[1], &in[2]), in[1], &in[2]); },
+      inputs);
   EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
 }
 
 TEST(Linear, OnlyWhatIsWantedIsSavedAndPassedOn) {
-  const Tensor x = tensor_of(normal_values(12, "x"), {3, 4}, DType::float64), weight = tensor_of(normal_values(8, "weight"), {2, 4}, DType::float64);
+  const Tensor x = tensor_of(normal_values(12, "x"), {3, 4}, DType::float64),
+               weight = tensor_of(normal_values(8, "weight"), {2, 4}, DType::float64);
   const Tensor d_y = tensor_of(normal_values(6, "d_y"), {3, 2}, DType::float64);
   for (bool wants_x : {false, true}) {
     for (bool wants_weight : {false, true}) {
@@ -99,13 +103,15 @@ TEST(Linear, AColumnRangeOfAMatrixIsReadWhereItLies) {
     const Tensor weight = tensor_of(normal_values(21, "weight"), {3, 7}, dtype);
     Tape tape(Stream{});
     const Variable y = ops::linear(tape, Variable(part), Variable(weight), nullptr);
-    EXPECT_LE(relative_error(values_of(y.value()), expected_output(part, weight, nullptr)), 10 * rounding_unit(accumulate_dtype(dtype)) + rounding_unit(dtype));
+    EXPECT_LE(relative_error(values_of(y.value()), expected_output(part, weight, nullptr)),
+              10 * rounding_unit(accumulate_dtype(dtype)) + rounding_unit(dtype));
   }
 }
 
 TEST(Linear, BFloat16ParametersHaveFloat32Gradients) {
   const Tensor x = tensor_of(normal_values(40 * 6, "x"), {40, 6}, DType::bfloat16);
-  const Tensor weight = tensor_of(normal_values(3 * 6, "weight"), {3, 6}, DType::bfloat16), bias = tensor_of(normal_values(3, "bias"), {3}, DType::bfloat16);
+  const Tensor weight = tensor_of(normal_values(3 * 6, "weight"), {3, 6}, DType::bfloat16),
+               bias = tensor_of(normal_values(3, "bias"), {3}, DType::bfloat16);
   const Tensor d_y = tensor_of(normal_values(120, "d_y"), {40, 3}, DType::bfloat16);
   // As the parameter store makes them: values in 16 bits, a slot in 32.
   const auto parameter = [](const Tensor& value) {
@@ -120,12 +126,16 @@ TEST(Linear, BFloat16ParametersHaveFloat32Gradients) {
   ASSERT_EQ(vw.gradient().dtype(), DType::float32);
   ASSERT_EQ(vb.gradient().dtype(), DType::float32);
   // Products of 16-bit numbers are exact in float32; what is left are the roundings of 40 additions.
-  EXPECT_LE(relative_error(values_of(vw.gradient()), reference::product(values_of(d_y), true, values_of(x), false, 3, 6, 40).value), 40 * 0x1p-24);
-  EXPECT_LE(relative_error(values_of(vb.gradient()), reference::product(values_of(d_y), true, std::vector<double>(40, 1.0), false, 3, 1, 40).value), 40 * 0x1p-24);
+  EXPECT_LE(relative_error(values_of(vw.gradient()), reference::product(values_of(d_y), true, values_of(x), false, 3, 6, 40).value),
+            40 * 0x1p-24);
+  EXPECT_LE(relative_error(values_of(vb.gradient()),
+                           reference::product(values_of(d_y), true, std::vector<double>(40, 1.0), false, 3, 1, 40).value),
+            40 * 0x1p-24);
 }
 
 TEST(Linear, AnActivationIsFusedOnlyWhereNothingIsRecorded) {
-  const Tensor x = tensor_of(normal_values(15, "x"), {3, 5}, DType::float32), weight = tensor_of(normal_values(20, "weight"), {4, 5}, DType::float32);
+  const Tensor x = tensor_of(normal_values(15, "x"), {3, 5}, DType::float32),
+               weight = tensor_of(normal_values(20, "weight"), {4, 5}, DType::float32);
   Tape tape(Stream{});
   const Variable leaf = Variable::leaf(weight);
   EXPECT_THROW(ops::linear(tape, Variable(x), leaf, nullptr, Activation::gelu), ContractError);

@@ -16,7 +16,8 @@ RandomKey key_of(std::uint32_t step, std::uint64_t seed = 3) { return {seed, ste
 
 double dot(const std::vector<float>& rows, std::int64_t d, std::int64_t i, std::int64_t j) {
   double sum = 0;
-  for (std::int64_t c = 0; c < d; ++c) sum += static_cast<double>(rows[static_cast<std::size_t>(i * d + c)]) * static_cast<double>(rows[static_cast<std::size_t>(j * d + c)]);
+  for (std::int64_t c = 0; c < d; ++c)
+    sum += static_cast<double>(rows[static_cast<std::size_t>(i * d + c)]) * static_cast<double>(rows[static_cast<std::size_t>(j * d + c)]);
   return sum;
 }
 double norm(const std::vector<float>& rows, std::int64_t d, std::int64_t i) { return std::sqrt(dot(rows, d, i, i)); }
@@ -97,7 +98,8 @@ TEST(Directions, NormsAreThoseOfGaussianRows) {
         for (std::int64_t i = 0; i < m; ++i) norms.push_back(norm(rows, d, i));
       }
       const double n = static_cast<double>(norms.size()), half = static_cast<double>(d) / 2;
-      const double mean = std::sqrt(2.0) * std::exp(std::lgamma(half + 0.5) - std::lgamma(half)), variance = static_cast<double>(d) - mean * mean;
+      const double mean = std::sqrt(2.0) * std::exp(std::lgamma(half + 0.5) - std::lgamma(half)),
+                   variance = static_cast<double>(d) - mean * mean;
       const Moments found = moments(norms);
       // Rounding moves a norm by at most one unit, and on average by far less.
       EXPECT_NEAR(found.mean, mean, 4 * std::sqrt(variance / n) + 1e-3 * mean) << name << ", d = " << d;
@@ -172,7 +174,8 @@ TEST(Directions, TheSoftmaxKernelIsEstimatedWithoutBiasAndOrthogonalRowsVaryLess
     double variance[2] = {}, fourth[2] = {};
     for (const auto& [kind, name] : directions_kinds()) {
       std::vector<double> estimates;
-      for (std::uint32_t step = 0; step < draws; ++step) estimates.push_back(kernel_estimate(draw_directions(kind, m, d, key_of(step)), query, key));
+      for (std::uint32_t step = 0; step < draws; ++step)
+        estimates.push_back(kernel_estimate(draw_directions(kind, m, d, key_of(step)), query, key));
       const Moments found = moments(estimates);
       EXPECT_NEAR(found.mean, std::exp(product), 4 * std::sqrt(found.variance / draws)) << name << ", m = " << m;
       const auto at = static_cast<std::size_t>(kind == DirectionsKind::orthogonal);

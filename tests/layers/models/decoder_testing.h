@@ -87,7 +87,8 @@ struct TestModel {
   ParameterStore store;
   Decoder decoder;
 
-  TestModel(const DecoderConfig& config, DType dtype, Device device = {}, std::uint64_t seed = 5) : store(dtype, device), decoder(store, config) {
+  TestModel(const DecoderConfig& config, DType dtype, Device device = {}, std::uint64_t seed = 5)
+      : store(dtype, device), decoder(store, config) {
     store.allocate(seed);
     decoder.redraw(seed, 0);
     if (device.is_cpu()) disturb();

@@ -19,7 +19,8 @@ class EveryDecoder : public ::testing::TestWithParam<std::tuple<Attending, std::
     for_each_variant(std::get<0>(GetParam()), std::get<1>(GetParam()), body);
   }
 };
-INSTANTIATE_TEST_SUITE_P(AllNames, EveryDecoder, ::testing::Combine(::testing::ValuesIn(all_attending()), ::testing::ValuesIn(all_positions())),
+INSTANTIATE_TEST_SUITE_P(AllNames, EveryDecoder,
+                         ::testing::Combine(::testing::ValuesIn(all_attending()), ::testing::ValuesIn(all_positions())),
                          [](const auto& instance) { return std::get<0>(instance.param).name() + "_" + std::get<1>(instance.param); });
 
 struct Worst {
@@ -29,7 +30,7 @@ struct Worst {
 
 /// Gradients of the loss against central differences of fourth order, for up to three elements of every parameter, relative to the
 /// largest gradient of that parameter.
-Worst check_loss_gradients(TestModel& model, const Tensor& tokens, const Tensor& targets, const Pass& pass) {
+Worst check_in_one_thread(TestModel& model, const Tensor& tokens, const Tensor& targets, const Pass& pass) {
   run_step(model, tokens, targets, pass);
   Worst worst;
   for (const Parameter& parameter : model.store.parameters()) {
@@ -51,10 +52,17 @@ Worst check_loss_gradients(TestModel& model, const Tensor& tokens, const Tensor&
       const double near = loss_at(step) - loss_at(-step), far = loss_at(2 * step) - loss_at(-2 * step);
       value = before;
       const double numeric = (8 * near - far) / (12 * step), error = std::abs(numeric - gradient[element]) / largest;
-      if (!(error <= worst.error)) worst = {error, fmt::format("{}, element {}: {} by the tape, {} by differences", parameter.name(), element, gradient[element], numeric)};
+      if (!(error <= worst.error))
+        worst = {error,
+                 fmt::format("{}, element {}: {} by the tape, {} by differences", parameter.name(), element, gradient[element], numeric)};
     }
   }
   return worst;
+}
+
+Worst check_loss_gradients(TestModel& model, const Tensor& tokens, const Tensor& targets, const Pass& pass) {
+  // Hundreds of passes, each too small to share.
+  return furlong::reference::with_threads(1, [&] { return check_in_one_thread(model, tokens, targets, pass); });
 }
 
 TEST_P(EveryDecoder, GradientsOfTheLossAgreeWithFiniteDifferences) {
@@ -111,7 +119,9 @@ TEST_P(EveryDecoder, RecomputedBlocksHaveTheSameGradientsBitForBit) {
       TestModel recomputed(config, dtype);
       EXPECT_EQ(run_step(kept, tokens, targets, pass), run_step(recomputed, tokens, targets, pass)) << name_of(dtype);
       EXPECT_TRUE(same_bits(kept.store.gradients(), recomputed.store.gradients())) << name_of(dtype);
-      EXPECT_GT(furlong::reference::relative_difference(kept.store.gradients(), std::vector<double>(static_cast<std::size_t>(kept.store.gradients().elements()))), 0);
+      EXPECT_GT(furlong::reference::relative_difference(kept.store.gradients(),
+                                                        std::vector<double>(static_cast<std::size_t>(kept.store.gradients().elements()))),
+                0);
     }
   });
 }
@@ -191,6 +201,25 @@ TEST(Decoder, SplittingABatchSplitsItsGradient) {
   EXPECT_LE(furlong::reference::relative_difference(model.store.gradients(), whole), 1e-14);  // sums in another order
 }
 
+TEST(Decoder, ThreadsDoNotChangeABitOfTheGradients) {
+  // In double, where products are our own; oneDNN's may sum in another order.
+  for (const Attending& attending : all_attending()) {
+    DecoderConfig config = small_config(attending, "rotary", 4, Style::llama);
+    config.dropout = 0.1;
+    const Tensor tokens = random_tokens(3, 40, config), targets = random_targets(3, 40, config);
+    const auto gradients = [&](int threads) {
+      return furlong::reference::with_threads(threads, [&] {
+        TestModel model(config, DType::float64);
+        run_step(model, tokens, targets, {.training = true});
+        return model.store.gradients().to_vector<double>();
+      });
+    };
+    const std::vector<double> one = gradients(1);
+    EXPECT_EQ(gradients(2), one) << attending.name();
+    EXPECT_EQ(gradients(5), one) << attending.name();
+  }
+}
+
 TEST(Decoder, ChunkSizeAndPrecisionChangeResultsByRoundingOnly) {
   for (const ops::FeatureMapInfo& map : ops::feature_maps()) {
     DecoderConfig config = small_config({"linear", map.name}, "rotary", 4, Style::gpt2);
@@ -247,22 +276,25 @@ TEST(Decoder, ParametersAreNamedAfterTheirPlace) {
     TestModel model(config, DType::float32);
     std::set<std::string> found;
     for (const Parameter& parameter : model.store.parameters()) {
-      EXPECT_EQ(parameter.decays(), parameter.shape().rank() == 2 && !model.store.is_buffer(parameter) && parameter.name().find("short_convolution") == std::string::npos)
+      EXPECT_EQ(parameter.decays(), parameter.shape().rank() == 2 && !model.store.is_buffer(parameter) &&
+                                        parameter.name().find("short_convolution") == std::string::npos)
           << parameter.name();
       if (parameter.name().find("blocks.1.") == std::string::npos) found.insert(parameter.name());
     }
     return found;
   };
   EXPECT_EQ(names(small_config({"softmax", ""}, "learned", 0, Style::gpt2)),
-            (std::set<std::string>{"token_embedding.weight", "position_embedding.weight", "blocks.0.attention_norm.gain", "blocks.0.attention_norm.bias",
-                                   "blocks.0.attention.query_key_value.weight", "blocks.0.attention.query_key_value.bias", "blocks.0.attention.output.weight",
-                                   "blocks.0.attention.output.bias", "blocks.0.feedforward_norm.gain", "blocks.0.feedforward_norm.bias",
-                                   "blocks.0.feedforward.input.weight", "blocks.0.feedforward.input.bias", "blocks.0.feedforward.output.weight",
-                                   "blocks.0.feedforward.output.bias", "final_norm.gain", "final_norm.bias"}));
+            (std::set<std::string>{
+                "token_embedding.weight", "position_embedding.weight", "blocks.0.attention_norm.gain", "blocks.0.attention_norm.bias",
+                "blocks.0.attention.query_key_value.weight", "blocks.0.attention.query_key_value.bias", "blocks.0.attention.output.weight",
+                "blocks.0.attention.output.bias", "blocks.0.feedforward_norm.gain", "blocks.0.feedforward_norm.bias",
+                "blocks.0.feedforward.input.weight", "blocks.0.feedforward.input.bias", "blocks.0.feedforward.output.weight",
+                "blocks.0.feedforward.output.bias", "final_norm.gain", "final_norm.bias"}));
   EXPECT_EQ(names(small_config({"linear", "favor_positive"}, "rotary", 4, Style::llama)),
-            (std::set<std::string>{"token_embedding.weight", "classifier.weight", "blocks.0.attention_norm.gain", "blocks.0.attention.query_key_value.weight",
-                                   "blocks.0.attention.short_convolution.weight", "blocks.0.attention.directions", "blocks.0.attention.output.weight",
-                                   "blocks.0.feedforward_norm.gain", "blocks.0.feedforward.input.weight", "blocks.0.feedforward.output.weight", "final_norm.gain"}));
+            (std::set<std::string>{"token_embedding.weight", "classifier.weight", "blocks.0.attention_norm.gain",
+                                   "blocks.0.attention.query_key_value.weight", "blocks.0.attention.short_convolution.weight",
+                                   "blocks.0.attention.directions", "blocks.0.attention.output.weight", "blocks.0.feedforward_norm.gain",
+                                   "blocks.0.feedforward.input.weight", "blocks.0.feedforward.output.weight", "final_norm.gain"}));
 }
 
 TEST(Decoder, Gpt2AndLlamaAreJustConfigs) {

@@ -10,7 +10,8 @@ using namespace furlong::layers::testing;
 using furlong::reference::doubles;
 using furlong::reference::relative_difference;
 
-/// Hidden states of `tokens` given to the model in pieces of these lengths, one after another, then one token at a time; joined as [batch, n, d].
+/// Hidden states of `tokens` given to the model in pieces of these lengths, one after another, then one token at a time; joined as [batch,
+/// n, d].
 std::vector<double> extended(TestModel& model, const Tensor& tokens, const std::vector<std::int64_t>& pieces, GenerationState& state) {
   Tape tape(Stream{});
   const Tape::NoGradient guard(tape);
@@ -40,7 +41,8 @@ class EveryGenerator : public ::testing::TestWithParam<std::tuple<Attending, std
     for_each_variant(std::get<0>(GetParam()), std::get<1>(GetParam()), body);
   }
 };
-INSTANTIATE_TEST_SUITE_P(AllNames, EveryGenerator, ::testing::Combine(::testing::ValuesIn(all_attending()), ::testing::ValuesIn(all_positions())),
+INSTANTIATE_TEST_SUITE_P(AllNames, EveryGenerator,
+                         ::testing::Combine(::testing::ValuesIn(all_attending()), ::testing::ValuesIn(all_positions())),
                          [](const auto& instance) { return std::get<0>(instance.param).name() + "_" + std::get<1>(instance.param); });
 
 TEST_P(EveryGenerator, PromptAndSingleTokensEqualTheParallelForward) {
@@ -48,9 +50,11 @@ TEST_P(EveryGenerator, PromptAndSingleTokensEqualTheParallelForward) {
     TestModel model(config, DType::float32);
     const Tensor tokens = random_tokens(2, 22, config);
     const Tensor hidden = hidden_of(model, tokens);
-    const std::vector<double> expected = doubles(hidden), expected_logits = doubles(model.decoder.logits(Stream{}, hidden.reshape({44, config.d_model})));
+    const std::vector<double> expected = doubles(hidden),
+                              expected_logits = doubles(model.decoder.logits(Stream{}, hidden.reshape({44, config.d_model})));
     // No prompt, one token, less than a chunk, a chunk, two and a bit, all but one, all; and prompts in pieces.
-    for (const std::vector<std::int64_t>& pieces : std::vector<std::vector<std::int64_t>>{{}, {1}, {3}, {4}, {9}, {21}, {22}, {5, 1, 8}, {2, 2, 13}}) {
+    for (const std::vector<std::int64_t>& pieces :
+         std::vector<std::vector<std::int64_t>>{{}, {1}, {3}, {4}, {9}, {21}, {22}, {5, 1, 8}, {2, 2, 13}}) {
       GenerationState state = model.decoder.new_state(2, 22);
       const std::vector<double> found = extended(model, tokens, pieces, state);
       EXPECT_EQ(state.position, 22);

@@ -41,7 +41,8 @@ DecoderConfig larger_config(const Attending& attending, Style style) {
 }
 
 class EveryStep : public ::testing::TestWithParam<Attending> {};
-INSTANTIATE_TEST_SUITE_P(AllNames, EveryStep, ::testing::ValuesIn(all_attending()), [](const auto& instance) { return instance.param.name(); });
+INSTANTIATE_TEST_SUITE_P(AllNames, EveryStep, ::testing::ValuesIn(all_attending()),
+                         [](const auto& instance) { return instance.param.name(); });
 
 TEST_P(EveryStep, ShapeOnlyPredictsThePeakOfTheCpu) {
   for (Style style : {Style::gpt2, Style::llama}) {
@@ -51,13 +52,14 @@ TEST_P(EveryStep, ShapeOnlyPredictsThePeakOfTheCpu) {
           DecoderConfig config = larger_config(GetParam(), style);
           config.recompute_blocks = recompute;
           const auto [predicted, real] = furlong::reference::with_threads(threads, [&, batch = batch, n = n] {
-            return std::pair(measure(config, dtype, Device{DeviceType::shape_only, 0}, batch, n), measure(config, dtype, Device{}, batch, n));
+            return std::pair(measure(config, dtype, Device{DeviceType::shape_only, 0}, batch, n),
+                             measure(config, dtype, Device{}, batch, n));
           });
           EXPECT_EQ(predicted.model, real.model);
           EXPECT_GT(real.peak, real.model + real.model / 10);
           EXPECT_NEAR(static_cast<double>(predicted.peak), static_cast<double>(real.peak), 0.02 * static_cast<double>(real.peak))
-              << (style == Style::gpt2 ? "GPT-2" : "Llama") << (recompute ? ", recomputed, " : ", ") << name_of(dtype) << ", " << threads << " threads, batch " << batch
-              << " of " << n;
+              << (style == Style::gpt2 ? "GPT-2" : "Llama") << (recompute ? ", recomputed, " : ", ") << name_of(dtype) << ", " << threads
+              << " threads, batch " << batch << " of " << n;
         }
       }
     }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/core/error.h"
+#include "tests/trainers/training.h"
 #include "trainers/command_line/command_line.h"
 #include "trainers/settings.h"
 
@@ -63,6 +64,23 @@ TEST_F(ConfigCommand, CheckSaysWhetherAFileIsValid) {
   EXPECT_EQ(json["store_exists"], false);
   EXPECT_THROW(run({"check", file_, "--set", "model.n_layer=3"}), UserError);
   EXPECT_THROW(run({"check"}), CLI::ParseError);
+}
+
+TEST_F(ConfigCommand, CheckComparesWithTheStoreWhereItExists) {
+  const std::string store = std::filesystem::path(file_).replace_extension(".h5");
+  testing::write_store(store, testing::synthetic_text(4000));
+  std::ofstream(file_) << "data:\n  store: " << store << "\n  sequence_length: 32\n  ignore_tokens: [a, Nope]\n";
+  const auto message = [&](const std::string& override_text) {
+    return testing::message_of<UserError>([&] { run({"check", file_, "--set", override_text}); });
+  };
+  EXPECT_THAT(message("seed=1"), HasSubstr(file_.string() + ":4:18: data.ignore_tokens: 'Nope' is not a symbol"));
+  std::ofstream(file_) << "data:\n  store: " << store << "\n  sequence_length: 32\n";
+  EXPECT_EQ(nlohmann::json::parse(run({"check", file_, "--json"}))["store_exists"], true);
+  EXPECT_THAT(message("model.vocabulary_size=100"), HasSubstr("--set model.vocabulary_size=100: model.vocabulary_size: 100 is too small"));
+  EXPECT_THAT(message("data.sequence_length=100000"), HasSubstr("--set data.sequence_length=100000: data.sequence_length: " + store));
+  std::ofstream(store) << "no store";
+  EXPECT_THAT(message("seed=1"), HasSubstr(":2:10: data.store: " + store));
+  std::filesystem::remove(store);
 }
 
 TEST_F(ConfigCommand, SchemaAndReferenceArePrintedWhole) {

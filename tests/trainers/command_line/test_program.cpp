@@ -125,7 +125,8 @@ TEST_F(ProgramTest, TrainsEvaluatesAndGenerates) {
   const Finished again = furlong(train_arguments({"--json"}));
   EXPECT_EQ(again.status, 0);
   EXPECT_EQ(Json::parse(again.out)["step"], 20);
-  EXPECT_THAT(again.err, HasSubstr("resuming at step 20"));
+  EXPECT_THAT(again.err, HasSubstr("already at step 20; trainer.max_steps is 20, nothing to do"));
+  EXPECT_TRUE(Json::parse(again.out)["train_loss"].is_null());
 }
 
 class StoppingSignals : public ProgramTest, public ::testing::WithParamInterface<int> {};
@@ -191,7 +192,7 @@ TEST_F(ProgramTest, ADamagedCheckpointIsOneLine) {
 TEST_F(ProgramTest, ADamagedStoreIsOneLine) {
   prepare();
   const std::string whole = path("tokens.h5"), broken = path("broken.h5");
-  const auto train = [&] { return furlong(train_arguments(set({"data.store=" + broken, "log.progress=none"}))); };
+  const auto train = [&] { return furlong(train_arguments(set({"data.store=" + broken, "log.progress=none", "log.level=error"}))); };
   fs::copy_file(whole, broken);
   fs::resize_file(broken, fs::file_size(broken) / 2);
   expect_user_error(train(), {broken, "truncated"});
@@ -249,7 +250,7 @@ TEST_F(ProgramTest, AMistakeInTheArgumentsIsStatusTwo) {
 
 TEST_F(ProgramTest, AFailureThatIsNobodysMistakeIsStatusOne) {
   prepare();
-  const Finished found = furlong(train_arguments(set({"optimizer.learning_rate=90", "optimizer.weight_decay=0.9", "log.progress=none"})));
+  const Finished found = furlong(train_arguments(set({"optimizer.learning_rate=90", "optimizer.weight_decay=0.9", "log.progress=none", "log.level=error"})));
   EXPECT_EQ(found.status, 1);
   EXPECT_THAT(found.err, StartsWith("error: step "));
   EXPECT_EQ(std::count(found.err.begin(), found.err.end(), '\n'), 1) << found.err;
