@@ -7,11 +7,13 @@ namespace furlong::layers {
 Block::Block(ParameterStore& store, const std::string& name, const BlockConfig& config, ops::RotaryTable* rotary)
     : name_(name),
       dropout_(config.dropout),
-      attention_norm_(store, name + ".attention_norm", config.self_attention.d_model, config.norm, config.norm_epsilon, config.self_attention.bias),
+      attention_norm_(store, name + ".attention_norm", config.self_attention.d_model, config.norm, config.norm_epsilon,
+                      config.self_attention.bias),
       attention_(store, name + ".attention", config.self_attention, rotary),
-      feedforward_norm_(store, name + ".feedforward_norm", config.self_attention.d_model, config.norm, config.norm_epsilon, config.self_attention.bias),
-      feedforward_(store, name + ".feedforward", config.self_attention.d_model, config.d_feedforward, config.activation, config.self_attention.bias,
-                   config.self_attention.initial_deviation, config.self_attention.output_deviation) {}
+      feedforward_norm_(store, name + ".feedforward_norm", config.self_attention.d_model, config.norm, config.norm_epsilon,
+                        config.self_attention.bias),
+      feedforward_(store, name + ".feedforward", config.self_attention.d_model, config.d_feedforward, config.activation,
+                   config.self_attention.bias, config.self_attention.initial_deviation, config.self_attention.output_deviation) {}
 
 Variable Block::drop(ForwardContext& context, const Variable& x, const char* branch) const {
   return dropout(context, x, dropout_, name_ + "." + branch + ".dropout");
@@ -30,7 +32,8 @@ ResidualStream Block::forward(ForwardContext& context, const ResidualStream& in)
   return run(context, in, [&](const Variable& x) { return attention_.forward(context, x); });
 }
 
-ResidualStream Block::extend(ForwardContext& context, const ResidualStream& in, std::int64_t first_position, SelfAttentionState& state) const {
+ResidualStream Block::extend(ForwardContext& context, const ResidualStream& in, std::int64_t first_position,
+                             SelfAttentionState& state) const {
   return run(context, in, [&](const Variable& x) { return attention_.extend(context, x, first_position, state); });
 }
 

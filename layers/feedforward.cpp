@@ -13,18 +13,22 @@ ops::ActivationKind kind_of(const std::string& activation) {
 ops::GemmEpilogue::Activation fused(ops::ActivationKind kind) {
   using Fused = ops::GemmEpilogue::Activation;
   switch (kind) {
-    case ops::ActivationKind::gelu: return Fused::gelu;
-    case ops::ActivationKind::gelu_tanh: return Fused::gelu_tanh;
-    case ops::ActivationKind::relu: return Fused::relu;
-    case ops::ActivationKind::silu: return Fused::silu;
+    case ops::ActivationKind::gelu:
+      return Fused::gelu;
+    case ops::ActivationKind::gelu_tanh:
+      return Fused::gelu_tanh;
+    case ops::ActivationKind::relu:
+      return Fused::relu;
+    case ops::ActivationKind::silu:
+      return Fused::silu;
   }
   return Fused::none;
 }
 
 }  // namespace
 
-FeedForward::FeedForward(ParameterStore& store, const std::string& name, std::int64_t d_model, std::int64_t d_feedforward, const std::string& activation, bool bias,
-                         double initial_deviation, double output_deviation)
+FeedForward::FeedForward(ParameterStore& store, const std::string& name, std::int64_t d_model, std::int64_t d_feedforward,
+                         const std::string& activation, bool bias, double initial_deviation, double output_deviation)
     : gated_(is_gated(activation)),
       kind_(kind_of(activation)),
       input_(store, name + ".input", d_model, gated_ ? 2 * d_feedforward : d_feedforward, bias, initial_deviation),

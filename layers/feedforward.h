@@ -8,8 +8,8 @@ namespace furlong::layers {
 /// (Shazeer 2020, "GLU Variants Improve Transformer"). Parameters: `name`.input (gated: gate rows first, then up), `name`.output.
 class FeedForward {
  public:
-  FeedForward(ParameterStore& store, const std::string& name, std::int64_t d_model, std::int64_t d_feedforward, const std::string& activation, bool bias,
-              double initial_deviation, double output_deviation);
+  FeedForward(ParameterStore& store, const std::string& name, std::int64_t d_model, std::int64_t d_feedforward,
+              const std::string& activation, bool bias, double initial_deviation, double output_deviation);
   /// x [..., d_model] -> the same shape.
   Variable forward(ForwardContext& context, const Variable& x) const;
 

@@ -15,7 +15,8 @@ class Linear {
       : weight_(&store.add(name + ".weight", {outer, inner}, Initializer::normal(initial_deviation), true)),
         bias_(bias ? &store.add(name + ".bias", {outer}, Initializer::zeros(), false) : nullptr) {}
 
-  Variable forward(ForwardContext& context, const Variable& x, ops::GemmEpilogue::Activation activation = ops::GemmEpilogue::Activation::none) const {
+  Variable forward(ForwardContext& context, const Variable& x,
+                   ops::GemmEpilogue::Activation activation = ops::GemmEpilogue::Activation::none) const {
     if (!bias_) return ops::linear(context.tape, x, weight_->variable(), nullptr, activation);
     const Variable bias = bias_->variable();
     return ops::linear(context.tape, x, weight_->variable(), &bias, activation);

@@ -15,7 +15,8 @@ struct Evaluation {
 
 /// One pass over a split in windows of `sequence_length`, each token but the split's first a target once; the first `max_batches` batches
 /// when that is not 0. No dropout, nothing recorded.
-Evaluation evaluate(Model& model, const TokenStore& data, Split split, std::int64_t sequence_length, std::int64_t batch_size, std::int64_t max_batches = 0);
+Evaluation evaluate(Model& model, const TokenStore& data, Split split, std::int64_t sequence_length, std::int64_t batch_size,
+                    std::int64_t max_batches = 0);
 
 /// A batch of token ids as a tensor [batch, n] on `device`.
 Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch, const Device& device);

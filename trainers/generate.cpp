@@ -14,12 +14,16 @@ std::int32_t sample_token(std::vector<float> logits, const GenerateOptions& opti
   if (options.temperature == 0) return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   std::vector<std::int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)]; });
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
+  });
   if (options.top_k > 0 && options.top_k < static_cast<std::int64_t>(order.size())) order.resize(static_cast<std::size_t>(options.top_k));
   std::vector<double> probability;
   double total = 0;
   for (std::int32_t id : order) {
-    probability.push_back(std::exp((static_cast<double>(logits[static_cast<std::size_t>(id)]) - static_cast<double>(logits[static_cast<std::size_t>(order[0])])) / options.temperature));
+    probability.push_back(std::exp(
+        (static_cast<double>(logits[static_cast<std::size_t>(id)]) - static_cast<double>(logits[static_cast<std::size_t>(order[0])])) /
+        options.temperature));
     total += probability.back();
   }
   double kept = 0;
@@ -33,17 +37,20 @@ std::int32_t sample_token(std::vector<float> logits, const GenerateOptions& opti
   return order[count - 1];
 }
 
-Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens, const GenerateOptions& options, const std::function<void(std::int32_t)>& on_token) {
+Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens, const GenerateOptions& options,
+                   const std::function<void(std::int32_t)>& on_token) {
   std::vector<std::int32_t> prompt = prompt_tokens;
   if (prompt.empty()) {
     const auto document = model.vocabulary.document_id();
-    if (!document) throw UserError("the prompt is empty, and this vocabulary has no document token to begin with: give --prompt at least one symbol");
+    if (!document)
+      throw UserError("the prompt is empty, and this vocabulary has no document token to begin with: give --prompt at least one symbol");
     prompt.push_back(*document);
   }
   const std::int64_t total = static_cast<std::int64_t>(prompt.size()) + options.max_tokens;
   const layers::DecoderConfig& config = model.decoder->config();
   if (config.position == "learned" && total > config.max_sequence_length) {
-    throw UserError("prompt and max-tokens make {} tokens, but the model has learned positions for {}; ask for fewer", total, config.max_sequence_length);
+    throw UserError("prompt and max-tokens make {} tokens, but the model has learned positions for {}; ask for fewer", total,
+                    config.max_sequence_length);
   }
   const Device device = model.store->device();
   Tape tape(Stream{device});
@@ -61,7 +68,8 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
   std::vector<float> logits;
   for (std::size_t begin = 0; begin < prompt.size(); begin += piece) {
     const std::size_t end = std::min(prompt.size(), begin + piece);
-    const std::vector<std::int32_t> part(prompt.begin() + static_cast<std::ptrdiff_t>(begin), prompt.begin() + static_cast<std::ptrdiff_t>(end));
+    const std::vector<std::int32_t> part(prompt.begin() + static_cast<std::ptrdiff_t>(begin),
+                                         prompt.begin() + static_cast<std::ptrdiff_t>(end));
     logits = last_logits(model.decoder->extend(context, token_tensor(part, 1, device), state));
   }
   const auto prompted = std::chrono::steady_clock::now();

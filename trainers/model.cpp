@@ -15,8 +15,16 @@ layers::DecoderConfig decoder_config(const Settings& settings, std::int64_t voca
   config.d_model = model.d_model;
   config.d_feedforward = model.d_feedforward;
   config.max_sequence_length = model.max_sequence_length;
-  config.attention = {model.attention.mechanism, model.attention.feature_map,  model.attention.n_features, model.attention.directions, model.attention.redraw_every,
-                      model.attention.chunk_size, model.n_heads, model.n_key_value_heads, model.d_head, true};
+  config.attention = {model.attention.mechanism,
+                      model.attention.feature_map,
+                      model.attention.n_features,
+                      model.attention.directions,
+                      model.attention.redraw_every,
+                      model.attention.chunk_size,
+                      model.n_heads,
+                      model.n_key_value_heads,
+                      model.d_head,
+                      true};
   config.activation = model.activation;
   config.norm = model.norm;
   config.norm_epsilon = model.norm_epsilon;
@@ -35,13 +43,15 @@ std::int64_t vocabulary_size(const Settings& settings, const Vocabulary& vocabul
   const std::int64_t wanted = settings.model.vocabulary_size, needed = vocabulary.size();
   if (wanted == 0) return needed;
   if (wanted < needed) {
-    throw UserError("model.vocabulary_size: {} is too small for the {} tokens of the data ({}); leave it out to take the data's", wanted, needed, vocabulary.kind_name());
+    throw UserError("model.vocabulary_size: {} is too small for the {} tokens of the data ({}); leave it out to take the data's", wanted,
+                    needed, vocabulary.kind_name());
   }
   return wanted;
 }
 
 Model make_model(const Settings& settings, const Vocabulary& vocabulary, const Device& device, std::optional<DType> compute) {
-  Model model{settings, vocabulary, std::make_unique<ParameterStore>(compute.value_or(dtype_from_name(settings.model.dtype)), device), nullptr};
+  Model model{settings, vocabulary, std::make_unique<ParameterStore>(compute.value_or(dtype_from_name(settings.model.dtype)), device),
+              nullptr};
   model.decoder = std::make_unique<layers::Decoder>(*model.store, decoder_config(settings, vocabulary_size(settings, vocabulary)));
   model.store->allocate(static_cast<std::uint64_t>(settings.seed));
   model.decoder->redraw(static_cast<std::uint64_t>(settings.seed), 0);
@@ -60,7 +70,8 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
     checkpoint.read(name, name_of(store.master_dtype()), shape, parameter.master().address());
   }
   for (const TensorInfo& info : checkpoint.tensors("parameters/")) {
-    if (!known.contains(info.name)) throw UserError("{}: the model that its config describes has no place for the tensor {}", checkpoint.path().string(), info.name);
+    if (!known.contains(info.name))
+      throw UserError("{}: the model that its config describes has no place for the tensor {}", checkpoint.path().string(), info.name);
   }
   store.refresh_compute_values(Stream{store.device()});
 }

@@ -24,7 +24,8 @@ void Optimizer::step(const Stream& stream, double learning_rate, double gradient
     const auto part = [&](const Tensor& flat) { return flat.narrow(0, begin, end - begin); };
     const Tensor compute = part(store_.compute_values());
     ops::adamw_step(stream, part(store_.values()), part(store_.gradients()), part(first_moment_), part(second_moment_),
-                    {learning_rate, settings_.beta1, settings_.beta2, settings_.epsilon, weight_decay, steps_, gradient_scale}, copies ? &compute : nullptr);
+                    {learning_rate, settings_.beta1, settings_.beta2, settings_.epsilon, weight_decay, steps_, gradient_scale},
+                    copies ? &compute : nullptr);
   };
   update(0, decayed, settings_.weight_decay);
   update(decayed, total, 0);

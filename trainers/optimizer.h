@@ -4,8 +4,8 @@
 
 namespace furlong {
 
-/// AdamW over a parameter store: decoupled weight decay on the parameters that ask for it, none on norms, biases and convolutions; and, when
-/// optimizer.ema_decay is set, the exponential moving average of the values.
+/// AdamW over a parameter store: decoupled weight decay on the parameters that ask for it, none on norms, biases and convolutions; and,
+/// when optimizer.ema_decay is set, the exponential moving average of the values.
 class Optimizer {
  public:
   Optimizer(const OptimizerSettings& settings, ParameterStore& store);

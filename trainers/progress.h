@@ -13,7 +13,8 @@ class Progress {
   ~Progress();
 
   /// After each step. `report`: time for a line where lines are written.
-  void step(std::int64_t step, double loss, double tokens_per_second, double learning_rate, double gradient_norm, std::int64_t memory_bytes, bool report);
+  void step(std::int64_t step, double loss, double tokens_per_second, double learning_rate, double gradient_norm, std::int64_t memory_bytes,
+            bool report);
   /// A line of its own between steps; shown at log level info and below, whatever the style.
   void say(const std::string& line);
   /// "1h02m", "3m05s", "12s"

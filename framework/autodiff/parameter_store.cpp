@@ -11,10 +11,15 @@ template <class T>
 void write_initial(T* values, const Shape& shape, const Initializer& initializer, const RandomKey& key) {
   const std::int64_t n = shape.elements();
   switch (initializer.kind) {
-    case Initializer::Kind::zeros: std::fill_n(values, n, T{0}); return;
-    case Initializer::Kind::ones: std::fill_n(values, n, T{1}); return;
+    case Initializer::Kind::zeros:
+      std::fill_n(values, n, T{0});
+      return;
+    case Initializer::Kind::ones:
+      std::fill_n(values, n, T{1});
+      return;
     case Initializer::Kind::normal:
-      for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<T>(random_normal(key, static_cast<std::uint64_t>(i)) * initializer.standard_deviation);
+      for (std::int64_t i = 0; i < n; ++i)
+        values[i] = static_cast<T>(random_normal(key, static_cast<std::uint64_t>(i)) * initializer.standard_deviation);
       return;
     case Initializer::Kind::identity_tap:
       for (std::int64_t i = 0; i < n; ++i) values[i] = (i + 1) % shape[-1] == 0 ? T{1} : T{0};
@@ -25,7 +30,8 @@ void write_initial(T* values, const Shape& shape, const Initializer& initializer
 }  // namespace
 
 ParameterStore::ParameterStore(DType compute, Device device) : compute_dtype_(compute), device_(device) {
-  require(compute == DType::float32 || compute == DType::bfloat16 || compute == DType::float64, "parameters cannot be {}", name_of(compute));
+  require(compute == DType::float32 || compute == DType::bfloat16 || compute == DType::float64, "parameters cannot be {}",
+          name_of(compute));
 }
 
 Parameter& ParameterStore::add(const std::string& name, const Shape& shape, Initializer initializer, bool decays) {

@@ -39,9 +39,11 @@ Arena::Arena(Device device, std::int64_t capacity_bytes) : device_(device), capa
     return;
   }
   require(device.is_cpu(), "no arena for {}", device.text());
-  void* memory = mmap(nullptr, static_cast<std::size_t>(capacity_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      mmap(nullptr, static_cast<std::size_t>(capacity_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
-    throw MachineError("cannot reserve {} MiB of address space for tensors ({}); is there a limit (ulimit -v)?", capacity_ >> 20, std::strerror(errno));
+    throw MachineError("cannot reserve {} MiB of address space for tensors ({}); is there a limit (ulimit -v)?", capacity_ >> 20,
+                       std::strerror(errno));
   }
   base_ = static_cast<char*>(memory);
   madvise(base_, static_cast<std::size_t>(capacity_), MADV_HUGEPAGE);  // advice only: first touch of 4 KiB pages costs far more

@@ -45,9 +45,9 @@ class Arena {
   std::int64_t capacity_;
   std::int64_t top_ = 0;  // the high-water mark, as an offset
   char* base_ = nullptr;
-  std::map<std::int64_t, std::int64_t> free_by_offset_;                 // offset -> size
-  std::set<std::pair<std::int64_t, std::int64_t>> free_by_size_;        // (size, offset)
-  std::map<std::int64_t, std::int64_t> used_;                           // offset -> size
+  std::map<std::int64_t, std::int64_t> free_by_offset_;           // offset -> size
+  std::set<std::pair<std::int64_t, std::int64_t>> free_by_size_;  // (size, offset)
+  std::map<std::int64_t, std::int64_t> used_;                     // offset -> size
   ArenaCounters counters_;
   mutable std::mutex mutex_;
 };

@@ -6,9 +6,12 @@ namespace furlong {
 
 std::string Device::text() const {
   switch (type) {
-    case DeviceType::cpu: return "cpu";
-    case DeviceType::cuda: return "cuda:" + std::to_string(index);
-    case DeviceType::shape_only: return "shape_only";
+    case DeviceType::cpu:
+      return "cpu";
+    case DeviceType::cuda:
+      return "cuda:" + std::to_string(index);
+    case DeviceType::shape_only:
+      return "shape_only";
   }
   return "unknown";
 }

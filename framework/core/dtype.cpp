@@ -6,11 +6,16 @@ namespace furlong {
 
 const char* name_of(DType dtype) {
   switch (dtype) {
-    case DType::float32: return "float32";
-    case DType::bfloat16: return "bfloat16";
-    case DType::float64: return "float64";
-    case DType::int32: return "int32";
-    case DType::uint8: return "uint8";
+    case DType::float32:
+      return "float32";
+    case DType::bfloat16:
+      return "bfloat16";
+    case DType::float64:
+      return "float64";
+    case DType::int32:
+      return "int32";
+    case DType::uint8:
+      return "uint8";
   }
   return "unknown";
 }

@@ -11,11 +11,15 @@ enum class DType : std::uint8_t { float32, bfloat16, float64, int32, uint8 };
 /// Bytes of one element.
 constexpr std::int64_t size_of(DType dtype) {
   switch (dtype) {
-    case DType::float64: return 8;
+    case DType::float64:
+      return 8;
     case DType::float32:
-    case DType::int32: return 4;
-    case DType::bfloat16: return 2;
-    case DType::uint8: return 1;
+    case DType::int32:
+      return 4;
+    case DType::bfloat16:
+      return 2;
+    case DType::uint8:
+      return 1;
   }
   return 0;
 }
@@ -45,21 +49,35 @@ struct bfloat16 {
 template <class T>
 struct dtype_of;
 template <>
-struct dtype_of<float> { static constexpr DType value = DType::float32; };
+struct dtype_of<float> {
+  static constexpr DType value = DType::float32;
+};
 template <>
-struct dtype_of<double> { static constexpr DType value = DType::float64; };
+struct dtype_of<double> {
+  static constexpr DType value = DType::float64;
+};
 template <>
-struct dtype_of<bfloat16> { static constexpr DType value = DType::bfloat16; };
+struct dtype_of<bfloat16> {
+  static constexpr DType value = DType::bfloat16;
+};
 template <>
-struct dtype_of<std::int32_t> { static constexpr DType value = DType::int32; };
+struct dtype_of<std::int32_t> {
+  static constexpr DType value = DType::int32;
+};
 template <>
-struct dtype_of<std::uint8_t> { static constexpr DType value = DType::uint8; };
+struct dtype_of<std::uint8_t> {
+  static constexpr DType value = DType::uint8;
+};
 
 /// The type in which elements of storage type T are computed.
 template <class T>
-struct compute_type { using type = T; };
+struct compute_type {
+  using type = T;
+};
 template <>
-struct compute_type<bfloat16> { using type = float; };
+struct compute_type<bfloat16> {
+  using type = float;
+};
 template <class T>
 using compute_t = typename compute_type<T>::type;
 

@@ -13,12 +13,18 @@ void configure_logging(const std::string& level) {
     logger->set_pattern("%^%l%$: %v");
     spdlog::set_default_logger(logger);
   }
-  if (level == "debug") logger->set_level(spdlog::level::debug);
-  else if (level == "info") logger->set_level(spdlog::level::info);
-  else if (level == "warning") logger->set_level(spdlog::level::warn);
-  else if (level == "error") logger->set_level(spdlog::level::err);
-  else if (level == "quiet") logger->set_level(spdlog::level::off);
-  else throw UserError("log level '{}' is unknown; expected debug, info, warning, error or quiet", level);
+  if (level == "debug")
+    logger->set_level(spdlog::level::debug);
+  else if (level == "info")
+    logger->set_level(spdlog::level::info);
+  else if (level == "warning")
+    logger->set_level(spdlog::level::warn);
+  else if (level == "error")
+    logger->set_level(spdlog::level::err);
+  else if (level == "quiet")
+    logger->set_level(spdlog::level::off);
+  else
+    throw UserError("log level '{}' is unknown; expected debug, info, warning, error or quiet", level);
 }
 
 }  // namespace furlong

@@ -158,7 +158,7 @@ void parallel_tasks(std::int64_t tasks, const std::function<void(std::int64_t)>&
   pool().run(tasks, body);
 #else
   FirstException first;
-#pragma omp parallel num_threads(static_cast<int>(std::min<std::int64_t>(tasks, thread_count())))
+#pragma omp parallel num_threads(static_cast <int>(std::min <std::int64_t>(tasks, thread_count())))
   {
     current_thread = omp_get_thread_num();
     inside_tasks = true;

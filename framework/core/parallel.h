@@ -6,7 +6,8 @@
 
 namespace furlong {
 
-/// Threads that parallel loops use. Set once at start: 0 means all cores that this process may use (affinity, container quota). FURLONG_POOL_THREADS overrides 0.
+/// Threads that parallel loops use. Set once at start: 0 means all cores that this process may use (affinity, container quota).
+/// FURLONG_POOL_THREADS overrides 0.
 void set_thread_count(int threads);
 int thread_count();
 

@@ -13,7 +13,8 @@ Tensor Tensor::empty(const Shape& shape, DType dtype, const Device& device) {
   tensor.dtype_ = dtype;
   tensor.device_ = device;
   std::int64_t bytes = 0;
-  require(!__builtin_mul_overflow(shape.elements(), size_of(dtype), &bytes), "a tensor of {} {} has more bytes than 64 bits can count", name_of(dtype), shape.text());
+  require(!__builtin_mul_overflow(shape.elements(), size_of(dtype), &bytes), "a tensor of {} {} has more bytes than 64 bits can count",
+          name_of(dtype), shape.text());
   Arena& home = arena(device);
   tensor.storage_ = std::shared_ptr<void>(home.allocate(bytes), [&home](void* pointer) { home.release(pointer); });
   return tensor;
@@ -51,8 +52,8 @@ Tensor Tensor::reshape(const Shape& shape) const {
 }
 
 Tensor Tensor::narrow(int dimension, std::int64_t start, std::int64_t length) const {
-  require(start >= 0 && length >= 0 && start + length <= shape_[dimension], "range [{}, {}) outside dimension {} of {}", start, start + length,
-          dimension, shape_.text());
+  require(start >= 0 && length >= 0 && start + length <= shape_[dimension], "range [{}, {}) outside dimension {} of {}", start,
+          start + length, dimension, shape_.text());
   Tensor view = *this;
   view.offset_ += start * strides_[dimension];
   view.shape_[dimension] = length;
@@ -64,7 +65,8 @@ Tensor Tensor::permute(std::initializer_list<int> order) const {
   Tensor view = *this;
   int position = 0, seen = 0;
   for (int dimension : order) {
-    require(dimension >= 0 && dimension < shape_.rank() && !(seen >> dimension & 1), "dimension {} outside {}, or given twice", dimension, shape_.text());
+    require(dimension >= 0 && dimension < shape_.rank() && !(seen >> dimension & 1), "dimension {} outside {}, or given twice", dimension,
+            shape_.text());
     seen |= 1 << dimension;
     view.shape_[position] = shape_[dimension];
     view.strides_[position++] = strides_[dimension];
@@ -115,7 +117,7 @@ std::vector<T> Tensor::to_vector() const {
   return values;
 }
 
-#define FURLONG_INSTANTIATE(T)                                                                  \
+#define FURLONG_INSTANTIATE(T)                                                         \
   template Tensor Tensor::from<T>(const std::vector<T>&, const Shape&, const Device&); \
   template std::vector<T> Tensor::to_vector<T>() const;
 FURLONG_INSTANTIATE(float)

@@ -97,8 +97,8 @@ HWY_INLINE void store_n(typename Lanes<T>::V value, T* target, std::int64_t n) {
   }
 }
 
-/// e^x. Highway's, which is within 1 ulp in float32 and double over the whole range; results below the least normal number are zero or subnormal.
-/// A NaN stays one (Highway's own gives 0): what went wrong upstream has to show.
+/// e^x. Highway's, which is within 1 ulp in float32 and double over the whole range; results below the least normal number are zero or
+/// subnormal. A NaN stays one (Highway's own gives 0): what went wrong upstream has to show.
 template <class D, class V>
 HWY_INLINE V exp(D d, V x) {
   const V result = hn::Exp(d, hn::Min(x, hn::Set(d, sizeof(hn::TFromD<D>) == 8 ? 709.0 : 88.72f)));

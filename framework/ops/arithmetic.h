@@ -12,7 +12,9 @@ void fill(const Stream& stream, const Tensor& tensor, double value);
 void add(const Stream& stream, const Tensor& target, const Tensor& source, GradientMode mode, double scale = 1.0);
 
 /// Copies with conversion between float dtypes; the same shape, rows contiguous.
-inline void convert(const Stream& stream, const Tensor& target, const Tensor& source) { add(stream, target, source, GradientMode::overwrite); }
+inline void convert(const Stream& stream, const Tensor& target, const Tensor& source) {
+  add(stream, target, source, GradientMode::overwrite);
+}
 
 /// Elements that are NaN or infinite.
 std::int64_t count_non_finite(const Stream& stream, const Tensor& tensor);

@@ -1,7 +1,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/arithmetic_cpu.cpp"
-#include "framework/cpu/targets.h"
 #include <hwy/foreach_target.h>
+#include "framework/cpu/targets.h"
 
 #include "framework/core/tensor.h"
 #include "framework/cpu/rows.h"
@@ -40,26 +40,30 @@ void add_tensors(const Tensor& target, const Tensor& source, bool accumulate, do
   To* to = static_cast<To*>(target.address());
   const From* from = static_cast<const From*>(source.address());
   if (target.is_contiguous() && source.is_contiguous()) {
-    parallel_ranges(target.elements(), grain, [&](std::int64_t begin, std::int64_t end) { add_span(to + begin, from + begin, end - begin, accumulate, scale); });
+    parallel_ranges(target.elements(), grain,
+                    [&](std::int64_t begin, std::int64_t end) { add_span(to + begin, from + begin, end - begin, accumulate, scale); });
     return;
   }
   const auto view = cpu::row_view(target);
-  parallel_ranges(view.rows, std::max<std::int64_t>(1, grain / std::max<std::int64_t>(view.columns, 1)), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      add_span(to + cpu::row_offset(target, row), from + cpu::row_offset(source, row), view.columns, accumulate, scale);
-    }
-  });
+  parallel_ranges(view.rows, std::max<std::int64_t>(1, grain / std::max<std::int64_t>(view.columns, 1)),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t row = begin; row < end; ++row) {
+                      add_span(to + cpu::row_offset(target, row), from + cpu::row_offset(source, row), view.columns, accumulate, scale);
+                    }
+                  });
 }
 
 void Add(const Tensor& target, const Tensor& source, bool accumulate, double scale) {
   with_float_type(target.dtype(), "add", [&]<class To>(std::type_identity<To>) {
-    with_float_type(source.dtype(), "add", [&]<class From>(std::type_identity<From>) { add_tensors<To, From>(target, source, accumulate, scale); });
+    with_float_type(source.dtype(), "add",
+                    [&]<class From>(std::type_identity<From>) { add_tensors<To, From>(target, source, accumulate, scale); });
   });
 }
 
 template <class T>
 double sum_of_squares_block(const T* values, std::int64_t n) {
-  // float32 squares summed in eight float64 lanes' worth of partial sums would need conversions; a block is short, so one pass in double is fine.
+  // float32 squares summed in eight float64 lanes' worth of partial sums would need conversions; a block is short, so one pass in double is
+  // fine.
   double sum = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     const double value = static_cast<double>(values[i]);
@@ -75,7 +79,8 @@ double SumOfSquares(const Tensor& tensor) {
   with_float_type(tensor.dtype(), "sum_of_squares", [&]<class T>(std::type_identity<T>) {
     const T* values = static_cast<const T*>(tensor.address());
     parallel_ranges(blocks, 8, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t b = begin; b < end; ++b) partial[static_cast<std::size_t>(b)] = sum_of_squares_block(values + b * block, std::min(block, n - b * block));
+      for (std::int64_t b = begin; b < end; ++b)
+        partial[static_cast<std::size_t>(b)] = sum_of_squares_block(values + b * block, std::min(block, n - b * block));
     });
   });
   double sum = 0;
@@ -117,7 +122,8 @@ void fill_cpu(const Tensor& tensor, double value) {
     const T filler = static_cast<T>(static_cast<compute_t<T>>(value));
     T* values = static_cast<T*>(tensor.address());
     if (tensor.is_contiguous()) {
-      parallel_ranges(tensor.elements(), 1 << 16, [&](std::int64_t begin, std::int64_t end) { std::fill(values + begin, values + end, filler); });
+      parallel_ranges(tensor.elements(), 1 << 16,
+                      [&](std::int64_t begin, std::int64_t end) { std::fill(values + begin, values + end, filler); });
     } else {
       for (std::int64_t row = 0; row < view.rows; ++row) std::fill_n(values + cpu::row_offset(tensor, row), view.columns, filler);
     }

@@ -12,10 +12,14 @@ namespace furlong::ops {
 template <class Body>
 void with_float_type(DType dtype, const char* op, const Body& body) {
   switch (dtype) {
-    case DType::float32: return body(std::type_identity<float>{});
-    case DType::float64: return body(std::type_identity<double>{});
-    case DType::bfloat16: return body(std::type_identity<bfloat16>{});
-    default: throw ContractError("{}: {} elements, expected a floating type", op, name_of(dtype));
+    case DType::float32:
+      return body(std::type_identity<float>{});
+    case DType::float64:
+      return body(std::type_identity<double>{});
+    case DType::bfloat16:
+      return body(std::type_identity<bfloat16>{});
+    default:
+      throw ContractError("{}: {} elements, expected a floating type", op, name_of(dtype));
   }
 }
 

@@ -4,21 +4,22 @@
 
 namespace furlong::ops {
 
-void gemm_cpu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate, const GemmEpilogue& epilogue);
+void gemm_cpu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
+              const GemmEpilogue& epilogue);
 void column_sum_cpu(const Tensor& matrix, const Tensor& target, bool accumulate);
 
 void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, GradientMode mode,
           const GemmEpilogue& epilogue) {
   if (mode == GradientMode::skip) return;
   const bool matrices = a.shape().rank() == 2 && b.shape().rank() == 2 && c.shape().rank() == 2;
-  require(matrices && a.has_contiguous_rows() && b.has_contiguous_rows() && c.has_contiguous_rows(), "gemm: {} by {} into {}: matrices with contiguous rows are needed",
-          a.shape().text(), b.shape().text(), c.shape().text());
+  require(matrices && a.has_contiguous_rows() && b.has_contiguous_rows() && c.has_contiguous_rows(),
+          "gemm: {} by {} into {}: matrices with contiguous rows are needed", a.shape().text(), b.shape().text(), c.shape().text());
   const std::int64_t rows = a.shape()[transpose_a ? 1 : 0], inner = a.shape()[transpose_a ? 0 : 1];
   const std::int64_t columns = b.shape()[transpose_b ? 0 : 1], inner_b = b.shape()[transpose_b ? 1 : 0];
-  require(inner == inner_b && c.shape() == Shape({rows, columns}), "gemm: {}{} by {}{} does not give {}", a.shape().text(), transpose_a ? "ᵀ" : "",
-          b.shape().text(), transpose_b ? "ᵀ" : "", c.shape().text());
-  require(a.dtype() == b.dtype() && (c.dtype() == a.dtype() || c.dtype() == accumulate_dtype(a.dtype())), "gemm: {} by {} into {}", name_of(a.dtype()),
-          name_of(b.dtype()), name_of(c.dtype()));
+  require(inner == inner_b && c.shape() == Shape({rows, columns}), "gemm: {}{} by {}{} does not give {}", a.shape().text(),
+          transpose_a ? "ᵀ" : "", b.shape().text(), transpose_b ? "ᵀ" : "", c.shape().text());
+  require(a.dtype() == b.dtype() && (c.dtype() == a.dtype() || c.dtype() == accumulate_dtype(a.dtype())), "gemm: {} by {} into {}",
+          name_of(a.dtype()), name_of(b.dtype()), name_of(c.dtype()));
   const bool plain = epilogue.bias == nullptr && epilogue.activation == GemmEpilogue::Activation::none;
   require(plain || mode == GradientMode::overwrite, "gemm: bias and activation go with overwrite only");
   require(epilogue.bias == nullptr || epilogue.bias->elements() == columns, "gemm: a bias of {} for {} columns",
@@ -30,8 +31,8 @@ void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor&
 
 void column_sum(const Stream& stream, const Tensor& matrix, const GradientTarget& target) {
   if (!target.wanted()) return;
-  require(matrix.shape().rank() == 2 && matrix.has_contiguous_rows() && target.tensor.elements() == matrix.extent(1), "column_sum: {} into {}",
-          matrix.shape().text(), target.tensor.shape().text());
+  require(matrix.shape().rank() == 2 && matrix.has_contiguous_rows() && target.tensor.elements() == matrix.extent(1),
+          "column_sum: {} into {}", matrix.shape().text(), target.tensor.shape().text());
   if (runs_on_cpu(stream, "column_sum")) column_sum_cpu(matrix, target.tensor, target.accumulates());
 }
 

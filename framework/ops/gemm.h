@@ -14,12 +14,13 @@ struct GemmEpilogue {
 /// c = op(a) · op(b), or c += op(a) · op(b) when `mode` accumulates; then bias and activation (overwrite only).
 /// Matrices [rows, columns], rows contiguous, any row stride; op transposes. a and b share a dtype; c is that dtype or wider
 /// (bfloat16 products may be stored as float32). Sums are kept in float32 (float64 for float64).
-/// The same operands, strides and number of threads give the same bits; in float64 the last two do not matter (oneDNN chooses its code by them
-/// and may share a long inner dimension among threads). Throws ContractError on shapes that do not fit.
+/// The same operands, strides and number of threads give the same bits; in float64 the last two do not matter (oneDNN chooses its code by
+/// them and may share a long inner dimension among threads). Throws ContractError on shapes that do not fit.
 void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, GradientMode mode,
           const GemmEpilogue& epilogue = {});
 
-/// Target (overwrite or accumulate) [n] gets the sum over the rows of `matrix` [rows, n], in fixed blocks of rows: the same for any number of threads.
+/// Target (overwrite or accumulate) [n] gets the sum over the rows of `matrix` [rows, n], in fixed blocks of rows: the same for any number
+/// of threads.
 void column_sum(const Stream& stream, const Tensor& matrix, const GradientTarget& target);
 
 }  // namespace furlong::ops

@@ -21,7 +21,9 @@ dnnl::engine& cpu_engine() {
   return engine;
 }
 
-dnnl::memory::data_type type_of(DType dtype) { return dtype == DType::bfloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32; }
+dnnl::memory::data_type type_of(DType dtype) {
+  return dtype == DType::bfloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
 
 /// All that a compiled product depends on.
 struct Key {
@@ -35,7 +37,8 @@ struct KeyHash {
   std::size_t operator()(const Key& key) const {
     std::size_t hash = 0;
     for (std::int64_t value : {key.rows, key.columns, key.inner, key.row_stride_a, key.row_stride_b, key.row_stride_c,
-                               static_cast<std::int64_t>(key.dtype) * 64 + static_cast<std::int64_t>(key.dtype_c) * 8 + static_cast<std::int64_t>(key.dtype_bias),
+                               static_cast<std::int64_t>(key.dtype) * 64 + static_cast<std::int64_t>(key.dtype_c) * 8 +
+                                   static_cast<std::int64_t>(key.dtype_bias),
                                static_cast<std::int64_t>(key.transpose_a) + 2 * key.transpose_b + 4 * key.accumulate + 8 * key.bias +
                                    16 * static_cast<std::int64_t>(key.activation)}) {
       hash = (hash ^ static_cast<std::size_t>(value)) * 0x9E3779B97F4A7C15ull;
@@ -57,11 +60,16 @@ dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, DType dtype, 
 
 void append_activation(dnnl::post_ops& steps, Activation activation) {
   switch (activation) {
-    case Activation::none: return;
-    case Activation::relu: return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_relu, 0.f, 0.f);
-    case Activation::gelu: return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_gelu_erf, 0.f, 0.f);
-    case Activation::gelu_tanh: return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_gelu_tanh, 0.f, 0.f);
-    case Activation::silu: return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_swish, 1.f, 0.f);
+    case Activation::none:
+      return;
+    case Activation::relu:
+      return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_relu, 0.f, 0.f);
+    case Activation::gelu:
+      return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_gelu_erf, 0.f, 0.f);
+    case Activation::gelu_tanh:
+      return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_gelu_tanh, 0.f, 0.f);
+    case Activation::silu:
+      return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_swish, 1.f, 0.f);
   }
 }
 
@@ -77,7 +85,8 @@ std::shared_ptr<const Product> compile(const Key& key) {
   append_activation(steps, key.activation);
   attributes.set_post_ops(steps);
   if (key.bias) product->bias = dnnl::memory::desc({1, key.columns}, type_of(key.dtype_bias), dnnl::memory::dims{key.columns, 1});
-  const auto description = key.bias ? dnnl::matmul::desc(product->a, product->b, product->bias, product->c) : dnnl::matmul::desc(product->a, product->b, product->c);
+  const auto description = key.bias ? dnnl::matmul::desc(product->a, product->b, product->bias, product->c)
+                                    : dnnl::matmul::desc(product->a, product->b, product->c);
   const dnnl::matmul::primitive_desc primitive(description, attributes, cpu_engine());
   product->scratch = primitive.scratchpad_desc();
   product->primitive = dnnl::matmul(primitive);
@@ -96,15 +105,29 @@ std::shared_ptr<const Product> find(const Key& key) {
   try {
     product = compile(key);
   } catch (const dnnl::error& error) {
-    if (error.status != dnnl_unimplemented) throw MachineError("oneDNN refused a product of {} x {} x {}: {}", key.rows, key.inner, key.columns, error.what());
+    if (error.status != dnnl_unimplemented)
+      throw MachineError("oneDNN refused a product of {} x {} x {}: {}", key.rows, key.inner, key.columns, error.what());
   }
   products.emplace(key, product);
   return product;
 }
 
-bool run_onednn(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
-  const Key key{c.extent(0), c.extent(1), a.extent(transpose_a ? 0 : 1), a.strides()[0], b.strides()[0], c.strides()[0], a.dtype(), c.dtype(),
-                epilogue.bias ? epilogue.bias->dtype() : c.dtype(), transpose_a, transpose_b, accumulate, epilogue.bias != nullptr, epilogue.activation};
+bool run_onednn(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
+                const GemmEpilogue& epilogue) {
+  const Key key{c.extent(0),
+                c.extent(1),
+                a.extent(transpose_a ? 0 : 1),
+                a.strides()[0],
+                b.strides()[0],
+                c.strides()[0],
+                a.dtype(),
+                c.dtype(),
+                epilogue.bias ? epilogue.bias->dtype() : c.dtype(),
+                transpose_a,
+                transpose_b,
+                accumulate,
+                epilogue.bias != nullptr,
+                epilogue.activation};
   const auto product = find(key);
   if (!product) return false;
   const auto& engine = cpu_engine();
@@ -123,7 +146,8 @@ bool run_onednn(const Tensor& a, bool transpose_a, const Tensor& b, bool transpo
 }
 
 /// bfloat16 where oneDNN has none: the same product in float32 on converted copies.
-void run_converted(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
+void run_converted(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
+                   const GemmEpilogue& epilogue) {
   const Stream stream{c.device()};
   const Tensor a32 = Tensor::empty(a.shape(), DType::float32, c.device()), b32 = Tensor::empty(b.shape(), DType::float32, c.device());
   convert(stream, a32, a);
@@ -144,16 +168,22 @@ void run_converted(const Tensor& a, bool transpose_a, const Tensor& b, bool tran
 
 double activated(double x, Activation activation) {
   switch (activation) {
-    case Activation::none: return x;
-    case Activation::relu: return x > 0 ? x : 0;
-    case Activation::gelu: return 0.5 * x * (1 + std::erf(x * 0.70710678118654752440));
-    case Activation::gelu_tanh: return 0.5 * x * (1 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-    case Activation::silu: return x / (1 + std::exp(-x));
+    case Activation::none:
+      return x;
+    case Activation::relu:
+      return x > 0 ? x : 0;
+    case Activation::gelu:
+      return 0.5 * x * (1 + std::erf(x * 0.70710678118654752440));
+    case Activation::gelu_tanh:
+      return 0.5 * x * (1 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+    case Activation::silu:
+      return x / (1 + std::exp(-x));
   }
   return x;
 }
 
-void gemm_double(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
+void gemm_double(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
+                 const GemmEpilogue& epilogue) {
   const std::int64_t rows = c.extent(0), columns = c.extent(1), inner = a.extent(transpose_a ? 0 : 1);
   const double *left = a.data<double>(), *right = b.data<double>();
   const double* bias = epilogue.bias ? epilogue.bias->data<double>() : nullptr;
@@ -174,7 +204,8 @@ void gemm_double(const Tensor& a, bool transpose_a, const Tensor& b, bool transp
 
 }  // namespace
 
-void gemm_cpu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
+void gemm_cpu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
+              const GemmEpilogue& epilogue) {
   if (c.elements() == 0) return;
   if (a.elements() == 0) {  // an empty sum
     require(epilogue.bias == nullptr && epilogue.activation == Activation::none, "gemm: bias on an empty sum");
@@ -215,7 +246,8 @@ void column_sum_typed(const Tensor& matrix, const Tensor& target, bool accumulat
 
 void column_sum_cpu(const Tensor& matrix, const Tensor& target, bool accumulate) {
   with_float_type(matrix.dtype(), "column_sum", [&]<class From>(std::type_identity<From>) {
-    with_float_type(target.dtype(), "column_sum", [&]<class To>(std::type_identity<To>) { column_sum_typed<From, To>(matrix, target, accumulate); });
+    with_float_type(target.dtype(), "column_sum",
+                    [&]<class To>(std::type_identity<To>) { column_sum_typed<From, To>(matrix, target, accumulate); });
   });
 }
 

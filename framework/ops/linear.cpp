@@ -22,8 +22,8 @@ void linear_backward(BackwardContext& context) {
 }  // namespace
 
 Variable linear(Tape& tape, const Variable& x, const Variable& weight, const Variable* bias, GemmEpilogue::Activation activation) {
-  require(weight.shape().rank() == 2 && x.shape().rank() >= 1 && x.extent(-1) == weight.extent(1), "linear: x {} and weight {}", x.shape().text(),
-          weight.shape().text());
+  require(weight.shape().rank() == 2 && x.shape().rank() >= 1 && x.extent(-1) == weight.extent(1), "linear: x {} and weight {}",
+          x.shape().text(), weight.shape().text());
   const bool recorded = bias ? tape.records({&x, &weight, bias}) : tape.records({&x, &weight});
   require(!recorded || activation == GemmEpilogue::Activation::none, "linear: an activation is fused only where nothing is recorded");
   Shape shape = x.shape();
@@ -33,8 +33,8 @@ Variable linear(Tape& tape, const Variable& x, const Variable& weight, const Var
   epilogue.activation = activation;
   if (bias) epilogue.bias = &bias->value();
   gemm(tape.stream(), as_matrix(x.value()), false, weight.value(), true, as_matrix(y), GradientMode::overwrite, epilogue);
-  return tape.record_one("linear", {x, weight, bias ? *bias : Variable{}}, y, {weight.requires_gradient() ? x.value() : Tensor{}, weight.value()},
-                         linear_backward);
+  return tape.record_one("linear", {x, weight, bias ? *bias : Variable{}}, y,
+                         {weight.requires_gradient() ? x.value() : Tensor{}, weight.value()}, linear_backward);
 }
 
 }  // namespace furlong::ops

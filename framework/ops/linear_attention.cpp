@@ -30,26 +30,30 @@ const FeatureMapInfo& feature_map_info(FeatureMap map) {
   throw ContractError("a feature map without a row in the table");
 }
 
-LinearAttentionState LinearAttentionState::empty(std::int64_t batch, std::int64_t n_heads, std::int64_t features, std::int64_t d_value, DType dtype,
-                                                 const Device& device) {
+LinearAttentionState LinearAttentionState::empty(std::int64_t batch, std::int64_t n_heads, std::int64_t features, std::int64_t d_value,
+                                                 DType dtype, const Device& device) {
   const Stream stream{device};
-  LinearAttentionState state{Tensor::zeros({batch, n_heads, features, d_value}, dtype, device), Tensor::zeros({batch, n_heads, features}, dtype, device),
+  LinearAttentionState state{Tensor::zeros({batch, n_heads, features, d_value}, dtype, device),
+                             Tensor::zeros({batch, n_heads, features}, dtype, device),
                              Tensor::empty({batch, n_heads, features}, dtype, device)};
-  fill(stream, state.maximum, -1e30);  // finite, so that differences of two such are not NaN; its exponential is zero beside any real maximum
+  fill(stream, state.maximum,
+       -1e30);  // finite, so that differences of two such are not NaN; its exponential is zero beside any real maximum
   return state;
 }
 
 namespace {
 
-LinearAttentionArguments check(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& directions, const LinearAttentionOptions& options) {
+LinearAttentionArguments check(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& directions,
+                               const LinearAttentionOptions& options) {
   const char* const op = "linear_attention";
-  require(query.shape().rank() == 3 && key.shape().rank() == 3 && value.shape().rank() == 3, "{}: query {}, key {}, value {}: three dimensions each", op,
-          query.shape().text(), key.shape().text(), value.shape().text());
-  require(options.n_heads > 0 && options.n_kv_heads > 0 && options.n_heads % options.n_kv_heads == 0, "{}: {} heads over {} key-value heads", op, options.n_heads,
-          options.n_kv_heads);
+  require(query.shape().rank() == 3 && key.shape().rank() == 3 && value.shape().rank() == 3,
+          "{}: query {}, key {}, value {}: three dimensions each", op, query.shape().text(), key.shape().text(), value.shape().text());
+  require(options.n_heads > 0 && options.n_kv_heads > 0 && options.n_heads % options.n_kv_heads == 0,
+          "{}: {} heads over {} key-value heads", op, options.n_heads, options.n_kv_heads);
   require(options.chunk_size >= 1, "{}: chunk_size {}", op, options.chunk_size);
   require(query.extent(2) % options.n_heads == 0 && key.extent(2) % options.n_kv_heads == 0 && value.extent(2) % options.n_kv_heads == 0,
-          "{}: widths {}, {}, {} do not divide into {} and {} heads", op, query.extent(2), key.extent(2), value.extent(2), options.n_heads, options.n_kv_heads);
+          "{}: widths {}, {}, {} do not divide into {} and {} heads", op, query.extent(2), key.extent(2), value.extent(2), options.n_heads,
+          options.n_kv_heads);
   LinearAttentionArguments arguments;
   arguments.options = options;
   arguments.query = query.split_last(query.extent(2) / options.n_heads);
@@ -57,15 +61,17 @@ LinearAttentionArguments check(const Tensor& query, const Tensor& key, const Ten
   arguments.value = value.split_last(value.extent(2) / options.n_kv_heads);
   const std::int64_t d = arguments.query.extent(3);
   require(arguments.key.extent(3) == d, "{}: query heads are {} wide, key heads {}", op, d, arguments.key.extent(3));
-  require(query.extent(0) == key.extent(0) && key.extent(0) == value.extent(0) && key.extent(1) == value.extent(1), "{}: query {}, key {}, value {}", op,
-          query.shape().text(), key.shape().text(), value.shape().text());
-  require(!options.causal || query.extent(1) == key.extent(1), "{}: causal attention of {} queries over {} keys", op, query.extent(1), key.extent(1));
+  require(query.extent(0) == key.extent(0) && key.extent(0) == value.extent(0) && key.extent(1) == value.extent(1),
+          "{}: query {}, key {}, value {}", op, query.shape().text(), key.shape().text(), value.shape().text());
+  require(!options.causal || query.extent(1) == key.extent(1), "{}: causal attention of {} queries over {} keys", op, query.extent(1),
+          key.extent(1));
   require(query.dtype() == key.dtype() && key.dtype() == value.dtype(), "{}: query, key and value differ in dtype", op);
   for (const Tensor* tensor : {&query, &key, &value}) require(tensor->has_contiguous_rows(), "{}: rows are not contiguous", op);
   arguments.features = d;
   if (feature_map_info(options.feature_map).needs_directions) {
     require(directions.defined() && directions.is_contiguous() && directions.shape().rank() >= 2 && directions.extent(-1) == d &&
-                (directions.shape().rank() == 2 || directions.extent(0) == options.n_heads) && directions.dtype() == accumulate_dtype(query.dtype()),
+                (directions.shape().rank() == 2 || directions.extent(0) == options.n_heads) &&
+                directions.dtype() == accumulate_dtype(query.dtype()),
             "{}: directions {} for {} heads of width {}", op, directions.shape().text(), options.n_heads, d);
     arguments.features = directions.extent(-2);
     arguments.directions = directions;
@@ -130,13 +136,15 @@ Variable linear_attention(Tape& tape, const Variable& query, const Variable& key
                          [options](BackwardContext& context) { backward(context, options); });
 }
 
-Tensor linear_attention_continue(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& directions,
-                                 const LinearAttentionOptions& options, LinearAttentionState& state) {
+Tensor linear_attention_continue(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
+                                 const Tensor& directions, const LinearAttentionOptions& options, LinearAttentionState& state) {
   require(options.causal, "linear_attention: only causal attention can be continued from a state");
   LinearAttentionArguments arguments = check(query, key, value, directions, options);
   const std::int64_t batch = query.extent(0), d_value = arguments.value.extent(3);
-  require(state.sum.shape() == Shape({batch, options.n_heads, arguments.features, d_value}) && state.sum.dtype() == accumulate_dtype(query.dtype()),
-          "linear_attention: a state of {} for {} heads, {} features, values of width {}", state.sum.shape().text(), options.n_heads, arguments.features, d_value);
+  require(state.sum.shape() == Shape({batch, options.n_heads, arguments.features, d_value}) &&
+              state.sum.dtype() == accumulate_dtype(query.dtype()),
+          "linear_attention: a state of {} for {} heads, {} features, values of width {}", state.sum.shape().text(), options.n_heads,
+          arguments.features, d_value);
   const Tensor output = Tensor::empty({batch, query.extent(1), options.n_heads * d_value}, query.dtype(), stream.device);
   arguments.output = output.split_last(d_value);
   arguments.state = &state;

@@ -20,8 +20,12 @@ struct LinearAttentionSizes {
     return state + chunk * (2 * ld_d + 2 * ld_v + 5 * ld_m + 2 * ld_c) + ld_m * ld_c + 8 * ld_c;
   }
   /// The same in backward, and the gradients of one key-value head: sums over chunks and query heads need all its rows.
-  std::int64_t backward_elements(std::int64_t n_query, std::int64_t n_key) const { return backward_tile_elements() + n_query * ld_d + n_key * (ld_d + ld_v); }
-  std::int64_t backward_tile_elements() const { return forward_elements() + ld_v * ld_m + chunk * (2 * ld_v + ld_d + 3 * ld_m + 2 * ld_c) + ld_v * ld_c + 4 * ld_c; }
+  std::int64_t backward_elements(std::int64_t n_query, std::int64_t n_key) const {
+    return backward_tile_elements() + n_query * ld_d + n_key * (ld_d + ld_v);
+  }
+  std::int64_t backward_tile_elements() const {
+    return forward_elements() + ld_v * ld_m + chunk * (2 * ld_v + ld_d + 3 * ld_m + 2 * ld_c) + ld_v * ld_c + 4 * ld_c;
+  }
 };
 
 /// What both engines' bodies are given; checked before.
@@ -30,7 +34,8 @@ struct LinearAttentionArguments {
   std::int64_t features = 0;         // m
   Tensor query, key, value, output;  // 4-D views [batch, n, heads, d]
   Tensor directions;                 // [m, d] or [n_heads, m, d]; undefined without
-  Tensor top, inverse_denominator;   // [batch, n_heads, n], compute dtype: the stabiliser and 1 / denominator of each query; undefined when not kept
+  Tensor top,
+      inverse_denominator;  // [batch, n_heads, n], compute dtype: the stabiliser and 1 / denominator of each query; undefined when not kept
   LinearAttentionState* state = nullptr;
   LinearAttentionSizes sizes;
   Tensor directions_transposed;  // [1 or n_heads, d, ld_m], compute dtype, to be written; undefined without directions
@@ -38,7 +43,7 @@ struct LinearAttentionArguments {
 };
 
 struct LinearAttentionGradients {
-  Tensor d_output;                       // [batch, n, n_heads, d_value]
+  Tensor d_output;                         // [batch, n, n_heads, d_value]
   GradientTarget d_query, d_key, d_value;  // 4-D views like their values
 };
 

@@ -1,7 +1,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/linear_attention_cpu.cpp"
-#include "framework/cpu/targets.h"
 #include <hwy/foreach_target.h>
+#include "framework/cpu/targets.h"
 
 #include "framework/core/parallel.h"
 #include "framework/cpu/small_gemm-inl.h"
@@ -68,8 +68,8 @@ class LinearAttentionBody {
     if (!directions.defined()) return;
     const std::int64_t sets = directions.shape().rank() == 3 ? directions.extent(0) : 1;
     for (std::int64_t set = 0; set < sets; ++set) {
-      transpose<T>(sizes_.m, sizes_.d, directions.data<T>() + set * sizes_.m * sizes_.d, sizes_.d, arguments_.directions_transposed.template data<T>() + set * sizes_.d * sizes_.ld_m,
-                   sizes_.ld_m);
+      transpose<T>(sizes_.m, sizes_.d, directions.data<T>() + set * sizes_.m * sizes_.d, sizes_.d,
+                   arguments_.directions_transposed.template data<T>() + set * sizes_.d * sizes_.ld_m, sizes_.ld_m);
     }
   }
 
@@ -89,15 +89,17 @@ class LinearAttentionBody {
   }
 
   /// Rows [start, start + rows) of one head of a [batch, n, heads, width] view into a tile with rows `ld` apart.
-  static void read(const Tensor& tensor, std::int64_t b, std::int64_t head, std::int64_t start, std::int64_t rows, T* tile, std::int64_t ld) {
+  static void read(const Tensor& tensor, std::int64_t b, std::int64_t head, std::int64_t start, std::int64_t rows, T* tile,
+                   std::int64_t ld) {
     const std::int64_t width = tensor.extent(3);
     const X* source = tensor.data<X>() + b * tensor.strides()[0] + start * tensor.strides()[1] + head * tensor.strides()[2];
     for (std::int64_t i = 0; i < rows; ++i) {
-      for_lanes<X>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR { store_n<T>(load_n(source + i * tensor.strides()[1] + j, n), tile + i * ld + j, n); });
+      for_lanes<X>(width, [&](std::int64_t j, std::int64_t n)
+                              HWY_ATTR { store_n<T>(load_n(source + i * tensor.strides()[1] + j, n), tile + i * ld + j, n); });
     }
   }
-  static void write_rows(const Tensor& tensor, bool accumulate, std::int64_t b, std::int64_t head, std::int64_t start, std::int64_t rows, std::int64_t width, const T* tile,
-                         std::int64_t ld) {
+  static void write_rows(const Tensor& tensor, bool accumulate, std::int64_t b, std::int64_t head, std::int64_t start, std::int64_t rows,
+                         std::int64_t width, const T* tile, std::int64_t ld) {
     X* target = tensor.data<X>() + b * tensor.strides()[0] + start * tensor.strides()[1] + head * tensor.strides()[2];
     for (std::int64_t i = 0; i < rows; ++i) {
       X* line = target + i * tensor.strides()[1];
@@ -108,7 +110,8 @@ class LinearAttentionBody {
       });
     }
   }
-  static void write(const GradientTarget& target, std::int64_t b, std::int64_t head, std::int64_t n, std::int64_t width, const T* values, std::int64_t ld) {
+  static void write(const GradientTarget& target, std::int64_t b, std::int64_t head, std::int64_t n, std::int64_t width, const T* values,
+                    std::int64_t ld) {
     write_rows(target.tensor, target.accumulates(), b, head, 0, n, width, values, ld);
   }
 
@@ -116,12 +119,14 @@ class LinearAttentionBody {
     return tensor.defined() ? tensor.data<T>() + (b * arguments_.options.n_heads + head) * n_query_ : nullptr;
   }
 
-  void load_keys(Tile& tile, const FeatureTile<T>& features, std::int64_t b, std::int64_t kv_head, std::int64_t start, std::int64_t rows) const {
+  void load_keys(Tile& tile, const FeatureTile<T>& features, std::int64_t b, std::int64_t kv_head, std::int64_t start,
+                 std::int64_t rows) const {
     read(arguments_.key, b, kv_head, start, rows, tile.k, sizes_.ld_d);
     read(arguments_.value, b, kv_head, start, rows, tile.v, sizes_.ld_v);
     Map<T>::log_features(features, tile.k, rows, true, tile.log_k);
   }
-  void load_queries(Tile& tile, const FeatureTile<T>& features, std::int64_t b, std::int64_t head, std::int64_t start, std::int64_t rows) const {
+  void load_queries(Tile& tile, const FeatureTile<T>& features, std::int64_t b, std::int64_t head, std::int64_t start,
+                    std::int64_t rows) const {
     read(arguments_.query, b, head, start, rows, tile.q, sizes_.ld_d);
     Map<T>::log_features(features, tile.q, rows, false, tile.log_q);
   }
@@ -163,7 +168,8 @@ class LinearAttentionBody {
     std::copy_n(arguments_.state->maximum.template data<T>() + at * m, m, tile.feature_max);
     std::copy_n(arguments_.state->normalizer.template data<T>() + at * m, m, tile.normalizer);
     const T* sum = arguments_.state->sum.template data<T>() + at * m * sizes_.d_value;
-    for (std::int64_t f = 0; f < m; ++f) std::copy_n(sum + f * sizes_.d_value, sizes_.d_value, tile.state + f * sizes_.ld_v);  // the tile's rows are padded
+    for (std::int64_t f = 0; f < m; ++f)
+      std::copy_n(sum + f * sizes_.d_value, sizes_.d_value, tile.state + f * sizes_.ld_v);  // the tile's rows are padded
   }
   void store_state(const Tile& tile, std::int64_t b, std::int64_t head) const {
     if (!arguments_.state) return;
@@ -175,7 +181,8 @@ class LinearAttentionBody {
   }
 
   /// g = d_output and δ = g · output of a chunk of queries, with their stabilisers.
-  void load_gradients(Tile& tile, const LinearAttentionGradients& gradients, std::int64_t b, std::int64_t head, std::int64_t start, std::int64_t rows) const {
+  void load_gradients(Tile& tile, const LinearAttentionGradients& gradients, std::int64_t b, std::int64_t head, std::int64_t start,
+                      std::int64_t rows) const {
     read(gradients.d_output, b, head, start, rows, tile.g, sizes_.ld_v);
     read(arguments_.output, b, head, start, rows, tile.out, sizes_.ld_v);
     tile.gradient_rows(rows, per_query(arguments_.top, b, head) + start, per_query(arguments_.inverse_denominator, b, head) + start);
@@ -213,7 +220,8 @@ class LinearAttentionBody {
   }
 
   /// Second sweep, backward in time: d_key and d_value from later queries through their gathered gradients, and all pairs inside a chunk.
-  void sweep_keys(Tile& tile, const LinearAttentionGradients& gradients, std::int64_t b, std::int64_t head, T* d_query, T* d_key, T* d_value) const {
+  void sweep_keys(Tile& tile, const LinearAttentionGradients& gradients, std::int64_t b, std::int64_t head, T* d_query, T* d_key,
+                  T* d_value) const {
     const FeatureTile<T> features = features_of(head);
     const std::int64_t kv_head = head / group_, chunk = sizes_.chunk;
     const bool causal = arguments_.options.causal;
@@ -263,8 +271,10 @@ template <class Run>
 void with_body(const LinearAttentionArguments& arguments, const Run& run) {
   with_float_type(arguments.query.dtype(), "linear_attention", [&]<class X>(std::type_identity<X>) {
     switch (arguments.options.feature_map) {
-      case FeatureMap::elu1: return run(LinearAttentionBody<X, Elu1>(arguments));
-      case FeatureMap::favor_positive: return run(LinearAttentionBody<X, FavorPositive>(arguments));
+      case FeatureMap::elu1:
+        return run(LinearAttentionBody<X, Elu1>(arguments));
+      case FeatureMap::favor_positive:
+        return run(LinearAttentionBody<X, FavorPositive>(arguments));
     }
   });
 }

@@ -1,7 +1,8 @@
 // The arithmetic of linear attention on one chunk of one head. Per-target include guard; see framework/cpu/simd-inl.h.
 //
-// Notation (one head): a_i = log-features of query i [m], b_j = log-features of key j [m], c = running maximum of b over earlier chunks [m],
-// S = Σ_j exp(b_j - c) v_jᵀ [m, d_value], z = Σ_j exp(b_j - c) [m]. For query i: top_i the stabiliser, N_i = Σ_j w_ij exp(-top_i) its denominator.
+// Notation (one head): a_i = log-features of query i [m], b_j = log-features of key j [m], c = running maximum of b over earlier chunks
+// [m], S = Σ_j exp(b_j - c) v_jᵀ [m, d_value], z = Σ_j exp(b_j - c) [m]. For query i: top_i the stabiliser, N_i = Σ_j w_ij exp(-top_i) its
+// denominator.
 #if defined(FURLONG_LINEAR_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LINEAR_ATTENTION_TILE_INL_H_
 #undef FURLONG_LINEAR_ATTENTION_TILE_INL_H_
@@ -128,7 +129,8 @@ class LinearAttentionTile {
       top_[i] = top[i];
       inverse_[i] = inverse[i];
       V sum = hn::Zero(d);
-      for_lanes<T>(s.d_value, [&](std::int64_t j, std::int64_t n) HWY_ATTR { sum = hn::MulAdd(load_n(g + i * s.ld_v + j, n), load_n(out + i * s.ld_v + j, n), sum); });
+      for_lanes<T>(s.d_value, [&](std::int64_t j, std::int64_t n)
+                                  HWY_ATTR { sum = hn::MulAdd(load_n(g + i * s.ld_v + j, n), load_n(out + i * s.ld_v + j, n), sum); });
       delta[i] = hn::GetLane(hn::SumOfLanes(d, sum));
     }
   }
@@ -138,7 +140,8 @@ class LinearAttentionTile {
     raise_maximum(rows, log_k, nullptr, [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR {
       store_n(hn::Mul(load_n(normalizer + f, n), factor), normalizer + f, n);
       if (hn::AllTrue(d, hn::Eq(factor, hn::Set(d, T{1})))) return;
-      for (std::int64_t j = 0; j < s.d_value; ++j) store_n(hn::Mul(load_n(transposed + j * s.ld_m + f, n), factor), transposed + j * s.ld_m + f, n);
+      for (std::int64_t j = 0; j < s.d_value; ++j)
+        store_n(hn::Mul(load_n(transposed + j * s.ld_m + f, n), factor), transposed + j * s.ld_m + f, n);
     });
     exponentials(rows, log_k, nullptr, nullptr);
     add_columns(rows, work, normalizer);
@@ -160,8 +163,8 @@ class LinearAttentionTile {
     }
   }
 
-  /// Adds this chunk's queries to what earlier keys will need: state = Σ_i exp(a_i - top_i - e) / N_i g_i [m, d_value], normalizer = the same
-  /// over -δ_i, e (in feature_max) the running maximum of a_i - top_i.
+  /// Adds this chunk's queries to what earlier keys will need: state = Σ_i exp(a_i - top_i - e) / N_i g_i [m, d_value], normalizer = the
+  /// same over -δ_i, e (in feature_max) the running maximum of a_i - top_i.
   void gather_queries(std::int64_t rows) {
     raise_maximum(rows, log_q, top_, [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR {
       store_n(hn::Mul(load_n(normalizer + f, n), factor), normalizer + f, n);
@@ -236,13 +239,15 @@ class LinearAttentionTile {
   void weighted_values(std::int64_t rows) {
     V sum = hn::Zero(d);
     for (std::int64_t j = 0; j < rows; ++j) {
-      for_lanes<T>(s.d_value, [&](std::int64_t c, std::int64_t n) HWY_ATTR { sum = hn::MulAdd(load_n(v + j * s.ld_v + c, n), hn::Zero(d), sum); });
+      for_lanes<T>(s.d_value,
+                   [&](std::int64_t c, std::int64_t n) HWY_ATTR { sum = hn::MulAdd(load_n(v + j * s.ld_v + c, n), hn::Zero(d), sum); });
     }
     if (hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)))) {
       small_gemm_nn<T>(rows, s.d_value, rows, weight, s.ld_c, v, s.ld_v, out, s.ld_v, false);
       return;
     }
-    for (std::int64_t i = 0; i < rows; ++i) small_gemm_nn<T>(1, s.d_value, i + 1, weight + i * s.ld_c, s.ld_c, v, s.ld_v, out + i * s.ld_v, s.ld_v, false);
+    for (std::int64_t i = 0; i < rows; ++i)
+      small_gemm_nn<T>(1, s.d_value, i + 1, weight + i * s.ld_c, s.ld_c, v, s.ld_v, out + i * s.ld_v, s.ld_v, false);
   }
 
   static void scale_row(T* row, std::int64_t width, T factor) {
@@ -253,7 +258,8 @@ class LinearAttentionTile {
   /// Writes exp(row - max(row)) and returns the maximum.
   T normalised(const T* row, T* target) const {
     V top = hn::Set(d, nothing);
-    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR { top = hn::Max(top, n == Lanes<T>::count() ? load_n(row + f, n) : tail(row + f, n)); });
+    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n)
+                          HWY_ATTR { top = hn::Max(top, n == Lanes<T>::count() ? load_n(row + f, n) : tail(row + f, n)); });
     const T maximum = hn::GetLane(hn::MaxOfLanes(d, top));
     const V shift = hn::Set(d, maximum);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR { store_n(exp(d, hn::Sub(load_n(row + f, n), shift)), target + f, n); });
@@ -264,7 +270,8 @@ class LinearAttentionTile {
     return hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(n)), load_n(row, n), hn::Set(d, nothing));
   }
 
-  /// The logarithm of a power of two that is at most max_j w_ij and more than half of it: rowmax_q + max_j (rowmax_k + ⌊log2 product⌋ ln 2).
+  /// The logarithm of a power of two that is at most max_j w_ij and more than half of it: rowmax_q + max_j (rowmax_k + ⌊log2 product⌋ ln
+  /// 2).
   T pair_top(std::int64_t i) {
     const std::int64_t visible = i + 1;
     V best = hn::Set(d, nothing);
@@ -299,7 +306,8 @@ class LinearAttentionTile {
     V best = hn::Set(d, nothing);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
       const V both = hn::Add(load_n(a + f, n), load_n(b + f, n));
-      best = hn::Max(best, n == Lanes<T>::count() ? both : hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(n)), both, hn::Set(d, nothing)));
+      best = hn::Max(best,
+                     n == Lanes<T>::count() ? both : hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(n)), both, hn::Set(d, nothing)));
     });
     const T maximum = hn::GetLane(hn::MaxOfLanes(d, best));
     const V shift = hn::Set(d, maximum);
@@ -343,7 +351,8 @@ class LinearAttentionTile {
     V best = hn::Set(d, nothing);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
       const V both = hn::Add(load_n(log_q + i * s.ld_m + f, n), load_n(feature_max + f, n));
-      best = hn::Max(best, n == Lanes<T>::count() ? both : hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(n)), both, hn::Set(d, nothing)));
+      best = hn::Max(best,
+                     n == Lanes<T>::count() ? both : hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(n)), both, hn::Set(d, nothing)));
     });
     return hn::GetLane(hn::MaxOfLanes(d, best));
   }
@@ -395,7 +404,8 @@ class LinearAttentionTile {
     });
   }
 
-  /// weight row i becomes w_ij / Σ_j w_ij, d_product row i = ∂ loss / ∂ product_ij, both zero for j > i. True when a pair needs the direct way.
+  /// weight row i becomes w_ij / Σ_j w_ij, d_product row i = ∂ loss / ∂ product_ij, both zero for j > i. True when a pair needs the direct
+  /// way.
   bool pair_slopes(std::int64_t i, std::int64_t rows) {
     const V shift = hn::Set(d, row_q[i] - top_[i]), inverse = hn::Set(d, inverse_[i]), less = hn::Set(d, delta[i]);
     const std::int64_t visible = i + 1;

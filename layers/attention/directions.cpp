@@ -9,7 +9,8 @@ namespace furlong::layers {
 namespace {
 
 /// Orthonormal rows from Gaussian ones by modified Gram-Schmidt, twice. The triangular factor's diagonal is positive by construction, which
-/// is the sign convention under which Q is Haar-distributed (Mezzadri 2007, "How to generate random matrices from the classical compact groups").
+/// is the sign convention under which Q is Haar-distributed (Mezzadri 2007, "How to generate random matrices from the classical compact
+/// groups").
 void orthonormalise(std::vector<double>& rows, std::int64_t d) {
   for (std::int64_t i = 0; i < d; ++i) {
     double* row = rows.data() + i * d;
@@ -30,7 +31,8 @@ void orthonormalise(std::vector<double>& rows, std::int64_t d) {
 }  // namespace
 
 const std::vector<std::pair<DirectionsKind, const char*>>& directions_kinds() {
-  static const std::vector<std::pair<DirectionsKind, const char*>> kinds{{DirectionsKind::iid, "iid"}, {DirectionsKind::orthogonal, "orthogonal"}};
+  static const std::vector<std::pair<DirectionsKind, const char*>> kinds{{DirectionsKind::iid, "iid"},
+                                                                         {DirectionsKind::orthogonal, "orthogonal"}};
   return kinds;
 }
 
@@ -57,7 +59,8 @@ std::vector<float> draw_directions(DirectionsKind kind, std::int64_t m, std::int
           const double value = random_normal(key, next++);
           square += value * value;
         }
-        for (std::int64_t c = 0; c < d; ++c) rows[static_cast<std::size_t>((start + i) * d + c)] = block[static_cast<std::size_t>(i * d + c)] * std::sqrt(square);
+        for (std::int64_t c = 0; c < d; ++c)
+          rows[static_cast<std::size_t>((start + i) * d + c)] = block[static_cast<std::size_t>(i * d + c)] * std::sqrt(square);
       }
     }
   }

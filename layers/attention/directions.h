@@ -9,7 +9,8 @@ namespace furlong::layers {
 
 enum class DirectionsKind : std::uint8_t {
   iid,        ///< rows independent N(0, I_d)
-  orthogonal  ///< blocks of d rows from a Haar-distributed orthogonal matrix, each scaled by an independent χ_d norm (Choromanski et al. 2021, section 3)
+  orthogonal  ///< blocks of d rows from a Haar-distributed orthogonal matrix, each scaled by an independent χ_d norm (Choromanski et al.
+              ///< 2021, section 3)
 };
 /// Names as in YAML; tests loop over them.
 const std::vector<std::pair<DirectionsKind, const char*>>& directions_kinds();

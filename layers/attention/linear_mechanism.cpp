@@ -15,7 +15,8 @@ class RecurrentState : public AttentionState {
 
 class LinearMechanism : public AttentionMechanism {
  public:
-  LinearMechanism(ParameterStore& store, const std::string& name, const AttentionConfig& config) : config_(config), stream_name_(name + ".directions") {
+  LinearMechanism(ParameterStore& store, const std::string& name, const AttentionConfig& config)
+      : config_(config), stream_name_(name + ".directions") {
     options_.n_heads = config.n_heads;
     options_.n_kv_heads = config.n_kv_heads;
     options_.causal = config.causal;
@@ -33,7 +34,8 @@ class LinearMechanism : public AttentionMechanism {
     return ops::linear_attention(context.tape, query, key, value, directions(), options_);
   }
 
-  std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t /*max_tokens*/, DType dtype, const Device& device) const override {
+  std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t /*max_tokens*/, DType dtype,
+                                            const Device& device) const override {
     return std::make_unique<RecurrentState>(
         ops::LinearAttentionState::empty(batch, config_.n_heads, features_, config_.d_head, accumulate_dtype(dtype), device));
   }

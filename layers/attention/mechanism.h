@@ -35,14 +35,17 @@ class AttentionMechanism {
   /// query [batch, n, n_heads·d_head], key and value [batch, n, n_kv_heads·d_head] -> [batch, n, n_heads·d_head].
   virtual Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value) const = 0;
   /// A past of no tokens, for sequences of at most `max_tokens`.
-  virtual std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype, const Device& device) const = 0;
+  virtual std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype,
+                                                    const Device& device) const = 0;
   /// The same as forward for tokens that follow those in `state`, which is advanced. Nothing is recorded.
   virtual Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value, AttentionState& state) const = 0;
-  /// Before optimizer step `step` (0: the model's first): draws again what is due. Keyed by (seed, step, layer): the same on every rank and after a resume.
+  /// Before optimizer step `step` (0: the model's first): draws again what is due. Keyed by (seed, step, layer): the same on every rank and
+  /// after a resume.
   virtual void redraw(std::uint64_t /*seed*/, std::int64_t /*step*/) {}
 };
 
-using MechanismFactory = std::function<std::unique_ptr<AttentionMechanism>(ParameterStore&, const std::string& name, const AttentionConfig&)>;
+using MechanismFactory =
+    std::function<std::unique_ptr<AttentionMechanism>(ParameterStore&, const std::string& name, const AttentionConfig&)>;
 struct MechanismInfo {
   const char* name;
   MechanismFactory make;

@@ -12,10 +12,13 @@ std::int64_t fused_width(const AttentionConfig& attention) { return (attention.n
 SelfAttention::SelfAttention(ParameterStore& store, const std::string& name, const SelfAttentionConfig& config, ops::RotaryTable* rotary)
     : config_(config),
       rotary_(rotary),
-      query_key_value_(store, name + ".query_key_value", config.d_model, fused_width(config.attention), config.bias, config.initial_deviation),
-      output_(store, name + ".output", config.attention.n_heads * config.attention.d_head, config.d_model, config.bias, config.output_deviation) {
+      query_key_value_(store, name + ".query_key_value", config.d_model, fused_width(config.attention), config.bias,
+                       config.initial_deviation),
+      output_(store, name + ".output", config.attention.n_heads * config.attention.d_head, config.d_model, config.bias,
+              config.output_deviation) {
   if (config.short_convolution > 0) {
-    convolution_ = &store.add(name + ".short_convolution.weight", {fused_width(config.attention), config.short_convolution}, Initializer::identity_tap(), false);
+    convolution_ = &store.add(name + ".short_convolution.weight", {fused_width(config.attention), config.short_convolution},
+                              Initializer::identity_tap(), false);
   }
   mechanism_ = make_attention(store, name, config.attention);
 }
@@ -30,7 +33,8 @@ Variable SelfAttention::projected(ForwardContext& context, const Variable& x, st
   if (convolution_) fused = ops::short_convolution(context.tape, fused, convolution_->variable(), history, history);
   if (rotary_) {
     // Query and key heads lie side by side in front of the value heads, so that one pass turns both.
-    fused = ops::rotary(context.tape, fused, config_.attention.n_heads + config_.attention.n_kv_heads, config_.attention.d_head, first_position, *rotary_);
+    fused = ops::rotary(context.tape, fused, config_.attention.n_heads + config_.attention.n_kv_heads, config_.attention.d_head,
+                        first_position, *rotary_);
   }
   return fused;
 }
@@ -44,7 +48,8 @@ Variable SelfAttention::forward(ForwardContext& context, const Variable& x) cons
 
 SelfAttentionState SelfAttention::new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype, const Device& device) const {
   SelfAttentionState state{mechanism_->new_state(batch, max_tokens, dtype, device), {}};
-  if (convolution_) state.convolution = Tensor::zeros({batch, config_.short_convolution - 1, fused_width(config_.attention)}, dtype, device);
+  if (convolution_)
+    state.convolution = Tensor::zeros({batch, config_.short_convolution - 1, fused_width(config_.attention)}, dtype, device);
   return state;
 }
 
@@ -52,7 +57,8 @@ Variable SelfAttention::extend(ForwardContext& context, const Variable& x, std::
   require(!context.tape.recording(), "a sequence is extended without recording");
   const Variable fused = projected(context, x, first_position, state.convolution.defined() ? &state.convolution : nullptr);
   const std::vector<Variable> parts = context.tape.split_last(fused, widths());
-  return output_.forward(context, Variable(mechanism_->extend(context.stream(), parts[0].value(), parts[1].value(), parts[2].value(), *state.attention)));
+  return output_.forward(
+      context, Variable(mechanism_->extend(context.stream(), parts[0].value(), parts[1].value(), parts[2].value(), *state.attention)));
 }
 
 }  // namespace furlong::layers

@@ -20,8 +20,8 @@ struct SelfAttentionState {
   std::int64_t bytes() const { return attention->bytes() + (convolution.defined() ? convolution.bytes() : 0); }
 };
 
-/// x [batch, n, d_model] -> the same: one fused projection to query, key and value, short convolution, rotary positions, the mechanism, and the
-/// output projection. Parameters: `name`.query_key_value.{weight,bias}, `name`.short_convolution.weight, `name`.output.{weight,bias}.
+/// x [batch, n, d_model] -> the same: one fused projection to query, key and value, short convolution, rotary positions, the mechanism, and
+/// the output projection. Parameters: `name`.query_key_value.{weight,bias}, `name`.short_convolution.weight, `name`.output.{weight,bias}.
 class SelfAttention {
  public:
   SelfAttention(ParameterStore& store, const std::string& name, const SelfAttentionConfig& config, ops::RotaryTable* rotary);

@@ -10,7 +10,9 @@ namespace {
 class KeyValueCache : public AttentionState {
  public:
   KeyValueCache(std::int64_t batch, std::int64_t max_tokens, std::int64_t width, DType dtype, const Device& device)
-      : max_tokens_(max_tokens), key_(Tensor::empty({batch, std::min<std::int64_t>(max_tokens, 256), width}, dtype, device)), value_(Tensor::empty(key_.shape(), dtype, device)) {}
+      : max_tokens_(max_tokens),
+        key_(Tensor::empty({batch, std::min<std::int64_t>(max_tokens, 256), width}, dtype, device)),
+        value_(Tensor::empty(key_.shape(), dtype, device)) {}
 
   std::int64_t bytes() const override { return key_.bytes() + value_.bytes(); }
   std::int64_t tokens() const { return tokens_; }
@@ -63,8 +65,8 @@ class SoftmaxMechanism : public AttentionMechanism {
     options.first_query_position = cache.tokens();
     cache.append(stream, key, value);
     const Tensor output = Tensor::empty(query.shape(), query.dtype(), stream.device);
-    ops::softmax_attention_forward(stream, query.split_last(config_.d_head), cache.key().split_last(config_.d_head), cache.value().split_last(config_.d_head),
-                                   output.split_last(config_.d_head), Tensor{}, options);
+    ops::softmax_attention_forward(stream, query.split_last(config_.d_head), cache.key().split_last(config_.d_head),
+                                   cache.value().split_last(config_.d_head), output.split_last(config_.d_head), Tensor{}, options);
     return output;
   }
 
@@ -75,7 +77,8 @@ class SoftmaxMechanism : public AttentionMechanism {
 
 }  // namespace
 
-std::unique_ptr<AttentionMechanism> make_softmax_mechanism(ParameterStore& /*store*/, const std::string& /*name*/, const AttentionConfig& config) {
+std::unique_ptr<AttentionMechanism> make_softmax_mechanism(ParameterStore& /*store*/, const std::string& /*name*/,
+                                                           const AttentionConfig& config) {
   return std::make_unique<SoftmaxMechanism>(config);
 }
 

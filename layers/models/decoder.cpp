@@ -22,7 +22,8 @@ BlockConfig block_config(const DecoderConfig& config) {
   block.self_attention.bias = config.bias;
   block.self_attention.short_convolution = config.short_convolution;
   block.self_attention.initial_deviation = config.initializer_range;
-  // Each layer adds two branches to the residual stream; scaled so that its variance does not grow with depth (Radford et al. 2019, section 2.3).
+  // Each layer adds two branches to the residual stream; scaled so that its variance does not grow with depth (Radford et al. 2019,
+  // section 2.3).
   block.self_attention.output_deviation = config.initializer_range / std::sqrt(2.0 * static_cast<double>(config.n_layers));
   block.d_feedforward = config.d_feedforward;
   block.activation = config.activation;
@@ -41,8 +42,9 @@ std::int64_t GenerationState::bytes() const {
 }
 
 Decoder::Decoder(ParameterStore& store, const DecoderConfig& config) : config_(config), store_(store) {
-  require(config.vocabulary_size > 0 && config.n_layers > 0 && config.d_model > 0 && config.d_feedforward > 0 && config.max_sequence_length > 0,
-          "decoder: a size is not resolved");
+  require(
+      config.vocabulary_size > 0 && config.n_layers > 0 && config.d_model > 0 && config.d_feedforward > 0 && config.max_sequence_length > 0,
+      "decoder: a size is not resolved");
   const auto normal = Initializer::normal(config.initializer_range);
   token_embedding_ = &store.add("token_embedding.weight", {config.vocabulary_size, config.d_model}, normal, true);
   if (config.position == "learned") {
@@ -68,7 +70,8 @@ Variable Decoder::embedded(ForwardContext& context, const Tensor& tokens, std::i
   } else if (config_.position == "sinusoidal") {
     const std::int64_t needed = first_position + tokens.extent(1);
     if (!sinusoidal_.defined() || sinusoidal_.extent(0) < needed) {
-      sinusoidal_ = ops::sinusoidal_positions(context.stream(), std::max(needed, config_.max_sequence_length), config_.d_model, store_.compute_dtype());
+      sinusoidal_ = ops::sinusoidal_positions(context.stream(), std::max(needed, config_.max_sequence_length), config_.d_model,
+                                              store_.compute_dtype());
     }
     positions = Variable(sinusoidal_);
   }
@@ -86,8 +89,8 @@ Variable Decoder::hidden(ForwardContext& context, const Tensor& tokens) {
     }
     std::vector<Variable> inputs{stream.sum};
     if (stream.branch.defined()) inputs.push_back(stream.branch);
-    const std::vector<Variable> outputs =
-        context.tape.recompute(block->name().c_str(), inputs, [block = block.get(), copy = context](Tape&, const std::vector<Variable>& in) mutable {
+    const std::vector<Variable> outputs = context.tape.recompute(
+        block->name().c_str(), inputs, [block = block.get(), copy = context](Tape&, const std::vector<Variable>& in) mutable {
           const ResidualStream out = block->forward(copy, {in[0], in.size() > 1 ? in[1] : Variable{}});
           return std::vector<Variable>{out.sum, out.branch};
         });
@@ -97,7 +100,8 @@ Variable Decoder::hidden(ForwardContext& context, const Tensor& tokens) {
   return final_norm_->forward(context, stream.sum, &stream.branch).normed;
 }
 
-ops::CrossEntropyResult Decoder::loss(ForwardContext& context, const Tensor& tokens, const Tensor& targets, const ops::CrossEntropyOptions& options) {
+ops::CrossEntropyResult Decoder::loss(ForwardContext& context, const Tensor& tokens, const Tensor& targets,
+                                      const ops::CrossEntropyOptions& options) {
   const Variable states = hidden(context, tokens);
   const Tape::Scope scope(context.tape, "classifier");
   return ops::cross_entropy(context.tape, states, classifier().variable(), nullptr, targets, options);
@@ -117,7 +121,8 @@ GenerationState Decoder::new_state(std::int64_t batch, std::int64_t max_tokens) 
 
 Variable Decoder::extend(ForwardContext& context, const Tensor& tokens, GenerationState& state) {
   ResidualStream stream{embedded(context, tokens, state.position), {}};
-  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) stream = blocks_[layer]->extend(context, stream, state.position, state.layers[layer]);
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer)
+    stream = blocks_[layer]->extend(context, stream, state.position, state.layers[layer]);
   state.position += tokens.extent(1);
   return final_norm_->forward(context, stream.sum, &stream.branch).normed;
 }

@@ -40,7 +40,8 @@ class Decoder {
   /// Final hidden states [batch, n, d_model] of tokens int32 [batch, n].
   Variable hidden(ForwardContext& context, const Tensor& tokens);
   /// Mean cross-entropy of targets int32 [batch, n] (-1: left out).
-  ops::CrossEntropyResult loss(ForwardContext& context, const Tensor& tokens, const Tensor& targets, const ops::CrossEntropyOptions& options = {});
+  ops::CrossEntropyResult loss(ForwardContext& context, const Tensor& tokens, const Tensor& targets,
+                               const ops::CrossEntropyOptions& options = {});
   /// Logits [rows, vocabulary], float32 (float64 in tests), of hidden states [rows, d_model].
   Tensor logits(const Stream& stream, const Tensor& hidden) const;
 

@@ -38,8 +38,8 @@ inline LogFeatures favor_positive(std::int64_t d, const Matrix& omega) {
 }
 
 /// query [n, d], key [n_key, d], value [n_key, d_value] -> [n, d_value].
-inline Matrix linear_attention(const Matrix& query, const Matrix& key, const Matrix& value, std::int64_t n, std::int64_t n_key, std::int64_t d, std::int64_t d_value,
-                               bool causal, const LogFeatures& log_features) {
+inline Matrix linear_attention(const Matrix& query, const Matrix& key, const Matrix& value, std::int64_t n, std::int64_t n_key,
+                               std::int64_t d, std::int64_t d_value, bool causal, const LogFeatures& log_features) {
   std::vector<std::vector<double>> q, k;
   for (std::int64_t i = 0; i < n; ++i) q.push_back(log_features(query.data() + i * d, false));
   for (std::int64_t j = 0; j < n_key; ++j) k.push_back(log_features(key.data() + j * d, true));
@@ -61,7 +61,8 @@ inline Matrix linear_attention(const Matrix& query, const Matrix& key, const Mat
     for (std::int64_t j = 0; j < visible; ++j) {
       const double w = std::exp(log_weight[static_cast<std::size_t>(j)] - top);
       total += w;
-      for (std::int64_t c = 0; c < d_value; ++c) output[static_cast<std::size_t>(i * d_value + c)] += w * value[static_cast<std::size_t>(j * d_value + c)];
+      for (std::int64_t c = 0; c < d_value; ++c)
+        output[static_cast<std::size_t>(i * d_value + c)] += w * value[static_cast<std::size_t>(j * d_value + c)];
     }
     for (std::int64_t c = 0; c < d_value; ++c) output[static_cast<std::size_t>(i * d_value + c)] /= total;
   }

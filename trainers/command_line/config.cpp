@@ -80,8 +80,9 @@ void add_config(CLI::App& program, int&) {
   show_command->add_flag("--comments", options->with_comments, "Say behind each key what it means")->excludes(json);
   show_command->callback([options] { show(*options); });
 
-  auto* check_command =
-      config->add_subcommand("check", "Say whether a configuration is valid, and fits its data store where that exists; if not, what is wrong and where (exit status 2)");
+  auto* check_command = config->add_subcommand(
+      "check",
+      "Say whether a configuration is valid, and fits its data store where that exists; if not, what is wrong and where (exit status 2)");
   add_file_and_overrides(*check_command, *options);
   check_command->add_flag("--json", options->as_json, "Print JSON");
   check_command->callback([options] { check_file(*options); });

@@ -19,9 +19,12 @@ struct Options {
 
 const char* unit_of(const Vocabulary& vocabulary) {
   switch (vocabulary.kind()) {
-    case Vocabulary::Kind::bytes: return "byte";
-    case Vocabulary::Kind::protein: return "residue";
-    default: return "base";
+    case Vocabulary::Kind::bytes:
+      return "byte";
+    case Vocabulary::Kind::protein:
+      return "residue";
+    default:
+      return "base";
   }
 }
 
@@ -29,30 +32,44 @@ void run(const Options& options) {
   set_thread_count(static_cast<int>(options.threads));
   const std::filesystem::path path = checkpoint_of(options.run);
   const CheckpointReader checkpoint = CheckpointReader::open(path);
-  Model model = load_model(checkpoint, device_from_name(options.device), options.weights == "raw" ? Weights::raw : Weights::averaged_if_present);
+  Model model =
+      load_model(checkpoint, device_from_name(options.device), options.weights == "raw" ? Weights::raw : Weights::averaged_if_present);
   const Settings& settings = model.settings;
   const std::string store = options.store.empty() ? settings.data.store.string() : options.store;
   const TokenStore data = TokenStore::open(store);
-  if (!(data.vocabulary() == model.vocabulary)) throw UserError("{}: its vocabulary ({}) is not the model's ({})", store, data.vocabulary().kind_name(), model.vocabulary.kind_name());
+  if (!(data.vocabulary() == model.vocabulary))
+    throw UserError("{}: its vocabulary ({}) is not the model's ({})", store, data.vocabulary().kind_name(), model.vocabulary.kind_name());
   const std::int64_t length = options.sequence_length > 0 ? options.sequence_length : settings.data.sequence_length;
   if (settings.model.position == "learned" && length > settings.model.max_sequence_length) {
     throw UserError("--sequence-length: {} is longer than the model's {} learned positions", length, settings.model.max_sequence_length);
   }
   const Split split = split_from_name(options.split);
-  const Evaluation found = evaluate(model, data, split, length, options.batch_size > 0 ? options.batch_size : settings.data.batch_size, options.max_batches);
+  const Evaluation found =
+      evaluate(model, data, split, length, options.batch_size > 0 ? options.batch_size : settings.data.batch_size, options.max_batches);
   const double rate = static_cast<double>(found.tokens) / std::max(found.seconds, 1e-9);
   const bool bytes = model.vocabulary.kind() == Vocabulary::Kind::bytes;
   if (options.json) {
-    nlohmann::ordered_json object{{"checkpoint", path.string()}, {"step", checkpoint.integer("step")}, {"data", store}, {"split", options.split}, {"sequence_length", length},
-                                  {"loss", found.loss}, {"perplexity", found.perplexity()}, {"bits_per_token", found.bits_per_token()},
-                                  {"bits_per_byte", bytes ? nlohmann::ordered_json(found.bits_per_token()) : nlohmann::ordered_json()}, {"accuracy", found.accuracy},
-                                  {"tokens", found.tokens}, {"tokens_per_second", rate}};
+    nlohmann::ordered_json object{{"checkpoint", path.string()},
+                                  {"step", checkpoint.integer("step")},
+                                  {"data", store},
+                                  {"split", options.split},
+                                  {"sequence_length", length},
+                                  {"loss", found.loss},
+                                  {"perplexity", found.perplexity()},
+                                  {"bits_per_token", found.bits_per_token()},
+                                  {"bits_per_byte", bytes ? nlohmann::ordered_json(found.bits_per_token()) : nlohmann::ordered_json()},
+                                  {"accuracy", found.accuracy},
+                                  {"tokens", found.tokens},
+                                  {"tokens_per_second", rate}};
     fmt::print("{}\n", object.dump(2));
     return;
   }
-  fmt::print("{} (step {}) on the {} split of {}, {} tokens in windows of {}\n", path.string(), checkpoint.integer("step"), options.split, store, found.tokens, length);
-  fmt::print("  loss           {:.5f} nats a token\n  perplexity     {:.4f}\n  bits per {:<7}{:.4f}\n  accuracy       {:.4f}\n  speed          {:.0f} tokens/s\n", found.loss,
-             found.perplexity(), unit_of(model.vocabulary), found.bits_per_token(), found.accuracy, rate);
+  fmt::print("{} (step {}) on the {} split of {}, {} tokens in windows of {}\n", path.string(), checkpoint.integer("step"), options.split,
+             store, found.tokens, length);
+  fmt::print(
+      "  loss           {:.5f} nats a token\n  perplexity     {:.4f}\n  bits per {:<7}{:.4f}\n  accuracy       {:.4f}\n  speed          "
+      "{:.0f} tokens/s\n",
+      found.loss, found.perplexity(), unit_of(model.vocabulary), found.bits_per_token(), found.accuracy, rate);
 }
 
 }  // namespace
@@ -60,13 +77,21 @@ void run(const Options& options) {
 void add_evaluate(CLI::App& program, int& /*status*/) {
   auto* command = program.add_subcommand("evaluate", "Loss, perplexity, bits per byte and accuracy of a trained model on held-out data");
   const auto options = std::make_shared<Options>();
-  command->add_option("run", options->run, "A run directory (its best checkpoint, or the newest where there is no best) or one checkpoint")->required()->type_name("RUN|CHECKPOINT");
+  command->add_option("run", options->run, "A run directory (its best checkpoint, or the newest where there is no best) or one checkpoint")
+      ->required()
+      ->type_name("RUN|CHECKPOINT");
   command->add_option("--data", options->store, "The token store (default: the one it was trained on)")->type_name("STORE");
-  command->add_option("--split", options->split, "Which part of the store")->capture_default_str()->check(CLI::IsMember({"train", "validation", "test"}));
-  command->add_option("--sequence-length", options->sequence_length, "Tokens in a window (default: as in training)")->check(CLI::Range(1, 1000000000));
+  command->add_option("--split", options->split, "Which part of the store")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"train", "validation", "test"}));
+  command->add_option("--sequence-length", options->sequence_length, "Tokens in a window (default: as in training)")
+      ->check(CLI::Range(1, 1000000000));
   command->add_option("--batch-size", options->batch_size, "Windows at once (default: as in training)")->check(CLI::Range(1, 1000000));
-  command->add_option("--max-batches", options->max_batches, "Only so many batches from the split's beginning (default: all)")->check(CLI::PositiveNumber);
-  command->add_option("--weights", options->weights, "averaged: the moving average where the checkpoint has one; raw: the weights that were trained")
+  command->add_option("--max-batches", options->max_batches, "Only so many batches from the split's beginning (default: all)")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--weights", options->weights,
+                   "averaged: the moving average where the checkpoint has one; raw: the weights that were trained")
       ->capture_default_str()
       ->check(CLI::IsMember({"averaged", "raw"}));
   command->add_option("--device", options->device, "auto, cpu, cuda or cuda:N")->capture_default_str();

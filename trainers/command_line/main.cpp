@@ -1,7 +1,11 @@
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <new>
 
 #include "framework/config/nearest.h"
@@ -16,7 +20,8 @@ namespace {
 int answer(const CLI::App& program, const CLI::ParseError& error, int argc, char** argv) {
   if (error.get_exit_code() == 0) return program.exit(error);
   std::string message = error.what();
-  std::string hint = "; see furlong " + (program.get_subcommands().empty() ? std::string() : program.get_subcommands()[0]->get_name() + " ") + "--help";
+  std::string hint =
+      "; see furlong " + (program.get_subcommands().empty() ? std::string() : program.get_subcommands()[0]->get_name() + " ") + "--help";
   if (program.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> known;
     for (const CLI::App* subcommand : program.get_subcommands({})) known.push_back(subcommand->get_name());
@@ -29,14 +34,31 @@ int answer(const CLI::App& program, const CLI::ParseError& error, int argc, char
   return 2;
 }
 
+/// libgomp's threads wait for each other spinning, by default for milliseconds; on a machine that does anything else that takes the cores
+/// from the very threads they wait for (measured: a training step four times slower beside two compilers). It reads its settings before
+/// main begins, so the program starts itself once more with a short spin, unless the user has chosen.
+void limit_spinning([[maybe_unused]] char** argv) {
+#ifndef FURLONG_THREAD_POOL
+  if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
+  std::error_code failure;
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe", failure).string();
+  if (failure) return;
+  setenv("GOMP_SPINCOUNT", "3000", 1);
+  execv(self.c_str(), argv);  // returns only where it failed, and then this process goes on
+#endif
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  limit_spinning(argv);
   using namespace furlong;
-  CLI::App program("Furlong trains transformers on long sequences, with linear-time attention beside exact softmax, from YAML files.", "furlong");
+  CLI::App program("Furlong trains transformers on long sequences, with linear-time attention beside exact softmax, from YAML files.",
+                   "furlong");
   program.set_version_flag("--version", version() + " (" + commit() + ")");
   program.require_subcommand(1);
-  program.footer("Every subcommand has --help. Exit status: 0 done, 1 the machine failed, 2 a mistake to mend, 3 stopped by a signal after saving.");
+  program.footer(
+      "Every subcommand has --help. Exit status: 0 done, 1 the machine failed, 2 a mistake to mend, 3 stopped by a signal after saving.");
   int status = 0;
   command_line::add_prepare(program, status);
   command_line::add_train(program, status);

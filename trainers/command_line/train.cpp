@@ -30,7 +30,9 @@ void print_sample(const Settings& settings, const std::filesystem::path& checkpo
   fmt::print("sample at temperature 0.8:\n{}{}\n\n", settings.trainer.sample_prompt, model.vocabulary.decode(generated.tokens));
 }
 
-nlohmann::ordered_json number_or_null(double value) { return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(); }
+nlohmann::ordered_json number_or_null(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+}
 
 int run(const Options& options) {
   std::vector<std::string> overrides = options.overrides;
@@ -55,8 +57,11 @@ int run(const Options& options) {
     fmt::print("{}\n", object.dump(2));
   } else {
     if (!result.interrupted) print_sample(loaded.settings, result.checkpoint);
-    fmt::print("{} at step {}; the run is in {}\n", result.interrupted ? "stopped by a signal, saved" : result.stopped_early ? "stopped early" : "done", result.step,
-               result.run_directory.string());
+    fmt::print("{} at step {}; the run is in {}\n",
+               result.interrupted     ? "stopped by a signal, saved"
+               : result.stopped_early ? "stopped early"
+                                      : "done",
+               result.step, result.run_directory.string());
     if (result.interrupted) fmt::print("the same command goes on from here\n");
   }
   return result.interrupted ? 3 : 0;
@@ -73,15 +78,22 @@ void add_train(CLI::App& program, int& status) {
       ->expected(1)
       ->take_all()
       ->allow_extra_args(false);
-  command->add_option("--run-dir", options->run_directory, "Where config.yaml, metrics.jsonl, tensorboard/ and checkpoints/ go (default: run_directory of the config, or runs/NAME)")->type_name("DIR");
+  command
+      ->add_option(
+          "--run-dir", options->run_directory,
+          "Where config.yaml, metrics.jsonl, tensorboard/ and checkpoints/ go (default: run_directory of the config, or runs/NAME)")
+      ->type_name("DIR");
   command
       ->add_option("--resume", options->resume,
-                   "auto: from the newest whole checkpoint in the run directory, if any; never: from the beginning,\nremoving what an earlier run left there; or a checkpoint, or a run directory whose newest one\nto start from, in a run directory without checkpoints of another run; from an older checkpoint\nof the same run the later ones are removed")
+                   "auto: from the newest whole checkpoint in the run directory, if any; never: from the beginning,\nremoving what an "
+                   "earlier run left there; or a checkpoint, or a run directory whose newest one\nto start from, in a run directory "
+                   "without checkpoints of another run; from an older checkpoint\nof the same run the later ones are removed")
       ->capture_default_str()
       ->type_name("auto|never|PATH");
   command->add_flag("--json", options->json, "Print the result as JSON (and no sample)");
-  command->footer("SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 finish the step, save a checkpoint and end with status 3; a second Ctrl-C ends at once.\n"
-                  "Keys of the YAML file: furlong config reference, or docs/config.md.");
+  command->footer(
+      "SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 finish the step, save a checkpoint and end with status 3; a second Ctrl-C ends at once.\n"
+      "Keys of the YAML file: furlong config reference, or docs/config.md.");
   command->callback([options, &status] { status = run(*options); });
 }
 

@@ -32,7 +32,8 @@ struct FavorPositive {
       }
       const auto shift = hn::Set(d, half_square);
       T* row = log_features + i * tile.ld_m;
-      for_lanes<T>(tile.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR { store_n(hn::MulSub(load_n(row + f, n), scale, shift), row + f, n); });
+      for_lanes<T>(tile.m,
+                   [&](std::int64_t f, std::int64_t n) HWY_ATTR { store_n(hn::MulSub(load_n(row + f, n), scale, shift), row + f, n); });
     }
   }
 
@@ -44,7 +45,8 @@ struct FavorPositive {
       T total = 0;  // Σ_f d_log_feature: what reaches -|k'|²/2
       if (is_key) {
         auto sum = hn::Zero(d);
-        for_lanes<T>(tile.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR { sum = hn::Add(sum, load_n(d_log_features + i * tile.ld_m + f, n)); });
+        for_lanes<T>(tile.m,
+                     [&](std::int64_t f, std::int64_t n) HWY_ATTR { sum = hn::Add(sum, load_n(d_log_features + i * tile.ld_m + f, n)); });
         total = hn::GetLane(hn::SumOfLanes(d, sum)) * tile.scale * tile.scale;
       }
       const auto minus_total = hn::Set(d, -total);

@@ -14,8 +14,8 @@ using namespace furlong::cpu::HWY_NAMESPACE;
 
 template <class T>
 struct FeatureTile {
-  std::int64_t d = 0, m = 0;        // width of a head, number of features
-  std::int64_t ld_x = 0, ld_m = 0;  // elements from one row to the next of [rows, d] and [rows, m] tiles
+  std::int64_t d = 0, m = 0;                 // width of a head, number of features
+  std::int64_t ld_x = 0, ld_m = 0;           // elements from one row to the next of [rows, d] and [rows, m] tiles
   const T* directions = nullptr;             // ω [m, d], rows d apart
   const T* directions_transposed = nullptr;  // ωᵀ [d, m], rows ld_m apart
   T scale = 1;                               // d^(-1/4)

@@ -16,7 +16,8 @@ using ops::LinearAttentionOptions;
 
 std::vector<double> normal(std::int64_t n, std::uint32_t stream, double scale = 1) {
   std::vector<double> values(static_cast<std::size_t>(n));
-  for (std::int64_t i = 0; i < n; ++i) values[static_cast<std::size_t>(i)] = scale * random_normal({7, 0, stream}, static_cast<std::uint64_t>(i));
+  for (std::int64_t i = 0; i < n; ++i)
+    values[static_cast<std::size_t>(i)] = scale * random_normal({7, 0, stream}, static_cast<std::uint64_t>(i));
   return values;
 }
 
@@ -41,7 +42,8 @@ double largest(const std::vector<double>& values) {
 double relative_error(const std::vector<double>& found, const std::vector<double>& expected) {
   EXPECT_EQ(found.size(), expected.size());
   double worst = 0;
-  for (std::size_t i = 0; i < found.size(); ++i) worst = std::isfinite(found[i]) ? std::max(worst, std::fabs(found[i] - expected[i])) : HUGE_VAL;
+  for (std::size_t i = 0; i < found.size(); ++i)
+    worst = std::isfinite(found[i]) ? std::max(worst, std::fabs(found[i] - expected[i])) : HUGE_VAL;
   return worst / largest(expected);
 }
 
@@ -54,9 +56,10 @@ struct Problem {
   Shape value_shape() const { return {batch, n_key, options.n_kv_heads * d_value}; }
 };
 
-Problem problem(FeatureMap map, bool causal, std::int64_t batch, std::int64_t heads, std::int64_t kv_heads, std::int64_t n, std::int64_t d, std::int64_t d_value, std::int64_t m,
-                std::int64_t chunk, double scale = 1) {
-  Problem p{batch, n, causal ? n : n + 3, d, d_value, map == FeatureMap::elu1 ? d : m, {heads, kv_heads, map, causal, chunk}, {}, {}, {}, {}};
+Problem problem(FeatureMap map, bool causal, std::int64_t batch, std::int64_t heads, std::int64_t kv_heads, std::int64_t n, std::int64_t d,
+                std::int64_t d_value, std::int64_t m, std::int64_t chunk, double scale = 1) {
+  Problem p{batch, n, causal ? n : n + 3, d, d_value, map == FeatureMap::elu1 ? d : m, {heads, kv_heads, map, causal, chunk}, {}, {},
+            {},    {}};
   p.query = normal(p.query_shape().elements(), 1, scale);
   p.key = normal(p.key_shape().elements(), 2, scale);
   p.value = normal(p.value_shape().elements(), 3);
@@ -79,7 +82,8 @@ std::vector<double> rounded(const std::vector<double>& values) {
   return result;
 }
 
-std::vector<double> head_of(const std::vector<double>& values, std::int64_t b, std::int64_t n, std::int64_t heads, std::int64_t head, std::int64_t d) {
+std::vector<double> head_of(const std::vector<double>& values, std::int64_t b, std::int64_t n, std::int64_t heads, std::int64_t head,
+                            std::int64_t d) {
   std::vector<double> result;
   for (std::int64_t i = 0; i < n; ++i) {
     for (std::int64_t c = 0; c < d; ++c) result.push_back(values[static_cast<std::size_t>(((b * n + i) * heads + head) * d + c)]);
@@ -97,9 +101,11 @@ std::vector<double> reference_of(const Problem& p) {
     for (std::int64_t h = 0; h < heads; ++h) {
       const std::int64_t g = h / (heads / kv_heads);
       const auto one = reference::linear_attention(head_of(query, b, p.n, heads, h, p.d), head_of(key, b, p.n_key, kv_heads, g, p.d),
-                                                   head_of(value, b, p.n_key, kv_heads, g, p.d_value), p.n, p.n_key, p.d, p.d_value, p.options.causal, features);
+                                                   head_of(value, b, p.n_key, kv_heads, g, p.d_value), p.n, p.n_key, p.d, p.d_value,
+                                                   p.options.causal, features);
       for (std::int64_t i = 0; i < p.n; ++i) {
-        for (std::int64_t c = 0; c < p.d_value; ++c) output[static_cast<std::size_t>(((b * p.n + i) * heads + h) * p.d_value + c)] = one[static_cast<std::size_t>(i * p.d_value + c)];
+        for (std::int64_t c = 0; c < p.d_value; ++c)
+          output[static_cast<std::size_t>(((b * p.n + i) * heads + h) * p.d_value + c)] = one[static_cast<std::size_t>(i * p.d_value + c)];
       }
     }
   }
@@ -123,7 +129,7 @@ Outcome run(const Problem& p) {
 struct Shapes {
   std::int64_t batch, heads, kv_heads, n, d, d_value, m, chunk;
 };
-const std::vector<Shapes> odd_shapes{{1, 1, 1, 1, 1, 1, 1, 16},   {2, 1, 1, 1, 8, 8, 24, 64},  {1, 2, 1, 17, 5, 3, 7, 16},
+const std::vector<Shapes> odd_shapes{{1, 1, 1, 1, 1, 1, 1, 16},     {2, 1, 1, 1, 8, 8, 24, 64},    {1, 2, 1, 17, 5, 3, 7, 16},
                                      {2, 3, 3, 33, 16, 16, 32, 16}, {1, 4, 2, 70, 12, 20, 19, 64}, {1, 1, 1, 129, 64, 64, 100, 64}};
 
 class EveryFeatureMap : public ::testing::TestWithParam<std::tuple<FeatureMap, bool>> {};
@@ -135,7 +141,8 @@ INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryFeatureMap,
                                             }()),
                                             ::testing::Bool()),
                          [](const auto& info) {
-                           return std::string(ops::feature_map_info(std::get<0>(info.param)).name) + (std::get<1>(info.param) ? "_causal" : "_bidirectional");
+                           return std::string(ops::feature_map_info(std::get<0>(info.param)).name) +
+                                  (std::get<1>(info.param) ? "_causal" : "_bidirectional");
                          });
 
 TEST_P(EveryFeatureMap, ForwardEqualsTheDefinition) {
@@ -151,7 +158,8 @@ TEST_P(EveryFeatureMap, ForwardEqualsTheDefinition) {
 
 TEST_P(EveryFeatureMap, GradientsAgreeWithFiniteDifferences) {
   const auto [map, causal] = GetParam();
-  for (const Shapes& s : std::vector<Shapes>{{1, 1, 1, 1, 3, 2, 4, 16}, {1, 2, 1, 5, 3, 4, 5, 16}, {2, 2, 2, 19, 4, 3, 9, 16}, {1, 1, 1, 37, 2, 2, 3, 8}}) {
+  for (const Shapes& s :
+       std::vector<Shapes>{{1, 1, 1, 1, 3, 2, 4, 16}, {1, 2, 1, 5, 3, 4, 5, 16}, {2, 2, 2, 19, 4, 3, 9, 16}, {1, 1, 1, 37, 2, 2, 3, 8}}) {
     Problem p = problem(map, causal, s.batch, s.heads, s.kv_heads, s.n, s.d, s.d_value, s.m, s.chunk);
     for (auto* values : {&p.query, &p.key}) {
       for (double& value : *values) value = std::fabs(value) < 0.01 ? value + 0.05 : value;  // elu has a kink in its second derivative at 0
@@ -234,7 +242,8 @@ TEST_P(EveryCausalFeatureMap, ALaterTokenChangesNoEarlierBit) {
         for (auto* values : {&p.query, &p.key, &p.value}) (*values)[static_cast<std::size_t>(i)] *= factor;
       }
       const std::vector<double> after = run<float>(p).output;
-      EXPECT_EQ(std::memcmp(before.data(), after.data(), static_cast<std::size_t>(cut * 2 * d) * sizeof(double)), 0) << cut << ", " << factor;
+      EXPECT_EQ(std::memcmp(before.data(), after.data(), static_cast<std::size_t>(cut * 2 * d) * sizeof(double)), 0)
+          << cut << ", " << factor;
       EXPECT_NE(before, after);
     }
   }
@@ -258,15 +267,16 @@ TEST_P(EveryCausalFeatureMap, RecurrentEqualsParallel) {
   const std::int64_t n = 131;
   for (const double scale : {1.0, 5.0}) {
     const Problem p = problem(GetParam(), true, 2, 4, 2, n, 16, 16, 40, 64, scale);
-    const Tensor query = tensor<float>(p.query, p.query_shape()), key = tensor<float>(p.key, p.key_shape()), value = tensor<float>(p.value, p.value_shape());
+    const Tensor query = tensor<float>(p.query, p.query_shape()), key = tensor<float>(p.key, p.key_shape()),
+                 value = tensor<float>(p.value, p.value_shape());
     const std::vector<double> parallel = run<float>(p).output;
     for (const std::int64_t prompt : {0, 1, 70}) {
       auto state = ops::LinearAttentionState::empty(2, 4, p.m, 16, DType::float32, Device{});
       std::vector<double> found(parallel.size());
       for (std::int64_t t = 0; t < n;) {
         const std::int64_t count = t == 0 && prompt > 0 ? prompt : 1;
-        const Tensor out = ops::linear_attention_continue(Stream{}, query.narrow(1, t, count), key.narrow(1, t, count), value.narrow(1, t, count),
-                                                          directions_of<float>(p), p.options, state);
+        const Tensor out = ops::linear_attention_continue(Stream{}, query.narrow(1, t, count), key.narrow(1, t, count),
+                                                          value.narrow(1, t, count), directions_of<float>(p), p.options, state);
         const auto part = doubles<float>(out);
         for (std::int64_t b = 0; b < 2; ++b) {
           std::copy_n(part.begin() + b * count * 64, count * 64, found.begin() + (b * n + t) * 64);
@@ -284,7 +294,8 @@ TEST(LinearAttention, GradientsGoThroughColumnRangesOfOneTensor) {
   const Tensor omega = directions_of<double>(p);
   const auto result = check_gradients(
       [&](Tape& tape, const std::vector<Variable>& in) {
-        const Variable fused = ops::linear_attention(tape, in[0], in[0], in[0], omega, {6, 6, FeatureMap::favor_positive, true, 4});  // so that the split is of a recorded value
+        const Variable fused = ops::linear_attention(
+            tape, in[0], in[0], in[0], omega, {6, 6, FeatureMap::favor_positive, true, 4});  // so that the split is of a recorded value
         const auto parts = tape.split_last(fused, {8, 8, 8});
         const Variable once = ops::linear_attention(tape, parts[0], parts[1], parts[2], omega, p.options);
         return ops::linear_attention(tape, once, parts[1], parts[2], omega, p.options);

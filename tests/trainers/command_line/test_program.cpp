@@ -1,4 +1,5 @@
 // The program from outside: what it prints, what it leaves behind, and how it exits.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
