@@ -3,7 +3,7 @@
 // A file of CPU bodies looks like this:
 //   #undef HWY_TARGET_INCLUDE
 //   #define HWY_TARGET_INCLUDE "framework/ops/name_cpu.cpp"
-//   #include "framework/cpu/targets.h"
+//   #include "framework/cpu/targets.h"  // a block of its own: it has to come first
 //   #include <hwy/foreach_target.h>
 //   #include "framework/cpu/simd-inl.h"
 //   HWY_BEFORE_NAMESPACE();

@@ -1,7 +1,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/arithmetic_cpu.cpp"
-#include <hwy/foreach_target.h>
 #include "framework/cpu/targets.h"
+
+#include <hwy/foreach_target.h>
 
 #include "framework/core/tensor.h"
 #include "framework/cpu/rows.h"

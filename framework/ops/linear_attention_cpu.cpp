@@ -1,7 +1,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/linear_attention_cpu.cpp"
-#include <hwy/foreach_target.h>
 #include "framework/cpu/targets.h"
+
+#include <hwy/foreach_target.h>
 
 #include "framework/core/parallel.h"
 #include "framework/cpu/small_gemm-inl.h"

@@ -3,8 +3,9 @@
 // lie, whatever their strides; and what is reused (queries, weights, sums) is a few kilobytes that stay in the first level of cache.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/softmax_attention_cpu.cpp"
-#include <hwy/foreach_target.h>
 #include "framework/cpu/targets.h"
+
+#include <hwy/foreach_target.h>
 
 #include <limits>
 

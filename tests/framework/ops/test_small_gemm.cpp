@@ -1,8 +1,9 @@
 // The small products are compiled for every instruction set; each one that this machine has is tested.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/framework/ops/test_small_gemm.cpp"
-#include <hwy/foreach_target.h>
 #include "framework/cpu/targets.h"
+
+#include <hwy/foreach_target.h>
 
 #include "framework/cpu/simd-inl.h"
 #include "framework/cpu/small_gemm-inl.h"
