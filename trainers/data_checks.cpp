@@ -30,13 +30,17 @@ void check_sample(const Settings& settings, const Vocabulary& vocabulary) {
   if (settings.trainer.sample_tokens == 0) return;
   const auto n_prompt = static_cast<std::int64_t>(vocabulary.encode(settings.trainer.sample_prompt).size());
   if (n_prompt == 0 && !vocabulary.document_id()) {
-    throw UserError("found no symbols; the vocabulary of {} ({}) has no document token to begin with: give at least one symbol, or set trainer.sample_tokens to 0",
-                    settings.data.store.string(), vocabulary.kind_name());
+    throw UserError(
+        "found no symbols; the vocabulary of {} ({}) has no document token to begin with: give at least one symbol, or set "
+        "trainer.sample_tokens to 0",
+        settings.data.store.string(), vocabulary.kind_name());
   }
   const std::int64_t total = std::max<std::int64_t>(n_prompt, 1) + settings.trainer.sample_tokens;
   if (settings.model.position == "learned" && total > settings.model.max_sequence_length) {
-    throw UserError("prompt and trainer.sample_tokens make {} tokens, but the model has learned positions for {} (model.max_sequence_length); shorten the sample", total,
-                    settings.model.max_sequence_length);
+    throw UserError(
+        "prompt and trainer.sample_tokens make {} tokens, but the model has learned positions for {} (model.max_sequence_length); shorten "
+        "the sample",
+        total, settings.model.max_sequence_length);
   }
 }
 

@@ -150,8 +150,8 @@ TEST_F(TrainerTest, WhatBelongsToAnotherRunIsRefused) {
   for (const char* position : {"learned", "sinusoidal"}) {
     const std::string with = std::string("model.position=") + position;
     trainer({with, "model.attention.mechanism=linear"}).save(path("position.h5"));
-    Trainer other = trainer({with, "model.attention.mechanism=linear", "data.sequence_length=48", "model.max_sequence_length=48", "model.attention.chunk_size=32",
-                             "model.attention.redraw_every=10"});
+    Trainer other = trainer({with, "model.attention.mechanism=linear", "data.sequence_length=48", "model.max_sequence_length=48",
+                             "model.attention.chunk_size=32", "model.attention.redraw_every=10"});
     const auto load = [&] { other.load(CheckpointReader::open(path("position.h5"))); };
     if (std::string(position) == "learned") {
       EXPECT_THAT(message_of<UserError>(load), HasSubstr("model.max_sequence_length was 32 in the checkpoint and is 48 now"));

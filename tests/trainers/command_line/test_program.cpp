@@ -251,7 +251,8 @@ TEST_F(ProgramTest, AMistakeInTheArgumentsIsStatusTwo) {
 
 TEST_F(ProgramTest, AFailureThatIsNobodysMistakeIsStatusOne) {
   prepare();
-  const Finished found = furlong(train_arguments(set({"optimizer.learning_rate=90", "optimizer.weight_decay=0.9", "log.progress=none", "log.level=error"})));
+  const Finished found =
+      furlong(train_arguments(set({"optimizer.learning_rate=90", "optimizer.weight_decay=0.9", "log.progress=none", "log.level=error"})));
   EXPECT_EQ(found.status, 1);
   EXPECT_THAT(found.err, StartsWith("error: step "));
   EXPECT_EQ(std::count(found.err.begin(), found.err.end(), '\n'), 1) << found.err;
