@@ -18,8 +18,8 @@ class CheckpointDirectory {
   std::filesystem::path path_for(std::int64_t step) const;
   /// To be called when the checkpoint of `step` is whole. With a validation loss below the best one so far (NaN never is) it becomes the
   /// best. A resumed run may call it again for the step that it resumed from, in case the run before was killed between the checkpoint and
-  /// this call. Then removes all but the last `keep_last` checkpoints up to `step`, and, without `keep_best`, the best one of an earlier part of
-  /// the run; what cannot be removed is warned about.
+  /// this call. Then removes all but the last `keep_last` checkpoints up to `step`, and, without `keep_best`, the best one of an earlier
+  /// part of the run; what cannot be removed is warned about.
   void committed(std::int64_t step, std::optional<double> validation_loss = std::nullopt);
   /// The newest checkpoint whose checksum is right, best.h5 included. A damaged one is warned about, with the reason, and the one before is
   /// taken. Nothing when there are no checkpoints; UserError when there are some and none is whole, since starting again silently would

@@ -48,7 +48,8 @@ void refuse_several_processes() {
   for (const char* name : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     const char* value = std::getenv(name);
     if (value && std::atoll(value) > 1) {
-      throw UserError("parallel.engine: none trains in one process, but the launcher started {} ({}={}); start one, or unset {}", value, name, value, name);
+      throw UserError("parallel.engine: none trains in one process, but the launcher started {} ({}={}); start one, or unset {}", value,
+                      name, value, name);
     }
   }
 }
@@ -59,7 +60,8 @@ void check_memory(const Settings& settings, const Vocabulary& vocabulary) {
   const ModelSettings& model = settings.model;
   const auto widest = static_cast<double>(std::max({model.d_model, model.n_heads * model.d_head, model.d_feedforward}));
   // A single activation beyond what can be counted may have more elements than 64 bits hold: then nothing is tried.
-  bool more = static_cast<double>(settings.data.batch_size) * static_cast<double>(settings.data.sequence_length) * widest > static_cast<double>(countable);
+  bool more = static_cast<double>(settings.data.batch_size) * static_cast<double>(settings.data.sequence_length) * widest >
+              static_cast<double>(countable);
   std::int64_t needed = countable;
   try {
     if (!more) needed = predicted_peak_bytes(settings, vocabulary);
@@ -68,10 +70,13 @@ void check_memory(const Settings& settings, const Vocabulary& vocabulary) {
   }
   spdlog::debug("one step will take {} MiB for tensors of {} MiB available", needed >> 20, available >> 20);
   if (more || (available > 0 && needed > available)) {
-    const std::string found = more ? fmt::format("more than {} TiB", countable >> 40) : fmt::format("{:.1f} GiB", static_cast<double>(needed) / (1 << 30));
-    throw UserError("this configuration needs {} for tensors and {:.1f} GiB are available; lower data.batch_size or data.sequence_length, use trainer.recompute: "
-                    "blocks, or raise trainer.gradient_accumulation with a smaller batch",
-                    found, static_cast<double>(available) / (1 << 30));
+    const std::string found =
+        more ? fmt::format("more than {} TiB", countable >> 40) : fmt::format("{:.1f} GiB", static_cast<double>(needed) / (1 << 30));
+    throw UserError(
+        "this configuration needs {} for tensors and {:.1f} GiB are available; lower data.batch_size or data.sequence_length, use "
+        "trainer.recompute: "
+        "blocks, or raise trainer.gradient_accumulation with a smaller batch",
+        found, static_cast<double>(available) / (1 << 30));
   }
 }
 
@@ -83,14 +88,20 @@ std::string contents(const fs::path& path) {
 class Run {
  public:
   Run(const LoadedSettings& loaded, const TrainOptions& options)
-      : settings_(loaded.settings), directory_(settings_.run_directory), data_(TokenStore::open(settings_.data.store.string())), device_(prepare(loaded)), lock_(directory_),
-        trainer_(settings_, data_, device_), checkpoints_(directory_ / "checkpoints", settings_.checkpoint.keep_last, settings_.checkpoint.keep_best) {
+      : settings_(loaded.settings),
+        directory_(settings_.run_directory),
+        data_(TokenStore::open(settings_.data.store.string())),
+        device_(prepare(loaded)),
+        lock_(directory_),
+        trainer_(settings_, data_, device_),
+        checkpoints_(directory_ / "checkpoints", settings_.checkpoint.keep_last, settings_.checkpoint.keep_best) {
     resume(options);
     metrics_.emplace(directory_ / "metrics.jsonl");
     const bool nothing_to_do = trainer_.steps() >= settings_.trainer.max_steps;
     // The settings that a finished run was trained with stay.
     if (!nothing_to_do || !fs::exists(directory_ / "config.yaml")) write_file_atomically(directory_ / "config.yaml", to_yaml(settings_));
-    if (!nothing_to_do) tensorboard_.emplace(directory_ / "tensorboard", trainer_.steps() > 0 ? std::optional(trainer_.steps()) : std::nullopt);
+    if (!nothing_to_do)
+      tensorboard_.emplace(directory_ / "tensorboard", trainer_.steps() > 0 ? std::optional(trainer_.steps()) : std::nullopt);
     can_validate_ = data_.size(Split::validation) >= 2;
     if (!can_validate_) spdlog::warn("{}: no validation split; training goes on without validation", settings_.data.store.string());
   }
@@ -133,8 +144,10 @@ class Run {
 
  private:
   void greet(Progress& progress) {
-    progress.say(fmt::format("{}: {} parameters, {} tokens to train on ({}), {} threads, run directory {}", trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
-                             trainer_.model().store->parameter_count(), data_.size(Split::train), data_.vocabulary().kind_name(), thread_count(), directory_.string()));
+    progress.say(fmt::format("{}: {} parameters, {} tokens to train on ({}), {} threads, run directory {}",
+                             trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
+                             trainer_.model().store->parameter_count(), data_.size(Split::train), data_.vocabulary().kind_name(),
+                             thread_count(), directory_.string()));
   }
 
   Device prepare(const LoadedSettings& loaded) {
@@ -158,9 +171,15 @@ class Run {
   void resume(const TrainOptions& options) {
     std::optional<fs::path> from;
     switch (options.resume) {
-      case TrainOptions::Resume::never: forget_earlier_run(); break;
-      case TrainOptions::Resume::path: from = newest_checkpoint_of(options.checkpoint); break;
-      case TrainOptions::Resume::automatic: from = checkpoints_.newest_whole(); break;
+      case TrainOptions::Resume::never:
+        forget_earlier_run();
+        break;
+      case TrainOptions::Resume::path:
+        from = newest_checkpoint_of(options.checkpoint);
+        break;
+      case TrainOptions::Resume::automatic:
+        from = checkpoints_.newest_whole();
+        break;
     }
     const fs::path metrics = directory_ / "metrics.jsonl";
     if (from) {
@@ -185,8 +204,10 @@ class Run {
   void refuse_to_replace(const fs::path& from) const {
     const std::vector<std::int64_t> there = checkpoints_.steps();
     if (there.empty() && !checkpoints_.best()) return;
-    throw UserError("{}: holds checkpoints of another run, up to step {}, and cannot take up {}; choose another --run-dir, or, to go on with the run that is here, leave --resume out",
-                    checkpoints_.path().string(), there.empty() ? checkpoints_.best()->step : there.back(), from.string());
+    throw UserError(
+        "{}: holds checkpoints of another run, up to step {}, and cannot take up {}; choose another --run-dir, or, to go on with the run "
+        "that is here, leave --resume out",
+        checkpoints_.path().string(), there.empty() ? checkpoints_.best()->step : there.back(), from.string());
   }
 
   /// Says which checkpoints go when the run goes on from an earlier one.
@@ -196,7 +217,9 @@ class Run {
       if (step > trainer_.steps()) later.push_back(checkpoints_.path_for(step).filename().string());
     }
     if (const auto best = checkpoints_.best(); best && best->step > trainer_.steps()) later.push_back(best->path.filename().string());
-    if (!later.empty()) spdlog::warn("{}: going on from step {}, which removes the later checkpoints {}", checkpoints_.path().string(), trainer_.steps(), config::join(later, ", "));
+    if (!later.empty())
+      spdlog::warn("{}: going on from step {}, which removes the later checkpoints {}", checkpoints_.path().string(), trainer_.steps(),
+                   config::join(later, ", "));
   }
 
   void finish_step(const StepReport& report, Progress& progress) {
@@ -208,7 +231,8 @@ class Run {
     const bool due = step % settings_.log.every == 0 || last || step == 1;
     const std::int64_t memory = arena(device_).counters().peak_bytes;
     progress.step(step, report.loss, rate, report.learning_rate, report.gradient_norm, memory, due);
-    if (report.skipped) progress.say(fmt::format("step {}: gradient norm {:.3g} is an outlier; the step was skipped", step, report.gradient_norm));
+    if (report.skipped)
+      progress.say(fmt::format("step {}: gradient norm {:.3g} is an outlier; the step was skipped", step, report.gradient_norm));
     if (due) {
       MetricsRecord record{step, "train", report.loss, trainer_.tokens(), rate, report.learning_rate, report.gradient_norm, memory, {}};
       if (settings_.trainer.skip_outlier_factor > 0) record.more.emplace_back("skipped", report.skipped ? 1 : 0);
@@ -228,11 +252,18 @@ class Run {
     const auto start = std::chrono::steady_clock::now();
     const Evaluation found = trainer_.validate();
     const bool best = trainer_.note_validation(found.loss);
-    MetricsRecord record{trainer_.steps(), "validation", found.loss, found.tokens, static_cast<double>(found.tokens) / std::max(1e-9, found.seconds), MetricsRecord::not_measured,
-                         MetricsRecord::not_measured, arena(device_).counters().peak_bytes, {{"accuracy", found.accuracy}}};
+    MetricsRecord record{trainer_.steps(),
+                         "validation",
+                         found.loss,
+                         found.tokens,
+                         static_cast<double>(found.tokens) / std::max(1e-9, found.seconds),
+                         MetricsRecord::not_measured,
+                         MetricsRecord::not_measured,
+                         arena(device_).counters().peak_bytes,
+                         {{"accuracy", found.accuracy}}};
     write(record);
-    progress.say(fmt::format("step {}: validation loss {:.4f} nats = {:.4f} bits a token, accuracy {:.3f}{}", trainer_.steps(), found.loss, found.bits_per_token(), found.accuracy,
-                             best ? "  (best)" : ""));
+    progress.say(fmt::format("step {}: validation loss {:.4f} nats = {:.4f} bits a token, accuracy {:.3f}{}", trainer_.steps(), found.loss,
+                             found.bits_per_token(), found.accuracy, best ? "  (best)" : ""));
     clock_ += std::chrono::steady_clock::now() - start;  // validation does not count as training time
     return best ? std::optional(found.loss) : std::nullopt;
   }

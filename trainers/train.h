@@ -17,11 +17,11 @@ struct TrainOptions {
 };
 
 struct TrainResult {
-  std::int64_t step = 0;        ///< optimizer steps taken, over all runs
-  bool interrupted = false;     ///< a signal asked it to stop; the checkpoint is written
-  bool stopped_early = false;   ///< validation stopped improving
-  double train_loss = 0;        ///< of the last step; NaN when there was nothing left to do
-  double validation_loss = 0;   ///< NaN without validation split
+  std::int64_t step = 0;       ///< optimizer steps taken, over all runs
+  bool interrupted = false;    ///< a signal asked it to stop; the checkpoint is written
+  bool stopped_early = false;  ///< validation stopped improving
+  double train_loss = 0;       ///< of the last step; NaN when there was nothing left to do
+  double validation_loss = 0;  ///< NaN without validation split
   std::filesystem::path run_directory, checkpoint;
 };
 

@@ -53,8 +53,10 @@ Trainer::Gradients Trainer::gradients(std::vector<Batch>& batches, bool checks) 
   tape.set_checks(checks);
   std::uint64_t first_sample = 0;
   for (const Batch& batch : batches) {
-    layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(model_.settings.seed), static_cast<std::uint32_t>(steps_), first_sample};
-    const auto loss = model_.decoder->loss(context, token_tensor(batch.inputs, batch.batch, device_), token_tensor(batch.targets, batch.batch, device_), loss_options);
+    layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(model_.settings.seed), static_cast<std::uint32_t>(steps_),
+                                   first_sample};
+    const auto loss = model_.decoder->loss(context, token_tensor(batch.inputs, batch.batch, device_),
+                                           token_tensor(batch.targets, batch.batch, device_), loss_options);
     result.loss += scalar(loss.loss.value());
     tape.backward(loss.loss);
     first_sample += static_cast<std::uint64_t>(batch.batch);
@@ -107,14 +109,16 @@ void Trainer::name_the_culprit(std::vector<Batch>& batches, double loss, double 
   const std::string what = fmt::format("step {}: loss {}, gradient norm {}", steps_ + 1, loss, gradient_norm);
   for (const Parameter& parameter : model_.store->parameters()) {
     if (const std::int64_t bad = ops::count_non_finite(Stream{device_}, parameter.master()); bad > 0) {
-      throw NonFiniteError(fmt::format("{}: {} of {} values of the parameter {} were no longer finite before this step", what, bad, parameter.master().elements(), parameter.name()));
+      throw NonFiniteError(fmt::format("{}: {} of {} values of the parameter {} were no longer finite before this step", what, bad,
+                                       parameter.master().elements(), parameter.name()));
     }
   }
   // The same step again, each value looked at as it is made.
   try {
     gradients(batches, true);
   } catch (const NonFiniteError& error) {
-    throw NonFiniteError(fmt::format("{}. The first op that made it: {}. A lower optimizer.learning_rate, a longer warmup or float32 may help", what, error.what()));
+    throw NonFiniteError(fmt::format(
+        "{}. The first op that made it: {}. A lower optimizer.learning_rate, a longer warmup or float32 may help", what, error.what()));
   }
   throw NonFiniteError(what + ": each value was finite when the step was run again with checks; their squares overflowed");
 }
@@ -122,7 +126,8 @@ void Trainer::name_the_culprit(std::vector<Batch>& batches, double loss, double 
 Evaluation Trainer::validate() {
   const Optimizer::WithAverages averaged(optimizer_);
   const Settings& settings = model_.settings;
-  return evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size, settings.trainer.validation_batches);
+  return evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size,
+                  settings.trainer.validation_batches);
 }
 
 bool Trainer::note_validation(double loss) {
@@ -180,15 +185,17 @@ void Trainer::load(const CheckpointReader& checkpoint) {
     if (!then.contains(key) || then[key] != value) {
       std::string name = key;
       std::replace(name.begin(), name.end(), '/', '.');
-      throw UserError("{}: cannot resume: model{} was {} in the checkpoint and is {} now; use another --run-dir, or --resume never to start again", origin, name,
-                      then.contains(key) ? then[key].dump() : "absent", value.dump());
+      throw UserError(
+          "{}: cannot resume: model{} was {} in the checkpoint and is {} now; use another --run-dir, or --resume never to start again",
+          origin, name, then.contains(key) ? then[key].dump() : "absent", value.dump());
     }
   }
   if (!(Vocabulary::from_json(checkpoint.text("vocabulary"), origin) == model_.vocabulary)) {
     throw UserError("{}: cannot resume: its vocabulary is not that of {}", origin, data_.path());
   }
   if (checkpoint.integer("seed") != model_.settings.seed) {
-    throw UserError("{}: cannot resume: seed was {} in the checkpoint and is {} now", origin, checkpoint.integer("seed"), model_.settings.seed);
+    throw UserError("{}: cannot resume: seed was {} in the checkpoint and is {} now", origin, checkpoint.integer("seed"),
+                    model_.settings.seed);
   }
   load_parameters(checkpoint, model_, Weights::raw);
   const ParameterStore& store = *model_.store;

@@ -16,8 +16,8 @@ struct StepReport {
   double loss = 0;           ///< mean over the step's targets, nats
   double gradient_norm = 0;  ///< before clipping
   double learning_rate = 0;
-  std::int64_t tokens = 0;   ///< targets that counted
-  bool skipped = false;      ///< an outlier: the optimizer did not move
+  std::int64_t tokens = 0;  ///< targets that counted
+  bool skipped = false;     ///< an outlier: the optimizer did not move
 };
 
 /// The state of a training run and its step. Everything that decides what comes next is in save() and load(): the rest of the
