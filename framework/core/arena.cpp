@@ -47,12 +47,11 @@ Arena::Arena(Device device, std::int64_t capacity_bytes) : device_(device), capa
   }
   base_ = static_cast<char*>(memory);
   madvise(base_, static_cast<std::size_t>(capacity_), MADV_HUGEPAGE);  // advice only: first touch of 4 KiB pages costs far more
-  FURLONG_POISON(base_, static_cast<std::size_t>(capacity_));
 }
 
 Arena::~Arena() {
   if (device_.is_shape_only()) return;
-  FURLONG_UNPOISON(base_, static_cast<std::size_t>(capacity_));  // the addresses may be another's next
+  FURLONG_UNPOISON(base_, static_cast<std::size_t>(top_));  // the addresses may be another's next
   munmap(base_, static_cast<std::size_t>(capacity_));
 }
 
@@ -96,12 +95,13 @@ void* Arena::allocate(std::int64_t bytes) {
     ++counters_.system_requests;
   }
   used_.emplace(offset, size);
-  counters_.bytes_in_use += size;
+  counters_.bytes_in_use += size - red_zone;
   counters_.peak_bytes = std::max(counters_.peak_bytes, counters_.bytes_in_use);
   ++counters_.allocations;
   char* pointer = base_ + offset;
   if (!device_.is_shape_only()) {
     FURLONG_UNPOISON(pointer, static_cast<std::size_t>(bytes));
+    FURLONG_POISON(pointer + bytes, static_cast<std::size_t>(size - bytes));
 #ifdef FURLONG_SANITIZED
     std::memset(pointer, 0xff, static_cast<std::size_t>(bytes));  // NaN in every float type: reading before writing shows
 #endif
@@ -116,7 +116,7 @@ void Arena::release(void* pointer) noexcept {
   if (block == used_.end()) return;
   std::int64_t offset = block->first, size = block->second;
   used_.erase(block);
-  counters_.bytes_in_use -= size;
+  counters_.bytes_in_use -= size - red_zone;
   if (!device_.is_shape_only()) FURLONG_POISON(pointer, static_cast<std::size_t>(size));
   auto next = free_by_offset_.lower_bound(offset);
   if (next != free_by_offset_.end() && offset + size == next->first) {
