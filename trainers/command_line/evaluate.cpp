@@ -67,7 +67,7 @@ void run(const Options& options) {
   fmt::print("{} (step {}) on the {} split of {}, {} tokens in windows of {}\n", path.string(), checkpoint.integer("step"), options.split,
              store, found.tokens, length);
   fmt::print(
-      "  loss           {:.5f} nats a token\n  perplexity     {:.4f}\n  bits per {:<7}{:.4f}\n  accuracy       {:.4f}\n  speed          "
+      "  loss           {:.5f} nats a token\n  perplexity     {:.4f}\n  bits a {:<8} {:.4f}\n  accuracy       {:.4f}\n  speed          "
       "{:.0f} tokens/s\n",
       found.loss, found.perplexity(), unit_of(model.vocabulary), found.bits_per_token(), found.accuracy, rate);
 }
