@@ -160,7 +160,7 @@ TEST(Arena, PassingTheCapacityNamesTheNumbersAndLeavesTheArenaWhole) {
       EXPECT_NE(message.find(part), std::string::npos) << message;
     EXPECT_EQ(error.exit_status(), 1);
   }
-  EXPECT_EQ(arena.counters().bytes_in_use, block_size(10 * mebibyte));
+  EXPECT_EQ(arena.counters().bytes_in_use, counted(10 * mebibyte));
   void* rest = arena.allocate(5 * mebibyte);
   arena.release(rest);
   // The same with a free block at the top, which a failed growth must not lose.
@@ -244,7 +244,7 @@ TEST(Arena, TensorsReturnTheirMemoryWithTheLastCopy) {
       const Tensor tensor = Tensor::empty({100, 100}, DType::float32);
       view = tensor.narrow(0, 99, 1);
     }
-    EXPECT_EQ(cpu.counters().bytes_in_use - before, block_size(40000));
+    EXPECT_EQ(cpu.counters().bytes_in_use - before, counted(40000));
   }
   EXPECT_EQ(cpu.counters().bytes_in_use, before);
 }
