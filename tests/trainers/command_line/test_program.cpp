@@ -103,7 +103,7 @@ TEST_F(ProgramTest, TrainsEvaluatesAndGenerates) {
   EXPECT_EQ(found["tokens"], 599);
   const Finished told = furlong({"evaluate", path("run"), "--split", "test"});
   EXPECT_EQ(told.status, 0);
-  EXPECT_THAT(told.out, AllOf(HasSubstr("test split"), HasSubstr("bits per byte"), HasSubstr("perplexity")));
+  EXPECT_THAT(told.out, AllOf(HasSubstr("test split"), HasSubstr("bits a byte"), HasSubstr("perplexity")));
 
   const auto generate = [&](const std::string& seed) {
     const Finished generated = furlong({"generate", path("run"), "--prompt", "abc", "--max-tokens", "30", "--seed", seed});
