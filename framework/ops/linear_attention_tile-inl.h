@@ -107,14 +107,7 @@ class LinearAttentionTile {
 
   /// Adds this chunk's keys to S, z and c.
   void advance_state(std::int64_t rows) {
-    raise_maximum(rows, log_k, nullptr, [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR {
-      store_n(hn::Mul(load_n(normalizer + f, n), factor), normalizer + f, n);
-      alignas(64) T factors[64 / sizeof(T)];
-      hn::StoreU(factor, d, factors);
-      for (std::int64_t lane = 0; lane < n; ++lane) {
-        if (factors[lane] != 1) scale_row(state + (f + lane) * s.ld_v, s.d_value, factors[lane]);
-      }
-    });
+    raise_maximum(rows, log_k, nullptr, [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
     exponentials(rows, log_k, nullptr, nullptr);
     add_columns(rows, work, normalizer);
     small_gemm_tn<T>(s.m, s.d_value, rows, work, s.ld_m, v, s.ld_v, state, s.ld_v, true);
@@ -166,14 +159,7 @@ class LinearAttentionTile {
   /// Adds this chunk's queries to what earlier keys will need: state = Σ_i exp(a_i - top_i - e) / N_i g_i [m, d_value], normalizer = the
   /// same over -δ_i, e (in feature_max) the running maximum of a_i - top_i.
   void gather_queries(std::int64_t rows) {
-    raise_maximum(rows, log_q, top_, [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR {
-      store_n(hn::Mul(load_n(normalizer + f, n), factor), normalizer + f, n);
-      alignas(64) T factors[64 / sizeof(T)];
-      hn::StoreU(factor, d, factors);
-      for (std::int64_t lane = 0; lane < n; ++lane) {
-        if (factors[lane] != 1) scale_row(state + (f + lane) * s.ld_v, s.d_value, factors[lane]);
-      }
-    });
+    raise_maximum(rows, log_q, top_, [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
     exponentials(rows, log_q, top_, inverse_);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
       V sum = load_n(normalizer + f, n);
@@ -248,6 +234,16 @@ class LinearAttentionTile {
     }
     for (std::int64_t i = 0; i < rows; ++i)
       small_gemm_nn<T>(1, s.d_value, i + 1, weight + i * s.ld_c, s.ld_c, v, s.ld_v, out + i * s.ld_v, s.ld_v, false);
+  }
+
+  /// Features [f, f + n) of the state and normalizer under their new maximum.
+  void rescale_state(std::int64_t f, V factor, std::int64_t n) {
+    store_n(hn::Mul(load_n(normalizer + f, n), factor), normalizer + f, n);
+    alignas(64) T factors[64 / sizeof(T)];
+    hn::StoreU(factor, d, factors);
+    for (std::int64_t lane = 0; lane < n; ++lane) {
+      if (factors[lane] != 1) scale_row(state + (f + lane) * s.ld_v, s.d_value, factors[lane]);
+    }
   }
 
   static void scale_row(T* row, std::int64_t width, T factor) {
