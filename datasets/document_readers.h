@@ -20,6 +20,8 @@ class DocumentReader {
   virtual void end_input() = 0;
   /// Letters that were not in the alphabet and were read as unknown.
   virtual std::uint64_t n_mapped() const { return 0; }
+  /// Names of the labels 0, 1, ... that were given to documents.
+  virtual std::vector<std::string> label_names() const { return {}; }
 };
 
 /// What ends a document in text. `line`: each line is one, without its line break (LF or CR LF). `blank_line`: one or more empty lines

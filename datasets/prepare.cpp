@@ -43,6 +43,7 @@ Vocabulary choose_vocabulary(const PrepareOptions& options, std::string_view beg
   if (options.format == PrepareOptions::Format::text) {
     return Vocabulary::bytes(options.separator != DocumentSeparator::file || options.inputs.size() > 1);
   }
+  if (options.format == PrepareOptions::Format::labelled && options.alphabet == "auto") return Vocabulary::bytes(true);
   return Vocabulary::alphabet(options.alphabet == "auto" ? guess_alphabet(beginning, name) : options.alphabet);
 }
 
@@ -61,7 +62,13 @@ std::string_view name_of(DocumentSeparator separator) {
 Json options_as_json(const PrepareOptions& options) {
   Json json;
   const bool text = options.format == PrepareOptions::Format::text;
-  json["format"] = text ? "text" : "fasta";
+  const bool labelled = options.format == PrepareOptions::Format::labelled;
+  json["format"] = text ? "text" : labelled ? name_of(options.labelled.kind) : "fasta";
+  if (labelled) {
+    json["text_field"] = options.labelled.text_field;
+    if (!options.labelled.second_text_field.empty()) json["second_text_field"] = options.labelled.second_text_field;
+    json["label_field"] = options.labelled.label_field;
+  }
   if (text) {
     json["document_separator"] = name_of(options.separator);
   } else {
@@ -91,7 +98,7 @@ class Preparation {
     provenance["sources"] = sources_;
     provenance["options"] = options_as_json(options_);
     // File names are bytes; what is not UTF-8 in them becomes U+FFFD.
-    report_.store = writer_->finish(provenance.dump(-1, ' ', false, Json::error_handler_t::replace));
+    report_.store = writer_->finish(provenance.dump(-1, ' ', false, Json::error_handler_t::replace), reader_->label_names());
     report_.output = options_.output;
     report_.n_mapped = reader_->n_mapped();
     for (std::int32_t id = 0; id < vocabulary_->size(); ++id) {
@@ -128,9 +135,23 @@ class Preparation {
     vocabulary_ = choose_vocabulary(options_, beginning, name);
     report_.vocabulary = vocabulary_->kind_name();
     report_.vocabulary_size = vocabulary_->size();
-    writer_ = std::make_unique<StoreWriter>(options_.output, *vocabulary_, options_.store);
-    reader_ = options_.format == PrepareOptions::Format::text ? make_text_reader(options_.separator, *writer_)
-                                                              : make_fasta_reader(*vocabulary_, options_.map_unknown, *writer_);
+    StoreWriterOptions store = options_.store;
+    const bool labelled = options_.format == PrepareOptions::Format::labelled;
+    if (labelled) store.documents_per_label = options_.labelled.second_text_field.empty() ? 1 : 2;
+    writer_ = std::make_unique<StoreWriter>(options_.output, *vocabulary_, store);
+    reader_ = make_reader();
+  }
+
+  std::unique_ptr<DocumentReader> make_reader() {
+    switch (options_.format) {
+      case PrepareOptions::Format::fasta:
+        return make_fasta_reader(*vocabulary_, options_.map_unknown, *writer_);
+      case PrepareOptions::Format::labelled:
+        return make_labelled_reader(options_.labelled, *vocabulary_, options_.map_unknown, *writer_);
+      case PrepareOptions::Format::text:
+        break;
+    }
+    return make_text_reader(options_.separator, *writer_);
   }
 
   void say_progress(const ByteSource& source) {
@@ -170,6 +191,14 @@ std::string to_text(const PrepareReport& report) {
     if (store.split_documents[index] > 0) text += fmt::format(" in {} documents", grouped(store.split_documents[index]));
     text += '\n';
   }
+  if (!store.labels.empty()) {
+    text += "  labels:";
+    constexpr std::size_t shown = 20;
+    for (std::size_t i = 0; i < std::min(shown, store.labels.size()); ++i)
+      text += fmt::format(" {} {}", store.labels[i].first, grouped(store.labels[i].second));
+    if (store.labels.size() > shown) text += fmt::format(" and {} more", store.labels.size() - shown);
+    text += '\n';
+  }
   text += fmt::format("  order-0 entropy of train: {:.4f} bits per token\n", store.train_entropy);
   if (!report.ambiguous.empty()) {
     text += "  ambiguous letters:";
@@ -196,6 +225,10 @@ std::string to_json(const PrepareReport& report) {
     Json& entry = json["splits"][std::string(name_of(split))];
     entry["tokens"] = report.store.split_tokens[index];
     if (report.store.split_documents[index] > 0) entry["documents"] = report.store.split_documents[index];
+  }
+  if (!report.store.labels.empty()) {
+    json["labels"] = Json::object();
+    for (const auto& [name, count] : report.store.labels) json["labels"][name] = count;
   }
   json["train_entropy_bits_per_token"] = report.store.train_entropy;
   json["ambiguous"] = Json::object();

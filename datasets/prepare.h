@@ -1,5 +1,5 @@
 #pragma once
-// From text and FASTA files to a token store: what `furlong prepare` does.
+// From text, FASTA and labelled files to a token store: what `furlong prepare` does.
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -7,19 +7,21 @@
 #include <vector>
 
 #include "datasets/document_readers.h"
+#include "datasets/labelled_readers.h"
 #include "datasets/store_writer.h"
 
 namespace furlong {
 
 struct PrepareOptions {
-  enum class Format { text, fasta } format = Format::text;
+  enum class Format { text, fasta, labelled } format = Format::text;
   std::vector<std::string> inputs;  ///< paths, plain, gzip or xz; "-" is standard input
   std::string output;
   bool force = false;  ///< replace an existing output
   StoreWriterOptions store;
   DocumentSeparator separator = DocumentSeparator::file;  ///< text
-  std::string alphabet = "auto";                          ///< FASTA: dna, rna, protein, or auto
-  bool map_unknown = false;                               ///< FASTA: read unknown letters as N or X
+  LabelledFormat labelled;                                ///< labelled
+  std::string alphabet = "auto";                          ///< FASTA: dna, rna, protein, or auto; labelled: those, or auto for bytes
+  bool map_unknown = false;                               ///< FASTA, labelled: read letters that the alphabet lacks as N or X
   /// Called every few seconds.
   struct Progress {
     std::string input;

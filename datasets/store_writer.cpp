@@ -45,6 +45,37 @@ class Rows {
   std::vector<std::uint64_t> buffer_;
 };
 
+/// Labels on their way into a dataset.
+class Labels {
+ public:
+  Labels(hdf5::File& file, std::uint64_t documents_per_label)
+      : dataset_(file.create_dataset("labels", hdf5::Type::i32, {0}, {.chunk = {kRowsPerChunk}, .fletcher32 = true, .extendible = true})) {
+    dataset_.set_integer("documents_per_label", static_cast<std::int64_t>(documents_per_label));
+  }
+
+  void push(std::int32_t label) {
+    require(label >= 0, "a label {}", label);
+    const auto place = static_cast<std::size_t>(label);
+    if (counts_.size() <= place) counts_.resize(place + 1, 0);
+    ++counts_[place];
+    ++size_;
+    buffer_.push_back(label);
+    if (buffer_.size() >= kRowsPerChunk) flush();
+  }
+  void flush() {
+    dataset_.append(buffer_.data(), buffer_.size());
+    buffer_.clear();
+  }
+  std::uint64_t size() const { return size_; }
+  const std::vector<std::uint64_t>& counts() const { return counts_; }
+
+ private:
+  hdf5::Dataset dataset_;
+  std::vector<std::int32_t> buffer_;
+  std::vector<std::uint64_t> counts_;
+  std::uint64_t size_ = 0;
+};
+
 /// How often each token occurs in the front part of a sequence whose length is known only at its end: the counts at up to 512 places,
 /// evenly spaced, whose spacing doubles when they become too many. The counts up to any place then cost reading one spacing at most.
 class PrefixCounts {
@@ -98,6 +129,7 @@ struct StoreWriter::State {
   std::uint64_t document_begin = 0;
   Rows documents;
   std::vector<Rows> splits;
+  std::optional<Labels> labels;
   std::array<std::pair<std::uint64_t, std::uint64_t>, 3> pending{};  // the last range of each split: it may still grow
   std::vector<std::uint64_t> chunk_counts, train_counts;
   PrefixCounts prefix_counts;
@@ -118,12 +150,14 @@ struct StoreWriter::State {
     summary.counts = chunk_counts;
     for (const Split split : all_splits) splits.emplace_back(file, fmt::format("splits/{}", name_of(split)), 2);
     documents.push({0});
+    if (options.documents_per_label > 0) labels.emplace(file, options.documents_per_label);
   }
 
   std::uint64_t position() const { return written + buffer.size(); }
 
   /// The split that a document goes to: its share of the unit interval, where a hash of seed and number falls.
   std::size_t split_of_document(std::uint64_t document) const {
+    if (options.documents_per_label > 0) document /= options.documents_per_label;
     const std::uint64_t hash = XXH3_64bits_withSeed(&document, sizeof document, options.seed);
     const double place = static_cast<double>(hash >> 11) * 0x1p-53;
     const auto& share = options.shares.share;
@@ -166,7 +200,18 @@ struct StoreWriter::State {
   void cut_into_spans();
   void count_train_span(std::uint64_t end);
   void refuse_empty_splits() const;
+  void finish_labels(const std::vector<std::string>& names);
 };
+
+void StoreWriter::State::finish_labels(const std::vector<std::string>& names) {
+  if (!labels) return;
+  require(labels->size() * options.documents_per_label == summary.n_documents && labels->counts().size() <= names.size(),
+          "{} labels of {} names for {} documents", labels->size(), names.size(), summary.n_documents);
+  labels->flush();
+  for (std::size_t i = 0; i < names.size(); ++i)
+    summary.labels.emplace_back(names[i], i < labels->counts().size() ? labels->counts()[i] : 0);
+  vocabulary = vocabulary.with_labels(names);
+}
 
 void StoreWriter::State::cut_into_spans() {
   const auto n_tokens = static_cast<long double>(summary.n_tokens);
@@ -252,7 +297,13 @@ void StoreWriter::end_document() {
   state.documents.push({state.position()});
 }
 
-StoreSummary StoreWriter::finish(const std::string& provenance) {
+void StoreWriter::label(std::int32_t label) {
+  State& state = *state_;
+  require(state.labels && state.position() == state.document_begin, "a label for no document");
+  state.labels->push(label);
+}
+
+StoreSummary StoreWriter::finish(const std::string& provenance, const std::vector<std::string>& label_names) {
   State& state = *state_;
   require(state.position() == state.document_begin, "a document has not ended");
   if (!state.buffer.empty()) state.write_chunk();
@@ -267,6 +318,7 @@ StoreSummary StoreWriter::finish(const std::string& provenance) {
     state.splits[split].flush();
   }
   state.documents.flush();
+  state.finish_labels(label_names);
   state.file.set_text("format", token_store_format);
   state.file.set_integer("format_version", token_store_version);
   state.file.set_text("vocabulary", state.vocabulary.to_json());

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "datasets/split.h"
@@ -23,6 +24,8 @@ struct StoreWriterOptions {
   /// validation, test, whatever documents they cut.
   enum class SplitBy { document, span } split_by = SplitBy::span;
   std::uint64_t seed = 1;
+  /// 1: each document is to have a label; 2: each two that follow each other have one, and go to the same split; 0: there are no labels.
+  std::uint64_t documents_per_label = 0;
 };
 
 /// What a finished store holds.
@@ -31,9 +34,10 @@ struct StoreSummary {
   std::uint64_t n_documents = 0;  ///< empty ones are not kept
   std::uint64_t n_empty_documents = 0;
   std::array<std::uint64_t, 3> split_tokens{};
-  std::array<std::uint64_t, 3> split_documents{};  ///< zero where spans were cut instead
-  std::vector<std::uint64_t> counts;               ///< of each token id, over the whole store
-  double train_entropy = 0;                        ///< order-0, in bits per token
+  std::array<std::uint64_t, 3> split_documents{};               ///< zero where spans were cut instead
+  std::vector<std::uint64_t> counts;                            ///< of each token id, over the whole store
+  double train_entropy = 0;                                     ///< order-0, in bits per token
+  std::vector<std::pair<std::string, std::uint64_t>> labels{};  ///< name and number of documents or pairs
 };
 
 /// Streams tokens into a store that appears, whole, with finish(). Memory does not depend on how much is written. Throws UserError where
@@ -49,9 +53,12 @@ class StoreWriter {
   void append(std::span<const std::uint16_t> ids);
   /// Ends the document, with the document token where the vocabulary has one. A document without tokens is counted and not kept.
   void end_document();
+  /// Labels the document, or the pair, that has just ended.
+  void label(std::int32_t label);
   std::uint64_t n_tokens() const;
-  /// `provenance` is JSON. Throws UserError when a split that was to have something gets nothing.
-  StoreSummary finish(const std::string& provenance);
+  /// `provenance` is JSON; `label_names` belong to the labels 0, 1, ... Throws UserError when a split that was to have something gets
+  /// nothing.
+  StoreSummary finish(const std::string& provenance, const std::vector<std::string>& label_names = {});
 
  private:
   struct State;

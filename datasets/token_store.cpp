@@ -189,6 +189,41 @@ const Vocabulary& TokenStore::vocabulary() const { return state_->vocabulary; }
 const std::string& TokenStore::provenance() const { return state_->provenance; }
 std::uint64_t TokenStore::n_tokens() const { return state_->n_tokens(); }
 std::uint64_t TokenStore::n_documents() const { return state_->documents.shape()[0] - 1; }
+std::vector<std::uint64_t> TokenStore::document_offsets() const {
+  check_stored(state_->documents);
+  std::vector<std::uint64_t> offsets(state_->documents.shape()[0]);
+  state_->documents.read(offsets.data(), offsets.size() * sizeof(std::uint64_t));
+  if (!std::is_sorted(offsets.begin(), offsets.end())) throw UserError("{}: /documents does not rise; the file is damaged", path());
+  return offsets;
+}
+
+std::uint64_t TokenStore::documents_per_label() const {
+  if (!state_->file.has("labels")) return 0;
+  const std::int64_t documents = state_->file.dataset("labels").integer("documents_per_label");
+  if (documents != 1 && documents != 2)
+    throw UserError("{}: /labels says documents_per_label {}, expected 1 or 2; the file is damaged", path(), documents);
+  return static_cast<std::uint64_t>(documents);
+}
+
+std::vector<std::int32_t> TokenStore::labels() const {
+  const std::uint64_t documents = documents_per_label();
+  if (documents == 0) throw UserError("{}: the store has no labels", path());
+  const hdf5::Dataset dataset = state_->file.dataset("labels");
+  if (dataset.type() != hdf5::Type::i32 || dataset.shape().size() != 1 || dataset.shape()[0] * documents != n_documents()) {
+    throw UserError("{}: /labels has {} {}, expected one int32 for every {} of {} documents; the file is damaged", path(),
+                    dataset.shape().empty() ? 1 : dataset.shape()[0], hdf5::name_of(dataset.type()), documents, n_documents());
+  }
+  check_stored(dataset);
+  std::vector<std::int32_t> labels(dataset.shape()[0]);
+  dataset.read(labels.data(), labels.size() * sizeof(std::int32_t));
+  const auto n_names = static_cast<std::int32_t>(vocabulary().labels().size());
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i] < 0 || labels[i] >= n_names)
+      throw UserError("{}: label {} is {}, but there are {} names; the file is damaged", path(), i, labels[i], n_names);
+  }
+  return labels;
+}
+
 const std::vector<Range>& TokenStore::ranges(Split split) const { return state_->split(split).ranges; }
 std::uint64_t TokenStore::size(Split split) const { return state_->split(split).size(); }
 

@@ -9,12 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "datasets/split.h"
-#include "datasets/vocabulary.h"
+#include "datasets/dataset.h"
 
 namespace furlong {
 
-class TokenStore {
+class TokenStore : public Dataset {
  public:
   /// A span [begin, end) of the store's token sequence.
   struct Range {
@@ -26,21 +25,27 @@ class TokenStore {
   static TokenStore open(const std::string& path);
   TokenStore(TokenStore&&) noexcept;
   TokenStore& operator=(TokenStore&&) noexcept;
-  ~TokenStore();
+  ~TokenStore() override;
 
-  const std::string& path() const;
-  const Vocabulary& vocabulary() const;
+  const std::string& path() const override;
+  const Vocabulary& vocabulary() const override;
   /// JSON: sources with size and hash, options, time, version.
   const std::string& provenance() const;
   std::uint64_t n_tokens() const;
   std::uint64_t n_documents() const;
   /// Where a document lies in the token sequence. Throws UserError when the store's offsets contradict each other.
   Range document(std::uint64_t index) const;
+  /// Where each document begins, and the number of tokens. Throws UserError when they contradict each other.
+  std::vector<std::uint64_t> document_offsets() const;
+  /// Documents that share a label: 1, or 2 where the store is of pairs; 0 when it has no labels.
+  std::uint64_t documents_per_label() const;
+  /// One for each document or pair: places in vocabulary().labels(). Throws UserError when they contradict the documents or the names.
+  std::vector<std::int32_t> labels() const;
 
   /// Ranges of a split, in order, none empty, neighbours that touch made one. A split may be empty.
   const std::vector<Range>& ranges(Split split) const;
   /// Tokens in a split.
-  std::uint64_t size(Split split) const;
+  std::uint64_t size(Split split) const override;
 
   /// Tokens [position, position + tokens.size()) of the split's ranges laid end to end; ContractError beyond them. A split of at most 1 GiB
   /// is held in memory from its first reading on. Any thread may read.

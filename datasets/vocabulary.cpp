@@ -13,20 +13,8 @@ namespace {
 constexpr std::string_view kDna = "ACGTRYSWKMBDHVN";
 constexpr std::string_view kRna = "ACGURYSWKMBDHVN";
 constexpr std::string_view kProtein = "ACDEFGHIKLMNPQRSTVWYXBZJUO*-";
-
-std::string_view letters_of(Vocabulary::Kind kind) {
-  switch (kind) {
-    case Vocabulary::Kind::dna:
-      return kDna;
-    case Vocabulary::Kind::rna:
-      return kRna;
-    case Vocabulary::Kind::protein:
-      return kProtein;
-    case Vocabulary::Kind::bytes:
-      break;
-  }
-  return {};
-}
+constexpr std::string_view kCopySymbols = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+constexpr std::string_view kCopyMarks = "<=";  // marker, separator
 
 std::string printable(unsigned char byte) {
   return byte > 0x20 && byte < 0x7f ? fmt::format("'{}'", static_cast<char>(byte)) : fmt::format("byte 0x{:02x}", byte);
@@ -46,16 +34,37 @@ Vocabulary::Vocabulary(Kind kind, std::string_view letters, bool with_documents)
       const auto id = static_cast<std::int32_t>(symbols_.size());
       symbols_.emplace_back(1, letter);
       byte_ids_[static_cast<unsigned char>(letter)] = id;
-      byte_ids_[static_cast<unsigned char>(std::tolower(static_cast<unsigned char>(letter)))] = id;
+      if (kind != Kind::copy) byte_ids_[static_cast<unsigned char>(std::tolower(static_cast<unsigned char>(letter)))] = id;
     }
   }
+  n_data_symbols_ = size();
   if (with_documents) symbols_.emplace_back(document_symbol);
+}
+
+Vocabulary Vocabulary::with_encoder_tokens() const {
+  Vocabulary extended = *this;
+  if (!mask_id()) {
+    extended.symbols_.emplace_back(mask_symbol);
+    extended.symbols_.emplace_back(class_symbol);
+  }
+  return extended;
+}
+
+Vocabulary Vocabulary::with_labels(std::vector<std::string> names) const {
+  Vocabulary extended = *this;
+  extended.labels_ = std::move(names);
+  return extended;
 }
 
 Vocabulary Vocabulary::bytes(bool with_documents) { return {Kind::bytes, {}, with_documents}; }
 Vocabulary Vocabulary::dna() { return {Kind::dna, kDna, true}; }
 Vocabulary Vocabulary::rna() { return {Kind::rna, kRna, true}; }
 Vocabulary Vocabulary::protein() { return {Kind::protein, kProtein, true}; }
+
+Vocabulary Vocabulary::copy(std::int64_t n_symbols) {
+  require(n_symbols >= 1 && n_symbols <= most_copy_symbols, "a copy task over {} symbols", n_symbols);
+  return {Kind::copy, fmt::format("{}{}", kCopySymbols.substr(0, static_cast<std::size_t>(n_symbols)), kCopyMarks), false};
+}
 
 Vocabulary Vocabulary::alphabet(std::string_view name) {
   if (name == "dna") return dna();
@@ -68,6 +77,7 @@ std::string Vocabulary::to_json() const {
   nlohmann::ordered_json json;
   json["kind"] = kind_name();
   json["symbols"] = symbols_;
+  if (!labels_.empty()) json["labels"] = labels_;
   return json.dump();
 }
 
@@ -77,20 +87,41 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
   if (!json.is_object() || !json.contains("kind") || !json.contains("symbols")) return refuse("expected JSON with kind and symbols");
   if (!json["kind"].is_string()) return refuse("kind is not text");
   const std::string kind = json["kind"];
-  const nlohmann::json& symbols = json["symbols"];
+  nlohmann::json symbols = json["symbols"];
+  std::vector<std::string> labels;
+  if (json.contains("labels")) {
+    if (!json["labels"].is_array()) return refuse("labels are not a list");
+    for (const auto& label : json["labels"]) {
+      if (!label.is_string()) return refuse("a label is not text");
+      labels.push_back(label);
+    }
+  }
+  if (symbols.is_array() && symbols.size() > 2 && symbols.back() == class_symbol && symbols[symbols.size() - 2] == mask_symbol) {
+    symbols.erase(symbols.size() - 1);
+    symbols.erase(symbols.size() - 1);
+    const nlohmann::ordered_json base{{"kind", kind}, {"symbols", symbols}};
+    return from_json(base.dump(), origin).with_encoder_tokens().with_labels(std::move(labels));
+  }
   if (kind == "bytes") {
     const Vocabulary candidate = bytes(symbols.size() == 257);
-    return symbols == candidate.symbols_ ? candidate : refuse("bytes have 256 symbols, with documents 257, in order");
+    return symbols == candidate.symbols_ ? candidate.with_labels(std::move(labels))
+                                         : refuse("bytes have 256 symbols, with documents 257, in order");
+  }
+  if (kind == "copy") {
+    const auto n_symbols = static_cast<std::int64_t>(symbols.size()) - static_cast<std::int64_t>(kCopyMarks.size());
+    const bool possible = n_symbols >= 1 && n_symbols <= most_copy_symbols;
+    return possible && symbols == copy(n_symbols).symbols_ ? copy(n_symbols) : refuse("its symbols are not those of the copy task");
   }
   if (kind != "dna" && kind != "rna" && kind != "protein") {
-    return refuse(fmt::format("unknown kind '{}', expected bytes, dna, rna or protein", kind));
+    return refuse(fmt::format("unknown kind '{}', expected bytes, dna, rna, protein or copy", kind));
   }
   const Vocabulary candidate = alphabet(kind);
-  return symbols == candidate.symbols_ ? candidate : refuse(fmt::format("its symbols are not those of the {} alphabet", kind));
+  return symbols == candidate.symbols_ ? candidate.with_labels(std::move(labels))
+                                       : refuse(fmt::format("its symbols are not those of the {} alphabet", kind));
 }
 
 std::string_view Vocabulary::kind_name() const {
-  constexpr std::array<std::string_view, 4> names{"bytes", "dna", "rna", "protein"};
+  constexpr std::array<std::string_view, 5> names{"bytes", "dna", "rna", "protein", "copy"};
   return names[static_cast<std::size_t>(kind_)];
 }
 
@@ -106,24 +137,42 @@ std::int32_t Vocabulary::id_of(std::string_view symbol) const {
     const std::int32_t id = id_of_byte(static_cast<unsigned char>(symbol[0]));
     if (id >= 0) return id;
   }
-  const std::string known = kind_ == Kind::bytes ? "single bytes, 0x00 to 0xff" : fmt::format("{}", fmt::join(letters_of(kind_), " "));
+  const std::string known = kind_ == Kind::bytes ? "single bytes, 0x00 to 0xff" : letters(" ");
   throw UserError("'{}' is not a symbol of the {} vocabulary; it has {}{}", symbol, kind_name(), known,
                   document_id() ? " and <document>" : "");
 }
 
+std::string Vocabulary::letters(std::string_view separator) const {
+  std::vector<std::string_view> single;
+  for (const std::string& symbol : symbols_) {
+    if (symbol.size() == 1) single.push_back(symbol);
+  }
+  return fmt::format("{}", fmt::join(single, separator));
+}
+
 std::optional<std::int32_t> Vocabulary::document_id() const {
-  if (symbols_.back() != document_symbol) return std::nullopt;
+  if (n_data_symbols_ == size() || symbols_[static_cast<std::size_t>(n_data_symbols_)] != document_symbol) return std::nullopt;
+  return n_data_symbols_;
+}
+
+std::optional<std::int32_t> Vocabulary::mask_id() const {
+  if (symbols_.back() != class_symbol) return std::nullopt;
+  return size() - 2;
+}
+
+std::optional<std::int32_t> Vocabulary::class_id() const {
+  if (symbols_.back() != class_symbol) return std::nullopt;
   return size() - 1;
 }
 
 std::optional<std::int32_t> Vocabulary::unknown_id() const {
-  if (kind_ == Kind::bytes) return std::nullopt;
+  if (kind_ == Kind::bytes || kind_ == Kind::copy) return std::nullopt;
   return byte_ids_[static_cast<unsigned char>(kind_ == Kind::protein ? 'X' : 'N')];
 }
 
 bool Vocabulary::is_ambiguous(std::int32_t id) const {
   const std::string& name = symbol(id);
-  if (kind_ == Kind::bytes || name.size() != 1) return false;
+  if (kind_ == Kind::bytes || kind_ == Kind::copy || name.size() != 1) return false;
   return std::string_view(kind_ == Kind::protein ? "XBZJ" : "RYSWKMBDHVN").find(name[0]) != std::string_view::npos;
 }
 
@@ -135,12 +184,12 @@ std::vector<std::int32_t> Vocabulary::encode(std::string_view text) const {
     const std::int32_t id = id_of_byte(byte);
     if (id >= 0) {
       ids.push_back(id);
-    } else if (text.substr(position).starts_with(document_symbol)) {
+    } else if (document_id() && text.substr(position).starts_with(document_symbol)) {
       ids.push_back(*document_id());
       position += document_symbol.size() - 1;
     } else if (std::isspace(byte) == 0) {
       throw UserError("{} at position {} is not a letter of the {} alphabet, which has {}", printable(byte), position + 1, kind_name(),
-                      letters_of(kind_));
+                      letters(""));
     }
   }
   return ids;

@@ -4,6 +4,17 @@
 
 namespace furlong::layers {
 
+AttentionConfig attention_of_layer(const AttentionConfig& config, std::int64_t layer, std::int64_t n_layers) {
+  AttentionConfig result = config;
+  result.layer_mechanisms.clear();
+  if (config.layer_mechanisms.empty()) return result;
+  if (static_cast<std::int64_t>(config.layer_mechanisms.size()) != n_layers)
+    throw UserError("model.attention.layers names {} mechanisms for {} layers; expected one for each", config.layer_mechanisms.size(),
+                    n_layers);
+  result.mechanism = config.layer_mechanisms[static_cast<std::size_t>(layer)];
+  return result;
+}
+
 Block::Block(ParameterStore& store, const std::string& name, const BlockConfig& config, ops::RotaryTable* rotary)
     : name_(name),
       dropout_(config.dropout),
@@ -28,8 +39,9 @@ ResidualStream Block::run(ForwardContext& context, const ResidualStream& in, con
   return {second.residual, drop(context, feedforward_.forward(context, second.normed), "feedforward")};
 }
 
-ResidualStream Block::forward(ForwardContext& context, const ResidualStream& in) const {
-  return run(context, in, [&](const Variable& x) { return attention_.forward(context, x); });
+ResidualStream Block::forward(ForwardContext& context, const ResidualStream& in, std::int64_t first_position,
+                              SelfAttentionState* carried) const {
+  return run(context, in, [&](const Variable& x) { return attention_.forward(context, x, first_position, carried); });
 }
 
 ResidualStream Block::extend(ForwardContext& context, const ResidualStream& in, std::int64_t first_position,

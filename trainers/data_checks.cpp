@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "datasets/sampler.h"
 #include "framework/core/error.h"
-#include "trainers/model.h"
+#include "trainers/objective.h"
 
 namespace furlong {
 namespace {
@@ -33,7 +32,7 @@ void check_sample(const Settings& settings, const Vocabulary& vocabulary) {
     throw UserError(
         "found no symbols; the vocabulary of {} ({}) has no document token to begin with: give at least one symbol, or set "
         "trainer.sample_tokens to 0",
-        settings.data.store.string(), vocabulary.kind_name());
+        settings.data.task == "none" ? settings.data.store.string() : "the task", vocabulary.kind_name());
   }
   const std::int64_t total = std::max<std::int64_t>(n_prompt, 1) + settings.trainer.sample_tokens;
   if (settings.model.position == "learned" && total > settings.model.max_sequence_length) {
@@ -46,18 +45,20 @@ void check_sample(const Settings& settings, const Vocabulary& vocabulary) {
 
 }  // namespace
 
-void check_against_data(const LoadedSettings& loaded, const TokenStore& data) {
+void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
   const Settings& settings = loaded.settings;
   const Vocabulary& vocabulary = data.vocabulary();
   as_mistake_of(loaded, "model.vocabulary_size", [&] { vocabulary_size(settings, vocabulary); });
   as_mistake_of(loaded, "data.ignore_tokens", [&] {
     for (const std::string& symbol : settings.data.ignore_tokens) vocabulary.id_of(symbol);
   });
-  as_mistake_of(loaded, "data.sequence_length", [&] {
-    SamplerOptions options;
-    options.order = settings.data.sampler == "sequential" ? SamplerOptions::Order::sequential : SamplerOptions::Order::random;
-    options.sequence_length = settings.data.sequence_length;
-    const Sampler long_enough(data, Split::train, options);
+  const bool labelled = settings.objective.learns_labels();
+  as_mistake_of(loaded, labelled ? "objective.name" : "data.sequence_length", [&] {
+    const Vocabulary of_model = model_vocabulary(settings, vocabulary);
+    training_source(settings, of_model, data);
+    // Found now rather than at the first validation.
+    if ((labelled || settings.data.sampler == "stream") && data.size(Split::validation) > 0)
+      evaluation_source(settings, of_model, data, Split::validation, settings.data.sequence_length, settings.data.batch_size);
   });
   as_mistake_of(loaded, "trainer.sample_prompt", [&] { check_sample(settings, vocabulary); });
 }

@@ -3,6 +3,10 @@
 #include <chrono>
 #include <cmath>
 #include <numbers>
+#include <optional>
+
+#include "trainers/carried_state.h"
+#include "trainers/objective.h"
 
 namespace furlong {
 
@@ -13,13 +17,11 @@ Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch,
   return Tensor::from(tokens, {batch, static_cast<std::int64_t>(tokens.size()) / batch}, device);
 }
 
-Evaluation evaluate(Model& model, const TokenStore& data, Split split, std::int64_t sequence_length, std::int64_t batch_size,
+Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t sequence_length, std::int64_t batch_size,
                     std::int64_t max_batches) {
-  SamplerOptions options;
-  options.order = SamplerOptions::Order::sequential;
-  options.sequence_length = sequence_length;
-  options.ignore_tokens = model.settings.data.ignore_tokens;
-  const Sampler sampler(data, split, options);
+  const auto source = evaluation_source(model.settings, model.vocabulary, data, split, sequence_length, batch_size);
+  std::optional<CarriedState> carried;
+  if (model.settings.data.carry_state) carried.emplace(*model.decoder, batch_size);
 
   Tape tape(Stream{model.store->device()});
   const Tape::NoGradient guard(tape);
@@ -32,22 +34,23 @@ Evaluation evaluate(Model& model, const TokenStore& data, Split split, std::int6
   double correct = 0;
   const auto start = std::chrono::steady_clock::now();
   std::int64_t batches = 0;
-  for (std::uint64_t first = 0; first < sampler.n_windows() && (max_batches == 0 || batches < max_batches);
+  for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(batch_size), ++batches) {
-    const Batch batch = sampler.batch_of_one_pass(first, batch_size);
-    if (batch.n_targets == 0) continue;
-    const auto step = model.decoder->loss(context, token_tensor(batch.inputs, batch.batch, model.store->device()),
-                                          token_tensor(batch.targets, batch.batch, model.store->device()), loss_options);
+    const Batch batch = source->batch_of_one_pass(first, batch_size);
+    if (batch.n_targets == 0 && !carried) continue;
+    layers::GenerationState* past = carried ? &carried->begin(context, batch) : nullptr;
+    const auto step = loss_of(model, context, on_device(batch, model.store->device()), loss_options, past);
     result.loss += static_cast<double>(step.loss.value().dtype() == DType::float64 ? step.loss.value().to_vector<double>()[0]
                                                                                    : step.loss.value().to_vector<float>()[0]);
     const auto counts = step.counts.to_vector<std::int32_t>();
-    result.tokens += counts[0];
+    result.targets += counts[0];
+    result.tokens += batch.n_tokens;
     correct += counts[1];
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   // Without a target (all of them left out) both are 0 / 0: not a number rather than a perfect score.
-  result.loss /= static_cast<double>(result.tokens);
-  result.accuracy = correct / static_cast<double>(result.tokens);
+  result.loss /= static_cast<double>(result.targets);
+  result.accuracy = correct / static_cast<double>(result.targets);
   return result;
 }
 

@@ -1,21 +1,23 @@
 #pragma once
-#include "datasets/sampler.h"
+#include "datasets/dataset.h"
 #include "trainers/model.h"
 
 namespace furlong {
 
 struct Evaluation {
-  double loss = 0;      ///< mean over the targets, nats
-  double accuracy = 0;  ///< share of targets that were the most probable token
-  std::int64_t tokens = 0;
+  double loss = 0;           ///< mean over the targets, nats
+  double accuracy = 0;       ///< share of targets that were the most probable token or class
+  std::int64_t targets = 0;  ///< tokens or labels that were predicted
+  std::int64_t tokens = 0;   ///< read: next_token: the targets; otherwise all that were not padding
   double seconds = 0;
   double perplexity() const;
   double bits_per_token() const;
 };
 
-/// One pass over a split in windows of `sequence_length`, each token but the split's first a target once; the first `max_batches` batches
-/// when that is not 0. No dropout, nothing recorded.
-Evaluation evaluate(Model& model, const TokenStore& data, Split split, std::int64_t sequence_length, std::int64_t batch_size,
+/// One pass over a split with the model's objective: in windows of `sequence_length`, each token but the split's first a target once
+/// (next_token) or some of them masked, or labelled documents cut at that length; the first `max_batches` batches when that is not 0. No
+/// dropout, nothing recorded.
+Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t sequence_length, std::int64_t batch_size,
                     std::int64_t max_batches = 0);
 
 /// A batch of token ids as a tensor [batch, n] on `device`.

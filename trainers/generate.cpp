@@ -39,6 +39,13 @@ std::int32_t sample_token(std::vector<float> logits, const GenerateOptions& opti
 
 Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens, const GenerateOptions& options,
                    const std::function<void(std::int32_t)>& on_token) {
+  if (!model.decoder) {
+    throw UserError(
+        "this model is an encoder (objective {}): each of its tokens sees those behind it, so that it cannot continue a text; furlong "
+        "evaluate "
+        "measures it",
+        model.settings.objective.name);
+  }
   std::vector<std::int32_t> prompt = prompt_tokens;
   if (prompt.empty()) {
     const auto document = model.vocabulary.document_id();

@@ -3,6 +3,7 @@
 #include <optional>
 #include <set>
 
+#include "trainers/attention_config.h"
 #include "trainers/checkpoints.h"
 
 namespace furlong {
@@ -15,16 +16,7 @@ layers::DecoderConfig decoder_config(const Settings& settings, std::int64_t voca
   config.d_model = model.d_model;
   config.d_feedforward = model.d_feedforward;
   config.max_sequence_length = model.max_sequence_length;
-  config.attention = {model.attention.mechanism,
-                      model.attention.feature_map,
-                      model.attention.n_features,
-                      model.attention.directions,
-                      model.attention.redraw_every,
-                      model.attention.chunk_size,
-                      model.n_heads,
-                      model.n_key_value_heads,
-                      model.d_head,
-                      true};
+  config.attention = attention_config(settings);
   config.activation = model.activation;
   config.norm = model.norm;
   config.norm_epsilon = model.norm_epsilon;
@@ -39,8 +31,19 @@ layers::DecoderConfig decoder_config(const Settings& settings, std::int64_t voca
   return config;
 }
 
+Vocabulary model_vocabulary(const Settings& settings, const Vocabulary& data) {
+  const Vocabulary vocabulary = settings.objective.learns_labels() ? data : data.with_labels({});
+  return settings.model.architecture == "encoder" ? vocabulary.with_encoder_tokens() : vocabulary;
+}
+
+void Model::redraw(std::int64_t step) {
+  const auto seed = static_cast<std::uint64_t>(settings.seed);
+  if (decoder) decoder->redraw(seed, step);
+  if (encoder) encoder->redraw(seed, step);
+}
+
 std::int64_t vocabulary_size(const Settings& settings, const Vocabulary& vocabulary) {
-  const std::int64_t wanted = settings.model.vocabulary_size, needed = vocabulary.size();
+  const std::int64_t wanted = settings.model.vocabulary_size, needed = model_vocabulary(settings, vocabulary).size();
   if (wanted == 0) return needed;
   if (wanted < needed) {
     throw UserError("model.vocabulary_size: {} is too small for the {} tokens of the data ({}); leave it out to take the data's", wanted,
@@ -49,12 +52,44 @@ std::int64_t vocabulary_size(const Settings& settings, const Vocabulary& vocabul
   return wanted;
 }
 
-Model make_model(const Settings& settings, const Vocabulary& vocabulary, const Device& device, std::optional<DType> compute) {
+namespace {
+
+layers::EncoderConfig encoder_config(const Settings& settings, const Vocabulary& vocabulary) {
+  using Head = layers::EncoderConfig::Head;
+  layers::EncoderConfig config;
+  config.trunk = decoder_config(settings, vocabulary_size(settings, vocabulary));
+  config.pooling = settings.objective.pooling;
+  config.n_classes = static_cast<std::int64_t>(vocabulary.labels().size());
+  switch (settings.objective.which()) {
+    case ObjectiveSettings::Name::classification:
+      config.head = Head::classification;
+      break;
+    case ObjectiveSettings::Name::matching:
+      config.head = Head::matching;
+      break;
+    default:
+      return config;
+  }
+  if (config.n_classes == 0) {
+    throw UserError("objective.name: {} learns labels, but the data has none; make a store that has with furlong prepare labelled",
+                    settings.objective.name);
+  }
+  return config;
+}
+
+}  // namespace
+
+Model make_model(const Settings& settings, const Vocabulary& data, const Device& device, std::optional<DType> compute) {
+  const Vocabulary vocabulary = model_vocabulary(settings, data);
   Model model{settings, vocabulary, std::make_unique<ParameterStore>(compute.value_or(dtype_from_name(settings.model.dtype)), device),
-              nullptr};
-  model.decoder = std::make_unique<layers::Decoder>(*model.store, decoder_config(settings, vocabulary_size(settings, vocabulary)));
+              nullptr, nullptr};
+  if (settings.model.architecture == "encoder") {
+    model.encoder = std::make_unique<layers::Encoder>(*model.store, encoder_config(settings, vocabulary));
+  } else {
+    model.decoder = std::make_unique<layers::Decoder>(*model.store, decoder_config(settings, vocabulary_size(settings, vocabulary)));
+  }
   model.store->allocate(static_cast<std::uint64_t>(settings.seed));
-  model.decoder->redraw(static_cast<std::uint64_t>(settings.seed), 0);
+  model.redraw(0);
   return model;
 }
 

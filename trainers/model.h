@@ -5,6 +5,7 @@
 #include "datasets/vocabulary.h"
 #include "framework/io/checkpoint_file.h"
 #include "layers/models/decoder.h"
+#include "layers/models/encoder.h"
 #include "trainers/settings.h"
 
 namespace furlong {
@@ -13,16 +14,24 @@ struct Model {
   Settings settings;
   Vocabulary vocabulary;
   std::unique_ptr<ParameterStore> store;
-  std::unique_ptr<layers::Decoder> decoder;
+  std::unique_ptr<layers::Decoder> decoder;  ///< model.architecture: decoder
+  std::unique_ptr<layers::Encoder> encoder;  ///< model.architecture: encoder
+
+  /// Random directions that are due before optimizer step `step`; step 0 gives the model its first.
+  void redraw(std::int64_t step);
 };
 
 /// The network that resolved settings describe, for `vocabulary_size` tokens. Throws UserError for names that do not exist.
 layers::DecoderConfig decoder_config(const Settings& settings, std::int64_t vocabulary_size);
+/// What the tokens of a model trained on data with this vocabulary mean: encoders have <mask> and <class> besides, and labels go along
+/// where they are learned. The vocabulary of such a model stays as it is.
+Vocabulary model_vocabulary(const Settings& settings, const Vocabulary& data);
 /// The size that the settings ask for, or the vocabulary's; UserError when the settings' is too small for it.
 std::int64_t vocabulary_size(const Settings& settings, const Vocabulary& vocabulary);
 
-/// A new model with initial values from settings.seed. `compute` overrides the settings' dtype (float64 in tests).
-Model make_model(const Settings& settings, const Vocabulary& vocabulary, const Device& device, std::optional<DType> compute = std::nullopt);
+/// A new model with initial values from settings.seed, for data with this vocabulary. `compute` overrides the settings' dtype (float64 in
+/// tests).
+Model make_model(const Settings& settings, const Vocabulary& data, const Device& device, std::optional<DType> compute = std::nullopt);
 
 /// Which of a checkpoint's weights to take.
 enum class Weights { averaged_if_present, raw };

@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "datasets/vocabulary.h"
 #include "framework/config/reader.h"
 #include "framework/config/writer.h"
+#include "framework/core/error.h"
+#include "layers/attention/directions.h"
+#include "layers/attention/linformer_mechanism.h"
+#include "trainers/attention_config.h"
 
 namespace furlong {
 namespace {
@@ -19,7 +24,7 @@ void add_run_keys(config::Table& t, Settings& s) {
 
 void add_model_keys(config::Table& t, ModelSettings& m) {
   t.section("model", "the transformer; GPT-2 and Llama are both combinations of these keys");
-  t.key("model.architecture", &m.architecture, "", "decoder: causal language model").one_of({"decoder"});
+  t.key("model.architecture", &m.architecture, "", "decoder: causal language model; encoder: each token sees all others").one_of({"decoder", "encoder"});
   t.key("model.vocabulary_size", &m.vocabulary_size, "tokens", "number of token ids that the model knows").within(2, 1e7).zero_means("that of the data store").elsewhere({"vocab_size", "n_vocab"});
   t.key("model.n_layers", &m.n_layers, "blocks", "blocks of attention and feedforward").within(1, 4096).elsewhere({"num_hidden_layers", "num_layers", "n_layer", "depth"});
   t.key("model.d_model", &m.d_model, "numbers", "width of the residual stream").within(1, 131072).elsewhere({"hidden_size", "n_embd", "dim", "embedding_dim", "hidden_dim"});
@@ -31,7 +36,7 @@ void add_model_keys(config::Table& t, ModelSettings& m) {
   t.key("model.norm", &m.norm, "", "normalisation before attention, before the feedforward and at the end").one_of({"layernorm", "rmsnorm"}).elsewhere({"normalization", "norm_type"});
   t.key("model.norm_epsilon", &m.norm_epsilon, "", "added to the variance (layernorm) or mean square (rmsnorm)").above(0).below(1).elsewhere({"layer_norm_epsilon", "rms_norm_eps", "layer_norm_eps", "norm_eps"});
   t.key("model.bias", &m.bias, "", "whether linear maps and layernorm have biases").elsewhere({"use_bias"});
-  t.key("model.tied_embeddings", &m.tied_embeddings, "", "whether the output layer uses the token embedding's matrix").elsewhere({"tie_word_embeddings", "tie_embeddings", "weight_tying"});
+  t.key("model.tied_embeddings", &m.tied_embeddings, "", "whether the output layer uses the token embedding's matrix").only_with("objective.name", {"next_token", "masked_tokens"}).elsewhere({"tie_word_embeddings", "tie_embeddings", "weight_tying"});
   t.key("model.position", &m.position, "", "how the model knows positions; learned and sinusoidal are added to the embedding, rotary turns queries and keys").one_of({"none", "learned", "sinusoidal", "rotary"}).elsewhere({"position_embedding_type", "pos_emb"});
   t.key("model.rotary_base", &m.rotary_base, "", "base of the wavelengths of rotary positions: 2π × base^(2i / d_head)").above(1).only_with("model.position", {"rotary"}).elsewhere({"rope_theta", "rotary_emb_base"});
   t.key("model.max_sequence_length", &m.max_sequence_length, "tokens", "longest sequence that the model is made for; the number of learned positions").within(1, 1e12).zero_means("data.sequence_length").elsewhere({"max_position_embeddings", "n_positions", "block_size", "max_seq_len", "context_length", "n_ctx"});
@@ -41,23 +46,72 @@ void add_model_keys(config::Table& t, ModelSettings& m) {
   t.key("model.dtype", &m.dtype, "", "type that activations and weights are computed in; with bfloat16 the optimizer keeps float32 weights").one_of({"float32", "bfloat16"}).elsewhere({"torch_dtype", "precision"});
 }
 
+// Conditions of the keys of attention: on mechanisms, which layers and heads may name too, and on feature maps.
+config::Key& with_mechanisms(config::Key& key, std::vector<std::string> mechanisms) {
+  return key.only_with("model.attention.mechanism", std::move(mechanisms)).or_in_lists({"model.attention.layers", "model.attention.heads"});
+}
+config::Key& with_features(config::Key& key) { return with_mechanisms(key, {"linear", "windowed"}); }
+config::Key& with_maps(config::Key& key, std::vector<std::string> maps) { return with_features(key).only_with("model.attention.feature_map", std::move(maps)); }
+
+template <class Wanted>
+std::vector<std::string> maps_that(const Wanted& wanted) {
+  std::vector<std::string> names;
+  for (const ops::FeatureMapInfo& map : ops::feature_maps())
+    if (wanted(map)) names.emplace_back(map.name);
+  return names;
+}
+
 void add_attention_keys(config::Table& t, AttentionSettings& a) {
-  t.section("model.attention", "exact attention, or attention whose cost grows linearly with length");
-  t.key("model.attention.mechanism", &a.mechanism, "", "softmax: exact; linear: through a feature map of queries and keys").one_of({"softmax", "linear"}).elsewhere({"attention_type", "attn_type", "kind"});
-  t.key("model.attention.feature_map", &a.feature_map, "", "elu1: elu(x) + 1 (Linear Transformer); favor_positive: positive random features (Performer, FAVOR+)").one_of({"elu1", "favor_positive"}).only_with("model.attention.mechanism", {"linear"}).elsewhere({"kernel", "kernel_fn"});
-  t.key("model.attention.n_features", &a.n_features, "features", "features of each head; more approximate softmax better and cost more").within(1, 65536).zero_means("2 × d_head for favor_positive, d_head for elu1").only_with("model.attention.mechanism", {"linear"}).elsewhere({"nb_features", "num_features", "n_random_features"});
-  t.key("model.attention.directions", &a.directions, "", "random directions of the features: orthogonal in blocks (smaller variance), or independent").one_of({"orthogonal", "iid"}).only_with("model.attention.mechanism", {"linear"}).only_with("model.attention.feature_map", {"favor_positive"});
-  t.key("model.attention.redraw_every", &a.redraw_every, "steps", "optimizer steps after which new directions are drawn").within(1, 1e12).zero_means("never").only_with("model.attention.mechanism", {"linear"}).only_with("model.attention.feature_map", {"favor_positive"}).elsewhere({"feature_redraw_interval"});
-  t.key("model.attention.chunk_size", &a.chunk_size, "tokens", "length of a chunk, inside which the causal form is computed directly").within(16, 256).only_with("model.attention.mechanism", {"linear"}).elsewhere({"chunk_len", "chunk_length"});
+  const auto names = [](const auto& list) { std::vector<std::string> result; for (const auto& item : list) result.emplace_back(item.name); return result; };
+  const auto random_maps = maps_that([](const ops::FeatureMapInfo& map) { return map.needs_directions; });
+  std::vector<std::string> directions, sharings;
+  for (const auto& [kind, name] : layers::directions_kinds()) directions.emplace_back(name);
+  for (const auto& [kind, name] : layers::projection_sharings()) sharings.emplace_back(name);
+  t.section("model.attention", "exact attention, or attention whose cost grows linearly with length; definitions and measured errors are in docs/numerics.md");
+  t.key("model.attention.mechanism", &a.mechanism, "", "softmax: exact; linear: through a feature map of queries and keys; windowed: softmax for the nearest tokens and a feature map for all before them; linformer: softmax over a projected sequence, encoders only").one_of(names(layers::attention_mechanisms())).elsewhere({"attention_type", "attn_type", "kind"});
+  t.key("model.attention.layers", &a.layers, "", "the mechanism of each layer, in the place of mechanism: [softmax, linear, linear, ...]").elsewhere({"layer_types", "attention_layers", "attn_layers"});
+  t.key("model.attention.heads", &a.heads, "", "the mechanism of each head, the same in every layer, in the place of mechanism: [softmax, linear, ...]");
+  with_mechanisms(t.key("model.attention.window", &a.window, "tokens", "softmax, linear: keys so far away are not seen, so that a token sees this many, itself included (encoders: on either side); windowed: how many of the nearest tokens get softmax's exact weights").within(1, 1e12).zero_means("all are seen; windowed needs a window"), {"softmax", "linear", "windowed"}).elsewhere({"sliding_window", "window_size", "attention_window"});
+  with_features(t.key("model.attention.feature_map", &a.feature_map, "", "elu1: elu(x) + 1 (Linear Transformer); relu, exp: element by element; random features of softmax: favor_positive (Performer, FAVOR+), favor_hyperbolic (exp(±u)), favor_trig (signed), oprf (FAVOR++: variance from the data); favor_relu: random features of a ReLU kernel; polynomials of q·k: taylor, limit ((1 + q·k/order)^order); cosine: 1 + cosine of q and k; hedgehog: learned").one_of(names(ops::feature_maps()))).elsewhere({"kernel", "kernel_fn"});
+  with_features(t.key("model.attention.n_features", &a.n_features, "features", "features of each head; more approximate softmax better and cost more").within(1, 65536).zero_means("2 × d_head with random features, else what the feature map has")).elsewhere({"nb_features", "num_features", "n_random_features"});
+  with_maps(t.key("model.attention.order", &a.order, "", "degree of the polynomial, 1 to 3 for taylor, 1 to 4 for limit; weights can be negative with odd ones").within(1, 4), {"taylor", "limit"});
+  with_maps(t.key("model.attention.kernel_epsilon", &a.kernel_epsilon, "", "added to every feature; part of the kernel's definition").within(0, 1), {"favor_relu"});
+  with_maps(t.key("model.attention.most_features", &a.most_features, "features", "polynomials that have more are refused").within(1, 1e6), {"taylor", "limit"});
+  with_mechanisms(t.key("model.attention.normalizer", &a.normalizer, "", "sum: outputs are weighted means of values; none: weighted sums, of which each head is divided by its root mean square and multiplied by a learned gain").one_of({"sum", "none"}), {"linear"});
+  with_features(t.key("model.attention.centering", &a.centering, "", "take the mean query and the mean key of each head away, of earlier optimizer steps; softmax is unchanged by it, and random features have less variance"));
+  with_features(t.key("model.attention.scaling", &a.scaling, "", "saderf: scale dimensions of queries up and of keys down, or the reverse, until both have the same mean square, that of earlier optimizer steps; q·k is unchanged by it, and random features have less variance").one_of({"none", "saderf"}));
+  with_maps(t.key("model.attention.denominator_guard", &a.denominator_guard, "", "where weights can be negative: an output is zero where their sum is smaller than this share of the sum of magnitudes").within(0, 1).below(1), {"favor_trig", "taylor", "limit"});
+  with_maps(t.key("model.attention.directions", &a.directions, "", "random directions of the features: orthogonal in blocks (smaller variance) with norms as of Gaussian rows; orthogonal_fixed_norm: norms √d_head; norm_stratified: norms at the quantiles; structured: random signs and Hadamard transforms; iid: independent").one_of(directions), random_maps);
+  with_maps(t.key("model.attention.redraw_every", &a.redraw_every, "steps", "optimizer steps after which new directions are drawn").within(1, 1e12).zero_means("never"), random_maps).elsewhere({"feature_redraw_interval"});
+  with_features(t.key("model.attention.chunk_size", &a.chunk_size, "tokens", "length of a chunk, inside which the causal form is computed directly").within(16, 256)).elsewhere({"chunk_len", "chunk_length"});
+  with_mechanisms(t.key("model.attention.compat", &a.compat, "", "compute linear attention as this library does, its epsilons and stabilisers included, for models that were trained with it; slower, and without generation").one_of({"none", "performer_pytorch", "fast_transformers"}), {"linear"});
+  with_mechanisms(t.key("model.attention.projected_length", &a.projected_length, "rows", "length that keys and values are projected to (k in the paper)").within(1, 1e9).zero_means("a quarter of max_sequence_length, at most 256"), {"linformer"}).elsewhere({"linformer_k", "proj_k", "compressed"});
+  with_mechanisms(t.key("model.attention.projection", &a.projection, "", "along the sequence: a learned matrix, means of neighbouring tokens, or a learned strided convolution").one_of({"linear", "mean", "convolution"}), {"linformer"});
+  with_mechanisms(t.key("model.attention.sharing", &a.sharing, "", "who shares a projection: none: each head has its own for keys and for values; heads: the heads of a layer; key_value: keys and values too; layers: all layers too").one_of(sharings), {"linformer"});
 }
 
 void add_data_keys(config::Table& t, DataSettings& d) {
-  t.section("data", "the tokens to train on; windows cross the borders of documents, and attention and convolution see across them: only targets at breaks of a split are left out of the loss");
-  t.key("data.store", &d.store, "", "HDF5 token store that furlong prepare has written").required().elsewhere({"dataset", "data_dir", "train_file", "file"});
+  t.section("data", "the tokens to train on; unless packing separates them, windows cross the borders of documents, and attention and convolution see across them: only targets at breaks of a split are left out of the loss");
+  t.key("data.task", &d.task, "", "none: data.store; copy: no store, but sequences made as they are needed: <, random symbols, =, the same symbols again, the second time as targets (with objective.name: masked_tokens: hidden, and to be filled in)").one_of({"none", "copy"});
+  t.key("data.task_symbols", &d.task_symbols, "symbols", "how many different symbols there are to copy").within(1, static_cast<double>(Vocabulary::most_copy_symbols)).only_with("data.task", {"copy"});
+  t.key("data.task_shortest", &d.task_shortest, "symbols", "copies to train on are of all lengths from this one to what sequence_length has room for, equally often").within(1, 1e9).zero_means("all have the full length").only_with("data.task", {"copy"});
+  t.key("data.store", &d.store, "", "HDF5 token store that furlong prepare has written").required().only_with("data.task", {"none"}).elsewhere({"dataset", "data_dir", "train_file", "file"});
   t.key("data.sequence_length", &d.sequence_length, "tokens", "length of a training sequence").within(1, 1e9).elsewhere({"seq_len", "seq_length", "max_length"});
-  t.key("data.batch_size", &d.batch_size, "sequences", "sequences in one forward and backward pass").within(1, 1e6).elsewhere({"per_device_train_batch_size", "micro_batch_size", "train_batch_size"});
-  t.key("data.sampler", &d.sampler, "", "random: windows from anywhere in the split; sequential: one after another, from the start").one_of({"random", "sequential"});
-  t.key("data.ignore_tokens", &d.ignore_tokens, "", "symbols of the store's alphabet that are left out of the loss, such as [N] for unknown bases").elsewhere({"ignore_index"});
+  t.key("data.batch_size", &d.batch_size, "sequences", "sequences (matching: pairs of them) in one forward and backward pass").within(1, 1e6).elsewhere({"per_device_train_batch_size", "micro_batch_size", "train_batch_size"});
+  t.key("data.sampler", &d.sampler, "", "random: windows from anywhere in the split; sequential: one after another, from the start; stream: documents in consecutive segments, each row of the batch walking through a stretch of its own").one_of({"random", "sequential", "stream"}).only_with("data.task", {"none"});
+  t.key("data.carry_state", &d.carry_state, "", "whether the recurrent state of each layer goes on from segment to segment, so that a token sees its whole document; gradients end at the segment").only_with("data.sampler", {"stream"}).elsewhere({"stateful", "tbptt"});
+  t.key("data.packing", &d.packing, "", "documents: documents that share a window do not see each other, in attention, convolution or targets, and positions that are added to the embedding begin again with each; none: they do").one_of({"none", "documents"}).only_with("data.sampler", {"random", "sequential"}).only_with("objective.name", {"next_token", "masked_tokens"}).only_with("data.task", {"none"}).elsewhere({"pack_sequences", "sample_packing"});
+  t.key("data.ignore_tokens", &d.ignore_tokens, "", "symbols of the store's alphabet that are left out of the loss, such as [N] for unknown bases").only_with("objective.name", {"next_token", "masked_tokens"}).only_with("data.task", {"none"}).elsewhere({"ignore_index"});
+  t.key("data.padding", &d.padding, "", "how long rows of labelled documents are: longest: as the longest of the batch, rounded up to 64; sequence_length: always that").one_of({"longest", "sequence_length"}).only_with("objective.name", {"classification", "matching"});
+}
+
+void add_objective_keys(config::Table& t, ObjectiveSettings& o) {
+  t.section("objective", "what is learned");
+  t.key("objective.name", &o.name, "", "next_token: the token that follows (decoder); encoders: masked_tokens: tokens that were hidden (BERT); classification: a document's label; matching: the label of a pair of documents").one_of({"next_token", "masked_tokens", "classification", "matching"}).elsewhere({"task", "loss"});
+  t.key("objective.mask_probability", &o.mask_probability, "", "share of tokens that are to be predicted").above(0).below(1).only_with("objective.name", {"masked_tokens"}).only_with("data.task", {"none"}).elsewhere({"mlm_probability", "mask_prob"});
+  t.key("objective.mask_token_share", &o.mask_token_share, "", "share of those that the model sees as <mask>").within(0, 1).only_with("objective.name", {"masked_tokens"}).only_with("data.task", {"none"});
+  t.key("objective.random_token_share", &o.random_token_share, "", "share of those that the model sees as another token, drawn at random; the rest stay as they are").within(0, 1).only_with("objective.name", {"masked_tokens"}).only_with("data.task", {"none"});
+  t.key("objective.pooling", &o.pooling, "", "what stands for a document: the mean of its hidden states, or that of a <class> token in front of it").one_of({"mean", "class_token"}).only_with("objective.name", {"classification", "matching"}).elsewhere({"pool", "pooling_mode"});
 }
 
 void add_optimizer_keys(config::Table& t, OptimizerSettings& o, ScheduleSettings& s) {
@@ -87,7 +141,7 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
   t.key("trainer.recompute", &r.recompute, "", "blocks: keep only the inputs of blocks, and compute the rest again in backward (less memory, about a third more time)").one_of({"none", "blocks"}).elsewhere({"gradient_checkpointing", "activation_checkpointing"});
   t.key("trainer.early_stopping_patience", &r.early_stopping_patience, "validations", "stop after this many validations without a lower loss").within(1, 1e12).zero_means("off").only_with("trainer.validate_every").elsewhere({"patience"});
   t.key("trainer.skip_outlier_factor", &r.skip_outlier_factor, "", "skip a step whose gradient norm is above this many times the median of the last 64 steps, skipped ones included").above(1).zero_means("off");
-  t.key("trainer.sample_tokens", &r.sample_tokens, "tokens", "length of a sample printed after training").within(1, 1e9).zero_means("none").elsewhere({"max_new_tokens"});
+  t.key("trainer.sample_tokens", &r.sample_tokens, "tokens", "length of a sample printed after training").within(1, 1e9).zero_means("none").only_with("model.architecture", {"decoder"}).elsewhere({"max_new_tokens"});
   t.key("trainer.sample_prompt", &r.sample_prompt, "", "text that the sample continues").only_with("trainer.sample_tokens").elsewhere({"prompt"});
 }
 
@@ -135,12 +189,26 @@ LoadedSettings finish(Settings settings, config::Reading reading) {
 
 }  // namespace
 
+bool AttentionSettings::uses(const std::string& name) const {
+  const auto& list = layers.empty() ? heads : layers;
+  return list.empty() ? mechanism == name : std::find(list.begin(), list.end(), name) != list.end();
+}
+
+ObjectiveSettings::Name ObjectiveSettings::which() const {
+  if (name == "masked_tokens") return Name::masked_tokens;
+  if (name == "classification") return Name::classification;
+  if (name == "matching") return Name::matching;
+  require(name == "next_token", "an objective '{}'", name);
+  return Name::next_token;
+}
+
 config::Table settings_table(Settings& settings) {
   config::Table table;
   add_run_keys(table, settings);
   add_model_keys(table, settings.model);
   add_attention_keys(table, settings.model.attention);
   add_data_keys(table, settings.data);
+  add_objective_keys(table, settings.objective);
   add_optimizer_keys(table, settings.optimizer, settings.schedule);
   add_trainer_keys(table, settings.trainer);
   add_output_keys(table, settings.checkpoint, settings.log, settings.parallel);
@@ -167,8 +235,12 @@ Settings resolve(Settings settings) {
   if (model.d_feedforward == 0) model.d_feedforward = 4 * model.d_model;
   if (model.max_sequence_length == 0) model.max_sequence_length = settings.data.sequence_length;
   auto& attention = model.attention;
-  if (attention.mechanism == "linear" && attention.n_features == 0)
-    attention.n_features = attention.feature_map == "elu1" ? model.d_head : 2 * model.d_head;
+  if (attention.n_features == 0 && (attention.uses("linear") || attention.uses("windowed"))) {
+    const ops::FeatureMapInfo& map = ops::feature_map_info(attention.feature_map);
+    attention.n_features =
+        map.needs_directions ? 2 * model.d_head : ops::feature_count(map.map, attention_config(settings).map_options, model.d_head, 0);
+  }
+  if (attention.uses("linformer")) attention.projected_length = layers::resolved_projected_length(attention_config(settings));
   auto& schedule = settings.schedule;
   const std::int64_t max_steps = settings.trainer.max_steps;
   if (schedule.decay_steps == 0 && (schedule.name == "linear" || schedule.name == "cosine"))

@@ -13,11 +13,27 @@ namespace furlong {
 
 struct AttentionSettings {
   std::string mechanism = "softmax";
+  std::vector<std::string> layers;
+  std::vector<std::string> heads;
+  std::int64_t window = 0;
   std::string feature_map = "favor_positive";
   std::int64_t n_features = 0;
+  std::int64_t order = 2;
+  double kernel_epsilon = 1e-3;
+  std::int64_t most_features = 4096;
+  std::string normalizer = "sum";
+  bool centering = false;
+  std::string scaling = "none";
+  double denominator_guard = 0x1p-20;
   std::string directions = "orthogonal";
   std::int64_t redraw_every = 0;
   std::int64_t chunk_size = 64;
+  std::string compat = "none";
+  std::int64_t projected_length = 0;
+  std::string projection = "linear";
+  std::string sharing = "key_value";
+  /// Whether any layer or head has this mechanism.
+  bool uses(const std::string& name) const;
   bool operator==(const AttentionSettings&) const = default;
 };
 
@@ -52,7 +68,27 @@ struct DataSettings {
   std::int64_t batch_size = 4;
   std::string sampler = "random";
   std::vector<std::string> ignore_tokens;
+  std::string padding = "longest";
+  std::string packing = "none";
+  bool carry_state = false;
+  std::string task = "none";
+  std::int64_t task_symbols = 10;
+  std::int64_t task_shortest = 0;
   bool operator==(const DataSettings&) const = default;
+};
+
+struct ObjectiveSettings {
+  std::string name = "next_token";
+  double mask_probability = 0.15;
+  double mask_token_share = 0.8;
+  double random_token_share = 0.1;
+  std::string pooling = "mean";
+  enum class Name { next_token, masked_tokens, classification, matching };
+  /// `name` as a value.
+  Name which() const;
+  /// Labels of documents, rather than tokens.
+  bool learns_labels() const { return which() == Name::classification || which() == Name::matching; }
+  bool operator==(const ObjectiveSettings&) const = default;
 };
 
 struct OptimizerSettings {
@@ -114,6 +150,7 @@ struct Settings {
   std::filesystem::path run_directory;
   ModelSettings model;
   DataSettings data;
+  ObjectiveSettings objective;
   OptimizerSettings optimizer;
   ScheduleSettings schedule;
   TrainerSettings trainer;
@@ -141,7 +178,8 @@ LoadedSettings from_yaml_text(const std::string& text, const std::string& name, 
 void check(const Settings& settings, const config::Origins& origins = {});
 
 /// The settings with derived values in the place of zeros: n_key_value_heads, d_head, d_feedforward, max_sequence_length, n_features
-/// (linear attention), decay_steps. What only the data or the machine knows stays: vocabulary_size, device, threads.
+/// (linear attention), projected_length (Linformer), decay_steps. What only the data or the machine knows stays: vocabulary_size, device,
+/// threads.
 Settings resolve(Settings settings);
 
 /// Complete YAML; from_yaml_text gives equal settings back. With `comments` every key is followed by its meaning and unit.

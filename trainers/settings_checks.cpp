@@ -4,6 +4,8 @@
 #include <initializer_list>
 
 #include "framework/core/error.h"
+#include "framework/ops/compat_attention.h"
+#include "trainers/attention_config.h"
 #include "trainers/settings.h"
 
 namespace furlong {
@@ -18,6 +20,9 @@ class Checker {
     table_.check_effects(default_table_, origins_);
     heads();
     attention();
+    objective();
+    task();
+    carried_state();
     lengths();
     steps();
   }
@@ -39,6 +44,11 @@ class Checker {
     return {*this, {}};
   }
 
+  std::int64_t head_width() const {
+    const auto& model = copy_.model;
+    return model.d_head > 0 ? model.d_head : model.d_model / model.n_heads;
+  }
+
   void heads() const {
     const auto& model = copy_.model;
     if (model.d_head == 0 && model.d_model % model.n_heads != 0) {
@@ -51,7 +61,7 @@ class Checker {
       cite.fail(fmt::format("{} does not divide {}; expected key and value heads that each serve the same number of query heads",
                             cite("model.n_key_value_heads"), cite("model.n_heads")));
     }
-    const std::int64_t d_head = resolve(copy_).model.d_head;
+    const std::int64_t d_head = head_width();
     if (model.position == "rotary" && d_head % 2 != 0) {
       const auto cite = citing({"model.d_head", "model.d_model", "model.n_heads", "model.position"});
       const std::string width =
@@ -62,13 +72,199 @@ class Checker {
   }
 
   void attention() const {
+    mechanisms();
     const auto& attention = copy_.model.attention;
-    const std::int64_t d_head = resolve(copy_).model.d_head;
-    if (attention.mechanism != "linear" || attention.feature_map != "elu1" || attention.n_features == 0 || attention.n_features == d_head)
-      return;
+    const bool featured = attention.uses("linear") || attention.uses("windowed");
+    if (featured) {
+      features();
+      softmax_only();
+    }
+    if (attention.uses("linear") && attention.compat != "none") compat();
+    if (attention.uses("linformer")) linformer();
+    if (!attention.uses("windowed")) return;
+    const auto cite = citing({"model.attention.window", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
+    if (attention.window == 0) {
+      cite.fail(fmt::format("{} with the mechanism windowed; expected how many of the nearest tokens get exact weights, such as 128",
+                            cite("model.attention.window")));
+    }
+    if (copy_.model.architecture != "decoder") {
+      cite.fail(fmt::format("the mechanism windowed cannot be with {}: it is causal; take softmax or linear, which have windows too",
+                            cite("model.architecture")));
+    }
+  }
+
+  // Lists of mechanisms: as many as there are layers or heads, each one known, and no second opinion.
+  void mechanisms() const {
+    const auto& model = copy_.model;
+    const auto& attention = model.attention;
+    if (attention.layers.empty() && attention.heads.empty()) return;
+    const char* key = attention.layers.empty() ? "model.attention.heads" : "model.attention.layers";
+    const auto cite = citing({key});
+    if (!attention.layers.empty() && !attention.heads.empty())
+      cite.fail(
+          fmt::format("{} cannot be with {}; expected one of the two", cite("model.attention.layers"), cite("model.attention.heads")));
+    if (attention.mechanism != "softmax") {
+      cite.fail(fmt::format("{} overrules {}; remove one of the two", cite(key), cite("model.attention.mechanism")));
+    }
+    const auto& list = attention.layers.empty() ? attention.heads : attention.layers;
+    const char* of = attention.layers.empty() ? "model.n_heads" : "model.n_layers";
+    const std::int64_t wanted = attention.layers.empty() ? model.n_heads : model.n_layers;
+    if (static_cast<std::int64_t>(list.size()) != wanted)
+      cite.fail(fmt::format("{} names {} mechanisms; expected one for each of {}", cite(key), list.size(), cite(of)));
+    const config::Key& known = *table_.find("model.attention.mechanism");
+    for (const std::string& name : list)
+      if (!known.accepts(name)) cite.fail(fmt::format("{}: found {}; expected {} for each", key, name, known.expected()));
+    const std::int64_t group = model.n_key_value_heads > 0 ? model.n_heads / model.n_key_value_heads : 1;
+    for (std::int64_t head = 0; attention.layers.empty() && head < wanted; ++head) {
+      const std::int64_t first = head / group * group;
+      if (list[static_cast<std::size_t>(head)] == list[static_cast<std::size_t>(first)]) continue;
+      cite.fail(
+          fmt::format("{}: heads {} and {} (from 0) share a key and value head, but not a mechanism; expected the same for each {} "
+                      "neighbours, as of {}",
+                      cite(key), first, head, group, cite("model.n_key_value_heads")));
+    }
+  }
+
+  void features() const {
+    const auto& attention = copy_.model.attention;
+    const std::int64_t d_head = head_width();
+    const ops::FeatureMapInfo& map = ops::feature_map_info(attention.feature_map);
+    if (map.needs_directions) {
+      if (attention.n_features % map.features_a_direction == 0) return;
+      const auto cite = citing({"model.attention.n_features"});
+      cite.fail(fmt::format("{} is odd; expected an even number with {}, which makes two features of each direction",
+                            cite("model.attention.n_features"), cite("model.attention.feature_map")));
+    }
+    std::int64_t features = 0;
+    try {
+      features = ops::feature_count(map.map, attention_config(copy_).map_options, d_head, 0);
+    } catch (const UserError& error) {
+      const auto cite = citing({"model.attention.order", "model.attention.most_features", "model.attention.feature_map"});
+      cite.fail(fmt::format("{}: {}", cite("model.attention.order"), error.what()));
+    }
+    if (attention.n_features == 0 || attention.n_features == features) return;
     const auto cite = citing({"model.attention.n_features"});
-    cite.fail(fmt::format("{} cannot be with {}, which has as many features as a head is wide ({}); remove n_features",
-                          cite("model.attention.n_features"), cite("model.attention.feature_map"), d_head));
+    const std::string number = features == d_head ? fmt::format("as many features as a head is wide ({})", d_head)
+                                                  : fmt::format("{} features for heads of width {}", features, d_head);
+    cite.fail(fmt::format("{} cannot be with {}, which has {}; remove n_features", cite("model.attention.n_features"),
+                          cite("model.attention.feature_map"), number));
+  }
+
+  // Centring and scaling leave exp(q·k) as it is, and nothing else.
+  void softmax_only() const {
+    const auto& attention = copy_.model.attention;
+    if (ops::feature_map_info(attention.feature_map).estimates_softmax || (!attention.centering && attention.scaling == "none")) return;
+    const char* key = attention.centering ? "model.attention.centering" : "model.attention.scaling";
+    const auto cite = citing({key, "model.attention.feature_map"});
+    cite.fail(
+        fmt::format("{} cannot be with {}: it changes nothing for maps that estimate softmax's exp(q·k), but would change what this "
+                    "one means; remove it, or take a map such as favor_positive",
+                    cite(key), cite("model.attention.feature_map")));
+  }
+
+  void compat() const {
+    const auto& attention = copy_.model.attention;
+    const auto cite = citing({"model.attention.compat"});
+    try {
+      ops::check_compat(ops::compat_library(attention.compat), ops::feature_map_info(attention.feature_map).map);
+    } catch (const UserError& error) {
+      cite.fail(error.what());
+    }
+    const char* other = attention.window > 0            ? "model.attention.window"
+                        : attention.normalizer != "sum" ? "model.attention.normalizer"
+                        : attention.centering           ? "model.attention.centering"
+                        : attention.scaling != "none"   ? "model.attention.scaling"
+                        : attention.uses("windowed")    ? "model.attention.layers"
+                                                        : nullptr;
+    if (other)
+      cite.fail(fmt::format("{} cannot be with {}, which that library does not have; remove one of the two", cite("model.attention.compat"),
+                            cite(other)));
+  }
+
+  void linformer() const {
+    const auto& model = copy_.model;
+    const auto cite =
+        citing({"model.attention.projected_length", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
+    if (model.architecture == "decoder") {
+      cite.fail(
+          fmt::format("the mechanism linformer cannot be with {}: its projection mixes all positions of a sequence, so that each token "
+                      "would see later ones; take linear, or an encoder",
+                      cite("model.architecture")));
+    }
+    const std::int64_t longest = model.max_sequence_length > 0 ? model.max_sequence_length : copy_.data.sequence_length;
+    if (model.attention.projected_length > longest)
+      cite.fail(fmt::format("{} is more than the longest sequence ({}); expected a projection that shortens",
+                            cite("model.attention.projected_length"), longest));
+  }
+
+  void objective() const {
+    const auto& objective = copy_.objective;
+    const bool encoder = copy_.model.architecture == "encoder";
+    if (encoder != (objective.which() != ObjectiveSettings::Name::next_token)) {
+      const auto cite = citing({"objective.name", "model.architecture"});
+      cite.fail(fmt::format("{} cannot be with {}; expected {}", cite("objective.name"), cite("model.architecture"),
+                            encoder ? "an objective of encoders, since each token sees the next: masked_tokens, classification or matching"
+                                    : "next_token, or model.architecture: encoder"));
+    }
+    if (objective.mask_token_share + objective.random_token_share > 1 + 1e-12) {
+      const auto cite = citing({"objective.mask_token_share", "objective.random_token_share"});
+      cite.fail(fmt::format("{} and {} together are more than 1; expected shares of the tokens that are to be predicted",
+                            cite("objective.mask_token_share"), cite("objective.random_token_share")));
+    }
+    if (objective.pooling == "class_token" && copy_.data.sequence_length < 2) {
+      const auto cite = citing({"data.sequence_length", "objective.pooling"});
+      cite.fail(fmt::format("{} leaves no room beside the <class> token of {}; expected at least 2", cite("data.sequence_length"),
+                            cite("objective.pooling")));
+    }
+  }
+
+  void task() const {
+    const auto& data = copy_.data;
+    if (data.task != "copy") return;
+    if (copy_.objective.learns_labels()) {
+      const auto cite = citing({"data.task", "objective.name"});
+      cite.fail(fmt::format("{} has no labels for {}; expected next_token or masked_tokens", cite("data.task"), cite("objective.name")));
+    }
+    const std::int64_t n = data.sequence_length;
+    if (n < 4 || n % 2 != 0) {
+      const auto cite = citing({"data.sequence_length", "data.task"});
+      cite.fail(
+          fmt::format("{} cannot be with {}, whose sequences are <, the symbols, =, the symbols again; expected an even number from 4 on",
+                      cite("data.sequence_length"), cite("data.task")));
+    }
+    if (data.task_shortest > n / 2 - 1) {
+      const auto cite = citing({"data.task_shortest", "data.sequence_length"});
+      cite.fail(fmt::format("{} is more than the {} symbols that {} has room for", cite("data.task_shortest"), n / 2 - 1,
+                            cite("data.sequence_length")));
+    }
+  }
+
+  // What goes from one segment to the next has to be of one size, and to mean the same there.
+  void carried_state() const {
+    const auto& data = copy_.data;
+    const auto& model = copy_.model;
+    if (data.sampler == "stream" && copy_.objective.which() != ObjectiveSettings::Name::next_token) {
+      const auto cite = citing({"data.sampler", "objective.name"});
+      cite.fail(fmt::format("{} cannot be with {}; expected random or sequential", cite("data.sampler"), cite("objective.name")));
+    }
+    if (!data.carry_state) return;
+    const auto& attention = model.attention;
+    const auto refuse = [&](const char* key, const std::string& reason) {
+      const auto cite = citing({"data.carry_state", key});
+      cite.fail(fmt::format("{} cannot be with {}: {}", cite("data.carry_state"), cite(key), reason));
+    };
+    const char* chosen_by = !attention.layers.empty()  ? "model.attention.layers"
+                            : !attention.heads.empty() ? "model.attention.heads"
+                                                       : "model.attention.mechanism";
+    if (attention.uses("softmax")) refuse(chosen_by, "what softmax attention keeps of the past grows with it; take linear");
+    if (attention.uses("windowed") || attention.window > 0) {
+      refuse(attention.window > 0 ? "model.attention.window" : chosen_by,
+             "rows begin documents at different steps, but share the count of tokens that a window goes by; take linear without a window");
+    }
+    if (attention.compat != "none") refuse("model.attention.compat", "these modes have no recurrent form");
+    if (attention.redraw_every > 0) refuse("model.attention.redraw_every", "the state is made of features of the directions before");
+    if (model.position != "rotary" && model.position != "none")
+      refuse("model.position", "documents that go on from step to step have no longest length, as a table of positions has; take rotary");
   }
 
   void lengths() const {

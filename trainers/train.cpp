@@ -90,10 +90,10 @@ class Run {
   Run(const LoadedSettings& loaded, const TrainOptions& options)
       : settings_(loaded.settings),
         directory_(settings_.run_directory),
-        data_(TokenStore::open(settings_.data.store.string())),
+        data_(open_data(settings_.data)),
         device_(prepare(loaded)),
         lock_(directory_),
-        trainer_(settings_, data_, device_),
+        trainer_(settings_, *data_, device_),
         checkpoints_(directory_ / "checkpoints", settings_.checkpoint.keep_last, settings_.checkpoint.keep_best) {
     resume(options);
     metrics_.emplace(directory_ / "metrics.jsonl");
@@ -102,7 +102,7 @@ class Run {
     if (!nothing_to_do || !fs::exists(directory_ / "config.yaml")) write_file_atomically(directory_ / "config.yaml", to_yaml(settings_));
     if (!nothing_to_do)
       tensorboard_.emplace(directory_ / "tensorboard", trainer_.steps() > 0 ? std::optional(trainer_.steps()) : std::nullopt);
-    can_validate_ = data_.size(Split::validation) >= 2;
+    can_validate_ = data_->size(Split::validation) >= 2;
     if (!can_validate_) spdlog::warn("{}: no validation split; training goes on without validation", settings_.data.store.string());
   }
 
@@ -143,11 +143,16 @@ class Run {
   }
 
  private:
+  std::string data_to_train_on() const {
+    return settings_.data.task == "none" ? fmt::format("{} tokens", data_->size(Split::train)) : data_->path();
+  }
+
   void greet(Progress& progress) {
-    progress.say(fmt::format("{}: {} parameters, {} tokens to train on ({}), {} threads, run directory {}",
+    progress.say(fmt::format("{}: {} parameters, {} to train on ({}), {} threads, run directory {}",
                              trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
-                             trainer_.model().store->parameter_count(), data_.size(Split::train), data_.vocabulary().kind_name(),
-                             thread_count(), directory_.string()));
+                             trainer_.model().store->parameter_count(), data_to_train_on(), data_->vocabulary().kind_name(), thread_count(),
+                             directory_.string()));
+    if (const std::string note = trainer_.source().note(); !note.empty()) spdlog::warn("{}", note);
   }
 
   Device prepare(const LoadedSettings& loaded) {
@@ -155,8 +160,8 @@ class Run {
     configure_logging(settings_.log.level);
     set_thread_count(static_cast<int>(settings_.threads));
     const Device device = device_from_name(settings_.device);
-    check_against_data(loaded, data_);
-    check_memory(settings_, data_.vocabulary());
+    check_against_data(loaded, *data_);
+    check_memory(settings_, data_->vocabulary());
     std::error_code failure;
     fs::create_directories(directory_, failure);
     if (failure) throw UserError("run_directory: cannot create {}: {}", directory_.string(), failure.message());
@@ -262,8 +267,9 @@ class Run {
                          arena(device_).counters().peak_bytes,
                          {{"accuracy", found.accuracy}}};
     write(record);
-    progress.say(fmt::format("step {}: validation loss {:.4f} nats = {:.4f} bits a token, accuracy {:.3f}{}", trainer_.steps(), found.loss,
-                             found.bits_per_token(), found.accuracy, best ? "  (best)" : ""));
+    const std::string in_bits = settings_.objective.learns_labels() ? "" : fmt::format(" = {:.4f} bits a token", found.bits_per_token());
+    progress.say(fmt::format("step {}: validation loss {:.4f} nats{}, accuracy {:.3f}{}", trainer_.steps(), found.loss, in_bits,
+                             found.accuracy, best ? "  (best)" : ""));
     clock_ += std::chrono::steady_clock::now() - start;  // validation does not count as training time
     return best ? std::optional(found.loss) : std::nullopt;
   }
@@ -285,7 +291,7 @@ class Run {
 
   Settings settings_;
   fs::path directory_;
-  TokenStore data_;
+  std::unique_ptr<Dataset> data_;
   Device device_;
   RunLock lock_;
   Trainer trainer_;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/core/arena.h"
+#include "framework/core/log.h"
 #include "framework/core/version.h"
 #include "framework/ops/arithmetic.h"
 #include "trainers/schedule.h"
@@ -14,15 +15,6 @@ namespace {
 
 constexpr std::size_t outlier_window = 64;  // steps whose median norm is the measure
 constexpr std::size_t outlier_minimum = 16;
-
-SamplerOptions sampler_options(const Settings& settings) {
-  SamplerOptions options;
-  options.order = settings.data.sampler == "sequential" ? SamplerOptions::Order::sequential : SamplerOptions::Order::random;
-  options.sequence_length = settings.data.sequence_length;
-  options.seed = static_cast<std::uint64_t>(settings.seed);
-  options.ignore_tokens = settings.data.ignore_tokens;
-  return options;
-}
 
 /// Whether a run may go on with another value of a key below `model`, given as a JSON pointer: those that shape nothing stored.
 bool may_change(const std::string& key, const std::string& position) {
@@ -36,27 +28,34 @@ double scalar(const Tensor& tensor) {
 
 }  // namespace
 
-Trainer::Trainer(const Settings& settings, const TokenStore& data, const Device& device, std::optional<DType> compute)
+Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& device, std::optional<DType> compute)
     : data_(data),
       device_(device),
       model_(make_model(settings, data.vocabulary(), device, compute)),
       optimizer_(settings.optimizer, *model_.store),
-      sampler_(data, Split::train, sampler_options(settings)) {}
+      source_(training_source(settings, model_.vocabulary, data)) {
+  for (std::int64_t i = 0; settings.data.carry_state && i < settings.trainer.gradient_accumulation; ++i)
+    carried_.emplace_back(*model_.decoder, settings.data.batch_size);
+}
 
 Trainer::Gradients Trainer::gradients(std::vector<Batch>& batches, bool checks) {
   Gradients result;
-  for (const Batch& batch : batches) result.tokens += batch.n_targets;
+  for (const Batch& batch : batches) {
+    result.tokens += batch.n_tokens;
+    result.targets += batch.n_targets;
+  }
   ops::CrossEntropyOptions loss_options;
-  loss_options.normalizer = static_cast<double>(std::max<std::int64_t>(result.tokens, 1));
+  loss_options.normalizer = static_cast<double>(std::max<std::int64_t>(result.targets, 1));
   model_.store->forget_gradients();
   Tape tape(Stream{device_});
   tape.set_checks(checks);
   std::uint64_t first_sample = 0;
-  for (const Batch& batch : batches) {
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const Batch& batch = batches[i];
     layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(model_.settings.seed), static_cast<std::uint32_t>(steps_),
                                    first_sample};
-    const auto loss = model_.decoder->loss(context, token_tensor(batch.inputs, batch.batch, device_),
-                                           token_tensor(batch.targets, batch.batch, device_), loss_options);
+    layers::GenerationState* carried = carried_.empty() ? nullptr : &carried_[i].begin(context, batch);
+    const auto loss = loss_of(model_, context, on_device(batch, device_), loss_options, carried);
     result.loss += scalar(loss.loss.value());
     tape.backward(loss.loss);
     first_sample += static_cast<std::uint64_t>(batch.batch);
@@ -67,14 +66,18 @@ Trainer::Gradients Trainer::gradients(std::vector<Batch>& batches, bool checks) 
 
 StepReport Trainer::step() {
   const Settings& settings = model_.settings;
-  model_.decoder->redraw(static_cast<std::uint64_t>(settings.seed), steps_);
+  model_.redraw(steps_);
   std::vector<Batch> batches;
-  for (std::int64_t i = 0; i < settings.trainer.gradient_accumulation; ++i) batches.push_back(sampler_.next(settings.data.batch_size));
+  for (std::int64_t i = 0; i < settings.trainer.gradient_accumulation; ++i) {
+    batches.push_back(source_->batch(samples_drawn_, settings.data.batch_size));
+    samples_drawn_ += static_cast<std::uint64_t>(settings.data.batch_size);
+  }
 
   const Gradients found = gradients(batches, false);
   StepReport report;
   report.loss = found.loss;
   report.tokens = found.tokens;
+  report.targets = found.targets;
   report.gradient_norm = std::sqrt(ops::sum_of_squares(Stream{device_}, model_.store->gradients()));
   report.learning_rate = learning_rate(settings, steps_);
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) name_the_culprit(batches, report.loss, report.gradient_norm);
@@ -113,7 +116,8 @@ void Trainer::name_the_culprit(std::vector<Batch>& batches, double loss, double 
                                        parameter.master().elements(), parameter.name()));
     }
   }
-  // The same step again, each value looked at as it is made.
+  // The same step again, each value looked at as it is made. (States that are carried are by now those after it: what was not finite in
+  // them is found as well.)
   try {
     gradients(batches, true);
   } catch (const NonFiniteError& error) {
@@ -164,12 +168,13 @@ void Trainer::save(const std::filesystem::path& path, std::string_view metrics) 
   file.integer("step", steps_);
   file.integer("optimizer_steps", optimizer_.steps());
   file.integer("tokens", tokens_);
-  file.integer("sampler_counter", static_cast<std::int64_t>(sampler_.counter()));
+  file.integer("sampler_counter", static_cast<std::int64_t>(samples_drawn_));
   file.integer("seed", model_.settings.seed);
   file.number("best_validation", best_validation_);
   if (last_validation_) file.number("last_validation", *last_validation_);
   file.integer("validations_without_improvement", without_improvement_);
   file.integer("validated_at", validated_at_);
+  for (std::size_t i = 0; i < carried_.size(); ++i) carried_[i].save(file, fmt::format("carried/{}", i));
   const std::vector<double> norms(recent_norms_.begin(), recent_norms_.end());
   const std::int64_t count = static_cast<std::int64_t>(norms.size());
   file.tensor("recent_gradient_norms", "float64", std::span(&count, 1), norms.data());
@@ -179,6 +184,10 @@ void Trainer::save(const std::filesystem::path& path, std::string_view metrics) 
 void Trainer::load(const CheckpointReader& checkpoint) {
   const std::string origin = checkpoint.path().string();
   const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
+  if (before.objective.name != model_.settings.objective.name || before.objective.pooling != model_.settings.objective.pooling) {
+    throw UserError("{}: cannot resume: the objective was {} (pooling {}) in the checkpoint and is {} (pooling {}) now", origin,
+                    before.objective.name, before.objective.pooling, model_.settings.objective.name, model_.settings.objective.pooling);
+  }
   const auto then = to_json(before)["model"].flatten(), now = to_json(model_.settings)["model"].flatten();
   for (const auto& [key, value] : now.items()) {
     if (may_change(key, model_.settings.model.position)) continue;
@@ -215,14 +224,28 @@ void Trainer::load(const CheckpointReader& checkpoint) {
   steps_ = checkpoint.integer("step");
   optimizer_.set_steps(checkpoint.integer("optimizer_steps"));
   tokens_ = checkpoint.integer("tokens");
-  sampler_.set_counter(static_cast<std::uint64_t>(checkpoint.integer("sampler_counter")));
+  samples_drawn_ = static_cast<std::uint64_t>(checkpoint.integer("sampler_counter"));
   best_validation_ = checkpoint.number("best_validation");
   if (checkpoint.has("last_validation")) last_validation_ = checkpoint.number("last_validation");
   without_improvement_ = checkpoint.integer("validations_without_improvement");
   validated_at_ = checkpoint.integer("validated_at");
+  load_carried(checkpoint, before);
   std::vector<double> norms(checkpoint.info("recent_gradient_norms").bytes / sizeof(double));
   checkpoint.read("recent_gradient_norms", norms.data(), norms.size() * sizeof(double));
   recent_norms_.assign(norms.begin(), norms.end());
+}
+
+void Trainer::load_carried(const CheckpointReader& checkpoint, const Settings& before) {
+  if (carried_.empty()) return;
+  const Settings& now = model_.settings;
+  const DataSettings &then = before.data, &data = now.data;
+  if (!then.carry_state || then.store != data.store || then.sequence_length != data.sequence_length || then.batch_size != data.batch_size ||
+      before.trainer.gradient_accumulation != now.trainer.gradient_accumulation) {
+    spdlog::warn("{}: the rows of batches are in other places now than in the checkpoint; the states that they carry begin empty",
+                 checkpoint.path().string());
+    return;
+  }
+  for (std::size_t i = 0; i < carried_.size(); ++i) carried_[i].load(checkpoint, fmt::format("carried/{}", i));
 }
 
 std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vocabulary) {
@@ -234,11 +257,17 @@ std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vo
   const Optimizer optimizer(settings.optimizer, *model.store);
   Tape tape(Stream{device});
   layers::ForwardContext context{tape, true};
+  std::vector<CarriedState> carried;
+  for (std::int64_t i = 0; settings.data.carry_state && i < settings.trainer.gradient_accumulation; ++i)
+    carried.emplace_back(*model.decoder, settings.data.batch_size);
+  Batch fresh;
+  fresh.batch = settings.data.batch_size;
+  fresh.n = settings.data.sequence_length;
+  fresh.fresh.assign(static_cast<std::size_t>(fresh.batch), 1);
   // Of accumulated batches the second adds to gradients that are there already, which can take more; the others repeat it.
   for (std::int64_t i = 0; i < std::min<std::int64_t>(settings.trainer.gradient_accumulation, 2); ++i) {
-    const Tensor tokens = Tensor::empty({settings.data.batch_size, settings.data.sequence_length}, DType::int32, device);
-    const Tensor targets = Tensor::empty(tokens.shape(), DType::int32, device);
-    tape.backward(model.decoder->loss(context, tokens, targets).loss);
+    layers::GenerationState* past = carried.empty() ? nullptr : &carried[static_cast<std::size_t>(i)].begin(context, fresh);
+    tape.backward(loss_of(model, context, largest_batch(settings, device), {}, past).loss);
   }
   return memory.counters().peak_bytes - before;
 }

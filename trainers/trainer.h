@@ -2,11 +2,11 @@
 #include <deque>
 #include <optional>
 
-#include "datasets/sampler.h"
+#include "trainers/carried_state.h"
 #include "trainers/checkpoints.h"
 #include "trainers/evaluate.h"
 #include "trainers/metrics.h"
-#include "trainers/model.h"
+#include "trainers/objective.h"
 #include "trainers/optimizer.h"
 
 namespace furlong {
@@ -16,8 +16,9 @@ struct StepReport {
   double loss = 0;           ///< mean over the step's targets, nats
   double gradient_norm = 0;  ///< before clipping
   double learning_rate = 0;
-  std::int64_t tokens = 0;  ///< targets that counted
-  bool skipped = false;     ///< an outlier: the optimizer did not move
+  std::int64_t tokens = 0;   ///< read: next_token: targets that counted; otherwise all that were not padding
+  std::int64_t targets = 0;  ///< tokens or labels that counted in the loss
+  bool skipped = false;      ///< an outlier: the optimizer did not move
 };
 
 /// The state of a training run and its step. Everything that decides what comes next is in save() and load(): the rest of the
@@ -25,7 +26,7 @@ struct StepReport {
 class Trainer {
  public:
   /// `data` has to outlive the trainer. compute: see make_model.
-  Trainer(const Settings& settings, const TokenStore& data, const Device& device, std::optional<DType> compute = std::nullopt);
+  Trainer(const Settings& settings, const Dataset& data, const Device& device, std::optional<DType> compute = std::nullopt);
 
   StepReport step();
   /// Validation with the averaged weights where the optimizer keeps them; the first settings.trainer.validation_batches of the split.
@@ -35,6 +36,7 @@ class Trainer {
   std::int64_t steps() const { return steps_; }
   std::int64_t tokens() const { return tokens_; }
   Model& model() { return model_; }
+  const BatchSource& source() const { return *source_; }
 
   /// Takes a validation loss into account; true when it is the best so far. Early stopping counts from it.
   bool note_validation(double loss);
@@ -51,17 +53,20 @@ class Trainer {
  private:
   struct Gradients {
     double loss = 0;
-    std::int64_t tokens = 0;
+    std::int64_t tokens = 0, targets = 0;
   };
+  void load_carried(const CheckpointReader& checkpoint, const Settings& before);
   Gradients gradients(std::vector<Batch>& batches, bool checks);
   bool is_outlier(double gradient_norm);
   [[noreturn]] void name_the_culprit(std::vector<Batch>& batches, double loss, double gradient_norm);
 
-  const TokenStore& data_;
+  const Dataset& data_;
   Device device_;
   Model model_;
   Optimizer optimizer_;
-  Sampler sampler_;
+  std::unique_ptr<BatchSource> source_;
+  std::vector<CarriedState> carried_;  // data.carry_state: of each batch that a step accumulates
+  std::uint64_t samples_drawn_ = 0;  // all the state that the order of the data has
   std::int64_t steps_ = 0, tokens_ = 0;
   std::deque<double> recent_norms_;  // for outliers: of the last steps, skipped ones included
   double best_validation_ = HUGE_VAL;

@@ -24,6 +24,9 @@ void write_initial(T* values, const Shape& shape, const Initializer& initializer
     case Initializer::Kind::identity_tap:
       for (std::int64_t i = 0; i < n; ++i) values[i] = (i + 1) % shape[-1] == 0 ? T{1} : T{0};
       return;
+    case Initializer::Kind::identity:
+      for (std::int64_t i = 0; i < n; ++i) values[i] = i / shape[-1] % shape[-2] == i % shape[-1] ? T{1} : T{0};
+      return;
   }
 }
 

@@ -15,13 +15,15 @@ namespace furlong {
 
 /// How a parameter begins. Values are drawn from (seed, the parameter's name, the element's index): independent of order and of layout.
 struct Initializer {
-  enum class Kind : std::uint8_t { zeros, ones, normal, identity_tap } kind = Kind::zeros;
+  enum class Kind : std::uint8_t { zeros, ones, normal, identity_tap, identity } kind = Kind::zeros;
   double standard_deviation = 0;  ///< for normal
   static Initializer zeros() { return {}; }
   static Initializer ones() { return {Kind::ones, 0}; }
   static Initializer normal(double standard_deviation) { return {Kind::normal, standard_deviation}; }
   /// [channels, width]: 1 at the last tap, 0 before: a causal convolution that begins as the identity.
   static Initializer identity_tap() { return {Kind::identity_tap, 0}; }
+  /// [..., d, d]: identity matrices.
+  static Initializer identity() { return {Kind::identity, 0}; }
 };
 
 /// One named parameter (trained) or buffer (kept and saved, never trained).

@@ -235,18 +235,19 @@ void apply(const Table& table, Layer& layer, const std::string& name, const std:
   for (const auto& text : overrides) apply_override(table, layer, text);
   for (const auto& key : table.keys()) {
     const auto it = layer.find(key.path());
-    if (it == layer.end()) {
-      if (key.is_required())
-        throw UserError("{}: {} is missing; expected {}: {}; write it under {}:, or add --set {}=...", name, key.path(), key.expected(),
-                        key.meaning(), key.section(), key.path());
-      continue;
-    }
+    if (it == layer.end()) continue;
     auto& [value, place] = it->second;
     if (key.holds<std::filesystem::path>()) value = expand_path(std::get<std::string>(value), place.text() + ": " + key.path());
     if (key.is_required() && value == Value(std::string()))
       throw UserError("{}: {} is empty; expected {}: {}", place.text(), key.path(), key.expected(), key.meaning());
     key.set(value);
     reading.origins[key.path()] = place;
+  }
+  // After all keys are set: where a required key would have no effect, it may be missing.
+  for (const auto& key : table.keys()) {
+    if (!key.is_required() || layer.contains(key.path()) || table.unmet(key)) continue;
+    throw UserError("{}: {} is missing; expected {}: {}; write it under {}:, or add --set {}=...", name, key.path(), key.expected(),
+                    key.meaning(), key.section(), key.path());
   }
 }
 

@@ -73,6 +73,12 @@ Key& Key::only_with(std::string key, std::vector<std::string> values) {
   return *this;
 }
 
+Key& Key::or_in_lists(std::vector<std::string> keys) {
+  require(!conditions_.empty(), "{}: lists without a condition", path_);
+  conditions_.back().lists = std::move(keys);
+  return *this;
+}
+
 std::string Key::section() const {
   const auto dot = path_.rfind('.');
   return dot == std::string::npos ? "" : path_.substr(0, dot);
@@ -207,14 +213,28 @@ bool is_nothing(const Value& value) {
 }
 }  // namespace
 
+const Key& Table::asked(const Condition& condition) const {
+  const auto existing = [&](const std::string& path) -> const Key& {
+    const Key* key = find(path);
+    require(key, "a condition asks {}, which is not in the table", path);
+    return *key;
+  };
+  for (const auto& list : condition.lists)
+    if (const Key& key = existing(list); !is_nothing(key.get())) return key;
+  return existing(condition.key);
+}
+
 const Condition* Table::unmet(const Key& key) const {
   for (const auto& condition : key.conditions()) {
-    const Key* other = find(condition.key);
-    require(other, "{} depends on {}, which is not in the table", key.path(), condition.key);
-    const Value value = other->get();
+    const Value value = asked(condition).get();
+    const auto allowed = [&](const std::string& text) {
+      return std::find(condition.values.begin(), condition.values.end(), text) != condition.values.end();
+    };
     if (condition.values.empty()) {
       if (is_nothing(value)) return &condition;
-    } else if (std::find(condition.values.begin(), condition.values.end(), to_text(value)) == condition.values.end()) {
+    } else if (const auto* list = std::get_if<std::vector<std::string>>(&value)) {
+      if (std::none_of(list->begin(), list->end(), allowed)) return &condition;
+    } else if (!allowed(to_text(value))) {
       return &condition;
     }
   }
@@ -230,12 +250,13 @@ void Table::check_effects(const Table& defaults, const Origins& origins) const {
     const Place place = origin == origins.end() ? Place{} : origin->second;
     const std::string needed = condition->values.empty() ? "above 0" : join(condition->values, " or ");
     std::string hint = "remove " + key.name();
-    const auto other = origins.find(condition->key);
+    const std::string& asked_key = asked(*condition).path();
+    const auto other = origins.find(asked_key);
     if (place.line > 0 && other != origins.end() && other->second.source != place.source)
       hint += other->second.line > 0 ? fmt::format(", or undo it with {}: null", key.name())
                                      : fmt::format(", or undo it with --set {}=null", key.path());
     throw UserError("{}{} does nothing with {}; it needs {}: {}; {}", place.source.empty() ? "" : place.text() + ": ", key.path(),
-                    cite(*this, origins, condition->key, place), condition->key, needed, hint);
+                    cite(*this, origins, asked_key, place), asked_key, needed, hint);
   }
 }
 

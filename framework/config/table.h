@@ -41,6 +41,8 @@ std::string join(const std::vector<std::string>& parts, const std::string& separ
 struct Condition {
   std::string key;
   std::vector<std::string> values;
+  /// Keys of lists that overrule `key`: the first that is not empty is asked instead, and one of its elements has to be among `values`.
+  std::vector<std::string> lists{};
 };
 
 /// One key, bound to the member of a settings object that holds its value; that object must outlive it.
@@ -59,8 +61,10 @@ class Key {
   Key& one_of(std::vector<std::string> names);  ///< text that must be one of these
   /// Text that must match `pattern` (ECMAScript, whole); `forms` are shown to people instead of it.
   Key& like(std::string pattern, std::vector<std::string> forms);
-  Key& required();
+  Key& required();  ///< unless it would have no effect: see only_with
   Key& only_with(std::string key, std::vector<std::string> values = {});
+  /// Adds lists to the last condition.
+  Key& or_in_lists(std::vector<std::string> keys);
   /// Names that other programs give to this key, so that a user who writes one is told ours.
   Key& elsewhere(std::vector<std::string> names);
 
@@ -128,6 +132,8 @@ class Table {
 
   /// The first condition of `key` that the settings now do not meet, or nullptr when the key has an effect.
   const Condition* unmet(const Key& key) const;
+  /// The key that a condition asks now: its own, or one of its lists.
+  const Key& asked(const Condition& condition) const;
 
   /// Throws UserError for the first key that was set (or, after changes in code, differs from its value in `defaults`) although
   /// it has no effect in this combination.

@@ -109,6 +109,19 @@ Json key_schema(const Key& key) {
   return schema;
 }
 
+/// What a schema says of an object that has to have the key of this path.
+Json with_key(const std::string& path) {
+  Json needed = Json::object();
+  Json* object = &needed;
+  for (const auto& word : words(path)) {
+    if (object != &needed) *object = Json::object();
+    (*object)["required"].push_back(word);
+    object = &(*object)["properties"][word];
+  }
+  if (object != &needed) *object = true;
+  return needed;
+}
+
 Json& object_at(Json& root, const std::string& section, bool as_schema) {
   Json* object = &root;
   for (const auto& word : words(section)) object = as_schema ? &(*object)["properties"][word] : &(*object)[word];
@@ -163,15 +176,16 @@ Json json_schema(const Table& table, const std::string& title) {
     object = {
         {"type", {"object", "null"}}, {"description", section.meaning}, {"additionalProperties", false}, {"properties", Json::object()}};
   }
-  Json needed = Json::object();  // what a file that includes nothing must have
+  Json needed = Json::array();  // what a file that includes nothing must have
   for (const auto& key : table.keys()) {
     object_at(root, key.section(), true)["properties"][key.name()] = key_schema(key);
     if (!key.is_required()) continue;
-    Json* object = &needed;
-    for (const auto& word : words(key.section())) (*object)["required"].push_back(word), object = &(*object)["properties"][word];
-    (*object)["required"].push_back(key.name());
+    // Or it sets a key on which the required one depends, and may not need it.
+    Json alternatives = {with_key(key.path())};
+    for (const auto& condition : key.conditions()) alternatives.push_back(with_key(condition.key));
+    needed.push_back({{"anyOf", alternatives}});
   }
-  if (!needed.empty()) root["if"] = {{"not", {{"required", {"include"}}}}}, root["then"] = needed;
+  if (!needed.empty()) root["if"] = {{"not", {{"required", {"include"}}}}}, root["then"] = {{"allOf", needed}};
   return root;
 }
 

@@ -5,8 +5,9 @@
 
 namespace furlong::ops {
 
-void embedding_cpu(const Tensor& tokens, const Tensor& token_table, const Tensor& positions, const Tensor& output);
-void embedding_d_tokens_cpu(const Tensor& tokens, const Tensor& d_output, const Tensor& d_token_table);
+// `table` holds the positions from the first on; `positions` (or undefined: 0 ... n - 1 in each row) says which row of it is whose.
+void embedding_cpu(const Tensor& tokens, const Tensor& token_table, const Tensor& table, const Tensor& positions, const Tensor& output);
+void embedding_d_rows_cpu(const Tensor& ids, const Tensor& d_output, const Tensor& d_table);
 void embedding_d_positions_cpu(const Tensor& d_output, const Tensor& d_positions);
 void sinusoidal_positions_cpu(const Tensor& table);
 
@@ -31,37 +32,49 @@ void add_to_table(BackwardContext& context, std::size_t i, DType dtype, const Bo
 }  // namespace
 
 Variable embedding(Tape& tape, const Tensor& tokens, const Variable& token_table, const Variable* position_table,
-                   std::int64_t first_position) {
+                   std::int64_t first_position, const Tensor* positions) {
   require(tokens.dtype() == DType::int32 && tokens.shape().rank() == 2 && tokens.has_contiguous_rows(),
           "embedding: tokens are {} {}, expected int32 [batch, n]", name_of(tokens.dtype()), tokens.shape().text());
   require(token_table.shape().rank() == 2 && token_table.value().is_contiguous(),
           "embedding: the token table is {}, expected [vocabulary, d]", token_table.shape().text());
   const std::int64_t n = tokens.extent(1), d = token_table.extent(1);
-  Tensor positions;
+  Tensor places;
   if (position_table) {
     require(position_table->shape().rank() == 2 && position_table->extent(1) == d && position_table->value().is_contiguous() &&
                 position_table->dtype() == token_table.dtype(),
             "embedding: the position table is {} {}, expected {} [max_length, {}]", name_of(position_table->dtype()),
             position_table->shape().text(), name_of(token_table.dtype()), d);
-    require(first_position >= 0 && first_position + n <= position_table->extent(0), "embedding: positions [{}, {}) of a table of {}",
-            first_position, first_position + n, position_table->extent(0));
-    positions = position_table->value().narrow(0, first_position, n);
+    const std::int64_t length = position_table->extent(0), used = positions ? length - first_position : n;
+    require(first_position >= 0 && used >= 0 && first_position + used <= length, "embedding: positions [{}, {}) of a table of {}",
+            first_position, first_position + used, length);
+    places = position_table->value().narrow(0, first_position, used);
   }
+  require(!positions ||
+              (position_table && positions->dtype() == DType::int32 && positions->shape() == tokens.shape() && positions->is_contiguous()),
+          "embedding: positions {} {} for tokens {}, expected int32 of the same shape and a table",
+          positions ? name_of(positions->dtype()) : "", positions ? positions->shape().text() : "", tokens.shape().text());
   const Tensor output = Tensor::empty({tokens.extent(0), n, d}, token_table.dtype(), tape.device());
-  if (runs_on_cpu(tape.stream(), "embedding")) embedding_cpu(tokens, token_table.value(), positions, output);
+  if (runs_on_cpu(tape.stream(), "embedding"))
+    embedding_cpu(tokens, token_table.value(), places, positions ? *positions : Tensor{}, output);
 
   std::vector<Variable> inputs{token_table};
   if (position_table) inputs.push_back(*position_table);
-  return tape.record_one("embedding", inputs, output, {tokens},
+  return tape.record_one("embedding", inputs, output, {tokens, positions ? *positions : Tensor{}},
                          [first_position, n, has_positions = position_table != nullptr](BackwardContext& context) {
                            const Tensor d_output = context.d_output();
                            const bool on_cpu = runs_on_cpu(context.stream(), "embedding");
                            add_to_table(context, 0, d_output.dtype(), [&](const Tensor& d_table) {
-                             if (on_cpu) embedding_d_tokens_cpu(context.saved(0), d_output, d_table);
+                             if (on_cpu) embedding_d_rows_cpu(context.saved(0), d_output, d_table);
                            });
                            if (!has_positions) return;
                            add_to_table(context, 1, d_output.dtype(), [&](const Tensor& d_table) {
-                             if (on_cpu) embedding_d_positions_cpu(d_output, d_table.narrow(0, first_position, n));
+                             if (!on_cpu) return;
+                             const Tensor& own = context.saved(1);
+                             if (own.defined()) {
+                               embedding_d_rows_cpu(own, d_output, d_table.narrow(0, first_position, d_table.extent(0) - first_position));
+                             } else {
+                               embedding_d_positions_cpu(d_output, d_table.narrow(0, first_position, n));
+                             }
                            });
                          });
 }

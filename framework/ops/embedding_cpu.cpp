@@ -34,11 +34,12 @@ HWY_INLINE void add_row(const T* row, compute_t<T>* sum, std::int64_t n) {
 }
 
 template <class T>
-void gather(const Tensor& tokens, const Tensor& token_table, const Tensor& positions, const Tensor& output) {
+void gather(const Tensor& tokens, const Tensor& token_table, const Tensor& places, const Tensor& positions, const Tensor& output) {
   const std::int64_t n = tokens.extent(1), d = token_table.extent(1), vocabulary = token_table.extent(0);
   const auto* ids = tokens.data<std::int32_t>();
   const T* table = token_table.data<T>();
-  const T* position = positions.defined() ? positions.data<T>() : nullptr;
+  const T* place = places.defined() ? places.data<T>() : nullptr;
+  const auto* own = positions.defined() ? positions.data<std::int32_t>() : nullptr;
   T* y = output.data<T>();
   parallel_ranges(tokens.elements(), std::max<std::int64_t>(1, grain / d), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
@@ -46,8 +47,10 @@ void gather(const Tensor& tokens, const Tensor& token_table, const Tensor& posit
       if (id < 0 || id >= vocabulary) {
         throw ContractError("embedding: token id {} at [{}, {}] is outside the vocabulary of {}", id, row / n, row % n, vocabulary);
       }
-      if (position) {
-        add_rows(table + id * d, position + row % n * d, y + row * d, d);
+      if (place) {
+        const std::int64_t at = own ? own[row] : row % n;
+        require(at >= 0 && at < places.extent(0), "embedding: position {} of a table of {}", at, places.extent(0));
+        add_rows(table + id * d, place + at * d, y + row * d, d);
       } else {
         std::copy_n(table + id * d, d, y + row * d);
       }
@@ -57,17 +60,17 @@ void gather(const Tensor& tokens, const Tensor& token_table, const Tensor& posit
 
 /// Threads share the columns, in blocks of a cache line or more, so that every row of the table is summed in token order by one thread.
 template <class T>
-void scatter_tokens(const Tensor& tokens, const Tensor& d_output, const Tensor& d_token_table) {
+void scatter_rows(const Tensor& ids, const Tensor& d_output, const Tensor& d_table) {
   constexpr std::int64_t block = 16;
-  const std::int64_t n = tokens.extent(1), rows = tokens.elements(), d = d_token_table.extent(1);
-  const auto* ids = tokens.data<std::int32_t>();
+  const std::int64_t n = ids.extent(1), rows = ids.elements(), d = d_table.extent(1);
+  const auto* id_of = ids.data<std::int32_t>();
   const T* dy = d_output.data<T>();
-  auto* sums = d_token_table.data<compute_t<T>>();
+  auto* sums = d_table.data<compute_t<T>>();
   parallel_ranges((d + block - 1) / block, std::max<std::int64_t>(1, grain / (rows * block + 1)),
                   [&](std::int64_t begin, std::int64_t end) {
                     const std::int64_t first = begin * block, columns = std::min(d, end * block) - first;
                     for (std::int64_t row = 0; row < rows; ++row) {
-                      const std::int64_t id = ids[cpu::row_offset(tokens, row / n) + row % n];
+                      const std::int64_t id = id_of[cpu::row_offset(ids, row / n) + row % n];
                       add_row(dy + row * d + first, sums + id * d + first, columns);
                     }
                   });
@@ -85,12 +88,12 @@ void sum_positions(const Tensor& d_output, const Tensor& d_positions) {
   });
 }
 
-void Gather(const Tensor& tokens, const Tensor& token_table, const Tensor& positions, const Tensor& output) {
-  with_float_type(output.dtype(), "embedding", [&]<class T>(std::type_identity<T>) { gather<T>(tokens, token_table, positions, output); });
+void Gather(const Tensor& tokens, const Tensor& token_table, const Tensor& places, const Tensor& positions, const Tensor& output) {
+  with_float_type(output.dtype(), "embedding",
+                  [&]<class T>(std::type_identity<T>) { gather<T>(tokens, token_table, places, positions, output); });
 }
-void ScatterTokens(const Tensor& tokens, const Tensor& d_output, const Tensor& d_token_table) {
-  with_float_type(d_output.dtype(), "embedding",
-                  [&]<class T>(std::type_identity<T>) { scatter_tokens<T>(tokens, d_output, d_token_table); });
+void ScatterRows(const Tensor& ids, const Tensor& d_output, const Tensor& d_table) {
+  with_float_type(d_output.dtype(), "embedding", [&]<class T>(std::type_identity<T>) { scatter_rows<T>(ids, d_output, d_table); });
 }
 void SumPositions(const Tensor& d_output, const Tensor& d_positions) {
   with_float_type(d_output.dtype(), "embedding", [&]<class T>(std::type_identity<T>) { sum_positions<T>(d_output, d_positions); });
@@ -102,14 +105,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace furlong::ops {
 HWY_EXPORT(Gather);
-HWY_EXPORT(ScatterTokens);
+HWY_EXPORT(ScatterRows);
 HWY_EXPORT(SumPositions);
 
-void embedding_cpu(const Tensor& tokens, const Tensor& token_table, const Tensor& positions, const Tensor& output) {
-  HWY_DYNAMIC_DISPATCH(Gather)(tokens, token_table, positions, output);
+void embedding_cpu(const Tensor& tokens, const Tensor& token_table, const Tensor& places, const Tensor& positions, const Tensor& output) {
+  HWY_DYNAMIC_DISPATCH(Gather)(tokens, token_table, places, positions, output);
 }
-void embedding_d_tokens_cpu(const Tensor& tokens, const Tensor& d_output, const Tensor& d_token_table) {
-  HWY_DYNAMIC_DISPATCH(ScatterTokens)(tokens, d_output, d_token_table);
+void embedding_d_rows_cpu(const Tensor& ids, const Tensor& d_output, const Tensor& d_table) {
+  HWY_DYNAMIC_DISPATCH(ScatterRows)(ids, d_output, d_table);
 }
 void embedding_d_positions_cpu(const Tensor& d_output, const Tensor& d_positions) {
   HWY_DYNAMIC_DISPATCH(SumPositions)(d_output, d_positions);

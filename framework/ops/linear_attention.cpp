@@ -1,109 +1,143 @@
 #include "framework/ops/linear_attention.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "framework/core/parallel.h"
 #include "framework/ops/arithmetic.h"
+#include "framework/ops/attention_shape.h"
 #include "framework/ops/dispatch.h"
 #include "framework/ops/linear_attention_arguments.h"
 
 namespace furlong::ops {
-
-const std::vector<FeatureMapInfo>& feature_maps() {
-  static const std::vector<FeatureMapInfo> maps{{FeatureMap::elu1, "elu1", false}, {FeatureMap::favor_positive, "favor_positive", true}};
-  return maps;
-}
-
-const FeatureMapInfo& feature_map_info(const std::string& name) {
-  std::string known;
-  for (const FeatureMapInfo& info : feature_maps()) {
-    if (name == info.name) return info;
-    known += (known.empty() ? "" : ", ") + std::string(info.name);
-  }
-  throw UserError("feature map '{}' is unknown; expected one of {}", name, known);
-}
-
-const FeatureMapInfo& feature_map_info(FeatureMap map) {
-  for (const FeatureMapInfo& info : feature_maps()) {
-    if (info.map == map) return info;
-  }
-  throw ContractError("a feature map without a row in the table");
-}
-
-LinearAttentionState LinearAttentionState::empty(std::int64_t batch, std::int64_t n_heads, std::int64_t features, std::int64_t d_value,
-                                                 DType dtype, const Device& device) {
-  const Stream stream{device};
-  LinearAttentionState state{Tensor::zeros({batch, n_heads, features, d_value}, dtype, device),
-                             Tensor::zeros({batch, n_heads, features}, dtype, device),
-                             Tensor::empty({batch, n_heads, features}, dtype, device)};
-  fill(stream, state.maximum,
-       -1e30);  // finite, so that differences of two such are not NaN; its exponential is zero beside any real maximum
-  return state;
-}
-
 namespace {
 
-LinearAttentionArguments check(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& directions,
-                               const LinearAttentionOptions& options) {
-  const char* const op = "linear_attention";
-  require(query.shape().rank() == 3 && key.shape().rank() == 3 && value.shape().rank() == 3,
-          "{}: query {}, key {}, value {}: three dimensions each", op, query.shape().text(), key.shape().text(), value.shape().text());
+constexpr const char* op = "linear_attention";
+using Arguments = LinearAttentionArguments;
+
+void check_options(const LinearAttentionOptions& options) {
   require(options.n_heads > 0 && options.n_kv_heads > 0 && options.n_heads % options.n_kv_heads == 0,
           "{}: {} heads over {} key-value heads", op, options.n_heads, options.n_kv_heads);
   require(options.chunk_size >= 1, "{}: chunk_size {}", op, options.chunk_size);
-  require(query.extent(2) % options.n_heads == 0 && key.extent(2) % options.n_kv_heads == 0 && value.extent(2) % options.n_kv_heads == 0,
-          "{}: widths {}, {}, {} do not divide into {} and {} heads", op, query.extent(2), key.extent(2), value.extent(2), options.n_heads,
-          options.n_kv_heads);
-  LinearAttentionArguments arguments;
-  arguments.options = options;
-  arguments.query = query.split_last(query.extent(2) / options.n_heads);
-  arguments.key = key.split_last(key.extent(2) / options.n_kv_heads);
-  arguments.value = value.split_last(value.extent(2) / options.n_kv_heads);
+  require(options.window >= 0 && options.softmax_window >= 0, "{}: window {}, softmax_window {}", op, options.window,
+          options.softmax_window);
+  require(options.softmax_window == 0 || (options.causal && options.window == 0),
+          "{}: softmax_window goes with causal attention to all keys before", op);
+  require(!options.rotate_numerator || options.softmax_window == 0,
+          "{}: rotate_numerator has no exact pairs, whose one weight serves numerator and denominator", op);
+  require(!options.rotate_numerator || options.rotary_base > 0, "{}: rotary_base {}", op, options.rotary_base);
+}
+
+/// [n_heads, d] (or [n_heads] for d = 0) in the compute dtype, where defined.
+void check_constant(const Tensor& tensor, const char* name, std::int64_t n_heads, std::int64_t d, DType dtype) {
+  if (!tensor.defined()) return;
+  const Shape expected = d > 0 ? Shape({n_heads, d}) : Shape({n_heads});
+  require(tensor.shape() == expected && tensor.is_contiguous() && tensor.dtype() == dtype, "{}: {} is {} {}, expected {} {}", op, name,
+          name_of(tensor.dtype()), tensor.shape().text(), name_of(dtype), expected.text());
+}
+
+void check_constants(Arguments& arguments, DType dtype) {
+  const LinearAttentionOptions& options = arguments.options;
+  const LinearAttentionConstants& constants = arguments.constants;
+  const FeatureMapInfo& info = feature_map_info(options.feature_map);
   const std::int64_t d = arguments.query.extent(3);
-  require(arguments.key.extent(3) == d, "{}: query heads are {} wide, key heads {}", op, d, arguments.key.extent(3));
-  require(query.extent(0) == key.extent(0) && key.extent(0) == value.extent(0) && key.extent(1) == value.extent(1),
-          "{}: query {}, key {}, value {}", op, query.shape().text(), key.shape().text(), value.shape().text());
-  require(!options.causal || query.extent(1) == key.extent(1), "{}: causal attention of {} queries over {} keys", op, query.extent(1),
-          key.extent(1));
-  require(query.dtype() == key.dtype() && key.dtype() == value.dtype(), "{}: query, key and value differ in dtype", op);
-  for (const Tensor* tensor : {&query, &key, &value}) require(tensor->has_contiguous_rows(), "{}: rows are not contiguous", op);
-  arguments.features = d;
-  if (feature_map_info(options.feature_map).needs_directions) {
-    require(directions.defined() && directions.is_contiguous() && directions.shape().rank() >= 2 && directions.extent(-1) == d &&
-                (directions.shape().rank() == 2 || directions.extent(0) == options.n_heads) &&
-                directions.dtype() == accumulate_dtype(query.dtype()),
-            "{}: directions {} for {} heads of width {}", op, directions.shape().text(), options.n_heads, d);
-    arguments.features = directions.extent(-2);
-    arguments.directions = directions;
+  const Tensor& directions = constants.directions;
+  if (info.needs_directions) {
+    require(directions.defined() && directions.is_contiguous() && (directions.shape().rank() == 2 || directions.shape().rank() == 3) &&
+                directions.extent(-1) == d && (directions.shape().rank() == 2 || directions.extent(0) == options.n_heads) &&
+                directions.dtype() == dtype,
+            "{}: directions {} for {} heads of width {}", op, directions.defined() ? directions.shape().text() : "undefined",
+            options.n_heads, d);
+    arguments.n_directions = directions.extent(-2);
   } else {
-    require(!directions.defined(), "{}: {} takes no directions", op, feature_map_info(options.feature_map).name);
+    require(!directions.defined(), "{}: {} takes no directions", op, info.name);
   }
+  arguments.features = feature_count(options.feature_map, options.map_options, d, arguments.n_directions);
+  require(info.estimates_softmax || !(constants.query_center.defined() || constants.key_center.defined() || constants.scaling.defined()),
+          "{}: centring and scaling change the kernel of {}", op, info.name);
+  check_constant(constants.query_center, "query_center", options.n_heads, d, dtype);
+  check_constant(constants.key_center, "key_center", options.n_heads, d, dtype);
+  check_constant(constants.scaling, "scaling", options.n_heads, d, dtype);
+  check_constant(constants.oprf_a, "oprf_a", options.n_heads, 0, dtype);
+}
+
+/// query, key and value as [batch, n, heads·d]. `earlier`: keys that come before the first query.
+Arguments check(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& gate, const LinearAttentionConstants& constants,
+                const AttentionMask& mask, const LinearAttentionOptions& options, std::int64_t earlier) {
+  check_options(options);
+  Arguments arguments;
+  arguments.options = options;
+  arguments.query = split_heads(query, options.n_heads, op, "query");
+  arguments.key = split_heads(key, options.n_kv_heads, op, "key");
+  arguments.value = split_heads(value, options.n_kv_heads, op, "value");
+  const AttentionShape shape = AttentionShape::of(arguments.query, arguments.key, arguments.value, op);
+  require(!options.causal || shape.n_key == shape.n_query + earlier, "{}: causal attention of {} queries over {} keys", op, shape.n_query,
+          shape.n_key);
+  require(options.window == 0 || shape.n_key == shape.n_query + earlier, "{}: a window of {} queries over {} keys", op, shape.n_query,
+          shape.n_key);
+  arguments.query_offset = options.causal ? earlier : 0;
+  const DType dtype = accumulate_dtype(query.dtype());
+  arguments.constants = constants;
+  check_constants(arguments, dtype);
+  mask.check(shape.batch, shape.n_query, shape.n_key, op);
+  arguments.mask = mask;
+  require(!gate.defined() || (options.softmax_window > 0 && gate.shape() == Shape({options.n_heads}) && gate.is_contiguous()),
+          "{}: a gate of {} for {} heads, softmax_window {}", op, gate.defined() ? gate.shape().text() : "", options.n_heads,
+          options.softmax_window);
+  arguments.gate = gate;
+  // Features of either sign cancel, whatever the sign of their sum; relu's do not.
+  arguments.guarded = feature_map_info(options.feature_map).form == FeatureForm::values && options.feature_map != FeatureMap::relu &&
+                      options.feature_map != FeatureMap::favor_relu;
+
   LinearAttentionSizes& sizes = arguments.sizes;
-  sizes.d = d;
-  sizes.d_value = arguments.value.extent(3);
+  sizes.d = shape.d_key;
+  sizes.d_value = shape.d_value;
   sizes.m = arguments.features;
-  sizes.chunk = std::min(options.chunk_size, std::max({std::int64_t{1}, query.extent(1), key.extent(1)}));
+  sizes.chunk = std::min(options.chunk_size, std::max({std::int64_t{1}, shape.n_query, shape.n_key}));
+  sizes.near = std::min(sizes.chunk + Arguments::recent_keys(options) * (options.causal ? 1 : 2), std::max(sizes.chunk, shape.n_key));
+  sizes.softmax_pairs = options.softmax_window > 0;
+  sizes.rotates = options.rotate_numerator;
   sizes.finish();
   return arguments;
 }
 
-/// What the body works in: `elements` for each thread, by thread_index(), and the directions turned for the tile functions.
-void allocate_scratch(LinearAttentionArguments& arguments, std::int64_t elements) {
+/// What the body works in: `elements` for each thread, by thread_index(), and the directions turned for the feature maps.
+void allocate_scratch(Arguments& arguments, std::int64_t elements) {
   const DType dtype = accumulate_dtype(arguments.query.dtype());
   const Device& device = arguments.query.device();
-  if (arguments.directions.defined()) {
-    const std::int64_t sets = arguments.directions.shape().rank() == 3 ? arguments.directions.extent(0) : 1;
-    arguments.directions_transposed = Tensor::empty({sets, arguments.sizes.d, arguments.sizes.ld_m}, dtype, device);
+  const Tensor& directions = arguments.constants.directions;
+  if (directions.defined()) {
+    const std::int64_t sets = directions.shape().rank() == 3 ? directions.extent(0) : 1;
+    arguments.directions_transposed =
+        Tensor::empty({sets, arguments.sizes.d, LinearAttentionSizes::padded(arguments.n_directions)}, dtype, device);
+    arguments.direction_norms = Tensor::empty({sets, arguments.n_directions}, dtype, device);
+  }
+  if (arguments.sizes.rotates) {
+    const std::int64_t last = std::max(arguments.query_offset + arguments.query.extent(1), arguments.key.extent(1)) - 1;
+    const std::int64_t powers = std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(last, 0)));
+    arguments.rotation = Tensor::empty({1 + powers, 2, arguments.sizes.ld_rotations}, DType::float64, device);
   }
   arguments.scratch = Tensor::empty({thread_count(), elements}, dtype, device);
 }
 
-void backward(BackwardContext& context, const LinearAttentionOptions& options) {
-  LinearAttentionArguments arguments = check(context.saved(0), context.saved(1), context.saved(2), context.saved(3), options);
-  const std::int64_t d_value = arguments.value.extent(3);
-  arguments.output = context.saved(4).split_last(d_value);
-  arguments.top = context.saved(5);
-  arguments.inverse_denominator = context.saved(6);
+struct Saved {
+  LinearAttentionOptions options;
+  std::int64_t earlier = 0, first_position = 0;
+};
+
+void backward(BackwardContext& context, const Saved& call) {
+  const auto saved = [&](std::size_t i) { return context.saved(i); };
+  Arguments arguments = check(saved(0), saved(1), saved(2), saved(6), {saved(7), saved(8), saved(9), saved(10), saved(11)},
+                              {saved(12), saved(13)}, call.options, call.earlier);
+  arguments.first_position = call.first_position;
+  const std::int64_t d_value = arguments.value.extent(3), batch = arguments.query.extent(0);
+  arguments.output = saved(3).split_last(d_value);
+  arguments.top = saved(4);
+  arguments.inverse_denominator = saved(5);
+  arguments.start_sum = saved(14);
+  arguments.start_normalizer = saved(15);
+  arguments.start_maximum = saved(16);
+  arguments.start_magnitude = saved(17);
   const auto per_head = [&](GradientTarget target, std::int64_t width) {
     if (target.wanted()) target.tensor = target.tensor.split_last(width);
     return target;
@@ -111,46 +145,139 @@ void backward(BackwardContext& context, const LinearAttentionOptions& options) {
   LinearAttentionGradients gradients;
   gradients.d_output = context.d_output().split_last(d_value);
   gradients.d_query = per_head(context.d_input(0), arguments.query.extent(3));
-  gradients.d_key = per_head(context.d_input(1), arguments.key.extent(3));
+  gradients.d_key = per_head(context.d_input(1), arguments.query.extent(3));
   gradients.d_value = per_head(context.d_input(2), d_value);
-  allocate_scratch(arguments, arguments.sizes.backward_elements(arguments.query.extent(1), arguments.key.extent(1)));
-  if (runs_on_cpu(context.stream(), "linear_attention")) linear_attention_backward_cpu(arguments, gradients);
+  GradientTarget d_gate;
+  if (arguments.gate.defined()) {
+    d_gate = context.d_input(3);
+    if (d_gate.wanted())
+      gradients.d_gate = Tensor::empty({batch, call.options.n_heads}, accumulate_dtype(arguments.query.dtype()), arguments.query.device());
+  }
+  allocate_scratch(arguments, arguments.sizes.for_backward().backward_elements(arguments.query.extent(1), arguments.key.extent(1)));
+  if (runs_on_cpu(context.stream(), op)) linear_attention_backward_cpu(arguments, gradients);
+  for (std::int64_t b = 0; d_gate.wanted() && b < batch; ++b) {
+    add(context.stream(), d_gate.tensor, gradients.d_gate.narrow(0, b, 1).reshape({call.options.n_heads}),
+        b == 0 && !d_gate.accumulates() ? GradientMode::overwrite : GradientMode::accumulate);
+  }
+}
+
+void check_state(const LinearAttentionState& state, const Arguments& arguments) {
+  const LinearAttentionOptions& options = arguments.options;
+  const std::int64_t batch = arguments.query.extent(0), d_value = arguments.value.extent(3);
+  require(options.causal && !arguments.mask.documents.defined(), "{}: only causal attention to one document goes on from a state", op);
+  require(state.sum.shape() == Shape({batch, options.n_heads, arguments.features, d_value}) &&
+              state.sum.dtype() == accumulate_dtype(arguments.query.dtype()),
+          "{}: a state of {} for {} heads, {} features, values of width {}", op, state.sum.shape().text(), options.n_heads,
+          arguments.features, d_value);
+}
+
+/// Rows of `earlier`, where there are any, and then of `now`, along the sequence.
+Tensor joined(const Stream& stream, const Tensor& earlier, std::int64_t earlier_rows, const Tensor& now) {
+  if (earlier_rows == 0) return now;
+  const Tensor both = Tensor::empty({now.extent(0), earlier_rows + now.extent(1), now.extent(2)}, now.dtype(), now.device());
+  convert(stream, both.narrow(1, 0, earlier_rows), earlier.narrow(1, 0, earlier_rows));
+  convert(stream, both.narrow(1, earlier_rows, now.extent(1)), now);
+  return both;
+}
+
+/// The last rows of `all`, as many as a window may still reach.
+Tensor kept(const Stream& stream, const Tensor& all, std::int64_t rows) {
+  const Tensor last = Tensor::empty({all.extent(0), rows, all.extent(2)}, all.dtype(), all.device());
+  convert(stream, last, all.narrow(1, all.extent(1) - rows, rows));
+  return last;
+}
+
+void add_report(const Arguments& arguments, DenominatorReport& report) {
+  std::vector<double> values;
+  if (arguments.denominators.dtype() == DType::float64) {
+    values = arguments.denominators.to_vector<double>();
+  } else {
+    for (const float value : arguments.denominators.to_vector<float>()) values.push_back(value);
+  }
+  report.rows += arguments.query.extent(0) * arguments.query.extent(1) * arguments.options.n_heads;
+  for (std::size_t i = 0; i < values.size(); i += 2) {
+    report.guarded += static_cast<std::int64_t>(values[i]);
+    report.least = std::min(report.least, values[i + 1]);
+  }
 }
 
 }  // namespace
 
-Variable linear_attention(Tape& tape, const Variable& query, const Variable& key, const Variable& value, const Tensor& directions,
-                          const LinearAttentionOptions& options) {
-  LinearAttentionArguments arguments = check(query.value(), key.value(), value.value(), directions, options);
-  const std::int64_t batch = query.extent(0), n = query.extent(1), d_value = arguments.value.extent(3);
-  const Tensor output = Tensor::empty({batch, n, options.n_heads * d_value}, query.dtype(), tape.device());
-  arguments.output = output.split_last(d_value);
-  if (tape.records({&query, &key, &value})) {
-    arguments.top = Tensor::empty({batch, options.n_heads, n}, accumulate_dtype(query.dtype()), tape.device());
-    arguments.inverse_denominator = Tensor::empty({batch, options.n_heads, n}, accumulate_dtype(query.dtype()), tape.device());
+std::int64_t LinearAttentionState::bytes() const {
+  std::int64_t total = 0;
+  for (const Tensor* tensor : {&sum, &normalizer, &maximum, &magnitude, &recent_key, &recent_value}) {
+    if (tensor->defined()) total += tensor->bytes();
   }
-  allocate_scratch(arguments, arguments.sizes.forward_elements());
-  if (runs_on_cpu(tape.stream(), "linear_attention")) linear_attention_forward_cpu(arguments);
-  return tape.record_one("linear_attention", {query, key, value}, output,
-                         {query.value(), key.value(), value.value(), directions, output, arguments.top, arguments.inverse_denominator},
-                         [options](BackwardContext& context) { backward(context, options); });
+  return total;
 }
 
-Tensor linear_attention_continue(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
-                                 const Tensor& directions, const LinearAttentionOptions& options, LinearAttentionState& state) {
-  require(options.causal, "linear_attention: only causal attention can be continued from a state");
-  LinearAttentionArguments arguments = check(query, key, value, directions, options);
-  const std::int64_t batch = query.extent(0), d_value = arguments.value.extent(3);
-  require(state.sum.shape() == Shape({batch, options.n_heads, arguments.features, d_value}) &&
-              state.sum.dtype() == accumulate_dtype(query.dtype()),
-          "linear_attention: a state of {} for {} heads, {} features, values of width {}", state.sum.shape().text(), options.n_heads,
-          arguments.features, d_value);
-  const Tensor output = Tensor::empty({batch, query.extent(1), options.n_heads * d_value}, query.dtype(), stream.device);
+LinearAttentionState empty_linear_attention_state(const LinearAttentionOptions& options, std::int64_t batch, std::int64_t features,
+                                                  std::int64_t /*d*/, std::int64_t d_value, DType storage, const Device& device) {
+  const Stream stream{device};
+  const DType dtype = accumulate_dtype(storage);
+  const std::int64_t heads = options.n_heads;
+  LinearAttentionState state;
+  state.sum = Tensor::zeros({batch, heads, features, d_value}, dtype, device);
+  state.normalizer = Tensor::zeros({batch, heads, features}, dtype, device);
+  state.maximum = Tensor::empty({batch, heads, features}, dtype, device);
+  state.magnitude = Tensor::zeros({batch, heads}, dtype, device);
+  fill(stream, state.maximum, -1e30);  // weighs nothing beside any real maximum, and differences of two such are no NaN
+  return state;
+}
+
+Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const LinearAttentionOptions& options) {
+  const Stream& stream = tape.stream();
+  LinearAttentionState* state = inputs.state;
+  const std::int64_t recent = state && state->recent_key.defined() ? state->recent_key.extent(1) : 0;
+  const Tensor& query = inputs.query.value();
+  const Tensor key = recent > 0 ? joined(stream, state->recent_key, recent, inputs.key.value()) : inputs.key.value();
+  const Tensor value = recent > 0 ? joined(stream, state->recent_value, recent, inputs.value.value()) : inputs.value.value();
+  require(recent == 0 || !inputs.mask.keys.defined(), "{}: a window that goes on from a state takes no key mask", op);
+  Arguments arguments =
+      check(query, key, value, inputs.gate.defined() ? inputs.gate.value() : Tensor{}, inputs.constants, inputs.mask, options, recent);
+  const std::int64_t batch = query.extent(0), n = query.extent(1), d_value = arguments.value.extent(3);
+  const DType dtype = accumulate_dtype(query.dtype());
+  const bool records = inputs.gate.defined() ? tape.records({&inputs.query, &inputs.key, &inputs.value, &inputs.gate})
+                                             : tape.records({&inputs.query, &inputs.key, &inputs.value});
+  if (state) {
+    check_state(*state, arguments);
+    const auto before = [&](const Tensor& tensor) { return records ? tensor.clone() : tensor; };  // backward needs the state as it was
+    arguments.start_sum = before(state->sum);
+    arguments.start_normalizer = before(state->normalizer);
+    arguments.start_maximum = before(state->maximum);
+    arguments.start_magnitude = before(state->magnitude);
+    arguments.state = state;
+    arguments.first_position = state->tokens - recent;
+  }
+  const Tensor output = Tensor::empty({batch, n, options.n_heads * d_value}, query.dtype(), tape.device());
   arguments.output = output.split_last(d_value);
-  arguments.state = &state;
+  if (records) {
+    arguments.top = Tensor::empty({batch, options.n_heads, n}, dtype, tape.device());
+    arguments.inverse_denominator = Tensor::empty({batch, options.n_heads, n}, dtype, tape.device());
+  }
+  if (inputs.report) arguments.denominators = Tensor::empty({batch, options.n_heads, 2}, dtype, tape.device());
   allocate_scratch(arguments, arguments.sizes.forward_elements());
-  if (runs_on_cpu(stream, "linear_attention")) linear_attention_forward_cpu(arguments);
-  return output;
+  if (runs_on_cpu(stream, op)) {
+    linear_attention_forward_cpu(arguments);
+    if (inputs.report) add_report(arguments, *inputs.report);
+  }
+  if (state) {
+    const std::int64_t reach = Arguments::recent_keys(options);
+    if (reach > 0) {
+      state->recent_key = kept(stream, key, std::min(reach, key.extent(1)));
+      state->recent_value = kept(stream, value, std::min(reach, value.extent(1)));
+    }
+    state->tokens += n;
+  }
+  std::vector<Variable> recorded{inputs.query, inputs.key, inputs.value};
+  if (inputs.gate.defined()) recorded.push_back(inputs.gate);
+  const LinearAttentionConstants& constants = inputs.constants;
+  return tape.record_one(
+      op, recorded, output,
+      {query, key, value, output, arguments.top, arguments.inverse_denominator, arguments.gate, constants.directions,
+       constants.query_center, constants.key_center, constants.scaling, constants.oprf_a, inputs.mask.keys, inputs.mask.documents,
+       arguments.start_sum, arguments.start_normalizer, arguments.start_maximum, arguments.start_magnitude},
+      [call = Saved{options, recent, arguments.first_position}](BackwardContext& context) { backward(context, call); });
 }
 
 }  // namespace furlong::ops

@@ -1,60 +1,98 @@
 #pragma once
-// Linear attention with positive features (Katharopoulos et al. 2020, "Transformers are RNNs"; Choromanski et al. 2021, "Rethinking
-// Attention with Performers"), in log-features and without any epsilon:
-//   output_i = sum_j w_ij v_j / sum_j w_ij,  w_ij = sum_f exp(log_feature_f(q_i) + log_feature_f(k_j)),  j <= i when causal.
-// Each query row subtracts its own maximum; the state keeps, per feature, a running maximum over the keys of earlier chunks; inside a chunk
-// the pair's weight is put together from a small product and both rows' maxima; both parts meet under one maximum per query. So nothing
-// overflows, the denominator is at least 1, and a later token cannot change an earlier output by a bit (docs/numerics.md).
+// Linear attention with any feature map φ (Katharopoulos et al. 2020, "Transformers are RNNs"; Choromanski et al. 2021, "Rethinking
+// Attention with Performers"), without an epsilon in features or denominators:
+//   output_i = Σ_j w_ij v_j / Σ_j w_ij,  w_ij = φ(q_i)·φ(k_j), over the keys that query i sees.
+// Positive features are handled as logarithms: each query row subtracts its own maximum; the state keeps, per feature, a running maximum
+// over the keys of earlier chunks; inside a chunk the pair's weight is put together from a small product and both rows' maxima; both parts
+// meet under one maximum per query. So nothing overflows, the denominator is at least 1, and a later token cannot change an earlier output
+// by a bit. Features that can be negative come with one logarithm a row, under a running maximum of those (docs/numerics.md).
 // Features are computed tile by tile; neither direction stores an n × m tensor, and the state exists once per head.
+// With rotary positions in the numerator (Su et al. 2021, RoFormer, equation 19) the values are weighed with R_i φ(q_i) · R_j φ(k_j) and
+// the denominator stays Σ_j φ(q_i)·φ(k_j), which no turn can make negative: a row's weights then need not add up to 1.
 #include <string>
 #include <vector>
 
 #include "framework/autodiff/tape.h"
+#include "framework/ops/attention_mask.h"
+#include "framework/ops/feature_maps/feature_map.h"
 
 namespace furlong::ops {
 
-enum class FeatureMap : std::uint8_t {
-  elu1,           ///< elu(x) + 1, element by element (Katharopoulos et al. 2020, equation 7); m = d
-  favor_positive  ///< exp(ω·x' - |x'|²/2), x' = x d^(-1/4) (Choromanski et al. 2021, lemma 1); needs directions ω
+/// What an output row is divided by.
+enum class Normalizer : std::uint8_t {
+  sum,  ///< Σ_j w_ij; where that is zero, or lost in rounding, output and gradient are zero
+  rms   ///< `none` in configs: no sum, but the root mean square of the row itself, a norm of each head's output
 };
-/// One row for each feature map: the table that names, checks and tests loop over.
-struct FeatureMapInfo {
-  FeatureMap map;
-  const char* name;
-  bool needs_directions;
-};
-const std::vector<FeatureMapInfo>& feature_maps();
-/// Throws UserError naming the known ones.
-const FeatureMapInfo& feature_map_info(const std::string& name);
-const FeatureMapInfo& feature_map_info(FeatureMap map);
 
 struct LinearAttentionOptions {
   std::int64_t n_heads = 1;
   std::int64_t n_kv_heads = 1;  ///< query head h reads key-value head h / (n_heads / n_kv_heads)
   FeatureMap feature_map = FeatureMap::favor_positive;
+  FeatureMapOptions map_options{};
   bool causal = true;
   std::int64_t chunk_size = 64;  ///< tokens a tile; changes speed, and results only by rounding
+  /// Keys at least so far away (i - j >= window, or |i - j| >= window when not causal) are not seen; 0: all are. Costs n × window × m.
+  std::int64_t window = 0;
+  /// Keys with i - j < softmax_window carry exp(q·k/√d + gate_h) in the place of φ(q)·φ(k) (the windowed hybrid); causal only.
+  std::int64_t softmax_window = 0;
+  Normalizer normalizer = Normalizer::sum;
+  /// Turns the pair of features (f, f + ⌊m/2⌋) of a query and of a key by the token's position in its document times
+  /// rotary_base^(-2f/m), in the numerator only; the last of an odd number of features is not turned. Not with softmax_window.
+  bool rotate_numerator = false;
+  double rotary_base = 10000;
+  /// Where weights can be negative, a denominator smaller than this times Σ_j |φ(q_i)| |φ(k_j)| is rounding noise: its row is zero, and
+  /// counted.
+  double denominator_guard = 0x1p-20;
+};
+
+/// Constants of each head, without gradients; all optional but directions where the map needs them. float32 (float64 for float64 inputs).
+struct LinearAttentionConstants {
+  Tensor directions;    ///< ω [n_directions, d] for all heads, or [n_heads, n_directions, d]
+  Tensor query_center;  ///< a [n_heads, d], taken from every query; exp(a·k/√d) goes into the key's weight: softmax is unchanged
+  Tensor key_center;    ///< b [n_heads, d], taken from every key: softmax is unchanged
+  Tensor scaling;       ///< Ψ [n_heads, d]: q Ψ and k / Ψ, after centring: q·k is unchanged (SADERF, Likhosherstov et al. 2023)
+  Tensor oprf_a;        ///< A [n_heads], at most 0
 };
 
 /// What a causal head has seen: enough to go on with later tokens as if in one sequence. float32 (float64 in tests) whatever the storage
 /// type.
 struct LinearAttentionState {
-  Tensor sum;         ///< [batch, n_heads, features, d_value]: Σ_j exp(log_feature(k_j) - maximum) v_j
+  Tensor sum;         ///< [batch, n_heads, features, d_value]: Σ_j φ(k_j) v_jᵀ exp(-maximum), of turned φ(k_j) with rotate_numerator
   Tensor normalizer;  ///< [batch, n_heads, features]: the same sum over 1
-  Tensor maximum;     ///< [batch, n_heads, features]: the running maximum of log_feature(k_j)
-  /// A state that has seen nothing.
-  static LinearAttentionState empty(std::int64_t batch, std::int64_t n_heads, std::int64_t features, std::int64_t d_value, DType dtype,
-                                    const Device& device);
+  Tensor maximum;    ///< [batch, n_heads, features]: the running maximum of the logarithms (of rows' logarithms in the form `values`); with
+                     ///< rotate_numerator the larger of each pair's
+  Tensor magnitude;  ///< [batch, n_heads]: Σ_j |φ(k_j)| exp(-maximum), in the form `values`
+  /// The last tokens' keys and values, where a window needs them: [batch, window tokens, n_kv_heads·d]; and how many there are.
+  Tensor recent_key, recent_value;
+  std::int64_t tokens = 0;
+  std::int64_t bytes() const;
+};
+
+/// Denominators of one forward, for maps that can be negative or vanish.
+struct DenominatorReport {
+  std::int64_t rows = 0;     ///< query rows of all heads
+  std::int64_t guarded = 0;  ///< of these: zeroed by the guard, or without anything seen
+  /// Least |denominator| / Σ_j |φ(q_i)| |φ(k_j)|; 1 for positive maps, but with rotate_numerator the least denominator beside a bound on
+  /// the largest term of its numerator: float32 keeps about 1e-7 over that number.
+  double least = 1;
 };
 
 /// query [batch, n, n_heads·d], key [batch, n_key, n_kv_heads·d], value [batch, n_key, n_kv_heads·d_value]: views with contiguous rows
-/// (column ranges of one tensor) are welcome. directions: [m, d] for all heads or [n_heads, m, d] in float32 (float64 for float64 inputs),
-/// undefined for elu1. Returns [batch, n, n_heads·d_value]. Throws ContractError on shapes that do not fit; causal needs n = n_key.
-Variable linear_attention(Tape& tape, const Variable& query, const Variable& key, const Variable& value, const Tensor& directions,
-                          const LinearAttentionOptions& options);
+/// (column ranges of one tensor) are welcome. Returns [batch, n, n_heads·d_value]. `gate` [n_heads] (undefined: zero) goes with
+/// softmax_window. Throws ContractError on shapes that do not fit; causal needs n = n_key.
+/// `state`, where given (causal, no documents): the tokens follow those in it, through which no gradient flows; it is advanced.
+struct LinearAttentionInputs {
+  Variable query, key, value;
+  Variable gate;
+  LinearAttentionConstants constants;
+  AttentionMask mask;
+  LinearAttentionState* state = nullptr;
+  DenominatorReport* report = nullptr;  ///< where given, added to
+};
+Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const LinearAttentionOptions& options);
 
-/// Forward alone, causal, continuing from `state` and leaving it advanced by these tokens: a prompt in parallel, or one token at a time.
-Tensor linear_attention_continue(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
-                                 const Tensor& directions, const LinearAttentionOptions& options, LinearAttentionState& state);
+/// A state that has seen nothing, for heads of width d and values of width d_value.
+LinearAttentionState empty_linear_attention_state(const LinearAttentionOptions& options, std::int64_t batch, std::int64_t features,
+                                                  std::int64_t d, std::int64_t d_value, DType storage, const Device& device);
 
 }  // namespace furlong::ops

@@ -3,15 +3,17 @@
 #include <algorithm>
 
 #include "framework/ops/dispatch.h"
+#include "framework/ops/document_positions.h"
 
 namespace furlong::ops {
 
 void short_convolution_taps_cpu(const Tensor& weight, const Tensor& by_tap);
-void short_convolution_cpu(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& y);
+// `positions` (int32 [batch, n], or undefined for one document a row): the place of each token in its document.
+void short_convolution_cpu(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& positions, const Tensor& y);
 void short_convolution_history_cpu(const Tensor& x, const Tensor& history, const Tensor& updated_history);
-void short_convolution_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const GradientTarget& d_x);
-void short_convolution_d_weight_cpu(const Tensor& x, const Tensor& history, const Tensor& d_y, const Tensor& partial,
-                                    const GradientTarget& d_weight);
+void short_convolution_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const Tensor& positions, const GradientTarget& d_x);
+void short_convolution_d_weight_cpu(const Tensor& x, const Tensor& history, const Tensor& positions, const Tensor& d_y,
+                                    const Tensor& partial, const GradientTarget& d_weight);
 
 namespace {
 
@@ -26,22 +28,23 @@ void check_history(const Tensor& history, const Shape& shape, DType dtype) {
 }
 
 void backward(BackwardContext& context) {
-  const Tensor &x = context.saved(0), &by_tap = context.saved(1), &history = context.saved(2);
+  const Tensor &x = context.saved(0), &by_tap = context.saved(1), &history = context.saved(2), &positions = context.saved(3);
   const Tensor d_y = context.d_output();
   const bool on_cpu = runs_on_cpu(context.stream(), "short_convolution");
   const GradientTarget d_x = context.d_input(0);
-  if (d_x.wanted() && on_cpu) short_convolution_d_x_cpu(d_y, by_tap, d_x);
+  if (d_x.wanted() && on_cpu) short_convolution_d_x_cpu(d_y, by_tap, positions, d_x);
   const GradientTarget d_weight = context.d_input(1);
   if (!d_weight.wanted()) return;
   const std::int64_t rows = d_y.shape().rows();
   const std::int64_t blocks = std::clamp<std::int64_t>((rows + rows_per_block - 1) / rows_per_block, 1, max_blocks);
   const Tensor partial = Tensor::empty({blocks, by_tap.extent(0), by_tap.extent(1)}, accumulate_dtype(x.dtype()), x.device());
-  if (on_cpu) short_convolution_d_weight_cpu(x, history, d_y, partial, d_weight);
+  if (on_cpu) short_convolution_d_weight_cpu(x, history, positions, d_y, partial, d_weight);
 }
 
 }  // namespace
 
-Variable short_convolution(Tape& tape, const Variable& x, const Variable& weight, const Tensor* history, const Tensor* updated_history) {
+Variable short_convolution(Tape& tape, const Variable& x, const Variable& weight, const Tensor* history, const Tensor* updated_history,
+                           const Tensor* documents) {
   require(x.shape().rank() == 3 && x.value().has_contiguous_rows(),
           "short_convolution: x is {}, expected [batch, n, channels] with contiguous rows", x.shape().text());
   const std::int64_t batch = x.extent(0), channels = x.extent(2);
@@ -56,18 +59,23 @@ Variable short_convolution(Tape& tape, const Variable& x, const Variable& weight
   const Shape history_shape{batch, width - 1, channels};
   if (history) check_history(*history, history_shape, x.dtype());
   if (updated_history) check_history(*updated_history, history_shape, x.dtype());
+  require(!documents || (!history && !updated_history), "short_convolution: documents together with a history");
+  require(!documents || documents->shape() == Shape({batch, x.extent(1)}),
+          "short_convolution: documents are {} for x {}, expected [{}, {}]", documents ? documents->shape().text() : "", x.shape().text(),
+          batch, x.extent(1));
 
   // Channels lie side by side in x, so the loops want them side by side in the weights too: [width, channels], in the dtype of the sums.
   const Tensor by_tap = Tensor::empty({width, channels}, sum_dtype, tape.device());
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), tape.device());
   Tensor before = history ? *history : Tensor{};
   if (tape.records({&x, &weight}) && history && updated_history && updated_history->shares_memory_with(*history)) before = history->clone();
+  const Tensor positions = documents ? document_positions(tape.stream(), *documents) : Tensor{};
   if (runs_on_cpu(tape.stream(), "short_convolution")) {
     short_convolution_taps_cpu(weight.value(), by_tap);
-    short_convolution_cpu(x.value(), by_tap, before, y);
+    short_convolution_cpu(x.value(), by_tap, before, positions, y);
     if (updated_history) short_convolution_history_cpu(x.value(), history ? *history : Tensor{}, *updated_history);
   }
-  return tape.record_one("short_convolution", {x, weight}, y, {x.value(), by_tap, before}, backward);
+  return tape.record_one("short_convolution", {x, weight}, y, {x.value(), by_tap, before, positions}, backward);
 }
 
 }  // namespace furlong::ops

@@ -11,8 +11,9 @@ inline constexpr std::int64_t max_short_convolution_width = 64;
 /// float32; y is a new contiguous tensor of x's shape and dtype, sums in float32 (float64 for float64). What lies before the start is
 /// `history` [batch, width - 1, channels] in x's dtype, the last inputs of what came before, oldest first; zero where it is null.
 /// `updated_history`, of the same shape, is given the last inputs up to now; it may be `history` itself. No gradient goes into the history.
-/// Throws ContractError on shapes that do not fit.
+/// `documents`, int32 [batch, n]: runs of equal numbers are documents packed one after another, each convolved as if it were a sequence of
+/// its own; not together with a history. Throws ContractError on shapes that do not fit.
 Variable short_convolution(Tape& tape, const Variable& x, const Variable& weight, const Tensor* history = nullptr,
-                           const Tensor* updated_history = nullptr);
+                           const Tensor* updated_history = nullptr, const Tensor* documents = nullptr);
 
 }  // namespace furlong::ops

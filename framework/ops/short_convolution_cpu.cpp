@@ -18,20 +18,30 @@ constexpr std::int64_t grain = 1 << 14;  // elements below which a second thread
 /// The inputs of one batch entry, from the history on.
 template <class T>
 struct Inputs {
-  const T* x;        // [n, channels], rows `stride` apart
-  const T* history;  // [width - 1, channels], or null
+  const T* x;                 // [n, channels], rows `stride` apart
+  const T* history;           // [width - 1, channels], or null
+  const std::int32_t* place;  // [n], of each token in its document, or null: one document
   std::int64_t stride, channels, before;
 
-  Inputs(const Tensor& x_, const Tensor& history_, std::int64_t batch, std::int64_t width)
+  Inputs(const Tensor& x_, const Tensor& history_, const Tensor& positions, std::int64_t batch, std::int64_t width)
       : x(x_.data<T>() + batch * x_.strides()[0]),
         history(history_.defined() ? history_.data<T>() + batch * history_.strides()[0] : nullptr),
+        place(positions.defined() ? positions.data<std::int32_t>() + batch * positions.extent(1) : nullptr),
         stride(x_.strides()[1]),
         channels(x_.extent(2)),
         before(width - 1) {}
-  /// Row t, which may be negative; null where nothing came before.
-  const T* row(std::int64_t t) const {
-    if (t >= 0) return x + t * stride;
-    return history ? history + (before + t) * channels : nullptr;
+  /// The row `back` before row t; null where its document does not reach so far.
+  const T* row(std::int64_t t, std::int64_t back) const {
+    if (place && back > place[t]) return nullptr;
+    if (t >= back) return x + (t - back) * stride;
+    return history ? history + (before + t - back) * channels : nullptr;
+  }
+  /// Rows from t on, at most `most`, that lie in one document: for all of them together the rows that are null come first.
+  std::int64_t together(std::int64_t t, std::int64_t most) const {
+    if (!place) return most;
+    std::int64_t count = 1;
+    while (count < most && place[t + count] > 0) ++count;
+    return count;
   }
 };
 
@@ -50,17 +60,17 @@ HWY_INLINE void weighted_sum(const T* const* rows, const compute_t<T>* taps, std
 }
 
 template <class T>
-void convolve(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& y) {
+void convolve(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& positions, const Tensor& y) {
   const std::int64_t n = x.extent(1), width = by_tap.extent(0), channels = by_tap.extent(1);
   const auto* taps = by_tap.data<compute_t<T>>();
   T* out = y.data<T>();
   parallel_ranges(x.shape().rows(), std::max<std::int64_t>(1, grain / channels), [&](std::int64_t begin, std::int64_t end) {
     const T* rows[max_short_convolution_width];
     for (std::int64_t row = begin; row < end; ++row) {
-      const Inputs<T> inputs(x, history, row / n, width);
+      const Inputs<T> inputs(x, history, positions, row / n, width);
       std::int64_t first = 0;  // rows before the start, if any, come first
       for (std::int64_t j = 0; j < width; ++j) {
-        rows[j] = inputs.row(row % n - (width - 1) + j);
+        rows[j] = inputs.row(row % n, width - 1 - j);
         if (!rows[j]) first = j + 1;
       }
       weighted_sum(rows, taps, first, width, channels, out + row * channels, false);
@@ -68,24 +78,29 @@ void convolve(const Tensor& x, const Tensor& by_tap, const Tensor& history, cons
   });
 }
 
-/// d_x[t] = Σ_j weight[j] · d_y[t + (width - 1) - j], as far as d_y goes.
+/// d_x[t] = Σ_j weight[j] · d_y[t + (width - 1) - j], as far as d_y and the document go.
 template <class T>
-void input_gradient(const Tensor& d_y, const Tensor& by_tap, const GradientTarget& d_x) {
+void input_gradient(const Tensor& d_y, const Tensor& by_tap, const Tensor& positions, const GradientTarget& d_x) {
   const std::int64_t n = d_y.extent(1), width = by_tap.extent(0), channels = by_tap.extent(1);
   const auto* taps = by_tap.data<compute_t<T>>();
+  const auto* place = positions.defined() ? positions.data<std::int32_t>() : nullptr;
   const T* dy = d_y.data<T>();
   T* dx = d_x.tensor.data<T>();
   parallel_ranges(d_y.shape().rows(), std::max<std::int64_t>(1, grain / channels), [&](std::int64_t begin, std::int64_t end) {
     const T* rows[max_short_convolution_width];
     for (std::int64_t row = begin; row < end; ++row) {
-      const std::int64_t first = std::max<std::int64_t>(0, row % n + width - n);
+      std::int64_t last = std::min(width, n - row % n);  // rows from this one on that it reaches
+      for (std::int64_t ahead = 1; place && ahead < last; ++ahead) {
+        if (place[row + ahead] == 0) last = ahead;
+      }
+      const std::int64_t first = width - last;
       for (std::int64_t j = first; j < width; ++j) rows[j] = dy + (row + width - 1 - j) * channels;
       weighted_sum(rows, taps, first, width, channels, dx + cpu::row_offset(d_x.tensor, row), d_x.accumulates());
     }
   });
 }
 
-/// sums[j, c] += Σ over `count` rows of d_y[t, c] · x[t - (width - 1) + j, c]: rows of one batch entry from t on, few enough to stay in the
+/// sums[j, c] += Σ over `count` rows of d_y[t, c] · x[t - (width - 1) + j, c]: rows of one document from t on, few enough to stay in the
 /// cache.
 template <class T>
 HWY_INLINE void add_tap_sums(const Inputs<T>& inputs, const T* d_y, std::int64_t t, std::int64_t count, std::int64_t width,
@@ -95,7 +110,7 @@ HWY_INLINE void add_tap_sums(const Inputs<T>& inputs, const T* d_y, std::int64_t
     const T* rows[8];
     std::int64_t first = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-      rows[i] = inputs.row(t + i - (width - 1) + j);
+      rows[i] = inputs.row(t + i, width - 1 - j);
       if (!rows[i]) first = i + 1;
     }
     for (std::int64_t c = 0; c < channels; c += step) {
@@ -108,7 +123,7 @@ HWY_INLINE void add_tap_sums(const Inputs<T>& inputs, const T* d_y, std::int64_t
 }
 
 template <class T>
-void weight_gradient_blocks(const Tensor& x, const Tensor& history, const Tensor& d_y, const Tensor& partial) {
+void weight_gradient_blocks(const Tensor& x, const Tensor& history, const Tensor& positions, const Tensor& d_y, const Tensor& partial) {
   const std::int64_t n = x.extent(1), rows = x.shape().rows();
   const std::int64_t blocks = partial.extent(0), width = partial.extent(1), channels = partial.extent(2);
   const T* dy = d_y.data<T>();
@@ -119,23 +134,25 @@ void weight_gradient_blocks(const Tensor& x, const Tensor& history, const Tensor
       std::fill_n(block_sums, width * channels, compute_t<T>{0});
       const std::int64_t last = rows * (block + 1) / blocks;
       for (std::int64_t row = rows * block / blocks; row < last;) {
-        const std::int64_t t = row % n, count = std::min({std::int64_t{8}, last - row, n - t});
-        add_tap_sums(Inputs<T>(x, history, row / n, width), dy + row * channels, t, count, width, channels, block_sums);
+        const Inputs<T> inputs(x, history, positions, row / n, width);
+        const std::int64_t t = row % n, count = inputs.together(t, std::min({std::int64_t{8}, last - row, n - t}));
+        add_tap_sums(inputs, dy + row * channels, t, count, width, channels, block_sums);
         row += count;
       }
     }
   });
 }
 
-void Convolve(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& y) {
-  with_float_type(x.dtype(), "short_convolution", [&]<class T>(std::type_identity<T>) { convolve<T>(x, by_tap, history, y); });
+void Convolve(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& positions, const Tensor& y) {
+  with_float_type(x.dtype(), "short_convolution", [&]<class T>(std::type_identity<T>) { convolve<T>(x, by_tap, history, positions, y); });
 }
-void InputGradient(const Tensor& d_y, const Tensor& by_tap, const GradientTarget& d_x) {
-  with_float_type(d_y.dtype(), "short_convolution", [&]<class T>(std::type_identity<T>) { input_gradient<T>(d_y, by_tap, d_x); });
+void InputGradient(const Tensor& d_y, const Tensor& by_tap, const Tensor& positions, const GradientTarget& d_x) {
+  with_float_type(d_y.dtype(), "short_convolution",
+                  [&]<class T>(std::type_identity<T>) { input_gradient<T>(d_y, by_tap, positions, d_x); });
 }
-void WeightGradientBlocks(const Tensor& x, const Tensor& history, const Tensor& d_y, const Tensor& partial) {
+void WeightGradientBlocks(const Tensor& x, const Tensor& history, const Tensor& positions, const Tensor& d_y, const Tensor& partial) {
   with_float_type(x.dtype(), "short_convolution",
-                  [&]<class T>(std::type_identity<T>) { weight_gradient_blocks<T>(x, history, d_y, partial); });
+                  [&]<class T>(std::type_identity<T>) { weight_gradient_blocks<T>(x, history, positions, d_y, partial); });
 }
 
 }  // namespace furlong::ops::HWY_NAMESPACE
@@ -158,8 +175,8 @@ void short_convolution_taps_cpu(const Tensor& weight, const Tensor& by_tap) {
   });
 }
 
-void short_convolution_cpu(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& y) {
-  HWY_DYNAMIC_DISPATCH(Convolve)(x, by_tap, history, y);
+void short_convolution_cpu(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& positions, const Tensor& y) {
+  HWY_DYNAMIC_DISPATCH(Convolve)(x, by_tap, history, positions, y);
 }
 
 void short_convolution_history_cpu(const Tensor& x, const Tensor& history, const Tensor& updated_history) {
@@ -184,13 +201,13 @@ void short_convolution_history_cpu(const Tensor& x, const Tensor& history, const
   });
 }
 
-void short_convolution_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const GradientTarget& d_x) {
-  HWY_DYNAMIC_DISPATCH(InputGradient)(d_y, by_tap, d_x);
+void short_convolution_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const Tensor& positions, const GradientTarget& d_x) {
+  HWY_DYNAMIC_DISPATCH(InputGradient)(d_y, by_tap, positions, d_x);
 }
 
-void short_convolution_d_weight_cpu(const Tensor& x, const Tensor& history, const Tensor& d_y, const Tensor& partial,
-                                    const GradientTarget& d_weight) {
-  HWY_DYNAMIC_DISPATCH(WeightGradientBlocks)(x, history, d_y, partial);
+void short_convolution_d_weight_cpu(const Tensor& x, const Tensor& history, const Tensor& positions, const Tensor& d_y,
+                                    const Tensor& partial, const GradientTarget& d_weight) {
+  HWY_DYNAMIC_DISPATCH(WeightGradientBlocks)(x, history, positions, d_y, partial);
   const std::int64_t blocks = partial.extent(0), width = partial.extent(1), channels = partial.extent(2);
   with_float_type(partial.dtype(), "short_convolution", [&]<class Sum>(std::type_identity<Sum>) {
     with_float_type(d_weight.tensor.dtype(), "short_convolution", [&]<class To>(std::type_identity<To>) {

@@ -12,8 +12,17 @@ namespace {
 constexpr const char* op = "softmax_attention";
 using Sizes = SoftmaxAttentionSizes;
 
+void check_reach(const AttentionShape& shape, const SoftmaxAttentionOptions& options, const AttentionMask& mask) {
+  mask.check(shape.batch, shape.n_query, shape.n_key, op);
+  require(!mask.documents.defined() || options.first_query_position == 0, "{}: documents with first_query_position {}", op,
+          options.first_query_position);
+  require(options.window >= 0, "{}: window {}", op, options.window);
+  require(options.window == 0 || options.causal || shape.n_query == shape.n_key || options.first_query_position > 0,
+          "{}: a window over {} keys for {} queries without a position", op, shape.n_key, shape.n_query);
+}
+
 SoftmaxAttentionArguments check(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& output,
-                                const Tensor& log_sum_exp, const SoftmaxAttentionOptions& options) {
+                                const Tensor& log_sum_exp, const SoftmaxAttentionOptions& options, const AttentionMask& mask) {
   SoftmaxAttentionArguments arguments;
   arguments.shape = AttentionShape::of(query, key, value, op);
   const AttentionShape& shape = arguments.shape;
@@ -29,14 +38,23 @@ SoftmaxAttentionArguments check(const Tensor& query, const Tensor& key, const Te
                 log_sum_exp.dtype() == accumulate_dtype(query.dtype()),
             "{}: log_sum_exp {} of {}", op, log_sum_exp.shape().text(), name_of(log_sum_exp.dtype()));
   }
+  check_reach(shape, options, mask);
+  const std::int64_t reach =
+      options.window > 0 ? std::min(options.window - 1, SoftmaxAttentionArguments::unbounded) : SoftmaxAttentionArguments::unbounded;
   arguments.causal = options.causal;
   arguments.first_query_position = options.first_query_position;
+  arguments.behind = reach;
+  arguments.ahead = options.causal ? 0 : reach;
   arguments.scale = options.scale != 0 ? options.scale : 1.0 / std::sqrt(static_cast<double>(shape.d_key));
   arguments.query = query;
   arguments.key = key;
   arguments.value = value;
   arguments.output = output;
   arguments.log_sum_exp = log_sum_exp;
+  arguments.mask = mask;
+  if (mask.documents.defined()) {
+    arguments.borders = Tensor::empty({shape.batch, Sizes::query_blocks(shape), 2}, DType::int32, query.device());
+  }
   return arguments;
 }
 
@@ -56,23 +74,24 @@ void backward(BackwardContext& context, const SoftmaxAttentionOptions& options) 
   };
   const GradientTarget d_query = target(0, query), d_key = target(1, key), d_value = target(2, value);
   softmax_attention_backward(context.stream(), query, key, value, output, context.saved(4), context.d_output().split_last(output.extent(3)),
-                             d_query, d_key, d_value, options);
+                             d_query, d_key, d_value, options, {context.saved(5), context.saved(6)});
 }
 
 }  // namespace
 
 void softmax_attention_forward(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& output,
-                               const Tensor& log_sum_exp, const SoftmaxAttentionOptions& options) {
-  SoftmaxAttentionArguments arguments = check(query, key, value, output, log_sum_exp, options);
+                               const Tensor& log_sum_exp, const SoftmaxAttentionOptions& options, const AttentionMask& mask) {
+  SoftmaxAttentionArguments arguments = check(query, key, value, output, log_sum_exp, options, mask);
   arguments.scratch = thread_scratch(thread_count(), Sizes::forward_elements(arguments.shape), query);
   if (runs_on_cpu(stream, op)) softmax_attention_forward_cpu(arguments);
 }
 
 void softmax_attention_backward(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& output,
                                 const Tensor& log_sum_exp, const Tensor& d_output, const GradientTarget& d_query,
-                                const GradientTarget& d_key, const GradientTarget& d_value, const SoftmaxAttentionOptions& options) {
+                                const GradientTarget& d_key, const GradientTarget& d_value, const SoftmaxAttentionOptions& options,
+                                const AttentionMask& mask) {
   require(log_sum_exp.defined(), "{}: backward needs the log_sum_exp of forward", op);
-  SoftmaxAttentionArguments arguments = check(query, key, value, output, log_sum_exp, options);
+  SoftmaxAttentionArguments arguments = check(query, key, value, output, log_sum_exp, options, mask);
   const AttentionShape& shape = arguments.shape;
   require(d_output.shape() == shape.output() && d_output.dtype() == query.dtype() && d_output.has_contiguous_rows(),
           "{}: d_output {} of {}", op, d_output.shape().text(), name_of(d_output.dtype()));
@@ -93,7 +112,7 @@ void softmax_attention_backward(const Stream& stream, const Tensor& query, const
 }
 
 Variable softmax_attention(Tape& tape, const Variable& query, const Variable& key, const Variable& value,
-                           const SoftmaxAttentionOptions& options) {
+                           const SoftmaxAttentionOptions& options, const AttentionMask& mask) {
   const Tensor heads_query = split_heads(query.value(), options.n_heads, op, "query"),
                heads_key = split_heads(key.value(), options.n_kv_heads, op, "key"),
                heads_value = split_heads(value.value(), options.n_kv_heads, op, "value");
@@ -104,8 +123,9 @@ Variable softmax_attention(Tape& tape, const Variable& query, const Variable& ke
     log_sum_exp = Tensor::empty({batch, options.n_heads, n}, accumulate_dtype(query.dtype()), tape.device());
   }
   softmax_attention_forward(tape.stream(), heads_query, heads_key, heads_value, output.split_last(heads_value.extent(3)), log_sum_exp,
-                            options);
-  return tape.record_one(op, {query, key, value}, output, {query.value(), key.value(), value.value(), output, log_sum_exp},
+                            options, mask);
+  return tape.record_one(op, {query, key, value}, output,
+                         {query.value(), key.value(), value.value(), output, log_sum_exp, mask.keys, mask.documents},
                          [options](BackwardContext& context) { backward(context, options); });
 }
 

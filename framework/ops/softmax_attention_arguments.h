@@ -36,16 +36,25 @@ struct SoftmaxAttentionSizes {
 
 /// What both engines' bodies are given; checked before.
 struct SoftmaxAttentionArguments {
+  static constexpr std::int64_t unbounded = std::int64_t{1} << 40;  // farther than any key
+
   AttentionShape shape;
   bool causal = true;
   std::int64_t first_query_position = 0;
+  /// The query at position p sees the keys p - behind .. p + ahead.
+  std::int64_t behind = unbounded, ahead = 0;
   double scale = 1;
   Tensor query, key, value, output;  // 4-D views
   Tensor log_sum_exp;                // [batch, n_heads, n_query]; undefined when not kept
-  Tensor scratch;                    // [threads, elements], compute dtype
+  AttentionMask mask;
+  /// int32 [batch, query_blocks, 2], with documents: where the document of a block's first token begins, and that of its last one ends.
+  Tensor borders;
+  Tensor scratch;  // [threads, elements], compute dtype
 
-  /// Keys that the query at `row` sees: the first so many.
-  std::int64_t keys_seen(std::int64_t row) const { return causal ? std::min(shape.n_key, first_query_position + row + 1) : shape.n_key; }
+  /// mask.keys of one sequence; null without.
+  const std::int32_t* kept_keys(std::int64_t batch) const {
+    return mask.keys.defined() ? mask.keys.data<std::int32_t>() + batch * shape.n_key : nullptr;
+  }
 };
 
 struct SoftmaxAttentionGradients {

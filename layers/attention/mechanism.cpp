@@ -1,16 +1,23 @@
 #include "layers/attention/mechanism.h"
 
 #include "layers/attention/linear_mechanism.h"
+#include "layers/attention/linformer_mechanism.h"
+#include "layers/attention/mixed_mechanism.h"
 #include "layers/attention/softmax_mechanism.h"
+#include "layers/attention/windowed_mechanism.h"
 
 namespace furlong::layers {
 
 const std::vector<MechanismInfo>& attention_mechanisms() {
-  static const std::vector<MechanismInfo> mechanisms{{"softmax", make_softmax_mechanism}, {"linear", make_linear_mechanism}};
+  static const std::vector<MechanismInfo> mechanisms{{"softmax", make_softmax_mechanism},
+                                                     {"linear", make_linear_mechanism},
+                                                     {"windowed", make_windowed_mechanism},
+                                                     {"linformer", make_linformer_mechanism}};
   return mechanisms;
 }
 
 std::unique_ptr<AttentionMechanism> make_attention(ParameterStore& store, const std::string& name, const AttentionConfig& config) {
+  if (!config.head_mechanisms.empty()) return make_mixed_mechanism(store, name, config);
   std::string known;
   for (const MechanismInfo& info : attention_mechanisms()) {
     if (config.mechanism == info.name) return info.make(store, name, config);

@@ -6,17 +6,31 @@
 #include <vector>
 
 #include "framework/autodiff/parameter_store.h"
+#include "framework/ops/linear_attention.h"
 #include "layers/context.h"
 
 namespace furlong::layers {
 
 struct AttentionConfig {
   std::string mechanism = "softmax";
-  std::string feature_map = "favor_positive";  ///< linear only
-  std::int64_t n_features = 0;                 ///< linear with random features: m; 0 = 2 d_head
+  std::int64_t window = 0;  ///< softmax, linear: keys farther away are not seen, 0 = all are; windowed: the part with exact weights
+  std::string feature_map = "favor_positive";  ///< linear and windowed
+  std::int64_t n_features = 0;                 ///< with random features: m; 0 = 2 d_head
+  ops::FeatureMapOptions map_options{};
+  std::string normalizer = "sum";  ///< sum, none
+  bool centering = false;
+  std::string scaling = "none";  ///< none, saderf
+  double denominator_guard = 0x1p-20;
   std::string directions = "orthogonal";
   std::int64_t redraw_every = 0;  ///< optimizer steps; 0 = never
   std::int64_t chunk_size = 64;
+  std::string compat = "none";  ///< none, performer_pytorch, fast_transformers
+  std::int64_t projected_length = 0;  ///< linformer: r
+  std::string projection = "linear";  ///< linformer: linear, mean, convolution
+  std::string sharing = "key_value";  ///< linformer: none, heads, key_value, layers
+  std::int64_t max_sequence_length = 0;
+  std::vector<std::string> layer_mechanisms;  ///< empty, or the mechanism of each layer
+  std::vector<std::string> head_mechanisms;   ///< empty, or the mechanism of each head
   std::int64_t n_heads = 1, n_kv_heads = 1, d_head = 0;
   bool causal = true;
 };
@@ -32,8 +46,11 @@ class AttentionState {
 class AttentionMechanism {
  public:
   virtual ~AttentionMechanism() = default;
-  /// query [batch, n, n_heads·d_head], key and value [batch, n, n_kv_heads·d_head] -> [batch, n, n_heads·d_head].
-  virtual Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value) const = 0;
+  /// query [batch, n, n_heads·d_head], key and value [batch, n, n_kv_heads·d_head] -> [batch, n, n_heads·d_head], under
+  /// context.attention_mask. With `carried` the tokens follow those in it, through which no gradient flows, and it is advanced; a mechanism
+  /// whose state grows with length throws UserError.
+  virtual Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
+                           AttentionState* carried = nullptr) const = 0;
   /// A past of no tokens, for sequences of at most `max_tokens`.
   virtual std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype,
                                                     const Device& device) const = 0;
@@ -42,6 +59,8 @@ class AttentionMechanism {
   /// Before optimizer step `step` (0: the model's first): draws again what is due. Keyed by (seed, step, layer): the same on every rank and
   /// after a resume.
   virtual void redraw(std::uint64_t /*seed*/, std::int64_t /*step*/) {}
+  /// Denominators since the last call, for mechanisms that guard them (signed feature maps); forgets them.
+  virtual ops::DenominatorReport take_denominator_report() { return {}; }
 };
 
 using MechanismFactory =

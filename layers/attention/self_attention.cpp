@@ -9,8 +9,18 @@ std::int64_t fused_width(const AttentionConfig& attention) { return (attention.n
 
 }  // namespace
 
+SelfAttentionState SelfAttentionState::clone() const {
+  return {clone_recurrent_state(*attention), convolution.defined() ? convolution.clone() : Tensor{}};
+}
+
+void SelfAttentionState::visit(const std::string& prefix, const StateVisitor& visitor) {
+  visit_recurrent_state(*attention, prefix + ".attention", visitor);
+  if (convolution.defined()) visitor(prefix + ".convolution", convolution);
+}
+
 SelfAttention::SelfAttention(ParameterStore& store, const std::string& name, const SelfAttentionConfig& config, ops::RotaryTable* rotary)
-    : config_(config),
+    : name_(name),
+      config_(config),
       rotary_(rotary),
       query_key_value_(store, name + ".query_key_value", config.d_model, fused_width(config.attention), config.bias,
                        config.initial_deviation),
@@ -28,22 +38,32 @@ std::vector<std::int64_t> SelfAttention::widths() const {
   return {attention.n_heads * attention.d_head, attention.n_kv_heads * attention.d_head, attention.n_kv_heads * attention.d_head};
 }
 
-Variable SelfAttention::projected(ForwardContext& context, const Variable& x, std::int64_t first_position, const Tensor* history) const {
+Variable SelfAttention::projected(ForwardContext& context, const Variable& x, std::int64_t first_position,
+                                  const SelfAttentionState* state) const {
+  const Tensor* history = state && state->convolution.defined() ? &state->convolution : nullptr;
   Variable fused = query_key_value_.forward(context, x);  // [batch, n, (n_heads + 2 n_kv_heads) d_head]
-  if (convolution_) fused = ops::short_convolution(context.tape, fused, convolution_->variable(), history, history);
+  if (convolution_) {
+    const Tensor& documents = context.attention_mask.documents;
+    fused =
+        ops::short_convolution(context.tape, fused, convolution_->variable(), history, history, documents.defined() ? &documents : nullptr);
+  }
   if (rotary_) {
     // Query and key heads lie side by side in front of the value heads, so that one pass turns both.
+    const Tensor own = context.own_positions();
     fused = ops::rotary(context.tape, fused, config_.attention.n_heads + config_.attention.n_kv_heads, config_.attention.d_head,
-                        first_position, *rotary_);
+                        own.defined() ? 0 : first_position, *rotary_, own.defined() ? &own : nullptr);
   }
   return fused;
 }
 
-Variable SelfAttention::forward(ForwardContext& context, const Variable& x) const {
+Variable SelfAttention::forward(ForwardContext& context, const Variable& x, std::int64_t first_position,
+                                SelfAttentionState* carried) const {
   const Tape::Scope scope(context.tape, "attention");
-  const Variable fused = projected(context, x, 0, nullptr);
+  const Variable fused = projected(context, x, first_position, carried);
   const std::vector<Variable> parts = context.tape.split_last(fused, widths());
-  return output_.forward(context, mechanism_->forward(context, parts[0], parts[1], parts[2]));
+  const Variable attended = mechanism_->forward(context, parts[0], parts[1], parts[2], carried ? carried->attention.get() : nullptr);
+  if (context.observe_attention) context.observe_attention({name_, parts[0], parts[1], parts[2], attended, *mechanism_});
+  return output_.forward(context, attended);
 }
 
 SelfAttentionState SelfAttention::new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype, const Device& device) const {
@@ -55,7 +75,7 @@ SelfAttentionState SelfAttention::new_state(std::int64_t batch, std::int64_t max
 
 Variable SelfAttention::extend(ForwardContext& context, const Variable& x, std::int64_t first_position, SelfAttentionState& state) const {
   require(!context.tape.recording(), "a sequence is extended without recording");
-  const Variable fused = projected(context, x, first_position, state.convolution.defined() ? &state.convolution : nullptr);
+  const Variable fused = projected(context, x, first_position, &state);
   const std::vector<Variable> parts = context.tape.split_last(fused, widths());
   return output_.forward(
       context, Variable(mechanism_->extend(context.stream(), parts[0].value(), parts[1].value(), parts[2].value(), *state.attention)));

@@ -49,10 +49,17 @@ class SoftmaxMechanism : public AttentionMechanism {
     options_.n_heads = config.n_heads;
     options_.n_kv_heads = config.n_kv_heads;
     options_.causal = config.causal;
+    options_.window = config.window;
   }
 
-  Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value) const override {
-    return ops::softmax_attention(context.tape, query, key, value, options_);
+  Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
+                   AttentionState* carried = nullptr) const override {
+    if (carried) {
+      throw UserError(
+          "model.attention.mechanism: softmax carries no state from one segment to the next, since what it keeps grows with the length; "
+          "expected mechanism linear in every layer, or training without carried state");
+    }
+    return ops::softmax_attention(context.tape, query, key, value, options_, context.attention_mask);
   }
 
   std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype, const Device& device) const override {

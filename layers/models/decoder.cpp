@@ -1,5 +1,6 @@
 #include "layers/models/decoder.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "framework/ops/embedding.h"
@@ -41,6 +42,10 @@ std::int64_t GenerationState::bytes() const {
   return total;
 }
 
+void GenerationState::visit(const StateVisitor& visitor) {
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) layers[layer].visit("layers." + std::to_string(layer), visitor);
+}
+
 Decoder::Decoder(ParameterStore& store, const DecoderConfig& config) : config_(config), store_(store) {
   require(
       config.vocabulary_size > 0 && config.n_layers > 0 && config.d_model > 0 && config.d_feedforward > 0 && config.max_sequence_length > 0,
@@ -54,8 +59,9 @@ Decoder::Decoder(ParameterStore& store, const DecoderConfig& config) : config_(c
   } else if (config.position != "sinusoidal" && config.position != "none") {
     throw UserError("model.position '{}' is unknown; expected none, learned, sinusoidal or rotary", config.position);
   }
-  const BlockConfig block = block_config(config);
+  BlockConfig block = block_config(config);
   for (std::int64_t layer = 0; layer < config.n_layers; ++layer) {
+    block.self_attention.attention = attention_of_layer(config.attention, layer, config.n_layers);
     blocks_.push_back(std::make_unique<Block>(store, "blocks." + std::to_string(layer), block, rotary_.get()));
   }
   final_norm_ = std::make_unique<Norm>(store, "final_norm", config.d_model, block.norm, config.norm_epsilon, config.bias);
@@ -76,33 +82,49 @@ Variable Decoder::embedded(ForwardContext& context, const Tensor& tokens, std::i
     positions = Variable(sinusoidal_);
   }
   const Variable table = token_embedding_->variable();
-  const Variable x = ops::embedding(context.tape, tokens, table, positions.defined() ? &positions : nullptr, first_position);
+  const Tensor own = positions.defined() ? context.own_positions() : Tensor{};
+  const Variable x = ops::embedding(context.tape, tokens, table, positions.defined() ? &positions : nullptr,
+                                    own.defined() ? 0 : first_position, own.defined() ? &own : nullptr);
   return dropout(context, x, config_.dropout, "embedding.dropout");
 }
 
-Variable Decoder::hidden(ForwardContext& context, const Tensor& tokens) {
-  ResidualStream stream{embedded(context, tokens, 0), {}};
-  for (const auto& block : blocks_) {
-    if (!config_.recompute_blocks) {
-      stream = block->forward(context, stream);
-      continue;
-    }
-    std::vector<Variable> inputs{stream.sum};
-    if (stream.branch.defined()) inputs.push_back(stream.branch);
-    const std::vector<Variable> outputs = context.tape.recompute(
-        block->name().c_str(), inputs, [block = block.get(), copy = context](Tape&, const std::vector<Variable>& in) mutable {
-          const ResidualStream out = block->forward(copy, {in[0], in.size() > 1 ? in[1] : Variable{}});
-          return std::vector<Variable>{out.sum, out.branch};
-        });
-    stream = {outputs[0], outputs[1]};
+ResidualStream Decoder::run_block(ForwardContext& context, std::size_t layer, const ResidualStream& in, GenerationState* carried) const {
+  if (!carried) return blocks_[layer]->forward(context, in);
+  return blocks_[layer]->forward(context, in, carried->position, &carried->layers[layer]);
+}
+
+ResidualStream Decoder::recompute_block(ForwardContext& context, std::size_t layer, const ResidualStream& in,
+                                        GenerationState* carried) const {
+  std::vector<Variable> inputs{in.sum};
+  if (in.branch.defined()) inputs.push_back(in.branch);
+  // The first run advances what is carried; backward has to run again from what it was before.
+  std::shared_ptr<SelfAttentionState> before;
+  if (carried && context.tape.recording()) before = std::make_shared<SelfAttentionState>(carried->layers[layer].clone());
+  const std::int64_t position = carried ? carried->position : 0;
+  SelfAttentionState* now = carried ? &carried->layers[layer] : nullptr;
+  const std::vector<Variable> outputs = context.tape.recompute(
+      blocks_[layer]->name().c_str(), inputs,
+      [block = blocks_[layer].get(), copy = context, before, position, now](Tape& tape, const std::vector<Variable>& xs) mutable {
+        SelfAttentionState* state = tape.recording() ? before.get() : now;
+        const ResidualStream out = block->forward(copy, {xs[0], xs.size() > 1 ? xs[1] : Variable{}}, position, state);
+        return std::vector<Variable>{out.sum, out.branch};
+      });
+  return {outputs[0], outputs[1]};
+}
+
+Variable Decoder::hidden(ForwardContext& context, const Tensor& tokens, GenerationState* carried) {
+  ResidualStream stream{embedded(context, tokens, carried ? carried->position : 0), {}};
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+    stream = config_.recompute_blocks ? recompute_block(context, layer, stream, carried) : run_block(context, layer, stream, carried);
   }
+  if (carried) carried->position += tokens.extent(1);
   const Tape::Scope scope(context.tape, "final_norm");
   return final_norm_->forward(context, stream.sum, &stream.branch).normed;
 }
 
 ops::CrossEntropyResult Decoder::loss(ForwardContext& context, const Tensor& tokens, const Tensor& targets,
-                                      const ops::CrossEntropyOptions& options) {
-  const Variable states = hidden(context, tokens);
+                                      const ops::CrossEntropyOptions& options, GenerationState* carried) {
+  const Variable states = hidden(context, tokens, carried);
   const Tape::Scope scope(context.tape, "classifier");
   return ops::cross_entropy(context.tape, states, classifier().variable(), nullptr, targets, options);
 }
@@ -129,6 +151,17 @@ Variable Decoder::extend(ForwardContext& context, const Tensor& tokens, Generati
 
 void Decoder::redraw(std::uint64_t seed, std::int64_t step) {
   for (const auto& block : blocks_) block->redraw(seed, step);
+}
+
+ops::DenominatorReport Decoder::take_denominator_report() {
+  ops::DenominatorReport total;
+  for (const auto& block : blocks_) {
+    const ops::DenominatorReport report = block->take_denominator_report();
+    total.rows += report.rows;
+    total.guarded += report.guarded;
+    total.least = std::min(total.least, report.least);
+  }
+  return total;
 }
 
 }  // namespace furlong::layers

@@ -25,11 +25,13 @@ struct DecoderConfig {
   bool recompute_blocks = false;  ///< keep only the residual stream between blocks for backward, and run each block again there
 };
 
-/// The past of sequences being generated.
+/// The past of sequences being generated, or, where every layer's state is recurrent, of long sequences trained on segment by segment.
 struct GenerationState {
   std::int64_t position = 0;  ///< tokens seen
   std::vector<SelfAttentionState> layers;
   std::int64_t bytes() const;
+  /// Every tensor of recurrent states, for checkpoints (`layers.0.attention.sum`, ...); `position` is the caller's to keep.
+  void visit(const StateVisitor& visitor);
 };
 
 class Decoder {
@@ -37,11 +39,13 @@ class Decoder {
   /// Declares its parameters in `store`, which the caller then allocates. Throws UserError for names that do not exist.
   Decoder(ParameterStore& store, const DecoderConfig& config);
 
-  /// Final hidden states [batch, n, d_model] of tokens int32 [batch, n].
-  Variable hidden(ForwardContext& context, const Tensor& tokens);
+  /// Final hidden states [batch, n, d_model] of tokens int32 [batch, n]. With `carried` (of new_state) the tokens follow those that it has
+  /// seen: positions, convolutions and attention go on where they ended, no gradient flows across the border, and it is advanced. Throws
+  /// UserError where a mechanism's state grows with length (softmax) or there is none.
+  Variable hidden(ForwardContext& context, const Tensor& tokens, GenerationState* carried = nullptr);
   /// Mean cross-entropy of targets int32 [batch, n] (-1: left out).
   ops::CrossEntropyResult loss(ForwardContext& context, const Tensor& tokens, const Tensor& targets,
-                               const ops::CrossEntropyOptions& options = {});
+                               const ops::CrossEntropyOptions& options = {}, GenerationState* carried = nullptr);
   /// Logits [rows, vocabulary], float32 (float64 in tests), of hidden states [rows, d_model].
   Tensor logits(const Stream& stream, const Tensor& hidden) const;
 
@@ -52,9 +56,13 @@ class Decoder {
 
   /// Random directions that are due before optimizer step `step`; step 0 gives the model its first.
   void redraw(std::uint64_t seed, std::int64_t step);
+  /// Denominators of all layers since the last call, a recomputed block counted once; forgets them.
+  ops::DenominatorReport take_denominator_report();
   const DecoderConfig& config() const { return config_; }
 
  private:
+  ResidualStream run_block(ForwardContext& context, std::size_t layer, const ResidualStream& in, GenerationState* carried) const;
+  ResidualStream recompute_block(ForwardContext& context, std::size_t layer, const ResidualStream& in, GenerationState* carried) const;
   Variable embedded(ForwardContext& context, const Tensor& tokens, std::int64_t first_position);
   const Parameter& classifier() const { return *(config_.tied_embeddings ? token_embedding_ : classifier_); }
 

@@ -9,6 +9,9 @@ void add_prepare(CLI::App& program, int& status);
 void add_train(CLI::App& program, int& status);
 void add_evaluate(CLI::App& program, int& status);
 void add_generate(CLI::App& program, int& status);
+void add_attend(CLI::App& program, int& status);
+void add_bench(CLI::App& program, int& status);
+void add_analyze(CLI::App& program, int& status);
 void add_config(CLI::App& program, int& status);
 void add_doctor(CLI::App& program, int& status);
 

@@ -5,10 +5,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "datasets/token_store.h"
 #include "framework/core/error.h"
 #include "trainers/command_line/command_line.h"
 #include "trainers/data_checks.h"
+#include "trainers/objective.h"
 #include "trainers/settings.h"
 
 namespace furlong::command_line {
@@ -38,9 +38,9 @@ void show(const Options& options) {
     fmt::print("{}", to_yaml(loaded.settings, options.with_comments));
 }
 
-TokenStore open_store(const LoadedSettings& loaded) {
+std::unique_ptr<Dataset> open_store(const LoadedSettings& loaded) {
   try {
-    return TokenStore::open(loaded.settings.data.store.string());
+    return open_data(loaded.settings.data);
   } catch (const UserError& error) {
     throw UserError("{}: data.store: {}", loaded.origins.at("data.store").text(), error.what());
   }
@@ -49,8 +49,8 @@ TokenStore open_store(const LoadedSettings& loaded) {
 void check_file(const Options& options) {
   const auto loaded = load_settings(options.file, options.overrides);
   std::error_code code;
-  const bool has_store = std::filesystem::exists(loaded.settings.data.store, code);
-  if (has_store) check_against_data(loaded, open_store(loaded));
+  const bool has_store = loaded.settings.data.task != "none" || std::filesystem::exists(loaded.settings.data.store, code);
+  if (has_store) check_against_data(loaded, *open_store(loaded));
   if (options.as_json) {
     nlohmann::ordered_json files = nlohmann::ordered_json::array();
     for (const auto& file : loaded.files) files.push_back(file.string());

@@ -64,6 +64,9 @@ int main(int argc, char** argv) {
   command_line::add_train(program, status);
   command_line::add_evaluate(program, status);
   command_line::add_generate(program, status);
+  command_line::add_attend(program, status);
+  command_line::add_bench(program, status);
+  command_line::add_analyze(program, status);
   command_line::add_config(program, status);
   command_line::add_doctor(program, status);
   try {

@@ -18,6 +18,7 @@ namespace {
 struct Arguments {
   PrepareOptions options;
   std::string split = "train:0.9,validation:0.05,test:0.05";
+  std::string labelled_format = "auto";
   bool json = false;
 };
 
@@ -43,7 +44,7 @@ void add_choice(CLI::App& command, const std::string& name, Value& value, const 
       ->type_name(fmt::format("{}", fmt::join(words, "|")));
 }
 
-void add_common(CLI::App& command, Arguments& arguments) {
+void add_common(CLI::App& command, Arguments& arguments, const std::string& split_by = "span") {
   PrepareOptions& options = arguments.options;
   using SplitBy = StoreWriterOptions::SplitBy;
   command.add_option("inputs", options.inputs, "Files to read, in order: plain, gzip or xz; - is standard input")
@@ -58,7 +59,7 @@ void add_common(CLI::App& command, Arguments& arguments) {
       ->capture_default_str()
       ->type_name("SHARES");
   add_choice<SplitBy>(
-      command, "--split-by", options.store.split_by, "span", {{"span", SplitBy::span}, {"document", SplitBy::document}},
+      command, "--split-by", options.store.split_by, split_by, {{"span", SplitBy::span}, {"document", SplitBy::document}},
       "span: the first tokens train, the next validate, the last test,\nand documents may be cut; document: whole documents, "
       "by a hash\nof the seed and the document's number");
   command.add_option("--seed", options.store.seed, "Decides, with --split-by document, which documents go where")->capture_default_str();
@@ -95,7 +96,54 @@ void add_fasta(CLI::App& prepare_command, const std::shared_ptr<Arguments>& argu
       "  furlong prepare fasta proteins.fa --alphabet protein --split-by document --output proteins.h5");
 }
 
+void add_labelled(CLI::App& prepare_command, const std::shared_ptr<Arguments>& arguments) {
+  CLI::App& command = *prepare_command.add_subcommand("labelled", "Texts with a label each, or pairs of texts, from tables or JSON lines");
+  PrepareOptions& options = arguments->options;
+  // A document cut by a split would lose its label.
+  options.store.split_by = StoreWriterOptions::SplitBy::document;
+  options.format = PrepareOptions::Format::labelled;
+  add_common(command, *arguments, "document");
+  command
+      .add_option(
+          "--format", arguments->labelled_format,
+          "tsv: columns between tabs, nothing quoted; csv: RFC 4180; jsonl: a JSON\nobject a line; auto: by the name of the first input")
+      ->check(CLI::IsMember({"tsv", "csv", "jsonl", "auto"}))
+      ->default_str("auto")
+      ->type_name("tsv|csv|jsonl|auto");
+  command
+      .add_option("--text-field", options.labelled.text_field,
+                  "Where the text is: a column's number from 1, or its name in the first\nline, or a key of the JSON (default: 1, or text)")
+      ->type_name("FIELD");
+  command
+      .add_option("--second-text-field", options.labelled.second_text_field,
+                  "Where the second text of a pair is, for objective.name: matching")
+      ->type_name("FIELD");
+  command.add_option("--label-field", options.labelled.label_field, "Where the label is (default: 2, for pairs 3, or label)")
+      ->type_name("FIELD");
+  command
+      .add_option("--labels", options.labelled.labels,
+                  "Names of all labels, comma between them, so that several stores number\nthem alike (default: as they come)")
+      ->delimiter(',')
+      ->type_name("NAMES");
+  add_choice<std::string>(command, "--alphabet", options.alphabet, "bytes",
+                          {{"bytes", "auto"}, {"dna", "dna"}, {"rna", "rna"}, {"protein", "protein"}},
+                          "What a text is made of: bytes, or letters, upper and lower case alike");
+  add_choice<bool>(command, "--unknown", options.map_unknown, "error", {{"error", false}, {"map", true}},
+                   "A letter that the alphabet lacks: an error that says where it is, or\nread as N (X in proteins)");
+  command.footer(
+      "Example:\n  furlong prepare labelled reviews.csv --text-field review --label-field sentiment --output reviews.h5\n"
+      "  furlong prepare labelled pairs.tsv --text-field 4 --second-text-field 5 --label-field 1 --output pairs.h5");
+}
+
 void run(Arguments& arguments) {
+  if (arguments.options.format == PrepareOptions::Format::labelled) {
+    const std::string& name = arguments.labelled_format;
+    LabelledFormat& format = arguments.options.labelled;
+    format.kind = name == "auto"    ? labelled_format_of(arguments.options.inputs.front())
+                  : name == "csv"   ? LabelledFormat::Kind::csv
+                  : name == "jsonl" ? LabelledFormat::Kind::jsonl
+                                    : LabelledFormat::Kind::tsv;
+  }
   arguments.options.store.shares = parse_split_shares(arguments.split);
   arguments.options.progress = [](const PrepareOptions::Progress& now) {
     spdlog::info("prepare: {}: {:.1f} MB read, {:.1f} M tokens, {:.0f} s", now.input, static_cast<double>(now.file_bytes) * 1e-6,
@@ -120,6 +168,9 @@ void add_prepare(CLI::App& program, int&) {
   const auto fasta = std::make_shared<Arguments>();
   fasta->options.format = PrepareOptions::Format::fasta;
   add_fasta(command, fasta);
+  const auto labelled = std::make_shared<Arguments>();
+  add_labelled(command, labelled);
+  command.get_subcommand("labelled")->callback([labelled] { run(*labelled); });
   command.get_subcommand("text")->callback([text] { run(*text); });
   command.get_subcommand("fasta")->callback([fasta] { run(*fasta); });
 }

@@ -5,6 +5,7 @@
 
 #include "framework/autodiff/gradient_check.h"
 #include "framework/ops/arithmetic.h"
+#include "framework/ops/document_positions.h"
 #include "tests/reference/embedding.h"
 #include "tests/reference/values.h"
 
@@ -44,6 +45,37 @@ TEST(Embedding, ReadsTokensOfAColumnRange) {
   Tape tape{Stream{}};
   EXPECT_EQ(doubles(ops::embedding(tape, tokens, table, nullptr, 0).value()),
             reference::embedding(tokens.to_vector<std::int32_t>(), doubles(table.value()), {}, 8, 5, 0));
+}
+
+TEST(Embedding, GivesEachTokenAPositionOfItsOwn) {
+  const Tensor tokens = integer_tensor({2, 6}, 0, 5, "tokens"),
+               positions = Tensor::from(std::vector<std::int32_t>{0, 1, 0, 0, 1, 2, 0, 1, 2, 3, 4, 0}, {2, 6});
+  const Tensor table = normal_tensor({5, 3}, DType::float32, "table"), places = normal_tensor({8, 3}, DType::float32, "places");
+  Tape tape{Stream{}};
+  const Variable place_table(places);
+  const auto y = ops::embedding(tape, tokens, Variable(table), &place_table, 2, &positions).value().to_vector<float>();
+  const auto ids = tokens.to_vector<std::int32_t>(), at = positions.to_vector<std::int32_t>();
+  const auto rows = table.to_vector<float>(), place_rows = places.to_vector<float>();
+  for (std::size_t i = 0; i < 12; ++i) {
+    for (std::size_t c = 0; c < 3; ++c)
+      EXPECT_EQ(y[i * 3 + c], rows[static_cast<std::size_t>(ids[i]) * 3 + c] + place_rows[static_cast<std::size_t>(at[i] + 2) * 3 + c]);
+  }
+  const auto both = [&](Tape& on, const std::vector<Variable>& inputs) {
+    return ops::embedding(on, tokens, inputs[0], &inputs[1], 2, &positions);
+  };
+  const auto result =
+      check_gradients(both, {normal_tensor({5, 3}, DType::float64, "table"), normal_tensor({8, 3}, DType::float64, "places")});
+  EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
+  EXPECT_THROW(ops::embedding(tape, tokens, Variable(table), &place_table, 4, &positions), ContractError);  // position 8 of 8
+  EXPECT_THROW(ops::embedding(tape, tokens, Variable(table), nullptr, 0, &positions), ContractError);
+}
+
+TEST(DocumentPositions, CountFromTheBeginningOfEachRun) {
+  const Tensor documents = Tensor::from(std::vector<std::int32_t>{5, 5, 2, 2, 2, 5, 5, 0, 0, 0}, {2, 5});
+  EXPECT_THAT(ops::document_positions(Stream{}, documents).to_vector<std::int32_t>(), testing::ElementsAre(0, 1, 0, 1, 2, 0, 1, 0, 1, 2));
+  EXPECT_THROW(ops::document_positions(Stream{}, normal_tensor({2, 5}, DType::float32, "x")), ContractError);
+  const Device device{DeviceType::shape_only, 0};
+  EXPECT_EQ(ops::document_positions(Stream{device}, Tensor::empty({2, 5}, DType::int32, device)).shape(), Shape({2, 5}));
 }
 
 TEST(Embedding, GradientsMatchFiniteDifferences) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "framework/autodiff/gradient_check.h"
+#include "framework/core/arena.h"
 #include "framework/ops/arithmetic.h"
 #include "tests/reference/rotary.h"
 #include "tests/reference/values.h"
@@ -50,6 +51,60 @@ TEST(Rotary, TurnsPairsAndLeavesOtherColumns) {
       }
     }
   }
+}
+
+/// Segments of one text without end, short sequences between them, and one position at a time: the same rows from wherever they are kept.
+TEST(RotaryTable, TakesBoundedMemoryFarOut) {
+  constexpr std::int64_t d = 8, kept = ops::RotaryTable::most_kept;
+  const auto expect_rows = [&](ops::RotaryTable& table, std::int64_t first, std::int64_t n) {
+    const auto rows = table.get(Stream{}, DType::float64, first, n).to_vector<double>();
+    for (std::int64_t row = 0; row < n; row += std::max<std::int64_t>(1, n - 1)) {
+      for (std::int64_t i = 0; i < d / 2; ++i) {
+        const double angle = static_cast<double>(first + row) * std::pow(10000.0, -2.0 * static_cast<double>(i) / d);
+        EXPECT_EQ(rows[static_cast<std::size_t>(row * d + i)], std::cos(angle)) << first << " " << row;
+        EXPECT_EQ(rows[static_cast<std::size_t>(row * d + d / 2 + i)], std::sin(angle)) << first << " " << row;
+      }
+    }
+  };
+  ops::RotaryTable table(d, 10000.0);
+  const std::int64_t before = arena(Device{}).counters().bytes_in_use;
+  for (std::int64_t first = kept - 2000; first < kept + 20000; first += 1000) expect_rows(table, first, 1000);
+  for (const std::int64_t first : {std::int64_t{0}, kept - 1, kept, 50 * kept, 50 * kept + 1, kept + 5}) expect_rows(table, first, 3);
+  const std::int64_t row_bytes = d * static_cast<std::int64_t>(sizeof(double));
+  EXPECT_LE(arena(Device{}).counters().bytes_in_use - before, (kept + ops::RotaryTable::least_window) * row_bytes + (1 << 16));
+}
+
+/// Each token as a sequence of one at its own position, near and far, there and back.
+TEST(Rotary, TurnsEachTokenByAPositionOfItsOwn) {
+  constexpr std::int64_t far = 3 * ops::RotaryTable::most_kept;
+  for (const std::int64_t offset : {std::int64_t{0}, far}) {
+    const std::int64_t rows[] = {0, 1, 2, 0, 1, 7, 8, 9, 0, 3};
+    std::vector<std::int32_t> own;
+    for (const std::int64_t position : rows) own.push_back(static_cast<std::int32_t>(position + offset));
+    const Tensor positions = Tensor::from(own, {2, 5}), x0 = normal_tensor({2, 5, 10}, DType::float64, "x"),
+                 d_y = normal_tensor({2, 5, 10}, DType::float64, "d_y");
+    ops::RotaryTable table(4, 100.0);
+    Tape tape{Stream{}};
+    const Variable x = Variable::leaf(x0);
+    const Variable y = ops::rotary(tape, copy(tape, x), 2, 4, 0, table, &positions);
+    const Variable again = ops::rotary(tape, Variable(x0.clone()), 2, 4, 0, table, &positions);
+    EXPECT_EQ(doubles(again.value()), doubles(y.value()));
+    tape.backward({y}, {d_y});
+    for (std::int64_t token = 0; token < 10; ++token) {
+      const auto part = [&](const Tensor& whole) { return whole.narrow(0, token / 5, 1).narrow(1, token % 5, 1).clone(); };
+      const Variable one = Variable::leaf(part(x0));
+      const Variable turned = ops::rotary(tape, copy(tape, one), 2, 4, rows[token] + offset, table);
+      EXPECT_EQ(doubles(turned.value()), doubles(part(y.value()))) << token;
+      tape.backward({turned}, {part(d_y)});
+      EXPECT_EQ(doubles(one.gradient()), doubles(part(x.gradient()))) << token;
+    }
+  }
+  ops::RotaryTable table(4, 100.0);
+  Tape tape{Stream{}};
+  const Variable x(normal_tensor({2, 5, 10}, DType::float64, "x"));
+  const Tensor short_positions = integer_tensor({2, 4}, 0, 3, "p"), positions = integer_tensor({2, 5}, 0, 3, "p");
+  EXPECT_THROW(ops::rotary(tape, x, 2, 4, 0, table, &short_positions), ContractError);
+  EXPECT_THROW(ops::rotary(tape, x, 2, 4, 1, table, &positions), ContractError);
 }
 
 TEST(Rotary, KeepsNormsAndDependsOnDistanceAlone) {

@@ -92,6 +92,59 @@ TEST(ShortConvolution, GradientsMatchFiniteDifferences) {
   }
 }
 
+/// Lengths of documents packed into rows of 23: single tokens, some shorter than the convolution is wide, one number used twice.
+const std::vector<std::vector<std::pair<std::int64_t, std::int32_t>>> packed_rows{
+    {{1, 4}, {2, 0}, {3, 4}, {9, 1}, {1, 2}, {7, 3}}, {{23, 0}}, {{12, 1}, {11, 0}}};
+
+Tensor packed_documents() {
+  std::vector<std::int32_t> numbers;
+  for (const auto& row : packed_rows) {
+    for (const auto& [length, number] : row) numbers.insert(numbers.end(), static_cast<std::size_t>(length), number);
+  }
+  return Tensor::from(numbers, {3, 23});
+}
+
+/// Forward bit for bit as if each document were a sequence of its own, and so the gradient of x; the weight's is a sum in another order.
+TEST(ShortConvolution, PackedDocumentsAreSequencesOfTheirOwn) {
+  const Tensor documents = packed_documents();
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    for (const std::int64_t width : {1, 4, 9}) {
+      const Tensor x0 = normal_tensor({3, 23, 18}, dtype, "x"), d_y0 = normal_tensor({3, 23, 18}, dtype, "d_y");
+      const Variable x = Variable::leaf(x0), weight = Variable::leaf(normal_tensor({18, width}, DType::float32, "weight")),
+                     own_weight = Variable::leaf(weight.value());
+      Tape tape{Stream{}};
+      const Variable y = ops::short_convolution(tape, x, weight, nullptr, nullptr, &documents);
+      tape.backward({y}, {d_y0});
+      for (std::int64_t row = 0; row < 3; ++row) {
+        std::int64_t begin = 0;
+        for (const auto& [length, number] : packed_rows[static_cast<std::size_t>(row)]) {
+          const auto part = [&](const Tensor& whole) {
+            return tensor_of(doubles(whole.narrow(0, row, 1).narrow(1, begin, length)), {1, length, 18}, dtype);
+          };
+          const Variable own = Variable::leaf(part(x0));
+          const Variable own_y = ops::short_convolution(tape, own, own_weight);
+          EXPECT_EQ(doubles(own_y.value()), doubles(part(y.value()))) << "row " << row << " from " << begin << " width " << width;
+          tape.backward({own_y}, {part(d_y0)});
+          EXPECT_EQ(doubles(own.gradient()), doubles(part(x.gradient()))) << "row " << row << " from " << begin << " width " << width;
+          begin += length;
+        }
+      }
+      // 69 terms in float32, in another order.
+      EXPECT_LE(relative_difference(weight.gradient(), doubles(own_weight.gradient())), 69 * 0x1p-24) << width;
+    }
+  }
+}
+
+TEST(ShortConvolution, GradientsOfPackedDocumentsMatchFiniteDifferences) {
+  const Tensor documents = packed_documents();
+  const auto function = [&](Tape& tape, const std::vector<Variable>& inputs) {
+    return ops::short_convolution(tape, inputs[0], inputs[1], nullptr, nullptr, &documents);
+  };
+  const auto result =
+      check_gradients(function, {normal_tensor({3, 23, 5}, DType::float64, "x"), normal_tensor({5, 4}, DType::float64, "weight")});
+  EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
+}
+
 /// x and the weight are used twice, once with a constant partner; the history is overwritten before backward needs it.
 TEST(ShortConvolution, AddsToGradientsAndKeepsAnOverwrittenHistory) {
   const Tensor start = normal_tensor({2, 3, 5}, DType::float64, "history");
@@ -172,6 +225,11 @@ TEST(ShortConvolution, RefusesWhatDoesNotFit) {
   EXPECT_THROW(ops::short_convolution(tape, x, Variable(normal_tensor({5, 4}, DType::bfloat16, "w"))), ContractError);
   const Tensor short_history = normal_tensor({2, 2, 5}, DType::float32, "history");
   EXPECT_THROW(ops::short_convolution(tape, x, weight, &short_history), ContractError);
+  const Tensor documents = integer_tensor({2, 3}, 0, 2, "documents"), history = normal_tensor({2, 3, 5}, DType::float32, "history");
+  EXPECT_THROW(ops::short_convolution(tape, x, weight, &history, nullptr, &documents), ContractError);
+  EXPECT_THROW(ops::short_convolution(tape, x, weight, nullptr, &history, &documents), ContractError);
+  const Tensor longer = integer_tensor({2, 4}, 0, 2, "documents");
+  EXPECT_THROW(ops::short_convolution(tape, x, weight, nullptr, nullptr, &longer), ContractError);
 }
 
 TEST(ShortConvolution, ShapeOnlyTakesTheSameSteps) {

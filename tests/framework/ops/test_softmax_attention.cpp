@@ -1,22 +1,13 @@
-#include "framework/ops/softmax_attention.h"
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <hwy/targets.h>
 
-#include <cstring>
-#include <limits>
-#include <random>
-
-#include "framework/autodiff/gradient_check.h"
 #include "framework/core/arena.h"
 #include "framework/core/parallel.h"
-#include "tests/reference/softmax_attention.h"
+#include "tests/framework/ops/softmax_attention_testing.h"
 
 namespace furlong {
 namespace {
 
-using Case = reference::SoftmaxAttentionCase;
+using namespace softmax_testing;
 
 struct Name {
   template <class Info>
@@ -36,124 +27,6 @@ const std::vector<Case>& cases() {
       {2, 19, 100, 2, 1, 7, 11, true, 81, 0}, {1, 70, 90, 1, 1, 33, 1, true, 5, 0.3},  {9, 100, 100, 1, 1, 6, 6, true, 0, 0},
       {1, 40, 20, 2, 2, 5, 5, true, 0, 0},    {1, 300, 300, 1, 1, 64, 64, true, 0, 0}, {1, 260, 300, 2, 1, 65, 63, false, 0, -0.1}};
   return all;
-}
-
-std::vector<double> random_values(std::int64_t n, unsigned seed, double deviation = 1.0) {
-  std::mt19937_64 generator(seed);
-  std::normal_distribution<double> normal(0.0, deviation);
-  std::vector<double> values(static_cast<std::size_t>(n));
-  for (double& value : values) value = normal(generator);
-  return values;
-}
-
-/// `values` in `dtype`; they are replaced by what that type holds of them, so that a reference starts from the same numbers.
-Tensor tensor_of(std::vector<double>& values, const Shape& shape, DType dtype) {
-  const auto convert = [&]<class T>(std::type_identity<T>) {
-    std::vector<T> stored;
-    for (double& value : values) {
-      stored.push_back(static_cast<T>(static_cast<compute_t<T>>(value)));
-      value = static_cast<double>(stored.back());
-    }
-    return Tensor::from(stored, shape);
-  };
-  if (dtype == DType::float64) return convert(std::type_identity<double>{});
-  if (dtype == DType::float32) return convert(std::type_identity<float>{});
-  return convert(std::type_identity<bfloat16>{});
-}
-
-std::vector<double> to_doubles(const Tensor& tensor) {
-  std::vector<double> result;
-  const auto convert = [&]<class T>(std::type_identity<T>) {
-    for (const T value : tensor.to_vector<T>()) result.push_back(static_cast<double>(value));
-  };
-  if (tensor.dtype() == DType::float64) convert(std::type_identity<double>{});
-  if (tensor.dtype() == DType::float32) convert(std::type_identity<float>{});
-  if (tensor.dtype() == DType::bfloat16) convert(std::type_identity<bfloat16>{});
-  return result;
-}
-
-double largest(const std::vector<double>& values) {
-  double result = 0;
-  for (const double value : values) result = std::max(result, std::abs(value));
-  return result;
-}
-
-/// Every element within `absolute` of the largest reference value (`least_scale` when all are smaller), plus `relative` of its own.
-void expect_close(const std::vector<double>& found, const std::vector<double>& expected, double absolute, double relative, const char* what,
-                  double least_scale = 1e-290) {
-  ASSERT_EQ(found.size(), expected.size()) << what;
-  const double scale = std::max(largest(expected), least_scale);
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    ASSERT_LE(std::abs(found[i] - expected[i]), absolute * scale + relative * std::abs(expected[i]))
-        << what << "[" << i << "]: " << found[i] << ", expected " << expected[i] << ", scale " << scale;
-  }
-}
-
-/// Bounds for numbers of order 1: what a few hundred roundings leave of the compute type, and one rounding to the storage type.
-struct Tolerance {
-  double absolute, relative;
-};
-Tolerance tolerance(DType dtype) {
-  if (dtype == DType::float64) return {4e-15, 0};
-  return {2e-6, dtype == DType::bfloat16 ? 0x1p-8 : 0};
-}
-
-struct Problem {
-  Case c;
-  std::vector<double> q, k, v, d_output;
-  Tensor query, key, value, d_out;  // [batch, n, heads * d]
-  ops::SoftmaxAttentionOptions options;
-
-  Problem(const Case& c_, DType dtype, double deviation = 1.0) : c(c_) {
-    q = random_values(c.batch * c.n_query * c.n_heads * c.d_key, 1, deviation);
-    k = random_values(c.batch * c.n_key * c.n_kv_heads * c.d_key, 2, deviation);
-    v = random_values(c.batch * c.n_key * c.n_kv_heads * c.d_value, 3);
-    d_output = random_values(c.batch * c.n_query * c.n_heads * c.d_value, 4);
-    query = tensor_of(q, {c.batch, c.n_query, c.n_heads * c.d_key}, dtype);
-    key = tensor_of(k, {c.batch, c.n_key, c.n_kv_heads * c.d_key}, dtype);
-    value = tensor_of(v, {c.batch, c.n_key, c.n_kv_heads * c.d_value}, dtype);
-    d_out = tensor_of(d_output, {c.batch, c.n_query, c.n_heads * c.d_value}, dtype);
-    options = {c.n_heads, c.n_kv_heads, c.causal, c.first_query_position, c.scale};
-  }
-};
-
-struct Gradients {
-  Tensor output, d_query, d_key, d_value;
-};
-Gradients through_tape(const Problem& p) {
-  Tape tape{Stream{}};
-  const Variable q = Variable::leaf(p.query), k = Variable::leaf(p.key), v = Variable::leaf(p.value);
-  const Variable output = ops::softmax_attention(tape, q, k, v, p.options);
-  tape.backward({output}, {p.d_out});
-  return {output.value(), q.gradient(), k.gradient(), v.gradient()};
-}
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  const Tensor x = a.is_contiguous() ? a : a.clone(), y = b.is_contiguous() ? b : b.clone();
-  return x.shape() == y.shape() && x.dtype() == y.dtype() &&
-         std::memcmp(x.address(), y.address(), static_cast<std::size_t>(x.bytes())) == 0;
-}
-
-void compare_with_reference(const Problem& p, DType dtype) {
-  const auto [absolute, relative] = tolerance(dtype);
-  const auto expected = reference::softmax_attention(p.c, p.q, p.k, p.v);
-  const Shape rows{p.c.batch, p.c.n_heads, p.c.n_query};
-  const Tensor log_sum_exp = Tensor::empty(rows, accumulate_dtype(dtype)),
-               output = Tensor::empty({p.c.batch, p.c.n_query, p.c.n_heads, p.c.d_value}, dtype);
-  ops::softmax_attention_forward(Stream{}, p.query.split_last(p.c.d_key), p.key.split_last(p.c.d_key), p.value.split_last(p.c.d_value),
-                                 output, log_sum_exp, p.options);
-  expect_close(to_doubles(output), expected.output, absolute, relative, "output");
-  expect_close(to_doubles(log_sum_exp), expected.log_sum_exp, absolute, 0, "log_sum_exp", 1.0);
-
-  const Gradients found = through_tape(p);
-  EXPECT_TRUE(same_bits(found.output, output.reshape(found.output.shape())));
-  // D = dO·O is made from the output as stored; with one key its difference to dO·v, of order 1 each, is all of the score's gradient.
-  const auto stored = dtype == DType::bfloat16 ? to_doubles(found.output) : std::vector<double>{};
-  const auto gradient = reference::softmax_attention_gradient(p.c, p.q, p.k, p.v, p.d_output, stored);
-  const double least_scale = p.c.n_key == 1 ? 1.0 : 1e-290;
-  expect_close(to_doubles(found.d_query), gradient.d_query, 2 * absolute, relative, "d_query", least_scale);
-  expect_close(to_doubles(found.d_key), gradient.d_key, 2 * absolute, relative, "d_key", least_scale);
-  expect_close(to_doubles(found.d_value), gradient.d_value, 2 * absolute, relative, "d_value");
 }
 
 class SoftmaxAttention : public testing::TestWithParam<Case> {};

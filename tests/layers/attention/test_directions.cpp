@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "framework/core/dtype.h"
@@ -66,22 +67,26 @@ TEST(Directions, AreBFloat16Numbers) {
 }
 
 TEST(Directions, OrthogonalRowsAreOrthogonalInTheirBlockOnly) {
-  for (const auto& [m, d] : {std::pair<std::int64_t, std::int64_t>{2, 2}, {8, 8}, {11, 4}, {64, 64}, {150, 64}}) {
-    const std::vector<float> rows = draw_directions(DirectionsKind::orthogonal, m, d, key_of(0));
-    double largest_between = 0;
-    for (std::int64_t i = 0; i < m; ++i) {
-      for (std::int64_t j = 0; j < i; ++j) {
-        const double cosine = std::abs(dot(rows, d, i, j)) / (norm(rows, d, i) * norm(rows, d, j));
-        if (i / d == j / d) {
-          // Rounding turns each row by at most its unit: |ω_i · δ_j| + |δ_i · ω_j| over the norms.
-          ASSERT_LE(cosine, 2 * bfloat16_unit + bfloat16_unit * bfloat16_unit) << "rows " << i << " and " << j << " of " << m << " x " << d;
-        } else {
-          largest_between = std::max(largest_between, cosine);
+  for (const auto& [kind, name] : directions_kinds()) {
+    if (kind == DirectionsKind::iid) continue;
+    for (const auto& [m, d] : {std::pair<std::int64_t, std::int64_t>{2, 2}, {8, 8}, {11, 4}, {64, 64}, {150, 64}}) {
+      const std::vector<float> rows = draw_directions(kind, m, d, key_of(0));
+      double largest_between = 0;
+      for (std::int64_t i = 0; i < m; ++i) {
+        for (std::int64_t j = 0; j < i; ++j) {
+          const double cosine = std::abs(dot(rows, d, i, j)) / (norm(rows, d, i) * norm(rows, d, j));
+          if (i / d == j / d) {
+            // Rounding turns each row by at most its unit: |ω_i · δ_j| + |δ_i · ω_j| over the norms.
+            ASSERT_LE(cosine, 2 * bfloat16_unit + bfloat16_unit * bfloat16_unit)
+                << name << ", rows " << i << " and " << j << " of " << m << " x " << d;
+          } else {
+            largest_between = std::max(largest_between, cosine);
+          }
         }
       }
-    }
-    if (m > d) {
-      EXPECT_GT(largest_between, 0.1) << "blocks repeat each other's axes";
+      if (m > d) {
+        EXPECT_GT(largest_between, 0.1) << name << ": blocks repeat each other's axes";
+      }
     }
   }
 }
@@ -89,7 +94,7 @@ TEST(Directions, OrthogonalRowsAreOrthogonalInTheirBlockOnly) {
 TEST(Directions, NormsAreThoseOfGaussianRows) {
   // χ_d has mean √2 Γ((d + 1) / 2) / Γ(d / 2) and mean square d; its kurtosis is at most 3.25 for d >= 2, so that
   // the standard error of a variance is at most √(2.25 / n) of it.
-  for (const auto& [kind, name] : directions_kinds()) {
+  for (const auto& [kind, name] : {std::pair{DirectionsKind::iid, "iid"}, {DirectionsKind::orthogonal, "orthogonal"}}) {
     for (std::int64_t d : {2, 8, 64}) {
       std::vector<double> norms;
       for (std::uint32_t step = 0; step < 40; ++step) {
@@ -128,9 +133,12 @@ TEST(Directions, NormsInABlockAreIndependent) {
 
 TEST(Directions, AllAxesAndSignsAreEquallyLikely) {
   // A QR factorisation whose signs are not put right leaves its Q with a diagonal of one sign; Haar's has mean 0 and mean square 1 / d in
-  // every entry, so that a Gaussian norm makes it 1.
+  // every entry, so that a mean square norm of d makes it 1. The quantiles that stratified norms are made of leave the tails out.
   const std::int64_t d = 5, draws = 20000;
+  double stratified = 0;
+  for (int i = 1; i <= 5; ++i) stratified += std::pow(chi_quantile(i / 6.0, d), 2) / 25;
   for (const auto& [kind, name] : directions_kinds()) {
+    const double expected = kind == DirectionsKind::norm_stratified ? stratified : 1;
     std::vector<double> sum(25), square(25);
     for (std::uint32_t step = 0; step < draws; ++step) {
       const std::vector<float> rows = draw_directions(kind, d, d, key_of(step));
@@ -142,9 +150,72 @@ TEST(Directions, AllAxesAndSignsAreEquallyLikely) {
     for (std::size_t i = 0; i < 25; ++i) {
       // 4.5 standard errors: fifty are looked at, of numbers that are standard normal.
       EXPECT_NEAR(sum[i], 0, 4.5 / std::sqrt(draws)) << name << ", entry " << i;
-      EXPECT_NEAR(square[i], 1, 4.5 * std::sqrt(2.0 / draws)) << name << ", entry " << i;
+      EXPECT_NEAR(square[i], expected, 4.5 * std::sqrt(2.0 / draws)) << name << ", entry " << i;
     }
   }
+}
+
+TEST(Directions, FixedAndStructuredNorms) {
+  for (DirectionsKind kind : {DirectionsKind::orthogonal_fixed_norm, DirectionsKind::structured}) {
+    for (const auto& [m, d] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {11, 4}, {70, 64}}) {
+      const std::vector<float> rows = draw_directions(kind, m, d, key_of(0));
+      for (std::int64_t i = 0; i < m; ++i)
+        EXPECT_NEAR(norm(rows, d, i), std::sqrt(static_cast<double>(d)), bfloat16_unit * std::sqrt(static_cast<double>(d)))
+            << m << " " << d;
+    }
+  }
+  // Where d is no power of two: columns of rows of norm √p are cut off, and the mean square norm is d.
+  const std::int64_t d = 48, m = 64;
+  double mean = 0;
+  for (std::uint32_t step = 0; step < 50; ++step) {
+    const std::vector<float> rows = draw_directions(DirectionsKind::structured, m, d, key_of(step));
+    for (std::int64_t i = 0; i < m; ++i) mean += dot(rows, d, i, i) / (50 * m);
+  }
+  // All rows of a block together have exactly the square of their columns: p for each of d columns.
+  EXPECT_NEAR(mean, d, 2 * bfloat16_unit * d / std::sqrt(50.0));
+}
+
+TEST(Directions, StratifiedNormsAreTheQuantilesInARandomOrder) {
+  const std::int64_t m = 21, d = 4;
+  std::vector<double> first_norms;
+  for (std::uint32_t step = 0; step < 2000; ++step) {
+    const std::vector<float> rows = draw_directions(DirectionsKind::norm_stratified, m, d, key_of(step));
+    std::vector<double> norms;
+    for (std::int64_t i = 0; i < m; ++i) norms.push_back(norm(rows, d, i));
+    first_norms.push_back(norms.front());
+    std::sort(norms.begin(), norms.end());
+    for (std::int64_t i = 0; i < m; ++i) {
+      const double quantile = chi_quantile(static_cast<double>(i + 1) / (m + 1), d);
+      // Neighbours may change places in rounding, which moves neither further than the rounding itself.
+      ASSERT_NEAR(norms[static_cast<std::size_t>(i)], quantile, bfloat16_unit * quantile) << "step " << step << ", i = " << i;
+    }
+  }
+  // Every row gets every quantile equally often.
+  double mean = 0, square = 0;
+  for (std::int64_t i = 1; i <= m; ++i) {
+    const double quantile = chi_quantile(static_cast<double>(i) / (m + 1), d);
+    mean += quantile / m;
+    square += quantile * quantile / m;
+  }
+  const Moments found = moments(first_norms);
+  EXPECT_NEAR(found.mean, mean, 4 * std::sqrt((square - mean * mean) / 2000));
+  EXPECT_NEAR(found.variance, square - mean * mean, 0.15 * (square - mean * mean));
+}
+
+TEST(Directions, QuantilesOfChi) {
+  for (double p : {1e-6, 0.01, 1.0 / 257, 0.3, 0.5, 0.9, 256.0 / 257, 0.9999}) {
+    // d = 1 is |N(0, 1)|, d = 2 Rayleigh's; for even d the distribution is a finite sum.
+    EXPECT_NEAR(std::erf(chi_quantile(p, 1) / std::sqrt(2.0)), p, 1e-14) << p;
+    EXPECT_NEAR(chi_quantile(p, 2), std::sqrt(-2 * std::log1p(-p)), 1e-12 * chi_quantile(p, 2)) << p;
+    for (std::int64_t d : {4, 64, 128}) {
+      const double x = std::pow(chi_quantile(p, d), 2) / 2;
+      double log_term = -x, above = std::exp(log_term);
+      for (std::int64_t k = 1; k < d / 2; ++k) above += std::exp(log_term += std::log(x / static_cast<double>(k)));
+      // dP/dx x is at least about (1 - P) here: an error of 1e-12 in the quantile would show.
+      EXPECT_NEAR(above, 1 - p, 1e-12 * std::min(1.0, 1 - p) + 2e-14) << p << ", d = " << d;
+    }
+  }
+  for (std::int64_t d : {1, 3, 65}) EXPECT_LT(chi_quantile(0.4999, d), chi_quantile(0.5, d));
 }
 
 /// The estimate of exp(q · k) that one set of directions gives: the mean over rows of exp(ω·(q + k) - (|q|² + |k|²) / 2).
@@ -172,7 +243,7 @@ TEST(Directions, TheSoftmaxKernelIsEstimatedWithoutBiasAndOrthogonalRowsVaryLess
   for (std::size_t c = 0; c < 8; ++c) product += query[c] * key[c];
   for (std::int64_t m : {8, 16, 11}) {
     double variance[2] = {}, fourth[2] = {};
-    for (const auto& [kind, name] : directions_kinds()) {
+    for (const auto& [kind, name] : {std::pair{DirectionsKind::iid, "iid"}, {DirectionsKind::orthogonal, "orthogonal"}}) {
       std::vector<double> estimates;
       for (std::uint32_t step = 0; step < draws; ++step)
         estimates.push_back(kernel_estimate(draw_directions(kind, m, d, key_of(step)), query, key));

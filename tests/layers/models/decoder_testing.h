@@ -14,27 +14,72 @@
 
 namespace furlong::layers::testing {
 
-/// One way of attending: a mechanism and, where it takes one, a feature map.
+/// One way of attending: a mechanism, where it takes one a feature map, and what else is chosen.
 struct Attending {
-  std::string mechanism, feature_map;
-  std::string name() const { return feature_map.empty() ? mechanism : mechanism + "_" + feature_map; }
+  std::string mechanism, feature_map, option{};
+  std::string name() const { return mechanism + (feature_map.empty() ? "" : "_" + feature_map) + (option.empty() ? "" : "_" + option); }
+  /// Whether what is kept of the past stays the same size.
+  bool is_recurrent() const { return mechanism != "softmax" && option != "heads" && option != "layers"; }
+  /// Those that every variant of a model is made of; of the others one is enough.
+  bool is_basic() const {
+    return option.empty() &&
+           (mechanism == "softmax" || (mechanism == "linear" && (feature_map == "elu1" || feature_map == "favor_positive")));
+  }
+  /// Without kinks, and denominators near zero: there differences need small steps.
+  bool is_smooth() const {
+    return feature_map != "elu1" && feature_map != "relu" && feature_map != "favor_relu" && feature_map != "favor_trig";
+  }
 };
 inline void PrintTo(const Attending& attending, std::ostream* stream) { *stream << attending.name(); }
+/// Every mechanism that a decoder can have, with every feature map, and every option once.
 inline std::vector<Attending> all_attending() {
   std::vector<Attending> all;
   for (const MechanismInfo& mechanism : attention_mechanisms()) {
-    if (std::string(mechanism.name) != "linear") {
-      all.push_back({mechanism.name, ""});
+    const std::string name = mechanism.name;
+    if (name == "linformer") continue;  // bidirectional only: test_linformer.cpp
+    if (name != "linear" && name != "windowed") {
+      all.push_back({name, ""});
       continue;
     }
-    for (const ops::FeatureMapInfo& map : ops::feature_maps()) all.push_back({mechanism.name, map.name});
+    for (const ops::FeatureMapInfo& map : ops::feature_maps()) all.push_back({name, map.name});
   }
+  for (const char* option : {"unnormalized", "constants", "window", "heads", "layers"}) all.push_back({"linear", "favor_positive", option});
+  all.push_back({"linear", "oprf", "constants"});
   return all;
+}
+/// The basic ones, and one of each other kind of state and arithmetic, for what takes long.
+inline std::vector<Attending> some_attending() {
+  std::vector<Attending> some;
+  for (const Attending& attending : all_attending()) {
+    if (attending.is_basic()) some.push_back(attending);
+  }
+  some.insert(some.end(), {{"linear", "taylor"}, {"windowed", "favor_positive"}, {"linear", "favor_positive", "heads"}});
+  return some;
 }
 
 inline const std::vector<std::string>& all_positions() {
   static const std::vector<std::string> positions{"none", "learned", "sinusoidal", "rotary"};
   return positions;
+}
+
+/// Each way of attending with position kinds: the basic ones with all, the others with rotary and one more, another for each.
+struct Case {
+  Attending attending;
+  std::string position;
+};
+inline void PrintTo(const Case& named, std::ostream* stream) { *stream << named.attending.name() << ", " << named.position; }
+inline std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const Attending& attending : all_attending()) {
+    const std::string& other = all_positions()[random_stream(attending.name()) % 3];
+    for (const std::string& position : all_positions()) {
+      if (attending.is_basic() || position == "rotary" || position == other) cases.push_back({attending, position});
+    }
+  }
+  return cases;
+}
+inline std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
+  return instance.param.attending.name() + "_" + instance.param.position;
 }
 
 enum class Style { gpt2, llama };
@@ -49,8 +94,15 @@ inline DecoderConfig small_config(const Attending& attending, const std::string&
   config.max_sequence_length = 48;
   config.attention.mechanism = attending.mechanism;
   if (!attending.feature_map.empty()) config.attention.feature_map = attending.feature_map;
-  config.attention.n_features = 9;
+  config.attention.n_features = 10;
   config.attention.chunk_size = 4;
+  if (attending.mechanism == "windowed" || attending.option == "window") config.attention.window = 6;
+  if (attending.option == "unnormalized") config.attention.normalizer = "none";
+  if (attending.option == "constants") {
+    config.attention.centering = true;
+    config.attention.scaling = "saderf";
+  }
+  if (attending.option == "layers") config.attention.layer_mechanisms = {"softmax", "linear"};
   config.attention.d_head = 6;
   config.position = position;
   config.short_convolution = short_convolution;
@@ -67,18 +119,28 @@ inline DecoderConfig small_config(const Attending& attending, const std::string&
     config.bias = false;
     config.tied_embeddings = false;
   }
+  if (attending.option == "heads") {
+    config.attention.head_mechanisms = {"softmax", "linear"};
+    if (style == Style::llama) config.attention.head_mechanisms = {"linear", "linear", "softmax", "softmax"};
+  }
   return config;
 }
 
-/// Calls body(config) for both styles, with and without short convolution, each traced by name.
+/// Calls body(config) for both styles, with and without short convolution, each traced by name; but for the basic ones for one of the four
+/// alone, another for each name.
 template <class Body>
 void for_each_variant(const Attending& attending, const std::string& position, const Body& body) {
+  const std::uint64_t chosen = random_stream(attending.name() + position) % 4;
+  std::uint64_t variant = 0;
   for (Style style : {Style::gpt2, Style::llama}) {
     for (std::int64_t short_convolution : {0, 4}) {
+      if (variant++ != chosen && !attending.is_basic()) continue;
       const ::testing::ScopedTrace trace(__FILE__, __LINE__,
                                          fmt::format("{}, positions {}, {}, short convolution {}", attending.name(), position,
                                                      style == Style::gpt2 ? "GPT-2" : "Llama", short_convolution));
-      body(small_config(attending, position, short_convolution, style));
+      // Threads cost more than they save on models of this size; the basic ones show that they work.
+      reference::with_threads(attending.is_basic() ? thread_count() : 1,
+                              [&] { body(small_config(attending, position, short_convolution, style)); });
     }
   }
 }
@@ -91,7 +153,35 @@ struct TestModel {
       : store(dtype, device), decoder(store, config) {
     store.allocate(seed);
     decoder.redraw(seed, 0);
-    if (device.is_cpu()) disturb();
+    if (!device.is_cpu()) return;
+    disturb();
+    if (invent_statistics()) decoder.redraw(seed, 1);
+  }
+
+  /// Moments of queries and keys as if steps had gone before, so that the constants made of them are not neutral. False where there are
+  /// none.
+  bool invent_statistics() {
+    bool any = false;
+    for (const Parameter& parameter : store.parameters()) {
+      if (!parameter.name().ends_with(".statistics")) continue;
+      any = true;
+      const std::int64_t heads = parameter.shape()[0], d = (parameter.shape()[1] - 1) / 4;
+      std::vector<double> values;
+      const RandomKey key{12, 0, random_stream(parameter.name())};
+      for (std::int64_t head = 0; head < heads; ++head) {
+        values.push_back(10);
+        std::vector<double> means, squares;
+        for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(2 * d); ++i) {
+          const double mean = 0.3 * random_normal(key, static_cast<std::uint64_t>(2 * d * head) + i);
+          means.push_back(10 * mean);
+          squares.push_back(10 * (mean * mean + 0.4 + 0.1 * static_cast<double>(i % 7)));
+        }
+        values.insert(values.end(), means.begin(), means.end());
+        values.insert(values.end(), squares.begin(), squares.end());
+      }
+      parameter.master().copy_from(reference::tensor_of(values, parameter.shape(), parameter.master().dtype()));
+    }
+    return any;
   }
 
   /// Gains that are not all one and biases that are not all zero, or their gradients would be untested.
@@ -155,6 +245,15 @@ inline double run_step(TestModel& model, const Tensor& tokens, const Tensor& tar
   model.store.complete_gradients(stream);
   return loss;
 }
+
+/// While it lives, parallel loops run in one thread.
+struct OneThread {
+  int before = thread_count();
+  OneThread() { set_thread_count(1); }
+  ~OneThread() { set_thread_count(before); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+};
 
 /// Final hidden states, nothing recorded.
 inline Tensor hidden_of(TestModel& model, const Tensor& tokens, const Pass& pass = {}) {

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Attention beside PyTorch 2 in one run: both processes stay alive and work by turns. Writes benchmarks/results/attention_<date>.json.
+
+1. The peer's best: chunked FAVOR+ (attention/chunked_favor.py) over chunk sizes, both forms, eager and compiled, under each allocator setting.
+2. Ours against that best, and softmax against scaled_dot_product_attention: turn by turn, medians.
+3. Ours alone: peak memory, the exponent of time in n, the longest exact softmax.
+"""
+import argparse
+import itertools
+import math
+import pathlib
+import sys
+
+from common import (MKL_AS_ON_INTEL, ROOT, Budget, Failed, Worker, compare, our_environment, our_program, peer_environments, provenance,
+                    write_result)
+
+PEER = ROOT / "benchmarks" / "attention" / "peer.py"
+
+
+def seconds_of(worker, repetitions, **request):
+    """The least of a few repetitions after one to warm up (and, where it is compiled, to compile)."""
+    worker.ask(**request)
+    return min(worker.ask(repetitions=repetitions, **request)["seconds"])
+
+
+def sweep(arguments, shape, budget):
+    """The peer's fastest candidate, its fastest without settings that PyTorch does not come with, and every time taken on the way."""
+    environments = peer_environments(arguments.threads)
+    chunks = [chunk for chunk in arguments.chunks if shape["n"] % chunk == 0]
+    times = []
+
+    def measure(name, candidates):
+        with Worker([arguments.python, PEER], environments[name]) as peer:
+            for form, chunk, compiled in candidates:
+                request = {"attention": "favor", "form": form, "chunk": chunk, "compile": int(compiled)}
+                if not budget.allows(100, f"peer {name} {form} chunk {chunk}{' compiled' * compiled}"):
+                    continue
+                try:
+                    seconds = seconds_of(peer, 2, threads=arguments.threads, **shape, **request)
+                except Failed as error:
+                    times.append({"environment": name, **request, "failed": str(error)})
+                    print(f"peer {name}: {error}", flush=True)
+                    if peer.process.poll() is not None:
+                        break
+                    continue
+                times.append({"environment": name, **request, "seconds": seconds})
+                print(f"peer favor, {name}, {form}, chunk {chunk}{', compiled' * compiled}: {seconds:.3f} s", flush=True)
+
+    def best(count=1):
+        return sorted((t for t in times if "seconds" in t), key=lambda t: t["seconds"])[:count]
+
+    # Which allocator is best hardly depends on the chunk: all chunks under one setting, the fastest two under each other.
+    first, *others = environments
+    measure(first, list(itertools.product(("batched", "loop"), chunks, (False,))))
+    leaders = [(t["form"], t["chunk"], False) for t in best(2)]
+    for name in others:
+        measure(name, leaders)
+    # A loop over many chunks takes minutes to compile; batched is what a compiler can fuse.
+    fastest = best()[0]["environment"]
+    order = sorted(chunks, key=lambda chunk: min((t["seconds"] for t in times if t.get("chunk") == chunk and t["form"] == "batched"), default=9e9))
+    if arguments.compile:
+        measure(fastest, [("batched", chunk, True) for chunk in order])
+    stock = min((t for t in times if "seconds" in t and MKL_AS_ON_INTEL not in t["environment"]), key=lambda t: t["seconds"])
+    return best()[0], stock, times
+
+
+def by_turns(peer, ours, rounds, peer_request, our_request):
+    peer.ask(**peer_request)
+    ours.ask(**our_request)
+    peer_seconds, our_seconds = [], []
+    for _ in range(rounds):
+        peer_seconds += peer.ask(**peer_request)["seconds"]
+        answer = ours.ask(**our_request)
+        our_seconds += answer["seconds"]
+    return {**compare(peer_seconds, our_seconds), "our_extra_bytes": answer["extra_bytes"], "our_peak_bytes": answer["peak_bytes"]}
+
+
+def both_attentions(arguments, shape, program, candidate):
+    """favor_positive and softmax by turns, the peer as `candidate` of the sweep says."""
+    environment = peer_environments(arguments.threads)[candidate["environment"]]
+    favor = {key: candidate[key] for key in ("attention", "form", "chunk", "compile")}
+    result = {"peer": candidate}
+    with Worker([arguments.python, PEER], environment) as peer, Worker([program], our_environment(arguments.threads)) as ours:
+        for name, rounds, theirs, own in (("favor_positive", arguments.rounds, favor, {"attention": "linear", "chunk": arguments.our_chunk}),
+                                          ("softmax", max(3, arguments.rounds - 2), {"attention": "softmax"}, {"attention": "softmax"})):
+            found = by_turns(peer, ours, rounds, {**shape, "threads": arguments.threads, **theirs}, {**shape, **own})
+            print(f"{name}, peer with {candidate['environment']}: {found['peer_seconds']['median']:.3f} s, ours "
+                  f"{found['our_seconds']['median']:.3f} s: {found['ratio']:.2f} times as fast, {found['our_extra_bytes'] / 1e6:.0f} MB "
+                  "besides the results", flush=True)
+            result[name] = found
+    return result
+
+
+def fitted_exponent(points):
+    x, y = [math.log(n) for n, _ in points], [math.log(t) for _, t in points]
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y)) / sum((a - mean_x) ** 2 for a in x)
+
+
+def scaling(ours, arguments, shape, budget):
+    lengths, points = [], []
+    for n in arguments.lengths:
+        expected = points[-1][1] * 2.2 * 3 if points else 1
+        if not budget.allows(expected, f"n = {n}"):
+            break
+        request = {**shape, "n": n, "attention": "linear"}
+        ours.ask(**request)
+        answer = ours.ask(repetitions=3, **request)
+        points.append((n, min(answer["seconds"])))
+        lengths.append({"n": n, "seconds": answer["seconds"], "peak_bytes": answer["peak_bytes"], "extra_bytes": answer["extra_bytes"]})
+        print(f"ours linear n {n}: {points[-1][1]:.3f} s, {answer['extra_bytes'] / 1e6:.0f} MB besides the results", flush=True)
+    return {"lengths": lengths, "exponent": fitted_exponent(points) if len(points) > 1 else None}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--n", type=int, default=8192)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--d", type=int, default=64)
+    parser.add_argument("--m", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each comparison")
+    parser.add_argument("--chunks", type=int, nargs="+", default=[64, 128, 256, 512, 1024], help="of the peer")
+    parser.add_argument("--our-chunk", type=int, default=64)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[4096 << i for i in range(7)], help="for the exponent")
+    parser.add_argument("--longest-softmax", type=int, default=32768, help="0: left out")
+    parser.add_argument("--no-compile", dest="compile", action="store_false", help="the peer in eager mode only")
+    parser.add_argument("--seconds", type=float, default=350, help="what is optional is left out when they run short")
+    parser.add_argument("--python", default=sys.executable, help="with torch, for the peer")
+    parser.add_argument("--build", default="build/release", help="build folder of ours")
+    parser.add_argument("--program", type=pathlib.Path, help="ours, built elsewhere")
+    parser.add_argument("--name", default="attention", help="of the result file")
+    arguments = parser.parse_args()
+    budget = Budget(arguments.seconds)
+    shape = {"n": arguments.n, "heads": arguments.heads, "d": arguments.d, "m": arguments.m}
+    program = arguments.program or our_program("benchmark_attention", arguments.build)
+    result = {"what": "forward and backward of causal attention, batch 1, float32", "shape": shape, **provenance(arguments.threads)}
+
+    best, stock, times = sweep(arguments, shape, budget)
+    result["peer_sweep"] = {"best": best, "best_stock": stock, "all": times}
+    result.update(both_attentions(arguments, shape, program, best))
+    if stock is not best and budget.allows(60, "the peer as PyTorch comes"):
+        result["stock_peer"] = both_attentions(arguments, shape, program, stock)
+    with Worker([program], our_environment(arguments.threads)) as ours:
+        result["scaling"] = scaling(ours, arguments, shape, budget)
+        if result["scaling"]["exponent"]:
+            print(f"exponent of time in n: {result['scaling']['exponent']:.3f}")
+        longest = arguments.longest_softmax
+        expected = 3 * result["softmax"]["our_seconds"]["median"] * (longest / arguments.n) ** 2
+        if longest and budget.allows(expected, f"softmax n = {longest}"):
+            answer = ours.ask(**{**shape, "n": longest}, attention="softmax")
+            result["longest_softmax"] = {"n": longest, **answer}
+            print(f"softmax n {longest}: {answer['seconds'][0]:.2f} s, peak {answer['peak_bytes'] / 1e6:.0f} MB", flush=True)
+    result["left_out"] = budget.skipped
+    write_result(arguments.name, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""A whole training step beside PyTorch 2 in one run, turn by turn, and the peak memory of both. Writes
+benchmarks/results/training_step_<date>.json.
+
+For each type: the peer eager and compiled, the faster taken; then steps by turns and medians. Then one step of each at a longer sequence in
+fresh processes, for their peak resident memory (VmHWM).
+"""
+import argparse
+import json
+import pathlib
+import sys
+
+from common import (RESULTS, Budget, Failed, ROOT, Worker, compare, our_environment, our_program, peer_environments, provenance, write_result)
+
+PEER = ROOT / "benchmarks" / "training_step" / "peer.py"
+
+
+def chunk_of_last_sweep():
+    """The peer's best form, chunk and environment in the newest result of run_attention.py."""
+    for path in sorted(RESULTS.glob("attention_*.json"), reverse=True):
+        best = json.loads(path.read_text()).get("peer_sweep", {}).get("best")
+        if best:
+            return {"form": best["form"], "chunk": best["chunk"], "environment": best["environment"], "from": path.name}
+    return {"form": "batched", "chunk": 128, "environment": "memory kept", "from": "no earlier sweep"}
+
+
+def faster_peer(command, environment, request, modes, budget):
+    """Starts the peer in each mode, and keeps the one whose second step is faster: (worker, request, what was measured)."""
+    best, measured = None, []
+    for compiled in modes:
+        name = "compiled" if compiled else "eager"
+        if compiled and not budget.allows(120, f"peer {request['dtype']} compiled"):
+            continue
+        worker = Worker(command, environment)
+        try:
+            candidate = {**request, "compile": int(compiled)}
+            worker.ask(**candidate)
+            seconds = min(worker.ask(**candidate)["seconds"][0] for _ in range(2))
+        except Failed as error:
+            measured.append({"mode": name, "failed": str(error)})
+            print(f"peer {request['dtype']} {name}: {error}", flush=True)
+            worker.close()
+            continue
+        measured.append({"mode": name, "seconds": seconds})
+        print(f"peer {request['dtype']} {name}: {seconds:.2f} s a step", flush=True)
+        if best is None or seconds < best[0]:
+            if best:
+                best[1].close()
+            best = (seconds, worker, candidate)
+        else:
+            worker.close()
+    if best is None:
+        raise SystemExit("the peer ran in no mode; see above")
+    return best[1], best[2], measured
+
+
+def speed(arguments, model, program, environment, favor, dtype, budget):
+    threads = {"threads": arguments.threads}
+    peer, peer_request, modes = faster_peer([arguments.python, PEER], environment, {**model, **threads, **favor, "dtype": dtype},
+                                            [False, True] if arguments.compile else [False], budget)
+    our_request = {**model, "attention": "linear", "chunk": arguments.our_chunk, "dtype": dtype}
+    with peer, Worker([program], our_environment(arguments.threads)) as ours:
+        ours.ask(**our_request)
+        peer_seconds, our_seconds, answers = [], [], {}
+        for _ in range(arguments.rounds):
+            answers["peer"], answers["ours"] = peer.ask(**peer_request), ours.ask(**our_request)
+            peer_seconds += answers["peer"]["seconds"]
+            our_seconds += answers["ours"]["seconds"]
+    result = compare(peer_seconds, our_seconds)
+    for side in ("peer", "ours"):
+        result[f"{side}_tokens_per_second"] = model["n"] / result[f"{'our' if side == 'ours' else side}_seconds"]["median"]
+        result[f"{side}_peak_resident_bytes"] = answers[side]["peak_resident_bytes"]
+        result[f"{side}_parameters"] = answers[side]["parameters"]
+        result[f"{side}_loss"] = answers[side]["loss"]
+    result["peer_modes"], result["peer_best"] = modes, peer_request
+    print(f"{dtype}: peer {result['peer_tokens_per_second']:.0f}, ours {result['ours_tokens_per_second']:.0f} tokens/s: "
+          f"{result['ratio']:.2f} times as fast", flush=True)
+    return result
+
+
+def memory(arguments, model, program, favor, dtype):
+    """One step of each in fresh processes. The peer under its default allocator, which gives memory back: its smallest footprint."""
+    request = {**model, "n": arguments.long_n, "dtype": dtype}
+    result = {"n": arguments.long_n, "dtype": dtype}
+    with Worker([program], our_environment(arguments.threads)) as ours:
+        result["ours"] = ours.ask(**request, attention="linear", chunk=arguments.our_chunk)
+    try:
+        with Worker([arguments.python, PEER], peer_environments(arguments.threads)["default"]) as peer:
+            result["peer"] = peer.ask(**request, **favor, threads=arguments.threads)
+    except Failed as error:
+        result["peer"] = {"failed": str(error)}
+        print(f"n {arguments.long_n}: ours {result['ours']['peak_resident_bytes'] / 1e9:.2f} GB; peer failed: {error}", flush=True)
+        return result
+    ours, peer = result["ours"]["peak_resident_bytes"], result["peer"]["peak_resident_bytes"]
+    result["ratio"] = ours / peer
+    result["ratio_without_what_importing_torch_takes"] = ours / (peer - result["peer"]["resident_bytes_at_start"])
+    print(f"n {arguments.long_n} {dtype}: peak memory ours {result['ours']['peak_resident_bytes'] / 1e9:.2f} GB, peer "
+          f"{result['peer']['peak_resident_bytes'] / 1e9:.2f} GB: {result['ratio']:.2f} of it", flush=True)
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--n", type=int, default=8192)
+    parser.add_argument("--long-n", type=int, default=16384, help="where memory is compared; 0: not at all")
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--d-model", type=int, default=512)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--d-feedforward", type=int, default=2048)
+    parser.add_argument("--m", type=int, default=256)
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--rounds", type=int, default=4, help="steps of each, by turns")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--our-chunk", type=int, default=64)
+    parser.add_argument("--peer-chunk", type=int, help="default: the best of the newest run_attention.py")
+    parser.add_argument("--no-compile", dest="compile", action="store_false", help="the peer in eager mode only")
+    parser.add_argument("--seconds", type=float, default=350, help="what is optional is left out when they run short")
+    parser.add_argument("--python", default=sys.executable, help="with torch, for the peer")
+    parser.add_argument("--build", default="build/release", help="build folder of ours")
+    parser.add_argument("--program", type=pathlib.Path, help="ours, built elsewhere")
+    parser.add_argument("--name", default="training_step", help="of the result file")
+    arguments = parser.parse_args()
+    budget = Budget(arguments.seconds)
+    program = arguments.program or our_program("benchmark_training_step", arguments.build)
+    model = {"n": arguments.n, "layers": arguments.layers, "d_model": arguments.d_model, "heads": arguments.heads,
+             "d_feedforward": arguments.d_feedforward, "m": arguments.m, "vocabulary": 256, "batch": 1}
+    sweep = chunk_of_last_sweep()
+    favor = {"attention": "favor", "form": sweep["form"], "chunk": arguments.peer_chunk or sweep["chunk"]}
+    result = {"what": "training step of a decoder with FAVOR+ attention: forward, loss, backward, clipping, AdamW", "model": model,
+              "peer_chunk": {**sweep, **favor}, **provenance(arguments.threads), "speed": {}}
+    environment = peer_environments(arguments.threads).get(sweep["environment"], peer_environments(arguments.threads)["default"])
+    for dtype in arguments.dtypes:
+        if budget.allows(40, dtype):
+            result["speed"][dtype] = speed(arguments, model, program, environment, favor, dtype, budget)
+    if arguments.long_n and budget.allows(30, "memory"):
+        result["memory"] = memory(arguments, model, program, favor, arguments.dtypes[0])
+    result["left_out"] = budget.skipped
+    write_result(arguments.name, result)
+
+
+if __name__ == "__main__":
+    main()

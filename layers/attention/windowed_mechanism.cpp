@@ -1,0 +1,18 @@
+#include "layers/attention/windowed_mechanism.h"
+
+#include "layers/attention/linear_mechanism.h"
+
+namespace furlong::layers {
+
+std::unique_ptr<AttentionMechanism> make_windowed_mechanism(ParameterStore& store, const std::string& name, const AttentionConfig& config) {
+  if (config.window <= 0)
+    throw UserError("model.attention.window: {} with mechanism windowed; expected the number of nearest tokens that get exact weights",
+                    config.window);
+  if (!config.causal) throw UserError("mechanism windowed is causal; a bidirectional model can take softmax or linear with a window");
+  if (config.normalizer != "sum")
+    throw UserError("model.attention.normalizer: {} with mechanism windowed, whose two parts meet under one sum; expected sum",
+                    config.normalizer);
+  return std::make_unique<LinearMechanism>(store, name, config, config.window);
+}
+
+}  // namespace furlong::layers

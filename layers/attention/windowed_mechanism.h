@@ -1,0 +1,10 @@
+#pragma once
+#include "layers/attention/mechanism.h"
+
+namespace furlong::layers {
+
+/// The windowed hybrid: keys nearer than config.window carry softmax's own weight exp(q·k/√d + gate_h), those before it the feature map's,
+/// under one normaliser; the gate of each head is learned. Causal only. Throws UserError without a window.
+std::unique_ptr<AttentionMechanism> make_windowed_mechanism(ParameterStore& store, const std::string& name, const AttentionConfig& config);
+
+}  // namespace furlong::layers

@@ -1,0 +1,50 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "layers/models/decoder.h"
+#include "layers/models/heads.h"
+
+namespace furlong::layers {
+
+struct EncoderConfig {
+  DecoderConfig trunk;  ///< embedding, blocks and final norm, as a decoder's; attention sees both sides whatever it says
+  enum class Head { masked_tokens, classification, matching } head = Head::masked_tokens;
+  std::string pooling = "mean";  ///< classification, matching: mean or class_token (whose place is the first)
+  std::int64_t n_classes = 0;    ///< classification, matching
+};
+
+/// A bidirectional model with one head. Padding is told by context.attention_mask.keys; tokens there may be any of the vocabulary. With
+/// short convolution a token still sees only those before it there, so that padding belongs behind the tokens.
+class Encoder {
+ public:
+  /// Declares its parameters in `store`, which the caller then allocates. Throws UserError for names that do not exist.
+  Encoder(ParameterStore& store, const EncoderConfig& config);
+
+  /// Final hidden states [rows, n, d_model] of tokens int32 [rows, n].
+  Variable hidden(ForwardContext& context, const Tensor& tokens) { return trunk_.hidden(context, tokens); }
+
+  /// Mean cross-entropy of the tokens that were hidden: targets int32 [rows, n], -1 for all others. The output layer is a decoder's.
+  ops::CrossEntropyResult masked_token_loss(ForwardContext& context, const Tensor& tokens, const Tensor& targets,
+                                            const ops::CrossEntropyOptions& options = {});
+  /// Mean cross-entropy of labels int32 [samples], -1 for those left out; a sample is a row (classification) or rows 2i and 2i + 1
+  /// (matching).
+  ops::CrossEntropyResult label_loss(ForwardContext& context, const Tensor& tokens, const Tensor& labels,
+                                     const ops::CrossEntropyOptions& options = {});
+  /// Logits of the labels [samples, n_classes].
+  Tensor label_logits(ForwardContext& context, const Tensor& tokens);
+
+  void redraw(std::uint64_t seed, std::int64_t step) { trunk_.redraw(seed, step); }
+  const EncoderConfig& config() const { return config_; }
+
+ private:
+  static DecoderConfig trunk_of(const EncoderConfig& config);
+  const LabelHead& head() const;
+
+  EncoderConfig config_;
+  Decoder trunk_;
+  std::optional<LabelHead> head_;
+};
+
+}  // namespace furlong::layers

@@ -1,0 +1,152 @@
+// Large norms, long sequences, opposite and huge keys, flush-to-zero, vanishing denominators.
+#include <gtest/gtest.h>
+#include <xmmintrin.h>
+
+#include "tests/framework/ops/linear_attention_testing.h"
+
+namespace furlong::testing {
+namespace {
+
+class EveryPositiveMap : public ::testing::TestWithParam<std::tuple<FeatureMap, bool>> {};
+std::vector<FeatureMap> positive_maps() {
+  std::vector<FeatureMap> maps;
+  for (const FeatureMap map : every_feature_map()) {
+    AttentionProblem p;
+    p.options.feature_map = map;
+    if (is_positive(p)) maps.push_back(map);
+  }
+  return maps;
+}
+std::string name_of_map(const ::testing::TestParamInfo<std::tuple<FeatureMap, bool>>& info) {
+  return std::string(feature_map_info(std::get<0>(info.param)).name) + (std::get<1>(info.param) ? "_causal" : "_bidirectional");
+}
+INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPositiveMap, ::testing::Combine(::testing::ValuesIn(positive_maps()), ::testing::Bool()),
+                         name_of_map);
+
+/// Flushes subnormal results and inputs to zero, on this thread, while it lives.
+class FlushToZero {
+ public:
+  FlushToZero() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+  ~FlushToZero() { _mm_setcsr(before_); }
+  FlushToZero(const FlushToZero&) = delete;
+  FlushToZero& operator=(const FlushToZero&) = delete;
+
+ private:
+  unsigned before_;
+};
+
+/// The same inputs in float32 and, as the op's own float64 (which other tests hold against the definition).
+void rounded_inputs(AttentionProblem& p) {
+  for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, DType::float32);
+}
+/// Largest difference over the largest expected value, or over `least` where all are smaller: where one key has all the weight, true
+/// gradients vanish, and what is found is the rounding of terms of the size of 1.
+double error_beside(const std::vector<double>& found, const std::vector<double>& expected, double least = 1e-3) {
+  double largest = least, worst = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    largest = std::max(largest, std::fabs(expected[i]));
+    worst = std::isfinite(found[i]) ? std::max(worst, std::fabs(found[i] - expected[i])) : HUGE_VAL;
+  }
+  return worst / largest;
+}
+void expect_close(const AttentionProblem& p, double bound, const std::string& what) {
+  const Outcome expected = run_attention(p, DType::float64);
+  const auto compare = [&](const Outcome& found, const char* how) {
+    EXPECT_LT(error_beside(found.output, expected.output), bound) << what << how;
+    EXPECT_LT(error_beside(found.d_query, expected.d_query), bound) << what << how;
+    EXPECT_LT(error_beside(found.d_key, expected.d_key), bound) << what << how;
+    EXPECT_LT(error_beside(found.d_value, expected.d_value), bound) << what << how;
+  };
+  compare(run_attention(p, DType::float32), "");
+  const WithThreads one(1);
+  const FlushToZero flush;
+  compare(run_attention(p, DType::float32), ", flush to zero");
+}
+
+TEST_P(EveryPositiveMap, FloatStaysCloseToDoubleAtNormsUpToForty) {
+  const auto [map, causal] = GetParam();
+  for (const double norm : {8.0, 40.0}) {
+    // The norm of a Gaussian row of d = 64 entries of deviation s is about 8 s.
+    AttentionProblem p = attention_problem(map, causal, {1, 1, 1, 200, 64, 32, 128, 64}, norm / 8);
+    rounded_inputs(p);
+    expect_close(p, 1e-4, fmt::format("norm {}", norm));
+  }
+}
+
+TEST_P(EveryPositiveMap, OppositeKeysAndAHugeKeyStayClose) {
+  const auto [map, causal] = GetParam();
+  for (const double scale : {1.0, 5.0}) {
+    AttentionProblem p = attention_problem(map, causal, {1, 1, 1, 150, 64, 16, 128, 64}, scale);
+    rounded_inputs(p);
+    p.key.resize(p.query.size());
+    p.value.resize(static_cast<std::size_t>(p.n * p.d_value));
+    p.n_key = p.n;
+    for (std::size_t i = 0; i < p.query.size(); ++i) p.key[i] = -p.query[i];
+    expect_close(p, 1e-4, fmt::format("k = -q, scale {}", scale));
+    for (std::int64_t f = 0; f < 64; ++f) p.key[static_cast<std::size_t>(40 * 64 + f)] *= 1000;
+    rounded_inputs(p);
+    const Outcome expected = run_attention(p, DType::float64), found = run_attention(p, DType::float32);
+    EXPECT_LT(error_beside(found.output, expected.output), 1e-4) << scale;
+    EXPECT_LT(error_beside(found.d_query, expected.d_query, 0.3), 1e-4) << scale;
+    EXPECT_LT(error_beside(found.d_value, expected.d_value), 1e-4) << scale;
+    // The huge key's own gradient is as large as its entries are; the others' are lost beside it, so they are compared by themselves.
+    EXPECT_LT(error_beside(found.d_key, expected.d_key, 0.3), 1e-4) << scale;
+  }
+}
+
+TEST_P(EveryPositiveMap, SixtyFiveThousandTokens) {
+  const auto [map, causal] = GetParam();
+  if (!causal) return;
+  AttentionProblem p = attention_problem(map, causal, {1, 1, 1, 65536, 8, 8, 16, 64}, 40 / std::sqrt(8.0));
+  rounded_inputs(p);
+  const Outcome expected = run_attention(p, DType::float64), found = run_attention(p, DType::float32);
+  EXPECT_LT(error_beside(found.output, expected.output), 1e-4);
+  EXPECT_LT(relative_error(found.d_query, expected.d_query), 1e-4);
+  EXPECT_LT(relative_error(found.d_key, expected.d_key), 1e-4);
+  EXPECT_LT(relative_error(found.d_value, expected.d_value), 1e-4);
+}
+
+TEST(LinearAttentionDenominators, AVanishingOneGivesZeroOutputAndZeroGradient) {
+  AttentionProblem p = attention_problem(FeatureMap::relu, true, {1, 1, 1, 20, 8, 4, 1, 16});
+  for (std::int64_t f = 0; f < 8; ++f) p.query[static_cast<std::size_t>(5 * 8 + f)] = -1;
+  const Outcome found = run_attention(p, DType::float32);
+  for (std::size_t f = 0; f < 4; ++f) EXPECT_EQ(found.output[5 * 4 + f], 0);
+  for (std::size_t f = 0; f < 8; ++f) EXPECT_EQ(found.d_query[5 * 8 + f], 0);
+  EXPECT_GE(found.report.guarded, 1);
+  for (double value : found.d_key) EXPECT_TRUE(std::isfinite(value));
+  p.mask.assign(20, 0);  // nothing seen by any query
+  const Outcome blind = run_attention(p, DType::float32);
+  for (const auto* values : {&blind.output, &blind.d_query, &blind.d_key, &blind.d_value}) {
+    for (double value : *values) EXPECT_EQ(value, 0);
+  }
+  EXPECT_EQ(blind.report.guarded, 20);
+}
+
+TEST(LinearAttentionDenominators, RoundingNoiseIsGuardedCountedAndReported) {
+  // cosine: a key opposite to the query weighs 1 - 1 = 0; of what is left after rounding there is no direction to be had.
+  AttentionProblem p = attention_problem(FeatureMap::cosine, true, {1, 1, 1, 12, 16, 4, 1, 16});
+  p.key = p.query;
+  for (double& value : p.key) value = -value;
+  const Outcome found = run_attention(p, DType::float32);
+  EXPECT_EQ(found.report.rows, 12);
+  EXPECT_EQ(found.report.guarded, 1);  // the first token sees only its own opposite
+  EXPECT_LT(found.report.least, 0x1p-20);
+  for (std::size_t f = 0; f < 4; ++f) EXPECT_EQ(found.output[f], 0);
+  p.options.denominator_guard = 0;
+  EXPECT_EQ(run_attention(p, DType::float32).report.guarded, run_attention(p, DType::float32).output[0] == 0 ? 1 : 0);
+  // A positive map has nothing to report.
+  const Outcome positive = run_attention(attention_problem(FeatureMap::elu1, true, {1, 1, 1, 12, 16, 4, 1, 16}), DType::float32);
+  EXPECT_EQ(positive.report.guarded, 0);
+  EXPECT_EQ(positive.report.least, 1);
+}
+
+TEST(LinearAttention, StateAndSumsAreFloat32InBfloat16Models) {
+  AttentionProblem p = attention_problem(FeatureMap::favor_positive, true, {1, 1, 1, 3000, 16, 16, 32, 64});
+  // 3000 terms summed in 8 bits would stop growing at 256 of them.
+  const auto found = run_attention(p, DType::bfloat16).output;
+  EXPECT_LT(relative_error(found, definition_of(p, DType::bfloat16)), 0x1p-8 * 1.05);
+  EXPECT_EQ(ops::empty_linear_attention_state(p.options, 1, 32, 16, 16, DType::bfloat16, Device{}).sum.dtype(), DType::float32);
+}
+
+}  // namespace
+}  // namespace furlong::testing

@@ -1,0 +1,320 @@
+// What mechanisms add to the ops: constants from statistics, learned parts, choices by layer and head, and what they refuse.
+#include <cmath>
+
+#include "layers/attention/head_constants.h"
+#include "layers/attention/recurrent_state.h"
+#include "tests/layers/models/decoder_testing.h"
+
+namespace furlong::layers {
+namespace {
+
+using namespace furlong::layers::testing;
+using furlong::reference::doubles;
+using furlong::reference::normal_tensor;
+using furlong::reference::relative_difference;
+
+AttentionConfig attention_config(const std::string& mechanism, const std::string& feature_map = "favor_positive") {
+  AttentionConfig config;
+  config.mechanism = mechanism;
+  config.feature_map = feature_map;
+  config.n_heads = 4;
+  config.n_kv_heads = 2;
+  config.d_head = 6;
+  config.n_features = 10;
+  config.chunk_size = 4;
+  config.max_sequence_length = 64;
+  return config;
+}
+
+/// One mechanism with inputs of its own.
+struct Alone {
+  ParameterStore store;
+  std::unique_ptr<AttentionMechanism> mechanism;
+  Tensor query, key, value;
+
+  explicit Alone(const AttentionConfig& config, DType dtype = DType::float64, std::int64_t n = 11)
+      : store(dtype, Device{}), mechanism(make_attention(store, "attention", config)) {
+    store.allocate(3);
+    mechanism->redraw(3, 0);
+    query = normal_tensor({2, n, config.n_heads * config.d_head}, dtype, "query");
+    key = normal_tensor({2, n, config.n_kv_heads * config.d_head}, dtype, "key");
+    value = normal_tensor({2, n, config.n_kv_heads * config.d_head}, dtype, "value");
+  }
+  Tensor run(bool training = false, const ops::AttentionMask& mask = {}) {
+    Tape tape(Stream{});
+    ForwardContext context{tape, training};
+    context.attention_mask = mask;
+    return mechanism->forward(context, Variable(query), Variable(key), Variable(value)).value();
+  }
+  std::vector<double> buffer(const std::string& name) { return doubles(store.find("attention." + name).master()); }
+};
+
+template <class Body>
+std::string refusal(const Body& body) {
+  try {
+    body();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Windowed, WithAWindowOverEverythingIsSoftmaxWhateverTheMap) {
+  const std::vector<double> expected = doubles(Alone(attention_config("softmax")).run());
+  for (const ops::FeatureMapInfo& map : ops::feature_maps()) {
+    AttentionConfig config = attention_config("windowed", map.name);
+    config.window = 11;
+    Alone whole(config);
+    EXPECT_LE(relative_difference(whole.run(), expected), 1e-13) << map.name;
+    config.window = 3;
+    EXPECT_GT(relative_difference(Alone(config).run(), expected), 1e-3) << map.name;
+  }
+}
+
+TEST(Windowed, CentringAndScalingLeaveTheExactPartAsItIs) {
+  AttentionConfig config = attention_config("windowed");
+  config.window = 11;
+  config.centering = true;
+  config.scaling = "saderf";
+  Alone whole(config);
+  whole.run(true);
+  whole.mechanism->redraw(3, 1);
+  EXPECT_LE(relative_difference(whole.run(), doubles(Alone(attention_config("softmax")).run())), 1e-13);
+}
+
+TEST(HeadConstants, AreNeutralUntilAStepHasBeenSeen) {
+  for (const char* map : {"favor_positive", "oprf"}) {
+    AttentionConfig config = attention_config("linear", map);
+    config.centering = true;
+    config.scaling = "saderf";
+    Alone with(config);
+    // The first features of oprf have A = 0, which makes them those of favor_positive.
+    const std::vector<double> plain = doubles(Alone(attention_config("linear", "favor_positive")).run());
+    EXPECT_LE(relative_difference(with.run(true), plain), 1e-14) << map;
+    EXPECT_LE(relative_difference(with.run(true), plain), 1e-14) << map << ": statistics of this step change nothing in this step";
+    with.mechanism->redraw(3, 1);
+    EXPECT_GT(relative_difference(with.run(), plain), 1e-3) << map;
+  }
+}
+
+TEST(HeadConstants, FollowTheirFormulas) {
+  AttentionConfig config = attention_config("linear", "oprf");
+  config.centering = true;
+  config.scaling = "saderf";
+  Alone attention(config);
+  attention.run(true);
+  attention.mechanism->redraw(3, 1);
+  const std::int64_t d = 6, tokens = 22;
+  const std::vector<double> q = doubles(attention.query), k = doubles(attention.key);
+  for (std::int64_t head = 0; head < 4; ++head) {
+    double phi = 0;
+    for (std::int64_t i = 0; i < d; ++i) {
+      const auto moments = [&](const std::vector<double>& x, std::int64_t width, std::int64_t column) {
+        double mean = 0, square = 0;
+        for (std::int64_t t = 0; t < tokens; ++t) {
+          const double value = x[static_cast<std::size_t>(t * width + column)];
+          mean += value / static_cast<double>(tokens);
+          square += value * value / static_cast<double>(tokens);
+        }
+        return std::pair(mean, square - mean * mean);
+      };
+      const auto [q_mean, q_variance] = moments(q, 4 * d, head * d + i);
+      const auto [k_mean, k_variance] = moments(k, 2 * d, head / 2 * d + i);
+      const std::size_t at = static_cast<std::size_t>(head * d + i);
+      const double psi = std::pow(k_variance / q_variance, 0.25);
+      EXPECT_NEAR(attention.buffer("query_center")[at], q_mean, 1e-12);
+      EXPECT_NEAR(attention.buffer("key_center")[at], k_mean, 1e-12);
+      EXPECT_NEAR(attention.buffer("scaling")[at], psi, 1e-12);
+      phi += (psi * psi * q_variance + k_variance / (psi * psi)) / std::sqrt(6.0) / 6.0;
+    }
+    const double a = (1 - 2 * phi - std::sqrt((2 * phi + 1) * (2 * phi + 1) + 8 * phi)) / 16;
+    EXPECT_NEAR(attention.buffer("oprf_a")[static_cast<std::size_t>(head)], a, 1e-12);
+    EXPECT_LT(a, -0.01);
+  }
+  // What was seen weighs less with each step, but means stay where they are.
+  const std::vector<double> before = attention.buffer("query_center");
+  EXPECT_NEAR(attention.buffer("statistics")[0], 22 * statistics_decay, 1e-12);
+  attention.mechanism->redraw(3, 2);
+  EXPECT_LE(relative_difference(attention.buffer("query_center"), before), 1e-14);
+}
+
+TEST(HeadConstants, OprfIsPairsMeanSquareBySums) {
+  // φ by the definition, over all pairs, without centring or scaling.
+  Alone attention(attention_config("linear", "oprf"));
+  attention.run(true);
+  attention.mechanism->redraw(3, 1);
+  const std::vector<double> q = doubles(attention.query), k = doubles(attention.key);
+  double phi = 0;
+  for (std::size_t i = 0; i < 22; ++i) {
+    for (std::size_t j = 0; j < 22; ++j) {
+      for (std::size_t c = 0; c < 6; ++c) phi += std::pow((q[i * 24 + c] + k[j * 12 + c]) / std::pow(6.0, 0.25), 2) / 6 / 484;
+    }
+  }
+  EXPECT_NEAR(attention.buffer("oprf_a")[0], (1 - 2 * phi - std::sqrt((2 * phi + 1) * (2 * phi + 1) + 8 * phi)) / 16, 1e-12);
+}
+
+TEST(HeadConstants, DegenerateMomentsGiveUsableConstants) {
+  HeadMoments moments{{0, 1, 0}, {0, 0, 0}, {0, 1, 1e-30}, {1, 0, 1e30}};
+  const std::vector<double> scaling = saderf_scaling(moments, false);
+  EXPECT_EQ(scaling[0], 1);
+  EXPECT_EQ(scaling[1], 1);
+  EXPECT_EQ(scaling[2], 64);
+  EXPECT_EQ(oprf_constant({{0}, {0}, {0}, {0}}, false, nullptr), 0);
+}
+
+TEST(HeadConstants, LeaveEvaluationAndPaddingOut) {
+  AttentionConfig config = attention_config("linear");
+  config.centering = true;
+  Alone attention(config);
+  attention.run(false);
+  EXPECT_EQ(attention.buffer("statistics"), std::vector<double>(4 * 25));
+  std::vector<std::int32_t> kept(22, 1);
+  for (std::size_t i = 8; i < 11; ++i) kept[i] = kept[11 + i] = 0;
+  attention.run(true, {Tensor::from(kept, {2, 11}), {}});
+  EXPECT_EQ(attention.buffer("statistics")[0], 16);
+}
+
+TEST(Hedgehog, BeginsAsTheSoftmaxOfPlusAndMinusXAndLearns) {
+  Alone attention(attention_config("linear", "hedgehog"));
+  EXPECT_EQ(attention.store.find("attention.query_features.weight").shape(), Shape({4, 6, 6}));
+  EXPECT_EQ(attention.store.find("attention.key_features.weight").shape(), Shape({2, 6, 6}));
+  const std::vector<double> weight = attention.buffer("key_features.weight");
+  for (std::size_t i = 0; i < weight.size(); ++i) EXPECT_EQ(weight[i], i / 6 % 6 == i % 6 ? 1 : 0);
+}
+
+TEST(Unnormalized, HeadsHaveUnitMeanSquareTimesTheirGain) {
+  AttentionConfig config = attention_config("linear", "elu1");
+  config.normalizer = "none";
+  Alone attention(config);
+  const Tensor gain = attention.store.find("attention.output_norm.weight").master();
+  for (std::int64_t i = 0; i < 24; ++i) gain.data<double>()[i] = i < 6 ? 3 : 1;
+  const std::vector<double> output = doubles(attention.run());
+  for (std::size_t head = 0; head < output.size() / 6; ++head) {
+    double square = 0;
+    for (std::size_t i = 0; i < 6; ++i) square += output[head * 6 + i] * output[head * 6 + i] / 6;
+    EXPECT_NEAR(std::sqrt(square), head % 4 == 0 ? 3 : 1, 1e-4);
+  }
+}
+
+TEST(MixedHeads, EachRunIsItsOwnMechanism) {
+  AttentionConfig config = attention_config("softmax", "elu1");
+  config.head_mechanisms = {"linear", "linear", "softmax", "softmax"};
+  Alone mixed(config);
+  config.head_mechanisms.clear();
+  const Tensor softmax = Alone(config).run();
+  config.mechanism = "linear";
+  const Tensor linear = Alone(config).run(), both = mixed.run();
+  EXPECT_EQ(doubles(both.narrow(2, 0, 12)), doubles(linear.narrow(2, 0, 12)));
+  EXPECT_LE(relative_difference(both.narrow(2, 12, 12), doubles(softmax.narrow(2, 12, 12))), 1e-14);
+}
+
+TEST(MixedHeads, OfOneMechanismAreThatMechanism) {
+  AttentionConfig config = attention_config("softmax", "elu1");
+  config.head_mechanisms.assign(4, "linear");
+  Alone mixed(config);
+  config.head_mechanisms.clear();
+  config.mechanism = "linear";
+  EXPECT_EQ(doubles(mixed.run()), doubles(Alone(config).run()));
+}
+
+TEST(MixedHeads, NameTheirPartsAfterTheHeads) {
+  AttentionConfig config = attention_config("softmax");
+  config.n_kv_heads = 4;
+  config.head_mechanisms = {"linear", "softmax", "linear", "linear"};
+  Alone mixed(config);
+  EXPECT_EQ(mixed.store.find("attention.heads_0_0.directions").shape(), Shape({10, 6}));
+  EXPECT_NE(mixed.buffer("heads_0_0.directions"), mixed.buffer("heads_2_3.directions"));
+}
+
+TEST(MixedHeads, ThatShareKeysMustAgree) {
+  AttentionConfig config = attention_config("softmax");
+  config.head_mechanisms = {"linear", "softmax", "softmax", "softmax"};
+  const std::string message = refusal([&] { Alone{config}; });
+  EXPECT_NE(message.find("heads 0 and 1"), std::string::npos) << message;
+  EXPECT_NE(message.find("key-value head 0"), std::string::npos) << message;
+  config.head_mechanisms = {"linear", "linear"};
+  EXPECT_NE(refusal([&] { Alone{config}; }).find("2 mechanisms for 4 heads"), std::string::npos);
+}
+
+TEST(Denominators, AreCountedOnceAndForgottenWhenRead) {
+  const Attending attending{"linear", "favor_trig"};
+  for (bool recompute : {false, true}) {
+    DecoderConfig config = small_config(attending, "rotary", 0, Style::gpt2);
+    config.recompute_blocks = recompute;
+    TestModel model(config, DType::float32);
+    run_step(model, random_tokens(3, 9, config), random_targets(3, 9, config), {.training = true});
+    const ops::DenominatorReport report = model.decoder.take_denominator_report();
+    EXPECT_EQ(report.rows, 2 * 3 * 9 * 2) << recompute;  // layers, batch, tokens, heads
+    EXPECT_LT(report.least, 1);
+    EXPECT_EQ(model.decoder.take_denominator_report().rows, 0);
+  }
+}
+
+TEST(Statistics, AreCountedOnceUnderRecomputation) {
+  const Attending attending{"linear", "oprf", "constants"};
+  const auto statistics = [&](bool recompute) {
+    DecoderConfig config = small_config(attending, "rotary", 4, Style::llama);
+    config.recompute_blocks = recompute;
+    TestModel model(config, DType::float64);
+    run_step(model, random_tokens(3, 9, config), random_targets(3, 9, config), {.training = true});
+    return doubles(model.store.find("blocks.1.attention.statistics").master());
+  };
+  const std::vector<double> kept = statistics(false);
+  EXPECT_NEAR(kept[0], 10 * statistics_decay + 27, 1e-12);
+  EXPECT_EQ(statistics(true), kept);
+}
+
+/// All parameters and buffers of one model in another: what a checkpoint does.
+void copy_model(const TestModel& from, TestModel& to) {
+  for (const Parameter& parameter : from.store.parameters()) to.store.find(parameter.name()).master().copy_from(parameter.master());
+  to.store.refresh_compute_values(Stream{});
+}
+
+TEST(Statistics, OfACheckpointGoOnAsIfNothingHadHappened) {
+  const DecoderConfig config = small_config({"linear", "oprf", "constants"}, "rotary", 4, Style::llama);
+  const Tensor tokens = random_tokens(2, 9, config), targets = random_targets(2, 9, config);
+  TestModel model(config, DType::float32), resumed(config, DType::float32);
+  const auto step = [&](TestModel& of, std::int64_t number) {
+    of.decoder.redraw(5, number);
+    return run_step(of, tokens, targets, {.training = true});
+  };
+  for (std::int64_t number = 0; number < 3; ++number) step(model, number);
+  copy_model(model, resumed);
+  EXPECT_EQ(loss_of(model, tokens, targets), loss_of(resumed, tokens, targets));
+  for (std::int64_t number = 3; number < 5; ++number) EXPECT_EQ(step(model, number), step(resumed, number));
+  for (const Parameter& parameter : model.store.parameters())
+    EXPECT_TRUE(same_bits(parameter.master(), resumed.store.find(parameter.name()).master())) << parameter.name();
+}
+
+TEST(Refusals, SayWhatCannotBeAndWhy) {
+  const auto refuses = [](const std::string& words, const auto& change) {
+    AttentionConfig config = attention_config("linear");
+    change(config);
+    const std::string message = refusal([&] {
+      Alone attention(config);
+      attention.mechanism->new_state(1, 8, DType::float64, Device{});
+    });
+    EXPECT_NE(message.find(words), std::string::npos) << "'" << message << "' for " << words;
+    EXPECT_EQ(message.find('\n'), std::string::npos);
+  };
+  refuses("estimate softmax", [](AttentionConfig& c) { c.feature_map = "elu1", c.centering = true; });
+  refuses("estimate softmax", [](AttentionConfig& c) { c.feature_map = "hedgehog", c.scaling = "saderf"; });
+  refuses("none or saderf", [](AttentionConfig& c) { c.scaling = "saderff"; });
+  refuses("sum or none", [](AttentionConfig& c) { c.normalizer = "layernorm"; });
+  refuses("positive multiple", [](AttentionConfig& c) { c.feature_map = "favor_hyperbolic", c.n_features = 9; });
+  refuses("more than most_features",
+          [](AttentionConfig& c) { c.feature_map = "taylor", c.map_options.order = 3, c.map_options.most_features = 50; });
+  refuses("'hadamard'", [](AttentionConfig& c) { c.directions = "hadamard"; });
+  refuses("nearest tokens", [](AttentionConfig& c) { c.mechanism = "windowed"; });
+  refuses("is causal", [](AttentionConfig& c) { c.mechanism = "windowed", c.window = 4, c.causal = false; });
+  refuses("expected sum", [](AttentionConfig& c) { c.mechanism = "windowed", c.window = 4, c.normalizer = "none"; });
+  refuses("sees later ones", [](AttentionConfig& c) { c.causal = false; });
+  refuses("over all keys", [](AttentionConfig& c) { c.compat = "performer_pytorch"; });
+  refuses("has no centering", [](AttentionConfig& c) { c.compat = "performer_pytorch", c.centering = true; });
+  refuses("has no window", [](AttentionConfig& c) { c.compat = "performer_pytorch", c.window = 4; });
+  refuses("taylor", [](AttentionConfig& c) { c.compat = "performer_pytorch", c.feature_map = "taylor"; });
+  refuses("'lineer'", [](AttentionConfig& c) { c.head_mechanisms = {"softmax", "softmax", "lineer", "lineer"}; });
+}
+
+}  // namespace
+}  // namespace furlong::layers

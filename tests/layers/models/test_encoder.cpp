@@ -1,0 +1,254 @@
+#include "layers/models/encoder.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "framework/autodiff/gradient_check.h"
+#include "tests/layers/models/decoder_testing.h"
+
+namespace furlong::layers {
+namespace {
+
+using namespace furlong::layers::testing;
+using Head = EncoderConfig::Head;
+using reference::doubles;
+using reference::relative_difference;
+
+/// The ways of attending that look both ways: all that are not causal by definition.
+std::vector<Attending> all_bidirectional() {
+  std::vector<Attending> found;
+  for (const Attending& attending : all_attending()) {
+    if (attending.mechanism != "windowed") found.push_back(attending);
+  }
+  return found;
+}
+
+EncoderConfig encoder_config(const Attending& attending, Head head, const std::string& position = "rotary",
+                             const std::string& pooling = "mean") {
+  EncoderConfig config;
+  config.trunk = small_config(attending, position, 0, Style::llama);
+  config.trunk.attention.max_sequence_length = config.trunk.max_sequence_length;
+  if (attending.mechanism == "linformer") config.trunk.attention.projected_length = 5;
+  config.head = head;
+  config.pooling = pooling;
+  config.n_classes = 3;
+  return config;
+}
+
+struct TestEncoder {
+  ParameterStore store;
+  Encoder encoder;
+  TestEncoder(const EncoderConfig& config, DType dtype) : store(dtype, Device{}), encoder(store, config) {
+    store.allocate(5);
+    encoder.redraw(5, 0);
+  }
+};
+
+/// Rows of `tokens` with `extra` more positions behind each, holding `filler`.
+Tensor padded(const Tensor& tokens, std::int64_t extra, std::int32_t filler) {
+  const std::int64_t rows = tokens.extent(0), n = tokens.extent(1);
+  const auto values = tokens.to_vector<std::int32_t>();
+  std::vector<std::int32_t> longer(static_cast<std::size_t>(rows * (n + extra)), filler);
+  for (std::int64_t row = 0; row < rows; ++row) std::copy_n(values.begin() + row * n, n, longer.begin() + row * (n + extra));
+  return Tensor::from(longer, {rows, n + extra});
+}
+
+Tensor mask_of(std::int64_t rows, std::int64_t n, std::int64_t kept) {
+  std::vector<std::int32_t> values(static_cast<std::size_t>(rows * n));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i) % n < kept ? 1 : 0;
+  return Tensor::from(values, {rows, n});
+}
+
+Tensor ones(std::int64_t rows, std::int64_t n) { return mask_of(rows, n, n); }
+
+/// The loss under a mask (undefined: none), nothing recorded.
+double loss_under(TestEncoder& model, const Tensor& tokens, const Tensor& goal, const Tensor& mask) {
+  Tape tape(Stream{});
+  const Tape::NoGradient guard(tape);
+  ForwardContext context{tape};
+  context.attention_mask.keys = mask;
+  const bool labels = model.encoder.config().head != Head::masked_tokens;
+  return scalar(
+      (labels ? model.encoder.label_loss(context, tokens, goal) : model.encoder.masked_token_loss(context, tokens, goal)).loss.value());
+}
+
+std::vector<double> hidden_under(TestEncoder& model, const Tensor& tokens, const Tensor& mask) {
+  Tape tape(Stream{});
+  const Tape::NoGradient guard(tape);
+  ForwardContext context{tape};
+  context.attention_mask.keys = mask;
+  return doubles(model.encoder.hidden(context, tokens).value());
+}
+
+class EveryEncoder : public ::testing::TestWithParam<Attending> {};
+INSTANTIATE_TEST_SUITE_P(AllNames, EveryEncoder, ::testing::ValuesIn(all_bidirectional()),
+                         [](const auto& instance) { return instance.param.name(); });
+
+TEST_P(EveryEncoder, LooksBothWays) {
+  TestEncoder model(encoder_config(GetParam(), Head::masked_tokens), DType::float64);
+  const Tensor tokens = random_tokens(1, 9, model.encoder.config().trunk);
+  auto values = tokens.to_vector<std::int32_t>();
+  const std::vector<double> before = hidden_under(model, tokens, {});
+  values.back() = (values.back() + 1) % 11;
+  const std::vector<double> after = hidden_under(model, Tensor::from(values, {1, 9}), {});
+  double first = 0;
+  for (std::size_t i = 0; i < 10; ++i) first = std::max(first, std::abs(before[i] - after[i]));
+  EXPECT_GT(first, 1e-6);  // the last token is seen by the first
+}
+
+TEST_P(EveryEncoder, PaddingChangesNothing) {
+  for (const char* position : {"rotary", "learned"}) {
+    for (const auto& [head, pooling] : {std::pair{Head::masked_tokens, "mean"}, std::pair{Head::classification, "mean"},
+                                        std::pair{Head::classification, "class_token"}, std::pair{Head::matching, "mean"}}) {
+      TestEncoder model(encoder_config(GetParam(), head, position, pooling), DType::float64);
+      const Tensor tokens = random_tokens(4, 7, model.encoder.config().trunk);
+      const bool matching = head == Head::matching;
+      const Tensor labels = reference::integer_tensor({matching ? 2 : 4}, 0, 3, "labels");
+      const Tensor targets = random_targets(4, 7, model.encoder.config().trunk);
+      const Tensor goal = head == Head::masked_tokens ? targets : labels;
+      const Tensor padded_goal = head == Head::masked_tokens ? padded(targets, 4, -1) : labels;
+      const double expected = loss_under(model, tokens, goal, {});
+      EXPECT_NEAR(loss_under(model, tokens, goal, ones(4, 7)), expected, 1e-12);
+      // Whatever tokens stand in the padding.
+      for (const std::int32_t filler : {0, 10})
+        EXPECT_NEAR(loss_under(model, padded(tokens, 4, filler), padded_goal, mask_of(4, 11, 7)), expected, 1e-12) << position;
+      EXPECT_GT(std::abs(loss_under(model, padded(tokens, 4, 0), padded_goal, {}) - expected), 1e-6);
+    }
+  }
+}
+
+TEST_P(EveryEncoder, PaddingTakesNoPartInGradients) {
+  TestEncoder model(encoder_config(GetParam(), Head::classification), DType::float64);
+  const Tensor tokens = random_tokens(3, 6, model.encoder.config().trunk), labels = reference::integer_tensor({3}, 0, 3, "labels");
+  const auto gradients = [&](const Tensor& rows, const Tensor& mask) {
+    model.store.forget_gradients();
+    Tape tape(Stream{});
+    ForwardContext context{tape};
+    context.attention_mask.keys = mask;
+    tape.backward(model.encoder.label_loss(context, rows, labels).loss);
+    model.store.complete_gradients(tape.stream());
+    return doubles(model.store.gradients());
+  };
+  const std::vector<double> expected = gradients(tokens, {});
+  EXPECT_LE(relative_difference(gradients(padded(tokens, 5, 3), mask_of(3, 11, 6)), expected), 1e-11);
+}
+
+// Finite differences of the loss along one random direction through all parameters, against the gradients.
+TEST_P(EveryEncoder, GradientsOfEveryHeadMatchFiniteDifferences) {
+  for (const Head head : {Head::masked_tokens, Head::classification, Head::matching}) {
+    EncoderConfig config = encoder_config(GetParam(), head);
+    config.trunk.initializer_range = 0.2;  // denominators of signed feature maps stay far from zero, where finite differences fail
+    TestEncoder model(config, DType::float64);
+    const Tensor tokens = random_tokens(4, 8, model.encoder.config().trunk);
+    const Tensor goal = head == Head::masked_tokens ? random_targets(4, 8, model.encoder.config().trunk)
+                                                    : reference::integer_tensor({head == Head::matching ? 2 : 4}, -1, 3, "goal");
+    const Tensor mask = mask_of(4, 8, 6);
+    model.store.forget_gradients();
+    {
+      Tape tape(Stream{});
+      ForwardContext context{tape};
+      context.attention_mask.keys = mask;
+      tape.backward((head == Head::masked_tokens ? model.encoder.masked_token_loss(context, tokens, goal)
+                                                 : model.encoder.label_loss(context, tokens, goal))
+                        .loss);
+    }
+    model.store.complete_gradients(Stream{});
+    const Tensor& values = model.store.values();
+    const std::vector<double> at = doubles(values), gradient = doubles(model.store.gradients());
+    const RandomKey key{8, 0, random_stream("direction")};
+    double slope = 0;
+    std::vector<double> direction(at.size());
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      direction[i] = random_normal(key, i);
+      slope += direction[i] * gradient[i];
+    }
+    const auto loss_at = [&](double h) {
+      for (std::size_t i = 0; i < at.size(); ++i) values.data<double>()[i] = at[i] + h * direction[i];
+      model.store.refresh_compute_values(Stream{});
+      return loss_under(model, tokens, goal, mask);
+    };
+    constexpr double h = 1e-6;  // short, so that hardly any feature of the relu maps crosses its kink
+    const double numeric = (8 * (loss_at(h) - loss_at(-h)) - (loss_at(2 * h) - loss_at(-2 * h))) / (12 * h);
+    // Rounding of the loss, some 1e-15, over h.
+    EXPECT_NEAR(slope, numeric, 1e-7 * std::max(1.0, std::abs(numeric)));
+  }
+}
+
+TEST(Encoder, APairIsTwoRows) {
+  TestEncoder model(encoder_config({"softmax", ""}, Head::matching), DType::float64);
+  const Tensor tokens = random_tokens(4, 7, model.encoder.config().trunk);
+  Tape tape(Stream{});
+  const Tape::NoGradient guard(tape);
+  ForwardContext context{tape};
+  const auto logits = [&](const Tensor& rows) { return doubles(model.encoder.label_logits(context, rows)); };
+  const std::vector<double> both = logits(tokens);
+  ASSERT_EQ(both.size(), 6u);
+  const auto first = logits(tokens.narrow(0, 0, 2).clone()), second = logits(tokens.narrow(0, 2, 2).clone());
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(both[i], first[i], 1e-13);
+    EXPECT_NEAR(both[3 + i], second[i], 1e-13);
+  }
+  // The order inside a pair is seen: u - v.
+  auto swapped = tokens.to_vector<std::int32_t>();
+  std::swap_ranges(swapped.begin(), swapped.begin() + 7, swapped.begin() + 7);
+  EXPECT_GT(std::abs(logits(Tensor::from(swapped, {4, 7}))[0] - both[0]), 1e-6);
+}
+
+TEST(Encoder, LogitsAreTheOnesOfTheLoss) {
+  for (const Head head : {Head::classification, Head::matching}) {
+    TestEncoder model(encoder_config({"softmax", ""}, head), DType::float64);
+    const Tensor tokens = random_tokens(6, 5, model.encoder.config().trunk);
+    const std::int64_t samples = head == Head::matching ? 3 : 6;
+    const Tensor labels = reference::integer_tensor({samples}, 0, 3, "labels");
+    Tape tape(Stream{});
+    const Tape::NoGradient guard(tape);
+    ForwardContext context{tape};
+    const auto logits = doubles(model.encoder.label_logits(context, tokens));
+    const auto expected = labels.to_vector<std::int32_t>();
+    double loss = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      double sum = 0;
+      for (std::size_t c = 0; c < 3; ++c) sum += std::exp(logits[i * 3 + c]);
+      loss += std::log(sum) - logits[i * 3 + static_cast<std::size_t>(expected[i])];
+    }
+    EXPECT_NEAR(loss_under(model, tokens, labels, {}), loss / static_cast<double>(samples), 1e-13);
+  }
+}
+
+// Dropout goes by the number of the sample, whatever batch it comes in.
+TEST(Encoder, DropoutDoesNotDependOnHowABatchIsSplit) {
+  for (const Head head : {Head::classification, Head::matching}) {
+    EncoderConfig config = encoder_config({"softmax", ""}, head);
+    config.trunk.dropout = 0.3;
+    TestEncoder model(config, DType::float64);
+    const std::int64_t rows = 8, samples = head == Head::matching ? 4 : 8;
+    const Tensor tokens = random_tokens(rows, 5, config.trunk), labels = reference::integer_tensor({samples}, 0, 3, "labels");
+    const auto sum_of = [&](std::int64_t first, std::int64_t count) {  // of samples
+      const std::int64_t each = rows / samples;
+      Tape tape(Stream{});
+      const Tape::NoGradient guard(tape);
+      ForwardContext context{tape, true, 3, 2, static_cast<std::uint64_t>(first * each)};
+      ops::CrossEntropyOptions options;
+      options.normalizer = 1;
+      return scalar(
+          model.encoder
+              .label_loss(context, tokens.narrow(0, first * each, count * each).clone(), labels.narrow(0, first, count).clone(), options)
+              .loss.value());
+    };
+    EXPECT_NEAR(sum_of(0, samples), sum_of(0, samples / 2) + sum_of(samples / 2, samples / 2), 1e-12);
+  }
+}
+
+TEST(Encoder, AnUnknownPoolingIsRefused) {
+  const auto make = [] { TestEncoder model(encoder_config({"softmax", ""}, Head::classification, "rotary", "largest"), DType::float32); };
+  try {
+    make();
+    ADD_FAILURE();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("objective.pooling 'largest' is unknown; expected mean or class_token"));
+  }
+}
+
+}  // namespace
+}  // namespace furlong::layers

@@ -1,0 +1,264 @@
+#include "trainers/analyze_model.h"
+
+#include <algorithm>
+
+#include "layers/attention/mechanism.h"
+#include "layers/block.h"
+#include "trainers/attention_config.h"
+#include "trainers/objective.h"
+
+namespace furlong {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// What runs a model over some batches of a split, as often as it takes.
+class ObservedModel {
+ public:
+  ObservedModel(const ModelAnalysisOptions& options, const CheckpointReader& checkpoint)
+      : model_(load_model(checkpoint, Device{}, options.weights)) {
+    const Settings& settings = model_.settings;
+    if (settings.data.task != "none" && !options.store.empty())
+      throw UserError("--data: the model was trained on {} and has no use for a store", open_data(settings.data)->path());
+    DataSettings data_settings = settings.data;
+    if (!options.store.empty()) data_settings.store = options.store;
+    data_ = open_data(data_settings);
+    if (!(model_vocabulary(settings, data_->vocabulary()) == model_.vocabulary))
+      throw UserError("{}: its vocabulary ({}) is not the model's ({})", data_->path(), data_->vocabulary().kind_name(),
+                      model_.vocabulary.kind_name());
+    length_ = options.sequence_length > 0 ? options.sequence_length : settings.data.sequence_length;
+    if (settings.model.position == "learned" && length_ > settings.model.max_sequence_length)
+      throw UserError("--sequence-length: {} is longer than the model's {} learned positions", length_, settings.model.max_sequence_length);
+    const auto source = evaluation_source(settings, model_.vocabulary, *data_, options.split, length_, options.batch_size);
+    for (std::int64_t i = 0; i < options.batches; ++i) {
+      const std::uint64_t first = static_cast<std::uint64_t>(i * options.batch_size);
+      if (first >= source->n_samples()) break;
+      const Batch batch = source->batch_of_one_pass(first, options.batch_size);
+      tokens_ += batch.n_tokens;
+      batches_.push_back(on_device(batch, Device{}));
+    }
+    if (batches_.empty()) throw UserError("{}: its split holds no sequence to analyze", data_->path());
+  }
+
+  const Settings& settings() const { return model_.settings; }
+  const std::string& data_path() const { return data_->path(); }
+  std::int64_t length() const { return length_; }
+  std::int64_t tokens() const { return tokens_; }
+  bool causal() const { return model_.decoder != nullptr; }
+
+  /// Calls observe(context, attention) for every layer of the first `batches` batches.
+  void run(std::size_t batches, const std::function<void(layers::ForwardContext&, const layers::ObservedAttention&)>& observe) {
+    for (std::size_t i = 0; i < std::min(batches, batches_.size()); ++i) {
+      Tape tape(Stream{});
+      const Tape::NoGradient guard(tape);
+      layers::ForwardContext context{tape};
+      context.observe_attention = [&](const layers::ObservedAttention& seen) { observe(context, seen); };
+      loss_of(model_, context, batches_[i]);
+    }
+  }
+  std::size_t batches() const { return batches_.size(); }
+
+ private:
+  Model model_;
+  std::unique_ptr<Dataset> data_;
+  std::int64_t length_ = 0, tokens_ = 0;
+  std::vector<DeviceBatch> batches_;
+};
+
+/// What the model has in one head.
+struct OwnAttention {
+  std::string name;
+  bool is_softmax = false, has_weights = true;
+  std::int64_t m = 0;
+  std::optional<AttentionCandidate> candidate;  ///< where its features are random and can be drawn again
+};
+
+AttentionCandidate candidate_of(const layers::AttentionConfig& config, ops::FeatureMap map) {
+  AttentionCandidate candidate;
+  candidate.map = map;
+  candidate.map_options = config.map_options;
+  candidate.centering = config.centering;
+  candidate.saderf = config.scaling == "saderf";
+  candidate.kind = layers::directions_kind(config.directions);
+  return candidate;
+}
+
+OwnAttention own_attention(const layers::AttentionConfig& config, std::int64_t head) {
+  OwnAttention own;
+  const std::string& mechanism = config.head_mechanisms.empty() ? config.mechanism : config.head_mechanisms[at(head)];
+  own.name = mechanism;
+  own.is_softmax = mechanism == "softmax" && config.window == 0;
+  if (mechanism != "linear" && mechanism != "windowed") {
+    if (config.window > 0 && mechanism == "softmax") own.name += ", window " + std::to_string(config.window);
+    return own;
+  }
+  const AttentionCandidate candidate = candidate_of(config, ops::feature_map_info(config.feature_map).map);
+  own.name += " " + candidate.name();
+  if (config.compat != "none") own.name += ", as " + config.compat;
+  if (config.normalizer != "sum") own.name += ", normalizer " + config.normalizer;
+  own.m = candidate.features(config.n_features > 0 ? config.n_features : 2 * config.d_head, config.d_head);
+  own.has_weights = config.normalizer == "sum";
+  if (config.window > 0) {
+    own.name += ", window " + std::to_string(config.window);
+  } else if (candidate.is_random() && config.compat == "none" && own.has_weights &&
+             ops::feature_map_info(candidate.map).estimates_softmax) {
+    own.candidate = candidate;
+  }
+  return own;
+}
+
+AttentionSample sample_of(const layers::ForwardContext& context, const layers::ObservedAttention& seen,
+                          const layers::AttentionConfig& config, bool causal) {
+  AttentionSample sample;
+  sample.query = as_float64(seen.query.value());
+  sample.key = as_float64(seen.key.value());
+  sample.value = as_float64(seen.value.value());
+  sample.n_heads = config.n_heads;
+  sample.n_kv_heads = config.n_kv_heads;
+  sample.causal = causal;
+  sample.mask = context.attention_mask;
+  return sample;
+}
+
+/// Weights of the model's own mechanism on the first sequence of the batch.
+TotalVariation own_variation(const layers::ForwardContext& context, const layers::ObservedAttention& seen, const AttentionSample& sample,
+                             std::int64_t d_head) {
+  layers::ForwardContext inner{context.tape};
+  inner.attention_mask = sample.first_sequence().mask;
+  const auto first = [](const Variable& x) { return Variable(x.value().narrow(0, 0, 1)); };
+  const Variable query = first(seen.query), key = first(seen.key);
+  const auto attend = [&](const Tensor& value) { return seen.mechanism.forward(inner, query, key, Variable(value)).value(); };
+  return total_variation(sample, attend, seen.value.dtype(), d_head);
+}
+
+/// One layer's samples, and what its own attention made of them.
+struct Layer {
+  std::string name;
+  layers::AttentionConfig config;
+  std::vector<OwnAttention> own;  ///< by head
+  std::optional<AttentionData> data;
+  std::vector<double> own_errors;
+  std::optional<TotalVariation> variation;
+};
+
+Layer observe_layer(ObservedModel& model, const std::string& name, const layers::AttentionConfig& config) {
+  Layer layer{name, config, {}, {}, {}, {}};
+  for (std::int64_t head = 0; head < config.n_heads; ++head) layer.own.push_back(own_attention(config, head));
+  const bool probe = std::any_of(layer.own.begin(), layer.own.end(), [](const OwnAttention& own) { return own.has_weights; });
+  std::vector<AttentionSample> samples;
+  std::vector<Tensor> outputs;
+  model.run(model.batches(), [&](layers::ForwardContext& context, const layers::ObservedAttention& seen) {
+    if (seen.layer != name) return;
+    samples.push_back(sample_of(context, seen, config, model.causal()));
+    outputs.push_back(as_float64(seen.output.value()));
+    if (probe && !layer.variation) layer.variation = own_variation(context, seen, samples.back(), config.d_head);
+  });
+  layer.data.emplace(std::move(samples), false);
+  layer.own_errors = layer.data->relative_errors(outputs);
+  return layer;
+}
+
+/// The analysis of candidates for a layer, every head at once.
+void add_candidate(const Layer& layer, const AttentionCandidate& candidate, std::int64_t m, const ModelAnalysisOptions& options,
+                   std::vector<HeadAnalysis>& heads) {
+  constexpr std::int64_t width = 256;  // one-hot values at a time
+  const AttentionData& data = *layer.data;
+  const std::vector<double> errors = candidate_errors(data, candidate, m, options.draws, options.seed);
+  ops::LinearAttentionConstants constants = data.constants(candidate);
+  constants.directions = data.directions(candidate, m, options.seed, 0);
+  const AttentionSample first = data.samples()[0].first_sequence();
+  const auto attend = [&](const Tensor& value) { return candidate_output(first, candidate, constants, nullptr, value); };
+  const TotalVariation variation = total_variation(first, attend, DType::float64, std::min(width, first.n_key()));
+  for (HeadAnalysis& head : heads) {
+    HeadAttention one;
+    one.name = candidate.name();
+    one.m = m;
+    one.error = errors[at(head.head)];
+    one.total_variation_to_softmax = variation.to_softmax[at(head.head)];
+    one.total_variation_to_uniform = variation.to_uniform[at(head.head)];
+    if (candidate.is_random()) one.directions = layers::directions_kinds()[static_cast<std::size_t>(candidate.kind)].second;
+    const HeadAttention& before = head.attentions.back();
+    if (options.find_features && candidate.is_random()) {
+      const bool same = !before.own && before.name == one.name && before.directions == one.directions;  // with another m
+      one.required = same ? before.required : required_features(data.head(head.head), candidate, options.advice);
+    }
+    head.attentions.push_back(one);
+  }
+}
+
+HeadAttention own_row(const Layer& layer, std::int64_t head, const ModelAnalysisOptions& options) {
+  const OwnAttention& own = layer.own[at(head)];
+  HeadAttention row;
+  row.own = true;
+  row.name = own.name;
+  row.m = own.m;
+  row.error = layer.own_errors[at(head)];
+  if (own.m > 0 && ops::feature_map_info(layer.config.feature_map).needs_directions) row.directions = layer.config.directions;
+  if (own.has_weights && layer.variation) {
+    row.total_variation_to_softmax = layer.variation->to_softmax[at(head)];
+    row.total_variation_to_uniform = layer.variation->to_uniform[at(head)];
+  }
+  if (options.find_features && own.candidate) row.required = required_features(layer.data->head(head), *own.candidate, options.advice);
+  return row;
+}
+
+LayerAnalysis analyze_layer(const Layer& layer, const ModelAnalysisOptions& options) {
+  const AttentionData& data = *layer.data;
+  LayerAnalysis found{layer.name, data.d(), data.longest(), {}};
+  const std::vector<RowNorms> queries = query_norms(data), keys = key_norms(data);
+  const std::vector<double> uniform = data.uniform_errors();
+  for (std::int64_t head = 0; head < data.n_heads(); ++head) {
+    HeadAnalysis& one = found.heads.emplace_back();
+    one.head = head;
+    one.query_norm = queries[at(head)];
+    one.key_norm = keys[at(head)];
+    one.uniform_error = uniform[at(head)];
+    one.attentions.push_back(own_row(layer, head, options));
+  }
+  std::vector<AttentionCandidate> candidates = options.candidates;
+  const bool softmax = std::any_of(layer.own.begin(), layer.own.end(), [](const OwnAttention& own) { return own.is_softmax; });
+  if (candidates.empty() && softmax) candidates.emplace_back();
+  for (AttentionCandidate candidate : candidates) {
+    if (!candidate.is_random()) {
+      add_candidate(layer, candidate, candidate.features(0, data.d()), options, found.heads);
+      continue;
+    }
+    for (const layers::DirectionsKind kind : options.kinds) {
+      candidate.kind = kind;
+      for (const std::int64_t m : options.features) add_candidate(layer, candidate, candidate.features(m, data.d()), options, found.heads);
+    }
+  }
+  if (!options.advise) return found;
+  const std::vector<Advice> advice = advise(data, options.advice);
+  for (HeadAnalysis& head : found.heads) head.advice = advice[at(head.head)];
+  return found;
+}
+
+}  // namespace
+
+void analyze_model(const ModelAnalysisOptions& options, const std::function<void(const ModelAnalysis&)>& begin,
+                   const std::function<void(const LayerAnalysis&)>& done) {
+  ModelAnalysis analysis;
+  analysis.checkpoint = checkpoint_of(options.run);
+  const CheckpointReader checkpoint = CheckpointReader::open(analysis.checkpoint);
+  ObservedModel model(options, checkpoint);
+  const layers::AttentionConfig config = attention_config(model.settings());
+  for (const AttentionCandidate& candidate : options.candidates) {
+    if (!candidate.is_random()) candidate.features(0, config.d_head);
+    for (const std::int64_t m : options.features) candidate.features(m, config.d_head);  // refused here rather than after minutes
+  }
+  analysis.step = checkpoint.integer("step");
+  analysis.data = model.data_path();
+  analysis.sequence_length = model.length();
+  analysis.tokens = model.tokens();
+  analysis.causal = model.causal();
+  begin(analysis);
+  std::vector<std::string> names;
+  model.run(1, [&](layers::ForwardContext&, const layers::ObservedAttention& seen) { names.push_back(seen.layer); });
+  // One pass for each layer, so that only one layer's queries, keys and values are held at a time.
+  const std::int64_t n_layers = static_cast<std::int64_t>(names.size());
+  for (std::int64_t i = 0; i < n_layers; ++i)
+    done(analyze_layer(observe_layer(model, names[at(i)], layers::attention_of_layer(config, i, n_layers)), options));
+}
+
+}  // namespace furlong

@@ -1,0 +1,229 @@
+#include "trainers/bench_attention.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "framework/core/arena.h"
+#include "framework/core/random.h"
+#include "framework/ops/dispatch.h"
+#include "framework/ops/gemm.h"
+#include "layers/attention/directions.h"
+
+namespace furlong {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+/// Independent values, uniform with variance 1 (as after a layer norm). They repeat after a prime number of elements, which no row width
+/// divides: drawing every one would take longer than most of what is measured.
+Tensor random_tensor(std::int64_t elements, DType dtype, const char* name, const Device& device) {
+  constexpr std::int64_t period = 1048573;
+  const RandomKey key{0, 0, random_stream(name)};
+  std::vector<float> drawn(static_cast<std::size_t>(std::min(period, elements)));
+  for (std::size_t i = 0; i < drawn.size(); ++i) drawn[i] = (random_uniform(key, i) - 0.5f) * 3.4641016f;
+  Tensor tensor;
+  ops::with_float_type(dtype, "bench attention", [&](auto type) {
+    using T = typename decltype(type)::type;
+    std::vector<T> values(static_cast<std::size_t>(elements));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = T(drawn[i % drawn.size()]);
+    tensor = Tensor::from(values, {elements}, device);
+  });
+  return tensor;
+}
+
+Tensor constant_tensor(const std::vector<float>& values, const Shape& shape, DType dtype, const Device& device) {
+  if (accumulate_dtype(dtype) == DType::float64) return Tensor::from(std::vector<double>(values.begin(), values.end()), shape, device);
+  return Tensor::from(values, shape, device);
+}
+
+/// The inputs of the longest sequence, of which shorter ones take the beginning.
+class Workload {
+ public:
+  explicit Workload(const BenchAttentionOptions& options) : options_(options) {
+    const std::int64_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
+    const std::int64_t elements = options.batch * longest * options.n_heads * options.d;
+    query_ = random_tensor(elements, options.dtype, "bench.query", options.device);
+    key_ = random_tensor(elements, options.dtype, "bench.key", options.device);
+    value_ = random_tensor(elements, options.dtype, "bench.value", options.device);
+    if (options.train) d_output_ = random_tensor(elements, options.dtype, "bench.d_output", options.device);
+    if (!options.choice.uses_features()) return;
+    const std::int64_t wanted = ops::feature_map_info(options.choice.feature_map).needs_directions ? options.features : 0;
+    n_directions_ = attend_direction_count(options.choice, wanted, options.d);
+    features_ = ops::feature_count(options.choice.feature_map, options.choice.map_options, options.d, n_directions_);
+    if (n_directions_ > 0) {
+      const RandomKey key{0, 0, random_stream("bench.directions")};
+      constants_.directions = constant_tensor(layers::draw_directions(layers::DirectionsKind::orthogonal, n_directions_, options.d, key),
+                                              {n_directions_, options.d}, options.dtype, options.device);
+    }
+    const std::vector<float> a(static_cast<std::size_t>(options.n_heads), -0.05f);  // any value: the cost is the same
+    if (options.choice.feature_map == ops::FeatureMap::oprf)
+      constants_.oprf_a = constant_tensor(a, {options.n_heads}, options.dtype, options.device);
+  }
+
+  std::int64_t features() const { return features_; }
+  std::int64_t n_directions() const { return n_directions_; }
+
+  /// One run; what it took, and the peak beyond the inputs.
+  std::pair<double, std::int64_t> run(std::int64_t n) const {
+    const AttentionOperands operands = operands_of(n);
+    const Tensor d_output = options_.train ? first(d_output_, n) : Tensor{};
+    Arena& memory = arena(options_.device);
+    memory.reset_peak();
+    const std::int64_t before = memory.counters().bytes_in_use;
+    const auto begin = Clock::now();
+    Tape tape(Stream{options_.device});
+    const Variable output = attend_in_parallel(tape, operands, options_.choice, nullptr);
+    if (options_.train) tape.backward({output}, {d_output});
+    return {since(begin), memory.counters().peak_bytes - before};
+  }
+
+ private:
+  Tensor first(const Tensor& flat, std::int64_t n) const {
+    const std::int64_t width = options_.n_heads * options_.d;
+    return flat.narrow(0, 0, options_.batch * n * width).reshape({options_.batch, n, width});
+  }
+  Variable variable(const Tensor& tensor) const { return options_.train ? Variable::leaf(tensor) : Variable(tensor); }
+
+  AttentionOperands operands_of(std::int64_t n) const {
+    AttentionOperands operands;
+    operands.query = variable(first(query_, n));
+    operands.key = variable(first(key_, n));
+    operands.value = variable(first(value_, n));
+    operands.n_heads = operands.n_kv_heads = options_.n_heads;
+    operands.constants = constants_;
+    if (options_.choice.mechanism == AttendMechanism::linformer) add_projections(n, operands);
+    return operands;
+  }
+
+  void add_projections(std::int64_t n, AttentionOperands& operands) const {
+    ops::SequenceProjectionOptions projection;
+    projection.kind = options_.choice.projection;
+    projection.n_heads = options_.n_heads;
+    projection.projected_length = operands.projected_length = std::min(options_.projected_length, n);
+    projection.max_length = operands.max_length = n;
+    if (projection.kind == ops::SequenceProjection::mean) return;
+    const Shape shape = ops::sequence_projection_weight_shape(projection, options_.d, true);
+    operands.key_projection =
+        variable(random_tensor(shape.elements(), options_.dtype, "bench.key_projection", options_.device).reshape(shape));
+    operands.value_projection =
+        variable(random_tensor(shape.elements(), options_.dtype, "bench.value_projection", options_.device).reshape(shape));
+  }
+
+  const BenchAttentionOptions& options_;
+  Tensor query_, key_, value_, d_output_;
+  ops::LinearAttentionConstants constants_;
+  std::int64_t features_ = 0, n_directions_ = 0;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+/// Pairs of tokens that see each other.
+double pairs(bool causal, std::int64_t n, std::int64_t window) {
+  const double tokens = static_cast<double>(n), width = static_cast<double>(window > 0 ? std::min(window, n) : n);
+  const double to_the_left = width * tokens - width * (width - 1) / 2;
+  return causal ? to_the_left : 2 * to_the_left - tokens;
+}
+
+double softmax_flops(double pairs, double d, bool train) { return pairs * (train ? 14 : 4) * d; }
+
+double linear_flops(const BenchAttentionOptions& options, double n, double m, double directions, std::int64_t window) {
+  const double d = static_cast<double>(options.d),
+               c = static_cast<double>(std::min<std::int64_t>(options.choice.chunk_size, static_cast<std::int64_t>(n)));
+  const bool causal = options.choice.causal, train = options.train;
+  double count = (train ? 12 : 4) * n * directions * d;
+  if (window > 0) {
+    const double seen = pairs(causal, static_cast<std::int64_t>(n), window);
+    return count + seen * 2 * (m + d) + (train ? seen * 2 * (3 * m + 2 * d) : 0);
+  }
+  count += (train ? 12 : 4) * n * m * d;
+  if (causal) count += n * (c + 1) * (m + d);
+  if (causal && train) count += 2 * n * m * d + n * (c + 1) * (3 * m + 2 * d);
+  return count;
+}
+
+}  // namespace
+
+double attention_flops(const BenchAttentionOptions& options, std::int64_t n) {
+  const AttentionChoice& choice = options.choice;
+  const double tokens = static_cast<double>(n), d = static_cast<double>(options.d), heads = static_cast<double>(options.n_heads);
+  if (choice.mechanism == AttendMechanism::softmax) return heads * softmax_flops(pairs(choice.causal, n, choice.window), d, options.train);
+  if (choice.mechanism == AttendMechanism::linformer) {
+    const double r = static_cast<double>(std::min(options.projected_length, n));
+    const double projection = choice.projection == ops::SequenceProjection::linear ? (options.train ? 12 : 4) * tokens * r * d : 0;
+    return heads * (projection + softmax_flops(tokens * r, d, options.train));
+  }
+  const ops::FeatureMapInfo& info = ops::feature_map_info(choice.feature_map);
+  const std::int64_t directions = attend_direction_count(choice, info.needs_directions ? options.features : 0, options.d);
+  const double m = static_cast<double>(ops::feature_count(choice.feature_map, choice.map_options, options.d, directions));
+  const bool windowed = choice.mechanism == AttendMechanism::windowed;
+  const double inside = windowed ? softmax_flops(pairs(true, n, choice.window), d, options.train) : 0;
+  return heads * (inside + linear_flops(options, tokens, m, static_cast<double>(directions), windowed ? 0 : choice.window));
+}
+
+double measured_peak(DType dtype, const Device& device) {
+  constexpr std::int64_t size = 2048;
+  if (dtype == DType::float64) dtype = DType::float32;  // products of float64 are for tests, and written for exactness
+  const Stream stream{device};
+  const Tensor a = random_tensor(size * size, dtype, "peak.a", device).reshape({size, size});
+  const Tensor b = random_tensor(size * size, dtype, "peak.b", device).reshape({size, size});
+  const Tensor c = Tensor::empty({size, size}, dtype, device);
+  constexpr double flops = 2.0 * size * size * size;
+  double best = 0;
+  const auto begin = Clock::now();
+  for (int attempt = 0; attempt < 3 || (since(begin) < 0.4 && attempt < 20); ++attempt) {
+    const auto start = Clock::now();
+    ops::gemm(stream, a, false, b, false, c, GradientMode::overwrite);
+    best = std::max(best, flops / since(start));
+  }
+  return best;
+}
+
+double fitted_exponent(const std::vector<std::pair<double, double>>& points) {
+  double mean_x = 0, mean_y = 0;
+  for (const auto& [x, y] : points) mean_x += std::log(x), mean_y += std::log(y);
+  mean_x /= static_cast<double>(points.size());
+  mean_y /= static_cast<double>(points.size());
+  double covariance = 0, variance = 0;
+  for (const auto& [x, y] : points) {
+    covariance += (std::log(x) - mean_x) * (std::log(y) - mean_y);
+    variance += (std::log(x) - mean_x) * (std::log(x) - mean_x);
+  }
+  require(variance > 0, "fitted_exponent: points at one x only");
+  return covariance / variance;
+}
+
+BenchAttentionResult bench_attention(const BenchAttentionOptions& options) {
+  options.choice.check();
+  const Workload workload(options);
+  BenchAttentionResult result;
+  result.features = workload.features();
+  for (const std::int64_t n : options.lengths) {
+    BenchAttentionLength& length = result.lengths.emplace_back();
+    length.n = n;
+    length.flops = static_cast<double>(options.batch) * attention_flops(options, n);
+    length.peak_bytes = workload.run(n).second;
+  }
+  for (std::int64_t repetition = 0; repetition < options.repeat; ++repetition) {
+    for (BenchAttentionLength& length : result.lengths) {
+      const auto [seconds, bytes] = workload.run(length.n);
+      length.seconds.push_back(seconds);
+      length.peak_bytes = std::max(length.peak_bytes, bytes);
+    }
+  }
+  std::vector<std::pair<double, double>> points;
+  for (BenchAttentionLength& length : result.lengths) {
+    length.median_seconds = median(length.seconds);
+    points.emplace_back(static_cast<double>(length.n), length.median_seconds);
+  }
+  if (points.size() >= 2) result.exponent = fitted_exponent(points);
+  return result;
+}
+
+}  // namespace furlong

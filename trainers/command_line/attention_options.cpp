@@ -1,0 +1,145 @@
+#include "trainers/command_line/attention_options.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "layers/attention/directions.h"
+
+namespace furlong::command_line {
+namespace {
+
+bool holds_any(const std::vector<std::string>& names, std::initializer_list<const char*> wanted) {
+  return std::find_first_of(names.begin(), names.end(), wanted.begin(), wanted.end()) != names.end();
+}
+
+}  // namespace
+
+std::vector<std::string> mechanism_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, mechanism] : attend_mechanisms()) names.push_back(name);
+  return names;
+}
+
+std::vector<std::string> feature_map_names() {
+  std::vector<std::string> names;
+  for (const ops::FeatureMapInfo& info : ops::feature_maps()) names.emplace_back(info.name);
+  return names;
+}
+
+std::vector<std::string> directions_kind_names() {
+  std::vector<std::string> names;
+  for (const auto& [kind, name] : layers::directions_kinds()) names.emplace_back(name);
+  return names;
+}
+
+AttendMechanism mechanism_from_name(const std::string& name) {
+  for (const auto& [known, mechanism] : attend_mechanisms()) {
+    if (known == name) return mechanism;
+  }
+  throw UserError("--mechanism {}: unknown; expected one of {}", name, fmt::join(mechanism_names(), ", "));
+}
+
+void refuse_unless(bool applies, const CLI::Option& option, const std::string& where) {
+  if (!applies && option.count() > 0) throw UserError("{}: belongs to {}; leave it out, or change that", option.get_name(), where);
+}
+
+void AttentionOptionValues::add(CLI::App& command, AttentionChoice& choice, bool many_maps) {
+  using enum AttendMechanism;
+  const auto keep = [&](const CLI::Option* option, std::vector<AttendMechanism> takers) {
+    options_.push_back({option, std::move(takers)});
+    return option;
+  };
+  if (!many_maps) {
+    keep(command.add_option("--feature-map", feature_map, "What makes features of queries and keys")
+             ->capture_default_str()
+             ->check(CLI::IsMember(feature_map_names()))
+             ->type_name("NAME"),
+         {linear, windowed});
+  }
+  keep(command
+           .add_option("--window", choice.window,
+                       "softmax, linear: keys so many tokens away or more are not seen;\nwindowed: nearer ones have exact weights")
+           ->check(CLI::Range(1, 1 << 30))
+           ->type_name("TOKENS"),
+       {softmax, linear, windowed});
+  chunk_ = keep(command.add_option("--chunk", choice.chunk_size, "Tokens a tile: changes speed, and results only by rounding")
+                    ->capture_default_str()
+                    ->check(CLI::Range(1, 1 << 16))
+                    ->type_name("TOKENS"),
+                {linear, windowed});
+  order_ = keep(command.add_option("--order", choice.map_options.order, "taylor: 1 to 3; limit: 1 to 4")->capture_default_str(),
+                {linear, windowed});
+  kernel_epsilon_ = keep(command
+                             .add_option("--kernel-epsilon", kernel_epsilon,
+                                         many_maps ? "favor_relu: added to every feature (default: 0.001)"
+                                                   : "favor_relu, --compat: added to every feature (default: 0.001, or the library's own)")
+                             ->check(CLI::NonNegativeNumber),
+                         {linear, windowed});
+  most_features_ = keep(command.add_option("--most-features", choice.map_options.most_features, "taylor and limit are refused above it")
+                            ->capture_default_str()
+                            ->check(CLI::PositiveNumber),
+                        {linear, windowed});
+  keep(command.add_option("--normalizer", normalizer, "sum: divide by the sum of weights; none: by the output row's own root mean square")
+           ->capture_default_str()
+           ->check(CLI::IsMember({"sum", "none"})),
+       {linear, windowed});
+  guard_ = keep(
+      command
+          .add_option("--denominator-guard", choice.denominator_guard,
+                      "Maps with negative weights: rows whose denominator is a smaller part\nof the sum of |φ(q)| |φ(k)| become zero, and "
+                      "are counted")
+          ->capture_default_str()
+          ->check(CLI::Range(0.0, 1.0)),
+      {linear, windowed});
+  if (!many_maps) {
+    compat_ = keep(
+        command
+            .add_option("--compat", choice.compat, "That library's arithmetic, epsilons included: performer_pytorch or fast_transformers")
+            ->check(CLI::IsMember({"performer_pytorch", "fast_transformers"}))
+            ->type_name("NAME"),
+        {linear});
+  }
+  std::vector<std::string> projections;
+  for (const auto& [kind, name] : ops::sequence_projections()) projections.emplace_back(name);
+  keep(command.add_option("--projection", projection, "How linformer shortens keys and values")
+           ->capture_default_str()
+           ->check(CLI::IsMember(projections))
+           ->type_name("KIND"),
+       {linformer});
+}
+
+void AttentionOptionValues::check(const std::vector<AttendMechanism>& mechanisms, const std::vector<std::string>& maps,
+                                  const AttentionChoice& choice) const {
+  for (const Given& given : options_) {
+    const bool applies = std::any_of(mechanisms.begin(), mechanisms.end(), [&](AttendMechanism mechanism) {
+      return std::find(given.takers.begin(), given.takers.end(), mechanism) != given.takers.end();
+    });
+    std::vector<std::string> takers;
+    for (const AttendMechanism taker : given.takers) takers.emplace_back(name_of(taker));
+    refuse_unless(applies, *given.option, fmt::format("--mechanism {}", fmt::join(takers, " or ")));
+  }
+  const bool polynomial = holds_any(maps, {"taylor", "limit"});
+  refuse_unless(polynomial, *order_, "--feature-map taylor or limit");
+  refuse_unless(polynomial, *most_features_, "--feature-map taylor or limit");
+  if (compat_ && compat_->count() > 0) {
+    for (const CLI::Option* option : {chunk_, guard_}) refuse_unless(false, *option, "what runs without --compat");
+    return;
+  }
+  refuse_unless(holds_any(maps, {"favor_relu"}), *kernel_epsilon_,
+                compat_ ? "--feature-map favor_relu, or --compat" : "--feature-map favor_relu");
+  const bool guarded = std::any_of(maps.begin(), maps.end(), [&](const std::string& name) {
+    const ops::FeatureMap map = ops::feature_map_info(name).map;
+    return map == ops::FeatureMap::cosine || ops::can_be_negative(map, choice.map_options);
+  });
+  refuse_unless(guarded, *guard_, "maps whose features can be negative: favor_trig, cosine, taylor and limit of odd order");
+}
+
+void AttentionOptionValues::settle(AttentionChoice& choice) const {
+  choice.feature_map = ops::feature_map_info(feature_map).map;
+  choice.normalizer = normalizer == "none" ? ops::Normalizer::rms : ops::Normalizer::sum;
+  choice.projection = ops::sequence_projection_kind(projection);
+  if (kernel_epsilon_->count() > 0) choice.map_options.kernel_epsilon = choice.compat_kernel_epsilon = kernel_epsilon;
+}
+
+}  // namespace furlong::command_line

@@ -1,0 +1,170 @@
+#include "trainers/objective.h"
+
+#include "datasets/copy_task.h"
+#include "datasets/labelled_source.h"
+#include "datasets/masking.h"
+#include "datasets/sampler.h"
+#include "datasets/segment_source.h"
+#include "datasets/token_store.h"
+
+namespace furlong {
+namespace {
+
+using Name = ObjectiveSettings::Name;
+
+std::unique_ptr<BatchSource> windows(const Settings& settings, const TokenStore& data, Split split, SamplerOptions::Order order,
+                                     std::int64_t sequence_length) {
+  SamplerOptions options;
+  options.order = order;
+  options.sequence_length = sequence_length;
+  options.seed = static_cast<std::uint64_t>(settings.seed);
+  options.ignore_tokens = settings.data.ignore_tokens;
+  options.separate_documents = settings.data.packing == "documents";
+  return std::make_unique<Sampler>(data, split, options);
+}
+
+std::unique_ptr<BatchSource> masked(const Settings& settings, const Vocabulary& vocabulary, const TokenStore& data, Split split,
+                                    SamplerOptions::Order order, std::int64_t sequence_length, const char* stream) {
+  SamplerOptions windows;
+  windows.order = order;
+  windows.sequence_length = sequence_length;
+  windows.seed = static_cast<std::uint64_t>(settings.seed);
+  windows.separate_documents = settings.data.packing == "documents";
+  MaskingOptions options;
+  options.probability = settings.objective.mask_probability;
+  options.mask_token_share = settings.objective.mask_token_share;
+  options.random_token_share = settings.objective.random_token_share;
+  options.seed = static_cast<std::uint64_t>(settings.seed);
+  options.stream = stream;
+  options.ignore_tokens = settings.data.ignore_tokens;
+  return std::make_unique<MaskedSource>(Sampler(data, split, windows), vocabulary, options);
+}
+
+std::unique_ptr<BatchSource> labelled(const Settings& settings, const Vocabulary& vocabulary, const TokenStore& data, Split split,
+                                      bool shuffled, std::int64_t sequence_length) {
+  LabelledOptions options;
+  options.sequence_length = sequence_length;
+  options.shuffled = shuffled;
+  options.pairs = settings.objective.which() == Name::matching;
+  options.pad_to_longest = settings.data.padding == "longest";
+  options.seed = static_cast<std::uint64_t>(settings.seed);
+  if (settings.objective.pooling == "class_token") options.first_token = vocabulary.id_of(Vocabulary::class_symbol);
+  return std::make_unique<LabelledSource>(data, split, options);
+}
+
+std::unique_ptr<BatchSource> copies(const Settings& settings, const Vocabulary& vocabulary, Split split, std::int64_t sequence_length) {
+  CopyTaskOptions options;
+  options.n_symbols = settings.data.task_symbols;
+  options.sequence_length = sequence_length;
+  options.shortest_copy = split == Split::train ? settings.data.task_shortest : 0;
+  options.seed = static_cast<std::uint64_t>(settings.seed);
+  options.split = split;
+  if (settings.objective.which() == Name::masked_tokens) options.hidden_as = *vocabulary.mask_id();
+  return std::make_unique<CopyTask>(options);
+}
+
+std::unique_ptr<BatchSource> segments(const Settings& settings, const TokenStore& data, Split split, std::int64_t sequence_length,
+                                      std::int64_t rows) {
+  return std::make_unique<SegmentSource>(
+      data, split, SegmentOptions{.sequence_length = sequence_length, .rows = rows, .ignore_tokens = settings.data.ignore_tokens});
+}
+
+const TokenStore& store_of(const Dataset& data) {
+  const auto* store = dynamic_cast<const TokenStore*>(&data);
+  require(store != nullptr, "{} is no token store", data.path());
+  return *store;
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_data(const DataSettings& settings) {
+  if (settings.task == "copy") return std::make_unique<CopyData>(settings.task_symbols);
+  return std::make_unique<TokenStore>(TokenStore::open(settings.store.string()));
+}
+
+std::unique_ptr<BatchSource> training_source(const Settings& settings, const Vocabulary& vocabulary, const Dataset& dataset) {
+  if (settings.data.task == "copy") return copies(settings, vocabulary, Split::train, settings.data.sequence_length);
+  const TokenStore& data = store_of(dataset);
+  const bool in_order = settings.data.sampler == "sequential";
+  const auto order = in_order ? SamplerOptions::Order::sequential : SamplerOptions::Order::random;
+  switch (settings.objective.which()) {
+    case Name::masked_tokens:
+      return masked(settings, vocabulary, data, Split::train, order, settings.data.sequence_length, "masking");
+    case Name::classification:
+    case Name::matching:
+      return labelled(settings, vocabulary, data, Split::train, !in_order, settings.data.sequence_length);
+    case Name::next_token:
+      break;
+  }
+  if (settings.data.sampler == "stream") {
+    const std::int64_t rows = settings.data.batch_size * settings.trainer.gradient_accumulation;
+    return segments(settings, data, Split::train, settings.data.sequence_length, rows);
+  }
+  return windows(settings, data, Split::train, order, settings.data.sequence_length);
+}
+
+std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const Vocabulary& vocabulary, const Dataset& dataset, Split split,
+                                               std::int64_t sequence_length, std::int64_t batch_size) {
+  if (settings.data.task == "copy") return copies(settings, vocabulary, split, sequence_length);
+  const TokenStore& data = store_of(dataset);
+  switch (settings.objective.which()) {
+    case Name::masked_tokens:
+      return masked(settings, vocabulary, data, split, SamplerOptions::Order::sequential, sequence_length, "masking for evaluation");
+    case Name::classification:
+    case Name::matching:
+      return labelled(settings, vocabulary, data, split, false, sequence_length);
+    case Name::next_token:
+      break;
+  }
+  // The same segments as in training, so that what a state carries is measured too.
+  if (settings.data.sampler == "stream") return segments(settings, data, split, sequence_length, batch_size);
+  return windows(settings, data, split, SamplerOptions::Order::sequential, sequence_length);
+}
+
+DeviceBatch on_device(const Batch& batch, const Device& device) {
+  DeviceBatch made;
+  const Shape shape{batch.batch, batch.n};
+  const auto upload = [&](const std::vector<std::int32_t>& values, const Shape& as) {
+    return values.empty() ? Tensor{} : Tensor::from(values, as, device);
+  };
+  made.inputs = upload(batch.inputs, shape);
+  made.targets = upload(batch.targets, shape);
+  made.labels = upload(batch.labels, {static_cast<std::int64_t>(batch.labels.size())});
+  made.mask.keys = upload(batch.mask, shape);
+  made.mask.documents = upload(batch.documents, shape);
+  return made;
+}
+
+DeviceBatch largest_batch(const Settings& settings, const Device& device) {
+  const std::int64_t samples = settings.data.batch_size;
+  const std::int64_t rows = settings.objective.which() == Name::matching ? 2 * samples : samples;
+  const auto empty = [&](const Shape& shape) { return Tensor::empty(shape, DType::int32, device); };
+  const Shape shape{rows, settings.data.sequence_length};
+  DeviceBatch made;
+  made.inputs = empty(shape);
+  if (settings.objective.learns_labels()) {
+    made.labels = empty({samples});
+    made.mask.keys = empty(shape);
+  } else {
+    made.targets = empty(shape);
+  }
+  if (settings.data.packing == "documents") made.mask.documents = empty(shape);
+  return made;
+}
+
+ops::CrossEntropyResult loss_of(Model& model, layers::ForwardContext& context, const DeviceBatch& batch,
+                                const ops::CrossEntropyOptions& options, layers::GenerationState* carried) {
+  context.attention_mask = batch.mask;
+  switch (model.settings.objective.which()) {
+    case Name::masked_tokens:
+      return model.encoder->masked_token_loss(context, batch.inputs, batch.targets, options);
+    case Name::classification:
+    case Name::matching:
+      return model.encoder->label_loss(context, batch.inputs, batch.labels, options);
+    case Name::next_token:
+      break;
+  }
+  return model.decoder->loss(context, batch.inputs, batch.targets, options, carried);
+}
+
+}  // namespace furlong
