@@ -1,5 +1,6 @@
 """What the runners share: processes that answer requests by turns, the machine, and result files. See worker.h for the protocol."""
 import atexit
+import contextlib
 import datetime
 import functools
 import json
@@ -50,7 +51,6 @@ class Worker:
             line = ""
         if not line:
             self.errors.seek(0)
-            self.process.stdin.close()
             raise Failed(f"{self.name} ended with status {self.process.wait()}: {self.errors.read().decode()[-500:].strip()}")
         answer = json.loads(line)
         if "error" in answer:
@@ -58,7 +58,8 @@ class Worker:
         return answer
 
     def close(self):
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it died, and what it was not told is lost
+            self.process.stdin.close()
         self.process.wait()
         self.errors.close()
 

@@ -15,13 +15,13 @@ from common import (RESULTS, Budget, Failed, ROOT, Worker, compare, our_environm
 PEER = ROOT / "benchmarks" / "training_step" / "peer.py"
 
 
-def chunk_of_last_sweep():
-    """The peer's best form, chunk and environment in the newest result of run_attention.py."""
+def chunk_of_last_sweep(environments):
+    """The peer's best form, chunk and environment in the newest result of run_attention.py that knows one of these environments."""
     for path in sorted(RESULTS.glob("attention_*.json"), reverse=True):
         best = json.loads(path.read_text()).get("peer_sweep", {}).get("best")
-        if best:
+        if best and best["environment"] in environments:
             return {"form": best["form"], "chunk": best["chunk"], "environment": best["environment"], "from": path.name}
-    return {"form": "batched", "chunk": 128, "environment": "memory kept", "from": "no earlier sweep"}
+    return {"form": "batched", "chunk": 128, "environment": next(iter(environments)), "from": "no earlier sweep"}
 
 
 def faster_peer(command, environment, request, modes, budget):
@@ -124,14 +124,14 @@ def main():
     program = arguments.program or our_program("benchmark_training_step", arguments.build)
     model = {"n": arguments.n, "layers": arguments.layers, "d_model": arguments.d_model, "heads": arguments.heads,
              "d_feedforward": arguments.d_feedforward, "m": arguments.m, "vocabulary": 256, "batch": 1}
-    sweep = chunk_of_last_sweep()
+    environments = peer_environments(arguments.threads)
+    sweep = chunk_of_last_sweep(environments)
     favor = {"attention": "favor", "form": sweep["form"], "chunk": arguments.peer_chunk or sweep["chunk"]}
     result = {"what": "training step of a decoder with FAVOR+ attention: forward, loss, backward, clipping, AdamW", "model": model,
               "peer_chunk": {**sweep, **favor}, **provenance(arguments.threads), "speed": {}}
-    environment = peer_environments(arguments.threads).get(sweep["environment"], peer_environments(arguments.threads)["default"])
     for dtype in arguments.dtypes:
         if budget.allows(40, dtype):
-            result["speed"][dtype] = speed(arguments, model, program, environment, favor, dtype, budget)
+            result["speed"][dtype] = speed(arguments, model, program, environments[sweep["environment"]], favor, dtype, budget)
     if arguments.long_n and budget.allows(30, "memory"):
         result["memory"] = memory(arguments, model, program, favor, arguments.dtypes[0])
     result["left_out"] = budget.skipped

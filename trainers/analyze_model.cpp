@@ -123,8 +123,10 @@ AttentionSample sample_of(const layers::ForwardContext& context, const layers::O
 /// Weights of the model's own mechanism on the first sequence of the batch.
 TotalVariation own_variation(const layers::ForwardContext& context, const layers::ObservedAttention& seen, const AttentionSample& sample,
                              std::int64_t d_head) {
-  layers::ForwardContext inner{context.tape};
+  layers::ForwardContext inner = context;
+  inner.observe_attention = nullptr;
   inner.attention_mask = sample.first_sequence().mask;
+  if (inner.positions.defined()) inner.positions = inner.positions.narrow(0, 0, 1);
   const auto first = [](const Variable& x) { return Variable(x.value().narrow(0, 0, 1)); };
   const Variable query = first(seen.query), key = first(seen.key);
   const auto attend = [&](const Tensor& value) { return seen.mechanism.forward(inner, query, key, Variable(value)).value(); };

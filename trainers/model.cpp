@@ -24,6 +24,7 @@ layers::DecoderConfig decoder_config(const Settings& settings, std::int64_t voca
   config.tied_embeddings = model.tied_embeddings;
   config.position = model.position;
   config.rotary_base = model.rotary_base;
+  config.rotary_placement = model.rotary_placement;
   config.dropout = model.dropout;
   config.short_convolution = model.short_convolution;
   config.initializer_range = model.initializer_range;

@@ -53,6 +53,7 @@ struct ModelSettings {
   bool tied_embeddings = true;
   std::string position = "rotary";
   double rotary_base = 10000;
+  std::string rotary_placement = "before_features";
   std::int64_t max_sequence_length = 0;
   double dropout = 0;
   std::int64_t short_convolution = 0;

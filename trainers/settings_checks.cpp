@@ -62,7 +62,7 @@ class Checker {
                             cite("model.n_key_value_heads"), cite("model.n_heads")));
     }
     const std::int64_t d_head = head_width();
-    if (model.position == "rotary" && d_head % 2 != 0) {
+    if (model.position == "rotary" && model.rotary_placement == "before_features" && d_head % 2 != 0) {
       const auto cite = citing({"model.d_head", "model.d_model", "model.n_heads", "model.position"});
       const std::string width =
           model.d_head > 0 ? cite("model.d_head")
@@ -73,6 +73,7 @@ class Checker {
 
   void attention() const {
     mechanisms();
+    rotary_placement();
     const auto& attention = copy_.model.attention;
     const bool featured = attention.uses("linear") || attention.uses("windowed");
     if (featured) {
@@ -125,6 +126,19 @@ class Checker {
     }
   }
 
+  // Features are turned in the numerator alone: what has exact weights has nothing to turn.
+  void rotary_placement() const {
+    const auto& model = copy_.model;
+    if (model.position != "rotary" || model.rotary_placement != "numerator") return;
+    const auto cite = citing({"model.rotary_placement", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
+    for (const char* mechanism : {"softmax", "windowed", "linformer"}) {
+      if (!model.attention.uses(mechanism)) continue;
+      cite.fail(fmt::format("{} cannot be with the mechanism {}, whose exact weights have no features to turn; take before_features, or "
+                            "linear attention alone",
+                            cite("model.rotary_placement"), mechanism));
+    }
+  }
+
   void features() const {
     const auto& attention = copy_.model.attention;
     const std::int64_t d_head = head_width();
@@ -174,6 +188,7 @@ class Checker {
                         : attention.normalizer != "sum" ? "model.attention.normalizer"
                         : attention.centering           ? "model.attention.centering"
                         : attention.scaling != "none"   ? "model.attention.scaling"
+                        : copy_.model.rotary_placement == "numerator" ? "model.rotary_placement"
                         : attention.uses("windowed")    ? "model.attention.layers"
                                                         : nullptr;
     if (other)

@@ -59,6 +59,7 @@ void check_compat(const AttentionConfig& config, ops::FeatureMap map, std::int64
   if (config.normalizer != "sum") other = "normalizer none";
   if (config.centering) other = "centering";
   if (config.scaling != "none") other = "scaling";
+  if (config.rotate_numerator) other = "rotary_placement numerator";
   if (other) throw UserError("model.attention.compat: {} has no {}; remove one of the two", config.compat, other);
 }
 
@@ -82,6 +83,8 @@ void LinearMechanism::choose_options(std::int64_t softmax_window) {
   options_.softmax_window = softmax_window;
   options_.normalizer = normalizer_of(config_);
   options_.denominator_guard = config_.denominator_guard;
+  options_.rotate_numerator = config_.rotate_numerator;
+  options_.rotary_base = config_.rotary_base;
   if (info.needs_directions)
     n_directions_ = ops::direction_count(info.map, config_.n_features > 0 ? config_.n_features : 2 * config_.d_head);
   features_ = ops::feature_count(info.map, config_.map_options, config_.d_head, n_directions_);

@@ -33,6 +33,8 @@ struct AttentionConfig {
   std::vector<std::string> head_mechanisms;   ///< empty, or the mechanism of each head
   std::int64_t n_heads = 1, n_kv_heads = 1, d_head = 0;
   bool causal = true;
+  bool rotate_numerator = false;  ///< linear: rotary positions in the numerator's features (ops::LinearAttentionOptions)
+  double rotary_base = 10000;     ///< with rotate_numerator
 };
 
 /// What generation keeps of one layer's past: a recurrent state, or keys and values.

@@ -47,7 +47,7 @@ class SelfAttention {
 
   std::string name_;
   SelfAttentionConfig config_;
-  ops::RotaryTable* rotary_;  // null: no rotary positions
+  ops::RotaryTable* rotary_;  // null: no rotary positions of queries and keys
   Linear query_key_value_, output_;
   Parameter* convolution_ = nullptr;
   std::unique_ptr<AttentionMechanism> mechanism_;

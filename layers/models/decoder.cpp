@@ -55,13 +55,20 @@ Decoder::Decoder(ParameterStore& store, const DecoderConfig& config) : config_(c
   if (config.position == "learned") {
     position_embedding_ = &store.add("position_embedding.weight", {config.max_sequence_length, config.d_model}, normal, true);
   } else if (config.position == "rotary") {
-    rotary_ = std::make_unique<ops::RotaryTable>(config.attention.d_head, config.rotary_base);
+    if (config.rotary_placement == "numerator") {
+      config_.attention.rotate_numerator = true;
+      config_.attention.rotary_base = config.rotary_base;
+    } else if (config.rotary_placement == "before_features") {
+      rotary_ = std::make_unique<ops::RotaryTable>(config.attention.d_head, config.rotary_base);
+    } else {
+      throw UserError("model.rotary_placement '{}' is unknown; expected before_features or numerator", config.rotary_placement);
+    }
   } else if (config.position != "sinusoidal" && config.position != "none") {
     throw UserError("model.position '{}' is unknown; expected none, learned, sinusoidal or rotary", config.position);
   }
-  BlockConfig block = block_config(config);
+  BlockConfig block = block_config(config_);
   for (std::int64_t layer = 0; layer < config.n_layers; ++layer) {
-    block.self_attention.attention = attention_of_layer(config.attention, layer, config.n_layers);
+    block.self_attention.attention = attention_of_layer(config_.attention, layer, config.n_layers);
     blocks_.push_back(std::make_unique<Block>(store, "blocks." + std::to_string(layer), block, rotary_.get()));
   }
   final_norm_ = std::make_unique<Norm>(store, "final_norm", config.d_model, block.norm, config.norm_epsilon, config.bias);

@@ -19,6 +19,7 @@ struct DecoderConfig {
   bool tied_embeddings = true;
   std::string position = "rotary";  ///< none, learned, sinusoidal, rotary
   double rotary_base = 10000;
+  std::string rotary_placement = "before_features";  ///< before_features: queries and keys are rotated; numerator: only features that weigh values
   double dropout = 0;
   std::int64_t short_convolution = 0;
   double initializer_range = 0.02;

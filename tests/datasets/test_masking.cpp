@@ -133,6 +133,19 @@ TEST_F(MaskingTest, PaddingIsMaskedAndNeverATarget) {
   }
 }
 
+TEST_F(MaskingTest, PackedDocumentsKeepTheirNumbers) {
+  const TokenStore store = dna(6);
+  SamplerOptions options;
+  options.order = Order::sequential;
+  options.sequence_length = 120;
+  options.separate_documents = true;
+  const Sampler windows(store, Split::train, options);
+  const Batch plain = windows.batch(0, 2), masked = MaskedSource(windows, store.vocabulary().with_encoder_tokens(), {}).batch(0, 2);
+  ASSERT_EQ(plain.documents.size(), 240u);
+  EXPECT_EQ(masked.documents, plain.documents);
+  EXPECT_GT(masked.n_targets, 0);
+}
+
 TEST_F(MaskingTest, UnknownSymbolsAreRefused) {
   const TokenStore store = dna(2);
   MaskingOptions masking;

@@ -41,8 +41,26 @@ inline Weight feature_weight(const FeatureMapCase& c, const FeatureRow& q, const
   return {std::log(std::fabs(sum)) + k.row_log, sum < 0 ? -1.0 : 1.0};
 }
 
-/// The same of φ(q) · R φ(k), R turning features (f, f + ⌊m/2⌋) by distance · base^(-2f/m): what R_i φ(q) · R_j φ(k) is for distance j - i.
-inline Weight rotated_weight(const LinearAttentionCase& c, const FeatureRow& q, const FeatureRow& k, std::int64_t distance) {
+/// Cosines and sines of distance · base^(-2f/m) for the pairs of m features, at distances from -(n_query - 1) to n_key - 1.
+struct Rotations {
+  std::int64_t n_query = 0, half = 0;
+  std::vector<double> cosines, sines;
+
+  Rotations(const LinearAttentionCase& c, std::size_t m) : n_query(c.n_query), half(static_cast<std::int64_t>(m / 2)) {
+    for (std::int64_t distance = 1 - c.n_query; distance < c.n_key; ++distance) {
+      for (std::int64_t f = 0; f < half; ++f) {
+        const double angle = static_cast<double>(distance) * std::pow(c.rotary_base, -2 * static_cast<double>(f) / static_cast<double>(m));
+        cosines.push_back(std::cos(angle));
+        sines.push_back(std::sin(angle));
+      }
+    }
+  }
+  std::size_t row(std::int64_t distance) const { return static_cast<std::size_t>((distance + n_query - 1) * half); }
+};
+
+/// feature_weight of φ(q) · R φ(k), R turning features (f, f + ⌊m/2⌋): what R_i φ(q) · R_j φ(k) is for distance j - i.
+inline Weight rotated_weight(const LinearAttentionCase& c, const FeatureRow& q, const FeatureRow& k, const Rotations& rotations,
+                             std::int64_t distance) {
   const bool logarithms = ops::feature_map_info(c.features.map).form == ops::FeatureForm::logarithms;
   std::vector<double> x = q.features, y = k.features;
   double shift = k.row_log;
@@ -52,13 +70,11 @@ inline Weight rotated_weight(const LinearAttentionCase& c, const FeatureRow& q, 
     for (double& value : *row) value = std::exp(value - top);
     shift += top;
   }
-  const std::size_t m = x.size(), half = m / 2;
+  const std::size_t m = x.size(), half = m / 2, at = rotations.row(distance);
   double sum = m % 2 != 0 ? x[m - 1] * y[m - 1] : 0;
   for (std::size_t f = 0; f < half; ++f) {
-    const double angle = static_cast<double>(distance) * std::pow(c.rotary_base, -2 * static_cast<double>(f) / static_cast<double>(m));
-    const double first = y[f] * std::cos(angle) - y[half + f] * std::sin(angle),
-                 second = y[f] * std::sin(angle) + y[half + f] * std::cos(angle);
-    sum += x[f] * first + x[half + f] * second;
+    const double cosine = rotations.cosines[at + f], sine = rotations.sines[at + f];
+    sum += x[f] * (y[f] * cosine - y[half + f] * sine) + x[half + f] * (y[f] * sine + y[half + f] * cosine);
   }
   return {std::log(std::fabs(sum)) + shift, sum < 0 ? -1.0 : 1.0};
 }
@@ -88,6 +104,7 @@ inline Matrix linear_attention(const LinearAttentionCase& c, const Matrix& query
   std::vector<FeatureRow> rows_q, rows_k;
   for (std::int64_t i = 0; i < c.n_query; ++i) rows_q.push_back(feature_row(c.features, q.data() + i * d, false));
   for (std::int64_t j = 0; j < c.n_key; ++j) rows_k.push_back(feature_row(c.features, k.data() + j * d, true));
+  const Rotations rotations(c, c.rotate_numerator ? rows_k[0].features.size() : 0);
   const double scale = 1 / std::sqrt(static_cast<double>(d));
   Matrix output(static_cast<std::size_t>(c.n_query * width), 0.0);
   for (std::int64_t i = 0; i < c.n_query; ++i) {
@@ -107,7 +124,7 @@ inline Matrix linear_attention(const LinearAttentionCase& c, const Matrix& query
       } else {
         w = feature_weight(c.features, row_q, rows_k[static_cast<std::size_t>(j)]);
       }
-      Weight numerator = c.rotate_numerator ? rotated_weight(c, row_q, rows_k[static_cast<std::size_t>(j)], j - i) : w;
+      Weight numerator = c.rotate_numerator ? rotated_weight(c, row_q, rows_k[static_cast<std::size_t>(j)], rotations, j - i) : w;
       for (std::int64_t f = 0; f < d && !c.query_center.empty(); ++f) {
         const double unscaled =
             key[static_cast<std::size_t>(j * d + f)] - (c.key_center.empty() ? 0 : c.key_center[static_cast<std::size_t>(f)]);

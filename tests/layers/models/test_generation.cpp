@@ -107,6 +107,7 @@ TEST(Generation, LargeNormsAgreeToo) {
 }
 
 TEST(Generation, ARecurrentStateDoesNotGrowAndACacheDoes) {
+  const OneThread one_thread;
   for (const Attending& attending : all_attending()) {
     for (std::int64_t short_convolution : {0, 4}) {
       const DecoderConfig config = small_config(attending, "rotary", short_convolution, Style::llama);

@@ -69,6 +69,7 @@ TEST_P(EveryStep, ShapeOnlyPredictsThePeakOfTheCpu) {
 }
 
 TEST_P(EveryStep, RecomputingBlocksSavesMemory) {
+  const OneThread one_thread;
   DecoderConfig config = larger_config(GetParam(), Style::gpt2);
   config.n_layers = 8;
   const Measured kept = measure(config, DType::float32, Device{}, 2, 512);
