@@ -97,7 +97,8 @@ OwnAttention own_attention(const layers::AttentionConfig& config, std::int64_t h
   if (config.compat != "none") own.name += ", as " + config.compat;
   if (config.normalizer != "sum") own.name += ", normalizer " + config.normalizer;
   own.m = candidate.features(config.n_features > 0 ? config.n_features : 2 * config.d_head, config.d_head);
-  own.has_weights = config.normalizer == "sum";
+  if (config.rotate_numerator) own.name += ", positions in the numerator";
+  own.has_weights = config.normalizer == "sum" && !config.rotate_numerator;
   if (config.window > 0) {
     own.name += ", window " + std::to_string(config.window);
   } else if (candidate.is_random() && config.compat == "none" && own.has_weights &&

@@ -32,7 +32,7 @@ struct HeadAttention {
   std::string directions;  ///< kind of random directions; empty without
   std::int64_t m = 0;      ///< 0 without features
   double error = 0;        ///< ‖output − softmax(q k)‖ / ‖softmax(q k) v‖ on this head's own q, k, v
-  /// Of its weights, on the first sequence; none where weights do not sum to 1 (normalizer none).
+  /// Of its weights, on the first sequence; none where weights do not sum to 1 (normalizer none, rotary positions in the numerator).
   std::optional<double> total_variation_to_softmax, total_variation_to_uniform;
   std::optional<RequiredFeatures> required;  ///< where asked for and m can be chosen
 };

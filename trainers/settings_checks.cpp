@@ -22,6 +22,7 @@ class Checker {
     attention();
     objective();
     task();
+    packing();
     carried_state();
     lengths();
     steps();
@@ -133,9 +134,10 @@ class Checker {
     const auto cite = citing({"model.rotary_placement", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
     for (const char* mechanism : {"softmax", "windowed", "linformer"}) {
       if (!model.attention.uses(mechanism)) continue;
-      cite.fail(fmt::format("{} cannot be with the mechanism {}, whose exact weights have no features to turn; take before_features, or "
-                            "linear attention alone",
-                            cite("model.rotary_placement"), mechanism));
+      cite.fail(
+          fmt::format("{} cannot be with the mechanism {}, whose exact weights have no features to turn; take before_features, or "
+                      "linear attention alone",
+                      cite("model.rotary_placement"), mechanism));
     }
   }
 
@@ -184,13 +186,13 @@ class Checker {
     } catch (const UserError& error) {
       cite.fail(error.what());
     }
-    const char* other = attention.window > 0            ? "model.attention.window"
-                        : attention.normalizer != "sum" ? "model.attention.normalizer"
-                        : attention.centering           ? "model.attention.centering"
-                        : attention.scaling != "none"   ? "model.attention.scaling"
+    const char* other = attention.window > 0                          ? "model.attention.window"
+                        : attention.normalizer != "sum"               ? "model.attention.normalizer"
+                        : attention.centering                         ? "model.attention.centering"
+                        : attention.scaling != "none"                 ? "model.attention.scaling"
                         : copy_.model.rotary_placement == "numerator" ? "model.rotary_placement"
-                        : attention.uses("windowed")    ? "model.attention.layers"
-                                                        : nullptr;
+                        : attention.uses("windowed")                  ? "model.attention.layers"
+                                                                      : nullptr;
     if (other)
       cite.fail(fmt::format("{} cannot be with {}, which that library does not have; remove one of the two", cite("model.attention.compat"),
                             cite(other)));
@@ -251,6 +253,21 @@ class Checker {
       const auto cite = citing({"data.task_shortest", "data.sequence_length"});
       cite.fail(fmt::format("{} is more than the {} symbols that {} has room for", cite("data.task_shortest"), n / 2 - 1,
                             cite("data.sequence_length")));
+    }
+  }
+
+  void packing() const {
+    const auto& attention = copy_.model.attention;
+    if (copy_.data.packing == "none") return;
+    if (attention.uses("linformer")) {
+      const auto cite = citing({"data.packing", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
+      cite.fail(fmt::format("{} cannot be with linformer attention, whose projection mixes all positions of a row; take softmax or linear",
+                            cite("data.packing")));
+    }
+    if (attention.compat != "none") {
+      const auto cite = citing({"data.packing", "model.attention.compat"});
+      cite.fail(fmt::format("{} cannot be with {}, which knows no documents; expected none", cite("data.packing"),
+                            cite("model.attention.compat")));
     }
   }
 

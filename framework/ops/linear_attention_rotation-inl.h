@@ -89,7 +89,7 @@ class RotationPowers {
   std::int64_t ld_;
 };
 
-/// Turns of a run of tokens, as one tile holds them: kept from one head to the next where those stand at the same positions.
+/// Rotations of a run of tokens, as one tile holds them: kept from one head to the next where those stand at the same positions.
 template <class T>
 struct TokenRotations {
   T* table = nullptr;  // [rows, 2, ld]

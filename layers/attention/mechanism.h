@@ -24,7 +24,7 @@ struct AttentionConfig {
   std::string directions = "orthogonal";
   std::int64_t redraw_every = 0;  ///< optimizer steps; 0 = never
   std::int64_t chunk_size = 64;
-  std::string compat = "none";  ///< none, performer_pytorch, fast_transformers
+  std::string compat = "none";        ///< none, performer_pytorch, fast_transformers
   std::int64_t projected_length = 0;  ///< linformer: r
   std::string projection = "linear";  ///< linformer: linear, mean, convolution
   std::string sharing = "key_value";  ///< linformer: none, heads, key_value, layers

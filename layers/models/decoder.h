@@ -19,7 +19,8 @@ struct DecoderConfig {
   bool tied_embeddings = true;
   std::string position = "rotary";  ///< none, learned, sinusoidal, rotary
   double rotary_base = 10000;
-  std::string rotary_placement = "before_features";  ///< before_features: queries and keys are rotated; numerator: only features that weigh values
+  /// before_features: queries and keys are rotated; numerator: only the features that weigh values (linear attention)
+  std::string rotary_placement = "before_features";
   double dropout = 0;
   std::int64_t short_convolution = 0;
   double initializer_range = 0.02;

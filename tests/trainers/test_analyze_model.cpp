@@ -30,7 +30,7 @@ class AnalyzeModelTest : public testing::WithTemporaryFolder {
   /// A run of two layers with two heads of width 8, its weights large enough for attention that is not uniform.
   std::string trained(const std::vector<std::string>& overrides) const {
     const std::string store = testing::write_store(path("store.h5"), testing::synthetic_text(4000));
-    std::vector<std::string> all{"run_directory=" + path("run"), "trainer.max_steps=2", "checkpoint.every=2",
+    std::vector<std::string> all{"run_directory=" + path("run"), "trainer.max_steps=2", "schedule.warmup_steps=1", "checkpoint.every=2",
                                  "model.initializer_range=0.3"};
     all.insert(all.end(), overrides.begin(), overrides.end());
     train(small_settings(store, all), {});
@@ -174,7 +174,7 @@ TEST_F(AnalyzeModelTest, GivenTensorsHeadByHead) {
   SweepOptions options;
   options.input = write_qkv(path("qkv.h5"));
   options.norm_scales = {0.5, 1};
-  options.features = {16, 32};
+  options.features = {16, 256};
   options.candidates = {attention_candidate("favor_positive"), attention_candidate("taylor:1")};
   options.kernel_draws = 4;
   std::vector<SweepSetting> settings;

@@ -180,8 +180,11 @@ constexpr const char* footer =
     "  effective     features that carry a query's denominator Σ w_f: (Σ|w|)² / Σ w² (Kish 1965), of m\n"
     "  TV            total variation distance of the weights to softmax's and to uniform ones, over up to 64 queries of the first "
     "sequence\n"
-    "Attentions are written NAME[:ORDER][+centering][+saderf]: taylor:2, oprf+centering+saderf. Centres, scaling and oprf's constant are\n"
-    "estimated from the queries and keys at hand. Everything is computed in float64 on the CPU; exact softmax makes it quadratic in n.\n"
+    "Attentions are written like taylor:2 or oprf+centering+saderf. Centres, scaling and oprf's constant are estimated from the queries "
+    "and\n"
+    "keys at hand; hedgehog is taken without learned weights. Everything is computed in float64 on the CPU; exact softmax makes it "
+    "quadratic\n"
+    "in n.\n"
     "Costs are floating point operations of forward for a token and head, as in furlong bench attention --help.\n"
     "  furlong analyze attention --features 64,256,1024 --deviation 0.5 --plot error.svg\n"
     "  furlong analyze attention runs/quickstart --target-error 0.1 --advise --cost-at 65536";
@@ -199,21 +202,25 @@ void add_sources(CLI::App& command, Options& options, Given& given) {
   given.gaussian = {command.add_option("--deviation", sweep.deviations, "Gaussian: standard deviations of the entries of q and k")
                         ->capture_default_str()
                         ->delimiter(',')
+                        ->allow_extra_args(false)
                         ->check(CLI::Range(0.0, 1e6))
                         ->type_name("S,..."),
                     command.add_option("--n", sweep.lengths, "Gaussian: numbers of tokens")
                         ->capture_default_str()
                         ->delimiter(',')
+                        ->allow_extra_args(false)
                         ->check(CLI::Range(1, 1 << 20))
                         ->type_name("N,..."),
                     command.add_option("--d", sweep.widths, "Gaussian: widths of a head")
                         ->capture_default_str()
                         ->delimiter(',')
+                        ->allow_extra_args(false)
                         ->check(CLI::Range(1, 1 << 14))
                         ->type_name("D,...")};
   given.without_model = {command.add_option("--norm-scale", sweep.norm_scales, "Factors that q and k are multiplied by")
                              ->capture_default_str()
                              ->delimiter(',')
+                             ->allow_extra_args(false)
                              ->check(CLI::Range(0.0, 1e6))
                              ->type_name("X,..."),
                          command.add_flag("--causal", sweep.causal, "A query sees no later key (default: it sees all)")};
@@ -238,20 +245,24 @@ void add_sources(CLI::App& command, Options& options, Given& given) {
 
 void add_attentions(CLI::App& command, Options& options, Given& given) {
   command
-      .add_option("--maps", options.maps,
-                  fmt::format("Attentions to compare with softmax. Feature maps: {}\n(default: {}; with RUN the model's own,\nand beside "
-                              "softmax favor_positive; with --advise its own list)",
-                              fmt::join(feature_map_names(), ", "), fmt::join(default_maps(), ",")))
+      .add_option(
+          "--maps", options.maps,
+          fmt::format("Attentions to compare with softmax, NAME[:ORDER][+centering][+saderf] of the feature maps\n{}\n(default: {};\nwith "
+                      "RUN the model's own, and beside softmax favor_positive; with --advise a list of its own)",
+                      fmt::join(feature_map_names(), ", "), fmt::join(default_maps(), ",")))
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->type_name("NAME,...");
   command.add_option("--features", options.features, "Random features m")
       ->capture_default_str()
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(1, 1 << 20))
       ->type_name("M,...");
   command.add_option("--directions-kind", options.kinds, "How directions are drawn; --advise takes the first")
       ->capture_default_str()
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::IsMember(directions_kind_names()))
       ->type_name("KIND,...");
   command.add_option("--draws", options.draws, "Draws that an error is the median of (default: 5; with RUN, and for the m of an error, 3)")

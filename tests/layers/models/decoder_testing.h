@@ -43,7 +43,8 @@ inline std::vector<Attending> all_attending() {
     }
     for (const ops::FeatureMapInfo& map : ops::feature_maps()) all.push_back({name, map.name});
   }
-  for (const char* option : {"unnormalized", "constants", "window", "heads", "layers"}) all.push_back({"linear", "favor_positive", option});
+  for (const char* option : {"unnormalized", "constants", "window", "heads", "layers", "rotated"})
+    all.push_back({"linear", "favor_positive", option});
   all.push_back({"linear", "oprf", "constants"});
   return all;
 }
@@ -102,6 +103,7 @@ inline DecoderConfig small_config(const Attending& attending, const std::string&
     config.attention.centering = true;
     config.attention.scaling = "saderf";
   }
+  if (attending.option == "rotated") config.rotary_placement = "numerator";  // where positions are rotary
   if (attending.option == "layers") config.attention.layer_mechanisms = {"softmax", "linear"};
   config.attention.d_head = 6;
   config.position = position;

@@ -359,10 +359,22 @@ TEST(Decoder, UnknownNamesAreTheUsersMistake) {
   };
   refuse([](DecoderConfig& config) { config.norm = "batchnorm"; }, "batchnorm", "rmsnorm");
   refuse([](DecoderConfig& config) { config.position = "alibi"; }, "alibi", "rotary");
+  refuse([](DecoderConfig& config) { config.rotary_placement = "features"; }, "features", "before_features");
   refuse([](DecoderConfig& config) { config.activation = "tanh"; }, "tanh", "gelu_tanh");
   refuse([](DecoderConfig& config) { config.attention.mechanism = "liner"; }, "liner", "linear");
   refuse([](DecoderConfig& config) { config.attention.feature_map = "elu"; }, "elu", "elu1");
   refuse([](DecoderConfig& config) { config.attention.directions = "hadamard"; }, "hadamard", "orthogonal");
+}
+
+TEST(Decoder, PositionsInTheNumeratorAreForLinearAttentionAlone) {
+  for (const Attending& attending : std::vector<Attending>{{"softmax", ""},
+                                                           {"windowed", "favor_positive"},
+                                                           {"linear", "favor_positive", "layers"},
+                                                           {"linear", "favor_positive", "heads"}}) {
+    DecoderConfig config = small_config(attending, "rotary", 0, Style::gpt2);
+    config.rotary_placement = "numerator";
+    EXPECT_THROW(TestModel(config, DType::float32), UserError) << attending.name();
+  }
 }
 
 }  // namespace

@@ -184,6 +184,29 @@ TEST(Generation, StatesAreIndependentOfEachOther) {
   }
 }
 
+TEST(Generation, PositionsInTheNumeratorTellTheOrderOfTokens) {
+  // One layer without convolution sums what it has seen: without positions the last token cannot tell in which order.
+  DecoderConfig config = small_config({"linear", "elu1"}, "rotary", 0, Style::gpt2);
+  config.n_layers = 1;
+  config.attention.d_head = 5;  // features are rotated and not queries, so that this may be odd
+  const Tensor tokens = random_tokens(1, 20, config);
+  std::vector<std::int32_t> reversed = tokens.to_vector<std::int32_t>();
+  std::reverse(reversed.begin(), reversed.end() - 1);
+  const auto change = [&] {
+    TestModel model(config, DType::float64);
+    const std::vector<double> one = doubles(hidden_of(model, tokens)), other = doubles(hidden_of(model, Tensor::from(reversed, {1, 20})));
+    return relative_difference({other.end() - config.d_model, other.end()}, {one.end() - config.d_model, one.end()});
+  };
+  config.position = "none";
+  EXPECT_LT(change(), 1e-12);
+  config.position = "rotary";
+  config.rotary_placement = "numerator";
+  EXPECT_GT(change(), 1e-2);
+  TestModel model(config, DType::float64);
+  GenerationState state = model.decoder.new_state(1, 20);
+  EXPECT_LE(relative_difference(extended(model, tokens, {6}, state), doubles(hidden_of(model, tokens))), 1e-12);
+}
+
 TEST(Generation, IsNotRecorded) {
   DecoderConfig config = small_config({"linear", "elu1"}, "learned", 0, Style::gpt2);
   TestModel model(config, DType::float32);
