@@ -1,7 +1,7 @@
 # Labelled tables (tab-separated) out of the King James Bible, a verse a line ("Ge1:1 In the beginning ..."):
 #   awk -f scripts/label_kjv.awk -v task=sections data/kjv.txt   passages of four verses, and the part of the Bible that they are from
-#   awk -f scripts/label_kjv.awk -v task=pairs data/kjv.txt      two passages of four verses from one book, and whether two of them are the
-#                                                                same (the end of one is the beginning of the other: half of the pairs)
+#   awk -f scripts/label_kjv.awk -v task=pairs data/kjv.txt      a verse, and a worn copy (one letter in twelve is lost) of it or, for every
+#                                                                other pair, of another verse of its book
 # The same table whatever awk runs it: the random numbers are its own (Park and Miller 1988).
 
 function random(n) {  # 0 .. n - 1
@@ -9,8 +9,10 @@ function random(n) {  # 0 .. n - 1
   return int(state / 2147483647 * n)
 }
 
-function passage(first) {
-  return verse[first] " " verse[first + 1] " " verse[first + 2] " " verse[first + 3]
+function worn(text,   i, copy) {
+  copy = ""
+  for (i = 1; i <= length(text); ++i) if (random(12) > 0) copy = copy substr(text, i, 1)
+  return copy
 }
 
 BEGIN {
@@ -44,19 +46,12 @@ END {
   if (failed) exit 1
   for (i = 0; i < n_verses; ++i) {
     first = first_of[book_of[i]]
-    starts = last_of[book_of[i]] - first - 2  # places where a passage of the book can begin
-    if ((i - first) % 4 != 0 || i - first >= starts) continue
-    if (task == "sections") {
-      print passage(i) "\t" section_of[book_of[i]]
-      continue
+    n_book = last_of[book_of[i]] - first + 1
+    if (task == "pairs") {
+      other = i % 2 == 0 ? i : first + (i - first + 1 + random(n_book - 1)) % n_book
+      print verse[i] "\t" worn(verse[other]) "\t" (other == i ? "same" : "other")
+    } else if ((i - first) % 4 == 0 && i + 3 < first + n_book) {
+      print verse[i] " " verse[i + 1] " " verse[i + 2] " " verse[i + 3] "\t" section_of[book_of[i]]
     }
-    if (starts < 12) continue
-    overlaps = n_pairs++ % 2 == 0
-    if (overlaps) {
-      other = i + 2 < first + starts ? i + 2 : i - 2
-    } else {
-      do other = first + random(starts); while (other > i - 4 && other < i + 4)
-    }
-    print passage(i) "\t" passage(other) "\t" (overlaps ? "overlap" : "apart")
   }
 }

@@ -79,7 +79,7 @@ class LogarithmsTile : public LinearAttentionTile<T> {
     for (std::int64_t i = 0; i < rows; ++i) row_q[i] = normalised(feature_q + i * s.ld_m, normal_q + i * s.ld_m);
     for (std::int64_t j = 0; j < pairs.columns; ++j) row_k[j] = normalised(feature_k + j * s.ld_m, normal_k + j * s.ld_m);
     transpose<T>(pairs.columns, s.m, normal_k, s.ld_m, turned, s.ld_n);
-    small_gemm_nn<T>(rows, pairs.columns, s.m, normal_q, s.ld_m, turned, s.ld_n, product, s.ld_n, false);
+    this->products(rows, pairs, normal_q, s.m, s.ld_m, turned, product);
     if (s.rotates) this->rotated_products(rows, pairs, normal_q, normal_k);
   }
 
@@ -208,8 +208,8 @@ class LogarithmsTile : public LinearAttentionTile<T> {
     if (s.rotates) {
       this->rotated_feature_slopes(rows, columns, normal_q, normal_k);
     } else {
-      small_gemm_nn<T>(rows, s.m, columns, d_product, s.ld_n, normal_k, s.ld_m, d_feature_q, s.ld_m, false);
-      small_gemm_tn<T>(columns, s.m, rows, d_product, s.ld_n, normal_q, s.ld_m, work, s.ld_m, false);
+      this->from_columns(rows, pairs, d_product, normal_k, s.m, s.ld_m, d_feature_q);
+      this->from_rows(rows, pairs, d_product, normal_q, s.m, s.ld_m, work, false);
     }
     multiply_rows(rows, d_feature_q, normal_q);
     for (std::int64_t j = 0; j < columns; ++j) {
@@ -219,7 +219,7 @@ class LogarithmsTile : public LinearAttentionTile<T> {
       });
     }
     if (direct) direct_pair_gradients(rows, pairs);
-    small_gemm_tn<T>(columns, s.d_value, rows, weight, s.ld_n, g, s.ld_v, d_v, s.ld_v, true);
+    this->from_rows(rows, pairs, weight, g, s.d_value, s.ld_v, d_v, true);
     if (pairs.softmax_window > 0) this->softmax_inputs(rows, pairs);
   }
 

@@ -267,13 +267,48 @@ class LinearAttentionTile {
                    [&](std::int64_t c, std::int64_t n) HWY_ATTR { sum = hn::MulAdd(load_n(v + j * s.ld_v + c, n), hn::Zero(d), sum); });
     }
     if (hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)))) {
-      small_gemm_nn<T>(rows, s.d_value, pairs.columns, weight, s.ld_n, v, s.ld_v, out, s.ld_v, false);
+      from_columns(rows, pairs, weight, v, s.d_value, s.ld_v, out);
       return;
     }
     for (std::int64_t i = 0; i < rows; ++i) {
       const NearPairs::Row row = pairs.row(i);
       small_gemm_nn<T>(1, s.d_value, row.end - row.first, weight + i * s.ld_n + row.first, s.ld_n, v + row.first * s.ld_v, s.ld_v,
                        out + i * s.ld_v, s.ld_v, false);
+    }
+  }
+
+  // ---- products over pairs: in blocks of rows, or of columns, each over what it can see; half a causal chunk is nothing ----
+  static constexpr std::int64_t pair_block = 16;
+
+  /// target[i, j] = a_i · b_j for the pairs that exist; what others hold is undefined. b is transposed [depth, columns].
+  void products(std::int64_t rows, const NearPairs& pairs, const T* a, std::int64_t depth, std::int64_t lda, const T* b_transposed, T* target) {
+    for (std::int64_t i = 0; i < rows; i += pair_block) {
+      const std::int64_t n = std::min(pair_block, rows - i), from = pairs.row(i).first / pair_block * pair_block;
+      const std::int64_t columns = pairs.row(i + n - 1).end - from;
+      if (columns > 0)
+        small_gemm_nn<T>(n, columns, depth, a + i * lda, lda, b_transposed + from, s.ld_n, target + i * s.ld_n + from, s.ld_n, false);
+    }
+  }
+  /// target[i] = Σ_j matrix[i, j] b_j; matrix is zero for pairs that do not exist.
+  void from_columns(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* b, std::int64_t width, std::int64_t ld, T* target) {
+    for (std::int64_t i = 0; i < rows; i += pair_block) {
+      const std::int64_t n = std::min(pair_block, rows - i), from = pairs.row(i).first;
+      const std::int64_t columns = std::max<std::int64_t>(0, pairs.row(i + n - 1).end - from);
+      small_gemm_nn<T>(n, width, columns, matrix + i * s.ld_n + from, s.ld_n, b + from * ld, ld, target + i * ld, ld, false);
+    }
+  }
+  /// target[j] (+)= Σ_i matrix[i, j] a_i, likewise.
+  void from_rows(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* a, std::int64_t width, std::int64_t ld, T* target,
+                 bool accumulate) {
+    for (std::int64_t j = 0; j < pairs.columns; j += pair_block) {
+      const std::int64_t n = std::min(pair_block, pairs.columns - j);
+      std::int64_t from = 0, end = rows;
+      if (pairs.causal) from = j - pairs.offset;
+      else if (pairs.window > 0) from = j - pairs.window + 1 - pairs.offset;
+      if (pairs.window > 0) end = std::min(rows, j + n - 1 + pairs.window - pairs.offset);
+      from = std::clamp<std::int64_t>(from, 0, rows);
+      small_gemm_tn<T>(n, width, std::max<std::int64_t>(0, end - from), matrix + from * s.ld_n + j, s.ld_n, a + from * ld, ld,
+                       target + j * ld, ld, accumulate);
     }
   }
 
@@ -291,7 +326,7 @@ class LinearAttentionTile {
     rotations_q.rotate(rows, features_q, rotated_q, s.ld_m);
     rotations_k.rotate(pairs.columns, features_k, rotated_k, s.ld_m);
     transpose<T>(pairs.columns, s.m, rotated_k, s.ld_m, turned, s.ld_n);
-    small_gemm_nn<T>(rows, pairs.columns, s.m, rotated_q, s.ld_m, turned, s.ld_n, rotated_product, s.ld_n, false);
+    products(rows, pairs, rotated_q, s.m, s.ld_m, turned, rotated_product);
     for (std::int64_t i = 0; i < rows; ++i) {
       const std::int64_t own = pairs.offset + i;
       if (own >= 0 && own < pairs.columns) rotated_product[i * s.ld_n + own] = product[i * s.ld_n + own];
@@ -326,7 +361,7 @@ class LinearAttentionTile {
   /// Products g_i · v_j of a chunk of queries and a chunk of keys.
   void gradient_products(std::int64_t rows, const NearPairs& pairs) {
     transpose<T>(pairs.columns, s.d_value, v, s.ld_v, v_transposed, s.ld_n);
-    small_gemm_nn<T>(rows, pairs.columns, s.d_value, g, s.ld_v, v_transposed, s.ld_n, g_v, s.ld_n, false);
+    products(rows, pairs, g, s.d_value, s.ld_v, v_transposed, g_v);
   }
 
  private:

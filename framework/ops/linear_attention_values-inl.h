@@ -70,7 +70,7 @@ class ValuesTile : public LinearAttentionTile<T> {
   void pair_products(std::int64_t rows, const NearPairs& pairs) {
     this->softmax_scores(rows, pairs);
     transpose<T>(pairs.columns, s.m, feature_k, s.ld_m, turned, s.ld_n);
-    small_gemm_nn<T>(rows, pairs.columns, s.m, feature_q, s.ld_m, turned, s.ld_n, product, s.ld_n, false);
+    this->products(rows, pairs, feature_q, s.m, s.ld_m, turned, product);
     if (s.rotates) this->rotated_products(rows, pairs, feature_q, feature_k);
   }
 
@@ -205,10 +205,10 @@ class ValuesTile : public LinearAttentionTile<T> {
       this->rotated_feature_slopes(rows, columns, feature_q, feature_k);
       this->add_rows(columns, work, d_feature_k);
     } else {
-      small_gemm_nn<T>(rows, s.m, columns, d_product, s.ld_n, feature_k, s.ld_m, d_feature_q, s.ld_m, false);
-      small_gemm_tn<T>(columns, s.m, rows, d_product, s.ld_n, feature_q, s.ld_m, d_feature_k, s.ld_m, true);
+      this->from_columns(rows, pairs, d_product, feature_k, s.m, s.ld_m, d_feature_q);
+      this->from_rows(rows, pairs, d_product, feature_q, s.m, s.ld_m, d_feature_k, true);
     }
-    small_gemm_tn<T>(columns, s.d_value, rows, weight, s.ld_n, g, s.ld_v, d_v, s.ld_v, true);
+    this->from_rows(rows, pairs, weight, g, s.d_value, s.ld_v, d_v, true);
     if (pairs.softmax_window > 0) this->softmax_inputs(rows, pairs);
   }
 

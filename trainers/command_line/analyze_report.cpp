@@ -39,7 +39,8 @@ Json as_json(const RequiredFeatures& required) {
 std::string thousands(double flops) { return fmt::format("{:.1f} kFLOP", flops * 1e-3); }
 
 std::string choice_text(const LinearChoice& choice) {
-  return fmt::format("{}, m = {}, error {}", choice.candidate.name(), choice.m, number(choice.error));
+  const char* const sign = ops::can_be_negative(choice.candidate.map, choice.candidate.map_options) ? ", weights can be negative" : "";
+  return fmt::format("{}, m = {}, error {}{}", choice.candidate.name(), choice.m, number(choice.error), sign);
 }
 
 std::string advice_text(const Advice& advice, double target) {
