@@ -37,6 +37,10 @@ Vocabulary model_vocabulary(const Settings& settings, const Vocabulary& data) {
   return settings.model.architecture == "encoder" ? vocabulary.with_encoder_tokens() : vocabulary;
 }
 
+ops::DenominatorReport Model::take_denominator_report() {
+  return decoder ? decoder->take_denominator_report() : encoder->take_denominator_report();
+}
+
 void Model::redraw(std::int64_t step) {
   const auto seed = static_cast<std::uint64_t>(settings.seed);
   if (decoder) decoder->redraw(seed, step);

@@ -19,6 +19,8 @@ struct Model {
 
   /// Random directions that are due before optimizer step `step`; step 0 gives the model its first.
   void redraw(std::int64_t step);
+  /// Denominators of all layers since the last call, where a map of signed features guards them; forgets them.
+  ops::DenominatorReport take_denominator_report();
 };
 
 /// The network that resolved settings describe, for `vocabulary_size` tokens. Throws UserError for names that do not exist.

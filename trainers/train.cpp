@@ -241,6 +241,7 @@ class Run {
     if (due) {
       MetricsRecord record{step, "train", report.loss, trainer_.tokens(), rate, report.learning_rate, report.gradient_norm, memory, {}};
       if (settings_.trainer.skip_outlier_factor > 0) record.more.emplace_back("skipped", report.skipped ? 1 : 0);
+      note_denominators(report.denominators, record, progress);
       write(record);
       clock_ = now;
       tokens_since_ = 0;
@@ -250,6 +251,17 @@ class Run {
     if (can_validate_ && (last || (validate_every > 0 && step % validate_every == 0))) improved = validate(progress);
     const bool due_checkpoint = last || (settings_.checkpoint.every > 0 && step % settings_.checkpoint.every == 0);
     if (due_checkpoint || (improved && settings_.checkpoint.keep_best)) save(improved);
+  }
+
+  /// Of this step alone, so that a resumed run writes the same lines.
+  void note_denominators(const ops::DenominatorReport& found, MetricsRecord& record, Progress& progress) {
+    if (found.rows == 0) return;
+    record.more.emplace_back("guarded_rows", static_cast<double>(found.guarded) / static_cast<double>(found.rows));
+    record.more.emplace_back("least_denominator", found.least);
+    if (found.guarded == 0 || std::exchange(told_of_guard_, true)) return;
+    progress.say(fmt::format("step {}: {} of {} attention rows had a denominator below model.attention.denominator_guard and were set to zero; "
+                             "metrics.jsonl goes on counting (guarded_rows)",
+                             record.step, found.guarded, found.rows));
   }
 
   /// The loss when it is the best so far.
@@ -300,6 +312,7 @@ class Run {
   std::optional<TensorboardWriter> tensorboard_;
   bool can_validate_ = true;
   std::int64_t saved_at_ = -1, tokens_since_ = 0;
+  bool told_of_guard_ = false;
   std::chrono::steady_clock::time_point clock_;
 };
 

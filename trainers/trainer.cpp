@@ -19,7 +19,7 @@ constexpr std::size_t outlier_minimum = 16;
 /// Whether a run may go on with another value of a key below `model`, given as a JSON pointer: those that shape nothing stored.
 bool may_change(const std::string& key, const std::string& position) {
   if (key == "/max_sequence_length") return position != "learned";
-  return key == "/dropout" || key == "/attention/chunk_size" || key == "/attention/redraw_every";
+  return key == "/dropout" || key == "/attention/chunk_size" || key == "/attention/redraw_every" || key == "/attention/denominator_guard";
 }
 
 double scalar(const Tensor& tensor) {
@@ -73,8 +73,10 @@ StepReport Trainer::step() {
     samples_drawn_ += static_cast<std::uint64_t>(settings.data.batch_size);
   }
 
+  model_.take_denominator_report();  // what a validation left
   const Gradients found = gradients(batches, false);
   StepReport report;
+  report.denominators = model_.take_denominator_report();
   report.loss = found.loss;
   report.tokens = found.tokens;
   report.targets = found.targets;

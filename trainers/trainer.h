@@ -19,6 +19,7 @@ struct StepReport {
   std::int64_t tokens = 0;   ///< read: next_token: targets that counted; otherwise all that were not padding
   std::int64_t targets = 0;  ///< tokens or labels that counted in the loss
   bool skipped = false;      ///< an outlier: the optimizer did not move
+  ops::DenominatorReport denominators;  ///< of this step's forward passes; no rows where no map guards them
 };
 
 /// The state of a training run and its step. Everything that decides what comes next is in save() and load(): the rest of the

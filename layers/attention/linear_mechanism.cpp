@@ -145,9 +145,14 @@ Variable LinearMechanism::forward(ForwardContext& context, const Variable& query
   inputs.value = value;
   inputs.mask = context.attention_mask;
   if (carried) inputs.state = &dynamic_cast<RecurrentState&>(*carried).state;
-  if (!context.tape.runs_again()) inputs.report = &report_;  // backward will run the same again, and count it
+  if (!context.tape.runs_again()) inputs.report = report();  // backward will run the same again, and count it
   constants_.observe(context, query.value(), key.value());
   return attend(context.tape, inputs);
+}
+
+ops::DenominatorReport* LinearMechanism::report() const {
+  const bool positive = ops::feature_map_info(options_.feature_map).form == ops::FeatureForm::logarithms && !options_.rotate_numerator;
+  return positive || options_.normalizer == ops::Normalizer::rms ? nullptr : &report_;
 }
 
 void LinearMechanism::check_recurrent() const {
@@ -178,7 +183,7 @@ Tensor LinearMechanism::extend(const Stream& stream, const Tensor& query, const 
   inputs.key = Variable(key);
   inputs.value = Variable(value);
   inputs.state = &dynamic_cast<RecurrentState&>(state).state;
-  inputs.report = &report_;
+  inputs.report = report();
   return attend(tape, inputs).value();
 }
 

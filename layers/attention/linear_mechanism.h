@@ -29,6 +29,8 @@ class LinearMechanism : public AttentionMechanism {
   void choose_options(std::int64_t softmax_window);
   void declare_parameters(ParameterStore& store, const std::string& name);
   void check_recurrent() const;
+  /// Where denominators are counted: null for maps of positive features, whose sums cannot be lost.
+  ops::DenominatorReport* report() const;
   Variable mapped(Tape& tape, const Variable& x, const Parameter* weight, std::int64_t n_heads) const;
   Variable attend(Tape& tape, const ops::LinearAttentionInputs& inputs) const;
   Variable attend_as_library(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value) const;

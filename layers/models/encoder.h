@@ -36,6 +36,7 @@ class Encoder {
   Tensor label_logits(ForwardContext& context, const Tensor& tokens);
 
   void redraw(std::uint64_t seed, std::int64_t step) { trunk_.redraw(seed, step); }
+  ops::DenominatorReport take_denominator_report() { return trunk_.take_denominator_report(); }
   const EncoderConfig& config() const { return config_; }
 
  private:

@@ -263,9 +263,15 @@ TEST_F(ProgramTest, EverySubcommandHasHelp) {
                                                                                      {"prepare"},
                                                                                      {"prepare", "text"},
                                                                                      {"prepare", "fasta"},
+                                                                                     {"prepare", "labelled"},
                                                                                      {"train"},
                                                                                      {"evaluate"},
                                                                                      {"generate"},
+                                                                                     {"attend"},
+                                                                                     {"bench"},
+                                                                                     {"bench", "attention"},
+                                                                                     {"analyze"},
+                                                                                     {"analyze", "attention"},
                                                                                      {"config"},
                                                                                      {"config", "show"},
                                                                                      {"config", "check"},
@@ -292,7 +298,7 @@ TEST_F(ProgramTest, EverySubcommandHasHelp) {
     else if (line.empty())
       below = false;
   }
-  EXPECT_EQ(named, 6);
+  EXPECT_EQ(named, 9);
   EXPECT_EQ(furlong({"--version"}).status, 0);
 }
 
