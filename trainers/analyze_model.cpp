@@ -99,8 +99,8 @@ OwnAttention own_attention(const layers::AttentionConfig& config, std::int64_t h
   own.m = candidate.features(config.n_features > 0 ? config.n_features : 2 * config.d_head, config.d_head);
   if (config.rotate_numerator) own.name += ", positions in the numerator";
   own.has_weights = config.normalizer == "sum" && !config.rotate_numerator;
-  if (config.window > 0) {
-    own.name += ", window " + std::to_string(config.window);
+  if (const std::int64_t window = mechanism == "windowed" ? config.softmax_window : config.window; window > 0) {
+    own.name += ", window " + std::to_string(window);
   } else if (candidate.is_random() && config.compat == "none" && own.has_weights &&
              ops::feature_map_info(candidate.map).estimates_softmax) {
     own.candidate = candidate;

@@ -50,6 +50,7 @@ Variable compat(Tape& tape, const AttentionOperands& operands, const AttentionCh
   options.feature_map = choice.feature_map;
   options.causal = choice.causal;
   options.kernel_epsilon = choice.compat_kernel_epsilon;
+  options.stabilize = choice.compat_stabilize;
   return ops::compat_attention(tape, operands.query, operands.key, operands.value, operands.constants.directions, operands.mask, options);
 }
 

@@ -31,7 +31,8 @@ struct AttentionChoice {
   std::int64_t chunk_size = 64;
   ops::SequenceProjection projection = ops::SequenceProjection::linear;  ///< linformer
   std::string compat;                 ///< empty, performer_pytorch or fast_transformers: that library's arithmetic, with its epsilons
-  double compat_kernel_epsilon = -1;  ///< added to features; negative: the library's own
+  double compat_kernel_epsilon = -1;  ///< performer_pytorch: added to features; negative: the library's own
+  bool compat_stabilize = false;      ///< fast_transformers with favor_hyperbolic: as ops::CompatAttentionOptions
 
   bool uses_features() const { return mechanism == AttendMechanism::linear || mechanism == AttendMechanism::windowed; }
   /// Throws UserError, in terms of the command line's options, when the parts do not go together.

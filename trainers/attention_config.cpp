@@ -8,10 +8,11 @@ layers::AttentionConfig attention_config(const Settings& settings) {
   layers::AttentionConfig config;
   config.mechanism = attention.mechanism;
   config.window = attention.window;
+  config.softmax_window = attention.softmax_window;
   config.feature_map = attention.feature_map;
   config.n_features = attention.n_features;
   config.map_options.order = attention.order;
-  config.map_options.kernel_epsilon = attention.kernel_epsilon;
+  if (attention.kernel_epsilon > 0) config.map_options.kernel_epsilon = config.compat_kernel_epsilon = attention.kernel_epsilon;
   config.map_options.most_features = attention.most_features;
   config.normalizer = attention.normalizer;
   config.centering = attention.centering;
@@ -21,6 +22,7 @@ layers::AttentionConfig attention_config(const Settings& settings) {
   config.redraw_every = attention.redraw_every;
   config.chunk_size = attention.chunk_size;
   config.compat = attention.compat;
+  config.compat_stabilize = attention.compat_stabilize;
   config.projected_length = attention.projected_length;
   config.projection = attention.projection;
   config.sharing = attention.sharing;

@@ -16,10 +16,11 @@ struct AttentionSettings {
   std::vector<std::string> layers;
   std::vector<std::string> heads;
   std::int64_t window = 0;
+  std::int64_t softmax_window = 0;
   std::string feature_map = "favor_positive";
   std::int64_t n_features = 0;
   std::int64_t order = 2;
-  double kernel_epsilon = 1e-3;
+  double kernel_epsilon = 0;
   std::int64_t most_features = 4096;
   std::string normalizer = "sum";
   bool centering = false;
@@ -29,6 +30,7 @@ struct AttentionSettings {
   std::int64_t redraw_every = 0;
   std::int64_t chunk_size = 64;
   std::string compat = "none";
+  bool compat_stabilize = false;
   std::int64_t projected_length = 0;
   std::string projection = "linear";
   std::string sharing = "key_value";

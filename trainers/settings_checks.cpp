@@ -80,14 +80,15 @@ class Checker {
     if (featured) {
       features();
       softmax_only();
+      kernel_epsilon();
     }
     if (attention.uses("linear") && attention.compat != "none") compat();
     if (attention.uses("linformer")) linformer();
     if (!attention.uses("windowed")) return;
-    const auto cite = citing({"model.attention.window", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
-    if (attention.window == 0) {
+    const auto cite = citing({"model.attention.softmax_window", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
+    if (attention.softmax_window == 0) {
       cite.fail(fmt::format("{} with the mechanism windowed; expected how many of the nearest tokens get exact weights, such as 128",
-                            cite("model.attention.window")));
+                            cite("model.attention.softmax_window")));
     }
     if (copy_.model.architecture != "decoder") {
       cite.fail(fmt::format("the mechanism windowed cannot be with {}: it is causal; take softmax or linear, which have windows too",
@@ -176,6 +177,17 @@ class Checker {
         fmt::format("{} cannot be with {}: it changes nothing for maps that estimate softmax's exp(q·k), but would change what this "
                     "one means; remove it, or take a map such as favor_positive",
                     cite(key), cite("model.attention.feature_map")));
+  }
+
+  void kernel_epsilon() const {
+    const auto& attention = copy_.model.attention;
+    const bool read = attention.compat == "none" ? attention.feature_map == "favor_relu" : attention.compat == "performer_pytorch";
+    if (attention.kernel_epsilon == 0 || read) return;
+    const auto cite = citing({"model.attention.kernel_epsilon", "model.attention.feature_map", "model.attention.compat"});
+    const bool library = attention.compat != "none";
+    cite.fail(fmt::format("{} cannot be with {}, {}; expected favor_relu, or compat: performer_pytorch; remove kernel_epsilon",
+                          cite("model.attention.kernel_epsilon"), cite(library ? "model.attention.compat" : "model.attention.feature_map"),
+                          library ? "which adds nothing to features" : "whose kernel has no such number"));
   }
 
   void compat() const {
@@ -290,7 +302,7 @@ class Checker {
                                                        : "model.attention.mechanism";
     if (attention.uses("softmax")) refuse(chosen_by, "what softmax attention keeps of the past grows with it; take linear");
     if (attention.uses("windowed") || attention.window > 0) {
-      refuse(attention.window > 0 ? "model.attention.window" : chosen_by,
+      refuse(attention.window > 0 ? "model.attention.window" : "model.attention.softmax_window",
              "rows begin documents at different steps, but share the count of tokens that a window goes by; take linear without a window");
     }
     if (attention.compat != "none") refuse("model.attention.compat", "these modes have no recurrent form");

@@ -2,7 +2,8 @@
 // Linear attention as two Python libraries compute it, epsilons, scaling, stabilisers and masking exactly as theirs, so that a model
 // trained with them goes on here. Same meaning as linear_attention where no epsilon matters; new models have no reason to use it:
 //  - a stabiliser that is a maximum over all keys lets a later token change earlier outputs, so there is no recurrent mode;
-//  - both directions store n × m features a head.
+//  - what a library gets wrong by its epsilons at large norms is wrong here too: features lost beside them count as equal.
+// Features are made tile by tile; neither direction stores an n × m tensor.
 #include <string>
 
 #include "framework/autodiff/tape.h"

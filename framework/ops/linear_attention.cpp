@@ -85,9 +85,7 @@ Arguments check(const Tensor& query, const Tensor& key, const Tensor& value, con
           "{}: a gate of {} for {} heads, softmax_window {}", op, gate.defined() ? gate.shape().text() : "", options.n_heads,
           options.softmax_window);
   arguments.gate = gate;
-  // Features of either sign cancel, whatever the sign of their sum; relu's do not.
-  arguments.guarded = feature_map_info(options.feature_map).form == FeatureForm::values && options.feature_map != FeatureMap::relu &&
-                      options.feature_map != FeatureMap::favor_relu;
+  arguments.guarded = can_cancel(options.feature_map);
 
   LinearAttentionSizes& sizes = arguments.sizes;
   sizes.d = shape.d_key;
@@ -96,6 +94,8 @@ Arguments check(const Tensor& query, const Tensor& key, const Tensor& value, con
   sizes.chunk = std::min(options.chunk_size, std::max({std::int64_t{1}, shape.n_query, shape.n_key}));
   sizes.near = std::min(sizes.chunk + Arguments::recent_keys(options) * (options.causal ? 1 : 2), std::max(sizes.chunk, shape.n_key));
   sizes.softmax_pairs = options.softmax_window > 0;
+  // A causal output is as exact as the sum so far is long; where every output is of all keys, each has the error of the longest.
+  sizes.compensated = !options.causal && options.window == 0 && dtype == DType::float32;
   sizes.rotates = options.rotate_numerator;
   sizes.finish();
   return arguments;
@@ -232,7 +232,8 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
   const Tensor& query = inputs.query.value();
   const Tensor key = recent > 0 ? joined(stream, state->recent_key, recent, inputs.key.value()) : inputs.key.value();
   const Tensor value = recent > 0 ? joined(stream, state->recent_value, recent, inputs.value.value()) : inputs.value.value();
-  require(recent == 0 || !inputs.mask.keys.defined(), "{}: a window that goes on from a state takes no key mask", op);
+  require(!state || Arguments::recent_keys(options) == 0 || !inputs.mask.keys.defined(),
+          "{}: a window that goes on from a state takes no key mask", op);
   Arguments arguments =
       check(query, key, value, inputs.gate.defined() ? inputs.gate.value() : Tensor{}, inputs.constants, inputs.mask, options, recent);
   const std::int64_t batch = query.extent(0), n = query.extent(1), d_value = arguments.value.extent(3);
@@ -255,11 +256,12 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
     arguments.top = Tensor::empty({batch, options.n_heads, n}, dtype, tape.device());
     arguments.inverse_denominator = Tensor::empty({batch, options.n_heads, n}, dtype, tape.device());
   }
-  if (inputs.report) arguments.denominators = Tensor::empty({batch, options.n_heads, 2}, dtype, tape.device());
+  const bool reports = inputs.report && options.normalizer == Normalizer::sum;
+  if (reports) arguments.denominators = Tensor::empty({batch, options.n_heads, 2}, dtype, tape.device());
   allocate_scratch(arguments, arguments.sizes.forward_elements());
   if (runs_on_cpu(stream, op)) {
     linear_attention_forward_cpu(arguments);
-    if (inputs.report) add_report(arguments, *inputs.report);
+    if (reports) add_report(arguments, *inputs.report);
   }
   if (state) {
     const std::int64_t reach = Arguments::recent_keys(options);

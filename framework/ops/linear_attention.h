@@ -75,6 +75,13 @@ struct DenominatorReport {
   /// Least |denominator| / Σ_j |φ(q_i)| |φ(k_j)|; 1 for positive maps, but with rotate_numerator the least denominator beside a bound on
   /// the largest term of its numerator: float32 keeps about 1e-7 over that number.
   double least = 1;
+
+  DenominatorReport& operator+=(const DenominatorReport& other) {
+    rows += other.rows;
+    guarded += other.guarded;
+    least = std::min(least, other.least);
+    return *this;
+  }
 };
 
 /// query [batch, n, n_heads·d], key [batch, n_key, n_kv_heads·d], value [batch, n_key, n_kv_heads·d_value]: views with contiguous rows

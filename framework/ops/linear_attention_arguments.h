@@ -10,6 +10,7 @@ struct LinearAttentionSizes {
   std::int64_t chunk = 0, d = 0, d_value = 0, m = 0;
   std::int64_t near = 0;  // most keys that a chunk of queries meets pair by pair: its own chunk, and a window's
   bool softmax_pairs = false;
+  bool compensated = false;  // sums over all keys keep what each addition rounded off (Kahan 1965): there are n / chunk of them
   bool rotates = false;  // the numerator's features are turned by position
   std::int64_t ld_d = 0, ld_v = 0, ld_m = 0, ld_n = 0;
   std::int64_t ld_rotations = 0;  // cosines, and sines, of a row's turns
@@ -35,8 +36,10 @@ struct LinearAttentionSizes {
     const std::int64_t pairs = padded(chunk) * ld_n;
     return m * ld_v + 2 * ld_m + rows * (ld_d + ld_v + 2 * ld_m) + chunk * ld_m + (softmax_pairs ? 3 : 2) * pairs +
            std::max(ld_m, softmax_pairs ? ld_d : 0) * ld_n + 8 * padded(widest) + widest * (ld_m + ld_d) +
-           (rotates ? rows * (ld_m + 2 * ld_rotations) + pairs : 0);
+           (rotates ? rows * (ld_m + 2 * ld_rotations) + pairs : 0) + (compensated ? 2 * sum_elements() + 2 * ld_m : 0);
   }
+  /// Elements of the state, turned or not.
+  std::int64_t sum_elements() const { return std::max(m * ld_v, d_value * ld_m); }
   std::int64_t backward_tile_elements() const {
     const std::int64_t pairs = padded(chunk) * ld_n;
     return forward_elements() + ld_v * ld_m + chunk * (2 * ld_v + 3 * ld_d + 2 * ld_m) + (softmax_pairs ? 3 : 2) * pairs + ld_v * ld_n +

@@ -26,8 +26,9 @@ class LogarithmsTile : public LinearAttentionTile<T> {
   using Base::d;
   using typename Base::V;
   // Below this the product of two rows of normalised features has lost too much to underflow (with subnormals flushed): such a pair is
-  // summed again directly. Above it, m features of at most the least normal number are no more than 1e-5 of the product.
-  static constexpr T least_product = static_cast<T>(1e-30);
+  // summed again directly. Above it, m <= 850 features of at most the least normal number are no more than 1e-5 of the product; for larger
+  // m it grows with them.
+  const T least_product = static_cast<T>(1e-30) * std::max<T>(1, static_cast<T>(this->s.m) / 850);
 
  public:
   using Base::Base;
@@ -35,7 +36,7 @@ class LogarithmsTile : public LinearAttentionTile<T> {
       Base::feature_k, Base::normal_q, Base::normal_k, Base::work, Base::product, Base::weight, Base::turned, Base::row_q, Base::row_k,
       Base::key_weight, Base::top_, Base::inverse_, Base::delta, Base::transposed, Base::g, Base::d_v, Base::d_feature_q, Base::d_feature_k,
       Base::d_product, Base::g_v, Base::d_key_weight, Base::map_scratch, Base::rotations_q, Base::rotations_k, Base::rotated_product,
-      Base::d_rotated;
+      Base::d_rotated, Base::spare, Base::sum_lost, Base::normalizer_lost;
   static constexpr FeatureForm form = FeatureForm::logarithms;
 
   void clear_state() {
@@ -44,6 +45,7 @@ class LogarithmsTile : public LinearAttentionTile<T> {
     std::fill_n(normalizer, s.ld_m, T{0});
     std::fill_n(feature_max, s.ld_m, nothing);
     if (transposed) std::fill_n(transposed, s.ld_v * s.ld_m, T{0});
+    this->forget_lost();
   }
   void load_state(const T* sum, const T* normalizers, const T* maxima, const T* /*magnitude*/) {
     seen = true;  // an empty state's maximum makes it weigh nothing
@@ -117,9 +119,9 @@ class LogarithmsTile : public LinearAttentionTile<T> {
   void advance_state(std::int64_t rows) {
     raise_maximum(rows, feature_k, nullptr, [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
     exponentials(rows, feature_k, nullptr, nullptr);
-    this->add_columns(rows, work, normalizer);
+    this->add_to_normalizer(rows, work);
     if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
-    small_gemm_tn<T>(s.m, s.d_value, rows, work, s.ld_m, v, s.ld_v, state, s.ld_v, true);
+    this->add_to_sum(s.m, s.d_value, rows, work, s.ld_m, v, s.ld_v, state, s.ld_v);
     seen = true;
   }
 
@@ -128,15 +130,19 @@ class LogarithmsTile : public LinearAttentionTile<T> {
   /// The same as advance_state for Sᵀ [d_value, m], which d_query_from_state multiplies with.
   void advance_transposed_state(std::int64_t rows) {
     raise_maximum(rows, feature_k, nullptr, [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR {
-      store_n(hn::Mul(load_n(normalizer + f, n), factor), normalizer + f, n);
+      const auto scale = [&](T* at) HWY_ATTR { store_n(hn::Mul(load_n(at, n), factor), at, n); };
+      scale(normalizer + f);
       if (hn::AllTrue(d, hn::Eq(factor, hn::Set(d, T{1})))) return;
-      for (std::int64_t j = 0; j < s.d_value; ++j)
-        store_n(hn::Mul(load_n(transposed + j * s.ld_m + f, n), factor), transposed + j * s.ld_m + f, n);
+      for (std::int64_t j = 0; j < s.d_value; ++j) {
+        scale(transposed + j * s.ld_m + f);
+        if (s.compensated) scale(sum_lost + j * s.ld_m + f);
+      }
+      if (s.compensated) scale(normalizer_lost + f);
     });
     exponentials(rows, feature_k, nullptr, nullptr);
-    this->add_columns(rows, work, normalizer);
+    this->add_to_normalizer(rows, work);
     if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
-    small_gemm_tn<T>(s.d_value, s.m, rows, v, s.ld_v, work, s.ld_m, transposed, s.ld_m, true);
+    this->add_to_sum(s.d_value, s.m, rows, v, s.ld_v, work, s.ld_m, transposed, s.ld_m);
     seen = true;
   }
 
@@ -160,13 +166,10 @@ class LogarithmsTile : public LinearAttentionTile<T> {
   void gather_queries(std::int64_t rows) {
     raise_maximum(rows, feature_q, top_, [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
     exponentials(rows, feature_q, top_, inverse_);
-    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-      V sum = load_n(normalizer + f, n);
-      for (std::int64_t i = 0; i < rows; ++i) sum = hn::NegMulAdd(hn::Set(d, delta[i]), load_n(work + i * s.ld_m + f, n), sum);
-      store_n(sum, normalizer + f, n);
-    });
+    for (std::int64_t i = 0; i < rows; ++i) spare[i] = -delta[i];
+    this->add_to_normalizer(rows, work, spare);
     if (s.rotates) rotations_q.rotate(rows, work, work, s.ld_m);
-    small_gemm_tn<T>(s.m, s.d_value, rows, work, s.ld_m, g, s.ld_v, state, s.ld_v, true);
+    this->add_to_sum(s.m, s.d_value, rows, work, s.ld_m, g, s.ld_v, state, s.ld_v);
     seen = true;
   }
 
@@ -255,7 +258,11 @@ class LogarithmsTile : public LinearAttentionTile<T> {
     alignas(64) T factors[64 / sizeof(T)];
     hn::StoreU(factor, d, factors);
     for (std::int64_t lane = 0; lane < n; ++lane) {
-      if (factors[lane] != 1) Base::scale_row(state + (f + lane) * s.ld_v, s.d_value, factors[lane]);
+      if (factors[lane] == 1) continue;
+      Base::scale_row(state + (f + lane) * s.ld_v, s.d_value, factors[lane]);
+      if (!s.compensated) continue;
+      Base::scale_row(sum_lost + (f + lane) * s.ld_v, s.d_value, factors[lane]);
+      normalizer_lost[f + lane] *= factors[lane];
     }
   }
 

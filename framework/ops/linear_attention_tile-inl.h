@@ -6,6 +6,8 @@
 #define FURLONG_LINEAR_ATTENTION_TILE_INL_H_
 #endif
 
+#include <limits>
+
 #include "framework/core/error.h"
 #include "framework/cpu/simd-inl.h"
 #include "framework/cpu/small_gemm-inl.h"
@@ -72,6 +74,12 @@ class LinearAttentionTile {
     turned = take(std::max(s.ld_m, s.softmax_pairs ? s.ld_d : 0) * s.ld_n);
     for (T** row : {&row_q, &row_k, &log_q, &key_weight, &top_, &inverse_, &delta, &size_k}) *row = take(line);
     map_scratch = take(widest * (s.ld_m + s.ld_d));
+    if (s.compensated) {
+      sum_term = take(s.sum_elements());
+      sum_lost = take(s.sum_elements());
+      normalizer_term = take(s.ld_m);
+      normalizer_lost = take(s.ld_m);
+    }
     if (s.rotates) {
       rotated_q = take(s.chunk * s.ld_m);
       rotated_k = take(s.near * s.ld_m);
@@ -116,6 +124,7 @@ class LinearAttentionTile {
   T *transposed = nullptr, *g = nullptr, *d_v = nullptr, *d_x = nullptr, *d_x_q = nullptr, *d_x_k = nullptr;
   T *d_feature_q = nullptr, *d_feature_k = nullptr, *d_product = nullptr, *g_v = nullptr, *d_score = nullptr, *v_transposed = nullptr;
   T *d_log_q = nullptr, *d_key_weight = nullptr, *spare = nullptr;
+  T *sum_term = nullptr, *sum_lost = nullptr, *normalizer_term = nullptr, *normalizer_lost = nullptr;
   // With positions in the numerator: features and their products rotated.
   T *rotated_q = nullptr, *rotated_k = nullptr, *rotated_product = nullptr, *d_rotated = nullptr;
   TokenRotations<T> rotations_q, rotations_k;
@@ -241,16 +250,32 @@ class LinearAttentionTile {
       least_denominator = std::min(least_denominator, relative);
       if (relative < least_rotated_denominator) total = 0;
     }
-    if (total == 0) ++lost_rows;
-    return total == 0 ? T{0} : 1 / total;
+    if (std::abs(total) < std::numeric_limits<T>::min()) {  // nothing, or a subnormal number, whose inverse may be infinite
+      ++lost_rows;
+      return T{0};
+    }
+    return 1 / total;
+  }
+  /// Of a row of d_value numbers of any magnitude; zero for a row of zeros.
+  T inverse_root_mean_square(const T* row) const {
+    V most = hn::Zero(d);
+    for_lanes<T>(s.d_value, [&](std::int64_t j, std::int64_t n) HWY_ATTR { most = hn::Max(most, hn::Abs(load_n(row + j, n))); });
+    const T largest = hn::GetLane(hn::MaxOfLanes(d, most));
+    if (largest < std::numeric_limits<T>::min()) return T{0};
+    const V by = hn::Set(d, 1 / largest);
+    V sum = hn::Zero(d);
+    for_lanes<T>(s.d_value, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
+      const V value = hn::Mul(load_n(row + j, n), by);
+      sum = hn::MulAdd(value, value, sum);
+    });
+    return 1 / std::sqrt(hn::GetLane(hn::SumOfLanes(d, sum)) / static_cast<T>(s.d_value)) / largest;
   }
 
   /// Rows of `out` divided by what normalises them.
   void finish(std::int64_t rows, T* keep_top, T* keep_inverse) {
     for (std::int64_t i = 0; i < rows; ++i) {
       if (rms) {
-        const T square = product_of(out + i * s.ld_v, out + i * s.ld_v, s.d_value) / static_cast<T>(s.d_value);
-        inverse_[i] = square == 0 ? T{0} : 1 / std::sqrt(square);
+        inverse_[i] = inverse_root_mean_square(out + i * s.ld_v);
       }
       if (keep_top) keep_top[i] = top_[i];
       if (keep_inverse) keep_inverse[i] = inverse_[i];
@@ -312,12 +337,40 @@ class LinearAttentionTile {
     }
   }
 
-  void add_columns(std::int64_t rows, const T* matrix, T* sums) const {
+  // ---- sums over all chunks ----
+
+  /// normalizer += Σ_i factor_i matrix_i (factor null: 1).
+  void add_to_normalizer(std::int64_t rows, const T* matrix, const T* factor = nullptr) {
+    T* target = s.compensated ? normalizer_term : normalizer;
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-      V sum = load_n(sums + f, n);
-      for (std::int64_t i = 0; i < rows; ++i) sum = hn::Add(sum, load_n(matrix + i * s.ld_m + f, n));
-      store_n(sum, sums + f, n);
+      V sum = s.compensated ? hn::Zero(d) : load_n(normalizer + f, n);
+      for (std::int64_t i = 0; i < rows; ++i)
+        sum = hn::MulAdd(hn::Set(d, factor ? factor[i] : T{1}), load_n(matrix + i * s.ld_m + f, n), sum);
+      store_n(sum, target + f, n);
     });
+    if (s.compensated) compensate(1, s.m, s.ld_m, normalizer_term, normalizer, normalizer_lost);
+  }
+  /// sum [M, N] += a[rows, M]ᵀ · b[rows, N].
+  void add_to_sum(std::int64_t M, std::int64_t N, std::int64_t rows, const T* a, std::int64_t lda, const T* b, std::int64_t ldb, T* sum,
+                  std::int64_t ld) {
+    small_gemm_tn<T>(M, N, rows, a, lda, b, ldb, s.compensated ? sum_term : sum, ld, !s.compensated);
+    if (s.compensated) compensate(M, N, ld, sum_term, sum, sum_lost);
+  }
+  void forget_lost() {
+    if (!s.compensated) return;
+    std::fill_n(sum_lost, s.sum_elements(), T{0});
+    std::fill_n(normalizer_lost, s.ld_m, T{0});
+  }
+  /// target += term, where `lost` is what earlier additions have added too much.
+  static void compensate(std::int64_t rows, std::int64_t width, std::int64_t ld, const T* term, T* target, T* lost) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for_lanes<T>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
+        const std::int64_t at = i * ld + j;
+        const V before = load_n(target + at, n), add = hn::Sub(load_n(term + at, n), load_n(lost + at, n)), after = hn::Add(before, add);
+        store_n(hn::Sub(hn::Sub(after, before), add), lost + at, n);
+        store_n(after, target + at, n);
+      });
+    }
   }
 
   /// rotated_product = R normal_q · R normal_k, of rows that `features_q` and `features_k` hold. At the same position the two rotations

@@ -28,7 +28,7 @@ class ValuesTile : public LinearAttentionTile<T> {
       Base::feature_k, Base::work, Base::product, Base::weight, Base::turned, Base::row_q, Base::row_k, Base::key_weight, Base::top_,
       Base::inverse_, Base::delta, Base::size_k, Base::transposed, Base::g, Base::d_v, Base::d_feature_q, Base::d_feature_k,
       Base::d_product, Base::g_v, Base::d_key_weight, Base::spare, Base::rotations_q, Base::rotations_k, Base::rotated_product,
-      Base::d_rotated;
+      Base::d_rotated, Base::sum_lost, Base::normalizer_lost;
   static constexpr FeatureForm form = FeatureForm::values;
 
   void clear_state() {
@@ -38,6 +38,7 @@ class ValuesTile : public LinearAttentionTile<T> {
     std::fill_n(state, s.m * s.ld_v, T{0});
     std::fill_n(normalizer, s.ld_m, T{0});
     if (transposed) std::fill_n(transposed, s.ld_v * s.ld_m, T{0});
+    this->forget_lost();
   }
   void load_state(const T* sum, const T* normalizers, const T* maxima, const T* magnitude) {
     seen = true;
@@ -106,14 +107,11 @@ class ValuesTile : public LinearAttentionTile<T> {
 
   void advance_state(std::int64_t rows) {
     const T factor = raise_maximum(rows, row_k, T{1});
-    if (factor != 1) {
-      Base::scale_row(normalizer, s.m, factor);
-      for (std::int64_t f = 0; f < s.m; ++f) Base::scale_row(state + f * s.ld_v, s.d_value, factor);
-    }
+    rescale_sums(factor, state, s.m, s.d_value, s.ld_v);
     weighted_rows(rows, feature_k, row_k, T{1}, nullptr);
-    this->add_columns(rows, work, normalizer);
+    this->add_to_normalizer(rows, work);
     if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
-    small_gemm_tn<T>(s.m, s.d_value, rows, work, s.ld_m, v, s.ld_v, state, s.ld_v, true);
+    this->add_to_sum(s.m, s.d_value, rows, work, s.ld_m, v, s.ld_v, state, s.ld_v);
     seen = true;
   }
 
@@ -121,14 +119,11 @@ class ValuesTile : public LinearAttentionTile<T> {
 
   void advance_transposed_state(std::int64_t rows) {
     const T factor = raise_maximum(rows, row_k, T{1});
-    if (factor != 1) {
-      Base::scale_row(normalizer, s.m, factor);
-      for (std::int64_t j = 0; j < s.d_value; ++j) Base::scale_row(transposed + j * s.ld_m, s.m, factor);
-    }
+    rescale_sums(factor, transposed, s.d_value, s.m, s.ld_m);
     weighted_rows(rows, feature_k, row_k, T{1}, nullptr);
-    this->add_columns(rows, work, normalizer);
+    this->add_to_normalizer(rows, work);
     if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
-    small_gemm_tn<T>(s.d_value, s.m, rows, v, s.ld_v, work, s.ld_m, transposed, s.ld_m, true);
+    this->add_to_sum(s.d_value, s.m, rows, v, s.ld_v, work, s.ld_m, transposed, s.ld_m);
     seen = true;
   }
 
@@ -148,18 +143,12 @@ class ValuesTile : public LinearAttentionTile<T> {
   /// state = Σ_i exp(-top_i - e) / N_i ψ_i g_iᵀ, normalizer = the same over -δ_i, e the running maximum of -top_i.
   void gather_queries(std::int64_t rows) {
     const T factor = raise_maximum(rows, top_, T{-1});
-    if (factor != 1) {
-      Base::scale_row(normalizer, s.m, factor);
-      for (std::int64_t f = 0; f < s.m; ++f) Base::scale_row(state + f * s.ld_v, s.d_value, factor);
-    }
+    rescale_sums(factor, state, s.m, s.d_value, s.ld_v);
     weighted_rows(rows, feature_q, top_, T{-1}, inverse_);
-    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-      V sum = load_n(normalizer + f, n);
-      for (std::int64_t i = 0; i < rows; ++i) sum = hn::NegMulAdd(hn::Set(d, delta[i]), load_n(work + i * s.ld_m + f, n), sum);
-      store_n(sum, normalizer + f, n);
-    });
+    for (std::int64_t i = 0; i < rows; ++i) spare[i] = -delta[i];
+    this->add_to_normalizer(rows, work, spare);
     if (s.rotates) rotations_q.rotate(rows, work, work, s.ld_m);
-    small_gemm_tn<T>(s.m, s.d_value, rows, work, s.ld_m, g, s.ld_v, state, s.ld_v, true);
+    this->add_to_sum(s.m, s.d_value, rows, work, s.ld_m, g, s.ld_v, state, s.ld_v);
     seen = true;
   }
 
@@ -224,6 +213,16 @@ class ValuesTile : public LinearAttentionTile<T> {
 
  private:
   T maximum_ = Base::nothing, magnitude_ = 0;
+
+  /// The state's sums, turned or not, under a new maximum.
+  void rescale_sums(T factor, T* sum, std::int64_t rows, std::int64_t width, std::int64_t ld) {
+    if (factor == 1) return;
+    Base::scale_row(normalizer, s.m, factor);
+    for (std::int64_t i = 0; i < rows; ++i) Base::scale_row(sum + i * ld, width, factor);
+    if (!s.compensated) return;
+    Base::scale_row(normalizer_lost, s.m, factor);
+    for (std::int64_t i = 0; i < rows; ++i) Base::scale_row(sum_lost + i * ld, width, factor);
+  }
 
   static T exponential(T x) { return hn::GetLane(exp(d, hn::Set(d, x))); }
   T size_of_row(const T* row) const { return std::sqrt(Base::product_of(row, row, s.m)); }

@@ -130,7 +130,8 @@ Variable LinearMechanism::attend_as_library(ForwardContext& context, const Varia
   options.library = ops::compat_library(config_.compat);
   options.feature_map = options_.feature_map;
   options.causal = config_.causal;
-  if (options.feature_map == ops::FeatureMap::favor_relu) options.kernel_epsilon = config_.map_options.kernel_epsilon;
+  options.kernel_epsilon = config_.compat_kernel_epsilon;
+  options.stabilize = config_.compat_stabilize;
   return ops::compat_attention(context.tape, query, key, value, directions_ ? directions_->master() : Tensor{}, context.attention_mask,
                                options);
 }

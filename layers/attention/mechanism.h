@@ -13,7 +13,8 @@ namespace furlong::layers {
 
 struct AttentionConfig {
   std::string mechanism = "softmax";
-  std::int64_t window = 0;  ///< softmax, linear: keys farther away are not seen, 0 = all are; windowed: the part with exact weights
+  std::int64_t window = 0;                     ///< softmax and linear: keys farther away are not seen, 0 = all are
+  std::int64_t softmax_window = 0;             ///< windowed: how many of the nearest keys have exact weights
   std::string feature_map = "favor_positive";  ///< linear and windowed
   std::int64_t n_features = 0;                 ///< with random features: m; 0 = 2 d_head
   ops::FeatureMapOptions map_options{};
@@ -25,6 +26,8 @@ struct AttentionConfig {
   std::int64_t redraw_every = 0;  ///< optimizer steps; 0 = never
   std::int64_t chunk_size = 64;
   std::string compat = "none";        ///< none, performer_pytorch, fast_transformers
+  double compat_kernel_epsilon = -1;  ///< performer_pytorch: added to features; negative: the library's own
+  bool compat_stabilize = false;      ///< fast_transformers with favor_hyperbolic: as ops::CompatAttentionOptions
   std::int64_t projected_length = 0;  ///< linformer: r
   std::string projection = "linear";  ///< linformer: linear, mean, convolution
   std::string sharing = "key_value";  ///< linformer: none, heads, key_value, layers
@@ -41,7 +44,7 @@ struct AttentionConfig {
 class AttentionState {
  public:
   virtual ~AttentionState() = default;
-  /// Bytes held: constant for recurrent states, growing with the tokens for a cache.
+  /// Bytes held: constant for recurrent states, growing with the tokens for a cache (up to its window, where it has one).
   virtual std::int64_t bytes() const = 0;
 };
 

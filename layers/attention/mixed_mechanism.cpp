@@ -110,12 +110,7 @@ class MixedMechanism : public AttentionMechanism {
 
   ops::DenominatorReport take_denominator_report() override {
     ops::DenominatorReport total;
-    for (const auto& run : runs_) {
-      const ops::DenominatorReport report = run->take_denominator_report();
-      total.rows += report.rows;
-      total.guarded += report.guarded;
-      total.least = std::min(total.least, report.least);
-    }
+    for (const auto& run : runs_) total += run->take_denominator_report();
     return total;
   }
 

@@ -162,12 +162,7 @@ void Decoder::redraw(std::uint64_t seed, std::int64_t step) {
 
 ops::DenominatorReport Decoder::take_denominator_report() {
   ops::DenominatorReport total;
-  for (const auto& block : blocks_) {
-    const ops::DenominatorReport report = block->take_denominator_report();
-    total.rows += report.rows;
-    total.guarded += report.guarded;
-    total.least = std::min(total.least, report.least);
-  }
+  for (const auto& block : blocks_) total += block->take_denominator_report();
   return total;
 }
 

@@ -152,7 +152,7 @@ TEST_F(PackedDocuments, AreTrainedOnAsIfEachWereAlone) {
                                          "model.initializer_range=0.2",
                                          attention,
                                          std::string("model.position=") + position};
-      if (mechanism == std::string("windowed")) overrides.emplace_back("model.attention.window=4");
+      if (mechanism == std::string("windowed")) overrides.emplace_back("model.attention.softmax_window=4");
       Model model = make_model(small_settings(store, overrides).settings, data.vocabulary(), Device{}, DType::float64);
       const Batch packed = training_source(model.settings, model.vocabulary, data)->batch(0, 1);
       ASSERT_EQ(packed.documents.size(), 32u);
@@ -288,7 +288,7 @@ TEST_F(CarriedStates, AreRefusedWhereTheyCannotBe) {
   const std::string linear = "model.attention.mechanism=linear";
   EXPECT_THAT(refusal({}), HasSubstr("what softmax attention keeps of the past grows with it"));
   EXPECT_THAT(refusal({"model.attention.layers=[linear, softmax]"}), HasSubstr("cannot be with model.attention.layers"));
-  EXPECT_THAT(refusal({"model.attention.mechanism=windowed", "model.attention.window=8"}), HasSubstr("share the count of tokens"));
+  EXPECT_THAT(refusal({"model.attention.mechanism=windowed", "model.attention.softmax_window=8"}), HasSubstr("share the count of tokens"));
   EXPECT_THAT(refusal({linear, "model.attention.window=8"}), HasSubstr("share the count of tokens"));
   EXPECT_THAT(refusal({linear, "model.attention.redraw_every=8"}), HasSubstr("features of the directions before"));
   EXPECT_THAT(refusal({linear, "model.position=learned"}), HasSubstr("take rotary"));

@@ -72,8 +72,10 @@ void AttentionOptionValues::add(CLI::App& command, AttentionChoice& choice, bool
                 {linear, windowed});
   kernel_epsilon_ = keep(command
                              .add_option("--kernel-epsilon", kernel_epsilon,
-                                         many_maps ? "favor_relu: added to every feature (default: 0.001)"
-                                                   : "favor_relu, --compat: added to every feature (default: 0.001, or the library's own)")
+                                         many_maps ? "favor_relu: added to every feature (0: 0.001)"
+                                                   : "favor_relu, --compat performer_pytorch: added to every feature\n(0: 0.001, or the "
+                                                     "library's own: 0.0001 with favor_positive)")
+                             ->capture_default_str()
                              ->check(CLI::NonNegativeNumber),
                          {linear, windowed});
   most_features_ = keep(command.add_option("--most-features", choice.map_options.most_features, "taylor and limit are refused above it")
@@ -99,6 +101,9 @@ void AttentionOptionValues::add(CLI::App& command, AttentionChoice& choice, bool
             ->check(CLI::IsMember({"performer_pytorch", "fast_transformers"}))
             ->type_name("NAME"),
         {linear});
+    stabilize_ = keep(command.add_flag("--compat-stabilize", choice.compat_stabilize,
+                                       "fast_transformers with favor_hyperbolic: that library's argument stabilize"),
+                      {linear});
   }
   std::vector<std::string> projections;
   for (const auto& [kind, name] : ops::sequence_projections()) projections.emplace_back(name);
@@ -122,12 +127,18 @@ void AttentionOptionValues::check(const std::vector<AttendMechanism>& mechanisms
   const bool polynomial = holds_any(maps, {"taylor", "limit"});
   refuse_unless(polynomial, *order_, "--feature-map taylor or limit");
   refuse_unless(polynomial, *most_features_, "--feature-map taylor or limit");
+  if (compat_) {
+    refuse_unless(choice.compat == "fast_transformers" && holds_any(maps, {"favor_hyperbolic"}), *stabilize_,
+                  "--compat fast_transformers --feature-map favor_hyperbolic");
+  }
   if (compat_ && compat_->count() > 0) {
+    refuse_unless(choice.compat == "performer_pytorch", *kernel_epsilon_,
+                  "--compat performer_pytorch, or --feature-map favor_relu without --compat");
     for (const CLI::Option* option : {chunk_, guard_}) refuse_unless(false, *option, "what runs without --compat");
     return;
   }
   refuse_unless(holds_any(maps, {"favor_relu"}), *kernel_epsilon_,
-                compat_ ? "--feature-map favor_relu, or --compat" : "--feature-map favor_relu");
+                compat_ ? "--feature-map favor_relu, or --compat performer_pytorch" : "--feature-map favor_relu");
   const bool guarded = std::any_of(maps.begin(), maps.end(), [&](const std::string& name) {
     const ops::FeatureMap map = ops::feature_map_info(name).map;
     return map == ops::FeatureMap::cosine || ops::can_be_negative(map, choice.map_options);
@@ -139,7 +150,7 @@ void AttentionOptionValues::settle(AttentionChoice& choice) const {
   choice.feature_map = ops::feature_map_info(feature_map).map;
   choice.normalizer = normalizer == "none" ? ops::Normalizer::rms : ops::Normalizer::sum;
   choice.projection = ops::sequence_projection_kind(projection);
-  if (kernel_epsilon_->count() > 0) choice.map_options.kernel_epsilon = choice.compat_kernel_epsilon = kernel_epsilon;
+  if (kernel_epsilon > 0) choice.map_options.kernel_epsilon = choice.compat_kernel_epsilon = kernel_epsilon;
 }
 
 }  // namespace furlong::command_line

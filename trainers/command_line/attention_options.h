@@ -40,7 +40,9 @@ struct AttentionOptionValues {
   const CLI::Option* most_features_ = nullptr;
   const CLI::Option* chunk_ = nullptr;
   const CLI::Option* guard_ = nullptr;
-  const CLI::Option* compat_ = nullptr;  // none in a command for many maps
+  // None in a command for many maps.
+  const CLI::Option* compat_ = nullptr;
+  const CLI::Option* stabilize_ = nullptr;
 };
 
 }  // namespace furlong::command_line

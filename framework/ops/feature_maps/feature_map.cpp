@@ -41,6 +41,10 @@ const FeatureMapInfo& feature_map_info(FeatureMap map) {
   throw ContractError("a feature map without a row in the table");
 }
 
+bool can_cancel(FeatureMap map) {
+  return feature_map_info(map).form == FeatureForm::values && map != FeatureMap::relu && map != FeatureMap::favor_relu;
+}
+
 bool can_be_negative(FeatureMap map, const FeatureMapOptions& options) {
   if (map == FeatureMap::taylor || map == FeatureMap::limit) return options.order % 2 == 1;
   return map == FeatureMap::favor_trig;

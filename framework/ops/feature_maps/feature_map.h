@@ -54,6 +54,8 @@ struct FeatureMapOptions {
 };
 /// Whether single weights φ(q)·φ(k) can be negative.
 bool can_be_negative(FeatureMap map, const FeatureMapOptions& options);
+/// Whether features have both signs, so that a sum of weights can cancel down to rounding noise: denominators of such maps are guarded.
+bool can_cancel(FeatureMap map);
 /// m for heads of width d and `n_directions` directions (ignored where the map takes none). Throws UserError, with the number, where taylor
 /// or limit would have more than most_features, or for an order that the map does not have.
 std::int64_t feature_count(FeatureMap map, const FeatureMapOptions& options, std::int64_t d, std::int64_t n_directions);

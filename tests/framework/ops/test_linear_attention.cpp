@@ -237,5 +237,199 @@ TEST_P(EveryAttention, PackedDocumentsAreTheDocumentsAlone) {
   }
 }
 
+// ---- beside the registry: orders, sets and kinds of directions, sums that cancel ----
+
+struct OrderCase {
+  FeatureMap map;
+  std::int64_t order;
+};
+const OrderCase other_orders[] = {{FeatureMap::taylor, 1}, {FeatureMap::taylor, 3}, {FeatureMap::limit, 1}, {FeatureMap::limit, 3},
+                                  {FeatureMap::limit, 4}};
+
+std::string text(const OrderCase& c, bool causal) {
+  return fmt::format("{} of order {}, {}", feature_map_info(c.map).name, c.order, causal ? "causal" : "bidirectional");
+}
+
+void expect_the_definition(const AttentionProblem& p) {
+  const double slack = is_positive(p) ? 1 : 30;  // as in ForwardEqualsTheDefinition
+  EXPECT_LT(relative_error(run_attention(p, DType::float64).output, definition_of(p, DType::float64)), 2e-13 * slack);
+  EXPECT_LT(relative_error(run_attention(p, DType::float32).output, definition_of(p, DType::float32)), 6e-6 * slack);
+}
+
+TEST(LinearAttentionOrders, EveryOrderIsItsDefinition) {
+  for (const OrderCase& c : other_orders) {
+    for (const bool causal : {true, false}) {
+      SCOPED_TRACE(text(c, causal));
+      for (const ProblemShape& shape : {ProblemShape{1, 1, 1, 1, 1, 1, 1, 16}, ProblemShape{2, 4, 2, 33, 4, 5, 1, 16}}) {
+        AttentionProblem p = attention_problem(c.map, causal, shape);
+        p.options.map_options.order = c.order;
+        keep_denominators_large(p);
+        expect_the_definition(p);
+      }
+    }
+  }
+}
+
+TEST(LinearAttentionOrders, GradientsAgreeWithFiniteDifferences) {
+  for (const OrderCase& c : other_orders) {
+    for (const bool causal : {true, false}) {
+      SCOPED_TRACE(text(c, causal));
+      AttentionProblem p = attention_problem(c.map, causal, {1, 2, 1, 6, 3, 2, 1, 4});
+      p.options.map_options.order = c.order;
+      keep_denominators_large(p);
+      const auto result = check_gradients(
+          [&](Tape& tape, const std::vector<Variable>& in) {
+            ops::LinearAttentionInputs call;
+            call.query = in[0], call.key = in[1], call.value = in[2];
+            return ops::linear_attention(tape, call, p.options);
+          },
+          {tensor_of(p.query, p.query_shape(), DType::float64), tensor_of(p.key, p.key_shape(), DType::float64),
+           tensor_of(p.value, p.value_shape(), DType::float64)});
+      EXPECT_LT(result.worst_relative_error, 5e-7) << result.where;
+    }
+  }
+}
+
+std::vector<FeatureMap> maps_with_directions() {
+  std::vector<FeatureMap> maps;
+  for (const FeatureMap map : every_feature_map()) {
+    if (feature_map_info(map).needs_directions) maps.push_back(map);
+  }
+  return maps;
+}
+
+TEST(LinearAttentionDirections, EveryKindIsTheDefinition) {
+  for (const FeatureMap map : maps_with_directions()) {
+    for (const auto& [kind, name] : layers::directions_kinds()) {
+      for (const bool causal : {true, false}) {
+        SCOPED_TRACE(fmt::format("{}, {}, {}", feature_map_info(map).name, name, causal ? "causal" : "bidirectional"));
+        AttentionProblem p = attention_problem(map, causal, {1, 2, 1, 40, 6, 5, 9, 16});
+        p.directions.clear();
+        for (float w : layers::draw_directions(kind, 9, 6, {12, 0, 4})) p.directions.push_back(w);
+        if (!is_positive(p)) keep_denominators_large(p);
+        expect_the_definition(p);
+      }
+    }
+  }
+}
+
+/// Directions [n_heads, m, d]: output and gradient of each head are those of the head alone with its own set.
+TEST(LinearAttentionDirections, OfEachHeadAreThoseOfTheHeadAlone) {
+  const std::int64_t heads = 3, m = 9, d = 6, width = 5;
+  for (const FeatureMap map : maps_with_directions()) {
+    for (const bool causal : {true, false}) {
+      AttentionProblem p = attention_problem(map, causal, {2, heads, heads, 21, d, width, m, 8});
+      if (!is_positive(p)) keep_denominators_large(p);
+      std::vector<double> sets;
+      for (std::uint32_t h = 0; h < heads; ++h) {
+        for (float w : layers::draw_directions(layers::DirectionsKind::iid, m, d, {13, 0, h})) sets.push_back(w);
+      }
+      const auto run = [&](const AttentionProblem& of, const Tensor& directions, const std::vector<double>& d_output) {
+        Tape tape{Stream{}};
+        ops::LinearAttentionInputs call;
+        call.query = Variable::leaf(tensor_of(of.query, of.query_shape(), DType::float64));
+        call.key = Variable::leaf(tensor_of(of.key, of.key_shape(), DType::float64));
+        call.value = Variable::leaf(tensor_of(of.value, of.value_shape(), DType::float64));
+        call.constants = constants_of(of, DType::float64);
+        call.constants.directions = directions;
+        const Variable output = ops::linear_attention(tape, call, of.options);
+        tape.backward({output}, {tensor_of(d_output, output.shape(), DType::float64)});
+        return std::vector{values_of(output.value()), values_of(call.query.gradient()), values_of(call.key.gradient()),
+                           values_of(call.value.gradient())};
+      };
+      const std::vector<double> d_output = normal_values(2 * 21 * heads * width, 5);
+      const auto together = run(p, tensor_of(sets, {heads, m, d}, DType::float64), d_output);
+      for (std::int64_t h = 0; h < heads; ++h) {
+        SCOPED_TRACE(fmt::format("{}, {}, head {}", feature_map_info(map).name, causal ? "causal" : "bidirectional", h));
+        const auto of_head = [&](const std::vector<double>& values, std::int64_t n, std::int64_t columns) {
+          std::vector<double> rows;
+          for (std::int64_t b = 0; b < 2; ++b) {
+            const std::vector<double> one = head_rows_of(values, b, n, heads, h, columns);
+            rows.insert(rows.end(), one.begin(), one.end());
+          }
+          return rows;
+        };
+        AttentionProblem alone = p;
+        alone.options.n_heads = alone.options.n_kv_heads = 1;
+        alone.query = of_head(p.query, p.n, d);
+        alone.key = of_head(p.key, p.n_key, d);
+        alone.value = of_head(p.value, p.n_key, width);
+        alone.directions.assign(sets.begin() + h * m * d, sets.begin() + (h + 1) * m * d);
+        if (!p.oprf_a.empty()) alone.oprf_a = {p.oprf_a[static_cast<std::size_t>(h)]};
+        const auto single = run(alone, tensor_of(alone.directions, {m, d}, DType::float64), of_head(d_output, p.n, width));
+        EXPECT_LT(relative_error(of_head(together[0], p.n, width), definition_of(alone, DType::float64)), is_positive(p) ? 2e-13 : 6e-12);
+        EXPECT_EQ(of_head(together[0], p.n, width), single[0]);
+        EXPECT_EQ(of_head(together[1], p.n, d), single[1]);
+        EXPECT_EQ(of_head(together[2], p.n_key, d), single[2]);
+        EXPECT_EQ(of_head(together[3], p.n_key, width), single[3]);
+      }
+    }
+  }
+}
+
+/// Σ_j w_ij over Σ_j |φ(q_i)| |φ(k_j)| by the definition, for one head that sees all keys, or none after its own.
+std::vector<double> relative_denominators(const AttentionProblem& p) {
+  const reference::FeatureMapCase c{p.options.feature_map, p.options.map_options, p.d, p.n_directions(), p.directions};
+  const auto size = [](const std::vector<double>& row) {
+    return std::sqrt(reference::inner(row.data(), row.data(), static_cast<std::int64_t>(row.size())));
+  };
+  std::vector<double> relative;
+  for (std::int64_t i = 0; i < p.n; ++i) {
+    const auto q = reference::feature_row(c, p.query.data() + i * p.d, false);
+    double total = 0, magnitude = 0;
+    for (std::int64_t j = 0; j < (p.options.causal ? i + 1 : p.n_key); ++j) {
+      const auto k = reference::feature_row(c, p.key.data() + j * p.d, true);
+      const double by = std::exp(k.row_log);
+      total += by * reference::inner(q.features.data(), k.features.data(), static_cast<std::int64_t>(q.features.size()));
+      magnitude += by * size(q.features) * size(k.features);
+    }
+    relative.push_back(std::fabs(total) / magnitude);
+  }
+  return relative;
+}
+
+/// Inputs of either sign as they come, so that sums cancel: with the default guard, and with one that many rows fall below.
+TEST(LinearAttentionSigned, RowsBelowTheGuardAreZeroAndNoOthers) {
+  const OrderCase signed_maps[] = {{FeatureMap::favor_trig, 2}, {FeatureMap::taylor, 1}, {FeatureMap::taylor, 3}, {FeatureMap::limit, 1},
+                                   {FeatureMap::limit, 3}};
+  for (const OrderCase& c : signed_maps) {
+    for (const bool causal : {true, false}) {
+      for (const double guard : {0x1p-20, 0.1}) {
+        SCOPED_TRACE(text(c, causal) + fmt::format(", guard {}", guard));
+        AttentionProblem p = attention_problem(c.map, causal, {1, 1, 1, 60, 5, 4, 11, 16}, 1.5);
+        p.options.map_options.order = c.order;
+        p.options.denominator_guard = guard;
+        for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, DType::float32);
+        const std::vector<double> relative = relative_denominators(p);
+        std::int64_t below = 0, negative_or_small = 0;
+        for (double each : relative) {
+          ASSERT_GT(std::fabs(each / guard - 1), 1e-4) << "the inputs leave open whether a row is guarded in float32";
+          below += each < guard ? 1 : 0;
+          negative_or_small += each < 0.3 ? 1 : 0;
+        }
+        EXPECT_GT(negative_or_small, 5) << "sums hardly cancel";
+        EXPECT_EQ(below > 5, guard == 0.1);
+        for (const DType dtype : {DType::float64, DType::float32}) {
+          const Outcome found = run_attention(p, dtype);
+          EXPECT_EQ(found.report.rows, 60);
+          EXPECT_EQ(found.report.guarded, below);
+          EXPECT_NEAR(found.report.least / *std::min_element(relative.begin(), relative.end()), 1, dtype == DType::float64 ? 1e-9 : 1e-2);
+          for (const auto* values : {&found.output, &found.d_query, &found.d_key, &found.d_value}) {
+            for (double value : *values) ASSERT_TRUE(std::isfinite(value));
+          }
+          const auto is_zero = [](const std::vector<double>& values, std::size_t row, std::size_t width) {
+            return std::all_of(values.begin() + static_cast<std::ptrdiff_t>(row * width),
+                               values.begin() + static_cast<std::ptrdiff_t>((row + 1) * width), [](double value) { return value == 0; });
+          };
+          for (std::size_t i = 0; i < relative.size(); ++i) {
+            EXPECT_EQ(is_zero(found.output, i, 4), relative[i] < guard) << i;
+            if (relative[i] < guard) EXPECT_TRUE(is_zero(found.d_query, i, 5)) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace furlong::testing

@@ -96,14 +96,43 @@ TEST_P(EveryPositiveMap, OppositeKeysAndAHugeKeyStayClose) {
 
 TEST_P(EveryPositiveMap, SixtyFiveThousandTokens) {
   const auto [map, causal] = GetParam();
-  if (!causal) return;
   AttentionProblem p = attention_problem(map, causal, {1, 1, 1, 65536, 8, 8, 16, 64}, 40 / std::sqrt(8.0));
   rounded_inputs(p);
   const Outcome expected = run_attention(p, DType::float64), found = run_attention(p, DType::float32);
-  EXPECT_LT(error_beside(found.output, expected.output), 1e-4);
+  EXPECT_LT(relative_error(found.output, expected.output), 1e-4);
   EXPECT_LT(relative_error(found.d_query, expected.d_query), 1e-4);
   EXPECT_LT(relative_error(found.d_key, expected.d_key), 1e-4);
   EXPECT_LT(relative_error(found.d_value, expected.d_value), 1e-4);
+}
+
+TEST(LongSums, OfNearlyEqualWeightsKeepTheirDigits) {
+  // The mean of 65,536 values of mean zero: each output is 256 times smaller than its terms, and has the rounding of the whole sum.
+  for (const FeatureMap map : {FeatureMap::favor_relu, FeatureMap::hedgehog, FeatureMap::relu, FeatureMap::favor_positive}) {
+    AttentionProblem p = attention_problem(map, false, {1, 1, 1, 65536, 16, 8, 32, 64}, 2 / std::sqrt(16.0));
+    rounded_inputs(p);
+    const Outcome expected = run_attention(p, DType::float64), found = run_attention(p, DType::float32);
+    EXPECT_LT(relative_error(found.output, expected.output), 1e-4) << feature_map_info(map).name;
+    EXPECT_LT(relative_error(found.d_query, expected.d_query), 1e-4) << feature_map_info(map).name;
+    EXPECT_LT(relative_error(found.d_key, expected.d_key), 1e-4) << feature_map_info(map).name;
+    EXPECT_LT(relative_error(found.d_value, expected.d_value), 1e-4) << feature_map_info(map).name;
+  }
+}
+
+TEST(RootMeanSquare, OfValuesOfAnyMagnitude) {
+  for (const double magnitude : {1e-30, 1e20, 1e30}) {
+    AttentionProblem p = attention_problem(FeatureMap::elu1, true, {1, 1, 1, 20, 8, 8, 1, 16});
+    p.options.normalizer = ops::Normalizer::rms;
+    for (double& value : p.value) value *= magnitude;
+    EXPECT_LT(relative_error(run_attention(p, DType::float32).output, definition_of(p, DType::float32)), 6e-6) << magnitude;
+  }
+}
+
+TEST(LinearAttentionDenominators, ASubnormalOneCountsAsNothing) {
+  AttentionProblem p = attention_problem(FeatureMap::relu, true, {1, 1, 1, 20, 8, 4, 1, 16}, 1e-20);
+  const Outcome found = run_attention(p, DType::float32);
+  for (double value : found.output) EXPECT_EQ(value, 0);
+  for (double value : found.d_query) EXPECT_EQ(value, 0);
+  EXPECT_EQ(found.report.guarded, 20);
 }
 
 TEST(LinearAttentionDenominators, AVanishingOneGivesZeroOutputAndZeroGradient) {
@@ -132,12 +161,44 @@ TEST(LinearAttentionDenominators, RoundingNoiseIsGuardedCountedAndReported) {
   EXPECT_EQ(found.report.guarded, 1);  // the first token sees only its own opposite
   EXPECT_LT(found.report.least, 0x1p-20);
   for (std::size_t f = 0; f < 4; ++f) EXPECT_EQ(found.output[f], 0);
-  p.options.denominator_guard = 0;
-  EXPECT_EQ(run_attention(p, DType::float32).report.guarded, run_attention(p, DType::float32).output[0] == 0 ? 1 : 0);
   // A positive map has nothing to report.
   const Outcome positive = run_attention(attention_problem(FeatureMap::elu1, true, {1, 1, 1, 12, 16, 4, 1, 16}), DType::float32);
   EXPECT_EQ(positive.report.guarded, 0);
   EXPECT_EQ(positive.report.least, 1);
+}
+
+TEST(LinearAttentionDenominators, TheGuardDecidesWhichSmallOnesAreUsed) {
+  // taylor of order 1 at d = 1: w = 1 + q k. Keys a few roundings short of -1 leave, exactly, the denominators 2^-22 and 2^-22 + 3·2^-22
+  // beside magnitudes of 2 a key: 2^-23 and 2^-22. The third query is zero and sees three weights of 1.
+  const double unit = 0x1p-22;
+  AttentionProblem p = attention_problem(FeatureMap::taylor, true, {1, 1, 1, 3, 1, 2, 1, 16});
+  p.options.map_options.order = 1;
+  p.query = {1, 1, 0};
+  p.key = {-1 + unit, -1 + 3 * unit, 0.5};
+  const std::vector<double> value = stored(p.value, DType::float32);
+  const struct {
+    double guard;
+    std::int64_t guarded;
+  } cases[] = {{p.options.denominator_guard, 2}, {1.5 * 0x1p-23, 1}, {0, 0}};
+  for (const std::int64_t chunk : {16, 1}) {  // pairs of one chunk, and keys in the state
+    p.options.chunk_size = chunk;
+    for (const auto& [guard, guarded] : cases) {
+      p.options.denominator_guard = guard;
+      const Outcome found = run_attention(p, DType::float32);
+      EXPECT_EQ(found.report.guarded, guarded) << guard << ", chunk " << chunk;
+      EXPECT_NEAR(found.report.least / 0x1p-23, 1, 1e-5);
+      for (std::size_t f = 0; f < 2; ++f) {
+        EXPECT_NEAR(found.output[f], guarded > 0 ? 0 : value[f], guarded > 0 ? 0 : 1e-6) << guard;
+        EXPECT_NEAR(found.output[2 + f], guarded > 1 ? 0 : (value[f] + 3 * value[2 + f]) / 4, guarded > 1 ? 0 : 1e-6) << guard;
+        EXPECT_NEAR(found.output[4 + f], (value[f] + value[2 + f] + value[4 + f]) / 3, 1e-6) << guard;
+      }
+      // d w_j / dq = k_j, so that the slope of the second row is of the size of 1 / 2^-20.
+      EXPECT_EQ(found.d_query[1] == 0, guarded > 1) << guard;
+      for (const auto* values : {&found.d_query, &found.d_key, &found.d_value}) {
+        for (double each : *values) EXPECT_TRUE(std::isfinite(each)) << guard;
+      }
+    }
+  }
 }
 
 TEST(LinearAttention, StateAndSumsAreFloat32InBfloat16Models) {

@@ -63,17 +63,17 @@ TEST(Windowed, WithAWindowOverEverythingIsSoftmaxWhateverTheMap) {
   const std::vector<double> expected = doubles(Alone(attention_config("softmax")).run());
   for (const ops::FeatureMapInfo& map : ops::feature_maps()) {
     AttentionConfig config = attention_config("windowed", map.name);
-    config.window = 11;
+    config.softmax_window = 11;
     Alone whole(config);
     EXPECT_LE(relative_difference(whole.run(), expected), 1e-13) << map.name;
-    config.window = 3;
+    config.softmax_window = 3;
     EXPECT_GT(relative_difference(Alone(config).run(), expected), 1e-3) << map.name;
   }
 }
 
 TEST(Windowed, CentringAndScalingLeaveTheExactPartAsItIs) {
   AttentionConfig config = attention_config("windowed");
-  config.window = 11;
+  config.softmax_window = 11;
   config.centering = true;
   config.scaling = "saderf";
   Alone whole(config);
@@ -174,12 +174,62 @@ TEST(HeadConstants, LeaveEvaluationAndPaddingOut) {
   EXPECT_EQ(attention.buffer("statistics")[0], 16);
 }
 
-TEST(Hedgehog, BeginsAsTheSoftmaxOfPlusAndMinusXAndLearns) {
-  Alone attention(attention_config("linear", "hedgehog"));
+TEST(Hedgehog, BeginsAsTheSoftmaxOfPlusAndMinusX) {
+  const AttentionConfig config = attention_config("linear", "hedgehog");
+  Alone attention(config);
   EXPECT_EQ(attention.store.find("attention.query_features.weight").shape(), Shape({4, 6, 6}));
   EXPECT_EQ(attention.store.find("attention.key_features.weight").shape(), Shape({2, 6, 6}));
-  const std::vector<double> weight = attention.buffer("key_features.weight");
-  for (std::size_t i = 0; i < weight.size(); ++i) EXPECT_EQ(weight[i], i / 6 % 6 == i % 6 ? 1 : 0);
+  ops::LinearAttentionInputs inputs;
+  inputs.query = Variable(attention.query);
+  inputs.key = Variable(attention.key);
+  inputs.value = Variable(attention.value);
+  ops::LinearAttentionOptions options;
+  options.n_heads = 4;
+  options.n_kv_heads = 2;
+  options.feature_map = ops::FeatureMap::hedgehog;
+  options.chunk_size = config.chunk_size;
+  Tape tape(Stream{});
+  const std::vector<double> expected = doubles(ops::linear_attention(tape, inputs, options).value());
+  EXPECT_LE(relative_difference(attention.run(), expected), 1e-14);
+  // Either weight is used: each moves the output.
+  for (const char* name : {"attention.query_features.weight", "attention.key_features.weight"}) {
+    double& weight = attention.store.find(name).master().data<double>()[0];
+    weight += 0.5;
+    EXPECT_GT(relative_difference(attention.run(), expected), 1e-3) << name;
+    weight -= 0.5;
+  }
+}
+
+TEST(Hedgehog, BothWeightsGetTheirGradients) {
+  Alone attention(attention_config("linear", "hedgehog"), DType::float64, 7);
+  const Tensor direction = normal_tensor({2, 7, 24}, DType::float64, "direction");
+  Tape tape(Stream{});
+  ForwardContext context{tape, true};
+  const Variable output =
+      attention.mechanism->forward(context, Variable(attention.query), Variable(attention.key), Variable(attention.value));
+  tape.backward({output}, {direction});
+  const auto along_direction = [&] {
+    const std::vector<double> out = doubles(attention.run()), by = doubles(direction);
+    double sum = 0;
+    for (std::size_t i = 0; i < out.size(); ++i) sum += out[i] * by[i];
+    return sum;
+  };
+  for (const char* name : {"attention.query_features.weight", "attention.key_features.weight"}) {
+    const Parameter& parameter = attention.store.find(name);
+    double* weights = parameter.master().data<double>();
+    std::vector<double> numeric;
+    for (std::int64_t i = 0; i < parameter.shape().elements(); ++i) {
+      const double before = weights[i], h = 1e-3;
+      const auto at = [&](double weight) {
+        weights[i] = weight;
+        return along_direction();
+      };
+      numeric.push_back((8 * (at(before + h) - at(before - h)) - (at(before + 2 * h) - at(before - 2 * h))) / (12 * h));
+      weights[i] = before;
+    }
+    EXPECT_LE(relative_difference(parameter.gradient(), numeric), 1e-9) << name;
+    for (double each : doubles(parameter.gradient())) EXPECT_NE(each, 0) << name;
+  }
 }
 
 TEST(Unnormalized, HeadsHaveUnitMeanSquareTimesTheirGain) {
@@ -306,8 +356,8 @@ TEST(Refusals, SayWhatCannotBeAndWhy) {
           [](AttentionConfig& c) { c.feature_map = "taylor", c.map_options.order = 3, c.map_options.most_features = 50; });
   refuses("'hadamard'", [](AttentionConfig& c) { c.directions = "hadamard"; });
   refuses("nearest tokens", [](AttentionConfig& c) { c.mechanism = "windowed"; });
-  refuses("is causal", [](AttentionConfig& c) { c.mechanism = "windowed", c.window = 4, c.causal = false; });
-  refuses("expected sum", [](AttentionConfig& c) { c.mechanism = "windowed", c.window = 4, c.normalizer = "none"; });
+  refuses("is causal", [](AttentionConfig& c) { c.mechanism = "windowed", c.softmax_window = 4, c.causal = false; });
+  refuses("expected sum", [](AttentionConfig& c) { c.mechanism = "windowed", c.softmax_window = 4, c.normalizer = "none"; });
   refuses("sees later ones", [](AttentionConfig& c) { c.causal = false; });
   refuses("over all keys", [](AttentionConfig& c) { c.compat = "performer_pytorch"; });
   refuses("has no centering", [](AttentionConfig& c) { c.compat = "performer_pytorch", c.centering = true; });

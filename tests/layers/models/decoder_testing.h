@@ -97,7 +97,8 @@ inline DecoderConfig small_config(const Attending& attending, const std::string&
   if (!attending.feature_map.empty()) config.attention.feature_map = attending.feature_map;
   config.attention.n_features = 10;
   config.attention.chunk_size = 4;
-  if (attending.mechanism == "windowed" || attending.option == "window") config.attention.window = 6;
+  if (attending.mechanism == "windowed") config.attention.softmax_window = 6;
+  if (attending.option == "window") config.attention.window = 6;
   if (attending.option == "unnormalized") config.attention.normalizer = "none";
   if (attending.option == "constants") {
     config.attention.centering = true;
