@@ -239,11 +239,7 @@ class LinearAttentionTile {
     if (guarded && magnitude > 0) {
       const T relative = std::abs(total) / magnitude;
       least_denominator = std::min(least_denominator, relative);
-      if (relative < guard) {
-        ++lost_rows;
-        return T{0};
-      }
-      return 1 / total;
+      if (relative < guard) total = 0;
     }
     if (s.rotates && magnitude > 0) {
       const T relative = total / magnitude;

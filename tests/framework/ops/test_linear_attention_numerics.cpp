@@ -175,7 +175,8 @@ TEST(LinearAttentionDenominators, TheGuardDecidesWhichSmallOnesAreUsed) {
   p.options.map_options.order = 1;
   p.query = {1, 1, 0};
   p.key = {-1 + unit, -1 + 3 * unit, 0.5};
-  const std::vector<double> value = stored(p.value, DType::float32);
+  // Powers of two, so that products with keys are exact in the state as well, where the sums of these cancel.
+  const std::vector<double> value = p.value = {1, -2, 0.5, 4, -1, 1};
   const struct {
     double guard;
     std::int64_t guarded;

@@ -71,6 +71,48 @@ TEST(Windowed, WithAWindowOverEverythingIsSoftmaxWhateverTheMap) {
   }
 }
 
+TEST(Windowed, ItsWindowIsNotThatOfOtherHeads) {
+  AttentionConfig config = attention_config("softmax");
+  const std::vector<double> softmax = doubles(Alone(config).run());
+  config.head_mechanisms = {"softmax", "softmax", "windowed", "windowed"};
+  config.softmax_window = 3;
+  const auto heads = [](const std::vector<double>& all, std::size_t first) {  // of four heads of 6, two
+    std::vector<double> some;
+    for (std::size_t row = 0; row < all.size(); row += 24)
+      some.insert(some.end(), all.begin() + static_cast<std::ptrdiff_t>(row + first * 6),
+                  all.begin() + static_cast<std::ptrdiff_t>(row + first * 6 + 12));
+    return some;
+  };
+  const std::vector<double> mixed = doubles(Alone(config).run());
+  EXPECT_LE(relative_difference(heads(mixed, 0), heads(softmax, 0)), 1e-14) << "softmax beside windowed sees all";
+  EXPECT_GT(relative_difference(heads(mixed, 2), heads(softmax, 2)), 1e-3);
+  config.window = 2;
+  const std::vector<double> local = doubles(Alone(config).run());
+  EXPECT_GT(relative_difference(heads(local, 0), heads(softmax, 0)), 1e-3);
+  EXPECT_LE(relative_difference(heads(local, 2), heads(mixed, 2)), 1e-14) << "windowed beside a sliding window is as before";
+}
+
+/// What a config says reaches the library's arithmetic, and nothing else does.
+TEST(Compat, EpsilonAndStabiliserReachTheLibrarysArithmetic) {
+  const auto run = [](const char* library, const char* map, double epsilon, bool stabilize) {
+    AttentionConfig config = attention_config("linear", map);
+    config.compat = library;
+    config.compat_kernel_epsilon = epsilon;
+    config.compat_stabilize = stabilize;
+    return doubles(Alone(config).run());
+  };
+  for (const auto& [map, usual] : {std::pair{"favor_positive", 1e-4}, std::pair{"favor_relu", 1e-3}}) {
+    const std::vector<double> own = run("performer_pytorch", map, -1, false);
+    EXPECT_EQ(run("performer_pytorch", map, usual, false), own) << map;
+    EXPECT_GT(relative_difference(run("performer_pytorch", map, 0.1, false), own), 1e-3) << map;
+  }
+  // Features that are all divided by the same are the same but for the 1e-6 that is added to denominators.
+  const std::vector<double> plain = run("fast_transformers", "favor_hyperbolic", -1, false);
+  const double change = relative_difference(run("fast_transformers", "favor_hyperbolic", -1, true), plain);
+  EXPECT_GT(change, 1e-9);
+  EXPECT_LT(change, 1e-1);
+}
+
 TEST(Windowed, CentringAndScalingLeaveTheExactPartAsItIs) {
   AttentionConfig config = attention_config("windowed");
   config.softmax_window = 11;
