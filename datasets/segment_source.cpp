@@ -6,6 +6,15 @@
 #include "framework/core/error.h"
 
 namespace furlong {
+namespace {
+
+std::uint64_t longest_of(const std::vector<std::uint64_t>& begins) {
+  std::uint64_t longest = 0;
+  for (std::size_t i = 0; i + 1 < begins.size(); ++i) longest = std::max(longest, begins[i + 1] - begins[i]);
+  return longest;
+}
+
+}  // namespace
 
 SegmentSource::SegmentSource(const TokenStore& store, Split split, const SegmentOptions& options)
     : store_(&store), split_(split), options_(options) {
@@ -24,18 +33,39 @@ SegmentSource::SegmentSource(const TokenStore& store, Split split, const Segment
         "data.batch_size or data.sequence_length, or prepare more data",
         store.path(), name_of(split), n_segments_, n, options.rows);
   }
+  stretches_ = options.whole_documents ? stretches_of_documents() : even_stretches();
+  longest_stretch_ = longest_of(stretches_);
   ignored_.assign(static_cast<std::size_t>(store.vocabulary().size()), false);
   for (const std::string& symbol : options.ignore_tokens) ignored_[static_cast<std::size_t>(store.vocabulary().id_of(symbol))] = true;
 }
 
-std::uint64_t SegmentSource::stretch_begin(std::uint64_t row) const {
-  return static_cast<std::uint64_t>(static_cast<unsigned __int128>(n_segments_) * row / static_cast<std::uint64_t>(options_.rows));
+std::vector<std::uint64_t> SegmentSource::even_stretches() const {
+  const auto rows = static_cast<std::uint64_t>(options_.rows);
+  std::vector<std::uint64_t> begins;
+  for (std::uint64_t row = 0; row <= rows; ++row)
+    begins.push_back(static_cast<std::uint64_t>(static_cast<unsigned __int128>(n_segments_) * row / rows));
+  return begins;
 }
 
-std::uint64_t SegmentSource::n_samples() const {
-  const auto rows = static_cast<std::uint64_t>(options_.rows);
-  return (n_segments_ + rows - 1) / rows * rows;
+// Each begin moved to the nearest document, so that each stretch has one; even stretches where that is out of proportion.
+std::vector<std::uint64_t> SegmentSource::stretches_of_documents() const {
+  const std::vector<std::uint64_t> even = even_stretches();
+  const std::size_t rows = even.size() - 1, n = documents_.size();
+  if (n < rows) return even;
+  std::vector<std::uint64_t> begins{0};
+  for (std::size_t row = 1, last = 0; row < rows; ++row) {
+    const auto found = std::lower_bound(documents_.begin(), documents_.end(), even[row],
+                                        [](const Document& document, std::uint64_t number) { return document.first_segment < number; });
+    auto next = static_cast<std::size_t>(found - documents_.begin());
+    if (next == n || documents_[next].first_segment - even[row] > even[row] - documents_[next - 1].first_segment) --next;
+    last = std::clamp(next, last + 1, n - (rows - row));
+    begins.push_back(documents_[last].first_segment);
+  }
+  begins.push_back(n_segments_);
+  return longest_of(begins) <= 2 * longest_of(even) ? begins : even;
 }
+
+std::uint64_t SegmentSource::n_samples() const { return longest_stretch_ * static_cast<std::uint64_t>(options_.rows); }
 
 void SegmentSource::make_row(std::uint64_t segment, Batch& batch, std::int64_t row) const {
   const auto after = std::upper_bound(documents_.begin(), documents_.end(), segment,
@@ -67,7 +97,7 @@ Batch SegmentSource::make_batch(std::uint64_t first, std::int64_t samples, bool 
   const auto rows = static_cast<std::uint64_t>(options_.rows);
   for (std::int64_t row = 0; row < samples; ++row) {
     const std::uint64_t index = first + static_cast<std::uint64_t>(row), stretch = index % rows, round = index / rows;
-    const std::uint64_t begin = stretch_begin(stretch), length = stretch_begin(stretch + 1) - begin;
+    const std::uint64_t begin = stretches_[stretch], length = stretches_[stretch + 1] - begin;
     if (round % length == 0) made.fresh[static_cast<std::size_t>(row)] = 1;
     if (!one_pass || round < length) make_row(begin + round % length, made, row);
   }

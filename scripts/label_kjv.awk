@@ -16,6 +16,11 @@ function worn(text,   i, copy) {
 }
 
 BEGIN {
+  if (task != "sections" && task != "pairs") {
+    print "label_kjv.awk: task \"" task "\" is unknown; expected -v task=sections or -v task=pairs" > "/dev/stderr"
+    failed = 1
+    exit 1
+  }
   state = 20130731
   n_verses = 0
   split("law Ge Exo Lev Num Deu;history Josh Jdgs Ruth 1Sm 2Sm 1Ki 2Ki 1Chr 2Chr Ezra Neh Est;poetry Job Psa Prv Eccl SSol;" \

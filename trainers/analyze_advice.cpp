@@ -137,7 +137,8 @@ const std::vector<AttentionCandidate>& default_advice_candidates() {
 }
 
 std::vector<Advice> advise(const AttentionData& data, const AdviceOptions& options) {
-  const std::vector<AttentionCandidate>& candidates = options.candidates.empty() ? default_advice_candidates() : options.candidates;
+  std::vector<AttentionCandidate> candidates = options.candidates.empty() ? default_advice_candidates() : options.candidates;
+  for (AttentionCandidate& candidate : candidates) candidate.kind = options.kind;
   const std::int64_t n = options.length > 0 ? options.length : data.longest();
   const bool causal = data.samples()[0].causal;
   const std::vector<double> uniform = data.uniform_errors();

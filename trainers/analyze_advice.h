@@ -11,8 +11,9 @@ struct AdviceOptions {
   std::int64_t most_features = 1024;  ///< M: none beyond is tried
   std::int64_t draws = 3;             ///< over which an error is the median
   std::uint64_t seed = 0;
-  std::int64_t length = 0;                     ///< n that costs are told for; 0: the data's
-  std::vector<AttentionCandidate> candidates;  ///< empty: default_advice_candidates()
+  std::int64_t length = 0;                                           ///< n that costs are told for; 0: the data's
+  layers::DirectionsKind kind = layers::DirectionsKind::orthogonal;  ///< of every candidate's directions
+  std::vector<AttentionCandidate> candidates;                        ///< empty: default_advice_candidates()
 };
 
 /// The least m found at which the error was measured to be within the target.

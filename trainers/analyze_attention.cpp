@@ -8,6 +8,7 @@
 #include "framework/ops/dispatch.h"
 #include "framework/ops/head_statistics.h"
 #include "framework/ops/softmax_attention.h"
+#include "trainers/statistics.h"
 
 namespace furlong {
 namespace {
@@ -36,9 +37,13 @@ Tensor uniform_output(const AttentionSample& sample) {
   return candidate_output(constant, ones, {});
 }
 
-/// Adds to each head's sum of squares over [batch, n, heads·width], elements given as in memory.
-void add_squares(const std::vector<double>& values, std::int64_t n_heads, std::int64_t width, std::vector<double>& sums) {
-  for (std::size_t i = 0; i < values.size(); ++i) sums[i / at(width) % at(n_heads)] += values[i] * values[i];
+/// Adds to each head's sum of squares over [batch, n, heads·width], elements given as in memory, of the rows that `kept` [batch·n] has a 1
+/// for; empty: all.
+void add_squares(const std::vector<double>& values, std::int64_t n_heads, std::int64_t width, const std::vector<std::int32_t>& kept,
+                 std::vector<double>& sums) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (kept.empty() || kept[i / at(width * n_heads)] != 0) sums[i / at(width) % at(n_heads)] += values[i] * values[i];
+  }
 }
 
 std::vector<RowNorms> row_norms(const std::vector<AttentionSample>& samples, bool keys) {
@@ -48,10 +53,9 @@ std::vector<RowNorms> row_norms(const std::vector<AttentionSample>& samples, boo
   for (const AttentionSample& sample : samples) {
     const Tensor& tensor = keys ? sample.key : sample.query;
     const std::vector<double> values = tensor.to_vector<double>();
-    // Padding says nothing of the model; queries stand where keys do.
-    const std::vector<std::int32_t> kept = sample.mask.keys.defined() && sample.n() == sample.n_key()
-                                               ? sample.mask.keys.to_vector<std::int32_t>()
-                                               : std::vector<std::int32_t>();
+    // Padding says nothing of the model.
+    const Tensor real = keys ? sample.real_keys() : sample.real_queries;
+    const std::vector<std::int32_t> kept = real.defined() ? real.to_vector<std::int32_t>() : std::vector<std::int32_t>();
     const std::int64_t width = tensor.extent(2), tokens = tensor.extent(0) * tensor.extent(1);
     for (std::int64_t token = 0; token < tokens; ++token) {
       if (!kept.empty() && kept[at(token)] == 0) continue;
@@ -84,20 +88,12 @@ std::vector<double> statistics_of(const std::vector<AttentionSample>& samples, b
   const Tensor sums = Tensor::zeros({heads, ops::head_statistics_width(samples[0].d())}, DType::float64);
   for (const AttentionSample& sample : samples) {
     const Tensor& x = keys ? sample.key : sample.query;
-    const Tensor kept = keys || sample.n() == sample.n_key() ? sample.mask.keys : Tensor{};
-    ops::add_head_statistics(host, x, x, kept, heads, heads, sums);
+    ops::add_head_statistics(host, x, x, keys ? sample.real_keys() : sample.real_queries, heads, heads, sums);
   }
   return sums.to_vector<double>();
 }
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  require(!values.empty(), "median of nothing");
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 AttentionSample AttentionSample::of_head(std::int64_t head) const {
   const std::int64_t key_head = head / (n_heads / n_kv_heads);
@@ -111,19 +107,23 @@ AttentionSample AttentionSample::of_head(std::int64_t head) const {
 
 AttentionSample AttentionSample::first_sequence() const {
   AttentionSample one = *this;
-  for (Tensor* tensor : {&one.query, &one.key, &one.value, &one.mask.keys, &one.mask.documents}) {
+  for (Tensor* tensor : {&one.query, &one.key, &one.value, &one.mask.keys, &one.mask.documents, &one.real_queries}) {
     if (tensor->defined()) *tensor = tensor->narrow(0, 0, 1);
   }
   return one;
 }
 
+Tensor AttentionSample::real_keys() const { return mask.keys.defined() || n() != n_key() ? mask.keys : real_queries; }
+
 Visibility::Visibility(const AttentionSample& sample, std::int64_t sequence) : causal_(sample.causal) {
+  if (sample.real_queries.defined()) queries_ = sample.real_queries.narrow(0, sequence, 1).to_vector<std::int32_t>();
   if (sample.mask.keys.defined()) keys_ = sample.mask.keys.narrow(0, sequence, 1).to_vector<std::int32_t>();
   if (sample.mask.documents.defined()) documents_ = sample.mask.documents.narrow(0, sequence, 1).to_vector<std::int32_t>();
 }
 
 bool Visibility::operator()(std::int64_t query, std::int64_t key) const {
   if (causal_ && key > query) return false;
+  if (!queries_.empty() && queries_[at(query)] == 0) return false;
   if (!keys_.empty() && keys_[at(key)] == 0) return false;
   return documents_.empty() || documents_[at(query)] == documents_[at(key)];
 }
@@ -190,8 +190,10 @@ std::vector<double> AttentionData::relative_errors(const std::vector<Tensor>& ou
     const std::vector<double> exact = exact_[i].to_vector<double>();
     require(difference.size() == exact.size(), "an output of {}, expected {}", outputs[i].shape().text(), exact_[i].shape().text());
     for (std::size_t k = 0; k < exact.size(); ++k) difference[k] -= exact[k];
-    add_squares(difference, n_heads(), samples_[i].d_value(), differences);
-    add_squares(exact, n_heads(), samples_[i].d_value(), squares);
+    const Tensor& real = samples_[i].real_queries;
+    const std::vector<std::int32_t> kept = real.defined() ? real.to_vector<std::int32_t>() : std::vector<std::int32_t>();
+    add_squares(difference, n_heads(), samples_[i].d_value(), kept, differences);
+    add_squares(exact, n_heads(), samples_[i].d_value(), kept, squares);
   }
   std::vector<double> errors;
   for (std::size_t head = 0; head < squares.size(); ++head)

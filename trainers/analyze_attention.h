@@ -1,6 +1,7 @@
 #pragma once
 // How far an approximation of softmax attention is from softmax on given queries, keys and values: the ground of furlong analyze attention.
 // Everything here is float64 on the CPU, through the ops that models use.
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -18,18 +19,22 @@ struct AttentionSample {
   std::int64_t n_heads = 1, n_kv_heads = 1;
   bool causal = false;
   ops::AttentionMask mask;
+  /// int32 [batch, n]: 0 for padding, whose outputs count nowhere; undefined: every query is a token.
+  Tensor real_queries{};
 
   std::int64_t batch() const { return query.extent(0); }
   std::int64_t n() const { return query.extent(1); }
   std::int64_t n_key() const { return key.extent(1); }
   std::int64_t d() const { return query.extent(2) / n_heads; }
   std::int64_t d_value() const { return value.extent(2) / n_kv_heads; }
+  /// int32 [batch, n_key]: 0 for padding, masked or, where keys are the queries' tokens, unseen by any real query; undefined: none.
+  Tensor real_keys() const;
   /// Head `head` alone, or the first sequence alone; views.
   AttentionSample of_head(std::int64_t head) const;
   AttentionSample first_sequence() const;
 };
 
-/// Which keys the queries of one sequence see.
+/// Which keys the queries of one sequence see; queries that are padding see none.
 class Visibility {
  public:
   Visibility(const AttentionSample& sample, std::int64_t sequence);
@@ -37,7 +42,7 @@ class Visibility {
 
  private:
   bool causal_;
-  std::vector<std::int32_t> keys_, documents_;  // empty: no restriction
+  std::vector<std::int32_t> queries_, keys_, documents_;  // empty: no restriction
 };
 
 /// A tensor of any float dtype, on any device, as contiguous float64 on the CPU.
@@ -79,7 +84,7 @@ class AttentionData {
   /// Head `head` alone, with the directions that it has among the others. Not for replicas.
   AttentionData head(std::int64_t head) const;
 
-  /// ‖output − exact‖ / ‖exact‖ (Frobenius norms over all tokens) of each group; `outputs` are as samples() is.
+  /// ‖output − exact‖ / ‖exact‖ (Frobenius norms over all real queries) of each group; `outputs` are as samples() is.
   std::vector<double> relative_errors(const std::vector<Tensor>& outputs) const;
   /// The same of the mean of the values that each query sees: what attention without queries and keys would give.
   std::vector<double> uniform_errors() const;
@@ -114,6 +119,9 @@ Tensor candidate_output(const AttentionSample& sample, const AttentionCandidate&
 std::vector<double> candidate_errors(const AttentionData& data, const AttentionCandidate& candidate, std::int64_t m, std::int64_t draws,
                                      std::uint64_t seed, ops::DenominatorReport* report = nullptr);
 
+/// Whether an error is above that of the uniform baseline by more than rounding (of float32: a model's own outputs).
+inline bool worse_than_uniform(double error, double uniform_error) { return error > uniform_error + 1e-6 * std::max(1.0, uniform_error); }
+
 /// ‖x‖ of the rows of each head.
 struct RowNorms {
   double mean = 0, largest = 0;
@@ -130,7 +138,5 @@ struct TotalVariation {
 /// weights are what it makes of values that are 1 for one key. Values are asked for in `dtype`, and `width` at a time.
 TotalVariation total_variation(const AttentionSample& sample, const std::function<Tensor(const Tensor& value)>& attend, DType dtype,
                                std::int64_t width);
-
-double median(std::vector<double> values);
 
 }  // namespace furlong

@@ -45,7 +45,11 @@ std::string AttentionCandidate::name() const {
 }
 
 std::int64_t AttentionCandidate::features(std::int64_t asked, std::int64_t d) const {
-  return ops::feature_count(map, map_options, d, is_random() ? ops::direction_count(map, asked) : 0);
+  try {
+    return ops::feature_count(map, map_options, d, is_random() ? ops::direction_count(map, asked) : 0);
+  } catch (const UserError& error) {
+    throw UserError("{}: {}", is_random() ? fmt::format("--features {}", asked) : "--maps " + name(), error.what());
+  }
 }
 
 AttentionCandidate attention_candidate(const std::string& name) {

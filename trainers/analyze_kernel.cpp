@@ -5,6 +5,7 @@
 
 #include "framework/core/parallel.h"
 #include "framework/ops/feature_maps/feature_map_cpu.h"
+#include "trainers/statistics.h"
 
 namespace furlong {
 namespace {

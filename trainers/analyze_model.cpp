@@ -12,6 +12,20 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
+/// int32 [batch, n]: 1 for tokens, 0 for padding: by the mask where there is one, otherwise, in rows whose next tokens are predicted
+/// (padded on the right, where causal attention does not see it), up to the last target. Undefined where there is no padding.
+Tensor real_tokens(const Batch& batch, bool causal) {
+  std::vector<std::int32_t> real = batch.mask;
+  if (real.empty() && causal && !batch.targets.empty()) {
+    real.assign(batch.targets.size(), 1);
+    for (std::int64_t row = 0; row < batch.batch; ++row) {
+      for (std::int64_t i = batch.n; i-- > 0 && batch.targets[at(row * batch.n + i)] == ignored_target;) real[at(row * batch.n + i)] = 0;
+    }
+  }
+  if (std::find(real.begin(), real.end(), 0) == real.end()) return {};
+  return Tensor::from(real, {batch.batch, batch.n});
+}
+
 /// What runs a model over some batches of a split, as often as it takes.
 class ObservedModel {
  public:
@@ -28,7 +42,10 @@ class ObservedModel {
                       model_.vocabulary.kind_name());
     length_ = options.sequence_length > 0 ? options.sequence_length : settings.data.sequence_length;
     if (settings.model.position == "learned" && length_ > settings.model.max_sequence_length)
-      throw UserError("--sequence-length: {} is longer than the model's {} learned positions", length_, settings.model.max_sequence_length);
+      throw UserError("--sequence-length {}: longer than the model's {} learned positions", length_, settings.model.max_sequence_length);
+    if (settings.objective.pooling == "class_token" && length_ < 2)
+      throw UserError("--sequence-length {}: no room beside the <class> token of objective.pooling: class_token; expected at least 2",
+                      length_);
     const auto source = evaluation_source(settings, model_.vocabulary, *data_, options.split, length_, options.batch_size);
     for (std::int64_t i = 0; i < options.batches; ++i) {
       const std::uint64_t first = static_cast<std::uint64_t>(i * options.batch_size);
@@ -36,6 +53,7 @@ class ObservedModel {
       const Batch batch = source->batch_of_one_pass(first, options.batch_size);
       tokens_ += batch.n_tokens;
       batches_.push_back(on_device(batch, Device{}));
+      real_.push_back(real_tokens(batch, causal()));
     }
     if (batches_.empty()) throw UserError("{}: its split holds no sequence to analyze", data_->path());
   }
@@ -46,13 +64,17 @@ class ObservedModel {
   std::int64_t tokens() const { return tokens_; }
   bool causal() const { return model_.decoder != nullptr; }
 
-  /// Calls observe(context, attention) for every layer of the first `batches` batches.
-  void run(std::size_t batches, const std::function<void(layers::ForwardContext&, const layers::ObservedAttention&)>& observe) {
+  /// real_tokens() of a batch.
+  const Tensor& real(std::size_t batch) const { return real_[batch]; }
+
+  /// Calls observe(context, attention, number of the batch) for every layer of the first `batches` batches.
+  using Observer = std::function<void(layers::ForwardContext&, const layers::ObservedAttention&, std::size_t)>;
+  void run(std::size_t batches, const Observer& observe) {
     for (std::size_t i = 0; i < std::min(batches, batches_.size()); ++i) {
       Tape tape(Stream{});
       const Tape::NoGradient guard(tape);
       layers::ForwardContext context{tape};
-      context.observe_attention = [&](const layers::ObservedAttention& seen) { observe(context, seen); };
+      context.observe_attention = [&](const layers::ObservedAttention& seen) { observe(context, seen, i); };
       loss_of(model_, context, batches_[i]);
     }
   }
@@ -63,12 +85,14 @@ class ObservedModel {
   std::unique_ptr<Dataset> data_;
   std::int64_t length_ = 0, tokens_ = 0;
   std::vector<DeviceBatch> batches_;
+  std::vector<Tensor> real_;
 };
 
 /// What the model has in one head.
 struct OwnAttention {
   std::string name;
-  bool is_softmax = false, has_weights = true;
+  bool is_softmax = false;
+  bool has_weights = true;  ///< that are not negative and sum to 1
   std::int64_t m = 0;
   std::optional<AttentionCandidate> candidate;  ///< where its features are random and can be drawn again
 };
@@ -89,6 +113,7 @@ OwnAttention own_attention(const layers::AttentionConfig& config, std::int64_t h
   own.name = mechanism;
   own.is_softmax = mechanism == "softmax" && config.window == 0;
   if (mechanism != "linear" && mechanism != "windowed") {
+    own.has_weights = mechanism != "linformer";  // of a token's part in projected rows, of either sign
     if (config.window > 0 && mechanism == "softmax") own.name += ", window " + std::to_string(config.window);
     return own;
   }
@@ -98,10 +123,10 @@ OwnAttention own_attention(const layers::AttentionConfig& config, std::int64_t h
   if (config.normalizer != "sum") own.name += ", normalizer " + config.normalizer;
   own.m = candidate.features(config.n_features > 0 ? config.n_features : 2 * config.d_head, config.d_head);
   if (config.rotate_numerator) own.name += ", positions in the numerator";
-  own.has_weights = config.normalizer == "sum" && !config.rotate_numerator;
+  own.has_weights = config.normalizer == "sum" && !config.rotate_numerator && !ops::can_be_negative(candidate.map, candidate.map_options);
   if (const std::int64_t window = mechanism == "windowed" ? config.softmax_window : config.window; window > 0) {
     own.name += ", window " + std::to_string(window);
-  } else if (candidate.is_random() && config.compat == "none" && own.has_weights &&
+  } else if (candidate.is_random() && config.compat == "none" && config.normalizer == "sum" && !config.rotate_numerator &&
              ops::feature_map_info(candidate.map).estimates_softmax) {
     own.candidate = candidate;
   }
@@ -109,7 +134,7 @@ OwnAttention own_attention(const layers::AttentionConfig& config, std::int64_t h
 }
 
 AttentionSample sample_of(const layers::ForwardContext& context, const layers::ObservedAttention& seen,
-                          const layers::AttentionConfig& config, bool causal) {
+                          const layers::AttentionConfig& config, bool causal, const Tensor& real) {
   AttentionSample sample;
   sample.query = as_float64(seen.query.value());
   sample.key = as_float64(seen.key.value());
@@ -118,6 +143,7 @@ AttentionSample sample_of(const layers::ForwardContext& context, const layers::O
   sample.n_kv_heads = config.n_kv_heads;
   sample.causal = causal;
   sample.mask = context.attention_mask;
+  sample.real_queries = real;
   return sample;
 }
 
@@ -150,9 +176,9 @@ Layer observe_layer(ObservedModel& model, const std::string& name, const layers:
   const bool probe = std::any_of(layer.own.begin(), layer.own.end(), [](const OwnAttention& own) { return own.has_weights; });
   std::vector<AttentionSample> samples;
   std::vector<Tensor> outputs;
-  model.run(model.batches(), [&](layers::ForwardContext& context, const layers::ObservedAttention& seen) {
+  model.run(model.batches(), [&](layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t batch) {
     if (seen.layer != name) return;
-    samples.push_back(sample_of(context, seen, config, model.causal()));
+    samples.push_back(sample_of(context, seen, config, model.causal(), model.real(batch)));
     outputs.push_back(as_float64(seen.output.value()));
     if (probe && !layer.variation) layer.variation = own_variation(context, seen, samples.back(), config.d_head);
   });
@@ -171,14 +197,18 @@ void add_candidate(const Layer& layer, const AttentionCandidate& candidate, std:
   constants.directions = data.directions(candidate, m, options.seed, 0);
   const AttentionSample first = data.samples()[0].first_sequence();
   const auto attend = [&](const Tensor& value) { return candidate_output(first, candidate, constants, nullptr, value); };
-  const TotalVariation variation = total_variation(first, attend, DType::float64, std::min(width, first.n_key()));
+  std::optional<TotalVariation> variation;
+  if (!ops::can_be_negative(candidate.map, candidate.map_options))
+    variation = total_variation(first, attend, DType::float64, std::min(width, first.n_key()));
   for (HeadAnalysis& head : heads) {
     HeadAttention one;
     one.name = candidate.name();
     one.m = m;
     one.error = errors[at(head.head)];
-    one.total_variation_to_softmax = variation.to_softmax[at(head.head)];
-    one.total_variation_to_uniform = variation.to_uniform[at(head.head)];
+    if (variation) {
+      one.total_variation_to_softmax = variation->to_softmax[at(head.head)];
+      one.total_variation_to_uniform = variation->to_uniform[at(head.head)];
+    }
     if (candidate.is_random()) one.directions = layers::directions_kinds()[static_cast<std::size_t>(candidate.kind)].second;
     const HeadAttention& before = head.attentions.back();
     if (options.find_features && candidate.is_random()) {
@@ -237,6 +267,19 @@ LayerAnalysis analyze_layer(const Layer& layer, const ModelAnalysisOptions& opti
   return found;
 }
 
+/// Without candidates only softmax is compared with one; what belongs to candidates would do nothing elsewhere.
+void check_candidate_options(const ModelAnalysisOptions& options, const layers::AttentionConfig& config, std::int64_t n_layers) {
+  if (!options.candidates.empty() || options.candidate_options.empty()) return;
+  for (std::int64_t layer = 0; layer < n_layers; ++layer) {
+    const layers::AttentionConfig of_layer = layers::attention_of_layer(config, layer, n_layers);
+    for (std::int64_t head = 0; head < of_layer.n_heads; ++head) {
+      if (own_attention(of_layer, head).is_softmax) return;
+    }
+  }
+  throw UserError("{}: needs --maps NAME,...: no attention of this model is softmax, and others are compared with nothing by default",
+                  options.candidate_options[0]);
+}
+
 }  // namespace
 
 void analyze_model(const ModelAnalysisOptions& options, const std::function<void(const ModelAnalysis&)>& begin,
@@ -246,6 +289,7 @@ void analyze_model(const ModelAnalysisOptions& options, const std::function<void
   const CheckpointReader checkpoint = CheckpointReader::open(analysis.checkpoint);
   ObservedModel model(options, checkpoint);
   const layers::AttentionConfig config = attention_config(model.settings());
+  check_candidate_options(options, config, model.settings().model.n_layers);
   for (const AttentionCandidate& candidate : options.candidates) {
     if (!candidate.is_random()) candidate.features(0, config.d_head);
     for (const std::int64_t m : options.features) candidate.features(m, config.d_head);  // refused here rather than after minutes
@@ -257,7 +301,7 @@ void analyze_model(const ModelAnalysisOptions& options, const std::function<void
   analysis.causal = model.causal();
   begin(analysis);
   std::vector<std::string> names;
-  model.run(1, [&](layers::ForwardContext&, const layers::ObservedAttention& seen) { names.push_back(seen.layer); });
+  model.run(1, [&](layers::ForwardContext&, const layers::ObservedAttention& seen, std::size_t) { names.push_back(seen.layer); });
   // One pass for each layer, so that only one layer's queries, keys and values are held at a time.
   const std::int64_t n_layers = static_cast<std::int64_t>(names.size());
   for (std::int64_t i = 0; i < n_layers; ++i)

@@ -17,6 +17,7 @@ struct ModelAnalysisOptions {
   std::int64_t sequence_length = 0;  ///< 0: as in training
   std::int64_t batch_size = 1, batches = 1;
   std::vector<AttentionCandidate> candidates;  ///< empty: favor_positive where a layer is softmax, none elsewhere
+  std::vector<std::string> candidate_options;  ///< options given that belong to candidates: refused where there are none
   std::vector<layers::DirectionsKind> kinds{layers::DirectionsKind::orthogonal};
   std::vector<std::int64_t> features{256};
   std::int64_t draws = 3;
@@ -32,7 +33,8 @@ struct HeadAttention {
   std::string directions;  ///< kind of random directions; empty without
   std::int64_t m = 0;      ///< 0 without features
   double error = 0;        ///< ‖output − softmax(q k)‖ / ‖softmax(q k) v‖ on this head's own q, k, v
-  /// Of its weights, on the first sequence; none where weights do not sum to 1 (normalizer none, rotary positions in the numerator).
+  /// Of its weights, on the first sequence; none where weights can be negative (linformer, maps of signed features) or do not sum to 1
+  /// (normalizer none, rotary positions in the numerator).
   std::optional<double> total_variation_to_softmax, total_variation_to_uniform;
   std::optional<RequiredFeatures> required;  ///< where asked for and m can be chosen
 };

@@ -31,6 +31,7 @@ AttentionSample given_attention(const SweepOptions& options) {
   sample.n_kv_heads = tensors.n_kv_heads;
   sample.causal = options.causal;
   sample.mask = tensors.mask;
+  if (sample.n() == sample.n_key()) sample.real_queries = sample.mask.keys;  // of one sequence: a masked key's query is padding too
   return sample;
 }
 

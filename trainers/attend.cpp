@@ -60,7 +60,7 @@ void settle_directions(const AttendOptions& options, AttendTensors& tensors, Att
     throw UserError("{}: dataset 'directions' of {} is taken as it is; leave out one of the two", given, options.input.string());
   }
   const std::int64_t n_directions = directions.defined() ? directions.shape()[-2] : 0;
-  report.features = ops::feature_count(choice.feature_map, choice.map_options, tensors.d, n_directions);
+  report.features = attend_feature_count(choice, tensors.d, n_directions);
   if (options.features > 0 && n_directions != wanted) {
     throw UserError("--features {}: dataset 'directions' of {} has {} rows, expected {}; leave out --features to take what is there",
                     options.features, options.input.string(), n_directions, wanted);
@@ -130,6 +130,7 @@ void write_attributes(hdf5::File& file, const AttendOptions& options, const Atte
   file.set_text("dtype", name_of(options.dtype));
   file.set_text("mode", options.recurrent ? "recurrent" : "parallel");
   if (!choice.compat.empty()) file.set_text("compat", choice.compat);
+  if (choice.compat_stabilize) file.set_integer("compat_stabilize", 1);
   if (choice.mechanism == AttendMechanism::linformer) {
     for (const auto& [kind, name] : ops::sequence_projections()) {
       if (kind == choice.projection) file.set_text("projection", name);

@@ -87,6 +87,16 @@ Tensor in_steps(const Stream& stream, std::int64_t batch, std::int64_t n, std::i
   return output;
 }
 
+/// What an op says of its options, with what the user has typed in front.
+template <class Function>
+auto in_words_of(const std::string& given, const Function& function) {
+  try {
+    return function();
+  } catch (const UserError& error) {
+    throw UserError("{}: {}", given, error.what());
+  }
+}
+
 Variable part_of(const Variable& variable, std::int64_t start, std::int64_t length) {
   return Variable(variable.value().narrow(1, start, length));
 }
@@ -121,7 +131,11 @@ void AttentionChoice::check() const {
   if (mechanism != AttendMechanism::linear)
     throw UserError("--compat {}: the library's linear attention, found --mechanism {}; use --mechanism linear", compat,
                     name_of(mechanism));
-  ops::check_compat(ops::compat_library(compat), feature_map);
+  try {
+    ops::check_compat(ops::compat_library(compat), feature_map);
+  } catch (const UserError& error) {
+    throw UserError("--{}", error.what());  // "compat: ...", as in YAML
+  }
   if (window > 0) throw UserError("--compat {}: that library has no window; leave out --window", compat);
   if (normalizer != ops::Normalizer::sum)
     throw UserError("--compat {}: that library always divides by the sum; leave out --normalizer", compat);
@@ -162,7 +176,7 @@ Tensor attend_in_steps(const Stream& stream, const AttentionOperands& operands, 
   const ops::LinearAttentionOptions options = linear_options(operands, choice);
   const Tensor& directions = operands.constants.directions;
   const std::int64_t n_directions = directions.defined() ? directions.shape()[-2] : 0;
-  const std::int64_t features = ops::feature_count(choice.feature_map, choice.map_options, operands.d(), n_directions);
+  const std::int64_t features = attend_feature_count(choice, operands.d(), n_directions);
   ops::LinearAttentionState state =
       ops::empty_linear_attention_state(options, batch, features, operands.d(), operands.d_value(), dtype, stream.device);
   return in_steps(stream, batch, n, width, dtype, prefill, [&](std::int64_t start, std::int64_t length) {
@@ -178,12 +192,23 @@ Tensor attend_in_steps(const Stream& stream, const AttentionOperands& operands, 
 
 std::int64_t attend_direction_count(const AttentionChoice& choice, std::int64_t m, std::int64_t d) {
   const ops::FeatureMapInfo& info = ops::feature_map_info(choice.feature_map);
-  if (info.needs_directions) return ops::direction_count(choice.feature_map, m > 0 ? m : 2 * d);
+  if (info.needs_directions) {
+    const std::int64_t wanted = m > 0 ? m : 2 * d;
+    return in_words_of(fmt::format("--features {}", wanted), [&] { return ops::direction_count(choice.feature_map, wanted); });
+  }
+  const std::int64_t features = attend_feature_count(choice, d, 0);
   if (m > 0) {
     throw UserError("--features {}: {} has {} features for heads of width {}, whatever is asked for; leave out --features", m, info.name,
-                    ops::feature_count(choice.feature_map, choice.map_options, d, 0), d);
+                    features, d);
   }
   return 0;
+}
+
+std::int64_t attend_feature_count(const AttentionChoice& choice, std::int64_t d, std::int64_t n_directions) {
+  std::string given = std::string("--feature-map ") + ops::feature_map_info(choice.feature_map).name;
+  if (choice.feature_map == ops::FeatureMap::taylor || choice.feature_map == ops::FeatureMap::limit)
+    given += fmt::format(" --order {} --most-features {}", choice.map_options.order, choice.map_options.most_features);
+  return in_words_of(given, [&] { return ops::feature_count(choice.feature_map, choice.map_options, d, n_directions); });
 }
 
 }  // namespace furlong

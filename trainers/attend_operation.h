@@ -65,5 +65,7 @@ Tensor attend_in_steps(const Stream& stream, const AttentionOperands& operands, 
 /// The directions that `m` features take (0: twice d features, or what the map has), none for maps without. Throws UserError where m does
 /// not fit the map.
 std::int64_t attend_direction_count(const AttentionChoice& choice, std::int64_t m, std::int64_t d);
+/// m for heads of width d. Throws UserError, in terms of the command line's options, where the map cannot have so many or not that order.
+std::int64_t attend_feature_count(const AttentionChoice& choice, std::int64_t d, std::int64_t n_directions);
 
 }  // namespace furlong

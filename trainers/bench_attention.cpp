@@ -9,6 +9,7 @@
 #include "framework/ops/dispatch.h"
 #include "framework/ops/gemm.h"
 #include "layers/attention/directions.h"
+#include "trainers/statistics.h"
 
 namespace furlong {
 namespace {
@@ -52,7 +53,7 @@ class Workload {
     if (!options.choice.uses_features()) return;
     const std::int64_t wanted = ops::feature_map_info(options.choice.feature_map).needs_directions ? options.features : 0;
     n_directions_ = attend_direction_count(options.choice, wanted, options.d);
-    features_ = ops::feature_count(options.choice.feature_map, options.choice.map_options, options.d, n_directions_);
+    features_ = attend_feature_count(options.choice, options.d, n_directions_);
     if (n_directions_ > 0) {
       const RandomKey key{0, 0, random_stream("bench.directions")};
       constants_.directions = constant_tensor(layers::draw_directions(layers::DirectionsKind::orthogonal, n_directions_, options.d, key),
@@ -118,17 +119,18 @@ class Workload {
   std::int64_t features_ = 0, n_directions_ = 0;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 /// Pairs of tokens that see each other.
 double pairs(bool causal, std::int64_t n, std::int64_t window) {
   const double tokens = static_cast<double>(n), width = static_cast<double>(window > 0 ? std::min(window, n) : n);
   const double to_the_left = width * tokens - width * (width - 1) / 2;
   return causal ? to_the_left : 2 * to_the_left - tokens;
+}
+
+/// Pairs of a causal chunk as linear attention takes them: 16 queries at a time, each block over the keys up to its last one's.
+double pairs_in_blocks(double chunk) {
+  double count = 0;
+  for (double row = 0; row < chunk; row += 16) count += std::min(16.0, chunk - row) * std::min(row + 16, chunk);
+  return count;
 }
 
 double softmax_flops(double pairs, double d, bool train) { return pairs * (train ? 14 : 4) * d; }
@@ -137,15 +139,17 @@ double linear_flops(const BenchAttentionOptions& options, double n, double m, do
   const double d = static_cast<double>(options.d),
                c = static_cast<double>(std::min<std::int64_t>(options.choice.chunk_size, static_cast<std::int64_t>(n)));
   const bool causal = options.choice.causal, train = options.train;
-  double count = (train ? 12 : 4) * n * directions * d;
   if (window > 0) {
     const double seen = pairs(causal, static_cast<std::int64_t>(n), window);
-    return count + seen * 2 * (m + d) + (train ? seen * 2 * (3 * m + 2 * d) : 0);
+    return (train ? 12 : 4) * n * directions * d + seen * 2 * (m + d) + (train ? seen * 2 * (3 * m + 2 * d) : 0);
   }
-  count += (train ? 12 : 4) * n * m * d;
-  if (causal) count += n * (c + 1) * (m + d);
-  if (causal && train) count += 2 * n * m * d + n * (c + 1) * (3 * m + 2 * d);
-  return count;
+  double count = 4 * n * directions * d + 4 * n * m * d;
+  // Both sweeps make the features of queries and keys again; gradients go back through the directions once for each, and causal once more
+  // for queries, whose gradient comes from the state in one sweep and from pairs in the other.
+  if (train) count += (causal ? 14 : 12) * n * directions * d + 10 * n * m * d;
+  if (!causal) return count;
+  const double in_blocks = n / c * pairs_in_blocks(c);
+  return count + in_blocks * 2 * (m + d) + (train ? in_blocks * 2 * (3 * m + 2 * d) : 0);
 }
 
 }  // namespace
@@ -161,28 +165,28 @@ double attention_flops(const BenchAttentionOptions& options, std::int64_t n) {
   }
   const ops::FeatureMapInfo& info = ops::feature_map_info(choice.feature_map);
   const std::int64_t directions = attend_direction_count(choice, info.needs_directions ? options.features : 0, options.d);
-  const double m = static_cast<double>(ops::feature_count(choice.feature_map, choice.map_options, options.d, directions));
+  const double m = static_cast<double>(attend_feature_count(choice, options.d, directions));
   const bool windowed = choice.mechanism == AttendMechanism::windowed;
   const double inside = windowed ? softmax_flops(pairs(true, n, choice.window), d, options.train) : 0;
   return heads * (inside + linear_flops(options, tokens, m, static_cast<double>(directions), windowed ? 0 : choice.window));
 }
 
-double measured_peak(DType dtype, const Device& device) {
-  constexpr std::int64_t size = 2048;
-  if (dtype == DType::float64) dtype = DType::float32;  // products of float64 are for tests, and written for exactness
-  const Stream stream{device};
-  const Tensor a = random_tensor(size * size, dtype, "peak.a", device).reshape({size, size});
-  const Tensor b = random_tensor(size * size, dtype, "peak.b", device).reshape({size, size});
-  const Tensor c = Tensor::empty({size, size}, dtype, device);
+PeakRate::PeakRate(DType dtype, const Device& device)
+    : stream_{device},
+      a_(random_tensor(size * size, dtype, "peak.a", device).reshape({size, size})),
+      b_(random_tensor(size * size, dtype, "peak.b", device).reshape({size, size})),
+      c_(Tensor::empty({size, size}, dtype, device)) {
+  require(dtype != DType::float64, "PeakRate: products of float64 are written for exactness");
+}
+
+void PeakRate::measure() {
   constexpr double flops = 2.0 * size * size * size;
-  double best = 0;
   const auto begin = Clock::now();
-  for (int attempt = 0; attempt < 3 || (since(begin) < 0.4 && attempt < 20); ++attempt) {
+  for (int attempt = 0; attempt < 2 || (since(begin) < 0.1 && attempt < 10); ++attempt) {
     const auto start = Clock::now();
-    ops::gemm(stream, a, false, b, false, c, GradientMode::overwrite);
-    best = std::max(best, flops / since(start));
+    ops::gemm(stream_, a_, false, b_, false, c_, GradientMode::overwrite);
+    best_ = std::max(best_, flops / since(start));
   }
-  return best;
 }
 
 double fitted_exponent(const std::vector<std::pair<double, double>>& points) {
@@ -199,7 +203,7 @@ double fitted_exponent(const std::vector<std::pair<double, double>>& points) {
   return covariance / variance;
 }
 
-BenchAttentionResult bench_attention(const BenchAttentionOptions& options) {
+BenchAttentionResult bench_attention(const BenchAttentionOptions& options, PeakRate* peak) {
   options.choice.check();
   const Workload workload(options);
   BenchAttentionResult result;
@@ -207,16 +211,19 @@ BenchAttentionResult bench_attention(const BenchAttentionOptions& options) {
   for (const std::int64_t n : options.lengths) {
     BenchAttentionLength& length = result.lengths.emplace_back();
     length.n = n;
+    length.projected_length = std::min(options.projected_length, n);
     length.flops = static_cast<double>(options.batch) * attention_flops(options, n);
     length.peak_bytes = workload.run(n).second;
   }
   for (std::int64_t repetition = 0; repetition < options.repeat; ++repetition) {
+    if (peak) peak->measure();
     for (BenchAttentionLength& length : result.lengths) {
       const auto [seconds, bytes] = workload.run(length.n);
       length.seconds.push_back(seconds);
       length.peak_bytes = std::max(length.peak_bytes, bytes);
     }
   }
+  if (peak) peak->measure();
   std::vector<std::pair<double, double>> points;
   for (BenchAttentionLength& length : result.lengths) {
     length.median_seconds = median(length.seconds);

@@ -22,7 +22,8 @@ struct BenchAttentionOptions {
 
 struct BenchAttentionLength {
   std::int64_t n = 0;
-  std::vector<double> seconds;  ///< of each repetition, in order
+  std::int64_t projected_length = 0;  ///< linformer: r at this length
+  std::vector<double> seconds;        ///< of each repetition, in order
   double median_seconds = 0;
   double flops = 0;             ///< attention_flops() of one repetition
   std::int64_t peak_bytes = 0;  ///< the most beyond the inputs: output, gradients, and what the attention needs on the way
@@ -34,23 +35,37 @@ struct BenchAttentionResult {
   std::optional<double> exponent;  ///< of time in n, with at least two lengths
 };
 
+/// What the machine gives: the rate of a large square ops::gemm on all threads, the best of all measurements so far. Of float32 or
+/// bfloat16: products of float64 are for tests, and written for exactness, so that no rate of theirs is a peak.
+class PeakRate {
+ public:
+  PeakRate(DType dtype, const Device& device);
+  /// Two products or more, for a tenth of a second.
+  void measure();
+  double flops_per_second() const { return best_; }
+
+ private:
+  static constexpr std::int64_t size = 2048;
+  Stream stream_;
+  Tensor a_, b_, c_;
+  double best_ = 0;
+};
+
 /// Runs each length once to warm up and then `repeat` times, the lengths by turns, so that a machine whose speed drifts does so under all
-/// of them. Throws UserError where length and options do not go together.
-BenchAttentionResult bench_attention(const BenchAttentionOptions& options);
+/// of them; for the same reason `peak`, where given, is measured before each turn and after the last. Throws UserError where length and
+/// options do not go together.
+BenchAttentionResult bench_attention(const BenchAttentionOptions& options, PeakRate* peak = nullptr);
 
 /// Floating point operations, a multiply-add counted as two, of one sequence of n tokens through all heads: products alone, without
-/// exponentials and divisions, each pair of tokens that see each other once, and in backward also what memory linear in n makes it compute
-/// again. With p the pairs, D directions, chunks of c, and values as wide as keys:
-///   softmax:   forward p·4d, backward p·10d
-///   linear:    forward 4nDd + 4nmd, causal n(c+1)(m+d) more; backward 8nDd + 8nmd, causal 2nmd + n(c+1)(3m+2d) more;
-///              with a window: forward 4nDd + p·2(m+d), backward 8nDd + p·2(3m+2d)
+/// exponentials and divisions. With p the pairs of tokens that see each other, D directions, chunks of c, b = n(c+16)/2 the pairs of all
+/// causal chunks in blocks of 16 queries (c a multiple of 16; exact for others too), and values as wide as keys:
+///   softmax:   forward p·4d, backward p·10d, which has the scores again
+///   linear:    what is computed, in backward too what memory linear in n makes it compute again: forward 4nDd + 4nmd, backward
+///              12nDd + 10nmd; causal: forward 4nDd + 4nmd + 2b(m+d), backward 14nDd + 10nmd + 2b(3m+2d);
+///              with a window, each product of the definition once: forward 4nDd + p·2(m+d), backward 8nDd + p·2(3m+2d)
 ///   linformer: forward 4nrd + nr·4d, backward 8nrd + nr·10d; mean pooling and convolution without the 4nrd and 8nrd
 ///   windowed:  softmax over the pairs inside the window, and linear without one
 double attention_flops(const BenchAttentionOptions& options, std::int64_t n);
-
-/// Floating point operations a second of a large square ops::gemm on all threads, the best of several: what the machine gives. In `dtype`;
-/// for float64 in float32.
-double measured_peak(DType dtype, const Device& device);
 
 /// The slope of log y over log x by least squares; needs two different x.
 double fitted_exponent(const std::vector<std::pair<double, double>>& points);

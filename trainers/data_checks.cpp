@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "framework/core/error.h"
+#include "trainers/evaluate.h"
 #include "trainers/objective.h"
 
 namespace furlong {
@@ -60,6 +61,10 @@ void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
     if ((labelled || settings.data.sampler == "stream") && data.size(Split::validation) > 0)
       evaluation_source(settings, of_model, data, Split::validation, settings.data.sequence_length, settings.data.batch_size);
   });
+  // One batch as a rule; a run is not to end at its first validation.
+  if (data.size(Split::validation) >= 2) {
+    check_targets(settings, model_vocabulary(settings, vocabulary), data, Split::validation, settings.trainer.validation_batches);
+  }
   as_mistake_of(loaded, "trainer.sample_prompt", [&] { check_sample(settings, vocabulary); });
 }
 

@@ -9,9 +9,35 @@
 #include "trainers/objective.h"
 
 namespace furlong {
+namespace {
+
+UserError no_targets(const Settings& settings, const Dataset& data, Split split, std::int64_t max_batches) {
+  const std::string part = max_batches > 0 ? fmt::format("the first {} batches of ", max_batches) : "";
+  std::string hint = "prepare more data for it";
+  if (!settings.data.ignore_tokens.empty()) {
+    hint =
+        fmt::format("data.ignore_tokens: [{}] leaves every one out; ignore fewer symbols", config::join(settings.data.ignore_tokens, ", "));
+  } else if (settings.objective.which() == ObjectiveSettings::Name::masked_tokens && settings.data.task == "none") {
+    hint = fmt::format("objective.mask_probability: {} hides none of its tokens; raise it", settings.objective.mask_probability);
+  }
+  return UserError("{}: no targets in {}the {} split, and so no loss; {}", data.path(), part, name_of(split), hint);
+}
+
+}  // namespace
 
 double Evaluation::perplexity() const { return std::exp(loss); }
 double Evaluation::bits_per_token() const { return loss / std::numbers::ln2; }
+
+void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split, std::int64_t max_batches) {
+  const std::int64_t samples = settings.data.batch_size;
+  const auto source = evaluation_source(settings, vocabulary, data, split, settings.data.sequence_length, samples);
+  std::int64_t batches = 0;
+  for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
+       first += static_cast<std::uint64_t>(samples), ++batches) {
+    if (source->batch_of_one_pass(first, samples).n_targets > 0) return;
+  }
+  throw no_targets(settings, data, split, max_batches);
+}
 
 Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch, const Device& device) {
   return Tensor::from(tokens, {batch, static_cast<std::int64_t>(tokens.size()) / batch}, device);
@@ -48,7 +74,7 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
     correct += counts[1];
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  // Without a target (all of them left out) both are 0 / 0: not a number rather than a perfect score.
+  if (result.targets == 0) throw no_targets(model.settings, data, split, max_batches);
   result.loss /= static_cast<double>(result.targets);
   result.accuracy = correct / static_cast<double>(result.targets);
   return result;

@@ -16,9 +16,12 @@ struct Evaluation {
 
 /// One pass over a split with the model's objective: in windows of `sequence_length`, each token but the split's first a target once
 /// (next_token) or some of them masked, or labelled documents cut at that length; the first `max_batches` batches when that is not 0. No
-/// dropout, nothing recorded.
+/// dropout, nothing recorded. Throws UserError where none of it is a target.
 Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t sequence_length, std::int64_t batch_size,
                     std::int64_t max_batches = 0);
+
+/// Throws the UserError that evaluate would end with where it meets no target, without a forward pass.
+void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split, std::int64_t max_batches);
 
 /// A batch of token ids as a tensor [batch, n] on `device`.
 Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch, const Device& device);

@@ -64,9 +64,12 @@ std::unique_ptr<BatchSource> copies(const Settings& settings, const Vocabulary& 
 }
 
 std::unique_ptr<BatchSource> segments(const Settings& settings, const TokenStore& data, Split split, std::int64_t sequence_length,
-                                      std::int64_t rows) {
-  return std::make_unique<SegmentSource>(
-      data, split, SegmentOptions{.sequence_length = sequence_length, .rows = rows, .ignore_tokens = settings.data.ignore_tokens});
+                                      std::int64_t rows, bool whole_documents) {
+  return std::make_unique<SegmentSource>(data, split,
+                                         SegmentOptions{.sequence_length = sequence_length,
+                                                        .rows = rows,
+                                                        .ignore_tokens = settings.data.ignore_tokens,
+                                                        .whole_documents = whole_documents});
 }
 
 const TokenStore& store_of(const Dataset& data) {
@@ -98,7 +101,7 @@ std::unique_ptr<BatchSource> training_source(const Settings& settings, const Voc
   }
   if (settings.data.sampler == "stream") {
     const std::int64_t rows = settings.data.batch_size * settings.trainer.gradient_accumulation;
-    return segments(settings, data, Split::train, settings.data.sequence_length, rows);
+    return segments(settings, data, Split::train, settings.data.sequence_length, rows, false);
   }
   return windows(settings, data, Split::train, order, settings.data.sequence_length);
 }
@@ -116,8 +119,8 @@ std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const V
     case Name::next_token:
       break;
   }
-  // The same segments as in training, so that what a state carries is measured too.
-  if (settings.data.sampler == "stream") return segments(settings, data, split, sequence_length, batch_size);
+  // The same segments as in training, so that what a state carries is measured too; no document begun in its middle, where that can be.
+  if (settings.data.sampler == "stream") return segments(settings, data, split, sequence_length, batch_size, true);
   return windows(settings, data, split, SamplerOptions::Order::sequential, sequence_length);
 }
 

@@ -85,7 +85,8 @@ class Checker {
     if (attention.uses("linear") && attention.compat != "none") compat();
     if (attention.uses("linformer")) linformer();
     if (!attention.uses("windowed")) return;
-    const auto cite = citing({"model.attention.softmax_window", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
+    const auto cite =
+        citing({"model.attention.softmax_window", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
     if (attention.softmax_window == 0) {
       cite.fail(fmt::format("{} with the mechanism windowed; expected how many of the nearest tokens get exact weights, such as 128",
                             cite("model.attention.softmax_window")));
@@ -184,10 +185,14 @@ class Checker {
     const bool read = attention.compat == "none" ? attention.feature_map == "favor_relu" : attention.compat == "performer_pytorch";
     if (attention.kernel_epsilon == 0 || read) return;
     const auto cite = citing({"model.attention.kernel_epsilon", "model.attention.feature_map", "model.attention.compat"});
-    const bool library = attention.compat != "none";
-    cite.fail(fmt::format("{} cannot be with {}, {}; expected favor_relu, or compat: performer_pytorch; remove kernel_epsilon",
-                          cite("model.attention.kernel_epsilon"), cite(library ? "model.attention.compat" : "model.attention.feature_map"),
-                          library ? "which adds nothing to features" : "whose kernel has no such number"));
+    if (attention.compat != "none") {
+      cite.fail(fmt::format("{} cannot be with {}, which adds nothing to features; remove kernel_epsilon",
+                            cite("model.attention.kernel_epsilon"), cite("model.attention.compat")));
+    }
+    cite.fail(
+        fmt::format("{} cannot be with {}, whose kernel has no such number; expected favor_relu, or compat: performer_pytorch; "
+                    "remove kernel_epsilon",
+                    cite("model.attention.kernel_epsilon"), cite("model.attention.feature_map")));
   }
 
   void compat() const {
@@ -307,6 +312,11 @@ class Checker {
     }
     if (attention.compat != "none") refuse("model.attention.compat", "these modes have no recurrent form");
     if (attention.redraw_every > 0) refuse("model.attention.redraw_every", "the state is made of features of the directions before");
+    const char* moving = attention.centering               ? "model.attention.centering"
+                         : attention.scaling != "none"     ? "model.attention.scaling"
+                         : attention.feature_map == "oprf" ? "model.attention.feature_map"
+                                                           : nullptr;
+    if (moving) refuse(moving, "its constants change with every step, and the state is made of features under those before");
     if (model.position != "rotary" && model.position != "none")
       refuse("model.position", "documents that go on from step to step have no longest length, as a table of positions has; take rotary");
   }

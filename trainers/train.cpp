@@ -238,6 +238,14 @@ class Run {
     progress.step(step, report.loss, rate, report.learning_rate, report.gradient_norm, memory, due);
     if (report.skipped)
       progress.say(fmt::format("step {}: gradient norm {:.3g} is an outlier; the step was skipped", step, report.gradient_norm));
+    if (report.targets == 0 && !std::exchange(told_of_no_targets_, true))
+      progress.say(
+          fmt::format("step {}: none of its tokens is a target, and it has no loss (null in metrics.jsonl, as for later such steps); "
+                      "{}",
+                      step,
+                      settings_.objective.which() == ObjectiveSettings::Name::masked_tokens
+                          ? "a higher objective.mask_probability or larger batches would give it some"
+                          : "data.ignore_tokens or the borders of documents leave all out"));
     if (due) {
       MetricsRecord record{step, "train", report.loss, trainer_.tokens(), rate, report.learning_rate, report.gradient_norm, memory, {}};
       if (settings_.trainer.skip_outlier_factor > 0) record.more.emplace_back("skipped", report.skipped ? 1 : 0);
@@ -259,9 +267,10 @@ class Run {
     record.more.emplace_back("guarded_rows", static_cast<double>(found.guarded) / static_cast<double>(found.rows));
     record.more.emplace_back("least_denominator", found.least);
     if (found.guarded == 0 || std::exchange(told_of_guard_, true)) return;
-    progress.say(fmt::format("step {}: {} of {} attention rows had a denominator below model.attention.denominator_guard and were set to zero; "
-                             "metrics.jsonl goes on counting (guarded_rows)",
-                             record.step, found.guarded, found.rows));
+    progress.say(
+        fmt::format("step {}: {} of {} attention rows had a denominator below model.attention.denominator_guard and were set to zero; "
+                    "metrics.jsonl goes on counting (guarded_rows)",
+                    record.step, found.guarded, found.rows));
   }
 
   /// The loss when it is the best so far.
@@ -312,7 +321,7 @@ class Run {
   std::optional<TensorboardWriter> tensorboard_;
   bool can_validate_ = true;
   std::int64_t saved_at_ = -1, tokens_since_ = 0;
-  bool told_of_guard_ = false;
+  bool told_of_guard_ = false, told_of_no_targets_ = false;
   std::chrono::steady_clock::time_point clock_;
 };
 

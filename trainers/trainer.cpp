@@ -83,6 +83,7 @@ StepReport Trainer::step() {
   report.gradient_norm = std::sqrt(ops::sum_of_squares(Stream{device_}, model_.store->gradients()));
   report.learning_rate = learning_rate(settings, steps_);
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) name_the_culprit(batches, report.loss, report.gradient_norm);
+  if (found.targets == 0) report.loss = MetricsRecord::not_measured;
 
   report.skipped = is_outlier(report.gradient_norm);
   if (!report.skipped) {

@@ -13,12 +13,12 @@ namespace furlong {
 
 /// What one optimizer step found.
 struct StepReport {
-  double loss = 0;           ///< mean over the step's targets, nats
+  double loss = 0;           ///< mean over the step's targets, nats; not a number where it had none
   double gradient_norm = 0;  ///< before clipping
   double learning_rate = 0;
-  std::int64_t tokens = 0;   ///< read: next_token: targets that counted; otherwise all that were not padding
-  std::int64_t targets = 0;  ///< tokens or labels that counted in the loss
-  bool skipped = false;      ///< an outlier: the optimizer did not move
+  std::int64_t tokens = 0;              ///< read: next_token: targets that counted; otherwise all that were not padding
+  std::int64_t targets = 0;             ///< tokens or labels that counted in the loss
+  bool skipped = false;                 ///< an outlier: the optimizer did not move
   ops::DenominatorReport denominators;  ///< of this step's forward passes; no rows where no map guards them
 };
 
@@ -67,7 +67,7 @@ class Trainer {
   Optimizer optimizer_;
   std::unique_ptr<BatchSource> source_;
   std::vector<CarriedState> carried_;  // data.carry_state: of each batch that a step accumulates
-  std::uint64_t samples_drawn_ = 0;  // all the state that the order of the data has
+  std::uint64_t samples_drawn_ = 0;    // all the state that the order of the data has
   std::int64_t steps_ = 0, tokens_ = 0;
   std::deque<double> recent_norms_;  // for outliers: of the last steps, skipped ones included
   double best_validation_ = HUGE_VAL;

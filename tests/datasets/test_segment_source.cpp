@@ -91,6 +91,35 @@ TEST_F(SegmentSourceTest, RowsHaveStretchesOfTheirOwnThatBeginAnew) {
   for (std::size_t token = 1; token < seen.size(); ++token) EXPECT_EQ(seen[token], 1) << token;
 }
 
+TEST_F(SegmentSourceTest, StretchesOfWholeDocuments) {
+  const auto begins = [&](const std::vector<std::size_t>& lengths, std::int64_t rows) {
+    const TokenStore store = store_of(lengths);
+    const SegmentSource source(store, Split::train, {.sequence_length = 4, .rows = rows, .ignore_tokens = {}, .whole_documents = true});
+    const Batch batch = source.batch(0, rows);
+    std::vector<std::int32_t> tokens;
+    for (std::int64_t row = 0; row < rows; ++row) tokens.push_back(batch.inputs[static_cast<std::size_t>(4 * row)]);
+    std::uint64_t tokens_twice = 0, targets = 0;
+    std::vector<int> seen(256, 0);
+    for (std::uint64_t first = 0; first < source.n_samples(); first += static_cast<std::uint64_t>(rows)) {
+      const Batch round = source.batch_of_one_pass(first, rows);
+      for (const std::int32_t target : round.targets)
+        if (target != ignored_target) tokens_twice += ++seen[static_cast<std::size_t>(target)] > 1, ++targets;
+    }
+    std::uint64_t expected = 0;
+    for (const std::size_t length : lengths) expected += length - 1;
+    EXPECT_EQ(targets, expected);
+    EXPECT_EQ(tokens_twice, 0u);
+    return tokens;
+  };
+  // Segments 2, 3, 1, 4: begins at 0, 2, 5, 6 of 10.
+  EXPECT_THAT(begins({9, 13, 5, 17}, 2), ElementsAre(0, 22));     // 5 of 10
+  EXPECT_THAT(begins({9, 13, 5, 17}, 3), ElementsAre(0, 9, 27));  // 3.3 and 6.7 of 10
+  EXPECT_THAT(begins({9, 13, 5, 17}, 4), ElementsAre(0, 9, 22, 27));
+  // Too few documents, and one that is too long for the others: cut inside.
+  EXPECT_THAT(begins({9, 25}, 4), ElementsAre(0, 9, 17, 25));
+  EXPECT_THAT(begins({5, 65, 5, 5, 5}, 4), ElementsAre(0, 21, 41, 61));
+}
+
 TEST_F(SegmentSourceTest, RefusesMoreRowsThanSegments) {
   const TokenStore store = store_of({9, 1, 5});
   EXPECT_THAT(message_of<UserError>([&] { SegmentSource(store, Split::train, {.sequence_length = 4, .rows = 4}); }),

@@ -44,8 +44,8 @@ double error_of(const AttentionData& data, const std::string& name, std::int64_t
   return candidate_errors(data, candidate, candidate.features(m, data.d()), draws, 1)[0];
 }
 
-// Medians over 80 draws of an independent program (numpy): n = 512, d = 64, bidirectional, 256 features. Medians of 9 draws scatter by
-// about 5 % around them (single draws by 12 %), and the draws are fixed; hence 15 %.
+// Medians over 80 draws of an independent program (tests/parity/approximation_error.py): n = 512, d = 64, bidirectional, 256 features.
+// Medians of 9 draws scatter by about 5 % around them (single draws by 12 %), and the draws are fixed; hence 15 %.
 struct Measured {
   double deviation, uniform, orthogonal, fixed_norm, hyperbolic, oprf, saderf, taylor_1, taylor_2;
 };
@@ -112,6 +112,39 @@ TEST(Analyze, UniformErrorIsThatOfTheMeanOfVisibleValues) {
       EXPECT_NEAR(data.head(head).uniform_errors()[0] / expected, 1, 1e-12) << form << " " << head;
     }
   }
+}
+
+TEST(Analyze, QueriesThatArePaddingCountNowhere) {
+  const std::int64_t n = 12;
+  const AttentionSample whole = sample_of(1, n, 2, 1, 4, 0.7);
+  for (const bool causal : {false, true}) {
+    AttentionSample shorter = whole, padded = whole;
+    shorter.causal = padded.causal = causal;
+    for (Tensor* tensor : {&shorter.query, &shorter.key, &shorter.value})
+      *tensor = Tensor::from(tensor->narrow(1, 0, 9).to_vector<double>(), {1, 9, tensor->extent(2)});
+    padded.real_queries = Tensor::from(std::vector<std::int32_t>{1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0}, {1, n});
+    if (!causal) padded.mask.keys = padded.real_queries;
+    const AttentionData a({shorter}, false), b({padded}, false);
+    const AttentionCandidate candidate = attention_candidate("cosine");
+    const auto near = [&](double x, double y) { EXPECT_NEAR(x / y, 1, 1e-12) << causal; };
+    near(candidate_errors(a, candidate, 5, 1, 1)[1], candidate_errors(b, candidate, 5, 1, 1)[1]);
+    near(a.uniform_errors()[0], b.uniform_errors()[0]);
+    near(query_norms(a)[0].mean, query_norms(b)[0].mean);
+    near(key_norms(a)[0].mean, key_norms(b)[0].mean);
+    near(a.moments(0).query_mean[0], b.moments(0).query_mean[0]);
+    const auto variation = [&](const AttentionSample& sample) {
+      return total_variation(
+          sample, [&](const Tensor& value) { return candidate_output(sample, candidate, {}, nullptr, value); }, DType::float64, 4);
+    };
+    near(variation(shorter).to_softmax[0], variation(padded).to_softmax[0]);
+  }
+}
+
+TEST(Analyze, WorseThanUniformByMoreThanRounding) {
+  EXPECT_FALSE(worse_than_uniform(3.6e-15, 0));
+  EXPECT_FALSE(worse_than_uniform(0.5, 0.5));
+  EXPECT_TRUE(worse_than_uniform(0.5001, 0.5));
+  EXPECT_TRUE(worse_than_uniform(1e-3, 0));
 }
 
 TEST(Analyze, AHeadAloneHasTheErrorThatItHasAmongOthers) {

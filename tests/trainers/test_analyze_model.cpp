@@ -146,7 +146,7 @@ TEST_F(AnalyzeModelTest, WhatDoesNotFitIsRefused) {
     return message_of<UserError>([&] { analyzed(options); });
   };
   EXPECT_THAT(refused([](auto& options) { options.sequence_length = 33; }),
-              HasSubstr("33 is longer than the model's 32 learned positions"));
+              HasSubstr("--sequence-length 33: longer than the model's 32 learned positions"));
   EXPECT_THAT(refused([](auto& options) { options.run = "/nowhere"; }), HasSubstr("/nowhere: there is no such run directory"));
   EXPECT_THAT(refused([](auto& options) {
                 options.candidates = {attention_candidate("taylor:3")};
@@ -253,6 +253,56 @@ TEST_F(AnalyzeModelTest, TheCommandOnARun) {
   EXPECT_THAT(content(path("out.svg")), AllOf(HasSubstr(">own: softmax<"), HasSubstr(">1.1<")));
 }
 
+TEST_F(AnalyzeModelTest, OptionsOfCandidatesNeedCandidates) {
+  const std::string run = trained({"model.attention.mechanism=linear", "model.attention.feature_map=elu1"});
+  for (const std::vector<std::string>& more :
+       std::vector<std::vector<std::string>>{{"--features", "8"}, {"--directions-kind", "iid"}, {"--draws", "2"}}) {
+    std::vector<std::string> all{run};
+    all.insert(all.end(), more.begin(), more.end());
+    const Finished found = furlong(all);
+    EXPECT_EQ(found.status, 2);
+    EXPECT_EQ(found.out, "");
+    EXPECT_THAT(found.err, HasSubstr(more[0] + ": needs --maps NAME,..."));
+    all.insert(all.end(), {"--maps", "favor_positive"});
+    EXPECT_EQ(furlong(all).status, 0) << more[0];
+  }
+}
+
+// A window at a document's end and empty rows behind the split's last: what padding makes of itself counts nowhere.
+TEST_F(AnalyzeModelTest, PaddingCountsNowhere) {
+  const std::string run = trained({"model.attention.mechanism=linear", "model.attention.feature_map=elu1"});
+  ModelAnalysisOptions options = options_for(run);
+  options.batches = 1000;
+  options.batch_size = 1;
+  const std::vector<LayerAnalysis> one = analyzed(options);
+  options.batches = 1;
+  options.batch_size = 64;  // more than there are
+  const std::vector<LayerAnalysis> padded = analyzed(options);
+  for (std::size_t layer = 0; layer < one.size(); ++layer) {
+    for (std::size_t head = 0; head < 2; ++head) {
+      const HeadAnalysis &a = one[layer].heads[head], &b = padded[layer].heads[head];
+      EXPECT_NEAR(a.uniform_error / b.uniform_error, 1, 1e-5);
+      EXPECT_NEAR(a.attentions[0].error / b.attentions[0].error, 1, 1e-5);
+      EXPECT_NEAR(a.query_norm.mean / b.query_norm.mean, 1, 1e-5);
+      EXPECT_NEAR(a.key_norm.mean / b.key_norm.mean, 1, 1e-5);
+    }
+  }
+}
+
+TEST_F(AnalyzeModelTest, SignedWeightsHaveNoTotalVariation) {
+  const std::string run = trained({"model.architecture=encoder", "objective.name=masked_tokens", "model.attention.mechanism=linformer",
+                                   "model.attention.projected_length=8"});
+  ModelAnalysisOptions options = options_for(run);
+  options.candidates = {attention_candidate("taylor:1"), attention_candidate("taylor:2")};
+  for (const LayerAnalysis& layer : analyzed(options)) {
+    for (const HeadAnalysis& head : layer.heads) {
+      EXPECT_FALSE(head.attentions[0].total_variation_to_softmax) << head.attentions[0].name;
+      EXPECT_FALSE(head.attentions[1].total_variation_to_uniform) << "taylor:1";
+      EXPECT_TRUE(head.attentions[2].total_variation_to_softmax) << "taylor:2";
+    }
+  }
+}
+
 TEST_F(AnalyzeModelTest, TheCommandRefusesWhatDoesNotGoTogether) {
   const std::string input = write_qkv(path("qkv.h5"));
   const auto refused = [&](const std::vector<std::string>& arguments) {
@@ -270,7 +320,11 @@ TEST_F(AnalyzeModelTest, TheCommandRefusesWhatDoesNotGoTogether) {
   EXPECT_THAT(refused({"--max-features", "9"}), HasSubstr("--max-features: belongs to --target-error"));
   EXPECT_THAT(refused({"--cost-at", "9"}), HasSubstr("--cost-at: belongs to --advise"));
   EXPECT_THAT(refused({"--maps", "favour_positive"}), HasSubstr("did you mean favor_positive?"));
-  EXPECT_THAT(refused({"--maps", "favor_trig", "--features", "9"}), HasSubstr("found 9"));
+  EXPECT_THAT(refused({"--maps", "favor_trig", "--features", "9"}), HasSubstr("--features 9: "));
+  EXPECT_THAT(refused({"--maps", "taylor:9", "--d", "8"}), HasSubstr("--maps taylor:9: "));
+  EXPECT_THAT(refused({"--maps", "taylor,taylor:2"}), HasSubstr("taylor:2 stands there twice"));
+  EXPECT_THAT(refused({"--features", "8,16,8"}), HasSubstr("--features 8,16,8: 8 stands there twice"));
+  EXPECT_THAT(refused({"--plot", path("out.png")}), HasSubstr("expected a name that ends in .svg"));
   EXPECT_THAT(refused({"--json", path("no/such/out.json")}), HasSubstr("no/such"));
   EXPECT_THAT(refused({path("run")}), HasSubstr("there is no such run directory or checkpoint"));
 }

@@ -52,15 +52,23 @@ TEST(BenchAttention, SoftmaxCountsEachPairThatSeesEachOther) {
 }
 
 TEST(BenchAttention, LinearCountsFeaturesStatesAndPairsOfAChunk) {
-  const double n = 32, d = 8, m = 16, features = 2 * n * m * d, state = 2 * n * m * d, pairs = 4 * counted_pairs(true, 8, 0);
+  // Chunks of 8: one block of queries meets every key of the chunk.
+  const double n = 32, d = 8, m = 16, features = 2 * n * m * d, state = 2 * n * m * d, pairs = 4 * 8 * 8;
   const auto count = [](bool causal, bool train) { return attention_flops(options_of(AttendMechanism::linear, causal, train), 32) / 3; };
   const double bidirectional = 2 * features + 2 * state;  // of q and of k; built and read
   EXPECT_EQ(count(false, false), bidirectional);
   EXPECT_EQ(count(true, false), bidirectional + pairs * 2 * (m + d));
-  // Features again and down to x; two products for each of forward; causal: states again, and pairs: weights again, to both features, dp,
-  // dv.
-  EXPECT_EQ(count(false, true), bidirectional + 4 * features + 4 * state);
-  EXPECT_EQ(count(true, true), bidirectional + pairs * 2 * (m + d) + 4 * features + 5 * state + pairs * 2 * (3 * m + 2 * d));
+  // Sweep of queries: features of keys, the state, features of queries, down from the state and through ω to x. Sweep of keys: features of
+  // both, the state of gradients, down from it to features and to v, through ω to x; causal also to the queries' x, and pairs: weights
+  // again, to both features, dp, dv.
+  EXPECT_EQ(count(false, true), bidirectional + (3 + 3) * features + (2 + 3) * state);
+  EXPECT_EQ(count(true, true), bidirectional + pairs * 2 * (m + d) + (3 + 4) * features + 5 * state + pairs * 2 * (3 * m + 2 * d));
+  // A chunk of 64 in four blocks of 16 queries over 16, 32, 48 and 64 keys; one of 24 in blocks of 16 and 8.
+  for (const auto& [chunk, blocks] : std::vector<std::pair<std::int64_t, double>>{{64, 16 * (16 + 32 + 48 + 64)}, {24, 16 * 16 + 8 * 24}}) {
+    BenchAttentionOptions longer = options_of(AttendMechanism::linear, true, false);
+    longer.choice.chunk_size = chunk;
+    EXPECT_EQ(attention_flops(longer, 192) / 3, 6 * bidirectional + 192 / static_cast<double>(chunk) * blocks * 2 * (m + d)) << chunk;
+  }
 
   BenchAttentionOptions window = options_of(AttendMechanism::linear, true, false);
   window.choice.window = 5;
@@ -82,6 +90,16 @@ TEST(BenchAttention, LinformerCountsProjectionAndRows) {
   EXPECT_EQ(attention_flops(options, 32), 3 * (3 * projection + 3.5 * rows));
   options.choice.projection = ops::SequenceProjection::mean;
   EXPECT_EQ(attention_flops(options, 32), 3 * 3.5 * rows);
+}
+
+TEST(BenchAttention, PeakIsTheBestOfItsMeasurements) {
+  PeakRate peak(DType::float32, Device{});
+  EXPECT_EQ(peak.flops_per_second(), 0);
+  peak.measure();
+  const double first = peak.flops_per_second();
+  EXPECT_GT(first, 1e8);
+  peak.measure();
+  EXPECT_GE(peak.flops_per_second(), first);
 }
 
 TEST(BenchAttention, ExponentOfPowers) {

@@ -241,6 +241,17 @@ TEST_F(ObjectivesTest, DataWithoutLabelsIsRefused) {
               HasSubstr("labels of single documents, expected labels of pairs"));
 }
 
+TEST_F(ObjectivesTest, MaskingThatHidesNothingIsRefused) {
+  const std::string store = periodic_store();
+  const TokenStore data = TokenStore::open(store);
+  const LoadedSettings loaded = settings(store, "masked_tokens", {"objective.mask_probability=1e-9"});
+  const std::string expected =
+      "no targets in the first 3 batches of the validation split, and so no loss; objective.mask_probability: 1e-09";
+  EXPECT_THAT(message_of<UserError>([&] { check_against_data(loaded, data); }), HasSubstr(expected));
+  Trainer trainer(loaded.settings, data, Device{});
+  EXPECT_THAT(message_of<UserError>([&] { trainer.validate(); }), HasSubstr(expected));
+}
+
 TEST_F(ObjectivesTest, AnotherObjectiveDoesNotResume) {
   const std::string store = labelled_store(60);
   const TokenStore data = TokenStore::open(store);

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "framework/core/error.h"
+#include "trainers/attention_config.h"
 
 namespace furlong {
 namespace {
@@ -215,6 +216,23 @@ TEST(Check, AllowsWhatLooksOddButIsRight) {
   EXPECT_NO_THROW(from("model: {n_heads: 4, n_key_value_heads: 1}\n"));
   EXPECT_NO_THROW(from("schedule: {warmup_steps: 1000}\n"));
   EXPECT_NO_THROW(from("schedule: {warmup_steps: 0}\n"));
+}
+
+TEST(AttentionConfig, TwoWindowsAndTheEpsilonThatEachDefinitionReads) {
+  const auto config = [](const std::string& attention) {
+    return attention_config(from("model: {n_layers: 2, attention: {" + attention + "}}\n"));
+  };
+  const auto mixed = config("layers: [softmax, windowed], softmax_window: 16");
+  EXPECT_EQ(mixed.window, 0) << "softmax stays global";
+  EXPECT_EQ(mixed.softmax_window, 16);
+  EXPECT_EQ(config("layers: [softmax, windowed], softmax_window: 16, window: 64").window, 64);
+
+  EXPECT_EQ(config("mechanism: linear, feature_map: favor_relu").map_options.kernel_epsilon, 1e-3);
+  EXPECT_EQ(config("mechanism: linear, feature_map: favor_relu, kernel_epsilon: 0.01").map_options.kernel_epsilon, 0.01);
+  EXPECT_LT(config("mechanism: linear, compat: performer_pytorch").compat_kernel_epsilon, 0) << "the library's own";
+  EXPECT_EQ(config("mechanism: linear, compat: performer_pytorch, kernel_epsilon: 0.01").compat_kernel_epsilon, 0.01);
+  EXPECT_TRUE(
+      config("mechanism: linear, compat: fast_transformers, feature_map: favor_hyperbolic, compat_stabilize: true").compat_stabilize);
 }
 
 TEST(Overrides, AKeyWithoutItsSectionIsNamedWhole) {

@@ -338,6 +338,17 @@ TEST_F(TrainTest, WithoutAValidationSplitItTrainsWithoutValidation) {
   for (const Json& line : metrics("run")) EXPECT_EQ(line["split"], "train");
 }
 
+TEST_F(TrainTest, AStepWithoutTargetsHasNoLoss) {
+  // Ten x, and then what can be learned: windows of two tokens in order, one a step.
+  testing::write_store(store, std::string(10, 'x') + testing::synthetic_text(990));
+  run("run", {"data.sampler=sequential", "data.ignore_tokens=[x]", "data.sequence_length=2", "data.batch_size=1", "log.every=1"});
+  const std::vector<Json> lines = metrics("run");
+  for (const Json& line : lines) {
+    if (line["split"] == "train") EXPECT_EQ(line["loss"].is_null(), line["step"] <= 4) << line;
+    if (line["split"] == "validation") EXPECT_TRUE(line["loss"].is_number()) << line;
+  }
+}
+
 TEST_F(TrainTest, AStepThatIsNotFiniteLeavesTheLastCheckpoint) {
   const std::vector<std::string> overrides{"optimizer.learning_rate=90", "schedule.warmup_steps=0",  "optimizer.weight_decay=0.9",
                                            "trainer.max_steps=60",       "trainer.validate_every=0", "schedule.name=constant",

@@ -398,9 +398,10 @@ TEST_F(TrainerTest, EvaluationCoversTheSplit) {
     EXPECT_NEAR(found.bits_per_token() * std::log(2.0), found.loss, 1e-12);
   }
   Trainer nothing_counts = trainer({"data.ignore_tokens=[a, b, c, d, e, f, g, h]"});
-  const Evaluation none = evaluate(nothing_counts.model(), data, Split::test, 32, 2);
-  EXPECT_EQ(none.tokens, 0);
-  EXPECT_TRUE(std::isnan(none.loss)) << "not a perfect score";
+  EXPECT_THAT(
+      message_of<UserError>([&] { evaluate(nothing_counts.model(), data, Split::test, 32, 2, 3); }),
+      HasSubstr("no targets in the first 3 batches of the test split, and so no loss; data.ignore_tokens: [a, b, c, d, e, f, g, h]"));
+  EXPECT_TRUE(std::isnan(nothing_counts.step().loss)) << "not a perfect score";
 }
 
 // --- It learns

@@ -30,6 +30,7 @@ struct Options {
 /// Options that belong to one of the three sources of queries and keys.
 struct Given {
   std::vector<const CLI::Option*> gaussian, without_model, model, target, advice;
+  const CLI::Option *features = nullptr, *kinds = nullptr, *draws = nullptr;
   const CLI::Option* target_error = nullptr;
 };
 
@@ -51,6 +52,28 @@ void check(const Options& options, const Given& given) {
   for (const CLI::Option* option : given.advice) refuse_unless(options.advise, *option, "--advise");
   if (options.advise && given.target_error->count() == 0)
     throw UserError("--advise: which error is wanted? Add --target-error E, for instance 0.1");
+  refuse_twice("--deviation", options.sweep.deviations);
+  refuse_twice("--norm-scale", options.sweep.norm_scales);
+  refuse_twice("--n", options.sweep.lengths);
+  refuse_twice("--d", options.sweep.widths);
+  refuse_twice("--features", options.features);
+  refuse_twice("--directions-kind", options.kinds);
+  std::vector<std::string> maps;  // as they are named in full: taylor is taylor:2
+  for (const std::string& name : options.maps) maps.push_back(attention_candidate(name).name());
+  refuse_twice("--maps", maps);
+  if (!options.plot.empty() && !options.plot.ends_with(".svg"))
+    throw UserError("--plot {}: plots are written as SVG; expected a name that ends in .svg, which browsers and rsvg-convert read",
+                    options.plot);
+}
+
+/// Options given that only attentions compared with the model's own would take.
+std::vector<std::string> candidate_options(const Options& options, const Given& given) {
+  std::vector<std::string> names;
+  const bool target = given.target_error->count() > 0;
+  if (given.features->count() > 0) names.push_back(given.features->get_name());
+  if (given.kinds->count() > 0 && !options.advise) names.push_back(given.kinds->get_name());
+  if (given.draws->count() > 0 && !target) names.push_back(given.draws->get_name());
+  return names;
 }
 
 /// Hands what is common to both kinds of analysis to each.
@@ -62,10 +85,8 @@ void settle(Options& options, bool target) {
   AdviceOptions& advice = options.advice;
   advice.seed = options.seed;
   if (options.draws > 0) advice.draws = options.draws;
-  for (AttentionCandidate candidate : candidates) {
-    candidate.kind = kinds[0];
-    if (options.advise) advice.candidates.push_back(candidate);
-  }
+  advice.kind = kinds[0];
+  if (options.advise) advice.candidates = candidates;
   SweepOptions& sweep = options.sweep;
   sweep.candidates = candidates;
   if (candidates.empty()) {
@@ -179,7 +200,8 @@ constexpr const char* footer =
     "                estimate / kernel - 1, bias included\n"
     "  effective     features that carry a query's denominator Σ w_f: (Σ|w|)² / Σ w² (Kish 1965), of m\n"
     "  TV            total variation distance of the weights to softmax's and to uniform ones, over up to 64 queries of the first "
-    "sequence\n"
+    "sequence;\n"
+    "                none where weights can be negative or need not sum to 1\n"
     "Attentions are written like taylor:2 or oprf+centering+saderf. Centres, scaling and oprf's constant are estimated from the queries "
     "and\n"
     "keys at hand; hedgehog is taken without learned weights. Everything is computed in float64 on the CPU; exact softmax makes it "
@@ -253,20 +275,22 @@ void add_attentions(CLI::App& command, Options& options, Given& given) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAME,...");
-  command.add_option("--features", options.features, "Random features m")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(CLI::Range(1, 1 << 20))
-      ->type_name("M,...");
-  command.add_option("--directions-kind", options.kinds, "How directions are drawn; --advise takes the first")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(CLI::IsMember(directions_kind_names()))
-      ->type_name("KIND,...");
-  command.add_option("--draws", options.draws, "Draws that an error is the median of (default: 5; with RUN, and for the m of an error, 3)")
-      ->check(CLI::Range(1, 10000));
+  given.features = command.add_option("--features", options.features, "Random features m")
+                       ->capture_default_str()
+                       ->delimiter(',')
+                       ->allow_extra_args(false)
+                       ->check(CLI::Range(1, 1 << 20))
+                       ->type_name("M,...");
+  given.kinds = command.add_option("--directions-kind", options.kinds, "How directions are drawn; --advise takes the first")
+                    ->capture_default_str()
+                    ->delimiter(',')
+                    ->allow_extra_args(false)
+                    ->check(CLI::IsMember(directions_kind_names()))
+                    ->type_name("KIND,...");
+  given.draws =
+      command
+          .add_option("--draws", options.draws, "Draws that an error is the median of (default: 5; with RUN, and for the m of an error, 3)")
+          ->check(CLI::Range(1, 10000));
   command.add_option("--seed", options.seed, "The same seed draws the same")->capture_default_str();
   given.target_error =
       command.add_option("--target-error", options.advice.target_error, "Find the m of each attention with random features that reaches E")
@@ -293,12 +317,13 @@ void add_attention(CLI::App& analyze_command) {
   add_sources(*command, *options, *given);
   add_attentions(*command, *options, *given);
   command->add_option("--json", options->json, "Write everything to this file as JSON")->type_name("FILE");
-  command->add_option("--plot", options->plot, "Write errors as a plot to this SVG file")->type_name("FILE");
+  command->add_option("--plot", options->plot, "Write errors as a plot to this file, whose name ends in .svg")->type_name("FILE.svg");
   command->add_option("--threads", options->threads, "Threads; 0: all cores")->capture_default_str()->check(CLI::Range(0, 4096));
   command->callback([=] {
     check(*options, *given);
     set_thread_count(static_cast<int>(options->threads));
     settle(*options, given->target_error->count() > 0);
+    options->model.candidate_options = candidate_options(*options, *given);
     if (options->of_model()) {
       run_model(*options);
     } else {

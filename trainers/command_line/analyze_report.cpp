@@ -103,7 +103,7 @@ void print_setting(const SweepSetting& setting, const SweepOptions& options) {
                number(result.error), number(result.kernel ? result.kernel->relative_variance : none),
                number(result.kernel ? result.kernel->relative_error : none), number(effective),
                options.find_features ? "  " + required_column(result.required) : "",
-               result.error >= setting.uniform_error ? "  worse than uniform" : "");
+               worse_than_uniform(result.error, setting.uniform_error) ? "  worse than uniform" : "");
   }
   for (std::size_t group = 0; group < setting.advice.size(); ++group) {
     const std::string head = setting.advice.size() > 1 ? fmt::format("head {}", group) : "advice";
@@ -124,8 +124,10 @@ void print_layer(const LayerAnalysis& layer, const ModelAnalysisOptions& options
                  one.m > 0 ? std::to_string(one.m) : "", number(one.error), number(one.total_variation_to_softmax),
                  number(one.total_variation_to_uniform),
                  options.find_features ? "  " + (one.required ? required_text(*one.required) : std::string("-")) : "",
-                 one.error >= head.uniform_error ? "  worse than uniform" : "");
+                 worse_than_uniform(one.error, head.uniform_error) ? "  worse than uniform" : "");
     }
+    if (std::any_of(head.attentions.begin(), head.attentions.end(), [](const auto& one) { return !one.total_variation_to_softmax; }))
+      fmt::print("    TV -: weights that can be negative or need not sum to 1 are no distribution\n");
     if (head.advice) fmt::print("    advice: {}\n", advice_text(*head.advice, options.advice.target_error));
   }
 }

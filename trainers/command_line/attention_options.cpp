@@ -86,14 +86,14 @@ void AttentionOptionValues::add(CLI::App& command, AttentionChoice& choice, bool
            ->capture_default_str()
            ->check(CLI::IsMember({"sum", "none"})),
        {linear, windowed});
-  guard_ = keep(
-      command
-          .add_option("--denominator-guard", choice.denominator_guard,
-                      "Maps with negative weights: rows whose denominator is a smaller part\nof the sum of |φ(q)| |φ(k)| become zero, and "
-                      "are counted")
-          ->capture_default_str()
-          ->check(CLI::Range(0.0, 1.0)),
-      {linear, windowed});
+  guard_ = keep(command
+                    .add_option("--denominator-guard", choice.denominator_guard,
+                                "Maps with features of both signs, whose sums can cancel: rows whose denominator is a smaller\npart of the "
+                                "sum of |φ(q)| |φ(k)| become "
+                                "zero, and are counted")
+                    ->capture_default_str()
+                    ->check(CLI::Range(0.0, 1.0)),
+                {linear, windowed});
   if (!many_maps) {
     compat_ = keep(
         command
@@ -139,11 +139,13 @@ void AttentionOptionValues::check(const std::vector<AttendMechanism>& mechanisms
   }
   refuse_unless(holds_any(maps, {"favor_relu"}), *kernel_epsilon_,
                 compat_ ? "--feature-map favor_relu, or --compat performer_pytorch" : "--feature-map favor_relu");
-  const bool guarded = std::any_of(maps.begin(), maps.end(), [&](const std::string& name) {
-    const ops::FeatureMap map = ops::feature_map_info(name).map;
-    return map == ops::FeatureMap::cosine || ops::can_be_negative(map, choice.map_options);
-  });
-  refuse_unless(guarded, *guard_, "maps whose features can be negative: favor_trig, cosine, taylor and limit of odd order");
+  std::vector<std::string> guarded;
+  for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
+    if (ops::can_cancel(info.map)) guarded.emplace_back(info.name);
+  }
+  refuse_unless(std::find_first_of(maps.begin(), maps.end(), guarded.begin(), guarded.end()) != maps.end(), *guard_,
+                fmt::format("maps whose sums of weights can cancel: {}", fmt::join(guarded, ", ")));
+  refuse_unless(normalizer == "sum", *guard_, "--normalizer sum, since none has no denominator");
 }
 
 void AttentionOptionValues::settle(AttentionChoice& choice) const {

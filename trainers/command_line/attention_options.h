@@ -1,6 +1,9 @@
 #pragma once
 // The options that furlong attend and furlong bench attention share: which attention, and the numbers that belong to it.
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -15,6 +18,15 @@ AttendMechanism mechanism_from_name(const std::string& name);
 
 /// Throws UserError naming `option` and where it belongs, when it was given although `applies` is false: no option does nothing.
 void refuse_unless(bool applies, const CLI::Option& option, const std::string& where);
+
+/// Throws UserError where a value stands twice in the list of `option`.
+template <class T>
+void refuse_twice(const char* option, const std::vector<T>& values) {
+  for (auto at = values.begin(); at != values.end(); ++at) {
+    if (std::find(values.begin(), at, *at) != at)
+      throw UserError("{} {}: {} stands there twice; leave out one", option, fmt::join(values, ","), *at);
+  }
+}
 
 /// Values as they stand on the command line.
 struct AttentionOptionValues {

@@ -6,7 +6,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 
 #include "framework/core/device.h"
 #include "framework/core/machine.h"
@@ -56,25 +55,38 @@ std::vector<BenchAttentionOptions> cases_of(const Options& options) {
   return cases;
 }
 
+std::string projection_name(ops::SequenceProjection projection) {
+  for (const auto& [kind, name] : ops::sequence_projections()) {
+    if (kind == projection) return name;
+  }
+  throw ContractError("a projection without a name");
+}
+
 std::string title(const BenchAttentionOptions& one, const BenchAttentionResult& result) {
   const AttentionChoice& choice = one.choice;
   std::string text = name_of(choice.mechanism);
   if (choice.uses_features()) text += fmt::format(", {} with {} features", ops::feature_map_info(choice.feature_map).name, result.features);
-  if (choice.mechanism == AttendMechanism::linformer) text += fmt::format(", {} rows", one.projected_length);
+  if (choice.mechanism == AttendMechanism::linformer) text += std::string(", ") + projection_name(choice.projection);
   if (choice.window > 0) text += fmt::format(", window {}", choice.window);
   return text + (choice.causal ? ", causal" : ", bidirectional");
 }
 
+/// `peak` in operations a second; 0: there is none to compare with.
 void print(const BenchAttentionOptions& one, const BenchAttentionResult& result, double peak) {
-  fmt::print("\n{}\n{:>9} {:>12} {:>12} {:>10} {:>8} {:>11}\n", title(one, result), "n", "median ms", "tokens/s", "GFLOP/s", "of peak",
-             "extra MiB");
+  const bool linformer = one.choice.mechanism == AttendMechanism::linformer;
+  fmt::print("\n{}\n{:>9} {:>12} {:>12} {:>10} {:>8} {:>11}{}\n", title(one, result), "n", "median ms", "tokens/s", "GFLOP/s", "of peak",
+             "extra MiB", linformer ? "     rows" : "");
   for (const BenchAttentionLength& length : result.lengths) {
     const double rate = length.flops / length.median_seconds;
-    fmt::print("{:>9} {:>12.3f} {:>12.0f} {:>10.2f} {:>7.1f}% {:>11.2f}\n", length.n, length.median_seconds * 1e3,
-               static_cast<double>(one.batch * length.n) / length.median_seconds, rate * 1e-9, 100 * rate / peak,
-               static_cast<double>(length.peak_bytes) / (1 << 20));
+    fmt::print("{:>9} {:>12.3f} {:>12.0f} {:>10.2f} {:>8} {:>11.2f}{}\n", length.n, length.median_seconds * 1e3,
+               static_cast<double>(one.batch * length.n) / length.median_seconds, rate * 1e-9,
+               peak > 0 ? fmt::format("{:.1f}%", 100 * rate / peak) : "-", static_cast<double>(length.peak_bytes) / (1 << 20),
+               linformer ? fmt::format(" {:>8}", length.projected_length) : "");
   }
   if (result.exponent) fmt::print("time grows as n^{:.3f}\n", *result.exponent);
+  if (peak > 0)
+    fmt::print("peak {:.1f} GFLOP/s: a large {} matrix product, the best of those before, between and after\n", peak * 1e-9,
+               name_of(one.dtype));
 }
 
 Json as_json(const BenchAttentionOptions& one, const BenchAttentionResult& result, double peak) {
@@ -84,8 +96,18 @@ Json as_json(const BenchAttentionOptions& one, const BenchAttentionResult& resul
     object["feature_map"] = ops::feature_map_info(choice.feature_map).name;
     object["m"] = result.features;
     object["chunk_size"] = choice.chunk_size;
+    object["normalizer"] = choice.normalizer == ops::Normalizer::sum ? "sum" : "none";
+    if (choice.feature_map == ops::FeatureMap::taylor || choice.feature_map == ops::FeatureMap::limit)
+      object["order"] = choice.map_options.order;
+    if (choice.feature_map == ops::FeatureMap::favor_relu) object["kernel_epsilon"] = choice.map_options.kernel_epsilon;
+    if (ops::can_cancel(choice.feature_map) && choice.normalizer == ops::Normalizer::sum)
+      object["denominator_guard"] = choice.denominator_guard;
   }
-  if (choice.mechanism == AttendMechanism::linformer) object["projected_length"] = one.projected_length;
+  if (choice.mechanism == AttendMechanism::linformer) {
+    object["projection"] = projection_name(choice.projection);
+    object["projected_length"] = one.projected_length;
+  }
+  object["peak_flops_per_second"] = peak > 0 ? Json(peak) : Json();
   object["lengths"] = Json::array();
   for (const BenchAttentionLength& length : result.lengths) {
     object["lengths"].push_back({{"n", length.n},
@@ -94,11 +116,27 @@ Json as_json(const BenchAttentionOptions& one, const BenchAttentionResult& resul
                                  {"tokens_per_second", static_cast<double>(one.batch * length.n) / length.median_seconds},
                                  {"flops", length.flops},
                                  {"flops_per_second", length.flops / length.median_seconds},
-                                 {"share_of_peak", length.flops / length.median_seconds / peak},
+                                 {"share_of_peak", peak > 0 ? Json(length.flops / length.median_seconds / peak) : Json()},
                                  {"peak_bytes", length.peak_bytes}});
+    if (choice.mechanism == AttendMechanism::linformer) object["lengths"].back()["projected_length"] = length.projected_length;
   }
   object["exponent"] = result.exponent ? Json(*result.exponent) : Json();
   return object;
+}
+
+/// What inputs, outputs and gradients of one run take at least: refused here rather than by the system, or by none, after a while.
+void check_memory(const BenchAttentionOptions& bench, const Machine& machine) {
+  if (bench.device.type != DeviceType::cpu) return;
+  const std::int64_t longest = *std::max_element(bench.lengths.begin(), bench.lengths.end());
+  const double element = static_cast<double>(size_of(bench.dtype)), tensors = bench.train ? 8 : 4;
+  const double bytes = tensors * element * static_cast<double>(bench.batch) * static_cast<double>(longest) *
+                       static_cast<double>(bench.n_heads) * static_cast<double>(bench.d);
+  const double there = static_cast<double>(machine.memory.usable());
+  if (there == 0 ? bytes < 0x1p50 : bytes <= there) return;
+  throw UserError(
+      "--n {}: query, key, value, output{} take at least {:.0f} bytes ({:.1f} GiB), and {:.1f} GiB are there; expected fewer "
+      "tokens, heads or sequences",
+      longest, bench.train ? " and their gradients" : "", bytes, bytes * 0x1p-30, there * 0x1p-30);
 }
 
 void run(Options& options) {
@@ -106,26 +144,29 @@ void run(Options& options) {
   BenchAttentionOptions& bench = options.bench;
   bench.dtype = dtype_from_name(options.dtype);
   bench.device = device_from_name(options.device);
+  const Machine machine = read_machine();
+  check_memory(bench, machine);
   const std::vector<BenchAttentionOptions> cases = cases_of(options);
   std::optional<AtomicFile> file;  // before the work, so that a wrong place is told at once
   if (!options.json.empty()) file.emplace(options.json);
-  const Machine machine = read_machine();
-  const double peak = measured_peak(bench.dtype, bench.device);
+  std::optional<PeakRate> peak;
+  if (bench.dtype != DType::float64) peak.emplace(bench.dtype, bench.device);
   fmt::print("{} head{} of {}, batch {}, {}, {}; {} thread{}\n", bench.n_heads, bench.n_heads == 1 ? "" : "s", bench.d, bench.batch,
              options.dtype, bench.train ? "forward and backward" : "forward", thread_count(), thread_count() == 1 ? "" : "s");
-  fmt::print("peak {:.1f} GFLOP/s: a large {} matrix product, the best of several\n", peak * 1e-9,
-             options.dtype == "bfloat16" ? "bfloat16" : "float32");
+  if (!peak) fmt::print("no share of peak: large products of float64 are written for exactness, and their rate is no peak\n");
   Json results = Json::array();
   for (const BenchAttentionOptions& one : cases) {
-    const BenchAttentionResult result = bench_attention(one);
-    print(one, result, peak);
+    const BenchAttentionResult result = bench_attention(one, peak ? &*peak : nullptr);
+    const double best = peak ? peak->flops_per_second() : 0;
+    print(one, result, best);
     std::fflush(stdout);
-    results.push_back(as_json(one, result, peak));
+    results.push_back(as_json(one, result, best));
   }
   if (!file) return;
   const Json object{{"furlong", {{"version", version()}, {"commit", commit()}}},
                     {"machine", {{"cpu", machine.cpu.model}, {"kernel", machine.kernel}, {"threads", thread_count()}}},
-                    {"peak_flops_per_second", peak},
+                    {"device", bench.device.text()},
+                    {"peak_flops_per_second", peak ? Json(peak->flops_per_second()) : Json()},
                     {"batch", bench.batch},
                     {"n_heads", bench.n_heads},
                     {"d", bench.d},
@@ -138,14 +179,16 @@ void run(Options& options) {
 }
 
 constexpr const char* footer =
-    "GFLOP/s counts products, a multiply-add as two operations, without exponentials and divisions: each pair of tokens that see each\n"
-    "other once, and in backward also what is computed again to keep memory linear. A head, with p pairs, width d, m features from D\n"
-    "directions, chunks of c, r projected rows:\n"
-    "  softmax    forward 4pd; backward 10pd\n"
-    "  linear     forward 4nDd + 4nmd, causal n(c+1)(m+d) more; backward 8nDd + 8nmd, causal 2nmd + n(c+1)(3m+2d) more;\n"
-    "             with --window forward 4nDd + 2p(m+d), backward 8nDd + 2p(3m+2d)\n"
+    "GFLOP/s counts products, a multiply-add as two operations, without exponentials and divisions. A head, with p pairs of tokens that\n"
+    "see each other, width d, m features from D directions, chunks of c, r projected rows:\n"
+    "  softmax    forward 4pd; backward 10pd, with the scores once more\n"
+    "  linear     what is computed, in backward also what is computed again to keep memory linear:\n"
+    "             forward 4nDd + 4nmd, backward 12nDd + 10nmd; causal, where pairs of a chunk go in blocks of 16 queries,\n"
+    "             forward 4nDd + 4nmd + n(c+16)(m+d), backward 14nDd + 10nmd + n(c+16)(3m+2d);\n"
+    "             with --window each product of the definition once: forward 4nDd + 2p(m+d), backward 8nDd + 2p(3m+2d)\n"
     "  linformer  forward 8nrd; backward 18nrd (pooling and convolution: 4nrd; 10nrd)\n"
     "  windowed   softmax over the pairs in the window, and linear without --window\n"
+    "The peak is a large matrix product's, the best of measurements before, between and after the runs; float64 has none.\n"
     "Extra MiB is the most that was allocated at once beyond the inputs: output, gradients, scratch.";
 
 void check(const Options& options, const CLI::Option& maps, const CLI::Option& features, const CLI::Option& rows) {
@@ -164,12 +207,10 @@ void check(const Options& options, const CLI::Option& maps, const CLI::Option& f
   const BenchAttentionOptions& bench = options.bench;
   for (const std::int64_t n : bench.lengths) {
     if (n < 1) throw UserError("--n {}: expected lengths of at least 1", n);
-    const double elements = static_cast<double>(bench.batch) * static_cast<double>(n) * static_cast<double>(bench.n_heads * bench.d);
-    if (elements > 0x1p44)
-      throw UserError("--n {}: a query of {:.3g} numbers fits no machine; expected fewer tokens, heads or sequences", n, elements);
   }
-  if (std::set<std::int64_t>(bench.lengths.begin(), bench.lengths.end()).size() != bench.lengths.size())
-    throw UserError("--n {}: a length stands there twice", fmt::join(bench.lengths, ","));
+  refuse_twice("--n", bench.lengths);
+  refuse_twice("--mechanism", options.mechanisms);
+  refuse_twice("--feature-map", options.feature_maps);
 }
 
 void add_attention(CLI::App& bench_command) {

@@ -88,6 +88,9 @@ void run(const Options& options) {
   if (settings.model.position == "learned" && length > settings.model.max_sequence_length) {
     throw UserError("--sequence-length: {} is longer than the model's {} learned positions", length, settings.model.max_sequence_length);
   }
+  if (settings.objective.pooling == "class_token" && length < 2)
+    throw UserError("--sequence-length: {} leaves no room beside the <class> token of objective.pooling: class_token; expected at least 2",
+                    length);
   const Split split = split_from_name(options.split);
   const Evaluation found =
       evaluate(model, data, split, length, options.batch_size > 0 ? options.batch_size : settings.data.batch_size, options.max_batches);

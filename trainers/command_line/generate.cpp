@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "framework/core/device.h"
 #include "framework/core/parallel.h"
@@ -25,8 +26,9 @@ void run(const Options& options) {
   const std::vector<std::int32_t> prompt = model.vocabulary.encode(options.prompt);
   std::function<void(std::int32_t)> print;
   if (!options.json) {
-    std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
-    print = [&](std::int32_t token) {
+    // The prompt comes with the first token: a model or a prompt that is refused has printed nothing.
+    print = [&, begun = false](std::int32_t token) mutable {
+      if (!std::exchange(begun, true)) std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
       const std::string text = model.vocabulary.decode(std::span(&token, 1));
       std::fwrite(text.data(), 1, text.size(), stdout);
       std::fflush(stdout);

@@ -16,18 +16,24 @@
 
 namespace {
 
-/// Help and version as CLI11 prints them; anything else in one line, naming the nearest subcommand where the first word is none.
+/// Help and version as CLI11 prints them; anything else in one line, naming the nearest subcommand where a word in its place is none.
 int answer(const CLI::App& program, const CLI::ParseError& error, int argc, char** argv) {
   if (error.get_exit_code() == 0) return program.exit(error);
   std::string message = error.what();
-  std::string hint =
-      "; see furlong " + (program.get_subcommands().empty() ? std::string() : program.get_subcommands()[0]->get_name() + " ") + "--help";
-  if (program.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
-    std::vector<std::string> known;
-    for (const CLI::App* subcommand : program.get_subcommands({})) known.push_back(subcommand->get_name());
-    message = std::string("there is no subcommand '") + argv[1] + "'";
-    const std::string near = furlong::config::nearest(argv[1], known);
-    if (!near.empty()) hint = "; did you mean " + near + "? The others are in furlong --help";
+  const CLI::App* innermost = &program;
+  std::string command = "furlong";
+  int place = 1;  // of the word behind it
+  for (; !innermost->get_subcommands().empty(); ++place) {
+    innermost = innermost->get_subcommands()[0];
+    command += " " + innermost->get_name();
+  }
+  std::string hint = "; see " + command + " --help";
+  std::vector<std::string> known;
+  for (const CLI::App* subcommand : innermost->get_subcommands({})) known.push_back(subcommand->get_name());
+  if (!known.empty() && argc > place && argv[place][0] != '-') {
+    message = (place == 1 ? "there is no subcommand '" : command + " has no subcommand '") + argv[place] + "'";
+    const std::string near = furlong::config::nearest(argv[place], known);
+    if (!near.empty()) hint = "; did you mean " + near + "? The others are in " + command + " --help";
   }
   for (char& letter : message) letter = letter == '\n' ? ' ' : letter;
   std::fprintf(stderr, "error: %s%s\n", message.c_str(), hint.c_str());

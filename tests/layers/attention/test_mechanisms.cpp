@@ -1,6 +1,7 @@
 // What mechanisms add to the ops: constants from statistics, learned parts, choices by layer and head, and what they refuse.
 #include <cmath>
 
+#include "framework/ops/compat_attention.h"
 #include "layers/attention/head_constants.h"
 #include "layers/attention/recurrent_state.h"
 #include "tests/layers/models/decoder_testing.h"
@@ -94,23 +95,34 @@ TEST(Windowed, ItsWindowIsNotThatOfOtherHeads) {
 
 /// What a config says reaches the library's arithmetic, and nothing else does.
 TEST(Compat, EpsilonAndStabiliserReachTheLibrarysArithmetic) {
-  const auto run = [](const char* library, const char* map, double epsilon, bool stabilize) {
+  const auto run = [](const char* library, const char* map, double epsilon = -1) {
     AttentionConfig config = attention_config("linear", map);
     config.compat = library;
     config.compat_kernel_epsilon = epsilon;
-    config.compat_stabilize = stabilize;
     return doubles(Alone(config).run());
   };
   for (const auto& [map, usual] : {std::pair{"favor_positive", 1e-4}, std::pair{"favor_relu", 1e-3}}) {
-    const std::vector<double> own = run("performer_pytorch", map, -1, false);
-    EXPECT_EQ(run("performer_pytorch", map, usual, false), own) << map;
-    EXPECT_GT(relative_difference(run("performer_pytorch", map, 0.1, false), own), 1e-3) << map;
+    const std::vector<double> own = run("performer_pytorch", map);
+    EXPECT_EQ(run("performer_pytorch", map, usual), own) << map;
+    EXPECT_GT(relative_difference(run("performer_pytorch", map, 0.1), own), 1e-3) << map;
   }
-  // Features that are all divided by the same are the same but for the 1e-6 that is added to denominators.
-  const std::vector<double> plain = run("fast_transformers", "favor_hyperbolic", -1, false);
-  const double change = relative_difference(run("fast_transformers", "favor_hyperbolic", -1, true), plain);
-  EXPECT_GT(change, 1e-9);
-  EXPECT_LT(change, 1e-1);
+  AttentionConfig config = attention_config("linear", "favor_hyperbolic");
+  config.compat = "fast_transformers";
+  config.compat_stabilize = true;
+  Alone alone(config);
+  ops::CompatAttentionOptions options;
+  options.n_heads = config.n_heads;
+  options.n_kv_heads = config.n_kv_heads;
+  options.library = ops::Compat::fast_transformers;
+  options.feature_map = ops::FeatureMap::favor_hyperbolic;
+  options.stabilize = true;
+  Tape tape(Stream{});
+  const Tensor directions = alone.store.find("attention.directions").master();
+  EXPECT_EQ(
+      doubles(alone.run()),
+      doubles(
+          ops::compat_attention(tape, Variable(alone.query), Variable(alone.key), Variable(alone.value), directions, {}, options).value()));
+  EXPECT_NE(doubles(alone.run()), run("fast_transformers", "favor_hyperbolic"));
 }
 
 TEST(Windowed, CentringAndScalingLeaveTheExactPartAsItIs) {

@@ -102,6 +102,26 @@ TEST_F(AttentionCommandTest, AttendAsJson) {
   EXPECT_EQ(file.dataset("directions").shape(), (hdf5::Shape{5, 8}));
 }
 
+TEST_F(AttentionCommandTest, AttendAsALibraryWithItsArguments) {
+  write_input();
+  const auto output = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--mechanism", "linear", "--seed", "3", "--compat"});
+    const Finished done = attend(more);
+    EXPECT_EQ(done.status, 0) << done.err;
+    std::vector<float> values(2 * 3 * 20 * 8);
+    const hdf5::File file = hdf5::File::open(path("out.h5"));
+    file.dataset("output").read(values.data(), values.size() * sizeof(float));
+    return values;
+  };
+  const auto usual = output({"performer_pytorch"});
+  EXPECT_EQ(output({"performer_pytorch", "--kernel-epsilon", "1e-4"}), usual);
+  EXPECT_EQ(output({"performer_pytorch", "--kernel-epsilon", "0"}), usual);
+  EXPECT_NE(output({"performer_pytorch", "--kernel-epsilon", "0.1"}), usual);
+  const auto plain = output({"fast_transformers", "--feature-map", "favor_hyperbolic"});
+  EXPECT_NE(output({"fast_transformers", "--feature-map", "favor_hyperbolic", "--compat-stabilize"}), plain);
+  EXPECT_EQ(hdf5::File::open(path("out.h5")).integer("compat_stabilize"), 1);
+}
+
 TEST_F(AttentionCommandTest, AttendRefusesWhatDoesNotGoTogether) {
   write_input();
   const auto refused = [&](const std::vector<std::string>& more, const std::string& message) {
@@ -111,10 +131,12 @@ TEST_F(AttentionCommandTest, AttendRefusesWhatDoesNotGoTogether) {
   };
   refused({"--feature-map", "elu1"}, "--feature-map: belongs to --mechanism linear or windowed");
   refused({"--mechanism", "linear", "--order", "3"}, "--order: belongs to --feature-map taylor or limit");
-  refused({"--mechanism", "linear", "--denominator-guard", "0.1"}, "maps whose features can be negative");
+  refused({"--mechanism", "linear", "--denominator-guard", "0.1"}, "whose sums of weights can cancel: favor_trig, taylor, limit, cosine");
+  refused({"--mechanism", "linear", "--feature-map", "taylor", "--normalizer", "none", "--denominator-guard", "0.1"}, "--normalizer sum");
+  refused({"--mechanism", "linear", "--feature-map", "taylor", "--order", "9"}, "--order 9 --most-features 4096: ");
   refused({"--mechanism", "linear", "--feature-map", "elu1", "--features", "9"}, "elu1 has 8 features for heads of width 8");
   refused({"--mechanism", "linear", "--feature-map", "elu1", "--seed", "1"}, "--seed: elu1 has no random directions");
-  refused({"--mechanism", "linear", "--feature-map", "favor_trig", "--features", "9"}, "found 9");
+  refused({"--mechanism", "linear", "--feature-map", "favor_trig", "--features", "9"}, "--features 9: ");
   refused({"--mechanism", "windowed", "--window", "4"}, "add --causal");
   refused({"--mechanism", "windowed", "--causal"}, "add --window W");
   refused({"--mechanism", "linformer", "--causal"}, "a query would see later tokens");
@@ -126,10 +148,18 @@ TEST_F(AttentionCommandTest, AttendRefusesWhatDoesNotGoTogether) {
   refused({"--causal", "--mode", "recurrent", "--gradients"}, "none flows through the state");
   refused({"--causal", "--prefill", "3"}, "only --mode recurrent has a prefill");
   refused({"--mechanism", "linear", "--causal", "--mode", "recurrent", "--chunk", "4"}, "one by one");
-  refused({"--mechanism", "linear", "--compat", "fast_transformers"}, "has no feature map favor_positive; it has elu1");
+  refused({"--mechanism", "linear", "--compat", "fast_transformers"},
+          "--compat: fast_transformers has no feature map favor_positive; it has elu1");
   refused({"--mechanism", "linear", "--compat", "performer_pytorch", "--causal", "--mode", "recurrent"}, "a maximum over all tokens");
   refused({"--mechanism", "linear", "--compat", "performer_pytorch", "--window", "4"}, "that library has no window");
   refused({"--mechanism", "linear", "--compat", "performer_pytorch", "--chunk", "4"}, "--chunk: belongs to what runs without --compat");
+  refused({"--mechanism", "linear", "--feature-map", "elu1", "--kernel-epsilon", "0.1"}, "--feature-map favor_relu, or --compat performer");
+  refused({"--mechanism", "linear", "--compat", "fast_transformers", "--feature-map", "favor_relu", "--kernel-epsilon", "0.1"},
+          "--kernel-epsilon: belongs to --compat performer_pytorch");
+  refused({"--mechanism", "linear", "--feature-map", "favor_hyperbolic", "--compat-stabilize"},
+          "--compat-stabilize: belongs to --compat fast_transformers --feature-map favor_hyperbolic");
+  refused({"--mechanism", "linear", "--compat", "fast_transformers", "--feature-map", "elu1", "--compat-stabilize"},
+          "--compat-stabilize: belongs to --compat fast_transformers --feature-map favor_hyperbolic");
   refused({"--mechanism", "nonlinear"}, "--mechanism: nonlinear not in");
   refused({"--device", "cuda"}, "device: 'cuda'");
 }
@@ -147,17 +177,67 @@ TEST_F(AttentionCommandTest, BenchPrintsAndWritesJson) {
   for (const Json& attention : object["attention"]) {
     ASSERT_EQ(attention["lengths"].size(), 2u);
     EXPECT_TRUE(attention["exponent"].is_number());
+    const double peak = attention["peak_flops_per_second"];
+    EXPECT_LE(peak, object["peak_flops_per_second"]);
     for (const Json& length : attention["lengths"]) {
       EXPECT_EQ(length["seconds"].size(), 2u);
       const double seconds = length["median_seconds"], flops = length["flops"], n = length["n"];
       EXPECT_DOUBLE_EQ(length["tokens_per_second"], n / seconds);
       EXPECT_DOUBLE_EQ(length["flops_per_second"], flops / seconds);
-      EXPECT_DOUBLE_EQ(length["share_of_peak"], flops / seconds / object["peak_flops_per_second"].get<double>());
+      EXPECT_DOUBLE_EQ(length["share_of_peak"], flops / seconds / peak);
       EXPECT_GT(length["peak_bytes"], 0);
     }
   }
   EXPECT_EQ(object["attention"][1]["m"], 24);
   EXPECT_EQ(object["train"], true);
+}
+
+TEST_F(AttentionCommandTest, BenchTellsWhatItsAttentionIs) {
+  const Finished done = furlong({"bench",
+                                 "attention",
+                                 "--n",
+                                 "16,64",
+                                 "--mechanism",
+                                 "linear,linformer",
+                                 "--feature-map",
+                                 "taylor,favor_relu",
+                                 "--order",
+                                 "2",
+                                 "--denominator-guard",
+                                 "0.001",
+                                 "--kernel-epsilon",
+                                 "0.01",
+                                 "--projection",
+                                 "convolution",
+                                 "--projected-length",
+                                 "32",
+                                 "--bidirectional",
+                                 "--heads",
+                                 "1",
+                                 "--d",
+                                 "8",
+                                 "--dtype",
+                                 "float64",
+                                 "--repeat",
+                                 "1",
+                                 "--json",
+                                 path("bench.json")});
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.out, AllOf(HasSubstr("no share of peak: "), HasSubstr("\nlinformer, convolution, bidirectional\n")));
+  const Json object = Json::parse(content(path("bench.json")));
+  EXPECT_EQ(object["device"], "cpu");
+  EXPECT_TRUE(object["peak_flops_per_second"].is_null());
+  const Json &taylor = object["attention"][0], &relu = object["attention"][1], &linformer = object["attention"][2];
+  EXPECT_EQ(taylor["order"], 2);
+  EXPECT_EQ(taylor["normalizer"], "sum");
+  EXPECT_EQ(taylor["denominator_guard"], 0.001);
+  EXPECT_FALSE(taylor.contains("kernel_epsilon"));
+  EXPECT_TRUE(taylor["lengths"][0]["share_of_peak"].is_null());
+  EXPECT_EQ(relu["kernel_epsilon"], 0.01);
+  EXPECT_FALSE(relu.contains("denominator_guard"));
+  EXPECT_EQ(linformer["projection"], "convolution");
+  EXPECT_EQ(linformer["lengths"][0]["projected_length"], 16);
+  EXPECT_EQ(linformer["lengths"][1]["projected_length"], 32);
 }
 
 TEST_F(AttentionCommandTest, BenchRefusesBeforeItMeasures) {
@@ -167,11 +247,13 @@ TEST_F(AttentionCommandTest, BenchRefusesBeforeItMeasures) {
     expect_user_error(furlong(more), message);
   };
   refused({"--n", "0"}, "--n 0: expected lengths of at least 1");
-  refused({"--n", "16,16"}, "--n 16,16: a length stands there twice");
-  refused({"--n", "99999999999999"}, "fits no machine");
+  refused({"--n", "16,16"}, "--n 16,16: 16 stands there twice");
+  refused({"--mechanism", "softmax,linear,softmax"}, "softmax stands there twice");
+  refused({"--n", "16", "--heds", "2"}, "see furlong bench attention --help");
+  refused({"--n", "99999999999999"}, "--n 99999999999999: query, key, value, output take at least 819199999999991808 bytes");
   refused({"--mechanism", "softmax", "--features", "4"}, "--features: belongs to");
   refused({"--mechanism", "linformer", "--causal"}, "a query would see later tokens");
-  refused({"--feature-map", "elu1,favor_trig", "--features", "7"}, "found 7");
+  refused({"--feature-map", "elu1,favor_trig", "--features", "7"}, "--features 7: ");
   refused({"--feature-map", "taylor", "--order", "3"}, "47905 features");
   refused({"--n", "16", "--json", path("missing/bench.json")}, "missing/bench.json");
 }
