@@ -20,8 +20,8 @@ struct Generated {
 };
 
 /// The prompt in parallel, then token by token from the recurrent state or the key-value cache. `on_token` is given each one as it comes.
-/// Throws UserError for encoders, for an empty prompt where the vocabulary has no document token to begin with, and for more tokens than learned
-/// positions.
+/// Throws UserError for encoders, for an empty prompt where the vocabulary has no document token to begin with, and for more tokens than
+/// learned positions.
 Generated generate(Model& model, const std::vector<std::int32_t>& prompt, const GenerateOptions& options,
                    const std::function<void(std::int32_t)>& on_token = {});
 

@@ -97,9 +97,10 @@ HWY_INLINE void store_n(typename Lanes<T>::V value, T* target, std::int64_t n) {
   }
 }
 
-/// e^x. In double Highway's, within 1 ulp. In float32 half as many operations: x = k ln 2 + r with |r| <= ln 2 / 2, a polynomial for e^r whose
-/// own error is a twentieth of an ulp, and k added to the exponent; within 1.01 ulp (tests/framework/cpu/test_exp.cpp), zero where the result
-/// would be subnormal, and the largest finite number where it would overflow. A NaN stays one: what went wrong upstream has to show.
+/// e^x. In double Highway's, within 1 ulp. In float32 half as many operations: x = k ln 2 + r with |r| <= ln 2 / 2, a polynomial for e^r
+/// whose own error is a twentieth of an ulp, and k added to the exponent; within 1.01 ulp (tests/framework/cpu/test_exp.cpp), zero where
+/// the result would be subnormal, and the largest finite number where it would overflow. A NaN stays one: what went wrong upstream has to
+/// show.
 template <class D, class V>
 HWY_INLINE V exp(D d, V x) {
   if constexpr (sizeof(hn::TFromD<D>) == 8) {

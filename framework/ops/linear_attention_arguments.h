@@ -11,7 +11,7 @@ struct LinearAttentionSizes {
   std::int64_t near = 0;  // most keys that a chunk of queries meets pair by pair: its own chunk, and a window's
   bool softmax_pairs = false;
   bool compensated = false;  // sums over all keys keep what each addition rounded off (Kahan 1965): there are n / chunk of them
-  bool rotates = false;  // the numerator's features are turned by position
+  bool rotates = false;      // the numerator's features are turned by position
   std::int64_t ld_d = 0, ld_v = 0, ld_m = 0, ld_n = 0;
   std::int64_t ld_rotations = 0;  // cosines, and sines, of a row's turns
 

@@ -240,8 +240,7 @@ class LinearAttentionTile {
       const T relative = std::abs(total) / magnitude;
       least_denominator = std::min(least_denominator, relative);
       if (relative < guard) total = 0;
-    }
-    if (s.rotates && magnitude > 0) {
+    } else if (s.rotates && magnitude > 0) {
       const T relative = total / magnitude;
       least_denominator = std::min(least_denominator, relative);
       if (relative < least_rotated_denominator) total = 0;
@@ -302,7 +301,8 @@ class LinearAttentionTile {
   static constexpr std::int64_t pair_block = 16;
 
   /// target[i, j] = a_i · b_j for the pairs that exist; what others hold is undefined. b is transposed [depth, columns].
-  void products(std::int64_t rows, const NearPairs& pairs, const T* a, std::int64_t depth, std::int64_t lda, const T* b_transposed, T* target) {
+  void products(std::int64_t rows, const NearPairs& pairs, const T* a, std::int64_t depth, std::int64_t lda, const T* b_transposed,
+                T* target) {
     for (std::int64_t i = 0; i < rows; i += pair_block) {
       const std::int64_t n = std::min(pair_block, rows - i), from = pairs.row(i).first / pair_block * pair_block;
       const std::int64_t columns = pairs.row(i + n - 1).end - from;
@@ -311,7 +311,8 @@ class LinearAttentionTile {
     }
   }
   /// target[i] = Σ_j matrix[i, j] b_j; matrix is zero for pairs that do not exist.
-  void from_columns(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* b, std::int64_t width, std::int64_t ld, T* target) {
+  void from_columns(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* b, std::int64_t width, std::int64_t ld,
+                    T* target) {
     for (std::int64_t i = 0; i < rows; i += pair_block) {
       const std::int64_t n = std::min(pair_block, rows - i), from = pairs.row(i).first;
       const std::int64_t columns = std::max<std::int64_t>(0, pairs.row(i + n - 1).end - from);
@@ -324,8 +325,10 @@ class LinearAttentionTile {
     for (std::int64_t j = 0; j < pairs.columns; j += pair_block) {
       const std::int64_t n = std::min(pair_block, pairs.columns - j);
       std::int64_t from = 0, end = rows;
-      if (pairs.causal) from = j - pairs.offset;
-      else if (pairs.window > 0) from = j - pairs.window + 1 - pairs.offset;
+      if (pairs.causal)
+        from = j - pairs.offset;
+      else if (pairs.window > 0)
+        from = j - pairs.window + 1 - pairs.offset;
       if (pairs.window > 0) end = std::min(rows, j + n - 1 + pairs.window - pairs.offset);
       from = std::clamp<std::int64_t>(from, 0, rows);
       small_gemm_tn<T>(n, width, std::max<std::int64_t>(0, end - from), matrix + from * s.ld_n + j, s.ld_n, a + from * ld, ld,

@@ -34,10 +34,10 @@ struct FeatureMapInfo {
   FeatureMap map;
   const char* name;
   FeatureForm form;
-  bool needs_directions;    ///< random ω
-  int features_a_direction; ///< 0 without directions
-  bool estimates_softmax;   ///< of exp(q·k/√d), so that centring and scaling of q and k change no expectation
-  bool can_vanish;          ///< the denominator may be zero (relu)
+  bool needs_directions;     ///< random ω
+  int features_a_direction;  ///< 0 without directions
+  bool estimates_softmax;    ///< of exp(q·k/√d), so that centring and scaling of q and k change no expectation
+  bool can_vanish;           ///< the denominator may be zero (relu)
 };
 /// One row for each feature map: what names, checks, help texts and tests loop over.
 const std::vector<FeatureMapInfo>& feature_maps();
@@ -47,8 +47,8 @@ const FeatureMapInfo& feature_map_info(FeatureMap map);
 
 /// Numbers that belong to a map's definition.
 struct FeatureMapOptions {
-  std::int64_t order = 2;         ///< taylor: 1 to 3; limit: 1 to 4
-  double kernel_epsilon = 1e-3;   ///< favor_relu: added to every feature
+  std::int64_t order = 2;             ///< taylor: 1 to 3; limit: 1 to 4
+  double kernel_epsilon = 1e-3;       ///< favor_relu: added to every feature
   std::int64_t most_features = 4096;  ///< taylor and limit are refused above it
   bool operator==(const FeatureMapOptions&) const = default;
 };

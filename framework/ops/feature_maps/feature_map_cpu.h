@@ -22,8 +22,8 @@ struct FeatureTile {
 };
 
 /// The arithmetic of one map. Elements of a tile beyond column m (up to ld_m) are neither read by the caller nor need be written.
-/// The row's logarithm: features are φ(x) = values · exp(row_log) in the form `values`; in the form `logarithms` a key's row_log is zero and
-/// everything is in the logarithms. For queries row_log is what the features leave out of the kernel's logarithm, since it cancels in
+/// The row's logarithm: features are φ(x) = values · exp(row_log) in the form `values`; in the form `logarithms` a key's row_log is zero
+/// and everything is in the logarithms. For queries row_log is what the features leave out of the kernel's logarithm, since it cancels in
 /// the ratio: Σ_f φ_f(q) φ_f(k) exp(row_log(q)) is the kernel itself, with its constants (log m and the like). Callers that do not need
 /// it pass null.
 template <class T>

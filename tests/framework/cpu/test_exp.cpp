@@ -64,7 +64,8 @@ TEST(Exp, FloatIsWithinOneUlpAndAHundredth) {
 TEST(Exp, FloatEndsWhereItShould) {
   const float infinity = std::numeric_limits<float>::infinity();
   testing::for_each_instruction_set([&] {
-    const std::vector<float> y = exponentials({0.0f, -0.0f, -88.0f, -1e30f, -infinity, 89.0f, 1e30f, infinity, std::nanf(""), 88.7228f, -87.3365f});
+    const std::vector<float> y =
+        exponentials({0.0f, -0.0f, -88.0f, -1e30f, -infinity, 89.0f, 1e30f, infinity, std::nanf(""), 88.7228f, -87.3365f});
     EXPECT_EQ(y[0], 1);
     EXPECT_EQ(y[1], 1);
     for (const std::size_t i : {2, 3, 4}) EXPECT_EQ(y[i], 0) << i;
