@@ -1,5 +1,6 @@
 #include "trainers/evaluate.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <numbers>
@@ -29,8 +30,12 @@ double Evaluation::perplexity() const { return std::exp(loss); }
 double Evaluation::bits_per_token() const { return loss / std::numbers::ln2; }
 
 void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split, std::int64_t max_batches) {
-  const std::int64_t samples = settings.data.batch_size;
-  const auto source = evaluation_source(settings, vocabulary, data, split, settings.data.sequence_length, samples);
+  const auto source = evaluation_source(settings, vocabulary, data, split, settings.data.sequence_length, settings.data.batch_size);
+  // No more at a time than there is: whether a batch of the size asked for fits in memory is found out later, and told then.
+  const std::int64_t samples =
+      settings.data.sampler == "stream"
+          ? settings.data.batch_size
+          : std::min(settings.data.batch_size, std::max<std::int64_t>(1, static_cast<std::int64_t>(source->n_samples())));
   std::int64_t batches = 0;
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(samples), ++batches) {
