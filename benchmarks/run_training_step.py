@@ -82,8 +82,10 @@ def memory(arguments, model, program, favor, dtype):
     """One step of each in fresh processes. The peer under its default allocator, which gives memory back: its smallest footprint."""
     request = {**model, "n": arguments.long_n, "dtype": dtype}
     result = {"n": arguments.long_n, "dtype": dtype}
-    with Worker([program], our_environment(arguments.threads)) as ours:
-        result["ours"] = ours.ask(**request, attention="linear", chunk=arguments.our_chunk)
+    for name, recompute in (("ours", "elementwise"), ("ours_recomputing_blocks", "blocks")):
+        with Worker([program], our_environment(arguments.threads)) as ours:
+            ours.ask(**request, attention="linear", chunk=arguments.our_chunk, recompute=recompute)
+            result[name] = ours.ask(**request, attention="linear", chunk=arguments.our_chunk, recompute=recompute)
     try:
         with Worker([arguments.python, PEER], peer_environments(arguments.threads)["default"]) as peer:
             result["peer"] = peer.ask(**request, **favor, threads=arguments.threads)
@@ -93,9 +95,10 @@ def memory(arguments, model, program, favor, dtype):
         return result
     ours, peer = result["ours"]["peak_resident_bytes"], result["peer"]["peak_resident_bytes"]
     result["ratio"] = ours / peer
+    result["ratio_recomputing_blocks"] = result["ours_recomputing_blocks"]["peak_resident_bytes"] / peer
     result["ratio_without_what_importing_torch_takes"] = ours / (peer - result["peer"]["resident_bytes_at_start"])
     print(f"n {arguments.long_n} {dtype}: peak memory ours {result['ours']['peak_resident_bytes'] / 1e9:.2f} GB, peer "
-          f"{result['peer']['peak_resident_bytes'] / 1e9:.2f} GB: {result['ratio']:.2f} of it", flush=True)
+          f"{result['peer']['peak_resident_bytes'] / 1e9:.2f} GB: {result['ratio']:.2f} of it ({result['ratio_recomputing_blocks']:.2f} when blocks are recomputed)", flush=True)
     return result
 
 
@@ -108,7 +111,7 @@ def main():
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--d-feedforward", type=int, default=2048)
     parser.add_argument("--m", type=int, default=256)
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--dtypes", nargs="*", default=["float32", "bfloat16"], help="of the speed comparison; none: memory alone")
     parser.add_argument("--rounds", type=int, default=4, help="steps of each, by turns")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--our-chunk", type=int, default=64)
@@ -133,7 +136,7 @@ def main():
         if budget.allows(40, dtype):
             result["speed"][dtype] = speed(arguments, model, program, environments[sweep["environment"]], favor, dtype, budget)
     if arguments.long_n and budget.allows(30, "memory"):
-        result["memory"] = memory(arguments, model, program, favor, arguments.dtypes[0])
+        result["memory"] = memory(arguments, model, program, favor, (arguments.dtypes or ["float32"])[0])
     result["left_out"] = budget.skipped
     write_result(arguments.name, result)
 

@@ -4,14 +4,13 @@
 #include <numeric>
 
 #include "framework/ops/arithmetic.h"
+#include "trainers/checkpoint_tensors.h"
 
 namespace furlong {
 namespace {
 
 /// The count of tokens seen, which rows share; the mechanisms that go by it are refused.
 bool is_count(const std::string& name) { return name.ends_with(".tokens"); }
-
-std::vector<std::int64_t> shape_of(const Tensor& tensor) { return {tensor.shape().begin(), tensor.shape().end()}; }
 
 }  // namespace
 
@@ -49,17 +48,13 @@ layers::GenerationState& CarriedState::begin(layers::ForwardContext& context, co
 }
 
 void CarriedState::save(CheckpointWriter& file, const std::string& prefix) const {
-  state_.visit([&](const std::string& name, Tensor& tensor) {
-    file.tensor(prefix + "/" + name, name_of(tensor.dtype()), shape_of(tensor), tensor.address());
-  });
+  state_.visit([&](const std::string& name, Tensor& tensor) { write_tensor(file, prefix + "/" + name, tensor); });
   const auto rows = static_cast<std::int64_t>(positions_.size());
   file.tensor(prefix + "/positions", "int64", std::span(&rows, 1), positions_.data());
 }
 
 void CarriedState::load(const CheckpointReader& file, const std::string& prefix) {
-  state_.visit([&](const std::string& name, Tensor& tensor) {
-    file.read(prefix + "/" + name, name_of(tensor.dtype()), shape_of(tensor), tensor.address());
-  });
+  state_.visit([&](const std::string& name, Tensor& tensor) { read_tensor(file, prefix + "/" + name, tensor); });
   const auto rows = static_cast<std::int64_t>(positions_.size());
   file.read(prefix + "/positions", "int64", std::span(&rows, 1), positions_.data());
 }

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "trainers/attention_config.h"
+#include "trainers/checkpoint_tensors.h"
 #include "trainers/checkpoints.h"
 
 namespace furlong {
@@ -28,6 +29,7 @@ layers::DecoderConfig decoder_config(const Settings& settings, std::int64_t voca
   config.dropout = model.dropout;
   config.short_convolution = model.short_convolution;
   config.initializer_range = model.initializer_range;
+  config.recompute_elementwise = settings.trainer.recompute != "none";
   config.recompute_blocks = settings.trainer.recompute == "blocks";
   return config;
 }
@@ -106,8 +108,7 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
     known.insert(name);
     const std::string averaged = "averages/" + parameter.name();
     if (weights == Weights::averaged_if_present && checkpoint.has(averaged)) name = averaged;
-    const std::vector<std::int64_t> shape(parameter.shape().begin(), parameter.shape().end());
-    checkpoint.read(name, name_of(store.master_dtype()), shape, parameter.master().address());
+    read_tensor(checkpoint, name, parameter.master());
   }
   for (const TensorInfo& info : checkpoint.tensors("parameters/")) {
     if (!known.contains(info.name))

@@ -119,7 +119,7 @@ struct TrainerSettings {
   std::int64_t validate_every = 100;
   std::int64_t validation_batches = 20;
   std::int64_t gradient_accumulation = 1;
-  std::string recompute = "none";
+  std::string recompute = "elementwise";
   std::int64_t early_stopping_patience = 0;
   double skip_outlier_factor = 0;
   std::int64_t sample_tokens = 0;

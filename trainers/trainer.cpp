@@ -8,6 +8,7 @@
 #include "framework/core/log.h"
 #include "framework/core/version.h"
 #include "framework/ops/arithmetic.h"
+#include "trainers/checkpoint_tensors.h"
 #include "trainers/schedule.h"
 
 namespace furlong {
@@ -152,10 +153,7 @@ bool Trainer::note_validation(double loss) {
 void Trainer::save(const std::filesystem::path& path, std::string_view metrics) const {
   CheckpointWriter file(path);
   const ParameterStore& store = *model_.store;
-  const auto write = [&](const std::string& name, const Tensor& tensor) {
-    const std::vector<std::int64_t> shape(tensor.shape().begin(), tensor.shape().end());
-    file.tensor(name, name_of(tensor.dtype()), shape, tensor.address());
-  };
+  const auto write = [&](const std::string& name, const Tensor& tensor) { write_tensor(file, name, tensor); };
   for (const Parameter& parameter : store.parameters()) {
     write("parameters/" + parameter.name(), parameter.master());
     if (store.is_buffer(parameter)) continue;
@@ -211,10 +209,7 @@ void Trainer::load(const CheckpointReader& checkpoint) {
   }
   load_parameters(checkpoint, model_, Weights::raw);
   const ParameterStore& store = *model_.store;
-  const auto read = [&](const std::string& name, const Tensor& tensor) {
-    const std::vector<std::int64_t> shape(tensor.shape().begin(), tensor.shape().end());
-    checkpoint.read(name, name_of(tensor.dtype()), shape, tensor.address());
-  };
+  const auto read = [&](const std::string& name, const Tensor& tensor) { read_tensor(checkpoint, name, tensor); };
   for (const Parameter& parameter : store.parameters()) {
     if (store.is_buffer(parameter)) continue;
     read("first_moments/" + parameter.name(), store.slice(optimizer_.first_moment(), parameter));

@@ -1,6 +1,7 @@
 // Whole training steps of the decoder that training_step.py builds: forward, loss, backward, clipping, AdamW. The model is given by the
 // first request (worker.h), defaults as shown; each request runs one step and answers with its seconds and this process's peak memory:
 //   attention=linear n=8192 batch=1 layers=6 d_model=512 heads=8 d_feedforward=2048 vocabulary=256 m=256 chunk=64 dtype=float32
+//   recompute=elementwise (none, blocks)
 #include <chrono>
 #include <cmath>
 #include <optional>
@@ -29,6 +30,9 @@ layers::DecoderConfig config_of(const Request& request) {
   config.attention.n_heads = config.attention.n_kv_heads = integer_of(request, "heads", 8);
   config.attention.d_head = config.d_model / config.attention.n_heads;
   config.attention.n_features = config.attention.mechanism == "linear" ? integer_of(request, "m", 256) : 0;
+  const std::string recompute = text_of(request, "recompute", "elementwise");
+  config.recompute_elementwise = recompute != "none";
+  config.recompute_blocks = recompute == "blocks";
   config.attention.chunk_size = integer_of(request, "chunk", 64);
   return config;
 }

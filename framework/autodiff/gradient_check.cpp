@@ -22,7 +22,9 @@ std::vector<double> values_at(const CheckedFunction& function, const std::vector
                               double offset) {
   std::vector<Variable> moved;
   for (const Tensor& tensor : inputs) moved.emplace_back(tensor.clone());
-  moved[input].value().data<double>()[element] += offset;
+  std::vector<double> values = inputs[input].to_vector<double>();
+  values[static_cast<std::size_t>(element)] += offset;
+  moved[input] = Variable(Tensor::from(values, inputs[input].shape(), inputs[input].device()));
   Tape tape(Stream{inputs[input].device()});
   const Tape::NoGradient guard(tape);
   return function(tape, moved).value().to_vector<double>();
@@ -34,7 +36,7 @@ std::vector<std::vector<double>> tape_gradients(const CheckedFunction& function,
   for (const Tensor& tensor : inputs) leaves.push_back(Variable::leaf(tensor.clone()));
   {
     const Variable output = function(tape, leaves);
-    tape.backward({output}, {Tensor::from(projection(output.shape().elements()), output.shape())});
+    tape.backward({output}, {Tensor::from(projection(output.shape().elements()), output.shape(), inputs.front().device())});
   }
   std::vector<std::vector<double>> gradients;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -61,8 +63,9 @@ double numeric_derivative(const CheckedFunction& function, const std::vector<Ten
 GradientCheckResult check_gradients(const CheckedFunction& function, const std::vector<Tensor>& inputs, double step) {
   require(!inputs.empty() && step > 0, "check_gradients: {} inputs and a step of {}", inputs.size(), step);
   for (const Tensor& input : inputs) {
-    require(input.dtype() == DType::float64 && input.device().is_cpu(), "check_gradients: a {} input on {}, expected float64 on the CPU",
-            name_of(input.dtype()), input.device().text());
+    require(input.dtype() == DType::float64 && input.device() == inputs.front().device(),
+            "check_gradients: a {} input on {}, expected float64 on {}", name_of(input.dtype()), input.device().text(),
+            inputs.front().device().text());
   }
   const auto analytic = tape_gradients(function, inputs);
   GradientCheckResult result;

@@ -90,13 +90,15 @@ void ParameterStore::allocate(std::uint64_t seed) {
 
 void ParameterStore::initialize(Parameter& parameter, std::uint64_t seed) {
   if (!parameter.trained_ || device_.is_shape_only()) return;
-  require(device_.is_cpu(), "parameters are initialised on the host; copy them to {}", device_.text());
   const RandomKey key{seed, 0, random_stream("initialize." + parameter.name_)};
+  // Drawn on the host whatever the device: a model begins with the same bits on each.
+  const Tensor host = device_.is_cpu() ? parameter.master_ : Tensor::empty(parameter.shape_, master_dtype());
   if (master_dtype() == DType::float64) {
-    write_initial(parameter.master_.data<double>(), parameter.shape_, parameter.initializer_, key);
+    write_initial(host.data<double>(), parameter.shape_, parameter.initializer_, key);
   } else {
-    write_initial(parameter.master_.data<float>(), parameter.shape_, parameter.initializer_, key);
+    write_initial(host.data<float>(), parameter.shape_, parameter.initializer_, key);
   }
+  if (!device_.is_cpu()) parameter.master_.copy_from(host);
 }
 
 std::int64_t ParameterStore::parameter_count() const {

@@ -63,6 +63,11 @@ class Tape {
   /// Forgets all nodes without running them.
   void clear();
 
+  /// Cheap values (norms, activations) come with a way to make them again, so that products keep that instead of the value: a third less
+  /// memory for a few element-wise passes more in backward, and the same bits. Off to begin with.
+  void set_remakes_values(bool on) { remakes_values_ = on; }
+  bool remakes_values() const { return remakes_values_; }
+
   bool recording() const { return recording_; }
   /// In the first run of a recomputed segment: nothing is recorded, but backward will run the same again and must find the same bits.
   bool runs_again() const { return touched_ != nullptr; }
@@ -127,7 +132,7 @@ class Tape {
   std::vector<Node> nodes_;
   std::string scope_;
   bool recording_ = true;
-  bool checks_ = false;
+  bool checks_ = false, remakes_values_ = false;
   std::vector<std::shared_ptr<GradientSlot>>* touched_ = nullptr;  // gathers parameters while a segment first runs
 };
 

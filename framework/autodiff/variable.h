@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "framework/core/device.h"
 #include "framework/core/tensor.h"
 
 namespace furlong {
@@ -57,6 +58,9 @@ struct GradientSlot {
   Tensor view_for_part(std::int64_t start, std::int64_t length);
 };
 
+/// Makes a value again, bit for bit, from what is kept for backward anyway. Whoever would keep the value keeps this in its place.
+using Remake = std::function<Tensor(const Stream&)>;
+
 /// A value that the tape may have recorded. Cheap to copy; owns its value's memory, so dropping it frees the value unless a node saved it.
 class Variable {
  public:
@@ -79,9 +83,19 @@ class Variable {
   /// The same value in another shape, the same gradient memory. Contiguous values only; records nothing.
   Variable reshape(const Shape& shape) const { return Variable(value_.reshape(shape), slot_); }
 
+  /// How the value can be made again; null where only keeping it will do (Tape::remakes_values()).
+  const std::shared_ptr<const Remake>& remake() const { return remake_; }
+  /// This variable with a way to make its value again.
+  Variable with_remake(Remake remake) const {
+    Variable result = *this;
+    result.remake_ = std::make_shared<const Remake>(std::move(remake));
+    return result;
+  }
+
  private:
   Tensor value_;
   std::shared_ptr<GradientSlot> slot_;
+  std::shared_ptr<const Remake> remake_;
 };
 
 }  // namespace furlong

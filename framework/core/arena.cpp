@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "framework/core/error.h"
+#include "framework/core/gpu_engine.h"
 
 #ifdef FURLONG_SANITIZED
 #if defined(__SANITIZE_ADDRESS__)
@@ -38,7 +39,10 @@ Arena::Arena(Device device, std::int64_t capacity_bytes) : device_(device), capa
     base_ = reinterpret_cast<char*>(std::uintptr_t{1} << 46);
     return;
   }
-  require(device.is_cpu(), "no arena for {}", device.text());
+  if (device.is_gpu()) {
+    base_ = static_cast<char*>(require_gpu_engine(device.type).reserve(device.index, capacity_));
+    return;
+  }
   void* memory =
       mmap(nullptr, static_cast<std::size_t>(capacity_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
@@ -51,7 +55,11 @@ Arena::Arena(Device device, std::int64_t capacity_bytes) : device_(device), capa
 
 Arena::~Arena() {
   if (device_.is_shape_only()) return;
-  FURLONG_UNPOISON(base_, static_cast<std::size_t>(top_));  // the addresses may be another's next
+  if (device_.has_host_memory()) FURLONG_UNPOISON(base_, static_cast<std::size_t>(top_));  // the addresses may be another's next
+  if (device_.is_gpu()) {
+    require_gpu_engine(device_.type).release(device_.index, base_, capacity_);
+    return;
+  }
   munmap(base_, static_cast<std::size_t>(capacity_));
 }
 
@@ -90,6 +98,14 @@ void* Arena::allocate(std::int64_t bytes) {
       throw MachineError("out of memory on {}: {} MiB more were asked for with {} MiB in use of {} MiB", device_.text(), size >> 20,
                          counters_.bytes_in_use >> 20, capacity_ >> 20);
     }
+    if (device_.is_gpu() && offset + size > backed_) {
+      try {
+        backed_ = require_gpu_engine(device_.type).back(device_.index, base_, backed_, offset + size);
+      } catch (...) {
+        if (offset != top_) insert_free(offset, top_ - offset);
+        throw;
+      }
+    }
     top_ = offset + size;
     counters_.system_bytes = top_;
     ++counters_.system_requests;
@@ -99,7 +115,7 @@ void* Arena::allocate(std::int64_t bytes) {
   counters_.peak_bytes = std::max(counters_.peak_bytes, counters_.bytes_in_use);
   ++counters_.allocations;
   char* pointer = base_ + offset;
-  if (!device_.is_shape_only()) {
+  if (device_.has_host_memory()) {
     FURLONG_UNPOISON(pointer, static_cast<std::size_t>(bytes));
     FURLONG_POISON(pointer + bytes, static_cast<std::size_t>(size - bytes));
 #ifdef FURLONG_SANITIZED
@@ -117,7 +133,7 @@ void Arena::release(void* pointer) noexcept {
   std::int64_t offset = block->first, size = block->second;
   used_.erase(block);
   counters_.bytes_in_use -= size - red_zone;
-  if (!device_.is_shape_only()) FURLONG_POISON(pointer, static_cast<std::size_t>(size));
+  if (device_.has_host_memory()) FURLONG_POISON(pointer, static_cast<std::size_t>(size));
   auto next = free_by_offset_.lower_bound(offset);
   if (next != free_by_offset_.end() && offset + size == next->first) {
     size += next->second;
@@ -149,8 +165,14 @@ Arena& arena(const Device& device) {
   // Leaked on purpose: tensors with static storage may outlive any order of destruction.
   static Arena* const cpu = new Arena(Device{}, sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
   static Arena* const shape_only = new Arena(Device{DeviceType::shape_only, 0}, std::int64_t{1} << 45);
-  require(device.type != DeviceType::cuda, "this build has no CUDA engine");
-  return device.is_cpu() ? *cpu : *shape_only;
+  if (device.is_cpu()) return *cpu;
+  if (device.is_shape_only()) return *shape_only;
+  static std::mutex mutex;
+  static auto* const gpus = new std::map<std::pair<DeviceType, int>, Arena*>;
+  const std::lock_guard lock(mutex);
+  Arena*& of_gpu = (*gpus)[{device.type, device.index}];
+  if (of_gpu == nullptr) of_gpu = new Arena(device, require_gpu_engine(device.type).describe(device.index).memory_bytes);
+  return *of_gpu;
 }
 
 }  // namespace furlong

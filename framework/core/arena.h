@@ -21,7 +21,8 @@ struct ArenaCounters {
 };
 
 /// A range of addresses reserved once (huge pages asked for on the CPU), handed out best-fit, neighbours merged on return.
-/// Addresses for `shape_only` are not backed by memory and must not be dereferenced. Thread-safe.
+/// Addresses for `shape_only` are not backed by memory and must not be dereferenced. On a GPU memory is handed out in the order of one stream:
+/// what is returned may be given to work launched later on it. Thread-safe.
 class Arena {
  public:
   Arena(Device device, std::int64_t capacity_bytes);
@@ -43,7 +44,8 @@ class Arena {
 
   Device device_;
   std::int64_t capacity_;
-  std::int64_t top_ = 0;  // the high-water mark, as an offset
+  std::int64_t top_ = 0;     // the high-water mark, as an offset
+  std::int64_t backed_ = 0;  // on a GPU: how far there is memory behind the addresses
   char* base_ = nullptr;
   std::map<std::int64_t, std::int64_t> free_by_offset_;           // offset -> size
   std::set<std::pair<std::int64_t, std::int64_t>> free_by_size_;  // (size, offset)

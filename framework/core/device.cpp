@@ -1,8 +1,27 @@
 #include "framework/core/device.h"
 
 #include "framework/core/error.h"
+#include "framework/core/gpu_engine.h"
 
 namespace furlong {
+namespace {
+
+Device gpu(DeviceType type, int index, const std::string& name) {
+  GpuEngine* engine = gpu_engine(type);
+  if (engine == nullptr) {
+    const char* remedy = type == DeviceType::cuda
+                             ? "it was built without the CUDA toolkit; use device: cpu, or build with the toolkit installed"
+                             : "only builds with tests have the simulator; use device: cpu";
+    throw UserError("device: '{}' cannot be had: this program has no {} engine ({})", name, type == DeviceType::cuda ? "CUDA" : "simulated",
+                    remedy);
+  }
+  if (const std::string reason = engine->unavailable(index); !reason.empty()) {
+    throw UserError("device: '{}' cannot be had: {}; use device: cpu or device: auto to compute on the CPU", name, reason);
+  }
+  return Device{type, index};
+}
+
+}  // namespace
 
 std::string Device::text() const {
   switch (type) {
@@ -10,6 +29,8 @@ std::string Device::text() const {
       return "cpu";
     case DeviceType::cuda:
       return "cuda:" + std::to_string(index);
+    case DeviceType::simulated:
+      return "simulated";
     case DeviceType::shape_only:
       return "shape_only";
   }
@@ -17,9 +38,17 @@ std::string Device::text() const {
 }
 
 Device device_from_name(const std::string& name) {
-  if (name == "cpu" || name == "auto") return Device{DeviceType::cpu, 0};
-  if (name.rfind("cuda", 0) == 0) {
-    throw UserError("device: '{}' cannot be had: this build has no CUDA engine; use device: cpu or device: auto", name);
+  if (name == "cpu") return Device{};
+  if (name == "auto") {
+    GpuEngine* cuda = gpu_engine(DeviceType::cuda);
+    return cuda != nullptr && cuda->unavailable(0).empty() ? Device{DeviceType::cuda, 0} : Device{};
+  }
+  if (name == "simulated") return gpu(DeviceType::simulated, 0, name);
+  if (name == "cuda") return gpu(DeviceType::cuda, 0, name);
+  constexpr std::string_view prefix = "cuda:";
+  if (name.starts_with(prefix) && name.size() > prefix.size() && name.size() <= prefix.size() + 3 &&
+      name.find_first_not_of("0123456789", prefix.size()) == std::string::npos) {
+    return gpu(DeviceType::cuda, std::stoi(name.substr(prefix.size())), name);
   }
   throw UserError("device: '{}' is unknown; expected auto, cpu, cuda or cuda:N", name);
 }

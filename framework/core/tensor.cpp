@@ -3,8 +3,32 @@
 #include <cstring>
 
 #include "framework/core/arena.h"
+#include "framework/core/gpu_engine.h"
 
 namespace furlong {
+namespace {
+
+/// Between any two devices that have memory, one of them the host where they differ.
+void copy_bytes(void* target, const Device& target_device, const void* source, const Device& source_device, std::int64_t bytes) {
+  if (bytes == 0 || target_device.is_shape_only() || source_device.is_shape_only()) return;
+  if (target_device.is_cpu() && source_device.is_cpu()) {
+    std::memcpy(target, source, static_cast<std::size_t>(bytes));
+    return;
+  }
+  const Device& gpu = target_device.is_gpu() ? target_device : source_device;
+  require(!target_device.is_gpu() || !source_device.is_gpu() || target_device == source_device, "a copy from {} to {}",
+          source_device.text(), target_device.text());
+  require_gpu_engine(gpu.type).copy(Stream{gpu}, target, source, bytes);
+}
+
+/// Elements from the first to the last of a view, both included.
+std::int64_t spanned_elements(const Tensor& tensor) {
+  std::int64_t last = 0;
+  for (int i = 0; i < tensor.shape().rank(); ++i) last += (tensor.shape()[i] - 1) * tensor.strides()[i];
+  return tensor.elements() == 0 ? 0 : last + 1;
+}
+
+}  // namespace
 
 Tensor Tensor::empty(const Shape& shape, DType dtype, const Device& device) {
   Tensor tensor;
@@ -30,7 +54,7 @@ template <class T>
 Tensor Tensor::from(const std::vector<T>& values, const Shape& shape, const Device& device) {
   require(static_cast<std::int64_t>(values.size()) == shape.elements(), "{} values for a tensor of shape {}", values.size(), shape.text());
   Tensor tensor = empty(shape, dtype_of<T>::value, device);
-  if (device.is_cpu() && !values.empty()) std::memcpy(tensor.address(), values.data(), values.size() * sizeof(T));
+  copy_bytes(tensor.address(), device, values.data(), Device{}, tensor.bytes());
   return tensor;
 }
 
@@ -86,13 +110,18 @@ Tensor Tensor::split_last(std::int64_t inner) const {
 
 void Tensor::fill_zero() const {
   require(is_contiguous(), "fill_zero needs a contiguous tensor, not {}", shape_.text());
-  if (device_.is_cpu()) std::memset(address(), 0, static_cast<std::size_t>(bytes()));
+  if (device_.is_shape_only() || elements() == 0) return;
+  if (device_.is_gpu()) {
+    require_gpu_engine(device_.type).fill_zero(Stream{device_}, address(), bytes());
+  } else {
+    std::memset(address(), 0, static_cast<std::size_t>(bytes()));
+  }
 }
 
 void Tensor::copy_from(const Tensor& source) const {
   require(shape_ == source.shape_ && dtype_ == source.dtype_ && is_contiguous() && source.is_contiguous(), "cannot copy {} {} to {} {}",
           name_of(source.dtype_), source.shape_.text(), name_of(dtype_), shape_.text());
-  if (device_.is_cpu()) std::memcpy(address(), source.address(), static_cast<std::size_t>(bytes()));
+  copy_bytes(address(), device_, source.address(), source.device_, bytes());
 }
 
 Tensor Tensor::clone() const {
@@ -101,11 +130,24 @@ Tensor Tensor::clone() const {
   return copy;
 }
 
+Tensor Tensor::to(const Device& device) const {
+  if (device == device_) return *this;
+  const Tensor copy = empty(shape_, dtype_, device);
+  copy.copy_from(*this);
+  return copy;
+}
+
 template <class T>
 std::vector<T> Tensor::to_vector() const {
-  require(device_.is_cpu(), "to_vector needs a CPU tensor, not one on {}", device_.text());
+  require(!device_.is_shape_only(), "to_vector: a tensor on {} has no elements", device_.text());
   std::vector<T> values(static_cast<std::size_t>(elements()));
   const T* source = data<T>();
+  std::vector<T> fetched;
+  if (device_.is_gpu()) {
+    fetched.resize(static_cast<std::size_t>(spanned_elements(*this)));
+    copy_bytes(fetched.data(), Device{}, source, device_, static_cast<std::int64_t>(fetched.size() * sizeof(T)));
+    source = fetched.data();
+  }
   Shape index = shape_;
   for (int i = 0; i < index.rank(); ++i) index[i] = 0;
   for (T& value : values) {

@@ -54,10 +54,12 @@ class Tensor {
 
   /// Sets every element to zero. Contiguous tensors only.
   void fill_zero() const;
-  /// Copies from a tensor of the same shape and dtype, both contiguous.
+  /// Copies from a tensor of the same shape and dtype, both contiguous, on this device or on the host (or to the host).
   void copy_from(const Tensor& source) const;
   Tensor clone() const;
-  /// Elements as a host vector, in row-major order whatever the strides; for tests, files and reports.
+  /// A copy on `device`; the tensor itself where it is there. Contiguous tensors only.
+  Tensor to(const Device& device) const;
+  /// Elements as a host vector, in row-major order whatever the strides; for tests, files and reports. Waits for the device.
   template <class T>
   std::vector<T> to_vector() const;
 

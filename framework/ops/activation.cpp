@@ -25,32 +25,50 @@ ActivationKind activation_from_name(const std::string& name) {
   throw UserError("unknown activation '{}', expected one of: {}", name, known);
 }
 
+namespace {
+
+Tensor activated(const Stream& stream, const Tensor& x, ActivationKind kind) {
+  const Tensor y = Tensor::empty(x.shape(), x.dtype(), stream.device);
+  if (runs_on_cpu(stream, "activation")) activation_cpu(x, y, kind);
+  return y;
+}
+
+Tensor gated_activated(const Stream& stream, const Tensor& x, ActivationKind kind) {
+  Shape shape = x.shape();
+  shape[-1] /= 2;
+  const Tensor y = Tensor::empty(shape, x.dtype(), stream.device);
+  if (runs_on_cpu(stream, "gated_activation")) gated_activation_cpu(x, y, kind);
+  return y;
+}
+
+}  // namespace
+
 Variable activation(Tape& tape, const Variable& x, ActivationKind kind) {
   require(x.value().has_contiguous_rows(), "activation: rows of {} are not contiguous", x.shape().text());
-  const Tensor y = Tensor::empty(x.shape(), x.dtype(), tape.device());
-  if (runs_on_cpu(tape.stream(), "activation")) activation_cpu(x.value(), y, kind);
-  return tape.record_one(name_of(kind), {x}, y, {x.value()}, [kind](BackwardContext& context) {
+  const Tensor y = activated(tape.stream(), x.value(), kind);
+  const Variable result = tape.record_one(name_of(kind), {x}, y, {x.value()}, [kind](BackwardContext& context) {
     const GradientTarget d_x = context.d_input(0);
     const Tensor d_y = context.d_output();
     if (!d_x.wanted() || !runs_on_cpu(context.stream(), "activation")) return;
     activation_backward_cpu(context.saved(0), d_y, d_x.tensor, d_x.accumulates(), kind);
   });
+  if (!tape.remakes_values()) return result;
+  return result.with_remake([x = x.value(), kind](const Stream& stream) { return activated(stream, x, kind); });
 }
 
 Variable gated_activation(Tape& tape, const Variable& x, ActivationKind kind) {
   require(x.value().has_contiguous_rows(), "gated_activation: rows of {} are not contiguous", x.shape().text());
   require(x.shape().rank() >= 1 && x.extent(-1) % 2 == 0, "gated_activation: {}, expected an even last dimension (gate and up)",
           x.shape().text());
-  Shape shape = x.shape();
-  shape[-1] /= 2;
-  const Tensor y = Tensor::empty(shape, x.dtype(), tape.device());
-  if (runs_on_cpu(tape.stream(), "gated_activation")) gated_activation_cpu(x.value(), y, kind);
-  return tape.record_one("gated_activation", {x}, y, {x.value()}, [kind](BackwardContext& context) {
+  const Tensor y = gated_activated(tape.stream(), x.value(), kind);
+  const Variable result = tape.record_one("gated_activation", {x}, y, {x.value()}, [kind](BackwardContext& context) {
     const GradientTarget d_x = context.d_input(0);
     const Tensor d_y = context.d_output();
     if (!d_x.wanted() || !runs_on_cpu(context.stream(), "gated_activation")) return;
     gated_activation_backward_cpu(context.saved(0), d_y, d_x.tensor, d_x.accumulates(), kind);
   });
+  if (!tape.remakes_values()) return result;
+  return result.with_remake([x = x.value(), kind](const Stream& stream) { return gated_activated(stream, x, kind); });
 }
 
 }  // namespace furlong::ops

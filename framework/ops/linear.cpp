@@ -7,13 +7,14 @@ Tensor as_matrix(const Tensor& tensor) {
   return tensor.shape().rank() == 2 ? tensor : tensor.reshape({tensor.shape().rows(), tensor.extent(-1)});
 }
 
-void linear_backward(BackwardContext& context) {
+void linear_backward(BackwardContext& context, const Remake* remake_x) {
   const Tensor d_y = as_matrix(context.d_output());
-  const Tensor &x = context.saved(0), &weight = context.saved(1);
+  const Tensor& weight = context.saved(1);
   if (const GradientTarget d_x = context.d_input(0); d_x.wanted()) {
     gemm(context.stream(), d_y, false, weight, false, as_matrix(d_x.tensor), d_x.mode);
   }
   if (const GradientTarget d_weight = context.d_input(1); d_weight.wanted()) {
+    const Tensor x = remake_x ? (*remake_x)(context.stream()) : context.saved(0);
     gemm(context.stream(), d_y, true, as_matrix(x), false, d_weight.tensor, d_weight.mode);
   }
   if (context.wants(2)) column_sum(context.stream(), d_y, context.d_input(2));
@@ -33,8 +34,10 @@ Variable linear(Tape& tape, const Variable& x, const Variable& weight, const Var
   epilogue.activation = activation;
   if (bias) epilogue.bias = &bias->value();
   gemm(tape.stream(), as_matrix(x.value()), false, weight.value(), true, as_matrix(y), GradientMode::overwrite, epilogue);
-  return tape.record_one("linear", {x, weight, bias ? *bias : Variable{}}, y,
-                         {weight.requires_gradient() ? x.value() : Tensor{}, weight.value()}, linear_backward);
+  const std::shared_ptr<const Remake> remake = weight.requires_gradient() ? x.remake() : nullptr;
+  const bool keeps_x = weight.requires_gradient() && !remake;
+  return tape.record_one("linear", {x, weight, bias ? *bias : Variable{}}, y, {keeps_x ? x.value() : Tensor{}, weight.value()},
+                         [remake](BackwardContext& context) { linear_backward(context, remake.get()); });
 }
 
 }  // namespace furlong::ops

@@ -95,6 +95,22 @@ void backward_alone(BackwardContext& context, NormKind kind, bool has_bias) {
   if (target.wanted() && !fits) add(context.stream(), target.tensor, work.d_residual, target.mode);
 }
 
+/// norm(residual) once more, with the same bits: the statistics are computed again too. `gain` and `bias` are the parameters' own memory,
+/// which does not change before backward is done.
+Remake remake_normed(const Tensor& residual, const Tensor& gain, const Tensor& bias, NormKind kind, double epsilon) {
+  return [=](const Stream& stream) {
+    const DType statistics = accumulate_dtype(residual.dtype());
+    NormForward work{kind, epsilon, residual, {}, {}, {}, {}, {}, {}, {}};
+    work.gain = in_statistics_dtype(stream, gain, statistics);
+    if (bias.defined()) work.bias = in_statistics_dtype(stream, bias, statistics);
+    work.normed = Tensor::empty(residual.shape(), residual.dtype(), stream.device);
+    work.reciprocal_deviation = Tensor::empty({residual.shape().rows()}, statistics, stream.device);
+    if (kind == NormKind::layernorm) work.mean = Tensor::empty({residual.shape().rows()}, statistics, stream.device);
+    if (runs_on_cpu(stream, "norm")) norm_forward_cpu(work);
+    return work.normed;
+  };
+}
+
 }  // namespace
 
 NormOutputs norm(Tape& tape, const Variable& residual_in, const Variable* branch, const Variable& gain, const Variable* bias, NormKind kind,
@@ -122,13 +138,18 @@ NormOutputs norm(Tape& tape, const Variable& residual_in, const Variable* branch
   inputs.push_back(gain);
   if (bias) inputs.push_back(*bias);
   const bool has_bias = bias != nullptr;
+  const auto with_remake = [&, residual = saved.front()](const Variable& normed) {
+    if (!tape.remakes_values()) return normed;
+    return normed.with_remake(remake_normed(residual, gain.value(), bias ? bias->value() : Tensor{}, kind, epsilon));
+  };
   if (!branch) {
-    return {residual_in, tape.record_one(name, inputs, work.normed, std::move(saved),
-                                         [kind, has_bias](BackwardContext& context) { backward_alone(context, kind, has_bias); })};
+    return {residual_in,
+            with_remake(tape.record_one(name, inputs, work.normed, std::move(saved),
+                                        [kind, has_bias](BackwardContext& context) { backward_alone(context, kind, has_bias); }))};
   }
   const auto outputs = tape.record(name, inputs, {work.residual, work.normed}, std::move(saved),
                                    [kind, has_bias](BackwardContext& context) { backward_with_branch(context, kind, has_bias); });
-  return {outputs[0], outputs[1]};
+  return {outputs[0], with_remake(outputs[1])};
 }
 
 }  // namespace furlong::ops

@@ -120,6 +120,7 @@ ResidualStream Decoder::recompute_block(ForwardContext& context, std::size_t lay
 }
 
 Variable Decoder::hidden(ForwardContext& context, const Tensor& tokens, GenerationState* carried) {
+  context.tape.set_remakes_values(config_.recompute_elementwise);
   ResidualStream stream{embedded(context, tokens, carried ? carried->position : 0), {}};
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
     stream = config_.recompute_blocks ? recompute_block(context, layer, stream, carried) : run_block(context, layer, stream, carried);

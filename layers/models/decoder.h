@@ -24,6 +24,7 @@ struct DecoderConfig {
   double dropout = 0;
   std::int64_t short_convolution = 0;
   double initializer_range = 0.02;
+  bool recompute_elementwise = true;  ///< norms and activations are made again in backward from what it keeps anyway: the same bits
   bool recompute_blocks = false;  ///< keep only the residual stream between blocks for backward, and run each block again there
 };
 

@@ -17,6 +17,7 @@
 #include "framework/core/parallel.h"
 #include "framework/core/random.h"
 #include "framework/ops/dispatch.h"
+#include "tests/framework/engine_testing.h"
 
 namespace furlong::testing {
 
@@ -28,12 +29,13 @@ inline std::vector<double> normal_values(std::int64_t n, std::string_view stream
   return values;
 }
 
+/// On the device under test.
 inline Tensor tensor_of(const std::vector<double>& values, const Shape& shape, DType dtype) {
   Tensor tensor;
   ops::with_float_type(dtype, "tensor_of", [&]<class T>(std::type_identity<T>) {
     std::vector<T> converted;
     for (double value : values) converted.push_back(static_cast<T>(static_cast<compute_t<T>>(value)));
-    tensor = Tensor::from(converted, shape);
+    tensor = Tensor::from(converted, shape, device());
   });
   return tensor;
 }
@@ -67,8 +69,9 @@ inline double relative_error(const std::vector<double>& found, const std::vector
 inline double rounding_unit(DType dtype) { return dtype == DType::float64 ? 0x1p-53 : dtype == DType::float32 ? 0x1p-24 : 0x1p-8; }
 
 inline bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
-         std::memcmp(a.address(), b.address(), static_cast<std::size_t>(a.bytes())) == 0;
+  if (!(a.shape() == b.shape()) || a.dtype() != b.dtype()) return false;
+  const Tensor host_a = a.to(Device{}), host_b = b.to(Device{});
+  return std::memcmp(host_a.address(), host_b.address(), static_cast<std::size_t>(a.bytes())) == 0;
 }
 
 /// Another number of threads while it lives.

@@ -68,10 +68,31 @@ TEST_P(EveryStep, ShapeOnlyPredictsThePeakOfTheCpu) {
   }
 }
 
+TEST_P(EveryStep, RecomputingNormsAndActivationsSavesMemoryAndChangesNoBit) {
+  const OneThread one_thread;
+  for (Style style : {Style::gpt2, Style::llama}) {
+    DecoderConfig config = larger_config(GetParam(), style);
+    config.n_layers = 8;
+    config.recompute_elementwise = false;
+    const Measured kept = measure(config, DType::float32, Device{}, 2, 512);
+    config.recompute_elementwise = true;
+    const Measured remade = measure(config, DType::float32, Device{}, 2, 512);
+    EXPECT_LT(remade.peak - remade.model, (kept.peak - kept.model) * 4 / 5);
+    const auto gradients = [&](bool elementwise) {
+      config.recompute_elementwise = elementwise;
+      TestModel model(config, DType::float32);
+      run_step(model, random_tokens(2, 40, config), random_targets(2, 40, config), {.training = true});
+      return model.store.gradients().to_vector<float>();
+    };
+    EXPECT_EQ(gradients(false), gradients(true));
+  }
+}
+
 TEST_P(EveryStep, RecomputingBlocksSavesMemory) {
   const OneThread one_thread;
   DecoderConfig config = larger_config(GetParam(), Style::gpt2);
   config.n_layers = 8;
+  config.recompute_elementwise = false;
   const Measured kept = measure(config, DType::float32, Device{}, 2, 512);
   config.recompute_blocks = true;
   const Measured recomputed = measure(config, DType::float32, Device{}, 2, 512);

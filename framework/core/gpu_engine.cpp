@@ -1,0 +1,32 @@
+#include "framework/core/gpu_engine.h"
+
+#include "framework/core/error.h"
+
+namespace furlong {
+namespace {
+
+// Filled before main, by objects with static storage whose order is not known: zero to begin with.
+constinit GpuEngine* cuda_engine = nullptr;
+constinit GpuEngine* simulated_engine = nullptr;
+
+}  // namespace
+
+GpuEngine* gpu_engine(DeviceType type) {
+  return type == DeviceType::cuda ? cuda_engine : type == DeviceType::simulated ? simulated_engine : nullptr;
+}
+
+GpuEngine& require_gpu_engine(DeviceType type) {
+  GpuEngine* engine = gpu_engine(type);
+  require(engine != nullptr, "this build has no engine for {}", Device{type, 0}.text());
+  return *engine;
+}
+
+GpuEngineRegistration::GpuEngineRegistration(DeviceType type, GpuEngine& engine) {
+  (type == DeviceType::cuda ? cuda_engine : simulated_engine) = &engine;
+}
+
+void synchronize(const Stream& stream) {
+  if (stream.device.is_gpu()) require_gpu_engine(stream.device.type).synchronize(stream);
+}
+
+}  // namespace furlong

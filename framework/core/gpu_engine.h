@@ -1,0 +1,59 @@
+#pragma once
+// What the core needs of an engine that runs kernels: memory, copies, and whether there is a device at all. One object for CUDA and one for
+// the simulator register themselves at start; a build may have either, both or none, and nothing else depends on which.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "framework/core/device.h"
+
+namespace furlong {
+
+/// One device as its driver describes it.
+struct GpuDescription {
+  std::string name;    ///< "NVIDIA H100 80GB HBM3"
+  int capability = 0;  ///< 10 major + minor: 90
+  int multiprocessors = 0;
+  std::int64_t memory_bytes = 0;  ///< in all
+  std::int64_t free_bytes = 0;    ///< at the time of asking
+};
+
+class GpuEngine {
+ public:
+  virtual ~GpuEngine() = default;
+
+  /// Devices that could be used. `unavailable` is why there is none, or why the one asked for is none: the missing part (driver, device,
+  /// library, architecture) and what was found; empty when device `index` can be used.
+  virtual int device_count() = 0;
+  virtual std::string unavailable(int index) = 0;
+  virtual GpuDescription describe(int index) = 0;
+
+  /// `bytes` of addresses on device `index`, not yet backed by memory; released whole. Throws MachineError.
+  virtual void* reserve(int index, std::int64_t bytes) = 0;
+  virtual void release(int index, void* base, std::int64_t bytes) noexcept = 0;
+  /// Backs at least [base + from, base + to) by memory and returns how far, from `base`, it now reaches. Throws MachineError with the
+  /// numbers when there is none left.
+  virtual std::int64_t back(int index, void* base, std::int64_t from, std::int64_t to) = 0;
+
+  /// Copies between host and device or within a device, in the order of the stream. Copies to or from host memory are done on return.
+  virtual void copy(const Stream& stream, void* target, const void* source, std::int64_t bytes) = 0;
+  virtual void fill_zero(const Stream& stream, void* target, std::int64_t bytes) = 0;
+  /// Waits until everything on the stream is done. Throws MachineError with what failed.
+  virtual void synchronize(const Stream& stream) = 0;
+};
+
+/// The engine of a GPU device type; null where this build has none.
+GpuEngine* gpu_engine(DeviceType type);
+/// The same; throws ContractError where there is none.
+GpuEngine& require_gpu_engine(DeviceType type);
+
+/// Makes an engine known for as long as the program runs; meant for a static object of the file that defines the engine.
+class GpuEngineRegistration {
+ public:
+  GpuEngineRegistration(DeviceType type, GpuEngine& engine);
+};
+
+/// Waits for everything on the stream; at once on a device that runs things at once.
+void synchronize(const Stream& stream);
+
+}  // namespace furlong

@@ -1,0 +1,56 @@
+#pragma once
+// How an op finds its body on a GPU engine. The kernels of an op are compiled once by nvcc and, in builds with tests, once more by the host
+// compiler for the simulator; either registers its launcher here before main. A build without one says so when it is asked.
+#include <utility>
+
+#include "framework/core/device.h"
+#include "framework/core/error.h"
+
+namespace furlong::ops {
+
+/// The launchers of one body: void(const Stream&, Arguments...) for each GPU engine. Declare it `inline` in a header that both the op and
+/// its kernels include.
+template <class... Arguments>
+class GpuBody {
+ public:
+  using Function = void (*)(const Stream&, Arguments...);
+
+  explicit constexpr GpuBody(const char* op) : op_(op) {}
+  GpuBody(const GpuBody&) = delete;
+  GpuBody& operator=(const GpuBody&) = delete;
+
+  /// Whether the engine of `type` has this body.
+  bool has(DeviceType type) const { return of(type) != nullptr; }
+
+  void operator()(const Stream& stream, Arguments... arguments) const {
+    const Function function = of(stream.device.type);
+    require(function != nullptr, "{}: there is no body for {} in this build", op_, stream.device.text());
+    function(stream, std::forward<Arguments>(arguments)...);
+  }
+
+  void set(DeviceType type, Function function) { (type == DeviceType::cuda ? cuda_ : simulated_) = function; }
+
+ private:
+  Function of(DeviceType type) const { return type == DeviceType::cuda ? cuda_ : type == DeviceType::simulated ? simulated_ : nullptr; }
+
+  const char* op_;
+  Function cuda_ = nullptr, simulated_ = nullptr;
+};
+
+/// Runs the body of the stream's device: the CPU's, a GPU's, or none where only shapes are counted.
+template <class Cpu, class... Expected, class... Arguments>
+void run_body(const Stream& stream, const Cpu& cpu, const GpuBody<Expected...>& gpu, Arguments&&... arguments) {
+  switch (stream.device.type) {
+    case DeviceType::cpu:
+      cpu(std::forward<Arguments>(arguments)...);
+      return;
+    case DeviceType::shape_only:
+      return;
+    case DeviceType::cuda:
+    case DeviceType::simulated:
+      gpu(stream, std::forward<Arguments>(arguments)...);
+      return;
+  }
+}
+
+}  // namespace furlong::ops
