@@ -36,6 +36,9 @@ struct ForwardContext {
   /// with attention_mask.documents, from 0 in each document (own_positions).
   Tensor positions{};
 
+  /// float64 [1] on the device: the optimizer step again, read when ops run and in the place of `step`; undefined: `step` it is.
+  Tensor device_step{};
+
   /// Called, where set, by every self-attention's forward; of a block that is recomputed, each time that it runs.
   std::function<void(const ObservedAttention&)> observe_attention{};
 

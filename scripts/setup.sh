@@ -10,7 +10,7 @@ run_packages=(
   libdnnl-dev libhdf5-dev libhwy-dev libyaml-cpp-dev libfmt-dev libspdlog-dev
   libcli11-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev liblzma-dev
 )
-test_packages=(libgtest-dev libgmock-dev)
+test_packages=(libgtest-dev libgmock-dev python3)
 
 case "${1:-run}" in
   run) wanted=("${run_packages[@]}") ;;

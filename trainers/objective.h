@@ -28,6 +28,8 @@ struct DeviceBatch {
   ops::AttentionMask mask;  // [rows, n]
 };
 DeviceBatch on_device(const Batch& batch, const Device& device);
+/// The same into the tensors of `made` where their shapes fit, so that they stay where they are; into new ones elsewhere.
+void put_on_device(const Batch& batch, const Device& device, DeviceBatch& made);
 /// The largest batch that a step can have, contents undefined: for the shape-only device.
 DeviceBatch largest_batch(const Settings& settings, const Device& device);
 

@@ -15,21 +15,36 @@ Optimizer::Optimizer(const OptimizerSettings& settings, ParameterStore& store) :
   }
 }
 
-void Optimizer::step(const Stream& stream, double learning_rate, double gradient_scale) {
-  ++steps_;
+void Optimizer::update(const Stream& stream, const ops::AdamWStep& step, const ops::AdamWDeviceStep* numbers) {
   const std::int64_t decayed = store_.decayed_elements(), total = store_.values().elements();
   const bool copies = !store_.compute_values().shares_memory_with(store_.values());
-  const auto update = [&](std::int64_t begin, std::int64_t end, double weight_decay) {
+  const auto update_part = [&](std::int64_t begin, std::int64_t end, double weight_decay) {
     if (begin == end) return;
     const auto part = [&](const Tensor& flat) { return flat.narrow(0, begin, end - begin); };
     const Tensor compute = part(store_.compute_values());
-    ops::adamw_step(stream, part(store_.values()), part(store_.gradients()), part(first_moment_), part(second_moment_),
-                    {learning_rate, settings_.beta1, settings_.beta2, settings_.epsilon, weight_decay, steps_, gradient_scale},
-                    copies ? &compute : nullptr);
+    ops::AdamWStep settings = step;
+    settings.weight_decay = weight_decay;
+    const Tensor* compute_values = copies ? &compute : nullptr;
+    if (numbers) {
+      ops::adamw_step(stream, part(store_.values()), part(store_.gradients()), part(first_moment_), part(second_moment_), settings,
+                      *numbers, compute_values);
+    } else {
+      ops::adamw_step(stream, part(store_.values()), part(store_.gradients()), part(first_moment_), part(second_moment_), settings,
+                      compute_values);
+    }
   };
-  update(0, decayed, settings_.weight_decay);
-  update(decayed, total, 0);
-  if (averages()) ops::ema_update(stream, average_, store_.values(), settings_.ema_decay);
+  update_part(0, decayed, settings_.weight_decay);
+  update_part(decayed, total, 0);
+  if (averages()) ops::ema_update(stream, average_, store_.values(), settings_.ema_decay, numbers);
+}
+
+void Optimizer::step(const Stream& stream, double learning_rate, double gradient_scale) {
+  ++steps_;
+  update(stream, {learning_rate, settings_.beta1, settings_.beta2, settings_.epsilon, 0, steps_, gradient_scale}, nullptr);
+}
+
+void Optimizer::step(const Stream& stream, const ops::AdamWDeviceStep& numbers) {
+  update(stream, {0, settings_.beta1, settings_.beta2, settings_.epsilon, 0, 1, 1}, &numbers);
 }
 
 Optimizer::WithAverages::WithAverages(Optimizer& optimizer) : optimizer_(optimizer) {

@@ -1,5 +1,6 @@
 #pragma once
 #include "framework/autodiff/parameter_store.h"
+#include "framework/ops/optimizer.h"
 #include "trainers/settings.h"
 
 namespace furlong {
@@ -12,6 +13,9 @@ class Optimizer {
 
   /// One step from the store's gradients times `gradient_scale`. Updates the compute copy of the values in the same pass.
   void step(const Stream& stream, double learning_rate, double gradient_scale);
+  /// The same by numbers in the device's memory, where it may also say that nothing is to change. Who calls it counts the step
+  /// (set_steps) once it is known whether it was one.
+  void step(const Stream& stream, const ops::AdamWDeviceStep& numbers);
   /// Steps taken, which the bias corrections count.
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
@@ -35,6 +39,8 @@ class Optimizer {
   };
 
  private:
+  void update(const Stream& stream, const ops::AdamWStep& step, const ops::AdamWDeviceStep* numbers);
+
   OptimizerSettings settings_;
   ParameterStore& store_;
   Tensor first_moment_, second_moment_, average_, spare_;

@@ -120,6 +120,7 @@ struct TrainerSettings {
   std::int64_t validation_batches = 20;
   std::int64_t gradient_accumulation = 1;
   std::string recompute = "elementwise";
+  bool cuda_graph = true;
   std::int64_t early_stopping_patience = 0;
   double skip_outlier_factor = 0;
   std::int64_t sample_tokens = 0;

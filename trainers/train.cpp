@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/core/arena.h"
+#include "framework/core/gpu_engine.h"
 #include "framework/core/log.h"
 #include "framework/core/machine.h"
 #include "framework/core/parallel.h"
@@ -54,8 +55,14 @@ void refuse_several_processes() {
   }
 }
 
-void check_memory(const Settings& settings, const Vocabulary& vocabulary) {
-  const auto available = static_cast<std::int64_t>(read_machine().memory.available);
+/// Bytes that tensors on the device may take now.
+std::int64_t available_memory(const Device& device) {
+  if (device.type == DeviceType::cuda) return require_gpu_engine(device.type).describe(device.index).free_bytes;
+  return static_cast<std::int64_t>(read_machine().memory.available);
+}
+
+void check_memory(const Settings& settings, const Vocabulary& vocabulary, const Device& device) {
+  const std::int64_t available = available_memory(device);
   const std::int64_t countable = arena(Device{DeviceType::shape_only, 0}).capacity();
   const ModelSettings& model = settings.model;
   const auto widest = static_cast<double>(std::max({model.d_model, model.n_heads * model.d_head, model.d_feedforward}));
@@ -73,10 +80,10 @@ void check_memory(const Settings& settings, const Vocabulary& vocabulary) {
     const std::string found =
         more ? fmt::format("more than {} TiB", countable >> 40) : fmt::format("{:.1f} GiB", static_cast<double>(needed) / (1 << 30));
     throw UserError(
-        "this configuration needs {} for tensors and {:.1f} GiB are available; lower data.batch_size or data.sequence_length, use "
+        "this configuration needs {} for tensors and {:.1f} GiB are available on {}; lower data.batch_size or data.sequence_length, use "
         "trainer.recompute: "
         "blocks, or raise trainer.gradient_accumulation with a smaller batch",
-        found, static_cast<double>(available) / (1 << 30));
+        found, static_cast<double>(available) / (1 << 30), device.text());
   }
 }
 
@@ -147,10 +154,16 @@ class Run {
     return settings_.data.task == "none" ? fmt::format("{} tokens", data_->size(Split::train)) : data_->path();
   }
 
+  /// What computes: "2 threads", "cuda:0 (NVIDIA H100 80GB HBM3)".
+  std::string where() const {
+    if (!device_.is_gpu()) return fmt::format("{} threads", thread_count());
+    return fmt::format("{} ({})", device_.text(), require_gpu_engine(device_.type).describe(device_.index).name);
+  }
+
   void greet(Progress& progress) {
-    progress.say(fmt::format("{}: {} parameters, {} to train on ({}), {} threads, run directory {}",
+    progress.say(fmt::format("{}: {} parameters, {} to train on ({}), {}, run directory {}",
                              trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
-                             trainer_.model().store->parameter_count(), data_to_train_on(), data_->vocabulary().kind_name(), thread_count(),
+                             trainer_.model().store->parameter_count(), data_to_train_on(), data_->vocabulary().kind_name(), where(),
                              directory_.string()));
     if (const std::string note = trainer_.source().note(); !note.empty()) spdlog::warn("{}", note);
   }
@@ -161,7 +174,7 @@ class Run {
     set_thread_count(static_cast<int>(settings_.threads));
     const Device device = device_from_name(settings_.device);
     check_against_data(loaded, *data_);
-    check_memory(settings_, data_->vocabulary());
+    check_memory(settings_, data_->vocabulary(), device);
     std::error_code failure;
     fs::create_directories(directory_, failure);
     if (failure) throw UserError("run_directory: cannot create {}: {}", directory_.string(), failure.message());

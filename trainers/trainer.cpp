@@ -8,6 +8,7 @@
 #include "framework/core/log.h"
 #include "framework/core/version.h"
 #include "framework/ops/arithmetic.h"
+#include "framework/ops/step_control.h"
 #include "trainers/checkpoint_tensors.h"
 #include "trainers/schedule.h"
 
@@ -23,10 +24,6 @@ bool may_change(const std::string& key, const std::string& position) {
   return key == "/dropout" || key == "/attention/chunk_size" || key == "/attention/redraw_every" || key == "/attention/denominator_guard";
 }
 
-double scalar(const Tensor& tensor) {
-  return tensor.dtype() == DType::float64 ? tensor.to_vector<double>()[0] : static_cast<double>(tensor.to_vector<float>()[0]);
-}
-
 }  // namespace
 
 Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& device, std::optional<DType> compute)
@@ -34,19 +31,16 @@ Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& de
       device_(device),
       model_(make_model(settings, data.vocabulary(), device, compute)),
       optimizer_(settings.optimizer, *model_.store),
+      numbers_(Tensor::zeros({ops::step_numbers}, DType::float64, device)),
+      graph_(device),
       source_(training_source(settings, model_.vocabulary, data)) {
   for (std::int64_t i = 0; settings.data.carry_state && i < settings.trainer.gradient_accumulation; ++i)
     carried_.emplace_back(*model_.decoder, settings.data.batch_size);
 }
 
-Trainer::Gradients Trainer::gradients(std::vector<Batch>& batches, bool checks) {
-  Gradients result;
-  for (const Batch& batch : batches) {
-    result.tokens += batch.n_tokens;
-    result.targets += batch.n_targets;
-  }
+void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
   ops::CrossEntropyOptions loss_options;
-  loss_options.normalizer = static_cast<double>(std::max<std::int64_t>(result.targets, 1));
+  loss_options.device_normalizer = numbers_.narrow(0, ops::step_normalizer, 1);
   model_.store->forget_gradients();
   Tape tape(Stream{device_});
   tape.set_checks(checks);
@@ -55,14 +49,14 @@ Trainer::Gradients Trainer::gradients(std::vector<Batch>& batches, bool checks) 
     const Batch& batch = batches[i];
     layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(model_.settings.seed), static_cast<std::uint32_t>(steps_),
                                    first_sample};
+    context.device_step = numbers_.narrow(0, ops::step_of_run, 1);
     layers::GenerationState* carried = carried_.empty() ? nullptr : &carried_[i].begin(context, batch);
-    const auto loss = loss_of(model_, context, on_device(batch, device_), loss_options, carried);
-    result.loss += scalar(loss.loss.value());
+    const auto loss = loss_of(model_, context, inputs_[i], loss_options, carried);
+    ops::add(tape.stream(), numbers_.narrow(0, ops::step_loss, 1).reshape({}), loss.loss.value(), GradientMode::accumulate);
     tape.backward(loss.loss);
     first_sample += static_cast<std::uint64_t>(batch.batch);
   }
   model_.store->complete_gradients(tape.stream());
-  return result;
 }
 
 StepReport Trainer::step() {
@@ -75,44 +69,82 @@ StepReport Trainer::step() {
   }
 
   model_.take_denominator_report();  // what a validation left
-  const Gradients found = gradients(batches, false);
   StepReport report;
-  report.denominators = model_.take_denominator_report();
-  report.loss = found.loss;
-  report.tokens = found.tokens;
-  report.targets = found.targets;
-  report.gradient_norm = std::sqrt(ops::sum_of_squares(Stream{device_}, model_.store->gradients()));
   report.learning_rate = learning_rate(settings, steps_);
-  if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) name_the_culprit(batches, report.loss, report.gradient_norm);
-  if (found.targets == 0) report.loss = MetricsRecord::not_measured;
-
-  report.skipped = is_outlier(report.gradient_norm);
-  if (!report.skipped) {
-    const double clip = settings.optimizer.gradient_clip;
-    optimizer_.step(Stream{device_}, report.learning_rate, clip > 0 && report.gradient_norm > clip ? clip / report.gradient_norm : 1.0);
+  for (const Batch& batch : batches) {
+    report.tokens += batch.n_tokens;
+    report.targets += batch.n_targets;
   }
+  write_numbers(report);
+  std::string shapes;
+  inputs_.resize(batches.size());
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    put_on_device(batches[i], device_, inputs_[i]);
+    shapes += fmt::format("{} x {}, ", batches[i].batch, batches[i].n);
+  }
+  if (may_record()) {
+    graph_.run(shapes, [&] { work(batches); });
+  } else {
+    work(batches);
+  }
+
+  // The step's only wait for the device.
+  const std::vector<double> numbers = numbers_.to_vector<double>();
+  report.denominators = model_.take_denominator_report();
+  counts_denominators_ = counts_denominators_ || report.denominators.rows > 0;
+  report.loss = numbers[ops::step_loss];
+  report.gradient_norm = numbers[ops::step_gradient_norm];
+  if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) name_the_culprit(batches, report.loss, report.gradient_norm);
+  if (report.targets == 0) report.loss = MetricsRecord::not_measured;
+  report.skipped = numbers[ops::step_skipped] != 0;
+  if (!report.skipped) optimizer_.set_steps(optimizer_.steps() + 1);
+  note_norm(report.gradient_norm);
   ++steps_;
-  tokens_ += found.tokens;
+  tokens_ += report.tokens;
   return report;
 }
 
-bool Trainer::is_outlier(double gradient_norm) {
+void Trainer::work(const std::vector<Batch>& batches) {
+  gradients(batches, false);
+  const Stream stream{device_};
+  ops::sum_of_squares(stream, model_.store->gradients(), numbers_.narrow(0, ops::step_sum_of_squares, 1));
+  ops::control_step(stream, numbers_);
+  optimizer_.step(stream, ops::adamw_numbers(numbers_));
+}
+
+/// Carried states come with positions of their own, and denominators are counted by the host, in each step anew.
+bool Trainer::may_record() const {
+  return device_.is_gpu() && model_.settings.trainer.cuda_graph && carried_.empty() && !counts_denominators_;
+}
+
+void Trainer::write_numbers(const StepReport& report) {
+  std::vector<double> numbers(ops::step_numbers, 0.0);
+  numbers[ops::step_learning_rate] = report.learning_rate;
+  numbers[ops::step_normalizer] = static_cast<double>(std::max<std::int64_t>(report.targets, 1));
+  numbers[ops::step_of_run] = static_cast<double>(steps_);
+  numbers[ops::step_number] = static_cast<double>(optimizer_.steps() + 1);
+  numbers[ops::step_gradient_clip] = model_.settings.optimizer.gradient_clip;
+  numbers[ops::step_outlier_threshold] = outlier_threshold();
+  numbers_.copy_from(Tensor::from(numbers, {ops::step_numbers}));
+}
+
+double Trainer::outlier_threshold() const {
   const double factor = model_.settings.trainer.skip_outlier_factor;
-  if (factor == 0) return false;
-  bool outlier = false;
-  if (recent_norms_.size() >= outlier_minimum) {
-    std::vector<double> sorted(recent_norms_.begin(), recent_norms_.end());
-    const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
-    std::nth_element(sorted.begin(), middle, sorted.end());
-    outlier = gradient_norm > factor * *middle;
-  }
+  if (factor == 0 || recent_norms_.size() < outlier_minimum) return 0;
+  std::vector<double> sorted(recent_norms_.begin(), recent_norms_.end());
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return factor * *middle;
+}
+
+void Trainer::note_norm(double gradient_norm) {
+  if (model_.settings.trainer.skip_outlier_factor == 0) return;
   // Outliers count too: where norms rise for good the median follows, and the run does not skip every step that comes.
   recent_norms_.push_back(gradient_norm);
   if (recent_norms_.size() > outlier_window) recent_norms_.pop_front();
-  return outlier;
 }
 
-void Trainer::name_the_culprit(std::vector<Batch>& batches, double loss, double gradient_norm) {
+void Trainer::name_the_culprit(const std::vector<Batch>& batches, double loss, double gradient_norm) {
   const std::string what = fmt::format("step {}: loss {}, gradient norm {}", steps_ + 1, loss, gradient_norm);
   for (const Parameter& parameter : model_.store->parameters()) {
     if (const std::int64_t bad = ops::count_non_finite(Stream{device_}, parameter.master()); bad > 0) {
@@ -132,6 +164,7 @@ void Trainer::name_the_culprit(std::vector<Batch>& batches, double loss, double 
 }
 
 Evaluation Trainer::validate() {
+  graph_.forget();  // its memory may be needed
   const Optimizer::WithAverages averaged(optimizer_);
   const Settings& settings = model_.settings;
   return evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size,

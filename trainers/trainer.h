@@ -8,6 +8,7 @@
 #include "trainers/metrics.h"
 #include "trainers/objective.h"
 #include "trainers/optimizer.h"
+#include "trainers/step_graph.h"
 
 namespace furlong {
 
@@ -38,6 +39,8 @@ class Trainer {
   std::int64_t tokens() const { return tokens_; }
   Model& model() { return model_; }
   const BatchSource& source() const { return *source_; }
+  /// Whether the last step was replayed from a recording (trainer.cuda_graph).
+  bool replayed() const { return graph_.replayed(); }
 
   /// Takes a validation loss into account; true when it is the best so far. Early stopping counts from it.
   bool note_validation(double loss);
@@ -52,19 +55,25 @@ class Trainer {
   void load(const CheckpointReader& checkpoint);
 
  private:
-  struct Gradients {
-    double loss = 0;
-    std::int64_t tokens = 0, targets = 0;
-  };
   void load_carried(const CheckpointReader& checkpoint, const Settings& before);
-  Gradients gradients(std::vector<Batch>& batches, bool checks);
-  bool is_outlier(double gradient_norm);
-  [[noreturn]] void name_the_culprit(std::vector<Batch>& batches, double loss, double gradient_norm);
+  /// Gathers the gradients of the batches in inputs_, and adds the loss to the step's numbers.
+  void gradients(const std::vector<Batch>& batches, bool checks);
+  /// All that a step does on the device.
+  void work(const std::vector<Batch>& batches);
+  bool may_record() const;
+  void write_numbers(const StepReport& report);
+  double outlier_threshold() const;
+  void note_norm(double gradient_norm);
+  [[noreturn]] void name_the_culprit(const std::vector<Batch>& batches, double loss, double gradient_norm);
 
   const Dataset& data_;
   Device device_;
   Model model_;
   Optimizer optimizer_;
+  Tensor numbers_;                   // of the step (ops::StepNumber), on the device
+  std::vector<DeviceBatch> inputs_;  // of the step, one for each batch that it accumulates
+  StepGraph graph_;
+  bool counts_denominators_ = false;  // seen in a step; the first ones are never recorded
   std::unique_ptr<BatchSource> source_;
   std::vector<CarriedState> carried_;  // data.carry_state: of each batch that a step accumulates
   std::uint64_t samples_drawn_ = 0;    // all the state that the order of the data has

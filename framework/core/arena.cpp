@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <utility>
 
 #include "framework/core/error.h"
 #include "framework/core/gpu_engine.h"
@@ -53,9 +54,13 @@ Arena::Arena(Device device, std::int64_t capacity_bytes) : device_(device), capa
   madvise(base_, static_cast<std::size_t>(capacity_), MADV_HUGEPAGE);  // advice only: first touch of 4 KiB pages costs far more
 }
 
+Arena::Arena(Device device, void* memory, std::int64_t bytes)
+    : device_(device), capacity_(bytes / alignment * alignment), backed_(capacity_), base_(static_cast<char*>(memory)), borrowed_(true) {}
+
 Arena::~Arena() {
   if (device_.is_shape_only()) return;
   if (device_.has_host_memory()) FURLONG_UNPOISON(base_, static_cast<std::size_t>(top_));  // the addresses may be another's next
+  if (borrowed_) return;
   if (device_.is_gpu()) {
     require_gpu_engine(device_.type).release(device_.index, base_, capacity_);
     return;
@@ -161,18 +166,58 @@ void Arena::reset_peak() {
   counters_.peak_bytes = counters_.bytes_in_use;
 }
 
+namespace {
+
+/// Of the GPUs, by type and index: made on first use, and replaced for a while by a pool.
+struct GpuArenas {
+  std::mutex mutex;
+  std::map<std::pair<DeviceType, int>, Arena*> arenas;
+
+  Arena*& of(const Device& device) {
+    Arena*& found = arenas[{device.type, device.index}];
+    if (found == nullptr) found = new Arena(device, require_gpu_engine(device.type).describe(device.index).memory_bytes);
+    return found;
+  }
+};
+GpuArenas& gpu_arenas() {
+  static auto* const arenas = new GpuArenas;  // leaked on purpose, like the arenas
+  return *arenas;
+}
+
+}  // namespace
+
 Arena& arena(const Device& device) {
   // Leaked on purpose: tensors with static storage may outlive any order of destruction.
   static Arena* const cpu = new Arena(Device{}, sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
   static Arena* const shape_only = new Arena(Device{DeviceType::shape_only, 0}, std::int64_t{1} << 45);
   if (device.is_cpu()) return *cpu;
   if (device.is_shape_only()) return *shape_only;
-  static std::mutex mutex;
-  static auto* const gpus = new std::map<std::pair<DeviceType, int>, Arena*>;
-  const std::lock_guard lock(mutex);
-  Arena*& of_gpu = (*gpus)[{device.type, device.index}];
-  if (of_gpu == nullptr) of_gpu = new Arena(device, require_gpu_engine(device.type).describe(device.index).memory_bytes);
-  return *of_gpu;
+  GpuArenas& gpus = gpu_arenas();
+  const std::lock_guard lock(gpus.mutex);
+  return *gpus.of(device);
+}
+
+ArenaPool::ArenaPool(const Device& device, std::int64_t bytes)
+    : device_(device), home_(arena(device)), memory_(home_.allocate(bytes)), arena_(new Arena(device, memory_, bytes)) {
+  require(device.is_gpu(), "a pool on {}", device.text());
+}
+
+ArenaPool::~ArenaPool() {
+  if (arena_->counters().bytes_in_use > 0) return;  // a tensor lives on in it, and returns its memory to it
+  delete arena_;
+  home_.release(memory_);
+}
+
+ArenaPool::Use::Use(ArenaPool& pool) : device_(pool.device_) {
+  GpuArenas& gpus = gpu_arenas();
+  const std::lock_guard lock(gpus.mutex);
+  before_ = std::exchange(gpus.of(device_), pool.arena_);
+}
+
+ArenaPool::Use::~Use() {
+  GpuArenas& gpus = gpu_arenas();
+  const std::lock_guard lock(gpus.mutex);
+  gpus.of(device_) = before_;
 }
 
 }  // namespace furlong

@@ -21,11 +21,13 @@ struct ArenaCounters {
 };
 
 /// A range of addresses reserved once (huge pages asked for on the CPU), handed out best-fit, neighbours merged on return.
-/// Addresses for `shape_only` are not backed by memory and must not be dereferenced. On a GPU memory is handed out in the order of one stream:
-/// what is returned may be given to work launched later on it. Thread-safe.
+/// Addresses for `shape_only` are not backed by memory and must not be dereferenced. On a GPU memory is handed out in the order of one
+/// stream: what is returned may be given to work launched later on it. Thread-safe.
 class Arena {
  public:
   Arena(Device device, std::int64_t capacity_bytes);
+  /// Over memory that is somebody else's, and stays so.
+  Arena(Device device, void* memory, std::int64_t bytes);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -47,6 +49,7 @@ class Arena {
   std::int64_t top_ = 0;     // the high-water mark, as an offset
   std::int64_t backed_ = 0;  // on a GPU: how far there is memory behind the addresses
   char* base_ = nullptr;
+  bool borrowed_ = false;
   std::map<std::int64_t, std::int64_t> free_by_offset_;           // offset -> size
   std::set<std::pair<std::int64_t, std::int64_t>> free_by_size_;  // (size, offset)
   std::map<std::int64_t, std::int64_t> used_;                     // offset -> size
@@ -56,5 +59,36 @@ class Arena {
 
 /// The arena of a device, made on first use with the memory that this process may use as capacity.
 Arena& arena(const Device& device);
+
+/// A part of a GPU's arena as an arena of its own, for work whose addresses have to stay its own after it is done: a step that was recorded
+/// writes to them whenever it is replayed.
+class ArenaPool {
+ public:
+  /// Throws MachineError when the device has not that much left.
+  ArenaPool(const Device& device, std::int64_t bytes);
+  /// Gives the memory back, unless a tensor still lies in it.
+  ~ArenaPool();
+  ArenaPool(const ArenaPool&) = delete;
+  ArenaPool& operator=(const ArenaPool&) = delete;
+
+  /// While it lives, arena(device) is the pool.
+  class Use {
+   public:
+    explicit Use(ArenaPool& pool);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    Device device_;
+    Arena* before_;
+  };
+
+ private:
+  Device device_;
+  Arena& home_;
+  void* memory_;
+  Arena* arena_;
+};
 
 }  // namespace furlong

@@ -26,8 +26,8 @@ struct Device {
 /// UserError when it cannot be had, saying which of driver, device, library or architecture is missing.
 Device device_from_name(const std::string& name);
 
-/// An ordered queue of work on one device: what every op is launched on. A CPU stream runs at once; a CUDA stream carries its handle, or none
-/// for the device's own main queue.
+/// An ordered queue of work on one device: what every op is launched on. A CPU stream runs at once; a CUDA stream carries its handle, or
+/// none for the device's own main queue.
 struct Stream {
   Device device;
   void* handle = nullptr;

@@ -2,10 +2,12 @@
 // What the core needs of an engine that runs kernels: memory, copies, and whether there is a device at all. One object for CUDA and one for
 // the simulator register themselves at start; a build may have either, both or none, and nothing else depends on which.
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "framework/core/device.h"
+#include "framework/core/error.h"
 
 namespace furlong {
 
@@ -16,6 +18,19 @@ struct GpuDescription {
   int multiprocessors = 0;
   std::int64_t memory_bytes = 0;  ///< in all
   std::int64_t free_bytes = 0;    ///< at the time of asking
+};
+
+/// What cannot be recorded was asked for while work was being recorded: a wait for the device, or a copy to or from host memory.
+class CaptureError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Work that was recorded, to be run again on whatever its memory then holds.
+class GpuGraph {
+ public:
+  virtual ~GpuGraph() = default;
+  virtual void replay(const Stream& stream) = 0;
 };
 
 class GpuEngine {
@@ -40,6 +55,12 @@ class GpuEngine {
   virtual void fill_zero(const Stream& stream, void* target, std::int64_t bytes) = 0;
   /// Waits until everything on the stream is done. Throws MachineError with what failed.
   virtual void synchronize(const Stream& stream) = 0;
+
+  /// From here to end_capture() work on the stream is recorded instead of run; what would wait or touch host memory throws CaptureError.
+  /// One capture at a time. abandon_capture() forgets what was recorded.
+  virtual void begin_capture(const Stream& stream) = 0;
+  virtual std::unique_ptr<GpuGraph> end_capture(const Stream& stream) = 0;
+  virtual void abandon_capture(const Stream& stream) noexcept = 0;
 };
 
 /// The engine of a GPU device type; null where this build has none.

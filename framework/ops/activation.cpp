@@ -1,13 +1,8 @@
 #include "framework/ops/activation.h"
 
-#include "framework/ops/dispatch.h"
+#include "framework/ops/activation_bodies.h"
 
 namespace furlong::ops {
-
-void activation_cpu(const Tensor& x, const Tensor& y, ActivationKind kind);
-void activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate, ActivationKind kind);
-void gated_activation_cpu(const Tensor& x, const Tensor& y, ActivationKind kind);
-void gated_activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate, ActivationKind kind);
 
 const char* name_of(ActivationKind kind) {
   for (const ActivationName& entry : activation_names) {
@@ -29,7 +24,7 @@ namespace {
 
 Tensor activated(const Stream& stream, const Tensor& x, ActivationKind kind) {
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), stream.device);
-  if (runs_on_cpu(stream, "activation")) activation_cpu(x, y, kind);
+  run_body(stream, activation_cpu, activation_gpu, x, y, kind);
   return y;
 }
 
@@ -37,7 +32,7 @@ Tensor gated_activated(const Stream& stream, const Tensor& x, ActivationKind kin
   Shape shape = x.shape();
   shape[-1] /= 2;
   const Tensor y = Tensor::empty(shape, x.dtype(), stream.device);
-  if (runs_on_cpu(stream, "gated_activation")) gated_activation_cpu(x, y, kind);
+  run_body(stream, gated_activation_cpu, gated_activation_gpu, x, y, kind);
   return y;
 }
 
@@ -49,8 +44,9 @@ Variable activation(Tape& tape, const Variable& x, ActivationKind kind) {
   const Variable result = tape.record_one(name_of(kind), {x}, y, {x.value()}, [kind](BackwardContext& context) {
     const GradientTarget d_x = context.d_input(0);
     const Tensor d_y = context.d_output();
-    if (!d_x.wanted() || !runs_on_cpu(context.stream(), "activation")) return;
-    activation_backward_cpu(context.saved(0), d_y, d_x.tensor, d_x.accumulates(), kind);
+    if (!d_x.wanted()) return;
+    run_body(context.stream(), activation_backward_cpu, activation_backward_gpu, context.saved(0), d_y, d_x.tensor, d_x.accumulates(),
+             kind);
   });
   if (!tape.remakes_values()) return result;
   return result.with_remake([x = x.value(), kind](const Stream& stream) { return activated(stream, x, kind); });
@@ -64,8 +60,9 @@ Variable gated_activation(Tape& tape, const Variable& x, ActivationKind kind) {
   const Variable result = tape.record_one("gated_activation", {x}, y, {x.value()}, [kind](BackwardContext& context) {
     const GradientTarget d_x = context.d_input(0);
     const Tensor d_y = context.d_output();
-    if (!d_x.wanted() || !runs_on_cpu(context.stream(), "gated_activation")) return;
-    gated_activation_backward_cpu(context.saved(0), d_y, d_x.tensor, d_x.accumulates(), kind);
+    if (!d_x.wanted()) return;
+    run_body(context.stream(), gated_activation_backward_cpu, gated_activation_backward_gpu, context.saved(0), d_y, d_x.tensor,
+             d_x.accumulates(), kind);
   });
   if (!tape.remakes_values()) return result;
   return result.with_remake([x = x.value(), kind](const Stream& stream) { return gated_activated(stream, x, kind); });

@@ -6,7 +6,7 @@
 
 #include "framework/cpu/lane_value-inl.h"
 #include "framework/cpu/spans.h"
-#include "framework/ops/activation.h"
+#include "framework/ops/activation_bodies.h"
 #include "framework/ops/dispatch.h"
 
 #undef FURLONG_LANE_FUNCTION

@@ -16,10 +16,12 @@ inline void convert(const Stream& stream, const Tensor& target, const Tensor& so
   add(stream, target, source, GradientMode::overwrite);
 }
 
-/// Elements that are NaN or infinite.
+/// Elements that are NaN or infinite. Waits for the device.
 std::int64_t count_non_finite(const Stream& stream, const Tensor& tensor);
 
-/// Sum of squares in double, over fixed blocks: the same for any number of threads. Contiguous tensors.
+/// Sum of squares in double, over fixed blocks: the same for any number of threads. Contiguous tensors. Waits for the device.
 double sum_of_squares(const Stream& stream, const Tensor& tensor);
+/// The same number into `result`, float64 [1] on the device, without waiting.
+void sum_of_squares(const Stream& stream, const Tensor& tensor, const Tensor& result);
 
 }  // namespace furlong::ops

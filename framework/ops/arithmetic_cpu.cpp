@@ -7,6 +7,7 @@
 #include "framework/core/tensor.h"
 #include "framework/cpu/rows.h"
 #include "framework/cpu/simd-inl.h"
+#include "framework/ops/arithmetic_bodies.h"
 #include "framework/ops/dispatch.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -62,7 +63,7 @@ void Add(const Tensor& target, const Tensor& source, bool accumulate, double sca
 }
 
 template <class T>
-double sum_of_squares_block(const T* values, std::int64_t n) {
+double squares_of_block(const T* values, std::int64_t n) {
   // float32 squares summed in eight float64 lanes' worth of partial sums would need conversions; a block is short, so one pass in double is
   // fine.
   double sum = 0;
@@ -73,30 +74,31 @@ double sum_of_squares_block(const T* values, std::int64_t n) {
   return sum;
 }
 
-double SumOfSquares(const Tensor& tensor) {
-  constexpr std::int64_t block = 1 << 12;
+void SumOfSquares(const Tensor& tensor, const Tensor& result) {
+  constexpr std::int64_t block = sum_of_squares_block;
   const std::int64_t n = tensor.elements(), blocks = (n + block - 1) / block;
   std::vector<double> partial(static_cast<std::size_t>(blocks));
   with_float_type(tensor.dtype(), "sum_of_squares", [&]<class T>(std::type_identity<T>) {
     const T* values = static_cast<const T*>(tensor.address());
     parallel_ranges(blocks, 8, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t b = begin; b < end; ++b)
-        partial[static_cast<std::size_t>(b)] = sum_of_squares_block(values + b * block, std::min(block, n - b * block));
+        partial[static_cast<std::size_t>(b)] = squares_of_block(values + b * block, std::min(block, n - b * block));
     });
   });
   double sum = 0;
   for (double value : partial) sum += value;
-  return sum;
+  *result.data<double>() = sum;
 }
 
 std::int64_t CountNonFinite(const Tensor& tensor) {
   std::int64_t bad = 0;
   const auto view = cpu::row_view(tensor);
+  const std::int64_t step = tensor.shape().rank() == 0 ? 1 : tensor.strides()[-1];
   with_float_type(tensor.dtype(), "count_non_finite", [&]<class T>(std::type_identity<T>) {
     const T* values = static_cast<const T*>(tensor.address());
     for (std::int64_t row = 0; row < view.rows; ++row) {
       const T* line = values + cpu::row_offset(tensor, row);
-      for (std::int64_t i = 0; i < view.columns; ++i) bad += !std::isfinite(static_cast<compute_t<T>>(line[i]));
+      for (std::int64_t i = 0; i < view.columns; ++i) bad += !std::isfinite(static_cast<compute_t<T>>(line[i * step]));
     }
   });
   return bad;
@@ -114,7 +116,7 @@ HWY_EXPORT(CountNonFinite);
 void add_cpu(const Tensor& target, const Tensor& source, bool accumulate, double scale) {
   HWY_DYNAMIC_DISPATCH(Add)(target, source, accumulate, scale);
 }
-double sum_of_squares_cpu(const Tensor& tensor) { return HWY_DYNAMIC_DISPATCH(SumOfSquares)(tensor); }
+void sum_of_squares_cpu(const Tensor& tensor, const Tensor& result) { HWY_DYNAMIC_DISPATCH(SumOfSquares)(tensor, result); }
 std::int64_t count_non_finite_cpu(const Tensor& tensor) { return HWY_DYNAMIC_DISPATCH(CountNonFinite)(tensor); }
 
 void fill_cpu(const Tensor& tensor, double value) {

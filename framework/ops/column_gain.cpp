@@ -3,13 +3,9 @@
 #include <algorithm>
 
 #include "framework/ops/arithmetic.h"
-#include "framework/ops/dispatch.h"
+#include "framework/ops/column_gain_bodies.h"
 
 namespace furlong::ops {
-
-void column_gain_cpu(const Tensor& x, const Tensor& gain, const Tensor& y);
-void column_gain_d_x_cpu(const Tensor& d_y, const Tensor& gain, const GradientTarget& d_x);
-void column_gain_d_gain_cpu(const Tensor& x, const Tensor& d_y, const Tensor& blocks, const Tensor& d_gain);
 
 namespace {
 
@@ -18,14 +14,13 @@ constexpr std::int64_t max_blocks = 64;  // of rows, whatever the number of thre
 void backward(BackwardContext& context) {
   const Tensor &x = context.saved(0), &gain = context.saved(1), d_y = context.d_output();
   const Stream& stream = context.stream();
-  const bool on_cpu = runs_on_cpu(stream, "column_gain");
   const GradientTarget d_x = context.d_input(0), d_gain = context.d_input(1);
-  if (d_x.wanted() && on_cpu) column_gain_d_x_cpu(d_y, gain, d_x);
+  if (d_x.wanted()) run_body(stream, column_gain_cpu, column_gain_gpu, d_y, gain, d_x.tensor, d_x.accumulates());
   if (!d_gain.wanted()) return;
   const std::int64_t columns = x.extent(-1);
   const Tensor blocks = Tensor::empty({std::clamp<std::int64_t>(x.shape().rows(), 1, max_blocks), columns}, gain.dtype(), stream.device);
   const Tensor sum = Tensor::empty({columns}, gain.dtype(), stream.device);
-  if (on_cpu) column_gain_d_gain_cpu(x, d_y, blocks, sum);
+  run_body(stream, column_gain_d_gain_cpu, column_gain_d_gain_gpu, x, d_y, blocks, sum);
   add(stream, d_gain.tensor, sum, d_gain.mode);
 }
 
@@ -42,7 +37,7 @@ Variable column_gain(Tape& tape, const Variable& x, const Variable& gain) {
     convert(tape.stream(), factors, gain.value());
   }
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), tape.device());
-  if (runs_on_cpu(tape.stream(), "column_gain")) column_gain_cpu(x.value(), factors, y);
+  run_body(tape.stream(), column_gain_cpu, column_gain_gpu, x.value(), factors, y, false);
   return tape.record_one("column_gain", {x, gain}, y, {x.value(), factors}, backward);
 }
 

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 
-#include "framework/autodiff/variable.h"
 #include "framework/core/parallel.h"
 #include "framework/cpu/rows.h"
 #include "framework/cpu/simd-inl.h"
+#include "framework/ops/column_gain_bodies.h"
 #include "framework/ops/dispatch.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -71,9 +71,8 @@ namespace furlong::ops {
 HWY_EXPORT(ScaleRows);
 HWY_EXPORT(SumProducts);
 
-void column_gain_cpu(const Tensor& x, const Tensor& gain, const Tensor& y) { HWY_DYNAMIC_DISPATCH(ScaleRows)(x, gain, y, false); }
-void column_gain_d_x_cpu(const Tensor& d_y, const Tensor& gain, const GradientTarget& d_x) {
-  HWY_DYNAMIC_DISPATCH(ScaleRows)(d_y, gain, d_x.tensor, d_x.accumulates());
+void column_gain_cpu(const Tensor& in, const Tensor& gain, const Tensor& out, bool accumulate) {
+  HWY_DYNAMIC_DISPATCH(ScaleRows)(in, gain, out, accumulate);
 }
 void column_gain_d_gain_cpu(const Tensor& x, const Tensor& d_y, const Tensor& blocks, const Tensor& d_gain) {
   HWY_DYNAMIC_DISPATCH(SumProducts)(x, d_y, blocks, d_gain);

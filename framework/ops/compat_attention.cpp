@@ -156,6 +156,13 @@ CompatDefinition compat_definition(const CompatAttentionOptions& options, std::i
 
 Variable compat_attention(Tape& tape, const Variable& query, const Variable& key, const Variable& value, const Tensor& directions,
                           const AttentionMask& mask, const CompatAttentionOptions& options) {
+  if (tape.device().is_gpu()) {
+    throw UserError(
+        "compat: {} cannot be had on {}: what another library computes, its epsilons and all, is computed on the CPU alone; use device: "
+        "cpu, "
+        "or leave compat away",
+        libraries()[options.library == Compat::performer_pytorch ? 0 : 1].name, tape.device().text());
+  }
   const Tensor heads_value = split_heads(value.value(), options.n_kv_heads, op, "value");
   const std::int64_t batch = query.extent(0), n = query.extent(1);
   const Tensor output = Tensor::empty({batch, n, options.n_heads * heads_value.extent(3)}, query.dtype(), tape.device());

@@ -45,7 +45,7 @@ struct CompatAttentionOptions {
 /// welcome. Returns [batch, n, n_heads·d_value]. `directions` ω [n_directions, d] float32 or float64, undefined for elu1. Computes in
 /// float32 (float64 for float64 inputs), tile by tile; memory is O(n·d). Maxima are constants in backward, as in performer-pytorch
 /// (`detach`), but for that of `stabilize`, which fast-transformers differentiates. Throws UserError where the library has no such map or
-/// the mask has documents, ContractError on shapes that do not fit; causal needs n = n_key.
+/// the mask has documents, and on GPUs, which this is not for; ContractError on shapes that do not fit; causal needs n = n_key.
 Variable compat_attention(Tape& tape, const Variable& query, const Variable& key, const Variable& value, const Tensor& directions,
                           const AttentionMask& mask, const CompatAttentionOptions& options);
 

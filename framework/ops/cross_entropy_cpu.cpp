@@ -134,8 +134,9 @@ HWY_EXPORT(ChunkLosses);
 
 void cross_entropy_rows_cpu(const CrossEntropyRows& rows) { HWY_DYNAMIC_DISPATCH(ChunkLosses)(rows); }
 
-void count_targets_cpu(const Tensor& targets, std::int64_t vocabulary, double normalizer, const Tensor& counts,
+void count_targets_cpu(const Tensor& targets, std::int64_t vocabulary, double normalizer, const Tensor& given, const Tensor& counts,
                        const Tensor& inverse_normalizer) {
+  if (given.defined()) normalizer = given.data<double>()[0];
   std::int32_t valid = 0;
   for (std::int64_t row = 0; row < targets.elements(); ++row) {
     const std::int64_t target = target_at(targets, row);

@@ -1,4 +1,4 @@
-#include "framework/core/tensor.h"
+#include "framework/ops/document_positions_bodies.h"
 
 namespace furlong::ops {
 

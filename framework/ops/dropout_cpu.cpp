@@ -10,6 +10,7 @@
 #include "framework/cpu/random-inl.h"
 #include "framework/cpu/spans.h"
 #include "framework/ops/dispatch.h"
+#include "framework/ops/dropout_bodies.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
@@ -73,8 +74,10 @@ HWY_AFTER_NAMESPACE();
 namespace furlong::ops {
 HWY_EXPORT(Dropout);
 void dropout_cpu(const Tensor& source, const Tensor& target, bool accumulate, std::uint32_t threshold, double scale, const RandomKey& key,
-                 std::uint64_t first_index) {
-  HWY_DYNAMIC_DISPATCH(Dropout)(source, target, accumulate, threshold, scale, key, first_index);
+                 std::uint64_t first_index, const Tensor& device_step) {
+  RandomKey now = key;
+  if (device_step.defined()) now.step = static_cast<std::uint32_t>(static_cast<std::int64_t>(device_step.data<double>()[0]));
+  HWY_DYNAMIC_DISPATCH(Dropout)(source, target, accumulate, threshold, scale, now, first_index);
 }
 }  // namespace furlong::ops
 #endif

@@ -2,15 +2,9 @@
 
 #include "framework/ops/arithmetic.h"
 #include "framework/ops/dispatch.h"
+#include "framework/ops/embedding_bodies.h"
 
 namespace furlong::ops {
-
-// `table` holds the positions from the first on; `positions` (or undefined: 0 ... n - 1 in each row) says which row of it is whose.
-void embedding_cpu(const Tensor& tokens, const Tensor& token_table, const Tensor& table, const Tensor& positions, const Tensor& output);
-void embedding_d_rows_cpu(const Tensor& ids, const Tensor& d_output, const Tensor& d_table);
-void embedding_d_positions_cpu(const Tensor& d_output, const Tensor& d_positions);
-void sinusoidal_positions_cpu(const Tensor& table);
-
 namespace {
 
 /// Lets `body` add to the gradient of input `i` in the dtype in which sums of `dtype` are kept: the target itself where it has that dtype.
@@ -54,26 +48,26 @@ Variable embedding(Tape& tape, const Tensor& tokens, const Variable& token_table
           "embedding: positions {} {} for tokens {}, expected int32 of the same shape and a table",
           positions ? name_of(positions->dtype()) : "", positions ? positions->shape().text() : "", tokens.shape().text());
   const Tensor output = Tensor::empty({tokens.extent(0), n, d}, token_table.dtype(), tape.device());
-  if (runs_on_cpu(tape.stream(), "embedding"))
-    embedding_cpu(tokens, token_table.value(), places, positions ? *positions : Tensor{}, output);
+  run_body(tape.stream(), embedding_cpu, embedding_gpu, tokens, token_table.value(), places, positions ? *positions : Tensor{}, output);
 
   std::vector<Variable> inputs{token_table};
   if (position_table) inputs.push_back(*position_table);
   return tape.record_one("embedding", inputs, output, {tokens, positions ? *positions : Tensor{}},
                          [first_position, n, has_positions = position_table != nullptr](BackwardContext& context) {
                            const Tensor d_output = context.d_output();
-                           const bool on_cpu = runs_on_cpu(context.stream(), "embedding");
+                           const Stream& stream = context.stream();
                            add_to_table(context, 0, d_output.dtype(), [&](const Tensor& d_table) {
-                             if (on_cpu) embedding_d_rows_cpu(context.saved(0), d_output, d_table);
+                             run_body(stream, embedding_d_rows_cpu, embedding_d_rows_gpu, context.saved(0), d_output, d_table);
                            });
                            if (!has_positions) return;
                            add_to_table(context, 1, d_output.dtype(), [&](const Tensor& d_table) {
-                             if (!on_cpu) return;
                              const Tensor& own = context.saved(1);
                              if (own.defined()) {
-                               embedding_d_rows_cpu(own, d_output, d_table.narrow(0, first_position, d_table.extent(0) - first_position));
+                               run_body(stream, embedding_d_rows_cpu, embedding_d_rows_gpu, own, d_output,
+                                        d_table.narrow(0, first_position, d_table.extent(0) - first_position));
                              } else {
-                               embedding_d_positions_cpu(d_output, d_table.narrow(0, first_position, n));
+                               run_body(stream, embedding_d_positions_cpu, embedding_d_positions_gpu, d_output,
+                                        d_table.narrow(0, first_position, n));
                              }
                            });
                          });
@@ -81,9 +75,10 @@ Variable embedding(Tape& tape, const Tensor& tokens, const Variable& token_table
 
 Tensor sinusoidal_positions(const Stream& stream, std::int64_t max_length, std::int64_t d, DType dtype) {
   require(max_length > 0 && d > 0, "sinusoidal_positions: a table of {} x {}", max_length, d);
-  const Tensor table = Tensor::empty({max_length, d}, dtype, stream.device);
-  if (runs_on_cpu(stream, "sinusoidal_positions")) sinusoidal_positions_cpu(table);
-  return table;
+  if (stream.device.is_shape_only()) return Tensor::empty({max_length, d}, dtype, stream.device);
+  const Tensor table = Tensor::empty({max_length, d}, dtype);
+  sinusoidal_positions_cpu(table);
+  return table.to(stream.device);
 }
 
 }  // namespace furlong::ops

@@ -8,6 +8,7 @@
 #include "framework/cpu/rows.h"
 #include "framework/cpu/simd-inl.h"
 #include "framework/ops/dispatch.h"
+#include "framework/ops/embedding_bodies.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {

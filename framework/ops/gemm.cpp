@@ -1,12 +1,18 @@
 #include "framework/ops/gemm.h"
 
-#include "framework/ops/dispatch.h"
+#include <atomic>
+
+#include "framework/ops/gemm_bodies.h"
 
 namespace furlong::ops {
+namespace {
 
-void gemm_cpu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
-              const GemmEpilogue& epilogue);
-void column_sum_cpu(const Tensor& matrix, const Tensor& target, bool accumulate);
+std::atomic<bool> tf32{false};
+
+}  // namespace
+
+void set_tf32(bool allowed) { tf32 = allowed; }
+bool tf32_allowed() { return tf32; }
 
 void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, GradientMode mode,
           const GemmEpilogue& epilogue) {
@@ -24,16 +30,19 @@ void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor&
   require(plain || mode == GradientMode::overwrite, "gemm: bias and activation go with overwrite only");
   require(epilogue.bias == nullptr || epilogue.bias->elements() == columns, "gemm: a bias of {} for {} columns",
           epilogue.bias ? epilogue.bias->shape().text() : "", columns);
-  // The shape-only device goes the same way, as far as the memory that the product works in.
-  runs_on_cpu(stream, "gemm");
-  gemm_cpu(a, transpose_a, b, transpose_b, c, mode == GradientMode::accumulate, epilogue);
+  const bool accumulate = mode == GradientMode::accumulate;
+  if (stream.device.is_gpu()) {
+    gemm_gpu(stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);
+  } else {  // the shape-only device goes the same way as the CPU, as far as the memory that the product works in
+    gemm_cpu(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
+  }
 }
 
 void column_sum(const Stream& stream, const Tensor& matrix, const GradientTarget& target) {
   if (!target.wanted()) return;
   require(matrix.shape().rank() == 2 && matrix.has_contiguous_rows() && target.tensor.elements() == matrix.extent(1),
           "column_sum: {} into {}", matrix.shape().text(), target.tensor.shape().text());
-  if (runs_on_cpu(stream, "column_sum")) column_sum_cpu(matrix, target.tensor, target.accumulates());
+  run_body(stream, column_sum_cpu, column_sum_gpu, matrix, target.tensor, target.accumulates());
 }
 
 }  // namespace furlong::ops

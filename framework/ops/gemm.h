@@ -15,9 +15,16 @@ struct GemmEpilogue {
 /// Matrices [rows, columns], rows contiguous, any row stride; op transposes. a and b share a dtype; c is that dtype or wider
 /// (bfloat16 products may be stored as float32). Sums are kept in float32 (float64 for float64).
 /// The same operands, strides and number of threads give the same bits; in float64 the last two do not matter (oneDNN chooses its code by
-/// them and may share a long inner dimension among threads). Throws ContractError on shapes that do not fit.
+/// them and may share a long inner dimension among threads). On CUDA the same operands, strides and alignment of addresses do (cuBLASLt
+/// chooses by these). Throws ContractError on shapes that do not fit.
 void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, GradientMode mode,
           const GemmEpilogue& epilogue = {});
+
+/// Whether float32 products on CUDA may round their operands to TensorFloat-32 (10 bits of mantissa), which tensor cores multiply: several
+/// times faster, with errors like bfloat16's third of a digit better. Off by default; holds for the whole program. Other devices and dtypes
+/// do not change.
+void set_tf32(bool allowed);
+bool tf32_allowed();
 
 /// Target (overwrite or accumulate) [n] gets the sum over the rows of `matrix` [rows, n], in fixed blocks of rows: the same for any number
 /// of threads.

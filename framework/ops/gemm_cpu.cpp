@@ -9,12 +9,15 @@
 #include "framework/core/parallel.h"
 #include "framework/ops/arithmetic.h"
 #include "framework/ops/dispatch.h"
-#include "framework/ops/gemm.h"
+#include "framework/ops/gemm_bodies.h"
 
 namespace furlong::ops {
 namespace {
 
 using Activation = GemmEpilogue::Activation;
+
+/// Where a product works: on the host, also with operands of a device whose memory is the host's.
+Device worker_of(const Tensor& c) { return c.device().has_host_memory() ? Device{} : c.device(); }
 
 dnnl::engine& cpu_engine() {
   static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
@@ -132,7 +135,7 @@ bool run_onednn(const Tensor& a, bool transpose_a, const Tensor& b, bool transpo
   if (!product) return false;
   const auto& engine = cpu_engine();
   const auto scratch_bytes = static_cast<std::int64_t>(product->scratch.get_size());
-  const Tensor scratch = Tensor::empty({scratch_bytes}, DType::uint8, c.device());
+  const Tensor scratch = Tensor::empty({scratch_bytes}, DType::uint8, worker_of(c));
   if (c.device().is_shape_only()) return true;
   std::unordered_map<int, dnnl::memory> arguments{{DNNL_ARG_SRC, dnnl::memory(product->a, engine, a.address())},
                                                   {DNNL_ARG_WEIGHTS, dnnl::memory(product->b, engine, b.address())},
@@ -148,19 +151,20 @@ bool run_onednn(const Tensor& a, bool transpose_a, const Tensor& b, bool transpo
 /// bfloat16 where oneDNN has none: the same product in float32 on converted copies.
 void run_converted(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
                    const GemmEpilogue& epilogue) {
-  const Stream stream{c.device()};
-  const Tensor a32 = Tensor::empty(a.shape(), DType::float32, c.device()), b32 = Tensor::empty(b.shape(), DType::float32, c.device());
+  const Device worker = worker_of(c);
+  const Stream stream{worker};
+  const Tensor a32 = Tensor::empty(a.shape(), DType::float32, worker), b32 = Tensor::empty(b.shape(), DType::float32, worker);
   convert(stream, a32, a);
   convert(stream, b32, b);
   GemmEpilogue epilogue32 = epilogue;
   Tensor bias32;
   if (epilogue.bias) {
-    bias32 = Tensor::empty(epilogue.bias->shape(), DType::float32, c.device());
+    bias32 = Tensor::empty(epilogue.bias->shape(), DType::float32, worker);
     convert(stream, bias32, *epilogue.bias);
     epilogue32.bias = &bias32;
   }
   const bool direct = c.dtype() == DType::float32;
-  const Tensor c32 = direct ? c : Tensor::empty(c.shape(), DType::float32, c.device());
+  const Tensor c32 = direct ? c : Tensor::empty(c.shape(), DType::float32, worker);
   const bool done = run_onednn(a32, transpose_a, b32, transpose_b, c32, direct && accumulate, epilogue32);
   require(done, "oneDNN has no float32 product of {} by {}", a.shape().text(), b.shape().text());
   if (!direct) add(stream, c, c32, accumulate ? GradientMode::accumulate : GradientMode::overwrite);
@@ -209,11 +213,11 @@ void gemm_cpu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose
   if (c.elements() == 0) return;
   if (a.elements() == 0) {  // an empty sum
     require(epilogue.bias == nullptr && epilogue.activation == Activation::none, "gemm: bias on an empty sum");
-    if (!accumulate) fill(Stream{c.device()}, c, 0.0);
+    if (!accumulate) fill(Stream{worker_of(c)}, c, 0.0);
     return;
   }
   if (a.dtype() == DType::float64) {
-    if (c.device().is_cpu()) gemm_double(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
+    if (c.device().has_host_memory()) gemm_double(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
   } else if (!run_onednn(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
     run_converted(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
   }

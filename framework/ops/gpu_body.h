@@ -54,3 +54,24 @@ void run_body(const Stream& stream, const Cpu& cpu, const GpuBody<Expected...>& 
 }
 
 }  // namespace furlong::ops
+
+#ifdef FURLONG_GPU  // in a kernel file, compiled for one of the two engines: a name of its own in each
+namespace furlong {
+inline namespace FURLONG_GPU {
+
+/// Makes a launcher known before main: const GpuBodyRegistration registration{activation_gpu, &activation};
+template <class... Arguments>
+class GpuBodyRegistration {
+ public:
+  GpuBodyRegistration(ops::GpuBody<Arguments...>& body, typename ops::GpuBody<Arguments...>::Function launcher) {
+#ifdef __CUDACC__
+    body.set(DeviceType::cuda, launcher);
+#else
+    body.set(DeviceType::simulated, launcher);
+#endif
+  }
+};
+
+}  // namespace FURLONG_GPU
+}  // namespace furlong
+#endif

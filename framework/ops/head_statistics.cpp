@@ -1,11 +1,8 @@
 #include "framework/ops/head_statistics.h"
 
-#include "framework/ops/dispatch.h"
+#include "framework/ops/head_statistics_bodies.h"
 
 namespace furlong::ops {
-
-void add_head_statistics_cpu(const Tensor& query, const Tensor& key, const Tensor& kept, const Tensor& partial, const Tensor& total,
-                             const Tensor& statistics);
 
 void add_head_statistics(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& kept, std::int64_t n_heads,
                          std::int64_t n_kv_heads, const Tensor& statistics) {
@@ -23,9 +20,10 @@ void add_head_statistics(const Stream& stream, const Tensor& query, const Tensor
               (statistics.dtype() == DType::float32 || statistics.dtype() == DType::float64),
           "{}: statistics {} {}, expected float32 [{}, {}]", op, name_of(statistics.dtype()), statistics.shape().text(), n_heads,
           head_statistics_width(d));
+  if (stream.device.is_gpu()) return add_head_statistics_gpu(stream, query.split_last(d), key.split_last(d), kept, statistics);
   const Tensor partial = Tensor::empty({n_heads + n_kv_heads, 2 * d}, accumulate_dtype(query.dtype()), stream.device);
   const Tensor total = Tensor::empty({n_heads + n_kv_heads, 2 * d}, DType::float64, stream.device);
-  if (runs_on_cpu(stream, op)) add_head_statistics_cpu(query.split_last(d), key.split_last(d), kept, partial, total, statistics);
+  if (stream.device.is_cpu()) add_head_statistics_cpu(query.split_last(d), key.split_last(d), kept, partial, total, statistics);
 }
 
 }  // namespace furlong::ops

@@ -11,6 +11,7 @@
 #include "framework/core/tensor.h"
 #include "framework/cpu/simd-inl.h"
 #include "framework/ops/dispatch.h"
+#include "framework/ops/head_statistics_bodies.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {

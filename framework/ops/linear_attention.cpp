@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "framework/core/parallel.h"
 #include "framework/ops/arithmetic.h"
 #include "framework/ops/attention_shape.h"
 #include "framework/ops/dispatch.h"
 #include "framework/ops/linear_attention_arguments.h"
+#include "framework/ops/linear_attention_gpu.h"
 
 namespace furlong::ops {
 namespace {
@@ -101,10 +103,11 @@ Arguments check(const Tensor& query, const Tensor& key, const Tensor& value, con
   return arguments;
 }
 
-/// What the body works in: `elements` for each thread, by thread_index(), and the directions turned for the feature maps.
+/// What the CPU's body works in: `elements` for each thread, by thread_index(), and the directions turned for the feature maps.
 void allocate_scratch(Arguments& arguments, std::int64_t elements) {
   const DType dtype = accumulate_dtype(arguments.query.dtype());
   const Device& device = arguments.query.device();
+  if (device.is_gpu()) return;
   const Tensor& directions = arguments.constants.directions;
   if (directions.defined()) {
     const std::int64_t sets = directions.shape().rank() == 3 ? directions.extent(0) : 1;
@@ -154,7 +157,7 @@ void backward(BackwardContext& context, const Saved& call) {
       gradients.d_gate = Tensor::empty({batch, call.options.n_heads}, accumulate_dtype(arguments.query.dtype()), arguments.query.device());
   }
   allocate_scratch(arguments, arguments.sizes.for_backward().backward_elements(arguments.query.extent(1), arguments.key.extent(1)));
-  if (runs_on_cpu(context.stream(), op)) linear_attention_backward_cpu(arguments, gradients);
+  run_body(context.stream(), linear_attention_backward_cpu, linear_attention_backward_gpu, arguments, gradients);
   for (std::int64_t b = 0; d_gate.wanted() && b < batch; ++b) {
     add(context.stream(), d_gate.tensor, gradients.d_gate.narrow(0, b, 1).reshape({call.options.n_heads}),
         b == 0 && !d_gate.accumulates() ? GradientMode::overwrite : GradientMode::accumulate);
@@ -187,21 +190,36 @@ Tensor kept(const Stream& stream, const Tensor& all, std::int64_t rows) {
   return last;
 }
 
-void add_report(const Arguments& arguments, DenominatorReport& report) {
-  std::vector<double> values;
-  if (arguments.denominators.dtype() == DType::float64) {
-    values = arguments.denominators.to_vector<double>();
-  } else {
-    for (const float value : arguments.denominators.to_vector<float>()) values.push_back(value);
+}  // namespace
+
+DenominatorReport& DenominatorReport::gather() {
+  for (const Tensor& counts : std::exchange(pending, {})) {
+    std::vector<double> values;
+    if (counts.dtype() == DType::float64) {
+      values = counts.to_vector<double>();
+    } else {
+      for (const float value : counts.to_vector<float>()) values.push_back(value);
+    }
+    for (std::size_t i = 0; i < values.size(); i += 2) {
+      guarded += static_cast<std::int64_t>(values[i]);
+      least = std::min(least, values[i + 1]);
+    }
   }
-  report.rows += arguments.query.extent(0) * arguments.query.extent(1) * arguments.options.n_heads;
-  for (std::size_t i = 0; i < values.size(); i += 2) {
-    report.guarded += static_cast<std::int64_t>(values[i]);
-    report.least = std::min(report.least, values[i + 1]);
-  }
+  return *this;
 }
 
-}  // namespace
+DenominatorReport& DenominatorReport::operator+=(const DenominatorReport& other) {
+  rows += other.rows;
+  guarded += other.guarded;
+  least = std::min(least, other.least);
+  pending.insert(pending.end(), other.pending.begin(), other.pending.end());
+  return gather();
+}
+
+LinearAttentionGpuSettings& linear_attention_gpu_settings() {
+  static LinearAttentionGpuSettings settings;
+  return settings;
+}
 
 std::int64_t LinearAttentionState::bytes() const {
   std::int64_t total = 0;
@@ -259,9 +277,11 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
   const bool reports = inputs.report && options.normalizer == Normalizer::sum;
   if (reports) arguments.denominators = Tensor::empty({batch, options.n_heads, 2}, dtype, tape.device());
   allocate_scratch(arguments, arguments.sizes.forward_elements());
-  if (runs_on_cpu(stream, op)) {
-    linear_attention_forward_cpu(arguments);
-    if (reports) add_report(arguments, *inputs.report);
+  run_body(stream, linear_attention_forward_cpu, linear_attention_forward_gpu, arguments);
+  if (reports && !stream.device.is_shape_only()) {
+    inputs.report->rows += batch * n * options.n_heads;
+    inputs.report->pending.push_back(arguments.denominators);
+    if (stream.device.is_cpu()) inputs.report->gather();
   }
   if (state) {
     const std::int64_t reach = Arguments::recent_keys(options);

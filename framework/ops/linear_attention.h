@@ -68,20 +68,21 @@ struct LinearAttentionState {
   std::int64_t bytes() const;
 };
 
-/// Denominators of one forward, for maps that can be negative or vanish.
+/// Denominators of one forward or of several, for maps that can be negative or vanish.
 struct DenominatorReport {
   std::int64_t rows = 0;     ///< query rows of all heads
   std::int64_t guarded = 0;  ///< of these: zeroed by the guard, or without anything seen
   /// Least |denominator| / Σ_j |φ(q_i)| |φ(k_j)|; 1 for positive maps, but with rotate_numerator the least denominator beside a bound on
   /// the largest term of its numerator: float32 keeps about 1e-7 over that number.
   double least = 1;
+  /// Counts that lie on a GPU, [..., 2] each as `guarded` and `least`: nothing waits for the device until gather() is called, which is
+  /// to be done before those two are read.
+  std::vector<Tensor> pending;
 
-  DenominatorReport& operator+=(const DenominatorReport& other) {
-    rows += other.rows;
-    guarded += other.guarded;
-    least = std::min(least, other.least);
-    return *this;
-  }
+  /// Adds up what is pending, waiting for the device where there is any.
+  DenominatorReport& gather();
+  /// Of gathered reports; `other` may have counts pending, which are gathered.
+  DenominatorReport& operator+=(const DenominatorReport& other);
 };
 
 /// query [batch, n, n_heads·d], key [batch, n_key, n_kv_heads·d], value [batch, n_key, n_kv_heads·d_value]: views with contiguous rows
@@ -94,7 +95,7 @@ struct LinearAttentionInputs {
   LinearAttentionConstants constants;
   AttentionMask mask;
   LinearAttentionState* state = nullptr;
-  DenominatorReport* report = nullptr;  ///< where given, added to
+  DenominatorReport* report = nullptr;  ///< where given, added to; on GPUs its counts stay pending
 };
 Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const LinearAttentionOptions& options);
 

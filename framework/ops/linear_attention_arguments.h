@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 
+#include "framework/ops/gpu_body.h"
 #include "framework/ops/linear_attention.h"
 
 namespace furlong::ops {
@@ -51,7 +52,7 @@ struct LinearAttentionSizes {
   }
 };
 
-/// What both engines' bodies are given; checked before.
+/// What the bodies of all engines are given; checked before. Those of GPUs have scratch and prepared constants of their own.
 struct LinearAttentionArguments {
   LinearAttentionOptions options;
   std::int64_t features = 0;  // m
@@ -70,6 +71,7 @@ struct LinearAttentionArguments {
   Tensor start_sum, start_normalizer, start_maximum, start_magnitude;
   LinearAttentionState* state = nullptr;  // written at the end
   LinearAttentionSizes sizes;
+  // The CPU's.
   Tensor directions_transposed;  // [1 or n_heads, d, padded n_directions], compute dtype, to be written; undefined without directions
   Tensor direction_norms;        // [1 or n_heads, n_directions], likewise
   Tensor rotation;               // [1 + powers, 2, padded features / 2], float64, likewise; undefined where nothing is turned
@@ -94,5 +96,8 @@ void linear_attention_logarithms_forward_cpu(const LinearAttentionArguments& arg
 void linear_attention_logarithms_backward_cpu(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients);
 void linear_attention_values_forward_cpu(const LinearAttentionArguments& arguments);
 void linear_attention_values_backward_cpu(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients);
+
+inline GpuBody<const LinearAttentionArguments&> linear_attention_forward_gpu{"linear_attention"};
+inline GpuBody<const LinearAttentionArguments&, const LinearAttentionGradients&> linear_attention_backward_gpu{"linear_attention"};
 
 }  // namespace furlong::ops

@@ -50,11 +50,12 @@ void run_backward(BackwardContext& context, NormBackward& work, NormKind kind, s
   const bool wants_bias = has_bias && context.wants(gain_input + 1);
   const std::int64_t columns = work.residual.extent(-1);
   if (context.wants(gain_input) || wants_bias) {
-    work.d_gain_bias_blocks = Tensor::empty({norm_row_blocks(work.residual.shape().rows()), 2, columns}, dtype, stream.device);
+    const std::int64_t blocks = norm_row_blocks(stream.device, work.residual.shape().rows(), columns);
+    work.d_gain_bias_blocks = Tensor::empty({blocks, 2, columns}, dtype, stream.device);
     work.d_gain = Tensor::empty({columns}, dtype, stream.device);
     work.d_bias = Tensor::empty({columns}, dtype, stream.device);
   }
-  if (runs_on_cpu(stream, "norm")) norm_backward_cpu(work);
+  run_body(stream, norm_backward_cpu, norm_backward_gpu, work);
   if (context.wants(gain_input)) store_parameter_gradient(context, gain_input, work.d_gain);
   if (wants_bias) store_parameter_gradient(context, gain_input + 1, work.d_bias);
 }
@@ -106,7 +107,7 @@ Remake remake_normed(const Tensor& residual, const Tensor& gain, const Tensor& b
     work.normed = Tensor::empty(residual.shape(), residual.dtype(), stream.device);
     work.reciprocal_deviation = Tensor::empty({residual.shape().rows()}, statistics, stream.device);
     if (kind == NormKind::layernorm) work.mean = Tensor::empty({residual.shape().rows()}, statistics, stream.device);
-    if (runs_on_cpu(stream, "norm")) norm_forward_cpu(work);
+    run_body(stream, norm_forward_cpu, norm_forward_gpu, work);
     return work.normed;
   };
 }
@@ -128,7 +129,7 @@ NormOutputs norm(Tape& tape, const Variable& residual_in, const Variable* branch
   work.normed = Tensor::empty(shape, dtype, tape.device());
   work.reciprocal_deviation = Tensor::empty({shape.rows()}, statistics, tape.device());
   if (kind == NormKind::layernorm) work.mean = Tensor::empty({shape.rows()}, statistics, tape.device());
-  if (runs_on_cpu(tape.stream(), "norm")) norm_forward_cpu(work);
+  run_body(tape.stream(), norm_forward_cpu, norm_forward_gpu, work);
 
   const char* name = kind == NormKind::layernorm ? "layernorm" : "rmsnorm";
   std::vector<Tensor> saved{branch ? work.residual : work.residual_in, work.reciprocal_deviation, gain.value()};

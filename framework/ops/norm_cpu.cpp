@@ -188,7 +188,7 @@ void sum_blocks(const NormBackward& work, std::int64_t blocks) {
 }
 
 void NormBackwardBody(const NormBackward& work) {
-  const std::int64_t rows = work.residual.shape().rows(), blocks = norm_row_blocks(rows);
+  const std::int64_t rows = work.residual.shape().rows(), blocks = norm_row_blocks(Device{}, rows, work.residual.extent(-1));
   with_float_type(work.residual.dtype(), "norm", [&]<class T>(std::type_identity<T>) {
     const std::int64_t block_elements = std::max<std::int64_t>(1, work.residual.elements() / std::max<std::int64_t>(1, blocks));
     parallel_ranges(blocks, std::max<std::int64_t>(1, grain / block_elements), [&](std::int64_t begin, std::int64_t end) {

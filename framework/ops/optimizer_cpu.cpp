@@ -6,10 +6,10 @@
 
 #include <cmath>
 
-#include "framework/cpu/simd-inl.h"
+#include "framework/cpu/random-inl.h"
 #include "framework/cpu/spans.h"
 #include "framework/ops/dispatch.h"
-#include "framework/ops/optimizer.h"
+#include "framework/ops/optimizer_bodies.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
@@ -52,14 +52,39 @@ void adamw_span(const AdamWSpan<T>& span, std::int64_t size, const AdamWStep& se
   });
 }
 
+/// copies = values rounded at random; `first` is the first one's place among the tensor's elements.
+void round_span(const float* values, bfloat16* copies, std::int64_t size, std::int64_t first, const AdamWStep& settings) {
+  const StochasticRounding& rounding = *settings.stochastic_rounding;
+  const RandomKey key{rounding.seed, static_cast<std::uint32_t>(settings.step), rounding.stream};
+  const std::uint64_t index = rounding.first_element + static_cast<std::uint64_t>(first);
+  alignas(64) std::uint32_t words[4 * 64];  // as many blocks as there are lanes at most
+  const auto made = static_cast<std::uint64_t>(4 * random_lanes());
+  for (std::int64_t i = 0; i < size;) {
+    const std::uint64_t at = index + static_cast<std::uint64_t>(i), skipped = at % 4;
+    random_words(key, at / 4, words);
+    const std::int64_t n = std::min(size - i, static_cast<std::int64_t>(made - skipped));
+    for (std::int64_t k = 0; k < n; ++k)
+      copies[i + k].bits = round_stochastically(values[i + k], words[skipped + static_cast<std::uint64_t>(k)]);
+    i += n;
+  }
+}
+
 void AdamW(const Tensor& values, const Tensor& d_values, const Tensor& first_moment, const Tensor& second_moment, const AdamWStep& settings,
            const Tensor& compute_values) {
-  const auto run = [&]<class T>(std::type_identity<T>) {
+  const bool draws = compute_values.defined() && settings.stochastic_rounding;
+  const std::int64_t run_length = draws ? 4096 : values.elements();  // what is rounded at random is still in the cache
+  const auto update = [&]<class T>(std::type_identity<T>, std::int64_t begin, std::int64_t size) {
+    bfloat16* copies = compute_values.defined() ? compute_values.data<bfloat16>() + begin : nullptr;
+    adamw_span<T>({values.data<T>() + begin, d_values.data<T>() + begin, first_moment.data<T>() + begin, second_moment.data<T>() + begin,
+                   draws ? nullptr : copies},
+                  size, settings);
+    if constexpr (sizeof(T) == 4) {
+      if (draws) round_span(values.data<T>() + begin, copies, size, begin, settings);
+    }
+  };
+  const auto run = [&]<class T>(std::type_identity<T> type) {
     parallel_ranges(values.elements(), cpu::elementwise_grain, [&](std::int64_t begin, std::int64_t end) {
-      bfloat16* copy = compute_values.defined() ? compute_values.data<bfloat16>() + begin : nullptr;
-      adamw_span<T>(
-          {values.data<T>() + begin, d_values.data<T>() + begin, first_moment.data<T>() + begin, second_moment.data<T>() + begin, copy},
-          end - begin, settings);
+      for (std::int64_t i = begin; i < end; i += run_length) update(type, i, std::min(run_length, end - i));
     });
   };
   values.dtype() == DType::float64 ? run(std::type_identity<double>{}) : run(std::type_identity<float>{});
@@ -91,9 +116,21 @@ namespace furlong::ops {
 HWY_EXPORT(AdamW);
 HWY_EXPORT(Ema);
 void adamw_step_cpu(const Tensor& values, const Tensor& d_values, const Tensor& first_moment, const Tensor& second_moment,
-                    const AdamWStep& settings, const Tensor& compute_values) {
-  HWY_DYNAMIC_DISPATCH(AdamW)(values, d_values, first_moment, second_moment, settings, compute_values);
+                    const AdamWStep& settings, const Tensor& scalars, const Tensor& compute_values) {
+  AdamWStep now = settings;
+  if (scalars.defined()) {
+    const double* given = scalars.data<double>();
+    if (given[scalar_skipped] != 0) return;
+    now.learning_rate = given[scalar_learning_rate];
+    now.step = static_cast<std::int64_t>(given[scalar_step]);
+    now.gradient_scale = given[scalar_gradient_scale];
+    require(now.step >= 1, "adamw_step: step {}, expected 1 or more", now.step);
+  }
+  HWY_DYNAMIC_DISPATCH(AdamW)(values, d_values, first_moment, second_moment, now, compute_values);
 }
-void ema_update_cpu(const Tensor& average, const Tensor& values, double decay) { HWY_DYNAMIC_DISPATCH(Ema)(average, values, decay); }
+void ema_update_cpu(const Tensor& average, const Tensor& values, double decay, const Tensor& scalars) {
+  if (scalars.defined() && scalars.data<double>()[scalar_skipped] != 0) return;
+  HWY_DYNAMIC_DISPATCH(Ema)(average, values, decay);
+}
 }  // namespace furlong::ops
 #endif

@@ -9,8 +9,8 @@ enum class Pooling : std::uint8_t {
 };
 
 /// One vector for each sequence: x [batch, n, d], contiguous, and mask int32 [batch, n] (1 keeps a position; undefined: all are kept;
-/// `first` does not look at it) -> [batch, d]. Sums are in float32 (float64 for float64), in the order of positions. Throws ContractError
-/// on shapes that do not fit.
+/// `first` does not look at it) -> [batch, d]. Sums are in float32 (float64 for float64), in a fixed order. Throws ContractError on shapes
+/// that do not fit.
 Variable pool(Tape& tape, const Variable& x, const Tensor& mask, Pooling kind);
 
 /// The features of a pair of sequences that a classifier compares them by: x [2 pairs, d], rows u = 2i and v = 2i + 1, contiguous ->

@@ -1,10 +1,9 @@
 // One pass over memory each, so that plain loops are as fast as memory is.
 #include <vector>
 
-#include "framework/autodiff/variable.h"
 #include "framework/core/parallel.h"
-#include "framework/core/tensor.h"
 #include "framework/ops/dispatch.h"
+#include "framework/ops/pooling_bodies.h"
 
 namespace furlong::ops {
 namespace {
@@ -45,9 +44,8 @@ void mean_of_rows(const Tensor& x, const std::int32_t* mask, const Tensor& outpu
 }
 
 template <class T>
-void spread(const Tensor& d_output, const std::int32_t* mask, bool mean, const GradientTarget& d_x) {
-  const std::int64_t n = d_x.tensor.extent(1), d = d_x.tensor.extent(2);
-  const bool accumulate = d_x.accumulates();
+void spread(const Tensor& d_output, const std::int32_t* mask, bool mean, const Tensor& d_x, bool accumulate) {
+  const std::int64_t n = d_x.extent(1), d = d_x.extent(2);
   parallel_ranges(d_output.extent(0), std::max<std::int64_t>(1, grain / (n * d)), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t b = begin; b < end; ++b) {
       const T* from = d_output.data<T>() + b * d;
@@ -55,7 +53,7 @@ void spread(const Tensor& d_output, const std::int32_t* mask, bool mean, const G
       for (std::int64_t t = 0; t < n; ++t) {
         const bool reached = mean ? !mask || mask[b * n + t] != 0 : t == 0;
         if (!reached && accumulate) continue;
-        T* to = d_x.tensor.data<T>() + (b * n + t) * d;
+        T* to = d_x.data<T>() + (b * n + t) * d;
         for (std::int64_t i = 0; i < d; ++i)
           write(to[i], reached ? static_cast<compute_t<T>>(from[i]) * scale : compute_t<T>{0}, accumulate);
       }
@@ -73,9 +71,9 @@ void pool_cpu(const Tensor& x, const Tensor& mask, bool mean, const Tensor& outp
   });
 }
 
-void pool_backward_cpu(const Tensor& d_output, const Tensor& mask, bool mean, const GradientTarget& d_x) {
-  require(d_x.tensor.is_contiguous() && d_output.is_contiguous(), "pool: a gradient is not contiguous");
-  with_float_type(d_output.dtype(), "pool", [&]<class T>(std::type_identity<T>) { spread<T>(d_output, values_of(mask), mean, d_x); });
+void pool_backward_cpu(const Tensor& d_output, const Tensor& mask, bool mean, const Tensor& d_x, bool accumulate) {
+  with_float_type(d_output.dtype(), "pool",
+                  [&]<class T>(std::type_identity<T>) { spread<T>(d_output, values_of(mask), mean, d_x, accumulate); });
 }
 
 void pair_features_cpu(const Tensor& x, const Tensor& output) {
@@ -95,17 +93,16 @@ void pair_features_cpu(const Tensor& x, const Tensor& output) {
   });
 }
 
-void pair_features_backward_cpu(const Tensor& x, const Tensor& d_output, const GradientTarget& d_x) {
-  require(d_x.tensor.is_contiguous() && d_output.is_contiguous(), "pair_features: a gradient is not contiguous");
+void pair_features_backward_cpu(const Tensor& x, const Tensor& d_output, const Tensor& d_x, bool accumulate) {
   with_float_type(x.dtype(), "pair_features", [&]<class T>(std::type_identity<T>) {
     const std::int64_t d = x.extent(1);
     for (std::int64_t pair = 0; pair < x.extent(0) / 2; ++pair) {
       const T *u = x.data<T>() + 2 * pair * d, *v = u + d, *dy = d_output.data<T>() + 4 * pair * d;
-      T *du = d_x.tensor.data<T>() + 2 * pair * d, *dv = du + d;
+      T *du = d_x.data<T>() + 2 * pair * d, *dv = du + d;
       for (std::int64_t i = 0; i < d; ++i) {
         const auto at = [&](std::int64_t part) { return static_cast<compute_t<T>>(dy[part * d + i]); };
-        write(du[i], at(0) + at(2) * static_cast<compute_t<T>>(v[i]) + at(3), d_x.accumulates());
-        write(dv[i], at(1) + at(2) * static_cast<compute_t<T>>(u[i]) - at(3), d_x.accumulates());
+        write(du[i], at(0) + at(2) * static_cast<compute_t<T>>(v[i]) + at(3), accumulate);
+        write(dv[i], at(1) + at(2) * static_cast<compute_t<T>>(u[i]) - at(3), accumulate);
       }
     }
   });

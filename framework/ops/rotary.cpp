@@ -1,30 +1,53 @@
 #include "framework/ops/rotary.h"
 
 #include <algorithm>
+#include <cmath>
 
-#include "framework/ops/dispatch.h"
+#include "framework/ops/rotary_bodies.h"
 
 namespace furlong::ops {
+namespace {
 
-// `rows` (int32, or undefined: the token's place t in its sequence) says which row of the table each token is turned by.
-void rotary_cpu(const Tensor& x, const Tensor& table, const Tensor& rows, std::int64_t n_heads, bool inverse);
-void rotary_table_cpu(const Tensor& table, double base, std::int64_t first_position);
-// One row of the table for each position, in order; `rows` is given 0, 1, 2, ...
-void rotary_rows_cpu(const Tensor& positions, const Tensor& table, const Tensor& rows, double base);
-std::int64_t largest_position_cpu(const Tensor& positions);
+std::int64_t largest_position(const Tensor& positions) {
+  const auto* first = positions.data<std::int32_t>();
+  std::int64_t largest = 0;
+  for (std::int64_t i = 0; i < positions.elements(); ++i) {
+    require(first[i] >= 0, "rotary: position {}", first[i]);
+    largest = std::max<std::int64_t>(largest, first[i]);
+  }
+  return largest;
+}
+
+/// One row for each position, in order.
+Tensor rows_of(const Stream& stream, DType dtype, const Tensor& positions, const Tensor& frequencies) {
+  const Tensor table = Tensor::empty({positions.elements(), 2, frequencies.extent(0)}, dtype, stream.device);
+  run_body(stream, rotary_rows_cpu, rotary_rows_gpu, table, frequencies, positions);
+  return table;
+}
+
+}  // namespace
 
 RotaryTable::RotaryTable(std::int64_t d_head, double base) : d_head_(d_head), base_(base) {
   require(d_head > 0 && d_head % 2 == 0, "rotary: heads of {} dimensions, expected an even number", d_head);
   require(base > 0, "rotary: base {}, expected a positive number", base);
 }
 
+const Tensor& RotaryTable::frequencies(const Device& device) {
+  if (frequencies_.defined() && frequencies_.device() == device) return frequencies_;
+  const std::int64_t half = d_head_ / 2;
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < half; ++i) values.push_back(std::pow(base_, -static_cast<double>(i) / static_cast<double>(half)));
+  frequencies_ = Tensor::from(values, {half}, device);
+  return frequencies_;
+}
+
 /// Rows [first, first + n) of `part`; where it does not have them, it is made again with `kept` rows from `first_kept` on.
 Tensor RotaryTable::rows(const Stream& stream, DType dtype, Part& part, std::int64_t first, std::int64_t n, std::int64_t first_kept,
-                         std::int64_t kept) const {
+                         std::int64_t kept) {
   const bool fits = part.table.defined() && part.table.dtype() == dtype && part.table.device() == stream.device;
   if (!fits || first < part.first || first + n > part.first + part.table.extent(0)) {
     part = {Tensor::empty({kept, 2, d_head_ / 2}, dtype, stream.device), first_kept};
-    if (runs_on_cpu(stream, "rotary")) rotary_table_cpu(part.table, base_, first_kept);
+    run_body(stream, rotary_table_cpu, rotary_table_gpu, part.table, frequencies(stream.device), first_kept);
   }
   return part.table.narrow(0, first - part.first, n);
 }
@@ -40,16 +63,14 @@ Tensor RotaryTable::get(const Stream& stream, DType dtype, std::int64_t first_po
 }
 
 RotaryTable::Rows RotaryTable::at(const Stream& stream, DType dtype, const Tensor& positions) {
-  const bool on_cpu = runs_on_cpu(stream, "rotary");
-  const std::int64_t largest = on_cpu ? largest_position_cpu(positions) : positions.extent(-1) - 1;
+  if (stream.device.is_gpu()) return {rows_of(stream, dtype, positions, frequencies(stream.device)), {}};
+  const std::int64_t largest = stream.device.is_cpu() ? largest_position(positions) : positions.extent(-1) - 1;
   if (largest < most_kept) return {get(stream, dtype, 0, largest + 1), positions};
   // The tensor is kept, so that its memory is not given to other positions; nobody changes it.
   if (!far_positions_.defined() || !far_positions_.shares_memory_with(positions) || far_positions_.shape() != positions.shape() ||
       far_.table.dtype() != dtype) {
-    far_ = {Tensor::empty({positions.elements(), 2, d_head_ / 2}, dtype, stream.device),
-            Tensor::empty(positions.shape(), DType::int32, stream.device)};
+    far_ = {rows_of(stream, dtype, positions, frequencies(stream.device)), {}};
     far_positions_ = positions;
-    if (on_cpu) rotary_rows_cpu(positions, far_.table, far_.row, base_);
   }
   return far_;
 }
@@ -68,9 +89,17 @@ Variable rotary(Tape& tape, const Variable& x, std::int64_t n_heads, std::int64_
   const DType dtype = accumulate_dtype(x.dtype());
   const RotaryTable::Rows angles = positions ? table.at(tape.stream(), dtype, *positions)
                                              : RotaryTable::Rows{table.get(tape.stream(), dtype, first_position, x.extent(-2)), {}};
-  if (runs_on_cpu(tape.stream(), "rotary")) rotary_cpu(x.value(), angles.table, angles.row, n_heads, false);
+  run_body(tape.stream(), rotary_cpu, rotary_gpu, x.value(), angles.table, angles.row, n_heads, false);
+  if (positions && tape.device().is_gpu()) {
+    // The rows of these positions are made again in backward: kept, they would be another tensor of every layer.
+    const std::vector<Tensor> saved{*positions, table.frequencies(tape.device())};
+    return tape.record_in_place("rotary", x, saved, [n_heads, dtype](BackwardContext& context) {
+      const Tensor rows = rows_of(context.stream(), dtype, context.saved(0), context.saved(1));
+      rotary_gpu(context.stream(), context.d_output(), rows, {}, n_heads, true);
+    });
+  }
   return tape.record_in_place("rotary", x, {angles.table, angles.row}, [n_heads](BackwardContext& context) {
-    if (runs_on_cpu(context.stream(), "rotary")) rotary_cpu(context.d_output(), context.saved(0), context.saved(1), n_heads, true);
+    run_body(context.stream(), rotary_cpu, rotary_gpu, context.d_output(), context.saved(0), context.saved(1), n_heads, true);
   });
 }
 

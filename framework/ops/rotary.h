@@ -25,11 +25,15 @@ class RotaryTable {
   /// Rows of a table, and for each token which one is its own.
   struct Rows {
     Tensor table;  // [rows, 2, d_head / 2]
-    Tensor row;    // int32, a number for each token
+    Tensor row;    // int32, a number for each token; undefined: one row after another
   };
-  /// The same for tokens with positions of their own, int32 and none of them negative. Positions that lie far out get rows made for them,
-  /// which are kept until other positions are asked for: the layers of a model ask with the same tensor.
+  /// The same for tokens with positions of their own, int32 and none of them negative (on a CPU that is checked). Positions that lie far
+  /// out get rows made for them, which are kept until other positions are asked for: the layers of a model ask with the same tensor. On a
+  /// GPU, whose positions the host does not look at, each token gets a row of its own, made anew each time.
   Rows at(const Stream& stream, DType dtype, const Tensor& positions);
+
+  /// θ_i, float64 [d_head / 2]; brought to a GPU once.
+  const Tensor& frequencies(const Device& device);
 
  private:
   struct Part {
@@ -37,10 +41,11 @@ class RotaryTable {
     std::int64_t first = 0;  // its first row's position
   };
   Tensor rows(const Stream& stream, DType dtype, Part& part, std::int64_t first, std::int64_t n, std::int64_t first_kept,
-              std::int64_t kept) const;
+              std::int64_t kept);
 
   std::int64_t d_head_;
   double base_;
+  Tensor frequencies_;
   Part beginning_, later_;
   Tensor far_positions_;  // those that far_ was made for
   Rows far_;

@@ -4,12 +4,11 @@
 
 #include <hwy/foreach_target.h>
 
-#include <numeric>
-
 #include "framework/core/tensor.h"
 #include "framework/cpu/rows.h"
 #include "framework/cpu/simd-inl.h"
 #include "framework/ops/dispatch.h"
+#include "framework/ops/rotary_bodies.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
@@ -39,13 +38,13 @@ HWY_INLINE void rotate_row(T* row, const compute_t<T>* cosines, const compute_t<
 
 template <class T>
 void rotate(const Tensor& x, const Tensor& table, const Tensor& own, std::int64_t n_heads, bool inverse) {
-  const std::int64_t n = x.extent(x.shape().rank() - 2), half = table.extent(2), rows = x.shape().rows();
+  const std::int64_t table_rows = table.extent(0), half = table.extent(2), rows = x.shape().rows();
   T* values = x.data<T>();
   const auto* angles = table.data<compute_t<T>>();  // [table rows, 2, half]
   const auto* own_row = own.defined() ? own.data<std::int32_t>() : nullptr;
   parallel_ranges(rows, std::max<std::int64_t>(1, grain / (n_heads * half)), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
-      const auto* cosines = angles + (own_row ? own_row[row] : row % n) * 2 * half;
+      const auto* cosines = angles + (own_row ? own_row[row] : row % table_rows) * 2 * half;
       rotate_row(values + cpu::row_offset(x, row), cosines, cosines + half, n_heads, half, inverse);
     }
   });
@@ -66,27 +65,17 @@ void rotary_cpu(const Tensor& x, const Tensor& table, const Tensor& rows, std::i
   HWY_DYNAMIC_DISPATCH(Rotate)(x, table, rows, n_heads, inverse);
 }
 
-std::int64_t largest_position_cpu(const Tensor& positions) {
-  const auto* first = positions.data<std::int32_t>();
-  std::int64_t largest = 0;
-  for (std::int64_t i = 0; i < positions.elements(); ++i) {
-    require(first[i] >= 0, "rotary: position {}", first[i]);
-    largest = std::max<std::int64_t>(largest, first[i]);
-  }
-  return largest;
-}
-
 namespace {
 
 /// Row i of the table is given the angles of position_of(i).
 template <class PositionOf>
-void fill_rows(const Tensor& table, double base, const PositionOf& position_of) {
+void fill_rows(const Tensor& table, const Tensor& frequencies, const PositionOf& position_of) {
   const std::int64_t half = table.extent(2);
   with_float_type(table.dtype(), "rotary", [&]<class T>(std::type_identity<T>) {
     T* values = table.data<T>();
     parallel_ranges(half, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
-        const double theta = std::pow(base, -static_cast<double>(i) / static_cast<double>(half));
+        const double theta = frequencies.data<double>()[i];
         for (std::int64_t row = 0; row < table.extent(0); ++row) {
           const double angle = static_cast<double>(position_of(row)) * theta;
           values[2 * row * half + i] = static_cast<T>(static_cast<compute_t<T>>(std::cos(angle)));
@@ -99,13 +88,12 @@ void fill_rows(const Tensor& table, double base, const PositionOf& position_of) 
 
 }  // namespace
 
-void rotary_table_cpu(const Tensor& table, double base, std::int64_t first_position) {
-  fill_rows(table, base, [&](std::int64_t row) { return first_position + row; });
+void rotary_table_cpu(const Tensor& table, const Tensor& frequencies, std::int64_t first_position) {
+  fill_rows(table, frequencies, [&](std::int64_t row) { return first_position + row; });
 }
 
-void rotary_rows_cpu(const Tensor& positions, const Tensor& table, const Tensor& rows, double base) {
-  std::iota(rows.data<std::int32_t>(), rows.data<std::int32_t>() + rows.elements(), 0);
-  fill_rows(table, base, [position = positions.data<std::int32_t>()](std::int64_t row) { return position[row]; });
+void rotary_rows_cpu(const Tensor& table, const Tensor& frequencies, const Tensor& positions) {
+  fill_rows(table, frequencies, [position = positions.data<std::int32_t>()](std::int64_t row) { return position[row]; });
 }
 }  // namespace furlong::ops
 #endif

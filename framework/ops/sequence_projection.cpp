@@ -3,17 +3,9 @@
 #include "framework/ops/arithmetic.h"
 #include "framework/ops/dispatch.h"
 #include "framework/ops/gemm.h"
+#include "framework/ops/sequence_projection_bodies.h"
 
 namespace furlong::ops {
-
-void masked_rows_cpu(const Tensor& target, const Tensor& source, const Tensor& keys, bool accumulate);
-void projection_taps_cpu(const Tensor& weight, const Tensor& by_tap);
-void pool_windows_cpu(const Tensor& x, const Tensor& by_tap, const Tensor& keys, std::int64_t stride, const Tensor& y);
-void pool_windows_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const Tensor& keys, std::int64_t stride, const GradientTarget& d_x);
-void pool_windows_d_weight_cpu(const Tensor& x, const Tensor& d_y, const Tensor& keys, const Tensor& by_tap_sums,
-                               const GradientTarget& d_weight);
-void projection_mask_cpu(const Tensor& keys, std::int64_t stride, const Tensor& row_keys);
-
 namespace {
 
 // Linear ----------------------------------------------------------------------------------------------------------------------------------
@@ -25,7 +17,7 @@ Tensor entry_matrix(const Tensor& tensor, std::int64_t batch) { return entry(ten
 Tensor kept_rows(const Stream& stream, const Tensor& x, const Tensor& keys, std::int64_t batch) {
   if (!keys.defined() && x.is_contiguous()) return entry_matrix(x, batch);
   const Tensor rows = Tensor::empty({1, x.extent(1), x.extent(2)}, x.dtype(), x.device());
-  if (runs_on_cpu(stream, "sequence_projection")) masked_rows_cpu(rows, entry(x, batch), entry(keys, batch), false);
+  run_body(stream, masked_rows_cpu, masked_rows_gpu, rows, entry(x, batch), entry(keys, batch), false);
   return entry_matrix(rows, 0);
 }
 
@@ -59,9 +51,8 @@ void project_d_x(const Stream& stream, const Tensor& d_y, const Tensor& weight, 
     for_weights(weight, n, width, [&](const Tensor& matrix, const auto& columns) {
       gemm(stream, matrix, true, columns(d_projected), false, columns(rows), direct ? d_x.mode : GradientMode::overwrite);
     });
-    if (!direct && runs_on_cpu(stream, "sequence_projection")) {
-      masked_rows_cpu(entry(d_x.tensor, batch), scratch, entry(keys, batch), d_x.accumulates());
-    }
+    if (!direct)
+      run_body(stream, masked_rows_cpu, masked_rows_gpu, entry(d_x.tensor, batch), scratch, entry(keys, batch), d_x.accumulates());
   }
 }
 
@@ -96,21 +87,19 @@ Variable window_projection(Tape& tape, const Variable& x, const Variable& weight
                            const Tensor& y) {
   Tensor by_tap;  // [stride, channels], as the loops over channels want it, in the dtype of the sums
   if (weight.defined()) by_tap = Tensor::empty({stride, x.extent(2)}, accumulate_dtype(x.dtype()), tape.device());
-  if (runs_on_cpu(tape.stream(), "sequence_projection")) {
-    if (weight.defined()) projection_taps_cpu(weight.value(), by_tap);
-    pool_windows_cpu(x.value(), by_tap, keys, stride, y);
-  }
+  if (weight.defined()) run_body(tape.stream(), projection_taps_cpu, projection_taps_gpu, weight.value(), by_tap);
+  run_body(tape.stream(), pool_windows_cpu, pool_windows_gpu, x.value(), by_tap, keys, stride, y);
   const bool keeps_x = weight.defined() && weight.requires_gradient();
-  return tape.record_one("sequence_projection", {x, weight}, y, {keeps_x ? x.value() : Tensor{}, by_tap, keys},
-                         [stride](BackwardContext& context) {
-                           const Tensor &by_tap = context.saved(1), &keys = context.saved(2), d_y = context.d_output();
-                           const bool on_cpu = runs_on_cpu(context.stream(), "sequence_projection");
-                           const GradientTarget d_x = context.d_input(0), d_weight = context.d_input(1);
-                           if (d_x.wanted() && on_cpu) pool_windows_d_x_cpu(d_y, by_tap, keys, stride, d_x);
-                           if (!d_weight.wanted()) return;
-                           const Tensor sums = Tensor::empty(by_tap.shape(), by_tap.dtype(), by_tap.device());
-                           if (on_cpu) pool_windows_d_weight_cpu(context.saved(0), d_y, keys, sums, d_weight);
-                         });
+  return tape.record_one(
+      "sequence_projection", {x, weight}, y, {keeps_x ? x.value() : Tensor{}, by_tap, keys}, [stride](BackwardContext& context) {
+        const Tensor &by_tap = context.saved(1), &keys = context.saved(2), d_y = context.d_output();
+        const Stream& stream = context.stream();
+        const GradientTarget d_x = context.d_input(0), d_weight = context.d_input(1);
+        if (d_x.wanted()) run_body(stream, pool_windows_d_x_cpu, pool_windows_d_x_gpu, d_y, by_tap, keys, stride, d_x);
+        if (!d_weight.wanted()) return;
+        const Tensor sums = Tensor::empty(by_tap.shape(), by_tap.dtype(), by_tap.device());
+        run_body(stream, pool_windows_d_weight_cpu, pool_windows_d_weight_gpu, context.saved(0), d_y, keys, sums, d_weight);
+      });
 }
 
 void check_options(const SequenceProjectionOptions& options) {
@@ -191,7 +180,7 @@ Tensor sequence_projection_mask(const Stream& stream, const Tensor& keys, const 
   const Tensor row_keys = Tensor::empty({keys.extent(0), options.rows(n)}, DType::int32, stream.device);
   // Every row of a linear projection reads the whole sequence.
   const std::int64_t stride = options.kind == SequenceProjection::linear ? 0 : options.stride();
-  if (runs_on_cpu(stream, "sequence_projection")) projection_mask_cpu(keys, stride, row_keys);
+  run_body(stream, projection_mask_cpu, projection_mask_gpu, keys, stride, row_keys);
   return row_keys;
 }
 

@@ -1,25 +1,12 @@
 #include "framework/ops/short_convolution.h"
 
-#include <algorithm>
-
 #include "framework/ops/dispatch.h"
 #include "framework/ops/document_positions.h"
+#include "framework/ops/short_convolution_bodies.h"
 
 namespace furlong::ops {
 
-void short_convolution_taps_cpu(const Tensor& weight, const Tensor& by_tap);
-// `positions` (int32 [batch, n], or undefined for one document a row): the place of each token in its document.
-void short_convolution_cpu(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& positions, const Tensor& y);
-void short_convolution_history_cpu(const Tensor& x, const Tensor& history, const Tensor& updated_history);
-void short_convolution_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const Tensor& positions, const GradientTarget& d_x);
-void short_convolution_d_weight_cpu(const Tensor& x, const Tensor& history, const Tensor& positions, const Tensor& d_y,
-                                    const Tensor& partial, const GradientTarget& d_weight);
-
 namespace {
-
-/// The sum over rows is taken in this many blocks, or fewer, whatever the number of threads.
-constexpr std::int64_t max_blocks = 64;
-constexpr std::int64_t rows_per_block = 64;
 
 void check_history(const Tensor& history, const Shape& shape, DType dtype) {
   require(history.shape() == shape && history.dtype() == dtype && history.is_contiguous(),
@@ -30,15 +17,13 @@ void check_history(const Tensor& history, const Shape& shape, DType dtype) {
 void backward(BackwardContext& context) {
   const Tensor &x = context.saved(0), &by_tap = context.saved(1), &history = context.saved(2), &positions = context.saved(3);
   const Tensor d_y = context.d_output();
-  const bool on_cpu = runs_on_cpu(context.stream(), "short_convolution");
   const GradientTarget d_x = context.d_input(0);
-  if (d_x.wanted() && on_cpu) short_convolution_d_x_cpu(d_y, by_tap, positions, d_x);
+  if (d_x.wanted()) run_body(context.stream(), short_convolution_d_x_cpu, short_convolution_d_x_gpu, d_y, by_tap, positions, d_x);
   const GradientTarget d_weight = context.d_input(1);
   if (!d_weight.wanted()) return;
-  const std::int64_t rows = d_y.shape().rows();
-  const std::int64_t blocks = std::clamp<std::int64_t>((rows + rows_per_block - 1) / rows_per_block, 1, max_blocks);
+  const std::int64_t blocks = short_convolution_blocks(x.device(), d_y.shape().rows());
   const Tensor partial = Tensor::empty({blocks, by_tap.extent(0), by_tap.extent(1)}, accumulate_dtype(x.dtype()), x.device());
-  if (on_cpu) short_convolution_d_weight_cpu(x, history, positions, d_y, partial, d_weight);
+  run_body(context.stream(), short_convolution_d_weight_cpu, short_convolution_d_weight_gpu, x, history, positions, d_y, partial, d_weight);
 }
 
 }  // namespace
@@ -70,10 +55,11 @@ Variable short_convolution(Tape& tape, const Variable& x, const Variable& weight
   Tensor before = history ? *history : Tensor{};
   if (tape.records({&x, &weight}) && history && updated_history && updated_history->shares_memory_with(*history)) before = history->clone();
   const Tensor positions = documents ? document_positions(tape.stream(), *documents) : Tensor{};
-  if (runs_on_cpu(tape.stream(), "short_convolution")) {
-    short_convolution_taps_cpu(weight.value(), by_tap);
-    short_convolution_cpu(x.value(), by_tap, before, positions, y);
-    if (updated_history) short_convolution_history_cpu(x.value(), history ? *history : Tensor{}, *updated_history);
+  run_body(tape.stream(), short_convolution_taps_cpu, short_convolution_taps_gpu, weight.value(), by_tap);
+  run_body(tape.stream(), short_convolution_cpu, short_convolution_gpu, x.value(), by_tap, before, positions, y);
+  if (updated_history) {
+    run_body(tape.stream(), short_convolution_history_cpu, short_convolution_history_gpu, x.value(), history ? *history : Tensor{},
+             *updated_history);
   }
   return tape.record_one("short_convolution", {x, weight}, y, {x.value(), by_tap, before, positions}, backward);
 }

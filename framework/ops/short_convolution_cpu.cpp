@@ -9,6 +9,7 @@
 #include "framework/cpu/simd-inl.h"
 #include "framework/ops/dispatch.h"
 #include "framework/ops/short_convolution.h"
+#include "framework/ops/short_convolution_bodies.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {

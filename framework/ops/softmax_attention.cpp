@@ -39,6 +39,10 @@ SoftmaxAttentionArguments check(const Tensor& query, const Tensor& key, const Te
             "{}: log_sum_exp {} of {}", op, log_sum_exp.shape().text(), name_of(log_sum_exp.dtype()));
   }
   check_reach(shape, options, mask);
+  if (query.device().is_gpu() && std::max(shape.d_key, shape.d_value) > widest_gpu_head) {
+    throw UserError("{}: heads {} wide on {}, where at most {} fit into a kernel's registers: use more heads, or device: cpu", op,
+                    std::max(shape.d_key, shape.d_value), query.device().text(), widest_gpu_head);
+  }
   const std::int64_t reach =
       options.window > 0 ? std::min(options.window - 1, SoftmaxAttentionArguments::unbounded) : SoftmaxAttentionArguments::unbounded;
   arguments.causal = options.causal;
@@ -53,7 +57,9 @@ SoftmaxAttentionArguments check(const Tensor& query, const Tensor& key, const Te
   arguments.log_sum_exp = log_sum_exp;
   arguments.mask = mask;
   if (mask.documents.defined()) {
-    arguments.borders = Tensor::empty({shape.batch, Sizes::query_blocks(shape), 2}, DType::int32, query.device());
+    const Shape borders =
+        query.device().is_gpu() ? Shape({2, shape.batch, shape.n_query}) : Shape({shape.batch, Sizes::query_blocks(shape), 2});
+    arguments.borders = Tensor::empty(borders, DType::int32, query.device());
   }
   return arguments;
 }
@@ -82,8 +88,8 @@ void backward(BackwardContext& context, const SoftmaxAttentionOptions& options) 
 void softmax_attention_forward(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& output,
                                const Tensor& log_sum_exp, const SoftmaxAttentionOptions& options, const AttentionMask& mask) {
   SoftmaxAttentionArguments arguments = check(query, key, value, output, log_sum_exp, options, mask);
-  arguments.scratch = thread_scratch(thread_count(), Sizes::forward_elements(arguments.shape), query);
-  if (runs_on_cpu(stream, op)) softmax_attention_forward_cpu(arguments);
+  if (!stream.device.is_gpu()) arguments.scratch = thread_scratch(thread_count(), Sizes::forward_elements(arguments.shape), query);
+  run_body(stream, softmax_attention_forward_cpu, softmax_attention_forward_gpu, arguments);
 }
 
 void softmax_attention_backward(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& output,
@@ -102,13 +108,18 @@ void softmax_attention_backward(const Stream& stream, const Tensor& query, const
           op);
   if (!d_query.wanted() && !d_key.wanted() && !d_value.wanted()) return;
 
-  SoftmaxAttentionGradients gradients{d_output, d_query, d_key, d_value, Sizes::segments(shape), {}};
-  arguments.scratch = thread_scratch(thread_count(), Sizes::backward_elements(shape), query);
-  if (d_key.wanted() || d_value.wanted()) {
-    const std::int64_t slots = gradients.segments == 1 ? thread_count() : shape.batch * shape.n_kv_heads * gradients.segments;
-    gradients.sums = thread_scratch(slots, Sizes::sums_elements(shape), query);
+  SoftmaxAttentionGradients gradients{d_output, d_query, d_key, d_value, 1, {}, {}};
+  if (stream.device.is_gpu()) {
+    gradients.row_dots = Tensor::empty(log_sum_exp.shape(), log_sum_exp.dtype(), query.device());
+  } else {
+    gradients.segments = Sizes::segments(shape);
+    arguments.scratch = thread_scratch(thread_count(), Sizes::backward_elements(shape), query);
+    if (d_key.wanted() || d_value.wanted()) {
+      const std::int64_t slots = gradients.segments == 1 ? thread_count() : shape.batch * shape.n_kv_heads * gradients.segments;
+      gradients.sums = thread_scratch(slots, Sizes::sums_elements(shape), query);
+    }
   }
-  if (runs_on_cpu(stream, op)) softmax_attention_backward_cpu(arguments, gradients);
+  run_body(stream, softmax_attention_backward_cpu, softmax_attention_backward_gpu, arguments, gradients);
 }
 
 Variable softmax_attention(Tape& tape, const Variable& query, const Variable& key, const Variable& value,

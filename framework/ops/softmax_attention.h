@@ -26,8 +26,9 @@ struct SoftmaxAttentionOptions {
 /// query [batch, n, n_heads·d_key], key [batch, n_key, n_kv_heads·d_key], value [batch, n_key, n_kv_heads·d_value]: views with contiguous
 /// rows (column ranges of one tensor) are welcome. Returns [batch, n, n_heads·d_value]. Throws ContractError on shapes that do not fit.
 /// Results are the same, bit for bit, for any number of threads. Masked keys may hold anything, NaN too. A document's output is bit for bit
-/// what it is alone, and so are its gradients where batch × n_kv_heads is at least 8 (below, d_key and d_value differ by the order of a
-/// sum).
+/// what it is alone, and so are its gradients where batch × n_kv_heads is at least 8 (below, on the CPU, d_key and d_value differ by the
+/// order of a sum). On GPUs heads are at most 256 wide (else UserError), bfloat16 runs on tensor cores, which take weights as bfloat16 too,
+/// and float32 does not.
 Variable softmax_attention(Tape& tape, const Variable& query, const Variable& key, const Variable& value,
                            const SoftmaxAttentionOptions& options, const AttentionMask& mask = {});
 

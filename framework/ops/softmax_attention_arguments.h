@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 
+#include "framework/ops/gpu_body.h"
 #include "framework/ops/softmax_attention.h"
 
 namespace furlong::ops {
@@ -47,9 +48,10 @@ struct SoftmaxAttentionArguments {
   Tensor query, key, value, output;  // 4-D views
   Tensor log_sum_exp;                // [batch, n_heads, n_query]; undefined when not kept
   AttentionMask mask;
-  /// int32 [batch, query_blocks, 2], with documents: where the document of a block's first token begins, and that of its last one ends.
+  /// With documents, int32. For the CPU [batch, query_blocks, 2]: where the document of a block's first token begins, and that of its last
+  /// one ends. For GPUs [2, batch, n]: where each token's document begins, and where it ends.
   Tensor borders;
-  Tensor scratch;  // [threads, elements], compute dtype
+  Tensor scratch;  // [threads, elements], compute dtype; undefined on GPUs, as are the gradients' sums
 
   /// mask.keys of one sequence; null without.
   const std::int32_t* kept_keys(std::int64_t batch) const {
@@ -61,10 +63,17 @@ struct SoftmaxAttentionGradients {
   Tensor d_output;
   GradientTarget d_query, d_key, d_value;  // 4-D views
   std::int64_t segments = 1;
-  Tensor sums;  // [threads, or tasks × segments when segments > 1; sums_elements]: undefined when neither d_key nor d_value is wanted
+  Tensor sums;      // [threads, or tasks × segments when segments > 1; sums_elements]: undefined when neither d_key nor d_value is wanted
+  Tensor row_dots;  // for GPUs: [batch, n_heads, n_query] in the compute dtype, for Σ_f d_output output
 };
+
+/// Heads wider than this, keys' or values', have no body for GPUs.
+inline constexpr std::int64_t widest_gpu_head = 256;
 
 void softmax_attention_forward_cpu(const SoftmaxAttentionArguments& arguments);
 void softmax_attention_backward_cpu(const SoftmaxAttentionArguments& arguments, const SoftmaxAttentionGradients& gradients);
+
+inline GpuBody<const SoftmaxAttentionArguments&> softmax_attention_forward_gpu{"softmax_attention"};
+inline GpuBody<const SoftmaxAttentionArguments&, const SoftmaxAttentionGradients&> softmax_attention_backward_gpu{"softmax_attention"};
 
 }  // namespace furlong::ops

@@ -1,5 +1,5 @@
 #pragma once
-// What the tests of ops share: random tensors, and comparison with values in double.
+// What the tests of ops share: random tensors on the device under test, and comparison with values in double.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -8,17 +8,19 @@
 #include "framework/core/parallel.h"
 #include "framework/core/random.h"
 #include "framework/core/tensor.h"
+#include "tests/framework/engine_testing.h"
 
 namespace furlong::reference {
 
 inline Tensor tensor_of(const std::vector<double>& values, const Shape& shape, DType dtype) {
-  if (values.empty()) return Tensor::empty(shape, dtype);
-  if (dtype == DType::float64) return Tensor::from(values, shape);
+  const Device& device = furlong::testing::device();
+  if (values.empty()) return Tensor::empty(shape, dtype, device);
+  if (dtype == DType::float64) return Tensor::from(values, shape, device);
   const std::vector<float> floats(values.begin(), values.end());
-  if (dtype == DType::float32) return Tensor::from(floats, shape);
+  if (dtype == DType::float32) return Tensor::from(floats, shape, device);
   std::vector<bfloat16> rounded;
   for (float value : floats) rounded.emplace_back(value);
-  return Tensor::from(rounded, shape);
+  return Tensor::from(rounded, shape, device);
 }
 
 /// Independent normal values of standard deviation `scale`, rounded to `dtype`; the same for the same name.
@@ -34,7 +36,7 @@ inline Tensor integer_tensor(const Shape& shape, std::int64_t low, std::int64_t 
   std::vector<std::int32_t> values(static_cast<std::size_t>(shape.elements()));
   const RandomKey key{2, 0, random_stream(name)};
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(low + random_word(key, i) % (high - low));
-  return Tensor::from(values, shape);
+  return Tensor::from(values, shape, furlong::testing::device());
 }
 
 /// The elements as double, whatever the (floating) dtype and strides.

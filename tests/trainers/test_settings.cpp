@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "framework/core/error.h"
+#include "tests/places.h"
 #include "trainers/attention_config.h"
 
 namespace furlong {
@@ -36,7 +37,7 @@ std::string slurp(const fs::path& file) {
 // Each NNN_name.yaml must give exactly the line in NNN_name.expected, files named as seen from the folder.
 TEST(BrokenConfigs, EachGivesExactlyItsError) {
   const fs::path before = fs::current_path();
-  fs::current_path(fs::path(FURLONG_SOURCE_DIR) / "tests/trainers/broken_configs");
+  fs::current_path(testing::source_directory() / "tests/trainers/broken_configs");
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator("."))
     if (entry.path().extension() == ".yaml") files.push_back(entry.path().filename());
@@ -59,14 +60,14 @@ TEST(BrokenConfigs, EachGivesExactlyItsError) {
 TEST(RunnableConfigs, AreValid) {
   std::vector<fs::path> files;
   std::error_code code;
-  for (fs::recursive_directory_iterator it(fs::path(FURLONG_SOURCE_DIR) / "configs", code), end; !code && it != end; it.increment(code))
+  for (fs::recursive_directory_iterator it(testing::source_directory() / "configs", code), end; !code && it != end; it.increment(code))
     if (it->path().extension() == ".yaml") files.push_back(it->path());
   if (files.empty()) GTEST_SKIP() << "there are no files configs/*.yaml";
   for (const auto& file : files) EXPECT_NO_THROW(load_settings(file)) << file;
 }
 
 TEST(Reference, PageInDocsIsCurrent) {
-  EXPECT_TRUE(slurp(fs::path(FURLONG_SOURCE_DIR) / "docs/config.md") == reference_markdown())
+  EXPECT_TRUE(slurp(testing::source_directory() / "docs/config.md") == reference_markdown())
       << "docs/config.md is not what the table of keys says; write it again: furlong config reference > docs/config.md";
 }
 

@@ -18,9 +18,11 @@
 #include <vector>
 
 #include "framework/core/error.h"
+#include "framework/core/gpu_engine.h"
 #include "framework/core/machine.h"
 #include "framework/core/parallel.h"
 #include "framework/core/version.h"
+#include "framework/cuda/report.h"
 #include "trainers/command_line/command_line.h"
 
 #ifndef FURLONG_YAML_CPP_VERSION
@@ -59,6 +61,7 @@ struct Examination {
   std::string vector_target;
   std::optional<double> gflops;  ///< measured with a float32 matrix product; empty when oneDNN failed
   std::optional<uint64_t> free_disk_bytes;
+  std::optional<CudaReport> cuda;  ///< nothing where the program was built without CUDA
 };
 
 /// Multiplies small whole numbers, so that the result is exact in float32 in whatever order it is summed. Returns 10^9 operations a
@@ -215,6 +218,25 @@ void advise_on_machine(const Examination& found, std::vector<Advice>& advice) {
   }
 }
 
+void advise_on_cuda(const Examination& found, std::vector<Advice>& advice) {
+  if (!found.cuda) {
+    if (!found.machine.gpus.empty())
+      advice.push_back({"there is an NVIDIA GPU, and this program was built without CUDA",
+                        "install the CUDA toolkit, 12.4 or later, and build again (scripts/build.sh says whether it is found)"});
+    return;
+  }
+  for (const CudaDeviceReport& device : found.cuda->devices) {
+    if (device.description.free_bytes * 2 < device.description.memory_bytes)
+      advice.push_back({"other programs hold more than half of the memory of " + device.description.name,
+                        "end them (nvidia-smi names them), or choose another device (device: cuda:N)"});
+  }
+  const bool usable = found.cuda->unavailable.empty();
+  for (const CudaLibraryReport& library : found.cuda->libraries) {
+    if (usable && !library.problem.empty())
+      advice.push_back({library.problem, fmt::format("needed for {}: install it with the CUDA toolkit or with pip", library.use)});
+  }
+}
+
 Examination examine() {
   Examination found;
   found.machine = read_machine();
@@ -223,21 +245,22 @@ Examination examine() {
   std::error_code failed;
   const auto space = std::filesystem::space(".", failed);
   if (!failed) found.free_disk_bytes = space.available;
+  found.cuda = cuda_report();
   advise_on_machine(found, found.advice);
+  advise_on_cuda(found, found.advice);
   advise_on_environment(found.advice);
   return found;
 }
 
 std::string gibibytes(uint64_t bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1024.0 * 1024 * 1024)); }
 
-constexpr const char* no_cuda = "this build has no CUDA engine";
-
-std::string gpu_line(const Machine& machine) {
-  if (machine.gpus.empty()) return "no NVIDIA GPU found";
-  std::vector<std::string> names;
-  for (const GpuInformation& gpu : machine.gpus) names.push_back(gpu.name + (gpu.driver ? "" : " (no driver)"));
-  return fmt::format("{} found; not used: {}", fmt::join(names, ", "), no_cuda);
+/// Whether `device: auto` would take a GPU, and if not, why.
+std::string cuda_state(const Examination& found) {
+  if (!found.cuda) return "this program was built without the CUDA toolkit";
+  return found.cuda->unavailable.empty() ? "ok" : found.cuda->unavailable;
 }
+
+std::string simulator_state() { return gpu_engine(DeviceType::simulated) ? "ok (for tests)" : ""; }
 
 /// Names of those libraries that did not work, with the reason.
 std::vector<std::string> problems_of(const Examination& found) {
@@ -264,6 +287,27 @@ bool sanitized() {
 #endif
 }
 
+Json cuda_json(const std::optional<CudaReport>& cuda) {
+  if (!cuda) return Json();
+  Json json = {
+      {"toolkit", cuda->toolkit}, {"architectures", cuda->architectures}, {"driver", cuda->driver.empty() ? Json() : Json(cuda->driver)}};
+  json["devices"] = Json::array();
+  for (const CudaDeviceReport& device : cuda->devices) {
+    const GpuDescription& gpu = device.description;
+    json["devices"].push_back({{"name", gpu.name},
+                               {"capability", gpu.capability},
+                               {"multiprocessors", gpu.multiprocessors},
+                               {"memory_bytes", gpu.memory_bytes},
+                               {"free_bytes", gpu.free_bytes},
+                               {"unavailable", device.unavailable}});
+  }
+  json["libraries"] = Json::object();
+  for (const CudaLibraryReport& library : cuda->libraries)
+    json["libraries"][library.name] = {
+        {"version", library.version}, {"path", library.path}, {"use", library.use}, {"problem", library.problem}};
+  return json;
+}
+
 Json as_json(const Examination& found) {
   const Machine& machine = found.machine;
   Json json;
@@ -288,9 +332,11 @@ Json as_json(const Examination& found) {
   const HugePageInformation& pages = machine.huge_pages;
   json["huge_pages"] = {{"enabled", pages.enabled}, {"defrag", pages.defrag}, {"bytes", pages.bytes}};
   json["disk"] = {{"free_bytes", found.free_disk_bytes ? Json(*found.free_disk_bytes) : Json()}};
-  json["engines"] = {{"cpu", problems_of(found).empty() ? "ok" : "broken"}, {"cuda", no_cuda}};
+  json["engines"] = {{"cpu", problems_of(found).empty() ? "ok" : "broken"}, {"cuda", cuda_state(found)}};
+  if (!simulator_state().empty()) json["engines"]["simulated"] = simulator_state();
   json["gpus"] = Json::array();
-  for (const GpuInformation& gpu : machine.gpus) json["gpus"].push_back({{"name", gpu.name}, {"driver", gpu.driver}, {"usable", false}});
+  for (const GpuInformation& gpu : machine.gpus) json["gpus"].push_back({{"name", gpu.name}, {"driver", gpu.driver}});
+  json["cuda"] = cuda_json(found.cuda);
   json["libraries"] = Json::object();
   for (const Library& library : found.libraries)
     json["libraries"][library.name] = {{"version", library.version}, {"use", library.use}, {"problem", library.problem}};
@@ -318,6 +364,27 @@ std::string cpu_text(const Examination& found) {
   return text;
 }
 
+std::string gpu_text(const Examination& found) {
+  std::vector<std::string> names;
+  for (const GpuInformation& gpu : found.machine.gpus) names.push_back(gpu.name + (gpu.driver ? "" : " (no driver)"));
+  std::string text = fmt::format("gpus        {}\n", names.empty() ? "no NVIDIA GPU found" : fmt::format("{}", fmt::join(names, ", ")));
+  if (!found.cuda) return text;
+  text += fmt::format("  built     with CUDA {} for architectures {}\n", found.cuda->toolkit, found.cuda->architectures);
+  text += fmt::format("  driver    {}\n", found.cuda->driver.empty() ? "none" : "knows CUDA " + found.cuda->driver);
+  int index = 0;
+  for (const CudaDeviceReport& device : found.cuda->devices) {
+    const GpuDescription& gpu = device.description;
+    text += fmt::format("  cuda:{}    {}, compute capability {}.{}, {} multiprocessors, {} free of {}{}\n", index++, gpu.name,
+                        gpu.capability / 10, gpu.capability % 10, gpu.multiprocessors, gibibytes(static_cast<uint64_t>(gpu.free_bytes)),
+                        gibibytes(static_cast<uint64_t>(gpu.memory_bytes)),
+                        device.unavailable.empty() ? "" : "; not usable: " + device.unavailable);
+  }
+  for (const CudaLibraryReport& library : found.cuda->libraries)
+    text += fmt::format("  {:<10}{} ({})\n", library.name,
+                        library.problem.empty() ? fmt::format("{}, {}", library.version, library.path) : library.problem, library.use);
+  return text;
+}
+
 std::string as_text(const Examination& found) {
   const Machine& machine = found.machine;
   std::string text = fmt::format("furlong     {} ({}){}\n", version(), commit(), sanitized() ? ", built with sanitizers" : "");
@@ -330,8 +397,9 @@ std::string as_text(const Examination& found) {
               : fmt::format("huge pages  {} (defrag: {}), {} KiB each\n", pages.enabled, pages.defrag, pages.bytes / 1024);
   if (found.free_disk_bytes) text += fmt::format("disk        {} free in this folder\n", gibibytes(*found.free_disk_bytes));
   text += fmt::format("system      Linux {}{}\n", machine.kernel, machine.container ? ", in a container" : "");
-  text += fmt::format("engines     cpu: {}\n            cuda: {}\n", problems_of(found).empty() ? "ok" : "broken", no_cuda);
-  text += fmt::format("gpus        {}\n", gpu_line(machine));
+  text += fmt::format("engines     cpu: {}\n            cuda: {}\n", problems_of(found).empty() ? "ok" : "broken", cuda_state(found));
+  if (!simulator_state().empty()) text += fmt::format("            simulated: {}\n", simulator_state());
+  text += gpu_text(found);
   text += "libraries\n";
   for (const Library& library : found.libraries)
     text += fmt::format("  {:<14}{:<15} {:<26}{}\n", library.name, library.version, library.use,

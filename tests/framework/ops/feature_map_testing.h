@@ -1,11 +1,13 @@
 #pragma once
-// Feature maps called as attention calls them: padded tiles, whose padding holds what would be noticed.
+// Feature maps called as attention calls them: on the CPU padded tiles, whose padding holds what would be noticed; on GPUs rows by
+// feature_map_gpu.h.
 #include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "framework/ops/feature_maps/feature_map_cpu.h"
+#include "framework/ops/feature_maps/feature_map_gpu.h"
 #include "tests/framework/ops/op_testing.h"
 #include "tests/reference/feature_maps.h"
 
@@ -22,7 +24,7 @@ template <class T>
 class MapTile {
  public:
   MapTile(const FeatureMapCase& c, const std::vector<double>& rows_of_x, std::int64_t rows)
-      : rows_(rows), functions_(ops::feature_map_functions_cpu<T>(c.map)) {
+      : case_(c), rows_(rows), functions_(ops::feature_map_functions_cpu<T>(c.map)) {
     tile_.d = c.d;
     tile_.n_directions = c.n_directions;
     tile_.m = ops::feature_count(c.map, c.options, c.d, c.n_directions);
@@ -48,6 +50,7 @@ class MapTile {
 
   /// Features [rows, m] and, unless told not to ask for them, the rows' logarithms.
   std::vector<double> features(bool is_key, bool with_row_log = true) {
+    if (on_gpu()) return features_on_gpu(is_key, with_row_log);
     functions_.features(tile_, x_.data(), rows_, is_key, features_.data(), with_row_log ? row_log_.data() : nullptr);
     check_margins();
     return unpadded(features_, tile_.m, tile_.ld_m);
@@ -56,6 +59,7 @@ class MapTile {
 
   /// d_x [rows, d]; features() has to come first. An empty d_row_log is none.
   std::vector<double> backward(bool is_key, const std::vector<double>& d_features, const std::vector<double>& d_row_log) {
+    if (on_gpu()) return backward_on_gpu(is_key, d_features, d_row_log);
     std::vector<T> d = array(rows_ * tile_.ld_m), d_log(d_row_log.begin(), d_row_log.end());
     for (std::int64_t i = 0; i < rows_; ++i)
       for (std::int64_t f = 0; f < tile_.m; ++f) d[at(i * tile_.ld_m + f)] = static_cast<T>(d_features[at(i * tile_.m + f)]);
@@ -92,6 +96,28 @@ class MapTile {
         ASSERT_EQ((*array)[i], margin_value) << "written behind an array";
     }
   }
+  Tensor on_device(const std::vector<double>& values, const Shape& shape) const { return tensor_of(values, shape, dtype_of<T>::value); }
+  ops::FeatureMapCall call(bool is_key) const {
+    ops::FeatureMapCall call{case_.map, case_.options, {}, case_.oprf_a, is_key};
+    if (!case_.directions.empty()) call.directions = on_device(case_.directions, {case_.n_directions, case_.d});
+    return call;
+  }
+  std::vector<double> features_on_gpu(bool is_key, bool with_row_log) {
+    const Tensor features = on_device(std::vector<double>(at(rows_ * tile_.m), std::nan("")), {rows_, tile_.m});
+    const Tensor row_log = with_row_log ? on_device(std::vector<double>(at(rows_), std::nan("")), {rows_}) : Tensor{};
+    ops::feature_map_features_gpu(stream(), call(is_key), on_device(unpadded(x_, tile_.d, tile_.ld_x), {rows_, tile_.d}), features,
+                                  row_log);
+    if (with_row_log) row_log_ = row_log.to_vector<T>();
+    features_on_gpu_ = features;
+    return values_of(features);
+  }
+  std::vector<double> backward_on_gpu(bool is_key, const std::vector<double>& d_features, const std::vector<double>& d_row_log) {
+    const Tensor d_x = on_device(std::vector<double>(at(rows_ * tile_.d), std::nan("")), {rows_, tile_.d});
+    ops::feature_map_backward_gpu(stream(), call(is_key), on_device(unpadded(x_, tile_.d, tile_.ld_x), {rows_, tile_.d}), features_on_gpu_,
+                                  on_device(d_features, {rows_, tile_.m}), d_row_log.empty() ? Tensor{} : on_device(d_row_log, {rows_}),
+                                  d_x);
+    return values_of(d_x);
+  }
   std::vector<double> unpadded(const std::vector<T>& values, std::int64_t width, std::int64_t ld) const {
     std::vector<double> result;
     for (std::int64_t i = 0; i < rows_; ++i)
@@ -99,7 +125,9 @@ class MapTile {
     return result;
   }
 
+  FeatureMapCase case_;
   std::int64_t rows_;
+  Tensor features_on_gpu_;
   ops::FeatureMapFunctions<T> functions_;
   ops::FeatureTile<T> tile_;
   std::vector<T> directions_, transposed_, norms_, scratch_, x_, features_, row_log_, d_x_;

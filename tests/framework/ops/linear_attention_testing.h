@@ -4,6 +4,7 @@
 
 #include "framework/core/parallel.h"
 #include "framework/ops/linear_attention.h"
+#include "framework/ops/linear_attention_gpu.h"
 #include "layers/attention/directions.h"
 #include "tests/framework/ops/op_testing.h"
 #include "tests/reference/linear_attention.h"
@@ -69,7 +70,7 @@ inline void keep_denominators_large(AttentionProblem& p) {
 }
 
 inline Tensor integers(const std::vector<int>& values, const Shape& shape) {
-  return values.empty() ? Tensor{} : Tensor::from(std::vector<std::int32_t>(values.begin(), values.end()), shape);
+  return values.empty() ? Tensor{} : Tensor::from(std::vector<std::int32_t>(values.begin(), values.end()), shape, device());
 }
 inline Tensor constant_of(const std::vector<double>& values, const Shape& shape, DType dtype) {
   return values.empty() ? Tensor{} : tensor_of(values, shape, accumulate_dtype(dtype));
@@ -134,7 +135,7 @@ struct Outcome {
   ops::DenominatorReport report;
 };
 inline Outcome run_attention(const AttentionProblem& p, DType dtype) {
-  Tape tape{Stream{}};
+  Tape tape{stream()};
   Outcome outcome;
   ops::LinearAttentionInputs inputs;
   inputs.query = Variable::leaf(tensor_of(p.query, p.query_shape(), dtype));
@@ -145,6 +146,7 @@ inline Outcome run_attention(const AttentionProblem& p, DType dtype) {
   inputs.mask = mask_of(p);
   inputs.report = &outcome.report;
   const Variable output = ops::linear_attention(tape, inputs, p.options);
+  outcome.report.gather();
   tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), dtype)});
   outcome.output = values_of(output.value());
   outcome.d_query = values_of(inputs.query.gradient());
@@ -152,6 +154,61 @@ inline Outcome run_attention(const AttentionProblem& p, DType dtype) {
   outcome.d_value = values_of(inputs.value.gradient());
   return outcome;
 }
+
+/// Forward alone, as in evaluation: nothing is kept for gradients.
+inline std::vector<double> output_of(const AttentionProblem& p, DType dtype) {
+  Tape tape{stream()};
+  ops::LinearAttentionInputs inputs;
+  inputs.query = Variable(tensor_of(p.query, p.query_shape(), dtype));
+  inputs.key = Variable(tensor_of(p.key, p.key_shape(), dtype));
+  inputs.value = Variable(tensor_of(p.value, p.value_shape(), dtype));
+  if (!p.gate.empty()) inputs.gate = Variable(tensor_of(p.gate, {p.heads()}, accumulate_dtype(dtype)));
+  inputs.constants = constants_of(p, dtype);
+  inputs.mask = mask_of(p);
+  return values_of(ops::linear_attention(tape, inputs, p.options).value());
+}
+
+/// What the CPU makes of it, whatever the device under test.
+inline Outcome run_on_cpu(const AttentionProblem& p, DType dtype) {
+  const OnDevice cpu{Device{}};
+  return run_attention(p, dtype);
+}
+
+/// On GPUs the general form, and sequences cut into a few segments where they are long enough. What the fused form does is tested beside it
+/// (test_linear_attention_fused.cpp).
+inline void use_general_form(std::int64_t segments = 3) {
+  ops::LinearAttentionGpuSettings settings;
+  settings.general_form = true;
+  settings.segments = segments;
+  ops::linear_attention_gpu_settings() = settings;
+}
+class GeneralFormTest : public EngineTest {
+ protected:
+  void SetUp() override {
+    EngineTest::SetUp();
+    use_general_form();
+  }
+  void TearDown() override {
+    EngineTest::TearDown();
+    ops::linear_attention_gpu_settings() = {};
+  }
+};
+/// The same with the engine as the first of several parameters.
+template <class... Parameters>
+class GeneralFormCase : public ::testing::TestWithParam<std::tuple<DeviceType, Parameters...>> {
+ protected:
+  void SetUp() override {
+    const Device device{std::get<0>(this->GetParam()), 0};
+    if (const std::string reason = engine_missing(device); !reason.empty()) GTEST_SKIP() << reason;
+    device_under_test() = device;
+    use_general_form();
+  }
+  void TearDown() override {
+    device_under_test() = Device{};
+    ops::linear_attention_gpu_settings() = {};
+  }
+};
+inline std::string name_of_engine(DeviceType type) { return engine_name(::testing::TestParamInfo<DeviceType>(type, 0)); }
 
 inline std::vector<FeatureMap> every_feature_map() {
   std::vector<FeatureMap> maps;

@@ -21,6 +21,15 @@
 
 namespace furlong::testing {
 
+/// Kernels on the simulator under a sanitizer: slower by another factor of ten to a hundred.
+inline bool on_sanitized_simulator() {
+#ifdef FURLONG_SANITIZED
+  return on_simulator();
+#else
+  return false;
+#endif
+}
+
 inline constexpr DType float_dtypes[] = {DType::float32, DType::float64, DType::bfloat16};
 
 inline std::vector<double> normal_values(std::int64_t n, std::string_view stream, double scale = 1) {
@@ -86,9 +95,10 @@ class WithThreads {
   int before_;
 };
 
-/// Calls body() once with each instruction set that this CPU has and the build knows, the baseline included.
+/// Calls body() once with each instruction set that this CPU has and the build knows, the baseline included; on a GPU just once.
 template <class Body>
 void for_each_instruction_set(const Body& body) {
+  if (on_gpu()) return body();
   struct Restore {
     ~Restore() { hwy::GetChosenTarget().Update(hwy::SupportedTargets()); }
   } const restore;

@@ -7,7 +7,8 @@ namespace {
 
 using namespace furlong::testing;
 
-const Stream stream;
+class Arithmetic : public EngineTest {};
+FURLONG_INSTANTIATE_ENGINES(Arithmetic);
 
 /// Columns [2, 2 + columns) of a matrix, and the matrix.
 struct Part {
@@ -18,21 +19,21 @@ struct Part {
 
 bool same_value(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-TEST(Arithmetic, FillsOnlyTheViewItIsGiven) {
+TEST_P(Arithmetic, FillsOnlyTheViewItIsGiven) {
   for (DType dtype : float_dtypes) {
     const Part target(3, 7, dtype, "fill");
     const std::vector<double> before = values_of(target.whole);
-    ops::fill(stream, target.part, -2.5);
+    ops::fill(stream(), target.part, -2.5);
     const std::vector<double> after = values_of(target.whole);
     for (std::size_t i = 0; i < after.size(); ++i) EXPECT_EQ(after[i], i % 12 >= 2 && i % 12 < 9 ? -2.5 : before[i]);
-    ops::fill(stream, target.whole, 1.0);
+    ops::fill(stream(), target.whole, 1.0);
     EXPECT_EQ(values_of(target.whole), std::vector<double>(36, 1.0));
-    ops::fill(stream, Tensor::empty({0, 3}, dtype), 1.0);
+    ops::fill(stream(), Tensor::empty({0, 3}, dtype, device()), 1.0);
   }
-  EXPECT_THROW(ops::fill(stream, Tensor::empty({3, 4}, DType::float32).permute({1, 0}), 0.0), ContractError);
+  EXPECT_THROW(ops::fill(stream(), Tensor::empty({3, 4}, DType::float32, device()).permute({1, 0}), 0.0), ContractError);
 }
 
-TEST(Arithmetic, AddsConvertsAndScalesBetweenAllTypes) {
+TEST_P(Arithmetic, AddsConvertsAndScalesBetweenAllTypes) {
   for_each_instruction_set([] {
     for (DType from : float_dtypes) {
       for (DType to : float_dtypes) {
@@ -41,7 +42,7 @@ TEST(Arithmetic, AddsConvertsAndScalesBetweenAllTypes) {
             for (double scale : {1.0, -0.375}) {
               const Part source(rows, columns, from, "source"), target(rows, columns, to, "target");
               const std::vector<double> added = values_of(source.part), before = values_of(target.part), around = values_of(target.whole);
-              ops::add(stream, target.part, source.part, mode, scale);
+              ops::add(stream(), target.part, source.part, mode, scale);
               const std::vector<double> after = values_of(target.part);
               std::vector<double> expected(after.size());
               for (std::size_t i = 0; i < after.size(); ++i)
@@ -55,7 +56,7 @@ TEST(Arithmetic, AddsConvertsAndScalesBetweenAllTypes) {
                     exact ? 0 : 2 * rounding_unit(DType::float32) * size + rounding_unit(to) * std::abs(expected[i]) * 1.01;
                 ASSERT_LE(std::abs(after[i] - expected[i]), bound) << name_of(from) << " to " << name_of(to) << " element " << i;
               }
-              ops::fill(stream, target.part, 0.0);
+              ops::fill(stream(), target.part, 0.0);
               std::vector<double> beside = values_of(target.whole);
               for (std::size_t i = 0; i < beside.size(); ++i) {
                 const std::size_t column = i % static_cast<std::size_t>(columns + 5);
@@ -71,14 +72,14 @@ TEST(Arithmetic, AddsConvertsAndScalesBetweenAllTypes) {
   });
 }
 
-TEST(Arithmetic, EveryBFloat16ConvertsExactlyAndEveryFloat32ToTheNearest) {
+TEST_P(Arithmetic, EveryBFloat16ConvertsExactlyAndEveryFloat32ToTheNearest) {
   for_each_instruction_set([] {
     std::vector<bfloat16> all(65536);
     for (std::size_t i = 0; i < all.size(); ++i) all[i].bits = static_cast<std::uint16_t>(i);
-    const Tensor narrow = Tensor::from(all, {65536}), wide = Tensor::empty({65536}, DType::float32),
-                 back = Tensor::empty({65536}, DType::bfloat16);
-    ops::convert(stream, wide, narrow);
-    ops::convert(stream, back, wide);
+    const Tensor narrow = Tensor::from(all, {65536}, device()), wide = Tensor::empty({65536}, DType::float32, device()),
+                 back = Tensor::empty({65536}, DType::bfloat16, device());
+    ops::convert(stream(), wide, narrow);
+    ops::convert(stream(), back, wide);
     const auto floats = wide.to_vector<float>();
     const auto again = back.to_vector<bfloat16>();
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -91,8 +92,8 @@ TEST(Arithmetic, EveryBFloat16ConvertsExactlyAndEveryFloat32ToTheNearest) {
       for (std::uint32_t lower : {1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) hard.push_back(std::bit_cast<float>(upper << 16 | lower));
     }
     const auto n = static_cast<std::int64_t>(hard.size());
-    const Tensor rounded = Tensor::empty({n}, DType::bfloat16);
-    ops::convert(stream, rounded, Tensor::from(hard, {n}));
+    const Tensor rounded = Tensor::empty({n}, DType::bfloat16, device());
+    ops::convert(stream(), rounded, Tensor::from(hard, {n}, device()));
     const auto found = rounded.to_vector<bfloat16>();
     for (std::size_t i = 0; i < hard.size(); ++i) {
       const bfloat16 expected(hard[i]);
@@ -101,26 +102,28 @@ TEST(Arithmetic, EveryBFloat16ConvertsExactlyAndEveryFloat32ToTheNearest) {
   });
 }
 
-TEST(Arithmetic, ATensorMayBeScaledWhereItLies) {
+TEST_P(Arithmetic, ATensorMayBeScaledWhereItLies) {
   const Tensor tensor = tensor_of(normal_values(1000, "scale"), {1000}, DType::float32);
   std::vector<double> expected = values_of(tensor);
   for (double& value : expected) value *= 0.5;
-  ops::add(stream, tensor, tensor, GradientMode::overwrite, 0.5);
+  ops::add(stream(), tensor, tensor, GradientMode::overwrite, 0.5);
   EXPECT_EQ(values_of(tensor), expected);
   for (double& value : expected) value *= 2;
-  ops::add(stream, tensor, tensor, GradientMode::accumulate);
+  ops::add(stream(), tensor, tensor, GradientMode::accumulate);
   EXPECT_EQ(values_of(tensor), expected);
 }
 
-TEST(Arithmetic, ShapesThatDifferAreRefused) {
-  const Tensor a = Tensor::zeros({2, 3}, DType::float32);
-  EXPECT_THROW(ops::add(stream, a, Tensor::zeros({3, 2}, DType::float32), GradientMode::overwrite), ContractError);
-  EXPECT_THROW(ops::add(stream, a, Tensor::zeros({3, 2}, DType::float32).permute({1, 0}), GradientMode::overwrite), ContractError);
-  EXPECT_THROW(ops::add(stream, a, Tensor::zeros({2, 3}, DType::int32), GradientMode::overwrite), ContractError);
-  EXPECT_THROW(ops::add(Stream{Device{DeviceType::cuda, 0}}, a, a, GradientMode::overwrite), ContractError);
+TEST_P(Arithmetic, ShapesThatDifferAreRefused) {
+  const Tensor a = Tensor::zeros({2, 3}, DType::float32, device());
+  EXPECT_THROW(ops::add(stream(), a, Tensor::zeros({3, 2}, DType::float32, device()), GradientMode::overwrite), ContractError);
+  EXPECT_THROW(ops::add(stream(), a, Tensor::zeros({3, 2}, DType::float32, device()).permute({1, 0}), GradientMode::overwrite),
+               ContractError);
+  EXPECT_THROW(ops::add(stream(), a, Tensor::zeros({2, 3}, DType::int32, device()), GradientMode::overwrite), ContractError);
+  const Device other{device().type == DeviceType::cuda ? DeviceType::simulated : DeviceType::cuda, 0};
+  EXPECT_THROW(ops::add(Stream{other}, a, a, GradientMode::overwrite), ContractError);
 }
 
-TEST(Arithmetic, CountsWhatIsNotFinite) {
+TEST_P(Arithmetic, CountsWhatIsNotFinite) {
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
   for_each_instruction_set([&] {
     for (DType dtype : float_dtypes) {
@@ -129,13 +132,13 @@ TEST(Arithmetic, CountsWhatIsNotFinite) {
       values[11] = -infinity;
       values[76] = infinity;
       const Tensor tensor = tensor_of(values, {7, 11}, dtype);
-      EXPECT_EQ(ops::count_non_finite(stream, tensor), 3);
-      EXPECT_EQ(ops::count_non_finite(stream, tensor.narrow(1, 1, 9)), 0);  // 11 is in column 0
+      EXPECT_EQ(ops::count_non_finite(stream(), tensor), 3);
+      EXPECT_EQ(ops::count_non_finite(stream(), tensor.narrow(1, 1, 9)), 0);  // 11 is in column 0
     }
   });
 }
 
-TEST(Arithmetic, SumsSquaresInDoubleWhateverTheThreads) {
+TEST_P(Arithmetic, SumsSquaresInDoubleWhateverTheThreads) {
   for (DType dtype : float_dtypes) {
     const std::int64_t n = 100003;
     const Tensor tensor = tensor_of(normal_values(n, "squares", 1e3), {n}, dtype);
@@ -143,7 +146,7 @@ TEST(Arithmetic, SumsSquaresInDoubleWhateverTheThreads) {
     for (double value : values_of(tensor)) expected += static_cast<long double>(value) * value;
     const auto sum_with = [&](int threads) {
       const WithThreads with(threads);
-      return ops::sum_of_squares(stream, tensor);
+      return ops::sum_of_squares(stream(), tensor);
     };
     const double one = sum_with(1);
     // Blocks of 4096 and then of 25: at most some 4100 roundings in a row, and all terms are positive.
@@ -151,12 +154,24 @@ TEST(Arithmetic, SumsSquaresInDoubleWhateverTheThreads) {
     EXPECT_EQ(sum_with(2), one);
     EXPECT_EQ(sum_with(5), one);
   }
-  EXPECT_EQ(ops::sum_of_squares(stream, Tensor::from<float>({1e30f, 1e30f}, {2})), 2 * std::pow(static_cast<double>(1e30f), 2));
-  EXPECT_EQ(ops::sum_of_squares(stream, Tensor::empty({0}, DType::float32)), 0.0);
-  EXPECT_THROW(ops::sum_of_squares(stream, Tensor::empty({3, 4}, DType::float32).narrow(1, 0, 2)), ContractError);
+  EXPECT_EQ(ops::sum_of_squares(stream(), Tensor::from<float>({1e30f, 1e30f}, {2}, device())), 2 * std::pow(static_cast<double>(1e30f), 2));
+  EXPECT_EQ(ops::sum_of_squares(stream(), Tensor::empty({0}, DType::float32, device())), 0.0);
+  EXPECT_THROW(ops::sum_of_squares(stream(), Tensor::empty({3, 4}, DType::float32, device()).narrow(1, 0, 2)), ContractError);
 }
 
-TEST(Arithmetic, ShapeOnlyTouchesNoMemory) {
+TEST_P(Arithmetic, SumsOfSquaresStayOnTheDevice) {
+  // More blocks of elements than a GPU has blocks of threads for; every partial sum is a number that double has.
+  const std::int64_t n = (on_sanitized_simulator() ? 5 : 2049) * 4096 + 77;
+  const Tensor values = Tensor::from(std::vector<float>(static_cast<std::size_t>(n), 0.5f), {n}, device()),
+               result = Tensor::empty({3}, DType::float64, device());
+  ops::fill(stream(), result, -1);
+  ops::sum_of_squares(stream(), values, result.narrow(0, 1, 1));
+  EXPECT_EQ(values_of(result), (std::vector<double>{-1, 0.25 * static_cast<double>(n), -1}));
+  EXPECT_THROW(ops::sum_of_squares(stream(), values, result), ContractError);
+  EXPECT_THROW(ops::sum_of_squares(stream(), values, Tensor::empty({1}, DType::float32, device())), ContractError);
+}
+
+TEST(ArithmeticShapes, ShapeOnlyTouchesNoMemory) {
   const Stream nowhere{Device{DeviceType::shape_only, 0}};
   const Tensor a = Tensor::empty({1000, 1000}, DType::float32, nowhere.device),
                b = Tensor::empty({1000, 1000}, DType::bfloat16, nowhere.device);

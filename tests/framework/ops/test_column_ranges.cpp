@@ -8,8 +8,11 @@ namespace {
 
 using namespace furlong::testing;
 
-TEST(ColumnRanges, AreViewsOfTheColumns) {
-  Tape tape(Stream{});
+class ColumnRanges : public EngineTest {};
+FURLONG_INSTANTIATE_ENGINES(ColumnRanges);
+
+TEST_P(ColumnRanges, AreViewsOfTheColumns) {
+  Tape tape(stream());
   const Tensor x = tensor_of({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, {2, 6}, DType::float32);
   const auto ranges = column_ranges(tape, Variable(x), {1, 3, 2});
   ASSERT_EQ(ranges.size(), 3u);
@@ -40,13 +43,13 @@ Variable products(Tape& tape, const std::vector<Variable>& inputs) {
                          });
 }
 
-TEST(ColumnRanges, GradientsOfUsedAndUnusedRangesAddUp) {
+TEST_P(ColumnRanges, GradientsOfUsedAndUnusedRangesAddUp) {
   const auto gradients = check_gradients(
       products, {tensor_of(normal_values(10, "x"), {1, 1, 10}, DType::float64), tensor_of(normal_values(10, "g"), {10}, DType::float64)});
   EXPECT_LE(gradients.worst_relative_error, 1e-9) << gradients.where;
 }
 
-TEST(ColumnRanges, LengthsThatDoNotFitAreRefused) {
+TEST(ColumnRangesOnCpu, LengthsThatDoNotFitAreRefused) {
   Tape tape(Stream{});
   const Variable x(Tensor::zeros({2, 6}, DType::float32));
   EXPECT_THROW(column_ranges(tape, x, {1, 2}), ContractError);

@@ -223,5 +223,19 @@ TEST(CompatAttentionErrors, NameWhatALibraryHas) {
   EXPECT_THROW(ops::compat_attention(tape, longer, x, x, {}, {}, options_of(definitions[2], true)), ContractError);
 }
 
+TEST(CompatAttentionErrors, RefuseGpus) {
+  for (const DeviceType type : {DeviceType::cuda, DeviceType::simulated}) {
+    Tape tape(Stream{Device{type, 0}});
+    const Variable x(random({1, 4, 6}, "x"));
+    try {
+      ops::compat_attention(tape, x, x, x, Tensor{}, {}, options_of(definitions[2], true));
+      ADD_FAILURE() << "computed on " << tape.device().text();
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("compat: fast_transformers cannot be had on " + tape.device().text()));
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("use device: cpu"));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace furlong

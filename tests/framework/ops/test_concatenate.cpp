@@ -11,11 +11,14 @@ namespace {
 
 using namespace reference;
 
-TEST(Concatenate, PutsColumnsSideBySide) {
+class Concatenate : public testing::EngineTest {};
+FURLONG_INSTANTIATE_ENGINES(Concatenate);
+
+TEST_P(Concatenate, PutsColumnsSideBySide) {
   for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
     const Tensor a = normal_tensor({2, 3, 1}, dtype, "a"), b = normal_tensor({2, 3, 70}, dtype, "b").narrow(2, 3, 33),
                  c = normal_tensor({2, 3, 4}, dtype, "c");
-    Tape tape{Stream{}};
+    Tape tape{testing::stream()};
     const Tensor whole = ops::concatenate_last(tape, {Variable(a), Variable(b), Variable(c)}).value();
     ASSERT_EQ(whole.shape(), Shape({2, 3, 38}));
     EXPECT_TRUE(whole.is_contiguous());
@@ -25,14 +28,14 @@ TEST(Concatenate, PutsColumnsSideBySide) {
   }
 }
 
-TEST(Concatenate, OneAloneIsHandedBack) {
+TEST_P(Concatenate, OneAloneIsHandedBack) {
   const Variable part(normal_tensor({2, 3}, DType::float32, "part"));
-  Tape tape{Stream{}};
+  Tape tape{testing::stream()};
   EXPECT_TRUE(ops::concatenate_last(tape, {part}).value().shares_memory_with(part.value()));
 }
 
 /// Undoing a split, in another order, with one range twice and a constant between them.
-TEST(Concatenate, GradientsMatchFiniteDifferences) {
+TEST_P(Concatenate, GradientsMatchFiniteDifferences) {
   const Tensor constant = normal_tensor({2, 3, 2}, DType::float64, "constant");
   const auto function = [&](Tape& tape, const std::vector<Variable>& inputs) {
     const Variable whole = ops::linear(tape, inputs[0], inputs[1], nullptr);
@@ -45,10 +48,10 @@ TEST(Concatenate, GradientsMatchFiniteDifferences) {
   EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
 }
 
-TEST(Concatenate, LeavesGetTheirColumnsOnly) {
+TEST_P(Concatenate, LeavesGetTheirColumnsOnly) {
   const Variable a = Variable::leaf(normal_tensor({4, 3}, DType::bfloat16, "a")), b(normal_tensor({4, 2}, DType::bfloat16, "b")),
                  c = Variable::leaf(normal_tensor({4, 5}, DType::bfloat16, "c"));
-  Tape tape{Stream{}};
+  Tape tape{testing::stream()};
   const Variable whole = ops::concatenate_last(tape, {a, b, c});
   const Tensor d_whole = normal_tensor({4, 10}, DType::bfloat16, "d_whole");
   tape.backward({whole}, {d_whole});
@@ -57,8 +60,8 @@ TEST(Concatenate, LeavesGetTheirColumnsOnly) {
   EXPECT_FALSE(b.gradient().defined());
 }
 
-TEST(Concatenate, RefusesWhatDoesNotFit) {
-  Tape tape{Stream{}};
+TEST(ConcatenateOnCpu, RefusesWhatDoesNotFit) {
+  Tape tape{testing::stream()};
   const auto tensor = [](const Shape& shape, DType dtype = DType::float32) { return Variable(normal_tensor(shape, dtype, "t")); };
   EXPECT_THROW(ops::concatenate_last(tape, {}), ContractError);
   EXPECT_THROW(ops::concatenate_last(tape, {tensor({2, 3}), tensor({3, 3})}), ContractError);
@@ -66,7 +69,7 @@ TEST(Concatenate, RefusesWhatDoesNotFit) {
   EXPECT_THROW(ops::concatenate_last(tape, {tensor({2, 3}), tensor({2, 3}, DType::bfloat16)}), ContractError);
 }
 
-TEST(Concatenate, ShapeOnlyTakesTheSameSteps) {
+TEST(ConcatenateOnCpu, ShapeOnlyTakesTheSameSteps) {
   const Device device{DeviceType::shape_only, 0};
   Tape tape{Stream{device}};
   const Variable a = Variable::leaf(Tensor::empty({2, 3}, DType::float32, device)),

@@ -10,11 +10,19 @@ using ops::FeatureMap;
 using ops::FeatureMapOptions;
 using reference::FeatureMapCase;
 using reference::FeatureRow;
-using testing::for_each_instruction_set;
 using testing::MapTile;
 using testing::text;
 
 constexpr std::int64_t row_count = 5;
+
+class FeatureMaps : public testing::EngineTest {};
+FURLONG_INSTANTIATE_ENGINES(FeatureMaps);
+
+/// Once with each instruction set of the CPU; once on a GPU.
+template <class Body>
+void for_each_instruction_set(const Body& body) {
+  testing::on_gpu() ? body() : testing::for_each_instruction_set(body);
+}
 
 std::vector<double> directions_of(std::int64_t n, std::int64_t d) {
   const std::vector<float> drawn =
@@ -84,7 +92,7 @@ double worst_error(const FeatureMapCase& c, const std::vector<double>& x, std::i
   return worst;
 }
 
-TEST(FeatureMaps, AreTheirDefinitions) {
+TEST_P(FeatureMaps, AreTheirDefinitions) {
   double worst32 = 0, worst64 = 0;
   for (std::int64_t d : {1, 3, 16, 64}) {
     const std::vector<double> x = rows_of_width(d);
@@ -111,7 +119,7 @@ TEST(FeatureMaps, AreTheirDefinitions) {
   RecordProperty("worst_float64", fmt::format("{:.2g}", worst64));
 }
 
-TEST(FeatureMaps, RowLogarithmsAreOptional) {
+TEST_P(FeatureMaps, RowLogarithmsAreOptional) {
   for (const FeatureMapCase& c : cases_of(16)) {
     const std::vector<double> x = rows_of_width(16);
     for (bool is_key : {true, false}) {
@@ -121,7 +129,7 @@ TEST(FeatureMaps, RowLogarithmsAreOptional) {
   }
 }
 
-TEST(FeatureMaps, ARowDependsOnItselfAlone) {
+TEST_P(FeatureMaps, ARowDependsOnItselfAlone) {
   for (const FeatureMapCase& c : cases_of(16)) {
     const std::vector<double> x = rows_of_width(16);
     MapTile<float> all(c, x, row_count), last(c, {x.end() - 16, x.end()}, 1);
@@ -131,7 +139,7 @@ TEST(FeatureMaps, ARowDependsOnItselfAlone) {
   }
 }
 
-TEST(FeatureMaps, ANaNStaysOne) {
+TEST_P(FeatureMaps, ANaNStaysOne) {
   for (std::int64_t d : {3, 16, 64}) {
     for (const FeatureMapCase& c : cases_of(d)) {
       std::vector<double> x = rows_of_width(d, 2);
@@ -160,7 +168,7 @@ double projection(const FeatureMapCase& c, const std::vector<double>& x, bool is
   return sum;
 }
 
-TEST(FeatureMaps, BackwardIsTheDerivative) {
+TEST_P(FeatureMaps, BackwardIsTheDerivative) {
   double worst = 0;
   for (std::int64_t d : {1, 3, 16}) {
     const std::vector<double> x = rows_of_width(d, 2);
@@ -175,6 +183,7 @@ TEST(FeatureMaps, BackwardIsTheDerivative) {
           const double step = kinks ? 1e-5 : 1e-3;
           for (std::size_t i = 0; i < x.size(); ++i) {
             const auto at = [&](double offset) {
+              const testing::OnDevice cpu{Device{}};  // whose features AreTheirDefinitions holds against them
               std::vector<double> moved = x;
               moved[i] += offset;
               return projection(c, moved, is_key, weights, row_weights);
@@ -195,7 +204,7 @@ TEST(FeatureMaps, BackwardIsTheDerivative) {
   RecordProperty("worst_relative_error", fmt::format("{:.2g}", worst));
 }
 
-TEST(FeatureMaps, BackwardInFloat32IsThatOfDouble) {
+TEST_P(FeatureMaps, BackwardInFloat32IsThatOfDouble) {
   double worst = 0;
   for (std::int64_t d : {3, 64}) {
     const std::vector<double> x = rows_of_width(d);
@@ -222,7 +231,7 @@ TEST(FeatureMaps, BackwardInFloat32IsThatOfDouble) {
 
 // ---- single maps ----
 
-TEST(FeatureMaps, CosineOfRowsNearZeroAndNearTheLargestNumber) {
+TEST_P(FeatureMaps, CosineOfRowsNearZeroAndNearTheLargestNumber) {
   const FeatureMapCase c{FeatureMap::cosine, {}, 4, 0, {}, 0};
   for (double size : {1e-37, 1e-30, 1.0, 1e30, 1e38}) {
     MapTile<float> tile(c, {size, -size, size, size}, 1);
@@ -233,7 +242,7 @@ TEST(FeatureMaps, CosineOfRowsNearZeroAndNearTheLargestNumber) {
   EXPECT_EQ(zero.backward(true, {1, 2, 3, 4, 5}, {}), (std::vector<double>{0, 0, 0, 0}));
 }
 
-TEST(FeatureMaps, TrigonometryOfLargeArguments) {
+TEST_P(FeatureMaps, TrigonometryOfLargeArguments) {
   // One direction along one axis makes u = x' itself, in float32 exactly: what is left is the error of cos and sin.
   const std::int64_t rows = 2000;
   const FeatureMapCase c{FeatureMap::favor_trig, {}, 1, 1, {1}, 0};
@@ -256,7 +265,7 @@ TEST(FeatureMaps, TrigonometryOfLargeArguments) {
   });
 }
 
-TEST(FeatureMaps, PolynomialAndCosineFeaturesMultiplyToTheirKernels) {
+TEST_P(FeatureMaps, PolynomialAndCosineFeaturesMultiplyToTheirKernels) {
   double worst = 0;
   for (std::int64_t d : {1, 3, 16, 64, 128}) {
     for (FeatureMapCase c : cases_of(d)) {
@@ -277,7 +286,7 @@ TEST(FeatureMaps, PolynomialAndCosineFeaturesMultiplyToTheirKernels) {
 
 // ---- the table ----
 
-TEST(FeatureMaps, CountsOfFeatures) {
+TEST(FeatureMapTable, CountsOfFeatures) {
   const auto count = [](const char* name, std::int64_t order, std::int64_t d, std::int64_t n_directions = 0) {
     FeatureMapOptions options;
     options.order = order;
@@ -307,7 +316,7 @@ std::string refusal(const Body& body) {
   return "accepted";
 }
 
-TEST(FeatureMaps, RefusalsNameTheNumber) {
+TEST(FeatureMapTable, RefusalsNameTheNumber) {
   FeatureMapOptions options;
   options.order = 3;
   EXPECT_EQ(refusal([&] { ops::feature_count(FeatureMap::taylor, options, 64, 0); }),
@@ -329,7 +338,7 @@ TEST(FeatureMaps, RefusalsNameTheNumber) {
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) EXPECT_NE(unknown.find(info.name), std::string::npos) << unknown;
 }
 
-TEST(FeatureMaps, DirectionsAndFeaturesAreInverse) {
+TEST(FeatureMapTable, DirectionsAndFeaturesAreInverse) {
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
     EXPECT_EQ(&ops::feature_map_info(info.name), &info);
     EXPECT_EQ(&ops::feature_map_info(info.map), &info);
@@ -340,7 +349,7 @@ TEST(FeatureMaps, DirectionsAndFeaturesAreInverse) {
   }
 }
 
-TEST(FeatureMaps, WhichCanBeNegative) {
+TEST(FeatureMapTable, WhichCanBeNegative) {
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
     for (std::int64_t order : {1, 2, 3}) {
       FeatureMapOptions options;

@@ -12,6 +12,9 @@ namespace {
 
 using namespace reference;
 
+class HeadLinear : public testing::EngineTest {};
+FURLONG_INSTANTIATE_ENGINES(HeadLinear);
+
 struct Sizes {
   std::int64_t batch, n, n_heads, d_out, d;
 };
@@ -22,12 +25,12 @@ std::vector<double> expected(const Tensor& x, const Tensor& weight, const Sizes&
                                 static_cast<std::size_t>(s.d_out), static_cast<std::size_t>(s.d));
 }
 
-TEST(HeadLinear, MatchesTheReference) {
+TEST_P(HeadLinear, MatchesTheReference) {
   for (const Sizes& s : all_sizes) {
     for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
       const Tensor x = normal_tensor({s.batch, s.n, s.n_heads * s.d}, dtype, "x");
       const Tensor weight = normal_tensor({s.n_heads, s.d_out, s.d}, dtype, "weight");
-      Tape tape{Stream{}};
+      Tape tape{testing::stream()};
       const Variable y = ops::head_linear(tape, Variable(x), Variable(weight), s.n_heads);
       ASSERT_EQ(y.shape(), Shape({s.batch, s.n, s.n_heads * s.d_out}));
       // One rounding for each of d terms; bfloat16 sums are float32, rounded once in the end.
@@ -37,17 +40,17 @@ TEST(HeadLinear, MatchesTheReference) {
   }
 }
 
-TEST(HeadLinear, AColumnRangeGivesTheSameBits) {
+TEST_P(HeadLinear, AColumnRangeGivesTheSameBits) {
   for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
     const Tensor fused = normal_tensor({2, 9, 40}, dtype, "fused"), x = fused.narrow(2, 7, 12);
     const Tensor weight = normal_tensor({3, 5, 4}, dtype, "weight"), copy = tensor_of(doubles(x), x.shape(), dtype);
-    Tape tape{Stream{}};
+    Tape tape{testing::stream()};
     EXPECT_EQ(doubles(ops::head_linear(tape, Variable(x), Variable(weight), 3).value()),
               doubles(ops::head_linear(tape, Variable(copy), Variable(weight), 3).value()));
   }
 }
 
-TEST(HeadLinear, GradientsMatchFiniteDifferences) {
+TEST_P(HeadLinear, GradientsMatchFiniteDifferences) {
   for (const Sizes& s : {Sizes{1, 1, 1, 1, 1}, Sizes{2, 3, 2, 5, 3}, Sizes{1, 4, 3, 2, 7}}) {
     const auto function = [&](Tape& tape, const std::vector<Variable>& inputs) {
       return ops::head_linear(tape, inputs[0], inputs[1], s.n_heads);
@@ -59,7 +62,7 @@ TEST(HeadLinear, GradientsMatchFiniteDifferences) {
 }
 
 /// x is a column range that is used twice, and the weight twice: both gradients are sums, and x's lies in that of the whole.
-TEST(HeadLinear, AddsToGradientsOfColumnRanges) {
+TEST_P(HeadLinear, AddsToGradientsOfColumnRanges) {
   const auto function = [](Tape& tape, const std::vector<Variable>& inputs) {
     const Variable whole = ops::head_linear(tape, inputs[0], inputs[1], 2);
     const Variable range = tape.split_last(whole, {2, 6, 4})[1];
@@ -72,11 +75,11 @@ TEST(HeadLinear, AddsToGradientsOfColumnRanges) {
   EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
 }
 
-TEST(HeadLinear, ConstantsGetNoGradient) {
+TEST_P(HeadLinear, ConstantsGetNoGradient) {
   const Tensor x = normal_tensor({2, 3, 4}, DType::float32, "x"), weight = normal_tensor({2, 2, 2}, DType::float32, "weight");
   const Tensor d_y = normal_tensor({2, 3, 4}, DType::float32, "d_y");
   const auto gradients = [&](const Variable& input, const Variable& matrix) {
-    Tape tape{Stream{}};
+    Tape tape{testing::stream()};
     const Variable y = ops::head_linear(tape, input, matrix, 2);
     tape.backward({y}, {d_y});
     return std::pair{input.gradient(), matrix.gradient()};
@@ -89,13 +92,13 @@ TEST(HeadLinear, ConstantsGetNoGradient) {
   EXPECT_EQ(doubles(of_weight.second), doubles(both.second));
 }
 
-TEST(HeadLinear, Bfloat16WeightGradientIsFloat32) {
+TEST_P(HeadLinear, Bfloat16WeightGradientIsFloat32) {
   const Tensor x = normal_tensor({2, 50, 6}, DType::bfloat16, "x"), d_y = normal_tensor({2, 50, 4}, DType::bfloat16, "d_y");
   const Tensor values = normal_tensor({2, 2, 3}, DType::bfloat16, "weight");
   const auto gradient = [&](DType dtype) {
     const Variable weight = Variable::leaf(tensor_of(doubles(values), values.shape(), dtype));
     weight.slot()->dtype = accumulate_dtype(dtype);
-    Tape tape{Stream{}};
+    Tape tape{testing::stream()};
     const Variable y = ops::head_linear(tape, Variable(tensor_of(doubles(x), x.shape(), dtype)), weight, 2);
     tape.backward({y}, {tensor_of(doubles(d_y), d_y.shape(), dtype)});
     return doubles(weight.gradient());
@@ -104,11 +107,11 @@ TEST(HeadLinear, Bfloat16WeightGradientIsFloat32) {
   EXPECT_LE(relative_difference(gradient(DType::bfloat16), gradient(DType::float64)), 1e-6);
 }
 
-TEST(HeadLinear, IsTheSameOnAnyNumberOfThreads) {
+TEST(HeadLinearOnCpu, IsTheSameOnAnyNumberOfThreads) {
   const auto run = [] {
     const Variable x = Variable::leaf(normal_tensor({3, 41, 12}, DType::float64, "x"));
     const Variable weight = Variable::leaf(normal_tensor({3, 5, 4}, DType::float64, "weight"));
-    Tape tape{Stream{}};
+    Tape tape{testing::stream()};
     const Variable y = ops::head_linear(tape, x, weight, 3);
     tape.backward({y}, {normal_tensor(y.shape(), DType::float64, "d_y")});
     return std::vector{doubles(y.value()), doubles(x.gradient()), doubles(weight.gradient())};
@@ -116,8 +119,8 @@ TEST(HeadLinear, IsTheSameOnAnyNumberOfThreads) {
   EXPECT_EQ(with_threads(1, run), with_threads(5, run));
 }
 
-TEST(HeadLinear, RefusesWhatDoesNotFit) {
-  Tape tape{Stream{}};
+TEST(HeadLinearOnCpu, RefusesWhatDoesNotFit) {
+  Tape tape{testing::stream()};
   const auto tensor = [](const Shape& shape, DType dtype = DType::float32) { return Variable(normal_tensor(shape, dtype, "t")); };
   const Variable x = tensor({2, 3, 6});
   EXPECT_THROW(ops::head_linear(tape, x, tensor({3, 4, 2}), 2), ContractError);
@@ -127,7 +130,7 @@ TEST(HeadLinear, RefusesWhatDoesNotFit) {
   EXPECT_THROW(ops::head_linear(tape, tensor({6, 6}), tensor({3, 4, 2}), 3), ContractError);
 }
 
-TEST(HeadLinear, ShapeOnlyTakesTheSameSteps) {
+TEST(HeadLinearOnCpu, ShapeOnlyTakesTheSameSteps) {
   const Device device{DeviceType::shape_only, 0};
   Tape tape{Stream{device}};
   const Variable fused = Variable::leaf(Tensor::empty({2, 7, 24}, DType::bfloat16, device)),

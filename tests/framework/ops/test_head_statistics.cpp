@@ -7,6 +7,9 @@ namespace {
 
 using namespace furlong::testing;
 
+class HeadStatistics : public EngineTest {};
+FURLONG_INSTANTIATE_ENGINES(HeadStatistics);
+
 /// What add_head_statistics is to add, by plain loops.
 std::vector<double> naive(const std::vector<double>& query, const std::vector<double>& key, const std::vector<std::int32_t>& kept,
                           std::int64_t heads, std::int64_t kv_heads, std::int64_t d) {
@@ -46,24 +49,24 @@ struct Fused {
   }
 };
 
-TEST(HeadStatistics, AreTheSumsOverTheTokensThatAreKept) {
+TEST_P(HeadStatistics, AreTheSumsOverTheTokensThatAreKept) {
   for (DType dtype : float_dtypes) {
     for (const auto& [heads, kv_heads, d] :
          {std::tuple<std::int64_t, std::int64_t, std::int64_t>{1, 1, 1}, {4, 2, 5}, {3, 3, 16}, {2, 1, 37}}) {
-      const std::int64_t batch = 2, n = 75;  // one block of rows and a piece
+      const std::int64_t batch = 2, n = on_gpu() ? 301 : 75;  // some runs of rows and a piece
       const auto query = stored(normal_values(batch * n * heads * d, "q"), dtype),
                  key = stored(normal_values(batch * n * kv_heads * d, "k"), dtype);
       std::vector<std::int32_t> kept(static_cast<std::size_t>(batch * n), 1);
       for (std::size_t i = 0; i < kept.size(); i += 3) kept[i] = 0;
       const Fused inputs(query, key, batch, n, dtype);
-      const Tensor statistics = Tensor::zeros({heads, head_statistics_width(d)}, accumulate_dtype(dtype));
+      const Tensor statistics = Tensor::zeros({heads, head_statistics_width(d)}, accumulate_dtype(dtype), device());
       const std::vector<std::int32_t> all(kept.size(), 1);
-      add_head_statistics(Stream{}, inputs.query, inputs.key, {}, heads, kv_heads, statistics);
+      add_head_statistics(stream(), inputs.query, inputs.key, {}, heads, kv_heads, statistics);
       std::vector<double> expected = naive(query, key, all, heads, kv_heads, d);
       // Up to 64 numbers are summed in the compute type: a few roundings.
       const double tolerance = 32 * rounding_unit(accumulate_dtype(dtype));
       EXPECT_LE(relative_error(values_of(statistics), expected), tolerance) << name_of(dtype) << ", width " << d;
-      add_head_statistics(Stream{}, inputs.query, inputs.key, Tensor::from(kept, {batch, n}), heads, kv_heads, statistics);
+      add_head_statistics(stream(), inputs.query, inputs.key, Tensor::from(kept, {batch, n}, device()), heads, kv_heads, statistics);
       const std::vector<double> more = naive(query, key, kept, heads, kv_heads, d);
       for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += more[i];
       EXPECT_LE(relative_error(values_of(statistics), expected), tolerance) << name_of(dtype) << ", width " << d;
@@ -71,7 +74,7 @@ TEST(HeadStatistics, AreTheSumsOverTheTokensThatAreKept) {
   }
 }
 
-TEST(HeadStatistics, DoNotDependOnThreads) {
+TEST(HeadStatisticsOnTheCpu, DoNotDependOnThreads) {
   const std::int64_t heads = 4, d = 8, n = 500;
   const Fused inputs(normal_values(n * heads * d, "q"), normal_values(n * heads * d, "k"), 1, n, DType::float32);
   const auto with = [&](int threads) {
@@ -83,25 +86,25 @@ TEST(HeadStatistics, DoNotDependOnThreads) {
   EXPECT_EQ(with(1), with(5));
 }
 
-TEST(HeadStatistics, AHeadThatIsNotFiniteStaysAsItWas) {
+TEST_P(HeadStatistics, AHeadThatIsNotFiniteStaysAsItWas) {
   const std::int64_t heads = 2, d = 3, n = 4;
   auto query = normal_values(n * heads * d, "q");
   query[static_cast<std::size_t>(d)] = std::numeric_limits<double>::quiet_NaN();  // head 1
   const Fused inputs(query, normal_values(n * heads * d, "k"), 1, n, DType::float32);
-  const Tensor statistics = Tensor::zeros({heads, head_statistics_width(d)}, DType::float32);
-  add_head_statistics(Stream{}, inputs.query, inputs.key, {}, heads, heads, statistics);
+  const Tensor statistics = Tensor::zeros({heads, head_statistics_width(d)}, DType::float32, device());
+  add_head_statistics(stream(), inputs.query, inputs.key, {}, heads, heads, statistics);
   const std::vector<double> found = values_of(statistics);
   EXPECT_EQ(found[0], 4);
   for (std::size_t i = static_cast<std::size_t>(head_statistics_width(d)); i < found.size(); ++i) EXPECT_EQ(found[i], 0);
 }
 
-TEST(HeadStatistics, ShapesThatDoNotFitAreRefused) {
-  const Tensor query = Tensor::zeros({1, 4, 6}, DType::float32), key = Tensor::zeros({1, 4, 3}, DType::float32);
-  const Tensor statistics = Tensor::zeros({2, 13}, DType::float32);
-  EXPECT_NO_THROW(add_head_statistics(Stream{}, query, key, {}, 2, 1, statistics));
-  EXPECT_THROW(add_head_statistics(Stream{}, query, key, {}, 2, 2, statistics), ContractError);
-  EXPECT_THROW(add_head_statistics(Stream{}, query, key.narrow(1, 0, 3), {}, 2, 1, statistics), ContractError);
-  EXPECT_THROW(add_head_statistics(Stream{}, query, key, {}, 2, 1, Tensor::zeros({2, 12}, DType::float32)), ContractError);
+TEST_P(HeadStatistics, ShapesThatDoNotFitAreRefused) {
+  const Tensor query = Tensor::zeros({1, 4, 6}, DType::float32, device()), key = Tensor::zeros({1, 4, 3}, DType::float32, device());
+  const Tensor statistics = Tensor::zeros({2, 13}, DType::float32, device());
+  EXPECT_NO_THROW(add_head_statistics(stream(), query, key, {}, 2, 1, statistics));
+  EXPECT_THROW(add_head_statistics(stream(), query, key, {}, 2, 2, statistics), ContractError);
+  EXPECT_THROW(add_head_statistics(stream(), query, key.narrow(1, 0, 3), {}, 2, 1, statistics), ContractError);
+  EXPECT_THROW(add_head_statistics(stream(), query, key, {}, 2, 1, Tensor::zeros({2, 12}, DType::float32, device())), ContractError);
 }
 
 }  // namespace

@@ -1,110 +1,19 @@
-// Every feature map in every mode against its definition, pair by pair, and gradients against finite differences.
+// Every feature map in every mode against its definition, pair by pair, and gradients against finite differences. On GPUs:
+// test_linear_attention_gpu.cpp.
 #include <gtest/gtest.h>
 
 #include "framework/autodiff/gradient_check.h"
-#include "tests/framework/ops/linear_attention_testing.h"
+#include "tests/framework/ops/linear_attention_modes.h"
 
 namespace furlong::testing {
 namespace {
 
-/// What can be asked of attention beside the map; the registry of modes that tests loop over.
-enum class Mode {
-  plain,
-  window,
-  mask,
-  documents,
-  everything_masked,
-  centred,
-  rms,
-  hybrid,
-  hybrid_masked,
-  rotated,
-  rotated_masked,
-  rotated_window
-};
-const std::vector<std::pair<Mode, const char*>> modes{{Mode::plain, "plain"},
-                                                      {Mode::window, "window"},
-                                                      {Mode::mask, "mask"},
-                                                      {Mode::documents, "documents"},
-                                                      {Mode::everything_masked, "window_mask_documents"},
-                                                      {Mode::centred, "centred_scaled"},
-                                                      {Mode::rms, "rms"},
-                                                      {Mode::hybrid, "hybrid"},
-                                                      {Mode::hybrid_masked, "hybrid_mask_documents_centred"},
-                                                      {Mode::rotated, "rotated"},
-                                                      {Mode::rotated_masked, "rotated_mask_documents_rms"},
-                                                      {Mode::rotated_window, "rotated_window_centred"}};
-
-bool possible(FeatureMap map, bool causal, Mode mode) {
-  if (mode == Mode::hybrid || mode == Mode::hybrid_masked) return causal;
-  return mode != Mode::centred || feature_map_info(map).estimates_softmax;
-}
-
-void add_mask(AttentionProblem& p) {
-  for (std::int64_t i = 0; i < p.batch * p.n_key; ++i) p.mask.push_back((i * 7 + 3) % 5 != 0 || p.n_key == 1 ? 1 : 0);
-}
-void add_documents(AttentionProblem& p) {
-  p.n_key = p.n;
-  const auto cut = [](std::vector<double>& values, const Shape& shape) { values.resize(static_cast<std::size_t>(shape.elements())); };
-  cut(p.key, p.key_shape());
-  cut(p.value, p.value_shape());
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    for (std::int64_t i = 0; i < p.n_key; ++i) p.documents.push_back(i < p.n / 3 ? 9 : i < p.n / 3 + 1 ? 4 : i < p.n - 2 ? 5 : 6);
-  }
-}
-void add_centres(AttentionProblem& p) {
-  p.query_center = normal_values(p.heads() * p.d, 21, 0.4);
-  p.key_center = normal_values(p.heads() * p.d, 22, 0.4);
-  for (double value : normal_values(p.heads() * p.d, 23, 0.3)) p.scaling.push_back(std::exp(value));
-}
-
-void apply(Mode mode, AttentionProblem& p) {
-  p.options.rotate_numerator = mode == Mode::rotated || mode == Mode::rotated_masked || mode == Mode::rotated_window;
-  p.options.rotary_base = 50;  // so that short sequences turn far, and no two features alike
-  if (mode == Mode::window || mode == Mode::everything_masked || mode == Mode::rotated_window) {
-    p.options.window = p.n > 40 ? 21 : 5;
-    p.n_key = p.n;
-    p.key.resize(static_cast<std::size_t>(p.key_shape().elements()));
-    p.value.resize(static_cast<std::size_t>(p.value_shape().elements()));
-  }
-  if (mode == Mode::hybrid || mode == Mode::hybrid_masked) {
-    p.options.softmax_window = p.n > 40 ? 23 : 4;
-    p.gate = normal_values(p.heads(), 24, 0.5);
-  }
-  if (mode == Mode::documents || mode == Mode::everything_masked || mode == Mode::hybrid_masked || mode == Mode::rotated_masked)
-    add_documents(p);
-  if (mode == Mode::mask || mode == Mode::everything_masked || mode == Mode::hybrid_masked || mode == Mode::rotated_masked) add_mask(p);
-  if (mode == Mode::centred ||
-      ((mode == Mode::hybrid_masked || mode == Mode::rotated_window) && feature_map_info(p.options.feature_map).estimates_softmax))
-    add_centres(p);
-  if (mode == Mode::rms || mode == Mode::rotated_masked) p.options.normalizer = ops::Normalizer::rms;
-}
-
 class EveryAttention : public ::testing::TestWithParam<std::tuple<FeatureMap, bool, Mode>> {
  protected:
-  AttentionProblem made(const ProblemShape& shape, double scale = 1) const {
-    const auto [map, causal, mode] = GetParam();
-    AttentionProblem p = attention_problem(map, causal, shape, scale);
-    apply(mode, p);
-    if (!is_positive(p) || (p.options.rotate_numerator && feature_map_info(map).can_vanish)) keep_denominators_large(p);
-    return p;
-  }
+  AttentionProblem made(const ProblemShape& shape, double scale = 1) const { return attention_problem(GetParam(), shape, scale); }
 };
-
-std::vector<std::tuple<FeatureMap, bool, Mode>> every_attention() {
-  std::vector<std::tuple<FeatureMap, bool, Mode>> all;
-  for (const FeatureMap map : every_feature_map()) {
-    for (const bool causal : {true, false}) {
-      for (const auto& [mode, name] : modes) {
-        if (possible(map, causal, mode)) all.emplace_back(map, causal, mode);
-      }
-    }
-  }
-  return all;
-}
 std::string name_of_case(const ::testing::TestParamInfo<std::tuple<FeatureMap, bool, Mode>>& info) {
-  const auto [map, causal, mode] = info.param;
-  return std::string(feature_map_info(map).name) + (causal ? "_causal_" : "_bidirectional_") + modes[static_cast<std::size_t>(mode)].second;
+  return name_of_combination(info.param);
 }
 INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryAttention, ::testing::ValuesIn(every_attention()), name_of_case);
 
@@ -250,17 +159,25 @@ std::string text(const OrderCase& c, bool causal) {
   return fmt::format("{} of order {}, {}", feature_map_info(c.map).name, c.order, causal ? "causal" : "bidirectional");
 }
 
+class LinearAttentionOrders : public GeneralFormTest {};
+class LinearAttentionDirections : public GeneralFormTest {};
+class LinearAttentionSigned : public GeneralFormTest {};
+FURLONG_INSTANTIATE_ENGINES(LinearAttentionOrders);
+FURLONG_INSTANTIATE_ENGINES(LinearAttentionDirections);
+FURLONG_INSTANTIATE_ENGINES(LinearAttentionSigned);
+
 void expect_the_definition(const AttentionProblem& p) {
   const double slack = is_positive(p) ? 1 : 30;  // as in ForwardEqualsTheDefinition
   EXPECT_LT(relative_error(run_attention(p, DType::float64).output, definition_of(p, DType::float64)), 2e-13 * slack);
   EXPECT_LT(relative_error(run_attention(p, DType::float32).output, definition_of(p, DType::float32)), 6e-6 * slack);
 }
 
-TEST(LinearAttentionOrders, EveryOrderIsItsDefinition) {
+TEST_P(LinearAttentionOrders, EveryOrderIsItsDefinition) {
   for (const OrderCase& c : other_orders) {
     for (const bool causal : {true, false}) {
       SCOPED_TRACE(text(c, causal));
-      for (const ProblemShape& shape : {ProblemShape{1, 1, 1, 1, 1, 1, 1, 16}, ProblemShape{2, 4, 2, 33, 4, 5, 1, 16}}) {
+      const ProblemShape larger = on_simulator() ? ProblemShape{1, 2, 1, 17, 4, 5, 1, 8} : ProblemShape{2, 4, 2, 33, 4, 5, 1, 16};
+      for (const ProblemShape& shape : {ProblemShape{1, 1, 1, 1, 1, 1, 1, 16}, larger}) {
         AttentionProblem p = attention_problem(c.map, causal, shape);
         p.options.map_options.order = c.order;
         keep_denominators_large(p);
@@ -270,13 +187,20 @@ TEST(LinearAttentionOrders, EveryOrderIsItsDefinition) {
   }
 }
 
-TEST(LinearAttentionOrders, GradientsAgreeWithFiniteDifferences) {
+TEST_P(LinearAttentionOrders, GradientsAgreeWithFiniteDifferences) {
   for (const OrderCase& c : other_orders) {
     for (const bool causal : {true, false}) {
       SCOPED_TRACE(text(c, causal));
       AttentionProblem p = attention_problem(c.map, causal, {1, 2, 1, 6, 3, 2, 1, 4});
       p.options.map_options.order = c.order;
       keep_denominators_large(p);
+      if (on_gpu()) {  // the CPU's gradients, which are held against differences
+        const Outcome found = run_attention(p, DType::float64), expected = run_on_cpu(p, DType::float64);
+        EXPECT_LT(relative_error(found.d_query, expected.d_query), 3e-10);
+        EXPECT_LT(relative_error(found.d_key, expected.d_key), 3e-10);
+        EXPECT_LT(relative_error(found.d_value, expected.d_value), 3e-11);
+        continue;
+      }
       const auto result = check_gradients(
           [&](Tape& tape, const std::vector<Variable>& in) {
             ops::LinearAttentionInputs call;
@@ -298,9 +222,10 @@ std::vector<FeatureMap> maps_with_directions() {
   return maps;
 }
 
-TEST(LinearAttentionDirections, EveryKindIsTheDefinition) {
+TEST_P(LinearAttentionDirections, EveryKindIsTheDefinition) {
   for (const FeatureMap map : maps_with_directions()) {
     for (const auto& [kind, name] : layers::directions_kinds()) {
+      if (on_simulator() && kind != layers::DirectionsKind::iid) continue;  // to a kernel they are numbers
       for (const bool causal : {true, false}) {
         SCOPED_TRACE(fmt::format("{}, {}, {}", feature_map_info(map).name, name, causal ? "causal" : "bidirectional"));
         AttentionProblem p = attention_problem(map, causal, {1, 2, 1, 40, 6, 5, 9, 16});
@@ -314,7 +239,7 @@ TEST(LinearAttentionDirections, EveryKindIsTheDefinition) {
 }
 
 /// Directions [n_heads, m, d]: output and gradient of each head are those of the head alone with its own set.
-TEST(LinearAttentionDirections, OfEachHeadAreThoseOfTheHeadAlone) {
+TEST_P(LinearAttentionDirections, OfEachHeadAreThoseOfTheHeadAlone) {
   const std::int64_t heads = 3, m = 9, d = 6, width = 5;
   for (const FeatureMap map : maps_with_directions()) {
     for (const bool causal : {true, false}) {
@@ -325,7 +250,7 @@ TEST(LinearAttentionDirections, OfEachHeadAreThoseOfTheHeadAlone) {
         for (float w : layers::draw_directions(layers::DirectionsKind::iid, m, d, {13, 0, h})) sets.push_back(w);
       }
       const auto run = [&](const AttentionProblem& of, const Tensor& directions, const std::vector<double>& d_output) {
-        Tape tape{Stream{}};
+        Tape tape{stream()};
         ops::LinearAttentionInputs call;
         call.query = Variable::leaf(tensor_of(of.query, of.query_shape(), DType::float64));
         call.key = Variable::leaf(tensor_of(of.key, of.key_shape(), DType::float64));
@@ -389,7 +314,7 @@ std::vector<double> relative_denominators(const AttentionProblem& p) {
 }
 
 /// Inputs of either sign as they come, so that sums cancel: with the default guard, and with one that a third of the rows falls below.
-TEST(LinearAttentionSigned, RowsBelowTheGuardAreZeroAndNoOthers) {
+TEST_P(LinearAttentionSigned, RowsBelowTheGuardAreZeroAndNoOthers) {
   const OrderCase signed_maps[] = {
       {FeatureMap::favor_trig, 2}, {FeatureMap::taylor, 1}, {FeatureMap::taylor, 3}, {FeatureMap::limit, 1}, {FeatureMap::limit, 3}};
   for (const OrderCase& c : signed_maps) {

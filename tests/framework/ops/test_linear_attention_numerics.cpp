@@ -7,7 +7,12 @@
 namespace furlong::testing {
 namespace {
 
-class EveryPositiveMap : public ::testing::TestWithParam<std::tuple<FeatureMap, bool>> {};
+/// The engine, the map, causal or not.
+class EveryPositiveMap : public GeneralFormCase<FeatureMap, bool> {
+ protected:
+  FeatureMap map() const { return std::get<1>(GetParam()); }
+  bool causal() const { return std::get<2>(GetParam()); }
+};
 std::vector<FeatureMap> positive_maps() {
   std::vector<FeatureMap> maps;
   for (const FeatureMap map : every_feature_map()) {
@@ -17,11 +22,27 @@ std::vector<FeatureMap> positive_maps() {
   }
   return maps;
 }
-std::string name_of_map(const ::testing::TestParamInfo<std::tuple<FeatureMap, bool>>& info) {
-  return std::string(feature_map_info(std::get<0>(info.param)).name) + (std::get<1>(info.param) ? "_causal" : "_bidirectional");
+std::string name_of_map(const ::testing::TestParamInfo<std::tuple<DeviceType, FeatureMap, bool>>& info) {
+  return name_of_engine(std::get<0>(info.param)) + "_" + feature_map_info(std::get<1>(info.param)).name +
+         (std::get<2>(info.param) ? "_causal" : "_bidirectional");
 }
-INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPositiveMap, ::testing::Combine(::testing::ValuesIn(positive_maps()), ::testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPositiveMap,
+                         ::testing::Combine(::testing::Values(DeviceType::cpu, DeviceType::cuda), ::testing::ValuesIn(positive_maps()),
+                                            ::testing::Bool()),
                          name_of_map);
+// The simulator takes one map of each kind: with directions, of the elements themselves, of whole rows, and values.
+INSTANTIATE_TEST_SUITE_P(LinearAttentionSimulated, EveryPositiveMap,
+                         ::testing::Combine(::testing::Values(DeviceType::simulated),
+                                            ::testing::Values(FeatureMap::favor_positive, FeatureMap::elu1, FeatureMap::hedgehog,
+                                                              FeatureMap::favor_relu),
+                                            ::testing::Bool()),
+                         name_of_map);
+
+/// Lengths, widths of values and directions that the simulator gets through.
+ProblemShape reduced(ProblemShape shape) {
+  if (on_simulator()) shape.n = 70, shape.d_value = 8, shape.directions = std::min<std::int64_t>(shape.directions, 32);
+  return shape;
+}
 
 /// Flushes subnormal results and inputs to zero, on this thread, while it lives.
 class FlushToZero {
@@ -50,7 +71,7 @@ double error_beside(const std::vector<double>& found, const std::vector<double>&
   return worst / largest;
 }
 void expect_close(const AttentionProblem& p, double bound, const std::string& what) {
-  const Outcome expected = run_attention(p, DType::float64);
+  const Outcome expected = run_on_cpu(p, DType::float64);
   const auto compare = [&](const Outcome& found, const char* how) {
     EXPECT_LT(error_beside(found.output, expected.output), bound) << what << how;
     EXPECT_LT(error_beside(found.d_query, expected.d_query), bound) << what << how;
@@ -58,25 +79,24 @@ void expect_close(const AttentionProblem& p, double bound, const std::string& wh
     EXPECT_LT(error_beside(found.d_value, expected.d_value), bound) << what << how;
   };
   compare(run_attention(p, DType::float32), "");
+  if (on_gpu()) return;
   const WithThreads one(1);
   const FlushToZero flush;
   compare(run_attention(p, DType::float32), ", flush to zero");
 }
 
 TEST_P(EveryPositiveMap, FloatStaysCloseToDoubleAtNormsUpToForty) {
-  const auto [map, causal] = GetParam();
   for (const double norm : {8.0, 40.0}) {
     // The norm of a Gaussian row of d = 64 entries of deviation s is about 8 s.
-    AttentionProblem p = attention_problem(map, causal, {1, 1, 1, 200, 64, 32, 128, 64}, norm / 8);
+    AttentionProblem p = attention_problem(map(), causal(), reduced({1, 1, 1, 200, 64, 32, 128, 64}), norm / 8);
     rounded_inputs(p);
     expect_close(p, 1e-4, fmt::format("norm {}", norm));
   }
 }
 
 TEST_P(EveryPositiveMap, OppositeKeysAndAHugeKeyStayClose) {
-  const auto [map, causal] = GetParam();
   for (const double scale : {1.0, 5.0}) {
-    AttentionProblem p = attention_problem(map, causal, {1, 1, 1, 150, 64, 16, 128, 64}, scale);
+    AttentionProblem p = attention_problem(map(), causal(), reduced({1, 1, 1, 150, 64, 16, 128, 64}), scale);
     rounded_inputs(p);
     p.key.resize(p.query.size());
     p.value.resize(static_cast<std::size_t>(p.n * p.d_value));
@@ -85,7 +105,7 @@ TEST_P(EveryPositiveMap, OppositeKeysAndAHugeKeyStayClose) {
     expect_close(p, 1e-4, fmt::format("k = -q, scale {}", scale));
     for (std::int64_t f = 0; f < 64; ++f) p.key[static_cast<std::size_t>(40 * 64 + f)] *= 1000;
     rounded_inputs(p);
-    const Outcome expected = run_attention(p, DType::float64), found = run_attention(p, DType::float32);
+    const Outcome expected = run_on_cpu(p, DType::float64), found = run_attention(p, DType::float32);
     EXPECT_LT(error_beside(found.output, expected.output), 1e-4) << scale;
     EXPECT_LT(error_beside(found.d_query, expected.d_query, 0.3), 1e-4) << scale;
     EXPECT_LT(error_beside(found.d_value, expected.d_value), 1e-4) << scale;
@@ -94,23 +114,31 @@ TEST_P(EveryPositiveMap, OppositeKeysAndAHugeKeyStayClose) {
   }
 }
 
-TEST_P(EveryPositiveMap, SixtyFiveThousandTokens) {
-  const auto [map, causal] = GetParam();
-  AttentionProblem p = attention_problem(map, causal, {1, 1, 1, 65536, 8, 8, 16, 64}, 40 / std::sqrt(8.0));
+TEST_P(EveryPositiveMap, SixtyFiveThousandTokens) {  // on the simulator some hundred
+  AttentionProblem p = attention_problem(map(), causal(), {1, 1, 1, on_simulator() ? 300 : 65536, 8, 8, 16, 64}, 40 / std::sqrt(8.0));
   rounded_inputs(p);
-  const Outcome expected = run_attention(p, DType::float64), found = run_attention(p, DType::float32);
+  const Outcome expected = run_on_cpu(p, DType::float64), found = run_attention(p, DType::float32);
   EXPECT_LT(relative_error(found.output, expected.output), 1e-4);
   EXPECT_LT(relative_error(found.d_query, expected.d_query), 1e-4);
   EXPECT_LT(relative_error(found.d_key, expected.d_key), 1e-4);
   EXPECT_LT(relative_error(found.d_value, expected.d_value), 1e-4);
 }
 
-TEST(LongSums, OfNearlyEqualWeightsKeepTheirDigits) {
+class LongSums : public GeneralFormTest {};
+FURLONG_INSTANTIATE_ENGINES(LongSums);
+class RootMeanSquare : public GeneralFormTest {};
+FURLONG_INSTANTIATE_ENGINES(RootMeanSquare);
+class LinearAttentionDenominators : public GeneralFormTest {};
+FURLONG_INSTANTIATE_ENGINES(LinearAttentionDenominators);
+class LinearAttention : public GeneralFormTest {};
+FURLONG_INSTANTIATE_ENGINES(LinearAttention);
+
+TEST_P(LongSums, OfNearlyEqualWeightsKeepTheirDigits) {
   // The mean of 65,536 values of mean zero: each output is 256 times smaller than its terms, and has the rounding of the whole sum.
   for (const FeatureMap map : {FeatureMap::favor_relu, FeatureMap::hedgehog, FeatureMap::relu, FeatureMap::favor_positive}) {
-    AttentionProblem p = attention_problem(map, false, {1, 1, 1, 65536, 16, 8, 32, 64}, 2 / std::sqrt(16.0));
+    AttentionProblem p = attention_problem(map, false, {1, 1, 1, on_simulator() ? 300 : 65536, 16, 8, 32, 64}, 2 / std::sqrt(16.0));
     rounded_inputs(p);
-    const Outcome expected = run_attention(p, DType::float64), found = run_attention(p, DType::float32);
+    const Outcome expected = run_on_cpu(p, DType::float64), found = run_attention(p, DType::float32);
     EXPECT_LT(relative_error(found.output, expected.output), 1e-4) << feature_map_info(map).name;
     EXPECT_LT(relative_error(found.d_query, expected.d_query), 1e-4) << feature_map_info(map).name;
     EXPECT_LT(relative_error(found.d_key, expected.d_key), 1e-4) << feature_map_info(map).name;
@@ -118,7 +146,7 @@ TEST(LongSums, OfNearlyEqualWeightsKeepTheirDigits) {
   }
 }
 
-TEST(RootMeanSquare, OfValuesOfAnyMagnitude) {
+TEST_P(RootMeanSquare, OfValuesOfAnyMagnitude) {
   for (const double magnitude : {1e-30, 1e20, 1e30}) {
     AttentionProblem p = attention_problem(FeatureMap::elu1, true, {1, 1, 1, 20, 8, 8, 1, 16});
     p.options.normalizer = ops::Normalizer::rms;
@@ -127,7 +155,7 @@ TEST(RootMeanSquare, OfValuesOfAnyMagnitude) {
   }
 }
 
-TEST(LinearAttentionDenominators, ASubnormalOneCountsAsNothing) {
+TEST_P(LinearAttentionDenominators, ASubnormalOneCountsAsNothing) {
   AttentionProblem p = attention_problem(FeatureMap::relu, true, {1, 1, 1, 20, 8, 4, 1, 16}, 1e-20);
   const Outcome found = run_attention(p, DType::float32);
   for (double value : found.output) EXPECT_EQ(value, 0);
@@ -135,7 +163,7 @@ TEST(LinearAttentionDenominators, ASubnormalOneCountsAsNothing) {
   EXPECT_EQ(found.report.guarded, 20);
 }
 
-TEST(LinearAttentionDenominators, AVanishingOneGivesZeroOutputAndZeroGradient) {
+TEST_P(LinearAttentionDenominators, AVanishingOneGivesZeroOutputAndZeroGradient) {
   AttentionProblem p = attention_problem(FeatureMap::relu, true, {1, 1, 1, 20, 8, 4, 1, 16});
   for (std::int64_t f = 0; f < 8; ++f) p.query[static_cast<std::size_t>(5 * 8 + f)] = -1;
   const Outcome found = run_attention(p, DType::float32);
@@ -151,7 +179,7 @@ TEST(LinearAttentionDenominators, AVanishingOneGivesZeroOutputAndZeroGradient) {
   EXPECT_EQ(blind.report.guarded, 20);
 }
 
-TEST(LinearAttentionDenominators, RoundingNoiseIsGuardedCountedAndReported) {
+TEST_P(LinearAttentionDenominators, RoundingNoiseIsGuardedCountedAndReported) {
   // cosine: a key opposite to the query weighs 1 - 1 = 0; of what is left after rounding there is no direction to be had.
   AttentionProblem p = attention_problem(FeatureMap::cosine, true, {1, 1, 1, 12, 16, 4, 1, 16});
   p.key = p.query;
@@ -167,7 +195,7 @@ TEST(LinearAttentionDenominators, RoundingNoiseIsGuardedCountedAndReported) {
   EXPECT_EQ(positive.report.least, 1);
 }
 
-TEST(LinearAttentionDenominators, TheGuardDecidesWhichSmallOnesAreUsed) {
+TEST_P(LinearAttentionDenominators, TheGuardDecidesWhichSmallOnesAreUsed) {
   // taylor of order 1 at d = 1: w = 1 + q k. Keys a few roundings short of -1 leave, exactly, the denominators 2^-22 and 2^-22 + 3·2^-22
   // beside magnitudes of 2 a key: 2^-23 and 2^-22. The third query is zero and sees three weights of 1.
   const double unit = 0x1p-22;
@@ -202,12 +230,12 @@ TEST(LinearAttentionDenominators, TheGuardDecidesWhichSmallOnesAreUsed) {
   }
 }
 
-TEST(LinearAttention, StateAndSumsAreFloat32InBfloat16Models) {
-  AttentionProblem p = attention_problem(FeatureMap::favor_positive, true, {1, 1, 1, 3000, 16, 16, 32, 64});
+TEST_P(LinearAttention, StateAndSumsAreFloat32InBfloat16Models) {
+  AttentionProblem p = attention_problem(FeatureMap::favor_positive, true, {1, 1, 1, on_simulator() ? 300 : 3000, 16, 16, 32, 64});
   // 3000 terms summed in 8 bits would stop growing at 256 of them.
   const auto found = run_attention(p, DType::bfloat16).output;
   EXPECT_LT(relative_error(found, definition_of(p, DType::bfloat16)), 0x1p-8 * 1.05);
-  EXPECT_EQ(ops::empty_linear_attention_state(p.options, 1, 32, 16, 16, DType::bfloat16, Device{}).sum.dtype(), DType::float32);
+  EXPECT_EQ(ops::empty_linear_attention_state(p.options, 1, 32, 16, 16, DType::bfloat16, device()).sum.dtype(), DType::float32);
 }
 
 }  // namespace

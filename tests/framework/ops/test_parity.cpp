@@ -9,6 +9,7 @@
 #include "framework/ops/sequence_projection.h"
 #include "framework/ops/softmax_attention.h"
 #include "tests/framework/ops/op_testing.h"
+#include "tests/places.h"
 
 namespace furlong {
 namespace {
@@ -50,7 +51,7 @@ Tensor mask_of(const hdf5::Group& file) {
   return Tensor::from(std::vector<std::int32_t>(mask.values.begin(), mask.values.end()), mask.shape);
 }
 
-hdf5::File golden(const std::string& name) { return hdf5::File::open(std::string(FURLONG_SOURCE_DIR) + "/tests/parity/goldens/" + name); }
+hdf5::File golden(const std::string& name) { return hdf5::File::open((testing::source_directory() / "tests/parity/goldens" / name).string()); }
 
 struct Precision {
   const char* name;

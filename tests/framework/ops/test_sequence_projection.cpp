@@ -11,6 +11,10 @@ namespace furlong {
 namespace {
 
 using namespace reference;
+
+class SequenceProjectionOp : public testing::EngineTest {};
+FURLONG_INSTANTIATE_ENGINES(SequenceProjectionOp);
+
 using ops::SequenceProjection;
 using testing::for_each_instruction_set;
 
@@ -34,7 +38,7 @@ struct Case {
     }
     return keys;
   }
-  Tensor mask() const { return masked ? Tensor::from(kept(), {batch, n}) : Tensor{}; }
+  Tensor mask() const { return masked ? Tensor::from(kept(), {batch, n}, testing::device()) : Tensor{}; }
   std::string text() const {
     return fmt::format("{} n={} heads={} d={} r={} of {} {}{}", ops::sequence_projections()[static_cast<std::size_t>(kind)].second, n,
                        n_heads, d, projected_length, max_length, shared ? "shared" : "own", masked ? " masked" : "");
@@ -87,7 +91,7 @@ std::vector<double> expected(const Case& c, const Tensor& x, const Tensor& weigh
 
 void expect_the_reference(const Case& c, DType dtype) {
   const Tensor x = normal_tensor(c.x_shape(), dtype, "x"), weight = weight_of(c, dtype);
-  Tape tape{Stream{}};
+  Tape tape{testing::stream()};
   const Tensor y = ops::sequence_projection(tape, Variable(poisoned(x, c)), weight_variable(weight), c.mask(), c.options()).value();
   ASSERT_EQ(y.shape(), Shape({c.batch, c.options().rows(c.n), c.n_heads * c.d})) << c.text();
   const auto terms = static_cast<double>(c.kind == SequenceProjection::linear ? c.n : c.options().stride());
@@ -101,7 +105,7 @@ void expect_the_reference(const Case& c, DType dtype) {
   }
 }
 
-TEST(SequenceProjection, MatchesTheReference) {
+TEST_P(SequenceProjectionOp, MatchesTheReference) {
   for (const std::vector<Sizes>& sizes : {small_sizes, large_sizes}) {
     for (const Case& c : cases_of(sizes)) {
       for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) expect_the_reference(c, dtype);
@@ -109,7 +113,7 @@ TEST(SequenceProjection, MatchesTheReference) {
   }
 }
 
-TEST(SequenceProjection, IsRightWithEveryInstructionSet) {
+TEST(SequenceProjectionOnCpu, IsRightWithEveryInstructionSet) {
   for_each_instruction_set([] {
     for (const Case& c : cases_of({{2, 50, 2, 19, 7, 64}})) {
       for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) expect_the_reference(c, dtype);
@@ -117,8 +121,9 @@ TEST(SequenceProjection, IsRightWithEveryInstructionSet) {
   });
 }
 
-TEST(SequenceProjection, GradientsMatchFiniteDifferences) {
-  for (const Case& c : cases_of(small_sizes)) {
+TEST_P(SequenceProjectionOp, GradientsMatchFiniteDifferences) {
+  const std::vector<Sizes> few{{2, 3, 2, 2, 2, 4}, {1, 4, 1, 2, 2, 5}};
+  for (const Case& c : cases_of(testing::on_simulator() ? few : small_sizes)) {
     if (c.masked && c.n <= c.options().stride()) continue;  // everything is masked: no gradient to compare with
     const auto function = [&](Tape& tape, const std::vector<Variable>& inputs) {
       return ops::sequence_projection(tape, inputs[0], c.has_weight() ? inputs[1] : Variable{}, c.mask(), c.options());
@@ -139,12 +144,12 @@ struct Gradients {
 Gradients gradients_in_views(const Case& c, DType dtype) {
   const Tensor x = poisoned(normal_tensor(c.x_shape(), dtype, "x"), c);
   const std::int64_t width = x.extent(2);
-  const Tensor wide = Tensor::zeros({c.batch, c.n, width + 3}, dtype);
-  ops::convert(Stream{}, wide.narrow(2, 1, width), x);
+  const Tensor wide = Tensor::zeros({c.batch, c.n, width + 3}, dtype, testing::device());
+  ops::convert(testing::stream(), wide.narrow(2, 1, width), x);
   const Variable whole = Variable::leaf(wide);
   const Variable weight = c.has_weight() ? Variable::leaf(weight_of(c, dtype)) : Variable{};
   if (c.has_weight()) weight.slot()->dtype = accumulate_dtype(dtype);
-  Tape tape{Stream{}};
+  Tape tape{testing::stream()};
   const Variable range = tape.split_last(whole, {1, width, 2})[1];
   const Variable once = ops::sequence_projection(tape, range, weight, c.mask(), c.options()),
                  again = ops::sequence_projection(tape, range, weight, c.mask(), c.options());
@@ -162,10 +167,10 @@ Gradients gradients_in_double(const Case& c, DType inputs_dtype) {
   const auto widened = [](const Tensor& tensor) { return tensor_of(doubles(tensor), tensor.shape(), DType::float64); };
   const Variable x = Variable::leaf(widened(normal_tensor(c.x_shape(), inputs_dtype, "x")));
   const Variable weight = c.has_weight() ? Variable::leaf(widened(weight_of(c, inputs_dtype))) : Variable{};
-  Tape tape{Stream{}};
+  Tape tape{testing::stream()};
   const Variable y = ops::sequence_projection(tape, x, weight, c.mask(), c.options());
   const Tensor d_y = widened(normal_tensor(y.shape(), inputs_dtype, "d_once"));
-  ops::add(Stream{}, d_y, widened(normal_tensor(y.shape(), inputs_dtype, "d_again")), GradientMode::accumulate);
+  ops::add(testing::stream(), d_y, widened(normal_tensor(y.shape(), inputs_dtype, "d_again")), GradientMode::accumulate);
   tape.backward({y}, {d_y});
   return {doubles(y.value()), doubles(x.gradient()), c.has_weight() ? doubles(weight.gradient()) : std::vector<double>{}};
 }
@@ -187,8 +192,8 @@ void expect_the_gradients(const Case& c, DType dtype) {
   }
 }
 
-TEST(SequenceProjection, AddsToGradientsInViewsWithNonsenseInMaskedRows) {
-  for (const Case& c : cases_of({{2, 5, 1, 4, 2, 9}, {2, 30, 2, 19, 7, 30}})) {
+TEST_P(SequenceProjectionOp, AddsToGradientsInViewsWithNonsenseInMaskedRows) {
+  for (const Case& c : cases_of({{2, 5, 1, 4, 2, 9}, {2, 30, 2, 19, 7, 30}, {2, 150, 2, 8, 76, 151}})) {
     for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
       SCOPED_TRACE(c.text() + " " + name_of(dtype));
       expect_the_gradients(c, dtype);
@@ -197,12 +202,12 @@ TEST(SequenceProjection, AddsToGradientsInViewsWithNonsenseInMaskedRows) {
 }
 
 /// What is not asked for is not made, and what is does not depend on it.
-TEST(SequenceProjection, ConstantsGetNoGradient) {
+TEST_P(SequenceProjectionOp, ConstantsGetNoGradient) {
   for (const Case& c : cases_of({{2, 7, 2, 3, 3, 8}})) {
     if (!c.has_weight()) continue;
     const Tensor x = normal_tensor(c.x_shape(), DType::float32, "x"), weight = weight_of(c, DType::float32);
     const auto gradients = [&](const Variable& input, const Variable& matrix) {
-      Tape tape{Stream{}};
+      Tape tape{testing::stream()};
       const Variable y = ops::sequence_projection(tape, input, matrix, c.mask(), c.options());
       tape.backward({y}, {normal_tensor(y.shape(), DType::float32, "d_y")});
       return std::pair{input.gradient(), matrix.gradient()};
@@ -216,12 +221,13 @@ TEST(SequenceProjection, ConstantsGetNoGradient) {
   }
 }
 
-TEST(SequenceProjection, AMaskOfOnesChangesNothing) {
+TEST_P(SequenceProjectionOp, AMaskOfOnesChangesNothing) {
   for (Case c : cases_of(large_sizes)) {
     if (c.masked) continue;
     const Variable x(normal_tensor(c.x_shape(), DType::float32, "x")), weight = weight_variable(weight_of(c, DType::float32));
-    const Tensor ones = Tensor::from(std::vector<std::int32_t>(static_cast<std::size_t>(c.batch * c.n), 1), {c.batch, c.n});
-    Tape tape{Stream{}};
+    const Tensor ones =
+        Tensor::from(std::vector<std::int32_t>(static_cast<std::size_t>(c.batch * c.n), 1), {c.batch, c.n}, testing::device());
+    Tape tape{testing::stream()};
     EXPECT_EQ(doubles(ops::sequence_projection(tape, x, weight, ones, c.options()).value()),
               doubles(ops::sequence_projection(tape, x, weight, Tensor{}, c.options()).value()))
         << c.text();
@@ -229,42 +235,42 @@ TEST(SequenceProjection, AMaskOfOnesChangesNothing) {
 }
 
 /// Masking the end of a sequence is the same as leaving it away.
-TEST(SequenceProjection, PaddingIsAShorterInput) {
+TEST_P(SequenceProjectionOp, PaddingIsAShorterInput) {
   for (Case c : cases_of({{2, 12, 2, 5, 4, 15}})) {
     if (c.masked) continue;
     std::vector<std::int32_t> keys(24, 1);
     for (std::size_t i : {9, 10, 11, 21, 22, 23}) keys[i] = 0;
     const Tensor x = normal_tensor(c.x_shape(), DType::float64, "x"), weight = weight_of(c, DType::float64);
-    Tape tape{Stream{}};
-    const Tensor mask = Tensor::from(keys, {2, 12});
+    Tape tape{testing::stream()};
+    const Tensor mask = Tensor::from(keys, {2, 12}, testing::device());
     const Tensor padded = ops::sequence_projection(tape, Variable(x), weight_variable(weight), mask, c.options()).value();
     const Tensor shorter =
         ops::sequence_projection(tape, Variable(x.narrow(1, 0, 9)), weight_variable(weight), Tensor{}, c.options()).value();
     EXPECT_EQ(doubles(padded.narrow(1, 0, shorter.extent(1))), doubles(shorter)) << c.text();
-    const auto kept_rows = ops::sequence_projection_mask(Stream{}, mask, c.options()).to_vector<std::int32_t>();
+    const auto kept_rows = ops::sequence_projection_mask(testing::stream(), mask, c.options()).to_vector<std::int32_t>();
     for (std::size_t i = 0; i < kept_rows.size(); ++i) {
       EXPECT_EQ(kept_rows[i], static_cast<std::int64_t>(i) % padded.extent(1) < shorter.extent(1) ? 1 : 0) << c.text();
     }
   }
 }
 
-TEST(SequenceProjection, TheMaskOfRowsIsWhereAnythingIsKept) {
-  const Tensor keys =
-      Tensor::from(std::vector<std::int32_t>{0, 0, 1, 0, 0, 0, 0, /**/ 0, 0, 0, 0, 0, 0, 0, /**/ 0, 0, 0, 1, 1, 1, 1}, {3, 7});
+TEST_P(SequenceProjectionOp, TheMaskOfRowsIsWhereAnythingIsKept) {
+  const Tensor keys = Tensor::from(std::vector<std::int32_t>{0, 0, 1, 0, 0, 0, 0, /**/ 0, 0, 0, 0, 0, 0, 0, /**/ 0, 0, 0, 1, 1, 1, 1},
+                                   {3, 7}, testing::device());
   ops::SequenceProjectionOptions options{SequenceProjection::mean, 1, 4, 8};  // windows of 2, 2, 2 and 1
   for (const auto& [kind, name] : ops::sequence_projections()) {
     options.kind = kind;
-    const Tensor rows = ops::sequence_projection_mask(Stream{}, keys, options);
+    const Tensor rows = ops::sequence_projection_mask(testing::stream(), keys, options);
     const std::vector<std::int32_t> wanted = kind == SequenceProjection::linear
                                                  ? std::vector<std::int32_t>{1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1}
                                                  : std::vector<std::int32_t>{0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1};
     EXPECT_EQ(rows.to_vector<std::int32_t>(), wanted) << name;
-    EXPECT_FALSE(ops::sequence_projection_mask(Stream{}, Tensor{}, options).defined());
+    EXPECT_FALSE(ops::sequence_projection_mask(testing::stream(), Tensor{}, options).defined());
   }
 }
 
 /// float32 for windows; a product of float32 matrices is the same for the same number of threads only (see gemm.h).
-TEST(SequenceProjection, IsTheSameOnAnyNumberOfThreads) {
+TEST(SequenceProjectionOnCpu, IsTheSameOnAnyNumberOfThreads) {
   for (const Case& c : cases_of({{2, 150, 2, 35, 10, 151}})) {
     const DType dtype = c.kind == SequenceProjection::linear ? DType::float64 : DType::float32;
     const auto run = [&] { return gradients_in_views(c, dtype); };
@@ -272,8 +278,8 @@ TEST(SequenceProjection, IsTheSameOnAnyNumberOfThreads) {
   }
 }
 
-TEST(SequenceProjection, RefusesWhatDoesNotFit) {
-  Tape tape{Stream{}};
+TEST(SequenceProjectionOnCpu, RefusesWhatDoesNotFit) {
+  Tape tape{testing::stream()};
   const auto tensor = [](const Shape& shape, DType dtype = DType::float32) { return Variable(normal_tensor(shape, dtype, "t")); };
   const ops::SequenceProjectionOptions linear{SequenceProjection::linear, 2, 3, 8}, mean{SequenceProjection::mean, 2, 3, 8};
   const Variable x = tensor({2, 7, 6}), weight = tensor({3, 8});
@@ -292,10 +298,10 @@ TEST(SequenceProjection, RefusesWhatDoesNotFit) {
   EXPECT_THROW(project(x, weight, Tensor::zeros({2, 6}, DType::int32), linear), ContractError);
   EXPECT_THROW(project(x, weight, Tensor::zeros({2, 7}, DType::float32), linear), ContractError);
   EXPECT_THROW(project(x, weight, {}, {SequenceProjection::linear, 2, 9, 8}), ContractError);
-  EXPECT_THROW(ops::sequence_projection_mask(Stream{}, Tensor::zeros({2, 9}, DType::int32), linear), ContractError);
+  EXPECT_THROW(ops::sequence_projection_mask(testing::stream(), Tensor::zeros({2, 9}, DType::int32), linear), ContractError);
 }
 
-TEST(SequenceProjection, NamesAreThoseOfYaml) {
+TEST(SequenceProjectionOnCpu, NamesAreThoseOfYaml) {
   for (const auto& [kind, name] : ops::sequence_projections()) EXPECT_EQ(ops::sequence_projection_kind(name), kind);
   try {
     ops::sequence_projection_kind("max");
@@ -305,7 +311,7 @@ TEST(SequenceProjection, NamesAreThoseOfYaml) {
   }
 }
 
-TEST(SequenceProjection, ShapeOnlyTakesTheSameSteps) {
+TEST(SequenceProjectionOnCpu, ShapeOnlyTakesTheSameSteps) {
   const Device device{DeviceType::shape_only, 0};
   for (const Case& c : cases_of({{2, 50, 2, 40, 7, 64}})) {
     Tape tape{Stream{device}};

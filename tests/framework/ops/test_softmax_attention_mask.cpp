@@ -11,6 +11,9 @@ using namespace softmax_testing;
 using testing::for_each_instruction_set;
 using testing::WithThreads;
 
+class SoftmaxAttentionMask : public testing::EngineTest {};
+FURLONG_INSTANTIATE_ENGINES(SoftmaxAttentionMask);
+
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
@@ -46,14 +49,14 @@ std::vector<T> joined(std::vector<T> a, const std::vector<T>& b) {
 
 /// Every combination of causal or not, windows, masked keys and documents, over grouped heads; n = 150 has three blocks, the last cut.
 std::vector<Case> combinations() {
-  const std::int64_t n = 150, batch = 2;
+  const std::int64_t n = 150, batch = 2, heads = testing::on_simulator() ? 1 : 2;
   const std::vector<std::vector<std::int32_t>> masks{{}, padding(n, {150, 69}), padding(n, {150, 0}), random_keys(batch * n, 0.5, 7)};
   const std::vector<std::vector<std::int32_t>> packings{{}, joined(documents({1, 70, 64, 2, 13}), documents({90, 3, 3, 3, 51}))};
   std::vector<Case> all;
   for (const bool causal : {true, false}) {
     for (const std::int64_t window : {0, 1, 20, 100}) {
       for (const auto& keys : masks) {
-        for (const auto& ids : packings) all.push_back({batch, n, n, 2, 1, 5, 7, causal, 0, 0, window, keys, ids});
+        for (const auto& ids : packings) all.push_back({batch, n, n, heads, 1, 5, 7, causal, 0, 0, window, keys, ids});
       }
     }
   }
@@ -62,17 +65,20 @@ std::vector<Case> combinations() {
 
 std::string text(const Case& c) { return ::testing::PrintToString(c); }
 
-TEST(SoftmaxAttentionMask, EveryCombinationIsTheDefinition) {
-  for (const DType dtype : testing::float_dtypes) {
-    for (const Case& c : combinations()) {
-      SCOPED_TRACE(text(c));
-      compare_with_reference(Problem(c, dtype), dtype);
+TEST_P(SoftmaxAttentionMask, EveryCombinationIsTheDefinition) {
+  const std::vector<Case> all = combinations();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (std::size_t type = 0; type < std::size(testing::float_dtypes); ++type) {
+      // 64 combinations there for one type each; neighbours differ in one property, so every property meets every type.
+      if (testing::on_simulator() && i % std::size(testing::float_dtypes) != type) continue;
+      SCOPED_TRACE(text(all[i]));
+      compare_with_reference(Problem(all[i], testing::float_dtypes[type]), testing::float_dtypes[type]);
       if (HasFatalFailure()) return;
     }
   }
 }
 
-TEST(SoftmaxAttentionMask, OtherShapesAreTheDefinition) {
+TEST_P(SoftmaxAttentionMask, OtherShapesAreTheDefinition) {
   // Queries at positions among the keys of a cache; more keys than a tile; groups of heads; sequences of one token.
   const std::vector<Case> cases{
       {2, 3, 200, 4, 2, 8, 8, true, 120, 0, 40, {}, {}},    {2, 3, 200, 4, 2, 8, 8, true, 197, 0, 0, random_keys(400, 0.7, 8), {}},
@@ -86,7 +92,7 @@ TEST(SoftmaxAttentionMask, OtherShapesAreTheDefinition) {
   }
 }
 
-TEST(SoftmaxAttentionMask, EveryInstructionSetGivesTheDefinition) {
+TEST(SoftmaxAttentionMaskOnCpu, EveryInstructionSetGivesTheDefinition) {
   const std::int64_t n = 100;
   for_each_instruction_set([&] {
     for (const bool causal : {true, false}) {
@@ -98,14 +104,21 @@ TEST(SoftmaxAttentionMask, EveryInstructionSetGivesTheDefinition) {
   });
 }
 
-TEST(SoftmaxAttentionMask, GradientsAgreeWithFiniteDifferences) {
-  std::vector<Case> cases{{1, 70, 70, 2, 1, 2, 2, true, 0, 0, 3, random_keys(70, 0.5, 5), {}},
+TEST_P(SoftmaxAttentionMask, GradientsAgreeWithFiniteDifferences) {
+  const bool few = testing::on_simulator();
+  std::vector<Case> cases{few ? Case{1, 4, 66, 1, 1, 1, 1, true, 62, 0, 40, random_keys(66, 0.5, 5), {}}
+                              : Case{1, 70, 70, 2, 1, 2, 2, true, 0, 0, 3, random_keys(70, 0.5, 5), {}},
                           {1, 6, 12, 1, 1, 3, 2, false, 3, 0.8, 4, {}, {}}};
   for (const bool causal : {true, false}) {
     for (const std::int64_t window : {0, 4}) {
       for (const bool masked : {true, false}) {
         const auto keys = masked ? random_keys(24, 0.6, 6) : std::vector<std::int32_t>{};
-        cases.push_back({2, 12, 12, 4, 2, 3, 2, causal, 0, 0, window, keys, joined(documents({5, 1, 6}), documents({2, 10}))});
+        if (few) {
+          const auto first = masked ? std::vector<std::int32_t>(keys.begin(), keys.begin() + 7) : keys;
+          cases.push_back({1, 7, 7, 2, 1, 2, 1, causal, 0, 0, window, first, documents({3, 1, 3})});
+        } else {
+          cases.push_back({2, 12, 12, 4, 2, 3, 2, causal, 0, 0, window, keys, joined(documents({5, 1, 6}), documents({2, 10}))});
+        }
       }
     }
   }
@@ -138,15 +151,17 @@ void expect_same_bits(const Gradients& a, const Gradients& b) {
   EXPECT_TRUE(same_bits(a.d_value, b.d_value)) << "d_value";
 }
 
-TEST(SoftmaxAttentionMask, WhatAMaskedKeyHoldsChangesNoBit) {
-  const std::int64_t n = 140;
+TEST_P(SoftmaxAttentionMask, WhatAMaskedKeyHoldsChangesNoBit) {
+  const bool few = testing::on_simulator();
+  const std::int64_t n = 140, heads = few ? 1 : 2;
   for (const auto& keys : {padding(n, {140, 71}), random_keys(2 * n, 0.5, 11)}) {
     for (const bool causal : {true, false}) {
       for (const DType dtype : testing::float_dtypes) {
-        Problem p({2, n, n, 2, 1, 6, 5, causal, 0, 0, 0, keys, {}}, dtype);
+        Problem p({2, n, n, heads, 1, 6, 5, causal, 0, 0, 0, keys, {}}, dtype);
         const Gradients before = through_tape(p);
         const auto masked = [&](std::int64_t row) { return keys[static_cast<std::size_t>(row)] == 0; };
-        for (const double value : {0.0, 1e30, infinity, -infinity, not_a_number}) {
+        const std::vector<double> all{0.0, 1e30, infinity, -infinity, not_a_number}, some{infinity, not_a_number};
+        for (const double value : few ? some : all) {
           p.key = with_rows(p.key, value, masked);
           p.value = with_rows(p.value, -value, masked);
           const Gradients after = through_tape(p);
@@ -160,15 +175,16 @@ TEST(SoftmaxAttentionMask, WhatAMaskedKeyHoldsChangesNoBit) {
   }
 }
 
-TEST(SoftmaxAttentionMask, AQueryThatSeesNothingGivesZerosAndTakesNone) {
+TEST_P(SoftmaxAttentionMask, AQueryThatSeesNothingGivesZerosAndTakesNone) {
   const std::int64_t n = 80;
   std::vector<std::int32_t> keys(n, 1);
   std::fill_n(keys.begin(), 70, 0);  // padding on the left: queries 0 .. 69 see nothing, and share a block with some that do
   for (const DType dtype : testing::float_dtypes) {
     const Problem p({1, n, n, 1, 1, 4, 4, true, 0, 0, 0, keys, {}}, dtype);
-    const Tensor log_sum_exp = Tensor::empty({1, 1, n}, accumulate_dtype(dtype)), output = Tensor::empty({1, n, 1, 4}, dtype);
-    ops::softmax_attention_forward(Stream{}, p.query.split_last(4), p.key.split_last(4), p.value.split_last(4), output, log_sum_exp,
-                                   p.options, p.mask);
+    const Tensor log_sum_exp = Tensor::empty({1, 1, n}, accumulate_dtype(dtype), testing::device()),
+                 output = Tensor::empty({1, n, 1, 4}, dtype, testing::device());
+    ops::softmax_attention_forward(testing::stream(), p.query.split_last(4), p.key.split_last(4), p.value.split_last(4), output,
+                                   log_sum_exp, p.options, p.mask);
     const std::vector<double> found = to_doubles(output), sums = to_doubles(log_sum_exp), d_query = to_doubles(through_tape(p).d_query);
     for (std::size_t i = 0; i < 80; ++i) {
       EXPECT_EQ(sums[i] == -infinity, i < 70) << i;
@@ -185,8 +201,8 @@ Tensor rows(const Tensor& tensor, std::int64_t first, std::int64_t n) { return t
 const std::vector<std::int64_t> packed_lengths{1, 64, 65, 3, 130, 17, 1, 40};
 
 /// Document by document against all of them packed. Eight heads are a task each, whose sums then have the same order.
-TEST(SoftmaxAttentionMask, PackedDocumentsAreBitForBitWhatTheyAreAlone) {
-  const std::int64_t n = 321, heads = 8;
+TEST_P(SoftmaxAttentionMask, PackedDocumentsAreBitForBitWhatTheyAreAlone) {
+  const std::int64_t n = 321, heads = testing::on_simulator() ? 1 : 8;  // on GPUs any number of heads gives the order of one
   for (const DType dtype : testing::float_dtypes) {
     for (const bool causal : {true, false}) {
       for (const std::int64_t window : {0, 30}) {
@@ -213,7 +229,7 @@ TEST(SoftmaxAttentionMask, PackedDocumentsAreBitForBitWhatTheyAreAlone) {
 
 /// With one head backward cuts the queries into segments, elsewhere for a document alone: two orders of one sum, each within a rounding or
 /// so of its largest terms.
-TEST(SoftmaxAttentionMask, PackedDocumentsInSegmentsDifferByTheOrderOfASum) {
+TEST_P(SoftmaxAttentionMask, PackedDocumentsInSegmentsDifferByTheOrderOfASum) {
   const std::int64_t n = 321;
   const Problem p({1, n, n, 1, 1, 5, 6, true, 0, 0, 0, {}, documents(packed_lengths)}, DType::float32);
   const Gradients packed = through_tape(p);
@@ -233,7 +249,7 @@ TEST(SoftmaxAttentionMask, PackedDocumentsInSegmentsDifferByTheOrderOfASum) {
   }
 }
 
-TEST(SoftmaxAttentionMask, WhatAnotherDocumentHoldsChangesNoBit) {
+TEST_P(SoftmaxAttentionMask, WhatAnotherDocumentHoldsChangesNoBit) {
   const std::int64_t n = 160;
   const auto other = [](std::int64_t row) { return row >= 70 && row < 100; };
   for (const bool causal : {true, false}) {
@@ -252,13 +268,13 @@ TEST(SoftmaxAttentionMask, WhatAnotherDocumentHoldsChangesNoBit) {
   }
 }
 
-TEST(SoftmaxAttentionMask, PaddingOnTheRightChangesNoBit) {
-  const std::int64_t n = 200;
+TEST_P(SoftmaxAttentionMask, PaddingOnTheRightChangesNoBit) {
+  const std::int64_t n = 200, heads = testing::on_simulator() ? 1 : 8;
   for (const std::int64_t length : {1, 63, 64, 65, 130}) {
     for (const bool causal : {true, false}) {
-      Problem p({1, n, n, 8, 8, 5, 6, causal, 0, 0, 0, padding(n, {length}), {}}, DType::float32);
+      Problem p({1, n, n, heads, heads, 5, 6, causal, 0, 0, 0, padding(n, {length}), {}}, DType::float32);
       p.d_out = with_rows(p.d_out, 0.0, [&](std::int64_t row) { return row >= length; });
-      Problem alone({1, length, length, 8, 8, 5, 6, causal, 0, 0, 0, {}, {}}, DType::float32);
+      Problem alone({1, length, length, heads, heads, 5, 6, causal, 0, 0, 0, {}, {}}, DType::float32);
       alone.query = rows(p.query, 0, length);
       alone.key = rows(p.key, 0, length);
       alone.value = rows(p.value, 0, length);
@@ -270,11 +286,11 @@ TEST(SoftmaxAttentionMask, PaddingOnTheRightChangesNoBit) {
   }
 }
 
-TEST(SoftmaxAttentionMask, AWindowAsLongAsTheSequenceIsNone) {
-  const std::int64_t n = 150;
+TEST_P(SoftmaxAttentionMask, AWindowAsLongAsTheSequenceIsNone) {
+  const std::int64_t n = 150, heads = testing::on_simulator() ? 1 : 2;
   for (const bool causal : {true, false}) {
     for (const DType dtype : testing::float_dtypes) {
-      Problem p({1, n, n, 2, 2, 6, 6, causal, 0, 0, 0, {}, {}}, dtype);
+      Problem p({1, n, n, heads, heads, 6, 6, causal, 0, 0, 0, {}, {}}, dtype);
       const Gradients all = through_tape(p);
       for (const std::int64_t window : {n, n + 1, std::numeric_limits<std::int64_t>::max()}) {
         p.options.window = window;
@@ -286,28 +302,29 @@ TEST(SoftmaxAttentionMask, AWindowAsLongAsTheSequenceIsNone) {
   }
 }
 
-TEST(SoftmaxAttentionMask, NoMaskedKeyAndOneDocumentAreNoMask) {
+TEST_P(SoftmaxAttentionMask, NoMaskedKeyAndOneDocumentAreNoMask) {
   const std::int64_t n = 150;
   Problem p({2, n, n, 2, 1, 6, 6, true, 0, 0, 0, {}, {}}, DType::float32);
   const Gradients plain = through_tape(p);
-  p.mask.keys = Tensor::from(std::vector<std::int32_t>(2 * n, 1), {2, n});
-  p.mask.documents = Tensor::from(std::vector<std::int32_t>(2 * n, 5), {2, n});
+  p.mask.keys = Tensor::from(std::vector<std::int32_t>(2 * n, 1), {2, n}, testing::device());
+  p.mask.documents = Tensor::from(std::vector<std::int32_t>(2 * n, 5), {2, n}, testing::device());
   expect_same_bits(through_tape(p), plain);
 }
 
 /// Tokens that a query does not see, before its window and after it, are replaced; its output must keep its bits.
-TEST(SoftmaxAttentionMask, ATokenOutsideTheWindowChangesNoBit) {
-  const std::int64_t n = 200, window = 30;
+TEST_P(SoftmaxAttentionMask, ATokenOutsideTheWindowChangesNoBit) {
+  const std::int64_t n = 200, window = 30, heads = testing::on_simulator() ? 1 : 2;
   for (const DType dtype : testing::float_dtypes) {
     for (const bool causal : {true, false}) {
-      Problem p({1, n, n, 2, 2, 6, 7, causal, 0, 0, window, random_keys(n, 0.9, 21), {}}, dtype);
+      Problem p({1, n, n, heads, heads, 6, 7, causal, 0, 0, window, random_keys(n, 0.9, 21), {}}, dtype);
       const Tensor before = through_tape(p).output, key = p.key, value = p.value;
-      for (const std::int64_t i : {0, 15, 16, 63, 64, 100, 199}) {
+      for (const std::int64_t i :
+           testing::on_simulator() ? std::vector<std::int64_t>{0, 64, 199} : std::vector<std::int64_t>{0, 15, 16, 63, 64, 100, 199}) {
         const auto unseen = [&](std::int64_t j) { return !p.c.sees(0, i, j); };
         for (const double replacement : {-3.5, infinity, not_a_number}) {
           p.key = with_rows(key, replacement, unseen);
           p.value = with_rows(value, replacement, unseen);
-          Tape tape{Stream{}};
+          Tape tape{testing::stream()};
           const Tensor after =
               ops::softmax_attention(tape, Variable(p.query), Variable(p.key), Variable(p.value), p.options, p.mask).value();
           EXPECT_TRUE(same_bits(rows(after, i, 1), rows(before, i, 1))) << i << " " << replacement;
@@ -318,21 +335,22 @@ TEST(SoftmaxAttentionMask, ATokenOutsideTheWindowChangesNoBit) {
 }
 
 /// Token by token against a cache: the tiles lie elsewhere, so that sums of a hundred terms are made in another order.
-TEST(SoftmaxAttentionMask, AWindowOverACacheIsThatOfTheWholeSequence) {
-  const std::int64_t n = 150, d = 16;
+TEST_P(SoftmaxAttentionMask, AWindowOverACacheIsThatOfTheWholeSequence) {
+  const std::int64_t n = testing::on_simulator() ? 70 : 150, d = 16;
   const Problem p({2, n, n, 4, 2, d, d, true, 0, 0, 20, {}, {}}, DType::float32);
   const Tensor whole = through_tape(p).output;
   for (std::int64_t first = 0; first < n; ++first) {
-    const Tensor output = Tensor::empty({2, 1, 4, d}, DType::float32);
+    const Tensor output = Tensor::empty({2, 1, 4, d}, DType::float32, testing::device());
     auto options = p.options;
     options.first_query_position = first;
-    ops::softmax_attention_forward(Stream{}, p.query.narrow(1, first, 1).split_last(d), p.key.narrow(1, 0, first + 1).split_last(d),
-                                   p.value.narrow(1, 0, first + 1).split_last(d), output, Tensor{}, options);
+    ops::softmax_attention_forward(testing::stream(), p.query.narrow(1, first, 1).split_last(d),
+                                   p.key.narrow(1, 0, first + 1).split_last(d), p.value.narrow(1, 0, first + 1).split_last(d), output,
+                                   Tensor{}, options);
     expect_close(to_doubles(output), to_doubles(whole.narrow(1, first, 1)), 1e-6, 0, "output");
   }
 }
 
-TEST(SoftmaxAttentionMask, BitsDoNotDependOnThreads) {
+TEST(SoftmaxAttentionMaskOnCpu, BitsDoNotDependOnThreads) {
   const std::int64_t n = 400;
   for (const std::int64_t heads : {1, 8}) {  // with and without segments
     const Problem p({1, n, n, heads, heads, 16, 16, true, 0, 0, 90, random_keys(n, 0.8, 17), documents({250, 20, 130})}, DType::float32);
@@ -347,7 +365,7 @@ TEST(SoftmaxAttentionMask, BitsDoNotDependOnThreads) {
 
 /// A window of 64 over 8192 tokens, documents of 64 and a padded sequence of 128 cost about a twentieth of full causal attention. Counted
 /// is this thread's processor time, whatever else the machine does; a quarter leaves room for what it does to the caches.
-TEST(SoftmaxAttentionMask, TilesThatNobodySeesCostNothing) {
+TEST(SoftmaxAttentionMaskOnCpu, TilesThatNobodySeesCostNothing) {
   const std::int64_t n = 8192;
   const WithThreads one(1);
   const auto ticks = [&](std::int64_t window, const std::vector<std::int32_t>& keys, const std::vector<std::int32_t>& ids) {
@@ -363,7 +381,7 @@ TEST(SoftmaxAttentionMask, TilesThatNobodySeesCostNothing) {
   EXPECT_LT(ticks(0, padding(n, {128}), {}), full / 4);
 }
 
-TEST(SoftmaxAttentionMask, TheShapeOnlyDeviceAllocatesTheSameAndReadsNoMask) {
+TEST(SoftmaxAttentionMaskOnCpu, TheShapeOnlyDeviceAllocatesTheSameAndReadsNoMask) {
   const auto allocations = [](const Device& device) {
     const Arena& home = arena(device);
     Tape tape{Stream{device}};
@@ -386,7 +404,7 @@ TEST(SoftmaxAttentionMask, TheShapeOnlyDeviceAllocatesTheSameAndReadsNoMask) {
   EXPECT_EQ(allocations(Device{}), allocations(Device{DeviceType::shape_only, 0}));
 }
 
-TEST(SoftmaxAttentionMask, RefusesWhatDoesNotFit) {
+TEST(SoftmaxAttentionMaskOnCpu, RefusesWhatDoesNotFit) {
   Tape tape{Stream{}};
   const auto attend = [&](std::int64_t n, std::int64_t n_key, const ops::SoftmaxAttentionOptions& options, const ops::AttentionMask& mask) {
     const Variable q(Tensor::zeros({2, n, 4}, DType::float32)), k(Tensor::zeros({2, n_key, 4}, DType::float32));

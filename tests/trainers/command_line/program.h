@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/datasets/temporary_folder.h"
+#include "tests/places.h"
 
 extern char** environ;
 
@@ -33,14 +34,15 @@ class Program {
     posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&actions, 1, (folder_ / "stdout").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
     posix_spawn_file_actions_addopen(&actions, 2, (folder_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    std::vector<std::string> words{FURLONG_BINARY};
+    const std::string program = program_under_test();
+    std::vector<std::string> words{program};
     words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<char*> pointers;
     for (std::string& word : words) pointers.push_back(word.data());
     pointers.push_back(nullptr);
-    if (posix_spawn(&process_, FURLONG_BINARY, &actions, nullptr, pointers.data(), environ) != 0) {
+    if (posix_spawn(&process_, program.c_str(), &actions, nullptr, pointers.data(), environ) != 0) {
       process_ = -1;
-      ADD_FAILURE() << FURLONG_BINARY << " cannot be started";
+      ADD_FAILURE() << program << " cannot be started";
     }
     posix_spawn_file_actions_destroy(&actions);
   }

@@ -6,7 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "framework/core/gpu_engine.h"
 #include "framework/core/machine.h"
+#include "framework/cuda/report.h"
+#include "tests/places.h"
 
 namespace furlong {
 namespace {
@@ -18,7 +21,7 @@ struct Outcome {
 
 /// Runs `ENVIRONMENT furlong ARGUMENTS`; standard error joins the output.
 Outcome furlong(const std::string& arguments, const std::string& environment = "") {
-  const std::string command = "env " + environment + " '" FURLONG_BINARY "' " + arguments + " 2>&1";
+  const std::string command = "env " + environment + " '" + testing::program_under_test() + "' " + arguments + " 2>&1";
   FILE* pipe = popen(command.c_str(), "r");
   EXPECT_NE(pipe, nullptr);
   Outcome outcome;
@@ -42,13 +45,42 @@ TEST(Doctor, JsonDescribesThisMachine) {
   EXPECT_GT(json["cpu"]["matmul_gflops"].get<double>(), 0.01);
   EXPECT_EQ(json["memory"]["total_bytes"], machine.memory.total);
   EXPECT_EQ(json["engines"]["cpu"], "ok");
-  EXPECT_EQ(json["engines"]["cuda"], "this build has no CUDA engine");
   EXPECT_EQ(json["gpus"].size(), machine.gpus.size());
   EXPECT_TRUE(json["problems"].empty());
   for (const char* library : {"oneDNN", "HDF5", "yaml-cpp", "Highway", "zlib", "liblzma", "xxHash"}) {
     ASSERT_TRUE(json["libraries"].contains(library)) << library;
     EXPECT_NE(json["libraries"][library]["version"], "unknown") << library;
   }
+}
+
+TEST(Doctor, SaysWhetherAGpuCanBeUsedAndWhatThatNeeds) {
+  const Outcome outcome = furlong("doctor --json"), text = furlong("doctor");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const auto json = nlohmann::json::parse(outcome.output);
+  const std::string state = json["engines"]["cuda"];
+  EXPECT_NE(text.output.find("cuda: " + state), std::string::npos) << text.output;
+  EXPECT_EQ(json["engines"].contains("simulated"), gpu_engine(DeviceType::simulated) != nullptr);
+  const auto here = cuda_report();
+  if (!here) {
+    EXPECT_EQ(state, "this program was built without the CUDA toolkit");
+    EXPECT_TRUE(json["cuda"].is_null());
+    return;
+  }
+  EXPECT_EQ(state, here->unavailable.empty() ? "ok" : here->unavailable);
+  EXPECT_EQ(json["cuda"]["toolkit"], here->toolkit);
+  EXPECT_EQ(json["cuda"]["architectures"], here->architectures);
+  EXPECT_EQ(json["cuda"]["devices"].size(), here->devices.size());
+  ASSERT_EQ(here->libraries.size(), 2u);
+  for (const CudaLibraryReport& library : here->libraries) {
+    const auto& found = json["cuda"]["libraries"][library.name];
+    EXPECT_EQ(found["version"], library.version);
+    EXPECT_EQ(found["path"], library.path);
+    EXPECT_EQ(found["problem"], library.problem);
+    EXPECT_NE(library.path.empty(), library.problem.empty()) << library.name << " is found, or it is said why not";
+    EXPECT_EQ(library.path.empty(), library.version.empty());
+    EXPECT_NE(text.output.find(library.problem.empty() ? library.path : library.problem), std::string::npos) << text.output;
+  }
+  for (const char* line : {"  built     with CUDA ", "  driver    "}) EXPECT_NE(text.output.find(line), std::string::npos) << text.output;
 }
 
 TEST(Doctor, TextNamesEverySection) {

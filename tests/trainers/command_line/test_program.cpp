@@ -309,7 +309,7 @@ TEST_F(ProgramTest, ConfigAndDoctorSpeak) {
   EXPECT_EQ(shown.status, 0);
   EXPECT_THAT(shown.out, HasSubstr("weight_decay: 0.1"));
   EXPECT_EQ(Json::parse(furlong({"config", "schema"}).out)["type"], "object");
-  EXPECT_EQ(furlong({"config", "reference"}).out, content(std::string(FURLONG_SOURCE_DIR) + "/docs/config.md"));
+  EXPECT_EQ(furlong({"config", "reference"}).out, content((testing::source_directory() / "docs/config.md").string()));
   EXPECT_LE(furlong({"doctor"}).status, 1);
   EXPECT_TRUE(Json::accept(furlong({"doctor", "--json"}).out));
 }

@@ -1,0 +1,205 @@
+# The CUDA engine and the simulator of its kernels. Included after project() and before any library: it chooses a toolkit, enables the
+# language where there is one, and makes object libraries (kernels register themselves before main, which an archive would drop):
+#   furlong_cuda_kernels  framework/**/*_cuda.cu by nvcc
+#   furlong_cuda          framework/**/*_cuda.cpp and the rest of framework/cuda that needs the toolkit's headers
+#   furlong_simulated     the same kernels by the host compiler, and the engine that runs them on the host
+#   furlong_simulator     what stands in for blocks, warps and threads there
+# furlong_link_engines(program) links those that exist. Nothing else depends on which do.
+set(FURLONG_CUDA "AUTO" CACHE STRING "Build the CUDA engine: AUTO (where a toolkit is found), ON (an error where none is) or OFF")
+set_property(CACHE FURLONG_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(furlong_cuda_minimum 12.4)
+set(FURLONG_HAS_CUDA OFF)
+set(FURLONG_HAS_SIMULATOR OFF)
+# Sources of these engines, for the framework's own glob to leave out.
+set(FURLONG_ENGINE_SOURCES_REGEX "/framework/cuda/(cuda_|cublaslt|simulat)[^/]*\\.cpp$|/framework/.*_(cuda|simulated)\\.cpp$")
+
+# Sets FURLONG_NVCC and furlong_cuda_version, or furlong_cuda_missing to why there is no compiler to use.
+function(furlong_find_nvcc)
+  set(places)
+  foreach(variable CUDA_HOME CUDA_PATH CUDAToolkit_ROOT)
+    if(DEFINED ENV{${variable}})
+      list(APPEND places "$ENV{${variable}}/bin")
+    endif()
+  endforeach()
+  file(GLOB installed LIST_DIRECTORIES true /usr/local/cuda-[0-9]*)
+  list(SORT installed COMPARE NATURAL ORDER DESCENDING)
+  list(TRANSFORM installed APPEND /bin)
+  if(CMAKE_CUDA_COMPILER)
+    set(FURLONG_NVCC "${CMAKE_CUDA_COMPILER}" CACHE FILEPATH "CUDA's compiler" FORCE)
+  elseif(DEFINED ENV{CUDACXX})
+    set(FURLONG_NVCC "$ENV{CUDACXX}" CACHE FILEPATH "CUDA's compiler")
+  endif()
+  find_program(FURLONG_NVCC nvcc HINTS ${places} PATHS /usr/local/cuda/bin ${installed} /opt/cuda/bin DOC "CUDA's compiler")
+  set(missing "")
+  set(version "")
+  if(NOT FURLONG_NVCC)
+    set(missing "nvcc was not found (on PATH, in /usr/local/cuda*/bin, or as CUDACXX or CUDA_HOME say)")
+  else()
+    execute_process(COMMAND ${FURLONG_NVCC} --version OUTPUT_VARIABLE output ERROR_VARIABLE output RESULT_VARIABLE status)
+    if(status EQUAL 0 AND output MATCHES "release ([0-9]+\\.[0-9]+)")
+      set(version ${CMAKE_MATCH_1})
+      if(version VERSION_LESS furlong_cuda_minimum)
+        set(missing "${FURLONG_NVCC} is of CUDA ${version}, and ${furlong_cuda_minimum} or later is needed")
+      endif()
+    else()
+      set(missing "${FURLONG_NVCC} does not tell its version")
+    endif()
+  endif()
+  set(furlong_cuda_version "${version}" PARENT_SCOPE)
+  set(furlong_cuda_missing "${missing}" PARENT_SCOPE)
+endfunction()
+
+if(NOT FURLONG_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "FURLONG_CUDA is '${FURLONG_CUDA}'; expected AUTO, ON or OFF")
+endif()
+if(FURLONG_CUDA STREQUAL "OFF")
+  set(furlong_cuda_missing "FURLONG_CUDA is OFF")
+elseif(FURLONG_CUDA STREQUAL "AUTO" AND FURLONG_SANITIZE)
+  set(furlong_cuda_missing "sanitizers see the host only; FURLONG_CUDA=ON builds it all the same")
+else()
+  furlong_find_nvcc()
+  if(NOT furlong_cuda_missing)
+    # Named before the language is enabled: a build must not depend on the GPU, or its absence, where it is built.
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual CACHE STRING "GPU architectures to compile for")
+    endif()
+    set(ENV{CUDACXX} ${FURLONG_NVCC})
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+    if(NOT DEFINED CMAKE_CUDA_HOST_COMPILER AND NOT DEFINED ENV{CUDAHOSTCXX})
+      set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
+    endif()
+    if(DEFINED CMAKE_CUDA_COMPILER AND NOT CMAKE_CUDA_COMPILER)
+      unset(CMAKE_CUDA_COMPILER CACHE)  # it failed once, and what was wrong may have been mended
+    endif()
+    include(CheckLanguage)
+    check_language(CUDA)  # in a project of its own: enable_language would end this one where the compiler does not work
+    if(NOT CMAKE_CUDA_COMPILER)
+      set(furlong_cuda_missing "${FURLONG_NVCC} cannot compile a program (with ${CMAKE_CXX_COMPILER}; CUDAHOSTCXX names another host compiler)")
+    endif()
+  endif()
+  if(furlong_cuda_missing AND FURLONG_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "FURLONG_CUDA is ON, but ${furlong_cuda_missing}")
+  endif()
+endif()
+
+if(NOT furlong_cuda_missing)
+  enable_language(CUDA)
+  if(CMAKE_VERSION VERSION_LESS 3.25.2)  # 3.25.1 does not know that nvcc has -std=c++20
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  set(CMAKE_CUDA_EXTENSIONS OFF)
+  if(CCACHE)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+  endif()
+  find_package(CUDAToolkit REQUIRED)
+  set(FURLONG_HAS_CUDA ON)
+  message(STATUS "CUDA engine: built with CUDA ${furlong_cuda_version} (${FURLONG_NVCC}) for ${CMAKE_CUDA_ARCHITECTURES}")
+else()
+  message(STATUS "CUDA engine: not built, computes on the CPU only: ${furlong_cuda_missing}")
+endif()
+
+# The simulator needs no compiler of CUDA's, only the headers that define bfloat16 and vector types.
+if(FURLONG_HAS_CUDA)
+  set(furlong_cuda_headers ${CUDAToolkit_INCLUDE_DIRS})
+else()
+  find_path(FURLONG_CUDA_HEADERS cuda_bf16.h HINTS $ENV{CUDA_HOME}/include PATHS /usr/local/cuda/include /opt/cuda/include
+    DOC "Folder of CUDA's headers")
+  set(furlong_cuda_headers ${FURLONG_CUDA_HEADERS})
+endif()
+if(FURLONG_BUILD_TESTS AND furlong_cuda_headers)
+  set(FURLONG_HAS_SIMULATOR ON)
+  message(STATUS "CUDA kernels are tested on the simulator, with the headers in ${furlong_cuda_headers}")
+elseif(FURLONG_BUILD_TESTS)
+  message(STATUS "CUDA kernels are not tested on the simulator: CUDA's headers (cuda_bf16.h) were not found")
+endif()
+
+file(GLOB_RECURSE furlong_kernel_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/framework/*_cuda.cu)
+
+if(FURLONG_HAS_CUDA)
+  add_library(furlong_cuda_kernels OBJECT ${furlong_kernel_sources})
+  target_include_directories(furlong_cuda_kernels PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_definitions(furlong_cuda_kernels PRIVATE FURLONG_GPU=cuda_engine)
+  # Uncompressed, so that scripts/cuda_gates.py reads the machine code in the objects without CUDA's binary tools.
+  target_compile_options(furlong_cuda_kernels PRIVATE --expt-relaxed-constexpr --extended-lambda --no-compress
+    -Xptxas=--warn-on-spills,--warn-on-local-memory-usage)
+  if(FURLONG_WARNINGS_AS_ERRORS)
+    target_compile_options(furlong_cuda_kernels PRIVATE -Werror=all-warnings)
+  endif()
+
+  file(GLOB_RECURSE furlong_cuda_host_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/framework/*_cuda.cpp
+    ${CMAKE_SOURCE_DIR}/framework/cuda/cuda_*.cpp ${CMAKE_SOURCE_DIR}/framework/cuda/cublaslt*.cpp)
+  list(REMOVE_DUPLICATES furlong_cuda_host_sources)
+  add_library(furlong_cuda OBJECT ${furlong_cuda_host_sources})
+  target_include_directories(furlong_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  target_link_libraries(furlong_cuda PUBLIC furlong_framework)
+  string(REPLACE ";" " " furlong_cuda_architectures_text "${CMAKE_CUDA_ARCHITECTURES}")
+  target_compile_definitions(furlong_cuda PRIVATE "FURLONG_CUDA_ARCHITECTURES=\"${furlong_cuda_architectures_text}\""
+    "FURLONG_CUDA_TOOLKIT=\"${CUDAToolkit_VERSION}\"")
+endif()
+
+if(FURLONG_HAS_SIMULATOR)
+  set(wrappers)
+  foreach(source ${furlong_kernel_sources})
+    file(RELATIVE_PATH source ${CMAKE_SOURCE_DIR} ${source})
+    string(REGEX REPLACE "\\.cu$" ".cpp" wrapper ${source})
+    string(REPLACE "/" "_" wrapper ${wrapper})
+    set(wrapper ${CMAKE_BINARY_DIR}/generated/simulated/${wrapper})
+    file(CONFIGURE OUTPUT ${wrapper} CONTENT "#include \"${source}\"\n")
+    list(APPEND wrappers ${wrapper})
+  endforeach()
+  file(GLOB_RECURSE furlong_simulated_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/framework/*_simulated.cpp
+    ${CMAKE_SOURCE_DIR}/framework/cuda/simulated_*.cpp)
+  file(GLOB furlong_simulator_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/framework/cuda/simulator*.cpp)
+  add_library(furlong_simulated OBJECT ${wrappers} ${furlong_simulated_sources})
+  add_library(furlong_simulator OBJECT ${furlong_simulator_sources})
+  foreach(target furlong_simulated furlong_simulator)
+    target_include_directories(${target} SYSTEM PRIVATE ${furlong_cuda_headers})
+    target_compile_definitions(${target} PRIVATE FURLONG_GPU=simulated_engine)
+    target_link_libraries(${target} PUBLIC furlong_framework)
+  endforeach()
+  # Kernels spend their time in the simulator's switches, and there are many of them to compile.
+  target_compile_options(furlong_simulated PRIVATE -O1)
+  if(FURLONG_SANITIZE MATCHES "thread")
+    # The simulator tells ThreadSanitizer which fibre runs; its own stores to what they share would look like races. A source's options
+    # come behind its target's, whose -fsanitize=thread they take back.
+    set_source_files_properties(${furlong_simulator_sources} PROPERTIES COMPILE_OPTIONS -fno-sanitize=thread)
+  endif()
+endif()
+
+# Links the engines that this build has to a program.
+function(furlong_link_engines target)
+  if(FURLONG_HAS_CUDA)
+    target_link_libraries(${target} PRIVATE furlong_cuda furlong_cuda_kernels CUDA::cudart_static ${CMAKE_DL_LIBS})
+    set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+  endif()
+  if(FURLONG_HAS_SIMULATOR)
+    target_link_libraries(${target} PRIVATE furlong_simulated furlong_simulator)
+  endif()
+  # Libraries beside the program, as a bundle has them, are found wherever it is unpacked.
+  set_target_properties(${target} PROPERTIES BUILD_RPATH "$ORIGIN/../lib" INSTALL_RPATH "$ORIGIN/../lib")
+endfunction()
+
+# The gates of the compiled kernels, among the tests: registers, shared and local memory, tensor-core instructions, occupancy.
+function(furlong_add_cuda_gates)
+  find_package(Python3 COMPONENTS Interpreter QUIET)
+  if(NOT FURLONG_HAS_CUDA)
+    return()
+  elseif(NOT Python3_Interpreter_FOUND)
+    message(STATUS "The compiled kernels are not compared with framework/cuda/kernel_table.json: Python 3 was not found")
+    return()
+  endif()
+  add_test(NAME CudaGates.kernel_table COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/cuda_gates.py
+    --toolkit ${CUDAToolkit_VERSION} $<TARGET_OBJECTS:furlong_cuda_kernels> COMMAND_EXPAND_LISTS)
+  set_tests_properties(CudaGates.kernel_table PROPERTIES TIMEOUT 300)
+  add_test(NAME CudaGates.self_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/cuda_gates.py --self-test)
+  # Gates that let everything pass would prove nothing: they must refuse kernels that spill or keep an array in local memory.
+  add_library(furlong_planted_spill OBJECT ${CMAKE_SOURCE_DIR}/tests/framework/cuda/planted_spill.cu)
+  target_compile_options(furlong_planted_spill PRIVATE --no-compress)
+  add_test(NAME CudaGates.planted_spill_is_found COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/cuda_gates.py
+    --toolkit none $<TARGET_OBJECTS:furlong_planted_spill>)
+  set_tests_properties(CudaGates.planted_spill_is_found PROPERTIES
+    PASS_REGULAR_EXPRESSION "FAULT sm_[0-9]+ planted_spill: keeps_an_array: .*FAULT sm_[0-9]+ planted_spill: spills: ")
+endfunction()

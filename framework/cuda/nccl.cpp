@@ -1,0 +1,26 @@
+#include "framework/cuda/nccl.h"
+
+#include <fmt/format.h>
+
+namespace furlong::nccl {
+
+std::string Table::version() const {
+  int number = 0;
+  if (!loaded() || get_version(&number) != 0) return "";
+  // Up to 2.8 a thousand divided major and minor, since then ten thousand.
+  return number < 10000 ? fmt::format("{}.{}.{}", number / 1000, number / 100 % 10, number % 100)
+                        : fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100);
+}
+
+const Table& table() {
+  static const Table loaded = [] {
+    Table t;
+    t.library = load_table({"NCCL", {"libnccl.so.2"}, {"nvidia/nccl/lib"}, {}}, t.get_version, t.get_error_string, t.get_unique_id,
+                           t.comm_init_rank, t.comm_destroy, t.comm_abort, t.comm_get_async_error, t.all_reduce, t.broadcast, t.all_gather,
+                           t.reduce_scatter, t.send, t.receive, t.group_start, t.group_end);
+    return t;
+  }();
+  return loaded;
+}
+
+}  // namespace furlong::nccl

@@ -1,0 +1,12 @@
+#pragma once
+// Where work for CUDA is put. Free of CUDA's own headers, so that files without them can pass a queue on.
+#include "framework/core/device.h"
+
+namespace furlong {
+
+/// The cudaStream_t that a stream on CUDA stands for: its handle, or its device's main queue (non-blocking: it does not wait for the legacy
+/// default stream), which is made on first use. Makes that device the calling thread's current one, as a launch needs. Throws MachineError
+/// when the device cannot be had.
+void* gpu_queue(const Stream& stream);
+
+}  // namespace furlong

@@ -1,0 +1,94 @@
+// The engine of the simulated GPU: the host's memory, and kernels that are done when their launch returns.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "framework/core/error.h"
+#include "framework/core/gpu_engine.h"
+#include "framework/cuda/simulator_record.h"
+
+namespace furlong {
+namespace {
+
+class SimulatedEngine final : public GpuEngine {
+ public:
+  int device_count() override { return 1; }
+  std::string unavailable(int index) override {
+    return index == 0 ? "" : fmt::format("there is one simulated device, not one of number {}", index);
+  }
+  GpuDescription describe(int) override {
+    const std::int64_t page = sysconf(_SC_PAGESIZE);
+    return {"simulated GPU", 80, 4, sysconf(_SC_PHYS_PAGES) * page, sysconf(_SC_AVPHYS_PAGES) * page};
+  }
+
+  void* reserve(int, std::int64_t bytes) override {
+    void* memory =
+        mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+      throw MachineError("cannot reserve {} MiB of address space for tensors ({}); is there a limit (ulimit -v)?", bytes >> 20,
+                         std::strerror(errno));
+    }
+    ranges_.emplace(static_cast<const char*>(memory), bytes);
+    return memory;
+  }
+  void release(int, void* base, std::int64_t bytes) noexcept override {
+    ranges_.erase(static_cast<const char*>(base));
+    munmap(base, static_cast<std::size_t>(bytes));
+  }
+  /// The host backs pages as they are touched.
+  std::int64_t back(int, void*, std::int64_t, std::int64_t to) override { return to; }
+
+  void copy(const Stream&, void* target, const void* source, std::int64_t bytes) override {
+    if (bytes == 0) return;
+    if (simulator::is_recording() && !(is_device_memory(target) && is_device_memory(source)))
+      throw CaptureError("a copy to or from host memory cannot be recorded");
+    enqueue([=] { std::memmove(target, source, static_cast<std::size_t>(bytes)); });
+  }
+  void fill_zero(const Stream&, void* target, std::int64_t bytes) override {
+    if (bytes > 0) enqueue([=] { std::memset(target, 0, static_cast<std::size_t>(bytes)); });
+  }
+  void synchronize(const Stream&) override {
+    if (simulator::is_recording()) throw CaptureError("a wait for the device cannot be recorded");
+  }
+
+  void begin_capture(const Stream&) override { simulator::begin_recording(); }
+  std::unique_ptr<GpuGraph> end_capture(const Stream&) override { return std::make_unique<RecordedWork>(simulator::end_recording()); }
+  void abandon_capture(const Stream&) noexcept override {
+    if (simulator::is_recording()) simulator::end_recording();
+  }
+
+ private:
+  class RecordedWork final : public GpuGraph {
+   public:
+    explicit RecordedWork(std::vector<std::function<void()>> work) : work_(std::move(work)) {}
+    void replay(const Stream&) override {
+      for (const auto& one : work_) one();
+    }
+
+   private:
+    std::vector<std::function<void()>> work_;
+  };
+
+  static void enqueue(const std::function<void()>& work) {
+    if (!simulator::record(work)) work();
+  }
+  bool is_device_memory(const void* address) const {
+    const auto range = ranges_.upper_bound(static_cast<const char*>(address));
+    return range != ranges_.begin() && static_cast<const char*>(address) < std::prev(range)->first + std::prev(range)->second;
+  }
+
+  std::map<const char*, std::int64_t> ranges_;  // reserved: base, bytes
+};
+
+SimulatedEngine engine;
+const GpuEngineRegistration registration{DeviceType::simulated, engine};
+
+}  // namespace
+}  // namespace furlong

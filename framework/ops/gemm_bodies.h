@@ -1,0 +1,29 @@
+#pragma once
+// The bodies of matrix products and column sums. Shapes and dtypes are checked before; rows are contiguous, row strides free.
+#include "framework/core/tensor.h"
+#include "framework/ops/gemm.h"
+#include "framework/ops/gpu_body.h"
+
+namespace furlong::ops {
+
+void gemm_cpu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
+              const GemmEpilogue& epilogue);
+void column_sum_cpu(const Tensor& matrix, const Tensor& target, bool accumulate);
+
+/// cuBLASLt on CUDA; the CPU's body on the simulator, whose memory is the host's.
+inline GpuBody<const Tensor& /*a*/, bool /*transpose_a*/, const Tensor& /*b*/, bool /*transpose_b*/, const Tensor& /*c*/,
+               bool /*accumulate*/, const GemmEpilogue&>
+    gemm_gpu{"gemm"};
+
+/// The same product by a plain tiled kernel: what CUDA falls back on where cuBLASLt has no algorithm (and for empty sums).
+inline GpuBody<const Tensor& /*a*/, bool /*transpose_a*/, const Tensor& /*b*/, bool /*transpose_b*/, const Tensor& /*c*/,
+               bool /*accumulate*/, const GemmEpilogue&>
+    gemm_tiled_gpu{"gemm"};
+
+/// c = activation(product + bias), where cuBLASLt's own epilogue is not what is asked for. The product is in float32 (float64 for float64)
+/// and may be c itself; the bias has c's dtype or the product's.
+inline GpuBody<const Tensor& /*product*/, const Tensor& /*c*/, const GemmEpilogue&> gemm_epilogue_gpu{"gemm"};
+
+inline GpuBody<const Tensor& /*matrix*/, const Tensor& /*target*/, bool /*accumulate*/> column_sum_gpu{"column_sum"};
+
+}  // namespace furlong::ops

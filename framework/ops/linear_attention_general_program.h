@@ -1,0 +1,204 @@
+#pragma once
+// The general form of linear attention on GPUs: which steps a block takes for each job. Included by kernels, after kernel.h.
+#include <cstdint>
+#include <initializer_list>
+
+#include "framework/core/error.h"
+
+namespace furlong::ops {
+namespace FURLONG_GPU {
+
+/// What a block does by all its threads between two barriers. Rows of features, products and turns of rows are told apart by what they
+/// work on (linear_attention_general_steps.cuh).
+enum class GeneralStep : std::uint8_t {
+  end,
+  // rows in
+  read_keys,
+  project_keys,
+  map_keys,
+  turns_of_keys,
+  read_queries,
+  project_queries,
+  map_queries,
+  turns_of_queries,
+  read_gradients,
+  // products of pairs
+  scores,
+  finish_scores,
+  normalise,
+  products,
+  rotate_near_queries,
+  rotate_near_keys,
+  rotated_products,
+  own_products,
+  // outputs
+  weigh,
+  patch_values,
+  near_outputs,
+  restore_values,
+  past_outputs,
+  finish_outputs,
+  // sums
+  absorb_keys,
+  rotate_absorbed_keys,
+  add_keys,
+  absorb_queries,
+  rotate_absorbed_queries,
+  add_queries,
+  // d_query
+  slopes_from_state,
+  rotate_slopes_from_state,
+  finish_slopes_from_state,
+  gradient_products,
+  query_slopes,
+  near_query_slopes,
+  rotated_query_slopes,
+  rotate_back_queries,
+  add_rotated_query_slopes,
+  exact_query_slopes,
+  take_near_query_slopes,
+  map_query_slopes,
+  project_query_slopes,
+  write_d_query,
+  // d_key and d_value
+  slopes_from_later,
+  rotate_slopes_from_later,
+  finish_slopes_from_later,
+  rotate_later_weights,
+  later_values,
+  finish_later_values,
+  key_slopes,
+  direct_key_slopes,
+  near_key_slopes,
+  rotated_key_slopes,
+  rotate_back_keys,
+  add_rotated_key_slopes,
+  near_values,
+  exact_key_slopes,
+  exact_key_weights,
+  take_near_key_slopes,
+  key_logarithms,
+  map_key_slopes,
+  project_key_slopes,
+  write_d_key
+};
+
+/// What is done with a chunk: a list of steps, without those that the options do not ask for.
+enum class GeneralJob : std::uint8_t {
+  none,
+  clear_state,
+  load_start,
+  load_slot,
+  store_slot,
+  store_end,
+  write_report,
+  write_d_gate,
+  // by steps
+  absorb,       ///< a chunk of keys into the state
+  attend,       ///< outputs of a chunk of queries from the state and near keys
+  attend_all,   ///< from the state alone
+  advance,      ///< the keys of attend into the state
+  gather,       ///< a chunk of queries into the state
+  begin_query,  ///< d_query of a chunk of queries from the state
+  near_query,   ///< and from a chunk of near keys
+  end_query,    ///< and through the map
+  begin_key,    ///< likewise d_key and d_value of a chunk of keys
+  near_key,
+  end_key,
+  count
+};
+
+/// The steps of each job.
+struct GeneralProgram {
+  static constexpr int most_steps = 24;
+  GeneralStep steps[static_cast<int>(GeneralJob::count)][most_steps];
+
+  /// Of a map with or without directions, in the form given, with or without exact pairs and turned features.
+  static GeneralProgram of(bool directed, bool logarithms, bool exact, bool turned);
+};
+
+inline GeneralProgram GeneralProgram::of(bool directed, bool logarithms, bool exact, bool turned) {
+  using enum GeneralStep;
+  using Steps = std::initializer_list<GeneralStep>;
+  GeneralProgram program{};
+  const auto add = [&](GeneralJob job, Steps steps, bool wanted = true) {
+    GeneralStep* at = program.steps[static_cast<int>(job)];
+    int used = 0;
+    while (at[used] != end) ++used;
+    require(used + static_cast<int>(steps.size()) < most_steps, "a job of linear attention has more than {} steps", most_steps);
+    for (const GeneralStep step : steps) {
+      if (wanted) at[used++] = step;
+    }
+  };
+  const auto add_keys_of = [&](GeneralJob job) {
+    add(job, {read_keys});
+    add(job, {project_keys}, directed);
+    add(job, {map_keys});
+    add(job, {turns_of_keys}, turned);
+  };
+  const auto add_queries_of = [&](GeneralJob job) {
+    add(job, {read_queries});
+    add(job, {project_queries}, directed);
+    add(job, {map_queries});
+    add(job, {turns_of_queries}, turned);
+  };
+  const auto add_pairs = [&](GeneralJob job) {
+    add(job, {scores, finish_scores}, exact);
+    add(job, {normalise}, logarithms);
+    add(job, {products});
+    add(job, {rotate_near_queries, rotate_near_keys, rotated_products, own_products}, turned);
+  };
+  for (const GeneralJob job : {GeneralJob::absorb, GeneralJob::advance}) {
+    if (job == GeneralJob::absorb) add_keys_of(job);
+    add(job, {absorb_keys});
+    add(job, {rotate_absorbed_keys}, turned);
+    add(job, {add_keys});
+  }
+  add_keys_of(GeneralJob::attend);
+  add_queries_of(GeneralJob::attend);
+  add_pairs(GeneralJob::attend);
+  add(GeneralJob::attend, {weigh, patch_values, near_outputs, restore_values, past_outputs, finish_outputs});
+  add_queries_of(GeneralJob::attend_all);
+  add(GeneralJob::attend_all, {weigh, past_outputs, finish_outputs});
+  add_queries_of(GeneralJob::gather);
+  add(GeneralJob::gather, {read_gradients, absorb_queries});
+  add(GeneralJob::gather, {rotate_absorbed_queries}, turned);
+  add(GeneralJob::gather, {add_queries});
+
+  add_queries_of(GeneralJob::begin_query);
+  add(GeneralJob::begin_query, {read_gradients, slopes_from_state});
+  add(GeneralJob::begin_query, {rotate_slopes_from_state}, turned);
+  add(GeneralJob::begin_query, {finish_slopes_from_state});
+  add_keys_of(GeneralJob::near_query);
+  add_pairs(GeneralJob::near_query);
+  add(GeneralJob::near_query, {gradient_products, query_slopes, near_query_slopes});
+  add(GeneralJob::near_query, {rotated_query_slopes, rotate_back_queries, add_rotated_query_slopes}, turned);
+  add(GeneralJob::near_query, {exact_query_slopes}, exact);
+  add(GeneralJob::end_query, {take_near_query_slopes, map_query_slopes});
+  add(GeneralJob::end_query, {project_query_slopes}, directed);
+  add(GeneralJob::end_query, {write_d_query});
+
+  add_keys_of(GeneralJob::begin_key);
+  add(GeneralJob::begin_key, {slopes_from_later});
+  add(GeneralJob::begin_key, {rotate_slopes_from_later}, turned);
+  add(GeneralJob::begin_key, {finish_slopes_from_later});
+  add(GeneralJob::begin_key, {rotate_later_weights}, turned);
+  add(GeneralJob::begin_key, {later_values});
+  add(GeneralJob::begin_key, {finish_later_values}, !logarithms);
+  add_queries_of(GeneralJob::near_key);
+  add(GeneralJob::near_key, {read_gradients});
+  add_pairs(GeneralJob::near_key);
+  add(GeneralJob::near_key, {gradient_products, key_slopes});
+  add(GeneralJob::near_key, {direct_key_slopes}, logarithms);
+  add(GeneralJob::near_key, {near_key_slopes});
+  add(GeneralJob::near_key, {rotated_key_slopes, rotate_back_keys, add_rotated_key_slopes}, turned);
+  add(GeneralJob::near_key, {near_values});
+  add(GeneralJob::near_key, {exact_key_slopes, exact_key_weights}, exact);
+  add(GeneralJob::end_key, {take_near_key_slopes, key_logarithms, map_key_slopes});
+  add(GeneralJob::end_key, {project_key_slopes}, directed);
+  add(GeneralJob::end_key, {write_d_key});
+  return program;
+}
+
+}  // namespace FURLONG_GPU
+}  // namespace furlong::ops

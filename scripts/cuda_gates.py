@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+"""Gates on compiled CUDA kernels, read from the object files that nvcc made; needs none of CUDA's binary tools.
+
+  scripts/cuda_gates.py [--toolkit VERSION] OBJECT...            compares with framework/cuda/kernel_table.json
+  scripts/cuda_gates.py --update [--toolkit VERSION] OBJECT...   writes that table anew (its claims are kept)
+  scripts/cuda_gates.py --list OBJECT...                         prints what was found, and compares nothing
+  scripts/cuda_gates.py --self-test                              tests the occupancy formula and the reading of names
+
+Objects must be compiled with nvcc --no-compress. For each kernel and architecture: registers, static shared memory, stack frame (local
+memory), spills (stores to and loads from local memory), tensor-core instructions, instructions, threads of a block as __launch_bounds__
+says them, and the blocks and warps that a multiprocessor holds at once by these.
+
+Always refused: a kernel that spills or has local memory; a claim that does not hold; a claim that no kernel answers to. A claim in the
+table says of the kernels whose name its regular expression finds:
+  "tensor_core": true            they contain tensor-core instructions
+  "dynamic_shared_bytes": N      they are launched with so much dynamic shared memory, which occupancy counts
+  "least_warps": N               so many warps fit on a multiprocessor, on every architecture
+All other figures are compared when the table was made with the same toolkit: another compiler gives others, rightly.
+Exit status: 0 all gates hold, 1 one does not, 2 a mistake in the arguments or an object that cannot be read."""
+import argparse
+import collections
+import json
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+
+TABLE = pathlib.Path(__file__).resolve().parent.parent / "framework/cuda/kernel_table.json"
+
+# The low 12 bits of a 128-bit instruction name its operation (Volta to Hopper).
+TENSOR_CORE = {0x23C: "HMMA", 0x237: "IMMA", 0x23F: "DMMA", 0x1F0: "HGMMA"}
+LOCAL_STORE, LOCAL_LOAD = 0x387, 0x983
+
+# Registers, shared memory and threads of a multiprocessor; compute capability 8.x and later reserve 1 KiB of shared memory a block.
+SHARED_OF_MULTIPROCESSOR = {80: 164 << 10, 86: 100 << 10, 87: 164 << 10, 89: 100 << 10, 90: 228 << 10}
+WARPS_OF_MULTIPROCESSOR = {80: 64, 86: 48, 87: 48, 89: 48, 90: 64}
+BLOCKS_OF_MULTIPROCESSOR = {80: 32, 86: 16, 87: 16, 89: 24, 90: 32}
+REGISTERS, PARTITIONS, RESERVED_SHARED = 65536, 4, 1024
+
+
+class Unreadable(Exception):
+    pass
+
+
+def sections(elf):
+    """Pairs (name, header) of an ELF file; the header as (name, type, flags, address, offset, size, link, info, ...)."""
+    if elf[:5] != b"\x7fELF\x02":
+        raise Unreadable("not a 64-bit ELF file")
+    table = struct.unpack_from("<Q", elf, 40)[0]
+    size, count, names = struct.unpack_from("<HHH", elf, 58)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", elf, table + size * i) for i in range(count)]
+    start = headers[names][4] if count else 0
+    for header in headers:
+        name = start + header[0]
+        yield elf[name : elf.index(b"\0", name)].decode(), header
+
+
+def cubins(object_file):
+    """Pairs (architecture, cubin) of an object compiled by nvcc."""
+    for name, header in sections(object_file):
+        if name != ".nv_fatbin":
+            continue
+        data, place = object_file[header[4] : header[4] + header[5]], 0
+        while place + 16 <= len(data):
+            magic, _, header_size, size = struct.unpack_from("<IHHQ", data, place)
+            if magic == 0:  # padding between two
+                place += 8
+                continue
+            if magic != 0xBA55ED50:
+                raise Unreadable("an unknown form of fat binary")
+            entry, end = place + header_size, place + header_size + size
+            while entry < end:
+                kind, _, entry_header, entry_size = struct.unpack_from("<HHIQ", data, entry)
+                if kind == 2:
+                    body = data[entry + entry_header : entry + entry_header + entry_size]
+                    if body[:4] != b"\x7fELF":
+                        raise Unreadable("compressed machine code; compile with nvcc --no-compress")
+                    yield struct.unpack_from("<I", data, entry + 28)[0], body
+                entry += entry_header + entry_size
+            place = end
+
+
+def attributes(data):
+    """The entries of a .nv.info section, as (attribute, bytes)."""
+    place = 0
+    while place + 4 <= len(data):
+        form, attribute, value = struct.unpack_from("<BBH", data, place)
+        place += 4
+        if form == 4:  # the value is how many bytes follow
+            yield attribute, data[place : place + value]
+            place += value
+
+
+def kernels(cubin, architecture):
+    """Mangled name -> figures of the kernels in a cubin."""
+    found, named = {}, dict(sections(cubin))
+    bytes_of = lambda header: cubin[header[4] : header[4] + header[5]]
+    symbols, strings = named[".symtab"], named[".strtab"]
+    names = []
+    for place in range(symbols[4], symbols[4] + symbols[5], 24):
+        start = strings[4] + struct.unpack_from("<I", cubin, place)[0]
+        names.append(cubin[start : cubin.index(b"\0", start)].decode())
+    for name, header in named.items():
+        if not name.startswith(".text."):
+            continue
+        code = bytes_of(header)
+        census = collections.Counter(struct.unpack_from("<Q", code, i)[0] & 0xFFF for i in range(0, len(code), 16))
+        shared = named.get(".nv.shared." + name[6:])
+        # From Hopper on, the section counts the reserved part too.
+        static = 0 if shared is None else shared[5] - (RESERVED_SHARED if architecture >= 90 else 0)
+        found[name[6:]] = {
+            "registers": 0,
+            "shared": static,
+            "stack": 0,
+            "spills": census[LOCAL_STORE] + census[LOCAL_LOAD],
+            "tensor_core": sum(census[code] for code in TENSOR_CORE),
+            "instructions": len(code) // 16,
+            "threads": 1024,
+        }
+    for attribute, value in attributes(bytes_of(named[".nv.info"])):
+        if attribute in (0x2F, 0x11) and len(value) == 8:  # register count, frame size
+            symbol, amount = struct.unpack("<II", value)
+            if names[symbol] in found:
+                found[names[symbol]]["registers" if attribute == 0x2F else "stack"] = amount
+    entries = {}
+    for name, figures in found.items():
+        own = named.get(".nv.info." + name)
+        if own is None:
+            continue  # a function that kernels call
+        for attribute, value in attributes(bytes_of(own)):
+            if attribute == 0x05 and len(value) == 12:  # most threads of a block, along x, y and z
+                x, y, z = struct.unpack("<III", value)
+                figures["threads"] = x * y * z
+        entries[name] = figures
+    return entries
+
+
+def readable(mangled):
+    """Mangled name -> its readable form without namespaces of ours, return type and parameters."""
+    mangled = list(mangled)
+    try:
+        output = subprocess.run(["c++filt"], input="\n".join(mangled), capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Unreadable(f"c++filt, of binutils, is needed to read names ({error})")
+    return {name: short(text) for name, text in zip(mangled, output)}
+
+
+def short(text):
+    text = text.replace("(anonymous namespace)::", "")
+    depth = 0
+    for place, letter in enumerate(text):  # parameters begin at the first parenthesis outside template arguments
+        depth += {"<": 1, ">": -1}.get(letter, 0)
+        if letter == "(" and depth == 0:
+            text = text[:place]
+            break
+    text = text.removeprefix("void ")
+    text = re.sub(r"furlong::(?:ops::)?(?:[a-z_]+::)*?cuda_engine::|furlong::(?:ops::)?", "", text)
+    return text.replace("__nv_bfloat16", "bfloat16")
+
+
+def occupancy(architecture, registers, threads, shared):
+    """Blocks that a multiprocessor holds at once, as cuda_occupancy.h computes it. `shared` is static and dynamic together."""
+    warps = -(-threads // 32)
+    limits = [BLOCKS_OF_MULTIPROCESSOR[architecture], WARPS_OF_MULTIPROCESSOR[architecture] // warps]
+    if registers:
+        of_warp = -(-registers * 32 // 256) * 256
+        limits.append(REGISTERS // PARTITIONS // of_warp * PARTITIONS // warps)
+    limits.append(SHARED_OF_MULTIPROCESSOR[architecture] // (-(-(shared + RESERVED_SHARED) // 128) * 128))
+    return min(limits)
+
+
+def measure(objects, claims):
+    """"sm_90" -> "file: kernel" -> figures."""
+    table = {}
+    for path in objects:
+        try:
+            found = [(architecture, kernels(cubin, architecture)) for architecture, cubin in cubins(pathlib.Path(path).read_bytes())]
+        except (Unreadable, OSError, struct.error, KeyError, ValueError) as error:
+            raise Unreadable(f"{path}: {error}")
+        stem = re.sub(r"(_cuda)?(\.cu)?\.o$", "", pathlib.Path(path).name)
+        names = readable({name for _, of_cubin in found for name in of_cubin})
+        for architecture, of_cubin in found:
+            if architecture not in SHARED_OF_MULTIPROCESSOR:
+                continue
+            for mangled, figures in of_cubin.items():
+                name = f"{stem}: {names[mangled]}"
+                dynamic = sum(claim.get("dynamic_shared_bytes", 0) for claim in claims if re.search(claim["kernel"], name))
+                blocks = occupancy(architecture, figures["registers"], figures["threads"], figures["shared"] + dynamic)
+                figures.update(blocks=blocks, warps=blocks * -(-figures["threads"] // 32))
+                table.setdefault(f"sm_{architecture}", {})[name] = figures
+    return table
+
+
+def gates(table, claims):
+    """What no build may have."""
+    faults = []
+    for architecture, of_architecture in sorted(table.items()):
+        for name, figures in sorted(of_architecture.items()):
+            if figures["spills"] or figures["stack"]:
+                faults.append(f"{architecture} {name}: {figures['stack']} bytes of local memory, {figures['spills']} spills (loads and stores)")
+        for claim in claims:
+            answering = [name for name in of_architecture if re.search(claim["kernel"], name)]
+            if not answering:
+                faults.append(f"{architecture}: no kernel answers to the claim for '{claim['kernel']}'")
+            for name in answering:
+                if claim.get("tensor_core") and not of_architecture[name]["tensor_core"]:
+                    faults.append(f"{architecture} {name}: claimed to run on tensor cores, and has no instruction for them")
+                if of_architecture[name]["warps"] < claim.get("least_warps", 0):
+                    faults.append(f"{architecture} {name}: {of_architecture[name]['warps']} warps fit, {claim['least_warps']} are claimed")
+    return faults
+
+
+def differences(found, expected):
+    faults = []
+    for architecture in sorted(set(found) | set(expected)):
+        here, there = found.get(architecture, {}), expected.get(architecture, {})
+        for name in sorted(set(here) | set(there)):
+            if name not in there:
+                faults.append(f"{architecture} {name}: not in the table")
+            elif name not in here:
+                faults.append(f"{architecture} {name}: in the table, but not in the build")
+            elif here[name] != there[name]:
+                changed = [f"{key} {there[name].get(key)} -> {value}" for key, value in here[name].items() if value != there[name].get(key)]
+                faults.append(f"{architecture} {name}: {', '.join(changed)}")
+    return faults
+
+
+def write(table, claims, toolkit):
+    lines = ['{', f'"toolkit": {json.dumps(toolkit)},', '"claims": [']
+    lines += [",\n".join("  " + json.dumps(claim) for claim in claims)] if claims else []
+    lines += ["],", '"kernels": {']
+    for place, (architecture, kernels_of) in enumerate(sorted(table.items())):
+        lines.append(f"  {json.dumps(architecture)}: {{")
+        lines.append(",\n".join(f"    {json.dumps(name)}: {json.dumps(figures)}" for name, figures in sorted(kernels_of.items())))
+        lines.append("  }" + ("," if place + 1 < len(table) else ""))
+    TABLE.write_text("\n".join(lines + ["}", "}"]) + "\n")
+
+
+# What cuda_occupancy.h gives: architecture, registers, threads, shared memory, blocks.
+OCCUPANCY_CASES = [
+    (80, 140, 448, 49392, 0),
+    (90, 160, 64, 23832, 6),
+    (80, 129, 160, 66853, 2),
+    (90, 94, 480, 44872, 1),
+    (80, 108, 544, 24432, 0),
+    (90, 88, 384, 88526, 1),
+    (90, 91, 96, 66467, 3),
+    (90, 88, 480, 31569, 1),
+    (80, 53, 992, 74679, 1),
+    (80, 56, 928, 47343, 1),
+    (80, 217, 128, 31567, 2),
+    (90, 56, 160, 59630, 3),
+    (90, 126, 64, 39094, 5),
+    (80, 92, 192, 27208, 3),
+    (90, 75, 64, 224, 12),
+]
+
+
+def self_test():
+    for architecture, registers, threads, shared, blocks in OCCUPANCY_CASES:
+        got = occupancy(architecture, registers, threads, shared)
+        assert got == blocks, f"occupancy({architecture}, {registers}, {threads}, {shared}) is {got}, not {blocks}"
+    names = {
+        "void furlong::ops::cuda_engine::fill_kernel<float>(float*, long)": "fill_kernel<float>",
+        "void furlong::ops::cuda_engine::k<__nv_bfloat16, (furlong::ops::Kind)1>(int (*)(long), float)": "k<bfloat16, (Kind)1>",
+        "plain(float const*)": "plain",
+    }
+    for text, expected in names.items():
+        assert short(text) == expected, f"{text} became {short(text)}"
+    for fault in (b"", b"\x7fELF\x01" + bytes(60)):
+        try:
+            list(cubins(fault))
+        except Unreadable:
+            continue
+        raise AssertionError("a file that is no object was read")
+    print(f"{len(OCCUPANCY_CASES)} occupancies and {len(names)} names are as they should be")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--update", action="store_true", help="write the table anew")
+    parser.add_argument("--list", action="store_true", help="print what was found, and compare nothing")
+    parser.add_argument("--self-test", action="store_true")
+    parser.add_argument("--toolkit", default="", help="version of the toolkit that compiled the objects")
+    parser.add_argument("objects", nargs="*", metavar="OBJECT")
+    arguments = parser.parse_args()
+    if arguments.self_test:
+        return self_test()
+    if not arguments.objects:
+        parser.error("no object files were given")
+    expected = json.loads(TABLE.read_text()) if TABLE.exists() else {"toolkit": "", "claims": [], "kernels": {}}
+    try:
+        found = measure(arguments.objects, expected["claims"])
+    except Unreadable as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if not found:
+        print("error: there is no kernel in these objects", file=sys.stderr)
+        return 2
+    if arguments.list:
+        for architecture, of_architecture in sorted(found.items()):
+            for name, figures in sorted(of_architecture.items()):
+                print(architecture, name, json.dumps(figures))
+        return 0
+    faults = gates(found, expected["claims"])
+    if arguments.update:
+        write(found, expected["claims"], arguments.toolkit)
+    elif arguments.toolkit == expected["toolkit"]:
+        faults += differences(found, expected["kernels"])
+    else:
+        print(f"the table is of CUDA {expected['toolkit']}, this build of {arguments.toolkit}: only spills and claims are looked at")
+    for fault in faults:
+        print("FAULT", fault)
+    if not faults:
+        print(f"{sum(map(len, found.values()))} kernels on {', '.join(sorted(found))}: no spills, no local memory, as the table says")
+    elif not arguments.update:
+        print("where a change is meant: scripts/cuda_gates.py --update, with the same arguments")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+// Whole training steps on every engine: what is learnt on the CPU is learnt on a GPU, from the same YAML and the same checkpoint.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/framework/engine_testing.h"
+#include "tests/trainers/training.h"
+#include "trainers/trainer.h"
+
+namespace furlong {
+namespace {
+
+struct Case {
+  const char* name;
+  std::vector<std::string> overrides;
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all{
+      {"softmax_llama", {"model.attention.mechanism=softmax", "model.norm=rmsnorm", "model.activation=swiglu", "model.bias=false"}},
+      {"favor_positive_gpt2",
+       {"model.attention.mechanism=linear", "model.attention.feature_map=favor_positive", "model.position=learned", "model.dropout=0.1"}},
+      {"elu1_convolution", {"model.attention.mechanism=linear", "model.attention.feature_map=elu1", "model.short_convolution=4"}},
+      {"windowed", {"model.attention.mechanism=windowed", "model.attention.softmax_window=8"}},
+      {"oprf_packed",
+       {"model.attention.mechanism=linear", "model.attention.feature_map=oprf", "data.packing=documents",
+        "trainer.gradient_accumulation=2"}},
+      {"trig_guarded", {"model.attention.mechanism=linear", "model.attention.feature_map=favor_trig"}},
+      {"linformer_masked",
+       {"model.architecture=encoder", "objective.name=masked_tokens", "model.attention.mechanism=linformer",
+        "model.attention.projected_length=8"}},
+      {"recomputed_blocks", {"model.attention.mechanism=linear", "trainer.recompute=blocks", "optimizer.ema_decay=0.9"}},
+  };
+  return all;
+}
+
+class TrainingOnEngines : public testing::WithTemporaryFolder, public ::testing::WithParamInterface<DeviceType> {
+ protected:
+  TrainingOnEngines() : data_(TokenStore::open(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000)))) {}
+  void SetUp() override {
+    const Device device{GetParam(), 0};
+    if (const std::string reason = testing::engine_missing(device); !reason.empty()) GTEST_SKIP() << reason;
+    testing::device_under_test() = device;
+  }
+  void TearDown() override { testing::device_under_test() = Device{}; }
+
+  Trainer trainer(const std::vector<std::string>& overrides, const Device& device) {
+    return Trainer(testing::small_settings(path("tokens.h5"), overrides).settings, data_, device);
+  }
+
+ private:
+  TokenStore data_;
+};
+FURLONG_INSTANTIATE_ENGINES(TrainingOnEngines);
+
+TEST_P(TrainingOnEngines, LossesAreThoseOfTheCpu) {
+  for (const Case& one : cases()) {
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__, one.name);
+    Trainer here = trainer(one.overrides, testing::device()), cpu = trainer(one.overrides, Device{});
+    // The same bits to begin with; each step adds roundings of its own (float32: 1e-7 a sum), which AdamW's first steps, of the size of the
+    // learning rate whatever the gradient, magnify where gradients are near zero.
+    for (int step = 0; step < 4; ++step) {
+      const StepReport found = here.step(), expected = cpu.step();
+      EXPECT_NEAR(found.loss, expected.loss, (step == 0 ? 2e-6 : 2e-4) * expected.loss) << step;
+      EXPECT_NEAR(found.gradient_norm, expected.gradient_norm, (step == 0 ? 2e-5 : 2e-3) * expected.gradient_norm) << step;
+      EXPECT_EQ(found.tokens, expected.tokens);
+      EXPECT_EQ(found.denominators.rows, expected.denominators.rows);
+    }
+    EXPECT_NEAR(here.validate().loss, cpu.validate().loss, 1e-3);
+  }
+}
+
+TEST_P(TrainingOnEngines, ReplayedStepsAreRunStepsBitForBit) {
+  if (!testing::on_gpu()) return;  // the CPU runs every step
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const std::vector<std::string> common{"model.attention.mechanism=linear", "model.dropout=0.2",
+                                          "optimizer.ema_decay=0.9",          "model.attention.redraw_every=3",
+                                          "trainer.gradient_accumulation=2",  std::string("model.dtype=") + dtype};
+    const auto run = [&](const char* graph, const std::string& file) {
+      std::vector<std::string> overrides = common;
+      overrides.push_back(std::string("trainer.cuda_graph=") + graph);
+      Trainer one = trainer(overrides, testing::device());
+      std::vector<double> losses;
+      for (int step = 0; step < 8; ++step) {
+        if (step == 5) one.validate();  // gives the recording's memory back in between
+        losses.push_back(one.step().loss);
+        EXPECT_EQ(one.replayed(), std::string(graph) == "true" && (step == 2 || step == 3 || step == 4 || step == 7)) << step;
+      }
+      one.save(path(file));
+      return losses;
+    };
+    EXPECT_EQ(run("true", "replayed.h5"), run("false", "eager.h5"));
+    const CheckpointReader replayed = CheckpointReader::open(path("replayed.h5")), eager = CheckpointReader::open(path("eager.h5"));
+    for (const TensorInfo& info : eager.tensors()) {
+      std::vector<char> a(info.bytes), b(info.bytes);
+      replayed.read(info.name, a.data(), info.bytes);
+      eager.read(info.name, b.data(), info.bytes);
+      EXPECT_EQ(a, b) << info.name;
+    }
+  }
+}
+
+TEST_P(TrainingOnEngines, ASteadyStepAsksTheSystemForNothing) {
+  Trainer one = trainer({"model.attention.mechanism=linear"}, testing::device());
+  for (int step = 0; step < 4; ++step) one.step();
+  const ArenaCounters before = arena(testing::device()).counters();
+  for (int step = 0; step < 3; ++step) one.step();
+  const ArenaCounters after = arena(testing::device()).counters();
+  EXPECT_EQ(after.system_requests, before.system_requests);
+  EXPECT_EQ(after.bytes_in_use, before.bytes_in_use);
+}
+
+TEST_P(TrainingOnEngines, ACheckpointGoesOnBitForBitAndOnTheCpu) {
+  const std::vector<std::string> overrides{"model.attention.mechanism=linear", "model.dropout=0.1"};
+  Trainer whole = trainer(overrides, testing::device());
+  for (int step = 0; step < 3; ++step) whole.step();
+  whole.save(path("three.h5"));
+  for (int step = 0; step < 3; ++step) whole.step();
+  whole.save(path("six.h5"));
+
+  Trainer resumed = trainer(overrides, testing::device());
+  resumed.load(CheckpointReader::open(path("three.h5")));
+  for (int step = 0; step < 3; ++step) resumed.step();
+  resumed.save(path("resumed.h5"));
+  testing::expect_equal_tensors(path("six.h5"), path("resumed.h5"));
+
+  Trainer cpu = trainer(overrides, Device{});
+  cpu.load(CheckpointReader::open(path("six.h5")));
+  EXPECT_NEAR(cpu.validate().loss, whole.validate().loss, 1e-5);
+}
+
+TEST_P(TrainingOnEngines, ANanIsNamedAndMovesNothing) {
+  Trainer one = trainer({"model.attention.mechanism=linear"}, testing::device());
+  one.step();
+  Parameter& parameter = one.model().store->find("blocks.0.feedforward.output.weight");
+  std::vector<float> values = parameter.master().to_vector<float>();
+  values[3] = std::nanf("");
+  parameter.master().copy_from(Tensor::from(values, parameter.shape()));
+  one.model().store->refresh_compute_values(testing::stream());
+  const std::vector<float> before = one.model().store->values().to_vector<float>();
+  EXPECT_THROW(one.step(), NonFiniteError);
+  const std::vector<float> after = one.model().store->values().to_vector<float>();
+  EXPECT_EQ(std::memcmp(before.data(), after.data(), before.size() * sizeof(float)), 0);
+}
+
+}  // namespace
+}  // namespace furlong
