@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "framework/core/arena.h"
+#include "framework/core/gpu_engine.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "layers/attention/directions.h"
@@ -12,9 +13,12 @@
 namespace furlong {
 namespace {
 
-double seconds_of(const std::function<void()>& work) {
+/// Until all that `work` began on the stream is done.
+double seconds_of(const Stream& stream, const std::function<void()>& work) {
+  synchronize(stream);
   const auto begin = std::chrono::steady_clock::now();
   work();
+  synchronize(stream);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
@@ -105,16 +109,18 @@ Tensor compute(const AttendOptions& options, const AttentionOperands& operands, 
   Tape tape(stream);
   Tensor output;
   if (options.recurrent) {
-    report.forward_seconds = seconds_of([&] { output = attend_in_steps(stream, operands, options.choice, options.prefill, denominators); });
+    report.forward_seconds =
+        seconds_of(stream, [&] { output = attend_in_steps(stream, operands, options.choice, options.prefill, denominators); });
   } else {
     Variable result;
-    report.forward_seconds = seconds_of([&] { result = attend_in_parallel(tape, operands, options.choice, denominators); });
+    report.forward_seconds = seconds_of(stream, [&] { result = attend_in_parallel(tape, operands, options.choice, denominators); });
     output = result.value();
     if (options.gradients) {
-      report.backward_seconds = seconds_of([&] { tape.backward({result}, {d_output}); });
+      report.backward_seconds = seconds_of(stream, [&] { tape.backward({result}, {d_output}); });
     }
   }
   report.peak_bytes = memory.counters().peak_bytes - before;
+  report.denominators.gather();
   return output;
 }
 

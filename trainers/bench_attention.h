@@ -45,8 +45,8 @@ class PeakRate {
   double flops_per_second() const { return best_; }
 
  private:
-  static constexpr std::int64_t size = 2048;
   Stream stream_;
+  std::int64_t size_;
   Tensor a_, b_, c_;
   double best_ = 0;
 };
