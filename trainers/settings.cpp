@@ -18,6 +18,7 @@ namespace {
 void add_run_keys(config::Table& t, Settings& s) {
   t.key("seed", &s.seed, "", "seed of every random number: weights, data order, dropout, directions of features").at_least(0);
   t.key("device", &s.device, "", "where to compute; auto takes a GPU if this build and this machine have one").like("auto|cpu|cuda(:[0-9]{1,3})?", {"auto", "cpu", "cuda", "cuda:N"});
+  t.key("tf32", &s.tf32, "", "on a GPU: float32 matrix products of weights in TF32 (10 bits of each operand) on tensor cores, faster and less exact; without effect on the CPU and with model.dtype bfloat16").elsewhere({"allow_tf32"});
   t.key("threads", &s.threads, "threads", "CPU threads of this process").within(1, 4096).zero_means("all cores that it may use").elsewhere({"num_threads", "n_threads"});
   t.key("run_directory", &s.run_directory, "", "folder of the run (config.yaml, metrics.jsonl, checkpoints); empty: runs/ and the name of the config file").elsewhere({"output_dir", "run_dir", "out_dir", "save_dir"});
 }

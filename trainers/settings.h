@@ -150,6 +150,7 @@ struct ParallelSettings {
 struct Settings {
   std::int64_t seed = 1;
   std::string device = "auto";
+  bool tf32 = false;
   std::int64_t threads = 0;
   std::filesystem::path run_directory;
   ModelSettings model;

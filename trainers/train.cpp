@@ -16,6 +16,7 @@
 #include "framework/core/machine.h"
 #include "framework/core/parallel.h"
 #include "framework/io/atomic_file.h"
+#include "framework/ops/gemm.h"
 #include "trainers/data_checks.h"
 #include "trainers/progress.h"
 #include "trainers/signals.h"
@@ -173,6 +174,7 @@ class Run {
     configure_logging(settings_.log.level);
     set_thread_count(static_cast<int>(settings_.threads));
     const Device device = device_from_name(settings_.device);
+    ops::set_tf32(settings_.tf32);
     check_against_data(loaded, *data_);
     check_memory(settings_, data_->vocabulary(), device);
     std::error_code failure;

@@ -62,11 +62,9 @@ void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
 StepReport Trainer::step() {
   const Settings& settings = model_.settings;
   model_.redraw(steps_);
-  std::vector<Batch> batches;
-  for (std::int64_t i = 0; i < settings.trainer.gradient_accumulation; ++i) {
-    batches.push_back(source_->batch(samples_drawn_, settings.data.batch_size));
-    samples_drawn_ += static_cast<std::uint64_t>(settings.data.batch_size);
-  }
+  const std::vector<Batch> batches =
+      prefetched_at_ == samples_drawn_ && !prefetched_.empty() ? std::exchange(prefetched_, {}) : read_batches();
+  samples_drawn_ += static_cast<std::uint64_t>(settings.data.batch_size * settings.trainer.gradient_accumulation);
 
   model_.take_denominator_report();  // what a validation left
   StepReport report;
@@ -88,6 +86,10 @@ StepReport Trainer::step() {
     work(batches);
   }
 
+  if (device_.is_gpu() && steps_ + 1 < settings.trainer.max_steps) {  // while the device works
+    prefetched_ = read_batches();
+    prefetched_at_ = samples_drawn_;
+  }
   // The step's only wait for the device.
   const std::vector<double> numbers = numbers_.to_vector<double>();
   report.denominators = model_.take_denominator_report();
@@ -102,6 +104,14 @@ StepReport Trainer::step() {
   ++steps_;
   tokens_ += report.tokens;
   return report;
+}
+
+std::vector<Batch> Trainer::read_batches() const {
+  const DataSettings& data = model_.settings.data;
+  std::vector<Batch> batches;
+  for (std::int64_t i = 0; i < model_.settings.trainer.gradient_accumulation; ++i)
+    batches.push_back(source_->batch(samples_drawn_ + static_cast<std::uint64_t>(i * data.batch_size), data.batch_size));
+  return batches;
 }
 
 void Trainer::work(const std::vector<Batch>& batches) {

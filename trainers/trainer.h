@@ -58,6 +58,8 @@ class Trainer {
   void load_carried(const CheckpointReader& checkpoint, const Settings& before);
   /// Gathers the gradients of the batches in inputs_, and adds the loss to the step's numbers.
   void gradients(const std::vector<Batch>& batches, bool checks);
+  /// The batches of the next step.
+  std::vector<Batch> read_batches() const;
   /// All that a step does on the device.
   void work(const std::vector<Batch>& batches);
   bool may_record() const;
@@ -77,6 +79,8 @@ class Trainer {
   std::unique_ptr<BatchSource> source_;
   std::vector<CarriedState> carried_;  // data.carry_state: of each batch that a step accumulates
   std::uint64_t samples_drawn_ = 0;    // all the state that the order of the data has
+  std::vector<Batch> prefetched_;      // of the step to come, and from which sample on
+  std::uint64_t prefetched_at_ = 0;
   std::int64_t steps_ = 0, tokens_ = 0;
   std::deque<double> recent_norms_;  // for outliers: of the last steps, skipped ones included
   double best_validation_ = HUGE_VAL;

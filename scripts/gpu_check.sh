@@ -1,0 +1,466 @@
+#!/usr/bin/env bash
+# Checks this build on a machine with an NVIDIA GPU and writes one report as JSON. Runs in an unpacked bundle (scripts/bundle.sh) or in the
+# sources, with nothing installed but the driver and, for matrix products, cuBLASLt.
+#   scripts/gpu_check.sh [--output FILE] [--limit-seconds N] [--parts LIST] [--without-gpu] [options]
+# Parts, in this order:
+#   gpu_tests         the tests that run on the GPU
+#   quickstart        a short training on the GPU and on the CPU: losses within 1 %
+#   benchmark         furlong bench attention
+#   memcheck          gpu_tests' kernels under compute-sanitizer, where it is found
+#   racecheck         the same
+#   python_benchmark  benchmarks/gpu/run.py beside PyTorch, where python3 has it
+#   other_tests       all other tests; those on the simulator are left out
+# Options:
+#   --output FILE        the report (default: gpu_report.json); programs' output goes to the folder FILE_logs
+#   --limit-seconds N    parts for which less time is left than they take at least are left out, and named
+#   --parts LIST         only these, between commas
+#   --without-gpu        all the same where there is no GPU: what can run on the CPU does, and tests on the GPU count as skipped
+#   --filter PATTERNS    only tests of these names (GoogleTest's patterns, between colons)
+#   --shards N           test programs at once (default: cores, 16 at most)
+#   --test-seconds N     a test that says nothing for so long has failed (default: 300)
+#   --steps N            steps of the quickstart (default: 60)
+#   --build DIR          in the sources: the build with tests (default: build/test)
+# Exit status: 0 nothing failed, 1 something did, 2 wrong arguments, or no GPU that can be used.
+set -uo pipefail
+export LC_ALL=C
+
+usage() { sed -n '2,25s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+stop() { echo "gpu_check: $1" >&2; exit "${2:-2}"; }
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+all_parts=(gpu_tests quickstart benchmark memcheck racecheck python_benchmark other_tests)
+parts=("${all_parts[@]}")
+output=gpu_report.json limit=0 without_gpu=false filter='*' build=$root/build/test test_seconds=300 steps=60
+cores=$(nproc)
+shards=$(( cores < 16 ? cores : 16 ))
+number() { [[ $2 =~ ^[1-9][0-9]{0,6}$ ]] || stop "$1 \"$2\": expected a whole number above 0"; }
+while (( $# )); do
+  option=$1
+  case "$option" in
+    --without-gpu) without_gpu=true; shift; continue ;;
+    -h|--help) usage; exit 0 ;;
+    --output|--limit-seconds|--parts|--filter|--shards|--test-seconds|--steps|--build)
+      [[ -n ${2:-} ]] || stop "$option needs a value" ;;
+    *) stop "unknown argument $option; see --help" ;;
+  esac
+  case "$option" in
+    --output) output=$2 ;;
+    --limit-seconds) number "$option" "$2"; limit=$2 ;;
+    --parts) IFS=, read -r -a parts <<<"$2" ;;
+    --filter) filter=$2 ;;
+    --shards) number "$option" "$2"; shards=$2 ;;
+    --test-seconds) number "$option" "$2"; test_seconds=$2 ;;
+    --steps) number "$option" "$2"; steps=$2 ;;
+    --build) build=$2 ;;
+  esac
+  shift 2
+done
+for part in "${parts[@]}"; do
+  [[ " ${all_parts[*]} " == *" $part "* ]] || stop "--parts: there is no part \"$part\"; there are ${all_parts[*]}"
+done
+
+if [[ -x $root/bin/furlong ]]; then
+  bin=$root/bin
+else
+  [[ -x $build/bin/furlong ]] || stop "neither $root/bin/furlong (a bundle) nor $build/bin/furlong (a build) is there"
+  bin=$(cd "$build/bin" && pwd)
+fi
+furlong=$bin/furlong
+[[ $output == *.json ]] || output+=.json
+: >>"$output" || stop "cannot write $output"
+output=$(cd "$(dirname "$output")" && pwd)/$(basename "$output")
+logs=${output%.json}_logs
+rm -rf "$logs"
+mkdir -p "$logs" || stop "cannot make the folder $logs"
+export FURLONG_TEST_SOURCES=$root FURLONG_TEST_PROGRAM=$furlong
+# Several test programs share the cores, so that a thread waiting for its team must sleep and not spin.
+export OMP_WAIT_POLICY=passive
+
+# left: seconds until the limit.
+left() { if (( limit )); then echo $(( limit - SECONDS )); else echo 1000000; fi; }
+
+# Text on standard input as a JSON string.
+json_text() {
+  local text
+  text=$(tr -d '\000-\010\013\014\016-\037' | { iconv -c -f UTF-8 -t UTF-8 2>/dev/null || true; })
+  text=${text//\\/\\\\}
+  text=${text//\"/\\\"}
+  text=${text//$'\n'/\\n}
+  text=${text//$'\t'/\\t}
+  printf '"%s"' "${text//$'\r'/}"
+}
+json_string() { printf '%s' "$1" | json_text; }
+# Lines on standard input as a JSON list of strings.
+json_list() {
+  local line list=''
+  while IFS= read -r line; do list+="${list:+, }$(json_string "$line")"; done
+  printf '[%s]' "$list"
+}
+# tail_of FILE [LINES]: its end as a JSON string, long lines cut.
+tail_of() { tail -n "${2:-25}" "$1" 2>/dev/null | cut -c -500 | json_text; }
+count() { wc -l <"$1" | tr -d ' '; }
+
+# ---- the machine ----------------------------------------------------------------------------------------------------------------------
+needed_glibc=$(sed -n 's/.*"needs_glibc": "\([0-9.]*\)".*/\1/p' "$root/manifest.json" 2>/dev/null)
+glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null | sed 's/^glibc //')
+if [[ $needed_glibc && $glibc && $(printf '%s\n' "$needed_glibc" "$glibc" | sort -V | head -n 1) != "$needed_glibc" ]]; then
+  stop "this system has glibc $glibc, and the programs here need $needed_glibc or later"
+fi
+doctor=$("$furlong" doctor --json 2>"$logs/doctor.err") || {
+  cat "$logs/doctor.err" >&2
+  stop "$furlong doctor --json ended with status $?" 1
+}
+printf '%s\n' "$doctor" >"$logs/doctor.json"
+# field NAME: the first value of that name in doctor's answer.
+field() { sed -n "s/^ *\"$1\": \"\(.*\)\",\{0,1\}$/\1/p" <<<"$doctor" | head -n 1; }
+cuda=$(field cuda)
+if [[ $cuda != ok ]] && ! $without_gpu; then
+  stop "no GPU can be used: $cuda (--without-gpu runs what can be run on the CPU)"
+fi
+[[ $cuda != ok ]] || without_gpu=false
+nvidia_smi=$(nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit --format=csv,noheader 2>/dev/null)
+device=${nvidia_smi%%,*}
+system=$(sed -n 's/^PRETTY_NAME="\{0,1\}\([^"]*\)"\{0,1\}$/\1/p' /etc/os-release 2>/dev/null)
+began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+echo "gpu_check: furlong $(field version), commit $(field commit), on ${device:-a machine without a GPU} ($cuda), $cores cores"
+
+# ---- the report -----------------------------------------------------------------------------------------------------------------------
+report_parts='' failed_parts=() left_out=()
+# write_report RESULT: after every part, so that a check that is cut off leaves what it found.
+write_report() {
+  local manifest=null
+  [[ ! -e $root/manifest.json ]] || manifest=$(cat "$root/manifest.json")
+  cat >"$output.tmp" <<END
+{
+"result": "$1",
+"date": "$began",
+"seconds": $SECONDS,
+"version": $(json_string "$(field version)"),
+"commit": $(json_string "$(field commit)"),
+"device": $(json_string "$device"),
+"cuda": $(json_string "$cuda"),
+"nvidia_smi": $(json_string "$nvidia_smi"),
+"system": $(json_string "$system"), "kernel": $(json_string "$(uname -r)"), "glibc": $(json_string "$glibc"), "cores": $cores,
+"arguments": $(json_string "$arguments"),
+"failed": $(printf '%s\n' "${failed_parts[@]}" | sed '/^$/d' | json_list),
+"left_out": $(printf '%s\n' "${left_out[@]}" | sed '/^$/d' | json_list),
+"parts": {$report_parts
+},
+"bundle": $manifest,
+"doctor": $doctor
+}
+END
+  mv "$output.tmp" "$output"
+}
+arguments="parts ${parts[*]}; filter $filter; shards $shards; limit $limit s; without_gpu $without_gpu"
+
+# What a part answers with: result (passed, failed, skipped), reason, and more fields as JSON, each with a comma before it.
+result='' reason='' fields=''
+# run_part NAME SECONDS COMMAND...: left out where fewer seconds are left.
+run_part() {
+  local name=$1 least=$2 begin=$SECONDS
+  shift 2
+  [[ " ${parts[*]} " == *" $name "* ]] || return 0
+  result='' reason='' fields=''
+  if (( $(left) < least )); then
+    result='left out' reason="$(left) s are left, and it takes at least $least s"
+    left_out+=("$name")
+  else
+    echo "gpu_check: $name" >&2
+    "$@"
+  fi
+  [[ $result != failed ]] || failed_parts+=("$name")
+  report_parts+="${report_parts:+,}"$'\n'"\"$name\": {\"result\": \"$result\", \"reason\": $(json_string "$reason"), \"seconds\": $(( SECONDS - begin ))$fields}"
+  write_report unfinished
+  printf '  %-17s %-9s %5d s  %s\n' "$name" "$result" $(( SECONDS - begin )) "$reason"
+}
+
+# ---- tests ----------------------------------------------------------------------------------------------------------------------------
+# names_of PROGRAM FILTER: one test a line.
+names_of() {
+  "$bin/$1" --gtest_list_tests "--gtest_filter=$2" 2>/dev/null |
+    sed -n 's/ *# .*$//; /^[^ ]*\.$/{h;d;}; /^  [^ ]/{G; s/^  \(.*\)\n\(.*\)$/\2\1/p;}'
+}
+
+# wait_for LOG PID...: until all have ended; those whose log stays as it is for $test_seconds, or that run when the time is up, are
+# killed. Logs are LOG.0, LOG.1 and so on. A killed one leaves LOG.N.killed with the reason.
+wait_for() {
+  local log=$1 i alive now
+  shift
+  local pids=("$@")
+  while :; do
+    alive=0
+    printf -v now '%(%s)T' -1
+    for i in "${!pids[@]}"; do
+      kill -0 "${pids[i]}" 2>/dev/null || continue
+      alive=1
+      if (( $(left) <= 5 )); then
+        echo "the time was up" >"$log.$i.killed"
+      elif (( now - $(stat -c %Y "$log.$i" 2>/dev/null || echo "$now") > test_seconds )); then
+        echo "it said nothing for $test_seconds s" >"$log.$i.killed"
+      else
+        continue
+      fi
+      kill -KILL -- "-${pids[i]}" 2>/dev/null || kill -KILL "${pids[i]}" 2>/dev/null
+    done
+    (( alive )) || break
+    sleep 0.2
+  done
+  wait "${pids[@]}" 2>/dev/null
+}
+
+# start_shards LOG FILE PROGRAM [WRAPPER...]: the tests named in FILE, dealt to processes by turns; each writes LOG.N.
+start_shards() {
+  local log=$1 names=$2 program=$3 n i pids=()
+  shift 3
+  n=$(count "$names")
+  n=$(( n < shards ? n : shards ))
+  # A file of flags: some thousand names are too long for a command line.
+  printf -- '--gtest_filter=%s\n' "$(paste -s -d : "$names")" >"$log.flags"
+  for (( i = 0; i < n; ++i )); do
+    # In a process group of its own, so that what a test has started is killed with it.
+    GTEST_TOTAL_SHARDS=$n GTEST_SHARD_INDEX=$i setsid "${@//%N/$i}" "$bin/$program" --gtest_color=no "--gtest_flagfile=$log.flags" \
+      </dev/null >"$log.$i" 2>&1 &
+    pids+=($!)
+  done
+  wait_for "$log" "${pids[@]}"
+}
+
+# outcomes LOG: sorts what the processes said into LOG.ok, .failed, .skipped, .begun.
+outcomes() {
+  local outcome mark
+  for outcome in ok failed skipped begun; do
+    case "$outcome" in ok) mark='\[       OK \]' ;; failed) mark='\[  FAILED  \]' ;; skipped) mark='\[  SKIPPED \]' ;; begun) mark='\[ RUN      \]' ;; esac
+    # A result ends with its time; the summary at the end names tests again without it.
+    cat "$1".[0-9] "$1".[0-9][0-9] 2>/dev/null | sed -n "s/^.*$mark \([^ ,]*\).*$/\1 &/p" |
+      { if [[ $outcome == begun ]]; then cat; else grep ' ms)$'; fi; } | cut -d ' ' -f 1 | sort -u >"$1.$outcome"
+  done
+}
+
+# run_tests FILTER [WRAPPER...]: of all programs; sets result, reason, fields. Tests that died with their process, or were never reached
+# because of that, are named, and the others go on in new processes. One that failed is run once more alone: after a faulty access
+# a GPU refuses everything that follows in the same process.
+run_tests() {
+  local wanted=$1 program n round log names total=0 skip_reasons failure failures='' alone
+  shift
+  local all=$logs/$current.tests
+  rm -f "$all".*
+  touch "$all".{passed,failed,skipped,died,unreached,passes_alone}
+  for program in "${programs[@]}"; do
+    names_of "$program" "$wanted" >"$all.$program.wanted"
+    names_of "$program" "$filter" | sort >"$all.allowed"
+    sort -o "$all.$program.wanted" "$all.$program.wanted"
+    names=$all.$program.left
+    comm -12 "$all.$program.wanted" "$all.allowed" >"$names"
+    n=$(count "$names")
+    (( total += n ))
+    for (( round = 1; n > 0 && round <= 10 && $(left) > 15; ++round )); do
+      log=$logs/$current.$program.$round
+      start_shards "$log" "$names" "$program" "$@"
+      outcomes "$log"
+      cat "$log.ok" >>"$all.passed"
+      cat "$log.skipped" >>"$all.skipped"
+      sed "s/^/$program /" "$log.failed" >>"$all.failed"
+      comm -23 "$log.begun" <(sort "$log.ok" "$log.failed" "$log.skipped") >"$log.died"
+      # What ran when the time was up has not failed.
+      if (( $(left) > 15 )); then
+        sed "s/^/$program /" "$log.died" >>"$all.died"
+      else
+        : >"$log.died"
+      fi
+      sort "$log.ok" "$log.failed" "$log.skipped" "$log.died" | comm -23 "$names" - >"$names.next"
+      mv "$names.next" "$names"
+      (( $(count "$names") < n )) || break
+      n=$(count "$names")
+    done
+    cat "$names" >>"$all.unreached"
+  done
+  while read -r program failure && (( $(left) > 30 )); do
+    (( $(count "$all.failed") <= 200 )) || break
+    alone=$logs/$current.alone
+    echo "$failure" >"$alone.names"
+    rm -f "$alone".0*
+    start_shards "$alone" "$alone.names" "$program" "$@"
+    outcomes "$alone"
+    if [[ -s $alone.ok ]]; then echo "$failure" >>"$all.passes_alone"; fi
+    failures+="${failures:+,}"$'\n'"  {\"test\": $(json_string "$failure"), \"passes_alone\": $([[ -s $alone.ok ]] && echo true || echo false), \"output\": $(tail_of "$alone.0" 40)}"
+  done < <(head -n 40 "$all.failed")
+  while read -r program failure; do
+    n=$(grep -l -F "[ RUN      ] $failure" "$logs/$current.$program".[0-9]* 2>/dev/null | grep -E '\.[0-9]+\.[0-9]+$' | tail -n 1)
+    failures+="${failures:+,}"$'\n'"  {\"test\": $(json_string "$failure"), \"died\": $(json_string "$(cat "$n.killed" 2>/dev/null || echo "its process ended")"), \"output\": $(tail_of "$n" 40)}"
+  done <"$all.died"
+  skip_reasons=$(cat "$logs/$current".test_*.[0-9]* 2>/dev/null | grep -A 1 -E 'Skipped$' | grep -v -E '^--$|Skipped$' | sort | uniq -c | sort -rn | head -n 30 | sed 's/^ *//')
+
+  local n_passed n_failed n_skipped n_unreached
+  n_passed=$(count "$all.passed") n_failed=$(( $(count "$all.failed") + $(count "$all.died") ))
+  n_skipped=$(count "$all.skipped") n_unreached=$(count "$all.unreached")
+  fields=", \"tests\": $total, \"passed\": $n_passed, \"failed\": $n_failed, \"skipped\": $n_skipped, \"not_reached\": $n_unreached"
+  fields+=", \"failed_tests\": $(cut -d ' ' -f 2- "$all.failed" "$all.died" | json_list)"
+  fields+=", \"skipped_tests\": $(json_list <"$all.skipped"), \"skip_reasons\": $(json_list <<<"$skip_reasons")"
+  fields+=", \"not_reached_tests\": $(head -n 500 "$all.unreached" | json_list), \"failures\": [$failures]"
+  reason="$n_passed passed, $n_failed failed, $n_skipped skipped, $n_unreached not reached"
+  if (( n_failed )); then
+    result=failed
+  elif (( total == 0 )); then
+    result=skipped reason="no test has such a name"
+  elif (( n_passed == 0 )); then
+    result=skipped
+  elif (( n_unreached )); then
+    result=unfinished
+    left_out+=("$current: $n_unreached tests")
+  else
+    result=passed
+  fi
+}
+
+on_gpu='*/cuda*:*Cuda*'
+all_programs=(test_framework test_layers test_datasets test_trainers)
+gpu_tests() { current=gpu_tests programs=("${all_programs[@]}"); run_tests "$on_gpu"; }
+other_tests() { current=other_tests programs=("${all_programs[@]}"); run_tests "*-*/simulated*:$on_gpu"; }
+
+# ---- compute-sanitizer ----------------------------------------------------------------------------------------------------------------
+find_sanitizer() {
+  local place
+  for place in compute-sanitizer {"${CUDA_HOME:-/usr/local/cuda}",/usr/local/cuda,/usr/local/cuda-*,/opt/cuda}/{bin,compute-sanitizer}/compute-sanitizer; do
+    if command -v "$place" 2>/dev/null; then return; fi
+  done
+}
+
+# sanitize TOOL: kernels only, so no test of whole trainings.
+sanitize() {
+  local tool=$1 sanitizer log errors=0 processes=0 found='' before
+  sanitizer=$(find_sanitizer)
+  if $without_gpu; then result=skipped reason="there is no GPU"; return; fi
+  if [[ -z $sanitizer ]]; then result=skipped reason="compute-sanitizer was not found"; return; fi
+  current=$tool programs=(test_framework test_layers)
+  # Errors that CUDA's functions return are the tests' own matter: some ask for too much memory on purpose.
+  run_tests '*/cuda*' "$sanitizer" --tool "$tool" --report-api-errors no --print-limit 20 --log-file "$logs/$tool.%N.%p.sanitizer"
+  before=$result
+  for log in "$logs/$tool".*.sanitizer; do
+    [[ -e $log ]] || continue
+    (( ++processes ))
+    found=$(sed -n 's/.*ERROR SUMMARY: \([0-9]*\) error.*/\1/p; s/.*RACECHECK SUMMARY: .*(\([0-9]*\) error.*/\1/p' "$log" | tail -n 1)
+    (( errors += ${found:-0} ))
+    if (( ${found:-0} )); then fields+=", \"$(basename "$log")\": $(head -n 60 "$log" | cut -c -300 | json_text)"; fi
+  done
+  fields+=", \"sanitizer\": $(json_string "$("$sanitizer" --version 2>/dev/null | tail -n 1)"), \"processes\": $processes, \"errors\": $errors"
+  reason="$errors errors in $processes processes; $reason"
+  if grep -q -s 'Device not supported' "$logs/$tool".*.sanitizer "$logs/$tool".test_*; then
+    result=skipped reason="compute-sanitizer says: Device not supported"
+  elif (( errors )) || [[ $before == failed ]] || ! grep -q -s SUMMARY "$logs/$tool".*.sanitizer; then
+    result=failed
+  fi
+}
+
+# ---- training -------------------------------------------------------------------------------------------------------------------------
+token_store() {
+  store=$root/data/quickstart.h5
+  [[ ! -e $store ]] || return 0
+  store=$logs/quickstart.h5
+  if [[ -e $root/data/kjv.txt ]]; then head -c 1048576 "$root/data/kjv.txt" >"$logs/text"; else cat "$root/README.md" "$root"/docs/*.md >"$logs/text"; fi
+  "$furlong" prepare text "$logs/text" --split-by span --split train:0.85,validation:0.05,test:0.1 --output "$store" >"$logs/prepare.log" 2>&1
+}
+
+# train NAME DEVICE DTYPE: losses go to $logs/NAME.losses, one a line, the validation's last.
+train() {
+  timeout --kill-after=20 "$(left)" "$furlong" train "$root/configs/quickstart.yaml" --set "data.store=$store" --set "device=$2" \
+    --set "model.dtype=$3" --set "trainer.max_steps=$steps" --set log.every=5 --set trainer.validate_every=0 --set trainer.sample_tokens=0 \
+    --set trainer.sample_prompt=null --run-dir "$logs/$1" >"$logs/$1.log" 2>&1 &&
+    sed -n 's/.*"loss":\([-0-9.e+]*\).*/\1/p' "$logs/$1/metrics.jsonl" >"$logs/$1.losses" && [[ -s $logs/$1.losses ]]
+}
+# The last speed that was logged, of all that were the steadiest.
+speed() { sed -n 's/.*"tokens_per_second":\([0-9.]*\).*/\1/p' "$logs/$1/metrics.jsonl" | tail -n 1; }
+
+quickstart() {
+  local pair first second name difference runs='' pairs=("cuda bfloat16 cpu bfloat16" "cuda float32 cpu float32")
+  # Without a GPU the comparison itself is tried: two types of numbers, whose losses differ by about as little.
+  ! $without_gpu || pairs=("cpu bfloat16 cpu float32")
+  result=passed
+  token_store || { result=failed reason="the token store could not be made"; fields=", \"output\": $(tail_of "$logs/prepare.log")"; return; }
+  for pair in "${pairs[@]}"; do
+    read -r -a pair <<<"$pair"
+    first=quickstart_${pair[0]}_${pair[1]} second=quickstart_${pair[2]}_${pair[3]}
+    for name in "$first ${pair[0]} ${pair[1]}" "$second ${pair[2]} ${pair[3]}"; do
+      # shellcheck disable=SC2086  # three words
+      train $name && continue
+      result=failed reason="the training ${name%% *} failed"
+      fields=", \"output\": $(tail_of "$logs/${name%% *}.log")"
+      return
+    done
+    # The greatest relative difference, or "inf" where one has fewer losses or one is no number.
+    difference=$(paste "$logs/$first.losses" "$logs/$second.losses" | awk '
+      NF != 2 || $1 + 0 <= 0 || $2 + 0 <= 0 { bad = 1 }
+      { d = $1 / ($2 + 0 ? $2 : 1) - 1; d = d < 0 ? -d : d; if (d > most) most = d }
+      END { if (bad || !NR) print "inf"; else printf "%.6f", most }')
+    runs+="${runs:+, }{\"runs\": [\"$first\", \"$second\"], \"greatest_difference\": \"$difference\", \"losses\": [[$(paste -s -d , "$logs/$first.losses")], [$(paste -s -d , "$logs/$second.losses")]], \"tokens_per_second\": [$(speed "$first"), $(speed "$second")]}"
+    reason+="${reason:+; }$first and ${second#quickstart_}: losses differ by $difference at most"
+    [[ $difference != inf ]] && awk -v d="$difference" 'BEGIN { exit !(d <= 0.01) }' || result=failed
+  done
+  fields=", \"steps\": $steps, \"allowed_difference\": 0.01, \"comparisons\": [$runs]"
+}
+
+# ---- benchmarks -----------------------------------------------------------------------------------------------------------------------
+benchmark() {
+  local cases case name i=0 shown='' target=cuda
+  cases=(
+    "--mechanism linear --feature-map elu1 --d 64 --n 2048,8192,32768,131072"
+    "--mechanism linear --feature-map favor_positive --features 256 --d 64 --n 2048,8192,32768,131072"
+    "--mechanism softmax --d 64 --n 2048,8192,32768"
+    "--mechanism linear --feature-map elu1 --d 128 --n 2048,8192,32768,131072"
+  )
+  local shape=(--heads 16 --batch 2 --dtype bfloat16 --repeat 10)
+  if $without_gpu; then
+    target=cpu cases=("--mechanism linear,softmax --feature-map elu1 --d 64 --n 256,512") shape=(--heads 2 --repeat 3)
+  fi
+  result=passed
+  for case in "${cases[@]}"; do
+    for direction in '' --train; do
+      (( $(left) > 20 )) || { left_out+=("benchmark: $case $direction"); continue; }
+      name=benchmark_$(( ++i ))
+      # shellcheck disable=SC2086  # words
+      if timeout --kill-after=20 "$(( $(left) < 180 ? $(left) : 180 ))" "$furlong" bench attention --device $target $case $direction "${shape[@]}" \
+        --json "$logs/$name.json" >"$logs/$name.log" 2>&1; then
+        shown+="${shown:+,}"$'\n'"{\"arguments\": \"$case $direction ${shape[*]}\", \"answer\": $(cat "$logs/$name.json")}"
+      else
+        result=failed reason="furlong bench attention --device $target $case $direction failed"
+        shown+="${shown:+,}"$'\n'"{\"arguments\": \"$case $direction ${shape[*]}\", \"failed\": $(tail_of "$logs/$name.log")}"
+      fi
+    done
+  done
+  [[ $reason ]] || reason="$i runs"
+  fields=", \"device\": \"$target\", \"runs\": [$shown]"
+}
+
+python_benchmark() {
+  local status=0 log=$logs/python_benchmark
+  if ! command -v python3 >/dev/null; then result=skipped reason="there is no python3"; return; fi
+  if ! python3 -c 'import torch' 2>"$log.log"; then result=skipped reason="python3 has no PyTorch: $(tail -n 1 "$log.log")"; return; fi
+  if $without_gpu; then result=skipped reason="there is no GPU"; return; fi
+  timeout --kill-after=20 "$(left)" python3 "$root/benchmarks/gpu/run.py" --furlong "$furlong" --seconds "$(( $(left) < 620 ? $(left) - 20 : 600 ))" \
+    --output "$log.json" >"$log.log" 2>&1 || status=$?
+  if (( status )) || [[ ! -s $log.json ]]; then
+    result=failed reason="benchmarks/gpu/run.py ended with status $status"
+    fields=", \"output\": $(tail_of "$log.log" 40)"
+  else
+    result=passed reason=$(tail -n 1 "$log.log")
+  fi
+  if [[ -s $log.json ]]; then fields+=", \"answer\": $(cat "$log.json")"; fi
+}
+
+# Seconds that each takes at least on a machine with one GPU and 16 cores.
+run_part gpu_tests 20 gpu_tests
+run_part quickstart 20 quickstart
+run_part benchmark 30 benchmark
+run_part memcheck 60 sanitize memcheck
+run_part racecheck 60 sanitize racecheck
+run_part python_benchmark 90 python_benchmark
+run_part other_tests 30 other_tests
+
+if (( ${#failed_parts[@]} )); then outcome=failed; else outcome=passed; fi
+write_report "$outcome"
+if (( ${#left_out[@]} )); then
+  echo "left out for lack of time:"
+  printf '  %s\n' "${left_out[@]}"
+fi
+echo "$outcome in $SECONDS s${failed_parts[*]:+: ${failed_parts[*]}}; the report: $output"
+[[ $outcome == passed ]]
