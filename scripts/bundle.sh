@@ -31,7 +31,7 @@ done
 
 # Every program carries the same GPU code, some 50 MB behind the last one's: a window that reaches back so far keeps it once.
 case "$output" in
-  *.tar.xz) compress=(xz --lzma2=preset=3,dict=128MiB) ;;
+  *.tar.xz) compress=(xz '--lzma2=preset=3,dict=128MiB') ;;
   *.tar.zst) compress=(zstd -q -15 -T0 --long=27) ;;
   *) fail "--output $output: expected a name that ends in .tar.xz or .tar.zst" 2 ;;
 esac
@@ -145,7 +145,8 @@ tar -C "$work" --owner=0 --group=0 --numeric-owner -cf - \
   furlong_bundle/{bin,lib,LICENSE,benchmarks,configs,data,docs,furlong,manifest.json,scripts,tests} |
   "${compress[@]}" >"$work/archive"
 bytes=$(stat --format %s "$work/archive")
-(( bytes <= most_bytes )) || fail "the archive would be $bytes bytes, and $most_bytes are the most; fewer CMAKE_CUDA_ARCHITECTURES make it smaller"
+(( bytes <= most_bytes )) ||
+  fail "the archive would be $bytes bytes, and $most_bytes are the most; fewer CMAKE_CUDA_ARCHITECTURES make it smaller"
 mv "$work/archive" "$output"
 chmod 644 "$output"
 echo "$output: $(( bytes / 1000000 )) MB, commit $(field commit), CUDA $toolkit, needs glibc ${needs_glibc#GLIBC_} or later"

@@ -20,8 +20,9 @@ class StepGraph {
   /// Runs or replays `work`. `shapes` names what a recording depends on: steps with another name are run, and the first few of each are
   /// too, since they make what later steps find made (caches, workspaces).
   void run(const std::string& shapes, const Work& work);
-  /// Gives back the memory of the recording; a later step is recorded anew. For what needs the memory between steps (validation).
+  /// Gives back the memory of the recording; a later step is recorded anew. For what needs the memory more.
   void forget();
+  bool holds_memory() const { return pool_ != nullptr; }
   /// Whether the last step was replayed.
   bool replayed() const { return replayed_; }
   /// Why steps are not recorded any more; empty while they are.

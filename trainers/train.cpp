@@ -169,11 +169,27 @@ class Run {
     if (const std::string note = trainer_.source().note(); !note.empty()) spdlog::warn("{}", note);
   }
 
+  /// Says why where `auto` leaves a GPU alone.
+  Device chosen_device() const {
+    const Device device = device_from_name(settings_.device);
+    const bool automatic = settings_.device == "auto";
+    GpuEngine* cuda = gpu_engine(DeviceType::cuda);
+    if (automatic && device.is_cpu() && cuda != nullptr && cuda->device_count() > 0)
+      spdlog::warn("device: auto computes on the CPU: {}", cuda->unavailable(0));
+    if (!device.is_gpu() || settings_.model.attention.compat == "none") return device;
+    constexpr const char* reason = "the arithmetic of other libraries is there for comparison, and computed on the CPU alone";
+    if (!automatic)
+      throw UserError("model.attention.compat: {} cannot be with device: {}: {}; use device: cpu", settings_.model.attention.compat,
+                      settings_.device, reason);
+    spdlog::warn("device: auto computes on the CPU, because of model.attention.compat: {}: {}", settings_.model.attention.compat, reason);
+    return Device{};
+  }
+
   Device prepare(const LoadedSettings& loaded) {
     refuse_several_processes();
     configure_logging(settings_.log.level);
     set_thread_count(static_cast<int>(settings_.threads));
-    const Device device = device_from_name(settings_.device);
+    const Device device = chosen_device();
     ops::set_tf32(settings_.tf32);
     check_against_data(loaded, *data_);
     check_memory(settings_, data_->vocabulary(), device);

@@ -78,7 +78,10 @@ StepReport Trainer::step() {
   inputs_.resize(batches.size());
   for (std::size_t i = 0; i < batches.size(); ++i) {
     put_on_device(batches[i], device_, inputs_[i]);
-    shapes += fmt::format("{} x {}, ", batches[i].batch, batches[i].n);
+    const DeviceBatch& input = inputs_[i];
+    shapes += fmt::format("{} x {}, {} labels{}{}{}; ", batches[i].batch, batches[i].n, batches[i].labels.size(),
+                          input.targets.defined() ? ", targets" : "", input.mask.keys.defined() ? ", masked" : "",
+                          input.mask.documents.defined() ? ", documents" : "");
   }
   if (may_record()) {
     graph_.run(shapes, [&] { work(batches); });
@@ -90,7 +93,7 @@ StepReport Trainer::step() {
     prefetched_ = read_batches();
     prefetched_at_ = samples_drawn_;
   }
-  // The step's only wait for the device.
+  // Here the host waits for what the step found.
   const std::vector<double> numbers = numbers_.to_vector<double>();
   report.denominators = model_.take_denominator_report();
   counts_denominators_ = counts_denominators_ || report.denominators.rows > 0;
@@ -162,6 +165,7 @@ void Trainer::name_the_culprit(const std::vector<Batch>& batches, double loss, d
                                        parameter.master().elements(), parameter.name()));
     }
   }
+  graph_.forget();  // a second step needs its memory
   // The same step again, each value looked at as it is made. (States that are carried are by now those after it: what was not finite in
   // them is found as well.)
   try {
@@ -174,11 +178,19 @@ void Trainer::name_the_culprit(const std::vector<Batch>& batches, double loss, d
 }
 
 Evaluation Trainer::validate() {
-  graph_.forget();  // its memory may be needed
   const Optimizer::WithAverages averaged(optimizer_);
   const Settings& settings = model_.settings;
-  return evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size,
-                  settings.trainer.validation_batches);
+  const auto measure = [&] {
+    return evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size,
+                    settings.trainer.validation_batches);
+  };
+  if (!graph_.holds_memory()) return measure();
+  try {
+    return measure();
+  } catch (const MachineError&) {
+    graph_.forget();  // what the recorded step holds may be what is missing
+    return measure();
+  }
 }
 
 bool Trainer::note_validation(double loss) {

@@ -1,5 +1,7 @@
 #include "framework/core/device.h"
 
+#include <algorithm>
+
 #include "framework/core/error.h"
 #include "framework/core/gpu_engine.h"
 
@@ -41,7 +43,10 @@ Device device_from_name(const std::string& name) {
   if (name == "cpu") return Device{};
   if (name == "auto") {
     GpuEngine* cuda = gpu_engine(DeviceType::cuda);
-    return cuda != nullptr && cuda->unavailable(0).empty() ? Device{DeviceType::cuda, 0} : Device{};
+    for (int index = 0; cuda != nullptr && index < std::max(cuda->device_count(), 1); ++index) {
+      if (cuda->unavailable(index).empty()) return Device{DeviceType::cuda, index};
+    }
+    return Device{};
   }
   if (name == "simulated") return gpu(DeviceType::simulated, 0, name);
   if (name == "cuda") return gpu(DeviceType::cuda, 0, name);

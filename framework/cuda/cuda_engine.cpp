@@ -29,7 +29,9 @@ constexpr std::int64_t growth_bytes = std::int64_t{64} << 20;  // memory is aske
 std::string text_of(cudaError_t error) { return fmt::format("{} ({})", cudaGetErrorName(error), cudaGetErrorString(error)); }
 
 void check(cudaError_t error, const char* what, int index) {
-  if (error != cudaSuccess) throw MachineError("cuda:{}: {} failed: {}", index, what, text_of(error));
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // or the next launch would find it again and take it for its own
+  throw MachineError("cuda:{}: {} failed: {}", index, what, text_of(error));
 }
 
 /// The current device is each thread's own; setting it anew before every launch would cost more than remembering it.
@@ -416,6 +418,18 @@ void* gpu_queue(const Stream& stream) {
   if (stream.handle == nullptr) return engine().main_queue(stream.device.index);
   select(stream.device.index);
   return stream.handle;
+}
+
+void allow_shared_memory(const Stream& stream, const void* kernel, std::size_t bytes) {
+  // Only ever raised: a launch that was recorded with more must still be allowed it when it is replayed.
+  static std::mutex mutex;
+  static auto* const allowed = new std::map<std::pair<const void*, int>, std::size_t>;
+  const std::lock_guard lock(mutex);
+  std::size_t& most = (*allowed)[{kernel, stream.device.index}];
+  if (bytes <= most) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        "allowing a kernel its shared memory", stream.device.index);
+  most = bytes;
 }
 
 }  // namespace furlong

@@ -94,16 +94,10 @@ void launch(const LaunchTarget& target, void (*kernel)(Parameters...), dim3 grid
           target.site.line(), grid.x, grid.y, grid.z, block.x, block.y, block.z);
 #ifdef __CUDACC__
   const auto queue = static_cast<cudaStream_t>(gpu_queue(target.stream));
-  cudaError_t status = cudaSuccess;
   // Static and dynamic shared memory together may pass the 48 KiB that a block has unasked.
-  if (dynamic_shared_bytes > 0) {
-    status = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(dynamic_shared_bytes));
-  }
-  if (status == cudaSuccess) {
-    kernel<<<grid, block, dynamic_shared_bytes, queue>>>(static_cast<Parameters>(arguments)...);
-    status = cudaGetLastError();
-  }
+  if (dynamic_shared_bytes > 0) allow_shared_memory(target.stream, reinterpret_cast<const void*>(kernel), dynamic_shared_bytes);
+  kernel<<<grid, block, dynamic_shared_bytes, queue>>>(static_cast<Parameters>(arguments)...);
+  const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) {
     throw MachineError("{}:{}: CUDA refused to launch {} blocks of {} threads with {} bytes of dynamic shared memory on {}: {} ({})",
                        target.site.file_name(), target.site.line(), std::uint64_t{grid.x} * grid.y * grid.z, threads, dynamic_shared_bytes,

@@ -9,4 +9,8 @@ namespace furlong {
 /// when the device cannot be had.
 void* gpu_queue(const Stream& stream);
 
+/// Lets a kernel have so much dynamic shared memory on the stream's device, which is more than it has unasked. Throws MachineError where
+/// the device has less.
+void allow_shared_memory(const Stream& stream, const void* kernel, std::size_t bytes);
+
 }  // namespace furlong

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "framework/cuda/cublaslt.h"
 #include "framework/cuda/queue.h"
 #include "framework/ops/gemm_bodies.h"
@@ -194,6 +195,8 @@ class Products {
                                                          product->result, product->result, product->preference, 1, &found, &count);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
         (status == CUBLAS_STATUS_SUCCESS && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))) {
+      spdlog::warn("cuBLASLt has no algorithm for [{} x {}] by [{} x {}] in {} (status {}); a slow kernel of our own computes it", plan.n,
+                   plan.k, plan.k, plan.m, name_of(plan.operand_dtype), static_cast<int>(status));
       return nullptr;
     }
     check(status, "choosing an algorithm");

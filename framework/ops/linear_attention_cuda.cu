@@ -117,7 +117,7 @@ class GeneralLaunch {
     a_.start_magnitude = gpu_data<T>(in_.start_magnitude);
   }
 
-  /// As many segments as fill the device, at most four for each multiprocessor in all, each of some chunks; from shapes alone.
+  /// As many segments as fill the device, at most four for each multiprocessor in all, each of some chunks; from shapes and the device.
   void choose_segments() {
     const std::int64_t asked = linear_attention_gpu_settings().segments,
                        slot_bytes = GeneralSlot<T>::elements(a_.sizes) * std::int64_t{sizeof(T)};
@@ -176,8 +176,8 @@ class GeneralLaunch {
     if (tasks <= 0) return;
     const std::int64_t blocks = gpu_min(tasks, std::int64_t{4} * gpu_multiprocessors(stream_));
     // What is left of a block's shared memory after the tile itself, and at most what lets two blocks share a multiprocessor.
-    const std::int64_t limit =
-        static_cast<std::int64_t>(gpu_shared_limit(stream_)) - static_cast<std::int64_t>(sizeof(GeneralWalk<T, GeneralValues<T>>)) - 1024;
+    constexpr std::size_t of_walk = gpu_max(sizeof(GeneralWalk<T, GeneralValues<T>>), sizeof(GeneralWalk<T, GeneralLogarithms<T>>));
+    const auto limit = static_cast<std::int64_t>(gpu_shared_limit(stream_)) - static_cast<std::int64_t>(of_walk + 1024);
     a_.phase = phase;
     a_.shared_bytes = gpu_min(linear_attention_gpu_settings().shared_bytes, limit);
     GeneralTile<T> counted;
@@ -278,7 +278,7 @@ void with_compute_type(const LinearAttentionArguments& arguments, const Run& run
 }
 
 void forward(const Stream& stream, const LinearAttentionArguments& arguments) {
-  if (!linear_attention_gpu_settings().general_form && linear_attention_fused_supports(arguments)) {
+  if (!linear_attention_gpu_settings().general_form && linear_attention_fused_supports(stream, arguments)) {
     linear_attention_fused_forward(stream, arguments);
     return;
   }
@@ -287,7 +287,7 @@ void forward(const Stream& stream, const LinearAttentionArguments& arguments) {
 }
 
 void backward(const Stream& stream, const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients) {
-  if (!linear_attention_gpu_settings().general_form && linear_attention_fused_supports(arguments)) {
+  if (!linear_attention_gpu_settings().general_form && linear_attention_fused_supports(stream, arguments)) {
     linear_attention_fused_backward(stream, arguments, gradients);
     return;
   }

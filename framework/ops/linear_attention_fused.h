@@ -6,8 +6,8 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// Whether the fused form has these options, widths and storage type, forward and backward.
-bool linear_attention_fused_supports(const LinearAttentionArguments& arguments);
+/// Whether the fused form has these options, widths and storage type, forward and backward, and the device the shared memory for them.
+bool linear_attention_fused_supports(const Stream& stream, const LinearAttentionArguments& arguments);
 void linear_attention_fused_forward(const Stream& stream, const LinearAttentionArguments& arguments);
 void linear_attention_fused_backward(const Stream& stream, const LinearAttentionArguments& arguments,
                                      const LinearAttentionGradients& gradients);

@@ -15,9 +15,22 @@ namespace FURLONG_GPU {
 namespace {
 
 using Arguments = LinearAttentionArguments;
-constexpr std::size_t most_shared = 163 * 1024;    // what sm_80 gives a block
-constexpr std::size_t shared_of_two = 113 * 1024;  // two blocks in a multiprocessor of sm_90
 constexpr std::int64_t most_features = 512;
+
+/// Bytes of shared memory that a block may have where two share a multiprocessor of the device, and where it is alone: 113 and 163 KiB on
+/// sm_90 (of which no more is taken than sm_80 has, so that both have the same cases), 81 and 163 on sm_80, 49 and 99 on sm_86 and sm_89.
+class SharedLimits {
+ public:
+  explicit SharedLimits(const Stream& stream) : SharedLimits(gpu_shared_limit(stream)) {}
+  const std::size_t* begin() const { return bytes_; }
+  const std::size_t* end() const { return bytes_ + 2; }
+  std::size_t most() const { return bytes_[1]; }
+
+ private:
+  // Of a multiprocessor's memory a block has all but 1 KiB at most, and 1 KiB of it goes with each block.
+  explicit SharedLimits(std::size_t of_device) : bytes_{(of_device + 1024) / 2 - 1024, std::min<std::size_t>(of_device, 163 * 1024)} {}
+  std::size_t bytes_[2];
+};
 
 FusedRows rows_of(const Tensor& tensor) {
   FusedRows rows;
@@ -53,14 +66,14 @@ struct OutputsPlan {
   std::size_t bytes = 0;
 };
 /// All columns of v at once, up to 64, if that fits at all: features are computed once for each slice. width 0: nothing fits.
-OutputsPlan outputs_plan(const Arguments& arguments) {
+OutputsPlan outputs_plan(const SharedLimits& limits, const Arguments& arguments) {
   OutputsPlan plan;
   with_form(arguments, [&](auto exact, auto projected) {
     const int m_padded = static_cast<int>(padded_to(arguments.features, fused_tile)),
               d_padded = static_cast<int>(padded_to(arguments.sizes.d, 32));
     const int widest = static_cast<int>(std::min<std::int64_t>(64, arguments.sizes.d_value));
     for (int width = widest; width >= 16 && plan.width == 0; width = (width / 2 + 15) / 16 * 16) {
-      for (const std::size_t limit : {shared_of_two, most_shared}) {
+      for (const std::size_t limit : limits) {
         for (const int stages : {2, 1}) {
           const auto bytes = static_cast<std::size_t>(OutputsLayout<exact(), projected()>(m_padded, d_padded, width, stages).all);
           if (plan.width == 0 && bytes <= limit) plan = {width, stages, bytes};
@@ -79,12 +92,12 @@ struct GradientsPlan {
 /// As many tiles of features to a block as let two blocks share a multiprocessor: each block's sums over its tiles are parts of the
 /// gradient, which have to be written and added up. tiles 0: nothing fits.
 template <bool Keys>
-GradientsPlan gradients_plan(const Arguments& arguments) {
+GradientsPlan gradients_plan(const SharedLimits& limits, const Arguments& arguments) {
   GradientsPlan plan;
   with_form(arguments, [&](auto exact, auto projected) {
     const int all = static_cast<int>(ceil_div<std::int64_t>(arguments.features, fused_tile));
     const int d_padded = static_cast<int>(padded_to(arguments.sizes.d, 32)), d_value = static_cast<int>(arguments.sizes.d_value);
-    for (const std::size_t limit : {shared_of_two, most_shared}) {
+    for (const std::size_t limit : limits) {
       for (int tiles = all; tiles >= 1; --tiles) {
         for (const int stages : {2, 1}) {
           const auto bytes = static_cast<std::size_t>(GradientsLayout<exact(), projected(), Keys>(tiles, stages, d_padded, d_value).all);
@@ -97,7 +110,7 @@ GradientsPlan gradients_plan(const Arguments& arguments) {
 }
 
 /// Segments of a sequence of n tokens, so that `blocks` for each segment fill the device twice over: no more than that, since each costs a
-/// pass over its keys; of at least two chunks; by shapes alone.
+/// pass over its keys; of at least two chunks; from shapes and the device, never from values.
 void cut(FusedProblem& problem, const Stream& stream, int n, std::int64_t blocks) {
   const std::int64_t chunks = ceil_div(n, fused_chunk);
   const std::int64_t asked = linear_attention_gpu_settings().segments, least_chunks = asked > 0 ? 1 : 2;
@@ -213,7 +226,7 @@ FusedGradient gradient_of(const GradientTarget& target, int rows) {
 }
 
 void sum_parts(const Stream& stream, const FusedGradient& gradient, std::int64_t parts) {
-  if (gradient.data == nullptr || parts == 1) return;
+  if (gradient.parts == nullptr) return;
   const std::int64_t vectors = std::int64_t{gradient.batch} * gradient.heads * gradient.n * gradient.width / 8;
   launch(stream, fused_sum_parts, dim3(grid_blocks(vectors, 256, 65535)), dim3(256), 0, gradient, parts);
 }
@@ -222,11 +235,13 @@ void sum_parts(const Stream& stream, const FusedGradient& gradient, std::int64_t
 template <bool Exact, bool Projected, bool Keys>
 void sweep(const Stream& stream, const Arguments& arguments, FusedCall& call, const FusedSide& rows, const FusedSide& columns,
            FusedGradient d_inputs, FusedGradient d_vectors) {
-  const GradientsPlan plan = gradients_plan<Keys>(arguments);
+  const GradientsPlan plan = gradients_plan<Keys>(SharedLimits(stream), arguments);
   const int splits = ceil_div(call.tiles(), plan.tiles), parts = splits * (Keys ? call.problem.group : 1);
   const GradientsLayout<Exact, Projected, Keys> layout(plan.tiles, plan.stages, call.problem.d_padded, call.problem.d_value);
+  // Keys and values that are one variable have one gradient: that of keys may overwrite what is there, that of values comes after it.
+  const bool one_gradient = d_inputs.data && d_inputs.data == d_vectors.data;
   for (FusedGradient* gradient : {&d_inputs, &d_vectors}) {
-    if (gradient->data && parts > 1)
+    if (gradient->data && (parts > 1 || (one_gradient && gradient == &d_vectors)))
       gradient->parts = call.floats(std::int64_t{parts} * gradient->batch * gradient->heads * gradient->n * gradient->width);
   }
   FusedProblem row_cut = call.problem, column_cut = call.problem;
@@ -245,7 +260,7 @@ void sweep(const Stream& stream, const Arguments& arguments, FusedCall& call, co
 
 }  // namespace
 
-bool linear_attention_fused_supports(const LinearAttentionArguments& arguments) {
+bool linear_attention_fused_supports(const Stream& stream, const LinearAttentionArguments& arguments) {
   const LinearAttentionOptions& options = arguments.options;
   const DType dtype = arguments.query.dtype();
   if (dtype != DType::bfloat16 && dtype != DType::float32) return false;
@@ -264,12 +279,18 @@ bool linear_attention_fused_supports(const LinearAttentionArguments& arguments) 
   if (carries && (info.form == FeatureForm::values || n_query < fused_chunk / 2)) return false;
   constexpr std::int64_t most = std::int64_t{1} << 30;
   if (std::max(n_query, n_key) >= most || batch * options.n_heads > 65535) return false;  // heads are the grid's third dimension
-  return outputs_plan(arguments).width > 0 && gradients_plan<false>(arguments).tiles > 0 && gradients_plan<true>(arguments).tiles > 0;
+  const SharedLimits limits(stream);
+  bool has_states = false;
+  with_form(arguments, [&](auto exact, auto projected) {
+    has_states = LocalStatesLayout<exact(), projected()>::bytes(static_cast<int>(padded_to(arguments.sizes.d, 32))) <= limits.most();
+  });
+  return has_states && outputs_plan(limits, arguments).width > 0 && gradients_plan<false>(limits, arguments).tiles > 0 &&
+         gradients_plan<true>(limits, arguments).tiles > 0;
 }
 
 void linear_attention_fused_forward(const Stream& stream, const LinearAttentionArguments& arguments) {
   FusedCall call(stream, arguments);
-  const OutputsPlan plan = outputs_plan(arguments);
+  const OutputsPlan plan = outputs_plan(SharedLimits(stream), arguments);
   const int slices = ceil_div(call.problem.d_value, plan.width);
   FusedProblem query_cut = call.problem, key_cut = call.problem;
   cut(query_cut, stream, call.queries.n, std::int64_t{call.heads()} * slices);

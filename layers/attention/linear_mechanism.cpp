@@ -185,6 +185,9 @@ Tensor LinearMechanism::extend(const Stream& stream, const Tensor& query, const 
   inputs.value = Variable(value);
   inputs.state = &dynamic_cast<RecurrentState&>(state).state;
   inputs.report = report();
+  // A token leaves its counts on the device, and nobody may ask for them while a text is generated.
+  constexpr std::size_t most_pending = 64;
+  if (inputs.report && inputs.report->pending.size() >= most_pending) inputs.report->gather();
   return attend(tape, inputs).value();
 }
 

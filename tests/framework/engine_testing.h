@@ -36,7 +36,11 @@ class EngineTest : public ::testing::TestWithParam<DeviceType> {
     if (const std::string reason = engine_missing(device); !reason.empty()) GTEST_SKIP() << reason;
     device_under_test() = device;
   }
-  void TearDown() override { device_under_test() = Device{}; }
+  /// Faults of kernels show when they are waited for: in the test that launched them.
+  void TearDown() override {
+    if (!IsSkipped()) synchronize(stream());
+    device_under_test() = Device{};
+  }
 };
 
 inline std::string engine_name(const ::testing::TestParamInfo<DeviceType>& info) {

@@ -207,7 +207,7 @@ TEST_F(TrainerTest, AccumulatedBatchesAreOneLargeBatch) {
 
 // --- Memory
 
-// With three sequences larger than every other test's tensors, so that the arena has to grow even when all tests run in one process.
+// With eight sequences larger than every other test's tensors, so that the arena has to grow even when all tests run in one process.
 const std::vector<std::string> large_model{"data.sequence_length=256", "data.batch_size=2", "model.d_model=128",
                                            "model.n_heads=4",          "model.dropout=0.1", "model.short_convolution=4"};
 
@@ -215,7 +215,7 @@ TEST_F(TrainerTest, AfterTheFirstStepsNoStepAsksTheSystemForMemory) {
   for (const char* mechanism : {"linear", "softmax"}) {
     std::vector<std::string> overrides = large_model;
     overrides.insert(overrides.end(), {std::string("model.attention.mechanism=") + mechanism, "optimizer.ema_decay=0.9",
-                                       "trainer.gradient_accumulation=2", "data.batch_size=3"});
+                                       "trainer.gradient_accumulation=2", "data.batch_size=8"});
     if (std::string(mechanism) == "linear") overrides.push_back("model.attention.redraw_every=3");
     const std::int64_t at_start = arena(Device{}).counters().system_requests;
     Trainer t = trainer(overrides);

@@ -43,13 +43,15 @@ struct Table {
 
 class LibraryTable : public testing::WithTemporaryFolder {
  protected:
+  void SetUp() override {
+    if (std::system("command -v c++ >/dev/null 2>&1") != 0) GTEST_SKIP() << "there is no compiler to build a library with";
+  }
   /// A shared library at `place` below the test's folder whose functions are those of `source`.
   void build(const std::string& place, const std::string& source) const {
     const std::filesystem::path target = folder_ / place;
     std::filesystem::create_directories(target.parent_path());
     const std::string command =
         "c++ -shared -fPIC -o '" + target.string() + "' '" + file("source.cpp", "extern \"C\" {\n" + source + "\n}\n") + "'";
-    if (std::system("command -v c++ >/dev/null 2>&1") != 0) GTEST_SKIP() << "there is no compiler to build a library with";
     ASSERT_EQ(std::system(command.c_str()), 0) << command;
   }
   static std::string doubler(const std::string& name) {

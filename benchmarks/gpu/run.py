@@ -1,0 +1,305 @@
+#!/usr/bin/env python3
+"""Attention on a GPU beside its peers in one run, as JSON.
+
+    python3 benchmarks/gpu/run.py --furlong build/release/bin/furlong --output attention.json
+
+Ours is measured by `furlong bench attention --device cuda`, before and after the peers of each case; the faster of both counts, as for the
+peers the fastest of their settings does. Peers, each left out with the reason where its package is missing:
+    elu1            fla.ops.linear_attn.chunk_linear_attn (flash-linear-attention), normalised; its inputs are the features. The time with
+                    the features made from query and key by compiled PyTorch is told beside it.
+    favor_positive  causal FAVOR+ in chunks of plain PyTorch, compiled (favor() below)
+    softmax         scaled_dot_product_attention, flash and cuDNN
+All causal, bfloat16, 16 heads, batches so that each case has 32k tokens at least. Cases for which no time is left are named.
+"""
+import argparse
+import datetime
+import functools
+import inspect
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError as error:
+    sys.exit(f"run.py: this needs PyTorch with CUDA: {error}")
+
+TARGETS = {"elu1": 1.2, "favor_positive": 5.0, "softmax": 0.8}
+
+
+# ---- peers: query, key, value [batch, heads, n, d] -> the same -------------------------------------------------------------------------
+def favor(query, key, value, directions, chunk):
+    """Causal FAVOR+: features exp(w.x' - |x'|^2 / 2) with x' = x d^(-1/4). A row of queries subtracts its own maximum and the keys of a
+    head their common one; both cancel in the ratio. Products in the inputs' type, exponentials and the sum over chunks in float32."""
+    dtype, scale = query.dtype, query.shape[-1] ** -0.25
+    u = ((query * scale) @ directions.T).float()
+    q = torch.exp(u - u.amax(dim=-1, keepdim=True).detach()).to(dtype)
+    x = key * scale
+    w = (x @ directions.T).float() - x.float().square().sum(dim=-1, keepdim=True) / 2
+    k = torch.exp(w - w.amax(dim=(-1, -2), keepdim=True).detach()).to(dtype)
+    v = F.pad(value, (0, 1), value=1.0)  # numerator and denominator in one product
+    q, k, v = (x.unflatten(2, (-1, chunk)) for x in (q, k, v))
+    states = (k.transpose(-1, -2) @ v).float().cumsum(dim=2)
+    before = F.pad(states[:, :, :-1], (0, 0, 0, 0, 1, 0)).to(dtype)
+    sums = ((q @ k.transpose(-1, -2)).tril() @ v + q @ before).float()
+    return (sums[..., :-1] / sums[..., -1:]).to(dtype).flatten(2, 3)
+
+
+def elu1(x):
+    return F.elu(x) + 1
+
+
+@functools.cache
+def chunk_linear_attn():
+    from fla.ops.linear_attn import chunk_linear_attn as attention
+
+    # Its later versions take [batch, n, heads, d] alone; earlier ones where head_first says so.
+    keywords = {"head_first": False} if "head_first" in inspect.signature(attention).parameters else {}
+
+    def run(query, key, value):
+        output = attention(*(x.transpose(1, 2).contiguous() for x in (query, key, value)), scale=1.0, normalize=True, **keywords)
+        return (output[0] if isinstance(output, tuple) else output).transpose(1, 2)
+
+    # Laid out as it wants them, so that its time has no transposing.
+    def direct(query, key, value):
+        output = attention(query, key, value, scale=1.0, normalize=True, **keywords)
+        return output[0] if isinstance(output, tuple) else output
+
+    return run, direct
+
+
+def softmax_by(backend):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def run(query, key, value):
+        with sdpa_kernel([getattr(SDPBackend, backend)]):
+            return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    return run
+
+
+# ---- measuring -------------------------------------------------------------------------------------------------------------------------
+def seconds_of(run, device, repeat):
+    """Median of `repeat` runs after warming up (and compiling)."""
+    for _ in range(3):
+        run()
+    times = []
+    for _ in range(repeat):
+        if device.type == "cuda":
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            run()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) / 1e3)
+        else:
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+    return {"median_seconds": statistics.median(times), "seconds": times}
+
+
+def peer_run(attention, inputs, d_output, train):
+    if not train:
+        def forward():
+            with torch.no_grad():
+                return attention(*inputs)
+        return forward
+    leaves = [x.detach().requires_grad_() for x in inputs]
+
+    def both():
+        for leaf in leaves:
+            leaf.grad = None
+        attention(*leaves).backward(d_output)
+    return both
+
+
+def first_line(error):
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
+class Runner:
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.device = torch.device(arguments.device)
+        self.dtype = torch.bfloat16
+        self.end = time.monotonic() + arguments.seconds
+        self.left_out = []
+        self.cases = []
+
+    def left(self):
+        return self.end - time.monotonic()
+
+    def ours(self, case):
+        mechanism = ["--mechanism", "softmax"] if case["attention"] == "softmax" else ["--mechanism", "linear", "--feature-map", case["attention"]]
+        if case["attention"] == "favor_positive":
+            mechanism += ["--features", str(case["m"])]
+        with tempfile.TemporaryDirectory() as folder:
+            answer = pathlib.Path(folder) / "answer.json"
+            command = [self.arguments.furlong, "bench", "attention", "--device", self.arguments.device, *mechanism, "--causal", "--dtype", "bfloat16",
+                       "--n", str(case["n"]), "--heads", str(case["heads"]), "--batch", str(case["batch"]), "--d", str(case["d"]),
+                       "--repeat", str(self.arguments.repeat), "--json", str(answer)] + ["--train"] * case["train"]
+            run = subprocess.run(command, capture_output=True, text=True, timeout=max(30.0, self.left() + 60))
+            if run.returncode != 0:
+                return {"failed": (run.stderr or run.stdout).strip()[-400:]}
+            found = json.loads(answer.read_text())["attention"][0]["lengths"][0]
+        return {key: found[key] for key in ("median_seconds", "seconds", "flops", "flops_per_second", "share_of_peak", "peak_bytes")}
+
+    def candidates(self, case):
+        """(name, attention, order of [batch, heads, n, d] that it takes, whether it counts against the target)"""
+        if case["attention"] == "softmax":
+            for backend in ("FLASH_ATTENTION", "CUDNN_ATTENTION") if self.device.type == "cuda" else ("MATH",):
+                yield f"scaled_dot_product_attention {backend}", lambda b=backend: softmax_by(b), False, True
+        elif case["attention"] == "favor_positive":
+            directions = torch.randn(case["m"], case["d"], device=self.device, dtype=self.dtype)
+            for chunk in self.arguments.chunks:
+                if case["n"] % chunk == 0:
+                    def compiled(chunk=chunk):
+                        return torch.compile(lambda q, k, v: favor(q, k, v, directions, chunk), dynamic=False)
+                    yield f"compiled PyTorch, chunk {chunk}", compiled, False, True
+        else:
+            def with_features():
+                features = torch.compile(elu1)
+                direct = chunk_linear_attn()[1]
+                return lambda q, k, v: direct(features(q), features(k), v)
+            yield "fla chunk_linear_attn, of features", lambda: chunk_linear_attn()[1], True, True
+            yield "fla chunk_linear_attn, features by compiled PyTorch", with_features, True, False
+
+    def peers(self, case):
+        generator = torch.Generator(device=self.device).manual_seed(1)
+        shape = (case["batch"], case["heads"], case["n"], case["d"])
+        for name, make, tokens_first, counts in self.candidates(case):
+            if self.left() < 10:
+                self.left_out.append(f"{describe(case)}: {name}")
+                continue
+            try:
+                torch.compiler.reset()  # it gives up compiling, without a word, a function that it has seen in many shapes
+                tensors = [torch.randn(shape, device=self.device, dtype=self.dtype, generator=generator) for _ in range(4)]
+                if name.endswith("of features"):
+                    tensors[:2] = [elu1(x) for x in tensors[:2]]
+                if tokens_first:
+                    tensors = [x.transpose(1, 2).contiguous() for x in tensors]
+                *inputs, d_output = tensors
+                if self.device.type == "cuda":
+                    torch.cuda.reset_peak_memory_stats()
+                    before = torch.cuda.memory_allocated()
+                found = seconds_of(peer_run(make(), inputs, d_output, case["train"]), self.device, self.arguments.repeat)
+                if self.device.type == "cuda":
+                    found["peak_bytes"] = torch.cuda.max_memory_allocated() - before
+            except ImportError as error:
+                found = {"skipped": f"the package is missing: {error}"}
+            except Exception as error:  # a setting that does not work here, or memory that is not there: the others go on
+                found = {"failed": first_line(error)}
+            yield {"name": name, "counts": counts, **found}
+            inputs = d_output = tensors = None
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def run(self, case):
+        if self.left() < 20:
+            self.left_out.append(describe(case))
+            return
+        turns = [self.ours(case)]
+        case["peers"] = list(self.peers(case))
+        turns.append(self.ours(case))
+        timed = [turn for turn in turns if "median_seconds" in turn]
+        case["ours"] = min(timed, key=lambda turn: turn["median_seconds"]) if timed else turns[-1]
+        case["our_turns"] = [turn.get("median_seconds") for turn in turns]
+        peers = [peer for peer in case["peers"] if peer["counts"] and "median_seconds" in peer]
+        if timed and peers:
+            best = min(peers, key=lambda peer: peer["median_seconds"])
+            case["best_peer"] = best["name"]
+            case["times_as_fast"] = best["median_seconds"] / case["ours"]["median_seconds"]
+            if case["train"]:
+                case["target"] = TARGETS[case["attention"]]
+                case["reached"] = case["times_as_fast"] >= case["target"]
+        self.cases.append(case)
+        ours = f"{case['ours']['median_seconds'] * 1e3:.3f} ms" if timed else f"failed: {case['ours']['failed']}"
+        told = f"{case['times_as_fast']:.2f} times as fast as {case['best_peer']}" if "times_as_fast" in case else "; ".join(
+            f"{peer['name']}: {peer.get('skipped') or peer.get('failed') or 'measured'}" for peer in case["peers"]) or "no peer"
+        print(f"{describe(case)}: {ours}, {told}", flush=True)
+
+
+def describe(case):
+    features = f" m={case['m']}" if "m" in case else ""
+    return f"{case['attention']}{features} d={case['d']} n={case['n']} batch={case['batch']} heads={case['heads']} {'forward and backward' if case['train'] else 'forward'}"
+
+
+def cases_of(arguments):
+    """Those that targets are about first, short and long lengths by turns, so that a run that is cut off has seen both."""
+    short_first = sorted(arguments.n)
+    lengths = []
+    while short_first:
+        lengths.append(short_first.pop(0))
+        if short_first:
+            lengths.append(short_first.pop())
+    for train in (True, False):
+        for n in lengths:
+            for attention, d in (("elu1", 64), ("favor_positive", 64), ("softmax", 64), ("elu1", 128)):
+                if attention == "softmax" and n > arguments.longest_softmax:
+                    continue
+                case = {"attention": attention, "d": d, "n": n, "heads": arguments.heads, "batch": max(1, arguments.tokens // n), "train": train}
+                yield {**case, "m": 256} if attention == "favor_positive" else case
+
+
+def machine(device, repeat):
+    """PyTorch's own rates here: what the others are to be compared with."""
+    size = 8192 if device.type == "cuda" else 512
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    product = seconds_of(lambda: a @ b, device, repeat)["median_seconds"]
+    source = torch.empty(1 << (31 if device.type == "cuda" else 26), device=device, dtype=torch.uint8)
+    target = torch.empty_like(source)
+    copy = seconds_of(lambda: target.copy_(source), device, repeat)["median_seconds"]
+    return {"matmul_flops_per_second": 2 * size**3 / product, "copy_bytes_per_second": 2 * source.numel() / copy}
+
+
+def versions():
+    found = {"python": sys.version.split()[0], "torch": torch.__version__, "cuda": torch.version.cuda}
+    for name in ("triton", "fla"):
+        try:
+            found[name] = getattr(__import__(name), "__version__", "unknown")
+        except Exception as error:
+            found[name] = f"missing: {first_line(error)}"
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--furlong", default="build/release/bin/furlong", help="the program")
+    parser.add_argument("--output", default="attention_gpu.json", help="the result")
+    parser.add_argument("--seconds", type=float, default=600, help="cases for which no time is left are left out, and named")
+    parser.add_argument("--n", type=int, nargs="+", default=[2048, 8192, 32768, 131072, 262144])
+    parser.add_argument("--longest-softmax", type=int, default=32768)
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=32768, help="tokens of a batch at least")
+    parser.add_argument("--chunks", type=int, nargs="+", default=[128, 256], help="of the compiled FAVOR+")
+    parser.add_argument("--repeat", type=int, default=10)
+    parser.add_argument("--device", default="cuda", help="cpu tries the script out where there is no GPU")
+    arguments = parser.parse_args()
+    if arguments.device.startswith("cuda") and not torch.cuda.is_available():
+        sys.exit("run.py: PyTorch sees no GPU (torch.cuda.is_available() is false)")
+    runner = Runner(arguments)
+    properties = torch.cuda.get_device_properties(runner.device) if runner.device.type == "cuda" else None
+    result = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+              "furlong": subprocess.run([arguments.furlong, "--version"], capture_output=True, text=True, check=True).stdout.strip(),
+              "device": properties.name if properties else arguments.device,
+              "multiprocessors": properties.multi_processor_count if properties else None,
+              "versions": versions(), "machine": machine(runner.device, arguments.repeat), "targets": TARGETS}
+    for case in cases_of(arguments):
+        runner.run(case)
+        result.update(cases=runner.cases, left_out=runner.left_out)
+        pathlib.Path(arguments.output).write_text(json.dumps(result, indent=1) + "\n")
+    aimed = [case for case in runner.cases if "reached" in case]
+    failed = [describe(case) for case in runner.cases if "failed" in case["ours"]]
+    print(f"{len(runner.cases)} cases measured, {len(runner.left_out)} left out; {sum(case['reached'] for case in aimed)} of {len(aimed)} targets reached"
+          + (f"; ours failed: {'; '.join(failed)}" if failed else ""))
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
