@@ -64,18 +64,21 @@ TEST_P(SharedAttentionInput, LinearGivesTheSumOfTheGradients) {
     }
     return sums;
   };
-  constexpr Sharing sharings[] = {{0, 1, 1}, {0, 0, 2}, {0, 0, 0}};
-  // One tile of features and several; groups of heads where the query is no key.
+  struct Case {
+    Sharing sharing;
+    std::int64_t kv_heads;
+  };
+  constexpr Case cases[] = {{{0, 1, 1}, 2}, {{0, 1, 1}, 1}, {{0, 0, 2}, 2}, {{0, 0, 0}, 2}};
+  // One tile of features and several; where each head has its own keys, gradients may be written at once, without parts to add up.
   for (const std::int64_t directions : {24, 150}) {
     for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::elu1, FeatureMap::favor_trig}) {
       if (directions > 24 && map != FeatureMap::favor_positive) continue;
       for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16}) {
-        for (const Sharing& sharing : sharings) {
+        for (const auto& [sharing, kv_heads] : cases) {
           for (const bool general : {false, true}) {
             if (general && (!on_gpu() || dtype == DType::float64)) continue;
             if (general && on_simulator() && dtype == DType::bfloat16) continue;  // which takes its time
             ops::linear_attention_gpu_settings().general_form = general;
-            const std::int64_t kv_heads = sharing[1] == 0 || directions > 24 ? 2 : 1;
             const AttentionProblem p = attention_problem(map, true, {1, 2, kv_heads, 70, 16, 16, directions, 16});
             const auto expected = gradients_of(p, dtype, sharing, false), found = gradients_of(p, dtype, sharing, true);
             // In bfloat16 the sum is rounded after each part.

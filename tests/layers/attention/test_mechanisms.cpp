@@ -4,6 +4,7 @@
 #include "framework/ops/compat_attention.h"
 #include "layers/attention/head_constants.h"
 #include "layers/attention/recurrent_state.h"
+#include "tests/framework/engine_testing.h"
 #include "tests/layers/models/decoder_testing.h"
 
 namespace furlong::layers {
@@ -352,6 +353,22 @@ TEST(Denominators, AreCountedOnceAndForgottenWhenRead) {
     EXPECT_LT(report.least, 1);
     EXPECT_EQ(model.decoder.take_denominator_report().rows, 0);
   }
+}
+
+TEST(Denominators, OfALongTextDoNotPileUpOnTheDevice) {
+  const Device device{DeviceType::simulated, 0};
+  if (const std::string reason = furlong::testing::engine_missing(device); !reason.empty()) GTEST_SKIP() << reason;
+  const AttentionConfig config = attention_config("linear", "taylor");
+  ParameterStore store(DType::float32, device);
+  const auto mechanism = make_attention(store, "attention", config);
+  const auto state = mechanism->new_state(1, 70, DType::float32, device);
+  const Tensor query = Tensor::zeros({1, 1, config.n_heads * config.d_head}, DType::float32, device);
+  const Tensor key = Tensor::zeros({1, 1, config.n_kv_heads * config.d_head}, DType::float32, device);
+  for (int token = 0; token < 70; ++token) mechanism->extend(Stream{device}, query, key, key, *state);
+  ops::DenominatorReport report = mechanism->take_denominator_report();
+  EXPECT_LE(report.pending.size(), 64u);
+  EXPECT_EQ(report.gather().rows, 70 * config.n_heads);
+  EXPECT_TRUE(report.pending.empty());
 }
 
 TEST(Statistics, AreCountedOnceUnderRecomputation) {
