@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches a data set that the configs in configs/ use and makes its token store, unless the store is there.
-#   scripts/prepare_data.sh kjv|ecoli|proteins|kjv_sections|kjv_pairs
+#   scripts/prepare_data.sh kjv|ecoli|proteins|all_proteins|kjv_sections|kjv_pairs
 # Works in the folder `data` of the current directory, or in $FURLONG_DATA. Exit status: 0, or that of the step that failed.
 set -euo pipefail
 
@@ -18,19 +18,21 @@ case "$name" in
          arguments=(fasta "$source" --alphabet dna --split-by span --split train:0.9,validation:0.05,test:0.05) ;;
   proteins) source=$data/proteins.fa
             arguments=(fasta "$source" --alphabet protein --split-by document --split train:0.9,validation:0.05,test:0.05) ;;
+  all_proteins) source=$data/all_proteins.fa
+                arguments=(fasta "$source" --alphabet protein --split-by document --split train:0.94,validation:0.03,test:0.03) ;;
   # Passages with labels, made of the same text: scripts/label_kjv.awk.
   kjv_sections) source=$data/kjv_sections.tsv
                 arguments=(labelled "$source" --split train:0.8,validation:0.1,test:0.1) ;;
   kjv_pairs) source=$data/kjv_pairs.tsv
              arguments=(labelled "$source" --second-text-field 2 --split train:0.8,validation:0.1,test:0.1) ;;
-  *) echo "prepare_data.sh: no data set \"$name\"; there are kjv, ecoli, proteins, kjv_sections and kjv_pairs" >&2
+  *) echo "prepare_data.sh: no data set \"$name\"; there are kjv, ecoli, proteins, all_proteins, kjv_sections and kjv_pairs" >&2
      exit 2 ;;
 esac
 
 store=$data/$name.h5
 [[ -e $store ]] && exit 0
 mkdir -p "$data"
-[[ -e $source ]] || "$root/scripts/fetch_data.sh" "${name%%_*}" --cache "$data" >&2
+[[ -e $source ]] || "$root/scripts/fetch_data.sh" "${name/kjv_*/kjv}" --cache "$data" >&2
 if [[ $name == kjv_* && ! -e $source ]]; then
   awk -f "$root/scripts/label_kjv.awk" -v task="${name#kjv_}" "$data/kjv.txt" >"$source.partial"
   mv "$source.partial" "$source"
