@@ -13,6 +13,9 @@ find_package(ZLIB REQUIRED)
 find_package(LibLZMA REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 
 # oneDNN's CMake package asks for OpenCL headers that a CPU user does not need; the library and its headers are enough.
 find_library(DNNL_LIBRARY dnnl REQUIRED)

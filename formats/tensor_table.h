@@ -1,0 +1,63 @@
+#pragma once
+// What all readers of foreign checkpoints share: a sorted list of tensors, each with its place in a file.
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "formats/printable.h"
+#include "formats/tensor_file.h"
+#include "framework/core/error.h"
+
+namespace furlong::foreign {
+
+/// Throws the UserError for a tensor that is not in `file`, with the name that was probably meant.
+[[noreturn]] void throw_no_tensor(const TensorFile& file, std::string_view name);
+
+/// Appends an extent. Throws UserError beyond six dimensions or 2^63 elements.
+void append_extent(const std::string& path, std::string_view tensor, Shape& shape, std::uint64_t extent);
+
+/// Implements the listing part of `Base` (TensorFile or GgufFile); `Place` says where a tensor's elements are.
+template <class Base, class Place>
+class TensorTable : public Base {
+ public:
+  const std::string& path() const override { return path_; }
+  const std::vector<ForeignTensor>& tensors() const override { return tensors_; }
+
+ protected:
+  explicit TensorTable(std::string path) : path_(std::move(path)) {}
+
+  /// Sorts by name. Throws UserError where two have the same one.
+  void set_tensors(std::vector<std::pair<ForeignTensor, Place>> found) {
+    std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first.name < b.first.name; });
+    for (auto& [tensor, place] : found) {
+      if (!tensors_.empty() && tensors_.back().name == tensor.name) {
+        throw UserError("{}: damaged: tensor '{}' is there twice", path_, printable(tensor.name));
+      }
+      tensors_.push_back(std::move(tensor));
+      places_.push_back(std::move(place));
+    }
+  }
+
+  /// Throws UserError where there is no such tensor.
+  std::pair<const ForeignTensor&, const Place&> locate(std::string_view name) const {
+    const ForeignTensor* tensor = this->find(name);
+    if (tensor == nullptr) throw_no_tensor(*this, name);
+    return {*tensor, places_[static_cast<std::size_t>(tensor - tensors_.data())]};
+  }
+  std::pair<const ForeignTensor&, const Place&> locate(std::string_view name, std::span<const float> values) const {
+    const auto found = locate(name);
+    require(static_cast<std::int64_t>(values.size()) == found.first.shape.elements(), "{}: tensor '{}' {} read into {} values", path_,
+            printable(name), found.first.shape.text(), values.size());
+    return found;
+  }
+
+ private:
+  std::string path_;
+  std::vector<ForeignTensor> tensors_;
+  std::vector<Place> places_;
+};
+
+}  // namespace furlong::foreign
