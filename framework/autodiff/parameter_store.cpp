@@ -51,45 +51,62 @@ Parameter& ParameterStore::add(const std::string& name, const Shape& shape, Init
 
 Parameter& ParameterStore::add_buffer(const std::string& name, const Shape& shape) {
   Parameter& parameter = add(name, shape, Initializer::zeros(), false);
-  parameter.trained_ = false;
+  parameter.role_ = Parameter::Role::buffer;
   return parameter;
+}
+
+void ParameterStore::freeze(const std::function<bool(const Parameter&)>& frozen) {
+  require(!values_.defined(), "parameters can be frozen until the store is laid out");
+  for (Parameter& parameter : parameters_) {
+    if (parameter.role_ == Parameter::Role::trained && frozen(parameter)) parameter.role_ = Parameter::Role::frozen;
+  }
 }
 
 void ParameterStore::allocate(std::uint64_t seed) {
   std::int64_t total = 0;
-  for (const bool decays : {true, false}) {
+  const auto lay_out = [&](const auto& belongs) {
     for (Parameter& parameter : parameters_) {
-      if (!parameter.trained_ || parameter.decays_ != decays) continue;
+      if (!belongs(parameter)) continue;
       parameter.offset_ = total;
       total += (parameter.shape_.elements() + border - 1) / border * border;
     }
-    if (decays) decayed_elements_ = total;
-  }
-  values_ = Tensor::zeros({total}, master_dtype(), device_);
-  gradients_ = Tensor::zeros({total}, master_dtype(), device_);
-  compute_values_ = compute_dtype_ == master_dtype() ? values_ : Tensor::zeros({total}, compute_dtype_, device_);
+    return total;
+  };
+  decayed_elements_ = lay_out([&](const Parameter& parameter) { return is_trained(parameter) && parameter.decays_; });
+  const std::int64_t trained = lay_out([&](const Parameter& parameter) { return is_trained(parameter) && !parameter.decays_; });
+  lay_out([&](const Parameter& parameter) { return is_frozen(parameter); });
+  all_values_ = Tensor::zeros({total}, master_dtype(), device_);
+  all_compute_values_ = compute_dtype_ == master_dtype() ? all_values_ : Tensor::zeros({total}, compute_dtype_, device_);
+  values_ = all_values_.narrow(0, 0, trained);
+  compute_values_ = all_compute_values_.narrow(0, 0, trained);
+  gradients_ = Tensor::zeros({trained}, master_dtype(), device_);
   for (Parameter& parameter : parameters_) {
-    if (parameter.trained_) {
-      parameter.master_ = slice(values_, parameter);
-      parameter.gradient_ = slice(gradients_, parameter);
-      parameter.compute_ = slice(compute_values_, parameter);
-      parameter.slot_ = std::make_shared<GradientSlot>();
-      parameter.slot_->shape = parameter.shape_;
-      parameter.slot_->dtype = master_dtype();
-      parameter.slot_->device = device_;
-      parameter.slot_->gradient = parameter.gradient_;
-      parameter.slot_->persistent = true;
-    } else {
-      parameter.master_ = Tensor::zeros(parameter.shape_, master_dtype(), device_);
-      parameter.compute_ = parameter.master_;
-    }
+    place(parameter);
     initialize(parameter, seed);
   }
   refresh_compute_values(Stream{device_});
 }
 
+void ParameterStore::place(Parameter& parameter) {
+  if (is_buffer(parameter)) {
+    parameter.master_ = Tensor::zeros(parameter.shape_, master_dtype(), device_);
+    parameter.compute_ = parameter.master_;
+    return;
+  }
+  parameter.master_ = part_of(all_values_, parameter);
+  parameter.compute_ = part_of(all_compute_values_, parameter);
+  if (is_frozen(parameter)) return;
+  parameter.gradient_ = part_of(gradients_, parameter);
+  parameter.slot_ = std::make_shared<GradientSlot>();
+  parameter.slot_->shape = parameter.shape_;
+  parameter.slot_->dtype = master_dtype();
+  parameter.slot_->device = device_;
+  parameter.slot_->gradient = parameter.gradient_;
+  parameter.slot_->persistent = true;
+}
+
 void ParameterStore::initialize(Parameter& parameter, std::uint64_t seed) {
-  if (!parameter.trained_ || device_.is_shape_only()) return;
+  if (is_buffer(parameter) || device_.is_shape_only()) return;
   const RandomKey key{seed, 0, random_stream("initialize." + parameter.name_)};
   // Drawn on the host whatever the device: a model begins with the same bits on each.
   const Tensor host = device_.is_cpu() ? parameter.master_ : Tensor::empty(parameter.shape_, master_dtype());
@@ -103,12 +120,23 @@ void ParameterStore::initialize(Parameter& parameter, std::uint64_t seed) {
 
 std::int64_t ParameterStore::parameter_count() const {
   std::int64_t count = 0;
-  for (const Parameter& parameter : parameters_) count += parameter.trained_ ? parameter.shape_.elements() : 0;
+  for (const Parameter& parameter : parameters_) count += is_trained(parameter) ? parameter.shape_.elements() : 0;
+  return count;
+}
+
+std::int64_t ParameterStore::total_count() const {
+  std::int64_t count = 0;
+  for (const Parameter& parameter : parameters_) count += is_buffer(parameter) ? 0 : parameter.shape_.elements();
   return count;
 }
 
 Tensor ParameterStore::slice(const Tensor& flat, const Parameter& parameter) const {
-  require(parameter.trained_, "{} is a buffer: it has no place in the flat tensors", parameter.name_);
+  require(is_trained(parameter), "{} is {}: it has no place in the flat tensors", parameter.name_,
+          is_frozen(parameter) ? "frozen" : "a buffer");
+  return part_of(flat, parameter);
+}
+
+Tensor ParameterStore::part_of(const Tensor& flat, const Parameter& parameter) {
   return flat.narrow(0, parameter.offset_, parameter.shape_.elements()).reshape(parameter.shape_);
 }
 
@@ -133,7 +161,7 @@ void ParameterStore::complete_gradients(const Stream& stream) {
 }
 
 void ParameterStore::refresh_compute_values(const Stream& stream) {
-  if (!compute_values_.shares_memory_with(values_)) ops::convert(stream, compute_values_, values_);
+  if (!all_compute_values_.shares_memory_with(all_values_)) ops::convert(stream, all_compute_values_, all_values_);
 }
 
 void ParameterStore::on_gradient_final(std::function<void(Parameter&)> callback) {

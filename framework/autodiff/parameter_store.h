@@ -26,17 +26,17 @@ struct Initializer {
   static Initializer identity() { return {Kind::identity, 0}; }
 };
 
-/// One named parameter (trained) or buffer (kept and saved, never trained).
+/// One named parameter (trained, or frozen: used and saved as it is) or buffer (kept and saved, never trained).
 class Parameter {
  public:
   const std::string& name() const { return name_; }
   const Shape& shape() const { return shape_; }
   bool decays() const { return decays_; }
-  /// The value in the compute dtype, as an input to ops. Its gradient goes to the store.
+  /// The value in the compute dtype, as an input to ops. Its gradient goes to the store; a frozen parameter or a buffer takes none.
   Variable variable() const { return Variable(compute_, slot_); }
   /// The value in the master dtype (float32, or float64 in tests).
   const Tensor& master() const { return master_; }
-  const Tensor& gradient() const { return gradient_; }
+  const Tensor& gradient() const { return gradient_; }  ///< undefined for frozen parameters and buffers
 
  private:
   friend class ParameterStore;
@@ -44,10 +44,10 @@ class Parameter {
   Shape shape_;
   Initializer initializer_;
   bool decays_ = false;
-  bool trained_ = true;
+  enum class Role : std::uint8_t { trained, frozen, buffer } role_ = Role::trained;
   std::int64_t offset_ = 0;  // elements into the flat tensors
   Tensor master_, compute_, gradient_;
-  std::shared_ptr<GradientSlot> slot_;  // null for buffers
+  std::shared_ptr<GradientSlot> slot_;  // null but for trained parameters
 };
 
 class ParameterStore {
@@ -61,13 +61,17 @@ class ParameterStore {
   /// A tensor that is saved with the model but not trained (feature directions). Always in the master dtype.
   Parameter& add_buffer(const std::string& name, const Shape& shape);
 
-  /// Lays out all parameters (those that decay first) and gives them their initial values.
+  /// Of the parameters declared so far, those for which `frozen` is true are not trained: they have values, but no gradient, no optimizer
+  /// state, no weight decay and no place in values() and gradients(). Before allocate(); several calls add up. Buffers are not asked about.
+  void freeze(const std::function<bool(const Parameter&)>& frozen);
+
+  /// Lays out all parameters (those that decay, the other trained ones, the frozen ones) and gives them their initial values.
   void allocate(std::uint64_t seed);
 
   DType compute_dtype() const { return compute_dtype_; }
   DType master_dtype() const { return accumulate_dtype(compute_dtype_); }
   const Device& device() const { return device_; }
-  /// Flat tensors over all trained parameters, each parameter at a 64-element border. Padding between them is zero.
+  /// Flat tensors over the trained parameters, each parameter at a 64-element border. Padding between them is zero.
   const Tensor& values() const { return values_; }
   const Tensor& gradients() const { return gradients_; }
   /// Compute-dtype copy of values(); the same tensor when the dtypes are equal.
@@ -76,10 +80,14 @@ class ParameterStore {
   std::int64_t decayed_elements() const { return decayed_elements_; }
   /// Trained parameters' elements, without padding.
   std::int64_t parameter_count() const;
+  /// Those of the trained and of the frozen parameters.
+  std::int64_t total_count() const;
 
-  /// Trained parameters and buffers, in order of declaration.
+  /// Trained parameters, frozen ones and buffers, in order of declaration.
   const std::deque<Parameter>& parameters() const { return parameters_; }
-  bool is_buffer(const Parameter& parameter) const { return !parameter.trained_; }
+  bool is_trained(const Parameter& parameter) const { return parameter.role_ == Parameter::Role::trained; }
+  bool is_frozen(const Parameter& parameter) const { return parameter.role_ == Parameter::Role::frozen; }
+  bool is_buffer(const Parameter& parameter) const { return parameter.role_ == Parameter::Role::buffer; }
   /// The part of a flat tensor (values, gradients, moments) that belongs to a trained parameter, in its shape.
   Tensor slice(const Tensor& flat, const Parameter& parameter) const;
   /// Throws ContractError when there is none of that name.
@@ -95,14 +103,17 @@ class ParameterStore {
   void on_gradient_final(std::function<void(Parameter&)> callback);
 
  private:
+  void place(Parameter& parameter);
   void initialize(Parameter& parameter, std::uint64_t seed);
+  static Tensor part_of(const Tensor& flat, const Parameter& parameter);
 
   DType compute_dtype_;
   Device device_;
   std::deque<Parameter> parameters_;
   std::map<std::string, Parameter*> by_name_;
-  Tensor values_, gradients_, compute_values_;
+  Tensor values_, gradients_, compute_values_;  // trained
   std::int64_t decayed_elements_ = 0;
+  Tensor all_values_, all_compute_values_;  // trained, then frozen
 };
 
 }  // namespace furlong

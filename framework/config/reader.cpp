@@ -66,6 +66,11 @@ std::string unknown_override_hint(const Table& table, const std::string& path) {
     names.push_back(key.name());
     paths.push_back(key.path());
   }
+  // Of keys with that name those of whole sections, not of parts of them.
+  const auto depth = [](const std::string& key) { return std::count(key.begin(), key.end(), '.'); };
+  const auto least =
+      std::min_element(same_name.begin(), same_name.end(), [&](const auto& a, const auto& b) { return depth(a) < depth(b); });
+  if (least != same_name.end()) std::erase_if(same_name, [&, most = depth(*least)](const auto& key) { return depth(key) > most; });
   if (!same_end.empty()) return fmt::format("did you mean {}?", join(same_end, " or "));
   if (const Key* ours = named_elsewhere(table, section, name)) return fmt::format("it is called {} here", ours->path());
   if (!same_name.empty()) return fmt::format("did you mean {}?", join(same_name, " or "));

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
+#include <sstream>
 
 #include "framework/core/error.h"
 
@@ -76,6 +78,13 @@ Key& Key::only_with(std::string key, std::vector<std::string> values) {
 Key& Key::or_in_lists(std::vector<std::string> keys) {
   require(!conditions_.empty(), "{}: lists without a condition", path_);
   conditions_.back().lists = std::move(keys);
+  return *this;
+}
+
+Key& Key::or_with(std::string key, std::vector<std::string> values) {
+  require(!conditions_.empty(), "{}: another key without a condition", path_);
+  conditions_.back().or_key = std::move(key);
+  conditions_.back().or_values = std::move(values);
   return *this;
 }
 
@@ -226,6 +235,9 @@ const Key& Table::asked(const Condition& condition) const {
 
 const Condition* Table::unmet(const Key& key) const {
   for (const auto& condition : key.conditions()) {
+    const Key* other = condition.or_key.empty() ? nullptr : find(condition.or_key);
+    if (other && std::find(condition.or_values.begin(), condition.or_values.end(), to_text(other->get())) != condition.or_values.end())
+      continue;
     const Value value = asked(condition).get();
     const auto allowed = [&](const std::string& text) {
       return std::find(condition.values.begin(), condition.values.end(), text) != condition.values.end();
@@ -233,7 +245,11 @@ const Condition* Table::unmet(const Key& key) const {
     if (condition.values.empty()) {
       if (is_nothing(value)) return &condition;
     } else if (const auto* list = std::get_if<std::vector<std::string>>(&value)) {
-      if (std::none_of(list->begin(), list->end(), allowed)) return &condition;
+      const bool met = std::any_of(list->begin(), list->end(), [&](const std::string& element) {
+        std::istringstream words(element);  // an element may be several names
+        return std::any_of(std::istream_iterator<std::string>(words), {}, allowed);
+      });
+      if (!met) return &condition;
     } else if (!allowed(to_text(value))) {
       return &condition;
     }
@@ -248,7 +264,8 @@ void Table::check_effects(const Table& defaults, const Origins& origins) const {
     const Condition* condition = touched ? unmet(key) : nullptr;
     if (!condition) continue;
     const Place place = origin == origins.end() ? Place{} : origin->second;
-    const std::string needed = condition->values.empty() ? "above 0" : join(condition->values, " or ");
+    std::string needed = condition->values.empty() ? "above 0" : join(condition->values, " or ");
+    if (!condition->or_key.empty()) needed += fmt::format(", or {}: {}", condition->or_key, join(condition->or_values, " or "));
     std::string hint = "remove " + key.name();
     const std::string& asked_key = asked(*condition).path();
     const auto other = origins.find(asked_key);

@@ -41,8 +41,12 @@ std::string join(const std::vector<std::string>& parts, const std::string& separ
 struct Condition {
   std::string key;
   std::vector<std::string> values;
-  /// Keys of lists that overrule `key`: the first that is not empty is asked instead, and one of its elements has to be among `values`.
+  /// Keys of lists that overrule `key`: the first that is not empty is asked instead, and one of its elements has to be among `values`;
+  /// an element may be several names, separated by spaces.
   std::vector<std::string> lists{};
+  /// Another key, if not empty, that does as well while it has one of these values.
+  std::string or_key{};
+  std::vector<std::string> or_values{};
 };
 
 /// One key, bound to the member of a settings object that holds its value; that object must outlive it.
@@ -65,6 +69,8 @@ class Key {
   Key& only_with(std::string key, std::vector<std::string> values = {});
   /// Adds lists to the last condition.
   Key& or_in_lists(std::vector<std::string> keys);
+  /// Makes the last condition met by another key's values too.
+  Key& or_with(std::string key, std::vector<std::string> values);
   /// Names that other programs give to this key, so that a user who writes one is told ours.
   Key& elsewhere(std::vector<std::string> names);
 

@@ -32,7 +32,9 @@ std::string yaml_value(const Key& key) {
 }
 
 std::string condition_text(const Condition& condition) {
-  return condition.values.empty() ? condition.key + " above 0" : fmt::format("{}: {}", condition.key, join(condition.values, " or "));
+  std::string text = condition.key + (condition.values.empty() ? " above 0" : ": " + join(condition.values, " or "));
+  if (!condition.or_key.empty()) text += fmt::format(", or {}: {}", condition.or_key, join(condition.or_values, " or "));
+  return text;
 }
 
 std::string comment(const Key& key) {

@@ -4,51 +4,13 @@
 
 #include <hwy/foreach_target.h>
 
-#include <limits>
-
-#include "framework/cpu/rows.h"
-#include "framework/cpu/simd-inl.h"
+#include "framework/cpu/integers.h"
 #include "framework/ops/cross_entropy_rows.h"
 #include "framework/ops/dispatch.h"
-
-// Shared by all instruction sets.
-#ifndef FURLONG_CROSS_ENTROPY_TARGET_AT
-#define FURLONG_CROSS_ENTROPY_TARGET_AT
-namespace furlong::ops {
-inline std::int64_t target_at(const Tensor& targets, std::int64_t row) {
-  if (targets.shape().rank() == 0) return targets.data<std::int32_t>()[0];
-  const std::int64_t n = targets.extent(-1);
-  return targets.data<std::int32_t>()[cpu::row_offset(targets, row / n) + row % n];
-}
-}  // namespace furlong::ops
-#endif
+#include "framework/ops/logits-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
-
-/// The first k lanes of `values`; minus infinity in the others, so that they lose every maximum and add nothing to a sum of exponentials.
-template <class C>
-HWY_INLINE typename Lanes<C>::V load_logits(const C* values, std::int64_t k) {
-  const typename Lanes<C>::D d;
-  const auto loaded = load_n(values, k);
-  if (k == Lanes<C>::count()) return loaded;
-  return hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(k)), loaded, hn::Set(d, -std::numeric_limits<C>::infinity()));
-}
-
-template <class C>
-HWY_INLINE C largest(const C* logits, std::int64_t n) {
-  const typename Lanes<C>::D d;
-  const std::int64_t step = Lanes<C>::count();
-  auto maximum = hn::Set(d, -std::numeric_limits<C>::infinity()), other = maximum;
-  std::int64_t i = 0;
-  for (; i + 2 * step <= n; i += 2 * step) {
-    maximum = hn::Max(maximum, Lanes<C>::load(logits + i));
-    other = hn::Max(other, Lanes<C>::load(logits + i + step));
-  }
-  for (; i < n; i += step) maximum = hn::Max(maximum, load_logits(logits + i, std::min(step, n - i)));
-  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(maximum, other)));
-}
 
 /// Σ exp(logits - maximum); the terms replace the logits when `keep`.
 template <class C>
@@ -102,7 +64,7 @@ void chunk_losses(const CrossEntropyRows& chunk) {
   const C inverse_normalizer = chunk.inverse_normalizer.data<C>()[0];
   parallel_ranges(count, std::max<std::int64_t>(1, 8192 / vocabulary), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t row = chunk.first_row + i, target = target_at(chunk.targets, row);
+      const std::int64_t row = chunk.first_row + i, target = cpu::integer_at(chunk.targets, row);
       G* d_row = d_logits ? d_logits + i * vocabulary : nullptr;
       if (target >= 0) {
         losses[row] = row_loss(logits + i * vocabulary, target, inverse_normalizer, d_row, correct ? correct + row : nullptr, vocabulary);
@@ -139,8 +101,8 @@ void count_targets_cpu(const Tensor& targets, std::int64_t vocabulary, double no
   if (given.defined()) normalizer = given.data<double>()[0];
   std::int32_t valid = 0;
   for (std::int64_t row = 0; row < targets.elements(); ++row) {
-    const std::int64_t target = target_at(targets, row);
-    require(target >= -1 && target < vocabulary, "cross_entropy: target {} at row {} is outside [-1, {})", target, row, vocabulary);
+    const std::int64_t target = cpu::integer_at(targets, row);
+    require(target >= -1 && target < vocabulary, "target {} at row {} is outside [-1, {})", target, row, vocabulary);
     valid += target >= 0;
   }
   counts.data<std::int32_t>()[0] = valid;

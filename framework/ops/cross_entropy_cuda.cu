@@ -1,50 +1,17 @@
 #include "framework/cuda/kernel.h"
 
 #include "framework/ops/cross_entropy_rows.h"
+#include "framework/ops/row_integers.cuh"
 #include "framework/ops/rows_cuda.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// Targets in row-major order whatever their strides; dimensions that lie evenly behind each other count as one.
-struct TargetPlaces {
-  const std::int32_t* targets;
-  int rank = 1;
-  std::int64_t extents[Shape::max_rank] = {1}, strides[Shape::max_rank] = {1};
-
-  explicit TargetPlaces(const Tensor& tensor) : targets(gpu_data<std::int32_t>(tensor)) {
-    for (int i = 0; i < tensor.shape().rank(); ++i) {
-      const std::int64_t extent = tensor.extent(i), stride = tensor.strides()[i];
-      if (i == 0) {
-        extents[0] = extent;
-        strides[0] = stride;
-      } else if (strides[rank - 1] == extent * stride) {
-        extents[rank - 1] *= extent;
-        strides[rank - 1] = stride;
-      } else {
-        extents[rank] = extent;
-        strides[rank++] = stride;
-      }
-    }
-  }
-  __device__ std::int32_t operator[](std::int64_t row) const {
-    std::int64_t offset = 0;
-    FURLONG_UNROLL
-    for (int i = Shape::max_rank - 1; i > 0; --i) {
-      if (i < rank) {
-        offset += row % extents[i] * strides[i];
-        row /= extents[i];
-      }
-    }
-    return targets[offset + row * strides[0]];
-  }
-};
-
 inline constexpr unsigned single_block = 1024;  // threads of kernels that one block does, over all rows
 
 /// counts = {targets that are not -1, 0}, and what the losses are multiplied by.
 template <class T>
-__global__ void __launch_bounds__(single_block) count_targets_kernel(TargetPlaces targets, std::int64_t rows, double normalizer,
+__global__ void __launch_bounds__(single_block) count_targets_kernel(RowIntegers targets, std::int64_t rows, double normalizer,
                                                                      const double* given, std::int32_t* counts, T* inverse_normalizer) {
   std::int32_t valid = 0;
   for (std::int64_t row = threadIdx.x; row < rows; row += blockDim.x) valid += targets[row] != -1 ? 1 : 0;
@@ -61,7 +28,7 @@ void count_targets(const Stream& stream, const Tensor& targets, double normalize
   const std::int64_t rows = targets.elements();
   const unsigned threads = 32 * power_of_two_up_to(ceil_div<std::int64_t>(rows, 32), single_block / 32);
   const auto launched = [&]<class T>(std::type_identity<T>) {
-    launch(stream, count_targets_kernel<T>, 1, threads, 0, TargetPlaces(targets), rows, normalizer, gpu_data<double>(given),
+    launch(stream, count_targets_kernel<T>, 1, threads, 0, RowIntegers(targets), rows, normalizer, gpu_data<double>(given),
            gpu_data<std::int32_t>(counts), gpu_data<T>(inverse_normalizer));
   };
   inverse_normalizer.dtype() == DType::float64 ? launched(std::type_identity<double>{}) : launched(std::type_identity<float>{});
@@ -129,7 +96,7 @@ inline constexpr int logits_at_a_time = 4;
 /// One row to each block: one pass for maximum and sum, one for the gradients, which finds the row in the cache. A thread writes gradients
 /// where it read logits, and the target's logit is read before the barrier, so the two may be one tensor.
 template <class C, class G>
-__global__ void __launch_bounds__(1024) cross_entropy_rows_kernel(CrossEntropyPointers<C, G> work, TargetPlaces targets) {
+__global__ void __launch_bounds__(1024) cross_entropy_rows_kernel(CrossEntropyPointers<C, G> work, RowIntegers targets) {
   const std::int64_t row = work.first_row + blockIdx.x, vocabulary = work.vocabulary, target = targets[row];
   const C* logits = work.logits + blockIdx.x * vocabulary;
   G* d_logits = work.d_logits != nullptr ? work.d_logits + blockIdx.x * vocabulary : nullptr;
@@ -189,7 +156,7 @@ void launch_rows(const Stream& stream, const CrossEntropyRows& rows) {
                                         gpu_data<C>(rows.row_losses),
                                         gpu_data<std::int32_t>(rows.correct),
                                         gpu_data<G>(rows.d_logits)};
-  launch(stream, cross_entropy_rows_kernel<C, G>, grid_blocks(count, 1), threads, 0, work, TargetPlaces(rows.targets));
+  launch(stream, cross_entropy_rows_kernel<C, G>, grid_blocks(count, 1), threads, 0, work, RowIntegers(rows.targets));
 }
 
 void cross_entropy_rows(const Stream& stream, const CrossEntropyRows& rows) {

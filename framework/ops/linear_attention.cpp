@@ -23,8 +23,9 @@ void check_options(const LinearAttentionOptions& options) {
   require(options.chunk_size >= 1, "{}: chunk_size {}", op, options.chunk_size);
   require(options.window >= 0 && options.softmax_window >= 0, "{}: window {}, softmax_window {}", op, options.window,
           options.softmax_window);
-  require(options.softmax_window == 0 || (options.causal && options.window == 0),
-          "{}: softmax_window goes with causal attention to all keys before", op);
+  require(options.softmax_window == 0 || options.window == 0,
+          "{}: softmax_window {} gives nearer keys other weights, and window {} would hide those that have none", op,
+          options.softmax_window, options.window);
   require(!options.rotate_numerator || options.softmax_window == 0,
           "{}: rotate_numerator has no exact pairs, whose one weight serves numerator and denominator", op);
   require(!options.rotate_numerator || options.rotary_base > 0, "{}: rotary_base {}", op, options.rotary_base);
@@ -75,8 +76,8 @@ Arguments check(const Tensor& query, const Tensor& key, const Tensor& value, con
   const AttentionShape shape = AttentionShape::of(arguments.query, arguments.key, arguments.value, op);
   require(!options.causal || shape.n_key == shape.n_query + earlier, "{}: causal attention of {} queries over {} keys", op, shape.n_query,
           shape.n_key);
-  require(options.window == 0 || shape.n_key == shape.n_query + earlier, "{}: a window of {} queries over {} keys", op, shape.n_query,
-          shape.n_key);
+  require((options.window == 0 && options.softmax_window == 0) || shape.n_key == shape.n_query + earlier,
+          "{}: a window of {} queries over {} keys", op, shape.n_query, shape.n_key);
   arguments.query_offset = options.causal ? earlier : 0;
   const DType dtype = accumulate_dtype(query.dtype());
   arguments.constants = constants;
@@ -94,8 +95,10 @@ Arguments check(const Tensor& query, const Tensor& key, const Tensor& value, con
   sizes.d_value = shape.d_value;
   sizes.m = arguments.features;
   sizes.chunk = std::min(options.chunk_size, std::max({std::int64_t{1}, shape.n_query, shape.n_key}));
-  sizes.near = std::min(sizes.chunk + Arguments::recent_keys(options) * (options.causal ? 1 : 2), std::max(sizes.chunk, shape.n_key));
   sizes.softmax_pairs = options.softmax_window > 0;
+  sizes.two_sweeps = sizes.softmax_pairs && !options.causal;
+  const std::int64_t sides = options.causal || sizes.two_sweeps ? 1 : 2;  // on which a chunk's near keys lie
+  sizes.near = std::min(sizes.chunk + Arguments::recent_keys(options) * sides, std::max(sizes.chunk, shape.n_key));
   // A causal output is as exact as the sum so far is long; where every output is of all keys, each has the error of the longest.
   sizes.compensated = !options.causal && options.window == 0 && dtype == DType::float32;
   sizes.rotates = options.rotate_numerator;
@@ -276,7 +279,7 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
   }
   const bool reports = inputs.report && options.normalizer == Normalizer::sum;
   if (reports) arguments.denominators = Tensor::empty({batch, options.n_heads, 2}, dtype, tape.device());
-  allocate_scratch(arguments, arguments.sizes.forward_elements());
+  allocate_scratch(arguments, arguments.sizes.forward_elements(n));
   run_body(stream, linear_attention_forward_cpu, linear_attention_forward_gpu, arguments);
   if (reports && !stream.device.is_shape_only()) {
     inputs.report->rows += batch * n * options.n_heads;

@@ -33,7 +33,8 @@ struct LinearAttentionOptions {
   std::int64_t chunk_size = 64;  ///< tokens a tile; changes speed, and results only by rounding
   /// Keys at least so far away (i - j >= window, or |i - j| >= window when not causal) are not seen; 0: all are. Costs n × window × m.
   std::int64_t window = 0;
-  /// Keys with i - j < softmax_window carry exp(q·k/√d + gate_h) in the place of φ(q)·φ(k) (the windowed hybrid); causal only.
+  /// Keys with i - j < softmax_window, or |i - j| < softmax_window when not causal, carry exp(q·k/√d + gate_h) in the place of φ(q)·φ(k)
+  /// (the windowed hybrid). Not with window.
   std::int64_t softmax_window = 0;
   Normalizer normalizer = Normalizer::sum;
   /// Turns the pair of features (f, f + ⌊m/2⌋) of a query and of a key by the token's position in its document times
@@ -87,7 +88,7 @@ struct DenominatorReport {
 
 /// query [batch, n, n_heads·d], key [batch, n_key, n_kv_heads·d], value [batch, n_key, n_kv_heads·d_value]: views with contiguous rows
 /// (column ranges of one tensor) are welcome. Returns [batch, n, n_heads·d_value]. `gate` [n_heads] (undefined: zero) goes with
-/// softmax_window. Throws ContractError on shapes that do not fit; causal needs n = n_key.
+/// softmax_window. Throws ContractError on shapes that do not fit; causal and both windows need n = n_key.
 /// `state`, where given (causal, no documents): the tokens follow those in it, through which no gradient flows; it is advanced.
 struct LinearAttentionInputs {
   Variable query, key, value;

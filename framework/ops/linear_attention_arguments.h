@@ -11,6 +11,7 @@ struct LinearAttentionSizes {
   std::int64_t chunk = 0, d = 0, d_value = 0, m = 0;
   std::int64_t near = 0;  // most keys that a chunk of queries meets pair by pair: its own chunk, and a window's
   bool softmax_pairs = false;
+  bool two_sweeps = false;   // keys on either side of a query in a causal sweep each (softmax_pairs, not causal)
   bool compensated = false;  // sums over all keys keep what each addition rounded off (Kahan 1965): there are n / chunk of them
   bool rotates = false;      // the numerator's features are turned by position
   std::int64_t ld_d = 0, ld_v = 0, ld_m = 0, ld_n = 0;
@@ -32,19 +33,23 @@ struct LinearAttentionSizes {
     return sizes;
   }
   /// Elements of a tile's scratch: O(m · d_value + (chunk + window) · (m + d)), whatever the length of the sequence.
-  std::int64_t forward_elements() const {
+  std::int64_t forward_tile_elements() const {
     const std::int64_t rows = chunk + near, widest = std::max(chunk, near);
     const std::int64_t pairs = padded(chunk) * ld_n;
     return m * ld_v + 2 * ld_m + rows * (ld_d + ld_v + 2 * ld_m) + chunk * ld_m + (softmax_pairs ? 3 : 2) * pairs +
            std::max(ld_m, softmax_pairs ? ld_d : 0) * ld_n + 8 * padded(widest) + widest * (ld_m + ld_d) +
            (rotates ? rows * (ld_m + 2 * ld_rotations) + pairs : 0) + (compensated ? 2 * sum_elements() + 2 * ld_m : 0);
   }
+  /// The same, and what the first of two sweeps leaves of each query.
+  std::int64_t forward_elements(std::int64_t n_query) const {
+    return forward_tile_elements() + (two_sweeps ? n_query * ld_v + 3 * padded(n_query) : 0);
+  }
   /// Elements of the state, turned or not.
   std::int64_t sum_elements() const { return std::max(m * ld_v, d_value * ld_m); }
   std::int64_t backward_tile_elements() const {
     const std::int64_t pairs = padded(chunk) * ld_n;
-    return forward_elements() + ld_v * ld_m + chunk * (2 * ld_v + 3 * ld_d + 2 * ld_m) + (softmax_pairs ? 3 : 2) * pairs + ld_v * ld_n +
-           3 * padded(chunk) + (rotates ? pairs : 0);
+    return forward_tile_elements() + ld_v * ld_m + chunk * (2 * ld_v + 3 * ld_d + 2 * ld_m) + (softmax_pairs ? 3 : 2) * pairs +
+           ld_v * ld_n + 3 * padded(chunk) + (rotates ? pairs : 0);
   }
   /// The same in backward, and the gradients of one key-value head: sums over chunks and query heads need all its rows.
   std::int64_t backward_elements(std::int64_t n_query, std::int64_t n_key) const {

@@ -2,7 +2,8 @@
 // framework/cpu/simd-inl.h.
 //
 // A chunk of queries meets keys in two ways: through the state, which sums up all keys before, and pair by pair (near keys): its own chunk
-// when causal, the keys of a window.
+// when causal, the keys of a window. The windowed hybrid that is not causal takes two causal walks: one forward in time over the keys up to
+// each query's own, one backward in time over those after it. Their unnormalised rows meet under one stabiliser.
 #if defined(FURLONG_LINEAR_ATTENTION_BODY_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LINEAR_ATTENTION_BODY_INL_H_
 #undef FURLONG_LINEAR_ATTENTION_BODY_INL_H_
@@ -39,11 +40,13 @@ class LinearAttentionBody {
 
   void forward() {
     const std::int64_t heads = arguments_.options.n_heads, tasks = arguments_.query.extent(0) * heads;
-    const std::int64_t size = arguments_.sizes.forward_elements();
+    const std::int64_t tile_size = arguments_.sizes.forward_tile_elements(), n_query = arguments_.query.extent(1);
+    const std::int64_t size = arguments_.sizes.forward_elements(n_query);
     run_tasks(tasks, [&](std::int64_t task) {
-      Tile tile(arguments_.sizes, arguments_.scratch.template data<T>() + thread_index() * size, size, false);
+      T* memory = arguments_.scratch.template data<T>() + thread_index() * size;
+      Tile tile(arguments_.sizes, memory, tile_size, false);
       Head head(arguments_, functions_, tile, task / heads, task % heads);
-      head.forward();
+      head.forward(arguments_.sizes.two_sweeps ? SweptRows<T>::of(memory + tile_size, n_query, arguments_.sizes.ld_v) : SweptRows<T>{});
       if (arguments_.denominators.defined()) {
         T* report = arguments_.denominators.template data<T>() + 2 * task;
         report[0] = static_cast<T>(tile.lost_rows);

@@ -34,13 +34,19 @@ class GeneralLaunch {
       a_.end_maximum = gpu_data<T>(in_.state->maximum);
       a_.end_magnitude = gpu_data<T>(in_.state->magnitude);
     }
-    const Tensor slots = states();
+    Tensor swept;
+    if (in_.sizes.two_sweeps) {
+      swept = Tensor::empty(Shape({heads(), a_.n_query, in_.sizes.d_value + 3}), accumulate_dtype(in_.query.dtype()), stream_.device);
+      a_.swept = gpu_data<T>(swept);
+      outputs();
+      reverse();
+    }
     Tensor reports;
     if (in_.denominators.defined()) {
       reports = Tensor::empty(Shape({heads(), a_.query_segments, 2}), accumulate_dtype(in_.query.dtype()), stream_.device);
       a_.report = gpu_data<T>(reports);
     }
-    run(GeneralPhase::outputs, a_.query_segments);
+    outputs();
     if (reports.defined()) {
       launch(stream_, linear_attention_report_kernel<T>, grid_blocks(heads(), 256), 256, 0, a_.report, heads(), a_.query_segments,
              gpu_data<T>(in_.denominators));
@@ -63,6 +69,34 @@ class GeneralLaunch {
   Tensor norms_, rotation_, document_first_, document_end_;
 
   std::int64_t heads() const { return a_.batch * a_.n_heads; }
+  void outputs() {
+    const Tensor slots = states();
+    run(GeneralPhase::outputs, a_.query_segments);
+  }
+
+  /// The same walk over the tokens in reverse, or again as they are.
+  void reverse() {
+    a_.reversed = !a_.reversed;
+    for (GeneralRows* view : {&a_.query, &a_.key, &a_.value, &a_.output, &a_.d_output, &a_.d_query, &a_.d_key, &a_.d_value}) {
+      if (!view->data || a_.n_query == 0) continue;
+      const std::int64_t bytes = view->bfloat16 ? 2 : std::int64_t{sizeof(T)};
+      view->data = static_cast<char*>(view->data) + (a_.n_query - 1) * view->row * bytes;
+      view->row = -view->row;
+    }
+    for (GeneralRows* view : {&a_.d_query, &a_.d_key, &a_.d_value}) view->accumulates = a_.reversed;  // parts, which the first sweep wrote
+  }
+  std::int64_t sweeps() const { return in_.sizes.two_sweeps ? 2 : 1; }
+  /// Gradients in both sweeps, where there are two: given the stabiliser and the denominator of all that a query sees, each key's part of
+  /// them is its own.
+  template <class Walk>
+  void for_sweeps(const Walk& walk) {
+    walk(0);
+    if (!in_.sizes.two_sweeps) return;
+    reverse();
+    walk(1);
+    reverse();
+  }
+
   static GeneralRows rows(const Tensor& tensor, bool accumulates = false) {
     return {tensor.address(), tensor.strides()[0], tensor.strides()[1], tensor.strides()[2], tensor.dtype() == DType::bfloat16,
             accumulates};
@@ -83,7 +117,7 @@ class GeneralLaunch {
             "{}: {} features of {} near keys are more than a tile can have", op, in_.features, near);
     a_.map = options.feature_map;
     a_.map_options = options.map_options;
-    a_.causal = options.causal;
+    a_.causal = options.causal || in_.sizes.two_sweeps;
     a_.rms = options.normalizer == Normalizer::rms;
     a_.guarded = in_.guarded;
     a_.weighted = in_.mask.keys.defined() || in_.constants.query_center.defined();
@@ -225,46 +259,56 @@ class GeneralLaunch {
     return slots;
   }
 
+  /// Where the gradient of one input goes: to its target, or to parts of each query head, in the compute type, which are added up later.
+  struct Part {
+    const GradientTarget& target;
+    std::int64_t n_heads, group;
+    int width;
+    Tensor parts{};
+  };
+  GeneralRows open(Part& part) const {
+    if (!part.target.wanted()) return {};
+    if (part.group == 1 && !in_.sizes.two_sweeps) return rows(part.target.tensor, part.target.accumulates());
+    part.parts = Tensor::empty(Shape({a_.batch, part.target.tensor.extent(1), part.n_heads * part.group, part.width}),
+                               accumulate_dtype(in_.query.dtype()), stream_.device);
+    return rows(part.parts);
+  }
+  void close(const Part& part) {
+    if (!part.parts.defined() || part.parts.elements() == 0) return;
+    const std::int64_t n = part.parts.extent(1), elements = a_.batch * n * part.n_heads * part.width;
+    launch(stream_, linear_attention_group_kernel<T>, grid_blocks(elements, 256, 65536), 256, 0, gpu_data<T>(part.parts),
+           rows(part.target.tensor, part.target.accumulates()), a_.batch * n, n, static_cast<int>(part.n_heads),
+           static_cast<int>(part.group), part.width);
+  }
+
   void d_query(const LinearAttentionGradients& gradients) {
-    if (gradients.d_query.wanted()) a_.d_query = rows(gradients.d_query.tensor, gradients.d_query.accumulates());
-    Tensor parts;
-    if (gradients.d_gate.defined()) {
-      parts = Tensor::empty(Shape({heads(), a_.query_segments}), DType::float64, stream_.device);
-      a_.d_gate = gpu_data<double>(parts);
-    }
-    const Tensor slots = states();
-    run(GeneralPhase::d_query, a_.query_segments);
-    if (parts.defined() && heads() > 0) {
-      launch(stream_, linear_attention_d_gate_kernel<T>, grid_blocks(heads(), 256), 256, 0, a_.d_gate, heads(), a_.query_segments,
-             gpu_data<T>(gradients.d_gate));
+    Part part{gradients.d_query, a_.n_heads, 1, a_.sizes.d};
+    a_.d_query = open(part);
+    Tensor gates;
+    if (gradients.d_gate.defined()) gates = Tensor::empty(Shape({sweeps(), heads(), a_.query_segments}), DType::float64, stream_.device);
+    for_sweeps([&](std::int64_t sweep) {
+      if (gates.defined()) a_.d_gate = gpu_data<double>(gates) + sweep * heads() * a_.query_segments;
+      const Tensor slots = states();
+      run(GeneralPhase::d_query, a_.query_segments);
+    });
+    close(part);
+    if (gates.defined() && heads() > 0) {
+      launch(stream_, linear_attention_d_gate_kernel<T>, grid_blocks(heads(), 256), 256, 0, gpu_data<double>(gates), sweeps(), heads(),
+             a_.query_segments, gpu_data<T>(gradients.d_gate));
     }
   }
 
   void d_key(const LinearAttentionGradients& gradients) {
-    const int group = static_cast<int>(a_.n_heads / a_.n_kv_heads);
-    const auto target = [&](const GradientTarget& wanted, std::int64_t width, GeneralRows& to) -> Tensor {
-      if (!wanted.wanted()) return {};
-      if (group == 1) {
-        to = rows(wanted.tensor, wanted.accumulates());
-        return {};
-      }
-      const Tensor parts =
-          Tensor::empty(Shape({a_.batch, wanted.tensor.extent(1), a_.n_heads, width}), accumulate_dtype(in_.query.dtype()), stream_.device);
-      to = rows(parts);
-      return parts;
-    };
-    const Tensor key_parts = target(gradients.d_key, a_.sizes.d, a_.d_key),
-                 value_parts = target(gradients.d_value, a_.sizes.d_value, a_.d_value);
-    const Tensor slots = gathered();
-    run(GeneralPhase::d_key, a_.key_segments);
-    const auto add_up = [&](const Tensor& parts, const GradientTarget& wanted, int width) {
-      if (!parts.defined() || parts.elements() == 0) return;
-      const std::int64_t n = parts.extent(1), elements = a_.batch * n * a_.n_kv_heads * width;
-      launch(stream_, linear_attention_group_kernel<T>, grid_blocks(elements, 256, 65536), 256, 0, gpu_data<T>(parts),
-             rows(wanted.tensor, wanted.accumulates()), a_.batch * n, n, static_cast<int>(a_.n_kv_heads), group, width);
-    };
-    add_up(key_parts, gradients.d_key, a_.sizes.d);
-    add_up(value_parts, gradients.d_value, a_.sizes.d_value);
+    const std::int64_t group = a_.n_heads / a_.n_kv_heads;
+    Part key{gradients.d_key, a_.n_kv_heads, group, a_.sizes.d}, value{gradients.d_value, a_.n_kv_heads, group, a_.sizes.d_value};
+    a_.d_key = open(key);
+    a_.d_value = open(value);
+    for_sweeps([&](std::int64_t) {
+      const Tensor slots = gathered();
+      run(GeneralPhase::d_key, a_.key_segments);
+    });
+    close(key);
+    close(value);
   }
 };
 

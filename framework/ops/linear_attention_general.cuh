@@ -4,6 +4,9 @@
 //
 // A block takes one segment of one head of one sequence: a run of chunks whose borders follow from shapes (and document borders) alone.
 // States at the borders of segments come from the segments' own sums and a scan over them (linear_attention_general_states.cuh).
+//
+// The windowed hybrid that is not causal is two causal sweeps, as on the CPU: over the keys up to each query's own, and, over the tokens in
+// reverse, over those after it.
 #include "framework/ops/feature_maps/feature_map_rows_cuda.cuh"
 #include "framework/ops/linear_attention_arguments.h"
 #include "framework/ops/linear_attention_general_program.h"
@@ -96,6 +99,10 @@ struct GeneralArguments {
   const T *start_sum, *start_normalizer, *start_maximum, *start_magnitude;
   T *end_sum, *end_normalizer, *end_maximum, *end_magnitude;
   const double* rotation;  // [1 + powers, 2, half]
+  // In two sweeps: whether this is the second, whose token t is token n - 1 - t of memory (the strides of rows are turned around already);
+  // and of outputs [batch, n_heads, n, d_value + 3]: Σ_j w_ij v_j, stabiliser, Σ_j w_ij and its magnitude, as the first one leaves them.
+  bool reversed;
+  T* swept;
   // Segments: how many tokens each has (a multiple of the chunk), how many there are, and the slots of all heads.
   std::int64_t query_length, query_segments, key_length, key_segments, slots_a_head;
   T* slots;
@@ -108,6 +115,8 @@ struct GeneralArguments {
   char* scratch;   // of each block
   std::int64_t scratch_bytes, shared_bytes;
 
+  /// Where a token is in memory, of arrays without strides of their own.
+  __device__ std::int64_t place(std::int64_t token) const { return reversed ? n_key - 1 - token : token; }
   __host__ __device__ bool has_state_keys() const { return window == 0; }
   __host__ __device__ bool has_near_keys() const { return causal || window > 0; }
   __host__ __device__ bool pure() const { return causal && window == 0 && softmax_window == 0; }
@@ -121,6 +130,7 @@ struct GeneralPairs {
   int columns;          // near keys
   bool causal;
   std::int64_t window, softmax_window;
+  bool own_key;  // causal: whether a query sees the key at its own position
 
   struct Row {
     int first, soft, end;  // features for [first, soft), exact weights for [soft, end)
@@ -130,7 +140,7 @@ struct GeneralPairs {
   }
   __device__ Row row(int i) const {
     const std::int64_t at = offset + i;
-    const std::int64_t end = clamp(causal ? at + 1 : window > 0 ? at + window : columns, 0, columns);
+    const std::int64_t end = clamp(causal ? (own_key ? at + 1 : at) : window > 0 ? at + window : columns, 0, columns);
     const std::int64_t first = window > 0 ? clamp(at - window + 1, 0, end) : 0;
     const std::int64_t soft = softmax_window > 0 ? clamp(at - softmax_window + 1, first, end) : end;
     return {static_cast<int>(first), static_cast<int>(soft), static_cast<int>(end)};
@@ -264,7 +274,13 @@ struct GeneralRange {
 template <class T>
 __device__ inline GeneralRange general_range(const GeneralArguments<T>& a, std::int64_t b, std::int64_t token) {
   if (!a.document_first) return {0, a.n_query, 0, a.n_key};
-  const std::int64_t first = a.document_first[b * a.n_key + token], end = a.document_end[b * a.n_key + token];
+  const std::int64_t at = b * a.n_key + a.place(token);
+  std::int64_t first = a.document_first[at], end = a.document_end[at];
+  if (a.reversed) {
+    const std::int64_t after = end;
+    end = a.n_key - first;
+    first = a.n_key - after;
+  }
   return {first, end, first, end};
 }
 /// The first chunk of `n` tokens that begins at `token` or later; n when there is none. Chunks begin anew with each document.

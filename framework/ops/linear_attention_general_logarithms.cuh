@@ -62,6 +62,7 @@ class GeneralLogarithms : public GeneralHead<T> {
       top = exact < top ? top : exact;  // a NaN stays
     }
     if (this->seen) top = larger(top, past_top(i));
+    top = this->joint_top(i, top);
     if (top < nothing / 2) top = -nothing;  // not one key was seen: every weight is zero
     if (near) total = pair_weights(i, row, top);
     if (row.soft < row.end) total += this->softmax_weights(i, row, top);
@@ -74,10 +75,7 @@ class GeneralLogarithms : public GeneralHead<T> {
         this->rotate_row(this->rotations_q + i * 2 * this->s.half(), features, features, false);
       }
     }
-    const T inverse = this->inverse_of(total, this->s.rotates && top < -nothing / 2 ? T(1) : T(0));
-    if (lane_index() != 0) return;
-    this->top[i] = top;
-    this->inverse[i] = inverse;
+    this->close_row(i, top, total, this->s.rotates && top < -nothing / 2 ? T(1) : T(0));
   }
 
   /// Keys, or queries, to be added to the state: their features become their weights there; c and z follow. A block.

@@ -61,9 +61,9 @@ class GeneralHead : public GeneralTile<T> {
     return this->b * rows.batch + row * rows.row + head * rows.head;
   }
   __device__ T* per_query(T* all, int i) const {
-    return all ? all + (this->b * this->a.n_heads + this->head) * this->a.n_query + this->query_start + i : nullptr;
+    return all ? all + (this->b * this->a.n_heads + this->head) * this->a.n_query + this->a.place(this->query_start + i) : nullptr;
   }
-  __device__ bool is_masked(int j) const { return this->mask && this->mask[this->key_start + j] == 0; }
+  __device__ bool is_masked(int j) const { return this->mask && this->mask[this->a.place(this->key_start + j)] == 0; }
 
   /// Key j as the map takes it, its value, and the logarithm of its weight. A masked key is a row of zeros whose weight is nothing.
   __device__ void read_key(int j) {
@@ -235,6 +235,41 @@ class GeneralHead : public GeneralTile<T> {
 
   // ---- denominators and outputs ----
 
+  /// What the first of two sweeps leaves of query i.
+  __device__ T* swept_row(int i) const {
+    const std::int64_t row = (this->b * this->a.n_heads + this->head) * this->a.n_query + this->a.place(this->query_start + i);
+    return this->a.swept + row * (this->s.d_value + 3);
+  }
+  __device__ bool is_first_sweep() const { return this->a.swept && !this->a.reversed; }
+  __device__ bool is_second_sweep() const { return this->a.swept && this->a.reversed; }
+  /// The stabiliser of query i, and of what the first sweep left of it.
+  __device__ T joint_top(int i, T top) const {
+    if (!is_second_sweep()) return top;
+    const T first = swept_row(i)[this->s.d_value];
+    return first < top ? top : first;  // a NaN stays
+  }
+  /// A warp: the sums of query i's weights under its stabiliser are divided by, or left to the second sweep.
+  __device__ void close_row(int i, T top, T total, T magnitude) {
+    if (is_first_sweep()) {
+      T* const numbers = swept_row(i) + this->s.d_value;
+      if (lane_index() != 0) return;
+      numbers[0] = top > -nothing / 2 ? nothing : top;  // not one key was seen
+      numbers[1] = total;
+      numbers[2] = magnitude;
+      return;
+    }
+    if (is_second_sweep()) {
+      const T* const numbers = swept_row(i) + this->s.d_value;
+      const T factor = exponential(numbers[0] - top);
+      total = gpu_fma(factor, numbers[1], total);
+      magnitude = gpu_fma(factor, numbers[2], magnitude);
+    }
+    const T inverse = inverse_of(total, magnitude);
+    if (lane_index() != 0) return;
+    this->top[i] = top;
+    this->inverse[i] = inverse;
+  }
+
   /// What is divided by: 1 / N, or zero where N is zero, nothing was seen, or N is rounding noise beside `magnitude` = Σ_j |φ(q_i)|
   /// |φ(k_j)| (of logarithms with a rotated numerator: 1, which bounds the numerator's largest term; otherwise 0).
   __device__ T inverse_of(T total, T magnitude) {
@@ -260,9 +295,20 @@ class GeneralHead : public GeneralTile<T> {
     const T by = T(1) / largest, square = row_sum<T>(this->s.d_value, [&](int c) { return row[c] * by * (row[c] * by); });
     return T(1) / gpu_sqrt(square / static_cast<T>(this->s.d_value)) / largest;
   }
-  /// Row i of `out` divided by what normalises it, to the output.
+  /// Row i of `out` divided by what normalises it, to the output; or left to the second sweep.
   __device__ void finish_output(int i) const {
-    const T* row = this->out + i * this->s.ld_v();
+    T* const row = this->out + i * this->s.ld_v();
+    if (is_first_sweep()) {
+      T* const left = swept_row(i);
+      for_columns(this->s.d_value, [&](int c) { left[c] = row[c]; });
+      return;
+    }
+    if (is_second_sweep()) {
+      const T* const first = swept_row(i);
+      const T factor = exponential(first[this->s.d_value] - this->top[i]);
+      for_columns(this->s.d_value, [&](int c) { row[c] = gpu_fma(factor, first[c], row[c]); });
+      __syncwarp();
+    }
     const T by = this->a.rms ? inverse_root_mean_square(row) : this->inverse[i];
     if (lane_index() == 0 && this->a.top) {
       *per_query(this->a.top, i) = this->top[i];

@@ -141,13 +141,15 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// d_gate [heads] from those of segments [heads, segments].
+/// d_gate [heads] from those of sweeps and segments [sweeps, heads, segments].
 template <class T>
 __global__ void __launch_bounds__(256)
-    linear_attention_d_gate_kernel(const double* parts, std::int64_t heads, std::int64_t segments, T* d_gate) {
+    linear_attention_d_gate_kernel(const double* parts, std::int64_t sweeps, std::int64_t heads, std::int64_t segments, T* d_gate) {
   for (std::int64_t head = global_thread(); head < heads; head += grid_stride()) {
     double sum = 0;
-    for (std::int64_t k = 0; k < segments; ++k) sum += parts[head * segments + k];
+    for (std::int64_t sweep = 0; sweep < sweeps; ++sweep) {
+      for (std::int64_t k = 0; k < segments; ++k) sum += parts[(sweep * heads + head) * segments + k];
+    }
     d_gate[head] = static_cast<T>(sum);
   }
 }

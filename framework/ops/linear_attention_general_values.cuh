@@ -66,6 +66,7 @@ class GeneralValues : public GeneralHead<T> {
       const T exact = this->softmax_top(i, row);
       top = exact < top ? top : exact;  // a NaN stays
     }
+    top = this->joint_top(i, top);
     if (top < nothing / 2) top = -nothing;  // not one key was seen: every weight is zero
     if (this->pairs.columns > 0) total = pair_weights(i, row, top, magnitude);
     if (row.soft < row.end) {
@@ -81,10 +82,7 @@ class GeneralValues : public GeneralHead<T> {
         this->rotate_row(this->rotations_q + i * 2 * this->s.half(), features, features, false);
       }
     }
-    const T inverse = this->inverse_of(total, magnitude);
-    if (lane_index() != 0) return;
-    this->top[i] = top;
-    this->inverse[i] = inverse;
+    this->close_row(i, top, total, magnitude);
   }
 
   /// Keys, or queries, to be added to the state: their features become their weights there; z follows, and with the next publish_scale

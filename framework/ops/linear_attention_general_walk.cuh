@@ -23,7 +23,7 @@ class GeneralWalk : public GeneralSteps<T, Head> {
     slot_ = segment;
     fresh_ = false;
     this->seen = this->had_pairs = false;
-    this->pairs = {0, 0, this->a.causal, this->a.window, this->a.softmax_window};
+    this->pairs = {0, 0, this->a.causal, this->a.window, this->a.softmax_window, !this->a.reversed};
     this->document_start = 0;
     absorbed_ = absorb_to_ = gathered_ = gather_to_ = 0;
     stage_ = Stage::first;

@@ -48,18 +48,23 @@ class LinearAttentionHead {
     tile.gate = gate();
   }
 
-  void forward() {
-    for (const Range& range : documents()) forward(range);
+  /// `swept` is for what the first of two sweeps leaves.
+  void forward(const SweptRows<T>& swept) {
+    for_sweeps([&] {
+      for (const Range& range : documents()) forward(range, swept);
+    });
   }
 
   /// d_query is written to its target; d_key and d_value are added to the sums.
   void backward(const LinearAttentionGradients& gradients, const HeadGradients<T>& sums) {
     tile_.d_gate = 0;
-    for (const Range& range : documents()) {
-      document_start_ = range.first_key;
-      sweep_queries(gradients, range, sums);
-      sweep_keys(gradients, range, sums);
-    }
+    for_sweeps([&] {
+      for (const Range& range : documents()) {
+        document_start_ = range.first_key;
+        sweep_queries(gradients, range, sums);
+        sweep_keys(gradients, range, sums);
+      }
+    });
     if (gradients.d_query.wanted()) write(gradients.d_query, head_, 0, sums.d_query, s_.d, s_.ld_d);
     if (gradients.d_gate.defined()) gradients.d_gate.data<T>()[b_ * options_.n_heads + head_] = static_cast<T>(tile_.d_gate);
   }
@@ -70,6 +75,24 @@ class LinearAttentionHead {
   }
 
  private:
+  // Given the stabiliser and the denominator of all that a query sees, each key's part of the gradients is its own: both directions take
+  // the same two sweeps. The second one is the causal walk over the tokens in reverse, where a query does not see its own key.
+  template <class Walk>
+  void for_sweeps(const Walk& walk) {
+    if (!s_.two_sweeps) return walk();
+    tile_.sweep = Sweep::first;
+    walk();
+    tile_.sweep = Sweep::second;
+    tile_.step = -1;
+    walk();
+    tile_.sweep = Sweep::only;
+    tile_.step = 1;
+  }
+  bool reversed() const { return tile_.sweep == Sweep::second; }
+  bool causal() const { return options_.causal || s_.two_sweeps; }
+  /// Where the token is in memory that the sweep calls number `token`.
+  std::int64_t place(std::int64_t token) const { return reversed() ? n_key_ - 1 - token : token; }
+
   /// Queries and keys of one document; all of them where nothing is packed.
   struct Range {
     std::int64_t first_query, end_query, first_key, end_key;
@@ -80,7 +103,8 @@ class LinearAttentionHead {
     std::vector<Range> ranges;
     for (std::int64_t start = 0, i = 1; i <= n_key_; ++i) {
       if (i < n_key_ && ids[i] == ids[start]) continue;
-      ranges.push_back({start, i, start, i});
+      const std::int64_t first = reversed() ? n_key_ - i : start, end = reversed() ? n_key_ - start : i;
+      ranges.push_back({first, end, first, end});
       start = i;
     }
     return ranges;
@@ -121,8 +145,8 @@ class LinearAttentionHead {
   void read(const Tensor& tensor, std::int64_t head, std::int64_t start, std::int64_t rows, T* tile, std::int64_t ld) const {
     with_float_type(tensor.dtype(), "linear_attention", [&]<class X>(std::type_identity<X>) {
       if constexpr (std::is_same_v<compute_t<X>, T>) {
-        const std::int64_t width = tensor.extent(3), step = tensor.strides()[1];
-        const X* source = tensor.data<X>() + b_ * tensor.strides()[0] + start * step + head * tensor.strides()[2];
+        const std::int64_t width = tensor.extent(3), row = tensor.strides()[1], step = row * tile_.step;
+        const X* source = tensor.data<X>() + b_ * tensor.strides()[0] + place(start) * row + head * tensor.strides()[2];
         for (std::int64_t i = 0; i < rows; ++i) {
           for_lanes<X>(
               width, [&](std::int64_t j, std::int64_t n) HWY_ATTR { store_n<T>(load_n(source + i * step + j, n), tile + i * ld + j, n); });
@@ -134,8 +158,8 @@ class LinearAttentionHead {
                   const T* tile, std::int64_t ld) const {
     with_float_type(tensor.dtype(), "linear_attention", [&]<class X>(std::type_identity<X>) {
       if constexpr (std::is_same_v<compute_t<X>, T>) {
-        const std::int64_t step = tensor.strides()[1];
-        X* target = tensor.data<X>() + b_ * tensor.strides()[0] + start * step + head * tensor.strides()[2];
+        const std::int64_t row = tensor.strides()[1], step = row * tile_.step;
+        X* target = tensor.data<X>() + b_ * tensor.strides()[0] + place(start) * row + head * tensor.strides()[2];
         for (std::int64_t i = 0; i < rows; ++i) {
           X* line = target + i * step;
           for_lanes<X>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
@@ -152,8 +176,9 @@ class LinearAttentionHead {
     write_rows(target.tensor, target.accumulates(), head, 0, target.tensor.extent(1), width, values + skip * ld, ld);
   }
   T* per_query(const Tensor& tensor, std::int64_t start) const {
-    return tensor.defined() ? tensor.data<T>() + (b_ * options_.n_heads + head_) * n_query_ + start : nullptr;
+    return tensor.defined() ? tensor.data<T>() + (b_ * options_.n_heads + head_) * n_query_ + place(start) : nullptr;
   }
+  bool is_masked(std::int64_t key) const { return mask_ && mask_[place(key)] == 0; }
 
   /// Keys [start, start + rows) with their features; a masked key is a row of zeros whose weight is nothing.
   void load_keys(std::int64_t start, std::int64_t rows) {
@@ -161,7 +186,7 @@ class LinearAttentionHead {
     read(a_.value, kv_head_, start, rows, tile_.v, s_.ld_v);
     if (weighted_) std::fill_n(tile_.key_weight, s_.padded(rows), T{0});
     for (std::int64_t j = 0; mask_ && j < rows; ++j) {
-      if (mask_[start + j] != 0) continue;
+      if (!is_masked(start + j)) continue;
       std::fill_n(tile_.k + j * s_.ld_d, s_.d, T{0});
       std::fill_n(tile_.v + j * s_.ld_v, s_.d_value, T{0});
     }
@@ -171,7 +196,7 @@ class LinearAttentionHead {
         transform(row, [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Sub(x, load_n(key_center_ + f, n)); });
       if (query_center_) tile_.key_weight[j] = Tile::product_of(query_center_, row, s_.d) * tile_.score_scale;
       if (scaling_) transform(row, [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Div(x, load_n(scaling_ + f, n)); });
-      if (mask_ && mask_[start + j] == 0) tile_.key_weight[j] = Tile::nothing;
+      if (is_masked(start + j)) tile_.key_weight[j] = Tile::nothing;
     }
     if (!weighted_ && s_.softmax_pairs) std::fill_n(tile_.key_weight, s_.padded(rows), T{0});
     functions_.features(features_, tile_.k, rows, true, tile_.feature_k, Tile::form == FeatureForm::values ? tile_.row_k : nullptr);
@@ -204,17 +229,17 @@ class LinearAttentionHead {
   // ---- forward ----
 
   bool has_state_keys() const { return options_.window == 0; }
-  bool has_near_keys() const { return options_.causal || options_.window > 0; }
+  bool has_near_keys() const { return causal() || options_.window > 0; }
   /// The first near key of a chunk of queries that begins at key position `at`, and the one behind the last.
   std::int64_t first_near(const Range& range, std::int64_t at) const {
     const std::int64_t reach = std::max<std::int64_t>({options_.window, options_.softmax_window, 1}) - 1;
     return std::max(range.first_key, at - reach);
   }
   std::int64_t end_near(const Range& range, std::int64_t end) const {
-    return options_.causal ? end : std::min(range.end_key, end - 1 + options_.window);
+    return causal() ? end : std::min(range.end_key, end - 1 + options_.window);
   }
   NearPairs near_pairs(std::int64_t offset, std::int64_t columns) const {
-    return {offset, columns, options_.causal, options_.window, options_.softmax_window};
+    return {offset, columns, causal(), options_.window, options_.softmax_window, !reversed()};
   }
 
   /// Adds keys [absorbed, end) to the state; returns end.
@@ -227,7 +252,7 @@ class LinearAttentionHead {
     return std::max(absorbed, end);
   }
 
-  void forward(const Range& range) {
+  void forward(const Range& range, const SweptRows<T>& swept) {
     document_start_ = range.first_key;
     start_state();
     std::int64_t absorbed = range.first_key;
@@ -243,8 +268,9 @@ class LinearAttentionHead {
       }
       load_queries(start, rows);
       if (pairs.columns > 0) tile_.pair_products(rows, pairs);
+      if (s_.two_sweeps) tile_.swept = swept.from(place(start), s_.ld_v);
       tile_.attend(rows, pairs, per_query(a_.top, start), per_query(a_.inverse_denominator, start));
-      write_rows(a_.output, false, head_, start, rows, s_.d_value, tile_.out, s_.ld_v);
+      if (tile_.sweep != Sweep::first) write_rows(a_.output, false, head_, start, rows, s_.d_value, tile_.out, s_.ld_v);
       if (pure_ && (a_.state || start + rows < range.end_query)) {  // the near keys are the chunk's own, and already here
         tile_.advance_state(rows);
         absorbed = at + rows;
@@ -297,7 +323,7 @@ class LinearAttentionHead {
 
   /// No chunk of queries before this one meets the chunk of keys pair by pair.
   std::int64_t earliest_near(std::int64_t chunk) const {
-    const std::int64_t ahead = options_.causal ? a_.query_offset : options_.window;
+    const std::int64_t ahead = causal() ? a_.query_offset : options_.window;
     return std::max<std::int64_t>(0, chunk - (ahead + s_.chunk - 1) / s_.chunk - 1);
   }
 
@@ -312,14 +338,14 @@ class LinearAttentionHead {
   /// gave.
   void finish_queries(std::int64_t rows, bool exact, bool add, T* target) {
     functions_.backward(features_, tile_.q, rows, false, tile_.feature_q, tile_.d_feature_q, exact ? tile_.d_log_q : nullptr, tile_.d_x);
-    if (exact) add_rows(tile_.d_x, tile_.d_x_q, rows, s_.d, s_.ld_d);
+    if (exact) add_rows(tile_.d_x, 1, tile_.d_x_q, rows, s_.d, s_.ld_d);
     if (scaling_) {
       for (std::int64_t i = 0; i < rows; ++i)
         transform(tile_.d_x + i * s_.ld_d,
                   [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Mul(x, load_n(scaling_ + f, n)); });
     }
     if (add) {
-      add_rows(target, tile_.d_x, rows, s_.d, s_.ld_d);
+      add_rows(target, tile_.step, tile_.d_x, rows, s_.d, s_.ld_d);
     } else {
       std::copy_n(tile_.d_x, rows * s_.ld_d, target);
     }
@@ -328,7 +354,7 @@ class LinearAttentionHead {
     const std::int64_t start = range.first_key + chunk * s_.chunk, rows = key_rows(range, chunk);
     const T* d_logs = tile_.d_key_logs(rows, weighted_);
     functions_.backward(features_, tile_.k, rows, true, tile_.feature_k, tile_.d_feature_k, d_logs, tile_.d_x);
-    if (exact) add_rows(tile_.d_x, tile_.d_x_k, rows, s_.d, s_.ld_d);
+    if (exact) add_rows(tile_.d_x, 1, tile_.d_x_k, rows, s_.d, s_.ld_d);
     for (std::int64_t j = 0; j < rows; ++j) {
       T* row = tile_.d_x + j * s_.ld_d;
       if (scaling_) transform(row, [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Div(x, load_n(scaling_ + f, n)); });
@@ -336,16 +362,21 @@ class LinearAttentionHead {
         const auto by = hn::Set(d, tile_.d_key_weight[j] * tile_.score_scale);
         transform(row, [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::MulAdd(by, load_n(query_center_ + f, n), x); });
       }
-      if (mask_ && mask_[start + j] == 0) {
+      if (is_masked(start + j)) {
         std::fill_n(row, s_.d, T{0});
         std::fill_n(tile_.d_v + j * s_.ld_v, s_.d_value, T{0});
       }
     }
-    add_rows(sums.d_key + start * s_.ld_d, tile_.d_x, rows, s_.d, s_.ld_d);
-    add_rows(sums.d_value + start * s_.ld_v, tile_.d_v, rows, s_.d_value, s_.ld_v);
+    add_rows(sums.d_key + place(start) * s_.ld_d, tile_.step, tile_.d_x, rows, s_.d, s_.ld_d);
+    add_rows(sums.d_value + place(start) * s_.ld_v, tile_.step, tile_.d_v, rows, s_.d_value, s_.ld_v);
   }
 
-  /// First sweep, forward in time: the part of d_query that comes through the state.
+  /// Of the query that is the chunk's first.
+  T* d_query_of(const HeadGradients<T>& sums, const Range& range, std::int64_t chunk) const {
+    return sums.d_query + place(range.first_query + chunk * s_.chunk) * s_.ld_d;
+  }
+
+  /// Forward over the range: the part of d_query that comes through the state.
   void sweep_queries(const LinearAttentionGradients& gradients, const Range& range, const HeadGradients<T>& sums) {
     start_state();
     if (tile_.seen) tile_.turn_state();
@@ -357,18 +388,18 @@ class LinearAttentionHead {
         load_key_chunk(range, absorbed);
         tile_.advance_transposed_state(key_rows(range, absorbed));
       }
-      T* target = sums.d_query + (range.first_query + chunk * s_.chunk) * s_.ld_d;
+      T* target = d_query_of(sums, range, chunk);
       if (tile_.seen) {
         load_query_chunk(gradients, range, chunk);
         tile_.d_query_from_state(rows);
-        finish_queries(rows, false, false, target);
-      } else {
+        finish_queries(rows, false, reversed(), target);
+      } else if (!reversed()) {
         std::fill(target, target + rows * s_.ld_d, T{0});
       }
     }
   }
 
-  /// Second sweep, backward in time: d_key and d_value from later queries through their gathered gradients, and all near pairs.
+  /// Then back over it: d_key and d_value from later queries through their gathered gradients, and all near pairs.
   void sweep_keys(const LinearAttentionGradients& gradients, const Range& range, const HeadGradients<T>& sums) {
     tile_.clear_state();
     const bool exact = options_.softmax_window > 0;
@@ -402,14 +433,15 @@ class LinearAttentionHead {
     const NearPairs pairs = near_pairs(query_position(range, queries) - keys * s_.chunk, columns);
     tile_.pair_products(rows, pairs);
     tile_.pair_gradients(rows, pairs);
-    finish_queries(rows, exact, true, sums.d_query + (range.first_query + queries * s_.chunk) * s_.ld_d);
+    finish_queries(rows, exact, true, d_query_of(sums, range, queries));
   }
 
-  static void add_rows(T* target, const T* source, std::int64_t rows, std::int64_t width, std::int64_t ld) {
+  /// Row i of the source to row i · step of the target, both `ld` wide.
+  static void add_rows(T* target, std::int64_t step, const T* source, std::int64_t rows, std::int64_t width, std::int64_t ld) {
     for (std::int64_t i = 0; i < rows; ++i) {
-      for_lanes<T>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
-        store_n(hn::Add(load_n(target + i * ld + j, n), load_n(source + i * ld + j, n)), target + i * ld + j, n);
-      });
+      T* const row = target + i * step * ld;
+      for_lanes<T>(width, [&](std::int64_t j, std::int64_t n)
+                              HWY_ATTR { store_n(hn::Add(load_n(row + j, n), load_n(source + i * ld + j, n)), row + j, n); });
     }
   }
 

@@ -96,6 +96,7 @@ class LogarithmsTile : public LinearAttentionTile<T> {
         if (row.soft < row.end) top = std::max(this->softmax_top(i, row), top);
       }
       if (seen) top = std::max(top, past_top(i));
+      top = this->joint_top(i, top);
       if (top < nothing / 2) top = -nothing;  // not one key was seen: every weight is zero
       T total = 0;
       if (near) {
@@ -106,8 +107,7 @@ class LogarithmsTile : public LinearAttentionTile<T> {
         total += past_weights(i, top);
         if (s.rotates) rotations_q.rotate_row(i, work + i * s.ld_m, work + i * s.ld_m);
       }
-      top_[i] = top;
-      inverse_[i] = this->inverse_of(total, s.rotates && top < -nothing / 2 ? T{1} : T{0});
+      this->close_row(i, top, total, s.rotates && top < -nothing / 2 ? T{1} : T{0});
     }
     if (near) this->weighted_values(rows, pairs);
     if (seen) small_gemm_nn<T>(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, out, s.ld_v, near);

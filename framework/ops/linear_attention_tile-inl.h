@@ -24,6 +24,7 @@ struct NearPairs {
   std::int64_t columns = 0;  // near keys
   bool causal = true;
   std::int64_t window = 0, softmax_window = 0;
+  bool own_key = true;  // causal: whether a query sees the key at its own position
 
   struct Row {
     std::int64_t first, soft, end;  // features for [first, soft), exact weights for [soft, end)
@@ -32,13 +33,31 @@ struct NearPairs {
     const std::int64_t at = offset + i;
     std::int64_t end = columns;
     if (causal)
-      end = at + 1;
+      end = own_key ? at + 1 : at;
     else if (window > 0)
       end = at + window;
     end = std::clamp<std::int64_t>(end, 0, columns);
     const std::int64_t first = window > 0 ? std::clamp<std::int64_t>(at - window + 1, 0, end) : 0;
     const std::int64_t soft = softmax_window > 0 ? std::clamp<std::int64_t>(at - softmax_window + 1, first, end) : end;
     return {first, soft, end};
+  }
+};
+
+/// Which keys a walk takes: all that queries see, or in two sweeps those up to each query's own and then those after it.
+enum class Sweep : std::uint8_t { only, first, second };
+
+/// What the first of two sweeps leaves of each query: Σ_j w_ij v_j [ld_v], Σ_j w_ij and its magnitude, under a stabiliser of their own.
+template <class T>
+struct SweptRows {
+  T *sum, *top, *total, *magnitude;
+
+  static SweptRows of(T* memory, std::int64_t n, std::int64_t ld_v) {
+    const std::int64_t line = LinearAttentionSizes::padded(n);
+    T* const numbers = memory + n * ld_v;
+    return {memory, numbers, numbers + line, numbers + 2 * line};
+  }
+  SweptRows from(std::int64_t query, std::int64_t ld_v) const {
+    return {sum + query * ld_v, top + query, total + query, magnitude + query};
   }
 };
 
@@ -111,6 +130,9 @@ class LinearAttentionTile {
   bool rms = false, guarded = false;
   T guard = 0, gate = 0, score_scale = 1;
   double d_gate = 0;
+  Sweep sweep = Sweep::only;
+  std::int64_t step = 1;  // from a query's row in memory to that of the next: -1 where the second sweep walks backward in time
+  SweptRows<T> swept{};   // of the chunk's queries, in two sweeps
   // What became of the denominators so far.
   std::int64_t lost_rows = 0;
   T least_denominator = 1;
@@ -133,8 +155,8 @@ class LinearAttentionTile {
   /// output's own direction, and no δ.
   void gradient_rows(std::int64_t rows, const T* top, const T* inverse) {
     for (std::int64_t i = 0; i < rows; ++i) {
-      top_[i] = top[i];
-      inverse_[i] = inverse[i];
+      top_[i] = top[i * step];
+      inverse_[i] = inverse[i * step];
       const T dot = product_of(g + i * s.ld_v, out + i * s.ld_v, s.d_value);
       delta[i] = rms ? T{0} : dot;
       if (!rms) continue;
@@ -232,6 +254,27 @@ class LinearAttentionTile {
     small_gemm_tn<T>(pairs.columns, s.d, rows, d_score, s.ld_n, q, s.ld_d, d_x_k, s.ld_d, true);
   }
 
+  /// The stabiliser of row i, and of what the first sweep left of it.
+  T joint_top(std::int64_t i, T top) const {
+    return sweep == Sweep::second ? std::max(swept.top[i * step], top) : top;  // a NaN of the first sweep stays
+  }
+  T first_factor(std::int64_t i) const { return std::exp(swept.top[i * step] - top_[i]); }
+  /// The sums of row i's weights under its stabiliser: divided by, or left to the second sweep.
+  void close_row(std::int64_t i, T top, T total, T magnitude) {
+    top_[i] = top;
+    if (sweep == Sweep::first) {
+      swept.top[i] = top > -nothing / 2 ? nothing : top;  // not one key was seen
+      swept.total[i] = total;
+      swept.magnitude[i] = magnitude;
+      return;
+    }
+    if (sweep == Sweep::second) {
+      total += first_factor(i) * swept.total[i * step];
+      magnitude += first_factor(i) * swept.magnitude[i * step];
+    }
+    inverse_[i] = inverse_of(total, magnitude);
+  }
+
   /// What is divided by: 1 / N, or zero where N is zero, nothing was seen, or N is rounding noise beside `magnitude` = Σ_j |φ(q_i)|
   /// |φ(k_j)| (of logarithms' tiles with a rotated numerator: 1, which bounds the numerator's largest term; otherwise 0).
   T inverse_of(T total, T magnitude) {
@@ -266,14 +309,25 @@ class LinearAttentionTile {
     return 1 / std::sqrt(hn::GetLane(hn::SumOfLanes(d, sum)) / static_cast<T>(s.d_value)) / largest;
   }
 
-  /// Rows of `out` divided by what normalises them.
+  /// Rows of `out` divided by what normalises them, or left to the second sweep.
   void finish(std::int64_t rows, T* keep_top, T* keep_inverse) {
+    if (sweep == Sweep::first) {
+      std::copy_n(out, rows * s.ld_v, swept.sum);
+      return;
+    }
     for (std::int64_t i = 0; i < rows; ++i) {
+      if (sweep == Sweep::second) {
+        const V by = hn::Set(d, first_factor(i));
+        const T* first = swept.sum + i * step * s.ld_v;
+        T* row = out + i * s.ld_v;
+        for_lanes<T>(s.d_value, [&](std::int64_t j, std::int64_t n)
+                                    HWY_ATTR { store_n(hn::MulAdd(by, load_n(first + j, n), load_n(row + j, n)), row + j, n); });
+      }
       if (rms) {
         inverse_[i] = inverse_root_mean_square(out + i * s.ld_v);
       }
-      if (keep_top) keep_top[i] = top_[i];
-      if (keep_inverse) keep_inverse[i] = inverse_[i];
+      if (keep_top) keep_top[i * step] = top_[i];
+      if (keep_inverse) keep_inverse[i * step] = inverse_[i];
       scale_row(out + i * s.ld_v, s.d_value, inverse_[i]);
     }
   }

@@ -82,6 +82,7 @@ class ValuesTile : public LinearAttentionTile<T> {
       T top = seen ? maximum_ : nothing;
       for (std::int64_t j = row.first; near && j < row.soft; ++j) top = std::max(top, row_k[j]);
       if (near && row.soft < row.end) top = std::max(this->softmax_top(i, row), top);
+      top = this->joint_top(i, top);
       if (top < nothing / 2) top = -nothing;  // not one key was seen: every weight is zero
       T total = 0, magnitude = 0;
       if (near) {
@@ -96,8 +97,7 @@ class ValuesTile : public LinearAttentionTile<T> {
         total += past_weights(i, top, magnitude);
         if (s.rotates) rotations_q.rotate_row(i, work + i * s.ld_m, work + i * s.ld_m);
       }
-      top_[i] = top;
-      inverse_[i] = this->inverse_of(total, magnitude);
+      this->close_row(i, top, total, magnitude);
     }
     if (near) this->weighted_values(rows, pairs);
     if (seen) small_gemm_nn<T>(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, out, s.ld_v, near);

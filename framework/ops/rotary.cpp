@@ -1,8 +1,8 @@
 #include "framework/ops/rotary.h"
 
 #include <algorithm>
-#include <cmath>
 
+#include "framework/ops/arithmetic.h"
 #include "framework/ops/rotary_bodies.h"
 
 namespace furlong::ops {
@@ -18,26 +18,26 @@ std::int64_t largest_position(const Tensor& positions) {
   return largest;
 }
 
+void multiply(const Stream& stream, const Tensor& table, double factor) {
+  if (factor != 1) add(stream, table, table, GradientMode::overwrite, factor);
+}
+
 /// One row for each position, in order.
-Tensor rows_of(const Stream& stream, DType dtype, const Tensor& positions, const Tensor& frequencies) {
+Tensor rows_of(const Stream& stream, DType dtype, const Tensor& positions, const Tensor& frequencies, double factor) {
   const Tensor table = Tensor::empty({positions.elements(), 2, frequencies.extent(0)}, dtype, stream.device);
   run_body(stream, rotary_rows_cpu, rotary_rows_gpu, table, frequencies, positions);
+  multiply(stream, table, factor);
   return table;
 }
 
 }  // namespace
 
-RotaryTable::RotaryTable(std::int64_t d_head, double base) : d_head_(d_head), base_(base) {
-  require(d_head > 0 && d_head % 2 == 0, "rotary: heads of {} dimensions, expected an even number", d_head);
-  require(base > 0, "rotary: base {}, expected a positive number", base);
-}
+RotaryTable::RotaryTable(std::int64_t d_head, double base, const RotaryScaling& scaling)
+    : d_head_(d_head), base_(base), factor_(rotary_attention_factor(scaling)), theta_(rotary_frequencies(d_head, base, scaling)) {}
 
 const Tensor& RotaryTable::frequencies(const Device& device) {
   if (frequencies_.defined() && frequencies_.device() == device) return frequencies_;
-  const std::int64_t half = d_head_ / 2;
-  std::vector<double> values;
-  for (std::int64_t i = 0; i < half; ++i) values.push_back(std::pow(base_, -static_cast<double>(i) / static_cast<double>(half)));
-  frequencies_ = Tensor::from(values, {half}, device);
+  frequencies_ = Tensor::from(theta_, {d_head_ / 2}, device);
   return frequencies_;
 }
 
@@ -48,6 +48,7 @@ Tensor RotaryTable::rows(const Stream& stream, DType dtype, Part& part, std::int
   if (!fits || first < part.first || first + n > part.first + part.table.extent(0)) {
     part = {Tensor::empty({kept, 2, d_head_ / 2}, dtype, stream.device), first_kept};
     run_body(stream, rotary_table_cpu, rotary_table_gpu, part.table, frequencies(stream.device), first_kept);
+    multiply(stream, part.table, factor_);
   }
   return part.table.narrow(0, first - part.first, n);
 }
@@ -63,13 +64,13 @@ Tensor RotaryTable::get(const Stream& stream, DType dtype, std::int64_t first_po
 }
 
 RotaryTable::Rows RotaryTable::at(const Stream& stream, DType dtype, const Tensor& positions) {
-  if (stream.device.is_gpu()) return {rows_of(stream, dtype, positions, frequencies(stream.device)), {}};
+  if (stream.device.is_gpu()) return {rows_of(stream, dtype, positions, frequencies(stream.device), factor_), {}};
   const std::int64_t largest = stream.device.is_cpu() ? largest_position(positions) : positions.extent(-1) - 1;
   if (largest < most_kept) return {get(stream, dtype, 0, largest + 1), positions};
   // The tensor is kept, so that its memory is not given to other positions; nobody changes it.
   if (!far_positions_.defined() || !far_positions_.shares_memory_with(positions) || far_positions_.shape() != positions.shape() ||
       far_.table.dtype() != dtype) {
-    far_ = {rows_of(stream, dtype, positions, frequencies(stream.device)), {}};
+    far_ = {rows_of(stream, dtype, positions, frequencies(stream.device), factor_), {}};
     far_positions_ = positions;
   }
   return far_;
@@ -93,8 +94,8 @@ Variable rotary(Tape& tape, const Variable& x, std::int64_t n_heads, std::int64_
   if (positions && tape.device().is_gpu()) {
     // The rows of these positions are made again in backward: kept, they would be another tensor of every layer.
     const std::vector<Tensor> saved{*positions, table.frequencies(tape.device())};
-    return tape.record_in_place("rotary", x, saved, [n_heads, dtype](BackwardContext& context) {
-      const Tensor rows = rows_of(context.stream(), dtype, context.saved(0), context.saved(1));
+    return tape.record_in_place("rotary", x, saved, [n_heads, dtype, factor = table.attention_factor()](BackwardContext& context) {
+      const Tensor rows = rows_of(context.stream(), dtype, context.saved(0), context.saved(1), factor);
       rotary_gpu(context.stream(), context.d_output(), rows, {}, n_heads, true);
     });
   }

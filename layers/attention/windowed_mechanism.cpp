@@ -9,7 +9,6 @@ std::unique_ptr<AttentionMechanism> make_windowed_mechanism(ParameterStore& stor
     throw UserError(
         "model.attention.softmax_window: {} with mechanism windowed; expected the number of nearest tokens that get exact weights",
         config.softmax_window);
-  if (!config.causal) throw UserError("mechanism windowed is causal; a bidirectional model can take softmax or linear with a window");
   if (config.normalizer != "sum")
     throw UserError("model.attention.normalizer: {} with mechanism windowed, whose two parts meet under one sum; expected sum",
                     config.normalizer);

@@ -119,7 +119,7 @@ inline Matrix linear_attention(const LinearAttentionCase& c, const Matrix& query
       if (!visible(c, i, j)) continue;
       const double* k_j = k.data() + j * d;
       Weight w{};
-      if (c.softmax_window > 0 && i - j < c.softmax_window) {
+      if (c.softmax_window > 0 && std::abs(i - j) < c.softmax_window) {  // causal: j <= i
         w = {inner(q.data() + i * d, k_j, d) * scale + c.gate - row_q.row_log, 1};
       } else {
         w = feature_weight(c.features, row_q, rows_k[static_cast<std::size_t>(j)]);

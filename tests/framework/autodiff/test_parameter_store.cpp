@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "framework/autodiff/tape.h"
+#include "framework/core/arena.h"
 #include "framework/ops/arithmetic.h"
 #include "framework/ops/linear.h"
 
@@ -247,6 +248,117 @@ TEST(ParameterStore, ShapeOnlyIsLaidOutWithoutMemory) {
   store.complete_gradients(Stream{store.device()});
   EXPECT_EQ(store.values().bytes(), std::int64_t{1} << 38);
   EXPECT_EQ(store.compute_values().bytes(), std::int64_t{1} << 37);
+}
+
+/// The model with first.weight and norm.gain frozen: one that would decay and one that would not.
+Model partly_frozen(DType compute = DType::float32, Device device = {}) {
+  Model model(compute, device);
+  model.store.freeze([](const Parameter& parameter) { return parameter.name() == "first.weight"; });
+  model.store.freeze([](const Parameter& parameter) { return parameter.name() == "norm.gain" || parameter.name() == "directions"; });
+  model.store.allocate(1);
+  return model;
+}
+
+TEST(FrozenParameters, LieBehindTheTrainedOnesOutsideTheFlatTensors) {
+  const Model model = partly_frozen();
+  const Tensor& values = model.store.values();
+  EXPECT_EQ(offset_in(values, model.second.master()), 0);
+  EXPECT_EQ(model.store.decayed_elements(), 5 * border);
+  EXPECT_EQ(offset_in(values, model.bias.master()), 5 * border);
+  EXPECT_EQ(values.elements(), 6 * border);
+  EXPECT_EQ(model.store.gradients().elements(), 6 * border);
+  EXPECT_EQ(model.store.compute_values().elements(), 6 * border);
+  EXPECT_EQ(offset_in(values, model.first.master()), 6 * border);
+  EXPECT_EQ(offset_in(values, model.gain.master()), 7 * border);
+  EXPECT_EQ(model.store.parameter_count(), 3 + 300);
+  EXPECT_EQ(model.store.total_count(), 15 + 3 + 300 + 7);
+  EXPECT_TRUE(model.store.is_frozen(model.first) && !model.store.is_trained(model.first) && !model.store.is_buffer(model.first));
+  EXPECT_TRUE(model.store.is_trained(model.second) && !model.store.is_frozen(model.second));
+  EXPECT_TRUE(model.store.is_buffer(model.directions) && !model.store.is_frozen(model.directions)) << "buffers are not asked about";
+  EXPECT_THROW(model.store.slice(values, model.first), ContractError);
+  EXPECT_FALSE(model.first.gradient().defined());
+  EXPECT_FALSE(model.first.variable().requires_gradient());
+}
+
+TEST(FrozenParameters, BeginAsTheOthersDo) {
+  for (DType compute : {DType::float32, DType::bfloat16, DType::float64}) {
+    Model trained(compute);
+    trained.store.allocate(1);
+    const Model frozen = partly_frozen(compute);
+    const auto bits = [](const Tensor& tensor) {
+      const auto* bytes = static_cast<const std::uint8_t*>(tensor.address());
+      return std::vector<std::uint8_t>(bytes, bytes + tensor.bytes());
+    };
+    for (const Parameter& parameter : frozen.store.parameters()) {
+      const Parameter& other = trained.store.find(parameter.name());
+      EXPECT_EQ(bits(parameter.master()), bits(other.master())) << parameter.name();
+      EXPECT_EQ(parameter.variable().value().dtype(), other.variable().value().dtype()) << parameter.name();
+      EXPECT_EQ(bits(parameter.variable().value()), bits(other.variable().value())) << parameter.name();
+    }
+  }
+}
+
+TEST(FrozenParameters, TheComputeCopyFollowsWhatIsLoaded) {
+  Model model = partly_frozen(DType::bfloat16);
+  for (Parameter* parameter : {&model.first, &model.second}) ops::fill(Stream{}, parameter->master(), 1.0009765625);
+  model.store.refresh_compute_values(Stream{});
+  for (Parameter* parameter : {&model.first, &model.second})
+    for (bfloat16 value : parameter->variable().value().to_vector<bfloat16>()) EXPECT_EQ(static_cast<float>(value), 1.0f);
+}
+
+TEST(FrozenParameters, TakeNoGradientsAndChangeNoOthers) {
+  const Tensor x = Tensor::from<float>({1, 2, 3, 4, 5}, {1, 5});
+  Model frozen = partly_frozen(), trained;
+  trained.store.allocate(1);
+  std::vector<std::string> announced;
+  frozen.store.on_gradient_final([&](Parameter& parameter) { announced.push_back(parameter.name()); });
+  for (Model* model : {&frozen, &trained}) {
+    model->store.forget_gradients();
+    Tape tape(Stream{});
+    const Variable y = forward(tape, *model, x);
+    tape.backward({y}, {ones(y.shape(), DType::float32)});
+    model->store.complete_gradients(Stream{});
+  }
+  EXPECT_EQ(announced, std::vector<std::string>{"first.bias"});
+  EXPECT_EQ(frozen.bias.gradient().to_vector<float>(), trained.bias.gradient().to_vector<float>());
+  EXPECT_EQ(frozen.second.gradient().to_vector<float>(), std::vector<float>(300));
+}
+
+TEST(FrozenParameters, MayBeAllThereAre) {
+  for (DType compute : {DType::float32, DType::bfloat16}) {
+    Model model(compute);
+    model.store.freeze([](const Parameter&) { return true; });
+    model.store.allocate(1);
+    EXPECT_EQ(model.store.values().elements(), 0);
+    EXPECT_EQ(model.store.parameter_count(), 0);
+    model.store.forget_gradients();
+    model.store.complete_gradients(Stream{});
+    model.store.refresh_compute_values(Stream{});
+    Tape tape(Stream{});
+    const Tensor x = Tensor::zeros({2, 5}, compute);
+    EXPECT_FALSE(forward(tape, model, x).requires_gradient());
+    EXPECT_EQ(tape.node_count(), 0u) << "nothing is kept for a backward that will not come";
+  }
+}
+
+TEST(FrozenParameters, CostNoGradients) {
+  const auto bytes = [](bool frozen) {
+    const Device device{DeviceType::shape_only, 0};
+    const std::int64_t before = arena(device).counters().bytes_in_use;
+    ParameterStore store(DType::bfloat16, device);
+    store.add("large", {1 << 20, 64}, Initializer::normal(1), true);
+    store.add("small", {64}, Initializer::normal(1), true);
+    store.freeze([&](const Parameter& parameter) { return frozen && parameter.name() == "large"; });
+    store.allocate(1);
+    return arena(device).counters().bytes_in_use - before;
+  };
+  EXPECT_EQ(bytes(false) - bytes(true), (std::int64_t{1} << 26) * 4);
+}
+
+TEST(FrozenParameters, AreFrozenBeforeTheStoreIsLaidOut) {
+  Model model;
+  model.store.allocate(1);
+  EXPECT_THROW(model.store.freeze([](const Parameter&) { return true; }), ContractError);
 }
 
 }  // namespace

@@ -32,19 +32,19 @@ inline const std::vector<std::pair<Mode, const char*>> modes{{Mode::plain, "plai
                                                              {Mode::rotated_masked, "rotated_mask_documents_rms"},
                                                              {Mode::rotated_window, "rotated_window_centred"}};
 
-inline bool possible(FeatureMap map, bool causal, Mode mode) {
-  if (mode == Mode::hybrid || mode == Mode::hybrid_masked) return causal;
-  return mode != Mode::centred || feature_map_info(map).estimates_softmax;
-}
+inline bool possible(FeatureMap map, Mode mode) { return mode != Mode::centred || feature_map_info(map).estimates_softmax; }
 
 inline void add_mask(AttentionProblem& p) {
   for (std::int64_t i = 0; i < p.batch * p.n_key; ++i) p.mask.push_back((i * 7 + 3) % 5 != 0 || p.n_key == 1 ? 1 : 0);
 }
-inline void add_documents(AttentionProblem& p) {
+/// As many keys as queries.
+inline void make_square(AttentionProblem& p) {
   p.n_key = p.n;
-  const auto cut = [](std::vector<double>& values, const Shape& shape) { values.resize(static_cast<std::size_t>(shape.elements())); };
-  cut(p.key, p.key_shape());
-  cut(p.value, p.value_shape());
+  p.key.resize(static_cast<std::size_t>(p.key_shape().elements()));
+  p.value.resize(static_cast<std::size_t>(p.value_shape().elements()));
+}
+inline void add_documents(AttentionProblem& p) {
+  make_square(p);
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t i = 0; i < p.n_key; ++i) p.documents.push_back(i < p.n / 3 ? 9 : i < p.n / 3 + 1 ? 4 : i < p.n - 2 ? 5 : 6);
   }
@@ -60,13 +60,12 @@ inline void apply(Mode mode, AttentionProblem& p) {
   p.options.rotary_base = 50;  // so that short sequences turn far, and no two features alike
   if (mode == Mode::window || mode == Mode::everything_masked || mode == Mode::rotated_window) {
     p.options.window = p.n > 40 ? 21 : 5;
-    p.n_key = p.n;
-    p.key.resize(static_cast<std::size_t>(p.key_shape().elements()));
-    p.value.resize(static_cast<std::size_t>(p.value_shape().elements()));
+    make_square(p);
   }
   if (mode == Mode::hybrid || mode == Mode::hybrid_masked) {
     p.options.softmax_window = p.n > 40 ? 23 : 4;
     p.gate = normal_values(p.heads(), 24, 0.5);
+    make_square(p);
   }
   if (mode == Mode::documents || mode == Mode::everything_masked || mode == Mode::hybrid_masked || mode == Mode::rotated_masked)
     add_documents(p);
@@ -91,7 +90,7 @@ inline std::vector<std::tuple<FeatureMap, bool, Mode>> every_attention() {
   for (const FeatureMap map : every_feature_map()) {
     for (const bool causal : {true, false}) {
       for (const auto& [mode, name] : modes) {
-        if (possible(map, causal, mode)) all.emplace_back(map, causal, mode);
+        if (possible(map, mode)) all.emplace_back(map, causal, mode);
       }
     }
   }

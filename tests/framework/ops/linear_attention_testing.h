@@ -131,8 +131,8 @@ inline std::vector<double> definition_of(const AttentionProblem& p, DType dtype)
 }
 
 struct Outcome {
-  std::vector<double> output, d_query, d_key, d_value;
-  ops::DenominatorReport report;
+  std::vector<double> output, d_query, d_key, d_value, d_gate;
+  ops::DenominatorReport report{};
 };
 inline Outcome run_attention(const AttentionProblem& p, DType dtype) {
   Tape tape{stream()};
@@ -152,6 +152,7 @@ inline Outcome run_attention(const AttentionProblem& p, DType dtype) {
   outcome.d_query = values_of(inputs.query.gradient());
   outcome.d_key = values_of(inputs.key.gradient());
   outcome.d_value = values_of(inputs.value.gradient());
+  if (inputs.gate.defined()) outcome.d_gate = values_of(inputs.gate.gradient());
   return outcome;
 }
 

@@ -35,6 +35,9 @@ void expect_gradients(const Outcome& found, const Outcome& expected, double of_r
   EXPECT_LT(relative_error(found.d_query, expected.d_query), of_rows);
   EXPECT_LT(relative_error(found.d_key, expected.d_key), of_rows);
   EXPECT_LT(relative_error(found.d_value, expected.d_value), of_values);
+  if (!expected.d_gate.empty()) {
+    EXPECT_LT(relative_error(found.d_gate, expected.d_gate), of_rows);
+  }
 }
 
 TEST_P(EveryAttentionOnGpu, IsItsDefinitionAndHasTheGradientsOfTheCpu) {
@@ -136,6 +139,18 @@ TEST_P(EveryAttentionOnGpu, PackedDocumentsAreTheDocumentsAlone) {
 
 // ---- beside the registry ----
 
+/// Causal, bidirectional, and the bidirectional hybrid, whose keys are taken in two sweeps.
+enum class Sight { causal, bidirectional, hybrid };
+const std::pair<Sight, const char*> sights[] = {
+    {Sight::causal, "causal"}, {Sight::bidirectional, "bidirectional"}, {Sight::hybrid, "bidirectional hybrid"}};
+
+AttentionProblem seen(Sight sight, FeatureMap map, const ProblemShape& shape) {
+  AttentionProblem p = attention_problem(map, sight == Sight::causal, shape);
+  if (!is_positive(p)) keep_denominators_large(p);
+  if (sight == Sight::hybrid) apply(Mode::hybrid, p);
+  return p;
+}
+
 class LinearAttentionOnGpu : public GeneralFormCase<FeatureMap> {
  protected:
   FeatureMap map() const { return std::get<1>(GetParam()); }
@@ -148,13 +163,12 @@ INSTANTIATE_TEST_SUITE_P(LinearAttention, LinearAttentionOnGpu,
                          });
 
 TEST_P(LinearAttentionOnGpu, ChunksSegmentsAndMemoryChangeNothingButRounding) {
-  for (const bool causal : {true, false}) {
-    AttentionProblem p = attention_problem(map(), causal, {2, 2, 1, 45, 6, 5, 9, 16});
-    if (!is_positive(p)) keep_denominators_large(p);
+  for (const auto& [sight, name] : sights) {
+    AttentionProblem p = seen(sight, map(), {2, 2, 1, 45, 6, 5, 9, 16});
     const double slack = is_positive(p) ? 1 : 30;
     const Outcome expected = run_on_cpu(p, DType::float64);
     const auto expect_same = [&](std::int64_t chunk, std::int64_t segments, std::int64_t shared_bytes) {
-      SCOPED_TRACE(fmt::format("causal {}, chunk {}, {} segments, {} bytes", causal, chunk, segments, shared_bytes));
+      SCOPED_TRACE(fmt::format("{}, chunk {}, {} segments, {} bytes", name, chunk, segments, shared_bytes));
       p.options.chunk_size = chunk;
       use_general_form(segments);
       ops::linear_attention_gpu_settings().shared_bytes = shared_bytes;
@@ -171,9 +185,9 @@ TEST_P(LinearAttentionOnGpu, ChunksSegmentsAndMemoryChangeNothingButRounding) {
 
 TEST_P(LinearAttentionOnGpu, WholeChunksOfEightWarps) {
   // Chunks of 64 rows, several tiles of tensor cores in each direction, groups of heads, in the storage types of training.
-  for (const bool causal : {true, false}) {
-    AttentionProblem p = attention_problem(map(), causal, {1, 2, 1, on_simulator() ? 66 : 130, 12, 36, 34, 64});
-    if (!is_positive(p)) keep_denominators_large(p);
+  for (const auto& [sight, name] : sights) {
+    SCOPED_TRACE(name);
+    const AttentionProblem p = seen(sight, map(), {1, 2, 1, on_simulator() ? 66 : 130, 12, 36, 34, 64});
     const double slack = is_positive(p) ? 1 : 30;
     const Outcome expected = run_on_cpu(p, DType::float64);
     const Outcome single = run_attention(p, DType::float32), half = run_attention(p, DType::bfloat16),
@@ -187,8 +201,8 @@ TEST_P(LinearAttentionOnGpu, WholeChunksOfEightWarps) {
   }
 }
 
-TEST_P(LinearAttentionOnGpu, GradientsAreAddedToWhereAskedAndLeftOutWhereNot) {
-  const AttentionProblem p = attention_problem(map(), true, {1, 4, 2, 13, 4, 3, 6, 4});
+/// Gradients of the same inputs used twice, and of some of them alone.
+void expect_sums_of_gradients(const AttentionProblem& p) {
   const auto gradients = [&](bool query, bool key, int times) {
     Tape tape{stream()};
     ops::LinearAttentionInputs inputs;
@@ -196,6 +210,7 @@ TEST_P(LinearAttentionOnGpu, GradientsAreAddedToWhereAskedAndLeftOutWhereNot) {
     inputs.query = input(query, tensor_of(p.query, p.query_shape(), DType::float64));
     inputs.key = input(key, tensor_of(p.key, p.key_shape(), DType::float64));
     inputs.value = input(key, tensor_of(p.value, p.value_shape(), DType::float64));
+    if (!p.gate.empty()) inputs.gate = input(query && key, tensor_of(p.gate, {p.heads()}, DType::float64));
     inputs.constants = constants_of(p, DType::float64);
     std::vector<Variable> outputs;
     std::vector<Tensor> slopes;
@@ -216,6 +231,10 @@ TEST_P(LinearAttentionOnGpu, GradientsAreAddedToWhereAskedAndLeftOutWhereNot) {
   }
   EXPECT_EQ(gradients(true, false, 1)[0], once[0]);
   EXPECT_EQ(gradients(false, true, 1)[0], once[1]);
+}
+
+TEST_P(LinearAttentionOnGpu, GradientsAreAddedToWhereAskedAndLeftOutWhereNot) {
+  for (const Sight sight : {Sight::causal, Sight::hybrid}) expect_sums_of_gradients(seen(sight, map(), {1, 4, 2, 13, 4, 3, 6, 4}));
 }
 
 }  // namespace

@@ -70,6 +70,13 @@ double error_beside(const std::vector<double>& found, const std::vector<double>&
   }
   return worst / largest;
 }
+void make_hybrid(AttentionProblem& p, std::int64_t softmax_window) {
+  p.options.softmax_window = softmax_window;
+  p.gate = normal_values(p.heads(), 24, 0.5);
+  p.n_key = p.n;
+  p.key.resize(static_cast<std::size_t>(p.key_shape().elements()));
+  p.value.resize(static_cast<std::size_t>(p.value_shape().elements()));
+}
 void expect_close(const AttentionProblem& p, double bound, const std::string& what) {
   const Outcome expected = run_on_cpu(p, DType::float64);
   const auto compare = [&](const Outcome& found, const char* how) {
@@ -114,6 +121,15 @@ TEST_P(EveryPositiveMap, OppositeKeysAndAHugeKeyStayClose) {
   }
 }
 
+TEST_P(EveryPositiveMap, TheHybridStaysCloseToo) {
+  for (const double norm : {8.0, 40.0}) {
+    AttentionProblem p = attention_problem(map(), causal(), reduced({1, 1, 1, 200, 64, 32, 128, 64}), norm / 8);
+    make_hybrid(p, 20);
+    rounded_inputs(p);
+    expect_close(p, 1e-4, fmt::format("norm {}", norm));
+  }
+}
+
 TEST_P(EveryPositiveMap, SixtyFiveThousandTokens) {  // on the simulator some hundred
   AttentionProblem p = attention_problem(map(), causal(), {1, 1, 1, on_simulator() ? 300 : 65536, 8, 8, 16, 64}, 40 / std::sqrt(8.0));
   rounded_inputs(p);
@@ -136,13 +152,17 @@ FURLONG_INSTANTIATE_ENGINES(LinearAttention);
 TEST_P(LongSums, OfNearlyEqualWeightsKeepTheirDigits) {
   // The mean of 65,536 values of mean zero: each output is 256 times smaller than its terms, and has the rounding of the whole sum.
   for (const FeatureMap map : {FeatureMap::favor_relu, FeatureMap::hedgehog, FeatureMap::relu, FeatureMap::favor_positive}) {
-    AttentionProblem p = attention_problem(map, false, {1, 1, 1, on_simulator() ? 300 : 65536, 16, 8, 32, 64}, 2 / std::sqrt(16.0));
-    rounded_inputs(p);
-    const Outcome expected = run_on_cpu(p, DType::float64), found = run_attention(p, DType::float32);
-    EXPECT_LT(relative_error(found.output, expected.output), 1e-4) << feature_map_info(map).name;
-    EXPECT_LT(relative_error(found.d_query, expected.d_query), 1e-4) << feature_map_info(map).name;
-    EXPECT_LT(relative_error(found.d_key, expected.d_key), 1e-4) << feature_map_info(map).name;
-    EXPECT_LT(relative_error(found.d_value, expected.d_value), 1e-4) << feature_map_info(map).name;
+    for (const std::int64_t softmax_window : {0, 32}) {  // one sum, and two that meet
+      SCOPED_TRACE(fmt::format("{}, softmax_window {}", feature_map_info(map).name, softmax_window));
+      AttentionProblem p = attention_problem(map, false, {1, 1, 1, on_simulator() ? 300 : 65536, 16, 8, 32, 64}, 2 / std::sqrt(16.0));
+      if (softmax_window > 0) make_hybrid(p, softmax_window);
+      rounded_inputs(p);
+      const Outcome expected = run_on_cpu(p, DType::float64), found = run_attention(p, DType::float32);
+      EXPECT_LT(relative_error(found.output, expected.output), 1e-4);
+      EXPECT_LT(relative_error(found.d_query, expected.d_query), 1e-4);
+      EXPECT_LT(relative_error(found.d_key, expected.d_key), 1e-4);
+      EXPECT_LT(relative_error(found.d_value, expected.d_value), 1e-4);
+    }
   }
 }
 
@@ -177,6 +197,37 @@ TEST_P(LinearAttentionDenominators, AVanishingOneGivesZeroOutputAndZeroGradient)
     for (double value : *values) EXPECT_EQ(value, 0);
   }
   EXPECT_EQ(blind.report.guarded, 20);
+  make_hybrid(p, 3);
+  for (const bool causal : {true, false}) {
+    p.options.causal = causal;
+    const Outcome hybrid = run_attention(p, DType::float32);
+    for (const auto* values : {&hybrid.output, &hybrid.d_query, &hybrid.d_key, &hybrid.d_value, &hybrid.d_gate}) {
+      for (double value : *values) EXPECT_EQ(value, 0);
+    }
+    EXPECT_EQ(hybrid.report.guarded, 20);
+  }
+}
+
+TEST_P(LinearAttentionDenominators, TheTwoSidesOfABidirectionalHybridAreGuardedTogether) {
+  // taylor of order 1 at d = 1: w = 1 + q k. The keys before weigh nothing beside magnitudes of 2, the own one e^-40; the last one, after
+  // all others, weighs 1: only where nothing comes after is the sum lost.
+  AttentionProblem p = attention_problem(FeatureMap::taylor, false, {1, 1, 1, 5, 1, 2, 1, 16});
+  p.options.map_options.order = 1;
+  make_hybrid(p, 1);
+  p.gate = {-40};
+  p.query = {1, 1, 1, 1, 1};
+  p.key = {-1, -1, -1, -1, 0};
+  for (const std::int64_t chunk : {16, 2, 1}) {
+    p.options.chunk_size = chunk;
+    const Outcome found = run_attention(p, DType::float32);
+    EXPECT_EQ(found.report.rows, 5);
+    EXPECT_EQ(found.report.guarded, 1);
+    EXPECT_NEAR(found.report.least / (std::exp(-40) / 8), 1, 1e-5);
+    for (std::size_t i = 0; i < 5; ++i) {
+      for (std::size_t f = 0; f < 2; ++f)
+        EXPECT_NEAR(found.output[2 * i + f], i < 4 ? p.value[8 + f] : 0, 1e-6) << i << ", chunk " << chunk;
+    }
+  }
 }
 
 TEST_P(LinearAttentionDenominators, RoundingNoiseIsGuardedCountedAndReported) {
