@@ -11,14 +11,16 @@ namespace furlong::layers {
 
 class AttentionMechanism;
 
-/// One attention of a model as it happens: what went in, heads side by side, rotated and convolved already, and what came out, before the
-/// output projection.
+/// One attention of a model as it happens. The references, and what they refer to, are good during the call alone: an observer that wants a
+/// tensor longer keeps the Variable or its value, and with it the memory.
 struct ObservedAttention {
-  const std::string& layer;  ///< its name in the parameter store
-  const Variable& query;     ///< [batch, n, n_heads·d_head]
-  const Variable& key;       ///< [batch, n, n_kv_heads·d_head]
-  const Variable& value;     ///< likewise
-  const Variable& output;    ///< [batch, n, n_heads·d_head]
+  const std::string& layer;   ///< "blocks.3.attention": its parameters' prefix, but of shared layers, where those are of blocks.0
+  const Variable& input;      ///< [batch, n, d_model]: what the projections see, after the norm where that stands before
+  const Variable& query;      ///< [batch, n, n_heads·d_head], heads side by side, convolved, normalised and rotated already
+  const Variable& key;        ///< [batch, n, n_kv_heads·d_head], likewise
+  const Variable& value;      ///< [batch, n, n_kv_heads·d_head]
+  const Variable& output;     ///< [batch, n, n_heads·d_head]: what the mechanism made of them
+  const Variable& projected;  ///< [batch, n, d_model]: after the output projection, before dropout
   const AttentionMechanism& mechanism;
 };
 
@@ -35,6 +37,9 @@ struct ForwardContext {
   /// int32 [batch, n]: the position of each token, where rows go on from different places; undefined: from the state's position on, or,
   /// with attention_mask.documents, from 0 in each document (own_positions).
   Tensor positions{};
+
+  /// int32 [batch, n]: the segment of each token (BERT's token types), for models that have any; undefined: all are of segment 0.
+  Tensor segments{};
 
   /// float64 [1] on the device: the optimizer step again, read when ops run and in the place of `step`; undefined: `step` it is.
   Tensor device_step{};

@@ -10,36 +10,20 @@ ops::ActivationKind kind_of(const std::string& activation) {
   return ops::activation_from_name(activation);
 }
 
-ops::GemmEpilogue::Activation fused(ops::ActivationKind kind) {
-  using Fused = ops::GemmEpilogue::Activation;
-  switch (kind) {
-    case ops::ActivationKind::gelu:
-      return Fused::gelu;
-    case ops::ActivationKind::gelu_tanh:
-      return Fused::gelu_tanh;
-    case ops::ActivationKind::relu:
-      return Fused::relu;
-    case ops::ActivationKind::silu:
-      return Fused::silu;
-  }
-  return Fused::none;
-}
-
 }  // namespace
 
 FeedForward::FeedForward(ParameterStore& store, const std::string& name, std::int64_t d_model, std::int64_t d_feedforward,
-                         const std::string& activation, bool bias, double initial_deviation, double output_deviation)
+                         const std::string& activation, bool bias, double initial_deviation, double output_deviation,
+                         const AdapterConfig& adapter)
     : gated_(is_gated(activation)),
       kind_(kind_of(activation)),
-      input_(store, name + ".input", d_model, gated_ ? 2 * d_feedforward : d_feedforward, bias, initial_deviation),
-      output_(store, name + ".output", d_feedforward, d_model, bias, output_deviation) {}
+      input_(store, name + ".input", d_model, gated_ ? 2 * d_feedforward : d_feedforward, bias, initial_deviation, adapter),
+      output_(store, name + ".output", d_feedforward, d_model, bias, output_deviation, adapter) {}
 
 Variable FeedForward::forward(ForwardContext& context, const Variable& x) const {
   const Tape::Scope scope(context.tape, "feedforward");
   if (gated_) return output_.forward(context, ops::gated_activation(context.tape, input_.forward(context, x), kind_));
-  // Where nothing is kept for backward, the activation rides along with the product; its last bits are not those of the op.
-  if (!context.tape.recording() && !context.tape.runs_again()) return output_.forward(context, input_.forward(context, x, fused(kind_)));
-  return output_.forward(context, ops::activation(context.tape, input_.forward(context, x), kind_));
+  return output_.forward(context, input_.activated(context, x, kind_));
 }
 
 }  // namespace furlong::layers

@@ -9,7 +9,8 @@ namespace furlong::layers {
 class FeedForward {
  public:
   FeedForward(ParameterStore& store, const std::string& name, std::int64_t d_model, std::int64_t d_feedforward,
-              const std::string& activation, bool bias, double initial_deviation, double output_deviation);
+              const std::string& activation, bool bias, double initial_deviation, double output_deviation,
+              const AdapterConfig& adapter = {});
   /// x [..., d_model] -> the same shape.
   Variable forward(ForwardContext& context, const Variable& x) const;
 

@@ -1,5 +1,6 @@
 #include "layers/attention/self_attention.h"
 
+#include "framework/ops/contiguous.h"
 #include "framework/ops/short_convolution.h"
 
 namespace furlong::layers {
@@ -23,23 +24,43 @@ SelfAttention::SelfAttention(ParameterStore& store, const std::string& name, con
       config_(config),
       rotary_(rotary),
       query_key_value_(store, name + ".query_key_value", config.d_model, fused_width(config.attention), config.bias,
-                       config.initial_deviation),
+                       config.initial_deviation, config.adapter),
       output_(store, name + ".output", config.attention.n_heads * config.attention.d_head, config.d_model, config.bias,
-              config.output_deviation) {
+              config.output_deviation, config.adapter) {
   if (config.short_convolution > 0) {
     convolution_ = &store.add(name + ".short_convolution.weight", {fused_width(config.attention), config.short_convolution},
                               Initializer::identity_tap(), false);
   }
+  if (config.query_key_norm == "rmsnorm") {
+    query_norm_.emplace(store, name + ".query_norm", config.attention.d_head, ops::NormKind::rmsnorm, config.norm_epsilon, false);
+    key_norm_.emplace(store, name + ".key_norm", config.attention.d_head, ops::NormKind::rmsnorm, config.norm_epsilon, false);
+  } else if (config.query_key_norm != "none") {
+    throw UserError("model.query_key_norm '{}' is unknown; expected none or rmsnorm", config.query_key_norm);
+  }
   mechanism_ = make_attention(store, name, config.attention);
 }
 
-std::vector<std::int64_t> SelfAttention::widths() const {
-  const AttentionConfig& attention = config_.attention;
-  return {attention.n_heads * attention.d_head, attention.n_kv_heads * attention.d_head, attention.n_kv_heads * attention.d_head};
+SelfAttention::SelfAttention(const SelfAttention& first, const std::string& name) : SelfAttention(first) {
+  name_ = name;
+  shared_ = true;
 }
 
-Variable SelfAttention::projected(ForwardContext& context, const Variable& x, std::int64_t first_position,
-                                  const SelfAttentionState* state) const {
+SelfAttention::Heads SelfAttention::split(ForwardContext& context, const Variable& fused) const {
+  const AttentionConfig& attention = config_.attention;
+  const std::int64_t queries = attention.n_heads * attention.d_head, keys = attention.n_kv_heads * attention.d_head;
+  const std::vector<Variable> parts = context.tape.split_last(fused, {queries, keys, keys});
+  return {parts[0], parts[1], parts[2]};
+}
+
+/// Each head of x [batch, n, heads · d_head] on its own.
+Variable SelfAttention::normed(ForwardContext& context, const Variable& x, const Norm& norm) const {
+  const std::int64_t d_head = config_.attention.d_head, heads = x.extent(2) / d_head;
+  const Variable rows = ops::contiguous(context.tape, x).reshape({x.extent(0), x.extent(1) * heads, d_head});
+  return norm.forward(context, rows, nullptr).normed.reshape(x.shape());
+}
+
+SelfAttention::Heads SelfAttention::heads_of(ForwardContext& context, const Variable& x, std::int64_t first_position,
+                                             const SelfAttentionState* state) const {
   const Tensor* history = state && state->convolution.defined() ? &state->convolution : nullptr;
   Variable fused = query_key_value_.forward(context, x);  // [batch, n, (n_heads + 2 n_kv_heads) d_head]
   if (convolution_) {
@@ -47,23 +68,35 @@ Variable SelfAttention::projected(ForwardContext& context, const Variable& x, st
     fused =
         ops::short_convolution(context.tape, fused, convolution_->variable(), history, history, documents.defined() ? &documents : nullptr);
   }
-  if (rotary_) {
+  const AttentionConfig& attention = config_.attention;
+  const Tensor own = rotary_ ? context.own_positions() : Tensor{};
+  const auto rotate = [&](const Variable& columns, std::int64_t n_heads) {
+    return ops::rotary(context.tape, columns, n_heads, attention.d_head, own.defined() ? 0 : first_position, *rotary_,
+                       own.defined() ? &own : nullptr);
+  };
+  if (!query_norm_) {
     // Query and key heads lie side by side in front of the value heads, so that one pass turns both.
-    const Tensor own = context.own_positions();
-    fused = ops::rotary(context.tape, fused, config_.attention.n_heads + config_.attention.n_kv_heads, config_.attention.d_head,
-                        own.defined() ? 0 : first_position, *rotary_, own.defined() ? &own : nullptr);
+    return split(context, rotary_ ? rotate(fused, attention.n_heads + attention.n_kv_heads) : fused);
   }
-  return fused;
+  Heads heads = split(context, fused);
+  heads.query = normed(context, heads.query, *query_norm_);
+  heads.key = normed(context, heads.key, *key_norm_);
+  if (rotary_) {
+    heads.query = rotate(heads.query, attention.n_heads);
+    heads.key = rotate(heads.key, attention.n_kv_heads);
+  }
+  return heads;
 }
 
 Variable SelfAttention::forward(ForwardContext& context, const Variable& x, std::int64_t first_position,
                                 SelfAttentionState* carried) const {
   const Tape::Scope scope(context.tape, "attention");
-  const Variable fused = projected(context, x, first_position, carried);
-  const std::vector<Variable> parts = context.tape.split_last(fused, widths());
-  const Variable attended = mechanism_->forward(context, parts[0], parts[1], parts[2], carried ? carried->attention.get() : nullptr);
-  if (context.observe_attention) context.observe_attention({name_, parts[0], parts[1], parts[2], attended, *mechanism_});
-  return output_.forward(context, attended);
+  const Heads heads = heads_of(context, x, first_position, carried);
+  const Variable attended = mechanism_->forward(context, heads.query, heads.key, heads.value, carried ? carried->attention.get() : nullptr);
+  const Variable projected = output_.forward(context, attended);
+  if (context.observe_attention)
+    context.observe_attention({name_, x, heads.query, heads.key, heads.value, attended, projected, *mechanism_});
+  return projected;
 }
 
 SelfAttentionState SelfAttention::new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype, const Device& device) const {
@@ -75,10 +108,9 @@ SelfAttentionState SelfAttention::new_state(std::int64_t batch, std::int64_t max
 
 Variable SelfAttention::extend(ForwardContext& context, const Variable& x, std::int64_t first_position, SelfAttentionState& state) const {
   require(!context.tape.recording(), "a sequence is extended without recording");
-  const Variable fused = projected(context, x, first_position, &state);
-  const std::vector<Variable> parts = context.tape.split_last(fused, widths());
-  return output_.forward(
-      context, Variable(mechanism_->extend(context.stream(), parts[0].value(), parts[1].value(), parts[2].value(), *state.attention)));
+  const Heads heads = heads_of(context, x, first_position, &state);
+  return output_.forward(context, Variable(mechanism_->extend(context.stream(), heads.query.value(), heads.key.value(), heads.value.value(),
+                                                              *state.attention)));
 }
 
 }  // namespace furlong::layers

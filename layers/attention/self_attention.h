@@ -1,8 +1,11 @@
 #pragma once
+#include <optional>
+
 #include "framework/ops/rotary.h"
 #include "layers/attention/mechanism.h"
 #include "layers/attention/recurrent_state.h"
 #include "layers/linear.h"
+#include "layers/norm.h"
 
 namespace furlong::layers {
 
@@ -10,7 +13,10 @@ struct SelfAttentionConfig {
   AttentionConfig attention;
   std::int64_t d_model = 0;
   bool bias = true;
-  std::int64_t short_convolution = 0;  ///< width of the causal depthwise convolution on query, key and value; 0 = none
+  std::int64_t short_convolution = 0;   ///< width of the causal depthwise convolution on query, key and value; 0 = none
+  std::string query_key_norm = "none";  ///< none, rmsnorm: of each head's query and key, before they are rotated
+  double norm_epsilon = 1e-5;           ///< of query_key_norm
+  AdapterConfig adapter;
   double initial_deviation = 0.02, output_deviation = 0.02;
 };
 
@@ -25,11 +31,15 @@ struct SelfAttentionState {
   void visit(const std::string& prefix, const StateVisitor& visitor);
 };
 
-/// x [batch, n, d_model] -> the same: one fused projection to query, key and value, short convolution, rotary positions, the mechanism, and
-/// the output projection. Parameters: `name`.query_key_value.{weight,bias}, `name`.short_convolution.weight, `name`.output.{weight,bias}.
+/// x [batch, n, d_model] -> the same: one fused projection to query, key and value, short convolution, norm of queries and keys, rotary
+/// positions, the mechanism, and the output projection. Parameters: `name`.query_key_value.{weight,bias}, `name`.short_convolution.weight,
+/// `name`.{query_norm,key_norm}.gain [d_head], `name`.output.{weight,bias}, those of adapters (Linear), and the mechanism's.
 class SelfAttention {
  public:
+  /// Throws UserError for names that do not exist.
   SelfAttention(ParameterStore& store, const std::string& name, const SelfAttentionConfig& config, ops::RotaryTable* rotary);
+  /// The parameters and the mechanism of `first`, constants and random directions included, under another name.
+  SelfAttention(const SelfAttention& first, const std::string& name);
 
   /// Under context.attention_mask. With `carried` the tokens stand at positions from `first_position`, after those that it has seen, and it
   /// is advanced; no gradient flows into it. Throws UserError where the mechanism's state grows with length.
@@ -38,19 +48,28 @@ class SelfAttention {
   SelfAttentionState new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype, const Device& device) const;
   /// The same for tokens at positions from `first_position`, after those that `state` has seen. Nothing may be recorded.
   Variable extend(ForwardContext& context, const Variable& x, std::int64_t first_position, SelfAttentionState& state) const;
-  void redraw(std::uint64_t seed, std::int64_t step) { mechanism_->redraw(seed, step); }
+  void redraw(std::uint64_t seed, std::int64_t step) {
+    if (!shared_) mechanism_->redraw(seed, step);
+  }
   ops::DenominatorReport take_denominator_report() { return mechanism_->take_denominator_report(); }
 
  private:
-  Variable projected(ForwardContext& context, const Variable& x, std::int64_t first_position, const SelfAttentionState* state) const;
-  std::vector<std::int64_t> widths() const;
+  /// What the mechanism is given.
+  struct Heads {
+    Variable query, key, value;
+  };
+  Heads heads_of(ForwardContext& context, const Variable& x, std::int64_t first_position, const SelfAttentionState* state) const;
+  Variable normed(ForwardContext& context, const Variable& x, const Norm& norm) const;
+  Heads split(ForwardContext& context, const Variable& fused) const;
 
   std::string name_;
   SelfAttentionConfig config_;
   ops::RotaryTable* rotary_;  // null: no rotary positions of queries and keys
   Linear query_key_value_, output_;
   Parameter* convolution_ = nullptr;
-  std::unique_ptr<AttentionMechanism> mechanism_;
+  std::optional<Norm> query_norm_, key_norm_;
+  std::shared_ptr<AttentionMechanism> mechanism_;
+  bool shared_ = false;  // the mechanism is another's to redraw
 };
 
 }  // namespace furlong::layers

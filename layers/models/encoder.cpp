@@ -14,7 +14,7 @@ ops::Pooling pooling_of(const std::string& name) {
 DecoderConfig Encoder::trunk_of(const EncoderConfig& config) {
   DecoderConfig trunk = config.trunk;
   trunk.attention.causal = false;
-  if (config.head != EncoderConfig::Head::masked_tokens) trunk.tied_embeddings = true;  // there is no output layer over tokens
+  trunk.predicts_tokens = config.head == EncoderConfig::Head::masked_tokens;
   return trunk;
 }
 

@@ -35,6 +35,15 @@ class Encoder {
   /// Logits of the labels [samples, n_classes].
   Tensor label_logits(ForwardContext& context, const Tensor& tokens);
 
+  /// The output layer over tokens (masked_tokens) and single attentions: as the decoder's functions of these names.
+  Tensor logits(const Stream& stream, const Tensor& hidden) const { return trunk_.logits(stream, hidden); }
+  Variable prediction_states(ForwardContext& context, const Variable& hidden) const { return trunk_.prediction_states(context, hidden); }
+  const Parameter& output_weight() const { return trunk_.output_weight(); }
+  const Parameter* output_bias() const { return trunk_.output_bias(); }
+  Variable attention_output(ForwardContext& context, std::size_t layer, const Variable& input, std::int64_t first_position = 0) const {
+    return trunk_.attention_output(context, layer, input, first_position);
+  }
+
   void redraw(std::uint64_t seed, std::int64_t step) { trunk_.redraw(seed, step); }
   ops::DenominatorReport take_denominator_report() { return trunk_.take_denominator_report(); }
   const EncoderConfig& config() const { return config_; }

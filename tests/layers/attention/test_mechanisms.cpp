@@ -62,14 +62,20 @@ std::string refusal(const Body& body) {
 }
 
 TEST(Windowed, WithAWindowOverEverythingIsSoftmaxWhateverTheMap) {
-  const std::vector<double> expected = doubles(Alone(attention_config("softmax")).run());
-  for (const ops::FeatureMapInfo& map : ops::feature_maps()) {
-    AttentionConfig config = attention_config("windowed", map.name);
-    config.softmax_window = 11;
-    Alone whole(config);
-    EXPECT_LE(relative_difference(whole.run(), expected), 1e-13) << map.name;
-    config.softmax_window = 3;
-    EXPECT_GT(relative_difference(Alone(config).run(), expected), 1e-3) << map.name;
+  for (const bool causal : {true, false}) {
+    AttentionConfig softmax = attention_config("softmax");
+    softmax.causal = causal;
+    const std::vector<double> expected = doubles(Alone(softmax).run());
+    for (const ops::FeatureMapInfo& map : ops::feature_maps()) {
+      SCOPED_TRACE(fmt::format("{}, {}", map.name, causal ? "causal" : "bidirectional"));
+      AttentionConfig config = attention_config("windowed", map.name);
+      config.causal = causal;
+      config.softmax_window = 11;
+      Alone whole(config);
+      EXPECT_LE(relative_difference(whole.run(), expected), 1e-13);
+      config.softmax_window = 3;
+      EXPECT_GT(relative_difference(Alone(config).run(), expected), 1e-3);
+    }
   }
 }
 
@@ -427,7 +433,6 @@ TEST(Refusals, SayWhatCannotBeAndWhy) {
           [](AttentionConfig& c) { c.feature_map = "taylor", c.map_options.order = 3, c.map_options.most_features = 50; });
   refuses("'hadamard'", [](AttentionConfig& c) { c.directions = "hadamard"; });
   refuses("nearest tokens", [](AttentionConfig& c) { c.mechanism = "windowed"; });
-  refuses("is causal", [](AttentionConfig& c) { c.mechanism = "windowed", c.softmax_window = 4, c.causal = false; });
   refuses("expected sum", [](AttentionConfig& c) { c.mechanism = "windowed", c.softmax_window = 4, c.normalizer = "none"; });
   refuses("sees later ones", [](AttentionConfig& c) { c.causal = false; });
   refuses("over all keys", [](AttentionConfig& c) { c.compat = "performer_pytorch"; });

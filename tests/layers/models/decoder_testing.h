@@ -2,9 +2,11 @@
 // Small decoders of every kind that a config can name, for the tests of models.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <ostream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -268,6 +270,73 @@ inline Tensor hidden_of(TestModel& model, const Tensor& tokens, const Pass& pass
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.dtype() == b.dtype() && a.is_contiguous() && b.is_contiguous() &&
          std::memcmp(a.address(), b.address(), static_cast<std::size_t>(a.bytes())) == 0;
+}
+
+struct Worst {
+  double error = 0;
+  std::string where;
+};
+
+/// Gradients of the loss against central differences of fourth order, for up to three elements of every parameter, relative to the
+/// largest gradient of that parameter.
+inline Worst check_in_one_thread(TestModel& model, const Tensor& tokens, const Tensor& targets, const Pass& pass, double step) {
+  run_step(model, tokens, targets, pass);
+  Worst worst;
+  for (const Parameter& parameter : model.store.parameters()) {
+    if (!model.store.is_trained(parameter)) continue;
+    const std::vector<double> gradient = parameter.gradient().to_vector<double>();
+    double largest = 0;
+    for (double value : gradient) largest = std::max(largest, std::abs(value));
+    EXPECT_GT(largest, 1e-5) << parameter.name() << " has no gradient worth checking";
+    std::set<std::uint32_t> elements;
+    for (std::uint64_t i = 0; i < 3; ++i)
+      elements.insert(random_word({4, 0, random_stream(parameter.name())}, i) % static_cast<std::uint32_t>(gradient.size()));
+    for (std::uint32_t element : elements) {
+      double& value = parameter.master().data<double>()[element];
+      const double before = value;
+      const auto loss_at = [&](double offset) {
+        value = before + offset;
+        return loss_of(model, tokens, targets, pass);
+      };
+      const double near = loss_at(step) - loss_at(-step), far = loss_at(2 * step) - loss_at(-2 * step);
+      value = before;
+      const double numeric = (8 * near - far) / (12 * step), error = std::abs(numeric - gradient[element]) / largest;
+      if (!(error <= worst.error))
+        worst = {error,
+                 fmt::format("{}, element {}: {} by the tape, {} by differences", parameter.name(), element, gradient[element], numeric)};
+    }
+  }
+  return worst;
+}
+
+inline Worst check_loss_gradients(TestModel& model, const Tensor& tokens, const Tensor& targets, const Pass& pass, double step = 1e-3) {
+  // Hundreds of passes, each too small to share.
+  return furlong::reference::with_threads(1, [&] { return check_in_one_thread(model, tokens, targets, pass, step); });
+}
+
+/// Hidden states of `tokens` given to the model in pieces of these lengths, one after another, then one token at a time; joined as [batch,
+/// n, d].
+inline std::vector<double> extended(TestModel& model, const Tensor& tokens, const std::vector<std::int64_t>& pieces,
+                                    GenerationState& state) {
+  Tape tape(Stream{});
+  const Tape::NoGradient guard(tape);
+  ForwardContext context = Pass{}.context(tape);
+  const std::int64_t batch = tokens.extent(0), n = tokens.extent(1), d = model.decoder.config().d_model;
+  std::vector<double> joined(static_cast<std::size_t>(batch * n * d));
+  std::int64_t start = 0;
+  for (std::size_t piece = 0; start < n; ++piece) {
+    const std::int64_t length = piece < pieces.size() ? pieces[piece] : 1;
+    const Tensor part = Tensor::from(tokens.narrow(1, start, length).to_vector<std::int32_t>(), {batch, length});
+    EXPECT_EQ(state.position, start);
+    const Tensor hidden = model.decoder.extend(context, part, state).value();
+    EXPECT_EQ(hidden.shape(), Shape({batch, length, d}));
+    const std::vector<double> values = reference::doubles(hidden);
+    for (std::int64_t b = 0; b < batch; ++b) {
+      std::copy_n(values.begin() + b * length * d, length * d, joined.begin() + (b * n + start) * d);
+    }
+    start += length;
+  }
+  return joined;
 }
 
 }  // namespace furlong::layers::testing

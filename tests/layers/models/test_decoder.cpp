@@ -21,48 +21,6 @@ class EveryDecoder : public ::testing::TestWithParam<Case> {
 };
 INSTANTIATE_TEST_SUITE_P(AllNames, EveryDecoder, ::testing::ValuesIn(all_cases()), case_name);
 
-struct Worst {
-  double error = 0;
-  std::string where;
-};
-
-/// Gradients of the loss against central differences of fourth order, for up to three elements of every parameter, relative to the
-/// largest gradient of that parameter.
-Worst check_in_one_thread(TestModel& model, const Tensor& tokens, const Tensor& targets, const Pass& pass, double step) {
-  run_step(model, tokens, targets, pass);
-  Worst worst;
-  for (const Parameter& parameter : model.store.parameters()) {
-    if (model.store.is_buffer(parameter)) continue;
-    const std::vector<double> gradient = parameter.gradient().to_vector<double>();
-    double largest = 0;
-    for (double value : gradient) largest = std::max(largest, std::abs(value));
-    EXPECT_GT(largest, 1e-5) << parameter.name() << " has no gradient worth checking";
-    std::set<std::uint32_t> elements;
-    for (std::uint64_t i = 0; i < 3; ++i)
-      elements.insert(random_word({4, 0, random_stream(parameter.name())}, i) % static_cast<std::uint32_t>(gradient.size()));
-    for (std::uint32_t element : elements) {
-      double& value = parameter.master().data<double>()[element];
-      const double before = value;
-      const auto loss_at = [&](double offset) {
-        value = before + offset;
-        return loss_of(model, tokens, targets, pass);
-      };
-      const double near = loss_at(step) - loss_at(-step), far = loss_at(2 * step) - loss_at(-2 * step);
-      value = before;
-      const double numeric = (8 * near - far) / (12 * step), error = std::abs(numeric - gradient[element]) / largest;
-      if (!(error <= worst.error))
-        worst = {error,
-                 fmt::format("{}, element {}: {} by the tape, {} by differences", parameter.name(), element, gradient[element], numeric)};
-    }
-  }
-  return worst;
-}
-
-Worst check_loss_gradients(TestModel& model, const Tensor& tokens, const Tensor& targets, const Pass& pass, double step = 1e-3) {
-  // Hundreds of passes, each too small to share.
-  return furlong::reference::with_threads(1, [&] { return check_in_one_thread(model, tokens, targets, pass, step); });
-}
-
 TEST_P(EveryDecoder, GradientsOfTheLossAgreeWithFiniteDifferences) {
   const double step = GetParam().attending.is_smooth() ? 1e-3 : 1e-5;
   for_each([&](DecoderConfig config) {

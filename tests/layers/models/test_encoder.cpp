@@ -15,15 +15,6 @@ using Head = EncoderConfig::Head;
 using reference::doubles;
 using reference::relative_difference;
 
-/// The ways of attending that look both ways: all that are not causal by definition.
-std::vector<Attending> all_bidirectional() {
-  std::vector<Attending> found;
-  for (const Attending& attending : all_attending()) {
-    if (attending.mechanism != "windowed") found.push_back(attending);
-  }
-  return found;
-}
-
 EncoderConfig encoder_config(const Attending& attending, Head head, const std::string& position = "rotary",
                              const std::string& pooling = "mean") {
   EncoderConfig config;
@@ -82,7 +73,7 @@ std::vector<double> hidden_under(TestEncoder& model, const Tensor& tokens, const
 }
 
 class EveryEncoder : public ::testing::TestWithParam<Attending> {};
-INSTANTIATE_TEST_SUITE_P(AllNames, EveryEncoder, ::testing::ValuesIn(all_bidirectional()),
+INSTANTIATE_TEST_SUITE_P(AllNames, EveryEncoder, ::testing::ValuesIn(all_attending()),
                          [](const auto& instance) { return instance.param.name(); });
 
 TEST_P(EveryEncoder, LooksBothWays) {

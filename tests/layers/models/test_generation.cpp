@@ -10,30 +10,6 @@ using namespace furlong::layers::testing;
 using furlong::reference::doubles;
 using furlong::reference::relative_difference;
 
-/// Hidden states of `tokens` given to the model in pieces of these lengths, one after another, then one token at a time; joined as [batch,
-/// n, d].
-std::vector<double> extended(TestModel& model, const Tensor& tokens, const std::vector<std::int64_t>& pieces, GenerationState& state) {
-  Tape tape(Stream{});
-  const Tape::NoGradient guard(tape);
-  ForwardContext context = Pass{}.context(tape);
-  const std::int64_t batch = tokens.extent(0), n = tokens.extent(1), d = model.decoder.config().d_model;
-  std::vector<double> joined(static_cast<std::size_t>(batch * n * d));
-  std::int64_t start = 0;
-  for (std::size_t piece = 0; start < n; ++piece) {
-    const std::int64_t length = piece < pieces.size() ? pieces[piece] : 1;
-    const Tensor part = Tensor::from(tokens.narrow(1, start, length).to_vector<std::int32_t>(), {batch, length});
-    EXPECT_EQ(state.position, start);
-    const Tensor hidden = model.decoder.extend(context, part, state).value();
-    EXPECT_EQ(hidden.shape(), Shape({batch, length, d}));
-    const std::vector<double> values = doubles(hidden);
-    for (std::int64_t b = 0; b < batch; ++b) {
-      std::copy_n(values.begin() + b * length * d, length * d, joined.begin() + (b * n + start) * d);
-    }
-    start += length;
-  }
-  return joined;
-}
-
 class EveryGenerator : public ::testing::TestWithParam<Case> {
  protected:
   template <class Body>

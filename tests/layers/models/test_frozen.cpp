@@ -1,0 +1,67 @@
+// Models of which some parameters are frozen: the others have the same gradients, bit for bit.
+#include <gtest/gtest.h>
+
+#include "tests/layers/models/decoder_testing.h"
+
+namespace furlong::layers::testing {
+namespace {
+
+using furlong::reference::doubles;
+
+struct Outcome {
+  double loss = 0;
+  std::map<std::string, std::vector<double>> gradients;
+};
+
+/// One step of training with those frozen for which `frozen` is true.
+Outcome step_with(const DecoderConfig& config, const std::function<bool(const Parameter&)>& frozen) {
+  const Tensor tokens = random_tokens(2, 22, config), targets = random_targets(2, 22, config);
+  ParameterStore store(DType::float64, Device{});
+  Decoder decoder(store, config);
+  store.freeze(frozen);
+  store.allocate(5);
+  decoder.redraw(5, 0);
+  store.forget_gradients();
+  Tape tape(Stream{});
+  ForwardContext context = Pass{.training = true}.context(tape);
+  const auto result = decoder.loss(context, tokens, targets);
+  Outcome outcome{scalar(result.loss.value()), {}};
+  if (store.parameter_count() > 0) tape.backward(result.loss);
+  EXPECT_EQ(tape.node_count(), 0u);
+  store.complete_gradients(Stream{});
+  for (const Parameter& parameter : store.parameters()) {
+    if (store.is_trained(parameter)) outcome.gradients[parameter.name()] = doubles(parameter.gradient());
+  }
+  return outcome;
+}
+
+void compare(const DecoderConfig& config, const std::string& what, const std::function<bool(const Parameter&)>& frozen) {
+  SCOPED_TRACE(what);
+  const Outcome whole = step_with(config, [](const Parameter&) { return false; }), part = step_with(config, frozen);
+  EXPECT_EQ(part.loss, whole.loss);
+  EXPECT_LT(part.gradients.size(), whole.gradients.size());
+  for (const auto& [name, gradient] : part.gradients) {
+    EXPECT_EQ(gradient, whole.gradients.at(name)) << name;
+  }
+}
+
+TEST(FrozenParameters, DoNotChangeTheGradientsOfTheOthers) {
+  for (const Attending& attending : some_attending()) {
+    for (const bool recompute : {false, true}) {
+      for_each_variant(attending, "rotary", [&](DecoderConfig config) {
+        config.recompute_blocks = recompute;
+        config.dropout = 0.1;
+        compare(config, "all but the first block", [](const Parameter& p) { return !p.name().starts_with("blocks.0."); });
+        compare(config, "all but the last block", [](const Parameter& p) { return !p.name().starts_with("blocks.1."); });
+        compare(config, "all but attention", [](const Parameter& p) { return p.name().find(".attention.") == std::string::npos; });
+        compare(config, "all but the norms", [](const Parameter& p) { return p.decays(); });
+        for (std::uint64_t parity : {0, 1})
+          compare(config, "every other one", [&](const Parameter& p) { return random_stream(p.name()) % 2 == parity; });
+        compare(config, "all", [](const Parameter&) { return true; });
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace furlong::layers::testing
