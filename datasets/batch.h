@@ -37,4 +37,13 @@ class BatchSource {
   virtual std::string note() const { return {}; }
 };
 
+/// Samples of one row each, their tokens in front and padding behind.
+class RowSource : public BatchSource {
+ public:
+  /// The longest row.
+  virtual std::int64_t sequence_length() const = 0;
+  /// How many of sample `index`'s inputs are tokens.
+  virtual std::int64_t tokens_in(std::uint64_t index) const = 0;
+};
+
 }  // namespace furlong

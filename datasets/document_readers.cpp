@@ -5,51 +5,115 @@
 #include <cctype>
 #include <vector>
 
+#include "datasets/document_encoder.h"
 #include "framework/core/error.h"
 
 namespace furlong {
 
 namespace {
 
-/// Tokens on their way to the writer, some thousand at a time.
-class Outlet {
+// Readers find documents; what becomes of their bytes is the business of an outlet, which has put(byte or letter), end_document() and
+// n_cut_documents().
+
+/// Bytes as tokens on their way to the writer, some thousand at a time.
+class ByteOutlet {
  public:
-  explicit Outlet(StoreWriter& writer) : writer_(writer) { buffer_.reserve(kCapacity); }
-  void put(std::uint16_t id) {
-    buffer_.push_back(id);
+  explicit ByteOutlet(StoreWriter& writer) : writer_(writer) { buffer_.reserve(kCapacity); }
+  void put(char byte) { put_token(static_cast<unsigned char>(byte)); }
+  void put_token(std::int32_t id) {
+    buffer_.push_back(static_cast<std::uint16_t>(id));
     if (buffer_.size() == kCapacity) flush();
   }
   void end_document() {
     flush();
     writer_.end_document();
   }
+  static std::uint64_t n_cut_documents() { return 0; }
 
  private:
   static constexpr std::size_t kCapacity = 8192;
   void flush() {
-    writer_.append(buffer_);
+    writer_.append(std::span<const std::uint16_t>(buffer_));
     buffer_.clear();
   }
   StoreWriter& writer_;
   std::vector<std::uint16_t> buffer_;
 };
 
+/// Letters of an alphabet.
+class AlphabetOutlet : public ByteOutlet {
+ public:
+  AlphabetOutlet(const Vocabulary& vocabulary, StoreWriter& writer) : ByteOutlet(writer), vocabulary_(vocabulary) {}
+  bool knows(unsigned char letter) const { return vocabulary_.id_of_byte(letter) >= 0; }
+  void put(unsigned char letter) { put_token(vocabulary_.id_of_byte(letter)); }
+  void put_unknown(unsigned char) { put_token(*vocabulary_.unknown_id()); }
+  std::string refusal() const {
+    return fmt::format("is not a letter of the {} alphabet; choose another --alphabet, or --unknown map to read such letters as {}",
+                       vocabulary_.kind_name(), vocabulary_.symbol(*vocabulary_.unknown_id()));
+  }
+
+ private:
+  const Vocabulary vocabulary_;
+};
+
+/// Letters for a tokenizer, in upper case: one token each where it works word by word, which sequences do not have; otherwise as text.
+class TokenizerLetters {
+ public:
+  TokenizerLetters(const Vocabulary& vocabulary, StoreWriter& writer) : vocabulary_(vocabulary), encoder_(vocabulary, writer) {
+    const std::string_view kind = vocabulary.tokenizer()->kind();
+    one_by_one_ = kind == "letters" || kind == "wordpiece";
+    for (std::size_t byte = 0; byte < ids_.size(); ++byte) {
+      const auto letter = static_cast<char>(std::toupper(static_cast<int>(byte)));
+      const std::vector<std::int32_t> ids = vocabulary.encode(std::string_view(&letter, 1));
+      const bool known = byte < 0x80 && !ids.empty() && (!one_by_one_ || ids.size() == 1) &&
+                         std::none_of(ids.begin(), ids.end(), [&](std::int32_t id) { return id == vocabulary.unknown_id(); });
+      ids_[byte] = known ? ids.front() : -1;
+    }
+  }
+  bool knows(unsigned char letter) const { return ids_[letter] >= 0; }
+  void put(unsigned char letter) {
+    if (one_by_one_) {
+      encoder_.put_token(ids_[letter]);
+    } else {
+      encoder_.put(static_cast<char>(std::toupper(letter)));
+    }
+  }
+  void put_unknown(unsigned char letter) {
+    if (!one_by_one_) return encoder_.put(static_cast<char>(letter));
+    if (!vocabulary_.unknown_id()) throw UserError("--unknown map: the {} has no token for the unknown", vocabulary_.description());
+    encoder_.put_token(*vocabulary_.unknown_id());
+  }
+  std::string refusal() const {
+    return fmt::format("has no token in the {}; --unknown map reads such letters as its unknown token", vocabulary_.description());
+  }
+  void end_document() { encoder_.end_document(); }
+  std::uint64_t n_cut_documents() const { return encoder_.n_cut_documents(); }
+
+ private:
+  const Vocabulary vocabulary_;
+  DocumentEncoder encoder_;
+  std::array<std::int32_t, 256> ids_{};
+  bool one_by_one_ = false;
+};
+template <class Outlet>
 class WholeFileReader : public DocumentReader {
  public:
-  explicit WholeFileReader(StoreWriter& writer) : outlet_(writer) {}
+  explicit WholeFileReader(Outlet outlet) : outlet_(std::move(outlet)) {}
   void begin_input(const std::string&) override {}
   void feed(std::string_view block) override {
-    for (const char byte : block) outlet_.put(static_cast<unsigned char>(byte));
+    for (const char byte : block) outlet_.put(byte);
   }
   void end_input() override { outlet_.end_document(); }
+  std::uint64_t n_cut_documents() const override { return outlet_.n_cut_documents(); }
 
  private:
   Outlet outlet_;
 };
 
+template <class Outlet>
 class LineReader : public DocumentReader {
  public:
-  LineReader(bool by_blank_line, StoreWriter& writer) : by_blank_line_(by_blank_line), outlet_(writer) {}
+  LineReader(bool by_blank_line, Outlet outlet) : by_blank_line_(by_blank_line), outlet_(std::move(outlet)) {}
   void begin_input(const std::string&) override { reset(); }
 
   void feed(std::string_view block) override {
@@ -70,6 +134,7 @@ class LineReader : public DocumentReader {
     if (in_document_) outlet_.end_document();
     reset();
   }
+  std::uint64_t n_cut_documents() const override { return outlet_.n_cut_documents(); }
 
  private:
   void reset() { held_return_ = in_document_ = line_break_due_ = false; }
@@ -79,7 +144,7 @@ class LineReader : public DocumentReader {
     if (line_break_due_) outlet_.put('\n');
     line_break_due_ = false;
     in_document_ = true;
-    outlet_.put(static_cast<unsigned char>(byte));
+    outlet_.put(byte);
   }
 
   void end_line() {
@@ -98,13 +163,13 @@ class LineReader : public DocumentReader {
   bool held_return_ = false, in_document_ = false, line_break_due_ = false;
 };
 
+template <class Outlet>
 class FastaReader : public DocumentReader {
  public:
-  FastaReader(const Vocabulary& vocabulary, bool map_unknown, StoreWriter& writer)
-      : vocabulary_(vocabulary), map_unknown_(map_unknown), outlet_(writer) {
-    for (std::size_t byte = 0; byte < actions_.size(); ++byte) {
+  FastaReader(bool map_unknown, Outlet outlet) : map_unknown_(map_unknown), outlet_(std::move(outlet)) {
+    for (std::size_t byte = 0; byte < meanings_.size(); ++byte) {
       const auto letter = static_cast<unsigned char>(byte);
-      actions_[byte] = std::isspace(letter) != 0 ? kSpace : vocabulary.id_of_byte(letter);
+      meanings_[byte] = std::isspace(letter) != 0 ? Meaning::space : outlet_.knows(letter) ? Meaning::letter : Meaning::unknown;
     }
   }
 
@@ -131,9 +196,9 @@ class FastaReader : public DocumentReader {
       } else if (column_ == 1 && (byte == '>' || byte == ';')) {
         in_header_ = true;
         if (byte == '>') begin_record();
-      } else if (actions_[byte] >= 0 && in_record_) {
-        outlet_.put(static_cast<std::uint16_t>(actions_[byte]));
-      } else if (actions_[byte] != kSpace) {
+      } else if (meanings_[byte] == Meaning::letter && in_record_) {
+        outlet_.put(byte);
+      } else if (meanings_[byte] != Meaning::space) {
         take_unknown(byte);
       }
     }
@@ -145,9 +210,10 @@ class FastaReader : public DocumentReader {
   }
 
   std::uint64_t n_mapped() const override { return n_mapped_; }
+  std::uint64_t n_cut_documents() const override { return outlet_.n_cut_documents(); }
 
  private:
-  static constexpr std::int32_t kSpace = -2;
+  enum class Meaning : std::uint8_t { letter, space, unknown };
 
   void begin_record() {
     if (in_record_) outlet_.end_document();
@@ -161,19 +227,14 @@ class FastaReader : public DocumentReader {
       throw UserError("{}:{}:{}: found {} before the first record, expected a line that begins with '>'; is this FASTA?", name_, line_,
                       column_, letter);
     }
-    if (!map_unknown_) {
-      throw UserError(
-          "{}:{}:{}: {} is not a letter of the {} alphabet; choose another --alphabet, or --unknown map to read such letters as {}", name_,
-          line_, column_, letter, vocabulary_.kind_name(), vocabulary_.symbol(*vocabulary_.unknown_id()));
-    }
+    if (!map_unknown_) throw UserError("{}:{}:{}: {} {}", name_, line_, column_, letter, outlet_.refusal());
     ++n_mapped_;
-    outlet_.put(static_cast<std::uint16_t>(*vocabulary_.unknown_id()));
+    outlet_.put_unknown(byte);
   }
 
-  const Vocabulary vocabulary_;
   bool map_unknown_;
   Outlet outlet_;
-  std::array<std::int32_t, 256> actions_{};  // token id, kSpace, or -1 for what the alphabet lacks
+  std::array<Meaning, 256> meanings_{};
   std::string name_;
   std::uint64_t line_ = 1, column_ = 0, n_mapped_ = 0;
   bool in_record_ = false, in_header_ = false;
@@ -181,13 +242,17 @@ class FastaReader : public DocumentReader {
 
 }  // namespace
 
-std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, StoreWriter& writer) {
-  if (separator == DocumentSeparator::file) return std::make_unique<WholeFileReader>(writer);
-  return std::make_unique<LineReader>(separator == DocumentSeparator::blank_line, writer);
+std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, const Vocabulary& vocabulary, StoreWriter& writer) {
+  const auto make = [&]<class Outlet>(Outlet outlet) -> std::unique_ptr<DocumentReader> {
+    if (separator == DocumentSeparator::file) return std::make_unique<WholeFileReader<Outlet>>(std::move(outlet));
+    return std::make_unique<LineReader<Outlet>>(separator == DocumentSeparator::blank_line, std::move(outlet));
+  };
+  return vocabulary.tokenizer() ? make(DocumentEncoder(vocabulary, writer)) : make(ByteOutlet(writer));
 }
 
 std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown, StoreWriter& writer) {
-  return std::make_unique<FastaReader>(vocabulary, map_unknown, writer);
+  if (!vocabulary.tokenizer()) return std::make_unique<FastaReader<AlphabetOutlet>>(map_unknown, AlphabetOutlet(vocabulary, writer));
+  return std::make_unique<FastaReader<TokenizerLetters>>(map_unknown, TokenizerLetters(vocabulary, writer));
 }
 
 std::string guess_alphabet(std::string_view beginning, std::string_view name) {

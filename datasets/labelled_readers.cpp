@@ -239,20 +239,24 @@ class LabelledReader : public DocumentReader {
   }
 
   void write(const Record& record) {
-    std::vector<std::vector<std::uint16_t>> documents;
+    std::vector<std::vector<std::int32_t>> documents;
     for (const std::string& text : record.texts) documents.push_back(tokens_of(text));
     const std::int32_t label = labels_.id_of(record.label, place());
     // Of a pair both go or none.
     const bool whole = std::none_of(documents.begin(), documents.end(), [](const auto& tokens) { return tokens.empty(); });
     for (const auto& tokens : documents) {
-      if (whole) writer_.append(tokens);
+      if (whole) writer_.append(std::span<const std::int32_t>(tokens));
       writer_.end_document();
     }
     if (whole) writer_.label(label);
   }
 
-  std::vector<std::uint16_t> tokens_of(const std::string& text) {
-    std::vector<std::uint16_t> tokens;
+  std::vector<std::int32_t> tokens_of(const std::string& text) {
+    std::vector<std::int32_t> tokens;
+    if (const auto& tokenizer = vocabulary_.tokenizer()) {
+      tokens = tokenizer->encode(text);
+      return tokens.empty() ? tokens : tokenizer->framed(tokens);
+    }
     tokens.reserve(text.size());
     const bool bytes = vocabulary_.kind() == Vocabulary::Kind::bytes;
     for (const char letter : text) {
@@ -269,7 +273,7 @@ class LabelledReader : public DocumentReader {
         id = *vocabulary_.unknown_id();
         ++n_mapped_;
       }
-      tokens.push_back(static_cast<std::uint16_t>(id));
+      tokens.push_back(id);
     }
     return tokens;
   }

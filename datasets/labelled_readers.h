@@ -25,8 +25,8 @@ std::string_view name_of(LabelledFormat::Kind kind);
 LabelledFormat::Kind labelled_format_of(std::string_view file_name);
 
 /// Each text becomes a document, in tokens of the vocabulary (letters that an alphabet lacks: see make_fasta_reader; whitespace is left out
-/// of those), each record a label. Records with a text of no tokens are left out. Errors name file and line. The writer's
-/// documents_per_label has to be 2 with a second text, 1 without.
+/// of those; a tokenizer's framed), each record a label. Records with a text of no tokens are left out. Errors name file and line. The
+/// writer's documents_per_label has to be 2 with a second text, 1 without.
 std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary, bool map_unknown,
                                                      StoreWriter& writer);
 

@@ -32,7 +32,7 @@ std::uint64_t permuted(std::uint64_t index, std::uint64_t size, std::uint64_t se
 
 LabelledSource::LabelledSource(const TokenStore& store, Split split, const LabelledOptions& options)
     : store_(&store), split_(split), options_(options) {
-  require(room() > 0, "a sequence length of {}", options.sequence_length);
+  require(options.sequence_length > (options.first_token ? 1 : 0), "a sequence length of {}", options.sequence_length);
   if (store.documents_per_label() == 0) {
     throw UserError("{}: the store has no labels; make one that has with furlong prepare labelled", store.path());
   }
@@ -46,6 +46,12 @@ LabelledSource::LabelledSource(const TokenStore& store, Split split, const Label
   if (samples_.empty()) {
     throw UserError("{}: the {} split has no whole labelled document; prepare more data for it", store.path(), name_of(split));
   }
+}
+
+bool LabelledSource::needs_front(std::uint64_t position) const {
+  if (!options_.first_token) return false;
+  // Only a tokenizer's documents can have it: see Vocabulary::frame_front.
+  return !store_->vocabulary().tokenizer() || store_->read(split_, position, 1)[0] != *options_.first_token;
 }
 
 void LabelledSource::find_samples() {
@@ -64,8 +70,11 @@ void LabelledSource::find_samples() {
     for (std::uint64_t row = 0; row < rows; ++row) {
       const std::uint64_t start = offsets[i * rows + row];
       const auto length = static_cast<std::int64_t>(offsets[i * rows + row + 1] - start);
-      n_cut_ += length > room();
-      sample.documents[row] = {before + (start - range->begin), std::min(length, room())};
+      const std::uint64_t position = before + (start - range->begin);
+      const bool fronted = needs_front(position);
+      const std::int64_t room = options_.sequence_length - (fronted ? 1 : 0);
+      n_cut_ += length > room;
+      sample.documents[row] = {position, std::min(length, room), fronted};
     }
     samples_.push_back(sample);
   }
@@ -79,14 +88,13 @@ const LabelledSource::Sample& LabelledSource::sample(std::uint64_t index) const 
 Batch LabelledSource::make_batch(std::uint64_t first, std::int64_t samples, std::uint64_t end) const {
   require(samples > 0, "a batch of {}", samples);
   const auto count = static_cast<std::uint64_t>(samples);
-  const std::uint64_t rows = rows_per_sample(), front = options_.first_token ? 1 : 0,
-                      filled = end > first ? std::min(count, end - first) : 0;
+  const std::uint64_t rows = rows_per_sample(), filled = end > first ? std::min(count, end - first) : 0;
   std::int64_t longest = 1;
   for (std::uint64_t i = 0; i < filled; ++i) {
-    for (std::uint64_t row = 0; row < rows; ++row) longest = std::max(longest, sample(first + i).documents[row].length);
+    for (std::uint64_t row = 0; row < rows; ++row) longest = std::max(longest, sample(first + i).documents[row].tokens());
   }
   // Few different lengths: each new shape costs the making of its matrix products.
-  longest = (longest + static_cast<std::int64_t>(front) + 63) / 64 * 64;
+  longest = (longest + 63) / 64 * 64;
   Batch made;
   made.batch = static_cast<std::int64_t>(count * rows);
   made.n = options_.pad_to_longest ? std::min(longest, options_.sequence_length) : options_.sequence_length;
@@ -101,6 +109,7 @@ Batch LabelledSource::make_batch(std::uint64_t first, std::int64_t samples, std:
     for (std::uint64_t row = 0; row < rows; ++row) {
       const std::size_t place = (i * rows + row) * n;
       const auto length = static_cast<std::size_t>(found.documents[row].length);
+      const std::size_t front = found.documents[row].fronted ? 1 : 0;
       if (front > 0) made.inputs[place] = *options_.first_token;
       store_->read(split_, found.documents[row].position, std::span(made.inputs).subspan(place + front, length));
       std::fill_n(made.mask.begin() + static_cast<std::ptrdiff_t>(place), front + length, 1);
@@ -112,8 +121,9 @@ Batch LabelledSource::make_batch(std::uint64_t first, std::int64_t samples, std:
 
 std::string LabelledSource::note() const {
   if (n_cut_ == 0) return {};
-  return fmt::format("{} of the {} documents of the {} split are longer than {} tokens, and are cut there (data.sequence_length)", n_cut_,
-                     samples_.size() * rows_per_sample(), name_of(split_), room());
+  return fmt::format("{} of the {} documents of the {} split are longer than {} tokens{}, and are cut there (data.sequence_length)", n_cut_,
+                     samples_.size() * rows_per_sample(), name_of(split_), options_.sequence_length,
+                     options_.first_token ? " with the class token" : "");
 }
 
 Batch LabelledSource::batch(std::uint64_t first, std::int64_t samples) const {

@@ -12,7 +12,7 @@ struct LabelledOptions {
   bool shuffled = true;                       ///< each epoch in an order of its own; else as the store has them
   bool pairs = false;                         ///< two documents make a sample, in rows 2i and 2i + 1
   bool pad_to_longest = true;                 ///< rows as long as the batch's longest, rounded up to 64; else sequence_length
-  std::optional<std::int32_t> first_token{};  ///< put in front of each document (a class token)
+  std::optional<std::int32_t> first_token{};  ///< put in front of each document (a class token), unless it begins with it already
   std::uint64_t seed = 0;
 };
 
@@ -34,14 +34,16 @@ class LabelledSource : public BatchSource {
  private:
   struct Document {
     std::uint64_t position;  // in the split
-    std::int64_t length;     // tokens that a row takes
+    std::int64_t length;     // tokens that a row takes of it
+    bool fronted;            // first_token comes in front of them
+    std::int64_t tokens() const { return length + (fronted ? 1 : 0); }
   };
   struct Sample {
     std::array<Document, 2> documents;
     std::int32_t label;
   };
   std::uint64_t rows_per_sample() const { return options_.pairs ? 2 : 1; }
-  std::int64_t room() const { return options_.sequence_length - (options_.first_token ? 1 : 0); }
+  bool needs_front(std::uint64_t position) const;
   void find_samples();
   const Sample& sample(std::uint64_t index) const;
   Batch make_batch(std::uint64_t first, std::int64_t samples, std::uint64_t end) const;

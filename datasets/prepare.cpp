@@ -9,8 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "datasets/byte_source.h"
+#include "datasets/document_encoder.h"
 #include "framework/core/error.h"
 #include "framework/core/version.h"
+#include "framework/io/checkpoint_file.h"
 
 namespace furlong {
 
@@ -38,8 +40,18 @@ void check_paths(const PrepareOptions& options) {
   }
 }
 
+/// The tokenizer of a file or folder that has one, or the one that a model was trained with.
+Vocabulary tokenizer_vocabulary(const std::string& path) {
+  if (!checkpoint_checksum(path)) return Vocabulary::of_tokenizer(load_tokenizer(path));
+  const Vocabulary of_model = Vocabulary::from_json(CheckpointReader::open(path).text("vocabulary"), path);
+  if (of_model.tokenizer()) return Vocabulary::of_tokenizer(of_model.tokenizer());
+  throw UserError("--tokenizer: {} has a {} vocabulary and no tokenizer; prepare without --tokenizer gives the same one", path,
+                  of_model.kind_name());
+}
+
 /// Text has a document token only where there can be several documents, so that one plain text stays one byte a token.
 Vocabulary choose_vocabulary(const PrepareOptions& options, std::string_view beginning, const std::string& name) {
+  if (!options.tokenizer.empty()) return tokenizer_vocabulary(options.tokenizer);
   if (options.format == PrepareOptions::Format::text) {
     return Vocabulary::bytes(options.separator != DocumentSeparator::file || options.inputs.size() > 1);
   }
@@ -69,12 +81,10 @@ Json options_as_json(const PrepareOptions& options) {
     if (!options.labelled.second_text_field.empty()) json["second_text_field"] = options.labelled.second_text_field;
     json["label_field"] = options.labelled.label_field;
   }
-  if (text) {
-    json["document_separator"] = name_of(options.separator);
-  } else {
-    json["alphabet"] = options.alphabet;
-    json["unknown"] = options.map_unknown ? "map" : "error";
-  }
+  if (text) json["document_separator"] = name_of(options.separator);
+  if (!options.tokenizer.empty()) json["tokenizer"] = options.tokenizer;
+  if (!text && options.tokenizer.empty()) json["alphabet"] = options.alphabet;
+  if (!text) json["unknown"] = options.map_unknown ? "map" : "error";
   json["split_by"] = options.store.split_by == SplitBy::document ? "document" : "span";
   for (const Split split : all_splits) json["split"][std::string(name_of(split))] = options.store.shares[split];
   json["seed"] = options.store.seed;
@@ -101,6 +111,9 @@ class Preparation {
     report_.store = writer_->finish(provenance.dump(-1, ' ', false, Json::error_handler_t::replace), reader_->label_names());
     report_.output = options_.output;
     report_.n_mapped = reader_->n_mapped();
+    report_.n_cut_documents = reader_->n_cut_documents();
+    if (vocabulary_->tokenizer() && vocabulary_->unknown_id())
+      report_.n_unknown = report_.store.counts[static_cast<std::size_t>(*vocabulary_->unknown_id())];
     for (std::int32_t id = 0; id < vocabulary_->size(); ++id) {
       const std::uint64_t count = report_.store.counts[static_cast<std::size_t>(id)];
       if (count > 0 && vocabulary_->is_ambiguous(id)) report_.ambiguous.emplace_back(vocabulary_->symbol(id), count);
@@ -135,6 +148,7 @@ class Preparation {
     vocabulary_ = choose_vocabulary(options_, beginning, name);
     report_.vocabulary = vocabulary_->kind_name();
     report_.vocabulary_size = vocabulary_->size();
+    if (vocabulary_->tokenizer()) report_.tokenizer = vocabulary_->tokenizer()->kind();
     StoreWriterOptions store = options_.store;
     const bool labelled = options_.format == PrepareOptions::Format::labelled;
     if (labelled) store.documents_per_label = options_.labelled.second_text_field.empty() ? 1 : 2;
@@ -151,7 +165,7 @@ class Preparation {
       case PrepareOptions::Format::text:
         break;
     }
-    return make_text_reader(options_.separator, *writer_);
+    return make_text_reader(options_.separator, *vocabulary_, *writer_);
   }
 
   void say_progress(const ByteSource& source) {
@@ -177,14 +191,19 @@ std::string grouped(std::uint64_t value) {
   return digits;
 }
 
+double tokens_per_byte(const PrepareReport& report) {
+  return static_cast<double>(report.store.n_tokens) / static_cast<double>(std::max<std::uint64_t>(report.input_bytes, 1));
+}
+
 }  // namespace
 
 PrepareReport prepare(const PrepareOptions& options) { return Preparation(options).run(); }
 
 std::string to_text(const PrepareReport& report) {
   const StoreSummary& store = report.store;
-  std::string text = fmt::format("{}: {} tokens of a {} vocabulary of {}, {} documents\n", report.output, grouped(store.n_tokens),
-                                 report.vocabulary, report.vocabulary_size, grouped(store.n_documents));
+  std::string text =
+      fmt::format("{}: {} tokens of a {} vocabulary of {}, {} documents\n", report.output, grouped(store.n_tokens),
+                  report.tokenizer.empty() ? report.vocabulary : report.tokenizer, report.vocabulary_size, grouped(store.n_documents));
   for (const Split split : all_splits) {
     const auto index = static_cast<std::size_t>(split);
     text += fmt::format("  {:<11}{:>16} tokens", name_of(split), grouped(store.split_tokens[index]));
@@ -205,7 +224,16 @@ std::string to_text(const PrepareReport& report) {
     for (const auto& [symbol, count] : report.ambiguous) text += fmt::format(" {} {}", symbol, grouped(count));
     text += '\n';
   }
-  if (report.n_mapped > 0) text += fmt::format("  unknown letters read as ambiguous ones: {}\n", grouped(report.n_mapped));
+  if (!report.tokenizer.empty()) {
+    text += fmt::format("  tokens per byte: {:.4f}\n  unknown tokens: {}\n", tokens_per_byte(report), grouped(report.n_unknown));
+  } else if (report.n_mapped > 0) {
+    text += fmt::format("  unknown letters read as ambiguous ones: {}\n", grouped(report.n_mapped));
+  }
+  if (report.n_cut_documents > 0) {
+    text += fmt::format("  {} longer than {} MiB and encoded in pieces, cut at line ends where there are some\n",
+                        report.n_cut_documents == 1 ? "one document was" : grouped(report.n_cut_documents) + " documents were",
+                        DocumentEncoder::default_piece_bytes >> 20);
+  }
   if (store.n_empty_documents > 0) text += fmt::format("  empty documents left out: {}\n", grouped(store.n_empty_documents));
   text += fmt::format("  read {} bytes", grouped(report.file_bytes));
   if (report.input_bytes != report.file_bytes) text += fmt::format(" ({} uncompressed)", grouped(report.input_bytes));
@@ -217,6 +245,12 @@ std::string to_json(const PrepareReport& report) {
   json["output"] = report.output;
   json["vocabulary"] = report.vocabulary;
   json["vocabulary_size"] = report.vocabulary_size;
+  if (!report.tokenizer.empty()) {
+    json["tokenizer"] = report.tokenizer;
+    json["tokens_per_byte"] = tokens_per_byte(report);
+    json["unknown_tokens"] = report.n_unknown;
+    json["documents_in_pieces"] = report.n_cut_documents;
+  }
   json["tokens"] = report.store.n_tokens;
   json["documents"] = report.store.n_documents;
   json["empty_documents"] = report.store.n_empty_documents;

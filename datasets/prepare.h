@@ -22,6 +22,8 @@ struct PrepareOptions {
   LabelledFormat labelled;                                ///< labelled
   std::string alphabet = "auto";                          ///< FASTA: dna, rna, protein, or auto; labelled: those, or auto for bytes
   bool map_unknown = false;                               ///< FASTA, labelled: read letters that the alphabet lacks as N or X
+  /// Empty: bytes or an alphabet. Otherwise what load_tokenizer reads, or a checkpoint of a model with a tokenizer; documents are framed.
+  std::string tokenizer;
   /// Called every few seconds.
   struct Progress {
     std::string input;
@@ -35,12 +37,15 @@ struct PrepareOptions {
 struct PrepareReport {
   std::string output;
   std::string vocabulary;  ///< its kind
+  std::string tokenizer;   ///< its kind; empty: none
   std::int32_t vocabulary_size = 0;
   std::uint64_t file_bytes = 0;   ///< of all inputs, compressed as they are
   std::uint64_t input_bytes = 0;  ///< the same, uncompressed
   StoreSummary store;
   std::vector<std::pair<std::string, std::uint64_t>> ambiguous;  ///< symbol and count, those that occur
   std::uint64_t n_mapped = 0;                                    ///< unknown letters read as N or X; among the ambiguous
+  std::uint64_t n_unknown = 0;                                   ///< unknown tokens of a tokenizer
+  std::uint64_t n_cut_documents = 0;                             ///< that were encoded in pieces (DocumentEncoder)
   double seconds = 0;
 };
 

@@ -26,7 +26,7 @@ struct SamplerOptions {
 /// A sample is a function of (seed, global sample index) and of nothing else: the same on any number of ranks or threads, and a sampler
 /// whose counter is set continues exactly. A window lies in the split's ranges laid end to end; where two neighbours in a window are not
 /// neighbours in the store, the first one's target is left out. A range that begins inside a document begins one of its own.
-class Sampler : public BatchSource {
+class Sampler : public RowSource {
  public:
   /// The store has to outlive the sampler. Throws UserError when the split is too short (random: sequence_length + 1 tokens; sequential:
   /// 2), or a symbol is not in the vocabulary.
@@ -35,14 +35,13 @@ class Sampler : public BatchSource {
   /// Random: places where a window can begin. Sequential: windows that it takes to see the split once.
   std::uint64_t n_windows() const { return n_windows_; }
   std::uint64_t n_samples() const override { return n_windows_; }
-  std::int64_t sequence_length() const { return options_.sequence_length; }
+  std::int64_t sequence_length() const override { return options_.sequence_length; }
 
   /// Sample `index`; both spans have sequence_length elements. Returns the number of targets that are not ignored. Any thread may call it.
   std::int64_t sample(std::uint64_t index, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;
   /// With separate_documents: the number of each input's document within the window, from 0; padding is a document of its own.
   void documents(std::uint64_t index, std::span<std::int32_t> numbers) const;
-  /// How many of sample `index`'s inputs are tokens; padding follows.
-  std::int64_t tokens_in(std::uint64_t index) const;
+  std::int64_t tokens_in(std::uint64_t index) const override;
   /// Samples [first, first + batch).
   Batch batch(std::uint64_t first, std::int64_t batch) const override;
   /// The same, with rows from n_windows() on empty (inputs 0, all targets ignored): for one pass over a split with batches of one shape.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "framework/core/error.h"
@@ -17,6 +18,7 @@ namespace {
 
 constexpr std::uint64_t kTokensPerChunk = std::uint64_t{1} << 16;
 constexpr std::uint64_t kRowsPerChunk = std::uint64_t{1} << 11;
+constexpr std::size_t kLargestAttribute = 32768;
 
 using SplitBy = StoreWriterOptions::SplitBy;
 
@@ -77,17 +79,21 @@ class Labels {
 };
 
 /// How often each token occurs in the front part of a sequence whose length is known only at its end: the counts at up to 512 places,
-/// evenly spaced, whose spacing doubles when they become too many. The counts up to any place then cost reading one spacing at most.
+/// evenly spaced, whose spacing doubles when they become too many. The counts up to any place then cost reading one spacing at most. Large
+/// vocabularies have fewer places, so that memory does not grow with both.
 class PrefixCounts {
  public:
-  explicit PrefixCounts(std::size_t vocabulary_size) : running_(vocabulary_size, 0), places_{running_} {}
+  explicit PrefixCounts(std::size_t vocabulary_size)
+      : most_places_(std::clamp<std::size_t>((std::size_t{1} << 21) / vocabulary_size, 8, 512)),
+        running_(vocabulary_size, 0),
+        places_{running_} {}
 
   /// Called at each multiple of kTokensPerChunk with the counts of the tokens since the last one.
   void add_chunk(const std::vector<std::uint64_t>& chunk_counts) {
     for (std::size_t id = 0; id < running_.size(); ++id) running_[id] += chunk_counts[id];
     if (++chunks_ % spacing_ != 0) return;
     places_.push_back(running_);
-    if (places_.size() <= 512) return;
+    if (places_.size() <= most_places_) return;
     for (std::size_t place = 1; 2 * place < places_.size(); ++place) places_[place] = std::move(places_[2 * place]);
     places_.resize((places_.size() + 1) / 2);
     spacing_ *= 2;
@@ -100,10 +106,19 @@ class PrefixCounts {
   }
 
  private:
+  std::size_t most_places_;
   std::vector<std::uint64_t> running_;
   std::vector<std::vector<std::uint64_t>> places_;
   std::uint64_t chunks_ = 0, spacing_ = 1;
 };
+
+/// As an attribute; a tokenizer's, which may have megabytes, as a dataset, whose chunks have checksums.
+void write_vocabulary(hdf5::File& file, const std::string& json) {
+  if (json.size() <= kLargestAttribute) return file.set_text("vocabulary", json);
+  hdf5::Dataset dataset =
+      file.create_dataset("vocabulary", hdf5::Type::u8, {0}, {.chunk = {std::uint64_t{1} << 16}, .fletcher32 = true, .extendible = true});
+  dataset.append(json.data(), json.size());
+}
 
 double entropy(const std::vector<std::uint64_t>& counts) {
   double total = 0, bits = 0;
@@ -123,9 +138,9 @@ struct StoreWriter::State {
   hdf5::File file;
   hdf5::Type type;
   hdf5::Dataset tokens;
-  std::vector<std::uint16_t> buffer;
-  std::vector<std::uint8_t> narrow;
-  std::uint64_t written = 0;  // tokens in the file; those in `buffer` follow
+  std::vector<std::uint32_t> buffer;
+  std::optional<std::uint32_t> last;  // token of the document at hand
+  std::uint64_t written = 0;          // tokens in the file; those in `buffer` follow
   std::uint64_t document_begin = 0;
   Rows documents;
   std::vector<Rows> splits;
@@ -140,7 +155,9 @@ struct StoreWriter::State {
         options(the_options),
         on_disk(path),
         file(hdf5::File::create(on_disk)),
-        type(vocabulary.size() <= 256 ? hdf5::Type::u8 : hdf5::Type::u16),
+        type(vocabulary.size() <= 1 << 8    ? hdf5::Type::u8
+             : vocabulary.size() <= 1 << 16 ? hdf5::Type::u16
+                                            : hdf5::Type::u32),
         tokens(file.create_dataset("tokens", type, {0}, {.chunk = {kTokensPerChunk}, .fletcher32 = true, .extendible = true})),
         documents(file, "documents", 1),
         chunk_counts(static_cast<std::size_t>(vocabulary.size()), 0),
@@ -166,15 +183,29 @@ struct StoreWriter::State {
     return 2;
   }
 
-  void write_chunk() {
+  /// Calls `action` with a number of the type that tokens have in the file.
+  template <class Action>
+  void as_stored(const Action& action) const {
     if (type == hdf5::Type::u8) {
-      narrow.assign(buffer.begin(), buffer.end());
-      tokens.append(narrow.data(), narrow.size());
+      action(std::uint8_t{});
+    } else if (type == hdf5::Type::u16) {
+      action(std::uint16_t{});
     } else {
-      tokens.append(buffer.data(), buffer.size());
+      action(std::uint32_t{});
     }
+  }
+
+  void write_chunk() {
+    as_stored([&]<class Stored>(Stored) {
+      if constexpr (std::is_same_v<Stored, std::uint32_t>) {
+        tokens.append(buffer.data(), buffer.size());
+      } else {
+        const std::vector<Stored> narrow(buffer.begin(), buffer.end());
+        tokens.append(narrow.data(), narrow.size());
+      }
+    });
     if (options.split_by == SplitBy::span) {
-      for (const std::uint16_t id : buffer) ++chunk_counts[id];
+      for (const std::uint32_t id : buffer) ++chunk_counts[id];
       if (buffer.size() == kTokensPerChunk) prefix_counts.add_chunk(chunk_counts);
       for (std::size_t id = 0; id < chunk_counts.size(); ++id) summary.counts[id] += std::exchange(chunk_counts[id], 0);
     }
@@ -182,11 +213,25 @@ struct StoreWriter::State {
     buffer.clear();
   }
 
-  void count_of_document(std::span<const std::uint16_t> ids) {
+  template <class Id>
+  void count_of_document(std::span<const Id> ids) {
     const bool train = split_of_document(summary.n_documents) == 0;
-    for (const std::uint16_t id : ids) ++summary.counts[id];
+    for (const Id id : ids) ++summary.counts[static_cast<std::size_t>(id)];
     if (!train) return;
-    for (const std::uint16_t id : ids) ++train_counts[id];
+    for (const Id id : ids) ++train_counts[static_cast<std::size_t>(id)];
+  }
+
+  template <class Id>
+  void append(std::span<const Id> ids) {
+    if (ids.empty()) return;
+    last = static_cast<std::uint32_t>(ids.back());
+    if (options.split_by == SplitBy::document) count_of_document(ids);
+    while (!ids.empty()) {
+      const std::size_t taken = std::min<std::size_t>(ids.size(), kTokensPerChunk - buffer.size());
+      buffer.insert(buffer.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(taken));
+      ids = ids.subspan(taken);
+      if (buffer.size() == kTokensPerChunk) write_chunk();
+    }
   }
 
   void add_range(std::size_t split, std::uint64_t begin, std::uint64_t end) {
@@ -230,21 +275,16 @@ void StoreWriter::State::cut_into_spans() {
 
 void StoreWriter::State::count_train_span(std::uint64_t end) {
   auto [place, counts] = prefix_counts.before(end);
-  std::vector<std::uint16_t> wide(kTokensPerChunk);
-  while (place < end) {
-    const std::uint64_t next = std::min(end, place + kTokensPerChunk);
-    const auto count = static_cast<std::size_t>(next - place);
-    wide.resize(count);
-    if (type == hdf5::Type::u8) {
-      narrow.resize(count);
-      tokens.read_rows(place, next, narrow.data(), count);
-      std::copy(narrow.begin(), narrow.end(), wide.begin());
-    } else {
-      tokens.read_rows(place, next, wide.data(), 2 * count);
+  as_stored([&, &place = place, &counts = counts]<class Stored>(Stored) {
+    std::vector<Stored> ids;
+    while (place < end) {
+      const std::uint64_t next = std::min(end, place + kTokensPerChunk);
+      ids.resize(static_cast<std::size_t>(next - place));
+      tokens.read_rows(place, next, ids.data(), ids.size() * sizeof(Stored));
+      for (const Stored id : ids) ++counts[id];
+      place = next;
     }
-    for (const std::uint16_t id : wide) ++counts[id];
-    place = next;
-  }
+  });
   train_counts = std::move(counts);
 }
 
@@ -266,16 +306,8 @@ StoreWriter::~StoreWriter() = default;
 
 std::uint64_t StoreWriter::n_tokens() const { return state_->position(); }
 
-void StoreWriter::append(std::span<const std::uint16_t> ids) {
-  State& state = *state_;
-  if (state.options.split_by == SplitBy::document) state.count_of_document(ids);
-  while (!ids.empty()) {
-    const std::size_t taken = std::min<std::size_t>(ids.size(), kTokensPerChunk - state.buffer.size());
-    state.buffer.insert(state.buffer.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(taken));
-    ids = ids.subspan(taken);
-    if (state.buffer.size() == kTokensPerChunk) state.write_chunk();
-  }
-}
+void StoreWriter::append(std::span<const std::uint16_t> ids) { state_->append(ids); }
+void StoreWriter::append(std::span<const std::int32_t> ids) { state_->append(ids); }
 
 void StoreWriter::end_document() {
   State& state = *state_;
@@ -283,10 +315,9 @@ void StoreWriter::end_document() {
     ++state.summary.n_empty_documents;
     return;
   }
-  if (const auto border = state.vocabulary.document_id()) {
-    const auto id = static_cast<std::uint16_t>(*border);
-    append({&id, 1});
-  }
+  if (const auto border = state.vocabulary.document_id(); border && state.last != static_cast<std::uint32_t>(*border))
+    state.append(std::span<const std::int32_t>(&*border, 1));
+  state.last.reset();
   if (state.options.split_by == SplitBy::document) {
     const std::size_t split = state.split_of_document(state.summary.n_documents);
     state.add_range(split, state.document_begin, state.position());
@@ -321,7 +352,7 @@ StoreSummary StoreWriter::finish(const std::string& provenance, const std::vecto
   state.finish_labels(label_names);
   state.file.set_text("format", token_store_format);
   state.file.set_integer("format_version", token_store_version);
-  state.file.set_text("vocabulary", state.vocabulary.to_json());
+  write_vocabulary(state.file, state.vocabulary.to_json());
   state.file.set_text("provenance", provenance);
   state.file.close();
   state.on_disk.commit();

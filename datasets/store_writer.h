@@ -51,7 +51,9 @@ class StoreWriter {
 
   /// Adds to the document at hand. Ids are inside the vocabulary (unchecked: the hot path).
   void append(std::span<const std::uint16_t> ids);
-  /// Ends the document, with the document token where the vocabulary has one. A document without tokens is counted and not kept.
+  void append(std::span<const std::int32_t> ids);
+  /// Ends the document, with the document token where the vocabulary has one, unless it stands there already. A document without tokens is
+  /// counted and not kept.
   void end_document();
   /// Labels the document, or the pair, that has just ended.
   void label(std::int32_t label);

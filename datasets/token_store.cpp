@@ -40,6 +40,20 @@ void check_stored(const hdf5::Dataset& dataset) {
   }
 }
 
+/// JSON: an attribute, or a dataset where it is too large for one.
+std::string read_vocabulary(const hdf5::File& file) {
+  if (file.has_attribute("vocabulary")) return file.text("vocabulary");
+  const hdf5::Dataset dataset = file.dataset("vocabulary");
+  if (dataset.type() != hdf5::Type::u8 || dataset.shape().size() != 1) {
+    throw UserError("{}: /vocabulary has {} dimensions of {}, expected 1 of uint8; the file is damaged", file.file_name(),
+                    dataset.shape().size(), hdf5::name_of(dataset.type()));
+  }
+  check_stored(dataset);
+  std::string json(dataset.shape()[0], '\0');
+  dataset.read(json.data(), json.size());
+  return json;
+}
+
 std::vector<Range> read_ranges(const hdf5::File& file, Split split, std::uint64_t n_tokens) {
   const std::string path = fmt::format("splits/{}", name_of(split));
   if (!file.has(path)) return {};
@@ -165,7 +179,7 @@ TokenStore TokenStore::open(const std::string& path) {
     throw UserError("{}: is a token store of version {}, this program reads version {}; prepare it again", path, format_version,
                     token_store_version);
   }
-  Vocabulary vocabulary = Vocabulary::from_json(file.text("vocabulary"), path);
+  Vocabulary vocabulary = Vocabulary::from_json(read_vocabulary(file), path);
   auto state = std::make_unique<State>(path, std::move(file), std::move(vocabulary));
   check_type(state->tokens, 1, false);
   state->check_documents();

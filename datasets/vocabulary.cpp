@@ -1,7 +1,10 @@
 #include "datasets/vocabulary.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cctype>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "framework/core/error.h"
@@ -41,12 +44,44 @@ Vocabulary::Vocabulary(Kind kind, std::string_view letters, bool with_documents)
   if (with_documents) symbols_.emplace_back(document_symbol);
 }
 
+Vocabulary::Vocabulary(std::shared_ptr<const Tokenizer> tokenizer) : kind_(Kind::tokenizer), tokenizer_(std::move(tokenizer)) {
+  byte_ids_.fill(-1);
+  tokenizer_size_ = tokenizer_->size();
+  const std::string content = tokenizer_->to_json();
+  const XXH128_hash_t hash = XXH3_128bits(content.data(), content.size());
+  tokenizer_hash_ = fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+  const SpecialTokens& special = tokenizer_->special();
+  for (const auto& id :
+       {special.unknown, special.beginning, special.end, special.padding, special.mask, special.classify, special.separator}) {
+    if (id && std::find(special_ids_.begin(), special_ids_.end(), *id) == special_ids_.end()) special_ids_.push_back(*id);
+  }
+  n_data_symbols_ = tokenizer_size_ - static_cast<std::int32_t>(special_ids_.size());
+  find_frame();
+}
+
+/// What framed() puts around one token that is not in the frame itself.
+void Vocabulary::find_frame() {
+  const std::vector<std::int32_t> empty = tokenizer_->framed({});
+  for (std::int32_t id = 0; id < tokenizer_size_; ++id) {
+    if (std::find(empty.begin(), empty.end(), id) != empty.end()) continue;
+    const std::vector<std::int32_t> framed = tokenizer_->framed({&id, 1});
+    const auto place = std::find(framed.begin(), framed.end(), id);
+    require(place != framed.end(), "a tokenizer's frame that leaves the document out");
+    frame_front_.assign(framed.begin(), place);
+    frame_back_.assign(place + 1, framed.end());
+    return;
+  }
+}
+
+Vocabulary Vocabulary::of_tokenizer(std::shared_ptr<const Tokenizer> tokenizer) {
+  require(tokenizer != nullptr && tokenizer->size() > 0, "a vocabulary of no tokenizer");
+  return Vocabulary(std::move(tokenizer));
+}
+
 Vocabulary Vocabulary::with_encoder_tokens() const {
   Vocabulary extended = *this;
-  if (!mask_id()) {
-    extended.symbols_.emplace_back(mask_symbol);
-    extended.symbols_.emplace_back(class_symbol);
-  }
+  if (!mask_id()) extended.symbols_.emplace_back(mask_symbol);
+  if (!class_id()) extended.symbols_.emplace_back(class_symbol);
   return extended;
 }
 
@@ -78,8 +113,31 @@ std::string Vocabulary::to_json() const {
   json["kind"] = kind_name();
   json["symbols"] = symbols_;
   if (!labels_.empty()) json["labels"] = labels_;
-  return json.dump();
+  std::string text = json.dump();
+  if (tokenizer_) {
+    // As it is: its bytes are what equality goes by.
+    text.pop_back();
+    text += ",\"tokenizer\":" + tokenizer_->to_json() + "}";
+  }
+  return text;
 }
+
+namespace {
+
+/// The tokenizer inside a vocabulary's JSON, and the symbols that encoders have behind its own.
+Vocabulary tokenizer_vocabulary(const nlohmann::json& json, std::string_view origin,
+                                const std::function<Vocabulary(std::string_view)>& refuse) {
+  if (!json.contains("tokenizer") || !json["tokenizer"].is_object()) return refuse("it holds no tokenizer");
+  const Vocabulary plain = Vocabulary::of_tokenizer(tokenizer_from_json(json["tokenizer"].dump(), origin));
+  const Vocabulary extended = plain.with_encoder_tokens();
+  std::vector<std::string> added;
+  for (std::int32_t id = plain.size(); id < extended.size(); ++id) added.push_back(extended.symbol(id));
+  const nlohmann::json& symbols = json["symbols"];
+  if (symbols.is_array() && symbols.empty()) return plain;
+  return symbols == added ? extended : refuse("its symbols are not those of an encoder with this tokenizer");
+}
+
+}  // namespace
 
 Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
@@ -96,10 +154,11 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
       labels.push_back(label);
     }
   }
+  if (kind == "tokenizer") return tokenizer_vocabulary(json, origin, refuse).with_labels(std::move(labels));
   if (symbols.is_array() && symbols.size() > 2 && symbols.back() == class_symbol && symbols[symbols.size() - 2] == mask_symbol) {
     symbols.erase(symbols.size() - 1);
     symbols.erase(symbols.size() - 1);
-    const nlohmann::ordered_json base{{"kind", kind}, {"symbols", symbols}};
+    const nlohmann::json base{{"kind", kind}, {"symbols", symbols}};
     return from_json(base.dump(), origin).with_encoder_tokens().with_labels(std::move(labels));
   }
   if (kind == "bytes") {
@@ -113,7 +172,7 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
     return possible && symbols == copy(n_symbols).symbols_ ? copy(n_symbols) : refuse("its symbols are not those of the copy task");
   }
   if (kind != "dna" && kind != "rna" && kind != "protein") {
-    return refuse(fmt::format("unknown kind '{}', expected bytes, dna, rna, protein or copy", kind));
+    return refuse(fmt::format("unknown kind '{}', expected bytes, dna, rna, protein, copy or tokenizer", kind));
   }
   const Vocabulary candidate = alphabet(kind);
   return symbols == candidate.symbols_ ? candidate.with_labels(std::move(labels))
@@ -121,18 +180,27 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
 }
 
 std::string_view Vocabulary::kind_name() const {
-  constexpr std::array<std::string_view, 5> names{"bytes", "dna", "rna", "protein", "copy"};
+  constexpr std::array<std::string_view, 6> names{"bytes", "dna", "rna", "protein", "copy", "tokenizer"};
   return names[static_cast<std::size_t>(kind_)];
 }
 
-const std::string& Vocabulary::symbol(std::int32_t id) const {
+std::string Vocabulary::description() const {
+  if (!tokenizer_) return std::string(kind_name());
+  return fmt::format("{} tokenizer of {} tokens, {}", tokenizer_->kind(), tokenizer_size_, tokenizer_hash_.substr(0, 8));
+}
+
+std::string Vocabulary::symbol(std::int32_t id) const {
   require(id >= 0 && id < size(), "token {} outside a vocabulary of {}", id, size());
-  return symbols_[static_cast<std::size_t>(id)];
+  return id < tokenizer_size_ ? tokenizer_->token(id) : symbols_[static_cast<std::size_t>(id - tokenizer_size_)];
 }
 
 std::int32_t Vocabulary::id_of(std::string_view symbol) const {
   const auto found = std::find(symbols_.begin(), symbols_.end(), symbol);
-  if (found != symbols_.end()) return static_cast<std::int32_t>(found - symbols_.begin());
+  if (found != symbols_.end()) return tokenizer_size_ + static_cast<std::int32_t>(found - symbols_.begin());
+  if (tokenizer_) {
+    if (const auto id = tokenizer_->find(symbol)) return *id;
+    throw UserError("'{}' is not a token of the {}; its tokens are written as its files spell them", symbol, description());
+  }
   if (symbol.size() == 1) {
     const std::int32_t id = id_of_byte(static_cast<unsigned char>(symbol[0]));
     if (id >= 0) return id;
@@ -151,32 +219,52 @@ std::string Vocabulary::letters(std::string_view separator) const {
 }
 
 std::optional<std::int32_t> Vocabulary::document_id() const {
+  if (tokenizer_) {
+    if (!frame_back_.empty()) return frame_back_.back();
+    const SpecialTokens& special = tokenizer_->special();
+    return special.end ? special.end : special.separator;
+  }
   if (n_data_symbols_ == size() || symbols_[static_cast<std::size_t>(n_data_symbols_)] != document_symbol) return std::nullopt;
   return n_data_symbols_;
 }
 
 std::optional<std::int32_t> Vocabulary::mask_id() const {
-  if (symbols_.back() != class_symbol) return std::nullopt;
-  return size() - 2;
+  if (tokenizer_ && tokenizer_->special().mask) return tokenizer_->special().mask;
+  const auto found = std::find(symbols_.begin(), symbols_.end(), mask_symbol);
+  if (found == symbols_.end()) return std::nullopt;
+  return tokenizer_size_ + static_cast<std::int32_t>(found - symbols_.begin());
 }
 
 std::optional<std::int32_t> Vocabulary::class_id() const {
-  if (symbols_.back() != class_symbol) return std::nullopt;
+  if (tokenizer_ && tokenizer_->special().classify) return tokenizer_->special().classify;
+  if (symbols_.empty() || symbols_.back() != class_symbol) return std::nullopt;
   return size() - 1;
 }
 
+bool Vocabulary::is_data_symbol(std::int32_t id) const {
+  require(id >= 0 && id < size(), "token {} outside a vocabulary of {}", id, size());
+  if (!tokenizer_) return id < n_data_symbols_;
+  return id < tokenizer_size_ && std::find(special_ids_.begin(), special_ids_.end(), id) == special_ids_.end();
+}
+
 std::optional<std::int32_t> Vocabulary::unknown_id() const {
+  if (tokenizer_) {
+    // Where nothing is unknown, as to GPT-2's, files name the end of a text all the same.
+    const auto unknown = tokenizer_->special().unknown;
+    return unknown == document_id() ? std::nullopt : unknown;
+  }
   if (kind_ == Kind::bytes || kind_ == Kind::copy) return std::nullopt;
   return byte_ids_[static_cast<unsigned char>(kind_ == Kind::protein ? 'X' : 'N')];
 }
 
 bool Vocabulary::is_ambiguous(std::int32_t id) const {
-  const std::string& name = symbol(id);
-  if (kind_ == Kind::bytes || kind_ == Kind::copy || name.size() != 1) return false;
-  return std::string_view(kind_ == Kind::protein ? "XBZJ" : "RYSWKMBDHVN").find(name[0]) != std::string_view::npos;
+  if (kind_ != Kind::dna && kind_ != Kind::rna && kind_ != Kind::protein) return false;
+  const std::string name = symbol(id);
+  return name.size() == 1 && std::string_view(kind_ == Kind::protein ? "XBZJ" : "RYSWKMBDHVN").find(name[0]) != std::string_view::npos;
 }
 
 std::vector<std::int32_t> Vocabulary::encode(std::string_view text) const {
+  if (tokenizer_) return tokenizer_->encode(text);
   std::vector<std::int32_t> ids;
   ids.reserve(text.size());
   for (std::size_t position = 0; position < text.size(); ++position) {
@@ -195,11 +283,29 @@ std::vector<std::int32_t> Vocabulary::encode(std::string_view text) const {
   return ids;
 }
 
+std::vector<std::int32_t> Vocabulary::encode_prompt(std::string_view text) const {
+  std::vector<std::int32_t> ids = frame_front_;
+  const std::vector<std::int32_t> encoded = encode(text);
+  ids.insert(ids.end(), encoded.begin(), encoded.end());
+  return ids;
+}
+
 std::string Vocabulary::decode(std::span<const std::int32_t> ids) const {
   std::string text;
+  if (tokenizer_) {
+    // Runs of the tokenizer's own tokens go through it as a whole: how they join is its business.
+    for (std::size_t begin = 0; begin < ids.size();) {
+      std::size_t end = begin;
+      while (end < ids.size() && ids[end] < tokenizer_size_) ++end;
+      if (end > begin) text += tokenizer_->decode(ids.subspan(begin, end - begin));
+      if (end < ids.size()) text += symbol(ids[end++]);
+      begin = end;
+    }
+    return text;
+  }
   text.reserve(ids.size());
   for (const std::int32_t id : ids) {
-    const std::string& name = symbol(id);
+    const std::string name = symbol(id);
     if (kind_ == Kind::bytes && id < 256) {
       text.push_back(static_cast<char>(id));
     } else {

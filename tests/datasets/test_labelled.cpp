@@ -190,7 +190,7 @@ TEST_F(LabelledSourceTest, PadsAndCutsUnderAMask) {
   const LabelledSource source(store, Split::train, options);
   EXPECT_EQ(source.n_samples(), 6u);
   EXPECT_EQ(source.n_cut(), 3u);  // d, e, f and their <document>
-  EXPECT_THAT(source.note(), HasSubstr("3 of the 6 documents of the train split are longer than 4 tokens"));
+  EXPECT_THAT(source.note(), HasSubstr("3 of the 6 documents of the train split are longer than 5 tokens with the class token"));
   const Batch batch = source.batch(1, 3);
   EXPECT_EQ(batch.n, 5);
   EXPECT_THAT(batch.inputs, ElementsAre(258, 'b', 'b', 256, 0, 258, 'c', 'c', 'c', 256, 258, 'd', 'd', 'd', 'd'));

@@ -1,0 +1,101 @@
+#include "datasets/tokenizers/json_view.h"
+
+#include <limits>
+
+namespace furlong {
+
+void JsonView::wrong(std::string_view expected) const {
+  throw UserError("{}: expected {}, found {}", name_, expected, value_->type_name());
+}
+
+JsonView JsonView::at(std::string_view key) const {
+  if (!value_->is_object()) wrong("an object");
+  const auto found = value_->find(key);
+  if (found == value_->end()) throw UserError("{}: there is no \"{}\"", name_, key);
+  return JsonView(*found, name_ + (name_.ends_with(':') ? " " : ".") + std::string(key));
+}
+
+bool JsonView::has(std::string_view key) const {
+  if (!value_->is_object()) wrong("an object");
+  const auto found = value_->find(key);
+  return found != value_->end() && !found->is_null();
+}
+
+std::size_t JsonView::size() const {
+  if (!value_->is_array()) wrong("an array");
+  return value_->size();
+}
+
+JsonView JsonView::item(std::size_t index) const {
+  if (index >= size()) throw UserError("{}: expected {} items or more, found {}", name_, index + 1, size());
+  return JsonView((*value_)[index], fmt::format("{}[{}]", name_, index));
+}
+
+std::vector<JsonView> JsonView::items() const {
+  std::vector<JsonView> all;
+  for (std::size_t i = 0; i < size(); ++i) all.push_back(item(i));
+  return all;
+}
+
+const std::string& JsonView::text() const {
+  if (!value_->is_string()) wrong("a string");
+  return value_->get_ref<const std::string&>();
+}
+
+std::int64_t JsonView::integer() const {
+  if (!value_->is_number_integer() ||
+      (value_->is_number_unsigned() && value_->get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max())) {
+    wrong("an integer");
+  }
+  return value_->get<std::int64_t>();
+}
+
+bool JsonView::boolean() const {
+  if (!value_->is_boolean()) wrong("true or false");
+  return value_->get<bool>();
+}
+
+double JsonView::real() const {
+  if (!value_->is_number()) wrong("a number");
+  return value_->get<double>();
+}
+
+std::string JsonView::text(std::string_view key, std::string_view fallback) const {
+  return has(key) ? at(key).text() : std::string(fallback);
+}
+
+bool JsonView::boolean(std::string_view key, bool fallback) const { return has(key) ? at(key).boolean() : fallback; }
+
+std::int64_t JsonView::integer(std::string_view key, std::int64_t fallback) const { return has(key) ? at(key).integer() : fallback; }
+
+std::int32_t JsonView::token_id() const {
+  const std::int64_t id = integer();
+  if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) throw UserError("{}: {} is no id of a token (0 to 2^31 - 1)", name_, id);
+  return static_cast<std::int32_t>(id);
+}
+
+nlohmann::json parse_json(std::string_view text, std::string_view origin) {
+  // Those who read nested sequences call themselves: a file must not choose how deep.
+  constexpr int deepest = 64;
+  int depth = 0;
+  bool inside_text = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char letter = text[i];
+    if (letter == '\\') ++i;
+    if (letter == '"') inside_text = !inside_text;
+    if (inside_text) continue;
+    if (letter == '{' || letter == '[') ++depth;
+    if (letter == '}' || letter == ']') --depth;
+    if (depth > deepest) throw UserError("{}: nested more than {} deep", origin, deepest);
+  }
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    std::string what = error.what();
+    if (const auto bracket = what.find("] "); bracket != std::string::npos) what = what.substr(bracket + 2);
+    for (char& letter : what) letter = letter == '\n' ? ' ' : letter;
+    throw UserError("{}: not valid JSON ({})", origin, what);
+  }
+}
+
+}  // namespace furlong

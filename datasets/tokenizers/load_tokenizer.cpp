@@ -1,0 +1,290 @@
+// Which of a model's files hold its tokenizer, and how they go together.
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "datasets/tokenizers/gguf_tokenizer.h"
+#include "datasets/tokenizers/hugging_face_json.h"
+#include "datasets/tokenizers/piece_model.h"
+#include "datasets/tokenizers/tokenizer_kinds.h"
+#include "datasets/tokenizers/unicode.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw UserError("{}: cannot be opened for reading", path.string());
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (file.bad() || text.bad()) throw MachineError("{}: reading failed", path.string());
+  return std::move(text).str();
+}
+
+std::vector<std::string> lines_of(const fs::path& path) {
+  const std::string text = read_file(path);
+  if (unicode::valid_length(text) != text.size())
+    throw UserError("{}: not valid UTF-8 at byte {}", path.string(), unicode::valid_length(text));
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    if (lines.back().ends_with('\r')) lines.back().pop_back();
+    begin = end + 1;
+  }
+  return lines;
+}
+
+/// What the small files beside a tokenizer say about it.
+struct Surroundings {
+  fs::path directory;
+  nlohmann::json config = nlohmann::json::object();
+  std::string class_name;  // "GPT2Tokenizer", without "Fast"; empty: not said
+  SpecialNames names;
+  std::vector<AddedToken> added;
+
+  JsonView view() const { return JsonView(config, (directory / "tokenizer_config.json").string() + ":"); }
+};
+
+void read_added(const JsonView& decoder, Surroundings& around) {
+  if (!decoder.value().is_object()) throw UserError("{}: expected an object", decoder.name());
+  for (const auto& [key, value] : decoder.value().items()) {
+    const JsonView item(value, decoder.name() + "." + key);
+    if (key.empty() || key.size() > 9 || key.find_first_not_of("0123456789") != std::string::npos)
+      throw UserError("{}: '{}' is no id", decoder.name(), key);
+    around.added.push_back({item.at("content").text(), std::stoi(key), item.boolean("special", false), item.boolean("normalized", false),
+                            item.boolean("single_word", false), item.boolean("lstrip", false), item.boolean("rstrip", false)});
+  }
+}
+
+Surroundings surroundings_of(const fs::path& directory) {
+  Surroundings around;
+  around.directory = directory;
+  const auto names_from = [&](const JsonView& json) {
+    for (const auto& [key, name] : special_names(json)) around.names.try_emplace(key, name);
+  };
+  if (const fs::path path = directory / "tokenizer_config.json"; fs::exists(path)) {
+    around.config = parse_json(read_file(path), path.string());
+    const JsonView view = around.view();
+    around.class_name = view.text("tokenizer_class", "");
+    if (around.class_name.ends_with("Fast")) around.class_name.resize(around.class_name.size() - 4);
+    names_from(view);
+    if (view.has("added_tokens_decoder")) read_added(view.at("added_tokens_decoder"), around);
+  }
+  if (const fs::path path = directory / "special_tokens_map.json"; fs::exists(path)) {
+    const nlohmann::json map = parse_json(read_file(path), path.string());
+    names_from(JsonView(map, path.string() + ":"));
+  }
+  if (const fs::path path = directory / "added_tokens.json"; fs::exists(path) && around.added.empty()) {
+    const nlohmann::json map = parse_json(read_file(path), path.string());
+    const JsonView view(map, path.string() + ":");
+    if (!map.is_object()) throw UserError("{}: expected an object of tokens and ids", path.string());
+    for (const auto& [token, id] : map.items())
+      around.added.push_back({.content = token, .id = JsonView(id, view.name() + " " + token).token_id()});
+  }
+  for (AddedToken& token : around.added) {
+    for (const auto& [key, name] : around.names) token.special = token.special || token.content == name;
+  }
+  return around;
+}
+
+std::string name_or(const Surroundings& around, std::string_view key, std::string_view fallback) {
+  const auto found = around.names.find(key);
+  return found == around.names.end() ? std::string(fallback) : found->second;
+}
+
+/// Special tokens are looked for in text (where that is asked for) even where no file lists them as added.
+void add_special(std::vector<AddedToken>& added, const nlohmann::json& vocabulary, const std::string& token) {
+  for (const AddedToken& known : added) {
+    if (known.content == token) return;
+  }
+  if (vocabulary.contains(token)) added.push_back({.content = token, .id = vocabulary[token].get<std::int32_t>(), .special = true});
+}
+
+std::shared_ptr<const Tokenizer> from_tokenizer_json(const fs::path& path, const Surroundings& around) {
+  nlohmann::json document = parse_json(read_file(path), path.string());
+  const JsonView view(document, path.string() + ":");
+  if (view.at("model").text("type", "") == "Unigram") {
+    return make_sentencepiece_tokenizer(sentencepiece_of_unigram(view), around.names, nullptr, path.string());
+  }
+  return make_pipeline_tokenizer(std::move(document), around.names, nullptr, path.string());
+}
+
+std::shared_ptr<const Tokenizer> from_vocab_json(const fs::path& path, const fs::path& merges_path, const Surroundings& around) {
+  static const std::set<std::string_view> plain{"", "GPT2Tokenizer", "CodeGenTokenizer"},
+      framed{"RobertaTokenizer", "LongformerTokenizer", "BartTokenizer"};
+  BytePairParts parts;
+  const bool frames = framed.contains(around.class_name);
+  if (around.class_name == "Qwen2Tokenizer") {
+    parts.family = BytePairFamily::qwen2;
+  } else if (!frames && !plain.contains(around.class_name)) {
+    throw UserError(
+        "{}: the tokenizer {} is not read from vocab.json and merges.txt; a tokenizer.json (save_pretrained of the fast tokenizer) is",
+        path.string(), around.class_name);
+  }
+  parts.vocabulary = parse_json(read_file(path), path.string());
+  const JsonView vocabulary(parts.vocabulary, path.string() + ":");
+  if (!parts.vocabulary.is_object()) throw UserError("{}: expected an object of tokens and ids", path.string());
+  for (const auto& [token, id] : parts.vocabulary.items()) JsonView(id, vocabulary.name() + " " + token).token_id();
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string letter;
+    unicode::append(letter, letter_of_byte(static_cast<unsigned char>(byte)));
+    if (!parts.vocabulary.contains(letter))
+      throw UserError("{}: there is no token for byte {}, so this is no byte-level vocabulary", path.string(), byte);
+  }
+  parts.merges = lines_of(merges_path);
+  if (!parts.merges.empty() && parts.merges.front().starts_with("#version")) parts.merges.erase(parts.merges.begin());
+  std::erase(parts.merges, "");
+  parts.add_prefix_space = around.view().boolean("add_prefix_space", false);
+  parts.added = around.added;
+  if (frames) {
+    parts.front = name_or(around, "cls_token", "<s>");
+    parts.back = name_or(around, "sep_token", "</s>");
+    for (const char* token : {"<s>", "<pad>", "</s>", "<unk>"}) add_special(parts.added, parts.vocabulary, token);
+    add_special(parts.added, parts.vocabulary, "<mask>");
+    for (AddedToken& token : parts.added) token.lstrip = token.lstrip || token.content == "<mask>";
+  }
+  for (const auto& [key, name] : around.names) add_special(parts.added, parts.vocabulary, name);
+  add_special(parts.added, parts.vocabulary, "<|endoftext|>");
+  return make_pipeline_tokenizer(byte_pair_json(parts, path.string()), around.names, nullptr, path.string());
+}
+
+bool is_bracketed(std::string_view token) {
+  return token.size() > 2 && ((token.starts_with('[') && token.ends_with(']')) || (token.starts_with('<') && token.ends_with('>')));
+}
+
+std::shared_ptr<const Tokenizer> from_letters(std::vector<std::string> tokens, LetterParts::Units units, const fs::path& path,
+                                              const Surroundings& around) {
+  LetterParts parts;
+  parts.tokens = std::move(tokens);
+  parts.units = units;
+  parts.joins_unknown = around.class_name == "EsmTokenizer";
+  const auto id = [&](const char* key, const char* bert, const char* esm) -> std::optional<std::int32_t> {
+    for (const std::string& name : {name_or(around, key, bert), std::string(esm)}) {
+      const auto found = std::find(parts.tokens.begin(), parts.tokens.end(), name);
+      if (found != parts.tokens.end()) return static_cast<std::int32_t>(found - parts.tokens.begin());
+    }
+    return std::nullopt;
+  };
+  if (const auto front = id("cls_token", "[CLS]", "<cls>")) parts.frame.front.push_back(*front);
+  if (const auto back = id("sep_token", "[SEP]", "<eos>")) parts.frame.back.push_back(*back);
+  return make_letter_tokenizer(std::move(parts), around.names, nullptr, path.string());
+}
+
+std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Surroundings& around) {
+  std::vector<std::string> tokens = lines_of(path);
+  if (tokens.empty()) throw UserError("{}: there are no tokens", path.string());
+  const auto plain = [](const std::string& token) { return !is_bracketed(token); };
+  const bool letters =
+      std::all_of(tokens.begin(), tokens.end(), [&](const std::string& token) { return !plain(token) || unicode::count(token) <= 1; });
+  if (letters) return from_letters(std::move(tokens), LetterParts::Units::letters, path, around);
+  const auto has = [&](const char* token) { return std::find(tokens.begin(), tokens.end(), token) != tokens.end(); };
+  if (std::none_of(tokens.begin(), tokens.end(), [](const std::string& token) { return token.size() > 2 && token.starts_with("##"); })) {
+    if (has("Cl") && has("Br") && has("c") && has("(")) return from_letters(std::move(tokens), LetterParts::Units::smiles, path, around);
+    throw UserError(
+        "{}: neither WordPiece (no token begins with ##), nor letters (tokens have several), nor SMILES (no Cl, Br, c and parentheses)",
+        path.string());
+  }
+  static const std::set<std::string_view> classes{
+      "", "BertTokenizer", "DistilBertTokenizer", "MobileBertTokenizer", "ElectraTokenizer", "MPNetTokenizer"};
+  if (!classes.contains(around.class_name)) {
+    throw UserError("{}: the tokenizer {} is not read from vocab.txt; a tokenizer.json (save_pretrained of the fast tokenizer) is",
+                    path.string(), around.class_name);
+  }
+  const JsonView config = around.view();
+  if (!config.boolean("do_basic_tokenize", true)) throw UserError("{}: do_basic_tokenize: false is not supported", config.name());
+  WordPieceParts parts;
+  // A vocabulary with capitals was not made from lower-cased text.
+  const bool cased = std::any_of(tokens.begin(), tokens.end(),
+                                 [&](const std::string& token) { return plain(token) && unicode::lowercase(token) != token; });
+  parts.lowercase = config.boolean("do_lower_case", !cased);
+  parts.strip_accents = config.boolean("strip_accents", parts.lowercase);
+  parts.space_ideographs = config.boolean("tokenize_chinese_chars", true);
+  const bool mpnet = around.class_name == "MPNetTokenizer";
+  parts.unknown = name_or(around, "unk_token", "[UNK]");
+  parts.front = name_or(around, "cls_token", mpnet ? "<s>" : "[CLS]");
+  parts.back = name_or(around, "sep_token", mpnet ? "</s>" : "[SEP]");
+  parts.vocabulary = nlohmann::json::object();
+  for (std::size_t id = 0; id < tokens.size(); ++id) {
+    if (tokens[id].empty()) continue;
+    if (!parts.vocabulary.emplace(tokens[id], id).second)
+      throw UserError("{}, line {}: the token '{}' is there twice", path.string(), id + 1, tokens[id]);
+  }
+  parts.added = around.added;
+  for (const std::string& token :
+       {name_or(around, "pad_token", "[PAD]"), parts.unknown, parts.front, parts.back, name_or(around, "mask_token", "[MASK]")}) {
+    add_special(parts.added, parts.vocabulary, token);
+  }
+  return make_pipeline_tokenizer(wordpiece_json(parts, path.string()), around.names, nullptr, path.string());
+}
+
+std::shared_ptr<const Tokenizer> from_sentencepiece(const fs::path& path, const Surroundings& around) {
+  // Other classes change the text before the model sees it, or count ids from elsewhere.
+  static const std::set<std::string_view> plain{"", "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer"}, with_end{"T5Tokenizer"};
+  const bool ends = with_end.contains(around.class_name);
+  if (!ends && !plain.contains(around.class_name)) {
+    throw UserError(
+        "{}: the tokenizer {} does more than the SentencePiece model says; a tokenizer.json (save_pretrained of the fast tokenizer) tells "
+        "what",
+        path.string(), around.class_name);
+  }
+  SentencePieceParts parts;
+  parts.model = read_file(path);
+  parts.added = around.added;
+  const auto bare = make_sentencepiece_tokenizer(parts, around.names, nullptr, path.string());
+  const JsonView config = around.view();
+  if (config.boolean("add_bos_token", !ends) && bare->special().beginning) parts.frame.front.push_back(*bare->special().beginning);
+  if (config.boolean("add_eos_token", ends) && bare->special().end) parts.frame.back.push_back(*bare->special().end);
+  return make_sentencepiece_tokenizer(std::move(parts), around.names, nullptr, path.string());
+}
+
+bool is_gguf(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  char magic[4] = {};
+  return file.read(magic, 4) && std::string_view(magic, 4) == "GGUF";
+}
+
+std::shared_ptr<const Tokenizer> from_file(const fs::path& path) {
+  const Surroundings around = surroundings_of(path.parent_path());
+  if (is_gguf(path)) return tokenizer_from_gguf(*open_gguf(path));
+  if (path.extension() == ".model") return from_sentencepiece(path, around);
+  if (path.filename() == "merges.txt") return from_vocab_json(path.parent_path() / "vocab.json", path, around);
+  if (path.extension() == ".txt") return from_vocab_txt(path, around);
+  if (path.filename() == "vocab.json") return from_vocab_json(path, path.parent_path() / "merges.txt", around);
+  if (path.extension() == ".json") return from_tokenizer_json(path, around);
+  throw UserError(
+      "{}: not a tokenizer's file; those that are: tokenizer.json, vocab.json with merges.txt, vocab.txt, *.model (SentencePiece), GGUF",
+      path.string());
+}
+
+/// The only file with that ending, or nothing.
+std::optional<fs::path> only_file(const fs::path& directory, const char* extension) {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    if (entry.path().extension() == extension) found.push_back(entry.path());
+  }
+  return found.size() == 1 ? std::optional(found.front()) : std::nullopt;
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const fs::path& directory_or_file) {
+  std::error_code failure;
+  if (!fs::exists(directory_or_file, failure)) throw UserError("{}: no such file or directory", directory_or_file.string());
+  if (!fs::is_directory(directory_or_file)) return from_file(directory_or_file);
+  const auto has = [&](const char* name) { return fs::exists(directory_or_file / name); };
+  for (const char* name : {"tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model"}) {
+    if (has(name) && (std::string_view(name) != "vocab.json" || has("merges.txt"))) return from_file(directory_or_file / name);
+  }
+  for (const char* extension : {".model", ".gguf"}) {
+    if (const auto path = only_file(directory_or_file, extension)) return from_file(*path);
+  }
+  throw UserError("{}: no tokenizer is there; looked for tokenizer.json, vocab.json with merges.txt, vocab.txt, one *.model and one *.gguf",
+                  directory_or_file.string());
+}
+
+}  // namespace furlong

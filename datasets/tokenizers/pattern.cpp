@@ -1,0 +1,218 @@
+#include "datasets/tokenizers/pattern.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <array>
+#include <cctype>
+#include <cstdint>
+
+#include "datasets/tokenizers/unicode.h"
+#include "framework/core/error.h"
+
+namespace furlong {
+namespace {
+
+/// The characters of \s and \w in Oniguruma, as the inside of a PCRE2 class. PCRE2's own \s has U+180E in it; its \w has all numbers but
+/// few marks and connectors.
+constexpr std::string_view space_characters =
+    R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+constexpr std::string_view word_characters = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
+
+/// Walks through an expression and writes what it means into another.
+class Translator {
+ public:
+  Translator(std::string_view expression, std::string_view origin) : in_(expression), origin_(origin) {}
+
+  std::string translate() {
+    while (at_ < in_.size()) {
+      const char letter = in_[at_];
+      if (letter == '\\') {
+        escape(false);
+      } else if (letter == '[') {
+        character_class();
+      } else if (letter == '(') {
+        group();
+      } else if (letter == '{') {
+        repetition();
+      } else if (letter == '^' || letter == '$' || letter == '}') {
+        refuse(std::string(1, letter));
+      } else {
+        out_ += letter;
+        ++at_;
+      }
+    }
+    return std::move(out_);
+  }
+
+ private:
+  [[noreturn]] void refuse(std::string_view what) const {
+    throw UserError("{}: the pattern '{}' has '{}', which is not supported (its meaning differs between engines of regular expressions)",
+                    origin_, in_, what);
+  }
+
+  void escape(bool inside_class) {
+    if (at_ + 1 >= in_.size()) refuse("\\");
+    const char letter = in_[at_ + 1];
+    at_ += 2;
+    if (letter == 'p' || letter == 'P') return property(letter);
+    if (letter == 's' || letter == 'w') {
+      const std::string_view members = letter == 's' ? space_characters : word_characters;
+      out_ += inside_class ? std::string(members) : fmt::format("[{}]", members);
+    } else if ((letter == 'S' || letter == 'W') && !inside_class) {
+      out_ += fmt::format("[^{}]", letter == 'S' ? space_characters : word_characters);
+    } else if (letter == 'd' || letter == 'D') {
+      out_ += letter == 'd' ? "\\p{Nd}" : "\\P{Nd}";
+    } else if (letter == 'r' || letter == 'n' || letter == 't' || (std::ispunct(static_cast<unsigned char>(letter)) != 0)) {
+      out_ += '\\';
+      out_ += letter;
+    } else {
+      refuse(in_.substr(at_ - 2, 2));
+    }
+  }
+
+  void property(char letter) {
+    const std::size_t close = in_.find('}', at_);
+    if (at_ >= in_.size() || in_[at_] != '{' || close == std::string_view::npos) refuse("\\p");
+    const std::string_view name = in_.substr(at_ + 1, close - at_ - 1);
+    at_ = close + 1;
+    if (name.empty()) refuse("\\p{}");
+    for (const char part : name) {
+      if (std::isalpha(static_cast<unsigned char>(part)) == 0) refuse(fmt::format("\\{}{{{}}}", letter, name));
+    }
+    // General categories have one or two letters; longer names are scripts, of which PCRE2 by default takes the extended ones.
+    out_ += fmt::format("\\{}{{{}{}}}", letter, name.size() > 2 ? "sc:" : "", name);
+  }
+
+  void character_class() {
+    out_ += '[';
+    ++at_;
+    if (at_ < in_.size() && in_[at_] == '^') out_ += in_[at_++];
+    for (bool first = true; at_ < in_.size(); first = false) {
+      const char letter = in_[at_];
+      if (letter == ']' && !first) {
+        out_ += in_[at_++];
+        return;
+      }
+      if (letter == '[' || letter == ']' || in_.substr(at_, 2) == "&&") refuse(in_.substr(at_, 2));
+      if (letter == '\\') {
+        escape(true);
+      } else {
+        out_ += letter;
+        ++at_;
+      }
+    }
+    refuse("[");
+  }
+
+  void group() {
+    out_ += '(';
+    ++at_;
+    if (at_ >= in_.size() || in_[at_] != '?') return;
+    for (const std::string_view kind : {"?:", "?i:", "?=", "?!", "?<=", "?<!", "?>"}) {
+      if (in_.substr(at_).starts_with(kind)) {
+        out_ += kind;
+        at_ += kind.size();
+        return;
+      }
+    }
+    refuse(fmt::format("({}", in_.substr(at_, 3)));
+  }
+
+  /// {n}, {n,} and {n,m}; with + behind it Oniguruma repeats the repetition where PCRE2 would make it possessive.
+  void repetition() {
+    const std::size_t close = in_.find('}', at_);
+    if (close == std::string_view::npos || close == at_ + 1) refuse("{");
+    const std::string_view inside = in_.substr(at_ + 1, close - at_ - 1);
+    if (std::isdigit(static_cast<unsigned char>(inside[0])) == 0) refuse(in_.substr(at_, close + 1 - at_));
+    for (const char letter : inside) {
+      if (std::isdigit(static_cast<unsigned char>(letter)) == 0 && letter != ',') refuse(in_.substr(at_, close + 1 - at_));
+    }
+    if (close + 1 < in_.size() && (in_[close + 1] == '+' || in_[close + 1] == '?' || in_[close + 1] == '*')) {
+      refuse(in_.substr(at_, close + 2 - at_));
+    }
+    out_ += in_.substr(at_, close + 1 - at_);
+    at_ = close + 1;
+  }
+
+  std::string_view in_, origin_;
+  std::string out_;
+  std::size_t at_ = 0;
+};
+
+std::string message_of(int code) {
+  std::array<PCRE2_UCHAR, 256> text{};
+  pcre2_get_error_message(code, text.data(), text.size());
+  return reinterpret_cast<const char*>(text.data());
+}
+
+}  // namespace
+
+std::string pattern_for_pcre2(std::string_view expression, std::string_view origin) { return Translator(expression, origin).translate(); }
+
+struct Pattern::Code {
+  explicit Code(pcre2_code* compiled) : pointer(compiled) {}
+  ~Code() { pcre2_code_free(pointer); }
+  Code(const Code&) = delete;
+  Code& operator=(const Code&) = delete;
+  pcre2_code* pointer;
+};
+
+Pattern::Pattern(std::string_view expression, std::string_view origin) {
+  if (unicode::valid_length(expression) != expression.size()) throw UserError("{}: the pattern is not valid UTF-8", origin);
+  const std::string translated = pattern_for_pcre2(expression, origin);
+  int failure = 0;
+  std::size_t place = 0;
+  const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(pcre2_compile_context_create(nullptr),
+                                                                                              &pcre2_compile_context_free);
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  code_ = std::make_unique<Code>(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), PCRE2_UTF | PCRE2_UCP,
+                                               &failure, &place, context.get()));
+  if (!code_->pointer) throw UserError("{}: the pattern '{}' cannot be read: {}", origin, expression, message_of(failure));
+  std::uint32_t matches_nothing = 0;
+  pcre2_pattern_info(code_->pointer, PCRE2_INFO_MATCHEMPTY, &matches_nothing);
+  if (matches_nothing != 0) throw UserError("{}: the pattern '{}' matches the empty text, which splits nothing", origin, expression);
+  pcre2_jit_compile(code_->pointer, PCRE2_JIT_COMPLETE);  // where there is no compiler for this machine, matching is interpreted
+}
+
+Pattern::~Pattern() = default;
+Pattern::Pattern(Pattern&&) noexcept = default;
+Pattern& Pattern::operator=(Pattern&&) noexcept = default;
+
+struct Pattern::Search::State {
+  const pcre2_code* code;
+  std::string_view text;
+  std::size_t position = 0;
+  std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data{nullptr, &pcre2_match_data_free};
+};
+
+Pattern::Search::Search(const Pattern& pattern, std::string_view text) : state_(std::make_unique<State>()) {
+  state_->code = pattern.code_->pointer;
+  state_->text = text;
+  state_->data.reset(pcre2_match_data_create(1, nullptr));
+  if (!state_->data) throw MachineError("out of memory matching a pattern");
+}
+
+Pattern::Search::~Search() = default;
+
+std::optional<std::pair<std::size_t, std::size_t>> Pattern::Search::next() {
+  State& s = *state_;
+  if (s.position >= s.text.size()) return std::nullopt;
+  const auto match = [&](std::uint32_t options) {
+    return pcre2_match(s.code, reinterpret_cast<PCRE2_SPTR>(s.text.data()), s.text.size(), s.position, PCRE2_NO_UTF_CHECK | options,
+                       s.data.get(), nullptr);
+  };
+  int result = match(0);
+  if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);  // the interpreter keeps its stack on the heap
+  if (result == PCRE2_ERROR_NOMATCH) {
+    s.position = s.text.size();
+    return std::nullopt;
+  }
+  if (result < 0) throw MachineError("matching a pattern in {} bytes of text failed: {}", s.text.size(), message_of(result));
+  const std::size_t* range = pcre2_get_ovector_pointer(s.data.get());
+  require(range[1] > range[0], "a pattern that cannot match nothing has matched nothing");
+  s.position = range[1];
+  return std::pair(range[0], range[1]);
+}
+
+}  // namespace furlong

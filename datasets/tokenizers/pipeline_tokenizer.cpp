@@ -1,0 +1,191 @@
+// Tokenizers that are rows of steps: added tokens, normalizer, pre-tokenizer, model.
+#include <xxhash.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "datasets/tokenizers/normalizer.h"
+#include "datasets/tokenizers/piece_model.h"
+#include "datasets/tokenizers/pre_tokenizer.h"
+#include "datasets/tokenizers/token_decoder.h"
+#include "datasets/tokenizers/tokenizer_kinds.h"
+#include "datasets/tokenizers/unicode.h"
+#include "datasets/tokenizers/word_cache.h"
+
+namespace furlong {
+namespace {
+
+class PipelineTokenizer : public Tokenizer {
+ public:
+  PipelineTokenizer(nlohmann::json json, const SpecialNames& names, const SpecialTokens* special, std::string_view origin) {
+    const JsonView all(json, std::string(origin) + ":");
+    const nlohmann::json null;
+    const auto part = [&](const char* key) { return all.has(key) ? all.at(key) : JsonView(null, all.name()); };
+    const JsonView model = all.at("model");
+    // Files of before 2021 do not name the type; only WordPiece has a limit of characters.
+    type_ = model.text("type", model.has("merges") ? "BPE" : model.has("max_input_chars_per_word") ? "WordPiece" : "");
+    const JsonView vocabulary = model.at("vocab");
+    if (!vocabulary.value().is_object()) throw UserError("{}: expected an object of tokens and ids", vocabulary.name());
+    for (const auto& [token, id] : vocabulary.value().items())
+      vocabulary_.add(token, JsonView(id, vocabulary.name()).token_id(), vocabulary.name());
+    normalizer_ = Normalizer(part("normalizer"));
+    read_added_tokens(part("added_tokens"));
+    pre_tokenizer_ = PreTokenizer(part("pre_tokenizer"));
+    decoder_ = TokenDecoder(part("decoder"));
+    if (type_ == "BPE") {
+      model_ = make_bpe_model(model, vocabulary_, pre_tokenizer_.byte_level());
+    } else if (type_ == "WordPiece") {
+      if (pre_tokenizer_.byte_level()) throw UserError("{}: ByteLevel with a WordPiece model is not supported", all.name());
+      model_ = make_wordpiece_model(model, vocabulary_);
+    } else {
+      throw UserError("{}: the model '{}' is not supported; those that are: BPE, Unigram, WordPiece", model.name(), type_);
+    }
+    TokenFrame frame = frame_of_processor(part("post_processor"));
+    for (const auto* side : {&frame.front, &frame.back}) {
+      for (const std::int32_t id : *side) {
+        if (!has(id)) throw UserError("{}: the token {} that frames a text is not there", all.at("post_processor").name(), id);
+      }
+    }
+    frame_front_ = std::move(frame.front);
+    frame_back_ = std::move(frame.back);
+    special_ = special ? *special : special_tokens(names_of(names, model), [&](std::string_view token) { return find(token); });
+    // What pads and cuts batches is no part of a tokenizer here.
+    json.erase("padding");
+    json.erase("truncation");
+    json_ = json.dump();
+  }
+
+  std::string_view kind() const override { return type_ == "BPE" ? "bpe" : "wordpiece"; }
+  std::int32_t size() const override { return std::max(vocabulary_.size(), beside_.size()); }
+
+  std::vector<std::int32_t> encode(std::string_view text, SpecialSpelling special) const override {
+    Encoding encoding{*this, special, {}, caches_.borrow()};
+    std::size_t valid = unicode::valid_length(text);
+    if (valid == text.size()) {
+      encoding.text(text, true);
+    } else if (!pre_tokenizer_.byte_level() || !normalizer_.empty()) {
+      encoding.text(unicode::with_replacements(text), true);
+    } else {
+      // Bytes that are no characters belong to no word, and become their own ids, so that decode() gives them back.
+      for (bool at_start = true; !text.empty(); at_start = false) {
+        encoding.text(text.substr(0, valid), at_start);
+        text.remove_prefix(valid);
+        std::size_t invalid = 0;
+        while (invalid < text.size() && unicode::valid_length(text.substr(invalid, 4)) == 0) ++invalid;
+        if (invalid > 0) model_->encode(text.substr(0, invalid), encoding.ids);
+        text.remove_prefix(invalid);
+        valid = unicode::valid_length(text);
+      }
+    }
+    caches_.give_back(std::move(encoding.cache));
+    return std::move(encoding.ids);
+  }
+
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::vector<std::string> tokens;
+    tokens.reserve(ids.size());
+    for (const std::int32_t id : ids) tokens.push_back(token(id));
+    return decoder_.decode(std::move(tokens));
+  }
+
+  std::string token(std::int32_t id) const override {
+    require(id >= 0 && id < size(), "token {} of a tokenizer of {}", id, size());
+    return vocabulary_.has(id) ? vocabulary_.token(id) : beside_.has(id) ? beside_.token(id) : std::string();
+  }
+  std::optional<std::int32_t> find(std::string_view token) const override {
+    const auto id = vocabulary_.find(token);
+    return id ? id : beside_.find(token);
+  }
+
+  std::string to_json() const override {
+    return fmt::format(R"({{"kind":"{}","special":{},"tokenizer":{}}})", kind(), special_to_json(special_).dump(), json_);
+  }
+
+ private:
+  /// One call of encode().
+  struct Encoding {
+    const PipelineTokenizer& tokenizer;
+    SpecialSpelling special;
+    std::vector<std::int32_t> ids;
+    std::unique_ptr<WordCache> cache;
+
+    void text(std::string_view text, bool at_start) {
+      tokenizer.added_.split(text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
+        if (id) return ids.push_back(*id);
+        const bool first = at_start && part.data() == text.data();
+        if (tokenizer.normalizer_.empty()) return normalized(part, first);
+        normalized(tokenizer.normalizer_.apply(std::string(part)), first);
+      });
+    }
+    void normalized(std::string_view text, bool at_start) {
+      tokenizer.added_normalized_.split(text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
+        if (id) return ids.push_back(*id);
+        tokenizer.pre_tokenizer_.split({part, at_start && part.data() == text.data()}, [&](TextPiece piece) { this->piece(piece.text); });
+      });
+    }
+    void piece(std::string_view piece) {
+      if (piece.size() > WordCache::longest_word) return tokenizer.model_->encode(piece, ids);
+      const std::uint64_t hash = XXH3_64bits(piece.data(), piece.size());
+      std::span<const std::int32_t> known;
+      if (cache->find(piece, hash, known)) {
+        ids.insert(ids.end(), known.begin(), known.end());
+        return;
+      }
+      const std::size_t before = ids.size();
+      tokenizer.model_->encode(piece, ids);
+      cache->keep(piece, hash, std::span(ids).subspan(before));
+    }
+  };
+
+  bool has(std::int32_t id) const { return vocabulary_.has(id) || beside_.has(id); }
+
+  /// Most added tokens are in the model's vocabulary too. The others are none of its business: it must not make them of text.
+  void add(const AddedToken& token, const std::string& origin) {
+    if (const auto known = vocabulary_.find(token.content); known == token.id) return;
+    if (vocabulary_.find(token.content) || vocabulary_.has(token.id)) {
+      throw UserError("{}: the token '{}' has the id {}; in the vocabulary that id, or that token, is another's", origin, token.content,
+                      token.id);
+    }
+    beside_.add(token.content, token.id, origin);
+  }
+
+  void read_added_tokens(const JsonView& list) {
+    if (list.is_null()) return;
+    std::vector<AddedToken> raw, normalized;
+    for (const JsonView& item : list.items()) {
+      AddedToken token{item.at("content").text(),          item.at("id").token_id(),      item.boolean("special", false), false,
+                       item.boolean("single_word", false), item.boolean("lstrip", false), item.boolean("rstrip", false)};
+      token.normalized = item.boolean("normalized", !token.special);
+      add(token, item.name());
+      if (token.normalized) token.content = normalizer_.apply(std::move(token.content));
+      (token.normalized ? normalized : raw).push_back(std::move(token));
+    }
+    added_ = AddedTokens(std::move(raw));
+    added_normalized_ = AddedTokens(std::move(normalized));
+  }
+
+  /// What the file's own model calls unknown counts where nobody else says.
+  static SpecialNames names_of(SpecialNames names, const JsonView& model) {
+    if (model.has("unk_token")) names.try_emplace("unk_token", model.at("unk_token").text());
+    return names;
+  }
+
+  std::string type_, json_;
+  TokenTable vocabulary_, beside_;  // of the model; added tokens that it does not have
+  AddedTokens added_, added_normalized_;
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
+  TokenDecoder decoder_;
+  std::unique_ptr<PieceModel> model_;
+  mutable WordCachePool caches_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> make_pipeline_tokenizer(nlohmann::json tokenizer, const SpecialNames& names, const SpecialTokens* special,
+                                                         std::string_view origin) {
+  return std::make_shared<PipelineTokenizer>(std::move(tokenizer), names, special, origin);
+}
+
+}  // namespace furlong

@@ -1,0 +1,235 @@
+#include "datasets/tokenizers/pre_tokenizer.h"
+
+#include <optional>
+#include <utility>
+
+#include "datasets/tokenizers/pattern.h"
+#include "datasets/tokenizers/unicode.h"
+
+namespace furlong {
+
+const std::string_view gpt2_pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+namespace {
+
+/// What becomes of a match: a piece of its own, nothing, a part of the piece before or behind it, or of a run of matches.
+enum class Behaviour { isolated, removed, merged_with_previous, merged_with_next, contiguous };
+
+Behaviour behaviour_of(const JsonView& json) {
+  const std::string& name = json.text();
+  if (name == "Isolated") return Behaviour::isolated;
+  if (name == "Removed") return Behaviour::removed;
+  if (name == "MergedWithPrevious") return Behaviour::merged_with_previous;
+  if (name == "MergedWithNext") return Behaviour::merged_with_next;
+  if (name == "Contiguous") return Behaviour::contiguous;
+  throw UserError("{}: the behavior '{}' is not known", json.name(), name);
+}
+
+struct Stretch {
+  std::size_t begin, end;
+  bool matched;
+};
+
+/// Takes the stretches of a text, matched or not, in order, and gives the pieces.
+class Splitter {
+ public:
+  Splitter(TextPiece piece, Behaviour behaviour, bool invert, const PieceSink& sink)
+      : piece_(piece), behaviour_(behaviour), invert_(invert), sink_(sink) {}
+
+  void match(std::size_t begin, std::size_t end) {
+    if (begin > behind_) take({behind_, begin, invert_});
+    take({begin, end, !invert_});
+    behind_ = end;
+  }
+  void finish() {
+    if (behind_ < piece_.text.size()) take({behind_, piece_.text.size(), invert_});
+    if (holds_) give(held_);
+  }
+
+ private:
+  void take(Stretch next) {
+    if (behaviour_ == Behaviour::removed) {
+      if (!next.matched) give(next);
+    } else if (behaviour_ == Behaviour::isolated) {
+      give(next);
+    } else if (holds_ && joins(next)) {
+      // What has taken a match in is closed to the next one.
+      held_ = Stretch{held_.begin, next.end, next.matched};
+    } else {
+      if (holds_) give(held_);
+      held_ = next;
+      holds_ = true;
+    }
+  }
+  bool joins(const Stretch& next) const {
+    switch (behaviour_) {
+      case Behaviour::contiguous:
+        return held_.matched == next.matched;
+      case Behaviour::merged_with_previous:
+        return next.matched && !held_.matched;
+      case Behaviour::merged_with_next:
+        return held_.matched && !next.matched;
+      default:
+        return false;
+    }
+  }
+  void give(const Stretch& stretch) {
+    sink_({piece_.text.substr(stretch.begin, stretch.end - stretch.begin), piece_.at_start && stretch.begin == 0});
+  }
+
+  TextPiece piece_;
+  Behaviour behaviour_;
+  bool invert_;
+  const PieceSink& sink_;
+  std::size_t behind_ = 0;
+  Stretch held_{0, 0, false};
+  bool holds_ = false;
+};
+
+class PatternSplit : public PreTokenizer::Step {
+ public:
+  PatternSplit(Pattern pattern, Behaviour behaviour, bool invert) : pattern_(std::move(pattern)), behaviour_(behaviour), invert_(invert) {}
+  void split(TextPiece piece, const PieceSink& sink) const override {
+    Splitter splitter(piece, behaviour_, invert_, sink);
+    Pattern::Search search(pattern_, piece.text);
+    while (const auto match = search.next()) splitter.match(match->first, match->second);
+    splitter.finish();
+  }
+
+ private:
+  Pattern pattern_;
+  Behaviour behaviour_;
+  bool invert_;
+};
+
+class StringSplit : public PreTokenizer::Step {
+ public:
+  StringSplit(std::string wanted, Behaviour behaviour, bool invert) : wanted_(std::move(wanted)), behaviour_(behaviour), invert_(invert) {}
+  void split(TextPiece piece, const PieceSink& sink) const override {
+    Splitter splitter(piece, behaviour_, invert_, sink);
+    for (std::size_t at = piece.text.find(wanted_); at != std::string_view::npos; at = piece.text.find(wanted_, at + wanted_.size())) {
+      splitter.match(at, at + wanted_.size());
+    }
+    splitter.finish();
+  }
+
+ private:
+  std::string wanted_;
+  Behaviour behaviour_;
+  bool invert_;
+};
+
+/// Each character of a kind is a match.
+class CharacterSplit : public PreTokenizer::Step {
+ public:
+  CharacterSplit(bool (*matches)(char32_t), Behaviour behaviour) : matches_(matches), behaviour_(behaviour) {}
+  void split(TextPiece piece, const PieceSink& sink) const override {
+    Splitter splitter(piece, behaviour_, false, sink);
+    for (std::size_t position = 0; position < piece.text.size();) {
+      const std::size_t begin = position;
+      if (matches_(unicode::next(piece.text, position))) splitter.match(begin, position);
+    }
+    splitter.finish();
+  }
+
+ private:
+  bool (*matches_)(char32_t);
+  Behaviour behaviour_;
+};
+
+/// A space in front where there is none, as the first word would have inside a text.
+class PrefixSpace : public PreTokenizer::Step {
+ public:
+  void split(TextPiece piece, const PieceSink& sink) const override {
+    if (piece.text.starts_with(' ')) return sink(piece);
+    const std::string spaced = ' ' + std::string(piece.text);
+    sink({spaced, piece.at_start});
+  }
+};
+
+/// SentencePiece's way: a mark ("▁") for each space and in front of the first word; words begin with it.
+class Metaspace : public PreTokenizer::Step {
+ public:
+  explicit Metaspace(const JsonView& json) : mark_(json.text("replacement", "\u2581")), cuts_(json.boolean("split", true)) {
+    std::string scheme = json.text("prepend_scheme", json.boolean("add_prefix_space", true) ? "always" : "never");
+    if (scheme != "always" && scheme != "first" && scheme != "never") {
+      throw UserError("{}: the prepend_scheme '{}' is not known", json.name(), scheme);
+    }
+    if (mark_.empty()) throw UserError("{}: the replacement is empty", json.name());
+    always_ = scheme == "always";
+    first_ = scheme == "first";
+  }
+  void split(TextPiece piece, const PieceSink& sink) const override {
+    std::string marked;
+    for (const char letter : piece.text) letter == ' ' ? marked += mark_ : marked += letter;
+    if ((always_ || (first_ && piece.at_start)) && !marked.starts_with(mark_)) marked.insert(0, mark_);
+    if (!cuts_) return sink({marked, piece.at_start});
+    StringSplit(mark_, Behaviour::merged_with_next, false).split({marked, piece.at_start}, sink);
+  }
+
+ private:
+  std::string mark_;
+  bool cuts_, always_, first_;
+};
+
+std::shared_ptr<const PreTokenizer::Step> split_step(const JsonView& json) {
+  const JsonView pattern = json.at("pattern");
+  const Behaviour behaviour = behaviour_of(json.at("behavior"));
+  const bool invert = json.boolean("invert", false);
+  if (pattern.has("Regex")) {
+    return std::make_shared<PatternSplit>(Pattern(pattern.at("Regex").text(), pattern.name()), behaviour, invert);
+  }
+  const std::string& wanted = pattern.at("String").text();
+  if (wanted.empty()) throw UserError("{}: text cannot be split at the empty text", pattern.name());
+  return std::make_shared<StringSplit>(wanted, behaviour, invert);
+}
+
+}  // namespace
+
+PreTokenizer::PreTokenizer(const JsonView& json) {
+  if (!json.is_null()) add(json);
+}
+
+void PreTokenizer::add(const JsonView& json) {
+  const std::string& type = json.at("type").text();
+  if (byte_level_) throw UserError("{}: '{}' behind ByteLevel, whose pieces are bytes, is not supported", json.name(), type);
+  if (type == "Sequence") {
+    for (const JsonView& item : json.at("pretokenizers").items()) add(item);
+  } else if (type == "ByteLevel") {
+    byte_level_ = true;
+    if (json.boolean("add_prefix_space", true)) steps_.push_back(std::make_shared<PrefixSpace>());
+    if (json.boolean("use_regex", true)) {
+      steps_.push_back(std::make_shared<PatternSplit>(Pattern(gpt2_pattern, json.name()), Behaviour::isolated, false));
+    }
+  } else if (type == "Split") {
+    steps_.push_back(split_step(json));
+  } else if (type == "Digits") {
+    const Behaviour behaviour = json.boolean("individual_digits", false) ? Behaviour::isolated : Behaviour::contiguous;
+    steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_number, behaviour));
+  } else if (type == "BertPreTokenizer") {
+    steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_whitespace, Behaviour::removed));
+    steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_punctuation, Behaviour::isolated));
+  } else if (type == "Whitespace") {
+    steps_.push_back(std::make_shared<PatternSplit>(Pattern(R"(\w+|[^\w\s]+)", json.name()), Behaviour::removed, true));
+  } else if (type == "WhitespaceSplit") {
+    steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_whitespace, Behaviour::removed));
+  } else if (type == "Punctuation") {
+    const Behaviour behaviour = json.has("behavior") ? behaviour_of(json.at("behavior")) : Behaviour::isolated;
+    steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_punctuation, behaviour));
+  } else if (type == "Metaspace") {
+    steps_.push_back(std::make_shared<Metaspace>(json));
+  } else {
+    throw UserError(
+        "{}: the pre_tokenizer '{}' is not supported; those that are: BertPreTokenizer, ByteLevel, Digits, Metaspace, Punctuation, Split, "
+        "Whitespace, WhitespaceSplit",
+        json.name(), type);
+  }
+}
+
+void PreTokenizer::run(std::size_t step, TextPiece piece, const PieceSink& sink) const {
+  if (piece.text.empty()) return;
+  if (step == steps_.size()) return sink(piece);
+  steps_[step]->split(piece, [&, step](TextPiece part) { run(step + 1, part, sink); });
+}
+
+}  // namespace furlong

@@ -1,0 +1,71 @@
+#include "datasets/tokenizers/sentencepiece_proto.h"
+
+#include <bit>
+#include <string_view>
+
+namespace furlong {
+namespace {
+
+/// One message in the wire format of protocol buffers: fields are a key, number and kind of value, and the value.
+class Message {
+ public:
+  Message& integer(std::uint32_t field, std::int64_t value) {
+    key(field, 0);
+    variable(static_cast<std::uint64_t>(value));
+    return *this;
+  }
+  Message& bytes(std::uint32_t field, std::string_view value) {
+    key(field, 2);
+    variable(value.size());
+    bytes_ += value;
+    return *this;
+  }
+  Message& real(std::uint32_t field, float value) {
+    key(field, 5);
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    for (int shift = 0; shift < 32; shift += 8) bytes_ += static_cast<char>(static_cast<unsigned char>(bits >> shift & 255));
+    return *this;
+  }
+  const std::string& text() const { return bytes_; }
+
+ private:
+  void key(std::uint32_t field, std::uint32_t kind) { variable(field << 3 | kind); }
+  void variable(std::uint64_t value) {
+    for (; value >= 128; value >>= 7) bytes_ += static_cast<char>(static_cast<unsigned char>(128 | (value & 127)));
+    bytes_ += static_cast<char>(static_cast<unsigned char>(value));
+  }
+  std::string bytes_;
+};
+
+}  // namespace
+
+std::string SentencePieceProto::serialized() const {
+  Message model;
+  std::int32_t unknown = -1;
+  for (std::size_t id = 0; id < pieces.size(); ++id) {
+    const Piece& piece = pieces[id];
+    if (piece.type == Type::unknown) unknown = static_cast<std::int32_t>(id);
+    model.bytes(1, Message().bytes(1, piece.text).real(2, piece.score).integer(3, static_cast<std::int64_t>(piece.type)).text());
+  }
+  Message trainer;
+  trainer.integer(3, bpe ? 2 : 1).integer(4, static_cast<std::int64_t>(pieces.size())).integer(35, byte_fallback ? 1 : 0);
+  trainer.integer(40, unknown).integer(41, beginning).integer(42, end).integer(43, padding);
+  const auto name = [&](std::uint32_t field, std::int32_t id) {
+    if (id >= 0) trainer.bytes(field, pieces[static_cast<std::size_t>(id)].text);
+  };
+  name(45, unknown);
+  name(46, beginning);
+  name(47, end);
+  name(48, padding);
+  model.bytes(2, trainer.text());
+  model.bytes(3, Message()
+                     .bytes(1, "user_defined")
+                     .bytes(2, normalization_map)
+                     .integer(3, add_dummy_prefix ? 1 : 0)
+                     .integer(4, remove_extra_whitespaces ? 1 : 0)
+                     .integer(5, 1)
+                     .text());
+  return model.text();
+}
+
+}  // namespace furlong

@@ -1,0 +1,149 @@
+// SentencePiece (Kudo and Richardson 2018, arXiv:1808.06226): unigram and BPE models, through its library.
+#include <sentencepiece_processor.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "datasets/tokenizers/base64.h"
+#include "datasets/tokenizers/normalizer.h"
+#include "datasets/tokenizers/token_table.h"
+#include "datasets/tokenizers/tokenizer_kinds.h"
+#include "datasets/tokenizers/unicode.h"
+
+namespace furlong {
+namespace {
+
+void check(const sentencepiece::util::Status& status, std::string_view origin) {
+  if (status.ok()) return;
+  std::string what = status.ToString();
+  for (char& letter : what) letter = letter == '\n' ? ' ' : letter;
+  throw UserError("{}: not a SentencePiece model ({})", origin, what);
+}
+
+class SentencePieceTokenizer : public Tokenizer {
+ public:
+  SentencePieceTokenizer(SentencePieceParts parts, SpecialNames names, const SpecialTokens* special, std::string_view origin)
+      : parts_(std::move(parts)), normalizer_(JsonView(parts_.normalizer, std::string(origin) + ": normalizer")) {
+    if (parts_.model.empty()) throw UserError("{}: not a SentencePiece model (it is empty)", origin);
+    check(processor_.LoadFromSerializedProto(parts_.model), origin);
+    size_ = processor_.GetPieceSize();
+    read_added(origin);
+    const auto name = [&](const char* key, int id) {
+      if (id >= 0) names.try_emplace(key, processor_.IdToPiece(id));
+    };
+    name("unk_token", processor_.unk_id());
+    name("bos_token", processor_.bos_id());
+    name("eos_token", processor_.eos_id());
+    name("pad_token", processor_.pad_id());
+    special_ = special ? *special : special_tokens(names, [&](std::string_view token) { return find(token); });
+    frame_front_ = parts_.frame.front;
+    frame_back_ = parts_.frame.back;
+    check_special_tokens(*this, origin);
+  }
+
+  std::string_view kind() const override { return "sentencepiece"; }
+  std::int32_t size() const override { return size_; }
+
+  std::vector<std::int32_t> encode(std::string_view text, SpecialSpelling special) const override {
+    std::vector<std::int32_t> ids;
+    found_in_text_.split(text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
+      if (id) return ids.push_back(*id);
+      std::vector<int> part_ids;
+      const bool valid = unicode::valid_length(part) == part.size();
+      const auto status =
+          normalizer_.empty()
+              ? processor_.Encode(part, &part_ids)
+              : processor_.Encode(normalizer_.apply(valid ? std::string(part) : unicode::with_replacements(part)), &part_ids);
+      if (!status.ok()) throw MachineError("SentencePiece cannot encode {} bytes of text: {}", part.size(), status.ToString());
+      ids.insert(ids.end(), part_ids.begin(), part_ids.end());
+    });
+    return ids;
+  }
+
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    std::vector<int> run;
+    const auto flush = [&] {
+      std::string part;
+      const auto status = processor_.Decode(run, &part);
+      require(status.ok(), "SentencePiece cannot decode: {}", status.ToString());
+      text += part;
+      run.clear();
+    };
+    for (const std::int32_t id : ids) {
+      require(id >= 0 && id < size_, "token {} of a tokenizer of {}", id, size_);
+      if (is_text(id)) {
+        run.push_back(id);
+        continue;
+      }
+      flush();
+      text += token(id);
+    }
+    flush();
+    return text;
+  }
+
+  std::string token(std::int32_t id) const override {
+    require(id >= 0 && id < size_, "token {} of a tokenizer of {}", id, size_);
+    if (id < processor_.GetPieceSize()) return processor_.IdToPiece(id);
+    return beside_.has(id) ? beside_.token(id) : std::string();
+  }
+
+  std::optional<std::int32_t> find(std::string_view token) const override {
+    // The library gives the unknown token's id for what it does not have.
+    const int id = processor_.PieceToId(token);
+    if (id >= 0 && id < processor_.GetPieceSize() && processor_.IdToPiece(id) == token) return id;
+    return beside_.find(token);
+  }
+
+  std::string to_json() const override {
+    nlohmann::json object{{"kind", kind()},
+                          {"special", special_to_json(special_)},
+                          {"sentencepiece", to_base64(parts_.model)},
+                          {"frame", frame_to_json(parts_.frame)}};
+    if (!parts_.normalizer.is_null()) object["normalizer"] = parts_.normalizer;
+    for (const AddedToken& token : parts_.added) {
+      object["added"].push_back({{"content", token.content}, {"id", token.id}, {"special", token.special}});
+    }
+    return object.dump();
+  }
+
+ private:
+  bool is_text(std::int32_t id) const { return id < processor_.GetPieceSize() && !processor_.IsControl(id); }
+
+  /// The model's own control tokens are looked for in text as other special tokens are; the library never does.
+  void read_added(std::string_view origin) {
+    std::vector<AddedToken> tokens;
+    for (int id = 0; id < processor_.GetPieceSize(); ++id) {
+      if (processor_.IsControl(id)) tokens.push_back({.content = processor_.IdToPiece(id), .id = id, .special = true});
+    }
+    for (const AddedToken& token : parts_.added) {
+      const auto known = find(token.content);
+      if ((known && *known != token.id) || (!known && token.id < processor_.GetPieceSize())) {
+        throw UserError("{}: the token '{}' has the id {}; in the model that id, or that token, is another's", origin, token.content,
+                        token.id);
+      }
+      if (known && processor_.IsControl(token.id)) continue;
+      if (!known) beside_.add(token.content, token.id, origin);
+      tokens.push_back(token);
+    }
+    size_ = std::max(size_, beside_.size());
+    found_in_text_ = AddedTokens(std::move(tokens));
+  }
+
+  SentencePieceParts parts_;
+  Normalizer normalizer_;
+  sentencepiece::SentencePieceProcessor processor_;
+  TokenTable beside_;  // tokens that the model does not have
+  AddedTokens found_in_text_;
+  std::int32_t size_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> make_sentencepiece_tokenizer(SentencePieceParts parts, const SpecialNames& names,
+                                                              const SpecialTokens* special, std::string_view origin) {
+  return std::make_shared<SentencePieceTokenizer>(std::move(parts), names, special, origin);
+}
+
+}  // namespace furlong

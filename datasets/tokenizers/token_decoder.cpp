@@ -1,0 +1,175 @@
+#include "datasets/tokenizers/token_decoder.h"
+
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "datasets/tokenizers/piece_model.h"
+
+namespace furlong {
+namespace {
+
+void replace_all(std::string& text, std::string_view wanted, std::string_view content) {
+  for (std::size_t at = text.find(wanted); at != std::string::npos; at = text.find(wanted, at + content.size())) {
+    text.replace(at, wanted.size(), content);
+  }
+}
+
+/// A step that looks at one token at a time.
+class EachToken : public TokenDecoder::Step {
+ public:
+  std::vector<std::string> apply(std::vector<std::string> tokens) const override {
+    for (std::size_t i = 0; i < tokens.size(); ++i) change(tokens[i], i == 0);
+    return tokens;
+  }
+
+ private:
+  virtual void change(std::string& token, bool first) const = 0;
+};
+
+class ByteLevelStep : public EachToken {
+  void change(std::string& token, bool /*first*/) const override {
+    if (auto bytes = bytes_of_token(token)) token = *std::move(bytes);
+  }
+};
+
+class WordPieceStep : public EachToken {
+ public:
+  explicit WordPieceStep(const JsonView& json) : prefix_(json.text("prefix", "##")), cleanup_(json.boolean("cleanup", true)) {}
+
+ private:
+  void change(std::string& token, bool first) const override {
+    if (!first) {
+      if (token.starts_with(prefix_)) {
+        token.erase(0, prefix_.size());
+      } else {
+        token.insert(0, " ");
+      }
+    }
+    if (!cleanup_) return;
+    // English typography, as the reference has it.
+    for (const auto& [wanted, content] : std::initializer_list<std::pair<std::string_view, std::string_view>>{{" .", "."},
+                                                                                                              {" ?", "?"},
+                                                                                                              {" !", "!"},
+                                                                                                              {" ,", ","},
+                                                                                                              {" ' ", "'"},
+                                                                                                              {" n't", "n't"},
+                                                                                                              {" 'm", "'m"},
+                                                                                                              {" do not", " don't"},
+                                                                                                              {" 's", "'s"},
+                                                                                                              {" 've", "'ve"},
+                                                                                                              {" 're", "'re"}}) {
+      replace_all(token, wanted, content);
+    }
+  }
+  std::string prefix_;
+  bool cleanup_;
+};
+
+class MetaspaceStep : public EachToken {
+ public:
+  explicit MetaspaceStep(const JsonView& json)
+      : mark_(json.text("replacement", "\u2581")),
+        prepended_(json.text("prepend_scheme", json.boolean("add_prefix_space", true) ? "always" : "never") != "never") {}
+
+ private:
+  void change(std::string& token, bool first) const override {
+    if (first && prepended_ && token.starts_with(mark_)) token.erase(0, mark_.size());
+    replace_all(token, mark_, " ");
+  }
+  std::string mark_;
+  bool prepended_;
+};
+
+class ReplaceTokenStep : public EachToken {
+ public:
+  explicit ReplaceTokenStep(const JsonView& json) : wanted_(json.at("pattern").at("String").text()), content_(json.at("content").text()) {
+    if (wanted_.empty()) throw UserError("{}: the empty text cannot be replaced", json.name());
+  }
+
+ private:
+  void change(std::string& token, bool /*first*/) const override { replace_all(token, wanted_, content_); }
+  std::string wanted_, content_;
+};
+
+class StripTokenStep : public EachToken {
+ public:
+  explicit StripTokenStep(const JsonView& json)
+      : content_(json.at("content").text()), start_(json.integer("start", 0)), stop_(json.integer("stop", 0)) {
+    if (content_.empty()) throw UserError("{}: the empty text cannot be stripped", json.name());
+  }
+
+ private:
+  void change(std::string& token, bool /*first*/) const override {
+    for (std::int64_t i = 0; i < start_ && token.starts_with(content_); ++i) token.erase(0, content_.size());
+    for (std::int64_t i = 0; i < stop_ && token.ends_with(content_); ++i) token.erase(token.size() - content_.size());
+  }
+  std::string content_;
+  std::int64_t start_, stop_;
+};
+
+class FuseStep : public TokenDecoder::Step {
+  std::vector<std::string> apply(std::vector<std::string> tokens) const override {
+    std::string all;
+    for (const std::string& token : tokens) all += token;
+    return {std::move(all)};
+  }
+};
+
+/// "<0xE4>" is that byte. Bytes that make no character stay what they are: what was encoded comes back.
+class ByteFallbackStep : public EachToken {
+  void change(std::string& token, bool /*first*/) const override {
+    if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return;
+    const auto digit = [](char letter) {
+      return letter >= '0' && letter <= '9'   ? letter - '0'
+             : letter >= 'A' && letter <= 'F' ? letter - 'A' + 10
+             : letter >= 'a' && letter <= 'f' ? letter - 'a' + 10
+                                              : -1;
+    };
+    const int high = digit(token[3]), low = digit(token[4]);
+    if (high >= 0 && low >= 0) token.assign(1, static_cast<char>(static_cast<unsigned char>(high * 16 + low)));
+  }
+};
+
+}  // namespace
+
+TokenDecoder::TokenDecoder(const JsonView& json) {
+  if (!json.is_null()) add(json);
+}
+
+void TokenDecoder::add(const JsonView& json) {
+  const std::string& type = json.at("type").text();
+  if (type == "Sequence") {
+    for (const JsonView& item : json.at("decoders").items()) add(item);
+  } else if (type == "ByteLevel") {
+    steps_.push_back(std::make_shared<ByteLevelStep>());
+  } else if (type == "WordPiece") {
+    steps_.push_back(std::make_shared<WordPieceStep>(json));
+  } else if (type == "Metaspace") {
+    steps_.push_back(std::make_shared<MetaspaceStep>(json));
+  } else if (type == "Replace") {
+    steps_.push_back(std::make_shared<ReplaceTokenStep>(json));
+  } else if (type == "Strip") {
+    steps_.push_back(std::make_shared<StripTokenStep>(json));
+  } else if (type == "Fuse") {
+    steps_.push_back(std::make_shared<FuseStep>());
+  } else if (type == "ByteFallback") {
+    steps_.push_back(std::make_shared<ByteFallbackStep>());
+  } else {
+    throw UserError(
+        "{}: the decoder '{}' is not supported; those that are: ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Strip, WordPiece",
+        json.name(), type);
+  }
+}
+
+std::string TokenDecoder::decode(std::vector<std::string> tokens) const {
+  if (steps_.empty()) {
+    for (std::size_t i = 1; i < tokens.size(); ++i) tokens[i].insert(0, " ");
+  }
+  for (const auto& step : steps_) tokens = step->apply(std::move(tokens));
+  std::string text;
+  for (const std::string& token : tokens) text += token;
+  return text;
+}
+
+}  // namespace furlong

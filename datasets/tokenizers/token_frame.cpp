@@ -1,0 +1,52 @@
+// What stands around a whole document.
+#include "datasets/tokenizers/tokenizer_kinds.h"
+
+namespace furlong {
+namespace {
+
+std::vector<std::int32_t> ids_of(const JsonView& json) {
+  std::vector<std::int32_t> ids;
+  for (const JsonView& item : json.items()) ids.push_back(item.token_id());
+  return ids;
+}
+
+void read_frame(const JsonView& json, TokenFrame& frame) {
+  if (json.is_null()) return;
+  const std::string& type = json.at("type").text();
+  if (type == "Sequence") {
+    for (const JsonView& item : json.at("processors").items()) read_frame(item, frame);
+  } else if (type == "BertProcessing" || type == "RobertaProcessing") {
+    frame.front.push_back(json.at("cls").item(1).token_id());
+    frame.back.push_back(json.at("sep").item(1).token_id());
+  } else if (type == "TemplateProcessing") {
+    bool behind = false;
+    for (const JsonView& item : json.at("single").items()) {
+      if (item.has("Sequence")) {
+        if (behind) throw UserError("{}: the text stands twice in the frame, which is not supported", item.name());
+        behind = true;
+        continue;
+      }
+      const std::string& name = item.at("SpecialToken").at("id").text();
+      for (const JsonView& id : json.at("special_tokens").at(name).at("ids").items())
+        (behind ? frame.back : frame.front).push_back(id.token_id());
+    }
+  } else if (type != "ByteLevel") {  // ByteLevel trims offsets, and adds nothing
+    throw UserError(
+        "{}: the post_processor '{}' is not supported; those that are: BertProcessing, ByteLevel, RobertaProcessing, TemplateProcessing",
+        json.name(), type);
+  }
+}
+
+}  // namespace
+
+nlohmann::json frame_to_json(const TokenFrame& frame) { return {{"front", frame.front}, {"back", frame.back}}; }
+
+TokenFrame frame_from_json(const JsonView& json) { return {ids_of(json.at("front")), ids_of(json.at("back"))}; }
+
+TokenFrame frame_of_processor(const JsonView& json) {
+  TokenFrame frame;
+  read_frame(json, frame);
+  return frame;
+}
+
+}  // namespace furlong

@@ -1,0 +1,31 @@
+#include "datasets/tokenizers/token_table.h"
+
+#include "framework/core/error.h"
+
+namespace furlong {
+
+void TokenTable::add(std::string_view token, std::int32_t id, std::string_view origin) {
+  constexpr std::size_t most = std::size_t{1} << 24;
+  if (id < 0 || static_cast<std::size_t>(id) >= most)
+    throw UserError("{}: the token '{}' has the id {}; ids are 0 to {}", origin, token, id, most - 1);
+  const auto [found, added] = ids_.try_emplace(std::string(token), id);
+  if (!added) {
+    if (found->second == id) return;
+    throw UserError("{}: the token '{}' has two ids, {} and {}", origin, token, found->second, id);
+  }
+  const auto place = static_cast<std::size_t>(id);
+  if (place >= tokens_.size()) {
+    tokens_.resize(place + 1);
+    used_.resize(place + 1);
+  }
+  if (used_[place]) throw UserError("{}: the id {} belongs to two tokens, '{}' and '{}'", origin, id, tokens_[place], token);
+  used_[place] = true;
+  tokens_[place] = token;
+}
+
+std::optional<std::int32_t> TokenTable::find(std::string_view token) const {
+  const auto found = ids_.find(token);
+  return found == ids_.end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace furlong

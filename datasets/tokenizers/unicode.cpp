@@ -1,0 +1,170 @@
+#include "datasets/tokenizers/unicode.h"
+
+#include <utf8proc.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "framework/core/error.h"
+
+namespace furlong::unicode {
+namespace {
+
+/// Bytes of the well-formed character that begins at `text[position]` (Unicode, table 3-7); 0 where none does.
+std::size_t well_formed(std::string_view text, std::size_t position) {
+  const auto byte = [&](std::size_t i) { return position + i < text.size() ? static_cast<unsigned char>(text[position + i]) : 0u; };
+  const auto follows = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xBF) { return byte(i) >= low && byte(i) <= high; };
+  const unsigned first = byte(0);
+  if (first < 0x80) return 1;
+  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
+  if (first >= 0xE0 && first <= 0xEF) {
+    const unsigned low = first == 0xE0 ? 0xA0 : 0x80, high = first == 0xED ? 0x9F : 0xBF;
+    return follows(1, low, high) && follows(2) ? 3 : 0;
+  }
+  if (first >= 0xF0 && first <= 0xF4) {
+    const unsigned low = first == 0xF0 ? 0x90 : 0x80, high = first == 0xF4 ? 0x8F : 0xBF;
+    return follows(1, low, high) && follows(2) && follows(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+utf8proc_category_t category(char32_t character) { return utf8proc_category(static_cast<utf8proc_int32_t>(character)); }
+
+bool between(utf8proc_category_t value, utf8proc_category_t first, utf8proc_category_t last) { return value >= first && value <= last; }
+
+}  // namespace
+
+char32_t next(std::string_view text, std::size_t& position) {
+  if (const auto first = static_cast<unsigned char>(text[position]); first < 0x80) return ++position, first;
+  const auto byte = [&](std::size_t i) { return static_cast<char32_t>(static_cast<unsigned char>(text[position + i])); };
+  const std::size_t length = well_formed(text, position);
+  char32_t character = replacement_character;
+  switch (length) {
+    case 1:
+      character = byte(0);
+      break;
+    case 2:
+      character = (byte(0) & 0x1F) << 6 | (byte(1) & 0x3F);
+      break;
+    case 3:
+      character = (byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
+      break;
+    case 4:
+      character = (byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
+      break;
+    default:
+      break;
+  }
+  position += length == 0 ? 1 : length;
+  return character;
+}
+
+std::size_t length_at(std::string_view text, std::size_t position) {
+  const auto first = static_cast<unsigned char>(text[position]);
+  return first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+}
+
+void append(std::string& text, char32_t character) {
+  const auto put = [&](char32_t byte) { text += static_cast<char>(static_cast<unsigned char>(byte)); };
+  if (character < 0x80) {
+    put(character);
+  } else if (character < 0x800) {
+    put(0xC0 | character >> 6), put(0x80 | (character & 0x3F));
+  } else if (character < 0x10000) {
+    put(0xE0 | character >> 12), put(0x80 | (character >> 6 & 0x3F)), put(0x80 | (character & 0x3F));
+  } else {
+    put(0xF0 | character >> 18), put(0x80 | (character >> 12 & 0x3F)), put(0x80 | (character >> 6 & 0x3F)), put(0x80 | (character & 0x3F));
+  }
+}
+
+std::size_t valid_length(std::string_view text) {
+  std::size_t position = 0;
+  while (position < text.size()) {
+    if (static_cast<unsigned char>(text[position]) < 0x80) {
+      ++position;
+      continue;
+    }
+    const std::size_t length = well_formed(text, position);
+    if (length == 0) break;
+    position += length;
+  }
+  return position;
+}
+
+std::string with_replacements(std::string_view text) {
+  std::string valid;
+  for (std::size_t position = 0; position < text.size();) append(valid, next(text, position));
+  return valid;
+}
+
+std::size_t count(std::string_view text) {
+  std::size_t characters = 0;
+  for (const char byte : text) characters += (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+  return characters;
+}
+
+bool is_whitespace(char32_t character) {
+  if (character < 0x80) return character == ' ' || (character >= '\t' && character <= '\r');
+  return character == 0x85 || character == 0xA0 || character == 0x1680 || (character >= 0x2000 && character <= 0x200A) ||
+         character == 0x2028 || character == 0x2029 || character == 0x202F || character == 0x205F || character == 0x3000;
+}
+
+bool is_number(char32_t character) {
+  if (character < 0x80) return character >= '0' && character <= '9';
+  return between(category(character), UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NO);
+}
+
+bool is_mark(char32_t character) { return between(category(character), UTF8PROC_CATEGORY_MN, UTF8PROC_CATEGORY_ME); }
+
+bool is_nonspacing_mark(char32_t character) { return category(character) == UTF8PROC_CATEGORY_MN; }
+
+bool is_format_or_control(char32_t character) {
+  if (character < 0x80) return character < 0x20 || character == 0x7F;
+  const utf8proc_category_t value = category(character);
+  return value == UTF8PROC_CATEGORY_CC || value == UTF8PROC_CATEGORY_CF || value == UTF8PROC_CATEGORY_CO;
+}
+
+bool is_word(char32_t character) {
+  const utf8proc_category_t value = category(character);
+  return between(value, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_NL) || value == UTF8PROC_CATEGORY_PC;  // L*, M*, Nd, Nl lie in a row
+}
+
+bool is_punctuation(char32_t character) {
+  if (character < 0x80) {
+    return (character >= '!' && character <= '/') || (character >= ':' && character <= '@') || (character >= '[' && character <= '`') ||
+           (character >= '{' && character <= '~');
+  }
+  return between(category(character), UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_PO);
+}
+
+std::string normalize(std::string_view text, Form form) {
+  int options = UTF8PROC_STABLE;
+  options |= form == Form::nfc || form == Form::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
+  if (form == Form::nfkc || form == Form::nfkd) options |= UTF8PROC_COMPAT;
+  utf8proc_uint8_t* result = nullptr;
+  const utf8proc_ssize_t length =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()), &result,
+                   static_cast<utf8proc_option_t>(options));
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
+  if (length == UTF8PROC_ERROR_NOMEM) throw MachineError("out of memory normalising {} bytes of text", text.size());
+  require(length >= 0, "text of {} bytes cannot be normalized: {}", text.size(), utf8proc_errmsg(length));
+  return std::string(reinterpret_cast<const char*>(result), static_cast<std::size_t>(length));
+}
+
+std::string lowercase(std::string_view text) {
+  std::string lower;
+  lower.reserve(text.size());
+  for (std::size_t position = 0; position < text.size();) {
+    const char32_t character = next(text, position);
+    if (character == 0x130) {  // the one letter whose lower case is two characters: i and a dot above
+      lower += "i\u0307";
+    } else if (character < 0x80) {
+      lower += static_cast<char>(character >= 'A' && character <= 'Z' ? character + 32 : character);
+    } else {
+      append(lower, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(character))));
+    }
+  }
+  return lower;
+}
+
+}  // namespace furlong::unicode

@@ -1,0 +1,110 @@
+// Unigram models of a tokenizer.json, which are SentencePiece models taken apart: put together again.
+#include <limits>
+#include <set>
+
+#include "datasets/tokenizers/base64.h"
+#include "datasets/tokenizers/sentencepiece_proto.h"
+#include "datasets/tokenizers/tokenizer_kinds.h"
+
+namespace furlong {
+namespace {
+
+/// The steps of a normalizer, sequences opened.
+void flatten(const JsonView& json, const char* members, std::vector<JsonView>& steps) {
+  if (json.is_null()) return;
+  if (json.at("type").text() != "Sequence") {
+    steps.push_back(json);
+    return;
+  }
+  for (const JsonView& item : json.at(members).items()) flatten(item, members, steps);
+}
+
+/// Spaces at the end and runs of spaces: what SentencePiece does with remove_extra_whitespaces.
+bool removes_extra_whitespace(const JsonView& step) {
+  const std::string& type = step.at("type").text();
+  if (type == "Strip") return step.boolean("strip_right", true);
+  if (type != "Replace" || !step.at("pattern").has("Regex")) return false;
+  const std::string& content = step.at("content").text();
+  return step.at("pattern").at("Regex").text() == " {2,}" && (content == " " || content == "\u2581");
+}
+
+void read_normalizer(const JsonView& tokenizer, SentencePieceParts& parts, SentencePieceProto& proto) {
+  std::vector<JsonView> steps;
+  if (tokenizer.has("normalizer")) flatten(tokenizer.at("normalizer"), "normalizers", steps);
+  nlohmann::json before = nlohmann::json::array();
+  bool compiled = false;
+  for (const JsonView& step : steps) {
+    if (step.at("type").text() == "Precompiled") {
+      if (compiled) throw UserError("{}: a second Precompiled normalizer is not supported", step.name());
+      compiled = true;
+      const JsonView map = step.at("precompiled_charsmap");
+      const auto bytes = from_base64(map.text());
+      if (!bytes) throw UserError("{}: not base64", map.name());
+      proto.normalization_map = *bytes;
+    } else if (!compiled) {
+      before.push_back(step.value());
+    } else if (!removes_extra_whitespace(step)) {
+      throw UserError("{}: the normalizer '{}' behind Precompiled is not supported", step.name(), step.at("type").text());
+    }
+  }
+  if (!compiled) {
+    throw UserError(
+        "{} with a Unigram model has no Precompiled normalizer, and is not supported (only models made by SentencePiece are; a *.model "
+        "file of "
+        "SentencePiece works too)",
+        tokenizer.name());
+  }
+  if (!before.empty()) parts.normalizer = {{"type", "Sequence"}, {"normalizers", before}};
+}
+
+void read_pre_tokenizer(const JsonView& tokenizer, SentencePieceProto& proto) {
+  std::vector<JsonView> steps;
+  if (tokenizer.has("pre_tokenizer")) flatten(tokenizer.at("pre_tokenizer"), "pretokenizers", steps);
+  bool marks = false;
+  for (const JsonView& step : steps) {
+    const std::string& type = step.at("type").text();
+    if (type == "WhitespaceSplit" && !marks) continue;  // words are parted by single spaces by then
+    if (type != "Metaspace" || marks || step.text("replacement", "\u2581") != "\u2581") {
+      throw UserError(
+          "{}: the pre_tokenizer '{}' with a Unigram model is not supported; those that are: Metaspace, WhitespaceSplit before it",
+          step.name(), type);
+    }
+    marks = true;
+    proto.add_dummy_prefix = step.text("prepend_scheme", step.boolean("add_prefix_space", true) ? "always" : "never") != "never";
+  }
+  if (!marks) throw UserError("{}: a Unigram model without the pre_tokenizer Metaspace is not supported", tokenizer.name());
+}
+
+}  // namespace
+
+SentencePieceParts sentencepiece_of_unigram(const JsonView& tokenizer) {
+  SentencePieceParts parts;
+  SentencePieceProto proto;
+  read_normalizer(tokenizer, parts, proto);
+  read_pre_tokenizer(tokenizer, proto);
+  const JsonView model = tokenizer.at("model");
+  proto.byte_fallback = model.boolean("byte_fallback", false);
+  const std::int64_t unknown = model.at("unk_id").integer();
+  for (const JsonView& item : model.at("vocab").items()) {
+    proto.pieces.push_back({item.item(0).text(), static_cast<float>(item.item(1).real())});
+    const std::string& text = proto.pieces.back().text;
+    if (proto.byte_fallback && text.size() == 6 && text.starts_with("<0x")) proto.pieces.back().type = SentencePieceProto::Type::byte;
+  }
+  const auto n_pieces = static_cast<std::int64_t>(proto.pieces.size());
+  if (unknown < 0 || unknown >= n_pieces) throw UserError("{}: {} is no id, there are {}", model.at("unk_id").name(), unknown, n_pieces);
+  if (tokenizer.has("added_tokens")) {
+    for (const JsonView& item : tokenizer.at("added_tokens").items()) {
+      AddedToken token{.content = item.at("content").text(), .id = item.at("id").token_id(), .special = item.boolean("special", false)};
+      if (token.id < n_pieces && token.special && token.id != unknown) {
+        proto.pieces[static_cast<std::size_t>(token.id)].type = SentencePieceProto::Type::control;
+      }
+      if (token.id != unknown) parts.added.push_back(std::move(token));
+    }
+  }
+  proto.pieces[static_cast<std::size_t>(unknown)].type = SentencePieceProto::Type::unknown;
+  parts.model = proto.serialized();
+  if (tokenizer.has("post_processor")) parts.frame = frame_of_processor(tokenizer.at("post_processor"));
+  return parts;
+}
+
+}  // namespace furlong

@@ -1,0 +1,69 @@
+#pragma once
+// The ids of words seen before: text repeats its words, and models are slow beside a look into a table.
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace furlong {
+
+/// A direct-mapped table of short words. For one thread.
+class WordCache {
+ public:
+  WordCache() : slots_(n_slots) {}
+  static constexpr std::size_t longest_word = 48;  ///< bytes; longer ones seldom come twice
+
+  /// The ids of the word, or nothing where it is not there.
+  bool find(std::string_view word, std::uint64_t hash, std::span<const std::int32_t>& ids) const {
+    const Slot& slot = slots_[hash % n_slots];
+    if (slot.hash != hash || std::string_view(text_).substr(slot.text, slot.length) != word) return false;
+    ids = std::span(ids_).subspan(slot.first_id, slot.n_ids);
+    return true;
+  }
+  void keep(std::string_view word, std::uint64_t hash, std::span<const std::int32_t> ids) {
+    if (text_.size() + ids_.size() > most_kept) {
+      slots_.assign(n_slots, Slot());
+      text_.clear();
+      ids_.clear();
+    }
+    slots_[hash % n_slots] = {hash, static_cast<std::uint32_t>(text_.size()), static_cast<std::uint32_t>(ids_.size()),
+                              static_cast<std::uint32_t>(word.size()), static_cast<std::uint32_t>(ids.size())};
+    text_ += word;
+    ids_.insert(ids_.end(), ids.begin(), ids.end());
+  }
+
+ private:
+  struct Slot {
+    std::uint64_t hash = 0;
+    std::uint32_t text = 0, first_id = 0, length = 0, n_ids = 0;
+  };
+  static constexpr std::size_t n_slots = 1 << 15, most_kept = 4 << 20;
+  std::vector<Slot> slots_;
+  std::string text_;
+  std::vector<std::int32_t> ids_;
+};
+
+/// Caches for as many threads as encode at once, lent for the time of a call.
+class WordCachePool {
+ public:
+  std::unique_ptr<WordCache> borrow() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::make_unique<WordCache>();
+    std::unique_ptr<WordCache> cache = std::move(free_.back());
+    free_.pop_back();
+    return cache;
+  }
+  void give_back(std::unique_ptr<WordCache> cache) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(cache));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<WordCache>> free_;
+};
+
+}  // namespace furlong

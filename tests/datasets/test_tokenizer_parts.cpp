@@ -1,0 +1,310 @@
+// What tokenizers are made of: characters, patterns, splitting, merging.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "datasets/tokenizers/added_tokens.h"
+#include "datasets/tokenizers/base64.h"
+#include "datasets/tokenizers/normalizer.h"
+#include "datasets/tokenizers/pattern.h"
+#include "datasets/tokenizers/piece_model.h"
+#include "datasets/tokenizers/pre_tokenizer.h"
+#include "datasets/tokenizers/token_decoder.h"
+#include "datasets/tokenizers/unicode.h"
+#include "tests/datasets/temporary_folder.h"
+
+namespace furlong {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::message_of;
+
+JsonView view(const json& value) { return JsonView(value, "f:"); }
+
+std::vector<std::string> pieces_of(const json& pre_tokenizer, std::string_view text) {
+  std::vector<std::string> pieces;
+  PreTokenizer(view(pre_tokenizer)).split({text, true}, [&](TextPiece piece) { pieces.emplace_back(piece.text); });
+  return pieces;
+}
+
+std::string normalized(const json& normalizer, std::string text) { return Normalizer(view(normalizer)).apply(std::move(text)); }
+
+json split(const char* regex, const char* behavior, bool invert = false) {
+  return {{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", behavior}, {"invert", invert}};
+}
+
+TEST(Unicode, OnlyWellFormedTextIsValid) {
+  EXPECT_EQ(unicode::valid_length("a\u00e9\u20ac\U0001F600"), 10u);
+  const std::vector<std::string> ill_formed{"\x80",     "\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80",
+                                            "\xE2\x82", "\xFF"};
+  for (const std::string& bytes : ill_formed) {
+    EXPECT_EQ(unicode::valid_length("ab" + bytes), 2u) << ::testing::PrintToString(bytes);
+    std::string expected = "a";
+    for (std::size_t i = 0; i < bytes.size(); ++i) expected += "\uFFFD";
+    EXPECT_EQ(unicode::with_replacements("a" + bytes + "b"), expected + "b");
+  }
+  for (char32_t character : {U'\0', U'\x7f', U'\x80', U'\u07ff', U'\u0800', U'\uffff', U'\U00010000', U'\U0010ffff'}) {
+    std::string text;
+    unicode::append(text, character);
+    std::size_t position = 0;
+    EXPECT_EQ(unicode::next(text, position), character);
+    EXPECT_EQ(position, text.size());
+  }
+}
+
+TEST(Unicode, FormsAndCase) {
+  using unicode::Form;
+  EXPECT_EQ(unicode::normalize("\u00e9\uac00", Form::nfd), "e\u0301\u1100\u1161");
+  EXPECT_EQ(unicode::normalize("e\u0301\u1100\u1161", Form::nfc), "\u00e9\uac00");
+  EXPECT_EQ(unicode::normalize("\ufb01\u00b2\u2167", Form::nfkc), "fi2VIII");
+  EXPECT_EQ(unicode::normalize("a\u0301\u0323", Form::nfd), "a\u0323\u0301") << "marks are put into their order";
+  EXPECT_EQ(unicode::lowercase("ÀΣİẞǅ\U00010400z"), "\u00e0\u03c3i\u0307\u00df\u01c6\U00010428z");
+}
+
+TEST(Base64, ThereAndBack) {
+  EXPECT_EQ(to_base64("foobar"), "Zm9vYmFy");  // RFC 4648, section 10
+  EXPECT_EQ(to_base64("foob"), "Zm9vYg==");
+  EXPECT_EQ(to_base64("fooba"), "Zm9vYmE=");
+  std::string bytes;
+  for (int i = 0; i < 300; ++i) {
+    EXPECT_EQ(from_base64(to_base64(bytes)), bytes);
+    bytes += static_cast<char>(i * 7);
+  }
+  for (const char* wrong : {"Zm9", "Zm9v====", "Zg=v", "Z===", "Zm9*", "=m9v", "Zm=v"}) EXPECT_FALSE(from_base64(wrong)) << wrong;
+}
+
+TEST(Pattern, MeansWhatItMeansInOniguruma) {
+  const auto matches = [](const char* expression, std::string_view text) {
+    const Pattern pattern(expression, "f");
+    std::vector<std::string> found;
+    Pattern::Search search(pattern, text);
+    while (const auto match = search.next()) found.emplace_back(text.substr(match->first, match->second - match->first));
+    return found;
+  };
+  EXPECT_THAT(matches(R"(\s+)", "a\u180eb\u00a0\u3000c\x85"), ElementsAre("\u00a0\u3000")) << "U+180E is a space in PCRE2 alone";
+  EXPECT_THAT(matches(R"([^\s]+)", "a\u2028b"), ElementsAre("a", "b"));
+  EXPECT_THAT(matches(R"(\p{Han}+)", "\u3001\u4eba\u3002"), ElementsAre("\u4eba")) << "not what only goes with Han";
+  EXPECT_THAT(matches(R"(\w+)", "\u0915\u094d\u2040x \u2160\u00b2 -"), ElementsAre("\u0915\u094d\u2040x", "\u2160\u00b2"));
+  EXPECT_THAT(matches(R"((?i:'s|'ll))", "it'S 'LL '\u017f"), ElementsAre("'S", "'LL", "'\u017f"));
+  EXPECT_THAT(matches(R"(\p{N}{1,3})", "1234567"), ElementsAre("123", "456", "7"));
+}
+
+TEST(Pattern, RefusesWhatEnginesUnderstandDifferently) {
+  for (const char* expression : {R"(\bword)", R"(\h+)", "^a", "a$", "(?i)a", "a{,3}", "a{2}+", "[a&&b]", "[[:alpha:]]", "[^\\S]", R"(\x41)",
+                                 R"(\p{^L})", R"((?<n>a))", R"(\1)", "a\\"}) {
+    EXPECT_THAT(message_of<UserError>([&] { Pattern(expression, "f.json: model"); }), HasSubstr("f.json: model: the pattern"))
+        << expression;
+  }
+  EXPECT_THAT(message_of<UserError>([] { Pattern("a*", "f"); }), HasSubstr("matches the empty text"));
+  EXPECT_THAT(message_of<UserError>([] { Pattern("(a", "f"); }), HasSubstr("cannot be read"));
+  EXPECT_THAT(message_of<UserError>([] { Pattern("\\p{Klingon}", "f"); }), HasSubstr("cannot be read"));
+}
+
+TEST(Pattern, LongRunsNeedNoLongStack) {
+  const std::string spaces(3'000'000, ' ');
+  const Pattern pattern(gpt2_pattern, "f");
+  Pattern::Search search(pattern, spaces);
+  EXPECT_EQ(search.next(), std::pair(std::size_t{0}, spaces.size()));
+  EXPECT_FALSE(search.next());
+}
+
+TEST(PreTokenizer, Gpt2AndItsVariants) {
+  const json gpt2{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
+  EXPECT_THAT(pieces_of(gpt2, "Hello  world's 1234\n\n x!?"), ElementsAre("Hello", " ", " world", "'s", " 1234", "\n\n", " x", "!?"));
+  EXPECT_THAT(pieces_of({{"type", "ByteLevel"}}, "a b"), ElementsAre(" a", " b")) << "add_prefix_space is the default";
+  const json smollm{{"type", "Sequence"}, {"pretokenizers", {{{"type", "Digits"}, {"individual_digits", true}}, gpt2}}};
+  EXPECT_THAT(pieces_of(smollm, "in 1969\u0663."), ElementsAre("in", " ", "1", "9", "6", "9", "\u0663", "."));
+  EXPECT_THAT(pieces_of({{"type", "Digits"}}, "a12b"), ElementsAre("a", "12", "b"));
+}
+
+TEST(PreTokenizer, Splitting) {
+  EXPECT_THAT(pieces_of(split("-", "Isolated"), "a--b-"), ElementsAre("a", "-", "-", "b", "-"));
+  EXPECT_THAT(pieces_of(split("-", "Removed"), "a--b-"), ElementsAre("a", "b"));
+  EXPECT_THAT(pieces_of(split("-", "MergedWithPrevious"), "a--b-"), ElementsAre("a-", "-", "b-"));
+  EXPECT_THAT(pieces_of(split("-", "MergedWithNext"), "a--b-"), ElementsAre("a", "-", "-b", "-"));
+  EXPECT_THAT(pieces_of(split("-", "Contiguous"), "a--b-"), ElementsAre("a", "--", "b", "-"));
+  EXPECT_THAT(pieces_of(split("-", "Removed", true), "a--b-"), ElementsAre("-", "-", "-"));
+  EXPECT_THAT(pieces_of({{"type", "BertPreTokenizer"}}, "a,\u3000b\u2019 c$"), ElementsAre("a", ",", "b", "\u2019", "c", "$"));
+  EXPECT_THAT(pieces_of({{"type", "Whitespace"}}, "a_b, c!!"), ElementsAre("a_b", ",", "c", "!!"));
+  EXPECT_THAT(pieces_of({{"type", "Metaspace"}}, "a  b"), ElementsAre("\u2581a", "\u2581", "\u2581b"));
+  EXPECT_THAT(pieces_of({{"type", "Metaspace"}, {"prepend_scheme", "never"}, {"split", false}}, "a b"), ElementsAre("a\u2581b"));
+  EXPECT_THAT(pieces_of({{"type", "Metaspace"}}, " a"), ElementsAre("\u2581a")) << "a mark is put in front only where there is none";
+}
+
+TEST(Normalizer, Bert) {
+  const json uncased{{"type", "BertNormalizer"}};
+  EXPECT_EQ(normalized(uncased, "Na\u00efve\tCAF\u00c9"), "naive cafe");
+  EXPECT_EQ(normalized(uncased, std::string("a\0b\x7f\u200b\ufffd", 9) + "c\u2028d"), "abc d");
+  EXPECT_EQ(normalized(uncased, "x\u4eba\u5de5y\uac00"), "x \u4eba  \u5de5 y\u1100\u1161") << "Hangul comes apart and stays so";
+  EXPECT_EQ(normalized({{"type", "BertNormalizer"}, {"lowercase", false}}, "\u00c9a\u0301"), "\u00c9a\u0301");
+  EXPECT_EQ(normalized({{"type", "BertNormalizer"}, {"lowercase", false}, {"strip_accents", true}}, "\u00c9"), "E");
+}
+
+TEST(Normalizer, Steps) {
+  EXPECT_EQ(normalized({{"type", "Strip"}, {"strip_left", false}, {"strip_right", true}}, " a b \u3000"), " a b");
+  EXPECT_EQ(normalized({{"type", "Strip"}}, " \t "), "");
+  EXPECT_EQ(normalized({{"type", "Replace"}, {"pattern", {{"String", "aa"}}}, {"content", "b"}}, "aaaaa"), "bba");
+  EXPECT_EQ(normalized({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", "_"}}, "a   b c"), "a_b c");
+  EXPECT_EQ(normalized({{"type", "Sequence"}, {"normalizers", {{{"type", "NFD"}}, {{"type", "StripAccents"}}, {{"type", "Lowercase"}}}}},
+                       "\u00c9\u093e"),
+            "e");
+  EXPECT_EQ(normalized({{"type", "Prepend"}, {"prepend", "_"}}, ""), "");
+}
+
+TEST(Normalizer, AndTheRestNameWhatTheyDoNotKnow) {
+  EXPECT_THAT(message_of<UserError>([] { normalized({{"type", "Nmt"}}, ""); }), HasSubstr("the normalizer 'Nmt' is not supported"));
+  EXPECT_THAT(message_of<UserError>([] {
+                pieces_of({{"type", "UnicodeScripts"}}, "");
+              }),
+              HasSubstr("the pre_tokenizer 'UnicodeScripts' is not supported"));
+  EXPECT_THAT(message_of<UserError>([] { TokenDecoder(view({{"type", "CTC"}})); }), HasSubstr("the decoder 'CTC' is not supported"));
+  const json behind{{"type", "Sequence"}, {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Digits"}}}}};
+  EXPECT_THAT(message_of<UserError>([&] { pieces_of(behind, ""); }), HasSubstr("f: pretokenizers[1]: 'Digits' behind ByteLevel"));
+}
+
+TEST(AddedTokens, LongestFirstAndOptions) {
+  const AddedTokens tokens({{.content = "<a>", .id = 1, .special = true},
+                            {.content = "<a><b>", .id = 2},
+                            {.content = "cat", .id = 3, .single_word = true},
+                            {.content = "<m>", .id = 4, .lstrip = true, .rstrip = true}});
+  const auto parts = [&](std::string_view text, SpecialSpelling special) {
+    std::string all;
+    tokens.split(text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
+      all += id ? fmt::format("({})", *id) : fmt::format("[{}]", part);
+    });
+    return all;
+  };
+  EXPECT_EQ(parts("x<a>y<a><b>", SpecialSpelling::is_token), "[x](1)[y](2)");
+  EXPECT_EQ(parts("x<a>y<a><b>", SpecialSpelling::is_text), "[x<a>y](2)");
+  EXPECT_EQ(parts("cat concat cats \u00e9cat cat", SpecialSpelling::is_text), "(3)[ concat cats \u00e9cat ](3)");
+  EXPECT_EQ(parts("a \u3000<m>\t<m> b", SpecialSpelling::is_text), "[a](4)(4)[b]");
+  EXPECT_EQ(parts("", SpecialSpelling::is_token), "");
+}
+
+/// Byte-pair encoding as it is defined: look for the best pair, merge it, begin again.
+std::vector<std::string> merged_by_definition(std::vector<std::string> symbols,
+                                              const std::vector<std::pair<std::string, std::string>>& merges) {
+  for (;;) {
+    std::size_t best = merges.size(), place = 0;
+    for (std::size_t i = 0; i + 1 < symbols.size(); ++i) {
+      const auto found = std::find(merges.begin(), merges.end(), std::pair(symbols[i], symbols[i + 1]));
+      const auto rank = static_cast<std::size_t>(found - merges.begin());
+      if (rank < best) {
+        best = rank;
+        place = i;
+      }
+    }
+    if (best == merges.size()) return symbols;
+    symbols[place] += symbols[place + 1];
+    symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(place) + 1);
+  }
+}
+
+TEST(BpeModel, MergesAsDefined) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 30; ++round) {
+    std::vector<std::string> tokens{"a", "b", "c"};
+    std::vector<std::pair<std::string, std::string>> merges;
+    while (merges.size() < 25) {
+      const std::pair pair(tokens[random() % tokens.size()], tokens[random() % tokens.size()]);
+      const std::string both = pair.first + pair.second;
+      // A token has one pair that makes it, as training gives it.
+      if (both.size() > 6 || std::find(tokens.begin(), tokens.end(), both) != tokens.end()) continue;
+      merges.push_back(pair);
+      tokens.push_back(both);
+    }
+    json model{{"type", "BPE"}, {"vocab", json::object()}, {"merges", json::array()}};
+    TokenTable table;
+    for (std::size_t id = 0; id < tokens.size(); ++id) table.add(tokens[id], static_cast<std::int32_t>(id), "f");
+    for (const auto& [left, right] : merges) model["merges"].push_back(random() % 2 ? json(left + " " + right) : json{left, right});
+    const auto bpe = make_bpe_model(view(model), table, false);
+    for (int i = 0; i < 60; ++i) {
+      std::vector<std::string> letters(random() % 40);
+      std::string word;
+      for (std::string& letter : letters) word += letter = std::string(1, static_cast<char>('a' + random() % 3));
+      std::vector<std::int32_t> ids;
+      bpe->encode(word, ids);
+      std::vector<std::string> found;
+      for (const std::int32_t id : ids) found.push_back(table.token(id));
+      EXPECT_EQ(found, merged_by_definition(letters, merges)) << word;
+    }
+  }
+}
+
+TEST(BpeModel, UnknownLetters) {
+  TokenTable table;
+  const std::vector<std::string> tokens{"<unk>", "a", "b", "ab", "<0xC3>", "<0xA9>"};
+  for (std::size_t id = 0; id < tokens.size(); ++id) table.add(tokens[id], static_cast<std::int32_t>(id), "f");
+  const auto encode = [&](json more, std::string_view text) {
+    json model{{"type", "BPE"}, {"merges", {"a b"}}};
+    model.update(more);
+    std::vector<std::int32_t> ids;
+    make_bpe_model(view(model), table, false)->encode(text, ids);
+    return ids;
+  };
+  EXPECT_THAT(encode(json::object(), "axyb"), ElementsAre(3))
+      << "without an unknown token letters are left out, and what is then side by side merges";
+  EXPECT_THAT(encode({{"unk_token", "<unk>"}}, "axyb"), ElementsAre(1, 0, 0, 2));
+  EXPECT_THAT(encode({{"unk_token", "<unk>"}, {"fuse_unk", true}}, "axybz"), ElementsAre(1, 0, 2, 0));
+  EXPECT_THAT(encode({{"unk_token", "<unk>"}, {"byte_fallback", true}}, "ab\u00e9\u20ac"), ElementsAre(3, 4, 5, 0));
+  EXPECT_THAT(encode({{"ignore_merges", true}, {"merges", json::array()}}, "ab"), ElementsAre(3));
+  EXPECT_THAT(message_of<UserError>([&] { encode({{"merges", {"a c"}}}, ""); }), HasSubstr("merges[0]: 'c' is not in the vocabulary"));
+  EXPECT_THAT(message_of<UserError>([&] { encode({{"merges", {"a b c"}}}, ""); }), HasSubstr("is not two tokens"));
+  EXPECT_THAT(message_of<UserError>([&] { encode({{"dropout", 0.1}}, ""); }), HasSubstr("dropout"));
+  EXPECT_THAT(message_of<UserError>([&] { encode({{"end_of_word_suffix", "</w>"}}, ""); }), HasSubstr("'</w>' is not supported"));
+}
+
+TEST(BpeModel, BytesHaveLetters) {
+  std::set<char32_t> letters;
+  for (int byte = 0; byte < 256; ++byte) {
+    const char32_t letter = letter_of_byte(static_cast<unsigned char>(byte));
+    letters.insert(letter);
+    std::string text;
+    unicode::append(text, letter);
+    EXPECT_EQ(bytes_of_token(text), std::string(1, static_cast<char>(byte)));
+  }
+  EXPECT_EQ(letters.size(), 256u);
+  EXPECT_EQ(letter_of_byte(' '), U'\u0120');
+  EXPECT_EQ(letter_of_byte('\n'), U'\u010a');
+  EXPECT_EQ(letter_of_byte(0xAD), U'\u0143');
+  EXPECT_FALSE(bytes_of_token("a\u4eba"));
+}
+
+TEST(WordPieceModel, LongestFromTheLeft) {
+  TokenTable table;
+  const std::vector<std::string> tokens{"[UNK]", "un", "unaff", "##able", "##aff", "##a", "##b", "##\u00e9", "a"};
+  for (std::size_t id = 0; id < tokens.size(); ++id) table.add(tokens[id], static_cast<std::int32_t>(id), "f");
+  const json json_model{{"type", "WordPiece"}, {"max_input_chars_per_word", 12}};
+  const auto model = make_wordpiece_model(view(json_model), table);
+  const auto encode = [&](std::string_view word) {
+    std::vector<std::int32_t> ids;
+    model->encode(word, ids);
+    return ids;
+  };
+  EXPECT_THAT(encode("unaffable"), ElementsAre(2, 3));
+  EXPECT_THAT(encode("unafa"), ElementsAre(0)) << "a word with one unknown part is unknown as a whole";
+  EXPECT_THAT(encode("a\u00e9\u00e9b"), ElementsAre(8, 7, 7, 6));
+  EXPECT_THAT(encode("abbbbbbbbbbb"), ElementsAre(8, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6));
+  EXPECT_THAT(encode("abbbbbbbbbbbb"), ElementsAre(0)) << "longer than the limit";
+  EXPECT_THAT(encode("a\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9"), ::testing::SizeIs(12))
+      << "characters count, not bytes";
+}
+
+TEST(TokenTable, OneIdEachAndNoHugeOnes) {
+  TokenTable table;
+  table.add("a", 3, "f");
+  table.add("a", 3, "f");
+  EXPECT_EQ(table.size(), 4);
+  EXPECT_FALSE(table.has(2));
+  EXPECT_THAT(message_of<UserError>([&] { table.add("a", 1, "f"); }), HasSubstr("f: the token 'a' has two ids, 3 and 1"));
+  EXPECT_THAT(message_of<UserError>([&] { table.add("b", 3, "f"); }), HasSubstr("f: the id 3 belongs to two tokens, 'a' and 'b'"));
+  EXPECT_THAT(message_of<UserError>([&] { table.add("c", 2'000'000'000, "f"); }), HasSubstr("ids are 0 to"));
+}
+
+}  // namespace
+}  // namespace furlong
