@@ -21,14 +21,14 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-ops::FeatureMap map_named(const std::string& name, const std::string& whole) {
+ops::FeatureMap map_named(const std::string& name, const std::string& whole, const std::string& option) {
   std::vector<std::string> known;
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
     if (name == info.name) return info.map;
     known.emplace_back(info.name);
   }
   const std::string near = config::nearest(name, known);
-  throw UserError("--maps {}: there is no feature map '{}'{}; the names are {}", whole, name,
+  throw UserError("{} {}: there is no feature map '{}'{}; the names are {}", option, whole, name,
                   near.empty() ? "" : fmt::format(", did you mean {}?", near), fmt::join(known, ", "));
 }
 
@@ -52,24 +52,25 @@ std::int64_t AttentionCandidate::features(std::int64_t asked, std::int64_t d) co
   }
 }
 
-AttentionCandidate attention_candidate(const std::string& name) {
+AttentionCandidate attention_candidate(const std::string& name, const std::string& option) {
   const std::vector<std::string> parts = split(name, '+');
   const std::vector<std::string> map = split(parts[0], ':');
   AttentionCandidate candidate;
-  candidate.map = map_named(map[0], name);
+  candidate.map = map_named(map[0], name, option);
   if (map.size() > 1) {
-    if (!has_order(candidate.map)) throw UserError("--maps {}: {} has no order; expected {}", name, map[0], map[0]);
+    if (!has_order(candidate.map)) throw UserError("{} {}: {} has no order; expected {}", option, name, map[0], map[0]);
     const bool digit = map.size() == 2 && map[1].size() == 1 && map[1][0] >= '1' && map[1][0] <= '9';
-    if (!digit) throw UserError("--maps {}: expected an order after the colon, as in {}:2", name, map[0]);
+    if (!digit) throw UserError("{} {}: expected an order after the colon, as in {}:2", option, name, map[0]);
     candidate.map_options.order = map[1][0] - '0';
   }
   for (std::size_t i = 1; i < parts.size(); ++i) {
     if (parts[i] != "centering" && parts[i] != "saderf")
-      throw UserError("--maps {}: '{}' is unknown; expected centering or saderf after a plus sign", name, parts[i]);
+      throw UserError("{} {}: '{}' is unknown; expected centering or saderf after a plus sign", option, name, parts[i]);
     (parts[i] == "centering" ? candidate.centering : candidate.saderf) = true;
   }
   if (parts.size() > 1 && !ops::feature_map_info(candidate.map).estimates_softmax)
-    throw UserError("--maps {}: {} is exact for maps that estimate softmax's exp(q·k/√d) only; expected {} alone", name, parts[1], map[0]);
+    throw UserError("{} {}: {} is exact for maps that estimate softmax's exp(q·k/√d) only; expected {} alone", option, name, parts[1],
+                    map[0]);
   return candidate;
 }
 

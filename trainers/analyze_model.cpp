@@ -5,88 +5,12 @@
 #include "layers/attention/mechanism.h"
 #include "layers/block.h"
 #include "trainers/attention_config.h"
-#include "trainers/objective.h"
+#include "trainers/observed_model.h"
 
 namespace furlong {
 namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-/// int32 [batch, n]: 1 for tokens, 0 for padding: by the mask where there is one, otherwise, in rows whose next tokens are predicted
-/// (padded on the right, where causal attention does not see it), up to the last target. Undefined where there is no padding.
-Tensor real_tokens(const Batch& batch, bool causal) {
-  std::vector<std::int32_t> real = batch.mask;
-  if (real.empty() && causal && !batch.targets.empty()) {
-    real.assign(batch.targets.size(), 1);
-    for (std::int64_t row = 0; row < batch.batch; ++row) {
-      for (std::int64_t i = batch.n; i-- > 0 && batch.targets[at(row * batch.n + i)] == ignored_target;) real[at(row * batch.n + i)] = 0;
-    }
-  }
-  if (std::find(real.begin(), real.end(), 0) == real.end()) return {};
-  return Tensor::from(real, {batch.batch, batch.n});
-}
-
-/// What runs a model over some batches of a split, as often as it takes.
-class ObservedModel {
- public:
-  ObservedModel(const ModelAnalysisOptions& options, const CheckpointReader& checkpoint)
-      : model_(load_model(checkpoint, Device{}, options.weights)) {
-    const Settings& settings = model_.settings;
-    if (settings.data.task != "none" && !options.store.empty())
-      throw UserError("--data: the model was trained on {} and has no use for a store", open_data(settings.data)->path());
-    DataSettings data_settings = settings.data;
-    if (!options.store.empty()) data_settings.store = options.store;
-    data_ = open_data(data_settings);
-    if (!(model_vocabulary(settings, data_->vocabulary()) == model_.vocabulary))
-      throw UserError("{}: its vocabulary ({}) is not the model's ({})", data_->path(), data_->vocabulary().kind_name(),
-                      model_.vocabulary.kind_name());
-    length_ = options.sequence_length > 0 ? options.sequence_length : settings.data.sequence_length;
-    if (settings.model.position == "learned" && length_ > settings.model.max_sequence_length)
-      throw UserError("--sequence-length {}: longer than the model's {} learned positions", length_, settings.model.max_sequence_length);
-    if (settings.objective.pooling == "class_token" && length_ < 2)
-      throw UserError("--sequence-length {}: no room beside the <class> token of objective.pooling: class_token; expected at least 2",
-                      length_);
-    const auto source = evaluation_source(settings, model_.vocabulary, *data_, options.split, length_, options.batch_size);
-    for (std::int64_t i = 0; i < options.batches; ++i) {
-      const std::uint64_t first = static_cast<std::uint64_t>(i * options.batch_size);
-      if (first >= source->n_samples()) break;
-      const Batch batch = source->batch_of_one_pass(first, options.batch_size);
-      tokens_ += batch.n_tokens;
-      batches_.push_back(on_device(batch, Device{}));
-      real_.push_back(real_tokens(batch, causal()));
-    }
-    if (batches_.empty()) throw UserError("{}: its split holds no sequence to analyze", data_->path());
-  }
-
-  const Settings& settings() const { return model_.settings; }
-  const std::string& data_path() const { return data_->path(); }
-  std::int64_t length() const { return length_; }
-  std::int64_t tokens() const { return tokens_; }
-  bool causal() const { return model_.decoder != nullptr; }
-
-  /// real_tokens() of a batch.
-  const Tensor& real(std::size_t batch) const { return real_[batch]; }
-
-  /// Calls observe(context, attention, number of the batch) for every layer of the first `batches` batches.
-  using Observer = std::function<void(layers::ForwardContext&, const layers::ObservedAttention&, std::size_t)>;
-  void run(std::size_t batches, const Observer& observe) {
-    for (std::size_t i = 0; i < std::min(batches, batches_.size()); ++i) {
-      Tape tape(Stream{});
-      const Tape::NoGradient guard(tape);
-      layers::ForwardContext context{tape};
-      context.observe_attention = [&](const layers::ObservedAttention& seen) { observe(context, seen, i); };
-      loss_of(model_, context, batches_[i]);
-    }
-  }
-  std::size_t batches() const { return batches_.size(); }
-
- private:
-  Model model_;
-  std::unique_ptr<Dataset> data_;
-  std::int64_t length_ = 0, tokens_ = 0;
-  std::vector<DeviceBatch> batches_;
-  std::vector<Tensor> real_;
-};
 
 /// What the model has in one head.
 struct OwnAttention {
@@ -133,20 +57,6 @@ OwnAttention own_attention(const layers::AttentionConfig& config, std::int64_t h
   return own;
 }
 
-AttentionSample sample_of(const layers::ForwardContext& context, const layers::ObservedAttention& seen,
-                          const layers::AttentionConfig& config, bool causal, const Tensor& real) {
-  AttentionSample sample;
-  sample.query = as_float64(seen.query.value());
-  sample.key = as_float64(seen.key.value());
-  sample.value = as_float64(seen.value.value());
-  sample.n_heads = config.n_heads;
-  sample.n_kv_heads = config.n_kv_heads;
-  sample.causal = causal;
-  sample.mask = context.attention_mask;
-  sample.real_queries = real;
-  return sample;
-}
-
 /// Weights of the model's own mechanism on the first sequence of the batch.
 TotalVariation own_variation(const layers::ForwardContext& context, const layers::ObservedAttention& seen, const AttentionSample& sample,
                              std::int64_t d_head) {
@@ -178,7 +88,7 @@ Layer observe_layer(ObservedModel& model, const std::string& name, const layers:
   std::vector<Tensor> outputs;
   model.run(model.batches(), [&](layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t batch) {
     if (seen.layer != name) return;
-    samples.push_back(sample_of(context, seen, config, model.causal(), model.real(batch)));
+    samples.push_back(observed_sample(context, seen, config, model.real(batch)));
     outputs.push_back(as_float64(seen.output.value()));
     if (probe && !layer.variation) layer.variation = own_variation(context, seen, samples.back(), config.d_head);
   });
@@ -287,7 +197,8 @@ void analyze_model(const ModelAnalysisOptions& options, const std::function<void
   ModelAnalysis analysis;
   analysis.checkpoint = checkpoint_of(options.run);
   const CheckpointReader checkpoint = CheckpointReader::open(analysis.checkpoint);
-  ObservedModel model(options, checkpoint);
+  Model loaded = load_model(checkpoint, Device{}, options.weights, [](const Parameter&) { return true; });
+  ObservedModel model(loaded, {options.store, options.split, options.sequence_length, options.batch_size, options.batches});
   const layers::AttentionConfig config = attention_config(model.settings());
   check_candidate_options(options, config, model.settings().model.n_layers);
   for (const AttentionCandidate& candidate : options.candidates) {

@@ -114,10 +114,8 @@ const std::vector<std::pair<std::string, AttendMechanism>>& attend_mechanisms() 
 const char* name_of(AttendMechanism mechanism) { return attend_mechanisms()[static_cast<std::size_t>(mechanism)].first.c_str(); }
 
 void AttentionChoice::check() const {
-  if (mechanism == AttendMechanism::windowed) {
-    if (!causal) throw UserError("--mechanism windowed: the hybrid is defined for causal attention only; add --causal");
-    if (window < 1) throw UserError("--mechanism windowed: its window of exact weights is not given; add --window W, in tokens");
-  }
+  if (mechanism == AttendMechanism::windowed && window < 1)
+    throw UserError("--mechanism windowed: its window of exact weights is not given; add --window W, in tokens");
   if (mechanism == AttendMechanism::linformer) {
     if (causal) {
       throw UserError(

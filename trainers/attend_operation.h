@@ -13,7 +13,7 @@ enum class AttendMechanism : std::uint8_t {
   softmax,    ///< exact
   linear,     ///< features of a feature map
   linformer,  ///< softmax over a projected sequence of keys and values
-  windowed    ///< exact weights inside a window, features before it
+  windowed    ///< exact weights inside a window, features outside
 };
 /// Every mechanism by its name, in the order of the enumeration.
 const std::vector<std::pair<std::string, AttendMechanism>>& attend_mechanisms();

@@ -171,7 +171,7 @@ double attention_flops(const BenchAttentionOptions& options, std::int64_t n) {
   const std::int64_t directions = attend_direction_count(choice, info.needs_directions ? options.features : 0, options.d);
   const double m = static_cast<double>(attend_feature_count(choice, options.d, directions));
   const bool windowed = choice.mechanism == AttendMechanism::windowed;
-  const double inside = windowed ? softmax_flops(pairs(true, n, choice.window), d, options.train) : 0;
+  const double inside = windowed ? softmax_flops(pairs(choice.causal, n, choice.window), d, options.train) : 0;
   return heads * (inside + linear_flops(options, tokens, m, static_cast<double>(directions), windowed ? 0 : choice.window));
 }
 

@@ -28,12 +28,12 @@ void as_mistake_of(const LoadedSettings& loaded, const std::string& key, const C
 
 void check_sample(const Settings& settings, const Vocabulary& vocabulary) {
   if (settings.trainer.sample_tokens == 0) return;
-  const auto n_prompt = static_cast<std::int64_t>(vocabulary.encode(settings.trainer.sample_prompt).size());
+  const auto n_prompt = static_cast<std::int64_t>(vocabulary.encode_prompt(settings.trainer.sample_prompt).size());
   if (n_prompt == 0 && !vocabulary.document_id()) {
     throw UserError(
         "found no symbols; the vocabulary of {} ({}) has no document token to begin with: give at least one symbol, or set "
         "trainer.sample_tokens to 0",
-        settings.data.task == "none" ? settings.data.store.string() : "the task", vocabulary.kind_name());
+        settings.data.task == "none" ? settings.data.store.string() : "the task", vocabulary.description());
   }
   const std::int64_t total = std::max<std::int64_t>(n_prompt, 1) + settings.trainer.sample_tokens;
   if (settings.model.position == "learned" && total > settings.model.max_sequence_length) {
@@ -58,7 +58,7 @@ void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
     const Vocabulary of_model = model_vocabulary(settings, vocabulary);
     training_source(settings, of_model, data);
     // Found now rather than at the first validation.
-    if ((labelled || settings.data.sampler == "stream") && data.size(Split::validation) > 0)
+    if ((labelled || settings.data.sampler == "stream" || settings.data.sampler == "documents") && data.size(Split::validation) > 0)
       evaluation_source(settings, of_model, data, Split::validation, settings.data.sequence_length, settings.data.batch_size);
   });
   // One batch as a rule; a run is not to end at its first validation.

@@ -49,7 +49,7 @@ Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch,
 }
 
 Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t sequence_length, std::int64_t batch_size,
-                    std::int64_t max_batches) {
+                    std::int64_t max_batches, const BatchLoss& loss) {
   const auto source = evaluation_source(model.settings, model.vocabulary, data, split, sequence_length, batch_size);
   std::optional<CarriedState> carried;
   if (model.settings.data.carry_state) carried.emplace(*model.decoder, batch_size);
@@ -70,7 +70,8 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
     const Batch batch = source->batch_of_one_pass(first, batch_size);
     if (batch.n_targets == 0 && !carried) continue;
     layers::GenerationState* past = carried ? &carried->begin(context, batch) : nullptr;
-    const auto step = loss_of(model, context, on_device(batch, model.store->device()), loss_options, past);
+    const DeviceBatch input = on_device(batch, model.store->device());
+    const auto step = loss ? loss(context, batch, input, loss_options) : loss_of(model, context, input, loss_options, past);
     result.loss += static_cast<double>(step.loss.value().dtype() == DType::float64 ? step.loss.value().to_vector<double>()[0]
                                                                                    : step.loss.value().to_vector<float>()[0]);
     const auto counts = step.counts.to_vector<std::int32_t>();

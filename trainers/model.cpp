@@ -9,6 +9,30 @@
 
 namespace furlong {
 
+namespace {
+
+ops::RotaryScaling rotary_scaling(const ModelSettings& model) {
+  ops::RotaryScaling scaling;
+  scaling.kind = ops::rotary_scaling_from_name(model.rotary_scaling);
+  scaling.factor = model.rotary_scaling_factor;
+  scaling.original_length = static_cast<double>(model.rotary_original_length);
+  scaling.low_frequency_factor = model.rotary_low_frequency_factor;
+  scaling.high_frequency_factor = model.rotary_high_frequency_factor;
+  scaling.beta_fast = model.rotary_beta_fast;
+  scaling.beta_slow = model.rotary_beta_slow;
+  scaling.attention_factor = model.rotary_attention_factor;
+  return scaling;
+}
+
+/// With adapters: all but these, what trains beside them, and the head of labels, which no checkpoint of another objective has.
+bool is_frozen(const Settings& settings, const Parameter& parameter) {
+  if (settings.model.lora_rank == 0 || layers::trains_beside_adapters(parameter.name())) return false;
+  const std::string& name = parameter.name();
+  return !settings.objective.learns_labels() || !(name.starts_with("classifier.") || name.starts_with("matching."));
+}
+
+}  // namespace
+
 layers::DecoderConfig decoder_config(const Settings& settings, std::int64_t vocabulary_size) {
   const ModelSettings& model = settings.model;
   layers::DecoderConfig config;
@@ -21,14 +45,24 @@ layers::DecoderConfig decoder_config(const Settings& settings, std::int64_t voca
   config.activation = model.activation;
   config.norm = model.norm;
   config.norm_epsilon = model.norm_epsilon;
+  config.norm_placement = model.norm_placement;
+  config.embedding_norm = model.embedding_norm;
+  config.query_key_norm = model.query_key_norm;
   config.bias = model.bias;
+  config.shared_layers = model.shared_layers;
+  config.d_embedding = model.d_embedding;
+  config.n_segments = model.n_segments;
   config.tied_embeddings = model.tied_embeddings;
+  config.prediction_head = model.prediction_head;
+  config.output_bias = model.output_bias;
   config.position = model.position;
   config.rotary_base = model.rotary_base;
+  config.rotary_scaling = rotary_scaling(model);
   config.rotary_placement = model.rotary_placement;
   config.dropout = model.dropout;
   config.short_convolution = model.short_convolution;
   config.initializer_range = model.initializer_range;
+  config.adapter = {model.lora_rank, model.lora_alpha};
   config.recompute_elementwise = settings.trainer.recompute != "none";
   config.recompute_blocks = settings.trainer.recompute == "blocks";
   return config;
@@ -86,7 +120,8 @@ layers::EncoderConfig encoder_config(const Settings& settings, const Vocabulary&
 
 }  // namespace
 
-Model make_model(const Settings& settings, const Vocabulary& data, const Device& device, std::optional<DType> compute) {
+Model make_model(const Settings& settings, const Vocabulary& data, const Device& device, std::optional<DType> compute,
+                 const Frozen& frozen) {
   const Vocabulary vocabulary = model_vocabulary(settings, data);
   Model model{settings, vocabulary, std::make_unique<ParameterStore>(compute.value_or(dtype_from_name(settings.model.dtype)), device),
               nullptr, nullptr};
@@ -95,6 +130,7 @@ Model make_model(const Settings& settings, const Vocabulary& data, const Device&
   } else {
     model.decoder = std::make_unique<layers::Decoder>(*model.store, decoder_config(settings, vocabulary_size(settings, vocabulary)));
   }
+  model.store->freeze([&](const Parameter& parameter) { return is_frozen(settings, parameter) || (frozen && frozen(parameter)); });
   model.store->allocate(static_cast<std::uint64_t>(settings.seed));
   model.redraw(0);
   return model;
@@ -117,10 +153,10 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
   store.refresh_compute_values(Stream{store.device()});
 }
 
-Model load_model(const CheckpointReader& checkpoint, const Device& device, Weights weights) {
+Model load_model(const CheckpointReader& checkpoint, const Device& device, Weights weights, const Frozen& frozen) {
   const std::string origin = checkpoint.path().string();
-  const Settings settings = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
-  Model model = make_model(settings, Vocabulary::from_json(checkpoint.text("vocabulary"), origin), device);
+  const Settings settings = from_checkpoint_text(checkpoint.text("config"), origin + " (config)").settings;
+  Model model = make_model(settings, Vocabulary::from_json(checkpoint.text("vocabulary"), origin), device, std::nullopt, frozen);
   load_parameters(checkpoint, model, weights);
   return model;
 }

@@ -1,5 +1,6 @@
 #pragma once
 // A model as the trainers hold it: parameters, the network over them, and what its tokens mean.
+#include <functional>
 #include <memory>
 
 #include "datasets/vocabulary.h"
@@ -31,9 +32,13 @@ Vocabulary model_vocabulary(const Settings& settings, const Vocabulary& data);
 /// The size that the settings ask for, or the vocabulary's; UserError when the settings' is too small for it.
 std::int64_t vocabulary_size(const Settings& settings, const Vocabulary& vocabulary);
 
+/// Which parameters are not to be trained (ParameterStore::freeze); empty: none.
+using Frozen = std::function<bool(const Parameter&)>;
+
 /// A new model with initial values from settings.seed, for data with this vocabulary. `compute` overrides the settings' dtype (float64 in
-/// tests).
-Model make_model(const Settings& settings, const Vocabulary& data, const Device& device, std::optional<DType> compute = std::nullopt);
+/// tests). With model.lora_rank the weights beside the adapters are frozen, and with `frozen` those that it names.
+Model make_model(const Settings& settings, const Vocabulary& data, const Device& device, std::optional<DType> compute = std::nullopt,
+                 const Frozen& frozen = {});
 
 /// Which of a checkpoint's weights to take.
 enum class Weights { averaged_if_present, raw };
@@ -42,8 +47,9 @@ enum class Weights { averaged_if_present, raw };
 /// checkpoint has one. Throws UserError naming the tensor on any that is missing, misshapen or unknown to the model.
 void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights weights);
 
-/// A model from a checkpoint alone: its own config and vocabulary.
-Model load_model(const CheckpointReader& checkpoint, const Device& device, Weights weights);
+/// A model from a checkpoint alone: its own config and vocabulary. One that is only to be used saves the memory of gradients with a
+/// `frozen` that names all.
+Model load_model(const CheckpointReader& checkpoint, const Device& device, Weights weights, const Frozen& frozen = {});
 
 /// The checkpoint that a path means to those who use a model: the file itself, or of a run directory the best one, or the newest whole one
 /// where there is no best. Throws UserError.

@@ -1,6 +1,7 @@
 #include "trainers/objective.h"
 
 #include "datasets/copy_task.h"
+#include "datasets/document_source.h"
 #include "datasets/labelled_source.h"
 #include "datasets/masking.h"
 #include "datasets/sampler.h"
@@ -23,6 +24,18 @@ std::unique_ptr<BatchSource> windows(const Settings& settings, const TokenStore&
   return std::make_unique<Sampler>(data, split, options);
 }
 
+std::unique_ptr<RowSource> documents(const Settings& settings, const TokenStore& data, Split split, bool shuffled,
+                                     std::int64_t sequence_length) {
+  DocumentOptions options;
+  options.sequence_length = sequence_length;
+  options.shuffled = shuffled;
+  options.pad_to_longest = settings.data.padding == "longest";
+  options.seed = static_cast<std::uint64_t>(settings.seed);
+  options.next_tokens = settings.objective.which() == Name::next_token;
+  if (options.next_tokens) options.ignore_tokens = settings.data.ignore_tokens;
+  return std::make_unique<DocumentSource>(data, split, options);
+}
+
 std::unique_ptr<BatchSource> masked(const Settings& settings, const Vocabulary& vocabulary, const TokenStore& data, Split split,
                                     SamplerOptions::Order order, std::int64_t sequence_length, const char* stream) {
   SamplerOptions windows;
@@ -37,6 +50,10 @@ std::unique_ptr<BatchSource> masked(const Settings& settings, const Vocabulary& 
   options.seed = static_cast<std::uint64_t>(settings.seed);
   options.stream = stream;
   options.ignore_tokens = settings.data.ignore_tokens;
+  if (settings.data.sampler == "documents") {
+    const bool shuffled = order == SamplerOptions::Order::random;
+    return std::make_unique<MaskedSource>(documents(settings, data, split, shuffled, sequence_length), vocabulary, options);
+  }
   return std::make_unique<MaskedSource>(Sampler(data, split, windows), vocabulary, options);
 }
 
@@ -48,7 +65,7 @@ std::unique_ptr<BatchSource> labelled(const Settings& settings, const Vocabulary
   options.pairs = settings.objective.which() == Name::matching;
   options.pad_to_longest = settings.data.padding == "longest";
   options.seed = static_cast<std::uint64_t>(settings.seed);
-  if (settings.objective.pooling == "class_token") options.first_token = vocabulary.id_of(Vocabulary::class_symbol);
+  if (settings.objective.pooling == "class_token") options.first_token = vocabulary.class_id();
   return std::make_unique<LabelledSource>(data, split, options);
 }
 
@@ -82,6 +99,11 @@ const TokenStore& store_of(const Dataset& data) {
 
 std::unique_ptr<Dataset> open_data(const DataSettings& settings) {
   if (settings.task == "copy") return std::make_unique<CopyData>(settings.task_symbols);
+  if (settings.store.empty()) {
+    throw UserError(
+        "data.store is empty, as in the config of a model that was not trained here; expected a token store that furlong prepare has "
+        "written: name one with --data, or set data.store");
+  }
   return std::make_unique<TokenStore>(TokenStore::open(settings.store.string()));
 }
 
@@ -103,6 +125,7 @@ std::unique_ptr<BatchSource> training_source(const Settings& settings, const Voc
     const std::int64_t rows = settings.data.batch_size * settings.trainer.gradient_accumulation;
     return segments(settings, data, Split::train, settings.data.sequence_length, rows, false);
   }
+  if (settings.data.sampler == "documents") return documents(settings, data, Split::train, true, settings.data.sequence_length);
   return windows(settings, data, Split::train, order, settings.data.sequence_length);
 }
 
@@ -121,6 +144,7 @@ std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const V
   }
   // The same segments as in training, so that what a state carries is measured too; no document begun in its middle, where that can be.
   if (settings.data.sampler == "stream") return segments(settings, data, split, sequence_length, batch_size, true);
+  if (settings.data.sampler == "documents") return documents(settings, data, split, false, sequence_length);
   return windows(settings, data, split, SamplerOptions::Order::sequential, sequence_length);
 }
 
@@ -161,6 +185,7 @@ DeviceBatch largest_batch(const Settings& settings, const Device& device) {
   } else {
     made.targets = empty(shape);
   }
+  if (settings.data.sampler == "documents") made.mask.keys = empty(shape);
   if (settings.data.packing == "documents") made.mask.documents = empty(shape);
   return made;
 }

@@ -15,12 +15,22 @@ Optimizer::Optimizer(const OptimizerSettings& settings, ParameterStore& store) :
   }
 }
 
+void Optimizer::restrict_to(const std::function<bool(const Parameter&)>& chosen) {
+  restricted_ = chosen != nullptr;
+  chosen_.clear();
+  for (const Parameter& parameter : store_.parameters())
+    if (restricted_ && store_.is_trained(parameter) && chosen(parameter)) chosen_.push_back(&parameter);
+}
+
+void Optimizer::restart_average() {
+  if (averages()) average_.copy_from(store_.values());
+}
+
 void Optimizer::update(const Stream& stream, const ops::AdamWStep& step, const ops::AdamWDeviceStep* numbers) {
   const std::int64_t decayed = store_.decayed_elements(), total = store_.values().elements();
   const bool copies = !store_.compute_values().shares_memory_with(store_.values());
-  const auto update_part = [&](std::int64_t begin, std::int64_t end, double weight_decay) {
-    if (begin == end) return;
-    const auto part = [&](const Tensor& flat) { return flat.narrow(0, begin, end - begin); };
+  using Part = std::function<Tensor(const Tensor& flat)>;
+  const auto update_part = [&](const Part& part, double weight_decay) {
     const Tensor compute = part(store_.compute_values());
     ops::AdamWStep settings = step;
     settings.weight_decay = weight_decay;
@@ -33,8 +43,16 @@ void Optimizer::update(const Stream& stream, const ops::AdamWStep& step, const o
                       compute_values);
     }
   };
-  update_part(0, decayed, settings_.weight_decay);
-  update_part(decayed, total, 0);
+  const auto update_range = [&](std::int64_t begin, std::int64_t end, double weight_decay) {
+    if (begin < end) update_part([&](const Tensor& flat) { return flat.narrow(0, begin, end - begin); }, weight_decay);
+  };
+  if (restricted_) {
+    for (const Parameter* parameter : chosen_)
+      update_part([&](const Tensor& flat) { return store_.slice(flat, *parameter); }, parameter->decays() ? settings_.weight_decay : 0);
+  } else {
+    update_range(0, decayed, settings_.weight_decay);
+    update_range(decayed, total, 0);
+  }
   if (averages()) ops::ema_update(stream, average_, store_.values(), settings_.ema_decay, numbers);
 }
 

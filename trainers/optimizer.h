@@ -1,4 +1,7 @@
 #pragma once
+#include <functional>
+#include <vector>
+
 #include "framework/autodiff/parameter_store.h"
 #include "framework/ops/optimizer.h"
 #include "trainers/settings.h"
@@ -16,6 +19,10 @@ class Optimizer {
   /// The same by numbers in the device's memory, where it may also say that nothing is to change. Who calls it counts the step
   /// (set_steps) once it is known whether it was one.
   void step(const Stream& stream, const ops::AdamWDeviceStep& numbers);
+  /// From now on steps change those trained parameters alone for which `chosen` is true; null: all.
+  void restrict_to(const std::function<bool(const Parameter&)>& chosen);
+  /// The moving average, where there is one, begins again at the present values: after they were loaded.
+  void restart_average();
   /// Steps taken, which the bias corrections count.
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
@@ -44,6 +51,8 @@ class Optimizer {
   OptimizerSettings settings_;
   ParameterStore& store_;
   Tensor first_moment_, second_moment_, average_, spare_;
+  bool restricted_ = false;
+  std::vector<const Parameter*> chosen_;  // where restricted
   std::int64_t steps_ = 0;
 };
 

@@ -9,6 +9,7 @@
 #include "framework/core/error.h"
 #include "layers/attention/directions.h"
 #include "layers/attention/linformer_mechanism.h"
+#include "layers/block.h"
 #include "trainers/attention_config.h"
 
 namespace furlong {
@@ -24,7 +25,7 @@ void add_run_keys(config::Table& t, Settings& s) {
 }
 
 void add_model_keys(config::Table& t, ModelSettings& m) {
-  t.section("model", "the transformer; GPT-2 and Llama are both combinations of these keys");
+  t.section("model", "the transformer; GPT-2, Llama, BERT and ALBERT are all combinations of these keys");
   t.key("model.architecture", &m.architecture, "", "decoder: causal language model; encoder: each token sees all others").one_of({"decoder", "encoder"});
   t.key("model.vocabulary_size", &m.vocabulary_size, "tokens", "number of token ids that the model knows").within(2, 1e7).zero_means("that of the data store").elsewhere({"vocab_size", "n_vocab"});
   t.key("model.n_layers", &m.n_layers, "blocks", "blocks of attention and feedforward").within(1, 4096).elsewhere({"num_hidden_layers", "num_layers", "n_layer", "depth"});
@@ -34,18 +35,39 @@ void add_model_keys(config::Table& t, ModelSettings& m) {
   t.key("model.d_head", &m.d_head, "numbers", "width of a head").within(1, 16384).zero_means("d_model / n_heads").elsewhere({"head_dim", "dim_head", "d_key"});
   t.key("model.d_feedforward", &m.d_feedforward, "numbers", "width inside the feedforward").within(1, 1e6).zero_means("4 × d_model").elsewhere({"intermediate_size", "n_inner", "d_ff", "ffn_dim", "d_inner"});
   t.key("model.activation", &m.activation, "", "nonlinearity of the feedforward; swiglu and geglu are gated, with a third matrix").one_of({"gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu"}).elsewhere({"hidden_act", "activation_function"});
-  t.key("model.norm", &m.norm, "", "normalisation before attention, before the feedforward and at the end").one_of({"layernorm", "rmsnorm"}).elsewhere({"normalization", "norm_type"});
+  t.key("model.norm", &m.norm, "", "normalisation of the residual stream, at the places that norm_placement names").one_of({"layernorm", "rmsnorm"}).elsewhere({"normalization", "norm_type"});
   t.key("model.norm_epsilon", &m.norm_epsilon, "", "added to the variance (layernorm) or mean square (rmsnorm)").above(0).below(1).elsewhere({"layer_norm_epsilon", "rms_norm_eps", "layer_norm_eps", "norm_eps"});
+  t.key("model.norm_placement", &m.norm_placement, "", "before: of what goes into attention and feedforward, and once more at the end (GPT-2, Llama); after: of the stream after each of the two was added, without one at the end (BERT)").one_of({"before", "after"}).elsewhere({"prenorm", "pre_norm", "post_norm", "norm_first"});
+  t.key("model.embedding_norm", &m.embedding_norm, "", "whether the sum of token, position and segment embeddings is normalised too (BERT)").elsewhere({"embedding_layernorm", "embed_norm"});
+  t.key("model.query_key_norm", &m.query_key_norm, "", "rmsnorm: each head's query and key are normalised, with a learned gain, before they are rotated; it bounds the scores, and with them the variance of random features").one_of({"none", "rmsnorm"}).elsewhere({"qk_norm", "qk_layernorm", "use_qk_norm"});
   t.key("model.bias", &m.bias, "", "whether linear maps and layernorm have biases").elsewhere({"use_bias"});
+  t.key("model.shared_layers", &m.shared_layers, "", "whether all layers are one block, run n_layers times (ALBERT): its weights, its attention's random directions and measured constants are those of each layer; dropout and state are a layer's own").elsewhere({"share_layers", "num_hidden_groups", "tie_layers"});
+  t.key("model.d_embedding", &m.d_embedding, "numbers", "width of token, position and segment embeddings, which a linear map then brings to d_model (ALBERT)").within(1, 131072).zero_means("d_model, without a map").elsewhere({"embedding_size", "d_embed"});
+  t.key("model.n_segments", &m.n_segments, "segments", "rows of a table that is added to the token embeddings, one for each kind of segment (BERT's token types); in training all tokens are of the first").within(1, 1e6).zero_means("no such table").elsewhere({"type_vocab_size", "num_token_types"});
   t.key("model.tied_embeddings", &m.tied_embeddings, "", "whether the output layer uses the token embedding's matrix").only_with("objective.name", {"next_token", "masked_tokens"}).elsewhere({"tie_word_embeddings", "tie_embeddings", "weight_tying"});
+  t.key("model.prediction_head", &m.prediction_head, "", "what stands in front of the output layer; linear: nothing; transform: a linear map to the width of the embeddings, the activation and a norm (BERT's masked language model)").one_of({"linear", "transform"}).only_with("objective.name", {"next_token", "masked_tokens"});
+  t.key("model.output_bias", &m.output_bias, "", "whether the output layer has a bias for each token").only_with("objective.name", {"next_token", "masked_tokens"}).elsewhere({"lm_head_bias"});
   t.key("model.position", &m.position, "", "how the model knows positions; learned and sinusoidal are added to the embedding, rotary turns queries and keys").one_of({"none", "learned", "sinusoidal", "rotary"}).elsewhere({"position_embedding_type", "pos_emb"});
   t.key("model.rotary_base", &m.rotary_base, "", "base of the wavelengths of rotary positions: 2π × base^(2i / d_head) tokens (rotary_placement: numerator: 2i over the number of features)").above(1).only_with("model.position", {"rotary"}).elsewhere({"rope_theta", "rotary_emb_base"});
   t.key("model.rotary_placement", &m.rotary_placement, "", "before_features: queries and keys are turned, before softmax or a feature map; numerator: with linear attention, features are turned where they weigh values and not where weights are summed to divide by, so that the divisor of positive features stays positive").one_of({"before_features", "numerator"}).only_with("model.position", {"rotary"});
+  const auto rotary = [&t](config::Key& key) -> config::Key& { return key.only_with("model.position", {"rotary"}).only_with("model.rotary_placement", {"before_features"}); };
+  const auto scaled = [&](config::Key& key, std::vector<std::string> kinds) -> config::Key& { return rotary(key).only_with("model.rotary_scaling", std::move(kinds)); };
+  rotary(t.key("model.rotary_scaling", &m.rotary_scaling, "", "how a model that was trained on shorter texts reads longer ones, by slower rotation; linear: all wavelengths times the factor; llama3: long ones, short ones not, a blend between; yarn: a ramp over the wavelengths, and larger scores; arithmetic as in Hugging Face transformers").one_of({"none", "linear", "llama3", "yarn"})).elsewhere({"rope_scaling", "rope_type", "rope_parameters"});
+  scaled(t.key("model.rotary_scaling_factor", &m.rotary_scaling_factor, "", "how many times longer the texts are").at_least(1), {"linear", "llama3", "yarn"}).elsewhere({"rope_factor", "rope_scaling_factor"});
+  scaled(t.key("model.rotary_original_length", &m.rotary_original_length, "tokens", "length of the texts before").within(1, 1e12).zero_means("max_sequence_length"), {"llama3", "yarn"}).elsewhere({"original_max_position_embeddings"});
+  scaled(t.key("model.rotary_low_frequency_factor", &m.rotary_low_frequency_factor, "turns", "pairs that turn less often than this in the original length are slowed by the whole factor").above(0), {"llama3"}).elsewhere({"low_freq_factor"});
+  scaled(t.key("model.rotary_high_frequency_factor", &m.rotary_high_frequency_factor, "turns", "pairs that turn more often than this in the original length are left as they are").above(0), {"llama3"}).elsewhere({"high_freq_factor"});
+  scaled(t.key("model.rotary_beta_fast", &m.rotary_beta_fast, "turns", "pairs that turn more often than this in the original length are left as they are").above(0), {"yarn"}).elsewhere({"beta_fast"});
+  scaled(t.key("model.rotary_beta_slow", &m.rotary_beta_slow, "turns", "pairs that turn less often than this in the original length are slowed by the whole factor").above(0), {"yarn"}).elsewhere({"beta_slow"});
+  scaled(t.key("model.rotary_attention_factor", &m.rotary_attention_factor, "", "what rotated queries and keys are multiplied by").above(0).zero_means("0.1 ln(rotary_scaling_factor) + 1"), {"yarn"}).elsewhere({"attention_factor"});
   t.key("model.max_sequence_length", &m.max_sequence_length, "tokens", "longest sequence that the model is made for; the number of learned positions").within(1, 1e12).zero_means("data.sequence_length").elsewhere({"max_position_embeddings", "n_positions", "block_size", "max_seq_len", "context_length", "n_ctx"});
-  t.key("model.dropout", &m.dropout, "", "probability of dropping an activation in training").within(0, 1).below(1).elsewhere({"resid_pdrop", "hidden_dropout_prob", "embd_pdrop"});
+  t.key("model.dropout", &m.dropout, "", "probability of dropping an activation in training: of the embeddings, and of what attention and feedforward add; weights of attention are never dropped").within(0, 1).below(1).elsewhere({"resid_pdrop", "hidden_dropout_prob", "embd_pdrop"});
   t.key("model.short_convolution", &m.short_convolution, "tokens", "width of a causal depthwise convolution on queries, keys and values; small linear models hardly learn text without one").within(2, 16).zero_means("off");
   t.key("model.initializer_range", &m.initializer_range, "", "standard deviation of the normal distribution of new weights").above(0).below(10).elsewhere({"init_std", "initializer_std"});
+  t.key("model.lora_rank", &m.lora_rank, "", "rank r of adapters beside the linear maps of attention and feedforward (LoRA), W + lora_alpha / r · B A, where B begins as zero; these maps and all other weights are then frozen, but for what attention has besides its maps, which is trained as well: feature maps, gates, norms of queries and keys, gains, convolutions, projections along the sequence; and for the classifier of labels").within(1, 65536).zero_means("no adapters, all weights are trained").elsewhere({"lora_r", "r"});
+  t.key("model.lora_alpha", &m.lora_alpha, "", "scale of the adapters: they are multiplied by lora_alpha / lora_rank").above(0).only_with("model.lora_rank").elsewhere({"lora_scaling"});
   t.key("model.dtype", &m.dtype, "", "type that activations and weights are computed in; with bfloat16 the optimizer keeps float32 weights").one_of({"float32", "bfloat16"}).elsewhere({"torch_dtype", "precision"});
+  t.key("model.weights", &m.weights, "", "a checkpoint, or a run directory (its best checkpoint), whose weights the run begins from; what it lacks begins as in a new model, and a longer table of learned positions repeats the checkpoint's; a run that is resumed goes on from its own").elsewhere({"init_from", "pretrained", "pretrained_model_name_or_path", "init_checkpoint"});
 }
 
 // Conditions of the keys of attention: on mechanisms, which layers and heads may name too, and on feature maps.
@@ -70,11 +92,11 @@ void add_attention_keys(config::Table& t, AttentionSettings& a) {
   for (const auto& [kind, name] : layers::directions_kinds()) directions.emplace_back(name);
   for (const auto& [kind, name] : layers::projection_sharings()) sharings.emplace_back(name);
   t.section("model.attention", "exact attention, or attention whose cost grows linearly with length; definitions and measured errors are in docs/numerics.md");
-  t.key("model.attention.mechanism", &a.mechanism, "", "softmax: exact; linear: through a feature map of queries and keys; windowed: softmax for the nearest tokens and a feature map for all before them; linformer: softmax over a projected sequence, encoders only").one_of(names(layers::attention_mechanisms())).elsewhere({"attention_type", "attn_type", "kind"});
-  t.key("model.attention.layers", &a.layers, "", "the mechanism of each layer, in the place of mechanism: [softmax, linear, linear, ...]").elsewhere({"layer_types", "attention_layers", "attn_layers"});
+  t.key("model.attention.mechanism", &a.mechanism, "", "softmax: exact; linear: through a feature map of queries and keys; windowed: softmax for the nearest tokens and a feature map for all others; linformer: softmax over a projected sequence, encoders only").one_of(names(layers::attention_mechanisms())).elsewhere({"attention_type", "attn_type", "kind"});
+  t.key("model.attention.layers", &a.layers, "", "the mechanism of each layer, in the place of mechanism: [softmax, linear, linear, ...]; where heads of a layer differ, one for each head of it, separated by spaces: [softmax linear linear softmax, linear, ...]").elsewhere({"layer_types", "attention_layers", "attn_layers"});
   t.key("model.attention.heads", &a.heads, "", "the mechanism of each head, the same in every layer, in the place of mechanism: [softmax, linear, ...]");
   with_mechanisms(t.key("model.attention.window", &a.window, "tokens", "softmax, linear: keys so far away are not seen, so that a token sees this many, itself included (encoders: on either side)").within(1, 1e12).zero_means("all are seen"), {"softmax", "linear"}).elsewhere({"sliding_window", "window_size", "attention_window"});
-  with_mechanisms(t.key("model.attention.softmax_window", &a.softmax_window, "tokens", "windowed: how many of the nearest tokens, itself included, get softmax's exact weights; those before them get the feature map's").within(1, 1e12).zero_means("none; windowed needs some"), {"windowed"}).elsewhere({"local_window", "local_window_size"});
+  with_mechanisms(t.key("model.attention.softmax_window", &a.softmax_window, "tokens", "windowed: how many of the nearest tokens, itself included, get softmax's exact weights (encoders: on either side); all others get the feature map's").within(1, 1e12).zero_means("none; windowed needs some"), {"windowed"}).elsewhere({"local_window", "local_window_size"});
   with_features(t.key("model.attention.feature_map", &a.feature_map, "", "elu1: elu(x) + 1 (Linear Transformer); relu, exp: element by element; random features of softmax: favor_positive (Performer, FAVOR+), favor_hyperbolic (exp(±u)), favor_trig (signed), oprf (FAVOR++: variance from the data); favor_relu: random features of a ReLU kernel; polynomials of q·k: taylor, limit ((1 + q·k/order)^order); cosine: 1 + cosine of q and k; hedgehog: learned").one_of(names(ops::feature_maps()))).elsewhere({"kernel", "kernel_fn"});
   with_features(t.key("model.attention.n_features", &a.n_features, "features", "features of each head; more approximate softmax better and cost more").within(1, 65536).zero_means("2 × d_head with random features, else what the feature map has")).elsewhere({"nb_features", "num_features", "n_random_features"});
   with_maps(t.key("model.attention.order", &a.order, "", "degree of the polynomial, 1 to 3 for taylor, 1 to 4 for limit; weights can be negative with odd ones").within(1, 4), {"taylor", "limit"});
@@ -94,19 +116,20 @@ void add_attention_keys(config::Table& t, AttentionSettings& a) {
   with_mechanisms(t.key("model.attention.sharing", &a.sharing, "", "who shares a projection: none: each head has its own for keys and for values; heads: the heads of a layer; key_value: keys and values too; layers: all layers too").one_of(sharings), {"linformer"}).only_with("model.attention.projection", {"linear", "convolution"});
 }
 
-void add_data_keys(config::Table& t, DataSettings& d) {
+void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
   t.section("data", "the tokens to train on; unless packing separates them, windows cross the borders of documents, and attention and convolution see across them: only targets at breaks of a split are left out of the loss");
   t.key("data.task", &d.task, "", "none: data.store; copy: no store, but sequences made as they are needed: <, random symbols, =, the same symbols again, the second time as targets (with objective.name: masked_tokens: hidden, and to be filled in)").one_of({"none", "copy"});
   t.key("data.task_symbols", &d.task_symbols, "symbols", "how many different symbols there are to copy").within(1, static_cast<double>(Vocabulary::most_copy_symbols)).only_with("data.task", {"copy"});
   t.key("data.task_shortest", &d.task_shortest, "symbols", "copies to train on are of all lengths from this one to what sequence_length has room for, equally often").within(1, 1e9).zero_means("all have the full length").only_with("data.task", {"copy"});
-  t.key("data.store", &d.store, "", "HDF5 token store that furlong prepare has written").required().only_with("data.task", {"none"}).elsewhere({"dataset", "data_dir", "train_file", "file"});
+  auto& store = t.key("data.store", &d.store, "", "HDF5 token store that furlong prepare has written").only_with("data.task", {"none"}).elsewhere({"dataset", "data_dir", "train_file", "file"});
+  if (requires_store) store.required();
   t.key("data.sequence_length", &d.sequence_length, "tokens", "length of a training sequence").within(1, 1e9).elsewhere({"seq_len", "seq_length", "max_length"});
   t.key("data.batch_size", &d.batch_size, "sequences", "sequences (matching: pairs of them) in one forward and backward pass").within(1, 1e6).elsewhere({"per_device_train_batch_size", "micro_batch_size", "train_batch_size"});
-  t.key("data.sampler", &d.sampler, "", "random: windows from anywhere in the split; sequential: one after another, from the start; stream: documents in consecutive segments, each row of the batch walking through a stretch of its own").one_of({"random", "sequential", "stream"}).only_with("data.task", {"none"});
+  t.key("data.sampler", &d.sampler, "", "random: windows from anywhere in the split; sequential: one after another, from the start; stream: documents in consecutive segments, each row of the batch walking through a stretch of its own; documents: a row is one document, or as much of it as sequence_length has room for and the rest in further rows, padded behind, all of them once in an epoch").one_of({"random", "sequential", "stream", "documents"}).only_with("data.task", {"none"});
   t.key("data.carry_state", &d.carry_state, "", "whether the recurrent state of each layer goes on from segment to segment, so that a token sees all of its document before it; gradients end at the segment. A row begins its stretch of the split with an empty state, in training wherever that is; for validation and evaluate stretches begin with a document where the documents allow rows of similar length, otherwise inside one, so that the loss then depends on the batch size (1: whole documents)").only_with("data.sampler", {"stream"}).elsewhere({"stateful", "tbptt"});
   t.key("data.packing", &d.packing, "", "documents: documents that share a window do not see each other, in attention, convolution or targets, and positions, rotary ones too, begin again with each; none: they do").one_of({"none", "documents"}).only_with("data.sampler", {"random", "sequential"}).only_with("objective.name", {"next_token", "masked_tokens"}).only_with("data.task", {"none"}).elsewhere({"pack_sequences", "sample_packing"});
   t.key("data.ignore_tokens", &d.ignore_tokens, "", "symbols of the store's alphabet that are left out of the loss, such as [N] for unknown bases").only_with("objective.name", {"next_token", "masked_tokens"}).only_with("data.task", {"none"}).elsewhere({"ignore_index"});
-  t.key("data.padding", &d.padding, "", "how long rows of labelled documents are: longest: as the longest of the batch, rounded up to 64; sequence_length: always that").one_of({"longest", "sequence_length"}).only_with("objective.name", {"classification", "matching"});
+  t.key("data.padding", &d.padding, "", "how long rows of one document are, with data.sampler: documents and where labels are learned: longest: as the longest of the batch, rounded up to 64; sequence_length: always that").one_of({"longest", "sequence_length"}).only_with("data.sampler", {"documents"}).or_with("objective.name", {"classification", "matching"});
 }
 
 void add_objective_keys(config::Table& t, ObjectiveSettings& o) {
@@ -116,6 +139,47 @@ void add_objective_keys(config::Table& t, ObjectiveSettings& o) {
   t.key("objective.mask_token_share", &o.mask_token_share, "", "share of those that the model sees as <mask>").within(0, 1).only_with("objective.name", {"masked_tokens"}).only_with("data.task", {"none"});
   t.key("objective.random_token_share", &o.random_token_share, "", "share of those that the model sees as another token, drawn at random; the rest stay as they are").within(0, 1).only_with("objective.name", {"masked_tokens"}).only_with("data.task", {"none"});
   t.key("objective.pooling", &o.pooling, "", "what stands for a document: the mean of its hidden states, or that of a <class> token in front of it").one_of({"mean", "class_token"}).only_with("objective.name", {"classification", "matching"}).elsewhere({"pool", "pooling_mode"});
+}
+
+// furlong finetune sets teacher.checkpoint and teacher.loss in each stage: there the keys count that any of its stages reads.
+config::Key& with_teacher(config::Key& key, std::vector<std::string> losses) {
+  return key.only_with("teacher.loss", std::move(losses)).or_in_lists({"finetune.stages"});
+}
+
+void add_teacher_keys(config::Table& t, TeacherSettings& r) {
+  t.section("teacher", "a second model, not trained, that the model being trained learns to agree with (furlong finetune sets it in its stages)");
+  t.key("teacher.loss", &r.loss, "", "none: objective alone; transfer: each layer's attention learns to give what the teacher's gives, and nothing else is trained: the loss is the mean over layers of |x - teacher's|² / |teacher's|²; distillation: the model learns to predict what the teacher predicts").one_of({"none", "transfer", "distillation"});
+  t.key("teacher.checkpoint", &r.checkpoint, "", "checkpoint, or run directory (its best checkpoint), of the teacher").required().only_with("teacher.loss", {"transfer", "distillation"});
+  with_teacher(t.key("teacher.layers", &r.layers, "", "joint: all layers learn in every step; in_turn: one after another, each for an equal share of the steps and with a whole schedule of its own").one_of({"joint", "in_turn"}), {"transfer"});
+  with_teacher(t.key("teacher.input", &r.input, "", "whose hidden states go into the model's attention: teacher: each layer learns by itself, in the memory of one; student: each learns to make up for those below it, for which the teacher's outputs of all layers are kept").one_of({"teacher", "student"}), {"transfer"});
+  with_teacher(t.key("teacher.temperature", &r.temperature, "", "logits of both are divided by it before they are compared; higher ones show more of what the teacher thinks improbable").above(0).within(0, 1000), {"distillation"});
+  with_teacher(t.key("teacher.share", &r.share, "", "weight of the distillation loss; the objective's own has the rest").above(0).within(0, 1), {"distillation"}).elsewhere({"alpha", "distillation_weight"});
+  with_teacher(t.key("teacher.positions", &r.positions, "", "where the two are compared: targets: at the targets of the objective; all: at every token that is not padding").one_of({"targets", "all"}), {"distillation"});
+}
+
+void add_stage_keys(config::Table& t, const std::string& stage, const std::string& what, StageSettings& s) {
+  const std::string path = "finetune." + stage;
+  t.section(path, what);
+  const auto of_stage = [&](const char* name, config::Key::Target target, const char* unit, const char* of_all) -> config::Key& {
+    return t.key(path + "." + name, target, unit, std::string(of_all) + " in this stage").zero_means(of_all).only_with("finetune.source");
+  };
+  of_stage("max_steps", &s.max_steps, "steps", "trainer.max_steps").within(1, 1e12);
+  of_stage("learning_rate", &s.learning_rate, "", "optimizer.learning_rate").above(0).below(100);
+  of_stage("warmup_steps", &s.warmup_steps, "steps", "schedule.warmup_steps").within(1, 1e12);
+  of_stage("sequence_length", &s.sequence_length, "tokens", "data.sequence_length").within(1, 1e9);
+  of_stage("batch_size", &s.batch_size, "sequences", "data.batch_size").within(1, 1e6);
+  of_stage("gradient_accumulation", &s.gradient_accumulation, "passes", "trainer.gradient_accumulation").within(1, 1e6);
+}
+
+void add_finetune_keys(config::Table& t, FinetuneSettings& f) {
+  t.section("finetune", "furlong finetune: from a model with softmax attention to one with the attention of this config, in stages; the shape of the model is the source's, and need not be repeated");
+  t.key("finetune.source", &f.source, "", "the model to begin from, which is the teacher too: a directory of Hugging Face, a GGUF file, or a checkpoint or run directory of Furlong");
+  t.key("finetune.stages", &f.stages, "", "which, in order: transfer (attention by attention), distillation (on the teacher's predictions), task (the objective itself)").required().only_with("finetune.source");
+  t.key("finetune.evaluation_batches", &f.evaluation_batches, "batches", "batches of the test split (without one: of the validation split) that teacher and student are compared on").within(1, 1e12).zero_means("the whole split").only_with("finetune.source");
+  t.key("finetune.lengths", &f.lengths, "tokens", "lengths at which speed and memory of a forward pass are measured, of teacher and student, such as [512, 2048, 8192]").only_with("finetune.source");
+  add_stage_keys(t, "transfer", "the stage in which each attention learns to give what the teacher's gives", f.transfer);
+  add_stage_keys(t, "distillation", "the stage in which the model learns to predict what the teacher predicts", f.distillation);
+  add_stage_keys(t, "task", "the stage in which the model learns the objective, without a teacher", f.task);
 }
 
 void add_optimizer_keys(config::Table& t, OptimizerSettings& o, ScheduleSettings& s) {
@@ -187,16 +251,16 @@ and derived value.
 
 )";
 
-LoadedSettings finish(Settings settings, config::Reading reading) {
-  check(settings, reading.origins);
-  return {resolve(std::move(settings)), std::move(reading.origins), std::move(reading.files)};
-}
 
 }  // namespace
 
 bool AttentionSettings::uses(const std::string& name) const {
   const auto& list = layers.empty() ? heads : layers;
-  return list.empty() ? mechanism == name : std::find(list.begin(), list.end(), name) != list.end();
+  if (list.empty()) return mechanism == name;
+  return std::any_of(list.begin(), list.end(), [&](const std::string& entry) {
+    const std::vector<std::string> names = furlong::layers::mechanisms_in(entry);
+    return std::find(names.begin(), names.end(), name) != names.end();
+  });
 }
 
 ObjectiveSettings::Name ObjectiveSettings::which() const {
@@ -207,30 +271,55 @@ ObjectiveSettings::Name ObjectiveSettings::which() const {
   return Name::next_token;
 }
 
-config::Table settings_table(Settings& settings) {
+const StageSettings& FinetuneSettings::stage(const std::string& name) const {
+  if (name == "transfer") return transfer;
+  if (name == "distillation") return distillation;
+  require(name == "task", "a stage '{}'", name);
+  return task;
+}
+
+config::Table settings_table(Settings& settings, bool requires_store) {
   config::Table table;
   add_run_keys(table, settings);
   add_model_keys(table, settings.model);
   add_attention_keys(table, settings.model.attention);
-  add_data_keys(table, settings.data);
+  add_data_keys(table, settings.data, requires_store);
   add_objective_keys(table, settings.objective);
+  add_teacher_keys(table, settings.teacher);
   add_optimizer_keys(table, settings.optimizer, settings.schedule);
   add_trainer_keys(table, settings.trainer);
   add_output_keys(table, settings.checkpoint, settings.log, settings.parallel);
+  add_finetune_keys(table, settings.finetune);
   return table;
 }
 
-LoadedSettings load_settings(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
-  Settings settings;
+LoadedSettings read_settings_file(const std::filesystem::path& file, const std::vector<std::string>& overrides, const Settings& defaults) {
+  Settings settings = defaults;
   auto reading = config::read_settings(settings_table(settings), file, overrides);
   if (settings.run_directory.empty()) settings.run_directory = std::filesystem::path("runs") / file.stem();
-  return finish(std::move(settings), std::move(reading));
+  return {std::move(settings), std::move(reading.origins), std::move(reading.files)};
+}
+
+LoadedSettings finish_settings(LoadedSettings read) {
+  check(read.settings, read.origins);
+  read.settings = resolve(std::move(read.settings));
+  return read;
+}
+
+LoadedSettings load_settings(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
+  return finish_settings(read_settings_file(file, overrides, Settings()));
 }
 
 LoadedSettings from_yaml_text(const std::string& text, const std::string& name, const std::vector<std::string>& overrides) {
   Settings settings;
   auto reading = config::read_settings_text(settings_table(settings), text, name, overrides);
-  return finish(std::move(settings), std::move(reading));
+  return finish_settings({std::move(settings), std::move(reading.origins), std::move(reading.files)});
+}
+
+LoadedSettings from_checkpoint_text(const std::string& text, const std::string& name) {
+  Settings settings;
+  auto reading = config::read_settings_text(settings_table(settings, false), text, name, {});
+  return finish_settings({std::move(settings), std::move(reading.origins), std::move(reading.files)});
 }
 
 Settings resolve(Settings settings) {
@@ -239,6 +328,8 @@ Settings resolve(Settings settings) {
   if (model.d_head == 0) model.d_head = model.d_model / model.n_heads;
   if (model.d_feedforward == 0) model.d_feedforward = 4 * model.d_model;
   if (model.max_sequence_length == 0) model.max_sequence_length = settings.data.sequence_length;
+  const bool by_length = model.position == "rotary" && (model.rotary_scaling == "llama3" || model.rotary_scaling == "yarn");
+  if (by_length && model.rotary_original_length == 0) model.rotary_original_length = model.max_sequence_length;
   auto& attention = model.attention;
   if (attention.n_features == 0 && (attention.uses("linear") || attention.uses("windowed"))) {
     const ops::FeatureMapInfo& map = ops::feature_map_info(attention.feature_map);

@@ -51,16 +51,35 @@ struct ModelSettings {
   std::string activation = "gelu";
   std::string norm = "layernorm";
   double norm_epsilon = 1e-5;
+  std::string norm_placement = "before";
+  bool embedding_norm = false;
+  std::string query_key_norm = "none";
   bool bias = true;
+  bool shared_layers = false;
+  std::int64_t d_embedding = 0;
+  std::int64_t n_segments = 0;
   bool tied_embeddings = true;
+  std::string prediction_head = "linear";
+  bool output_bias = false;
   std::string position = "rotary";
   double rotary_base = 10000;
   std::string rotary_placement = "before_features";
+  std::string rotary_scaling = "none";
+  double rotary_scaling_factor = 1;
+  std::int64_t rotary_original_length = 0;
+  double rotary_low_frequency_factor = 1;
+  double rotary_high_frequency_factor = 4;
+  double rotary_beta_fast = 32;
+  double rotary_beta_slow = 1;
+  double rotary_attention_factor = 0;
   std::int64_t max_sequence_length = 0;
   double dropout = 0;
   std::int64_t short_convolution = 0;
   double initializer_range = 0.02;
+  std::int64_t lora_rank = 0;
+  double lora_alpha = 16;
   std::string dtype = "float32";
+  std::filesystem::path weights;
   AttentionSettings attention;
   bool operator==(const ModelSettings&) const = default;
 };
@@ -147,6 +166,41 @@ struct ParallelSettings {
   bool operator==(const ParallelSettings&) const = default;
 };
 
+/// A second model that the one being trained is to agree with.
+struct TeacherSettings {
+  std::filesystem::path checkpoint;
+  std::string loss = "none";
+  std::string layers = "joint";
+  std::string input = "teacher";
+  double temperature = 1;
+  double share = 1;
+  std::string positions = "targets";
+  bool teaches() const { return loss != "none"; }
+  bool transfers() const { return loss == "transfer"; }
+  bool operator==(const TeacherSettings&) const = default;
+};
+
+/// What one stage of furlong finetune sets in the place of the keys for all stages; 0: nothing.
+struct StageSettings {
+  std::int64_t max_steps = 0;
+  double learning_rate = 0;
+  std::int64_t warmup_steps = 0;
+  std::int64_t sequence_length = 0;
+  std::int64_t batch_size = 0;
+  std::int64_t gradient_accumulation = 0;
+  bool operator==(const StageSettings&) const = default;
+};
+
+struct FinetuneSettings {
+  std::filesystem::path source;
+  std::vector<std::string> stages;
+  StageSettings transfer, distillation, task;
+  std::int64_t evaluation_batches = 0;
+  std::vector<std::string> lengths;
+  const StageSettings& stage(const std::string& name) const;
+  bool operator==(const FinetuneSettings&) const = default;
+};
+
 struct Settings {
   std::int64_t seed = 1;
   std::string device = "auto";
@@ -156,12 +210,14 @@ struct Settings {
   ModelSettings model;
   DataSettings data;
   ObjectiveSettings objective;
+  TeacherSettings teacher;
   OptimizerSettings optimizer;
   ScheduleSettings schedule;
   TrainerSettings trainer;
   CheckpointSettings checkpoint;
   LogSettings log;
   ParallelSettings parallel;
+  FinetuneSettings finetune;
   bool operator==(const Settings&) const = default;
 };
 
@@ -176,8 +232,16 @@ struct LoadedSettings {
 /// Throws UserError, one line that names file, line, column and key.
 LoadedSettings load_settings(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
 
+/// The same in two steps, for settings that follow from another model's: what the file and `overrides` set on top of `defaults`, each
+/// value checked by itself alone and nothing derived; and checked as a whole and resolved.
+LoadedSettings read_settings_file(const std::filesystem::path& file, const std::vector<std::string>& overrides, const Settings& defaults);
+LoadedSettings finish_settings(LoadedSettings read);
+
 /// The same from a text, such as the config in a checkpoint, which cannot include files. Errors call the text `name`.
 LoadedSettings from_yaml_text(const std::string& text, const std::string& name, const std::vector<std::string>& overrides = {});
+
+/// The same from the config inside a checkpoint, where data.store may be empty or missing: a model that comes from elsewhere has none.
+LoadedSettings from_checkpoint_text(const std::string& text, const std::string& name);
 
 /// Throws UserError for combinations that are impossible, and for keys that were set but have no effect. `origins` may be empty.
 void check(const Settings& settings, const config::Origins& origins = {});
@@ -198,6 +262,6 @@ nlohmann::ordered_json json_schema();
 std::string reference_markdown();
 
 /// The table of all keys, bound to `settings`, which must outlive it.
-config::Table settings_table(Settings& settings);
+config::Table settings_table(Settings& settings, bool requires_store = true);
 
 }  // namespace furlong

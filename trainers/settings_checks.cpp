@@ -1,10 +1,12 @@
 // Combinations of keys that cannot be: what ranges and the table's conditions cannot express.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "framework/core/error.h"
 #include "framework/ops/compat_attention.h"
+#include "layers/block.h"
 #include "trainers/attention_config.h"
 #include "trainers/settings.h"
 
@@ -19,13 +21,18 @@ class Checker {
   void run() const {
     table_.check_effects(default_table_, origins_);
     heads();
+    rotary_scaling();
+    embeddings();
     attention();
     objective();
     task();
+    documents();
     packing();
     carried_state();
     lengths();
     steps();
+    teacher();
+    finetune();
   }
 
  private:
@@ -72,6 +79,45 @@ class Checker {
     }
   }
 
+  void rotary_scaling() const {
+    const auto& model = copy_.model;
+    if (model.position != "rotary" || model.rotary_scaling == "none") return;
+    const auto wrong = [&](const char* key, const char* other, const std::string& message) {
+      const auto cite = citing({key, other});
+      cite.fail(fmt::format("{} cannot be with {}; {}", cite(key), cite(other), message));
+    };
+    if (model.rotary_scaling_factor == 1)
+      wrong("model.rotary_scaling_factor", "model.rotary_scaling", "expected more than 1, or no scaling: with 1 nothing is scaled");
+    if (model.rotary_scaling == "llama3" && model.rotary_high_frequency_factor <= model.rotary_low_frequency_factor)
+      wrong("model.rotary_high_frequency_factor", "model.rotary_low_frequency_factor", "expected the first above the second");
+    if (model.rotary_scaling == "yarn" && model.rotary_beta_fast <= model.rotary_beta_slow)
+      wrong("model.rotary_beta_fast", "model.rotary_beta_slow", "expected the first above the second");
+  }
+
+  // Widths of what meets at the output layer, and layers that are one.
+  void embeddings() const {
+    const auto& model = copy_.model;
+    const bool predicts = !copy_.objective.learns_labels(), transform = model.prediction_head == "transform";
+    if (predicts && transform && (model.activation == "swiglu" || model.activation == "geglu")) {
+      const auto cite = citing({"model.prediction_head", "model.activation"});
+      cite.fail(fmt::format("{} cannot be with {}, which is gated; expected gelu, gelu_tanh, relu or silu, or prediction_head: linear",
+                            cite("model.prediction_head"), cite("model.activation")));
+    }
+    const bool narrow = model.d_embedding > 0 && model.d_embedding != model.d_model;
+    if (predicts && narrow && !transform && model.tied_embeddings) {
+      const auto cite = citing({"model.d_embedding", "model.d_model", "model.tied_embeddings"});
+      cite.fail(
+          fmt::format("{} and {} cannot be with {}: the output layer would be of another width than the hidden states; take "
+                      "prediction_head: transform, or do not tie them",
+                      cite("model.d_embedding"), cite("model.d_model"), cite("model.tied_embeddings")));
+    }
+    if (model.shared_layers && !model.attention.layers.empty()) {
+      const auto cite = citing({"model.shared_layers", "model.attention.layers"});
+      cite.fail(fmt::format("{} cannot be with {}: layers that are one block have one mechanism; remove one of the two",
+                            cite("model.shared_layers"), cite("model.attention.layers")));
+    }
+  }
+
   void attention() const {
     mechanisms();
     rotary_placement();
@@ -90,10 +136,6 @@ class Checker {
     if (attention.softmax_window == 0) {
       cite.fail(fmt::format("{} with the mechanism windowed; expected how many of the nearest tokens get exact weights, such as 128",
                             cite("model.attention.softmax_window")));
-    }
-    if (copy_.model.architecture != "decoder") {
-      cite.fail(fmt::format("the mechanism windowed cannot be with {}: it is causal; take softmax or linear, which have windows too",
-                            cite("model.architecture")));
     }
   }
 
@@ -115,17 +157,41 @@ class Checker {
     const std::int64_t wanted = attention.layers.empty() ? model.n_heads : model.n_layers;
     if (static_cast<std::int64_t>(list.size()) != wanted)
       cite.fail(fmt::format("{} names {} mechanisms; expected one for each of {}", cite(key), list.size(), cite(of)));
+    if (attention.layers.empty()) {
+      mechanisms_of_heads(key, key, list);
+      return;
+    }
+    for (std::size_t layer = 0; layer < list.size(); ++layer) {
+      const std::vector<std::string> names = layers::mechanisms_in(list[layer]);
+      const std::string where = fmt::format("{}: layer {} (from 0)", key, layer);
+      if (names.size() > 1) {
+        mechanisms_of_heads(key, where, names);
+      } else {
+        known_mechanism(key, where, list[layer]);
+      }
+    }
+  }
+
+  void known_mechanism(const char* key, const std::string& where, const std::string& name) const {
     const config::Key& known = *table_.find("model.attention.mechanism");
-    for (const std::string& name : list)
-      if (!known.accepts(name)) cite.fail(fmt::format("{}: found {}; expected {} for each", key, name, known.expected()));
+    if (!known.accepts(name)) citing({key}).fail(fmt::format("{}: found {}; expected {} for each", where, name, known.expected()));
+  }
+
+  // One mechanism for each head; heads that read the same keys and values have the same.
+  void mechanisms_of_heads(const char* key, const std::string& where, const std::vector<std::string>& names) const {
+    const auto& model = copy_.model;
+    const auto cite = citing({key});
+    for (const std::string& name : names) known_mechanism(key, where, name);
+    if (static_cast<std::int64_t>(names.size()) != model.n_heads)
+      cite.fail(fmt::format("{} names {} mechanisms; expected one, or one for each of {}", where, names.size(), cite("model.n_heads")));
     const std::int64_t group = model.n_key_value_heads > 0 ? model.n_heads / model.n_key_value_heads : 1;
-    for (std::int64_t head = 0; attention.layers.empty() && head < wanted; ++head) {
+    for (std::int64_t head = 0; head < model.n_heads; ++head) {
       const std::int64_t first = head / group * group;
-      if (list[static_cast<std::size_t>(head)] == list[static_cast<std::size_t>(first)]) continue;
+      if (names[static_cast<std::size_t>(head)] == names[static_cast<std::size_t>(first)]) continue;
       cite.fail(
           fmt::format("{}: heads {} and {} (from 0) share a key and value head, but not a mechanism; expected the same for each {} "
                       "neighbours, as of {}",
-                      cite(key), first, head, group, cite("model.n_key_value_heads")));
+                      where == key ? cite(key) : where, first, head, group, cite("model.n_key_value_heads")));
     }
   }
 
@@ -273,6 +339,13 @@ class Checker {
     }
   }
 
+  void documents() const {
+    if (copy_.data.sampler != "documents" || !copy_.objective.learns_labels()) return;
+    const auto cite = citing({"data.sampler", "objective.name"});
+    cite.fail(fmt::format("{} does nothing with {}, whose rows are documents in any case; expected random or sequential",
+                          cite("data.sampler"), cite("objective.name")));
+  }
+
   void packing() const {
     const auto& attention = copy_.model.attention;
     if (copy_.data.packing == "none") return;
@@ -327,6 +400,59 @@ class Checker {
     const auto cite = citing({"data.sequence_length", "model.max_sequence_length"});
     cite.fail(fmt::format("{} is longer than {}; expected sequences that the model is made for; shorten them, or raise max_sequence_length",
                           cite("data.sequence_length"), cite("model.max_sequence_length")));
+  }
+
+  void teacher() const {
+    const auto& teacher = copy_.teacher;
+    const auto& stages = copy_.finetune.stages;
+    const bool teaches =
+        teacher.teaches() || std::any_of(stages.begin(), stages.end(), [](const std::string& name) { return name != "task"; });
+    const bool distils = teacher.loss == "distillation" || std::find(stages.begin(), stages.end(), "distillation") != stages.end();
+    const char* key = teacher.teaches() ? "teacher.loss" : "finetune.stages";
+    if (teaches && copy_.data.carry_state) {
+      const auto cite = citing({key, "data.carry_state"});
+      cite.fail(
+          fmt::format("{} cannot be with {}: the teacher has no state to carry; expected false", cite(key), cite("data.carry_state")));
+    }
+    if (teacher.layers == "in_turn" && copy_.model.shared_layers) {
+      const auto cite = citing({"teacher.layers", "model.shared_layers"});
+      cite.fail(fmt::format("{} cannot be with {}: the layers are one block; expected joint", cite("teacher.layers"),
+                            cite("model.shared_layers")));
+    }
+    if (distils && copy_.objective.learns_labels()) {
+      const auto cite = citing({key, "objective.name"});
+      cite.fail(
+          fmt::format("{}: distillation cannot be with {}: it is over predictions of tokens; expected next_token or masked_tokens, or "
+                      "transfer and then the objective alone",
+                      cite(key), cite("objective.name")));
+    }
+  }
+
+  void finetune() const {
+    const auto& finetune = copy_.finetune;
+    if (finetune.source.empty()) return;
+    for (const char* key : {"teacher.loss", "model.weights"}) {
+      const bool set = std::string_view(key) == "teacher.loss" ? copy_.teacher.teaches() : !copy_.model.weights.empty();
+      if (!set) continue;
+      const auto cite = citing({key, "finetune.source"});
+      cite.fail(fmt::format("{} cannot be with {}, which furlong finetune begins from and takes for the teacher; remove one of the two",
+                            cite(key), cite("finetune.source")));
+    }
+    const auto stages = citing({"finetune.stages"});
+    for (std::size_t i = 0; i < finetune.stages.size(); ++i) {
+      const std::string& name = finetune.stages[i];
+      if (name != "transfer" && name != "distillation" && name != "task")
+        stages.fail(fmt::format("finetune.stages: found {}; expected transfer, distillation or task for each", name));
+      if (std::find(finetune.stages.begin(), finetune.stages.begin() + static_cast<std::ptrdiff_t>(i), name) !=
+          finetune.stages.begin() + static_cast<std::ptrdiff_t>(i))
+        stages.fail(fmt::format("finetune.stages: {} is there twice; expected each stage once", name));
+    }
+    const auto lengths = citing({"finetune.lengths"});
+    for (const std::string& length : finetune.lengths) {
+      const bool number = !length.empty() && length.size() <= 9 && length.find_first_not_of("0123456789") == std::string::npos;
+      if (!number || length[0] == '0')
+        lengths.fail(fmt::format("finetune.lengths: found {}; expected numbers of tokens from 1 to 999999999", length));
+    }
   }
 
   void steps() const {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -145,6 +146,7 @@ class Run {
     if (saved_at_ != trainer_.steps()) save(std::nullopt);
     result.step = trainer_.steps();
     result.validation_loss = trainer_.last_validation().value_or(MetricsRecord::not_measured);
+    result.seconds = trainer_.seconds();
     result.run_directory = directory_;
     result.checkpoint = checkpoints_.path_for(trainer_.steps());
     return result;
@@ -187,6 +189,9 @@ class Run {
 
   Device prepare(const LoadedSettings& loaded) {
     refuse_several_processes();
+    if (!settings_.finetune.source.empty())
+      throw UserError("finetune.source: {}: training that begins from another model's weights in stages; run it with furlong finetune",
+                      settings_.finetune.source.string());
     configure_logging(settings_.log.level);
     set_thread_count(static_cast<int>(settings_.threads));
     const Device device = chosen_device();
@@ -218,6 +223,7 @@ class Run {
         break;
     }
     const fs::path metrics = directory_ / "metrics.jsonl";
+    if (!from && !settings_.model.weights.empty()) start_from_weights();
     if (from) {
       const bool own = fs::equivalent(fs::absolute(*from).parent_path(), checkpoints_.path());
       if (!own) refuse_to_replace(*from);
@@ -234,6 +240,24 @@ class Run {
       }
     }
     cut_back(metrics, from ? trainer_.steps() : -1);
+  }
+
+  void start_from_weights() {
+    const fs::path path = checkpoint_of(settings_.model.weights);
+    const WeightsReport report = trainer_.start_from(CheckpointReader::open(path));
+    const auto list = [](const std::vector<std::string>& names) {
+      constexpr std::size_t most = 6;
+      const auto end = names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), most));
+      return config::join({names.begin(), end}, ", ") + (names.size() > most ? ", ..." : "");
+    };
+    spdlog::info("beginning from the weights of {}", path.string());
+    if (!report.missing.empty())
+      spdlog::info("{} tensors are not there and begin as in a new model: {}", report.missing.size(), list(report.missing));
+    if (!report.unused.empty())
+      spdlog::warn("{}: {} tensors have no place in this model: {}", path.string(), report.unused.size(), list(report.unused));
+    if (report.positions_before > 0)
+      spdlog::warn("{}: has {} learned positions; each one later repeats that which stands so many before it", path.string(),
+                   report.positions_before);
   }
 
   /// Checkpoints of another run are not given up for one that starts elsewhere.
@@ -317,13 +341,27 @@ class Run {
                          MetricsRecord::not_measured,
                          MetricsRecord::not_measured,
                          arena(device_).counters().peak_bytes,
-                         {{"accuracy", found.accuracy}}};
+                         {}};
+    if (std::isfinite(found.accuracy)) record.more.emplace_back("accuracy", found.accuracy);
+    if (std::isfinite(found.divergence)) record.more.emplace_back("divergence", found.divergence);
+    for (const auto& [layer, error] : found.layer_errors) record.more.emplace_back(fmt::format("layer_{}", layer), error);
     write(record);
-    const std::string in_bits = settings_.objective.learns_labels() ? "" : fmt::format(" = {:.4f} bits a token", found.bits_per_token());
-    progress.say(fmt::format("step {}: validation loss {:.4f} nats{}, accuracy {:.3f}{}", trainer_.steps(), found.loss, in_bits,
-                             found.accuracy, best ? "  (best)" : ""));
+    progress.say(fmt::format("step {}: {}{}", trainer_.steps(), in_words(found), best ? "  (best)" : ""));
     clock_ += std::chrono::steady_clock::now() - start;  // validation does not count as training time
     return best ? std::optional(found.loss) : std::nullopt;
+  }
+
+  std::string in_words(const Evaluation& found) const {
+    if (!found.layer_errors.empty()) {
+      const auto worst = std::max_element(found.layer_errors.begin(), found.layer_errors.end(),
+                                          [](const auto& a, const auto& b) { return a.second < b.second; });
+      return fmt::format("relative error of attention in validation {:.4f}, at most {:.4f} (layer {})", found.loss, worst->second,
+                         worst->first);
+    }
+    const std::string in_bits = settings_.objective.learns_labels() ? "" : fmt::format(" = {:.4f} bits a token", found.bits_per_token());
+    const std::string divergence =
+        std::isfinite(found.divergence) ? fmt::format(", divergence from the teacher {:.4f}", found.divergence) : "";
+    return fmt::format("validation loss {:.4f} nats{}, accuracy {:.3f}{}", found.loss, in_bits, found.accuracy, divergence);
   }
 
   void save(std::optional<double> best_loss) {

@@ -22,6 +22,7 @@ struct TrainResult {
   bool stopped_early = false;  ///< validation stopped improving
   double train_loss = 0;       ///< of the last step; NaN when there was nothing left to do
   double validation_loss = 0;  ///< NaN without validation split
+  double seconds = 0;          ///< that the steps of this call took, without validation
   std::filesystem::path run_directory, checkpoint;
 };
 

@@ -1,6 +1,7 @@
 #include "trainers/trainer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -21,24 +22,46 @@ constexpr std::size_t outlier_minimum = 16;
 /// Whether a run may go on with another value of a key below `model`, given as a JSON pointer: those that shape nothing stored.
 bool may_change(const std::string& key, const std::string& position) {
   if (key == "/max_sequence_length") return position != "learned";
-  return key == "/dropout" || key == "/attention/chunk_size" || key == "/attention/redraw_every" || key == "/attention/denominator_guard";
+  return key == "/weights" || key == "/dropout" || key == "/attention/chunk_size" || key == "/attention/redraw_every" ||
+         key == "/attention/denominator_guard";
 }
+
+std::unique_ptr<Teacher> make_teacher(const Settings& settings, const Vocabulary& data, const Device& device,
+                                      std::optional<DType> compute) {
+  return settings.teacher.teaches() ? std::make_unique<Teacher>(settings, data, device, compute) : nullptr;
+}
+
+Frozen frozen_by(const std::unique_ptr<Teacher>& teacher) { return teacher ? teacher->frozen() : Frozen(); }
 
 }  // namespace
 
 Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& device, std::optional<DType> compute)
     : data_(data),
       device_(device),
-      model_(make_model(settings, data.vocabulary(), device, compute)),
+      teacher_(make_teacher(settings, data.vocabulary(), device, compute)),
+      model_(make_model(settings, data.vocabulary(), device, compute, frozen_by(teacher_))),
       optimizer_(settings.optimizer, *model_.store),
       numbers_(Tensor::zeros({ops::step_numbers}, DType::float64, device)),
+      n_compared_(Tensor::zeros({1}, DType::float64, device)),
       graph_(device),
       source_(training_source(settings, model_.vocabulary, data)) {
   for (std::int64_t i = 0; settings.data.carry_state && i < settings.trainer.gradient_accumulation; ++i)
     carried_.emplace_back(*model_.decoder, settings.data.batch_size);
 }
 
+WeightsReport Trainer::start_from(const CheckpointReader& checkpoint) {
+  require(steps_ == 0, "a run begins from weights before its first step");
+  const WeightsReport report = begin_from(checkpoint, model_);
+  origin_ = CheckpointOrigin::read(checkpoint);
+  optimizer_.restart_average();
+  return report;
+}
+
 void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
+  if (teacher_) {
+    lessons(batches, checks);
+    return;
+  }
   ops::CrossEntropyOptions loss_options;
   loss_options.device_normalizer = numbers_.narrow(0, ops::step_normalizer, 1);
   model_.store->forget_gradients();
@@ -59,7 +82,54 @@ void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
   model_.store->complete_gradients(tape.stream());
 }
 
+void Trainer::lessons(const std::vector<Batch>& batches, bool checks) {
+  model_.store->forget_gradients();
+  Tape tape(Stream{device_});
+  tape.set_checks(checks);
+  Lesson lesson;
+  lesson.share = 1.0 / static_cast<double>(batches.size());
+  lesson.loss = numbers_.narrow(0, ops::step_loss, 1).reshape({});
+  lesson.n_targets = numbers_.narrow(0, ops::step_normalizer, 1);
+  lesson.n_compared = n_compared_;
+  lesson.step = steps_;
+  std::uint64_t first_sample = 0;
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(model_.settings.seed), static_cast<std::uint32_t>(steps_),
+                                   first_sample};
+    context.device_step = numbers_.narrow(0, ops::step_of_run, 1);
+    if (!compared_.empty()) lesson.compared = compared_[i];
+    teacher_->teach(model_, context, inputs_[i], lesson);
+    first_sample += static_cast<std::uint64_t>(batches[i].batch);
+  }
+  model_.store->complete_gradients(tape.stream());
+}
+
+std::int64_t Trainer::prepare_lessons(const std::vector<Batch>& batches) {
+  if (model_.settings.teacher.transfers()) return 0;
+  std::int64_t count = 0;
+  compared_.resize(batches.size());
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const std::vector<std::int32_t> compared = compared_tokens(model_.settings, batches[i]);
+    count += count_compared(compared);
+    const Shape shape{batches[i].batch, batches[i].n};
+    // Where it is already, so that a recorded step finds it.
+    if (compared_[i].defined() && compared_[i].shape() == shape) {
+      compared_[i].copy_from(Tensor::from(compared, shape));
+    } else {
+      compared_[i] = Tensor::from(compared, shape, device_);
+    }
+  }
+  n_compared_.copy_from(Tensor::from(std::vector<double>{static_cast<double>(std::max<std::int64_t>(count, 1))}, {1}));
+  return count;
+}
+
+void Trainer::take_turn() {
+  const std::optional<Turn> turn = teacher_->turn(steps_);
+  if (turn) optimizer_.restrict_to([layer = turn->layer](const Parameter& parameter) { return Teacher::in_attention(parameter, layer); });
+}
+
 StepReport Trainer::step() {
+  const auto start = std::chrono::steady_clock::now();
   const Settings& settings = model_.settings;
   model_.redraw(steps_);
   const std::vector<Batch> batches =
@@ -68,13 +138,16 @@ StepReport Trainer::step() {
 
   model_.take_denominator_report();  // what a validation left
   StepReport report;
-  report.learning_rate = learning_rate(settings, steps_);
+  const std::optional<Turn> turn = teacher_ ? teacher_->turn(steps_) : std::nullopt;
+  // Each turn goes through the whole schedule.
+  report.learning_rate = learning_rate(settings, turn ? (steps_ - turn->first) * settings.trainer.max_steps / turn->length : steps_);
   for (const Batch& batch : batches) {
     report.tokens += batch.n_tokens;
     report.targets += batch.n_targets;
   }
   write_numbers(report);
-  std::string shapes;
+  std::string shapes = turn ? fmt::format("layer {}; ", turn->layer) : "";
+  if (turn) take_turn();
   inputs_.resize(batches.size());
   for (std::size_t i = 0; i < batches.size(); ++i) {
     put_on_device(batches[i], device_, inputs_[i]);
@@ -83,6 +156,7 @@ StepReport Trainer::step() {
                           input.targets.defined() ? ", targets" : "", input.mask.keys.defined() ? ", masked" : "",
                           input.mask.documents.defined() ? ", documents" : "");
   }
+  const std::int64_t compared = teacher_ ? prepare_lessons(batches) : 0;
   if (may_record()) {
     graph_.run(shapes, [&] { work(batches); });
   } else {
@@ -100,12 +174,14 @@ StepReport Trainer::step() {
   report.loss = numbers[ops::step_loss];
   report.gradient_norm = numbers[ops::step_gradient_norm];
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) name_the_culprit(batches, report.loss, report.gradient_norm);
-  if (report.targets == 0) report.loss = MetricsRecord::not_measured;
+  const bool has_loss = report.targets > 0 || compared > 0 || settings.teacher.transfers();
+  if (!has_loss) report.loss = MetricsRecord::not_measured;
   report.skipped = numbers[ops::step_skipped] != 0;
   if (!report.skipped) optimizer_.set_steps(optimizer_.steps() + 1);
   note_norm(report.gradient_norm);
   ++steps_;
   tokens_ += report.tokens;
+  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }
 
@@ -135,7 +211,9 @@ void Trainer::write_numbers(const StepReport& report) {
   numbers[ops::step_learning_rate] = report.learning_rate;
   numbers[ops::step_normalizer] = static_cast<double>(std::max<std::int64_t>(report.targets, 1));
   numbers[ops::step_of_run] = static_cast<double>(steps_);
-  numbers[ops::step_number] = static_cast<double>(optimizer_.steps() + 1);
+  // In a turn its own steps count: its moments begin at zero.
+  const std::optional<Turn> turn = teacher_ ? teacher_->turn(steps_) : std::nullopt;
+  numbers[ops::step_number] = static_cast<double>(turn ? steps_ - turn->first + 1 : optimizer_.steps() + 1);
   numbers[ops::step_gradient_clip] = model_.settings.optimizer.gradient_clip;
   numbers[ops::step_outlier_threshold] = outlier_threshold();
   numbers_.copy_from(Tensor::from(numbers, {ops::step_numbers}));
@@ -181,6 +259,9 @@ Evaluation Trainer::validate() {
   const Optimizer::WithAverages averaged(optimizer_);
   const Settings& settings = model_.settings;
   const auto measure = [&] {
+    if (teacher_)
+      return teacher_->evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size,
+                                settings.trainer.validation_batches);
     return evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size,
                     settings.trainer.validation_batches);
   };
@@ -211,7 +292,7 @@ void Trainer::save(const std::filesystem::path& path, std::string_view metrics) 
   const auto write = [&](const std::string& name, const Tensor& tensor) { write_tensor(file, name, tensor); };
   for (const Parameter& parameter : store.parameters()) {
     write("parameters/" + parameter.name(), parameter.master());
-    if (store.is_buffer(parameter)) continue;
+    if (!store.is_trained(parameter)) continue;
     write("first_moments/" + parameter.name(), store.slice(optimizer_.first_moment(), parameter));
     write("second_moments/" + parameter.name(), store.slice(optimizer_.second_moment(), parameter));
     if (optimizer_.averages()) write("averages/" + parameter.name(), store.slice(optimizer_.average(), parameter));
@@ -224,6 +305,7 @@ void Trainer::save(const std::filesystem::path& path, std::string_view metrics) 
   file.integer("step", steps_);
   file.integer("optimizer_steps", optimizer_.steps());
   file.integer("tokens", tokens_);
+  if (origin_) origin_->write(file);
   file.integer("sampler_counter", static_cast<std::int64_t>(samples_drawn_));
   file.integer("seed", model_.settings.seed);
   file.number("best_validation", best_validation_);
@@ -243,6 +325,12 @@ void Trainer::load(const CheckpointReader& checkpoint) {
   if (before.objective.name != model_.settings.objective.name || before.objective.pooling != model_.settings.objective.pooling) {
     throw UserError("{}: cannot resume: the objective was {} (pooling {}) in the checkpoint and is {} (pooling {}) now", origin,
                     before.objective.name, before.objective.pooling, model_.settings.objective.name, model_.settings.objective.pooling);
+  }
+  if (before.teacher.loss != model_.settings.teacher.loss) {
+    throw UserError(
+        "{}: cannot resume: teacher.loss was {} in the checkpoint and is {} now; use another --run-dir, with model.weights to "
+        "begin from these",
+        origin, before.teacher.loss, model_.settings.teacher.loss);
   }
   const auto then = to_json(before)["model"].flatten(), now = to_json(model_.settings)["model"].flatten();
   for (const auto& [key, value] : now.items()) {
@@ -266,7 +354,7 @@ void Trainer::load(const CheckpointReader& checkpoint) {
   const ParameterStore& store = *model_.store;
   const auto read = [&](const std::string& name, const Tensor& tensor) { read_tensor(checkpoint, name, tensor); };
   for (const Parameter& parameter : store.parameters()) {
-    if (store.is_buffer(parameter)) continue;
+    if (!store.is_trained(parameter)) continue;
     read("first_moments/" + parameter.name(), store.slice(optimizer_.first_moment(), parameter));
     read("second_moments/" + parameter.name(), store.slice(optimizer_.second_moment(), parameter));
     if (!optimizer_.averages()) continue;
@@ -277,6 +365,7 @@ void Trainer::load(const CheckpointReader& checkpoint) {
   steps_ = checkpoint.integer("step");
   optimizer_.set_steps(checkpoint.integer("optimizer_steps"));
   tokens_ = checkpoint.integer("tokens");
+  origin_ = CheckpointOrigin::read(checkpoint);
   samples_drawn_ = static_cast<std::uint64_t>(checkpoint.integer("sampler_counter"));
   best_validation_ = checkpoint.number("best_validation");
   if (checkpoint.has("last_validation")) last_validation_ = checkpoint.number("last_validation");
@@ -306,7 +395,8 @@ std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vo
   Arena& memory = arena(device);
   const std::int64_t before = memory.counters().bytes_in_use;
   memory.reset_peak();
-  Model model = make_model(settings, vocabulary, device);
+  const std::unique_ptr<Teacher> teacher = make_teacher(settings, vocabulary, device, std::nullopt);
+  Model model = make_model(settings, vocabulary, device, std::nullopt, frozen_by(teacher));
   const Optimizer optimizer(settings.optimizer, *model.store);
   Tape tape(Stream{device});
   layers::ForwardContext context{tape, true};
@@ -319,6 +409,12 @@ std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vo
   fresh.fresh.assign(static_cast<std::size_t>(fresh.batch), 1);
   // Of accumulated batches the second adds to gradients that are there already, which can take more; the others repeat it.
   for (std::int64_t i = 0; i < std::min<std::int64_t>(settings.trainer.gradient_accumulation, 2); ++i) {
+    if (teacher) {
+      const DeviceBatch batch = largest_batch(settings, device);
+      const auto number = [&](const Shape& shape) { return Tensor::empty(shape, DType::float64, device); };
+      teacher->teach(model, context, batch, {1, number({}), number({1}), batch.targets, number({1}), 0});
+      continue;
+    }
     layers::GenerationState* past = carried.empty() ? nullptr : &carried[static_cast<std::size_t>(i)].begin(context, fresh);
     tape.backward(loss_of(model, context, largest_batch(settings, device), {}, past).loss);
   }

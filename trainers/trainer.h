@@ -3,18 +3,21 @@
 #include <optional>
 
 #include "trainers/carried_state.h"
+#include "trainers/checkpoint_origin.h"
 #include "trainers/checkpoints.h"
 #include "trainers/evaluate.h"
 #include "trainers/metrics.h"
 #include "trainers/objective.h"
 #include "trainers/optimizer.h"
 #include "trainers/step_graph.h"
+#include "trainers/teacher.h"
+#include "trainers/weights.h"
 
 namespace furlong {
 
 /// What one optimizer step found.
 struct StepReport {
-  double loss = 0;           ///< mean over the step's targets, nats; not a number where it had none
+  double loss = 0;           ///< mean over the step's targets, nats, or what the teacher's loss is; not a number where it had none
   double gradient_norm = 0;  ///< before clipping
   double learning_rate = 0;
   std::int64_t tokens = 0;              ///< read: next_token: targets that counted; otherwise all that were not padding
@@ -30,13 +33,19 @@ class Trainer {
   /// `data` has to outlive the trainer. compute: see make_model.
   Trainer(const Settings& settings, const Dataset& data, const Device& device, std::optional<DType> compute = std::nullopt);
 
+  /// Begins a new run from the weights of a checkpoint, moments at zero. Throws UserError where they do not fit.
+  WeightsReport start_from(const CheckpointReader& checkpoint);
+
   StepReport step();
-  /// Validation with the averaged weights where the optimizer keeps them; the first settings.trainer.validation_batches of the split.
+  /// Validation with the averaged weights where the optimizer keeps them; the first settings.trainer.validation_batches of the split. With
+  /// a teacher: see Teacher::evaluate.
   Evaluation validate();
 
   /// Optimizer steps done (skipped outliers included).
   std::int64_t steps() const { return steps_; }
   std::int64_t tokens() const { return tokens_; }
+  /// Time that the steps of this object took.
+  double seconds() const { return seconds_; }
   Model& model() { return model_; }
   const BatchSource& source() const { return *source_; }
   /// Whether the last step was replayed from a recording (trainer.cuda_graph).
@@ -60,6 +69,11 @@ class Trainer {
   void gradients(const std::vector<Batch>& batches, bool checks);
   /// The batches of the next step.
   std::vector<Batch> read_batches() const;
+  /// The same by the teacher's loss.
+  void lessons(const std::vector<Batch>& batches, bool checks);
+  /// Puts on the device what the teacher's loss reads beside the batches; how many tokens the two are compared at.
+  std::int64_t prepare_lessons(const std::vector<Batch>& batches);
+  void take_turn();
   /// All that a step does on the device.
   void work(const std::vector<Batch>& batches);
   bool may_record() const;
@@ -70,10 +84,13 @@ class Trainer {
 
   const Dataset& data_;
   Device device_;
+  std::unique_ptr<Teacher> teacher_;  // null without one
   Model model_;
   Optimizer optimizer_;
   Tensor numbers_;                   // of the step (ops::StepNumber), on the device
   std::vector<DeviceBatch> inputs_;  // of the step, one for each batch that it accumulates
+  std::vector<Tensor> compared_;     // distillation: Lesson::compared of each
+  Tensor n_compared_;                // Lesson::n_compared
   StepGraph graph_;
   bool counts_denominators_ = false;  // seen in a step; the first ones are never recorded
   std::unique_ptr<BatchSource> source_;
@@ -82,6 +99,8 @@ class Trainer {
   std::vector<Batch> prefetched_;      // of the step to come, and from which sample on
   std::uint64_t prefetched_at_ = 0;
   std::int64_t steps_ = 0, tokens_ = 0;
+  std::optional<CheckpointOrigin> origin_;  // of the weights, for whoever exports them again
+  double seconds_ = 0;
   std::deque<double> recent_norms_;  // for outliers: of the last steps, skipped ones included
   double best_validation_ = HUGE_VAL;
   std::optional<double> last_validation_;

@@ -63,15 +63,17 @@ TEST_F(AttendTest, ConstantsOfHeadsAndDirectionsOfTheirOwn) {
 }
 
 TEST_F(AttendTest, WindowedHybridAndItsGate) {
-  const AttentionChoice choice = choice_of(AttendMechanism::windowed, true, 3);
-  Problem p(13, 13);
-  p.directions(8);
-  expect_output(p, options(choice), linear_head(choice), tolerance_of(DType::float64));
-  p.data["gate"] = {{4}, {0.5, -0.25, 0, 2}};
-  AttendOptions o = options(choice);
-  o.gradients = true;
-  expect_output(p, o, linear_head(choice), tolerance_of(DType::float64));
-  for (const char* name : {"query", "key", "value", "gate"}) expect_gradient(p, name, linear_head(choice));
+  for (const bool causal : {true, false}) {
+    const AttentionChoice choice = choice_of(AttendMechanism::windowed, causal, 3);
+    Problem p(13, 13);
+    p.directions(8);
+    expect_output(p, options(choice), linear_head(choice), tolerance_of(DType::float64));
+    p.data["gate"] = {{4}, {0.5, -0.25, 0, 2}};
+    AttendOptions o = options(choice);
+    o.gradients = true;
+    expect_output(p, o, linear_head(choice), tolerance_of(DType::float64));
+    for (const char* name : {"query", "key", "value", "gate"}) expect_gradient(p, name, linear_head(choice));
+  }
 }
 
 TEST_F(AttendTest, LinformerOfEveryKind) {

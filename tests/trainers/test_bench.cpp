@@ -75,6 +75,8 @@ TEST(BenchAttention, LinearCountsFeaturesStatesAndPairsOfAChunk) {
   EXPECT_EQ(attention_flops(window, 32) / 3, 2 * features + counted_pairs(true, 32, 5) * 2 * (m + d));
   window.choice.mechanism = AttendMechanism::windowed;
   EXPECT_EQ(attention_flops(window, 32) / 3, count(true, false) + counted_pairs(true, 32, 5) * 4 * d);
+  window.choice.causal = false;
+  EXPECT_EQ(attention_flops(window, 32) / 3, count(false, false) + counted_pairs(false, 32, 5) * 4 * d);
   BenchAttentionOptions hyperbolic = options_of(AttendMechanism::linear, false, false);
   hyperbolic.choice.feature_map = ops::FeatureMap::favor_hyperbolic;
   EXPECT_EQ(attention_flops(hyperbolic, 32) / 3, features + 2 * state) << "half as many directions";
@@ -133,17 +135,24 @@ TEST(BenchAttention, MeasuresEveryMechanism) {
 
 // Features exist tile by tile, so what grows with length is O(n·d): the same whatever m is.
 TEST(BenchAttention, MemoryThatGrowsWithLengthDoesNotDependOnFeatures) {
-  const auto growth = [](std::int64_t features) {
-    BenchAttentionOptions options = options_of(AttendMechanism::linear, true, true);
-    options.choice.chunk_size = 64;
-    options.features = features;
-    options.lengths = {512, 1024};
-    options.repeat = 1;
-    const BenchAttentionResult result = bench_attention(options);
-    return result.lengths[1].peak_bytes - result.lengths[0].peak_bytes;
-  };
-  EXPECT_EQ(growth(128), growth(16));
-  EXPECT_GE(growth(16), 4 * 4 * 512 * 3 * 8) << "the output and three gradients";
+  for (const AttendMechanism mechanism : {AttendMechanism::linear, AttendMechanism::windowed}) {
+    for (const bool causal : {true, false}) {
+      SCOPED_TRACE(fmt::format("{}, {}", name_of(mechanism), causal ? "causal" : "bidirectional"));
+      const auto growth = [&](std::int64_t features, std::int64_t n) {
+        BenchAttentionOptions options = options_of(mechanism, causal, true);
+        options.choice.chunk_size = 64;
+        if (mechanism == AttendMechanism::windowed) options.choice.window = 32;
+        options.features = features;
+        options.lengths = {n, 2 * n};
+        options.repeat = 1;
+        const BenchAttentionResult result = bench_attention(options);
+        return result.lengths[1].peak_bytes - result.lengths[0].peak_bytes;
+      };
+      EXPECT_EQ(growth(128, 512), growth(16, 512));
+      EXPECT_GE(growth(16, 512), 4 * 4 * 512 * 3 * 8) << "the output and three gradients";
+      EXPECT_EQ(growth(16, 1024), 2 * growth(16, 512));
+    }
+  }
 }
 
 TEST(BenchAttention, EveryStorageType) {

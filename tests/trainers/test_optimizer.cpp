@@ -137,5 +137,39 @@ TEST(Optimizer, WithoutAveragesTheGuardDoesNothing) {
   EXPECT_EQ(s.values(), values);
 }
 
+TEST(Optimizer, FrozenParametersStayAndHaveNoState) {
+  for (const DType compute : {DType::float32, DType::bfloat16}) {
+    ParameterStore store(compute, Device{});
+    Parameter& frozen = store.add("frozen", {5, 13}, Initializer::normal(1), true);
+    Parameter& weight = store.add("weight", {4, 3}, Initializer::normal(1), true);
+    Parameter& bias = store.add("bias", {7}, Initializer::normal(1), false);
+    Parameter& gain = store.add("frozen.gain", {3}, Initializer::ones(), false);
+    store.freeze([](const Parameter& parameter) { return parameter.name().starts_with("frozen"); });
+    store.allocate(3);
+    Optimizer optimizer(optimizer_settings(0.1, 0.5), store);
+    for (const Tensor* state : {&optimizer.first_moment(), &optimizer.second_moment(), &optimizer.average()})
+      EXPECT_EQ(state->elements(), 2 * 64) << "a place each for weight and bias";
+    const auto values = [&](const Parameter& parameter) { return parameter.master().to_vector<float>(); };
+    const auto bits = [](const Tensor& tensor) {
+      const auto* bytes = static_cast<const std::uint8_t*>(tensor.address());
+      return std::vector<std::uint8_t>(bytes, bytes + tensor.bytes());
+    };
+    const auto frozen_before = values(frozen), weight_before = values(weight), bias_before = values(bias), gain_before = values(gain);
+    const auto compute_before = bits(frozen.variable().value());
+    store.gradients().copy_from(Tensor::from(std::vector<float>(128, 1.0f), {128}));
+    for (int step = 0; step < 3; ++step) optimizer.step(Stream{}, 0.1, 1);
+    {
+      const Optimizer::WithAverages guard(optimizer);
+      EXPECT_EQ(values(frozen), frozen_before);
+      EXPECT_EQ(bits(frozen.variable().value()), compute_before);
+    }
+    EXPECT_EQ(values(frozen), frozen_before) << "no weight decay either";
+    EXPECT_EQ(values(gain), gain_before);
+    EXPECT_EQ(bits(frozen.variable().value()), compute_before);
+    EXPECT_NE(values(weight), weight_before);
+    EXPECT_NE(values(bias), bias_before);
+  }
+}
+
 }  // namespace
 }  // namespace furlong

@@ -148,6 +148,9 @@ TEST(Resolve, FillsInWhatFollowsFromOtherKeys) {
   EXPECT_EQ(from("model: {attention: {mechanism: linear, feature_map: elu1}}\n").model.attention.n_features, 32);
   EXPECT_EQ(from("schedule: {name: warmup_stable_decay}\n").schedule.decay_steps, 100);
   EXPECT_EQ(from("schedule: {name: constant}\n").schedule.decay_steps, 0);
+  const std::string scaled = "model: {rotary_scaling_factor: 2, max_sequence_length: 4096, rotary_scaling: ";
+  EXPECT_EQ(from(scaled + "yarn}\n").model.rotary_original_length, 4096);
+  EXPECT_EQ(from(scaled + "linear}\n").model.rotary_original_length, 0);
   EXPECT_EQ(resolve(s), s);
 }
 
@@ -161,6 +164,11 @@ TEST(RoundTrip, CompleteYamlGivesEqualSettings) {
       "schedule: {name: warmup_stable_decay, final_fraction: 0}\n",
       "schedule: {name: inverse_square_root}\n",
       "schedule: {name: linear, warmup_steps: 1000}\n",
+      "model: {norm_placement: after, embedding_norm: true, n_segments: 2, shared_layers: true, d_embedding: 32, prediction_head: transform, "
+      "output_bias: true, position: learned}\n",
+      "model: {query_key_norm: rmsnorm, rotary_scaling: llama3, rotary_scaling_factor: 8, rotary_low_frequency_factor: 2, lora_rank: 4}\n",
+      "model: {rotary_scaling: yarn, rotary_scaling_factor: 4, rotary_original_length: 100, rotary_beta_fast: 16, rotary_beta_slow: 2, "
+      "rotary_attention_factor: 1.2}\n",
       "trainer: {sample_tokens: 9, sample_prompt: \"In the beginning: # \\\"God\\\"\\n\"}\n",
       "device: \"cuda:1\"\nseed: 9223372036854775807\noptimizer: {learning_rate: 0.000123456789012345678}\n"};
   for (const auto& variant : variants) {

@@ -103,7 +103,7 @@ void add_attend(CLI::App& program, int& /*status*/) {
   command
       ->add_option("--mechanism", options->mechanism,
                    "softmax: exact; linear: by features; linformer: projected keys and values;\n"
-                   "windowed: exact inside --window, features before it")
+                   "windowed: exact inside --window, features outside")
       ->capture_default_str()
       ->check(CLI::IsMember(mechanism_names()))
       ->type_name("NAME");

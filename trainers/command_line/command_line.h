@@ -6,9 +6,14 @@
 namespace furlong::command_line {
 
 void add_prepare(CLI::App& program, int& status);
+void add_tokenize(CLI::App& program, int& status);
 void add_train(CLI::App& program, int& status);
+void add_convert(CLI::App& program, int& status);
+void add_finetune(CLI::App& program, int& status);
 void add_evaluate(CLI::App& program, int& status);
 void add_generate(CLI::App& program, int& status);
+void add_export(CLI::App& program, int& status);
+void add_logits(CLI::App& program, int& status);
 void add_attend(CLI::App& program, int& status);
 void add_bench(CLI::App& program, int& status);
 void add_analyze(CLI::App& program, int& status);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "datasets/text_stream.h"
 #include "framework/core/device.h"
 #include "framework/core/parallel.h"
 #include "trainers/command_line/command_line.h"
@@ -23,13 +24,14 @@ void run(const Options& options) {
   set_thread_count(static_cast<int>(options.threads));
   Model model =
       load_model(CheckpointReader::open(checkpoint_of(options.run)), device_from_name(options.device), Weights::averaged_if_present);
-  const std::vector<std::int32_t> prompt = model.vocabulary.encode(options.prompt);
+  const std::vector<std::int32_t> prompt = model.vocabulary.encode_prompt(options.prompt);
+  TextStream stream(model.vocabulary, prompt);
   std::function<void(std::int32_t)> print;
   if (!options.json) {
     // The prompt comes with the first token: a model or a prompt that is refused has printed nothing.
     print = [&, begun = false](std::int32_t token) mutable {
       if (!std::exchange(begun, true)) std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
-      const std::string text = model.vocabulary.decode(std::span(&token, 1));
+      const std::string text = stream.next(token);
       std::fwrite(text.data(), 1, text.size(), stdout);
       std::fflush(stdout);
     };
@@ -37,14 +39,17 @@ void run(const Options& options) {
   const Generated generated = generate(model, prompt, options.generate, print);
   const double rate = static_cast<double>(generated.tokens.size()) / std::max(generated.seconds, 1e-9);
   if (!options.json) {
-    fmt::print("\n");
+    fmt::print("{}\n", stream.finish());
     fmt::print(stderr, "{} tokens, {:.0f} a second after a prompt of {} in {:.2f} s; the past takes {:.1f} KiB\n", generated.tokens.size(),
                rate, prompt.size(), generated.prompt_seconds, static_cast<double>(generated.state_bytes) / 1024);
     return;
   }
-  const nlohmann::ordered_json object{
-      {"prompt", options.prompt},  {"text", model.vocabulary.decode(generated.tokens)}, {"tokens", generated.tokens},
-      {"tokens_per_second", rate}, {"prompt_seconds", generated.prompt_seconds},        {"state_bytes", generated.state_bytes}};
+  const nlohmann::ordered_json object{{"prompt", options.prompt},
+                                      {"text", text_behind(model.vocabulary, prompt, generated.tokens)},
+                                      {"tokens", generated.tokens},
+                                      {"tokens_per_second", rate},
+                                      {"prompt_seconds", generated.prompt_seconds},
+                                      {"state_bytes", generated.state_bytes}};
   // A sample may end inside a multi-byte character: such bytes are replaced in the text, and stand in `tokens` as they are.
   fmt::print("{}\n", object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }

@@ -67,9 +67,14 @@ int main(int argc, char** argv) {
       "Every subcommand has --help. Exit status: 0 done, 1 the machine failed, 2 a mistake to mend, 3 stopped by a signal after saving.");
   int status = 0;
   command_line::add_prepare(program, status);
+  command_line::add_tokenize(program, status);
   command_line::add_train(program, status);
+  command_line::add_convert(program, status);
+  command_line::add_finetune(program, status);
   command_line::add_evaluate(program, status);
   command_line::add_generate(program, status);
+  command_line::add_export(program, status);
+  command_line::add_logits(program, status);
   command_line::add_attend(program, status);
   command_line::add_bench(program, status);
   command_line::add_analyze(program, status);

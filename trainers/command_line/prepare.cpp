@@ -62,27 +62,37 @@ void add_common(CLI::App& command, Arguments& arguments, const std::string& spli
       command, "--split-by", options.store.split_by, split_by, {{"span", SplitBy::span}, {"document", SplitBy::document}},
       "span: the first tokens train, the next validate, the last test,\nand documents may be cut; document: whole documents, "
       "by a hash\nof the seed and the document's number");
+  command
+      .add_option("--tokenizer", options.tokenizer,
+                  "Tokens of this tokenizer in the place of bytes or letters: a Hugging Face\ndirectory, tokenizer.json, vocab.txt, "
+                  "vocab.json, *.model, GGUF, or a checkpoint\nof a model that has one. Documents are framed as the model wants them "
+                  "([CLS] ... [SEP])")
+      ->type_name("PATH");
   command.add_option("--seed", options.store.seed, "Decides, with --split-by document, which documents go where")->capture_default_str();
   command.add_flag("--force", options.force, "Replace the output if it exists");
   command.add_flag("--json", arguments.json, "Print the report as one JSON object");
 }
 
 void add_text(CLI::App& prepare_command, const std::shared_ptr<Arguments>& arguments) {
-  CLI::App& command = *prepare_command.add_subcommand("text", "Bytes of any files: one token a byte");
+  CLI::App& command = *prepare_command.add_subcommand("text", "Any files: one token a byte, or those of a tokenizer");
   add_common(command, *arguments);
   add_choice<DocumentSeparator>(
       command, "--document-separator", arguments->options.separator, "file",
       {{"file", DocumentSeparator::file}, {"line", DocumentSeparator::line}, {"blank-line", DocumentSeparator::blank_line}},
       "What ends a document: the end of its file, each line, or blank\nlines. One file that is one document has a vocabulary of 256 "
       "bytes;\n"
-      "otherwise <document>, which ends each document, comes to them");
+      "otherwise <document>, which ends each document, comes to them. With --tokenizer a\ndocument of more than 1 MiB is encoded in "
+      "pieces, "
+      "cut at line ends");
   command.footer(
       "Example:\n  furlong prepare text book.txt.xz --output book.h5 --split 0.85,0.05,0.1\n"
-      "  zstdcat big.zst | furlong prepare text - --output big.h5");
+      "  zstdcat big.zst | furlong prepare text - --output big.h5\n"
+      "  furlong prepare text articles.txt --document-separator blank-line --tokenizer models/gpt2 --output articles.h5");
 }
 
 void add_fasta(CLI::App& prepare_command, const std::shared_ptr<Arguments>& arguments) {
-  CLI::App& command = *prepare_command.add_subcommand("fasta", "DNA, RNA or protein sequences: one token a letter, each record a document");
+  CLI::App& command = *prepare_command.add_subcommand(
+      "fasta", "DNA, RNA or protein sequences, each record a document: one token a letter,\nor those of a tokenizer");
   PrepareOptions& options = arguments->options;
   add_common(command, *arguments);
   add_choice<std::string>(
@@ -90,7 +100,9 @@ void add_fasta(CLI::App& prepare_command, const std::shared_ptr<Arguments>& argu
       "dna: A C G T R Y S W K M B D H V N; rna: U for T; protein: 20 amino\nacids, X B Z J U O * -; auto: judged by the "
       "beginning of the first\ninput. Upper and lower case are the same");
   add_choice<bool>(command, "--unknown", options.map_unknown, "error", {{"error", false}, {"map", true}},
-                   "A letter that the alphabet lacks: an error that says where it is, or\nread as N (X in proteins)");
+                   "A letter that the alphabet lacks: an error that says where it is, or\nread as N (X in proteins); with --tokenizer, its "
+                   "unknown token");
+  command.get_option("--alphabet")->excludes("--tokenizer");
   command.footer(
       "Example:\n  furlong prepare fasta genome.fa.gz --alphabet dna --output genome.h5\n"
       "  furlong prepare fasta proteins.fa --alphabet protein --split-by document --output proteins.h5");
@@ -130,6 +142,7 @@ void add_labelled(CLI::App& prepare_command, const std::shared_ptr<Arguments>& a
                           "What a text is made of: bytes, or letters, upper and lower case alike");
   add_choice<bool>(command, "--unknown", options.map_unknown, "error", {{"error", false}, {"map", true}},
                    "A letter that the alphabet lacks: an error that says where it is, or\nread as N (X in proteins)");
+  for (const char* of_letters : {"--alphabet", "--unknown"}) command.get_option(of_letters)->excludes("--tokenizer");
   command.footer(
       "Example:\n  furlong prepare labelled reviews.csv --text-field review --label-field sentiment --output reviews.h5\n"
       "  furlong prepare labelled pairs.tsv --text-field 4 --second-text-field 5 --label-field 1 --output pairs.h5");

@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "datasets/text_stream.h"
 #include "datasets/token_store.h"
 #include "framework/core/device.h"
 #include "trainers/command_line/command_line.h"
@@ -26,8 +27,10 @@ void print_sample(const Settings& settings, const std::filesystem::path& checkpo
   options.max_tokens = settings.trainer.sample_tokens;
   options.temperature = 0.8;
   options.seed = static_cast<std::uint64_t>(settings.seed);
-  const Generated generated = generate(model, model.vocabulary.encode(settings.trainer.sample_prompt), options);
-  fmt::print("sample at temperature 0.8:\n{}{}\n\n", settings.trainer.sample_prompt, model.vocabulary.decode(generated.tokens));
+  const std::vector<std::int32_t> prompt = model.vocabulary.encode_prompt(settings.trainer.sample_prompt);
+  const Generated generated = generate(model, prompt, options);
+  fmt::print("sample at temperature 0.8:\n{}{}\n\n", settings.trainer.sample_prompt,
+             text_behind(model.vocabulary, prompt, generated.tokens));
 }
 
 nlohmann::ordered_json number_or_null(double value) {

@@ -137,8 +137,7 @@ TEST_F(AttentionCommandTest, AttendRefusesWhatDoesNotGoTogether) {
   refused({"--mechanism", "linear", "--feature-map", "elu1", "--features", "9"}, "elu1 has 8 features for heads of width 8");
   refused({"--mechanism", "linear", "--feature-map", "elu1", "--seed", "1"}, "--seed: elu1 has no random directions");
   refused({"--mechanism", "linear", "--feature-map", "favor_trig", "--features", "9"}, "--features 9: ");
-  refused({"--mechanism", "windowed", "--window", "4"}, "add --causal");
-  refused({"--mechanism", "windowed", "--causal"}, "add --window W");
+  refused({"--mechanism", "windowed"}, "add --window W");
   refused({"--mechanism", "linformer", "--causal"}, "a query would see later tokens");
   refused({"--mechanism", "linformer", "--projected-length", "4"}, "belongs to --mechanism linformer --projection mean");
   refused({"--mechanism", "linformer", "--projection", "mean"}, "add --projected-length R");

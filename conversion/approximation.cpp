@@ -1,0 +1,129 @@
+#include "conversion/approximation.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "conversion/attention_request.h"
+#include "layers/block.h"
+#include "trainers/attention_config.h"
+
+namespace furlong {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// The mechanisms of a model by layer, found by running it over a few tokens.
+std::vector<const layers::AttentionMechanism*> mechanisms_of(Model& model, const DeviceBatch& batch) {
+  std::vector<const layers::AttentionMechanism*> found;
+  Tape tape(Stream{});
+  const Tape::NoGradient guard(tape);
+  layers::ForwardContext context{tape};
+  context.observe_attention = [&](const layers::ObservedAttention& seen) { found.push_back(&seen.mechanism); };
+  const Tensor tokens = batch.inputs.narrow(0, 0, 1).narrow(1, 0, std::min<std::int64_t>(8, batch.inputs.extent(1))).clone();
+  if (model.encoder) {
+    model.encoder->hidden(context, tokens);
+  } else {
+    model.decoder->hidden(context, tokens);
+  }
+  return found;
+}
+
+/// Runs the teacher over all batches and calls see(context, attention, batch, layer).
+template <class See>
+void run_layers(ObservedModel& teacher, const See& see) {
+  std::size_t batch = 0;
+  std::int64_t layer = 0;
+  teacher.run(teacher.batches(), [&](layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t now) {
+    if (now != batch) layer = 0;
+    batch = now;
+    see(context, seen, now, layer++);
+  });
+}
+
+/// What a mechanism makes of a layer's queries, keys and values, under the same masks and positions.
+Tensor applied(const layers::AttentionMechanism& mechanism, const layers::ForwardContext& context, const layers::ObservedAttention& seen,
+               bool training) {
+  layers::ForwardContext inner = context;
+  inner.observe_attention = nullptr;
+  inner.training = training;
+  return mechanism.forward(inner, seen.query, seen.key, seen.value).value();
+}
+
+/// Layers whose samples fit in a gigabyte, at least one.
+std::int64_t layers_at_once(const ObservedModel& teacher) {
+  const layers::AttentionConfig config = attention_config(teacher.settings());
+  double numbers = 0;
+  for (std::size_t i = 0; i < teacher.batches(); ++i)
+    numbers += static_cast<double>(teacher.batch(i).inputs.elements() * (3 * config.n_heads + 2 * config.n_kv_heads) * config.d_head);
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(0x1p30 / (8 * numbers)));
+}
+
+}  // namespace
+
+void sample_layers(ObservedModel& teacher, const std::vector<bool>& wanted, Model* student,
+                   const std::function<void(LayerSample&&)>& done) {
+  const layers::AttentionConfig config = attention_config(teacher.settings());
+  std::vector<const layers::AttentionMechanism*> mechanisms;
+  if (student) mechanisms = mechanisms_of(*student, teacher.batch(0));
+  const std::int64_t most = layers_at_once(teacher), n_layers = static_cast<std::int64_t>(wanted.size());
+  for (std::int64_t first = 0; first < n_layers;) {
+    std::vector<std::int64_t> group;
+    for (; first < n_layers && static_cast<std::int64_t>(group.size()) < most; ++first) {
+      if (wanted[at(first)]) group.push_back(first);
+    }
+    if (group.empty()) return;
+    std::vector<std::vector<AttentionSample>> samples(group.size());
+    std::vector<std::vector<Tensor>> outputs(group.size());
+    run_layers(teacher,
+               [&](const layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t batch, std::int64_t layer) {
+                 const auto found = std::find(group.begin(), group.end(), layer);
+                 if (found == group.end()) return;
+                 const auto place = static_cast<std::size_t>(found - group.begin());
+                 samples[place].push_back(observed_sample(context, seen, config, teacher.real(batch)));
+                 if (student) outputs[place].push_back(as_float64(applied(*mechanisms[at(layer)], context, seen, false)));
+               });
+    for (std::size_t i = 0; i < group.size(); ++i) done({group[i], AttentionData(std::move(samples[i]), false), std::move(outputs[i])});
+  }
+}
+
+void calibrate(ObservedModel& teacher, Model& student) {
+  const AttentionSettings& attention = student.settings.model.attention;
+  const bool constants = attention.centering || attention.scaling != "none" || attention.feature_map == "oprf";
+  if (!constants || !(attention.uses("linear") || attention.uses("windowed"))) return;
+  const auto mechanisms = mechanisms_of(student, teacher.batch(0));
+  run_layers(teacher, [&](const layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t, std::int64_t layer) {
+    applied(*mechanisms[at(layer)], context, seen, true);
+  });
+  student.redraw(0);  // the directions of step 0 again, and constants from what was seen
+}
+
+std::vector<HeadApproximation> measure_approximation(ObservedModel& teacher, Model& student, const std::vector<bool>& wanted) {
+  const HeadMechanisms mechanisms = head_mechanisms(student.settings.model);
+  std::vector<HeadApproximation> found;
+  sample_layers(teacher, wanted, &student, [&](LayerSample&& sample) {
+    const std::vector<double> errors = sample.data.relative_errors(sample.outputs), uniform = sample.data.uniform_errors();
+    const std::vector<RowNorms> queries = query_norms(sample.data), keys = key_norms(sample.data);
+    for (std::size_t head = 0; head < errors.size(); ++head) {
+      found.push_back({sample.layer, static_cast<std::int64_t>(head), mechanisms[at(sample.layer)][head], errors[head], uniform[head],
+                       queries[head], keys[head]});
+    }
+  });
+  return found;
+}
+
+nlohmann::ordered_json as_json(const std::vector<HeadApproximation>& heads) {
+  auto array = nlohmann::ordered_json::array();
+  const auto number = [](double value) { return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(); };
+  for (const HeadApproximation& one : heads) {
+    array.push_back({{"layer", one.layer},
+                     {"head", one.head},
+                     {"mechanism", one.mechanism},
+                     {"error", number(one.error)},
+                     {"uniform_error", number(one.uniform_error)},
+                     {"query_norm", {{"mean", one.query_norm.mean}, {"largest", one.query_norm.largest}}},
+                     {"key_norm", {{"mean", one.key_norm.mean}, {"largest", one.key_norm.largest}}}});
+  }
+  return array;
+}
+
+}  // namespace furlong

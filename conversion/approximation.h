@@ -1,0 +1,40 @@
+#pragma once
+// How far a converted model's attention is from the softmax attention that it replaces, on real data, before any training.
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "trainers/observed_model.h"
+
+namespace furlong {
+
+/// One attention layer of a model on some batches.
+struct LayerSample {
+  std::int64_t layer = 0;
+  AttentionData data;           ///< its queries, keys and values, and what exact softmax makes of them
+  std::vector<Tensor> outputs;  ///< what another model's mechanism makes of them, where there is one
+};
+
+/// Calls done(sample) for each of the wanted layers, in order. Layers are gathered as many at a time as fit in a gigabyte; each group takes
+/// one pass over the batches. `student`, where given, is a model of the same shape whose attention of each layer is applied to the
+/// teacher's queries, keys and values.
+void sample_layers(ObservedModel& teacher, const std::vector<bool>& wanted, Model* student, const std::function<void(LayerSample&&)>& done);
+
+/// Centres, scales and constants of the student's feature maps from the teacher's queries and keys, as training would find them; nothing
+/// where its maps have none.
+void calibrate(ObservedModel& teacher, Model& student);
+
+struct HeadApproximation {
+  std::int64_t layer = 0, head = 0;
+  std::string mechanism;
+  double error = 0;          ///< |output - softmax output| / |softmax output| on the teacher's queries, keys and values
+  double uniform_error = 0;  ///< the same of the mean of the visible values
+  RowNorms query_norm, key_norm;
+};
+
+/// Of every head of the wanted layers; the student is calibrated.
+std::vector<HeadApproximation> measure_approximation(ObservedModel& teacher, Model& student, const std::vector<bool>& wanted);
+
+nlohmann::ordered_json as_json(const std::vector<HeadApproximation>& heads);
+
+}  // namespace furlong

@@ -1,0 +1,52 @@
+#include "conversion/architecture.h"
+
+#include <fmt/ranges.h>
+
+#include "formats/gguf.h"
+#include "framework/core/error.h"
+
+namespace furlong {
+
+std::string Spelling::norm(const std::string& stem, bool bias) const {
+  if (gamma_beta) return stem + (bias ? ".beta" : ".gamma");
+  return stem + (bias ? ".bias" : ".weight");
+}
+
+const std::vector<Architecture>& architectures() {
+  static const std::vector<Architecture> all{gpt2_architecture(), llama_architecture(), bert_architecture(), albert_architecture()};
+  return all;
+}
+
+const Architecture* find_architecture(std::string_view model_type) {
+  for (const Architecture& one : architectures()) {
+    if (model_type == one.model_type) return &one;
+  }
+  return nullptr;
+}
+
+const Architecture& architecture_of(const ForeignConfig& config) {
+  const std::string type = config.text("model_type");
+  if (const Architecture* found = find_architecture(type)) return *found;
+  std::vector<std::string> known;
+  for (const Architecture& one : architectures()) known.emplace_back(one.model_type);
+  config.fail("model_type", fmt::format("found {}; expected one of {}", type, fmt::join(known, ", ")));
+}
+
+Spelling spelling_of(const Architecture& architecture, const TensorFile& file) {
+  Spelling spelling;
+  spelling.gguf = dynamic_cast<const GgufFile*>(&file) != nullptr;
+  if (spelling.gguf) return spelling;
+  for (const ForeignTensor& tensor : file.tensors()) {
+    if (tensor.name.ends_with("LayerNorm.gamma")) spelling.gamma_beta = true;
+  }
+  spelling.head = architecture.head_anchor.empty() || file.find(architecture.head_anchor);
+  for (const std::string& prefix : architecture.prefixes) {
+    spelling.prefix = prefix;
+    if (file.find(prefix + architecture.anchor)) return spelling;
+  }
+  throw UserError("{}: there is no tensor {}{}, which every {} has; found {} tensors{}; is this the checkpoint that config.json describes?",
+                  file.path(), architecture.prefixes[0], architecture.anchor, architecture.model_type, file.tensors().size(),
+                  file.tensors().empty() ? "" : ", the first of them " + file.tensors()[0].name);
+}
+
+}  // namespace furlong

@@ -1,0 +1,88 @@
+// GPT-2 (Radford et al. 2019) as Hugging Face keeps it: GPT2Model and GPT2LMHeadModel. Weights are [inner, outer] (Conv1D).
+#include "conversion/architecture.h"
+
+namespace furlong {
+namespace {
+
+Settings settings_of(const ForeignConfig& config, const Spelling&) {
+  config.only("scale_attn_weights", true, "scores are divided by the root of the head's width");
+  config.only("scale_attn_by_inverse_layer_idx", false, "scores do not depend on the layer's number");
+  config.only("add_cross_attention", false, "a decoder alone");
+  Settings settings;
+  settings.objective.name = "next_token";
+  ModelSettings& model = settings.model;
+  model.architecture = "decoder";
+  model.vocabulary_size = config.size("vocab_size", 50257);
+  model.n_layers = config.size("n_layer", 12);
+  model.d_model = config.size("n_embd", 768);
+  model.n_heads = config.size("n_head", 12);
+  model.d_feedforward = config.size("n_inner", 4 * model.d_model);
+  model.max_sequence_length = config.size("n_positions", config.size("n_ctx", 1024));
+  model.activation = config.activation("activation_function", "gelu_new", false);
+  model.norm = "layernorm";
+  model.norm_epsilon = config.real("layer_norm_epsilon", 1e-5);
+  model.bias = true;
+  model.position = "learned";
+  model.tied_embeddings = config.boolean("tie_word_embeddings", true);
+  return settings;
+}
+
+std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spelling) {
+  const std::int64_t d = model.d_model, inner = model.d_feedforward, V = model.vocabulary_size;
+  const std::string& prefix = spelling.prefix;
+  std::vector<Mapping> table{{"token_embedding.weight", {{prefix + "wte.weight", {V, d}}}},
+                             {"position_embedding.weight", {{prefix + "wpe.weight", {model.max_sequence_length, d}}}},
+                             {"final_norm.gain", {{prefix + "ln_f.weight", {d}}}},
+                             {"final_norm.bias", {{prefix + "ln_f.bias", {d}}}}};
+  for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
+    const std::string ours = "blocks." + std::to_string(layer) + ".", theirs = prefix + "h." + std::to_string(layer) + ".";
+    const auto linear = [&](const char* name, const char* foreign, std::int64_t in, std::int64_t out) {
+      table.push_back({ours + name + ".weight", {{theirs + foreign + ".weight", {in, out}, Layout::transposed}}});
+      table.push_back({ours + name + ".bias", {{theirs + foreign + ".bias", {out}}}});
+    };
+    const auto norm = [&](const char* name, const char* foreign) {
+      table.push_back({ours + name + ".gain", {{theirs + foreign + ".weight", {d}}}});
+      table.push_back({ours + name + ".bias", {{theirs + foreign + ".bias", {d}}}});
+    };
+    norm("attention_norm", "ln_1");
+    linear("attention.query_key_value", "attn.c_attn", d, 3 * d);
+    linear("attention.output", "attn.c_proj", d, d);
+    norm("feedforward_norm", "ln_2");
+    linear("feedforward.input", "mlp.c_fc", d, inner);
+    linear("feedforward.output", "mlp.c_proj", inner, d);
+  }
+  if (!model.tied_embeddings) table.push_back({"classifier.weight", {{"lm_head.weight", {V, d}}}});
+  return table;
+}
+
+std::vector<Duplicate> duplicates_of(const ModelSettings& model, const Spelling& spelling) {
+  if (!model.tied_embeddings) return {};
+  return {{"lm_head.weight", spelling.prefix + "wte.weight"}};
+}
+
+/// The causal mask and the number that masked scores once were set to.
+bool is_carried(std::string_view name) { return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"); }
+
+nlohmann::ordered_json config_of(const ModelSettings& model) {
+  return {{"vocab_size", model.vocabulary_size},
+          {"n_layer", model.n_layers},
+          {"n_embd", model.d_model},
+          {"n_head", model.n_heads},
+          {"n_inner", model.d_feedforward},
+          {"n_positions", model.max_sequence_length},
+          {"n_ctx", model.max_sequence_length},
+          {"activation_function", foreign_activation(model.activation)},
+          {"layer_norm_epsilon", model.norm_epsilon},
+          {"initializer_range", model.initializer_range},
+          {"tie_word_embeddings", model.tied_embeddings}};
+}
+
+}  // namespace
+
+const Architecture& gpt2_architecture() {
+  static const Architecture architecture{"gpt2",      "GPT2LMHeadModel", {"transformer.", ""}, "wte.weight", "",
+                                         settings_of, mappings_of,       duplicates_of,        is_carried,   config_of};
+  return architecture;
+}
+
+}  // namespace furlong

@@ -1,0 +1,260 @@
+// Llama (Touvron et al. 2023) as Hugging Face keeps it, LlamaModel and LlamaForCausalLM, and as llama.cpp does (GGUF).
+#include <cmath>
+
+#include "conversion/architecture.h"
+#include "formats/gguf.h"
+#include "framework/core/error.h"
+#include "framework/ops/rotary_scaling.h"
+
+namespace furlong {
+namespace {
+
+/// 0.1 m ln(factor) + 1, or 1 where nothing is stretched (Peng et al. 2023, "YaRN", equation 22; m as DeepSeek-V2 has it).
+double yarn_magnitude(double factor, double m) { return factor <= 1 ? 1 : 0.1 * m * std::log(factor) + 1; }
+
+void read_yarn(const ForeignConfig& rope, ModelSettings& model) {
+  rope.only("truncate", true, "the ramp begins and ends at whole pairs");
+  model.rotary_original_length = rope.size("original_max_position_embeddings", model.max_sequence_length);
+  if (!rope.has("factor")) {
+    model.rotary_scaling_factor = static_cast<double>(model.max_sequence_length) / static_cast<double>(model.rotary_original_length);
+  }
+  model.rotary_beta_fast = rope.real("beta_fast", 32);
+  model.rotary_beta_slow = rope.real("beta_slow", 1);
+  const double m = rope.real("mscale", 0), all = rope.real("mscale_all_dim", 0);
+  if (rope.has("attention_factor")) {
+    model.rotary_attention_factor = rope.real("attention_factor");
+  } else if (m != 0 && all != 0) {
+    model.rotary_attention_factor = yarn_magnitude(model.rotary_scaling_factor, m) / yarn_magnitude(model.rotary_scaling_factor, all);
+  }
+}
+
+/// rope_parameters (transformers from 5 on), or rope_scaling and rope_theta.
+void read_rotary(const ForeignConfig& config, ModelSettings& model) {
+  const ForeignConfig rope = config.section(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  model.rotary_base = rope.real("rope_theta", config.real("rope_theta", 10000));
+  config.only("partial_rotary_factor", 1.0, "whole heads are turned");
+  rope.only("partial_rotary_factor", 1.0, "whole heads are turned");
+  const std::string kind = rope.text("rope_type", rope.text("type", "default"));
+  if (kind == "default") return;
+  if (kind != "linear" && kind != "llama3" && kind != "yarn") {
+    rope.fail(rope.has("rope_type") ? "rope_type" : "type",
+              fmt::format("found {}; expected default, linear, llama3 or yarn{}", kind,
+                          kind == "dynamic" ? ": dynamic turns a token differently in a longer text, so that no past can be kept" : ""));
+  }
+  if (rope.has("factor") || kind != "yarn") model.rotary_scaling_factor = rope.real("factor");
+  if (rope.has("factor") && model.rotary_scaling_factor == 1) return;  // nothing is scaled
+  model.rotary_scaling = kind;
+  if (kind == "llama3") {
+    model.rotary_original_length = rope.size("original_max_position_embeddings", model.max_sequence_length);
+    model.rotary_low_frequency_factor = rope.real("low_freq_factor");
+    model.rotary_high_frequency_factor = rope.real("high_freq_factor");
+  }
+  if (kind == "yarn") read_yarn(rope, model);
+}
+
+Settings settings_of(const ForeignConfig& config, const Spelling&) {
+  config.only("attention_bias", false, "linear maps without biases");
+  config.only("mlp_bias", false, "linear maps without biases");
+  config.only("sliding_window", nullptr, "Llama's attention sees the whole past");
+  config.only("use_sliding_window", false, "Llama's attention sees the whole past");
+  config.only("is_decoder", true, "a decoder");
+  Settings settings;
+  settings.objective.name = "next_token";
+  ModelSettings& model = settings.model;
+  model.architecture = "decoder";
+  model.vocabulary_size = config.size("vocab_size", 32000);
+  model.n_layers = config.size("num_hidden_layers", 32);
+  model.d_model = config.size("hidden_size", 4096);
+  model.n_heads = config.size("num_attention_heads", 32);
+  model.n_key_value_heads = config.size("num_key_value_heads", model.n_heads);
+  model.d_head = config.size("head_dim", std::max<std::int64_t>(1, model.d_model / model.n_heads));
+  model.d_feedforward = config.size("intermediate_size", 11008);
+  model.max_sequence_length = config.size("max_position_embeddings", 2048);
+  model.activation = config.activation("hidden_act", "silu", true);
+  model.norm = "rmsnorm";
+  model.norm_epsilon = config.real("rms_norm_eps", 1e-6);
+  model.bias = false;
+  model.position = "rotary";
+  model.tied_embeddings = config.boolean("tie_word_embeddings", false);
+  read_rotary(config, model);
+  return settings;
+}
+
+/// Names of tensors behind the prefix, and behind the layer's.
+struct Names {
+  const char *embedding, *final_norm, *output, *layers, *attention_norm, *query, *key, *value, *projection, *feedforward_norm, *gate, *up,
+      *down;
+};
+constexpr Names hugging_face{"embed_tokens.weight",     "norm.weight",
+                             "lm_head.weight",          "layers.",
+                             "input_layernorm.weight",  "self_attn.q_proj.weight",
+                             "self_attn.k_proj.weight", "self_attn.v_proj.weight",
+                             "self_attn.o_proj.weight", "post_attention_layernorm.weight",
+                             "mlp.gate_proj.weight",    "mlp.up_proj.weight",
+                             "mlp.down_proj.weight"};
+constexpr Names llama_cpp{"token_embd.weight",  "output_norm.weight", "output.weight",   "blk.",
+                          "attn_norm.weight",   "attn_q.weight",      "attn_k.weight",   "attn_v.weight",
+                          "attn_output.weight", "ffn_norm.weight",    "ffn_gate.weight", "ffn_up.weight",
+                          "ffn_down.weight"};
+
+std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spelling) {
+  const Names& names = spelling.gguf ? llama_cpp : hugging_face;
+  const std::int64_t d = model.d_model, inner = model.d_feedforward, V = model.vocabulary_size, d_head = model.d_head;
+  const std::int64_t queries = model.n_heads * d_head, keys = model.n_key_value_heads * d_head;
+  std::vector<Mapping> table{{"token_embedding.weight", {{spelling.prefix + names.embedding, {V, d}}}},
+                             {"final_norm.gain", {{spelling.prefix + names.final_norm, {d}}}}};
+  for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
+    const std::string ours = "blocks." + std::to_string(layer) + ".", theirs = spelling.prefix + names.layers + std::to_string(layer) + ".";
+    const Layout turned = spelling.gguf ? Layout::interleaved : Layout::plain;
+    table.push_back({ours + "attention_norm.gain", {{theirs + names.attention_norm, {d}}}});
+    table.push_back({ours + "attention.query_key_value.weight",
+                     {{theirs + names.query, {queries, d}, turned, d_head},
+                      {theirs + names.key, {keys, d}, turned, d_head},
+                      {theirs + names.value, {keys, d}}}});
+    table.push_back({ours + "attention.output.weight", {{theirs + names.projection, {d, queries}}}});
+    table.push_back({ours + "feedforward_norm.gain", {{theirs + names.feedforward_norm, {d}}}});
+    table.push_back({ours + "feedforward.input.weight", {{theirs + names.gate, {inner, d}}, {theirs + names.up, {inner, d}}}});
+    table.push_back({ours + "feedforward.output.weight", {{theirs + names.down, {d, inner}}}});
+  }
+  if (!model.tied_embeddings) table.push_back({"classifier.weight", {{names.output, {V, d}}}});
+  return table;
+}
+
+std::vector<Duplicate> duplicates_of(const ModelSettings& model, const Spelling& spelling) {
+  const Names& names = spelling.gguf ? llama_cpp : hugging_face;
+  if (!model.tied_embeddings) return {};
+  return {{names.output, spelling.prefix + names.embedding}};
+}
+
+/// Rotary frequencies, which follow from the config.
+bool is_carried(std::string_view name) { return name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight"; }
+
+nlohmann::ordered_json config_of(const ModelSettings& model) {
+  nlohmann::ordered_json config{{"vocab_size", model.vocabulary_size},
+                                {"num_hidden_layers", model.n_layers},
+                                {"hidden_size", model.d_model},
+                                {"num_attention_heads", model.n_heads},
+                                {"num_key_value_heads", model.n_key_value_heads},
+                                {"head_dim", model.d_head},
+                                {"intermediate_size", model.d_feedforward},
+                                {"max_position_embeddings", model.max_sequence_length},
+                                {"hidden_act", foreign_activation(model.activation)},
+                                {"rms_norm_eps", model.norm_epsilon},
+                                {"initializer_range", model.initializer_range},
+                                {"rope_theta", model.rotary_base},
+                                {"attention_bias", false},
+                                {"mlp_bias", false},
+                                {"tie_word_embeddings", model.tied_embeddings}};
+  if (model.rotary_scaling == "none") return config;
+  nlohmann::ordered_json rope{{"rope_type", model.rotary_scaling}, {"factor", model.rotary_scaling_factor}};
+  if (model.rotary_scaling != "linear") rope["original_max_position_embeddings"] = model.rotary_original_length;
+  if (model.rotary_scaling == "llama3") {
+    rope["low_freq_factor"] = model.rotary_low_frequency_factor;
+    rope["high_freq_factor"] = model.rotary_high_frequency_factor;
+  }
+  if (model.rotary_scaling == "yarn") {
+    rope["beta_fast"] = model.rotary_beta_fast;
+    rope["beta_slow"] = model.rotary_beta_slow;
+    if (model.rotary_attention_factor != 0) rope["attention_factor"] = model.rotary_attention_factor;
+  }
+  config["rope_scaling"] = rope;
+  return config;
+}
+
+/// The number that somebody wrote before it became a float32: 1e-05, not 9.999999747378752e-06.
+double as_written(double value) { return std::stod(fmt::format("{}", static_cast<float>(value))); }
+
+/// Llama 3.1's and 3.2's scaling is stored as what each frequency is divided by; its parameters are the published ones or none that are
+/// known here.
+nlohmann::ordered_json llama3_scaling(const GgufFile& file, const ForeignTensor& tensor, std::int64_t d_head, double base) {
+  std::vector<float> divisors(static_cast<std::size_t>(tensor.shape.elements()));
+  file.read(tensor.name, divisors);
+  const std::vector<double> plain = ops::rotary_frequencies(d_head, base, {});
+  for (const double factor : {8.0, 32.0}) {
+    ops::RotaryScaling scaling;
+    scaling.kind = ops::RotaryScalingKind::llama3;
+    scaling.factor = factor;
+    scaling.original_length = 8192;
+    const std::vector<double> scaled = ops::rotary_frequencies(d_head, base, scaling);
+    bool same = divisors.size() == scaled.size();
+    for (std::size_t i = 0; same && i < scaled.size(); ++i)
+      same = std::abs(static_cast<double>(divisors[i]) * scaled[i] / plain[i] - 1) < 1e-3;
+    if (same) {
+      return {{"rope_type", "llama3"},
+              {"factor", factor},
+              {"low_freq_factor", 1.0},
+              {"high_freq_factor", 4.0},
+              {"original_max_position_embeddings", 8192}};
+    }
+  }
+  throw UserError(
+      "{}: tensor {}: its divisors of rotary frequencies are not those of Llama 3.1 or 3.2, and no others are known; import "
+      "the model from its Hugging Face directory, whose config.json has the parameters",
+      file.path(), tensor.name);
+}
+
+nlohmann::ordered_json rope_scaling_of(const GgufFile& file, std::int64_t d_head, double base) {
+  if (const ForeignTensor* divisors = file.find("rope_freqs.weight")) return llama3_scaling(file, *divisors, d_head, base);
+  const std::string kind = file.text("llama.rope.scaling.type", "none");
+  if (kind == "none") return nullptr;
+  nlohmann::ordered_json rope{{"rope_type", kind}, {"factor", as_written(file.real("llama.rope.scaling.factor"))}};
+  if (kind == "yarn") rope["original_max_position_embeddings"] = file.integer("llama.rope.scaling.original_context_length");
+  return rope;  // other kinds are refused where config.json's would be
+}
+
+}  // namespace
+
+nlohmann::ordered_json config_of_gguf(const GgufFile& file) {
+  const std::string architecture = file.text("general.architecture");
+  if (architecture != "llama")
+    throw UserError("{}: general.architecture: found {}; expected llama, the one that Furlong imports from GGUF", file.path(),
+                    architecture);
+  if (file.integer("llama.expert_count", 0) != 0)
+    throw UserError("{}: llama.expert_count: found {}; expected 0: mixtures of experts are not computed here", file.path(),
+                    file.integer("llama.expert_count"));
+  const std::int64_t d = file.integer("llama.embedding_length"), heads = file.integer("llama.attention.head_count");
+  if (heads < 1 || d < 1)
+    throw UserError("{}: llama.attention.head_count {} and llama.embedding_length {}: expected at least 1 of each", file.path(), heads, d);
+  const std::int64_t d_head = file.integer("llama.attention.key_length", d / heads);
+  for (const char* key : {"llama.rope.dimension_count", "llama.attention.value_length"}) {
+    if (file.integer(key, d_head) != d_head)
+      throw UserError("{}: {}: found {}; expected {}, the width of a head", file.path(), key, file.integer(key), d_head);
+  }
+  const ForeignTensor* embedding = file.find("token_embd.weight");
+  if (!embedding || embedding->shape.rank() != 2) throw UserError("{}: there is no matrix token_embd.weight; expected one", file.path());
+  const double base = as_written(file.real("llama.rope.freq_base", 10000));
+  nlohmann::ordered_json config{{"architectures", {"LlamaForCausalLM"}},
+                                {"model_type", "llama"},
+                                {"vocab_size", embedding->shape[0]},
+                                {"num_hidden_layers", file.integer("llama.block_count")},
+                                {"hidden_size", d},
+                                {"num_attention_heads", heads},
+                                {"num_key_value_heads", file.integer("llama.attention.head_count_kv", heads)},
+                                {"head_dim", d_head},
+                                {"intermediate_size", file.integer("llama.feed_forward_length")},
+                                {"max_position_embeddings", file.integer("llama.context_length")},
+                                {"hidden_act", "silu"},
+                                {"rms_norm_eps", as_written(file.real("llama.attention.layer_norm_rms_epsilon"))},
+                                {"rope_theta", base},
+                                {"attention_bias", false},
+                                {"mlp_bias", false},
+                                {"tie_word_embeddings", file.find("output.weight") == nullptr},
+                                {"torch_dtype", "float32"}};
+  for (const auto& [key, name] : {std::pair{"bos_token_id", "tokenizer.ggml.bos_token_id"},
+                                  {"eos_token_id", "tokenizer.ggml.eos_token_id"},
+                                  {"pad_token_id", "tokenizer.ggml.padding_token_id"}}) {
+    if (file.has(name)) config[key] = file.integer(name);
+  }
+  const nlohmann::ordered_json scaling = rope_scaling_of(file, d_head, base);
+  if (!scaling.is_null()) config["rope_scaling"] = scaling;
+  return config;
+}
+
+const Architecture& llama_architecture() {
+  static const Architecture architecture{"llama",    "LlamaForCausalLM", {"model.", ""}, "embed_tokens.weight",
+                                         "",         settings_of,        mappings_of,    duplicates_of,
+                                         is_carried, config_of};
+  return architecture;
+}
+
+}  // namespace furlong

@@ -1,0 +1,303 @@
+#include "conversion/convert.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "conversion/tensor_import.h"
+#include "framework/config/reader.h"
+#include "trainers/attention_config.h"
+#include "trainers/bench_attention.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool changes_attention(const ConvertOptions& options) { return !options.attention.empty(); }
+
+void check_options(const ConvertOptions& options) {
+  if (!options.overwrite && fs::exists(options.destination))
+    throw UserError("{}: is there already; choose another name, or give --force to write over it", options.destination.string());
+  const fs::path folder = options.destination.has_parent_path() ? options.destination.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder)) throw UserError("{}: there is no folder {}; make it first", options.destination.string(), folder.string());
+  const auto needs = [](bool given, const char* option, const char* what) {
+    if (given) throw UserError("{}: does nothing without {}", option, what);
+  };
+  if (!changes_attention(options)) {
+    needs(options.features > 0, "--features", "--attention");
+    needs(!options.layers.empty(), "--layers", "--attention");
+    needs(!options.heads_keep_softmax.empty(), "--heads-keep-softmax", "--attention");
+    if (!options.fold_scaling && options.overrides.empty()) needs(options.data.has_value(), "--data", "--attention or --fold-scaling");
+  }
+  if (options.attention == "auto")
+    needs(options.features > 0, "--features", "an attention; auto chooses m by itself: --max-features bounds it");
+  const bool measures = options.attention == "auto" || options.fold_scaling;
+  if (measures && !options.data)
+    throw UserError("{}: chooses by measurement; expected --data STORE, whose tokens it measures on",
+                    options.attention == "auto" ? "--attention auto" : "--fold-scaling");
+}
+
+/// Which layers and heads an --attention is for.
+struct Selection {
+  std::vector<bool> layers;
+  std::vector<std::vector<bool>> keep_softmax;
+  Selection(const ConvertOptions& options, const ModelSettings& model)
+      : layers(chosen_numbers(options.layers, model.n_layers, "--layers", "layers")),
+        keep_softmax(chosen_heads(options.heads_keep_softmax, model)) {}
+};
+
+/// `settings` with the overrides on top, checked and resolved.
+Settings with_overrides(const Settings& settings, const std::vector<std::string>& overrides, const std::string& name) {
+  Settings changed;
+  config::Reading reading = config::read_settings_text(settings_table(changed, false), to_yaml(settings), name, overrides);
+  return finish_settings({std::move(changed), std::move(reading.origins), std::move(reading.files)}).settings;
+}
+
+std::int64_t window_of(const AttentionSettings& attention, const std::string& mechanism) {
+  return mechanism == "windowed" ? attention.softmax_window : mechanism == "linformer" ? 0 : attention.window;
+}
+
+/// Of one head.
+double flops_per_token(const Settings& settings, const std::string& mechanism, std::int64_t n) {
+  const AttentionSettings& attention = settings.model.attention;
+  BenchAttentionOptions options;
+  for (const auto& [name, known] : attend_mechanisms()) {
+    if (name == mechanism) options.choice.mechanism = known;
+  }
+  options.choice.causal = settings.model.architecture == "decoder";
+  options.choice.window = window_of(attention, mechanism);
+  options.choice.feature_map = ops::feature_map_info(attention.feature_map).map;
+  options.choice.map_options = attention_config(settings).map_options;
+  options.features = attention.n_features;
+  options.projected_length = attention.projected_length;
+  options.n_heads = 1;
+  options.d = settings.model.d_head;
+  return attention_flops(options, n) / static_cast<double>(n);
+}
+
+/// Position p takes what position p modulo their number learned, as Longformer's do (Beltagy, Peters and Cohan 2020, section 5).
+void repeat_rows(std::span<const float> source, std::span<float> target) {
+  for (std::size_t begin = 0; begin < target.size(); begin += source.size())
+    std::copy_n(source.begin(), std::min(source.size(), target.size() - begin), target.begin() + static_cast<std::ptrdiff_t>(begin));
+}
+
+class Conversion {
+ public:
+  explicit Conversion(const ConvertOptions& options) : options_(options), source_(open_source_model(options.source, options.import)) {
+    result_.source = source_.description;
+    result_.tensors = source_.report;
+  }
+
+  ConversionResult run() {
+    const Selection selection(options_, source_.model.settings.model);
+    Settings wanted = source_.model.settings;
+    if (options_.max_sequence_length > 0) lengthen(wanted.model);
+    std::optional<ObservedModel> observed;
+    if (options_.data) {
+      observed.emplace(source_.model, *options_.data);
+      result_.data = observed->data_path();
+      result_.data_tokens = observed->tokens();
+    }
+    if (options_.fold_scaling) result_.fold = furlong::fold_scaling(*observed, source_.model);
+    if (options_.attention == "auto") {
+      choose(*observed, selection, wanted.model);
+    } else if (changes_attention(options_)) {
+      apply_request(attention_request(options_.attention), options_.features, selection.layers, selection.keep_softmax, wanted.model);
+    }
+    const Settings settings = with_overrides(wanted, options_.overrides, source_.description);
+    Model student = make_model(settings, source_.model.vocabulary, Device{}, DType::float32, all_frozen);
+    take_parameters(student);
+    if (observed && !(settings.model.attention == source_.model.settings.model.attention)) measure(*observed, student, selection);
+    costs(settings, observed ? observed->length() : 0);
+    write_model(student, source_.origin, options_.destination);
+    result_.settings = settings;
+    return std::move(result_);
+  }
+
+ private:
+  void lengthen(ModelSettings& model) const {
+    if (model.position == "learned" && options_.max_sequence_length < model.max_sequence_length)
+      throw UserError("--max-sequence-length {}: the source has learned {} positions; expected at least as many",
+                      options_.max_sequence_length, model.max_sequence_length);
+    model.max_sequence_length = options_.max_sequence_length;
+  }
+
+  void choose(ObservedModel& observed, const Selection& selection, ModelSettings& model) {
+    AutomaticOptions automatic;
+    automatic.target_error = options_.target_error;
+    automatic.most_features = options_.most_features;
+    automatic.length = options_.cost_at;
+    automatic.layers = selection.layers;
+    automatic.keep_softmax = selection.keep_softmax;
+    result_.automatic = choose_attention(observed, model, automatic);
+    if (!result_.automatic->map) return;
+    const LinearChoice& map = *result_.automatic->map;
+    set_features(map.candidate, map.candidate.is_random() ? map.m : 0, model.attention);
+    set_head_mechanisms(model, result_.automatic->mechanisms);
+  }
+
+  /// Values of the source where it has the parameter, initial ones elsewhere.
+  void take_parameters(Model& student) {
+    std::map<std::string, const Parameter*> source;
+    for (const Parameter& parameter : source_.model.store->parameters()) source.emplace(parameter.name(), &parameter);
+    TensorReport& report = result_.tensors;
+    for (const Parameter& parameter : student.store->parameters()) {
+      const auto found = source.find(parameter.name());
+      if (found == source.end()) {
+        report.reinitialised.push_back({parameter.name(), parameter.shape(), "new, with initial values"});
+        continue;
+      }
+      take(*found->second, parameter);
+      source.erase(found);
+    }
+    for (const auto& [name, parameter] : source) {
+      std::erase_if(report.matched, [&](const TensorReport::Matched& one) { return one.parameter == name; });
+      const bool of_attention = name.find(".attention.") != std::string::npos;
+      (of_attention ? report.left_behind : report.unexpected).push_back({name, parameter->shape(), ""});
+    }
+    // Faults of the import were refused there; what is left over now is the settings' doing.
+    if (report.misshapen.empty() && (source_left_over().empty() || options_.import.allow_unexpected)) {
+      student.store->refresh_compute_values(Stream{});
+      return;
+    }
+    if (options_.import.on_fault) options_.import.on_fault(report);
+    throw UserError("{}: the settings asked for have no place for its weights as they are: {}", options_.source.string(),
+                    report.faults(true, options_.import.allow_unexpected));
+  }
+
+  /// Parameters, rather than foreign tensors, among the unexpected.
+  std::vector<TensorReport::Named> source_left_over() const {
+    std::vector<TensorReport::Named> list;
+    for (const TensorReport::Named& one : result_.tensors.unexpected) {
+      const auto& parameters = source_.model.store->parameters();
+      if (std::any_of(parameters.begin(), parameters.end(), [&](const Parameter& p) { return p.name() == one.name; })) list.push_back(one);
+    }
+    return list;
+  }
+
+  void take(const Parameter& from, const Parameter& to) {
+    if (from.shape() == to.shape()) {
+      std::copy_n(values_of(from).begin(), values_of(from).size(), values_of(to).begin());
+    } else if (to.name() == "position_embedding.weight" && to.shape()[1] == from.shape()[1] && to.shape()[0] > from.shape()[0]) {
+      repeat_rows(values_of(from), values_of(to));
+      result_.tensors.reinitialised.push_back(
+          {to.name(), to.shape(), fmt::format("position p from {} on begins as p modulo {}", from.shape()[0], from.shape()[0])});
+    } else if (source_.model.store->is_buffer(from)) {
+      result_.tensors.reinitialised.push_back({to.name(), to.shape(), "drawn again: another number of features"});
+    } else {
+      result_.tensors.misshapen.push_back({to.name(), to.shape(), "the source has " + from.shape().text()});
+    }
+  }
+
+  void measure(ObservedModel& observed, Model& student, const Selection& selection) {
+    if (student.settings.model.rotary_placement != source_.model.settings.model.rotary_placement)
+      throw UserError(
+          "--data: with model.rotary_placement: {} queries and keys are not the source's, so that there is nothing to compare; "
+          "leave --data out, and measure with furlong analyze after training",
+          student.settings.model.rotary_placement);
+    calibrate(observed, student);
+    result_.approximation = measure_approximation(observed, student, selection.layers);
+  }
+
+  void costs(const Settings& settings, std::int64_t data_length) {
+    result_.cost_length = options_.cost_at > 0 ? options_.cost_at : data_length > 0 ? data_length : settings.model.max_sequence_length;
+    result_.source_flops = attention_flops_per_token(source_.model.settings, result_.cost_length);
+    result_.flops = attention_flops_per_token(settings, result_.cost_length);
+  }
+
+  const ConvertOptions& options_;
+  SourceModel source_;
+  ConversionResult result_;
+};
+
+std::string attention_text(const Settings& settings) {
+  const HeadMechanisms mechanisms = head_mechanisms(settings.model);
+  std::map<std::string, std::int64_t> counts;
+  for (const auto& heads : mechanisms) {
+    for (const std::string& name : heads) ++counts[name];
+  }
+  const AttentionSettings& attention = settings.model.attention;
+  std::string text;
+  for (const auto& [name, count] : counts) {
+    text += (text.empty() ? "" : ", ") + name;
+    if (name == "windowed") text += fmt::format(" {}", attention.softmax_window);
+    if (name == "linear" || name == "windowed") text += fmt::format(" {} (m = {})", attention.feature_map, attention.n_features);
+    if (counts.size() > 1) text += fmt::format(" in {} heads", count);
+  }
+  return text;
+}
+
+std::string fold_text(const FoldReport& fold) {
+  return fmt::format(
+      "scaling folded into the weights: factors {:.3g} to {:.3g}; mean |q| {:.3g} -> {:.3g}, |k| {:.3g} -> {:.3g}; logits of up to "
+      "{:.3g} changed by at most {:.1e}\n",
+      fold.least_scaling, fold.largest_scaling, fold.query_norm, fold.query_norm_after, fold.key_norm, fold.key_norm_after,
+      fold.largest_logit, fold.largest_logit_change);
+}
+
+std::string approximation_text(const std::vector<HeadApproximation>& heads) {
+  std::string text;
+  std::int64_t worse = 0;
+  for (std::size_t begin = 0; begin < heads.size();) {
+    std::string errors, uniform;
+    const std::int64_t layer = heads[begin].layer;
+    for (; begin < heads.size() && heads[begin].layer == layer; ++begin) {
+      errors += fmt::format(" {:>6.3g}", heads[begin].error);
+      uniform += fmt::format(" {:>6.3g}", heads[begin].uniform_error);
+      worse += worse_than_uniform(heads[begin].error, heads[begin].uniform_error);
+    }
+    text += fmt::format("  layer {:>2}  error  {}\n            uniform{}\n", layer, errors, uniform);
+  }
+  text += fmt::format("  {} of {} heads are worse than uniform attention\n", worse, heads.size());
+  return text;
+}
+
+}  // namespace
+
+double attention_flops_per_token(const Settings& settings, std::int64_t n) {
+  double total = 0;
+  std::map<std::string, double> known;
+  for (const auto& heads : head_mechanisms(settings.model)) {
+    for (const std::string& name : heads) {
+      const auto [found, fresh] = known.try_emplace(name);
+      if (fresh) found->second = flops_per_token(settings, name, n);
+      total += found->second;
+    }
+  }
+  return total;
+}
+
+ConversionResult convert(const ConvertOptions& options) {
+  check_options(options);
+  return Conversion(options).run();
+}
+
+std::string ConversionResult::text() const {
+  std::string result = source + "\n" + tensors.text();
+  if (fold) result += fold_text(*fold);
+  if (automatic) result += automatic->text();
+  result += fmt::format("attention: {}; {:.1f} kFLOP a token at n = {} (the source: {:.1f})\n", attention_text(settings), flops * 1e-3,
+                        cost_length, source_flops * 1e-3);
+  if (approximation.empty()) return result;
+  return result +
+         fmt::format("errors of its heads relative to exact softmax, before any training, on {} tokens of {}:\n", data_tokens, data) +
+         approximation_text(approximation);
+}
+
+nlohmann::ordered_json ConversionResult::json() const {
+  nlohmann::ordered_json object{{"source", source}, {"tensors", tensors.json()}};
+  if (fold) {
+    object["fold_scaling"] = {{"least", fold->least_scaling},         {"largest", fold->largest_scaling},
+                              {"query_norm", fold->query_norm},       {"query_norm_after", fold->query_norm_after},
+                              {"key_norm", fold->key_norm},           {"key_norm_after", fold->key_norm_after},
+                              {"largest_logit", fold->largest_logit}, {"largest_logit_change", fold->largest_logit_change}};
+  }
+  if (automatic) object["automatic"] = automatic->json();
+  object["attention"] = to_json(settings).at("model").at("attention");
+  object["cost"] = {{"n", cost_length}, {"flops_per_token", flops}, {"source_flops_per_token", source_flops}};
+  if (!approximation.empty()) object["approximation"] = {{"data", data}, {"tokens", data_tokens}, {"heads", as_json(approximation)}};
+  return object;
+}
+
+}  // namespace furlong

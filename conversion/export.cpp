@@ -1,0 +1,371 @@
+#include "conversion/export.h"
+
+#include <bit>
+#include <set>
+
+#include "conversion/performer_directory.h"
+#include "conversion/tensor_import.h"
+#include "conversion/tokenizer_export.h"
+#include "formats/safetensors_writer.h"
+#include "framework/io/atomic_file.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+/// What another program would compute with: keys that only matter in training, or not at all in this combination, at their defaults.
+ModelSettings essence(const Settings& settings, std::int64_t vocabulary_size) {
+  const ModelSettings defaults;
+  ModelSettings model = settings.model;
+  model.vocabulary_size = vocabulary_size;
+  model.dtype = defaults.dtype;
+  model.dropout = defaults.dropout;
+  model.initializer_range = defaults.initializer_range;
+  model.lora_rank = defaults.lora_rank;
+  model.lora_alpha = defaults.lora_alpha;
+  model.weights.clear();
+  const AttentionSettings& attention = settings.model.attention;
+  bool exact = attention.window == 0;
+  for (const layers::MechanismInfo& mechanism : layers::attention_mechanisms())
+    exact = exact && (std::string_view(mechanism.name) == "softmax" || !attention.uses(mechanism.name));
+  if (exact) model.attention = {};
+  return model;
+}
+
+/// The first key of the model's settings that differs, with both values; empty where none does.
+std::string first_difference(const ModelSettings& wanted, const ModelSettings& found) {
+  Settings a, b;
+  a.model = wanted;
+  b.model = found;
+  const config::Table first = settings_table(a), second = settings_table(b);
+  for (const config::Key& key : first.keys()) {
+    const config::Value other = second.find(key.path())->get();
+    if (key.get() != other)
+      return fmt::format("{} is {}, and there it would be {}", key.path(), config::to_text(key.get()), config::to_text(other));
+  }
+  return {};
+}
+
+/// How a model is to be written.
+struct Plan {
+  const Architecture* architecture = nullptr;  ///< whose names tensors have; null: ours alone
+  Spelling spelling;
+  bool for_hugging_face = false;
+  std::string reason;
+  Json config;
+  std::string verbatim;  ///< config.json as it came, where nothing in it has changed
+};
+
+class Planner {
+ public:
+  Planner(const Model& model, const std::optional<Origin>& origin) : model_(model), origin_(origin) {
+    wanted_ = essence(model.settings, model.store->find("token_embedding.weight").shape()[0]);
+  }
+
+  Plan plan() const {
+    if (origin_) {
+      Plan plan = plan_as(*find_architecture(origin_->model_type), origin_spelling());
+      if (!plan.for_hugging_face) plan.config = performer_config(model_, origin_);
+      return plan;
+    }
+    std::string reasons;
+    for (const Architecture& architecture : architectures()) {
+      Plan plan = plan_as(architecture, {architecture.prefixes[0]});
+      if (plan.for_hugging_face) return plan;
+      reasons += (reasons.empty() ? "" : "; ") + plan.reason;
+    }
+    Plan plan;
+    plan.reason = reasons;
+    plan.config = performer_config(model_, origin_);
+    return plan;
+  }
+
+ private:
+  Spelling origin_spelling() const {
+    if (origin_->format != "gguf") return origin_->spelling;
+    return {find_architecture(origin_->model_type)->prefixes[0]};
+  }
+
+  /// Writes the settings as the family's config, and reads that back: what comes back different cannot be said there.
+  Plan plan_as(const Architecture& architecture, const Spelling& spelling) const {
+    Plan plan{&architecture, spelling, false, {}, architecture.config(wanted_), {}};
+    const std::string type = architecture.model_type;
+    if (model_.settings.objective.learns_labels()) {
+      plan.reason = fmt::format("{} has no place for the head that learns labels", type);
+      return plan;
+    }
+    try {
+      const Settings back = complete_settings(architecture.settings(ForeignConfig(plan.config, type), spelling), type);
+      plan.reason = first_difference(wanted_, essence(back, back.model.vocabulary_size));
+      if (!plan.reason.empty()) plan.reason = fmt::format("{} cannot say it: {}", type, plan.reason);
+    } catch (const UserError& error) {
+      plan.reason = error.what();
+    }
+    plan.for_hugging_face = plan.reason.empty();
+    if (plan.for_hugging_face) merge_origin(plan);
+    return plan;
+  }
+
+  /// Keys that the original config has beside those of the model stay as they are.
+  void merge_origin(Plan& plan) const {
+    Json config{{"architectures", {plan.architecture->class_name}}, {"model_type", plan.architecture->model_type}};
+    config.update(plan.config);
+    if (!origin_) {
+      plan.config = config;
+      return;
+    }
+    const Json original = Json::parse(origin_->config);
+    const Settings before =
+        complete_settings(plan.architecture->settings(ForeignConfig(original, "config.json"), plan.spelling), "config.json");
+    if (essence(before, before.model.vocabulary_size) == wanted_) {
+      plan.verbatim = origin_->config;
+      plan.config = original;
+    } else {
+      plan.config.update(original);
+      plan.config.update(config);
+    }
+  }
+
+  const Model& model_;
+  const std::optional<Origin>& origin_;
+  ModelSettings wanted_;
+};
+
+/// A tensor to write: rows of a parameter in their foreign layout.
+struct Output {
+  ForeignTensor tensor;
+  Part part;
+  const Parameter* parameter = nullptr;  ///< null: carried
+  std::size_t begin = 0;                 ///< elements into the parameter
+};
+
+const char* foreign_dtype(const std::string& dtype) {
+  if (dtype == "bfloat16") return "BF16";
+  if (dtype == "float16") return "F16";
+  return "F32";
+}
+
+std::int64_t rounded_values(std::span<const float> values, const std::string& type) {
+  if (type == "F32") return 0;
+  std::int64_t count = 0;
+  for (const float value : values) {
+    if (type == "BF16") {
+      count += (std::bit_cast<std::uint32_t>(value) & 0xffffU) != 0;
+    } else {
+      count += static_cast<float>(static_cast<_Float16>(value)) != value;
+    }
+  }
+  return count;
+}
+
+class Exporter {
+ public:
+  Exporter(SourceModel& source, const ExportOptions& options)
+      : model_(source.model), origin_(source.origin), options_(options), plan_(Planner(model_, origin_).plan()) {
+    if (plan_.architecture) add_table();
+    add_rest();
+    add_carried();
+  }
+
+  ExportReport write(const fs::path& directory) {
+    report_.model_type = plan_.for_hugging_face ? plan_.architecture->model_type : performer_model_type;
+    report_.for_hugging_face = plan_.for_hugging_face;
+    report_.reason = plan_.reason;
+    std::error_code failure;
+    fs::create_directories(directory, failure);
+    if (failure) throw_file_error(directory, "create the folder", failure.value());
+    if (!options_.overwrite && fs::exists(directory / "config.json"))
+      throw UserError("{}: there is a config.json already; choose another directory, or give --force to write over it", directory.string());
+    write_tensors(directory / "model.safetensors");
+    write_files(directory);
+    write_file(directory, "config.json", config_text());  // last: a directory that has it is whole
+    return report_;
+  }
+
+ private:
+  bool of_gguf() const { return origin_ && origin_->format == "gguf"; }
+  bool there_originally(const std::string& name) const { return origin_ && origin_->stored_types.contains(name); }
+
+  std::string type_of(const std::string& name) const {
+    if (options_.dtype != "original") return foreign_dtype(options_.dtype);
+    if (!origin_ || of_gguf()) return "F32";
+    const auto found = origin_->stored_types.find(name);
+    if (found == origin_->stored_types.end()) return "F32";
+    return found->second == "F16" || found->second == "BF16" ? found->second : "F32";
+  }
+
+  void add(const Part& part, const Parameter& parameter, std::size_t begin) {
+    outputs_.push_back({{part.name, part.shape, type_of(part.name)}, part, &parameter, begin});
+  }
+
+  void add_table() {
+    ModelSettings settings = model_.settings.model;
+    settings.vocabulary_size = model_.store->find("token_embedding.weight").shape()[0];
+    const std::vector<Duplicate> duplicates = plan_.architecture->duplicates(settings, plan_.spelling);
+    for (const Mapping& mapping : shared_mappings(*plan_.architecture, model_, plan_.spelling)) {
+      const Parameter& parameter = model_.store->find(mapping.parameter);
+      mapped_.insert(mapping.parameter);
+      std::size_t begin = 0;
+      for (const Part& part : mapping.parts) {
+        // A file that had a tensor under its other name alone gets it back under that.
+        bool own = !origin_ || of_gguf() || there_originally(part.name);
+        for (const Duplicate& duplicate : duplicates) {
+          if (duplicate.of != part.name || of_gguf() || !there_originally(duplicate.name)) continue;
+          Part other = part;
+          other.name = duplicate.name;
+          add(other, parameter, begin);
+        }
+        // What the source lacked and was given initial values belongs to the model too.
+        const bool written = std::any_of(outputs_.begin(), outputs_.end(), [&](const Output& one) {
+          return one.parameter == &parameter && one.begin == begin && one.part.shape == part.shape;
+        });
+        if (own || !written) add(part, parameter, begin);
+        begin += static_cast<std::size_t>(part.elements());
+      }
+    }
+  }
+
+  void add_rest() {
+    for (const Parameter& parameter : model_.store->parameters()) {
+      if (mapped_.contains(parameter.name()) || is_adapter(parameter.name())) continue;
+      if (plan_.for_hugging_face) {
+        report_.left_out.push_back(parameter.name());
+        continue;
+      }
+      const Part part{performer_tensor_prefix + parameter.name(), parameter.shape()};
+      add(part, parameter, 0);
+      // Directions and constants of features are what they are, whatever the weights are stored in.
+      if (model_.store->is_buffer(parameter)) outputs_.back().tensor.stored_type = "F32";
+    }
+  }
+
+  void add_carried() {
+    if (!origin_ || of_gguf()) return;
+    for (const CheckpointOrigin::Tensor& tensor : origin_->carried) {
+      Shape shape;
+      for (const std::int64_t extent : tensor.shape) shape.push_back(extent);
+      std::string type = type_of(tensor.name);
+      if (tensor.dtype == "int64") {
+        const auto found = origin_->stored_types.find(tensor.name);
+        const bool written =
+            found != origin_->stored_types.end() && (found->second.starts_with("I") || found->second == "U8" || found->second == "BOOL");
+        type = written ? found->second : "I64";
+      }
+      outputs_.push_back({{tensor.name, shape, type}, {}, nullptr, 0});
+    }
+  }
+
+  static bool is_adapter(const std::string& name) { return name.ends_with(".lora_a.weight") || name.ends_with(".lora_b.weight"); }
+
+  void write_tensors(const fs::path& path) {
+    std::vector<ForeignTensor> tensors;
+    for (const Output& output : outputs_) tensors.push_back(output.tensor);
+    SafetensorsWriter file(path, tensors);
+    std::vector<float> buffer;
+    for (const Output& output : outputs_) {
+      if (!output.parameter) continue;
+      const std::span<const float> values =
+          values_of(*output.parameter).subspan(output.begin, static_cast<std::size_t>(output.part.elements()));
+      report_.rounded += rounded_values(values, output.tensor.stored_type) > 0;
+      if (output.part.layout == Layout::plain) {
+        file.write(output.tensor.name, values);
+      } else {
+        buffer.resize(values.size());
+        to_foreign(output.part, values, buffer);
+        file.write(output.tensor.name, buffer);
+      }
+    }
+    if (origin_ && !of_gguf()) write_carried(file);
+    file.finish();
+    report_.tensors = static_cast<std::int64_t>(outputs_.size());
+    report_.files.emplace_back("model.safetensors");
+  }
+
+  void write_carried(SafetensorsWriter& file) const {
+    for (const CheckpointOrigin::Tensor& tensor : origin_->carried) {
+      if (tensor.dtype == "int64") {
+        file.write_integers(tensor.name,
+                            {reinterpret_cast<const std::int64_t*>(tensor.data.data()), tensor.data.size() / sizeof(std::int64_t)});
+      } else {
+        file.write(tensor.name, {reinterpret_cast<const float*>(tensor.data.data()), tensor.data.size() / sizeof(float)});
+      }
+    }
+  }
+
+  void write_file(const fs::path& directory, const std::string& name, std::string_view text) {
+    const fs::path path = directory / name;
+    std::error_code failure;
+    fs::create_directories(path.parent_path(), failure);
+    if (failure) throw_file_error(path.parent_path(), "create the folder", failure.value());
+    write_file_atomically(path, text);
+    report_.files.push_back(name);
+  }
+
+  void write_files(const fs::path& directory) {
+    if (!plan_.for_hugging_face) write_file(directory, performer_vocabulary_file, model_.vocabulary.to_json());
+    if (origin_ && !origin_->files.empty()) {
+      for (std::size_t i = 0; i < origin_->files.size(); ++i) write_file(directory, origin_->file_names[i], origin_->files[i]);
+      return;
+    }
+    for (const auto& [name, text] : tokenizer_files(model_.vocabulary)) write_file(directory, name, text);
+  }
+
+  std::string config_text() const {
+    if (!plan_.verbatim.empty() && (options_.dtype == "original" && !of_gguf())) return plan_.verbatim;
+    Json config = plan_.config;
+    const std::string dtype = options_.dtype == "original" ? "float32" : options_.dtype;
+    // Transformers calls it dtype since version 5.
+    const bool typed = options_.dtype != "original" || of_gguf() || !origin_;
+    if (typed) config[config.contains("dtype") ? "dtype" : "torch_dtype"] = dtype;
+    return config.dump(2) + "\n";
+  }
+
+  Model& model_;
+  const std::optional<Origin>& origin_;
+  const ExportOptions& options_;
+  Plan plan_;
+  std::vector<Output> outputs_;
+  std::set<std::string> mapped_;
+  ExportReport report_;
+};
+
+/// Adds (alpha / rank) B A to each weight that an adapter stands beside.
+void merge_adapters(Model& model) {
+  const ModelSettings& settings = model.settings.model;
+  if (settings.lora_rank == 0) return;
+  const float scale = static_cast<float>(settings.lora_alpha / static_cast<double>(settings.lora_rank));
+  constexpr std::string_view suffix = ".lora_a.weight";
+  for (const Parameter& a : model.store->parameters()) {
+    if (!a.name().ends_with(suffix)) continue;
+    const std::string stem = a.name().substr(0, a.name().size() - suffix.size());
+    const Parameter &b = model.store->find(stem + ".lora_b.weight"), &weight = model.store->find(stem + ".weight");
+    const std::span<const float> a_values = values_of(a), b_values = values_of(b);
+    const std::span<float> target = values_of(weight);
+    const auto rank = static_cast<std::size_t>(a.shape()[0]), inner = static_cast<std::size_t>(a.shape()[1]);
+    for (std::size_t row = 0; row < target.size() / inner; ++row) {
+      for (std::size_t r = 0; r < rank; ++r) {
+        const float factor = scale * b_values[row * rank + r];
+        for (std::size_t i = 0; i < inner; ++i) target[row * inner + i] += factor * a_values[r * inner + i];
+      }
+    }
+  }
+  model.settings.model.lora_rank = 0;  // what is written has no adapters
+}
+
+}  // namespace
+
+Json ExportReport::json() const {
+  return {{"model_type", model_type}, {"for_hugging_face", for_hugging_face},
+          {"reason", reason},         {"tensors", tensors},
+          {"rounded", rounded},       {"files", files},
+          {"left_out", left_out}};
+}
+
+ExportReport export_model(SourceModel& source, const fs::path& directory, const ExportOptions& options) {
+  merge_adapters(source.model);
+  return Exporter(source, options).write(directory);
+}
+
+}  // namespace furlong

@@ -1,0 +1,49 @@
+#pragma once
+// From a model with softmax attention to one with another attention, in stages: furlong finetune.
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "conversion/recovery.h"
+#include "trainers/settings.h"
+
+namespace furlong {
+
+struct FinetuneOptions {
+  std::filesystem::path config;
+  std::vector<std::string> overrides;
+  std::filesystem::path run_directory;  ///< empty: as the config says
+  std::string only_stage;               ///< empty: all of them, and then the evaluation
+  bool evaluate_only = false;           ///< no training: what there is of each stage
+};
+
+struct FinetuneResult {
+  bool interrupted = false;  ///< a signal asked it to stop; the checkpoint of the stage is written
+  std::string stage;         ///< the last one that ran
+  std::filesystem::path run_directory;
+  std::optional<Recovery> recovery;  ///< also in RUN/recovery.json; none where it stopped before, or for one stage alone
+};
+
+/// A stage as an ordinary run: what furlong train would be given.
+struct FinetuneStage {
+  std::string name;
+  LoadedSettings settings;  ///< run_directory: RUN/1_transfer and so on
+};
+
+struct FinetunePlan {
+  std::filesystem::path teacher;  ///< a checkpoint
+  Settings student;               ///< of the evaluation: data and lengths for all stages
+  std::vector<FinetuneStage> stages;
+};
+
+/// What the config means for a teacher of its own: the teacher's `model` and objective with the config's keys on top. Throws UserError with
+/// both values where the config sets a key of the model's shape otherwise than the teacher has it.
+FinetunePlan plan_finetune(const FinetuneOptions& options, const std::filesystem::path& teacher);
+
+/// Imports finetune.source where it is another program's (RUN/teacher.h5), trains stage after stage, each from the weights of the one
+/// before (its best checkpoint), and measures what was recovered. Started again it goes on where it stopped; a stage that has ended is left
+/// as it is. Throws what train() throws, and UserError for sources and configs that do not fit.
+FinetuneResult finetune(const FinetuneOptions& options);
+
+}  // namespace furlong

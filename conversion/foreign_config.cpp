@@ -1,0 +1,108 @@
+#include "conversion/foreign_config.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "framework/core/error.h"
+#include "framework/io/atomic_file.h"
+
+namespace furlong {
+namespace {
+
+struct ActivationName {
+  const char *theirs, *ours, *gated;
+};
+// The first of several with one meaning is the one written.
+constexpr ActivationName activation_names[] = {
+    {"gelu", "gelu", "geglu"},           {"gelu_new", "gelu_tanh", nullptr}, {"gelu_pytorch_tanh", "gelu_tanh", nullptr},
+    {"gelu_fast", "gelu_tanh", nullptr}, {"gelu_python", "gelu", "geglu"},   {"relu", "relu", nullptr},
+    {"silu", "silu", "swiglu"},          {"swish", "silu", "swiglu"}};
+
+}  // namespace
+
+ForeignConfig::ForeignConfig(nlohmann::ordered_json json, std::string origin) : json_(std::move(json)), origin_(std::move(origin)) {}
+
+ForeignConfig ForeignConfig::read(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw_file_error(file, "read", errno);
+  auto json = nlohmann::ordered_json::parse(in, nullptr, false);
+  if (!json.is_object()) throw UserError("{}: expected a JSON object that describes a model, as Hugging Face writes it", file.string());
+  return {std::move(json), file.string()};
+}
+
+void ForeignConfig::fail(const std::string& key, const std::string& message) const {
+  throw UserError("{}: {}{}: {}", origin_, prefix_, key, message);
+}
+
+bool ForeignConfig::has(const std::string& key) const {
+  const auto found = json_.find(key);
+  return found != json_.end() && !found->is_null();
+}
+
+const nlohmann::ordered_json& ForeignConfig::at(const std::string& key) const {
+  if (!has(key)) fail(key, "this key is missing, and the model cannot be built without it");
+  return json_.at(key);
+}
+
+std::int64_t ForeignConfig::size(const std::string& key) const {
+  const auto& value = at(key);
+  if (!value.is_number_integer() || value.get<double>() < 1 || value.get<double>() > 0x1p31)
+    fail(key, fmt::format("found {}; expected an integer from 1 to 2^31", value.dump()));
+  return value.get<std::int64_t>();
+}
+std::int64_t ForeignConfig::size(const std::string& key, std::int64_t fallback) const { return has(key) ? size(key) : fallback; }
+
+double ForeignConfig::real(const std::string& key) const {
+  const auto& value = at(key);
+  if (!value.is_number() || !std::isfinite(value.get<double>())) fail(key, fmt::format("found {}; expected a number", value.dump()));
+  return value.get<double>();
+}
+double ForeignConfig::real(const std::string& key, double fallback) const { return has(key) ? real(key) : fallback; }
+
+bool ForeignConfig::boolean(const std::string& key, bool fallback) const {
+  if (!has(key)) return fallback;
+  const auto& value = json_.at(key);
+  if (!value.is_boolean()) fail(key, fmt::format("found {}; expected true or false", value.dump()));
+  return value.get<bool>();
+}
+
+std::string ForeignConfig::text(const std::string& key) const {
+  const auto& value = at(key);
+  if (!value.is_string()) fail(key, fmt::format("found {}; expected text", value.dump()));
+  return value.get<std::string>();
+}
+std::string ForeignConfig::text(const std::string& key, const std::string& fallback) const { return has(key) ? text(key) : fallback; }
+
+ForeignConfig ForeignConfig::section(const std::string& key) const {
+  if (has(key) && !json_.at(key).is_object()) fail(key, fmt::format("found {}; expected an object", json_.at(key).dump()));
+  ForeignConfig inner(has(key) ? json_.at(key) : nlohmann::ordered_json::object(), origin_);
+  inner.prefix_ = prefix_ + key + ".";
+  return inner;
+}
+
+void ForeignConfig::only(const std::string& key, const nlohmann::ordered_json& supported, const std::string& why) const {
+  if (!has(key) || json_.at(key) == supported) return;
+  fail(key, fmt::format("found {}, which Furlong does not compute; expected {}: {}", json_.at(key).dump(), supported.dump(), why));
+}
+
+std::string ForeignConfig::activation(const std::string& key, const std::string& fallback, bool gated) const {
+  const std::string name = text(key, fallback);
+  std::vector<std::string> known;
+  for (const ActivationName& one : activation_names) {
+    const char* const ours = gated ? one.gated : one.ours;
+    if (ours && name == one.theirs) return ours;
+    if (ours) known.emplace_back(one.theirs);
+  }
+  fail(key, fmt::format("found {}; expected one of {}", name, fmt::join(known, ", ")));
+}
+
+std::string foreign_activation(const std::string& activation) {
+  for (const ActivationName& one : activation_names) {
+    if (activation == one.ours || (one.gated && activation == one.gated)) return one.theirs;
+  }
+  return {};
+}
+
+}  // namespace furlong

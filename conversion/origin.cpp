@@ -1,0 +1,91 @@
+#include "conversion/origin.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "framework/core/error.h"
+#include "framework/io/atomic_file.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Tokenizers', generation's, and sentence-transformers' files; config.json and weights are kept otherwise.
+constexpr const char* known_files[] = {"tokenizer.json",
+                                       "tokenizer_config.json",
+                                       "special_tokens_map.json",
+                                       "added_tokens.json",
+                                       "vocab.json",
+                                       "merges.txt",
+                                       "vocab.txt",
+                                       "tokenizer.model",
+                                       "spiece.model",
+                                       "generation_config.json",
+                                       "chat_template.jinja",
+                                       "modules.json",
+                                       "sentence_bert_config.json",
+                                       "config_sentence_transformers.json",
+                                       "1_Pooling/config.json"};
+
+}  // namespace
+
+CheckpointOrigin Origin::to_checkpoint() const {
+  const nlohmann::ordered_json object{{"model_type", model_type},
+                                      {"source", source},
+                                      {"format", format},
+                                      {"prefix", spelling.prefix},
+                                      {"gamma_beta", spelling.gamma_beta},
+                                      {"head", spelling.head},
+                                      {"config", config},
+                                      {"stored_types", stored_types},
+                                      {"files", file_names}};
+  return {object.dump(), files, carried};
+}
+
+Origin Origin::from_checkpoint(const CheckpointOrigin& kept, const std::string& path) {
+  Origin origin;
+  try {
+    const auto object = nlohmann::ordered_json::parse(kept.json);
+    object.at("model_type").get_to(origin.model_type);
+    object.at("source").get_to(origin.source);
+    object.at("format").get_to(origin.format);
+    object.at("prefix").get_to(origin.spelling.prefix);
+    object.at("gamma_beta").get_to(origin.spelling.gamma_beta);
+    object.at("head").get_to(origin.spelling.head);
+    object.at("config").get_to(origin.config);
+    object.at("stored_types").get_to(origin.stored_types);
+    object.at("files").get_to(origin.file_names);
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError("{}: its text 'origin' is not what furlong convert writes ({}); import the model again", path, error.what());
+  }
+  if (origin.file_names.size() != kept.files.size())
+    throw UserError("{}: its text 'origin' names {} files, and there are {}; import the model again", path, origin.file_names.size(),
+                    kept.files.size());
+  for (const std::string& name : origin.file_names) {
+    const fs::path file(name);
+    if (file.is_absolute() || name.empty() || std::find(file.begin(), file.end(), "..") != file.end())
+      throw UserError("{}: its text 'origin' names the file {}; expected a name inside a directory", path, name);
+  }
+  origin.files = kept.files;
+  origin.carried = kept.carried;
+  return origin;
+}
+
+void collect_files(const fs::path& directory, Origin& origin) {
+  constexpr std::uintmax_t most = std::uintmax_t{256} << 20;
+  for (const char* name : known_files) {
+    std::error_code missing;
+    const fs::path file = directory / name;
+    const std::uintmax_t size = fs::file_size(file, missing);
+    if (missing) continue;
+    if (size > most) throw UserError("{}: {} bytes; expected a file of at most 256 MiB beside a model", file.string(), size);
+    std::ifstream in(file, std::ios::binary);
+    std::string content(static_cast<std::size_t>(size), '\0');
+    if (!in || !in.read(content.data(), static_cast<std::streamsize>(size))) throw_file_error(file, "read", errno);
+    origin.file_names.emplace_back(name);
+    origin.files.push_back(std::move(content));
+  }
+}
+
+}  // namespace furlong

@@ -1,0 +1,34 @@
+#pragma once
+// Where an imported model came from, as its checkpoint tells it: enough to give it back.
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "conversion/architecture.h"
+#include "trainers/checkpoint_origin.h"
+
+namespace furlong {
+
+struct Origin {
+  std::string model_type;  ///< of the architecture in whose terms the tensors were read
+  std::string source;      ///< last component of the path
+  std::string format;      ///< safetensors, pytorch, gguf
+  std::string config;      ///< config.json as it was, byte by byte; of GGUF what it would have been
+  Spelling spelling;
+  std::map<std::string, std::string> stored_types;  ///< of every tensor of the file, by its name
+  std::vector<std::string> file_names;              ///< of the tokenizer and its like; contents in `files`
+  std::vector<std::string> files;
+  std::vector<CheckpointOrigin::Tensor> carried;
+
+  CheckpointOrigin to_checkpoint() const;
+  /// Throws UserError, beginning with `path`, for what to_checkpoint() does not write.
+  static Origin from_checkpoint(const CheckpointOrigin& origin, const std::string& path);
+};
+
+/// Adds the files beside a Hugging Face model that say how its tokens are made and its outputs used, as far as they are there, none of them
+/// larger than 256 MiB.
+void collect_files(const std::filesystem::path& directory, Origin& origin);
+
+}  // namespace furlong

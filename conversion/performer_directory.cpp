@@ -1,0 +1,115 @@
+#include "conversion/performer_directory.h"
+
+#include <fstream>
+#include <set>
+
+#include "conversion/tensor_import.h"
+#include "framework/core/version.h"
+#include "framework/io/atomic_file.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::optional<Origin> origin_of(const ForeignConfig& section, const fs::path& directory) {
+  if (!section.has("origin")) return std::nullopt;
+  CheckpointOrigin kept;
+  Json json = section.json().at("origin");
+  if (json.is_object()) json["files"] = Json::array();  // they lie beside, and are collected there
+  kept.json = json.dump();
+  Origin origin = Origin::from_checkpoint(kept, section.origin());
+  collect_files(directory, origin);
+  return origin;
+}
+
+Vocabulary vocabulary_of(const fs::path& directory) {
+  const fs::path file = directory / performer_vocabulary_file;
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw_file_error(file, "read", errno);
+  return Vocabulary::from_json(std::string(std::istreambuf_iterator<char>(in), {}), file.string());
+}
+
+}  // namespace
+
+bool is_performer_config(const ForeignConfig& config) {
+  return config.has("model_type") && config.json().at("model_type") == performer_model_type;
+}
+
+std::vector<Mapping> shared_mappings(const Architecture& architecture, const Model& model, const Spelling& spelling) {
+  ModelSettings settings = model.settings.model;
+  settings.vocabulary_size = model.store->find("token_embedding.weight").shape()[0];
+  std::map<std::string, Shape> shapes;
+  for (const Parameter& parameter : model.store->parameters()) shapes.emplace(parameter.name(), parameter.shape());
+  std::vector<Mapping> shared;
+  for (Mapping& mapping : architecture.mappings(settings, spelling)) {
+    const auto found = shapes.find(mapping.parameter);
+    if (found != shapes.end() && found->second == mapping.shape()) shared.push_back(std::move(mapping));
+  }
+  return shared;
+}
+
+Json performer_config(const Model& model, const std::optional<Origin>& origin) {
+  Json section{{"version", version()}, {"settings", to_json(model.settings)}};
+  if (origin) {
+    Origin written = *origin;
+    if (origin->format == "gguf") {  // its tensors get the names and types of a Hugging Face directory
+      written.format = "safetensors";
+      written.spelling = {find_architecture(origin->model_type)->prefixes[0]};
+      written.stored_types.clear();
+    }
+    section["origin"] = Json::parse(written.to_checkpoint().json);
+  }
+  return {{"model_type", performer_model_type}, {"architectures", {"FurlongPerformer"}}, {"furlong", section}};
+}
+
+SourceModel open_performer_directory(const fs::path& directory, const ForeignConfig& config, const TensorFile& file,
+                                     const ImportOptions& options) {
+  if (!options.tokenizer.empty())
+    throw UserError("--tokenizer: {} has its vocabulary in {}; leave it out", directory.string(), performer_vocabulary_file);
+  const ForeignConfig section = config.section("furlong");
+  if (!section.has("settings")) section.fail("settings", "this key is missing; expected what furlong export writes");
+  // JSON is YAML, so that the strict reader of configs reads these settings too.
+  const Settings settings = from_checkpoint_text(section.json().at("settings").dump(), config.origin() + " (furlong.settings)").settings;
+  std::optional<Origin> origin = origin_of(section, directory);
+  SourceModel result{make_model(settings, vocabulary_of(directory), Device{}, DType::float32, all_frozen), {}, {}, ""};
+  std::vector<Mapping> table;
+  std::vector<Duplicate> duplicates;
+  const Architecture* architecture = origin ? find_architecture(origin->model_type) : nullptr;
+  if (architecture) {
+    Spelling spelling = origin->spelling;
+    table = shared_mappings(*architecture, result.model, spelling);
+    duplicates = architecture->duplicates(settings.model, spelling);
+  }
+  std::set<std::string> mapped;
+  for (const Mapping& mapping : table) mapped.insert(mapping.parameter);
+  for (const Parameter& parameter : result.model.store->parameters()) {
+    if (!mapped.contains(parameter.name()))
+      table.push_back({parameter.name(), {{performer_tensor_prefix + parameter.name(), parameter.shape()}}});
+  }
+  result.report =
+      match_tensors(file, table, duplicates, [&](std::string_view name) { return architecture && architecture->is_carried(name); });
+  check_report(result.report, file, config.origin(), options);
+  std::set<std::string> whole;
+  for (const TensorReport::Matched& one : result.report.matched) whole.insert(one.parameter);
+  for (const Mapping& mapping : table) {
+    const Parameter& parameter = result.model.store->find(mapping.parameter);
+    if (whole.contains(mapping.parameter)) {
+      read_parameter(file, mapping, duplicates, values_of(parameter));
+    } else {
+      result.report.reinitialised.push_back({mapping.parameter, parameter.shape(), "initial values, for the file lacks it"});
+    }
+  }
+  result.model.store->refresh_compute_values(Stream{});
+  if (origin) {
+    for (const TensorReport::Named& one : result.report.carried) {
+      if (can_be_kept(one.name)) origin->carried.push_back(carried_tensor(file, *file.find(one.name)));
+    }
+  }
+  result.origin = std::move(origin);
+  result.description = fmt::format("{} of {} layers from {}", settings.model.architecture, settings.model.n_layers, directory.string());
+  return result;
+}
+
+}  // namespace furlong

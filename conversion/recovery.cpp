@@ -1,0 +1,289 @@
+#include "conversion/recovery.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "framework/core/arena.h"
+#include "framework/core/gpu_engine.h"
+#include "framework/core/random.h"
+#include "trainers/teacher.h"
+#include "trainers/weights.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+bool all_frozen(const Parameter&) { return true; }
+
+/// The student of `settings` with a checkpoint's weights.
+Model student_from(const Settings& settings, const Dataset& data, const Device& device, const fs::path& checkpoint) {
+  Model model = make_model(settings, data.vocabulary(), device, std::nullopt, all_frozen);
+  begin_from(CheckpointReader::open(checkpoint), model);
+  return model;
+}
+
+/// The same model with the linear part of its hybrids alone.
+Settings without_windows(Settings settings) {
+  AttentionSettings& attention = settings.model.attention;
+  const auto change = [](std::string& name) {
+    if (name == "windowed") name = "linear";
+  };
+  change(attention.mechanism);
+  for (std::string& name : attention.layers) change(name);
+  for (std::string& name : attention.heads) change(name);
+  attention.softmax_window = 0;
+  return settings;
+}
+
+/// A pass over random tokens, repeated while that is quick; the fastest.
+MeasuredLength::Pass measure_pass(Model& model, std::int64_t length) {
+  constexpr int most_repetitions = 5;
+  constexpr double enough_seconds = 1;
+  MeasuredLength::Pass pass;
+  const ModelSettings& settings = model.settings.model;
+  if (settings.position == "learned" && length > settings.max_sequence_length) {
+    pass.failure = fmt::format("the model has {} learned positions", settings.max_sequence_length);
+    return pass;
+  }
+  const Device device = model.store->device();
+  const RandomKey key{static_cast<std::uint64_t>(model.settings.seed), 0, random_stream("tokens of a speed measurement")};
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(length));
+  const auto symbols = static_cast<std::uint32_t>(std::max<std::int32_t>(model.vocabulary.n_data_symbols(), 1));
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(random_word(key, i) % symbols);
+  try {
+    const Tensor input = Tensor::from(tokens, {1, length}, device);
+    Arena& memory = arena(device);
+    const std::int64_t before = memory.counters().bytes_in_use;
+    memory.reset_peak();
+    double total = 0;
+    pass.seconds = HUGE_VAL;
+    for (int i = 0; i < most_repetitions && total < enough_seconds; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      Tape tape(Stream{device});
+      const Tape::NoGradient guard(tape);
+      layers::ForwardContext context{tape};
+      const Variable hidden = model.decoder ? model.decoder->hidden(context, input) : model.encoder->hidden(context, input);
+      synchronize(Stream{device});
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      pass.seconds = std::min(pass.seconds, seconds);
+      total += seconds;
+    }
+    pass.peak_bytes = memory.counters().peak_bytes - before;
+  } catch (const MachineError& error) {
+    pass = {};
+    pass.failure = error.what();
+  }
+  return pass;
+}
+
+class Measurement {
+ public:
+  Measurement(const Settings& settings, const fs::path& teacher, const std::function<void(const std::string&)>& say)
+      : settings_(settings), device_(device_from_name(settings.device)), say_(say), data_(open_data(settings.data)) {
+    split_ = data_->size(Split::test) >= 2 ? Split::test : Split::validation;
+    settings_.teacher = {};
+    settings_.teacher.checkpoint = teacher;
+    const Settings theirs = from_checkpoint_text(CheckpointReader::open(checkpoint_of(teacher)).text("config"), teacher.string()).settings;
+    comparable_ = theirs.objective.name == settings.objective.name;
+    const bool has_layers = !layers_to_transfer(theirs, settings_).empty();
+    settings_.teacher.loss = has_layers ? "transfer" : "distillation";
+    if (!has_layers && !comparable_) return;  // nothing of the two can be compared
+    teacher_.emplace(settings_, data_->vocabulary(), device_, std::nullopt);
+    // Measured on the same batches, whatever it was trained on.
+    Settings& own = teacher_->model().settings;
+    own.seed = settings_.seed;
+    own.data = settings_.data;
+    if (comparable_) own.objective = settings_.objective;
+  }
+
+  Recovery run(const std::vector<Candidate>& students) {
+    Recovery recovery;
+    recovery.data = data_->path();
+    recovery.objective = settings_.objective.name;
+    recovery.split = split_;
+    recovery.sequence_length = settings_.data.sequence_length;
+    const DataSettings& data = settings_.data;
+    recovery.chance = chance(settings_, model_vocabulary(settings_, data_->vocabulary()), *data_, split_, data.sequence_length,
+                             data.batch_size, settings_.finetune.evaluation_batches);
+    std::optional<Evaluation> teachers;
+    if (teacher_ && comparable_) {
+      say_("evaluating the teacher");
+      teachers = evaluate_model(teacher_->model());
+      MeasuredModel teacher;
+      teacher.candidate = {"teacher", checkpoint_of(settings_.teacher.checkpoint), 0, 0, 0};
+      teacher.found = *teachers;
+      recovery.models.push_back(std::move(teacher));
+    }
+    for (const Candidate& candidate : students) recovery.models.push_back(measure(candidate, teachers, recovery.chance));
+    if (!settings_.finetune.lengths.empty()) measure_lengths(students.back(), recovery.lengths);
+    return recovery;
+  }
+
+ private:
+  Evaluation evaluate_model(Model& model) const {
+    const DataSettings& data = settings_.data;
+    return evaluate(model, *data_, split_, data.sequence_length, data.batch_size, settings_.finetune.evaluation_batches);
+  }
+
+  MeasuredModel measure(const Candidate& candidate, const std::optional<Evaluation>& teacher, const Chance& chance) {
+    say_(fmt::format("evaluating the student {}", candidate.name == "before" ? "before training" : "after " + candidate.name));
+    MeasuredModel measured;
+    measured.candidate = candidate;
+    Model model = student_from(settings_, *data_, device_, candidate.checkpoint);
+    measured.found = evaluate_model(model);
+    if (teacher) {
+      measured.accuracy_recovery = relative_recovery(measured.found.accuracy, teacher->accuracy, chance.accuracy);
+      measured.loss_recovery = relative_recovery(measured.found.loss, teacher->loss, chance.loss);
+    }
+    if (teacher_ && settings_.teacher.transfers()) {
+      const DataSettings& data = settings_.data;
+      measured.layer_errors =
+          teacher_->evaluate(model, *data_, split_, data.sequence_length, data.batch_size, settings_.trainer.validation_batches)
+              .layer_errors;
+    }
+    if (settings_.model.attention.uses("windowed")) {
+      Model linear = student_from(without_windows(settings_), *data_, device_, candidate.checkpoint);
+      measured.window_off = evaluate_model(linear);
+      if (teacher) measured.window_off_recovery = relative_recovery(measured.window_off->accuracy, teacher->accuracy, chance.accuracy);
+    }
+    return measured;
+  }
+
+  void measure_lengths(const Candidate& last, std::vector<MeasuredLength>& lengths) {
+    Model student = student_from(settings_, *data_, device_, last.checkpoint);
+    for (const std::string& text : settings_.finetune.lengths) {
+      MeasuredLength one;
+      one.length = std::stoll(text);
+      say_(fmt::format("measuring speed and memory at {} tokens", one.length));
+      if (teacher_) {
+        one.teacher = measure_pass(teacher_->model(), one.length);
+      } else {
+        one.teacher.failure = "not comparable";
+      }
+      one.student = measure_pass(student, one.length);
+      lengths.push_back(std::move(one));
+    }
+  }
+
+  Settings settings_;
+  Device device_;
+  const std::function<void(const std::string&)>& say_;
+  std::unique_ptr<Dataset> data_;
+  Split split_ = Split::test;
+  bool comparable_ = false;
+  std::optional<Teacher> teacher_;
+};
+
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+Json number(const std::optional<double>& value) { return value ? number(*value) : Json(); }
+
+Json to_json(const Evaluation& found, bool tokens) {
+  Json object{{"loss", number(found.loss)}};
+  if (tokens) object["perplexity"] = number(found.perplexity());
+  object["accuracy"] = number(found.accuracy);
+  object["targets"] = found.targets;
+  return object;
+}
+
+Json to_json(const MeasuredLength::Pass& pass, std::int64_t length) {
+  if (!pass.failure.empty()) return {{"failure", pass.failure}};
+  return {{"tokens_per_second", static_cast<double>(length) / pass.seconds}, {"peak_bytes", pass.peak_bytes}};
+}
+
+bool predicts_tokens(const Recovery& recovery) { return recovery.objective == "next_token" || recovery.objective == "masked_tokens"; }
+
+double mean_error(const MeasuredModel& model) {
+  double sum = 0;
+  for (const auto& [layer, error] : model.layer_errors) sum += error;
+  return sum / static_cast<double>(model.layer_errors.size());
+}
+
+std::string percent(const std::optional<double>& share) { return share ? fmt::format("{:.1f}%", 100 * *share) : "-"; }
+
+std::string row(const std::string& name, const Evaluation& found, bool tokens, const std::optional<double>& recovery,
+                const std::string& error, const std::string& read, const std::string& minutes) {
+  return fmt::format("  {:<14} {:>9.4f} {:>11} {:>9.4f} {:>9} {:>9} {:>12} {:>8}\n", name, found.loss,
+                     tokens ? fmt::format("{:.4f}", found.perplexity()) : "-", found.accuracy, percent(recovery), error, read, minutes);
+}
+
+std::string in_words(const MeasuredLength::Pass& pass, std::int64_t length) {
+  if (!pass.failure.empty()) return fmt::format("{:>24}", "- (" + pass.failure + ")");
+  return fmt::format("{:>12.0f} {:>9.1f} MB", static_cast<double>(length) / pass.seconds, static_cast<double>(pass.peak_bytes) / 1e6);
+}
+
+}  // namespace
+
+std::optional<double> relative_recovery(double student, double teacher, double chance) {
+  if (teacher == chance) return std::nullopt;
+  return (student - chance) / (teacher - chance);
+}
+
+Recovery measure_recovery(const Settings& settings, const fs::path& teacher, const std::vector<Candidate>& students,
+                          const std::function<void(const std::string&)>& say) {
+  require(!students.empty(), "there is no student to measure");
+  return Measurement(settings, teacher, say).run(students);
+}
+
+Json to_json(const Recovery& recovery) {
+  const bool tokens = predicts_tokens(recovery);
+  Json object{{"data", recovery.data},
+              {"split", name_of(recovery.split)},
+              {"objective", recovery.objective},
+              {"sequence_length", recovery.sequence_length},
+              {"chance", {{"loss", recovery.chance.loss}, {"accuracy", recovery.chance.accuracy}, {"targets", recovery.chance.targets}}}};
+  Json& models = object["models"] = Json::array();
+  for (const MeasuredModel& model : recovery.models) {
+    const bool is_teacher = model.candidate.name == "teacher";
+    Json one{{"name", model.candidate.name}, {"checkpoint", model.candidate.checkpoint.string()}};
+    one.update(to_json(model.found, tokens));
+    if (!is_teacher) {
+      one["recovery"] = {{"accuracy", number(model.accuracy_recovery)}, {"loss", number(model.loss_recovery)}};
+      one["steps"] = model.candidate.steps;
+      one["tokens"] = model.candidate.tokens;
+      one["minutes"] = model.candidate.seconds / 60;
+    }
+    if (!model.layer_errors.empty()) {
+      Json& errors = one["relative_error_of_attention"] = Json::object();
+      for (const auto& [layer, error] : model.layer_errors) errors[std::to_string(layer)] = number(error);
+    }
+    if (model.window_off) {
+      one["window_off"] = to_json(*model.window_off, tokens);
+      one["window_off"]["recovery"] = {{"accuracy", number(model.window_off_recovery)}};
+    }
+    models.push_back(std::move(one));
+  }
+  Json& lengths = object["lengths"] = Json::array();
+  for (const MeasuredLength& one : recovery.lengths)
+    lengths.push_back(
+        {{"length", one.length}, {"teacher", to_json(one.teacher, one.length)}, {"student", to_json(one.student, one.length)}});
+  return object;
+}
+
+std::string to_text(const Recovery& recovery) {
+  const bool tokens = predicts_tokens(recovery);
+  std::string text = fmt::format("{} split of {}, {}, {} targets, sequences of {}; by chance: loss {:.4f}, accuracy {:.4f}\n",
+                                 name_of(recovery.split), recovery.data, recovery.objective, recovery.chance.targets,
+                                 recovery.sequence_length, recovery.chance.loss, recovery.chance.accuracy);
+  text += fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>9} {:>9} {:>12} {:>8}\n", "", "loss", "perplexity", "accuracy", "recovery", "error",
+                      "tokens", "minutes");
+  for (const MeasuredModel& model : recovery.models) {
+    const bool trained = model.candidate.steps > 0;
+    text +=
+        row(model.candidate.name, model.found, tokens, model.accuracy_recovery,
+            model.layer_errors.empty() ? "-" : fmt::format("{:.4f}", mean_error(model)),
+            trained ? std::to_string(model.candidate.tokens) : "-", trained ? fmt::format("{:.1f}", model.candidate.seconds / 60) : "-");
+    if (model.window_off) text += row("  window off", *model.window_off, tokens, model.window_off_recovery, "-", "-", "-");
+  }
+  text += "  recovery: (accuracy - chance) / (teacher's - chance); error: of attention outputs beside the teacher's, mean over layers\n";
+  if (recovery.lengths.empty()) return text;
+  text += fmt::format("\n  one forward pass\n  {:>8} {:>25} {:>25}\n", "tokens", "teacher: tokens/s, memory", "student: tokens/s, memory");
+  for (const MeasuredLength& one : recovery.lengths)
+    text += fmt::format("  {:>8} {} {}\n", one.length, in_words(one.teacher, one.length), in_words(one.student, one.length));
+  return text;
+}
+
+}  // namespace furlong

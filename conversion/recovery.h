@@ -1,0 +1,65 @@
+#pragma once
+// How much of a teacher's ability its student has, before and after each stage of furlong finetune.
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainers/chance.h"
+#include "trainers/evaluate.h"
+
+namespace furlong {
+
+/// A model to measure.
+struct Candidate {
+  std::string name;                  ///< "teacher", "before" (the teacher's weights under the new attention), or a stage
+  std::filesystem::path checkpoint;  ///< of "before" the teacher's
+  std::int64_t steps = 0, tokens = 0;
+  double seconds = 0;  ///< steps and tokens of the stage, and the time that its steps took, as far as the program ended in order
+};
+
+/// (student - chance) / (teacher - chance): 1 is the teacher, 0 chance. Nothing where the teacher is no better than chance.
+std::optional<double> relative_recovery(double student, double teacher, double chance);
+
+struct MeasuredModel {
+  Candidate candidate;
+  Evaluation found;
+  std::optional<double> accuracy_recovery, loss_recovery;
+  /// Relative error of the output of each attention beside the teacher's, on the teacher's hidden states.
+  std::vector<std::pair<std::size_t, double>> layer_errors;
+  /// The same with the exact weights of softmax windows off (mechanism windowed), so that what the linear part has learned shows.
+  std::optional<Evaluation> window_off;
+  std::optional<double> window_off_recovery;  ///< of accuracy
+};
+
+/// A forward pass over one sequence of random tokens.
+struct MeasuredLength {
+  std::int64_t length = 0;
+  struct Pass {
+    double seconds = 0;
+    std::int64_t peak_bytes = 0;  ///< of tensors, beside the weights
+    std::string failure;          ///< why there is none; empty
+  } teacher, student;
+};
+
+struct Recovery {
+  std::string data, objective;
+  Split split = Split::test;
+  std::int64_t sequence_length = 0;
+  Chance chance;
+  std::vector<MeasuredModel> models;
+  std::vector<MeasuredLength> lengths;
+};
+
+/// Measures the teacher, then the students, on the test split of settings.data.store (where it is empty on the validation split) as
+/// settings.finetune says; `settings` are the student's. A teacher that was trained for another objective is left out, and there is no
+/// recovery then. Errors of layers are means over settings.trainer.validation_batches batches. `say` is told what is measured.
+Recovery measure_recovery(const Settings& settings, const std::filesystem::path& teacher, const std::vector<Candidate>& students,
+                          const std::function<void(const std::string&)>& say);
+
+nlohmann::ordered_json to_json(const Recovery& recovery);
+/// A table for people, and one of speed and memory where lengths were measured.
+std::string to_text(const Recovery& recovery);
+
+}  // namespace furlong

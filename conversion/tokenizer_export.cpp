@@ -1,0 +1,62 @@
+#include "conversion/tokenizer_export.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "framework/core/error.h"
+
+namespace furlong {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string from_base64(const std::string& text) {
+  constexpr std::string_view alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string bytes;
+  std::uint32_t bits = 0;
+  int n_bits = 0;
+  for (const char letter : text) {
+    const std::size_t value = alphabet.find(letter);
+    if (value == std::string_view::npos) break;  // padding
+    bits = bits << 6 | static_cast<std::uint32_t>(value);
+    n_bits += 6;
+    if (n_bits < 8) continue;
+    n_bits -= 8;
+    bytes += static_cast<char>(bits >> n_bits & 0xffU);
+  }
+  return bytes;
+}
+
+/// Which of the tokens are special, in Hugging Face's words.
+Json special_tokens(const Tokenizer& tokenizer) {
+  const SpecialTokens& special = tokenizer.special();
+  Json config{{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
+  const auto add = [&](const char* key, const std::optional<std::int32_t>& id) {
+    if (id) config[key] = tokenizer.token(*id);
+  };
+  add("unk_token", special.unknown);
+  add("bos_token", special.beginning);
+  add("eos_token", special.end);
+  add("pad_token", special.padding);
+  add("mask_token", special.mask);
+  add("cls_token", special.classify);
+  add("sep_token", special.separator);
+  return config;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> tokenizer_files(const Vocabulary& vocabulary) {
+  if (!vocabulary.tokenizer()) return {};
+  const Tokenizer& tokenizer = *vocabulary.tokenizer();
+  const Json object = Json::parse(tokenizer.to_json());
+  if (object.contains("tokenizer")) {
+    return {{"tokenizer.json", object.at("tokenizer").dump(2) + "\n"}, {"tokenizer_config.json", special_tokens(tokenizer).dump(2) + "\n"}};
+  }
+  if (object.contains("sentencepiece")) return {{"tokenizer.model", from_base64(object.at("sentencepiece").get<std::string>())}};
+  std::string letters;
+  for (std::int32_t id = 0; id < tokenizer.size(); ++id) letters += tokenizer.token(id) + "\n";
+  return {{"vocab.txt", letters}};
+}
+
+}  // namespace furlong

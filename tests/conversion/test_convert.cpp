@@ -1,0 +1,277 @@
+// Another attention over the same weights: what is asked for, what it is measured to be, and what is refused.
+#include "conversion/convert.h"
+
+#include "conversion/attention_request.h"
+#include "datasets/store_writer.h"
+#include "datasets/tokenizers/tokenizer.h"
+#include "tests/conversion/tiny_models.h"
+#include "tests/datasets/temporary_folder.h"
+
+namespace furlong {
+namespace {
+
+using namespace furlong::testing;
+using ::testing::HasSubstr;
+
+class Convert : public WithTemporaryFolder {
+ protected:
+  /// Options for a model, written below the test's folder.
+  ConvertOptions from(const TinyModel& model) {
+    ConvertOptions options;
+    options.source = model.write(folder_ / "source");
+    options.destination = path("out.h5");
+    options.overwrite = true;
+    return options;
+  }
+  /// Random letters in documents of 11, as the tokenizer of every tiny model reads them.
+  ObservedBatches store() {
+    const Vocabulary vocabulary = Vocabulary::of_tokenizer(load_tokenizer(letters_tokenizer(folder_ / "letters")));
+    StoreWriter writer(path("store.h5"), vocabulary, {});
+    std::mt19937 random(5);
+    for (int document = 0; document < 60; ++document) {
+      std::vector<std::int32_t> ids{2};
+      for (int i = 0; i < 9; ++i) ids.push_back(5 + static_cast<std::int32_t>(random() % 20));
+      writer.append(std::span<const std::int32_t>(ids));
+      writer.end_document();
+    }
+    writer.finish("{}");
+    ObservedBatches batches;
+    batches.store = path("store.h5");
+    batches.split = Split::train;
+    batches.batch_size = 4;
+    batches.batches = 2;
+    batches.sequence_length = 11;
+    return batches;
+  }
+  std::string refused(const ConvertOptions& options) {
+    const std::string message = message_of<UserError>([&] { convert(options); });
+    EXPECT_FALSE(std::filesystem::exists(options.destination)) << message;
+    return message;
+  }
+  Settings settings_of_result() { return open_source_model(path("out.h5")).model.settings; }
+};
+
+TEST(AttentionRequest, ReadsEveryForm) {
+  EXPECT_EQ(attention_request("softmax").mechanism, "softmax");
+  const AttentionRequest map = attention_request("taylor:2+centering");
+  EXPECT_EQ(map.mechanism, "linear");
+  EXPECT_EQ(map.candidate->map_options.order, 2);
+  EXPECT_TRUE(map.candidate->centering);
+  const AttentionRequest windowed = attention_request("windowed:64+oprf+saderf");
+  EXPECT_EQ(windowed.mechanism, "windowed");
+  EXPECT_EQ(windowed.size, 64);
+  EXPECT_TRUE(windowed.candidate->saderf);
+  EXPECT_EQ(attention_request("windowed:16").candidate->map, ops::FeatureMap::favor_positive);
+  EXPECT_EQ(attention_request("linformer:32").size, 32);
+  EXPECT_EQ(attention_request("linformer").size, 0);
+}
+
+TEST(AttentionRequest, RefusesOthers) {
+  for (const char* text : {"", "sofmax", "favor_positive:2", "taylor:9x", "windowed", "windowed:0", "windowed:x", "windowed:8+none",
+                           "linformer:4+relu", "hedgehog+centering", "favor_positive+", "linear"}) {
+    const std::string message = message_of<UserError>([&] { attention_request(text); });
+    EXPECT_THAT(message, HasSubstr("--attention")) << text;
+  }
+}
+
+TEST(AttentionRequest, NumbersAndHeads) {
+  EXPECT_EQ(chosen_numbers("", 3, "--layers", "layers"), (std::vector<bool>{true, true, true}));
+  EXPECT_EQ(chosen_numbers("0,2-3", 5, "--layers", "layers"), (std::vector<bool>{true, false, true, true, false}));
+  for (const char* text : {"5", "-1", "2-1", "a", "1,,2", "0-5", "1-2-3", "1 2"})
+    EXPECT_THAT(message_of<UserError>([&] { chosen_numbers(text, 5, "--layers", "layers"); }), HasSubstr("--layers")) << text;
+  ModelSettings model;
+  model.n_layers = 2;
+  model.n_heads = 4;
+  EXPECT_EQ(chosen_heads("1:0,1:2-3", model), (std::vector<std::vector<bool>>{{false, false, false, false}, {true, false, true, true}}));
+  for (const char* text : {"1", "2:0", "0:4", "0:1:2", ":", "0:"})
+    EXPECT_THAT(message_of<UserError>([&] { chosen_heads(text, model); }), HasSubstr("--heads-keep-softmax")) << text;
+}
+
+TEST_F(Convert, KeepsEveryWeightAndListsWhatIsNew) {
+  ConvertOptions options = from(tiny_gpt2());
+  options.attention = "hedgehog";
+  const ConversionResult result = convert(options);
+  ASSERT_EQ(result.tensors.reinitialised.size(), 4U);  // two learned maps in each layer
+  EXPECT_EQ(result.tensors.reinitialised[0].name, "blocks.0.attention.query_features.weight");
+  const SourceModel source = open_source_model(options.source), student = open_source_model(options.destination);
+  EXPECT_EQ(student.model.settings.model.attention.mechanism, "linear");
+  for (const Parameter& parameter : source.model.store->parameters())
+    EXPECT_EQ(parameter.master().to_vector<float>(), student.model.store->find(parameter.name()).master().to_vector<float>());
+  // 12 positions: softmax costs less there; at 65,536 it does not.
+  options.cost_at = 65536;
+  const ConversionResult far = convert(options);
+  EXPECT_LT(far.flops, far.source_flops / 100);
+}
+
+TEST_F(Convert, SomeLayersAndHeads) {
+  ConvertOptions options = from(tiny_gpt2());
+  options.attention = "favor_positive";
+  options.features = 24;
+  options.layers = "1";
+  convert(options);
+  EXPECT_EQ(settings_of_result().model.attention.layers, (std::vector<std::string>{"softmax", "linear"}));
+  EXPECT_EQ(settings_of_result().model.attention.n_features, 24);
+
+  options.heads_keep_softmax = "1:0";
+  convert(options);
+  EXPECT_EQ(settings_of_result().model.attention.layers, (std::vector<std::string>{"softmax", "softmax linear"}));
+
+  options.layers.clear();
+  options.heads_keep_softmax = "0-1:0";
+  convert(options);
+  EXPECT_TRUE(settings_of_result().model.attention.layers.empty());
+  EXPECT_EQ(settings_of_result().model.attention.heads, (std::vector<std::string>{"softmax", "linear"}));
+
+  // A second conversion, of the first one's result, back to softmax everywhere.
+  std::filesystem::copy(path("out.h5"), path("first.h5"));
+  ConvertOptions again = options;
+  again.source = path("first.h5");
+  again.attention = "softmax";
+  again.features = 0;
+  again.heads_keep_softmax.clear();
+  const ConversionResult back = convert(again);
+  EXPECT_EQ(settings_of_result().model.attention, AttentionSettings{});
+  EXPECT_EQ(back.tensors.left_behind.size(), 2U);  // directions
+}
+
+TEST_F(Convert, RefusesWhatDoesNotFit) {
+  const auto message = [&](const TinyModel& model, const std::function<void(ConvertOptions&)>& change) {
+    ConvertOptions options = from(model);
+    change(options);
+    return refused(options);
+  };
+  // Two query heads share each key head of the Llama.
+  EXPECT_THAT(message(tiny_llama(), [](auto& o) { o.attention = "elu1", o.heads_keep_softmax = "0:1"; }),
+              HasSubstr("share a key and value head"));
+  EXPECT_THAT(message(tiny_albert(), [](auto& o) { o.attention = "elu1", o.layers = "0"; }), HasSubstr("one block, used 3 times"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "linformer"; }), HasSubstr("linformer"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.layers = "0"; }), HasSubstr("--layers: does nothing without --attention"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "softmax", o.features = 8; }), HasSubstr("--features 8"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "auto"; }), HasSubstr("--data STORE"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.fold_scaling = true; }), HasSubstr("--data STORE"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.n_layers=1"}; }), HasSubstr("unexpected"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.d_feedforward=24"}; }), HasSubstr("6 misshapen"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.attention.n_feature=24"}; }), HasSubstr("n_features"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.max_sequence_length = 4; }), HasSubstr("learned 12 positions"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.destination = "/nowhere/at/all.h5"; }), HasSubstr("there is no folder /nowhere/at"));
+  ConvertOptions options = from(tiny_gpt2());
+  options.overwrite = false;
+  convert(options);
+  EXPECT_THAT(message_of<UserError>([&] { convert(options); }), HasSubstr("--force"));
+}
+
+TEST_F(Convert, MorePositionsRepeatTheLearnedOnes) {
+  ConvertOptions options = from(tiny_gpt2());
+  options.max_sequence_length = 30;
+  const ConversionResult result = convert(options);
+  ASSERT_EQ(result.tensors.reinitialised.size(), 1U);
+  const std::vector<float> table =
+      open_source_model(options.destination).model.store->find("position_embedding.weight").master().to_vector<float>();
+  ASSERT_EQ(table.size(), 30U * 8);
+  const TinyModel tiny = tiny_gpt2();
+  const std::vector<float>& learned = tiny["transformer.wpe.weight"];
+  for (std::size_t i = 0; i < table.size(); ++i) EXPECT_EQ(table[i], learned[i % learned.size()]);
+}
+
+TEST_F(Convert, MeasuresEachHeadAgainstSoftmax) {
+  ConvertOptions options = from(tiny_llama());
+  options.data = store();
+  options.attention = "taylor:2";
+  options.layers = "1";
+  const ConversionResult polynomial = convert(options);
+  ASSERT_EQ(polynomial.approximation.size(), 4U);
+  EXPECT_EQ(polynomial.data_tokens, 2 * 4 * 11);  // windows, the last target of each in the next
+  for (const HeadApproximation& one : polynomial.approximation) {
+    EXPECT_EQ(one.layer, 1);
+    EXPECT_GT(one.uniform_error, 0.01);
+    EXPECT_LT(one.error, one.uniform_error);
+  }
+  // The window holds all of the 11 tokens: exact.
+  options.attention = "windowed:16";
+  options.layers.clear();
+  const ConversionResult exact = convert(options);
+  ASSERT_EQ(exact.approximation.size(), 8U);
+  for (const HeadApproximation& one : exact.approximation) EXPECT_LT(one.error, 1e-5) << one.layer << " " << one.head;
+}
+
+// FAVOR++'s constant comes from the data: at most 0, and not 0 for queries and keys that are not zero.
+TEST_F(Convert, CalibratesConstantsOnTheData) {
+  ConvertOptions options = from(tiny_llama());
+  options.attention = "oprf";
+  convert(options);
+  const auto constants = [&] {
+    return open_source_model(path("out.h5")).model.store->find("blocks.1.attention.oprf_a").master().to_vector<float>();
+  };
+  EXPECT_EQ(constants(), std::vector<float>(4, 0));
+  options.data = store();
+  convert(options);
+  for (const float a : constants()) EXPECT_LT(a, -1e-3F);
+}
+
+TEST_F(Convert, AutomaticChoiceKeepsToItsTarget) {
+  ConvertOptions options = from(tiny_llama());
+  options.data = store();
+  options.attention = "auto";
+  options.target_error = 0.2;
+  options.most_features = 64;
+  options.cost_at = 1 << 20;  // linear attention costs less than softmax, whatever the map
+  const ConversionResult result = convert(options);
+  ASSERT_TRUE(result.automatic);
+  ASSERT_EQ(result.automatic->heads.size(), 8U);
+  const HeadMechanisms mechanisms = head_mechanisms(settings_of_result().model);
+  std::size_t linear = 0;
+  for (const HeadChoice& one : result.automatic->heads) {
+    EXPECT_EQ(mechanisms[static_cast<std::size_t>(one.layer)][static_cast<std::size_t>(one.head)], one.linear ? "linear" : "softmax");
+    if (one.linear) {
+      EXPECT_LE(one.error, options.target_error);
+    }
+    if (!one.linear) {
+      EXPECT_FALSE(one.why_softmax.empty());
+    }
+    linear += one.linear;
+  }
+  EXPECT_GT(linear, 0U) << result.text();
+  EXPECT_LT(result.automatic->flops, result.automatic->softmax_flops);
+  EXPECT_LE(result.automatic->ideal_flops, result.automatic->flops * (1 + 1e-12));
+  EXPECT_NEAR(result.flops, result.automatic->flops, 1e-6 * result.flops);
+  // What the written model does, with directions of its own: a map without random features is as measured.
+  if (!result.automatic->map->candidate.is_random()) {
+    for (const HeadApproximation& one : result.approximation)
+      if (one.mechanism == "linear") {
+        EXPECT_LE(one.error, options.target_error * 1.01);
+      }
+  }
+}
+
+TEST_F(Convert, AutomaticChoiceLeavesSoftmaxWhereNothingServes) {
+  ConvertOptions options = from(tiny_gpt2());
+  options.data = store();
+  options.attention = "auto";
+  options.target_error = 1e-9;
+  options.most_features = 32;
+  const ConversionResult result = convert(options);
+  EXPECT_FALSE(result.automatic->map);
+  EXPECT_EQ(settings_of_result().model.attention, AttentionSettings{});
+  EXPECT_THAT(result.text(), HasSubstr("softmax in all 4 heads"));
+}
+
+TEST_F(Convert, FoldedScalingChangesNoLogit) {
+  for (const TinyModel& model : {tiny_gpt2(), tiny_llama(), tiny_bert(), tiny_albert()}) {
+    ConvertOptions options = from(model);
+    options.data = store();
+    options.fold_scaling = true;
+    const ConversionResult result = convert(options);
+    ASSERT_TRUE(result.fold);
+    EXPECT_GT(result.fold->largest_scaling, 1.05);  // something was there to scale
+    EXPECT_GT(result.fold->largest_logit, 1);
+    EXPECT_LT(result.fold->largest_logit_change, 2e-5 * result.fold->largest_logit);
+    // Scaling brings the squares of each dimension together; their sum is least where they are equal.
+    EXPECT_LT(result.fold->query_norm_after * result.fold->key_norm_after, 1.05 * result.fold->query_norm * result.fold->key_norm);
+    EXPECT_FALSE(
+        open_source_model(options.source).model.store->find("blocks.0.attention.query_key_value.weight").master().to_vector<float>() ==
+        open_source_model(options.destination).model.store->find("blocks.0.attention.query_key_value.weight").master().to_vector<float>());
+  }
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,194 @@
+// The way back: what was imported goes out bit for bit, what is ours comes in again.
+#include "conversion/export.h"
+
+#include "conversion/convert.h"
+#include "conversion/performer_directory.h"
+#include "tests/conversion/tiny_models.h"
+#include "tests/datasets/temporary_folder.h"
+#include "trainers/checkpoint_origin.h"
+
+namespace furlong {
+namespace {
+
+using namespace furlong::testing;
+using ::testing::HasSubstr;
+
+class Export : public WithTemporaryFolder {
+ protected:
+  /// Imports into a checkpoint and writes that out again.
+  ExportReport there_and_back(const TinyModel& model, const ExportOptions& options = {}) {
+    ConvertOptions conversion;
+    conversion.source = model.write(folder_ / "source");
+    conversion.destination = path("model.h5");
+    conversion.overwrite = true;
+    convert(conversion);
+    return exported("model.h5", "back", options);
+  }
+  ExportReport exported(const std::string& checkpoint, const std::string& directory, const ExportOptions& options = {}) {
+    SourceModel source = open_source_model(path(checkpoint));
+    return export_model(source, path(directory), options);
+  }
+
+  void expect_same_tensors(const TinyModel& model, const std::string& directory) {
+    const auto file = open_safetensors(path(directory));
+    ASSERT_EQ(file->tensors().size(), model.described.size());
+    for (const auto& [name, tensor] : model.described) {
+      const ForeignTensor* found = file->find(name);
+      ASSERT_NE(found, nullptr) << name;
+      EXPECT_EQ(found->stored_type, tensor.stored_type) << name;
+      EXPECT_EQ(found->shape, tensor.shape) << name;
+      if (model.integers.contains(name)) {
+        EXPECT_EQ(file->read_integers(name), model.integers.at(name)) << name;
+        continue;
+      }
+      std::vector<float> values(static_cast<std::size_t>(tensor.shape.elements()));
+      file->read(name, values);
+      EXPECT_EQ(values, model[name]) << name;
+    }
+  }
+};
+
+TEST_F(Export, GivesBackWhatWasImported) {
+  int number = 0;
+  for (const TinyModel& model : {tiny_gpt2(), tiny_gpt2(""), tiny_llama(), tiny_bert(), tiny_bert(false), tiny_albert()}) {
+    SCOPED_TRACE(++number);
+    std::filesystem::remove_all(path("back"));
+    const ExportReport report = there_and_back(model);
+    EXPECT_TRUE(report.for_hugging_face) << report.reason;
+    EXPECT_EQ(report.rounded, 0);
+    expect_same_tensors(model, "back");
+    EXPECT_EQ(content(path("back/config.json")), content(path("source/config.json")));
+    EXPECT_EQ(content(path("back/vocab.txt")), content(path("source/vocab.txt")));
+    EXPECT_EQ(content(path("back/model.safetensors")), content(path("source/model.safetensors")));
+  }
+}
+
+// The head that tied embeddings make is written under the names that the file had.
+TEST_F(Export, KeepsNamesOfRepeatedTensors) {
+  TinyModel only_head = tiny_gpt2();
+  only_head.described["lm_head.weight"] = {"lm_head.weight", only_head.described.at("transformer.wte.weight").shape, "F32"};
+  only_head.values["lm_head.weight"] = only_head["transformer.wte.weight"];
+  there_and_back(only_head);
+  expect_same_tensors(only_head, "back");
+}
+
+TEST_F(Export, InAnotherType) {
+  ExportOptions options;
+  options.dtype = "bfloat16";
+  TinyModel model = tiny_gpt2();
+  model.values["transformer.wte.weight"][0] = 0.1F;  // which bfloat16 does not have
+  const ExportReport report = there_and_back(model, options);
+  EXPECT_EQ(report.rounded, 1);
+  EXPECT_EQ(open_safetensors(path("back"))->find("transformer.wte.weight")->stored_type, "BF16");
+  const Json config = Json::parse(content(path("back/config.json")));
+  EXPECT_EQ(config.at("torch_dtype"), "bfloat16");
+  EXPECT_EQ(config.at("eos_token_id"), 3);
+}
+
+TEST_F(Export, RefusesToWriteOverAModel) {
+  there_and_back(tiny_gpt2());
+  EXPECT_THAT(message_of<UserError>([&] { exported("model.h5", "back"); }), HasSubstr("--force"));
+  ExportOptions options;
+  options.overwrite = true;
+  exported("model.h5", "back", options);
+}
+
+TEST_F(Export, ConvertedModelsComeBackWhole) {
+  ConvertOptions options;
+  options.source = tiny_bert().write(folder_ / "source");
+  options.destination = path("linear.h5");
+  options.attention = "windowed:4+hedgehog";
+  options.layers = "1";
+  convert(options);
+  const ExportReport report = exported("linear.h5", "out");
+  EXPECT_FALSE(report.for_hugging_face);
+  EXPECT_EQ(report.model_type, "furlong_performer");
+  EXPECT_THAT(report.reason, HasSubstr("model.attention"));
+  EXPECT_EQ(content(path("out/vocab.txt")), content(path("source/vocab.txt")));
+  const auto file = open_safetensors(path("out"));
+  EXPECT_NE(file->find("bert.encoder.layer.1.attention.self.query.weight"), nullptr);
+  EXPECT_NE(file->find("bert.pooler.dense.weight"), nullptr);
+  EXPECT_NE(file->find("furlong.blocks.1.attention.query_features.weight"), nullptr);
+
+  const SourceModel before = open_source_model(path("linear.h5")), after = open_source_model(path("out"));
+  EXPECT_EQ(before.model.settings, after.model.settings);
+  EXPECT_TRUE(before.model.vocabulary == after.model.vocabulary);
+  ASSERT_EQ(before.model.store->parameters().size(), after.model.store->parameters().size());
+  for (const Parameter& parameter : before.model.store->parameters())
+    EXPECT_EQ(parameter.master().to_vector<float>(), after.model.store->find(parameter.name()).master().to_vector<float>())
+        << parameter.name();
+  EXPECT_EQ(before.origin->carried.size(), after.origin->carried.size());
+  EXPECT_EQ(before.origin->config, after.origin->config);
+}
+
+TEST_F(Export, DamagedDirectoriesOfOursAreRefused) {
+  ConvertOptions options;
+  options.source = tiny_gpt2().write(folder_ / "source");
+  options.destination = path("linear.h5");
+  options.attention = "elu1";
+  convert(options);
+  exported("linear.h5", "out");
+  Json config = Json::parse(content(path("out/config.json")));
+  const auto refused = [&](const Json& changed) {
+    file("out/config.json", changed.dump());
+    return message_of<UserError>([&] { open_source_model(path("out")); });
+  };
+  Json no_settings = config, unknown = config, no_origin = config;
+  no_settings["furlong"].erase("settings");
+  unknown["furlong"]["settings"]["model"]["n_hats"] = 3;
+  no_origin["furlong"]["origin"].erase("config");
+  EXPECT_THAT(refused(no_settings), HasSubstr("furlong.settings"));
+  EXPECT_THAT(refused(unknown), HasSubstr("n_hats"));
+  EXPECT_THAT(refused(no_origin), HasSubstr("origin"));
+}
+
+// A model of our own that happens to be a GPT-2 is written as one.
+TEST_F(Export, OwnModelsOfAKnownFamily) {
+  Settings settings;
+  settings.model.n_layers = 2;
+  settings.model.d_model = 16;
+  settings.model.n_heads = 2;
+  settings.model.position = "learned";
+  settings.model.activation = "gelu_tanh";
+  settings.data.sequence_length = 8;
+  Model gpt2 = make_model(resolve(settings), Vocabulary::bytes(true), Device{}, DType::float32);
+  write_model(gpt2, std::nullopt, path("gpt2.h5"));
+  const ExportReport report = exported("gpt2.h5", "gpt2");
+  EXPECT_EQ(report.model_type, "gpt2") << report.reason;
+  EXPECT_EQ(Json::parse(content(path("gpt2/config.json"))).at("n_positions"), 8);
+
+  settings.model.position = "rotary";
+  Model other = make_model(resolve(settings), Vocabulary::bytes(true), Device{}, DType::float32);
+  write_model(other, std::nullopt, path("other.h5"));
+  EXPECT_EQ(exported("other.h5", "other").model_type, "furlong_performer");
+  const SourceModel back = open_source_model(path("other"));
+  EXPECT_EQ(back.model.store->find("blocks.0.attention.output.weight").master().to_vector<float>(),
+            other.store->find("blocks.0.attention.output.weight").master().to_vector<float>());
+}
+
+// y = x Wᵀ + (alpha / rank) x Aᵀ Bᵀ, as one matrix.
+TEST_F(Export, AdaptersAreAddedToTheWeights) {
+  ConvertOptions options;
+  options.source = tiny_llama().write(folder_ / "source");
+  options.destination = path("lora.h5");
+  options.overrides = {"model.lora_rank=2", "model.lora_alpha=6"};
+  convert(options);
+  SourceModel source = open_source_model(path("lora.h5"));
+  const std::string stem = "blocks.0.feedforward.output.";
+  const auto set = [&](const std::string& name, float value) {
+    Parameter& parameter = source.model.store->find(stem + name);
+    std::fill_n(parameter.master().data<float>(), parameter.shape().elements(), value);
+  };
+  set("lora_a.weight", 0.5F);
+  set("lora_b.weight", 0.25F);
+  export_model(source, path("out"), {});
+  std::vector<float> values(12 * 20);
+  const auto written = open_safetensors(path("out"));
+  written->read("model.layers.0.mlp.down_proj.weight", values);
+  const TinyModel tiny = tiny_llama();
+  EXPECT_EQ(values[7], tiny["model.layers.0.mlp.down_proj.weight"][7] + 3 * 2 * 0.125F);
+  EXPECT_EQ(written->tensors().size(), tiny.described.size());
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,216 @@
+// furlong finetune: from a teacher to the recovered student, as the command does it.
+#include "conversion/finetune.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "conversion/recovery.h"
+#include "tests/trainers/training.h"
+#include "trainers/train.h"
+#include "trainers/trainer.h"
+#include "trainers/weights.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+using testing::message_of;
+
+TEST(RelativeRecovery, IsAShareOfTheTeachersAdvantage) {
+  EXPECT_DOUBLE_EQ(*relative_recovery(0.5, 0.5, 0.1), 1);
+  EXPECT_DOUBLE_EQ(*relative_recovery(0.1, 0.5, 0.1), 0);
+  EXPECT_DOUBLE_EQ(*relative_recovery(0.3, 0.5, 0.1), 0.5);
+  EXPECT_DOUBLE_EQ(*relative_recovery(2.5, 2, 3), 0.5);  // losses fall
+  EXPECT_FALSE(relative_recovery(0.3, 0.1, 0.1));
+}
+
+/// Letters a to h: each follows from the one before it with probability 3/4, which a small model learns within seconds.
+std::string easy_text(std::size_t length) {
+  std::string text = "a";
+  for (std::size_t i = 1; i < length; ++i) {
+    const std::uint32_t word = random_word({1, 0, random_stream("easy text")}, i);
+    text.push_back(static_cast<char>('a' + ((word & 3u) != 0 ? (3 * (text[i - 1] - 'a') + 1) % 8 : static_cast<int>(word >> 8) % 8)));
+  }
+  return text;
+}
+
+class FinetuneTest : public testing::WithTemporaryFolder {
+ protected:
+  FinetuneTest() : store(testing::write_store(path("tokens.h5"), easy_text(6000))) {
+    LoadedSettings teacher = testing::small_settings(
+        store, {"run_directory=" + path("teacher"), "trainer.max_steps=150", "model.norm=rmsnorm", "model.initializer_range=0.3"});
+    train(teacher, {});
+  }
+
+  std::string config(const std::string& attention, const std::string& more = "") const {
+    return file("student.yaml", "run_directory: " + path("run") +
+                                    "\n"
+                                    "device: cpu\n"
+                                    "model:\n  attention: " +
+                                    attention +
+                                    "\n"
+                                    "data: {store: " +
+                                    store +
+                                    ", sequence_length: 32, batch_size: 4}\n"
+                                    "optimizer: {learning_rate: 0.003, weight_decay: 0}\n"
+                                    "schedule: {warmup_steps: 3}\n"
+                                    "trainer: {validate_every: 10, validation_batches: 3}\n"
+                                    "log: {level: error, progress: none}\n"
+                                    "finetune:\n"
+                                    "  source: " +
+                                    path("teacher") +
+                                    "\n"
+                                    "  stages: [transfer, distillation, task]\n"
+                                    "  lengths: [64, 128]\n"
+                                    "  transfer: {max_steps: 30, learning_rate: 0.005}\n"
+                                    "  distillation: {max_steps: 30, batch_size: 2}\n"
+                                    "  task: {max_steps: 10, warmup_steps: 1, sequence_length: 64}\n" +
+                                    more);
+  }
+  FinetuneOptions options(const std::string& file, std::vector<std::string> overrides = {}) const {
+    FinetuneOptions result;
+    result.config = file;
+    result.overrides = std::move(overrides);
+    return result;
+  }
+
+  std::string store;
+};
+
+constexpr const char* performer = "{mechanism: linear, feature_map: favor_positive, n_features: 16}";
+
+TEST_F(FinetuneTest, GoesThroughItsStagesAndMeasuresWhatIsRecovered) {
+  const std::string yaml = config(performer);
+  const FinetuneResult result = finetune(options(yaml));
+  EXPECT_FALSE(result.interrupted);
+  const Json json = Json::parse(content(path("run/recovery.json")));
+  ASSERT_EQ(json["models"].size(), 5u);
+  const std::vector<std::string> names{"teacher", "before", "transfer", "distillation", "task"};
+  const double chance = json["chance"]["accuracy"], teacher = json["models"][0]["accuracy"];
+  EXPECT_GT(teacher, chance + 0.2);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const Json& model = json["models"][i];
+    EXPECT_EQ(model["name"], names[i]);
+    EXPECT_NEAR(model["perplexity"].get<double>(), std::exp(model["loss"].get<double>()), 1e-9);
+    EXPECT_EQ(model["targets"], json["chance"]["targets"]);
+    if (i == 0) continue;
+    const double accuracy = model["accuracy"];
+    EXPECT_DOUBLE_EQ(model["recovery"]["accuracy"].get<double>(), (accuracy - chance) / (teacher - chance));
+    EXPECT_EQ(model["relative_error_of_attention"].size(), 2u);
+  }
+  const auto of = [&](std::size_t model, const char* layer) {
+    return json["models"][model]["relative_error_of_attention"][layer].get<double>();
+  };
+  EXPECT_LT(of(2, "0"), of(1, "0"));
+  EXPECT_LT(of(2, "1"), of(1, "1"));
+  EXPECT_LT(json["models"][3]["loss"].get<double>(), json["models"][1]["loss"].get<double>());
+  // Tokens of each stage: steps × batch × length.
+  EXPECT_EQ(json["models"][2]["tokens"], 30 * 4 * 32);
+  EXPECT_EQ(json["models"][3]["tokens"], 30 * 2 * 32);
+  EXPECT_EQ(json["models"][4]["tokens"], 10 * 4 * 64);
+  EXPECT_GT(json["models"][4]["minutes"].get<double>(), 0);
+  ASSERT_EQ(json["lengths"].size(), 2u);
+  for (const Json& length : json["lengths"]) {
+    for (const char* who : {"teacher", "student"}) {
+      EXPECT_GT(length[who]["tokens_per_second"].get<double>(), 0);
+      EXPECT_GT(length[who]["peak_bytes"].get<std::int64_t>(), 0);
+    }
+  }
+  EXPECT_THAT(to_text(*result.recovery), AllOf(HasSubstr("teacher"), HasSubstr("distillation"), HasSubstr("by chance")));
+
+  // The student before training has the teacher's weights under the new attention, and nothing else new.
+  const auto before = json["models"][1]["checkpoint"].get<std::string>();
+  EXPECT_EQ(fs::path(before), checkpoint_of(path("teacher")));
+  // Each stage is a run that others can use.
+  const Settings last = from_yaml_text(CheckpointReader::open(checkpoint_of(path("run/3_task"))).text("config"), "task").settings;
+  EXPECT_EQ(last.model.norm, "rmsnorm");
+  EXPECT_EQ(last.model.attention.n_features, 16);
+  EXPECT_EQ(last.model.max_sequence_length, 64);
+  EXPECT_EQ(last.teacher.loss, "none");
+  EXPECT_EQ(last.data.sequence_length, 64);
+
+  // Nothing is trained twice.
+  const auto written = fs::last_write_time(path("run/2_distillation/checkpoints"));
+  FinetuneOptions again = options(yaml);
+  again.evaluate_only = true;
+  finetune(again);
+  finetune(options(yaml));
+  EXPECT_EQ(fs::last_write_time(path("run/2_distillation/checkpoints")), written);
+  const Json repeated = Json::parse(content(path("run/recovery.json")));
+  EXPECT_EQ(repeated["models"], json["models"]);
+}
+
+TEST_F(FinetuneTest, AHybridCannotHideItsLinearPart) {
+  const std::string yaml = config("{mechanism: windowed, softmax_window: 8, n_features: 16}");
+  const FinetuneResult result = finetune(options(yaml, {"finetune.stages=[transfer]"}));
+  ASSERT_TRUE(result.recovery);
+  for (std::size_t i = 1; i < result.recovery->models.size(); ++i) {
+    const MeasuredModel& model = result.recovery->models[i];
+    ASSERT_TRUE(model.window_off);
+    EXPECT_NE(model.window_off->loss, model.found.loss);
+    EXPECT_EQ(model.window_off->targets, model.found.targets);
+    // The same weights in a model that is linear from the beginning.
+    const TokenStore data = TokenStore::open(store);
+    const Settings linear =
+        plan_finetune(options(config(performer), {"finetune.stages=[transfer]"}), checkpoint_of(path("teacher"))).student;
+    Model without = make_model(linear, data.vocabulary(), Device{});
+    begin_from(CheckpointReader::open(model.candidate.checkpoint), without);
+    EXPECT_DOUBLE_EQ(model.window_off->loss, evaluate(without, data, Split::test, 32, 4).loss);
+  }
+}
+
+TEST_F(FinetuneTest, StagesCanBeRunOneByOne) {
+  const std::string yaml = config(performer);
+  FinetuneOptions second = options(yaml);
+  second.only_stage = "distillation";
+  EXPECT_THAT(message_of<UserError>([&] { finetune(second); }), AllOf(HasSubstr("--stage distillation"), HasSubstr("transfer")));
+  FinetuneOptions first = options(yaml);
+  first.only_stage = "transfer";
+  EXPECT_FALSE(finetune(first).recovery);
+  EXPECT_EQ(finetune(second).stage, "distillation");
+  FinetuneOptions unknown = options(yaml);
+  unknown.only_stage = "polishing";
+  EXPECT_THAT(message_of<UserError>([&] { finetune(unknown); }), HasSubstr("found polishing"));
+}
+
+TEST_F(FinetuneTest, AStageThatWasInterruptedGoesOnBitForBit) {
+  const std::string yaml = config(performer);
+  FinetuneOptions only = options(yaml);
+  only.only_stage = "transfer";
+  finetune(only);
+  const FinetunePlan plan = plan_finetune(options(yaml), checkpoint_of(path("teacher")));
+  LoadedSettings part = plan.stages[0].settings;
+  // What a signal after step 13 leaves behind: the stage's own settings, stopped there.
+  part.settings.run_directory = path("stopped");
+  const TokenStore data = TokenStore::open(store);
+  Trainer stopped(part.settings, data, Device{});
+  stopped.start_from(CheckpointReader::open(checkpoint_of(path("teacher"))));
+  while (stopped.steps() < 13) stopped.step();
+  fs::create_directories(path("stopped/checkpoints"));
+  stopped.save(path("stopped/checkpoints/step_00000013.h5"));
+  train(part, {});
+  testing::expect_equal_tensors(newest_checkpoint_of(path("run/1_transfer")), newest_checkpoint_of(path("stopped")));
+}
+
+TEST_F(FinetuneTest, WhatDoesNotFitTheTeacherIsRefused) {
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"model.n_layers=3"})); }),
+              AllOf(HasSubstr("model.n_layers: found 3; expected 2"), HasSubstr("teacher")));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"model.norm=layernorm"})); }),
+              HasSubstr("model.norm: found layernorm; expected rmsnorm"));
+  EXPECT_NO_THROW(plan_finetune(options(config(performer), {"model.norm=rmsnorm", "model.dropout=0.1"}), checkpoint_of(path("teacher"))));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"finetune.source=" + path("nowhere")})); }),
+              HasSubstr("nowhere"));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"finetune.stages=[task, task]"})); }), HasSubstr("twice"));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"finetune.lengths=[many]"})); }), HasSubstr("found many"));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config("{mechanism: softmax}"))); }), HasSubstr("transfer has nothing to do"));
+  EXPECT_THAT(message_of<UserError>([&] { train(load_settings(config(performer)), {}); }), HasSubstr("furlong finetune"));
+  EXPECT_FALSE(fs::exists(path("run/2_distillation")));
+}
+
+}  // namespace
+}  // namespace furlong

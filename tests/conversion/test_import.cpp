@@ -1,0 +1,299 @@
+// Models of other programs, imported: what they compute, and what is refused.
+#include "conversion/import.h"
+
+#include "conversion/convert.h"
+#include "tests/conversion/naive_transformer.h"
+#include "tests/datasets/temporary_folder.h"
+
+namespace furlong {
+namespace {
+
+using namespace furlong::testing;
+
+class Import : public WithTemporaryFolder {
+ protected:
+  std::string written(const TinyModel& model) { return model.write(folder_ / "source"); }
+
+  /// Logits or hidden states of one row.
+  static std::vector<float> computed(Model& model, const std::vector<int>& tokens, const std::vector<int>& segments, bool hidden) {
+    Tape tape(Stream{});
+    const Tape::NoGradient guard(tape);
+    layers::ForwardContext context{tape};
+    const auto n = static_cast<std::int64_t>(tokens.size());
+    const auto as_tensor = [&](const std::vector<int>& ids) {
+      return Tensor::from(std::vector<std::int32_t>(ids.begin(), ids.end()), {1, n});
+    };
+    if (!segments.empty()) context.segments = as_tensor(segments);
+    const Tensor input = as_tensor(tokens);
+    const Tensor states = (model.encoder ? model.encoder->hidden(context, input) : model.decoder->hidden(context, input)).value();
+    if (hidden) return states.to_vector<float>();
+    const Tensor rows = states.reshape({n, states.extent(2)});
+    return (model.encoder ? model.encoder->logits(Stream{}, rows) : model.decoder->logits(Stream{}, rows)).to_vector<float>();
+  }
+
+  static void expect_near(const std::vector<float>& found, const Rows& wanted) {
+    // Two layers of float32 products of at most 20 numbers below 2: a few hundred roundings of 6e-8 each, relative to logits around 3.
+    constexpr double tolerance = 2e-5;
+    ASSERT_EQ(found.size(), wanted.size() * wanted[0].size());
+    double largest = 0;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const double expected = wanted[i / wanted[0].size()][i % wanted[0].size()];
+      EXPECT_NEAR(static_cast<double>(found[i]), expected, tolerance) << "number " << i;
+      largest = std::max(largest, std::abs(expected));
+    }
+    EXPECT_GT(largest, 1) << "logits too small to tell anything";
+  }
+
+  /// The error of an import, which writes nothing.
+  std::string refused(const std::filesystem::path& source, const ImportOptions& import = {}) {
+    ConvertOptions options;
+    options.source = source;
+    options.destination = path("out.h5");
+    options.import = import;
+    const std::string message = message_of<UserError>([&] { convert(options); });
+    EXPECT_FALSE(std::filesystem::exists(options.destination)) << message;
+    EXPECT_FALSE(std::filesystem::exists(path("out.h5.partial"))) << message;
+    return message;
+  }
+};
+
+using ::testing::HasSubstr;
+const std::vector<int> row{5, 9, 24, 3, 7, 7, 11};
+
+TEST_F(Import, LlamaComputesWhatTheDefinitionsSay) {
+  const TinyModel tiny = tiny_llama();
+  SourceModel source = open_source_model(written(tiny));
+  expect_near(computed(source.model, row, {}, false), NaiveTransformer(tiny).llama(row));
+  EXPECT_EQ(source.report.matched.size(), source.model.store->parameters().size());
+  EXPECT_TRUE(source.report.is_faultless(false, false));
+  EXPECT_TRUE(source.report.reinitialised.empty());
+}
+
+TEST_F(Import, BertComputesWhatTheDefinitionsSay) {
+  const TinyModel tiny = tiny_bert();
+  SourceModel source = open_source_model(written(tiny));
+  const std::vector<int> segments{0, 0, 0, 1, 1, 1, 1}, none(row.size());
+  expect_near(computed(source.model, row, segments, false), NaiveTransformer(tiny).bert_logits(row, segments));
+  expect_near(computed(source.model, row, {}, false), NaiveTransformer(tiny).bert_logits(row, none));
+}
+
+TEST_F(Import, BertWithoutAHeadGivesItsStates) {
+  const TinyModel tiny = tiny_bert(false);
+  SourceModel source = open_source_model(written(tiny));
+  expect_near(computed(source.model, row, {}, true), NaiveTransformer(tiny).bert_states(row, std::vector<int>(row.size()), ""));
+  EXPECT_EQ(source.model.settings.model.prediction_head, "linear");
+}
+
+// The older name of a file's gains and biases.
+TEST_F(Import, GammaAndBetaAreWeightAndBias) {
+  TinyModel tiny = tiny_bert();
+  const TinyModel before = tiny;
+  for (const auto& [name, tensor] : before.described) {
+    const std::size_t at = name.find("LayerNorm.");
+    if (at == std::string::npos) continue;
+    const bool bias = name.ends_with("bias");
+    const std::string other = name.substr(0, at + 10) + (bias ? "beta" : "gamma");
+    tiny.described[other] = {other, tensor.shape, tensor.stored_type};
+    tiny.values[other] = tiny[name];
+    tiny.remove(name);
+  }
+  SourceModel source = open_source_model(written(tiny));
+  expect_near(computed(source.model, row, {}, false), NaiveTransformer(before).bert_logits(row, std::vector<int>(row.size())));
+}
+
+TEST_F(Import, SettingsOfEachFamily) {
+  const ModelSettings gpt2 = open_source_model(tiny_gpt2().write(folder_ / "gpt2")).model.settings.model;
+  EXPECT_EQ(gpt2.activation, "gelu_tanh");
+  EXPECT_EQ(gpt2.position, "learned");
+  EXPECT_EQ(gpt2.max_sequence_length, 12);
+  EXPECT_EQ(gpt2.d_feedforward, 20);
+  EXPECT_TRUE(gpt2.tied_embeddings);
+  const ModelSettings llama = open_source_model(tiny_llama().write(folder_ / "llama")).model.settings.model;
+  EXPECT_EQ(llama.n_key_value_heads, 2);
+  EXPECT_EQ(llama.d_head, 4);
+  EXPECT_EQ(llama.rotary_base, 100);
+  EXPECT_FALSE(llama.bias);
+  EXPECT_FALSE(llama.tied_embeddings);
+  const SourceModel albert = open_source_model(tiny_albert().write(folder_ / "albert"));
+  EXPECT_TRUE(albert.model.settings.model.shared_layers);
+  EXPECT_EQ(albert.model.settings.model.d_embedding, 4);
+  EXPECT_EQ(albert.model.settings.objective.name, "masked_tokens");
+  EXPECT_EQ(albert.model.vocabulary.size(), 25);
+}
+
+TEST_F(Import, RotaryScalingVariants) {
+  const auto of = [&](const char* key, const Json& rope) {
+    TinyModel tiny = tiny_llama();
+    tiny.config[key] = rope;
+    return open_source_model(tiny.write(folder_ / "scaled")).model.settings.model;
+  };
+  const ModelSettings linear = of("rope_scaling", {{"type", "linear"}, {"factor", 2.0}});
+  EXPECT_EQ(linear.rotary_scaling, "linear");
+  EXPECT_EQ(linear.rotary_scaling_factor, 2);
+  const ModelSettings llama3 = of("rope_parameters", {{"rope_type", "llama3"},
+                                                      {"rope_theta", 500.0},
+                                                      {"factor", 8.0},
+                                                      {"low_freq_factor", 1.0},
+                                                      {"high_freq_factor", 4.0},
+                                                      {"original_max_position_embeddings", 16}});
+  EXPECT_EQ(llama3.rotary_scaling, "llama3");
+  EXPECT_EQ(llama3.rotary_base, 500);
+  EXPECT_EQ(llama3.rotary_original_length, 16);
+  const ModelSettings yarn =
+      of("rope_scaling",
+         {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 16}, {"mscale", 1.0}, {"mscale_all_dim", 0.5}});
+  EXPECT_EQ(yarn.rotary_scaling, "yarn");
+  EXPECT_NEAR(yarn.rotary_attention_factor, (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1), 1e-15);
+  EXPECT_EQ(of("rope_scaling", {{"type", "linear"}, {"factor", 1.0}}).rotary_scaling, "none");
+}
+
+// Keys that change the arithmetic are refused by their name.
+TEST_F(Import, RefusesWhatIsNotComputed) {
+  struct Case {
+    TinyModel model;
+    const char* key;
+    Json value;
+  };
+  const std::vector<Case> cases{{tiny_gpt2(), "scale_attn_by_inverse_layer_idx", true},
+                                {tiny_gpt2(), "scale_attn_weights", false},
+                                {tiny_gpt2(), "activation_function", "tanh"},
+                                {tiny_gpt2(), "add_cross_attention", true},
+                                {tiny_gpt2(), "n_head", 3},
+                                {tiny_gpt2(), "n_layer", -1},
+                                {tiny_gpt2(), "n_embd", "eight"},
+                                {tiny_llama(), "attention_bias", true},
+                                {tiny_llama(), "mlp_bias", true},
+                                {tiny_llama(), "hidden_act", "relu"},
+                                {tiny_llama(), "sliding_window", 128},
+                                {tiny_llama(), "partial_rotary_factor", 0.5},
+                                {tiny_llama(), "rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}},
+                                {tiny_bert(), "position_embedding_type", "relative_key"},
+                                {tiny_bert(), "is_decoder", true},
+                                {tiny_albert(), "num_hidden_groups", 2},
+                                {tiny_albert(), "inner_group_num", 2},
+                                {tiny_bert(), "model_type", "roberta"}};
+  for (const Case& one : cases) {
+    TinyModel model = one.model;
+    model.config[one.key] = one.value;
+    const std::string key = one.key, message = refused(model.write(folder_ / "refused"));
+    EXPECT_THAT(message, HasSubstr("config.json")) << message;
+    // n_head is our model.n_heads by then.
+    if (key != "n_head") {
+      EXPECT_THAT(message, HasSubstr(key == "rope_scaling" ? "rope_scaling.type" : key)) << message;
+    }
+  }
+}
+
+TEST_F(Import, EveryTensorIsAccountedFor) {
+  TinyModel missing = tiny_gpt2();
+  missing.remove("transformer.h.1.ln_2.bias");
+  EXPECT_THAT(refused(missing.write(folder_ / "missing")), HasSubstr("1 missing (transformer.h.1.ln_2.bias [8])"));
+
+  TinyModel extra = tiny_gpt2();
+  extra.add("transformer.h.2.ln_1.weight", {8}, 1);
+  EXPECT_THAT(refused(extra.write(folder_ / "extra")), HasSubstr("1 unexpected (transformer.h.2.ln_1.weight [8])"));
+
+  TinyModel misshapen = tiny_gpt2();
+  misshapen.add("transformer.wpe.weight", {13, 8}, 1);
+  EXPECT_THAT(refused(misshapen.write(folder_ / "misshapen")), HasSubstr("1 misshapen (transformer.wpe.weight [13, 8], expected [12, 8])"));
+
+  // Square matrices of the wrong way round have the right shape: that of c_attn shows it.
+  TinyModel turned = tiny_gpt2();
+  turned.add("transformer.h.0.attn.c_attn.weight", {24, 8}, 1);
+  EXPECT_THAT(refused(turned.write(folder_ / "turned")), HasSubstr("expected [8, 24]"));
+
+  TinyModel unequal = tiny_bert();
+  unequal.values["cls.predictions.decoder.weight"][5] += 0.5F;
+  EXPECT_THAT(refused(unequal.write(folder_ / "unequal")), HasSubstr("unequal"));
+
+  TinyModel broken = tiny_llama();
+  broken.values["model.norm.weight"][3] = std::numeric_limits<float>::infinity();
+  EXPECT_THAT(refused(broken.write(folder_ / "broken")), HasSubstr("model.norm.weight holds inf"));
+
+  TinyModel other = tiny_gpt2("other.");
+  EXPECT_THAT(refused(other.write(folder_ / "other")), HasSubstr("there is no tensor transformer.wte.weight"));
+}
+
+TEST_F(Import, AllowsWhatItIsToldToAllow) {
+  TinyModel tiny = tiny_gpt2();
+  tiny.remove("transformer.h.1.ln_2.bias");
+  tiny.add("score.weight", {3, 8}, 1);
+  const std::string source = written(tiny);
+  ImportOptions options;
+  options.allow_missing = true;
+  EXPECT_THAT(refused(source, options), HasSubstr("1 unexpected (score.weight [3, 8])"));
+  options.allow_unexpected = true;
+  const SourceModel found = open_source_model(source, options);
+  ASSERT_EQ(found.report.reinitialised.size(), 1U);
+  EXPECT_EQ(found.report.reinitialised[0].name, "blocks.1.feedforward_norm.bias");
+  ASSERT_EQ(found.origin->carried.size(), 3U);  // two causal masks, and the head
+  EXPECT_EQ(found.origin->carried[2].name, "score.weight");
+}
+
+TEST_F(Import, ShowsTheReportOfAFault) {
+  TinyModel tiny = tiny_llama();
+  tiny.remove("model.layers.0.mlp.up_proj.weight");
+  tiny.remove("model.layers.1.mlp.up_proj.weight");
+  std::string text;
+  ImportOptions options;
+  options.on_fault = [&](const TensorReport& report) { text = report.text(); };
+  refused(written(tiny), options);
+  EXPECT_THAT(text, HasSubstr("model.layers.N.mlp.up_proj.weight [20, 12]  (N = 0 to 1)"));
+  EXPECT_THAT(text, HasSubstr("2 missing"));
+}
+
+TEST_F(Import, DamagedAndMissingFiles) {
+  const std::string source = written(tiny_gpt2());
+  const std::string weights = content(source + "/model.safetensors");
+  for (const std::size_t length : {std::size_t{0}, std::size_t{5}, std::size_t{100}, weights.size() / 2, weights.size() - 1}) {
+    file("source/model.safetensors", weights.substr(0, length));
+    EXPECT_THAT(refused(source), HasSubstr("model.safetensors")) << length;
+  }
+  file("source/model.safetensors", weights);
+  file("source/config.json", "{\"model_type\": \"gpt2\"");
+  EXPECT_THAT(refused(source), HasSubstr("config.json: expected a JSON object"));
+  file("source/config.json", "[]");
+  EXPECT_THAT(refused(source), HasSubstr("config.json: expected a JSON object"));
+  file("source/config.json", "{}");
+  EXPECT_THAT(refused(source), HasSubstr("model_type: this key is missing"));
+  std::filesystem::remove(source + "/model.safetensors");
+  file("source/config.json", tiny_gpt2().config.dump());
+  EXPECT_THAT(refused(source), HasSubstr(source));
+  EXPECT_THAT(refused(path("nowhere")), HasSubstr("there is no such model"));
+}
+
+TEST_F(Import, NeedsATokenizerThatFits) {
+  const std::string source = written(tiny_gpt2());
+  std::filesystem::remove(source + "/vocab.txt");
+  EXPECT_THAT(refused(source), HasSubstr("--tokenizer PATH"));
+  ImportOptions options;
+  options.tokenizer = letters_tokenizer(folder_ / "many", "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
+  EXPECT_THAT(refused(source, options), HasSubstr("31 tokens, but the model's embedding 27"));
+  options.tokenizer = letters_tokenizer(folder_ / "own");
+  EXPECT_EQ(open_source_model(source, options).model.vocabulary.size(), 25);
+}
+
+// Rows that llama.cpp keeps as pairs (2i, 2i + 1) are halves of a head here.
+TEST(Mapping, InterleavedRows) {
+  const Part part{"q", {8, 1}, Layout::interleaved, 4};
+  const std::vector<float> foreign{0, 10, 1, 11, 20, 30, 21, 31};
+  std::vector<float> ours(8), back(8);
+  to_ours(part, foreign, ours);
+  EXPECT_EQ(ours, (std::vector<float>{0, 1, 10, 11, 20, 21, 30, 31}));
+  to_foreign(part, ours, back);
+  EXPECT_EQ(back, foreign);
+}
+
+TEST(Mapping, TransposedAndBack) {
+  const Part part{"w", {37, 70}, Layout::transposed};  // more than a tile each way
+  std::vector<float> foreign(37 * 70), ours(foreign.size()), back(foreign.size());
+  for (std::size_t i = 0; i < foreign.size(); ++i) foreign[i] = static_cast<float>(i);
+  to_ours(part, foreign, ours);
+  EXPECT_EQ(ours[5 * 37 + 11], foreign[11 * 70 + 5]);
+  to_foreign(part, ours, back);
+  EXPECT_EQ(back, foreign);
+  EXPECT_EQ((Mapping{"p", {part}}.shape()), (Shape{70, 37}));
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,354 @@
+#!/usr/bin/env python3
+"""Imported models against PyTorch and transformers: logits, and the way back.
+
+For each model: furlong convert imports it, furlong logits computes its logits (of models without a head their final hidden states) for rows
+of different lengths, and the largest difference from transformers must be at most 1e-4: both in float64, and both in float32, or there at
+most three times what PyTorch's float32 differs from its own float64 (SmolLM2's first tokens have states in the thousands). furlong export writes the model back: every tensor must have the name, type and
+bits that it had (of GGUF: gguf-py's dequantised values, in float32), and transformers must load all of them.
+
+Models are the real ones that scripts/fetch_models.sh fetches, and random ones that transformers makes: GPT-2 (also in bfloat16, in shards, as
+a pickle), Llama with grouped keys and each rotary scaling, BERT with and without head, with segments, untied, ALBERT with and without head.
+
+  tests/parity/imports.py --furlong build/release/bin/furlong --models data/models [--only gpt2,smollm2]
+
+Run with torch 2.15.0, transformers 5.23.0, safetensors 0.8.0, gguf 0.19.0, tokenizers and h5py (requirements.txt); minutes on two cores.
+"""
+import argparse
+import copy
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+# tokenizers.py beside this file is no library.
+sys.path = [folder for folder in sys.path if pathlib.Path(folder or ".").resolve() != pathlib.Path(__file__).resolve().parent]
+
+import h5py
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import load_file
+
+TOLERANCE = 1e-4
+
+
+def furlong(program, *arguments):
+    done = subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"furlong {' '.join(map(str, arguments))}: exit status {done.returncode}: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout
+
+
+# ---- random models ----------------------------------------------------------------------------------------------------------------------
+
+def byte_tokenizer(folder):
+    """A byte-level BPE of 257 + 20 tokens, as GPT-2's."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=277, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog and then the other"] * 50, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"}))
+
+
+def word_tokenizer(folder, size):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [chr(97 + i) for i in range(26)] + ["##" + chr(97 + i) for i in range(26)]
+    (folder / "vocab.txt").write_text("\n".join(words + [f"w{i}" for i in range(size - len(words))]) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True, "tokenizer_class": "BertTokenizer"}))
+
+
+def randomised(model):
+    """Weights larger than initial ones, norms and biases other than one and zero: what is left out or mixed up shows."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() > 1:
+                parameter.copy_(noise * (0.5 if "embed" in name or "wte" in name or "wpe" in name else 1.2 / parameter.shape[-1] ** 0.5))
+            elif name.endswith("weight"):
+                parameter.copy_(1 + 0.3 * noise)
+            else:
+                parameter.copy_(0.3 * noise)
+    return model.eval()
+
+
+def gpt2(**changes):
+    config = transformers.GPT2Config(vocab_size=300, n_positions=96, n_embd=48, n_layer=3, n_head=4, bos_token_id=0, eos_token_id=0, **changes)
+    return randomised(transformers.GPT2LMHeadModel(config))
+
+
+def llama(rope=None, **changes):
+    keys = dict(vocab_size=300, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=2,
+                max_position_embeddings=256, bos_token_id=0, eos_token_id=0, pad_token_id=None)
+    keys.update(changes)
+    keys["rope_parameters"] = {"rope_theta": 10000.0, "rope_type": "default", **(rope or {})}
+    return randomised(transformers.LlamaForCausalLM(transformers.LlamaConfig(**keys)))
+
+
+def bert(kind, **changes):
+    config = transformers.BertConfig(vocab_size=120, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80,
+                                     max_position_embeddings=64, **changes)
+    return randomised(kind(config))
+
+
+def albert(kind, **changes):
+    config = transformers.AlbertConfig(vocab_size=120, embedding_size=24, hidden_size=48, num_hidden_layers=4, num_attention_heads=4,
+                                       intermediate_size=80, max_position_embeddings=64, **changes)
+    return randomised(kind(config))
+
+
+def save(model, folder, shard="5GB", pickled=False):
+    if pickled:
+        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(folder)
+    else:
+        model.save_pretrained(folder, max_shard_size=shard)
+
+
+def random_models():
+    """name -> (function that makes the model, how it is saved)."""
+    Bert, Masked = transformers.BertModel, transformers.BertForMaskedLM
+    llama3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+    yarn = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
+    magnitudes = dict(yarn, mscale=1.0, mscale_all_dim=0.8)
+    return {
+        "gpt2": (gpt2, {}),
+        "gpt2_bfloat16": (lambda: gpt2().to(torch.bfloat16), {}),
+        "gpt2_shards": (gpt2, {"shard": "60KB"}),
+        "gpt2_pickle": (lambda: gpt2(activation_function="gelu", n_inner=100), {"pickled": True}),
+        "gpt2_untied": (lambda: gpt2(tie_word_embeddings=False), {}),
+        "llama": (llama, {}),
+        "llama_tied_float16": (lambda: llama(tie_word_embeddings=True).to(torch.float16), {}),
+        "llama_wide_heads": (lambda: llama(head_dim=24), {}),
+        "llama_llama3": (lambda: llama(llama3), {}),
+        "llama_linear": (lambda: llama(dict(rope_type="linear", factor=3.0)), {}),
+        "llama_yarn": (lambda: llama(yarn), {}),
+        "llama_yarn_magnitudes": (lambda: llama(magnitudes), {}),
+        "bert": (lambda: bert(Bert), {}),
+        "bert_masked": (lambda: bert(Masked, type_vocab_size=3), {}),
+        "bert_untied": (lambda: bert(Masked, tie_word_embeddings=False, hidden_act="relu"), {}),
+        "bert_pretraining_pickle": (lambda: bert(transformers.BertForPreTraining), {"pickled": True}),
+        "albert": (lambda: albert(transformers.AlbertModel), {}),
+        "albert_masked": (lambda: albert(transformers.AlbertForMaskedLM), {}),
+        "albert_gelu_pickle": (lambda: albert(transformers.AlbertForMaskedLM, hidden_act="gelu"), {"pickled": True}),
+    }
+
+
+def pickled_only(how):
+    return how.get("pickled", False)
+
+
+# ---- real models ------------------------------------------------------------------------------------------------------------------------
+
+def gguf_state(path):
+    """Tensors of a Llama in GGUF under transformers' names: dequantised by gguf-py, rotary rows put back into halves."""
+    from gguf import GGUFReader
+    from gguf.quants import dequantize
+    reader = GGUFReader(path)
+    field = lambda key: reader.fields[key].contents()
+    heads, key_heads = field("llama.attention.head_count"), field("llama.attention.head_count_kv")
+    inner = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+             "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+             "ffn_down": "mlp.down_proj"}
+    outer = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+    state = {}
+    for tensor in reader.tensors:
+        values = np.array(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+        values = values.reshape([int(n) for n in reversed(tensor.shape)])
+        parts = tensor.name.split(".")
+        if parts[0] == "blk":
+            if parts[2] in ("attn_q", "attn_k"):
+                n = heads if parts[2] == "attn_q" else key_heads
+                values = values.reshape(n, -1, 2, values.shape[-1]).swapaxes(1, 2).reshape(values.shape)
+            name = f"model.layers.{parts[1]}.{inner[parts[2]]}.weight"
+        else:
+            name = outer[parts[0]] + ".weight"
+        state[name] = torch.from_numpy(values.copy())
+    config = transformers.LlamaConfig(
+        vocab_size=state["model.embed_tokens.weight"].shape[0], hidden_size=field("llama.embedding_length"),
+        intermediate_size=field("llama.feed_forward_length"), num_hidden_layers=field("llama.block_count"), num_attention_heads=heads,
+        num_key_value_heads=key_heads, max_position_embeddings=field("llama.context_length"),
+        rms_norm_eps=field("llama.attention.layer_norm_rms_epsilon"), tie_word_embeddings="lm_head.weight" not in state,
+        rope_parameters={"rope_type": "default", "rope_theta": field("llama.rope.freq_base")})
+    model = transformers.LlamaForCausalLM(config)
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
+    model.tie_weights()
+    return model.eval(), state
+
+
+def pickled(kind, folder):
+    """A model from config.json and a state dict, whatever heads there are besides."""
+    config = transformers.AutoConfig.from_pretrained(folder)
+    state = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
+    model = kind(config)
+    missing, _ = model.load_state_dict(state, strict=False)
+    assert all("position_ids" in name or "pooler" in name for name in missing), missing
+    model.tie_weights()
+    return model.eval(), state
+
+
+def real_models(models):
+    """name -> (source, function that gives the model and the tensors it came from)."""
+    return {
+        "antiberty": (models / "antiberty", lambda path: pickled(transformers.BertForMaskedLM, path)),
+        "rxnmapper": (models / "rxnmapper", lambda path: pickled(transformers.AlbertForMaskedLM, path)),
+        "minilm": (models / "minilm", lambda path: (transformers.BertModel.from_pretrained(path, dtype=torch.float32).eval(),
+                                                    load_file(path / "model.safetensors"))),
+        "smollm2": (models / "smollm2" / "model.gguf", gguf_state),
+    }
+
+
+# ---- comparison -------------------------------------------------------------------------------------------------------------------------
+
+def rows_for(model, longest):
+    random = np.random.default_rng(3)
+    lengths = [longest, longest // 2 + 1, 1, longest - 3]
+    return [random.integers(0, model.config.vocab_size, n).tolist() for n in lengths]
+
+
+def reference(model, rows, segments):
+    results = []
+    with torch.no_grad():
+        for row, kinds in zip(rows, segments):
+            keys = {"token_type_ids": torch.tensor([kinds])} if kinds else {}
+            out = model(input_ids=torch.tensor([row]), **keys)
+            # A pretraining head calls them prediction_logits.
+            result = getattr(out, "logits", None)
+            result = getattr(out, "prediction_logits", None) if result is None else result
+            results.append((out.last_hidden_state if result is None else result)[0].double().numpy())
+    return results
+
+
+def has_logits(model):
+    return not isinstance(model, (transformers.BertModel, transformers.AlbertModel))
+
+
+def largest(a, b):
+    return max(float(np.abs(x[:len(y)] - y).max()) for x, y in zip(a, b))
+
+
+def computed(program, checkpoint, model, rows, segments, work, dtype):
+    kind = "logits" if has_logits(model) else "hidden"
+    source, target = work / "ids.h5", work / "out.h5"
+    n = max(map(len, rows))
+    with h5py.File(source, "w") as file:
+        file["tokens"] = np.array([row + [0] * (n - len(row)) for row in rows], dtype=np.int32)
+        file["lengths"] = np.array([len(row) for row in rows], dtype=np.int64)
+        if segments[0]:
+            file["segments"] = np.array([row + [0] * (n - len(row)) for row in segments], dtype=np.int32)
+    furlong(program, "logits", checkpoint, source, "--output", target, "--dtype", dtype, *(["--hidden"] if kind == "hidden" else []))
+    with h5py.File(target) as file:
+        return file[kind][:].astype(np.float64)
+
+
+def compare_logits(program, checkpoint, model, rows, segments, work):
+    """Largest differences: between both in float32, both in float64, and PyTorch's float32 from its float64; and the largest logit."""
+    narrow = reference(model, rows, segments)
+    wide = reference(copy.deepcopy(model).double(), rows, segments)
+    found = computed(program, checkpoint, model, rows, segments, work, "own")
+    exact = computed(program, checkpoint, model, rows, segments, work, "float64")
+    pooled = None
+    if not has_logits(model):  # sentence embeddings: the mean of the states, of length 1
+        unit = lambda x: x / np.linalg.norm(x)
+        pooled = max(float(np.abs(unit(found[i, :len(row)].mean(0)) - unit(narrow[i].mean(0))).max()) for i, row in enumerate(rows))
+    return largest(found, narrow), largest(exact, wide), largest(narrow, wide), max(float(np.abs(w).max()) for w in wide), pooled
+
+
+def compare_tensors(state, folder):
+    """Names, types and bits; returns how many tensors there are."""
+    found = load_file(folder / "model.safetensors")
+    assert set(found) == set(state), f"names differ: {sorted(set(found) ^ set(state))[:4]}"
+    for name, tensor in state.items():
+        assert found[name].dtype == tensor.dtype, f"{name}: {found[name].dtype}, expected {tensor.dtype}"
+        assert torch.equal(found[name], tensor), f"{name}: other values"
+    return len(state)
+
+
+def check(name, source, model, state, arguments, work):
+    program, longest = arguments.furlong, 40
+    encoder = isinstance(model, (transformers.BertPreTrainedModel, transformers.AlbertPreTrainedModel))
+    rows = rows_for(model, longest)
+    kinds = getattr(model.config, "type_vocab_size", 0) if encoder else 0
+    segments = [[i * kinds // len(row) for i in range(len(row))] if kinds > 1 and name not in ("antiberty", "rxnmapper", "minilm") else None
+                for row in rows]
+    checkpoint = work / "model.h5"
+    furlong(program, "convert", source, checkpoint)
+    difference, exact, noise, most, pooled = compare_logits(program, checkpoint, model, rows, segments, work)
+    back = work / "back"
+    furlong(program, "export", checkpoint, back)
+    tensors = compare_tensors(state, back)
+    again = type(model).from_pretrained(back, dtype=torch.float32).eval()
+    # Bits of weights, not of logits: those depend on where in memory PyTorch finds the weights.
+    weights, found = model.state_dict(), again.state_dict()
+    same = set(weights) == set(found) and all(torch.equal(weights[name], found[name]) for name in weights)
+    text = f"{name:<24} float32 {difference:.1e} (PyTorch from its own float64: {noise:.1e}), float64 {exact:.1e}, of up to {most:.3g}"
+    if pooled is not None:
+        text += f", of embeddings {pooled:.1e}"
+    text += f"; {tensors} tensors back bit for bit; transformers loads {'them all' if same else 'OTHER VALUES'}"
+    print(text, flush=True)
+    # Where PyTorch's own float32 is that far from float64, two roundings of a deep model may be some times as far from each other.
+    return exact <= TOLERANCE and difference <= max(TOLERANCE, 3 * noise) and same
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--furlong", type=pathlib.Path, default=pathlib.Path("build/release/bin/furlong"))
+    parser.add_argument("--models", type=pathlib.Path, default=pathlib.Path("data/models"))
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
+    only = set(filter(None, arguments.only.split(",")))
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.manual_seed(0)
+    failures, skipped = [], []
+
+    def attempt(name, make):
+        if only and name not in only:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            work = pathlib.Path(folder)
+            try:
+                if not check(name, *make(work), arguments, work):
+                    failures.append(name)
+            except (AssertionError, RuntimeError) as error:
+                print(f"{name:<26} {error}", flush=True)
+                failures.append(name)
+
+    for name, (make, how) in random_models().items():
+        def made(work, make=make, how=how):
+            folder = work / "source"
+            folder.mkdir()
+            model = make()
+            save(model, folder, **how)
+            if model.config.model_type in ("gpt2", "llama"):
+                byte_tokenizer(folder)
+            else:
+                word_tokenizer(folder, model.config.vocab_size)
+            files = list(folder.glob("*.safetensors"))
+            state = {}
+            for file in files:
+                state.update(load_file(file))
+            if not files:
+                state = torch.load(folder / "pytorch_model.bin", weights_only=True)
+            # Read back where there was rounding: model.float() would keep rotary frequencies that were rounded on the way.
+            return folder, model if pickled_only(how) else type(model).from_pretrained(folder, dtype=torch.float32).eval(), state
+        attempt(name, made)
+    for name, (source, load) in real_models(arguments.models).items():
+        if not source.exists():
+            skipped.append(name)
+            continue
+        attempt(name, lambda work, source=source, load=load: (source, *load(source)))
+    if skipped:
+        print(f"skipped, for they are not in {arguments.models} (scripts/fetch_models.sh): {', '.join(skipped)}")
+    if failures:
+        sys.exit(f"failed: {', '.join(failures)}")
+
+
+if __name__ == "__main__":
+    main()
