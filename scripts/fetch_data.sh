@@ -1,29 +1,30 @@
 #!/usr/bin/env bash
 # Fetches the data that the configs in configs/ train on, from Debian packages, which are unpacked and not installed.
-#   scripts/fetch_data.sh [kjv|ecoli|proteins|all_proteins|antibodies|all] [--cache DIR]
+#   scripts/fetch_data.sh [kjv|ecoli|proteins|all_proteins|antibodies|english|all] [--cache DIR]
 # DIR is $FURLONG_DATA or `data` when not given. What is there already, and whole, is left as it is. Needs no root.
 #   kjv       DIR/kjv.txt      the King James Bible      (packages bible-kjv, bible-kjv-text)
 #   ecoli     DIR/ecoli.fa     the genome of E. coli 536 (package bowtie-examples)
 #   proteins  DIR/proteins.fa  16,598 dolphin proteins   (package plast-example)
 #   all_proteins DIR/all_proteins.fa  these and 20,500 of UniProt (packages plast-example, mmseqs2-examples)
 #   antibodies   DIR/antibodies.fa    18,231 heavy chains, translated (packages r-cran-alakazam, r-cran-tigger; needs python3)
+#   english      DIR/english.txt      An Anarchist FAQ, a book of English prose (package anarchism)
 # Exit status: 0 done, 1 the download or the machine failed, 2 wrong arguments.
 set -euo pipefail
 
-usage() { sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 fail() { echo "fetch_data.sh: $1" >&2; exit "${2:-1}"; }
 
 names=()
 cache=${FURLONG_DATA:-data}
 while (( $# )); do
   case "$1" in
-    kjv|ecoli|proteins|all_proteins|antibodies) names+=("$1") ;;
-    all) names+=(kjv ecoli proteins all_proteins antibodies) ;;
+    kjv|ecoli|proteins|all_proteins|antibodies|english) names+=("$1") ;;
+    all) names+=(kjv ecoli proteins all_proteins antibodies english) ;;
     --cache) [[ -n ${2:-} ]] || fail "--cache needs a folder" 2
              cache=$2; shift ;;
     --cache=*) cache=${1#*=} ;;
     -h|--help) usage; exit 0 ;;
-    *) fail "\"$1\" is none of kjv, ecoli, proteins, all_proteins, antibodies, all, --cache DIR" 2 ;;
+    *) fail "\"$1\" is none of kjv, ecoli, proteins, all_proteins, antibodies, english, all, --cache DIR" 2 ;;
   esac
   shift
 done
@@ -33,6 +34,7 @@ kjv=(kjv.txt 4404412 cd45f0c9cedab8e4439bd6486c8952c77cc8b0ecc5d1f6ae3513f2039f4
 ecoli=(ecoli.fa 5009545 cdd0874c881adf3e1819d22b7e49cffa3c761b0793a1b1f10b1c074eeadb4789)
 proteins=(proteins.fa 11950358 40991f36a36202dad8dc954d87112f663e8f73a8e6a58733a90214f1b44f4a67)
 all_proteins=(all_proteins.fa 23690090 d8d15bad5cc3a32084e413f817488b4bf1fd3e4d9698d21a133e4716d860f3a9)
+english=(english.txt 11656464 67c0f7f58cb8d2050d48cb77b1e95cb1c7c9490f0edebfca929f55fc1efde6d9)
 antibodies=(antibodies.fa 2652323 175671ab7963e243df690b08caa56f147403d2f140cfd8f23ac2647140c9d1f6)
 
 # whole FILE BYTES SHA256
@@ -93,6 +95,11 @@ make_proteins() {
 make_all_proteins() {
   unpack plast-example mmseqs2-examples
   gzip -dc "$work/root/usr/share/doc/plast-example/db/tursiops.fa.gz" "$work/root/usr/share/doc/mmseqs2/example-data/"{DB,QUERY}.fasta.gz
+}
+
+make_english() {
+  unpack anarchism
+  (cd "$work/root/usr/share/doc/anarchism/markdown" && LC_ALL=C && gzip -dc -- *.md.gz)
 }
 
 make_antibodies() {

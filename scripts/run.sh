@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds Furlong if needed, and runs it with the given arguments; its exit status is passed on.
 #   scripts/run.sh train configs/quickstart.yaml
-# Two comment lines in a config for train or evaluate are instructions to this script:
+# Comment lines in a config for train, finetune or evaluate are instructions to this script:
+#   # run.sh: fetch-model NAME                    before: fetch a trained model (scripts/fetch_models.sh), where it is missing
 #   # run.sh: prepare NAME                        before: fetch and prepare the data set, where its store is missing
+#   # run.sh: train-first CONFIG                  before: train what the config begins from, unless that has ended
 #   # run.sh: compare-compressors TEXT FRACTION   after training: held-out bits per byte beside gzip -9 and xz -9
 set -euo pipefail
 
@@ -13,7 +15,7 @@ export FURLONG=$root/build/release/bin/furlong
 
 command=${1:-}
 config=''
-if [[ $command == train || $command == evaluate ]]; then
+if [[ $command == train || $command == finetune || $command == evaluate ]]; then
   for argument in "${@:2}"; do
     if [[ $argument == *.y*ml && -f $argument ]]; then config=$argument; break; fi
   done
@@ -23,8 +25,12 @@ fi
 # The words behind `# run.sh: KEYWORD` in the config, or nothing.
 instruction() { sed -n "s/^# run\.sh: $1 //p" "$config"; }
 
+model=$(instruction fetch-model)
+[[ -z $model ]] || "$root/scripts/fetch_models.sh" "$model" >&2
 data_set=$(instruction prepare)
 [[ -z $data_set ]] || "$root/scripts/prepare_data.sh" "$data_set"
+first=$(instruction train-first)
+[[ -z $first || $command != finetune ]] || "$root/scripts/run.sh" train "$first" >&2
 read -r text fraction < <(instruction compare-compressors) || true
 [[ $command == train && -n $text ]] || exec "$FURLONG" "$@"
 
