@@ -106,6 +106,8 @@ class Conversion {
       apply_request(attention_request(options_.attention), options_.features, selection.layers, selection.keep_softmax, wanted.model);
     }
     const Settings settings = with_overrides(wanted, options_.overrides, source_.description);
+    if (!settings.model.weights.empty())
+      throw UserError("--set model.weights: a converted model has the weights of {}; leave it out", options_.source.string());
     Model student = make_model(settings, source_.model.vocabulary, Device{}, DType::float32, all_frozen);
     take_parameters(student);
     if (observed && !(settings.model.attention == source_.model.settings.model.attention)) measure(*observed, student, selection);
@@ -197,7 +199,18 @@ class Conversion {
           "leave --data out, and measure with furlong analyze after training",
           student.settings.model.rotary_placement);
     calibrate(observed, student);
-    result_.approximation = measure_approximation(observed, student, selection.layers);
+    for (TensorReport::Named& one : result_.tensors.reinitialised) {
+      for (const char* constant : {".statistics", ".query_center", ".key_center", ".scaling", ".oprf_a"}) {
+        if (one.name.ends_with(constant)) one.note = "measured on the data";
+      }
+    }
+    std::vector<bool> changed = selection.layers;
+    const HeadMechanisms mechanisms = head_mechanisms(student.settings.model);
+    for (std::size_t layer = 0; layer < changed.size(); ++layer) {
+      const auto exact = [](const std::string& name) { return name == "softmax"; };
+      if (std::all_of(mechanisms[layer].begin(), mechanisms[layer].end(), exact)) changed[layer] = false;
+    }
+    result_.approximation = measure_approximation(observed, student, changed);
   }
 
   void costs(const Settings& settings, std::int64_t data_length) {
@@ -238,18 +251,19 @@ std::string fold_text(const FoldReport& fold) {
 
 std::string approximation_text(const std::vector<HeadApproximation>& heads) {
   std::string text;
-  std::int64_t worse = 0;
+  std::int64_t worse = 0, approximate = 0;
   for (std::size_t begin = 0; begin < heads.size();) {
     std::string errors, uniform;
     const std::int64_t layer = heads[begin].layer;
     for (; begin < heads.size() && heads[begin].layer == layer; ++begin) {
-      errors += fmt::format(" {:>6.3g}", heads[begin].error);
+      errors += heads[begin].mechanism == "softmax" ? fmt::format(" {:>6}", "exact") : fmt::format(" {:>6.3g}", heads[begin].error);
       uniform += fmt::format(" {:>6.3g}", heads[begin].uniform_error);
+      approximate += heads[begin].mechanism != "softmax";
       worse += worse_than_uniform(heads[begin].error, heads[begin].uniform_error);
     }
     text += fmt::format("  layer {:>2}  error  {}\n            uniform{}\n", layer, errors, uniform);
   }
-  text += fmt::format("  {} of {} heads are worse than uniform attention\n", worse, heads.size());
+  text += fmt::format("  {} of {} heads are worse than uniform attention\n", worse, approximate);
   return text;
 }
 
@@ -279,6 +293,9 @@ std::string ConversionResult::text() const {
   if (automatic) result += automatic->text();
   result += fmt::format("attention: {}; {:.1f} kFLOP a token at n = {} (the source: {:.1f})\n", attention_text(settings), flops * 1e-3,
                         cost_length, source_flops * 1e-3);
+  if (flops > source_flops)
+    result +=
+        "  at this length it costs more than the source; --cost-at N tells the cost at another, and costs grow with n for softmax alone\n";
   if (approximation.empty()) return result;
   return result +
          fmt::format("errors of its heads relative to exact softmax, before any training, on {} tokens of {}:\n", data_tokens, data) +

@@ -42,6 +42,8 @@ std::string first_difference(const ModelSettings& wanted, const ModelSettings& f
   const config::Table first = settings_table(a), second = settings_table(b);
   for (const config::Key& key : first.keys()) {
     const config::Value other = second.find(key.path())->get();
+    if (key.get() != other && key.section() == "model.attention")
+      return "model.attention is other than softmax over all that a token may see";
     if (key.get() != other)
       return fmt::format("{} is {}, and there it would be {}", key.path(), config::to_text(key.get()), config::to_text(other));
   }

@@ -220,8 +220,15 @@ FinetunePlan plan_finetune(const FinetuneOptions& options, const fs::path& teach
   if (read.settings.model.max_sequence_length == 0) read.settings.model.max_sequence_length = longest_stage(read.settings);
 
   FinetunePlan plan{teacher, finish_settings(read).settings, {}};
-  fs::path weights = teacher;
+  const auto learns_from_teacher = [](const std::string& stage) { return stage != "task"; };
   const auto& stages = read.settings.finetune.stages;
+  if (plan.student.model.attention == theirs.model.attention && std::any_of(stages.begin(), stages.end(), learns_from_teacher))
+    throw UserError(
+        "finetune.source: the model in {} has the attention that the config asks for already, and nothing to teach; expected the softmax "
+        "model that "
+        "it was made from, or another model.attention",
+        read.settings.finetune.source.string());
+  fs::path weights = teacher;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const fs::path own = directory / fmt::format("{}_{}", i + 1, stages[i]);
     plan.stages.push_back({stages[i], stage_settings(read, stages[i], teacher, weights, own)});

@@ -166,6 +166,12 @@ Settings complete_settings(Settings settings, const std::string& origin) {
   DataSettings& data = settings.data;
   data.sequence_length = std::min<std::int64_t>(settings.model.max_sequence_length, 1024);
   if (settings.model.architecture == "encoder") data.sampler = "documents";
+  // What the strict reader of configs would have refused.
+  const config::Table table = settings_table(settings, false);
+  for (const config::Key& key : table.keys()) {
+    if (!key.accepts(key.get()))
+      throw UserError("{}: as our {} it says {}; expected {}", origin, key.path(), config::to_text(key.get()), key.expected());
+  }
   try {
     check(settings);
   } catch (const UserError& error) {

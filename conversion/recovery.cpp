@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "conversion/attention_request.h"
 #include "framework/core/arena.h"
 #include "framework/core/gpu_engine.h"
 #include "framework/core/random.h"
@@ -28,14 +29,10 @@ Model student_from(const Settings& settings, const Dataset& data, const Device& 
 
 /// The same model with the linear part of its hybrids alone.
 Settings without_windows(Settings settings) {
-  AttentionSettings& attention = settings.model.attention;
-  const auto change = [](std::string& name) {
-    if (name == "windowed") name = "linear";
-  };
-  change(attention.mechanism);
-  for (std::string& name : attention.layers) change(name);
-  for (std::string& name : attention.heads) change(name);
-  attention.softmax_window = 0;
+  HeadMechanisms mechanisms = head_mechanisms(settings.model);
+  for (auto& layer : mechanisms) std::replace(layer.begin(), layer.end(), std::string("windowed"), std::string("linear"));
+  set_head_mechanisms(settings.model, mechanisms);
+  settings.model.attention.softmax_window = 0;
   return settings;
 }
 

@@ -66,9 +66,9 @@ void check_fit(const Settings& teacher, const Settings& student, const std::stri
 bool are_both_softmax(const AttentionSettings& one, const AttentionSettings& other, std::size_t layer) {
   const auto is_softmax = [layer](const AttentionSettings& attention) {
     const auto exact = [](const std::string& name) { return name == "softmax"; };
-    if (!attention.layers.empty()) return exact(attention.layers[layer]);
-    if (!attention.heads.empty()) return std::all_of(attention.heads.begin(), attention.heads.end(), exact);
-    return exact(attention.mechanism);
+    std::vector<std::string> names = attention.heads.empty() ? std::vector{attention.mechanism} : attention.heads;
+    if (!attention.layers.empty()) names = layers::mechanisms_in(attention.layers[layer]);
+    return std::all_of(names.begin(), names.end(), exact);
   };
   return is_softmax(one) && is_softmax(other) && one.window == other.window;
 }
@@ -119,7 +119,7 @@ Teacher::Teacher(const Settings& student, const Vocabulary& data, const Device& 
   const Vocabulary ours = model_vocabulary(student, data).with_labels({});
   if (!(model_.vocabulary.with_labels({}) == ours))
     throw UserError("teacher.checkpoint: {}: its vocabulary ({}, {} tokens) is not the data's ({}, {} tokens)",
-                    student.teacher.checkpoint.string(), model_.vocabulary.kind_name(), model_.vocabulary.size(), ours.kind_name(),
+                    student.teacher.checkpoint.string(), model_.vocabulary.description(), model_.vocabulary.size(), ours.description(),
                     ours.size());
   if (settings_.transfers()) {
     layers_ = layers_to_transfer(model_.settings, student);

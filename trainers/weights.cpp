@@ -15,9 +15,9 @@ void check_vocabulary(const CheckpointReader& checkpoint, const Model& model) {
   const Vocabulary theirs = Vocabulary::from_json(checkpoint.text("vocabulary"), origin);
   if (theirs.with_labels({}) == model.vocabulary.with_labels({})) return;
   throw UserError(
-      "{}: its weights are for the vocabulary {} of {} tokens, and the data's is {} of {}; expected the same, so that ids mean the same: "
-      "prepare the data with that vocabulary, or take weights that were made for this one",
-      origin, theirs.kind_name(), theirs.size(), model.vocabulary.kind_name(), model.vocabulary.size());
+      "{}: its weights are for another vocabulary ({}, {} tokens) than the data's ({}, {} tokens); expected the same, so that ids mean the "
+      "same: prepare the data with that vocabulary, or take weights that were made for this one",
+      origin, theirs.description(), theirs.size(), model.vocabulary.description(), model.vocabulary.size());
 }
 
 /// Rows p of `table` from rows p mod n of the checkpoint's [n, width].

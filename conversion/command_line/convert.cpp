@@ -86,7 +86,9 @@ void add_attention(CLI::App& command, Options& options, Given& given) {
   given.target_error = command.add_option("--target-error", convert.target_error, "auto: the largest error that a head may have")
                            ->check(CLI::Range(1e-12, 1e3))
                            ->type_name("E");
-  given.most_features = command.add_option("--max-features", convert.most_features, "auto: no m beyond is tried")
+  given.most_features = command
+                            .add_option("--max-features", convert.most_features,
+                                        "auto: no map with more random features is tried; polynomials have as many as they have")
                             ->capture_default_str()
                             ->check(CLI::Range(2, 1 << 20))
                             ->type_name("M");

@@ -152,6 +152,7 @@ TEST_F(Convert, RefusesWhatDoesNotFit) {
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.n_layers=1"}; }), HasSubstr("unexpected"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.d_feedforward=24"}; }), HasSubstr("6 misshapen"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.attention.n_feature=24"}; }), HasSubstr("n_features"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.weights=x.h5"}; }), HasSubstr("model.weights"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.max_sequence_length = 4; }), HasSubstr("learned 12 positions"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.destination = "/nowhere/at/all.h5"; }), HasSubstr("there is no folder /nowhere/at"));
   ConvertOptions options = from(tiny_gpt2());

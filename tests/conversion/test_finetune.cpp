@@ -207,7 +207,7 @@ TEST_F(FinetuneTest, WhatDoesNotFitTheTeacherIsRefused) {
               HasSubstr("nowhere"));
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"finetune.stages=[task, task]"})); }), HasSubstr("twice"));
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"finetune.lengths=[many]"})); }), HasSubstr("found many"));
-  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config("{mechanism: softmax}"))); }), HasSubstr("transfer has nothing to do"));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config("{mechanism: softmax}"))); }), HasSubstr("nothing to teach"));
   EXPECT_THAT(message_of<UserError>([&] { train(load_settings(config(performer)), {}); }), HasSubstr("furlong finetune"));
   EXPECT_FALSE(fs::exists(path("run/2_distillation")));
 }

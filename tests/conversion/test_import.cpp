@@ -184,6 +184,55 @@ TEST_F(Import, RefusesWhatIsNotComputed) {
   }
 }
 
+// Whatever a key says, an import works or is refused in one line; nothing else, and not after minutes or gigabytes.
+TEST_F(Import, AnyValueOfAnyKey) {
+  const std::vector<Json> values{nullptr,
+                                 true,
+                                 false,
+                                 0,
+                                 -1,
+                                 1,
+                                 2,
+                                 3,
+                                 1000000000,
+                                 2147483648LL,
+                                 1e300,
+                                 1e-300,
+                                 0.5,
+                                 "",
+                                 "x",
+                                 "gelu",
+                                 Json::array(),
+                                 Json::object(),
+                                 Json::array({1, 2})};
+  int accepted = 0, refused = 0;
+  for (const TinyModel& tiny : {tiny_gpt2(), tiny_llama(), tiny_bert(), tiny_albert()}) {
+    const std::filesystem::path source = tiny.write(folder_ / "any");
+    Json keys = tiny.config;
+    keys["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 2.0}};  // and keys that are not there
+    keys["tie_word_embeddings"] = true;
+    keys["n_inner"] = nullptr;
+    for (const auto& [key, before] : keys.items()) {
+      for (const Json& value : values) {
+        Json config = tiny.config;
+        config[key] = value;
+        write_file(source / "config.json", config.dump());
+        try {
+          open_source_model(source);
+          ++accepted;
+        } catch (const UserError& error) {
+          EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+          ++refused;
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << tiny.config.at("model_type") << ": " << key << " = " << value << ": " << error.what();
+        }
+      }
+    }
+  }
+  EXPECT_GT(accepted, 50);
+  EXPECT_GT(refused, 500);
+}
+
 TEST_F(Import, EveryTensorIsAccountedFor) {
   TinyModel missing = tiny_gpt2();
   missing.remove("transformer.h.1.ln_2.bias");

@@ -34,6 +34,14 @@ struct Store {
     return {bits, bits + store.compute_values().elements()};
   }
 
+  /// Those of the parameters alone, without what lies between them: zeros in a model, and here whatever the gradients make of them.
+  std::vector<std::uint16_t> parameter_bits() const {
+    std::vector<std::uint16_t> found;
+    for (const Parameter* parameter : {weight, bias, gain})
+      for (const bfloat16 value : parameter->variable().value().to_vector<bfloat16>()) found.push_back(value.bits);
+    return found;
+  }
+
   ParameterStore store;
   Parameter *weight, *bias, *gain, *buffer;
 };
@@ -123,6 +131,68 @@ TEST(Optimizer, WithAveragesGivesTheValuesBackBitForBit) {
       EXPECT_EQ(s.compute_bits(), bits);
     }
   }
+}
+
+TEST(Optimizer, CopiesThatWereRoundedAtRandomComeBackBitForBit) {
+  OptimizerSettings settings = optimizer_settings(0.1, 0.5);
+  settings.stochastic_rounding = true;
+  Store s(DType::bfloat16), plain(DType::bfloat16);
+  Optimizer optimizer(settings, s.store, 5), nearest(optimizer_settings(0.1, 0.5), plain.store, 5);
+  EXPECT_TRUE(optimizer.rounds_stochastically());
+  EXPECT_FALSE(nearest.rounds_stochastically());
+  EXPECT_EQ(s.parameter_bits(), plain.parameter_bits()) << "before the first step all are the nearest";
+  const auto steps = [](Optimizer& one, Store& store, int count) {
+    for (int step = 0; step < count; ++step) {
+      store.set_gradients(step % 2 ? 1.0f : -0.7f);
+      one.step(Stream{}, 0.1, 1);
+    }
+  };
+  steps(optimizer, s, 2);
+  steps(nearest, plain, 2);
+  EXPECT_EQ(s.values(), plain.values());
+  EXPECT_NE(s.parameter_bits(), plain.parameter_bits());
+  // From here on the weight alone moves: the others stay as their own last step rounded them.
+  optimizer.restrict_to([&](const Parameter& parameter) { return &parameter == s.weight; });
+  const auto before = s.parameter_bits();
+  steps(optimizer, s, 3);
+  const auto after = s.parameter_bits();
+  EXPECT_NE(after, before);
+  const auto weights = static_cast<std::ptrdiff_t>(s.weight->shape().elements());
+  EXPECT_TRUE(std::equal(after.begin() + weights, after.end(), before.begin() + weights));
+  EXPECT_EQ(optimizer.last_steps(), (Optimizer::LastSteps{{"weight", 5}, {"bias", 2}, {"gain", 2}}));
+  { const Optimizer::WithAverages guard(optimizer); }
+  EXPECT_EQ(s.parameter_bits(), after);
+
+  // Another optimizer that knows the same values and steps, as after a load.
+  Store loaded(DType::bfloat16);
+  Optimizer again(settings, loaded.store, 5);
+  loaded.store.values().copy_from(s.store.values());
+  again.restore_steps(5, optimizer.last_steps());
+  again.refresh_compute_values(Stream{});
+  EXPECT_EQ(loaded.parameter_bits(), after);
+  again.restore_steps(5, {});
+  again.refresh_compute_values(Stream{});
+  EXPECT_NE(loaded.parameter_bits(), after) << "of a run that rounded to the nearest";
+}
+
+TEST(Optimizer, StochasticRoundingLeavesFrozenParametersTheNearest) {
+  ParameterStore store(DType::bfloat16, Device{});
+  Parameter& frozen = store.add("frozen", {5, 13}, Initializer::normal(1), true);
+  store.add("weight", {4, 3}, Initializer::normal(1), true);
+  store.freeze([](const Parameter& parameter) { return parameter.name() == "frozen"; });
+  store.allocate(3);
+  OptimizerSettings settings = optimizer_settings(0.1);
+  settings.stochastic_rounding = true;
+  Optimizer optimizer(settings, store, 5);
+  const auto bits = [&] {
+    const auto* values = static_cast<const std::uint16_t*>(frozen.variable().value().address());
+    return std::vector<std::uint16_t>(values, values + frozen.shape().elements());
+  };
+  const auto before = bits();
+  optimizer.step(Stream{}, 0.1, 1);
+  optimizer.refresh_compute_values(Stream{});
+  EXPECT_EQ(bits(), before);
+  EXPECT_EQ(optimizer.last_steps(), (Optimizer::LastSteps{{"weight", 1}}));
 }
 
 TEST(Optimizer, WithoutAveragesTheGuardDoesNothing) {

@@ -83,6 +83,16 @@ TEST_F(TeacherTest, WhatTheModelHasNoPlaceForIsNamed) {
   EXPECT_THAT(report.unused, ::testing::ElementsAre("blocks.0.attention.directions", "blocks.1.attention.directions"));
 }
 
+TEST_F(TeacherTest, DirectionsThatCameWithWeightsStay) {
+  Trainer before = trainer(linear + Overrides{"seed=7"});
+  before.step();
+  before.save(path("linear.h5"));
+  Trainer after = trainer(linear + Overrides{"seed=8"});
+  after.start_from(CheckpointReader::open(path("linear.h5")));
+  after.step();
+  EXPECT_EQ(values(after, "blocks.1.attention.directions"), values(before, "blocks.1.attention.directions"));
+}
+
 TEST_F(TeacherTest, WeightsThatDoNotFitAreRefused) {
   Trainer wider = trainer({"model.d_model=32"});
   EXPECT_THAT(message_of<UserError>([&] { wider.start_from(CheckpointReader::open(path("teacher.h5"))); }),
@@ -360,6 +370,28 @@ TEST_F(TeacherTest, ResumesBitForBit) {
   Trainer other = trainer(linear);
   EXPECT_THAT(message_of<UserError>([&] { other.load(CheckpointReader::open(path("six.h5"))); }),
               HasSubstr("teacher.loss was distillation in the checkpoint and is none now"));
+}
+
+TEST_F(TeacherTest, InTurnEachLayerIsRoundedAgainByItsOwnLastStep) {
+  const Overrides rounded =
+      transfer({"teacher.layers=in_turn", "trainer.max_steps=8", "model.dtype=bfloat16", "optimizer.stochastic_rounding=true"});
+  const auto copies = [](Trainer& one) {
+    std::vector<std::vector<float>> values;
+    for (const Parameter& parameter : one.model().store->parameters()) {
+      const Tensor copy = parameter.variable().value();
+      if (copy.dtype() != DType::bfloat16) continue;
+      std::vector<float>& numbers = values.emplace_back();
+      for (const bfloat16 value : copy.to_vector<bfloat16>()) numbers.push_back(static_cast<float>(value));
+    }
+    return values;
+  };
+  Trainer whole = student(rounded);
+  for (int step = 0; step < 6; ++step) whole.step();  // the first layer's turn is over after four
+  whole.save(path("six.h5"));
+  Trainer resumed = trainer(rounded);
+  resumed.load(CheckpointReader::open(path("six.h5")));
+  EXPECT_EQ(copies(resumed), copies(whole));
+  EXPECT_EQ(resumed.step().loss, whole.step().loss);
 }
 
 class TeacherOnEngines : public TeacherTest, public ::testing::WithParamInterface<DeviceType> {

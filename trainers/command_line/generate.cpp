@@ -40,6 +40,7 @@ void run(const Options& options) {
   const double rate = static_cast<double>(generated.tokens.size()) / std::max(generated.seconds, 1e-9);
   if (!options.json) {
     fmt::print("{}\n", stream.finish());
+    std::fflush(stdout);  // before the line below, wherever the two go
     fmt::print(stderr, "{} tokens, {:.0f} a second after a prompt of {} in {:.2f} s; the past takes {:.1f} KiB\n", generated.tokens.size(),
                rate, prompt.size(), generated.prompt_seconds, static_cast<double>(generated.state_bytes) / 1024);
     return;

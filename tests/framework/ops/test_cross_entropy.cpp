@@ -6,6 +6,9 @@
 #include "framework/autodiff/gradient_check.h"
 #include "framework/core/arena.h"
 #include "framework/ops/arithmetic.h"
+#include "framework/ops/classifier_gradients.h"
+#include "framework/ops/cross_entropy_rows.h"
+#include "framework/ops/gemm.h"
 #include "tests/reference/cross_entropy.h"
 #include "tests/reference/values.h"
 
@@ -252,6 +255,57 @@ TEST_P(CrossEntropy, InfiniteLogits) {
   EXPECT_EQ(loss_with(0, 0, 7), INFINITY);
   EXPECT_TRUE(std::isnan(loss_with(300, NAN, 6)));
   EXPECT_TRUE(std::isnan(loss_with(300, INFINITY, 6)));
+}
+
+/// On GPUs rows of logits begin at multiples of 8 elements: what is made of them are the same bits as without the gaps, which nothing reads
+/// or writes.
+TEST_P(CrossEntropy, GapsBetweenRowsOfLogitsChangeNoBit) {
+  const Tensor chunk = ops::logits_chunk(testing::device(), 3, 50, DType::bfloat16);
+  EXPECT_EQ(chunk.shape(), Shape({3, 50}));
+  EXPECT_EQ(chunk.strides()[0], testing::on_gpu() ? 56 : 50);
+  EXPECT_EQ(ops::logits_chunk(testing::device(), 3, 64, DType::bfloat16).strides()[0], 64);
+  if (!testing::on_gpu()) return;
+  const Stream stream = testing::stream();
+  const auto zeros = [](const Shape& shape, DType dtype) { return Tensor::zeros(shape, dtype, testing::device()); };
+  for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
+    for (const std::int64_t vocabulary : {1, 50, 257}) {
+      SCOPED_TRACE(fmt::format("{}, vocabulary {}", name_of(dtype), vocabulary));
+      const Case c{.rows = 9, .d = 6, .vocabulary = vocabulary, .dtype = dtype};
+      const Inputs inputs(c);
+      const DType sum_dtype = accumulate_dtype(dtype);
+      const Tensor counts = zeros({2}, DType::int32), inverse = zeros({1}, sum_dtype), bias = ops::in_dtype(stream, inputs.bias, sum_dtype);
+      ops::count_targets_gpu(stream, inputs.targets, 0, Tensor{}, counts, inverse);
+      const Tensor compact = zeros({c.rows, vocabulary}, sum_dtype);
+      ops::gemm(stream, inputs.hidden, false, inputs.weight, true, compact, GradientMode::overwrite, {.bias = &bias});
+      std::vector<double> compact_losses, compact_d_logits;
+      for (const std::int64_t gap : {0, 3, 7}) {
+        const Tensor wide = zeros({c.rows, vocabulary + gap}, sum_dtype), d_wide = zeros({c.rows, vocabulary + gap}, dtype);
+        ops::fill(stream, wide, 77);
+        ops::fill(stream, d_wide, 77);
+        const Tensor logits = wide.narrow(1, 0, vocabulary), d_logits = d_wide.narrow(1, 0, vocabulary),
+                     losses = zeros({c.rows}, sum_dtype);
+        for (std::int64_t row = 0; row < c.rows; ++row) logits.narrow(0, row, 1).copy_from(compact.narrow(0, row, 1));
+        ops::cross_entropy_rows_gpu(stream, {logits, inputs.targets, 0, inverse, losses, Tensor{}, d_logits});
+        if (gap == 0) {
+          compact_losses = doubles(losses);
+          compact_d_logits = doubles(d_logits);
+        }
+        EXPECT_EQ(doubles(losses), compact_losses);
+        EXPECT_EQ(doubles(d_logits), compact_d_logits);
+        for (const Tensor& between : {wide.narrow(1, vocabulary, gap), d_wide.narrow(1, vocabulary, gap)})
+          EXPECT_THAT(doubles(between), ::testing::Each(77.0));
+        // Products of float32 may be summed in an order that follows from strides; the simulator's of float64 are not.
+        if (!testing::on_simulator() || dtype != DType::float64) continue;
+        const Outcome whole = run(c, inputs);
+        EXPECT_EQ(whole.row_losses, compact_losses);
+        const Tensor d_hidden = zeros({c.rows, c.d}, dtype), d_weight = zeros({vocabulary, c.d}, dtype);
+        ops::gemm(stream, d_logits, false, inputs.weight, false, d_hidden, GradientMode::overwrite);
+        ops::gemm(stream, d_logits, true, inputs.hidden, false, d_weight, GradientMode::overwrite);
+        EXPECT_EQ(doubles(d_hidden), whole.d_hidden);
+        EXPECT_EQ(doubles(d_weight), whole.d_weight);
+      }
+    }
+  }
 }
 
 TEST_P(CrossEntropy, NoRowsGiveNothing) {

@@ -7,6 +7,8 @@
 #include "framework/core/arena.h"
 #include "framework/ops/arithmetic.h"
 #include "framework/ops/cross_entropy.h"
+#include "framework/ops/cross_entropy_rows.h"
+#include "framework/ops/distillation_bodies.h"
 #include "tests/reference/distillation.h"
 #include "tests/reference/values.h"
 
@@ -96,6 +98,43 @@ void compare(const Case& c) {
   EXPECT_LE(relative_difference(got.d_weight, want.d_weight), gradient_error);
   if (c.with_bias) {
     EXPECT_LE(relative_difference(got.d_bias, want.d_bias), gradient_error);
+  }
+}
+
+/// A GPU's rows of logits may be apart, as long as both sides' and the gradients' are alike: the same bits as without gaps.
+TEST_P(Distillation, GapsBetweenRowsOfLogitsChangeNoBit) {
+  if (!testing::on_gpu()) return;  // the CPU's have none
+  constexpr std::int64_t rows = 5, vocabulary = 50;
+  for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
+    const DType sum_dtype = accumulate_dtype(dtype);
+    const Stream stream = testing::stream();
+    const auto with_gap = [&](const Tensor& values, std::int64_t gap) {
+      const Tensor wide = Tensor::zeros({rows, vocabulary + gap}, values.dtype(), testing::device());
+      ops::fill(stream, wide, 77);
+      const Tensor view = wide.narrow(1, 0, vocabulary);
+      for (std::int64_t row = 0; row < rows; ++row) view.narrow(0, row, 1).copy_from(values.narrow(0, row, 1));
+      return std::pair(view, wide.narrow(1, vocabulary, gap));
+    };
+    const Tensor student = normal_tensor({rows, vocabulary}, sum_dtype, "student"),
+                 teacher = normal_tensor({rows, vocabulary}, sum_dtype, "teacher");
+    const Tensor targets = integers({1, -1, 0, 49, 3}, {rows}), inverse = tensor_of({0.25}, {1}, sum_dtype);
+    const Tensor nothing = Tensor::zeros({rows, vocabulary}, dtype, testing::device());
+    std::vector<double> losses, d_logits;
+    for (const std::int64_t gap : {0, 6}) {
+      const auto [student_rows, student_gap] = with_gap(student, gap);
+      const auto [teacher_rows, teacher_gap] = with_gap(teacher, gap);
+      const auto [d_rows, d_gap] = with_gap(nothing, gap);
+      const Tensor row_losses = Tensor::zeros({rows}, sum_dtype, testing::device());
+      ops::distillation_rows_gpu(stream, {student_rows, teacher_rows, targets, 0, 2.0, inverse, row_losses, Tensor{}, d_rows});
+      if (gap == 0) {
+        losses = doubles(row_losses);
+        d_logits = doubles(d_rows);
+        EXPECT_THAT(losses, ::testing::Contains(::testing::Gt(0.0)));
+      }
+      EXPECT_EQ(doubles(row_losses), losses);
+      EXPECT_EQ(doubles(d_rows), d_logits);
+      for (const Tensor& between : {student_gap, teacher_gap, d_gap}) EXPECT_THAT(doubles(between), ::testing::Each(77.0));
+    }
   }
 }
 

@@ -207,6 +207,27 @@ TEST_P(AdamW, StochasticRoundingIsTheDocumentedFunctionOfTheElement) {
   });
 }
 
+TEST_P(AdamW, ACopyCanBeMadeAgainAsTheStepMadeIt) {
+  for_each_instruction_set([] {
+    for (std::int64_t n : {0, 1, 5, 259, 5003}) {
+      // Views that begin off the borders of vectors, too.
+      const Tensor values = tensor_of(normal_values(n + 3, "values"), {n + 3}, DType::float32).narrow(0, 3, n);
+      const Tensor copy = Tensor::zeros({n + 1}, DType::bfloat16, device()).narrow(0, 1, n);
+      for (std::int64_t step : {1, 6}) {
+        ops::StochasticRounding rounding;
+        rounding.seed = 17;
+        rounding.first_element = 7;
+        ops::round_stochastically(stream(), copy, values, rounding, step);
+        EXPECT_TRUE(same_bits(copy, rounded_at_random(values, step, 7))) << n;
+      }
+    }
+  });
+  const Tensor values = Tensor::zeros({4}, DType::float32, device()), copy = Tensor::zeros({4}, DType::bfloat16, device());
+  EXPECT_THROW(ops::round_stochastically(stream(), copy, values, {}, 0), ContractError);
+  EXPECT_THROW(ops::round_stochastically(stream(), values, values, {}, 1), ContractError);
+  EXPECT_THROW(ops::round_stochastically(stream(), copy.narrow(0, 0, 3), values, {}, 1), ContractError);
+}
+
 TEST_P(AdamW, StochasticRoundingKeepsTheMean) {
   // 1 + 2^-7 is bfloat16's next number after 1. The mean of n draws deviates by 2^-7 sqrt(p (1 - p) / n); p is exact to 2^-16.
   const std::int64_t n = on_sanitized_simulator() ? 1 << 10 : on_simulator() ? 1 << 13 : 1 << 17;
