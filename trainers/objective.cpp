@@ -148,27 +148,18 @@ std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const V
   return windows(settings, data, split, SamplerOptions::Order::sequential, sequence_length);
 }
 
-void put_on_device(const Batch& batch, const Device& device, DeviceBatch& made) {
+std::vector<InputPart> input_parts(const Batch& batch, DeviceBatch& made) {
   const Shape shape{batch.batch, batch.n};
-  const auto upload = [&](const std::vector<std::int32_t>& values, const Shape& as, Tensor& tensor) {
-    if (values.empty()) {
-      tensor = Tensor{};
-    } else if (tensor.defined() && tensor.shape() == as && tensor.device() == device) {
-      tensor.copy_from(Tensor::from(values, as));
-    } else {
-      tensor = Tensor::from(values, as, device);
-    }
-  };
-  upload(batch.inputs, shape, made.inputs);
-  upload(batch.targets, shape, made.targets);
-  upload(batch.labels, {static_cast<std::int64_t>(batch.labels.size())}, made.labels);
-  upload(batch.mask, shape, made.mask.keys);
-  upload(batch.documents, shape, made.mask.documents);
+  return {{&batch.inputs, shape, &made.inputs},
+          {&batch.targets, shape, &made.targets},
+          {&batch.labels, {static_cast<std::int64_t>(batch.labels.size())}, &made.labels},
+          {&batch.mask, shape, &made.mask.keys},
+          {&batch.documents, shape, &made.mask.documents}};
 }
 
 DeviceBatch on_device(const Batch& batch, const Device& device) {
   DeviceBatch made;
-  put_on_device(batch, device, made);
+  put_on_device(input_parts(batch, made), device);
   return made;
 }
 

@@ -5,6 +5,7 @@
 
 #include "datasets/batch.h"
 #include "datasets/dataset.h"
+#include "trainers/input_queue.h"
 #include "trainers/model.h"
 
 namespace furlong {
@@ -27,9 +28,9 @@ struct DeviceBatch {
   Tensor labels;            // int32 [samples]
   ops::AttentionMask mask;  // [rows, n]
 };
+/// The numbers of a batch and where each belongs in `made`. Refers to both.
+std::vector<InputPart> input_parts(const Batch& batch, DeviceBatch& made);
 DeviceBatch on_device(const Batch& batch, const Device& device);
-/// The same into the tensors of `made` where their shapes fit, so that they stay where they are; into new ones elsewhere.
-void put_on_device(const Batch& batch, const Device& device, DeviceBatch& made);
 /// The largest batch that a step can have, contents undefined: for the shape-only device.
 DeviceBatch largest_batch(const Settings& settings, const Device& device);
 

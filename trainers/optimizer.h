@@ -1,5 +1,7 @@
 #pragma once
 #include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "framework/autodiff/parameter_store.h"
@@ -10,14 +12,19 @@ namespace furlong {
 
 /// AdamW over a parameter store: decoupled weight decay on the parameters that ask for it, none on norms, biases and convolutions; and,
 /// when optimizer.ema_decay is set, the exponential moving average of the values.
+///
+/// With optimizer.stochastic_rounding a step rounds the bfloat16 copy of what it changes at random, by its own number and each element's
+/// place. The copy is no state of a run: refresh_compute_values() makes the same one from the values and the numbers of the steps that
+/// changed them last. Values that no step has changed, frozen ones among them, and averages are rounded to the nearest.
 class Optimizer {
  public:
-  Optimizer(const OptimizerSettings& settings, ParameterStore& store);
+  /// `seed` keys what is rounded at random.
+  Optimizer(const OptimizerSettings& settings, ParameterStore& store, std::uint64_t seed = 0);
 
   /// One step from the store's gradients times `gradient_scale`. Updates the compute copy of the values in the same pass.
   void step(const Stream& stream, double learning_rate, double gradient_scale);
   /// The same by numbers in the device's memory, where it may also say that nothing is to change. Who calls it counts the step
-  /// (set_steps) once it is known whether it was one.
+  /// (count_step) once it is known whether it was one.
   void step(const Stream& stream, const ops::AdamWDeviceStep& numbers);
   /// From now on steps change those trained parameters alone for which `chosen` is true; null: all.
   void restrict_to(const std::function<bool(const Parameter&)>& chosen);
@@ -25,7 +32,17 @@ class Optimizer {
   void restart_average();
   /// Steps taken, which the bias corrections count.
   std::int64_t steps() const { return steps_; }
-  void set_steps(std::int64_t steps) { steps_ = steps; }
+  /// Another step was taken: update number `number`, which keys what it drew.
+  void count_step(std::int64_t number);
+
+  /// The number of the update that changed each trained parameter last, by name (0: none did). They differ where restrict_to() was used.
+  using LastSteps = std::map<std::string, std::int64_t>;
+  bool rounds_stochastically() const { return settings_.stochastic_rounding && copies(); }
+  LastSteps last_steps() const;
+  /// After a load: `steps` were taken, and these updates were the last; none has changed a parameter that is not named.
+  void restore_steps(std::int64_t steps, const LastSteps& last_steps);
+  /// Makes the store's compute copy anew: the bits that the steps wrote, where the values are theirs.
+  void refresh_compute_values(const Stream& stream);
 
   /// Flat tensors laid out like store.values().
   const Tensor& first_moment() const { return first_moment_; }
@@ -46,14 +63,19 @@ class Optimizer {
   };
 
  private:
+  bool copies() const { return !store_.compute_values().shares_memory_with(store_.values()); }
+  std::vector<const Parameter*> trained() const;
+  ops::StochasticRounding rounding_from(std::int64_t first_element) const;
   void update(const Stream& stream, const ops::AdamWStep& step, const ops::AdamWDeviceStep* numbers);
 
   OptimizerSettings settings_;
   ParameterStore& store_;
+  std::uint64_t seed_;
   Tensor first_moment_, second_moment_, average_, spare_;
   bool restricted_ = false;
   std::vector<const Parameter*> chosen_;  // where restricted
   std::int64_t steps_ = 0;
+  std::vector<std::int64_t> last_steps_;  // of trained(), one by one
 };
 
 }  // namespace furlong

@@ -192,6 +192,7 @@ void add_optimizer_keys(config::Table& t, OptimizerSettings& o, ScheduleSettings
   t.key("optimizer.weight_decay", &o.weight_decay, "", "share of a weight taken away per step, times the learning rate; not on norms and biases").within(0, 100).elsewhere({"wd"});
   t.key("optimizer.gradient_clip", &o.gradient_clip, "", "largest norm of the whole gradient; a longer one is scaled down to it").above(0).zero_means("off").elsewhere({"max_grad_norm", "grad_clip", "clip_grad_norm"});
   t.key("optimizer.ema_decay", &o.ema_decay, "", "decay per step of a moving average of the weights, which validation then uses").above(0).below(1).zero_means("off").elsewhere({"ema"});
+  t.key("optimizer.stochastic_rounding", &o.stochastic_rounding, "", "whether steps round the bfloat16 weights that layers compute with, which they make of the float32 ones, up or down at random and right in the mean, not to the nearest: steps smaller than bfloat16's spacing then reach the layers on average at once; another program that reads the checkpoint rounds to the nearest").only_with("model.dtype", {"bfloat16"}).elsewhere({"bf16_stochastic_round"});
 
   t.section("schedule", "the learning rate over time; every schedule starts with a linear warm-up");
   t.key("schedule.name", &s.name, "", "shape after the warm-up").one_of({"constant", "linear", "cosine", "inverse_square_root", "warmup_stable_decay"}).elsewhere({"lr_scheduler_type", "scheduler"});

@@ -122,6 +122,7 @@ struct OptimizerSettings {
   double weight_decay = 0.1;
   double gradient_clip = 1;
   double ema_decay = 0;
+  bool stochastic_rounding = false;
   bool operator==(const OptimizerSettings&) const = default;
 };
 

@@ -422,7 +422,7 @@ class Checker {
     if (distils && copy_.objective.learns_labels()) {
       const auto cite = citing({key, "objective.name"});
       cite.fail(
-          fmt::format("{}: distillation cannot be with {}: it is over predictions of tokens; expected next_token or masked_tokens, or "
+          fmt::format("{} cannot be with {}: distillation is over predictions of tokens; expected next_token or masked_tokens, or "
                       "transfer and then the objective alone",
                       cite(key), cite("objective.name")));
     }

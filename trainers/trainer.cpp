@@ -33,6 +33,19 @@ std::unique_ptr<Teacher> make_teacher(const Settings& settings, const Vocabulary
 
 Frozen frozen_by(const std::unique_ptr<Teacher>& teacher) { return teacher ? teacher->frozen() : Frozen(); }
 
+/// None where the weights that layers compute with were rounded to the nearest.
+Optimizer::LastSteps last_optimizer_steps(const CheckpointReader& checkpoint) {
+  Optimizer::LastSteps steps;
+  if (!checkpoint.has("last_optimizer_steps")) return steps;
+  const auto json = nlohmann::json::parse(checkpoint.text("last_optimizer_steps"), nullptr, false);
+  const bool is_valid =
+      json.is_object() && std::all_of(json.begin(), json.end(), [](const auto& step) { return step.is_number_unsigned(); });
+  if (!is_valid)
+    throw UserError("{}: last_optimizer_steps is not a number of steps for each parameter; the file was not written by this program",
+                    checkpoint.path().string());
+  return json.get<Optimizer::LastSteps>();
+}
+
 }  // namespace
 
 Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& device, std::optional<DType> compute)
@@ -40,10 +53,11 @@ Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& de
       device_(device),
       teacher_(make_teacher(settings, data.vocabulary(), device, compute)),
       model_(make_model(settings, data.vocabulary(), device, compute, frozen_by(teacher_))),
-      optimizer_(settings.optimizer, *model_.store),
+      optimizer_(settings.optimizer, *model_.store, static_cast<std::uint64_t>(settings.seed)),
       numbers_(Tensor::zeros({ops::step_numbers}, DType::float64, device)),
       n_compared_(Tensor::zeros({1}, DType::float64, device)),
       graph_(device),
+      input_queue_(device.is_gpu() ? std::make_unique<InputQueue>(device) : nullptr),
       source_(training_source(settings, model_.vocabulary, data)) {
   for (std::int64_t i = 0; settings.data.carry_state && i < settings.trainer.gradient_accumulation; ++i)
     carried_.emplace_back(*model_.decoder, settings.data.batch_size);
@@ -104,23 +118,39 @@ void Trainer::lessons(const std::vector<Batch>& batches, bool checks) {
   model_.store->complete_gradients(tape.stream());
 }
 
-std::int64_t Trainer::prepare_lessons(const std::vector<Batch>& batches) {
-  if (model_.settings.teacher.transfers()) return 0;
+std::int64_t Trainer::count_lessons(const StepData& data) {
+  if (data.compared.empty()) return 0;
   std::int64_t count = 0;
-  compared_.resize(batches.size());
-  for (std::size_t i = 0; i < batches.size(); ++i) {
-    const std::vector<std::int32_t> compared = compared_tokens(model_.settings, batches[i]);
-    count += count_compared(compared);
-    const Shape shape{batches[i].batch, batches[i].n};
-    // Where it is already, so that a recorded step finds it.
-    if (compared_[i].defined() && compared_[i].shape() == shape) {
-      compared_[i].copy_from(Tensor::from(compared, shape));
-    } else {
-      compared_[i] = Tensor::from(compared, shape, device_);
-    }
-  }
+  for (const std::vector<std::int32_t>& compared : data.compared) count += count_compared(compared);
   n_compared_.copy_from(Tensor::from(std::vector<double>{static_cast<double>(std::max<std::int64_t>(count, 1))}, {1}));
   return count;
+}
+
+std::vector<InputPart> Trainer::input_parts_of(const StepData& data) {
+  std::vector<InputPart> parts;
+  inputs_.resize(data.batches.size());
+  compared_.resize(data.compared.size());
+  for (std::size_t i = 0; i < data.batches.size(); ++i) {
+    for (const InputPart& part : input_parts(data.batches[i], inputs_[i])) parts.push_back(part);
+    if (!data.compared.empty()) parts.push_back({&data.compared[i], {data.batches[i].batch, data.batches[i].n}, &compared_[i]});
+  }
+  return parts;
+}
+
+Trainer::StepData Trainer::take_data() {
+  const bool is_ahead = prefetched_ && prefetched_at_ == samples_drawn_;
+  StepData data = is_ahead ? std::move(*prefetched_) : read_data();
+  prefetched_.reset();
+  if (input_queue_ && !is_ahead) input_queue_->send(input_parts_of(data));
+  samples_drawn_ += static_cast<std::uint64_t>(model_.settings.data.batch_size * model_.settings.trainer.gradient_accumulation);
+  return data;
+}
+
+void Trainer::fetch_ahead() {
+  if (!input_queue_ || steps_ + 1 >= model_.settings.trainer.max_steps) return;
+  prefetched_ = read_data();
+  prefetched_at_ = samples_drawn_;
+  input_queue_->send(input_parts_of(*prefetched_));
 }
 
 void Trainer::take_turn() {
@@ -131,10 +161,9 @@ void Trainer::take_turn() {
 StepReport Trainer::step() {
   const auto start = std::chrono::steady_clock::now();
   const Settings& settings = model_.settings;
-  model_.redraw(steps_);
-  const std::vector<Batch> batches =
-      prefetched_at_ == samples_drawn_ && !prefetched_.empty() ? std::exchange(prefetched_, {}) : read_batches();
-  samples_drawn_ += static_cast<std::uint64_t>(settings.data.batch_size * settings.trainer.gradient_accumulation);
+  if (steps_ > 0) model_.redraw(steps_);  // the first directions are the model's own, or came with its weights
+  const StepData data = take_data();
+  const std::vector<Batch>& batches = data.batches;
 
   model_.take_denominator_report();  // what a validation left
   StepReport report;
@@ -148,25 +177,25 @@ StepReport Trainer::step() {
   write_numbers(report);
   std::string shapes = turn ? fmt::format("layer {}; ", turn->layer) : "";
   if (turn) take_turn();
-  inputs_.resize(batches.size());
+  const std::int64_t compared = count_lessons(data);
+  if (input_queue_) {
+    input_queue_->receive(input_parts_of(data));
+  } else {
+    put_on_device(input_parts_of(data), device_);
+  }
   for (std::size_t i = 0; i < batches.size(); ++i) {
-    put_on_device(batches[i], device_, inputs_[i]);
     const DeviceBatch& input = inputs_[i];
     shapes += fmt::format("{} x {}, {} labels{}{}{}; ", batches[i].batch, batches[i].n, batches[i].labels.size(),
                           input.targets.defined() ? ", targets" : "", input.mask.keys.defined() ? ", masked" : "",
                           input.mask.documents.defined() ? ", documents" : "");
   }
-  const std::int64_t compared = teacher_ ? prepare_lessons(batches) : 0;
   if (may_record()) {
     graph_.run(shapes, [&] { work(batches); });
   } else {
     work(batches);
   }
 
-  if (device_.is_gpu() && steps_ + 1 < settings.trainer.max_steps) {  // while the device works
-    prefetched_ = read_batches();
-    prefetched_at_ = samples_drawn_;
-  }
+  fetch_ahead();  // while the device works
   // Here the host waits for what the step found.
   const std::vector<double> numbers = numbers_.to_vector<double>();
   report.denominators = model_.take_denominator_report();
@@ -177,7 +206,7 @@ StepReport Trainer::step() {
   const bool has_loss = report.targets > 0 || compared > 0 || settings.teacher.transfers();
   if (!has_loss) report.loss = MetricsRecord::not_measured;
   report.skipped = numbers[ops::step_skipped] != 0;
-  if (!report.skipped) optimizer_.set_steps(optimizer_.steps() + 1);
+  if (!report.skipped) optimizer_.count_step(static_cast<std::int64_t>(numbers[ops::step_number]));
   note_norm(report.gradient_norm);
   ++steps_;
   tokens_ += report.tokens;
@@ -185,12 +214,15 @@ StepReport Trainer::step() {
   return report;
 }
 
-std::vector<Batch> Trainer::read_batches() const {
-  const DataSettings& data = model_.settings.data;
-  std::vector<Batch> batches;
-  for (std::int64_t i = 0; i < model_.settings.trainer.gradient_accumulation; ++i)
-    batches.push_back(source_->batch(samples_drawn_ + static_cast<std::uint64_t>(i * data.batch_size), data.batch_size));
-  return batches;
+Trainer::StepData Trainer::read_data() const {
+  const Settings& settings = model_.settings;
+  const std::int64_t samples = settings.data.batch_size;
+  StepData data;
+  for (std::int64_t i = 0; i < settings.trainer.gradient_accumulation; ++i) {
+    data.batches.push_back(source_->batch(samples_drawn_ + static_cast<std::uint64_t>(i * samples), samples));
+    if (teacher_ && !settings.teacher.transfers()) data.compared.push_back(compared_tokens(settings, data.batches.back()));
+  }
+  return data;
 }
 
 void Trainer::work(const std::vector<Batch>& batches) {
@@ -304,6 +336,7 @@ void Trainer::save(const std::filesystem::path& path, std::string_view metrics) 
   file.text("commit", commit());
   file.integer("step", steps_);
   file.integer("optimizer_steps", optimizer_.steps());
+  if (optimizer_.rounds_stochastically()) file.text("last_optimizer_steps", nlohmann::json(optimizer_.last_steps()).dump());
   file.integer("tokens", tokens_);
   if (origin_) origin_->write(file);
   file.integer("sampler_counter", static_cast<std::int64_t>(samples_drawn_));
@@ -363,7 +396,8 @@ void Trainer::load(const CheckpointReader& checkpoint) {
     read(checkpoint.has(averaged) ? averaged : "parameters/" + parameter.name(), store.slice(optimizer_.average(), parameter));
   }
   steps_ = checkpoint.integer("step");
-  optimizer_.set_steps(checkpoint.integer("optimizer_steps"));
+  optimizer_.restore_steps(checkpoint.integer("optimizer_steps"), last_optimizer_steps(checkpoint));
+  optimizer_.refresh_compute_values(Stream{device_});
   tokens_ = checkpoint.integer("tokens");
   origin_ = CheckpointOrigin::read(checkpoint);
   samples_drawn_ = static_cast<std::uint64_t>(checkpoint.integer("sampler_counter"));

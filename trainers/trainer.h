@@ -67,12 +67,23 @@ class Trainer {
   void load_carried(const CheckpointReader& checkpoint, const Settings& before);
   /// Gathers the gradients of the batches in inputs_, and adds the loss to the step's numbers.
   void gradients(const std::vector<Batch>& batches, bool checks);
-  /// The batches of the next step.
-  std::vector<Batch> read_batches() const;
+  /// What one step reads.
+  struct StepData {
+    std::vector<Batch> batches;                       // that it accumulates
+    std::vector<std::vector<std::int32_t>> compared;  // distillation: Lesson::compared of each; empty elsewhere
+  };
+  /// That of the next step.
+  StepData read_data() const;
+  /// The same for the step that begins; on a GPU it has been sent there.
+  StepData take_data();
+  /// On a GPU reads and sends what the step to come needs.
+  void fetch_ahead();
+  /// The numbers of the data, and their places in inputs_ and compared_.
+  std::vector<InputPart> input_parts_of(const StepData& data);
   /// The same by the teacher's loss.
   void lessons(const std::vector<Batch>& batches, bool checks);
-  /// Puts on the device what the teacher's loss reads beside the batches; how many tokens the two are compared at.
-  std::int64_t prepare_lessons(const std::vector<Batch>& batches);
+  /// How many tokens student and teacher are compared at, which goes to n_compared_.
+  std::int64_t count_lessons(const StepData& data);
   void take_turn();
   /// All that a step does on the device.
   void work(const std::vector<Batch>& batches);
@@ -92,11 +103,12 @@ class Trainer {
   std::vector<Tensor> compared_;     // distillation: Lesson::compared of each
   Tensor n_compared_;                // Lesson::n_compared
   StepGraph graph_;
-  bool counts_denominators_ = false;  // seen in a step; the first ones are never recorded
+  std::unique_ptr<InputQueue> input_queue_;  // of a GPU; null on the CPU
+  bool counts_denominators_ = false;         // seen in a step; the first ones are never recorded
   std::unique_ptr<BatchSource> source_;
-  std::vector<CarriedState> carried_;  // data.carry_state: of each batch that a step accumulates
-  std::uint64_t samples_drawn_ = 0;    // all the state that the order of the data has
-  std::vector<Batch> prefetched_;      // of the step to come, and from which sample on
+  std::vector<CarriedState> carried_;   // data.carry_state: of each batch that a step accumulates
+  std::uint64_t samples_drawn_ = 0;     // all the state that the order of the data has
+  std::optional<StepData> prefetched_;  // of the step to come, sent already, and from which sample on
   std::uint64_t prefetched_at_ = 0;
   std::int64_t steps_ = 0, tokens_ = 0;
   std::optional<CheckpointOrigin> origin_;  // of the weights, for whoever exports them again

@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
-"""Attention on a GPU beside its peers in one run, as JSON.
+"""Attention and whole training steps on a GPU beside their peers in one run, as JSON.
 
-    python3 benchmarks/gpu/run.py --furlong build/release/bin/furlong --output attention.json
+    python3 benchmarks/gpu/run.py --furlong build/release/bin/furlong --output gpu.json
+    python3 benchmarks/gpu/run.py --list          # what would be run; needs neither GPU nor PyTorch
+    python3 benchmarks/gpu/run.py --self-test     # of the arithmetic; likewise
 
-Ours is measured by `furlong bench attention --device cuda`, before and after the peers of each case; the faster of both counts, as for the
+Attention: ours is measured by `furlong bench attention --device cuda`, before and after the peers of each case; the faster of both counts, as for the
 peers the fastest of their settings does. Peers, each left out with the reason where its package is missing:
     elu1            fla.ops.linear_attn.chunk_linear_attn (flash-linear-attention), normalised; its inputs are the features. The time with
                     the features made from query and key by compiled PyTorch is told beside it.
     favor_positive  causal FAVOR+ in chunks of plain PyTorch, compiled (favor() below)
     softmax         scaled_dot_product_attention, flash and cuDNN
-All causal, bfloat16, 16 heads, batches so that each case has 32k tokens at least. Cases for which no time is left are named.
+All causal, bfloat16, 16 heads, batches so that each case has 32k tokens at least.
+
+Training steps of GPT-2's shape with 124M parameters: see training.py.
+
+Cases for which no time is left are named.
 """
 import argparse
 import datetime
@@ -23,11 +29,13 @@ import sys
 import tempfile
 import time
 
+import training
+
 try:
     import torch
     import torch.nn.functional as F
-except ImportError as error:
-    sys.exit(f"run.py: this needs PyTorch with CUDA: {error}")
+except ImportError as error:  # --list and --self-test do without
+    torch, missing = None, error
 
 TARGETS = {"elu1": 1.2, "favor_positive": 5.0, "softmax": 0.8}
 
@@ -131,9 +139,15 @@ class Runner:
         self.end = time.monotonic() + arguments.seconds
         self.left_out = []
         self.cases = []
+        self.training_cases = []
 
     def left(self):
         return self.end - time.monotonic()
+
+    def forget_memory(self):
+        torch.compiler.reset()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def ours(self, case):
         mechanism = ["--mechanism", "softmax"] if case["attention"] == "softmax" else ["--mechanism", "linear", "--feature-map", case["attention"]]
@@ -225,6 +239,53 @@ class Runner:
         print(f"{describe(case)}: {ours}, {told}", flush=True)
 
 
+    def train_ours(self, case, folder):
+        store = folder / "tokens.h5"
+        if not store.exists():
+            training.token_store(self.arguments.furlong, folder, max(self.arguments.training_n + [1024]))
+        for recompute in ("elementwise", "blocks"):
+            if self.left() < 10:
+                self.left_out.append(f"{training.describe(case)}: ours, trainer.recompute {recompute}")
+                continue
+            self.forget_memory()
+            yield training.ours(case, store, self.arguments, folder, recompute, max(60.0, self.left()))
+
+    def train_peer(self, case):
+        shape = training.shape_of(self.arguments)
+        for recompute in (False, True):
+            name = "blocks computed again" if recompute else "everything kept"
+            if self.left() < 10:
+                self.left_out.append(f"{training.describe(case)}: the peer, {name}")
+                continue
+            self.forget_memory()
+            if self.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+            try:
+                step = training.peer_step(case, shape, self.device, recompute)
+                found = seconds_of(step, self.device, self.arguments.repeat if case["n"] < 65536 else 3)
+                found["tokens_per_second"] = case["batch"] * case["n"] / found["median_seconds"]
+                if self.device.type == "cuda":
+                    found["peak_bytes"] = torch.cuda.max_memory_allocated()
+            except Exception as error:  # memory that is not there: the other setting may do
+                found = {"failed": first_line(error)}
+            step = None
+            yield {"name": f"compiled PyTorch, {name}", **found}
+        self.forget_memory()
+
+    def run_training(self, case, folder):
+        if self.left() < 30:
+            self.left_out.append(training.describe(case))
+            return
+        case["our_turns"], case["peer_turns"] = list(self.train_ours(case, folder)), list(self.train_peer(case))
+        if not case["our_turns"] or not case["peer_turns"]:
+            return
+        training.finish(case)
+        self.training_cases.append(case)
+        told = f"{case['times_as_fast']:.2f} times as fast as {case['peer']['name']}" if "times_as_fast" in case else "; ".join(
+            f"{whose} failed: {case[side]['failed']}" for side, whose in (("ours", "ours"), ("peer", "the peer")) if "failed" in case[side])
+        print(f"{training.describe(case)}: {told}", flush=True)
+
+
 def describe(case):
     features = f" m={case['m']}" if "m" in case else ""
     return f"{case['attention']}{features} d={case['d']} n={case['n']} batch={case['batch']} heads={case['heads']} {'forward and backward' if case['train'] else 'forward'}"
@@ -271,7 +332,10 @@ def versions():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--furlong", default="build/release/bin/furlong", help="the program")
-    parser.add_argument("--output", default="attention_gpu.json", help="the result")
+    parser.add_argument("--output", default="gpu.json", help="the result")
+    parser.add_argument("--parts", nargs="+", choices=("attention", "training"), default=["attention", "training"], help="what is run")
+    parser.add_argument("--list", action="store_true", help="name the cases, in their order, and run none")
+    parser.add_argument("--self-test", action="store_true", help="test the arithmetic, and run none")
     parser.add_argument("--seconds", type=float, default=600, help="cases for which no time is left are left out, and named")
     parser.add_argument("--n", type=int, nargs="+", default=[2048, 8192, 32768, 131072, 262144])
     parser.add_argument("--longest-softmax", type=int, default=32768)
@@ -279,8 +343,21 @@ def main():
     parser.add_argument("--tokens", type=int, default=32768, help="tokens of a batch at least")
     parser.add_argument("--chunks", type=int, nargs="+", default=[128, 256], help="of the compiled FAVOR+")
     parser.add_argument("--repeat", type=int, default=10)
-    parser.add_argument("--device", default="cuda", help="cpu tries the script out where there is no GPU")
+    parser.add_argument("--training-n", type=int, nargs="+", default=[4096, 16384, 65536, 262144], help="lengths of the crossover")
+    parser.add_argument("--training-tokens", type=int, default=32768, help="tokens of a training step at least")
+    parser.add_argument("--training-share", type=float, default=0.5, help="of the seconds, kept for training where both parts are run")
+    parser.add_argument("--device", default="cuda", help="cpu tries the script out where there is no GPU, training with a small model")
     arguments = parser.parse_args()
+    if arguments.self_test:
+        training.self_test()
+        return
+    if arguments.list:
+        for line in [describe(case) for case in cases_of(arguments) if "attention" in arguments.parts] + [
+                training.describe(case) for case in training.cases(arguments) if "training" in arguments.parts]:
+            print(line)
+        return
+    if torch is None:
+        sys.exit(f"run.py: this needs PyTorch with CUDA: {missing}")
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         sys.exit("run.py: PyTorch sees no GPU (torch.cuda.is_available() is false)")
     runner = Runner(arguments)
@@ -290,13 +367,33 @@ def main():
               "device": properties.name if properties else arguments.device,
               "multiprocessors": properties.multi_processor_count if properties else None,
               "versions": versions(), "machine": machine(runner.device, arguments.repeat), "targets": TARGETS}
-    for case in cases_of(arguments):
-        runner.run(case)
-        result.update(cases=runner.cases, left_out=runner.left_out)
+
+    def write():
+        result.update(cases=runner.cases, training=runner.training_cases, crossover=training.summary(runner.training_cases),
+                      left_out=runner.left_out)
         pathlib.Path(arguments.output).write_text(json.dumps(result, indent=1) + "\n")
-    aimed = [case for case in runner.cases if "reached" in case]
+
+    end = runner.end
+    if "attention" in arguments.parts:
+        if "training" in arguments.parts:
+            runner.end -= arguments.training_share * arguments.seconds
+        for case in cases_of(arguments):
+            runner.run(case)
+            write()
+    runner.end = end
+    if "training" in arguments.parts:
+        with tempfile.TemporaryDirectory() as folder:
+            for case in training.cases(arguments):
+                runner.run_training(case, pathlib.Path(folder))
+                write()
+    write()
+    aimed = [case for case in runner.cases + runner.training_cases + [result["crossover"]] if "reached" in case]
     failed = [describe(case) for case in runner.cases if "failed" in case["ours"]]
-    print(f"{len(runner.cases)} cases measured, {len(runner.left_out)} left out; {sum(case['reached'] for case in aimed)} of {len(aimed)} targets reached"
+    failed += [training.describe(case) for case in runner.training_cases if "failed" in case["ours"]]
+    if runner.training_cases:
+        print(f"crossover with softmax: {result['crossover']['text']} tokens")
+    print(f"{len(runner.cases) + len(runner.training_cases)} cases measured, {len(runner.left_out)} left out; "
+          f"{sum(case['reached'] for case in aimed)} of {len(aimed)} targets reached"
           + (f"; ours failed: {'; '.join(failed)}" if failed else ""))
     sys.exit(1 if failed else 0)
 

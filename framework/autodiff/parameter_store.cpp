@@ -136,6 +136,12 @@ Tensor ParameterStore::slice(const Tensor& flat, const Parameter& parameter) con
   return part_of(flat, parameter);
 }
 
+std::int64_t ParameterStore::offset(const Parameter& parameter) const {
+  require(is_trained(parameter), "{} is {}: it has no place in the flat tensors", parameter.name_,
+          is_frozen(parameter) ? "frozen" : "a buffer");
+  return parameter.offset_;
+}
+
 Tensor ParameterStore::part_of(const Tensor& flat, const Parameter& parameter) {
   return flat.narrow(0, parameter.offset_, parameter.shape_.elements()).reshape(parameter.shape_);
 }

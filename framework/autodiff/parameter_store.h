@@ -90,6 +90,8 @@ class ParameterStore {
   bool is_buffer(const Parameter& parameter) const { return parameter.role_ == Parameter::Role::buffer; }
   /// The part of a flat tensor (values, gradients, moments) that belongs to a trained parameter, in its shape.
   Tensor slice(const Tensor& flat, const Parameter& parameter) const;
+  /// Where that part begins, in elements.
+  std::int64_t offset(const Parameter& parameter) const;
   /// Throws ContractError when there is none of that name.
   Parameter& find(const std::string& name);
 

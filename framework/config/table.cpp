@@ -264,7 +264,8 @@ void Table::check_effects(const Table& defaults, const Origins& origins) const {
     const Condition* condition = touched ? unmet(key) : nullptr;
     if (!condition) continue;
     const Place place = origin == origins.end() ? Place{} : origin->second;
-    std::string needed = condition->values.empty() ? "above 0" : join(condition->values, " or ");
+    std::string needed =
+        condition->values.empty() ? (asked(*condition).is_number() ? "above 0" : "a value") : join(condition->values, " or ");
     if (!condition->or_key.empty()) needed += fmt::format(", or {}: {}", condition->or_key, join(condition->or_values, " or "));
     std::string hint = "remove " + key.name();
     const std::string& asked_key = asked(*condition).path();

@@ -94,6 +94,7 @@ class Key {
   bool holds() const {
     return std::holds_alternative<T*>(target_);
   }
+  bool is_number() const { return holds<std::int64_t>() || holds<double>(); }
   std::string type() const;      ///< "integer", "number", "boolean", "choice", "string", "path" or "list of strings"
   std::string range() const;     ///< "from 1 to 8", "above 0 and below 1", "" where anything goes
   std::string expected() const;  ///< for errors: "an integer from 1 to 8", "one of a, b, c"

@@ -31,8 +31,10 @@ std::string yaml_value(const Key& key) {
   return to_text(key.get());
 }
 
-std::string condition_text(const Condition& condition) {
-  std::string text = condition.key + (condition.values.empty() ? " above 0" : ": " + join(condition.values, " or "));
+std::string condition_text(const Table& table, const Condition& condition) {
+  const Key* key = table.find(condition.key);
+  const char* something = key && key->is_number() ? " above 0" : "";
+  std::string text = condition.key + (condition.values.empty() ? something : ": " + join(condition.values, " or "));
   if (!condition.or_key.empty()) text += fmt::format(", or {}: {}", condition.or_key, join(condition.or_values, " or "));
   return text;
 }
@@ -63,10 +65,10 @@ std::string range_cell(const Key& key) {
   return key.zero_meaning().empty() ? range : fmt::format("0 = {}{}{}", key.zero_meaning(), range.empty() ? "" : "; else ", range);
 }
 
-std::string meaning_cell(const Key& key) {
+std::string meaning_cell(const Table& table, const Key& key) {
   std::string text = key.meaning();
   std::vector<std::string> needs;
-  for (const auto& condition : key.conditions()) needs.push_back(fmt::format("`{}`", condition_text(condition)));
+  for (const auto& condition : key.conditions()) needs.push_back(fmt::format("`{}`", condition_text(table, condition)));
   if (!needs.empty()) text += fmt::format("; only with {}", join(needs, " and "));
   return text;
 }
@@ -77,7 +79,7 @@ std::string key_rows(const Table& table, const std::string& section) {
     if (key.section() != section) continue;
     const std::string fallback = key.is_required() ? "required" : fmt::format("`{}`", to_text(key.get()));
     out += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", key.name(), key.type(), key.unit(), markdown_cell(fallback),
-                       markdown_cell(range_cell(key)), markdown_cell(meaning_cell(key)));
+                       markdown_cell(range_cell(key)), markdown_cell(meaning_cell(table, key)));
   }
   return out;
 }
@@ -144,7 +146,7 @@ std::string to_yaml(const Table& table, bool comments) {
     const Condition* unmet = table.unmet(key);
     out += std::string(2 * section.size(), ' ') + (unmet ? "# " : "") + key.name() + ": " + yaml_value(key);
     if (unmet)
-      out += "  # needs " + condition_text(*unmet);
+      out += "  # needs " + condition_text(table, *unmet);
     else if (comments)
       out += "  # " + comment(key);
     out += '\n';

@@ -33,6 +33,23 @@ class GpuGraph {
   virtual void replay(const Stream& stream) = 0;
 };
 
+/// A way for data from the host to a device beside its streams, so that neither waits for the other: host memory that the device reads by
+/// itself, and a queue of copies from it. One copy is under way at a time. In order: host(), begin(), wait(), work that reads the copy,
+/// used(), and again. wait() and used() throw CaptureError while work is being recorded.
+class GpuUpload {
+ public:
+  virtual ~GpuUpload() = default;
+  /// Memory for `bytes`, to be filled for the next begin(). Made once and kept, made larger where it has to be; waits for the device while
+  /// it still copies from it.
+  virtual void* host(std::int64_t bytes) = 0;
+  /// Begins to copy the first `bytes` of that memory to `target` on the device, behind what used() named. Returns at once.
+  virtual void begin(void* target, std::int64_t bytes) = 0;
+  /// Work launched on the stream from here on finds the copy whole. The host does not wait.
+  virtual void wait(const Stream& stream) = 0;
+  /// Work launched on the stream so far is the last that needs what the target holds (or held before): the next copy comes after it.
+  virtual void used(const Stream& stream) = 0;
+};
+
 class GpuEngine {
  public:
   virtual ~GpuEngine() = default;
@@ -52,6 +69,8 @@ class GpuEngine {
 
   /// Copies between host and device or within a device, in the order of the stream. Copies to or from host memory are done on return.
   virtual void copy(const Stream& stream, void* target, const void* source, std::int64_t bytes) = 0;
+  /// To device `index`. Throws MachineError.
+  virtual std::unique_ptr<GpuUpload> make_upload(int index) = 0;
   virtual void fill_zero(const Stream& stream, void* target, std::int64_t bytes) = 0;
   /// Waits until everything on the stream is done. Throws MachineError with what failed.
   virtual void synchronize(const Stream& stream) = 0;

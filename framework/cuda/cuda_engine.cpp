@@ -165,6 +165,8 @@ class CudaEngine final : public GpuEngine {
     if (kind != cudaMemcpyDeviceToDevice) synchronize(stream);
   }
 
+  std::unique_ptr<GpuUpload> make_upload(int index) override { return std::make_unique<CudaUpload>(*this, index); }
+
   void fill_zero(const Stream& stream, void* target, std::int64_t bytes) override {
     if (bytes == 0) return;
     auto* const queue = static_cast<cudaStream_t>(gpu_queue(stream));
@@ -215,6 +217,77 @@ class CudaEngine final : public GpuEngine {
   CudaReport report();
 
  private:
+  class CudaUpload final : public GpuUpload {
+   public:
+    CudaUpload(const CudaEngine& engine, int index) : engine_(engine), index_(index) {
+      select(index);
+      check(cudaStreamCreateWithFlags(&queue_, cudaStreamNonBlocking), "making a stream", index);
+      try {
+        check(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming), "making an event", index);
+        check(cudaEventCreateWithFlags(&used_, cudaEventDisableTiming), "making an event", index);
+      } catch (...) {
+        free_all();
+        throw;
+      }
+    }
+    ~CudaUpload() override { free_all(); }
+    CudaUpload(const CudaUpload&) = delete;
+    CudaUpload& operator=(const CudaUpload&) = delete;
+
+    void* host(std::int64_t bytes) override {
+      select(index_);
+      // An event that was never recorded is done.
+      check(cudaEventSynchronize(copied_), "a copy from the host", index_);
+      if (bytes <= host_bytes_) return host_;
+      if (host_ != nullptr) check(cudaFreeHost(std::exchange(host_, nullptr)), "giving back host memory", index_);
+      host_bytes_ = 0;
+      check(cudaHostAlloc(&host_, static_cast<std::size_t>(bytes), cudaHostAllocDefault), "asking for host memory that the device reads",
+            index_);
+      host_bytes_ = bytes;
+      return host_;
+    }
+
+    void begin(void* target, std::int64_t bytes) override {
+      require(bytes >= 0 && bytes <= host_bytes_, "a copy of {} bytes from {} bytes of host memory", bytes, host_bytes_);
+      select(index_);
+      check(cudaStreamWaitEvent(queue_, used_, 0), "waiting for the last use of a copy", index_);
+      if (bytes > 0)
+        check(cudaMemcpyAsync(target, host_, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, queue_), "a copy", index_);
+      check(cudaEventRecord(copied_, queue_), "marking a copy", index_);
+    }
+
+    void wait(const Stream& stream) override {
+      if (engine_.capturing_) throw CaptureError("a wait for a copy from the host cannot be recorded");
+      check(cudaStreamWaitEvent(static_cast<cudaStream_t>(gpu_queue(stream)), copied_, 0), "waiting for a copy", index_);
+    }
+
+    void used(const Stream& stream) override {
+      if (engine_.capturing_) throw CaptureError("what a copy from the host waits for cannot be recorded");
+      check(cudaEventRecord(used_, static_cast<cudaStream_t>(gpu_queue(stream))), "marking the use of a copy", index_);
+    }
+
+   private:
+    void free_all() noexcept {
+      try {
+        select(index_);
+      } catch (const Error&) {
+      }
+      if (queue_ != nullptr) cudaStreamSynchronize(queue_);  // a copy may be under way from the memory that goes
+      if (host_ != nullptr) cudaFreeHost(host_);
+      for (cudaEvent_t event : {copied_, used_})
+        if (event != nullptr) cudaEventDestroy(event);
+      if (queue_ != nullptr) cudaStreamDestroy(queue_);
+      cudaGetLastError();
+    }
+
+    const CudaEngine& engine_;
+    int index_;
+    cudaStream_t queue_ = nullptr;
+    cudaEvent_t copied_ = nullptr, used_ = nullptr;
+    void* host_ = nullptr;
+    std::int64_t host_bytes_ = 0;
+  };
+
   class CudaGraph final : public GpuGraph {
    public:
     explicit CudaGraph(cudaGraphExec_t executable) : executable_(executable) {}

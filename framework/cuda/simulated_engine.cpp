@@ -51,6 +51,7 @@ class SimulatedEngine final : public GpuEngine {
       throw CaptureError("a copy to or from host memory cannot be recorded");
     enqueue([=] { std::memmove(target, source, static_cast<std::size_t>(bytes)); });
   }
+  std::unique_ptr<GpuUpload> make_upload(int) override { return std::make_unique<Upload>(); }
   void fill_zero(const Stream&, void* target, std::int64_t bytes) override {
     if (bytes > 0) enqueue([=] { std::memset(target, 0, static_cast<std::size_t>(bytes)); });
   }
@@ -65,6 +66,47 @@ class SimulatedEngine final : public GpuEngine {
   }
 
  private:
+  /// The latest that a device may be: a copy arrives when it is waited for, and its target holds nonsense from begin() on.
+  class Upload final : public GpuUpload {
+   public:
+    void* host(std::int64_t bytes) override {
+      arrive();
+      if (static_cast<std::int64_t>(host_.size()) < bytes) host_.resize(static_cast<std::size_t>(bytes));
+      return host_.data();
+    }
+    void begin(void* target, std::int64_t bytes) override {
+      require(bytes >= 0 && bytes <= static_cast<std::int64_t>(host_.size()), "a copy of {} bytes from {} bytes of host memory", bytes,
+              host_.size());
+      require(!being_read_, "a copy would overwrite what work may still read: used() was not called since wait()");
+      arrive();  // in the order of the queue
+      if (bytes > 0) std::memset(target, nonsense, static_cast<std::size_t>(bytes));
+      target_ = target;
+      bytes_ = bytes;
+    }
+    void wait(const Stream&) override {
+      if (simulator::is_recording()) throw CaptureError("a wait for a copy from the host cannot be recorded");
+      arrive();
+      being_read_ = true;
+    }
+    void used(const Stream&) override {
+      if (simulator::is_recording()) throw CaptureError("what a copy from the host waits for cannot be recorded");
+      being_read_ = false;
+    }
+
+   private:
+    static constexpr int nonsense = 0xcd;
+
+    void arrive() {
+      if (bytes_ > 0) std::memcpy(target_, host_.data(), static_cast<std::size_t>(bytes_));
+      bytes_ = 0;
+    }
+
+    std::vector<char> host_;
+    void* target_ = nullptr;
+    std::int64_t bytes_ = 0;  // not yet there
+    bool being_read_ = false;
+  };
+
   class RecordedWork final : public GpuGraph {
    public:
     explicit RecordedWork(std::vector<std::function<void()>> work) : work_(std::move(work)) {}

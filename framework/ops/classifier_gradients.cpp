@@ -37,6 +37,12 @@ std::int64_t logits_chunk_rows(const Device& device, std::int64_t rows, std::int
   return std::max<std::int64_t>(1, (rows + chunks - 1) / chunks);
 }
 
+Tensor logits_chunk(const Device& device, std::int64_t rows, std::int64_t vocabulary, DType dtype) {
+  constexpr std::int64_t border = 8;  // elements: 16 bytes of bfloat16
+  const std::int64_t stride = device.is_gpu() ? (vocabulary + border - 1) / border * border : vocabulary;
+  return Tensor::empty({rows, stride}, dtype, device).narrow(1, 0, vocabulary);
+}
+
 Tensor in_dtype(const Stream& stream, const Tensor& values, DType dtype) {
   if (values.dtype() == dtype) return values;
   const Tensor converted = Tensor::empty(values.shape(), dtype, values.device());

@@ -9,6 +9,11 @@ namespace furlong::ops {
 /// of the weights; the chunks are of nearly equal size, so that few shapes of product come up.
 std::int64_t logits_chunk_rows(const Device& device, std::int64_t rows, std::int64_t vocabulary);
 
+/// Memory for such a chunk, [rows, vocabulary], contents undefined. On GPUs rows are a multiple of 8 elements apart, so that each begins
+/// where vectors may: cuBLASLt has its fast kernels for nothing else, and few vocabularies are such a multiple by themselves (GPT-2's is
+/// 50257). What lies between the rows is never read.
+Tensor logits_chunk(const Device& device, std::int64_t rows, std::int64_t vocabulary, DType dtype);
+
 /// `values` in `dtype`, a copy where it is another's: a bias as the epilogue of a product takes it.
 Tensor in_dtype(const Stream& stream, const Tensor& values, DType dtype);
 

@@ -52,11 +52,11 @@ CrossEntropyResult cross_entropy(Tape& tape, const Variable& hidden, const Varia
   ClassifierGradients gradients(tape, hidden, weight, bias);
   {
     const std::int64_t chunk_rows = logits_chunk_rows(device, rows, vocabulary);
-    const Tensor chunk_logits = Tensor::empty({chunk_rows, vocabulary}, sum_dtype, device);
+    const Tensor chunk_logits = logits_chunk(device, chunk_rows, vocabulary, sum_dtype);
     // Gradients of the logits take the logits' place; as factors of products with 16-bit tensors they need 16 bits too, and memory of their
     // own.
     Tensor chunk_d_logits;
-    if (gradients.any()) chunk_d_logits = dtype == sum_dtype ? chunk_logits : Tensor::empty({chunk_rows, vocabulary}, dtype, device);
+    if (gradients.any()) chunk_d_logits = dtype == sum_dtype ? chunk_logits : logits_chunk(device, chunk_rows, vocabulary, dtype);
     for (std::int64_t first_row = 0; first_row < rows; first_row += chunk_rows) {
       const std::int64_t count = std::min(chunk_rows, rows - first_row);
       const Tensor logits = chunk_logits.narrow(0, 0, count), hidden_chunk = hidden_rows.narrow(0, first_row, count);

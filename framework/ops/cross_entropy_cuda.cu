@@ -85,6 +85,7 @@ template <class C, class G>
 struct CrossEntropyPointers {
   const C* logits;
   std::int64_t first_row, vocabulary;
+  std::int64_t stride, d_stride;  // from row to row of logits and d_logits
   const C* inverse_normalizer;
   C* row_losses;
   std::int32_t* correct;  // or null
@@ -98,8 +99,8 @@ inline constexpr int logits_at_a_time = 4;
 template <class C, class G>
 __global__ void __launch_bounds__(1024) cross_entropy_rows_kernel(CrossEntropyPointers<C, G> work, RowIntegers targets) {
   const std::int64_t row = work.first_row + blockIdx.x, vocabulary = work.vocabulary, target = targets[row];
-  const C* logits = work.logits + blockIdx.x * vocabulary;
-  G* d_logits = work.d_logits != nullptr ? work.d_logits + blockIdx.x * vocabulary : nullptr;
+  const C* logits = work.logits + blockIdx.x * work.stride;
+  G* d_logits = work.d_logits != nullptr ? work.d_logits + blockIdx.x * work.d_stride : nullptr;
   if (target < 0 || target >= vocabulary) {
     // Left out; or no token at all, which must not go unseen.
     const C nothing = target == -1 ? C(0) : std::numeric_limits<C>::quiet_NaN();
@@ -152,6 +153,8 @@ void launch_rows(const Stream& stream, const CrossEntropyRows& rows) {
   const CrossEntropyPointers<C, G> work{gpu_data<C>(rows.logits),
                                         rows.first_row,
                                         vocabulary,
+                                        rows.logits.strides()[0],
+                                        rows.d_logits.defined() ? rows.d_logits.strides()[0] : 0,
                                         gpu_data<C>(rows.inverse_normalizer),
                                         gpu_data<C>(rows.row_losses),
                                         gpu_data<std::int32_t>(rows.correct),

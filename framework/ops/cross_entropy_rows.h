@@ -5,7 +5,8 @@
 
 namespace furlong::ops {
 
-/// One chunk: logits [count, vocabulary] of the rows from `first_row` on.
+/// One chunk: logits [count, vocabulary] of the rows from `first_row` on; on a GPU any row stride, on the CPU contiguous, d_logits
+/// likewise.
 struct CrossEntropyRows {
   Tensor logits;   // float32 or float64; overwritten when gradients are wanted
   Tensor targets;  // int32, all rows
@@ -28,7 +29,8 @@ void sum_rows_cpu(const Tensor& row_losses, const Tensor& correct, const Tensor&
 double scalar_cpu(const Tensor& scalar);
 
 // On a GPU no target is looked at by the host: one outside the vocabulary makes its row's loss and gradients NaN.
-inline GpuBody<const Tensor& /*targets*/, double /*normalizer*/, const Tensor& /*given*/, const Tensor& /*counts*/, const Tensor& /*inverse_normalizer*/>
+inline GpuBody<const Tensor& /*targets*/, double /*normalizer*/, const Tensor& /*given*/, const Tensor& /*counts*/,
+               const Tensor& /*inverse_normalizer*/>
     count_targets_gpu{"cross_entropy"};
 inline GpuBody<const CrossEntropyRows&> cross_entropy_rows_gpu{"cross_entropy"};
 inline GpuBody<const Tensor& /*row_losses*/, const Tensor& /*correct*/, const Tensor& /*inverse_normalizer*/, const Tensor& /*loss*/,

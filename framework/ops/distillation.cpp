@@ -55,7 +55,7 @@ class ChunkLogits {
       : hidden_(side.hidden.reshape({side.hidden.shape().rows(), side.hidden.extent(-1)})), weight_(side.weight) {
     const DType dtype = accumulate_dtype(side.hidden.dtype());
     if (side.bias) bias_ = in_dtype(stream, *side.bias, dtype);
-    logits_ = Tensor::empty({chunk_rows, side.weight.extent(0)}, dtype, stream.device);
+    logits_ = logits_chunk(stream.device, chunk_rows, side.weight.extent(0), dtype);
   }
   Tensor hidden(std::int64_t first_row, std::int64_t count) const { return hidden_.narrow(0, first_row, count); }
   Tensor logits(const Stream& stream, std::int64_t first_row, std::int64_t count) const {
@@ -96,7 +96,7 @@ DistillationResult distillation(Tape& tape, const Variable& hidden, const Variab
     const std::int64_t chunk_rows = logits_chunk_rows(device, rows, vocabulary);
     const ChunkLogits students(stream, student, chunk_rows), teachers(stream, teacher, chunk_rows);
     Tensor chunk_d_logits;  // in 16 bits of its own where the products with it are
-    if (gradients.any() && dtype != sum_dtype) chunk_d_logits = Tensor::empty({chunk_rows, vocabulary}, dtype, device);
+    if (gradients.any() && dtype != sum_dtype) chunk_d_logits = logits_chunk(device, chunk_rows, vocabulary, dtype);
     for (std::int64_t first_row = 0; first_row < rows; first_row += chunk_rows) {
       const std::int64_t count = std::min(chunk_rows, rows - first_row);
       const Tensor student_logits = students.logits(stream, first_row, count), teacher_logits = teachers.logits(stream, first_row, count);

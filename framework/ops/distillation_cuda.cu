@@ -126,6 +126,7 @@ struct DistillationPointers {
   const C* student;
   const C* teacher;
   std::int64_t first_row, vocabulary;
+  std::int64_t stride;  // from row to row, of all three
   C temperature;
   const C* inverse_normalizer;
   C* row_losses;
@@ -141,8 +142,8 @@ template <class C, class G>
 __global__ void __launch_bounds__(most_threads) distillation_rows_kernel(DistillationPointers<C, G> work, RowIntegers targets) {
   const std::int64_t row = work.first_row + blockIdx.x, target = targets[row];
   const int vocabulary = static_cast<int>(work.vocabulary), threads = static_cast<int>(blockDim.x);
-  const C *student = work.student + blockIdx.x * work.vocabulary, *teacher = work.teacher + blockIdx.x * work.vocabulary;
-  G* d_logits = work.d_logits != nullptr ? work.d_logits + blockIdx.x * work.vocabulary : nullptr;
+  const C *student = work.student + blockIdx.x * work.stride, *teacher = work.teacher + blockIdx.x * work.stride;
+  G* d_logits = work.d_logits != nullptr ? work.d_logits + blockIdx.x * work.stride : nullptr;
   if (target < 0 || target >= vocabulary) {
     // Left out; or no token at all, which must not go unseen.
     const C nothing = target == -1 ? C(0) : std::numeric_limits<C>::quiet_NaN();
@@ -197,11 +198,15 @@ void launch_rows(const Stream& stream, const DistillationRows& rows) {
   const std::int64_t count = rows.student.extent(0), vocabulary = rows.student.extent(1);
   if (count == 0) return;
   require(vocabulary <= std::numeric_limits<std::int32_t>::max() / 2, "distillation: a vocabulary of {} tokens", vocabulary);
+  const std::int64_t stride = rows.student.strides()[0];
+  require(rows.teacher.strides()[0] == stride && (!rows.d_logits.defined() || rows.d_logits.strides()[0] == stride),
+          "distillation: rows of logits {} elements apart, and others {}", stride, rows.teacher.strides()[0]);
   const unsigned threads = 32 * power_of_two_up_to(ceil_div<std::int64_t>(vocabulary, 2 * logits_at_a_time * 32), most_threads / 32);
   const DistillationPointers<C, G> work{gpu_data<C>(rows.student),
                                         gpu_data<C>(rows.teacher),
                                         rows.first_row,
                                         vocabulary,
+                                        stride,
                                         static_cast<C>(rows.temperature),
                                         gpu_data<C>(rows.inverse_normalizer),
                                         gpu_data<C>(rows.row_losses),

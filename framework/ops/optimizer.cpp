@@ -19,17 +19,20 @@ void check_scalars(const char* op, const Tensor& scalars) {
           "{}: scalars {} {}, expected float64 [{}]", op, name_of(scalars.dtype()), scalars.shape().text(), +adamw_scalars);
 }
 
+void check_copies(const char* op, const Tensor& compute_values, const Tensor& values) {
+  require(compute_values.dtype() == DType::bfloat16 && compute_values.shape() == values.shape() && compute_values.is_contiguous(),
+          "{}: compute_values are {} {}, expected contiguous bfloat16 {}", op, name_of(compute_values.dtype()),
+          compute_values.shape().text(), values.shape().text());
+  require(values.dtype() == DType::float32, "{}: bfloat16 copies are made of float32 values, not of {}", op, name_of(values.dtype()));
+}
+
 void check_adamw(const Tensor& values, const Tensor& d_values, const Tensor& first_moment, const Tensor& second_moment,
                  const Tensor* compute_values) {
   check_master("adamw_step", values);
   check_same("adamw_step", "d_values", d_values, values);
   check_same("adamw_step", "first_moment", first_moment, values);
   check_same("adamw_step", "second_moment", second_moment, values);
-  if (!compute_values) return;
-  require(compute_values->dtype() == DType::bfloat16 && compute_values->shape() == values.shape() && compute_values->is_contiguous(),
-          "adamw_step: compute_values are {} {}, expected contiguous bfloat16 {}", name_of(compute_values->dtype()),
-          compute_values->shape().text(), values.shape().text());
-  require(values.dtype() == DType::float32, "adamw_step: bfloat16 copies are made of float32 values, not of {}", name_of(values.dtype()));
+  if (compute_values) check_copies("adamw_step", *compute_values, values);
 }
 }  // namespace
 
@@ -47,6 +50,14 @@ void adamw_step(const Stream& stream, const Tensor& values, const Tensor& d_valu
   check_scalars("adamw_step", device_step.scalars);
   run_body(stream, adamw_step_cpu, adamw_step_gpu, values, d_values, first_moment, second_moment, settings, device_step.scalars,
            compute_values ? *compute_values : Tensor{});
+}
+
+void round_stochastically(const Stream& stream, const Tensor& compute_values, const Tensor& values, const StochasticRounding& rounding,
+                          std::int64_t step) {
+  check_master("round_stochastically", values);
+  check_copies("round_stochastically", compute_values, values);
+  require(step >= 1, "round_stochastically: step {}, expected 1 or more", step);
+  run_body(stream, round_stochastically_cpu, round_stochastically_gpu, compute_values, values, rounding, step);
 }
 
 void ema_update(const Stream& stream, const Tensor& average, const Tensor& values, double decay, const AdamWDeviceStep* device_step) {

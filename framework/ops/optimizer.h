@@ -49,6 +49,12 @@ void adamw_step(const Stream& stream, const Tensor& values, const Tensor& d_valu
 void adamw_step(const Stream& stream, const Tensor& values, const Tensor& d_values, const Tensor& first_moment, const Tensor& second_moment,
                 const AdamWStep& settings, const AdamWDeviceStep& device_step, const Tensor* compute_values = nullptr);
 
+/// compute_values = values, rounded at random as adamw_step() number `step` rounds its results: the same bits where the values are the
+/// same. For copies that have to be made again later. values float32, compute_values bfloat16, of one shape, both contiguous. Throws
+/// ContractError on other tensors or step < 1.
+void round_stochastically(const Stream& stream, const Tensor& compute_values, const Tensor& values, const StochasticRounding& rounding,
+                          std::int64_t step);
+
 /// average = decay * average + (1 - decay) * values; both float32 or both float64. With `device_step`, nothing where that is skipped.
 void ema_update(const Stream& stream, const Tensor& average, const Tensor& values, double decay,
                 const AdamWDeviceStep* device_step = nullptr);

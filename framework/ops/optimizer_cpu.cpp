@@ -53,9 +53,9 @@ void adamw_span(const AdamWSpan<T>& span, std::int64_t size, const AdamWStep& se
 }
 
 /// copies = values rounded at random; `first` is the first one's place among the tensor's elements.
-void round_span(const float* values, bfloat16* copies, std::int64_t size, std::int64_t first, const AdamWStep& settings) {
-  const StochasticRounding& rounding = *settings.stochastic_rounding;
-  const RandomKey key{rounding.seed, static_cast<std::uint32_t>(settings.step), rounding.stream};
+void round_span(const float* values, bfloat16* copies, std::int64_t size, std::int64_t first, const StochasticRounding& rounding,
+                std::int64_t step) {
+  const RandomKey key{rounding.seed, static_cast<std::uint32_t>(step), rounding.stream};
   const std::uint64_t index = rounding.first_element + static_cast<std::uint64_t>(first);
   alignas(64) std::uint32_t words[4 * 64];  // as many blocks as there are lanes at most
   const auto made = static_cast<std::uint64_t>(4 * random_lanes());
@@ -64,7 +64,7 @@ void round_span(const float* values, bfloat16* copies, std::int64_t size, std::i
     random_words(key, at / 4, words);
     const std::int64_t n = std::min(size - i, static_cast<std::int64_t>(made - skipped));
     for (std::int64_t k = 0; k < n; ++k)
-      copies[i + k].bits = round_stochastically(values[i + k], words[skipped + static_cast<std::uint64_t>(k)]);
+      copies[i + k].bits = stochastic_bfloat16(values[i + k], words[skipped + static_cast<std::uint64_t>(k)]);
     i += n;
   }
 }
@@ -79,7 +79,7 @@ void AdamW(const Tensor& values, const Tensor& d_values, const Tensor& first_mom
                    draws ? nullptr : copies},
                   size, settings);
     if constexpr (sizeof(T) == 4) {
-      if (draws) round_span(values.data<T>() + begin, copies, size, begin, settings);
+      if (draws) round_span(values.data<T>() + begin, copies, size, begin, *settings.stochastic_rounding, settings.step);
     }
   };
   const auto run = [&]<class T>(std::type_identity<T> type) {
@@ -88,6 +88,12 @@ void AdamW(const Tensor& values, const Tensor& d_values, const Tensor& first_mom
     });
   };
   values.dtype() == DType::float64 ? run(std::type_identity<double>{}) : run(std::type_identity<float>{});
+}
+
+void RoundStochastically(const Tensor& compute_values, const Tensor& values, const StochasticRounding& rounding, std::int64_t step) {
+  parallel_ranges(values.elements(), cpu::elementwise_grain, [&](std::int64_t begin, std::int64_t end) {
+    round_span(values.data<float>() + begin, compute_values.data<bfloat16>() + begin, end - begin, begin, rounding, step);
+  });
 }
 
 template <class T>
@@ -114,6 +120,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace furlong::ops {
 HWY_EXPORT(AdamW);
+HWY_EXPORT(RoundStochastically);
 HWY_EXPORT(Ema);
 void adamw_step_cpu(const Tensor& values, const Tensor& d_values, const Tensor& first_moment, const Tensor& second_moment,
                     const AdamWStep& settings, const Tensor& scalars, const Tensor& compute_values) {
@@ -127,6 +134,9 @@ void adamw_step_cpu(const Tensor& values, const Tensor& d_values, const Tensor& 
     require(now.step >= 1, "adamw_step: step {}, expected 1 or more", now.step);
   }
   HWY_DYNAMIC_DISPATCH(AdamW)(values, d_values, first_moment, second_moment, now, compute_values);
+}
+void round_stochastically_cpu(const Tensor& compute_values, const Tensor& values, const StochasticRounding& rounding, std::int64_t step) {
+  HWY_DYNAMIC_DISPATCH(RoundStochastically)(compute_values, values, rounding, step);
 }
 void ema_update_cpu(const Tensor& average, const Tensor& values, double decay, const Tensor& scalars) {
   if (scalars.defined() && scalars.data<double>()[scalar_skipped] != 0) return;

@@ -61,7 +61,7 @@ __device__ inline void write_rounded(const float (&values)[width], __nv_bfloat16
   random_words(key, index, words);
   Vector<__nv_bfloat16, width> rounded;
   FURLONG_UNROLL
-  for (int i = 0; i < width; ++i) rounded[i] = __ushort_as_bfloat16(round_stochastically(values[i], words[i]));
+  for (int i = 0; i < width; ++i) rounded[i] = __ushort_as_bfloat16(stochastic_bfloat16(values[i], words[i]));
   if (vectors) return store_vector(copies, rounded);
   FURLONG_UNROLL
   for (int i = 0; i < width; ++i) {
@@ -111,6 +111,17 @@ __global__ void __launch_bounds__(span_threads) adamw_kernel(AdamWTensors tensor
   }
 }
 
+__global__ void __launch_bounds__(span_threads) round_stochastically_kernel(const float* values, __nv_bfloat16* copies, std::int64_t n,
+                                                                            bool aligned, RandomKey key, std::uint64_t first_element) {
+  const std::int64_t i = global_thread() * width;
+  if (i >= n) return;
+  const int size = n - i < width ? static_cast<int>(n - i) : width;
+  const bool vectors = aligned && size == width;
+  float chunk[width];
+  read_chunk<width>(values + i, size, vectors, chunk);
+  write_rounded(chunk, copies + i, size, vectors, key, first_element + static_cast<std::uint64_t>(i));
+}
+
 template <class T>
 __global__ void __launch_bounds__(span_threads)
     ema_kernel(T* average, const T* values, double decay, const double* scalars, SpanLayout<2> layout) {
@@ -158,6 +169,16 @@ void adamw_step(const Stream& stream, const Tensor& values, const Tensor& d_valu
   }
 }
 
+void round_stochastically(const Stream& stream, const Tensor& compute_values, const Tensor& values, const StochasticRounding& rounding,
+                          std::int64_t step) {
+  const std::int64_t n = values.elements();
+  if (n == 0) return;
+  const bool aligned = is_aligned(values.address(), 16) && is_aligned(compute_values.address(), 8);
+  launch(stream, round_stochastically_kernel, grid_blocks(ceil_div(n, width), span_threads), span_threads, 0, gpu_data<float>(values),
+         gpu_data<__nv_bfloat16>(compute_values), n, aligned, RandomKey{rounding.seed, static_cast<std::uint32_t>(step), rounding.stream},
+         rounding.first_element);
+}
+
 void ema_update(const Stream& stream, const Tensor& average, const Tensor& values, double decay, const Tensor& scalars) {
   const auto layout = span_layout<width>(std::array{average, values});
   if (average.dtype() == DType::float64) {
@@ -168,6 +189,7 @@ void ema_update(const Stream& stream, const Tensor& average, const Tensor& value
 }
 
 const GpuBodyRegistration adamw_step_registration{adamw_step_gpu, &adamw_step};
+const GpuBodyRegistration round_stochastically_registration{round_stochastically_gpu, &round_stochastically};
 const GpuBodyRegistration ema_update_registration{ema_update_gpu, &ema_update};
 
 }  // namespace FURLONG_GPU
