@@ -154,7 +154,7 @@ TEST_P(TrainingOnEngines, InputsSentAheadChangeNoBit) {
        "data.sequence_length=300", "data.packing=documents"}};
   for (const auto& overrides : runs) {
     Trainer whole = trainer(overrides, testing::device());
-    // The first four are run, then recorded and replayed; the sixth batch of the second run has a mask.
+    // Compared at the first step, at replayed ones, and at the sixth batch, which in the second run has a mask.
     for (int step = 0; step < 7; ++step) {
       if (step % 3 == 1 || step == 2) {
         whole.step();
