@@ -81,8 +81,8 @@ with zipfile.ZipFile(wheel) as archive:
 PYTHON
 }
 
-# The package has no vocabulary: later ones of its project build it in, in this order. With another order the model fills in residues of
-# antibodies no better than chance; with this one 99 of 100.
+# The package has no vocabulary; that of antiberty 0.1.3, whose weights are the same file, has this order, which a test on antibodies confirms:
+# nine of ten masked residues are filled in.
 add_antiberty() { printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' A C D E F G H I K L M N P Q R S T V W Y >"$1/vocab.txt"; }
 
 mkdir -p "$cache/models" || fail "cannot make the folder $cache/models"

@@ -64,7 +64,8 @@ struct AttentionCandidate {
   /// so many.
   std::int64_t features(std::int64_t asked, std::int64_t d) const;
 };
-/// Throws UserError, in terms of `option`, for a name that is not of that form, and for centring or scaling of a map that they would change.
+/// Throws UserError, in terms of `option`, for a name that is not of that form, and for centring or scaling of a map that they would
+/// change.
 AttentionCandidate attention_candidate(const std::string& name, const std::string& option = "--maps");
 
 /// Samples of one attention layer, what exact softmax makes of them, and what the constants of candidates are estimated from.

@@ -177,7 +177,9 @@ double attention_flops(const BenchAttentionOptions& options, std::int64_t n) {
 
 PeakRate::PeakRate(DType dtype, const Device& device)
     : stream_{device},
-      size_(device.type == DeviceType::cuda ? 4096 : device.is_cpu() ? 2048 : 64),  // what fills the engine
+      size_(device.type == DeviceType::cuda ? 4096
+            : device.is_cpu()               ? 2048
+                                            : 64),  // what fills the engine
       a_(random_tensor(size_ * size_, dtype, "peak.a", device).reshape({size_, size_})),
       b_(random_tensor(size_ * size_, dtype, "peak.b", device).reshape({size_, size_})),
       c_(Tensor::empty({size_, size_}, dtype, device)) {

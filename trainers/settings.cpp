@@ -252,7 +252,6 @@ and derived value.
 
 )";
 
-
 }  // namespace
 
 bool AttentionSettings::uses(const std::string& name) const {

@@ -6,8 +6,8 @@
 
 namespace furlong::ops {
 
-/// One chunk: logits [count, vocabulary] of the rows from `first_row` on, both float32 or both float64; on the CPU contiguous, on a GPU with
-/// rows any number of elements apart, the same in both and in d_logits.
+/// One chunk: logits [count, vocabulary] of the rows from `first_row` on, both float32 or both float64; on the CPU contiguous, on a GPU
+/// with rows any number of elements apart, the same in both and in d_logits.
 struct DistillationRows {
   Tensor student, teacher;  // overwritten when gradients are wanted
   Tensor targets;           // int32, all rows

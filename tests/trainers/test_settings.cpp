@@ -164,7 +164,8 @@ TEST(RoundTrip, CompleteYamlGivesEqualSettings) {
       "schedule: {name: warmup_stable_decay, final_fraction: 0}\n",
       "schedule: {name: inverse_square_root}\n",
       "schedule: {name: linear, warmup_steps: 1000}\n",
-      "model: {norm_placement: after, embedding_norm: true, n_segments: 2, shared_layers: true, d_embedding: 32, prediction_head: transform, "
+      "model: {norm_placement: after, embedding_norm: true, n_segments: 2, shared_layers: true, d_embedding: 32, prediction_head: "
+      "transform, "
       "output_bias: true, position: learned}\n",
       "model: {query_key_norm: rmsnorm, rotary_scaling: llama3, rotary_scaling_factor: 8, rotary_low_frequency_factor: 2, lora_rank: 4}\n",
       "model: {rotary_scaling: yarn, rotary_scaling_factor: 4, rotary_original_length: 100, rotary_beta_fast: 16, rotary_beta_slow: 2, "

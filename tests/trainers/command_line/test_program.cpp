@@ -216,8 +216,7 @@ TEST_F(ProgramTest, ADamagedStoreIsOneLine) {
 
 TEST_F(ProgramTest, AMistakeIsOneLineAndStatusTwo) {
   prepare();
-  expect_user_error(furlong(train_arguments(set({"device=cuda"}))),
-                    {"device: 'cuda' cannot be had: "});
+  expect_user_error(furlong(train_arguments(set({"device=cuda"}))), {"device: 'cuda' cannot be had: "});
   expect_user_error(furlong(train_arguments(set({"data.batch_size=100000", "data.sequence_length=4000"}))),
                     {"GiB for tensors and", "GiB are available"});
   expect_user_error(furlong(train_arguments(set({"trainer.max_step=5"}))), {"--set", "trainer.max_step", "max_steps"});
