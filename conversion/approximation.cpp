@@ -1,5 +1,7 @@
 #include "conversion/approximation.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -86,10 +88,24 @@ void sample_layers(ObservedModel& teacher, const std::vector<bool>& wanted, Mode
   }
 }
 
-void calibrate(ObservedModel& teacher, Model& student) {
-  const AttentionSettings& attention = student.settings.model.attention;
+bool has_constants(const Settings& settings) {
+  const AttentionSettings& attention = settings.model.attention;
   const bool constants = attention.centering || attention.scaling != "none" || attention.feature_map == "oprf";
-  if (!constants || !(attention.uses("linear") || attention.uses("windowed"))) return;
+  return constants && (attention.uses("linear") || attention.uses("windowed"));
+}
+
+std::int64_t tokens_for_constants(const Settings& settings) { return 16 * attention_config(settings).d_head; }
+
+void warn_of_few_tokens(const ObservedModel& observed, const char* constants) {
+  const std::int64_t enough = tokens_for_constants(observed.settings());
+  if (observed.tokens() >= enough) return;
+  spdlog::warn("{} are measured on {} tokens of {}, and noisy: heads of this width take {} or more (more batches, or longer ones)",
+               constants, observed.tokens(), observed.data_path(), enough);
+}
+
+void calibrate(ObservedModel& teacher, Model& student) {
+  if (!has_constants(student.settings)) return;
+  warn_of_few_tokens(teacher, "centres, scales and constants of feature maps");
   const auto mechanisms = mechanisms_of(student, teacher.batch(0));
   run_layers(teacher, [&](const layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t, std::int64_t layer) {
     applied(*mechanisms[at(layer)], context, seen, true);

@@ -20,6 +20,16 @@ struct LayerSample {
 /// teacher's queries, keys and values.
 void sample_layers(ObservedModel& teacher, const std::vector<bool>& wanted, Model* student, const std::function<void(LayerSample&&)>& done);
 
+/// Whether a model of these settings has anything that calibrate() finds.
+bool has_constants(const Settings& settings);
+
+/// How many tokens steady constants take: 16 for each dimension of a head. The squared error of a centre from N tokens, summed over d
+/// dimensions, is d / N times the variance of one: a sixteenth of it; and a scale Ψ, the fourth root of a ratio of second moments, is off
+/// by 1 / (2 √N), 1.6% for d = 64. Tokens of a text are not independent, so that this is the least that may be called enough.
+std::int64_t tokens_for_constants(const Settings& settings);
+/// Warns where there are fewer; `constants` begins the line.
+void warn_of_few_tokens(const ObservedModel& observed, const char* constants);
+
 /// Centres, scales and constants of the student's feature maps from the teacher's queries and keys, as training would find them; nothing
 /// where its maps have none.
 void calibrate(ObservedModel& teacher, Model& student);

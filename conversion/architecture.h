@@ -21,7 +21,7 @@ struct Spelling {
   std::string prefix;       ///< of all tensors but those of heads: "bert.", "model.", "transformer.", or nothing
   bool gamma_beta = false;  ///< LayerNorm.gamma and .beta, as BERTs converted from TensorFlow have them
   bool gguf = false;        ///< llama.cpp's names and layout
-  bool head = true;         ///< encoders: whether there is a head that fills in tokens
+  bool head = true;         ///< encoders: whether there is a head that fills in tokens (model.prediction_head other than none)
   /// The name of a norm's gain or bias after `stem`, "....LayerNorm".
   std::string norm(const std::string& stem, bool bias) const;
   bool operator==(const Spelling&) const = default;
@@ -30,6 +30,7 @@ struct Spelling {
 struct Architecture {
   const char* model_type;             ///< in config.json, and in Furlong's own files
   const char* class_name;             ///< in config.json's "architectures", of the model with its head
+  const char* headless_class_name;    ///< the same without it, for families that come so; else null
   std::vector<std::string> prefixes;  ///< that the trunk's tensors may have, the usual one first
   std::string anchor;                 ///< behind the prefix: a tensor that every checkpoint of the family has
 

@@ -32,6 +32,7 @@ AdviceOptions advice_options(const AutomaticOptions& options) {
   AdviceOptions advice;
   advice.target_error = options.target_error;
   advice.most_features = options.most_features;
+  advice.bounds_polynomials = options.bounds_polynomials;
   advice.draws = options.draws;
   advice.seed = options.seed;
   advice.length = options.length;
@@ -86,8 +87,9 @@ class Chooser {
     const Advice& advice = layer.heads[head];
     if (options_.keep_softmax[at(layer.layer)][head]) return "asked for";
     if (!advice.linear)
-      return fmt::format("nothing tried reaches the target, random features up to {}; the nearest, {}, has error {:.3g}",
-                         options_.most_features, advice.nearest.candidate.name(), advice.nearest.error);
+      return fmt::format("nothing tried reaches the target, {} up to {}; the nearest, {}, has error {:.3g}",
+                         options_.bounds_polynomials ? "features" : "random features", options_.most_features,
+                         advice.nearest.candidate.name(), advice.nearest.error);
     if (advice.takes_softmax()) return fmt::format("softmax costs less up to n = {}", advice.cheaper_from);
     if (!map) return "no map serves";
     const double error = search_.errors.at(*map).at(layer.layer)[head];

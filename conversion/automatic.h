@@ -14,6 +14,7 @@ namespace furlong {
 struct AutomaticOptions {
   double target_error = 0.1;
   std::int64_t most_features = 1024, draws = 3, length = 0;  ///< as AdviceOptions
+  bool bounds_polynomials = false;                           ///< likewise
   std::uint64_t seed = 0;
   std::vector<bool> layers;                     ///< those that may change
   std::vector<std::vector<bool>> keep_softmax;  ///< heads that may not

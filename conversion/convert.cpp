@@ -16,11 +16,24 @@ namespace fs = std::filesystem;
 
 bool changes_attention(const ConvertOptions& options) { return !options.attention.empty(); }
 
+/// What says how a model was trained or will be has no place here: its checkpoint would not obey it.
+void check_overrides(const std::vector<std::string>& overrides) {
+  for (const std::string& one : overrides) {
+    const std::string key = one.substr(0, one.find('='));
+    if (key.starts_with("model.") || key == "seed") continue;
+    throw UserError(
+        "--set {}: a checkpoint holds a model; expected a key below model, or seed, from which new directions and weights are drawn; all "
+        "others belong to the config of furlong train or furlong finetune",
+        one);
+  }
+}
+
 void check_options(const ConvertOptions& options) {
   if (!options.overwrite && fs::exists(options.destination))
     throw UserError("{}: is there already; choose another name, or give --force to write over it", options.destination.string());
   const fs::path folder = options.destination.has_parent_path() ? options.destination.parent_path() : fs::path(".");
   if (!fs::is_directory(folder)) throw UserError("{}: there is no folder {}; make it first", options.destination.string(), folder.string());
+  check_overrides(options.overrides);
   const auto needs = [](bool given, const char* option, const char* what) {
     if (given) throw UserError("{}: does nothing without {}", option, what);
   };
@@ -47,10 +60,23 @@ struct Selection {
         keep_softmax(chosen_heads(options.heads_keep_softmax, model)) {}
 };
 
-/// `settings` with the overrides on top, checked and resolved.
-Settings with_overrides(const Settings& settings, const std::vector<std::string>& overrides, const std::string& name) {
+/// A model that is yet to be trained has no lessons behind it; and what its attention or length cannot be trained with is left to the
+/// config that will say how, since nothing here could take it back.
+void forget_training(Settings& settings) {
+  settings.teacher = {};
+  settings.finetune = {};
+  settings.data.carry_state = false;
+  if (settings.model.attention.uses("linformer")) settings.data.packing = "none";
+  if (settings.model.max_sequence_length > 0)
+    settings.data.sequence_length = std::min(settings.data.sequence_length, settings.model.max_sequence_length);
+}
+
+/// `settings` with the overrides on top, checked and resolved. `source`: the model before anything was changed.
+Settings with_overrides(const Settings& settings, const std::vector<std::string>& overrides, const ModelSettings& source,
+                        const std::string& name) {
   Settings changed;
   config::Reading reading = config::read_settings_text(settings_table(changed, false), to_yaml(settings), name, overrides);
+  if (!(changed.model == source)) forget_training(changed);
   return finish_settings({std::move(changed), std::move(reading.origins), std::move(reading.files)}).settings;
 }
 
@@ -99,13 +125,16 @@ class Conversion {
       result_.data = observed->data_path();
       result_.data_tokens = observed->tokens();
     }
-    if (options_.fold_scaling) result_.fold = furlong::fold_scaling(*observed, source_.model);
+    if (options_.fold_scaling) {
+      warn_of_few_tokens(*observed, "factors to be folded into the weights");
+      result_.fold = furlong::fold_scaling(*observed, source_.model);
+    }
     if (options_.attention == "auto") {
       choose(*observed, selection, wanted.model);
     } else if (changes_attention(options_)) {
       apply_request(attention_request(options_.attention), options_.features, selection.layers, selection.keep_softmax, wanted.model);
     }
-    const Settings settings = with_overrides(wanted, options_.overrides, source_.description);
+    const Settings settings = with_overrides(wanted, options_.overrides, source_.model.settings.model, source_.description);
     if (!settings.model.weights.empty())
       throw UserError("--set model.weights: a converted model has the weights of {}; leave it out", options_.source.string());
     Model student = make_model(settings, source_.model.vocabulary, Device{}, DType::float32, all_frozen);
@@ -129,6 +158,7 @@ class Conversion {
     AutomaticOptions automatic;
     automatic.target_error = options_.target_error;
     automatic.most_features = options_.most_features;
+    automatic.bounds_polynomials = options_.bounds_polynomials;
     automatic.length = options_.cost_at;
     automatic.layers = selection.layers;
     automatic.keep_softmax = selection.keep_softmax;

@@ -19,12 +19,13 @@ struct ConvertOptions {
   std::int64_t features = 0;             ///< m of random features; 0: the default
   std::string layers;                    ///< which of them change; empty: all
   std::string heads_keep_softmax;        ///< LAYER:HEAD,...
-  std::vector<std::string> overrides;    ///< "model.attention.x=y"
+  std::vector<std::string> overrides;    ///< "model.attention.x=y", "seed=n"
   std::int64_t max_sequence_length = 0;  ///< 0: the source's
   std::optional<ObservedBatches> data;   ///< for measurements
   bool fold_scaling = false;
   double target_error = 0.1;          ///< auto
-  std::int64_t most_features = 1024;  ///< auto
+  std::int64_t most_features = 1024;  ///< auto: of random features
+  bool bounds_polynomials = false;    ///< auto: whether most_features binds polynomials too
   std::int64_t cost_at = 0;           ///< n that costs are told for; 0: the data's length, or the longest sequence
   bool overwrite = false;
 };

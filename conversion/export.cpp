@@ -69,12 +69,15 @@ class Planner {
   Plan plan() const {
     if (origin_) {
       Plan plan = plan_as(*find_architecture(origin_->model_type), origin_spelling());
-      if (!plan.for_hugging_face) plan.config = performer_config(model_, origin_);
+      if (plan.for_hugging_face) return plan;
+      std::optional<Origin> written = origin_;
+      written->spelling = plan.spelling;  // the one that tensors are written in
+      plan.config = performer_config(model_, written);
       return plan;
     }
     std::string reasons;
     for (const Architecture& architecture : architectures()) {
-      Plan plan = plan_as(architecture, {architecture.prefixes[0]});
+      Plan plan = plan_as(architecture, spelling_as(architecture));
       if (plan.for_hugging_face) return plan;
       reasons += (reasons.empty() ? "" : "; ") + plan.reason;
     }
@@ -85,9 +88,19 @@ class Planner {
   }
 
  private:
+  bool has_head() const { return model_.settings.model.prediction_head != "none"; }
+
+  /// As the family usually has it.
+  Spelling spelling_as(const Architecture& architecture) const {
+    Spelling spelling{architecture.prefixes[0]};
+    spelling.head = has_head() || !architecture.headless_class_name;
+    return spelling;
+  }
+
+  /// A model that has been given a head, or has lost it, is a model of its family as others are.
   Spelling origin_spelling() const {
-    if (origin_->format != "gguf") return origin_->spelling;
-    return {find_architecture(origin_->model_type)->prefixes[0]};
+    if (origin_->format == "gguf" || origin_->spelling.head != has_head()) return spelling_as(*find_architecture(origin_->model_type));
+    return origin_->spelling;
   }
 
   /// Writes the settings as the family's config, and reads that back: what comes back different cannot be said there.
@@ -112,15 +125,18 @@ class Planner {
 
   /// Keys that the original config has beside those of the model stay as they are.
   void merge_origin(Plan& plan) const {
-    Json config{{"architectures", {plan.architecture->class_name}}, {"model_type", plan.architecture->model_type}};
+    const Architecture& architecture = *plan.architecture;
+    Json config{{"architectures", {plan.spelling.head ? architecture.class_name : architecture.headless_class_name}},
+                {"model_type", architecture.model_type}};
     config.update(plan.config);
     if (!origin_) {
       plan.config = config;
       return;
     }
     const Json original = Json::parse(origin_->config);
-    const Settings before =
-        complete_settings(plan.architecture->settings(ForeignConfig(original, "config.json"), plan.spelling), "config.json");
+    Spelling spelling = plan.spelling;
+    spelling.head = origin_->spelling.head;
+    const Settings before = complete_settings(architecture.settings(ForeignConfig(original, "config.json"), spelling), "config.json");
     if (essence(before, before.model.vocabulary_size) == wanted_) {
       plan.verbatim = origin_->config;
       plan.config = original;
@@ -307,11 +323,12 @@ class Exporter {
 
   void write_files(const fs::path& directory) {
     if (!plan_.for_hugging_face) write_file(directory, performer_vocabulary_file, model_.vocabulary.to_json());
-    if (origin_ && !origin_->files.empty()) {
+    if (origin_ && !of_gguf() && !origin_->files.empty()) {
       for (std::size_t i = 0; i < origin_->files.size(); ++i) write_file(directory, origin_->file_names[i], origin_->files[i]);
       return;
     }
-    for (const auto& [name, text] : tokenizer_files(model_.vocabulary)) write_file(directory, name, text);
+    const std::string chat_template = of_gguf() ? origin_->file(chat_template_file) : "";
+    for (const auto& [name, text] : tokenizer_files(model_.vocabulary, chat_template)) write_file(directory, name, text);
   }
 
   std::string config_text() const {

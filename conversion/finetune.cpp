@@ -1,29 +1,26 @@
 #include "conversion/finetune.h"
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "conversion/approximation.h"
+#include "conversion/finetune_record.h"
 #include "conversion/import.h"
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
 #include "framework/io/atomic_file.h"
 #include "framework/ops/gemm.h"
 #include "trainers/checkpoints.h"
+#include "trainers/metrics.h"
+#include "trainers/signals.h"
 #include "trainers/train.h"
+#include "trainers/trainer.h"
+#include "trainers/weights.h"
 
 namespace furlong {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Keys below `model` that a student may have otherwise than its teacher: its attention, and what shapes no weight that it takes over.
-bool is_students_own(const std::string& key) {
-  static const std::vector<std::string> own{
-      "model.dropout",   "model.dtype",      "model.max_sequence_length", "model.rotary_placement", "model.query_key_norm",
-      "model.lora_rank", "model.lora_alpha", "model.initializer_range",   "model.weights"};
-  return key.starts_with("model.attention.") || std::find(own.begin(), own.end(), key) != own.end();
-}
 
 /// What the config says about itself, before the teacher is known.
 Settings recipe_of(const FinetuneOptions& options) {
@@ -38,131 +35,111 @@ Settings recipe_of(const FinetuneOptions& options) {
   return settings;
 }
 
-/// What a student has where its config says nothing.
-Settings defaults_from(const Settings& teacher) {
-  Settings defaults;
-  const ModelSettings unset = defaults.model;
-  defaults.model = teacher.model;
-  ModelSettings& model = defaults.model;
-  model.attention = unset.attention;
-  model.dropout = unset.dropout;
-  model.dtype = unset.dtype;
-  model.weights.clear();
-  model.lora_rank = unset.lora_rank;
-  model.lora_alpha = unset.lora_alpha;
-  if (model.position != "learned") {
-    if (model.rotary_original_length == 0 && (model.rotary_scaling == "llama3" || model.rotary_scaling == "yarn"))
-      model.rotary_original_length = model.max_sequence_length;
-    model.max_sequence_length = 0;
-  }
-  defaults.objective.name = teacher.objective.name;
-  return defaults;
+/// The teacher: a checkpoint of ours, or what is to be one when its settings have been found to fit.
+struct TeacherSource {
+  fs::path checkpoint;
+  Settings settings;
+  std::optional<SourceModel> imported;  // where the checkpoint is still to be written
+};
+
+Settings settings_of(const fs::path& checkpoint) {
+  return from_checkpoint_text(CheckpointReader::open(checkpoint).text("config"), checkpoint.string() + " (config)").settings;
 }
 
-/// What means nothing to the student (an output layer over tokens, to one that learns labels) is not taken over.
-void forget_what_does_nothing(LoadedSettings& read) {
-  Settings unset;
-  const config::Table table = settings_table(read.settings), defaults = settings_table(unset);
-  for (const config::Key& key : table.keys())
-    if (!read.origins.contains(key.path()) && table.unmet(key)) key.set(defaults.find(key.path())->get());
-}
-
-void check_shape(const LoadedSettings& read, const Settings& teacher, const fs::path& source) {
-  Settings ours = read.settings, theirs = teacher;
-  const config::Table table = settings_table(ours), teachers = settings_table(theirs);
-  for (const config::Key& key : table.keys()) {
-    const auto origin = read.origins.find(key.path());
-    if (origin == read.origins.end() || !key.path().starts_with("model.") || is_students_own(key.path())) continue;
-    const config::Value here = key.get(), there = teachers.find(key.path())->get();
-    if (here == there) continue;
-    throw UserError("{}: {}: found {}; expected {}, as the model in {} has it, whose weights are taken over; remove {}",
-                    origin->second.text(), key.path(), config::to_text(here), config::to_text(there), source.string(), key.name());
-  }
-}
-
-std::int64_t longest_stage(const Settings& settings) {
-  std::int64_t longest = settings.data.sequence_length;
-  for (const std::string& name : settings.finetune.stages) longest = std::max(longest, settings.finetune.stage(name).sequence_length);
-  return longest;
-}
-
-/// The settings of one stage, which know of no others.
-LoadedSettings stage_settings(const LoadedSettings& read, const std::string& name, const fs::path& teacher, const fs::path& weights,
-                              const fs::path& directory) {
-  LoadedSettings stage = read;
-  Settings& settings = stage.settings;
-  const StageSettings& own = read.settings.finetune.stage(name);
-  const auto take = [](auto value, auto& place) {
-    if (value != 0) place = value;
-  };
-  take(own.max_steps, settings.trainer.max_steps);
-  take(own.learning_rate, settings.optimizer.learning_rate);
-  take(own.warmup_steps, settings.schedule.warmup_steps);
-  take(own.sequence_length, settings.data.sequence_length);
-  take(own.batch_size, settings.data.batch_size);
-  take(own.gradient_accumulation, settings.trainer.gradient_accumulation);
-  settings.run_directory = directory;
-  settings.model.weights = weights;
-  settings.finetune = {};
-  const TeacherSettings unset, wanted = read.settings.teacher;
-  settings.teacher = unset;
-  if (name != "task") {
-    settings.teacher.checkpoint = teacher;
-    settings.teacher.loss = name;
-  }
-  if (name == "transfer") {
-    settings.teacher.layers = wanted.layers;
-    settings.teacher.input = wanted.input;
-  } else if (name == "distillation") {
-    settings.teacher.temperature = wanted.temperature;
-    settings.teacher.share = wanted.share;
-    settings.teacher.positions = wanted.positions;
-  }
-  std::erase_if(stage.origins, [](const auto& origin) {
-    return origin.first.starts_with("teacher.") || origin.first.starts_with("finetune.") || origin.first == "run_directory";
-  });
-  try {
-    return finish_settings(std::move(stage));
-  } catch (const UserError& error) {
-    throw UserError("{} (stage {})", error.what(), name);
-  }
-}
-
-/// The checkpoint of the teacher: its own, or that of what was imported.
-fs::path teacher_of(const Settings& recipe) {
+TeacherSource open_teacher(const Settings& recipe) {
   const fs::path& source = recipe.finetune.source;
-  if (!is_foreign_model(source)) return checkpoint_of(source);
+  if (!is_foreign_model(source)) {
+    const fs::path own = checkpoint_of(source);
+    return {own, settings_of(own), std::nullopt};
+  }
   const fs::path imported = recipe.run_directory / "teacher.h5";
   if (fs::exists(imported)) {
     spdlog::info("the teacher was imported before: {}", imported.string());
-    return imported;
+    return {imported, settings_of(imported), std::nullopt};
   }
-  const SourceModel model = open_source_model(source);
+  SourceModel model = open_source_model(source);
+  Settings settings = model.model.settings;
+  return {imported, std::move(settings), std::move(model)};
+}
+
+void write_teacher(const TeacherSource& teacher) {
+  if (!teacher.imported) return;
+  const SourceModel& model = *teacher.imported;
+  write_model(model.model, model.origin, teacher.checkpoint);
+  spdlog::info("imported {} to {}: {} tensors", model.description, teacher.checkpoint.string(), model.report.matched.size());
+}
+
+/// Centres, scales and the like from the first tokens of the training split, as the teacher sees them.
+void measure_constants(const Settings& settings, SourceModel& teacher, Model& student) {
+  constexpr std::int64_t enough_tokens = 16384;  // means over them are good to about a hundredth of a standard deviation
+  Settings& theirs = teacher.model.settings;
+  if (!has_constants(settings)) return;
+  if (settings.model.rotary_placement != theirs.model.rotary_placement || settings.model.query_key_norm != theirs.model.query_key_norm) {
+    spdlog::info("the student's queries and keys are not the teacher's: constants of its feature map are found in training");
+    return;
+  }
+  theirs.data = settings.data;
+  if (theirs.objective.name == settings.objective.name) theirs.objective = settings.objective;
+  ObservedBatches wanted;
+  wanted.split = Split::train;
+  wanted.sequence_length = settings.data.sequence_length;
+  if (theirs.model.position == "learned") wanted.sequence_length = std::min(wanted.sequence_length, theirs.model.max_sequence_length);
+  wanted.batch_size = settings.data.batch_size;
+  const std::int64_t at_once = wanted.batch_size * wanted.sequence_length;
+  wanted.batches = (enough_tokens + at_once - 1) / at_once;
+  ObservedModel observed(teacher.model, wanted);
+  calibrate(observed, student);
+  spdlog::info("measured the constants of {} on {} tokens", settings.model.attention.feature_map, observed.tokens());
+}
+
+/// The student before its first step: the teacher's weights under the new attention.
+void write_student(const FinetunePlan& plan, TeacherSource& teacher) {
+  if (!teacher.imported) teacher.imported = open_source_model(teacher.checkpoint);
+  Settings settings = plan.student;
+  settings.finetune = {};
+  settings.teacher = {};
+  Model student = make_model(settings, open_data(settings.data)->vocabulary(), Device{}, DType::float32, all_frozen);
+  const WeightsReport report = begin_from(CheckpointReader::open(teacher.checkpoint), student);
+  if (report.positions_before > 0)
+    spdlog::warn("{}: has {} learned positions; each one later repeats that which stands so many before it", teacher.checkpoint.string(),
+                 report.positions_before);
+  measure_constants(settings, *teacher.imported, student);
+  write_model(student, teacher.imported->origin, plan.beginning);
+  spdlog::info("the student before training: {}", plan.beginning.string());
+}
+
+/// Makes what the stages begin from, as far as it is not there.
+void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& record) {
+  const fs::path& directory = plan.student.run_directory;
+  const fs::path& source = plan.student.finetune.source;
+  const std::string fingerprint = fingerprint_of_source(source);
+  record.check_source(source, fingerprint);
   std::error_code failure;
-  fs::create_directories(recipe.run_directory, failure);
-  if (failure) throw UserError("run_directory: cannot create {}: {}", recipe.run_directory.string(), failure.message());
-  write_model(model.model, model.origin, imported);
-  spdlog::info("imported {} to {}: {} tensors", model.description, imported.string(), model.report.matched.size());
-  return imported;
+  fs::create_directories(directory, failure);
+  if (failure) throw UserError("run_directory: cannot create {}: {}", directory.string(), failure.message());
+  if (record.source_fingerprint.empty()) {
+    record.source = source.string();
+    record.source_fingerprint = fingerprint;
+    record.write();
+  }
+  write_teacher(teacher);
+  if (plan.converted) return;
+  if (!fs::exists(plan.beginning)) return write_student(plan, teacher);
+  if (const auto difference = model_difference(settings_of(plan.beginning), plan.student))
+    throw UserError("{}: this run began with another student: {}; choose another --run-dir, or remove this run", plan.beginning.string(),
+                    *difference);
 }
 
-/// The time that a stage has taken is kept beside its checkpoints, which hold nothing that depends on the clock.
-fs::path time_of(const FinetuneStage& stage) { return stage.settings.settings.run_directory / "seconds"; }
-
-double read_seconds(const FinetuneStage& stage) {
-  std::ifstream file(time_of(stage));
-  double seconds = 0;
-  return file >> seconds ? seconds : 0;
-}
-
-/// The steps of the newest checkpoint of a stage; nothing where there is none.
+/// The steps of the newest checkpoint of a stage, and the checkpoint that stands for it; nothing where there is none.
 std::optional<Candidate> state_of(const FinetuneStage& stage) {
   const fs::path& directory = stage.settings.settings.run_directory;
   if (!fs::exists(directory / "checkpoints")) return std::nullopt;
   const std::optional<fs::path> newest = newest_whole_checkpoint(directory / "checkpoints");
   if (!newest) return std::nullopt;
   const CheckpointReader checkpoint = CheckpointReader::open(*newest);
-  return Candidate{stage.name, checkpoint_of(directory), checkpoint.integer("step"), checkpoint.integer("tokens"), read_seconds(stage)};
+  const std::int64_t steps = checkpoint.integer("step");
+  return Candidate{stage.name, checkpoint_of(directory), steps, checkpoint.integer("tokens"),
+                   training_seconds(directory / "metrics.jsonl", steps)};
 }
 
 bool has_ended(const FinetuneStage& stage) {
@@ -178,30 +155,69 @@ void check_options(const FinetuneOptions& options, const Settings& recipe) {
     throw UserError("--stage: found {}; expected one of finetune.stages: {}", options.only_stage, config::join(stages, ", "));
 }
 
+/// Keys that decide what a stage learns, and that it was trained with other values of.
+std::vector<std::string> changed_since(const Settings& before, const Settings& now) {
+  std::vector<std::string> changed;
+  const auto then = to_json(before);
+  for (const char* section : {"seed", "data", "objective", "teacher", "optimizer", "schedule", "trainer"}) {
+    const auto wanted = to_json(now)[section].flatten(), had = then[section].flatten();
+    for (const auto& [key, value] : wanted.items()) {
+      if (had.contains(key) && had[key] == value) continue;
+      std::string name = section + key;
+      std::replace(name.begin(), name.end(), '/', '.');
+      changed.push_back(fmt::format("{} ({} then, {} now)", name, had.contains(key) ? had[key].dump() : "absent", value.dump()));
+    }
+  }
+  return changed;
+}
+
+/// That what there is of a stage was trained as the config says, from what it would begin from now.
+void check_stage(const FinetuneStage& stage, const FinetuneRecord& record) {
+  const auto state = state_of(stage);
+  if (!state) return;
+  const Settings& settings = stage.settings.settings;
+  const std::string directory = settings.run_directory.string();
+  const fs::path newest = newest_checkpoint_of(settings.run_directory);
+  const Settings before = from_yaml_text(CheckpointReader::open(newest).text("config"), newest.string() + " (config)").settings;
+  if (const auto difference = model_difference(before, settings))
+    throw UserError("{}: this stage was trained with another model: {}; choose another --run-dir, or remove this run", directory,
+                    *difference);
+  const auto beginning = record.beginnings.find(stage.name);
+  if (beginning == record.beginnings.end() || beginning->second != fingerprint_of_checkpoint(checkpoint_of(settings.model.weights)))
+    throw UserError("{}: this stage did not begin from {} as it is now; remove {} to train it again", directory,
+                    settings.model.weights.string(), directory);
+  if (state->steps < settings.trainer.max_steps) return;
+  const std::vector<std::string> changed = changed_since(before, settings);
+  if (!changed.empty())
+    spdlog::warn("stage {} has ended before with other settings: {}; remove {} to train it again", stage.name, config::join(changed, ", "),
+                 directory);
+}
+
 /// Trains the stages that are to be; whether a signal stopped it.
-bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, FinetuneResult& result) {
+bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, FinetuneRecord& record, FinetuneResult& result) {
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const FinetuneStage& stage = plan.stages[i];
+    if (StopSignals::received() != 0) return true;
     if (!options.only_stage.empty() && stage.name != options.only_stage) continue;
     result.stage = stage.name;
     if (i > 0 && !state_of(plan.stages[i - 1]))
       throw UserError("--stage {}: begins from what {} has trained, and there is no checkpoint in {}; run that stage first", stage.name,
                       plan.stages[i - 1].name, plan.stages[i - 1].settings.settings.run_directory.string());
+    check_stage(stage, record);
     if (has_ended(stage)) {
       spdlog::info("stage {} has ended before: {}", stage.name, stage.settings.settings.run_directory.string());
       continue;
     }
     spdlog::info("stage {} ({} of {})", stage.name, i + 1, plan.stages.size());
-    const double before = state_of(stage) ? read_seconds(stage) : 0;
-    const TrainResult found = train(stage.settings, {});
-    write_file_atomically(time_of(stage), fmt::format("{:.3f}\n", before + found.seconds));
-    if (found.interrupted) return true;
+    record.beginnings[stage.name] = fingerprint_of_checkpoint(checkpoint_of(stage.settings.settings.model.weights));
+    record.write();
+    if (train(stage.settings, {}).interrupted) return true;
   }
-  return false;
+  return StopSignals::received() != 0;
 }
 
 std::vector<Candidate> students_of(const FinetunePlan& plan) {
-  std::vector<Candidate> students{{"before", plan.teacher, 0, 0, 0}};
+  std::vector<Candidate> students{{"before", plan.beginning, 0, 0, 0}};
   for (const FinetuneStage& stage : plan.stages)
     if (const auto state = state_of(stage)) students.push_back(*state);
   return students;
@@ -209,51 +225,32 @@ std::vector<Candidate> students_of(const FinetunePlan& plan) {
 
 }  // namespace
 
-FinetunePlan plan_finetune(const FinetuneOptions& options, const fs::path& teacher) {
-  const Settings theirs = from_checkpoint_text(CheckpointReader::open(teacher).text("config"), teacher.string() + " (config)").settings;
-  LoadedSettings read = read_settings_file(options.config, options.overrides, defaults_from(theirs));
-  if (!options.run_directory.empty()) read.settings.run_directory = options.run_directory;
-  check_shape(read, theirs, read.settings.finetune.source);
-  forget_what_does_nothing(read);
-  const fs::path& directory = read.settings.run_directory;
-  // One model for all stages, whatever their lengths.
-  if (read.settings.model.max_sequence_length == 0) read.settings.model.max_sequence_length = longest_stage(read.settings);
-
-  FinetunePlan plan{teacher, finish_settings(read).settings, {}};
-  const auto learns_from_teacher = [](const std::string& stage) { return stage != "task"; };
-  const auto& stages = read.settings.finetune.stages;
-  if (plan.student.model.attention == theirs.model.attention && std::any_of(stages.begin(), stages.end(), learns_from_teacher))
-    throw UserError(
-        "finetune.source: the model in {} has the attention that the config asks for already, and nothing to teach; expected the softmax "
-        "model that "
-        "it was made from, or another model.attention",
-        read.settings.finetune.source.string());
-  fs::path weights = teacher;
-  for (std::size_t i = 0; i < stages.size(); ++i) {
-    const fs::path own = directory / fmt::format("{}_{}", i + 1, stages[i]);
-    plan.stages.push_back({stages[i], stage_settings(read, stages[i], teacher, weights, own)});
-    weights = own;
-  }
-  return plan;
-}
-
 FinetuneResult finetune(const FinetuneOptions& options) {
   const Settings recipe = recipe_of(options);
   check_options(options, recipe);
   configure_logging(recipe.log.level);
   set_thread_count(static_cast<int>(recipe.threads));
-  const FinetunePlan plan = plan_finetune(options, teacher_of(recipe));
+  const StopSignals signals;
+  FinetuneRecord record(recipe.run_directory);
+  TeacherSource teacher = open_teacher(recipe);
+  const FinetunePlan plan = plan_finetune(options, teacher.settings, teacher.checkpoint);
+  prepare(plan, teacher, record);
+  teacher.imported.reset();
   FinetuneResult result;
   result.run_directory = plan.student.run_directory;
-  if (!options.evaluate_only) result.interrupted = train_stages(plan, options, result);
+  if (options.evaluate_only) {
+    for (const FinetuneStage& stage : plan.stages) check_stage(stage, record);
+  } else {
+    result.interrupted = train_stages(plan, options, record, result);
+  }
   if (result.interrupted || !options.only_stage.empty()) return result;
   ops::set_tf32(plan.student.tf32);
   result.recovery =
       measure_recovery(plan.student, plan.teacher, students_of(plan), [](const std::string& line) { spdlog::info("{}", line); });
+  result.interrupted = !result.recovery;
+  if (result.interrupted) return result;
   nlohmann::ordered_json json{{"source", plan.student.finetune.source.string()}, {"config", options.config.string()}};
   json.update(to_json(*result.recovery));
-  std::error_code failure;
-  fs::create_directories(result.run_directory, failure);
   write_file_atomically(result.run_directory / "recovery.json", json.dump(2) + "\n");
   return result;
 }

@@ -20,7 +20,7 @@ struct FinetuneOptions {
 
 struct FinetuneResult {
   bool interrupted = false;  ///< a signal asked it to stop; the checkpoint of the stage is written
-  std::string stage;         ///< the last one that ran
+  std::string stage;         ///< the last one that ran; empty: none did
   std::filesystem::path run_directory;
   std::optional<Recovery> recovery;  ///< also in RUN/recovery.json; none where it stopped before, or for one stage alone
 };
@@ -32,18 +32,24 @@ struct FinetuneStage {
 };
 
 struct FinetunePlan {
-  std::filesystem::path teacher;  ///< a checkpoint
-  Settings student;               ///< of the evaluation: data and lengths for all stages
+  std::filesystem::path teacher;    ///< a checkpoint
+  std::filesystem::path beginning;  ///< the checkpoint that the first stage begins from: finetune.student's, or RUN/student.h5
+  bool converted = false;           ///< the former
+  Settings student;                 ///< of the evaluation: data and lengths for all stages
   std::vector<FinetuneStage> stages;
 };
 
 /// What the config means for a teacher of its own: the teacher's `model` and objective with the config's keys on top. Throws UserError with
-/// both values where the config sets a key of the model's shape otherwise than the teacher has it.
+/// both values where the config sets a key of the model's shape otherwise than the teacher has it; with finetune.student, otherwise than
+/// that has it, its attention included.
+FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& teachers, const std::filesystem::path& teacher);
 FinetunePlan plan_finetune(const FinetuneOptions& options, const std::filesystem::path& teacher);
 
-/// Imports finetune.source where it is another program's (RUN/teacher.h5), trains stage after stage, each from the weights of the one
-/// before (its best checkpoint), and measures what was recovered. Started again it goes on where it stopped; a stage that has ended is left
-/// as it is. Throws what train() throws, and UserError for sources and configs that do not fit.
+/// Imports finetune.source where it is another program's (RUN/teacher.h5), makes the student with its constants measured (RUN/student.h5),
+/// trains stage after stage, each from the weights of the one before (its best checkpoint), and measures what was recovered. Started again
+/// it goes on where it stopped; a stage that has ended is left as it is. What the run and its stages were made from is in
+/// RUN/finetune.json: another source, student or stage before is refused. Throws what train() throws, and UserError for sources and configs
+/// that do not fit.
 FinetuneResult finetune(const FinetuneOptions& options);
 
 }  // namespace furlong

@@ -53,7 +53,7 @@ std::vector<float> first_logits(ObservedModel& observed, Model& model) {
   context.attention_mask = {first(batch.mask.keys), first(batch.mask.documents)};
   const Tensor tokens = first(batch.inputs);
   const Tensor hidden = (model.encoder ? model.encoder->hidden(context, tokens) : model.decoder->hidden(context, tokens)).value();
-  if (model.settings.objective.learns_labels()) return hidden.to_vector<float>();
+  if (!has_output_layer(model.settings)) return hidden.to_vector<float>();
   const Tensor rows = hidden.reshape({n, hidden.extent(2)});
   return (model.encoder ? model.encoder->logits(Stream{}, rows) : model.decoder->logits(Stream{}, rows)).to_vector<float>();
 }

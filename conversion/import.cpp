@@ -71,6 +71,14 @@ Vocabulary vocabulary_of(const fs::path& path, const ImportOptions& options, std
   return Vocabulary::of_tokenizer(std::move(tokenizer));
 }
 
+/// GGUF's own list of several templates is left where it is: the first key has the usual one.
+void keep_chat_template(const GgufFile& file, Origin& origin) {
+  const auto found = file.metadata().find("tokenizer.chat_template");
+  if (found == file.metadata().end() || !std::holds_alternative<std::string>(found->second)) return;
+  origin.file_names.emplace_back(chat_template_file);
+  origin.files.push_back(std::get<std::string>(found->second));
+}
+
 SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
   ForeignSource source = open_foreign(path);
   if (is_performer_config(source.config)) return open_performer_directory(source.directory, source.config, *source.file, options);
@@ -118,6 +126,7 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
     }
   }
   if (!source.directory.empty()) collect_files(source.directory, origin);
+  if (const auto* gguf = dynamic_cast<const GgufFile*>(&file)) keep_chat_template(*gguf, origin);
   return result;
 }
 

@@ -195,6 +195,7 @@ void write_logits(Model& model, const TokenRows& rows, const fs::path& output, c
   check_rows(model, rows);
   if (!options.hidden && model.settings.objective.learns_labels())
     throw UserError("this model learns labels and has no logits of tokens; --hidden gives its states");
+  if (!options.hidden) require_output_layer(model.settings, "logits");
   AtomicFile place(output);
   hdf5::File file = hdf5::File::create(place);
   const std::int64_t width = options.hidden ? model.settings.model.d_model : model.store->find("token_embedding.weight").shape()[0];

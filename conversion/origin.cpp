@@ -1,5 +1,6 @@
 #include "conversion/origin.h"
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -22,13 +23,18 @@ constexpr const char* known_files[] = {"tokenizer.json",
                                        "tokenizer.model",
                                        "spiece.model",
                                        "generation_config.json",
-                                       "chat_template.jinja",
+                                       chat_template_file,
                                        "modules.json",
                                        "sentence_bert_config.json",
                                        "config_sentence_transformers.json",
                                        "1_Pooling/config.json"};
 
 }  // namespace
+
+std::string Origin::file(std::string_view name) const {
+  const auto found = std::find(file_names.begin(), file_names.end(), name);
+  return found == file_names.end() ? "" : files[static_cast<std::size_t>(found - file_names.begin())];
+}
 
 CheckpointOrigin Origin::to_checkpoint() const {
   const nlohmann::ordered_json object{{"model_type", model_type},

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "conversion/architecture.h"
@@ -22,10 +23,16 @@ struct Origin {
   std::vector<std::string> files;
   std::vector<CheckpointOrigin::Tensor> carried;
 
+  /// The content of one of `files`; empty where it is not there.
+  std::string file(std::string_view name) const;
+
   CheckpointOrigin to_checkpoint() const;
   /// Throws UserError, beginning with `path`, for what to_checkpoint() does not write.
   static Origin from_checkpoint(const CheckpointOrigin& origin, const std::string& path);
 };
+
+/// Where Hugging Face keeps a chat template, in Jinja; a GGUF file has it in its metadata, and its origin under this name.
+inline constexpr const char* chat_template_file = "chat_template.jinja";
 
 /// Adds the files beside a Hugging Face model that say how its tokens are made and its outputs used, as far as they are there, none of them
 /// larger than 256 MiB.

@@ -9,6 +9,7 @@
 #include "framework/core/arena.h"
 #include "framework/core/gpu_engine.h"
 #include "framework/core/random.h"
+#include "trainers/signals.h"
 #include "trainers/teacher.h"
 #include "trainers/weights.h"
 
@@ -85,7 +86,8 @@ class Measurement {
     settings_.teacher = {};
     settings_.teacher.checkpoint = teacher;
     const Settings theirs = from_checkpoint_text(CheckpointReader::open(checkpoint_of(teacher)).text("config"), teacher.string()).settings;
-    comparable_ = theirs.objective.name == settings.objective.name;
+    predicts_ = settings.objective.learns_labels() || has_output_layer(settings);
+    comparable_ = predicts_ && theirs.objective.name == settings.objective.name;
     const bool has_layers = !layers_to_transfer(theirs, settings_).empty();
     settings_.teacher.loss = has_layers ? "transfer" : "distillation";
     if (!has_layers && !comparable_) return;  // nothing of the two can be compared
@@ -97,15 +99,17 @@ class Measurement {
     if (comparable_) own.objective = settings_.objective;
   }
 
-  Recovery run(const std::vector<Candidate>& students) {
+  std::optional<Recovery> run(const std::vector<Candidate>& students) {
     Recovery recovery;
     recovery.data = data_->path();
     recovery.objective = settings_.objective.name;
     recovery.split = split_;
     recovery.sequence_length = settings_.data.sequence_length;
     const DataSettings& data = settings_.data;
-    recovery.chance = chance(settings_, model_vocabulary(settings_, data_->vocabulary()), *data_, split_, data.sequence_length,
-                             data.batch_size, settings_.finetune.evaluation_batches);
+    recovery.chance = {.accuracy = NAN, .loss = NAN};
+    if (predicts_)
+      recovery.chance = chance(settings_, model_vocabulary(settings_, data_->vocabulary()), *data_, split_, data.sequence_length,
+                               data.batch_size, settings_.finetune.evaluation_batches);
     std::optional<Evaluation> teachers;
     if (teacher_ && comparable_) {
       say_("evaluating the teacher");
@@ -115,13 +119,19 @@ class Measurement {
       teacher.found = *teachers;
       recovery.models.push_back(std::move(teacher));
     }
-    for (const Candidate& candidate : students) recovery.models.push_back(measure(candidate, teachers, recovery.chance));
+    for (const Candidate& candidate : students) {
+      if (StopSignals::received() != 0) return std::nullopt;
+      recovery.models.push_back(measure(candidate, teachers, recovery.chance));
+    }
+    if (StopSignals::received() != 0) return std::nullopt;
     if (!settings_.finetune.lengths.empty()) measure_lengths(students.back(), recovery.lengths);
     return recovery;
   }
 
  private:
+  /// Of a model that has hidden states alone there is nothing to tell.
   Evaluation evaluate_model(Model& model) const {
+    if (!predicts_) return {.loss = NAN, .accuracy = NAN};
     const DataSettings& data = settings_.data;
     return evaluate(model, *data_, split_, data.sequence_length, data.batch_size, settings_.finetune.evaluation_batches);
   }
@@ -135,11 +145,12 @@ class Measurement {
     if (teacher) {
       measured.accuracy_recovery = relative_recovery(measured.found.accuracy, teacher->accuracy, chance.accuracy);
       measured.loss_recovery = relative_recovery(measured.found.loss, teacher->loss, chance.loss);
+      measured.accuracy_recovery_error = recovery_error(measured.found, teacher->accuracy, chance.accuracy);
     }
     if (teacher_ && settings_.teacher.transfers()) {
       const DataSettings& data = settings_.data;
       measured.layer_errors =
-          teacher_->evaluate(model, *data_, split_, data.sequence_length, data.batch_size, settings_.trainer.validation_batches)
+          teacher_->evaluate(model, *data_, split_, data.sequence_length, data.batch_size, settings_.finetune.evaluation_batches)
               .layer_errors;
     }
     if (settings_.model.attention.uses("windowed")) {
@@ -171,7 +182,7 @@ class Measurement {
   const std::function<void(const std::string&)>& say_;
   std::unique_ptr<Dataset> data_;
   Split split_ = Split::test;
-  bool comparable_ = false;
+  bool predicts_ = false, comparable_ = false;
   std::optional<Teacher> teacher_;
 };
 
@@ -199,12 +210,20 @@ double mean_error(const MeasuredModel& model) {
   return sum / static_cast<double>(model.layer_errors.size());
 }
 
-std::string percent(const std::optional<double>& share) { return share ? fmt::format("{:.1f}%", 100 * *share) : "-"; }
+std::string percent(const std::optional<double>& share) { return share ? fmt::format("{:.2f}%", 100 * *share) : "-"; }
 
-std::string row(const std::string& name, const Evaluation& found, bool tokens, const std::optional<double>& recovery,
-                const std::string& error, const std::string& read, const std::string& minutes) {
-  return fmt::format("  {:<14} {:>9.4f} {:>11} {:>9.4f} {:>9} {:>9} {:>12} {:>8}\n", name, found.loss,
-                     tokens ? fmt::format("{:.4f}", found.perplexity()) : "-", found.accuracy, percent(recovery), error, read, minutes);
+/// What stands beside loss, perplexity and accuracy.
+struct Beside {
+  std::optional<double> recovery, recovery_error, loss_recovery;
+  std::string error = "-", read = "-", minutes = "-";
+};
+
+std::string row(const std::string& name, const Evaluation& found, bool tokens, const Beside& beside) {
+  const std::string recovery =
+      percent(beside.recovery) + (beside.recovery_error ? fmt::format(" ±{:.2f}", 100 * *beside.recovery_error) : "");
+  return fmt::format("  {:<14} {:>9.4f} {:>11} {:>9.4f} {:>15} {:>9} {:>9} {:>12} {:>8}\n", name, found.loss,
+                     tokens ? fmt::format("{:.4f}", found.perplexity()) : "-", found.accuracy, recovery, percent(beside.loss_recovery),
+                     beside.error, beside.read, beside.minutes);
 }
 
 std::string in_words(const MeasuredLength::Pass& pass, std::int64_t length) {
@@ -219,26 +238,36 @@ std::optional<double> relative_recovery(double student, double teacher, double c
   return (student - chance) / (teacher - chance);
 }
 
-Recovery measure_recovery(const Settings& settings, const fs::path& teacher, const std::vector<Candidate>& students,
-                          const std::function<void(const std::string&)>& say) {
+std::optional<double> recovery_error(const Evaluation& student, double teacher, double chance) {
+  if (teacher == chance || student.targets == 0) return std::nullopt;
+  const double p = student.accuracy;
+  return std::sqrt(p * (1 - p) / static_cast<double>(student.targets)) / std::abs(teacher - chance);
+}
+
+std::optional<Recovery> measure_recovery(const Settings& settings, const fs::path& teacher, const std::vector<Candidate>& students,
+                                         const std::function<void(const std::string&)>& say) {
   require(!students.empty(), "there is no student to measure");
   return Measurement(settings, teacher, say).run(students);
 }
 
 Json to_json(const Recovery& recovery) {
   const bool tokens = predicts_tokens(recovery);
-  Json object{{"data", recovery.data},
-              {"split", name_of(recovery.split)},
-              {"objective", recovery.objective},
-              {"sequence_length", recovery.sequence_length},
-              {"chance", {{"loss", recovery.chance.loss}, {"accuracy", recovery.chance.accuracy}, {"targets", recovery.chance.targets}}}};
+  Json object{
+      {"data", recovery.data},
+      {"split", name_of(recovery.split)},
+      {"objective", recovery.objective},
+      {"sequence_length", recovery.sequence_length},
+      {"chance",
+       {{"loss", number(recovery.chance.loss)}, {"accuracy", number(recovery.chance.accuracy)}, {"targets", recovery.chance.targets}}}};
   Json& models = object["models"] = Json::array();
   for (const MeasuredModel& model : recovery.models) {
     const bool is_teacher = model.candidate.name == "teacher";
     Json one{{"name", model.candidate.name}, {"checkpoint", model.candidate.checkpoint.string()}};
     one.update(to_json(model.found, tokens));
     if (!is_teacher) {
-      one["recovery"] = {{"accuracy", number(model.accuracy_recovery)}, {"loss", number(model.loss_recovery)}};
+      one["recovery"] = {{"accuracy", number(model.accuracy_recovery)},
+                         {"accuracy_standard_error", number(model.accuracy_recovery_error)},
+                         {"loss", number(model.loss_recovery)}};
       one["steps"] = model.candidate.steps;
       one["tokens"] = model.candidate.tokens;
       one["minutes"] = model.candidate.seconds / 60;
@@ -265,17 +294,21 @@ std::string to_text(const Recovery& recovery) {
   std::string text = fmt::format("{} split of {}, {}, {} targets, sequences of {}; by chance: loss {:.4f}, accuracy {:.4f}\n",
                                  name_of(recovery.split), recovery.data, recovery.objective, recovery.chance.targets,
                                  recovery.sequence_length, recovery.chance.loss, recovery.chance.accuracy);
-  text += fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>9} {:>9} {:>12} {:>8}\n", "", "loss", "perplexity", "accuracy", "recovery", "error",
-                      "tokens", "minutes");
+  text += fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", "", "loss", "perplexity", "accuracy", "recovery",
+                      "of loss", "error", "tokens", "minutes");
   for (const MeasuredModel& model : recovery.models) {
-    const bool trained = model.candidate.steps > 0;
-    text +=
-        row(model.candidate.name, model.found, tokens, model.accuracy_recovery,
-            model.layer_errors.empty() ? "-" : fmt::format("{:.4f}", mean_error(model)),
-            trained ? std::to_string(model.candidate.tokens) : "-", trained ? fmt::format("{:.1f}", model.candidate.seconds / 60) : "-");
-    if (model.window_off) text += row("  window off", *model.window_off, tokens, model.window_off_recovery, "-", "-", "-");
+    Beside beside{model.accuracy_recovery, model.accuracy_recovery_error, model.loss_recovery};
+    if (!model.layer_errors.empty()) beside.error = fmt::format("{:.4f}", mean_error(model));
+    if (model.candidate.steps > 0) {
+      beside.read = std::to_string(model.candidate.tokens);
+      beside.minutes = fmt::format("{:.1f}", model.candidate.seconds / 60);
+    }
+    text += row(model.candidate.name, model.found, tokens, beside);
+    if (model.window_off) text += row("  window off", *model.window_off, tokens, {model.window_off_recovery, {}, {}});
   }
-  text += "  recovery: (accuracy - chance) / (teacher's - chance); error: of attention outputs beside the teacher's, mean over layers\n";
+  text +=
+      "  recovery: (accuracy - chance) / (teacher's - chance), ± a standard error, and the same of the loss; error: of attention outputs "
+      "beside the teacher's, mean over layers; tokens and minutes: of training, stage by stage\n";
   if (recovery.lengths.empty()) return text;
   text += fmt::format("\n  one forward pass\n  {:>8} {:>25} {:>25}\n", "tokens", "teacher: tokens/s, memory", "student: tokens/s, memory");
   for (const MeasuredLength& one : recovery.lengths)

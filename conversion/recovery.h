@@ -13,19 +13,21 @@ namespace furlong {
 
 /// A model to measure.
 struct Candidate {
-  std::string name;                  ///< "teacher", "before" (the teacher's weights under the new attention), or a stage
-  std::filesystem::path checkpoint;  ///< of "before" the teacher's
+  std::string name;  ///< "teacher", "before" (the student before its first step), or a stage
+  std::filesystem::path checkpoint;
   std::int64_t steps = 0, tokens = 0;
-  double seconds = 0;  ///< steps and tokens of the stage, and the time that its steps took, as far as the program ended in order
+  double seconds = 0;  ///< steps and tokens spent on the stage, and the time that they took, whichever of its checkpoints is the best
 };
 
 /// (student - chance) / (teacher - chance): 1 is the teacher, 0 chance. Nothing where the teacher is no better than chance.
 std::optional<double> relative_recovery(double student, double teacher, double chance);
+/// Standard error of a recovery of accuracy, from that of the student's accuracy alone, its targets taken as independent.
+std::optional<double> recovery_error(const Evaluation& student, double teacher, double chance);
 
 struct MeasuredModel {
   Candidate candidate;
   Evaluation found;
-  std::optional<double> accuracy_recovery, loss_recovery;
+  std::optional<double> accuracy_recovery, loss_recovery, accuracy_recovery_error;
   /// Relative error of the output of each attention beside the teacher's, on the teacher's hidden states.
   std::vector<std::pair<std::size_t, double>> layer_errors;
   /// The same with the exact weights of softmax windows off (mechanism windowed), so that what the linear part has learned shows.
@@ -54,9 +56,10 @@ struct Recovery {
 
 /// Measures the teacher, then the students, on the test split of settings.data.store (where it is empty on the validation split) as
 /// settings.finetune says; `settings` are the student's. A teacher that was trained for another objective is left out, and there is no
-/// recovery then. Errors of layers are means over settings.trainer.validation_batches batches. `say` is told what is measured.
-Recovery measure_recovery(const Settings& settings, const std::filesystem::path& teacher, const std::vector<Candidate>& students,
-                          const std::function<void(const std::string&)>& say);
+/// recovery then. All figures are of the same batches. `say` is told what is measured. Nothing where StopSignals::received() between two of
+/// them.
+std::optional<Recovery> measure_recovery(const Settings& settings, const std::filesystem::path& teacher,
+                                         const std::vector<Candidate>& students, const std::function<void(const std::string&)>& say);
 
 nlohmann::ordered_json to_json(const Recovery& recovery);
 /// A table for people, and one of speed and memory where lengths were measured.

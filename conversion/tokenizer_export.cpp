@@ -28,9 +28,9 @@ std::string from_base64(const std::string& text) {
 }
 
 /// Which of the tokens are special, in Hugging Face's words.
-Json special_tokens(const Tokenizer& tokenizer) {
+Json special_tokens(const Tokenizer& tokenizer, const char* class_name) {
   const SpecialTokens& special = tokenizer.special();
-  Json config{{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
+  Json config{{"tokenizer_class", class_name}, {"clean_up_tokenization_spaces", false}};
   const auto add = [&](const char* key, const std::optional<std::int32_t>& id) {
     if (id) config[key] = tokenizer.token(*id);
   };
@@ -46,14 +46,25 @@ Json special_tokens(const Tokenizer& tokenizer) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> tokenizer_files(const Vocabulary& vocabulary) {
+std::vector<std::pair<std::string, std::string>> tokenizer_files(const Vocabulary& vocabulary, const std::string& chat_template) {
   if (!vocabulary.tokenizer()) return {};
   const Tokenizer& tokenizer = *vocabulary.tokenizer();
   const Json object = Json::parse(tokenizer.to_json());
   if (object.contains("tokenizer")) {
-    return {{"tokenizer.json", object.at("tokenizer").dump(2) + "\n"}, {"tokenizer_config.json", special_tokens(tokenizer).dump(2) + "\n"}};
+    Json config = special_tokens(tokenizer, "PreTrainedTokenizerFast");
+    if (!chat_template.empty()) config["chat_template"] = chat_template;
+    return {{"tokenizer.json", object.at("tokenizer").dump(2) + "\n"}, {"tokenizer_config.json", config.dump(2) + "\n"}};
   }
-  if (object.contains("sentencepiece")) return {{"tokenizer.model", from_base64(object.at("sentencepiece").get<std::string>())}};
+  if (object.contains("sentencepiece")) {
+    std::vector<std::pair<std::string, std::string>> files{{"tokenizer.model", from_base64(object.at("sentencepiece").get<std::string>())}};
+    if (chat_template.empty()) return files;
+    Json config = special_tokens(tokenizer, "LlamaTokenizer");
+    config["add_bos_token"] = !vocabulary.frame_front().empty();
+    config["add_eos_token"] = !vocabulary.frame_back().empty();
+    config["chat_template"] = chat_template;
+    files.emplace_back("tokenizer_config.json", config.dump(2) + "\n");
+    return files;
+  }
   std::string letters;
   for (std::int32_t id = 0; id < tokenizer.size(); ++id) letters += tokenizer.token(id) + "\n";
   return {{"vocab.txt", letters}};

@@ -283,10 +283,15 @@ std::vector<std::int32_t> Vocabulary::encode(std::string_view text) const {
   return ids;
 }
 
-std::vector<std::int32_t> Vocabulary::encode_prompt(std::string_view text) const {
-  std::vector<std::int32_t> ids = frame_front_;
-  const std::vector<std::int32_t> encoded = encode(text);
-  ids.insert(ids.end(), encoded.begin(), encoded.end());
+std::vector<std::int32_t> Vocabulary::encode_prompt(std::string_view text, SpecialSpelling special) const {
+  const bool tokens = special == SpecialSpelling::is_token;
+  if (tokens && !tokenizer_)
+    throw UserError("the {} vocabulary has no special tokens that a text could spell; they belong to tokenizers of published models",
+                    kind_name());
+  std::vector<std::int32_t> ids = tokens ? tokenizer_->encode(text, special) : encode(text);
+  if (!tokens ||
+      !std::equal(frame_front_.begin(), frame_front_.end(), ids.begin(), ids.begin() + std::min(ids.size(), frame_front_.size())))
+    ids.insert(ids.begin(), frame_front_.begin(), frame_front_.end());
   return ids;
 }
 

@@ -89,8 +89,10 @@ class Vocabulary {
   /// In the alphabets "<document>" in the text is that token, and whitespace is left out. Throws UserError naming letter and position. A
   /// tokenizer puts nothing around the text, and takes special tokens that are written in it for text.
   std::vector<std::int32_t> encode(std::string_view text) const;
-  /// The same as the beginning of a document that a model is to continue: with what the tokenizer puts in front of a document.
-  std::vector<std::int32_t> encode_prompt(std::string_view text) const;
+  /// The same as the beginning of a document that a model is to continue: with what the tokenizer puts in front of a document, unless the
+  /// text begins with that. `special`: what special tokens in the text are, in the vocabularies of tokenizers; throws UserError where
+  /// others are to have them.
+  std::vector<std::int32_t> encode_prompt(std::string_view text, SpecialSpelling special = SpecialSpelling::is_text) const;
   /// What a tokenizer puts in front of a document, and behind it; empty without a tokenizer.
   const std::vector<std::int32_t>& frame_front() const { return frame_front_; }
   const std::vector<std::int32_t>& frame_back() const { return frame_back_; }

@@ -1,5 +1,7 @@
 #include "layers/feedforward.h"
 
+#include "framework/ops/feed_forward.h"
+
 namespace furlong::layers {
 namespace {
 
@@ -23,7 +25,10 @@ FeedForward::FeedForward(ParameterStore& store, const std::string& name, std::in
 Variable FeedForward::forward(ForwardContext& context, const Variable& x) const {
   const Tape::Scope scope(context.tape, "feedforward");
   if (gated_) return output_.forward(context, ops::gated_activation(context.tape, input_.forward(context, x), kind_));
-  return output_.forward(context, input_.activated(context, x, kind_));
+  if (input_.has_adapter() || output_.has_adapter()) return output_.forward(context, input_.activated(context, x, kind_));
+  const Variable input_bias = input_.bias(), output_bias = output_.bias();
+  return ops::feed_forward(context.tape, x, input_.weight(), input_bias.defined() ? &input_bias : nullptr, output_.weight(),
+                           output_bias.defined() ? &output_bias : nullptr, kind_);
 }
 
 }  // namespace furlong::layers

@@ -5,24 +5,6 @@
 #include "framework/ops/weighted_sum.h"
 
 namespace furlong::layers {
-namespace {
-
-ops::GemmEpilogue::Activation fused(ops::ActivationKind kind) {
-  using Fused = ops::GemmEpilogue::Activation;
-  switch (kind) {
-    case ops::ActivationKind::gelu:
-      return Fused::gelu;
-    case ops::ActivationKind::gelu_tanh:
-      return Fused::gelu_tanh;
-    case ops::ActivationKind::relu:
-      return Fused::relu;
-    case ops::ActivationKind::silu:
-      return Fused::silu;
-  }
-  return Fused::none;
-}
-
-}  // namespace
 
 bool trains_beside_adapters(std::string_view parameter) {
   if (parameter.ends_with(".lora_a.weight") || parameter.ends_with(".lora_b.weight")) return true;
@@ -58,7 +40,7 @@ Variable Linear::forward(ForwardContext& context, const Variable& x) const {
 
 Variable Linear::activated(ForwardContext& context, const Variable& x, ops::ActivationKind activation) const {
   const bool kept = context.tape.recording() || context.tape.runs_again();
-  if (!kept && !lora_a_) return product(context, x, fused(activation));
+  if (!kept && !lora_a_) return product(context, x, ops::epilogue_activation(activation));
   return ops::activation(context.tape, forward(context, x), activation);
 }
 

@@ -34,6 +34,11 @@ class Linear {
   /// not those of the op.
   Variable activated(ForwardContext& context, const Variable& x, ops::ActivationKind activation) const;
 
+  bool has_adapter() const { return lora_a_ != nullptr; }
+  /// The map's own parameters, for ops that take them; the adapter, where there is one, comes on top.
+  Variable weight() const { return weight_->variable(); }
+  Variable bias() const { return bias_ ? bias_->variable() : Variable{}; }  ///< undefined where there is none
+
  private:
   Variable product(ForwardContext& context, const Variable& x, ops::GemmEpilogue::Activation activation) const;
 

@@ -45,7 +45,9 @@ std::vector<Trial> trials_of(const std::vector<AttentionCandidate>& candidates, 
     std::set<std::int64_t> ladder;
     if (!candidate.is_random()) {
       try {
-        ladder.insert(candidate.features(0, d));
+        const std::int64_t m = candidate.features(0, d);
+        if (options.bounds_polynomials && options.candidates.empty() && m > options.most_features) continue;
+        ladder.insert(m);
       } catch (const UserError&) {
         if (!options.candidates.empty()) throw;  // asked for by name; of the default ones those too wide for d are passed over
       }

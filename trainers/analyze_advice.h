@@ -8,7 +8,8 @@ namespace furlong {
 
 struct AdviceOptions {
   double target_error = 0.1;
-  std::int64_t most_features = 1024;  ///< M: none beyond is tried
+  std::int64_t most_features = 1024;  ///< M: no more random features are tried,
+  bool bounds_polynomials = false;    ///< nor polynomials that have more, of the default candidates
   std::int64_t draws = 3;             ///< over which an error is the median
   std::uint64_t seed = 0;
   std::int64_t length = 0;                                           ///< n that costs are told for; 0: the data's

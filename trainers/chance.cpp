@@ -90,8 +90,12 @@ Chance chance(const Settings& settings, const Vocabulary& vocabulary, const Data
   const Counts training = count_training(settings, vocabulary, data);
   const std::vector<bool> possible = possible_targets(settings, vocabulary, targets.size());
   double seen = 0, n_targets = 0;
+  std::size_t commonest = targets.size();
   for (std::size_t i = 0; i < possible.size(); ++i) {
-    if (possible[i]) seen += static_cast<double>(training[i] + 1);
+    if (possible[i]) {
+      seen += static_cast<double>(training[i] + 1);
+      if (commonest == targets.size() || training[i] > training[commonest]) commonest = i;
+    }
     n_targets += static_cast<double>(targets[i]);
   }
   if (n_targets == 0) throw UserError("{}: no targets in the {} split, and so no chance of hitting one", data.path(), name_of(split));
@@ -100,7 +104,7 @@ Chance chance(const Settings& settings, const Vocabulary& vocabulary, const Data
     if (targets[i] > 0) found.loss -= static_cast<double>(targets[i]) * std::log(static_cast<double>(training[i] + 1) / seen);
   }
   found.loss /= n_targets;
-  found.accuracy = static_cast<double>(*std::max_element(targets.begin(), targets.end())) / n_targets;
+  if (commonest < targets.size()) found.accuracy = static_cast<double>(targets[commonest]) / n_targets;
   found.targets = static_cast<std::int64_t>(n_targets);
   if (settings.objective.which() == Name::next_token) found.bytes = bytes_of(targets, vocabulary);
   return found;

@@ -7,7 +7,7 @@ namespace furlong {
 
 /// The unigram baseline: each target is predicted from how often tokens (labels) occur in general.
 struct Chance {
-  double accuracy = 0;       ///< share of the most frequent one among the targets
+  double accuracy = 0;       ///< share among the targets of the one that is most frequent in the training split
   double loss = 0;           ///< mean over the targets, nats, of -ln of a token's share of the training split, its counts plus one each
   std::int64_t targets = 0;  ///< tokens or labels that were predicted
   std::int64_t bytes = 0;    ///< next_token with bytes or a byte-level tokenizer: of the text that the targets are; otherwise 0

@@ -194,6 +194,50 @@ std::optional<fs::path> newest_whole_checkpoint(const fs::path& folder) {
   return newest_whole_of(folder, candidates);
 }
 
+namespace {
+
+/// The number in "<number>_<stage>"; nothing for other names.
+std::optional<std::int64_t> stage_number(const std::string& name) {
+  std::int64_t number = 0;
+  const auto [behind, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  const std::string_view stage(behind, static_cast<std::size_t>(name.data() + name.size() - behind));
+  if (error != std::errc{} || (stage != "_transfer" && stage != "_distillation" && stage != "_task")) return std::nullopt;
+  return number;
+}
+
+bool holds_checkpoints(const fs::path& folder) {
+  if (fs::exists(folder / "best.h5")) return true;
+  std::error_code missing;
+  const fs::directory_iterator entries(folder, missing);
+  return !missing && std::any_of(begin(entries), end(entries),
+                                 [](const auto& entry) { return step_in_name(entry.path().filename().string()).has_value(); });
+}
+
+}  // namespace
+
+std::optional<fs::path> last_stage_of(const fs::path& run) {
+  std::vector<std::pair<std::int64_t, fs::path>> stages;
+  bool any = false;
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(run, failure)) {
+    const auto number = stage_number(entry.path().filename().string());
+    if (!number || !entry.is_directory()) continue;
+    any = true;
+    if (holds_checkpoints(entry.path() / "checkpoints")) stages.emplace_back(*number, entry.path());
+  }
+  if (failure) throw_file_error(run, "list the folder", failure.value());
+  if (!any) return std::nullopt;
+  if (stages.empty())
+    throw UserError("{}: no stage of this run of furlong finetune has a checkpoint yet{}", run.string(),
+                    fs::exists(run / "teacher.h5") ? "; teacher.h5 there is the model that it begins from" : "");
+  std::sort(stages.begin(), stages.end());
+  const auto& last = stages.back();
+  if (stages.size() > 1 && stages[stages.size() - 2].first == last.first)
+    throw UserError("{}: which stage is the last, {} or {}? They are left by different finetune.stages; name the folder that is meant",
+                    run.string(), stages[stages.size() - 2].second.filename().string(), last.second.filename().string());
+  return last.second;
+}
+
 void CheckpointDirectory::discard_after(std::int64_t step) {
   for (const std::int64_t later : steps()) {
     if (later > step) remove_or_warn(path_for(later));

@@ -56,4 +56,9 @@ class CheckpointDirectory {
 /// beside a run that is still going on. Nothing when there are none.
 std::optional<std::filesystem::path> newest_whole_checkpoint(const std::filesystem::path& folder);
 
+/// The folder of the last stage of a run of furlong finetune (1_transfer, 2_distillation, ...) that has a checkpoint, where `run` holds
+/// such folders; nothing where it holds none. Throws UserError where no stage has a checkpoint yet, and where two stages of one number do:
+/// left by different lists of stages.
+std::optional<std::filesystem::path> last_stage_of(const std::filesystem::path& run);
+
 }  // namespace furlong

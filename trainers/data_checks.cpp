@@ -50,6 +50,8 @@ void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
   const Settings& settings = loaded.settings;
   const Vocabulary& vocabulary = data.vocabulary();
   as_mistake_of(loaded, "model.vocabulary_size", [&] { vocabulary_size(settings, vocabulary); });
+  if (!settings.teacher.transfers())
+    as_mistake_of(loaded, "model.prediction_head", [&] { require_output_layer(settings, "objective.name: " + settings.objective.name); });
   as_mistake_of(loaded, "data.ignore_tokens", [&] {
     for (const std::string& symbol : settings.data.ignore_tokens) vocabulary.id_of(symbol);
   });

@@ -39,6 +39,7 @@ std::int32_t sample_token(std::vector<float> logits, const GenerateOptions& opti
 
 Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens, const GenerateOptions& options,
                    const std::function<void(std::int32_t)>& on_token) {
+  require_output_layer(model.settings, "generation");
   if (!model.decoder) {
     throw UserError(
         "this model is an encoder (objective {}): each of its tokens sees those behind it, so that it cannot continue a text; furlong "
@@ -87,6 +88,7 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
   for (std::int64_t i = 0; i < options.max_tokens; ++i) {
     logits.resize(size);
     const std::int32_t token = sample_token(logits, options, static_cast<double>(random_uniform(key, static_cast<std::uint64_t>(i))));
+    if (std::find(options.stop.begin(), options.stop.end(), token) != options.stop.end()) break;
     result.tokens.push_back(token);
     if (on_token) on_token(token);
     if (i + 1 < options.max_tokens) logits = last_logits(model.decoder->extend(context, token_tensor({token}, 1, device), state));

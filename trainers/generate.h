@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <vector>
 
 #include "trainers/model.h"
 
@@ -11,6 +12,7 @@ struct GenerateOptions {
   std::int64_t top_k = 0;  ///< only the k most probable tokens; 0 = all
   double top_p = 1;        ///< only the most probable tokens that together reach this probability (Holtzman et al. 2020)
   std::uint64_t seed = 1;
+  std::vector<std::int32_t> stop = {};  ///< tokens at which the text ends, themselves left out
 };
 
 struct Generated {

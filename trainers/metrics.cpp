@@ -210,6 +210,23 @@ std::int64_t cut_back(const fs::path& path, std::int64_t step) {
   return removed;
 }
 
+double training_seconds(const fs::path& path, std::int64_t step) {
+  std::ifstream in(path, std::ios::binary);
+  double seconds = 0;
+  std::int64_t before = 0;
+  for (std::string line; std::getline(in, line);) {
+    const auto record = nlohmann::json::parse(line, nullptr, false);
+    if (!record.is_object() || record.value("split", "") != "train" || record.value("step", step + 1) > step) continue;
+    const auto rate = record.find("tokens_per_second"), tokens = record.find("tokens");
+    if (rate == record.end() || tokens == record.end() || !tokens->is_number_integer()) continue;
+    const auto now = tokens->get<std::int64_t>();
+    const double per_second = rate->is_number() ? rate->get<double>() : 0;
+    if (per_second > 0) seconds += static_cast<double>(now - before) / per_second;
+    before = now;
+  }
+  return seconds;
+}
+
 TensorboardWriter::TensorboardWriter(fs::path directory, std::optional<std::int64_t> resumed_from_step) {
   std::error_code failure;
   fs::create_directories(directory, failure);

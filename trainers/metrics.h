@@ -54,6 +54,10 @@ class MetricsWriter {
 /// No MetricsWriter may have the file open meanwhile.
 std::int64_t cut_back(const std::filesystem::path& path, std::int64_t step);
 
+/// The time that the training steps up to `step` took, in seconds, as the lines of a metrics.jsonl tell it: tokens divided by their rate,
+/// so that what was interrupted or killed and taken up again is in it. 0 where there is no such file.
+double training_seconds(const std::filesystem::path& path, std::int64_t step);
+
 /// Writes scalars for TensorBoard: TFRecord frames (length, masked CRC-32C, data, masked CRC-32C) around `tensorflow.Event` messages.
 class TensorboardWriter {
  public:

@@ -1,5 +1,7 @@
 #include "trainers/model.h"
 
+#include <spdlog/spdlog.h>
+
 #include <optional>
 #include <set>
 
@@ -77,10 +79,10 @@ ops::DenominatorReport Model::take_denominator_report() {
   return decoder ? decoder->take_denominator_report() : encoder->take_denominator_report();
 }
 
-void Model::redraw(std::int64_t step) {
+void Model::redraw(std::int64_t step, std::optional<std::size_t> only) {
   const auto seed = static_cast<std::uint64_t>(settings.seed);
-  if (decoder) decoder->redraw(seed, step);
-  if (encoder) encoder->redraw(seed, step);
+  if (decoder) decoder->redraw(seed, step, only);
+  if (encoder) encoder->redraw(seed, step, only);
 }
 
 std::int64_t vocabulary_size(const Settings& settings, const Vocabulary& vocabulary) {
@@ -91,6 +93,17 @@ std::int64_t vocabulary_size(const Settings& settings, const Vocabulary& vocabul
                     needed, vocabulary.kind_name());
   }
   return wanted;
+}
+
+bool has_output_layer(const Settings& settings) { return !settings.objective.learns_labels() && settings.model.prediction_head != "none"; }
+
+void require_output_layer(const Settings& settings, const std::string& what) {
+  if (settings.objective.learns_labels() || settings.model.prediction_head != "none") return;
+  throw UserError(
+      "{}: the model has hidden states alone (model.prediction_head: none), and no output layer over tokens; furlong logits --hidden gives "
+      "the states, objective.name: classification a head that is trained on labels, and furlong convert --set "
+      "model.prediction_head=transform a new output layer, which is yet to be trained",
+      what);
 }
 
 namespace {
@@ -169,7 +182,11 @@ namespace fs = std::filesystem;
 std::optional<fs::path> checkpoint_folder(const fs::path& path) {
   if (!fs::exists(path)) throw UserError("{}: there is no such run directory or checkpoint", path.string());
   if (!fs::is_directory(path)) return std::nullopt;
-  return fs::exists(path / "checkpoints") ? path / "checkpoints" : path;
+  if (fs::exists(path / "checkpoints")) return path / "checkpoints";
+  const auto stage = last_stage_of(path);
+  if (!stage) return path;
+  spdlog::info("{}: a run of furlong finetune; taking the student of its last stage, {}", path.string(), stage->filename().string());
+  return *stage / "checkpoints";
 }
 
 fs::path newest_in(const fs::path& path, const fs::path& folder) {

@@ -18,8 +18,9 @@ struct Model {
   std::unique_ptr<layers::Decoder> decoder;  ///< model.architecture: decoder
   std::unique_ptr<layers::Encoder> encoder;  ///< model.architecture: encoder
 
-  /// Random directions that are due before optimizer step `step`; step 0 gives the model its first.
-  void redraw(std::int64_t step);
+  /// Random directions that are due before optimizer step `step`, and constants from the steps before; step 0 gives the model its first.
+  /// `only`: as Decoder::redraw.
+  void redraw(std::int64_t step, std::optional<std::size_t> only = std::nullopt);
   /// Denominators of all layers since the last call, where a map of signed features guards them; forgets them.
   ops::DenominatorReport take_denominator_report();
 };
@@ -31,6 +32,11 @@ layers::DecoderConfig decoder_config(const Settings& settings, std::int64_t voca
 Vocabulary model_vocabulary(const Settings& settings, const Vocabulary& data);
 /// The size that the settings ask for, or the vocabulary's; UserError when the settings' is too small for it.
 std::int64_t vocabulary_size(const Settings& settings, const Vocabulary& vocabulary);
+/// Whether a model has logits of tokens: not where its head is one of labels, or hidden states are all (model.prediction_head: none).
+bool has_output_layer(const Settings& settings);
+/// Throws UserError, beginning with `what` (the file or key that asks), for models whose hidden states are all that they give
+/// (model.prediction_head: none): they have no logits of tokens, and no loss or accuracy over them.
+void require_output_layer(const Settings& settings, const std::string& what);
 
 /// Which parameters are not to be trained (ParameterStore::freeze); empty: none.
 using Frozen = std::function<bool(const Parameter&)>;
@@ -52,7 +58,7 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
 Model load_model(const CheckpointReader& checkpoint, const Device& device, Weights weights, const Frozen& frozen = {});
 
 /// The checkpoint that a path means to those who use a model: the file itself, or of a run directory the best one, or the newest whole one
-/// where there is no best. Throws UserError.
+/// where there is no best; of one of furlong finetune that of its last stage (last_stage_of), which is told. Throws UserError.
 std::filesystem::path checkpoint_of(const std::filesystem::path& run_or_checkpoint);
 /// The same for those who train on: of a run directory the newest whole one, whatever its validation loss.
 std::filesystem::path newest_checkpoint_of(const std::filesystem::path& run_or_checkpoint);

@@ -184,6 +184,7 @@ DeviceBatch largest_batch(const Settings& settings, const Device& device) {
 ops::CrossEntropyResult loss_of(Model& model, layers::ForwardContext& context, const DeviceBatch& batch,
                                 const ops::CrossEntropyOptions& options, layers::GenerationState* carried) {
   context.attention_mask = batch.mask;
+  require_output_layer(model.settings, "objective.name: " + model.settings.objective.name);
   switch (model.settings.objective.which()) {
     case Name::masked_tokens:
       return model.encoder->masked_token_loss(context, batch.inputs, batch.targets, options);

@@ -34,7 +34,7 @@ DeviceBatch on_device(const Batch& batch, const Device& device);
 /// The largest batch that a step can have, contents undefined: for the shape-only device.
 DeviceBatch largest_batch(const Settings& settings, const Device& device);
 
-/// The loss of a batch, over targets or labels. `carried`: see Decoder::loss.
+/// The loss of a batch, over targets or labels. `carried`: see Decoder::loss. Throws UserError for a model without an output layer.
 ops::CrossEntropyResult loss_of(Model& model, layers::ForwardContext& context, const DeviceBatch& batch,
                                 const ops::CrossEntropyOptions& options = {}, layers::GenerationState* carried = nullptr);
 

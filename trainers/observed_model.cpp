@@ -63,7 +63,8 @@ void ObservedModel::run(std::size_t batches, const Observer& observe) {
     const Tape::NoGradient guard(tape);
     layers::ForwardContext context{tape};
     context.observe_attention = [&](const layers::ObservedAttention& seen) { observe(context, seen, i); };
-    loss_of(model_, context, batches_[i]);
+    context.attention_mask = batches_[i].mask;
+    model_.decoder ? model_.decoder->hidden(context, batches_[i].inputs) : model_.encoder->hidden(context, batches_[i].inputs);
   }
 }
 

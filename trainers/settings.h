@@ -193,7 +193,7 @@ struct StageSettings {
 };
 
 struct FinetuneSettings {
-  std::filesystem::path source;
+  std::filesystem::path source, student;
   std::vector<std::string> stages;
   StageSettings transfer, distillation, task;
   std::int64_t evaluation_batches = 0;

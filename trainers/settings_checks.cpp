@@ -32,6 +32,7 @@ class Checker {
     lengths();
     steps();
     teacher();
+    output_layer();
     finetune();
   }
 
@@ -97,7 +98,8 @@ class Checker {
   // Widths of what meets at the output layer, and layers that are one.
   void embeddings() const {
     const auto& model = copy_.model;
-    const bool predicts = !copy_.objective.learns_labels(), transform = model.prediction_head == "transform";
+    const bool predicts = !copy_.objective.learns_labels() && model.prediction_head != "none";
+    const bool transform = model.prediction_head == "transform";
     if (predicts && transform && (model.activation == "swiglu" || model.activation == "geglu")) {
       const auto cite = citing({"model.prediction_head", "model.activation"});
       cite.fail(fmt::format("{} cannot be with {}, which is gated; expected gelu, gelu_tanh, relu or silu, or prediction_head: linear",
@@ -426,6 +428,21 @@ class Checker {
                       "transfer and then the objective alone",
                       cite(key), cite("objective.name")));
     }
+  }
+
+  // Of a model that has none; a run without teacher and stages is refused where it begins (check_against_data), since checkpoints of
+  // such models are read with the same checks.
+  void output_layer() const {
+    if (copy_.objective.learns_labels() || copy_.model.prediction_head != "none") return;
+    const auto& stages = copy_.finetune.stages;
+    const bool distils = copy_.teacher.loss == "distillation";
+    if (!distils && std::all_of(stages.begin(), stages.end(), [](const std::string& name) { return name == "transfer"; })) return;
+    const char* key = distils ? "teacher.loss" : "finetune.stages";
+    const auto cite = citing({key, "model.prediction_head"});
+    cite.fail(
+        fmt::format("{} cannot be with {}: predictions of tokens need an output layer; expected transfer alone, or objective.name: "
+                    "classification, which has a head of its own",
+                    cite(key), cite("model.prediction_head")));
   }
 
   void finetune() const {

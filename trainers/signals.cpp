@@ -8,6 +8,7 @@ namespace {
 volatile std::sig_atomic_t received_signal = 0;
 constexpr int watched[] = {SIGTERM, SIGINT, SIGUSR1};
 struct sigaction before[3];
+int living = 0;
 
 void remember(int signal) {
   if (signal == SIGINT && received_signal == SIGINT) {
@@ -20,6 +21,7 @@ void remember(int signal) {
 }  // namespace
 
 StopSignals::StopSignals() {
+  if (living++ > 0) return;
   received_signal = 0;
   struct sigaction action = {};
   action.sa_handler = remember;
@@ -29,6 +31,7 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
+  if (--living > 0) return;
   for (int i = 0; i < 3; ++i) sigaction(watched[i], &before[i], nullptr);
 }
 

@@ -2,7 +2,8 @@
 
 namespace furlong {
 
-/// While it lives, SIGTERM, SIGINT and SIGUSR1 set a flag instead of ending the program; a second SIGINT ends it at once.
+/// While it lives, SIGTERM, SIGINT and SIGUSR1 set a flag instead of ending the program; a second SIGINT ends it at once. One inside the
+/// life of another changes nothing. One thread makes them.
 class StopSignals {
  public:
   StopSignals();

@@ -59,6 +59,8 @@ void check_fit(const Settings& teacher, const Settings& student, const std::stri
   } else if (teacher.objective.learns_labels()) {
     throw UserError("teacher.checkpoint: {}: it was trained for {} and predicts no tokens; expected a model of {}", path,
                     teacher.objective.name, student.objective.name);
+  } else {
+    require_output_layer(teacher, "teacher.checkpoint: " + path);
   }
 }
 

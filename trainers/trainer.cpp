@@ -158,10 +158,15 @@ void Trainer::take_turn() {
   if (turn) optimizer_.restrict_to([layer = turn->layer](const Parameter& parameter) { return Teacher::in_attention(parameter, layer); });
 }
 
+void Trainer::redraw() {
+  const std::optional<Turn> before = teacher_ ? teacher_->turn(steps_ - 1) : std::nullopt;
+  model_.redraw(steps_, before ? std::optional(before->layer) : std::nullopt);
+}
+
 StepReport Trainer::step() {
   const auto start = std::chrono::steady_clock::now();
   const Settings& settings = model_.settings;
-  if (steps_ > 0) model_.redraw(steps_);  // the first directions are the model's own, or came with its weights
+  if (steps_ > 0) redraw();  // the first directions and constants are the model's own, or came with its weights
   const StepData data = take_data();
   const std::vector<Batch>& batches = data.batches;
 
@@ -352,37 +357,43 @@ void Trainer::save(const std::filesystem::path& path, std::string_view metrics) 
   file.finish();
 }
 
-void Trainer::load(const CheckpointReader& checkpoint) {
+std::optional<std::string> model_difference(const Settings& checkpoint, const Settings& settings) {
+  const auto then = to_json(checkpoint)["model"].flatten(), now = to_json(settings)["model"].flatten();
+  for (const auto& [key, value] : now.items()) {
+    if (may_change(key, settings.model.position) || (then.contains(key) && then[key] == value)) continue;
+    std::string name = key;
+    std::replace(name.begin(), name.end(), '/', '.');
+    return fmt::format("model{} was {} in the checkpoint and is {} now", name, then.contains(key) ? then[key].dump() : "absent",
+                       value.dump());
+  }
+  return std::nullopt;
+}
+
+void check_resumable(const CheckpointReader& checkpoint, const Settings& settings) {
   const std::string origin = checkpoint.path().string();
   const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
-  if (before.objective.name != model_.settings.objective.name || before.objective.pooling != model_.settings.objective.pooling) {
+  if (before.objective.name != settings.objective.name || before.objective.pooling != settings.objective.pooling) {
     throw UserError("{}: cannot resume: the objective was {} (pooling {}) in the checkpoint and is {} (pooling {}) now", origin,
-                    before.objective.name, before.objective.pooling, model_.settings.objective.name, model_.settings.objective.pooling);
+                    before.objective.name, before.objective.pooling, settings.objective.name, settings.objective.pooling);
   }
-  if (before.teacher.loss != model_.settings.teacher.loss) {
+  if (before.teacher.loss != settings.teacher.loss) {
     throw UserError(
         "{}: cannot resume: teacher.loss was {} in the checkpoint and is {} now; use another --run-dir, with model.weights to "
         "begin from these",
-        origin, before.teacher.loss, model_.settings.teacher.loss);
+        origin, before.teacher.loss, settings.teacher.loss);
   }
-  const auto then = to_json(before)["model"].flatten(), now = to_json(model_.settings)["model"].flatten();
-  for (const auto& [key, value] : now.items()) {
-    if (may_change(key, model_.settings.model.position)) continue;
-    if (!then.contains(key) || then[key] != value) {
-      std::string name = key;
-      std::replace(name.begin(), name.end(), '/', '.');
-      throw UserError(
-          "{}: cannot resume: model{} was {} in the checkpoint and is {} now; use another --run-dir, or --resume never to start again",
-          origin, name, then.contains(key) ? then[key].dump() : "absent", value.dump());
-    }
-  }
-  if (!(Vocabulary::from_json(checkpoint.text("vocabulary"), origin) == model_.vocabulary)) {
+  if (const auto difference = model_difference(before, settings))
+    throw UserError("{}: cannot resume: {}; use another --run-dir, or --resume never to start again", origin, *difference);
+  if (checkpoint.integer("seed") != settings.seed)
+    throw UserError("{}: cannot resume: seed was {} in the checkpoint and is {} now", origin, checkpoint.integer("seed"), settings.seed);
+}
+
+void Trainer::load(const CheckpointReader& checkpoint) {
+  check_resumable(checkpoint, model_.settings);
+  const std::string origin = checkpoint.path().string();
+  const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
+  if (!(Vocabulary::from_json(checkpoint.text("vocabulary"), origin) == model_.vocabulary))
     throw UserError("{}: cannot resume: its vocabulary is not that of {}", origin, data_.path());
-  }
-  if (checkpoint.integer("seed") != model_.settings.seed) {
-    throw UserError("{}: cannot resume: seed was {} in the checkpoint and is {} now", origin, checkpoint.integer("seed"),
-                    model_.settings.seed);
-  }
   load_parameters(checkpoint, model_, Weights::raw);
   const ParameterStore& store = *model_.store;
   const auto read = [&](const std::string& name, const Tensor& tensor) { read_tensor(checkpoint, name, tensor); };

@@ -85,6 +85,8 @@ class Trainer {
   /// How many tokens student and teacher are compared at, which goes to n_compared_.
   std::int64_t count_lessons(const StepData& data);
   void take_turn();
+  /// Directions and constants of the coming step.
+  void redraw();
   /// All that a step does on the device.
   void work(const std::vector<Batch>& batches);
   bool may_record() const;
@@ -118,6 +120,14 @@ class Trainer {
   std::optional<double> last_validation_;
   std::int64_t without_improvement_ = 0, validated_at_ = -1;
 };
+
+/// The first key of `model` that a run cannot go on with another value of, in words: "model.norm was layernorm in the checkpoint and is
+/// rmsnorm now". Nothing where there is none.
+std::optional<std::string> model_difference(const Settings& checkpoint, const Settings& now);
+
+/// Throws the UserError with which Trainer::load refuses a checkpoint of another model, objective, teacher's loss or seed than the resolved
+/// settings'; reads no tensor.
+void check_resumable(const CheckpointReader& checkpoint, const Settings& settings);
 
 /// Peak bytes of tensors that training with these settings will take, found by running one step on the shape-only device.
 std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vocabulary);

@@ -36,9 +36,8 @@ Settings settings_of(const ForeignConfig& config, const Spelling& spelling) {
   model.embedding_norm = true;
   model.bias = true;
   model.position = "learned";
-  // A product with the narrower embedding needs the head's layer in front of it: where the file has no head, one with initial values.
-  model.prediction_head = "transform";
-  model.output_bias = true;
+  model.prediction_head = spelling.head ? "transform" : "none";
+  model.output_bias = spelling.head;
   model.tied_embeddings = !spelling.head || config.boolean("tie_word_embeddings", true);
   return settings;
 }
@@ -119,8 +118,8 @@ nlohmann::ordered_json config_of(const ModelSettings& model) {
 
 const Architecture& albert_architecture() {
   static const Architecture architecture{
-      "albert",      "AlbertForMaskedLM", {"albert.", ""}, "embeddings.word_embeddings.weight", head_anchor, settings_of, mappings_of,
-      duplicates_of, is_carried,          config_of};
+      "albert",    "AlbertForMaskedLM", "AlbertModel", {"albert.", ""}, "embeddings.word_embeddings.weight", head_anchor, settings_of,
+      mappings_of, duplicates_of,       is_carried,    config_of};
   return architecture;
 }
 

@@ -28,8 +28,7 @@ Settings settings_of(const ForeignConfig& config, const Spelling& spelling) {
   model.embedding_norm = true;
   model.bias = true;
   model.position = "learned";
-  // Without the head of masked tokens the states are the result; logits are then products with the embedding alone.
-  model.prediction_head = spelling.head ? "transform" : "linear";
+  model.prediction_head = spelling.head ? "transform" : "none";
   model.output_bias = spelling.head;
   model.tied_embeddings = !spelling.head || config.boolean("tie_word_embeddings", true);
   return settings;
@@ -112,9 +111,9 @@ nlohmann::ordered_json config_of(const ModelSettings& model) {
 }  // namespace
 
 const Architecture& bert_architecture() {
-  static const Architecture architecture{"bert",      "BertForMaskedLM", {"bert.", ""}, "embeddings.word_embeddings.weight",
-                                         head_anchor, settings_of,       mappings_of,   duplicates_of,
-                                         is_carried,  config_of};
+  static const Architecture architecture{"bert",      "BertForMaskedLM", "BertModel", {"bert.", ""}, "embeddings.word_embeddings.weight",
+                                         head_anchor, settings_of,       mappings_of, duplicates_of, is_carried,
+                                         config_of};
   return architecture;
 }
 

@@ -80,8 +80,8 @@ nlohmann::ordered_json config_of(const ModelSettings& model) {
 }  // namespace
 
 const Architecture& gpt2_architecture() {
-  static const Architecture architecture{"gpt2",      "GPT2LMHeadModel", {"transformer.", ""}, "wte.weight", "",
-                                         settings_of, mappings_of,       duplicates_of,        is_carried,   config_of};
+  static const Architecture architecture{"gpt2",      "GPT2LMHeadModel", nullptr,       {"transformer.", ""}, "wte.weight", "",
+                                         settings_of, mappings_of,       duplicates_of, is_carried,           config_of};
   return architecture;
 }
 

@@ -251,9 +251,9 @@ nlohmann::ordered_json config_of_gguf(const GgufFile& file) {
 }
 
 const Architecture& llama_architecture() {
-  static const Architecture architecture{"llama",    "LlamaForCausalLM", {"model.", ""}, "embed_tokens.weight",
-                                         "",         settings_of,        mappings_of,    duplicates_of,
-                                         is_carried, config_of};
+  static const Architecture architecture{"llama",  "LlamaForCausalLM", nullptr,     {"model.", ""}, "embed_tokens.weight",
+                                         "",       settings_of,        mappings_of, duplicates_of,  is_carried,
+                                         config_of};
   return architecture;
 }
 

@@ -53,6 +53,7 @@ void run(Options& options, const Given& given) {
     refuse_unless(options.convert.attention == "auto", *option, "--attention auto");
   if (options.convert.attention == "auto" && given.target_error->count() == 0)
     throw UserError("--attention auto: which error is wanted? Add --target-error E, for instance 0.1");
+  options.convert.bounds_polynomials = given.most_features->count() > 0;
   if (given.data->count() > 0) {
     options.data.split = split_from_name(options.split);
     options.convert.data = options.data;
@@ -88,7 +89,7 @@ void add_attention(CLI::App& command, Options& options, Given& given) {
                            ->type_name("E");
   given.most_features = command
                             .add_option("--max-features", convert.most_features,
-                                        "auto: no map with more random features is tried; polynomials have as many as they have")
+                                        "auto: no map with more features is tried (where it is not given, polynomials may have more)")
                             ->capture_default_str()
                             ->check(CLI::Range(2, 1 << 20))
                             ->type_name("M");
@@ -99,7 +100,9 @@ void add_attention(CLI::App& command, Options& options, Given& given) {
                   "The longest sequence that the model is for; learned positions beyond the source's begin as p modulo their number")
       ->check(CLI::Range(1, 1 << 30))
       ->type_name("N");
-  command.add_option("--set", convert.overrides, "Any key of the config, such as model.attention.directions=iid; may be repeated")
+  command
+      .add_option("--set", convert.overrides,
+                  "A key below model, such as model.attention.directions=iid, or seed, of new directions and weights;\nmay be repeated")
       ->allow_extra_args(false)
       ->type_name("KEY=VALUE");
 }

@@ -45,7 +45,10 @@ void add_export(CLI::App& program, int& /*status*/) {
       "weights.\n"
       "  furlong export runs/chat/3_task chat_performer");
   const auto options = std::make_shared<Options>();
-  command->add_option("source", options->source, "A checkpoint, or a run directory (its best one, or the newest where there is no best)")
+  command
+      ->add_option(
+          "source", options->source,
+          "A checkpoint, or a run directory (its best one, or the newest where there is no best; of furlong\nfinetune, of the last stage)")
       ->required()
       ->type_name("CHECKPOINT|RUN");
   command->add_option("directory", options->directory, "The directory to write, made where it is missing")->required()->type_name("DIR");

@@ -29,7 +29,9 @@ int run(const Options& options) {
   } else {
     if (result.recovery) fmt::print("{}\n", to_text(*result.recovery));
     if (result.interrupted) {
-      fmt::print("stopped by a signal in stage {}, saved in {}\nthe same command goes on from here\n", result.stage, directory);
+      fmt::print("stopped by a signal{}, saved in {}\nthe same command goes on from here\n",
+                 result.stage.empty() ? std::string(" before a stage was trained") : " in stage " + result.stage + " or behind it",
+                 directory);
     } else if (!result.recovery) {
       fmt::print("stage {} is done; the run is in {}\n", result.stage, directory);
     } else {
@@ -56,8 +58,9 @@ void add_finetune(CLI::App& program, int& status) {
       ->take_all()
       ->allow_extra_args(false);
   command
-      ->add_option("--run-dir", options->run_directory,
-                   "Where 1_STAGE/, 2_STAGE/, ..., teacher.h5 and recovery.json go (default: run_directory of the config, or runs/NAME)")
+      ->add_option(
+          "--run-dir", options->run_directory,
+          "Where 1_STAGE/, 2_STAGE/, ..., teacher.h5, student.h5 and recovery.json go (default: run_directory of the config, or runs/NAME)")
       ->type_name("DIR");
   command->add_option("--stage", options->finetune.only_stage, "Only this one of finetune.stages, without the evaluation at the end")
       ->type_name("NAME");

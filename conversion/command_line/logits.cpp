@@ -43,7 +43,10 @@ void add_logits(CLI::App& program, int& /*status*/) {
       "padding,\nand `lengths`.\n"
       "  furlong logits teacher.h5 ids.txt --output logits.h5");
   const auto options = std::make_shared<Options>();
-  command->add_option("checkpoint", options->run, "A checkpoint, or a run directory (its best one, or the newest where there is no best)")
+  command
+      ->add_option(
+          "checkpoint", options->run,
+          "A checkpoint, or a run directory (its best one, or the newest where there is no best; of furlong\nfinetune, of the last stage)")
       ->required()
       ->type_name("CHECKPOINT|RUN");
   command->add_option("input", options->input, "Token ids")->required()->type_name("INPUT.h5|ids.txt");

@@ -2,21 +2,68 @@
 
 #include <atomic>
 
+#include "framework/ops/activation_bodies.h"
 #include "framework/ops/gemm_bodies.h"
 
 namespace furlong::ops {
 namespace {
 
+using Activation = GemmEpilogue::Activation;
+
 std::atomic<bool> tf32{false};
 
+ActivationKind kind_of(Activation activation) {
+  for (const ActivationName& entry : activation_names) {
+    if (epilogue_activation(entry.kind) == activation) return entry.kind;
+  }
+  throw ContractError("gemm: activation number {} is no op's", static_cast<int>(activation));
+}
+
+void check_epilogue(const GemmEpilogue& epilogue, const Tensor& c, bool transpose_a, bool overwrites) {
+  const bool activated = epilogue.activation != Activation::none;
+  require((epilogue.bias == nullptr && !activated) || overwrites, "gemm: bias and activation go with overwrite only");
+  require(epilogue.bias == nullptr || epilogue.bias->elements() == c.extent(1), "gemm: a bias of {} for {} columns",
+          epilogue.bias ? epilogue.bias->shape().text() : "", c.extent(1));
+  if (const Tensor* auxiliary = epilogue.auxiliary) {
+    require(activated, "gemm: an auxiliary goes with an activation");
+    require(auxiliary->shape() == c.shape() && auxiliary->dtype() == c.dtype() && auxiliary->has_contiguous_rows(),
+            "gemm: an auxiliary of {} {} for {} {}", name_of(auxiliary->dtype()), auxiliary->shape().text(), name_of(c.dtype()),
+            c.shape().text());
+  }
+  require(!epilogue.activation_gradient || (epilogue.auxiliary != nullptr && epilogue.bias == nullptr),
+          "gemm: the gradient of an activation needs an auxiliary, and no bias");
+  if (const GradientTarget& sums = epilogue.bias_gradient; sums.wanted()) {
+    require(transpose_a && !activated && epilogue.bias == nullptr, "gemm: the gradient of a bias goes with a transposed a alone");
+    require(sums.tensor.elements() == c.extent(0), "gemm: the gradient of a bias in {} for {} rows", sums.tensor.shape().text(),
+            c.extent(0));
+  }
+}
+
 }  // namespace
+
+Activation epilogue_activation(ActivationKind kind) {
+  switch (kind) {
+    case ActivationKind::gelu:
+      return Activation::gelu;
+    case ActivationKind::gelu_tanh:
+      return Activation::gelu_tanh;
+    case ActivationKind::relu:
+      return Activation::relu;
+    case ActivationKind::silu:
+      return Activation::silu;
+  }
+  return Activation::none;
+}
 
 void set_tf32(bool allowed) { tf32 = allowed; }
 bool tf32_allowed() { return tf32; }
 
 void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, GradientMode mode,
           const GemmEpilogue& epilogue) {
-  if (mode == GradientMode::skip) return;
+  if (mode == GradientMode::skip) {
+    require(!epilogue.bias_gradient.wanted(), "gemm: the gradient of a bias without the product");
+    return;
+  }
   const bool matrices = a.shape().rank() == 2 && b.shape().rank() == 2 && c.shape().rank() == 2;
   require(matrices && a.has_contiguous_rows() && b.has_contiguous_rows() && c.has_contiguous_rows(),
           "gemm: {} by {} into {}: matrices with contiguous rows are needed", a.shape().text(), b.shape().text(), c.shape().text());
@@ -26,15 +73,30 @@ void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor&
           transpose_a ? "ᵀ" : "", b.shape().text(), transpose_b ? "ᵀ" : "", c.shape().text());
   require(a.dtype() == b.dtype() && (c.dtype() == a.dtype() || c.dtype() == accumulate_dtype(a.dtype())), "gemm: {} by {} into {}",
           name_of(a.dtype()), name_of(b.dtype()), name_of(c.dtype()));
-  const bool plain = epilogue.bias == nullptr && epilogue.activation == GemmEpilogue::Activation::none;
-  require(plain || mode == GradientMode::overwrite, "gemm: bias and activation go with overwrite only");
-  require(epilogue.bias == nullptr || epilogue.bias->elements() == columns, "gemm: a bias of {} for {} columns",
-          epilogue.bias ? epilogue.bias->shape().text() : "", columns);
+  check_epilogue(epilogue, c, transpose_a, mode == GradientMode::overwrite);
   const bool accumulate = mode == GradientMode::accumulate;
   if (stream.device.is_gpu()) {
     gemm_gpu(stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);
+  } else if (epilogue.is_composite()) {
+    gemm_in_steps(stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);
   } else {  // the shape-only device goes the same way as the CPU, as far as the memory that the product works in
     gemm_cpu(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
+  }
+}
+
+void gemm_in_steps(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
+                   bool accumulate, const GemmEpilogue& epilogue) {
+  if (epilogue.activation_gradient) {
+    gemm(stream, a, transpose_a, b, transpose_b, c, GradientMode::overwrite);
+    run_body(stream, activation_backward_cpu, activation_backward_gpu, *epilogue.auxiliary, c, c, false, kind_of(epilogue.activation));
+  } else if (epilogue.auxiliary) {
+    GemmEpilogue biased;
+    biased.bias = epilogue.bias;
+    gemm(stream, a, transpose_a, b, transpose_b, *epilogue.auxiliary, GradientMode::overwrite, biased);
+    run_body(stream, activation_cpu, activation_gpu, *epilogue.auxiliary, c, kind_of(epilogue.activation));
+  } else {
+    gemm(stream, a, transpose_a, b, transpose_b, c, accumulate ? GradientMode::accumulate : GradientMode::overwrite);
+    column_sum(stream, a, epilogue.bias_gradient);
   }
 }
 

@@ -10,7 +10,16 @@ void gemm_cpu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose
               const GemmEpilogue& epilogue);
 void column_sum_cpu(const Tensor& matrix, const Tensor& target, bool accumulate);
 
-/// cuBLASLt on CUDA; the CPU's body on the simulator, whose memory is the host's.
+/// A composite epilogue by products, activations and column sums of their own: what every device does that has no product for it.
+void gemm_in_steps(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
+                   bool accumulate, const GemmEpilogue& epilogue);
+
+/// [..., n] as a matrix of rows; a matrix stays as it is, whatever its strides.
+inline Tensor as_matrix(const Tensor& tensor) {
+  return tensor.shape().rank() == 2 ? tensor : tensor.reshape({tensor.shape().rows(), tensor.extent(-1)});
+}
+
+/// Through a library (gemm_library.h): cuBLASLt on CUDA, the CPU's body in its place on the simulator, whose memory is the host's.
 inline GpuBody<const Tensor& /*a*/, bool /*transpose_a*/, const Tensor& /*b*/, bool /*transpose_b*/, const Tensor& /*c*/,
                bool /*accumulate*/, const GemmEpilogue&>
     gemm_gpu{"gemm"};

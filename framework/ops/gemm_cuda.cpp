@@ -13,7 +13,7 @@
 #include "framework/cuda/cublaslt.h"
 #include "framework/cuda/queue.h"
 #include "framework/ops/gemm_bodies.h"
-#include "framework/ops/gemm_plan.h"
+#include "framework/ops/gemm_library.h"
 
 namespace furlong::ops {
 namespace {
@@ -35,6 +35,18 @@ cublasLtEpilogue_t epilogue_of(FusedEpilogue fused) {
       return CUBLASLT_EPILOGUE_RELU;
     case FusedEpilogue::relu_bias:
       return CUBLASLT_EPILOGUE_RELU_BIAS;
+    case FusedEpilogue::gelu:
+      return CUBLASLT_EPILOGUE_GELU;
+    case FusedEpilogue::gelu_bias:
+      return CUBLASLT_EPILOGUE_GELU_BIAS;
+    case FusedEpilogue::gelu_auxiliary:
+      return CUBLASLT_EPILOGUE_GELU_AUX;
+    case FusedEpilogue::gelu_auxiliary_bias:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case FusedEpilogue::gelu_gradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case FusedEpilogue::bias_gradient:
+      return CUBLASLT_EPILOGUE_BGRADB;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -48,7 +60,7 @@ std::uint32_t alignment_of(const void* address) {
 /// All that the choice of an algorithm depends on.
 struct Key {
   GemmPlan plan;
-  std::uint32_t left_alignment, right_alignment, result_alignment, bias_alignment;
+  std::uint32_t left_alignment, right_alignment, result_alignment, vector_alignment, auxiliary_alignment;
   bool tf32;
   int device;
   bool operator==(const Key&) const = default;
@@ -57,13 +69,14 @@ struct KeyHash {
   std::size_t operator()(const Key& key) const {
     std::size_t hash = 0;
     const GemmPlan& plan = key.plan;
-    for (std::int64_t value :
-         {plan.m, plan.n, plan.k, plan.left.leading_dimension, plan.right.leading_dimension, plan.result.leading_dimension,
-          static_cast<std::int64_t>(plan.operand_dtype) + 8 * static_cast<std::int64_t>(plan.result_dtype) +
-              64 * static_cast<std::int64_t>(plan.fused) + 512 * plan.left.transposed + 1024 * plan.right.transposed +
-              2048 * plan.accumulate + 4096 * key.tf32 + 8192 * key.device,
-          static_cast<std::int64_t>(key.left_alignment) + (std::int64_t{key.right_alignment} << 10) +
-              (std::int64_t{key.result_alignment} << 20) + (std::int64_t{key.bias_alignment} << 30)}) {
+    for (std::int64_t value : {plan.m, plan.n, plan.k, plan.left.leading_dimension, plan.right.leading_dimension,
+                               plan.result.leading_dimension, plan.auxiliary_leading_dimension,
+                               static_cast<std::int64_t>(plan.operand_dtype) + 8 * static_cast<std::int64_t>(plan.result_dtype) +
+                                   64 * static_cast<std::int64_t>(plan.fused) + 1024 * plan.left.transposed + 2048 * plan.right.transposed +
+                                   4096 * plan.accumulate + 8192 * key.tf32 + 16384 * key.device,
+                               static_cast<std::int64_t>(key.left_alignment) + (std::int64_t{key.right_alignment} << 10) +
+                                   (std::int64_t{key.result_alignment} << 20) + (std::int64_t{key.vector_alignment} << 30) +
+                                   (std::int64_t{key.auxiliary_alignment} << 40)}) {
       hash = (hash ^ static_cast<std::size_t>(value)) * 0x9E3779B97F4A7C15ull;
       hash ^= hash >> 29;
     }
@@ -107,36 +120,51 @@ cublasLtMatrixLayout_t layout_of(const ColumnMajorMatrix& matrix, DType dtype) {
   return layout;
 }
 
-/// Handles, workspaces and known products of all devices. Used under its mutex: a bias's address is part of a shared description.
-class Products {
+/// Whether the library says that it has nothing for what it was asked, rather than that something broke.
+bool is_refusal(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE || status == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
+/// What a description points to besides the matrices; null where the epilogue has none.
+struct Addresses {
+  const void *vector, *auxiliary;
+};
+
+/// Handles, workspaces and known products of all devices, those that cuBLASLt has no algorithm for among them. Used under its mutex:
+/// addresses of biases and auxiliaries are part of a shared description.
+class Products : public GemmLibrary {
  public:
-  /// False when cuBLASLt has no algorithm for this.
-  bool run(const Stream& stream, const GemmPlan& plan, const Tensor& a, const Tensor& b, const Tensor& result, const Tensor* bias) {
+  bool run(const Stream& stream, const GemmPlan& plan, const GemmOperands& operands) override {
+    const auto& [a, b, result, vector, auxiliary] = operands;
     void* const queue = gpu_queue(stream);  // chooses the device, too
     const std::lock_guard lock(mutex_);
-    const bool with_bias = plan.fused == FusedEpilogue::bias || plan.fused == FusedEpilogue::relu_bias;
-    const void* const bias_address = with_bias ? bias->address() : nullptr;
+    const Addresses addresses{vector ? vector->address() : nullptr, auxiliary ? auxiliary->address() : nullptr};
     const Key key{plan,
                   alignment_of(b.address()),
                   alignment_of(a.address()),
                   alignment_of(result.address()),
-                  with_bias ? alignment_of(bias_address) : 0,
+                  vector ? alignment_of(addresses.vector) : 0,
+                  auxiliary ? alignment_of(addresses.auxiliary) : 0,
                   tf32_allowed() && plan.operand_dtype == DType::float32,
                   stream.device.index};
-    const std::shared_ptr<Product> product = find(key, bias_address);
+    const std::shared_ptr<Product> product = find(key, addresses);
     if (!product) return false;
-    if (with_bias) product->describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias_address);
+    point(*product, addresses);
     const Tensor& workspace = workspace_of(stream.device, queue);
     const float one = 1, beta = plan.accumulate ? 1 : 0;
     const double one_double = 1, beta_double = beta;
     const bool in_double = plan.operand_dtype == DType::float64;
-    check(
+    const cublasStatus_t status =
         table().multiply(handle_of(stream.device.index), product->description,
                          in_double ? static_cast<const void*>(&one_double) : static_cast<const void*>(&one), b.address(), product->left,
                          a.address(), product->right, in_double ? static_cast<const void*>(&beta_double) : static_cast<const void*>(&beta),
                          result.address(), product->result, result.address(), product->result, &product->algorithm, workspace.address(),
-                         static_cast<std::size_t>(workspace_bytes), static_cast<cudaStream_t>(queue)),
-        "a product");
+                         static_cast<std::size_t>(workspace_bytes), static_cast<cudaStream_t>(queue));
+    if (may_be_missing(plan.fused) && is_refusal(status)) {  // the heuristics promised too much
+      products_[key] = nullptr;
+      return false;
+    }
+    check(status, "a product");
     return true;
   }
 
@@ -154,16 +182,21 @@ class Products {
     return workspace;
   }
 
-  std::shared_ptr<Product> find(const Key& key, const void* bias_address) {
+  static void point(Product& product, const Addresses& addresses) {
+    if (addresses.vector != nullptr) product.describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, addresses.vector);
+    if (addresses.auxiliary != nullptr) product.describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, addresses.auxiliary);
+  }
+
+  std::shared_ptr<Product> find(const Key& key, const Addresses& addresses) {
     const auto known = products_.find(key);
     if (known != products_.end()) return known->second;
     if (products_.size() > 4096) products_.clear();  // evaluation of many lengths must not grow without bound
-    auto product = choose(key, bias_address);
+    auto product = choose(key, addresses);
     products_.emplace(key, product);
     return product;
   }
 
-  std::shared_ptr<Product> choose(const Key& key, const void* bias_address) {
+  std::shared_ptr<Product> choose(const Key& key, const Addresses& addresses) {
     const GemmPlan& plan = key.plan;
     auto product = std::make_shared<Product>();
     const bool in_double = plan.operand_dtype == DType::float64;
@@ -172,10 +205,13 @@ class Products {
     product->describe(CUBLASLT_MATMUL_DESC_TRANSA, plan.left.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     product->describe(CUBLASLT_MATMUL_DESC_TRANSB, plan.right.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (plan.fused != FusedEpilogue::none) product->describe(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(plan.fused));
-    if (bias_address != nullptr) {
+    if (addresses.vector != nullptr) {
       product->describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(plan.result_dtype)));
-      product->describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias_address);  // the heuristics look at its alignment
     }
+    if (addresses.auxiliary != nullptr) {  // of the result's type, which is the default
+      product->describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, plan.auxiliary_leading_dimension);
+    }
+    point(*product, addresses);  // the heuristics look at alignments
     product->left = layout_of(plan.left, plan.operand_dtype);
     product->right = layout_of(plan.right, plan.operand_dtype);
     product->result = layout_of(plan.result, plan.result_dtype);
@@ -193,8 +229,13 @@ class Products {
     int count = 0;
     const cublasStatus_t status = table().find_algorithm(handle_of(key.device), product->description, product->left, product->right,
                                                          product->result, product->result, product->preference, 1, &found, &count);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
-        (status == CUBLAS_STATUS_SUCCESS && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))) {
+    if (is_refusal(status) || (status == CUBLAS_STATUS_SUCCESS && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))) {
+      if (may_be_missing(plan.fused)) {
+        spdlog::debug("cuBLASLt has no algorithm for epilogue {} of [{} x {}] by [{} x {}] in {} (status {}); it is computed in steps",
+                      static_cast<int>(epilogue_of(plan.fused)), plan.n, plan.k, plan.k, plan.m, name_of(plan.operand_dtype),
+                      static_cast<int>(status));
+        return nullptr;
+      }
       spdlog::warn("cuBLASLt has no algorithm for [{} x {}] by [{} x {}] in {} (status {}); a slow kernel of our own computes it", plan.n,
                    plan.k, plan.k, plan.m, name_of(plan.operand_dtype), static_cast<int>(status));
       return nullptr;
@@ -212,18 +253,9 @@ class Products {
 
 void gemm_cuda(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
                const GemmEpilogue& epilogue) {
-  if (c.elements() == 0) return;
   // Never destroyed: at the program's end the driver may be gone before it.
   static auto* const products = new Products;
-  const GemmPlan plan = plan_gemm(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
-  if (plan.k > 0) {
-    const Tensor result = plan.through_scratch ? Tensor::empty(c.shape(), plan.result_dtype, c.device()) : c;
-    if (products->run(stream, plan, a, b, result, epilogue.bias)) {
-      if (plan.separate_epilogue) gemm_epilogue_gpu(stream, result, c, epilogue);
-      return;
-    }
-  }
-  gemm_tiled_gpu(stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);
+  gemm_through(*products, stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);
 }
 
 [[maybe_unused]] const bool registered = (gemm_gpu.set(DeviceType::cuda, &gemm_cuda), true);

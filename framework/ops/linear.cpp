@@ -1,11 +1,9 @@
 #include "framework/ops/linear.h"
 
+#include "framework/ops/gemm_bodies.h"
+
 namespace furlong::ops {
 namespace {
-
-Tensor as_matrix(const Tensor& tensor) {
-  return tensor.shape().rank() == 2 ? tensor : tensor.reshape({tensor.shape().rows(), tensor.extent(-1)});
-}
 
 void linear_backward(BackwardContext& context, const Remake* remake_x) {
   const Tensor d_y = as_matrix(context.d_output());
@@ -15,9 +13,12 @@ void linear_backward(BackwardContext& context, const Remake* remake_x) {
   }
   if (const GradientTarget d_weight = context.d_input(1); d_weight.wanted()) {
     const Tensor x = remake_x ? (*remake_x)(context.stream()) : context.saved(0);
-    gemm(context.stream(), d_y, true, as_matrix(x), false, d_weight.tensor, d_weight.mode);
+    GemmEpilogue epilogue;
+    epilogue.bias_gradient = context.d_input(2);
+    gemm(context.stream(), d_y, true, as_matrix(x), false, d_weight.tensor, d_weight.mode, epilogue);
+  } else {
+    column_sum(context.stream(), d_y, context.d_input(2));
   }
-  if (context.wants(2)) column_sum(context.stream(), d_y, context.d_input(2));
 }
 
 }  // namespace

@@ -32,7 +32,8 @@ class HeadConstants {
 
   /// In training: adds the sums of these queries and keys to the statistics; once where a segment runs twice.
   void observe(const ForwardContext& context, const Tensor& query, const Tensor& key) const;
-  /// Before an optimizer step: constants from what was observed in earlier ones; neutral ones where that is nothing.
+  /// Before an optimizer step: constants from what was observed in earlier ones; neutral ones where that is nothing. Each call makes what
+  /// was seen weigh less: it belongs after steps that have observed something.
   void update();
   void put_into(ops::LinearAttentionConstants& constants) const;
 

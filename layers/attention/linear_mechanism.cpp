@@ -192,7 +192,6 @@ Tensor LinearMechanism::extend(const Stream& stream, const Tensor& query, const 
 }
 
 void LinearMechanism::redraw(std::uint64_t seed, std::int64_t step) {
-  constants_.update();
   if (!directions_ || directions_->master().device().is_shape_only()) return;
   if (step != 0 && (config_.redraw_every == 0 || step % config_.redraw_every != 0)) return;
   const RandomKey key{seed, static_cast<std::uint32_t>(step), random_stream(stream_name_)};

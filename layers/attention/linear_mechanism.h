@@ -23,6 +23,7 @@ class LinearMechanism : public AttentionMechanism {
   std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype, const Device& device) const override;
   Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value, AttentionState& state) const override;
   void redraw(std::uint64_t seed, std::int64_t step) override;
+  void update_constants() override { constants_.update(); }
   ops::DenominatorReport take_denominator_report() override { return std::exchange(report_, {}); }
 
  private:

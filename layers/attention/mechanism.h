@@ -64,6 +64,9 @@ class AttentionMechanism {
   /// Before optimizer step `step` (0: the model's first): draws again what is due. Keyed by (seed, step, layer): the same on every rank and
   /// after a resume.
   virtual void redraw(std::uint64_t /*seed*/, std::int64_t /*step*/) {}
+  /// Constants from what training has seen so far, for mechanisms that have any (HeadConstants); after each step that has run this one in
+  /// training, and after no other.
+  virtual void update_constants() {}
   /// Denominators since the last call, for mechanisms that guard them (signed feature maps); forgets them.
   virtual ops::DenominatorReport take_denominator_report() { return {}; }
 };

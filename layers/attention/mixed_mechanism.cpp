@@ -108,6 +108,10 @@ class MixedMechanism : public AttentionMechanism {
     for (const auto& run : runs_) run->redraw(seed, step);
   }
 
+  void update_constants() override {
+    for (const auto& run : runs_) run->update_constants();
+  }
+
   ops::DenominatorReport take_denominator_report() override {
     ops::DenominatorReport total;
     for (const auto& run : runs_) total += run->take_denominator_report();

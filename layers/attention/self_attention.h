@@ -51,6 +51,9 @@ class SelfAttention {
   void redraw(std::uint64_t seed, std::int64_t step) {
     if (!shared_) mechanism_->redraw(seed, step);
   }
+  void update_constants() {
+    if (!shared_) mechanism_->update_constants();
+  }
   ops::DenominatorReport take_denominator_report() { return mechanism_->take_denominator_report(); }
 
  private:

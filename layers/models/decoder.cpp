@@ -62,6 +62,7 @@ Decoder::Decoder(ParameterStore& store, const DecoderConfig& config) : config_(c
   require(
       config.vocabulary_size > 0 && config.n_layers > 0 && config.d_model > 0 && config.d_feedforward > 0 && config.max_sequence_length > 0,
       "decoder: a size is not resolved");
+  if (config_.prediction_head == "none") config_.predicts_tokens = false;
   declare_embeddings();
   declare_blocks();
   declare_output();
@@ -123,7 +124,7 @@ void Decoder::declare_output() {
     prediction_transform_.emplace(store_, "prediction.transform", config_.d_model, width, config_.bias, config_.initializer_range);
     prediction_norm_.emplace(store_, "prediction.norm", width, norm, config_.norm_epsilon, config_.bias);
   } else if (config_.prediction_head != "linear") {
-    throw UserError("model.prediction_head '{}' is unknown; expected linear or transform", config_.prediction_head);
+    throw UserError("model.prediction_head '{}' is unknown; expected linear, transform or none", config_.prediction_head);
   }
   const Shape shape{config_.vocabulary_size, width};
   if (!config_.tied_embeddings) {
@@ -271,8 +272,11 @@ Variable Decoder::extend(ForwardContext& context, const Tensor& tokens, Generati
   return normed(context, stream);
 }
 
-void Decoder::redraw(std::uint64_t seed, std::int64_t step) {
-  for (const auto& block : blocks_) block->redraw(seed, step);
+void Decoder::redraw(std::uint64_t seed, std::int64_t step, std::optional<std::size_t> only) {
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+    if (!only || *only == layer) blocks_[layer]->update_constants();
+    blocks_[layer]->redraw(seed, step);
+  }
 }
 
 ops::DenominatorReport Decoder::take_denominator_report() {

@@ -26,10 +26,11 @@ struct DecoderConfig {
   std::int64_t d_embedding = 0;  ///< width of the embeddings, which a linear map brings to d_model; 0: d_model, without a map
   std::int64_t n_segments = 0;   ///< rows of the segment embedding; 0: there is none
   bool tied_embeddings = true;
-  std::string prediction_head = "linear";  ///< linear; transform: a dense layer, the activation and a norm in front of the output product
-  bool predicts_tokens = true;             ///< false: hidden states are all, and there is no output layer
-  bool output_bias = false;                ///< a bias for each token of the vocabulary
-  std::string position = "rotary";         ///< none, learned, sinusoidal, rotary
+  /// linear; transform: a dense layer, the activation and a norm in front of the output product; none: as predicts_tokens false
+  std::string prediction_head = "linear";
+  bool predicts_tokens = true;      ///< false: hidden states are all, and there is no output layer
+  bool output_bias = false;         ///< a bias for each token of the vocabulary
+  std::string position = "rotary";  ///< none, learned, sinusoidal, rotary
   double rotary_base = 10000;
   ops::RotaryScaling rotary_scaling;
   /// before_features: queries and keys are rotated; numerator: only the features that weigh values (linear attention)
@@ -89,8 +90,10 @@ class Decoder {
   /// Hidden states of tokens that follow those in `state`. Nothing may be recorded.
   Variable extend(ForwardContext& context, const Tensor& tokens, GenerationState& state);
 
-  /// Random directions that are due before optimizer step `step`; step 0 gives the model its first.
-  void redraw(std::uint64_t seed, std::int64_t step);
+  /// Random directions that are due before optimizer step `step` (step 0 gives the model its first), and constants from the steps before.
+  /// `only`: the one layer that the step before has run in training; the constants of others, and the statistics that they are made of,
+  /// stay as they are, instead of fading in steps that they had no part in. Undefined: all layers.
+  void redraw(std::uint64_t seed, std::int64_t step, std::optional<std::size_t> only = std::nullopt);
   /// Denominators of all layers since the last call, a recomputed block counted once; forgets them.
   ops::DenominatorReport take_denominator_report();
   const DecoderConfig& config() const { return config_; }

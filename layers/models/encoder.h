@@ -44,7 +44,7 @@ class Encoder {
     return trunk_.attention_output(context, layer, input, first_position);
   }
 
-  void redraw(std::uint64_t seed, std::int64_t step) { trunk_.redraw(seed, step); }
+  void redraw(std::uint64_t seed, std::int64_t step, std::optional<std::size_t> only = std::nullopt) { trunk_.redraw(seed, step, only); }
   ops::DenominatorReport take_denominator_report() { return trunk_.take_denominator_report(); }
   const EncoderConfig& config() const { return config_; }
 

@@ -1,6 +1,11 @@
 // Another attention over the same weights: what is asked for, what it is measured to be, and what is refused.
 #include "conversion/convert.h"
 
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <sstream>
+
 #include "conversion/attention_request.h"
 #include "datasets/store_writer.h"
 #include "datasets/tokenizers/tokenizer.h"
@@ -153,12 +158,81 @@ TEST_F(Convert, RefusesWhatDoesNotFit) {
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.d_feedforward=24"}; }), HasSubstr("6 misshapen"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.attention.n_feature=24"}; }), HasSubstr("n_features"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.weights=x.h5"}; }), HasSubstr("model.weights"));
+  for (const std::string key : {"data.batch_size=3", "optimizer.name=adamw", "trainer.max_steps=3", "objective.name=next_token", "model"})
+    EXPECT_THAT(message(tiny_gpt2(), [&](auto& o) { o.overrides = {key}; }),
+                AllOf(HasSubstr("--set " + key), HasSubstr("expected a key below model, or seed")));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.max_sequence_length = 4; }), HasSubstr("learned 12 positions"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.destination = "/nowhere/at/all.h5"; }), HasSubstr("there is no folder /nowhere/at"));
   ConvertOptions options = from(tiny_gpt2());
   options.overwrite = false;
   convert(options);
   EXPECT_THAT(message_of<UserError>([&] { convert(options); }), HasSubstr("--force"));
+}
+
+// Another seed draws other directions; weights are the source's whatever it is.
+TEST_F(Convert, TheSeedIsTheModelsToo) {
+  ConvertOptions options = from(tiny_llama());
+  options.attention = "favor_positive";
+  const auto parameter = [&](const char* name) {
+    return open_source_model(path("out.h5")).model.store->find(name).master().to_vector<float>();
+  };
+  convert(options);
+  const auto directions = parameter("blocks.0.attention.directions"), weights = parameter("blocks.0.attention.output.weight");
+  options.overrides = {"seed=9"};
+  convert(options);
+  EXPECT_NE(parameter("blocks.0.attention.directions"), directions);
+  EXPECT_EQ(parameter("blocks.0.attention.output.weight"), weights);
+  EXPECT_EQ(settings_of_result().seed, 9);
+}
+
+// How the source was trained does not stand in the way of what the model becomes, since no key here could take it back.
+TEST_F(Convert, WhatTrainingAskedForIsLeftBehind) {
+  Settings settings;
+  settings.model.n_layers = 1;
+  settings.model.d_model = 8;
+  settings.model.n_heads = 2;
+  settings.model.attention.mechanism = "linear";
+  settings.model.attention.feature_map = "elu1";
+  settings.data.sequence_length = 64;
+  settings.data.sampler = "stream";
+  settings.data.carry_state = true;
+  const Model trained = make_model(resolve(settings), Vocabulary::bytes(true), Device{}, DType::float32);
+  write_model(trained, std::nullopt, path("trained.h5"));
+  ConvertOptions options;
+  options.source = path("trained.h5");
+  options.destination = path("out.h5");
+  options.attention = "softmax";
+  options.max_sequence_length = 16;
+  convert(options);
+  EXPECT_FALSE(settings_of_result().data.carry_state);
+  EXPECT_EQ(settings_of_result().data.sequence_length, 16);
+}
+
+/// What is said while `action` runs.
+std::string said_by(const std::function<void()>& action) {
+  std::ostringstream said;
+  const auto sink = std::make_shared<spdlog::sinks::ostream_sink_st>(said);
+  spdlog::default_logger()->sinks().push_back(sink);
+  action();
+  std::erase(spdlog::default_logger()->sinks(), sink);
+  return said.str();
+}
+
+// 88 tokens are enough for heads of width 4, whose constants take 64, and 44 are not.
+TEST_F(Convert, FewTokensForConstantsAreRemarkedOn) {
+  ConvertOptions options = from(tiny_llama());
+  EXPECT_EQ(tokens_for_constants(open_source_model(options.source).model.settings), 64);
+  options.attention = "favor_positive+centering";
+  options.data = store();
+  EXPECT_THAT(said_by([&] { convert(options); }), Not(HasSubstr("noisy")));
+  options.data->batches = 1;
+  EXPECT_THAT(said_by([&] { convert(options); }),
+              AllOf(HasSubstr("centres, scales and constants of feature maps are measured on 44 tokens"), HasSubstr("take 64 or more")));
+  options.attention = "favor_positive";  // without constants
+  EXPECT_THAT(said_by([&] { convert(options); }), Not(HasSubstr("noisy")));
+  options.attention.clear();
+  options.fold_scaling = true;
+  EXPECT_THAT(said_by([&] { convert(options); }), HasSubstr("factors to be folded into the weights are measured on 44 tokens"));
 }
 
 TEST_F(Convert, MorePositionsRepeatTheLearnedOnes) {
@@ -209,6 +283,21 @@ TEST_F(Convert, CalibratesConstantsOnTheData) {
   for (const float a : constants()) EXPECT_LT(a, -1e-3F);
 }
 
+// Nothing of a measurement is of predictions.
+TEST_F(Convert, ModelsWithoutAnOutputLayerAreMeasuredToo) {
+  ConvertOptions options = from(tiny_bert(false));
+  options.data = store();
+  options.fold_scaling = true;
+  options.attention = "oprf";
+  const ConversionResult result = convert(options);
+  EXPECT_EQ(result.approximation.size(), 4U);
+  EXPECT_GT(result.fold->largest_logit, 0.1);
+  options.attention = "auto";
+  options.cost_at = 1 << 20;
+  options.target_error = 0.5;
+  EXPECT_TRUE(convert(options).automatic->map);
+}
+
 TEST_F(Convert, AutomaticChoiceKeepsToItsTarget) {
   ConvertOptions options = from(tiny_llama());
   options.data = store();
@@ -242,6 +331,24 @@ TEST_F(Convert, AutomaticChoiceKeepsToItsTarget) {
         EXPECT_LE(one.error, options.target_error * 1.01);
       }
   }
+}
+
+TEST_F(Convert, ABoundOfFeaturesCanHoldForPolynomialsToo) {
+  ConvertOptions options = from(tiny_llama());
+  options.data = store();
+  options.attention = "auto";
+  options.target_error = 0.2;
+  options.most_features = 8;
+  options.cost_at = 1 << 20;
+  const ConversionResult loose = convert(options);
+  ASSERT_TRUE(loose.automatic->map);
+  EXPECT_GT(loose.automatic->map->m, 8) << "the test wants a polynomial to be the choice";
+  options.bounds_polynomials = true;
+  const ConversionResult bound = convert(options);
+  if (bound.automatic->map) {
+    EXPECT_LE(bound.automatic->map->m, 8);
+  }
+  for (const HeadChoice& one : bound.automatic->heads) EXPECT_THAT(one.why_softmax, Not(HasSubstr("random features up to")));
 }
 
 TEST_F(Convert, AutomaticChoiceLeavesSoftmaxWhereNothingServes) {

@@ -5,6 +5,7 @@
 #include "conversion/performer_directory.h"
 #include "tests/conversion/tiny_models.h"
 #include "tests/datasets/temporary_folder.h"
+#include "tests/formats/foreign_bytes.h"
 #include "trainers/checkpoint_origin.h"
 
 namespace furlong {
@@ -119,6 +120,121 @@ TEST_F(Export, ConvertedModelsComeBackWhole) {
         << parameter.name();
   EXPECT_EQ(before.origin->carried.size(), after.origin->carried.size());
   EXPECT_EQ(before.origin->config, after.origin->config);
+}
+
+// BertModel, changed in its attention, given a head, and our own.
+TEST_F(Export, ModelsWithoutAHead) {
+  ConvertOptions options;
+  options.source = tiny_bert(false).write(folder_ / "source");
+  options.destination = path("linear.h5");
+  options.attention = "elu1";
+  convert(options);
+  EXPECT_EQ(exported("linear.h5", "performer").model_type, "furlong_performer");
+  const SourceModel before = open_source_model(path("linear.h5")), after = open_source_model(path("performer"));
+  EXPECT_EQ(before.model.settings, after.model.settings);
+  EXPECT_EQ(after.model.settings.model.prediction_head, "none");
+  EXPECT_EQ(after.model.store->find("embedding_norm.gain").master().to_vector<float>(),
+            before.model.store->find("embedding_norm.gain").master().to_vector<float>());
+
+  options.attention.clear();
+  options.overrides = {"model.prediction_head=transform", "model.output_bias=true"};
+  options.destination = path("headed.h5");
+  const ConversionResult headed = convert(options);
+  EXPECT_EQ(headed.tensors.reinitialised.size(), 5U);
+  const ExportReport report = exported("headed.h5", "headed");
+  EXPECT_TRUE(report.for_hugging_face) << report.reason;
+  EXPECT_THAT(report.left_out, ::testing::IsEmpty());
+  EXPECT_EQ(Json::parse(content(path("headed/config.json"))).at("architectures"), Json({"BertForMaskedLM"}));
+  const auto file = open_safetensors(path("headed"));
+  EXPECT_NE(file->find("bert.encoder.layer.1.output.dense.weight"), nullptr);
+  EXPECT_NE(file->find("cls.predictions.transform.dense.weight"), nullptr);
+  EXPECT_EQ(open_source_model(path("headed")).model.settings.model, headed.settings.model);
+  // With other attention as well, the names are those that its config.json tells.
+  options.source = path("headed.h5");
+  options.overrides.clear();
+  options.attention = "elu1";
+  options.destination = path("both.h5");
+  convert(options);
+  exported("both.h5", "both");
+  EXPECT_EQ(open_source_model(path("both")).model.settings, open_source_model(path("both.h5")).model.settings);
+
+  Settings settings = before.model.settings;
+  settings.model.attention = {};
+  Model own = make_model(settings, before.model.vocabulary, Device{}, DType::float32);
+  write_model(own, std::nullopt, path("own.h5"));
+  EXPECT_TRUE(exported("own.h5", "own").for_hugging_face);
+  EXPECT_EQ(Json::parse(content(path("own/config.json"))).at("architectures"), Json({"BertModel"}));
+}
+
+/// A GGUF file of one layer whose tokenizer is byte-level BPE without a merge.
+std::string tiny_gguf(const std::string& chat_template) {
+  constexpr std::uint64_t d = 4, inner = 6;
+  const auto integer = [](const char* key, std::uint32_t value) { return gguf_pair(key, 4, Bytes().number(value).all()); };
+  const auto real = [](const char* key, float value) { return gguf_pair(key, 6, Bytes().number(value).all()); };
+  const auto text = [](const char* key, std::string_view value) { return gguf_pair(key, 8, gguf_text(value)); };
+  std::string tokens, types;
+  for (int byte = 0; byte < 256; ++byte) tokens += gguf_text(byte_character(byte)), types += Bytes().number<std::int32_t>(1).all();
+  tokens += gguf_text("<|im_end|>"), types += Bytes().number<std::int32_t>(3).all();
+  std::vector<GgufTensor> tensors;
+  const auto tensor = [&](const std::string& name, const std::vector<std::uint64_t>& extents) {
+    std::uint64_t count = 1;
+    for (const std::uint64_t extent : extents) count *= extent;
+    std::vector<float> values;
+    for (std::uint64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(i % 7) - 3);
+    tensors.push_back({name, extents, 0, packed(values)});
+  };
+  tensor("token_embd.weight", {d, 257});
+  tensor("output_norm.weight", {d});
+  for (const char* norm : {"attn_norm", "ffn_norm"}) tensor(std::string("blk.0.") + norm + ".weight", {d});
+  for (const char* square : {"attn_q", "attn_k", "attn_v", "attn_output"}) tensor(std::string("blk.0.") + square + ".weight", {d, d});
+  for (const char* wide : {"ffn_gate", "ffn_up"}) tensor(std::string("blk.0.") + wide + ".weight", {d, inner});
+  tensor("blk.0.ffn_down.weight", {inner, d});
+  std::vector<std::string> pairs{text("general.architecture", "llama"),
+                                 integer("llama.block_count", 1),
+                                 integer("llama.context_length", 16),
+                                 integer("llama.embedding_length", d),
+                                 integer("llama.feed_forward_length", inner),
+                                 integer("llama.attention.head_count", 2),
+                                 real("llama.attention.layer_norm_rms_epsilon", 1e-5F),
+                                 text("tokenizer.ggml.model", "gpt2"),
+                                 text("tokenizer.ggml.pre", "smollm"),
+                                 gguf_pair("tokenizer.ggml.tokens", 9, gguf_array(8, 257, tokens)),
+                                 gguf_pair("tokenizer.ggml.token_type", 9, gguf_array(5, 257, types)),
+                                 gguf_pair("tokenizer.ggml.merges", 9, gguf_array(8, 0, "")),
+                                 integer("tokenizer.ggml.eos_token_id", 256)};
+  if (!chat_template.empty()) pairs.push_back(text("tokenizer.chat_template", chat_template));
+  return gguf_file(pairs, tensors);
+}
+
+TEST_F(Export, ChatTemplatesOfGguf) {
+  const std::string chat = "{% for message in messages %}{{ message['content'] + '<|im_end|>\n' }}{% endfor %}";
+  ConvertOptions options;
+  options.source = file("chat.gguf", tiny_gguf(chat));
+  options.destination = path("chat.h5");
+  convert(options);
+  exported("chat.h5", "chat");
+  Json config = Json::parse(content(path("chat/tokenizer_config.json")));
+  EXPECT_EQ(config.at("chat_template"), chat);
+  EXPECT_EQ(config.at("eos_token"), "<|im_end|>");
+  EXPECT_TRUE(std::filesystem::exists(path("chat/tokenizer.json")));
+  EXPECT_FALSE(std::filesystem::exists(path("chat/chat_template.jinja")));
+  // The attention may change, and the template stays.
+  options.source = path("chat.h5");
+  options.destination = path("linear.h5");
+  options.attention = "elu1";
+  convert(options);
+  exported("linear.h5", "linear");
+  EXPECT_EQ(Json::parse(content(path("linear/tokenizer_config.json"))).at("chat_template"), chat);
+  SourceModel again = open_source_model(path("linear"));
+  export_model(again, path("again"), {});
+  EXPECT_EQ(content(path("again/tokenizer_config.json")), content(path("linear/tokenizer_config.json")));
+
+  options.source = file("plain.gguf", tiny_gguf(""));
+  options.destination = path("plain.h5");
+  options.attention.clear();
+  convert(options);
+  exported("plain.h5", "plain");
+  EXPECT_FALSE(Json::parse(content(path("plain/tokenizer_config.json"))).contains("chat_template"));
 }
 
 TEST_F(Export, DamagedDirectoriesOfOursAreRefused) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "conversion/convert.h"
 #include "conversion/recovery.h"
 #include "tests/trainers/training.h"
 #include "trainers/train.h"
@@ -79,6 +80,12 @@ class FinetuneTest : public testing::WithTemporaryFolder {
     return result;
   }
 
+  static std::vector<float> floats(const CheckpointReader& checkpoint, const std::string& name) {
+    std::vector<float> values(checkpoint.info(name).bytes / sizeof(float));
+    checkpoint.read(name, values.data(), checkpoint.info(name).bytes);
+    return values;
+  }
+
   std::string store;
 };
 
@@ -123,9 +130,17 @@ TEST_F(FinetuneTest, GoesThroughItsStagesAndMeasuresWhatIsRecovered) {
   }
   EXPECT_THAT(to_text(*result.recovery), AllOf(HasSubstr("teacher"), HasSubstr("distillation"), HasSubstr("by chance")));
 
+  for (std::size_t i = 1; i < names.size(); ++i) {
+    const double accuracy = json["models"][i]["accuracy"], targets = json["models"][i]["targets"];
+    EXPECT_NEAR(json["models"][i]["recovery"]["accuracy_standard_error"].get<double>(),
+                std::sqrt(accuracy * (1 - accuracy) / targets) / (teacher - chance), 1e-12);
+  }
+
   // The student before training has the teacher's weights under the new attention, and nothing else new.
-  const auto before = json["models"][1]["checkpoint"].get<std::string>();
-  EXPECT_EQ(fs::path(before), checkpoint_of(path("teacher")));
+  EXPECT_EQ(fs::path(json["models"][1]["checkpoint"].get<std::string>()), fs::path(path("run/student.h5")));
+  const CheckpointReader before = CheckpointReader::open(path("run/student.h5"));
+  const CheckpointReader teachers = CheckpointReader::open(checkpoint_of(path("teacher")));
+  for (const TensorInfo& tensor : teachers.tensors("parameters/")) EXPECT_EQ(floats(before, tensor.name), floats(teachers, tensor.name));
   // Each stage is a run that others can use.
   const Settings last = from_yaml_text(CheckpointReader::open(checkpoint_of(path("run/3_task"))).text("config"), "task").settings;
   EXPECT_EQ(last.model.norm, "rmsnorm");
@@ -189,12 +204,103 @@ TEST_F(FinetuneTest, AStageThatWasInterruptedGoesOnBitForBit) {
   part.settings.run_directory = path("stopped");
   const TokenStore data = TokenStore::open(store);
   Trainer stopped(part.settings, data, Device{});
-  stopped.start_from(CheckpointReader::open(checkpoint_of(path("teacher"))));
+  stopped.start_from(CheckpointReader::open(path("run/student.h5")));
   while (stopped.steps() < 13) stopped.step();
   fs::create_directories(path("stopped/checkpoints"));
   stopped.save(path("stopped/checkpoints/step_00000013.h5"));
   train(part, {});
   testing::expect_equal_tensors(newest_checkpoint_of(path("run/1_transfer")), newest_checkpoint_of(path("stopped")));
+}
+
+TEST_F(FinetuneTest, ConstantsAreMeasuredBeforeTheFirstStep) {
+  const std::string yaml = config("{mechanism: linear, feature_map: favor_positive, n_features: 16, centering: true, scaling: saderf}");
+  FinetuneOptions first = options(yaml, {"finetune.transfer.max_steps=1", "finetune.transfer.warmup_steps=1"});
+  first.only_stage = "transfer";
+  finetune(first);
+  // What furlong convert finds on the same tokens.
+  ConvertOptions wanted;
+  wanted.source = path("teacher");
+  wanted.destination = path("converted.h5");
+  wanted.attention = "favor_positive+centering+saderf";
+  wanted.features = 16;
+  wanted.data = ObservedBatches{store, Split::train, 32, 4, 128};
+  wanted.max_sequence_length = 64;
+  convert(wanted);
+  const CheckpointReader student = CheckpointReader::open(path("run/student.h5")), converted = CheckpointReader::open(path("converted.h5"));
+  for (const char* constant : {"query_center", "key_center", "scaling"}) {
+    const std::string name = std::string("parameters/blocks.1.attention.") + constant;
+    const std::vector<float> found = floats(student, name);
+    EXPECT_GT(*std::max_element(found.begin(), found.end()), *std::min_element(found.begin(), found.end())) << constant;
+    EXPECT_EQ(found, floats(converted, name)) << constant;
+  }
+}
+
+TEST_F(FinetuneTest, BeginsFromAConvertedStudent) {
+  ConvertOptions wanted;
+  wanted.source = path("teacher");
+  wanted.destination = path("converted.h5");
+  wanted.attention = "favor_positive+centering";
+  wanted.features = 16;
+  wanted.layers = "1";
+  wanted.data = ObservedBatches{store, Split::train, 32, 4, 16};
+  convert(wanted);
+  const std::string student = "finetune.student=" + path("converted.h5");
+  const std::string yaml = config("{}");
+  FinetuneOptions only = options(yaml, {student, "finetune.stages=[transfer]"});
+  const FinetuneResult result = finetune(only);
+  ASSERT_EQ(result.recovery->models.size(), 3u);
+  EXPECT_EQ(result.recovery->models[1].candidate.checkpoint, fs::path(path("converted.h5")));
+  EXPECT_EQ(result.recovery->models[1].layer_errors.size(), 1u);  // layer 0 has softmax still
+  EXPECT_LT(result.recovery->models[2].layer_errors[0].second, result.recovery->models[1].layer_errors[0].second);
+  EXPECT_FALSE(fs::exists(path("run/student.h5")));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config("{mechanism: linear, feature_map: relu}"), {student})); }),
+              AllOf(HasSubstr("model.attention"), HasSubstr("converted.h5")));
+}
+
+TEST_F(FinetuneTest, OfAModelWithHiddenStatesAloneErrorsOfAttentionAreTold) {
+  const Settings headless = testing::small_settings(store, {"model.architecture=encoder", "objective.name=masked_tokens",
+                                                            "model.prediction_head=none", "model.initializer_range=0.3"})
+                                .settings;
+  const Model model = make_model(headless, TokenStore::open(store).vocabulary(), Device{});
+  write_model(model, std::nullopt, path("headless.h5"));
+  const std::string source = "finetune.source=" + path("headless.h5");
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {source})); }), HasSubstr("prediction_head: none"));
+  const FinetuneResult result = finetune(options(config(performer), {source, "finetune.stages=[transfer]"}));
+  ASSERT_TRUE(result.recovery);
+  ASSERT_EQ(result.recovery->models.size(), 2u);  // before and after; there is nothing to tell of the teacher
+  for (const MeasuredModel& one : result.recovery->models) {
+    EXPECT_TRUE(std::isnan(one.found.loss));
+    EXPECT_FALSE(one.accuracy_recovery);
+    ASSERT_EQ(one.layer_errors.size(), 2u);
+  }
+  EXPECT_LT(result.recovery->models[1].layer_errors[0].second, result.recovery->models[0].layer_errors[0].second);
+  EXPECT_TRUE(Json::parse(content(path("run/recovery.json")))["chance"]["loss"].is_null());
+}
+
+TEST_F(FinetuneTest, ARunKnowsWhatItWasMadeFrom) {
+  const std::string yaml = config(performer);
+  finetune(options(yaml));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config("{mechanism: linear, feature_map: favor_positive, n_features: 32}"))); }),
+              AllOf(HasSubstr("model.attention.n_features was 16"), HasSubstr("is 32 now"), HasSubstr("--run-dir")));
+  FinetuneOptions look = options(config("{mechanism: linear, feature_map: elu1}"));
+  look.evaluate_only = true;
+  EXPECT_THAT(message_of<UserError>([&] { finetune(look); }), HasSubstr("model.attention.feature_map was"));
+
+  // A first stage that goes further leaves the later ones behind.
+  const std::vector<std::string> longer{"finetune.transfer.max_steps=60"};
+  FinetuneOptions first = options(config(performer), longer);
+  first.only_stage = "transfer";
+  finetune(first);
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(yaml, longer)); }),
+              AllOf(HasSubstr("2_distillation"), HasSubstr("did not begin from"), HasSubstr("remove")));
+  fs::remove_all(path("run/2_distillation"));
+  fs::remove_all(path("run/3_task"));
+  EXPECT_TRUE(finetune(options(yaml, longer)).recovery);
+
+  // Another teacher behind the same path.
+  fs::remove_all(path("teacher"));
+  train(testing::small_settings(store, {"run_directory=" + path("teacher"), "trainer.max_steps=5", "model.norm=rmsnorm"}), {});
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(yaml, longer)); }), HasSubstr("another model"));
 }
 
 TEST_F(FinetuneTest, WhatDoesNotFitTheTeacherIsRefused) {

@@ -4,6 +4,7 @@
 #include "conversion/convert.h"
 #include "tests/conversion/naive_transformer.h"
 #include "tests/datasets/temporary_folder.h"
+#include "trainers/weights.h"
 
 namespace furlong {
 namespace {
@@ -81,7 +82,31 @@ TEST_F(Import, BertWithoutAHeadGivesItsStates) {
   const TinyModel tiny = tiny_bert(false);
   SourceModel source = open_source_model(written(tiny));
   expect_near(computed(source.model, row, {}, true), NaiveTransformer(tiny).bert_states(row, std::vector<int>(row.size()), ""));
-  EXPECT_EQ(source.model.settings.model.prediction_head, "linear");
+  EXPECT_EQ(source.model.settings.model.prediction_head, "none");
+  EXPECT_FALSE(source.model.settings.model.output_bias);
+  EXPECT_THAT(message_of<UserError>([&] { require_output_layer(source.model.settings, "x.h5"); }),
+              HasSubstr("x.h5: the model has hidden states alone (model.prediction_head: none), and no output layer over tokens"));
+  TinyModel albert = tiny_albert();
+  for (const char* name : {"predictions.dense.weight", "predictions.dense.bias", "predictions.LayerNorm.weight",
+                           "predictions.LayerNorm.bias", "predictions.bias"})
+    albert.remove(name);
+  EXPECT_EQ(open_source_model(written(albert)).model.settings.model.prediction_head, "none");
+}
+
+// A head of labels is one of its own, which the weights of a model without another fit.
+TEST_F(Import, AModelWithoutAHeadLearnsLabels) {
+  SourceModel source = open_source_model(written(tiny_bert(false)));
+  write_model(source.model, source.origin, path("headless.h5"));
+  Settings settings = source.model.settings;
+  const ModelSettings unset;
+  settings.model.prediction_head = unset.prediction_head;
+  settings.objective.name = "classification";
+  settings.data.sampler = "random";
+  Model classifier = make_model(settings, source.model.vocabulary.with_labels({"no", "yes"}), Device{});
+  const WeightsReport report = begin_from(CheckpointReader::open(path("headless.h5")), classifier);
+  EXPECT_THAT(report.unused, ::testing::IsEmpty());
+  for (const std::string& name : report.missing) EXPECT_TRUE(name.starts_with("classifier.")) << name;
+  EXPECT_FALSE(report.missing.empty());
 }
 
 // The older name of a file's gains and biases.

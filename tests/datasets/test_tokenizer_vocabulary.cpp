@@ -64,6 +64,12 @@ TEST_F(TokenizerVocabularyTest, HasTheTokenizersIdsAndSpecialTokens) {
   EXPECT_THAT(vocabulary.frame_back(), ElementsAre(3));
   EXPECT_THAT(vocabulary.encode("LAC"), ElementsAre(5, 6, 24));
   EXPECT_THAT(vocabulary.encode_prompt("LAC"), ElementsAre(2, 5, 6, 24));
+  EXPECT_THAT(vocabulary.encode_prompt("L[MASK]C", SpecialSpelling::is_token), ElementsAre(2, 5, 4, 24));
+  EXPECT_THAT(vocabulary.encode_prompt("[CLS]LA", SpecialSpelling::is_token), ElementsAre(2, 5, 6)) << "what stands in front comes once";
+  EXPECT_THAT(vocabulary.encode_prompt("", SpecialSpelling::is_token), ElementsAre(2));
+  EXPECT_THAT(vocabulary.encode_prompt("L[MASK]C"), ::testing::Not(::testing::Contains(4))) << "written by somebody else";
+  EXPECT_THAT(message_of<UserError>([] { Vocabulary::dna().encode_prompt("ACGT", SpecialSpelling::is_token); }),
+              HasSubstr("the dna vocabulary has no special tokens"));
   EXPECT_EQ(vocabulary.id_of("L"), 5);
   EXPECT_EQ(vocabulary.id_of("[SEP]"), 3);
   EXPECT_EQ(vocabulary.symbol(24), "C");

@@ -15,6 +15,7 @@
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_file.h"
+#include "trainers/model.h"
 
 // Stands in front of the C library's, so that a test can run as on a file system without hard links.
 static bool hard_links_work = true;
@@ -242,6 +243,43 @@ TEST_F(CheckpointDirectoryTest, BeforeTheFirstStepNothingStays) {
   EXPECT_FALSE(again.best().has_value());
   again.discard_after(-1);
   EXPECT_EQ(files(), std::set<std::string>{});
+}
+
+// Of a run of furlong finetune the student of its last stage is meant.
+TEST_F(CheckpointDirectoryTest, ARunInStagesIsItsLastOne) {
+  const fs::path run = root / "finetuned";
+  fs::create_directories(run);
+  EXPECT_EQ(last_stage_of(run), std::nullopt);
+  const auto refusal = [&] {
+    try {
+      checkpoint_of(run);
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refusal(), HasSubstr("there is no checkpoint here"));
+  std::ofstream(run / "teacher.h5") << "x";
+  fs::create_directories(run / "1_transfer" / "checkpoints");
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("no stage of this run of furlong finetune has a checkpoint yet"), HasSubstr("teacher.h5")));
+  const auto stage = [&](const char* name, std::int64_t step, std::optional<double> loss = std::nullopt) {
+    CheckpointDirectory directory(run / name / "checkpoints", 2, true);
+    write(directory, step);
+    directory.committed(step, loss);
+  };
+  stage("1_transfer", 7);
+  stage("2_distillation", 3, 0.5);
+  stage("2_distillation", 4, 0.7);
+  fs::create_directories(run / "3_task" / "checkpoints");  // begun, and nothing saved
+  fs::create_directories(run / "4_holidays" / "checkpoints");
+  EXPECT_EQ(last_stage_of(run), run / "2_distillation");
+  EXPECT_EQ(checkpoint_of(run), run / "2_distillation" / "checkpoints" / "best.h5");
+  EXPECT_EQ(newest_checkpoint_of(run), run / "2_distillation" / "checkpoints" / "step_00000004.h5");
+  EXPECT_EQ(checkpoint_of(run / "1_transfer"), run / "1_transfer" / "checkpoints" / "step_00000007.h5");
+  stage("10_task", 1);
+  EXPECT_EQ(step_in(checkpoint_of(run)), 1);
+  stage("10_transfer", 1);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("10_task or 10_transfer"), HasSubstr("name the folder")));
 }
 
 TEST_F(CheckpointDirectoryTest, ReadersBesideARunFindTheNewestToo) {

@@ -219,6 +219,12 @@ TEST_F(ChanceTest, IsWhatFrequenciesAloneGive) {
   const Settings ignoring = small_settings(path("s.h5"), {"data.ignore_tokens=[a]"}).settings;
   const Chance without = chance(ignoring, data.vocabulary(), data, Split::validation, 32, 2);
   EXPECT_EQ(without.targets, 3);
+  EXPECT_DOUBLE_EQ(without.accuracy, 1.0 / 3);
+  // What is commonest in training is guessed, and not what happens to be commonest in the split.
+  const Settings guessing_b = small_settings(path("s.h5"), {"data.ignore_tokens=[a, b]"}).settings;
+  const Chance rare = chance(guessing_b, data.vocabulary(), data, Split::validation, 32, 2);
+  EXPECT_EQ(rare.targets, 2);
+  EXPECT_DOUBLE_EQ(rare.accuracy, 0.5);  // c, though d is as frequent here
   EXPECT_NEAR(without.loss,
               -(std::log((count('b') + 1) / (100 - count('a') + 255)) + std::log((count('c') + 1) / (100 - count('a') + 255)) +
                 std::log(1 / (100 - count('a') + 255))) /

@@ -166,6 +166,20 @@ TEST(Generate, GreedyTokensAreThoseOfTheParallelForward) {
   }
 }
 
+TEST(Generate, EndsWhereAStoppingTokenComes) {
+  Model model = small_model(mechanisms[1]);
+  GenerateOptions options;
+  options.max_tokens = 40;
+  const auto all = generate(model, {1, 2, 3}, options).tokens;
+  const auto at = std::find(all.begin() + 10, all.end(), all[10]);
+  ASSERT_EQ(std::find(all.begin(), at, all[10]), at) << "the test wants a token that did not come before";
+  options.stop = {all[10], 300};
+  std::vector<std::int32_t> heard;
+  EXPECT_EQ(generate(model, {1, 2, 3}, options, [&](std::int32_t token) { heard.push_back(token); }).tokens,
+            std::vector<std::int32_t>(all.begin(), at));
+  EXPECT_EQ(heard.size(), 10u);
+}
+
 TEST(Generate, OnlyTheKeyValueCacheGrowsWithLength) {
   GenerateOptions few, many;
   few.max_tokens = 5;

@@ -124,6 +124,30 @@ TEST_F(MetricsTest, CutBackKeepsTheBytesOfWhatItKeeps) {
 }
 
 // What a kill leaves is a prefix of the file, of any length: for each length, resuming from each step gives what an undisturbed run has.
+TEST_F(MetricsTest, TheTimeOfARunIsItsTokensByTheirRates) {
+  const fs::path file = folder / "time.jsonl";
+  EXPECT_EQ(training_seconds(file, 10), 0);
+  {
+    MetricsWriter writer(file);
+    const auto line = [&](std::int64_t step, const char* split, std::int64_t tokens, double rate) {
+      MetricsRecord record;
+      record.step = step;
+      record.split = split;
+      record.tokens = tokens;
+      record.tokens_per_second = rate;
+      writer.write(record);
+    };
+    line(1, "train", 100, 50);            // 2 s
+    line(2, "validation", 7000, 10);      // not training
+    line(4, "train", 400, 100);           // 3 s
+    line(5, "train", 450, std::nan(""));  // a time that nobody measured
+    line(9, "train", 1050, 200);          // 3 s
+  }
+  EXPECT_DOUBLE_EQ(training_seconds(file, 1), 2);
+  EXPECT_DOUBLE_EQ(training_seconds(file, 8), 5);
+  EXPECT_DOUBLE_EQ(training_seconds(file, 9), 8);
+}
+
 TEST_F(MetricsTest, AnyPrefixIsCutBackToWholeLines) {
   std::string whole;
   std::vector<std::size_t> ends;

@@ -296,7 +296,9 @@ void add_attentions(CLI::App& command, Options& options, Given& given) {
       command.add_option("--target-error", options.advice.target_error, "Find the m of each attention with random features that reaches E")
           ->check(CLI::Range(1e-12, 1e3))
           ->type_name("E");
-  given.target = {command.add_option("--max-features", options.advice.most_features, "With --target-error: no m beyond is tried")
+  given.target = {command
+                      .add_option("--max-features", options.advice.most_features,
+                                  "With --target-error: no m beyond is tried; given with --advise, no polynomial that has more either")
                       ->capture_default_str()
                       ->check(CLI::Range(2, 1 << 20))
                       ->type_name("M")};
@@ -323,6 +325,7 @@ void add_attention(CLI::App& analyze_command) {
     check(*options, *given);
     set_thread_count(static_cast<int>(options->threads));
     settle(*options, given->target_error->count() > 0);
+    options->advice.bounds_polynomials = given->target[0]->count() > 0;
     options->model.candidate_options = candidate_options(*options, *given);
     if (options->of_model()) {
       run_model(*options);

@@ -89,6 +89,7 @@ void run(const Options& options) {
   Model model =
       load_model(checkpoint, device_from_name(options.device), options.weights == "raw" ? Weights::raw : Weights::averaged_if_present);
   const Settings& settings = model.settings;
+  require_output_layer(settings, path.string());
   if (!options.sampler.empty()) {
     if (settings.data.task != "none" || settings.data.carry_state || settings.objective.learns_labels())
       throw UserError("--sampler: the rows of this model's data are given by {}", settings.data.task != "none" ? "data.task"
@@ -139,7 +140,10 @@ void add_evaluate(CLI::App& program, int& /*status*/) {
   auto* command = program.add_subcommand(
       "evaluate", "Loss, perplexity, bits per byte and accuracy of a trained model on held-out data, beside those of chance");
   const auto options = std::make_shared<Options>();
-  command->add_option("run", options->run, "A run directory (its best checkpoint, or the newest where there is no best) or one checkpoint")
+  command
+      ->add_option("run", options->run,
+                   "A run directory (its best checkpoint, or the newest where there is no best; of furlong finetune, of the\nlast stage) "
+                   "or one checkpoint")
       ->required()
       ->type_name("RUN|CHECKPOINT");
   command->add_option("--data", options->store, "The token store (default: the one it was trained on; an imported model has none)")

@@ -15,22 +15,48 @@ namespace {
 
 struct Options {
   std::string run, prompt, device = "auto";
+  std::vector<std::string> stop;
   GenerateOptions generate;
   std::int64_t threads = 0;
-  bool json = false;
+  bool json = false, special = false;
 };
 
-void run(const Options& options) {
+std::vector<std::int32_t> tokens_of_prompt(const Options& options, const Vocabulary& vocabulary) {
+  if (!options.special) return vocabulary.encode_prompt(options.prompt);
+  try {
+    return vocabulary.encode_prompt(options.prompt, SpecialSpelling::is_token);
+  } catch (const UserError& error) {
+    throw UserError("--special: {}; leave it out", error.what());
+  }
+}
+
+std::vector<std::int32_t> stopping_tokens(const Options& options, const Vocabulary& vocabulary) {
+  std::vector<std::int32_t> ids;
+  for (const std::string& token : options.stop) {
+    try {
+      ids.push_back(vocabulary.id_of(token));
+    } catch (const UserError& error) {
+      throw UserError("--stop: {}", error.what());
+    }
+  }
+  return ids;
+}
+
+void run(Options& options) {
   set_thread_count(static_cast<int>(options.threads));
   Model model =
       load_model(CheckpointReader::open(checkpoint_of(options.run)), device_from_name(options.device), Weights::averaged_if_present);
-  const std::vector<std::int32_t> prompt = model.vocabulary.encode_prompt(options.prompt);
+  const std::vector<std::int32_t> prompt = tokens_of_prompt(options, model.vocabulary);
+  options.generate.stop = stopping_tokens(options, model.vocabulary);
   TextStream stream(model.vocabulary, prompt);
   std::function<void(std::int32_t)> print;
+  // The prompt comes with the first token: a model or a prompt that is refused has printed nothing.
+  auto print_prompt = [&, begun = false]() mutable {
+    if (!std::exchange(begun, true)) std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
+  };
   if (!options.json) {
-    // The prompt comes with the first token: a model or a prompt that is refused has printed nothing.
-    print = [&, begun = false](std::int32_t token) mutable {
-      if (!std::exchange(begun, true)) std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
+    print = [&](std::int32_t token) {
+      print_prompt();
       const std::string text = stream.next(token);
       std::fwrite(text.data(), 1, text.size(), stdout);
       std::fflush(stdout);
@@ -39,6 +65,7 @@ void run(const Options& options) {
   const Generated generated = generate(model, prompt, options.generate, print);
   const double rate = static_cast<double>(generated.tokens.size()) / std::max(generated.seconds, 1e-9);
   if (!options.json) {
+    print_prompt();
     fmt::print("{}\n", stream.finish());
     std::fflush(stdout);  // before the line below, wherever the two go
     fmt::print(stderr, "{} tokens, {:.0f} a second after a prompt of {} in {:.2f} s; the past takes {:.1f} KiB\n", generated.tokens.size(),
@@ -61,10 +88,22 @@ void add_generate(CLI::App& program, int& /*status*/) {
   auto* command =
       program.add_subcommand("generate", "Sample from a trained model; with linear attention memory does not grow with the length");
   const auto options = std::make_shared<Options>();
-  command->add_option("run", options->run, "A run directory (its best checkpoint, or the newest where there is no best) or one checkpoint")
+  command
+      ->add_option("run", options->run,
+                   "A run directory (its best checkpoint, or the newest where there is no best; of furlong finetune, of the\nlast stage) "
+                   "or one checkpoint")
       ->required()
       ->type_name("RUN|CHECKPOINT");
   command->add_option("--prompt", options->prompt, "What to go on from")->type_name("TEXT");
+  command->add_flag(
+      "--special", options->special,
+      "Special tokens spelled in the prompt (<|im_start|>, [INST]) are those tokens, as in a chat; otherwise\nthey are text as "
+      "any other");
+  command->add_option("--stop", options->stop, "End where this token comes, spelled as the vocabulary has it; may be repeated")
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false)
+      ->type_name("TOKEN");
   command->add_option("--max-tokens", options->generate.max_tokens, "Tokens to generate")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000000));
@@ -81,6 +120,9 @@ void add_generate(CLI::App& program, int& /*status*/) {
   command->add_option("--device", options->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   command->add_option("--threads", options->threads, "Threads; 0: all cores")->capture_default_str()->check(CLI::Range(0, 4096));
   command->add_flag("--json", options->json, "Print JSON at the end instead of text as it comes");
+  command->footer(
+      "A chat is written as the model's chat template would (tokenizer_config.json or chat_template.jinja of its exported directory):\n"
+      "  furlong generate chat.h5 --special --stop '<|im_end|>' --prompt $'<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n'");
   command->callback([options] { run(*options); });
 }
 

@@ -3,7 +3,9 @@
 #include <tuple>
 
 #include "framework/ops/arithmetic.h"
+#include "framework/ops/gemm_simulated.h"
 #include "tests/framework/ops/gemm_testing.h"
+#include "tests/reference/activation.h"
 
 namespace furlong {
 namespace {
@@ -15,6 +17,12 @@ class Gemm : public EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(Gemm);
 class ColumnSum : public EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(ColumnSum);
+
+/// cuBLASLt does not say how it evaluates tanh; the GPU's own instruction has a relative error of 2^-11.
+constexpr double library_gelu_error = 0x1p-11;
+bool is_library_gelu(const Types& types, Activation activation) {
+  return device().type == DeviceType::cuda && types.output == DType::bfloat16 && activation == Activation::gelu_tanh;
+}
 
 TEST_P(Gemm, EveryTransposeTypeAndSizeOverwritesAndAccumulates) {
   for (const Types& types : all_types) {
@@ -90,9 +98,11 @@ TEST_P(Gemm, BiasAndEveryActivationComeBeforeTheStore) {
             ops::gemm(stream(), in.a, false, in.b, true, in.c, GradientMode::overwrite, {with_bias ? &bias : nullptr, activation});
             // oneDNN's error function is the five-term formula 7.1.26 of Abramowitz and Stegun, absolute error 1.5e-7, plus its
             // exponential's rounding; its tanh and sigmoid are good to a few units in the last place. In double our own use libm. On CUDA
-            // all are our own kernel's, whose functions are good to a few units in the last place in either precision.
+            // all are our own kernel's, whose functions are good to a few units in the last place in either precision, but for the
+            // library's GELU.
             const double own = activation == Activation::none || activation == Activation::relu ? 0
                                : types.inputs == DType::float64                                 ? 4 * rounding_unit(DType::float64)
+                               : is_library_gelu(types, activation)                             ? library_gelu_error
                                                                                                 : 8 * rounding_unit(DType::float32);
             EXPECT_LE(error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1, types.output, own), 1);
           }
@@ -100,6 +110,122 @@ TEST_P(Gemm, BiasAndEveryActivationComeBeforeTheStore) {
       }
     }
   }
+}
+
+ops::ActivationKind kind_of(Activation activation) {
+  for (const auto& [kind, name] : ops::activation_names) {
+    if (ops::epilogue_activation(kind) == activation) return kind;
+  }
+  ADD_FAILURE() << "no op for activation " << static_cast<int>(activation);
+  return ops::ActivationKind::relu;
+}
+
+/// An auxiliary beside c, dense or a range of a wider matrix, which the library's alignment may or may not fit.
+Tensor auxiliary_of(const Tensor& c, std::int64_t margin) {
+  const std::int64_t rows = c.extent(0), columns = c.extent(1);
+  return tensor_of(normal_values(rows * (columns + 2 * margin), "auxiliary", 2), {rows, columns + 2 * margin}, c.dtype())
+      .narrow(1, margin, columns);
+}
+
+constexpr Sizes auxiliary_sizes[] = {{1, 1, 1}, {13, 17, 5}, {9, 40, 33}};
+
+TEST_P(Gemm, TheAuxiliaryGetsWhatTheActivationIsTakenOf) {
+  for (const Types& types : all_types) {
+    for (const Sizes& sizes : auxiliary_sizes) {
+      for (Activation activation : gemm_activations) {
+        if (activation == Activation::none) continue;
+        for (std::int64_t margin : {0, 3, 8}) {
+          const bool with_bias = margin != 3;
+          const ::testing::ScopedTrace trace(
+              __FILE__, __LINE__, text_of(types, sizes, false, true) + fmt::format(", activation {}", static_cast<int>(activation)));
+          const Operands in(types, sizes, false, true, margin == 3);
+          const Tensor bias = tensor_of(normal_values(sizes.columns, "bias"), {sizes.columns}, types.output);
+          const Tensor auxiliary = auxiliary_of(in.c, margin);
+          const std::vector<double> added = values_of(bias);
+          auto expected = reference::product(in.values_a, false, in.values_b, true, sizes.rows, sizes.columns, sizes.inner);
+          for (std::size_t i = 0; with_bias && i < expected.value.size(); ++i) {
+            expected.value[i] += added[i % added.size()];
+            expected.magnitude[i] += std::abs(added[i % added.size()]);
+          }
+          GemmEpilogue epilogue{with_bias ? &bias : nullptr, activation};
+          epilogue.auxiliary = &auxiliary;
+          ops::gemm(stream(), in.a, false, in.b, true, in.c, GradientMode::overwrite, epilogue);
+          EXPECT_LE(error_over_bound(values_of(auxiliary), expected.value, expected.magnitude, sizes.inner + 1, types.output, 0), 1);
+          // Taken of the auxiliary as it was stored, or of the sum before that: one store's rounding apart.
+          const double own = (types.output == DType::bfloat16 ? 1.2 : 32) * rounding_unit(types.output) +
+                             (is_library_gelu(types, activation) ? library_gelu_error : 0);
+          for (double& value : expected.value) value = static_cast<double>(reference::activation(kind_of(activation), value));
+          EXPECT_LE(error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1, types.output, own), 1);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Gemm, TheGradientOfAnActivationIsTakenAtTheAuxiliary) {
+  for (const Types& types : all_types) {
+    for (const Sizes& sizes : auxiliary_sizes) {
+      for (Activation activation : gemm_activations) {
+        if (activation == Activation::none) continue;
+        for (std::int64_t margin : {0, 3, 8}) {
+          const ::testing::ScopedTrace trace(
+              __FILE__, __LINE__, text_of(types, sizes, false, false) + fmt::format(", activation {}", static_cast<int>(activation)));
+          const Operands in(types, sizes, false, false, margin == 3);
+          const Tensor auxiliary = auxiliary_of(in.c, margin);
+          const std::vector<double> at = values_of(auxiliary);
+          auto expected = reference::product(in.values_a, false, in.values_b, false, sizes.rows, sizes.columns, sizes.inner);
+          for (std::size_t i = 0; i < at.size(); ++i) {
+            expected.value[i] *= static_cast<double>(reference::activation_derivative(kind_of(activation), at[i]));
+          }
+          GemmEpilogue epilogue{nullptr, activation};
+          epilogue.auxiliary = &auxiliary;
+          epilogue.activation_gradient = true;
+          ops::gemm(stream(), in.a, false, in.b, false, in.c, GradientMode::overwrite, epilogue);
+          EXPECT_EQ(values_of(auxiliary), at);
+          // The product may be rounded before it is multiplied; derivatives are at most 1.13, and the library's tanh stands in them with
+          // its square times x.
+          const double own = (types.output == DType::bfloat16 ? 1.2 : 32) * rounding_unit(types.output) +
+                             (is_library_gelu(types, activation) ? 4 * library_gelu_error : 0);
+          EXPECT_LE(error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1, types.output, own), 1);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Gemm, ABiasGradientIsTheSumOfAOverTheInnerDimension) {
+  for (bool epilogues : {true, false}) {
+    ops::simulated_gemm_library().has_all = epilogues;
+    for (const Types& types : all_types) {
+      for (const Sizes& sizes : {Sizes{1, 1, 1}, Sizes{13, 17, 5}, Sizes{70, 33, 300}}) {
+        for (GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate}) {
+          for (GradientMode sum_mode : {GradientMode::overwrite, GradientMode::accumulate}) {
+            const ::testing::ScopedTrace trace(__FILE__, __LINE__, text_of(types, sizes, true, false));
+            const Operands in(types, sizes, true, false, sizes.rows == 13);
+            const Tensor sums = tensor_of(normal_values(sizes.rows, "sums"), {sizes.rows}, accumulate_dtype(types.inputs));
+            const std::vector<double> before = values_of(sums);
+            auto product = reference::product(in.values_a, true, in.values_b, false, sizes.rows, sizes.columns, sizes.inner);
+            auto sum = reference::product(in.values_a, true, std::vector<double>(static_cast<std::size_t>(sizes.inner), 1.0), false,
+                                          sizes.rows, 1, sizes.inner);
+            for (std::size_t i = 0; mode == GradientMode::accumulate && i < product.value.size(); ++i) {
+              product.value[i] += in.values_c[i];
+              product.magnitude[i] += std::abs(in.values_c[i]);
+            }
+            for (std::size_t i = 0; sum_mode == GradientMode::accumulate && i < before.size(); ++i) {
+              sum.value[i] += before[i];
+              sum.magnitude[i] += std::abs(before[i]);
+            }
+            GemmEpilogue epilogue;
+            epilogue.bias_gradient = {sums, sum_mode};
+            ops::gemm(stream(), in.a, true, in.b, false, in.c, mode, epilogue);
+            EXPECT_LE(error_over_bound(values_of(in.c), product.value, product.magnitude, sizes.inner + 1, types.output, 0), 1);
+            EXPECT_LE(error_over_bound(values_of(sums), sum.value, sum.magnitude, sizes.inner + 1, sums.dtype(), 0), 1);
+          }
+        }
+      }
+    }
+  }
+  ops::simulated_gemm_library().has_all = true;
 }
 
 TEST_P(Gemm, AnEmptySumIsZeroAndAnEmptyProductIsNothing) {
@@ -114,6 +240,11 @@ TEST_P(Gemm, AnEmptySumIsZeroAndAnEmptyProductIsNothing) {
     const Tensor nothing = Tensor::empty({0, 3}, types.output, device());
     ops::gemm(stream(), Tensor::empty({0, 4}, types.inputs, device()), false, Tensor::zeros({4, 3}, types.inputs, device()), false, nothing,
               GradientMode::overwrite);
+    const Tensor sums = tensor_of({1, 2}, {2}, types.output);
+    GemmEpilogue epilogue;
+    epilogue.bias_gradient = {sums, GradientMode::overwrite};
+    ops::gemm(stream(), Tensor::empty({0, 2}, types.inputs, device()), true, b, false, c, GradientMode::overwrite, epilogue);
+    EXPECT_EQ(values_of(sums), std::vector<double>(2));
   }
 }
 
@@ -199,6 +330,33 @@ TEST(GemmShapes, WhatDoesNotFitIsRefusedWithTheShapes) {
   refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "overwrite only", GradientMode::accumulate, {nullptr, Activation::relu});
   refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "a bias of [4] for 5 columns", GradientMode::overwrite,
          {&short_bias, Activation::none});
+
+  const Tensor c = matrix(2, 5), wide = matrix(2, 6), narrow_type = matrix(2, 5, DType::bfloat16);
+  const auto refuse_epilogue = [&](const GemmEpilogue& epilogue, const std::string& part, bool transpose_a = false) {
+    refuse(transpose_a ? matrix(3, 2) : matrix(2, 3), transpose_a, matrix(3, 5), false, matrix(2, 5), part, GradientMode::overwrite,
+           epilogue);
+  };
+  GemmEpilogue epilogue;
+  epilogue.auxiliary = &c;
+  refuse_epilogue(epilogue, "an auxiliary goes with an activation");
+  epilogue.activation = Activation::gelu;
+  epilogue.auxiliary = &wide;
+  refuse_epilogue(epilogue, "an auxiliary of float32 [2, 6] for float32 [2, 5]");
+  epilogue.auxiliary = &narrow_type;
+  refuse_epilogue(epilogue, "an auxiliary of bfloat16 [2, 5]");
+  epilogue.auxiliary = nullptr;
+  epilogue.activation_gradient = true;
+  refuse_epilogue(epilogue, "needs an auxiliary");
+  epilogue.auxiliary = &c;
+  epilogue.bias = &bias;
+  refuse_epilogue(epilogue, "and no bias");
+  GemmEpilogue sums;
+  sums.bias_gradient = {bias, GradientMode::overwrite};
+  refuse_epilogue(sums, "a transposed a alone");
+  refuse_epilogue(sums, "in [5] for 2 rows", true);
+  refuse(matrix(3, 5), true, matrix(3, 5), false, matrix(5, 5), "without the product", GradientMode::skip, sums);
+  sums.activation = Activation::relu;
+  refuse_epilogue(sums, "a transposed a alone", true);
 }
 
 TEST_P(ColumnSum, AddsRowsInEveryTypeAndMode) {

@@ -38,6 +38,7 @@ struct Alone {
       : store(dtype, Device{}), mechanism(make_attention(store, "attention", config)) {
     store.allocate(3);
     mechanism->redraw(3, 0);
+    mechanism->update_constants();
     query = normal_tensor({2, n, config.n_heads * config.d_head}, dtype, "query");
     key = normal_tensor({2, n, config.n_kv_heads * config.d_head}, dtype, "key");
     value = normal_tensor({2, n, config.n_kv_heads * config.d_head}, dtype, "value");
@@ -139,7 +140,7 @@ TEST(Windowed, CentringAndScalingLeaveTheExactPartAsItIs) {
   config.scaling = "saderf";
   Alone whole(config);
   whole.run(true);
-  whole.mechanism->redraw(3, 1);
+  whole.mechanism->update_constants();
   EXPECT_LE(relative_difference(whole.run(), doubles(Alone(attention_config("softmax")).run())), 1e-13);
 }
 
@@ -153,7 +154,7 @@ TEST(HeadConstants, AreNeutralUntilAStepHasBeenSeen) {
     const std::vector<double> plain = doubles(Alone(attention_config("linear", "favor_positive")).run());
     EXPECT_LE(relative_difference(with.run(true), plain), 1e-14) << map;
     EXPECT_LE(relative_difference(with.run(true), plain), 1e-14) << map << ": statistics of this step change nothing in this step";
-    with.mechanism->redraw(3, 1);
+    with.mechanism->update_constants();
     EXPECT_GT(relative_difference(with.run(), plain), 1e-3) << map;
   }
 }
@@ -164,7 +165,7 @@ TEST(HeadConstants, FollowTheirFormulas) {
   config.scaling = "saderf";
   Alone attention(config);
   attention.run(true);
-  attention.mechanism->redraw(3, 1);
+  attention.mechanism->update_constants();
   const std::int64_t d = 6, tokens = 22;
   const std::vector<double> q = doubles(attention.query), k = doubles(attention.key);
   for (std::int64_t head = 0; head < 4; ++head) {
@@ -195,15 +196,33 @@ TEST(HeadConstants, FollowTheirFormulas) {
   // What was seen weighs less with each step, but means stay where they are.
   const std::vector<double> before = attention.buffer("query_center");
   EXPECT_NEAR(attention.buffer("statistics")[0], 22 * statistics_decay, 1e-12);
-  attention.mechanism->redraw(3, 2);
+  attention.mechanism->update_constants();
   EXPECT_LE(relative_difference(attention.buffer("query_center"), before), 1e-14);
+}
+
+// A layer that a step did not run keeps what it has seen, and what was made of it, whatever the number of such steps.
+TEST(HeadConstants, FadeInStepsOfTheirOwnLayerAlone) {
+  DecoderConfig config = small_config({"linear", "favor_positive", "constants"}, "none", 0, Style::gpt2);
+  TestModel model(config, DType::float32);
+  ASSERT_TRUE(model.invent_statistics());
+  const auto buffer = [&](int layer, const char* name) {
+    return model.store.find(fmt::format("blocks.{}.attention.{}", layer, name)).master().to_vector<float>();
+  };
+  model.decoder.redraw(5, 1);
+  const auto statistics = buffer(0, "statistics"), centers = buffer(0, "query_center"), others = buffer(1, "statistics");
+  EXPECT_NE(centers, std::vector<float>(centers.size()));
+  // Faded by 0.99 in each, float32 statistics would be zero after so many, and constants neutral.
+  for (std::int64_t step = 2; step < 20000; ++step) model.decoder.redraw(5, step, 1);
+  EXPECT_EQ(buffer(0, "statistics"), statistics);
+  EXPECT_EQ(buffer(0, "query_center"), centers);
+  EXPECT_NE(buffer(1, "statistics"), others);
 }
 
 TEST(HeadConstants, OprfIsPairsMeanSquareBySums) {
   // φ by the definition, over all pairs, without centring or scaling.
   Alone attention(attention_config("linear", "oprf"));
   attention.run(true);
-  attention.mechanism->redraw(3, 1);
+  attention.mechanism->update_constants();
   const std::vector<double> q = doubles(attention.query), k = doubles(attention.key);
   double phi = 0;
   for (std::size_t i = 0; i < 22; ++i) {

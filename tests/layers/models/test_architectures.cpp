@@ -468,7 +468,7 @@ TEST(Architectures, UnknownNamesAndWidthsThatDoNotMeetAreTheUsersMistake) {
   };
   refuse([](DecoderConfig& config) { config.norm_placement = "both"; }, "'both' is unknown; expected before or after");
   refuse([](DecoderConfig& config) { config.query_key_norm = "layernorm"; }, "'layernorm' is unknown; expected none or rmsnorm");
-  refuse([](DecoderConfig& config) { config.prediction_head = "mlp"; }, "'mlp' is unknown; expected linear or transform");
+  refuse([](DecoderConfig& config) { config.prediction_head = "mlp"; }, "'mlp' is unknown; expected linear, transform or none");
   refuse([](DecoderConfig& config) { config.d_embedding = 7; }, "take prediction_head: transform, or do not tie them");
 }
 

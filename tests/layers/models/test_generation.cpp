@@ -26,15 +26,20 @@ TEST_P(EveryGenerator, PromptAndSingleTokensEqualTheParallelForward) {
     const Tensor hidden = hidden_of(model, tokens);
     const std::vector<double> expected = doubles(hidden),
                               expected_logits = doubles(model.decoder.logits(Stream{}, hidden.reshape({44, config.d_model})));
+    // Features of either sign (favor_trig) can sum up to denominators near zero. Single tokens are multiplied by other code than many, so
+    // that each way errs by itself, and where the parallel one alone is far from float64 they cannot be nearer to one another.
+    TestModel wide(config, DType::float64);
+    const double own_error = relative_difference(expected, doubles(hidden_of(wide, tokens))), bound = std::max(1e-4, 3 * own_error);
+    EXPECT_LE(own_error, 2e-4);
     // No prompt, one token, less than a chunk, a chunk, two and a bit, all but one, all; and prompts in pieces.
     for (const std::vector<std::int64_t>& pieces :
          std::vector<std::vector<std::int64_t>>{{}, {1}, {3}, {4}, {9}, {21}, {22}, {5, 1, 8}, {2, 2, 13}}) {
       GenerationState state = model.decoder.new_state(2, 22);
       const std::vector<double> found = extended(model, tokens, pieces, state);
       EXPECT_EQ(state.position, 22);
-      EXPECT_LE(relative_difference(found, expected), 1e-4) << "prompt of " << (pieces.empty() ? 0 : pieces[0]);
+      EXPECT_LE(relative_difference(found, expected), bound) << "prompt of " << (pieces.empty() ? 0 : pieces[0]);
       const Tensor rows = furlong::reference::tensor_of(found, {44, config.d_model}, DType::float32);
-      EXPECT_LE(relative_difference(model.decoder.logits(Stream{}, rows), expected_logits), 1e-4);
+      EXPECT_LE(relative_difference(model.decoder.logits(Stream{}, rows), expected_logits), bound);
     }
   });
 }

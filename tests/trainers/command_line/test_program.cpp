@@ -115,6 +115,17 @@ TEST_F(ProgramTest, TrainsEvaluatesAndGenerates) {
   const std::string text = generate("7");
   EXPECT_EQ(generate("7"), text);
   EXPECT_NE(generate("8"), text);
+  const std::vector<std::string> stopped{"generate", path("run"), "--prompt", "abc", "--max-tokens", "30", "--seed", "7", "--stop"};
+  const auto with = [&](const std::string& token) {
+    std::vector<std::string> arguments = stopped;
+    arguments.push_back(token);
+    return furlong(arguments);
+  };
+  EXPECT_EQ(with(text.substr(10, 1)).out, text.substr(0, text.find(text[10], 3)) + "\n");
+  EXPECT_EQ(with(text.substr(3, 1)).out, "abc\n") << "the prompt alone";
+  expect_user_error(with("ab"), {"--stop", "'ab' is not a symbol of the bytes vocabulary"});
+  expect_user_error(furlong({"generate", path("run"), "--prompt", "abc", "--special"}),
+                    {"--special", "the bytes vocabulary has no special tokens"});
   const Json generated =
       Json::parse(furlong({"generate", path("run"), "--prompt", "abc", "--max-tokens", "30", "--seed", "7", "--json"}).out);
   EXPECT_EQ(generated["tokens"].size(), 30u);

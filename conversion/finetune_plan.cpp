@@ -1,0 +1,155 @@
+#include <algorithm>
+
+#include "conversion/finetune.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Keys below `model` that a student may have otherwise than the model whose weights it takes: what shapes none of them, and, where it is
+/// the softmax model that these are of, its attention.
+bool is_students_own(const std::string& key, bool converted) {
+  static const std::vector<std::string> always{"model.dropout",   "model.dtype",      "model.max_sequence_length",
+                                               "model.lora_rank", "model.lora_alpha", "model.initializer_range",
+                                               "model.weights"};
+  if (std::find(always.begin(), always.end(), key) != always.end()) return true;
+  return !converted && (key.starts_with("model.attention.") || key == "model.rotary_placement" || key == "model.query_key_norm");
+}
+
+/// What a student has where its config says nothing. `base`: the model whose weights it takes, `converted` where that has the student's
+/// attention already.
+Settings defaults_from(const Settings& base, bool converted) {
+  Settings defaults;
+  const ModelSettings unset = defaults.model;
+  defaults.model = base.model;
+  ModelSettings& model = defaults.model;
+  model.dropout = unset.dropout;
+  model.dtype = unset.dtype;
+  model.weights.clear();
+  if (!converted) {
+    model.attention = unset.attention;
+    model.lora_rank = unset.lora_rank;
+    model.lora_alpha = unset.lora_alpha;
+  }
+  if (model.position != "learned") {
+    if (model.rotary_original_length == 0 && (model.rotary_scaling == "llama3" || model.rotary_scaling == "yarn"))
+      model.rotary_original_length = model.max_sequence_length;
+    model.max_sequence_length = 0;
+  }
+  defaults.objective.name = base.objective.name;
+  return defaults;
+}
+
+/// What means nothing to the student (an output layer over tokens, to one that learns labels) is not taken over.
+void forget_what_does_nothing(LoadedSettings& read) {
+  Settings unset;
+  const config::Table table = settings_table(read.settings), defaults = settings_table(unset);
+  for (const config::Key& key : table.keys())
+    if (!read.origins.contains(key.path()) && table.unmet(key)) key.set(defaults.find(key.path())->get());
+}
+
+void check_shape(const LoadedSettings& read, const Settings& base, const fs::path& source, bool converted) {
+  Settings ours = read.settings, theirs = base;
+  const config::Table table = settings_table(ours), teachers = settings_table(theirs);
+  for (const config::Key& key : table.keys()) {
+    const auto origin = read.origins.find(key.path());
+    if (origin == read.origins.end() || !key.path().starts_with("model.") || is_students_own(key.path(), converted)) continue;
+    const config::Value here = key.get(), there = teachers.find(key.path())->get();
+    if (here == there) continue;
+    throw UserError("{}: {}: found {}; expected {}, as the model in {} has it, whose weights are taken over; remove {}",
+                    origin->second.text(), key.path(), config::to_text(here), config::to_text(there), source.string(), key.name());
+  }
+}
+
+std::int64_t longest_stage(const Settings& settings) {
+  std::int64_t longest = settings.data.sequence_length;
+  for (const std::string& name : settings.finetune.stages) longest = std::max(longest, settings.finetune.stage(name).sequence_length);
+  return longest;
+}
+
+/// The settings of one stage, which know of no others.
+LoadedSettings stage_settings(const LoadedSettings& read, const std::string& name, const fs::path& teacher, const fs::path& weights,
+                              const fs::path& directory) {
+  LoadedSettings stage = read;
+  Settings& settings = stage.settings;
+  const StageSettings& own = read.settings.finetune.stage(name);
+  const auto take = [](auto value, auto& place) {
+    if (value != 0) place = value;
+  };
+  take(own.max_steps, settings.trainer.max_steps);
+  take(own.learning_rate, settings.optimizer.learning_rate);
+  take(own.warmup_steps, settings.schedule.warmup_steps);
+  take(own.sequence_length, settings.data.sequence_length);
+  take(own.batch_size, settings.data.batch_size);
+  take(own.gradient_accumulation, settings.trainer.gradient_accumulation);
+  settings.run_directory = directory;
+  settings.model.weights = weights;
+  settings.finetune = {};
+  const TeacherSettings unset, wanted = read.settings.teacher;
+  settings.teacher = unset;
+  if (name != "task") {
+    settings.teacher.checkpoint = teacher;
+    settings.teacher.loss = name;
+  }
+  if (name == "transfer") {
+    settings.teacher.layers = wanted.layers;
+    settings.teacher.input = wanted.input;
+  } else if (name == "distillation") {
+    settings.teacher.temperature = wanted.temperature;
+    settings.teacher.share = wanted.share;
+    settings.teacher.positions = wanted.positions;
+  }
+  std::erase_if(stage.origins, [](const auto& origin) {
+    return origin.first.starts_with("teacher.") || origin.first.starts_with("finetune.") || origin.first == "run_directory";
+  });
+  try {
+    return finish_settings(std::move(stage));
+  } catch (const UserError& error) {
+    throw UserError("{} (stage {})", error.what(), name);
+  }
+}
+
+}  // namespace
+
+FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& theirs, const fs::path& teacher) {
+  const fs::path given = read_settings_file(options.config, options.overrides, Settings()).settings.finetune.student;
+  const bool converted = !given.empty();
+  Settings base = theirs;
+  if (converted) {
+    const fs::path checkpoint = checkpoint_of(given);
+    base = from_checkpoint_text(CheckpointReader::open(checkpoint).text("config"), checkpoint.string() + " (config)").settings;
+    base.objective = theirs.objective;
+  }
+  LoadedSettings read = read_settings_file(options.config, options.overrides, defaults_from(base, converted));
+  if (!options.run_directory.empty()) read.settings.run_directory = options.run_directory;
+  check_shape(read, base, converted ? given : read.settings.finetune.source, converted);
+  forget_what_does_nothing(read);
+  const fs::path& directory = read.settings.run_directory;
+  // One model for all stages, whatever their lengths.
+  if (read.settings.model.max_sequence_length == 0) read.settings.model.max_sequence_length = longest_stage(read.settings);
+
+  FinetunePlan plan{teacher, converted ? checkpoint_of(given) : directory / "student.h5", converted, finish_settings(read).settings, {}};
+  const auto learns_from_teacher = [](const std::string& stage) { return stage != "task"; };
+  const auto& stages = read.settings.finetune.stages;
+  if (plan.student.model.attention == theirs.model.attention && std::any_of(stages.begin(), stages.end(), learns_from_teacher))
+    throw UserError(
+        "{}: the model in {} has the attention that {} already, and nothing to teach; expected the softmax model that it was made from, or "
+        "another {}",
+        converted ? "finetune.student" : "finetune.source", read.settings.finetune.source.string(),
+        converted ? given.string() + " has" : "the config asks for", converted ? "student" : "model.attention");
+  fs::path weights = plan.beginning;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const fs::path own = directory / fmt::format("{}_{}", i + 1, stages[i]);
+    plan.stages.push_back({stages[i], stage_settings(read, stages[i], teacher, weights, own)});
+    weights = own;
+  }
+  return plan;
+}
+
+FinetunePlan plan_finetune(const FinetuneOptions& options, const fs::path& teacher) {
+  const std::string config = CheckpointReader::open(teacher).text("config");
+  return plan_finetune(options, from_checkpoint_text(config, teacher.string() + " (config)").settings, teacher);
+}
+
+}  // namespace furlong

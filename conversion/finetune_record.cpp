@@ -1,0 +1,102 @@
+#include "conversion/finetune_record.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "conversion/import.h"
+#include "framework/core/error.h"
+#include "framework/io/atomic_file.h"
+#include "trainers/model.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Hash {
+ public:
+  Hash() : state_(XXH3_createState()) {
+    if (!state_) throw MachineError("out of memory");
+    XXH3_64bits_reset(state_);
+  }
+  ~Hash() { XXH3_freeState(state_); }
+  Hash(const Hash&) = delete;
+  Hash& operator=(const Hash&) = delete;
+
+  void add_file(const fs::path& path) {
+    std::ifstream in(path, std::ios::binary);
+    if (!in) throw_file_error(path, "read", errno);
+    std::vector<char> block(std::size_t{1} << 20);
+    while (in.read(block.data(), static_cast<std::streamsize>(block.size())), in.gcount() > 0)
+      XXH3_64bits_update(state_, block.data(), static_cast<std::size_t>(in.gcount()));
+    if (in.bad()) throw MachineError("{}: cannot read: input/output error", path.string());
+  }
+  std::string text() const { return fmt::format("{:016x}", XXH3_64bits_digest(state_)); }
+
+ private:
+  XXH3_state_t* state_;
+};
+
+/// config.json and the files of weights; of GGUF the file itself.
+std::vector<fs::path> files_of(const fs::path& source) {
+  if (source.extension() == ".gguf" || (fs::is_regular_file(source) && !fs::exists(source.parent_path() / "config.json"))) return {source};
+  std::vector<fs::path> files;
+  const fs::path folder = fs::is_directory(source) ? source : source.parent_path();
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const fs::path& path = entry.path();
+    const std::string extension = path.extension().string();
+    const bool of_weights = extension == ".safetensors" || extension == ".bin" || extension == ".pt" || extension == ".h5";
+    if (entry.is_regular_file() && (path.filename() == "config.json" || of_weights)) files.push_back(path);
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace
+
+std::string fingerprint_of_checkpoint(const fs::path& checkpoint) {
+  const auto checksum = checkpoint_checksum(checkpoint);
+  if (!checksum) throw UserError("{}: is no checkpoint of Furlong", checkpoint.string());
+  return fmt::format("{:016x}", *checksum);
+}
+
+std::string fingerprint_of_source(const fs::path& source) {
+  if (!fs::exists(source)) throw UserError("finetune.source: {}: there is no such model", source.string());
+  if (!is_foreign_model(source)) return fingerprint_of_checkpoint(checkpoint_of(source));
+  Hash hash;
+  for (const fs::path& file : files_of(source)) hash.add_file(file);
+  return hash.text();
+}
+
+FinetuneRecord::FinetuneRecord(fs::path run_directory) : directory_(std::move(run_directory)) {
+  const fs::path path = directory_ / "finetune.json";
+  std::ifstream in(path);
+  if (!in) return;
+  try {
+    const auto json = nlohmann::json::parse(in);
+    json.at("source").get_to(source);
+    json.at("source_fingerprint").get_to(source_fingerprint);
+    json.at("beginnings").get_to(beginnings);
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError("{}: is not what furlong finetune writes ({}); choose another --run-dir, or remove this run", path.string(),
+                    error.what());
+  }
+}
+
+void FinetuneRecord::check_source(const fs::path& wanted, const std::string& fingerprint) const {
+  if (source_fingerprint.empty() || source_fingerprint == fingerprint) return;
+  throw UserError(
+      "{}: was made from another model than {} is now (from {}, by its finetune.json); choose another --run-dir, or remove this one",
+      directory_.string(), wanted.string(), source);
+}
+
+void FinetuneRecord::write() const {
+  const nlohmann::ordered_json json{{"source", source}, {"source_fingerprint", source_fingerprint}, {"beginnings", beginnings}};
+  write_file_atomically(directory_ / "finetune.json", json.dump(2) + "\n");
+}
+
+}  // namespace furlong
