@@ -11,6 +11,7 @@ namespace {
 using Activation = GemmEpilogue::Activation;
 
 std::atomic<bool> tf32{false};
+std::atomic<bool> in_short_sums = false;
 
 ActivationKind kind_of(Activation activation) {
   for (const ActivationName& entry : activation_names) {
@@ -57,6 +58,9 @@ Activation epilogue_activation(ActivationKind kind) {
 
 void set_tf32(bool allowed) { tf32 = allowed; }
 bool tf32_allowed() { return tf32; }
+
+void set_short_sums(bool wanted) { in_short_sums = wanted; }
+bool short_sums() { return in_short_sums; }
 
 void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, GradientMode mode,
           const GemmEpilogue& epilogue) {

@@ -44,6 +44,12 @@ void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor&
 void set_tf32(bool allowed);
 bool tf32_allowed();
 
+/// Whether float32 products on the CPU add up their inner dimension in chains of 256 terms and the chains' sums one after another, where
+/// oneDNN takes one chain: half the rounding error, and up to twice the time where there are few rows. For figures that are to be compared
+/// with another program's. Off by default; holds for the whole program.
+void set_short_sums(bool wanted);
+bool short_sums();
+
 /// Target (overwrite or accumulate) [n] gets the sum over the rows of `matrix` [rows, n], in fixed blocks of rows: the same for any number
 /// of threads.
 void column_sum(const Stream& stream, const Tensor& matrix, const GradientTarget& target);

@@ -154,25 +154,50 @@ bool run_onednn(const Tensor& a, bool transpose_a, const Tensor& b, bool transpo
 /// c = a · bᵀ of one or two rows. matmul would first bring all of b into blocks, to use each of them once or twice, and sum each element in
 /// one chain. sgemm reads b as it lies, in half the time, and sums many parts side by side: a third to a half of the rounding error, which
 /// counts where one term outweighs all others by far (a transformer's massive activations).
+/// What comes before a product that is then added to c, and after it.
+void begin_with_bias(const Tensor& bias, const Tensor& c) {
+  const float* values = bias.data<float>();
+  for (std::int64_t row = 0; row < c.extent(0); ++row) std::copy_n(values, c.extent(1), c.data<float>() + row * c.strides()[0]);
+}
+void activate(const Tensor& c, Activation activation) {
+  for (const ActivationName& entry : activation_names) {
+    if (epilogue_activation(entry.kind) == activation) activation_cpu(c, c, entry.kind);
+  }
+}
+
 bool run_few_rows(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
                   const GemmEpilogue& epilogue) {
   const std::int64_t rows = c.extent(0), columns = c.extent(1), inner = a.extent(1);
   const bool all_float32 = a.dtype() == DType::float32 && (!epilogue.bias || epilogue.bias->dtype() == DType::float32);
   if (rows > 2 || transpose_a || !transpose_b || !all_float32) return false;
   if (c.device().is_shape_only()) return true;
-  if (epilogue.bias) {  // the sum begins with it
-    const float* bias = epilogue.bias->data<float>();
-    for (std::int64_t row = 0; row < rows; ++row) std::copy_n(bias, columns, c.data<float>() + row * c.strides()[0]);
-  }
+  if (epilogue.bias) begin_with_bias(*epilogue.bias, c);
   // The stride of a single row means nothing and may be less than the row.
   const auto stride = [](const Tensor& matrix) { return std::max(matrix.strides()[0], matrix.extent(1)); };
   const dnnl_status_t status = dnnl_sgemm('N', 'T', rows, columns, inner, 1.f, a.data<float>(), stride(a), b.data<float>(), stride(b),
                                           accumulate || epilogue.bias ? 1.f : 0.f, c.data<float>(), stride(c));
   if (status != dnnl_success)
     throw MachineError("oneDNN refused a product of {} x {} x {}: status {}", rows, inner, columns, static_cast<int>(status));
-  for (const ActivationName& entry : activation_names) {
-    if (epilogue_activation(entry.kind) == epilogue.activation) activation_cpu(c, c, entry.kind);
+  activate(c, epilogue.activation);
+  return true;
+}
+
+/// See set_short_sums.
+bool run_in_short_sums(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
+                       const GemmEpilogue& epilogue) {
+  constexpr std::int64_t chain = 256;
+  const std::int64_t inner = a.extent(transpose_a ? 0 : 1);
+  const bool all_float32 = a.dtype() == DType::float32 && (!epilogue.bias || epilogue.bias->dtype() == DType::float32);
+  if (!short_sums() || inner <= chain || !all_float32 || !c.device().has_host_memory()) return false;
+  if (epilogue.bias) begin_with_bias(*epilogue.bias, c);
+  for (std::int64_t first = 0; first < inner; first += chain) {
+    const std::int64_t count = std::min(chain, inner - first);
+    const bool adds = accumulate || epilogue.bias != nullptr || first > 0;
+    const bool done = run_onednn(a.narrow(transpose_a ? 0 : 1, first, count), transpose_a, b.narrow(transpose_b ? 1 : 0, first, count),
+                                 transpose_b, c, adds, {});
+    require(done, "oneDNN has no float32 product of {} by {}", a.shape().text(), b.shape().text());
   }
+  activate(c, epilogue.activation);
   return true;
 }
 
@@ -247,6 +272,8 @@ void gemm_cpu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose
   if (a.dtype() == DType::float64) {
     if (c.device().has_host_memory()) gemm_double(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
   } else if (run_few_rows(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
+    return;
+  } else if (run_in_short_sums(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
     return;
   } else if (!run_onednn(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
     run_converted(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
