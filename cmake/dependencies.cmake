@@ -22,7 +22,9 @@ find_library(DNNL_LIBRARY dnnl REQUIRED)
 add_library(dnnl_headers INTERFACE)
 target_link_libraries(dnnl_headers INTERFACE ${DNNL_LIBRARY})
 
-# CMake's own module would need a C compiler and link what HDF5 itself links (libcurl, libcrypto), whose headers nobody here needs.
+# CMake's own module would need a C compiler and link what HDF5 itself links (libcurl), whose headers nobody here needs.
 pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET hdf5)
+# HMAC-SHA-256 of the handshake between processes (communication/store_handshake.h).
+pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
 add_library(furlong_hdf5 INTERFACE)
 target_link_libraries(furlong_hdf5 INTERFACE PkgConfig::HDF5)

@@ -7,7 +7,9 @@
 #include "conversion/finetune_record.h"
 #include "conversion/import.h"
 #include "framework/core/log.h"
+#include "framework/core/machine.h"
 #include "framework/core/parallel.h"
+#include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "framework/ops/gemm.h"
 #include "trainers/checkpoints.h"
@@ -249,7 +251,13 @@ FinetuneResult finetune(const FinetuneOptions& options) {
       measure_recovery(plan.student, plan.teacher, students_of(plan), [](const std::string& line) { spdlog::info("{}", line); });
   result.interrupted = !result.recovery;
   if (result.interrupted) return result;
-  nlohmann::ordered_json json{{"source", plan.student.finetune.source.string()}, {"config", options.config.string()}};
+  nlohmann::ordered_json json{
+      {"source", plan.student.finetune.source.string()},
+      {"config", options.config.string()},
+      {"attention", to_json(plan.student)["model"]["attention"]},
+      {"version", version()},
+      {"commit", commit()},
+      {"machine", {{"cpu", read_machine().cpu.model}, {"device", plan.student.device}, {"threads", thread_count()}}}};
   json.update(to_json(*result.recovery));
   write_file_atomically(result.run_directory / "recovery.json", json.dump(2) + "\n");
   return result;

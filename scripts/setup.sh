@@ -7,7 +7,7 @@ set -euo pipefail
 
 run_packages=(
   g++ cmake ninja-build ccache lld pkg-config git ca-certificates xz-utils
-  libdnnl-dev libhdf5-dev libhwy-dev libyaml-cpp-dev libfmt-dev libspdlog-dev
+  libdnnl-dev libhdf5-dev libssl-dev libhwy-dev libyaml-cpp-dev libfmt-dev libspdlog-dev
   libcli11-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev liblzma-dev
   libpcre2-dev libsentencepiece-dev libutf8proc-dev
 )

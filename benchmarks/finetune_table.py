@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Markdown tables from the recovery.json files of furlong finetune, one student below the other.
+
+  benchmarks/finetune_table.py runs/antibody_*/recovery.json
+"""
+import argparse
+import json
+import pathlib
+
+
+def name_of(run):
+    attention = run["attention"]
+    features = attention.get("feature_map", "")
+    text = features if attention["mechanism"] == "linear" else f"{attention['mechanism']} {attention.get('softmax_window', '')} + {features}".strip()
+    extras = [key for key in ("centering",) if attention.get(key)]
+    if attention.get("scaling", "none") != "none":
+        extras.append(attention["scaling"])
+    return ", ".join([text] + extras)
+
+
+def percent(value, error=None):
+    if value is None:
+        return ""
+    return f"{100 * value:.2f} %" + (f" ± {100 * error:.2f}" if error else "")
+
+
+def row(name, stage, model):
+    recovery = model.get("recovery", {})
+    errors = model.get("relative_error_of_attention") or {}
+    error = f"{sum(errors.values()) / len(errors):.3f}" if errors else ""
+    spent = (f"{model['tokens']:,}", f"{model['minutes']:.1f}") if model.get("steps") else ("", "")
+    cells = (name, stage, f"{model['loss']:.4f}", f"{model['perplexity']:.4f}", f"{model['accuracy']:.4f}",
+             percent(recovery.get("accuracy"), recovery.get("accuracy_standard_error")), percent(recovery.get("loss")), error, *spent)
+    return "| " + " | ".join(cells) + " |"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recovery", nargs="+", type=pathlib.Path)
+    runs = [json.loads(path.read_text()) for path in parser.parse_args().recovery]
+    print("| attention | model | loss | perplexity | accuracy | recovery | of loss | attention error | tokens | minutes |")
+    print("| --- " * 10 + "|")
+    teachers = set()
+    for run in runs:
+        for model in run["models"]:
+            if model["name"] == "teacher":
+                key = (model["loss"], model["accuracy"])
+                if key not in teachers:
+                    print(row("softmax", "teacher", model))
+                teachers.add(key)
+                continue
+            print(row(name_of(run), "swapped, no training" if model["name"] == "before" else model["name"], model))
+            if "window_off" in model:
+                print(row("", "its window off", model["window_off"]))
+
+
+if __name__ == "__main__":
+    main()
