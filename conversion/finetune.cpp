@@ -84,11 +84,11 @@ void measure_constants(const Settings& settings, SourceModel& teacher, Model& st
   if (theirs.objective.name == settings.objective.name) theirs.objective = settings.objective;
   ObservedBatches wanted;
   wanted.split = Split::train;
-  wanted.sequence_length = settings.data.sequence_length;
+  wanted.sequence_length = std::min(settings.data.sequence_length, enough_tokens);
   if (theirs.model.position == "learned") wanted.sequence_length = std::min(wanted.sequence_length, theirs.model.max_sequence_length);
-  wanted.batch_size = settings.data.batch_size;
-  const std::int64_t at_once = wanted.batch_size * wanted.sequence_length;
-  wanted.batches = (enough_tokens + at_once - 1) / at_once;
+  wanted.batch_size = std::clamp<std::int64_t>(enough_tokens / wanted.sequence_length, 1, settings.data.batch_size);
+  wanted.tokens = enough_tokens;
+  spdlog::info("measuring the constants of {} on the CPU", settings.model.attention.feature_map);
   ObservedModel observed(teacher.model, wanted);
   calibrate(observed, student);
   spdlog::info("measured the constants of {} on {} tokens", settings.model.attention.feature_map, observed.tokens());
@@ -110,12 +110,92 @@ void write_student(const FinetunePlan& plan, TeacherSource& teacher) {
   spdlog::info("the student before training: {}", plan.beginning.string());
 }
 
+/// That the data's tokens are the teacher's, before anything is written.
+void check_data(const FinetunePlan& plan, const TeacherSource& teacher) {
+  const Settings& settings = plan.student;
+  const Vocabulary data = model_vocabulary(settings, open_data(settings.data)->vocabulary()).with_labels({});
+  const Vocabulary theirs =
+      (teacher.imported ? teacher.imported->model.vocabulary
+                        : Vocabulary::from_json(CheckpointReader::open(teacher.checkpoint).text("vocabulary"), teacher.checkpoint.string()))
+          .with_labels({});
+  if (data == theirs) return;
+  throw UserError(
+      "data.store: {} has another vocabulary ({}, {} tokens) than the model in {} ({}, {} tokens); expected the same, so that ids mean the "
+      "same: prepare the data with furlong prepare --tokenizer {}",
+      settings.data.store.string(), data.description(), data.size(), settings.finetune.source.string(), theirs.description(), theirs.size(),
+      settings.finetune.source.string());
+}
+
+/// Whether a stage has a checkpoint.
+bool has_begun(const FinetuneStage& stage) {
+  const fs::path checkpoints = stage.settings.settings.run_directory / "checkpoints";
+  return fs::exists(checkpoints) && !fs::is_empty(checkpoints);
+}
+
+/// Keys of some sections that have another value now than then, in words; none that changes no step.
+std::vector<std::string> changed_since(const Settings& before, const Settings& now, const std::vector<std::string>& sections) {
+  static const std::vector<std::string> without_effect{
+      "teacher.checkpoint", "trainer.max_steps", "trainer.validate_every",         "trainer.validation_batches",
+      "trainer.cuda_graph", "trainer.recompute", "trainer.early_stopping_patience"};
+  std::vector<std::string> changed;
+  const auto all_before = to_json(before), all_now = to_json(now);
+  for (const std::string& section : sections) {
+    const auto wanted = all_now[section].flatten(), had = all_before[section].flatten();
+    for (const auto& [key, value] : wanted.items()) {
+      if (had.contains(key) && had[key] == value) continue;
+      std::string name = section + key;
+      std::replace(name.begin(), name.end(), '/', '.');
+      if (std::find(without_effect.begin(), without_effect.end(), name) != without_effect.end()) continue;
+      changed.push_back(fmt::format("{} ({} then, {} now)", name, had.contains(key) ? had[key].dump() : "absent", value.dump()));
+    }
+  }
+  return changed;
+}
+
+/// The student before its first step, of this config: made again where another config's is there and no stage has begun.
+void prepare_student(const FinetunePlan& plan, TeacherSource& teacher) {
+  if (!fs::exists(plan.beginning)) return write_student(plan, teacher);
+  const Settings before = settings_of(plan.beginning);
+  std::vector<std::string> changed = changed_since(before, plan.student, {"seed", "objective"});
+  for (const std::string& key : changed_since(before, plan.student, {"data"}))
+    if (has_constants(plan.student)) changed.push_back(key);
+  if (const auto difference = model_difference(before, plan.student)) changed.push_back(*difference);
+  if (changed.empty()) return;
+  if (std::none_of(plan.stages.begin(), plan.stages.end(), has_begun)) return write_student(plan, teacher);
+  throw UserError("{}: this run began with another student: {}; choose another --run-dir, or remove this run", plan.beginning.string(),
+                  config::join(changed, ", "));
+}
+
+/// That a student made by furlong convert is one of this source: all but its attention is the teacher's.
+void check_converted(const FinetunePlan& plan) {
+  const CheckpointReader student = CheckpointReader::open(plan.beginning), teacher = CheckpointReader::open(plan.teacher);
+  std::vector<char> ours, theirs;
+  for (const TensorInfo& tensor : teacher.tensors("parameters/")) {
+    if (tensor.name.find(".attention.") != std::string::npos || !student.has(tensor.name)) continue;
+    if (student.info(tensor.name).bytes != tensor.bytes) continue;  // more positions, an output layer of its own
+    ours.resize(tensor.bytes);
+    theirs.resize(tensor.bytes);
+    student.read(tensor.name, ours.data(), ours.size());
+    teacher.read(tensor.name, theirs.data(), theirs.size());
+    if (ours == theirs) continue;
+    spdlog::warn("finetune.student: {} is no mere conversion of {}: {} differs", plan.beginning.string(),
+                 plan.student.finetune.source.string(), tensor.name.substr(std::string_view("parameters/").size()));
+    return;
+  }
+}
+
 /// Makes what the stages begin from, as far as it is not there.
 void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& record) {
   const fs::path& directory = plan.student.run_directory;
   const fs::path& source = plan.student.finetune.source;
   const std::string fingerprint = fingerprint_of_source(source);
   record.check_source(source, fingerprint);
+  const bool holds_something = fs::exists(directory / "teacher.h5") || fs::exists(directory / "student.h5") ||
+                               std::any_of(plan.stages.begin(), plan.stages.end(), has_begun);
+  if (record.source_fingerprint.empty() && holds_something)
+    throw UserError("{}: holds a run without a finetune.json that tells what it was made from; choose another --run-dir, or remove it",
+                    directory.string());
+  check_data(plan, teacher);
   std::error_code failure;
   fs::create_directories(directory, failure);
   if (failure) throw UserError("run_directory: cannot create {}: {}", directory.string(), failure.message());
@@ -125,11 +205,11 @@ void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& r
     record.write();
   }
   write_teacher(teacher);
-  if (plan.converted) return;
-  if (!fs::exists(plan.beginning)) return write_student(plan, teacher);
-  if (const auto difference = model_difference(settings_of(plan.beginning), plan.student))
-    throw UserError("{}: this run began with another student: {}; choose another --run-dir, or remove this run", plan.beginning.string(),
-                    *difference);
+  if (plan.converted) {
+    check_converted(plan);
+  } else {
+    prepare_student(plan, teacher);
+  }
 }
 
 /// The steps of the newest checkpoint of a stage, and the checkpoint that stands for it; nothing where there is none.
@@ -157,22 +237,6 @@ void check_options(const FinetuneOptions& options, const Settings& recipe) {
     throw UserError("--stage: found {}; expected one of finetune.stages: {}", options.only_stage, config::join(stages, ", "));
 }
 
-/// Keys that decide what a stage learns, and that it was trained with other values of.
-std::vector<std::string> changed_since(const Settings& before, const Settings& now) {
-  std::vector<std::string> changed;
-  const auto then = to_json(before);
-  for (const char* section : {"seed", "data", "objective", "teacher", "optimizer", "schedule", "trainer"}) {
-    const auto wanted = to_json(now)[section].flatten(), had = then[section].flatten();
-    for (const auto& [key, value] : wanted.items()) {
-      if (had.contains(key) && had[key] == value) continue;
-      std::string name = section + key;
-      std::replace(name.begin(), name.end(), '/', '.');
-      changed.push_back(fmt::format("{} ({} then, {} now)", name, had.contains(key) ? had[key].dump() : "absent", value.dump()));
-    }
-  }
-  return changed;
-}
-
 /// That what there is of a stage was trained as the config says, from what it would begin from now.
 void check_stage(const FinetuneStage& stage, const FinetuneRecord& record) {
   const auto state = state_of(stage);
@@ -184,15 +248,14 @@ void check_stage(const FinetuneStage& stage, const FinetuneRecord& record) {
   if (const auto difference = model_difference(before, settings))
     throw UserError("{}: this stage was trained with another model: {}; choose another --run-dir, or remove this run", directory,
                     *difference);
-  const auto beginning = record.beginnings.find(stage.name);
+  const auto beginning = record.beginnings.find(settings.run_directory.filename().string());
   if (beginning == record.beginnings.end() || beginning->second != fingerprint_of_checkpoint(checkpoint_of(settings.model.weights)))
     throw UserError("{}: this stage did not begin from {} as it is now; remove {} to train it again", directory,
                     settings.model.weights.string(), directory);
-  if (state->steps < settings.trainer.max_steps) return;
-  const std::vector<std::string> changed = changed_since(before, settings);
+  const auto changed = changed_since(before, settings, {"seed", "data", "objective", "teacher", "optimizer", "schedule", "trainer"});
   if (!changed.empty())
-    spdlog::warn("stage {} has ended before with other settings: {}; remove {} to train it again", stage.name, config::join(changed, ", "),
-                 directory);
+    spdlog::warn("stage {} was trained with other settings so far: {}; remove {} to train it again", stage.name,
+                 config::join(changed, ", "), directory);
 }
 
 /// Trains the stages that are to be; whether a signal stopped it.
@@ -211,7 +274,8 @@ bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, Fine
       continue;
     }
     spdlog::info("stage {} ({} of {})", stage.name, i + 1, plan.stages.size());
-    record.beginnings[stage.name] = fingerprint_of_checkpoint(checkpoint_of(stage.settings.settings.model.weights));
+    record.beginnings[stage.settings.settings.run_directory.filename().string()] =
+        fingerprint_of_checkpoint(checkpoint_of(stage.settings.settings.model.weights));
     record.write();
     if (train(stage.settings, {}).interrupted) return true;
   }
@@ -249,7 +313,7 @@ FinetuneResult finetune(const FinetuneOptions& options) {
   ops::set_tf32(plan.student.tf32);
   result.recovery =
       measure_recovery(plan.student, plan.teacher, students_of(plan), [](const std::string& line) { spdlog::info("{}", line); });
-  result.interrupted = !result.recovery;
+  result.interrupted = result.in_evaluation = !result.recovery;
   if (result.interrupted) return result;
   nlohmann::ordered_json json{
       {"source", plan.student.finetune.source.string()},

@@ -19,8 +19,9 @@ struct FinetuneOptions {
 };
 
 struct FinetuneResult {
-  bool interrupted = false;  ///< a signal asked it to stop; the checkpoint of the stage is written
-  std::string stage;         ///< the last one that ran; empty: none did
+  bool interrupted = false;    ///< a signal asked it to stop; the checkpoint of the stage is written
+  bool in_evaluation = false;  ///< interrupted behind the stages: nothing was to be saved
+  std::string stage;           ///< the last one that ran; empty: none did
   std::filesystem::path run_directory;
   std::optional<Recovery> recovery;  ///< also in RUN/recovery.json; none where it stopped before, or for one stage alone
 };

@@ -41,16 +41,22 @@ class Hash {
   XXH3_state_t* state_;
 };
 
-/// config.json and the files of weights; of GGUF the file itself.
+/// config.json, the tokenizer's files and the weights that the importer takes; of GGUF the file itself.
 std::vector<fs::path> files_of(const fs::path& source) {
   if (source.extension() == ".gguf" || (fs::is_regular_file(source) && !fs::exists(source.parent_path() / "config.json"))) return {source};
   std::vector<fs::path> files;
   const fs::path folder = fs::is_directory(source) ? source : source.parent_path();
+  const bool safetensors = fs::is_directory(source)
+                               ? fs::exists(folder / "model.safetensors") || fs::exists(folder / "model.safetensors.index.json")
+                               : source.extension() == ".safetensors";
   for (const auto& entry : fs::directory_iterator(folder)) {
     const fs::path& path = entry.path();
     const std::string extension = path.extension().string();
-    const bool of_weights = extension == ".safetensors" || extension == ".bin" || extension == ".pt" || extension == ".h5";
-    if (entry.is_regular_file() && (path.filename() == "config.json" || of_weights)) files.push_back(path);
+    const bool of_weights = extension == (safetensors ? ".safetensors" : ".bin") || (!safetensors && extension == ".pt");
+    static const std::vector<std::string> others{"config.json", "tokenizer.json", "vocab.json",      "merges.txt",
+                                                 "vocab.txt",   "spiece.model",   "tokenizer.model", "tokenizer_config.json"};
+    const bool is_other = std::find(others.begin(), others.end(), path.filename().string()) != others.end();
+    if (entry.is_regular_file() && (is_other || of_weights)) files.push_back(path);
   }
   std::sort(files.begin(), files.end());
   return files;

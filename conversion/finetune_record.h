@@ -20,7 +20,7 @@ class FinetuneRecord {
 
   std::string source;                             ///< path, for people
   std::string source_fingerprint;                 ///< empty: nothing has been made here
-  std::map<std::string, std::string> beginnings;  ///< by stage: fingerprint of the checkpoint that it began from
+  std::map<std::string, std::string> beginnings;  ///< by folder (1_transfer): fingerprint of the checkpoint that the stage began from
 
   /// Throws UserError where the run was made from another model than `source`.
   void check_source(const std::filesystem::path& wanted, const std::string& fingerprint) const;

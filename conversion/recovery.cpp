@@ -143,8 +143,9 @@ class Measurement {
     Model model = student_from(settings_, *data_, device_, candidate.checkpoint);
     measured.found = evaluate_model(model);
     if (teacher) {
-      measured.accuracy_recovery = relative_recovery(measured.found.accuracy, teacher->accuracy, chance.accuracy);
-      measured.loss_recovery = relative_recovery(measured.found.loss, teacher->loss, chance.loss);
+      if (teacher->accuracy > chance.accuracy)
+        measured.accuracy_recovery = relative_recovery(measured.found.accuracy, teacher->accuracy, chance.accuracy);
+      if (teacher->loss < chance.loss) measured.loss_recovery = relative_recovery(measured.found.loss, teacher->loss, chance.loss);
       measured.accuracy_recovery_error = recovery_error(measured.found, teacher->accuracy, chance.accuracy);
     }
     if (teacher_ && settings_.teacher.transfers()) {
@@ -218,11 +219,13 @@ struct Beside {
   std::string error = "-", read = "-", minutes = "-";
 };
 
+std::string figure(double value) { return std::isfinite(value) ? fmt::format("{:.4f}", value) : "-"; }
+
 std::string row(const std::string& name, const Evaluation& found, bool tokens, const Beside& beside) {
   const std::string recovery =
       percent(beside.recovery) + (beside.recovery_error ? fmt::format(" ±{:.2f}", 100 * *beside.recovery_error) : "");
-  return fmt::format("  {:<14} {:>9.4f} {:>11} {:>9.4f} {:>15} {:>9} {:>9} {:>12} {:>8}\n", name, found.loss,
-                     tokens ? fmt::format("{:.4f}", found.perplexity()) : "-", found.accuracy, recovery, percent(beside.loss_recovery),
+  return fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", name, figure(found.loss),
+                     tokens ? figure(found.perplexity()) : "-", figure(found.accuracy), recovery, percent(beside.loss_recovery),
                      beside.error, beside.read, beside.minutes);
 }
 
@@ -239,8 +242,8 @@ std::optional<double> relative_recovery(double student, double teacher, double c
 }
 
 std::optional<double> recovery_error(const Evaluation& student, double teacher, double chance) {
-  if (teacher == chance || student.targets == 0) return std::nullopt;
   const double p = student.accuracy;
+  if (teacher <= chance || student.targets == 0 || p <= 0 || p >= 1) return std::nullopt;
   return std::sqrt(p * (1 - p) / static_cast<double>(student.targets)) / std::abs(teacher - chance);
 }
 
@@ -291,9 +294,9 @@ Json to_json(const Recovery& recovery) {
 
 std::string to_text(const Recovery& recovery) {
   const bool tokens = predicts_tokens(recovery);
-  std::string text = fmt::format("{} split of {}, {}, {} targets, sequences of {}; by chance: loss {:.4f}, accuracy {:.4f}\n",
+  std::string text = fmt::format("{} split of {}, {}, {} targets, sequences of {}; by chance: loss {}, accuracy {}\n",
                                  name_of(recovery.split), recovery.data, recovery.objective, recovery.chance.targets,
-                                 recovery.sequence_length, recovery.chance.loss, recovery.chance.accuracy);
+                                 recovery.sequence_length, figure(recovery.chance.loss), figure(recovery.chance.accuracy));
   text += fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", "", "loss", "perplexity", "accuracy", "recovery",
                       "of loss", "error", "tokens", "minutes");
   for (const MeasuredModel& model : recovery.models) {

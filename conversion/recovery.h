@@ -19,15 +19,16 @@ struct Candidate {
   double seconds = 0;  ///< steps and tokens spent on the stage, and the time that they took, whichever of its checkpoints is the best
 };
 
-/// (student - chance) / (teacher - chance): 1 is the teacher, 0 chance. Nothing where the teacher is no better than chance.
+/// (student - chance) / (teacher - chance): 1 is the teacher, 0 chance. Nothing where the last two are equal.
 std::optional<double> relative_recovery(double student, double teacher, double chance);
-/// Standard error of a recovery of accuracy, from that of the student's accuracy alone, its targets taken as independent.
+/// Standard error of a recovery of accuracy, from that of the student's accuracy alone, its targets taken as independent. Nothing where
+/// that says nothing: all of the targets right or none, or a teacher no better than chance.
 std::optional<double> recovery_error(const Evaluation& student, double teacher, double chance);
 
 struct MeasuredModel {
   Candidate candidate;
   Evaluation found;
-  std::optional<double> accuracy_recovery, loss_recovery, accuracy_recovery_error;
+  std::optional<double> accuracy_recovery, loss_recovery, accuracy_recovery_error;  ///< of a teacher that is better than chance
   /// Relative error of the output of each attention beside the teacher's, on the teacher's hidden states.
   std::vector<std::pair<std::size_t, double>> layer_errors;
   /// The same with the exact weights of softmax windows off (mechanism windowed), so that what the linear part has learned shows.

@@ -102,7 +102,7 @@ void require_output_layer(const Settings& settings, const std::string& what) {
   throw UserError(
       "{}: the model has hidden states alone (model.prediction_head: none), and no output layer over tokens; furlong logits --hidden gives "
       "the states, objective.name: classification a head that is trained on labels, and furlong convert --set "
-      "model.prediction_head=transform a new output layer, which is yet to be trained",
+      "model.prediction_head=transform --set model.output_bias=true a new output layer, which is yet to be trained",
       what);
 }
 

@@ -46,7 +46,7 @@ ObservedModel::ObservedModel(Model& model, const ObservedBatches& wanted) : mode
     throw UserError("--sequence-length {}: no room beside the <class> token of objective.pooling: class_token; expected at least 2",
                     length_);
   const auto source = evaluation_source(settings, model_.vocabulary, *data_, wanted.split, length_, wanted.batch_size);
-  for (std::int64_t i = 0; i < wanted.batches; ++i) {
+  for (std::int64_t i = 0; wanted.tokens > 0 ? tokens_ < wanted.tokens : i < wanted.batches; ++i) {
     const std::uint64_t first = static_cast<std::uint64_t>(i * wanted.batch_size);
     if (first >= source->n_samples()) break;
     const Batch batch = source->batch_of_one_pass(first, wanted.batch_size);

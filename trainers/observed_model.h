@@ -15,6 +15,7 @@ struct ObservedBatches {
   Split split = Split::validation;
   std::int64_t sequence_length = 0;  ///< 0: as in training
   std::int64_t batch_size = 1, batches = 1;
+  std::int64_t tokens = 0;  ///< other than 0: in the place of `batches`, as many as hold so many tokens, padding apart
 };
 
 class ObservedModel {

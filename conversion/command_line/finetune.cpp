@@ -29,9 +29,12 @@ int run(const Options& options) {
   } else {
     if (result.recovery) fmt::print("{}\n", to_text(*result.recovery));
     if (result.interrupted) {
-      fmt::print("stopped by a signal{}, saved in {}\nthe same command goes on from here\n",
-                 result.stage.empty() ? std::string(" before a stage was trained") : " in stage " + result.stage + " or behind it",
-                 directory);
+      if (result.in_evaluation) {
+        fmt::print("stopped by a signal in the evaluation; the run in {} is whole\nthe same command evaluates again\n", directory);
+      } else {
+        fmt::print("stopped by a signal{}, saved in {}\nthe same command goes on from here\n",
+                   result.stage.empty() ? std::string(" before the first stage") : " in stage " + result.stage, directory);
+      }
     } else if (!result.recovery) {
       fmt::print("stage {} is done; the run is in {}\n", result.stage, directory);
     } else {
@@ -58,9 +61,9 @@ void add_finetune(CLI::App& program, int& status) {
       ->take_all()
       ->allow_extra_args(false);
   command
-      ->add_option(
-          "--run-dir", options->run_directory,
-          "Where 1_STAGE/, 2_STAGE/, ..., teacher.h5, student.h5 and recovery.json go (default: run_directory of the config, or runs/NAME)")
+      ->add_option("--run-dir", options->run_directory,
+                   "Where 1_STAGE/, 2_STAGE/, ..., teacher.h5, student.h5, finetune.json and recovery.json go (default: run_directory of "
+                   "the config, or runs/NAME)")
       ->type_name("DIR");
   command->add_option("--stage", options->finetune.only_stage, "Only this one of finetune.stages, without the evaluation at the end")
       ->type_name("NAME");

@@ -42,7 +42,8 @@ void add_logits(CLI::App& program, int& /*status*/) {
       "integers\n"
       "[rows, n], and where they are wanted `lengths` [rows] (what follows is padding) and `segments` [rows, n] (BERT's token types).\n"
       "The output holds `logits` [rows, n, vocabulary] or `hidden` [rows, n, d_model], float32 (float64 with --dtype float64), zero at "
-      "padding,\nand `lengths`. On the CPU float32 products are summed in chains of 256 terms, for less rounding than in training.\n"
+      "padding,\nand `lengths`. On the CPU float32 products are summed in chains of 256 terms, for no more rounding than in training, on "
+      "AVX-512 for half.\n"
       "  furlong logits teacher.h5 ids.txt --output logits.h5");
   const auto options = std::make_shared<Options>();
   command

@@ -30,6 +30,8 @@ void check_epilogue(const GemmEpilogue& epilogue, const Tensor& c, bool transpos
     require(auxiliary->shape() == c.shape() && auxiliary->dtype() == c.dtype() && auxiliary->has_contiguous_rows(),
             "gemm: an auxiliary of {} {} for {} {}", name_of(auxiliary->dtype()), auxiliary->shape().text(), name_of(c.dtype()),
             c.shape().text());
+    require(c.elements() == 0 || epilogue.activation_gradient || auxiliary->address() != c.address(),
+            "gemm: what an activation is taken of and what it gives need a place each");
   }
   require(!epilogue.activation_gradient || (epilogue.auxiliary != nullptr && epilogue.bias == nullptr),
           "gemm: the gradient of an activation needs an auxiliary, and no bias");

@@ -45,8 +45,8 @@ void set_tf32(bool allowed);
 bool tf32_allowed();
 
 /// Whether float32 products on the CPU add up their inner dimension in chains of 256 terms and the chains' sums one after another, where
-/// oneDNN takes one chain: half the rounding error, and up to twice the time where there are few rows. For figures that are to be compared
-/// with another program's. Off by default; holds for the whole program.
+/// oneDNN takes one chain on CPUs with AVX-512: half the rounding error there, and up to 2.3 times the time where there are few rows. For
+/// figures that are to be compared with another program's. Off by default; holds for the whole program.
 void set_short_sums(bool wanted);
 bool short_sums();
 

@@ -151,9 +151,6 @@ bool run_onednn(const Tensor& a, bool transpose_a, const Tensor& b, bool transpo
   return true;
 }
 
-/// c = a · bᵀ of one or two rows. matmul would first bring all of b into blocks, to use each of them once or twice, and sum each element in
-/// one chain. sgemm reads b as it lies, in half the time, and sums many parts side by side: a third to a half of the rounding error, which
-/// counts where one term outweighs all others by far (a transformer's massive activations).
 /// What comes before a product that is then added to c, and after it.
 void begin_with_bias(const Tensor& bias, const Tensor& c) {
   const float* values = bias.data<float>();
@@ -165,6 +162,9 @@ void activate(const Tensor& c, Activation activation) {
   }
 }
 
+/// c = a · bᵀ of one or two rows. matmul would first bring all of b into blocks, to use each of them once or twice, and sum each element in
+/// one chain. sgemm reads b as it lies, in half the time, and sums many parts side by side: a third to a half of the rounding error, which
+/// counts where one term outweighs all others by far (a transformer's massive activations).
 bool run_few_rows(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
                   const GemmEpilogue& epilogue) {
   const std::int64_t rows = c.extent(0), columns = c.extent(1), inner = a.extent(1);

@@ -161,6 +161,8 @@ class Products : public GemmLibrary {
                          result.address(), product->result, result.address(), product->result, &product->algorithm, workspace.address(),
                          static_cast<std::size_t>(workspace_bytes), static_cast<cudaStream_t>(queue));
     if (may_be_missing(plan.fused) && is_refusal(status)) {  // the heuristics promised too much
+      spdlog::warn("cuBLASLt refused a fused epilogue that it had an algorithm for (status {}); it is computed in steps",
+                   static_cast<int>(status));
       products_[key] = nullptr;
       return false;
     }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "conversion/convert.h"
@@ -286,6 +287,8 @@ TEST_F(FinetuneTest, ARunKnowsWhatItWasMadeFrom) {
   look.evaluate_only = true;
   EXPECT_THAT(message_of<UserError>([&] { finetune(look); }), HasSubstr("model.attention.feature_map was"));
 
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(yaml, {"seed=77"})); }), HasSubstr("seed (1 then, 77 now)"));
+
   // A first stage that goes further leaves the later ones behind.
   const std::vector<std::string> longer{"finetune.transfer.max_steps=60"};
   FinetuneOptions first = options(config(performer), longer);
@@ -297,10 +300,31 @@ TEST_F(FinetuneTest, ARunKnowsWhatItWasMadeFrom) {
   fs::remove_all(path("run/3_task"));
   EXPECT_TRUE(finetune(options(yaml, longer)).recovery);
 
+  // Nobody knows what a run without its record was made from.
+  const std::string record = content(path("run/finetune.json"));
+  fs::remove(path("run/finetune.json"));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(yaml, longer)); }), HasSubstr("without a finetune.json"));
+  std::ofstream(path("run/finetune.json")) << record;
+
   // Another teacher behind the same path.
   fs::remove_all(path("teacher"));
   train(testing::small_settings(store, {"run_directory=" + path("teacher"), "trainer.max_steps=5", "model.norm=rmsnorm"}), {});
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(yaml, longer)); }), HasSubstr("another model"));
+}
+
+TEST_F(FinetuneTest, AStudentThatNoStageHasTrainedIsMadeAgain) {
+  const auto directions = [&](const std::vector<std::string>& overrides) {
+    FinetuneOptions look = options(config(performer), overrides);
+    look.evaluate_only = true;
+    finetune(look);
+    return floats(CheckpointReader::open(path("run/student.h5")), "parameters/blocks.0.attention.directions");
+  };
+  const std::vector<float> first = directions({});
+  EXPECT_EQ(directions({}), first);
+  const std::vector<float> another = directions({"seed=77"});
+  EXPECT_EQ(another.size(), first.size());
+  EXPECT_NE(another, first);
+  EXPECT_EQ(directions({"model.attention.n_features=32"}).size(), 2 * first.size());
 }
 
 TEST_F(FinetuneTest, WhatDoesNotFitTheTeacherIsRefused) {

@@ -123,7 +123,6 @@ TEST_F(MetricsTest, CutBackKeepsTheBytesOfWhatItKeeps) {
   EXPECT_EQ(content(path), "");
 }
 
-// What a kill leaves is a prefix of the file, of any length: for each length, resuming from each step gives what an undisturbed run has.
 TEST_F(MetricsTest, TheTimeOfARunIsItsTokensByTheirRates) {
   const fs::path file = folder / "time.jsonl";
   EXPECT_EQ(training_seconds(file, 10), 0);
@@ -148,6 +147,7 @@ TEST_F(MetricsTest, TheTimeOfARunIsItsTokensByTheirRates) {
   EXPECT_DOUBLE_EQ(training_seconds(file, 9), 8);
 }
 
+// What a kill leaves is a prefix of the file, of any length: for each length, resuming from each step gives what an undisturbed run has.
 TEST_F(MetricsTest, AnyPrefixIsCutBackToWholeLines) {
   std::string whole;
   std::vector<std::size_t> ends;

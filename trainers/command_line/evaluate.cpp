@@ -168,7 +168,7 @@ void add_evaluate(CLI::App& program, int& /*status*/) {
       ->check(CLI::IsMember({"averaged", "raw"}));
   command->footer(
       "Chance is what the frequency of tokens (labels) alone gives: as loss their frequencies in the training split, as accuracy the share "
-      "of the most frequent one among the targets.");
+      "among the targets of the one that is most frequent there.");
   command->add_option("--device", options->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   command->add_option("--threads", options->threads, "Threads; 0: all cores")->capture_default_str()->check(CLI::Range(0, 4096));
   command->add_flag("--json", options->json, "Print JSON");

@@ -81,8 +81,15 @@ TEST_F(ShortSums, ErrLessThanOneChain) {
     for (std::size_t i = 0; i < found.size(); ++i) sum += (found[i] - expected.value[i]) * (found[i] - expected.value[i]);
     return std::sqrt(sum / static_cast<double>(found.size()));
   };
+  // A chain of k standard normal products errs by about 0.29 units of its last place, of sums up to sqrt(k): together 0.3 k / sqrt(2) units
+  // of 2^-24. Six chains of 256 make 130, one of 1,536 makes 330, which is what oneDNN has with AVX-512; without, it has blocks of its own.
+  const double unit = 0x1p-24;
   for (bool transpose_a : {false, true}) {
-    for (bool transpose_b : {false, true}) EXPECT_LT(error(true, transpose_a, transpose_b), 0.75 * error(false, transpose_a, transpose_b));
+    for (bool transpose_b : {false, true}) {
+      const double short_sums = error(true, transpose_a, transpose_b);
+      EXPECT_LT(short_sums, 200 * unit);
+      EXPECT_LT(short_sums, 1.1 * error(false, transpose_a, transpose_b));
+    }
   }
 }
 
