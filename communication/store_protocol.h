@@ -98,7 +98,7 @@ struct Hello {
   std::int32_t rank = 0;
   std::int32_t world_size = 1;
   SessionId session{};    ///< chosen by the client, the same for as long as it lives
-  bool resuming = false;  ///< it was welcome once; the store must know this session
+  bool resuming = false;  ///< it was welcome once; the store must know its id
   Nonce nonce{};
   std::string host;
   Code code{};
