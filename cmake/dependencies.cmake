@@ -28,3 +28,5 @@ pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET hdf5)
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
 add_library(furlong_hdf5 INTERFACE)
 target_link_libraries(furlong_hdf5 INTERFACE PkgConfig::HDF5)
+# Collective operations between processes on CPUs; its package defines the target `gloo`.
+find_package(Gloo REQUIRED CONFIG)

@@ -22,6 +22,19 @@ struct Batch {
   std::vector<std::int32_t> labels{};     ///< one for each sample (a row, or a pair of rows), or ignored_target; empty: none
 };
 
+/// Makes rows longer by padding. Rows of one document each, without `documents`.
+void widen(Batch& batch, std::int64_t n);
+
+/// The samples of each batch that one of several processes reads: together all, one behind the other, none of them one more than another
+/// has and more.
+struct SampleShare {
+  std::int64_t first = 0, samples = 0;
+  static SampleShare of(std::int64_t batch_size, int rank, int processes) {
+    const std::int64_t first = batch_size * rank / processes;
+    return {first, batch_size * (rank + 1) / processes - first};
+  }
+};
+
 /// Samples by number. A sample is a function of the source's seed and its number, and of nothing else: the same on any number of threads
 /// or ranks, and after a resume. What a source refers to has to outlive it.
 class BatchSource {

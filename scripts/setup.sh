@@ -9,7 +9,7 @@ run_packages=(
   g++ cmake ninja-build ccache lld pkg-config git ca-certificates xz-utils
   libdnnl-dev libhdf5-dev libssl-dev libhwy-dev libyaml-cpp-dev libfmt-dev libspdlog-dev
   libcli11-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev liblzma-dev
-  libpcre2-dev libsentencepiece-dev libutf8proc-dev
+  libpcre2-dev libsentencepiece-dev libutf8proc-dev libgloo-dev
 )
 test_packages=(libgtest-dev libgmock-dev python3)
 

@@ -10,12 +10,14 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_file.h"
+#include "framework/io/checkpoint_shards.h"
 
 namespace furlong {
 
@@ -80,7 +82,7 @@ std::optional<fs::path> newest_whole_of(const fs::path& folder, const Candidates
   std::string newest_reason;
   for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
     try {
-      verify_checkpoint(candidate->second);
+      CheckpointReader::open(candidate->second);  // its shards are looked at, too
       return candidate->second;
     } catch (const Error& error) {
       spdlog::warn("checkpoint skipped: {}", error.what());
@@ -135,6 +137,21 @@ void CheckpointDirectory::committed(std::int64_t step, std::optional<double> val
   std::erase_if(found, [&](std::int64_t other) { return other > step; });
   const std::size_t excess = found.size() - std::min(found.size(), static_cast<std::size_t>(keep_last_));
   for (std::size_t i = 0; i < excess; ++i) remove_or_warn(path_for(found[i]));
+  remove_orphaned_shards();
+}
+
+/// Shards whose checkpoint is gone, or never came to be. That of the best one may stand as best.h5 alone.
+void CheckpointDirectory::remove_orphaned_shards() const {
+  std::set<std::string> wanted;
+  for (const std::int64_t step : steps()) wanted.insert(path_for(step).stem().string());
+  if (best_) wanted.insert(path_for(best_->step).stem().string());
+  std::error_code failure;
+  std::vector<fs::path> orphans;
+  for (const auto& entry : fs::directory_iterator(path_, failure)) {
+    const auto checkpoint = checkpoint_of_shard(entry.path().filename().string());
+    if (checkpoint && !wanted.contains(*checkpoint)) orphans.push_back(entry.path());
+  }
+  for (const fs::path& orphan : orphans) remove_or_warn(orphan);
 }
 
 // best.json goes first: when the program is killed before best.h5 follows, load_best() sees that the two differ, and the step's own file is
@@ -244,6 +261,7 @@ void CheckpointDirectory::discard_after(std::int64_t step) {
   }
   // Before the first step nothing is to stay, a best.h5 without a readable record included.
   if (step < 0 || (best_ && best_->step > step)) forget_best();
+  remove_orphaned_shards();
   flush_directory(path_);
 }
 

@@ -8,7 +8,8 @@
 namespace furlong {
 
 /// A folder with step_<step>.h5 (at least eight digits), best.h5 (the checkpoint with the lowest validation loss, a hard link where the
-/// file system has them) and best.json (its step and loss). One process at a time may write to it.
+/// file system has them) and best.json (its step and loss); with several processes step_<step>.shard_<rank>_of_<processes>.h5 as well, for
+/// both. One process at a time may write to it, but for the shards.
 class CheckpointDirectory {
  public:
   /// Creates the folder where missing, and removes what interrupted writes have left in it (*.partial). `keep_last` is at least 1.
@@ -45,6 +46,7 @@ class CheckpointDirectory {
   void link_best(std::int64_t step) const;
   void load_best();
   void forget_best();
+  void remove_orphaned_shards() const;
 
   std::filesystem::path path_;
   std::int64_t keep_last_;

@@ -1,6 +1,7 @@
 #include "trainers/evaluate.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <numbers>
@@ -49,10 +50,12 @@ Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch,
 }
 
 Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t sequence_length, std::int64_t batch_size,
-                    std::int64_t max_batches, const BatchLoss& loss) {
+                    std::int64_t max_batches, const BatchLoss& loss, const ProcessGroup* group) {
   const auto source = evaluation_source(model.settings, model.vocabulary, data, split, sequence_length, batch_size);
   std::optional<CarriedState> carried;
   if (model.settings.data.carry_state) carried.emplace(*model.decoder, batch_size);
+  const SampleShare share = group ? SampleShare::of(batch_size, group->rank(), group->size()) : SampleShare{0, batch_size};
+  require(!carried || share.samples == batch_size, "carried states are for one process");
 
   Tape tape(Stream{model.store->device()});
   const Tape::NoGradient guard(tape);
@@ -67,7 +70,7 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
   std::int64_t batches = 0;
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(batch_size), ++batches) {
-    const Batch batch = source->batch_of_one_pass(first, batch_size);
+    const Batch batch = source->batch_of_one_pass(first + static_cast<std::uint64_t>(share.first), share.samples);
     if (batch.n_targets == 0 && !carried) continue;
     layers::GenerationState* past = carried ? &carried->begin(context, batch) : nullptr;
     const DeviceBatch input = on_device(batch, model.store->device());
@@ -80,6 +83,14 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
     correct += counts[1];
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (group) {
+    std::array<double, 4> sums{result.loss, static_cast<double>(result.targets), static_cast<double>(result.tokens), correct};
+    group->sum(sums);
+    result.loss = sums[0];
+    result.targets = static_cast<std::int64_t>(sums[1]);
+    result.tokens = static_cast<std::int64_t>(sums[2]);
+    correct = sums[3];
+  }
   if (result.targets == 0) throw no_targets(model.settings, data, split, max_batches);
   result.loss /= static_cast<double>(result.targets);
   result.accuracy = correct / static_cast<double>(result.targets);

@@ -1,4 +1,5 @@
 #pragma once
+#include <exception>
 #include <functional>
 #include <map>
 #include <string>
@@ -7,6 +8,7 @@
 #include "framework/autodiff/parameter_store.h"
 #include "framework/ops/optimizer.h"
 #include "trainers/settings.h"
+#include "trainers/shard_layout.h"
 
 namespace furlong {
 
@@ -16,17 +18,24 @@ namespace furlong {
 /// With optimizer.stochastic_rounding a step rounds the bfloat16 copy of what it changes at random, by its own number and each element's
 /// place. The copy is no state of a run: refresh_compute_values() makes the same one from the values and the numbers of the steps that
 /// changed them last. Values that no step has changed, frozen ones among them, and averages are rounded to the nearest.
+///
+/// Sharded over processes, it has moments and averages of its own ranges alone, and changes the values there; the others' come by `Gather`.
 class Optimizer {
  public:
+  /// Makes a tensor laid out like the store's flat ones whole, of which each process has its own ranges.
+  using Gather = std::function<void(const Stream& stream, const Tensor& flat)>;
+
   /// `seed` keys what is rounded at random.
   Optimizer(const OptimizerSettings& settings, ParameterStore& store, std::uint64_t seed = 0);
+  /// Of these ranges of the store, ascending, and the rest of them elsewhere.
+  Optimizer(const OptimizerSettings& settings, ParameterStore& store, std::uint64_t seed, std::vector<OwnedRange> ranges, Gather gather);
 
   /// One step from the store's gradients times `gradient_scale`. Updates the compute copy of the values in the same pass.
   void step(const Stream& stream, double learning_rate, double gradient_scale);
   /// The same by numbers in the device's memory, where it may also say that nothing is to change. Who calls it counts the step
   /// (count_step) once it is known whether it was one.
   void step(const Stream& stream, const ops::AdamWDeviceStep& numbers);
-  /// From now on steps change those trained parameters alone for which `chosen` is true; null: all.
+  /// From now on steps change those trained parameters alone for which `chosen` is true; null: all. Not where it is sharded.
   void restrict_to(const std::function<bool(const Parameter&)>& chosen);
   /// The moving average, where there is one, begins again at the present values: after they were loaded.
   void restart_average();
@@ -44,9 +53,14 @@ class Optimizer {
   /// Makes the store's compute copy anew: the bits that the steps wrote, where the values are theirs.
   void refresh_compute_values(const Stream& stream);
 
-  /// Flat tensors laid out like store.values().
+  bool is_sharded() const { return gather_ != nullptr; }
+  /// What this process updates.
+  const std::vector<OwnedRange>& ranges() const { return ranges_; }
+  /// Flat tensors laid out by ranges(): like store.values() where it is not sharded.
   const Tensor& first_moment() const { return first_moment_; }
   const Tensor& second_moment() const { return second_moment_; }
+  /// Of a parameter's state, whole and on the host, what this process has goes into `own`: one of these tensors.
+  void put(const Parameter& parameter, const Tensor& whole, const Tensor& own) const;
   bool averages() const { return average_.defined(); }
   const Tensor& average() const { return average_; }
 
@@ -54,12 +68,13 @@ class Optimizer {
   class WithAverages {
    public:
     explicit WithAverages(Optimizer& optimizer);
-    ~WithAverages();
+    ~WithAverages() noexcept(false);
     WithAverages(const WithAverages&) = delete;
     WithAverages& operator=(const WithAverages&) = delete;
 
    private:
     Optimizer& optimizer_;
+    int exceptions_ = std::uncaught_exceptions();
   };
 
  private:
@@ -67,10 +82,15 @@ class Optimizer {
   std::vector<const Parameter*> trained() const;
   ops::StochasticRounding rounding_from(std::int64_t first_element) const;
   void update(const Stream& stream, const ops::AdamWStep& step, const ops::AdamWDeviceStep* numbers);
+  /// One after the other: elements of the store's values, and of a tensor of ranges().
+  void copy_ranges(const std::function<void(const Tensor& values, const Tensor& own)>& copy, const Tensor& own) const;
+  void refresh_after_exchange();
 
   OptimizerSettings settings_;
   ParameterStore& store_;
   std::uint64_t seed_;
+  std::vector<OwnedRange> ranges_;
+  Gather gather_;  // null: all of it is here
   Tensor first_moment_, second_moment_, average_, spare_;
   bool restricted_ = false;
   std::vector<const Parameter*> chosen_;  // where restricted

@@ -163,7 +163,11 @@ struct LogSettings {
 };
 
 struct ParallelSettings {
-  std::string engine = "none";
+  std::string engine = "auto";
+  double timeout = 15;
+  std::int64_t bucket_megabytes = 25;
+  std::string gradient_dtype = "float32";
+  bool shard_optimizer = false;
   bool operator==(const ParallelSettings&) const = default;
 };
 

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "communication/process_group.h"
 #include "framework/core/arena.h"
 #include "framework/core/gpu_engine.h"
 #include "framework/core/log.h"
@@ -46,25 +47,15 @@ class RunLock {
   int descriptor_;
 };
 
-/// This build trains in one process: a launcher that started several would have each of them write the same files.
-void refuse_several_processes() {
-  for (const char* name : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
-    const char* value = std::getenv(name);
-    if (value && std::atoll(value) > 1) {
-      throw UserError("parallel.engine: none trains in one process, but the launcher started {} ({}={}); start one, or unset {}", value,
-                      name, value, name);
-    }
-  }
-}
-
 /// Bytes that tensors on the device may take now.
 std::int64_t available_memory(const Device& device) {
   if (device.type == DeviceType::cuda) return require_gpu_engine(device.type).describe(device.index).free_bytes;
   return static_cast<std::int64_t>(read_machine().memory.available);
 }
 
-void check_memory(const Settings& settings, const Vocabulary& vocabulary, const Device& device) {
-  const std::int64_t available = available_memory(device);
+/// Each of `here` processes on this host takes as much.
+void check_memory(const Settings& settings, const Vocabulary& vocabulary, const Device& device, int processes, int here) {
+  const std::int64_t available = available_memory(device) / here;
   const std::int64_t countable = arena(Device{DeviceType::shape_only, 0}).capacity();
   const ModelSettings& model = settings.model;
   const auto widest = static_cast<double>(std::max({model.d_model, model.n_heads * model.d_head, model.d_feedforward}));
@@ -73,7 +64,7 @@ void check_memory(const Settings& settings, const Vocabulary& vocabulary, const 
               static_cast<double>(countable);
   std::int64_t needed = countable;
   try {
-    if (!more) needed = predicted_peak_bytes(settings, vocabulary);
+    if (!more) needed = predicted_peak_bytes(settings, vocabulary, processes);
   } catch (const MachineError&) {
     more = true;  // not even the shape-only device, which only counts, has room for it
   }
@@ -96,29 +87,30 @@ std::string contents(const fs::path& path) {
 
 class Run {
  public:
-  Run(const LoadedSettings& loaded, const TrainOptions& options)
-      : settings_(loaded.settings),
+  Run(const LoadedSettings& loaded, const TrainOptions& options, const ProcessGroup& group)
+      : group_(group),
+        settings_(loaded.settings),
         directory_(settings_.run_directory),
         data_(open_data(settings_.data)),
         device_(prepare(loaded)),
-        lock_(directory_),
-        trainer_(settings_, *data_, device_),
+        lock_(group.is_first() ? std::make_unique<RunLock>(directory_) : nullptr),
+        trainer_(settings_, *data_, device_, std::nullopt, &group),
         checkpoints_(directory_ / "checkpoints", settings_.checkpoint.keep_last, settings_.checkpoint.keep_best) {
     resume(options);
+    can_validate_ = data_->size(Split::validation) >= 2;
+    if (!group_.is_first()) return;  // the files of a run are rank 0's
     metrics_.emplace(directory_ / "metrics.jsonl");
     const bool nothing_to_do = trainer_.steps() >= settings_.trainer.max_steps;
     // The settings that a finished run was trained with stay.
     if (!nothing_to_do || !fs::exists(directory_ / "config.yaml")) write_file_atomically(directory_ / "config.yaml", to_yaml(settings_));
     if (!nothing_to_do)
       tensorboard_.emplace(directory_ / "tensorboard", trainer_.steps() > 0 ? std::optional(trainer_.steps()) : std::nullopt);
-    can_validate_ = data_->size(Split::validation) >= 2;
     if (!can_validate_) spdlog::warn("{}: no validation split; training goes on without validation", settings_.data.store.string());
   }
 
   TrainResult go() {
-    const StopSignals signals;
     const std::int64_t last = settings_.trainer.max_steps;
-    Progress progress(settings_.log.progress, trainer_.steps(), last);
+    Progress progress(group_.is_first() ? settings_.log.progress : "none", trainer_.steps(), last);
     if (trainer_.steps() >= last) {
       progress.say(fmt::format("already at step {}; trainer.max_steps is {}, nothing to do", trainer_.steps(), last));
     } else {
@@ -138,7 +130,7 @@ class Run {
       const StepReport report = trainer_.step();
       result.train_loss = report.loss;
       finish_step(report, progress);
-      if (StopSignals::received() != 0) {
+      if (report.stops || (group_.is_alone() && StopSignals::received() != 0)) {
         result.interrupted = true;
         break;
       }
@@ -159,7 +151,11 @@ class Run {
 
   /// What computes: "2 threads", "cuda:0 (NVIDIA H100 80GB HBM3)".
   std::string where() const {
-    if (!device_.is_gpu()) return fmt::format("{} threads", thread_count());
+    if (!device_.is_gpu()) {
+      const std::string processes =
+          group_.is_alone() ? "" : fmt::format("{} processes ({}), here ", group_.size(), group_.communicator().engine());
+      return fmt::format("{}{} thread{}", processes, thread_count(), thread_count() == 1 ? "" : "s");
+    }
     return fmt::format("{} ({})", device_.text(), require_gpu_engine(device_.type).describe(device_.index).name);
   }
 
@@ -188,20 +184,49 @@ class Run {
   }
 
   Device prepare(const LoadedSettings& loaded) {
-    refuse_several_processes();
     if (!settings_.finetune.source.empty())
       throw UserError("finetune.source: {}: training that begins from another model's weights in stages; run it with furlong finetune",
                       settings_.finetune.source.string());
-    configure_logging(settings_.log.level);
-    set_thread_count(static_cast<int>(settings_.threads));
+    configure_logging(settings_.log.level, prefix());
+    set_thread_count(settings_.threads > 0 ? static_cast<int>(settings_.threads) : group_.fair_threads());
     const Device device = chosen_device();
+    check_processes(device);
     ops::set_tf32(settings_.tf32);
     check_against_data(loaded, *data_);
-    check_memory(settings_, data_->vocabulary(), device);
+    check_memory(settings_, data_->vocabulary(), device, group_.size(), group_.environment().local_world_size);
+    if (!group_.is_first()) return device;
     std::error_code failure;
     fs::create_directories(directory_, failure);
     if (failure) throw UserError("run_directory: cannot create {}: {}", directory_.string(), failure.message());
     return device;
+  }
+
+  /// What several processes cannot do together.
+  void check_processes(const Device& device) const {
+    if (group_.is_alone()) return;
+    const std::string found = fmt::format("the launcher ({}) started {} processes", group_.environment().launcher, group_.size());
+    if (settings_.parallel.engine == "none")
+      throw UserError("parallel.engine: none trains in one process, but {}; start one, or set it to auto", found);
+    if (device.is_gpu())
+      throw UserError("device: {}: {}, and between GPUs they cannot train yet; start one, or set device: cpu", settings_.device, found);
+    if (settings_.teacher.teaches())
+      throw UserError("teacher.loss: {}: {}, and a model learns from a teacher in one; start one", settings_.teacher.loss, found);
+    if (settings_.data.carry_state)
+      throw UserError("data.carry_state: true: {}, and states are carried in one; start one, or set it to false", found);
+    if (settings_.data.batch_size < group_.size())
+      throw UserError("data.batch_size: {}: {}, which share the samples of each batch; raise it to {} or start fewer",
+                      settings_.data.batch_size, found, group_.size());
+    if (settings_.data.sampler == "stream" && settings_.data.batch_size % group_.size() != 0)
+      throw UserError("data.batch_size: {}: {}, and data.sampler: stream gives each as many rows; expected a multiple of {}",
+                      settings_.data.batch_size, found, group_.size());
+    spdlog::info("rank {} of {} on {}: {}, {} thread{}, {}", group_.rank(), group_.size(), group_.environment().host, device.text(),
+                 thread_count(), thread_count() == 1 ? "" : "s", group_.environment().launcher);
+    if (!group_.is_first() && (settings_.log.level == "info" || settings_.log.level == "debug")) configure_logging("warning", prefix());
+  }
+
+  /// furlong launch marks its processes' lines itself.
+  std::string prefix() const {
+    return group_.is_alone() || group_.environment().launcher == "furlong" ? "" : fmt::format("[rank {}] ", group_.rank());
   }
 
   void forget_earlier_run() {
@@ -209,18 +234,34 @@ class Run {
     fs::remove_all(directory_ / "tensorboard");
   }
 
-  void resume(const TrainOptions& options) {
+  /// Rank 0 chooses; the others open what it has chosen, which lies where all of them can read it.
+  std::optional<fs::path> where_to_resume(const TrainOptions& options) {
     std::optional<fs::path> from;
-    switch (options.resume) {
-      case TrainOptions::Resume::never:
-        forget_earlier_run();
-        break;
-      case TrainOptions::Resume::path:
-        from = newest_checkpoint_of(options.checkpoint);
-        break;
-      case TrainOptions::Resume::automatic:
-        from = checkpoints_.newest_whole();
-        break;
+    if (group_.is_first()) {
+      switch (options.resume) {
+        case TrainOptions::Resume::never:
+          forget_earlier_run();
+          break;
+        case TrainOptions::Resume::path:
+          from = newest_checkpoint_of(options.checkpoint);
+          break;
+        case TrainOptions::Resume::automatic:
+          from = checkpoints_.newest_whole();
+          break;
+      }
+    }
+    const std::string chosen = group_.from_first(from ? fs::absolute(*from).string() : "");
+    if (!group_.is_first() && !chosen.empty()) from = chosen;
+    return from;
+  }
+
+  void resume(const TrainOptions& options) {
+    const std::optional<fs::path> from = where_to_resume(options);
+    if (!group_.is_first()) {
+      if (from) trainer_.load(CheckpointReader::open(*from));
+      if (!from && !settings_.model.weights.empty()) start_from_weights();
+      group_.barrier();
+      return;
     }
     const fs::path metrics = directory_ / "metrics.jsonl";
     if (!from && !settings_.model.weights.empty()) start_from_weights();
@@ -232,13 +273,14 @@ class Run {
       // A run that goes on in another directory takes its history along.
       if (!own) forget_earlier_run();
       if (!own || !fs::exists(metrics)) write_file_atomically(metrics, checkpoint.has("metrics") ? checkpoint.text("metrics") : "");
-      name_discarded();
-      checkpoints_.discard_after(trainer_.steps());
       if (fs::exists(checkpoints_.path_for(trainer_.steps()))) {
         checkpoints_.committed(trainer_.steps(), trainer_.best_now());
         saved_at_ = trainer_.steps();
       }
     }
+    group_.barrier();  // before files go that the others may still read
+    if (from) name_discarded();
+    if (from) checkpoints_.discard_after(trainer_.steps());
     cut_back(metrics, from ? trainer_.steps() : -1);
   }
 
@@ -301,11 +343,13 @@ class Run {
                       settings_.objective.which() == ObjectiveSettings::Name::masked_tokens
                           ? "a higher objective.mask_probability or larger batches would give it some"
                           : "data.ignore_tokens or the borders of documents leave all out"));
-    if (due) {
+    if (due && group_.is_first()) {
       MetricsRecord record{step, "train", report.loss, trainer_.tokens(), rate, report.learning_rate, report.gradient_norm, memory, {}};
       if (settings_.trainer.skip_outlier_factor > 0) record.more.emplace_back("skipped", report.skipped ? 1 : 0);
       note_denominators(report.denominators, record, progress);
       write(record);
+    }
+    if (due) {
       clock_ = now;
       tokens_since_ = 0;
     }
@@ -345,7 +389,7 @@ class Run {
     if (std::isfinite(found.accuracy)) record.more.emplace_back("accuracy", found.accuracy);
     if (std::isfinite(found.divergence)) record.more.emplace_back("divergence", found.divergence);
     for (const auto& [layer, error] : found.layer_errors) record.more.emplace_back(fmt::format("layer_{}", layer), error);
-    write(record);
+    if (group_.is_first()) write(record);
     progress.say(fmt::format("step {}: {}{}", trainer_.steps(), in_words(found), best ? "  (best)" : ""));
     clock_ += std::chrono::steady_clock::now() - start;  // validation does not count as training time
     return best ? std::optional(found.loss) : std::nullopt;
@@ -366,11 +410,12 @@ class Run {
 
   void save(std::optional<double> best_loss) {
     const auto start = std::chrono::steady_clock::now();
-    metrics_->flush();
     const std::int64_t step = trainer_.steps();
-    trainer_.save(checkpoints_.path_for(step), contents(directory_ / "metrics.jsonl"));
-    checkpoints_.committed(step, best_loss);
     saved_at_ = step;
+    if (metrics_) metrics_->flush();
+    trainer_.save(checkpoints_.path_for(step), metrics_ ? contents(directory_ / "metrics.jsonl") : "");
+    if (!group_.is_first()) return;
+    checkpoints_.committed(step, best_loss);
     clock_ += std::chrono::steady_clock::now() - start;
   }
 
@@ -379,11 +424,12 @@ class Run {
     tensorboard_->write(record);
   }
 
+  const ProcessGroup& group_;
   Settings settings_;
   fs::path directory_;
   std::unique_ptr<Dataset> data_;
   Device device_;
-  RunLock lock_;
+  std::unique_ptr<RunLock> lock_;
   Trainer trainer_;
   CheckpointDirectory checkpoints_;
   std::optional<MetricsWriter> metrics_;
@@ -397,8 +443,21 @@ class Run {
 }  // namespace
 
 TrainResult train(const LoadedSettings& loaded, const TrainOptions& options) {
-  if (options.resume == TrainOptions::Resume::path) checkpoint_of(options.checkpoint);  // a wrong path shows before a run directory is made
-  return Run(loaded, options).go();
+  ProcessGroup::Options group_options;
+  group_options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(loaded.settings.parallel.timeout * 1000));
+  const StopSignals signals;  // from here on: a job that is asked to stop while it starts saves its first step
+  ProcessGroup group(discover_launch(), group_options);
+  try {
+    if (options.resume == TrainOptions::Resume::path)
+      checkpoint_of(options.checkpoint);  // a wrong path shows before a run directory is made
+    TrainResult result = Run(loaded, options, group).go();
+    result.is_first = group.is_first();
+    group.leave();
+    return result;
+  } catch (const std::exception& error) {
+    group.fail(error);
+    throw;
+  }
 }
 
 }  // namespace furlong

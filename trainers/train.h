@@ -24,10 +24,12 @@ struct TrainResult {
   double validation_loss = 0;  ///< NaN without validation split
   double seconds = 0;          ///< that the steps of this call took, without validation
   std::filesystem::path run_directory, checkpoint;
+  bool is_first = true;  ///< of several processes, the one whose results are shown
 };
 
 /// Trains as the settings say, in settings.run_directory. Throws UserError for settings that do not fit the data, the machine or the
-/// checkpoint, MachineError where the machine fails, NonFiniteError naming the op when the loss or a gradient is no longer finite.
+/// checkpoint, MachineError where the machine fails (PeerError: another process of the job did), NonFiniteError naming the op when the loss
+/// or a gradient is no longer finite.
 TrainResult train(const LoadedSettings& loaded, const TrainOptions& options);
 
 }  // namespace furlong

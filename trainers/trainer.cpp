@@ -1,6 +1,7 @@
 #include "trainers/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -10,8 +11,10 @@
 #include "framework/core/version.h"
 #include "framework/ops/arithmetic.h"
 #include "framework/ops/step_control.h"
+#include "trainers/checkpoint_shard_writer.h"
 #include "trainers/checkpoint_tensors.h"
 #include "trainers/schedule.h"
+#include "trainers/signals.h"
 
 namespace furlong {
 namespace {
@@ -46,14 +49,22 @@ Optimizer::LastSteps last_optimizer_steps(const CheckpointReader& checkpoint) {
   return json.get<Optimizer::LastSteps>();
 }
 
+/// Whether rows are as long as the longest of their batch.
+bool pads_to_longest(const Settings& settings) {
+  return settings.data.padding == "longest" && (settings.data.sampler == "documents" || settings.objective.learns_labels());
+}
+
 }  // namespace
 
-Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& device, std::optional<DType> compute)
+Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& device, std::optional<DType> compute,
+                 const ProcessGroup* group)
     : data_(data),
       device_(device),
+      group_(group && !group->is_alone() ? group : nullptr),
+      share_(group_ ? SampleShare::of(settings.data.batch_size, group_->rank(), group_->size()) : SampleShare{0, settings.data.batch_size}),
       teacher_(make_teacher(settings, data.vocabulary(), device, compute)),
       model_(make_model(settings, data.vocabulary(), device, compute, frozen_by(teacher_))),
-      optimizer_(settings.optimizer, *model_.store, static_cast<std::uint64_t>(settings.seed)),
+      optimizer_((share_work(), make_optimizer())),
       numbers_(Tensor::zeros({ops::step_numbers}, DType::float64, device)),
       n_compared_(Tensor::zeros({1}, DType::float64, device)),
       graph_(device),
@@ -61,6 +72,23 @@ Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& de
       source_(training_source(settings, model_.vocabulary, data)) {
   for (std::int64_t i = 0; settings.data.carry_state && i < settings.trainer.gradient_accumulation; ++i)
     carried_.emplace_back(*model_.decoder, settings.data.batch_size);
+  require(!group_ || carried_.empty(), "carried states are for one process");
+}
+
+void Trainer::share_work() {
+  if (!group_) return;
+  require(!teacher_ && device_.is_cpu(), "a teacher and GPUs are for one process");
+  const ParallelSettings& parallel = model_.settings.parallel;
+  const DType dtype = dtype_from_name(parallel.gradient_dtype);
+  layout_ = std::make_unique<ShardLayout>(*model_.store, parallel.bucket_megabytes * 1'000'000 / size_of(dtype), group_->size());
+  reducer_ = std::make_unique<GradientReducer>(*model_.store, group_->communicator(), *layout_, dtype, parallel.shard_optimizer);
+}
+
+Optimizer Trainer::make_optimizer() {
+  const auto seed = static_cast<std::uint64_t>(model_.settings.seed);
+  if (!group_ || !model_.settings.parallel.shard_optimizer) return Optimizer(model_.settings.optimizer, *model_.store, seed);
+  return Optimizer(model_.settings.optimizer, *model_.store, seed, layout_->ranges(group_->rank()),
+                   [this](const Stream& stream, const Tensor& flat) { reducer_->gather(stream, flat); });
 }
 
 WeightsReport Trainer::start_from(const CheckpointReader& checkpoint) {
@@ -81,19 +109,22 @@ void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
   model_.store->forget_gradients();
   Tape tape(Stream{device_});
   tape.set_checks(checks);
-  std::uint64_t first_sample = 0;
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const Batch& batch = batches[i];
+    const std::int64_t rows = batch.batch / share_.samples;  // of a sample
+    const std::int64_t first_row = (static_cast<std::int64_t>(i) * model_.settings.data.batch_size + share_.first) * rows;
     layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(model_.settings.seed), static_cast<std::uint32_t>(steps_),
-                                   first_sample};
+                                   static_cast<std::uint64_t>(first_row)};
     context.device_step = numbers_.narrow(0, ops::step_of_run, 1);
     layers::GenerationState* carried = carried_.empty() ? nullptr : &carried_[i].begin(context, batch);
     const auto loss = loss_of(model_, context, inputs_[i], loss_options, carried);
     ops::add(tape.stream(), numbers_.narrow(0, ops::step_loss, 1).reshape({}), loss.loss.value(), GradientMode::accumulate);
+    const bool reduces = reducer_ && !checks;  // looking for a culprit, each process looks at its own
+    if (reduces && i + 1 == batches.size()) reducer_->begin();
     tape.backward(loss.loss);
-    first_sample += static_cast<std::uint64_t>(batch.batch);
   }
   model_.store->complete_gradients(tape.stream());
+  if (reducer_ && !checks) reducer_->finish(tape.stream());
 }
 
 void Trainer::lessons(const std::vector<Batch>& batches, bool checks) {
@@ -179,6 +210,7 @@ StepReport Trainer::step() {
     report.tokens += batch.n_tokens;
     report.targets += batch.n_targets;
   }
+  combine(report);
   write_numbers(report);
   std::string shapes = turn ? fmt::format("layer {}; ", turn->layer) : "";
   if (turn) take_turn();
@@ -203,8 +235,10 @@ StepReport Trainer::step() {
   fetch_ahead();  // while the device works
   // Here the host waits for what the step found.
   const std::vector<double> numbers = numbers_.to_vector<double>();
+  report.stops = numbers[ops::step_stops] != 0;
   report.denominators = model_.take_denominator_report();
   counts_denominators_ = counts_denominators_ || report.denominators.rows > 0;
+  combine(report.denominators);
   report.loss = numbers[ops::step_loss];
   report.gradient_norm = numbers[ops::step_gradient_norm];
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) name_the_culprit(batches, report.loss, report.gradient_norm);
@@ -224,7 +258,10 @@ Trainer::StepData Trainer::read_data() const {
   const std::int64_t samples = settings.data.batch_size;
   StepData data;
   for (std::int64_t i = 0; i < settings.trainer.gradient_accumulation; ++i) {
-    data.batches.push_back(source_->batch(samples_drawn_ + static_cast<std::uint64_t>(i * samples), samples));
+    const std::uint64_t first = samples_drawn_ + static_cast<std::uint64_t>(i * samples);
+    data.batches.push_back(source_->batch(first + static_cast<std::uint64_t>(share_.first), share_.samples));
+    // As long as in one process, since dropout counts elements. That takes no longer: all wait for the one with the longest anyway.
+    if (group_ && pads_to_longest(settings)) widen(data.batches.back(), source_->batch(first, samples).n);
     if (teacher_ && !settings.teacher.transfers()) data.compared.push_back(compared_tokens(settings, data.batches.back()));
   }
   return data;
@@ -233,9 +270,46 @@ Trainer::StepData Trainer::read_data() const {
 void Trainer::work(const std::vector<Batch>& batches) {
   gradients(batches, false);
   const Stream stream{device_};
-  ops::sum_of_squares(stream, model_.store->gradients(), numbers_.narrow(0, ops::step_sum_of_squares, 1));
+  sum_squares(stream);
   ops::control_step(stream, numbers_);
   optimizer_.step(stream, ops::adamw_numbers(numbers_));
+}
+
+void Trainer::sum_squares(const Stream& stream) {
+  const Tensor sum = numbers_.narrow(0, ops::step_sum_of_squares, 1);
+  const auto numbers_from_loss_on = [&](std::int64_t count) { return numbers_.narrow(0, ops::step_loss, count); };
+  if (!optimizer_.is_sharded()) {
+    if (group_) group_->communicator().all_reduce(stream, numbers_from_loss_on(2)).wait();  // and step_stops
+    ops::sum_of_squares(stream, model_.store->gradients(), sum);
+    return;
+  }
+  const Tensor part = Tensor::empty({1}, DType::float64, device_);
+  for (const OwnedRange& range : optimizer_.ranges()) {
+    if (range.everywhere && !group_->is_first()) continue;
+    ops::sum_of_squares(stream, model_.store->gradients().narrow(0, range.begin, range.elements()), part);
+    ops::add(stream, sum, part, GradientMode::accumulate);
+  }
+  group_->communicator().all_reduce(stream, numbers_from_loss_on(3)).wait();  // step_stops and step_sum_of_squares, too
+}
+
+void Trainer::combine(StepReport& report) const {
+  if (!group_) return;
+  std::array<double, 2> counts{static_cast<double>(report.tokens), static_cast<double>(report.targets)};
+  group_->sum(counts);
+  report.tokens = static_cast<std::int64_t>(counts[0]);
+  report.targets = static_cast<std::int64_t>(counts[1]);
+}
+
+/// Every process counts or none does: they compute the same ops.
+void Trainer::combine(ops::DenominatorReport& report) const {
+  if (!group_ || report.rows == 0) return;
+  std::array<double, 2> counts{static_cast<double>(report.rows), static_cast<double>(report.guarded)};
+  std::array<double, 1> least{static_cast<double>(report.least)};
+  group_->sum(counts);
+  group_->minimum(least);
+  report.rows = static_cast<std::int64_t>(counts[0]);
+  report.guarded = static_cast<std::int64_t>(counts[1]);
+  report.least = static_cast<decltype(report.least)>(least[0]);
 }
 
 /// Carried states come with positions of their own, and denominators are counted by the host, in each step anew.
@@ -253,6 +327,7 @@ void Trainer::write_numbers(const StepReport& report) {
   numbers[ops::step_number] = static_cast<double>(turn ? steps_ - turn->first + 1 : optimizer_.steps() + 1);
   numbers[ops::step_gradient_clip] = model_.settings.optimizer.gradient_clip;
   numbers[ops::step_outlier_threshold] = outlier_threshold();
+  numbers[ops::step_stops] = StopSignals::received() != 0 ? 1 : 0;
   numbers_.copy_from(Tensor::from(numbers, {ops::step_numbers}));
 }
 
@@ -289,6 +364,7 @@ void Trainer::name_the_culprit(const std::vector<Batch>& batches, double loss, d
     throw NonFiniteError(fmt::format(
         "{}. The first op that made it: {}. A lower optimizer.learning_rate, a longer warmup or float32 may help", what, error.what()));
   }
+  if (group_) group_->barrier();  // does not come to pass where another process has found the op
   throw NonFiniteError(what + ": each value was finite when the step was run again with checks; their squares overflowed");
 }
 
@@ -300,7 +376,7 @@ Evaluation Trainer::validate() {
       return teacher_->evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size,
                                 settings.trainer.validation_batches);
     return evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size,
-                    settings.trainer.validation_batches);
+                    settings.trainer.validation_batches, {}, group_);
   };
   if (!graph_.holds_memory()) return measure();
   try {
@@ -324,12 +400,30 @@ bool Trainer::note_validation(double loss) {
 }
 
 void Trainer::save(const std::filesystem::path& path, std::string_view metrics) const {
-  CheckpointWriter file(path);
+  if (!group_) {
+    CheckpointWriter file(path);
+    save_state(file, metrics);
+    file.finish();
+    return;
+  }
+  const ParameterStore& store = *model_.store;
+  write_shard(path, store, optimizer_, layout_->ranges(group_->rank()), *group_);
+  std::optional<CheckpointWriter> file;
+  if (group_->is_first()) file.emplace(path);
+  write_shard_index(file ? &*file : nullptr, path, store, optimizer_, *group_);
+  if (!file) return;
+  save_state(*file, metrics);
+  file->finish();
+}
+
+void Trainer::save_state(CheckpointWriter& file, std::string_view metrics) const {
   const ParameterStore& store = *model_.store;
   const auto write = [&](const std::string& name, const Tensor& tensor) { write_tensor(file, name, tensor); };
   for (const Parameter& parameter : store.parameters()) {
+    const bool is_trained = store.is_trained(parameter);
+    if (group_ && is_trained) continue;  // in shards
     write("parameters/" + parameter.name(), parameter.master());
-    if (!store.is_trained(parameter)) continue;
+    if (!is_trained) continue;
     write("first_moments/" + parameter.name(), store.slice(optimizer_.first_moment(), parameter));
     write("second_moments/" + parameter.name(), store.slice(optimizer_.second_moment(), parameter));
     if (optimizer_.averages()) write("averages/" + parameter.name(), store.slice(optimizer_.average(), parameter));
@@ -354,7 +448,6 @@ void Trainer::save(const std::filesystem::path& path, std::string_view metrics) 
   const std::vector<double> norms(recent_norms_.begin(), recent_norms_.end());
   const std::int64_t count = static_cast<std::int64_t>(norms.size());
   file.tensor("recent_gradient_norms", "float64", std::span(&count, 1), norms.data());
-  file.finish();
 }
 
 std::optional<std::string> model_difference(const Settings& checkpoint, const Settings& settings) {
@@ -396,15 +489,19 @@ void Trainer::load(const CheckpointReader& checkpoint) {
     throw UserError("{}: cannot resume: its vocabulary is not that of {}", origin, data_.path());
   load_parameters(checkpoint, model_, Weights::raw);
   const ParameterStore& store = *model_.store;
-  const auto read = [&](const std::string& name, const Tensor& tensor) { read_tensor(checkpoint, name, tensor); };
   for (const Parameter& parameter : store.parameters()) {
     if (!store.is_trained(parameter)) continue;
-    read("first_moments/" + parameter.name(), store.slice(optimizer_.first_moment(), parameter));
-    read("second_moments/" + parameter.name(), store.slice(optimizer_.second_moment(), parameter));
+    const auto into = [&](const std::string& name, const Tensor& own) {
+      const Tensor whole = Tensor::empty(parameter.shape(), store.master_dtype());
+      read_tensor(checkpoint, name, whole);
+      optimizer_.put(parameter, whole, own);
+    };
+    into("first_moments/" + parameter.name(), optimizer_.first_moment());
+    into("second_moments/" + parameter.name(), optimizer_.second_moment());
     if (!optimizer_.averages()) continue;
     // Averaging switched on since then begins at the values themselves.
     const std::string averaged = "averages/" + parameter.name();
-    read(checkpoint.has(averaged) ? averaged : "parameters/" + parameter.name(), store.slice(optimizer_.average(), parameter));
+    into(checkpoint.has(averaged) ? averaged : "parameters/" + parameter.name(), optimizer_.average());
   }
   steps_ = checkpoint.integer("step");
   optimizer_.restore_steps(checkpoint.integer("optimizer_steps"), last_optimizer_steps(checkpoint));
@@ -435,7 +532,9 @@ void Trainer::load_carried(const CheckpointReader& checkpoint, const Settings& b
   for (std::size_t i = 0; i < carried_.size(); ++i) carried_[i].load(checkpoint, fmt::format("carried/{}", i));
 }
 
-std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vocabulary) {
+std::int64_t predicted_peak_bytes(const Settings& whole, const Vocabulary& vocabulary, int processes) {
+  Settings settings = whole;
+  settings.data.batch_size = (whole.data.batch_size + processes - 1) / processes;  // the largest share
   const Device device{DeviceType::shape_only, 0};
   Arena& memory = arena(device);
   const std::int64_t before = memory.counters().bytes_in_use;

@@ -2,10 +2,12 @@
 #include <deque>
 #include <optional>
 
+#include "communication/process_group.h"
 #include "trainers/carried_state.h"
 #include "trainers/checkpoint_origin.h"
 #include "trainers/checkpoints.h"
 #include "trainers/evaluate.h"
+#include "trainers/gradient_reducer.h"
 #include "trainers/metrics.h"
 #include "trainers/objective.h"
 #include "trainers/optimizer.h"
@@ -15,7 +17,7 @@
 
 namespace furlong {
 
-/// What one optimizer step found.
+/// What one optimizer step found, in all processes together.
 struct StepReport {
   double loss = 0;           ///< mean over the step's targets, nats, or what the teacher's loss is; not a number where it had none
   double gradient_norm = 0;  ///< before clipping
@@ -23,6 +25,7 @@ struct StepReport {
   std::int64_t tokens = 0;              ///< read: next_token: targets that counted; otherwise all that were not padding
   std::int64_t targets = 0;             ///< tokens or labels that counted in the loss
   bool skipped = false;                 ///< an outlier: the optimizer did not move
+  bool stops = false;                   ///< a signal asked some process to stop: all know it behind the same step
   ops::DenominatorReport denominators;  ///< of this step's forward passes; no rows where no map guards them
 };
 
@@ -30,8 +33,10 @@ struct StepReport {
 /// program can stop anywhere between two steps.
 class Trainer {
  public:
-  /// `data` has to outlive the trainer. compute: see make_model.
-  Trainer(const Settings& settings, const Dataset& data, const Device& device, std::optional<DType> compute = std::nullopt);
+  /// `data` and `group` have to outlive the trainer. compute: see make_model. group: the processes that train this model together, each a
+  /// share of each batch's samples; null: this one alone. All of them call what is not const here in the same order.
+  Trainer(const Settings& settings, const Dataset& data, const Device& device, std::optional<DType> compute = std::nullopt,
+          const ProcessGroup* group = nullptr);
 
   /// Begins a new run from the weights of a checkpoint, moments at zero. Throws UserError where they do not fit.
   WeightsReport start_from(const CheckpointReader& checkpoint);
@@ -58,16 +63,18 @@ class Trainer {
   /// The validation loss of the present step, when it was validated and is the best so far.
   std::optional<double> best_now() const { return validated_at_ == steps_ && without_improvement_ == 0 ? last_validation_ : std::nullopt; }
 
-  /// `metrics`: the run's metrics.jsonl so far, which goes along so that a checkpoint alone tells how it came to be.
+  /// `metrics`: the run's metrics.jsonl so far, which goes along so that a checkpoint alone tells how it came to be. Of several processes
+  /// each writes its part of the parameters and moments, and rank 0 the checkpoint that names them.
   void save(const std::filesystem::path& path, std::string_view metrics = {}) const;
   /// Continues from a checkpoint. Throws UserError where it belongs to another model, vocabulary or seed.
   void load(const CheckpointReader& checkpoint);
 
  private:
+  void save_state(CheckpointWriter& file, std::string_view metrics) const;
   void load_carried(const CheckpointReader& checkpoint, const Settings& before);
   /// Gathers the gradients of the batches in inputs_, and adds the loss to the step's numbers.
   void gradients(const std::vector<Batch>& batches, bool checks);
-  /// What one step reads.
+  /// What one step reads, of this process's samples.
   struct StepData {
     std::vector<Batch> batches;                       // that it accumulates
     std::vector<std::vector<std::int32_t>> compared;  // distillation: Lesson::compared of each; empty elsewhere
@@ -91,14 +98,25 @@ class Trainer {
   void work(const std::vector<Batch>& batches);
   bool may_record() const;
   void write_numbers(const StepReport& report);
+  void share_work();
+  Optimizer make_optimizer();
+  /// Of the gradients of all processes, into step_sum_of_squares.
+  void sum_squares(const Stream& stream);
+  /// Adds up over processes what each found of its own samples.
+  void combine(StepReport& report) const;
+  void combine(ops::DenominatorReport& report) const;
   double outlier_threshold() const;
   void note_norm(double gradient_norm);
   [[noreturn]] void name_the_culprit(const std::vector<Batch>& batches, double loss, double gradient_norm);
 
   const Dataset& data_;
   Device device_;
+  const ProcessGroup* group_;         // null: this process alone
+  SampleShare share_;                 // of each batch
   std::unique_ptr<Teacher> teacher_;  // null without one
   Model model_;
+  std::unique_ptr<ShardLayout> layout_;  // of several processes, as the next
+  std::unique_ptr<GradientReducer> reducer_;
   Optimizer optimizer_;
   Tensor numbers_;                   // of the step (ops::StepNumber), on the device
   std::vector<DeviceBatch> inputs_;  // of the step, one for each batch that it accumulates
@@ -129,7 +147,8 @@ std::optional<std::string> model_difference(const Settings& checkpoint, const Se
 /// settings'; reads no tensor.
 void check_resumable(const CheckpointReader& checkpoint, const Settings& settings);
 
-/// Peak bytes of tensors that training with these settings will take, found by running one step on the shape-only device.
-std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vocabulary);
+/// Peak bytes of tensors that training with these settings will take in one process of `processes`, found by running one step on the
+/// shape-only device.
+std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vocabulary, int processes = 1);
 
 }  // namespace furlong

@@ -6,13 +6,13 @@
 
 namespace furlong {
 
-void configure_logging(const std::string& level) {
+void configure_logging(const std::string& level, const std::string& prefix) {
   auto logger = spdlog::get("furlong");
   if (!logger) {
     logger = spdlog::stderr_color_mt("furlong");
-    logger->set_pattern("%^%l%$: %v");
     spdlog::set_default_logger(logger);
   }
+  logger->set_pattern(prefix + "%^%l%$: %v");
   if (level == "debug")
     logger->set_level(spdlog::level::debug);
   else if (level == "info")

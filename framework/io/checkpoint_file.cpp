@@ -10,6 +10,7 @@
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_header.h"
+#include "framework/io/checkpoint_shards.h"
 #include "framework/io/hdf5_descriptor.h"
 #include "framework/io/hdf5_internal.h"
 
@@ -229,6 +230,7 @@ const char* describe(Kind kind) {
 struct Entry {
   Kind kind = Kind::tensor;
   TensorInfo info;
+  std::vector<Piece> pieces{};  // of a tensor that lies in shards
 };
 
 // One string of fixed length: of any other type or shape HDF5 would write more than the string's bytes when it reads.
@@ -256,8 +258,10 @@ struct CheckpointReader::State {
   std::string dtype_of(const std::string& name, hid_t dataset);
   const Entry& find(const std::string& name, Kind kind);
   void read(const std::string& name, void* destination);
+  void open_shards();
 
   fs::path path;
+  std::vector<std::unique_ptr<State>> shards;
   detail::Descriptor descriptor;
   DescriptorIo io;
   Handle handle;
@@ -378,11 +382,52 @@ const Entry& CheckpointReader::State::find(const std::string& name, Kind kind) {
 
 // `destination` holds the bytes that the entry states. The types in memory are those in the file: nothing is converted.
 void CheckpointReader::State::read(const std::string& name, void* destination) {
+  const Entry& entry = entries.find(name)->second;
+  if (!entry.pieces.empty()) {
+    const std::size_t width = hdf5::size_of(*tensor_type(entry.info.dtype));
+    for (const Piece& piece : entry.pieces)
+      if (piece.elements > 0)
+        shards[piece.file]->read(piece.name, static_cast<char*>(destination) + static_cast<std::size_t>(piece.first) * width);
+    return;
+  }
   const Lock lock;
   const Handle dataset(H5Dopen2(handle.id(), name.c_str(), H5P_DEFAULT));
   if (!dataset) fail(name);
   const Handle type(H5Dget_type(dataset.id()));
   if (!type || H5Dread(dataset.id(), type.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, destination) < 0) fail(name);
+}
+
+/// The tensors that lie in other files, as if they lay in this one.
+void CheckpointReader::State::open_shards() {
+  const auto text = entries.find("shards");
+  if (text == entries.end() || text->second.kind != Kind::text) return;
+  std::string json(text->second.info.bytes, '\0');
+  if (!json.empty()) read("shards", json.data());
+  const ShardIndex index = ShardIndex::from_json(json, path.string());
+  std::vector<std::map<std::string, std::int64_t>> found;
+  for (const ShardIndex::File& file : index.files) {
+    auto shard = std::make_unique<State>(path.parent_path() / file.name);
+    detail::verify(shard->descriptor, shard->io, shard->path);
+    if (checkpoint_checksum(shard->path) != file.checksum)
+      throw UserError("{}: its shard {} is not the one that was written with it; take an earlier checkpoint", path.string(), file.name);
+    shard->open();
+    auto& names = found.emplace_back();
+    for (const auto& [name, entry] : shard->entries)
+      if (entry.kind == Kind::tensor)
+        names[name] = static_cast<std::int64_t>(entry.info.bytes / hdf5::size_of(*tensor_type(entry.info.dtype)));
+    shards.push_back(std::move(shard));
+  }
+  for (auto& [name, pieces] : assemble(index, found, path.string())) {
+    const ShardIndex::Whole& whole = index.tensors.at(name);
+    for (const Piece& piece : pieces)
+      if (shards[piece.file]->entries.at(piece.name).info.dtype != whole.dtype) refuse(name, "has pieces of another dtype");
+    if (entries.contains(name)) refuse(name, "lies in the checkpoint and in its shards");
+    const std::optional<hdf5::Type> type = tensor_type(whole.dtype);
+    if (!type) refuse(name, "has a dtype that this program does not know");
+    std::size_t bytes = hdf5::size_of(*type);
+    for (const std::int64_t extent : whole.shape) bytes *= static_cast<std::size_t>(extent);
+    entries.emplace(name, Entry{Kind::tensor, {name, whole.dtype, whole.shape, bytes}, std::move(pieces)});
+  }
 }
 
 CheckpointReader::CheckpointReader(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -394,6 +439,7 @@ CheckpointReader CheckpointReader::open(const fs::path& path) {
   auto state = std::make_unique<State>(path);
   detail::verify(state->descriptor, state->io, path);
   state->open();
+  state->open_shards();
   return CheckpointReader(std::move(state));
 }
 

@@ -51,7 +51,8 @@ struct TensorInfo {
 };
 
 /// Reads a checkpoint. open() reads the whole file once and compares its checksum before HDF5 sees it, so that a damaged file is refused
-/// with a UserError of one line that names the file and what is wrong. Any thread may use a reader, one at a time.
+/// with a UserError of one line that names the file and what is wrong. Tensors that lie in shards (checkpoint_shards.h) are read as if they
+/// lay here; open() reads and checks those files, too. Any thread may use a reader, one at a time.
 class CheckpointReader {
  public:
   static CheckpointReader open(const std::filesystem::path& path);

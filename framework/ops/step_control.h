@@ -16,7 +16,8 @@ enum StepNumber : int {
   step_outlier_threshold,  ///< a norm above it skips the update; 0: none does
   step_normalizer,         ///< what the losses' sum is divided by: the step's targets
   step_of_run,             ///< optimizer steps before this one, skipped ones included: keys random numbers
-  step_loss,               ///< summed by the caller
+  step_loss,               ///< summed by the caller, over processes too
+  step_stops,              ///< likewise: processes that were asked to stop; nothing is made of it here
   step_sum_of_squares,     ///< of all gradients
   step_gradient_norm,      ///< found here: its square root
   step_numbers

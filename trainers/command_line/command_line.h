@@ -8,6 +8,7 @@ namespace furlong::command_line {
 void add_prepare(CLI::App& program, int& status);
 void add_tokenize(CLI::App& program, int& status);
 void add_train(CLI::App& program, int& status);
+void add_launch(CLI::App& program, int& status);
 void add_convert(CLI::App& program, int& status);
 void add_finetune(CLI::App& program, int& status);
 void add_evaluate(CLI::App& program, int& status);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <new>
 
+#include "communication/process_group.h"
 #include "framework/config/nearest.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
@@ -69,6 +70,7 @@ int main(int argc, char** argv) {
   command_line::add_prepare(program, status);
   command_line::add_tokenize(program, status);
   command_line::add_train(program, status);
+  command_line::add_launch(program, status);
   command_line::add_convert(program, status);
   command_line::add_finetune(program, status);
   command_line::add_evaluate(program, status);
@@ -85,6 +87,9 @@ int main(int argc, char** argv) {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return answer(program, error, argc, argv);
+  } catch (const PeerError& error) {
+    if (error.is_told_here()) std::fprintf(stderr, "error: %s\n", error.what());
+    return error.exit_status();
   } catch (const Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return error.exit_status();

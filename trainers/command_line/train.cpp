@@ -49,7 +49,9 @@ int run(const Options& options) {
     train_options.checkpoint = options.resume;
   }
   const TrainResult result = train(loaded, train_options);
-  if (options.json) {
+  if (!result.is_first) {
+    // rank 0 says it
+  } else if (options.json) {
     const nlohmann::ordered_json object{{"step", result.step},
                                         {"interrupted", result.interrupted},
                                         {"stopped_early", result.stopped_early},

@@ -1,0 +1,283 @@
+#include "communication/process_group.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "communication/gloo_communicator.h"
+#include "communication/store_client.h"
+#include "communication/store_server.h"
+#include "framework/core/log.h"
+#include "framework/core/machine.h"
+
+namespace furlong {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// What a rank's own report of its failure begins with; a rank that was lost has another reason.
+constexpr std::string_view own_report = "error: ";
+
+/// Of 15 s: heartbeats each 2 s, silent ones are lost after 10 s, broken connections after 4 s; 3 s to get out; 2 s are left over.
+StoreTimes times_within(milliseconds timeout) {
+  StoreTimes times;
+  times.heartbeat_interval = timeout * 2 / 15;
+  times.timeout = timeout * 10 / 15;
+  times.grace = timeout * 4 / 15;
+  return times;
+}
+
+/// Which cores a process may use, and of which host: what fair_threads() exchanges.
+struct Cores {
+  std::uint64_t host = 0;
+  std::array<std::uint8_t, CPU_SETSIZE / 8> allowed{};
+
+  static Cores own(const std::string& host) {
+    Cores cores;
+    cores.host = std::hash<std::string>{}(host);
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+    for (std::size_t core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(core, &set)) cores.allowed[core / 8] |= static_cast<std::uint8_t>(1u << core % 8);
+    return cores;
+  }
+  bool has(std::size_t core) const { return (allowed[core / 8] >> core % 8 & 1u) != 0; }
+  int count() const {
+    int cores = 0;
+    for (std::size_t core = 0; core < CPU_SETSIZE; ++core) cores += has(core);
+    return cores;
+  }
+};
+
+}  // namespace
+
+/// What several processes have open.
+class ProcessGroup::Joined {
+ public:
+  Joined(const LaunchEnvironment& environment, const Options& options)
+      : environment_(environment), patience_(options.timeout / 5), warden_([this] { guard(); }) {
+    try {
+      open(options);
+    } catch (...) {
+      stop_warden();
+      throw;
+    }
+  }
+
+  ~Joined() {
+    stop_warden();
+    if (!left_ && communicator_) communicator_->abort("this process ended");
+    communicator_.reset();
+    const bool faulty = store_ && store_->fault().has_value();
+    store_.reset();
+    // The others hear of the fault from the store, which goes with this process.
+    if (server_ && (faulty || !left_)) std::this_thread::sleep_for(std::min(patience_, milliseconds(500)));
+  }
+
+  Communicator& communicator() { return *communicator_; }
+  const LaunchEnvironment& environment() const { return environment_; }
+
+  void leave() {
+    communicator_->barrier(Stream{}).wait();
+    communicator_.reset();
+    left_ = true;
+    stop_warden();
+    store_->goodbye();
+    if (server_) server_->wait_for_goodbyes(patience_);
+  }
+
+  void fail(const std::string& message) {
+    if (left_) return;
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;  // the warden's patience counts from here, whatever stands in the way
+      changed_.notify_all();
+    }
+    if (!store_) return;
+    const bool is_known = store_->report_fault(std::string(own_report) + message);
+    const std::optional<Fault> fault = store_->fault();
+    if (!fault || (!is_known && fault->rank == environment_.rank)) return;
+    // Rank 0 tells of itself; of the others it tells.
+    if (fault->rank == environment_.rank && environment_.rank == 0) return;
+    throw PeerError(fault->message(), is_told_here(*fault) && !told_.exchange(true));
+  }
+
+  std::string from_first(const std::string& text) {
+    const std::string key = fmt::format("text/{}", texts_++);
+    if (environment_.rank == 0) {
+      store_->set(key, text);
+      return text;
+    }
+    const std::vector<char> found = store_->get(key, std::chrono::hours(24));
+    return {found.begin(), found.end()};
+  }
+
+ private:
+  void open(const Options& options) {
+    std::string secret = environment_.secret;
+    if (secret.empty()) {
+      secret = "no secret";
+      if (environment_.rank == 0)
+        spdlog::warn(
+            "the launcher gave no job id: whoever reaches port {} of {} can join this job; set FURLONG_JOB_SECRET to the same text in all "
+            "processes",
+            environment_.master_port, environment_.master_address);
+    }
+    const StoreTimes times = times_within(options.timeout);
+    if (environment_.rank == 0) {
+      StoreServerOptions server;
+      server.address = environment_.master_address;
+      server.port = environment_.master_port;
+      server.secret = secret;
+      server.world_size = environment_.world_size;
+      server.host = environment_.host;
+      server.one_host = environment_.local_world_size == environment_.world_size;
+      server.times = times;
+      server_ = std::make_unique<StoreServer>(server);
+    }
+    StoreClientOptions client;
+    client.address = environment_.master_address;
+    client.port = environment_.master_port;
+    client.secret = secret;
+    client.rank = environment_.rank;
+    client.world_size = environment_.world_size;
+    client.host = environment_.host;
+    client.times = times;
+    client.connect_timeout = options.connect_timeout;
+    client.on_fault = [this](const Fault& fault) { note(fault); };
+    store_ = std::make_unique<StoreClient>(client);
+    GlooOptions gloo;
+    gloo.rank = environment_.rank;
+    gloo.size = environment_.world_size;
+    gloo.host = environment_.host;
+    gloo.address = own_address_towards(environment_.master_address);
+    gloo.connect_timeout = options.connect_timeout;
+    gloo.fault_patience = times.grace + 2 * times.heartbeat_interval;
+    communicator_ = make_gloo_communicator(*store_, gloo);
+  }
+
+  /// Of a fault that no process can tell of itself, or whose own telling is rank 0's to pass on.
+  bool is_told_here(const Fault& fault) const {
+    if (fault.rank != 0) return environment_.rank == 0;
+    return environment_.rank == 1 && !fault.reason.starts_with(own_report);
+  }
+
+  void note(const Fault& fault) {
+    const std::lock_guard lock(mutex_);
+    fault_ = fault;
+    changed_.notify_all();
+  }
+
+  /// Ends the process where its main thread does not, deep in a computation or in a file system that hangs: at a fault of the job.
+  void guard() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_ || ending_ || fault_; });
+    if (changed_.wait_for(lock, patience_, [&] { return done_; })) return;
+    if (fault_ && is_told_here(*fault_) && !told_.exchange(true)) std::fprintf(stderr, "error: %s\n", fault_->message().c_str());
+    std::fflush(stderr);
+    ::_exit(1);
+  }
+
+  void stop_warden() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+      changed_.notify_all();
+    }
+    if (warden_.joinable()) warden_.join();
+  }
+
+  const LaunchEnvironment environment_;
+  const milliseconds patience_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Fault> fault_;
+  bool done_ = false, ending_ = false, left_ = false;
+  std::atomic<bool> told_ = false;
+  int texts_ = 0;
+  std::thread warden_;
+  std::unique_ptr<StoreServer> server_;
+  std::unique_ptr<StoreClient> store_;
+  std::unique_ptr<Communicator> communicator_;
+};
+
+ProcessGroup::ProcessGroup(const LaunchEnvironment& environment, const Options& options) : environment_(environment) {
+  if (environment.world_size == 1) {
+    alone_ = make_single_process();
+  } else {
+    joined_ = std::make_unique<Joined>(environment, options);
+  }
+}
+
+ProcessGroup::ProcessGroup() : ProcessGroup(LaunchEnvironment{}, Options{}) {}
+
+ProcessGroup::~ProcessGroup() = default;
+
+int ProcessGroup::rank() const { return environment_.rank; }
+int ProcessGroup::size() const { return environment_.world_size; }
+const LaunchEnvironment& ProcessGroup::environment() const { return environment_; }
+Communicator& ProcessGroup::communicator() const { return joined_ ? joined_->communicator() : *alone_; }
+
+void ProcessGroup::reduce(std::span<double> numbers, Reduction reduction) const {
+  if (!joined_ || numbers.empty()) return;
+  const Tensor values = Tensor::from(std::vector<double>(numbers.begin(), numbers.end()), {static_cast<std::int64_t>(numbers.size())});
+  joined_->communicator().all_reduce(Stream{}, values, reduction).wait();
+  std::memcpy(numbers.data(), values.address(), numbers.size_bytes());
+}
+
+void ProcessGroup::sum(std::span<double> numbers) const { reduce(numbers, Reduction::sum); }
+void ProcessGroup::minimum(std::span<double> numbers) const { reduce(numbers, Reduction::minimum); }
+std::string ProcessGroup::from_first(const std::string& text) const { return joined_ ? joined_->from_first(text) : text; }
+void ProcessGroup::barrier() const { communicator().barrier(Stream{}).wait(); }
+
+int ProcessGroup::fair_threads() const {
+  if (!joined_) return 0;
+  const int usable = read_machine().cpu.usable_cores();
+  const Cores own = Cores::own(environment_.host);
+  const Tensor mine = Tensor::empty({static_cast<std::int64_t>(sizeof own)}, DType::uint8);
+  std::memcpy(mine.address(), &own, sizeof own);
+  const Tensor all = Tensor::empty({size() * static_cast<std::int64_t>(sizeof own)}, DType::uint8);
+  communicator().all_gather(Stream{}, mine, all).wait();
+  std::vector<Cores> processes(static_cast<std::size_t>(size()));
+  std::memcpy(processes.data(), all.address(), processes.size() * sizeof own);
+  if (std::getenv("FURLONG_POOL_THREADS")) return 0;
+  std::erase_if(processes, [&](const Cores& other) { return other.host != own.host; });
+  double share = 0;
+  for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {
+    if (!own.has(core)) continue;
+    share +=
+        1.0 / static_cast<double>(std::count_if(processes.begin(), processes.end(), [&](const Cores& other) { return other.has(core); }));
+  }
+  // A container's quota is that of all of them.
+  if (usable < own.count()) share = std::min(share, static_cast<double>(usable) / static_cast<double>(processes.size()));
+  return std::max(1, static_cast<int>(share + 1e-9));
+}
+
+void ProcessGroup::leave() {
+  if (!joined_) return;
+  try {
+    joined_->leave();
+  } catch (const MachineError& error) {
+    fail(error);
+    throw;
+  }
+}
+
+void ProcessGroup::fail(const std::exception& error) {
+  if (joined_) joined_->fail(error.what());
+}
+
+}  // namespace furlong

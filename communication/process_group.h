@@ -1,0 +1,79 @@
+#pragma once
+// The processes of one job as training sees them: who this one is, a communicator between them, and what happens when one of them fails.
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "communication/communicator.h"
+#include "communication/launch_environment.h"
+#include "framework/core/error.h"
+
+namespace furlong {
+
+/// Another process of the job failed, or this one did and another tells. Its message names rank and host at fault.
+class PeerError : public MachineError {
+ public:
+  PeerError(const std::string& message, bool told_here) : MachineError("{}", message), told_here_(told_here) {}
+  /// One process of a job tells of its fault: rank 0, or rank 1 where rank 0 is gone.
+  bool is_told_here() const { return told_here_; }
+
+ private:
+  bool told_here_;
+};
+
+/// Joined when it is constructed, by all processes at the same time; all of them leave() together. In one process nothing is opened.
+class ProcessGroup {
+ public:
+  struct Options {
+    /// From a fault anywhere to the end of every process that runs: two thirds of it may pass until a silent rank counts as lost.
+    std::chrono::milliseconds timeout{15000};
+    /// For all processes to come.
+    std::chrono::milliseconds connect_timeout{std::chrono::minutes(5)};
+  };
+
+  /// Opens the store (on rank 0), joins it, and connects the communicator. Throws UserError or MachineError where that fails.
+  ProcessGroup(const LaunchEnvironment& environment, const Options& options);
+  /// One process.
+  ProcessGroup();
+  /// Without leave() before, the others learn that this rank failed.
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  int rank() const;
+  int size() const;
+  bool is_first() const { return rank() == 0; }
+  bool is_alone() const { return size() == 1; }
+  const LaunchEnvironment& environment() const;
+  /// Of tensors on the CPU.
+  Communicator& communicator() const;
+
+  /// Every process calls these in the same order; each gets the same numbers. For a few of them: it is waited for.
+  void sum(std::span<double> numbers) const;
+  void minimum(std::span<double> numbers) const;
+  /// Rank 0's text, which may differ on the others.
+  std::string from_first(const std::string& text) const;
+  void barrier() const;
+
+  /// How many threads this process computes with where the user did not say: its share of the cores that it and the other processes of its
+  /// host may use; 0, set_thread_count's own choice, in one process and where FURLONG_POOL_THREADS says. All processes call it.
+  int fair_threads() const;
+
+  /// The end of the job, in order. Throws PeerError where another process failed meanwhile.
+  void leave();
+  /// This process ends by `error`: the others are told, within the timeout. Returns where it is the first at fault and tells of it itself;
+  /// otherwise throws the PeerError in its place.
+  void fail(const std::exception& error);
+
+ private:
+  class Joined;
+  void reduce(std::span<double> numbers, Reduction reduction) const;
+
+  std::unique_ptr<Joined> joined_;  // null: one process
+  std::unique_ptr<Communicator> alone_;
+  LaunchEnvironment environment_;
+};
+
+}  // namespace furlong

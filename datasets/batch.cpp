@@ -1,0 +1,30 @@
+#include "datasets/batch.h"
+
+#include <algorithm>
+
+#include "framework/core/error.h"
+
+namespace furlong {
+namespace {
+
+/// Rows of `from` values as rows of `to`.
+void widen_rows(std::vector<std::int32_t>& values, std::int64_t from, std::int64_t to, std::int32_t padding) {
+  const auto rows = static_cast<std::int64_t>(values.size()) / from;
+  std::vector<std::int32_t> wide(static_cast<std::size_t>(rows * to), padding);
+  for (std::int64_t row = 0; row < rows; ++row) std::copy_n(values.begin() + row * from, from, wide.begin() + row * to);
+  values = std::move(wide);
+}
+
+}  // namespace
+
+void widen(Batch& batch, std::int64_t n) {
+  require(n >= batch.n && batch.documents.empty(), "rows of {} cannot become rows of {}", batch.n, n);
+  if (n == batch.n) return;
+  if (batch.mask.empty()) batch.mask.assign(batch.inputs.size(), 1);
+  widen_rows(batch.inputs, batch.n, n, 0);
+  widen_rows(batch.targets, batch.n, n, ignored_target);
+  widen_rows(batch.mask, batch.n, n, 0);
+  batch.n = n;
+}
+
+}  // namespace furlong

@@ -1,0 +1,239 @@
+#pragma once
+// What the tests of communicators share: jobs of real processes with their store, and values that every rank can work out for every other.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "communication/gloo_communicator.h"
+#include "communication/store_client.h"
+#include "communication/store_server.h"
+#include "framework/core/dtype.h"
+#include "framework/core/tensor.h"
+#include "tests/communication/store_testing.h"
+
+namespace furlong::communicator_testing {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+inline double seconds_since(steady_clock::time_point start) { return std::chrono::duration<double>(steady_clock::now() - start).count(); }
+
+/// Short enough for tests of faults. A rank that a busy machine keeps from sending for so long would count as lost.
+inline StoreTimes short_times() { return {100ms, 1500ms, 300ms}; }
+
+/// One process of a job: its end of the store (rank 0 runs it, too) and its communicators.
+class Rank {
+ public:
+  /// `others` is a pipe that ends when all other ranks have.
+  Rank(int rank, int size, std::uint16_t port, StoreTimes times, std::string address, int others)
+      : rank_(rank), address_(std::move(address)), others_(others) {
+    StoreServerOptions server = store_testing::server_options(size, times);
+    server.address = address_;
+    server.port = port;
+    if (rank == 0) server_ = std::make_unique<StoreServer>(server);
+    store_ = std::make_unique<StoreClient>(store_testing::client_options(server, port, rank));
+    options.rank = rank;
+    options.size = size;
+    options.host = "host" + std::to_string(rank);
+    options.address = own_address_towards(address_);
+    options.connect_timeout = 20s;
+    options.fault_patience = 60s;
+  }
+  /// After a fault, rank 0 and its store stay until the others have heard of it and left.
+  ~Rank() {
+    char nothing = 0;
+    if (server_ && store_ && store_->fault()) {
+      EXPECT_EQ(::read(others_, &nothing, 1), 0);
+    }
+  }
+
+  int rank() const { return rank_; }
+  int size() const { return options.size; }
+  StoreClient& store() { return *store_; }
+  std::unique_ptr<Communicator> communicator(const std::string& name = "all") {
+    options.name = name;
+    return make_gloo_communicator(*store_, options);
+  }
+  /// In order, with all others.
+  void leave() {
+    store_->goodbye();
+    store_.reset();
+    if (server_) {
+      EXPECT_TRUE(server_->wait_for_goodbyes(20s));
+    }
+  }
+
+  GlooOptions options;
+
+ private:
+  int rank_;
+  std::string address_;
+  int others_;
+  std::unique_ptr<StoreServer> server_;
+  std::unique_ptr<StoreClient> store_;
+};
+
+struct JobOptions {
+  StoreTimes times{};
+  std::string address = "127.0.0.1";
+};
+
+/// `size` processes that run `body`, forked while this one has no other threads. A process ends with 0 when it found nothing wrong.
+class Job {
+ public:
+  Job(int size, const std::function<void(Rank&)>& body, const JobOptions& job = {}) {
+    const std::uint16_t port = store_testing::free_port();
+    int others[2];
+    EXPECT_EQ(::pipe(others), 0);
+    std::fflush(nullptr);
+    for (int rank = 0; rank < size; ++rank) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ::close(others[rank == 0 ? 1 : 0]);
+        run(rank, size, port, body, job, others[0]);
+      }
+      children_.push_back(child);
+      statuses_.push_back(-1);
+    }
+    ::close(others[0]);
+    ::close(others[1]);
+  }
+  ~Job() {
+    for (std::size_t i = 0; i < children_.size(); ++i) {
+      if (statuses_[i] < 0) ::kill(children_[i], SIGKILL);
+    }
+    wait();
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  void kill(int rank, int signal) const { ::kill(children_[static_cast<std::size_t>(rank)], signal); }
+  /// An exit status, or 128 + the signal that ended the process.
+  int wait(int rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    if (statuses_[index] < 0) {
+      int status = 0;
+      ::waitpid(children_[index], &status, 0);
+      statuses_[index] = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    }
+    return statuses_[index];
+  }
+  /// Those of all ranks.
+  std::vector<int> wait() {
+    for (std::size_t i = 0; i < children_.size(); ++i) wait(static_cast<int>(i));
+    return statuses_;
+  }
+
+ private:
+  [[noreturn]] static void run(int rank, int size, std::uint16_t port, const std::function<void(Rank&)>& body, const JobOptions& job,
+                               int others) {
+    ::alarm(400);  // a test that hangs ends
+    bool well = false;
+    try {
+      {
+        Rank self(rank, size, port, job.times, job.address, others);
+        body(self);
+      }
+      well = !::testing::Test::HasFailure();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
+    }
+    std::fflush(nullptr);
+    ::_exit(well ? 0 : 1);
+  }
+
+  std::vector<pid_t> children_;
+  std::vector<int> statuses_;  ///< -1: not known yet
+};
+
+/// A job in which all ranks run `body` with a communicator, leave together, and find nothing wrong.
+inline void run_job(int size, const std::function<void(Rank&, Communicator&)>& body, const JobOptions& options = {}) {
+  Job job(
+      size,
+      [&](Rank& self) {
+        {
+          const auto communicator = self.communicator();
+          body(self, *communicator);
+          communicator->barrier(Stream{}).wait();
+        }
+        self.leave();
+      },
+      options);
+  EXPECT_EQ(job.wait(), std::vector<int>(static_cast<std::size_t>(size), 0));
+}
+
+/// The i-th of rank's values: in [-1, 1) for floats, in [-1000, 1000) for int32, in [0, 60) for uint8. Different in each `draw`.
+template <class T>
+T value(int draw, int rank, std::int64_t i) {
+  std::uint64_t x = static_cast<std::uint64_t>(i) + 0x9e3779b97f4a7c15u * static_cast<std::uint64_t>(1000 * draw + rank + 1);
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  x ^= x >> 31;
+  if constexpr (std::is_same_v<T, std::uint8_t>) return static_cast<T>(x % 60);
+  if constexpr (std::is_same_v<T, std::int32_t>) return static_cast<T>(static_cast<std::int64_t>(x % 2000) - 1000);
+  if constexpr (!std::is_integral_v<T>) return static_cast<T>(static_cast<compute_t<T>>(static_cast<double>(x >> 11) * 0x1p-52 - 1.0));
+}
+
+template <class T>
+Tensor tensor(int draw, int rank, std::int64_t n, std::int64_t first = 0) {
+  const Tensor out = Tensor::empty({n}, dtype_of<T>::value);
+  for (std::int64_t i = 0; i < n; ++i) out.data<T>()[i] = value<T>(draw, rank, first + i);
+  return out;
+}
+
+/// What the reduction of all ranks' i-th values is in exact arithmetic, and how far a result may be from it: each of the size - 1 additions
+/// rounds a partial sum, which is at most the sum of magnitudes, by half a unit in the last place (bfloat16 has 8 bits, float32 24,
+/// float64 53, where the reference itself rounds as often); 1 % for what the roundings before add to the partial sums. Nothing else rounds.
+struct Expected {
+  double value, tolerance;
+};
+template <class T>
+Expected expected(int draw, int size, std::int64_t i, Reduction reduction) {
+  double out = static_cast<double>(value<T>(draw, 0, i)), magnitudes = std::abs(out);
+  for (int rank = 1; rank < size; ++rank) {
+    const auto x = static_cast<double>(value<T>(draw, rank, i));
+    magnitudes += std::abs(x);
+    out = reduction == Reduction::sum ? out + x : reduction == Reduction::maximum ? std::max(out, x) : std::min(out, x);
+  }
+  const double half_unit = std::is_integral_v<T>         ? 0
+                           : std::is_same_v<T, bfloat16> ? 0x1p-8
+                           : std::is_same_v<T, float>    ? 0x1p-24
+                                                         : 2 * 0x1p-53;
+  return {out, reduction == Reduction::sum ? 1.01 * (size - 1) * half_unit * magnitudes : 0.0};
+}
+
+/// Elements of `result` that are not as expected; the first of its elements is the `first`-th of the values.
+template <class T>
+std::int64_t wrong_elements(const Tensor& result, int draw, int size, Reduction reduction, std::int64_t first = 0) {
+  std::int64_t wrong = 0;
+  for (std::int64_t i = 0; i < result.elements(); ++i) {
+    const Expected right = expected<T>(draw, size, first + i, reduction);
+    wrong += !(std::abs(static_cast<double>(result.data<T>()[i]) - right.value) <= right.tolerance);
+  }
+  return wrong;
+}
+
+/// Elements that are not rank's own, bit for bit.
+template <class T>
+std::int64_t foreign_elements(const Tensor& result, int draw, int rank, std::int64_t first = 0) {
+  std::int64_t wrong = 0;
+  for (std::int64_t i = 0; i < result.elements(); ++i) {
+    wrong += static_cast<double>(result.data<T>()[i]) != static_cast<double>(value<T>(draw, rank, first + i));
+  }
+  return wrong;
+}
+
+}  // namespace furlong::communicator_testing

@@ -1,0 +1,359 @@
+#include <cstdlib>
+#include <regex>
+
+#include "communication/gloo_mesh.h"
+#include "tests/communication/communicator_testing.h"
+
+namespace furlong {
+namespace {
+
+using namespace communicator_testing;
+using store_testing::message_of;
+
+const Stream stream;
+
+// Seconds. The store's times in these tests are 1.5 s and less, and a rank has a patience of its own of 60 s (Rank): what goes wrong
+// without the mechanism under test takes that long or for ever, and a busy machine may be much slower than an idle one.
+constexpr double soon = 20;
+
+/// What waiting for works without end leads to, and how soon. `begun` is called once all ranks have come, and may not come back.
+struct Failure {
+  std::string message;
+  double seconds;
+};
+Failure keep_reducing(
+    Communicator& communicator, std::int64_t n, const std::function<void()>& begun = [] {}) {
+  const Tensor values = Tensor::zeros({n}, DType::float32);
+  auto last = steady_clock::now();
+  try {
+    communicator.barrier(stream).wait();  // a rank may be gone before another one has come out of it
+    begun();
+    for (;;) {
+      last = steady_clock::now();
+      communicator.all_reduce(stream, values).wait();
+    }
+  } catch (const MachineError& error) {
+    return {error.what(), seconds_since(last)};
+  }
+}
+
+/// To this process, while it goes on.
+void send_soon(int signal, milliseconds delay) {
+  std::thread([signal, delay] {
+    std::this_thread::sleep_for(delay);
+    ::kill(::getpid(), signal);
+  }).detach();
+}
+
+void expect_names(const std::string& message, const std::string& culprit) {
+  EXPECT_NE(message.find(culprit), std::string::npos) << message;
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+}
+
+// The victim dies, without a word, while all are in the middle of a large all_reduce; rank 0, which runs the store, stays. Two of three or
+// four are its neighbours in the ring, the others hear of it by the store alone.
+TEST(GlooFaults, AKilledRankIsNamedByAllOthers) {
+  for (const int size : {2, 4}) {
+    for (int round = 0; round < (size == 2 ? 1 : 3); ++round) {
+      const int victim = size == 2 ? 1 : 1 + round;
+      const std::string culprit = "rank " + std::to_string(victim) + " on host host" + std::to_string(victim);
+      Job job(size,
+              [&](Rank& self) {
+                const auto communicator = self.communicator();
+                const Failure failure = keep_reducing(*communicator, 4'000'000, [&] {
+                  if (self.rank() == victim) send_soon(SIGKILL, milliseconds(40 + 7 * round));
+                });
+                expect_names(failure.message, culprit + " failed");
+                EXPECT_LT(failure.seconds, soon);
+                const auto start = steady_clock::now();
+                EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream).wait(); }).find("barrier stopped: " + culprit), 0u);
+                EXPECT_LT(seconds_since(start), soon) << "a later operation did not throw at once";
+              },
+              {.times = short_times()});
+      std::vector<int> statuses(static_cast<std::size_t>(size), 0);
+      statuses[static_cast<std::size_t>(victim)] = 128 + SIGKILL;
+      EXPECT_EQ(job.wait(), statuses) << "victim " << victim;
+    }
+  }
+}
+
+// Rank 1 stops in the middle of two messages of 64 MB, one to rank 0, one from rank 2. Gloo wakes nobody who waits for a half of a message:
+// the engine's thread has to come out of it all the same.
+TEST(GlooFaults, AHalfDoneMessageIsInterrupted) {
+  Job job(3,
+          [](Rank& self) {
+            auto communicator = self.communicator();
+            const Tensor in = Tensor::zeros({16'000'000}, DType::float32), out = Tensor::zeros({16'000'000}, DType::float32);
+            const auto message = [&] {
+              if (self.rank() == 0) return communicator->receive(stream, in, 1);
+              if (self.rank() == 2) return communicator->send(stream, out, 1);
+              return communicator->exchange(stream, {Message::receive(in, 2), Message::send(out, 0)});
+            };
+            auto start = steady_clock::now();
+            expect_names(message_of<MachineError>([&] {
+                           communicator->barrier(stream).wait();
+                           if (self.rank() == 1) send_soon(SIGSTOP, 30ms);
+                           for (;;) message().wait();
+                         }),
+                         "rank 1 on host host1 failed");
+            EXPECT_LT(seconds_since(start), soon);
+            start = steady_clock::now();
+            communicator.reset();
+            EXPECT_LT(seconds_since(start), soon);
+          },
+          {.times = short_times()});
+  job.wait(2);
+  job.kill(1, SIGKILL);
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL, 0}));
+}
+
+// With rank 0 the store is gone as well: its silence names it.
+TEST(GlooFaults, AKilledRankZeroIsNamedByAllOthers) {
+  Job job(3,
+          [](Rank& self) {
+            const auto communicator = self.communicator();
+            const Failure failure = keep_reducing(*communicator, 1'000'000, [&] {
+              if (self.rank() == 0) send_soon(SIGKILL, 50ms);
+            });
+            expect_names(failure.message, "rank 0 on host host0 failed");
+            EXPECT_LT(failure.seconds, soon);
+          },
+          {.times = short_times()});
+  EXPECT_EQ(job.wait(), (std::vector<int>{128 + SIGKILL, 0, 0}));
+}
+
+// A stopped process keeps its connections: only its silence tells.
+TEST(GlooFaults, AStoppedRankIsNamedByAllOthers) {
+  Job job(3,
+          [](Rank& self) {
+            const auto communicator = self.communicator();
+            const Failure failure = keep_reducing(*communicator, 1000, [&] {
+              if (self.rank() == 1) ::kill(::getpid(), SIGSTOP);
+            });
+            expect_names(failure.message, "rank 1 on host host1 failed");
+            EXPECT_LT(failure.seconds, soon);
+          },
+          {.times = short_times()});
+  job.wait(2);
+  job.kill(1, SIGKILL);
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL, 0}));
+}
+
+// One that fails by itself and says so is named with its own words.
+TEST(GlooFaults, ARankThatThrowsIsNamedWithItsReason) {
+  Job job(3,
+          [](Rank& self) {
+            const auto communicator = self.communicator();
+            const Failure failure = keep_reducing(*communicator, 1000, [&] {
+              if (self.rank() == 2) self.store().report_fault("no space left on device");
+            });
+            expect_names(failure.message, "rank 2 on host host2 failed: no space left on device");
+            EXPECT_LT(failure.seconds, soon);
+          },
+          {.times = short_times()});
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0, 0}));
+}
+
+// Heartbeats come while a rank computes: that takes longer than any of the store's times, and is waited for.
+TEST(GlooFaults, ALateRankIsWaitedFor) {
+  run_job(2,
+          [](Rank& self, Communicator& communicator) {
+            if (self.rank() == 1) std::this_thread::sleep_for(2s);
+            const Tensor values = tensor<float>(1, self.rank(), 1000);
+            communicator.all_reduce(stream, values).wait();
+            EXPECT_EQ(wrong_elements<float>(values, 1, 2, Reduction::sum), 0);
+          },
+          {.times = short_times()});
+}
+
+// Both ranks live, and rank 1 never comes to what rank 0 is in: a program's mistake, which the operation's own timeout ends.
+TEST(GlooFaults, RanksInDifferentOperationsDoNotWaitForEver) {
+  Job job(2, [](Rank& self) {
+    self.options.operation_timeout = 300ms;
+    {
+      const auto communicator = self.communicator();
+      if (self.rank() == 0) {
+        const auto start = steady_clock::now();
+        EXPECT_EQ(
+            message_of<MachineError>([&] { communicator->broadcast(stream, Tensor::zeros({3}, DType::int32), 1).wait(); }),
+            "broadcast of int32 [3] stopped: nothing came within 0.3 s while all ranks were alive; they wait for each other, perhaps in "
+            "different operations");
+        EXPECT_GT(seconds_since(start), 0.25);
+        EXPECT_LT(seconds_since(start), soon);
+        self.store().set("done", store_testing::bytes("yes"));
+      }
+      self.store().wait({"done"}, 20s);
+    }
+    self.leave();
+  });
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+}
+
+// No fault, and no heartbeat that stops: only the connection is gone, since the other side has closed its communicator. Patience, then its
+// name.
+TEST(GlooFaults, ABrokenConnectionOfALivingRankIsNamed) {
+  Job job(2, [](Rank& self) {
+    self.options.fault_patience = 300ms;
+    {
+      const auto communicator = self.communicator();
+      if (self.rank() == 1) communicator->barrier(stream).wait();
+      if (self.rank() == 0) {
+        const Failure failure = keep_reducing(*communicator, 1000);
+        expect_names(failure.message, "all_reduce of float32 [1000] stopped: the connection to rank 1 on host host1 broke: ");
+        EXPECT_GT(failure.seconds, 0.25);
+        EXPECT_LT(failure.seconds, soon);
+        self.store().set("seen", store_testing::bytes("yes"));
+      }
+    }
+    if (self.rank() == 1) self.store().wait({"seen"}, 20s);
+    self.leave();
+  });
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+}
+
+// An operation of every kind waits for a rank that never comes to it; another thread aborts.
+TEST(GlooFaults, AnAbortFromAnotherThreadEndsEveryKindOfWait) {
+  Job job(2, [](Rank& self) {
+    const Tensor values = Tensor::zeros({1000}, DType::float32), twice = Tensor::zeros({2000}, DType::float32);
+    const std::vector<std::function<Work(Communicator&)>> kinds{
+        [&](Communicator& c) { return c.all_reduce(stream, values); },
+        [&](Communicator& c) { return c.reduce_scatter(stream, twice, values); },
+        [&](Communicator& c) { return c.all_gather(stream, values, twice); },
+        [&](Communicator& c) { return c.broadcast(stream, values, 1); },
+        [&](Communicator& c) { return c.send(stream, values, 1); },
+        [&](Communicator& c) { return c.receive(stream, values, 1); },
+        [&](Communicator& c) { return c.barrier(stream); },
+    };
+    for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+      const auto communicator = self.communicator(std::to_string(kind));
+      if (self.rank() == 0) {
+        const Work work = kinds[kind](*communicator), next = communicator->barrier(stream);
+        steady_clock::time_point start;
+        std::thread other([&] {
+          std::this_thread::sleep_for(30ms);
+          start = steady_clock::now();
+          communicator->abort("the operator has had enough");
+        });
+        const std::string message = message_of<MachineError>([&] { work.wait(); });
+        const double seconds = seconds_since(start);
+        other.join();
+        expect_names(message, " stopped: the operator has had enough");
+        EXPECT_LT(seconds, soon) << message;
+        EXPECT_EQ(message_of<MachineError>([&] { next.wait(); }), "barrier stopped: the operator has had enough");
+        EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream).wait(); }), "barrier stopped: the operator has had enough");
+      }
+      const std::string key = "done " + std::to_string(kind);
+      if (self.rank() == 0) self.store().set(key, store_testing::bytes("yes"));
+      self.store().wait({key}, 20s);
+    }
+    self.leave();
+  });
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+}
+
+TEST(GlooFaults, WhatIsUnderWayThrowsWhereItsCommunicatorIsDestroyed) {
+  Job job(2, [](Rank& self) {
+    auto communicator = self.communicator();
+    if (self.rank() == 0) {
+      const Work work = communicator->barrier(stream);
+      communicator.reset();
+      expect_names(message_of<MachineError>([&] { work.wait(); }), "barrier stopped: the communicator was closed before");
+      self.store().set("done", store_testing::bytes("yes"));
+    }
+    self.store().wait({"done"}, 20s);
+    self.leave();
+  });
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+}
+
+TEST(GlooFaults, ARankThatDoesNotComeIsNamed) {
+  Job job(3, [](Rank& self) {
+    self.options.connect_timeout = 1s;
+    if (self.rank() < 2) {
+      self.store().add("ready", 1);
+      while (self.store().add("ready", 0) < 2) std::this_thread::sleep_for(5ms);
+      const auto start = steady_clock::now();
+      const std::string message = message_of<MachineError>([&] { self.communicator(); });
+      EXPECT_EQ(message.find("rank 2 did not come to connect with rank " + std::to_string(self.rank())), 0u) << message;
+      EXPECT_LT(seconds_since(start), soon);
+    }
+    self.store().add("seen", 1);
+    while (self.store().add("seen", 0) < 3) std::this_thread::sleep_for(5ms);
+    self.leave();
+  });
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0, 0}));
+}
+
+// It published where it listens, and died before it connected.
+TEST(GlooFaults, ARankThatDiesWhileRanksConnectIsNamed) {
+  Job job(2,
+          [](Rank& self) {
+            if (self.rank() == 1) {
+              const GlooMesh mesh(self.store(), self.options);
+              std::this_thread::sleep_for(100ms);
+              ::kill(::getpid(), SIGKILL);
+            }
+            const auto start = steady_clock::now();
+            expect_names(message_of<MachineError>([&] { self.communicator(); }), "rank 1 on host host1");
+            EXPECT_LT(seconds_since(start), soon);
+          },
+          {.times = short_times()});
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL}));
+}
+
+TEST(GlooFaults, AnAddressOfAnotherHostIsAUsersError) {
+  Job job(2, [](Rank& self) {
+    if (self.rank() == 0) {
+      self.options.address = "203.0.113.7";
+      const std::string message = message_of<UserError>([&] { self.communicator(); });
+      expect_names(message, "rank 0 on host host0 cannot listen at '203.0.113.7', expected an address of this host");
+      self.store().set("done", store_testing::bytes("yes"));
+    }
+    self.store().wait({"done"}, 20s);
+    self.leave();
+  });
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+}
+
+TEST(GlooFaults, AddressesOfTwoFamiliesAreAUsersError) {
+  Job job(2, [](Rank& self) {
+    if (self.rank() == 1) self.options.address = "::1";
+    const std::string message = message_of<UserError>([&] { self.communicator(); });
+    const char* families[] = {"rank 1 on host host1 uses IPv6 and rank 0 on host host0 IPv4 (127.0.0.1)",
+                              "rank 0 on host host0 uses IPv4 and rank 1 on host host1 IPv6 (::1)"};
+    EXPECT_EQ(message.find(families[self.rank()]), 0u) << message;
+    EXPECT_NE(message.find("MASTER_ADDR"), std::string::npos) << message;
+    self.leave();
+  });
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+}
+
+// Rank 1 greets rank 0 with a token that is not rank 0's, as somebody would who found the open port but cannot read the store.
+TEST(GlooFaults, AStrangerAtThePortIsNotTakenForARank) {
+  Job job(2, [](Rank& self) {
+    self.options.connect_timeout = 10s;
+    if (self.rank() == 1) {
+      self.store().set("gloo/all/1/here", store_testing::bytes("yes"));
+      auto record = self.store().get("gloo/all/0", 20s);
+      const std::size_t token = 4 + std::string("host0").size() + 4;
+      record.at(token) = static_cast<char>(record.at(token) ^ 1);
+      self.store().set("gloo/all/0", record);
+      GlooMesh mesh(self.store(), self.options);
+      try {
+        mesh.connect();
+      } catch (const MachineError&) {  // rank 0 may have closed the connection by then
+      }
+      self.store().wait({"done"}, 20s);
+    } else {
+      self.options.fault_patience = 100ms;
+      expect_names(message_of<MachineError>([&] { self.communicator(); }),
+                   "connecting the ranks stopped: what connected as rank 1 on host host1 is another process, not of this job");
+      self.store().set("done", store_testing::bytes("yes"));
+    }
+    self.leave();
+  });
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+}
+
+}  // namespace
+}  // namespace furlong

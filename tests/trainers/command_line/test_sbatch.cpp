@@ -1,0 +1,101 @@
+// scripts/slurm/train.sbatch, with an srun and an scontrol that do what Slurm's were seen to do: which ends put the job back into the
+// queue.
+#include <gmock/gmock.h>
+
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "tests/datasets/temporary_folder.h"
+#include "tests/places.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int status = -1;
+  std::string log;       ///< what the script and the step wrote
+  std::string requeued;  ///< what scontrol was called with
+};
+
+class TrainSbatch : public testing::WithTemporaryFolder {
+ protected:
+  void SetUp() override {
+    script_ = testing::source_directory() / "scripts/slurm/train.sbatch";
+    if (!std::filesystem::exists(script_)) GTEST_SKIP() << script_ << " is not in this bundle";
+    // Slurm ends the shell of a job that is requeued.
+    program("scontrol", "echo \"$@\" >> " + path("requeued") + "; kill -TERM $PPID; sleep 5");
+    for (const char* name : {"chosen", "furlong"}) program(name, "exit 99");  // the second is the one in PATH
+  }
+
+  void program(const std::string& name, const std::string& body) const {
+    file(name, "#!/bin/bash\n" + body + "\n");
+    std::filesystem::permissions(path(name), std::filesystem::perms::owner_all);
+  }
+
+  /// Runs the script as job 42, `step` being what srun does; `meanwhile` is told the shell's process as $shell.
+  Outcome submit(const std::string& step, const std::string& arguments = "c.yaml", const std::string& meanwhile = "") const {
+    program("srun", step);
+    std::filesystem::remove(path("requeued"));
+    std::filesystem::remove(path("begun"));
+    const std::string command = "cd " + path(".") + " && export PATH=" + path("") + ":$PATH FURLONG=" + path("chosen") +
+                                " SLURM_JOB_ID=42 SLURM_CPUS_PER_TASK=8; bash " + script_.string() + " " + arguments +
+                                " > log 2>&1 & shell=$!; " + meanwhile + " wait $shell; exit $?";
+    file("submit", command);
+    const int status = std::system(("bash " + path("submit") + " 2> /dev/null").c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content(path("log")),
+            std::filesystem::exists(path("requeued")) ? content(path("requeued")) : ""};
+  }
+
+  std::filesystem::path script_;
+};
+
+TEST_F(TrainSbatch, StartsTheTrainingWithTheScriptsArguments) {
+  const Outcome done =
+      submit(R"(echo "$@"; echo "secret $FURLONG_JOB_SECRET, $FURLONG_POOL_THREADS threads")", "c.yaml --set 'data.text=a b'");
+  EXPECT_EQ(done.status, 0);
+  EXPECT_THAT(done.log, HasSubstr("--kill-on-bad-exit=0 --wait=60 " + path("chosen") + " train c.yaml --set data.text=a b\n"));
+  EXPECT_THAT(done.log, ::testing::ContainsRegex("secret [0-9a-f]{32}, 8 threads\n"));
+  EXPECT_EQ(done.requeued, "");
+}
+
+TEST_F(TrainSbatch, WhatHasStoppedAndSavedGoesBackIntoTheQueue) {
+  const Outcome stopped = submit("exit 3");
+  EXPECT_EQ(stopped.requeued, "requeue 42\n");
+  EXPECT_EQ(stopped.status, 128 + SIGTERM) << "Slurm's";
+  EXPECT_THAT(stopped.log, EndsWith("train.sbatch: stopped and saved: back into the queue\n"));
+}
+
+TEST_F(TrainSbatch, WhatHasFailedDoesNot) {
+  for (const int status : {1, 2, 137, 143}) {
+    const Outcome failed = submit("exit " + std::to_string(status));
+    EXPECT_EQ(failed.status, status);
+    EXPECT_EQ(failed.requeued, "");
+  }
+}
+
+TEST_F(TrainSbatch, WaitsForTheProcessesToSaveWhenTheJobIsCancelledAndLeavesTheRestToSlurm) {
+  const Outcome cancelled =
+      submit("touch begun; while [ ! -e told ]; do sleep 0.02; done; sleep 0.3; echo saved; exit 3", "c.yaml",
+             "while [ ! -e " + path("begun") + " ]; do sleep 0.02; done; kill -TERM $shell; sleep 0.1; touch " + path("told") + ";");
+  EXPECT_EQ(cancelled.status, 3);
+  EXPECT_EQ(cancelled.log, "train.sbatch: SIGTERM: waiting for the processes to save\nsaved\n");
+  EXPECT_EQ(cancelled.requeued, "");
+}
+
+TEST_F(TrainSbatch, MistakesAreOneLine) {
+  const Outcome none = submit("exit 0", "");
+  EXPECT_EQ(none.status, 2);
+  EXPECT_THAT(none.log, HasSubstr("no config; expected sbatch train.sbatch CONFIG"));
+  std::filesystem::remove(path("chosen"));  // then another one in PATH is not taken for it
+  const Outcome missing = submit("exit 0");
+  EXPECT_EQ(missing.status, 2);
+  EXPECT_THAT(missing.log, HasSubstr(path("chosen") + " is no program"));
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,218 @@
+#pragma once
+// What the tests of training in several processes share: worlds of real processes, each of which ends as the program would, and what they
+// found.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "communication/process_group.h"
+#include "framework/core/parallel.h"
+#include "tests/communication/store_testing.h"
+
+namespace furlong::parallel_testing {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+inline double seconds_since(steady_clock::time_point start) { return std::chrono::duration<double>(steady_clock::now() - start).count(); }
+
+/// Memory that a process and its children share, as a file without a name.
+class SharedFile {
+ public:
+  SharedFile() : descriptor_(::memfd_create("shared by a test", MFD_CLOEXEC)) {}
+  ~SharedFile() { ::close(descriptor_); }
+  SharedFile(const SharedFile&) = delete;
+  SharedFile& operator=(const SharedFile&) = delete;
+  int descriptor() const { return descriptor_; }
+  void write(const void* bytes, std::size_t count) const {
+    for (const char* at = static_cast<const char*>(bytes); count > 0;) {
+      const ssize_t written = ::write(descriptor_, at, count);
+      if (written <= 0) ::_exit(93);
+      at += written;
+      count -= static_cast<std::size_t>(written);
+    }
+  }
+  std::string content() const {
+    std::string all(static_cast<std::size_t>(::lseek(descriptor_, 0, SEEK_END)), '\0');
+    if (::pread(descriptor_, all.data(), all.size(), 0) != static_cast<ssize_t>(all.size())) all.clear();
+    return all;
+  }
+
+ private:
+  int descriptor_;
+};
+
+/// What one process says to the test, kept also where it is killed.
+class Report {
+ public:
+  void add(double number) const { numbers_.write(&number, sizeof number); }
+  void add(const std::vector<double>& numbers) const { numbers_.write(numbers.data(), numbers.size() * sizeof(double)); }
+  void say(const std::string& words) const { words_.write(words.data(), words.size()); }
+
+  std::vector<double> numbers() const {
+    const std::string bytes = numbers_.content();
+    std::vector<double> all(bytes.size() / sizeof(double));
+    std::memcpy(all.data(), bytes.data(), all.size() * sizeof(double));
+    return all;
+  }
+  std::string words() const { return words_.content(); }
+  /// Standard error.
+  std::string errors() const { return errors_.content(); }
+  int error_descriptor() const { return errors_.descriptor(); }
+
+ private:
+  SharedFile numbers_, words_, errors_;
+};
+
+struct WorldOptions {
+  milliseconds timeout{15000};
+  /// Each rank's host; empty: one for all.
+  std::vector<std::string> hosts{};
+  /// What a rank does before it joins.
+  std::function<void(int rank)> before = [](int) {};
+};
+
+/// `size` processes of one thread each, forked while this one has no threads but its main one, that join a group, run `body` and leave. An
+/// error ends them as it ends the program: told to the others, shown by one of them, with the status that belongs to it.
+class World {
+ public:
+  using Body = std::function<void(ProcessGroup& group, const Report& report)>;
+
+  World(int size, const Body& body, const WorldOptions& options = {}) : reports_(static_cast<std::size_t>(size)) {
+    const std::uint16_t port = store_testing::free_port();
+    std::fflush(nullptr);
+    failed_before_ = ::testing::Test::HasFailure();
+    for (int rank = 0; rank < size; ++rank) {
+      const pid_t child = ::fork();
+      if (child == 0) run(environment(rank, size, port, options), body, options, reports_[static_cast<std::size_t>(rank)]);
+      children_.push_back(child);
+      statuses_.push_back(-1);
+    }
+  }
+  ~World() {
+    for (std::size_t i = 0; i < children_.size(); ++i) {
+      if (statuses_[i] < 0) ::kill(children_[i], SIGKILL);
+    }
+    wait();
+  }
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  int size() const { return static_cast<int>(children_.size()); }
+  void kill(int rank, int signal) const { ::kill(children_[static_cast<std::size_t>(rank)], signal); }
+  const Report& operator[](int rank) const { return reports_[static_cast<std::size_t>(rank)]; }
+
+  /// Returns once `rank` has said something; a failure where it does not within a minute.
+  void wait_for_words(int rank) const {
+    for (const auto end = steady_clock::now() + 60s; steady_clock::now() < end; std::this_thread::sleep_for(2ms)) {
+      if (!(*this)[rank].words().empty()) return;
+    }
+    ADD_FAILURE() << "rank " << rank << " says nothing; " << (*this)[rank].errors();
+  }
+  /// An exit status, or 128 + the signal that ended the process.
+  int wait(int rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    if (statuses_[index] < 0) {
+      int status = 0;
+      ::waitpid(children_[index], &status, 0);
+      statuses_[index] = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    }
+    return statuses_[index];
+  }
+  /// Those of all ranks.
+  std::vector<int> wait() {
+    for (int rank = 0; rank < size(); ++rank) wait(rank);
+    return statuses_;
+  }
+  /// What all ranks wrote to standard error.
+  std::string errors() const {
+    std::string all;
+    for (const Report& report : reports_) all += report.errors();
+    return all;
+  }
+
+ private:
+  static LaunchEnvironment environment(int rank, int size, std::uint16_t port, const WorldOptions& options) {
+    LaunchEnvironment out;
+    out.rank = out.local_rank = rank;
+    out.world_size = out.local_world_size = size;
+    out.launcher = size > 1 ? "torchrun" : "none";
+    out.master_address = "127.0.0.1";
+    out.master_port = port;
+    out.secret = "known to this test alone";
+    out.secret_source = "the test";
+    out.host = options.hosts.empty() ? "here" : options.hosts[static_cast<std::size_t>(rank)];
+    return out;
+  }
+
+  [[noreturn]] void run(const LaunchEnvironment& environment, const Body& body, const WorldOptions& options, const Report& report) const {
+    ::alarm(240);  // a test that hangs ends
+    ::dup2(report.error_descriptor(), STDERR_FILENO);
+    set_thread_count(1);
+    int status = 1;
+    try {
+      options.before(environment.rank);
+      ProcessGroup::Options group_options;
+      group_options.timeout = options.timeout;
+      group_options.connect_timeout = 60s;
+      ProcessGroup group(environment, group_options);
+      try {
+        body(group, report);
+        group.leave();
+        status = 0;
+      } catch (const std::exception& error) {
+        group.fail(error);
+        throw;
+      }
+    } catch (const PeerError& error) {
+      if (error.is_told_here()) std::fprintf(stderr, "error: %s\n", error.what());
+      status = error.exit_status();
+    } catch (const Error& error) {
+      std::fprintf(stderr, "error: %s\n", error.what());
+      status = error.exit_status();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "error: %s\n", error.what());
+    }
+    if (!failed_before_ && ::testing::Test::HasFailure()) status = 99;  // it was printed
+    std::fflush(nullptr);
+    ::_exit(status);
+  }
+
+  std::vector<Report> reports_;
+  bool failed_before_ = false;
+  std::vector<pid_t> children_;
+  std::vector<int> statuses_;  ///< -1: not known yet
+};
+
+/// What each rank added to its report.
+using Curves = std::vector<std::vector<double>>;
+
+/// Of worlds of these sizes, which run at the same time; a failure where a process does not end well.
+inline std::vector<Curves> run_worlds(const std::vector<int>& sizes, const World::Body& body, const WorldOptions& options = {}) {
+  std::vector<std::unique_ptr<World>> worlds;
+  for (const int size : sizes) worlds.push_back(std::make_unique<World>(size, body, options));
+  std::vector<Curves> found;
+  for (const auto& world : worlds) {
+    EXPECT_EQ(world->wait(), std::vector<int>(static_cast<std::size_t>(world->size()), 0)) << world->errors();
+    found.emplace_back();
+    for (int rank = 0; rank < world->size(); ++rank) found.back().push_back((*world)[rank].numbers());
+  }
+  return found;
+}
+inline Curves run_world(int size, const World::Body& body, const WorldOptions& options = {}) {
+  return run_worlds({size}, body, options)[0];
+}
+
+}  // namespace furlong::parallel_testing
