@@ -1,6 +1,6 @@
 #pragma once
-// What processes of a job say to each other, whatever carries it: Gloo between CPUs, nothing where there is one process. The functions
-// check their arguments; an engine does the rest.
+// What processes of a job say to each other, whatever carries it: NCCL between GPUs, Gloo between CPUs, nothing where there is one process.
+// The functions check their arguments; an engine does the rest.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace furlong {
 
-/// How the ranks' elements become one. Integers wrap around; a NaN of any rank stays one.
+/// How the ranks' elements become one. Integers wrap around; a NaN of any rank stays one (not in NCCL's maximum and minimum).
 enum class Reduction : std::uint8_t { sum, maximum, minimum };
 /// "sum", "maximum", "minimum"
 const char* name_of(Reduction reduction);
@@ -71,7 +71,7 @@ class Communicator {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// "none", "gloo"
+  /// "none", "gloo", "nccl"
   virtual const char* engine() const = 0;
 
   /// Every rank gets the reduction of all ranks' values, in their place.
@@ -95,6 +95,10 @@ class Communicator {
   /// From any thread: operations that are under way, waiting or yet to come throw MachineError with this reason, at once. The first reason
   /// stays. Values that an operation was to change are undefined.
   virtual void abort(const std::string& reason) noexcept = 0;
+
+  /// Throws MachineError with the reason where the communicator is broken. For whoever has waited for the device, and not by
+  /// Work::wait(), and is about to believe what it finds there; on a CPU Work::wait() itself tells.
+  virtual void check() const {}
 
  protected:
   /// Throws ContractError unless 0 <= rank < size.

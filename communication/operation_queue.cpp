@@ -4,6 +4,7 @@
 
 #include "communication/socket.h"
 #include "framework/core/error.h"
+#include "framework/core/trace.h"
 
 namespace furlong {
 namespace {
@@ -34,6 +35,7 @@ struct OperationQueue::Operation final : Work::State {
 
   const std::string name;
   std::function<void()> action;  ///< the runner's, once it runs
+  const trace::Details issued = trace::hand_over();
   std::mutex mutex;
   std::condition_variable changed;
   bool is_done = false;
@@ -97,6 +99,7 @@ std::optional<std::string> OperationQueue::wait_for_abort(std::chrono::milliseco
 }
 
 void OperationQueue::run() {
+  trace::name_thread("communication");
   std::unique_lock lock(mutex_);
   for (;;) {
     work_changed_.wait(lock, [&] { return leaving_ || !waiting_.empty(); });
@@ -110,6 +113,7 @@ void OperationQueue::run() {
 
     std::optional<std::string> failure;
     try {
+      const trace::Span span("operation", operation->name, operation->issued);
       operation->action();
     } catch (const std::exception& error) {
       failure = hooks_.explain(error);

@@ -17,8 +17,10 @@
 #include <vector>
 
 #include "communication/gloo_communicator.h"
+#include "communication/nccl_communicator.h"
 #include "communication/store_client.h"
 #include "communication/store_server.h"
+#include "framework/core/gpu_engine.h"
 #include "framework/core/log.h"
 #include "framework/core/machine.h"
 
@@ -71,6 +73,11 @@ class ProcessGroup::Joined {
       : environment_(environment), patience_(options.timeout / 5), warden_([this] { guard(); }) {
     try {
       open(options);
+    } catch (const MachineError&) {
+      stop_warden();
+      const std::optional<Fault> fault = store_ ? store_->fault() : std::nullopt;
+      if (!fault || fault->rank == environment_.rank) throw;
+      throw PeerError(fault->message(), is_told_here(*fault) && !told_.exchange(true));
     } catch (...) {
       stop_warden();
       throw;
@@ -79,7 +86,9 @@ class ProcessGroup::Joined {
 
   ~Joined() {
     stop_warden();
-    if (!left_ && communicator_) communicator_->abort("this process ended");
+    for (const auto& open : {device_communicator_.get(), communicator_.get()})
+      if (!left_ && open) open->abort("this process ended");
+    device_communicator_.reset();
     communicator_.reset();
     const bool faulty = store_ && store_->fault().has_value();
     store_.reset();
@@ -88,10 +97,31 @@ class ProcessGroup::Joined {
   }
 
   Communicator& communicator() { return *communicator_; }
+  Communicator& device_communicator(const Device& device) {
+    if (!device.is_gpu()) return *communicator_;
+    require(!device_communicator_ || device == device_, "a process of several on {} and on {}", device_.text(), device.text());
+    device_ = device;
+    if (!device_communicator_) device_communicator_ = make_nccl_communicator(*store_, nccl_options());
+    return *device_communicator_;
+  }
+  std::unique_ptr<Communicator> row(int size) {
+    GlooOptions options = gloo_;
+    options.rank = environment_.rank % size;
+    options.size = size;
+    options.name = fmt::format("row {} of {}, {}", environment_.rank / size, size, rows_++);
+    return make_gloo_communicator(*store_, options);
+  }
   const LaunchEnvironment& environment() const { return environment_; }
 
   void leave() {
+    if (device_communicator_) {  // nothing may be under way
+      const Stream stream{device_};
+      device_communicator_->barrier(stream).wait();
+      synchronize(stream);
+      device_communicator_->check();
+    }
     communicator_->barrier(Stream{}).wait();
+    device_communicator_.reset();
     communicator_.reset();
     left_ = true;
     stop_warden();
@@ -159,14 +189,23 @@ class ProcessGroup::Joined {
     client.connect_timeout = options.connect_timeout;
     client.on_fault = [this](const Fault& fault) { note(fault); };
     store_ = std::make_unique<StoreClient>(client);
-    GlooOptions gloo;
-    gloo.rank = environment_.rank;
-    gloo.size = environment_.world_size;
-    gloo.host = environment_.host;
-    gloo.address = own_address_towards(environment_.master_address);
-    gloo.connect_timeout = options.connect_timeout;
-    gloo.fault_patience = times.grace + 2 * times.heartbeat_interval;
-    communicator_ = make_gloo_communicator(*store_, gloo);
+    gloo_.rank = environment_.rank;
+    gloo_.size = environment_.world_size;
+    gloo_.host = environment_.host;
+    gloo_.address = own_address_towards(environment_.master_address);
+    gloo_.connect_timeout = options.connect_timeout;
+    gloo_.fault_patience = times.grace + 2 * times.heartbeat_interval;
+    communicator_ = make_gloo_communicator(*store_, gloo_);
+  }
+
+  NcclOptions nccl_options() const {
+    NcclOptions nccl;
+    nccl.rank = gloo_.rank;
+    nccl.size = gloo_.size;
+    nccl.device = device_;
+    nccl.connect_timeout = gloo_.connect_timeout;
+    nccl.fault_patience = gloo_.fault_patience;
+    return nccl;
   }
 
   /// Of a fault that no process can tell of itself, or whose own telling is rank 0's to pass on.
@@ -207,11 +246,14 @@ class ProcessGroup::Joined {
   std::optional<Fault> fault_;
   bool done_ = false, ending_ = false, left_ = false;
   std::atomic<bool> told_ = false;
-  int texts_ = 0;
+  int texts_ = 0, rows_ = 0;
+  GlooOptions gloo_;
   std::thread warden_;
   std::unique_ptr<StoreServer> server_;
   std::unique_ptr<StoreClient> store_;
   std::unique_ptr<Communicator> communicator_;
+  Device device_;
+  std::unique_ptr<Communicator> device_communicator_;
 };
 
 ProcessGroup::ProcessGroup(const LaunchEnvironment& environment, const Options& options) : environment_(environment) {
@@ -231,6 +273,10 @@ int ProcessGroup::size() const { return environment_.world_size; }
 const LaunchEnvironment& ProcessGroup::environment() const { return environment_; }
 Communicator& ProcessGroup::communicator() const { return joined_ ? joined_->communicator() : *alone_; }
 
+Communicator& ProcessGroup::device_communicator(const Device& device) const {
+  return joined_ ? joined_->device_communicator(device) : *alone_;
+}
+
 void ProcessGroup::reduce(std::span<double> numbers, Reduction reduction) const {
   if (!joined_ || numbers.empty()) return;
   const Tensor values = Tensor::from(std::vector<double>(numbers.begin(), numbers.end()), {static_cast<std::int64_t>(numbers.size())});
@@ -241,6 +287,10 @@ void ProcessGroup::reduce(std::span<double> numbers, Reduction reduction) const 
 void ProcessGroup::sum(std::span<double> numbers) const { reduce(numbers, Reduction::sum); }
 void ProcessGroup::minimum(std::span<double> numbers) const { reduce(numbers, Reduction::minimum); }
 std::string ProcessGroup::from_first(const std::string& text) const { return joined_ ? joined_->from_first(text) : text; }
+std::unique_ptr<Communicator> ProcessGroup::row(int size) const {
+  require(size > 0 && this->size() % size == 0, "rows of {} of {} processes", size, this->size());
+  return joined_ ? joined_->row(size) : make_single_process();
+}
 void ProcessGroup::barrier() const { communicator().barrier(Stream{}).wait(); }
 
 int ProcessGroup::fair_threads() const {
@@ -277,6 +327,7 @@ void ProcessGroup::leave() {
 }
 
 void ProcessGroup::fail(const std::exception& error) {
+  if (dynamic_cast<const PeerError*>(&error)) return;  // from leave(), which has settled who tells of it
   if (joined_) joined_->fail(error.what());
 }
 

@@ -49,6 +49,8 @@ class ProcessGroup {
   const LaunchEnvironment& environment() const;
   /// Of tensors on the CPU.
   Communicator& communicator() const;
+  /// Of tensors on `device`: on a GPU by NCCL, connected on the first call, which all processes make together. One device for each process.
+  Communicator& device_communicator(const Device& device) const;
 
   /// Every process calls these in the same order; each gets the same numbers. For a few of them: it is waited for.
   void sum(std::span<double> numbers) const;
@@ -56,6 +58,9 @@ class ProcessGroup {
   /// Rank 0's text, which may differ on the others.
   std::string from_first(const std::string& text) const;
   void barrier() const;
+
+  /// Another communicator, among processes in rows of `size`: rank r is number r % size of row r / size. All of the group call it.
+  std::unique_ptr<Communicator> row(int size) const;
 
   /// How many threads this process computes with where the user did not say: its share of the cores that it and the other processes of its
   /// host may use; 0, set_thread_count's own choice, in one process and where FURLONG_POOL_THREADS says. All processes call it.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "communication/launch_environment.h"
 #include "conversion/approximation.h"
 #include "conversion/finetune_record.h"
 #include "conversion/import.h"
@@ -23,6 +24,16 @@ namespace furlong {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// A launcher that started several would have each of them write the same files.
+void refuse_several_processes() {
+  const LaunchEnvironment launch = discover_launch();
+  if (launch.world_size == 1) return;
+  throw UserError(
+      "furlong finetune runs in one process, but the launcher ({}) started {}: a model learns from a teacher in one; start one, or train "
+      "without a teacher in several by furlong train, with model.weights to begin from what finetune has made",
+      launch.launcher, launch.world_size);
+}
 
 /// What the config says about itself, before the teacher is known.
 Settings recipe_of(const FinetuneOptions& options) {
@@ -292,6 +303,7 @@ std::vector<Candidate> students_of(const FinetunePlan& plan) {
 }  // namespace
 
 FinetuneResult finetune(const FinetuneOptions& options) {
+  refuse_several_processes();
   const Settings recipe = recipe_of(options);
   check_options(options, recipe);
   configure_logging(recipe.log.level);

@@ -18,8 +18,8 @@ void widen_rows(std::vector<std::int32_t>& values, std::int64_t from, std::int64
 }  // namespace
 
 void widen(Batch& batch, std::int64_t n) {
-  require(n >= batch.n && batch.documents.empty(), "rows of {} cannot become rows of {}", batch.n, n);
   if (n == batch.n) return;
+  require(n > batch.n && batch.documents.empty(), "rows of {} cannot become rows of {}", batch.n, n);
   if (batch.mask.empty()) batch.mask.assign(batch.inputs.size(), 1);
   widen_rows(batch.inputs, batch.n, n, 0);
   widen_rows(batch.targets, batch.n, n, ignored_target);

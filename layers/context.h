@@ -6,6 +6,7 @@
 #include "framework/core/random.h"
 #include "framework/ops/attention_mask.h"
 #include "framework/ops/document_positions.h"
+#include "framework/ops/linear_attention.h"
 
 namespace furlong::layers {
 
@@ -40,6 +41,10 @@ struct ForwardContext {
 
   /// int32 [batch, n]: the segment of each token (BERT's token types), for models that have any; undefined: all are of segment 0.
   Tensor segments{};
+
+  /// The tokens are one segment of each sequence, of which other processes have the others; null: they are all of it. For linear attention
+  /// without a window. `positions` has to say where the segment begins.
+  ops::SegmentExchange* exchange = nullptr;
 
   /// float64 [1] on the device: the optimizer step again, read when ops run and in the place of `step`; undefined: `step` it is.
   Tensor device_step{};

@@ -7,6 +7,7 @@
 #include <numbers>
 #include <optional>
 
+#include "framework/core/trace.h"
 #include "trainers/carried_state.h"
 #include "trainers/objective.h"
 
@@ -50,12 +51,12 @@ Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch,
 }
 
 Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t sequence_length, std::int64_t batch_size,
-                    std::int64_t max_batches, const BatchLoss& loss, const ProcessGroup* group) {
+                    std::int64_t max_batches, const BatchLoss& loss, const WorkShare& share) {
   const auto source = evaluation_source(model.settings, model.vocabulary, data, split, sequence_length, batch_size);
   std::optional<CarriedState> carried;
   if (model.settings.data.carry_state) carried.emplace(*model.decoder, batch_size);
-  const SampleShare share = group ? SampleShare::of(batch_size, group->rank(), group->size()) : SampleShare{0, batch_size};
-  require(!carried || share.samples == batch_size, "carried states are for one process");
+  const SampleShare samples = share.samples(batch_size);
+  require(!carried || samples.samples == batch_size, "carried states are for one process");
 
   Tape tape(Stream{model.store->device()});
   const Tape::NoGradient guard(tape);
@@ -70,10 +71,13 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
   std::int64_t batches = 0;
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(batch_size), ++batches) {
-    const Batch batch = source->batch_of_one_pass(first + static_cast<std::uint64_t>(share.first), share.samples);
-    if (batch.n_targets == 0 && !carried) continue;
+    const Batch batch = share.cut(source->batch_of_one_pass(first + static_cast<std::uint64_t>(samples.first), samples.samples),
+                                  model.settings.objective.which() == ObjectiveSettings::Name::next_token);
+    if (batch.n_targets == 0 && !carried && !share.group()) continue;  // other processes may have targets in segments of the same rows
+    share.put_into(context, batch.batch, batch.n);
     layers::GenerationState* past = carried ? &carried->begin(context, batch) : nullptr;
     const DeviceBatch input = on_device(batch, model.store->device());
+    const trace::Span span("compute", "forward");
     const auto step = loss ? loss(context, batch, input, loss_options) : loss_of(model, context, input, loss_options, past);
     result.loss += static_cast<double>(step.loss.value().dtype() == DType::float64 ? step.loss.value().to_vector<double>()[0]
                                                                                    : step.loss.value().to_vector<float>()[0]);
@@ -83,9 +87,9 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
     correct += counts[1];
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (group) {
+  if (share.group()) {
     std::array<double, 4> sums{result.loss, static_cast<double>(result.targets), static_cast<double>(result.tokens), correct};
-    group->sum(sums);
+    share.group()->sum(sums);
     result.loss = sums[0];
     result.targets = static_cast<std::int64_t>(sums[1]);
     result.tokens = static_cast<std::int64_t>(sums[2]);

@@ -4,10 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include "communication/process_group.h"
 #include "datasets/dataset.h"
 #include "trainers/model.h"
 #include "trainers/objective.h"
+#include "trainers/work_share.h"
 
 namespace furlong {
 
@@ -30,10 +30,10 @@ using BatchLoss =
 
 /// One pass over a split with the model's objective: in windows of `sequence_length`, each token but the split's first a target once
 /// (next_token) or some of them masked, or labelled documents cut at that length; the first `max_batches` batches when that is not 0. No
-/// dropout, nothing recorded. group: the processes that share it, each a part of each batch's samples; all of them get what they found
-/// together. Throws UserError where none of it is a target.
+/// dropout, nothing recorded. share: what this process does of each batch; all of them get what they found together. Throws UserError where
+/// none of it is a target.
 Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t sequence_length, std::int64_t batch_size,
-                    std::int64_t max_batches = 0, const BatchLoss& loss = {}, const ProcessGroup* group = nullptr);
+                    std::int64_t max_batches = 0, const BatchLoss& loss = {}, const WorkShare& share = {});
 
 /// Throws the UserError that evaluate would end with where it meets no target, without a forward pass.
 void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split, std::int64_t max_batches);

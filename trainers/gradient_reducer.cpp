@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "framework/core/error.h"
+#include "framework/core/trace.h"
 #include "framework/ops/arithmetic.h"
 
 namespace furlong {
@@ -56,6 +57,7 @@ void GradientReducer::send_ready(const Stream& stream, bool all) {
   for (; sent_ < buckets_.size() && (all || buckets_[sent_].open == 0); ++sent_) {
     Bucket& bucket = buckets_[sent_];
     const Tensor& whole = bucket.travelling.defined() ? bucket.travelling : bucket.gradients;
+    const trace::Span span("reduction", "issue", {.bytes = whole.bytes(), .bucket = static_cast<std::int64_t>(sent_)});
     if (bucket.travelling.defined()) ops::convert(stream, bucket.travelling, bucket.gradients);
     if (!is_sharded_) {
       bucket.work.push_back(communicator_.all_reduce(stream, whole));
@@ -73,20 +75,30 @@ void GradientReducer::finish(const Stream& stream) {
   require(under_way_, "gradients are finished without a beginning");
   under_way_ = false;
   hidden_ = sent_;
+  const trace::Span finishing("reduction", "finish");
   send_ready(stream, true);
   const auto start = std::chrono::steady_clock::now();
   for (Bucket& bucket : buckets_) {
+    const trace::Span span("reduction", "wait", {.bucket = &bucket - buckets_.data()});
     for (const Work& work : std::exchange(bucket.work, {})) work.wait();
     if (bucket.travelling.defined()) ops::convert(stream, bucket.gradients, bucket.travelling);
   }
   seconds_waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+std::vector<std::int64_t> GradientReducer::bucket_bytes() const {
+  std::vector<std::int64_t> bytes;
+  for (const Bucket& bucket : buckets_) bytes.push_back((bucket.travelling.defined() ? bucket.travelling : bucket.gradients).bytes());
+  return bytes;
+}
+
 void GradientReducer::gather(const Stream& stream, const Tensor& flat) const {
+  const trace::Span gathering("reduction", "gather");
   std::vector<Work> under_way;
   for (const ShardLayout::Bucket& range : layout_.buckets()) {
     if (range.part == 0) continue;
     const Tensor whole = flat.narrow(0, range.begin, layout_.processes() * range.part);
+    const trace::Span span("gather", "issue", {.bytes = whole.bytes(), .bucket = &range - layout_.buckets().data()});
     under_way.push_back(communicator_.all_gather(stream, whole.narrow(0, communicator_.rank() * range.part, range.part), whole));
   }
   for (const Work& work : under_way) work.wait();

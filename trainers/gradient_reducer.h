@@ -31,7 +31,9 @@ class GradientReducer {
 
   /// Buckets of the last step that went before its backward had ended.
   std::size_t buckets_hidden() const { return hidden_; }
-  /// For how long finish() waited, in all steps.
+  /// That travel of each bucket.
+  std::vector<std::int64_t> bucket_bytes() const;
+  /// For how long finish() waited, in all steps; on a GPU the stream waits and not the host.
   double seconds_waited() const { return seconds_waited_; }
 
  private:

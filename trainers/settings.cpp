@@ -228,11 +228,12 @@ void add_output_keys(config::Table& t, CheckpointSettings& c, LogSettings& l, Pa
   t.key("log.progress", &l.progress, "", "auto: a bar on a terminal, lines elsewhere").one_of({"auto", "bar", "lines", "none"});
 
   t.section("parallel", "training in several processes, each a share of data.batch_size; how many there are is the launcher's to say");
-  t.key("parallel.engine", &p.engine, "", "what carries gradients between processes; auto: gloo where there are several; none: there is one process").one_of({"auto", "gloo", "none"}).elsewhere({"backend", "strategy", "ddp_backend"});
+  t.key("parallel.engine", &p.engine, "", "what carries gradients between processes; auto: nccl between GPUs, gloo between CPUs; none: there is one process").one_of({"auto", "gloo", "nccl", "none"}).elsewhere({"backend", "strategy", "ddp_backend"});
   t.key("parallel.timeout", &p.timeout, "seconds", "from the fault of one process to the end of all others").within(1, 86400).elsewhere({"ddp_timeout", "nccl_timeout"});
   t.key("parallel.bucket_megabytes", &p.bucket_megabytes, "MB", "gradients that are sent at once, while backward goes on with others").within(1, 1e6).elsewhere({"bucket_cap_mb", "ddp_bucket_cap_mb"});
   t.key("parallel.gradient_dtype", &p.gradient_dtype, "", "what gradients are sent as; bfloat16 halves the traffic and rounds them at each process").one_of({"float32", "bfloat16"}).elsewhere({"fp16_compression", "grad_reduce_dtype"});
   t.key("parallel.shard_optimizer", &p.shard_optimizer, "", "whether each process keeps moments and averages of its share of the weights alone (ZeRO stage 1)").elsewhere({"zero_stage", "zero", "sharded_ddp", "use_distributed_optimizer"});
+  t.key("parallel.sequence_processes", &p.sequence_processes, "processes", "how many share each sequence, each a segment of its tokens; linear attention alone, whose state is all that they exchange").within(1, 1e6).elsewhere({"sequence_parallel_size", "context_parallel_size", "sp_size"});
 }
 // clang-format on
 

@@ -168,6 +168,7 @@ struct ParallelSettings {
   std::int64_t bucket_megabytes = 25;
   std::string gradient_dtype = "float32";
   bool shard_optimizer = false;
+  std::int64_t sequence_processes = 1;
   bool operator==(const ParallelSettings&) const = default;
 };
 

@@ -19,7 +19,9 @@
 #include "framework/core/parallel.h"
 #include "framework/io/atomic_file.h"
 #include "framework/ops/gemm.h"
+#include "trainers/agreement.h"
 #include "trainers/data_checks.h"
+#include "trainers/process_devices.h"
 #include "trainers/progress.h"
 #include "trainers/signals.h"
 #include "trainers/trainer.h"
@@ -53,9 +55,9 @@ std::int64_t available_memory(const Device& device) {
   return static_cast<std::int64_t>(read_machine().memory.available);
 }
 
-/// Each of `here` processes on this host takes as much.
+/// Each of `here` processes on this host takes as much of the host's memory; a GPU is one process's own.
 void check_memory(const Settings& settings, const Vocabulary& vocabulary, const Device& device, int processes, int here) {
-  const std::int64_t available = available_memory(device) / here;
+  const std::int64_t available = available_memory(device) / (device.has_host_memory() ? here : 1);
   const std::int64_t countable = arena(Device{DeviceType::shape_only, 0}).capacity();
   const ModelSettings& model = settings.model;
   const auto widest = static_cast<double>(std::max({model.d_model, model.n_heads * model.d_head, model.d_feedforward}));
@@ -95,7 +97,8 @@ class Run {
         device_(prepare(loaded)),
         lock_(group.is_first() ? std::make_unique<RunLock>(directory_) : nullptr),
         trainer_(settings_, *data_, device_, std::nullopt, &group),
-        checkpoints_(directory_ / "checkpoints", settings_.checkpoint.keep_last, settings_.checkpoint.keep_best) {
+        checkpoints_(directory_ / "checkpoints", settings_.checkpoint.keep_last, settings_.checkpoint.keep_best),
+        trace_(options.trace, group, device_) {
     resume(options);
     can_validate_ = data_->size(Split::validation) >= 2;
     if (!group_.is_first()) return;  // the files of a run are rank 0's
@@ -127,20 +130,24 @@ class Run {
         result.stopped_early = true;
         break;
       }
+      trace_.begin_step();
       const StepReport report = trainer_.step();
       result.train_loss = report.loss;
       finish_step(report, progress);
+      trace_.end_step();
       if (report.stops || (group_.is_alone() && StopSignals::received() != 0)) {
         result.interrupted = true;
         break;
       }
     }
+    trace_.finish();
     if (saved_at_ != trainer_.steps()) save(std::nullopt);
     result.step = trainer_.steps();
     result.validation_loss = trainer_.last_validation().value_or(MetricsRecord::not_measured);
     result.seconds = trainer_.seconds();
     result.run_directory = directory_;
     result.checkpoint = checkpoints_.path_for(trainer_.steps());
+    group_.barrier();  // nobody closes connections that others still use
     return result;
   }
 
@@ -156,7 +163,9 @@ class Run {
           group_.is_alone() ? "" : fmt::format("{} processes ({}), here ", group_.size(), group_.communicator().engine());
       return fmt::format("{}{} thread{}", processes, thread_count(), thread_count() == 1 ? "" : "s");
     }
-    return fmt::format("{} ({})", device_.text(), require_gpu_engine(device_.type).describe(device_.index).name);
+    const std::string processes =
+        group_.is_alone() ? "" : fmt::format("{} processes ({}), here ", group_.size(), group_.device_communicator(device_).engine());
+    return fmt::format("{}{} ({})", processes, device_.text(), require_gpu_engine(device_.type).describe(device_.index).name);
   }
 
   void greet(Progress& progress) {
@@ -169,11 +178,12 @@ class Run {
 
   /// Says why where `auto` leaves a GPU alone.
   Device chosen_device() const {
-    const Device device = device_from_name(settings_.device);
+    const Device device = device_of_process(settings_.device, group_.environment());
     const bool automatic = settings_.device == "auto";
     GpuEngine* cuda = gpu_engine(DeviceType::cuda);
     if (automatic && device.is_cpu() && cuda != nullptr && cuda->device_count() > 0)
-      spdlog::warn("device: auto computes on the CPU: {}", cuda->unavailable(0));
+      spdlog::warn("device: auto computes on the CPU: {}",
+                   cuda->unavailable(device_index(group_.environment(), "auto", cuda->device_count())));
     if (!device.is_gpu() || settings_.model.attention.compat == "none") return device;
     constexpr const char* reason = "the arithmetic of other libraries is there for comparison, and computed on the CPU alone";
     if (!automatic)
@@ -192,6 +202,7 @@ class Run {
     const Device device = chosen_device();
     check_processes(device);
     ops::set_tf32(settings_.tf32);
+    check_agreement(group_, settings_, *data_);
     check_against_data(loaded, *data_);
     check_memory(settings_, data_->vocabulary(), device, group_.size(), group_.environment().local_world_size);
     if (!group_.is_first()) return device;
@@ -203,25 +214,60 @@ class Run {
 
   /// What several processes cannot do together.
   void check_processes(const Device& device) const {
-    if (group_.is_alone()) return;
+    if (group_.is_alone()) {
+      if (settings_.parallel.sequence_processes > 1)
+        throw UserError("parallel.sequence_processes: {}: there is one process; start a multiple of that many, or set it to 1",
+                        settings_.parallel.sequence_processes);
+      return;
+    }
     const std::string found = fmt::format("the launcher ({}) started {} processes", group_.environment().launcher, group_.size());
     if (settings_.parallel.engine == "none")
       throw UserError("parallel.engine: none trains in one process, but {}; start one, or set it to auto", found);
-    if (device.is_gpu())
-      throw UserError("device: {}: {}, and between GPUs they cannot train yet; start one, or set device: cpu", settings_.device, found);
     if (settings_.teacher.teaches())
       throw UserError("teacher.loss: {}: {}, and a model learns from a teacher in one; start one", settings_.teacher.loss, found);
     if (settings_.data.carry_state)
       throw UserError("data.carry_state: true: {}, and states are carried in one; start one, or set it to false", found);
-    if (settings_.data.batch_size < group_.size())
+    check_sequence_processes(found);
+    check_process_devices(settings_.parallel.engine, device, group_);
+    if (device.is_gpu() && settings_.parallel.sequence_processes > 1)
+      throw UserError("parallel.sequence_processes: {}: segments are exchanged between CPUs alone; set it to 1, or set device: cpu",
+                      settings_.parallel.sequence_processes);
+    const std::int64_t rows = group_.size() / settings_.parallel.sequence_processes;
+    if (settings_.data.batch_size < rows)
       throw UserError("data.batch_size: {}: {}, which share the samples of each batch; raise it to {} or start fewer",
-                      settings_.data.batch_size, found, group_.size());
-    if (settings_.data.sampler == "stream" && settings_.data.batch_size % group_.size() != 0)
+                      settings_.data.batch_size, found, rows);
+    if (settings_.data.sampler == "stream" && settings_.data.batch_size % rows != 0)
       throw UserError("data.batch_size: {}: {}, and data.sampler: stream gives each as many rows; expected a multiple of {}",
-                      settings_.data.batch_size, found, group_.size());
+                      settings_.data.batch_size, found, rows);
     spdlog::info("rank {} of {} on {}: {}, {} thread{}, {}", group_.rank(), group_.size(), group_.environment().host, device.text(),
                  thread_count(), thread_count() == 1 ? "" : "s", group_.environment().launcher);
     if (!group_.is_first() && (settings_.log.level == "info" || settings_.log.level == "debug")) configure_logging("warning", prefix());
+    group_.device_communicator(device);  // before free memory is asked for, of which it takes its part
+  }
+
+  /// What a sequence of which each process has a segment cannot have.
+  void check_sequence_processes(const std::string& found) const {
+    const std::int64_t processes = settings_.parallel.sequence_processes;
+    if (processes == 1) return;
+    const std::string key = fmt::format("parallel.sequence_processes: {}", processes);
+    if (group_.size() % processes != 0) throw UserError("{}: {}, which is no multiple of it", key, found);
+    if (settings_.data.sequence_length % processes != 0)
+      throw UserError("{}: data.sequence_length: {} does not divide into as many segments", key, settings_.data.sequence_length);
+    const auto refuse = [&](bool condition, std::string_view what, std::string_view why) {
+      if (condition) throw UserError("{} cannot be with {}: {}", key, what, why);
+    };
+    const ModelSettings& model = settings_.model;
+    const AttentionSettings& attention = model.attention;
+    refuse(attention.mechanism != "linear" || !attention.layers.empty() || !attention.heads.empty(),
+           "attention other than model.attention.mechanism: linear", "only its state has one size whatever the length of a segment");
+    refuse(attention.window > 0, "model.attention.window", "keys near a border lie in another process");
+    refuse(attention.compat != "none", "model.attention.compat", "it needs all tokens at once");
+    refuse(model.short_convolution > 0, "model.short_convolution", "tokens before a border lie in another process");
+    refuse(model.dropout > 0, "model.dropout", "segments would repeat each other's random numbers");
+    refuse(settings_.objective.learns_labels(), "objective.name: " + settings_.objective.name, "a label belongs to a whole sequence");
+    refuse(settings_.data.packing == "documents", "data.packing: documents", "a document may lie on both sides of a border");
+    refuse(settings_.data.sampler == "documents" && settings_.data.padding == "longest", "data.padding: longest",
+           "segments have one length");
   }
 
   /// furlong launch marks its processes' lines itself.
@@ -432,6 +478,7 @@ class Run {
   std::unique_ptr<RunLock> lock_;
   Trainer trainer_;
   CheckpointDirectory checkpoints_;
+  StepTrace trace_;
   std::optional<MetricsWriter> metrics_;
   std::optional<TensorboardWriter> tensorboard_;
   bool can_validate_ = true;

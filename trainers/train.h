@@ -1,9 +1,11 @@
 #pragma once
 // The way of a batch: sampler -> model, recorded on the tape -> loss -> backward -> clip -> optimizer -> metrics, checkpoint.
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "trainers/settings.h"
+#include "trainers/step_trace.h"
 
 namespace furlong {
 
@@ -14,6 +16,7 @@ struct TrainOptions {
     path        ///< from `checkpoint`, of a run directory the newest; refused where this run directory holds checkpoints of another run
   } resume = Resume::automatic;
   std::filesystem::path checkpoint;
+  std::optional<TraceOptions> trace;
 };
 
 struct TrainResult {

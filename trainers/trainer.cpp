@@ -8,6 +8,7 @@
 
 #include "framework/core/arena.h"
 #include "framework/core/log.h"
+#include "framework/core/trace.h"
 #include "framework/core/version.h"
 #include "framework/ops/arithmetic.h"
 #include "framework/ops/step_control.h"
@@ -32,6 +33,10 @@ bool may_change(const std::string& key, const std::string& position) {
 std::unique_ptr<Teacher> make_teacher(const Settings& settings, const Vocabulary& data, const Device& device,
                                       std::optional<DType> compute) {
   return settings.teacher.teaches() ? std::make_unique<Teacher>(settings, data, device, compute) : nullptr;
+}
+
+std::int64_t bucket_elements(const ParallelSettings& parallel, DType dtype) {
+  return parallel.bucket_megabytes * 1'000'000 / size_of(dtype);
 }
 
 Frozen frozen_by(const std::unique_ptr<Teacher>& teacher) { return teacher ? teacher->frozen() : Frozen(); }
@@ -60,8 +65,9 @@ Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& de
                  const ProcessGroup* group)
     : data_(data),
       device_(device),
-      group_(group && !group->is_alone() ? group : nullptr),
-      share_(group_ ? SampleShare::of(settings.data.batch_size, group_->rank(), group_->size()) : SampleShare{0, settings.data.batch_size}),
+      work_share_(group, static_cast<int>(settings.parallel.sequence_processes)),
+      group_(work_share_.group()),
+      share_(work_share_.samples(settings.data.batch_size)),
       teacher_(make_teacher(settings, data.vocabulary(), device, compute)),
       model_(make_model(settings, data.vocabulary(), device, compute, frozen_by(teacher_))),
       optimizer_((share_work(), make_optimizer())),
@@ -77,11 +83,14 @@ Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& de
 
 void Trainer::share_work() {
   if (!group_) return;
-  require(!teacher_ && device_.is_cpu(), "a teacher and GPUs are for one process");
+  require(!teacher_, "a teacher is for one process");
+  communicator_ = &group_->device_communicator(device_);
+  if (device_.is_gpu() && model_.settings.trainer.cuda_graph)
+    spdlog::debug("trainer.cuda_graph: with several processes steps are launched kernel by kernel; recording NCCL's work was not measured");
   const ParallelSettings& parallel = model_.settings.parallel;
   const DType dtype = dtype_from_name(parallel.gradient_dtype);
-  layout_ = std::make_unique<ShardLayout>(*model_.store, parallel.bucket_megabytes * 1'000'000 / size_of(dtype), group_->size());
-  reducer_ = std::make_unique<GradientReducer>(*model_.store, group_->communicator(), *layout_, dtype, parallel.shard_optimizer);
+  layout_ = std::make_unique<ShardLayout>(*model_.store, bucket_elements(parallel, dtype), group_->size());
+  reducer_ = std::make_unique<GradientReducer>(*model_.store, *communicator_, *layout_, dtype, parallel.shard_optimizer);
 }
 
 Optimizer Trainer::make_optimizer() {
@@ -116,11 +125,16 @@ void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
     layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(model_.settings.seed), static_cast<std::uint32_t>(steps_),
                                    static_cast<std::uint64_t>(first_row)};
     context.device_step = numbers_.narrow(0, ops::step_of_run, 1);
+    work_share_.put_into(context, batch.batch, batch.n);
     layers::GenerationState* carried = carried_.empty() ? nullptr : &carried_[i].begin(context, batch);
-    const auto loss = loss_of(model_, context, inputs_[i], loss_options, carried);
+    const auto loss = [&] {
+      const trace::Span span("compute", "forward");
+      return loss_of(model_, context, inputs_[i], loss_options, carried);
+    }();
     ops::add(tape.stream(), numbers_.narrow(0, ops::step_loss, 1).reshape({}), loss.loss.value(), GradientMode::accumulate);
     const bool reduces = reducer_ && !checks;  // looking for a culprit, each process looks at its own
     if (reduces && i + 1 == batches.size()) reducer_->begin();
+    const trace::Span span("compute", "backward");
     tape.backward(loss.loss);
   }
   model_.store->complete_gradients(tape.stream());
@@ -143,6 +157,7 @@ void Trainer::lessons(const std::vector<Batch>& batches, bool checks) {
                                    first_sample};
     context.device_step = numbers_.narrow(0, ops::step_of_run, 1);
     if (!compared_.empty()) lesson.compared = compared_[i];
+    const trace::Span span("compute", "lesson");
     teacher_->teach(model_, context, inputs_[i], lesson);
     first_sample += static_cast<std::uint64_t>(batches[i].batch);
   }
@@ -196,8 +211,10 @@ void Trainer::redraw() {
 
 StepReport Trainer::step() {
   const auto start = std::chrono::steady_clock::now();
+  const trace::Span span("step", "step", {.step = steps_ + 1});
   const Settings& settings = model_.settings;
   if (steps_ > 0) redraw();  // the first directions and constants are the model's own, or came with its weights
+  split_sums();
   const StepData data = take_data();
   const std::vector<Batch>& batches = data.batches;
 
@@ -227,14 +244,18 @@ StepReport Trainer::step() {
                           input.mask.documents.defined() ? ", documents" : "");
   }
   if (may_record()) {
+    const trace::Span recorded("step", "recorded step");
     graph_.run(shapes, [&] { work(batches); });
   } else {
     work(batches);
   }
 
   fetch_ahead();  // while the device works
-  // Here the host waits for what the step found.
-  const std::vector<double> numbers = numbers_.to_vector<double>();
+  const std::vector<double> numbers = [&] {
+    const trace::Span waiting("step", "wait for the device");
+    return numbers_.to_vector<double>();  // here the host waits for what the step found
+  }();
+  if (communicator_) communicator_->check();
   report.stops = numbers[ops::step_stops] != 0;
   report.denominators = model_.take_denominator_report();
   counts_denominators_ = counts_denominators_ || report.denominators.rows > 0;
@@ -254,6 +275,7 @@ StepReport Trainer::step() {
 }
 
 Trainer::StepData Trainer::read_data() const {
+  const trace::Span span("data", "read data");
   const Settings& settings = model_.settings;
   const std::int64_t samples = settings.data.batch_size;
   StepData data;
@@ -262,6 +284,7 @@ Trainer::StepData Trainer::read_data() const {
     data.batches.push_back(source_->batch(first + static_cast<std::uint64_t>(share_.first), share_.samples));
     // As long as in one process, since dropout counts elements. That takes no longer: all wait for the one with the longest anyway.
     if (group_ && pads_to_longest(settings)) widen(data.batches.back(), source_->batch(first, samples).n);
+    data.batches.back() = work_share_.cut(data.batches.back(), settings.objective.which() == ObjectiveSettings::Name::next_token);
     if (teacher_ && !settings.teacher.transfers()) data.compared.push_back(compared_tokens(settings, data.batches.back()));
   }
   return data;
@@ -270,16 +293,31 @@ Trainer::StepData Trainer::read_data() const {
 void Trainer::work(const std::vector<Batch>& batches) {
   gradients(batches, false);
   const Stream stream{device_};
+  combine_sums(stream);
+  const trace::Span span("step", "optimizer");
   sum_squares(stream);
   ops::control_step(stream, numbers_);
   optimizer_.step(stream, ops::adamw_numbers(numbers_));
 }
 
+void Trainer::split_sums() {
+  if (!group_ || group_->is_first()) return;
+  for (const Parameter& parameter : model_.store->parameters())
+    if (parameter.adds_up()) ops::fill(Stream{device_}, parameter.master(), 0.0);
+}
+
+void Trainer::combine_sums(const Stream& stream) {
+  if (!group_) return;
+  for (const Parameter& parameter : model_.store->parameters())
+    if (parameter.adds_up()) communicator_->all_reduce(stream, parameter.master()).wait();
+}
+
 void Trainer::sum_squares(const Stream& stream) {
+  const trace::Span span("reduction", "loss and norm");
   const Tensor sum = numbers_.narrow(0, ops::step_sum_of_squares, 1);
   const auto numbers_from_loss_on = [&](std::int64_t count) { return numbers_.narrow(0, ops::step_loss, count); };
   if (!optimizer_.is_sharded()) {
-    if (group_) group_->communicator().all_reduce(stream, numbers_from_loss_on(2)).wait();  // and step_stops
+    if (group_) communicator_->all_reduce(stream, numbers_from_loss_on(2)).wait();  // and step_stops
     ops::sum_of_squares(stream, model_.store->gradients(), sum);
     return;
   }
@@ -289,11 +327,12 @@ void Trainer::sum_squares(const Stream& stream) {
     ops::sum_of_squares(stream, model_.store->gradients().narrow(0, range.begin, range.elements()), part);
     ops::add(stream, sum, part, GradientMode::accumulate);
   }
-  group_->communicator().all_reduce(stream, numbers_from_loss_on(3)).wait();  // step_stops and step_sum_of_squares, too
+  communicator_->all_reduce(stream, numbers_from_loss_on(3)).wait();  // step_stops and step_sum_of_squares, too
 }
 
 void Trainer::combine(StepReport& report) const {
   if (!group_) return;
+  const trace::Span span("reduction", "counts");
   std::array<double, 2> counts{static_cast<double>(report.tokens), static_cast<double>(report.targets)};
   group_->sum(counts);
   report.tokens = static_cast<std::int64_t>(counts[0]);
@@ -312,9 +351,10 @@ void Trainer::combine(ops::DenominatorReport& report) const {
   report.least = static_cast<decltype(report.least)>(least[0]);
 }
 
-/// Carried states come with positions of their own, and denominators are counted by the host, in each step anew.
+/// Carried states come with positions of their own, and denominators are counted by the host, in each step anew. NCCL's work could be
+/// recorded, which was not measured.
 bool Trainer::may_record() const {
-  return device_.is_gpu() && model_.settings.trainer.cuda_graph && carried_.empty() && !counts_denominators_;
+  return device_.is_gpu() && !group_ && model_.settings.trainer.cuda_graph && carried_.empty() && !counts_denominators_;
 }
 
 void Trainer::write_numbers(const StepReport& report) {
@@ -369,6 +409,7 @@ void Trainer::name_the_culprit(const std::vector<Batch>& batches, double loss, d
 }
 
 Evaluation Trainer::validate() {
+  const trace::Span span("validation", "validation", {.step = steps_});
   const Optimizer::WithAverages averaged(optimizer_);
   const Settings& settings = model_.settings;
   const auto measure = [&] {
@@ -376,7 +417,7 @@ Evaluation Trainer::validate() {
       return teacher_->evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size,
                                 settings.trainer.validation_batches);
     return evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size,
-                    settings.trainer.validation_batches, {}, group_);
+                    settings.trainer.validation_batches, {}, work_share_);
   };
   if (!graph_.holds_memory()) return measure();
   try {
@@ -400,6 +441,7 @@ bool Trainer::note_validation(double loss) {
 }
 
 void Trainer::save(const std::filesystem::path& path, std::string_view metrics) const {
+  const trace::Span span("checkpoint", "checkpoint", {.step = steps_});
   if (!group_) {
     CheckpointWriter file(path);
     save_state(file, metrics);
@@ -534,14 +576,22 @@ void Trainer::load_carried(const CheckpointReader& checkpoint, const Settings& b
 
 std::int64_t predicted_peak_bytes(const Settings& whole, const Vocabulary& vocabulary, int processes) {
   Settings settings = whole;
-  settings.data.batch_size = (whole.data.batch_size + processes - 1) / processes;  // the largest share
+  const std::int64_t rows = processes / std::min<std::int64_t>(processes, whole.parallel.sequence_processes);
+  settings.data.batch_size = (whole.data.batch_size + rows - 1) / rows;  // the largest share
+  if (processes > 1) settings.data.sequence_length /= whole.parallel.sequence_processes;
   const Device device{DeviceType::shape_only, 0};
   Arena& memory = arena(device);
   const std::int64_t before = memory.counters().bytes_in_use;
   memory.reset_peak();
   const std::unique_ptr<Teacher> teacher = make_teacher(settings, vocabulary, device, std::nullopt);
   Model model = make_model(settings, vocabulary, device, std::nullopt, frozen_by(teacher));
-  const Optimizer optimizer(settings.optimizer, *model.store);
+  const DType travels = processes > 1 ? dtype_from_name(settings.parallel.gradient_dtype) : model.store->master_dtype();
+  const ShardLayout layout(*model.store, bucket_elements(settings.parallel, travels), processes);
+  const Optimizer optimizer = processes > 1 && settings.parallel.shard_optimizer
+                                  ? Optimizer(settings.optimizer, *model.store, 0, layout.ranges(0), [](const Stream&, const Tensor&) {})
+                                  : Optimizer(settings.optimizer, *model.store);
+  const Tensor travelling =
+      travels == model.store->master_dtype() ? Tensor() : Tensor::empty(model.store->gradients().shape(), travels, device);
   Tape tape(Stream{device});
   layers::ForwardContext context{tape, true};
   std::vector<CarriedState> carried;

@@ -14,6 +14,7 @@
 #include "trainers/step_graph.h"
 #include "trainers/teacher.h"
 #include "trainers/weights.h"
+#include "trainers/work_share.h"
 
 namespace furlong {
 
@@ -53,6 +54,8 @@ class Trainer {
   double seconds() const { return seconds_; }
   Model& model() { return model_; }
   const BatchSource& source() const { return *source_; }
+  /// Of several processes; null in one.
+  const GradientReducer* reducer() const { return reducer_.get(); }
   /// Whether the last step was replayed from a recording (trainer.cuda_graph).
   bool replayed() const { return graph_.replayed(); }
 
@@ -105,15 +108,20 @@ class Trainer {
   /// Adds up over processes what each found of its own samples.
   void combine(StepReport& report) const;
   void combine(ops::DenominatorReport& report) const;
+  /// What buffers add up: before a step rank 0 alone keeps what there is, behind it all have the sum.
+  void split_sums();
+  void combine_sums(const Stream& stream);
   double outlier_threshold() const;
   void note_norm(double gradient_norm);
   [[noreturn]] void name_the_culprit(const std::vector<Batch>& batches, double loss, double gradient_norm);
 
   const Dataset& data_;
   Device device_;
-  const ProcessGroup* group_;         // null: this process alone
-  SampleShare share_;                 // of each batch
-  std::unique_ptr<Teacher> teacher_;  // null without one
+  WorkShare work_share_;
+  const ProcessGroup* group_;             // null: this process alone
+  Communicator* communicator_ = nullptr;  // of several processes, between their devices
+  SampleShare share_;                     // of each batch
+  std::unique_ptr<Teacher> teacher_;      // null without one
   Model model_;
   std::unique_ptr<ShardLayout> layout_;  // of several processes, as the next
   std::unique_ptr<GradientReducer> reducer_;

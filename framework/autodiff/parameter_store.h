@@ -32,6 +32,8 @@ class Parameter {
   const std::string& name() const { return name_; }
   const Shape& shape() const { return shape_; }
   bool decays() const { return decays_; }
+  /// A buffer that training adds up what it sees in: several processes have to bring theirs together.
+  bool adds_up() const { return adds_up_; }
   /// The value in the compute dtype, as an input to ops. Its gradient goes to the store; a frozen parameter or a buffer takes none.
   Variable variable() const { return Variable(compute_, slot_); }
   /// The value in the master dtype (float32, or float64 in tests).
@@ -43,7 +45,7 @@ class Parameter {
   std::string name_;
   Shape shape_;
   Initializer initializer_;
-  bool decays_ = false;
+  bool decays_ = false, adds_up_ = false;
   enum class Role : std::uint8_t { trained, frozen, buffer } role_ = Role::trained;
   std::int64_t offset_ = 0;  // elements into the flat tensors
   Tensor master_, compute_, gradient_;
@@ -58,8 +60,8 @@ class ParameterStore {
   /// Declares a parameter; its memory exists after allocate(). `decays`: weight decay applies (matrices; not norms and biases).
   /// Throws ContractError when the name is taken. The reference stays valid for the store's life.
   Parameter& add(const std::string& name, const Shape& shape, Initializer initializer, bool decays);
-  /// A tensor that is saved with the model but not trained (feature directions). Always in the master dtype.
-  Parameter& add_buffer(const std::string& name, const Shape& shape);
+  /// A tensor that is saved with the model but not trained (feature directions). Always in the master dtype. adds_up: see Parameter.
+  Parameter& add_buffer(const std::string& name, const Shape& shape, bool adds_up = false);
 
   /// Of the parameters declared so far, those for which `frozen` is true are not trained: they have values, but no gradient, no optimizer
   /// state, no weight decay and no place in values() and gradients(). Before allocate(); several calls add up. Buffers are not asked about.

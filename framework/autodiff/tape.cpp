@@ -1,5 +1,6 @@
 #include "framework/autodiff/tape.h"
 
+#include "framework/core/trace.h"
 #include "framework/ops/arithmetic.h"
 
 namespace furlong {
@@ -119,6 +120,7 @@ void Tape::close(Node& node, bool announce) {
 
 std::vector<Variable> Tape::record(const char* name, const std::vector<Variable>& inputs, const std::vector<Tensor>& outputs,
                                    std::vector<Tensor> saved, BackwardFunction backward) {
+  trace::node("forward", scope_, name);
   if (checks_) {
     for (const Tensor& output : outputs) check_finite(output, scope_ + name);
   }
@@ -155,6 +157,7 @@ Variable Tape::record_one(const char* name, const std::vector<Variable>& inputs,
 }
 
 Variable Tape::record_in_place(const char* name, const Variable& variable, std::vector<Tensor> saved, BackwardFunction backward) {
+  trace::node("forward", scope_, name);
   if (checks_) check_finite(variable.value(), scope_ + name);
   if (!records({&variable})) return variable;
   require(!variable.slot()->persistent, "{}: a parameter or leaf cannot be changed in place", name);
@@ -260,6 +263,7 @@ void Tape::run(Node& node) {
   bool reached = false;
   for (const End& output : node.outputs) reached = reached || output.slot->gathered(output.shape).defined();
   if (!reached) return;
+  const trace::Span span("backward", node.name, {.scope = &node.scope});
   if (node.in_place()) node.outputs[0].slot->make_exclusive();
   scope_ = node.scope;
   BackwardContext context(*this, node);

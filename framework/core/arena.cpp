@@ -59,7 +59,7 @@ Arena::Arena(Device device, void* memory, std::int64_t bytes)
 
 Arena::~Arena() {
   if (device_.is_shape_only()) return;
-  if (device_.has_host_memory()) FURLONG_UNPOISON(base_, static_cast<std::size_t>(top_));  // the addresses may be another's next
+  if (is_watched()) FURLONG_UNPOISON(base_, static_cast<std::size_t>(top_));  // the addresses may be another's next
   if (borrowed_) return;
   if (device_.is_gpu()) {
     require_gpu_engine(device_.type).release(device_.index, base_, capacity_);
@@ -120,9 +120,11 @@ void* Arena::allocate(std::int64_t bytes) {
   counters_.peak_bytes = std::max(counters_.peak_bytes, counters_.bytes_in_use);
   ++counters_.allocations;
   char* pointer = base_ + offset;
-  if (device_.has_host_memory()) {
+  if (is_watched()) {
     FURLONG_UNPOISON(pointer, static_cast<std::size_t>(bytes));
     FURLONG_POISON(pointer + bytes, static_cast<std::size_t>(size - bytes));
+  }
+  if (device_.has_host_memory()) {
 #ifdef FURLONG_SANITIZED
     std::memset(pointer, 0xff, static_cast<std::size_t>(bytes));  // NaN in every float type: reading before writing shows
 #endif
@@ -138,7 +140,7 @@ void Arena::release(void* pointer) noexcept {
   std::int64_t offset = block->first, size = block->second;
   used_.erase(block);
   counters_.bytes_in_use -= size - red_zone;
-  if (device_.has_host_memory()) FURLONG_POISON(pointer, static_cast<std::size_t>(size));
+  if (is_watched()) FURLONG_POISON(pointer, static_cast<std::size_t>(size));
   auto next = free_by_offset_.lower_bound(offset);
   if (next != free_by_offset_.end() && offset + size == next->first) {
     size += next->second;

@@ -41,6 +41,8 @@ class Arena {
   std::int64_t capacity() const { return capacity_; }
 
  private:
+  /// Whether AddressSanitizer is told what is handed out. Not of what is borrowed: recorded work is replayed over it after all is returned.
+  bool is_watched() const { return device_.has_host_memory() && !borrowed_; }
   void insert_free(std::int64_t offset, std::int64_t size);
   void erase_free(std::map<std::int64_t, std::int64_t>::iterator block);
 

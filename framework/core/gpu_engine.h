@@ -18,6 +18,7 @@ struct GpuDescription {
   int multiprocessors = 0;
   std::int64_t memory_bytes = 0;  ///< in all
   std::int64_t free_bytes = 0;    ///< at the time of asking
+  std::string identity;           ///< the same in every process that sees this device, and no other's: "GPU-8f6d2a1c-..."
 };
 
 /// What cannot be recorded was asked for while work was being recorded: a wait for the device, or a copy to or from host memory.
@@ -50,6 +51,27 @@ class GpuUpload {
   virtual void used(const Stream& stream) = 0;
 };
 
+/// A queue of work beside a device's main one: what is in both runs side by side, unless an event puts it in order. What is in it when it
+/// goes is still done.
+class GpuQueue {
+ public:
+  virtual ~GpuQueue() = default;
+  virtual Stream stream() const = 0;
+};
+
+/// A place in a stream that others wait for. record() and wait() throw CaptureError while work is being recorded.
+class GpuEvent {
+ public:
+  virtual ~GpuEvent() = default;
+  /// Names what was launched on the stream so far.
+  virtual void record(const Stream& stream) = 0;
+  /// Work launched on the stream from here on comes after what record() named last, or at once where it was never called. The host does
+  /// not wait, but on a device whose main stream runs things at once, and there for that stream alone.
+  virtual void wait(const Stream& stream) = 0;
+  /// Whether that is done; from any thread. Throws MachineError where the device has failed.
+  virtual bool done() = 0;
+};
+
 class GpuEngine {
  public:
   virtual ~GpuEngine() = default;
@@ -80,6 +102,12 @@ class GpuEngine {
   virtual void begin_capture(const Stream& stream) = 0;
   virtual std::unique_ptr<GpuGraph> end_capture(const Stream& stream) = 0;
   virtual void abandon_capture(const Stream& stream) noexcept = 0;
+
+  /// On device `index`; its work goes before that of the main stream where both are ready. Throws MachineError.
+  virtual std::unique_ptr<GpuQueue> make_queue(int index) = 0;
+  virtual std::unique_ptr<GpuEvent> make_event(int index) = 0;
+  /// What libraries for the engine's devices know a stream as: a cudaStream_t. Makes its device the calling thread's current one.
+  virtual void* native_queue(const Stream& stream) = 0;
 };
 
 /// The engine of a GPU device type; null where this build has none.

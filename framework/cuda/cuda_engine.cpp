@@ -13,6 +13,7 @@
 #include "framework/core/gpu_engine.h"
 #include "framework/cuda/availability.h"
 #include "framework/cuda/cublaslt.h"
+#include "framework/cuda/cuda_queue.h"
 #include "framework/cuda/nccl.h"
 #include "framework/cuda/queue.h"
 #include "framework/cuda/report.h"
@@ -147,6 +148,7 @@ class CudaEngine final : public GpuEngine {
     select(index);
     check(cudaMemGetInfo(&free, &total), "asking for free memory", index);
     description.free_bytes = static_cast<std::int64_t>(free);
+    description.identity = cuda_identity(properties.uuid);
     return description;
   }
 
@@ -205,6 +207,10 @@ class CudaEngine final : public GpuEngine {
     if (graph != nullptr) cudaGraphDestroy(graph);
     cudaGetLastError();  // a capture that failed leaves its error behind
   }
+
+  std::unique_ptr<GpuQueue> make_queue(int index) override { return make_cuda_queue(index); }
+  std::unique_ptr<GpuEvent> make_event(int index) override { return make_cuda_event(index); }
+  void* native_queue(const Stream& stream) override { return gpu_queue(stream); }
 
   cudaStream_t main_queue(int index) {
     select(index);

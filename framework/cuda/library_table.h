@@ -13,6 +13,7 @@ struct LibraryFunction {
   const char* name;
   Function* pointer = nullptr;
 
+  explicit operator bool() const { return pointer != nullptr; }
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) const {
     return pointer(std::forward<Arguments>(arguments)...);
@@ -39,7 +40,7 @@ struct Library {
 /// the file names in theirs. A file that does not load, or lacks one of the functions, is passed over and named in `problem`.
 Library load_library(const LibraryWanted& wanted);
 
-/// Address of a function in a library that load_library() accepted.
+/// Address of a function in a library that load_library() accepted; null where it has none of that name.
 void* library_symbol(const Library& library, const char* name);
 
 /// Fills the entries of a table from the first library that has them all.
@@ -49,6 +50,12 @@ Library load_table(LibraryWanted wanted, LibraryFunction<Functions>&... entries)
   Library library = load_library(wanted);
   if (library.handle != nullptr) ((entries.pointer = reinterpret_cast<Functions*>(library_symbol(library, entries.name))), ...);
   return library;
+}
+
+/// Fills those entries that the library has: functions that came with a later version, and can be done without.
+template <class... Functions>
+void load_optional(const Library& library, LibraryFunction<Functions>&... entries) {
+  if (library.handle != nullptr) ((entries.pointer = reinterpret_cast<Functions*>(library_symbol(library, entries.name))), ...);
 }
 
 }  // namespace furlong

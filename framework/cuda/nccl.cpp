@@ -4,12 +4,16 @@
 
 namespace furlong::nccl {
 
-std::string Table::version() const {
+int Table::version_number() const {
   int number = 0;
-  if (!loaded() || get_version(&number) != 0) return "";
+  if (!loaded() || get_version(&number) != success) return 0;
   // Up to 2.8 a thousand divided major and minor, since then ten thousand.
-  return number < 10000 ? fmt::format("{}.{}.{}", number / 1000, number / 100 % 10, number % 100)
-                        : fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100);
+  return number < 10000 ? number / 1000 * 10000 + number % 1000 : number;
+}
+
+std::string Table::version() const {
+  const int number = version_number();
+  return number == 0 ? "" : fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100);
 }
 
 const Table& table() {
@@ -18,6 +22,7 @@ const Table& table() {
     t.library = load_table({"NCCL", {"libnccl.so.2"}, {"nvidia/nccl/lib"}, {}}, t.get_version, t.get_error_string, t.get_unique_id,
                            t.comm_init_rank, t.comm_destroy, t.comm_abort, t.comm_get_async_error, t.all_reduce, t.broadcast, t.all_gather,
                            t.reduce_scatter, t.send, t.receive, t.group_start, t.group_end);
+    load_optional(t.library, t.comm_init_rank_config, t.comm_finalize, t.get_last_error);
     return t;
   }();
   return loaded;

@@ -12,6 +12,7 @@
 
 #include "framework/core/error.h"
 #include "framework/core/gpu_engine.h"
+#include "framework/cuda/simulated_queue.h"
 #include "framework/cuda/simulator_record.h"
 
 namespace furlong {
@@ -25,7 +26,8 @@ class SimulatedEngine final : public GpuEngine {
   }
   GpuDescription describe(int) override {
     const std::int64_t page = sysconf(_SC_PAGESIZE);
-    return {"simulated GPU", 80, 4, sysconf(_SC_PHYS_PAGES) * page, sysconf(_SC_AVPHYS_PAGES) * page};
+    // Each process has one of its own.
+    return {"simulated GPU", 80, 4, sysconf(_SC_PHYS_PAGES) * page, sysconf(_SC_AVPHYS_PAGES) * page, fmt::format("process {}", getpid())};
   }
 
   void* reserve(int, std::int64_t bytes) override {
@@ -45,18 +47,20 @@ class SimulatedEngine final : public GpuEngine {
   /// The host backs pages as they are touched.
   std::int64_t back(int, void*, std::int64_t, std::int64_t to) override { return to; }
 
-  void copy(const Stream&, void* target, const void* source, std::int64_t bytes) override {
+  void copy(const Stream& stream, void* target, const void* source, std::int64_t bytes) override {
     if (bytes == 0) return;
-    if (simulator::is_recording() && !(is_device_memory(target) && is_device_memory(source)))
-      throw CaptureError("a copy to or from host memory cannot be recorded");
-    enqueue([=] { std::memmove(target, source, static_cast<std::size_t>(bytes)); });
+    const bool on_device = is_device_memory(target) && is_device_memory(source);
+    if (simulator::is_recording() && !on_device) throw CaptureError("a copy to or from host memory cannot be recorded");
+    enqueue(stream, [=] { std::memmove(target, source, static_cast<std::size_t>(bytes)); });
+    if (!on_device) wait_for_simulated_queue(stream);
   }
   std::unique_ptr<GpuUpload> make_upload(int) override { return std::make_unique<Upload>(); }
-  void fill_zero(const Stream&, void* target, std::int64_t bytes) override {
-    if (bytes > 0) enqueue([=] { std::memset(target, 0, static_cast<std::size_t>(bytes)); });
+  void fill_zero(const Stream& stream, void* target, std::int64_t bytes) override {
+    if (bytes > 0) enqueue(stream, [=] { std::memset(target, 0, static_cast<std::size_t>(bytes)); });
   }
-  void synchronize(const Stream&) override {
+  void synchronize(const Stream& stream) override {
     if (simulator::is_recording()) throw CaptureError("a wait for the device cannot be recorded");
+    wait_for_simulated_queue(stream);
   }
 
   void begin_capture(const Stream&) override { simulator::begin_recording(); }
@@ -64,6 +68,10 @@ class SimulatedEngine final : public GpuEngine {
   void abandon_capture(const Stream&) noexcept override {
     if (simulator::is_recording()) simulator::end_recording();
   }
+
+  std::unique_ptr<GpuQueue> make_queue(int) override { return make_simulated_queue(); }
+  std::unique_ptr<GpuEvent> make_event(int) override { return make_simulated_event(); }
+  void* native_queue(const Stream& stream) override { return simulated_queue_of(stream); }
 
  private:
   /// The latest that a device may be: a copy arrives when it is waited for, and its target holds nonsense from begin() on.
@@ -118,8 +126,8 @@ class SimulatedEngine final : public GpuEngine {
     std::vector<std::function<void()>> work_;
   };
 
-  static void enqueue(const std::function<void()>& work) {
-    if (!simulator::record(work)) work();
+  static void enqueue(const Stream& stream, const std::function<void()>& work) {
+    if (!simulator::record(work)) put_on_simulated_queue(stream, work);
   }
   bool is_device_memory(const void* address) const {
     const auto range = ranges_.upper_bound(static_cast<const char*>(address));

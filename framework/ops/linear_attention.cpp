@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <utility>
 
 #include "framework/core/parallel.h"
@@ -129,7 +130,48 @@ void allocate_scratch(Arguments& arguments, std::int64_t elements) {
 struct Saved {
   LinearAttentionOptions options;
   std::int64_t earlier = 0, first_position = 0;
+  SegmentExchange* segments = nullptr;
 };
+
+LinearAttentionState empty_state(const Arguments& arguments) {
+  return empty_linear_attention_state(arguments.options, arguments.query.extent(0), arguments.features, arguments.query.extent(3),
+                                      arguments.value.extent(3), arguments.query.dtype(), arguments.query.device());
+}
+
+/// What the other segments' keys sum up to, as the start of forward and of backward's sweep over queries.
+void start_from_segments(const Stream& stream, Arguments& arguments, SegmentExchange& segments) {
+  const LinearAttentionOptions& options = arguments.options;
+  require(stream.device.is_cpu(), "{}: segments of a sequence on different processes are for the CPU", op);
+  require(options.window == 0 && options.softmax_window == 0 && !arguments.mask.documents.defined(),
+          "{}: segments of a sequence take no window and no documents", op);
+  arguments.first_position = segments.first_position();
+  LinearAttentionState state = empty_state(arguments);
+  Arguments keys_alone = arguments;
+  keys_alone.query = arguments.query.narrow(1, 0, 0);
+  keys_alone.output = keys_alone.query;
+  keys_alone.query_offset = arguments.options.causal ? arguments.key.extent(1) : 0;
+  keys_alone.state = &state;
+  allocate_scratch(keys_alone, keys_alone.sizes.forward_elements(0));
+  linear_attention_forward_cpu(keys_alone);
+  segments.exchange_keys(stream, state, options.causal);
+  arguments.start_sum = state.sum;
+  arguments.start_normalizer = state.normalizer;
+  arguments.start_maximum = state.maximum;
+  arguments.start_magnitude = state.magnitude;
+}
+
+/// What the other segments' queries sum up to, as the start of backward's sweep over keys.
+void end_with_segments(const Stream& stream, Arguments& arguments, const LinearAttentionGradients& gradients, SegmentExchange& segments) {
+  LinearAttentionState state = empty_state(arguments);
+  arguments.gathered = &state;
+  linear_attention_backward_cpu(arguments, gradients);
+  arguments.gathered = nullptr;
+  segments.exchange_queries(stream, state, arguments.options.causal);
+  arguments.end_sum = state.sum;
+  arguments.end_normalizer = state.normalizer;
+  arguments.end_maximum = state.maximum;
+  arguments.end_magnitude = state.magnitude;
+}
 
 void backward(BackwardContext& context, const Saved& call) {
   const auto saved = [&](std::size_t i) { return context.saved(i); };
@@ -160,6 +202,7 @@ void backward(BackwardContext& context, const Saved& call) {
       gradients.d_gate = Tensor::empty({batch, call.options.n_heads}, accumulate_dtype(arguments.query.dtype()), arguments.query.device());
   }
   allocate_scratch(arguments, arguments.sizes.for_backward().backward_elements(arguments.query.extent(1), arguments.key.extent(1)));
+  if (call.segments) end_with_segments(context.stream(), arguments, gradients, *call.segments);
   run_body(context.stream(), linear_attention_backward_cpu, linear_attention_backward_gpu, arguments, gradients);
   for (std::int64_t b = 0; d_gate.wanted() && b < batch; ++b) {
     add(context.stream(), d_gate.tensor, gradients.d_gate.narrow(0, b, 1).reshape({call.options.n_heads}),
@@ -232,18 +275,62 @@ std::int64_t LinearAttentionState::bytes() const {
   return total;
 }
 
+namespace {
+
+/// One head of one sequence: T float or double.
+template <class T>
+void join_head(LinearAttentionState& state, const LinearAttentionState& other, std::int64_t head) {
+  const std::int64_t features = state.sum.extent(2), width = state.sum.extent(3);
+  T *sum = state.sum.data<T>() + head * features * width, *normalizer = state.normalizer.data<T>() + head * features;
+  T *maximum = state.maximum.data<T>() + head * features, *magnitude = state.magnitude.data<T>() + head;
+  const T *sum2 = other.sum.data<T>() + head * features * width, *normalizer2 = other.normalizer.data<T>() + head * features;
+  const T *maximum2 = other.maximum.data<T>() + head * features, *magnitude2 = other.magnitude.data<T>() + head;
+  for (std::int64_t f = 0; f < features; ++f) {
+    const T top = std::max(maximum[f], maximum2[f]), one = std::exp(maximum[f] - top), two = std::exp(maximum2[f] - top);
+    for (std::int64_t j = 0; j < width; ++j) sum[f * width + j] = one * sum[f * width + j] + two * sum2[f * width + j];
+    normalizer[f] = one * normalizer[f] + two * normalizer2[f];
+    if (f == 0) *magnitude = one * *magnitude + two * *magnitude2;  // where it is not zero all features have one maximum
+    maximum[f] = top;
+  }
+}
+
+}  // namespace
+
+LinearAttentionState empty_like(const Stream& stream, const LinearAttentionState& state) {
+  LinearAttentionState empty;
+  const auto zeros = [&](const Tensor& tensor) { return Tensor::zeros(tensor.shape(), tensor.dtype(), tensor.device()); };
+  empty.sum = zeros(state.sum);
+  empty.normalizer = zeros(state.normalizer);
+  empty.magnitude = zeros(state.magnitude);
+  empty.maximum = Tensor::empty(state.maximum.shape(), state.maximum.dtype(), state.maximum.device());
+  fill(stream, empty.maximum, -1e30);  // weighs nothing beside any real maximum, and differences of two such are no NaN
+  return empty;
+}
+
+void join(LinearAttentionState& state, const LinearAttentionState& other) {
+  require(state.sum.shape() == other.sum.shape() && state.sum.dtype() == other.sum.dtype() && state.sum.device().is_cpu(),
+          "{}: states of {} and {} cannot be joined", op, state.sum.shape().text(), other.sum.shape().text());
+  const std::int64_t heads = state.sum.extent(0) * state.sum.extent(1);
+  parallel_tasks(heads, [&](std::int64_t head) {
+    if (state.sum.dtype() == DType::float64) {
+      join_head<double>(state, other, head);
+    } else {
+      join_head<float>(state, other, head);
+    }
+  });
+  state.tokens += other.tokens;
+}
+
 LinearAttentionState empty_linear_attention_state(const LinearAttentionOptions& options, std::int64_t batch, std::int64_t features,
                                                   std::int64_t /*d*/, std::int64_t d_value, DType storage, const Device& device) {
-  const Stream stream{device};
   const DType dtype = accumulate_dtype(storage);
   const std::int64_t heads = options.n_heads;
   LinearAttentionState state;
-  state.sum = Tensor::zeros({batch, heads, features, d_value}, dtype, device);
-  state.normalizer = Tensor::zeros({batch, heads, features}, dtype, device);
+  state.sum = Tensor::empty({batch, heads, features, d_value}, dtype, device);
+  state.normalizer = Tensor::empty({batch, heads, features}, dtype, device);
   state.maximum = Tensor::empty({batch, heads, features}, dtype, device);
-  state.magnitude = Tensor::zeros({batch, heads}, dtype, device);
-  fill(stream, state.maximum, -1e30);  // weighs nothing beside any real maximum, and differences of two such are no NaN
-  return state;
+  state.magnitude = Tensor::empty({batch, heads}, dtype, device);
+  return empty_like(Stream{device}, state);
 }
 
 Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const LinearAttentionOptions& options) {
@@ -270,6 +357,10 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
     arguments.start_magnitude = before(state->magnitude);
     arguments.state = state;
     arguments.first_position = state->tokens - recent;
+  }
+  if (inputs.segments) {
+    require(!state, "{}: a segment of a sequence goes on from no state", op);
+    start_from_segments(stream, arguments, *inputs.segments);
   }
   const Tensor output = Tensor::empty({batch, n, options.n_heads * d_value}, query.dtype(), tape.device());
   arguments.output = output.split_last(d_value);
@@ -302,7 +393,7 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
       {query, key, value, output, arguments.top, arguments.inverse_denominator, arguments.gate, constants.directions,
        constants.query_center, constants.key_center, constants.scaling, constants.oprf_a, inputs.mask.keys, inputs.mask.documents,
        arguments.start_sum, arguments.start_normalizer, arguments.start_maximum, arguments.start_magnitude},
-      [call = Saved{options, recent, arguments.first_position}](BackwardContext& context) { backward(context, call); });
+      [call = Saved{options, recent, arguments.first_position, inputs.segments}](BackwardContext& context) { backward(context, call); });
 }
 
 }  // namespace furlong::ops

@@ -69,6 +69,25 @@ struct LinearAttentionState {
   std::int64_t bytes() const;
 };
 
+/// How the segments of one sequence, each on another process, learn of each other. What they say has the size of a state, whatever their
+/// lengths. Calls come in the same order on all of them, forward's before backward's.
+class SegmentExchange {
+ public:
+  virtual ~SegmentExchange() = default;
+  /// `state` sums up this segment's keys. It becomes what the segments before it sum up to together (causal), or all the others.
+  virtual void exchange_keys(const Stream& stream, LinearAttentionState& state, bool causal) = 0;
+  /// `state` sums up this segment's queries and their gradients: Σ_i φ(q_i) g_iᵀ / N_i, and so on. It becomes what the segments behind it
+  /// sum up to (causal), or all the others.
+  virtual void exchange_queries(const Stream& stream, LinearAttentionState& state, bool causal) = 0;
+  /// Where this segment's first token stands in the sequence.
+  virtual std::int64_t first_position() const = 0;
+};
+
+/// A state of the same shape that has seen nothing.
+LinearAttentionState empty_like(const Stream& stream, const LinearAttentionState& state);
+/// Adds what `other` has seen to `state`, on the CPU: sums under the larger of both maxima. Of equal shapes; neither has recent keys.
+void join(LinearAttentionState& state, const LinearAttentionState& other);
+
 /// Denominators of one forward or of several, for maps that can be negative or vanish.
 struct DenominatorReport {
   std::int64_t rows = 0;     ///< query rows of all heads
@@ -90,12 +109,15 @@ struct DenominatorReport {
 /// (column ranges of one tensor) are welcome. Returns [batch, n, n_heads·d_value]. `gate` [n_heads] (undefined: zero) goes with
 /// softmax_window. Throws ContractError on shapes that do not fit; causal and both windows need n = n_key.
 /// `state`, where given (causal, no documents): the tokens follow those in it, through which no gradient flows; it is advanced.
+/// `segments`, where given (no window, no documents, no state; on the CPU): the tokens are one segment of a sequence; gradients flow to the
+/// others. It outlives the tape's backward.
 struct LinearAttentionInputs {
   Variable query, key, value;
   Variable gate;
   LinearAttentionConstants constants;
   AttentionMask mask;
   LinearAttentionState* state = nullptr;
+  SegmentExchange* segments = nullptr;
   DenominatorReport* report = nullptr;  ///< where given, added to; on GPUs its counts stay pending
 };
 Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const LinearAttentionOptions& options);

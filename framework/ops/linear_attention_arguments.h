@@ -75,6 +75,9 @@ struct LinearAttentionArguments {
   /// Read at the start when its tensors are defined.
   Tensor start_sum, start_normalizer, start_maximum, start_magnitude;
   LinearAttentionState* state = nullptr;  // written at the end
+  /// Backward, of segments: queries behind these tokens, in gathered form; and where to, if they alone are to be gathered.
+  Tensor end_sum, end_normalizer, end_maximum, end_magnitude;
+  LinearAttentionState* gathered = nullptr;
   LinearAttentionSizes sizes;
   // The CPU's.
   Tensor directions_transposed;  // [1 or n_heads, d, padded n_directions], compute dtype, to be written; undefined without directions

@@ -62,6 +62,13 @@ class LinearAttentionBody {
     const std::int64_t kv_heads = options.n_kv_heads, group = options.n_heads / kv_heads;
     const std::int64_t n_query = arguments_.query.extent(1), n_key = arguments_.key.extent(1);
     const std::int64_t tile_size = sizes.backward_tile_elements(), size = sizes.backward_elements(n_query, n_key);
+    if (arguments_.gathered) {
+      run_tasks(arguments_.query.extent(0) * options.n_heads, [&](std::int64_t task) {
+        Tile tile(sizes, arguments_.scratch.template data<T>() + thread_index() * size, tile_size, true);
+        Head(arguments_, functions_, tile, task / options.n_heads, task % options.n_heads).gather(gradients);
+      });
+      return;
+    }
     run_tasks(arguments_.query.extent(0) * kv_heads, [&](std::int64_t task) {
       T* memory = arguments_.scratch.template data<T>() + thread_index() * size;
       Tile tile(sizes, memory, tile_size, true);

@@ -68,6 +68,17 @@ class LinearAttentionHead {
     if (gradients.d_query.wanted()) write(gradients.d_query, head_, 0, sums.d_query, s_.d, s_.ld_d);
     if (gradients.d_gate.defined()) gradients.d_gate.data<T>()[b_ * options_.n_heads + head_] = static_cast<T>(tile_.d_gate);
   }
+  /// What sweep_keys would have gathered of all queries, into a_.gathered.
+  void gather(const LinearAttentionGradients& gradients) {
+    const Range range = documents().front();
+    document_start_ = range.first_key;
+    tile_.clear_state();
+    for (std::int64_t chunk = query_chunks(range) - 1; chunk >= 0; --chunk) {
+      load_query_chunk(gradients, range, chunk);
+      tile_.gather_queries(query_rows(range, chunk));
+    }
+    store_state(*a_.gathered);
+  }
   void write_key_gradients(const LinearAttentionGradients& gradients, const HeadGradients<T>& sums) const {
     const std::int64_t skip = a_.query_offset;  // keys kept from before have no gradient
     if (gradients.d_key.wanted()) write(gradients.d_key, kv_head_, skip, sums.d_key, s_.d, s_.ld_d);
@@ -278,20 +289,22 @@ class LinearAttentionHead {
     }
     if (!a_.state) return;
     if (has_state_keys()) absorb(absorbed, std::max(absorbed, range.end_key - LinearAttentionArguments::recent_keys(options_)));
-    store_state();
+    store_state(*a_.state);
   }
 
-  void start_state() {
+  void start_state() { load_state(a_.start_sum, a_.start_normalizer, a_.start_maximum, a_.start_magnitude); }
+  /// Empty where the tensors are undefined.
+  void load_state(const Tensor& sum, const Tensor& normalizer, const Tensor& maximum, const Tensor& magnitude) {
     tile_.clear_state();
-    if (!a_.start_sum.defined()) return;
+    if (!sum.defined()) return;
     const std::int64_t at = b_ * options_.n_heads + head_, m = s_.m;
-    tile_.load_state(a_.start_sum.template data<T>() + at * m * s_.d_value, a_.start_normalizer.template data<T>() + at * m,
-                     a_.start_maximum.template data<T>() + at * m, a_.start_magnitude.template data<T>() + at);
+    tile_.load_state(sum.template data<T>() + at * m * s_.d_value, normalizer.template data<T>() + at * m,
+                     maximum.template data<T>() + at * m, magnitude.template data<T>() + at);
   }
-  void store_state() const {
+  void store_state(const LinearAttentionState& state) const {
     const std::int64_t at = b_ * options_.n_heads + head_, m = s_.m;
-    tile_.store_state(a_.state->sum.template data<T>() + at * m * s_.d_value, a_.state->normalizer.template data<T>() + at * m,
-                      a_.state->maximum.template data<T>() + at * m, a_.state->magnitude.template data<T>() + at);
+    tile_.store_state(state.sum.template data<T>() + at * m * s_.d_value, state.normalizer.template data<T>() + at * m,
+                      state.maximum.template data<T>() + at * m, state.magnitude.template data<T>() + at);
   }
 
   // ---- backward ----
@@ -401,7 +414,7 @@ class LinearAttentionHead {
 
   /// Then back over it: d_key and d_value from later queries through their gathered gradients, and all near pairs.
   void sweep_keys(const LinearAttentionGradients& gradients, const Range& range, const HeadGradients<T>& sums) {
-    tile_.clear_state();
+    load_state(a_.end_sum, a_.end_normalizer, a_.end_maximum, a_.end_magnitude);
     const bool exact = options_.softmax_window > 0;
     std::int64_t gathered = query_chunks(range);  // chunks from here on are in the state
     std::int64_t loaded = -1;                     // the chunk of queries in the tile

@@ -81,7 +81,7 @@ HeadConstants::HeadConstants(ParameterStore& store, const std::string& name, con
   const bool scaled = config.scaling == "saderf", oprf = ops::feature_map_info(config.feature_map).map == ops::FeatureMap::oprf;
   if (!config.centering && !scaled && !oprf) return;
   const Shape per_dimension{config.n_heads, config.d_head};
-  statistics_ = &store.add_buffer(name + ".statistics", {config.n_heads, ops::head_statistics_width(config.d_head)});
+  statistics_ = &store.add_buffer(name + ".statistics", {config.n_heads, ops::head_statistics_width(config.d_head)}, true);
   if (config.centering) {
     query_center_ = &store.add_buffer(name + ".query_center", per_dimension);
     key_center_ = &store.add_buffer(name + ".key_center", per_dimension);

@@ -139,13 +139,17 @@ Variable LinearMechanism::attend_as_library(ForwardContext& context, const Varia
 Variable LinearMechanism::forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
                                   AttentionState* carried) const {
   if (carried) check_recurrent();
-  if (config_.compat != "none") return attend_as_library(context, query, key, value);
+  if (config_.compat != "none") {
+    require(!context.exchange, "segments of a sequence with model.attention.compat: {}", config_.compat);
+    return attend_as_library(context, query, key, value);
+  }
   ops::LinearAttentionInputs inputs;
   inputs.query = query;
   inputs.key = key;
   inputs.value = value;
   inputs.mask = context.attention_mask;
   if (carried) inputs.state = &dynamic_cast<RecurrentState&>(*carried).state;
+  inputs.segments = context.exchange;
   if (!context.tape.runs_again()) inputs.report = report();  // backward will run the same again, and count it
   constants_.observe(context, query.value(), key.value());
   return attend(context.tape, inputs);

@@ -48,6 +48,7 @@ class LinformerMechanism : public AttentionMechanism {
 
   Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
                    AttentionState* carried) const override {
+    require(!context.exchange, "segments of a sequence on different processes with linformer attention");
     if (carried) refuse("state cannot be carried from segment to segment");
     if (context.attention_mask.documents.defined()) {
       throw UserError(

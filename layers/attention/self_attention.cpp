@@ -64,6 +64,7 @@ SelfAttention::Heads SelfAttention::heads_of(ForwardContext& context, const Vari
   const Tensor* history = state && state->convolution.defined() ? &state->convolution : nullptr;
   Variable fused = query_key_value_.forward(context, x);  // [batch, n, (n_heads + 2 n_kv_heads) d_head]
   if (convolution_) {
+    require(!context.exchange, "segments of a sequence on different processes with a short convolution");
     const Tensor& documents = context.attention_mask.documents;
     fused =
         ops::short_convolution(context.tape, fused, convolution_->variable(), history, history, documents.defined() ? &documents : nullptr);

@@ -71,6 +71,7 @@ class SoftmaxMechanism : public AttentionMechanism {
 
   Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
                    AttentionState* carried = nullptr) const override {
+    require(!context.exchange, "segments of a sequence on different processes with softmax attention");
     if (carried) {
       throw UserError(
           "model.attention.mechanism: softmax carries no state from one segment to the next, since what it keeps grows with the length; "

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,11 +18,13 @@
 #include <vector>
 
 #include "communication/gloo_communicator.h"
+#include "communication/nccl_communicator.h"
 #include "communication/store_client.h"
 #include "communication/store_server.h"
 #include "framework/core/dtype.h"
 #include "framework/core/tensor.h"
 #include "tests/communication/store_testing.h"
+#include "tests/framework/engine_testing.h"
 
 namespace furlong::communicator_testing {
 
@@ -32,7 +35,47 @@ using namespace std::chrono_literals;
 inline double seconds_since(steady_clock::time_point start) { return std::chrono::duration<double>(steady_clock::now() - start).count(); }
 
 /// Short enough for tests of faults. A rank that a busy machine keeps from sending for so long would count as lost.
-inline StoreTimes short_times() { return {100ms, 1500ms, 300ms}; }
+inline StoreTimes short_times() { return {50ms, 1s, 300ms}; }
+
+/// What carries a job's operations. The stand-in (nccl_stand_in.cpp) works between simulated devices, NCCL itself where there are GPUs.
+enum class Engine { gloo, nccl_stand_in, old_nccl_stand_in, nccl };
+
+inline std::string name_of(Engine engine) {
+  constexpr const char* names[] = {"gloo", "nccl_stand_in", "old_nccl_stand_in", "nccl"};
+  return names[static_cast<int>(engine)];
+}
+
+/// The folder of the library that stands in for NCCL; it lies where the build has put it, beside the programs' own folder.
+inline std::filesystem::path stand_in_folder(Engine engine) {
+  const auto program = std::filesystem::read_symlink("/proc/self/exe");
+  return program.parent_path().parent_path() / "tests/nccl_stand_in" / (engine == Engine::old_nccl_stand_in ? "old" : "new");
+}
+
+/// Why a job of so many processes cannot be; empty where it can. Asked in a process of its own: CUDA does not survive a fork.
+inline std::string engine_missing(Engine engine, int size) {
+  if (engine == Engine::gloo) return "";
+  if (engine != Engine::nccl) {
+    if (gpu_engine(DeviceType::simulated) == nullptr) return "this build has no simulator";
+    return std::filesystem::exists(stand_in_folder(engine) / "libnccl.so.2") ? "" : "there is no library that stands in for NCCL";
+  }
+  int answer[2];
+  if (::pipe(answer) != 0) return "no pipe";
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::string reason = testing::engine_missing(Device{DeviceType::cuda, size - 1});
+    if (reason.empty()) reason = nccl_missing();
+    const bool told = ::write(answer[1], reason.data(), reason.size()) == static_cast<ssize_t>(reason.size());
+    ::_exit(told ? 0 : 1);
+  }
+  ::close(answer[1]);
+  std::string reason;
+  char buffer[512];
+  for (ssize_t n; (n = ::read(answer[0], buffer, sizeof buffer)) > 0;) reason.append(buffer, static_cast<std::size_t>(n));
+  ::close(answer[0]);
+  ::waitpid(child, nullptr, 0);
+  return reason;
+}
 
 /// One process of a job: its end of the store (rank 0 runs it, too) and its communicators.
 class Rank {
@@ -65,7 +108,16 @@ class Rank {
   StoreClient& store() { return *store_; }
   std::unique_ptr<Communicator> communicator(const std::string& name = "all") {
     options.name = name;
-    return make_gloo_communicator(*store_, options);
+    if (engine == Engine::gloo) return make_gloo_communicator(*store_, options);
+    NcclOptions nccl;
+    nccl.rank = options.rank;
+    nccl.size = options.size;
+    nccl.device = testing::device();
+    nccl.name = name;
+    nccl.connect_timeout = options.connect_timeout;
+    nccl.fault_patience = options.fault_patience;
+    nccl.operation_timeout = options.operation_timeout;
+    return make_nccl_communicator(*store_, nccl);
   }
   /// In order, with all others.
   void leave() {
@@ -76,7 +128,8 @@ class Rank {
     }
   }
 
-  GlooOptions options;
+  GlooOptions options;  ///< for NCCL as many of them as it has, too
+  Engine engine = Engine::gloo;
 
  private:
   int rank_;
@@ -89,6 +142,7 @@ class Rank {
 struct JobOptions {
   StoreTimes times{};
   std::string address = "127.0.0.1";
+  Engine engine = Engine::gloo;
 };
 
 /// `size` processes that run `body`, forked while this one has no other threads. A process ends with 0 when it found nothing wrong.
@@ -143,8 +197,10 @@ class Job {
     ::alarm(400);  // a test that hangs ends
     bool well = false;
     try {
+      take_device(job.engine, rank);
       {
         Rank self(rank, size, port, job.times, job.address, others);
+        self.engine = job.engine;
         body(self);
       }
       well = !::testing::Test::HasFailure();
@@ -153,6 +209,12 @@ class Job {
     }
     std::fflush(nullptr);
     ::_exit(well ? 0 : 1);
+  }
+
+  static void take_device(Engine engine, int rank) {
+    if (engine == Engine::gloo) return;
+    testing::device_under_test() = engine == Engine::nccl ? Device{DeviceType::cuda, rank} : Device{DeviceType::simulated, 0};
+    if (engine != Engine::nccl) ::setenv("FURLONG_CUDA_LIBDIR", stand_in_folder(engine).c_str(), 1);
   }
 
   std::vector<pid_t> children_;
@@ -167,7 +229,8 @@ inline void run_job(int size, const std::function<void(Rank&, Communicator&)>& b
         {
           const auto communicator = self.communicator();
           body(self, *communicator);
-          communicator->barrier(Stream{}).wait();
+          communicator->barrier(testing::stream()).wait();
+          synchronize(testing::stream());
         }
         self.leave();
       },
@@ -187,12 +250,14 @@ T value(int draw, int rank, std::int64_t i) {
   if constexpr (!std::is_integral_v<T>) return static_cast<T>(static_cast<compute_t<T>>(static_cast<double>(x >> 11) * 0x1p-52 - 1.0));
 }
 
+/// On the device under test.
 template <class T>
 Tensor tensor(int draw, int rank, std::int64_t n, std::int64_t first = 0) {
   const Tensor out = Tensor::empty({n}, dtype_of<T>::value);
   for (std::int64_t i = 0; i < n; ++i) out.data<T>()[i] = value<T>(draw, rank, first + i);
-  return out;
+  return out.to(testing::device());
 }
+inline Tensor zeros(std::int64_t n, DType dtype) { return Tensor::zeros({n}, dtype, testing::device()); }
 
 /// What the reduction of all ranks' i-th values is in exact arithmetic, and how far a result may be from it: each of the size - 1 additions
 /// rounds a partial sum, which is at most the sum of magnitudes, by half a unit in the last place (bfloat16 has 8 bits, float32 24,
@@ -219,9 +284,10 @@ Expected expected(int draw, int size, std::int64_t i, Reduction reduction) {
 template <class T>
 std::int64_t wrong_elements(const Tensor& result, int draw, int size, Reduction reduction, std::int64_t first = 0) {
   std::int64_t wrong = 0;
-  for (std::int64_t i = 0; i < result.elements(); ++i) {
+  const Tensor found = result.to(Device{});
+  for (std::int64_t i = 0; i < found.elements(); ++i) {
     const Expected right = expected<T>(draw, size, first + i, reduction);
-    wrong += !(std::abs(static_cast<double>(result.data<T>()[i]) - right.value) <= right.tolerance);
+    wrong += !(std::abs(static_cast<double>(found.data<T>()[i]) - right.value) <= right.tolerance);
   }
   return wrong;
 }
@@ -230,8 +296,9 @@ std::int64_t wrong_elements(const Tensor& result, int draw, int size, Reduction 
 template <class T>
 std::int64_t foreign_elements(const Tensor& result, int draw, int rank, std::int64_t first = 0) {
   std::int64_t wrong = 0;
-  for (std::int64_t i = 0; i < result.elements(); ++i) {
-    wrong += static_cast<double>(result.data<T>()[i]) != static_cast<double>(value<T>(draw, rank, first + i));
+  const Tensor found = result.to(Device{});
+  for (std::int64_t i = 0; i < found.elements(); ++i) {
+    wrong += static_cast<double>(found.data<T>()[i]) != static_cast<double>(value<T>(draw, rank, first + i));
   }
   return wrong;
 }

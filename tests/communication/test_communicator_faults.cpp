@@ -12,7 +12,7 @@ using store_testing::message_of;
 
 const Stream stream;
 
-// Seconds. The store's times in these tests are 1.5 s and less, and a rank has a patience of its own of 60 s (Rank): what goes wrong
+// Seconds. The store's times in these tests are 1 s and less, and a rank has a patience of its own of 60 s (Rank): what goes wrong
 // without the mechanism under test takes that long or for ever, and a busy machine may be much slower than an idle one.
 constexpr double soon = 20;
 
@@ -158,7 +158,7 @@ TEST(GlooFaults, ARankThatThrowsIsNamedWithItsReason) {
 TEST(GlooFaults, ALateRankIsWaitedFor) {
   run_job(2,
           [](Rank& self, Communicator& communicator) {
-            if (self.rank() == 1) std::this_thread::sleep_for(2s);
+            if (self.rank() == 1) std::this_thread::sleep_for(1500ms);
             const Tensor values = tensor<float>(1, self.rank(), 1000);
             communicator.all_reduce(stream, values).wait();
             EXPECT_EQ(wrong_elements<float>(values, 1, 2, Reduction::sum), 0);

@@ -31,6 +31,19 @@ TEST(RelativeRecovery, IsAShareOfTheTeachersAdvantage) {
   EXPECT_FALSE(relative_recovery(0.3, 0.1, 0.1));
 }
 
+TEST(FinetuneUnderALauncher, SeveralProcessesAreRefusedAtOnce) {
+  const std::vector<std::pair<const char*, const char*>> variables{
+      {"RANK", "1"},           {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", "29500"}};
+  for (const auto& [name, value] : variables) setenv(name, value, 1);
+  FinetuneOptions options;
+  options.config = "no such file";  // what it says is not asked for
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options); }),
+              HasSubstr("furlong finetune runs in one process, but the launcher (torchrun) started 2"));
+  for (const auto& [name, value] : variables) unsetenv(name);
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options); }), HasSubstr("no such file"));
+}
+
 /// Letters a to h: each follows from the one before it with probability 3/4, which a small model learns within seconds.
 std::string easy_text(std::size_t length) {
   std::string text = "a";

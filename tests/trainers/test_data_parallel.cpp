@@ -79,7 +79,7 @@ std::vector<double> values_of(const Tensor& tensor) {
 }
 
 /// The same, and then all parameters.
-World::Body training(const Settings& settings, DType compute, int steps) {
+World::Body training(const Settings& settings, std::optional<DType> compute, int steps) {
   return [=](ProcessGroup& group, const Report& report) {
     const auto data = open_data(settings.data);
     Trainer trainer(settings, *data, Device{}, compute, &group);
@@ -163,6 +163,214 @@ INSTANTIATE_TEST_SUITE_P(
              encoder_with({"objective.name=matching", "data.sequence_length=16", "model.dropout=0.1", "data.batch_size=7",
                            "trainer.gradient_accumulation=3"})}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// --- The same size twice
+
+TEST_F(DataParallelTest, TwoRunsOfOneSizeAreEqualBitForBit) {
+  const std::vector<std::string> common{"model.dropout=0.1", "model.attention.mechanism=linear", "data.batch_size=4",
+                                        "optimizer.ema_decay=0.9"};
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+           {},
+           {"parallel.gradient_dtype=bfloat16"},
+           {"model.dtype=bfloat16"},
+           {"model.dtype=bfloat16", "optimizer.stochastic_rounding=true", "parallel.gradient_dtype=bfloat16"}}) {
+    std::vector<std::string> overrides = common;
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const std::vector<Curves> found = run_worlds({2, 2, 3, 3}, training(settings("text.h5", overrides), std::nullopt, 10));
+    EXPECT_EQ(found[0], found[1]) << ::testing::PrintToString(more);
+    EXPECT_EQ(found[2], found[3]) << ::testing::PrintToString(more);
+    for (const Curves& world : found) {
+      for (const std::vector<double>& rank : world) EXPECT_EQ(rank, world[0]) << ::testing::PrintToString(more);
+    }
+    EXPECT_GT(found[0][0].size(), numbers_of(10) + 1000) << "the parameters were not compared";
+    EXPECT_NE(found[0][0], found[2][0]) << "other sums: what is equal above could have been different";
+  }
+}
+
+// --- What travels
+
+// Each gradient is rounded once before it travels and once in the sum of two, by 2^-9 at most; the norm of all of them, whose roundings
+// are independent of each other, by far less than 2^-8.
+TEST_F(DataParallelTest, GradientsInBfloat16AreNearThoseInFloat32) {
+  const auto run = [&](const char* dtype) {
+    return run_world(2, training(settings("text.h5", {std::string("parallel.gradient_dtype=") + dtype}), std::nullopt, 10))[0];
+  };
+  const std::vector<double> narrow = run("bfloat16"), wide = run("float32");
+  ASSERT_EQ(narrow.size(), wide.size());
+  EXPECT_EQ(narrow[0], wide[0]) << "losses travel as they are: the first one does not know yet";
+  EXPECT_NE(narrow[1], wide[1]);
+  EXPECT_NEAR(narrow[1] / wide[1], 1, 0x1p-8);
+  EXPECT_LT(difference(narrow, wide, numbers_of(10)), 0.05);
+}
+
+// --- Who reads what
+
+TEST(SampleShareTest, SharesFollowEachOtherAndDifferByOneAtMost) {
+  for (const std::int64_t batch : {1, 2, 5, 8, 97, 1000}) {
+    for (int processes = 1; processes <= std::min<std::int64_t>(batch, 17); ++processes) {
+      std::int64_t next = 0;
+      for (int rank = 0; rank < processes; ++rank) {
+        const SampleShare share = SampleShare::of(batch, rank, processes);
+        EXPECT_EQ(share.first, next);
+        EXPECT_GE(share.samples, batch / processes);
+        EXPECT_LE(share.samples, (batch + processes - 1) / processes);
+        next += share.samples;
+      }
+      EXPECT_EQ(next, batch) << processes << " processes";
+    }
+  }
+}
+
+void append(std::vector<std::int32_t>& all, const std::vector<std::int32_t>& more) { all.insert(all.end(), more.begin(), more.end()); }
+
+void expect_equal_batches(const Batch& found, const Batch& expected) {
+  EXPECT_EQ(found.batch, expected.batch);
+  EXPECT_EQ(found.n, expected.n);
+  EXPECT_EQ(found.inputs, expected.inputs);
+  EXPECT_EQ(found.targets, expected.targets);
+  EXPECT_EQ(found.n_targets, expected.n_targets);
+  EXPECT_EQ(found.n_tokens, expected.n_tokens);
+  EXPECT_EQ(found.mask, expected.mask);
+  EXPECT_EQ(found.documents, expected.documents);
+  EXPECT_EQ(found.fresh, expected.fresh);
+  EXPECT_EQ(found.labels, expected.labels);
+}
+
+/// A batch put together from what each of some processes reads. Those that have no padding say so by an empty mask.
+Batch together(std::vector<Batch> parts) {
+  const bool masked = std::any_of(parts.begin(), parts.end(), [](const Batch& part) { return !part.mask.empty(); });
+  Batch whole;
+  for (Batch& part : parts) {
+    if (masked && part.mask.empty()) part.mask.assign(part.inputs.size(), 1);
+    whole.batch += part.batch;
+    whole.n = part.n;
+    whole.n_targets += part.n_targets;
+    whole.n_tokens += part.n_tokens;
+    append(whole.inputs, part.inputs);
+    append(whole.targets, part.targets);
+    append(whole.mask, part.mask);
+    append(whole.documents, part.documents);
+    append(whole.fresh, part.fresh);
+    append(whole.labels, part.labels);
+  }
+  return whole;
+}
+
+TEST_F(DataParallelTest, SharesPutTogetherAreTheBatch) {
+  std::vector<Case> cases{{"windows", "text.h5", {}},
+                          {"sequential", "text.h5", {"data.sampler=sequential", "data.ignore_tokens=[e]"}},
+                          {"packed", "documents.h5", {"data.packing=documents"}},
+                          {"stream", "documents.h5", {"data.sampler=stream"}},
+                          {"copy_task", "text.h5", {"data.store=null", "data.task=copy", "data.task_shortest=2"}},
+                          {"masked", "documents.h5", encoder_with({"objective.name=masked_tokens"})}};
+  for (const char* padding : {"longest", "sequence_length"}) {
+    const std::string how = std::string("data.padding=") + padding;
+    cases.push_back({"documents", "documents.h5", {"data.sampler=documents", "data.sequence_length=100", how}});
+    cases.push_back({"masked_documents", "documents.h5",
+                     encoder_with({"objective.name=masked_tokens", "data.sampler=documents", "data.sequence_length=100", how})});
+    cases.push_back({"classification", "documents.h5",
+                     encoder_with({"objective.name=classification", "objective.pooling=class_token", "data.sequence_length=100", how})});
+    cases.push_back({"matching", "pairs.h5", encoder_with({"objective.name=matching", "data.sequence_length=100", how})});
+  }
+  int widened = 0;
+  for (const Case& one : cases) {
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__, one.name);
+    std::vector<std::string> overrides = one.overrides;
+    overrides.push_back("data.batch_size=6");
+    const Settings given = settings(one.store, overrides);
+    const auto data = open_data(given.data);
+    const Vocabulary vocabulary = model_vocabulary(given, data->vocabulary());
+    const auto train = training_source(given, vocabulary, *data);
+    const auto held_out = evaluation_source(given, vocabulary, *data, Split::validation, given.data.sequence_length, 6);
+    for (const int processes : {2, 3, 6}) {
+      // The last batch of validation is not full.
+      for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{18}, (held_out->n_samples() - 1) / 6 * 6}) {
+        for (const bool training : {true, false}) {
+          const auto read = [&](std::uint64_t begin, std::int64_t samples) {
+            return training ? train->batch(begin, samples) : held_out->batch_of_one_pass(begin, samples);
+          };
+          const Batch whole = read(first, 6);
+          std::vector<Batch> parts;
+          for (int rank = 0; rank < processes; ++rank) {
+            const SampleShare share = SampleShare::of(6, rank, processes);
+            parts.push_back(read(first + static_cast<std::uint64_t>(share.first), share.samples));
+            widened += parts.back().n < whole.n;
+            widen(parts.back(), whole.n);
+          }
+          expect_equal_batches(together(std::move(parts)), whole);
+        }
+      }
+    }
+  }
+  EXPECT_GT(widened, 20) << "no share was shorter than its batch";
+}
+
+// --- What each finds of its own
+
+TEST_F(DataParallelTest, DenominatorsAreCountedOverAllProcesses) {
+  const Settings given = settings("text.h5", {"model.attention.mechanism=linear", "model.attention.feature_map=favor_trig",
+                                              "model.attention.denominator_guard=0.3", "data.batch_size=7", "model.initializer_range=0.5"});
+  const auto counted = [&](ProcessGroup& group, const Report& report) {
+    const auto data = open_data(given.data);
+    Trainer trainer(given, *data, Device{}, DType::float64, &group);
+    for (int i = 0; i < 3; ++i) {
+      const ops::DenominatorReport found = trainer.step().denominators;
+      report.add({static_cast<double>(found.rows), static_cast<double>(found.guarded), found.least});
+    }
+  };
+  const std::vector<Curves> found = run_worlds({1, 2, 3}, counted);
+  const std::vector<double>& alone = found[0][0];
+  ASSERT_EQ(alone.size(), 9u);
+  EXPECT_EQ(alone[0], 2 * 7 * 16 * 2) << "layers, samples, tokens, heads";
+  EXPECT_GT(alone[1], 0) << alone[2];
+  EXPECT_LT(alone[1], alone[0]);
+  for (const Curves& world : found) {
+    for (const std::vector<double>& rank : world) {
+      ASSERT_EQ(rank.size(), 9u);
+      for (const std::size_t step : {0u, 3u, 6u}) {
+        EXPECT_EQ(rank[step], alone[step]);
+        EXPECT_EQ(rank[step + 1], alone[step + 1]);
+        EXPECT_NEAR(rank[step + 2], alone[step + 2], 1e-9 * std::abs(alone[step + 2]));
+      }
+    }
+  }
+}
+
+// --- What is not finite
+
+/// Rank `where` alone gets `value` into its copy of a parameter, and finds what that makes.
+class OneOfThemBreaks : public DataParallelTest {
+ protected:
+  void expect_named(int where, float value, const std::vector<std::string>& parts) const {
+    const Settings given = settings("text.h5", {});
+    World world(3, [=](ProcessGroup& group, const Report&) {
+      const auto data = open_data(given.data);
+      Trainer trainer(given, *data, Device{}, std::nullopt, &group);
+      trainer.step();
+      if (group.rank() == where) {
+        const Tensor values = trainer.model().store->find("blocks.1.feedforward.input.weight").master();
+        std::fill_n(values.data<float>(), values.elements(), value);
+      }
+      trainer.step();
+    });
+    EXPECT_EQ(world.wait(), (std::vector<int>{1, 1, 1}));
+    const std::string errors = world.errors();
+    EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 1) << errors;
+    for (const std::string& part : parts) EXPECT_THAT(errors, HasSubstr(part));
+  }
+};
+
+TEST_F(OneOfThemBreaks, TheOpAndTheRankAreNamed) {
+  for (const int where : {0, 2})  // finite itself, but not in a product
+    expect_named(where, 3e38f,
+                 {where == 0 ? "error: step 2: loss " : "error: rank 2 on host here failed: error: step 2: loss ",
+                  "The first op that made it: ", "blocks.1.feedforward"});
+}
+
+TEST_F(OneOfThemBreaks, TheParameterAndTheRankAreNamed) {
+  expect_named(1, std::numeric_limits<float>::quiet_NaN(),
+               {"error: rank 1 on host here failed: error: step 2: loss ", "values of the parameter blocks.1.feedforward.input.weight"});
+}
 
 }  // namespace
 }  // namespace furlong

@@ -299,13 +299,45 @@ TEST_F(TrainTest, OneTrainingAtATimeInARunDirectory) {
   EXPECT_EQ(run("run").step, 12);
 }
 
-TEST_F(TrainTest, ALauncherOfSeveralProcessesIsRefused) {
-  for (const char* name : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
-    setenv(name, "4", 1);
-    EXPECT_THAT(message_of<UserError>([&] { run("run"); }), HasSubstr(std::string(name) + "=4"));
-    setenv(name, "1", 1);
-    EXPECT_EQ(run(std::string("alone_") + name, {"trainer.max_steps=4", "schedule.warmup_steps=1"}).step, 4);
-    unsetenv(name);
+/// While it lives, the environment that a launcher gives to a process.
+class Launched {
+ public:
+  explicit Launched(std::vector<std::pair<std::string, std::string>> variables) : variables_(std::move(variables)) {
+    for (const auto& [name, value] : variables_) setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Launched() {
+    for (const auto& [name, value] : variables_) unsetenv(name.c_str());
+  }
+  Launched(const Launched&) = delete;
+  Launched& operator=(const Launched&) = delete;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> variables_;
+};
+
+// Several: test_train_processes.cpp.
+TEST_F(TrainTest, ALauncherOfOneProcessChangesNothing) {
+  const std::vector<std::string> short_run{"trainer.max_steps=4", "schedule.warmup_steps=1"};
+  run("plain", short_run);
+  for (const auto& [name, variables] : std::vector<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>>{
+           {"torchrun", {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "1"}}},
+           {"open_mpi",
+            {{"OMPI_COMM_WORLD_RANK", "0"},
+             {"OMPI_COMM_WORLD_SIZE", "1"},
+             {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+             {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}}},
+           {"pmi", {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}}}}) {
+    const Launched launched(variables);
+    EXPECT_EQ(run(name, short_run).step, 4) << name;
+    EXPECT_EQ(measured(name), measured("plain")) << name;
+  }
+}
+
+TEST_F(TrainTest, AProcessOfSeveralThatDoesNotKnowWhichItIsIsRefused) {
+  for (const char* name : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const Launched launched(std::vector<std::pair<std::string, std::string>>{{name, "4"}});
+    EXPECT_THAT(message_of<UserError>([&] { run("run"); }), HasSubstr(std::string(name) + "=4 is set, but not "));
+    EXPECT_FALSE(fs::exists(path("run"))) << "nothing was begun";
   }
 }
 

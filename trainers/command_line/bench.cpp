@@ -14,6 +14,7 @@
 #include "framework/io/atomic_file.h"
 #include "trainers/bench_attention.h"
 #include "trainers/command_line/attention_options.h"
+#include "trainers/command_line/bench_comm.h"
 #include "trainers/command_line/command_line.h"
 
 namespace furlong::command_line {
@@ -265,6 +266,7 @@ void add_bench(CLI::App& program, int& /*status*/) {
   auto* bench = program.add_subcommand("bench", "Measure speed and memory on this machine");
   bench->require_subcommand(1);
   add_attention(*bench);
+  add_bench_comm(*bench);
 }
 
 }  // namespace furlong::command_line

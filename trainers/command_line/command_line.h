@@ -17,6 +17,7 @@ void add_export(CLI::App& program, int& status);
 void add_logits(CLI::App& program, int& status);
 void add_attend(CLI::App& program, int& status);
 void add_bench(CLI::App& program, int& status);
+void add_plan(CLI::App& program, int& status);
 void add_analyze(CLI::App& program, int& status);
 void add_config(CLI::App& program, int& status);
 void add_doctor(CLI::App& program, int& status);

@@ -31,7 +31,7 @@ constexpr Refusal refusals[] = {
     {"export", one_writer, "run it once, behind the job"},
     {"logits", one_process, "run it as it is"},
     {"attend", one_process, "run it as it is"},
-    {"bench", "copies that share the cores would measure one another", "run it as it is"},
+    {"bench", "copies that share the cores would measure one another", "run it as it is (bench comm is for several)"},
     {"analyze", one_process, "run it as it is"},
     {"config", "it computes nothing", "run it as it is"},
     {"doctor", "it examines the machine, once for all", "run it as it is"},
@@ -41,7 +41,7 @@ constexpr Refusal refusals[] = {
 /// What CLI11 leaves behind the command may begin with an option of our own, misspelt, whose value it took for the command.
 void check_command(const CLI::App& program, const CLI::App& launcher, const std::vector<std::string>& words) {
   const std::string& command = words[0];
-  if (command == "train") return;
+  if (command == "train" || (command == "bench" && words.size() > 1 && words[1] == "comm")) return;
   for (const Refusal& refusal : refusals) {
     if (command == refusal.command)
       throw UserError("furlong launch {}: {}; expected train, the subcommand that works in several processes; {}", command, refusal.reason,
@@ -78,7 +78,7 @@ void add_launch(CLI::App& program, int& status) {
       ->capture_default_str()
       ->type_name("SECONDS");
   launcher->add_option("--master-port", options->master_port, "Where rank 0 is met on 127.0.0.1 (default: a free port)")->type_name("PORT");
-  launcher->add_option("command", *command, "train, with its own options and arguments behind it")->type_name("COMMAND ...");
+  launcher->add_option("command", *command, "train or bench comm, with its own options and arguments behind it")->type_name("COMMAND ...");
   launcher->prefix_command();
   launcher->footer(
       "  furlong launch --processes 2 train configs/quickstart.yaml --set trainer.max_steps=100\n"

@@ -79,6 +79,7 @@ int main(int argc, char** argv) {
   command_line::add_logits(program, status);
   command_line::add_attend(program, status);
   command_line::add_bench(program, status);
+  command_line::add_plan(program, status);
   command_line::add_analyze(program, status);
   command_line::add_config(program, status);
   command_line::add_doctor(program, status);

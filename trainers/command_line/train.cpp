@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "communication/process_group.h"
 #include "datasets/text_stream.h"
 #include "datasets/token_store.h"
 #include "framework/core/device.h"
@@ -15,7 +16,7 @@ namespace furlong::command_line {
 namespace {
 
 struct Options {
-  std::string config, run_directory, resume = "auto";
+  std::string config, run_directory, resume = "auto", trace, trace_steps = "3-6";
   std::vector<std::string> overrides;
   bool json = false;
 };
@@ -37,9 +38,19 @@ nlohmann::ordered_json number_or_null(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
 }
 
+/// A mistake that all processes of a job find, or one of them alone, is told once: they meet before they end.
+LoadedSettings load_settings_in_job(const Options& options) {
+  try {
+    return load_settings(options.config, options.overrides);
+  } catch (const UserError& error) {
+    const LaunchEnvironment environment = discover_launch();
+    if (environment.world_size > 1) ProcessGroup(environment, {}).fail(error);
+    throw;
+  }
+}
+
 int run(const Options& options) {
-  std::vector<std::string> overrides = options.overrides;
-  LoadedSettings loaded = load_settings(options.config, overrides);
+  LoadedSettings loaded = load_settings_in_job(options);
   if (!options.run_directory.empty()) loaded.settings.run_directory = options.run_directory;
   TrainOptions train_options;
   if (options.resume == "never") {
@@ -47,6 +58,11 @@ int run(const Options& options) {
   } else if (options.resume != "auto") {
     train_options.resume = TrainOptions::Resume::path;
     train_options.checkpoint = options.resume;
+  }
+  if (!options.trace.empty()) {
+    train_options.trace.emplace();
+    train_options.trace->path = options.trace;
+    parse_trace_steps(options.trace_steps, *train_options.trace);
   }
   const TrainResult result = train(loaded, train_options);
   if (!result.is_first) {
@@ -95,6 +111,19 @@ void add_train(CLI::App& program, int& status) {
                    "without checkpoints of another run; from an older checkpoint\nof the same run the later ones are removed")
       ->capture_default_str()
       ->type_name("auto|never|PATH");
+  auto* trace =
+      command
+          ->add_option("--trace", options->trace,
+                       "Write what all processes did in some steps to this file, for https://ui.perfetto.dev or chrome://tracing:\n"
+                       "reading data, forward and backward node by node, each bucket of gradients, optimizer, validation,\n"
+                       "checkpoint. Of a GPU's steps when work was launched, not when it ran")
+          ->type_name("FILE");
+  command
+      ->add_option("--trace-steps", options->trace_steps,
+                   "Which steps, counted from where this command begins; the first ones also make room and plans")
+      ->capture_default_str()
+      ->needs(trace)
+      ->type_name("A-B");
   command->add_flag("--json", options->json, "Print the result as JSON (and no sample)");
   command->footer(
       "SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 finish the step, save a checkpoint and end with status 3; a second Ctrl-C ends at once.\n"

@@ -54,6 +54,7 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
+  pid_t process() const { return process_; }
   void send(int signal) const { ASSERT_EQ(kill(process_, signal), 0); }
 
   /// Until `path` is a file of more than `bytes` bytes, a minute at most.

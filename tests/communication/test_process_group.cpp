@@ -1,0 +1,310 @@
+// Processes of one job: what they agree on, and how all of them end when one does.
+#include "communication/process_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <sstream>
+
+#include "framework/core/machine.h"
+#include "tests/trainers/parallel_testing.h"
+
+namespace furlong {
+namespace {
+
+using parallel_testing::Curves;
+using parallel_testing::EndsWithoutLeaving;
+using parallel_testing::Report;
+using parallel_testing::run_world;
+using parallel_testing::seconds_since;
+using parallel_testing::steady_clock;
+using parallel_testing::World;
+using parallel_testing::WorldOptions;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+TEST(ProcessGroupTest, OneProcessOpensNothingAndAgreesWithItself) {
+  ProcessGroup group;
+  EXPECT_TRUE(group.is_first() && group.is_alone());
+  std::vector<double> numbers{1.5, -2};
+  group.sum(numbers);
+  group.minimum(numbers);
+  EXPECT_EQ(numbers, (std::vector<double>{1.5, -2}));
+  EXPECT_EQ(group.from_first("text"), "text");
+  EXPECT_EQ(group.fair_threads(), 0) << "set_thread_count chooses";
+  EXPECT_STREQ(group.communicator().engine(), "none");
+  group.barrier();
+  group.leave();
+  group.fail(UserError("nobody is told"));
+}
+
+TEST(ProcessGroupTest, AllGetTheSameNumbersAndTexts) {
+  for (const int size : {2, 3}) {
+    World world(size, [](ProcessGroup& group, const Report& report) {
+      const double rank = group.rank();
+      std::vector<double> sums{rank + 1, 0x1p-40 * rank, -rank};
+      group.sum(sums);
+      report.add(sums);
+      std::vector<double> least{rank, -rank, 7};
+      group.minimum(least);
+      report.add(least);
+      group.sum({});
+      for (int i = 0; i < 3; ++i) report.say(group.from_first(fmt::format("text {} of rank {}\n", i, group.rank())) + "|");
+      report.say(group.from_first("") + "|");
+      group.barrier();
+    });
+    EXPECT_EQ(world.wait(), std::vector<int>(static_cast<std::size_t>(size), 0)) << world.errors();
+    const double last = size - 1, pairs = last * (last + 1) / 2;
+    for (int rank = 0; rank < size; ++rank) {
+      EXPECT_EQ(world[rank].numbers(), (std::vector<double>{pairs + size, 0x1p-40 * pairs, -pairs, 0, -last, 7}));
+      EXPECT_EQ(world[rank].words(), "text 0 of rank 0\n|text 1 of rank 0\n|text 2 of rank 0\n||");
+    }
+  }
+}
+
+TEST(ProcessGroupTest, ABarrierWaitsForTheLast) {
+  const Curves found = run_world(3, [](ProcessGroup& group, const Report& report) {
+    group.barrier();
+    const auto begin = steady_clock::now();
+    if (group.rank() == 2) std::this_thread::sleep_for(300ms);
+    group.barrier();
+    report.add(seconds_since(begin));
+  });
+  for (const auto& rank : found) EXPECT_GT(rank[0], 0.25);
+}
+
+// --- Threads
+
+std::vector<int> allowed_cores() {
+  cpu_set_t set;
+  sched_getaffinity(0, sizeof set, &set);
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  }
+  return cores;
+}
+
+void bind(const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) CPU_SET(core, &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0) throw MachineError("cannot bind to cores");
+}
+
+/// What each of some processes gets that are bound to these cores.
+std::vector<double> threads_of(const std::vector<std::vector<int>>& cores, const std::vector<std::string>& hosts = {}) {
+  WorldOptions options;
+  options.hosts = hosts;
+  options.before = [&](int rank) {
+    ::unsetenv("FURLONG_POOL_THREADS");
+    bind(cores[static_cast<std::size_t>(rank)]);
+  };
+  std::vector<double> threads;
+  for (const auto& found : run_world(
+           static_cast<int>(cores.size()), [](ProcessGroup&group, const Report&report) { report.add(group.fair_threads()); }, options))
+    threads.push_back(found.at(0));
+  return threads;
+}
+
+TEST(ProcessGroupTest, ThreadsAreSharedByThoseThatMayUseTheSameCores) {
+  const std::vector<int> all = allowed_cores();
+  const auto usable = static_cast<double>(read_machine().cpu.usable_cores());
+  const auto half = std::max(1.0, std::floor(usable / 2));
+  EXPECT_EQ(threads_of({all, all}), (std::vector<double>{half, half}));
+  EXPECT_EQ(threads_of({{all[0]}, {all[0]}}), (std::vector<double>{1, 1})) << "never none";
+  EXPECT_EQ(threads_of({all, all}, {"one", "another"}), (std::vector<double>{usable, usable})) << "each has a host of its own";
+  if (all.size() < 2 || usable < static_cast<double>(all.size())) GTEST_SKIP() << "one core, or a container with a share of them";
+  EXPECT_EQ(threads_of({{all[0]}, {all[1]}}), (std::vector<double>{1, 1}));
+  const std::vector<int> others(all.begin() + 1, all.end());
+  // Of the first core each of two has a half, which is no thread of its own.
+  EXPECT_EQ(threads_of({all, {all[0]}}), (std::vector<double>{static_cast<double>(all.size()) - 1, 1}));
+  EXPECT_EQ(threads_of({others, {all[0]}}), (std::vector<double>{static_cast<double>(all.size()) - 1, 1}));
+}
+
+// --- Faults
+
+constexpr auto timeout = 6s;
+/// What a loaded machine may add to it.
+constexpr double patience = 20;
+
+/// A rank that says so and then talks to the others for ever.
+void talk(
+    ProcessGroup& group, const Report& report, const std::function<void(int)>& sometimes = [](int) {}) {
+  group.barrier();
+  report.say("running");
+  for (int i = 0;; ++i) {
+    group.barrier();
+    sometimes(i);
+    std::this_thread::sleep_for(5ms);
+  }
+}
+
+/// One that computes without asking for anything.
+[[noreturn]] void compute(ProcessGroup& group, const Report& report) {
+  group.barrier();
+  report.say("running");
+  for (volatile std::uint64_t i = 0;;) i = i + 1;
+}
+
+/// Where `rank` of the group is the one at fault: the fifth time it talks.
+World::Body failing(const std::vector<int>& ranks, const std::function<void()>& fault) {
+  return [=](ProcessGroup& group, const Report& report) {
+    const bool fails = std::count(ranks.begin(), ranks.end(), group.rank()) > 0;
+    talk(group, report, [&](int i) {
+      if (fails && i == 5) fault();
+    });
+  };
+}
+
+struct FaultCase {
+  std::string name;
+  int size;
+  World::Body body;
+  std::function<void(World&)> action;
+  std::vector<int> statuses;  ///< -1: any but 0; -2: it still lies there
+  std::string line;           ///< in what one of them says
+};
+
+std::vector<std::string> error_lines(const std::string& errors) {
+  std::vector<std::string> found;
+  std::istringstream lines(errors);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("error: ")) found.push_back(line);
+  }
+  return found;
+}
+
+void expect_end(World& world, const FaultCase& one) {
+  const auto begin = steady_clock::now();
+  for (int rank = 0; rank < one.size; ++rank) {
+    const int expected = one.statuses[static_cast<std::size_t>(rank)];
+    if (expected == -2) continue;
+    const int status = world.wait(rank);
+    if (expected == -1) {
+      EXPECT_NE(status, 0);
+    } else {
+      EXPECT_EQ(status, expected) << "rank " << rank;
+    }
+  }
+  const double seconds = seconds_since(begin);
+  EXPECT_LT(seconds, std::chrono::duration<double>(timeout).count() + patience);
+  std::printf("%s: %.1f s\n", one.name.c_str(), seconds);
+  const std::vector<std::string> lines = error_lines(world.errors());
+  ASSERT_EQ(lines.size(), 1u) << world.errors();
+  EXPECT_THAT(lines[0], HasSubstr(one.line));
+}
+
+const std::function<void(World&)> nothing = [](World&) {};
+std::function<void(World&)> killing(int rank, int signal) {
+  return [=](World& world) {
+    world.wait_for_words(rank);
+    world.kill(rank, signal);
+  };
+}
+
+std::vector<FaultCase> fault_cases() {
+  const World::Body talking = [](ProcessGroup& group, const Report& report) { talk(group, report); };
+  const auto full = [] { throw MachineError("the disk is full"); };
+  const auto wrong = [] { throw UserError("a wrong key"); };
+  const std::string of_rank_1 = "error: rank 1 on host here failed: error: the disk is full";
+  return {
+      {"rank 1 throws", 3, failing({1}, full), nothing, {1, 1, 1}, of_rank_1},
+      {"rank 0 throws", 3, failing({0}, wrong), nothing, {2, 1, 1}, "error: a wrong key"},
+      {"two throw", 3, failing({1, 2}, full), nothing, {1, 1, 1}, "failed: error: the disk is full"},
+      {"all throw", 3, failing({0, 1, 2}, wrong), nothing, {-1, -1, -1}, "a wrong key"},
+      {"rank 2 is killed", 3, talking, killing(2, SIGKILL), {1, 1, 137}, "error: rank 2 on host here failed: "},
+      {"rank 0 is killed", 3, talking, killing(0, SIGKILL), {137, 1, 1}, "error: rank 0 on host here failed: "},
+      {"rank 1 is stopped", 3, talking, killing(1, SIGSTOP), {1, -2, 1}, "error: rank 1 on host here failed: "},
+      {"rank 0 is stopped", 3, talking, killing(0, SIGSTOP), {-2, 1, 1}, "error: rank 0 on host here failed: "},
+      {"rank 1 ends without leaving",
+       2,
+       failing({1}, [] { throw EndsWithoutLeaving(); }),
+       nothing,
+       {1, 0},
+       "error: rank 1 on host here failed: "},
+      {"rank 1 throws while the others leave",
+       3,
+       [=](ProcessGroup& group, const Report&) {
+         group.barrier();
+         if (group.rank() != 1) return;
+         std::this_thread::sleep_for(300ms);
+         full();
+       },
+       nothing,
+       {1, 1, 1},
+       of_rank_1},
+      {"rank 1 throws while rank 2 computes",
+       3,
+       [=](ProcessGroup& group, const Report& report) {
+         if (group.rank() == 2) compute(group, report);
+         group.barrier();
+         if (group.rank() == 1) full();
+         group.barrier();
+       },
+       nothing,
+       {1, 1, 1},
+       of_rank_1},
+      {"rank 1 throws while rank 0 computes",
+       2,
+       [=](ProcessGroup& group, const Report& report) {
+         if (group.rank() == 0) compute(group, report);
+         group.barrier();
+         full();
+       },
+       nothing,
+       {1, 1},
+       of_rank_1},
+      {"rank 0 is killed while rank 1 computes",
+       2,
+       [](ProcessGroup& group, const Report& report) { compute(group, report); },
+       killing(0, SIGKILL),
+       {137, 1},
+       "error: rank 0 on host here failed: "},
+  };
+}
+
+// All at the same time: most of it is waiting.
+TEST(ProcessGroupFaults, EveryProcessEndsAndOneOfThemSaysWhy) {
+  WorldOptions options;
+  options.timeout = timeout;
+  std::vector<FaultCase> cases = fault_cases();
+  for (std::size_t first = 0; first < cases.size(); first += 5) {
+    const std::size_t last = std::min(cases.size(), first + 5);
+    std::vector<std::unique_ptr<World>> worlds;
+    for (std::size_t i = first; i < last; ++i) worlds.push_back(std::make_unique<World>(cases[i].size, cases[i].body, options));
+    for (std::size_t i = first; i < last; ++i) cases[i].action(*worlds[i - first]);
+    for (std::size_t i = first; i < last; ++i) {
+      const ::testing::ScopedTrace trace(__FILE__, __LINE__, cases[i].name);
+      expect_end(*worlds[i - first], cases[i]);
+    }
+  }
+}
+
+// A computation that notices nothing is ended a fifth of the timeout after the fault is known; without that it would go on for ever.
+TEST(ProcessGroupFaults, WhoComputesIsEndedInTime) {
+  WorldOptions options;
+  options.timeout = 10s;
+  World world(
+      2,
+      [](ProcessGroup& group, const Report& report) {
+        if (group.rank() == 0) compute(group, report);
+        group.barrier();
+        throw MachineError("broken");
+      },
+      options);
+  world.wait_for_words(0);
+  EXPECT_EQ(world.wait(1), 1);
+  const auto begin = steady_clock::now();
+  EXPECT_EQ(world.wait(0), 1);
+  EXPECT_GT(seconds_since(begin), 0.5) << "it was given time to end by itself";
+  EXPECT_LT(seconds_since(begin), 2 + patience);
+  EXPECT_THAT(world.errors(), HasSubstr("error: rank 1 on host here failed: error: broken"));
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,75 @@
+// Queues beside the main stream, and events between them.
+#include <numeric>
+
+#include "framework/core/error.h"
+#include "framework/core/tensor.h"
+#include "tests/framework/engine_testing.h"
+
+namespace furlong {
+namespace {
+
+using namespace furlong::testing;
+
+class Queues : public EngineTest {
+ protected:
+  static GpuEngine& engine() { return require_gpu_engine(device().type); }
+};
+INSTANTIATE_TEST_SUITE_P(Engines, Queues, ::testing::Values(DeviceType::simulated, DeviceType::cuda), engine_name);
+
+TEST_P(Queues, CopiesKeepTheOrderOfTheirQueue) {
+  const auto queue = engine().make_queue(0);
+  EXPECT_EQ(queue->stream().device, device());
+  EXPECT_NE(queue->stream().handle, nullptr);
+  EXPECT_NE(engine().native_queue(queue->stream()), engine().native_queue(stream()));
+  std::vector<std::int32_t> numbers(1000), found(1000, -1);
+  std::iota(numbers.begin(), numbers.end(), 7);
+  const Tensor first = Tensor::zeros({1000}, DType::int32, device()), second = Tensor::zeros({1000}, DType::int32, device());
+  synchronize(stream());
+  engine().copy(queue->stream(), first.address(), numbers.data(), 4000);
+  engine().copy(queue->stream(), second.address(), first.address(), 4000);
+  engine().fill_zero(queue->stream(), first.address(), 4000);
+  engine().copy(queue->stream(), found.data(), second.address(), 4000);
+  EXPECT_EQ(found, numbers);
+  engine().synchronize(queue->stream());
+  EXPECT_EQ(first.to_vector<std::int32_t>(), std::vector<std::int32_t>(1000, 0));
+}
+
+// A chain from queue to queue; each link would find the zeros of the one before it if it did not wait.
+TEST_P(Queues, EventsPutQueuesInOrder) {
+  constexpr std::int64_t n = 1 << 20;
+  constexpr int links = 20;
+  const auto left = engine().make_queue(0), right = engine().make_queue(0);
+  const auto event = engine().make_event(0);
+  std::vector<Tensor> chain{Tensor::from(std::vector<std::int32_t>(n, 5), {n}, device())};
+  for (int i = 0; i < links; ++i) chain.push_back(Tensor::zeros({n}, DType::int32, device()));
+  event->record(stream());
+  for (std::size_t i = 1; i < chain.size(); ++i) {
+    const Stream on = (i % 2 == 0 ? left : right)->stream();
+    event->wait(on);
+    engine().copy(on, chain[i].address(), chain[i - 1].address(), chain[i].bytes());
+    event->record(on);
+  }
+  event->wait(stream());
+  EXPECT_EQ(chain.back().to_vector<std::int32_t>(), std::vector<std::int32_t>(n, 5));
+  EXPECT_TRUE(event->done());
+}
+
+TEST_P(Queues, AnEventThatWasNeverRecordedHoldsNobodyUp) {
+  const auto event = engine().make_event(0);
+  EXPECT_TRUE(event->done());
+  event->wait(stream());
+  synchronize(stream());
+}
+
+TEST_P(Queues, EventsCannotBeRecordedInAGraph) {
+  const auto event = engine().make_event(0);
+  engine().begin_capture(stream());
+  EXPECT_THROW(event->record(stream()), CaptureError);
+  EXPECT_THROW(event->wait(stream()), CaptureError);
+  engine().abandon_capture(stream());
+}
+
+TEST_P(Queues, ADeviceHasAnIdentity) { EXPECT_FALSE(engine().describe(0).identity.empty()); }
+
+}  // namespace
+}  // namespace furlong

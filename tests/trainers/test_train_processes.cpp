@@ -1,0 +1,371 @@
+// furlong train in several processes, as a launcher starts them: what they leave behind, how they go on, and how they end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/communication/store_testing.h"
+#include "tests/trainers/command_line/program.h"
+#include "tests/trainers/training.h"
+#include "trainers/checkpoints.h"
+#include "trainers/model.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+using store_testing::steady_clock;
+using testing::Finished;
+using testing::Program;
+
+double seconds_since(steady_clock::time_point start) { return std::chrono::duration<double>(steady_clock::now() - start).count(); }
+
+constexpr double timeout = 5;    // parallel.timeout of all runs
+constexpr double patience = 30;  // that a loaded machine may add
+
+struct JobOptions {
+  /// Makes each rank's own arguments of those of all.
+  std::function<void(int rank, std::vector<std::string>& arguments)> change = [](int, std::vector<std::string>&) {};
+};
+
+/// The processes of one job.
+class Job {
+ public:
+  /// `furlong train config` in a folder, which holds what each process writes.
+  Job(int size, const fs::path& folder, const std::vector<std::string>& arguments, const JobOptions& options = {}) {
+    const std::string port = std::to_string(store_testing::free_port()), world = std::to_string(size);
+    for (int rank = 0; rank < size; ++rank) {
+      const fs::path own = folder / ("rank" + std::to_string(rank));
+      fs::create_directories(own);
+      const std::vector<std::pair<const char*, std::string>> variables{
+          {"RANK", std::to_string(rank)}, {"WORLD_SIZE", world}, {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", world},
+          {"MASTER_ADDR", "127.0.0.1"},   {"MASTER_PORT", port}, {"FURLONG_JOB_SECRET", "of the test"}};
+      std::vector<std::string> all = arguments;
+      options.change(rank, all);
+      for (const auto& [name, value] : variables) setenv(name, value.c_str(), 1);
+      processes_.push_back(std::make_unique<Program>(own, all));
+      for (const auto& [name, value] : variables) unsetenv(name);
+    }
+  }
+
+  Program& operator[](int rank) { return *processes_[static_cast<std::size_t>(rank)]; }
+  /// A stopped process is killed behind all others, and its status is not asked for.
+  std::vector<Finished> wait(int stopped = -1) {
+    std::vector<Finished> found(processes_.size());
+    for (const bool is_stopped : {false, true}) {
+      for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
+        if ((static_cast<int>(rank) == stopped) != is_stopped) continue;
+        if (is_stopped) processes_[rank]->send(SIGKILL);
+        found[rank] = processes_[rank]->wait();
+      }
+    }
+    return found;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Program>> processes_;
+};
+
+std::vector<std::string> error_lines(const std::vector<Finished>& processes) {
+  std::vector<std::string> found;
+  for (const Finished& process : processes) {
+    std::istringstream lines(process.err);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("error: ")) found.push_back(line);
+    }
+  }
+  return found;
+}
+
+std::string all_errors(const std::vector<Finished>& processes) {
+  std::string all;
+  for (const Finished& process : processes) all += process.err;
+  return all;
+}
+
+class TrainProcesses : public testing::WithTemporaryFolder {
+ protected:
+  TrainProcesses() {
+    testing::write_store(path("tokens.h5"), testing::synthetic_text(3000));
+    file("config.yaml", "data:\n  store: " + path("tokens.h5") + R"(
+  sequence_length: 16
+  batch_size: 6
+model:
+  n_layers: 2
+  d_model: 16
+  n_heads: 2
+  dropout: 0.1
+  attention:
+    mechanism: linear
+optimizer:
+  learning_rate: 0.01
+  ema_decay: 0.9
+schedule:
+  name: constant
+  warmup_steps: 2
+trainer:
+  max_steps: 10
+  validate_every: 5
+  validation_batches: 3
+checkpoint:
+  every: 5
+  keep_last: 20
+log:
+  every: 1
+  level: warning
+  progress: none
+threads: 1
+device: cpu
+parallel:
+  timeout: 5
+)");
+  }
+
+  std::vector<std::string> arguments(const std::string& run, const std::vector<std::string>& keys = {}) const {
+    std::vector<std::string> all{"train", path("config.yaml"), "--run-dir", path(run)};
+    for (const std::string& key : keys) all.insert(all.end(), {"--set", key});
+    return all;
+  }
+  Job job(int size, const std::string& run, const std::vector<std::string>& keys = {}, const JobOptions& options = {}) const {
+    return Job(size, path("output_of_" + run), arguments(run, keys), options);
+  }
+  /// Trains to the end.
+  void train(int size, const std::string& run, const std::vector<std::string>& keys = {}) const {
+    const std::vector<Finished> found = job(size, run, keys).wait();
+    for (const Finished& process : found) ASSERT_EQ(process.status, 0) << all_errors(found);
+  }
+  /// Without what the clock and the arena's history decide.
+  std::vector<Json> metrics(const std::string& run) const {
+    std::istringstream lines(content(path(run + "/metrics.jsonl")));
+    std::vector<Json> found;
+    for (std::string line; std::getline(lines, line);) {
+      found.push_back(Json::parse(line));
+      found.back().erase("tokens_per_second");
+      found.back().erase("memory_bytes");
+    }
+    return found;
+  }
+  void expect_near(const std::string& run, const std::string& other) const {
+    const std::vector<Json> found = metrics(run), expected = metrics(other);
+    ASSERT_EQ(found.size(), expected.size());
+    ASSERT_GT(found.size(), 5u);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      for (const auto& [key, value] : expected[i].items()) {
+        ASSERT_TRUE(found[i].contains(key)) << key;
+        if (key == "accuracy") continue;  // one token more or less
+        if (value.is_number_float()) {
+          EXPECT_NEAR(found[i][key].get<double>(), value.get<double>(), 1e-5 * std::abs(value.get<double>())) << found[i];
+        } else {
+          EXPECT_EQ(found[i][key], value) << found[i];
+        }
+      }
+    }
+  }
+  /// That the newest checkpoint is whole; its step.
+  std::int64_t newest_step(const std::string& run) const {
+    const CheckpointReader checkpoint = CheckpointReader::open(newest_checkpoint_of(path(run)));
+    EXPECT_GT(load_model(checkpoint, Device{}, Weights::raw).store->parameter_count(), 1000);
+    return checkpoint.integer("step");
+  }
+};
+
+TEST_F(TrainProcesses, WriteWhatOneProcessWrites) {
+  Job alone = job(1, "alone"), three = job(3, "three");
+  Job two = job(2, "two");
+  alone.wait();
+  three.wait();
+  const std::vector<Finished> found = two.wait();
+  ASSERT_EQ(found[0].status, 0) << all_errors(found);
+  EXPECT_EQ(found[1].status, 0);
+  EXPECT_THAT(found[0].out, HasSubstr("done at step 10; the run is in " + path("two")));
+  EXPECT_EQ(found[1].out, "");
+  EXPECT_EQ(all_errors(found), "");
+  EXPECT_EQ(metrics("alone").size(), 12u);
+  EXPECT_EQ(std::distance(fs::directory_iterator(path("three/tensorboard")), fs::directory_iterator{}), 1) << "of rank 0";
+  expect_near("two", "alone");
+  expect_near("three", "alone");
+  for (const char* run : {"alone", "two", "three"}) EXPECT_EQ(newest_step(run), 10);
+  EXPECT_EQ(load_settings(path("two/config.yaml")).settings.parallel, load_settings(path("alone/config.yaml")).settings.parallel);
+}
+
+TEST_F(TrainProcesses, OneLineOfEachOnStartAndThenRankZeroSpeaks) {
+  const std::vector<Finished> found = job(2, "run", {"log.level=info", "log.progress=lines"}).wait();
+  ASSERT_EQ(found[0].status, 0) << all_errors(found);
+  EXPECT_THAT(found[0].err, HasSubstr("[rank 0] info: rank 0 of 2 on "));
+  EXPECT_THAT(found[0].err, HasSubstr("2 processes (gloo), here 1 thread"));
+  EXPECT_THAT(found[0].err, HasSubstr("step 10/10"));
+  EXPECT_THAT(found[1].err, ::testing::StartsWith("[rank 1] info: rank 1 of 2 on "));
+  EXPECT_EQ(std::count(found[1].err.begin(), found[1].err.end(), '\n'), 1) << found[1].err;
+}
+
+TEST_F(TrainProcesses, GoOnInAnyNumber) {
+  const std::string all = "trainer.max_steps=14";
+  Job alone = job(1, "alone", {all}), two = job(2, "two", {all});
+  train(2, "changing", {"trainer.max_steps=6"});
+  EXPECT_EQ(newest_step("changing"), 6);
+  train(3, "changing", {"trainer.max_steps=10"});
+  train(1, "changing", {all});
+  train(2, "same", {"trainer.max_steps=10"});
+  train(2, "same", {all});
+  alone.wait();
+  two.wait();
+  // The last step before a stop is validated; the undisturbed run has no such line.
+  const auto train_lines = [&](const std::string& run) {
+    std::vector<Json> lines = metrics(run);
+    std::erase_if(lines, [](const Json& line) { return line["split"] == "validation" && line["step"] == 6; });
+    return lines;
+  };
+  const std::vector<Json> changing = train_lines("changing"), undisturbed = metrics("alone");
+  ASSERT_EQ(changing.size(), undisturbed.size());
+  EXPECT_EQ(changing.size(), 17u);
+  for (std::size_t i = 0; i < changing.size(); ++i) {
+    EXPECT_EQ(changing[i]["step"], undisturbed[i]["step"]);
+    EXPECT_EQ(changing[i]["tokens"], undisturbed[i]["tokens"]);
+    EXPECT_NEAR(changing[i]["loss"].get<double>() / undisturbed[i]["loss"].get<double>(), 1, 1e-5) << changing[i];
+  }
+  EXPECT_EQ(metrics("same"), metrics("two")) << "of one size: bit for bit";
+  EXPECT_EQ(newest_step("same"), 14);
+}
+
+TEST_F(TrainProcesses, AWishToStopOfOneStopsAllAtOneStep) {
+  const std::vector<std::string> endless{"trainer.max_steps=10000000", "checkpoint.every=0", "trainer.validate_every=0"};
+  for (const int told : {0, 2}) {
+    const std::string run = "run" + std::to_string(told);
+    Job processes = job(3, run, endless);
+    processes[0].wait_for_more(path(run + "/metrics.jsonl"), 0);
+    processes[told].send(SIGTERM);
+    const std::vector<Finished> found = processes.wait();
+    for (const Finished& process : found) EXPECT_EQ(process.status, 3) << process.err;
+    EXPECT_EQ(all_errors(found), "");
+    EXPECT_THAT(found[0].out, HasSubstr("stopped by a signal, saved at step "));
+    EXPECT_EQ(found[1].out + found[2].out, "");
+    EXPECT_EQ(metrics(run).back()["step"], newest_step(run));
+  }
+}
+
+// --- Refusals
+
+TEST_F(TrainProcesses, WhatSeveralCannotDoIsRefused) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"parallel.engine=none"}, "parallel.engine: none trains in one process, but the launcher (torchrun) started 2 processes"},
+      {{"data.batch_size=1"}, "data.batch_size: 1: the launcher (torchrun) started 2 processes"},
+      {{"data.sampler=stream", "data.carry_state=true"}, "data.carry_state: true: the launcher (torchrun) started 2 processes"},
+      {{"data.sampler=stream", "data.batch_size=5"}, "expected a multiple of 2"},
+      {{"teacher.loss=distillation", "teacher.checkpoint=" + path("teacher")},
+       "teacher.loss: distillation: the launcher (torchrun) started 2"},
+  };
+  std::vector<std::unique_ptr<Job>> jobs;
+  for (std::size_t i = 0; i < cases.size(); ++i)
+    jobs.push_back(std::make_unique<Job>(2, path("output" + std::to_string(i)), arguments("run", cases[i].first)));
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const std::vector<Finished> found = jobs[i]->wait();
+    const std::vector<std::string> lines = error_lines(found);
+    ASSERT_EQ(lines.size(), 1u) << all_errors(found);
+    EXPECT_THAT(lines[0], HasSubstr(cases[i].second));
+    for (const Finished& process : found) EXPECT_THAT(process.status, AnyOf(1, 2));
+  }
+  EXPECT_FALSE(fs::exists(path("run"))) << "nothing was begun";
+}
+
+TEST_F(TrainProcesses, WhatIsNotTheSameInAllIsRefused) {
+  testing::write_store(path("other.h5"), testing::synthetic_text(3000, 2));
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"data.store=" + path("other.h5"), "failed: error: data.store: " + path("other.h5") + ": holds other data than what rank 0 reads"},
+      {"model.n_heads=4", "failed: error: model.n_heads: 4 here, and 2 in rank 0; expected the same in all processes"},
+  };
+  for (const auto& [key, expected] : cases) {
+    JobOptions options;
+    options.change = [&](int rank, std::vector<std::string>& arguments) {
+      if (rank == 1) arguments.insert(arguments.end(), {"--set", key});
+    };
+    const std::vector<Finished> found = job(2, "run", {}, options).wait();
+    const std::vector<std::string> lines = error_lines(found);
+    ASSERT_EQ(lines.size(), 1u) << all_errors(found);
+    EXPECT_THAT(lines[0], HasSubstr("error: rank 1 on host "));
+    EXPECT_THAT(lines[0], HasSubstr(expected));
+    for (const Finished& process : found) EXPECT_NE(process.status, 0);
+    EXPECT_TRUE(!fs::exists(path("run")) || !fs::exists(path("run/metrics.jsonl"))) << "nothing was trained";
+  }
+  // A copy, and threads of its own, are no difference.
+  fs::copy_file(path("tokens.h5"), path("copy.h5"));
+  JobOptions options;
+  options.change = [&](int rank, std::vector<std::string>& arguments) {
+    if (rank == 1) arguments.insert(arguments.end(), {"--set", "data.store=" + path("copy.h5"), "--set", "threads=2"});
+  };
+  for (const Finished& process : job(2, "copied", {}, options).wait()) EXPECT_EQ(process.status, 0) << process.err;
+}
+
+// --- Faults
+
+struct Fault {
+  std::string name;
+  std::function<void(Job&)> action;
+  std::string line;  ///< in what one of the processes says
+  int stopped = -1;
+  JobOptions options = {};
+  bool trains = true;  ///< and has a checkpoint
+};
+
+/// From now on no file of rank 0 becomes longer than some bytes, as on a full disk.
+void fill_disk(Job& job) {
+  const rlimit limit{1000, 1000};
+  ASSERT_EQ(prlimit(job[0].process(), RLIMIT_FSIZE, &limit, nullptr), 0);
+}
+
+// Most of it is waiting: some at the same time.
+TEST_F(TrainProcesses, EachFaultEndsAllOfThemWithOneMessage) {
+  const auto sends = [](int rank, int signal) { return [=](Job& job) { job[rank].send(signal); }; };
+  const auto with_store = [&](const std::string& store) {
+    JobOptions options;
+    options.change = [store](int rank, std::vector<std::string>& arguments) {
+      if (rank == 1) arguments.insert(arguments.end(), {"--set", "data.store=" + store});
+    };
+    return options;
+  };
+  const auto nothing = [](Job&) {};
+  // Processes inherit that: instead of being killed they are told that a file cannot grow.
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  const std::vector<Fault> faults{
+      {"killed", sends(1, SIGKILL), "error: rank 1 on host "},
+      {"first_killed", sends(0, SIGKILL), "error: rank 0 on host "},
+      {"stopped", sends(1, SIGSTOP), "error: rank 1 on host ", 1},
+      {"no_data", nothing, "failed: error: " + path("nowhere.h5"), -1, with_store(path("nowhere.h5")), false},
+      {"disk_full", fill_disk, ": File too large; free some space and try again"},
+  };
+  const std::vector<std::string> endless{"trainer.max_steps=10000000", "trainer.validate_every=0"};
+  std::vector<std::unique_ptr<Job>> jobs;
+  for (const Fault& fault : faults)
+    jobs.push_back(std::make_unique<Job>(3, path("output_of_" + fault.name), arguments(fault.name, endless), fault.options));
+  std::signal(SIGXFSZ, before);
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    if (!faults[i].trains) continue;
+    (*jobs[i])[0].wait_for_more(path(faults[i].name + "/checkpoints/step_00000005.h5"), 0);
+    faults[i].action(*jobs[i]);
+  }
+  const auto begin = steady_clock::now();
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    const Fault& fault = faults[i];
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__, fault.name);
+    const std::vector<Finished> found = jobs[i]->wait(fault.stopped);
+    EXPECT_LT(seconds_since(begin), timeout + patience);
+    for (const Finished& process : found) EXPECT_NE(process.status, 0);
+    const std::vector<std::string> lines = error_lines(found);
+    ASSERT_EQ(lines.size(), 1u) << all_errors(found);
+    EXPECT_THAT(lines[0], HasSubstr(fault.line));
+    if (fault.trains) {
+      EXPECT_GE(newest_step(fault.name), 5);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace furlong
