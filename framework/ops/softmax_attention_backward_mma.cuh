@@ -97,6 +97,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_query_gradient_mma(const 
         }
       }
       if (kept && !tile.is_full()) {  // what a masked key holds would show through a gradient of 0
+        __syncthreads();              // other warps still multiply with it
         FURLONG_UNROLL_ONCE
         for (int i = static_cast<int>(threadIdx.x); i < keys * (width / 2); i += mma_threads) {
           const int row = i / (width / 2);
