@@ -198,7 +198,8 @@ class Run {
       throw UserError("finetune.source: {}: training that begins from another model's weights in stages; run it with furlong finetune",
                       settings_.finetune.source.string());
     configure_logging(settings_.log.level, prefix());
-    set_thread_count(settings_.threads > 0 ? static_cast<int>(settings_.threads) : group_.fair_threads());
+    const int fair_threads = group_.fair_threads();  // asked by all, whatever each of them was told
+    set_thread_count(settings_.threads > 0 ? static_cast<int>(settings_.threads) : fair_threads);
     const Device device = chosen_device();
     check_processes(device);
     ops::set_tf32(settings_.tf32);
@@ -307,6 +308,7 @@ class Run {
       if (from) trainer_.load(CheckpointReader::open(*from));
       if (!from && !settings_.model.weights.empty()) start_from_weights();
       group_.barrier();
+      share_saved();
       return;
     }
     const fs::path metrics = directory_ / "metrics.jsonl";
@@ -328,6 +330,12 @@ class Run {
     if (from) name_discarded();
     if (from) checkpoints_.discard_after(trainer_.steps());
     cut_back(metrics, from ? trainer_.steps() : -1);
+    share_saved();
+  }
+
+  /// Whether what was loaded is a checkpoint of this run: rank 0 knows, and all must agree on what is to be saved.
+  void share_saved() {
+    if (group_.from_first(saved_at_ == trainer_.steps() ? "saved" : "") == "saved") saved_at_ = trainer_.steps();
   }
 
   void start_from_weights() {

@@ -146,7 +146,10 @@ TEST_P(EverySegment, IsTheWholeInDouble) {
   expect_like_the_whole(made(48), DType::float64, {12, 12, 12, 12}, 1e-12);
 }
 
-TEST_P(EverySegment, IsTheWholeInFloat) { expect_like_the_whole(made(61), DType::float32, {20, 1, 40}, 1e-5); }
+// Where weights of both signs cancel in a denominator, rounding is larger by as much: gradients in float32 then have four digits.
+TEST_P(EverySegment, IsTheWholeInFloat) {
+  expect_like_the_whole(made(61), DType::float32, {20, 1, 40}, is_positive(made(4)) ? 1e-5 : 2e-4);
+}
 
 // Norms of 30: exponents of hundreds, other maxima in each segment.
 TEST_P(EverySegment, IsTheWholeWithLargeInputs) {
