@@ -24,6 +24,7 @@ struct Refusal {
 constexpr Refusal refusals[] = {
     {"prepare", one_writer, "run it once, before the job"},
     {"tokenize", one_process, "run it as it is"},
+    {"plan", "it foretells what many devices would do, on one", "run it as it is"},
     {"convert", one_writer, "run it once, and train the result in the job"},
     {"finetune", "its stages train in one process", "run it as it is; furlong train takes a model's weights with model.weights"},
     {"evaluate", one_process, "run it as it is"},

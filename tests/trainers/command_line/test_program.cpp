@@ -313,7 +313,7 @@ TEST_F(ProgramTest, EverySubcommandHasHelp) {
     else if (line.empty())
       below = false;
   }
-  EXPECT_EQ(named, 14);
+  EXPECT_EQ(named, 16);
   EXPECT_EQ(furlong({"--version"}).status, 0);
 }
 
