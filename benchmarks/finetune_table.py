@@ -10,6 +10,8 @@ import pathlib
 
 def name_of(run):
     attention = run["attention"]
+    if attention["mechanism"] == "softmax":
+        return "softmax"
     features = attention.get("feature_map", "")
     text = features if attention["mechanism"] == "linear" else f"{attention['mechanism']} {attention.get('softmax_window', '')} + {features}".strip()
     extras = [key for key in ("centering",) if attention.get(key)]
@@ -49,6 +51,8 @@ def main():
                     print(row("softmax", "teacher", model))
                 teachers.add(key)
                 continue
+            if run["attention"]["mechanism"] == "softmax" and model["name"] == "before":
+                continue  # the teacher itself
             print(row(name_of(run), "swapped, no training" if model["name"] == "before" else model["name"], model))
             if "window_off" in model:
                 print(row("", "its window off", model["window_off"]))

@@ -1,5 +1,8 @@
 // furlong generate: text from a trained model.
 #include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -14,12 +17,22 @@ namespace furlong::command_line {
 namespace {
 
 struct Options {
-  std::string run, prompt, device = "auto";
+  std::string run, prompt, prompt_file, device = "auto";
   std::vector<std::string> stop;
   GenerateOptions generate;
   std::int64_t threads = 0;
   bool json = false, special = false;
 };
+
+/// All of a file, or of the standard input where it is called "-".
+std::string text_of_file(const std::string& path) {
+  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  // A directory opens and fails when it is read.
+  if (!file.is_open() || file.bad() || std::filesystem::is_directory(path)) throw UserError("--prompt-file: {} cannot be read", path);
+  return text;
+}
 
 std::vector<std::int32_t> tokens_of_prompt(const Options& options, const Vocabulary& vocabulary) {
   if (!options.special) return vocabulary.encode_prompt(options.prompt);
@@ -44,14 +57,15 @@ std::vector<std::int32_t> stopping_tokens(const Options& options, const Vocabula
 
 void run(Options& options) {
   set_thread_count(static_cast<int>(options.threads));
+  if (!options.prompt_file.empty()) options.prompt = text_of_file(options.prompt_file);
   Model model =
       load_model(CheckpointReader::open(checkpoint_of(options.run)), device_from_name(options.device), Weights::averaged_if_present);
   const std::vector<std::int32_t> prompt = tokens_of_prompt(options, model.vocabulary);
   options.generate.stop = stopping_tokens(options, model.vocabulary);
   TextStream stream(model.vocabulary, prompt);
   std::function<void(std::int32_t)> print;
-  // The prompt comes with the first token: a model or a prompt that is refused has printed nothing.
-  auto print_prompt = [&, begun = false]() mutable {
+  // The prompt comes with the first token: a model or a prompt that is refused has printed nothing. A file's is known to whoever named it.
+  auto print_prompt = [&, begun = !options.prompt_file.empty()]() mutable {
     if (!std::exchange(begun, true)) std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
   };
   if (!options.json) {
@@ -72,7 +86,9 @@ void run(Options& options) {
                rate, prompt.size(), generated.prompt_seconds, static_cast<double>(generated.state_bytes) / 1024);
     return;
   }
-  const nlohmann::ordered_json object{{"prompt", options.prompt},
+  const bool from_file = !options.prompt_file.empty();
+  const nlohmann::ordered_json object{{from_file ? "prompt_file" : "prompt", from_file ? options.prompt_file : options.prompt},
+                                      {"prompt_tokens", prompt.size()},
                                       {"text", text_behind(model.vocabulary, prompt, generated.tokens)},
                                       {"tokens", generated.tokens},
                                       {"tokens_per_second", rate},
@@ -94,7 +110,14 @@ void add_generate(CLI::App& program, int& /*status*/) {
                    "or one checkpoint")
       ->required()
       ->type_name("RUN|CHECKPOINT");
-  command->add_option("--prompt", options->prompt, "What to go on from")->type_name("TEXT");
+  auto* prompt = command->add_option("--prompt", options->prompt, "What to go on from")->type_name("TEXT");
+  command
+      ->add_option(
+          "--prompt-file", options->prompt_file,
+          "The same from a file (-: the standard input), which may be a long document: it goes through the\nmodel in pieces of 4096 "
+          "tokens, and only what follows it is printed")
+      ->excludes(prompt)
+      ->type_name("FILE");
   command->add_flag(
       "--special", options->special,
       "Special tokens spelled in the prompt (<|im_start|>, [INST]) are those tokens, as in a chat; otherwise\nthey are text as "

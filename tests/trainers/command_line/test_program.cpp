@@ -133,6 +133,19 @@ TEST_F(ProgramTest, TrainsEvaluatesAndGenerates) {
   for (const auto& token : generated["tokens"]) from_tokens.push_back(static_cast<char>(token.get<int>()));
   EXPECT_EQ(from_tokens + "\n", text);
 
+  std::ofstream(path("prompt.txt")) << "abc";
+  const auto from_file = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"generate", path("run"), "--max-tokens", "30", "--seed", "7"});
+    return furlong(arguments);
+  };
+  EXPECT_EQ(from_file({"--prompt-file", path("prompt.txt")}).out, text.substr(3)) << "the prompt itself is not printed";
+  const Json object = Json::parse(from_file({"--prompt-file", path("prompt.txt"), "--json"}).out);
+  EXPECT_EQ(object["tokens"], generated["tokens"]);
+  EXPECT_EQ(object["prompt_tokens"], 3);
+  EXPECT_EQ(object["prompt_file"], path("prompt.txt"));
+  expect_user_error(from_file({"--prompt-file", path("missing.txt")}), {"--prompt-file", "missing.txt cannot be read"});
+  expect_user_error(from_file({"--prompt-file", path("run")}), {"--prompt-file", "cannot be read"});
+
   // The same command again finds the run done, and says the same as JSON.
   const Finished again = furlong(train_arguments({"--json"}));
   EXPECT_EQ(again.status, 0);
