@@ -44,10 +44,12 @@ def config_of(case, processes, sharded, steps):
         "schedule": {"warmup_steps": 1}, "checkpoint": {"every": 1000000}, "log": {"every": 1, "level": "error", "progress": "none"}})
 
 
-def measure(program, config, folder, processes, warm_up):
-    """Seconds of each step behind the first ones, and the peak of tensors in rank 0."""
+def measure(program, config, folder, processes, warm_up, trace=None):
+    """Seconds of each step behind the first ones, and the peak of tensors in rank 0. `trace`: the file of a Chrome trace."""
     directory = folder / "run"
     command = [program, "train", config, "--run-dir", directory, "--resume", "never", "--json"]
+    if trace:
+        command += ["--trace", trace]
     run(command if processes == 1 else [program, "launch", "--processes", processes] + command[1:])
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["split"] == "train"]
