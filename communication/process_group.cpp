@@ -90,10 +90,13 @@ class ProcessGroup::Joined {
       if (!left_ && open) open->abort("this process ended");
     device_communicator_.reset();
     communicator_.reset();
-    const bool faulty = store_ && store_->fault().has_value();
+    const std::optional<Fault> fault = store_ ? store_->fault() : std::nullopt;
     store_.reset();
-    // The others hear of the fault from the store, which goes with this process.
-    if (server_ && (faulty || !left_)) std::this_thread::sleep_for(std::min(patience_, milliseconds(500)));
+    // The others hear of the fault from the store, which goes with this process. Where rank 0 has told of its own they end behind it, so
+    // that a launcher sees first whose fault it was.
+    if (server_ && (fault || !left_)) std::this_thread::sleep_for(std::min(patience_, milliseconds(500)));
+    if (!server_ && fault && fault->rank == 0 && fault->reason.starts_with(own_report))
+      std::this_thread::sleep_for(std::min(patience_, milliseconds(1000)));
   }
 
   Communicator& communicator() { return *communicator_; }
@@ -129,7 +132,8 @@ class ProcessGroup::Joined {
     if (server_) server_->wait_for_goodbyes(patience_);
   }
 
-  void fail(const std::string& message) {
+  /// `of_machine`: not a mistake to mend, which is the same on every host.
+  void fail(const std::string& message, bool of_machine) {
     if (left_) return;
     {
       const std::lock_guard lock(mutex_);
@@ -140,8 +144,11 @@ class ProcessGroup::Joined {
     const bool is_known = store_->report_fault(std::string(own_report) + message);
     const std::optional<Fault> fault = store_->fault();
     if (!fault || (!is_known && fault->rank == environment_.rank)) return;
-    // Rank 0 tells of itself; of the others it tells.
-    if (fault->rank == environment_.rank && environment_.rank == 0) return;
+    if (fault->rank == 0 && environment_.rank == 0) {
+      const bool own = fault->reason.starts_with(own_report);  // otherwise rank 1 has told, which missed this process
+      if (own && !of_machine) return;
+      throw PeerError(fault->message(), own && !told_.exchange(true));
+    }
     throw PeerError(fault->message(), is_told_here(*fault) && !told_.exchange(true));
   }
 
@@ -328,7 +335,7 @@ void ProcessGroup::leave() {
 
 void ProcessGroup::fail(const std::exception& error) {
   if (dynamic_cast<const PeerError*>(&error)) return;  // from leave(), which has settled who tells of it
-  if (joined_) joined_->fail(error.what());
+  if (joined_) joined_->fail(error.what(), dynamic_cast<const MachineError*>(&error) != nullptr);
 }
 
 }  // namespace furlong

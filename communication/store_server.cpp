@@ -158,6 +158,8 @@ class StoreServer::Loop {
   StoreState state_;
   int n_strangers_ = 0;
   TimePoint accept_again_{}, last_turn_ = steady_clock::now();
+  TimePoint woke_{};                      ///< when this process last went on after it had been stopped
+  steady_clock::duration stopped_for_{};  ///< and how long that was
   std::vector<char> buffer_ = std::vector<char>(read_bytes);
 
   mutable std::mutex mutex_;
@@ -194,6 +196,8 @@ void StoreServer::Loop::turn() {
   const TimePoint now = steady_clock::now();
   // This process itself was stopped (a job suspended as a whole, a machine that slept): what the others did meanwhile is not known.
   if (now - last_turn_ > 2 * options_.times.heartbeat_interval) {
+    woke_ = now;
+    stopped_for_ = now - last_turn_;
     for (auto& [rank, session] : sessions_) session.last_heard = session.broken_at = now;
   }
   last_turn_ = now;
@@ -379,6 +383,11 @@ void StoreServer::Loop::judge(TimePoint now) {
     const auto seconds = std::chrono::duration<double>(now - session.last_heard).count();
     if (session.connection) {
       lose(rank, session, fmt::format("it was silent for {:.1f} s (stopped, or cut off from the network?)", seconds));
+    } else if (stopped_for_ > options_.times.timeout && session.broken_at < woke_ + options_.times.heartbeat_interval) {
+      // Who was stopped for longer than the others wait was left by them: the fault is not theirs.
+      session.state = Session::State::lost;
+      const auto stopped = std::chrono::duration<double>(stopped_for_).count();
+      declare({0, options_.host, fmt::format("it was stopped for {:.1f} s, and the others did not wait for it", stopped)});
     } else {
       lose(rank, session,
            fmt::format("its connection broke ({}) and it did not come back within {:.1f} s", session.why_broken,

@@ -11,7 +11,8 @@ run_packages=(
   libcli11-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev liblzma-dev
   libpcre2-dev libsentencepiece-dev libutf8proc-dev libgloo-dev
 )
-test_packages=(libgtest-dev libgmock-dev python3)
+# The launchers are those that processes are tested under; the last two make networks that can be cut.
+test_packages=(libgtest-dev libgmock-dev python3 openmpi-bin slurm-wlm iproute2 util-linux)
 
 case "${1:-run}" in
   run) wanted=("${run_packages[@]}") ;;

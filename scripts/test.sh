@@ -2,8 +2,8 @@
 # Builds Furlong with its tests and runs them.
 #   scripts/test.sh [--full] [--filter REGEX]
 #   --full          adds the same tests under AddressSanitizer with UndefinedBehaviorSanitizer, under ThreadSanitizer with four threads,
-#                   and the kill table (tests/kills.sh)
-#   --filter REGEX  only tests whose name matches (ctest -R); without the kill table
+#                   the kill table (tests/kills.sh) and the fault table of several processes (tests/faults.py)
+#   --filter REGEX  only tests whose name matches (ctest -R); without the two tables
 # Skipped tests are counted and named. Exit status: 0 everything passed, 1 something failed, 2 a mistake in the arguments.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -83,9 +83,16 @@ kill_table() {
   tests/kills.sh build/test/bin/furlong
 }
 
+fault_table() {
+  python3 -B tests/faults.py build/test/bin/furlong --markdown build/test/faults.md --json build/test/faults.json
+}
+
 if $full; then
   sanitizers
-  if (( ${#filter[@]} == 0 )); then phase "kill table" kill_table || true; fi
+  if (( ${#filter[@]} == 0 )); then
+    phase "kill table" kill_table || true
+    phase "fault table" fault_table || true
+  fi
 fi
 
 printf '\n== time\n'

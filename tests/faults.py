@@ -1,0 +1,326 @@
+#!/usr/bin/env python3
+"""The fault table: a training in two processes under each launcher, a fault in one of them, and what becomes of the others, with the times.
+
+    faults.py FURLONG [--only REGEX] [--markdown FILE] [--json FILE]
+
+With parallel.timeout at its default, 15 s. For each case: processes that can run have ended within 15 s and the launcher has, none of them with
+status 0 (3 after SIGTERM); one line of theirs names rank and host at fault; nothing is left running; and the newest checkpoint is whole: the same
+job goes on from it. Cases that need what this machine has not are skipped, counted and named.
+Exit status: 0 everything as expected, 1 not, 2 a mistake in the arguments.
+"""
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import platform
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+import typing
+
+sys.path.insert(0, str(pathlib.Path(__file__).with_name("launchers")))
+import jobs  # noqa: E402
+import networks  # noqa: E402
+
+TIMEOUT = 15.0  # parallel.timeout
+CHECKPOINT_EVERY = 50
+PATIENCE = 90  # for the launcher: train.sbatch waits for 60 s before it kills
+
+
+@dataclasses.dataclass
+class Case:
+    fault: str
+    launcher: str
+    strike: typing.Callable  # does the damage, with the Scene
+    rank: typing.Optional[int] = 1  # at fault; None: nobody
+    stopped: bool = False  # the rank at fault cannot run, so that it does not end by itself
+    status: typing.Optional[int] = None  # None: any but 0
+    named_by: str = "furlong"  # who has to name the rank at fault
+    survives: bool = False
+    extra: tuple = ()  # options of the launcher
+    needs: typing.Callable = lambda: None  # why the case cannot be tried here
+    network: bool = False
+    small_disk: bool = False
+
+    @property
+    def name(self):
+        return f"{self.launcher}: {self.fault}"
+
+
+class Scene:
+    """The job of a case while it runs."""
+
+    def __init__(self, workplace, case, folder, network):
+        self.workplace, self.case, self.folder, self.network = workplace, case, folder, network
+        launcher = jobs.LAUNCHERS[case.launcher]
+        change = self.on_its_host if network else (lambda rank, command: command)
+        self.job = workplace.start(launcher, folder, extra=case.extra, before=keep_going_when_files_cannot_grow, change=change)
+        jobs.wait_until(self.checkpoint(CHECKPOINT_EVERY).exists, 60, f"the first checkpoint; it wrote:\n{self.job.output()}")
+        self.ranks = workplace.ranks()
+        jobs.expect(sorted(self.ranks) == [0, 1], f"ranks 0 and 1 expected, found {sorted(self.ranks)}")
+
+    def checkpoint(self, step):
+        return self.folder / "run" / "checkpoints" / f"step_{step:08d}.h5"
+
+    def on_its_host(self, rank, command):
+        """The documented line by hand, as it is for two hosts."""
+        replaced = [re.sub("127.0.0.1", self.network.addresses[0], word) for word in command]
+        replaced[1:1] = ["LOCAL_WORLD_SIZE=1"]
+        return self.network.command(rank, [re.sub("^LOCAL_RANK=1", "LOCAL_RANK=0", word) for word in replaced])
+
+    def number(self, rank):
+        return self.ranks[rank].number
+
+    def host(self, rank):
+        if self.network:
+            return self.network.hosts[rank]
+        return self.ranks[rank].environment.get("SLURMD_NODENAME", platform.node())
+
+    def step(self):
+        lines = (self.folder / "run" / "metrics.jsonl").read_text().splitlines()
+        return max(int(found.group(1)) for found in map(re.compile(r'\{"step":(\d+),.*\}$').match, lines) if found)
+
+
+def keep_going_when_files_cannot_grow():
+    """So that a process at its limit is told as on a full disk, and not killed."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------------------------
+def kill(scene):
+    os.kill(scene.number(scene.case.rank), signal.SIGKILL)
+
+
+def stop(scene):
+    os.kill(scene.number(scene.case.rank), signal.SIGSTOP)
+
+
+def limit(what, value):
+    return lambda scene: resource.prlimit(scene.number(scene.case.rank), what, (value, value))
+
+
+def terminate_one(scene):
+    os.kill(scene.number(1), signal.SIGTERM)
+
+
+def signal_launcher(number):
+    return lambda scene: scene.job.processes[0].send_signal(number)
+
+
+def fill_disk(scene):
+    block = bytes(65536)
+    with open(scene.folder / "run" / "filler", "wb", buffering=0) as filler:
+        for size in (65536, 1):
+            try:
+                while True:
+                    filler.write(block[:size])
+            except OSError:
+                continue
+
+
+def cut_for_ever(scene):
+    scene.network.cut()
+
+
+def cut_for_two_seconds(scene):
+    """And then, when it has gone on for some checkpoints, stops it as a user would."""
+    scene.network.cut()
+    time.sleep(0.5)
+    before = scene.step()
+    time.sleep(1.5)
+    jobs.expect(scene.step() == before, "the cable was cut and training went on")
+    scene.network.join()
+    jobs.wait_until(lambda: scene.step() > before + 2 * CHECKPOINT_EVERY, 30, f"training after the cut; it wrote:\n{scene.job.output()}")
+    terminate_one(scene)
+
+
+def why_no_mount():
+    """A file system of its own in the place of the run directory."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    administrator = int(re.search(r"^CapEff:\s*(\S+)", status, re.MULTILINE).group(1), 16) >> 21 & 1
+    return None if administrator else "mounting a small disk is not permitted"
+
+
+LAUNCH = "furlong_launch"
+CASES = [
+    Case("rank 1 killed", LAUNCH, kill),
+    Case("rank 0 killed", LAUNCH, kill, rank=0),
+    Case("rank 1 stopped", LAUNCH, stop, stopped=True),
+    Case("rank 0 stopped", LAUNCH, stop, rank=0, stopped=True),
+    Case("rank 1 throws: no file can be opened", LAUNCH, limit(resource.RLIMIT_NOFILE, 4)),
+    Case("rank 0 throws: no file can be opened", LAUNCH, limit(resource.RLIMIT_NOFILE, 4), rank=0),
+    Case("disk full for rank 1", LAUNCH, limit(resource.RLIMIT_FSIZE, 1000)),
+    Case("disk full for rank 0", LAUNCH, limit(resource.RLIMIT_FSIZE, 1000), rank=0),
+    Case("disk full for both", LAUNCH, fill_disk, rank=None, small_disk=True, needs=why_no_mount),
+    Case("SIGTERM to rank 1", LAUNCH, terminate_one, rank=None, status=3),
+    Case("network cut for 2 s, then SIGTERM", "by_hand", cut_for_two_seconds, rank=None, status=3, survives=True, network=True,
+         needs=networks.why_not),
+    Case("network cut", "by_hand", cut_for_ever, network=True, named_by="each the other", needs=networks.why_not),
+]
+for name in ("mpirun", "srun", "torchrun", "torchrun_stand_in"):
+    for rank in (1, 0):
+        extra = ("--kill-on-bad-exit=1",) if name == "srun" else ()
+        # Open MPI names the killed rank itself, and ends the others before they know.
+        by = "mpirun" if name == "mpirun" else "furlong"
+        CASES.append(Case(f"rank {rank} killed", name, kill, rank=rank, extra=extra, named_by=by))
+        CASES.append(Case(f"rank {rank} stopped", name, stop, rank=rank, extra=extra, stopped=True))
+CASES += [
+    Case("rank 1 killed", "sbatch", kill),
+    Case("rank 1 stopped", "sbatch", stop, stopped=True),
+    Case("SIGTERM to the launcher", LAUNCH, signal_launcher(signal.SIGTERM), rank=None, status=3),
+    Case("SIGUSR1 to the launcher", "mpirun", signal_launcher(signal.SIGUSR1), rank=None, status=3),
+    Case("SIGTERM to the launcher", "torchrun", signal_launcher(signal.SIGTERM), rank=None, status=1),
+    Case("SIGTERM to the launcher", "torchrun_stand_in", signal_launcher(signal.SIGTERM), rank=None, status=1),
+]
+
+
+# ---- what has to hold ------------------------------------------------------------------------------------------------------------------
+def is_living(number):
+    try:
+        return pathlib.Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def watch(scene, begin):
+    """When the last process that can run has ended, and the launcher's status; seconds since the fault."""
+    waiting = [scene.number(rank) for rank in (0, 1) if not (scene.case.stopped and rank == scene.case.rank)]
+    jobs.wait_until(lambda: not any(map(is_living, waiting)), PATIENCE, f"the end of the processes; they wrote:\n{scene.job.output()}")
+    ended = time.monotonic() - begin
+    status = scene.job.wait(PATIENCE)
+    return ended, time.monotonic() - begin, status
+
+
+def expect_names(scene, lines):
+    """One message of the processes; and of furlong launch itself, where a signal has ended one."""
+    case, output = scene.case, scene.job.output()
+    if case.rank is None and not case.small_disk:
+        jobs.expect(not lines, f"no error expected:\n{output}")
+        return
+    own = [line for line in lines if re.match(r"error: rank \d+ \(host ", line)]
+    lines = [line for line in lines if line not in own]
+    if case.launcher == LAUNCH and case.rank is not None:
+        by_signal = case.stopped or case.strike.__name__ == "kill"
+        jobs.expect(len(own) == 1 if by_signal else len(own) < 2, f"one line of the launcher's own expected:\n{output}")
+        for line in own:
+            place = f"error: rank {case.rank} (host {scene.host(case.rank)}, process "
+            jobs.expect(line.startswith(place), f"{place} expected in {line}")
+    if case.named_by == "mpirun":
+        place = f"process rank {case.rank} with PID "
+        jobs.expect(place in output and f" on node {scene.host(case.rank)} exited on signal 9" in output, f"Open MPI's naming expected:\n{output}")
+        return
+    blamed = [1, 0] if case.named_by == "each the other" else [case.rank]
+    jobs.expect(len(lines) == len(blamed), f"{len(blamed)} message(s) of the processes expected, found {len(lines)}:\n{output}")
+    for rank, line in zip(blamed, lines):
+        place = r"rank \d+ on host \S+" if rank is None else re.escape(f"rank {rank} on host {scene.host(rank)}")
+        jobs.expect(re.search(rf"error: {place}( failed)?: ", line), f"{place} expected in {line}")
+
+
+def expect_goes_on(scene):
+    """The same job, to 20 steps behind the last one that was logged."""
+    filler = scene.folder / "run" / "filler"
+    filler.unlink(missing_ok=True)
+    last = scene.step() + 20
+    newest = max(int(path.stem[5:]) for path in (scene.folder / "run" / "checkpoints").glob("step_*.h5") if ".shard_" not in path.name)
+    scene.workplace.configure(scene.folder, **keys(last))
+    job = scene.workplace.start(jobs.LAUNCHERS[LAUNCH], scene.folder)
+    status = job.wait(60)
+    output = job.output()
+    jobs.expect(status == 0, f"starting again ended with {status}:\n{output}")
+    found = re.findall(r"^resuming at step (\d+)", output, re.MULTILINE)
+    jobs.expect(found == [str(newest)], f"resuming at step {newest} expected:\n{output}")
+    steps = [line["step"] for line in jobs.metrics(scene.folder) if line["split"] == "train"]
+    jobs.expect(steps == list(range(1, last + 1)), f"steps 1 to {last} expected in metrics.jsonl")
+
+
+def keys(steps):
+    return {"trainer__max_steps": steps, "trainer__validate_every": 0, "checkpoint__every": CHECKPOINT_EVERY, "log__progress": "none"}
+
+
+def try_case(workplace, case, network):
+    folder = workplace.place(re.sub(r"\W+", "_", case.name), **keys(10_000_000))
+    run = folder / "run"
+    if case.small_disk:
+        run.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "furlong", str(run)], check=True)
+    try:
+        scene = Scene(workplace, case, folder, network)
+        begin = time.monotonic()
+        case.strike(scene)
+        if case.survives:
+            begin = time.monotonic()
+        ended, over, status = watch(scene, begin)
+        left = [" ".join(process.command) for process in jobs.processes_of(workplace.marker)]
+        jobs.expect(not left, f"still running: {left}")
+        jobs.expect(status == case.status if case.status is not None else status != 0, f"status {status}:\n{scene.job.output()}")
+        jobs.expect(ended <= TIMEOUT, f"the processes ended after {ended:.1f} s, and {TIMEOUT:g} s are allowed")
+        lines = scene.job.errors()
+        expect_names(scene, lines)
+        expect_goes_on(scene)
+        return {"fault": case.fault, "launcher": case.launcher, "processes_ended_seconds": round(ended, 1),
+                "launcher_ended_seconds": round(over, 1), "status": status, "messages": lines}
+    finally:
+        jobs.end_all(workplace.marker)
+        if case.small_disk:
+            subprocess.run(["umount", "--lazy", str(run)], check=True)
+
+
+def markdown(rows):
+    lines = ["| launcher | fault | processes ended after | launcher ended after | status |", "| --- | --- | --- | --- | --- |"]
+    for row in rows:
+        seconds = f"{row['processes_ended_seconds']:.1f} s | {row['launcher_ended_seconds']:.1f} s"
+        lines.append(f"| {row['launcher'].replace('_', ' ')} | {row['fault']} | {seconds} | {row['status']} |")
+    return "\n".join(lines) + "\n"
+
+
+def run_all(workplace, chosen):
+    rows, skipped, failed = [], [], []
+    for case in chosen:
+        reason = jobs.why_skipped(jobs.LAUNCHERS[case.launcher]) or case.needs()
+        if reason:
+            skipped.append(f"{case.name}: {reason}")
+            continue
+        try:
+            if case.network:
+                with networks.CutNetwork() as network:
+                    rows.append(try_case(workplace, case, network))
+            else:
+                rows.append(try_case(workplace, case, None))
+            print(markdown(rows).splitlines()[-1], flush=True)
+        except (RuntimeError, subprocess.SubprocessError) as failure:
+            failed.append(case.name)
+            print(f"faults: {case.name}: {failure}", file=sys.stderr, flush=True)
+    return rows, skipped, failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("furlong")
+    parser.add_argument("--only", metavar="REGEX", help="cases whose `launcher: fault` matches")
+    parser.add_argument("--markdown", type=pathlib.Path)
+    parser.add_argument("--json", type=pathlib.Path)
+    arguments = parser.parse_args()
+    chosen = [case for case in CASES if not arguments.only or re.search(arguments.only, case.name)]
+    if not chosen:
+        parser.error(f"--only {arguments.only}: no case matches; the cases: {'; '.join(case.name for case in CASES)}")
+    with jobs.Workplace(arguments.furlong) as workplace:
+        rows, skipped, failed = run_all(workplace, chosen)
+        version = workplace.run(["furlong", "--version"]).strip()
+    if arguments.markdown:
+        arguments.markdown.write_text(markdown(rows))
+    if arguments.json:
+        found = {"furlong": version, "cores": os.cpu_count(), "kernel": platform.release(), "load": os.getloadavg()[0], "cases": rows,
+                 "skipped": skipped, "failed": failed}
+        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+    print(f"{len(rows)} as expected, {len(failed)} failed, {len(skipped)} skipped" + (":" if skipped else ""))
+    for reason in skipped:
+        print(f"  {reason}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

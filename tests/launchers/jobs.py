@@ -1,0 +1,316 @@
+"""Small trainings in two processes, started by each launcher from the lines that README.md has, and what is left of them."""
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+
+import slurm_cluster
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+STAND_IN = pathlib.Path(__file__).with_name("torchrun_stand_in.py")
+MARKER = "FURLONG_TEST_MARKER"  # an environment variable that every process of a test inherits, by which they are found
+
+CONFIG = {
+    "run_directory": "run",
+    "data.sequence_length": 64,
+    "data.batch_size": 4,
+    "model.n_layers": 2,
+    "model.d_model": 32,
+    "model.n_heads": 2,
+    "model.dropout": 0.1,
+    "model.attention.mechanism": "linear",
+    "optimizer.learning_rate": 0.01,
+    "schedule.name": "constant",
+    "schedule.warmup_steps": 2,
+    "trainer.max_steps": 10,
+    "trainer.validate_every": 5,
+    "trainer.validation_batches": 2,
+    "checkpoint.every": 5,
+    "log.every": 1,
+    "threads": 1,
+    "device": "cpu",
+}
+
+
+class Failure(RuntimeError):
+    """What was expected and not found."""
+
+
+def expect(condition, text):
+    if not condition:
+        raise Failure(text)
+
+
+def yaml(keys):
+    """Keys with dots as nested mappings. JSON is YAML."""
+    root = {}
+    for name, value in keys.items():
+        *groups, last = name.split(".")
+        place = root
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[last] = value
+    return json.dumps(root, indent=2) + "\n"
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------------------------
+@dataclasses.dataclass
+class Process:
+    number: int
+    state: str  # R, S, T (stopped), Z (ended, not waited for), ...
+    command: list
+    environment: dict
+
+    @property
+    def living(self):
+        return self.state not in "ZX"
+
+    @property
+    def rank(self):
+        """Of `furlong train`; None of anything else."""
+        words = [pathlib.Path(word).name for word in self.command[:1]] + self.command[1:2]
+        if words != ["furlong", "train"]:
+            return None
+        for name in ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"):
+            if name in self.environment:
+                return int(self.environment[name])
+        return None
+
+
+def processes_of(marker):
+    """All processes of this machine whose environment carries the marker, ended ones excepted."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            variables = dict(part.split("=", 1) for part in (folder / "environ").read_text(errors="replace").split("\0") if "=" in part)
+            if variables.get(MARKER) != marker:
+                continue
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            process = Process(int(folder.name), state, (folder / "cmdline").read_text(errors="replace").split("\0")[:-1], variables)
+            if process.living:
+                found.append(process)
+        except (OSError, PermissionError):
+            continue
+    return found
+
+
+def end_all(marker):
+    """Kills what carries the marker; the commands of what there was."""
+    found = processes_of(marker)
+    for process in found:
+        try:
+            os.kill(process.number, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    return [" ".join(process.command) for process in found]
+
+
+def wait_until(condition, patience, what):
+    """The first true answer of `condition`."""
+    end = time.monotonic() + patience
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            raise Failure(f"{what}: not within {patience} s")
+        time.sleep(0.02)
+
+
+# ---- launchers -------------------------------------------------------------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True)
+class Launcher:
+    name: str
+    word: str  # that its line begins with
+    known_as: str  # to Furlong
+    program: str = ""  # without which it is skipped
+    package: str = ""
+    slurm: bool = False
+    variables: tuple = ()
+
+
+# Open MPI has three scruples: about root, about more processes than cores, and about binding them where cores are few.
+OPEN_MPI = (("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"), ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+            ("OMPI_MCA_hwloc_base_binding_policy", "none"))
+# Without --rdzv-id torchrun brings no secret.
+TORCHRUN = (("FURLONG_JOB_SECRET", "of the test"),)
+
+LAUNCHERS = {launcher.name: launcher for launcher in (
+    Launcher("furlong_launch", "furlong launch ", "furlong"),
+    Launcher("by_hand", "RANK=", "torchrun", variables=TORCHRUN),
+    Launcher("mpirun", "mpirun ", "open_mpi", program="mpirun", package="Debian: openmpi-bin", variables=OPEN_MPI),
+    Launcher("srun", "srun ", "slurm", slurm=True),
+    Launcher("sbatch", "sbatch scripts/slurm/train.sbatch", "slurm", slurm=True),
+    Launcher("torchrun", "torchrun ", "torchrun", program="torchrun", package="PyTorch's; its stand-in is tested", variables=TORCHRUN),
+    Launcher("torchrun_stand_in", "torchrun ", "torchrun", variables=TORCHRUN),
+)}
+
+
+def documented_lines(launcher, document="README.md"):
+    """The launcher's lines in a document, for two processes in place of eight."""
+    lines = [line.strip() for line in (SOURCE / document).read_text().splitlines() if line.startswith("    ")]
+    found = [line.partition("  #")[0].strip() for line in lines if line.startswith(launcher.word)]
+    expect(found, f"{document} has no line that begins with {launcher.word!r}")
+    return [re.sub(r"(?<![\w.-])8(?![\w.-])", "2", line) for line in found]
+
+
+def why_skipped(launcher):
+    """Why it cannot be tested on this machine, or None."""
+    if launcher.slurm:
+        return slurm_cluster.why_not()
+    if launcher.program and not shutil.which(launcher.program):
+        return f"{launcher.program} is not installed ({launcher.package})"
+    return None
+
+
+class Job:
+    """One start of a launcher: its processes, and what they wrote."""
+
+    def __init__(self, processes, folder):
+        self.processes, self.folder = processes, folder
+
+    def wait(self, patience):
+        """The exit status: that of by_hand is the first that is not 0."""
+        end = time.monotonic() + patience
+        statuses = []
+        for process in self.processes:
+            try:
+                statuses.append(process.wait(max(0.1, end - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                raise Failure(f"{process.args} did not end within {patience:g} s; it wrote:\n{self.output()}") from None
+        return next((status for status in statuses if status), 0)
+
+    def output(self):
+        """All that was written, sbatch's log included."""
+        files = sorted(self.folder.glob("output.*")) + sorted(self.folder.glob("furlong-*.log"))
+        return "".join(file.read_text(errors="replace") for file in files)
+
+    def errors(self):
+        """Lines of furlong's errors, with the rank in front where a launcher puts it there, without Slurm's and Open MPI's own."""
+        return [line for line in self.output().splitlines() if re.match(r"(\[rank \d+\] )?error: ", line)]
+
+
+class SlurmBatchJob(Job):
+    """A job of sbatch, which may be queued again: it is over when Slurm says so."""
+
+    def __init__(self, processes, folder, cluster):
+        super().__init__(processes, folder)
+        self.cluster = cluster
+        expect(super().wait(30) == 0, f"sbatch failed: {self.output()}")
+        self.number = re.search(r"Submitted batch job (\d+)", self.output()).group(1)
+
+    def told(self, name):
+        """One of the fields of `scontrol show job`."""
+        return re.search(rf"\b{name}=(\S+)", self.cluster.run("scontrol", "show", "job", self.number)).group(1)
+
+    def wait(self, patience):
+        over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+        wait_until(lambda: self.told("JobState") in over, patience, f"the end of job {self.number}; it wrote:\n{self.output()}")
+        status, _, number = self.told("ExitCode").partition(":")
+        return int(status) or (128 + int(number) if int(number) else 0)
+
+
+class Workplace:
+    """A temporary folder with a token store and a folder for each job; everything that was started in it ends with it."""
+
+    def __init__(self, furlong):
+        self.furlong = pathlib.Path(furlong).resolve()
+        self.marker = uuid.uuid4().hex
+        self.cluster = None
+
+    def __enter__(self):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of __exit__
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="furlong_"))
+        programs = self.folder / "bin"
+        programs.mkdir()
+        (programs / "furlong").symlink_to(self.furlong)
+        foreign = re.compile(r"(RANK|WORLD_SIZE|LOCAL_.*|MASTER_.*|SLURM_.*|SBATCH_.*|OMPI_.*|PMIX?_.*|TORCHELASTIC_.*|FURLONG_.*)$")
+        self.environment = {name: value for name, value in os.environ.items() if not foreign.match(name)}
+        self.environment.update({"PATH": f"{programs}:{os.environ.get('PATH', '/usr/bin:/bin')}", MARKER: self.marker,
+                                 "OMP_WAIT_POLICY": "passive", "TMPDIR": str(self.folder)})
+        text = self.folder / "text.txt"
+        text.write_bytes((SOURCE / "LICENSE").read_bytes())
+        self.run([str(self.furlong), "prepare", "text", str(text), "--output", str(self.folder / "tokens.h5")])
+        return self
+
+    def __exit__(self, *_):
+        if self.cluster:
+            self.cluster.__exit__()
+        end_all(self.marker)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start_cluster(self):
+        """Its daemons do not carry the marker: they are no orphans of a job."""
+        if not self.cluster:
+            cluster = slurm_cluster.SlurmCluster(self.folder / "slurm", dict(self.environment, **{MARKER: ""}))
+            self.cluster = cluster.__enter__()
+
+    def run(self, command, folder=None, patience=60):
+        found = subprocess.run(command, cwd=folder or self.folder, env=self.environment, capture_output=True, text=True, timeout=patience)
+        expect(found.returncode == 0, f"{shlex.join(command)} ended with {found.returncode}:\n{found.stdout}{found.stderr}")
+        return found.stdout + found.stderr
+
+    def place(self, name, **keys):
+        """A folder for a job, with its config."""
+        folder = self.folder / name
+        folder.mkdir()
+        (folder / "scripts").symlink_to(SOURCE / "scripts")
+        self.configure(folder, **keys)
+        return folder
+
+    def configure(self, folder, **keys):
+        changed = {name.replace("__", "."): value for name, value in keys.items()}
+        (folder / "c.yaml").write_text(yaml({**CONFIG, "data.store": str(self.folder / "tokens.h5"), **changed}))
+
+    def start(self, launcher, folder, extra=(), before=None, change=lambda rank, command: command):
+        """The launcher's line from README.md. `extra`: options of the launcher; `change` is made to the command of each rank that is started
+        by hand; `before` is called in the started process, before its program."""
+        environment = dict(self.environment, **dict(launcher.variables))
+        commands = [shlex.split(line) for line in documented_lines(launcher)]
+        if launcher.slurm:
+            self.start_cluster()
+            environment["SLURM_CONF"] = self.cluster.environment["SLURM_CONF"]
+            nodes = ["--nodes", "2", "--ntasks-per-node", "1", "--cpus-per-task", "1"]
+            commands = [[commands[0][0], *extra, *nodes, "--time", "10", *commands[0][1:]] if launcher.name == "sbatch"
+                        else ["salloc", "--quiet", *nodes, commands[0][0], *extra, *commands[0][1:]]]
+        elif launcher.name == "torchrun_stand_in":
+            commands[0][:1] = [sys.executable, "-B", str(STAND_IN)]
+        elif launcher.name == "by_hand":
+            port = str(slurm_cluster.free_ports(1)[0])
+            commands = [change(rank, ["env", *(word.replace("29500", port) for word in command)]) for rank, command in enumerate(commands)]
+        elif extra:
+            commands[0][1:1] = extra
+        processes = []
+        for number, command in enumerate(commands):
+            with open(folder / f"output.{number}", "ab") as output:
+                processes.append(subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                                                  stderr=output, start_new_session=True, preexec_fn=before))
+        return SlurmBatchJob(processes, folder, self.cluster) if launcher.name == "sbatch" else Job(processes, folder)
+
+    def ranks(self):
+        """Living processes of `furlong train`, by rank."""
+        return {process.rank: process for process in processes_of(self.marker) if process.rank is not None}
+
+
+def metrics(folder):
+    """metrics.jsonl without what the clock and the memory's history decide."""
+    found = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in ("tokens_per_second", "memory_bytes")} for line in found]
+
+
+def expect_near(found, expected, tolerance, what):
+    """Losses of the same steps."""
+    key = lambda line: (line["step"], line["split"])
+    expect([key(line) for line in found] == [key(line) for line in expected], f"{what}: other lines in metrics.jsonl")
+    worst = max(abs(a["loss"] - b["loss"]) / abs(b["loss"]) for a, b in zip(found, expected))
+    expect(worst <= tolerance, f"{what}: losses differ by {worst:.2g}, and {tolerance:g} is allowed")
+    return worst

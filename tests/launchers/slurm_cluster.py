@@ -1,0 +1,158 @@
+"""A Slurm cluster of two nodes on this machine, with controller and daemons of its own that end with it."""
+import contextlib
+import os
+import pathlib
+import pwd
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+PROGRAMS = ("slurmctld", "slurmd", "srun", "salloc", "sbatch", "scontrol", "scancel", "sinfo", "setpriv")
+
+# Rank 0 is met at the first host of the node list, which is this machine's address on its network: a name might not resolve, or lead to the
+# loopback interface, which other hosts cannot reach. The second's name need not resolve.
+CONFIGURATION = """\
+ClusterName=furlong
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+AuthType=auth/none
+CredType=cred/none
+SlurmUser={user}
+SlurmdUser={user}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+TmpFS={folder}
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+SchedulerParameters=sched_interval=1,bf_interval=1
+FirstJobId={first_job}
+KillWait=30
+SlurmdParameters=config_overrides
+NodeName={nodes[0]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=512 State=UNKNOWN
+NodeName={nodes[1]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 RealMemory=512 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=60
+"""
+DAEMON_FOLDERS = ":/usr/local/sbin:/usr/sbin:/sbin"
+
+
+def own_address():
+    """This machine's first IPv4 address that is not a loopback one, or None."""
+    found = subprocess.run(["hostname", "-I"], capture_output=True, text=True).stdout.split()
+    return next((address for address in found if "." in address and not address.startswith("127.")), None)
+
+
+def why_not():
+    """Why there can be no cluster on this machine, or None."""
+    missing = [name for name in PROGRAMS if not shutil.which(name, path=os.environ.get("PATH", "/usr/bin:/bin") + DAEMON_FOLDERS)]
+    if missing:
+        return f"{', '.join(missing)} not installed (Debian: slurm-wlm, util-linux)"
+    return None if own_address() else "this machine has no address but the loopback interface's"
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+class SlurmCluster:
+    """Started by `with`; `environment` has what srun, sbatch and the others need to find it."""
+
+    def __init__(self, folder, environment):
+        self.folder = pathlib.Path(folder)
+        self.nodes = (own_address(), "second")
+        self.environment = dict(environment, PATH=environment["PATH"] + DAEMON_FOLDERS, SLURM_CONF=str(self.folder / "slurm.conf"))
+        self.daemons = []
+
+    def __enter__(self):
+        self.folder.mkdir(parents=True)
+        for name in ("state", *(f"spool.{node}" for node in self.nodes)):
+            (self.folder / name).mkdir()
+        # Step and job ids choose the port at which processes meet: clusters side by side need different ones.
+        text = CONFIGURATION.format(folder=self.folder, host=socket.gethostname(), user=pwd.getpwuid(os.geteuid()).pw_name,
+                                    nodes=self.nodes, ports=free_ports(3), first_job=random.randint(1, 60000))
+        (self.folder / "slurm.conf").write_text(text)
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        try:
+            self._start("slurmctld", "-D")
+            for node in self.nodes:
+                self._start("slurmd", "-D", "-N", node)
+            self._wait_until_idle()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for daemon in reversed(self.daemons):
+            daemon.terminate()
+        for daemon in self.daemons:
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        self.daemons = []
+        for number in self.steps():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+
+    def steps(self):
+        """The processes that look after the parts of jobs on behalf of the daemons, told by the log that they share with them."""
+        found = []
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                shares = any(os.readlink(file).startswith(f"{self.folder}/slurmd.") for file in (folder / "fd").iterdir())
+                if shares and "slurmstepd" in os.readlink(folder / "exe"):
+                    found.append(int(folder.name))
+        return found
+
+    def _start(self, *command):
+        output = open(self.folder / (".".join(command).replace("-", "") + ".out"), "wb")
+        # Should this process be killed, they end as well.
+        self.daemons.append(subprocess.Popen(("setpriv", "--pdeathsig", "TERM", *command), env=self.environment,
+                                             stdin=subprocess.DEVNULL, stdout=output, stderr=output))
+        output.close()
+
+    def _wait_until_idle(self, patience=30):
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            for daemon in self.daemons:
+                if daemon.poll() is not None:
+                    raise RuntimeError(f"{daemon.args[3]} ended with {daemon.returncode}:\n{self.log()}")
+            found = subprocess.run(["sinfo", "-h", "-o", "%T %D"], env=self.environment, capture_output=True, text=True)
+            if found.stdout.split() == ["idle", "2"]:
+                return
+            time.sleep(0.1)
+        raise RuntimeError(f"two idle nodes were expected within {patience} s:\n{self.log()}")
+
+    def log(self):
+        """The ends of what the daemons wrote."""
+        files = sorted([*self.folder.glob("*.log"), *self.folder.glob("*.out")])
+        return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-2000:]}" for path in files)
+
+    def run(self, *command, may_fail=False):
+        """One of Slurm's commands; what it says."""
+        found = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
+        if found.returncode and not may_fail:
+            raise RuntimeError(f"{' '.join(command)} ended with {found.returncode}: {found.stderr}")
+        return found.stdout
