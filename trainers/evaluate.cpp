@@ -74,7 +74,7 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
     const Batch batch = share.cut(source->batch_of_one_pass(first + static_cast<std::uint64_t>(samples.first), samples.samples),
                                   model.settings.objective.which() == ObjectiveSettings::Name::next_token);
     if (batch.n_targets == 0 && !carried && !share.group()) continue;  // other processes may have targets in segments of the same rows
-    share.put_into(context, batch.batch, batch.n);
+    share.put_into(context, batch);
     layers::GenerationState* past = carried ? &carried->begin(context, batch) : nullptr;
     const DeviceBatch input = on_device(batch, model.store->device());
     const trace::Span span("compute", "forward");

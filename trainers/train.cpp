@@ -264,9 +264,7 @@ class Run {
     refuse(attention.window > 0, "model.attention.window", "keys near a border lie in another process");
     refuse(attention.compat != "none", "model.attention.compat", "it needs all tokens at once");
     refuse(model.short_convolution > 0, "model.short_convolution", "tokens before a border lie in another process");
-    refuse(model.dropout > 0, "model.dropout", "segments would repeat each other's random numbers");
     refuse(settings_.objective.learns_labels(), "objective.name: " + settings_.objective.name, "a label belongs to a whole sequence");
-    refuse(settings_.data.packing == "documents", "data.packing: documents", "a document may lie on both sides of a border");
     refuse(settings_.data.sampler == "documents" && settings_.data.padding == "longest", "data.padding: longest",
            "segments have one length");
   }

@@ -125,7 +125,7 @@ void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
     layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(model_.settings.seed), static_cast<std::uint32_t>(steps_),
                                    static_cast<std::uint64_t>(first_row)};
     context.device_step = numbers_.narrow(0, ops::step_of_run, 1);
-    work_share_.put_into(context, batch.batch, batch.n);
+    work_share_.put_into(context, batch);
     layers::GenerationState* carried = carried_.empty() ? nullptr : &carried_[i].begin(context, batch);
     const auto loss = [&] {
       const trace::Span span("compute", "forward");

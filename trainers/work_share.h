@@ -23,10 +23,11 @@ class WorkShare {
   /// null: one process.
   const ProcessGroup* group() const { return group_; }
   SampleShare samples(std::int64_t batch_size) const;
-  /// This process's segment of each row. Throws ContractError where a row does not divide, or holds documents.
+  /// This process's segment of each row. Throws ContractError where a row does not divide, or there are labels.
   Batch cut(const Batch& batch, bool counts_targets) const;
-  /// Tells attention of the other segments of `rows` rows of `n` tokens, and where these stand.
-  void put_into(layers::ForwardContext& context, std::int64_t rows, std::int64_t n) const;
+  /// Tells layers of the other segments of the rows that `segment` was cut from, and where its tokens stand in their documents, until the
+  /// next call. All processes of a row make it.
+  void put_into(layers::ForwardContext& context, const Batch& segment) const;
 
  private:
   class Segments;

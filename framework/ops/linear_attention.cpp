@@ -120,7 +120,9 @@ void allocate_scratch(Arguments& arguments, std::int64_t elements) {
     arguments.direction_norms = Tensor::empty({sets, arguments.n_directions}, dtype, device);
   }
   if (arguments.sizes.rotates) {
-    const std::int64_t last = std::max(arguments.query_offset + arguments.query.extent(1), arguments.key.extent(1)) - 1;
+    std::int64_t before = 0;  // the first key
+    for (const std::int64_t tokens : arguments.open_document_tokens) before = std::max(before, tokens);
+    const std::int64_t last = before + std::max(arguments.query_offset + arguments.query.extent(1), arguments.key.extent(1)) - 1;
     const std::int64_t powers = std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(last, 0)));
     arguments.rotation = Tensor::empty({1 + powers, 2, arguments.sizes.ld_rotations}, DType::float64, device);
   }
@@ -131,27 +133,32 @@ struct Saved {
   LinearAttentionOptions options;
   std::int64_t earlier = 0, first_position = 0;
   SegmentExchange* segments = nullptr;
+  std::vector<std::int64_t> open_document_tokens{};
 };
 
-LinearAttentionState empty_state(const Arguments& arguments) {
-  return empty_linear_attention_state(arguments.options, arguments.query.extent(0), arguments.features, arguments.query.extent(3),
-                                      arguments.value.extent(3), arguments.query.dtype(), arguments.query.device());
+/// Of the document at one end of a segment, or of those at both.
+LinearAttentionState state_of_segment(const Arguments& arguments) {
+  const bool both_ends = !arguments.options.causal && arguments.mask.documents.defined();
+  return empty_linear_attention_state(arguments.options, (both_ends ? 2 : 1) * arguments.query.extent(0), arguments.features,
+                                      arguments.query.extent(3), arguments.value.extent(3), arguments.query.dtype(),
+                                      arguments.query.device());
 }
 
 /// What the other segments' keys sum up to, as the start of forward and of backward's sweep over queries.
 void start_from_segments(const Stream& stream, Arguments& arguments, SegmentExchange& segments) {
   const LinearAttentionOptions& options = arguments.options;
   require(stream.device.is_cpu(), "{}: segments of a sequence on different processes are for the CPU", op);
-  require(options.window == 0 && options.softmax_window == 0 && !arguments.mask.documents.defined(),
-          "{}: segments of a sequence take no window and no documents", op);
-  arguments.first_position = segments.first_position();
-  LinearAttentionState state = empty_state(arguments);
+  require(options.window == 0 && options.softmax_window == 0, "{}: segments of a sequence take no window", op);
+  const bool packed = arguments.mask.documents.defined();
+  arguments.open_document_tokens = segments.open_document_tokens();
+  require(arguments.open_document_tokens.size() == (packed ? static_cast<std::size_t>(arguments.query.extent(0)) : 0),
+          "{}: open documents of {} rows, of {} with {}", op, arguments.open_document_tokens.size(), arguments.query.extent(0),
+          packed ? "packed documents" : "none");
+  if (!packed) arguments.first_position = segments.first_position();
+  LinearAttentionState state = state_of_segment(arguments);
   Arguments keys_alone = arguments;
-  keys_alone.query = arguments.query.narrow(1, 0, 0);
-  keys_alone.output = keys_alone.query;
-  keys_alone.query_offset = arguments.options.causal ? arguments.key.extent(1) : 0;
-  keys_alone.state = &state;
-  allocate_scratch(keys_alone, keys_alone.sizes.forward_elements(0));
+  keys_alone.gathered = &state;
+  allocate_scratch(keys_alone, keys_alone.sizes.forward_elements(keys_alone.query.extent(1)));
   linear_attention_forward_cpu(keys_alone);
   segments.exchange_keys(stream, state, options.causal);
   arguments.start_sum = state.sum;
@@ -162,7 +169,7 @@ void start_from_segments(const Stream& stream, Arguments& arguments, SegmentExch
 
 /// What the other segments' queries sum up to, as the start of backward's sweep over keys.
 void end_with_segments(const Stream& stream, Arguments& arguments, const LinearAttentionGradients& gradients, SegmentExchange& segments) {
-  LinearAttentionState state = empty_state(arguments);
+  LinearAttentionState state = state_of_segment(arguments);
   arguments.gathered = &state;
   linear_attention_backward_cpu(arguments, gradients);
   arguments.gathered = nullptr;
@@ -178,6 +185,7 @@ void backward(BackwardContext& context, const Saved& call) {
   Arguments arguments = check(saved(0), saved(1), saved(2), saved(6), {saved(7), saved(8), saved(9), saved(10), saved(11)},
                               {saved(12), saved(13)}, call.options, call.earlier);
   arguments.first_position = call.first_position;
+  arguments.open_document_tokens = call.open_document_tokens;
   const std::int64_t d_value = arguments.value.extent(3), batch = arguments.query.extent(0);
   arguments.output = saved(3).split_last(d_value);
   arguments.top = saved(4);
@@ -393,7 +401,9 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
       {query, key, value, output, arguments.top, arguments.inverse_denominator, arguments.gate, constants.directions,
        constants.query_center, constants.key_center, constants.scaling, constants.oprf_a, inputs.mask.keys, inputs.mask.documents,
        arguments.start_sum, arguments.start_normalizer, arguments.start_maximum, arguments.start_magnitude},
-      [call = Saved{options, recent, arguments.first_position, inputs.segments}](BackwardContext& context) { backward(context, call); });
+      [call = Saved{options, recent, arguments.first_position, inputs.segments, arguments.open_document_tokens}](BackwardContext& context) {
+        backward(context, call);
+      });
 }
 
 }  // namespace furlong::ops

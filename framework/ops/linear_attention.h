@@ -71,6 +71,11 @@ struct LinearAttentionState {
 
 /// How the segments of one sequence, each on another process, learn of each other. What they say has the size of a state, whatever their
 /// lengths. Calls come in the same order on all of them, forward's before backward's.
+///
+/// Where documents are packed, what lies on the other side of a border is left out. Causal, a segment sums up its last document's keys, and
+/// becomes what segments before it hold of its first document; with queries the other way round. Not causal, states are
+/// [2 · batch, ...]: of each row's first document in the segment, and then of its last one, once more where there is no other. Each becomes
+/// what other segments hold of that document; of a row with one document the second is not read.
 class SegmentExchange {
  public:
   virtual ~SegmentExchange() = default;
@@ -79,8 +84,11 @@ class SegmentExchange {
   /// `state` sums up this segment's queries and their gradients: Σ_i φ(q_i) g_iᵀ / N_i, and so on. It becomes what the segments behind it
   /// sum up to (causal), or all the others.
   virtual void exchange_queries(const Stream& stream, LinearAttentionState& state, bool causal) = 0;
-  /// Where this segment's first token stands in the sequence.
+  /// Packed documents: how many tokens of each row's first document lie in segments before this one; empty: nothing is packed.
+  virtual std::vector<std::int64_t> open_document_tokens() const = 0;
+  /// Where this segment's first token stands in the sequence, and how many tokens this has in all.
   virtual std::int64_t first_position() const = 0;
+  virtual std::int64_t sequence_length() const = 0;
 };
 
 /// A state of the same shape that has seen nothing.
@@ -109,8 +117,8 @@ struct DenominatorReport {
 /// (column ranges of one tensor) are welcome. Returns [batch, n, n_heads·d_value]. `gate` [n_heads] (undefined: zero) goes with
 /// softmax_window. Throws ContractError on shapes that do not fit; causal and both windows need n = n_key.
 /// `state`, where given (causal, no documents): the tokens follow those in it, through which no gradient flows; it is advanced.
-/// `segments`, where given (no window, no documents, no state; on the CPU): the tokens are one segment of a sequence; gradients flow to the
-/// others. It outlives the tape's backward.
+/// `segments`, where given (no window, no state; on the CPU): the tokens are one segment of a sequence; gradients flow to the others. It
+/// outlives the tape's backward.
 struct LinearAttentionInputs {
   Variable query, key, value;
   Variable gate;

@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <vector>
 
 #include "framework/ops/gpu_body.h"
 #include "framework/ops/linear_attention.h"
@@ -72,11 +73,14 @@ struct LinearAttentionArguments {
   Tensor top, inverse_denominator;  // [batch, n_heads, n], compute dtype: the stabiliser and 1 / denominator of each query; undefined when
                                     // not kept
   Tensor denominators;  // [batch, n_heads, 2], compute dtype: guarded rows and least relative denominator; undefined when not asked
-  /// Read at the start when its tensors are defined.
+  /// Read at the start when its tensors are defined; of segments with packed documents as SegmentExchange has them.
   Tensor start_sum, start_normalizer, start_maximum, start_magnitude;
   LinearAttentionState* state = nullptr;  // written at the end
-  /// Backward, of segments: queries behind these tokens, in gathered form; and where to, if they alone are to be gathered.
+  /// Backward, of segments: queries of other segments, in gathered form.
   Tensor end_sum, end_normalizer, end_maximum, end_magnitude;
+  /// Of segments with packed documents: where key 0 of each row stands in its document.
+  std::vector<std::int64_t> open_document_tokens{};
+  /// Where given, forward sums up keys and backward queries as SegmentExchange wants them, and do nothing else.
   LinearAttentionState* gathered = nullptr;
   LinearAttentionSizes sizes;
   // The CPU's.

@@ -46,6 +46,7 @@ class LinearAttentionBody {
       T* memory = arguments_.scratch.template data<T>() + thread_index() * size;
       Tile tile(arguments_.sizes, memory, tile_size, false);
       Head head(arguments_, functions_, tile, task / heads, task % heads);
+      if (arguments_.gathered) return head.gather_keys();
       head.forward(arguments_.sizes.two_sweeps ? SweptRows<T>::of(memory + tile_size, n_query, arguments_.sizes.ld_v) : SweptRows<T>{});
       if (arguments_.denominators.defined()) {
         T* report = arguments_.denominators.template data<T>() + 2 * task;
@@ -65,7 +66,7 @@ class LinearAttentionBody {
     if (arguments_.gathered) {
       run_tasks(arguments_.query.extent(0) * options.n_heads, [&](std::int64_t task) {
         Tile tile(sizes, arguments_.scratch.template data<T>() + thread_index() * size, tile_size, true);
-        Head(arguments_, functions_, tile, task / options.n_heads, task % options.n_heads).gather(gradients);
+        Head(arguments_, functions_, tile, task / options.n_heads, task % options.n_heads).gather_queries(gradients);
       });
       return;
     }

@@ -11,6 +11,7 @@
 
 #include "framework/ops/dispatch.h"
 #include "framework/ops/feature_maps/feature_map_cpu.h"
+#include "framework/ops/linear_attention_ranges.h"
 #include "framework/ops/linear_attention_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -60,7 +61,7 @@ class LinearAttentionHead {
     tile_.d_gate = 0;
     for_sweeps([&] {
       for (const Range& range : documents()) {
-        document_start_ = range.first_key;
+        enter(range);
         sweep_queries(gradients, range, sums);
         sweep_keys(gradients, range, sums);
       }
@@ -68,16 +69,18 @@ class LinearAttentionHead {
     if (gradients.d_query.wanted()) write(gradients.d_query, head_, 0, sums.d_query, s_.d, s_.ld_d);
     if (gradients.d_gate.defined()) gradients.d_gate.data<T>()[b_ * options_.n_heads + head_] = static_cast<T>(tile_.d_gate);
   }
-  /// What sweep_keys would have gathered of all queries, into a_.gathered.
-  void gather(const LinearAttentionGradients& gradients) {
-    const Range range = documents().front();
-    document_start_ = range.first_key;
-    tile_.clear_state();
-    for (std::int64_t chunk = query_chunks(range) - 1; chunk >= 0; --chunk) {
-      load_query_chunk(gradients, range, chunk);
-      tile_.gather_queries(query_rows(range, chunk));
-    }
-    store_state(*a_.gathered);
+  /// What later segments have to know of this one's keys.
+  void gather_keys() {
+    gather(true, [&](const Range& range) { absorb(range.first_key, range.end_key); });
+  }
+  /// What earlier segments have to know of this one's queries: what sweep_keys would have gathered of all.
+  void gather_queries(const LinearAttentionGradients& gradients) {
+    gather(false, [&](const Range& range) {
+      for (std::int64_t chunk = query_chunks(range) - 1; chunk >= 0; --chunk) {
+        load_query_chunk(gradients, range, chunk);
+        tile_.gather_queries(query_rows(range, chunk));
+      }
+    });
   }
   void write_key_gradients(const LinearAttentionGradients& gradients, const HeadGradients<T>& sums) const {
     const std::int64_t skip = a_.query_offset;  // keys kept from before have no gradient
@@ -86,6 +89,22 @@ class LinearAttentionHead {
   }
 
  private:
+  /// Sums of the last document, or of the first, or where attention looks both ways of the first and then of the last, into a_.gathered.
+  template <class Sum>
+  void gather(bool last, const Sum& sum) {
+    const std::vector<Range> ranges = documents();
+    const bool both = !options_.causal && a_.mask.documents.defined();
+    for (std::int64_t end = 0; end < (both ? 2 : 1); ++end) {
+      const Range& range = (both ? end == 1 : last) ? ranges.back() : ranges.front();
+      if (end == 0 || ranges.size() > 1) {
+        enter(range);
+        tile_.clear_state();
+        sum(range);
+      }
+      store_state(*a_.gathered, end);
+    }
+  }
+
   // Given the stabiliser and the denominator of all that a query sees, each key's part of the gradients is its own: both directions take
   // the same two sweeps. The second one is the causal walk over the tokens in reverse, where a query does not see its own key.
   template <class Walk>
@@ -104,21 +123,12 @@ class LinearAttentionHead {
   /// Where the token is in memory that the sweep calls number `token`.
   std::int64_t place(std::int64_t token) const { return reversed() ? n_key_ - 1 - token : token; }
 
-  /// Queries and keys of one document; all of them where nothing is packed.
-  struct Range {
-    std::int64_t first_query, end_query, first_key, end_key;
-  };
-  std::vector<Range> documents() const {
-    if (!a_.mask.documents.defined()) return {{0, n_query_, 0, n_key_}};
-    const std::int32_t* ids = a_.mask.documents.template data<std::int32_t>() + b_ * n_key_;
-    std::vector<Range> ranges;
-    for (std::int64_t start = 0, i = 1; i <= n_key_; ++i) {
-      if (i < n_key_ && ids[i] == ids[start]) continue;
-      const std::int64_t first = reversed() ? n_key_ - i : start, end = reversed() ? n_key_ - start : i;
-      ranges.push_back({first, end, first, end});
-      start = i;
-    }
-    return ranges;
+  using Range = LinearAttentionRange;
+  std::vector<Range> documents() const { return linear_attention_ranges(a_, b_, reversed()); }
+  /// Positions begin anew with each document. That of a segment's first one may lie before it.
+  void enter(const Range& range) {
+    const bool open = range.first_key == 0 && !a_.open_document_tokens.empty();
+    document_start_ = open ? -a_.open_document_tokens[static_cast<std::size_t>(b_)] : range.first_key;
   }
 
   const T* constant(const Tensor& tensor, std::int64_t width) const {
@@ -264,8 +274,8 @@ class LinearAttentionHead {
   }
 
   void forward(const Range& range, const SweptRows<T>& swept) {
-    document_start_ = range.first_key;
-    start_state();
+    enter(range);
+    start_state(range);
     std::int64_t absorbed = range.first_key;
     if (!has_near_keys()) absorbed = absorb(absorbed, range.end_key);
     for (std::int64_t start = range.first_query; start < range.end_query; start += s_.chunk) {
@@ -289,20 +299,29 @@ class LinearAttentionHead {
     }
     if (!a_.state) return;
     if (has_state_keys()) absorb(absorbed, std::max(absorbed, range.end_key - LinearAttentionArguments::recent_keys(options_)));
-    store_state(*a_.state);
+    store_state(*a_.state, 0);
   }
 
-  void start_state() { load_state(a_.start_sum, a_.start_normalizer, a_.start_maximum, a_.start_magnitude); }
-  /// Empty where the tensors are undefined.
-  void load_state(const Tensor& sum, const Tensor& normalizer, const Tensor& maximum, const Tensor& magnitude) {
+  void start_state(const Range& range) {
+    load_state(range, false, a_.start_sum, a_.start_normalizer, a_.start_maximum, a_.start_magnitude);
+  }
+  void end_state(const Range& range) { load_state(range, true, a_.end_sum, a_.end_normalizer, a_.end_maximum, a_.end_magnitude); }
+  /// Of what comes before the first document, or behind the last one (not causal: both); empty for others, and where the tensors are
+  /// undefined.
+  void load_state(const Range& range, bool behind, const Tensor& sum, const Tensor& normalizer, const Tensor& maximum,
+                  const Tensor& magnitude) {
     tile_.clear_state();
-    if (!sum.defined()) return;
-    const std::int64_t at = b_ * options_.n_heads + head_, m = s_.m;
+    const bool first = range.first_key == 0, last = range.end_key == n_key_;
+    const bool open = options_.causal ? (behind ? last : first) : first || last;
+    if (!sum.defined() || !open) return;
+    const std::int64_t at = state_row(!options_.causal && !first ? 1 : 0), m = s_.m;
     tile_.load_state(sum.template data<T>() + at * m * s_.d_value, normalizer.template data<T>() + at * m,
                      maximum.template data<T>() + at * m, magnitude.template data<T>() + at);
   }
-  void store_state(const LinearAttentionState& state) const {
-    const std::int64_t at = b_ * options_.n_heads + head_, m = s_.m;
+  /// Where this head is in a state of the documents at the one end or at both.
+  std::int64_t state_row(std::int64_t end) const { return (end * a_.query.extent(0) + b_) * options_.n_heads + head_; }
+  void store_state(const LinearAttentionState& state, std::int64_t end) const {
+    const std::int64_t at = state_row(end), m = s_.m;
     tile_.store_state(state.sum.template data<T>() + at * m * s_.d_value, state.normalizer.template data<T>() + at * m,
                       state.maximum.template data<T>() + at * m, state.magnitude.template data<T>() + at);
   }
@@ -391,7 +410,7 @@ class LinearAttentionHead {
 
   /// Forward over the range: the part of d_query that comes through the state.
   void sweep_queries(const LinearAttentionGradients& gradients, const Range& range, const HeadGradients<T>& sums) {
-    start_state();
+    start_state(range);
     if (tile_.seen) tile_.turn_state();
     std::int64_t absorbed = 0;
     for (std::int64_t chunk = 0; chunk < query_chunks(range); ++chunk) {
@@ -414,7 +433,7 @@ class LinearAttentionHead {
 
   /// Then back over it: d_key and d_value from later queries through their gathered gradients, and all near pairs.
   void sweep_keys(const LinearAttentionGradients& gradients, const Range& range, const HeadGradients<T>& sums) {
-    load_state(a_.end_sum, a_.end_normalizer, a_.end_maximum, a_.end_magnitude);
+    end_state(range);
     const bool exact = options_.softmax_window > 0;
     std::int64_t gathered = query_chunks(range);  // chunks from here on are in the state
     std::int64_t loaded = -1;                     // the chunk of queries in the tile

@@ -166,7 +166,8 @@ Variable Decoder::segments_of(ForwardContext& context, const Tensor& tokens) {
 
 Variable Decoder::embedded(ForwardContext& context, const Tensor& tokens, std::int64_t first_position) {
   const Tape::Scope scope(context.tape, "embedding");
-  const Variable table = token_embedding_->variable(), positions = position_table(context, first_position + tokens.extent(1));
+  const std::int64_t first = context.exchange ? context.exchange->first_position() : first_position;
+  const Variable table = token_embedding_->variable(), positions = position_table(context, first + tokens.extent(1));
   const Tensor own = positions.defined() ? context.own_positions() : Tensor{};
   Variable x = ops::embedding(context.tape, tokens, table, positions.defined() ? &positions : nullptr, own.defined() ? 0 : first_position,
                               own.defined() ? &own : nullptr);

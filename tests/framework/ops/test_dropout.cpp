@@ -97,6 +97,27 @@ TEST_P(Dropout, PartsWithTheirFirstIndexEqualTheWhole) {
   EXPECT_EQ(parts, whole);
 }
 
+TEST_P(Dropout, PartsOfEachRowEqualThoseOfTheWholeAndSoDoGradients) {
+  const std::int64_t rows = 3, n = 11, width = 5;
+  const Tensor x = tensor_of(normal_values(rows * n * width, "x"), {rows, n, width}, DType::float32);
+  Tape tape(stream());
+  const Tensor whole = ops::dropout(tape, Variable(x), 0.5, key, 70).value();
+  for (const auto& [start, length] : {std::pair<std::int64_t, std::int64_t>{0, 4}, {4, 1}, {5, 6}}) {
+    const Tensor part = x.narrow(1, start, length), expected = whole.narrow(1, start, length);
+    const Variable in = Variable::leaf(part), twice = Variable::leaf(part);
+    const auto drop = [&](const Variable& from) {
+      return ops::dropout(tape, from, 0.5, key, static_cast<std::uint64_t>(70 + start * width), {}, n * width);
+    };
+    const Variable out = drop(in), first = drop(twice), second = drop(twice);
+    EXPECT_EQ(values_of(out.value()), values_of(expected));
+    tape.backward({out, first, second}, {part, part, part});  // x itself as its gradient: what is left of it is the output
+    EXPECT_EQ(values_of(in.gradient()), values_of(expected));
+    std::vector<double> doubled = values_of(expected);
+    for (double& value : doubled) value *= 2;
+    EXPECT_EQ(values_of(twice.gradient()), doubled);
+  }
+}
+
 TEST_P(Dropout, AnotherStepOrStreamIsAnotherMask) {
   Tape tape(stream());
   const Variable x(tensor_of(std::vector<double>(4096, 1.0), {4096}, DType::float32));

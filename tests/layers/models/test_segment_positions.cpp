@@ -1,0 +1,54 @@
+// Where the tokens of a segment stand, when other processes have the rest of each sequence.
+#include "tests/layers/models/decoder_testing.h"
+
+namespace furlong::layers {
+namespace {
+
+using namespace furlong::layers::testing;
+using furlong::reference::doubles;
+
+/// A segment of a longer sequence, the others of which attention has nothing of.
+class LoneSegment final : public ops::SegmentExchange {
+ public:
+  explicit LoneSegment(std::int64_t first) : first_(first) {}
+  void exchange_keys(const Stream& stream, ops::LinearAttentionState& state, bool) override { state = ops::empty_like(stream, state); }
+  void exchange_queries(const Stream& stream, ops::LinearAttentionState& state, bool) override { state = ops::empty_like(stream, state); }
+  std::vector<std::int64_t> open_document_tokens() const override { return {}; }
+  std::int64_t first_position() const override { return first_; }
+  std::int64_t sequence_length() const override { return 2 * first_; }
+
+ private:
+  std::int64_t first_;
+};
+
+/// Hidden states of tokens at positions from `first` on, in a model made for sequences of max_sequence_length.
+std::vector<double> hidden_from(std::int64_t first, const std::string& position, std::int64_t max_sequence_length) {
+  DecoderConfig config = small_config({"linear", "elu1"}, position, 0, Style::gpt2);
+  config.max_sequence_length = max_sequence_length;
+  TestModel model(config, DType::float64);
+  const Tensor tokens = random_tokens(2, 6, config);
+  std::vector<std::int32_t> positions;
+  for (std::int64_t i = 0; i < tokens.elements(); ++i) positions.push_back(static_cast<std::int32_t>(first + i % 6));
+  LoneSegment segment(first);
+  Tape tape(Stream{});
+  const Tape::NoGradient guard(tape);
+  ForwardContext context = Pass{}.context(tape);
+  context.positions = Tensor::from(positions, tokens.shape());
+  context.exchange = &segment;
+  return doubles(model.decoder.hidden(context, tokens).value());
+}
+
+TEST(SegmentPositions, SinusoidalOnesGoOnBehindTheLengthThatTheModelIsMadeFor) {
+  const std::vector<double> states = hidden_from(6, "sinusoidal", 48);
+  EXPECT_EQ(hidden_from(6, "sinusoidal", 12), states);
+  EXPECT_EQ(hidden_from(6, "sinusoidal", 4), states);
+  EXPECT_NE(hidden_from(7, "sinusoidal", 48), states) << "positions make no difference";
+}
+
+TEST(SegmentPositions, TooFewLearnedOnesAreRefused) {
+  EXPECT_NO_THROW(hidden_from(6, "learned", 12));
+  EXPECT_THROW(hidden_from(6, "learned", 11), ContractError);
+}
+
+}  // namespace
+}  // namespace furlong::layers
