@@ -1,5 +1,6 @@
 // furlong generate: text from a trained model.
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -27,11 +28,10 @@ struct Options {
 /// All of a file, or of the standard input where it is called "-".
 std::string text_of_file(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  // A directory opens as a file does, and only reading it fails.
   std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  // A directory opens and fails when it is read.
-  if (!file.is_open() || file.bad() || std::filesystem::is_directory(path)) throw UserError("--prompt-file: {} cannot be read", path);
-  return text;
+  if (!file.is_open() || std::filesystem::is_directory(path)) throw UserError("--prompt-file: {} cannot be read", path);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::vector<std::int32_t> tokens_of_prompt(const Options& options, const Vocabulary& vocabulary) {
