@@ -80,18 +80,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=pathlib.Path, nargs="?", help="run directory of furlong finetune")
     parser.add_argument("--furlong", default="build/release/bin/furlong")
-    parser.add_argument("--data", help="token store (default: that of the run)")
+    parser.add_argument("--data", help="token store (default: that of the run's recovery.json)")
     parser.add_argument("--split", default="test")
     parser.add_argument("--max-batches", type=int, default=100)
-    parser.add_argument("--sequence-length", type=int)
-    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--sequence-length", type=int, help="default: that of recovery.json")
+    parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", type=pathlib.Path, help="written after the evaluation, or read, without one, where no run is named")
     parser.add_argument("--svg", type=pathlib.Path)
     arguments = parser.parse_args()
     if arguments.run:
-        recovery = json.loads((arguments.run / "recovery.json").read_text()) if (arguments.run / "recovery.json").exists() else {}
-        curve = {"run": arguments.run.name, "split": arguments.split, "max_batches": arguments.max_batches, "points": list(points_of(arguments)),
+        recovery = json.loads((arguments.run / "recovery.json").read_text())
+        # Said each time: a teacher that was imported knows neither.
+        arguments.data = arguments.data or recovery["data"]
+        arguments.sequence_length = arguments.sequence_length or recovery["sequence_length"]
+        curve = {"run": arguments.run.name, "split": arguments.split, "max_batches": arguments.max_batches, "batch_size": arguments.batch_size, "points": list(points_of(arguments)),
                  **{key: recovery.get(key) for key in ("source", "attention", "commit", "machine")}}
         if arguments.json:
             arguments.json.write_text(json.dumps(curve, indent=2) + "\n")
