@@ -8,6 +8,7 @@
 #include <gloo/types.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -18,6 +19,7 @@
 #include "communication/operation_queue.h"
 #include "communication/reduction.h"
 #include "communication/ring.h"
+#include "communication/wait_notice.h"
 #include "framework/core/error.h"
 #include "framework/core/gpu_engine.h"
 
@@ -43,9 +45,11 @@ class GlooCommunicator final : public Communicator {
         store_(store),
         mesh_(store, options),
         ring_(mesh_.context()),
+        notice_(store, {options.rank, options.size, options.name, options.notice_after, options.notice_every},
+                [this](int rank) { return mesh_.name_of_rank(rank); }),
         sent_(static_cast<std::size_t>(size())),
         received_(sent_.size()),
-        queue_({[this](std::uint64_t operation) { return watch(operation); }, [this] { mesh_.break_off(); },
+        queue_({[this](std::uint64_t operation, const std::string& name) { return watch(operation, name); }, [this] { mesh_.break_off(); },
                 [this](const std::exception& error) { return explain(error); }}) {
     queue_.submit("connecting the ranks", [this] { mesh_.connect(); }).wait();
   }
@@ -109,6 +113,7 @@ class GlooCommunicator final : public Communicator {
     check_host_memory(stream);
     std::string name = messages.size() == 1 ? message_text(messages.front()) : fmt::format("exchange of {} messages", messages.size());
     return queue_.submit(std::move(name), [this, messages = std::move(messages)] {
+      present_collective_ = 0;
       std::vector<std::unique_ptr<UnboundBuffer>> buffers;
       for (const Message& message : messages) buffers.push_back(begin(message));
       for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -146,6 +151,7 @@ class GlooCommunicator final : public Communicator {
     check_host_memory(stream);
     return queue_.submit(std::move(name), [this, has_elements, action = std::move(action)] {
       const std::uint32_t tag = collectives_++;
+      present_collective_ = std::uint64_t{tag} + 1;
       if (has_elements) action(tag);
     });
   }
@@ -172,8 +178,9 @@ class GlooCommunicator final : public Communicator {
 
   // In the watcher's thread. Gloo does not tell a transfer that is half done that its connection is gone; a rank that has left in order
   // looks the same while others finish the operation, so that it takes some patience.
-  std::optional<std::string> watch(std::uint64_t operation) {
+  std::optional<std::string> watch(std::uint64_t operation, const std::string& name) {
     if (const auto fault = store_.fault()) return fault->message();
+    notice_.look({operation, name, present_collective_});
     const auto lost = mesh_.lost_peer();
     if (!lost) {
       lost_during_.reset();
@@ -210,7 +217,9 @@ class GlooCommunicator final : public Communicator {
   ReduceScatterRing ring_;
   std::optional<std::uint64_t> lost_during_;  ///< the watcher's
   steady_clock::time_point lost_since_;
-  std::uint32_t collectives_ = 0;  ///< this and the next two are the runner's
+  WaitNotice notice_;                                  ///< the watcher's
+  std::atomic<std::uint64_t> present_collective_ = 0;  ///< the number of the one that runs, from 1; 0 of messages, and while ranks connect
+  std::uint32_t collectives_ = 0;                      ///< this and the next two are the runner's
   std::vector<std::uint32_t> sent_, received_;
   OperationQueue queue_;  ///< last: its threads use all the others
 };

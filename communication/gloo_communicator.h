@@ -26,6 +26,8 @@ struct GlooOptions {
   /// In one operation, for one message. Not what notices a lost rank: while heartbeats come, a peer that is late computes, reads data or
   /// writes a checkpoint, and is waited for. This ends what would never end, ranks that wait for each other.
   std::chrono::milliseconds operation_timeout{std::chrono::hours(24)};
+  /// When, and how often from then on, an operation that waits says for whom (wait_notice.h).
+  std::chrono::milliseconds notice_after{std::chrono::minutes(1)}, notice_every{std::chrono::minutes(5)};
 };
 
 /// Connects `size` ranks, all of which construct theirs at the same time. The store must outlive the communicator; a fault that it learns

@@ -12,6 +12,7 @@
 
 #include "communication/nccl_link.h"
 #include "communication/socket.h"
+#include "communication/wait_notice.h"
 #include "framework/core/error.h"
 #include "framework/core/gpu_engine.h"
 
@@ -86,6 +87,10 @@ class Operation final : public Work::State {
             std::vector<Tensor> tensors)
       : fate_(std::move(fate)), event_(std::move(event)), stream_(stream), name_(std::move(name)), tensors_(std::move(tensors)) {}
 
+  /// As WaitNotice has them.
+  std::uint64_t id = 0, number = 0;
+  const std::string& name() const { return name_; }
+
   /// Its work is on NCCL's stream.
   void issued(const Stream& queue) {
     event_->record(queue);
@@ -142,7 +147,9 @@ class NcclCommunicator final : public Communicator {
         queue_(engine_.make_queue(options.device.index)),
         ready_(engine_.make_event(options.device.index)),
         nothing_(Tensor::zeros({1}, DType::float32, options.device)),
-        link_(store, options, queue_->stream()) {
+        link_(store, options, queue_->stream()),
+        notice_(store, {options.rank, options.size, "nccl " + options.name, options.notice_after, options.notice_every},
+                [](int rank) { return fmt::format("rank {}", rank); }) {
     const SignalsBlocked blocked;
     watchdog_ = std::thread([this] { watch(); });
   }
@@ -219,7 +226,7 @@ class NcclCommunicator final : public Communicator {
     for (const Message& message : messages) tensors.push_back(message.values);
     std::erase_if(messages, [](const Message& message) { return message.values.elements() == 0; });
     const bool has_elements = !messages.empty();
-    return issue(stream, std::move(name), std::move(tensors), has_elements, [&](NcclLink::Handle handle) {
+    const auto begin_all = [&](NcclLink::Handle handle) {
       return NcclLink::grouped([&] {
         nccl::Result worst = nccl::success;
         for (const Message& message : messages) {
@@ -228,7 +235,8 @@ class NcclCommunicator final : public Communicator {
         }
         return worst;
       });
-    });
+    };
+    return issue(stream, std::move(name), std::move(tensors), has_elements, begin_all, false);
   }
 
   nccl::Result begin(const Message& message, NcclLink::Handle handle) const {
@@ -249,10 +257,12 @@ class NcclCommunicator final : public Communicator {
 
   /// Behind what is on the caller's stream, and all others.
   Work issue(const Stream& stream, std::string name, std::vector<Tensor> tensors, bool has_elements,
-             const std::function<nccl::Result(NcclLink::Handle)>& calls) {
+             const std::function<nccl::Result(NcclLink::Handle)>& calls, bool is_collective = true) {
     require(stream.device == options_.device, "NCCL of {} between tensors on {}", options_.device.text(), stream.device.text());
     const auto operation =
         std::make_shared<Operation>(fate_, engine_.make_event(options_.device.index), stream, std::move(name), std::move(tensors));
+    operation->id = ++issued_;
+    if (is_collective) operation->number = ++collectives_;
     if (fate_->reason()) return Work(operation);
     ready_->record(stream);
     ready_->wait(queue_->stream());
@@ -283,7 +293,9 @@ class NcclCommunicator final : public Communicator {
       if (!fate_->reason()) {
         forget_finished();
         const auto problem = suspicion_;
+        const auto front = pending_.empty() ? nullptr : pending_.front();
         lock.unlock();
+        if (front && !store_.fault()) notice_.look({front->id, front->name(), front->number});
         if (const auto reason = reason_to_break_off(problem)) fate_->decide(*reason);
         lock.lock();
       }
@@ -338,6 +350,8 @@ class NcclCommunicator final : public Communicator {
   const std::unique_ptr<GpuEvent> ready_;  // what is on the caller's stream
   const Tensor nothing_;                   // for barriers
   NcclLink link_;
+  WaitNotice notice_;                           // the watchdog's
+  std::uint64_t issued_ = 0, collectives_ = 0;  // operations so far
   const std::shared_ptr<Fate> fate_ = std::make_shared<Fate>();
   std::mutex mutex_;
   std::condition_variable changed_;

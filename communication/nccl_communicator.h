@@ -21,6 +21,8 @@ struct NcclOptions {
   std::chrono::milliseconds fault_patience{8000};
   /// In one operation. Not what notices a lost rank: see GlooOptions.
   std::chrono::milliseconds operation_timeout{std::chrono::hours(24)};
+  /// See GlooOptions.
+  std::chrono::milliseconds notice_after{std::chrono::minutes(1)}, notice_every{std::chrono::minutes(5)};
 };
 
 /// Connects `size` ranks, all of which construct theirs at the same time. Operations run on a stream of their own beside the caller's, in

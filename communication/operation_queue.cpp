@@ -139,8 +139,9 @@ void OperationQueue::watch() {
     if (leaving_) return;
     if (!running_ || reason_) continue;
     const std::uint64_t operation = started_;
+    const std::string name = running_->name;
     lock.unlock();
-    const std::optional<std::string> reason = hooks_.watch(operation);
+    const std::optional<std::string> reason = hooks_.watch(operation, name);
     if (reason) abort(*reason);
     lock.lock();
   }

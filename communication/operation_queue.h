@@ -21,8 +21,8 @@ class OperationQueue {
  public:
   /// What the engine adds. Called from the queue's threads or from abort()'s caller, never with its lock held; they must not throw.
   struct Hooks {
-    /// Every now and then while an operation runs for long (its number): a reason to abort(), or nothing.
-    std::function<std::optional<std::string>(std::uint64_t operation)> watch;
+    /// Every now and then while an operation (its number, its name) runs for long: a reason to abort(), or nothing.
+    std::function<std::optional<std::string>(std::uint64_t operation, const std::string& name)> watch;
     /// Makes the operation that runs throw, and all later ones, as soon as it can. Once.
     std::function<void()> interrupt;
     /// What an operation's exception means: the reason that operations fail with from there on.

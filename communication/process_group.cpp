@@ -162,6 +162,21 @@ class ProcessGroup::Joined {
     return {found.begin(), found.end()};
   }
 
+  std::vector<std::string> to_first(const std::string& text) {
+    const int number = gathered_++;
+    const auto key = [&](int rank) { return fmt::format("gathered/{}/{}", number, rank); };
+    if (environment_.rank != 0) {
+      store_->set(key(environment_.rank), text);
+      return {};
+    }
+    std::vector<std::string> all{text};
+    for (int rank = 1; rank < environment_.world_size; ++rank) {
+      const std::vector<char> found = store_->get(key(rank), std::chrono::hours(24));
+      all.emplace_back(found.begin(), found.end());
+    }
+    return all;
+  }
+
  private:
   void open(const Options& options) {
     std::string secret = environment_.secret;
@@ -253,7 +268,7 @@ class ProcessGroup::Joined {
   std::optional<Fault> fault_;
   bool done_ = false, ending_ = false, left_ = false;
   std::atomic<bool> told_ = false;
-  int texts_ = 0, rows_ = 0;
+  int texts_ = 0, rows_ = 0, gathered_ = 0;
   GlooOptions gloo_;
   std::thread warden_;
   std::unique_ptr<StoreServer> server_;
@@ -294,6 +309,9 @@ void ProcessGroup::reduce(std::span<double> numbers, Reduction reduction) const 
 void ProcessGroup::sum(std::span<double> numbers) const { reduce(numbers, Reduction::sum); }
 void ProcessGroup::minimum(std::span<double> numbers) const { reduce(numbers, Reduction::minimum); }
 std::string ProcessGroup::from_first(const std::string& text) const { return joined_ ? joined_->from_first(text) : text; }
+std::vector<std::string> ProcessGroup::to_first(const std::string& text) const {
+  return joined_ ? joined_->to_first(text) : std::vector<std::string>{text};
+}
 std::unique_ptr<Communicator> ProcessGroup::row(int size) const {
   require(size > 0 && this->size() % size == 0, "rows of {} of {} processes", size, this->size());
   return joined_ ? joined_->row(size) : make_single_process();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "communication/communicator.h"
 #include "communication/launch_environment.h"
@@ -57,6 +58,9 @@ class ProcessGroup {
   void minimum(std::span<double> numbers) const;
   /// Rank 0's text, which may differ on the others.
   std::string from_first(const std::string& text) const;
+  /// Each rank's text, in order, on rank 0, which waits for them; nothing on the others, which wait for nobody. Goes past the communicator,
+  /// so that a thread may call it beside the one that trains; one at a time.
+  std::vector<std::string> to_first(const std::string& text) const;
   void barrier() const;
 
   /// Another communicator, among processes in rows of `size`: rank r is number r % size of row r / size. All of the group call it.

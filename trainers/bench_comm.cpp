@@ -11,7 +11,9 @@
 #include "framework/core/error.h"
 #include "framework/core/parallel.h"
 #include "framework/core/trace.h"
+#include "trainers/agreement.h"
 #include "trainers/data_checks.h"
+#include "trainers/process_checks.h"
 #include "trainers/statistics.h"
 #include "trainers/trainer.h"
 
@@ -147,16 +149,13 @@ void check_training(const ProcessGroup& group, const Settings& settings) {
   };
   if (settings.device != "auto" && settings.device != "cpu")
     refuse("device", settings.device, "bench comm trains on the CPU; expected cpu");
-  if (settings.parallel.engine != "auto" && settings.parallel.engine != "gloo")
+  if (settings.parallel.engine == "nccl")
     refuse("parallel.engine", settings.parallel.engine, "bench comm trains in several processes on CPUs; expected auto");
   if (settings.parallel.sequence_processes > 1)
     refuse("parallel.sequence_processes", fmt::to_string(settings.parallel.sequence_processes),
            "bench comm measures whole sequences; expected 1");
-  if (settings.teacher.teaches()) refuse("teacher.loss", settings.teacher.loss, "a model learns from a teacher in one process");
-  if (settings.data.carry_state) refuse("data.carry_state", "true", "states are carried in one process");
-  const std::int64_t batch = settings.data.batch_size;
-  if (batch < group.size() || (settings.data.sampler == "stream" && batch % group.size() != 0))
-    refuse("data.batch_size", fmt::to_string(batch), "the processes share the samples of each batch; expected a multiple of their number");
+  check_process_settings(
+      settings, {group.size(), fmt::format("the launcher ({}) started {} processes", group.environment().launcher, group.size()), "start"});
 }
 
 /// Of the operations that a step recorded, those that reduce gradients.
@@ -219,6 +218,7 @@ BenchCommTraining bench_comm_training(const ProcessGroup& group, const LoadedSet
   settings.trainer.max_steps = std::max<std::int64_t>(settings.trainer.max_steps, steps + warm_up);
   set_thread_count(settings.threads > 0 ? static_cast<int>(settings.threads) : group.fair_threads());
   const std::unique_ptr<Dataset> data = open_data(settings.data);
+  check_agreement(group, settings, *data);
   check_against_data(loaded, *data);
   Trainer trainer(settings, *data, Device{}, std::nullopt, &group);
   for (int i = 0; i < warm_up; ++i) trainer.step();

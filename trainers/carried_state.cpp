@@ -47,7 +47,7 @@ layers::GenerationState& CarriedState::begin(layers::ForwardContext& context, co
   return state_;
 }
 
-void CarriedState::save(CheckpointWriter& file, const std::string& prefix) const {
+void CarriedState::save(CheckpointSink& file, const std::string& prefix) const {
   state_.visit([&](const std::string& name, Tensor& tensor) { write_tensor(file, prefix + "/" + name, tensor); });
   const auto rows = static_cast<std::int64_t>(positions_.size());
   file.tensor(prefix + "/positions", "int64", std::span(&rows, 1), positions_.data());

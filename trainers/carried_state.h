@@ -19,7 +19,7 @@ class CarriedState {
   layers::GenerationState& begin(layers::ForwardContext& context, const Batch& batch);
 
   /// Tensors `prefix`/<name>, and `prefix`/positions for the rows.
-  void save(CheckpointWriter& file, const std::string& prefix) const;
+  void save(CheckpointSink& file, const std::string& prefix) const;
   /// Throws UserError for tensors of another shape.
   void load(const CheckpointReader& file, const std::string& prefix);
 

@@ -29,7 +29,7 @@ std::optional<CheckpointOrigin> CheckpointOrigin::read(const CheckpointReader& c
   return origin;
 }
 
-void CheckpointOrigin::write(CheckpointWriter& checkpoint) const {
+void CheckpointOrigin::write(CheckpointSink& checkpoint) const {
   checkpoint.text(json_name, json);
   for (std::size_t i = 0; i < files.size(); ++i) checkpoint.text(file_name(i), files[i]);
   for (const Tensor& tensor : carried)

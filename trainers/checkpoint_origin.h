@@ -21,7 +21,7 @@ struct CheckpointOrigin {
 
   /// Nothing where the checkpoint's model came from nowhere else.
   static std::optional<CheckpointOrigin> read(const CheckpointReader& checkpoint);
-  void write(CheckpointWriter& checkpoint) const;
+  void write(CheckpointSink& checkpoint) const;
 };
 
 }  // namespace furlong

@@ -9,7 +9,7 @@ std::vector<std::int64_t> shape_of(const Tensor& tensor) { return {tensor.shape(
 
 }  // namespace
 
-void write_tensor(CheckpointWriter& file, const std::string& name, const Tensor& tensor) {
+void write_tensor(CheckpointSink& file, const std::string& name, const Tensor& tensor) {
   const Tensor host = tensor.to(Device{});
   file.tensor(name, name_of(tensor.dtype()), shape_of(tensor), host.address());
 }

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -110,10 +111,12 @@ CheckpointDirectory::CheckpointDirectory(fs::path path, std::int64_t keep_last, 
   load_best();
 }
 
-fs::path CheckpointDirectory::path_for(std::int64_t step) const {
-  require(step >= 0, "CheckpointDirectory: step {}", step);
-  return path_ / fmt::format("step_{:08d}.h5", step);
+fs::path checkpoint_path(const fs::path& folder, std::int64_t step) {
+  require(step >= 0, "a checkpoint of step {}", step);
+  return folder / fmt::format("step_{:08d}.h5", step);
 }
+
+fs::path CheckpointDirectory::path_for(std::int64_t step) const { return checkpoint_path(path_, step); }
 
 std::vector<std::int64_t> CheckpointDirectory::steps() const {
   std::vector<std::int64_t> found;
@@ -137,11 +140,11 @@ void CheckpointDirectory::committed(std::int64_t step, std::optional<double> val
   std::erase_if(found, [&](std::int64_t other) { return other > step; });
   const std::size_t excess = found.size() - std::min(found.size(), static_cast<std::size_t>(keep_last_));
   for (std::size_t i = 0; i < excess; ++i) remove_or_warn(path_for(found[i]));
-  remove_orphaned_shards();
+  remove_orphaned_shards(step);  // of later ones other processes may be writing
 }
 
-/// Shards whose checkpoint is gone, or never came to be. That of the best one may stand as best.h5 alone.
-void CheckpointDirectory::remove_orphaned_shards() const {
+/// Shards up to a step whose checkpoint is gone, or never came to be. That of the best one may stand as best.h5 alone.
+void CheckpointDirectory::remove_orphaned_shards(std::int64_t up_to) const {
   std::set<std::string> wanted;
   for (const std::int64_t step : steps()) wanted.insert(path_for(step).stem().string());
   if (best_) wanted.insert(path_for(best_->step).stem().string());
@@ -149,9 +152,27 @@ void CheckpointDirectory::remove_orphaned_shards() const {
   std::vector<fs::path> orphans;
   for (const auto& entry : fs::directory_iterator(path_, failure)) {
     const auto checkpoint = checkpoint_of_shard(entry.path().filename().string());
-    if (checkpoint && !wanted.contains(*checkpoint)) orphans.push_back(entry.path());
+    if (checkpoint && !wanted.contains(*checkpoint) && step_in_name(*checkpoint + ".h5").value_or(up_to) <= up_to)
+      orphans.push_back(entry.path());
+  }
+  // A best one whose record cannot be read still names its shards.
+  if (!orphans.empty() && !best_) {
+    const std::vector<std::string> needed = shards_of_best();
+    std::erase_if(orphans,
+                  [&](const fs::path& orphan) { return std::find(needed.begin(), needed.end(), orphan.filename()) != needed.end(); });
   }
   for (const fs::path& orphan : orphans) remove_or_warn(orphan);
+}
+
+std::vector<std::string> CheckpointDirectory::shards_of_best() const {
+  const fs::path best = path_ / "best.h5";
+  if (!fs::exists(best)) return {};
+  try {
+    return CheckpointReader::shards_of(best);
+  } catch (const Error& error) {
+    spdlog::warn("{}", error.what());
+    return {};
+  }
 }
 
 // best.json goes first: when the program is killed before best.h5 follows, load_best() sees that the two differ, and the step's own file is
@@ -261,7 +282,7 @@ void CheckpointDirectory::discard_after(std::int64_t step) {
   }
   // Before the first step nothing is to stay, a best.h5 without a readable record included.
   if (step < 0 || (best_ && best_->step > step)) forget_best();
-  remove_orphaned_shards();
+  remove_orphaned_shards(std::numeric_limits<std::int64_t>::max());
   flush_directory(path_);
 }
 

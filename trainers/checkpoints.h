@@ -7,6 +7,9 @@
 
 namespace furlong {
 
+/// Where in a folder of checkpoints that of `step` belongs.
+std::filesystem::path checkpoint_path(const std::filesystem::path& folder, std::int64_t step);
+
 /// A folder with step_<step>.h5 (at least eight digits), best.h5 (the checkpoint with the lowest validation loss, a hard link where the
 /// file system has them) and best.json (its step and loss); with several processes step_<step>.shard_<rank>_of_<processes>.h5 as well, for
 /// both. One process at a time may write to it, but for the shards.
@@ -15,12 +18,12 @@ class CheckpointDirectory {
   /// Creates the folder where missing, and removes what interrupted writes have left in it (*.partial). `keep_last` is at least 1.
   CheckpointDirectory(std::filesystem::path path, std::int64_t keep_last, bool keep_best);
 
-  /// Where the checkpoint of `step` belongs: for CheckpointWriter.
+  /// checkpoint_path() here.
   std::filesystem::path path_for(std::int64_t step) const;
   /// To be called when the checkpoint of `step` is whole. With a validation loss below the best one so far (NaN never is) it becomes the
   /// best. A resumed run may call it again for the step that it resumed from, in case the run before was killed between the checkpoint and
   /// this call. Then removes all but the last `keep_last` checkpoints up to `step`, and, without `keep_best`, the best one of an earlier
-  /// part of the run; what cannot be removed is warned about.
+  /// part of the run; what cannot be removed is warned about. Shards of later steps stay: their checkpoint is still to come.
   void committed(std::int64_t step, std::optional<double> validation_loss = std::nullopt);
   /// The newest checkpoint whose checksum is right, best.h5 included. A damaged one is warned about, with the reason, and the one before is
   /// taken. Nothing when there are no checkpoints; UserError when there are some and none is whole, since starting again silently would
@@ -46,7 +49,8 @@ class CheckpointDirectory {
   void link_best(std::int64_t step) const;
   void load_best();
   void forget_best();
-  void remove_orphaned_shards() const;
+  void remove_orphaned_shards(std::int64_t up_to) const;
+  std::vector<std::string> shards_of_best() const;
 
   std::filesystem::path path_;
   std::int64_t keep_last_;

@@ -41,16 +41,17 @@ GradientReducer::Bucket GradientReducer::make_bucket(const ShardLayout::Bucket& 
   return bucket;
 }
 
-void GradientReducer::begin() {
+void GradientReducer::begin(const Tape& tape) {
   for (Bucket& bucket : buckets_) bucket.open = bucket.parameters;
-  sent_ = 0;
-  under_way_ = true;
+  sent_ = hidden_ = 0;
+  tape_ = &tape;
 }
 
 void GradientReducer::note_final(std::size_t bucket) {
-  if (!under_way_) return;
+  if (!tape_) return;
   --buckets_[bucket].open;
   send_ready(Stream{store_.device()}, false);
+  if (tape_->node_count() > 0) hidden_ = sent_;  // behind the last node nothing is left to hide them
 }
 
 void GradientReducer::send_ready(const Stream& stream, bool all) {
@@ -72,9 +73,8 @@ void GradientReducer::send_ready(const Stream& stream, bool all) {
 }
 
 void GradientReducer::finish(const Stream& stream) {
-  require(under_way_, "gradients are finished without a beginning");
-  under_way_ = false;
-  hidden_ = sent_;
+  require(tape_ != nullptr, "gradients are finished without a beginning");
+  tape_ = nullptr;
   const trace::Span finishing("reduction", "finish");
   send_ready(stream, true);
   const auto start = std::chrono::steady_clock::now();

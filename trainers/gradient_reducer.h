@@ -5,6 +5,7 @@
 
 #include "communication/communicator.h"
 #include "framework/autodiff/parameter_store.h"
+#include "framework/autodiff/tape.h"
 #include "trainers/shard_layout.h"
 
 namespace furlong {
@@ -21,15 +22,15 @@ class GradientReducer {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// The backward to come is the last that adds to these gradients: from now on buckets go.
-  void begin();
+  /// The backward to come, on this tape, is the last that adds to these gradients: from now on buckets go. The tape lives until finish().
+  void begin(const Tape& tape);
   /// Behind it, and behind ParameterStore::complete_gradients(): the rest goes, and all are waited for. Throws MachineError where a rank
   /// was lost.
   void finish(const Stream& stream);
   /// Of a tensor like the store's flat ones each rank has its own ranges right; then all have all of it.
   void gather(const Stream& stream, const Tensor& flat) const;
 
-  /// Buckets of the last step that went before its backward had ended.
+  /// Buckets of the last step that went while its backward still had something to do.
   std::size_t buckets_hidden() const { return hidden_; }
   /// That travel of each bucket.
   std::vector<std::int64_t> bucket_bytes() const;
@@ -56,7 +57,7 @@ class GradientReducer {
   bool is_sharded_;
   std::vector<Bucket> buckets_;  // as in the layout
   std::size_t sent_ = 0, hidden_ = 0;
-  bool under_way_ = false;
+  const Tape* tape_ = nullptr;  // between begin() and finish()
   double seconds_waited_ = 0;
 };
 

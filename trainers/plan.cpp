@@ -8,6 +8,7 @@
 #include "framework/core/arena.h"
 #include "framework/core/error.h"
 #include "trainers/model.h"
+#include "trainers/process_checks.h"
 #include "trainers/shard_layout.h"
 #include "trainers/trainer.h"
 
@@ -27,19 +28,7 @@ void check_sharing(const Settings& settings, int devices) {
   if (settings.parallel.sequence_processes > 1)
     throw UserError("parallel.sequence_processes: {}: sequences in segments are not planned yet; set it to 1",
                     settings.parallel.sequence_processes);
-  if (devices == 1) return;
-  const std::int64_t batch_size = settings.data.batch_size;
-  if (settings.parallel.engine == "none")
-    throw UserError("parallel.engine: none trains in one process, not on {} devices; set it to auto, or plan for one device", devices);
-  if (settings.data.carry_state)
-    throw UserError("data.carry_state: true: states are carried in one process, not on {} devices; set it to false, or plan for one device",
-                    devices);
-  if (batch_size < devices)
-    throw UserError("data.batch_size: {}: {} devices share the samples of each batch; raise it to {} or plan for fewer", batch_size,
-                    devices, devices);
-  if (settings.data.sampler == "stream" && batch_size % devices != 0)
-    throw UserError("data.batch_size: {}: {} devices, and data.sampler: stream gives each as many rows; expected a multiple of {}",
-                    batch_size, devices, devices);
+  if (devices > 1) check_process_settings(settings, {devices, fmt::format("the plan is for {} devices", devices), "plan for"});
 }
 
 /// Peak bytes of tensors in one process alone with `samples` samples at once; infinite where they cannot be counted.

@@ -221,6 +221,7 @@ void add_output_keys(config::Table& t, CheckpointSettings& c, LogSettings& l, Pa
   t.key("checkpoint.every", &c.every, "steps", "optimizer steps between checkpoints").within(1, 1e12).zero_means("only at the end").elsewhere({"save_steps", "save_every", "checkpoint_every", "save_interval"});
   t.key("checkpoint.keep_last", &c.keep_last, "checkpoints", "how many of the newest to keep").within(1, 1e6).elsewhere({"save_total_limit", "keep"});
   t.key("checkpoint.keep_best", &c.keep_best, "", "whether to keep the one with the lowest validation loss as well").elsewhere({"load_best_model_at_end", "save_best"});
+  t.key("checkpoint.background", &c.background, "", "whether training goes on while a checkpoint is written, from a copy in the host's memory; where that has no room for the copy, training waits, which is told").elsewhere({"async_save", "save_async"});
 
   t.section("log", "what a run tells");
   t.key("log.every", &l.every, "steps", "optimizer steps between lines of metrics").within(1, 1e12).elsewhere({"logging_steps", "log_every", "log_interval"});

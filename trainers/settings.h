@@ -152,6 +152,7 @@ struct CheckpointSettings {
   std::int64_t every = 200;
   std::int64_t keep_last = 2;
   bool keep_best = true;
+  bool background = true;
   bool operator==(const CheckpointSettings&) const = default;
 };
 

@@ -1,58 +1,22 @@
 #include "trainers/trainer.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
-#include "framework/core/arena.h"
 #include "framework/core/log.h"
 #include "framework/core/trace.h"
-#include "framework/core/version.h"
 #include "framework/ops/arithmetic.h"
 #include "framework/ops/step_control.h"
-#include "trainers/checkpoint_shard_writer.h"
-#include "trainers/checkpoint_tensors.h"
 #include "trainers/schedule.h"
 #include "trainers/signals.h"
+#include "trainers/trainer_parts.h"
 
 namespace furlong {
 namespace {
 
 constexpr std::size_t outlier_window = 64;  // steps whose median norm is the measure
 constexpr std::size_t outlier_minimum = 16;
-
-/// Whether a run may go on with another value of a key below `model`, given as a JSON pointer: those that shape nothing stored.
-bool may_change(const std::string& key, const std::string& position) {
-  if (key == "/max_sequence_length") return position != "learned";
-  return key == "/weights" || key == "/dropout" || key == "/attention/chunk_size" || key == "/attention/redraw_every" ||
-         key == "/attention/denominator_guard";
-}
-
-std::unique_ptr<Teacher> make_teacher(const Settings& settings, const Vocabulary& data, const Device& device,
-                                      std::optional<DType> compute) {
-  return settings.teacher.teaches() ? std::make_unique<Teacher>(settings, data, device, compute) : nullptr;
-}
-
-std::int64_t bucket_elements(const ParallelSettings& parallel, DType dtype) {
-  return parallel.bucket_megabytes * 1'000'000 / size_of(dtype);
-}
-
-Frozen frozen_by(const std::unique_ptr<Teacher>& teacher) { return teacher ? teacher->frozen() : Frozen(); }
-
-/// None where the weights that layers compute with were rounded to the nearest.
-Optimizer::LastSteps last_optimizer_steps(const CheckpointReader& checkpoint) {
-  Optimizer::LastSteps steps;
-  if (!checkpoint.has("last_optimizer_steps")) return steps;
-  const auto json = nlohmann::json::parse(checkpoint.text("last_optimizer_steps"), nullptr, false);
-  const bool is_valid =
-      json.is_object() && std::all_of(json.begin(), json.end(), [](const auto& step) { return step.is_number_unsigned(); });
-  if (!is_valid)
-    throw UserError("{}: last_optimizer_steps is not a number of steps for each parameter; the file was not written by this program",
-                    checkpoint.path().string());
-  return json.get<Optimizer::LastSteps>();
-}
 
 /// Whether rows are as long as the longest of their batch.
 bool pads_to_longest(const Settings& settings) {
@@ -81,33 +45,6 @@ Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& de
   require(!group_ || carried_.empty(), "carried states are for one process");
 }
 
-void Trainer::share_work() {
-  if (!group_) return;
-  require(!teacher_, "a teacher is for one process");
-  communicator_ = &group_->device_communicator(device_);
-  if (device_.is_gpu() && model_.settings.trainer.cuda_graph)
-    spdlog::debug("trainer.cuda_graph: with several processes steps are launched kernel by kernel; recording NCCL's work was not measured");
-  const ParallelSettings& parallel = model_.settings.parallel;
-  const DType dtype = dtype_from_name(parallel.gradient_dtype);
-  layout_ = std::make_unique<ShardLayout>(*model_.store, bucket_elements(parallel, dtype), group_->size());
-  reducer_ = std::make_unique<GradientReducer>(*model_.store, *communicator_, *layout_, dtype, parallel.shard_optimizer);
-}
-
-Optimizer Trainer::make_optimizer() {
-  const auto seed = static_cast<std::uint64_t>(model_.settings.seed);
-  if (!group_ || !model_.settings.parallel.shard_optimizer) return Optimizer(model_.settings.optimizer, *model_.store, seed);
-  return Optimizer(model_.settings.optimizer, *model_.store, seed, layout_->ranges(group_->rank()),
-                   [this](const Stream& stream, const Tensor& flat) { reducer_->gather(stream, flat); });
-}
-
-WeightsReport Trainer::start_from(const CheckpointReader& checkpoint) {
-  require(steps_ == 0, "a run begins from weights before its first step");
-  const WeightsReport report = begin_from(checkpoint, model_);
-  origin_ = CheckpointOrigin::read(checkpoint);
-  optimizer_.restart_average();
-  return report;
-}
-
 void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
   if (teacher_) {
     lessons(batches, checks);
@@ -133,7 +70,7 @@ void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
     }();
     ops::add(tape.stream(), numbers_.narrow(0, ops::step_loss, 1).reshape({}), loss.loss.value(), GradientMode::accumulate);
     const bool reduces = reducer_ && !checks;  // looking for a culprit, each process looks at its own
-    if (reduces && i + 1 == batches.size()) reducer_->begin();
+    if (reduces && i + 1 == batches.size()) reducer_->begin(tape);
     const trace::Span span("compute", "backward");
     tape.backward(loss.loss);
   }
@@ -300,57 +237,6 @@ void Trainer::work(const std::vector<Batch>& batches) {
   optimizer_.step(stream, ops::adamw_numbers(numbers_));
 }
 
-void Trainer::split_sums() {
-  if (!group_ || group_->is_first()) return;
-  for (const Parameter& parameter : model_.store->parameters())
-    if (parameter.adds_up()) ops::fill(Stream{device_}, parameter.master(), 0.0);
-}
-
-void Trainer::combine_sums(const Stream& stream) {
-  if (!group_) return;
-  for (const Parameter& parameter : model_.store->parameters())
-    if (parameter.adds_up()) communicator_->all_reduce(stream, parameter.master()).wait();
-}
-
-void Trainer::sum_squares(const Stream& stream) {
-  const trace::Span span("reduction", "loss and norm");
-  const Tensor sum = numbers_.narrow(0, ops::step_sum_of_squares, 1);
-  const auto numbers_from_loss_on = [&](std::int64_t count) { return numbers_.narrow(0, ops::step_loss, count); };
-  if (!optimizer_.is_sharded()) {
-    if (group_) communicator_->all_reduce(stream, numbers_from_loss_on(2)).wait();  // and step_stops
-    ops::sum_of_squares(stream, model_.store->gradients(), sum);
-    return;
-  }
-  const Tensor part = Tensor::empty({1}, DType::float64, device_);
-  for (const OwnedRange& range : optimizer_.ranges()) {
-    if (range.everywhere && !group_->is_first()) continue;
-    ops::sum_of_squares(stream, model_.store->gradients().narrow(0, range.begin, range.elements()), part);
-    ops::add(stream, sum, part, GradientMode::accumulate);
-  }
-  communicator_->all_reduce(stream, numbers_from_loss_on(3)).wait();  // step_stops and step_sum_of_squares, too
-}
-
-void Trainer::combine(StepReport& report) const {
-  if (!group_) return;
-  const trace::Span span("reduction", "counts");
-  std::array<double, 2> counts{static_cast<double>(report.tokens), static_cast<double>(report.targets)};
-  group_->sum(counts);
-  report.tokens = static_cast<std::int64_t>(counts[0]);
-  report.targets = static_cast<std::int64_t>(counts[1]);
-}
-
-/// Every process counts or none does: they compute the same ops.
-void Trainer::combine(ops::DenominatorReport& report) const {
-  if (!group_ || report.rows == 0) return;
-  std::array<double, 2> counts{static_cast<double>(report.rows), static_cast<double>(report.guarded)};
-  std::array<double, 1> least{static_cast<double>(report.least)};
-  group_->sum(counts);
-  group_->minimum(least);
-  report.rows = static_cast<std::int64_t>(counts[0]);
-  report.guarded = static_cast<std::int64_t>(counts[1]);
-  report.least = static_cast<decltype(report.least)>(least[0]);
-}
-
 /// Carried states come with positions of their own, and denominators are counted by the host, in each step anew. NCCL's work could be
 /// recorded, which was not measured.
 bool Trainer::may_record() const {
@@ -438,181 +324,6 @@ bool Trainer::note_validation(double loss) {
   }
   ++without_improvement_;
   return false;
-}
-
-void Trainer::save(const std::filesystem::path& path, std::string_view metrics) const {
-  const trace::Span span("checkpoint", "checkpoint", {.step = steps_});
-  if (!group_) {
-    CheckpointWriter file(path);
-    save_state(file, metrics);
-    file.finish();
-    return;
-  }
-  const ParameterStore& store = *model_.store;
-  write_shard(path, store, optimizer_, layout_->ranges(group_->rank()), *group_);
-  std::optional<CheckpointWriter> file;
-  if (group_->is_first()) file.emplace(path);
-  write_shard_index(file ? &*file : nullptr, path, store, optimizer_, *group_);
-  if (!file) return;
-  save_state(*file, metrics);
-  file->finish();
-}
-
-void Trainer::save_state(CheckpointWriter& file, std::string_view metrics) const {
-  const ParameterStore& store = *model_.store;
-  const auto write = [&](const std::string& name, const Tensor& tensor) { write_tensor(file, name, tensor); };
-  for (const Parameter& parameter : store.parameters()) {
-    const bool is_trained = store.is_trained(parameter);
-    if (group_ && is_trained) continue;  // in shards
-    write("parameters/" + parameter.name(), parameter.master());
-    if (!is_trained) continue;
-    write("first_moments/" + parameter.name(), store.slice(optimizer_.first_moment(), parameter));
-    write("second_moments/" + parameter.name(), store.slice(optimizer_.second_moment(), parameter));
-    if (optimizer_.averages()) write("averages/" + parameter.name(), store.slice(optimizer_.average(), parameter));
-  }
-  file.text("config", to_yaml(model_.settings));
-  file.text("vocabulary", model_.vocabulary.to_json());
-  file.text("metrics", metrics);
-  file.text("version", version());
-  file.text("commit", commit());
-  file.integer("step", steps_);
-  file.integer("optimizer_steps", optimizer_.steps());
-  if (optimizer_.rounds_stochastically()) file.text("last_optimizer_steps", nlohmann::json(optimizer_.last_steps()).dump());
-  file.integer("tokens", tokens_);
-  if (origin_) origin_->write(file);
-  file.integer("sampler_counter", static_cast<std::int64_t>(samples_drawn_));
-  file.integer("seed", model_.settings.seed);
-  file.number("best_validation", best_validation_);
-  if (last_validation_) file.number("last_validation", *last_validation_);
-  file.integer("validations_without_improvement", without_improvement_);
-  file.integer("validated_at", validated_at_);
-  for (std::size_t i = 0; i < carried_.size(); ++i) carried_[i].save(file, fmt::format("carried/{}", i));
-  const std::vector<double> norms(recent_norms_.begin(), recent_norms_.end());
-  const std::int64_t count = static_cast<std::int64_t>(norms.size());
-  file.tensor("recent_gradient_norms", "float64", std::span(&count, 1), norms.data());
-}
-
-std::optional<std::string> model_difference(const Settings& checkpoint, const Settings& settings) {
-  const auto then = to_json(checkpoint)["model"].flatten(), now = to_json(settings)["model"].flatten();
-  for (const auto& [key, value] : now.items()) {
-    if (may_change(key, settings.model.position) || (then.contains(key) && then[key] == value)) continue;
-    std::string name = key;
-    std::replace(name.begin(), name.end(), '/', '.');
-    return fmt::format("model{} was {} in the checkpoint and is {} now", name, then.contains(key) ? then[key].dump() : "absent",
-                       value.dump());
-  }
-  return std::nullopt;
-}
-
-void check_resumable(const CheckpointReader& checkpoint, const Settings& settings) {
-  const std::string origin = checkpoint.path().string();
-  const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
-  if (before.objective.name != settings.objective.name || before.objective.pooling != settings.objective.pooling) {
-    throw UserError("{}: cannot resume: the objective was {} (pooling {}) in the checkpoint and is {} (pooling {}) now", origin,
-                    before.objective.name, before.objective.pooling, settings.objective.name, settings.objective.pooling);
-  }
-  if (before.teacher.loss != settings.teacher.loss) {
-    throw UserError(
-        "{}: cannot resume: teacher.loss was {} in the checkpoint and is {} now; use another --run-dir, with model.weights to "
-        "begin from these",
-        origin, before.teacher.loss, settings.teacher.loss);
-  }
-  if (const auto difference = model_difference(before, settings))
-    throw UserError("{}: cannot resume: {}; use another --run-dir, or --resume never to start again", origin, *difference);
-  if (checkpoint.integer("seed") != settings.seed)
-    throw UserError("{}: cannot resume: seed was {} in the checkpoint and is {} now", origin, checkpoint.integer("seed"), settings.seed);
-}
-
-void Trainer::load(const CheckpointReader& checkpoint) {
-  check_resumable(checkpoint, model_.settings);
-  const std::string origin = checkpoint.path().string();
-  const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
-  if (!(Vocabulary::from_json(checkpoint.text("vocabulary"), origin) == model_.vocabulary))
-    throw UserError("{}: cannot resume: its vocabulary is not that of {}", origin, data_.path());
-  load_parameters(checkpoint, model_, Weights::raw);
-  const ParameterStore& store = *model_.store;
-  for (const Parameter& parameter : store.parameters()) {
-    if (!store.is_trained(parameter)) continue;
-    const auto into = [&](const std::string& name, const Tensor& own) {
-      const Tensor whole = Tensor::empty(parameter.shape(), store.master_dtype());
-      read_tensor(checkpoint, name, whole);
-      optimizer_.put(parameter, whole, own);
-    };
-    into("first_moments/" + parameter.name(), optimizer_.first_moment());
-    into("second_moments/" + parameter.name(), optimizer_.second_moment());
-    if (!optimizer_.averages()) continue;
-    // Averaging switched on since then begins at the values themselves.
-    const std::string averaged = "averages/" + parameter.name();
-    into(checkpoint.has(averaged) ? averaged : "parameters/" + parameter.name(), optimizer_.average());
-  }
-  steps_ = checkpoint.integer("step");
-  optimizer_.restore_steps(checkpoint.integer("optimizer_steps"), last_optimizer_steps(checkpoint));
-  optimizer_.refresh_compute_values(Stream{device_});
-  tokens_ = checkpoint.integer("tokens");
-  origin_ = CheckpointOrigin::read(checkpoint);
-  samples_drawn_ = static_cast<std::uint64_t>(checkpoint.integer("sampler_counter"));
-  best_validation_ = checkpoint.number("best_validation");
-  if (checkpoint.has("last_validation")) last_validation_ = checkpoint.number("last_validation");
-  without_improvement_ = checkpoint.integer("validations_without_improvement");
-  validated_at_ = checkpoint.integer("validated_at");
-  load_carried(checkpoint, before);
-  std::vector<double> norms(checkpoint.info("recent_gradient_norms").bytes / sizeof(double));
-  checkpoint.read("recent_gradient_norms", norms.data(), norms.size() * sizeof(double));
-  recent_norms_.assign(norms.begin(), norms.end());
-}
-
-void Trainer::load_carried(const CheckpointReader& checkpoint, const Settings& before) {
-  if (carried_.empty()) return;
-  const Settings& now = model_.settings;
-  const DataSettings &then = before.data, &data = now.data;
-  if (!then.carry_state || then.store != data.store || then.sequence_length != data.sequence_length || then.batch_size != data.batch_size ||
-      before.trainer.gradient_accumulation != now.trainer.gradient_accumulation) {
-    spdlog::warn("{}: the rows of batches are in other places now than in the checkpoint; the states that they carry begin empty",
-                 checkpoint.path().string());
-    return;
-  }
-  for (std::size_t i = 0; i < carried_.size(); ++i) carried_[i].load(checkpoint, fmt::format("carried/{}", i));
-}
-
-std::int64_t predicted_peak_bytes(const Settings& whole, const Vocabulary& vocabulary, int processes) {
-  Settings settings = whole;
-  const std::int64_t rows = processes / std::min<std::int64_t>(processes, whole.parallel.sequence_processes);
-  settings.data.batch_size = (whole.data.batch_size + rows - 1) / rows;  // the largest share
-  if (processes > 1) settings.data.sequence_length /= whole.parallel.sequence_processes;
-  const Device device{DeviceType::shape_only, 0};
-  Arena& memory = arena(device);
-  const std::int64_t before = memory.counters().bytes_in_use;
-  memory.reset_peak();
-  const std::unique_ptr<Teacher> teacher = make_teacher(settings, vocabulary, device, std::nullopt);
-  Model model = make_model(settings, vocabulary, device, std::nullopt, frozen_by(teacher));
-  const DType travels = processes > 1 ? dtype_from_name(settings.parallel.gradient_dtype) : model.store->master_dtype();
-  const ShardLayout layout(*model.store, bucket_elements(settings.parallel, travels), processes);
-  const Optimizer optimizer = processes > 1 && settings.parallel.shard_optimizer
-                                  ? Optimizer(settings.optimizer, *model.store, 0, layout.ranges(0), [](const Stream&, const Tensor&) {})
-                                  : Optimizer(settings.optimizer, *model.store);
-  const Tensor travelling =
-      travels == model.store->master_dtype() ? Tensor() : Tensor::empty(model.store->gradients().shape(), travels, device);
-  Tape tape(Stream{device});
-  layers::ForwardContext context{tape, true};
-  std::vector<CarriedState> carried;
-  for (std::int64_t i = 0; settings.data.carry_state && i < settings.trainer.gradient_accumulation; ++i)
-    carried.emplace_back(*model.decoder, settings.data.batch_size);
-  Batch fresh;
-  fresh.batch = settings.data.batch_size;
-  fresh.n = settings.data.sequence_length;
-  fresh.fresh.assign(static_cast<std::size_t>(fresh.batch), 1);
-  // Of accumulated batches the second adds to gradients that are there already, which can take more; the others repeat it.
-  for (std::int64_t i = 0; i < std::min<std::int64_t>(settings.trainer.gradient_accumulation, 2); ++i) {
-    if (teacher) {
-      const DeviceBatch batch = largest_batch(settings, device);
-      const auto number = [&](const Shape& shape) { return Tensor::empty(shape, DType::float64, device); };
-      teacher->teach(model, context, batch, {1, number({}), number({1}), batch.targets, number({1}), 0});
-      continue;
-    }
-    layers::GenerationState* past = carried.empty() ? nullptr : &carried[static_cast<std::size_t>(i)].begin(context, fresh);
-    tape.backward(loss_of(model, context, largest_batch(settings, device), {}, past).loss);
-  }
-  return memory.counters().peak_bytes - before;
 }
 
 }  // namespace furlong

@@ -5,6 +5,7 @@
 #include "communication/process_group.h"
 #include "trainers/carried_state.h"
 #include "trainers/checkpoint_origin.h"
+#include "trainers/checkpoint_parts.h"
 #include "trainers/checkpoints.h"
 #include "trainers/evaluate.h"
 #include "trainers/gradient_reducer.h"
@@ -66,14 +67,19 @@ class Trainer {
   /// The validation loss of the present step, when it was validated and is the best so far.
   std::optional<double> best_now() const { return validated_at_ == steps_ && without_improvement_ == 0 ? last_validation_ : std::nullopt; }
 
-  /// `metrics`: the run's metrics.jsonl so far, which goes along so that a checkpoint alone tells how it came to be. Of several processes
-  /// each writes its part of the parameters and moments, and rank 0 the checkpoint that names them.
-  void save(const std::filesystem::path& path, std::string_view metrics = {}) const;
+  /// In words what the next step begins from, weights by their checksum: "step 40, sample 320, weights 0123456789abcdef". The same in all
+  /// processes that train together.
+  std::string digest() const;
+  /// Writes a checkpoint before it returns. `metrics`: the run's metrics.jsonl so far, which goes along so that a checkpoint alone tells
+  /// how it came to be. Of several processes each writes its part of the parameters and moments, and rank 0 the checkpoint that names them.
+  void save(const std::filesystem::path& path, const std::string& metrics = {}) const;
+  /// What save() writes, for whoever writes it before the next step.
+  CheckpointParts checkpoint_parts(const std::string& metrics) const;
   /// Continues from a checkpoint. Throws UserError where it belongs to another model, vocabulary or seed.
   void load(const CheckpointReader& checkpoint);
 
  private:
-  void save_state(CheckpointWriter& file, std::string_view metrics) const;
+  void put_state(CheckpointSink& file, std::string_view metrics) const;
   void load_carried(const CheckpointReader& checkpoint, const Settings& before);
   /// Gathers the gradients of the batches in inputs_, and adds the loss to the step's numbers.
   void gradients(const std::vector<Batch>& batches, bool checks);
@@ -103,6 +109,8 @@ class Trainer {
   void write_numbers(const StepReport& report);
   void share_work();
   Optimizer make_optimizer();
+  /// Adds up loss, stops and sum of squares of all processes.
+  void combine_numbers(const Stream& stream);
   /// Of the gradients of all processes, into step_sum_of_squares.
   void sum_squares(const Stream& stream);
   /// Adds up over processes what each found of its own samples.
@@ -158,5 +166,8 @@ void check_resumable(const CheckpointReader& checkpoint, const Settings& setting
 /// Peak bytes of tensors that training with these settings will take in one process of `processes`, found by running one step on the
 /// shape-only device.
 std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vocabulary, int processes = 1);
+
+/// Bytes that a copy of what rank 0 writes to a checkpoint takes on the host.
+std::int64_t predicted_copy_bytes(const Settings& settings, const Vocabulary& vocabulary, int processes = 1);
 
 }  // namespace furlong

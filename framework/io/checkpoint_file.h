@@ -15,26 +15,35 @@ namespace furlong {
 /// Version of the layout that CheckpointWriter writes and CheckpointReader reads.
 inline constexpr std::uint32_t checkpoint_format_version = 1;
 
-/// Writes a checkpoint beside its place; finish() makes it appear, whole. Names are paths such as
-/// "parameters/blocks.0.attention.query.weight" whose '/' become HDF5 groups. Any one thread may use a writer, also while others use
-/// HDF5: tensors go from the caller's memory to the file without a copy and without HDF5's lock. After any throw the partial file is gone
-/// and the writer of no further use. Throws UserError where the place is at fault, MachineError where the machine is (disk full), and
-/// ContractError for a bad name, a name used twice, an unknown dtype.
-class CheckpointWriter {
+/// Takes what a checkpoint is to hold. Names are paths such as "parameters/blocks.0.attention.query.weight".
+class CheckpointSink {
+ public:
+  virtual ~CheckpointSink() = default;
+  /// `dtype`: float32, bfloat16, float64, int32, int64 or uint8. `shape` may be empty (a scalar) or hold zeros. `data` is row-major and
+  /// holds product(shape) elements; it is the caller's again when this returns.
+  virtual void tensor(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape, const void* data) = 0;
+  /// UTF-8 by custom, but any bytes come back as they were. At most 4 GiB less one byte.
+  virtual void text(const std::string& name, std::string_view value) = 0;
+  virtual void number(const std::string& name, double value) = 0;
+  virtual void integer(const std::string& name, std::int64_t value) = 0;
+};
+
+/// Writes a checkpoint beside its place; finish() makes it appear, whole. The '/' in names become HDF5 groups. Any one thread may use a
+/// writer, also while others use HDF5: tensors go from the caller's memory to the file without a copy and without HDF5's lock. After any
+/// throw the partial file is gone and the writer of no further use. Throws UserError where the place is at fault, MachineError where the
+/// machine is (disk full), and ContractError for a bad name, a name used twice, an unknown dtype.
+class CheckpointWriter final : public CheckpointSink {
  public:
   explicit CheckpointWriter(std::filesystem::path path);
   /// Removes the partial file, unless finish() has returned.
-  ~CheckpointWriter();
+  ~CheckpointWriter() override;
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// `dtype`: float32, bfloat16, float64, int32, int64 or uint8. `shape` may be empty (a scalar) or hold zeros. `data` is row-major and
-  /// holds product(shape) elements.
-  void tensor(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape, const void* data);
-  /// UTF-8 by custom, but any bytes come back as they were. At most 4 GiB less one byte.
-  void text(const std::string& name, std::string_view value);
-  void number(const std::string& name, double value);
-  void integer(const std::string& name, std::int64_t value);
+  void tensor(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape, const void* data) override;
+  void text(const std::string& name, std::string_view value) override;
+  void number(const std::string& name, double value) override;
+  void integer(const std::string& name, std::int64_t value) override;
   /// Writes the checksum, flushes the file to disk, and renames it to its place.
   void finish();
 
@@ -56,6 +65,8 @@ struct TensorInfo {
 class CheckpointReader {
  public:
   static CheckpointReader open(const std::filesystem::path& path);
+  /// The names of the shards that a checkpoint needs. Checks and reads nothing but the file itself; throws as open() does.
+  static std::vector<std::string> shards_of(const std::filesystem::path& path);
   CheckpointReader(CheckpointReader&&) noexcept;
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
   ~CheckpointReader();

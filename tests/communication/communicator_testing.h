@@ -2,6 +2,8 @@
 // What the tests of communicators share: jobs of real processes with their store, and values that every rank can work out for every other.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +14,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -77,6 +80,29 @@ inline std::string engine_missing(Engine engine, int size) {
   return reason;
 }
 
+/// What this process says while it lives.
+class Said {
+ public:
+  Said() : before_(spdlog::default_logger()) {
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>("said", std::make_shared<spdlog::sinks::ostream_sink_mt>(stream_)));
+  }
+  ~Said() { spdlog::set_default_logger(before_); }
+  Said(const Said&) = delete;
+  Said& operator=(const Said&) = delete;
+  /// Once nobody says anything any more.
+  std::string text() const { return stream_.str(); }
+  int count(const std::string& words) const {
+    const std::string all = text();
+    int times = 0;
+    for (std::size_t at = all.find(words); at != std::string::npos; at = all.find(words, at + 1)) ++times;
+    return times;
+  }
+
+ private:
+  std::ostringstream stream_;
+  std::shared_ptr<spdlog::logger> before_;
+};
+
 /// One process of a job: its end of the store (rank 0 runs it, too) and its communicators.
 class Rank {
  public:
@@ -117,6 +143,8 @@ class Rank {
     nccl.connect_timeout = options.connect_timeout;
     nccl.fault_patience = options.fault_patience;
     nccl.operation_timeout = options.operation_timeout;
+    nccl.notice_after = options.notice_after;
+    nccl.notice_every = options.notice_every;
     return make_nccl_communicator(*store_, nccl);
   }
   /// In order, with all others.

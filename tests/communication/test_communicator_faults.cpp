@@ -166,6 +166,37 @@ TEST(GlooFaults, ALateRankIsWaitedFor) {
           {.times = short_times()});
 }
 
+// Of those that wait the first says for whom, now and then; of those that have come, and of short waits, nothing is said.
+TEST(GlooFaults, WhoWaitsForALateRankSaysSo) {
+  run_job(4, [](Rank& self, Communicator&) {
+    const Said said;
+    self.options.notice_after = 1500ms;
+    self.options.notice_every = 1s;
+    {
+      const auto communicator = self.communicator("noticed");
+      for (int i = 0; i < 3; ++i) communicator->barrier(stream).wait();
+      if (self.rank() == 1 || self.rank() == 3) std::this_thread::sleep_for(4s);
+      const Tensor values = tensor<float>(1, self.rank(), 10);
+      communicator->all_reduce(stream, values).wait();
+      if (self.rank() == 1) std::this_thread::sleep_for(2s);
+      if (self.rank() == 0) communicator->receive(stream, values, 1).wait();
+      if (self.rank() == 1) communicator->send(stream, values, 0).wait();
+    }
+    const std::string text = said.text();
+    const auto count = [&](const std::string& words) { return said.count(words); };
+    EXPECT_EQ(count("barrier"), 0) << text;
+    if (self.rank() != 0) {
+      EXPECT_EQ(text, "");
+      return;
+    }
+    EXPECT_GE(count("all_reduce of float32 [10] has waited for "), 2) << "again and again: " << text;
+    EXPECT_LE(count("all_reduce"), 4) << text;
+    EXPECT_GE(count(" s: rank 1 on host host1, rank 3 on host host3 have not come to it; the others wait for as long as they live"), 2)
+        << text;
+    EXPECT_EQ(count("receive of float32 [10] from rank 1 on host host1 has taken "), 1) << text;
+  });
+}
+
 // Both ranks live, and rank 1 never comes to what rank 0 is in: a program's mistake, which the operation's own timeout ends.
 TEST(GlooFaults, RanksInDifferentOperationsDoNotWaitForEver) {
   Job job(2, [](Rank& self) {

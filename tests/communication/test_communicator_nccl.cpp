@@ -348,6 +348,31 @@ TEST_F(NcclFaults, ACallThatNcclRefusesBreaksTheCommunicator) {
 }
 
 // All ranks live, and one never comes.
+TEST_F(Nccl, WhoWaitsForALateRankSaysSo) {
+  Job job(
+      2,
+      [](Rank& self) {
+        const Said said;
+        self.options.notice_after = 1s;
+        self.options.notice_every = 1s;
+        {
+          const auto communicator = self.communicator();
+          communicator->barrier(stream()).wait();
+          synchronize(stream());
+          if (self.rank() == 1) std::this_thread::sleep_for(3s);
+          communicator->all_reduce(stream(), Tensor::zeros({10}, DType::float32, testing::device())).wait();
+          synchronize(stream());
+          meet(self, "done");
+        }
+        const int times = said.count("all_reduce of float32 [10] has waited for ");
+        EXPECT_EQ(times >= 1 && times <= 3, self.rank() == 0) << said.text();
+        EXPECT_EQ(said.count(" s: rank 1 has not come to it; the others wait for as long as it lives"), times) << said.text();
+        self.leave();
+      },
+      on_stand_in);
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+}
+
 TEST_F(NcclFaults, RanksInDifferentOperationsDoNotWaitForEver) {
   Job job(
       2,

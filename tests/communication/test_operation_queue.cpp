@@ -25,7 +25,7 @@ struct Gate {
   std::atomic<bool> fault{false};
 
   OperationQueue::Hooks hooks() {
-    return {[this](std::uint64_t) -> std::optional<std::string> {
+    return {[this](std::uint64_t, const std::string&) -> std::optional<std::string> {
               ++watched;
               if (fault) return "a watcher's reason";
               return {};

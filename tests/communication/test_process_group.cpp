@@ -66,6 +66,31 @@ TEST(ProcessGroupTest, AllGetTheSameNumbersAndTexts) {
   }
 }
 
+// Beside operations of the thread that trains, and with ranks that come at other times.
+TEST(ProcessGroupTest, TheFirstGetsAllTextsInAThreadOfItsOwn) {
+  const Curves found = run_world(3, [](ProcessGroup& group, const Report& report) {
+    std::vector<std::string> first, second;
+    std::thread thread([&] {
+      std::this_thread::sleep_for(50ms * group.rank());
+      first = group.to_first(fmt::format("a{}", group.rank()));
+      second = group.to_first(group.rank() == 1 ? "" : fmt::format("b{}", group.rank()));
+    });
+    std::vector<double> sums{0};
+    for (int i = 0; i < 100; ++i) {
+      sums[0] += 1;
+      group.sum(sums);
+      sums[0] /= 3;
+    }
+    thread.join();
+    report.add(sums);
+    const std::vector<std::string> nothing;
+    EXPECT_EQ(first, group.is_first() ? (std::vector<std::string>{"a0", "a1", "a2"}) : nothing);
+    EXPECT_EQ(second, group.is_first() ? (std::vector<std::string>{"b0", "", "b2"}) : nothing);
+  });
+  EXPECT_EQ(found, (Curves{{100}, {100}, {100}}));
+  EXPECT_EQ(ProcessGroup().to_first("alone"), std::vector<std::string>{"alone"});
+}
+
 TEST(ProcessGroupTest, ABarrierWaitsForTheLast) {
   const Curves found = run_world(3, [](ProcessGroup& group, const Report& report) {
     group.barrier();

@@ -123,6 +123,14 @@ TEST_F(BenchCommTrainingTest, RefusesWhatSeveralProcessesCannotTrain) {
   });
 }
 
+TEST_F(BenchCommTrainingTest, RefusesProcessesWithOtherSettings) {
+  parallel_testing::World world(2, [&](ProcessGroup& group, const Report&) {
+    bench_comm_training(group, small_settings(store, {group.is_first() ? "model.n_layers=2" : "model.n_layers=3"}), 2);
+  });
+  for (const int status : world.wait()) EXPECT_NE(status, 0);
+  EXPECT_THAT(world.errors(), HasSubstr("model.n_layers: 3 here, and 2 in rank 0; expected the same in all processes"));
+}
+
 TEST(BenchCommReductionsTest, HiddenIsWhatWasNotWaitedFor) {
   EXPECT_DOUBLE_EQ((BenchCommReductions{4, 1}).hidden_share(), 0.75);
   EXPECT_DOUBLE_EQ((BenchCommReductions{4, 5}).hidden_share(), 0);

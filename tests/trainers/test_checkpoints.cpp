@@ -15,6 +15,7 @@
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_file.h"
+#include "framework/io/checkpoint_shards.h"
 #include "trainers/model.h"
 
 // Stands in front of the C library's, so that a test can run as on a file system without hard links.
@@ -161,6 +162,60 @@ TEST_F(CheckpointDirectoryTest, TheBestIsTheLastResort) {
   }
   const CheckpointDirectory directory(folder, 1, true);
   EXPECT_EQ(directory.newest_whole(), folder / "best.h5");
+}
+
+/// A checkpoint of two processes, of which one had something to write.
+void write_in_shards(const CheckpointDirectory& directory, std::int64_t step) {
+  const fs::path path = directory.path_for(step);
+  ShardIndex index;
+  index.tensors["parameters/a"] = {"float32", {2}};
+  for (const int rank : {0, 1}) {
+    const fs::path shard = shard_path(path, rank, 2);
+    CheckpointWriter writer(shard);
+    const std::vector<std::int64_t> shape{2};
+    const float values[] = {1, static_cast<float>(step)};
+    if (rank == 0) writer.tensor(piece_name("parameters/a", 0), "float32", shape, values);
+    writer.finish();
+    index.files.push_back({shard.filename().string(), checkpoint_checksum(shard).value()});
+  }
+  CheckpointWriter writer(path);
+  writer.text("shards", index.to_json());
+  writer.finish();
+}
+
+TEST_F(CheckpointDirectoryTest, ShardsOfABestOneWithoutReadableRecordStay) {
+  {
+    CheckpointDirectory directory(folder, 1, true);
+    for (const std::int64_t step : {1, 2}) {
+      write_in_shards(directory, step);
+      directory.committed(step, static_cast<double>(step));
+    }
+    EXPECT_EQ(CheckpointReader::shards_of(folder / "best.h5"),
+              (std::vector<std::string>{"step_00000001.shard_0_of_2.h5", "step_00000001.shard_1_of_2.h5"}));
+  }
+  write_file_atomically(folder / "best.json", "{");
+  CheckpointDirectory directory(folder, 1, true);
+  for (const std::int64_t step : {3, 4}) {
+    write_in_shards(directory, step);
+    directory.committed(step);
+  }
+  EXPECT_EQ(CheckpointReader::open(folder / "best.h5").tensors().size(), 1u) << "whole";
+  EXPECT_FALSE(fs::exists(folder / "step_00000003.shard_0_of_2.h5")) << "of a checkpoint that is gone";
+  directory.committed(4, 0.5);
+  EXPECT_FALSE(fs::exists(folder / "step_00000001.shard_0_of_2.h5")) << "of the one that was best";
+}
+
+// Another process may be ahead, and have written its part of the checkpoint that comes next.
+TEST_F(CheckpointDirectoryTest, ShardsOfACheckpointToComeStay) {
+  CheckpointDirectory directory(folder, 1, false);
+  write_in_shards(directory, 1);
+  for (const char* name : {"step_00000000.shard_1_of_2.h5", "step_00000002.shard_1_of_2.h5"}) std::ofstream(folder / name) << "part";
+  directory.committed(1);
+  EXPECT_FALSE(fs::exists(folder / "step_00000000.shard_1_of_2.h5")) << "it never came to be";
+  EXPECT_TRUE(fs::exists(folder / "step_00000002.shard_1_of_2.h5"));
+  directory.discard_after(1);
+  EXPECT_FALSE(fs::exists(folder / "step_00000002.shard_1_of_2.h5")) << "of a run that was killed";
+  EXPECT_TRUE(fs::exists(folder / "step_00000001.shard_1_of_2.h5"));
 }
 
 TEST_F(CheckpointDirectoryTest, LeftoversOfInterruptedWritesGo) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "framework/autodiff/tape.h"
+#include "framework/core/trace.h"
 #include "tests/trainers/parallel_testing.h"
 #include "tests/trainers/training.h"
 #include "trainers/trainer.h"
@@ -184,6 +185,28 @@ TEST_F(DataParallelTest, TwoRunsOfOneSizeAreEqualBitForBit) {
     }
     EXPECT_GT(found[0][0].size(), numbers_of(10) + 1000) << "the parameters were not compared";
     EXPECT_NE(found[0][0], found[2][0]) << "other sums: what is equal above could have been different";
+  }
+}
+
+// Rank 0's, summed with zeros of the others: nobody clips by a norm of its own, which another CPU may round in another way. That the sum is
+// the norm, and not a multiple of it, is what all other tests here rest on.
+TEST_F(DataParallelTest, TheNormIsOneNumberThatTravels) {
+  for (const char* sharded : {"parallel.shard_optimizer=false", "parallel.shard_optimizer=true"}) {
+    run_world(2, [&](ProcessGroup& group, const Report&) {
+      const Settings given = settings("text.h5", {sharded});
+      const auto data = open_data(given.data);
+      Trainer trainer(given, *data, Device{}, std::nullopt, &group);
+      trainer.step();
+      trace::start();
+      trainer.step();
+      const trace::Recording recording = trace::stop();
+      const auto count = [&](const char* name) {
+        return std::count_if(recording.events.begin(), recording.events.end(),
+                             [&](const trace::Event& event) { return event.name == name; });
+      };
+      EXPECT_EQ(count("all_reduce of float64 [3]"), 1) << "loss, wishes to stop, and squares of gradients";
+      EXPECT_EQ(count("all_reduce of float64 [2]"), 1) << "tokens and targets";
+    });
   }
 }
 

@@ -195,7 +195,7 @@ TEST_F(PlanTest, RefusesWhatTrainingRefuses) {
   const auto refused = [&](const std::vector<std::string>& overrides, const PlanCluster& cluster) {
     return message_of<UserError>([&] { planned(settings(overrides), cluster); });
   };
-  EXPECT_THAT(refused({"data.batch_size=7"}, {2, 4}), HasSubstr("data.batch_size: 7: 8 devices"));
+  EXPECT_THAT(refused({"data.batch_size=7"}, {2, 4}), HasSubstr("data.batch_size: 7: the plan is for 8 devices"));
   EXPECT_THAT(refused({"data.batch_size=7", "data.sampler=stream"}, {1, 2}), HasSubstr("expected a multiple of 2"));
   EXPECT_THAT(refused({"data.batch_size=8", "parallel.engine=none"}, {1, 2}), HasSubstr("parallel.engine: none"));
   EXPECT_THAT(refused({"data.batch_size=2", "data.sampler=stream", "data.carry_state=true", "model.attention.mechanism=linear"}, {1, 2}),

@@ -1,7 +1,10 @@
 // furlong train in several processes, as a launcher starts them: what they leave behind, how they go on, and how they end.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -295,6 +298,19 @@ TEST_F(TrainProcesses, WhatIsNotTheSameInAllIsRefused) {
     for (const Finished& process : found) EXPECT_NE(process.status, 0);
     EXPECT_TRUE(!fs::exists(path("run")) || !fs::exists(path("run/metrics.jsonl"))) << "nothing was trained";
   }
+  // What is asked for on the command line.
+  const std::vector<std::pair<std::vector<std::string>, std::string>> arguments_of_one{
+      {{"--trace", path("trace.json")}, "--trace: true here, and false in rank 0"},
+      {{"--resume", "never"}, "--resume: \"never\" here, and \"auto\" in rank 0"}};
+  for (const auto& [more, expected] : arguments_of_one) {
+    JobOptions options;
+    options.change = [&more](int rank, std::vector<std::string>& arguments) {
+      if (rank == 1) arguments.insert(arguments.end(), more.begin(), more.end());
+    };
+    const std::vector<Finished> found = job(2, "run", {}, options).wait();
+    ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
+    EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: error: " + expected));
+  }
   // A copy, and threads of its own, are no difference.
   fs::copy_file(path("tokens.h5"), path("copy.h5"));
   JobOptions options;
@@ -302,6 +318,96 @@ TEST_F(TrainProcesses, WhatIsNotTheSameInAllIsRefused) {
     if (rank == 1) arguments.insert(arguments.end(), {"--set", "data.store=" + path("copy.h5"), "--set", "threads=2"});
   };
   for (const Finished& process : job(2, "copied", {}, options).wait()) EXPECT_EQ(process.status, 0) << process.err;
+}
+
+TEST_F(TrainProcesses, OtherThingsToMeasureAreRefused) {
+  JobOptions options;
+  options.change = [](int rank, std::vector<std::string>& arguments) {
+    if (rank == 1) arguments.insert(arguments.end(), {"--bytes", "2048"});
+  };
+  const std::vector<Finished> found = Job(2, path("output"), {"bench", "comm", "--repeats", "1"}, options).wait();
+  ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
+  EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: error: --bytes: [2048] here, and ["));
+}
+
+TEST_F(TrainProcesses, AMistakeInAnArgumentIsToldOnce) {
+  JobOptions options;
+  options.change = [&](int, std::vector<std::string>& arguments) {
+    arguments.insert(arguments.end(), {"--trace", path("trace.json"), "--trace-steps", "6-3"});
+  };
+  const std::vector<Finished> found = job(3, "run", {}, options).wait();
+  for (const Finished& process : found) EXPECT_NE(process.status, 0);
+  ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
+  EXPECT_THAT(error_lines(found)[0], HasSubstr("--trace-steps 6-3: expected"));
+}
+
+// --- The run directory
+
+// Rank 0 of a second job finds the directory locked; its other ranks must not touch what the first is writing there.
+TEST_F(TrainProcesses, WhatAnotherJobIsWritingStays) {
+  const std::string part = "run/checkpoints/step_00000005.shard_1_of_2.h5.partial";
+  fs::create_directories(path("run/checkpoints"));
+  file(part, "half of it");
+  const int lock = open(path("run/.lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+  ASSERT_EQ(flock(lock, LOCK_EX | LOCK_NB), 0);
+  const std::vector<Finished> found = job(3, "run").wait();
+  close(lock);
+  for (const Finished& process : found) EXPECT_NE(process.status, 0);
+  ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
+  EXPECT_THAT(error_lines(found)[0], HasSubstr("another furlong train is running in this run directory"));
+  EXPECT_TRUE(fs::exists(path(part)));
+  train(2, "run");
+  EXPECT_FALSE(fs::exists(path(part))) << "whoever has the lock takes it away";
+}
+
+TEST_F(TrainProcesses, ARunDirectoryThatIsNotSharedIsRefused) {
+  for (const bool exists : {false, true}) {
+    if (exists) fs::create_directories(path("elsewhere"));
+    JobOptions options;
+    options.change = [&](int rank, std::vector<std::string>& arguments) {
+      if (rank == 1) arguments[3] = path("elsewhere");
+    };
+    const std::vector<Finished> found = job(2, "run", {}, options).wait();
+    for (const Finished& process : found) EXPECT_NE(process.status, 0);
+    ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
+    EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: error: run_directory: " + path("elsewhere") + ": not the folder that rank 0"));
+    EXPECT_EQ(fs::exists(path("elsewhere")), exists);
+  }
+  EXPECT_FALSE(fs::exists(path("run/metrics.jsonl"))) << "nothing was trained";
+  train(2, "run");
+  EXPECT_FALSE(fs::exists(path("run/.shared")));
+}
+
+TEST_F(TrainProcesses, WeightsOfAnotherRunInOneOfThemAreRefused) {
+  train(1, "first", {"trainer.max_steps=2"});
+  train(1, "second", {"trainer.max_steps=3"});
+  JobOptions options;
+  options.change = [&](int rank, std::vector<std::string>& arguments) {
+    arguments.insert(arguments.end(), {"--set", "model.weights=" + path(rank == 1 ? "second" : "first")});
+  };
+  const std::vector<Finished> found = job(2, "run", {}, options).wait();
+  ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
+  EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: error: " + path("second") + ": step 0, sample 0, weights "));
+  EXPECT_THAT(error_lines(found)[0], HasSubstr("expected the same checkpoint, or a copy of it, in all processes"));
+  fs::copy(path("first"), path("copy"), fs::copy_options::recursive);
+  options.change = [&](int rank, std::vector<std::string>& arguments) {
+    arguments.insert(arguments.end(), {"--set", "model.weights=" + path(rank == 1 ? "copy" : "first")});
+  };
+  for (const Finished& process : job(2, "copied", {}, options).wait()) EXPECT_EQ(process.status, 0) << process.err;
+}
+
+TEST_F(TrainProcesses, CheckpointsWrittenMeanwhileAreThoseThatTrainingWaitsFor) {
+  for (const char* sharded : {"false", "true"}) {
+    const std::string kind = std::string("parallel.shard_optimizer=") + sharded;
+    train(2, "background", {kind, "trainer.max_steps=5", "checkpoint.every=1"});
+    train(2, "foreground", {kind, "trainer.max_steps=5", "checkpoint.every=1", "checkpoint.background=false"});
+    for (int step = 1; step <= 5; ++step) {
+      const fs::path name = checkpoint_path("checkpoints", step);
+      testing::expect_equal_tensors(fs::path(path("background")) / name, fs::path(path("foreground")) / name);
+    }
+    fs::remove_all(path("background"));
+    fs::remove_all(path("foreground"));
+  }
 }
 
 // --- Faults

@@ -14,6 +14,7 @@
 #include "framework/core/parallel.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
+#include "trainers/agreement.h"
 #include "trainers/bench_comm.h"
 #include "trainers/command_line/attention_options.h"
 
@@ -99,6 +100,10 @@ void measure(const Options& options, const ProcessGroup& group) {
   if (group.is_first() && !options.json.empty()) file.emplace(options.json);
   const std::optional<LoadedSettings> loaded =
       options.config.empty() ? std::nullopt : std::optional(load_settings(options.config, options.overrides));
+  check_same(group, {{"--bytes", options.bench.bytes},
+                     {"--repeats", options.bench.repeats},
+                     {"--config", loaded.has_value()},
+                     {"--steps", options.steps}});
   const std::vector<BenchCommFigure> figures = bench_comm(group, options.bench);
   if (group.is_first()) print(figures, group, options.bench.repeats);
   std::optional<BenchCommTraining> training;

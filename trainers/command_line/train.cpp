@@ -39,8 +39,13 @@ nlohmann::ordered_json number_or_null(double value) {
 }
 
 /// A mistake that all processes of a job find, or one of them alone, is told once: they meet before they end.
-LoadedSettings load_settings_in_job(const Options& options) {
+LoadedSettings read_in_job(const Options& options, TrainOptions& train_options) {
   try {
+    if (!options.trace.empty()) {
+      train_options.trace.emplace();
+      train_options.trace->path = options.trace;
+      parse_trace_steps(options.trace_steps, *train_options.trace);
+    }
     return load_settings(options.config, options.overrides);
   } catch (const UserError& error) {
     const LaunchEnvironment environment = discover_launch();
@@ -50,19 +55,14 @@ LoadedSettings load_settings_in_job(const Options& options) {
 }
 
 int run(const Options& options) {
-  LoadedSettings loaded = load_settings_in_job(options);
-  if (!options.run_directory.empty()) loaded.settings.run_directory = options.run_directory;
   TrainOptions train_options;
+  LoadedSettings loaded = read_in_job(options, train_options);
+  if (!options.run_directory.empty()) loaded.settings.run_directory = options.run_directory;
   if (options.resume == "never") {
     train_options.resume = TrainOptions::Resume::never;
   } else if (options.resume != "auto") {
     train_options.resume = TrainOptions::Resume::path;
     train_options.checkpoint = options.resume;
-  }
-  if (!options.trace.empty()) {
-    train_options.trace.emplace();
-    train_options.trace->path = options.trace;
-    parse_trace_steps(options.trace_steps, *train_options.trace);
   }
   const TrainResult result = train(loaded, train_options);
   if (!result.is_first) {

@@ -1,10 +1,8 @@
-#include "trainers/checkpoint_shard_writer.h"
+#include "trainers/checkpoint_shard.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "framework/core/error.h"
-#include "framework/io/checkpoint_shards.h"
 
 namespace furlong {
 namespace {
@@ -28,8 +26,8 @@ const Tensor& tensor_of(const std::string& kind, const Optimizer& optimizer) {
 }
 
 /// All that is stored of one parameter's elements [first, first + count).
-void write_pieces(CheckpointWriter& file, const ParameterStore& store, const Optimizer& optimizer, const Parameter& parameter,
-                  std::int64_t first, std::int64_t count) {
+void put_pieces(CheckpointSink& file, const ParameterStore& store, const Optimizer& optimizer, const Parameter& parameter,
+                std::int64_t first, std::int64_t count) {
   const std::int64_t begin = store.offset(parameter) + first;
   for (const std::string& kind : kinds_of(optimizer)) {
     const Tensor part = kind == "parameters" ? store.values().narrow(0, begin, count)
@@ -41,42 +39,27 @@ void write_pieces(CheckpointWriter& file, const ParameterStore& store, const Opt
 
 }  // namespace
 
-void write_shard(const std::filesystem::path& checkpoint, const ParameterStore& store, const Optimizer& optimizer,
-                 const std::vector<OwnedRange>& ranges, const ProcessGroup& group) {
-  CheckpointWriter file(shard_path(checkpoint, group.rank(), group.size()));
+void put_shard(CheckpointSink& file, const ParameterStore& store, const Optimizer& optimizer, const std::vector<OwnedRange>& ranges,
+               bool is_first) {
   for (const Parameter& parameter : store.parameters()) {
     if (!store.is_trained(parameter)) continue;
     const std::int64_t begin = store.offset(parameter), end = begin + parameter.shape().elements();
     for (const OwnedRange& range : ranges) {
-      if (range.everywhere && !group.is_first()) continue;
+      if (range.everywhere && !is_first) continue;
       const std::int64_t from = std::max(begin, range.begin), to = std::min(end, range.end);
-      if (from < to) write_pieces(file, store, optimizer, parameter, from - begin, to - from);
+      if (from < to) put_pieces(file, store, optimizer, parameter, from - begin, to - from);
     }
   }
-  file.finish();
 }
 
-void write_shard_index(CheckpointWriter* file, const std::filesystem::path& checkpoint, const ParameterStore& store,
-                       const Optimizer& optimizer, const ProcessGroup& group) {
-  const auto stated = checkpoint_checksum(shard_path(checkpoint, group.rank(), group.size()));
-  if (!stated) throw MachineError("{}: cannot be read again", shard_path(checkpoint, group.rank(), group.size()).string());
-  constexpr std::int64_t width = sizeof(std::uint64_t);
-  const Tensor own = Tensor::empty({width}, DType::uint8), all = Tensor::empty({group.size() * width}, DType::uint8);
-  std::memcpy(own.address(), &*stated, sizeof *stated);
-  group.communicator().all_gather(Stream{}, own, all).wait();
-  if (!file) return;
-  ShardIndex index;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    std::uint64_t checksum = 0;
-    std::memcpy(&checksum, all.data<std::uint8_t>() + rank * width, sizeof checksum);
-    index.files.push_back({shard_path(checkpoint, rank, group.size()).filename().string(), checksum});
-  }
+std::map<std::string, ShardIndex::Whole> sharded_tensors(const ParameterStore& store, const Optimizer& optimizer) {
+  std::map<std::string, ShardIndex::Whole> tensors;
   for (const Parameter& parameter : store.parameters()) {
     if (!store.is_trained(parameter)) continue;
     for (const std::string& kind : kinds_of(optimizer))
-      index.tensors[kind + "/" + parameter.name()] = {name_of(store.master_dtype()), {parameter.shape().begin(), parameter.shape().end()}};
+      tensors[kind + "/" + parameter.name()] = {name_of(store.master_dtype()), {parameter.shape().begin(), parameter.shape().end()}};
   }
-  file->text("shards", index.to_json());
+  return tensors;
 }
 
 }  // namespace furlong
