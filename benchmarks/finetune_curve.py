@@ -27,10 +27,11 @@ def tokens_by_step(stage):
     return {line["step"]: line["tokens"] for line in lines if line["split"] == "train"}
 
 
-def points_of(arguments):
+def points_of(arguments, recovery):
     run = arguments.run
-    yield {"model": "teacher", "tokens": None, **evaluated(arguments, run / "teacher.h5")}
-    yield {"model": "before", "tokens": 0, **evaluated(arguments, run / "student.h5")}
+    checkpoints = {model["name"]: model["checkpoint"] for model in recovery["models"]}
+    yield {"model": "teacher", "tokens": None, **evaluated(arguments, checkpoints["teacher"])}
+    yield {"model": "before", "tokens": 0, **evaluated(arguments, checkpoints["before"])}
     before = 0
     for stage in sorted(run.glob("[0-9]_*"), key=lambda path: int(path.name.split("_")[0])):
         tokens = tokens_by_step(stage)
@@ -94,7 +95,7 @@ def main():
         # Said each time: a teacher that was imported knows neither.
         arguments.data = arguments.data or recovery["data"]
         arguments.sequence_length = arguments.sequence_length or recovery["sequence_length"]
-        curve = {"run": arguments.run.name, "split": arguments.split, "max_batches": arguments.max_batches, "batch_size": arguments.batch_size, "points": list(points_of(arguments)),
+        curve = {"run": arguments.run.name, "split": arguments.split, "max_batches": arguments.max_batches, "batch_size": arguments.batch_size, "points": list(points_of(arguments, recovery)),
                  **{key: recovery.get(key) for key in ("source", "attention", "commit", "machine")}}
         if arguments.json:
             arguments.json.write_text(json.dumps(curve, indent=2) + "\n")

@@ -10,8 +10,6 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export FURLONG=$root/build/release/bin/furlong
-"$root/scripts/setup.sh" run
-"$root/scripts/build.sh" release
 
 command=${1:-}
 config=''
@@ -20,17 +18,33 @@ if [[ $command == train || $command == finetune || $command == evaluate ]]; then
     if [[ $argument == *.y*ml && -f $argument ]]; then config=$argument; break; fi
   done
 fi
-[[ -n $config ]] || exec "$FURLONG" "$@"
-
 # The words behind `# run.sh: KEYWORD` in the config, or nothing.
-instruction() { sed -n "s/^# run\.sh: $1 //p" "$config"; }
+instruction() { [[ -z $config ]] || sed -n "s/^# run\.sh: $1 //p" "$config"; }
+
+"$root/scripts/setup.sh" run
+[[ -z $(instruction fetch-model) ]] || "$root/scripts/setup.sh" models
+"$root/scripts/build.sh" release
+[[ -n $config ]] || exec "$FURLONG" "$@"
 
 model=$(instruction fetch-model)
 [[ -z $model ]] || "$root/scripts/fetch_models.sh" "$model" >&2
 data_set=$(instruction prepare)
 [[ -z $data_set ]] || "$root/scripts/prepare_data.sh" "$data_set"
 first=$(instruction train-first)
-[[ -z $first || $command != finetune ]] || "$root/scripts/run.sh" train "$first" >&2
+if [[ -n $first && $command == finetune ]]; then
+  # It gets the signals that come here, and does not stay behind alone.
+  setpriv --pdeathsig TERM "$root/scripts/run.sh" train "$first" >&2 &
+  training=$!
+  trap 'kill -TERM $training 2>/dev/null' INT TERM USR1 HUP
+  status=0
+  wait "$training" || status=$?
+  while kill -0 "$training" 2>/dev/null; do  # a signal ended the wait, not the training
+    status=0
+    wait "$training" || status=$?
+  done
+  trap - INT TERM USR1 HUP
+  (( status == 0 )) || exit "$status"
+fi
 read -r text fraction < <(instruction compare-compressors) || true
 [[ $command == train && -n $text ]] || exec "$FURLONG" "$@"
 

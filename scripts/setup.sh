@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Furlong needs and that are missing.
-#   scripts/setup.sh [run|test]
-# run (the default) is what building and using the program needs; test adds what its tests need. When nothing is missing, it returns at
+#   scripts/setup.sh [run|test|models]
+# run (the default) is what building and using the program needs; test adds what its tests need, models what fetching trained models needs. When nothing is missing, it returns at
 # once and touches no network. Exit status: 0 all there, 1 the installation failed, 2 packages are missing and only root could add them.
 set -euo pipefail
 
@@ -14,7 +14,10 @@ run_packages=(
 # The launchers are those that processes are tested under; the last two make networks that can be cut.
 test_packages=(libgtest-dev libgmock-dev python3 openmpi-bin slurm-wlm iproute2 util-linux)
 
+model_packages=(python3 python3-pip)
+
 case "${1:-run}" in
+  models) wanted=("${model_packages[@]}") ;;
   run) wanted=("${run_packages[@]}") ;;
   test) wanted=("${run_packages[@]}" "${test_packages[@]}") ;;
   *) sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
