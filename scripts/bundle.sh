@@ -36,7 +36,7 @@ case "$output" in
   *) fail "--output $output: expected a name that ends in .tar.xz or .tar.zst" 2 ;;
 esac
 most_bytes=60000000
-programs=(furlong test_framework test_layers test_datasets test_trainers)
+programs=(furlong test_framework test_layers test_datasets test_communication test_trainers)
 
 for tool in readelf objdump strip ldd "${compress[0]}"; do
   command -v "$tool" >/dev/null || fail "$tool is not there; packages binutils, xz-utils and zstd have what is needed"
@@ -86,6 +86,12 @@ doctor=$("$bundle/bin/furlong" doctor --json) || fail "the packed program does n
 field() { sed -n "s/^ *\"$1\": \"\(.*\)\",\{0,1\}$/\1/p" <<<"$doctor" | head -n 1; }
 toolkit=$(field toolkit)
 [[ $toolkit ]] || fail "$build has no CUDA engine; build it where CUDA's toolkit is"
+
+case "$toolkit" in  # the first branch of drivers that knows the toolkit's major version
+  13.*) driver="an NVIDIA driver R580 or later" ;;
+  12.*) driver="an NVIDIA driver R525 or later" ;;
+  *) driver="an NVIDIA driver as new as CUDA $toolkit" ;;
+esac
 
 echo "bundle: data" >&2
 cp -r "$root/configs" "$bundle/"
@@ -149,4 +155,4 @@ bytes=$(stat --format %s "$work/archive")
   fail "the archive would be $bytes bytes, and $most_bytes are the most; fewer CMAKE_CUDA_ARCHITECTURES make it smaller"
 mv "$work/archive" "$output"
 chmod 644 "$output"
-echo "$output: $(( bytes / 1000000 )) MB, commit $(field commit), CUDA $toolkit, needs glibc ${needs_glibc#GLIBC_} or later"
+echo "$output: $(( bytes / 1000000 )) MB, commit $(field commit), CUDA $toolkit, needs glibc ${needs_glibc#GLIBC_} or later and $driver"

@@ -8,12 +8,14 @@
 
 Objects must be compiled with nvcc --no-compress. For each kernel and architecture: registers, static shared memory, stack frame (local
 memory), spills (stores to and loads from local memory), tensor-core instructions, instructions, threads of a block as __launch_bounds__
-says them, and the blocks and warps that a multiprocessor holds at once by these.
+says them, dynamic shared memory as claims say it, and the blocks and warps that a multiprocessor holds at once by these.
 
-Always refused: a kernel that spills or has local memory; a claim that does not hold; a claim that no kernel answers to. A claim in the
-table says of the kernels whose name its regular expression finds:
+Always refused: a kernel that spills or has local memory; a claim that does not hold; a claim that no kernel answers to; a kernel whose
+shared memory is all dynamic, and no claim of how much. A claim in the table says of the kernels whose name its regular expression finds:
   "tensor_core": true            they contain tensor-core instructions
-  "dynamic_shared_bytes": N      they are launched with so much dynamic shared memory, which occupancy counts
+  "dynamic_shared_bytes": N      they are launched with so much dynamic shared memory, which occupancy counts; {"sm_80": N, ...} where it
+                                 depends on the device
+  "shape": "..."                 for which shape that is, where it depends on it: for the reader
   "least_warps": N               so many warps fit on a multiprocessor, on every architecture
 All other figures are compared when the table was made with the same toolkit: another compiler gives others, rightly.
 Exit status: 0 all gates hold, 1 one does not, 2 a mistake in the arguments or an object that cannot be read."""
@@ -117,6 +119,7 @@ def kernels(cubin, architecture):
             "tensor_core": sum(census[code] for code in TENSOR_CORE),
             "instructions": len(code) // 16,
             "threads": 1024,
+            "dynamic_shared": None if shared is not None and static == 0 else 0,  # None: it has some, and claims say how much
         }
     for attribute, value in attributes(bytes_of(named[".nv.info"])):
         if attribute in (0x2F, 0x11) and len(value) == 8:  # register count, frame size
@@ -170,6 +173,11 @@ def occupancy(architecture, registers, threads, shared):
     return min(limits)
 
 
+def claimed_bytes(claim, architecture):
+    claimed = claim.get("dynamic_shared_bytes", 0)
+    return claimed.get(f"sm_{architecture}", 0) if isinstance(claimed, dict) else claimed
+
+
 def measure(objects, claims):
     """"sm_90" -> "file: kernel" -> figures."""
     table = {}
@@ -185,7 +193,8 @@ def measure(objects, claims):
                 continue
             for mangled, figures in of_cubin.items():
                 name = f"{stem}: {names[mangled]}"
-                dynamic = sum(claim.get("dynamic_shared_bytes", 0) for claim in claims if re.search(claim["kernel"], name))
+                dynamic = sum(claimed_bytes(claim, architecture) for claim in claims if re.search(claim["kernel"], name))
+                figures["dynamic_shared"] = dynamic or figures["dynamic_shared"]
                 blocks = occupancy(architecture, figures["registers"], figures["threads"], figures["shared"] + dynamic)
                 figures.update(blocks=blocks, warps=blocks * -(-figures["threads"] // 32))
                 table.setdefault(f"sm_{architecture}", {})[name] = figures
@@ -199,6 +208,10 @@ def gates(table, claims):
         for name, figures in sorted(of_architecture.items()):
             if figures["spills"] or figures["stack"]:
                 faults.append(f"{architecture} {name}: {figures['stack']} bytes of local memory, {figures['spills']} spills (loads and stores)")
+            if figures["dynamic_shared"] is None:
+                faults.append(f"{architecture} {name}: has dynamic shared memory, and no claim says how much")
+            elif not figures["blocks"]:
+                faults.append(f"{architecture} {name}: no block of {figures['threads']} threads fits on a multiprocessor")
         for claim in claims:
             answering = [name for name in of_architecture if re.search(claim["kernel"], name)]
             if not answering:
@@ -261,6 +274,14 @@ def self_test():
     for architecture, registers, threads, shared, blocks in OCCUPANCY_CASES:
         got = occupancy(architecture, registers, threads, shared)
         assert got == blocks, f"occupancy({architecture}, {registers}, {threads}, {shared}) is {got}, not {blocks}"
+    kernel = {"spills": 0, "stack": 0, "tensor_core": 0, "blocks": 1, "warps": 4, "threads": 128, "dynamic_shared": 0}
+    assert gates({"sm_80": {"k": kernel}}, []) == []
+    for change, fault in (({"dynamic_shared": None}, "no claim says how much"), ({"blocks": 0}, "no block"), ({"spills": 1}, "1 spills")):
+        faults = gates({"sm_80": {"k": {**kernel, **change}}}, [])
+        assert len(faults) == 1 and fault in faults[0], (change, faults)
+    by_device = {"kernel": "k", "dynamic_shared_bytes": {"sm_80": 5, "sm_90": 7}}
+    assert [claimed_bytes(by_device, architecture) for architecture in (80, 90, 86)] == [5, 7, 0]
+    assert claimed_bytes({"kernel": "k", "dynamic_shared_bytes": 3}, 86) == 3 and claimed_bytes({"kernel": "k"}, 86) == 0
     names = {
         "void furlong::ops::cuda_engine::fill_kernel<float>(float*, long)": "fill_kernel<float>",
         "void furlong::ops::cuda_engine::k<__nv_bfloat16, (furlong::ops::Kind)1>(int (*)(long), float)": "k<bfloat16, (Kind)1>",

@@ -1,5 +1,6 @@
 #include "trainers/step_graph.h"
 
+#include "framework/core/device_fault.h"
 #include "framework/core/log.h"
 
 namespace furlong {
@@ -34,6 +35,9 @@ void StepGraph::record(const Work& work) {
       work();
     }
     graph_ = engine.end_capture(stream);
+  } catch (const DeviceFault&) {  // no refusal: steps that are launched kernel by kernel would meet it as well
+    engine.abandon_capture(stream);
+    throw;
   } catch (const CaptureError& error) {
     refused_ = error.what();
   } catch (const MachineError& error) {

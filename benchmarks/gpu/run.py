@@ -158,7 +158,11 @@ class Runner:
             command = [self.arguments.furlong, "bench", "attention", "--device", self.arguments.device, *mechanism, "--causal", "--dtype", "bfloat16",
                        "--n", str(case["n"]), "--heads", str(case["heads"]), "--batch", str(case["batch"]), "--d", str(case["d"]),
                        "--repeat", str(self.arguments.repeat), "--json", str(answer)] + ["--train"] * case["train"]
-            run = subprocess.run(command, capture_output=True, text=True, timeout=max(30.0, self.left() + 60))
+            timeout = max(30.0, self.left() + 60)
+            try:
+                run = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+            except subprocess.TimeoutExpired:
+                return {"failed": f"not done in {timeout:.0f} s"}
             if run.returncode != 0:
                 return {"failed": (run.stderr or run.stdout).strip()[-400:]}
             found = json.loads(answer.read_text())["attention"][0]["lengths"][0]
@@ -371,6 +375,8 @@ def main():
     def write():
         result.update(cases=runner.cases, training=runner.training_cases, crossover=training.summary(runner.training_cases),
                       left_out=runner.left_out)
+        reached = [case["reached"] for case in [*runner.cases, *runner.training_cases, result["crossover"]] if "reached" in case]
+        result.update(targets_reached=sum(reached), targets_missed=len(reached) - sum(reached))
         pathlib.Path(arguments.output).write_text(json.dumps(result, indent=1) + "\n")
 
     end = runner.end
@@ -387,13 +393,12 @@ def main():
                 runner.run_training(case, pathlib.Path(folder))
                 write()
     write()
-    aimed = [case for case in runner.cases + runner.training_cases + [result["crossover"]] if "reached" in case]
     failed = [describe(case) for case in runner.cases if "failed" in case["ours"]]
     failed += [training.describe(case) for case in runner.training_cases if "failed" in case["ours"]]
     if runner.training_cases:
         print(f"crossover with softmax: {result['crossover']['text']} tokens")
     print(f"{len(runner.cases) + len(runner.training_cases)} cases measured, {len(runner.left_out)} left out; "
-          f"{sum(case['reached'] for case in aimed)} of {len(aimed)} targets reached"
+          f"{result['targets_reached']} of {result['targets_reached'] + result['targets_missed']} targets reached"
           + (f"; ours failed: {'; '.join(failed)}" if failed else ""))
     sys.exit(1 if failed else 0)
 

@@ -23,11 +23,7 @@ std::string without_devices(const CudaFindings& found) {
   return fmt::format("{} does not work: {}{}", driver, found.count_error, hidden_by(found));
 }
 
-}  // namespace
-
-std::string cuda_version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
-
-bool runs_on(const std::string& architectures, int capability) {
+bool has_code(const std::string& architectures, int capability, bool intermediate_too) {
   std::istringstream words(architectures);
   for (std::string word; words >> word;) {
     const std::size_t digits = word.find_first_not_of("0123456789");
@@ -37,10 +33,17 @@ bool runs_on(const std::string& architectures, int capability) {
     const bool feature_specific = rest.starts_with("a") || rest.starts_with("f");  // 90a: for this one alone
     const bool real = rest.find("-virtual") == std::string::npos, intermediate = rest.find("-real") == std::string::npos;
     if (feature_specific ? built == capability : real && built / 10 == capability / 10 && built <= capability) return true;
-    if (intermediate && !feature_specific && built <= capability) return true;
+    if (intermediate_too && intermediate && !feature_specific && built <= capability) return true;
   }
   return false;
 }
+
+}  // namespace
+
+std::string cuda_version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+bool runs_on(const std::string& architectures, int capability) { return has_code(architectures, capability, true); }
+bool has_machine_code(const std::string& architectures, int capability) { return has_code(architectures, capability, false); }
 
 std::string why_unavailable(const CudaFindings& found, int index) {
   if (!found.count_error.empty() || found.device_count == 0) return without_devices(found);
@@ -59,6 +62,9 @@ std::string why_unavailable(const CudaFindings& found, int index) {
   if (!found.virtual_memory)
     return fmt::format("the NVIDIA driver of {} does not offer virtual memory management, which tensors need", found.device_name);
   if (!found.library_problem.empty()) return "the library " + found.library_problem;
+  if (!found.context_error.empty())
+    return fmt::format("{} is there and cannot be used now: {}; another process may have it for itself, or its memory", found.device_name,
+                       found.context_error);
   return "";
 }
 

@@ -19,6 +19,7 @@ struct CudaFindings {
   bool virtual_memory = true;                  ///< the driver maps memory to addresses reserved before
   std::string architectures;                   ///< what this build has code for: "80-real 90-real 90-virtual"
   std::string library_problem;                 ///< of cuBLASLt
+  std::string context_error;                   ///< what beginning to use the device said; asked last
 };
 
 /// The least compute capability that the kernels are written for: bfloat16 tensor cores and asynchronous copies.
@@ -27,6 +28,8 @@ inline constexpr int least_capability = 80;
 /// Whether code for `architectures` (as CMake writes them; "90" means both kinds) runs on a device: machine code on the same major version
 /// and this or a later minor one, intermediate code on this and any later device.
 bool runs_on(const std::string& architectures, int capability);
+/// Whether it has machine code for the device; where not, the driver compiles intermediate code first.
+bool has_machine_code(const std::string& architectures, int capability);
 
 /// Why device `index` cannot be used, naming the missing part (driver, device, architecture, library); empty when it can.
 std::string why_unavailable(const CudaFindings& found, int index);

@@ -1,5 +1,4 @@
 // CUDA's memory, queues and copies. The runtime is linked statically; the driver is reached through it, never linked.
-#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
@@ -11,8 +10,11 @@
 
 #include "framework/core/error.h"
 #include "framework/core/gpu_engine.h"
+#include "framework/core/log.h"
 #include "framework/cuda/availability.h"
 #include "framework/cuda/cublaslt.h"
+#include "framework/cuda/cuda_driver.h"
+#include "framework/cuda/cuda_errors.h"
 #include "framework/cuda/cuda_queue.h"
 #include "framework/cuda/nccl.h"
 #include "framework/cuda/queue.h"
@@ -27,79 +29,15 @@ namespace {
 
 constexpr std::int64_t growth_bytes = std::int64_t{64} << 20;  // memory is asked for in steps of at least this, where there is as much
 
-std::string text_of(cudaError_t error) { return fmt::format("{} ({})", cudaGetErrorName(error), cudaGetErrorString(error)); }
-
-void check(cudaError_t error, const char* what, int index) {
-  if (error == cudaSuccess) return;
-  cudaGetLastError();  // or the next launch would find it again and take it for its own
-  throw MachineError("cuda:{}: {} failed: {}", index, what, text_of(error));
-}
-
 /// The current device is each thread's own; setting it anew before every launch would cost more than remembering it.
-void select(int index) {
+cudaError_t try_to_select(int index) {
   thread_local int current = -1;
-  if (current == index) return;
-  check(cudaSetDevice(index), "choosing the device", index);
-  current = index;
+  if (current == index) return cudaSuccess;
+  const cudaError_t error = cudaSetDevice(index);
+  current = error == cudaSuccess ? index : -1;
+  return error;
 }
-
-/// The driver's functions for virtual memory, found through the runtime.
-struct Driver {
-  decltype(&cuDeviceGetAttribute) device_get_attribute = nullptr;
-  decltype(&cuGetErrorName) get_error_name = nullptr;
-  decltype(&cuMemAddressFree) address_free = nullptr;
-  decltype(&cuMemAddressReserve) address_reserve = nullptr;
-  decltype(&cuMemCreate) create = nullptr;
-  decltype(&cuMemGetAllocationGranularity) get_granularity = nullptr;
-  decltype(&cuMemMap) map = nullptr;
-  decltype(&cuMemRelease) release = nullptr;
-  decltype(&cuMemSetAccess) set_access = nullptr;
-  decltype(&cuMemUnmap) unmap = nullptr;
-  bool complete = true;
-
-  Driver() {
-    find("cuDeviceGetAttribute", device_get_attribute);
-    find("cuGetErrorName", get_error_name);
-    find("cuMemAddressFree", address_free);
-    find("cuMemAddressReserve", address_reserve);
-    find("cuMemCreate", create);
-    find("cuMemGetAllocationGranularity", get_granularity);
-    find("cuMemMap", map);
-    find("cuMemRelease", release);
-    find("cuMemSetAccess", set_access);
-    find("cuMemUnmap", unmap);
-  }
-
-  std::string text_of(CUresult result) const {
-    const char* name = nullptr;
-    get_error_name(result, &name);
-    return name ? name : fmt::format("error {}", static_cast<int>(result));
-  }
-
- private:
-  template <class Function>
-  void find(const char* name, Function& function) {
-    void* address = nullptr;
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &found);
-#else
-    const cudaError_t error = cudaGetDriverEntryPoint(name, &address, cudaEnableDefault, &found);
-#endif
-    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess || address == nullptr) {
-      cudaGetLastError();
-      complete = false;
-      return;
-    }
-    function = reinterpret_cast<Function>(address);
-  }
-};
-
-/// Made only where there is a driver.
-const Driver& driver() {
-  static const Driver found;
-  return found;
-}
+void select(int index) { check_cuda(try_to_select(index), "choosing the device", index); }
 
 CUmemAllocationProp properties_of_memory(int index) {
   CUmemAllocationProp properties{};
@@ -139,14 +77,14 @@ class CudaEngine final : public GpuEngine {
   GpuDescription describe(int index) override {
     GpuDescription description;
     cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, index), "asking for the device's properties", index);
+    check_cuda(cudaGetDeviceProperties(&properties, index), "asking for the device's properties", index);
     description.name = properties.name;
     description.capability = 10 * properties.major + properties.minor;
     description.multiprocessors = properties.multiProcessorCount;
     description.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
     std::size_t free = 0, total = 0;
     select(index);
-    check(cudaMemGetInfo(&free, &total), "asking for free memory", index);
+    check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory", index);
     description.free_bytes = static_cast<std::int64_t>(free);
     description.identity = cuda_identity(properties.uuid);
     return description;
@@ -163,7 +101,7 @@ class CudaEngine final : public GpuEngine {
     require(to_device || from_device, "a copy on {} between two host addresses", stream.device.text());
     if (capturing_ && !(to_device && from_device)) throw CaptureError("a copy to or from host memory cannot be recorded");
     const cudaMemcpyKind kind = !from_device ? cudaMemcpyHostToDevice : !to_device ? cudaMemcpyDeviceToHost : cudaMemcpyDeviceToDevice;
-    check(cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), kind, queue), "a copy", stream.device.index);
+    check_cuda(cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), kind, queue), "a copy", stream.device.index);
     if (kind != cudaMemcpyDeviceToDevice) synchronize(stream);
   }
 
@@ -172,19 +110,19 @@ class CudaEngine final : public GpuEngine {
   void fill_zero(const Stream& stream, void* target, std::int64_t bytes) override {
     if (bytes == 0) return;
     auto* const queue = static_cast<cudaStream_t>(gpu_queue(stream));
-    check(cudaMemsetAsync(target, 0, static_cast<std::size_t>(bytes), queue), "setting memory to zero", stream.device.index);
+    check_cuda(cudaMemsetAsync(target, 0, static_cast<std::size_t>(bytes), queue), "setting memory to zero", stream.device.index);
   }
 
   void synchronize(const Stream& stream) override {
     if (capturing_) throw CaptureError("a wait for the device cannot be recorded");
     const cudaError_t error = cudaStreamSynchronize(static_cast<cudaStream_t>(gpu_queue(stream)));
-    check(error, "work launched earlier on the device", stream.device.index);
+    check_cuda(error, "work launched earlier on the device", stream.device.index);
   }
 
   void begin_capture(const Stream& stream) override {
     require(!capturing_, "work is being recorded already");
     auto* const queue = static_cast<cudaStream_t>(gpu_queue(stream));
-    check(cudaStreamBeginCapture(queue, cudaStreamCaptureModeThreadLocal), "beginning to record work", stream.device.index);
+    check_cuda(cudaStreamBeginCapture(queue, cudaStreamCaptureModeThreadLocal), "beginning to record work", stream.device.index);
     capturing_ = true;
   }
 
@@ -192,11 +130,11 @@ class CudaEngine final : public GpuEngine {
     capturing_ = false;
     cudaGraph_t graph = nullptr;
     const int index = stream.device.index;
-    check(cudaStreamEndCapture(static_cast<cudaStream_t>(gpu_queue(stream)), &graph), "recording work", index);
+    check_cuda(cudaStreamEndCapture(static_cast<cudaStream_t>(gpu_queue(stream)), &graph), "recording work", index);
     cudaGraphExec_t executable = nullptr;
     const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
     cudaGraphDestroy(graph);
-    check(made, "making a graph of recorded work", index);
+    check_cuda(made, "making a graph of recorded work", index);
     return std::make_unique<CudaGraph>(executable);
   }
 
@@ -216,7 +154,7 @@ class CudaEngine final : public GpuEngine {
     select(index);
     const std::lock_guard lock(mutex_);
     cudaStream_t& queue = queues_[index];
-    if (queue == nullptr) check(cudaStreamCreateWithFlags(&queue, cudaStreamNonBlocking), "making a stream", index);
+    if (queue == nullptr) check_cuda(cudaStreamCreateWithFlags(&queue, cudaStreamNonBlocking), "making a stream", index);
     return queue;
   }
 
@@ -227,10 +165,10 @@ class CudaEngine final : public GpuEngine {
    public:
     CudaUpload(const CudaEngine& engine, int index) : engine_(engine), index_(index) {
       select(index);
-      check(cudaStreamCreateWithFlags(&queue_, cudaStreamNonBlocking), "making a stream", index);
+      check_cuda(cudaStreamCreateWithFlags(&queue_, cudaStreamNonBlocking), "making a stream", index);
       try {
-        check(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming), "making an event", index);
-        check(cudaEventCreateWithFlags(&used_, cudaEventDisableTiming), "making an event", index);
+        check_cuda(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming), "making an event", index);
+        check_cuda(cudaEventCreateWithFlags(&used_, cudaEventDisableTiming), "making an event", index);
       } catch (...) {
         free_all();
         throw;
@@ -243,12 +181,12 @@ class CudaEngine final : public GpuEngine {
     void* host(std::int64_t bytes) override {
       select(index_);
       // An event that was never recorded is done.
-      check(cudaEventSynchronize(copied_), "a copy from the host", index_);
+      check_cuda(cudaEventSynchronize(copied_), "a copy from the host", index_);
       if (bytes <= host_bytes_) return host_;
-      if (host_ != nullptr) check(cudaFreeHost(std::exchange(host_, nullptr)), "giving back host memory", index_);
+      if (host_ != nullptr) check_cuda(cudaFreeHost(std::exchange(host_, nullptr)), "giving back host memory", index_);
       host_bytes_ = 0;
-      check(cudaHostAlloc(&host_, static_cast<std::size_t>(bytes), cudaHostAllocDefault), "asking for host memory that the device reads",
-            index_);
+      check_cuda(cudaHostAlloc(&host_, static_cast<std::size_t>(bytes), cudaHostAllocDefault),
+                 "asking for host memory that the device reads", index_);
       host_bytes_ = bytes;
       return host_;
     }
@@ -256,20 +194,20 @@ class CudaEngine final : public GpuEngine {
     void begin(void* target, std::int64_t bytes) override {
       require(bytes >= 0 && bytes <= host_bytes_, "a copy of {} bytes from {} bytes of host memory", bytes, host_bytes_);
       select(index_);
-      check(cudaStreamWaitEvent(queue_, used_, 0), "waiting for the last use of a copy", index_);
+      check_cuda(cudaStreamWaitEvent(queue_, used_, 0), "waiting for the last use of a copy", index_);
       if (bytes > 0)
-        check(cudaMemcpyAsync(target, host_, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, queue_), "a copy", index_);
-      check(cudaEventRecord(copied_, queue_), "marking a copy", index_);
+        check_cuda(cudaMemcpyAsync(target, host_, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, queue_), "a copy", index_);
+      check_cuda(cudaEventRecord(copied_, queue_), "marking a copy", index_);
     }
 
     void wait(const Stream& stream) override {
       if (engine_.capturing_) throw CaptureError("a wait for a copy from the host cannot be recorded");
-      check(cudaStreamWaitEvent(static_cast<cudaStream_t>(gpu_queue(stream)), copied_, 0), "waiting for a copy", index_);
+      check_cuda(cudaStreamWaitEvent(static_cast<cudaStream_t>(gpu_queue(stream)), copied_, 0), "waiting for a copy", index_);
     }
 
     void used(const Stream& stream) override {
       if (engine_.capturing_) throw CaptureError("what a copy from the host waits for cannot be recorded");
-      check(cudaEventRecord(used_, static_cast<cudaStream_t>(gpu_queue(stream))), "marking the use of a copy", index_);
+      check_cuda(cudaEventRecord(used_, static_cast<cudaStream_t>(gpu_queue(stream))), "marking the use of a copy", index_);
     }
 
    private:
@@ -301,7 +239,8 @@ class CudaEngine final : public GpuEngine {
     CudaGraph(const CudaGraph&) = delete;
     CudaGraph& operator=(const CudaGraph&) = delete;
     void replay(const Stream& stream) override {
-      check(cudaGraphLaunch(executable_, static_cast<cudaStream_t>(gpu_queue(stream))), "replaying recorded work", stream.device.index);
+      check_cuda(cudaGraphLaunch(executable_, static_cast<cudaStream_t>(gpu_queue(stream))), "replaying recorded work",
+                 stream.device.index);
     }
 
    private:
@@ -338,7 +277,7 @@ const CudaFindings& CudaEngine::findings() {
     const cudaError_t error = cudaGetDeviceCount(&f.device_count);
     if (error != cudaSuccess) {  // whatever it is, there is no GPU to use
       f.device_count = 0;
-      f.count_error = text_of(error);
+      f.count_error = cuda_error_text(error);
       f.driver_too_old = error == cudaErrorInsufficientDriver;
       f.no_device = error == cudaErrorNoDevice;
     } else {
@@ -355,7 +294,7 @@ std::string CudaEngine::find_unavailable(int index) {
   if (found.count_error.empty() && index >= 0 && index < found.device_count) {
     cudaDeviceProp properties{};
     if (const cudaError_t error = cudaGetDeviceProperties(&properties, index); error != cudaSuccess) {
-      found.device_error = text_of(error);
+      found.device_error = cuda_error_text(error);
       cudaGetLastError();
     } else {
       found.device_name = properties.name;
@@ -368,13 +307,25 @@ std::string CudaEngine::find_unavailable(int index) {
       found.library_problem = cublaslt::table(found.driver_version).library.problem;
     }
   }
+  if (const std::string reason = why_unavailable(found, index); !reason.empty()) return reason;
+  // A device in exclusive mode that another process has, or one without memory for a context, tells its properties all the same.
+  cudaError_t started = try_to_select(index);
+  if (started == cudaSuccess) started = cudaFree(nullptr);
+  if (started != cudaSuccess) {
+    found.context_error = cuda_error_text(started);
+    cudaGetLastError();
+  }
   return why_unavailable(found, index);
 }
 
 void* CudaEngine::reserve(int index, std::int64_t bytes) {
   if (const std::string reason = unavailable(index); !reason.empty()) throw MachineError("cuda:{} cannot be used: {}", index, reason);
   select(index);
-  check(cudaFree(nullptr), "starting the device", index);  // the driver's functions need its context
+  check_cuda(cudaFree(nullptr), "starting the device", index);  // the driver's functions need its context
+  const GpuDescription device = describe(index);
+  if (!has_machine_code(FURLONG_CUDA_ARCHITECTURES, device.capability))
+    spdlog::info("cuda:{}: this build has no machine code for {}; the driver compiles kernels when they are first used, and keeps them",
+                 index, device.name);
   const CUmemAllocationProp properties = properties_of_memory(index);
   std::size_t granularity = 0;
   CUresult result = driver().get_granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
@@ -497,18 +448,6 @@ void* gpu_queue(const Stream& stream) {
   if (stream.handle == nullptr) return engine().main_queue(stream.device.index);
   select(stream.device.index);
   return stream.handle;
-}
-
-void allow_shared_memory(const Stream& stream, const void* kernel, std::size_t bytes) {
-  // Only ever raised: a launch that was recorded with more must still be allowed it when it is replayed.
-  static std::mutex mutex;
-  static auto* const allowed = new std::map<std::pair<const void*, int>, std::size_t>;
-  const std::lock_guard lock(mutex);
-  std::size_t& most = (*allowed)[{kernel, stream.device.index}];
-  if (bytes <= most) return;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-        "allowing a kernel its shared memory", stream.device.index);
-  most = bytes;
 }
 
 }  // namespace furlong

@@ -3,16 +3,11 @@
 #include <fmt/format.h>
 
 #include "framework/core/error.h"
+#include "framework/cuda/cuda_errors.h"
 #include "framework/cuda/queue.h"
 
 namespace furlong {
 namespace {
-
-void check(cudaError_t error, const char* what, int index) {
-  if (error == cudaSuccess) return;
-  cudaGetLastError();  // or the next launch would find it again and take it for its own
-  throw MachineError("cuda:{}: {} failed: {} ({})", index, what, cudaGetErrorName(error), cudaGetErrorString(error));
-}
 
 /// Makes the device the calling thread's current one.
 void select(int index) { gpu_queue(Stream{Device{DeviceType::cuda, index}}); }
@@ -24,8 +19,8 @@ class CudaQueue final : public GpuQueue {
   explicit CudaQueue(int index) : index_(index) {
     select(index);
     int least = 0, greatest = 0;
-    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for the priorities of streams", index);
-    check(cudaStreamCreateWithPriority(&queue_, cudaStreamNonBlocking, greatest), "making a stream", index);
+    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for the priorities of streams", index);
+    check_cuda(cudaStreamCreateWithPriority(&queue_, cudaStreamNonBlocking, greatest), "making a stream", index);
   }
   ~CudaQueue() override {
     cudaStreamDestroy(queue_);  // returns at once; what is in it is still done
@@ -44,7 +39,7 @@ class CudaEvent final : public GpuEvent {
  public:
   explicit CudaEvent(int index) : index_(index) {
     select(index);
-    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event", index);
+    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event", index);
   }
   ~CudaEvent() override {
     cudaEventDestroy(event_);
@@ -55,11 +50,11 @@ class CudaEvent final : public GpuEvent {
 
   void record(const Stream& stream) override {
     refuse_while_recording(stream);
-    check(cudaEventRecord(event_, stream_of(stream)), "marking a place in a stream", index_);
+    check_cuda(cudaEventRecord(event_, stream_of(stream)), "marking a place in a stream", index_);
   }
   void wait(const Stream& stream) override {
     refuse_while_recording(stream);
-    check(cudaStreamWaitEvent(stream_of(stream), event_, 0), "waiting for another stream", index_);
+    check_cuda(cudaStreamWaitEvent(stream_of(stream), event_, 0), "waiting for another stream", index_);
   }
   bool done() override {
     const cudaError_t state = cudaEventQuery(event_);
@@ -67,14 +62,14 @@ class CudaEvent final : public GpuEvent {
       cudaGetLastError();  // no error, but kept as one
       return false;
     }
-    check(state, "work launched earlier on the device", index_);
+    check_cuda(state, "work launched earlier on the device", index_);
     return true;
   }
 
  private:
   void refuse_while_recording(const Stream& stream) const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    check(cudaStreamIsCapturing(stream_of(stream), &status), "asking whether work is being recorded", index_);
+    check_cuda(cudaStreamIsCapturing(stream_of(stream), &status), "asking whether work is being recorded", index_);
     if (status != cudaStreamCaptureStatusNone) throw CaptureError("what two streams wait for cannot be recorded");
   }
 

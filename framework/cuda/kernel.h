@@ -79,8 +79,8 @@ struct LaunchTarget {
 
 /// Launches kernel(arguments...) on the stream, by `block` threads (a multiple of 32 in all, at most 1024) in each of `grid` blocks (y and
 /// z at most 65535, none 0), with `dynamic_shared_bytes` of dynamic shared memory. Throws MachineError when CUDA refuses the launch,
-/// ContractError on sizes that no device takes; what goes wrong in the kernel shows when the stream is waited for, on the simulator at
-/// once.
+/// DeviceFault when work before it has failed, ContractError on sizes that no device takes; what goes wrong in the kernel shows when the
+/// stream is waited for, on the simulator at once.
 template <class... Parameters, class... Arguments>
 void launch(const LaunchTarget& target, void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t dynamic_shared_bytes,
             Arguments&&... arguments) {
@@ -94,15 +94,15 @@ void launch(const LaunchTarget& target, void (*kernel)(Parameters...), dim3 grid
           target.site.line(), grid.x, grid.y, grid.z, block.x, block.y, block.z);
 #ifdef __CUDACC__
   const auto queue = static_cast<cudaStream_t>(gpu_queue(target.stream));
+  check_before_launch(target.stream);
   // Static and dynamic shared memory together may pass the 48 KiB that a block has unasked.
   if (dynamic_shared_bytes > 0) allow_shared_memory(target.stream, reinterpret_cast<const void*>(kernel), dynamic_shared_bytes);
   kernel<<<grid, block, dynamic_shared_bytes, queue>>>(static_cast<Parameters>(arguments)...);
-  const cudaError_t status = cudaGetLastError();
-  if (status != cudaSuccess) {
-    throw MachineError("{}:{}: CUDA refused to launch {} blocks of {} threads with {} bytes of dynamic shared memory on {}: {} ({})",
-                       target.site.file_name(), target.site.line(), std::uint64_t{grid.x} * grid.y * grid.z, threads, dynamic_shared_bytes,
-                       target.stream.device.text(), cudaGetErrorString(status), cudaGetErrorName(status));
-  }
+  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess)
+    refuse_launch(
+        target.stream, static_cast<int>(status),
+        fmt::format("{}:{}: CUDA refused to launch {} blocks of {} threads with {} bytes of dynamic shared memory", target.site.file_name(),
+                    target.site.line(), std::uint64_t{grid.x} * grid.y * grid.z, threads, dynamic_shared_bytes));
 #else
   simulator::run_kernel(grid, block, dynamic_shared_bytes, target.site, kernel, arguments...);
 #endif

@@ -358,7 +358,9 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
         if (!p.values) slopes[n8][i] *= gpu_exp_fast(features[n8][i] - most[i >> 1]);
       }
     }
-    if (__any_sync(full_warp, direct)) directly(turn, first, tile, rows, most, features, slopes);
+    if (!__any_sync(full_warp, direct)) return;
+    __syncwarp();  // gather_pairs has written to vectors_out what other lanes add to
+    directly(turn, first, tile, rows, most, features, slopes);
   }
   /// d_value of the warp's keys from 16 queries.
   __device__ __forceinline__ void gather_pairs(const Tile<parts>& other, int c, const float (&pair_weights)[2][4]) {

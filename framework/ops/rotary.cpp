@@ -1,6 +1,7 @@
 #include "framework/ops/rotary.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "framework/ops/arithmetic.h"
 #include "framework/ops/rotary_bodies.h"
@@ -46,6 +47,7 @@ Tensor RotaryTable::rows(const Stream& stream, DType dtype, Part& part, std::int
                          std::int64_t kept) {
   const bool fits = part.table.defined() && part.table.dtype() == dtype && part.table.device() == stream.device;
   if (!fits || first < part.first || first + n > part.first + part.table.extent(0)) {
+    if (part.table.defined() && part.table.device().is_gpu() && part.first == 0) replaced_.push_back(part.table);
     part = {Tensor::empty({kept, 2, d_head_ / 2}, dtype, stream.device), first_kept};
     run_body(stream, rotary_table_cpu, rotary_table_gpu, part.table, frequencies(stream.device), first_kept);
     multiply(stream, part.table, factor_);
@@ -57,7 +59,10 @@ Tensor RotaryTable::get(const Stream& stream, DType dtype, std::int64_t first_po
   require(first_position >= 0 && n >= 0, "rotary: {} positions from {}", n, first_position);
   const std::int64_t needed = first_position + n;
   if (first_position == 0 || needed <= most_kept) {
-    const std::int64_t doubled = beginning_.table.defined() ? std::min(most_kept, 2 * beginning_.table.extent(0)) : 1;
+    // Beyond most_kept too on a GPU, where replaced tables stay: all of them together are then no longer than twice the last.
+    const bool beyond = stream.device.is_gpu() && needed > most_kept;
+    const std::int64_t most = beyond ? std::numeric_limits<std::int64_t>::max() : most_kept;
+    const std::int64_t doubled = beginning_.table.defined() ? std::min(most, 2 * beginning_.table.extent(0)) : 1;
     return rows(stream, dtype, beginning_, first_position, n, 0, std::max(needed, doubled));
   }
   return rows(stream, dtype, later_, first_position, n, first_position, std::max(n, least_window));

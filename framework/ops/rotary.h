@@ -54,6 +54,7 @@ class RotaryTable {
   Part beginning_, later_;
   Tensor far_positions_;  // those that far_ was made for
   Rows far_;
+  std::vector<Tensor> replaced_;  // beginnings on a GPU that became too short: a recorded step goes on reading them
 };
 
 /// Rotary position embedding (Su et al., RoFormer, 2021, equation 34), in place: in every head of the first n_heads * d_head columns of

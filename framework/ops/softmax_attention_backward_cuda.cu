@@ -57,13 +57,13 @@ struct FmaBackward {
   }
   static void query_gradient(const Stream& stream, const SoftmaxProblem<T>& p) {
     launch(stream, softmax_query_gradient_fma<T, width>, grid(std::int64_t{p.batch} * p.n_heads, p.n_query, p.d_key_width), fma_threads,
-           fma_backward_bytes<T>, p);
+           fma_backward_bytes<T, 1>, p);
   }
   template <bool with_key, bool with_value>
   static void key_gradient(const Stream& stream, const SoftmaxProblem<T>& p) {
     const int columns = std::max(with_key ? p.d_key_width : 0, with_value ? p.d_value_width : 0);
     launch(stream, softmax_key_gradient_fma<T, width, with_key, with_value>, grid(std::int64_t{p.batch} * p.n_kv_heads, p.n_key, columns),
-           fma_threads, fma_backward_bytes<T>, p);
+           fma_threads, fma_backward_bytes < T, with_key && with_value ? 2 : 1 >, p);
   }
 };
 

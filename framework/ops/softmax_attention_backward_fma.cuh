@@ -5,8 +5,9 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-template <class T>
-inline constexpr std::size_t fma_backward_bytes = 3 * fma_tile_elements * sizeof(T);
+/// `tiles` of weights or of scores' gradients, beside the pieces of what is multiplied.
+template <class T, int tiles>
+inline constexpr std::size_t fma_backward_bytes = (1 + tiles) * fma_tile_elements * sizeof(T);
 
 template <class T, int width>
 __global__ void __launch_bounds__(fma_threads, 1) softmax_query_gradient_fma(const SoftmaxProblem<T> p) {
@@ -69,7 +70,8 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_key_gradient_fma(const
   constexpr int chunks = width / 64;
   const int first_column = static_cast<int>(blockIdx.y) * width;
   FURLONG_DYNAMIC_SHARED(T, pieces);
-  T *const weight_tile = pieces + fma_tile_elements, *const d_score_tile = weight_tile + fma_tile_elements;  // [query, key]
+  T* const weight_tile = pieces + fma_tile_elements;  // [query, key], as the other
+  T* const d_score_tile = with_key && with_value ? weight_tile + fma_tile_elements : weight_tile;
   const FmaPlace place;
   const BlockTask task = block_task(p.batch, p.n_kv_heads, false);
   const std::int32_t* const kept = p.kept_keys(task.sequence);

@@ -74,8 +74,8 @@ __device__ __forceinline__ void weigh_scores(float (&scores)[m_tiles][n_tiles][4
       maximum = gpu_max(maximum, __shfl_xor_sync(full_warp, maximum, 2));
       state.maximum[m][half] = maximum;
       // A row that has seen nothing has weights 2^-infinity under any finite maximum.
-      const float shift = maximum == gpu_lowest<float>() ? 0.0f : maximum * scale;
-      shrink[m][half] = exp2_fast(gpu_fma(before, scale, -shift));
+      const float shift = maximum == gpu_lowest<float>() ? 0.0f : rounded_product(maximum, scale);
+      shrink[m][half] = exp2_fast(rounded_product(before, scale) - shift);
       changed = changed || before != maximum;
       float sum = state.sum[m][half] * shrink[m][half];
       FURLONG_UNROLL

@@ -228,6 +228,23 @@ __device__ inline float exp2_fast(float x) {
 #endif
 }
 
+/// x y, rounded before it is added to anything. Weights are taken under the rounded product of a row's maximum and the exponents' scale;
+/// what a maximum that stays multiplies the sum so far by, 2^(x y - x y), is 1 only if neither of the two products keeps more digits.
+__device__ __forceinline__ float rounded_product(float x, float y) {
+#ifdef __CUDACC__
+  return __fmul_rn(x, y);
+#else
+  return x * y;  // contracted by no build's options
+#endif
+}
+__device__ __forceinline__ double rounded_product(double x, double y) {
+#ifdef __CUDACC__
+  return __dmul_rn(x, y);
+#else
+  return x * y;
+#endif
+}
+
 template <class T, int a, int b, int c>
 __device__ __forceinline__ void set_zero(T (&sums)[a][b][c]) {
   FURLONG_UNROLL

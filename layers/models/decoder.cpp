@@ -137,12 +137,21 @@ void Decoder::declare_output() {
   if (config_.output_bias) output_bias_ = &store_.add("output_bias", {config_.vocabulary_size}, Initializer::zeros(), false);
 }
 
+/// Keeps a table of a GPU that became too short, for a recorded step goes on reading it. Returns twice its length: with that for the least
+/// of the next, all that are kept are no longer than the last.
+std::int64_t Decoder::keep_replaced(const Tensor& table) {
+  if (!table.defined() || !table.device().is_gpu()) return 0;
+  replaced_.push_back(table);
+  return 2 * table.extent(0);
+}
+
 Variable Decoder::position_table(ForwardContext& context, std::int64_t needed) {
   if (position_embedding_) return position_embedding_->variable();
   if (config_.position != "sinusoidal") return {};
   if (!sinusoidal_.defined() || sinusoidal_.extent(0) < needed) {
-    sinusoidal_ = ops::sinusoidal_positions(context.stream(), std::max(needed, config_.max_sequence_length), token_embedding_->shape()[1],
-                                            store_.compute_dtype());
+    const std::int64_t doubled = keep_replaced(sinusoidal_);
+    sinusoidal_ = ops::sinusoidal_positions(context.stream(), std::max({needed, config_.max_sequence_length, doubled}),
+                                            token_embedding_->shape()[1], store_.compute_dtype());
   }
   return Variable(sinusoidal_);
 }
@@ -157,7 +166,7 @@ Variable Decoder::segments_of(ForwardContext& context, const Tensor& tokens) {
   if (!segments.defined()) {
     const std::int64_t count = tokens.elements();
     if (!zero_segments_.defined() || zero_segments_.extent(0) < count)
-      zero_segments_ = Tensor::zeros({count}, DType::int32, context.stream().device);
+      zero_segments_ = Tensor::zeros({std::max(count, keep_replaced(zero_segments_))}, DType::int32, context.stream().device);
     segments = zero_segments_.narrow(0, 0, count).reshape(tokens.shape());
   }
   require(segments.shape() == tokens.shape(), "segments {} for tokens {}", segments.shape().text(), tokens.shape().text());

@@ -108,6 +108,7 @@ class Decoder {
   Variable position_table(ForwardContext& context, std::int64_t needed);
   Variable segments_of(ForwardContext& context, const Tensor& tokens);
   Variable normed(ForwardContext& context, const ResidualStream& stream) const;
+  std::int64_t keep_replaced(const Tensor& table);
 
   DecoderConfig config_;
   ParameterStore& store_;
@@ -123,6 +124,7 @@ class Decoder {
   Tensor sinusoidal_, zero_segments_;
   std::unique_ptr<ops::RotaryTable> rotary_;
   std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<Tensor> replaced_;  // keep_replaced
 };
 
 }  // namespace furlong::layers

@@ -3,8 +3,10 @@
 
 #include <cmath>
 
+#include "framework/core/device_fault.h"
 #include "tests/framework/engine_testing.h"
 #include "tests/trainers/training.h"
+#include "trainers/step_graph.h"
 #include "trainers/trainer.h"
 
 namespace furlong {
@@ -115,6 +117,62 @@ TEST_P(TrainingOnEngines, ReplayedStepsAreRunStepsBitForBit) {
   expect_same({"model.architecture=encoder", "objective.name=masked_tokens", "model.attention.mechanism=linear", "data.sampler=sequential",
                "data.sequence_length=300"},
               3);
+}
+
+TEST_P(TrainingOnEngines, ReplayedStepsKeepTheTablesThatALongerSequenceReplaces) {
+  if (!testing::on_gpu()) return;  // nothing is recorded on the CPU
+  const auto run = [&](std::vector<std::string> overrides, const char* graph) {
+    overrides.push_back(std::string("trainer.cuda_graph=") + graph);
+    Trainer one = trainer(overrides, testing::device());
+    std::vector<double> losses;
+    std::vector<Tensor> others;  // take whatever memory was given back, and spoil it
+    bool replayed = false;
+    for (int step = 0; step < 6; ++step) {
+      if (step == 4) {  // as a validation with longer sequences does
+        Tape tape{testing::stream()};
+        layers::ForwardContext context{tape};
+        const Tensor tokens = Tensor::from(std::vector<std::int32_t>(2 * 64, 3), {2, 64}, testing::device());
+        one.model().decoder->hidden(context, tokens);
+        for (const std::int64_t bytes : {256, 1024, 2048, 4096}) {
+          for (int i = 0; i < 50; ++i) others.push_back(Tensor::from(std::vector<float>(bytes / 4, 1e4f), {bytes / 4}, testing::device()));
+        }
+      }
+      losses.push_back(one.step().loss);
+      replayed = one.replayed();
+    }
+    return std::pair(losses, replayed);
+  };
+  for (const char* position : {"model.position=rotary", "model.position=sinusoidal"}) {
+    const std::vector<std::string> overrides{"model.attention.mechanism=linear", "model.n_segments=2", position};
+    const auto [replayed_losses, replayed] = run(overrides, "true");
+    const auto [eager_losses, none] = run(overrides, "false");
+    EXPECT_TRUE(replayed);
+    EXPECT_FALSE(none);
+    EXPECT_EQ(replayed_losses, eager_losses) << position;
+  }
+}
+
+TEST_P(TrainingOnEngines, AFaultOfTheDeviceIsNoRefusalToRecord) {
+  if (!testing::on_gpu()) return;
+  StepGraph graph(testing::device());
+  const auto steps = [&](int n) {
+    for (int step = 0; step < n; ++step) graph.run("steady", [] {});
+  };
+  steps(2);  // the third would be recorded
+  EXPECT_THROW(graph.run("steady", [] { throw DeviceFault("work launched earlier on the device failed"); }), DeviceFault);
+  synchronize(testing::stream());  // throws while work is being recorded
+  steps(1);
+  EXPECT_TRUE(graph.replayed());
+
+  // What one step asks for and a recording cannot have is refused, and the step runs.
+  graph.forget();
+  steps(2);
+  int runs = 0;
+  graph.run("steady", [&] {
+    if (++runs == 1) throw MachineError("out of memory");
+  });
+  EXPECT_EQ(runs, 2);
+  EXPECT_FALSE(graph.replayed());
 }
 
 TEST_P(TrainingOnEngines, ASteadyStepAsksTheSystemForNothing) {

@@ -81,6 +81,11 @@ TEST(CudaAvailability, TheMissingPartIsNamed) {
   found = complete();
   found.library_problem = "cuBLASLt cannot be loaded: libcublasLt.so.13 was looked for in /lib";
   EXPECT_EQ(why_unavailable(found, 0), "the library cuBLASLt cannot be loaded: libcublasLt.so.13 was looked for in /lib");
+  found = complete();
+  found.context_error = "cudaErrorDevicesUnavailable (CUDA-capable device(s) is/are busy or unavailable)";
+  EXPECT_EQ(why_unavailable(found, 0),
+            "NVIDIA H100 is there and cannot be used now: cudaErrorDevicesUnavailable (CUDA-capable device(s) is/are busy or unavailable); "
+            "another process may have it for itself, or its memory");
 }
 
 TEST(CudaAvailability, CodeRunsOnItsOwnMajorVersionAndIntermediateCodeOnLaterOnes) {
@@ -88,6 +93,8 @@ TEST(CudaAvailability, CodeRunsOnItsOwnMajorVersionAndIntermediateCodeOnLaterOne
   for (int capability : {80, 86, 87, 89, 90, 100, 103, 120}) EXPECT_TRUE(runs_on(usual, capability)) << capability;
   for (int capability : {61, 70, 75}) EXPECT_FALSE(runs_on(usual, capability)) << capability;
   EXPECT_FALSE(runs_on("90-real", 80));
+  for (int capability : {80, 86, 87, 89, 90}) EXPECT_TRUE(has_machine_code(usual, capability)) << capability;
+  for (int capability : {75, 100, 103, 120}) EXPECT_FALSE(has_machine_code(usual, capability)) << capability;
   EXPECT_FALSE(runs_on("90-real", 100));
   EXPECT_FALSE(runs_on("86-real", 80)) << "code of a later minor version";
   EXPECT_TRUE(runs_on("80", 120)) << "both kinds";

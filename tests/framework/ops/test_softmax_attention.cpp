@@ -334,6 +334,34 @@ TEST_P(SoftmaxAttention, LargeScoresNeitherOverflowNorLoseDigits) {
   }
 }
 
+/// The first key of 128 tiles has the largest score: what each later tile multiplies the sum so far by is 1. Were it 2 to the rounding
+/// error of a score near 300 in powers of two (up to 2^-16), the sums would be off by up to 1e-3.
+TEST_P(SoftmaxAttention, AMaximumThatStaysLeavesTheSumAsItIs) {
+  constexpr std::size_t n_query = 8, n_key = 8192;
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    SCOPED_TRACE(name_of(dtype));
+    Problem p({1, n_query, n_key, 1, 1, 2, 2, false, 0, 1.0}, dtype);
+    for (std::size_t i = 0; i < n_query; ++i) {
+      p.q[2 * i] = 200.0 + static_cast<double>(i);
+      p.q[2 * i + 1] = 1;
+    }
+    for (std::size_t j = 0; j < n_key; ++j) {  // scores 200 + i first, then less by 4 to 6
+      p.k[2 * j] = 1;
+      p.k[2 * j + 1] = j == 0 ? 0 : -4 - 0.5 * static_cast<double>(j % 5);
+    }
+    p.query = tensor_of(p.q, p.query.shape(), dtype);
+    p.key = tensor_of(p.k, p.key.shape(), dtype);
+    const auto expected = reference::softmax_attention(p.c, p.q, p.k, p.v);
+    const Tensor log_sum_exp = Tensor::empty({1, 1, n_query}, DType::float32, testing::device()),
+                 output = Tensor::empty({1, n_query, 1, 2}, dtype, testing::device());
+    ops::softmax_attention_forward(testing::stream(), p.query.split_last(2), p.key.split_last(2), p.value.split_last(2), output,
+                                   log_sum_exp, p.options, p.mask);
+    const std::vector<double> found = to_doubles(log_sum_exp);
+    for (std::size_t i = 0; i < n_query; ++i) EXPECT_NEAR(found[i], expected.log_sum_exp[i], 5e-5) << i;
+    expect_close(to_doubles(output), expected.output, dtype == DType::bfloat16 ? 0x1p-8 : 2e-6, 0, "output", 1.0);
+  }
+}
+
 TEST_P(SoftmaxAttention, EqualScoresGiveTheMean) {
   Problem p({1, 130, 130, 1, 1, 4, 4, true, 0, 0}, DType::float32);
   std::fill(p.k.begin(), p.k.end(), 0.0);
