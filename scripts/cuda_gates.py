@@ -10,8 +10,8 @@ Objects must be compiled with nvcc --no-compress. For each kernel and architectu
 memory), spills (stores to and loads from local memory), tensor-core instructions, instructions, threads of a block as __launch_bounds__
 says them, dynamic shared memory as claims say it, and the blocks and warps that a multiprocessor holds at once by these.
 
-Always refused: a kernel that spills or has local memory; a claim that does not hold; a claim that no kernel answers to; a kernel whose
-shared memory is all dynamic, and no claim of how much. A claim in the table says of the kernels whose name its regular expression finds:
+Always refused: a kernel that spills or has local memory; a claim that does not hold; a claim that no kernel answers to; a kernel of
+which no block fits on a multiprocessor. A claim in the table says of the kernels whose name its regular expression finds:
   "tensor_core": true            they contain tensor-core instructions
   "dynamic_shared_bytes": N      they are launched with so much dynamic shared memory, which occupancy counts; {"sm_80": N, ...} where it
                                  depends on the device
@@ -119,7 +119,7 @@ def kernels(cubin, architecture):
             "tensor_core": sum(census[code] for code in TENSOR_CORE),
             "instructions": len(code) // 16,
             "threads": 1024,
-            "dynamic_shared": None if shared is not None and static == 0 else 0,  # None: it has some, and claims say how much
+            "dynamic_shared": 0,
         }
     for attribute, value in attributes(bytes_of(named[".nv.info"])):
         if attribute in (0x2F, 0x11) and len(value) == 8:  # register count, frame size
@@ -194,7 +194,7 @@ def measure(objects, claims):
             for mangled, figures in of_cubin.items():
                 name = f"{stem}: {names[mangled]}"
                 dynamic = sum(claimed_bytes(claim, architecture) for claim in claims if re.search(claim["kernel"], name))
-                figures["dynamic_shared"] = dynamic or figures["dynamic_shared"]
+                figures["dynamic_shared"] = dynamic
                 blocks = occupancy(architecture, figures["registers"], figures["threads"], figures["shared"] + dynamic)
                 figures.update(blocks=blocks, warps=blocks * -(-figures["threads"] // 32))
                 table.setdefault(f"sm_{architecture}", {})[name] = figures
@@ -208,9 +208,7 @@ def gates(table, claims):
         for name, figures in sorted(of_architecture.items()):
             if figures["spills"] or figures["stack"]:
                 faults.append(f"{architecture} {name}: {figures['stack']} bytes of local memory, {figures['spills']} spills (loads and stores)")
-            if figures["dynamic_shared"] is None:
-                faults.append(f"{architecture} {name}: has dynamic shared memory, and no claim says how much")
-            elif not figures["blocks"]:
+            if not figures["blocks"]:
                 faults.append(f"{architecture} {name}: no block of {figures['threads']} threads fits on a multiprocessor")
         for claim in claims:
             answering = [name for name in of_architecture if re.search(claim["kernel"], name)]
@@ -276,7 +274,7 @@ def self_test():
         assert got == blocks, f"occupancy({architecture}, {registers}, {threads}, {shared}) is {got}, not {blocks}"
     kernel = {"spills": 0, "stack": 0, "tensor_core": 0, "blocks": 1, "warps": 4, "threads": 128, "dynamic_shared": 0}
     assert gates({"sm_80": {"k": kernel}}, []) == []
-    for change, fault in (({"dynamic_shared": None}, "no claim says how much"), ({"blocks": 0}, "no block"), ({"spills": 1}, "1 spills")):
+    for change, fault in (({"blocks": 0}, "no block"), ({"spills": 1}, "1 spills")):
         faults = gates({"sm_80": {"k": {**kernel, **change}}}, [])
         assert len(faults) == 1 and fault in faults[0], (change, faults)
     by_device = {"kernel": "k", "dynamic_shared_bytes": {"sm_80": 5, "sm_90": 7}}
