@@ -108,7 +108,7 @@ TEST_F(PlanProgram, PlansForThisMachine) {
 
 TEST_F(PlanProgram, RefusesInOneLine) {
   expect_user_error(plan("here.yaml", {"--devices", "8x", "--device", "h100"}), "--devices 8x: expected");
-  expect_user_error(plan("here.yaml", {"--devices", "32", "--device", "h100"}), "data.batch_size: 16: 32 devices");
+  expect_user_error(plan("here.yaml", {"--devices", "32", "--device", "h100"}), "data.batch_size: 16: the plan is for 32 devices");
   expect_user_error(plan("here.yaml", {"--device", "h1000"}), "did you mean h100?");
   expect_user_error(plan("here.yaml", {"--device", "flops=1e15,memory=80e9"}), "bandwidth is not given");
   expect_user_error(plan("here.yaml", {"--devices", "2", "--device", "flops=1e15,memory=80e9,bandwidth=1e12"}), "link is not given");
