@@ -26,12 +26,12 @@ def disturb(workplace, folder, how):
     metrics = folder / "run" / "metrics.jsonl"
     jobs.wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") > 20, 30, f"training; the log: {job.output()}")
     workplace.cluster.run(*DISTURB[how], job.number)
-    jobs.wait_until(lambda: (job.told("JobState"), job.told("Restarts")) == ("PENDING", "1"), 30, f"back in the queue; the log: {job.output()}")
+    jobs.wait_until(lambda: (job.told("JobState"), job.told("Restarts")) == ("PENDING", "1"), 60, f"back in the queue; the log: {job.output()}")
     jobs.expect("stopped by a signal, saved at step" in job.output(), f"nothing was saved:\n{job.output()}")
     # Slurm lets it wait for two minutes, by when its hosts are cleared; they are sooner.
-    jobs.wait_until(lambda: not jobs.processes_of(workplace.marker) and not workplace.cluster.steps(), 30, "the end of the first start")
+    jobs.wait_until(lambda: not jobs.processes_of(workplace.marker) and not workplace.cluster.steps(), 120, "the end of the first start")
     time.sleep(2)  # credentials count in seconds: Slurm fails a job that is started in the second in which it was taken back
-    jobs.wait_until(lambda: start_now(workplace, job), 30, f"a second start; it is {job.told('JobState')}")
+    jobs.wait_until(lambda: start_now(workplace, job), 60, f"a second start; it is {job.told('JobState')}")
     status = job.wait(60)
     jobs.expect(status == 0, f"status {status}:\n{job.output()}")
     resumed = [line for line in job.output().splitlines() if line.startswith("resuming at step ")]
