@@ -118,6 +118,7 @@ class Conversion {
   ConversionResult run() {
     const Selection selection(options_, source_.model.settings.model);
     Settings wanted = source_.model.settings;
+    wanted.model.weights.clear();  // what the source's training began from
     if (options_.max_sequence_length > 0) lengthen(wanted.model);
     std::optional<ObservedModel> observed;
     if (options_.data) {

@@ -196,6 +196,7 @@ TEST_F(Convert, WhatTrainingAskedForIsLeftBehind) {
   settings.data.sequence_length = 64;
   settings.data.sampler = "stream";
   settings.data.carry_state = true;
+  settings.model.weights = path("begun_from.h5");
   const Model trained = make_model(resolve(settings), Vocabulary::bytes(true), Device{}, DType::float32);
   write_model(trained, std::nullopt, path("trained.h5"));
   ConvertOptions options;
@@ -206,6 +207,7 @@ TEST_F(Convert, WhatTrainingAskedForIsLeftBehind) {
   convert(options);
   EXPECT_FALSE(settings_of_result().data.carry_state);
   EXPECT_EQ(settings_of_result().data.sequence_length, 16);
+  EXPECT_EQ(settings_of_result().model.weights, "") << "a stage of furlong finetune names the stage before it";
 }
 
 /// What is said while `action` runs.
