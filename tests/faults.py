@@ -54,13 +54,13 @@ class Case:
 class Scene:
     """The job of a case while it runs."""
 
-    def __init__(self, workplace, case, folder, network):
-        self.workplace, self.case, self.folder, self.network = workplace, case, folder, network
+    def __init__(self, scratch, case, folder, network):
+        self.scratch, self.case, self.folder, self.network = scratch, case, folder, network
         launcher = jobs.LAUNCHERS[case.launcher]
         change = self.on_its_host if network else (lambda rank, command: command)
-        self.job = workplace.start(launcher, folder, extra=case.extra, before=keep_going_when_files_cannot_grow, change=change)
+        self.job = scratch.start(launcher, folder, extra=case.extra, before=keep_going_when_files_cannot_grow, change=change)
         jobs.wait_until(self.checkpoint(CHECKPOINT_EVERY).exists, 60, f"the first checkpoint; it wrote:\n{self.job.output()}")
-        self.ranks = workplace.ranks()
+        self.ranks = scratch.ranks()
         jobs.expect(sorted(self.ranks) == [0, 1], f"ranks 0 and 1 expected, found {sorted(self.ranks)}")
 
     def checkpoint(self, step):
@@ -226,8 +226,8 @@ def expect_goes_on(scene):
     filler.unlink(missing_ok=True)
     last = scene.step() + 20
     newest = max(int(path.stem[5:]) for path in (scene.folder / "run" / "checkpoints").glob("step_*.h5") if ".shard_" not in path.name)
-    scene.workplace.configure(scene.folder, **keys(last))
-    job = scene.workplace.start(jobs.LAUNCHERS[LAUNCH], scene.folder)
+    scene.scratch.configure(scene.folder, **keys(last))
+    job = scene.scratch.start(jobs.LAUNCHERS[LAUNCH], scene.folder)
     status = job.wait(60)
     output = job.output()
     jobs.expect(status == 0, f"starting again ended with {status}:\n{output}")
@@ -241,20 +241,20 @@ def keys(steps):
     return {"trainer__max_steps": steps, "trainer__validate_every": 0, "checkpoint__every": CHECKPOINT_EVERY, "log__progress": "none"}
 
 
-def try_case(workplace, case, network):
-    folder = workplace.place(re.sub(r"\W+", "_", case.name), **keys(10_000_000))
+def try_case(scratch, case, network):
+    folder = scratch.place(re.sub(r"\W+", "_", case.name), **keys(10_000_000))
     run = folder / "run"
     if case.small_disk:
         run.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "furlong", str(run)], check=True)
     try:
-        scene = Scene(workplace, case, folder, network)
+        scene = Scene(scratch, case, folder, network)
         begin = time.monotonic()
         case.strike(scene)
         if case.survives:
             begin = time.monotonic()
         ended, over, status = watch(scene, begin)
-        left = [" ".join(process.command) for process in jobs.processes_of(workplace.marker)]
+        left = [" ".join(process.command) for process in jobs.processes_of(scratch.marker)]
         jobs.expect(not left, f"still running: {left}")
         jobs.expect(status == case.status if case.status is not None else status != 0, f"status {status}:\n{scene.job.output()}")
         jobs.expect(ended <= TIMEOUT, f"the processes ended after {ended:.1f} s, and {TIMEOUT:g} s are allowed")
@@ -264,7 +264,7 @@ def try_case(workplace, case, network):
         return {"fault": case.fault, "launcher": case.launcher, "processes_ended_seconds": round(ended, 1),
                 "launcher_ended_seconds": round(over, 1), "status": status, "messages": lines}
     finally:
-        jobs.end_all(workplace.marker)
+        jobs.end_all(scratch.marker)
         if case.small_disk:
             subprocess.run(["umount", "--lazy", str(run)], check=True)
 
@@ -277,7 +277,7 @@ def markdown(rows):
     return "\n".join(lines) + "\n"
 
 
-def run_all(workplace, chosen):
+def run_all(scratch, chosen):
     rows, skipped, failed = [], [], []
     for case in chosen:
         reason = jobs.why_skipped(jobs.LAUNCHERS[case.launcher]) or case.needs()
@@ -287,9 +287,9 @@ def run_all(workplace, chosen):
         try:
             if case.network:
                 with networks.CutNetwork() as network:
-                    rows.append(try_case(workplace, case, network))
+                    rows.append(try_case(scratch, case, network))
             else:
-                rows.append(try_case(workplace, case, None))
+                rows.append(try_case(scratch, case, None))
             print(markdown(rows).splitlines()[-1], flush=True)
         except (RuntimeError, subprocess.SubprocessError) as failure:
             failed.append(case.name)
@@ -307,9 +307,9 @@ def main():
     chosen = [case for case in CASES if not arguments.only or re.search(arguments.only, case.name)]
     if not chosen:
         parser.error(f"--only {arguments.only}: no case matches; the cases: {'; '.join(case.name for case in CASES)}")
-    with jobs.Workplace(arguments.furlong) as workplace:
-        rows, skipped, failed = run_all(workplace, chosen)
-        version = workplace.run(["furlong", "--version"]).strip()
+    with jobs.Scratch(arguments.furlong) as scratch:
+        rows, skipped, failed = run_all(scratch, chosen)
+        version = scratch.run(["furlong", "--version"]).strip()
     if arguments.markdown:
         arguments.markdown.write_text(markdown(rows))
     if arguments.json:

@@ -219,7 +219,7 @@ class SlurmBatchJob(Job):
         return int(status) or (128 + int(number) if int(number) else 0)
 
 
-class Workplace:
+class Scratch:
     """A temporary folder with a token store and a folder for each job; everything that was started in it ends with it."""
 
     def __init__(self, furlong):

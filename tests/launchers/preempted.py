@@ -20,18 +20,18 @@ LAUNCH, SBATCH = jobs.LAUNCHERS["furlong_launch"], jobs.LAUNCHERS["sbatch"]
 DISTURB = {"usr1": ("scancel", "--signal=USR1"), "term": ("scontrol", "requeue")}
 
 
-def disturb(workplace, folder, how):
+def disturb(scratch, folder, how):
     """Starts the job, disturbs it and waits for its end; the step that it resumed from."""
-    job = workplace.start(SBATCH, folder)
+    job = scratch.start(SBATCH, folder)
     metrics = folder / "run" / "metrics.jsonl"
     jobs.wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") > 20, 30, f"training; the log: {job.output()}")
-    workplace.cluster.run(*DISTURB[how], job.number)
+    scratch.cluster.run(*DISTURB[how], job.number)
     jobs.wait_until(lambda: (job.told("JobState"), job.told("Restarts")) == ("PENDING", "1"), 60, f"back in the queue; the log: {job.output()}")
     jobs.expect("stopped by a signal, saved at step" in job.output(), f"nothing was saved:\n{job.output()}")
     # Slurm lets it wait for two minutes, by when its hosts are cleared; they are sooner.
-    jobs.wait_until(lambda: not jobs.processes_of(workplace.marker) and not workplace.cluster.steps(), 120, "the end of the first start")
+    jobs.wait_until(lambda: not jobs.processes_of(scratch.marker) and not scratch.cluster.steps(), 120, "the end of the first start")
     time.sleep(2)  # credentials count in seconds: Slurm fails a job that is started in the second in which it was taken back
-    jobs.wait_until(lambda: start_now(workplace, job), 60, f"a second start; it is {job.told('JobState')}")
+    jobs.wait_until(lambda: start_now(scratch, job), 60, f"a second start; it is {job.told('JobState')}")
     status = job.wait(60)
     jobs.expect(status == 0, f"status {status}:\n{job.output()}")
     resumed = [line for line in job.output().splitlines() if line.startswith("resuming at step ")]
@@ -39,11 +39,11 @@ def disturb(workplace, folder, how):
     return int(resumed[0].split()[3].rstrip(":"))
 
 
-def start_now(workplace, job):
+def start_now(scratch, job):
     """Whether it runs; where it waits, its time has come. Slurm refuses that as long as the hosts are being cleared."""
     if job.told("JobState") != "PENDING":
         return True
-    workplace.cluster.run("scontrol", "update", f"JobId={job.number}", "StartTime=now", may_fail=True)
+    scratch.cluster.run("scontrol", "update", f"JobId={job.number}", "StartTime=now", may_fail=True)
     return False
 
 
@@ -52,12 +52,12 @@ def main():
     if reason:
         print(f"skipped: {reason}")
         return 77
-    with jobs.Workplace(sys.argv[1]) as workplace:
+    with jobs.Scratch(sys.argv[1]) as scratch:
         keys = {"trainer__max_steps": STEPS, "trainer__validate_every": 0, "checkpoint__every": 0, "log__progress": "none"}
-        undisturbed, disturbed = workplace.place("undisturbed", **keys), workplace.place("disturbed", **keys)
-        job = workplace.start(LAUNCH, undisturbed)
+        undisturbed, disturbed = scratch.place("undisturbed", **keys), scratch.place("disturbed", **keys)
+        job = scratch.start(LAUNCH, undisturbed)
         jobs.expect(job.wait(120) == 0, job.output())
-        step = disturb(workplace, disturbed, sys.argv[2])
+        step = disturb(scratch, disturbed, sys.argv[2])
         jobs.expect(20 < step < STEPS, f"it resumed at step {step} of {STEPS}")
         # The last step before a stop is validated.
         found = [line for line in jobs.metrics(disturbed) if line["split"] == "train" or line["step"] != step]

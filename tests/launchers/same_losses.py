@@ -33,13 +33,13 @@ def main():
     if reason:
         print(f"skipped: {reason}")
         return SKIPPED
-    with jobs.Workplace(furlong) as workplace:
-        alone, launched, folder = (workplace.place(name) for name in ("alone", "launched", "job"))
-        workplace.run(["furlong", "train", "c.yaml"], alone)
+    with jobs.Scratch(furlong) as scratch:
+        alone, launched, folder = (scratch.place(name) for name in ("alone", "launched", "job"))
+        scratch.run(["furlong", "train", "c.yaml"], alone)
         for one, place in ((jobs.LAUNCHERS["furlong_launch"], launched), (launcher, folder)):
-            job = workplace.start(one, place)
+            job = scratch.start(one, place)
             expect_job(one, job, job.wait(120))
-        left = [" ".join(process.command) for process in jobs.processes_of(workplace.marker)]
+        left = [" ".join(process.command) for process in jobs.processes_of(scratch.marker)]
         jobs.expect(not left, f"still running: {left}")
         found, expected = jobs.metrics(folder), jobs.metrics(alone)
         jobs.expect(len(found) == 12, f"10 training and 2 validation lines expected, found {len(found)}")
