@@ -26,6 +26,16 @@ instruction() { [[ -z $config ]] || sed -n "s/^# run\.sh: $1 //p" "$config"; }
 "$root/scripts/build.sh" release
 [[ -n $config ]] || exec "$FURLONG" "$@"
 
+# Sets `status` to that of the process `training`, however many signals come meanwhile.
+wait_for_training() {
+  status=0
+  wait "$training" || status=$?
+  while kill -0 "$training" 2>/dev/null; do  # a signal ended the wait, not the training
+    status=0
+    wait "$training" || status=$?
+  done
+}
+
 model=$(instruction fetch-model)
 [[ -z $model ]] || "$root/scripts/fetch_models.sh" "$model" >&2
 data_set=$(instruction prepare)
@@ -36,12 +46,7 @@ if [[ -n $first && $command == finetune ]]; then
   setpriv --pdeathsig TERM "$root/scripts/run.sh" train "$first" >&2 &
   training=$!
   trap 'kill -TERM $training 2>/dev/null' INT TERM USR1 HUP
-  status=0
-  wait "$training" || status=$?
-  while kill -0 "$training" 2>/dev/null; do  # a signal ended the wait, not the training
-    status=0
-    wait "$training" || status=$?
-  done
+  wait_for_training
   trap - INT TERM USR1 HUP
   (( status == 0 )) || exit "$status"
 fi
@@ -88,12 +93,7 @@ for signal in INT TERM USR1; do
   trap "kill -$signal $training 2>/dev/null" "$signal"
 done
 trap 'kill -TERM $training 2>/dev/null' HUP
-status=0
-wait "$training" || status=$?
-while kill -0 "$training" 2>/dev/null; do  # a signal ended the wait, not the training
-  status=0
-  wait "$training" || status=$?
-done
+wait_for_training
 (( status == 0 )) || exit "$status"
 if [[ " $* " == *" --json "* ]]; then exec >&2; fi  # standard output is the program's JSON alone
 compare_compressors "$(run_directory "${@:2}")"
