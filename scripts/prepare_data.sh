@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Fetches a data set that the configs in configs/ use and makes its token store, unless the store is there.
-#   scripts/prepare_data.sh kjv|ecoli|proteins|all_proteins|antibodies|english|kjv_sections|kjv_pairs
+#   scripts/prepare_data.sh kjv|ecoli|proteins|all_proteins|antibodies|english|english_passages|kjv_sections|kjv_pairs
 # Works in the folder `data` of the current directory, or in $FURLONG_DATA. Exit status: 0, or that of the step that failed.
 set -euo pipefail
+shopt -s extglob
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 furlong=${FURLONG:-$root/build/release/bin/furlong}
@@ -29,19 +30,22 @@ case "$name" in
   english) source=$data/english.txt
            arguments=(text "$source" --tokenizer "$data/models/smollm2/model.gguf" --split-by span
                       --split train:0.94,validation:0.03,test:0.03) ;;
+  # The same text in paragraphs and the tokens of all-MiniLM-L6-v2.
+  english_passages) source=$data/english.txt
+                    arguments=(text "$source" --tokenizer "$data/models/minilm" --document-separator blank-line --split-by document) ;;
   # Passages with labels, made of the same text: scripts/label_kjv.awk.
   kjv_sections) source=$data/kjv_sections.tsv
                 arguments=(labelled "$source" --split train:0.8,validation:0.1,test:0.1) ;;
   kjv_pairs) source=$data/kjv_pairs.tsv
              arguments=(labelled "$source" --second-text-field 2 --split train:0.8,validation:0.1,test:0.1) ;;
-  *) echo "prepare_data.sh: no data set \"$name\"; there are kjv, ecoli, proteins, all_proteins, antibodies, english, kjv_sections and kjv_pairs" >&2
+  *) echo "prepare_data.sh: no data set \"$name\"; there are kjv, ecoli, proteins, all_proteins, antibodies, english, english_passages, kjv_sections and kjv_pairs" >&2
      exit 2 ;;
 esac
 
 store=$data/$name.h5
 [[ -e $store ]] && exit 0
 mkdir -p "$data"
-[[ -e $source ]] || "$root/scripts/fetch_data.sh" "${name/kjv_*/kjv}" --cache "$data" >&2
+[[ -e $source ]] || "$root/scripts/fetch_data.sh" "${name%%_@(sections|pairs|passages)}" --cache "$data" >&2
 if [[ $name == kjv_* && ! -e $source ]]; then
   awk -f "$root/scripts/label_kjv.awk" -v task="${name#kjv_}" "$data/kjv.txt" >"$source.partial"
   mv "$source.partial" "$source"
