@@ -139,6 +139,15 @@ double pairs_in_blocks(double chunk) {
 
 double softmax_flops(double pairs, double d, bool train) { return pairs * (train ? 14 : 4) * d; }
 
+struct FeatureSizes {
+  double directions, features;
+};
+FeatureSizes feature_sizes(const BenchAttentionOptions& options) {
+  const ops::FeatureMapInfo& info = ops::feature_map_info(options.choice.feature_map);
+  const std::int64_t directions = attend_direction_count(options.choice, info.needs_directions ? options.features : 0, options.d);
+  return {static_cast<double>(directions), static_cast<double>(attend_feature_count(options.choice, options.d, directions))};
+}
+
 double linear_flops(const BenchAttentionOptions& options, double n, double m, double directions, std::int64_t window) {
   const double d = static_cast<double>(options.d),
                c = static_cast<double>(std::min<std::int64_t>(options.choice.chunk_size, static_cast<std::int64_t>(n)));
@@ -167,12 +176,16 @@ double attention_flops(const BenchAttentionOptions& options, std::int64_t n) {
     const double projection = choice.projection == ops::SequenceProjection::linear ? (options.train ? 12 : 4) * tokens * r * d : 0;
     return heads * (projection + softmax_flops(tokens * r, d, options.train));
   }
-  const ops::FeatureMapInfo& info = ops::feature_map_info(choice.feature_map);
-  const std::int64_t directions = attend_direction_count(choice, info.needs_directions ? options.features : 0, options.d);
-  const double m = static_cast<double>(attend_feature_count(choice, options.d, directions));
+  const FeatureSizes sizes = feature_sizes(options);
   const bool windowed = choice.mechanism == AttendMechanism::windowed;
   const double inside = windowed ? softmax_flops(pairs(choice.causal, n, choice.window), d, options.train) : 0;
-  return heads * (inside + linear_flops(options, tokens, m, static_cast<double>(directions), windowed ? 0 : choice.window));
+  return heads * (inside + linear_flops(options, tokens, sizes.features, sizes.directions, windowed ? 0 : choice.window));
+}
+
+double segment_flops(const BenchAttentionOptions& options, std::int64_t n) {
+  require(options.choice.mechanism == AttendMechanism::linear && options.choice.window == 0, "segments of other than linear attention");
+  const FeatureSizes sizes = feature_sizes(options);
+  return static_cast<double>(options.n_heads) * 2 * static_cast<double>(n * options.d) * (sizes.directions + sizes.features);
 }
 
 PeakRate::PeakRate(DType dtype, const Device& device)

@@ -67,6 +67,10 @@ BenchAttentionResult bench_attention(const BenchAttentionOptions& options, PeakR
 ///   windowed:  softmax over the pairs inside the window, and linear without one
 double attention_flops(const BenchAttentionOptions& options, std::int64_t n);
 
+/// Of a sequence in segments of n tokens (parallel.sequence_processes), what comes to each in forward, and as much in backward: the
+/// features of its keys once more (in backward of its queries), and their sum, which goes to the others. Linear attention: 2nDd + 2nmd.
+double segment_flops(const BenchAttentionOptions& options, std::int64_t n);
+
 /// The slope of log y over log x by least squares; needs two different x.
 double fitted_exponent(const std::vector<std::pair<double, double>>& points);
 

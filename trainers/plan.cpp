@@ -10,6 +10,7 @@
 #include "trainers/model.h"
 #include "trainers/process_checks.h"
 #include "trainers/shard_layout.h"
+#include "trainers/step_forecast.h"
 #include "trainers/trainer.h"
 
 namespace furlong {
@@ -18,30 +19,38 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// What furlong train refuses as well.
-void check_sharing(const Settings& settings, int devices) {
+void check_sharing(const Settings& settings, int devices, PlanDeviceKind kind) {
   if (!settings.finetune.source.empty())
     throw UserError("finetune.source: {}: the stages of furlong finetune, which is not planned; expected a config of furlong train",
                     settings.finetune.source.string());
   if (settings.teacher.teaches())
     throw UserError("teacher.loss: {}: what a teacher takes is not planned; set it to none to plan training without one",
                     settings.teacher.loss);
-  if (settings.parallel.sequence_processes > 1)
-    throw UserError("parallel.sequence_processes: {}: sequences in segments are not planned yet; set it to 1",
-                    settings.parallel.sequence_processes);
-  if (devices > 1) check_process_settings(settings, {devices, fmt::format("the plan is for {} devices", devices), "plan for"});
+  if (devices == 1) return check_one_process(settings);
+  check_process_settings(settings, {devices, fmt::format("the plan is for {} devices", devices), "plan for"});
+  if (kind == PlanDeviceKind::gpu) refuse_segments_on_gpu(settings, "plan for --device cpu");
 }
 
-/// Peak bytes of tensors in one process alone with `samples` samples at once; infinite where they cannot be counted.
+/// `settings` of one row of processes that share `samples` samples and nothing else with others.
+Settings of_one_row(const Settings& settings, std::int64_t samples) {
+  Settings row = settings;
+  row.data.batch_size = samples;
+  row.parallel.shard_optimizer = false;
+  row.parallel.gradient_dtype = "float32";
+  return row;
+}
+
+/// Peak bytes of tensors in one process of a row, but for what sharing the optimizer and the gradients makes of them; infinite where they
+/// cannot be counted.
 double peak_bytes(const Settings& settings, const Vocabulary& vocabulary, std::int64_t samples, bool recompute) {
-  Settings local = settings;
-  local.data.batch_size = samples;
+  Settings local = of_one_row(settings, samples);
   if (recompute) local.trainer.recompute = "blocks";
   const ModelSettings& model = local.model;
   const auto widest = static_cast<double>(std::max({model.d_model, model.n_heads * model.d_head, model.d_feedforward}));
   const auto countable = static_cast<double>(arena(Device{DeviceType::shape_only, 0}).capacity());
-  if (static_cast<double>(samples) * static_cast<double>(local.data.sequence_length) * widest > countable) return infinity;
+  if (static_cast<double>(samples) * static_cast<double>(tokens_of_segment(local)) * widest > countable) return infinity;
   try {
-    return static_cast<double>(predicted_peak_bytes(local, vocabulary));
+    return static_cast<double>(forecast_step(local, vocabulary, static_cast<int>(local.parallel.sequence_processes)).peak_bytes);
   } catch (const MachineError&) {
     return infinity;
   }
@@ -75,6 +84,13 @@ class Shapes {
   double optimizer_bytes(PlanSharing sharing, int devices) const {
     const int tensors = settings_.optimizer.ema_decay > 0 ? 4 : 2;  // moments; averages, and room for the values while they are in use
     return updated(sharing, devices) * tensors * static_cast<double>(size_of(store().master_dtype()));
+  }
+  /// Of what is not trained.
+  double frozen_bytes() const {
+    double bytes = 0;
+    for (const Parameter& parameter : store().parameters())
+      if (!store().is_trained(parameter)) bytes += static_cast<double>(parameter.master().bytes());
+    return bytes;
   }
   double exchange_bytes(int devices) const {
     if (devices == 1 || gradient_dtype() == store().gradients().dtype()) return 0;
@@ -112,6 +128,38 @@ class Shapes {
   double bytes_ = 0;
 };
 
+/// Everything that processes of a row tell each other of their segments in a step.
+PlanSegments segments_of(const Settings& settings, const Vocabulary& vocabulary, const PlanReport& report) {
+  PlanSegments segments;
+  segments.processes = static_cast<int>(settings.parallel.sequence_processes);
+  segments.tokens = tokens_of_segment(settings);
+  if (segments.processes == 1) return segments;
+  // States have one size however long the segments are, and each sample its own: those of one token each, of one sample.
+  Settings shortest = of_one_row(settings, 1);
+  shortest.data.sequence_length = segments.processes;
+  const StepForecast forecast = forecast_step(shortest, vocabulary, segments.processes);
+  const auto tell = [&](double bytes, double& seconds) {
+    segments.bytes += bytes;
+    seconds += row_gather_seconds(report.device, report.cluster, segments.processes, segments.processes * bytes);
+  };
+  const auto exchange = [&](const std::vector<std::int64_t>& states, double& seconds) {
+    for (const std::int64_t state : states) {
+      const double bytes = static_cast<double>(state * report.samples);
+      tell(bytes, seconds);
+      segments.state_bytes = std::max(segments.state_bytes, bytes);
+      ++segments.exchanges;
+    }
+  };
+  for (std::int64_t batch = 0; batch < settings.trainer.gradient_accumulation; ++batch) {
+    // Which documents are open at the borders: three numbers a sample.
+    if (settings.data.packing == "documents")
+      tell(static_cast<double>(3 * sizeof(std::int32_t)) * static_cast<double>(report.samples), segments.forward);
+    exchange(forecast.forward_states, segments.forward);
+    exchange(forecast.backward_states, segments.backward);
+  }
+  return segments;
+}
+
 /// Of one step: reduction of the buckets beside the last backward, then what nothing else goes on beside.
 PlanExchange exchange_of(const Shapes& shapes, const PlanReport& report, PlanSharing sharing, const std::vector<double>& backward) {
   const PlanCluster& cluster = report.cluster;
@@ -134,7 +182,8 @@ PlanExchange exchange_of(const Shapes& shapes, const PlanReport& report, PlanSha
   PlanExchange exchange = overlapped(backward, buckets, seconds, report.device.overlap);
   // How many tokens there were, before; loss and norm, behind: a few numbers each.
   constexpr double numbers = 3 * sizeof(double);
-  exchange.busy += gathered + 2 * all_reduce_seconds(report.device, cluster, numbers);
+  exchange.states = report.segments.seconds();
+  exchange.busy += exchange.states + gathered + 2 * all_reduce_seconds(report.device, cluster, numbers);
   return exchange;
 }
 
@@ -157,6 +206,11 @@ std::vector<std::string> assumptions_of(const PlanReport& report) {
                    : device.overlap == 1 ? "communication beside backward takes nothing from it"
                                          : fmt::format("of communication beside backward {} costs nothing", device.overlap));
   }
+  if (report.segments.processes > 1) {
+    list.emplace_back("states of segments are waited for by all processes of a row, in each layer, while nothing else goes on");
+    if (device.kind == PlanDeviceKind::unknown)
+      list.emplace_back("segments are exchanged between CPUs alone: these devices are taken for processes on CPUs");
+  }
   list.emplace_back("all sequences are as long as data.sequence_length, and all devices as fast as each other");
   list.emplace_back("reading data, validation and checkpoints take no time");
   if (device.reserve > 0)
@@ -165,16 +219,25 @@ std::vector<std::string> assumptions_of(const PlanReport& report) {
 }
 
 /// Everything that does not depend on how the work is shared.
-PlanReport begin_report(const Settings& settings, const Shapes& shapes, const PlanCluster& cluster, const PlanDevice& device) {
+PlanReport begin_report(const Settings& settings, const Vocabulary& vocabulary, const Shapes& shapes, const PlanCluster& cluster,
+                        const PlanDevice& device) {
   PlanReport report;
   report.cluster = cluster;
   report.device = device;
+  if (settings.parallel.sequence_processes > 1) report.device.by_host = false;  // Gloo's rings
   report.parameters = shapes.store().total_count();
   report.trained = shapes.store().parameter_count();
-  const std::int64_t devices = cluster.devices(), accumulation = settings.trainer.gradient_accumulation;
-  report.samples = (settings.data.batch_size + devices - 1) / devices;
+  const std::int64_t groups = cluster.devices() / settings.parallel.sequence_processes,
+                     accumulation = settings.trainer.gradient_accumulation;
+  report.samples = (settings.data.batch_size + groups - 1) / groups;
   const std::int64_t rows = settings.objective.which() == ObjectiveSettings::Name::matching ? 2 : 1;
   report.tokens = settings.data.batch_size * accumulation * rows * settings.data.sequence_length;
+  report.segments = segments_of(settings, vocabulary, report);
+  if (settings.checkpoint.background) {
+    report.checkpoint_copy = static_cast<double>(predicted_copy_bytes(settings, vocabulary, cluster.devices()));
+    const double frozen = shapes.frozen_bytes();  // rank 0 writes them alone
+    report.checkpoint_copy_of_host = frozen + cluster.per_host * (report.checkpoint_copy - frozen);
+  }
   report.assumptions = assumptions_of(report);
   return report;
 }
@@ -185,7 +248,7 @@ class Planner {
       : settings_(settings),
         vocabulary_(vocabulary),
         shapes_(settings, vocabulary),
-        report_(begin_report(settings, shapes_, cluster, device)),
+        report_(begin_report(settings, vocabulary, shapes_, cluster, device)),
         stages_(plan_stages(settings, vocabulary_size(settings, vocabulary), static_cast<std::int64_t>(vocabulary.labels().size()),
                             report_.samples)),
         recomputes_(settings.trainer.recompute == "blocks"),
@@ -201,7 +264,8 @@ class Planner {
       flops += stage.forward + stage.backward + stage.attention_forward + stage.attention_backward;
     }
     // Devices with one sample less than the busiest have less to do.
-    report_.flops = accumulation * flops / static_cast<double>(report_.samples) * static_cast<double>(settings.data.batch_size);
+    report_.flops = accumulation * flops * static_cast<double>(settings.parallel.sequence_processes) /
+                    static_cast<double>(report_.samples) * static_cast<double>(settings.data.batch_size);
     if (cluster.devices() > 1) {
       for (const PlanBucket& bucket : shapes_.buckets(cluster.devices(), stages_.size())) {
         ++report_.n_buckets;
@@ -232,13 +296,26 @@ class Planner {
     plan.step = plan.forward + plan.backward + plan.optimizer + plan.waited();
     plan.tokens_per_second = static_cast<double>(report_.tokens) / plan.step;
     if (!plan.fits()) {
-      plan.would_fit = what_would_fit({report_.samples, recomputes_, sharing, devices}, settings_.data.batch_size, plan.available,
-                                      [&](const PlanChange& change) {
-                                        const double peak = peak_bytes(settings_, vocabulary_, change.samples, change.recompute);
-                                        return shapes_.memory(peak, change.sharing, change.devices).total();
-                                      });
+      const PlanChange now{report_.samples, recomputes_, sharing, devices, report_.segments.processes};
+      plan.would_fit =
+          what_would_fit(now, settings_.data.batch_size, plan.available, [this](const PlanChange& change) { return bytes_with(change); });
     }
     return plan;
+  }
+
+  /// Infinite where furlong train refuses the change.
+  double bytes_with(const PlanChange& change) const {
+    Settings changed = settings_;
+    changed.parallel.sequence_processes = change.sequence_processes;
+    if (change.sequence_processes != report_.segments.processes) {
+      try {
+        check_sharing(changed, change.devices, report_.device.kind);
+      } catch (const UserError&) {
+        return infinity;
+      }
+    }
+    const double peak = peak_bytes(changed, vocabulary_, change.samples, change.recompute);
+    return shapes_.memory(peak, change.sharing, change.devices).total();
   }
 
   const Settings& settings_;
@@ -257,7 +334,7 @@ class Planner {
 const char* name_of(PlanSharing sharing) { return sharing == PlanSharing::zero_1 ? "ZeRO-1" : "data parallel"; }
 
 PlanReport make_plan(const Settings& settings, const Vocabulary& vocabulary, const PlanCluster& cluster, const PlanDevice& device) {
-  check_sharing(settings, cluster.devices());
+  check_sharing(settings, cluster.devices(), device.kind);
   check_plan_device(device, cluster);
   return Planner(settings, vocabulary, cluster, device).run();
 }

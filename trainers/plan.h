@@ -24,6 +24,10 @@ double reduce_scatter_seconds(const PlanDevice& device, const PlanCluster& clust
 double all_gather_seconds(const PlanDevice& device, const PlanCluster& cluster, double bytes);
 double all_reduce_seconds(const PlanDevice& device, const PlanCluster& cluster, double bytes);
 
+/// Seconds of an all-gather in each row of `members` processes that follow one another, in all rows at once: a ring in each, as Gloo's.
+/// `bytes` is the whole of what a row gathers. Of the slowest row.
+double row_gather_seconds(const PlanDevice& device, const PlanCluster& cluster, int members, double bytes);
+
 /// A bucket of gradients as trainers/gradient_reducer sends it.
 struct PlanBucket {
   double elements = 0;
@@ -34,6 +38,7 @@ struct PlanBucket {
 struct PlanExchange {
   double busy = 0;    ///< seconds of communication
   double hidden = 0;  ///< of them, while backward goes on
+  double states = 0;  ///< of them, for what segments of a sequence tell each other; never hidden
 };
 /// Buckets one after the other, each once backward has its gradients. backward: seconds of each stage, which begin with the last. seconds:
 /// of each bucket's reduction. overlap: share of the time beside backward that costs backward nothing.
@@ -62,14 +67,28 @@ struct Plan {
   double tokens_per_second = 0;
   std::vector<std::string> would_fit;  ///< where it does not fit: what would
   bool fits() const { return memory.total() <= available; }
+  /// Where device and host have one memory: of a copy of what a checkpoint holds.
+  bool has_room_for(double copy) const { return memory.total() + copy <= available; }
   double waited() const { return exchange.busy - exchange.hidden; }
   /// Share of the step in which nothing but communication goes on.
   double communication_share() const { return waited() / step; }
 };
 
+/// Of sequences that processes share in rows (parallel.sequence_processes).
+struct PlanSegments {
+  int processes = 1;                 ///< of a row
+  std::int64_t tokens = 0;           ///< of a segment
+  std::int64_t exchanges = 0;        ///< of states in a step
+  double state_bytes = 0;            ///< of the largest state that a process tells its row
+  double bytes = 0;                  ///< that it tells its row in a step
+  double forward = 0, backward = 0;  ///< seconds of a step
+  double seconds() const { return forward + backward; }
+};
+
 struct PlanReport {
   PlanCluster cluster;
   PlanDevice device;
+  PlanSegments segments;
   std::int64_t parameters = 0, trained = 0;
   std::int64_t samples = 0;  ///< of the busiest device, at once
   std::int64_t tokens = 0;   ///< of a step, on all devices
@@ -77,6 +96,8 @@ struct PlanReport {
   double alone = 0;          ///< seconds of a step of one device with as many samples, without others
   double bucket_bytes = 0;   ///< of the largest
   std::int64_t n_buckets = 0;
+  /// Bytes of the host's memory that a checkpoint is copied into, at most by one process and by all of a host; 0: written without a copy.
+  double checkpoint_copy = 0, checkpoint_copy_of_host = 0;
   std::vector<Plan> plans;  ///< of each sharing
   std::vector<std::string> assumptions;
 };
@@ -90,11 +111,13 @@ struct PlanChange {
   bool recompute = false;    ///< trainer.recompute: blocks
   PlanSharing sharing = PlanSharing::data_parallel;
   int devices = 1;
+  int sequence_processes = 1;
 };
 /// "1.50 GiB", "12.0 MiB"; in words where it is not finite.
 std::string in_binary_units(double bytes);
 
-/// In words what would fit: single changes, and where there is none, all together. `bytes` tells what a change takes.
+/// In words what would fit: single changes, and where there is none, all together. `bytes` tells what a change takes; more than can be
+/// counted where it cannot be made.
 std::vector<std::string> what_would_fit(const PlanChange& now, std::int64_t batch_size, double available,
                                         const std::function<double(const PlanChange&)>& bytes);
 

@@ -135,6 +135,7 @@ PlanDevice plan_device(const std::string& name, DType dtype, bool tf32) {
   }
   PlanDevice device;
   device.name = name;
+  device.kind = PlanDeviceKind::gpu;
   device.source = found->source;
   device.flops = dtype == DType::bfloat16 ? found->bfloat16 : tf32 ? found->tf32 : found->float32;
   // TF32 is a setting of the library that multiplies matrices; attention in float32 has kernels of its own.

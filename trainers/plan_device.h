@@ -1,5 +1,6 @@
 #pragma once
 // What furlong plan knows of a device and of what connects it with others.
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,9 +17,17 @@ struct PlanCluster {
 /// "8" (one host) or "4x8" (hosts x devices of each). Throws UserError.
 PlanCluster plan_cluster(const std::string& text);
 
+/// Whose memory and connections these are.
+enum class PlanDeviceKind : std::uint8_t {
+  unknown,  ///< numbers of one's own, without a name
+  gpu,      ///< beside a host's memory; NCCL
+  cpu       ///< with the host's memory; Gloo
+};
+
 /// Rates in one second: operations (a multiply-add counts as two) and bytes. 0: not known.
 struct PlanDevice {
   std::string name = "custom";
+  PlanDeviceKind kind = PlanDeviceKind::unknown;
   std::string source = "given with --device";  ///< where the numbers come from
   double flops = 0;                            ///< peak of dense products, in the dtype that the model computes in
   double attention_flops = 0;                  ///< the same for the products inside attention

@@ -26,6 +26,26 @@ double half_seconds(const PlanDevice& device, const PlanCluster& cluster, double
   return half_ring(hosts * per_host, bytes, slowest, std::max(device.link_latency, device.network_latency));
 }
 
+/// The same batch on twice as many devices, and so on: while each has a sample, and then in shorter segments. Empty where none fits.
+std::string more_devices(const PlanChange& now, std::int64_t batch_size, const std::function<bool(const PlanChange&)>& fits) {
+  constexpr std::int64_t most = 1 << 20;
+  PlanChange change = now;
+  std::int64_t rows = now.devices / now.sequence_processes;
+  for (rows *= 2; rows <= batch_size && rows * now.sequence_processes <= most; rows *= 2) {
+    change.devices = static_cast<int>(rows * now.sequence_processes);
+    change.samples = (batch_size + rows - 1) / rows;
+    if (fits(change)) return fmt::format("{} devices", change.devices);
+  }
+  change = now;
+  rows = now.devices / now.sequence_processes;
+  for (std::int64_t of_each = 2 * static_cast<std::int64_t>(now.sequence_processes); rows * of_each <= most; of_each *= 2) {
+    change.sequence_processes = static_cast<int>(of_each);
+    change.devices = static_cast<int>(rows * of_each);
+    if (fits(change)) return fmt::format("{} devices with parallel.sequence_processes: {}", change.devices, of_each);
+  }
+  return {};
+}
+
 }  // namespace
 
 double reduce_scatter_seconds(const PlanDevice& device, const PlanCluster& cluster, double bytes) {
@@ -36,6 +56,25 @@ double all_gather_seconds(const PlanDevice& device, const PlanCluster& cluster, 
 }
 double all_reduce_seconds(const PlanDevice& device, const PlanCluster& cluster, double bytes) {
   return 2 * half_seconds(device, cluster, bytes);
+}
+
+double row_gather_seconds(const PlanDevice& device, const PlanCluster& cluster, int members, double bytes) {
+  const double link = device.link * device.reached, network = device.network * device.reached;
+  const int devices = cluster.devices();
+  require(devices % members == 0, "rows of {} processes, of {}", members, devices);
+  std::vector<int> leaving(static_cast<std::size_t>(cluster.hosts));  // rows with members on this host and on others
+  bool stays = false;
+  for (int first = 0; first < devices; first += members) {
+    const int host = first / cluster.per_host, last_host = (first + members - 1) / cluster.per_host;
+    stays = stays || host == last_host;
+    for (int on = host; host != last_host && on <= last_host; ++on) ++leaving[static_cast<std::size_t>(on)];
+  }
+  const double inside = stays ? half_ring(members, bytes, link, device.link_latency) : 0;
+  const int most = *std::max_element(leaving.begin(), leaving.end());
+  if (most == 0) return inside;
+  // The rings that leave a host share its network; all members of a ring go at the pace of the slowest.
+  const double share = network * cluster.per_host / most, slowest = cluster.per_host == 1 ? share : std::min(link, share);
+  return std::max(inside, half_ring(members, bytes, slowest, std::max(device.link_latency, device.network_latency)));
 }
 
 PlanExchange overlapped(const std::vector<double>& backward, const std::vector<PlanBucket>& buckets, const std::vector<double>& seconds,
@@ -73,28 +112,21 @@ std::vector<std::string> what_would_fit(const PlanChange& now, std::int64_t batc
   if (!now.recompute && fits(change)) words.emplace_back("trainer.recompute: blocks");
   change = now;
   change.samples = 1;
+  const std::int64_t rows = now.devices / now.sequence_processes;  // of processes that share the samples
   if (now.samples > 1 && fits(change)) {
     std::int64_t most = 1;
     for (std::int64_t none = now.samples; none - most > 1;) {
       change.samples = most + (none - most) / 2;
       (fits(change) ? most : none) = change.samples;
     }
-    words.push_back(
-        fmt::format("data.batch_size: {} ({} on each device), with a higher trainer.gradient_accumulation", most * now.devices, most));
+    words.push_back(fmt::format("data.batch_size: {} ({} on each device), with a higher trainer.gradient_accumulation", most * rows, most));
   }
-  for (std::int64_t devices = 2 * static_cast<std::int64_t>(now.devices); devices <= batch_size; devices *= 2) {
-    change = now;
-    change.devices = static_cast<int>(devices);
-    change.samples = (batch_size + devices - 1) / devices;
-    if (!fits(change)) continue;
-    words.push_back(fmt::format("{} devices", devices));
-    break;
-  }
+  if (const std::string more = more_devices(now, batch_size, fits); !more.empty()) words.push_back(more);
   if (!words.empty()) return words;
   change = now;
   change.recompute = true;
   change.samples = 1;
-  const std::string together = fmt::format("trainer.recompute: blocks and data.batch_size: {} together", now.devices);
+  const std::string together = fmt::format("trainer.recompute: blocks and data.batch_size: {} together", rows);
   if (fits(change)) return {together};
   if (now.devices > 1) change.sharing = PlanSharing::zero_1;
   if (fits(change)) return {together + ", with parallel.shard_optimizer: true (ZeRO-1)"};

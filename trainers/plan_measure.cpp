@@ -138,6 +138,7 @@ PlanDevice measure_plan_device(DType dtype, const PlanCluster& cluster, int thre
   const double share = 1.0 / processes;
   PlanDevice device;
   device.name = "cpu";
+  device.kind = PlanDeviceKind::cpu;
   device.attention_flops = product_rate(DType::float32) * share;
   device.flops = dtype == DType::float32 ? device.attention_flops : product_rate(dtype) * share;
   device.bandwidth = copy_rate() * share;

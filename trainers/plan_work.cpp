@@ -63,14 +63,15 @@ BenchAttentionOptions bench_options(const layers::AttentionConfig& config, const
   return options;
 }
 
-/// Of one sequence.
-Products attention(const layers::AttentionConfig& config, std::int64_t n) {
+/// Of n tokens: one sequence, or a segment of one.
+Products attention(const layers::AttentionConfig& config, std::int64_t n, bool is_segment) {
   Products sum;
   for (const auto& [mechanism, heads] : heads_of(config)) {
     BenchAttentionOptions options = bench_options(config, mechanism, heads);
     const double forward = attention_flops(options, n);
     options.train = true;
     sum += {forward, attention_flops(options, n) - forward};
+    if (is_segment) sum += {segment_flops(options, n), segment_flops(options, n)};
     if (options.choice.uses_features() && options.choice.feature_map == ops::FeatureMap::hedgehog) {
       const double of_keys = static_cast<double>(heads * config.n_kv_heads) / static_cast<double>(config.n_heads);
       const double maps = 2 * static_cast<double>(n * config.d_head * config.d_head) * (static_cast<double>(heads) + of_keys);
@@ -118,10 +119,12 @@ PlanStage output_stage(const Settings& settings, double vocabulary, double n_cla
 
 }  // namespace
 
+std::int64_t tokens_of_segment(const Settings& settings) { return settings.data.sequence_length / settings.parallel.sequence_processes; }
+
 std::vector<PlanStage> plan_stages(const Settings& settings, std::int64_t vocabulary, std::int64_t n_classes, std::int64_t samples) {
   const ModelSettings& model = settings.model;
   const bool pairs = settings.objective.which() == ObjectiveSettings::Name::matching;
-  const std::int64_t n = settings.data.sequence_length;
+  const std::int64_t n = tokens_of_segment(settings);
   const double rows = static_cast<double>(pairs ? 2 * samples : samples), tokens = rows * static_cast<double>(n);
   std::vector<PlanStage> stages{{.name = "embedding"}};
   if (model.d_embedding > 0) {
@@ -133,7 +136,8 @@ std::vector<PlanStage> plan_stages(const Settings& settings, std::int64_t vocabu
   const Products maps = maps_of_block(model);
   const bool again = settings.trainer.recompute == "blocks";
   for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
-    const Products attended = attention(layers::attention_of_layer(config, layer, model.n_layers), n);
+    const Products attended =
+        attention(layers::attention_of_layer(config, layer, model.n_layers), n, settings.parallel.sequence_processes > 1);
     stages.push_back({"blocks." + std::to_string(layer), tokens * maps.forward, tokens * (maps.backward + (again ? maps.forward : 0)),
                       rows * attended.forward, rows * (attended.backward + (again ? attended.forward : 0))});
   }

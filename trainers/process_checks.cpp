@@ -53,4 +53,10 @@ void check_one_process(const Settings& settings) {
                     settings.parallel.sequence_processes);
 }
 
+void refuse_segments_on_gpu(const Settings& settings, const std::string& instead) {
+  if (settings.parallel.sequence_processes > 1)
+    throw UserError("parallel.sequence_processes: {}: segments are exchanged between CPUs alone; set it to 1, or {}",
+                    settings.parallel.sequence_processes, instead);
+}
+
 }  // namespace furlong

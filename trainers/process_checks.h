@@ -20,4 +20,7 @@ void check_process_settings(const Settings& settings, const ProcessCount& count)
 /// parallel.sequence_processes where there is one process alone.
 void check_one_process(const Settings& settings);
 
+/// parallel.sequence_processes on GPUs. `instead`: what a user does who wants segments, "set device: cpu".
+void refuse_segments_on_gpu(const Settings& settings, const std::string& instead);
+
 }  // namespace furlong

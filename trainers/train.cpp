@@ -170,9 +170,7 @@ class Run {
     check_process_settings(
         settings_, {group_.size(), fmt::format("the launcher ({}) started {} processes", environment.launcher, group_.size()), "start"});
     check_process_devices(settings_.parallel.engine, device, group_);
-    if (device.is_gpu() && settings_.parallel.sequence_processes > 1)
-      throw UserError("parallel.sequence_processes: {}: segments are exchanged between CPUs alone; set it to 1, or set device: cpu",
-                      settings_.parallel.sequence_processes);
+    if (device.is_gpu()) refuse_segments_on_gpu(settings_, "set device: cpu");
     spdlog::info("rank {} of {} on {}: {}, {} thread{}, {}", group_.rank(), group_.size(), environment.host, device.text(), thread_count(),
                  thread_count() == 1 ? "" : "s", environment.launcher);
     if (!group_.is_first() && (settings_.log.level == "info" || settings_.log.level == "debug")) configure_logging("warning", prefix());

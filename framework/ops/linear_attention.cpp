@@ -147,7 +147,8 @@ LinearAttentionState state_of_segment(const Arguments& arguments) {
 /// What the other segments' keys sum up to, as the start of forward and of backward's sweep over queries.
 void start_from_segments(const Stream& stream, Arguments& arguments, SegmentExchange& segments) {
   const LinearAttentionOptions& options = arguments.options;
-  require(stream.device.is_cpu(), "{}: segments of a sequence on different processes are for the CPU", op);
+  const bool is_cpu = stream.device.is_cpu();
+  require(is_cpu || stream.device.is_shape_only(), "{}: segments of a sequence on different processes are for the CPU", op);
   require(options.window == 0 && options.softmax_window == 0, "{}: segments of a sequence take no window", op);
   const bool packed = arguments.mask.documents.defined();
   arguments.open_document_tokens = segments.open_document_tokens();
@@ -159,7 +160,7 @@ void start_from_segments(const Stream& stream, Arguments& arguments, SegmentExch
   Arguments keys_alone = arguments;
   keys_alone.gathered = &state;
   allocate_scratch(keys_alone, keys_alone.sizes.forward_elements(keys_alone.query.extent(1)));
-  linear_attention_forward_cpu(keys_alone);
+  if (is_cpu) linear_attention_forward_cpu(keys_alone);
   segments.exchange_keys(stream, state, options.causal);
   arguments.start_sum = state.sum;
   arguments.start_normalizer = state.normalizer;
@@ -171,7 +172,7 @@ void start_from_segments(const Stream& stream, Arguments& arguments, SegmentExch
 void end_with_segments(const Stream& stream, Arguments& arguments, const LinearAttentionGradients& gradients, SegmentExchange& segments) {
   LinearAttentionState state = state_of_segment(arguments);
   arguments.gathered = &state;
-  linear_attention_backward_cpu(arguments, gradients);
+  if (stream.device.is_cpu()) linear_attention_backward_cpu(arguments, gradients);
   arguments.gathered = nullptr;
   segments.exchange_queries(stream, state, arguments.options.causal);
   arguments.end_sum = state.sum;

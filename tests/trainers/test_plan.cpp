@@ -22,6 +22,8 @@ using ::testing::HasSubstr;
 using testing::message_of;
 using testing::small_settings;
 
+using Overrides = std::vector<std::string>;
+
 class PlanTest : public testing::WithTemporaryFolder {
  protected:
   PlanTest() { testing::write_store(path("text.h5"), testing::synthetic_text(4000)); }
@@ -64,6 +66,41 @@ TEST_F(PlanTest, MemoryIsThatOfRealProcesses) {
     EXPECT_LT(foretold, 1.02 * measured) << ::testing::PrintToString(extra);
     EXPECT_GT(foretold, 0.98 * measured - (1 << 20)) << ::testing::PrintToString(extra);
   }
+}
+
+TEST_F(PlanTest, TheCopyOfACheckpointIsThatOfRealProcesses) {
+  const Overrides wide{"model.d_model=128", "optimizer.ema_decay=0.9"};
+  for (const int processes : {1, 2}) {
+    const Settings settings = this->settings(wide);
+    const std::string store = path("text.h5");
+    const Curves found = run_world(processes, [&](ProcessGroup& group, const Report& report) {
+      const TokenStore data = TokenStore::open(store);
+      const Trainer trainer(settings, data, Device{}, std::nullopt, &group);
+      const std::int64_t before = arena(Device{}).counters().bytes_in_use;
+      const CheckpointParts copy = trainer.checkpoint_parts("").copy();
+      report.add(static_cast<double>(arena(Device{}).counters().bytes_in_use - before));
+    });
+    // What a process does not share with others is small, and blocks are rounded up to 256 bytes.
+    EXPECT_NEAR(planned(settings, {1, processes}).checkpoint_copy / found[0][0], 1, 0.05) << processes;
+  }
+  // Of a frozen model all write their adapters, and rank 0 the rest.
+  const PlanReport adapted = planned(settings({"model.lora_rank=2", "data.batch_size=8"}), {2, 4});
+  const PlanReport full = planned(settings({"data.batch_size=8"}), {2, 4});
+  EXPECT_NEAR(full.checkpoint_copy_of_host / full.checkpoint_copy, 4, 0.01);
+  EXPECT_LT(adapted.checkpoint_copy_of_host / adapted.checkpoint_copy, 2);
+  Overrides foreground = wide;
+  foreground.emplace_back("checkpoint.background=false");
+  EXPECT_EQ(planned(settings(foreground), {1, 2}).checkpoint_copy, 0);
+}
+
+TEST_F(PlanTest, TheCopyHasTheMemoryBesideTheStep) {
+  const PlanReport roomy = planned(settings({}), {1, 2});
+  Plan plan = roomy.plans[0];
+  plan.available = plan.memory.total() + roomy.checkpoint_copy;
+  EXPECT_TRUE(plan.has_room_for(roomy.checkpoint_copy));
+  plan.available -= 1;
+  EXPECT_TRUE(plan.fits());
+  EXPECT_FALSE(plan.has_room_for(roomy.checkpoint_copy));
 }
 
 TEST_F(PlanTest, GradientsBecomeFinalInTheOrderOfStages) {
@@ -200,7 +237,6 @@ TEST_F(PlanTest, RefusesWhatTrainingRefuses) {
   EXPECT_THAT(refused({"data.batch_size=8", "parallel.engine=none"}, {1, 2}), HasSubstr("parallel.engine: none"));
   EXPECT_THAT(refused({"data.batch_size=2", "data.sampler=stream", "data.carry_state=true", "model.attention.mechanism=linear"}, {1, 2}),
               HasSubstr("data.carry_state: true"));
-  EXPECT_THAT(refused({"parallel.sequence_processes=2"}, {1, 2}), HasSubstr("not planned yet"));
   EXPECT_EQ(planned(settings({"data.batch_size=7"}), {1, 2}).samples, 4) << "shares may differ by one, as in training";
 }
 

@@ -63,6 +63,24 @@ PlanDevice device_of(const Options& options, const Settings& settings, const Pla
 
 Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
+Json as_json(const PlanSegments& segments) {
+  if (segments.processes == 1) return {};
+  return {{"processes", segments.processes},      {"tokens", segments.tokens},        {"exchanges_per_step", segments.exchanges},
+          {"state_bytes", segments.state_bytes},  {"bytes_per_step", segments.bytes}, {"seconds_forward", segments.forward},
+          {"seconds_backward", segments.backward}};
+}
+
+bool has_one_memory(const PlanReport& report) { return report.device.kind == PlanDeviceKind::cpu; }
+
+Json copy_as_json(const PlanReport& report) {
+  if (report.checkpoint_copy == 0) return {};
+  Json object{{"bytes", report.checkpoint_copy}, {"bytes_of_host", report.checkpoint_copy_of_host}};
+  for (const Plan& plan : report.plans)
+    object[plan.sharing == PlanSharing::zero_1 ? "fits_beside_zero_1" : "fits_beside_data_parallel"] =
+        has_one_memory(report) ? Json(plan.has_room_for(report.checkpoint_copy)) : Json();
+  return object;
+}
+
 Json as_json(const Plan& plan) {
   const PlanMemory& memory = plan.memory;
   Json bytes{{"parameters", memory.parameters},
@@ -83,7 +101,8 @@ Json as_json(const Plan& plan) {
             {"optimizer", plan.optimizer},
             {"communication", plan.exchange.busy},
             {"communication_hidden", plan.exchange.hidden},
-            {"communication_waited", plan.waited()}}},
+            {"communication_waited", plan.waited()},
+            {"communication_states", plan.exchange.states}}},
           {"tokens_per_second", plan.tokens_per_second},
           {"communication_share", plan.communication_share()}};
 }
@@ -102,7 +121,9 @@ Json as_json(const PlanReport& report) {
               {"flops_per_step", report.flops},
               {"step_seconds_alone", report.alone},
               {"buckets", report.n_buckets},
-              {"largest_bucket_bytes", report.bucket_bytes}};
+              {"largest_bucket_bytes", report.bucket_bytes},
+              {"segments", as_json(report.segments)},
+              {"checkpoint_copy", copy_as_json(report)}};
   for (const Plan& plan : report.plans) object[plan.sharing == PlanSharing::zero_1 ? "zero_1" : "data_parallel"] = as_json(plan);
   object["assumptions"] = report.assumptions;
   return object;
@@ -140,6 +161,8 @@ void print_rows(const PlanReport& report) {
   row("  communication that is waited for", [](const Plan& plan) { return text_of_seconds(plan.waited()); });
   row("communication in all", [](const Plan& plan) { return text_of_seconds(plan.exchange.busy); });
   row("  of which hidden behind backward", [](const Plan& plan) { return text_of_seconds(plan.exchange.hidden); });
+  if (report.segments.processes > 1)
+    row("  of which states of segments", [](const Plan& plan) { return text_of_seconds(plan.exchange.states); });
   row("communication's share of the step", [](const Plan& plan) { return percent(plan.communication_share()); });
   row("tokens a second", [](const Plan& plan) { return with_prefix(plan.tokens_per_second, ""); });
   row("speed beside devices that need not wait", [&](const Plan& plan) { return percent(report.alone / plan.step); });
@@ -160,6 +183,29 @@ void print_numbers(const PlanDevice& device, const PlanCluster& cluster) {
                mark("network_latency"));
 }
 
+void print_segments(const PlanReport& report) {
+  const PlanSegments& segments = report.segments;
+  if (segments.processes == 1) return;
+  fmt::print(
+      "{} processes share each sequence, {} tokens each; {} times a step each tells the others of its row a state of {}: {} in forward, {} "
+      "in backward\n",
+      segments.processes, segments.tokens, segments.exchanges, with_prefix(segments.state_bytes, "B"), text_of_seconds(segments.forward),
+      text_of_seconds(segments.backward));
+}
+
+/// Of the host's memory, which is the device's too where that is a CPU.
+void print_copy(const PlanReport& report) {
+  if (report.checkpoint_copy == 0) return;
+  fmt::print(
+      "a copy of what a checkpoint holds, while it is written (checkpoint.background): up to {} of the host's memory for each process{}\n",
+      in_binary_units(report.checkpoint_copy),
+      report.cluster.per_host > 1 ? fmt::format(", {} a host", in_binary_units(report.checkpoint_copy_of_host)) : "");
+  for (const Plan& plan : report.plans) {
+    if (has_one_memory(report) && plan.fits() && !plan.has_room_for(report.checkpoint_copy))
+      fmt::print("  {}: no room for it beside the step; training waits while checkpoints are written\n", name_of(plan.sharing));
+  }
+}
+
 void print(const PlanReport& report) {
   const PlanCluster& cluster = report.cluster;
   fmt::print("{} host{} with {} {}{}: {} parameters ({} trained), {} sample{} at once on each, {} tokens and {} a step{}\n\n",
@@ -177,6 +223,8 @@ void print(const PlanReport& report) {
                std::isfinite(missing) ? fmt::format(" by {}", in_binary_units(missing)) : "", fmt::join(plan.would_fit, "; or "));
   }
   fmt::print("\n");
+  print_segments(report);
+  print_copy(report);
   print_numbers(report.device, cluster);
   fmt::print("predicted, not measured:\n");
   for (const std::string& assumption : report.assumptions) fmt::print("  - {}\n", assumption);
@@ -206,8 +254,9 @@ constexpr const char* footer =
 }  // namespace
 
 void add_plan(CLI::App& program, int&) {
-  auto* command =
-      program.add_subcommand("plan", "Memory, time and communication that a config would take on other devices: data parallel, and ZeRO-1");
+  auto* command = program.add_subcommand("plan",
+                                         "Memory, time and communication that a config would take on other devices: data parallel and "
+                                         "ZeRO-1, of whole sequences or of segments");
   const auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "The YAML file")->required()->type_name("CONFIG");
   command->add_option("--set", options->overrides, "Set a key on top of the file, such as --set data.batch_size=64; may be repeated")

@@ -1,4 +1,5 @@
 // furlong plan from outside: what it prints, what it refuses, and how it exits.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -98,17 +99,69 @@ TEST_F(PlanProgram, SaysByHowMuchItDoesNotFitAndWhatWould) {
   EXPECT_THAT(found.out, AllOf(HasSubstr("data parallel: does not fit by "), HasSubstr("What would: ")));
 }
 
-TEST_F(PlanProgram, PlansForThisMachine) {
-  const Finished found = plan("here.yaml", {"--devices", "2", "--device", "cpu", "--json", "--set", "threads=1"});
+/// A CPU cluster in numbers, on which segments can be planned.
+const std::string processors = "flops=1e12,memory=64e9,bandwidth=1e11,link=1e10,network=1e9";
+
+TEST_F(PlanProgram, ShowsWhatSegmentsTellEachOther) {
+  const std::vector<std::string> where{
+      "--devices", "2x4", "--device", processors, "--set", "parallel.sequence_processes=4", "--set", "model.attention.mechanism=linear"};
+  const Finished found = plan("here.yaml", where);
   ASSERT_EQ(found.status, 0) << found.err;
-  const Json json = Json::parse(found.out);
+  EXPECT_THAT(found.out,
+              AllOf(HasSubstr("8 samples at once on each"), HasSubstr("4 processes share each sequence, 16 tokens each; 4 times a step"),
+                    HasSubstr("of which states of segments"), HasSubstr("in one ring through all processes")));
+  std::vector<std::string> as_json = where;
+  as_json.emplace_back("--json");
+  const Json json = Json::parse(plan("here.yaml", as_json).out), segments = json["segments"];
+  EXPECT_EQ(segments["processes"], 4);
+  EXPECT_EQ(segments["tokens"], 16);
+  EXPECT_EQ(segments["exchanges_per_step"], 4);
+  EXPECT_EQ(segments["bytes_per_step"].get<double>(), 4 * segments["state_bytes"].get<double>());
+  EXPECT_DOUBLE_EQ(json["zero_1"]["seconds"]["communication_states"].get<double>(),
+                   segments["seconds_forward"].get<double>() + segments["seconds_backward"].get<double>());
+  EXPECT_TRUE(Json::parse(plan("here.yaml", {"--device", "h100", "--json"}).out)["segments"].is_null());
+}
+
+TEST_F(PlanProgram, ShowsTheCopyOfACheckpoint) {
+  const std::vector<std::string> where{"--devices", "2x4", "--device", "h100"};
+  EXPECT_THAT(plan("here.yaml", where).out, HasSubstr("of the host's memory for each process, "));
+  std::vector<std::string> foreground = where;
+  foreground.insert(foreground.end(), {"--set", "checkpoint.background=false"});
+  EXPECT_THAT(plan("here.yaml", foreground).out, ::testing::Not(HasSubstr("checkpoint.background")));
+  foreground.emplace_back("--json");
+  EXPECT_TRUE(Json::parse(plan("here.yaml", foreground).out)["checkpoint_copy"].is_null());
+  std::vector<std::string> as_json = where;
+  as_json.emplace_back("--json");
+  const Json copy = Json::parse(plan("here.yaml", as_json).out)["checkpoint_copy"];
+  EXPECT_GT(copy["bytes"].get<double>(), 0);
+  EXPECT_EQ(copy["bytes_of_host"].get<double>(), 4 * copy["bytes"].get<double>());
+  EXPECT_TRUE(copy["fits_beside_data_parallel"].is_null()) << "the host's memory is not known";
+}
+
+TEST_F(PlanProgram, PlansForThisMachine) {
+  const auto on_cpu = [&](const std::string& device, const std::vector<std::string>& more) {
+    std::vector<std::string> all{"--devices", "2", "--device", device, "--set", "threads=1"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Finished found = plan("here.yaml", all);
+    EXPECT_EQ(found.status, 0) << found.err;
+    return found.out;
+  };
+  const Json json = Json::parse(on_cpu("cpu", {"--json"}));
   EXPECT_THAT(json["device"]["source"].get<std::string>(), HasSubstr("measured now"));
   EXPECT_EQ(json["data_parallel"]["seconds"]["communication_hidden"], 0) << "the same cores do both";
+  // A checkpoint's copy has the memory that the step leaves.
+  EXPECT_TRUE(json["checkpoint_copy"]["fits_beside_data_parallel"]);
+  const double step = json["data_parallel"]["memory_bytes"]["total"], copy = json["checkpoint_copy"]["bytes"];
+  EXPECT_THAT(on_cpu(fmt::format("cpu,memory={}", step + copy / 2), {}),
+              HasSubstr("data parallel: no room for it beside the step; training waits while checkpoints are written"));
 }
 
 TEST_F(PlanProgram, RefusesInOneLine) {
   expect_user_error(plan("here.yaml", {"--devices", "8x", "--device", "h100"}), "--devices 8x: expected");
   expect_user_error(plan("here.yaml", {"--devices", "32", "--device", "h100"}), "data.batch_size: 16: the plan is for 32 devices");
+  expect_user_error(plan("here.yaml", {"--devices", "2", "--device", "h100", "--set", "parallel.sequence_processes=2", "--set",
+                                       "model.attention.mechanism=linear"}),
+                    "segments are exchanged between CPUs alone; set it to 1, or plan for --device cpu");
   expect_user_error(plan("here.yaml", {"--device", "h1000"}), "did you mean h100?");
   expect_user_error(plan("here.yaml", {"--device", "flops=1e15,memory=80e9"}), "bandwidth is not given");
   expect_user_error(plan("here.yaml", {"--devices", "2", "--device", "flops=1e15,memory=80e9,bandwidth=1e12"}), "link is not given");
