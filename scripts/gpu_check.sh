@@ -389,13 +389,19 @@ find_sanitizer() {
 
 # sanitize TOOL: kernels only, so no test of whole trainings.
 sanitize() {
-  local tool=$1 sanitizer log errors=0 processes=0 found='' before
+  local tool=$1 sanitizer log errors=0 processes=0 found='' before options=() variables=()
   sanitizer=$(find_sanitizer)
   if $without_gpu; then result=skipped reason="there is no GPU"; return; fi
   if [[ -z $sanitizer ]]; then result=skipped reason="compute-sanitizer was not found"; return; fi
   current=$tool programs=(test_framework test_layers)
+  options=(--tool "$tool")
+  if [[ $tool == memcheck ]]; then
+    # Each tensor an allocation of its own, with nothing behind it: otherwise what is written behind one lands in the next, unseen.
+    variables=(FURLONG_SEPARATE_TENSORS=1)
+    if "$sanitizer" --help 2>/dev/null | grep -q -e '--padding'; then options+=(--padding 512); fi
+  fi
   # Errors that CUDA's functions return are the tests' own matter: some ask for too much memory on purpose.
-  run_tests '*/cuda*' "$sanitizer" --tool "$tool" --report-api-errors no --print-limit 20 \
+  run_tests '*/cuda*' env "${variables[@]}" "$sanitizer" "${options[@]}" --report-api-errors no --print-limit 20 \
     --log-file "$logs/$tool.%N.%p.sanitizer"
   before=$result
   for log in "$logs/$tool".*.sanitizer; do
@@ -406,7 +412,7 @@ sanitize() {
     if (( ${found:-0} )); then fields+=", \"$(basename "$log")\": $(head -n 60 "$log" | cut -c -300 | json_text)"; fi
   done
   fields+=", \"sanitizer\": $(json_string "$("$sanitizer" --version 2>/dev/null | tail -n 1)")"
-  fields+=", \"processes\": $processes, \"errors\": $errors"
+  fields+=", \"settings\": $(json_string "${variables[*]} ${options[*]}"), \"processes\": $processes, \"errors\": $errors"
   reason="$errors errors in $processes processes; $reason"
   if grep -q -s 'Device not supported' "$logs/$tool".*.sanitizer "$logs/$tool".test_*; then
     result=skipped reason="compute-sanitizer says: Device not supported"

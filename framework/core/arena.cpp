@@ -3,10 +3,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "framework/core/error.h"
+#include "framework/core/gpu_blocks.h"
 #include "framework/core/gpu_engine.h"
 
 #ifdef FURLONG_SANITIZED
@@ -33,9 +36,22 @@ constexpr std::int64_t red_zone = 0;
 
 std::int64_t rounded(std::int64_t bytes) { return (bytes + red_zone + alignment - 1) / alignment * alignment; }
 
+GpuBlocks& blocks_of(const Device& device) { return dynamic_cast<GpuBlocks&>(require_gpu_engine(device.type)); }
+
 }  // namespace
 
-Arena::Arena(Device device, std::int64_t capacity_bytes) : device_(device), capacity_(capacity_bytes / alignment * alignment) {
+ArenaBlocks arena_blocks_from(const char* text) {
+  const std::string_view asked = text ? text : "";
+  if (asked.empty() || asked == "0") return ArenaBlocks::together;
+  if (asked == "1") return ArenaBlocks::separate;
+  throw UserError("FURLONG_SEPARATE_TENSORS: '{}' is neither 0 nor 1; expected 1 for an allocation of its own for each tensor on a GPU",
+                  asked);
+}
+
+Arena::Arena(Device device, std::int64_t capacity_bytes, ArenaBlocks blocks)
+    : device_(device), capacity_(capacity_bytes / alignment * alignment), blocks_(blocks) {
+  require(blocks == ArenaBlocks::together || device.is_gpu(), "separate blocks on {}", device.text());
+  if (blocks == ArenaBlocks::separate) return;
   if (device.is_shape_only()) {
     base_ = reinterpret_cast<char*>(std::uintptr_t{1} << 46);
     return;
@@ -59,6 +75,10 @@ Arena::Arena(Device device, void* memory, std::int64_t bytes)
 
 Arena::~Arena() {
   if (device_.is_shape_only()) return;
+  if (blocks_ == ArenaBlocks::separate) {
+    for (const auto& [block, size] : separate_) blocks_of(device_).deallocate(device_.index, block);
+    return;
+  }
   if (is_watched()) FURLONG_UNPOISON(base_, static_cast<std::size_t>(top_));  // the addresses may be another's next
   if (borrowed_) return;
   if (device_.is_gpu()) {
@@ -78,10 +98,19 @@ void Arena::erase_free(std::map<std::int64_t, std::int64_t>::iterator block) {
   free_by_offset_.erase(block);
 }
 
-void* Arena::allocate(std::int64_t bytes) {
-  require(bytes >= 0 && bytes >> 62 == 0, "allocation of {} bytes", bytes);
-  const std::int64_t size = rounded(bytes == 0 ? 1 : bytes);
-  const std::lock_guard lock(mutex_);
+void Arena::refuse(std::int64_t size) const {
+  throw MachineError("out of memory on {}: {} MiB more were asked for with {} MiB in use of {} MiB", device_.text(), size >> 20,
+                     counters_.bytes_in_use >> 20, capacity_ >> 20);
+}
+
+void Arena::raise_top(std::int64_t top) {
+  top_ = top;
+  counters_.system_bytes = top_;
+  ++counters_.system_requests;
+}
+
+/// `size` bytes of the range.
+void* Arena::place(std::int64_t size) {
   std::int64_t offset = top_;
   const auto fit = free_by_size_.lower_bound({size, 0});
   if (fit != free_by_size_.end()) {
@@ -98,28 +127,38 @@ void* Arena::allocate(std::int64_t bytes) {
         erase_free(last);
       }
     }
-    if (size > capacity_ - offset) {
-      if (offset != top_) insert_free(offset, top_ - offset);
-      throw MachineError("out of memory on {}: {} MiB more were asked for with {} MiB in use of {} MiB", device_.text(), size >> 20,
-                         counters_.bytes_in_use >> 20, capacity_ >> 20);
-    }
-    if (device_.is_gpu() && offset + size > backed_) {
-      try {
+    try {
+      if (size > capacity_ - offset) refuse(size);
+      if (device_.is_gpu() && offset + size > backed_)
         backed_ = require_gpu_engine(device_.type).back(device_.index, base_, backed_, offset + size);
-      } catch (...) {
-        if (offset != top_) insert_free(offset, top_ - offset);
-        throw;
-      }
+    } catch (...) {
+      if (offset != top_) insert_free(offset, top_ - offset);
+      throw;
     }
-    top_ = offset + size;
-    counters_.system_bytes = top_;
-    ++counters_.system_requests;
+    raise_top(offset + size);
   }
   used_.emplace(offset, size);
+  return base_ + offset;
+}
+
+/// An allocation of `bytes`, which counts as `size`, as it would in the range.
+void* Arena::place_separately(std::int64_t bytes, std::int64_t size) {
+  if (size > capacity_ - counters_.bytes_in_use) refuse(size);
+  void* const block = blocks_of(device_).allocate(device_.index, bytes);
+  separate_.emplace(block, size);
+  const std::int64_t held = counters_.bytes_in_use + size - red_zone;
+  if (held > top_) raise_top(held);
+  return block;
+}
+
+void* Arena::allocate(std::int64_t bytes) {
+  require(bytes >= 0 && bytes >> 62 == 0, "allocation of {} bytes", bytes);
+  const std::int64_t least = bytes == 0 ? 1 : bytes, size = rounded(least);
+  const std::lock_guard lock(mutex_);
+  char* const pointer = static_cast<char*>(blocks_ == ArenaBlocks::separate ? place_separately(least, size) : place(size));
   counters_.bytes_in_use += size - red_zone;
   counters_.peak_bytes = std::max(counters_.peak_bytes, counters_.bytes_in_use);
   ++counters_.allocations;
-  char* pointer = base_ + offset;
   if (is_watched()) {
     FURLONG_UNPOISON(pointer, static_cast<std::size_t>(bytes));
     FURLONG_POISON(pointer + bytes, static_cast<std::size_t>(size - bytes));
@@ -135,12 +174,25 @@ void* Arena::allocate(std::int64_t bytes) {
 void Arena::release(void* pointer) noexcept {
   if (pointer == nullptr) return;
   const std::lock_guard lock(mutex_);
-  auto block = used_.find(static_cast<char*>(pointer) - base_);
+  if (blocks_ == ArenaBlocks::separate) {
+    const auto block = separate_.find(pointer);
+    if (block == separate_.end()) return;
+    counters_.bytes_in_use -= block->second - red_zone;
+    separate_.erase(block);
+    blocks_of(device_).deallocate(device_.index, pointer);
+    return;
+  }
+  const auto block = used_.find(static_cast<char*>(pointer) - base_);
   if (block == used_.end()) return;
-  std::int64_t offset = block->first, size = block->second;
+  const auto [offset, size] = *block;
   used_.erase(block);
   counters_.bytes_in_use -= size - red_zone;
   if (is_watched()) FURLONG_POISON(pointer, static_cast<std::size_t>(size));
+  take_back(offset, size);
+}
+
+/// A block of the range becomes free, one with its free neighbours.
+void Arena::take_back(std::int64_t offset, std::int64_t size) {
   auto next = free_by_offset_.lower_bound(offset);
   if (next != free_by_offset_.end() && offset + size == next->first) {
     size += next->second;
@@ -177,7 +229,10 @@ struct GpuArenas {
 
   Arena*& of(const Device& device) {
     Arena*& found = arenas[{device.type, device.index}];
-    if (found == nullptr) found = new Arena(device, require_gpu_engine(device.type).describe(device.index).memory_bytes);
+    if (found == nullptr) {
+      found = new Arena(device, require_gpu_engine(device.type).describe(device.index).memory_bytes,
+                        arena_blocks_from(std::getenv("FURLONG_SEPARATE_TENSORS")));
+    }
     return found;
   }
 };

@@ -20,12 +20,20 @@ struct ArenaCounters {
   std::int64_t allocations = 0;      ///< allocate() calls so far
 };
 
+/// How a GPU's arena hands out memory: blocks of one range, or each block an allocation of its own, behind which tools that watch memory
+/// know that nothing lies.
+enum class ArenaBlocks : std::uint8_t { together, separate };
+
+/// What $FURLONG_SEPARATE_TENSORS asks for: 1 is separate; 0, nothing or null is together. Throws UserError on anything else.
+ArenaBlocks arena_blocks_from(const char* text);
+
 /// A range of addresses reserved once (huge pages asked for on the CPU), handed out best-fit, neighbours merged on return.
 /// Addresses for `shape_only` are not backed by memory and must not be dereferenced. On a GPU memory is handed out in the order of one
 /// stream: what is returned may be given to work launched later on it. Thread-safe.
 class Arena {
  public:
-  Arena(Device device, std::int64_t capacity_bytes);
+  /// `separate` is for GPUs alone.
+  Arena(Device device, std::int64_t capacity_bytes, ArenaBlocks blocks = ArenaBlocks::together);
   /// Over memory that is somebody else's, and stays so.
   Arena(Device device, void* memory, std::int64_t bytes);
   ~Arena();
@@ -42,19 +50,26 @@ class Arena {
 
  private:
   /// Whether AddressSanitizer is told what is handed out. Not of what is borrowed: recorded work is replayed over it after all is returned.
-  bool is_watched() const { return device_.has_host_memory() && !borrowed_; }
+  bool is_watched() const { return device_.has_host_memory() && !borrowed_ && blocks_ == ArenaBlocks::together; }
+  void* place(std::int64_t size);
+  void* place_separately(std::int64_t bytes, std::int64_t size);
+  void take_back(std::int64_t offset, std::int64_t size);
+  void raise_top(std::int64_t top);
+  [[noreturn]] void refuse(std::int64_t size) const;
   void insert_free(std::int64_t offset, std::int64_t size);
   void erase_free(std::map<std::int64_t, std::int64_t>::iterator block);
 
   Device device_;
   std::int64_t capacity_;
-  std::int64_t top_ = 0;     // the high-water mark, as an offset
+  ArenaBlocks blocks_ = ArenaBlocks::together;
+  std::int64_t top_ = 0;     // the high-water mark, as an offset; of separate blocks, their bytes
   std::int64_t backed_ = 0;  // on a GPU: how far there is memory behind the addresses
   char* base_ = nullptr;
   bool borrowed_ = false;
   std::map<std::int64_t, std::int64_t> free_by_offset_;           // offset -> size
   std::set<std::pair<std::int64_t, std::int64_t>> free_by_size_;  // (size, offset)
   std::map<std::int64_t, std::int64_t> used_;                     // offset -> size
+  std::map<void*, std::int64_t> separate_;                        // allocations of their own -> size
   ArenaCounters counters_;
   mutable std::mutex mutex_;
 };

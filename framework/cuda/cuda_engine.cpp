@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "framework/core/error.h"
+#include "framework/core/gpu_blocks.h"
 #include "framework/core/gpu_engine.h"
 #include "framework/core/log.h"
 #include "framework/cuda/availability.h"
 #include "framework/cuda/cublaslt.h"
 #include "framework/cuda/cuda_driver.h"
 #include "framework/cuda/cuda_errors.h"
+#include "framework/cuda/cuda_graph.h"
 #include "framework/cuda/cuda_queue.h"
 #include "framework/cuda/nccl.h"
 #include "framework/cuda/queue.h"
@@ -56,7 +58,7 @@ struct Range {
   std::vector<std::pair<std::int64_t, std::int64_t>> parts;  // offset, bytes
 };
 
-class CudaEngine final : public GpuEngine {
+class CudaEngine final : public GpuEngine, public GpuBlocks {
  public:
   int device_count() override { return findings().count_error.empty() ? findings().device_count : 0; }
 
@@ -93,6 +95,8 @@ class CudaEngine final : public GpuEngine {
   void* reserve(int index, std::int64_t bytes) override;
   void release(int index, void* base, std::int64_t bytes) noexcept override;
   std::int64_t back(int index, void* base, std::int64_t from, std::int64_t to) override;
+  void* allocate(int index, std::int64_t bytes) override;
+  void deallocate(int index, void* block) noexcept override;
 
   void copy(const Stream& stream, void* target, const void* source, std::int64_t bytes) override {
     if (bytes == 0) return;
@@ -130,12 +134,10 @@ class CudaEngine final : public GpuEngine {
     capturing_ = false;
     cudaGraph_t graph = nullptr;
     const int index = stream.device.index;
-    check_cuda(cudaStreamEndCapture(static_cast<cudaStream_t>(gpu_queue(stream)), &graph), "recording work", index);
-    cudaGraphExec_t executable = nullptr;
-    const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
-    cudaGraphDestroy(graph);
-    check_cuda(made, "making a graph of recorded work", index);
-    return std::make_unique<CudaGraph>(executable);
+    const cudaError_t ended = cudaStreamEndCapture(static_cast<cudaStream_t>(gpu_queue(stream)), &graph);
+    free_kept_blocks();
+    check_cuda(ended, "recording work", index);
+    return make_cuda_graph(graph, index);
   }
 
   void abandon_capture(const Stream& stream) noexcept override {
@@ -144,6 +146,7 @@ class CudaEngine final : public GpuEngine {
     cudaStreamEndCapture(static_cast<cudaStream_t>(gpu_queue(stream)), &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
     cudaGetLastError();  // a capture that failed leaves its error behind
+    free_kept_blocks();
   }
 
   std::unique_ptr<GpuQueue> make_queue(int index) override { return make_cuda_queue(index); }
@@ -232,24 +235,12 @@ class CudaEngine final : public GpuEngine {
     std::int64_t host_bytes_ = 0;
   };
 
-  class CudaGraph final : public GpuGraph {
-   public:
-    explicit CudaGraph(cudaGraphExec_t executable) : executable_(executable) {}
-    ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
-    CudaGraph(const CudaGraph&) = delete;
-    CudaGraph& operator=(const CudaGraph&) = delete;
-    void replay(const Stream& stream) override {
-      check_cuda(cudaGraphLaunch(executable_, static_cast<cudaStream_t>(gpu_queue(stream))), "replaying recorded work",
-                 stream.device.index);
-    }
-
-   private:
-    cudaGraphExec_t executable_;
-  };
-
   /// What does not depend on which device is asked for.
   const CudaFindings& findings();
   std::string find_unavailable(int index);
+  /// Makes the device the current one, with a context, or throws.
+  void start(int index);
+  void free_kept_blocks() noexcept;
 
   bool is_device_memory(const void* address) {
     const std::lock_guard lock(mutex_);
@@ -264,7 +255,8 @@ class CudaEngine final : public GpuEngine {
   bool capturing_ = false;
   std::map<int, std::string> unavailable_;
   std::map<int, cudaStream_t> queues_;
-  std::map<const char*, Range> ranges_;
+  std::map<const char*, Range> ranges_;             // separate blocks too
+  std::vector<std::pair<int, void*>> kept_blocks_;  // given back while work was being recorded, when nothing can be freed: device, block
 };
 
 const CudaFindings& CudaEngine::findings() {
@@ -318,9 +310,22 @@ std::string CudaEngine::find_unavailable(int index) {
   return why_unavailable(found, index);
 }
 
-void* CudaEngine::reserve(int index, std::int64_t bytes) {
+/// `held`: bytes that are ours.
+[[noreturn]] void refuse_memory(int index, std::int64_t bytes, std::int64_t held) {
+  std::size_t free = 0, total = 0;
+  cudaMemGetInfo(&free, &total);
+  throw MachineError(
+      "out of memory on cuda:{}: {} MiB more were asked for, beside {} MiB that Furlong holds; the device has {} MiB free of {} MiB", index,
+      bytes >> 20, held >> 20, free >> 20, total >> 20);
+}
+
+void CudaEngine::start(int index) {
   if (const std::string reason = unavailable(index); !reason.empty()) throw MachineError("cuda:{} cannot be used: {}", index, reason);
   select(index);
+}
+
+void* CudaEngine::reserve(int index, std::int64_t bytes) {
+  start(index);
   check_cuda(cudaFree(nullptr), "starting the device", index);  // the driver's functions need its context
   const GpuDescription device = describe(index);
   if (!has_machine_code(FURLONG_CUDA_ARCHITECTURES, device.capability))
@@ -382,13 +387,7 @@ std::int64_t CudaEngine::back(int index, void* base, std::int64_t from, std::int
     step = least;
     result = driver().create(&memory, static_cast<std::size_t>(step), &properties, 0);
   }
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-    std::size_t free = 0, total = 0;
-    cudaMemGetInfo(&free, &total);
-    throw MachineError(
-        "out of memory on cuda:{}: {} MiB more were asked for, beside {} MiB that Furlong holds; the device has {} MiB free of {} MiB",
-        index, step >> 20, range.backed >> 20, free >> 20, total >> 20);
-  }
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) refuse_memory(index, step, range.backed);
   if (result != CUDA_SUCCESS)
     throw MachineError("cuda:{}: {} MiB of memory cannot be had: {}", index, step >> 20, driver().text_of(result));
   const CUdeviceptr address = reinterpret_cast<CUdeviceptr>(base) + static_cast<CUdeviceptr>(range.backed);
@@ -406,6 +405,47 @@ std::int64_t CudaEngine::back(int index, void* base, std::int64_t from, std::int
   range.parts.emplace_back(range.backed, step);
   range.backed += step;
   return range.backed;
+}
+
+void* CudaEngine::allocate(int index, std::int64_t bytes) {
+  start(index);
+  void* block = nullptr;
+  const cudaError_t error = cudaMalloc(&block, static_cast<std::size_t>(bytes));
+  const std::lock_guard lock(mutex_);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // not for the next launch to find
+    std::int64_t held = 0;
+    for (const auto& [base, range] : ranges_) held += range.index == index ? range.backed : 0;
+    refuse_memory(index, bytes, held);
+  }
+  check_cuda(error, "asking for memory", index);
+  Range range;
+  range.index = index;
+  range.bytes = range.backed = bytes;
+  ranges_[static_cast<const char*>(block)] = range;
+  return block;
+}
+
+void CudaEngine::deallocate(int index, void* block) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    ranges_.erase(static_cast<const char*>(block));
+    kept_blocks_.emplace_back(index, block);
+  }
+  if (!capturing_) free_kept_blocks();
+}
+
+void CudaEngine::free_kept_blocks() noexcept {
+  std::vector<std::pair<int, void*>> blocks;
+  {
+    const std::lock_guard lock(mutex_);
+    blocks.swap(kept_blocks_);
+  }
+  for (const auto& [index, block] : blocks) {
+    if (try_to_select(index) != cudaSuccess) continue;  // a device that no longer answers has lost its memory anyway
+    cudaDeviceSynchronize();                            // what was launched may still use it
+    cudaFree(block);
+  }
 }
 
 CudaReport CudaEngine::report() {

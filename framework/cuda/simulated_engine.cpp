@@ -7,10 +7,13 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
 #include "framework/core/error.h"
+#include "framework/core/gpu_blocks.h"
 #include "framework/core/gpu_engine.h"
 #include "framework/cuda/simulated_queue.h"
 #include "framework/cuda/simulator_record.h"
@@ -18,7 +21,7 @@
 namespace furlong {
 namespace {
 
-class SimulatedEngine final : public GpuEngine {
+class SimulatedEngine final : public GpuEngine, public GpuBlocks {
  public:
   int device_count() override { return 1; }
   std::string unavailable(int index) override {
@@ -37,15 +40,26 @@ class SimulatedEngine final : public GpuEngine {
       throw MachineError("cannot reserve {} MiB of address space for tensors ({}); is there a limit (ulimit -v)?", bytes >> 20,
                          std::strerror(errno));
     }
-    ranges_.emplace(static_cast<const char*>(memory), bytes);
+    add_range(memory, bytes);
     return memory;
   }
   void release(int, void* base, std::int64_t bytes) noexcept override {
-    ranges_.erase(static_cast<const char*>(base));
+    remove_range(base);
     munmap(base, static_cast<std::size_t>(bytes));
   }
   /// The host backs pages as they are touched.
   std::int64_t back(int, void*, std::int64_t, std::int64_t to) override { return to; }
+
+  void* allocate(int, std::int64_t bytes) override {
+    void* const block = ::operator new(static_cast<std::size_t>(bytes), block_alignment, std::nothrow);
+    if (block == nullptr) throw MachineError("out of memory on simulated: {} MiB more were asked for", bytes >> 20);
+    add_range(block, bytes);
+    return block;
+  }
+  void deallocate(int, void* block) noexcept override {
+    remove_range(block);
+    ::operator delete(block, block_alignment);
+  }
 
   void copy(const Stream& stream, void* target, const void* source, std::int64_t bytes) override {
     if (bytes == 0) return;
@@ -129,12 +143,24 @@ class SimulatedEngine final : public GpuEngine {
   static void enqueue(const Stream& stream, const std::function<void()>& work) {
     if (!simulator::record(work)) put_on_simulated_queue(stream, work);
   }
-  bool is_device_memory(const void* address) const {
+  void add_range(const void* base, std::int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    ranges_.emplace(static_cast<const char*>(base), bytes);
+  }
+  void remove_range(const void* base) {
+    const std::lock_guard lock(mutex_);
+    ranges_.erase(static_cast<const char*>(base));
+  }
+  bool is_device_memory(const void* address) {
+    const std::lock_guard lock(mutex_);
     const auto range = ranges_.upper_bound(static_cast<const char*>(address));
     return range != ranges_.begin() && static_cast<const char*>(address) < std::prev(range)->first + std::prev(range)->second;
   }
 
-  std::map<const char*, std::int64_t> ranges_;  // reserved: base, bytes
+  static constexpr std::align_val_t block_alignment{256};
+
+  std::mutex mutex_;
+  std::map<const char*, std::int64_t> ranges_;  // of the device's memory: base, bytes
 };
 
 SimulatedEngine engine;
