@@ -3,16 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "framework/io/checkpoint_file.h"
 #include "framework/ops/feature_maps/feature_map.h"
 #include "tests/trainers/command_line/program.h"
-#include "tests/trainers/parallel_testing.h"
 #include "tests/trainers/training.h"
+#include "tests/trainers/training_curves.h"
 #include "trainers/checkpoints.h"
-#include "trainers/trainer.h"
 
 namespace furlong {
 namespace {
@@ -69,7 +66,7 @@ class SequenceParallelTest : public testing::WithTemporaryFolder {
 };
 
 /// Of each step loss, gradient norm, tokens and targets; then of a validation loss, targets, tokens and accuracy.
-void train_some(Trainer& trainer, int steps, const Report& report) {
+void train_and_validate(Trainer& trainer, int steps, const Report& report) {
   for (int i = 0; i < steps; ++i) {
     const StepReport found = trainer.step();
     report.add({found.loss, found.gradient_norm, static_cast<double>(found.tokens), static_cast<double>(found.targets)});
@@ -82,29 +79,15 @@ World::Body training(const Settings& settings, std::optional<DType> compute, int
   return [=](ProcessGroup& group, const Report& report) {
     const auto data = open_data(settings.data);
     Trainer trainer(settings, *data, Device{}, compute, &group);
-    train_some(trainer, steps, report);
-    const Tensor values = trainer.model().store->values();
-    if (values.dtype() == DType::float64) {
-      report.add(values.to_vector<double>());
-    } else {
-      const std::vector<float> all = values.to_vector<float>();
-      report.add(std::vector<double>(all.begin(), all.end()));
-    }
+    train_and_validate(trainer, steps, report);
+    report.add(parallel_testing::values_of(trainer.model().store->values()));
   };
 }
 
 std::size_t numbers_of(int steps) { return static_cast<std::size_t>(4 * steps + 4); }
 
-/// The largest relative difference of two curves.
 double difference(const std::vector<double>& found, const std::vector<double>& expected, int steps) {
-  const std::size_t count = numbers_of(steps);
-  if (found.size() < count || expected.size() < count) return std::numeric_limits<double>::infinity();
-  double largest = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const double apart = std::abs(found[i] - expected[i]) / std::max(std::abs(expected[i]), 1e-3);
-    largest = std::max(largest, std::isfinite(apart) ? apart : std::numeric_limits<double>::infinity());
-  }
-  return largest;
+  return parallel_testing::difference(found, expected, numbers_of(steps));
 }
 
 // --- One loss curve
@@ -226,7 +209,7 @@ TEST_F(SequenceParallelTest, WhatFourSavedAnyNumberGoesOnWith) {
         const auto data = open_data(given.data);
         Trainer trainer(given, *data, Device{}, DType::float64, &group);
         begin(trainer);
-        train_some(trainer, after, report);
+        train_and_validate(trainer, after, report);
         report.add(trainer.model().store->values().to_vector<double>());
       })[0];
     };

@@ -211,32 +211,36 @@ TEST_F(TrainProcesses, OneLineOfEachOnStartAndThenRankZeroSpeaks) {
 }
 
 TEST_F(TrainProcesses, GoOnInAnyNumber) {
-  const std::string all = "trainer.max_steps=14";
-  Job alone = job(1, "alone", {all}), two = job(2, "two", {all});
-  train(2, "changing", {"trainer.max_steps=6"});
-  EXPECT_EQ(newest_step("changing"), 6);
-  train(3, "changing", {"trainer.max_steps=10"});
-  train(1, "changing", {all});
-  train(2, "same", {"trainer.max_steps=10"});
-  train(2, "same", {all});
-  alone.wait();
-  two.wait();
-  // The last step before a stop is validated; the undisturbed run has no such line.
-  const auto train_lines = [&](const std::string& run) {
-    std::vector<Json> lines = metrics(run);
-    std::erase_if(lines, [](const Json& line) { return line["split"] == "validation" && line["step"] == 6; });
-    return lines;
-  };
-  const std::vector<Json> changing = train_lines("changing"), undisturbed = metrics("alone");
-  ASSERT_EQ(changing.size(), undisturbed.size());
-  EXPECT_EQ(changing.size(), 17u);
-  for (std::size_t i = 0; i < changing.size(); ++i) {
-    EXPECT_EQ(changing[i]["step"], undisturbed[i]["step"]);
-    EXPECT_EQ(changing[i]["tokens"], undisturbed[i]["tokens"]);
-    EXPECT_NEAR(changing[i]["loss"].get<double>() / undisturbed[i]["loss"].get<double>(), 1, 1e-5) << changing[i];
+  train(1, "alone", {"trainer.max_steps=14"});
+  const std::vector<Json> undisturbed = metrics("alone");
+  for (const bool sharded : {false, true}) {
+    const std::string kind = sharded ? "sharded_" : "whole_";
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__, kind);
+    const auto keys = [&](int last) {
+      return std::vector<std::string>{fmt::format("parallel.shard_optimizer={}", sharded), fmt::format("trainer.max_steps={}", last)};
+    };
+    Job two = job(2, kind + "two", keys(14));
+    train(4, kind + "changing", keys(3));
+    EXPECT_EQ(newest_step(kind + "changing"), 3);
+    train(2, kind + "changing", keys(6));
+    train(3, kind + "changing", keys(9));
+    train(1, kind + "changing", keys(14));
+    train(2, kind + "same", keys(10));
+    train(2, kind + "same", keys(14));
+    two.wait();
+    // The last step before a stop is validated; the undisturbed run has no such line.
+    std::vector<Json> changing = metrics(kind + "changing");
+    std::erase_if(changing, [](const Json& line) { return line["split"] == "validation" && line["step"].get<int>() % 3 == 0; });
+    ASSERT_EQ(changing.size(), undisturbed.size());
+    EXPECT_EQ(changing.size(), 17u);
+    for (std::size_t i = 0; i < changing.size(); ++i) {
+      EXPECT_EQ(changing[i]["step"], undisturbed[i]["step"]);
+      EXPECT_EQ(changing[i]["tokens"], undisturbed[i]["tokens"]);
+      EXPECT_NEAR(changing[i]["loss"].get<double>() / undisturbed[i]["loss"].get<double>(), 1, 1e-5) << changing[i];
+    }
+    EXPECT_EQ(metrics(kind + "same"), metrics(kind + "two")) << "of one size: bit for bit";
+    EXPECT_EQ(newest_step(kind + "same"), 14);
   }
-  EXPECT_EQ(metrics("same"), metrics("two")) << "of one size: bit for bit";
-  EXPECT_EQ(newest_step("same"), 14);
 }
 
 TEST_F(TrainProcesses, AWishToStopOfOneStopsAllAtOneStep) {

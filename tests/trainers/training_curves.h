@@ -1,0 +1,61 @@
+#pragma once
+// What trainings in several processes are compared by: curves of losses, and the weights behind them.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "tests/trainers/parallel_testing.h"
+#include "trainers/trainer.h"
+
+namespace furlong::parallel_testing {
+
+/// Of each step loss, gradient norm, tokens and targets; every tenth step a validation's loss, targets and accuracy.
+inline void train_some(Trainer& trainer, int steps, const Report& report) {
+  for (int i = 1; i <= steps; ++i) {
+    const StepReport found = trainer.step();
+    report.add({found.loss, found.gradient_norm, static_cast<double>(found.tokens), static_cast<double>(found.targets)});
+    if (i % 10 != 0) continue;
+    const Evaluation validation = trainer.validate();
+    report.add({validation.loss, static_cast<double>(validation.targets), validation.accuracy});
+  }
+}
+
+/// How many numbers that makes.
+inline std::size_t numbers_of(int steps) { return static_cast<std::size_t>(4 * steps + 3 * (steps / 10)); }
+
+inline std::vector<double> values_of(const Tensor& tensor) {
+  if (tensor.dtype() == DType::float64) return tensor.to_vector<double>();
+  const auto widened = [](const auto& narrow) {
+    std::vector<double> all;
+    for (const auto& value : narrow) all.push_back(static_cast<double>(static_cast<float>(value)));
+    return all;
+  };
+  return tensor.dtype() == DType::bfloat16 ? widened(tensor.to_vector<bfloat16>()) : widened(tensor.to_vector<float>());
+}
+
+/// The curve, and then the weights that layers compute with and, where every process has all of them, those that the optimizer changes.
+inline World::Body training(const Settings& settings, std::optional<DType> compute, int steps) {
+  return [=](ProcessGroup& group, const Report& report) {
+    const auto data = open_data(settings.data);
+    Trainer trainer(settings, *data, Device{}, compute, &group);
+    train_some(trainer, steps, report);
+    const ParameterStore& store = *trainer.model().store;
+    report.add(values_of(store.compute_values()));
+    if (!settings.parallel.shard_optimizer) report.add(values_of(store.values()));
+  };
+}
+
+/// The largest relative difference between the first `count` numbers of two curves.
+inline double difference(const std::vector<double>& found, const std::vector<double>& expected, std::size_t count) {
+  if (found.size() < count || expected.size() < count) return std::numeric_limits<double>::infinity();
+  double largest = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double apart = std::abs(found[i] - expected[i]) / std::max(std::abs(expected[i]), 1e-3);
+    largest = std::max(largest, std::isfinite(apart) ? apart : std::numeric_limits<double>::infinity());
+  }
+  return largest;
+}
+
+}  // namespace furlong::parallel_testing
