@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "formats/gguf.h"
+#include "formats/printable.h"
 #include "framework/core/error.h"
 
 namespace furlong {
@@ -29,7 +30,7 @@ const Architecture& architecture_of(const ForeignConfig& config) {
   if (const Architecture* found = find_architecture(type)) return *found;
   std::vector<std::string> known;
   for (const Architecture& one : architectures()) known.emplace_back(one.model_type);
-  config.fail("model_type", fmt::format("found {}; expected one of {}", type, fmt::join(known, ", ")));
+  config.fail("model_type", fmt::format("found {}; expected one of {}", foreign::printable(type), fmt::join(known, ", ")));
 }
 
 Spelling spelling_of(const Architecture& architecture, const TensorFile& file) {
@@ -46,7 +47,7 @@ Spelling spelling_of(const Architecture& architecture, const TensorFile& file) {
   }
   throw UserError("{}: there is no tensor {}{}, which every {} has; found {} tensors{}; is this the checkpoint that config.json describes?",
                   file.path(), architecture.prefixes[0], architecture.anchor, architecture.model_type, file.tensors().size(),
-                  file.tensors().empty() ? "" : ", the first of them " + file.tensors()[0].name);
+                  file.tensors().empty() ? "" : ", the first of them " + foreign::printable(file.tensors()[0].name));
 }
 
 }  // namespace furlong

@@ -71,13 +71,74 @@ void forget_training(Settings& settings) {
     settings.data.sequence_length = std::min(settings.data.sequence_length, settings.model.max_sequence_length);
 }
 
-/// `settings` with the overrides on top, checked and resolved. `source`: the model before anything was changed.
-Settings with_overrides(const Settings& settings, const std::vector<std::string>& overrides, const ModelSettings& source,
-                        const std::string& name) {
-  Settings changed;
-  config::Reading reading = config::read_settings_text(settings_table(changed, false), to_yaml(settings), name, overrides);
-  if (!(changed.model == source)) forget_training(changed);
-  return finish_settings({std::move(changed), std::move(reading.origins), std::move(reading.files)}).settings;
+/// The option that has given a key another value than the source has.
+std::string option_of(const std::string& key, const ConvertOptions& options) {
+  if (key == "model.max_sequence_length") return fmt::format("--max-sequence-length {}", options.max_sequence_length);
+  if (key == "model.attention.n_features" && options.features > 0) return fmt::format("--features {}", options.features);
+  std::string option = "--attention " + options.attention;
+  if (!options.layers.empty()) option += " --layers " + options.layers;
+  if (!options.heads_keep_softmax.empty()) option += " --heads-keep-softmax " + options.heads_keep_softmax;
+  return option;
+}
+
+/// What nobody has asked for and does nothing here, such as a feature map where the last linear head has gone, is at its default.
+void forget_what_does_nothing(const config::Table& table, const config::Origins& asked) {
+  Settings unset;
+  const config::Table defaults = settings_table(unset);
+  for (const config::Key& key : table.keys()) {
+    if (!asked.contains(key.path()) && table.unmet(key)) key.set(defaults.find(key.path())->get());
+  }
+}
+
+/// Lays the overrides over the model and the seed; null takes a key back to its default.
+void apply_overrides(Settings& settings, const std::vector<std::string>& overrides, const std::string& name, config::Origins& asked) {
+  Settings changed = settings, unset;
+  changed.teacher = {};  // its required keys are not what is read here
+  changed.finetune = {};
+  const config::Table table = settings_table(changed, false), defaults = settings_table(unset);
+  for (const std::string& one : overrides) {
+    const std::string path = one.substr(0, one.find('='));
+    if (const config::Key* const key = table.find(path)) key->set(defaults.find(path)->get());
+    asked.erase(path);
+  }
+  const config::Reading reading = config::read_settings_text(table, "", name, overrides);
+  for (const auto& [path, place] : reading.origins) asked[path] = place;
+  settings.model = changed.model;
+  settings.seed = changed.seed;
+}
+
+/// `wanted` with the overrides on top, checked and resolved. Errors begin with the option that a value comes from, or, where it is the
+/// source's own, with `name`.
+Settings with_overrides(const Settings& wanted, const ConvertOptions& options, Settings source, const std::string& name) {
+  Settings changed = wanted;
+  const config::Table table = settings_table(changed, false), before = settings_table(source);
+  config::Origins asked;
+  for (const config::Key& key : table.keys()) {
+    if (key.path() == "model.weights" || table.unmet(key) || key.get() == before.find(key.path())->get()) continue;
+    asked[key.path()] = {option_of(key.path(), options), 0, 0};
+  }
+  forget_what_does_nothing(table, asked);
+  apply_overrides(changed, options.overrides, name, asked);
+  forget_what_does_nothing(table, asked);
+  if (!(changed.model == source.model)) forget_training(changed);
+  std::vector<std::string> given;
+  for (const auto& [path, place] : asked) {
+    if (std::find(given.begin(), given.end(), place.source) == given.end()) given.push_back(place.source);
+  }
+  for (const config::Key& key : table.keys()) {
+    if (table.unmet(key)) continue;
+    const config::Place& place = asked.try_emplace(key.path(), config::Place{name, 0, 0}).first->second;
+    if (!key.accepts(key.get()))
+      throw UserError("{}: {}: found {}; expected {}", place.text(), key.path(), config::to_text(key.get()), key.expected());
+  }
+  try {
+    return finish_settings({std::move(changed), std::move(asked), {}}).settings;
+  } catch (const UserError& error) {  // a message may name the source's keys alone, and they fitted together
+    const std::string message = error.what();
+    const auto is_named = [&](const std::string& option) { return message.find(option) != std::string::npos; };
+    if (given.empty() || std::any_of(given.begin(), given.end(), is_named)) throw;
+    throw UserError("{}: {}", config::join(given, " "), message);
+  }
 }
 
 std::int64_t window_of(const AttentionSettings& attention, const std::string& mechanism) {
@@ -135,7 +196,7 @@ class Conversion {
     } else if (changes_attention(options_)) {
       apply_request(attention_request(options_.attention), options_.features, selection.layers, selection.keep_softmax, wanted.model);
     }
-    const Settings settings = with_overrides(wanted, options_.overrides, source_.model.settings.model, source_.description);
+    const Settings settings = with_overrides(wanted, options_, source_.model.settings, source_.description);
     if (!settings.model.weights.empty())
       throw UserError("--set model.weights: a converted model has the weights of {}; leave it out", options_.source.string());
     Model student = make_model(settings, source_.model.vocabulary, Device{}, DType::float32, all_frozen);

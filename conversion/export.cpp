@@ -1,6 +1,7 @@
 #include "conversion/export.h"
 
 #include <bit>
+#include <regex>
 #include <set>
 
 #include "conversion/performer_directory.h"
@@ -8,6 +9,7 @@
 #include "conversion/tokenizer_export.h"
 #include "formats/safetensors_writer.h"
 #include "framework/io/atomic_file.h"
+#include "trainers/signals.h"
 
 namespace furlong {
 namespace {
@@ -197,6 +199,7 @@ class Exporter {
     if (!options_.overwrite && fs::exists(directory / "config.json"))
       throw UserError("{}: there is a config.json already; choose another directory, or give --force to write over it", directory.string());
     write_tensors(directory / "model.safetensors");
+    if (options_.overwrite) remove_earlier(directory);
     write_files(directory);
     write_file(directory, "config.json", config_text());  // last: a directory that has it is whole
     return report_;
@@ -280,9 +283,11 @@ class Exporter {
   void write_tensors(const fs::path& path) {
     std::vector<ForeignTensor> tensors;
     for (const Output& output : outputs_) tensors.push_back(output.tensor);
+    const StopSignals signals;
     SafetensorsWriter file(path, tensors);
     std::vector<float> buffer;
     for (const Output& output : outputs_) {
+      StopSignals::stop_writing(path);
       if (!output.parameter) continue;
       const std::span<const float> values =
           values_of(*output.parameter).subspan(output.begin, static_cast<std::size_t>(output.part.elements()));
@@ -312,6 +317,26 @@ class Exporter {
     }
   }
 
+  /// What an earlier model has left and this one may not have: its config.json, tokenizer's files, and shards of its weights. Nothing else
+  /// that lies there.
+  void remove_earlier(const fs::path& directory) {
+    static const std::regex shard("model-[0-9]{5}-of-[0-9]{5}\\.safetensors");
+    std::vector<std::string> names = files_beside_models();
+    names.insert(names.end(), {"config.json", performer_vocabulary_file, "model.safetensors.index.json"});
+    for (const auto& entry : fs::directory_iterator(directory)) {
+      const std::string name = entry.path().filename().string();
+      if (entry.is_regular_file() && std::regex_match(name, shard)) names.push_back(name);
+    }
+    for (const std::string& name : names) {
+      std::error_code failure;
+      if (fs::remove(directory / name, failure)) report_.removed.push_back(name);
+      if (failure && failure != std::errc::no_such_file_or_directory && failure != std::errc::not_a_directory)
+        throw_file_error(directory / name, "remove", failure.value());
+      const fs::path folder = fs::path(name).parent_path();
+      if (!folder.empty() && fs::is_directory(directory / folder) && fs::is_empty(directory / folder)) fs::remove(directory / folder);
+    }
+  }
+
   void write_file(const fs::path& directory, const std::string& name, std::string_view text) {
     const fs::path path = directory / name;
     std::error_code failure;
@@ -319,6 +344,7 @@ class Exporter {
     if (failure) throw_file_error(path.parent_path(), "create the folder", failure.value());
     write_file_atomically(path, text);
     report_.files.push_back(name);
+    std::erase(report_.removed, name);
   }
 
   void write_files(const fs::path& directory) {
@@ -379,7 +405,7 @@ Json ExportReport::json() const {
   return {{"model_type", model_type}, {"for_hugging_face", for_hugging_face},
           {"reason", reason},         {"tensors", tensors},
           {"rounded", rounded},       {"files", files},
-          {"left_out", left_out}};
+          {"left_out", left_out},     {"removed", removed}};
 }
 
 ExportReport export_model(SourceModel& source, const fs::path& directory, const ExportOptions& options) {

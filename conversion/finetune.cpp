@@ -7,11 +7,9 @@
 #include "conversion/approximation.h"
 #include "conversion/finetune_record.h"
 #include "conversion/import.h"
+#include "conversion/recovery_file.h"
 #include "framework/core/log.h"
-#include "framework/core/machine.h"
 #include "framework/core/parallel.h"
-#include "framework/core/version.h"
-#include "framework/io/atomic_file.h"
 #include "framework/ops/gemm.h"
 #include "trainers/checkpoints.h"
 #include "trainers/metrics.h"
@@ -248,6 +246,17 @@ void check_options(const FinetuneOptions& options, const Settings& recipe) {
     throw UserError("--stage: found {}; expected one of finetune.stages: {}", options.only_stage, config::join(stages, ", "));
 }
 
+/// That the stage asked for has what it begins from, before a teacher is imported for it.
+void check_stage_before(const FinetuneOptions& options, const Settings& recipe) {
+  const auto& stages = recipe.finetune.stages;
+  if (options.only_stage.empty() || options.only_stage == stages.front()) return;
+  const auto index = static_cast<std::size_t>(std::find(stages.begin(), stages.end(), options.only_stage) - stages.begin()) - 1;
+  const fs::path before = stage_directory(recipe.run_directory, index, stages[index]);
+  if (fs::exists(before / "checkpoints") && newest_whole_checkpoint(before / "checkpoints")) return;
+  throw UserError("--stage {}: begins from what {} has trained, and there is no checkpoint in {}; run that stage first", options.only_stage,
+                  stages[index], before.string());
+}
+
 /// That what there is of a stage was trained as the config says, from what it would begin from now.
 void check_stage(const FinetuneStage& stage, const FinetuneRecord& record) {
   const auto state = state_of(stage);
@@ -276,9 +285,6 @@ bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, Fine
     if (StopSignals::received() != 0) return true;
     if (!options.only_stage.empty() && stage.name != options.only_stage) continue;
     result.stage = stage.name;
-    if (i > 0 && !state_of(plan.stages[i - 1]))
-      throw UserError("--stage {}: begins from what {} has trained, and there is no checkpoint in {}; run that stage first", stage.name,
-                      plan.stages[i - 1].name, plan.stages[i - 1].settings.settings.run_directory.string());
     check_stage(stage, record);
     if (has_ended(stage)) {
       spdlog::info("stage {} has ended before: {}", stage.name, stage.settings.settings.run_directory.string());
@@ -306,16 +312,22 @@ FinetuneResult finetune(const FinetuneOptions& options) {
   refuse_several_processes();
   const Settings recipe = recipe_of(options);
   check_options(options, recipe);
+  check_stage_before(options, recipe);
   configure_logging(recipe.log.level);
   set_thread_count(static_cast<int>(recipe.threads));
   const StopSignals signals;
   FinetuneRecord record(recipe.run_directory);
   TeacherSource teacher = open_teacher(recipe);
   const FinetunePlan plan = plan_finetune(options, teacher.settings, teacher.checkpoint);
-  prepare(plan, teacher, record);
-  teacher.imported.reset();
   FinetuneResult result;
   result.run_directory = plan.student.run_directory;
+  try {
+    prepare(plan, teacher, record);
+  } catch (const StoppedBySignal&) {
+    result.interrupted = true;
+    return result;
+  }
+  teacher.imported.reset();
   if (options.evaluate_only) {
     for (const FinetuneStage& stage : plan.stages) check_stage(stage, record);
   } else {
@@ -326,16 +338,7 @@ FinetuneResult finetune(const FinetuneOptions& options) {
   result.recovery =
       measure_recovery(plan.student, plan.teacher, students_of(plan), [](const std::string& line) { spdlog::info("{}", line); });
   result.interrupted = result.in_evaluation = !result.recovery;
-  if (result.interrupted) return result;
-  nlohmann::ordered_json json{
-      {"source", plan.student.finetune.source.string()},
-      {"config", options.config.string()},
-      {"attention", to_json(plan.student)["model"]["attention"]},
-      {"version", version()},
-      {"commit", commit()},
-      {"machine", {{"cpu", read_machine().cpu.model}, {"device", plan.student.device}, {"threads", thread_count()}}}};
-  json.update(to_json(*result.recovery));
-  write_file_atomically(result.run_directory / "recovery.json", json.dump(2) + "\n");
+  if (result.recovery) result.recovery_file = write_recovery(plan, options, *result.recovery);
   return result;
 }
 

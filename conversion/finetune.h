@@ -23,7 +23,8 @@ struct FinetuneResult {
   bool in_evaluation = false;  ///< interrupted behind the stages: nothing was to be saved
   std::string stage;           ///< the last one that ran; empty: none did
   std::filesystem::path run_directory;
-  std::optional<Recovery> recovery;  ///< also in RUN/recovery.json; none where it stopped before, or for one stage alone
+  std::optional<Recovery> recovery;     ///< none where it stopped before, or for one stage alone
+  std::filesystem::path recovery_file;  ///< where that is written
 };
 
 /// A stage as an ordinary run: what furlong train would be given.
@@ -39,6 +40,9 @@ struct FinetunePlan {
   Settings student;                 ///< of the evaluation: data and lengths for all stages
   std::vector<FinetuneStage> stages;
 };
+
+/// RUN/1_transfer and so on.
+std::filesystem::path stage_directory(const std::filesystem::path& run, std::size_t index, const std::string& stage);
 
 /// What the config means for a teacher of its own: the teacher's `model` and objective with the config's keys on top. Throws UserError with
 /// both values where the config sets a key of the model's shape otherwise than the teacher has it; with finetune.student, otherwise than

@@ -112,6 +112,10 @@ LoadedSettings stage_settings(const LoadedSettings& read, const std::string& nam
 
 }  // namespace
 
+fs::path stage_directory(const fs::path& run, std::size_t index, const std::string& stage) {
+  return run / fmt::format("{}_{}", index + 1, stage);
+}
+
 FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& theirs, const fs::path& teacher) {
   const fs::path given = read_settings_file(options.config, options.overrides, Settings()).settings.finetune.student;
   const bool converted = !given.empty();
@@ -140,7 +144,7 @@ FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& their
         converted ? given.string() + " has" : "the config asks for", converted ? "student" : "model.attention");
   fs::path weights = plan.beginning;
   for (std::size_t i = 0; i < stages.size(); ++i) {
-    const fs::path own = directory / fmt::format("{}_{}", i + 1, stages[i]);
+    const fs::path own = stage_directory(directory, i, stages[i]);
     plan.stages.push_back({stages[i], stage_settings(read, stages[i], teacher, weights, own)});
     weights = own;
   }

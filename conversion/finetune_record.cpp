@@ -41,7 +41,7 @@ class Hash {
   XXH3_state_t* state_;
 };
 
-/// config.json, the tokenizer's files and the weights that the importer takes; of GGUF the file itself.
+/// config.json, the tokenizer's files, and the weights that the importer takes with their index; of GGUF the file itself.
 std::vector<fs::path> files_of(const fs::path& source) {
   if (source.extension() == ".gguf" || (fs::is_regular_file(source) && !fs::exists(source.parent_path() / "config.json"))) return {source};
   std::vector<fs::path> files;
@@ -53,9 +53,19 @@ std::vector<fs::path> files_of(const fs::path& source) {
     const fs::path& path = entry.path();
     const std::string extension = path.extension().string();
     const bool of_weights = extension == (safetensors ? ".safetensors" : ".bin") || (!safetensors && extension == ".pt");
-    static const std::vector<std::string> others{"config.json", "tokenizer.json", "vocab.json",      "merges.txt",
-                                                 "vocab.txt",   "spiece.model",   "tokenizer.model", "tokenizer_config.json"};
-    const bool is_other = std::find(others.begin(), others.end(), path.filename().string()) != others.end();
+    static const std::vector<std::string> others{"config.json",
+                                                 "tokenizer.json",
+                                                 "vocab.json",
+                                                 "merges.txt",
+                                                 "vocab.txt",
+                                                 "spiece.model",
+                                                 "tokenizer.model",
+                                                 "tokenizer_config.json",
+                                                 "special_tokens_map.json",
+                                                 "added_tokens.json"};
+    const std::string name = path.filename().string();
+    const bool is_index = name == (safetensors ? "model.safetensors.index.json" : "pytorch_model.bin.index.json");
+    const bool is_other = is_index || std::find(others.begin(), others.end(), name) != others.end();
     if (entry.is_regular_file() && (is_other || of_weights)) files.push_back(path);
   }
   std::sort(files.begin(), files.end());

@@ -7,8 +7,8 @@
 
 namespace furlong {
 
-/// The content of a model, whatever its path: of our checkpoints the checksum that they state, of a foreign model a hash of config.json
-/// and its weights, read whole.
+/// The content of a model, whatever its path: of our checkpoints the checksum that they state, of a foreign model a hash of config.json,
+/// the tokenizer's files and its weights, read whole.
 std::string fingerprint_of_source(const std::filesystem::path& source);
 std::string fingerprint_of_checkpoint(const std::filesystem::path& checkpoint);
 

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <fstream>
 
+#include "formats/json_text.h"
+#include "formats/printable.h"
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 
@@ -20,6 +22,9 @@ constexpr ActivationName activation_names[] = {
     {"gelu_fast", "gelu_tanh", nullptr}, {"gelu_python", "gelu", "geglu"},   {"relu", "relu", nullptr},
     {"silu", "silu", "swiglu"},          {"swish", "silu", "swiglu"}};
 
+/// A value as messages show it, short and in one line.
+std::string shown(const nlohmann::ordered_json& value) { return foreign::printable(value.dump()); }
+
 }  // namespace
 
 ForeignConfig::ForeignConfig(nlohmann::ordered_json json, std::string origin) : json_(std::move(json)), origin_(std::move(origin)) {}
@@ -27,7 +32,9 @@ ForeignConfig::ForeignConfig(nlohmann::ordered_json json, std::string origin) : 
 ForeignConfig ForeignConfig::read(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) throw_file_error(file, "read", errno);
-  auto json = nlohmann::ordered_json::parse(in, nullptr, false);
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  foreign::check_json_depth(text, file.string());
+  auto json = nlohmann::ordered_json::parse(text, nullptr, false);
   if (!json.is_object()) throw UserError("{}: expected a JSON object that describes a model, as Hugging Face writes it", file.string());
   return {std::move(json), file.string()};
 }
@@ -49,14 +56,14 @@ const nlohmann::ordered_json& ForeignConfig::at(const std::string& key) const {
 std::int64_t ForeignConfig::size(const std::string& key) const {
   const auto& value = at(key);
   if (!value.is_number_integer() || value.get<double>() < 1 || value.get<double>() > 0x1p31)
-    fail(key, fmt::format("found {}; expected an integer from 1 to 2^31", value.dump()));
+    fail(key, fmt::format("found {}; expected an integer from 1 to 2^31", shown(value)));
   return value.get<std::int64_t>();
 }
 std::int64_t ForeignConfig::size(const std::string& key, std::int64_t fallback) const { return has(key) ? size(key) : fallback; }
 
 double ForeignConfig::real(const std::string& key) const {
   const auto& value = at(key);
-  if (!value.is_number() || !std::isfinite(value.get<double>())) fail(key, fmt::format("found {}; expected a number", value.dump()));
+  if (!value.is_number() || !std::isfinite(value.get<double>())) fail(key, fmt::format("found {}; expected a number", shown(value)));
   return value.get<double>();
 }
 double ForeignConfig::real(const std::string& key, double fallback) const { return has(key) ? real(key) : fallback; }
@@ -64,19 +71,19 @@ double ForeignConfig::real(const std::string& key, double fallback) const { retu
 bool ForeignConfig::boolean(const std::string& key, bool fallback) const {
   if (!has(key)) return fallback;
   const auto& value = json_.at(key);
-  if (!value.is_boolean()) fail(key, fmt::format("found {}; expected true or false", value.dump()));
+  if (!value.is_boolean()) fail(key, fmt::format("found {}; expected true or false", shown(value)));
   return value.get<bool>();
 }
 
 std::string ForeignConfig::text(const std::string& key) const {
   const auto& value = at(key);
-  if (!value.is_string()) fail(key, fmt::format("found {}; expected text", value.dump()));
+  if (!value.is_string()) fail(key, fmt::format("found {}; expected text", shown(value)));
   return value.get<std::string>();
 }
 std::string ForeignConfig::text(const std::string& key, const std::string& fallback) const { return has(key) ? text(key) : fallback; }
 
 ForeignConfig ForeignConfig::section(const std::string& key) const {
-  if (has(key) && !json_.at(key).is_object()) fail(key, fmt::format("found {}; expected an object", json_.at(key).dump()));
+  if (has(key) && !json_.at(key).is_object()) fail(key, fmt::format("found {}; expected an object", shown(json_.at(key))));
   ForeignConfig inner(has(key) ? json_.at(key) : nlohmann::ordered_json::object(), origin_);
   inner.prefix_ = prefix_ + key + ".";
   return inner;
@@ -84,7 +91,7 @@ ForeignConfig ForeignConfig::section(const std::string& key) const {
 
 void ForeignConfig::only(const std::string& key, const nlohmann::ordered_json& supported, const std::string& why) const {
   if (!has(key) || json_.at(key) == supported) return;
-  fail(key, fmt::format("found {}, which Furlong does not compute; expected {}: {}", json_.at(key).dump(), supported.dump(), why));
+  fail(key, fmt::format("found {}, which Furlong does not compute; expected {}: {}", shown(json_.at(key)), shown(supported), why));
 }
 
 std::string ForeignConfig::activation(const std::string& key, const std::string& fallback, bool gated) const {
@@ -95,7 +102,7 @@ std::string ForeignConfig::activation(const std::string& key, const std::string&
     if (ours && name == one.theirs) return ours;
     if (ours) known.emplace_back(one.theirs);
   }
-  fail(key, fmt::format("found {}; expected one of {}", name, fmt::join(known, ", ")));
+  fail(key, fmt::format("found {}; expected one of {}", foreign::printable(name), fmt::join(known, ", ")));
 }
 
 std::string foreign_activation(const std::string& activation) {

@@ -7,9 +7,11 @@
 #include "conversion/tensor_import.h"
 #include "datasets/tokenizers/tokenizer.h"
 #include "formats/gguf.h"
+#include "formats/printable.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "trainers/checkpoint_tensors.h"
+#include "trainers/signals.h"
 
 namespace furlong {
 namespace {
@@ -146,17 +148,7 @@ SourceModel open_own(const fs::path& path, const ImportOptions& options) {
   return result;
 }
 
-}  // namespace
-
-bool all_frozen(const Parameter&) { return true; }
-
-bool is_foreign_model(const fs::path& path) {
-  if (fs::is_directory(path)) return fs::exists(path / "config.json");
-  if (!fs::is_regular_file(path)) return false;
-  return is_gguf(path) || path.extension() == ".safetensors" || path.extension() == ".bin" || path.extension() == ".pt";
-}
-
-SourceModel open_source_model(const fs::path& path, const ImportOptions& options) {
+SourceModel open_model(const fs::path& path, const ImportOptions& options) {
   if (!fs::exists(path))
     throw UserError("{}: there is no such model; expected a Hugging Face directory, a GGUF file, a checkpoint or a run directory",
                     path.string());
@@ -169,6 +161,20 @@ SourceModel open_source_model(const fs::path& path, const ImportOptions& options
     }
   }
   return open_own(path, options);
+}
+
+}  // namespace
+
+bool all_frozen(const Parameter&) { return true; }
+
+bool is_foreign_model(const fs::path& path) {
+  if (fs::is_directory(path)) return fs::exists(path / "config.json");
+  if (!fs::is_regular_file(path)) return false;
+  return is_gguf(path) || path.extension() == ".safetensors" || path.extension() == ".bin" || path.extension() == ".pt";
+}
+
+SourceModel open_source_model(const fs::path& path, const ImportOptions& options) {
+  return foreign::with_single_line_errors([&] { return open_model(path, options); });
 }
 
 Settings complete_settings(Settings settings, const std::string& origin) {
@@ -190,8 +196,12 @@ Settings complete_settings(Settings settings, const std::string& origin) {
 }
 
 void write_model(const Model& model, const std::optional<Origin>& origin, const fs::path& path) {
+  const StopSignals signals;
   CheckpointWriter file(path);
-  for (const Parameter& parameter : model.store->parameters()) write_tensor(file, "parameters/" + parameter.name(), parameter.master());
+  for (const Parameter& parameter : model.store->parameters()) {
+    StopSignals::stop_writing(path);
+    write_tensor(file, "parameters/" + parameter.name(), parameter.master());
+  }
   if (origin) origin->to_checkpoint().write(file);
   file.text("config", to_yaml(model.settings));
   file.text("vocabulary", model.vocabulary.to_json());

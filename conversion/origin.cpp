@@ -1,9 +1,13 @@
 #include "conversion/origin.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "formats/json_text.h"
+#include "formats/printable.h"
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 
@@ -51,8 +55,8 @@ CheckpointOrigin Origin::to_checkpoint() const {
 
 Origin Origin::from_checkpoint(const CheckpointOrigin& kept, const std::string& path) {
   Origin origin;
+  const auto object = foreign::parse_ordered_json(kept.json, path + ": its text 'origin'");
   try {
-    const auto object = nlohmann::ordered_json::parse(kept.json);
     object.at("model_type").get_to(origin.model_type);
     object.at("source").get_to(origin.source);
     object.at("format").get_to(origin.format);
@@ -65,17 +69,31 @@ Origin Origin::from_checkpoint(const CheckpointOrigin& kept, const std::string& 
   } catch (const nlohmann::json::exception& error) {
     throw UserError("{}: its text 'origin' is not what furlong convert writes ({}); import the model again", path, error.what());
   }
+  if (!find_architecture(origin.model_type)) {
+    std::vector<std::string> known;
+    for (const Architecture& one : architectures()) known.emplace_back(one.model_type);
+    throw UserError("{}: its text 'origin' has the model_type '{}'; expected one of {}; import the model again", path,
+                    foreign::printable(origin.model_type), fmt::join(known, ", "));
+  }
+  foreign::check_json_depth(origin.config, path + ": config.json in its text 'origin'");
+  if (!nlohmann::ordered_json::accept(origin.config))
+    throw UserError("{}: config.json in its text 'origin' is not valid JSON; import the model again", path);
   if (origin.file_names.size() != kept.files.size())
     throw UserError("{}: its text 'origin' names {} files, and there are {}; import the model again", path, origin.file_names.size(),
                     kept.files.size());
   for (const std::string& name : origin.file_names) {
     const fs::path file(name);
     if (file.is_absolute() || name.empty() || std::find(file.begin(), file.end(), "..") != file.end())
-      throw UserError("{}: its text 'origin' names the file {}; expected a name inside a directory", path, name);
+      throw UserError("{}: its text 'origin' names the file {}; expected a name inside a directory", path, foreign::printable(name));
   }
   origin.files = kept.files;
   origin.carried = kept.carried;
   return origin;
+}
+
+const std::vector<std::string>& files_beside_models() {
+  static const std::vector<std::string> names(std::begin(known_files), std::end(known_files));
+  return names;
 }
 
 void collect_files(const fs::path& directory, Origin& origin) {

@@ -34,6 +34,9 @@ struct Origin {
 /// Where Hugging Face keeps a chat template, in Jinja; a GGUF file has it in its metadata, and its origin under this name.
 inline constexpr const char* chat_template_file = "chat_template.jinja";
 
+/// Names, inside a model's directory, of the files that collect_files() takes.
+const std::vector<std::string>& files_beside_models();
+
 /// Adds the files beside a Hugging Face model that say how its tokens are made and its outputs used, as far as they are there, none of them
 /// larger than 256 MiB.
 void collect_files(const std::filesystem::path& directory, Origin& origin);

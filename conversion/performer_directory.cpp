@@ -1,5 +1,6 @@
 #include "conversion/performer_directory.h"
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 
@@ -31,6 +32,21 @@ Vocabulary vocabulary_of(const fs::path& directory) {
   return Vocabulary::from_json(std::string(std::istreambuf_iterator<char>(in), {}), file.string());
 }
 
+/// The settings without what means something on one machine alone: paths, and the lessons that name them.
+Json portable_settings(Settings settings) {
+  settings.teacher = {};
+  settings.finetune = {};
+  const config::Table table = settings_table(settings);
+  Json json = to_json(settings);
+  for (const config::Key& key : table.keys()) {
+    if (!key.holds<fs::path>() || table.unmet(key)) continue;
+    std::string section = key.section().empty() ? "" : "/" + key.section();
+    std::replace(section.begin(), section.end(), '.', '/');
+    json.at(Json::json_pointer(section)).erase(key.name());
+  }
+  return json;
+}
+
 }  // namespace
 
 bool is_performer_config(const ForeignConfig& config) {
@@ -51,7 +67,7 @@ std::vector<Mapping> shared_mappings(const Architecture& architecture, const Mod
 }
 
 Json performer_config(const Model& model, const std::optional<Origin>& origin) {
-  Json section{{"version", version()}, {"settings", to_json(model.settings)}};
+  Json section{{"version", version()}, {"settings", portable_settings(model.settings)}};
   if (origin) {
     Origin written = *origin;
     if (origin->format == "gguf") {  // its tensors get the names and types of a Hugging Face directory

@@ -142,12 +142,7 @@ class Measurement {
     measured.candidate = candidate;
     Model model = student_from(settings_, *data_, device_, candidate.checkpoint);
     measured.found = evaluate_model(model);
-    if (teacher) {
-      if (teacher->accuracy > chance.accuracy)
-        measured.accuracy_recovery = relative_recovery(measured.found.accuracy, teacher->accuracy, chance.accuracy);
-      if (teacher->loss < chance.loss) measured.loss_recovery = relative_recovery(measured.found.loss, teacher->loss, chance.loss);
-      measured.accuracy_recovery_error = recovery_error(measured.found, teacher->accuracy, chance.accuracy);
-    }
+    if (teacher) measured.recovered = recovered(measured.found, *teacher, chance);
     if (teacher_ && settings_.teacher.transfers()) {
       const DataSettings& data = settings_.data;
       measured.layer_errors =
@@ -157,7 +152,7 @@ class Measurement {
     if (settings_.model.attention.uses("windowed")) {
       Model linear = student_from(without_windows(settings_), *data_, device_, candidate.checkpoint);
       measured.window_off = evaluate_model(linear);
-      if (teacher) measured.window_off_recovery = relative_recovery(measured.window_off->accuracy, teacher->accuracy, chance.accuracy);
+      if (teacher) measured.window_off_recovered = recovered(*measured.window_off, *teacher, chance);
     }
     return measured;
   }
@@ -198,6 +193,10 @@ Json to_json(const Evaluation& found, bool tokens) {
   return object;
 }
 
+Json to_json(const Recovered& share) {
+  return {{"accuracy", number(share.accuracy)}, {"accuracy_standard_error", number(share.accuracy_error)}, {"loss", number(share.loss)}};
+}
+
 Json to_json(const MeasuredLength::Pass& pass, std::int64_t length) {
   if (!pass.failure.empty()) return {{"failure", pass.failure}};
   return {{"tokens_per_second", static_cast<double>(length) / pass.seconds}, {"peak_bytes", pass.peak_bytes}};
@@ -215,18 +214,18 @@ std::string percent(const std::optional<double>& share) { return share ? fmt::fo
 
 /// What stands beside loss, perplexity and accuracy.
 struct Beside {
-  std::optional<double> recovery, recovery_error, loss_recovery;
+  Recovered recovered;
   std::string error = "-", read = "-", minutes = "-";
 };
 
 std::string figure(double value) { return std::isfinite(value) ? fmt::format("{:.4f}", value) : "-"; }
 
 std::string row(const std::string& name, const Evaluation& found, bool tokens, const Beside& beside) {
-  const std::string recovery =
-      percent(beside.recovery) + (beside.recovery_error ? fmt::format(" ±{:.2f}", 100 * *beside.recovery_error) : "");
+  const Recovered& share = beside.recovered;
+  const std::string recovery = percent(share.accuracy) + (share.accuracy_error ? fmt::format(" ±{:.2f}", 100 * *share.accuracy_error) : "");
   return fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", name, figure(found.loss),
-                     tokens ? figure(found.perplexity()) : "-", figure(found.accuracy), recovery, percent(beside.loss_recovery),
-                     beside.error, beside.read, beside.minutes);
+                     tokens ? figure(found.perplexity()) : "-", figure(found.accuracy), recovery, percent(share.loss), beside.error,
+                     beside.read, beside.minutes);
 }
 
 std::string in_words(const MeasuredLength::Pass& pass, std::int64_t length) {
@@ -245,6 +244,14 @@ std::optional<double> recovery_error(const Evaluation& student, double teacher, 
   const double p = student.accuracy;
   if (teacher <= chance || student.targets == 0 || p <= 0 || p >= 1) return std::nullopt;
   return std::sqrt(p * (1 - p) / static_cast<double>(student.targets)) / std::abs(teacher - chance);
+}
+
+Recovered recovered(const Evaluation& student, const Evaluation& teacher, const Chance& chance) {
+  Recovered share;
+  if (teacher.accuracy > chance.accuracy) share.accuracy = relative_recovery(student.accuracy, teacher.accuracy, chance.accuracy);
+  if (teacher.loss < chance.loss) share.loss = relative_recovery(student.loss, teacher.loss, chance.loss);
+  share.accuracy_error = recovery_error(student, teacher.accuracy, chance.accuracy);
+  return share;
 }
 
 std::optional<Recovery> measure_recovery(const Settings& settings, const fs::path& teacher, const std::vector<Candidate>& students,
@@ -268,9 +275,7 @@ Json to_json(const Recovery& recovery) {
     Json one{{"name", model.candidate.name}, {"checkpoint", model.candidate.checkpoint.string()}};
     one.update(to_json(model.found, tokens));
     if (!is_teacher) {
-      one["recovery"] = {{"accuracy", number(model.accuracy_recovery)},
-                         {"accuracy_standard_error", number(model.accuracy_recovery_error)},
-                         {"loss", number(model.loss_recovery)}};
+      one["recovery"] = to_json(model.recovered);
       one["steps"] = model.candidate.steps;
       one["tokens"] = model.candidate.tokens;
       one["minutes"] = model.candidate.seconds / 60;
@@ -281,7 +286,7 @@ Json to_json(const Recovery& recovery) {
     }
     if (model.window_off) {
       one["window_off"] = to_json(*model.window_off, tokens);
-      one["window_off"]["recovery"] = {{"accuracy", number(model.window_off_recovery)}};
+      one["window_off"]["recovery"] = to_json(model.window_off_recovered);
     }
     models.push_back(std::move(one));
   }
@@ -300,14 +305,14 @@ std::string to_text(const Recovery& recovery) {
   text += fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", "", "loss", "perplexity", "accuracy", "recovery",
                       "of loss", "error", "tokens", "minutes");
   for (const MeasuredModel& model : recovery.models) {
-    Beside beside{model.accuracy_recovery, model.accuracy_recovery_error, model.loss_recovery};
+    Beside beside{model.recovered};
     if (!model.layer_errors.empty()) beside.error = fmt::format("{:.4f}", mean_error(model));
     if (model.candidate.steps > 0) {
       beside.read = std::to_string(model.candidate.tokens);
       beside.minutes = fmt::format("{:.1f}", model.candidate.seconds / 60);
     }
     text += row(model.candidate.name, model.found, tokens, beside);
-    if (model.window_off) text += row("  window off", *model.window_off, tokens, {model.window_off_recovery, {}, {}});
+    if (model.window_off) text += row("  window off", *model.window_off, tokens, {model.window_off_recovered});
   }
   text +=
       "  recovery: (accuracy - chance) / (teacher's - chance), ± a standard error, and the same of the loss; error: of attention outputs "

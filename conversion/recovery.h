@@ -25,15 +25,21 @@ std::optional<double> relative_recovery(double student, double teacher, double c
 /// that says nothing: all of the targets right or none, or a teacher no better than chance.
 std::optional<double> recovery_error(const Evaluation& student, double teacher, double chance);
 
+/// Relative recoveries of a student, each only beside a teacher that is better than chance in it.
+struct Recovered {
+  std::optional<double> accuracy, accuracy_error, loss;
+};
+Recovered recovered(const Evaluation& student, const Evaluation& teacher, const Chance& chance);
+
 struct MeasuredModel {
   Candidate candidate;
   Evaluation found;
-  std::optional<double> accuracy_recovery, loss_recovery, accuracy_recovery_error;  ///< of a teacher that is better than chance
+  Recovered recovered;
   /// Relative error of the output of each attention beside the teacher's, on the teacher's hidden states.
   std::vector<std::pair<std::size_t, double>> layer_errors;
   /// The same with the exact weights of softmax windows off (mechanism windowed), so that what the linear part has learned shows.
   std::optional<Evaluation> window_off;
-  std::optional<double> window_off_recovery;  ///< of accuracy
+  Recovered window_off_recovered;
 };
 
 /// A forward pass over one sequence of random tokens.

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <map>
 
+#include "formats/printable.h"
+
 namespace furlong {
 namespace {
 
@@ -60,9 +62,9 @@ std::string matched_text(const std::vector<TensorReport::Matched>& list) {
   Lines lines;
   for (const TensorReport::Matched& one : list) {
     const auto [name, layer] = without_layer(one.parameter);
-    std::vector<std::string> foreign;
-    for (const std::string& each : one.foreign) foreign.push_back(without_layer(each).first);
-    const std::string from = foreign.empty() ? "" : fmt::format(" <- {} ({})", fmt::join(foreign, " + "), one.stored_type);
+    std::vector<std::string> theirs;
+    for (const std::string& each : one.foreign) theirs.push_back(foreign::printable(without_layer(each).first));
+    const std::string from = theirs.empty() ? "" : fmt::format(" <- {} ({})", fmt::join(theirs, " + "), one.stored_type);
     lines.add(fmt::format("{} {}{}", name, one.shape.text(), from), layer);
   }
   return lines.text();
@@ -72,7 +74,7 @@ std::string named_text(const std::vector<TensorReport::Named>& list) {
   Lines lines;
   for (const TensorReport::Named& one : list) {
     const auto [name, layer] = without_layer(one.name);
-    lines.add(fmt::format("{} {}{}", name, one.shape.text(), one.note.empty() ? "" : ": " + one.note), layer);
+    lines.add(fmt::format("{} {}{}", foreign::printable(name), one.shape.text(), one.note.empty() ? "" : ": " + one.note), layer);
   }
   return lines.text();
 }
@@ -99,7 +101,7 @@ void add_fault(std::string& faults, const char* what, const std::vector<TensorRe
   std::vector<std::string> names;
   for (std::size_t i = 0; i < std::min(most, list.size()); ++i) {
     const auto& [name, shape, note] = list[i];
-    names.push_back(name + " " + shape.text() + (note.empty() ? "" : ", " + note));
+    names.push_back(foreign::printable(name) + " " + shape.text() + (note.empty() ? "" : ", " + note));
   }
   if (list.size() > most) names.emplace_back("...");
   faults += fmt::format("{}{} {} ({})", faults.empty() ? "" : ", ", list.size(), what, fmt::join(names, "; "));

@@ -7,6 +7,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "formats/json_text.h"
 #include "framework/core/error.h"
 
 namespace furlong {
@@ -140,6 +141,7 @@ Vocabulary tokenizer_vocabulary(const nlohmann::json& json, std::string_view ori
 }  // namespace
 
 Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin) {
+  foreign::check_json_depth(text, origin);
   const auto json = nlohmann::json::parse(text, nullptr, false);
   const auto refuse = [&](std::string_view why) -> Vocabulary { throw UserError("{}: the vocabulary is damaged: {}", origin, why); };
   if (!json.is_object() || !json.contains("kind") || !json.contains("symbols")) return refuse("expected JSON with kind and symbols");

@@ -24,26 +24,14 @@ std::size_t character_bytes(std::string_view text, std::size_t at) {
   return length;
 }
 
-}  // namespace
-
-bool is_utf8(std::string_view bytes) {
-  for (std::size_t at = 0; at < bytes.size();) {
-    const std::size_t length = character_bytes(bytes, at);
-    if (length == 0) return false;
-    at += length;
-  }
-  return true;
-}
-
-std::string printable(std::string_view bytes) {
-  constexpr std::size_t longest = 100;
+std::string escaped(std::string_view bytes, std::size_t longest, bool quotes) {
   std::string result;
   for (std::size_t at = 0; at < bytes.size();) {
     if (result.size() >= longest) return result + "...";
     const std::size_t length = character_bytes(bytes, at);
     const auto byte = static_cast<unsigned char>(bytes[at]);
     // U+0080 to U+009F (0xc2 0x80 on) are control characters too, and U+2028 and U+2029 (0xe2 0x80 0xa8, a9) end lines.
-    const bool plain = length > 0 && byte >= 0x20 && byte != 0x7f && byte != '\'' &&
+    const bool plain = length > 0 && byte >= 0x20 && byte != 0x7f && !(quotes && byte == '\'') &&
                        !(byte == 0xc2 && static_cast<unsigned char>(bytes[at + 1]) < 0xa0) && bytes.substr(at, length) != "\u2028" &&
                        bytes.substr(at, length) != "\u2029";
     if (plain) {
@@ -56,5 +44,20 @@ std::string printable(std::string_view bytes) {
   }
   return result;
 }
+
+}  // namespace
+
+bool is_utf8(std::string_view bytes) {
+  for (std::size_t at = 0; at < bytes.size();) {
+    const std::size_t length = character_bytes(bytes, at);
+    if (length == 0) return false;
+    at += length;
+  }
+  return true;
+}
+
+std::string printable(std::string_view bytes) { return escaped(bytes, 100, true); }
+
+std::string single_line(std::string_view bytes) { return escaped(bytes, 2000, false); }
 
 }  // namespace furlong::foreign

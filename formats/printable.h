@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "framework/core/error.h"
+
 namespace furlong::foreign {
 
 /// Whether the bytes are UTF-8 as RFC 3629 has it: shortest forms, no surrogates, nothing beyond U+10FFFF.
@@ -10,5 +12,18 @@ bool is_utf8(std::string_view bytes);
 
 /// The text with control characters, quotes and what is not UTF-8 as \xNN, cut after about 100 characters.
 std::string printable(std::string_view bytes);
+
+/// The same of a whole message: quotes stay, and it is cut after about 2,000 characters.
+std::string single_line(std::string_view bytes);
+
+/// What `action` returns. A UserError that it throws is thrown on with a message that is a single_line(): whatever a file says in it.
+template <class Action>
+auto with_single_line_errors(const Action& action) {
+  try {
+    return action();
+  } catch (const UserError& error) {
+    throw UserError("{}", single_line(error.what()));
+  }
+}
 
 }  // namespace furlong::foreign

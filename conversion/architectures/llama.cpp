@@ -1,8 +1,10 @@
 // Llama (Touvron et al. 2023) as Hugging Face keeps it, LlamaModel and LlamaForCausalLM, and as llama.cpp does (GGUF).
 #include <cmath>
+#include <set>
 
 #include "conversion/architecture.h"
 #include "formats/gguf.h"
+#include "formats/printable.h"
 #include "framework/core/error.h"
 #include "framework/ops/rotary_scaling.h"
 
@@ -38,7 +40,7 @@ void read_rotary(const ForeignConfig& config, ModelSettings& model) {
   if (kind == "default") return;
   if (kind != "linear" && kind != "llama3" && kind != "yarn") {
     rope.fail(rope.has("rope_type") ? "rope_type" : "type",
-              fmt::format("found {}; expected default, linear, llama3 or yarn{}", kind,
+              fmt::format("found {}; expected default, linear, llama3 or yarn{}", foreign::printable(kind),
                           kind == "dynamic" ? ": dynamic turns a token differently in a longer text, so that no past can be kept" : ""));
   }
   if (rope.has("factor") || kind != "yarn") model.rotary_scaling_factor = rope.real("factor");
@@ -193,13 +195,54 @@ nlohmann::ordered_json llama3_scaling(const GgufFile& file, const ForeignTensor&
       file.path(), tensor.name);
 }
 
+constexpr std::string_view scaling_prefix = "llama.rope.scaling.";
+
+/// What llama.cpp divides positions by: the factor, in older files under another key; 1 where neither is there, or 0.
+std::pair<std::string, double> scaling_factor(const GgufFile& file) {
+  const std::string key = std::string(scaling_prefix) + "factor", old_key = "llama.rope.scale_linear";
+  const std::string& used = file.has(key) || !file.has(old_key) ? key : old_key;
+  const double factor = file.real(used, 0);
+  return {used, factor == 0 ? 1 : as_written(factor)};
+}
+
+/// Keys of scaling that change the arithmetic and are not read here, at other values than those with which they change nothing.
+void refuse_other_scaling(const GgufFile& file) {
+  static const std::set<std::string_view> read{"type",      "factor",         "original_context_length",
+                                               "finetuned", "yarn_beta_fast", "yarn_beta_slow"};
+  for (const auto& [key, value] : file.metadata()) {
+    if (!key.starts_with(scaling_prefix)) continue;
+    const std::string_view name = std::string_view(key).substr(scaling_prefix.size());
+    const bool plain = (name == "attn_factor" && file.real(key) == 1) || (name == "alpha" && file.real(key) == 0);
+    if (read.contains(name) || plain) continue;
+    throw UserError("{}: {}: this key of rotary scaling is not computed here; import the model from its Hugging Face directory",
+                    file.path(), foreign::printable(key));
+  }
+}
+
+/// As llama.cpp reads it: a file that says a factor and no type is scaled linearly.
 nlohmann::ordered_json rope_scaling_of(const GgufFile& file, std::int64_t d_head, double base) {
-  if (const ForeignTensor* divisors = file.find("rope_freqs.weight")) return llama3_scaling(file, *divisors, d_head, base);
-  const std::string kind = file.text("llama.rope.scaling.type", "none");
-  if (kind == "none") return nullptr;
-  nlohmann::ordered_json rope{{"rope_type", kind}, {"factor", as_written(file.real("llama.rope.scaling.factor"))}};
-  if (kind == "yarn") rope["original_max_position_embeddings"] = file.integer("llama.rope.scaling.original_context_length");
-  return rope;  // other kinds are refused where config.json's would be
+  refuse_other_scaling(file);
+  const std::string type_key = std::string(scaling_prefix) + "type", kind = file.text(type_key, "linear");
+  if (kind != "none" && kind != "linear" && kind != "yarn")
+    throw UserError("{}: {}: found {}; expected none, linear or yarn", file.path(), type_key, foreign::printable(kind));
+  const auto [key, factor] = scaling_factor(file);
+  const bool scaled = kind != "none" && factor != 1;
+  if (const ForeignTensor* divisors = file.find("rope_freqs.weight")) {
+    if (scaled)
+      throw UserError("{}: {}: found {} beside the tensor rope_freqs.weight; expected one of the two: both together are not computed here",
+                      file.path(), key, factor);
+    return llama3_scaling(file, *divisors, d_head, base);
+  }
+  if (!scaled) return nullptr;
+  nlohmann::ordered_json rope{{"rope_type", kind}, {"factor", factor}};
+  if (kind == "linear") return rope;
+  rope["original_max_position_embeddings"] =
+      file.integer(std::string(scaling_prefix) + "original_context_length", file.integer("llama.context_length"));
+  for (const char* beta : {"beta_fast", "beta_slow"}) {
+    const std::string name = std::string(scaling_prefix) + "yarn_" + beta;
+    if (file.has(name)) rope[beta] = as_written(file.real(name));
+  }
+  return rope;
 }
 
 }  // namespace
@@ -208,7 +251,7 @@ nlohmann::ordered_json config_of_gguf(const GgufFile& file) {
   const std::string architecture = file.text("general.architecture");
   if (architecture != "llama")
     throw UserError("{}: general.architecture: found {}; expected llama, the one that Furlong imports from GGUF", file.path(),
-                    architecture);
+                    foreign::printable(architecture));
   if (file.integer("llama.expert_count", 0) != 0)
     throw UserError("{}: llama.expert_count: found {}; expected 0: mixtures of experts are not computed here", file.path(),
                     file.integer("llama.expert_count"));

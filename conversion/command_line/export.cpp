@@ -29,6 +29,7 @@ void run(const Options& options) {
   } else {
     fmt::print("  only Furlong computes it: {}\n", report.reason);
   }
+  for (const std::string& name : report.removed) fmt::print("  removed: {}, of the model that was there\n", name);
   for (const std::string& name : report.left_out) fmt::print("  left out: {}, for which the source has no place\n", name);
 }
 
@@ -55,7 +56,8 @@ void add_export(CLI::App& program, int& /*status*/) {
   command->add_option("--dtype", options->write.dtype, "original: of each tensor as it was imported (float32 where it has none)")
       ->capture_default_str()
       ->check(CLI::IsMember({"original", "float32", "bfloat16", "float16"}));
-  command->add_flag("--force", options->write.overwrite, "Write over a model that is there");
+  command->add_flag("--force", options->write.overwrite,
+                    "Write over a model that is there; its tokenizer's files and shards are removed, other files stay");
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options] { run(*options); });
 }

@@ -24,6 +24,7 @@ int run(const Options& options) {
   const std::string directory = result.run_directory.string();
   if (options.json) {
     nlohmann::ordered_json object{{"interrupted", result.interrupted}, {"stage", result.stage}, {"run_directory", directory}};
+    object["recovery_file"] = result.recovery_file.string();
     object["recovery"] = result.recovery ? to_json(*result.recovery) : nlohmann::ordered_json();
     fmt::print("{}\n", object.dump(2));
   } else {
@@ -38,7 +39,7 @@ int run(const Options& options) {
     } else if (!result.recovery) {
       fmt::print("stage {} is done; the run is in {}\n", result.stage, directory);
     } else {
-      fmt::print("done; the run is in {}, these figures in recovery.json there\n", directory);
+      fmt::print("done; the run is in {}, these figures in {} there\n", directory, result.recovery_file.filename().string());
     }
   }
   return result.interrupted ? 3 : 0;
@@ -67,8 +68,10 @@ void add_finetune(CLI::App& program, int& status) {
       ->type_name("DIR");
   command->add_option("--stage", options->finetune.only_stage, "Only this one of finetune.stages, without the evaluation at the end")
       ->type_name("NAME");
-  command->add_flag("--evaluate-only", options->finetune.evaluate_only,
-                    "No training: compare the teacher, the student before and what there is of each stage");
+  command->add_flag(
+      "--evaluate-only", options->finetune.evaluate_only,
+      "No training: compare the teacher, the student before and what there is of each stage; a recovery.json with\nmore stages "
+      "stays, and the figures go beside it");
   command->add_flag("--json", options->json, "Print the result as JSON");
   command->footer(
       "Each stage is a run of its own (config.yaml, metrics.jsonl, checkpoints), as of furlong train; one that has ended is not repeated\n"

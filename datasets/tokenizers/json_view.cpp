@@ -74,28 +74,4 @@ std::int32_t JsonView::token_id() const {
   return static_cast<std::int32_t>(id);
 }
 
-nlohmann::json parse_json(std::string_view text, std::string_view origin) {
-  // Those who read nested sequences call themselves: a file must not choose how deep.
-  constexpr int deepest = 64;
-  int depth = 0;
-  bool inside_text = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char letter = text[i];
-    if (letter == '\\') ++i;
-    if (letter == '"') inside_text = !inside_text;
-    if (inside_text) continue;
-    if (letter == '{' || letter == '[') ++depth;
-    if (letter == '}' || letter == ']') --depth;
-    if (depth > deepest) throw UserError("{}: nested more than {} deep", origin, deepest);
-  }
-  try {
-    return nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
-    std::string what = error.what();
-    if (const auto bracket = what.find("] "); bracket != std::string::npos) what = what.substr(bracket + 2);
-    for (char& letter : what) letter = letter == '\n' ? ' ' : letter;
-    throw UserError("{}: not valid JSON ({})", origin, what);
-  }
-}
-
 }  // namespace furlong

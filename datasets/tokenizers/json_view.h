@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/json_text.h"
 #include "framework/core/error.h"
 
 namespace furlong {
@@ -42,7 +43,6 @@ class JsonView {
   std::string name_;
 };
 
-/// Throws UserError, beginning with `origin`, where `text` is not JSON.
-nlohmann::json parse_json(std::string_view text, std::string_view origin);
+using foreign::parse_json;
 
 }  // namespace furlong

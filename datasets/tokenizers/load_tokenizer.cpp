@@ -10,6 +10,7 @@
 #include "datasets/tokenizers/piece_model.h"
 #include "datasets/tokenizers/tokenizer_kinds.h"
 #include "datasets/tokenizers/unicode.h"
+#include "formats/printable.h"
 
 namespace furlong {
 namespace {
@@ -270,9 +271,7 @@ std::optional<fs::path> only_file(const fs::path& directory, const char* extensi
   return found.size() == 1 ? std::optional(found.front()) : std::nullopt;
 }
 
-}  // namespace
-
-std::shared_ptr<const Tokenizer> load_tokenizer(const fs::path& directory_or_file) {
+std::shared_ptr<const Tokenizer> load(const fs::path& directory_or_file) {
   std::error_code failure;
   if (!fs::exists(directory_or_file, failure)) throw UserError("{}: no such file or directory", directory_or_file.string());
   if (!fs::is_directory(directory_or_file)) return from_file(directory_or_file);
@@ -285,6 +284,12 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const fs::path& directory_or_fil
   }
   throw UserError("{}: no tokenizer is there; looked for tokenizer.json, vocab.json with merges.txt, vocab.txt, one *.model and one *.gguf",
                   directory_or_file.string());
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const fs::path& directory_or_file) {
+  return foreign::with_single_line_errors([&] { return load(directory_or_file); });
 }
 
 }  // namespace furlong

@@ -29,7 +29,9 @@ std::string without(std::string_view text, Predicate dropped) {
 class FormStep : public Normalizer::Step {
  public:
   explicit FormStep(unicode::Form form) : form_(form) {}
-  std::string apply(std::string text) const override { return is_ascii(text) ? std::move(text) : unicode::normalize(text, form_); }
+  std::string apply(std::string text, const TextGrowth& /*growth*/) const override {
+    return is_ascii(text) ? std::move(text) : unicode::normalize(text, form_);
+  }
 
  private:
   unicode::Form form_;
@@ -37,12 +39,14 @@ class FormStep : public Normalizer::Step {
 
 class LowercaseStep : public Normalizer::Step {
  public:
-  std::string apply(std::string text) const override { return unicode::lowercase(text); }
+  std::string apply(std::string text, const TextGrowth& /*growth*/) const override { return unicode::lowercase(text); }
 };
 
 class StripAccentsStep : public Normalizer::Step {
  public:
-  std::string apply(std::string text) const override { return is_ascii(text) ? std::move(text) : without(text, unicode::is_mark); }
+  std::string apply(std::string text, const TextGrowth& /*growth*/) const override {
+    return is_ascii(text) ? std::move(text) : without(text, unicode::is_mark);
+  }
 };
 
 /// The normalizer of BERT's basic tokenizer (Devlin et al. 2019, arXiv:1810.04805; its released code).
@@ -54,7 +58,7 @@ class BertStep : public Normalizer::Step {
         lower_(json.boolean("lowercase", true)),
         strip_(json.boolean("strip_accents", lower_)) {}
 
-  std::string apply(std::string text) const override {
+  std::string apply(std::string text, const TextGrowth& /*growth*/) const override {
     if (clean_ || spaced_) text = cleaned(text);
     if (strip_ && !is_ascii(text)) text = without(unicode::normalize(text, unicode::Form::nfd), unicode::is_nonspacing_mark);
     return lower_ ? unicode::lowercase(text) : text;
@@ -100,7 +104,7 @@ class BertStep : public Normalizer::Step {
 class StripStep : public Normalizer::Step {
  public:
   explicit StripStep(const JsonView& json) : left_(json.boolean("strip_left", true)), right_(json.boolean("strip_right", true)) {}
-  std::string apply(std::string text) const override {
+  std::string apply(std::string text, const TextGrowth& /*growth*/) const override {
     std::size_t first = std::string::npos, last = 0;  // of what is no whitespace
     for (std::size_t position = 0; position < text.size();) {
       const std::size_t begin = position;
@@ -120,7 +124,7 @@ class StripStep : public Normalizer::Step {
 class PrependStep : public Normalizer::Step {
  public:
   explicit PrependStep(const JsonView& json) : front_(json.at("prepend").text()) {}
-  std::string apply(std::string text) const override { return text.empty() ? text : front_ + text; }
+  std::string apply(std::string text, const TextGrowth& /*growth*/) const override { return text.empty() ? text : front_ + text; }
 
  private:
   std::string front_;
@@ -137,12 +141,13 @@ class ReplaceStep : public Normalizer::Step {
       if (wanted_.empty()) throw UserError("{}: the empty text cannot be replaced", pattern.name());
     }
   }
-  std::string apply(std::string text) const override {
+  std::string apply(std::string text, const TextGrowth& growth) const override {
     std::string out;
     std::size_t behind = 0;
     const auto replace = [&](std::size_t begin, std::size_t end) {
       out.append(text, behind, begin - behind);
       out += content_;
+      growth.check(out.size());
       behind = end;
     };
     if (pattern_) {
@@ -162,7 +167,7 @@ class ReplaceStep : public Normalizer::Step {
 
 }  // namespace
 
-Normalizer::Normalizer(const JsonView& json) {
+Normalizer::Normalizer(const JsonView& json) : name_(json.name()) {
   if (!json.is_null()) add(json);
 }
 
@@ -195,7 +200,11 @@ void Normalizer::add(const JsonView& json) {
 }
 
 std::string Normalizer::apply(std::string text) const {
-  for (const auto& step : steps_) text = step->apply(std::move(text));
+  const TextGrowth growth(name_, text.size());
+  for (const auto& step : steps_) {
+    text = step->apply(std::move(text), growth);
+    growth.check(text.size());
+  }
   return text;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "datasets/tokenizers/json_view.h"
+#include "datasets/tokenizers/text_growth.h"
 
 namespace furlong {
 
@@ -17,7 +18,7 @@ class Normalizer {
   /// Throws UserError naming what is not supported.
   explicit Normalizer(const JsonView& json);
 
-  /// Valid UTF-8 to valid UTF-8.
+  /// Valid UTF-8 to valid UTF-8. Throws UserError where that grows beyond TextGrowth.
   std::string apply(std::string text) const;
   /// Whether apply() gives back what it is given.
   bool empty() const { return steps_.empty(); }
@@ -25,11 +26,13 @@ class Normalizer {
   class Step {
    public:
     virtual ~Step() = default;
-    virtual std::string apply(std::string text) const = 0;
+    /// One that may make much more of a text checks on the way.
+    virtual std::string apply(std::string text, const TextGrowth& growth) const = 0;
   };
 
  private:
   void add(const JsonView& json);
+  std::string name_;
   std::vector<std::shared_ptr<const Step>> steps_;
 };
 

@@ -15,10 +15,16 @@ void replace_all(std::string& text, std::string_view wanted, std::string_view co
   }
 }
 
+std::size_t total_bytes(const std::vector<std::string>& tokens) {
+  std::size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  return bytes;
+}
+
 /// A step that looks at one token at a time.
 class EachToken : public TokenDecoder::Step {
  public:
-  std::vector<std::string> apply(std::vector<std::string> tokens) const override {
+  std::vector<std::string> apply(std::vector<std::string> tokens, const TextGrowth& /*growth*/) const override {
     for (std::size_t i = 0; i < tokens.size(); ++i) change(tokens[i], i == 0);
     return tokens;
   }
@@ -81,14 +87,30 @@ class MetaspaceStep : public EachToken {
   bool prepended_;
 };
 
-class ReplaceTokenStep : public EachToken {
+class ReplaceTokenStep : public TokenDecoder::Step {
  public:
   explicit ReplaceTokenStep(const JsonView& json) : wanted_(json.at("pattern").at("String").text()), content_(json.at("content").text()) {
     if (wanted_.empty()) throw UserError("{}: the empty text cannot be replaced", json.name());
   }
+  std::vector<std::string> apply(std::vector<std::string> tokens, const TextGrowth& growth) const override {
+    std::size_t before = 0;  // bytes of the tokens that are done
+    for (std::string& token : tokens) {
+      std::string out;
+      std::size_t behind = 0;
+      for (std::size_t at = token.find(wanted_); at != std::string::npos; at = token.find(wanted_, behind)) {
+        out.append(token, behind, at - behind);
+        out += content_;
+        growth.check(before + out.size());
+        behind = at + wanted_.size();
+      }
+      out.append(token, behind);
+      before += out.size();
+      token = std::move(out);
+    }
+    return tokens;
+  }
 
  private:
-  void change(std::string& token, bool /*first*/) const override { replace_all(token, wanted_, content_); }
   std::string wanted_, content_;
 };
 
@@ -109,7 +131,7 @@ class StripTokenStep : public EachToken {
 };
 
 class FuseStep : public TokenDecoder::Step {
-  std::vector<std::string> apply(std::vector<std::string> tokens) const override {
+  std::vector<std::string> apply(std::vector<std::string> tokens, const TextGrowth& /*growth*/) const override {
     std::string all;
     for (const std::string& token : tokens) all += token;
     return {std::move(all)};
@@ -133,7 +155,7 @@ class ByteFallbackStep : public EachToken {
 
 }  // namespace
 
-TokenDecoder::TokenDecoder(const JsonView& json) {
+TokenDecoder::TokenDecoder(const JsonView& json) : name_(json.name()) {
   if (!json.is_null()) add(json);
 }
 
@@ -166,7 +188,12 @@ std::string TokenDecoder::decode(std::vector<std::string> tokens) const {
   if (steps_.empty()) {
     for (std::size_t i = 1; i < tokens.size(); ++i) tokens[i].insert(0, " ");
   }
-  for (const auto& step : steps_) tokens = step->apply(std::move(tokens));
+  // Each token may become a word with a space before it.
+  const TextGrowth growth(name_, total_bytes(tokens) + tokens.size());
+  for (const auto& step : steps_) {
+    tokens = step->apply(std::move(tokens), growth);
+    growth.check(total_bytes(tokens));
+  }
   std::string text;
   for (const std::string& token : tokens) text += token;
   return text;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "datasets/tokenizers/json_view.h"
+#include "datasets/tokenizers/text_growth.h"
 
 namespace furlong {
 
@@ -16,16 +17,19 @@ class TokenDecoder {
   /// Throws UserError naming what is not supported.
   explicit TokenDecoder(const JsonView& json);
 
+  /// Throws UserError where the text grows beyond TextGrowth.
   std::string decode(std::vector<std::string> tokens) const;
 
   class Step {
    public:
     virtual ~Step() = default;
-    virtual std::vector<std::string> apply(std::vector<std::string> tokens) const = 0;
+    /// One that may make much more of a token checks all of them together on the way.
+    virtual std::vector<std::string> apply(std::vector<std::string> tokens, const TextGrowth& growth) const = 0;
   };
 
  private:
   void add(const JsonView& json);
+  std::string name_;
   std::vector<std::shared_ptr<const Step>> steps_;
 };
 

@@ -45,9 +45,11 @@ void throw_file_error(const fs::path& path, std::string_view action, int error) 
     case ENOTDIR:
     case ENAMETOOLONG:
       throw UserError("{}: cannot {}: {}; {}", path.string(), action, reason, hint_for(error));
+    case EFBIG:
+      throw MachineError("{}: cannot {}: {}; raise the limit of a file's size (ulimit -f), or write to another file system", path.string(),
+                         action, reason);
     case ENOSPC:
     case EDQUOT:
-    case EFBIG:
       throw MachineError("{}: cannot {}: {}; free some space and try again", path.string(), action, reason);
     default:
       throw MachineError("{}: cannot {}: {}", path.string(), action, reason);

@@ -169,6 +169,48 @@ TEST_F(Convert, RefusesWhatDoesNotFit) {
   EXPECT_THAT(message_of<UserError>([&] { convert(options); }), HasSubstr("--force"));
 }
 
+// Nobody wrote the settings that an option changes: no line of theirs is of use to anybody.
+TEST_F(Convert, ErrorsNameTheOption) {
+  using ::testing::StartsWith;
+  const auto message = [&](const TinyModel& model, const std::function<void(ConvertOptions&)>& change) {
+    ConvertOptions options = from(model);
+    change(options);
+    const std::string found = refused(options);
+    EXPECT_THAT(found, Not(::testing::ContainsRegex(":[0-9]+:[0-9]+:|line [0-9]")));
+    return found;
+  };
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "favor_positive", o.features = 70'000; }),
+              StartsWith("--features 70000: model.attention.n_features: found 70000; expected 0 (2 × d_head"));
+  EXPECT_THAT(message(tiny_llama(), [](auto& o) { o.attention = "elu1", o.heads_keep_softmax = "0:1"; }),
+              StartsWith("--attention elu1 --heads-keep-softmax 0:1: model.attention.layers: layer 0"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "linformer"; }), StartsWith("--attention linformer: "));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "elu1", o.overrides = {"model.attention.mechanism=softmax"}; }),
+              StartsWith("--attention elu1: model.attention.feature_map does nothing with model.attention.mechanism: softmax (--set "));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.attention.order=2"}; }),
+              StartsWith("--set model.attention.order=2: model.attention.order does nothing with"));
+  EXPECT_THAT(message(tiny_llama(), [](auto& o) { o.overrides = {"model.n_key_value_heads=3"}; }),
+              HasSubstr("--set model.n_key_value_heads=3: "));
+}
+
+// null takes a key back to its default, and so goes what only another attention needed.
+TEST_F(Convert, WhatAnOverrideTakesAwayIsGone) {
+  ConvertOptions options = from(tiny_llama());
+  options.attention = "favor_positive";
+  options.overrides = {"model.attention.redraw_every=100"};
+  convert(options);
+  EXPECT_EQ(settings_of_result().model.attention.redraw_every, 100);
+  std::filesystem::rename(path("out.h5"), path("linear.h5"));
+  options.source = path("linear.h5");
+  options.attention.clear();
+  options.overrides = {"model.attention.redraw_every=null"};
+  convert(options);
+  EXPECT_EQ(settings_of_result().model.attention.redraw_every, 0);
+  EXPECT_EQ(settings_of_result().model.attention.feature_map, "favor_positive");
+  options.overrides = {"model.attention.mechanism=softmax"};
+  convert(options);
+  EXPECT_EQ(settings_of_result().model.attention, AttentionSettings{});
+}
+
 // Another seed draws other directions; weights are the source's whatever it is.
 TEST_F(Convert, TheSeedIsTheModelsToo) {
   ConvertOptions options = from(tiny_llama());

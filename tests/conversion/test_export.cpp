@@ -3,9 +3,9 @@
 
 #include "conversion/convert.h"
 #include "conversion/performer_directory.h"
+#include "tests/conversion/tiny_gguf.h"
 #include "tests/conversion/tiny_models.h"
 #include "tests/datasets/temporary_folder.h"
-#include "tests/formats/foreign_bytes.h"
 #include "trainers/checkpoint_origin.h"
 
 namespace furlong {
@@ -94,6 +94,67 @@ TEST_F(Export, RefusesToWriteOverAModel) {
   exported("model.h5", "back", options);
 }
 
+// Only what an earlier model left, by the names that such files have.
+TEST_F(Export, WritingOverAModelRemovesWhatIsNotThisOnes) {
+  ConvertOptions options;
+  options.source = tiny_bert().write(folder_ / "source");
+  options.destination = path("linear.h5");
+  options.attention = "elu1";
+  convert(options);
+  exported("linear.h5", "out");
+  std::filesystem::create_directories(path("out/1_Pooling"));
+  std::filesystem::create_directories(path("out/notes"));
+  const std::vector<std::string> earlier{"tokenizer.json",
+                                         "merges.txt",
+                                         "1_Pooling/config.json",
+                                         "model.safetensors.index.json",
+                                         "model-00001-of-00002.safetensors",
+                                         "model-00002-of-00002.safetensors"};
+  const std::vector<std::string> others{"README.md", "notes/tokenizer.json", "model-mine.safetensors", "vocab.txt.old"};
+  for (const auto* list : {&earlier, &others})
+    for (const std::string& name : *list) file("out/" + name, "{}");
+  options.destination = path("softmax.h5");
+  options.attention.clear();
+  convert(options);
+  EXPECT_THAT(message_of<UserError>([&] { exported("softmax.h5", "out"); }), HasSubstr("--force"));
+  for (const std::string& name : earlier) EXPECT_TRUE(std::filesystem::exists(path("out/" + name))) << name;
+  ExportOptions over;
+  over.overwrite = true;
+  const ExportReport report = exported("softmax.h5", "out", over);
+  std::vector<std::string> removed = earlier;
+  removed.emplace_back("furlong_vocabulary.json");
+  EXPECT_THAT(report.removed, ::testing::UnorderedElementsAreArray(removed));
+  for (const std::string& name : removed) EXPECT_FALSE(std::filesystem::exists(path("out/" + name))) << name;
+  EXPECT_FALSE(std::filesystem::exists(path("out/1_Pooling")));
+  for (const std::string& name : others) EXPECT_EQ(content(path("out/" + name)), "{}") << name;
+  EXPECT_EQ(content(path("out/vocab.txt")), content(path("source/vocab.txt")));
+  EXPECT_EQ(Json::parse(content(path("out/config.json"))).at("model_type"), "bert");
+}
+
+TEST_F(Export, ConfigsNameNoPlaceOfThisMachine) {
+  SourceModel source = open_source_model(tiny_gpt2().write(folder_ / "source"));
+  Settings& settings = source.model.settings;
+  settings.model.attention.mechanism = "linear";
+  settings.model.attention.feature_map = "elu1";
+  settings.model.attention.n_features = 4;
+  settings.run_directory = path("run");
+  settings.data.store = path("tokens.h5");
+  settings.model.weights = path("weights.h5");
+  settings.teacher.checkpoint = path("teacher.h5");
+  settings.teacher.loss = "distillation";
+  settings.finetune.source = path("source");
+  settings.finetune.stages = {"task"};
+  EXPECT_FALSE(export_model(source, path("out"), {}).for_hugging_face);
+  EXPECT_THAT(content(path("out/config.json")), Not(HasSubstr(folder_.string())));
+  Settings expected = settings;
+  expected.run_directory.clear();
+  expected.data.store.clear();
+  expected.model.weights.clear();
+  expected.teacher = {};
+  expected.finetune = {};
+  EXPECT_EQ(open_source_model(path("out")).model.settings, expected);
+}
+
 TEST_F(Export, ConvertedModelsComeBackWhole) {
   ConvertOptions options;
   options.source = tiny_bert().write(folder_ / "source");
@@ -166,50 +227,10 @@ TEST_F(Export, ModelsWithoutAHead) {
   EXPECT_EQ(Json::parse(content(path("own/config.json"))).at("architectures"), Json({"BertModel"}));
 }
 
-/// A GGUF file of one layer whose tokenizer is byte-level BPE without a merge.
-std::string tiny_gguf(const std::string& chat_template) {
-  constexpr std::uint64_t d = 4, inner = 6;
-  const auto integer = [](const char* key, std::uint32_t value) { return gguf_pair(key, 4, Bytes().number(value).all()); };
-  const auto real = [](const char* key, float value) { return gguf_pair(key, 6, Bytes().number(value).all()); };
-  const auto text = [](const char* key, std::string_view value) { return gguf_pair(key, 8, gguf_text(value)); };
-  std::string tokens, types;
-  for (int byte = 0; byte < 256; ++byte) tokens += gguf_text(byte_character(byte)), types += Bytes().number<std::int32_t>(1).all();
-  tokens += gguf_text("<|im_end|>"), types += Bytes().number<std::int32_t>(3).all();
-  std::vector<GgufTensor> tensors;
-  const auto tensor = [&](const std::string& name, const std::vector<std::uint64_t>& extents) {
-    std::uint64_t count = 1;
-    for (const std::uint64_t extent : extents) count *= extent;
-    std::vector<float> values;
-    for (std::uint64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(i % 7) - 3);
-    tensors.push_back({name, extents, 0, packed(values)});
-  };
-  tensor("token_embd.weight", {d, 257});
-  tensor("output_norm.weight", {d});
-  for (const char* norm : {"attn_norm", "ffn_norm"}) tensor(std::string("blk.0.") + norm + ".weight", {d});
-  for (const char* square : {"attn_q", "attn_k", "attn_v", "attn_output"}) tensor(std::string("blk.0.") + square + ".weight", {d, d});
-  for (const char* wide : {"ffn_gate", "ffn_up"}) tensor(std::string("blk.0.") + wide + ".weight", {d, inner});
-  tensor("blk.0.ffn_down.weight", {inner, d});
-  std::vector<std::string> pairs{text("general.architecture", "llama"),
-                                 integer("llama.block_count", 1),
-                                 integer("llama.context_length", 16),
-                                 integer("llama.embedding_length", d),
-                                 integer("llama.feed_forward_length", inner),
-                                 integer("llama.attention.head_count", 2),
-                                 real("llama.attention.layer_norm_rms_epsilon", 1e-5F),
-                                 text("tokenizer.ggml.model", "gpt2"),
-                                 text("tokenizer.ggml.pre", "smollm"),
-                                 gguf_pair("tokenizer.ggml.tokens", 9, gguf_array(8, 257, tokens)),
-                                 gguf_pair("tokenizer.ggml.token_type", 9, gguf_array(5, 257, types)),
-                                 gguf_pair("tokenizer.ggml.merges", 9, gguf_array(8, 0, "")),
-                                 integer("tokenizer.ggml.eos_token_id", 256)};
-  if (!chat_template.empty()) pairs.push_back(text("tokenizer.chat_template", chat_template));
-  return gguf_file(pairs, tensors);
-}
-
 TEST_F(Export, ChatTemplatesOfGguf) {
   const std::string chat = "{% for message in messages %}{{ message['content'] + '<|im_end|>\n' }}{% endfor %}";
   ConvertOptions options;
-  options.source = file("chat.gguf", tiny_gguf(chat));
+  options.source = file("chat.gguf", tiny_gguf({gguf_text_pair("tokenizer.chat_template", chat)}));
   options.destination = path("chat.h5");
   convert(options);
   exported("chat.h5", "chat");
@@ -229,7 +250,7 @@ TEST_F(Export, ChatTemplatesOfGguf) {
   export_model(again, path("again"), {});
   EXPECT_EQ(content(path("again/tokenizer_config.json")), content(path("linear/tokenizer_config.json")));
 
-  options.source = file("plain.gguf", tiny_gguf(""));
+  options.source = file("plain.gguf", tiny_gguf());
   options.destination = path("plain.h5");
   options.attention.clear();
   convert(options);

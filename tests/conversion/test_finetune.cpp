@@ -10,7 +10,7 @@
 
 #include "conversion/convert.h"
 #include "conversion/recovery.h"
-#include "tests/trainers/training.h"
+#include "tests/conversion/finetune_testing.h"
 #include "trainers/train.h"
 #include "trainers/trainer.h"
 #include "trainers/weights.h"
@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 using testing::message_of;
+using FinetuneTest = testing::FinetuneTest;
 
 TEST(RelativeRecovery, IsAShareOfTheTeachersAdvantage) {
   EXPECT_DOUBLE_EQ(*relative_recovery(0.5, 0.5, 0.1), 1);
@@ -44,66 +45,7 @@ TEST(FinetuneUnderALauncher, SeveralProcessesAreRefusedAtOnce) {
   EXPECT_THAT(message_of<UserError>([&] { finetune(options); }), HasSubstr("no such file"));
 }
 
-/// Letters a to h: each follows from the one before it with probability 3/4, which a small model learns within seconds.
-std::string easy_text(std::size_t length) {
-  std::string text = "a";
-  for (std::size_t i = 1; i < length; ++i) {
-    const std::uint32_t word = random_word({1, 0, random_stream("easy text")}, i);
-    text.push_back(static_cast<char>('a' + ((word & 3u) != 0 ? (3 * (text[i - 1] - 'a') + 1) % 8 : static_cast<int>(word >> 8) % 8)));
-  }
-  return text;
-}
-
-class FinetuneTest : public testing::WithTemporaryFolder {
- protected:
-  FinetuneTest() : store(testing::write_store(path("tokens.h5"), easy_text(6000))) {
-    LoadedSettings teacher = testing::small_settings(
-        store, {"run_directory=" + path("teacher"), "trainer.max_steps=150", "model.norm=rmsnorm", "model.initializer_range=0.3"});
-    train(teacher, {});
-  }
-
-  std::string config(const std::string& attention, const std::string& more = "") const {
-    return file("student.yaml", "run_directory: " + path("run") +
-                                    "\n"
-                                    "device: cpu\n"
-                                    "model:\n  attention: " +
-                                    attention +
-                                    "\n"
-                                    "data: {store: " +
-                                    store +
-                                    ", sequence_length: 32, batch_size: 4}\n"
-                                    "optimizer: {learning_rate: 0.003, weight_decay: 0}\n"
-                                    "schedule: {warmup_steps: 3}\n"
-                                    "trainer: {validate_every: 10, validation_batches: 3}\n"
-                                    "log: {level: error, progress: none}\n"
-                                    "finetune:\n"
-                                    "  source: " +
-                                    path("teacher") +
-                                    "\n"
-                                    "  stages: [transfer, distillation, task]\n"
-                                    "  lengths: [64, 128]\n"
-                                    "  transfer: {max_steps: 30, learning_rate: 0.005}\n"
-                                    "  distillation: {max_steps: 30, batch_size: 2}\n"
-                                    "  task: {max_steps: 10, warmup_steps: 1, sequence_length: 64}\n" +
-                                    more);
-  }
-  FinetuneOptions options(const std::string& file, std::vector<std::string> overrides = {}) const {
-    FinetuneOptions result;
-    result.config = file;
-    result.overrides = std::move(overrides);
-    return result;
-  }
-
-  static std::vector<float> floats(const CheckpointReader& checkpoint, const std::string& name) {
-    std::vector<float> values(checkpoint.info(name).bytes / sizeof(float));
-    checkpoint.read(name, values.data(), checkpoint.info(name).bytes);
-    return values;
-  }
-
-  std::string store;
-};
-
-constexpr const char* performer = "{mechanism: linear, feature_map: favor_positive, n_features: 16}";
+constexpr const char* performer = testing::performer_attention;
 
 TEST_F(FinetuneTest, GoesThroughItsStagesAndMeasuresWhatIsRecovered) {
   const std::string yaml = config(performer);
@@ -284,7 +226,7 @@ TEST_F(FinetuneTest, OfAModelWithHiddenStatesAloneErrorsOfAttentionAreTold) {
   ASSERT_EQ(result.recovery->models.size(), 2u);  // before and after; there is nothing to tell of the teacher
   for (const MeasuredModel& one : result.recovery->models) {
     EXPECT_TRUE(std::isnan(one.found.loss));
-    EXPECT_FALSE(one.accuracy_recovery);
+    EXPECT_FALSE(one.recovered.accuracy);
     ASSERT_EQ(one.layer_errors.size(), 2u);
   }
   EXPECT_LT(result.recovery->models[1].layer_errors[0].second, result.recovery->models[0].layer_errors[0].second);

@@ -156,6 +156,34 @@ TEST(Normalizer, Steps) {
   EXPECT_EQ(normalized({{"type", "Prepend"}, {"prepend", "_"}}, ""), "");
 }
 
+/// A sequence of steps, each of which doubles what it is given.
+json doubling(int times, const char* list) {
+  json steps = json::array();
+  for (int i = 0; i < times; ++i) steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
+  return {{"type", "Sequence"}, {list, steps}};
+}
+
+// Forty doublings would be a terabyte, one step with a long content as much of a long line.
+TEST(Normalizer, GrowthIsBounded) {
+  EXPECT_EQ(normalized(doubling(5, "normalizers"), "ab").size(), 33U);
+  EXPECT_EQ(message_of<UserError>([] { normalized(doubling(40, "normalizers"), "ab"); }),
+            "f:: makes more than 1152 bytes of a text of 2; expected at most 64 times as many and 1,024: is the file damaged?");
+  const json regex{{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", std::string(1 << 20, 'a')}};
+  EXPECT_THAT(message_of<UserError>([&] { normalized(regex, std::string(1 << 20, 'a')); }), HasSubstr("of a text of 1048576"));
+  const json front{{"type", "Prepend"}, {"prepend", std::string(10'000, 'a')}};
+  EXPECT_THAT(message_of<UserError>([&] { normalized(front, "a"); }), HasSubstr("makes more than 1088 bytes"));
+  // What published tokenizers do stays far below.
+  EXPECT_EQ(normalized({{"type", "NFKC"}}, "\uFDFA").size(), 33U);
+}
+
+TEST(TokenDecoder, GrowthIsBounded) {
+  EXPECT_EQ(TokenDecoder(view(doubling(5, "decoders"))).decode({"a", "b"}).size(), 33U);
+  EXPECT_THAT(message_of<UserError>([] {
+                TokenDecoder(view(doubling(40, "decoders"))).decode({"a", "b"});
+              }),
+              HasSubstr("f:: makes more than 1280 bytes"));
+}
+
 TEST(Normalizer, AndTheRestNameWhatTheyDoNotKnow) {
   EXPECT_THAT(message_of<UserError>([] { normalized({{"type", "Nmt"}}, ""); }), HasSubstr("the normalizer 'Nmt' is not supported"));
   EXPECT_THAT(message_of<UserError>([] {

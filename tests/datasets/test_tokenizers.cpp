@@ -443,6 +443,10 @@ TEST_F(TokenizerTest, FilesThatCannotBeReadSayWhy) {
               HasSubstr("tokenizer.json: not valid JSON"));
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("tokenizer.json", std::string(100000, '['))); }),
               HasSubstr("nested more than 64 deep"));
+  // What a file says is shown without its control characters, and not at any length.
+  const std::string shown = error_of(with("/normalizer", {{"type", "\x1b[2J\n" + std::string(100'000, 'x')}}));
+  EXPECT_THAT(shown, HasSubstr("the normalizer '\\x1b[2J\\x0axxx"));
+  EXPECT_LT(shown.size(), 2100U);
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(path("missing")); }), HasSubstr("no such file"));
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("weights.bin", "x")); }), HasSubstr("not a tokenizer's file"));
   std::filesystem::create_directory(path("empty"));

@@ -58,6 +58,18 @@ TEST(ForeignNames, AreSafeInMessagesOfOneLine) {
   EXPECT_EQ(printable(std::string_view("a\nb\x1b[31m'\0\xff", 11)), "a\\x0ab\\x1b[31m\\x27\\x00\\xff");
   EXPECT_EQ(printable("\u2028\u0085"), "\\xe2\\x80\\xa8\\xc2\\x85");
   EXPECT_EQ(printable(std::string(1000, 'x')), std::string(100, 'x') + "...");
+  EXPECT_EQ(single_line("f: 'a'\n\x1b[2J\u0085"), "f: 'a'\\x0a\\x1b[2J\\xc2\\x85");
+  EXPECT_EQ(single_line(std::string(5000, 'x')), std::string(2000, 'x') + "...");
+}
+
+TEST(ForeignNames, ErrorsAreMadeOneLineAtTheDoor) {
+  EXPECT_EQ(with_single_line_errors([] { return 3; }), 3);
+  try {
+    with_single_line_errors([]() -> int { throw UserError("f: found {}", "a\nb"); });
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "f: found a\\x0ab");
+  }
 }
 
 }  // namespace

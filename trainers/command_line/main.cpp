@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -58,6 +59,8 @@ void limit_spinning([[maybe_unused]] char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A file that would become longer than the limit (ulimit -f) is an error to report and clean up behind, not the end.
+  std::signal(SIGXFSZ, SIG_IGN);
   limit_spinning(argv);
   using namespace furlong;
   CLI::App program("Furlong trains transformers on long sequences, with linear-time attention beside exact softmax, from YAML files.",
@@ -65,7 +68,8 @@ int main(int argc, char** argv) {
   program.set_version_flag("--version", version() + " (" + commit() + ")");
   program.require_subcommand(1);
   program.footer(
-      "Every subcommand has --help. Exit status: 0 done, 1 the machine failed, 2 a mistake to mend, 3 stopped by a signal after saving.");
+      "Every subcommand has --help. Exit status: 0 done, 1 the machine failed, 2 a mistake to mend, 3 stopped by a signal, with nothing "
+      "left half written.");
   int status = 0;
   command_line::add_prepare(program, status);
   command_line::add_tokenize(program, status);

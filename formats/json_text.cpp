@@ -1,0 +1,45 @@
+#include "formats/json_text.h"
+
+#include "formats/printable.h"
+#include "framework/core/error.h"
+
+namespace furlong::foreign {
+
+namespace {
+
+template <class Json>
+Json parse(std::string_view text, std::string_view origin) {
+  check_json_depth(text, origin);
+  try {
+    return Json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    std::string_view what = error.what();
+    if (const auto bracket = what.find("] "); bracket != std::string_view::npos) what.remove_prefix(bracket + 2);
+    throw UserError("{}: not valid JSON ({})", origin, single_line(what));
+  }
+}
+
+}  // namespace
+
+void check_json_depth(std::string_view text, std::string_view origin) {
+  constexpr int deepest = 64;
+  int depth = 0;
+  bool inside_text = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char letter = text[i];
+    if (letter == '\\') ++i;
+    if (letter == '"') inside_text = !inside_text;
+    if (inside_text) continue;
+    if (letter == '{' || letter == '[') ++depth;
+    if (letter == '}' || letter == ']') --depth;
+    if (depth > deepest) throw UserError("{}: nested more than {} deep", origin, deepest);
+  }
+}
+
+nlohmann::json parse_json(std::string_view text, std::string_view origin) { return parse<nlohmann::json>(text, origin); }
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view origin) {
+  return parse<nlohmann::ordered_json>(text, origin);
+}
+
+}  // namespace furlong::foreign

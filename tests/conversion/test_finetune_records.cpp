@@ -1,0 +1,137 @@
+// What a run of furlong finetune says about itself: figures, settings, and what it was made from.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "conversion/finetune_record.h"
+#include "tests/conversion/finetune_testing.h"
+#include "tests/conversion/tiny_models.h"
+#include "trainers/signals.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+using testing::message_of;
+
+class FinetuneRecords : public testing::FinetuneTest {
+ protected:
+  static std::vector<std::string> short_stages(const std::string& stages) {
+    return {"finetune.stages=" + stages, "finetune.lengths=[]", "finetune.transfer.max_steps=4", "finetune.distillation.max_steps=5"};
+  }
+  Json recovery(const std::string& name = "recovery.json") const { return Json::parse(content(path("run/" + name))); }
+  FinetuneResult looked(const std::string& attention, const std::vector<std::string>& overrides) const {
+    FinetuneOptions look = options(config(attention), overrides);
+    look.evaluate_only = true;
+    return finetune(look);
+  }
+};
+
+TEST_F(FinetuneRecords, RecoverySaysHowEachStageWasTrained) {
+  const std::vector<std::string> overrides = short_stages("[transfer, distillation]");
+  const FinetuneResult result = finetune(options(config(testing::performer_attention), overrides));
+  EXPECT_EQ(result.recovery_file, fs::path(path("run/recovery.json")));
+  const Json json = recovery();
+  EXPECT_EQ(json["overrides"], Json(overrides));
+  ASSERT_EQ(json["models"].size(), 4U);
+  for (const std::size_t i : {0, 1}) EXPECT_FALSE(json["models"][i].contains("settings"));
+  const Json &transfer = json["models"][2]["settings"], &distillation = json["models"][3]["settings"];
+  EXPECT_EQ(transfer["trainer"]["max_steps"], 4);
+  EXPECT_EQ(transfer["optimizer"]["learning_rate"], 0.005);
+  EXPECT_EQ(transfer["teacher"]["loss"], "transfer");
+  EXPECT_EQ(distillation["trainer"]["max_steps"], 5);
+  EXPECT_EQ(distillation["optimizer"]["learning_rate"], 0.003);
+  EXPECT_EQ(distillation["data"]["batch_size"], 2);
+}
+
+TEST_F(FinetuneRecords, FewerStagesAreWrittenBesideTheOthers) {
+  finetune(options(config(testing::performer_attention), short_stages("[transfer, distillation]")));
+  const std::string whole = content(path("run/recovery.json"));
+  const FinetuneResult one = looked(testing::performer_attention, short_stages("[transfer]"));
+  EXPECT_EQ(one.recovery_file, fs::path(path("run/recovery_1_transfer.json")));
+  EXPECT_EQ(content(path("run/recovery.json")), whole);
+  EXPECT_EQ(recovery("recovery_1_transfer.json")["models"].size(), 3U);
+  // The same stages are written over; a stage whose folder has been removed holds nothing up.
+  EXPECT_EQ(looked(testing::performer_attention, short_stages("[transfer, distillation]")).recovery_file,
+            fs::path(path("run/recovery.json")));
+  EXPECT_EQ(recovery()["models"], Json::parse(whole)["models"]);
+  fs::remove_all(path("run/2_distillation"));
+  EXPECT_EQ(looked(testing::performer_attention, short_stages("[transfer]")).recovery_file, fs::path(path("run/recovery.json")));
+  EXPECT_EQ(recovery()["models"].size(), 3U);
+  // What is no recovery.json is replaced.
+  file("run/recovery.json", "[1, 2");
+  EXPECT_EQ(looked(testing::performer_attention, short_stages("[transfer]")).recovery_file, fs::path(path("run/recovery.json")));
+}
+
+// After a the teacher has learned b, and here it is a: chance, which knows that, is far better.
+TEST_F(FinetuneRecords, ATeacherBelowChanceHasNothingToRecover) {
+  std::string text;
+  for (std::size_t i = 0; i < 4000; ++i) text.push_back(i % 10 == 9 ? 'b' : 'a');
+  std::vector<std::string> overrides = short_stages("[transfer]");
+  overrides.push_back("data.store=" + testing::write_store(path("other.h5"), text));
+  const FinetuneResult result = looked("{mechanism: windowed, softmax_window: 8, n_features: 16}", overrides);
+  ASSERT_EQ(result.recovery->models.size(), 2U);
+  EXPECT_LT(result.recovery->models[0].found.accuracy, result.recovery->chance.accuracy);
+  const MeasuredModel& student = result.recovery->models[1];
+  ASSERT_TRUE(student.window_off);
+  for (const Recovered& share : {student.recovered, student.window_off_recovered}) {
+    EXPECT_FALSE(share.accuracy);
+    EXPECT_FALSE(share.accuracy_error);
+    EXPECT_FALSE(share.loss);
+  }
+  EXPECT_TRUE(recovery()["models"][1]["window_off"]["recovery"]["accuracy"].is_null());
+}
+
+TEST_F(FinetuneRecords, TheLinearPartOfAHybridIsToldInAllWords) {
+  const FinetuneResult result = looked("{mechanism: windowed, softmax_window: 8, n_features: 16}", short_stages("[transfer]"));
+  const Chance& chance = result.recovery->chance;
+  const Evaluation &teacher = result.recovery->models[0].found, &off = *result.recovery->models[1].window_off;
+  const Json found = recovery()["models"][1]["window_off"]["recovery"];
+  EXPECT_DOUBLE_EQ(found["loss"].get<double>(), (off.loss - chance.loss) / (teacher.loss - chance.loss));
+  EXPECT_DOUBLE_EQ(found["accuracy"].get<double>(), (off.accuracy - chance.accuracy) / (teacher.accuracy - chance.accuracy));
+  EXPECT_GT(found["accuracy_standard_error"].get<double>(), 0);
+}
+
+TEST_F(FinetuneRecords, AStageWithoutTheOneBeforeIsRefusedBeforeAnythingIsMade) {
+  FinetuneOptions task = options(config(testing::performer_attention), {"finetune.source=" + path("nowhere")});
+  task.only_stage = "task";
+  EXPECT_THAT(message_of<UserError>([&] { finetune(task); }), HasSubstr("--stage task: begins from what distillation has trained"));
+  EXPECT_FALSE(fs::exists(path("run")));
+}
+
+TEST_F(FinetuneRecords, ASignalWhileTheStudentIsWrittenLeavesNoPartOfIt) {
+  const StopSignals signals;
+  ASSERT_EQ(std::raise(SIGTERM), 0);
+  const FinetuneResult result = finetune(options(config(testing::performer_attention), short_stages("[transfer]")));
+  EXPECT_TRUE(result.interrupted);
+  EXPECT_EQ(result.stage, "");
+  EXPECT_FALSE(fs::exists(path("run/student.h5")));
+  EXPECT_FALSE(fs::exists(path("run/student.h5.partial")));
+}
+
+class Fingerprint : public testing::WithTemporaryFolder {};
+
+TEST_F(Fingerprint, IsOfAllFilesThatTheModelIsReadFrom) {
+  const std::string source = testing::tiny_gpt2().write(folder_ / "source");
+  std::string last = fingerprint_of_source(source);
+  EXPECT_EQ(fingerprint_of_source(source), last);
+  for (const char* name : {"special_tokens_map.json", "added_tokens.json", "model.safetensors.index.json"}) {
+    for (const char* text : {"{}", "{ }"}) {
+      file(std::string("source/") + name, text);
+      const std::string now = fingerprint_of_source(source);
+      EXPECT_NE(now, last) << name;
+      last = now;
+    }
+  }
+  for (const char* name : {"README.md", "pytorch_model.bin.index.json"}) {
+    file(std::string("source/") + name, "x");
+    EXPECT_EQ(fingerprint_of_source(source), last) << name;
+  }
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,89 @@
+// Files that were made to do harm: nested without end, with control characters in names, from architectures that nobody knows.
+#include <gmock/gmock.h>
+
+#include "conversion/import.h"
+#include "tests/conversion/tiny_models.h"
+#include "tests/datasets/temporary_folder.h"
+#include "tests/formats/foreign_bytes.h"
+
+namespace furlong {
+namespace {
+
+using namespace furlong::testing;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::size_t deep = 100'000;
+std::string nested() { return std::string(deep, '[') + std::string(deep, ']'); }
+
+class HostileFiles : public WithTemporaryFolder {
+ protected:
+  std::string written(const TinyModel& model = tiny_gpt2()) { return model.write(folder_ / "source"); }
+  static std::string refused(const std::filesystem::path& source, const ImportOptions& options = {}) {
+    return message_of<UserError>([&] { open_source_model(source, options); });
+  }
+  /// The error about a checkpoint whose origin was changed.
+  std::string refused_origin(const std::function<void(Origin&)>& change) {
+    SourceModel model = open_source_model(written());
+    change(*model.origin);
+    write_model(model.model, model.origin, path("changed.h5"));
+    return refused(path("changed.h5"));
+  }
+};
+
+TEST_F(HostileFiles, NestingIsBoundedWhereverJsonIsRead) {
+  const std::string source = written();
+  const std::string good = content(source + "/config.json");
+  for (const std::string& text :
+       {nested(), "{\"model_type\": " + nested() + "}", replaced(good, "\"n_layer\": 2", "\"n_layer\": " + nested()),
+        replaced(good, "{", "{\"more\": " + nested() + ",")}) {
+    file("source/config.json", text);
+    EXPECT_THAT(refused(source), HasSubstr("config.json: nested more than 64 deep"));
+  }
+  file("source/config.json", good);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) {
+    file(std::string("source/") + name, "{\"model\": " + nested() + "}");
+    EXPECT_THAT(refused(source), HasSubstr(std::string(name) + ": nested more than 64 deep"));
+    std::filesystem::remove(source + "/" + name);
+  }
+  EXPECT_THAT(message_of<UserError>(
+                  [] { Vocabulary::from_json("{\"kind\": \"tokenizer\", \"symbols\": [], \"tokenizer\": " + nested() + "}", "f"); }),
+              HasSubstr("f: nested more than 64 deep"));
+  EXPECT_THAT(refused_origin([](Origin& origin) { origin.config = nested(); }), HasSubstr("nested more than 64 deep"));
+}
+
+TEST_F(HostileFiles, OriginsThatNobodyKnowsAreRefused) {
+  EXPECT_THAT(refused_origin([](Origin& origin) { origin.model_type = "mamba\x1b"; }),
+              AllOf(HasSubstr("changed.h5: its text 'origin' has the model_type 'mamba\\x1b'"), HasSubstr("expected one of gpt2, llama")));
+  EXPECT_THAT(refused_origin([](Origin& origin) { origin.config = "{"; }), HasSubstr("config.json in its text 'origin' is not valid JSON"));
+  EXPECT_THAT(refused_origin([](Origin& origin) { origin.file_names.front() = "../\n"; }), HasSubstr("names the file ../\\x0a"));
+}
+
+TEST_F(HostileFiles, TextsOfFilesAreShownInOneShortLine) {
+  const std::string harm = "\x1b[2J\n\xc2\x85" + std::string(10'000, 'x');
+  for (const char* key : {"model_type", "activation_function", "n_layer", "scale_attn_weights"}) {
+    TinyModel tiny = tiny_gpt2();
+    tiny.config[key] = harm;
+    const std::string message = refused(written(tiny));
+    EXPECT_THAT(message,
+                AllOf(HasSubstr(key), HasSubstr("[2J"), HasSubstr("; expected"), Not(HasSubstr("\x1b")), Not(HasSubstr("\xc2\x85"))));
+    EXPECT_LT(message.size(), 600U);
+  }
+  TinyModel llama = tiny_llama();
+  llama.config["rope_scaling"] = {{"rope_type", harm}, {"factor", 2}};
+  EXPECT_THAT(refused(written(llama)), AllOf(HasSubstr("rope_type: found \\x1b[2J\\x0a"), HasSubstr("...; expected default")));
+}
+
+TEST_F(HostileFiles, NamesOfTensorsAreShownInOneLineEach) {
+  TinyModel tiny = tiny_gpt2();
+  tiny.add("more\x1b[2J\n", {2}, 1);
+  std::string report;
+  ImportOptions options;
+  options.on_fault = [&](const TensorReport& found) { report = found.text(); };
+  EXPECT_THAT(refused(written(tiny), options), HasSubstr("1 unexpected (more\\x1b[2J\\x0a [2])"));
+  EXPECT_THAT(report, AllOf(HasSubstr("    more\\x1b[2J\\x0a [2]\n"), Not(HasSubstr("\x1b"))));
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,75 @@
+// Conversions that a signal or a limit stops leave nothing behind.
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include <csignal>
+
+#include "conversion/export.h"
+#include "tests/conversion/tiny_models.h"
+#include "tests/trainers/command_line/program.h"
+#include "trainers/signals.h"
+
+namespace furlong {
+namespace {
+
+using namespace furlong::testing;
+using ::testing::HasSubstr;
+
+class Interrupted : public WithTemporaryFolder {
+ protected:
+  /// A checkpoint of 57 MB, which takes a while to write.
+  std::string large_checkpoint() {
+    Settings settings;
+    settings.model.n_layers = 2;
+    settings.model.d_model = 768;
+    settings.model.n_heads = 8;
+    settings.data.sequence_length = 8;
+    const Model model = make_model(resolve(settings), Vocabulary::bytes(true), Device{}, DType::float32, all_frozen);
+    write_model(model, std::nullopt, path("large.h5"));
+    return path("large.h5");
+  }
+  bool exists(const char* name) const { return std::filesystem::exists(path(name)); }
+};
+
+TEST_F(Interrupted, ASignalEndsTheConversionAndNoPartOfAFileStays) {
+  const std::string source = large_checkpoint();
+  Program program(folder_, {"convert", source, path("out.h5"), "--threads", "1"});
+  program.wait_for_more(path("out.h5.partial"), 0);
+  program.send(SIGTERM);
+  const Finished found = program.wait();
+  EXPECT_FALSE(exists("out.h5.partial"));
+  if (found.status != 0) {  // else all was written by then
+    EXPECT_EQ(found.status, 3);
+    EXPECT_EQ(found.err, "error: " + path("out.h5") + ": not written: stopped by signal 15\n");
+  }
+  EXPECT_EQ(exists("out.h5"), found.status == 0);
+}
+
+TEST_F(Interrupted, AFileThatMayNotGrowIsAnErrorAndGoes) {
+  const std::string source = large_checkpoint();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit limit{1 << 20, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);  // which the program inherits
+  Program program(folder_, {"convert", source, path("out.h5"), "--threads", "1"});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  const Finished found = program.wait();
+  EXPECT_EQ(found.status, 1);
+  EXPECT_THAT(found.err, HasSubstr("out.h5: cannot write: File too large; raise the limit of a file's size (ulimit -f)"));
+  EXPECT_FALSE(exists("out.h5.partial"));
+  EXPECT_FALSE(exists("out.h5"));
+}
+
+TEST_F(Interrupted, WritersLookAtSignals) {
+  SourceModel model = open_source_model(tiny_gpt2().write(folder_ / "source"));
+  const StopSignals signals;
+  ASSERT_EQ(std::raise(SIGTERM), 0);
+  EXPECT_THAT(message_of<StoppedBySignal>([&] { write_model(model.model, model.origin, path("out.h5")); }),
+              HasSubstr("stopped by signal 15"));
+  EXPECT_THAT(message_of<StoppedBySignal>([&] { export_model(model, path("out"), {}); }), HasSubstr("model.safetensors: not written"));
+  for (const char* name : {"out.h5", "out.h5.partial", "out/model.safetensors", "out/model.safetensors.partial", "out/config.json"})
+    EXPECT_FALSE(exists(name)) << name;
+}
+
+}  // namespace
+}  // namespace furlong

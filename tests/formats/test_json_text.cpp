@@ -1,0 +1,48 @@
+// JSON that is nested deeper than anything honest is refused, wherever it is read.
+#include "formats/json_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "formats/json_header.h"
+#include "framework/core/error.h"
+#include "tests/datasets/temporary_folder.h"
+
+namespace furlong::foreign {
+namespace {
+
+using furlong::testing::message_of;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string nested(int depth, const std::string& inner = "1") {
+  return std::string(static_cast<std::size_t>(depth), '[') + inner + std::string(static_cast<std::size_t>(depth), ']');
+}
+
+TEST(JsonText, HasABoundedDepth) {
+  EXPECT_EQ(parse_json(nested(64), "f").size(), 1U);
+  for (const int depth : {65, 100'000, 1'000'000})
+    EXPECT_EQ(message_of<UserError>([&] { parse_ordered_json(nested(depth), "f"); }), "f: nested more than 64 deep");
+  EXPECT_EQ(message_of<UserError>([] { parse_json(std::string(100'000, '{'), "f"); }), "f: nested more than 64 deep");
+  // Brackets inside texts are letters.
+  const std::string brackets(1000, '[');
+  EXPECT_EQ(parse_json("[\"" + brackets + "\\\"" + brackets + "\"]", "f")[0], brackets + "\"" + brackets);
+}
+
+TEST(JsonText, WhatIsNoJsonIsToldInOneLine) {
+  EXPECT_THAT(message_of<UserError>([] { parse_json("{\"a\": \x1b[31m\n", "f"); }),
+              AllOf(HasSubstr("f: not valid JSON"), Not(HasSubstr("\x1b"))));
+  EXPECT_THAT(message_of<UserError>([] { parse_ordered_json("\"\xff\"", "f"); }), HasSubstr("f: not valid JSON"));
+  const auto ordered = parse_ordered_json(R"({"b": 1, "a": 2})", "f");
+  EXPECT_EQ(ordered.begin().key(), "b");
+}
+
+TEST(JsonText, HeadersAndIndexesReadAsAStreamAreSafeAtAnyDepth) {
+  EXPECT_THAT(message_of<UserError>([] { parse_safetensors_header("f", "{\"a\":" + nested(100'000) + "}"); }), HasSubstr("f: damaged"));
+  EXPECT_THAT(message_of<UserError>([] { parse_weight_map("f", "{\"weight_map\":" + nested(100'000) + "}"); }), HasSubstr("f: damaged"));
+  EXPECT_EQ(parse_weight_map("f", "{\"metadata\":" + nested(100'000) + R"(,"weight_map":{"a":"b"}})").size(), 1U);
+}
+
+}  // namespace
+}  // namespace furlong::foreign
