@@ -1,12 +1,15 @@
 #include "communication/process_group.h"
 
 #include <sched.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <cerrno>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +21,7 @@
 
 #include "communication/gloo_communicator.h"
 #include "communication/nccl_communicator.h"
+#include "communication/socket.h"
 #include "communication/store_client.h"
 #include "communication/store_server.h"
 #include "framework/core/gpu_engine.h"
@@ -70,14 +74,18 @@ struct Cores {
 class ProcessGroup::Joined {
  public:
   Joined(const LaunchEnvironment& environment, const Options& options)
-      : environment_(environment), patience_(options.timeout / 5), warden_([this] { guard(); }) {
+      : environment_(environment),
+        notice_after_(options.notice_after),
+        notice_every_(options.notice_every),
+        patience_(options.timeout / 5),
+        warden_([this] { guard(); }) {
     try {
       open(options);
     } catch (const MachineError&) {
       stop_warden();
       const std::optional<Fault> fault = store_ ? store_->fault() : std::nullopt;
       if (!fault || fault->rank == environment_.rank) throw;
-      throw PeerError(fault->message(), is_told_here(*fault) && !told_.exchange(true));
+      throw PeerError(fault->message(), is_told_here(*fault));
     } catch (...) {
       stop_warden();
       throw;
@@ -95,8 +103,11 @@ class ProcessGroup::Joined {
     // The others hear of the fault from the store, which goes with this process. Where rank 0 has told of its own they end behind it, so
     // that a launcher sees first whose fault it was.
     if (server_ && (fault || !left_)) std::this_thread::sleep_for(std::min(patience_, milliseconds(500)));
-    if (!server_ && fault && fault->rank == 0 && fault->reason.starts_with(own_report))
-      std::this_thread::sleep_for(std::min(patience_, milliseconds(1000)));
+    std::this_thread::sleep_until(stays_until_);
+    if (!server_ && fault && fault->rank == 0 && fault->reason.starts_with(own_report)) {
+      wait_for_end_of_store();
+      std::this_thread::sleep_for(std::min(patience_, milliseconds(500)));
+    }
   }
 
   Communicator& communicator() { return *communicator_; }
@@ -137,20 +148,18 @@ class ProcessGroup::Joined {
     if (left_) return;
     {
       const std::lock_guard lock(mutex_);
-      ending_ = true;  // the warden's patience counts from here, whatever stands in the way
+      own_error_ = message;  // the warden's patience counts from here, whatever stands in the way
       changed_.notify_all();
     }
     if (!store_) return;
     const bool is_known = store_->report_fault(std::string(own_report) + message);
     const std::optional<Fault> fault = store_->fault();
     if (!fault || (!is_known && fault->rank == environment_.rank)) return;
-    if (fault->rank == 0 && environment_.rank == 0) {
-      const bool own = fault->reason.starts_with(own_report);  // otherwise rank 1 has told, which missed this process
-      if (own && !of_machine) return;
-      throw PeerError(fault->message(), own && !told_.exchange(true));
-    }
-    throw PeerError(fault->message(), is_told_here(*fault) && !told_.exchange(true));
+    if (fault->rank == environment_.rank && is_told_here(*fault) && !of_machine) return;
+    throw PeerError(fault->message(), is_told_here(*fault));
   }
+
+  void report(const std::string& message) noexcept { store_->report_fault(std::string(own_report) + message); }
 
   std::string from_first(const std::string& text) {
     const std::string key = fmt::format("text/{}", texts_++);
@@ -158,11 +167,11 @@ class ProcessGroup::Joined {
       store_->set(key, text);
       return text;
     }
-    const std::vector<char> found = store_->get(key, std::chrono::hours(24));
-    return {found.begin(), found.end()};
+    // One of those that wait for rank 0 says so.
+    return wait_for(key, environment_.rank == 1, "rank 0: what it has to tell the others has not come");
   }
 
-  std::vector<std::string> to_first(const std::string& text) {
+  std::vector<std::string> to_first(const std::string& text, const std::string& what) {
     const int number = gathered_++;
     const auto key = [&](int rank) { return fmt::format("gathered/{}/{}", number, rank); };
     if (environment_.rank != 0) {
@@ -170,10 +179,8 @@ class ProcessGroup::Joined {
       return {};
     }
     std::vector<std::string> all{text};
-    for (int rank = 1; rank < environment_.world_size; ++rank) {
-      const std::vector<char> found = store_->get(key(rank), std::chrono::hours(24));
-      all.emplace_back(found.begin(), found.end());
-    }
+    for (int rank = 1; rank < environment_.world_size; ++rank)
+      all.push_back(wait_for(key(rank), true, fmt::format("rank {}: {} has not come", rank, what)));
     return all;
   }
 
@@ -216,8 +223,40 @@ class ProcessGroup::Joined {
     gloo_.host = environment_.host;
     gloo_.address = own_address_towards(environment_.master_address);
     gloo_.connect_timeout = options.connect_timeout;
+    gloo_.notice_after = notice_after_;
+    gloo_.notice_every = notice_every_;
     gloo_.fault_patience = times.grace + 2 * times.heartbeat_interval;
     communicator_ = make_gloo_communicator(*store_, gloo_);
+  }
+
+  /// What another rank is to leave in the store, for as long as that one lives. Where `warns` is set, now and then says what is `missing`.
+  std::string wait_for(const std::string& key, bool warns, const std::string& missing) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (milliseconds patience = notice_after_;; patience = notice_every_) {
+      try {
+        const std::vector<char> found = store_->get(key, patience);
+        return {found.begin(), found.end()};
+      } catch (const MachineError&) {
+        if (store_->fault()) throw;
+      }
+      if (warns)
+        spdlog::warn("{} for {:.0f} s; it is waited for as long as that process lives", missing,
+                     std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+  }
+
+  /// At most for as long as rank 0 has to end in.
+  void wait_for_end_of_store() const {
+    std::string problem;
+    const std::vector<SocketAddress> addresses = resolve(environment_.master_address, environment_.master_port, problem);
+    int error = 0;
+    for (const TimePoint end = std::chrono::steady_clock::now() + patience_; std::chrono::steady_clock::now() < end;) {
+      const bool listens = std::any_of(addresses.begin(), addresses.end(), [&](const SocketAddress& address) {
+        return static_cast<bool>(connect_to(address, end, patience_, error));
+      });
+      if (!listens) return;
+      std::this_thread::sleep_for(milliseconds(50));
+    }
   }
 
   NcclOptions nccl_options() const {
@@ -227,27 +266,55 @@ class ProcessGroup::Joined {
     nccl.device = device_;
     nccl.connect_timeout = gloo_.connect_timeout;
     nccl.fault_patience = gloo_.fault_patience;
+    nccl.notice_after = notice_after_;
+    nccl.notice_every = notice_every_;
     return nccl;
   }
 
-  /// Of a fault that no process can tell of itself, or whose own telling is rank 0's to pass on.
-  bool is_told_here(const Fault& fault) const {
-    if (fault.rank != 0) return environment_.rank == 0;
-    return environment_.rank == 1 && !fault.reason.starts_with(own_report);
+  /// Rank 0 tells of all faults but its own loss: then its store, by which the others could agree on one of them, is gone as well, and on
+  /// each host the first to hear of it tells.
+  bool is_told_here(const Fault& fault) {
+    const std::lock_guard lock(telling_mutex_);
+    if (!is_told_here_) {
+      const bool by_first = fault.rank != 0 || fault.reason.starts_with(own_report);
+      is_told_here_ = by_first ? environment_.rank == 0 : environment_.rank != 0 && claim(fault);
+    }
+    return *is_told_here_;
+  }
+
+  /// True in one of the processes of this job and host: by a name that one alone can have, that of a socket without a file. It is free
+  /// again when that process ends, which therefore stays until the others must have heard of the fault, too.
+  bool claim(const Fault& fault) {
+    const std::string name =  // where it is too long its end is cut off
+        fmt::format("furlong fault {} {} {}", environment_.master_port, environment_.host, environment_.master_address);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::size_t length = std::min(name.size(), sizeof address.sun_path - 1);
+    std::memcpy(address.sun_path + 1, name.data(), length);  // behind a zero: in no file system
+    const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+    claim_ = Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (claim_ && ::bind(claim_.descriptor(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0 && errno == EADDRINUSE) return false;
+    const int others = environment_.local_world_size - 1 - (fault.host == environment_.host);
+    // Heartbeats, from which each counts the silence, are two thirds of that apart.
+    if (others > 0) stays_until_ = std::chrono::steady_clock::now() + patience_ * 5 / 6;
+    return true;
   }
 
   void note(const Fault& fault) {
+    is_told_here(fault);
     const std::lock_guard lock(mutex_);
     fault_ = fault;
     changed_.notify_all();
   }
 
-  /// Ends the process where its main thread does not, deep in a computation or in a file system that hangs: at a fault of the job.
+  /// Ends the process where its main thread does not, deep in a computation or in a file system that hangs: at a fault of the job. What is
+  /// to be told is not told yet, since that comes behind the end of this object.
   void guard() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_ || ending_ || fault_; });
+    changed_.wait(lock, [&] { return done_ || own_error_ || fault_; });
     if (changed_.wait_for(lock, patience_, [&] { return done_; })) return;
-    if (fault_ && is_told_here(*fault_) && !told_.exchange(true)) std::fprintf(stderr, "error: %s\n", fault_->message().c_str());
+    if (fault_ ? is_told_here(*fault_) : own_error_.has_value())
+      std::fprintf(stderr, "error: %s\n", fault_ ? fault_->message().c_str() : own_error_->c_str());
     std::fflush(stderr);
     ::_exit(1);
   }
@@ -262,12 +329,16 @@ class ProcessGroup::Joined {
   }
 
   const LaunchEnvironment environment_;
-  const milliseconds patience_;
+  const milliseconds notice_after_, notice_every_, patience_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Fault> fault_;
-  bool done_ = false, ending_ = false, left_ = false;
-  std::atomic<bool> told_ = false;
+  std::optional<std::string> own_error_;
+  bool done_ = false, left_ = false;
+  std::mutex telling_mutex_;
+  std::optional<bool> is_told_here_;  ///< once there is a fault
+  Socket claim_;
+  TimePoint stays_until_{};
   int texts_ = 0, rows_ = 0, gathered_ = 0;
   GlooOptions gloo_;
   std::thread warden_;
@@ -309,8 +380,8 @@ void ProcessGroup::reduce(std::span<double> numbers, Reduction reduction) const 
 void ProcessGroup::sum(std::span<double> numbers) const { reduce(numbers, Reduction::sum); }
 void ProcessGroup::minimum(std::span<double> numbers) const { reduce(numbers, Reduction::minimum); }
 std::string ProcessGroup::from_first(const std::string& text) const { return joined_ ? joined_->from_first(text) : text; }
-std::vector<std::string> ProcessGroup::to_first(const std::string& text) const {
-  return joined_ ? joined_->to_first(text) : std::vector<std::string>{text};
+std::vector<std::string> ProcessGroup::to_first(const std::string& text, const std::string& what) const {
+  return joined_ ? joined_->to_first(text, what) : std::vector<std::string>{text};
 }
 std::unique_ptr<Communicator> ProcessGroup::row(int size) const {
   require(size > 0 && this->size() % size == 0, "rows of {} of {} processes", size, this->size());
@@ -349,6 +420,10 @@ void ProcessGroup::leave() {
     fail(error);
     throw;
   }
+}
+
+void ProcessGroup::report(const std::exception& error) const noexcept {
+  if (joined_) joined_->report(error.what());
 }
 
 void ProcessGroup::fail(const std::exception& error) {

@@ -17,7 +17,7 @@ namespace furlong {
 class PeerError : public MachineError {
  public:
   PeerError(const std::string& message, bool told_here) : MachineError("{}", message), told_here_(told_here) {}
-  /// One process of a job tells of its fault: rank 0, or rank 1 where rank 0 is gone.
+  /// One process of a job tells of its fault: rank 0, or, where that one is gone, one on each host.
   bool is_told_here() const { return told_here_; }
 
  private:
@@ -32,6 +32,8 @@ class ProcessGroup {
     std::chrono::milliseconds timeout{15000};
     /// For all processes to come.
     std::chrono::milliseconds connect_timeout{std::chrono::minutes(5)};
+    /// When, and how often from then on, a process that waits for another says so.
+    std::chrono::milliseconds notice_after{std::chrono::minutes(1)}, notice_every{std::chrono::minutes(5)};
   };
 
   /// Opens the store (on rank 0), joins it, and connects the communicator. Throws UserError or MachineError where that fails.
@@ -58,9 +60,9 @@ class ProcessGroup {
   void minimum(std::span<double> numbers) const;
   /// Rank 0's text, which may differ on the others.
   std::string from_first(const std::string& text) const;
-  /// Each rank's text, in order, on rank 0, which waits for them; nothing on the others, which wait for nobody. Goes past the communicator,
-  /// so that a thread may call it beside the one that trains; one at a time.
-  std::vector<std::string> to_first(const std::string& text) const;
+  /// Each rank's text, in order, on rank 0, which waits for them, with a warning about `what` has not come for long; nothing on the others,
+  /// which wait for nobody. Goes past the communicator, so that a thread may call it beside the one that trains; one at a time.
+  std::vector<std::string> to_first(const std::string& text, const std::string& what) const;
   void barrier() const;
 
   /// Another communicator, among processes in rows of `size`: rank r is number r % size of row r / size. All of the group call it.
@@ -75,6 +77,9 @@ class ProcessGroup {
   /// This process ends by `error`: the others are told, within the timeout. Returns where it is the first at fault and tells of it itself;
   /// otherwise throws the PeerError in its place.
   void fail(const std::exception& error);
+  /// The same fault told by another thread, as soon as it knows: operations of all processes then stop, this one's included, and it ends by
+  /// fail(), or where it does not come to that, without it.
+  void report(const std::exception& error) const noexcept;
 
  private:
   class Joined;

@@ -10,8 +10,8 @@
 namespace furlong {
 
 /// A rank that is late is waited for, for as long as it lives. So that nobody waits without knowing for whom, one of those that wait says
-/// after a minute, and then every few minutes, which ranks have not come to the operation: each that waits for half that time leaves word
-/// in the store.
+/// after a minute, and then every few minutes, which ranks have not come to the operation, or are in another: each that waits for half that
+/// time leaves word in the store.
 class WaitNotice {
  public:
   struct Options {
@@ -34,9 +34,14 @@ class WaitNotice {
   void look(const Operation& operation) noexcept;
 
  private:
+  /// What a rank has left in the store: where it waited last.
+  struct Word {
+    std::uint64_t number = 0;
+    std::string name;
+  };
   void tell(const Operation& operation, double seconds);
   std::string key_of(int rank) const;
-  bool has_come(int rank, std::uint64_t number) const;
+  std::optional<Word> word_of(int rank) const;
 
   StoreClient& store_;
   const Options options_;

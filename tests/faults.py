@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The fault table: a training in two processes under each launcher, a fault in one of them, and what becomes of the others, with the times.
+"""The fault table: a training in two or four processes under each launcher, a fault, and what becomes of the other processes, with the times.
 
     faults.py FURLONG [--only REGEX] [--markdown FILE] [--json FILE]
 
@@ -10,12 +10,14 @@ Exit status: 0 everything as expected, 1 not, 2 a mistake in the arguments.
 """
 import argparse
 import dataclasses
+import errno
 import json
 import os
 import pathlib
 import platform
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,14 +39,23 @@ class Case:
     launcher: str
     strike: typing.Callable  # does the damage, with the Scene
     rank: typing.Optional[int] = 1  # at fault; None: nobody
+    with_it: tuple = ()  # other ranks that the same befalls
+    processes: int = 2  # in a network: half of them on each host
     stopped: bool = False  # the rank at fault cannot run, so that it does not end by itself
     status: typing.Optional[int] = None  # None: any but 0
     named_by: str = "furlong"  # who has to name the rank at fault
+    by_signal: bool = False  # which a launcher sees
     survives: bool = False
     extra: tuple = ()  # options of the launcher
     needs: typing.Callable = lambda: None  # why the case cannot be tried here
     network: bool = False
     small_disk: bool = False
+    slow_disk: bool = False  # checkpoints can be held up
+    checkpoint_every: int = CHECKPOINT_EVERY
+
+    @property
+    def struck(self):
+        return (self.rank, *self.with_it)
 
     @property
     def name(self):
@@ -58,26 +69,31 @@ class Scene:
         self.scratch, self.case, self.folder, self.network = scratch, case, folder, network
         launcher = jobs.LAUNCHERS[case.launcher]
         change = self.on_its_host if network else (lambda rank, command: command)
-        self.job = scratch.start(launcher, folder, extra=case.extra, before=keep_going_when_files_cannot_grow, change=change)
-        jobs.wait_until(self.checkpoint(CHECKPOINT_EVERY).exists, 60, f"the first checkpoint; it wrote:\n{self.job.output()}")
+        self.slowness = folder / "slowness"  # see slow_fsync.c
+        variables = {"LD_PRELOAD": str(slow_fsync(scratch)), "FURLONG_TEST_FSYNC": str(self.slowness)} if case.slow_disk else {}
+        self.job = scratch.start(launcher, folder, extra=case.extra, before=keep_going_when_files_cannot_grow, change=change,
+                                 processes=case.processes, variables=variables)
+        jobs.wait_until(self.checkpoint(case.checkpoint_every).exists, 60, f"the first checkpoint; it wrote:\n{self.job.output()}")
         self.ranks = scratch.ranks()
-        jobs.expect(sorted(self.ranks) == [0, 1], f"ranks 0 and 1 expected, found {sorted(self.ranks)}")
+        jobs.expect(sorted(self.ranks) == list(range(case.processes)), f"{case.processes} ranks expected, found {sorted(self.ranks)}")
 
     def checkpoint(self, step):
         return self.folder / "run" / "checkpoints" / f"step_{step:08d}.h5"
 
     def on_its_host(self, rank, command):
         """The documented line by hand, as it is for two hosts."""
+        of_host = self.case.processes // 2
         replaced = [re.sub("127.0.0.1", self.network.addresses[0], word) for word in command]
-        replaced[1:1] = ["LOCAL_WORLD_SIZE=1"]
-        return self.network.command(rank, [re.sub("^LOCAL_RANK=1", "LOCAL_RANK=0", word) for word in replaced])
+        replaced[1:1] = [f"LOCAL_WORLD_SIZE={of_host}"]
+        replaced = [re.sub(r"^LOCAL_RANK=\d+", f"LOCAL_RANK={rank % of_host}", word) for word in replaced]
+        return self.network.command(rank // of_host, replaced)
 
     def number(self, rank):
         return self.ranks[rank].number
 
     def host(self, rank):
         if self.network:
-            return self.network.hosts[rank]
+            return self.network.hosts[rank // (self.case.processes // 2)]
         return self.ranks[rank].environment.get("SLURMD_NODENAME", platform.node())
 
     def step(self):
@@ -92,15 +108,20 @@ def keep_going_when_files_cannot_grow():
 
 # ---- faults ----------------------------------------------------------------------------------------------------------------------------
 def kill(scene):
-    os.kill(scene.number(scene.case.rank), signal.SIGKILL)
+    for rank in scene.case.struck:
+        os.kill(scene.number(rank), signal.SIGKILL)
 
 
 def stop(scene):
-    os.kill(scene.number(scene.case.rank), signal.SIGSTOP)
+    for rank in scene.case.struck:
+        os.kill(scene.number(rank), signal.SIGSTOP)
 
 
 def limit(what, value):
-    return lambda scene: resource.prlimit(scene.number(scene.case.rank), what, (value, value))
+    def lower(scene):
+        resource.prlimit(scene.number(scene.case.rank), what, (value, value))
+
+    return lower
 
 
 def terminate_one(scene):
@@ -109,6 +130,36 @@ def terminate_one(scene):
 
 def signal_launcher(number):
     return lambda scene: scene.job.processes[0].send_signal(number)
+
+
+def slow_fsync(scratch):
+    """The library that makes a disk slow."""
+    library = scratch.folder / "slow_fsync.so"
+    if not library.exists():
+        source = pathlib.Path(__file__).with_name("launchers") / "slow_fsync.c"
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True)
+    return library
+
+
+def why_no_compiler():
+    return None if shutil.which("cc") else "cc is not installed (Debian: gcc)"
+
+
+def while_writing(rank, seconds, strike=None, error=0):
+    """Holds the next part of a checkpoint up that `rank` writes. `strike` comes in the midst of it; without it, the fault is `error`, which
+    the write ends in. The time of the fault."""
+
+    def held_up(scene):
+        scene.slowness.with_suffix(".new").write_text(f".shard_{rank}_of_ {seconds} {error}\n")
+        scene.slowness.with_suffix(".new").rename(scene.slowness)
+        inside = scene.slowness.with_name("slowness.inside")
+        jobs.wait_until(inside.exists, 60, f"a part of a checkpoint; it wrote:\n{scene.job.output()}")
+        begin = time.monotonic() + (0 if strike else seconds)
+        if strike:
+            strike(scene)
+        return begin
+
+    return held_up
 
 
 def fill_disk(scene):
@@ -146,30 +197,48 @@ def why_no_mount():
 
 
 LAUNCH = "furlong_launch"
+FULL_FILE = limit(resource.RLIMIT_FSIZE, 1000)
+HANGS = 1000  # seconds
 CASES = [
-    Case("rank 1 killed", LAUNCH, kill),
-    Case("rank 0 killed", LAUNCH, kill, rank=0),
+    Case("rank 1 killed", LAUNCH, kill, by_signal=True),
+    Case("rank 0 killed", LAUNCH, kill, rank=0, by_signal=True),
     Case("rank 1 stopped", LAUNCH, stop, stopped=True),
     Case("rank 0 stopped", LAUNCH, stop, rank=0, stopped=True),
+    Case("ranks 0 and 1 of four killed", LAUNCH, kill, rank=0, with_it=(1,), processes=4, by_signal=True),
+    Case("ranks 0 and 1 of four stopped", LAUNCH, stop, rank=0, with_it=(1,), processes=4, stopped=True),
     Case("rank 1 throws: no file can be opened", LAUNCH, limit(resource.RLIMIT_NOFILE, 4)),
     Case("rank 0 throws: no file can be opened", LAUNCH, limit(resource.RLIMIT_NOFILE, 4), rank=0),
-    Case("disk full for rank 1", LAUNCH, limit(resource.RLIMIT_FSIZE, 1000)),
-    Case("disk full for rank 0", LAUNCH, limit(resource.RLIMIT_FSIZE, 1000), rank=0),
+    Case("disk full for rank 1", LAUNCH, FULL_FILE),
+    Case("disk full for rank 0", LAUNCH, FULL_FILE, rank=0),
     Case("disk full for both", LAUNCH, fill_disk, rank=None, small_disk=True, needs=why_no_mount),
     Case("SIGTERM to rank 1", LAUNCH, terminate_one, rank=None, status=3),
     Case("network cut for 2 s, then SIGTERM", "by_hand", cut_for_two_seconds, rank=None, status=3, survives=True, network=True,
          needs=networks.why_not),
     Case("network cut", "by_hand", cut_for_ever, network=True, named_by="each the other", needs=networks.why_not),
+    Case("network cut between two and two", "by_hand", cut_for_ever, network=True, processes=4, named_by="each the other",
+         needs=networks.why_not),
+    Case("the first of two hosts dies", "by_hand", kill, rank=0, with_it=(1,), network=True, processes=4, needs=networks.why_not),
 ]
+# In the midst of a checkpoint.
+SLOW = {"slow_disk": True, "needs": why_no_compiler}
+for rank in (1, 0):
+    for writer in (1, 0):
+        CASES.append(Case(f"rank {rank} killed while rank {writer} writes", LAUNCH, while_writing(writer, 60, kill), rank=rank,
+                          by_signal=True, **SLOW))
+    CASES.append(Case(f"disk full in what rank {rank} writes", LAUNCH, while_writing(rank, 2, error=errno.ENOSPC), rank=rank, **SLOW))
+    CASES.append(Case(f"rank 0 throws while rank {rank}'s write hangs", LAUNCH, while_writing(rank, HANGS, FULL_FILE), rank=0,
+                      checkpoint_every=1000, **SLOW))
+    CASES.append(Case(f"SIGTERM to rank 1 while rank {rank} writes for 3 s", LAUNCH, while_writing(rank, 3, terminate_one), rank=None,
+                      status=3, **SLOW))
 for name in ("mpirun", "srun", "torchrun", "torchrun_stand_in"):
     for rank in (1, 0):
         extra = ("--kill-on-bad-exit=1",) if name == "srun" else ()
         # Open MPI names the killed rank itself, and ends the others before they know.
         by = "mpirun" if name == "mpirun" else "furlong"
-        CASES.append(Case(f"rank {rank} killed", name, kill, rank=rank, extra=extra, named_by=by))
+        CASES.append(Case(f"rank {rank} killed", name, kill, rank=rank, extra=extra, named_by=by, by_signal=True))
         CASES.append(Case(f"rank {rank} stopped", name, stop, rank=rank, extra=extra, stopped=True))
 CASES += [
-    Case("rank 1 killed", "sbatch", kill),
+    Case("rank 1 killed", "sbatch", kill, by_signal=True),
     Case("rank 1 stopped", "sbatch", stop, stopped=True),
     Case("SIGTERM to the launcher", LAUNCH, signal_launcher(signal.SIGTERM), rank=None, status=3),
     Case("SIGUSR1 to the launcher", "mpirun", signal_launcher(signal.SIGUSR1), rank=None, status=3),
@@ -188,7 +257,8 @@ def is_living(number):
 
 def watch(scene, begin):
     """When the last process that can run has ended, and the launcher's status; seconds since the fault."""
-    waiting = [scene.number(rank) for rank in (0, 1) if not (scene.case.stopped and rank == scene.case.rank)]
+    case = scene.case
+    waiting = [scene.number(rank) for rank in range(case.processes) if not (case.stopped and rank in case.struck)]
     jobs.wait_until(lambda: not any(map(is_living, waiting)), PATIENCE, f"the end of the processes; they wrote:\n{scene.job.output()}")
     ended = time.monotonic() - begin
     status = scene.job.wait(PATIENCE)
@@ -204,20 +274,21 @@ def expect_names(scene, lines):
     own = [line for line in lines if re.match(r"error: rank \d+ \(host ", line)]
     lines = [line for line in lines if line not in own]
     if case.launcher == LAUNCH and case.rank is not None:
-        by_signal = case.stopped or case.strike.__name__ == "kill"
-        jobs.expect(len(own) == 1 if by_signal else len(own) < 2, f"one line of the launcher's own expected:\n{output}")
+        jobs.expect(len(own) == 1 if case.stopped or case.by_signal else len(own) < 2, f"one line of the launcher's own expected:\n{output}")
+        places = tuple(f"error: rank {rank} (host {scene.host(rank)}, process " for rank in case.struck)
         for line in own:
-            place = f"error: rank {case.rank} (host {scene.host(case.rank)}, process "
-            jobs.expect(line.startswith(place), f"{place} expected in {line}")
+            jobs.expect(line.startswith(places), f"{' or '.join(places)} expected in {line}")
     if case.named_by == "mpirun":
         place = f"process rank {case.rank} with PID "
         jobs.expect(place in output and f" on node {scene.host(case.rank)} exited on signal 9" in output, f"Open MPI's naming expected:\n{output}")
         return
-    blamed = [1, 0] if case.named_by == "each the other" else [case.rank]
+    # Cut off from each other, the first host names any of the second one's.
+    others = tuple(range(case.processes // 2, case.processes))
+    blamed = [others, (0,)] if case.named_by == "each the other" else [(case.rank,)]
     jobs.expect(len(lines) == len(blamed), f"{len(blamed)} message(s) of the processes expected, found {len(lines)}:\n{output}")
-    for rank, line in zip(blamed, lines):
-        place = r"rank \d+ on host \S+" if rank is None else re.escape(f"rank {rank} on host {scene.host(rank)}")
-        jobs.expect(re.search(rf"error: {place}( failed)?: ", line), f"{place} expected in {line}")
+    for ranks, line in zip(blamed, lines):
+        place = "|".join(r"rank \d+ on host \S+" if rank is None else re.escape(f"rank {rank} on host {scene.host(rank)}") for rank in ranks)
+        jobs.expect(re.search(rf"error: ({place})( failed)?: ", line), f"{place} expected in {line}")
 
 
 def expect_goes_on(scene):
@@ -226,7 +297,8 @@ def expect_goes_on(scene):
     filler.unlink(missing_ok=True)
     last = scene.step() + 20
     newest = max(int(path.stem[5:]) for path in (scene.folder / "run" / "checkpoints").glob("step_*.h5") if ".shard_" not in path.name)
-    scene.scratch.configure(scene.folder, **keys(last))
+    scene.slowness.unlink(missing_ok=True)
+    scene.scratch.configure(scene.folder, **keys(scene.case, last))
     job = scene.scratch.start(jobs.LAUNCHERS[LAUNCH], scene.folder)
     status = job.wait(60)
     output = job.output()
@@ -237,12 +309,12 @@ def expect_goes_on(scene):
     jobs.expect(steps == list(range(1, last + 1)), f"steps 1 to {last} expected in metrics.jsonl")
 
 
-def keys(steps):
-    return {"trainer__max_steps": steps, "trainer__validate_every": 0, "checkpoint__every": CHECKPOINT_EVERY, "log__progress": "none"}
+def keys(case, steps):
+    return {"trainer__max_steps": steps, "trainer__validate_every": 0, "checkpoint__every": case.checkpoint_every, "log__progress": "none"}
 
 
 def try_case(scratch, case, network):
-    folder = scratch.place(re.sub(r"\W+", "_", case.name), **keys(10_000_000))
+    folder = scratch.place(re.sub(r"\W+", "_", case.name), **keys(case, 10_000_000))
     run = folder / "run"
     if case.small_disk:
         run.mkdir()
@@ -250,7 +322,7 @@ def try_case(scratch, case, network):
     try:
         scene = Scene(scratch, case, folder, network)
         begin = time.monotonic()
-        case.strike(scene)
+        begin = case.strike(scene) or begin
         if case.survives:
             begin = time.monotonic()
         ended, over, status = watch(scene, begin)

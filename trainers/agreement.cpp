@@ -10,12 +10,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What may be another on another host.
+/// What may be another on another host, though not given on one and left out on another.
 bool may_differ(const std::string& key) {
   static const std::vector<std::string> own{"/data/store", "/run_directory", "/threads",
                                             "/device",     "/model/weights", "/teacher/checkpoint"};
   return key.starts_with("/log/") || std::find(own.begin(), own.end(), key) != own.end();
 }
+
+bool is_given(const Json& value) { return !value.is_null() && value != ""; }
 
 /// Tokens at both ends of a split.
 std::vector<std::int32_t> ends(const TokenStore& store, Split split) {
@@ -67,7 +69,7 @@ void check_agreement(const ProcessGroup& group, const Settings& settings, const 
   const Json first = Json::parse(group.from_first(own.dump()));
   const Json here = own["settings"].flatten(), there = first["settings"].flatten();
   for (const auto& [key, value] : here.items()) {
-    if (may_differ(key) || (there.contains(key) && there[key] == value)) continue;
+    if (there.contains(key) && (may_differ(key) ? is_given(value) == is_given(there[key]) : value == there[key])) continue;
     std::string name = key.substr(1);
     std::replace(name.begin(), name.end(), '/', '.');
     refuse(name, value, there.contains(key) ? there[key] : Json("nothing"));

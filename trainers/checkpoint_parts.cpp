@@ -1,6 +1,8 @@
 #include "trainers/checkpoint_parts.h"
 
+#include <chrono>
 #include <memory>
+#include <thread>
 
 #include "framework/core/error.h"
 #include "framework/io/checkpoint_copy.h"
@@ -25,23 +27,33 @@ std::uint64_t write_shard(const std::filesystem::path& path, const CheckpointPar
   return *stated;
 }
 
+/// What another host has written may take some seconds to show on a network file system, and its old state stay for as long.
+bool appears(const std::filesystem::path& path, std::uint64_t checksum, std::chrono::milliseconds patience) {
+  for (const auto end = std::chrono::steady_clock::now() + patience;;) {
+    if (checkpoint_checksum(path) == checksum) return true;
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
 }  // namespace
 
 CheckpointParts CheckpointParts::copy() const { return {copied(shard), copied(state), index}; }
 
-void write_checkpoint(const std::filesystem::path& path, const CheckpointParts& parts, const ProcessGroup* group) {
+void write_checkpoint(const std::filesystem::path& path, const CheckpointParts& parts, const ProcessGroup* group,
+                      std::chrono::milliseconds patience) {
   ShardIndex index = parts.index;
   if (group) {
     const auto place = [&](int rank) { return shard_path(path, rank, group->size()); };
     const std::uint64_t own = write_shard(place(group->rank()), parts.shard);
-    const std::vector<std::string> stated = group->to_first(std::to_string(own));
+    const std::vector<std::string> stated = group->to_first(std::to_string(own), fmt::format("its part of {}", path.string()));
     for (int rank = 0; rank < static_cast<int>(stated.size()); ++rank) {
       const std::uint64_t checksum = std::stoull(stated[static_cast<std::size_t>(rank)]);
-      if (checkpoint_checksum(place(rank)) != checksum)
+      if (!appears(place(rank), checksum, patience))
         throw UserError(
-            "{}: rank {} has written this part of the checkpoint, and rank 0 does not find it there; expected a run directory that all "
-            "processes share: put run_directory on a file system of all hosts",
-            place(rank).string(), rank);
+            "{}: rank {} has written this part of the checkpoint, and rank 0 does not find it there, {} s later; expected a run "
+            "directory that all processes share: put run_directory on a file system of all hosts",
+            place(rank).string(), rank, std::chrono::duration<double>(patience).count());
       index.files.push_back({place(rank).filename().string(), checksum});
     }
   }

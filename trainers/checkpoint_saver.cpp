@@ -10,8 +10,11 @@
 
 namespace furlong {
 
+CheckpointSaver::CheckpointSaver(const Trainer& trainer, const ProcessGroup& group, bool in_background, const Notice& notice)
+    : trainer_(trainer), group_(group.is_alone() ? nullptr : &group), in_background_(in_background), notice_(notice) {}
+
 CheckpointSaver::CheckpointSaver(const Trainer& trainer, const ProcessGroup& group, bool in_background)
-    : trainer_(trainer), group_(group.is_alone() ? nullptr : &group), in_background_(in_background) {}
+    : CheckpointSaver(trainer, group, in_background, Notice{}) {}
 
 CheckpointSaver::~CheckpointSaver() {
   if (under_way_.valid()) under_way_.wait();
@@ -22,7 +25,18 @@ void CheckpointSaver::check() {
 }
 
 void CheckpointSaver::wait() {
-  if (under_way_.valid()) under_way_.get();
+  if (!under_way_.valid()) return;
+  wait_with_notice();
+  under_way_.get();
+}
+
+/// So that a file system that hangs does not hold training up without a word.
+void CheckpointSaver::wait_with_notice() const {
+  const auto begin = std::chrono::steady_clock::now();
+  for (auto patience = notice_.after; under_way_.wait_for(patience) != std::future_status::ready; patience = notice_.every)
+    spdlog::warn("{}: training has waited for {:.0f} s until {} is written", path_.string(),
+                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
+                 group_ && !group_->is_first() ? "this process's part of it" : "it");
 }
 
 bool CheckpointSaver::copy(CheckpointParts& parts) {
@@ -50,10 +64,16 @@ void CheckpointSaver::save(const std::filesystem::path& path, const std::string&
   };
   if (!is_copied) return write();
   const SignalsBlocked blocked;  // they are the main thread's
-  under_way_ = std::async(std::launch::async, [write = std::move(write), step = trainer_.steps()] {
+  path_ = path;
+  under_way_ = std::async(std::launch::async, [write = std::move(write), group = group_, step = trainer_.steps()] {
     trace::name_thread("checkpoint");
     const trace::Span span("checkpoint", "write", {.step = step});
-    write();
+    try {
+      write();
+    } catch (const std::exception& error) {
+      if (group) group->report(error);
+      throw;
+    }
   });
 }
 

@@ -79,7 +79,7 @@ void name_discarded(const CheckpointDirectory& checkpoints, std::int64_t present
                  config::join(later, ", "));
 }
 
-/// On rank 0. True where what it has loaded is a checkpoint of this run.
+/// On rank 0. True where what it has loaded is a checkpoint of this run. Takes nothing away that the others have yet to read.
 bool load_on_first(const fs::path& from, const RunDirectory& directory, Trainer& trainer, CheckpointDirectory& checkpoints) {
   const bool own = fs::equivalent(fs::absolute(from).parent_path(), checkpoints.path());
   if (!own) refuse_to_replace(checkpoints, from);
@@ -89,9 +89,7 @@ bool load_on_first(const fs::path& from, const RunDirectory& directory, Trainer&
   if (!own) forget_earlier_run(directory, checkpoints);
   const fs::path metrics = directory.metrics();
   if (!own || !fs::exists(metrics)) write_file_atomically(metrics, checkpoint.has("metrics") ? checkpoint.text("metrics") : "");
-  if (!fs::exists(checkpoints.path_for(trainer.steps()))) return false;
-  checkpoints.committed(trainer.steps(), trainer.best_now());
-  return true;
+  return fs::exists(checkpoints.path_for(trainer.steps()));
 }
 
 }  // namespace
@@ -111,10 +109,13 @@ bool resume_run(const TrainOptions& options, const ProcessGroup& group, const Ru
   // Rank 0 knows whether that was a checkpoint of this run, and all must agree on what is to be saved.
   is_saved = group.from_first(is_saved ? "saved" : "") == "saved";
   if (from || !weights.empty()) check_same_beginning(group, trainer.digest(), from ? *from : weights);
-  if (!group.is_first()) return is_saved;
-  if (from) name_discarded(*checkpoints, trainer.steps());
-  if (from) checkpoints->discard_after(trainer.steps());
-  cut_back(directory.metrics(), from ? trainer.steps() : -1);
+  if (group.is_first()) {
+    if (is_saved) checkpoints->committed(trainer.steps(), trainer.best_now());
+    if (from) name_discarded(*checkpoints, trainer.steps());
+    if (from) checkpoints->discard_after(trainer.steps());
+    cut_back(directory.metrics(), from ? trainer.steps() : -1);
+  }
+  group.barrier();  // from here on the others write parts of checkpoints, which rank 0 would take for orphans
   return is_saved;
 }
 

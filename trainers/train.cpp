@@ -89,9 +89,9 @@ class Run {
         break;
       }
     }
-    trace_.finish();
     if (saved_at_ != trainer_.steps()) save(std::nullopt);
     saver_.wait();
+    trace_.finish();  // behind the checkpoint, which counts for more
     result.step = trainer_.steps();
     result.validation_loss = trainer_.last_validation().value_or(MetricsRecord::not_measured);
     result.seconds = trainer_.seconds();
@@ -314,11 +314,15 @@ TrainResult train(const LoadedSettings& loaded, const TrainOptions& options) {
   group_options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(loaded.settings.parallel.timeout * 1000));
   const StopSignals signals;  // from here on: a job that is asked to stop while it starts saves its first step
   ProcessGroup group(discover_launch(), group_options);
+  std::optional<Run> run;  // outlives the catch: its end waits for a checkpoint that is being written, and that for the other processes
   try {
     if (options.resume == TrainOptions::Resume::path)
       checkpoint_of(options.checkpoint);  // a wrong path shows before a run directory is made
-    TrainResult result = Run(loaded, options, group).go();
+    run.emplace(loaded, options, group);
+    TrainResult result = run->go();
     result.is_first = group.is_first();
+    run.reset();
+    if (result.is_first && options.before_leaving) options.before_leaving(result);
     group.leave();
     return result;
   } catch (const std::exception& error) {

@@ -197,6 +197,29 @@ TEST(GlooFaults, WhoWaitsForALateRankSaysSo) {
   });
 }
 
+// As many operations as rank 0 has begun, and others.
+TEST(GlooFaults, RanksInDifferentOperationsAreTold) {
+  Job job(2, [](Rank& self) {
+    const Said said;
+    self.options.notice_after = self.options.notice_every = 500ms;
+    self.options.operation_timeout = 4s;
+    {
+      const auto communicator = self.communicator();
+      message_of<MachineError>([&] {
+        if (self.rank() == 0) communicator->broadcast(stream, Tensor::zeros({3}, DType::int32), 1).wait();
+        if (self.rank() == 1) communicator->broadcast(stream, Tensor::zeros({5}, DType::int32), 0).wait();
+      });
+      self.store().set(fmt::format("done {}", self.rank()), store_testing::bytes("yes"));
+      self.store().wait({"done 0", "done 1"}, 20s);
+    }
+    EXPECT_EQ(said.count(" s: rank 1 on host host1 is in broadcast of int32 [5]: the ranks do not do the same") > 0, self.rank() == 0)
+        << said.text();
+    EXPECT_EQ(said.count("the network"), 0) << said.text();
+    self.leave();
+  });
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+}
+
 // Both ranks live, and rank 1 never comes to what rank 0 is in: a program's mistake, which the operation's own timeout ends.
 TEST(GlooFaults, RanksInDifferentOperationsDoNotWaitForEver) {
   Job job(2, [](Rank& self) {

@@ -7,15 +7,18 @@
 
 #include <algorithm>
 #include <functional>
+#include <future>
 #include <memory>
 #include <sstream>
 
 #include "framework/core/machine.h"
+#include "tests/communication/communicator_testing.h"
 #include "tests/trainers/parallel_testing.h"
 
 namespace furlong {
 namespace {
 
+using communicator_testing::Said;
 using parallel_testing::Curves;
 using parallel_testing::EndsWithoutLeaving;
 using parallel_testing::Report;
@@ -72,8 +75,8 @@ TEST(ProcessGroupTest, TheFirstGetsAllTextsInAThreadOfItsOwn) {
     std::vector<std::string> first, second;
     std::thread thread([&] {
       std::this_thread::sleep_for(50ms * group.rank());
-      first = group.to_first(fmt::format("a{}", group.rank()));
-      second = group.to_first(group.rank() == 1 ? "" : fmt::format("b{}", group.rank()));
+      first = group.to_first(fmt::format("a{}", group.rank()), "its text");
+      second = group.to_first(group.rank() == 1 ? "" : fmt::format("b{}", group.rank()), "its text");
     });
     std::vector<double> sums{0};
     for (int i = 0; i < 100; ++i) {
@@ -88,7 +91,30 @@ TEST(ProcessGroupTest, TheFirstGetsAllTextsInAThreadOfItsOwn) {
     EXPECT_EQ(second, group.is_first() ? (std::vector<std::string>{"b0", "", "b2"}) : nothing);
   });
   EXPECT_EQ(found, (Curves{{100}, {100}, {100}}));
-  EXPECT_EQ(ProcessGroup().to_first("alone"), std::vector<std::string>{"alone"});
+  EXPECT_EQ(ProcessGroup().to_first("alone", ""), std::vector<std::string>{"alone"});
+}
+
+TEST(ProcessGroupTest, WhoWaitsForAnothersTextSaysSo) {
+  WorldOptions options;
+  options.notice = 400ms;
+  World world(
+      3,
+      [](ProcessGroup& group, const Report& report) {
+        const Said said;
+        group.barrier();
+        if (group.rank() == 0) std::this_thread::sleep_for(1s);
+        group.from_first("settings");
+        if (group.rank() == 2) std::this_thread::sleep_for(1s);
+        group.to_first("a checksum", "its part of step_00000050.h5");
+        group.from_first("soon enough");
+        group.barrier();
+        report.say(said.text());
+      },
+      options);
+  EXPECT_EQ(world.wait(), (std::vector<int>{0, 0, 0})) << world.errors();
+  EXPECT_THAT(world[0].words(), HasSubstr("rank 2: its part of step_00000050.h5 has not come for "));
+  EXPECT_THAT(world[0].words(), ::testing::Not(HasSubstr("rank 1: its part")));
+  EXPECT_THAT(world[1].words(), HasSubstr("rank 0: what it has to tell the others has not come for "));
 }
 
 TEST(ProcessGroupTest, ABarrierWaitsForTheLast) {
@@ -225,10 +251,27 @@ void expect_end(World& world, const FaultCase& one) {
 }
 
 const std::function<void(World&)> nothing = [](World&) {};
-std::function<void(World&)> killing(int rank, int signal) {
+std::function<void(World&)> killing(const std::vector<int>& ranks, int signal) {
   return [=](World& world) {
-    world.wait_for_words(rank);
-    world.kill(rank, signal);
+    for (const int rank : ranks) world.wait_for_words(rank);
+    for (const int rank : ranks) world.kill(rank, signal);
+  };
+}
+
+/// Rank 0 has told of its error, and then gets stuck.
+World::Body hanging_behind(const std::function<void()>& fault) {
+  return [=](ProcessGroup& group, const Report& report) {
+    if (!group.is_first()) compute(group, report);
+    group.barrier();
+    try {
+      fault();
+    } catch (const std::exception& error) {
+      try {
+        group.fail(error);
+      } catch (const PeerError&) {  // what would have been told behind all that hangs now
+      }
+    }
+    for (;;) std::this_thread::sleep_for(1s);
   };
 }
 
@@ -242,10 +285,10 @@ std::vector<FaultCase> fault_cases() {
       {"rank 0 throws", 3, failing({0}, wrong), nothing, {2, 1, 1}, "error: a wrong key"},
       {"two throw", 3, failing({1, 2}, full), nothing, {1, 1, 1}, "failed: error: the disk is full"},
       {"all throw", 3, failing({0, 1, 2}, wrong), nothing, {-1, -1, -1}, "a wrong key"},
-      {"rank 2 is killed", 3, talking, killing(2, SIGKILL), {1, 1, 137}, "error: rank 2 on host here failed: "},
-      {"rank 0 is killed", 3, talking, killing(0, SIGKILL), {137, 1, 1}, "error: rank 0 on host here failed: "},
-      {"rank 1 is stopped", 3, talking, killing(1, SIGSTOP), {1, -2, 1}, "error: rank 1 on host here failed: "},
-      {"rank 0 is stopped", 3, talking, killing(0, SIGSTOP), {-2, 1, 1}, "error: rank 0 on host here failed: "},
+      {"rank 2 is killed", 3, talking, killing({2}, SIGKILL), {1, 1, 137}, "error: rank 2 on host here failed: "},
+      {"rank 0 is killed", 3, talking, killing({0}, SIGKILL), {137, 1, 1}, "error: rank 0 on host here failed: "},
+      {"rank 1 is stopped", 3, talking, killing({1}, SIGSTOP), {1, -2, 1}, "error: rank 1 on host here failed: "},
+      {"rank 0 is stopped", 3, talking, killing({0}, SIGSTOP), {-2, 1, 1}, "error: rank 0 on host here failed: "},
       {"rank 1 ends without leaving",
        2,
        failing({1}, [] { throw EndsWithoutLeaving(); }),
@@ -287,9 +330,30 @@ std::vector<FaultCase> fault_cases() {
       {"rank 0 is killed while rank 1 computes",
        2,
        [](ProcessGroup& group, const Report& report) { compute(group, report); },
-       killing(0, SIGKILL),
+       killing({0}, SIGKILL),
        {137, 1},
        "error: rank 0 on host here failed: "},
+      {"ranks 0 and 1 are killed", 4, talking, killing({0, 1}, SIGKILL), {137, 137, 1, 1}, "error: rank 0 on host here failed: "},
+      {"ranks 0 and 1 are stopped", 4, talking, killing({0, 1}, SIGSTOP), {-2, -2, 1, 1}, "error: rank 0 on host here failed: "},
+      {"rank 0 hangs behind an error",
+       2,
+       hanging_behind(full),
+       nothing,
+       {1, 1},
+       "error: rank 0 on host here failed: error: the disk is full"},
+      {"rank 0 hangs behind a mistake", 2, hanging_behind(wrong), nothing, {1, 1}, "error: rank 0 on host here failed: error: a wrong key"},
+      {"another thread of rank 1 fails",
+       3,
+       [=](ProcessGroup& group, const Report& report) {
+         if (group.is_first()) compute(group, report);
+         std::future<void> thread;
+         if (group.rank() == 1) thread = std::async(std::launch::async, [&] { group.report(MachineError("the disk is full")); });
+         group.barrier();
+         group.barrier();
+       },
+       nothing,
+       {1, 1, 1},
+       of_rank_1},
   };
 }
 
@@ -306,6 +370,27 @@ TEST(ProcessGroupFaults, EveryProcessEndsAndOneOfThemSaysWhy) {
     for (std::size_t i = first; i < last; ++i) {
       const ::testing::ScopedTrace trace(__FILE__, __LINE__, cases[i].name);
       expect_end(*worlds[i - first], cases[i]);
+    }
+  }
+}
+
+// With rank 0 the store is gone, by which hosts could agree on who tells: one process of each that is left does.
+TEST(ProcessGroupFaults, EachHostTellsOnceThatRankZeroIsGone) {
+  WorldOptions options;
+  options.timeout = timeout;
+  options.hosts = {"one", "one", "two", "two"};
+  const World::Body talking = [](ProcessGroup& group, const Report& report) { talk(group, report); };
+  for (const std::vector<int>& victims : {std::vector<int>{0, 1}, {0}}) {
+    World world(4, talking, options);
+    killing(victims, SIGKILL)(world);
+    world.wait();
+    for (const int first : {0, 2}) {
+      const std::vector<std::string> lines = error_lines(world[first].errors() + world[first + 1].errors());
+      const bool is_left = first > 0 || victims.size() == 1;
+      ASSERT_EQ(lines.size(), is_left ? 1u : 0u) << world.errors();
+      if (is_left) {
+        EXPECT_THAT(lines[0], HasSubstr("error: rank 0 on host one failed: "));
+      }
     }
   }
 }

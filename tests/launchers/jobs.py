@@ -1,4 +1,4 @@
-"""Small trainings in two processes, started by each launcher from the lines that README.md has, and what is left of them."""
+"""Small trainings in some processes, started by each launcher from the lines that README.md has, and what is left of them."""
 import dataclasses
 import json
 import os
@@ -155,12 +155,18 @@ LAUNCHERS = {launcher.name: launcher for launcher in (
 )}
 
 
-def documented_lines(launcher, document="README.md"):
-    """The launcher's lines in a document, for two processes in place of eight."""
+def documented_lines(launcher, document="README.md", processes=2):
+    """The launcher's lines in a document, for so many processes in place of eight; by hand, for two."""
     lines = [line.strip() for line in (SOURCE / document).read_text().splitlines() if line.startswith("    ")]
     found = [line.partition("  #")[0].strip() for line in lines if line.startswith(launcher.word)]
     expect(found, f"{document} has no line that begins with {launcher.word!r}")
-    return [re.sub(r"(?<![\w.-])8(?![\w.-])", "2", line) for line in found]
+    return [re.sub(r"(?<![\w.-])8(?![\w.-])", str(processes), line) for line in found]
+
+
+def by_hand(command, rank, processes):
+    """A rank's own of the documented commands for two."""
+    values = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes}
+    return [re.sub(r"^(RANK|LOCAL_RANK|WORLD_SIZE)=\d+$", lambda found: f"{found[1]}={values[found[1]]}", word) for word in command]
 
 
 def why_skipped(launcher):
@@ -271,22 +277,23 @@ class Scratch:
         changed = {name.replace("__", "."): value for name, value in keys.items()}
         (folder / "c.yaml").write_text(yaml({**CONFIG, "data.store": str(self.folder / "tokens.h5"), **changed}))
 
-    def start(self, launcher, folder, extra=(), before=None, change=lambda rank, command: command):
+    def start(self, launcher, folder, extra=(), before=None, change=lambda rank, command: command, processes=2, variables=()):
         """The launcher's line from README.md. `extra`: options of the launcher; `change` is made to the command of each rank that is started
-        by hand; `before` is called in the started process, before its program."""
-        environment = dict(self.environment, **dict(launcher.variables))
-        commands = [shlex.split(line) for line in documented_lines(launcher)]
+        by hand; `before` is called in the started process, before its program. Under Slurm half of the processes are on each of two nodes."""
+        environment = dict(self.environment, **dict(launcher.variables), **dict(variables))
+        commands = [shlex.split(line) for line in documented_lines(launcher, processes=processes)]
         if launcher.slurm:
             self.start_cluster()
             environment["SLURM_CONF"] = self.cluster.environment["SLURM_CONF"]
-            nodes = ["--nodes", "2", "--ntasks-per-node", "1", "--cpus-per-task", "1"]
+            nodes = ["--nodes", "2", "--ntasks-per-node", str(processes // 2), "--cpus-per-task", "1"]
             commands = [[commands[0][0], *extra, *nodes, "--time", "10", *commands[0][1:]] if launcher.name == "sbatch"
                         else ["salloc", "--quiet", *nodes, commands[0][0], *extra, *commands[0][1:]]]
         elif launcher.name == "torchrun_stand_in":
             commands[0][:1] = [sys.executable, "-B", str(STAND_IN)]
         elif launcher.name == "by_hand":
             port = str(slurm_cluster.free_ports(1)[0])
-            commands = [change(rank, ["env", *(word.replace("29500", port) for word in command)]) for rank, command in enumerate(commands)]
+            ranks = [by_hand(commands[0], rank, processes) for rank in range(processes)] if processes != 2 else commands
+            commands = [change(rank, ["env", *(word.replace("29500", port) for word in command)]) for rank, command in enumerate(ranks)]
         elif extra:
             commands[0][1:1] = extra
         processes = []

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""That a launcher starts a training in two processes from its line in README.md, and that the training is the one that the others start.
+"""That a launcher starts a training in several processes from its line in README.md, and that the training is the one that the others start.
 
-    same_losses.py FURLONG LAUNCHER
+    same_losses.py FURLONG LAUNCHER [four]
+        four  in place of two processes: under Slurm two on each of two nodes, and two that share each sequence
 
 Exit status: 0 the same, 1 not, 77 the launcher is not there (said in one line).
 """
@@ -13,12 +14,13 @@ import jobs
 SKIPPED = 77
 
 
-def expect_job(launcher, job, status):
-    """It ended well, in two processes that were found to be this launcher's, and left nothing running."""
+def expect_job(launcher, job, status, processes):
+    """It ended well, in processes that were found to be this launcher's, and left nothing running."""
     output = job.output()
     jobs.expect(status == 0, f"status {status}:\n{output}")
     found = sorted(re.findall(r"rank (\d) of (\d) on \S+: .*, (\S+)$", output, re.MULTILINE))
-    jobs.expect(found == [(str(rank), "2", launcher.known_as) for rank in range(2)], f"two ranks under {launcher.known_as} expected:\n{output}")
+    expected = [(str(rank), str(processes), launcher.known_as) for rank in range(processes)]
+    jobs.expect(found == expected, f"{processes} ranks under {launcher.known_as} expected:\n{output}")
     # That they share cores is this machine's fault.
     complaints = [line for line in output.splitlines() if re.search(r"\b(error|warning): ", line) and "will wait for one another" not in line]
     jobs.expect(not complaints, f"complaints:\n{output}")
@@ -26,6 +28,7 @@ def expect_job(launcher, job, status):
 
 def main():
     furlong, launcher = sys.argv[1], jobs.LAUNCHERS[sys.argv[2]]
+    processes = 4 if sys.argv[3:] == ["four"] else 2
     for line in jobs.documented_lines(launcher):
         if "RANK=" not in line:
             jobs.expect(line in jobs.documented_lines(launcher, "docs/cluster.md"), f"{line}: README.md has it, docs/cluster.md has not")
@@ -34,11 +37,12 @@ def main():
         print(f"skipped: {reason}")
         return SKIPPED
     with jobs.Scratch(furlong) as scratch:
-        alone, launched, folder = (scratch.place(name) for name in ("alone", "launched", "job"))
+        rows = {"parallel__sequence_processes": 2} if processes == 4 else {}
+        alone, launched, folder = (scratch.place(name, **(rows if name != "alone" else {})) for name in ("alone", "launched", "job"))
         scratch.run(["furlong", "train", "c.yaml"], alone)
         for one, place in ((jobs.LAUNCHERS["furlong_launch"], launched), (launcher, folder)):
-            job = scratch.start(one, place)
-            expect_job(one, job, job.wait(120))
+            job = scratch.start(one, place, processes=processes)
+            expect_job(one, job, job.wait(120), processes)
         left = [" ".join(process.command) for process in jobs.processes_of(scratch.marker)]
         jobs.expect(not left, f"still running: {left}")
         found, expected = jobs.metrics(folder), jobs.metrics(alone)

@@ -81,6 +81,8 @@ struct EndsWithoutLeaving {};
 
 struct WorldOptions {
   milliseconds timeout{15000};
+  /// When, and how often from then on, a process that waits for another says so.
+  milliseconds notice{60000};
   /// Each rank's host; empty: one for all.
   std::vector<std::string> hosts{};
   /// What a rank does before it joins.
@@ -170,6 +172,7 @@ class World {
       ProcessGroup::Options group_options;
       group_options.timeout = options.timeout;
       group_options.connect_timeout = 60s;
+      group_options.notice_after = group_options.notice_every = options.notice;
       ProcessGroup group(environment, group_options);
       try {
         body(group, report);

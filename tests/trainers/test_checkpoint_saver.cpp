@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>
 
+#include <fstream>
+#include <future>
 #include <sstream>
 #include <thread>
 
@@ -14,6 +16,7 @@
 #include "framework/io/hdf5_internal.h"
 #include "tests/trainers/parallel_testing.h"
 #include "tests/trainers/training.h"
+#include "trainers/checkpoint_parts.h"
 
 namespace furlong {
 namespace {
@@ -23,6 +26,7 @@ using namespace std::chrono_literals;
 using parallel_testing::Report;
 using parallel_testing::run_world;
 using parallel_testing::World;
+using parallel_testing::WorldOptions;
 using ::testing::HasSubstr;
 using testing::message_of;
 using testing::small_settings;
@@ -43,6 +47,20 @@ class CheckpointSaverTest : public testing::WithTemporaryFolder {
 };
 
 constexpr auto nothing_more = [] {};
+
+/// What is said while it lives.
+class Warnings {
+ public:
+  Warnings() : before_(spdlog::default_logger()) {
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
+  }
+  ~Warnings() { spdlog::set_default_logger(before_); }
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  std::shared_ptr<spdlog::logger> before_;
+};
 
 TEST_F(CheckpointSaverTest, AFileIsTheOneThatWouldHaveBeenWrittenHere) {
   const TokenStore data = TokenStore::open(store);
@@ -142,20 +160,6 @@ TEST_F(CheckpointSaverTest, AFailureIsThrownByWhoeverAsksNext) {
   EXPECT_FALSE(is_whole);
 }
 
-/// What is said while it lives.
-class Warnings {
- public:
-  Warnings() : before_(spdlog::default_logger()) {
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
-  }
-  ~Warnings() { spdlog::set_default_logger(before_); }
-  std::string text() const { return text_.str(); }
-
- private:
-  std::ostringstream text_;
-  std::shared_ptr<spdlog::logger> before_;
-};
-
 TEST_F(CheckpointSaverTest, WithoutMemoryForTheCopyItIsWrittenBeforeSaveReturns) {
 #ifdef FURLONG_SANITIZED
   GTEST_SKIP() << "the arena touches what it hands out";
@@ -207,17 +211,99 @@ TEST_F(CheckpointSaverTest, ItsMemoryIsForetold) {
   });
 }
 
+TEST_F(CheckpointSaverTest, TrainingThatWaitsSaysForWhom) {
+  WorldOptions options;
+  options.notice = 300ms;
+  World world(
+      2,
+      [&](ProcessGroup& group, const Report& report) {
+        const TokenStore data = TokenStore::open(store);
+        const Trainer trainer(settings(), data, Device{}, std::nullopt, &group);
+        CheckpointSaver saver(trainer, group, true, {300ms, 300ms});
+        const Warnings warnings;
+        std::thread hanging;
+        if (group.rank() == 1) {
+          std::promise<void> locked;
+          hanging = std::thread([&] {
+            const hdf5::detail::Lock nobody_writes;
+            locked.set_value();
+            std::this_thread::sleep_for(1500ms);
+          });
+          locked.get_future().wait();
+        }
+        saver.save(in("background"), "", nothing_more);
+        saver.wait();
+        if (hanging.joinable()) hanging.join();
+        report.say(warnings.text());
+      },
+      options);
+  EXPECT_EQ(world.wait(), (std::vector<int>{0, 0})) << world.errors();
+  const std::string file = in("background");
+  EXPECT_THAT(world[0].words(), HasSubstr("rank 1: its part of " + file + " has not come for "));
+  EXPECT_THAT(world[0].words(), HasSubstr(file + ": training has waited for "));
+  EXPECT_THAT(world[1].words(), HasSubstr(" s until this process's part of it is written"));
+}
+
+// Rank 1 waits for rank 0, which computes, and rank 0's thread for rank 1's part: only who failed knows.
+TEST_F(CheckpointSaverTest, AFailureInTheBackgroundEndsAllAtOnce) {
+  for (const int failing : {0, 1}) {
+    WorldOptions options;
+    options.timeout = 6s;
+    World world(
+        2,
+        [&](ProcessGroup& group, const Report&) {
+          const TokenStore data = TokenStore::open(store);
+          const Trainer trainer(settings(), data, Device{}, std::nullopt, &group);
+          CheckpointSaver saver(trainer, group, true);
+          saver.save(in(group.rank() == failing ? "nowhere" : "background"), "", nothing_more);
+          if (group.rank() != failing) {
+            for (volatile std::uint64_t i = 0;;) i = i + 1;
+          }
+          group.barrier();
+        },
+        options);
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(world.wait(), (std::vector<int>{1, 1}));
+    EXPECT_LT(parallel_testing::seconds_since(begin), 40);
+    const std::string errors = world.errors();
+    EXPECT_THAT(errors, HasSubstr(fmt::format("error: rank {} on host here failed: error: {}", failing, path("nowhere"))));
+    EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 1) << errors;
+  }
+}
+
+// As on a network file system: what rank 1 has written shows a while later.
+TEST_F(CheckpointSaverTest, ShardsMayTakeTheirTimeToAppear) {
+  run_world(2, [&](ProcessGroup& group, const Report&) {
+    const TokenStore data = TokenStore::open(store);
+    const Trainer trainer(settings(), data, Device{}, std::nullopt, &group);
+    const CheckpointParts parts = trainer.checkpoint_parts("");
+    const char* shard = "step_00000003.shard_1_of_2.h5";
+    if (group.is_first()) {
+      std::ofstream(in("here", shard)) << "of an earlier run";
+      group.barrier();
+      write_checkpoint(in("here"), parts, &group, 20s);
+      CheckpointReader::open(in("here"));
+    } else {
+      group.barrier();
+      write_checkpoint(in("background"), parts, &group);
+      std::this_thread::sleep_for(500ms);
+      fs::rename(in("background", shard), in("here", shard));
+    }
+  });
+}
+
 // A folder of its own for each process: what rank 1 has written is not there where rank 0 looks.
 TEST_F(CheckpointSaverTest, ShardsThatRankZeroDoesNotFindMakeNoCheckpoint) {
   World world(2, [&](ProcessGroup& group, const Report&) {
     const TokenStore data = TokenStore::open(store);
     const Trainer trainer(settings(), data, Device{}, std::nullopt, &group);
-    trainer.save(in(group.is_first() ? "here" : "background"));
+    write_checkpoint(in(group.is_first() ? "here" : "background"), trainer.checkpoint_parts(""), &group, 300ms);
     group.barrier();
   });
   for (const int status : world.wait()) EXPECT_NE(status, 0);
-  EXPECT_THAT(world.errors(), HasSubstr(in("here", "step_00000003.shard_1_of_2.h5") +
-                                        ": rank 1 has written this part of the checkpoint, and rank 0 does not find it there"));
+  EXPECT_THAT(world.errors(),
+              HasSubstr(in("here", "step_00000003.shard_1_of_2.h5") +
+                        ": rank 1 has written this part of the checkpoint, and rank 0 does not find it there, 0.3 s later"));
   EXPECT_FALSE(fs::exists(in("here")));
 }
 

@@ -274,6 +274,21 @@ TEST_F(TracedTrainTest, ARunThatEndsBeforeWritesWhatThereIs) {
   EXPECT_FALSE(fs::exists(path("none.json.partial")));
 }
 
+// The trace comes last: whatever becomes of it, the run is saved.
+TEST_F(TracedTrainTest, WhatARunSavesAtItsEndIsInIt) {
+  TrainOptions options;
+  options.trace = TraceOptions{path("trace.json"), 2, 100};
+  const TrainResult result =  // too small a learning rate to change a weight
+      train(small_settings(store, {"run_directory=" + path("run"), "optimizer.learning_rate=1e-30", "trainer.validate_every=1",
+                                   "trainer.early_stopping_patience=1", "checkpoint.every=0"}),
+            options);
+  EXPECT_TRUE(result.stopped_early);
+  EXPECT_EQ(result.step, 2);
+  const Trace trace(content(path("trace.json")));
+  ASSERT_EQ(trace.named(0, "checkpoint").size(), 1u);
+  EXPECT_EQ(trace.named(0, "checkpoint")[0].step, 2);
+}
+
 TEST_F(TracedTrainTest, WithoutItThereIsNothing) {
   run("run", std::nullopt, 4);
   EXPECT_TRUE(trace::stop().events.empty());

@@ -13,8 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tests/communication/store_testing.h"
-#include "tests/trainers/command_line/program.h"
+#include "tests/trainers/command_line/job.h"
 #include "tests/trainers/training.h"
 #include "trainers/checkpoints.h"
 #include "trainers/model.h"
@@ -27,73 +26,17 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 using store_testing::steady_clock;
+using testing::all_errors;
+using testing::error_lines;
 using testing::Finished;
+using testing::Job;
+using testing::JobOptions;
 using testing::Program;
 
 double seconds_since(steady_clock::time_point start) { return std::chrono::duration<double>(steady_clock::now() - start).count(); }
 
 constexpr double timeout = 5;    // parallel.timeout of all runs
 constexpr double patience = 30;  // that a loaded machine may add
-
-struct JobOptions {
-  /// Makes each rank's own arguments of those of all.
-  std::function<void(int rank, std::vector<std::string>& arguments)> change = [](int, std::vector<std::string>&) {};
-};
-
-/// The processes of one job.
-class Job {
- public:
-  /// `furlong train config` in a folder, which holds what each process writes.
-  Job(int size, const fs::path& folder, const std::vector<std::string>& arguments, const JobOptions& options = {}) {
-    const std::string port = std::to_string(store_testing::free_port()), world = std::to_string(size);
-    for (int rank = 0; rank < size; ++rank) {
-      const fs::path own = folder / ("rank" + std::to_string(rank));
-      fs::create_directories(own);
-      const std::vector<std::pair<const char*, std::string>> variables{
-          {"RANK", std::to_string(rank)}, {"WORLD_SIZE", world}, {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", world},
-          {"MASTER_ADDR", "127.0.0.1"},   {"MASTER_PORT", port}, {"FURLONG_JOB_SECRET", "of the test"}};
-      std::vector<std::string> all = arguments;
-      options.change(rank, all);
-      for (const auto& [name, value] : variables) setenv(name, value.c_str(), 1);
-      processes_.push_back(std::make_unique<Program>(own, all));
-      for (const auto& [name, value] : variables) unsetenv(name);
-    }
-  }
-
-  Program& operator[](int rank) { return *processes_[static_cast<std::size_t>(rank)]; }
-  /// A stopped process is killed behind all others, and its status is not asked for.
-  std::vector<Finished> wait(int stopped = -1) {
-    std::vector<Finished> found(processes_.size());
-    for (const bool is_stopped : {false, true}) {
-      for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
-        if ((static_cast<int>(rank) == stopped) != is_stopped) continue;
-        if (is_stopped) processes_[rank]->send(SIGKILL);
-        found[rank] = processes_[rank]->wait();
-      }
-    }
-    return found;
-  }
-
- private:
-  std::vector<std::unique_ptr<Program>> processes_;
-};
-
-std::vector<std::string> error_lines(const std::vector<Finished>& processes) {
-  std::vector<std::string> found;
-  for (const Finished& process : processes) {
-    std::istringstream lines(process.err);
-    for (std::string line; std::getline(lines, line);) {
-      if (line.starts_with("error: ")) found.push_back(line);
-    }
-  }
-  return found;
-}
-
-std::string all_errors(const std::vector<Finished>& processes) {
-  std::string all;
-  for (const Finished& process : processes) all += process.err;
-  return all;
-}
 
 class TrainProcesses : public testing::WithTemporaryFolder {
  protected:
@@ -305,7 +248,8 @@ TEST_F(TrainProcesses, WhatIsNotTheSameInAllIsRefused) {
   // What is asked for on the command line.
   const std::vector<std::pair<std::vector<std::string>, std::string>> arguments_of_one{
       {{"--trace", path("trace.json")}, "--trace: true here, and false in rank 0"},
-      {{"--resume", "never"}, "--resume: \"never\" here, and \"auto\" in rank 0"}};
+      {{"--resume", "never"}, "--resume: \"never\" here, and \"auto\" in rank 0"},
+      {{"--set", "model.weights=elsewhere"}, "model.weights: \"elsewhere\" here, and \"\" in rank 0"}};
   for (const auto& [more, expected] : arguments_of_one) {
     JobOptions options;
     options.change = [&more](int rank, std::vector<std::string>& arguments) {
@@ -398,6 +342,16 @@ TEST_F(TrainProcesses, WeightsOfAnotherRunInOneOfThemAreRefused) {
     arguments.insert(arguments.end(), {"--set", "model.weights=" + path(rank == 1 ? "copy" : "first")});
   };
   for (const Finished& process : job(2, "copied", {}, options).wait()) EXPECT_EQ(process.status, 0) << process.err;
+}
+
+// Once one of them has ended, some launchers end the others after a while.
+TEST_F(TrainProcesses, TheSampleIsPrintedWhileAllAreThere) {
+  Job processes = job(2, "run", {"trainer.max_steps=2", "trainer.sample_prompt=ab", "trainer.sample_tokens=3000"});
+  EXPECT_EQ(processes[1].wait().status, 0);
+  EXPECT_THAT(content(path("output_of_run/rank0/stdout")), HasSubstr("sample at temperature"));
+  const Finished first = processes[0].wait();
+  EXPECT_EQ(first.status, 0) << first.err;
+  EXPECT_GT(first.out.size(), 3000u);
 }
 
 TEST_F(TrainProcesses, CheckpointsWrittenMeanwhileAreThoseThatTrainingWaitsFor) {

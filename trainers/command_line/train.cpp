@@ -32,6 +32,7 @@ void print_sample(const Settings& settings, const std::filesystem::path& checkpo
   const Generated generated = generate(model, prompt, options);
   fmt::print("sample at temperature 0.8:\n{}{}\n\n", settings.trainer.sample_prompt,
              text_behind(model.vocabulary, prompt, generated.tokens));
+  std::fflush(stdout);
 }
 
 nlohmann::ordered_json number_or_null(double value) {
@@ -64,6 +65,11 @@ int run(const Options& options) {
     train_options.resume = TrainOptions::Resume::path;
     train_options.checkpoint = options.resume;
   }
+  if (!options.json) {
+    train_options.before_leaving = [&](const TrainResult& result) {
+      if (!result.interrupted) print_sample(loaded.settings, result.checkpoint);
+    };
+  }
   const TrainResult result = train(loaded, train_options);
   if (!result.is_first) {
     // rank 0 says it
@@ -77,7 +83,6 @@ int run(const Options& options) {
                                         {"checkpoint", result.checkpoint.string()}};
     fmt::print("{}\n", object.dump(2));
   } else {
-    if (!result.interrupted) print_sample(loaded.settings, result.checkpoint);
     fmt::print("{} at step {}; the run is in {}\n",
                result.interrupted     ? "stopped by a signal, saved"
                : result.stopped_early ? "stopped early"
