@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "framework/core/arena.h"
+#include "framework/core/parallel.h"
 #include "framework/core/trace.h"
 #include "tests/trainers/parallel_testing.h"
 #include "tests/trainers/training.h"
@@ -36,7 +37,11 @@ PlanDevice numbers(const std::string& more = "") {
 
 class PlanSegmentsTest : public testing::WithTemporaryFolder {
  protected:
-  PlanSegmentsTest() { testing::write_store(path("text.h5"), testing::synthetic_text(6000)); }
+  PlanSegmentsTest() {
+    testing::write_store(path("text.h5"), testing::synthetic_text(6000));
+    set_thread_count(1);  // as processes of run_world() have: scratch grows with them
+  }
+  ~PlanSegmentsTest() override { set_thread_count(0); }
   Settings settings(const Overrides& overrides, int of_a_sequence) const {
     Overrides all{"model.attention.mechanism=linear", "parallel.sequence_processes=" + std::to_string(of_a_sequence)};
     all.insert(all.end(), overrides.begin(), overrides.end());

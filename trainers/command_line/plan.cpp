@@ -1,6 +1,7 @@
 // furlong plan: what training on devices that are not there would take.
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -8,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/core/error.h"
+#include "framework/core/machine.h"
+#include "framework/core/parallel.h"
 #include "trainers/command_line/command_line.h"
 #include "trainers/data_checks.h"
 #include "trainers/objective.h"
@@ -40,6 +43,12 @@ Vocabulary vocabulary_of(const LoadedSettings& loaded) {
                     settings.data.store.string());
   const Vocabulary any = Vocabulary::copy(1);
   return settings.objective.learns_labels() ? any.with_labels({"one", "other"}) : any;
+}
+
+/// Scratch grows with the threads of a process: those that furlong train takes, were this one of the hosts.
+int threads_of_one(const Settings& settings, const PlanCluster& cluster) {
+  if (settings.threads > 0) return static_cast<int>(settings.threads);
+  return std::max(1, read_machine().cpu.usable_cores() / cluster.per_host);
 }
 
 PlanDevice device_of(const Options& options, const Settings& settings, const PlanCluster& cluster) {
@@ -234,7 +243,9 @@ void run(const Options& options) {
   const PlanCluster cluster = plan_cluster(options.devices);
   const LoadedSettings loaded = load_settings(options.config, options.overrides);
   const Vocabulary vocabulary = vocabulary_of(loaded);
-  const PlanReport report = make_plan(loaded.settings, vocabulary, cluster, device_of(options, loaded.settings, cluster));
+  const PlanDevice device = device_of(options, loaded.settings, cluster);
+  set_thread_count(threads_of_one(loaded.settings, cluster));
+  const PlanReport report = make_plan(loaded.settings, vocabulary, cluster, device);
   if (options.json) {
     fmt::print("{}\n", as_json(report).dump(2));
   } else {
