@@ -85,7 +85,9 @@ class ProcessGroup::Joined {
       stop_warden();
       const std::optional<Fault> fault = store_ ? store_->fault() : std::nullopt;
       if (!fault || fault->rank == environment_.rank) throw;
-      throw PeerError(fault->message(), is_told_here(*fault));
+      const bool told_here = is_told_here(*fault);
+      std::this_thread::sleep_until(stays_until_);
+      throw PeerError(fault->message(), told_here);
     } catch (...) {
       stop_warden();
       throw;

@@ -196,10 +196,11 @@ class Exporter {
     std::error_code failure;
     fs::create_directories(directory, failure);
     if (failure) throw_file_error(directory, "create the folder", failure.value());
-    if (!options_.overwrite && fs::exists(directory / "config.json"))
+    const bool is_there = fs::exists(directory / "config.json");
+    if (!options_.overwrite && is_there)
       throw UserError("{}: there is a config.json already; choose another directory, or give --force to write over it", directory.string());
     write_tensors(directory / "model.safetensors");
-    if (options_.overwrite) remove_earlier(directory);
+    if (is_there) remove_earlier(directory);
     write_files(directory);
     write_file(directory, "config.json", config_text());  // last: a directory that has it is whole
     return report_;
@@ -329,11 +330,13 @@ class Exporter {
     }
     for (const std::string& name : names) {
       std::error_code failure;
-      if (fs::remove(directory / name, failure)) report_.removed.push_back(name);
+      const bool removed = fs::remove(directory / name, failure);
+      if (removed) report_.removed.push_back(name);
       if (failure && failure != std::errc::no_such_file_or_directory && failure != std::errc::not_a_directory)
         throw_file_error(directory / name, "remove", failure.value());
       const fs::path folder = fs::path(name).parent_path();
-      if (!folder.empty() && fs::is_directory(directory / folder) && fs::is_empty(directory / folder)) fs::remove(directory / folder);
+      if (removed && !folder.empty() && fs::is_directory(directory / folder) && fs::is_empty(directory / folder))
+        fs::remove(directory / folder);
     }
   }
 

@@ -41,8 +41,9 @@ class Hash {
   XXH3_state_t* state_;
 };
 
-/// config.json, the tokenizer's files, and the weights that the importer takes with their index; of GGUF the file itself.
-std::vector<fs::path> files_of(const fs::path& source) {
+/// config.json, the tokenizer's files, and the weights that the importer takes with their index; of GGUF the file itself. `earlier`:
+/// without those that fingerprints left out at first.
+std::vector<fs::path> files_of(const fs::path& source, bool earlier = false) {
   if (source.extension() == ".gguf" || (fs::is_regular_file(source) && !fs::exists(source.parent_path() / "config.json"))) return {source};
   std::vector<fs::path> files;
   const fs::path folder = fs::is_directory(source) ? source : source.parent_path();
@@ -65,11 +66,22 @@ std::vector<fs::path> files_of(const fs::path& source) {
                                                  "added_tokens.json"};
     const std::string name = path.filename().string();
     const bool is_index = name == (safetensors ? "model.safetensors.index.json" : "pytorch_model.bin.index.json");
+    if (earlier && (is_index || name == "special_tokens_map.json" || name == "added_tokens.json")) continue;
     const bool is_other = is_index || std::find(others.begin(), others.end(), name) != others.end();
     if (entry.is_regular_file() && (is_other || of_weights)) files.push_back(path);
   }
   std::sort(files.begin(), files.end());
   return files;
+}
+
+}  // namespace
+
+namespace {
+
+std::string fingerprint_of_files(const std::vector<fs::path>& files) {
+  Hash hash;
+  for (const fs::path& file : files) hash.add_file(file);
+  return hash.text();
 }
 
 }  // namespace
@@ -83,9 +95,7 @@ std::string fingerprint_of_checkpoint(const fs::path& checkpoint) {
 std::string fingerprint_of_source(const fs::path& source) {
   if (!fs::exists(source)) throw UserError("finetune.source: {}: there is no such model", source.string());
   if (!is_foreign_model(source)) return fingerprint_of_checkpoint(checkpoint_of(source));
-  Hash hash;
-  for (const fs::path& file : files_of(source)) hash.add_file(file);
-  return hash.text();
+  return fingerprint_of_files(files_of(source));
 }
 
 FinetuneRecord::FinetuneRecord(fs::path run_directory) : directory_(std::move(run_directory)) {
@@ -105,6 +115,7 @@ FinetuneRecord::FinetuneRecord(fs::path run_directory) : directory_(std::move(ru
 
 void FinetuneRecord::check_source(const fs::path& wanted, const std::string& fingerprint) const {
   if (source_fingerprint.empty() || source_fingerprint == fingerprint) return;
+  if (is_foreign_model(wanted) && source_fingerprint == fingerprint_of_files(files_of(wanted, true))) return;
   throw UserError(
       "{}: was made from another model than {} is now (from {}, by its finetune.json); choose another --run-dir, or remove this one",
       directory_.string(), wanted.string(), source);

@@ -398,7 +398,7 @@ sanitize() {
   if [[ $tool == memcheck ]]; then
     # Each tensor an allocation of its own, with nothing behind it: otherwise what is written behind one lands in the next, unseen.
     variables=(FURLONG_SEPARATE_TENSORS=1)
-    if "$sanitizer" --help 2>/dev/null | grep -q -e '--padding'; then options+=(--padding 512); fi
+    [[ $("$sanitizer" --help 2>/dev/null) != *--padding* ]] || options+=(--padding 512)
   fi
   # Errors that CUDA's functions return are the tests' own matter: some ask for too much memory on purpose.
   run_tests '*/cuda*' env "${variables[@]}" "$sanitizer" "${options[@]}" --report-api-errors no --print-limit 20 \

@@ -120,6 +120,11 @@ TEST_F(Export, WritingOverAModelRemovesWhatIsNotThisOnes) {
   for (const std::string& name : earlier) EXPECT_TRUE(std::filesystem::exists(path("out/" + name))) << name;
   ExportOptions over;
   over.overwrite = true;
+  // Without a config.json there is no model, and what lies there is somebody else's.
+  std::filesystem::create_directories(path("mine"));
+  file("mine/merges.txt", "{}");
+  EXPECT_THAT(exported("softmax.h5", "mine", over).removed, ::testing::IsEmpty());
+  EXPECT_EQ(content(path("mine/merges.txt")), "{}");
   const ExportReport report = exported("softmax.h5", "out", over);
   std::vector<std::string> removed = earlier;
   removed.emplace_back("furlong_vocabulary.json");

@@ -133,5 +133,16 @@ TEST_F(Fingerprint, IsOfAllFilesThatTheModelIsReadFrom) {
   }
 }
 
+TEST_F(Fingerprint, OfAnEarlierRunMayLeaveSomeOut) {
+  const std::string source = testing::tiny_gpt2().write(folder_ / "source");
+  FinetuneRecord record(folder_);
+  record.source_fingerprint = fingerprint_of_source(source);
+  file("source/special_tokens_map.json", "{}");
+  EXPECT_NE(record.source_fingerprint, fingerprint_of_source(source));
+  EXPECT_NO_THROW(record.check_source(source, fingerprint_of_source(source)));
+  file("source/config.json", content(path("source/config.json")) + " ");
+  EXPECT_THROW(record.check_source(source, fingerprint_of_source(source)), UserError);
+}
+
 }  // namespace
 }  // namespace furlong

@@ -1,4 +1,6 @@
 // furlong train: a model from a YAML file.
+#include <spdlog/spdlog.h>
+
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -10,6 +12,7 @@
 #include "framework/core/device.h"
 #include "trainers/command_line/command_line.h"
 #include "trainers/generate.h"
+#include "trainers/signals.h"
 #include "trainers/train.h"
 
 namespace furlong::command_line {
@@ -67,7 +70,12 @@ int run(const Options& options) {
   }
   if (!options.json) {
     train_options.before_leaving = [&](const TrainResult& result) {
-      if (!result.interrupted) print_sample(loaded.settings, result.checkpoint);
+      if (result.interrupted || StopSignals::received() != 0) return;
+      try {
+        print_sample(loaded.settings, result.checkpoint);
+      } catch (const std::exception& error) {
+        spdlog::warn("no sample: {}", error.what());  // the training is done and saved all the same
+      }
     };
   }
   const TrainResult result = train(loaded, train_options);
