@@ -89,15 +89,14 @@ class Representation {
   double slope(double weight) const { return map_ ? 1 : weight * scale_; }
   /// A query's -|x'|²/2, which its weights have in common, is left out: their slopes add up to nothing.
   std::vector<double> back(const double* x, const double* features, const double* d_features, bool is_key) const {
-    std::vector<double> d_x(d_features, d_features + LongCase::d);
-    if (!map_) return d_x;
+    if (!map_) return {d_features, d_features + LongCase::d};
+    std::vector<double> d_x(LongCase::d);
     const double factor = std::pow(static_cast<double>(LongCase::d), -0.25);
     for (std::int64_t i = 0; i < LongCase::d; ++i) {
       if (*map_ == FeatureMap::elu1) {
         d_x[i] = d_features[i] * (x[i] > 0 ? 1 : std::exp(x[i]));
         continue;
       }
-      d_x[i] = 0;
       for (std::int64_t f = 0; f < width(); ++f)
         d_x[i] += factor * d_features[f] * features[f] * (in_.directions[f * LongCase::d + i] - (is_key ? factor * x[i] : 0));
     }
