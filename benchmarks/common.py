@@ -1,4 +1,5 @@
 """What the runners share: processes that answer requests by turns, the machine, and result files. See worker.h for the protocol."""
+
 import atexit
 import contextlib
 import datetime
@@ -39,8 +40,14 @@ class Worker:
     def __init__(self, command, environment):
         self.name = pathlib.Path(command[-1]).name
         self.errors = tempfile.TemporaryFile()
-        self.process = subprocess.Popen([str(word) for word in command], env=environment, text=True, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=self.errors)
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+        )
 
     def ask(self, **request):
         try:
@@ -51,7 +58,9 @@ class Worker:
             line = ""
         if not line:
             self.errors.seek(0)
-            raise Failed(f"{self.name} ended with status {self.process.wait()}: {self.errors.read().decode()[-500:].strip()}")
+            raise Failed(
+                f"{self.name} ended with status {self.process.wait()}: {self.errors.read().decode()[-500:].strip()}"
+            )
         answer = json.loads(line)
         if "error" in answer:
             raise Failed(f"{self.name}: {answer['error']}")
@@ -94,9 +103,18 @@ def mkl_as_on_intel():
 def peer_environments(threads):
     """Settings that can make PyTorch on a CPU faster, each tried: memory that is kept instead of given back, huge pages, allocators, and
     MKL's fast code on processors that it does not know. The first is the likeliest to be best."""
-    base = {key: value for key, value in os.environ.items() if key not in ("OPENBLAS_CORETYPE", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    base = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("OPENBLAS_CORETYPE", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    }
     base["OMP_NUM_THREADS"] = str(threads)
-    kept = {**base, "MALLOC_MMAP_THRESHOLD_": str(1 << 40), "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_TOP_PAD_": str(64 << 20)}
+    kept = {
+        **base,
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 40),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+        "MALLOC_TOP_PAD_": str(64 << 20),
+    }
     huge = {**kept, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "THP_MEM_ALLOC_ENABLE": "1"}
     stock = {"memory kept, huge pages": huge, "memory kept": kept, "default": base}
     for name in ("jemalloc", "tcmalloc_minimal", "tcmalloc"):
@@ -131,18 +149,33 @@ def cpu_model():
 
 def provenance(threads):
     run = lambda *command: subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout.strip()
-    memory = {line.split(":")[0]: line.split(":")[1].strip() for line in pathlib.Path("/proc/meminfo").read_text().splitlines()}
+    memory = {
+        line.split(":")[0]: line.split(":")[1].strip()
+        for line in pathlib.Path("/proc/meminfo").read_text().splitlines()
+    }
     import torch
 
     huge_pages = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "commit": run("git", "rev-parse", "HEAD") + ("-dirty" if run("git", "status", "--porcelain", "--untracked-files=no") else ""),
-        "machine": {"cpu": cpu_model(), "threads": threads, "cores": os.cpu_count(), "memory": memory["MemTotal"],
-                    "kernel": platform.release(), "huge_pages": huge_pages.read_text().strip() if huge_pages.exists() else "none"},
+        "commit": run("git", "rev-parse", "HEAD")
+        + ("-dirty" if run("git", "status", "--porcelain", "--untracked-files=no") else ""),
+        "machine": {
+            "cpu": cpu_model(),
+            "threads": threads,
+            "cores": os.cpu_count(),
+            "memory": memory["MemTotal"],
+            "kernel": platform.release(),
+            "huge_pages": huge_pages.read_text().strip() if huge_pages.exists() else "none",
+        },
         "load_before": os.getloadavg(),
-        "versions": {"torch": torch.__version__, "mkldnn": torch.backends.mkldnn.is_available(), "python": platform.python_version(),
-                     "compiler": run("c++", "--version").splitlines()[0], "blas": torch.__config__.show().split("BLAS_INFO=")[-1].split(",")[0]},
+        "versions": {
+            "torch": torch.__version__,
+            "mkldnn": torch.backends.mkldnn.is_available(),
+            "python": platform.python_version(),
+            "compiler": run("c++", "--version").splitlines()[0],
+            "blas": torch.__config__.show().split("BLAS_INFO=")[-1].split(",")[0],
+        },
     }
 
 
@@ -153,9 +186,12 @@ def summary(samples):
 def compare(peer_seconds, our_seconds):
     """Ratio of medians, and the median and range of the ratios of neighbouring turns, which a slow drift of the machine leaves alone."""
     turns = [peer / ours for peer, ours in zip(peer_seconds, our_seconds)]
-    return {"peer_seconds": summary(peer_seconds), "our_seconds": summary(our_seconds),
-            "ratio": statistics.median(peer_seconds) / statistics.median(our_seconds),
-            "ratio_of_turns": {"median": statistics.median(turns), "least": min(turns), "most": max(turns)}}
+    return {
+        "peer_seconds": summary(peer_seconds),
+        "our_seconds": summary(our_seconds),
+        "ratio": statistics.median(peer_seconds) / statistics.median(our_seconds),
+        "ratio_of_turns": {"median": statistics.median(turns), "least": min(turns), "most": max(turns)},
+    }
 
 
 def write_result(name, result):

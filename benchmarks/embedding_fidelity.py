@@ -9,6 +9,7 @@ For each student: the cosine of its embedding with the teacher's (mean, and the 
 between all pairs of documents, and for how many documents the nearest other one is the teacher's. The last two are what search and
 clustering depend on. Needs numpy and h5py.
 """
+
 import argparse
 import json
 import pathlib
@@ -24,14 +25,18 @@ def documents_of(store, split, count, longest):
     with h5py.File(store) as file:
         offsets, tokens = file["documents"][:].astype(numpy.int64), file["tokens"]
         spans = [(begin, end) for begin, end in file[f"splits/{split}"][:].astype(numpy.int64)]
-        chosen = [i for i in range(len(offsets) - 1) if any(begin <= offsets[i] and offsets[i + 1] <= end for begin, end in spans)]
+        chosen = [
+            i
+            for i in range(len(offsets) - 1)
+            if any(begin <= offsets[i] and offsets[i + 1] <= end for begin, end in spans)
+        ]
         chosen = [i for i in chosen if offsets[i + 1] - offsets[i] >= 8]
         if not chosen:
             raise SystemExit(f"{store}: no documents of 8 tokens or more in the split {split}")
         places = sorted(set(numpy.linspace(0, len(chosen) - 1, min(count, len(chosen))).astype(int)))
         for i in (chosen[place] for place in places):
-            ids = tokens[offsets[i]:offsets[i + 1]].tolist()
-            yield ids if len(ids) <= longest else ids[:longest - 1] + ids[-1:]
+            ids = tokens[offsets[i] : offsets[i + 1]].tolist()
+            yield ids if len(ids) <= longest else ids[: longest - 1] + ids[-1:]
 
 
 def embeddings(arguments, model, rows, folder):
@@ -65,13 +70,18 @@ def compare(teacher, student):
         numpy.fill_diagonal(between, -2)
         return between.argmax(1)
 
-    return {"cosine_mean": float(cosine.mean()), "cosine_5_percent": float(numpy.quantile(cosine, 0.05)),
-            "rank_correlation_of_pairs": float(numpy.corrcoef(ranks(pairs[0]), ranks(pairs[1]))[0, 1]),
-            "same_nearest": float((nearest(teacher) == nearest(student)).mean())}
+    return {
+        "cosine_mean": float(cosine.mean()),
+        "cosine_5_percent": float(numpy.quantile(cosine, 0.05)),
+        "rank_correlation_of_pairs": float(numpy.corrcoef(ranks(pairs[0]), ranks(pairs[1]))[0, 1]),
+        "same_nearest": float((nearest(teacher) == nearest(student)).mean()),
+    }
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("students", nargs="+", help="checkpoints or run directories")
     parser.add_argument("--teacher", required=True, help="checkpoint")
     parser.add_argument("--store", required=True, help="token store in the models' tokens")
@@ -83,16 +93,29 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     rows = list(documents_of(arguments.store, arguments.split, arguments.count, arguments.longest))
-    version = subprocess.run([arguments.furlong, "--version"], check=True, capture_output=True, text=True).stdout.strip()
-    result = {"documents": len(rows), "tokens": sum(map(len, rows)), "longest": arguments.longest, "split": arguments.split, "furlong": version, "students": {}}
-    print("| model | cosine with the teacher's, mean | lowest 5 % | rank correlation of pairs | same nearest |\n| --- | --- | --- | --- | --- |")
+    version = subprocess.run(
+        [arguments.furlong, "--version"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    result = {
+        "documents": len(rows),
+        "tokens": sum(map(len, rows)),
+        "longest": arguments.longest,
+        "split": arguments.split,
+        "furlong": version,
+        "students": {},
+    }
+    print(
+        "| model | cosine with the teacher's, mean | lowest 5 % | rank correlation of pairs | same nearest |\n| --- | --- | --- | --- | --- |"
+    )
     with tempfile.TemporaryDirectory(prefix="furlong_embeddings_") as place:
         teacher = embeddings(arguments, arguments.teacher, rows, pathlib.Path(place))
         for student in arguments.students:
             found = compare(teacher, embeddings(arguments, student, rows, pathlib.Path(place)))
             result["students"][student] = found
-            print(f"| {student} | {found['cosine_mean']:.4f} | {found['cosine_5_percent']:.4f} | {found['rank_correlation_of_pairs']:.4f} | {100 * found['same_nearest']:.1f} % |",
-                  flush=True)
+            print(
+                f"| {student} | {found['cosine_mean']:.4f} | {found['cosine_5_percent']:.4f} | {found['rank_correlation_of_pairs']:.4f} | {100 * found['same_nearest']:.1f} % |",
+                flush=True,
+            )
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
 

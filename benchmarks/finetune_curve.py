@@ -6,6 +6,7 @@ the same held-out batches, beside the teacher and the student before any trainin
 
 Keep the checkpoints for it: --set checkpoint.keep_last=1000. The drawing needs matplotlib.
 """
+
 import argparse
 import json
 import pathlib
@@ -13,13 +14,29 @@ import subprocess
 
 
 def evaluated(arguments, checkpoint):
-    command = [arguments.furlong, "evaluate", str(checkpoint), "--split", arguments.split, "--max-batches", str(arguments.max_batches), "--json"]
-    for option, value in (("--data", arguments.data), ("--sequence-length", arguments.sequence_length), ("--batch-size", arguments.batch_size),
-                          ("--threads", arguments.threads)):
+    command = [
+        arguments.furlong,
+        "evaluate",
+        str(checkpoint),
+        "--split",
+        arguments.split,
+        "--max-batches",
+        str(arguments.max_batches),
+        "--json",
+    ]
+    for option, value in (
+        ("--data", arguments.data),
+        ("--sequence-length", arguments.sequence_length),
+        ("--batch-size", arguments.batch_size),
+        ("--threads", arguments.threads),
+    ):
         if value:
             command += [option, str(value)]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return {key: found.get(key) for key in ("loss", "perplexity", "accuracy", "targets", "chance_loss", "chance_accuracy", "sequence_length")}
+    return {
+        key: found.get(key)
+        for key in ("loss", "perplexity", "accuracy", "targets", "chance_loss", "chance_accuracy", "sequence_length")
+    }
 
 
 def tokens_by_step(stage):
@@ -38,13 +55,21 @@ def points_of(arguments, recovery):
         for checkpoint in sorted(stage.glob("checkpoints/step_*.h5")):
             step = int(checkpoint.stem.split("_")[1])
             if step not in tokens:
-                raise SystemExit(f"{stage}/metrics.jsonl has no line for step {step}: let log.every divide checkpoint.every")
-            yield {"model": stage.name.split("_", 1)[1], "step": step, "tokens": before + tokens[step], **evaluated(arguments, checkpoint)}
+                raise SystemExit(
+                    f"{stage}/metrics.jsonl has no line for step {step}: let log.every divide checkpoint.every"
+                )
+            yield {
+                "model": stage.name.split("_", 1)[1],
+                "step": step,
+                "tokens": before + tokens[step],
+                **evaluated(arguments, checkpoint),
+            }
         before += max(tokens.values())
 
 
 def draw(curve, path):
     import matplotlib
+
     matplotlib.use("svg")
     from matplotlib import pyplot
 
@@ -70,7 +95,13 @@ def table(curve):
     yield "| tokens | after | loss | perplexity | accuracy | recovery of accuracy | of loss |"
     yield "| --- " * 7 + "|"
     for point in curve["points"]:
-        cells = ["" if point["tokens"] is None else f"{point['tokens']:,}", point["model"], f"{point['loss']:.4f}", f"{point['perplexity']:.3f}", f"{point['accuracy']:.4f}"]
+        cells = [
+            "" if point["tokens"] is None else f"{point['tokens']:,}",
+            point["model"],
+            f"{point['loss']:.4f}",
+            f"{point['perplexity']:.3f}",
+            f"{point['accuracy']:.4f}",
+        ]
         for key in ("accuracy", "loss"):
             chance = point[f"chance_{key}"]
             cells.append("" if point is teacher else f"{100 * (point[key] - chance) / (teacher[key] - chance):.2f} %")
@@ -87,7 +118,9 @@ def main():
     parser.add_argument("--sequence-length", type=int, help="default: that of recovery.json")
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--json", type=pathlib.Path, help="written after the evaluation, or read, without one, where no run is named")
+    parser.add_argument(
+        "--json", type=pathlib.Path, help="written after the evaluation, or read, without one, where no run is named"
+    )
     parser.add_argument("--svg", type=pathlib.Path)
     arguments = parser.parse_args()
     if arguments.run:
@@ -95,8 +128,14 @@ def main():
         # Said each time: a teacher that was imported knows neither.
         arguments.data = arguments.data or recovery["data"]
         arguments.sequence_length = arguments.sequence_length or recovery["sequence_length"]
-        curve = {"run": arguments.run.name, "split": arguments.split, "max_batches": arguments.max_batches, "batch_size": arguments.batch_size, "points": list(points_of(arguments, recovery)),
-                 **{key: recovery.get(key) for key in ("source", "attention", "commit", "machine")}}
+        curve = {
+            "run": arguments.run.name,
+            "split": arguments.split,
+            "max_batches": arguments.max_batches,
+            "batch_size": arguments.batch_size,
+            "points": list(points_of(arguments, recovery)),
+            **{key: recovery.get(key) for key in ("source", "attention", "commit", "machine")},
+        }
         if arguments.json:
             arguments.json.write_text(json.dumps(curve, indent=2) + "\n")
     elif arguments.json:

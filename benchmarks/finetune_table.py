@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Markdown tables from the recovery.json files of furlong finetune, one student below the other.
 
-  benchmarks/finetune_table.py runs/antibody_*/recovery.json
+benchmarks/finetune_table.py runs/antibody_*/recovery.json
 """
+
 import argparse
 import json
 import pathlib
@@ -13,7 +14,11 @@ def name_of(run):
     if attention["mechanism"] == "softmax":
         return "softmax"
     features = attention.get("feature_map", "")
-    text = features if attention["mechanism"] == "linear" else f"{attention['mechanism']} {attention.get('softmax_window', '')} + {features}".strip()
+    text = (
+        features
+        if attention["mechanism"] == "linear"
+        else f"{attention['mechanism']} {attention.get('softmax_window', '')} + {features}".strip()
+    )
     extras = [key for key in ("centering",) if attention.get(key)]
     if attention.get("scaling", "none") != "none":
         extras.append(attention["scaling"])
@@ -31,8 +36,17 @@ def row(name, stage, model):
     errors = model.get("relative_error_of_attention") or {}
     error = f"{sum(errors.values()) / len(errors):.3f}" if errors else ""
     spent = (f"{model['tokens']:,}", f"{model['minutes']:.1f}") if model.get("steps") else ("", "")
-    cells = (name, stage, f"{model['loss']:.4f}", f"{model['perplexity']:.4f}", f"{model['accuracy']:.4f}",
-             percent(recovery.get("accuracy"), recovery.get("accuracy_standard_error")), percent(recovery.get("loss")), error, *spent)
+    cells = (
+        name,
+        stage,
+        f"{model['loss']:.4f}",
+        f"{model['perplexity']:.4f}",
+        f"{model['accuracy']:.4f}",
+        percent(recovery.get("accuracy"), recovery.get("accuracy_standard_error")),
+        percent(recovery.get("loss")),
+        error,
+        *spent,
+    )
     return "| " + " | ".join(cells) + " |"
 
 
@@ -40,7 +54,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recovery", nargs="+", type=pathlib.Path)
     runs = [json.loads(path.read_text()) for path in parser.parse_args().recovery]
-    print("| attention | model | loss | perplexity | accuracy | recovery | of loss | attention error | tokens | minutes |")
+    print(
+        "| attention | model | loss | perplexity | accuracy | recovery | of loss | attention error | tokens | minutes |"
+    )
     print("| --- " * 10 + "|")
     teachers = set()
     for run in runs:

@@ -5,6 +5,7 @@ thread each. Writes benchmarks/results/plan_check_<date>.json: time of a step, p
 Each is planned twice: by the utilisation that the plan assumes, and by the one that one process has just shown, so that what two processes
 add to it is judged alone. Wants the machine to itself; takes less than five minutes.
 """
+
 import argparse
 import datetime
 import json
@@ -17,19 +18,40 @@ import tempfile
 
 from common import ROOT, Budget, cpu_model, our_program, write_result
 
-# Sequences of the copy task, which needs no data. A small model, whose gradients are large beside its work; and the model of
-# run_training_step.py.
+# Sequences of the copy task, which needs no data. A small model, whose gradients are large beside its work; and the
+# model of run_training_step.py.
 CASES = {
-    "small": {"model": {"n_layers": 4, "d_model": 256, "n_heads": 4, "d_feedforward": 1024, "vocabulary_size": 4096,
-                        "attention": {"mechanism": "softmax"}}, "n": 256},
-    "performer": {"model": {"n_layers": 6, "d_model": 512, "n_heads": 8, "d_feedforward": 2048,
-                            "attention": {"mechanism": "linear", "feature_map": "favor_positive", "n_features": 256}}, "n": 4096},
+    "small": {
+        "model": {
+            "n_layers": 4,
+            "d_model": 256,
+            "n_heads": 4,
+            "d_feedforward": 1024,
+            "vocabulary_size": 4096,
+            "attention": {"mechanism": "softmax"},
+        },
+        "n": 256,
+    },
+    "performer": {
+        "model": {
+            "n_layers": 6,
+            "d_model": 512,
+            "n_heads": 8,
+            "d_feedforward": 2048,
+            "attention": {"mechanism": "linear", "feature_map": "favor_positive", "n_features": 256},
+        },
+        "n": 4096,
+    },
 }
 
 
 def run(command):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          env={key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"})
+    done = subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        env={key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"},
+    )
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(str(word) for word in command)}: status {done.returncode}: {done.stderr[-1000:]}")
     return done.stdout
@@ -37,11 +59,19 @@ def run(command):
 
 def config_of(case, processes, sharded, steps):
     """As JSON, which is YAML: as many samples as processes, one thread for each."""
-    return json.dumps({
-        "device": "cpu", "threads": 1, "model": case["model"],
-        "data": {"task": "copy", "task_symbols": 10, "sequence_length": case["n"], "batch_size": processes},
-        "parallel": {"shard_optimizer": sharded}, "trainer": {"max_steps": steps, "validate_every": 0},
-        "schedule": {"warmup_steps": 1}, "checkpoint": {"every": 1000000}, "log": {"every": 1, "level": "error", "progress": "none"}})
+    return json.dumps(
+        {
+            "device": "cpu",
+            "threads": 1,
+            "model": case["model"],
+            "data": {"task": "copy", "task_symbols": 10, "sequence_length": case["n"], "batch_size": processes},
+            "parallel": {"shard_optimizer": sharded},
+            "trainer": {"max_steps": steps, "validate_every": 0},
+            "schedule": {"warmup_steps": 1},
+            "checkpoint": {"every": 1000000},
+            "log": {"every": 1, "level": "error", "progress": "none"},
+        }
+    )
 
 
 def measure(program, config, folder, processes, warm_up, trace=None):
@@ -55,8 +85,11 @@ def measure(program, config, folder, processes, warm_up, trace=None):
     steps = [line for line in lines if line["split"] == "train"]
     before = [0] + [line["tokens"] for line in steps]
     seconds = [(line["tokens"] - tokens) / line["tokens_per_second"] for line, tokens in zip(steps, before)]
-    return {"seconds": seconds[warm_up:], "median_seconds": statistics.median(seconds[warm_up:]),
-            "memory_bytes": max(line["memory_bytes"] for line in steps)}
+    return {
+        "seconds": seconds[warm_up:],
+        "median_seconds": statistics.median(seconds[warm_up:]),
+        "memory_bytes": max(line["memory_bytes"] for line in steps),
+    }
 
 
 def plan(program, config, processes, utilisation=None):
@@ -65,7 +98,9 @@ def plan(program, config, processes, utilisation=None):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--warm-up", type=int, default=2, help="of these steps, at the beginning, not counted")
@@ -77,11 +112,16 @@ def main():
     budget = Budget(arguments.seconds)
     program = arguments.program or our_program("furlong", arguments.build)
     git = lambda *words: subprocess.run(["git", *words], capture_output=True, text=True, cwd=ROOT).stdout.strip()
-    result = {"what": "furlong plan --device cpu beside furlong train: processes of one thread each",
-              "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-              "commit": git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""),
-              "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "kernel": platform.release()}, "load_before": os.getloadavg(),
-              "steps": arguments.steps, "warm_up": arguments.warm_up, "cases": {}}
+    result = {
+        "what": "furlong plan --device cpu beside furlong train: processes of one thread each",
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""),
+        "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "kernel": platform.release()},
+        "load_before": os.getloadavg(),
+        "steps": arguments.steps,
+        "warm_up": arguments.warm_up,
+        "cases": {},
+    }
     with tempfile.TemporaryDirectory(prefix="furlong_plan_") as place:
         for name in arguments.cases:
             if budget.allows(100 if name == "performer" else 40, name):
@@ -93,7 +133,11 @@ def main():
 def check(arguments, program, case, folder, budget):
     config = folder / "config.yaml"
     found, shown = {"model": case["model"], "n": case["n"]}, None
-    for what, processes, sharded in (("one process", 1, False), ("two, data parallel", 2, False), ("two, ZeRO-1", 2, True)):
+    for what, processes, sharded in (
+        ("one process", 1, False),
+        ("two, data parallel", 2, False),
+        ("two, ZeRO-1", 2, True),
+    ):
         if shown and not budget.allows(40, what):
             continue
         config.write_text(config_of(case, processes, sharded, arguments.steps))
@@ -101,9 +145,13 @@ def check(arguments, program, case, folder, budget):
         planned = plan(program, config, processes)
         measured = measure(program, config, folder, processes, arguments.warm_up)
         own = planned["zero_1" if sharded else "data_parallel"]
-        entry = {"planned": own, "device": planned["device"], "measured": measured,
-                 "step_planned_over_measured": own["seconds"]["step"] / measured["median_seconds"],
-                 "memory_planned_over_measured": own["memory_bytes"]["total"] / measured["memory_bytes"]}
+        entry = {
+            "planned": own,
+            "device": planned["device"],
+            "measured": measured,
+            "step_planned_over_measured": own["seconds"]["step"] / measured["median_seconds"],
+            "memory_planned_over_measured": own["memory_bytes"]["total"] / measured["memory_bytes"],
+        }
         if shown is None:
             # What the products reached, once the optimizer's time is taken off.
             busy = own["seconds"]["forward"] + own["seconds"]["backward"]
@@ -114,12 +162,21 @@ def check(arguments, program, case, folder, budget):
         else:
             tuned = plan(program, config, processes, shown)["zero_1" if sharded else "data_parallel"]
             entry["planned_by_utilisation_shown"] = tuned
-            entry["step_planned_by_utilisation_shown_over_measured"] = tuned["seconds"]["step"] / measured["median_seconds"]
+            entry["step_planned_by_utilisation_shown_over_measured"] = (
+                tuned["seconds"]["step"] / measured["median_seconds"]
+            )
             entry["speed_beside_processes_that_need_not_wait"] = alone / measured["median_seconds"]
         found[what] = entry
-        print(f"{what}: step {measured['median_seconds']:.3f} s, planned {own['seconds']['step']:.3f} s"
-              + (f", by what one process showed {entry['planned_by_utilisation_shown']['seconds']['step']:.3f} s" if processes > 1 else "")
-              + f"; memory planned over measured {entry['memory_planned_over_measured']:.3f}", flush=True)
+        print(
+            f"{what}: step {measured['median_seconds']:.3f} s, planned {own['seconds']['step']:.3f} s"
+            + (
+                f", by what one process showed {entry['planned_by_utilisation_shown']['seconds']['step']:.3f} s"
+                if processes > 1
+                else ""
+            )
+            + f"; memory planned over measured {entry['memory_planned_over_measured']:.3f}",
+            flush=True,
+        )
     return found
 
 

@@ -5,14 +5,26 @@
 2. Ours against that best, and softmax against scaled_dot_product_attention: turn by turn, medians.
 3. Ours alone: peak memory, the exponent of time in n, the longest exact softmax.
 """
+
 import argparse
 import itertools
 import math
 import pathlib
 import sys
 
-from common import (MKL_AS_ON_INTEL, ROOT, Budget, Failed, Worker, compare, our_environment, our_program, peer_environments, provenance,
-                    write_result)
+from common import (
+    MKL_AS_ON_INTEL,
+    ROOT,
+    Budget,
+    Failed,
+    Worker,
+    compare,
+    our_environment,
+    our_program,
+    peer_environments,
+    provenance,
+    write_result,
+)
 
 PEER = ROOT / "benchmarks" / "attention" / "peer.py"
 
@@ -44,12 +56,15 @@ def sweep(arguments, shape, budget):
                         break
                     continue
                 times.append({"environment": name, **request, "seconds": seconds})
-                print(f"peer favor, {name}, {form}, chunk {chunk}{', compiled' * compiled}: {seconds:.3f} s", flush=True)
+                print(
+                    f"peer favor, {name}, {form}, chunk {chunk}{', compiled' * compiled}: {seconds:.3f} s", flush=True
+                )
 
     def best(count=1):
         return sorted((t for t in times if "seconds" in t), key=lambda t: t["seconds"])[:count]
 
-    # Which allocator is best hardly depends on the chunk: all chunks under one setting, the fastest two under each other.
+    # Which allocator is best hardly depends on the chunk: all chunks under one setting, the fastest two under each
+    # other.
     first, *others = environments
     measure(first, list(itertools.product(("batched", "loop"), chunks, (False,))))
     leaders = [(t["form"], t["chunk"], False) for t in best(2)]
@@ -57,10 +72,17 @@ def sweep(arguments, shape, budget):
         measure(name, leaders)
     # A loop over many chunks takes minutes to compile; batched is what a compiler can fuse.
     fastest = best()[0]["environment"]
-    order = sorted(chunks, key=lambda chunk: min((t["seconds"] for t in times if t.get("chunk") == chunk and t["form"] == "batched"), default=9e9))
+    order = sorted(
+        chunks,
+        key=lambda chunk: min(
+            (t["seconds"] for t in times if t.get("chunk") == chunk and t["form"] == "batched"), default=9e9
+        ),
+    )
     if arguments.compile:
         measure(fastest, [("batched", chunk, True) for chunk in order])
-    stock = min((t for t in times if "seconds" in t and MKL_AS_ON_INTEL not in t["environment"]), key=lambda t: t["seconds"])
+    stock = min(
+        (t for t in times if "seconds" in t and MKL_AS_ON_INTEL not in t["environment"]), key=lambda t: t["seconds"]
+    )
     return best()[0], stock, times
 
 
@@ -72,7 +94,11 @@ def by_turns(peer, ours, rounds, peer_request, our_request):
         peer_seconds += peer.ask(**peer_request)["seconds"]
         answer = ours.ask(**our_request)
         our_seconds += answer["seconds"]
-    return {**compare(peer_seconds, our_seconds), "our_extra_bytes": answer["extra_bytes"], "our_peak_bytes": answer["peak_bytes"]}
+    return {
+        **compare(peer_seconds, our_seconds),
+        "our_extra_bytes": answer["extra_bytes"],
+        "our_peak_bytes": answer["peak_bytes"],
+    }
 
 
 def both_attentions(arguments, shape, program, candidate):
@@ -80,13 +106,21 @@ def both_attentions(arguments, shape, program, candidate):
     environment = peer_environments(arguments.threads)[candidate["environment"]]
     favor = {key: candidate[key] for key in ("attention", "form", "chunk", "compile")}
     result = {"peer": candidate}
-    with Worker([arguments.python, PEER], environment) as peer, Worker([program], our_environment(arguments.threads)) as ours:
-        for name, rounds, theirs, own in (("favor_positive", arguments.rounds, favor, {"attention": "linear", "chunk": arguments.our_chunk}),
-                                          ("softmax", max(3, arguments.rounds - 2), {"attention": "softmax"}, {"attention": "softmax"})):
+    with (
+        Worker([arguments.python, PEER], environment) as peer,
+        Worker([program], our_environment(arguments.threads)) as ours,
+    ):
+        for name, rounds, theirs, own in (
+            ("favor_positive", arguments.rounds, favor, {"attention": "linear", "chunk": arguments.our_chunk}),
+            ("softmax", max(3, arguments.rounds - 2), {"attention": "softmax"}, {"attention": "softmax"}),
+        ):
             found = by_turns(peer, ours, rounds, {**shape, "threads": arguments.threads, **theirs}, {**shape, **own})
-            print(f"{name}, peer with {candidate['environment']}: {found['peer_seconds']['median']:.3f} s, ours "
-                  f"{found['our_seconds']['median']:.3f} s: {found['ratio']:.2f} times as fast, {found['our_extra_bytes'] / 1e6:.0f} MB "
-                  "besides the results", flush=True)
+            print(
+                f"{name}, peer with {candidate['environment']}: {found['peer_seconds']['median']:.3f} s, ours "
+                f"{found['our_seconds']['median']:.3f} s: {found['ratio']:.2f} times as fast, {found['our_extra_bytes'] / 1e6:.0f} MB "
+                "besides the results",
+                flush=True,
+            )
             result[name] = found
     return result
 
@@ -107,13 +141,25 @@ def scaling(ours, arguments, shape, budget):
         ours.ask(**request)
         answer = ours.ask(repetitions=3, **request)
         points.append((n, min(answer["seconds"])))
-        lengths.append({"n": n, "seconds": answer["seconds"], "peak_bytes": answer["peak_bytes"], "extra_bytes": answer["extra_bytes"]})
-        print(f"ours linear n {n}: {points[-1][1]:.3f} s, {answer['extra_bytes'] / 1e6:.0f} MB besides the results", flush=True)
+        lengths.append(
+            {
+                "n": n,
+                "seconds": answer["seconds"],
+                "peak_bytes": answer["peak_bytes"],
+                "extra_bytes": answer["extra_bytes"],
+            }
+        )
+        print(
+            f"ours linear n {n}: {points[-1][1]:.3f} s, {answer['extra_bytes'] / 1e6:.0f} MB besides the results",
+            flush=True,
+        )
     return {"lengths": lengths, "exponent": fitted_exponent(points) if len(points) > 1 else None}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("--n", type=int, default=8192)
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--d", type=int, default=64)
@@ -122,7 +168,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=7, help="turns of each comparison")
     parser.add_argument("--chunks", type=int, nargs="+", default=[64, 128, 256, 512, 1024], help="of the peer")
     parser.add_argument("--our-chunk", type=int, default=64)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[4096 << i for i in range(7)], help="for the exponent")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[4096 << i for i in range(7)], help="for the exponent"
+    )
     parser.add_argument("--longest-softmax", type=int, default=32768, help="0: left out")
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="the peer in eager mode only")
     parser.add_argument("--seconds", type=float, default=350, help="what is optional is left out when they run short")
@@ -134,7 +182,11 @@ def main():
     budget = Budget(arguments.seconds)
     shape = {"n": arguments.n, "heads": arguments.heads, "d": arguments.d, "m": arguments.m}
     program = arguments.program or our_program("benchmark_attention", arguments.build)
-    result = {"what": "forward and backward of causal attention, batch 1, float32", "shape": shape, **provenance(arguments.threads)}
+    result = {
+        "what": "forward and backward of causal attention, batch 1, float32",
+        "shape": shape,
+        **provenance(arguments.threads),
+    }
 
     best, stock, times = sweep(arguments, shape, budget)
     result["peer_sweep"] = {"best": best, "best_stock": stock, "all": times}
@@ -150,7 +202,10 @@ def main():
         if longest and budget.allows(expected, f"softmax n = {longest}"):
             answer = ours.ask(**{**shape, "n": longest}, attention="softmax")
             result["longest_softmax"] = {"n": longest, **answer}
-            print(f"softmax n {longest}: {answer['seconds'][0]:.2f} s, peak {answer['peak_bytes'] / 1e6:.0f} MB", flush=True)
+            print(
+                f"softmax n {longest}: {answer['seconds'][0]:.2f} s, peak {answer['peak_bytes'] / 1e6:.0f} MB",
+                flush=True,
+            )
     result["left_out"] = budget.skipped
     write_result(arguments.name, result)
 

@@ -5,12 +5,25 @@ benchmarks/results/training_step_<date>.json.
 For each type: the peer eager and compiled, the faster taken; then steps by turns and medians. Then one step of each at a longer sequence in
 fresh processes, for their peak resident memory (VmHWM).
 """
+
 import argparse
 import json
 import pathlib
 import sys
 
-from common import (RESULTS, Budget, Failed, ROOT, Worker, compare, our_environment, our_program, peer_environments, provenance, write_result)
+from common import (
+    RESULTS,
+    Budget,
+    Failed,
+    ROOT,
+    Worker,
+    compare,
+    our_environment,
+    our_program,
+    peer_environments,
+    provenance,
+    write_result,
+)
 
 PEER = ROOT / "benchmarks" / "training_step" / "peer.py"
 
@@ -56,8 +69,13 @@ def faster_peer(command, environment, request, modes, budget):
 
 def speed(arguments, model, program, environment, favor, dtype, budget):
     threads = {"threads": arguments.threads}
-    peer, peer_request, modes = faster_peer([arguments.python, PEER], environment, {**model, **threads, **favor, "dtype": dtype},
-                                            [False, True] if arguments.compile else [False], budget)
+    peer, peer_request, modes = faster_peer(
+        [arguments.python, PEER],
+        environment,
+        {**model, **threads, **favor, "dtype": dtype},
+        [False, True] if arguments.compile else [False],
+        budget,
+    )
     our_request = {**model, "attention": "linear", "chunk": arguments.our_chunk, "dtype": dtype}
     with peer, Worker([program], our_environment(arguments.threads)) as ours:
         ours.ask(**our_request)
@@ -68,13 +86,18 @@ def speed(arguments, model, program, environment, favor, dtype, budget):
             our_seconds += answers["ours"]["seconds"]
     result = compare(peer_seconds, our_seconds)
     for side in ("peer", "ours"):
-        result[f"{side}_tokens_per_second"] = model["n"] / result[f"{'our' if side == 'ours' else side}_seconds"]["median"]
+        result[f"{side}_tokens_per_second"] = (
+            model["n"] / result[f"{'our' if side == 'ours' else side}_seconds"]["median"]
+        )
         result[f"{side}_peak_resident_bytes"] = answers[side]["peak_resident_bytes"]
         result[f"{side}_parameters"] = answers[side]["parameters"]
         result[f"{side}_loss"] = answers[side]["loss"]
     result["peer_modes"], result["peer_best"] = modes, peer_request
-    print(f"{dtype}: peer {result['peer_tokens_per_second']:.0f}, ours {result['ours_tokens_per_second']:.0f} tokens/s: "
-          f"{result['ratio']:.2f} times as fast", flush=True)
+    print(
+        f"{dtype}: peer {result['peer_tokens_per_second']:.0f}, ours {result['ours_tokens_per_second']:.0f} tokens/s: "
+        f"{result['ratio']:.2f} times as fast",
+        flush=True,
+    )
     return result
 
 
@@ -91,19 +114,27 @@ def memory(arguments, model, program, favor, dtype):
             result["peer"] = peer.ask(**request, **favor, threads=arguments.threads)
     except Failed as error:
         result["peer"] = {"failed": str(error)}
-        print(f"n {arguments.long_n}: ours {result['ours']['peak_resident_bytes'] / 1e9:.2f} GB; peer failed: {error}", flush=True)
+        print(
+            f"n {arguments.long_n}: ours {result['ours']['peak_resident_bytes'] / 1e9:.2f} GB; peer failed: {error}",
+            flush=True,
+        )
         return result
     ours, peer = result["ours"]["peak_resident_bytes"], result["peer"]["peak_resident_bytes"]
     result["ratio"] = ours / peer
     result["ratio_recomputing_blocks"] = result["ours_recomputing_blocks"]["peak_resident_bytes"] / peer
     result["ratio_without_what_importing_torch_takes"] = ours / (peer - result["peer"]["resident_bytes_at_start"])
-    print(f"n {arguments.long_n} {dtype}: peak memory ours {result['ours']['peak_resident_bytes'] / 1e9:.2f} GB, peer "
-          f"{result['peer']['peak_resident_bytes'] / 1e9:.2f} GB: {result['ratio']:.2f} of it ({result['ratio_recomputing_blocks']:.2f} when blocks are recomputed)", flush=True)
+    print(
+        f"n {arguments.long_n} {dtype}: peak memory ours {result['ours']['peak_resident_bytes'] / 1e9:.2f} GB, peer "
+        f"{result['peer']['peak_resident_bytes'] / 1e9:.2f} GB: {result['ratio']:.2f} of it ({result['ratio_recomputing_blocks']:.2f} when blocks are recomputed)",
+        flush=True,
+    )
     return result
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("--n", type=int, default=8192)
     parser.add_argument("--long-n", type=int, default=16384, help="where memory is compared; 0: not at all")
     parser.add_argument("--layers", type=int, default=6)
@@ -111,7 +142,9 @@ def main():
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--d-feedforward", type=int, default=2048)
     parser.add_argument("--m", type=int, default=256)
-    parser.add_argument("--dtypes", nargs="*", default=["float32", "bfloat16"], help="of the speed comparison; none: memory alone")
+    parser.add_argument(
+        "--dtypes", nargs="*", default=["float32", "bfloat16"], help="of the speed comparison; none: memory alone"
+    )
     parser.add_argument("--rounds", type=int, default=4, help="steps of each, by turns")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--our-chunk", type=int, default=64)
@@ -125,16 +158,31 @@ def main():
     arguments = parser.parse_args()
     budget = Budget(arguments.seconds)
     program = arguments.program or our_program("benchmark_training_step", arguments.build)
-    model = {"n": arguments.n, "layers": arguments.layers, "d_model": arguments.d_model, "heads": arguments.heads,
-             "d_feedforward": arguments.d_feedforward, "m": arguments.m, "vocabulary": 256, "batch": 1}
+    model = {
+        "n": arguments.n,
+        "layers": arguments.layers,
+        "d_model": arguments.d_model,
+        "heads": arguments.heads,
+        "d_feedforward": arguments.d_feedforward,
+        "m": arguments.m,
+        "vocabulary": 256,
+        "batch": 1,
+    }
     environments = peer_environments(arguments.threads)
     sweep = chunk_of_last_sweep(environments)
     favor = {"attention": "favor", "form": sweep["form"], "chunk": arguments.peer_chunk or sweep["chunk"]}
-    result = {"what": "training step of a decoder with FAVOR+ attention: forward, loss, backward, clipping, AdamW", "model": model,
-              "peer_chunk": {**sweep, **favor}, **provenance(arguments.threads), "speed": {}}
+    result = {
+        "what": "training step of a decoder with FAVOR+ attention: forward, loss, backward, clipping, AdamW",
+        "model": model,
+        "peer_chunk": {**sweep, **favor},
+        **provenance(arguments.threads),
+        "speed": {},
+    }
     for dtype in arguments.dtypes:
         if budget.allows(40, dtype):
-            result["speed"][dtype] = speed(arguments, model, program, environments[sweep["environment"]], favor, dtype, budget)
+            result["speed"][dtype] = speed(
+                arguments, model, program, environments[sweep["environment"]], favor, dtype, budget
+            )
     if arguments.long_n and budget.allows(30, "memory"):
         result["memory"] = memory(arguments, model, program, favor, (arguments.dtypes or ["float32"])[0])
     result["left_out"] = budget.skipped

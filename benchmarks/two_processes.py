@@ -5,6 +5,7 @@ benchmarks/results/two_processes_<date>.json.
 Both train the same losses. The ratio is that of their tokens a second; with --trace FILE the last run of two processes writes what it did in its
 last steps (furlong train --trace). Wants the machine to itself.
 """
+
 import argparse
 import datetime
 import json
@@ -20,15 +21,25 @@ from plan_check import CASES, measure
 
 def config_of(arguments, threads):
     """As JSON, which is YAML: two sequences of the copy task, which needs no data."""
-    return json.dumps({
-        "device": "cpu", "threads": threads, "model": {**CASES["performer"]["model"], "dtype": arguments.dtype},
-        "data": {"task": "copy", "task_symbols": 10, "sequence_length": arguments.n, "batch_size": 2},
-        "parallel": {"shard_optimizer": arguments.shard_optimizer}, "trainer": {"max_steps": arguments.steps, "validate_every": 0},
-        "schedule": {"warmup_steps": 1}, "checkpoint": {"every": 1000000}, "log": {"every": 1, "level": "error", "progress": "none"}})
+    return json.dumps(
+        {
+            "device": "cpu",
+            "threads": threads,
+            "model": {**CASES["performer"]["model"], "dtype": arguments.dtype},
+            "data": {"task": "copy", "task_symbols": 10, "sequence_length": arguments.n, "batch_size": 2},
+            "parallel": {"shard_optimizer": arguments.shard_optimizer},
+            "trainer": {"max_steps": arguments.steps, "validate_every": 0},
+            "schedule": {"warmup_steps": 1},
+            "checkpoint": {"every": 1000000},
+            "log": {"every": 1, "level": "error", "progress": "none"},
+        }
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("--n", type=int, default=4096)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--shard-optimizer", action="store_true", help="ZeRO-1 in the two processes")
@@ -50,17 +61,29 @@ def main():
                 config = folder / "config.yaml"
                 config.write_text(config_of(arguments, 2 // processes))
                 traced = arguments.trace if processes == 2 and turn == arguments.rounds - 1 else None
-                seconds[processes] += measure(program, config, folder, processes, arguments.warm_up, trace=traced)["seconds"]
+                seconds[processes] += measure(program, config, folder, processes, arguments.warm_up, trace=traced)[
+                    "seconds"
+                ]
     found = compare(seconds[1], seconds[2])
-    result = {"what": "one process with two threads (peer) beside two processes with one thread each (our), seconds of a step of two sequences",
-              "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-              "commit": git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""),
-              "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "kernel": platform.release()}, "load_before": load,
-              "model": CASES["performer"]["model"], "n": arguments.n, "dtype": arguments.dtype, "shard_optimizer": arguments.shard_optimizer,
-              "one_process_seconds": found["peer_seconds"], "two_processes_seconds": found["our_seconds"],
-              "ratio": found["ratio"], "ratio_of_turns": found["ratio_of_turns"]}
-    print(f"one process {found['peer_seconds']['median']:.3f} s a step, two {found['our_seconds']['median']:.3f} s: "
-          f"{100 * found['ratio']:.1f} % of its tokens a second (turns: {100 * found['ratio_of_turns']['median']:.1f} %)")
+    result = {
+        "what": "one process with two threads (peer) beside two processes with one thread each (our), seconds of a step of two sequences",
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""),
+        "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "kernel": platform.release()},
+        "load_before": load,
+        "model": CASES["performer"]["model"],
+        "n": arguments.n,
+        "dtype": arguments.dtype,
+        "shard_optimizer": arguments.shard_optimizer,
+        "one_process_seconds": found["peer_seconds"],
+        "two_processes_seconds": found["our_seconds"],
+        "ratio": found["ratio"],
+        "ratio_of_turns": found["ratio_of_turns"],
+    }
+    print(
+        f"one process {found['peer_seconds']['median']:.3f} s a step, two {found['our_seconds']['median']:.3f} s: "
+        f"{100 * found['ratio']:.1f} % of its tokens a second (turns: {100 * found['ratio_of_turns']['median']:.1f} %)"
+    )
     write_result(arguments.name, result)
 
 

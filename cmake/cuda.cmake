@@ -1,5 +1,6 @@
-# The CUDA engine and the simulator of its kernels. Included after project() and before any library: it chooses a toolkit, enables the
-# language where there is one, and makes object libraries (kernels register themselves before main, which an archive would drop):
+# The CUDA engine and the simulator of its kernels. Included after project() and before any library: it chooses a
+# toolkit, enables the language where there is one, and makes object libraries (kernels register themselves before main,
+# which an archive would drop):
 #   furlong_cuda_kernels  framework/**/*_cuda.cu by nvcc
 #   furlong_cuda          framework/**/*_cuda.cpp and the rest of framework/cuda that needs the toolkit's headers
 #   furlong_simulated     the same kernels by the host compiler, and the engine that runs them on the host
@@ -163,8 +164,8 @@ if(FURLONG_HAS_SIMULATOR)
   # Kernels spend their time in the simulator's switches, and there are many of them to compile.
   target_compile_options(furlong_simulated PRIVATE -O1)
   if(FURLONG_SANITIZE MATCHES "thread")
-    # The simulator tells ThreadSanitizer which fibre runs; its own stores to what they share would look like races. A source's options
-    # come behind its target's, whose -fsanitize=thread they take back.
+    # The simulator tells ThreadSanitizer which fibre runs; its own stores to what they share would look like races. A
+    # source's options come behind its target's, whose -fsanitize=thread they take back.
     set_source_files_properties(${furlong_simulator_sources} PROPERTIES COMPILE_OPTIONS -fno-sanitize=thread)
   endif()
 endif()
@@ -182,7 +183,8 @@ function(furlong_link_engines target)
   set_target_properties(${target} PROPERTIES BUILD_RPATH "$ORIGIN/../lib" INSTALL_RPATH "$ORIGIN/../lib")
 endfunction()
 
-# The gates of the compiled kernels, among the tests: registers, shared and local memory, tensor-core instructions, occupancy.
+# The gates of the compiled kernels, among the tests: registers, shared and local memory, tensor-core instructions,
+# occupancy.
 function(furlong_add_cuda_gates)
   find_package(Python3 COMPONENTS Interpreter QUIET)
   if(NOT FURLONG_HAS_CUDA)
@@ -195,7 +197,8 @@ function(furlong_add_cuda_gates)
     --toolkit ${CUDAToolkit_VERSION} $<TARGET_OBJECTS:furlong_cuda_kernels> COMMAND_EXPAND_LISTS)
   set_tests_properties(CudaGates.kernel_table PROPERTIES TIMEOUT 300)
   add_test(NAME CudaGates.self_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/cuda_gates.py --self-test)
-  # Gates that let everything pass would prove nothing: they must refuse kernels that spill or keep an array in local memory.
+  # Gates that let everything pass would prove nothing: they must refuse kernels that spill or keep an array in local
+  # memory.
   add_library(furlong_planted_spill OBJECT ${CMAKE_SOURCE_DIR}/tests/framework/cuda/planted_spill.cu)
   target_compile_options(furlong_planted_spill PRIVATE --no-compress)
   add_test(NAME CudaGates.planted_spill_is_found COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/cuda_gates.py

@@ -10,19 +10,20 @@ namespace {
 void check_tensor(const char* operation, const char* what, const Stream& stream, const Tensor& tensor) {
   require(tensor.defined(), "{}: {} is undefined", operation, what);
   require(tensor.is_contiguous(), "{}: {} {} is not contiguous", operation, what, tensor.shape().text());
-  require(tensor.device() == stream.device, "{}: {} is on {}, the stream on {}", operation, what, tensor.device().text(),
-          stream.device.text());
+  require(tensor.device() == stream.device, "{}: {} is on {}, the stream on {}", operation, what,
+          tensor.device().text(), stream.device.text());
 }
 
 /// `whole` has one part for each rank; `part` has the size of one, and shares memory only with its own.
 void check_parts(const char* operation, const Tensor& whole, const Tensor& part, int rank, int size) {
   require(whole.dtype() == part.dtype() && whole.elements() == size * part.elements(),
-          "{} of {} ranks: {} {} and {} {} do not fit together", operation, size, name_of(whole.dtype()), whole.shape().text(),
-          name_of(part.dtype()), part.shape().text());
+          "{} of {} ranks: {} {} and {} {} do not fit together", operation, size, name_of(whole.dtype()),
+          whole.shape().text(), name_of(part.dtype()), part.shape().text());
   const auto* first = static_cast<const char*>(whole.address());
   const auto* begin = static_cast<const char*>(part.address());
   const bool apart = begin + part.bytes() <= first || first + whole.bytes() <= begin;
-  require(apart || begin == first + rank * part.bytes(), "{}: the two tensors overlap, and not in the part of rank {}", operation, rank);
+  require(apart || begin == first + rank * part.bytes(), "{}: the two tensors overlap, and not in the part of rank {}",
+          operation, rank);
 }
 
 }  // namespace
@@ -48,7 +49,8 @@ Work Communicator::all_reduce(const Stream& stream, const Tensor& values, Reduct
   return do_all_reduce(stream, values, reduction);
 }
 
-Work Communicator::reduce_scatter(const Stream& stream, const Tensor& input, const Tensor& output, Reduction reduction) {
+Work Communicator::reduce_scatter(const Stream& stream, const Tensor& input, const Tensor& output,
+                                  Reduction reduction) {
   check_tensor("reduce_scatter", "input", stream, input);
   check_tensor("reduce_scatter", "output", stream, output);
   check_parts("reduce_scatter", input, output, rank_, size_);
@@ -68,7 +70,9 @@ Work Communicator::broadcast(const Stream& stream, const Tensor& values, int roo
   return do_broadcast(stream, values, root);
 }
 
-Work Communicator::send(const Stream& stream, const Tensor& values, int peer) { return exchange(stream, {Message::send(values, peer)}); }
+Work Communicator::send(const Stream& stream, const Tensor& values, int peer) {
+  return exchange(stream, {Message::send(values, peer)});
+}
 
 Work Communicator::receive(const Stream& stream, const Tensor& values, int peer) {
   return exchange(stream, {Message::receive(values, peer)});
@@ -78,8 +82,8 @@ Work Communicator::exchange(const Stream& stream, std::vector<Message> messages)
   for (const Message& message : messages) {
     const char* operation = message.direction == Message::Direction::send ? "send" : "receive";
     check_tensor(operation, "values", stream, message.values);
-    require(0 <= message.peer && message.peer < size_ && message.peer != rank_, "{} between rank {} and rank {} of {}", operation, rank_,
-            message.peer, size_);
+    require(0 <= message.peer && message.peer < size_ && message.peer != rank_, "{} between rank {} and rank {} of {}",
+            operation, rank_, message.peer, size_);
   }
   return do_exchange(stream, std::move(messages));
 }

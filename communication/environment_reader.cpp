@@ -46,17 +46,16 @@ std::vector<std::string> EnvironmentReader::missing(std::initializer_list<const 
   return result;
 }
 
-std::optional<std::int64_t> EnvironmentReader::find_integer(const char* name, std::int64_t low, std::int64_t high) const {
+std::optional<std::int64_t> EnvironmentReader::find_integer(const char* name, std::int64_t low,
+                                                            std::int64_t high) const {
   const std::optional<std::string> text = find(name);
   if (!text) return std::nullopt;
   std::int64_t value = 0;
   const char* end = text->data() + text->size();
   const auto [stop, failure] = std::from_chars(text->data(), end, value);
   if (failure != std::errc() || stop != end || value < low || value > high) {
-    throw UserError(
-        "{}={}: a whole number from {} to {} expected; the "
-        "launcher sets it, or whoever exported it",
-        name, printable(*text), low, high);
+    throw UserError("{}={}: a whole number from {} to {} expected; the launcher sets it, or whoever exported it", name,
+                    printable(*text), low, high);
   }
   return value;
 }

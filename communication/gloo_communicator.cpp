@@ -49,8 +49,8 @@ class GlooCommunicator final : public Communicator {
                 [this](int rank) { return mesh_.name_of_rank(rank); }),
         sent_(static_cast<std::size_t>(size())),
         received_(sent_.size()),
-        queue_({[this](std::uint64_t operation, const std::string& name) { return watch(operation, name); }, [this] { mesh_.break_off(); },
-                [this](const std::exception& error) { return explain(error); }}) {
+        queue_({[this](std::uint64_t operation, const std::string& name) { return watch(operation, name); },
+                [this] { mesh_.break_off(); }, [this](const std::exception& error) { return explain(error); }}) {
     queue_.submit("connecting the ranks", [this] { mesh_.connect(); }).wait();
   }
 
@@ -59,46 +59,52 @@ class GlooCommunicator final : public Communicator {
 
  private:
   Work do_all_reduce(const Stream& stream, const Tensor& values, Reduction reduction) override {
-    return collective(stream, text_of("all_reduce", values), values.elements() > 0, [this, values, reduction](std::uint32_t tag) {
-      gloo::AllreduceOptions call(mesh_.context());
-      call.setTag(tag);
-      call.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-      call.setReduceFunction(reduction_function(values.dtype(), reduction));
-      set_elements(call, values);
-      gloo::allreduce(call);
-    });
+    return collective(stream, text_of("all_reduce", values), values.elements() > 0,
+                      [this, values, reduction](std::uint32_t tag) {
+                        gloo::AllreduceOptions call(mesh_.context());
+                        call.setTag(tag);
+                        call.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+                        call.setReduceFunction(reduction_function(values.dtype(), reduction));
+                        set_elements(call, values);
+                        gloo::allreduce(call);
+                      });
   }
 
-  Work do_reduce_scatter(const Stream& stream, const Tensor& input, const Tensor& output, Reduction reduction) override {
-    return collective(stream, text_of("reduce_scatter", input), input.elements() > 0, [this, input, output, reduction](std::uint32_t tag) {
-      if (size() == 1) {
-        std::memmove(output.address(), input.address(), static_cast<std::size_t>(input.bytes()));
-      } else {
-        ring_.run(input.dtype(), reduction, input.address(), output.address(), static_cast<std::size_t>(output.elements()), tag,
-                  options_.operation_timeout);
-      }
-    });
+  Work do_reduce_scatter(const Stream& stream, const Tensor& input, const Tensor& output,
+                         Reduction reduction) override {
+    return collective(stream, text_of("reduce_scatter", input), input.elements() > 0,
+                      [this, input, output, reduction](std::uint32_t tag) {
+                        if (size() == 1) {
+                          std::memmove(output.address(), input.address(), static_cast<std::size_t>(input.bytes()));
+                        } else {
+                          ring_.run(input.dtype(), reduction, input.address(), output.address(),
+                                    static_cast<std::size_t>(output.elements()), tag, options_.operation_timeout);
+                        }
+                      });
   }
 
   Work do_all_gather(const Stream& stream, const Tensor& input, const Tensor& output) override {
-    return collective(stream, text_of("all_gather", output), output.elements() > 0, [this, input, output](std::uint32_t tag) {
-      auto* own = static_cast<char*>(output.address()) + rank() * input.bytes();
-      if (own != input.address()) std::memcpy(own, input.address(), static_cast<std::size_t>(input.bytes()));
-      gloo::AllgatherOptions call(mesh_.context());
-      call.setTag(tag);
-      call.setOutput(static_cast<char*>(output.address()), static_cast<std::size_t>(output.bytes()));
-      gloo::allgather(call);
-    });
+    return collective(stream, text_of("all_gather", output), output.elements() > 0,
+                      [this, input, output](std::uint32_t tag) {
+                        auto* own = static_cast<char*>(output.address()) + rank() * input.bytes();
+                        if (own != input.address())
+                          std::memcpy(own, input.address(), static_cast<std::size_t>(input.bytes()));
+                        gloo::AllgatherOptions call(mesh_.context());
+                        call.setTag(tag);
+                        call.setOutput(static_cast<char*>(output.address()), static_cast<std::size_t>(output.bytes()));
+                        gloo::allgather(call);
+                      });
   }
 
   Work do_broadcast(const Stream& stream, const Tensor& values, int root) override {
-    return collective(stream, text_of("broadcast", values), values.elements() > 0, [this, values, root](std::uint32_t tag) {
-      gloo::BroadcastOptions call(mesh_.context());
-      call.setTag(tag);
-      call.setRoot(root);
-      call.setOutput(static_cast<char*>(values.address()), static_cast<std::size_t>(values.bytes()));
-      gloo::broadcast(call);
-    });
+    return collective(stream, text_of("broadcast", values), values.elements() > 0,
+                      [this, values, root](std::uint32_t tag) {
+                        gloo::BroadcastOptions call(mesh_.context());
+                        call.setTag(tag);
+                        call.setRoot(root);
+                        call.setOutput(static_cast<char*>(values.address()), static_cast<std::size_t>(values.bytes()));
+                        gloo::broadcast(call);
+                      });
   }
 
   Work do_barrier(const Stream& stream) override {
@@ -111,7 +117,8 @@ class GlooCommunicator final : public Communicator {
 
   Work do_exchange(const Stream& stream, std::vector<Message> messages) override {
     check_host_memory(stream);
-    std::string name = messages.size() == 1 ? message_text(messages.front()) : fmt::format("exchange of {} messages", messages.size());
+    std::string name =
+        messages.size() == 1 ? message_text(messages.front()) : fmt::format("exchange of {} messages", messages.size());
     return queue_.submit(std::move(name), [this, messages = std::move(messages)] {
       present_collective_ = 0;
       std::vector<std::unique_ptr<UnboundBuffer>> buffers;
@@ -127,7 +134,8 @@ class GlooCommunicator final : public Communicator {
     });
   }
 
-  // The number of a message between two ranks, in one direction, is its slot: what belongs together meets whatever else is under way.
+  // The number of a message between two ranks, in one direction, is its slot: what belongs together meets whatever else
+  // is under way.
   std::unique_ptr<UnboundBuffer> begin(const Message& message) {
     const bool sends = message.direction == Message::Direction::send;
     const std::uint32_t number = (sends ? sent_ : received_)[static_cast<std::size_t>(message.peer)]++;
@@ -176,8 +184,8 @@ class GlooCommunicator final : public Communicator {
     }
   }
 
-  // In the watcher's thread. Gloo does not tell a transfer that is half done that its connection is gone; a rank that has left in order
-  // looks the same while others finish the operation, so that it takes some patience.
+  // In the watcher's thread. Gloo does not tell a transfer that is half done that its connection is gone; a rank that
+  // has left in order looks the same while others finish the operation, so that it takes some patience.
   std::optional<std::string> watch(std::uint64_t operation, const std::string& name) {
     if (const auto fault = store_.fault()) return fault->message();
     notice_.look({operation, name, present_collective_});
@@ -193,13 +201,16 @@ class GlooCommunicator final : public Communicator {
     return {};
   }
 
-  // In the runner's thread. The rank whose connection broke may itself only have left because of another one: the store knows the first.
+  // In the runner's thread. The rank whose connection broke may itself only have left because of another one: the store
+  // knows the first.
   std::string explain(const std::exception& error) {
     if (dynamic_cast<const TimedOut*>(&error) != nullptr) {
-      return fmt::format("{} while all ranks were alive; they wait for each other, perhaps in different operations", error.what());
+      return fmt::format("{} while all ranks were alive; they wait for each other, perhaps in different operations",
+                         error.what());
     }
     const bool by_network = dynamic_cast<const gloo::IoException*>(&error) != nullptr ||
-                            dynamic_cast<const Interrupted*>(&error) != nullptr || dynamic_cast<const MachineError*>(&error) != nullptr;
+                            dynamic_cast<const Interrupted*>(&error) != nullptr ||
+                            dynamic_cast<const MachineError*>(&error) != nullptr;
     if (by_network) {
       if (const auto reason = queue_.wait_for_abort(options_.fault_patience)) return *reason;
       if (const auto lost = mesh_.lost_peer()) return lost_text(*lost);
@@ -217,9 +228,10 @@ class GlooCommunicator final : public Communicator {
   ReduceScatterRing ring_;
   std::optional<std::uint64_t> lost_during_;  ///< the watcher's
   steady_clock::time_point lost_since_;
-  WaitNotice notice_;                                  ///< the watcher's
-  std::atomic<std::uint64_t> present_collective_ = 0;  ///< the number of the one that runs, from 1; 0 of messages, and while ranks connect
-  std::uint32_t collectives_ = 0;                      ///< this and the next two are the runner's
+  WaitNotice notice_;  ///< the watcher's
+  std::atomic<std::uint64_t> present_collective_ =
+      0;                           ///< the number of the one that runs, from 1; 0 of messages, and while ranks connect
+  std::uint32_t collectives_ = 0;  ///< this and the next two are the runner's
   std::vector<std::uint32_t> sent_, received_;
   OperationQueue queue_;  ///< last: its threads use all the others
 };
@@ -235,10 +247,12 @@ std::string own_address_towards(const std::string& host) {
   std::string problem;
   std::vector<SocketAddress> addresses = resolve(host, any_port, problem);
   if (addresses.empty()) throw UserError("MASTER_ADDR: '{}' cannot be resolved: {}", host, problem);
-  std::stable_partition(addresses.begin(), addresses.end(), [](const SocketAddress& a) { return a.storage.ss_family == AF_INET; });
+  std::stable_partition(addresses.begin(), addresses.end(),
+                        [](const SocketAddress& a) { return a.storage.ss_family == AF_INET; });
   for (const SocketAddress& address : addresses) {
     const Socket socket(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    if (socket && ::connect(socket.descriptor(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0) {
+    if (socket &&
+        ::connect(socket.descriptor(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0) {
       return own_address(socket).host();
     }
     problem = error_text(errno);

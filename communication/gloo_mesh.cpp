@@ -82,16 +82,17 @@ struct GlooMesh::Waiters {
     const std::lock_guard lock(mutex);
     return broken;
   }
-  /// The buffer's present wait, or its next one, returns false. Unlike the exception that Gloo sets on the connection's buffers, this also
-  /// reaches those of a transfer that is half done.
+  /// The buffer's present wait, or its next one, returns false. Unlike the exception that Gloo sets on the connection's
+  /// buffers, this also reaches those of a transfer that is half done.
   static void wake(UnboundBuffer* buffer) {
     buffer->abortWaitRecv();
     buffer->abortWaitSend();
   }
 };
 
-/// Gloo's buffer. Its waits throw where they were interrupted, since Gloo's collectives do not look at what they return; and where anything
-/// goes wrong, Gloo's thread has done with the buffers of the operation before they are unwound.
+/// Gloo's buffer. Its waits throw where they were interrupted, since Gloo's collectives do not look at what they
+/// return; and where anything goes wrong, Gloo's thread has done with the buffers of the operation before they are
+/// unwound.
 class GlooMesh::Buffer final : public UnboundBuffer {
  public:
   Buffer(std::shared_ptr<Waiters> waiters, std::unique_ptr<UnboundBuffer> buffer)
@@ -151,7 +152,9 @@ class GlooMesh::Buffer final : public UnboundBuffer {
 class GlooMesh::Transport final : public gloo::transport::Context {
  public:
   Transport(std::shared_ptr<gloo::transport::Context> transport, std::shared_ptr<Waiters> waiters)
-      : gloo::transport::Context(transport->rank, transport->size), transport_(std::move(transport)), waiters_(std::move(waiters)) {}
+      : gloo::transport::Context(transport->rank, transport->size),
+        transport_(std::move(transport)),
+        waiters_(std::move(waiters)) {}
 
   std::unique_ptr<gloo::transport::Pair>& getPair(int rank) override { return transport_->getPair(rank); }
   std::unique_ptr<gloo::transport::Pair>& createPair(int rank) override { return transport_->createPair(rank); }
@@ -186,7 +189,11 @@ std::string gloo_message(const std::exception& error) {
 }
 
 GlooMesh::GlooMesh(StoreClient& store, const GlooOptions& options)
-    : rank_(options.rank), size_(options.size), host_(options.host), token_(token_bytes), peers_(static_cast<std::size_t>(options.size)) {
+    : rank_(options.rank),
+      size_(options.size),
+      host_(options.host),
+      token_(token_bytes),
+      peers_(static_cast<std::size_t>(options.size)) {
   require(0 <= rank_ && rank_ < size_, "a communicator's rank {} of {}", rank_, size_);
   store::fill_random(token_);
   waiters_ = std::make_shared<Waiters>();
@@ -210,13 +217,14 @@ void GlooMesh::make_transport(const GlooOptions& options) {
     context_ = std::make_shared<Context>(transport_, std::move(device), options.operation_timeout);
   } catch (const std::exception& error) {
     throw UserError(
-        "rank {} on host {} cannot listen at '{}', expected an address of this host that the other ranks reach; check MASTER_ADDR: {}",
+        "rank {} on host {} cannot listen at '{}', expected an address of this host that the other ranks reach; check "
+        "MASTER_ADDR: {}",
         rank_, host_, options.address, gloo_message(error));
   }
 }
 
-// Gloo takes whatever connects to one of its ports for a rank, and a wrong byte there ends the process. So it listens only when all ranks
-// are there to connect, for milliseconds.
+// Gloo takes whatever connects to one of its ports for a rank, and a wrong byte there ends the process. So it listens
+// only when all ranks are there to connect, for milliseconds.
 void GlooMesh::meet(StoreClient& store, const GlooOptions& options) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < size_; ++rank) keys.push_back(key_of(options, rank) + "/here");
@@ -250,7 +258,8 @@ void GlooMesh::publish(StoreClient& store, const GlooOptions& options) {
   std::vector<char> record;
   append(record, host_);
   append(record, view(token_));
-  for (int rank = 0; rank < size_; ++rank) append(record, rank == rank_ ? "" : view(transport_->getPair(rank)->address().bytes()));
+  for (int rank = 0; rank < size_; ++rank)
+    append(record, rank == rank_ ? "" : view(transport_->getPair(rank)->address().bytes()));
   store.set(key_of(options, rank_), record);
 }
 
@@ -271,7 +280,8 @@ void GlooMesh::learn(StoreClient& store, const GlooOptions& options) {
     const std::vector<char> own = transport_->getPair(rank)->address().bytes();
     if (std::string_view(family_of(own)) != family_of(peer.address)) {
       throw UserError(
-          "{} uses {} and rank {} on host {} {} ({}); set MASTER_ADDR to an address instead of a name, the same in all processes",
+          "{} uses {} and rank {} on host {} {} ({}); set MASTER_ADDR to an address instead of a name, the same in all "
+          "processes",
           name_of_rank(rank), family_of(peer.address), rank_, host_, family_of(own), options.address);
     }
   }
@@ -289,8 +299,8 @@ void GlooMesh::connect() {
   greet();
 }
 
-// Gloo takes whoever connects first for the peer. So each rank says, before all else, what only the members of the job can read in the
-// store.
+// Gloo takes whoever connects first for the peer. So each rank says, before all else, what only the members of the job
+// can read in the store.
 void GlooMesh::greet() {
   const auto each_peer = [&](const auto& action) {
     for (int rank = 0; rank < size_; ++rank) {
@@ -328,13 +338,14 @@ void GlooMesh::greet() {
   each_peer([&](int rank, Peer&) {
     const auto index = static_cast<std::size_t>(rank);
     in[index]->waitRecv(patience);
-    if (heard[index] != token_) throw MachineError("what connected as {} is another process, not of this job", name_of_rank(rank));
+    if (heard[index] != token_)
+      throw MachineError("what connected as {} is another process, not of this job", name_of_rank(rank));
     out[index]->waitSend(patience);
   });
 }
 
-// A wait that runs out of time makes Gloo give up all connections of its context: its only way to interrupt connect() and what has not
-// begun, under each connection's own lock. Transfers that have begun are woken one by one.
+// A wait that runs out of time makes Gloo give up all connections of its context: its only way to interrupt connect()
+// and what has not begun, under each connection's own lock. Transfers that have begun are woken one by one.
 void GlooMesh::break_off() noexcept {
   waiters_->break_off();
   if (!transport_) return;
@@ -347,7 +358,8 @@ void GlooMesh::break_off() noexcept {
 
 // Gloo tells an operation's buffer and the sentinel one after the other.
 void GlooMesh::give_up(bool connection_broke) noexcept {
-  for (int i = 0; connection_broke && i < 100 && !waiters_->is_broken() && !lost_peer(); ++i) std::this_thread::sleep_for(milliseconds(1));
+  for (int i = 0; connection_broke && i < 100 && !waiters_->is_broken() && !lost_peer(); ++i)
+    std::this_thread::sleep_for(milliseconds(1));
   break_off();
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// Gloo's connections between all ranks, made through the job's store: a gloo::Context for its collective functions. What Gloo's own
-// connectFullMesh and waits cannot do is done here: errors name ranks and hosts, a peer must know the job's secret, and whatever waits can
-// be interrupted from another thread.
+// Gloo's connections between all ranks, made through the job's store: a gloo::Context for its collective functions.
+// What Gloo's own connectFullMesh and waits cannot do is done here: errors name ranks and hosts, a peer must know the
+// job's secret, and whatever waits can be interrupted from another thread.
 #include <gloo/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
@@ -33,21 +33,24 @@ class TimedOut : public std::runtime_error {
 
 class GlooMesh {
  public:
-  /// Listens, and exchanges addresses with all other ranks through the store. Throws UserError where this host has no such address or a
-  /// rank uses another kind of address, MachineError when one does not come in time.
+  /// Listens, and exchanges addresses with all other ranks through the store. Throws UserError where this host has no
+  /// such address or a rank uses another kind of address, MachineError when one does not come in time.
   GlooMesh(StoreClient& store, const GlooOptions& options);
   ~GlooMesh();
   GlooMesh(const GlooMesh&) = delete;
   GlooMesh& operator=(const GlooMesh&) = delete;
 
-  /// Connects with every rank and has both sides prove that they know each other from the store. Throws MachineError that names the rank.
+  /// Connects with every rank and has both sides prove that they know each other from the store. Throws MachineError
+  /// that names the rank.
   void connect();
   const std::shared_ptr<gloo::Context>& context() const { return context_; }
 
-  /// From any thread, at any time: all that waits in this mesh, and all that will, throws. Connections are closed, and on return Gloo's
-  /// thread has done with all buffers. A wait that fails, for whatever reason, does that before it throws.
+  /// From any thread, at any time: all that waits in this mesh, and all that will, throws. Connections are closed, and
+  /// on return Gloo's thread has done with all buffers. A wait that fails, for whatever reason, does that before it
+  /// throws.
   void break_off() noexcept;
-  /// From any thread: a rank whose connection is gone, other than by break_off(), with what happened to it; the first that was found.
+  /// From any thread: a rank whose connection is gone, other than by break_off(), with what happened to it; the first
+  /// that was found.
   struct Lost {
     int rank;
     std::string reason;

@@ -31,30 +31,30 @@ struct RankNames {
 };
 
 /// Throws where one of `required` is not set; `found` is what made us take the whole set for granted.
-void require_all(const EnvironmentReader& variables, const std::string& found, std::initializer_list<const char*> required,
-                 const char* who_sets_them) {
+void require_all(const EnvironmentReader& variables, const std::string& found,
+                 std::initializer_list<const char*> required, const char* who_sets_them) {
   const std::vector<std::string> missing = variables.missing(required);
   if (missing.empty()) return;
-  throw UserError(
-      "{} is set, but not {}: one process of several needs them "
-      "all; {}, or unset {} to run one process",
-      found, fmt::join(missing, ", "), who_sets_them, found.substr(0, found.find('=')));
+  throw UserError("{} is set, but not {}: one process of several needs them all; {}, or unset {} to run one process",
+                  found, fmt::join(missing, ", "), who_sets_them, found.substr(0, found.find('=')));
 }
 
 /// The ranks must make sense together; the local world size may have been derived, then its variable is not named.
 void check_ranks(const LaunchEnvironment& launch, const RankNames& names) {
-  const auto check = [&](bool right, const char* small, int small_value, const char* large, int large_value, const char* rule) {
-    if (!right) throw UserError("{}={} contradicts {}={}: {}; check what exports them", small, small_value, large, large_value, rule);
+  const auto check = [&](bool right, const char* small, int small_value, const char* large, int large_value,
+                         const char* rule) {
+    if (!right)
+      throw UserError("{}={} contradicts {}={}: {}; check what exports them", small, small_value, large, large_value,
+                      rule);
   };
   check(launch.rank < launch.world_size, names.rank, launch.rank, names.world_size, launch.world_size,
         "ranks count from 0 and stay below the number of processes");
-  check(launch.local_world_size <= launch.world_size, names.local_world_size, launch.local_world_size, names.world_size, launch.world_size,
-        "a host cannot have more processes than there are");
-  check(launch.local_rank < launch.local_world_size, names.local_rank, launch.local_rank, names.local_world_size, launch.local_world_size,
-        "local ranks count from 0 and stay below the number of processes on "
-        "the host");
-  check(launch.local_world_size < launch.world_size || launch.local_rank == launch.rank, names.local_rank, launch.local_rank, names.rank,
-        launch.rank, "they are the same where all processes are on one host");
+  check(launch.local_world_size <= launch.world_size, names.local_world_size, launch.local_world_size, names.world_size,
+        launch.world_size, "a host cannot have more processes than there are");
+  check(launch.local_rank < launch.local_world_size, names.local_rank, launch.local_rank, names.local_world_size,
+        launch.local_world_size, "local ranks count from 0 and stay below the number of processes on the host");
+  check(launch.local_world_size < launch.world_size || launch.local_rank == launch.rank, names.local_rank,
+        launch.local_rank, names.rank, launch.rank, "they are the same where all processes are on one host");
 }
 
 void read_ranks(const EnvironmentReader& variables, const RankNames& names, LaunchEnvironment& launch) {
@@ -70,20 +70,23 @@ std::optional<std::string> given_address(const EnvironmentReader& variables) {
   if (!given) return std::nullopt;
   std::string address = *given;
   const auto refuse = [&](const char* expected) {
-    throw UserError(
-        "MASTER_ADDR={}: {} expected, as the other hosts reach "
-        "rank 0; the port goes into MASTER_PORT",
-        printable(*given), expected);
+    throw UserError("MASTER_ADDR={}: {} expected, as the other hosts reach rank 0; the port goes into MASTER_PORT",
+                    printable(*given), expected);
   };
-  if (address.size() > 2 && address.front() == '[' && address.back() == ']') address = address.substr(1, address.size() - 2);
+  if (address.size() > 2 && address.front() == '[' && address.back() == ']')
+    address = address.substr(1, address.size() - 2);
   if (address.find(':') != std::string::npos) {
     in6_addr binary{};
-    if (inet_pton(AF_INET6, address.substr(0, address.find('%')).c_str(), &binary) != 1) refuse("a host name or an IP address alone");
+    if (inet_pton(AF_INET6, address.substr(0, address.find('%')).c_str(), &binary) != 1)
+      refuse("a host name or an IP address alone");
     if (IN6_IS_ADDR_UNSPECIFIED(&binary)) refuse("the address of one host");
     return address;
   }
-  const auto belongs = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_'; };
-  if (address.size() > 253 || !std::all_of(address.begin(), address.end(), belongs)) refuse("a host name or an IP address");
+  const auto belongs = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_';
+  };
+  if (address.size() > 253 || !std::all_of(address.begin(), address.end(), belongs))
+    refuse("a host name or an IP address");
   if (address == "0.0.0.0") refuse("the address of one host");
   return address;
 }
@@ -101,7 +104,8 @@ std::uint16_t default_port(const std::string& job_id) {
 }
 
 /// Where rank 0 is met, for the launchers that do not say. `first_host` is rank 0's where the launcher tells, else "".
-void find_master(const EnvironmentReader& variables, const std::string& first_host, const char* how_to_pass, LaunchEnvironment& launch) {
+void find_master(const EnvironmentReader& variables, const std::string& first_host, const char* how_to_pass,
+                 LaunchEnvironment& launch) {
   if (const auto given = given_address(variables)) {
     launch.master_address = *given;
   } else if (launch.local_world_size == launch.world_size) {
@@ -110,8 +114,8 @@ void find_master(const EnvironmentReader& variables, const std::string& first_ho
     launch.master_address = first_host;
   } else {
     throw UserError(
-        "MASTER_ADDR is not set, and only {} of {} processes are "
-        "on this host ({}); set it to the host of rank 0, e.g. {}",
+        "MASTER_ADDR is not set, and only {} of {} processes are on this host ({}); set it to the host of rank 0, e.g. "
+        "{}",
         launch.local_world_size, launch.world_size, launch.host, how_to_pass);
   }
   const std::optional<std::int64_t> port = variables.find_integer("MASTER_PORT", 1, 65535);
@@ -119,7 +123,8 @@ void find_master(const EnvironmentReader& variables, const std::string& first_ho
 }
 
 /// The user's secret before the launcher's.
-void choose_secret(const EnvironmentReader& variables, const std::string& launchers, const char* source, LaunchEnvironment& launch) {
+void choose_secret(const EnvironmentReader& variables, const std::string& launchers, const char* source,
+                   LaunchEnvironment& launch) {
   if (const auto given = variables.find("FURLONG_JOB_SECRET")) {
     launch.secret = *given;
     launch.secret_source = "FURLONG_JOB_SECRET";
@@ -129,8 +134,9 @@ void choose_secret(const EnvironmentReader& variables, const std::string& launch
   }
 }
 
-/// RANK and its companions written by hand, while a launcher that counts differently started this very process: several processes would
-/// take one rank. torchrun and `furlong launch` are exempt: they may well run under mpirun or srun, one per host.
+/// RANK and its companions written by hand, while a launcher that counts differently started this very process: several
+/// processes would take one rank. torchrun and `furlong launch` are exempt: they may well run under mpirun or srun, one
+/// per host.
 void refuse_hand_set_contradiction(const EnvironmentReader& variables, const LaunchEnvironment& launch) {
   struct Other {
     const char* rank;
@@ -138,7 +144,8 @@ void refuse_hand_set_contradiction(const EnvironmentReader& variables, const Lau
     const char* condition;
   };
   constexpr std::array others = {Other{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"},
-                                 Other{"PMI_RANK", "PMI_SIZE", "PMI_SIZE"}, Other{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"}};
+                                 Other{"PMI_RANK", "PMI_SIZE", "PMI_SIZE"},
+                                 Other{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"}};
   for (const Other& other : others) {
     if (!variables.has(other.condition)) continue;
     const auto rank = variables.find_integer(other.rank, 0, kMaxProcesses - 1);
@@ -146,8 +153,8 @@ void refuse_hand_set_contradiction(const EnvironmentReader& variables, const Lau
     if (!rank || !world_size) continue;
     if (*world_size > launch.world_size || (*world_size == launch.world_size && *rank != launch.rank)) {
       throw UserError(
-          "RANK={}, WORLD_SIZE={} contradict the launcher's {}={}, {}={}; "
-          "unset RANK, WORLD_SIZE and LOCAL_RANK to take its",
+          "RANK={}, WORLD_SIZE={} contradict the launcher's {}={}, {}={}; unset RANK, WORLD_SIZE and LOCAL_RANK to "
+          "take its",
           launch.rank, launch.world_size, other.rank, *rank, other.world_size, *world_size);
     }
     return;  // only the innermost launcher counts
@@ -155,7 +162,8 @@ void refuse_hand_set_contradiction(const EnvironmentReader& variables, const Lau
 }
 
 bool agent_store_on_master_port(const EnvironmentReader& variables) {
-  // torchrun says "True" or "False" (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1); where it says nothing, the next port is the safe choice.
+  // torchrun says "True" or "False" (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1); where it says nothing, the next port is the
+  // safe choice.
   if (const auto says = variables.find("TORCHELASTIC_USE_AGENT_STORE")) return *says == "True";
   return variables.has("TORCHELASTIC_RUN_ID");
 }
@@ -163,12 +171,11 @@ bool agent_store_on_master_port(const EnvironmentReader& variables) {
 std::optional<LaunchEnvironment> from_rank_variables(const EnvironmentReader& variables, LaunchEnvironment launch) {
   const std::optional<std::string> signature = variables.find("FURLONG_LAUNCHER");
   if (signature && *signature != "furlong") {
-    throw UserError(
-        "FURLONG_LAUNCHER={}: furlong expected, which furlong "
-        "launch sets; unset it otherwise",
-        printable(*signature));
+    throw UserError("FURLONG_LAUNCHER={}: furlong expected, which furlong launch sets; unset it otherwise",
+                    printable(*signature));
   }
-  const std::string found = variables.first_set({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "FURLONG_LAUNCHER"});
+  const std::string found =
+      variables.first_set({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "FURLONG_LAUNCHER"});
   if (found.empty()) return std::nullopt;
   require_all(variables, found, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"},
               "start with torchrun or furlong launch, which set them");
@@ -186,7 +193,8 @@ std::optional<LaunchEnvironment> from_rank_variables(const EnvironmentReader& va
   const bool elastic = !signature && variables.has_any({"TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"});
   if (!signature && !elastic) refuse_hand_set_contradiction(variables, launch);
   const bool next_port = elastic && agent_store_on_master_port(variables);
-  launch.master_port = static_cast<std::uint16_t>(variables.integer("MASTER_PORT", 1, next_port ? 65534 : 65535) + (next_port ? 1 : 0));
+  launch.master_port =
+      static_cast<std::uint16_t>(variables.integer("MASTER_PORT", 1, next_port ? 65534 : 65535) + (next_port ? 1 : 0));
   if (elastic) {
     launch.job_id = variables.find("TORCHELASTIC_RUN_ID").value_or("");
     if (launch.job_id == "none") launch.job_id.clear();  // what torchrun --nnodes calls every job without --rdzv-id
@@ -195,16 +203,18 @@ std::optional<LaunchEnvironment> from_rank_variables(const EnvironmentReader& va
   return launch;
 }
 
-/// The first host of the job under Slurm, where mpirun and hydra put rank 0 unless told otherwise; "" outside Slurm. Not the step's first:
-/// the step that carries their daemons may leave out the host that they run on.
+/// The first host of the job under Slurm, where mpirun and hydra put rank 0 unless told otherwise; "" outside Slurm.
+/// Not the step's first: the step that carries their daemons may leave out the host that they run on.
 std::string first_host_of_job(const EnvironmentReader& variables) {
   const auto hosts = variables.find("SLURM_JOB_NODELIST");
   return hosts ? expand_slurm_hosts("SLURM_JOB_NODELIST", *hosts).front() : "";
 }
 
 std::optional<LaunchEnvironment> from_open_mpi(const EnvironmentReader& variables, LaunchEnvironment launch) {
-  constexpr RankNames names = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
-  const std::string found = variables.first_set({names.world_size, names.rank, names.local_rank, names.local_world_size});
+  constexpr RankNames names = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                               "OMPI_COMM_WORLD_LOCAL_SIZE"};
+  const std::string found =
+      variables.first_set({names.world_size, names.rank, names.local_rank, names.local_world_size});
   if (found.empty()) return std::nullopt;
   require_all(variables, found, {names.rank, names.world_size, names.local_rank, names.local_world_size},
               "start with mpirun, which sets them");
@@ -222,7 +232,8 @@ std::optional<LaunchEnvironment> from_open_mpi(const EnvironmentReader& variable
   // A job id made from mpirun's process id can be guessed; this key is random, and the same on all ranks.
   if (const auto key = variables.find("OMPI_MCA_orte_precondition_transports")) {
     secret += ":" + *key;
-    source = launch.job_id.empty() ? "OMPI_MCA_orte_precondition_transports" : source + " and OMPI_MCA_orte_precondition_transports";
+    source = launch.job_id.empty() ? "OMPI_MCA_orte_precondition_transports"
+                                   : source + " and OMPI_MCA_orte_precondition_transports";
   }
   find_master(variables, first_host_of_job(variables), "mpirun -x MASTER_ADDR=<host>", launch);
   choose_secret(variables, secret, source.c_str(), launch);
@@ -262,24 +273,26 @@ std::string read_slurm_nodes(const EnvironmentReader& variables, LaunchEnvironme
   const std::string per_node = *variables.find("SLURM_STEP_TASKS_PER_NODE");
   const std::vector<std::string> hosts = expand_slurm_hosts("SLURM_STEP_NODELIST", nodes);
   const std::vector<int> tasks = expand_slurm_tasks_per_node("SLURM_STEP_TASKS_PER_NODE", per_node);
-  if (hosts.size() != tasks.size() || std::accumulate(tasks.begin(), tasks.end(), std::int64_t{0}) != launch.world_size) {
+  if (hosts.size() != tasks.size() ||
+      std::accumulate(tasks.begin(), tasks.end(), std::int64_t{0}) != launch.world_size) {
     throw UserError(
-        "SLURM_STEP_TASKS_PER_NODE={} contradicts SLURM_STEP_NODELIST={} ({} "
-        "hosts) or SLURM_STEP_NUM_TASKS={}; start with srun, and "
-        "export none of them",
+        "SLURM_STEP_TASKS_PER_NODE={} contradicts SLURM_STEP_NODELIST={} ({} hosts) or SLURM_STEP_NUM_TASKS={}; start "
+        "with srun, and export none of them",
         printable(per_node), printable(nodes), hosts.size(), launch.world_size);
   }
-  const auto node = static_cast<std::size_t>(variables.integer("SLURM_NODEID", 0, static_cast<std::int64_t>(hosts.size()) - 1));
+  const auto node =
+      static_cast<std::size_t>(variables.integer("SLURM_NODEID", 0, static_cast<std::int64_t>(hosts.size()) - 1));
   launch.local_world_size = tasks[node];
-  // Step variables survive in a job that was submitted from within another step; what Slurm renews in every shell gives them away.
+  // Step variables survive in a job that was submitted from within another step; what Slurm renews in every shell gives
+  // them away.
   const auto left_over = [](const char* name, const std::string& value, const std::string& expected) {
     throw UserError(
-        "{}={} contradicts the step's variables ({}): they are left over from "
-        "another step; start with srun, or unset SLURM_STEP_ID "
-        "and SLURM_STEP_NUM_TASKS to run one process",
+        "{}={} contradicts the step's variables ({}): they are left over from another step; start with srun, or unset "
+        "SLURM_STEP_ID and SLURM_STEP_NUM_TASKS to run one process",
         name, printable(value), expected);
   };
-  if (const auto ids = variables.find("SLURM_GTIDS"); ids && std::count(ids->begin(), ids->end(), ',') + 1 != tasks[node])
+  if (const auto ids = variables.find("SLURM_GTIDS");
+      ids && std::count(ids->begin(), ids->end(), ',') + 1 != tasks[node])
     left_over("SLURM_GTIDS", *ids, fmt::format("{} tasks on this node", tasks[node]));
   if (const auto name = variables.find("SLURMD_NODENAME")) {
     if (*name != hosts[node]) left_over("SLURMD_NODENAME", *name, fmt::format("node {} is {}", node, hosts[node]));
@@ -293,10 +306,11 @@ std::optional<LaunchEnvironment> from_slurm(const EnvironmentReader& variables, 
   const std::string found = variables.first_set({"SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"});
   if (found.empty()) return std::nullopt;
   require_all(variables, found,
-              {"SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NODELIST",
-               "SLURM_STEP_TASKS_PER_NODE", "SLURM_JOB_ID"},
+              {"SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID",
+               "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE", "SLURM_JOB_ID"},
               "start with srun, which sets them");
-  if (variables.integer("SLURM_STEP_ID", 0, kLastStep) >= kFirstSpecialStep) return std::nullopt;  // the shell of salloc
+  if (variables.integer("SLURM_STEP_ID", 0, kLastStep) >= kFirstSpecialStep)
+    return std::nullopt;  // the shell of salloc
   launch.launcher = "slurm";
   launch.rank = static_cast<int>(variables.integer("SLURM_PROCID", 0, kMaxProcesses - 1));
   launch.world_size = static_cast<int>(variables.integer("SLURM_STEP_NUM_TASKS", 1, kMaxProcesses));

@@ -23,14 +23,16 @@ namespace {
 /// Many launchers that each started a job of their own would have those jobs write the same files.
 void refuse_inside_a_job(const EnvironmentReader& variables, const EnvironmentFunction& environment) {
   if (const auto rank = variables.find("RANK")) {
-    throw UserError("RANK={}: this is already a process of a job; expected no RANK, start furlong launch once per job, or unset RANK",
-                    printable(*rank));
+    throw UserError(
+        "RANK={}: this is already a process of a job; expected no RANK, start furlong launch once per job, or unset "
+        "RANK",
+        printable(*rank));
   }
   const LaunchEnvironment found = discover_launch(environment);
   if (found.world_size > 1) {
     throw UserError(
-        "furlong launch: this is already rank {} of {} (launcher: {}), and each would start a job of its own; expected one process, give "
-        "the command to that launcher without furlong launch",
+        "furlong launch: this is already rank {} of {} (launcher: {}), and each would start a job of its own; expected "
+        "one process, give the command to that launcher without furlong launch",
         found.rank, found.world_size, found.launcher);
   }
 }
@@ -41,15 +43,19 @@ void check(const LaunchOptions& options) {
   if (!(options.timeout >= 0 && options.timeout <= 1e6))
     throw UserError("--timeout {}: seconds from 0 to 1000000 expected", options.timeout);
   if (options.master_port < 0 || options.master_port > 65535)
-    throw UserError("--master-port {}: a port from 1 to 65535 expected, or leave it out for a free one", options.master_port);
+    throw UserError("--master-port {}: a port from 1 to 65535 expected, or leave it out for a free one",
+                    options.master_port);
   if (options.arguments.empty())
-    throw UserError("furlong launch: no command; expected what each process is to run, such as furlong launch --processes 2 train c.yaml");
+    throw UserError(
+        "furlong launch: no command; expected what each process is to run, such as furlong launch --processes 2 train "
+        "c.yaml");
 }
 
 /// The first number of a list such as OMP_NUM_THREADS="4,2"; nothing where there is none above 0.
 std::optional<int> leading_count(const std::optional<std::string>& text) {
   int count = 0;
-  if (!text || std::from_chars(text->data(), text->data() + text->size(), count).ec != std::errc() || count < 1) return std::nullopt;
+  if (!text || std::from_chars(text->data(), text->data() + text->size(), count).ec != std::errc() || count < 1)
+    return std::nullopt;
   return count;
 }
 
@@ -72,7 +78,8 @@ LaunchSettings launch_settings(const LaunchOptions& options, const EnvironmentFu
   settings.secret = random_secret();
   settings.cores = read_machine().cpu.usable_cores();
   settings.threads = std::max(1, settings.cores / settings.processes);
-  for (const char* name : {"FURLONG_POOL_THREADS", "OMP_NUM_THREADS"}) {  // in the order in which the processes heed them
+  for (const char* name :
+       {"FURLONG_POOL_THREADS", "OMP_NUM_THREADS"}) {  // in the order in which the processes heed them
     if (const auto count = leading_count(variables.find(name))) {
       settings.threads = *count;
       settings.thread_source = fmt::format("{}={} as set", name, *count);
@@ -91,16 +98,18 @@ std::string LaunchSettings::text() const {
     places = processes <= 8 ? fmt::format(" on cores of its own ({})", fmt::join(lists, " | "))
                             : fmt::format(" on {} cores of its own", core_blocks.back().size());
   }
-  return fmt::format("{} process{} on {}, {}{} thread{} ({}){}; meeting at 127.0.0.1:{}", processes, processes == 1 ? "" : "es", host,
-                     processes == 1 ? "" : "each with ", threads, threads == 1 ? "" : "s",
-                     thread_source.empty() ? fmt::format("OMP_NUM_THREADS={}", threads) : thread_source, places, master_port);
+  return fmt::format(
+      "{} process{} on {}, {}{} thread{} ({}){}; meeting at 127.0.0.1:{}", processes, processes == 1 ? "" : "es", host,
+      processes == 1 ? "" : "each with ", threads, threads == 1 ? "" : "s",
+      thread_source.empty() ? fmt::format("OMP_NUM_THREADS={}", threads) : thread_source, places, master_port);
 }
 
 std::vector<std::string> LaunchSettings::environment_of(int rank, const std::vector<std::string>& inherited) const {
-  std::map<std::string, std::string> ours = {{"RANK", std::to_string(rank)},       {"WORLD_SIZE", std::to_string(processes)},
-                                             {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", std::to_string(processes)},
-                                             {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(master_port)},
-                                             {"FURLONG_LAUNCHER", "furlong"},      {"FURLONG_JOB_SECRET", secret}};
+  std::map<std::string, std::string> ours = {
+      {"RANK", std::to_string(rank)},       {"WORLD_SIZE", std::to_string(processes)},
+      {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", std::to_string(processes)},
+      {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(master_port)},
+      {"FURLONG_LAUNCHER", "furlong"},      {"FURLONG_JOB_SECRET", secret}};
   // Our own loops heed the second: a process not bound to cores would otherwise take all of them.
   std::map<std::string, std::string> unless_set = {{"OMP_NUM_THREADS", std::to_string(threads)},
                                                    {"FURLONG_POOL_THREADS", std::to_string(threads)}};
@@ -133,8 +142,8 @@ Socket reserve_port(int port) {
   if (bind(socket.descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     const int error = errno;
     if (port == 0) throw MachineError("no free port on 127.0.0.1: {}", error_text(error));
-    throw UserError("--master-port {}: cannot be used on 127.0.0.1: {}; take another, or leave it out for a free one", port,
-                    error_text(error));
+    throw UserError("--master-port {}: cannot be used on 127.0.0.1: {}; take another, or leave it out for a free one",
+                    port, error_text(error));
   }
   share();
   return socket;

@@ -1,5 +1,6 @@
 #pragma once
-// What `furlong launch` decides before it starts anything: threads, cores, the meeting point, and the variables that say so.
+// What `furlong launch` decides before it starts anything: threads, cores, the meeting point, and the variables that
+// say so.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -29,8 +30,8 @@ struct LaunchSettings {
 /// Checks the options and the environment (throws UserError) and decides the rest, the port excepted.
 LaunchSettings launch_settings(const LaunchOptions& options, const EnvironmentFunction& environment);
 
-/// A port of 127.0.0.1 that stays ours until the socket is closed, except for who listens on it with SO_REUSEADDR, as the store does.
-/// `port` 0: any. Throws UserError where it is taken or not allowed.
+/// A port of 127.0.0.1 that stays ours until the socket is closed, except for who listens on it with SO_REUSEADDR, as
+/// the store does. `port` 0: any. Throws UserError where it is taken or not allowed.
 Socket reserve_port(int port);
 
 /// This process's variables, "NAME=value".

@@ -24,7 +24,8 @@ struct Pipe {
 
 Pipe make_pipe() {
   std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) throw MachineError("cannot make a pipe: {}; is ulimit -n too low?", error_text(errno));
+  if (pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw MachineError("cannot make a pipe: {}; is ulimit -n too low?", error_text(errno));
   return {Socket(ends[0]), Socket(ends[1])};
 }
 
@@ -49,7 +50,8 @@ struct CoreMask {
   std::size_t bytes = 0;
 };
 
-/// Everything that the new process needs, made before the fork: behind it only calls that are safe in a signal handler are allowed.
+/// Everything that the new process needs, made before the fork: behind it only calls that are safe in a signal handler
+/// are allowed.
 struct Prepared {
   pid_t launcher;
   const char* program;
@@ -94,7 +96,9 @@ LauncherSignals::LauncherSignals() {
 
 int LauncherSignals::next() {
   signalfd_siginfo information{};
-  return read(waiting_.descriptor(), &information, sizeof information) == sizeof information ? static_cast<int>(information.ssi_signo) : 0;
+  return read(waiting_.descriptor(), &information, sizeof information) == sizeof information
+             ? static_cast<int>(information.ssi_signo)
+             : 0;
 }
 
 void LauncherSignals::suspend() const {
@@ -124,8 +128,9 @@ StartedProcess start_process(const ProcessStart& start, const LauncherSignals& s
     fcntl(out.reading.descriptor(), F_SETFL, O_NONBLOCK);
     fcntl(err.reading.descriptor(), F_SETFL, O_NONBLOCK);
   }
-  const Prepared prepared{getpid(),           start.program.c_str(),    arguments.data(),         environment.data(),          cores,
-                          empty.descriptor(), out.writing.descriptor(), err.writing.descriptor(), report.writing.descriptor(), signals};
+  const Prepared prepared{
+      getpid(),           start.program.c_str(),    arguments.data(),         environment.data(),          cores,
+      empty.descriptor(), out.writing.descriptor(), err.writing.descriptor(), report.writing.descriptor(), signals};
   const pid_t process = fork();
   if (process < 0) throw MachineError("cannot start a process: {}; is ulimit -u too low?", error_text(errno));
   if (process == 0) become(prepared);

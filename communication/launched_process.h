@@ -10,8 +10,8 @@
 
 namespace furlong {
 
-/// While it lives, the signals that a launcher acts upon wait in a descriptor, and writing to a closed pipe is an error, no signal.
-/// Made and ended in one thread, before any other is started.
+/// While it lives, the signals that a launcher acts upon wait in a descriptor, and writing to a closed pipe is an
+/// error, no signal. Made and ended in one thread, before any other is started.
 class LauncherSignals {
  public:
   LauncherSignals();
@@ -47,8 +47,9 @@ struct StartedProcess {
   Socket out, err;  ///< reading ends, where captured; non-blocking
 };
 
-/// Starts a process in a group of its own (so that a terminal's Ctrl-C reaches the launcher alone), which the kernel kills when the
-/// calling thread ends, however that happens. Its standard input is empty. Throws MachineError where it cannot be started.
+/// Starts a process in a group of its own (so that a terminal's Ctrl-C reaches the launcher alone), which the kernel
+/// kills when the calling thread ends, however that happens. Its standard input is empty. Throws MachineError where it
+/// cannot be started.
 StartedProcess start_process(const ProcessStart& start, const LauncherSignals& signals);
 
 }  // namespace furlong

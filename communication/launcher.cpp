@@ -31,7 +31,9 @@ constexpr int kInterrupted = 128 + SIGINT;
 // How long output is awaited from whatever still holds a pipe when all processes have ended.
 constexpr std::chrono::seconds kLastWords{1};
 
-Clock after(double seconds) { return steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(Seconds(seconds)); }
+Clock after(double seconds) {
+  return steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(Seconds(seconds));
+}
 
 /// One of the streams that are relayed.
 struct Stream {
@@ -64,14 +66,16 @@ std::string ranks_text(const std::vector<int>& ranks) {
   constexpr std::size_t kMost = 8;
   if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
   if (ranks.size() > kMost)
-    return fmt::format("ranks {} and {} others", fmt::join(ranks.begin(), ranks.begin() + kMost, ", "), ranks.size() - kMost);
+    return fmt::format("ranks {} and {} others", fmt::join(ranks.begin(), ranks.begin() + kMost, ", "),
+                       ranks.size() - kMost);
   return fmt::format("ranks {} and {}", fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back());
 }
 
 /// A closed descriptor below 3 would be the next pipe's, and then be overwritten in the processes.
 void open_standard_streams() {
   for (int descriptor = 0; descriptor < 3; ++descriptor) {
-    if (fcntl(descriptor, F_GETFD) < 0 && open("/dev/null", O_RDWR) != descriptor) throw MachineError("/dev/null: cannot be opened");
+    if (fcntl(descriptor, F_GETFD) < 0 && open("/dev/null", O_RDWR) != descriptor)
+      throw MachineError("/dev/null: cannot be opened");
   }
 }
 
@@ -124,7 +128,8 @@ class Launch {
   }
 
   std::size_t count_living() const {
-    return static_cast<std::size_t>(std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.living; }));
+    return static_cast<std::size_t>(
+        std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.living; }));
   }
 
   template <class Action>
@@ -175,17 +180,20 @@ class Launch {
     }
   }
 
-  /// What has become of the processes since the last look. Of those that have ended since, signals come first: a process that reports a
-  /// status may do so because it has lost the other.
+  /// What has become of the processes since the last look. Of those that have ended since, signals come first: a
+  /// process that reports a status may do so because it has lost the other.
   void observe_ends() {
     std::vector<Rank*> failed;
     for_each_living([&](Rank& rank) {
       siginfo_t change{};
-      while (waitid(P_PID, static_cast<id_t>(rank.process), &change, WSTOPPED | WCONTINUED | WNOHANG) == 0 && change.si_pid != 0) {
+      while (waitid(P_PID, static_cast<id_t>(rank.process), &change, WSTOPPED | WCONTINUED | WNOHANG) == 0 &&
+             change.si_pid != 0) {
         rank.stopped = change.si_code == CLD_STOPPED;
         change = {};
       }
-      if (waitid(P_PID, static_cast<id_t>(rank.process), &change, WEXITED | WNOHANG | WNOWAIT) != 0 || change.si_pid == 0) return;
+      if (waitid(P_PID, static_cast<id_t>(rank.process), &change, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+          change.si_pid == 0)
+        return;
       kill(-rank.process, SIGKILL);  // what it has left behind, while its id is still taken
       waitid(P_PID, static_cast<id_t>(rank.process), &change, WEXITED);
       rank.living = false;
@@ -199,11 +207,12 @@ class Launch {
       if (rank.failed() && !rank.killed) failed.push_back(&rank);
     });
     if (first_failed_ || failed.empty()) return;
-    first_failed_ =
-        *std::min_element(failed.begin(), failed.end(), [](const Rank* a, const Rank* b) { return (a->signal != 0) > (b->signal != 0); });
+    first_failed_ = *std::min_element(failed.begin(), failed.end(),
+                                      [](const Rank* a, const Rank* b) { return (a->signal != 0) > (b->signal != 0); });
   }
 
-  /// The time that is left to the others: it runs from a failure on, and where only stopped processes are left of those that began.
+  /// The time that is left to the others: it runs from a failure on, and where only stopped processes are left of those
+  /// that began.
   void keep_deadline() {
     bool only_stopped = count_living() < ranks_.size();
     for_each_living([&](const Rank& rank) { only_stopped = only_stopped && rank.stopped; });
@@ -247,12 +256,15 @@ class Launch {
     return moved;
   }
 
-  /// All have ended; what they wrote may still be on its way. Whoever does not want to wait for a reader that pauses sends a signal.
+  /// All have ended; what they wrote may still be on its way. Whoever does not want to wait for a reader that pauses
+  /// sends a signal.
   void finish_output() {
     gave_up_ = interrupted_twice_;
     if (gave_up_) return;
     deadline_ = after(static_cast<double>(kLastWords.count()));
-    const auto open = [&] { return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return !rank.streams.empty(); }); };
+    const auto open = [&] {
+      return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return !rank.streams.empty(); });
+    };
     while (!gave_up_ && (open() || !output_.empty())) {
       if (relay() || output_.full()) deadline_ = after(static_cast<double>(kLastWords.count()));
       if (open() && !output_.full() && steady_clock::now() >= *deadline_) {
@@ -272,8 +284,9 @@ class Launch {
 
   /// Who is to blame: a stopped process that the others missed, or the first that failed.
   const Rank* at_fault() const {
-    const auto stopped =
-        std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.stopped_when_killed && rank.signal == SIGKILL; });
+    const auto stopped = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+      return rank.stopped_when_killed && rank.signal == SIGKILL;
+    });
     if (stopped != ranks_.end() && (!first_failed_ || first_failed_->signal == 0)) return &*stopped;
     return first_failed_;
   }
@@ -286,16 +299,19 @@ class Launch {
     }
     const Rank* fault = at_fault();
     if (!fault) {
-      const bool stopped = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.status == kStoppedBySignal; });
+      const bool stopped =
+          std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.status == kStoppedBySignal; });
       return stopped ? kStoppedBySignal : 0;
     }
     if (tell)
-      spdlog::error("rank {} (host {}, process {}) {}{}", fault->number, host, fault->process, end_text(*fault), others_text(*fault));
+      spdlog::error("rank {} (host {}, process {}) {}{}", fault->number, host, fault->process, end_text(*fault),
+                    others_text(*fault));
     return fault->status;
   }
 
   std::string end_text(const Rank& rank) const {
-    if (rank.stopped_when_killed) return fmt::format("was stopped and did not go on within {:g} s: killed", options_.timeout);
+    if (rank.stopped_when_killed)
+      return fmt::format("was stopped and did not go on within {:g} s: killed", options_.timeout);
     if (rank.signal == 0) return fmt::format("ended with status {}", rank.status);
     const std::string name = signal_name(rank.signal);
     const char* more = "";
@@ -339,10 +355,11 @@ int launch(const LaunchOptions& options, const EnvironmentFunction& environment)
   settings.master_port = own_address(reserved).port();
   spdlog::info("{}", settings.text());
   if (settings.processes * static_cast<std::int64_t>(settings.threads) > settings.cores) {
-    spdlog::warn("{} process{} with {} thread{} each share {} core{} and will wait for one another; expect more from {}",
-                 settings.processes, settings.processes == 1 ? "" : "es", settings.threads, settings.threads == 1 ? "" : "s",
-                 settings.cores, settings.cores == 1 ? "" : "s",
-                 settings.processes > settings.cores ? "fewer processes" : "a smaller OMP_NUM_THREADS");
+    spdlog::warn(
+        "{} process{} with {} thread{} each share {} core{} and will wait for one another; expect more from {}",
+        settings.processes, settings.processes == 1 ? "" : "es", settings.threads, settings.threads == 1 ? "" : "s",
+        settings.cores, settings.cores == 1 ? "" : "s",
+        settings.processes > settings.cores ? "fewer processes" : "a smaller OMP_NUM_THREADS");
   }
   return Launch(options).run(settings);
 }

@@ -42,7 +42,8 @@ void LineQueue::write_some() {
   while (written < waiting_.size()) {
     const std::string_view rest = std::string_view(waiting_).substr(written);
     std::size_t length = std::min<std::size_t>(rest.size(), PIPE_BUF);
-    if (const std::size_t newline = rest.substr(0, length).rfind('\n'); newline != std::string_view::npos) length = newline + 1;
+    if (const std::size_t newline = rest.substr(0, length).rfind('\n'); newline != std::string_view::npos)
+      length = newline + 1;
     if (!ready()) break;
     const ssize_t count = write(descriptor_, rest.data(), length);
     if (count > 0) {

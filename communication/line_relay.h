@@ -23,8 +23,8 @@ class LinePrefixer {
   bool broken_ = false;  ///< what comes next continues a line that was too long
 };
 
-/// Lines on their way to a descriptor that others write to as well and whose reader may be slow. Never blocks: who reads a paused
-/// terminal must not keep the launcher from its signals and deadlines.
+/// Lines on their way to a descriptor that others write to as well and whose reader may be slow. Never blocks: who
+/// reads a paused terminal must not keep the launcher from its signals and deadlines.
 class LineQueue {
  public:
   explicit LineQueue(int descriptor) : descriptor_(descriptor) {}
@@ -35,8 +35,8 @@ class LineQueue {
   bool full() const { return waiting_.size() >= 1024 * 1024; }
   /// Whether a write of up to PIPE_BUF bytes would not block.
   bool ready() const;
-  /// Writes as much as the descriptor takes now, whole lines at a time, so that what others write falls between them (lines of more than
-  /// PIPE_BUF bytes excepted). Drops everything when nobody reads any more.
+  /// Writes as much as the descriptor takes now, whole lines at a time, so that what others write falls between them
+  /// (lines of more than PIPE_BUF bytes excepted). Drops everything when nobody reads any more.
   void write_some();
 
  private:

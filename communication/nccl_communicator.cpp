@@ -85,7 +85,11 @@ class Operation final : public Work::State {
  public:
   Operation(std::shared_ptr<Fate> fate, std::unique_ptr<GpuEvent> event, const Stream& stream, std::string name,
             std::vector<Tensor> tensors)
-      : fate_(std::move(fate)), event_(std::move(event)), stream_(stream), name_(std::move(name)), tensors_(std::move(tensors)) {}
+      : fate_(std::move(fate)),
+        event_(std::move(event)),
+        stream_(stream),
+        name_(std::move(name)),
+        tensors_(std::move(tensors)) {}
 
   /// As WaitNotice has them.
   std::uint64_t id = 0, number = 0;
@@ -109,7 +113,8 @@ class Operation final : public Work::State {
   }
   bool done() override { return is_finished_ || fate_->reason() || (is_issued_ && finish()); }
 
-  /// True once all of it has come to pass, and before anything broke: what comes later does not matter to it. From any thread.
+  /// True once all of it has come to pass, and before anything broke: what comes later does not matter to it. From any
+  /// thread.
   bool finish() {
     if (is_finished_) return true;
     if (!event_->done() || fate_->reason()) return false;
@@ -187,41 +192,49 @@ class NcclCommunicator final : public Communicator {
 
  private:
   Work do_all_reduce(const Stream& stream, const Tensor& values, Reduction reduction) override {
-    return issue(stream, text_of("all_reduce", values), {values}, values.elements() > 0, [=, this](NcclLink::Handle handle) {
-      return nccl::table().all_reduce(values.address(), values.address(), count_of(values), data_type(values.dtype()),
-                                      reduction_of(reduction), handle, native_queue());
-    });
+    return issue(
+        stream, text_of("all_reduce", values), {values}, values.elements() > 0, [=, this](NcclLink::Handle handle) {
+          return nccl::table().all_reduce(values.address(), values.address(), count_of(values),
+                                          data_type(values.dtype()), reduction_of(reduction), handle, native_queue());
+        });
   }
 
-  Work do_reduce_scatter(const Stream& stream, const Tensor& input, const Tensor& output, Reduction reduction) override {
-    return issue(stream, text_of("reduce_scatter", input), {input, output}, output.elements() > 0, [=, this](NcclLink::Handle handle) {
-      return nccl::table().reduce_scatter(input.address(), output.address(), count_of(output), data_type(input.dtype()),
-                                          reduction_of(reduction), handle, native_queue());
-    });
+  Work do_reduce_scatter(const Stream& stream, const Tensor& input, const Tensor& output,
+                         Reduction reduction) override {
+    return issue(stream, text_of("reduce_scatter", input), {input, output}, output.elements() > 0,
+                 [=, this](NcclLink::Handle handle) {
+                   return nccl::table().reduce_scatter(input.address(), output.address(), count_of(output),
+                                                       data_type(input.dtype()), reduction_of(reduction), handle,
+                                                       native_queue());
+                 });
   }
 
   Work do_all_gather(const Stream& stream, const Tensor& input, const Tensor& output) override {
-    return issue(stream, text_of("all_gather", output), {input, output}, input.elements() > 0, [=, this](NcclLink::Handle handle) {
-      return nccl::table().all_gather(input.address(), output.address(), count_of(input), data_type(input.dtype()), handle, native_queue());
-    });
+    return issue(stream, text_of("all_gather", output), {input, output}, input.elements() > 0,
+                 [=, this](NcclLink::Handle handle) {
+                   return nccl::table().all_gather(input.address(), output.address(), count_of(input),
+                                                   data_type(input.dtype()), handle, native_queue());
+                 });
   }
 
   Work do_broadcast(const Stream& stream, const Tensor& values, int root) override {
-    return issue(stream, text_of("broadcast", values), {values}, values.elements() > 0, [=, this](NcclLink::Handle handle) {
-      return nccl::table().broadcast(values.address(), values.address(), count_of(values), data_type(values.dtype()), root, handle,
-                                     native_queue());
-    });
+    return issue(stream, text_of("broadcast", values), {values}, values.elements() > 0,
+                 [=, this](NcclLink::Handle handle) {
+                   return nccl::table().broadcast(values.address(), values.address(), count_of(values),
+                                                  data_type(values.dtype()), root, handle, native_queue());
+                 });
   }
 
   Work do_barrier(const Stream& stream) override {
     return issue(stream, "barrier", {}, true, [this](NcclLink::Handle handle) {
-      return nccl::table().all_reduce(nothing_.address(), nothing_.address(), 1, nccl::DataType::float32, nccl::Reduction::sum, handle,
-                                      native_queue());
+      return nccl::table().all_reduce(nothing_.address(), nothing_.address(), 1, nccl::DataType::float32,
+                                      nccl::Reduction::sum, handle, native_queue());
     });
   }
 
   Work do_exchange(const Stream& stream, std::vector<Message> messages) override {
-    std::string name = messages.size() == 1 ? message_text(messages.front()) : fmt::format("exchange of {} messages", messages.size());
+    std::string name =
+        messages.size() == 1 ? message_text(messages.front()) : fmt::format("exchange of {} messages", messages.size());
     std::vector<Tensor> tensors;
     for (const Message& message : messages) tensors.push_back(message.values);
     std::erase_if(messages, [](const Message& message) { return message.values.elements() == 0; });
@@ -250,7 +263,8 @@ class NcclCommunicator final : public Communicator {
 
   static std::string message_text(const Message& message) {
     const bool sends = message.direction == Message::Direction::send;
-    return fmt::format("{} {} rank {}", text_of(sends ? "send" : "receive", message.values), sends ? "to" : "from", message.peer);
+    return fmt::format("{} {} rank {}", text_of(sends ? "send" : "receive", message.values), sends ? "to" : "from",
+                       message.peer);
   }
 
   void* native_queue() const { return engine_.native_queue(queue_->stream()); }
@@ -258,9 +272,10 @@ class NcclCommunicator final : public Communicator {
   /// Behind what is on the caller's stream, and all others.
   Work issue(const Stream& stream, std::string name, std::vector<Tensor> tensors, bool has_elements,
              const std::function<nccl::Result(NcclLink::Handle)>& calls, bool is_collective = true) {
-    require(stream.device == options_.device, "NCCL of {} between tensors on {}", options_.device.text(), stream.device.text());
-    const auto operation =
-        std::make_shared<Operation>(fate_, engine_.make_event(options_.device.index), stream, std::move(name), std::move(tensors));
+    require(stream.device == options_.device, "NCCL of {} between tensors on {}", options_.device.text(),
+            stream.device.text());
+    const auto operation = std::make_shared<Operation>(fate_, engine_.make_event(options_.device.index), stream,
+                                                       std::move(name), std::move(tensors));
     operation->id = ++issued_;
     if (is_collective) operation->number = ++collectives_;
     if (fate_->reason()) return Work(operation);
@@ -339,8 +354,10 @@ class NcclCommunicator final : public Communicator {
     }
     const std::lock_guard lock(mutex_);
     if (pending_.empty() || now - front_since_ < options_.operation_timeout) return {};
-    return fmt::format("nothing came within {:.1f} s while all ranks were alive; they wait for each other, perhaps in different operations",
-                       static_cast<double>(options_.operation_timeout.count()) / 1000);
+    return fmt::format(
+        "nothing came within {:.1f} s while all ranks were alive; they wait for each other, perhaps in different "
+        "operations",
+        static_cast<double>(options_.operation_timeout.count()) / 1000);
   }
 
   StoreClient& store_;
@@ -371,7 +388,9 @@ std::unique_ptr<Communicator> make_nccl_communicator(StoreClient& store, const N
   if (gpu_engine(options.device.type) == nullptr)
     throw UserError("parallel.engine: nccl needs the GPU engine, and this program was built without the CUDA toolkit");
   if (const std::string problem = nccl_missing(); !problem.empty())
-    throw UserError("processes on GPUs exchange by NCCL: {}; install it (pip: nvidia-nccl-cu13 or -cu12), or use device: cpu", problem);
+    throw UserError(
+        "processes on GPUs exchange by NCCL: {}; install it (pip: nvidia-nccl-cu13 or -cu12), or use device: cpu",
+        problem);
   return std::make_unique<NcclCommunicator>(store, options);
 }
 

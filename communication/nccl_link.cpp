@@ -53,7 +53,8 @@ std::string nccl_missing() {
   return "";
 }
 
-NcclLink::NcclLink(StoreClient& store, const NcclOptions& options, const Stream& queue) : store_(store), options_(options), queue_(queue) {
+NcclLink::NcclLink(StoreClient& store, const NcclOptions& options, const Stream& queue)
+    : store_(store), options_(options), queue_(queue) {
   const nccl::UniqueId id = meet();
   if (nccl::table().comm_init_rank_config) {
     connect(id);
@@ -97,8 +98,8 @@ void NcclLink::check_connecting(Clock::time_point end) {
   if (const auto fault = store_.fault()) throw MachineError("{}", fault->message());
   if (Clock::now() < end) return;
   throw MachineError(
-      "NCCL did not connect the {} ranks within {}, although all had come to it; NCCL_DEBUG=INFO in the environment tells what it does, "
-      "NCCL_SOCKET_IFNAME which network interface it uses",
+      "NCCL did not connect the {} ranks within {}, although all had come to it; NCCL_DEBUG=INFO in the environment "
+      "tells what it does, NCCL_SOCKET_IFNAME which network interface it uses",
       options_.size, seconds_of(options_.connect_timeout));
 }
 
@@ -108,7 +109,8 @@ void NcclLink::fail_connecting(const std::string& text) {
     if (const auto fault = store_.fault()) throw MachineError("{}", fault->message());
     std::this_thread::sleep_for(milliseconds(20));
   }
-  throw MachineError("NCCL cannot connect rank {} on {} with the others: {}", options_.rank, options_.device.text(), text);
+  throw MachineError("NCCL cannot connect rank {} on {} with the others: {}", options_.rank, options_.device.text(),
+                     text);
 }
 
 void NcclLink::connect(const nccl::UniqueId& id) {
@@ -232,7 +234,8 @@ void NcclLink::close(milliseconds patience) noexcept {
   if (handle == nullptr) return;
   nccl::Result result = table.comm_finalize ? table.comm_finalize(handle) : nccl::success;
   const auto end = Clock::now() + patience;
-  for (Pause pause; result == nccl::in_progress && Clock::now() < end && !store_.fault(); pause()) result = state_now(handle);
+  for (Pause pause; result == nccl::in_progress && Clock::now() < end && !store_.fault(); pause())
+    result = state_now(handle);
   if (result == nccl::success) {
     table.comm_destroy(handle);
   } else {

@@ -19,8 +19,9 @@ class NcclError : public Error {
   using Error::Error;
 };
 
-/// Connected when it is constructed; see make_nccl_communicator. A library from before 2.14 knows no calls that do not block: it connects
-/// in a thread that is left behind when that takes too long, and abort() does not wait for a call that hangs.
+/// Connected when it is constructed; see make_nccl_communicator. A library from before 2.14 knows no calls that do not
+/// block: it connects in a thread that is left behind when that takes too long, and abort() does not wait for a call
+/// that hangs.
 class NcclLink {
  public:
   using Handle = nccl::Communicator*;
@@ -32,8 +33,8 @@ class NcclLink {
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
 
-  /// Makes the calls, and returns when NCCL has put their work on its stream. From one thread. Throws NcclError where one failed or NCCL
-  /// was aborted meanwhile.
+  /// Makes the calls, and returns when NCCL has put their work on its stream. From one thread. Throws NcclError where
+  /// one failed or NCCL was aborted meanwhile.
   void run(const std::function<nccl::Result(Handle)>& calls);
   /// Several calls as one: NCCL runs their work together.
   static nccl::Result grouped(const std::function<nccl::Result()>& calls);

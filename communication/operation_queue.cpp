@@ -14,7 +14,8 @@ constexpr std::chrono::milliseconds watch_interval{50};
 }  // namespace
 
 struct OperationQueue::Operation final : Work::State {
-  Operation(std::string name_given, std::function<void()> action_given) : name(std::move(name_given)), action(std::move(action_given)) {}
+  Operation(std::string name_given, std::function<void()> action_given)
+      : name(std::move(name_given)), action(std::move(action_given)) {}
 
   void wait() override {
     std::unique_lock lock(mutex);
@@ -43,7 +44,8 @@ struct OperationQueue::Operation final : Work::State {
 };
 
 OperationQueue::OperationQueue(Hooks hooks) : hooks_(std::move(hooks)) {
-  // A write to a connection that a peer has closed raises SIGPIPE in the thread that writes: blocked there, it stays an error.
+  // A write to a connection that a peer has closed raises SIGPIPE in the thread that writes: blocked there, it stays an
+  // error.
   const SignalsBlocked blocked;
   runner_ = std::thread([this] { run(); });
   watcher_ = std::thread([this] { watch(); });

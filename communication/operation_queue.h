@@ -1,6 +1,7 @@
 #pragma once
-// An engine's own thread: operations run in it one after the other, in the order in which they were issued, beside what their issuer goes
-// on to compute. A second thread watches over the one that runs, which may wait for peers that are no more.
+// An engine's own thread: operations run in it one after the other, in the order in which they were issued, beside what
+// their issuer goes on to compute. A second thread watches over the one that runs, which may wait for peers that are no
+// more.
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -19,7 +20,8 @@ namespace furlong {
 
 class OperationQueue {
  public:
-  /// What the engine adds. Called from the queue's threads or from abort()'s caller, never with its lock held; they must not throw.
+  /// What the engine adds. Called from the queue's threads or from abort()'s caller, never with its lock held; they
+  /// must not throw.
   struct Hooks {
     /// Every now and then while an operation (its number, its name) runs for long: a reason to abort(), or nothing.
     std::function<std::optional<std::string>(std::uint64_t operation, const std::string& name)> watch;
@@ -35,7 +37,8 @@ class OperationQueue {
   OperationQueue(const OperationQueue&) = delete;
   OperationQueue& operator=(const OperationQueue&) = delete;
 
-  /// Runs `action` behind all others. `name` ("all_reduce") is for messages. What the action holds is let go before its Work is done.
+  /// Runs `action` behind all others. `name` ("all_reduce") is for messages. What the action holds is let go before its
+  /// Work is done.
   Work submit(std::string name, std::function<void()> action);
 
   /// Operations that are under way, waiting or yet to come throw MachineError with this reason. The first reason stays.

@@ -36,7 +36,8 @@ using std::chrono::milliseconds;
 /// What a rank's own report of its failure begins with; a rank that was lost has another reason.
 constexpr std::string_view own_report = "error: ";
 
-/// Of 15 s: heartbeats each 2 s, silent ones are lost after 10 s, broken connections after 4 s; 3 s to get out; 2 s are left over.
+/// Of 15 s: heartbeats each 2 s, silent ones are lost after 10 s, broken connections after 4 s; 3 s to get out; 2 s are
+/// left over.
 StoreTimes times_within(milliseconds timeout) {
   StoreTimes times;
   times.heartbeat_interval = timeout * 2 / 15;
@@ -102,8 +103,8 @@ class ProcessGroup::Joined {
     communicator_.reset();
     const std::optional<Fault> fault = store_ ? store_->fault() : std::nullopt;
     store_.reset();
-    // The others hear of the fault from the store, which goes with this process. Where rank 0 has told of its own they end behind it, so
-    // that a launcher sees first whose fault it was.
+    // The others hear of the fault from the store, which goes with this process. Where rank 0 has told of its own they
+    // end behind it, so that a launcher sees first whose fault it was.
     if (server_ && (fault || !left_)) std::this_thread::sleep_for(std::min(patience_, milliseconds(500)));
     std::this_thread::sleep_until(stays_until_);
     if (!server_ && fault && fault->rank == 0 && fault->reason.starts_with(own_report)) {
@@ -115,7 +116,8 @@ class ProcessGroup::Joined {
   Communicator& communicator() { return *communicator_; }
   Communicator& device_communicator(const Device& device) {
     if (!device.is_gpu()) return *communicator_;
-    require(!device_communicator_ || device == device_, "a process of several on {} and on {}", device_.text(), device.text());
+    require(!device_communicator_ || device == device_, "a process of several on {} and on {}", device_.text(),
+            device.text());
     device_ = device;
     if (!device_communicator_) device_communicator_ = make_nccl_communicator(*store_, nccl_options());
     return *device_communicator_;
@@ -193,8 +195,8 @@ class ProcessGroup::Joined {
       secret = "no secret";
       if (environment_.rank == 0)
         spdlog::warn(
-            "the launcher gave no job id: whoever reaches port {} of {} can join this job; set FURLONG_JOB_SECRET to the same text in all "
-            "processes",
+            "the launcher gave no job id: whoever reaches port {} of {} can join this job; set FURLONG_JOB_SECRET to "
+            "the same text in all processes",
             environment_.master_port, environment_.master_address);
     }
     const StoreTimes times = times_within(options.timeout);
@@ -231,7 +233,8 @@ class ProcessGroup::Joined {
     communicator_ = make_gloo_communicator(*store_, gloo_);
   }
 
-  /// What another rank is to leave in the store, for as long as that one lives. Where `warns` is set, now and then says what is `missing`.
+  /// What another rank is to leave in the store, for as long as that one lives. Where `warns` is set, now and then says
+  /// what is `missing`.
   std::string wait_for(const std::string& key, bool warns, const std::string& missing) {
     const auto begin = std::chrono::steady_clock::now();
     for (milliseconds patience = notice_after_;; patience = notice_every_) {
@@ -250,7 +253,8 @@ class ProcessGroup::Joined {
   /// At most for as long as rank 0 has to end in.
   void wait_for_end_of_store() const {
     std::string problem;
-    const std::vector<SocketAddress> addresses = resolve(environment_.master_address, environment_.master_port, problem);
+    const std::vector<SocketAddress> addresses =
+        resolve(environment_.master_address, environment_.master_port, problem);
     int error = 0;
     for (const TimePoint end = std::chrono::steady_clock::now() + patience_; std::chrono::steady_clock::now() < end;) {
       const bool listens = std::any_of(addresses.begin(), addresses.end(), [&](const SocketAddress& address) {
@@ -273,8 +277,8 @@ class ProcessGroup::Joined {
     return nccl;
   }
 
-  /// Rank 0 tells of all faults but its own loss: then its store, by which the others could agree on one of them, is gone as well, and on
-  /// each host the first to hear of it tells.
+  /// Rank 0 tells of all faults but its own loss: then its store, by which the others could agree on one of them, is
+  /// gone as well, and on each host the first to hear of it tells.
   bool is_told_here(const Fault& fault) {
     const std::lock_guard lock(telling_mutex_);
     if (!is_told_here_) {
@@ -284,8 +288,9 @@ class ProcessGroup::Joined {
     return *is_told_here_;
   }
 
-  /// True in one of the processes of this job and host: by a name that one alone can have, that of a socket without a file. It is free
-  /// again when that process ends, which therefore stays until the others must have heard of the fault, too.
+  /// True in one of the processes of this job and host: by a name that one alone can have, that of a socket without a
+  /// file. It is free again when that process ends, which therefore stays until the others must have heard of the
+  /// fault, too.
   bool claim(const Fault& fault) {
     const std::string name =  // where it is too long its end is cut off
         fmt::format("furlong fault {} {} {}", environment_.master_port, environment_.host, environment_.master_address);
@@ -295,7 +300,9 @@ class ProcessGroup::Joined {
     std::memcpy(address.sun_path + 1, name.data(), length);  // behind a zero: in no file system
     const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
     claim_ = Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (claim_ && ::bind(claim_.descriptor(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0 && errno == EADDRINUSE) return false;
+    if (claim_ && ::bind(claim_.descriptor(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0 &&
+        errno == EADDRINUSE)
+      return false;
     const int others = environment_.local_world_size - 1 - (fault.host == environment_.host);
     // Heartbeats, from which each counts the silence, are two thirds of that apart.
     if (others > 0) stays_until_ = std::chrono::steady_clock::now() + patience_ * 5 / 6;
@@ -309,8 +316,8 @@ class ProcessGroup::Joined {
     changed_.notify_all();
   }
 
-  /// Ends the process where its main thread does not, deep in a computation or in a file system that hangs: at a fault of the job. What is
-  /// to be told is not told yet, since that comes behind the end of this object.
+  /// Ends the process where its main thread does not, deep in a computation or in a file system that hangs: at a fault
+  /// of the job. What is to be told is not told yet, since that comes behind the end of this object.
   void guard() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_ || own_error_ || fault_; });
@@ -374,14 +381,17 @@ Communicator& ProcessGroup::device_communicator(const Device& device) const {
 
 void ProcessGroup::reduce(std::span<double> numbers, Reduction reduction) const {
   if (!joined_ || numbers.empty()) return;
-  const Tensor values = Tensor::from(std::vector<double>(numbers.begin(), numbers.end()), {static_cast<std::int64_t>(numbers.size())});
+  const Tensor values =
+      Tensor::from(std::vector<double>(numbers.begin(), numbers.end()), {static_cast<std::int64_t>(numbers.size())});
   joined_->communicator().all_reduce(Stream{}, values, reduction).wait();
   std::memcpy(numbers.data(), values.address(), numbers.size_bytes());
 }
 
 void ProcessGroup::sum(std::span<double> numbers) const { reduce(numbers, Reduction::sum); }
 void ProcessGroup::minimum(std::span<double> numbers) const { reduce(numbers, Reduction::minimum); }
-std::string ProcessGroup::from_first(const std::string& text) const { return joined_ ? joined_->from_first(text) : text; }
+std::string ProcessGroup::from_first(const std::string& text) const {
+  return joined_ ? joined_->from_first(text) : text;
+}
 std::vector<std::string> ProcessGroup::to_first(const std::string& text, const std::string& what) const {
   return joined_ ? joined_->to_first(text, what) : std::vector<std::string>{text};
 }
@@ -406,11 +416,12 @@ int ProcessGroup::fair_threads() const {
   double share = 0;
   for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {
     if (!own.has(core)) continue;
-    share +=
-        1.0 / static_cast<double>(std::count_if(processes.begin(), processes.end(), [&](const Cores& other) { return other.has(core); }));
+    share += 1.0 / static_cast<double>(std::count_if(processes.begin(), processes.end(),
+                                                     [&](const Cores& other) { return other.has(core); }));
   }
   // A container's quota is that of all of them.
-  if (usable < own.count()) share = std::min(share, static_cast<double>(usable) / static_cast<double>(processes.size()));
+  if (usable < own.count())
+    share = std::min(share, static_cast<double>(usable) / static_cast<double>(processes.size()));
   return std::max(1, static_cast<int>(share + 1e-9));
 }
 

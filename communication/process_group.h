@@ -1,5 +1,6 @@
 #pragma once
-// The processes of one job as training sees them: who this one is, a communicator between them, and what happens when one of them fails.
+// The processes of one job as training sees them: who this one is, a communicator between them, and what happens when
+// one of them fails.
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -24,11 +25,13 @@ class PeerError : public MachineError {
   bool told_here_;
 };
 
-/// Joined when it is constructed, by all processes at the same time; all of them leave() together. In one process nothing is opened.
+/// Joined when it is constructed, by all processes at the same time; all of them leave() together. In one process
+/// nothing is opened.
 class ProcessGroup {
  public:
   struct Options {
-    /// From a fault anywhere to the end of every process that runs: two thirds of it may pass until a silent rank counts as lost.
+    /// From a fault anywhere to the end of every process that runs: two thirds of it may pass until a silent rank
+    /// counts as lost.
     std::chrono::milliseconds timeout{15000};
     /// For all processes to come.
     std::chrono::milliseconds connect_timeout{std::chrono::minutes(5)};
@@ -36,7 +39,8 @@ class ProcessGroup {
     std::chrono::milliseconds notice_after{std::chrono::minutes(1)}, notice_every{std::chrono::minutes(5)};
   };
 
-  /// Opens the store (on rank 0), joins it, and connects the communicator. Throws UserError or MachineError where that fails.
+  /// Opens the store (on rank 0), joins it, and connects the communicator. Throws UserError or MachineError where that
+  /// fails.
   ProcessGroup(const LaunchEnvironment& environment, const Options& options);
   /// One process.
   ProcessGroup();
@@ -52,7 +56,8 @@ class ProcessGroup {
   const LaunchEnvironment& environment() const;
   /// Of tensors on the CPU.
   Communicator& communicator() const;
-  /// Of tensors on `device`: on a GPU by NCCL, connected on the first call, which all processes make together. One device for each process.
+  /// Of tensors on `device`: on a GPU by NCCL, connected on the first call, which all processes make together. One
+  /// device for each process.
   Communicator& device_communicator(const Device& device) const;
 
   /// Every process calls these in the same order; each gets the same numbers. For a few of them: it is waited for.
@@ -60,25 +65,28 @@ class ProcessGroup {
   void minimum(std::span<double> numbers) const;
   /// Rank 0's text, which may differ on the others.
   std::string from_first(const std::string& text) const;
-  /// Each rank's text, in order, on rank 0, which waits for them, with a warning about `what` has not come for long; nothing on the others,
-  /// which wait for nobody. Goes past the communicator, so that a thread may call it beside the one that trains; one at a time.
+  /// Each rank's text, in order, on rank 0, which waits for them, with a warning about `what` has not come for long;
+  /// nothing on the others, which wait for nobody. Goes past the communicator, so that a thread may call it beside the
+  /// one that trains; one at a time.
   std::vector<std::string> to_first(const std::string& text, const std::string& what) const;
   void barrier() const;
 
-  /// Another communicator, among processes in rows of `size`: rank r is number r % size of row r / size. All of the group call it.
+  /// Another communicator, among processes in rows of `size`: rank r is number r % size of row r / size. All of the
+  /// group call it.
   std::unique_ptr<Communicator> row(int size) const;
 
-  /// How many threads this process computes with where the user did not say: its share of the cores that it and the other processes of its
-  /// host may use; 0, set_thread_count's own choice, in one process and where FURLONG_POOL_THREADS says. All processes call it.
+  /// How many threads this process computes with where the user did not say: its share of the cores that it and the
+  /// other processes of its host may use; 0, set_thread_count's own choice, in one process and where
+  /// FURLONG_POOL_THREADS says. All processes call it.
   int fair_threads() const;
 
   /// The end of the job, in order. Throws PeerError where another process failed meanwhile.
   void leave();
-  /// This process ends by `error`: the others are told, within the timeout. Returns where it is the first at fault and tells of it itself;
-  /// otherwise throws the PeerError in its place.
+  /// This process ends by `error`: the others are told, within the timeout. Returns where it is the first at fault and
+  /// tells of it itself; otherwise throws the PeerError in its place.
   void fail(const std::exception& error);
-  /// The same fault told by another thread, as soon as it knows: operations of all processes then stop, this one's included, and it ends by
-  /// fail(), or where it does not come to that, without it.
+  /// The same fault told by another thread, as soon as it knows: operations of all processes then stop, this one's
+  /// included, and it ends by fail(), or where it does not come to that, without it.
   void report(const std::exception& error) const noexcept;
 
  private:

@@ -41,7 +41,8 @@ class RawGloo::Context final : public gloo::Context {
     transportContext_ = device_->createContext(rank, size);
     setTimeout(timeout);
     transportContext_->setTimeout(timeout);
-    const Tensor own = Tensor::zeros({size * address_bytes}, DType::uint8), all = Tensor::empty({size * own.elements()}, DType::uint8);
+    const Tensor own = Tensor::zeros({size * address_bytes}, DType::uint8),
+                 all = Tensor::empty({size * own.elements()}, DType::uint8);
     std::size_t length = 0;  // of an address, on all ranks
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
@@ -98,7 +99,8 @@ void RawGloo::all_reduce(const Tensor& values) {
   gloo::AllreduceOptions call(context_);
   call.setTag(operations_++);
   call.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-  call.setReduceFunction([](void* out, const void* a, const void* b, std::size_t n) { gloo::sum<float>(out, a, b, n); });
+  call.setReduceFunction(
+      [](void* out, const void* a, const void* b, std::size_t n) { gloo::sum<float>(out, a, b, n); });
   call.setOutput(values.data<float>(), static_cast<std::size_t>(values.elements()));
   gloo::allreduce(call);
 }

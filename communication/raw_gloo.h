@@ -1,6 +1,7 @@
 #pragma once
-// Gloo's own functions on connections of their own: what they take without the thread, the watch and the names of make_gloo_communicator().
-// For measurements alone: peers need not prove who they are, and a rank that is lost ends an operation by Gloo's timeout, half a minute.
+// Gloo's own functions on connections of their own: what they take without the thread, the watch and the names of
+// make_gloo_communicator(). For measurements alone: peers need not prove who they are, and a rank that is lost ends an
+// operation by Gloo's timeout, half a minute.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,8 +18,8 @@ class RawGloo {
   RawGloo(const RawGloo&) = delete;
   RawGloo& operator=(const RawGloo&) = delete;
 
-  /// Seconds that `times` calls of `action` take, one behind the other, in a thread of its own; all processes begin together. Throws
-  /// MachineError where one fails.
+  /// Seconds that `times` calls of `action` take, one behind the other, in a thread of its own; all processes begin
+  /// together. Throws MachineError where one fails.
   double time(std::int64_t times, const std::function<void()>& action);
 
   // From within time(). Tensors are contiguous, on the CPU; all_reduce sums up float32 in a ring.

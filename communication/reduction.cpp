@@ -44,8 +44,9 @@ T combine(T a, T b) {
   }
 }
 
-// Two loops without aliases, which the compiler turns into vectors. The order of the two operands does not change a result's bits, except
-// which of two NaNs or which of two zeros of different sign is kept; `swapped` keeps it where b is the target.
+// Two loops without aliases, which the compiler turns into vectors. The order of the two operands does not change a
+// result's bits, except which of two NaNs or which of two zeros of different sign is kept; `swapped` keeps it where b
+// is the target.
 template <class T, class Function, bool swapped>
 void into(T* __restrict target, const T* __restrict other, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) {

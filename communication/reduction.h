@@ -7,8 +7,8 @@
 
 namespace furlong {
 
-/// out[i] = a[i] (reduction) b[i] for n elements of the dtype. `out` may be `a` or `b`; otherwise they do not overlap. Sums of bfloat16 are
-/// formed in float32 and rounded; integers wrap around; a NaN stays one.
+/// out[i] = a[i] (reduction) b[i] for n elements of the dtype. `out` may be `a` or `b`; otherwise they do not overlap.
+/// Sums of bfloat16 are formed in float32 and rounded; integers wrap around; a NaN stays one.
 using ReductionFunction = void (*)(void* out, const void* a, const void* b, std::size_t n);
 ReductionFunction reduction_function(DType dtype, Reduction reduction);
 

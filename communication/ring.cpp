@@ -20,8 +20,8 @@ ReduceScatterRing::ReduceScatterRing(std::shared_ptr<gloo::Context> context) : c
   }
 }
 
-void ReduceScatterRing::run(DType dtype, Reduction reduction, const void* input, void* output, std::size_t n, std::uint32_t tag,
-                            std::chrono::milliseconds timeout) {
+void ReduceScatterRing::run(DType dtype, Reduction reduction, const void* input, void* output, std::size_t n,
+                            std::uint32_t tag, std::chrono::milliseconds timeout) {
   const auto size = static_cast<std::size_t>(context_->size), rank = static_cast<std::size_t>(context_->rank);
   const auto next = static_cast<int>((rank + 1) % size), previous = static_cast<int>((rank + size - 1) % size);
   const auto width = static_cast<std::size_t>(size_of(dtype));
@@ -42,7 +42,8 @@ void ReduceScatterRing::run(DType dtype, Reduction reduction, const void* input,
       count[lane] = std::min(in_block, n - begin[lane]);
       const auto index = static_cast<std::uint8_t>(lane);
       halves_[lane][0].buffer->recv(previous, slot + index, 0, count[lane] * width);
-      own->send(next, slot + index, (static_cast<std::size_t>(previous) * n + begin[lane]) * width, count[lane] * width);
+      own->send(next, slot + index, (static_cast<std::size_t>(previous) * n + begin[lane]) * width,
+                count[lane] * width);
     }
     for (std::size_t step = 0; step < steps; ++step) {
       const std::size_t part = (rank + 2 * size - 2 - step) % size;

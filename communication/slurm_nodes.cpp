@@ -60,10 +60,8 @@ class Scanner {
   }
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
-    throw UserError(
-        "{}={}: {}, at character {}; Slurm sets it in every step: "
-        "start with srun",
-        variable_, printable(text_), fmt::format(format, std::forward<Args>(args)...), position_ + 1);
+    throw UserError("{}={}: {}, at character {}; Slurm sets it in every step: start with srun", variable_,
+                    printable(text_), fmt::format(format, std::forward<Args>(args)...), position_ + 1);
   }
 
  private:
@@ -82,7 +80,8 @@ std::vector<std::string> bracket(Scanner& scanner) {
     std::from_chars(low.data(), low.data() + low.size(), first);
     std::from_chars(high.data(), high.data() + high.size(), last);
     if (last < first) scanner.fail("the range {}-{} runs backwards", low, high);
-    if (static_cast<std::uint64_t>(last - first) >= kMaxHosts - numbers.size()) scanner.fail("more than {} hosts", kMaxHosts);
+    if (static_cast<std::uint64_t>(last - first) >= kMaxHosts - numbers.size())
+      scanner.fail("more than {} hosts", kMaxHosts);
     for (std::int64_t n = first; n <= last; ++n) numbers.push_back(fmt::format("{:0{}}", n, low.size()));
   } while (scanner.accept(','));
   scanner.expect(']', "to close the brackets");

@@ -71,7 +71,9 @@ void Socket::close() {
 
 std::string SocketAddress::host() const {
   char name[NI_MAXHOST] = "";  // with an interface behind it, where the address is link-local
-  if (::getnameinfo(reinterpret_cast<const sockaddr*>(&storage), length, name, sizeof name, nullptr, 0, NI_NUMERICHOST) != 0) return "?";
+  if (::getnameinfo(reinterpret_cast<const sockaddr*>(&storage), length, name, sizeof name, nullptr, 0,
+                    NI_NUMERICHOST) != 0)
+    return "?";
   return name;
 }
 
@@ -144,9 +146,11 @@ SocketAddress peer_address(const Socket& socket) { return address_of(socket, ::g
 Socket listen_on(const SocketAddress& address) {
   Socket socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!socket) throw_errno("socket");
-  set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);  // a job that ended a moment ago leaves its port's connections in TIME_WAIT
+  set_option(socket, SOL_SOCKET, SO_REUSEADDR,
+             1);  // a job that ended a moment ago leaves its port's connections in TIME_WAIT
   if (address.storage.ss_family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 1);
-  if (::bind(socket.descriptor(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0) throw_errno("bind");
+  if (::bind(socket.descriptor(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0)
+    throw_errno("bind");
   if (::listen(socket.descriptor(), SOMAXCONN) != 0) throw_errno("listen");
   return socket;
 }

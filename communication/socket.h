@@ -51,7 +51,8 @@ std::string address_text(const std::string& host, std::uint16_t port);
 /// This host's name, for messages.
 std::string host_name();
 
-/// The addresses of a host's name (or of an address as text), each once. Empty, with the reason in `problem`, when there is none.
+/// The addresses of a host's name (or of an address as text), each once. Empty, with the reason in `problem`, when
+/// there is none.
 std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port, std::string& problem);
 
 /// This socket's own end, and the other's (throw std::system_error).
@@ -64,15 +65,18 @@ Socket listen_on(const SocketAddress& address);
 /// The next connection that waits, ready for use, or an empty socket with the reason in `error` (EAGAIN: none waits).
 Socket accept_from(const Socket& listener, std::chrono::milliseconds user_timeout, int& error);
 
-/// Connects until `deadline`. An empty socket, with the errno in `error`, when that failed (ETIMEDOUT: nothing answered, ECANCELED:
-/// `give_up` said so; it is asked every 50 ms). Data that a peer does not acknowledge within `user_timeout` break the connection later.
+/// Connects until `deadline`. An empty socket, with the errno in `error`, when that failed (ETIMEDOUT: nothing
+/// answered, ECANCELED: `give_up` said so; it is asked every 50 ms). Data that a peer does not acknowledge within
+/// `user_timeout` break the connection later.
 Socket connect_to(const SocketAddress& address, TimePoint deadline, std::chrono::milliseconds user_timeout, int& error,
                   const std::function<bool()>& give_up = {});
 
-/// True where a connection's two ends are one socket, which is what connecting to a free local port can lead to (TCP's simultaneous open).
+/// True where a connection's two ends are one socket, which is what connecting to a free local port can lead to (TCP's
+/// simultaneous open).
 bool connected_to_itself(const Socket& socket);
 
-/// What one call moved: some bytes, or none because of `error` (0: it would block; the peer's orderly end sets `ended`).
+/// What one call moved: some bytes, or none because of `error` (0: it would block; the peer's orderly end sets
+/// `ended`).
 struct Transfer {
   std::size_t bytes = 0;
   int error = 0;
@@ -81,7 +85,8 @@ struct Transfer {
 Transfer receive(const Socket& socket, std::span<char> buffer);
 Transfer send(const Socket& socket, std::span<const char> data);
 
-/// Waits until poll() reports `events` (or a broken connection), false at the deadline or when `give_up`, asked every 50 ms, says so.
+/// Waits until poll() reports `events` (or a broken connection), false at the deadline or when `give_up`, asked every
+/// 50 ms, says so.
 bool wait_for(const Socket& socket, short events, TimePoint deadline, const std::function<bool()>& give_up = {});
 
 /// Milliseconds for poll() to wait until `deadline`: rounded up, 0 when it has passed.
@@ -99,7 +104,8 @@ class Waker {
   Socket event_;
 };
 
-/// Blocks every signal in this thread while it lives: threads started meanwhile leave signals to those that know what to do with them.
+/// Blocks every signal in this thread while it lives: threads started meanwhile leave signals to those that know what
+/// to do with them.
 class SignalsBlocked {
  public:
   SignalsBlocked();

@@ -39,7 +39,8 @@ std::uint32_t milliseconds_until(TimePoint deadline) {
 }
 
 void check_key(const std::string& key) {
-  require(!key.empty() && key.size() <= max_key_bytes, "a store's key of {} bytes, expected 1 to {}", key.size(), max_key_bytes);
+  require(!key.empty() && key.size() <= max_key_bytes, "a store's key of {} bytes, expected 1 to {}", key.size(),
+          max_key_bytes);
 }
 
 }  // namespace
@@ -108,10 +109,12 @@ class StoreClient::Connection {
 
 StoreClient::Connection::Connection(StoreClientOptions options) : options_(std::move(options)) {
   options_.times.check();
-  if (options_.world_size < 1 || options_.world_size > max_world_size || options_.rank < 0 || options_.rank >= options_.world_size)
+  if (options_.world_size < 1 || options_.world_size > max_world_size || options_.rank < 0 ||
+      options_.rank >= options_.world_size)
     throw UserError("rank {} of {}: expected 0 <= RANK < WORLD_SIZE", options_.rank, options_.world_size);
   if (options_.secret.empty())
-    throw UserError("the job has no secret to guard its store with; set FURLONG_JOB_SECRET to the same text in every process");
+    throw UserError(
+        "the job has no secret to guard its store with; set FURLONG_JOB_SECRET to the same text in every process");
   hello_.rank = options_.rank;
   hello_.world_size = options_.world_size;
   hello_.host = one_line(options_.host, max_host_bytes);
@@ -154,37 +157,41 @@ void StoreClient::Connection::join() {
         last_heard_ = next_heartbeat_ = last_turn_ = steady_clock::now();
         return;
       }
-      if (attempt.outcome != Attempt::Outcome::failed) throw_refused(attempt, address_text(options_.address, options_.port) + tried);
+      if (attempt.outcome != Attempt::Outcome::failed)
+        throw_refused(attempt, address_text(options_.address, options_.port) + tried);
       problem = attempt.problem;
     }
     // Ranks that start at the same moment do not come back at the same moment.
-    std::this_thread::sleep_for(std::min<steady_clock::duration>(pause + pause * (options_.rank % 16) / 16,
-                                                                 std::max(deadline - steady_clock::now(), steady_clock::duration(0))));
+    std::this_thread::sleep_for(
+        std::min<steady_clock::duration>(pause + pause * (options_.rank % 16) / 16,
+                                         std::max(deadline - steady_clock::now(), steady_clock::duration(0))));
     pause = std::min(2 * pause, longest_pause);
   } while (steady_clock::now() < deadline);
   throw MachineError(
-      "rank {} on host {}: no store at {}{} for {:.1f} s: {}; rank 0 runs it: has it started, and do MASTER_ADDR and MASTER_PORT name its "
-      "host and port?",
-      options_.rank, options_.host, address_text(options_.address, options_.port), tried, seconds(steady_clock::now() - start), problem);
+      "rank {} on host {}: no store at {}{} for {:.1f} s: {}; rank 0 runs it: has it started, and do MASTER_ADDR and "
+      "MASTER_PORT name its host and port?",
+      options_.rank, options_.host, address_text(options_.address, options_.port), tried,
+      seconds(steady_clock::now() - start), problem);
 }
 
 void StoreClient::Connection::throw_refused(const Attempt& attempt, const std::string& at) const {
   if (attempt.outcome == Attempt::Outcome::foreign)
     throw UserError(
-        "MASTER_PORT {}: what listens at {} is not this job's store, {}; set MASTER_PORT to a port that is free on rank 0's host",
+        "MASTER_PORT {}: what listens at {} is not this job's store, {}; set MASTER_PORT to a port that is free on "
+        "rank 0's host",
         options_.port, at, attempt.problem);
   switch (attempt.refusal.reason) {
     case Refused::secret:
       throw UserError(
-          "the store at {} has another secret than this process; is it another job's? Set MASTER_PORT to a port of this job's own, or "
-          "FURLONG_JOB_SECRET to the same text in every process",
+          "the store at {} has another secret than this process; is it another job's? Set MASTER_PORT to a port of "
+          "this job's own, or FURLONG_JOB_SECRET to the same text in every process",
           at);
     case Refused::world_size:
-      throw UserError("rank {}: WORLD_SIZE is {} here and {} at rank 0 ({}); give every process the same", options_.rank,
-                      options_.world_size, attempt.refusal.detail, at);
+      throw UserError("rank {}: WORLD_SIZE is {} here and {} at rank 0 ({}); give every process the same",
+                      options_.rank, options_.world_size, attempt.refusal.detail, at);
     case Refused::rank:
-      throw UserError("rank {} on host {}: this rank has joined already, from host {}; give every process its own RANK", options_.rank,
-                      options_.host, attempt.refusal.detail);
+      throw UserError("rank {} on host {}: this rank has joined already, from host {}; give every process its own RANK",
+                      options_.rank, options_.host, attempt.refusal.detail);
     default:
       throw MachineError("the store at {} refused rank {} for no known reason", at, options_.rank);
   }
@@ -281,8 +288,8 @@ bool StoreClient::Connection::turn() {
     break_off(error_text(sent.error));
     return !fault_;
   }
-  std::array<pollfd, 2> polled{
-      {{waker_.descriptor(), POLLIN, 0}, {socket_.descriptor(), static_cast<short>(POLLIN | (out_.empty() ? 0 : POLLOUT)), 0}}};
+  std::array<pollfd, 2> polled{{{waker_.descriptor(), POLLIN, 0},
+                                {socket_.descriptor(), static_cast<short>(POLLIN | (out_.empty() ? 0 : POLLOUT)), 0}}};
   ::poll(polled.data(), polled.size(), poll_milliseconds(std::min(next_heartbeat_, lost_at())));
   const TimePoint now = steady_clock::now();
   // This process itself was stopped, perhaps all others with it: what the store did meanwhile is not known.
@@ -291,7 +298,8 @@ bool StoreClient::Connection::turn() {
   if (polled[0].revents) waker_.clear();
   if (((polled[1].revents & ~POLLOUT) || now >= lost_at()) && !read()) return !fault_;
   if (now >= lost_at() && socket_) {
-    lose_store(fmt::format("its store was silent for {:.1f} s (stopped, or cut off from the network?)", seconds(now - last_heard_)));
+    lose_store(fmt::format("its store was silent for {:.1f} s (stopped, or cut off from the network?)",
+                           seconds(now - last_heard_)));
     return false;
   }
   return !fault_;
@@ -367,7 +375,8 @@ bool StoreClient::Connection::come_back() {
   milliseconds pause = first_pause;
   std::string problem = "no time was left to come back";
   while (steady_clock::now() < lost_at()) {
-    Attempt attempt = shake_hands(address_, hello_, options_.secret, lost_at(), options_.times.timeout, [&] { return stop_.load(); });
+    Attempt attempt =
+        shake_hands(address_, hello_, options_.secret, lost_at(), options_.times.timeout, [&] { return stop_.load(); });
     if (stop_) return false;
     if (attempt.outcome == Attempt::Outcome::welcome) {
       socket_ = std::move(attempt.socket);
@@ -379,7 +388,8 @@ bool StoreClient::Connection::come_back() {
     }
     problem = attempt.problem;
     if (attempt.outcome != Attempt::Outcome::failed) {
-      if (attempt.outcome == Attempt::Outcome::refused) problem = "the store that answers there does not know this rank";
+      if (attempt.outcome == Attempt::Outcome::refused)
+        problem = "the store that answers there does not know this rank";
       break;
     }
     pollfd woken{waker_.descriptor(), POLLIN, 0};
@@ -417,8 +427,8 @@ StoreClient::~StoreClient() = default;
 
 void StoreClient::set(const std::string& key, std::span<const char> value) {
   check_key(key);
-  require(value.size() <= max_value_bytes, "a value of {} bytes for the store's key {}, expected at most {}", value.size(), key_text(key),
-          max_value_bytes);
+  require(value.size() <= max_value_bytes, "a value of {} bytes for the store's key {}, expected at most {}",
+          value.size(), key_text(key), max_value_bytes);
   connection_->ask({.kind = Kind::set, .keys = {key}}, {value.data(), value.size()});
 }
 

@@ -35,11 +35,12 @@ std::optional<std::string> next_body(Attempt& attempt, TimePoint deadline, const
 
 }  // namespace
 
-Attempt shake_hands(const SocketAddress& address, Hello hello, const std::string& secret, TimePoint deadline, milliseconds user_timeout,
-                    const std::function<bool()>& give_up) {
+Attempt shake_hands(const SocketAddress& address, Hello hello, const std::string& secret, TimePoint deadline,
+                    milliseconds user_timeout, const std::function<bool()>& give_up) {
   Attempt out;
   int error = 0;
-  out.socket = connect_to(address, std::min(deadline, steady_clock::now() + connect_patience), user_timeout, error, give_up);
+  out.socket =
+      connect_to(address, std::min(deadline, steady_clock::now() + connect_patience), user_timeout, error, give_up);
   if (!out.socket) {
     out.problem = error_text(error);
     return out;

@@ -20,12 +20,14 @@ using std::chrono::milliseconds;
 
 void StoreTimes::check() const {
   const auto seconds = [](milliseconds time) { return static_cast<double>(time.count()) / 1000; };
-  if (heartbeat_interval <= milliseconds(0) || heartbeat_interval >= grace || grace > timeout || 2 * heartbeat_interval > timeout)
+  if (heartbeat_interval <= milliseconds(0) || heartbeat_interval >= grace || grace > timeout ||
+      2 * heartbeat_interval > timeout)
     throw UserError(
-        "heartbeats every {} s, {} s for a broken connection to come back, a rank lost after {} s of silence: expected interval < grace <= "
-        "timeout, and room for two heartbeats in the timeout; the defaults are 2, 4 and 10 s",
+        "heartbeats every {} s, {} s for a broken connection to come back, a rank lost after {} s of silence: expected "
+        "interval < grace <= timeout, and room for two heartbeats in the timeout; the defaults are 2, 4 and 10 s",
         seconds(heartbeat_interval), seconds(grace), seconds(timeout));
-  if (timeout > std::chrono::hours(24)) throw UserError("a rank lost after {} s of silence: expected at most a day", seconds(timeout));
+  if (timeout > std::chrono::hours(24))
+    throw UserError("a rank lost after {} s of silence: expected at most a day", seconds(timeout));
 }
 
 std::string Fault::message() const { return fmt::format("rank {} on host {} failed: {}", rank, host, reason); }
@@ -36,7 +38,8 @@ namespace {
 constexpr std::size_t length_bytes = 4;
 // The length and the kind, then a request's id and oldest id.
 constexpr std::size_t timeout_offset = length_bytes + 1 + 8 + 8;
-// Told apart from any other service by the first bytes that the server sends; the last one counts the protocol's versions.
+// Told apart from any other service by the first bytes that the server sends; the last one counts the protocol's
+// versions.
 constexpr std::string_view greeting = "Furlong\x01";
 
 template <class Number>
@@ -89,8 +92,8 @@ class Reader {
     std::make_unsigned_t<Number> bits = 0;
     const std::string_view bytes = raw(sizeof bits);
     for (std::size_t i = 0; i < sizeof bits; ++i)
-      bits =
-          static_cast<decltype(bits)>(bits | (static_cast<std::make_unsigned_t<Number>>(static_cast<unsigned char>(bytes[i])) << (8 * i)));
+      bits = static_cast<decltype(bits)>(
+          bits | (static_cast<std::make_unsigned_t<Number>>(static_cast<unsigned char>(bytes[i])) << (8 * i)));
     return static_cast<Number>(bits);
   }
   std::string_view raw(std::size_t bytes) {
@@ -145,8 +148,8 @@ Code hmac(std::string_view message, std::string_view secret) {
   unsigned int bytes = 0;
   const auto* key = secret.data();
   const auto* data = reinterpret_cast<const unsigned char*>(message.data());
-  const auto* done =
-      HMAC(EVP_sha256(), key, static_cast<int>(secret.size()), data, message.size(), reinterpret_cast<unsigned char*>(out.data()), &bytes);
+  const auto* done = HMAC(EVP_sha256(), key, static_cast<int>(secret.size()), data, message.size(),
+                          reinterpret_cast<unsigned char*>(out.data()), &bytes);
   if (!done || bytes != out.size())
     throw MachineError("libcrypto cannot compute HMAC-SHA-256, which guards the store; is it a build without SHA-2?");
   return out;
@@ -161,7 +164,9 @@ Kind kind_of(std::string_view body) {
   return kind;
 }
 
-std::string encode(const Challenge& challenge) { return Writer(Kind::challenge).raw(greeting).raw(challenge.nonce).finish(); }
+std::string encode(const Challenge& challenge) {
+  return Writer(Kind::challenge).raw(greeting).raw(challenge.nonce).finish();
+}
 
 Challenge decode_challenge(std::string_view body) {
   Reader reader(body, Kind::challenge);
@@ -196,7 +201,9 @@ Hello decode_hello(std::string_view body) {
   return out;
 }
 
-std::string encode(const Welcome& welcome) { return Writer(Kind::welcome).text(host_field(welcome.host)).raw(welcome.code).finish(); }
+std::string encode(const Welcome& welcome) {
+  return Writer(Kind::welcome).text(host_field(welcome.host)).raw(welcome.code).finish();
+}
 
 Welcome decode_welcome(std::string_view body) {
   Reader reader(body, Kind::welcome);
@@ -209,7 +216,10 @@ Welcome decode_welcome(std::string_view body) {
 }
 
 std::string encode(const Refusal& refusal) {
-  return Writer(Kind::refusal).number(static_cast<std::uint8_t>(refusal.reason)).text(host_field(refusal.detail)).finish();
+  return Writer(Kind::refusal)
+      .number(static_cast<std::uint8_t>(refusal.reason))
+      .text(host_field(refusal.detail))
+      .finish();
 }
 
 Refusal decode_refusal(std::string_view body) {
@@ -358,7 +368,8 @@ Code code_of(const Hello& hello, const Nonce& server_nonce, std::string_view sec
 
 Code code_of(const Welcome& welcome, const Hello& hello, const Nonce& server_nonce, std::string_view secret) {
   Writer writer(Kind::welcome);
-  return hmac(hello_fields(writer.raw(greeting).raw(server_nonce), hello).text(host_field(welcome.host)).finish(), secret);
+  return hmac(hello_fields(writer.raw(greeting).raw(server_nonce), hello).text(host_field(welcome.host)).finish(),
+              secret);
 }
 
 bool equal_in_constant_time(const Code& a, const Code& b) { return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }

@@ -1,6 +1,7 @@
 #pragma once
-// What the bootstrap store's server and clients say to each other. A frame is a length (4 bytes, little-endian, of what follows), a kind (1
-// byte) and that kind's fields: numbers little-endian, texts with their length before them. Every field of a frame that came in is checked.
+// What the bootstrap store's server and clients say to each other. A frame is a length (4 bytes, little-endian, of what
+// follows), a kind (1 byte) and that kind's fields: numbers little-endian, texts with their length before them. Every
+// field of a frame that came in is checked.
 //
 //   server                                   client
 //   Challenge {nonce}                   ->
@@ -8,9 +9,9 @@
 //   Welcome {host, code} or Refusal     ->
 //   Reply, Fault, Heartbeat             <->  Request, Heartbeat
 //
-// Both prove that they know the job's secret without sending it: a code is HMAC-SHA-256, keyed by the secret, of both nonces and of all
-// that the message says. It keeps strangers and other jobs out; what is sent afterwards is neither encrypted nor signed, so that whoever
-// can rewrite a cluster's traffic is not kept out.
+// Both prove that they know the job's secret without sending it: a code is HMAC-SHA-256, keyed by the secret, of both
+// nonces and of all that the message says. It keeps strangers and other jobs out; what is sent afterwards is neither
+// encrypted nor signed, so that whoever can rewrite a cluster's traffic is not kept out.
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -32,7 +33,8 @@ namespace furlong {
 struct StoreTimes {
   std::chrono::milliseconds heartbeat_interval{2000};
   std::chrono::milliseconds timeout{10000};  ///< silence after which a rank, or the store, counts as lost
-  std::chrono::milliseconds grace{4000};  ///< after a connection broke, for coming back: a blip of the network that is shorter is survived
+  std::chrono::milliseconds grace{
+      4000};  ///< after a connection broke, for coming back: a blip of the network that is shorter is survived
 
   /// Throws UserError unless 0 < heartbeat_interval < grace <= timeout and two heartbeats fit in the timeout.
   void check() const;
@@ -155,8 +157,9 @@ void decode_heartbeat(std::string_view body);
 std::string encode_number(std::int64_t number);
 std::int64_t decode_number(std::string_view payload);
 
-/// What a client and what the server prove to know the secret with. HMAC-SHA-256 (RFC 2104) is libcrypto's, which libhdf5 links and its
-/// development package brings: no further dependency, where an own hash would be one more thing to trust.
+/// What a client and what the server prove to know the secret with. HMAC-SHA-256 (RFC 2104) is libcrypto's, which
+/// libhdf5 links and its development package brings: no further dependency, where an own hash would be one more thing
+/// to trust.
 Code code_of(const Hello& hello, const Nonce& server_nonce, std::string_view secret);
 Code code_of(const Welcome& welcome, const Hello& hello, const Nonce& server_nonce, std::string_view secret);
 bool equal_in_constant_time(const Code& a, const Code& b);
@@ -171,7 +174,8 @@ std::string key_text(std::string_view key);
 class FrameBuffer {
  public:
   void append(std::span<const char> bytes) { bytes_.append(bytes.data(), bytes.size()); }
-  /// The next whole frame's body. Throws ProtocolError where a length is 0 or above `max_bytes`, before what it announces is waited for.
+  /// The next whole frame's body. Throws ProtocolError where a length is 0 or above `max_bytes`, before what it
+  /// announces is waited for.
   std::optional<std::string> next(std::size_t max_bytes);
   std::size_t size() const { return bytes_.size() - start_; }
 

@@ -35,10 +35,12 @@ constexpr milliseconds closing_patience{500};
 
 [[noreturn]] void throw_cannot_listen(const StoreServerOptions& options, const SocketAddress& address, int error) {
   if (error == EADDRINUSE)
-    throw UserError("MASTER_PORT {}: the port is taken at {}; does another job run on this host? Set MASTER_PORT to a free one",
-                    options.port, address.host());
+    throw UserError(
+        "MASTER_PORT {}: the port is taken at {}; does another job run on this host? Set MASTER_PORT to a free one",
+        options.port, address.host());
   if (error == EACCES)
-    throw UserError("MASTER_PORT {}: this user may not listen there; set MASTER_PORT to a port above 1023", options.port);
+    throw UserError("MASTER_PORT {}: this user may not listen there; set MASTER_PORT to a port above 1023",
+                    options.port);
   throw MachineError("cannot listen at {}: {}", address.text(), error_text(error));
 }
 
@@ -52,14 +54,16 @@ std::vector<Socket> listen_for(const StoreServerOptions& options) {
   bool reachable = options.one_host;
   for (const SocketAddress& address : addresses) {
     if (address.is_wildcard())
-      throw UserError("MASTER_ADDR '{}' means every network of this host; set it to the one address that the other ranks reach",
-                      options.address);
+      throw UserError(
+          "MASTER_ADDR '{}' means every network of this host; set it to the one address that the other ranks reach",
+          options.address);
     reachable = reachable || !address.is_loopback();
     tried.push_back(address.host());
   }
   if (!reachable)
     throw UserError(
-        "MASTER_ADDR '{}' is {} on rank 0's host {}, which other hosts cannot reach; set MASTER_ADDR to an address of its network",
+        "MASTER_ADDR '{}' is {} on rank 0's host {}, which other hosts cannot reach; set MASTER_ADDR to an address of "
+        "its network",
         options.address, fmt::join(tried, " and "), options.host);
   std::vector<Socket> out;
   for (const SocketAddress& address : addresses) {
@@ -72,8 +76,8 @@ std::vector<Socket> listen_for(const StoreServerOptions& options) {
     if (options.port == 0 && !out.empty()) break;  // a second address would get another port
   }
   if (out.empty())
-    throw UserError("MASTER_ADDR '{}' ({}) is no address of host {}, where rank 0 runs; set it to that host's", options.address,
-                    fmt::join(tried, " and "), options.host);
+    throw UserError("MASTER_ADDR '{}' ({}) is no address of host {}, where rank 0 runs; set it to that host's",
+                    options.address, fmt::join(tried, " and "), options.host);
   return out;
 }
 
@@ -189,12 +193,14 @@ void StoreServer::Loop::turn() {
   for (const Socket& listener : listeners_) polled.push_back({listens ? listener.descriptor() : -1, POLLIN, 0});
   const std::size_t first = polled.size();
   for (const auto& connection : connections_) {
-    const int events = (connection->out.size() < max_unsent_bytes ? POLLIN : 0) | (connection->out.empty() ? 0 : POLLOUT);
+    const int events =
+        (connection->out.size() < max_unsent_bytes ? POLLIN : 0) | (connection->out.empty() ? 0 : POLLOUT);
     polled.push_back({connection->socket.descriptor(), static_cast<short>(events), 0});
   }
   ::poll(polled.data(), polled.size(), poll_milliseconds(next_deadline(before)));
   const TimePoint now = steady_clock::now();
-  // This process itself was stopped (a job suspended as a whole, a machine that slept): what the others did meanwhile is not known.
+  // This process itself was stopped (a job suspended as a whole, a machine that slept): what the others did meanwhile
+  // is not known.
   if (now - last_turn_ > 2 * options_.times.heartbeat_interval) {
     woke_ = now;
     stopped_for_ = now - last_turn_;
@@ -283,7 +289,8 @@ void StoreServer::Loop::take_hello(Connection& connection, const std::string& bo
   const Hello hello = decode_hello(body);
   if (!equal_in_constant_time(hello.code, code_of(hello, connection.nonce, options_.secret)))
     return refuse(connection, Refused::secret, "");
-  if (hello.world_size != options_.world_size) return refuse(connection, Refused::world_size, std::to_string(options_.world_size));
+  if (hello.world_size != options_.world_size)
+    return refuse(connection, Refused::world_size, std::to_string(options_.world_size));
   const auto found = sessions_.find(hello.rank);
   const bool known = found != sessions_.end() && found->second.id == hello.session;
   if (hello.resuming && !known) return refuse(connection, Refused::session, "");
@@ -387,7 +394,8 @@ void StoreServer::Loop::judge(TimePoint now) {
       // Who was stopped for longer than the others wait was left by them: the fault is not theirs.
       session.state = Session::State::lost;
       const auto stopped = std::chrono::duration<double>(stopped_for_).count();
-      declare({0, options_.host, fmt::format("it was stopped for {:.1f} s, and the others did not wait for it", stopped)});
+      declare(
+          {0, options_.host, fmt::format("it was stopped for {:.1f} s, and the others did not wait for it", stopped)});
     } else {
       lose(rank, session,
            fmt::format("its connection broke ({}) and it did not come back within {:.1f} s", session.why_broken,
@@ -428,7 +436,8 @@ void StoreServer::Loop::close() {
   }
   if (!joined.empty())
     declare(
-        {0, options_.host, fmt::format("it ended while rank{} {} still worked", joined.size() > 1 ? "s" : "", fmt::join(joined, ", "))});
+        {0, options_.host,
+         fmt::format("it ended while rank{} {} still worked", joined.size() > 1 ? "s" : "", fmt::join(joined, ", "))});
   const TimePoint deadline = steady_clock::now() + closing_patience;
   for (const auto& connection : connections_) {
     while (!connection->broken) {
@@ -472,10 +481,13 @@ void StoreServer::Loop::sweep() {
 StoreServer::StoreServer(StoreServerOptions options) {
   options.times.check();
   if (options.secret.empty())
-    throw UserError("the job has no secret to guard its store with; set FURLONG_JOB_SECRET to the same text in every process");
+    throw UserError(
+        "the job has no secret to guard its store with; set FURLONG_JOB_SECRET to the same text in every process");
   if (options.world_size < 1 || options.world_size > max_world_size)
-    throw UserError("world size {}: expected 1 to {}; WORLD_SIZE is the number of processes", options.world_size, max_world_size);
-  require(options.max_strangers > 0 && options.stranger_patience > options.crowded_patience && options.crowded_patience > milliseconds(0),
+    throw UserError("world size {}: expected 1 to {}; WORLD_SIZE is the number of processes", options.world_size,
+                    max_world_size);
+  require(options.max_strangers > 0 && options.stranger_patience > options.crowded_patience &&
+              options.crowded_patience > milliseconds(0),
           "a store that lets nobody in");
   std::vector<Socket> listeners = listen_for(options);
   port_ = own_address(listeners.front()).port();

@@ -13,7 +13,9 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 constexpr int most_named = 8;
 
-std::shared_ptr<const std::string> shared(std::string text) { return std::make_shared<const std::string>(std::move(text)); }
+std::shared_ptr<const std::string> shared(std::string text) {
+  return std::make_shared<const std::string>(std::move(text));
+}
 
 }  // namespace
 
@@ -27,7 +29,8 @@ StoreState::Change StoreState::change(Request request) {
     if (error != std::errc() || end != value.data() + value.size())
       return {Status::no_number, fmt::format("the key holds {} bytes that are no whole number", value.size()), {}};
   }
-  if (__builtin_add_overflow(number, request.delta, &number)) return {Status::no_number, "the sum does not fit in 64 bits", {}};
+  if (__builtin_add_overflow(number, request.delta, &number))
+    return {Status::no_number, "the sum does not fit in 64 bits", {}};
   return {Status::ok, encode_number(number), put(key, std::to_string(number))};
 }
 
@@ -52,8 +55,10 @@ Answers StoreState::ask(int rank, Request request) {
   for (const std::string& key : request.keys) {
     if (!values_.contains(key)) missing.insert(key);
   }
-  if (request.kind == Kind::check) return {{asked, {Status::ok, shared(std::string(1, missing.empty() ? '\1' : '\0'))}}};
-  if (missing.empty()) return {{asked, {Status::ok, request.kind == Kind::get ? values_.at(request.keys.front()) : shared({})}}};
+  if (request.kind == Kind::check)
+    return {{asked, {Status::ok, shared(std::string(1, missing.empty() ? '\1' : '\0'))}}};
+  if (missing.empty())
+    return {{asked, {Status::ok, request.kind == Kind::get ? values_.at(request.keys.front()) : shared({})}}};
   const TimePoint deadline = steady_clock::now() + milliseconds(request.timeout);
   waiting_.push_back({asked, request.kind, request.keys.front(), std::move(missing), deadline});
   return {};
@@ -89,14 +94,16 @@ std::string StoreState::why_timed_out(const Waiting& waiting) const {
     if (named == most_named) break;
     out += fmt::format("{}{}", named++ > 0 ? ", " : "", key_text(key));
   }
-  if (const auto more = waiting.missing.size() - static_cast<std::size_t>(named); more > 0) out += fmt::format(" and {} more", more);
+  if (const auto more = waiting.missing.size() - static_cast<std::size_t>(named); more > 0)
+    out += fmt::format(" and {} more", more);
   if (static_cast<int>(joined_.size()) == world_size_) return out + "; every rank has joined";
   out += "; ranks that never joined:";
   named = 0;
   for (int rank = 0; rank < world_size_ && named < most_named; ++rank) {
     if (!joined_.contains(rank)) out += fmt::format("{} {}", named++ > 0 ? "," : "", rank);
   }
-  if (const int more = world_size_ - static_cast<int>(joined_.size()) - named; more > 0) out += fmt::format(" and {} more", more);
+  if (const int more = world_size_ - static_cast<int>(joined_.size()) - named; more > 0)
+    out += fmt::format(" and {} more", more);
   return out;
 }
 

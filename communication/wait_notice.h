@@ -9,9 +9,9 @@
 
 namespace furlong {
 
-/// A rank that is late is waited for, for as long as it lives. So that nobody waits without knowing for whom, one of those that wait says
-/// after a minute, and then every few minutes, which ranks have not come to the operation, or are in another: each that waits for half that
-/// time leaves word in the store.
+/// A rank that is late is waited for, for as long as it lives. So that nobody waits without knowing for whom, one of
+/// those that wait says after a minute, and then every few minutes, which ranks have not come to the operation, or are
+/// in another: each that waits for half that time leaves word in the store.
 class WaitNotice {
  public:
   struct Options {
@@ -30,7 +30,8 @@ class WaitNotice {
     std::string name;          ///< "all_reduce of float32 [1000]"
     std::uint64_t number = 0;  ///< counted by all ranks alike, from 1; 0: not all of them take part
   };
-  /// Every now and then while an operation runs, from one thread. Says nothing and throws nothing where the store knows a fault.
+  /// Every now and then while an operation runs, from one thread. Says nothing and throws nothing where the store knows
+  /// a fault.
   void look(const Operation& operation) noexcept;
 
  private:

@@ -21,7 +21,8 @@ std::vector<const layers::AttentionMechanism*> mechanisms_of(Model& model, const
   const Tape::NoGradient guard(tape);
   layers::ForwardContext context{tape};
   context.observe_attention = [&](const layers::ObservedAttention& seen) { found.push_back(&seen.mechanism); };
-  const Tensor tokens = batch.inputs.narrow(0, 0, 1).narrow(1, 0, std::min<std::int64_t>(8, batch.inputs.extent(1))).clone();
+  const Tensor tokens =
+      batch.inputs.narrow(0, 0, 1).narrow(1, 0, std::min<std::int64_t>(8, batch.inputs.extent(1))).clone();
   if (model.encoder) {
     model.encoder->hidden(context, tokens);
   } else {
@@ -35,16 +36,17 @@ template <class See>
 void run_layers(ObservedModel& teacher, const See& see) {
   std::size_t batch = 0;
   std::int64_t layer = 0;
-  teacher.run(teacher.batches(), [&](layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t now) {
-    if (now != batch) layer = 0;
-    batch = now;
-    see(context, seen, now, layer++);
-  });
+  teacher.run(teacher.batches(),
+              [&](layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t now) {
+                if (now != batch) layer = 0;
+                batch = now;
+                see(context, seen, now, layer++);
+              });
 }
 
 /// What a mechanism makes of a layer's queries, keys and values, under the same masks and positions.
-Tensor applied(const layers::AttentionMechanism& mechanism, const layers::ForwardContext& context, const layers::ObservedAttention& seen,
-               bool training) {
+Tensor applied(const layers::AttentionMechanism& mechanism, const layers::ForwardContext& context,
+               const layers::ObservedAttention& seen, bool training) {
   layers::ForwardContext inner = context;
   inner.observe_attention = nullptr;
   inner.training = training;
@@ -56,7 +58,8 @@ std::int64_t layers_at_once(const ObservedModel& teacher) {
   const layers::AttentionConfig config = attention_config(teacher.settings());
   double numbers = 0;
   for (std::size_t i = 0; i < teacher.batches(); ++i)
-    numbers += static_cast<double>(teacher.batch(i).inputs.elements() * (3 * config.n_heads + 2 * config.n_kv_heads) * config.d_head);
+    numbers += static_cast<double>(teacher.batch(i).inputs.elements() * (3 * config.n_heads + 2 * config.n_kv_heads) *
+                                   config.d_head);
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(0x1p30 / (8 * numbers)));
 }
 
@@ -76,15 +79,16 @@ void sample_layers(ObservedModel& teacher, const std::vector<bool>& wanted, Mode
     if (group.empty()) return;
     std::vector<std::vector<AttentionSample>> samples(group.size());
     std::vector<std::vector<Tensor>> outputs(group.size());
-    run_layers(teacher,
-               [&](const layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t batch, std::int64_t layer) {
-                 const auto found = std::find(group.begin(), group.end(), layer);
-                 if (found == group.end()) return;
-                 const auto place = static_cast<std::size_t>(found - group.begin());
-                 samples[place].push_back(observed_sample(context, seen, config, teacher.real(batch)));
-                 if (student) outputs[place].push_back(as_float64(applied(*mechanisms[at(layer)], context, seen, false)));
-               });
-    for (std::size_t i = 0; i < group.size(); ++i) done({group[i], AttentionData(std::move(samples[i]), false), std::move(outputs[i])});
+    run_layers(teacher, [&](const layers::ForwardContext& context, const layers::ObservedAttention& seen,
+                            std::size_t batch, std::int64_t layer) {
+      const auto found = std::find(group.begin(), group.end(), layer);
+      if (found == group.end()) return;
+      const auto place = static_cast<std::size_t>(found - group.begin());
+      samples[place].push_back(observed_sample(context, seen, config, teacher.real(batch)));
+      if (student) outputs[place].push_back(as_float64(applied(*mechanisms[at(layer)], context, seen, false)));
+    });
+    for (std::size_t i = 0; i < group.size(); ++i)
+      done({group[i], AttentionData(std::move(samples[i]), false), std::move(outputs[i])});
   }
 }
 
@@ -99,29 +103,32 @@ std::int64_t tokens_for_constants(const Settings& settings) { return 16 * attent
 void warn_of_few_tokens(const ObservedModel& observed, const char* constants) {
   const std::int64_t enough = tokens_for_constants(observed.settings());
   if (observed.tokens() >= enough) return;
-  spdlog::warn("{} are measured on {} tokens of {}, and noisy: heads of this width take {} or more (more batches, or longer ones)",
-               constants, observed.tokens(), observed.data_path(), enough);
+  spdlog::warn(
+      "{} are measured on {} tokens of {}, and noisy: heads of this width take {} or more (more batches, or longer "
+      "ones)",
+      constants, observed.tokens(), observed.data_path(), enough);
 }
 
 void calibrate(ObservedModel& teacher, Model& student) {
   if (!has_constants(student.settings)) return;
   warn_of_few_tokens(teacher, "centres, scales and constants of feature maps");
   const auto mechanisms = mechanisms_of(student, teacher.batch(0));
-  run_layers(teacher, [&](const layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t, std::int64_t layer) {
-    applied(*mechanisms[at(layer)], context, seen, true);
-  });
+  run_layers(teacher, [&](const layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t,
+                          std::int64_t layer) { applied(*mechanisms[at(layer)], context, seen, true); });
   student.redraw(0);  // the directions of step 0 again, and constants from what was seen
 }
 
-std::vector<HeadApproximation> measure_approximation(ObservedModel& teacher, Model& student, const std::vector<bool>& wanted) {
+std::vector<HeadApproximation> measure_approximation(ObservedModel& teacher, Model& student,
+                                                     const std::vector<bool>& wanted) {
   const HeadMechanisms mechanisms = head_mechanisms(student.settings.model);
   std::vector<HeadApproximation> found;
   sample_layers(teacher, wanted, &student, [&](LayerSample&& sample) {
-    const std::vector<double> errors = sample.data.relative_errors(sample.outputs), uniform = sample.data.uniform_errors();
+    const std::vector<double> errors = sample.data.relative_errors(sample.outputs),
+                              uniform = sample.data.uniform_errors();
     const std::vector<RowNorms> queries = query_norms(sample.data), keys = key_norms(sample.data);
     for (std::size_t head = 0; head < errors.size(); ++head) {
-      found.push_back({sample.layer, static_cast<std::int64_t>(head), mechanisms[at(sample.layer)][head], errors[head], uniform[head],
-                       queries[head], keys[head]});
+      found.push_back({sample.layer, static_cast<std::int64_t>(head), mechanisms[at(sample.layer)][head], errors[head],
+                       uniform[head], queries[head], keys[head]});
     }
   });
   return found;
@@ -129,7 +136,9 @@ std::vector<HeadApproximation> measure_approximation(ObservedModel& teacher, Mod
 
 nlohmann::ordered_json as_json(const std::vector<HeadApproximation>& heads) {
   auto array = nlohmann::ordered_json::array();
-  const auto number = [](double value) { return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(); };
+  const auto number = [](double value) {
+    return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+  };
   for (const HeadApproximation& one : heads) {
     array.push_back({{"layer", one.layer},
                      {"head", one.head},

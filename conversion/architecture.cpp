@@ -14,7 +14,8 @@ std::string Spelling::norm(const std::string& stem, bool bias) const {
 }
 
 const std::vector<Architecture>& architectures() {
-  static const std::vector<Architecture> all{gpt2_architecture(), llama_architecture(), bert_architecture(), albert_architecture()};
+  static const std::vector<Architecture> all{gpt2_architecture(), llama_architecture(), bert_architecture(),
+                                             albert_architecture()};
   return all;
 }
 
@@ -30,7 +31,8 @@ const Architecture& architecture_of(const ForeignConfig& config) {
   if (const Architecture* found = find_architecture(type)) return *found;
   std::vector<std::string> known;
   for (const Architecture& one : architectures()) known.emplace_back(one.model_type);
-  config.fail("model_type", fmt::format("found {}; expected one of {}", foreign::printable(type), fmt::join(known, ", ")));
+  config.fail("model_type",
+              fmt::format("found {}; expected one of {}", foreign::printable(type), fmt::join(known, ", ")));
 }
 
 Spelling spelling_of(const Architecture& architecture, const TensorFile& file) {
@@ -45,9 +47,11 @@ Spelling spelling_of(const Architecture& architecture, const TensorFile& file) {
     spelling.prefix = prefix;
     if (file.find(prefix + architecture.anchor)) return spelling;
   }
-  throw UserError("{}: there is no tensor {}{}, which every {} has; found {} tensors{}; is this the checkpoint that config.json describes?",
-                  file.path(), architecture.prefixes[0], architecture.anchor, architecture.model_type, file.tensors().size(),
-                  file.tensors().empty() ? "" : ", the first of them " + foreign::printable(file.tensors()[0].name));
+  throw UserError(
+      "{}: there is no tensor {}{}, which every {} has; found {} tensors{}; is this the checkpoint that config.json "
+      "describes?",
+      file.path(), architecture.prefixes[0], architecture.anchor, architecture.model_type, file.tensors().size(),
+      file.tensors().empty() ? "" : ", the first of them " + foreign::printable(file.tensors()[0].name));
 }
 
 }  // namespace furlong

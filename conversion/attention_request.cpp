@@ -27,13 +27,16 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 }
 
 /// Marks "5" or "5-7" in `chosen`.
-void mark(std::string_view item, std::vector<bool>& chosen, const std::string& option, std::string_view whole, const std::string& things) {
+void mark(std::string_view item, std::vector<bool>& chosen, const std::string& option, std::string_view whole,
+          const std::string& things) {
   const std::vector<std::string_view> ends = split(item, '-');
   const auto first = whole_number(ends[0]), last = whole_number(ends.back());
   const auto count = static_cast<std::int64_t>(chosen.size());
   if (ends.size() > 2 || !first || !last || *first > *last)
-    throw UserError("{} {}: '{}' is neither a number nor a range; expected {} like 0,1,5-7", option, whole, item, things);
-  if (*last >= count) throw UserError("{} {}: there is no number {} among {} {}; they count from 0", option, whole, *last, count, things);
+    throw UserError("{} {}: '{}' is neither a number nor a range; expected {} like 0,1,5-7", option, whole, item,
+                    things);
+  if (*last >= count)
+    throw UserError("{} {}: there is no number {} among {} {}; they count from 0", option, whole, *last, count, things);
   std::fill(chosen.begin() + *first, chosen.begin() + *last + 1, true);
 }
 
@@ -66,12 +69,16 @@ AttentionRequest attention_request(const std::string& text) {
     request.size = *value;
   }
   if (head == "linformer") {
-    if (plus != text.size()) throw UserError("--attention {}: linformer has no feature map; expected linformer or linformer:R", text);
+    if (plus != text.size())
+      throw UserError("--attention {}: linformer has no feature map; expected linformer or linformer:R", text);
     return request;
   }
   if (request.size == 0)
-    throw UserError("--attention {}: expected how many of the nearest tokens keep softmax's exact weights, as in windowed:64", text);
-  request.candidate = attention_candidate(plus == text.size() ? "favor_positive" : text.substr(plus + 1), "--attention");
+    throw UserError(
+        "--attention {}: expected how many of the nearest tokens keep softmax's exact weights, as in windowed:64",
+        text);
+  request.candidate =
+      attention_candidate(plus == text.size() ? "favor_positive" : text.substr(plus + 1), "--attention");
   return request;
 }
 
@@ -102,20 +109,24 @@ void set_head_mechanisms(ModelSettings& model, const HeadMechanisms& mechanisms)
   const auto uniform = [](const std::vector<std::string>& heads) {
     return std::all_of(heads.begin(), heads.end(), [&](const std::string& name) { return name == heads[0]; });
   };
-  const bool same = std::all_of(mechanisms.begin(), mechanisms.end(), [&](const auto& heads) { return heads == mechanisms[0]; });
+  const bool same =
+      std::all_of(mechanisms.begin(), mechanisms.end(), [&](const auto& heads) { return heads == mechanisms[0]; });
   if (same && uniform(mechanisms[0])) {
     attention.mechanism = mechanisms[0][0];
   } else if (same) {
     attention.heads = mechanisms[0];
   } else if (model.shared_layers) {
-    throw UserError("--layers: the layers of this model are one block, used {} times; expected the same attention in all of them",
-                    model.n_layers);
+    throw UserError(
+        "--layers: the layers of this model are one block, used {} times; expected the same attention in all of them",
+        model.n_layers);
   } else {
-    for (const auto& heads : mechanisms) attention.layers.push_back(uniform(heads) ? heads[0] : config::join(heads, " "));
+    for (const auto& heads : mechanisms)
+      attention.layers.push_back(uniform(heads) ? heads[0] : config::join(heads, " "));
   }
 }
 
-std::vector<bool> chosen_numbers(const std::string& text, std::int64_t count, const std::string& option, const std::string& things) {
+std::vector<bool> chosen_numbers(const std::string& text, std::int64_t count, const std::string& option,
+                                 const std::string& things) {
   std::vector<bool> chosen(static_cast<std::size_t>(count), text.empty());
   if (text.empty()) return chosen;
   for (const std::string_view item : split(text, ',')) mark(item, chosen, option, text, things);
@@ -176,9 +187,8 @@ void apply_request(const AttentionRequest& request, std::int64_t features, const
     set_features(*request.candidate, features, attention);
     if (any_of_heads(others, has_features) && !(attention == before))
       throw UserError(
-          "--attention: layers that --layers leaves as they are have {}, and a model has one feature map for all of its heads; convert "
-          "them too, "
-          "or take the same",
+          "--attention: layers that --layers leaves as they are have {}, and a model has one feature map for all of "
+          "its heads; convert them too, or take the same",
           before.feature_map);
   } else if (features > 0) {
     throw UserError("--features {}: {} has no features; leave it out", features, request.mechanism);
@@ -195,7 +205,9 @@ void apply_request(const AttentionRequest& request, std::int64_t features, const
     return std::any_of(mechanisms.begin(), mechanisms.end(),
                        [&](const auto& heads) { return std::find(heads.begin(), heads.end(), name) != heads.end(); });
   };
-  attention.softmax_window = request.mechanism == "windowed" ? request.size : uses("windowed") ? attention.softmax_window : 0;
+  attention.softmax_window = request.mechanism == "windowed" ? request.size
+                             : uses("windowed")              ? attention.softmax_window
+                                                             : 0;
   if (request.mechanism == "linformer") {
     attention.projected_length = request.size;
   } else if (!uses("linformer")) {

@@ -47,7 +47,8 @@ void collect(const Advice& advice, Search& search) {
 
 class Chooser {
  public:
-  Chooser(const ModelSettings& model, const AutomaticOptions& options, const Search& search) : options_(options), search_(search) {
+  Chooser(const ModelSettings& model, const AutomaticOptions& options, const Search& search)
+      : options_(options), search_(search) {
     group_ = model.n_heads / (model.n_key_value_heads > 0 ? model.n_key_value_heads : model.n_heads);
     // One block that is used in every layer: its heads are linear everywhere or nowhere.
     shared_ = model.shared_layers;
@@ -120,7 +121,8 @@ Search search_of(ObservedModel& teacher, const AutomaticOptions& options) {
   if (search.tried.empty()) return search;
   sample_layers(teacher, options.layers, nullptr, [&](LayerSample&& sample) {
     for (const auto& [name, choice] : search.tried)
-      search.errors[name][sample.layer] = candidate_errors(sample.data, choice.candidate, choice.m, options.draws, options.seed);
+      search.errors[name][sample.layer] =
+          candidate_errors(sample.data, choice.candidate, choice.m, options.draws, options.seed);
   });
   return search;
 }
@@ -136,8 +138,10 @@ AutomaticChoice choose_attention(ObservedModel& teacher, const ModelSettings& mo
   for (std::size_t layer = 0; layer < options.layers.size(); ++layer) {
     for (const std::string& name : choice.mechanisms[layer]) {
       if (options.layers[layer] && name != "softmax")
-        throw UserError("--attention auto: layer {} (from 0) has {}; it chooses among softmax layers: leave others out with --layers",
-                        layer, name);
+        throw UserError(
+            "--attention auto: layer {} (from 0) has {}; it chooses among softmax layers: leave others out with "
+            "--layers",
+            layer, name);
     }
   }
   const Search search = search_of(teacher, options);
@@ -180,14 +184,19 @@ AutomaticChoice choose_attention(ObservedModel& teacher, const ModelSettings& mo
 
 std::string AutomaticChoice::text() const {
   const auto linear = std::count_if(heads.begin(), heads.end(), [](const HeadChoice& one) { return one.linear; });
-  std::string result = map ? fmt::format("chosen: {} in {} of {} heads, softmax in the others\n", map_text(*map), linear, heads.size())
-                           : fmt::format("chosen: softmax in all {} heads\n", heads.size());
-  result += fmt::format("  cost of these attentions at n = {}: {} a token, softmax throughout {}; with a map of its own for each head {}\n",
-                        length, kilo(flops), kilo(softmax_flops), kilo(ideal_flops));
+  std::string result =
+      map ? fmt::format("chosen: {} in {} of {} heads, softmax in the others\n", map_text(*map), linear, heads.size())
+          : fmt::format("chosen: softmax in all {} heads\n", heads.size());
+  result += fmt::format(
+      "  cost of these attentions at n = {}: {} a token, softmax throughout {}; with a map of its own for each head "
+      "{}\n",
+      length, kilo(flops), kilo(softmax_flops), kilo(ideal_flops));
   result +=
-      "  a model has one feature map, m, centring and scaling for all of its heads: what a head would take for itself stands beside\n";
+      "  a model has one feature map, m, centring and scaling for all of its heads: what a head would take for itself "
+      "stands beside\n";
   for (const HeadChoice& one : heads) {
-    const std::string got = one.linear ? fmt::format("linear, error {:.3g}", one.error) : "softmax (" + one.why_softmax + ")";
+    const std::string got =
+        one.linear ? fmt::format("linear, error {:.3g}", one.error) : "softmax (" + one.why_softmax + ")";
     result += fmt::format("  layer {:>2} head {:>2}: {}; alone: {}{}\n", one.layer, one.head, got, one.own,
                           one.own == "softmax" ? "" : fmt::format(", error {:.3g}", one.own_error));
   }
@@ -197,11 +206,12 @@ std::string AutomaticChoice::text() const {
 nlohmann::ordered_json AutomaticChoice::json() const {
   auto list = nlohmann::ordered_json::array();
   for (const HeadChoice& one : heads) {
-    nlohmann::ordered_json head{{"layer", one.layer},
-                                {"head", one.head},
-                                {"mechanism", one.linear ? "linear" : "softmax"},
-                                {"error", map && std::isfinite(one.error) ? nlohmann::ordered_json(one.error) : nlohmann::ordered_json()},
-                                {"alone", one.own}};
+    nlohmann::ordered_json head{
+        {"layer", one.layer},
+        {"head", one.head},
+        {"mechanism", one.linear ? "linear" : "softmax"},
+        {"error", map && std::isfinite(one.error) ? nlohmann::ordered_json(one.error) : nlohmann::ordered_json()},
+        {"alone", one.own}};
     if (!one.why_softmax.empty()) head["why_softmax"] = one.why_softmax;
     list.push_back(head);
   }

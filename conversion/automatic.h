@@ -33,19 +33,20 @@ struct HeadChoice {
 struct AutomaticChoice {
   std::optional<LinearChoice> map;  ///< the one feature map and m of the model; none: every head stays softmax
   std::int64_t length = 0;          ///< n that costs are told for
-  double softmax_flops = 0;         ///< floating point operations a token, all heads of the chosen layers together: as it was,
-  double flops = 0;                 ///< as chosen,
-  double ideal_flops = 0;           ///< and if each head could have its own map and m
+  double softmax_flops = 0;  ///< floating point operations a token, all heads of the chosen layers together: as it was,
+  double flops = 0;          ///< as chosen,
+  double ideal_flops = 0;    ///< and if each head could have its own map and m
   std::vector<HeadChoice> heads;
   std::vector<HeadMechanisms::value_type> mechanisms;  ///< of all layers
   nlohmann::ordered_json json() const;
   std::string text() const;
 };
 
-/// A model has one feature map, m, centring and scaling for all of its heads, and heads that share keys and values one mechanism. Each
-/// head's own cheapest choice is found first (advise()); every map and m that some head would take is then measured in all heads, and the
-/// one taken that makes the whole cheapest, where a head (or group of heads) is linear if its error is within the target and it costs less
-/// than softmax. Throws UserError for a model that has no softmax head to change.
+/// A model has one feature map, m, centring and scaling for all of its heads, and heads that share keys and values one
+/// mechanism. Each head's own cheapest choice is found first (advise()); every map and m that some head would take is
+/// then measured in all heads, and the one taken that makes the whole cheapest, where a head (or group of heads) is
+/// linear if its error is within the target and it costs less than softmax. Throws UserError for a model that has no
+/// softmax head to change.
 AutomaticChoice choose_attention(ObservedModel& teacher, const ModelSettings& model, const AutomaticOptions& options);
 
 }  // namespace furlong

@@ -22,17 +22,19 @@ void check_overrides(const std::vector<std::string>& overrides) {
     const std::string key = one.substr(0, one.find('='));
     if (key.starts_with("model.") || key == "seed") continue;
     throw UserError(
-        "--set {}: a checkpoint holds a model; expected a key below model, or seed, from which new directions and weights are drawn; all "
-        "others belong to the config of furlong train or furlong finetune",
+        "--set {}: a checkpoint holds a model; expected a key below model, or seed, from which new directions and "
+        "weights are drawn; all others belong to the config of furlong train or furlong finetune",
         one);
   }
 }
 
 void check_options(const ConvertOptions& options) {
   if (!options.overwrite && fs::exists(options.destination))
-    throw UserError("{}: is there already; choose another name, or give --force to write over it", options.destination.string());
+    throw UserError("{}: is there already; choose another name, or give --force to write over it",
+                    options.destination.string());
   const fs::path folder = options.destination.has_parent_path() ? options.destination.parent_path() : fs::path(".");
-  if (!fs::is_directory(folder)) throw UserError("{}: there is no folder {}; make it first", options.destination.string(), folder.string());
+  if (!fs::is_directory(folder))
+    throw UserError("{}: there is no folder {}; make it first", options.destination.string(), folder.string());
   check_overrides(options.overrides);
   const auto needs = [](bool given, const char* option, const char* what) {
     if (given) throw UserError("{}: does nothing without {}", option, what);
@@ -41,7 +43,8 @@ void check_options(const ConvertOptions& options) {
     needs(options.features > 0, "--features", "--attention");
     needs(!options.layers.empty(), "--layers", "--attention");
     needs(!options.heads_keep_softmax.empty(), "--heads-keep-softmax", "--attention");
-    if (!options.fold_scaling && options.overrides.empty()) needs(options.data.has_value(), "--data", "--attention or --fold-scaling");
+    if (!options.fold_scaling && options.overrides.empty())
+      needs(options.data.has_value(), "--data", "--attention or --fold-scaling");
   }
   if (options.attention == "auto")
     needs(options.features > 0, "--features", "an attention; auto chooses m by itself: --max-features bounds it");
@@ -60,8 +63,8 @@ struct Selection {
         keep_softmax(chosen_heads(options.heads_keep_softmax, model)) {}
 };
 
-/// A model that is yet to be trained has no lessons behind it; and what its attention or length cannot be trained with is left to the
-/// config that will say how, since nothing here could take it back.
+/// A model that is yet to be trained has no lessons behind it; and what its attention or length cannot be trained with
+/// is left to the config that will say how, since nothing here could take it back.
 void forget_training(Settings& settings) {
   settings.teacher = {};
   settings.finetune = {};
@@ -74,14 +77,16 @@ void forget_training(Settings& settings) {
 /// The option that has given a key another value than the source has.
 std::string option_of(const std::string& key, const ConvertOptions& options) {
   if (key == "model.max_sequence_length") return fmt::format("--max-sequence-length {}", options.max_sequence_length);
-  if (key == "model.attention.n_features" && options.features > 0) return fmt::format("--features {}", options.features);
+  if (key == "model.attention.n_features" && options.features > 0)
+    return fmt::format("--features {}", options.features);
   std::string option = "--attention " + options.attention;
   if (!options.layers.empty()) option += " --layers " + options.layers;
   if (!options.heads_keep_softmax.empty()) option += " --heads-keep-softmax " + options.heads_keep_softmax;
   return option;
 }
 
-/// What nobody has asked for and does nothing here, such as a feature map where the last linear head has gone, is at its default.
+/// What nobody has asked for and does nothing here, such as a feature map where the last linear head has gone, is at
+/// its default.
 void forget_what_does_nothing(const config::Table& table, const config::Origins& asked) {
   Settings unset;
   const config::Table defaults = settings_table(unset);
@@ -91,7 +96,8 @@ void forget_what_does_nothing(const config::Table& table, const config::Origins&
 }
 
 /// Lays the overrides over the model and the seed; null takes a key back to its default.
-void apply_overrides(Settings& settings, const std::vector<std::string>& overrides, const std::string& name, config::Origins& asked) {
+void apply_overrides(Settings& settings, const std::vector<std::string>& overrides, const std::string& name,
+                     config::Origins& asked) {
   Settings changed = settings, unset;
   changed.teacher = {};  // its required keys are not what is read here
   changed.finetune = {};
@@ -107,9 +113,10 @@ void apply_overrides(Settings& settings, const std::vector<std::string>& overrid
   settings.seed = changed.seed;
 }
 
-/// `wanted` with the overrides on top, checked and resolved. Errors begin with the option that a value comes from, or, where it is the
-/// source's own, with `name`.
-Settings with_overrides(const Settings& wanted, const ConvertOptions& options, Settings source, const std::string& name) {
+/// `wanted` with the overrides on top, checked and resolved. Errors begin with the option that a value comes from, or,
+/// where it is the source's own, with `name`.
+Settings with_overrides(const Settings& wanted, const ConvertOptions& options, Settings source,
+                        const std::string& name) {
   Settings changed = wanted;
   const config::Table table = settings_table(changed, false), before = settings_table(source);
   config::Origins asked;
@@ -129,7 +136,8 @@ Settings with_overrides(const Settings& wanted, const ConvertOptions& options, S
     if (table.unmet(key)) continue;
     const config::Place& place = asked.try_emplace(key.path(), config::Place{name, 0, 0}).first->second;
     if (!key.accepts(key.get()))
-      throw UserError("{}: {}: found {}; expected {}", place.text(), key.path(), config::to_text(key.get()), key.expected());
+      throw UserError("{}: {}: found {}; expected {}", place.text(), key.path(), config::to_text(key.get()),
+                      key.expected());
   }
   try {
     return finish_settings({std::move(changed), std::move(asked), {}}).settings;
@@ -163,15 +171,18 @@ double flops_per_token(const Settings& settings, const std::string& mechanism, s
   return attention_flops(options, n) / static_cast<double>(n);
 }
 
-/// Position p takes what position p modulo their number learned, as Longformer's do (Beltagy, Peters and Cohan 2020, section 5).
+/// Position p takes what position p modulo their number learned, as Longformer's do (Beltagy, Peters and Cohan 2020,
+/// section 5).
 void repeat_rows(std::span<const float> source, std::span<float> target) {
   for (std::size_t begin = 0; begin < target.size(); begin += source.size())
-    std::copy_n(source.begin(), std::min(source.size(), target.size() - begin), target.begin() + static_cast<std::ptrdiff_t>(begin));
+    std::copy_n(source.begin(), std::min(source.size(), target.size() - begin),
+                target.begin() + static_cast<std::ptrdiff_t>(begin));
 }
 
 class Conversion {
  public:
-  explicit Conversion(const ConvertOptions& options) : options_(options), source_(open_source_model(options.source, options.import)) {
+  explicit Conversion(const ConvertOptions& options)
+      : options_(options), source_(open_source_model(options.source, options.import)) {
     result_.source = source_.description;
     result_.tensors = source_.report;
   }
@@ -194,14 +205,17 @@ class Conversion {
     if (options_.attention == "auto") {
       choose(*observed, selection, wanted.model);
     } else if (changes_attention(options_)) {
-      apply_request(attention_request(options_.attention), options_.features, selection.layers, selection.keep_softmax, wanted.model);
+      apply_request(attention_request(options_.attention), options_.features, selection.layers, selection.keep_softmax,
+                    wanted.model);
     }
     const Settings settings = with_overrides(wanted, options_, source_.model.settings, source_.description);
     if (!settings.model.weights.empty())
-      throw UserError("--set model.weights: a converted model has the weights of {}; leave it out", options_.source.string());
+      throw UserError("--set model.weights: a converted model has the weights of {}; leave it out",
+                      options_.source.string());
     Model student = make_model(settings, source_.model.vocabulary, Device{}, DType::float32, all_frozen);
     take_parameters(student);
-    if (observed && !(settings.model.attention == source_.model.settings.model.attention)) measure(*observed, student, selection);
+    if (observed && !(settings.model.attention == source_.model.settings.model.attention))
+      measure(*observed, student, selection);
     costs(settings, observed ? observed->length() : 0);
     write_model(student, source_.origin, options_.destination);
     result_.settings = settings;
@@ -256,8 +270,8 @@ class Conversion {
       return;
     }
     if (options_.import.on_fault) options_.import.on_fault(report);
-    throw UserError("{}: the settings asked for have no place for its weights as they are: {}", options_.source.string(),
-                    report.faults(true, options_.import.allow_unexpected));
+    throw UserError("{}: the settings asked for have no place for its weights as they are: {}",
+                    options_.source.string(), report.faults(true, options_.import.allow_unexpected));
   }
 
   /// Parameters, rather than foreign tensors, among the unexpected.
@@ -265,7 +279,8 @@ class Conversion {
     std::vector<TensorReport::Named> list;
     for (const TensorReport::Named& one : result_.tensors.unexpected) {
       const auto& parameters = source_.model.store->parameters();
-      if (std::any_of(parameters.begin(), parameters.end(), [&](const Parameter& p) { return p.name() == one.name; })) list.push_back(one);
+      if (std::any_of(parameters.begin(), parameters.end(), [&](const Parameter& p) { return p.name() == one.name; }))
+        list.push_back(one);
     }
     return list;
   }
@@ -273,10 +288,12 @@ class Conversion {
   void take(const Parameter& from, const Parameter& to) {
     if (from.shape() == to.shape()) {
       std::copy_n(values_of(from).begin(), values_of(from).size(), values_of(to).begin());
-    } else if (to.name() == "position_embedding.weight" && to.shape()[1] == from.shape()[1] && to.shape()[0] > from.shape()[0]) {
+    } else if (to.name() == "position_embedding.weight" && to.shape()[1] == from.shape()[1] &&
+               to.shape()[0] > from.shape()[0]) {
       repeat_rows(values_of(from), values_of(to));
       result_.tensors.reinitialised.push_back(
-          {to.name(), to.shape(), fmt::format("position p from {} on begins as p modulo {}", from.shape()[0], from.shape()[0])});
+          {to.name(), to.shape(),
+           fmt::format("position p from {} on begins as p modulo {}", from.shape()[0], from.shape()[0])});
     } else if (source_.model.store->is_buffer(from)) {
       result_.tensors.reinitialised.push_back({to.name(), to.shape(), "drawn again: another number of features"});
     } else {
@@ -287,8 +304,8 @@ class Conversion {
   void measure(ObservedModel& observed, Model& student, const Selection& selection) {
     if (student.settings.model.rotary_placement != source_.model.settings.model.rotary_placement)
       throw UserError(
-          "--data: with model.rotary_placement: {} queries and keys are not the source's, so that there is nothing to compare; "
-          "leave --data out, and measure with furlong analyze after training",
+          "--data: with model.rotary_placement: {} queries and keys are not the source's, so that there is nothing to "
+          "compare; leave --data out, and measure with furlong analyze after training",
           student.settings.model.rotary_placement);
     calibrate(observed, student);
     for (TensorReport::Named& one : result_.tensors.reinitialised) {
@@ -306,7 +323,9 @@ class Conversion {
   }
 
   void costs(const Settings& settings, std::int64_t data_length) {
-    result_.cost_length = options_.cost_at > 0 ? options_.cost_at : data_length > 0 ? data_length : settings.model.max_sequence_length;
+    result_.cost_length = options_.cost_at > 0 ? options_.cost_at
+                          : data_length > 0    ? data_length
+                                               : settings.model.max_sequence_length;
     result_.source_flops = attention_flops_per_token(source_.model.settings, result_.cost_length);
     result_.flops = attention_flops_per_token(settings, result_.cost_length);
   }
@@ -327,7 +346,8 @@ std::string attention_text(const Settings& settings) {
   for (const auto& [name, count] : counts) {
     text += (text.empty() ? "" : ", ") + name;
     if (name == "windowed") text += fmt::format(" {}", attention.softmax_window);
-    if (name == "linear" || name == "windowed") text += fmt::format(" {} (m = {})", attention.feature_map, attention.n_features);
+    if (name == "linear" || name == "windowed")
+      text += fmt::format(" {} (m = {})", attention.feature_map, attention.n_features);
     if (counts.size() > 1) text += fmt::format(" in {} heads", count);
   }
   return text;
@@ -335,10 +355,10 @@ std::string attention_text(const Settings& settings) {
 
 std::string fold_text(const FoldReport& fold) {
   return fmt::format(
-      "scaling folded into the weights: factors {:.3g} to {:.3g}; mean |q| {:.3g} -> {:.3g}, |k| {:.3g} -> {:.3g}; logits of up to "
-      "{:.3g} changed by at most {:.1e}\n",
-      fold.least_scaling, fold.largest_scaling, fold.query_norm, fold.query_norm_after, fold.key_norm, fold.key_norm_after,
-      fold.largest_logit, fold.largest_logit_change);
+      "scaling folded into the weights: factors {:.3g} to {:.3g}; mean |q| {:.3g} -> {:.3g}, |k| {:.3g} -> {:.3g}; "
+      "logits of up to {:.3g} changed by at most {:.1e}\n",
+      fold.least_scaling, fold.largest_scaling, fold.query_norm, fold.query_norm_after, fold.key_norm,
+      fold.key_norm_after, fold.largest_logit, fold.largest_logit_change);
 }
 
 std::string approximation_text(const std::vector<HeadApproximation>& heads) {
@@ -348,7 +368,8 @@ std::string approximation_text(const std::vector<HeadApproximation>& heads) {
     std::string errors, uniform;
     const std::int64_t layer = heads[begin].layer;
     for (; begin < heads.size() && heads[begin].layer == layer; ++begin) {
-      errors += heads[begin].mechanism == "softmax" ? fmt::format(" {:>6}", "exact") : fmt::format(" {:>6.3g}", heads[begin].error);
+      errors += heads[begin].mechanism == "softmax" ? fmt::format(" {:>6}", "exact")
+                                                    : fmt::format(" {:>6.3g}", heads[begin].error);
       uniform += fmt::format(" {:>6.3g}", heads[begin].uniform_error);
       approximate += heads[begin].mechanism != "softmax";
       worse += worse_than_uniform(heads[begin].error, heads[begin].uniform_error);
@@ -383,29 +404,33 @@ std::string ConversionResult::text() const {
   std::string result = source + "\n" + tensors.text();
   if (fold) result += fold_text(*fold);
   if (automatic) result += automatic->text();
-  result += fmt::format("attention: {}; {:.1f} kFLOP a token at n = {} (the source: {:.1f})\n", attention_text(settings), flops * 1e-3,
-                        cost_length, source_flops * 1e-3);
+  result += fmt::format("attention: {}; {:.1f} kFLOP a token at n = {} (the source: {:.1f})\n",
+                        attention_text(settings), flops * 1e-3, cost_length, source_flops * 1e-3);
   if (flops > source_flops)
     result +=
-        "  at this length it costs more than the source; --cost-at N tells the cost at another, and costs grow with n for softmax alone\n";
+        "  at this length it costs more than the source; --cost-at N tells the cost at another, and costs grow with n "
+        "for softmax alone\n";
   if (approximation.empty()) return result;
   return result +
-         fmt::format("errors of its heads relative to exact softmax, before any training, on {} tokens of {}:\n", data_tokens, data) +
+         fmt::format("errors of its heads relative to exact softmax, before any training, on {} tokens of {}:\n",
+                     data_tokens, data) +
          approximation_text(approximation);
 }
 
 nlohmann::ordered_json ConversionResult::json() const {
   nlohmann::ordered_json object{{"source", source}, {"tensors", tensors.json()}};
   if (fold) {
-    object["fold_scaling"] = {{"least", fold->least_scaling},         {"largest", fold->largest_scaling},
-                              {"query_norm", fold->query_norm},       {"query_norm_after", fold->query_norm_after},
-                              {"key_norm", fold->key_norm},           {"key_norm_after", fold->key_norm_after},
-                              {"largest_logit", fold->largest_logit}, {"largest_logit_change", fold->largest_logit_change}};
+    object["fold_scaling"] = {
+        {"least", fold->least_scaling},         {"largest", fold->largest_scaling},
+        {"query_norm", fold->query_norm},       {"query_norm_after", fold->query_norm_after},
+        {"key_norm", fold->key_norm},           {"key_norm_after", fold->key_norm_after},
+        {"largest_logit", fold->largest_logit}, {"largest_logit_change", fold->largest_logit_change}};
   }
   if (automatic) object["automatic"] = automatic->json();
   object["attention"] = to_json(settings).at("model").at("attention");
   object["cost"] = {{"n", cost_length}, {"flops_per_token", flops}, {"source_flops_per_token", source_flops}};
-  if (!approximation.empty()) object["approximation"] = {{"data", data}, {"tokens", data_tokens}, {"heads", as_json(approximation)}};
+  if (!approximation.empty())
+    object["approximation"] = {{"data", data}, {"tokens", data_tokens}, {"heads", as_json(approximation)}};
   return object;
 }
 

@@ -45,11 +45,12 @@ struct ConversionResult {
   std::string text() const;
 };
 
-/// Reads, converts and measures; then writes the checkpoint, which appears whole or not at all. Throws UserError for whatever does not fit
-/// together, before anything is written.
+/// Reads, converts and measures; then writes the checkpoint, which appears whole or not at all. Throws UserError for
+/// whatever does not fit together, before anything is written.
 ConversionResult convert(const ConvertOptions& options);
 
-/// Floating point operations a token of forward through all attentions of a model, for sequences of n tokens, as bench_attention.h counts.
+/// Floating point operations a token of forward through all attentions of a model, for sequences of n tokens, as
+/// bench_attention.h counts.
 double attention_flops_per_token(const Settings& settings, std::int64_t n);
 
 }  // namespace furlong

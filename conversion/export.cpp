@@ -17,7 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// What another program would compute with: keys that only matter in training, or not at all in this combination, at their defaults.
+/// What another program would compute with: keys that only matter in training, or not at all in this combination, at
+/// their defaults.
 ModelSettings essence(const Settings& settings, std::int64_t vocabulary_size) {
   const ModelSettings defaults;
   ModelSettings model = settings.model;
@@ -47,7 +48,8 @@ std::string first_difference(const ModelSettings& wanted, const ModelSettings& f
     if (key.get() != other && key.section() == "model.attention")
       return "model.attention is other than softmax over all that a token may see";
     if (key.get() != other)
-      return fmt::format("{} is {}, and there it would be {}", key.path(), config::to_text(key.get()), config::to_text(other));
+      return fmt::format("{} is {}, and there it would be {}", key.path(), config::to_text(key.get()),
+                         config::to_text(other));
   }
   return {};
 }
@@ -101,7 +103,8 @@ class Planner {
 
   /// A model that has been given a head, or has lost it, is a model of its family as others are.
   Spelling origin_spelling() const {
-    if (origin_->format == "gguf" || origin_->spelling.head != has_head()) return spelling_as(*find_architecture(origin_->model_type));
+    if (origin_->format == "gguf" || origin_->spelling.head != has_head())
+      return spelling_as(*find_architecture(origin_->model_type));
     return origin_->spelling;
   }
 
@@ -138,7 +141,8 @@ class Planner {
     const Json original = Json::parse(origin_->config);
     Spelling spelling = plan.spelling;
     spelling.head = origin_->spelling.head;
-    const Settings before = complete_settings(architecture.settings(ForeignConfig(original, "config.json"), spelling), "config.json");
+    const Settings before =
+        complete_settings(architecture.settings(ForeignConfig(original, "config.json"), spelling), "config.json");
     if (essence(before, before.model.vocabulary_size) == wanted_) {
       plan.verbatim = origin_->config;
       plan.config = original;
@@ -198,7 +202,8 @@ class Exporter {
     if (failure) throw_file_error(directory, "create the folder", failure.value());
     const bool is_there = fs::exists(directory / "config.json");
     if (!options_.overwrite && is_there)
-      throw UserError("{}: there is a config.json already; choose another directory, or give --force to write over it", directory.string());
+      throw UserError("{}: there is a config.json already; choose another directory, or give --force to write over it",
+                      directory.string());
     write_tensors(directory / "model.safetensors");
     if (is_there) remove_earlier(directory);
     write_files(directory);
@@ -271,15 +276,17 @@ class Exporter {
       std::string type = type_of(tensor.name);
       if (tensor.dtype == "int64") {
         const auto found = origin_->stored_types.find(tensor.name);
-        const bool written =
-            found != origin_->stored_types.end() && (found->second.starts_with("I") || found->second == "U8" || found->second == "BOOL");
+        const bool written = found != origin_->stored_types.end() &&
+                             (found->second.starts_with("I") || found->second == "U8" || found->second == "BOOL");
         type = written ? found->second : "I64";
       }
       outputs_.push_back({{tensor.name, shape, type}, {}, nullptr, 0});
     }
   }
 
-  static bool is_adapter(const std::string& name) { return name.ends_with(".lora_a.weight") || name.ends_with(".lora_b.weight"); }
+  static bool is_adapter(const std::string& name) {
+    return name.ends_with(".lora_a.weight") || name.ends_with(".lora_b.weight");
+  }
 
   void write_tensors(const fs::path& path) {
     std::vector<ForeignTensor> tensors;
@@ -310,16 +317,17 @@ class Exporter {
   void write_carried(SafetensorsWriter& file) const {
     for (const CheckpointOrigin::Tensor& tensor : origin_->carried) {
       if (tensor.dtype == "int64") {
-        file.write_integers(tensor.name,
-                            {reinterpret_cast<const std::int64_t*>(tensor.data.data()), tensor.data.size() / sizeof(std::int64_t)});
+        file.write_integers(tensor.name, {reinterpret_cast<const std::int64_t*>(tensor.data.data()),
+                                          tensor.data.size() / sizeof(std::int64_t)});
       } else {
-        file.write(tensor.name, {reinterpret_cast<const float*>(tensor.data.data()), tensor.data.size() / sizeof(float)});
+        file.write(tensor.name,
+                   {reinterpret_cast<const float*>(tensor.data.data()), tensor.data.size() / sizeof(float)});
       }
     }
   }
 
-  /// What an earlier model has left and this one may not have: its config.json, tokenizer's files, and shards of its weights. Nothing else
-  /// that lies there.
+  /// What an earlier model has left and this one may not have: its config.json, tokenizer's files, and shards of its
+  /// weights. Nothing else that lies there.
   void remove_earlier(const fs::path& directory) {
     static const std::regex shard("model-[0-9]{5}-of-[0-9]{5}\\.safetensors");
     std::vector<std::string> names = files_beside_models();
@@ -353,11 +361,13 @@ class Exporter {
   void write_files(const fs::path& directory) {
     if (!plan_.for_hugging_face) write_file(directory, performer_vocabulary_file, model_.vocabulary.to_json());
     if (origin_ && !of_gguf() && !origin_->files.empty()) {
-      for (std::size_t i = 0; i < origin_->files.size(); ++i) write_file(directory, origin_->file_names[i], origin_->files[i]);
+      for (std::size_t i = 0; i < origin_->files.size(); ++i)
+        write_file(directory, origin_->file_names[i], origin_->files[i]);
       return;
     }
     const std::string chat_template = of_gguf() ? origin_->file(chat_template_file) : "";
-    for (const auto& [name, text] : tokenizer_files(model_.vocabulary, chat_template)) write_file(directory, name, text);
+    for (const auto& [name, text] : tokenizer_files(model_.vocabulary, chat_template))
+      write_file(directory, name, text);
   }
 
   std::string config_text() const {

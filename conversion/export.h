@@ -24,11 +24,12 @@ struct ExportReport {
   nlohmann::ordered_json json() const;
 };
 
-/// Writes model.safetensors, config.json and what there is of tokenizer files into a directory, which is made. A softmax model of a family
-/// that Hugging Face has gets its names and config: one that was imported goes back bit for bit, under the names that it had. Any other
-/// keeps the names where a tensor has one, carries the rest as furlong.NAME, and has a config that only Furlong reads. Adapters (LoRA) are
-/// added to the weights that they stand beside. Throws UserError where the directory holds a model already and is not to be overwritten;
-/// where it is, files that belong to that model go, by the names that models' files have, and no others.
+/// Writes model.safetensors, config.json and what there is of tokenizer files into a directory, which is made. A
+/// softmax model of a family that Hugging Face has gets its names and config: one that was imported goes back bit for
+/// bit, under the names that it had. Any other keeps the names where a tensor has one, carries the rest as
+/// furlong.NAME, and has a config that only Furlong reads. Adapters (LoRA) are added to the weights that they stand
+/// beside. Throws UserError where the directory holds a model already and is not to be overwritten; where it is, files
+/// that belong to that model go, by the names that models' files have, and no others.
 ExportReport export_model(SourceModel& source, const std::filesystem::path& directory, const ExportOptions& options);
 
 }  // namespace furlong

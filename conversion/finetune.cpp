@@ -28,8 +28,9 @@ void refuse_several_processes() {
   const LaunchEnvironment launch = discover_launch();
   if (launch.world_size == 1) return;
   throw UserError(
-      "furlong finetune runs in one process, but the launcher ({}) started {}: a model learns from a teacher in one; start one, or train "
-      "without a teacher in several by furlong train, with model.weights to begin from what finetune has made",
+      "furlong finetune runs in one process, but the launcher ({}) started {}: a model learns from a teacher in one; "
+      "start one, or train without a teacher in several by furlong train, with model.weights to begin from what "
+      "finetune has made",
       launch.launcher, launch.world_size);
 }
 
@@ -38,8 +39,8 @@ Settings recipe_of(const FinetuneOptions& options) {
   const LoadedSettings read = read_settings_file(options.config, options.overrides, Settings());
   if (read.settings.finetune.source.empty())
     throw UserError(
-        "{}: finetune.source is missing; expected the model to begin from: a directory of Hugging Face, a GGUF file, or a "
-        "checkpoint or run directory of Furlong; furlong train is for models without one",
+        "{}: finetune.source is missing; expected the model to begin from: a directory of Hugging Face, a GGUF file, "
+        "or a checkpoint or run directory of Furlong; furlong train is for models without one",
         options.config.string());
   Settings settings = read.settings;
   if (!options.run_directory.empty()) settings.run_directory = options.run_directory;
@@ -54,7 +55,8 @@ struct TeacherSource {
 };
 
 Settings settings_of(const fs::path& checkpoint) {
-  return from_checkpoint_text(CheckpointReader::open(checkpoint).text("config"), checkpoint.string() + " (config)").settings;
+  return from_checkpoint_text(CheckpointReader::open(checkpoint).text("config"), checkpoint.string() + " (config)")
+      .settings;
 }
 
 TeacherSource open_teacher(const Settings& recipe) {
@@ -77,16 +79,20 @@ void write_teacher(const TeacherSource& teacher) {
   if (!teacher.imported) return;
   const SourceModel& model = *teacher.imported;
   write_model(model.model, model.origin, teacher.checkpoint);
-  spdlog::info("imported {} to {}: {} tensors", model.description, teacher.checkpoint.string(), model.report.matched.size());
+  spdlog::info("imported {} to {}: {} tensors", model.description, teacher.checkpoint.string(),
+               model.report.matched.size());
 }
 
 /// Centres, scales and the like from the first tokens of the training split, as the teacher sees them.
 void measure_constants(const Settings& settings, SourceModel& teacher, Model& student) {
-  constexpr std::int64_t enough_tokens = 16384;  // means over them are good to about a hundredth of a standard deviation
+  constexpr std::int64_t enough_tokens =
+      16384;  // means over them are good to about a hundredth of a standard deviation
   Settings& theirs = teacher.model.settings;
   if (!has_constants(settings)) return;
-  if (settings.model.rotary_placement != theirs.model.rotary_placement || settings.model.query_key_norm != theirs.model.query_key_norm) {
-    spdlog::info("the student's queries and keys are not the teacher's: constants of its feature map are found in training");
+  if (settings.model.rotary_placement != theirs.model.rotary_placement ||
+      settings.model.query_key_norm != theirs.model.query_key_norm) {
+    spdlog::info(
+        "the student's queries and keys are not the teacher's: constants of its feature map are found in training");
     return;
   }
   theirs.data = settings.data;
@@ -94,7 +100,8 @@ void measure_constants(const Settings& settings, SourceModel& teacher, Model& st
   ObservedBatches wanted;
   wanted.split = Split::train;
   wanted.sequence_length = std::min(settings.data.sequence_length, enough_tokens);
-  if (theirs.model.position == "learned") wanted.sequence_length = std::min(wanted.sequence_length, theirs.model.max_sequence_length);
+  if (theirs.model.position == "learned")
+    wanted.sequence_length = std::min(wanted.sequence_length, theirs.model.max_sequence_length);
   wanted.batch_size = std::clamp<std::int64_t>(enough_tokens / wanted.sequence_length, 1, settings.data.batch_size);
   wanted.tokens = enough_tokens;
   spdlog::info("measuring the constants of {} on the CPU", settings.model.attention.feature_map);
@@ -112,8 +119,8 @@ void write_student(const FinetunePlan& plan, TeacherSource& teacher) {
   Model student = make_model(settings, open_data(settings.data)->vocabulary(), Device{}, DType::float32, all_frozen);
   const WeightsReport report = begin_from(CheckpointReader::open(teacher.checkpoint), student);
   if (report.positions_before > 0)
-    spdlog::warn("{}: has {} learned positions; each one later repeats that which stands so many before it", teacher.checkpoint.string(),
-                 report.positions_before);
+    spdlog::warn("{}: has {} learned positions; each one later repeats that which stands so many before it",
+                 teacher.checkpoint.string(), report.positions_before);
   measure_constants(settings, *teacher.imported, student);
   write_model(student, teacher.imported->origin, plan.beginning);
   spdlog::info("the student before training: {}", plan.beginning.string());
@@ -125,14 +132,15 @@ void check_data(const FinetunePlan& plan, const TeacherSource& teacher) {
   const Vocabulary data = model_vocabulary(settings, open_data(settings.data)->vocabulary()).with_labels({});
   const Vocabulary theirs =
       (teacher.imported ? teacher.imported->model.vocabulary
-                        : Vocabulary::from_json(CheckpointReader::open(teacher.checkpoint).text("vocabulary"), teacher.checkpoint.string()))
+                        : Vocabulary::from_json(CheckpointReader::open(teacher.checkpoint).text("vocabulary"),
+                                                teacher.checkpoint.string()))
           .with_labels({});
   if (data == theirs) return;
   throw UserError(
-      "data.store: {} has another vocabulary ({}, {} tokens) than the model in {} ({}, {} tokens); expected the same, so that ids mean the "
-      "same: prepare the data with furlong prepare --tokenizer {}",
-      settings.data.store.string(), data.description(), data.size(), settings.finetune.source.string(), theirs.description(), theirs.size(),
-      settings.finetune.source.string());
+      "data.store: {} has another vocabulary ({}, {} tokens) than the model in {} ({}, {} tokens); expected the same, "
+      "so that ids mean the same: prepare the data with furlong prepare --tokenizer {}",
+      settings.data.store.string(), data.description(), data.size(), settings.finetune.source.string(),
+      theirs.description(), theirs.size(), settings.finetune.source.string());
 }
 
 /// Whether a stage has a checkpoint.
@@ -142,7 +150,8 @@ bool has_begun(const FinetuneStage& stage) {
 }
 
 /// Keys of some sections that have another value now than then, in words; none that changes no step.
-std::vector<std::string> changed_since(const Settings& before, const Settings& now, const std::vector<std::string>& sections) {
+std::vector<std::string> changed_since(const Settings& before, const Settings& now,
+                                       const std::vector<std::string>& sections) {
   static const std::vector<std::string> without_effect{
       "teacher.checkpoint", "trainer.max_steps", "trainer.validate_every",         "trainer.validation_batches",
       "trainer.cuda_graph", "trainer.recompute", "trainer.early_stopping_patience"};
@@ -155,13 +164,15 @@ std::vector<std::string> changed_since(const Settings& before, const Settings& n
       std::string name = section + key;
       std::replace(name.begin(), name.end(), '/', '.');
       if (std::find(without_effect.begin(), without_effect.end(), name) != without_effect.end()) continue;
-      changed.push_back(fmt::format("{} ({} then, {} now)", name, had.contains(key) ? had[key].dump() : "absent", value.dump()));
+      changed.push_back(
+          fmt::format("{} ({} then, {} now)", name, had.contains(key) ? had[key].dump() : "absent", value.dump()));
     }
   }
   return changed;
 }
 
-/// The student before its first step, of this config: made again where another config's is there and no stage has begun.
+/// The student before its first step, of this config: made again where another config's is there and no stage has
+/// begun.
 void prepare_student(const FinetunePlan& plan, TeacherSource& teacher) {
   if (!fs::exists(plan.beginning)) return write_student(plan, teacher);
   const Settings before = settings_of(plan.beginning);
@@ -171,13 +182,14 @@ void prepare_student(const FinetunePlan& plan, TeacherSource& teacher) {
   if (const auto difference = model_difference(before, plan.student)) changed.push_back(*difference);
   if (changed.empty()) return;
   if (std::none_of(plan.stages.begin(), plan.stages.end(), has_begun)) return write_student(plan, teacher);
-  throw UserError("{}: this run began with another student: {}; choose another --run-dir, or remove this run", plan.beginning.string(),
-                  config::join(changed, ", "));
+  throw UserError("{}: this run began with another student: {}; choose another --run-dir, or remove this run",
+                  plan.beginning.string(), config::join(changed, ", "));
 }
 
 /// That a student made by furlong convert is one of this source: all but its attention is the teacher's.
 void check_converted(const FinetunePlan& plan) {
-  const CheckpointReader student = CheckpointReader::open(plan.beginning), teacher = CheckpointReader::open(plan.teacher);
+  const CheckpointReader student = CheckpointReader::open(plan.beginning),
+                         teacher = CheckpointReader::open(plan.teacher);
   std::vector<char> ours, theirs;
   for (const TensorInfo& tensor : teacher.tensors("parameters/")) {
     if (tensor.name.find(".attention.") != std::string::npos || !student.has(tensor.name)) continue;
@@ -202,8 +214,10 @@ void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& r
   const bool holds_something = fs::exists(directory / "teacher.h5") || fs::exists(directory / "student.h5") ||
                                std::any_of(plan.stages.begin(), plan.stages.end(), has_begun);
   if (record.source_fingerprint.empty() && holds_something)
-    throw UserError("{}: holds a run without a finetune.json that tells what it was made from; choose another --run-dir, or remove it",
-                    directory.string());
+    throw UserError(
+        "{}: holds a run without a finetune.json that tells what it was made from; choose another --run-dir, or remove "
+        "it",
+        directory.string());
   check_data(plan, teacher);
   std::error_code failure;
   fs::create_directories(directory, failure);
@@ -241,20 +255,23 @@ bool has_ended(const FinetuneStage& stage) {
 void check_options(const FinetuneOptions& options, const Settings& recipe) {
   const auto& stages = recipe.finetune.stages;
   if (options.only_stage.empty()) return;
-  if (options.evaluate_only) throw UserError("--stage {} cannot be with --evaluate-only, which trains nothing", options.only_stage);
+  if (options.evaluate_only)
+    throw UserError("--stage {} cannot be with --evaluate-only, which trains nothing", options.only_stage);
   if (std::find(stages.begin(), stages.end(), options.only_stage) == stages.end())
-    throw UserError("--stage: found {}; expected one of finetune.stages: {}", options.only_stage, config::join(stages, ", "));
+    throw UserError("--stage: found {}; expected one of finetune.stages: {}", options.only_stage,
+                    config::join(stages, ", "));
 }
 
 /// That the stage asked for has what it begins from, before a teacher is imported for it.
 void check_stage_before(const FinetuneOptions& options, const Settings& recipe) {
   const auto& stages = recipe.finetune.stages;
   if (options.only_stage.empty() || options.only_stage == stages.front()) return;
-  const auto index = static_cast<std::size_t>(std::find(stages.begin(), stages.end(), options.only_stage) - stages.begin()) - 1;
+  const auto index =
+      static_cast<std::size_t>(std::find(stages.begin(), stages.end(), options.only_stage) - stages.begin()) - 1;
   const fs::path before = stage_directory(recipe.run_directory, index, stages[index]);
   if (fs::exists(before / "checkpoints") && newest_whole_checkpoint(before / "checkpoints")) return;
-  throw UserError("--stage {}: begins from what {} has trained, and there is no checkpoint in {}; run that stage first", options.only_stage,
-                  stages[index], before.string());
+  throw UserError("--stage {}: begins from what {} has trained, and there is no checkpoint in {}; run that stage first",
+                  options.only_stage, stages[index], before.string());
 }
 
 /// That what there is of a stage was trained as the config says, from what it would begin from now.
@@ -264,22 +281,26 @@ void check_stage(const FinetuneStage& stage, const FinetuneRecord& record) {
   const Settings& settings = stage.settings.settings;
   const std::string directory = settings.run_directory.string();
   const fs::path newest = newest_checkpoint_of(settings.run_directory);
-  const Settings before = from_yaml_text(CheckpointReader::open(newest).text("config"), newest.string() + " (config)").settings;
+  const Settings before =
+      from_yaml_text(CheckpointReader::open(newest).text("config"), newest.string() + " (config)").settings;
   if (const auto difference = model_difference(before, settings))
-    throw UserError("{}: this stage was trained with another model: {}; choose another --run-dir, or remove this run", directory,
-                    *difference);
+    throw UserError("{}: this stage was trained with another model: {}; choose another --run-dir, or remove this run",
+                    directory, *difference);
   const auto beginning = record.beginnings.find(settings.run_directory.filename().string());
-  if (beginning == record.beginnings.end() || beginning->second != fingerprint_of_checkpoint(checkpoint_of(settings.model.weights)))
+  if (beginning == record.beginnings.end() ||
+      beginning->second != fingerprint_of_checkpoint(checkpoint_of(settings.model.weights)))
     throw UserError("{}: this stage did not begin from {} as it is now; remove {} to train it again", directory,
                     settings.model.weights.string(), directory);
-  const auto changed = changed_since(before, settings, {"seed", "data", "objective", "teacher", "optimizer", "schedule", "trainer"});
+  const auto changed =
+      changed_since(before, settings, {"seed", "data", "objective", "teacher", "optimizer", "schedule", "trainer"});
   if (!changed.empty())
     spdlog::warn("stage {} was trained with other settings so far: {}; remove {} to train it again", stage.name,
                  config::join(changed, ", "), directory);
 }
 
 /// Trains the stages that are to be; whether a signal stopped it.
-bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, FinetuneRecord& record, FinetuneResult& result) {
+bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, FinetuneRecord& record,
+                  FinetuneResult& result) {
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const FinetuneStage& stage = plan.stages[i];
     if (StopSignals::received() != 0) return true;
@@ -335,8 +356,8 @@ FinetuneResult finetune(const FinetuneOptions& options) {
   }
   if (result.interrupted || !options.only_stage.empty()) return result;
   ops::set_tf32(plan.student.tf32);
-  result.recovery =
-      measure_recovery(plan.student, plan.teacher, students_of(plan), [](const std::string& line) { spdlog::info("{}", line); });
+  result.recovery = measure_recovery(plan.student, plan.teacher, students_of(plan),
+                                     [](const std::string& line) { spdlog::info("{}", line); });
   result.interrupted = result.in_evaluation = !result.recovery;
   if (result.recovery) result.recovery_file = write_recovery(plan, options, *result.recovery);
   return result;

@@ -7,18 +7,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Keys below `model` that a student may have otherwise than the model whose weights it takes: what shapes none of them, and, where it is
-/// the softmax model that these are of, its attention.
+/// Keys below `model` that a student may have otherwise than the model whose weights it takes: what shapes none of
+/// them, and, where it is the softmax model that these are of, its attention.
 bool is_students_own(const std::string& key, bool converted) {
   static const std::vector<std::string> always{"model.dropout",   "model.dtype",      "model.max_sequence_length",
                                                "model.lora_rank", "model.lora_alpha", "model.initializer_range",
                                                "model.weights"};
   if (std::find(always.begin(), always.end(), key) != always.end()) return true;
-  return !converted && (key.starts_with("model.attention.") || key == "model.rotary_placement" || key == "model.query_key_norm");
+  return !converted &&
+         (key.starts_with("model.attention.") || key == "model.rotary_placement" || key == "model.query_key_norm");
 }
 
-/// What a student has where its config says nothing. `base`: the model whose weights it takes, `converted` where that has the student's
-/// attention already.
+/// What a student has where its config says nothing. `base`: the model whose weights it takes, `converted` where that
+/// has the student's attention already.
 Settings defaults_from(const Settings& base, bool converted) {
   Settings defaults;
   const ModelSettings unset = defaults.model;
@@ -54,23 +55,26 @@ void check_shape(const LoadedSettings& read, const Settings& base, const fs::pat
   const config::Table table = settings_table(ours), teachers = settings_table(theirs);
   for (const config::Key& key : table.keys()) {
     const auto origin = read.origins.find(key.path());
-    if (origin == read.origins.end() || !key.path().starts_with("model.") || is_students_own(key.path(), converted)) continue;
+    if (origin == read.origins.end() || !key.path().starts_with("model.") || is_students_own(key.path(), converted))
+      continue;
     const config::Value here = key.get(), there = teachers.find(key.path())->get();
     if (here == there) continue;
     throw UserError("{}: {}: found {}; expected {}, as the model in {} has it, whose weights are taken over; remove {}",
-                    origin->second.text(), key.path(), config::to_text(here), config::to_text(there), source.string(), key.name());
+                    origin->second.text(), key.path(), config::to_text(here), config::to_text(there), source.string(),
+                    key.name());
   }
 }
 
 std::int64_t longest_stage(const Settings& settings) {
   std::int64_t longest = settings.data.sequence_length;
-  for (const std::string& name : settings.finetune.stages) longest = std::max(longest, settings.finetune.stage(name).sequence_length);
+  for (const std::string& name : settings.finetune.stages)
+    longest = std::max(longest, settings.finetune.stage(name).sequence_length);
   return longest;
 }
 
 /// The settings of one stage, which know of no others.
-LoadedSettings stage_settings(const LoadedSettings& read, const std::string& name, const fs::path& teacher, const fs::path& weights,
-                              const fs::path& directory) {
+LoadedSettings stage_settings(const LoadedSettings& read, const std::string& name, const fs::path& teacher,
+                              const fs::path& weights, const fs::path& directory) {
   LoadedSettings stage = read;
   Settings& settings = stage.settings;
   const StageSettings& own = read.settings.finetune.stage(name);
@@ -101,7 +105,8 @@ LoadedSettings stage_settings(const LoadedSettings& read, const std::string& nam
     settings.teacher.positions = wanted.positions;
   }
   std::erase_if(stage.origins, [](const auto& origin) {
-    return origin.first.starts_with("teacher.") || origin.first.starts_with("finetune.") || origin.first == "run_directory";
+    return origin.first.starts_with("teacher.") || origin.first.starts_with("finetune.") ||
+           origin.first == "run_directory";
   });
   try {
     return finish_settings(std::move(stage));
@@ -122,7 +127,8 @@ FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& their
   Settings base = theirs;
   if (converted) {
     const fs::path checkpoint = checkpoint_of(given);
-    base = from_checkpoint_text(CheckpointReader::open(checkpoint).text("config"), checkpoint.string() + " (config)").settings;
+    base = from_checkpoint_text(CheckpointReader::open(checkpoint).text("config"), checkpoint.string() + " (config)")
+               .settings;
     base.objective = theirs.objective;
   }
   LoadedSettings read = read_settings_file(options.config, options.overrides, defaults_from(base, converted));
@@ -131,15 +137,21 @@ FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& their
   forget_what_does_nothing(read);
   const fs::path& directory = read.settings.run_directory;
   // One model for all stages, whatever their lengths.
-  if (read.settings.model.max_sequence_length == 0) read.settings.model.max_sequence_length = longest_stage(read.settings);
+  if (read.settings.model.max_sequence_length == 0)
+    read.settings.model.max_sequence_length = longest_stage(read.settings);
 
-  FinetunePlan plan{teacher, converted ? checkpoint_of(given) : directory / "student.h5", converted, finish_settings(read).settings, {}};
+  FinetunePlan plan{teacher,
+                    converted ? checkpoint_of(given) : directory / "student.h5",
+                    converted,
+                    finish_settings(read).settings,
+                    {}};
   const auto learns_from_teacher = [](const std::string& stage) { return stage != "task"; };
   const auto& stages = read.settings.finetune.stages;
-  if (plan.student.model.attention == theirs.model.attention && std::any_of(stages.begin(), stages.end(), learns_from_teacher))
+  if (plan.student.model.attention == theirs.model.attention &&
+      std::any_of(stages.begin(), stages.end(), learns_from_teacher))
     throw UserError(
-        "{}: the model in {} has the attention that {} already, and nothing to teach; expected the softmax model that it was made from, or "
-        "another {}",
+        "{}: the model in {} has the attention that {} already, and nothing to teach; expected the softmax model that "
+        "it was made from, or another {}",
         converted ? "finetune.student" : "finetune.source", read.settings.finetune.source.string(),
         converted ? given.string() + " has" : "the config asks for", converted ? "student" : "model.attention");
   fs::path weights = plan.beginning;

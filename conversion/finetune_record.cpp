@@ -41,19 +41,22 @@ class Hash {
   XXH3_state_t* state_;
 };
 
-/// config.json, the tokenizer's files, and the weights that the importer takes with their index; of GGUF the file itself. `earlier`:
-/// without those that fingerprints left out at first.
+/// config.json, the tokenizer's files, and the weights that the importer takes with their index; of GGUF the file
+/// itself. `earlier`: without those that fingerprints left out at first.
 std::vector<fs::path> files_of(const fs::path& source, bool earlier = false) {
-  if (source.extension() == ".gguf" || (fs::is_regular_file(source) && !fs::exists(source.parent_path() / "config.json"))) return {source};
+  if (source.extension() == ".gguf" ||
+      (fs::is_regular_file(source) && !fs::exists(source.parent_path() / "config.json")))
+    return {source};
   std::vector<fs::path> files;
   const fs::path folder = fs::is_directory(source) ? source : source.parent_path();
-  const bool safetensors = fs::is_directory(source)
-                               ? fs::exists(folder / "model.safetensors") || fs::exists(folder / "model.safetensors.index.json")
-                               : source.extension() == ".safetensors";
+  const bool safetensors = fs::is_directory(source) ? fs::exists(folder / "model.safetensors") ||
+                                                          fs::exists(folder / "model.safetensors.index.json")
+                                                    : source.extension() == ".safetensors";
   for (const auto& entry : fs::directory_iterator(folder)) {
     const fs::path& path = entry.path();
     const std::string extension = path.extension().string();
-    const bool of_weights = extension == (safetensors ? ".safetensors" : ".bin") || (!safetensors && extension == ".pt");
+    const bool of_weights =
+        extension == (safetensors ? ".safetensors" : ".bin") || (!safetensors && extension == ".pt");
     static const std::vector<std::string> others{"config.json",
                                                  "tokenizer.json",
                                                  "vocab.json",
@@ -108,8 +111,8 @@ FinetuneRecord::FinetuneRecord(fs::path run_directory) : directory_(std::move(ru
     json.at("source_fingerprint").get_to(source_fingerprint);
     json.at("beginnings").get_to(beginnings);
   } catch (const nlohmann::json::exception& error) {
-    throw UserError("{}: is not what furlong finetune writes ({}); choose another --run-dir, or remove this run", path.string(),
-                    error.what());
+    throw UserError("{}: is not what furlong finetune writes ({}); choose another --run-dir, or remove this run",
+                    path.string(), error.what());
   }
 }
 
@@ -117,12 +120,14 @@ void FinetuneRecord::check_source(const fs::path& wanted, const std::string& fin
   if (source_fingerprint.empty() || source_fingerprint == fingerprint) return;
   if (is_foreign_model(wanted) && source_fingerprint == fingerprint_of_files(files_of(wanted, true))) return;
   throw UserError(
-      "{}: was made from another model than {} is now (from {}, by its finetune.json); choose another --run-dir, or remove this one",
+      "{}: was made from another model than {} is now (from {}, by its finetune.json); choose another --run-dir, or "
+      "remove this one",
       directory_.string(), wanted.string(), source);
 }
 
 void FinetuneRecord::write() const {
-  const nlohmann::ordered_json json{{"source", source}, {"source_fingerprint", source_fingerprint}, {"beginnings", beginnings}};
+  const nlohmann::ordered_json json{
+      {"source", source}, {"source_fingerprint", source_fingerprint}, {"beginnings", beginnings}};
   write_file_atomically(directory_ / "finetune.json", json.dump(2) + "\n");
 }
 

@@ -16,7 +16,9 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 void check_foldable(const Settings& settings) {
   const ModelSettings& model = settings.model;
   const auto refuse = [](const std::string& what) {
-    throw UserError("--fold-scaling: {}; leave it out, or set model.attention.scaling: saderf, which scales inside the feature map", what);
+    throw UserError(
+        "--fold-scaling: {}; leave it out, or set model.attention.scaling: saderf, which scales inside the feature map",
+        what);
   };
   if (model.query_key_norm != "none")
     refuse("model.query_key_norm: " + model.query_key_norm + " normalises queries and keys behind the weights");
@@ -49,13 +51,17 @@ std::vector<float> first_logits(ObservedModel& observed, Model& model) {
   const Tape::NoGradient guard(tape);
   layers::ForwardContext context{tape};
   const std::int64_t n = std::min(most_tokens, batch.inputs.extent(1));
-  const auto first = [&](const Tensor& tensor) { return tensor.defined() ? tensor.narrow(0, 0, 1).narrow(1, 0, n).clone() : Tensor{}; };
+  const auto first = [&](const Tensor& tensor) {
+    return tensor.defined() ? tensor.narrow(0, 0, 1).narrow(1, 0, n).clone() : Tensor{};
+  };
   context.attention_mask = {first(batch.mask.keys), first(batch.mask.documents)};
   const Tensor tokens = first(batch.inputs);
-  const Tensor hidden = (model.encoder ? model.encoder->hidden(context, tokens) : model.decoder->hidden(context, tokens)).value();
+  const Tensor hidden =
+      (model.encoder ? model.encoder->hidden(context, tokens) : model.decoder->hidden(context, tokens)).value();
   if (!has_output_layer(model.settings)) return hidden.to_vector<float>();
   const Tensor rows = hidden.reshape({n, hidden.extent(2)});
-  return (model.encoder ? model.encoder->logits(Stream{}, rows) : model.decoder->logits(Stream{}, rows)).to_vector<float>();
+  return (model.encoder ? model.encoder->logits(Stream{}, rows) : model.decoder->logits(Stream{}, rows))
+      .to_vector<float>();
 }
 
 void scale_rows(Model& model, const std::string& block, std::int64_t first_row, const std::vector<double>& factors) {
@@ -88,7 +94,8 @@ FoldReport fold_scaling(ObservedModel& observed, Model& model) {
   const layers::AttentionConfig config = attention_config(model.settings);
   const std::int64_t group = config.n_heads / config.n_kv_heads, n_layers = model.settings.model.n_layers;
   const bool shared = model.settings.model.shared_layers;
-  std::vector<BlockMoments> blocks(at(shared ? 1 : n_layers), {std::vector<layers::HeadMoments>(at(config.n_kv_heads))});
+  std::vector<BlockMoments> blocks(at(shared ? 1 : n_layers),
+                                   {std::vector<layers::HeadMoments>(at(config.n_kv_heads))});
   const std::vector<bool> all(at(n_layers), true);
   FoldReport report;
   const auto add_norms = [&](const AttentionData& data, double& query, double& key) {
@@ -135,11 +142,12 @@ FoldReport fold_scaling(ObservedModel& observed, Model& model) {
     report.largest_logit_change =
         std::max(report.largest_logit_change, std::abs(static_cast<double>(after[i]) - static_cast<double>(before[i])));
   }
-  const bool exact =
-      head_mechanisms(model.settings.model) == HeadMechanisms(at(n_layers), std::vector<std::string>(at(config.n_heads), "softmax"));
+  const bool exact = head_mechanisms(model.settings.model) ==
+                     HeadMechanisms(at(n_layers), std::vector<std::string>(at(config.n_heads), "softmax"));
   // Rounding of float32 through the layers; features of other queries and keys are other estimates.
   require(!exact || report.largest_logit_change <= 1e-3 * std::max(1.0, report.largest_logit),
-          "fold_scaling: logits of softmax attention changed by {} of {}", report.largest_logit_change, report.largest_logit);
+          "fold_scaling: logits of softmax attention changed by {} of {}", report.largest_logit_change,
+          report.largest_logit);
   sample_layers(observed, all, nullptr,
                 [&](LayerSample&& sample) { add_norms(sample.data, report.query_norm_after, report.key_norm_after); });
   return report;

@@ -17,17 +17,22 @@ struct ActivationName {
   const char *theirs, *ours, *gated;
 };
 // The first of several with one meaning is the one written.
-constexpr ActivationName activation_names[] = {
-    {"gelu", "gelu", "geglu"},           {"gelu_new", "gelu_tanh", nullptr}, {"gelu_pytorch_tanh", "gelu_tanh", nullptr},
-    {"gelu_fast", "gelu_tanh", nullptr}, {"gelu_python", "gelu", "geglu"},   {"relu", "relu", nullptr},
-    {"silu", "silu", "swiglu"},          {"swish", "silu", "swiglu"}};
+constexpr ActivationName activation_names[] = {{"gelu", "gelu", "geglu"},
+                                               {"gelu_new", "gelu_tanh", nullptr},
+                                               {"gelu_pytorch_tanh", "gelu_tanh", nullptr},
+                                               {"gelu_fast", "gelu_tanh", nullptr},
+                                               {"gelu_python", "gelu", "geglu"},
+                                               {"relu", "relu", nullptr},
+                                               {"silu", "silu", "swiglu"},
+                                               {"swish", "silu", "swiglu"}};
 
 /// A value as messages show it, short and in one line.
 std::string shown(const nlohmann::ordered_json& value) { return foreign::printable(value.dump()); }
 
 }  // namespace
 
-ForeignConfig::ForeignConfig(nlohmann::ordered_json json, std::string origin) : json_(std::move(json)), origin_(std::move(origin)) {}
+ForeignConfig::ForeignConfig(nlohmann::ordered_json json, std::string origin)
+    : json_(std::move(json)), origin_(std::move(origin)) {}
 
 ForeignConfig ForeignConfig::read(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -35,7 +40,8 @@ ForeignConfig ForeignConfig::read(const std::filesystem::path& file) {
   const std::string text(std::istreambuf_iterator<char>(in), {});
   foreign::check_json_depth(text, file.string());
   auto json = nlohmann::ordered_json::parse(text, nullptr, false);
-  if (!json.is_object()) throw UserError("{}: expected a JSON object that describes a model, as Hugging Face writes it", file.string());
+  if (!json.is_object())
+    throw UserError("{}: expected a JSON object that describes a model, as Hugging Face writes it", file.string());
   return {std::move(json), file.string()};
 }
 
@@ -59,11 +65,14 @@ std::int64_t ForeignConfig::size(const std::string& key) const {
     fail(key, fmt::format("found {}; expected an integer from 1 to 2^31", shown(value)));
   return value.get<std::int64_t>();
 }
-std::int64_t ForeignConfig::size(const std::string& key, std::int64_t fallback) const { return has(key) ? size(key) : fallback; }
+std::int64_t ForeignConfig::size(const std::string& key, std::int64_t fallback) const {
+  return has(key) ? size(key) : fallback;
+}
 
 double ForeignConfig::real(const std::string& key) const {
   const auto& value = at(key);
-  if (!value.is_number() || !std::isfinite(value.get<double>())) fail(key, fmt::format("found {}; expected a number", shown(value)));
+  if (!value.is_number() || !std::isfinite(value.get<double>()))
+    fail(key, fmt::format("found {}; expected a number", shown(value)));
   return value.get<double>();
 }
 double ForeignConfig::real(const std::string& key, double fallback) const { return has(key) ? real(key) : fallback; }
@@ -80,18 +89,23 @@ std::string ForeignConfig::text(const std::string& key) const {
   if (!value.is_string()) fail(key, fmt::format("found {}; expected text", shown(value)));
   return value.get<std::string>();
 }
-std::string ForeignConfig::text(const std::string& key, const std::string& fallback) const { return has(key) ? text(key) : fallback; }
+std::string ForeignConfig::text(const std::string& key, const std::string& fallback) const {
+  return has(key) ? text(key) : fallback;
+}
 
 ForeignConfig ForeignConfig::section(const std::string& key) const {
-  if (has(key) && !json_.at(key).is_object()) fail(key, fmt::format("found {}; expected an object", shown(json_.at(key))));
+  if (has(key) && !json_.at(key).is_object())
+    fail(key, fmt::format("found {}; expected an object", shown(json_.at(key))));
   ForeignConfig inner(has(key) ? json_.at(key) : nlohmann::ordered_json::object(), origin_);
   inner.prefix_ = prefix_ + key + ".";
   return inner;
 }
 
-void ForeignConfig::only(const std::string& key, const nlohmann::ordered_json& supported, const std::string& why) const {
+void ForeignConfig::only(const std::string& key, const nlohmann::ordered_json& supported,
+                         const std::string& why) const {
   if (!has(key) || json_.at(key) == supported) return;
-  fail(key, fmt::format("found {}, which Furlong does not compute; expected {}: {}", shown(json_.at(key)), shown(supported), why));
+  fail(key, fmt::format("found {}, which Furlong does not compute; expected {}: {}", shown(json_.at(key)),
+                        shown(supported), why));
 }
 
 std::string ForeignConfig::activation(const std::string& key, const std::string& fallback, bool gated) const {

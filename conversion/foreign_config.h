@@ -18,7 +18,8 @@ class ForeignConfig {
   const nlohmann::ordered_json& json() const { return json_; }
   /// Whether the key is there and not null.
   bool has(const std::string& key) const;
-  /// Values by key; throw UserError where one is missing (without a fallback) or of another type. Sizes are from 1 to 2^31.
+  /// Values by key; throw UserError where one is missing (without a fallback) or of another type. Sizes are from 1 to
+  /// 2^31.
   std::int64_t size(const std::string& key) const;
   std::int64_t size(const std::string& key, std::int64_t fallback) const;
   double real(const std::string& key) const;
@@ -29,8 +30,8 @@ class ForeignConfig {
   /// An object inside, under its dotted name in errors; an empty one where there is none.
   ForeignConfig section(const std::string& key) const;
 
-  /// Throws UserError, naming the key, what is there and what this model could be, where a key is there, not null, and other than what is
-  /// `supported`; `why` ends the message.
+  /// Throws UserError, naming the key, what is there and what this model could be, where a key is there, not null, and
+  /// other than what is `supported`; `why` ends the message.
   void only(const std::string& key, const nlohmann::ordered_json& supported, const std::string& why) const;
   /// Our name of an activation ("gelu_new" is gelu_tanh). `gated`: the feedforward multiplies by a gate (swiglu).
   std::string activation(const std::string& key, const std::string& fallback, bool gated) const;
@@ -43,7 +44,8 @@ class ForeignConfig {
   std::string origin_, prefix_;
 };
 
-/// The name that Hugging Face gives to one of our activations, of a gated one to its nonlinearity; empty where it has none.
+/// The name that Hugging Face gives to one of our activations, of a gated one to its nonlinearity; empty where it has
+/// none.
 std::string foreign_activation(const std::string& activation);
 
 }  // namespace furlong

@@ -51,9 +51,9 @@ ForeignSource open_foreign(const fs::path& path) {
   std::string text = text_of(directory / "config.json");
   std::unique_ptr<TensorFile> file = open_tensor_file(path);
   // Of a directory safetensors are taken where there are some.
-  const bool safetensors = fs::is_directory(path)
-                               ? fs::exists(path / "model.safetensors") || fs::exists(path / "model.safetensors.index.json")
-                               : path.extension() == ".safetensors";
+  const bool safetensors = fs::is_directory(path) ? fs::exists(path / "model.safetensors") ||
+                                                        fs::exists(path / "model.safetensors.index.json")
+                                                  : path.extension() == ".safetensors";
   std::string format = safetensors ? "safetensors" : "pytorch";
   return {std::move(file), std::move(config), std::move(text), std::move(format), directory};
 }
@@ -68,8 +68,10 @@ Vocabulary vocabulary_of(const fs::path& path, const ImportOptions& options, std
     throw UserError("{}; --tokenizer PATH takes one from elsewhere", error.what());
   }
   if (tokenizer->size() > most)
-    throw UserError("{}: this tokenizer has {} tokens, but the model's embedding {}; give the one that it was trained with (--tokenizer)",
-                    from.string(), tokenizer->size(), most);
+    throw UserError(
+        "{}: this tokenizer has {} tokens, but the model's embedding {}; give the one that it was trained with "
+        "(--tokenizer)",
+        from.string(), tokenizer->size(), most);
   return Vocabulary::of_tokenizer(std::move(tokenizer));
 }
 
@@ -83,7 +85,8 @@ void keep_chat_template(const GgufFile& file, Origin& origin) {
 
 SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
   ForeignSource source = open_foreign(path);
-  if (is_performer_config(source.config)) return open_performer_directory(source.directory, source.config, *source.file, options);
+  if (is_performer_config(source.config))
+    return open_performer_directory(source.directory, source.config, *source.file, options);
   const TensorFile& file = *source.file;
   const Architecture& architecture = architecture_of(source.config);
   const Spelling spelling = spelling_of(architecture, file);
@@ -92,26 +95,29 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
   const std::vector<Duplicate> duplicates = architecture.duplicates(settings.model, spelling);
   TensorReport report = match_tensors(file, table, duplicates, architecture.is_carried);
   check_report(report, file, source.config.origin(), options);
-  SourceModel result{
-      make_model(settings, vocabulary_of(path, options, settings.model.vocabulary_size), Device{}, DType::float32, all_frozen), Origin{},
-      std::move(report),
-      fmt::format("{} of {} layers from {} ({})", architecture.model_type, settings.model.n_layers, path.string(), source.format)};
+  SourceModel result{make_model(settings, vocabulary_of(path, options, settings.model.vocabulary_size), Device{},
+                                DType::float32, all_frozen),
+                     Origin{}, std::move(report),
+                     fmt::format("{} of {} layers from {} ({})", architecture.model_type, settings.model.n_layers,
+                                 path.string(), source.format)};
   std::set<std::string> whole, mapped;
   for (const TensorReport::Matched& one : result.report.matched) whole.insert(one.parameter);
   for (const Mapping& mapping : table) {
     mapped.insert(mapping.parameter);
     Parameter& parameter = result.model.store->find(mapping.parameter);
-    require(parameter.shape() == mapping.shape(), "import: {} is {} in the model and {} in the table", mapping.parameter,
-            parameter.shape().text(), mapping.shape().text());
+    require(parameter.shape() == mapping.shape(), "import: {} is {} in the model and {} in the table",
+            mapping.parameter, parameter.shape().text(), mapping.shape().text());
     if (whole.contains(mapping.parameter)) {
       read_parameter(file, mapping, duplicates, values_of(parameter));
     } else {
-      result.report.reinitialised.push_back({mapping.parameter, parameter.shape(), "initial values, for the file lacks it"});
+      result.report.reinitialised.push_back(
+          {mapping.parameter, parameter.shape(), "initial values, for the file lacks it"});
     }
   }
   for (const Parameter& parameter : result.model.store->parameters()) {
     if (!mapped.contains(parameter.name()))
-      result.report.reinitialised.push_back({parameter.name(), parameter.shape(), "initial values, for the source has no such head"});
+      result.report.reinitialised.push_back(
+          {parameter.name(), parameter.shape(), "initial values, for the source has no such head"});
   }
   result.model.store->refresh_compute_values(Stream{});
 
@@ -134,7 +140,8 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
 
 SourceModel open_own(const fs::path& path, const ImportOptions& options) {
   if (!options.tokenizer.empty())
-    throw UserError("--tokenizer: {} is a checkpoint of Furlong, which has its vocabulary with it; leave it out", path.string());
+    throw UserError("--tokenizer: {} is a checkpoint of Furlong, which has its vocabulary with it; leave it out",
+                    path.string());
   const fs::path file = checkpoint_of(path);
   const CheckpointReader checkpoint = CheckpointReader::open(file);
   const Settings settings = from_checkpoint_text(checkpoint.text("config"), file.string() + " (config)").settings;
@@ -143,21 +150,24 @@ SourceModel open_own(const fs::path& path, const ImportOptions& options) {
   load_parameters(checkpoint, result.model, Weights::averaged_if_present);
   for (const Parameter& parameter : result.model.store->parameters())
     result.report.matched.push_back({parameter.name(), parameter.shape(), {}, {}});
-  if (const auto kept = CheckpointOrigin::read(checkpoint)) result.origin = Origin::from_checkpoint(*kept, file.string());
-  result.description = fmt::format("{} of {} layers from {}", settings.model.architecture, settings.model.n_layers, file.string());
+  if (const auto kept = CheckpointOrigin::read(checkpoint))
+    result.origin = Origin::from_checkpoint(*kept, file.string());
+  result.description =
+      fmt::format("{} of {} layers from {}", settings.model.architecture, settings.model.n_layers, file.string());
   return result;
 }
 
 SourceModel open_model(const fs::path& path, const ImportOptions& options) {
   if (!fs::exists(path))
-    throw UserError("{}: there is no such model; expected a Hugging Face directory, a GGUF file, a checkpoint or a run directory",
-                    path.string());
+    throw UserError(
+        "{}: there is no such model; expected a Hugging Face directory, a GGUF file, a checkpoint or a run directory",
+        path.string());
   if (is_foreign_model(path)) return import_foreign(path, options);
   if (fs::is_directory(path) && !fs::exists(path / "checkpoints") && !fs::exists(path / "config.yaml")) {
     for (const auto& entry : fs::directory_iterator(path)) {
       if (entry.path().extension() == ".gguf")
-        throw UserError("{}: there is no config.json in this directory; to import {}, name the file itself", path.string(),
-                        entry.path().filename().string());
+        throw UserError("{}: there is no config.json in this directory; to import {}, name the file itself",
+                        path.string(), entry.path().filename().string());
     }
   }
   return open_own(path, options);
@@ -185,7 +195,8 @@ Settings complete_settings(Settings settings, const std::string& origin) {
   const config::Table table = settings_table(settings, false);
   for (const config::Key& key : table.keys()) {
     if (!key.accepts(key.get()))
-      throw UserError("{}: as our {} it says {}; expected {}", origin, key.path(), config::to_text(key.get()), key.expected());
+      throw UserError("{}: as our {} it says {}; expected {}", origin, key.path(), config::to_text(key.get()),
+                      key.expected());
   }
   try {
     check(settings);

@@ -42,7 +42,8 @@ std::vector<std::int64_t> integers_of(const hdf5::Dataset& dataset) {
     case hdf5::Type::i64:
       return as(std::int64_t{});
     default:
-      throw UserError("{}: dataset {} holds {}; expected integers", dataset.file_name(), dataset.path(), hdf5::name_of(dataset.type()));
+      throw UserError("{}: dataset {} holds {}; expected integers", dataset.file_name(), dataset.path(),
+                      hdf5::name_of(dataset.type()));
   }
 }
 
@@ -57,8 +58,8 @@ TokenRows rows_of_hdf5(const fs::path& path, std::int64_t vocabulary_size) {
   rows.lengths.assign(at(count), rows.n);
   if (file.has("lengths")) {
     rows.lengths = integers_of(file.dataset("lengths"));
-    const bool fits =
-        std::all_of(rows.lengths.begin(), rows.lengths.end(), [&](std::int64_t length) { return length >= 1 && length <= rows.n; });
+    const bool fits = std::all_of(rows.lengths.begin(), rows.lengths.end(),
+                                  [&](std::int64_t length) { return length >= 1 && length <= rows.n; });
     if (rows.rows() != count || !fits)
       throw UserError("{}: dataset lengths: expected {} numbers from 1 to {}", path.string(), count, rows.n);
   }
@@ -66,7 +67,8 @@ TokenRows rows_of_hdf5(const fs::path& path, std::int64_t vocabulary_size) {
   for (const std::int64_t value : integers_of(tokens)) rows.tokens.push_back(token_id(value, vocabulary_size, where));
   if (!file.has("segments")) return rows;
   const hdf5::Dataset segments = file.dataset("segments");
-  if (segments.shape() != tokens.shape()) throw UserError("{}: dataset segments: expected the shape of tokens", path.string());
+  if (segments.shape() != tokens.shape())
+    throw UserError("{}: dataset segments: expected the shape of tokens", path.string());
   for (const std::int64_t value : integers_of(segments))
     rows.segments.push_back(token_id(value, 1 << 20, path.string() + ": dataset segments"));
   return rows;
@@ -103,17 +105,20 @@ TokenRows rows_of_text(const fs::path& path, std::int64_t vocabulary_size) {
   return rows;
 }
 
-Tensor part_of(const std::vector<std::int32_t>& values, std::int64_t first, std::int64_t count, std::int64_t n, const Device& device) {
+Tensor part_of(const std::vector<std::int32_t>& values, std::int64_t first, std::int64_t count, std::int64_t n,
+               const Device& device) {
   const auto begin = values.begin() + first * n;
   return Tensor::from(std::vector<std::int32_t>(begin, begin + count * n), {count, n}, device);
 }
 
 /// Final hidden states [count, n, d_model] of rows from `first` on.
-Variable hidden_of(Model& model, layers::ForwardContext& context, const TokenRows& rows, std::int64_t first, std::int64_t count) {
+Variable hidden_of(Model& model, layers::ForwardContext& context, const TokenRows& rows, std::int64_t first,
+                   std::int64_t count) {
   const Device device = model.store->device();
   if (model.encoder) {
     std::vector<std::int32_t> mask(at(count * rows.n));
-    for (std::int64_t row = 0; row < count; ++row) std::fill_n(mask.begin() + row * rows.n, rows.lengths[at(first + row)], 1);
+    for (std::int64_t row = 0; row < count; ++row)
+      std::fill_n(mask.begin() + row * rows.n, rows.lengths[at(first + row)], 1);
     context.attention_mask.keys = Tensor::from(mask, {count, rows.n}, device);
   }
   if (!rows.segments.empty()) context.segments = part_of(rows.segments, first, count, rows.n, device);
@@ -124,7 +129,8 @@ Variable hidden_of(Model& model, layers::ForwardContext& context, const TokenRow
 void check_rows(const Model& model, const TokenRows& rows) {
   const ModelSettings& settings = model.settings.model;
   if (settings.position == "learned" && rows.n > settings.max_sequence_length)
-    throw UserError("a row has {} tokens, and the model learned positions for {}; shorten it", rows.n, settings.max_sequence_length);
+    throw UserError("a row has {} tokens, and the model learned positions for {}; shorten it", rows.n,
+                    settings.max_sequence_length);
   for (const std::int32_t segment : rows.segments) {
     if (segment >= settings.n_segments)
       throw UserError("dataset segments: found {}; expected numbers below {}, the segments that the model has", segment,
@@ -159,7 +165,8 @@ class Results {
   Results(hdf5::File& file, const std::string& name, const TokenRows& rows, std::int64_t width, bool wide)
       : width_(width),
         wide_(wide),
-        dataset_(file.create_dataset(name, wide ? hdf5::Type::f64 : hdf5::Type::f32, {u(rows.rows()), u(rows.n), u(width)})) {}
+        dataset_(file.create_dataset(name, wide ? hdf5::Type::f64 : hdf5::Type::f32,
+                                     {u(rows.rows()), u(rows.n), u(width)})) {}
 
   /// Tokens [begin, begin + n) of a row, of which the first `real` are none of the padding.
   void write(std::int64_t row, std::int64_t begin, std::int64_t n, std::int64_t real, std::vector<double> values) {
@@ -184,7 +191,8 @@ class Results {
 
 Model in_float64(const Model& model) {
   require(model.store->device().is_cpu(), "in_float64: a model on {}", model.store->device().text());
-  Model wide = make_model(model.settings, model.vocabulary, Device{}, DType::float64, [](const Parameter&) { return true; });
+  Model wide =
+      make_model(model.settings, model.vocabulary, Device{}, DType::float64, [](const Parameter&) { return true; });
   for (const Parameter& parameter : model.store->parameters())
     ops::convert(Stream{}, wide.store->find(parameter.name()).master(), parameter.master());
   wide.store->refresh_compute_values(Stream{});
@@ -198,8 +206,10 @@ void write_logits(Model& model, const TokenRows& rows, const fs::path& output, c
   if (!options.hidden) require_output_layer(model.settings, "logits");
   AtomicFile place(output);
   hdf5::File file = hdf5::File::create(place);
-  const std::int64_t width = options.hidden ? model.settings.model.d_model : model.store->find("token_embedding.weight").shape()[0];
-  Results results(file, options.hidden ? "hidden" : "logits", rows, width, model.store->compute_dtype() == DType::float64);
+  const std::int64_t width =
+      options.hidden ? model.settings.model.d_model : model.store->find("token_embedding.weight").shape()[0];
+  Results results(file, options.hidden ? "hidden" : "logits", rows, width,
+                  model.store->compute_dtype() == DType::float64);
   // Logits of so many tokens at a time: a large vocabulary times a long row would not fit in memory.
   const std::int64_t piece = std::max<std::int64_t>(1, (std::int64_t{1} << 25) / width);
   for (std::int64_t first = 0; first < rows.rows(); first += options.batch_size) {
@@ -215,7 +225,8 @@ void write_logits(Model& model, const TokenRows& rows, const fs::path& output, c
         const Tensor values = options.hidden  ? states
                               : model.encoder ? model.encoder->logits(tape.stream(), states)
                                               : model.decoder->logits(tape.stream(), states);
-        results.write(first + row, begin, n, std::clamp<std::int64_t>(rows.lengths[at(first + row)] - begin, 0, n), doubles_of(values));
+        results.write(first + row, begin, n, std::clamp<std::int64_t>(rows.lengths[at(first + row)] - begin, 0, n),
+                      doubles_of(values));
       }
     }
   }

@@ -17,9 +17,9 @@ struct TokenRows {
   std::int64_t rows() const { return static_cast<std::int64_t>(lengths.size()); }
 };
 
-/// From a text file, a row of ids separated by white space on each line (empty lines are passed over), or from HDF5: `tokens`, integers
-/// [rows, n], and where there are `lengths` [rows] and `segments` [rows, n]. Throws UserError naming the line or dataset for what is no id
-/// below `vocabulary_size`.
+/// From a text file, a row of ids separated by white space on each line (empty lines are passed over), or from HDF5:
+/// `tokens`, integers [rows, n], and where there are `lengths` [rows] and `segments` [rows, n]. Throws UserError naming
+/// the line or dataset for what is no id below `vocabulary_size`.
 TokenRows read_token_rows(const std::filesystem::path& path, std::int64_t vocabulary_size);
 
 struct LogitsOptions {
@@ -30,8 +30,10 @@ struct LogitsOptions {
 /// The same model computing in float64, on the CPU: what its weights mean, but for rounding on the way.
 Model in_float64(const Model& model);
 
-/// Writes HDF5 with `logits` [rows, n, vocabulary] or `hidden` [rows, n, d_model], float32 (float64 for a model in that), zeros behind the
-/// end of a row, and `lengths` [rows]. Throws UserError for rows that the model is too short for.
-void write_logits(Model& model, const TokenRows& rows, const std::filesystem::path& output, const LogitsOptions& options);
+/// Writes HDF5 with `logits` [rows, n, vocabulary] or `hidden` [rows, n, d_model], float32 (float64 for a model in
+/// that), zeros behind the end of a row, and `lengths` [rows]. Throws UserError for rows that the model is too short
+/// for.
+void write_logits(Model& model, const TokenRows& rows, const std::filesystem::path& output,
+                  const LogitsOptions& options);
 
 }  // namespace furlong

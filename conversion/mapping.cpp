@@ -33,10 +33,11 @@ void transpose(std::span<const float> from, std::int64_t rows, std::int64_t colu
 }
 
 void copy(const Part& part, std::span<const float> from, std::span<float> to, bool to_ours) {
-  require(from.size() == to.size() && static_cast<std::int64_t>(from.size()) == part.elements(), "{}: {} and {} elements for {}", part.name,
-          from.size(), to.size(), part.shape.text());
+  require(from.size() == to.size() && static_cast<std::int64_t>(from.size()) == part.elements(),
+          "{}: {} and {} elements for {}", part.name, from.size(), to.size(), part.shape.text());
   if (part.layout == Layout::transposed) {
-    const std::int64_t rows = to_ours ? part.shape[0] : part.shape[1], columns = to_ours ? part.shape[1] : part.shape[0];
+    const std::int64_t rows = to_ours ? part.shape[0] : part.shape[1],
+                       columns = to_ours ? part.shape[1] : part.shape[0];
     transpose(from, rows, columns, to);
     return;
   }
@@ -46,7 +47,8 @@ void copy(const Part& part, std::span<const float> from, std::span<float> to, bo
   }
   const std::size_t width = from.size() / static_cast<std::size_t>(part.shape[0]);
   for_rows(part, [&](std::int64_t foreign, std::int64_t ours) {
-    const auto source = static_cast<std::size_t>(to_ours ? foreign : ours), target = static_cast<std::size_t>(to_ours ? ours : foreign);
+    const auto source = static_cast<std::size_t>(to_ours ? foreign : ours),
+               target = static_cast<std::size_t>(to_ours ? ours : foreign);
     std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(source * width), width,
                 to.begin() + static_cast<std::ptrdiff_t>(target * width));
   });
@@ -58,13 +60,18 @@ Shape Mapping::shape() const {
   require(!parts.empty(), "mapping of {} has no parts", parameter);
   Shape whole = parts[0].layout == Layout::transposed ? Shape{parts[0].shape[1], parts[0].shape[0]} : parts[0].shape;
   for (std::size_t i = 1; i < parts.size(); ++i) {
-    require(parts[i].layout != Layout::transposed, "mapping of {}: a transposed part has no rows to put below others", parameter);
+    require(parts[i].layout != Layout::transposed, "mapping of {}: a transposed part has no rows to put below others",
+            parameter);
     whole[0] += parts[i].shape[0];
   }
   return whole;
 }
 
-void to_ours(const Part& part, std::span<const float> foreign, std::span<float> ours) { copy(part, foreign, ours, true); }
-void to_foreign(const Part& part, std::span<const float> ours, std::span<float> foreign) { copy(part, ours, foreign, false); }
+void to_ours(const Part& part, std::span<const float> foreign, std::span<float> ours) {
+  copy(part, foreign, ours, true);
+}
+void to_foreign(const Part& part, std::span<const float> ours, std::span<float> foreign) {
+  copy(part, ours, foreign, false);
+}
 
 }  // namespace furlong

@@ -1,5 +1,6 @@
 #pragma once
-// Which tensors of somebody else's checkpoint are which of our parameters. One table serves import, export and the report of both.
+// Which tensors of somebody else's checkpoint are which of our parameters. One table serves import, export and the
+// report of both.
 #include <span>
 #include <string>
 #include <vector>
@@ -34,13 +35,14 @@ struct Mapping {
   Shape shape() const;
 };
 
-/// A foreign tensor that repeats another: checked to be equal where both are there, and taken in its place where only it is.
+/// A foreign tensor that repeats another: checked to be equal where both are there, and taken in its place where only
+/// it is.
 struct Duplicate {
   std::string name, of;
 };
 
-/// Copies a part between the foreign layout and ours; both spans hold its elements. Nothing is rounded: the bits are the same there and
-/// back.
+/// Copies a part between the foreign layout and ours; both spans hold its elements. Nothing is rounded: the bits are
+/// the same there and back.
 void to_ours(const Part& part, std::span<const float> foreign, std::span<float> ours);
 void to_foreign(const Part& part, std::span<const float> ours, std::span<float> foreign);
 

@@ -67,7 +67,8 @@ Origin Origin::from_checkpoint(const CheckpointOrigin& kept, const std::string& 
     object.at("stored_types").get_to(origin.stored_types);
     object.at("files").get_to(origin.file_names);
   } catch (const nlohmann::json::exception& error) {
-    throw UserError("{}: its text 'origin' is not what furlong convert writes ({}); import the model again", path, error.what());
+    throw UserError("{}: its text 'origin' is not what furlong convert writes ({}); import the model again", path,
+                    error.what());
   }
   if (!find_architecture(origin.model_type)) {
     std::vector<std::string> known;
@@ -79,12 +80,13 @@ Origin Origin::from_checkpoint(const CheckpointOrigin& kept, const std::string& 
   if (!nlohmann::ordered_json::accept(origin.config))
     throw UserError("{}: config.json in its text 'origin' is not valid JSON; import the model again", path);
   if (origin.file_names.size() != kept.files.size())
-    throw UserError("{}: its text 'origin' names {} files, and there are {}; import the model again", path, origin.file_names.size(),
-                    kept.files.size());
+    throw UserError("{}: its text 'origin' names {} files, and there are {}; import the model again", path,
+                    origin.file_names.size(), kept.files.size());
   for (const std::string& name : origin.file_names) {
     const fs::path file(name);
     if (file.is_absolute() || name.empty() || std::find(file.begin(), file.end(), "..") != file.end())
-      throw UserError("{}: its text 'origin' names the file {}; expected a name inside a directory", path, foreign::printable(name));
+      throw UserError("{}: its text 'origin' names the file {}; expected a name inside a directory", path,
+                      foreign::printable(name));
   }
   origin.files = kept.files;
   origin.carried = kept.carried;
@@ -103,7 +105,8 @@ void collect_files(const fs::path& directory, Origin& origin) {
     const fs::path file = directory / name;
     const std::uintmax_t size = fs::file_size(file, missing);
     if (missing) continue;
-    if (size > most) throw UserError("{}: {} bytes; expected a file of at most 256 MiB beside a model", file.string(), size);
+    if (size > most)
+      throw UserError("{}: {} bytes; expected a file of at most 256 MiB beside a model", file.string(), size);
     std::ifstream in(file, std::ios::binary);
     std::string content(static_cast<std::size_t>(size), '\0');
     if (!in || !in.read(content.data(), static_cast<std::streamsize>(size))) throw_file_error(file, "read", errno);

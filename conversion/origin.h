@@ -31,14 +31,15 @@ struct Origin {
   static Origin from_checkpoint(const CheckpointOrigin& origin, const std::string& path);
 };
 
-/// Where Hugging Face keeps a chat template, in Jinja; a GGUF file has it in its metadata, and its origin under this name.
+/// Where Hugging Face keeps a chat template, in Jinja; a GGUF file has it in its metadata, and its origin under this
+/// name.
 inline constexpr const char* chat_template_file = "chat_template.jinja";
 
 /// Names, inside a model's directory, of the files that collect_files() takes.
 const std::vector<std::string>& files_beside_models();
 
-/// Adds the files beside a Hugging Face model that say how its tokens are made and its outputs used, as far as they are there, none of them
-/// larger than 256 MiB.
+/// Adds the files beside a Hugging Face model that say how its tokens are made and its outputs used, as far as they are
+/// there, none of them larger than 256 MiB.
 void collect_files(const std::filesystem::path& directory, Origin& origin);
 
 }  // namespace furlong

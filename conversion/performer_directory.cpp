@@ -83,11 +83,13 @@ Json performer_config(const Model& model, const std::optional<Origin>& origin) {
 SourceModel open_performer_directory(const fs::path& directory, const ForeignConfig& config, const TensorFile& file,
                                      const ImportOptions& options) {
   if (!options.tokenizer.empty())
-    throw UserError("--tokenizer: {} has its vocabulary in {}; leave it out", directory.string(), performer_vocabulary_file);
+    throw UserError("--tokenizer: {} has its vocabulary in {}; leave it out", directory.string(),
+                    performer_vocabulary_file);
   const ForeignConfig section = config.section("furlong");
   if (!section.has("settings")) section.fail("settings", "this key is missing; expected what furlong export writes");
   // JSON is YAML, so that the strict reader of configs reads these settings too.
-  const Settings settings = from_checkpoint_text(section.json().at("settings").dump(), config.origin() + " (furlong.settings)").settings;
+  const Settings settings =
+      from_checkpoint_text(section.json().at("settings").dump(), config.origin() + " (furlong.settings)").settings;
   std::optional<Origin> origin = origin_of(section, directory);
   SourceModel result{make_model(settings, vocabulary_of(directory), Device{}, DType::float32, all_frozen), {}, {}, ""};
   std::vector<Mapping> table;
@@ -104,8 +106,8 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
     if (!mapped.contains(parameter.name()))
       table.push_back({parameter.name(), {{performer_tensor_prefix + parameter.name(), parameter.shape()}}});
   }
-  result.report =
-      match_tensors(file, table, duplicates, [&](std::string_view name) { return architecture && architecture->is_carried(name); });
+  result.report = match_tensors(file, table, duplicates,
+                                [&](std::string_view name) { return architecture && architecture->is_carried(name); });
   check_report(result.report, file, config.origin(), options);
   std::set<std::string> whole;
   for (const TensorReport::Matched& one : result.report.matched) whole.insert(one.parameter);
@@ -114,7 +116,8 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
     if (whole.contains(mapping.parameter)) {
       read_parameter(file, mapping, duplicates, values_of(parameter));
     } else {
-      result.report.reinitialised.push_back({mapping.parameter, parameter.shape(), "initial values, for the file lacks it"});
+      result.report.reinitialised.push_back(
+          {mapping.parameter, parameter.shape(), "initial values, for the file lacks it"});
     }
   }
   result.model.store->refresh_compute_values(Stream{});
@@ -124,7 +127,8 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
     }
   }
   result.origin = std::move(origin);
-  result.description = fmt::format("{} of {} layers from {}", settings.model.architecture, settings.model.n_layers, directory.string());
+  result.description =
+      fmt::format("{} of {} layers from {}", settings.model.architecture, settings.model.n_layers, directory.string());
   return result;
 }
 

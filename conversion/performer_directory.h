@@ -1,6 +1,6 @@
 #pragma once
-// Directories of models that no other program computes: the tensors that Hugging Face has under its names, ours beside them, and a
-// config.json of our own. What furlong export writes where softmax is gone, and furlong convert reads back.
+// Directories of models that no other program computes: the tensors that Hugging Face has under its names, ours beside
+// them, and a config.json of our own. What furlong export writes where softmax is gone, and furlong convert reads back.
 #include "conversion/import.h"
 
 namespace furlong {
@@ -17,7 +17,7 @@ std::vector<Mapping> shared_mappings(const Architecture& architecture, const Mod
 nlohmann::ordered_json performer_config(const Model& model, const std::optional<Origin>& origin);
 
 /// As open_source_model, for a directory whose config is_performer_config.
-SourceModel open_performer_directory(const std::filesystem::path& directory, const ForeignConfig& config, const TensorFile& file,
-                                     const ImportOptions& options);
+SourceModel open_performer_directory(const std::filesystem::path& directory, const ForeignConfig& config,
+                                     const TensorFile& file, const ImportOptions& options);
 
 }  // namespace furlong

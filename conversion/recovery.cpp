@@ -31,7 +31,8 @@ Model student_from(const Settings& settings, const Dataset& data, const Device& 
 /// The same model with the linear part of its hybrids alone.
 Settings without_windows(Settings settings) {
   HeadMechanisms mechanisms = head_mechanisms(settings.model);
-  for (auto& layer : mechanisms) std::replace(layer.begin(), layer.end(), std::string("windowed"), std::string("linear"));
+  for (auto& layer : mechanisms)
+    std::replace(layer.begin(), layer.end(), std::string("windowed"), std::string("linear"));
   set_head_mechanisms(settings.model, mechanisms);
   settings.model.attention.softmax_window = 0;
   return settings;
@@ -48,7 +49,8 @@ MeasuredLength::Pass measure_pass(Model& model, std::int64_t length) {
     return pass;
   }
   const Device device = model.store->device();
-  const RandomKey key{static_cast<std::uint64_t>(model.settings.seed), 0, random_stream("tokens of a speed measurement")};
+  const RandomKey key{static_cast<std::uint64_t>(model.settings.seed), 0,
+                      random_stream("tokens of a speed measurement")};
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(length));
   const auto symbols = static_cast<std::uint32_t>(std::max<std::int32_t>(model.vocabulary.n_data_symbols(), 1));
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(random_word(key, i) % symbols);
@@ -64,7 +66,8 @@ MeasuredLength::Pass measure_pass(Model& model, std::int64_t length) {
       Tape tape(Stream{device});
       const Tape::NoGradient guard(tape);
       layers::ForwardContext context{tape};
-      const Variable hidden = model.decoder ? model.decoder->hidden(context, input) : model.encoder->hidden(context, input);
+      const Variable hidden =
+          model.decoder ? model.decoder->hidden(context, input) : model.encoder->hidden(context, input);
       synchronize(Stream{device});
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       pass.seconds = std::min(pass.seconds, seconds);
@@ -85,7 +88,8 @@ class Measurement {
     split_ = data_->size(Split::test) >= 2 ? Split::test : Split::validation;
     settings_.teacher = {};
     settings_.teacher.checkpoint = teacher;
-    const Settings theirs = from_checkpoint_text(CheckpointReader::open(checkpoint_of(teacher)).text("config"), teacher.string()).settings;
+    const Settings theirs =
+        from_checkpoint_text(CheckpointReader::open(checkpoint_of(teacher)).text("config"), teacher.string()).settings;
     predicts_ = settings.objective.learns_labels() || has_output_layer(settings);
     comparable_ = predicts_ && theirs.objective.name == settings.objective.name;
     const bool has_layers = !layers_to_transfer(theirs, settings_).empty();
@@ -108,8 +112,8 @@ class Measurement {
     const DataSettings& data = settings_.data;
     recovery.chance = {.accuracy = NAN, .loss = NAN};
     if (predicts_)
-      recovery.chance = chance(settings_, model_vocabulary(settings_, data_->vocabulary()), *data_, split_, data.sequence_length,
-                               data.batch_size, settings_.finetune.evaluation_batches);
+      recovery.chance = chance(settings_, model_vocabulary(settings_, data_->vocabulary()), *data_, split_,
+                               data.sequence_length, data.batch_size, settings_.finetune.evaluation_batches);
     std::optional<Evaluation> teachers;
     if (teacher_ && comparable_) {
       say_("evaluating the teacher");
@@ -133,11 +137,13 @@ class Measurement {
   Evaluation evaluate_model(Model& model) const {
     if (!predicts_) return {.loss = NAN, .accuracy = NAN};
     const DataSettings& data = settings_.data;
-    return evaluate(model, *data_, split_, data.sequence_length, data.batch_size, settings_.finetune.evaluation_batches);
+    return evaluate(model, *data_, split_, data.sequence_length, data.batch_size,
+                    settings_.finetune.evaluation_batches);
   }
 
   MeasuredModel measure(const Candidate& candidate, const std::optional<Evaluation>& teacher, const Chance& chance) {
-    say_(fmt::format("evaluating the student {}", candidate.name == "before" ? "before training" : "after " + candidate.name));
+    say_(fmt::format("evaluating the student {}",
+                     candidate.name == "before" ? "before training" : "after " + candidate.name));
     MeasuredModel measured;
     measured.candidate = candidate;
     Model model = student_from(settings_, *data_, device_, candidate.checkpoint);
@@ -145,9 +151,10 @@ class Measurement {
     if (teacher) measured.recovered = recovered(measured.found, *teacher, chance);
     if (teacher_ && settings_.teacher.transfers()) {
       const DataSettings& data = settings_.data;
-      measured.layer_errors =
-          teacher_->evaluate(model, *data_, split_, data.sequence_length, data.batch_size, settings_.finetune.evaluation_batches)
-              .layer_errors;
+      measured.layer_errors = teacher_
+                                  ->evaluate(model, *data_, split_, data.sequence_length, data.batch_size,
+                                             settings_.finetune.evaluation_batches)
+                                  .layer_errors;
     }
     if (settings_.model.attention.uses("windowed")) {
       Model linear = student_from(without_windows(settings_), *data_, device_, candidate.checkpoint);
@@ -194,7 +201,9 @@ Json to_json(const Evaluation& found, bool tokens) {
 }
 
 Json to_json(const Recovered& share) {
-  return {{"accuracy", number(share.accuracy)}, {"accuracy_standard_error", number(share.accuracy_error)}, {"loss", number(share.loss)}};
+  return {{"accuracy", number(share.accuracy)},
+          {"accuracy_standard_error", number(share.accuracy_error)},
+          {"loss", number(share.loss)}};
 }
 
 Json to_json(const MeasuredLength::Pass& pass, std::int64_t length) {
@@ -202,7 +211,9 @@ Json to_json(const MeasuredLength::Pass& pass, std::int64_t length) {
   return {{"tokens_per_second", static_cast<double>(length) / pass.seconds}, {"peak_bytes", pass.peak_bytes}};
 }
 
-bool predicts_tokens(const Recovery& recovery) { return recovery.objective == "next_token" || recovery.objective == "masked_tokens"; }
+bool predicts_tokens(const Recovery& recovery) {
+  return recovery.objective == "next_token" || recovery.objective == "masked_tokens";
+}
 
 double mean_error(const MeasuredModel& model) {
   double sum = 0;
@@ -222,15 +233,17 @@ std::string figure(double value) { return std::isfinite(value) ? fmt::format("{:
 
 std::string row(const std::string& name, const Evaluation& found, bool tokens, const Beside& beside) {
   const Recovered& share = beside.recovered;
-  const std::string recovery = percent(share.accuracy) + (share.accuracy_error ? fmt::format(" ±{:.2f}", 100 * *share.accuracy_error) : "");
+  const std::string recovery =
+      percent(share.accuracy) + (share.accuracy_error ? fmt::format(" ±{:.2f}", 100 * *share.accuracy_error) : "");
   return fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", name, figure(found.loss),
-                     tokens ? figure(found.perplexity()) : "-", figure(found.accuracy), recovery, percent(share.loss), beside.error,
-                     beside.read, beside.minutes);
+                     tokens ? figure(found.perplexity()) : "-", figure(found.accuracy), recovery, percent(share.loss),
+                     beside.error, beside.read, beside.minutes);
 }
 
 std::string in_words(const MeasuredLength::Pass& pass, std::int64_t length) {
   if (!pass.failure.empty()) return fmt::format("{:>24}", "- (" + pass.failure + ")");
-  return fmt::format("{:>12.0f} {:>9.1f} MB", static_cast<double>(length) / pass.seconds, static_cast<double>(pass.peak_bytes) / 1e6);
+  return fmt::format("{:>12.0f} {:>9.1f} MB", static_cast<double>(length) / pass.seconds,
+                     static_cast<double>(pass.peak_bytes) / 1e6);
 }
 
 }  // namespace
@@ -248,13 +261,15 @@ std::optional<double> recovery_error(const Evaluation& student, double teacher, 
 
 Recovered recovered(const Evaluation& student, const Evaluation& teacher, const Chance& chance) {
   Recovered share;
-  if (teacher.accuracy > chance.accuracy) share.accuracy = relative_recovery(student.accuracy, teacher.accuracy, chance.accuracy);
+  if (teacher.accuracy > chance.accuracy)
+    share.accuracy = relative_recovery(student.accuracy, teacher.accuracy, chance.accuracy);
   if (teacher.loss < chance.loss) share.loss = relative_recovery(student.loss, teacher.loss, chance.loss);
   share.accuracy_error = recovery_error(student, teacher.accuracy, chance.accuracy);
   return share;
 }
 
-std::optional<Recovery> measure_recovery(const Settings& settings, const fs::path& teacher, const std::vector<Candidate>& students,
+std::optional<Recovery> measure_recovery(const Settings& settings, const fs::path& teacher,
+                                         const std::vector<Candidate>& students,
                                          const std::function<void(const std::string&)>& say) {
   require(!students.empty(), "there is no student to measure");
   return Measurement(settings, teacher, say).run(students);
@@ -262,13 +277,14 @@ std::optional<Recovery> measure_recovery(const Settings& settings, const fs::pat
 
 Json to_json(const Recovery& recovery) {
   const bool tokens = predicts_tokens(recovery);
-  Json object{
-      {"data", recovery.data},
-      {"split", name_of(recovery.split)},
-      {"objective", recovery.objective},
-      {"sequence_length", recovery.sequence_length},
-      {"chance",
-       {{"loss", number(recovery.chance.loss)}, {"accuracy", number(recovery.chance.accuracy)}, {"targets", recovery.chance.targets}}}};
+  Json object{{"data", recovery.data},
+              {"split", name_of(recovery.split)},
+              {"objective", recovery.objective},
+              {"sequence_length", recovery.sequence_length},
+              {"chance",
+               {{"loss", number(recovery.chance.loss)},
+                {"accuracy", number(recovery.chance.accuracy)},
+                {"targets", recovery.chance.targets}}}};
   Json& models = object["models"] = Json::array();
   for (const MeasuredModel& model : recovery.models) {
     const bool is_teacher = model.candidate.name == "teacher";
@@ -292,18 +308,20 @@ Json to_json(const Recovery& recovery) {
   }
   Json& lengths = object["lengths"] = Json::array();
   for (const MeasuredLength& one : recovery.lengths)
-    lengths.push_back(
-        {{"length", one.length}, {"teacher", to_json(one.teacher, one.length)}, {"student", to_json(one.student, one.length)}});
+    lengths.push_back({{"length", one.length},
+                       {"teacher", to_json(one.teacher, one.length)},
+                       {"student", to_json(one.student, one.length)}});
   return object;
 }
 
 std::string to_text(const Recovery& recovery) {
   const bool tokens = predicts_tokens(recovery);
-  std::string text = fmt::format("{} split of {}, {}, {} targets, sequences of {}; by chance: loss {}, accuracy {}\n",
-                                 name_of(recovery.split), recovery.data, recovery.objective, recovery.chance.targets,
-                                 recovery.sequence_length, figure(recovery.chance.loss), figure(recovery.chance.accuracy));
-  text += fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", "", "loss", "perplexity", "accuracy", "recovery",
-                      "of loss", "error", "tokens", "minutes");
+  std::string text =
+      fmt::format("{} split of {}, {}, {} targets, sequences of {}; by chance: loss {}, accuracy {}\n",
+                  name_of(recovery.split), recovery.data, recovery.objective, recovery.chance.targets,
+                  recovery.sequence_length, figure(recovery.chance.loss), figure(recovery.chance.accuracy));
+  text += fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", "", "loss", "perplexity",
+                      "accuracy", "recovery", "of loss", "error", "tokens", "minutes");
   for (const MeasuredModel& model : recovery.models) {
     Beside beside{model.recovered};
     if (!model.layer_errors.empty()) beside.error = fmt::format("{:.4f}", mean_error(model));
@@ -315,12 +333,14 @@ std::string to_text(const Recovery& recovery) {
     if (model.window_off) text += row("  window off", *model.window_off, tokens, {model.window_off_recovered});
   }
   text +=
-      "  recovery: (accuracy - chance) / (teacher's - chance), ± a standard error, and the same of the loss; error: of attention outputs "
-      "beside the teacher's, mean over layers; tokens and minutes: of training, stage by stage\n";
+      "  recovery: (accuracy - chance) / (teacher's - chance), ± a standard error, and the same of the loss; error: of "
+      "attention outputs beside the teacher's, mean over layers; tokens and minutes: of training, stage by stage\n";
   if (recovery.lengths.empty()) return text;
-  text += fmt::format("\n  one forward pass\n  {:>8} {:>25} {:>25}\n", "tokens", "teacher: tokens/s, memory", "student: tokens/s, memory");
+  text += fmt::format("\n  one forward pass\n  {:>8} {:>25} {:>25}\n", "tokens", "teacher: tokens/s, memory",
+                      "student: tokens/s, memory");
   for (const MeasuredLength& one : recovery.lengths)
-    text += fmt::format("  {:>8} {} {}\n", one.length, in_words(one.teacher, one.length), in_words(one.student, one.length));
+    text += fmt::format("  {:>8} {} {}\n", one.length, in_words(one.teacher, one.length),
+                        in_words(one.student, one.length));
   return text;
 }
 

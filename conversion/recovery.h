@@ -16,13 +16,14 @@ struct Candidate {
   std::string name;  ///< "teacher", "before" (the student before its first step), or a stage
   std::filesystem::path checkpoint;
   std::int64_t steps = 0, tokens = 0;
-  double seconds = 0;  ///< steps and tokens spent on the stage, and the time that they took, whichever of its checkpoints is the best
+  double seconds = 0;  ///< steps and tokens spent on the stage, and the time that they took, whichever of its
+                       ///< checkpoints is the best
 };
 
 /// (student - chance) / (teacher - chance): 1 is the teacher, 0 chance. Nothing where the last two are equal.
 std::optional<double> relative_recovery(double student, double teacher, double chance);
-/// Standard error of a recovery of accuracy, from that of the student's accuracy alone, its targets taken as independent. Nothing where
-/// that says nothing: all of the targets right or none, or a teacher no better than chance.
+/// Standard error of a recovery of accuracy, from that of the student's accuracy alone, its targets taken as
+/// independent. Nothing where that says nothing: all of the targets right or none, or a teacher no better than chance.
 std::optional<double> recovery_error(const Evaluation& student, double teacher, double chance);
 
 /// Relative recoveries of a student, each only beside a teacher that is better than chance in it.
@@ -37,7 +38,8 @@ struct MeasuredModel {
   Recovered recovered;
   /// Relative error of the output of each attention beside the teacher's, on the teacher's hidden states.
   std::vector<std::pair<std::size_t, double>> layer_errors;
-  /// The same with the exact weights of softmax windows off (mechanism windowed), so that what the linear part has learned shows.
+  /// The same with the exact weights of softmax windows off (mechanism windowed), so that what the linear part has
+  /// learned shows.
   std::optional<Evaluation> window_off;
   Recovered window_off_recovered;
 };
@@ -61,12 +63,13 @@ struct Recovery {
   std::vector<MeasuredLength> lengths;
 };
 
-/// Measures the teacher, then the students, on the test split of settings.data.store (where it is empty on the validation split) as
-/// settings.finetune says; `settings` are the student's. A teacher that was trained for another objective is left out, and there is no
-/// recovery then. All figures are of the same batches. `say` is told what is measured. Nothing where StopSignals::received() between two of
-/// them.
+/// Measures the teacher, then the students, on the test split of settings.data.store (where it is empty on the
+/// validation split) as settings.finetune says; `settings` are the student's. A teacher that was trained for another
+/// objective is left out, and there is no recovery then. All figures are of the same batches. `say` is told what is
+/// measured. Nothing where StopSignals::received() between two of them.
 std::optional<Recovery> measure_recovery(const Settings& settings, const std::filesystem::path& teacher,
-                                         const std::vector<Candidate>& students, const std::function<void(const std::string&)>& say);
+                                         const std::vector<Candidate>& students,
+                                         const std::function<void(const std::string&)>& say);
 
 nlohmann::ordered_json to_json(const Recovery& recovery);
 /// A table for people, and one of speed and memory where lengths were measured.

@@ -29,14 +29,16 @@ std::vector<std::string> folders_of(const Recovery& recovery) {
   return folders;
 }
 
-/// Folders of the stages that a recovery.json has, as far as they are still there; none of a file that is no such thing.
+/// Folders of the stages that a recovery.json has, as far as they are still there; none of a file that is no such
+/// thing.
 std::vector<std::string> folders_in(const fs::path& file) {
   std::vector<std::string> folders;
   std::ifstream in(file);
   const Json json = Json::parse(in, nullptr, false);
   if (!json.is_object() || !json.contains("models")) return folders;
   const auto text = [](const Json& model, const char* key) {
-    return model.is_object() && model.contains(key) && model[key].is_string() ? model[key].get<std::string>() : std::string();
+    return model.is_object() && model.contains(key) && model[key].is_string() ? model[key].get<std::string>()
+                                                                              : std::string();
   };
   for (const Json& model : json["models"]) {
     const std::string folder = is_stage(text(model, "name")) ? folder_of(text(model, "checkpoint")) : "";
@@ -48,30 +50,35 @@ std::vector<std::string> folders_in(const fs::path& file) {
 fs::path place_of(const fs::path& run, const std::vector<std::string>& measured) {
   const fs::path usual = run / "recovery.json";
   const std::vector<std::string> before = folders_in(usual);
-  const auto is_measured = [&](const std::string& folder) { return std::find(measured.begin(), measured.end(), folder) != measured.end(); };
+  const auto is_measured = [&](const std::string& folder) {
+    return std::find(measured.begin(), measured.end(), folder) != measured.end();
+  };
   if (std::all_of(before.begin(), before.end(), is_measured)) return usual;
-  const fs::path place = run / fmt::format("recovery_{}.json", measured.empty() ? "before" : config::join(measured, "_"));
-  spdlog::info("{} has other stages ({}) and stays as it is; these figures go to {}", usual.string(), config::join(before, ", "),
-               place.string());
+  const fs::path place =
+      run / fmt::format("recovery_{}.json", measured.empty() ? "before" : config::join(measured, "_"));
+  spdlog::info("{} has other stages ({}) and stays as it is; these figures go to {}", usual.string(),
+               config::join(before, ", "), place.string());
   return place;
 }
 
 }  // namespace
 
 fs::path write_recovery(const FinetunePlan& plan, const FinetuneOptions& options, const Recovery& recovery) {
-  Json json{{"source", plan.student.finetune.source.string()},
-            {"config", options.config.string()},
-            {"overrides", options.overrides},
-            {"attention", to_json(plan.student)["model"]["attention"]},
-            {"version", version()},
-            {"commit", commit()},
-            {"machine", {{"cpu", read_machine().cpu.model}, {"device", plan.student.device}, {"threads", thread_count()}}}};
+  Json json{
+      {"source", plan.student.finetune.source.string()},
+      {"config", options.config.string()},
+      {"overrides", options.overrides},
+      {"attention", to_json(plan.student)["model"]["attention"]},
+      {"version", version()},
+      {"commit", commit()},
+      {"machine", {{"cpu", read_machine().cpu.model}, {"device", plan.student.device}, {"threads", thread_count()}}}};
   json.update(to_json(recovery));
   for (std::size_t i = 0; i < recovery.models.size(); ++i) {
     const Candidate& stage = recovery.models[i].candidate;
     if (!is_stage(stage.name)) continue;
     const std::string text = CheckpointReader::open(stage.checkpoint).text("config");
-    json["models"][i]["settings"] = to_json(from_checkpoint_text(text, stage.checkpoint.string() + " (config)").settings);
+    json["models"][i]["settings"] =
+        to_json(from_checkpoint_text(text, stage.checkpoint.string() + " (config)").settings);
   }
   const fs::path place = place_of(plan.student.run_directory, folders_of(recovery));
   write_file_atomically(place, json.dump(2) + "\n");

@@ -11,7 +11,8 @@
 namespace furlong {
 namespace {
 
-/// The name with the layer's number as "N", and the number; -1 where there is none. Layers are what follows the words that say so.
+/// The name with the layer's number as "N", and the number; -1 where there is none. Layers are what follows the words
+/// that say so.
 std::pair<std::string, std::int64_t> without_layer(const std::string& name) {
   for (std::size_t begin = 0; begin < name.size();) {
     const std::size_t dot = std::min(name.find('.', begin), name.size());
@@ -64,7 +65,8 @@ std::string matched_text(const std::vector<TensorReport::Matched>& list) {
     const auto [name, layer] = without_layer(one.parameter);
     std::vector<std::string> theirs;
     for (const std::string& each : one.foreign) theirs.push_back(foreign::printable(without_layer(each).first));
-    const std::string from = theirs.empty() ? "" : fmt::format(" <- {} ({})", fmt::join(theirs, " + "), one.stored_type);
+    const std::string from =
+        theirs.empty() ? "" : fmt::format(" <- {} ({})", fmt::join(theirs, " + "), one.stored_type);
     lines.add(fmt::format("{} {}{}", name, one.shape.text(), from), layer);
   }
   return lines.text();
@@ -74,7 +76,9 @@ std::string named_text(const std::vector<TensorReport::Named>& list) {
   Lines lines;
   for (const TensorReport::Named& one : list) {
     const auto [name, layer] = without_layer(one.name);
-    lines.add(fmt::format("{} {}{}", foreign::printable(name), one.shape.text(), one.note.empty() ? "" : ": " + one.note), layer);
+    lines.add(
+        fmt::format("{} {}{}", foreign::printable(name), one.shape.text(), one.note.empty() ? "" : ": " + one.note),
+        layer);
   }
   return lines.text();
 }
@@ -110,7 +114,8 @@ void add_fault(std::string& faults, const char* what, const std::vector<TensorRe
 }  // namespace
 
 bool TensorReport::is_faultless(bool allow_missing, bool allow_unexpected) const {
-  return (allow_missing || missing.empty()) && (allow_unexpected || unexpected.empty()) && misshapen.empty() && unequal.empty();
+  return (allow_missing || missing.empty()) && (allow_unexpected || unexpected.empty()) && misshapen.empty() &&
+         unequal.empty();
 }
 
 std::string TensorReport::faults(bool allow_missing, bool allow_unexpected) const {

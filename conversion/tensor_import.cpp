@@ -88,19 +88,22 @@ class Matching {
 void check_finite(const TensorFile& file, const std::string& name, std::span<const float> values) {
   for (const float value : values) {
     if (!std::isfinite(value))
-      throw UserError("{}: tensor {} holds {}; expected finite weights: the file is damaged, or its training had diverged", file.path(),
-                      name, value);
+      throw UserError(
+          "{}: tensor {} holds {}; expected finite weights: the file is damaged, or its training had diverged",
+          file.path(), name, value);
   }
 }
 
 }  // namespace
 
-TensorReport match_tensors(const TensorFile& file, const std::vector<Mapping>& table, const std::vector<Duplicate>& duplicates,
+TensorReport match_tensors(const TensorFile& file, const std::vector<Mapping>& table,
+                           const std::vector<Duplicate>& duplicates,
                            const std::function<bool(std::string_view)>& is_carried) {
   return Matching(file, table, duplicates).report(is_carried);
 }
 
-void check_report(const TensorReport& report, const TensorFile& file, const std::string& described_by, const ImportOptions& options) {
+void check_report(const TensorReport& report, const TensorFile& file, const std::string& described_by,
+                  const ImportOptions& options) {
   if (report.is_faultless(options.allow_missing, options.allow_unexpected)) return;
   if (options.on_fault) options.on_fault(report);
   throw UserError("{}: its tensors are not those that {} describes: {}", file.path(), described_by,
@@ -111,7 +114,8 @@ std::span<float> values_of(const Parameter& parameter) {
   return {parameter.master().data<float>(), static_cast<std::size_t>(parameter.shape().elements())};
 }
 
-void read_parameter(const TensorFile& file, const Mapping& mapping, const std::vector<Duplicate>& duplicates, std::span<float> values) {
+void read_parameter(const TensorFile& file, const Mapping& mapping, const std::vector<Duplicate>& duplicates,
+                    std::span<float> values) {
   std::size_t begin = 0;
   std::vector<float> buffer;
   for (const Part& part : mapping.parts) {
@@ -149,7 +153,8 @@ CheckpointOrigin::Tensor carried_tensor(const TensorFile& file, const ForeignTen
 }
 
 bool can_be_kept(const std::string& name) {
-  const bool numeral = name.find_first_not_of("0123456789") == std::string::npos;  // groups of a checkpoint are called so
+  const bool numeral =
+      name.find_first_not_of("0123456789") == std::string::npos;  // groups of a checkpoint are called so
   return !numeral && name.find('/') == std::string::npos && name != "." && name.size() < 1000;
 }
 

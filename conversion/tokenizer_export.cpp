@@ -46,17 +46,20 @@ Json special_tokens(const Tokenizer& tokenizer, const char* class_name) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> tokenizer_files(const Vocabulary& vocabulary, const std::string& chat_template) {
+std::vector<std::pair<std::string, std::string>> tokenizer_files(const Vocabulary& vocabulary,
+                                                                 const std::string& chat_template) {
   if (!vocabulary.tokenizer()) return {};
   const Tokenizer& tokenizer = *vocabulary.tokenizer();
   const Json object = Json::parse(tokenizer.to_json());
   if (object.contains("tokenizer")) {
     Json config = special_tokens(tokenizer, "PreTrainedTokenizerFast");
     if (!chat_template.empty()) config["chat_template"] = chat_template;
-    return {{"tokenizer.json", object.at("tokenizer").dump(2) + "\n"}, {"tokenizer_config.json", config.dump(2) + "\n"}};
+    return {{"tokenizer.json", object.at("tokenizer").dump(2) + "\n"},
+            {"tokenizer_config.json", config.dump(2) + "\n"}};
   }
   if (object.contains("sentencepiece")) {
-    std::vector<std::pair<std::string, std::string>> files{{"tokenizer.model", from_base64(object.at("sentencepiece").get<std::string>())}};
+    std::vector<std::pair<std::string, std::string>> files{
+        {"tokenizer.model", from_base64(object.at("sentencepiece").get<std::string>())}};
     if (chat_template.empty()) return files;
     Json config = special_tokens(tokenizer, "LlamaTokenizer");
     config["add_bos_token"] = !vocabulary.frame_front().empty();

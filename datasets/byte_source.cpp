@@ -89,11 +89,14 @@ struct ByteSource::State {
                                             "7zXZ\0",
                                             6))) {
       compression = Compression::xz;
-      if (lzma_stream_decoder(&xz, kXzMemoryLimit, LZMA_CONCATENATED) != LZMA_OK) throw MachineError("{}: liblzma cannot start", name);
+      if (lzma_stream_decoder(&xz, kXzMemoryLimit, LZMA_CONCATENATED) != LZMA_OK)
+        throw MachineError("{}: liblzma cannot start", name);
     } else if (starts_with("BZh") && end >= 10 && std::memcmp(buffer.data() + 4, "1AY&SY", 6) == 0) {
-      throw UserError("{}: is compressed by bzip2, which is not read directly; pipe it: bzcat FILE | furlong prepare ... -", name);
+      throw UserError(
+          "{}: is compressed by bzip2, which is not read directly; pipe it: bzcat FILE | furlong prepare ... -", name);
     } else if (starts_with("\x28\xb5\x2f\xfd")) {
-      throw UserError("{}: is compressed by zstd, which is not read directly; pipe it: zstdcat FILE | furlong prepare ... -", name);
+      throw UserError(
+          "{}: is compressed by zstd, which is not read directly; pipe it: zstdcat FILE | furlong prepare ... -", name);
     } else if (starts_with("PK\x03\x04")) {
       throw UserError("{}: is a zip archive, which is not read directly; unpack it first", name);
     }
@@ -117,7 +120,8 @@ struct ByteSource::State {
         break;
       }
     }
-    if (!starts_with("\x1f\x8b")) throw UserError("{}: something that is not gzip follows the compressed data; is the file damaged?", name);
+    if (!starts_with("\x1f\x8b"))
+      throw UserError("{}: something that is not gzip follows the compressed data; is the file damaged?", name);
     inflateReset(&gzip);
     return true;
   }
@@ -142,7 +146,8 @@ struct ByteSource::State {
       } else if (status == Z_MEM_ERROR) {
         throw MachineError("{}: zlib has no memory", name);
       } else if (status != Z_OK && status != Z_BUF_ERROR) {
-        throw UserError("{}: the gzip data are damaged ({})", name, gzip.msg != nullptr ? gzip.msg : "a wrong checksum or code");
+        throw UserError("{}: the gzip data are damaged ({})", name,
+                        gzip.msg != nullptr ? gzip.msg : "a wrong checksum or code");
       }
       if (gzip.avail_out < room) return room - gzip.avail_out;
     }
@@ -169,7 +174,8 @@ struct ByteSource::State {
         case LZMA_MEM_ERROR:
           throw MachineError("{}: liblzma has no memory", name);
         case LZMA_MEMLIMIT_ERROR:
-          throw UserError("{}: reading it takes more than {} MiB of memory; compress it again with xz -9", name, kXzMemoryLimit >> 20);
+          throw UserError("{}: reading it takes more than {} MiB of memory; compress it again with xz -9", name,
+                          kXzMemoryLimit >> 20);
         default:
           throw UserError("{}: the xz data are damaged (liblzma status {})", name, static_cast<int>(status));
       }

@@ -7,9 +7,10 @@
 
 namespace furlong {
 
-/// Reads from front to back in constant memory. gzip and xz are known by their first bytes, whatever the name; files of several members
-/// (as bgzip, pigz and cat make them) are read to the end of the last. Throws UserError for what cannot be opened, for damaged or
-/// truncated compressed data, and for bzip2, zstd and zip, which are not read; MachineError where the system fails.
+/// Reads from front to back in constant memory. gzip and xz are known by their first bytes, whatever the name; files of
+/// several members (as bgzip, pigz and cat make them) are read to the end of the last. Throws UserError for what cannot
+/// be opened, for damaged or truncated compressed data, and for bzip2, zstd and zip, which are not read; MachineError
+/// where the system fails.
 class ByteSource {
  public:
   /// `path` may be "-" for standard input.

@@ -1,5 +1,6 @@
 #pragma once
-// Sequences to be copied: the plainest test of what an attention can recall (Graves et al. 2014, "Neural Turing Machines", section 4.1).
+// Sequences to be copied: the plainest test of what an attention can recall (Graves et al. 2014, "Neural Turing
+// Machines", section 4.1).
 #include <limits>
 #include <optional>
 
@@ -10,19 +11,23 @@ namespace furlong {
 
 struct CopyTaskOptions {
   std::int64_t n_symbols = 32;
-  /// Tokens of a sequence, even and at least 4: marker, s_1 ... s_k, separator, s_1 ... s_k with k = sequence_length / 2 - 1.
+  /// Tokens of a sequence, even and at least 4: marker, s_1 ... s_k, separator, s_1 ... s_k with k = sequence_length /
+  /// 2 - 1.
   std::int64_t sequence_length = 0;
-  /// Where it is not 0: each sequence has its own k, uniform from this one to sequence_length / 2 - 1, and is padded with markers.
+  /// Where it is not 0: each sequence has its own k, uniform from this one to sequence_length / 2 - 1, and is padded
+  /// with markers.
   std::int64_t shortest_copy = 0;
-  /// For models that see both ways: the token that the second half is shown as; each target then stands at its own place.
+  /// For models that see both ways: the token that the second half is shown as; each target then stands at its own
+  /// place.
   std::optional<std::int32_t> hidden_as{};
   std::uint64_t seed = 0;
   Split split = Split::train;
 };
 
-/// Sample `index` of a split: independent, uniform symbols from the random numbers of (seed, split, index), made as they are asked for. The
-/// targets are the symbols of the second half, each at the token before it; everything else, which cannot be known, is left out. So the
-/// accuracy of a batch is that of the copy. Ids are those of Vocabulary::copy(n_symbols).
+/// Sample `index` of a split: independent, uniform symbols from the random numbers of (seed, split, index), made as
+/// they are asked for. The targets are the symbols of the second half, each at the token before it; everything else,
+/// which cannot be known, is left out. So the accuracy of a batch is that of the copy. Ids are those of
+/// Vocabulary::copy(n_symbols).
 class CopyTask : public BatchSource {
  public:
   /// Samples of validation and test; training has no end.

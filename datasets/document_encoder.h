@@ -9,10 +9,10 @@
 
 namespace furlong {
 
-/// Takes the text of one document after another, and writes each as the tokenizer frames it. A document of more than `piece_bytes` is
-/// encoded in pieces, cut between two lines of which neither is empty nor the second indented; in text that has no such place for eight
-/// times as long, at any line end, or between any two characters. What the tokens at such a cut are is then no longer the tokenizer's own
-/// choice.
+/// Takes the text of one document after another, and writes each as the tokenizer frames it. A document of more than
+/// `piece_bytes` is encoded in pieces, cut between two lines of which neither is empty nor the second indented; in text
+/// that has no such place for eight times as long, at any line end, or between any two characters. What the tokens at
+/// such a cut are is then no longer the tokenizer's own choice.
 class DocumentEncoder {
  public:
   static constexpr std::size_t default_piece_bytes = std::size_t{1} << 20;

@@ -12,8 +12,8 @@ namespace furlong {
 
 namespace {
 
-// Readers find documents; what becomes of their bytes is the business of an outlet, which has put(byte or letter), end_document() and
-// n_cut_documents().
+// Readers find documents; what becomes of their bytes is the business of an outlet, which has put(byte or letter),
+// end_document() and n_cut_documents().
 
 /// Bytes as tokens on their way to the writer, some thousand at a time.
 class ByteOutlet {
@@ -48,25 +48,29 @@ class AlphabetOutlet : public ByteOutlet {
   void put(unsigned char letter) { put_token(vocabulary_.id_of_byte(letter)); }
   void put_unknown(unsigned char) { put_token(*vocabulary_.unknown_id()); }
   std::string refusal() const {
-    return fmt::format("is not a letter of the {} alphabet; choose another --alphabet, or --unknown map to read such letters as {}",
-                       vocabulary_.kind_name(), vocabulary_.symbol(*vocabulary_.unknown_id()));
+    return fmt::format(
+        "is not a letter of the {} alphabet; choose another --alphabet, or --unknown map to read such letters as {}",
+        vocabulary_.kind_name(), vocabulary_.symbol(*vocabulary_.unknown_id()));
   }
 
  private:
   const Vocabulary vocabulary_;
 };
 
-/// Letters for a tokenizer, in upper case: one token each where it works word by word, which sequences do not have; otherwise as text.
+/// Letters for a tokenizer, in upper case: one token each where it works word by word, which sequences do not have;
+/// otherwise as text.
 class TokenizerLetters {
  public:
-  TokenizerLetters(const Vocabulary& vocabulary, StoreWriter& writer) : vocabulary_(vocabulary), encoder_(vocabulary, writer) {
+  TokenizerLetters(const Vocabulary& vocabulary, StoreWriter& writer)
+      : vocabulary_(vocabulary), encoder_(vocabulary, writer) {
     const std::string_view kind = vocabulary.tokenizer()->kind();
     one_by_one_ = kind == "letters" || kind == "wordpiece";
     for (std::size_t byte = 0; byte < ids_.size(); ++byte) {
       const auto letter = static_cast<char>(std::toupper(static_cast<int>(byte)));
       const std::vector<std::int32_t> ids = vocabulary.encode(std::string_view(&letter, 1));
-      const bool known = byte < 0x80 && !ids.empty() && (!one_by_one_ || ids.size() == 1) &&
-                         std::none_of(ids.begin(), ids.end(), [&](std::int32_t id) { return id == vocabulary.unknown_id(); });
+      const bool known =
+          byte < 0x80 && !ids.empty() && (!one_by_one_ || ids.size() == 1) &&
+          std::none_of(ids.begin(), ids.end(), [&](std::int32_t id) { return id == vocabulary.unknown_id(); });
       ids_[byte] = known ? ids.front() : -1;
     }
   }
@@ -80,11 +84,13 @@ class TokenizerLetters {
   }
   void put_unknown(unsigned char letter) {
     if (!one_by_one_) return encoder_.put(static_cast<char>(letter));
-    if (!vocabulary_.unknown_id()) throw UserError("--unknown map: the {} has no token for the unknown", vocabulary_.description());
+    if (!vocabulary_.unknown_id())
+      throw UserError("--unknown map: the {} has no token for the unknown", vocabulary_.description());
     encoder_.put_token(*vocabulary_.unknown_id());
   }
   std::string refusal() const {
-    return fmt::format("has no token in the {}; --unknown map reads such letters as its unknown token", vocabulary_.description());
+    return fmt::format("has no token in the {}; --unknown map reads such letters as its unknown token",
+                       vocabulary_.description());
   }
   void end_document() { encoder_.end_document(); }
   std::uint64_t n_cut_documents() const { return encoder_.n_cut_documents(); }
@@ -153,7 +159,8 @@ class LineReader : public DocumentReader {
       line_break_due_ = in_document_;
       return;
     }
-    // Empty lines in line mode are empty documents, which the writer counts; further blank lines between paragraphs are nothing.
+    // Empty lines in line mode are empty documents, which the writer counts; further blank lines between paragraphs are
+    // nothing.
     outlet_.end_document();
     in_document_ = line_break_due_ = false;
   }
@@ -169,7 +176,9 @@ class FastaReader : public DocumentReader {
   FastaReader(bool map_unknown, Outlet outlet) : map_unknown_(map_unknown), outlet_(std::move(outlet)) {
     for (std::size_t byte = 0; byte < meanings_.size(); ++byte) {
       const auto letter = static_cast<unsigned char>(byte);
-      meanings_[byte] = std::isspace(letter) != 0 ? Meaning::space : outlet_.knows(letter) ? Meaning::letter : Meaning::unknown;
+      meanings_[byte] = std::isspace(letter) != 0 ? Meaning::space
+                        : outlet_.knows(letter)   ? Meaning::letter
+                                                  : Meaning::unknown;
     }
   }
 
@@ -224,8 +233,9 @@ class FastaReader : public DocumentReader {
     const std::string letter =
         byte > 0x20 && byte < 0x7f ? fmt::format("'{}'", static_cast<char>(byte)) : fmt::format("byte 0x{:02x}", byte);
     if (!in_record_) {
-      throw UserError("{}:{}:{}: found {} before the first record, expected a line that begins with '>'; is this FASTA?", name_, line_,
-                      column_, letter);
+      throw UserError(
+          "{}:{}:{}: found {} before the first record, expected a line that begins with '>'; is this FASTA?", name_,
+          line_, column_, letter);
     }
     if (!map_unknown_) throw UserError("{}:{}:{}: {} {}", name_, line_, column_, letter, outlet_.refusal());
     ++n_mapped_;
@@ -242,7 +252,8 @@ class FastaReader : public DocumentReader {
 
 }  // namespace
 
-std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, const Vocabulary& vocabulary, StoreWriter& writer) {
+std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, const Vocabulary& vocabulary,
+                                                 StoreWriter& writer) {
   const auto make = [&]<class Outlet>(Outlet outlet) -> std::unique_ptr<DocumentReader> {
     if (separator == DocumentSeparator::file) return std::make_unique<WholeFileReader<Outlet>>(std::move(outlet));
     return std::make_unique<LineReader<Outlet>>(separator == DocumentSeparator::blank_line, std::move(outlet));
@@ -251,7 +262,8 @@ std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, co
 }
 
 std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown, StoreWriter& writer) {
-  if (!vocabulary.tokenizer()) return std::make_unique<FastaReader<AlphabetOutlet>>(map_unknown, AlphabetOutlet(vocabulary, writer));
+  if (!vocabulary.tokenizer())
+    return std::make_unique<FastaReader<AlphabetOutlet>>(map_unknown, AlphabetOutlet(vocabulary, writer));
   return std::make_unique<FastaReader<TokenizerLetters>>(map_unknown, TokenizerLetters(vocabulary, writer));
 }
 
@@ -270,7 +282,8 @@ std::string guess_alphabet(std::string_view beginning, std::string_view name) {
       ++n_letters;
     }
   }
-  if (n_letters == 0) throw UserError("{}: holds no sequence to guess the alphabet from; give --alphabet dna, rna or protein", name);
+  if (n_letters == 0)
+    throw UserError("{}: holds no sequence to guess the alphabet from; give --alphabet dna, rna or protein", name);
   const auto count_of = [&](std::string_view letters) {
     std::uint64_t sum = 0;
     for (const char letter : letters) sum += counts[static_cast<unsigned char>(letter)];

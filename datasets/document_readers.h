@@ -26,21 +26,24 @@ class DocumentReader {
   virtual std::vector<std::string> label_names() const { return {}; }
 };
 
-/// What ends a document in text. `line`: each line is one, without its line break (LF or CR LF). `blank_line`: one or more empty lines
-/// stand between documents; line breaks inside one are LF. `file`: each input is one, byte for byte.
+/// What ends a document in text. `line`: each line is one, without its line break (LF or CR LF). `blank_line`: one or
+/// more empty lines stand between documents; line breaks inside one are LF. `file`: each input is one, byte for byte.
 enum class DocumentSeparator { file, line, blank_line };
 
 /// As bytes, or through the vocabulary's tokenizer.
-std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, const Vocabulary& vocabulary, StoreWriter& writer);
+std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, const Vocabulary& vocabulary,
+                                                 StoreWriter& writer);
 
-/// FASTA: each record is a document; lines that begin with '>' open one, lines that begin with ';' are comments, whitespace is left out.
-/// A byte that is no letter of the vocabulary's alphabet is a UserError naming file, line and column, or the unknown letter (N, X) when
-/// `map_unknown`. With a tokenizer letters are read in upper case: one token each where it is of letters or of word pieces, otherwise a
-/// record is a text; a letter that comes out as the unknown token is such an error.
+/// FASTA: each record is a document; lines that begin with '>' open one, lines that begin with ';' are comments,
+/// whitespace is left out. A byte that is no letter of the vocabulary's alphabet is a UserError naming file, line and
+/// column, or the unknown letter (N, X) when `map_unknown`. With a tokenizer letters are read in upper case: one token
+/// each where it is of letters or of word pieces, otherwise a record is a text; a letter that comes out as the unknown
+/// token is such an error.
 std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown, StoreWriter& writer);
 
-/// The alphabet that the beginning of a FASTA file speaks for: "dna" or "rna" when at least 90 % of the letters are A, C, G, T, U or N and
-/// all are nucleotide codes, else "protein". Throws UserError, beginning with `name`, when it holds no letters.
+/// The alphabet that the beginning of a FASTA file speaks for: "dna" or "rna" when at least 90 % of the letters are A,
+/// C, G, T, U or N and all are nucleotide codes, else "protein". Throws UserError, beginning with `name`, when it holds
+/// no letters.
 std::string guess_alphabet(std::string_view beginning, std::string_view name);
 
 }  // namespace furlong

@@ -29,14 +29,16 @@ DocumentSource::DocumentSource(const TokenStore& store, Split split, const Docum
                     options.next_tokens ? " of two tokens or more" : "");
   }
   ignored_.assign(static_cast<std::size_t>(store.vocabulary().size()), false);
-  for (const std::string& symbol : options.ignore_tokens) ignored_[static_cast<std::size_t>(store.vocabulary().id_of(symbol))] = true;
+  for (const std::string& symbol : options.ignore_tokens)
+    ignored_[static_cast<std::size_t>(store.vocabulary().id_of(symbol))] = true;
 }
 
 DocumentSource::Row DocumentSource::row(std::uint64_t index) const {
   const std::uint64_t place = index % n_rows_;
   const std::uint64_t number = options_.shuffled ? permuted(place, n_rows_, options_.seed, index / n_rows_) : place;
-  const auto after = std::upper_bound(documents_.begin(), documents_.end(), number,
-                                      [](std::uint64_t wanted, const Document& document) { return wanted < document.first_row; });
+  const auto after =
+      std::upper_bound(documents_.begin(), documents_.end(), number,
+                       [](std::uint64_t wanted, const Document& document) { return wanted < document.first_row; });
   const Document& document = *(after - 1);
   const auto n = static_cast<std::uint64_t>(options_.sequence_length);
   const std::uint64_t begin = document.begin + (number - document.first_row) * n;
@@ -77,7 +79,8 @@ Batch DocumentSource::make_batch(std::uint64_t first, std::int64_t samples, std:
   Batch made;
   made.batch = samples;
   // Few different lengths: each new shape costs the making of its matrix products.
-  made.n = options_.pad_to_longest ? std::min((longest + 63) / 64 * 64, options_.sequence_length) : options_.sequence_length;
+  made.n =
+      options_.pad_to_longest ? std::min((longest + 63) / 64 * 64, options_.sequence_length) : options_.sequence_length;
   const auto n = static_cast<std::size_t>(made.n);
   made.inputs.assign(count * n, 0);
   made.targets.assign(count * n, ignored_target);
@@ -91,14 +94,16 @@ Batch DocumentSource::make_batch(std::uint64_t first, std::int64_t samples, std:
 std::string DocumentSource::note() const {
   if (n_cut_ == 0) return {};
   return fmt::format(
-      "{} of the {} documents of the {} split are longer than {} tokens and make several rows, each of which begins without what stood "
-      "before (data.sequence_length)",
+      "{} of the {} documents of the {} split are longer than {} tokens and make several rows, each of which begins "
+      "without what stood before (data.sequence_length)",
       n_cut_, documents_.size(), name_of(split_), options_.sequence_length);
 }
 
 Batch DocumentSource::batch(std::uint64_t first, std::int64_t samples) const {
   return make_batch(first, samples, std::numeric_limits<std::uint64_t>::max());
 }
-Batch DocumentSource::batch_of_one_pass(std::uint64_t first, std::int64_t samples) const { return make_batch(first, samples, n_rows_); }
+Batch DocumentSource::batch_of_one_pass(std::uint64_t first, std::int64_t samples) const {
+  return make_batch(first, samples, n_rows_);
+}
 
 }  // namespace furlong

@@ -10,21 +10,23 @@ namespace furlong {
 
 struct DocumentOptions {
   std::int64_t sequence_length = 0;  ///< longest row; a longer document gives several
-  bool next_tokens = true;           ///< targets are the tokens that follow; else there are none, and a MaskedSource is to choose some
-  bool shuffled = true;              ///< each epoch in an order of its own; else as the store has them
-  bool pad_to_longest = true;        ///< rows as long as the batch's longest, rounded up to 64; else sequence_length
-  std::uint64_t seed = 0;            ///< of the order
+  bool next_tokens =
+      true;  ///< targets are the tokens that follow; else there are none, and a MaskedSource is to choose some
+  bool shuffled = true;        ///< each epoch in an order of its own; else as the store has them
+  bool pad_to_longest = true;  ///< rows as long as the batch's longest, rounded up to 64; else sequence_length
+  std::uint64_t seed = 0;      ///< of the order
   std::vector<std::string> ignore_tokens{};  ///< targets of these symbols are left out of the loss
 };
 
-/// A row is a document of a split, from its first token on, or where that is longer than sequence_length the next part of it, and so on;
-/// padded behind with zeros under a mask. With next_tokens each token but a document's first is a target once in an epoch (parts then
-/// overlap by the token that is the one's last target and the other's first input), and documents of one token are left out; without, each
-/// token is in one row. The order of epoch e is a permutation of the rows drawn from (seed, e). A part of a document that a split cuts off
-/// counts as one.
+/// A row is a document of a split, from its first token on, or where that is longer than sequence_length the next part
+/// of it, and so on; padded behind with zeros under a mask. With next_tokens each token but a document's first is a
+/// target once in an epoch (parts then overlap by the token that is the one's last target and the other's first input),
+/// and documents of one token are left out; without, each token is in one row. The order of epoch e is a permutation of
+/// the rows drawn from (seed, e). A part of a document that a split cuts off counts as one.
 class DocumentSource : public RowSource {
  public:
-  /// The store has to outlive the source. Throws UserError when the split has no rows, or a symbol is not in the vocabulary.
+  /// The store has to outlive the source. Throws UserError when the split has no rows, or a symbol is not in the
+  /// vocabulary.
   DocumentSource(const TokenStore& store, Split split, const DocumentOptions& options);
 
   std::uint64_t n_samples() const override { return n_rows_; }

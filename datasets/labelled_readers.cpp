@@ -46,7 +46,8 @@ class RecordParser {
     fields_.push_back(given(format.text_field, json ? "text" : "1"));
     if (pairs) fields_.push_back(format.second_text_field);
     fields_.push_back(given(format.label_field, json ? "label" : pairs ? "3" : "2"));
-    header_ = !json && std::any_of(fields_.begin(), fields_.end(), [](const std::string& field) { return !column_number(field); });
+    header_ = !json && std::any_of(fields_.begin(), fields_.end(),
+                                   [](const std::string& field) { return !column_number(field); });
   }
 
   void begin_input() {
@@ -67,8 +68,9 @@ class RecordParser {
     std::vector<std::string> found;
     for (std::size_t i = 0; i < fields_.size(); ++i) {
       if (columns_[i] >= values.size()) {
-        throw UserError("{}: the record has {} column{}, expected {} in column {}; are they separated as {} has it?", place, values.size(),
-                        values.size() == 1 ? "" : "s", i + 1 == fields_.size() ? "the label" : "text", columns_[i] + 1, name_of(kind_));
+        throw UserError("{}: the record has {} column{}, expected {} in column {}; are they separated as {} has it?",
+                        place, values.size(), values.size() == 1 ? "" : "s",
+                        i + 1 == fields_.size() ? "the label" : "text", columns_[i] + 1, name_of(kind_));
       }
       found.push_back(values[columns_[i]]);
     }
@@ -116,9 +118,11 @@ class RecordParser {
   void take_header(const std::vector<std::string>& names, const std::string& place) {
     for (const std::string& field : fields_) {
       const auto number = column_number(field);
-      const auto found = std::find_if(names.begin(), names.end(), [&](const std::string& name) { return trimmed(name) == field; });
+      const auto found =
+          std::find_if(names.begin(), names.end(), [&](const std::string& name) { return trimmed(name) == field; });
       if (!number && found == names.end())
-        throw UserError("{}: there is no column '{}'; the first line names {}", place, field, fmt::format("{}", fmt::join(names, ", ")));
+        throw UserError("{}: there is no column '{}'; the first line names {}", place, field,
+                        fmt::format("{}", fmt::join(names, ", ")));
       columns_.push_back(number ? *number - 1 : static_cast<std::size_t>(found - names.begin()));
     }
   }
@@ -162,13 +166,16 @@ class LabelNames {
  public:
   explicit LabelNames(const std::vector<std::string>& fixed) : names_(fixed), fixed_(!fixed.empty()) {
     for (std::size_t i = 0; i < fixed.size(); ++i) {
-      if (!ids_.emplace(fixed[i], static_cast<std::int32_t>(i)).second) throw UserError("--labels: '{}' is there twice", fixed[i]);
+      if (!ids_.emplace(fixed[i], static_cast<std::int32_t>(i)).second)
+        throw UserError("--labels: '{}' is there twice", fixed[i]);
     }
   }
   std::int32_t id_of(const std::string& name, const std::string& place) {
     const auto found = ids_.find(name);
     if (found != ids_.end()) return found->second;
-    if (fixed_) throw UserError("{}: the label '{}' is none of --labels: {}", place, name, fmt::format("{}", fmt::join(names_, ", ")));
+    if (fixed_)
+      throw UserError("{}: the label '{}' is none of --labels: {}", place, name,
+                      fmt::format("{}", fmt::join(names_, ", ")));
     if (names_.size() == kMostLabels)
       throw UserError("{}: more than {} different labels; is this the right field for them?", place, kMostLabels);
     names_.push_back(name);
@@ -206,7 +213,8 @@ class LabelledReader : public DocumentReader {
       const std::string_view part = block.substr(begin, end - begin);
       if (csv_ && std::count(part.begin(), part.end(), '"') % 2 != 0) quoted_ = !quoted_;
       record_ += part;
-      if (record_.size() > kLargestRecord) throw UserError("{}: a record of more than 1 GiB; are its quotes closed?", place());
+      if (record_.size() > kLargestRecord)
+        throw UserError("{}: a record of more than 1 GiB; are its quotes closed?", place());
       begin = end + 1;
       if (end == block.size()) break;
       ++line_;
@@ -243,7 +251,8 @@ class LabelledReader : public DocumentReader {
     for (const std::string& text : record.texts) documents.push_back(tokens_of(text));
     const std::int32_t label = labels_.id_of(record.label, place());
     // Of a pair both go or none.
-    const bool whole = std::none_of(documents.begin(), documents.end(), [](const auto& tokens) { return tokens.empty(); });
+    const bool whole =
+        std::none_of(documents.begin(), documents.end(), [](const auto& tokens) { return tokens.empty(); });
     for (const auto& tokens : documents) {
       if (whole) writer_.append(std::span<const std::int32_t>(tokens));
       writer_.end_document();
@@ -266,9 +275,10 @@ class LabelledReader : public DocumentReader {
       if (id < 0) {
         if (!map_unknown_) {
           throw UserError(
-              "{}: '{}' is not a letter of the {} alphabet; choose another --alphabet, or --unknown map to read such letters as {}",
-              place(), std::isprint(byte) != 0 ? std::string(1, letter) : fmt::format("byte 0x{:02x}", byte), vocabulary_.kind_name(),
-              vocabulary_.symbol(*vocabulary_.unknown_id()));
+              "{}: '{}' is not a letter of the {} alphabet; choose another --alphabet, or --unknown map to read such "
+              "letters as {}",
+              place(), std::isprint(byte) != 0 ? std::string(1, letter) : fmt::format("byte 0x{:02x}", byte),
+              vocabulary_.kind_name(), vocabulary_.symbol(*vocabulary_.unknown_id()));
         }
         id = *vocabulary_.unknown_id();
         ++n_mapped_;
@@ -314,8 +324,8 @@ LabelledFormat::Kind labelled_format_of(std::string_view file_name) {
   throw UserError("{}: its name does not say whether it is tsv, csv or jsonl; give --format", file_name);
 }
 
-std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary, bool map_unknown,
-                                                     StoreWriter& writer) {
+std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary,
+                                                     bool map_unknown, StoreWriter& writer) {
   return std::make_unique<LabelledReader>(format, vocabulary, map_unknown, writer);
 }
 

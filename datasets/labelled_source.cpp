@@ -9,9 +9,9 @@
 
 namespace furlong {
 
-// A Feistel network on the next even number of bits is a permutation whatever its round function is; what falls outside [0, size) goes
-// through again until it lies inside (Black and Rogaway 2002, "Ciphers with arbitrary finite domains", cycle walking): on average less than
-// four times.
+// A Feistel network on the next even number of bits is a permutation whatever its round function is; what falls outside
+// [0, size) goes through again until it lies inside (Black and Rogaway 2002, "Ciphers with arbitrary finite domains",
+// cycle walking): on average less than four times.
 std::uint64_t permuted(std::uint64_t index, std::uint64_t size, std::uint64_t seed, std::uint64_t epoch) {
   require(index < size, "place {} of a permutation of {}", index, size);
   const std::uint64_t half = std::max<std::uint64_t>(1, (std::bit_width(size - 1) + 1) / 2);
@@ -38,13 +38,15 @@ LabelledSource::LabelledSource(const TokenStore& store, Split split, const Label
   }
   if (store.documents_per_label() != rows_per_sample()) {
     throw UserError("{}: the store has labels of {}, expected labels of {}; {}", store.path(),
-                    options.pairs ? "single documents" : "pairs of documents", options.pairs ? "pairs of documents" : "single documents",
+                    options.pairs ? "single documents" : "pairs of documents",
+                    options.pairs ? "pairs of documents" : "single documents",
                     options.pairs ? "objective.name: classification learns those, or prepare with --second-text-field"
                                   : "objective.name: matching learns those");
   }
   find_samples();
   if (samples_.empty()) {
-    throw UserError("{}: the {} split has no whole labelled document; prepare more data for it", store.path(), name_of(split));
+    throw UserError("{}: the {} split has no whole labelled document; prepare more data for it", store.path(),
+                    name_of(split));
   }
 }
 
@@ -91,7 +93,8 @@ Batch LabelledSource::make_batch(std::uint64_t first, std::int64_t samples, std:
   const std::uint64_t rows = rows_per_sample(), filled = end > first ? std::min(count, end - first) : 0;
   std::int64_t longest = 1;
   for (std::uint64_t i = 0; i < filled; ++i) {
-    for (std::uint64_t row = 0; row < rows; ++row) longest = std::max(longest, sample(first + i).documents[row].tokens());
+    for (std::uint64_t row = 0; row < rows; ++row)
+      longest = std::max(longest, sample(first + i).documents[row].tokens());
   }
   // Few different lengths: each new shape costs the making of its matrix products.
   longest = (longest + 63) / 64 * 64;
@@ -121,9 +124,10 @@ Batch LabelledSource::make_batch(std::uint64_t first, std::int64_t samples, std:
 
 std::string LabelledSource::note() const {
   if (n_cut_ == 0) return {};
-  return fmt::format("{} of the {} documents of the {} split are longer than {} tokens{}, and are cut there (data.sequence_length)", n_cut_,
-                     samples_.size() * rows_per_sample(), name_of(split_), options_.sequence_length,
-                     options_.first_token ? " with the class token" : "");
+  return fmt::format(
+      "{} of the {} documents of the {} split are longer than {} tokens{}, and are cut there (data.sequence_length)",
+      n_cut_, samples_.size() * rows_per_sample(), name_of(split_), options_.sequence_length,
+      options_.first_token ? " with the class token" : "");
 }
 
 Batch LabelledSource::batch(std::uint64_t first, std::int64_t samples) const {

@@ -8,20 +8,21 @@
 namespace furlong {
 
 struct LabelledOptions {
-  std::int64_t sequence_length = 0;           ///< longest row; documents are cut behind it
-  bool shuffled = true;                       ///< each epoch in an order of its own; else as the store has them
-  bool pairs = false;                         ///< two documents make a sample, in rows 2i and 2i + 1
-  bool pad_to_longest = true;                 ///< rows as long as the batch's longest, rounded up to 64; else sequence_length
-  std::optional<std::int32_t> first_token{};  ///< put in front of each document (a class token), unless it begins with it already
+  std::int64_t sequence_length = 0;  ///< longest row; documents are cut behind it
+  bool shuffled = true;              ///< each epoch in an order of its own; else as the store has them
+  bool pairs = false;                ///< two documents make a sample, in rows 2i and 2i + 1
+  bool pad_to_longest = true;        ///< rows as long as the batch's longest, rounded up to 64; else sequence_length
+  std::optional<std::int32_t>
+      first_token{};  ///< put in front of each document (a class token), unless it begins with it already
   std::uint64_t seed = 0;
 };
 
-/// Whole documents of a split, padded behind with zeros under a mask. A document of which the split has only a part is left out. The order
-/// of epoch e is a permutation drawn from (seed, e): each sample comes once in each.
+/// Whole documents of a split, padded behind with zeros under a mask. A document of which the split has only a part is
+/// left out. The order of epoch e is a permutation drawn from (seed, e): each sample comes once in each.
 class LabelledSource : public BatchSource {
  public:
-  /// Throws UserError when the store has no labels, has them for single documents where pairs are wanted (or the other way round), or the
-  /// split has no whole document.
+  /// Throws UserError when the store has no labels, has them for single documents where pairs are wanted (or the other
+  /// way round), or the split has no whole document.
   LabelledSource(const TokenStore& store, Split split, const LabelledOptions& options);
 
   std::uint64_t n_samples() const override { return samples_.size(); }

@@ -16,7 +16,8 @@ double uniform(std::uint32_t word) { return static_cast<double>(word) * 0x1p-32;
 MaskedSource::MaskedSource(Sampler windows, const Vocabulary& vocabulary, const MaskingOptions& options)
     : MaskedSource(std::make_shared<Sampler>(std::move(windows)), vocabulary, options) {}
 
-MaskedSource::MaskedSource(std::shared_ptr<const RowSource> rows, const Vocabulary& vocabulary, const MaskingOptions& options)
+MaskedSource::MaskedSource(std::shared_ptr<const RowSource> rows, const Vocabulary& vocabulary,
+                           const MaskingOptions& options)
     : rows_(std::move(rows)), options_(options) {
   require(vocabulary.mask_id().has_value(), "a vocabulary without <mask>");
   mask_id_ = *vocabulary.mask_id();
@@ -24,7 +25,8 @@ MaskedSource::MaskedSource(std::shared_ptr<const RowSource> rows, const Vocabula
     never_.push_back(!vocabulary.is_data_symbol(id));
     if (!never_.back()) data_symbols_.push_back(id);
   }
-  for (const std::string& symbol : options.ignore_tokens) never_[static_cast<std::size_t>(vocabulary.id_of(symbol))] = true;
+  for (const std::string& symbol : options.ignore_tokens)
+    never_[static_cast<std::size_t>(vocabulary.id_of(symbol))] = true;
 }
 
 Batch MaskedSource::masked(Batch rows, std::uint64_t first, std::uint64_t end) const {

@@ -1,5 +1,6 @@
 #pragma once
-// Masked language modelling (Devlin et al. 2019, "BERT", section 3.1): some tokens of a window are chosen, hidden, and to be predicted.
+// Masked language modelling (Devlin et al. 2019, "BERT", section 3.1): some tokens of a window are chosen, hidden, and
+// to be predicted.
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,17 +10,19 @@
 namespace furlong {
 
 struct MaskingOptions {
-  double probability = 0.15;        ///< of a token to be chosen, each by itself and as a whole
-  double mask_token_share = 0.8;    ///< of those chosen: shown as <mask>
-  double random_token_share = 0.1;  ///< of those chosen: shown as any symbol of the data; the others are shown as they are
+  double probability = 0.15;      ///< of a token to be chosen, each by itself and as a whole
+  double mask_token_share = 0.8;  ///< of those chosen: shown as <mask>
+  double random_token_share =
+      0.1;  ///< of those chosen: shown as any symbol of the data; the others are shown as they are
   std::uint64_t seed = 0;
-  std::string stream = "masking";          ///< names the random numbers
-  std::vector<std::string> ignore_tokens;  ///< symbols that are never chosen, as <document> and a tokenizer's special tokens never are
+  std::string stream = "masking";  ///< names the random numbers
+  std::vector<std::string>
+      ignore_tokens;  ///< symbols that are never chosen, as <document> and a tokenizer's special tokens never are
 };
 
-/// Rows of a source with some tokens hidden; targets are what stood there, all others ignored. What happens to a token is drawn from
-/// (seed, stream, sample, position) alone. As sample numbers of training only grow, no row is ever masked the same way twice; those of a
-/// pass over a split are the same in every pass, whose masks are so too.
+/// Rows of a source with some tokens hidden; targets are what stood there, all others ignored. What happens to a token
+/// is drawn from (seed, stream, sample, position) alone. As sample numbers of training only grow, no row is ever masked
+/// the same way twice; those of a pass over a split are the same in every pass, whose masks are so too.
 class MaskedSource : public BatchSource {
  public:
   /// `vocabulary` is the model's, with <mask>. Throws UserError for an ignored symbol that is not in it.

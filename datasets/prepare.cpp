@@ -34,9 +34,11 @@ void check_paths(const PrepareOptions& options) {
   if (fs::exists(options.output, ignored) && !options.force) {
     throw UserError("{}: exists already; --force replaces it, or choose another --output", options.output);
   }
-  if (std::count(options.inputs.begin(), options.inputs.end(), "-") > 1) throw UserError("standard input (-) is given more than once");
+  if (std::count(options.inputs.begin(), options.inputs.end(), "-") > 1)
+    throw UserError("standard input (-) is given more than once");
   for (const std::string& input : options.inputs) {
-    if (input != "-" && fs::equivalent(input, options.output, ignored)) throw UserError("{}: is both input and output", input);
+    if (input != "-" && fs::equivalent(input, options.output, ignored))
+      throw UserError("{}: is both input and output", input);
   }
 }
 
@@ -45,8 +47,9 @@ Vocabulary tokenizer_vocabulary(const std::string& path) {
   if (!checkpoint_checksum(path)) return Vocabulary::of_tokenizer(load_tokenizer(path));
   const Vocabulary of_model = Vocabulary::from_json(CheckpointReader::open(path).text("vocabulary"), path);
   if (of_model.tokenizer()) return Vocabulary::of_tokenizer(of_model.tokenizer());
-  throw UserError("--tokenizer: {} has a {} vocabulary and no tokenizer; prepare without --tokenizer gives the same one", path,
-                  of_model.kind_name());
+  throw UserError(
+      "--tokenizer: {} has a {} vocabulary and no tokenizer; prepare without --tokenizer gives the same one", path,
+      of_model.kind_name());
 }
 
 /// Text has a document token only where there can be several documents, so that one plain text stays one byte a token.
@@ -96,7 +99,8 @@ std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(
 /// One run of prepare(): the inputs one after the other, into one store.
 class Preparation {
  public:
-  explicit Preparation(const PrepareOptions& options) : options_(options), start_(Clock::now()), last_progress_(start_) {}
+  explicit Preparation(const PrepareOptions& options)
+      : options_(options), start_(Clock::now()), last_progress_(start_) {}
 
   PrepareReport run() {
     check_paths(options_);
@@ -108,7 +112,8 @@ class Preparation {
     provenance["sources"] = sources_;
     provenance["options"] = options_as_json(options_);
     // File names are bytes; what is not UTF-8 in them becomes U+FFFD.
-    report_.store = writer_->finish(provenance.dump(-1, ' ', false, Json::error_handler_t::replace), reader_->label_names());
+    report_.store =
+        writer_->finish(provenance.dump(-1, ' ', false, Json::error_handler_t::replace), reader_->label_names());
     report_.output = options_.output;
     report_.n_mapped = reader_->n_mapped();
     report_.n_cut_documents = reader_->n_cut_documents();
@@ -171,7 +176,8 @@ class Preparation {
   void say_progress(const ByteSource& source) {
     if (!options_.progress || seconds_since(last_progress_) < kSecondsBetweenProgress) return;
     last_progress_ = Clock::now();
-    options_.progress({source.name(), report_.file_bytes + source.file_bytes(), writer_->n_tokens(), seconds_since(start_)});
+    options_.progress(
+        {source.name(), report_.file_bytes + source.file_bytes(), writer_->n_tokens(), seconds_since(start_)});
   }
 
   const PrepareOptions& options_;
@@ -192,7 +198,8 @@ std::string grouped(std::uint64_t value) {
 }
 
 double tokens_per_byte(const PrepareReport& report) {
-  return static_cast<double>(report.store.n_tokens) / static_cast<double>(std::max<std::uint64_t>(report.input_bytes, 1));
+  return static_cast<double>(report.store.n_tokens) /
+         static_cast<double>(std::max<std::uint64_t>(report.input_bytes, 1));
 }
 
 }  // namespace
@@ -203,11 +210,13 @@ std::string to_text(const PrepareReport& report) {
   const StoreSummary& store = report.store;
   std::string text =
       fmt::format("{}: {} tokens of a {} vocabulary of {}, {} documents\n", report.output, grouped(store.n_tokens),
-                  report.tokenizer.empty() ? report.vocabulary : report.tokenizer, report.vocabulary_size, grouped(store.n_documents));
+                  report.tokenizer.empty() ? report.vocabulary : report.tokenizer, report.vocabulary_size,
+                  grouped(store.n_documents));
   for (const Split split : all_splits) {
     const auto index = static_cast<std::size_t>(split);
     text += fmt::format("  {:<11}{:>16} tokens", name_of(split), grouped(store.split_tokens[index]));
-    if (store.split_documents[index] > 0) text += fmt::format(" in {} documents", grouped(store.split_documents[index]));
+    if (store.split_documents[index] > 0)
+      text += fmt::format(" in {} documents", grouped(store.split_documents[index]));
     text += '\n';
   }
   if (!store.labels.empty()) {
@@ -225,16 +234,19 @@ std::string to_text(const PrepareReport& report) {
     text += '\n';
   }
   if (!report.tokenizer.empty()) {
-    text += fmt::format("  tokens per byte: {:.4f}\n  unknown tokens: {}\n", tokens_per_byte(report), grouped(report.n_unknown));
+    text += fmt::format("  tokens per byte: {:.4f}\n  unknown tokens: {}\n", tokens_per_byte(report),
+                        grouped(report.n_unknown));
   } else if (report.n_mapped > 0) {
     text += fmt::format("  unknown letters read as ambiguous ones: {}\n", grouped(report.n_mapped));
   }
   if (report.n_cut_documents > 0) {
-    text += fmt::format("  {} longer than {} MiB and encoded in pieces, cut at line ends where there are some\n",
-                        report.n_cut_documents == 1 ? "one document was" : grouped(report.n_cut_documents) + " documents were",
-                        DocumentEncoder::default_piece_bytes >> 20);
+    text += fmt::format(
+        "  {} longer than {} MiB and encoded in pieces, cut at line ends where there are some\n",
+        report.n_cut_documents == 1 ? "one document was" : grouped(report.n_cut_documents) + " documents were",
+        DocumentEncoder::default_piece_bytes >> 20);
   }
-  if (store.n_empty_documents > 0) text += fmt::format("  empty documents left out: {}\n", grouped(store.n_empty_documents));
+  if (store.n_empty_documents > 0)
+    text += fmt::format("  empty documents left out: {}\n", grouped(store.n_empty_documents));
   text += fmt::format("  read {} bytes", grouped(report.file_bytes));
   if (report.input_bytes != report.file_bytes) text += fmt::format(" ({} uncompressed)", grouped(report.input_bytes));
   return text + fmt::format(" in {:.2f} s\n", report.seconds);

@@ -20,9 +20,10 @@ struct PrepareOptions {
   StoreWriterOptions store;
   DocumentSeparator separator = DocumentSeparator::file;  ///< text
   LabelledFormat labelled;                                ///< labelled
-  std::string alphabet = "auto";                          ///< FASTA: dna, rna, protein, or auto; labelled: those, or auto for bytes
-  bool map_unknown = false;                               ///< FASTA, labelled: read letters that the alphabet lacks as N or X
-  /// Empty: bytes or an alphabet. Otherwise what load_tokenizer reads, or a checkpoint of a model with a tokenizer; documents are framed.
+  std::string alphabet = "auto";  ///< FASTA: dna, rna, protein, or auto; labelled: those, or auto for bytes
+  bool map_unknown = false;       ///< FASTA, labelled: read letters that the alphabet lacks as N or X
+  /// Empty: bytes or an alphabet. Otherwise what load_tokenizer reads, or a checkpoint of a model with a tokenizer;
+  /// documents are framed.
   std::string tokenizer;
   /// Called every few seconds.
   struct Progress {
@@ -43,14 +44,14 @@ struct PrepareReport {
   std::uint64_t input_bytes = 0;  ///< the same, uncompressed
   StoreSummary store;
   std::vector<std::pair<std::string, std::uint64_t>> ambiguous;  ///< symbol and count, those that occur
-  std::uint64_t n_mapped = 0;                                    ///< unknown letters read as N or X; among the ambiguous
-  std::uint64_t n_unknown = 0;                                   ///< unknown tokens of a tokenizer
-  std::uint64_t n_cut_documents = 0;                             ///< that were encoded in pieces (DocumentEncoder)
+  std::uint64_t n_mapped = 0;         ///< unknown letters read as N or X; among the ambiguous
+  std::uint64_t n_unknown = 0;        ///< unknown tokens of a tokenizer
+  std::uint64_t n_cut_documents = 0;  ///< that were encoded in pieces (DocumentEncoder)
   double seconds = 0;
 };
 
-/// Streams the inputs into the store, in constant memory. Throws UserError (which input, line, column) and MachineError; the output is
-/// then as it was before.
+/// Streams the inputs into the store, in constant memory. Throws UserError (which input, line, column) and
+/// MachineError; the output is then as it was before.
 PrepareReport prepare(const PrepareOptions& options);
 
 /// For a person, several lines.

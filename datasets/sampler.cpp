@@ -11,21 +11,24 @@ namespace furlong {
 
 using Order = SamplerOptions::Order;
 
-Sampler::Sampler(const TokenStore& store, Split split, const SamplerOptions& options) : store_(&store), split_(split), options_(options) {
+Sampler::Sampler(const TokenStore& store, Split split, const SamplerOptions& options)
+    : store_(&store), split_(split), options_(options) {
   require(options.sequence_length > 0, "a sequence length of {}", options.sequence_length);
   const std::uint64_t size = store.size(split);
   const auto n = static_cast<std::uint64_t>(options.sequence_length);
   const std::uint64_t needed = options.order == Order::random ? n + 1 : 2;
   if (size < needed) {
     throw UserError(
-        "{}: the {} split has {} tokens, a sequence length of {} takes at least {}; prepare more data for it or shorten "
-        "data.sequence_length",
+        "{}: the {} split has {} tokens, a sequence length of {} takes at least {}; prepare more data for it or "
+        "shorten data.sequence_length",
         store.path(), name_of(split), size, n, needed);
   }
   n_windows_ = options.order == Order::random ? size - n : (size - 1 + n - 1) / n;
   ignored_.assign(static_cast<std::size_t>(store.vocabulary().size()), false);
-  for (const std::string& symbol : options.ignore_tokens) ignored_[static_cast<std::size_t>(store.vocabulary().id_of(symbol))] = true;
-  if (options.separate_documents) starts_ = std::make_shared<const std::vector<std::uint64_t>>(document_starts(store, split));
+  for (const std::string& symbol : options.ignore_tokens)
+    ignored_[static_cast<std::size_t>(store.vocabulary().id_of(symbol))] = true;
+  if (options.separate_documents)
+    starts_ = std::make_shared<const std::vector<std::uint64_t>>(document_starts(store, split));
 }
 
 std::vector<std::uint64_t> Sampler::breaks(std::uint64_t position, std::uint64_t count) const {
@@ -35,17 +38,19 @@ std::vector<std::uint64_t> Sampler::breaks(std::uint64_t position, std::uint64_t
 }
 
 std::uint64_t Sampler::window_start(std::uint64_t index) const {
-  if (options_.order == Order::sequential) return index % n_windows_ * static_cast<std::uint64_t>(options_.sequence_length);
+  if (options_.order == Order::sequential)
+    return index % n_windows_ * static_cast<std::uint64_t>(options_.sequence_length);
   const auto words = philox({options_.seed, 0, random_stream("sampler")}, index);
   const std::uint64_t uniform = std::uint64_t{words[1]} << 32 | words[0];
   // The high half of the product is uniform over the places up to a bias of n_windows / 2^64.
   return static_cast<std::uint64_t>(static_cast<unsigned __int128>(uniform) * n_windows_ >> 64);
 }
 
-std::int64_t Sampler::sample(std::uint64_t index, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const {
+std::int64_t Sampler::sample(std::uint64_t index, std::span<std::int32_t> inputs,
+                             std::span<std::int32_t> targets) const {
   const auto n = static_cast<std::size_t>(options_.sequence_length);
-  require(inputs.size() == n && targets.size() == n, "a sample of {} tokens for {} inputs and {} targets", n, inputs.size(),
-          targets.size());
+  require(inputs.size() == n && targets.size() == n, "a sample of {} tokens for {} inputs and {} targets", n,
+          inputs.size(), targets.size());
   const std::uint64_t start = window_start(index);
   // The last window of a pass may have fewer than n + 1 tokens before it; what it lacks is padding, out of the loss.
   const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(n + 1, store_->size(split_) - start));
@@ -65,7 +70,8 @@ std::int64_t Sampler::sample(std::uint64_t index, std::span<std::int32_t> inputs
 
 void Sampler::documents(std::uint64_t index, std::span<std::int32_t> numbers) const {
   require(starts_ != nullptr && numbers.size() == static_cast<std::size_t>(options_.sequence_length),
-          "documents of {} tokens of a sampler that {}", numbers.size(), starts_ ? "has other windows" : "does not separate them");
+          "documents of {} tokens of a sampler that {}", numbers.size(),
+          starts_ ? "has other windows" : "does not separate them");
   const std::uint64_t start = window_start(index);
   const auto count = static_cast<std::size_t>(tokens_in(index));
   std::fill(numbers.begin(), numbers.end(), 0);
@@ -85,7 +91,8 @@ Batch Sampler::make_batch(std::uint64_t first, std::int64_t batch, std::uint64_t
   made.targets.assign(rows * n, ignored_target);
   if (starts_) made.documents.assign(rows * n, 0);
   for (std::size_t row = 0; row < rows && first + row < end; ++row) {
-    made.n_targets += sample(first + row, std::span(made.inputs).subspan(row * n, n), std::span(made.targets).subspan(row * n, n));
+    made.n_targets +=
+        sample(first + row, std::span(made.inputs).subspan(row * n, n), std::span(made.targets).subspan(row * n, n));
     if (starts_) documents(first + row, std::span(made.documents).subspan(row * n, n));
   }
   made.n_tokens = made.n_targets;
@@ -100,7 +107,9 @@ std::int64_t Sampler::tokens_in(std::uint64_t index) const {
 Batch Sampler::batch(std::uint64_t first, std::int64_t batch) const {
   return make_batch(first, batch, std::numeric_limits<std::uint64_t>::max());
 }
-Batch Sampler::batch_of_one_pass(std::uint64_t first, std::int64_t batch) const { return make_batch(first, batch, n_windows_); }
+Batch Sampler::batch_of_one_pass(std::uint64_t first, std::int64_t batch) const {
+  return make_batch(first, batch, n_windows_);
+}
 
 Batch Sampler::next(std::int64_t batch) {
   Batch made = this->batch(counter_, batch);

@@ -18,7 +18,8 @@ std::uint64_t longest_of(const std::vector<std::uint64_t>& begins) {
 
 SegmentSource::SegmentSource(const TokenStore& store, Split split, const SegmentOptions& options)
     : store_(&store), split_(split), options_(options) {
-  require(options.sequence_length > 0 && options.rows > 0, "segments of {} tokens in {} rows", options.sequence_length, options.rows);
+  require(options.sequence_length > 0 && options.rows > 0, "segments of {} tokens in {} rows", options.sequence_length,
+          options.rows);
   const std::vector<std::uint64_t> starts = document_starts(store, split);
   const auto n = static_cast<std::uint64_t>(options.sequence_length);
   for (std::size_t i = 0; i < starts.size(); ++i) {
@@ -29,14 +30,15 @@ SegmentSource::SegmentSource(const TokenStore& store, Split split, const Segment
   }
   if (n_segments_ < static_cast<std::uint64_t>(options.rows)) {
     throw UserError(
-        "{}: the {} split has {} segments of at most {} tokens, too few for {} rows that go on from step to step; lower "
-        "data.batch_size or data.sequence_length, or prepare more data",
+        "{}: the {} split has {} segments of at most {} tokens, too few for {} rows that go on from step to step; "
+        "lower data.batch_size or data.sequence_length, or prepare more data",
         store.path(), name_of(split), n_segments_, n, options.rows);
   }
   stretches_ = options.whole_documents ? stretches_of_documents() : even_stretches();
   longest_stretch_ = longest_of(stretches_);
   ignored_.assign(static_cast<std::size_t>(store.vocabulary().size()), false);
-  for (const std::string& symbol : options.ignore_tokens) ignored_[static_cast<std::size_t>(store.vocabulary().id_of(symbol))] = true;
+  for (const std::string& symbol : options.ignore_tokens)
+    ignored_[static_cast<std::size_t>(store.vocabulary().id_of(symbol))] = true;
 }
 
 std::vector<std::uint64_t> SegmentSource::even_stretches() const {
@@ -47,17 +49,20 @@ std::vector<std::uint64_t> SegmentSource::even_stretches() const {
   return begins;
 }
 
-// Each begin moved to the nearest document, so that each stretch has one; even stretches where that is out of proportion.
+// Each begin moved to the nearest document, so that each stretch has one; even stretches where that is out of
+// proportion.
 std::vector<std::uint64_t> SegmentSource::stretches_of_documents() const {
   const std::vector<std::uint64_t> even = even_stretches();
   const std::size_t rows = even.size() - 1, n = documents_.size();
   if (n < rows) return even;
   std::vector<std::uint64_t> begins{0};
   for (std::size_t row = 1, last = 0; row < rows; ++row) {
-    const auto found = std::lower_bound(documents_.begin(), documents_.end(), even[row],
-                                        [](const Document& document, std::uint64_t number) { return document.first_segment < number; });
+    const auto found = std::lower_bound(
+        documents_.begin(), documents_.end(), even[row],
+        [](const Document& document, std::uint64_t number) { return document.first_segment < number; });
     auto next = static_cast<std::size_t>(found - documents_.begin());
-    if (next == n || documents_[next].first_segment - even[row] > even[row] - documents_[next - 1].first_segment) --next;
+    if (next == n || documents_[next].first_segment - even[row] > even[row] - documents_[next - 1].first_segment)
+      --next;
     last = std::clamp(next, last + 1, n - (rows - row));
     begins.push_back(documents_[last].first_segment);
   }
@@ -68,8 +73,9 @@ std::vector<std::uint64_t> SegmentSource::stretches_of_documents() const {
 std::uint64_t SegmentSource::n_samples() const { return longest_stretch_ * static_cast<std::uint64_t>(options_.rows); }
 
 void SegmentSource::make_row(std::uint64_t segment, Batch& batch, std::int64_t row) const {
-  const auto after = std::upper_bound(documents_.begin(), documents_.end(), segment,
-                                      [](std::uint64_t number, const Document& document) { return number < document.first_segment; });
+  const auto after =
+      std::upper_bound(documents_.begin(), documents_.end(), segment,
+                       [](std::uint64_t number, const Document& document) { return number < document.first_segment; });
   const Document& document = *(after - 1);
   const auto n = static_cast<std::size_t>(options_.sequence_length);
   const std::uint64_t begin = document.begin + (segment - document.first_segment) * n;
@@ -105,7 +111,11 @@ Batch SegmentSource::make_batch(std::uint64_t first, std::int64_t samples, bool 
   return made;
 }
 
-Batch SegmentSource::batch(std::uint64_t first, std::int64_t samples) const { return make_batch(first, samples, false); }
-Batch SegmentSource::batch_of_one_pass(std::uint64_t first, std::int64_t samples) const { return make_batch(first, samples, true); }
+Batch SegmentSource::batch(std::uint64_t first, std::int64_t samples) const {
+  return make_batch(first, samples, false);
+}
+Batch SegmentSource::batch_of_one_pass(std::uint64_t first, std::int64_t samples) const {
+  return make_batch(first, samples, true);
+}
 
 }  // namespace furlong

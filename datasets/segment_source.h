@@ -10,21 +10,22 @@
 namespace furlong {
 
 struct SegmentOptions {
-  std::int64_t sequence_length = 0;          ///< tokens of a segment
-  std::int64_t rows = 0;                     ///< stretches that are walked through at the same time: the rows of all batches of one step
+  std::int64_t sequence_length = 0;  ///< tokens of a segment
+  std::int64_t rows = 0;  ///< stretches that are walked through at the same time: the rows of all batches of one step
   std::vector<std::string> ignore_tokens{};  ///< targets of these symbols are left out of the loss
   /// Stretches begin with a document, unless that makes the longest of them more than twice as long as an even share.
   bool whole_documents = false;
 };
 
-/// Documents cut into segments of `sequence_length` tokens, the last one of each padded, so that no segment holds two documents and each
-/// token but a document's first is a target once. All segments of a split, in order, are shared out in `rows` stretches of nearly equal
-/// length (see whole_documents). Sample i is the next segment of stretch i % rows; at its end a stretch begins again. A batch's `fresh`
-/// marks the rows whose segment begins a document or a stretch: for these the state that comes from the step before has to be emptied.
+/// Documents cut into segments of `sequence_length` tokens, the last one of each padded, so that no segment holds two
+/// documents and each token but a document's first is a target once. All segments of a split, in order, are shared out
+/// in `rows` stretches of nearly equal length (see whole_documents). Sample i is the next segment of stretch i % rows;
+/// at its end a stretch begins again. A batch's `fresh` marks the rows whose segment begins a document or a stretch:
+/// for these the state that comes from the step before has to be emptied.
 class SegmentSource : public BatchSource {
  public:
-  /// The store has to outlive the source. Throws UserError when the split has fewer segments than rows, or a symbol is not in the
-  /// vocabulary.
+  /// The store has to outlive the source. Throws UserError when the split has fewer segments than rows, or a symbol is
+  /// not in the vocabulary.
   SegmentSource(const TokenStore& store, Split split, const SegmentOptions& options);
 
   /// Enough for the longest stretch, and so for each segment.

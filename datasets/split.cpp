@@ -22,7 +22,8 @@ Split split_from_name(std::string_view name) {
 
 SplitShares parse_split_shares(std::string_view text) {
   const auto refuse = [&](const std::string& why) {
-    throw UserError("--split {}: {}; expected for example train:0.9,validation:0.05,test:0.05 or 0.9,0.05,0.05", text, why);
+    throw UserError("--split {}: {}; expected for example train:0.9,validation:0.05,test:0.05 or 0.9,0.05,0.05", text,
+                    why);
   };
   SplitShares shares{{0, 0, 0}};
   std::array<bool, 3> given{};

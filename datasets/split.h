@@ -21,8 +21,8 @@ struct SplitShares {
   double operator[](Split split) const { return share[static_cast<std::size_t>(split)]; }
 };
 
-/// Reads "train:0.9,validation:0.1" (what is left out gets nothing) or "0.8,0.1,0.1" (train, validation, test). Throws UserError on
-/// anything else, a negative share, an empty training split, or a sum that is not 1 within 1e-6.
+/// Reads "train:0.9,validation:0.1" (what is left out gets nothing) or "0.8,0.1,0.1" (train, validation, test). Throws
+/// UserError on anything else, a negative share, an empty training split, or a sum that is not 1 within 1e-6.
 SplitShares parse_split_shares(std::string_view text);
 
 }  // namespace furlong

@@ -26,10 +26,11 @@ using SplitBy = StoreWriterOptions::SplitBy;
 class Rows {
  public:
   Rows(hdf5::File& file, const std::string& path, std::uint64_t width)
-      : dataset_(file.create_dataset(path, hdf5::Type::u64, width == 1 ? hdf5::Shape{0} : hdf5::Shape{0, width},
-                                     {.chunk = width == 1 ? hdf5::Shape{kRowsPerChunk} : hdf5::Shape{kRowsPerChunk, width},
-                                      .fletcher32 = true,
-                                      .extendible = true})),
+      : dataset_(
+            file.create_dataset(path, hdf5::Type::u64, width == 1 ? hdf5::Shape{0} : hdf5::Shape{0, width},
+                                {.chunk = width == 1 ? hdf5::Shape{kRowsPerChunk} : hdf5::Shape{kRowsPerChunk, width},
+                                 .fletcher32 = true,
+                                 .extendible = true})),
         width_(width) {}
 
   void push(std::initializer_list<std::uint64_t> row) {
@@ -51,7 +52,8 @@ class Rows {
 class Labels {
  public:
   Labels(hdf5::File& file, std::uint64_t documents_per_label)
-      : dataset_(file.create_dataset("labels", hdf5::Type::i32, {0}, {.chunk = {kRowsPerChunk}, .fletcher32 = true, .extendible = true})) {
+      : dataset_(file.create_dataset("labels", hdf5::Type::i32, {0},
+                                     {.chunk = {kRowsPerChunk}, .fletcher32 = true, .extendible = true})) {
     dataset_.set_integer("documents_per_label", static_cast<std::int64_t>(documents_per_label));
   }
 
@@ -78,9 +80,9 @@ class Labels {
   std::uint64_t size_ = 0;
 };
 
-/// How often each token occurs in the front part of a sequence whose length is known only at its end: the counts at up to 512 places,
-/// evenly spaced, whose spacing doubles when they become too many. The counts up to any place then cost reading one spacing at most. Large
-/// vocabularies have fewer places, so that memory does not grow with both.
+/// How often each token occurs in the front part of a sequence whose length is known only at its end: the counts at up
+/// to 512 places, evenly spaced, whose spacing doubles when they become too many. The counts up to any place then cost
+/// reading one spacing at most. Large vocabularies have fewer places, so that memory does not grow with both.
 class PrefixCounts {
  public:
   explicit PrefixCounts(std::size_t vocabulary_size)
@@ -115,8 +117,8 @@ class PrefixCounts {
 /// As an attribute; a tokenizer's, which may have megabytes, as a dataset, whose chunks have checksums.
 void write_vocabulary(hdf5::File& file, const std::string& json) {
   if (json.size() <= kLargestAttribute) return file.set_text("vocabulary", json);
-  hdf5::Dataset dataset =
-      file.create_dataset("vocabulary", hdf5::Type::u8, {0}, {.chunk = {std::uint64_t{1} << 16}, .fletcher32 = true, .extendible = true});
+  hdf5::Dataset dataset = file.create_dataset(
+      "vocabulary", hdf5::Type::u8, {0}, {.chunk = {std::uint64_t{1} << 16}, .fletcher32 = true, .extendible = true});
   dataset.append(json.data(), json.size());
 }
 
@@ -158,7 +160,8 @@ struct StoreWriter::State {
         type(vocabulary.size() <= 1 << 8    ? hdf5::Type::u8
              : vocabulary.size() <= 1 << 16 ? hdf5::Type::u16
                                             : hdf5::Type::u32),
-        tokens(file.create_dataset("tokens", type, {0}, {.chunk = {kTokensPerChunk}, .fletcher32 = true, .extendible = true})),
+        tokens(file.create_dataset("tokens", type, {0},
+                                   {.chunk = {kTokensPerChunk}, .fletcher32 = true, .extendible = true})),
         documents(file, "documents", 1),
         chunk_counts(static_cast<std::size_t>(vocabulary.size()), 0),
         train_counts(chunk_counts),
@@ -250,8 +253,9 @@ struct StoreWriter::State {
 
 void StoreWriter::State::finish_labels(const std::vector<std::string>& names) {
   if (!labels) return;
-  require(labels->size() * options.documents_per_label == summary.n_documents && labels->counts().size() <= names.size(),
-          "{} labels of {} names for {} documents", labels->size(), names.size(), summary.n_documents);
+  require(
+      labels->size() * options.documents_per_label == summary.n_documents && labels->counts().size() <= names.size(),
+      "{} labels of {} names for {} documents", labels->size(), names.size(), summary.n_documents);
   labels->flush();
   for (std::size_t i = 0; i < names.size(); ++i)
     summary.labels.emplace_back(names[i], i < labels->counts().size() ? labels->counts()[i] : 0);
@@ -265,8 +269,8 @@ void StoreWriter::State::cut_into_spans() {
   const std::uint64_t validation_end =
       options.shares[Split::test] > 0 ? static_cast<std::uint64_t>(std::llround(n_tokens * both)) : summary.n_tokens;
   const std::array<std::uint64_t, 4> borders{
-      0, options.shares[Split::validation] + options.shares[Split::test] > 0 ? train_end : summary.n_tokens, validation_end,
-      summary.n_tokens};
+      0, options.shares[Split::validation] + options.shares[Split::test] > 0 ? train_end : summary.n_tokens,
+      validation_end, summary.n_tokens};
   for (std::size_t split = 0; split < 3; ++split) {
     if (borders[split + 1] > borders[split]) add_range(split, borders[split], borders[split + 1]);
   }
@@ -293,9 +297,11 @@ void StoreWriter::State::refuse_empty_splits() const {
     const auto index = static_cast<std::size_t>(split);
     if (options.shares[split] == 0 || summary.split_tokens[index] > 0) continue;
     const bool by_document = options.split_by == SplitBy::document;
-    throw UserError("{}: the {} split (share {}) gets nothing of {} {}; {}", on_disk.path().string(), name_of(split), options.shares[split],
-                    by_document ? summary.n_documents : summary.n_tokens, by_document ? "documents" : "tokens",
-                    by_document ? "split by span, or change --seed or the shares" : "give more data, or change the shares");
+    throw UserError(
+        "{}: the {} split (share {}) gets nothing of {} {}; {}", on_disk.path().string(), name_of(split),
+        options.shares[split], by_document ? summary.n_documents : summary.n_tokens,
+        by_document ? "documents" : "tokens",
+        by_document ? "split by span, or change --seed or the shares" : "give more data, or change the shares");
   }
 }
 

@@ -20,11 +20,12 @@ inline constexpr std::string_view token_store_format = "furlong token store";
 
 struct StoreWriterOptions {
   SplitShares shares;
-  /// Whole documents go to the splits, by a hash of (seed, document number); or three spans of the token sequence, in the order train,
-  /// validation, test, whatever documents they cut.
+  /// Whole documents go to the splits, by a hash of (seed, document number); or three spans of the token sequence, in
+  /// the order train, validation, test, whatever documents they cut.
   enum class SplitBy { document, span } split_by = SplitBy::span;
   std::uint64_t seed = 1;
-  /// 1: each document is to have a label; 2: each two that follow each other have one, and go to the same split; 0: there are no labels.
+  /// 1: each document is to have a label; 2: each two that follow each other have one, and go to the same split; 0:
+  /// there are no labels.
   std::uint64_t documents_per_label = 0;
 };
 
@@ -40,8 +41,9 @@ struct StoreSummary {
   std::vector<std::pair<std::string, std::uint64_t>> labels{};  ///< name and number of documents or pairs
 };
 
-/// Streams tokens into a store that appears, whole, with finish(). Memory does not depend on how much is written. Throws UserError where
-/// the path is at fault, MachineError where the machine is; either way an old store stays as it was.
+/// Streams tokens into a store that appears, whole, with finish(). Memory does not depend on how much is written.
+/// Throws UserError where the path is at fault, MachineError where the machine is; either way an old store stays as it
+/// was.
 class StoreWriter {
  public:
   StoreWriter(const std::filesystem::path& path, Vocabulary vocabulary, const StoreWriterOptions& options);
@@ -52,14 +54,14 @@ class StoreWriter {
   /// Adds to the document at hand. Ids are inside the vocabulary (unchecked: the hot path).
   void append(std::span<const std::uint16_t> ids);
   void append(std::span<const std::int32_t> ids);
-  /// Ends the document, with the document token where the vocabulary has one, unless it stands there already. A document without tokens is
-  /// counted and not kept.
+  /// Ends the document, with the document token where the vocabulary has one, unless it stands there already. A
+  /// document without tokens is counted and not kept.
   void end_document();
   /// Labels the document, or the pair, that has just ended.
   void label(std::int32_t label);
   std::uint64_t n_tokens() const;
-  /// `provenance` is JSON; `label_names` belong to the labels 0, 1, ... Throws UserError when a split that was to have something gets
-  /// nothing.
+  /// `provenance` is JSON; `label_names` belong to the labels 0, 1, ... Throws UserError when a split that was to have
+  /// something gets nothing.
   StoreSummary finish(const std::string& provenance, const std::vector<std::string>& label_names = {});
 
  private:

@@ -10,7 +10,9 @@ constexpr std::size_t kLongestPending = 8;                 // tokens that are wa
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD: bytes that are no whole character
 
 /// Whether the text of tokens is that of each of them, one after another.
-bool joins_plainly(const Vocabulary& vocabulary) { return !vocabulary.tokenizer() || vocabulary.tokenizer()->kind() == "bpe"; }
+bool joins_plainly(const Vocabulary& vocabulary) {
+  return !vocabulary.tokenizer() || vocabulary.tokenizer()->kind() == "bpe";
+}
 
 }  // namespace
 
@@ -38,7 +40,8 @@ std::string TextStream::take() {
   return {std::mismatch(text.begin(), text.end(), before.begin(), before.end()).first, text.end()};
 }
 
-std::string text_behind(const Vocabulary& vocabulary, std::span<const std::int32_t> prompt, std::span<const std::int32_t> tokens) {
+std::string text_behind(const Vocabulary& vocabulary, std::span<const std::int32_t> prompt,
+                        std::span<const std::int32_t> tokens) {
   TextStream stream(vocabulary, prompt);
   std::string text;
   for (const std::int32_t token : tokens) text += stream.next(token);

@@ -26,17 +26,20 @@ struct SplitRanges {
 
 void check_type(const hdf5::Dataset& dataset, std::size_t rank, bool offsets) {
   const hdf5::Type type = dataset.type();
-  const bool fits = offsets ? type == hdf5::Type::u64 : type == hdf5::Type::u8 || type == hdf5::Type::u16 || type == hdf5::Type::u32;
+  const bool fits =
+      offsets ? type == hdf5::Type::u64 : type == hdf5::Type::u8 || type == hdf5::Type::u16 || type == hdf5::Type::u32;
   if (fits && dataset.shape().size() == rank) return;
-  throw UserError("{}: {} has {} dimensions of {}, expected {} of {}; it is not a token store", dataset.file_name(), dataset.path(),
-                  dataset.shape().size(), hdf5::name_of(type), rank, offsets ? "uint64" : "uint8, uint16 or uint32");
+  throw UserError("{}: {} has {} dimensions of {}, expected {} of {}; it is not a token store", dataset.file_name(),
+                  dataset.path(), dataset.shape().size(), hdf5::name_of(type), rank,
+                  offsets ? "uint64" : "uint8, uint16 or uint32");
 }
 
-/// A dataset of offsets is small beside the tokens, but what it states of its size is checked before memory is taken for it.
+/// A dataset of offsets is small beside the tokens, but what it states of its size is checked before memory is taken
+/// for it.
 void check_stored(const hdf5::Dataset& dataset) {
   if (dataset.storage_bytes() < dataset.bytes()) {
-    throw UserError("{}: {} states {} bytes and holds {}; the file is damaged", dataset.file_name(), dataset.path(), dataset.bytes(),
-                    dataset.storage_bytes());
+    throw UserError("{}: {} states {} bytes and holds {}; the file is damaged", dataset.file_name(), dataset.path(),
+                    dataset.bytes(), dataset.storage_bytes());
   }
 }
 
@@ -45,8 +48,8 @@ std::string read_vocabulary(const hdf5::File& file) {
   if (file.has_attribute("vocabulary")) return file.text("vocabulary");
   const hdf5::Dataset dataset = file.dataset("vocabulary");
   if (dataset.type() != hdf5::Type::u8 || dataset.shape().size() != 1) {
-    throw UserError("{}: /vocabulary has {} dimensions of {}, expected 1 of uint8; the file is damaged", file.file_name(),
-                    dataset.shape().size(), hdf5::name_of(dataset.type()));
+    throw UserError("{}: /vocabulary has {} dimensions of {}, expected 1 of uint8; the file is damaged",
+                    file.file_name(), dataset.shape().size(), hdf5::name_of(dataset.type()));
   }
   check_stored(dataset);
   std::string json(dataset.shape()[0], '\0');
@@ -69,8 +72,10 @@ std::vector<Range> read_ranges(const hdf5::File& file, Split split, std::uint64_
     const Range range{raw[row], raw[row + 1]};
     const std::uint64_t earliest = ranges.empty() ? 0 : ranges.back().end;
     if (range.begin < earliest || range.begin >= range.end || range.end > n_tokens) {
-      throw UserError("{}: range {} of /{} is [{}, {}), expected one that begins at {} or later and ends by {}; the file is damaged",
-                      file.file_name(), row / 2, path, range.begin, range.end, earliest, n_tokens);
+      throw UserError(
+          "{}: range {} of /{} is [{}, {}), expected one that begins at {} or later and ends by {}; the file is "
+          "damaged",
+          file.file_name(), row / 2, path, range.begin, range.end, earliest, n_tokens);
     }
     if (!ranges.empty() && ranges.back().end == range.begin) {
       ranges.back().end = range.end;
@@ -123,12 +128,14 @@ struct TokenStore::State {
 void TokenStore::State::check_documents() const {
   check_type(documents, 1, true);
   const std::uint64_t n_offsets = documents.shape()[0];
-  if (n_offsets < 2) throw UserError("{}: /documents has {} offsets, expected at least 2; the file is damaged", path, n_offsets);
+  if (n_offsets < 2)
+    throw UserError("{}: /documents has {} offsets, expected at least 2; the file is damaged", path, n_offsets);
   std::uint64_t first = 0, last = 0;
   documents.read_rows(0, 1, &first, sizeof first);
   documents.read_rows(n_offsets - 1, n_offsets, &last, sizeof last);
   if (first != 0 || last != n_tokens()) {
-    throw UserError("{}: /documents goes from {} to {}, expected 0 to {}; the file is damaged", path, first, last, n_tokens());
+    throw UserError("{}: /documents goes from {} to {}, expected 0 to {}; the file is damaged", path, first, last,
+                    n_tokens());
   }
 }
 
@@ -153,8 +160,8 @@ void TokenStore::State::convert(const std::byte* raw, std::uint64_t first, std::
       widen(reinterpret_cast<const std::uint32_t*>(raw));
   }
   if (largest >= size) {
-    throw UserError("{}: token {} occurs near position {}, but the vocabulary has {} symbols; the file is damaged", path, largest, first,
-                    size);
+    throw UserError("{}: token {} occurs near position {}, but the vocabulary has {} symbols; the file is damaged",
+                    path, largest, first, size);
   }
 }
 
@@ -176,8 +183,8 @@ TokenStore TokenStore::open(const std::string& path) {
   }
   const std::int64_t format_version = file.integer("format_version");
   if (format_version != token_store_version) {
-    throw UserError("{}: is a token store of version {}, this program reads version {}; prepare it again", path, format_version,
-                    token_store_version);
+    throw UserError("{}: is a token store of version {}, this program reads version {}; prepare it again", path,
+                    format_version, token_store_version);
   }
   Vocabulary vocabulary = Vocabulary::from_json(read_vocabulary(file), path);
   auto state = std::make_unique<State>(path, std::move(file), std::move(vocabulary));
@@ -207,7 +214,8 @@ std::vector<std::uint64_t> TokenStore::document_offsets() const {
   check_stored(state_->documents);
   std::vector<std::uint64_t> offsets(state_->documents.shape()[0]);
   state_->documents.read(offsets.data(), offsets.size() * sizeof(std::uint64_t));
-  if (!std::is_sorted(offsets.begin(), offsets.end())) throw UserError("{}: /documents does not rise; the file is damaged", path());
+  if (!std::is_sorted(offsets.begin(), offsets.end()))
+    throw UserError("{}: /documents does not rise; the file is damaged", path());
   return offsets;
 }
 
@@ -223,9 +231,11 @@ std::vector<std::int32_t> TokenStore::labels() const {
   const std::uint64_t documents = documents_per_label();
   if (documents == 0) throw UserError("{}: the store has no labels", path());
   const hdf5::Dataset dataset = state_->file.dataset("labels");
-  if (dataset.type() != hdf5::Type::i32 || dataset.shape().size() != 1 || dataset.shape()[0] * documents != n_documents()) {
-    throw UserError("{}: /labels has {} {}, expected one int32 for every {} of {} documents; the file is damaged", path(),
-                    dataset.shape().empty() ? 1 : dataset.shape()[0], hdf5::name_of(dataset.type()), documents, n_documents());
+  if (dataset.type() != hdf5::Type::i32 || dataset.shape().size() != 1 ||
+      dataset.shape()[0] * documents != n_documents()) {
+    throw UserError("{}: /labels has {} {}, expected one int32 for every {} of {} documents; the file is damaged",
+                    path(), dataset.shape().empty() ? 1 : dataset.shape()[0], hdf5::name_of(dataset.type()), documents,
+                    n_documents());
   }
   check_stored(dataset);
   std::vector<std::int32_t> labels(dataset.shape()[0]);
@@ -246,26 +256,30 @@ Range TokenStore::document(std::uint64_t index) const {
   std::array<std::uint64_t, 2> offsets{};
   state_->documents.read_rows(index, index + 2, offsets.data(), sizeof offsets);
   if (offsets[0] > offsets[1] || offsets[1] > n_tokens()) {
-    throw UserError("{}: document {} is [{}, {}) of {} tokens; the file is damaged", path(), index, offsets[0], offsets[1], n_tokens());
+    throw UserError("{}: document {} is [{}, {}) of {} tokens; the file is damaged", path(), index, offsets[0],
+                    offsets[1], n_tokens());
   }
   return {offsets[0], offsets[1]};
 }
 
 void TokenStore::read(Split which, std::uint64_t position, std::span<std::int32_t> tokens) const {
   const SplitRanges& split = state_->split(which);
-  require(position <= split.size() && tokens.size() <= split.size() - position, "tokens [{}, {}) of the {} split of {}", position,
-          position + tokens.size(), name_of(which), split.size());
+  require(position <= split.size() && tokens.size() <= split.size() - position, "tokens [{}, {}) of the {} split of {}",
+          position, position + tokens.size(), name_of(which), split.size());
   const std::size_t width = state_->width();
   if (split.size() * width <= kLargestInMemory) {
     std::call_once(split.loaded, [&] { state_->load(split); });
     state_->convert(split.memory.data() + position * width, position, tokens);
     return;
   }
-  auto range = static_cast<std::size_t>(std::upper_bound(split.starts.begin(), split.starts.end(), position) - split.starts.begin()) - 1;
+  auto range = static_cast<std::size_t>(std::upper_bound(split.starts.begin(), split.starts.end(), position) -
+                                        split.starts.begin()) -
+               1;
   std::vector<std::byte> raw;
   for (; !tokens.empty(); ++range) {
     const std::uint64_t begin = split.ranges[range].begin + (position - split.starts[range]);
-    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(split.ranges[range].end - begin, tokens.size()));
+    const auto count =
+        static_cast<std::size_t>(std::min<std::uint64_t>(split.ranges[range].end - begin, tokens.size()));
     raw.resize(count * width);
     state_->tokens.read_rows(begin, begin + count, raw.data(), raw.size());
     state_->convert(raw.data(), begin, tokens.first(count));
@@ -284,7 +298,8 @@ std::vector<std::uint64_t> TokenStore::breaks(Split which, std::uint64_t positio
   const SplitRanges& split = state_->split(which);
   std::vector<std::uint64_t> places;
   auto start = std::upper_bound(split.starts.begin(), split.starts.end(), position);
-  for (; start != split.starts.end() && *start < position + count && *start < split.size(); ++start) places.push_back(*start);
+  for (; start != split.starts.end() && *start < position + count && *start < split.size(); ++start)
+    places.push_back(*start);
   return places;
 }
 

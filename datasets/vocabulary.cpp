@@ -38,23 +38,26 @@ Vocabulary::Vocabulary(Kind kind, std::string_view letters, bool with_documents)
       const auto id = static_cast<std::int32_t>(symbols_.size());
       symbols_.emplace_back(1, letter);
       byte_ids_[static_cast<unsigned char>(letter)] = id;
-      if (kind != Kind::copy) byte_ids_[static_cast<unsigned char>(std::tolower(static_cast<unsigned char>(letter)))] = id;
+      if (kind != Kind::copy)
+        byte_ids_[static_cast<unsigned char>(std::tolower(static_cast<unsigned char>(letter)))] = id;
     }
   }
   n_data_symbols_ = size();
   if (with_documents) symbols_.emplace_back(document_symbol);
 }
 
-Vocabulary::Vocabulary(std::shared_ptr<const Tokenizer> tokenizer) : kind_(Kind::tokenizer), tokenizer_(std::move(tokenizer)) {
+Vocabulary::Vocabulary(std::shared_ptr<const Tokenizer> tokenizer)
+    : kind_(Kind::tokenizer), tokenizer_(std::move(tokenizer)) {
   byte_ids_.fill(-1);
   tokenizer_size_ = tokenizer_->size();
   const std::string content = tokenizer_->to_json();
   const XXH128_hash_t hash = XXH3_128bits(content.data(), content.size());
   tokenizer_hash_ = fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
   const SpecialTokens& special = tokenizer_->special();
-  for (const auto& id :
-       {special.unknown, special.beginning, special.end, special.padding, special.mask, special.classify, special.separator}) {
-    if (id && std::find(special_ids_.begin(), special_ids_.end(), *id) == special_ids_.end()) special_ids_.push_back(*id);
+  for (const auto& id : {special.unknown, special.beginning, special.end, special.padding, special.mask,
+                         special.classify, special.separator}) {
+    if (id && std::find(special_ids_.begin(), special_ids_.end(), *id) == special_ids_.end())
+      special_ids_.push_back(*id);
   }
   n_data_symbols_ = tokenizer_size_ - static_cast<std::int32_t>(special_ids_.size());
   find_frame();
@@ -99,7 +102,8 @@ Vocabulary Vocabulary::protein() { return {Kind::protein, kProtein, true}; }
 
 Vocabulary Vocabulary::copy(std::int64_t n_symbols) {
   require(n_symbols >= 1 && n_symbols <= most_copy_symbols, "a copy task over {} symbols", n_symbols);
-  return {Kind::copy, fmt::format("{}{}", kCopySymbols.substr(0, static_cast<std::size_t>(n_symbols)), kCopyMarks), false};
+  return {Kind::copy, fmt::format("{}{}", kCopySymbols.substr(0, static_cast<std::size_t>(n_symbols)), kCopyMarks),
+          false};
 }
 
 Vocabulary Vocabulary::alphabet(std::string_view name) {
@@ -143,8 +147,11 @@ Vocabulary tokenizer_vocabulary(const nlohmann::json& json, std::string_view ori
 Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin) {
   foreign::check_json_depth(text, origin);
   const auto json = nlohmann::json::parse(text, nullptr, false);
-  const auto refuse = [&](std::string_view why) -> Vocabulary { throw UserError("{}: the vocabulary is damaged: {}", origin, why); };
-  if (!json.is_object() || !json.contains("kind") || !json.contains("symbols")) return refuse("expected JSON with kind and symbols");
+  const auto refuse = [&](std::string_view why) -> Vocabulary {
+    throw UserError("{}: the vocabulary is damaged: {}", origin, why);
+  };
+  if (!json.is_object() || !json.contains("kind") || !json.contains("symbols"))
+    return refuse("expected JSON with kind and symbols");
   if (!json["kind"].is_string()) return refuse("kind is not text");
   const std::string kind = json["kind"];
   nlohmann::json symbols = json["symbols"];
@@ -157,7 +164,8 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
     }
   }
   if (kind == "tokenizer") return tokenizer_vocabulary(json, origin, refuse).with_labels(std::move(labels));
-  if (symbols.is_array() && symbols.size() > 2 && symbols.back() == class_symbol && symbols[symbols.size() - 2] == mask_symbol) {
+  if (symbols.is_array() && symbols.size() > 2 && symbols.back() == class_symbol &&
+      symbols[symbols.size() - 2] == mask_symbol) {
     symbols.erase(symbols.size() - 1);
     symbols.erase(symbols.size() - 1);
     const nlohmann::json base{{"kind", kind}, {"symbols", symbols}};
@@ -171,7 +179,8 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
   if (kind == "copy") {
     const auto n_symbols = static_cast<std::int64_t>(symbols.size()) - static_cast<std::int64_t>(kCopyMarks.size());
     const bool possible = n_symbols >= 1 && n_symbols <= most_copy_symbols;
-    return possible && symbols == copy(n_symbols).symbols_ ? copy(n_symbols) : refuse("its symbols are not those of the copy task");
+    return possible && symbols == copy(n_symbols).symbols_ ? copy(n_symbols)
+                                                           : refuse("its symbols are not those of the copy task");
   }
   if (kind != "dna" && kind != "rna" && kind != "protein") {
     return refuse(fmt::format("unknown kind '{}', expected bytes, dna, rna, protein, copy or tokenizer", kind));
@@ -188,7 +197,8 @@ std::string_view Vocabulary::kind_name() const {
 
 std::string Vocabulary::description() const {
   if (!tokenizer_) return std::string(kind_name());
-  return fmt::format("{} tokenizer of {} tokens, {}", tokenizer_->kind(), tokenizer_size_, tokenizer_hash_.substr(0, 8));
+  return fmt::format("{} tokenizer of {} tokens, {}", tokenizer_->kind(), tokenizer_size_,
+                     tokenizer_hash_.substr(0, 8));
 }
 
 std::string Vocabulary::symbol(std::int32_t id) const {
@@ -201,7 +211,8 @@ std::int32_t Vocabulary::id_of(std::string_view symbol) const {
   if (found != symbols_.end()) return tokenizer_size_ + static_cast<std::int32_t>(found - symbols_.begin());
   if (tokenizer_) {
     if (const auto id = tokenizer_->find(symbol)) return *id;
-    throw UserError("'{}' is not a token of the {}; its tokens are written as its files spell them", symbol, description());
+    throw UserError("'{}' is not a token of the {}; its tokens are written as its files spell them", symbol,
+                    description());
   }
   if (symbol.size() == 1) {
     const std::int32_t id = id_of_byte(static_cast<unsigned char>(symbol[0]));
@@ -226,7 +237,8 @@ std::optional<std::int32_t> Vocabulary::document_id() const {
     const SpecialTokens& special = tokenizer_->special();
     return special.end ? special.end : special.separator;
   }
-  if (n_data_symbols_ == size() || symbols_[static_cast<std::size_t>(n_data_symbols_)] != document_symbol) return std::nullopt;
+  if (n_data_symbols_ == size() || symbols_[static_cast<std::size_t>(n_data_symbols_)] != document_symbol)
+    return std::nullopt;
   return n_data_symbols_;
 }
 
@@ -262,7 +274,8 @@ std::optional<std::int32_t> Vocabulary::unknown_id() const {
 bool Vocabulary::is_ambiguous(std::int32_t id) const {
   if (kind_ != Kind::dna && kind_ != Kind::rna && kind_ != Kind::protein) return false;
   const std::string name = symbol(id);
-  return name.size() == 1 && std::string_view(kind_ == Kind::protein ? "XBZJ" : "RYSWKMBDHVN").find(name[0]) != std::string_view::npos;
+  return name.size() == 1 &&
+         std::string_view(kind_ == Kind::protein ? "XBZJ" : "RYSWKMBDHVN").find(name[0]) != std::string_view::npos;
 }
 
 std::vector<std::int32_t> Vocabulary::encode(std::string_view text) const {
@@ -278,8 +291,8 @@ std::vector<std::int32_t> Vocabulary::encode(std::string_view text) const {
       ids.push_back(*document_id());
       position += document_symbol.size() - 1;
     } else if (std::isspace(byte) == 0) {
-      throw UserError("{} at position {} is not a letter of the {} alphabet, which has {}", printable(byte), position + 1, kind_name(),
-                      letters(""));
+      throw UserError("{} at position {} is not a letter of the {} alphabet, which has {}", printable(byte),
+                      position + 1, kind_name(), letters(""));
     }
   }
   return ids;
@@ -288,11 +301,13 @@ std::vector<std::int32_t> Vocabulary::encode(std::string_view text) const {
 std::vector<std::int32_t> Vocabulary::encode_prompt(std::string_view text, SpecialSpelling special) const {
   const bool tokens = special == SpecialSpelling::is_token;
   if (tokens && !tokenizer_)
-    throw UserError("the {} vocabulary has no special tokens that a text could spell; they belong to tokenizers of published models",
-                    kind_name());
+    throw UserError(
+        "the {} vocabulary has no special tokens that a text could spell; they belong to tokenizers of published "
+        "models",
+        kind_name());
   std::vector<std::int32_t> ids = tokens ? tokenizer_->encode(text, special) : encode(text);
-  if (!tokens ||
-      !std::equal(frame_front_.begin(), frame_front_.end(), ids.begin(), ids.begin() + std::min(ids.size(), frame_front_.size())))
+  if (!tokens || !std::equal(frame_front_.begin(), frame_front_.end(), ids.begin(),
+                             ids.begin() + std::min(ids.size(), frame_front_.size())))
     ids.insert(ids.begin(), frame_front_.begin(), frame_front_.end());
   return ids;
 }

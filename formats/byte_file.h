@@ -14,10 +14,13 @@
 
 namespace furlong::foreign {
 
-static_assert(std::endian::native == std::endian::little, "numbers in these files are little-endian and are copied as they are");
+static_assert(std::endian::native == std::endian::little,
+              "numbers in these files are little-endian and are copied as they are");
 
 /// Whether [offset, offset + bytes) lies within [0, end), without overflow.
-constexpr bool within(std::uint64_t offset, std::uint64_t bytes, std::uint64_t end) { return bytes <= end && offset <= end - bytes; }
+constexpr bool within(std::uint64_t offset, std::uint64_t bytes, std::uint64_t end) {
+  return bytes <= end && offset <= end - bytes;
+}
 
 /// What is there, as far as can be seen: where the system does not tell, opening the file will say why.
 bool is_directory(const std::filesystem::path& path);
@@ -36,7 +39,9 @@ class ByteFile {
   std::uint64_t size() const { return size_; }
   /// Throws UserError where the bytes are not all in the file, MachineError where they cannot be read.
   void read_at(std::uint64_t offset, void* destination, std::size_t bytes) const;
-  void read_at(std::uint64_t offset, std::span<std::byte> destination) const { read_at(offset, destination.data(), destination.size()); }
+  void read_at(std::uint64_t offset, std::span<std::byte> destination) const {
+    read_at(offset, destination.data(), destination.size());
+  }
 
  private:
   std::string path_;
@@ -44,7 +49,8 @@ class ByteFile {
   std::uint64_t size_ = 0;
 };
 
-/// Reads a stretch of a file, or of memory, from its beginning on. Taking more than is left throws a UserError that begins with `origin`.
+/// Reads a stretch of a file, or of memory, from its beginning on. Taking more than is left throws a UserError that
+/// begins with `origin`.
 class ByteCursor {
  public:
   /// Bytes [begin, end) of `file`, which outlives the cursor. Positions count from the beginning of the file.

@@ -20,11 +20,14 @@ int signed_byte_at(const std::byte* from, std::size_t i) { return static_cast<st
 
 // Blocks of 32. Of the 16 bytes of nibbles, the low ones are elements 0 to 15 and the high ones 16 to 31.
 
-unsigned nibble(const std::byte* nibbles, std::size_t i) { return i < 16 ? byte_at(nibbles, i) & 15 : byte_at(nibbles, i - 16) >> 4; }
+unsigned nibble(const std::byte* nibbles, std::size_t i) {
+  return i < 16 ? byte_at(nibbles, i) & 15 : byte_at(nibbles, i - 16) >> 4;
+}
 
 void dequantize_q4_0(const std::byte* block, float* values) {
   const float scale = half_at(block);
-  for (std::size_t i = 0; i < 32; ++i) values[i] = scale * static_cast<float>(static_cast<int>(nibble(block + 2, i)) - 8);
+  for (std::size_t i = 0; i < 32; ++i)
+    values[i] = scale * static_cast<float>(static_cast<int>(nibble(block + 2, i)) - 8);
 }
 
 void dequantize_q4_1(const std::byte* block, float* values) {
@@ -44,7 +47,8 @@ void dequantize_q5_0(const std::byte* block, float* values) {
 
 void dequantize_q5_1(const std::byte* block, float* values) {
   const float scale = half_at(block), least = half_at(block + 2);
-  for (std::size_t i = 0; i < 32; ++i) values[i] = scale * static_cast<float>(nibble(block + 8, i) | fifth_bit(block + 4, i) << 4) + least;
+  for (std::size_t i = 0; i < 32; ++i)
+    values[i] = scale * static_cast<float>(nibble(block + 8, i) | fifth_bit(block + 4, i) << 4) + least;
 }
 
 void dequantize_q8_0(const std::byte* block, float* values) {
@@ -58,16 +62,18 @@ struct ScaleAndMin {
   unsigned scale, min;
 };
 
-/// Eight pairs of 6 bits in 12 bytes: the first four in the low bits of bytes 0 to 3 and 4 to 7; of the others, the low four bits in the
-/// nibbles of bytes 8 to 11 and the high two at the top of bytes 0 to 3 and 4 to 7.
+/// Eight pairs of 6 bits in 12 bytes: the first four in the low bits of bytes 0 to 3 and 4 to 7; of the others, the low
+/// four bits in the nibbles of bytes 8 to 11 and the high two at the top of bytes 0 to 3 and 4 to 7.
 ScaleAndMin unpack_scale(const std::byte* packed, std::size_t i) {
   if (i < 4) return {byte_at(packed, i) & 63, byte_at(packed, i + 4) & 63};
-  return {(byte_at(packed, i + 4) & 15) | (byte_at(packed, i - 4) >> 6) << 4, byte_at(packed, i + 4) >> 4 | (byte_at(packed, i) >> 6) << 4};
+  return {(byte_at(packed, i + 4) & 15) | (byte_at(packed, i - 4) >> 6) << 4,
+          byte_at(packed, i + 4) >> 4 | (byte_at(packed, i) >> 6) << 4};
 }
 
-/// Eight sub-blocks of 32; the low nibbles of 32 bytes are one, the high ones the next. `fifth` is null for Q4_K; bit k of its byte i
-/// belongs to element i of sub-block k.
-void dequantize_nibble_superblock(const std::byte* block, const std::byte* fifth, const std::byte* nibbles, float* values) {
+/// Eight sub-blocks of 32; the low nibbles of 32 bytes are one, the high ones the next. `fifth` is null for Q4_K; bit k
+/// of its byte i belongs to element i of sub-block k.
+void dequantize_nibble_superblock(const std::byte* block, const std::byte* fifth, const std::byte* nibbles,
+                                  float* values) {
   const float scale_of_scales = half_at(block), scale_of_mins = half_at(block + 2);
   for (std::size_t k = 0; k < 8; ++k) {
     const ScaleAndMin six_bits = unpack_scale(block + 4, k);
@@ -82,11 +88,15 @@ void dequantize_nibble_superblock(const std::byte* block, const std::byte* fifth
   }
 }
 
-void dequantize_q4_k(const std::byte* block, float* values) { dequantize_nibble_superblock(block, nullptr, block + 16, values); }
-void dequantize_q5_k(const std::byte* block, float* values) { dequantize_nibble_superblock(block, block + 16, block + 48, values); }
+void dequantize_q4_k(const std::byte* block, float* values) {
+  dequantize_nibble_superblock(block, nullptr, block + 16, values);
+}
+void dequantize_q5_k(const std::byte* block, float* values) {
+  dequantize_nibble_superblock(block, block + 16, block + 48, values);
+}
 
-/// Low four bits: per half of 128 elements 64 bytes, whose low nibbles are the first 64 elements. High two bits: per half 32 bytes, of
-/// which bits 2k and 2k + 1 belong to the k-th 32 elements. A signed scale for each 16 elements.
+/// Low four bits: per half of 128 elements 64 bytes, whose low nibbles are the first 64 elements. High two bits: per
+/// half 32 bytes, of which bits 2k and 2k + 1 belong to the k-th 32 elements. A signed scale for each 16 elements.
 void dequantize_q6_k(const std::byte* block, float* values) {
   const std::byte *low = block, *high = block + 128, *scales = block + 192;
   const float scale_of_scales = half_at(block + 208);

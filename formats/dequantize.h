@@ -1,5 +1,6 @@
 #pragma once
-// GGUF's quantised types: blocks of 32 or 256 elements, each with its own scale (llama.cpp, ggml-common.h: block_q4_0 and so on).
+// GGUF's quantised types: blocks of 32 or 256 elements, each with its own scale (llama.cpp, ggml-common.h: block_q4_0
+// and so on).
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -12,8 +13,8 @@ struct BlockType {
   std::string_view name;
   std::int64_t elements;  ///< of a block
   std::int64_t bytes;     ///< of a block
-  /// One block; `values` has `elements` places. float32 arithmetic in the order of the reference (products before sums, nothing fused), so
-  /// that the values are the same bit for bit.
+  /// One block; `values` has `elements` places. float32 arithmetic in the order of the reference (products before sums,
+  /// nothing fused), so that the values are the same bit for bit.
   void (*dequantize)(const std::byte* block, float* values);
 };
 

@@ -31,7 +31,8 @@ bool to_integers(const std::byte* elements, std::span<std::int64_t> values) {
   bool fits = true;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const auto stored = load<Stored>(elements + i * sizeof(Stored));
-    if constexpr (sizeof(Stored) == 8) fits = fits && stored <= static_cast<Stored>(std::numeric_limits<std::int64_t>::max());
+    if constexpr (sizeof(Stored) == 8)
+      fits = fits && stored <= static_cast<Stored>(std::numeric_limits<std::int64_t>::max());
     values[i] = static_cast<std::int64_t>(stored);
   }
   return fits;
@@ -85,7 +86,8 @@ void in_pieces(const ElementType& type, const Fetch& fetch, std::span<T> values,
 }  // namespace
 
 const ElementType* find_element_type(std::string_view name) {
-  const auto found = std::find_if(element_types.begin(), element_types.end(), [&](const ElementType& type) { return type.name == name; });
+  const auto found = std::find_if(element_types.begin(), element_types.end(),
+                                  [&](const ElementType& type) { return type.name == name; });
   return found == element_types.end() ? nullptr : &*found;
 }
 
@@ -119,21 +121,24 @@ void read_elements(const std::string& path, const ForeignTensor& tensor, const E
                    std::span<float> values) {
   if (type.to_float == nullptr) {
     throw UserError("{}: tensor '{}' has elements of type {}, {}", path, printable(tensor.name), tensor.stored_type,
-                    type.to_integer != nullptr ? "expected floating-point numbers" : "which is not read; store it as F32, F16 or BF16");
+                    type.to_integer != nullptr ? "expected floating-point numbers"
+                                               : "which is not read; store it as F32, F16 or BF16");
   }
   in_pieces(type, fetch, values, type.to_float);
 }
 
-std::vector<std::int64_t> read_integer_elements(const std::string& path, const ForeignTensor& tensor, const ElementType& type,
-                                                const Fetch& fetch) {
+std::vector<std::int64_t> read_integer_elements(const std::string& path, const ForeignTensor& tensor,
+                                                const ElementType& type, const Fetch& fetch) {
   if (type.to_integer == nullptr) {
-    throw UserError("{}: tensor '{}' has elements of type {}, expected integers", path, printable(tensor.name), tensor.stored_type);
+    throw UserError("{}: tensor '{}' has elements of type {}, expected integers", path, printable(tensor.name),
+                    tensor.stored_type);
   }
   std::vector<std::int64_t> values(static_cast<std::size_t>(tensor.shape.elements()));
   bool fits = true;
   in_pieces(type, fetch, std::span(values),
             [&](const std::byte* bytes, std::span<std::int64_t> part) { fits = type.to_integer(bytes, part) && fits; });
-  if (!fits) throw UserError("{}: tensor '{}' holds integers beyond 2^63 - 1, which are not read", path, printable(tensor.name));
+  if (!fits)
+    throw UserError("{}: tensor '{}' holds integers beyond 2^63 - 1, which are not read", path, printable(tensor.name));
   return values;
 }
 

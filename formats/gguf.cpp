@@ -1,4 +1,5 @@
-// GGUF (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): header, metadata, descriptions of tensors, padding, tensors.
+// GGUF (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): header, metadata, descriptions of tensors, padding,
+// tensors.
 #include "formats/gguf.h"
 
 #include <algorithm>
@@ -30,8 +31,9 @@ struct NumberedType {
 };
 
 /// Types of plain elements, in find_element_type's words.
-constexpr std::array element_types = {NumberedType{0, "F32"},  NumberedType{1, "F16"},  NumberedType{24, "I8"},  NumberedType{25, "I16"},
-                                      NumberedType{26, "I32"}, NumberedType{27, "I64"}, NumberedType{28, "F64"}, NumberedType{30, "BF16"}};
+constexpr std::array element_types = {NumberedType{0, "F32"},  NumberedType{1, "F16"},  NumberedType{24, "I8"},
+                                      NumberedType{25, "I16"}, NumberedType{26, "I32"}, NumberedType{27, "I64"},
+                                      NumberedType{28, "F64"}, NumberedType{30, "BF16"}};
 /// Types that are not read, so that messages can name them.
 constexpr std::array other_types = {
     NumberedType{9, "Q8_1"},     NumberedType{10, "Q2_K"},   NumberedType{11, "Q3_K"},    NumberedType{15, "Q8_K"},
@@ -48,7 +50,8 @@ std::string_view name_among(const Types& types, std::uint32_t id) {
 struct Place {
   const ElementType* element = nullptr;  ///< of plain elements
   const BlockType* block = nullptr;      ///< of quantised ones; neither where the type is not read
-  std::uint64_t offset = 0;              ///< from the end of the padding behind the descriptions; when the file is open, from its beginning
+  std::uint64_t offset =
+      0;  ///< from the end of the padding behind the descriptions; when the file is open, from its beginning
   std::uint64_t bytes = 0;
 };
 
@@ -60,8 +63,8 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     const auto n_tensors = cursor.take<std::uint64_t>(), n_pairs = cursor.take<std::uint64_t>();
     // A pair takes 13 bytes at least, the description of a tensor 24.
     if (n_pairs > cursor.remaining() / 13 || n_tensors > cursor.remaining() / 24) {
-      throw UserError("{}: truncated or damaged: states {} metadata keys and {} tensors in {} bytes", this->path(), n_pairs, n_tensors,
-                      file_.size());
+      throw UserError("{}: truncated or damaged: states {} metadata keys and {} tensors in {} bytes", this->path(),
+                      n_pairs, n_tensors, file_.size());
     }
     metadata_ = foreign::read_gguf_metadata(cursor, n_pairs);
     if (const std::int64_t parts = integer("split.count", 1); parts > 1) {
@@ -84,7 +87,8 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
   std::vector<std::int64_t> read_integers(const std::string& name) const override {
     const auto [tensor, place] = locate(name);
     if (place.block != nullptr) {
-      throw UserError("{}: tensor '{}' has elements of type {}, expected integers", path(), printable(name), tensor.stored_type);
+      throw UserError("{}: tensor '{}' has elements of type {}, expected integers", path(), printable(name),
+                      tensor.stored_type);
     }
     return foreign::read_integer_elements(path(), tensor, element_of(tensor, place), fetch_from(place));
   }
@@ -98,7 +102,8 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     const auto version = cursor.take<std::uint32_t>();
     if (version == 2 || version == 3) return;
     if ((version & 0xffff) == 0) throw UserError("{}: a GGUF file for big-endian machines, which is not read", path());
-    throw UserError("{}: GGUF version {}, versions 2 and 3 are read; convert it again with a newer llama.cpp", path(), version);
+    throw UserError("{}: GGUF version {}, versions 2 and 3 are read; convert it again with a newer llama.cpp", path(),
+                    version);
   }
 
   std::pair<ForeignTensor, Place> read_description(ByteCursor& cursor) const {
@@ -108,12 +113,13 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
       throw UserError("{}: damaged: the name of tensor '{}' is not UTF-8", path(), printable(tensor.name));
     const auto n_dimensions = cursor.take<std::uint32_t>();
     if (n_dimensions > most_dimensions) {
-      throw UserError("{}: damaged: tensor '{}' has {} dimensions, at most {} are possible", path(), printable(tensor.name), n_dimensions,
-                      most_dimensions);
+      throw UserError("{}: damaged: tensor '{}' has {} dimensions, at most {} are possible", path(),
+                      printable(tensor.name), n_dimensions, most_dimensions);
     }
     std::array<std::uint64_t, most_dimensions> extents{};  // the fastest one first
     for (std::uint32_t i = 0; i < n_dimensions; ++i) extents[i] = cursor.take<std::uint64_t>();
-    for (std::uint32_t i = n_dimensions; i-- > 0;) foreign::append_extent(path(), tensor.name, tensor.shape, extents[i]);
+    for (std::uint32_t i = n_dimensions; i-- > 0;)
+      foreign::append_extent(path(), tensor.name, tensor.shape, extents[i]);
     const auto type = cursor.take<std::uint32_t>();
     Place place;
     place.block = foreign::find_block_type(type);
@@ -131,27 +137,33 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
                          : !other.empty()           ? std::string(other)
                                                     : fmt::format("type {}", type);
     const std::int64_t block_elements = place.block != nullptr ? place.block->elements : 1;
-    const std::int64_t block_bytes = place.block != nullptr ? place.block->bytes : place.element != nullptr ? place.element->bytes : 0;
+    const std::int64_t block_bytes = place.block != nullptr     ? place.block->bytes
+                                     : place.element != nullptr ? place.element->bytes
+                                                                : 0;
     const std::int64_t inner = tensor.shape.rank() == 0 ? 1 : tensor.shape[-1];
     std::int64_t bytes = 0;
-    if (inner % block_elements != 0 || __builtin_mul_overflow(tensor.shape.elements() / block_elements, block_bytes, &bytes)) {
-      throw UserError("{}: damaged: tensor '{}' {} cannot be of type {}, whose blocks have {} elements", path(), printable(tensor.name),
-                      tensor.shape.text(), tensor.stored_type, block_elements);
+    if (inner % block_elements != 0 ||
+        __builtin_mul_overflow(tensor.shape.elements() / block_elements, block_bytes, &bytes)) {
+      throw UserError("{}: damaged: tensor '{}' {} cannot be of type {}, whose blocks have {} elements", path(),
+                      printable(tensor.name), tensor.shape.text(), tensor.stored_type, block_elements);
     }
     // What a tensor of an unknown type takes is unknown too, but no type has less than a bit for an element.
-    if (place.block == nullptr && place.element == nullptr && static_cast<std::uint64_t>(tensor.shape.elements()) / 8 > file_.size()) {
-      throw UserError("{}: damaged: tensor '{}' {} has more elements than {} bytes can hold", path(), printable(tensor.name),
-                      tensor.shape.text(), file_.size());
+    if (place.block == nullptr && place.element == nullptr &&
+        static_cast<std::uint64_t>(tensor.shape.elements()) / 8 > file_.size()) {
+      throw UserError("{}: damaged: tensor '{}' {} has more elements than {} bytes can hold", path(),
+                      printable(tensor.name), tensor.shape.text(), file_.size());
     }
     place.bytes = static_cast<std::uint64_t>(bytes);
   }
 
-  /// Makes offsets count from the beginning of the file; checks that tensors are aligned, inside the file, and apart from each other.
+  /// Makes offsets count from the beginning of the file; checks that tensors are aligned, inside the file, and apart
+  /// from each other.
   void settle(std::vector<std::pair<ForeignTensor, Place>>& found, std::uint64_t descriptions_end) const {
     const std::int64_t stated = integer("general.alignment", default_alignment);
     const auto alignment = static_cast<std::uint64_t>(stated);
     if (stated < 1 || alignment > largest_alignment || (alignment & (alignment - 1)) != 0) {
-      throw UserError("{}: damaged: general.alignment is {}, expected a power of two up to {}", path(), stated, largest_alignment);
+      throw UserError("{}: damaged: general.alignment is {}, expected a power of two up to {}", path(), stated,
+                      largest_alignment);
     }
     const std::uint64_t begin = (descriptions_end + alignment - 1) / alignment * alignment;
     std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
@@ -160,12 +172,15 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     std::uint64_t end = 0;
     for (auto& [tensor, place] : found) {
       if (place.offset % alignment != 0 || place.offset < end) {
-        throw UserError("{}: damaged: tensor '{}' begins at byte {} behind the header, {}", path(), printable(tensor.name), place.offset,
-                        place.offset < end ? "inside another one" : fmt::format("which is no multiple of {}", alignment));
+        throw UserError(
+            "{}: damaged: tensor '{}' begins at byte {} behind the header, {}", path(), printable(tensor.name),
+            place.offset,
+            place.offset < end ? "inside another one" : fmt::format("which is no multiple of {}", alignment));
       }
       if (begin > file_.size() || !foreign::within(place.offset, place.bytes, file_.size() - begin)) {
         throw UserError(
-            "{}: truncated or damaged: tensor '{}' takes {} bytes from byte {} behind the header on, the file has {} there; fetch it again",
+            "{}: truncated or damaged: tensor '{}' takes {} bytes from byte {} behind the header on, the file has {} "
+            "there; fetch it again",
             path(), printable(tensor.name), place.bytes, place.offset, file_.size() - std::min(begin, file_.size()));
       }
       end = place.offset + place.bytes;
@@ -177,19 +192,22 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     if (place.element == nullptr) {
       std::string known;
       for (const BlockType& type : foreign::block_types()) known += fmt::format(", {}", type.name);
-      throw UserError("{}: tensor '{}' is quantised as {}, which is not read; F32, F16, BF16{} are", path(), printable(tensor.name),
-                      tensor.stored_type, known);
+      throw UserError("{}: tensor '{}' is quantised as {}, which is not read; F32, F16, BF16{} are", path(),
+                      printable(tensor.name), tensor.stored_type, known);
     }
     return *place.element;
   }
 
   foreign::Fetch fetch_from(const Place& place) const {
-    return [this, begin = place.offset](std::uint64_t offset, std::span<std::byte> piece) { file_.read_at(begin + offset, piece); };
+    return [this, begin = place.offset](std::uint64_t offset, std::span<std::byte> piece) {
+      file_.read_at(begin + offset, piece);
+    };
   }
 
   void dequantize(const Place& place, std::span<float> values) const {
     constexpr std::size_t piece_blocks = 4096;
-    const auto block_bytes = static_cast<std::size_t>(place.block->bytes), block_elements = static_cast<std::size_t>(place.block->elements);
+    const auto block_bytes = static_cast<std::size_t>(place.block->bytes),
+               block_elements = static_cast<std::size_t>(place.block->elements);
     const std::size_t n_blocks = values.size() / block_elements;
     std::vector<std::byte> piece(std::min(n_blocks, piece_blocks) * block_bytes);
     for (std::size_t first = 0; first < n_blocks; first += piece_blocks) {

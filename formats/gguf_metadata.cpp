@@ -11,7 +11,21 @@ namespace furlong::foreign {
 namespace {
 
 /// Types of values, by their numbers in the file.
-enum class Type : std::uint32_t { uint8, int8, uint16, int16, uint32, int32, float32, boolean, text, array, uint64, int64, float64 };
+enum class Type : std::uint32_t {
+  uint8,
+  int8,
+  uint16,
+  int16,
+  uint32,
+  int32,
+  float32,
+  boolean,
+  text,
+  array,
+  uint64,
+  int64,
+  float64
+};
 
 constexpr int deepest_array = 4;
 
@@ -45,7 +59,8 @@ class PairReader {
   std::uint64_t read_count(Type type) {
     const auto count = cursor_.take<std::uint64_t>();
     const std::uint64_t bytes = least_bytes[static_cast<std::size_t>(type)];
-    if (count > cursor_.remaining() / bytes) fail("is an array of {} values, {} bytes of the file are left", count, cursor_.remaining());
+    if (count > cursor_.remaining() / bytes)
+      fail("is an array of {} values, {} bytes of the file are left", count, cursor_.remaining());
     return count;
   }
 
@@ -193,7 +208,8 @@ std::string_view description_of(const GgufValue& value) {
 bool is_empty_array(const GgufValue& value) {
   return std::visit(
       [](const auto& held) {
-        if constexpr (requires { held.empty(); }) return held.empty() && !std::is_same_v<std::decay_t<decltype(held)>, std::string>;
+        if constexpr (requires { held.empty(); })
+          return held.empty() && !std::is_same_v<std::decay_t<decltype(held)>, std::string>;
         return false;
       },
       value);
@@ -201,13 +217,14 @@ bool is_empty_array(const GgufValue& value) {
 
 const GgufValue& value_of(const GgufFile& file, std::string_view key) {
   const auto found = file.metadata().find(key);
-  if (found == file.metadata().end()) throw UserError("{}: has no metadata key '{}'", file.path(), foreign::printable(key));
+  if (found == file.metadata().end())
+    throw UserError("{}: has no metadata key '{}'", file.path(), foreign::printable(key));
   return found->second;
 }
 
 [[noreturn]] void refuse(const GgufFile& file, std::string_view key, std::string_view expected) {
-  throw UserError("{}: metadata key '{}' is {}, expected {}", file.path(), foreign::printable(key), description_of(value_of(file, key)),
-                  expected);
+  throw UserError("{}: metadata key '{}' is {}, expected {}", file.path(), foreign::printable(key),
+                  description_of(value_of(file, key)), expected);
 }
 
 template <class T>
@@ -234,16 +251,27 @@ double GgufFile::real(std::string_view key) const {
   return integer != nullptr ? static_cast<double>(*integer) : get<double>(*this, key, "a number");
 }
 
-const std::vector<std::string>& GgufFile::texts(std::string_view key) const { return get_array<std::string>(*this, key, "texts"); }
-const std::vector<std::int64_t>& GgufFile::integers(std::string_view key) const { return get_array<std::int64_t>(*this, key, "integers"); }
-const std::vector<bool>& GgufFile::booleans(std::string_view key) const { return get_array<bool>(*this, key, "truth values"); }
+const std::vector<std::string>& GgufFile::texts(std::string_view key) const {
+  return get_array<std::string>(*this, key, "texts");
+}
+const std::vector<std::int64_t>& GgufFile::integers(std::string_view key) const {
+  return get_array<std::int64_t>(*this, key, "integers");
+}
+const std::vector<bool>& GgufFile::booleans(std::string_view key) const {
+  return get_array<bool>(*this, key, "truth values");
+}
 std::vector<double> GgufFile::reals(std::string_view key) const {
   const auto* integers = std::get_if<std::vector<std::int64_t>>(&value_of(*this, key));
-  return integers != nullptr ? std::vector<double>(integers->begin(), integers->end()) : get_array<double>(*this, key, "numbers");
+  return integers != nullptr ? std::vector<double>(integers->begin(), integers->end())
+                             : get_array<double>(*this, key, "numbers");
 }
 
-std::string GgufFile::text(std::string_view key, std::string_view fallback) const { return has(key) ? text(key) : std::string(fallback); }
-std::int64_t GgufFile::integer(std::string_view key, std::int64_t fallback) const { return has(key) ? integer(key) : fallback; }
+std::string GgufFile::text(std::string_view key, std::string_view fallback) const {
+  return has(key) ? text(key) : std::string(fallback);
+}
+std::int64_t GgufFile::integer(std::string_view key, std::int64_t fallback) const {
+  return has(key) ? integer(key) : fallback;
+}
 double GgufFile::real(std::string_view key, double fallback) const { return has(key) ? real(key) : fallback; }
 bool GgufFile::boolean(std::string_view key, bool fallback) const { return has(key) ? boolean(key) : fallback; }
 

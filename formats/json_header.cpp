@@ -21,13 +21,16 @@ class Events : public Json::json_sax_t {
   bool boolean(bool) override { return other("a truth value"); }
   bool number_integer(Json::number_integer_t) override { return other("a negative number"); }
   bool number_unsigned(Json::number_unsigned_t) override { return other("a number"); }
-  bool number_float(Json::number_float_t, const Json::string_t&) override { return other("a number that is no integer, or too large"); }
+  bool number_float(Json::number_float_t, const Json::string_t&) override {
+    return other("a number that is no integer, or too large");
+  }
   bool string(Json::string_t&) override { return other("text"); }
   bool binary(Json::binary_t&) override { return other("bytes"); }
   bool start_array(std::size_t) override { return other("a list"); }
   bool end_array() override { return true; }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
-    throw UserError("{}: damaged: its JSON cannot be read at byte {} ({})", path_, position, printable(reason_of(error.what())));
+    throw UserError("{}: damaged: its JSON cannot be read at byte {} ({})", path_, position,
+                    printable(reason_of(error.what())));
   }
 
  protected:
@@ -80,15 +83,20 @@ class SafetensorsEvents : public Events {
     if (depth_ == 1) {
       name_ = text;
       in_metadata_ = text == "__metadata__";
-      if (in_metadata_ && std::exchange(had_metadata_, true)) throw UserError("{}: damaged: the header has '__metadata__' twice", path_);
+      if (in_metadata_ && std::exchange(had_metadata_, true))
+        throw UserError("{}: damaged: the header has '__metadata__' twice", path_);
       return true;
     }
     field_ = text;
     if (in_metadata_) return true;
-    bool* const seen = text == "dtype" ? &has_type_ : text == "shape" ? &has_shape_ : text == "data_offsets" ? &has_offsets_ : nullptr;
+    bool* const seen = text == "dtype"          ? &has_type_
+                       : text == "shape"        ? &has_shape_
+                       : text == "data_offsets" ? &has_offsets_
+                                                : nullptr;
     if (seen == nullptr || std::exchange(*seen, true)) {
-      throw UserError("{}: damaged: tensor '{}' has {} '{}' in the header; expected dtype, shape and data_offsets, once each", path_,
-                      printable(name_), seen == nullptr ? "a field" : "two fields", printable(text));
+      throw UserError(
+          "{}: damaged: tensor '{}' has {} '{}' in the header; expected dtype, shape and data_offsets, once each",
+          path_, printable(name_), seen == nullptr ? "a field" : "two fields", printable(text));
     }
     n_offsets_ = 0;
     return true;
@@ -102,7 +110,8 @@ class SafetensorsEvents : public Events {
 
   bool end_array() override {
     if (field_ == "data_offsets" && n_offsets_ != 2) {
-      throw UserError("{}: damaged: data_offsets of tensor '{}' has {} numbers, expected 2", path_, printable(name_), n_offsets_);
+      throw UserError("{}: damaged: data_offsets of tensor '{}' has {} numbers, expected 2", path_, printable(name_),
+                      n_offsets_);
     }
     depth_ = 2;
     return true;
@@ -112,8 +121,8 @@ class SafetensorsEvents : public Events {
     if (depth_ == 2 && in_metadata_) return true;
     if (depth_ != 2 || field_ != "dtype") return other("text");
     if (find_element_type(text) == nullptr) {
-      throw UserError("{}: tensor '{}' has dtype '{}', which is not known; convert it to F32, F16 or BF16", path_, printable(name_),
-                      printable(text));
+      throw UserError("{}: tensor '{}' has dtype '{}', which is not known; convert it to F32, F16 or BF16", path_,
+                      printable(name_), printable(text));
     }
     entries_.back().tensor.stored_type = text;
     return true;
@@ -125,7 +134,8 @@ class SafetensorsEvents : public Events {
     if (field_ == "shape") {
       append_extent(path_, name_, entry.tensor.shape, number);
     } else {
-      if (n_offsets_ == 2) throw UserError("{}: damaged: data_offsets of tensor '{}' has more than 2 numbers", path_, printable(name_));
+      if (n_offsets_ == 2)
+        throw UserError("{}: damaged: data_offsets of tensor '{}' has more than 2 numbers", path_, printable(name_));
       (n_offsets_++ == 0 ? entry.begin : entry.end) = number;
     }
     return true;

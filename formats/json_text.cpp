@@ -36,7 +36,9 @@ void check_json_depth(std::string_view text, std::string_view origin) {
   }
 }
 
-nlohmann::json parse_json(std::string_view text, std::string_view origin) { return parse<nlohmann::json>(text, origin); }
+nlohmann::json parse_json(std::string_view text, std::string_view origin) {
+  return parse<nlohmann::json>(text, origin);
+}
 
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view origin) {
   return parse<nlohmann::ordered_json>(text, origin);

@@ -1,5 +1,6 @@
 #pragma once
-// JSON that a stranger wrote, as a document: bounded in depth, for whoever walks through one, copies or prints it calls itself.
+// JSON that a stranger wrote, as a document: bounded in depth, for whoever walks through one, copies or prints it calls
+// itself.
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>

@@ -91,10 +91,13 @@ class Machine {
   using Kind = PickleValue::Kind;
 
   Machine(ByteCursor& cursor, std::uint64_t file_bytes)
-      : cursor_(cursor), begin_(cursor.position()), most_values_(std::min(most_values, most_values_per_byte * file_bytes)) {}
+      : cursor_(cursor),
+        begin_(cursor.position()),
+        most_values_(std::min(most_values, most_values_per_byte * file_bytes)) {}
 
   Pickle run() && {
-    if (static_cast<Opcode>(cursor_.take<std::uint8_t>()) != Opcode::proto) fail("it does not begin with a protocol number");
+    if (static_cast<Opcode>(cursor_.take<std::uint8_t>()) != Opcode::proto)
+      fail("it does not begin with a protocol number");
     const int protocol = cursor_.take<std::uint8_t>();
     if (protocol < 2 || protocol > 5) fail("protocol {}, expected 2 to 5", protocol);
     for (;;) {
@@ -107,7 +110,8 @@ class Machine {
       }
     }
     pickle_.root = pop();
-    if (!stack_.empty() || !marks_.empty()) fail("it ends with {} values on its stack, expected one", stack_.size() + 1);
+    if (!stack_.empty() || !marks_.empty())
+      fail("it ends with {} values on its stack, expected one", stack_.size() + 1);
     return std::move(pickle_);
   }
 
@@ -329,12 +333,13 @@ class Machine {
   }
 
   bool push_global(std::string_view module, std::string_view name) {
-    const auto known = std::find_if(known_globals.begin(), known_globals.end(),
-                                    [&](const KnownGlobal& global) { return global.module == module && global.name == name; });
+    const auto known = std::find_if(known_globals.begin(), known_globals.end(), [&](const KnownGlobal& global) {
+      return global.module == module && global.name == name;
+    });
     if (known == known_globals.end()) {
       throw UserError(
-          "{}: names {}.{}, which is not among what a state dict needs; nothing of it was run. Save model.state_dict() alone, as "
-          "safetensors",
+          "{}: names {}.{}, which is not among what a state dict needs; nothing of it was run. Save model.state_dict() "
+          "alone, as safetensors",
           cursor_.origin(), printable(module), printable(name));
     }
     PickleValue& added = push(Kind::global);
@@ -358,7 +363,8 @@ class Machine {
         return true;
       case PickleGlobal::rebuild_parameter: {
         const std::int32_t tensor = n_arguments == 3 ? value(arguments).items[0] : -1;
-        if (tensor < 0 || value(tensor).kind != Kind::tensor) fail("_rebuild_parameter of something else than a tensor");
+        if (tensor < 0 || value(tensor).kind != Kind::tensor)
+          fail("_rebuild_parameter of something else than a tensor");
         stack_.push_back(tensor);
         return true;
       }
@@ -411,8 +417,9 @@ class Machine {
 }  // namespace
 
 std::string_view description_of(PickleValue::Kind kind) {
-  constexpr std::array descriptions = {"None",   "a truth value", "an integer", "a large integer", "a real number", "text",    "bytes",
-                                       "a list", "a tuple",       "a dict",     "a name",          "a storage",     "a tensor"};
+  constexpr std::array descriptions = {"None",   "a truth value", "an integer", "a large integer", "a real number",
+                                       "text",   "bytes",         "a list",     "a tuple",         "a dict",
+                                       "a name", "a storage",     "a tensor"};
   static_assert(descriptions.size() == static_cast<std::size_t>(PickleValue::Kind::tensor) + 1);
   return descriptions[static_cast<std::size_t>(kind)];
 }

@@ -1,6 +1,7 @@
 #pragma once
-// The part of Python's pickle that a state dict written by torch.save is made of (protocols 2 to 5). A pickle is a program for a stack
-// machine that may call any function; here it can only build plain values, and name what stands in a closed list. Nothing is called.
+// The part of Python's pickle that a state dict written by torch.save is made of (protocols 2 to 5). A pickle is a
+// program for a stack machine that may call any function; here it can only build plain values, and name what stands in
+// a closed list. Nothing is called.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -46,9 +47,10 @@ struct Pickle {
   const PickleValue& operator[](std::int32_t value) const { return values[static_cast<std::size_t>(value)]; }
 };
 
-/// Runs one pickle and leaves the cursor behind it. Throws UserError, with the byte, where it ends early, has an instruction, a name or a
-/// call that state dicts do not have, misuses its stack, or grows beyond 64 MiB or two million values, or beyond 16 values for each of the
-/// `file_bytes` of the file that it comes from (a pickle that was compressed may be longer than its file).
+/// Runs one pickle and leaves the cursor behind it. Throws UserError, with the byte, where it ends early, has an
+/// instruction, a name or a call that state dicts do not have, misuses its stack, or grows beyond 64 MiB or two million
+/// values, or beyond 16 values for each of the `file_bytes` of the file that it comes from (a pickle that was
+/// compressed may be longer than its file).
 Pickle read_pickle(ByteCursor& cursor, std::uint64_t file_bytes);
 
 }  // namespace furlong::foreign

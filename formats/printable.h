@@ -16,7 +16,8 @@ std::string printable(std::string_view bytes);
 /// The same of a whole message: quotes stay, and it is cut after about 2,000 characters.
 std::string single_line(std::string_view bytes);
 
-/// What `action` returns. A UserError that it throws is thrown on with a message that is a single_line(): whatever a file says in it.
+/// What `action` returns. A UserError that it throws is thrown on with a message that is a single_line(): whatever a
+/// file says in it.
 template <class Action>
 auto with_single_line_errors(const Action& action) {
   try {

@@ -56,12 +56,14 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
     const Pickle pickle = storages_.open();
     const PickleValue& dictionary = pickle[pickle.root];
     if (dictionary.kind != Kind::dictionary) {
-      throw UserError("{}: holds {}, expected a state dict; save model.state_dict() alone", this->path(), description_of(dictionary.kind));
+      throw UserError("{}: holds {}, expected a state dict; save model.state_dict() alone", this->path(),
+                      description_of(dictionary.kind));
     }
     std::vector<std::pair<ForeignTensor, View>> found;
     for (std::size_t i = 0; i < dictionary.items.size(); i += 2) {
       const PickleValue &name = pickle[dictionary.items[i]], &tensor = pickle[dictionary.items[i + 1]];
-      if (name.kind != Kind::text) throw UserError("{}: no state dict: one of its keys is {}", this->path(), description_of(name.kind));
+      if (name.kind != Kind::text)
+        throw UserError("{}: no state dict: one of its keys is {}", this->path(), description_of(name.kind));
       if (tensor.kind != Kind::tensor) {
         throw UserError("{}: no state dict: '{}' is {}, expected a tensor; save model.state_dict() alone", this->path(),
                         foreign::printable(name.text), description_of(tensor.kind));
@@ -84,7 +86,8 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
 
  private:
   /// _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, backward_hooks[, metadata])
-  std::pair<ForeignTensor, View> tensor_of(const Pickle& pickle, const std::string& name, const PickleValue& arguments) {
+  std::pair<ForeignTensor, View> tensor_of(const Pickle& pickle, const std::string& name,
+                                           const PickleValue& arguments) {
     const auto damaged = [&](std::string_view what) -> UserError {
       return UserError("{}: damaged: tensor '{}' {}", path(), foreign::printable(name), what);
     };
@@ -109,8 +112,8 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
     if (tensor.shape.elements() > 0) view.end = end_of(tensor, view);
     if (view.end > storage.n_elements || tensor.shape.elements() > storage.n_elements) {
       throw UserError(
-          "{}: damaged: tensor '{}' {} with strides {} from {} on does not fit its storage of {} elements (a tensor that repeats "
-          "elements has to be made contiguous before it is saved)",
+          "{}: damaged: tensor '{}' {} with strides {} from {} on does not fit its storage of {} elements (a tensor "
+          "that repeats elements has to be made contiguous before it is saved)",
           path(), foreign::printable(name), tensor.shape.text(), view.strides.text(), view.offset, storage.n_elements);
     }
     return {std::move(tensor), view};
@@ -127,8 +130,8 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
     }
     std::int64_t end = 0;
     if (overflow || __builtin_add_overflow(last, 1, &end)) {
-      throw UserError("{}: damaged: tensor '{}' {} has strides {}", path(), foreign::printable(tensor.name), tensor.shape.text(),
-                      view.strides.text());
+      throw UserError("{}: damaged: tensor '{}' {} has strides {}", path(), foreign::printable(tensor.name),
+                      tensor.shape.text(), view.strides.text());
     }
     return end;
   }
@@ -143,11 +146,14 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
       };
     }
     const auto n_elements = static_cast<std::size_t>(tensor.shape.elements());
-    std::vector<std::byte> stretch(n_elements == 0 ? 0 : static_cast<std::size_t>(view.end - view.offset) * element_bytes);
+    std::vector<std::byte> stretch(n_elements == 0 ? 0
+                                                   : static_cast<std::size_t>(view.end - view.offset) * element_bytes);
     if (!stretch.empty()) storages_.fetch(view.storage, begin, stretch);
     const auto packed = std::make_shared<std::vector<std::byte>>(n_elements * element_bytes);
     gather(tensor.shape, view.strides, element_bytes, stretch, *packed);
-    return [packed](std::uint64_t offset, std::span<std::byte> piece) { std::memcpy(piece.data(), packed->data() + offset, piece.size()); };
+    return [packed](std::uint64_t offset, std::span<std::byte> piece) {
+      std::memcpy(piece.data(), packed->data() + offset, piece.size());
+    };
   }
 
   foreign::ByteFile file_;

@@ -41,10 +41,12 @@ Pickle PytorchStorages::open_zip() {
   const ZipEntry* object = nullptr;
   for (const ZipEntry& entry : zip_->entries()) {
     if (!entry.name.ends_with("/data.pkl")) continue;
-    if (object != nullptr) throw UserError("{}: two entries named data.pkl, so torch.save did not write it", file_.path());
+    if (object != nullptr)
+      throw UserError("{}: two entries named data.pkl, so torch.save did not write it", file_.path());
     object = &entry;
   }
-  if (object == nullptr) throw UserError("{}: a zip archive without an entry data.pkl, so torch.save did not write it", file_.path());
+  if (object == nullptr)
+    throw UserError("{}: a zip archive without an entry data.pkl, so torch.save did not write it", file_.path());
   prefix_ = object->name.substr(0, object->name.size() - std::string_view("data.pkl").size());
   if (const ZipEntry* order = zip_->find(prefix_ + "byteorder"); order != nullptr && order->bytes <= 16) {
     const auto text = zip_->extract(*order);
@@ -53,7 +55,8 @@ Pickle PytorchStorages::open_zip() {
   }
   // Checked here as well as in read_pickle(), since the entry is held in memory whole.
   constexpr std::uint64_t largest = std::uint64_t{64} << 20;
-  if (object->bytes > largest) throw UserError("{}: data.pkl has {} bytes, at most {} are read", file_.path(), object->bytes, largest);
+  if (object->bytes > largest)
+    throw UserError("{}: data.pkl has {} bytes, at most {} are read", file_.path(), object->bytes, largest);
   const auto text = zip_->extract(*object);
   ByteCursor cursor(text, file_.path() + ": " + printable(object->name));
   return read_pickle(cursor, file_.size());
@@ -62,14 +65,17 @@ Pickle PytorchStorages::open_zip() {
 Pickle PytorchStorages::open_older() {
   ByteCursor cursor(file_, 0, file_.size(), file_.path());
   const Pickle magic = read_pickle(cursor, file_.size());
-  if (!is_older_magic(magic[magic.root])) throw UserError("{}: a pickle, but not one that torch.save wrote", file_.path());
+  if (!is_older_magic(magic[magic.root]))
+    throw UserError("{}: a pickle, but not one that torch.save wrote", file_.path());
   const Pickle version = read_pickle(cursor, file_.size());
   if (version[version.root].kind != Kind::integer || version[version.root].integer != older_version) {
-    throw UserError("{}: an old PyTorch file of another version than {}; save it again with a newer PyTorch", file_.path(), older_version);
+    throw UserError("{}: an old PyTorch file of another version than {}; save it again with a newer PyTorch",
+                    file_.path(), older_version);
   }
   const Pickle system = read_pickle(cursor, file_.size());
   const PickleValue& description = system[system.root];
-  if (description.kind != Kind::dictionary) throw UserError("{}: damaged: its description of the system is no dict", file_.path());
+  if (description.kind != Kind::dictionary)
+    throw UserError("{}: damaged: its description of the system is no dict", file_.path());
   for (std::size_t i = 0; i + 1 < description.items.size(); i += 2) {
     const PickleValue& value = system[description.items[i + 1]];
     if (system[description.items[i]].text == "little_endian" && (value.kind != Kind::boolean || value.integer != 1)) {
@@ -82,7 +88,9 @@ Pickle PytorchStorages::open_older() {
 }
 
 std::size_t PytorchStorages::add(const Pickle& pickle, const PickleValue& reference) {
-  const auto damaged = [&](std::string_view what) -> UserError { return UserError("{}: damaged: a storage {}", file_.path(), what); };
+  const auto damaged = [&](std::string_view what) -> UserError {
+    return UserError("{}: damaged: a storage {}", file_.path(), what);
+  };
   if (reference.kind != Kind::persistent) throw damaged("is given in another way than by a reference");
   const PickleValue& tuple = pickle[reference.items[0]];
   // ("storage", type, key, device, elements), and in the older format the view, which PyTorch has not used since 0.4.
@@ -98,13 +106,15 @@ std::size_t PytorchStorages::add(const Pickle& pickle, const PickleValue& refere
 
   Storage storage{item(2).text, find_element_type(item(1).text), item(4).integer, nullptr, 0};
   std::int64_t bytes = 0;
-  if (__builtin_mul_overflow(storage.n_elements, storage.type->bytes, &bytes) || static_cast<std::uint64_t>(bytes) > file_.size() * 1032) {
+  if (__builtin_mul_overflow(storage.n_elements, storage.type->bytes, &bytes) ||
+      static_cast<std::uint64_t>(bytes) > file_.size() * 1032) {
     throw damaged("states more elements than the file can hold");
   }
   const auto [known, is_new] = by_key_.emplace(storage.key, storages_.size());
   if (is_new) {
     storages_.push_back(std::move(storage));
-  } else if (const Storage& first = storages_[known->second]; first.type != storage.type || first.n_elements != storage.n_elements) {
+  } else if (const Storage& first = storages_[known->second];
+             first.type != storage.type || first.n_elements != storage.n_elements) {
     throw damaged("is described in two ways");
   }
   return known->second;
@@ -121,8 +131,8 @@ void PytorchStorages::locate_in_zip(Storage& storage) const {
   if (storage.entry == nullptr)
     throw UserError("{}: damaged: the archive has no entry for storage '{}'", file_.path(), printable(storage.key));
   if (storage.entry->bytes != bytes_of(storage)) {
-    throw UserError("{}: damaged: entry '{}' has {} bytes, {} elements of {} expected", file_.path(), printable(storage.entry->name),
-                    storage.entry->bytes, storage.n_elements, storage.type->name);
+    throw UserError("{}: damaged: entry '{}' has {} bytes, {} elements of {} expected", file_.path(),
+                    printable(storage.entry->name), storage.entry->bytes, storage.n_elements, storage.type->name);
   }
   storage.offset = storage.entry->offset;
 }
@@ -132,19 +142,21 @@ void PytorchStorages::locate_older() {
   ByteCursor cursor(file_, pickles_end_, file_.size(), file_.path());
   const Pickle pickle = read_pickle(cursor, file_.size());
   const PickleValue& keys = pickle[pickle.root];
-  if (keys.kind != Kind::list) throw UserError("{}: damaged: its list of storages is {}", file_.path(), description_of(keys.kind));
+  if (keys.kind != Kind::list)
+    throw UserError("{}: damaged: its list of storages is {}", file_.path(), description_of(keys.kind));
   std::vector<bool> located(storages_.size(), false);
   for (const std::int32_t item : keys.items) {
     const PickleValue& key = pickle[item];
     const auto known = by_key_.find(key.text);
     if (key.kind != Kind::text || known == by_key_.end() || located[known->second]) {
-      throw UserError("{}: damaged: lists a storage '{}' that no tensor uses, or twice", file_.path(), printable(key.text));
+      throw UserError("{}: damaged: lists a storage '{}' that no tensor uses, or twice", file_.path(),
+                      printable(key.text));
     }
     Storage& storage = storages_[known->second];
     const auto n_elements = cursor.take<std::int64_t>();
     if (n_elements != storage.n_elements) {
-      throw UserError("{}: damaged: storage '{}' has {} elements, {} expected", file_.path(), printable(key.text), n_elements,
-                      storage.n_elements);
+      throw UserError("{}: damaged: storage '{}' has {} elements, {} expected", file_.path(), printable(key.text),
+                      n_elements, storage.n_elements);
     }
     storage.offset = cursor.position();
     cursor.skip(bytes_of(storage));
@@ -155,13 +167,14 @@ void PytorchStorages::locate_older() {
     throw UserError("{}: damaged: does not list storage '{}'", file_.path(),
                     printable(storages_[static_cast<std::size_t>(missing - located.begin())].key));
   }
-  if (cursor.remaining() != 0) throw UserError("{}: damaged: {} bytes behind the last storage", file_.path(), cursor.remaining());
+  if (cursor.remaining() != 0)
+    throw UserError("{}: damaged: {} bytes behind the last storage", file_.path(), cursor.remaining());
 }
 
 void PytorchStorages::fetch(std::size_t index, std::uint64_t offset, std::span<std::byte> destination) const {
   const Storage& storage = storages_[index];
-  require(within(offset, destination.size(), bytes_of(storage)), "{}: storage '{}' read outside its {} bytes", file_.path(), storage.key,
-          bytes_of(storage));
+  require(within(offset, destination.size(), bytes_of(storage)), "{}: storage '{}' read outside its {} bytes",
+          file_.path(), storage.key, bytes_of(storage));
   if (storage.entry != nullptr) {
     const std::lock_guard lock(mutex_);
     if (storage.entry->deflated) {

@@ -1,6 +1,6 @@
 #pragma once
-// Storages of a PyTorch file: the flat arrays whose elements its tensors view. They lie in a zip archive, or one after the other in the
-// older format.
+// Storages of a PyTorch file: the flat arrays whose elements its tensors view. They lie in a zip archive, or one after
+// the other in the older format.
 #include <map>
 #include <mutex>
 #include <optional>
@@ -26,15 +26,19 @@ class PytorchStorages {
   /// `file` outlives the storages.
   explicit PytorchStorages(const ByteFile& file) : file_(file) {}
 
-  /// Opens the file and returns the pickle of the object that was saved. Throws UserError where it is neither kind of PyTorch file.
+  /// Opens the file and returns the pickle of the object that was saved. Throws UserError where it is neither kind of
+  /// PyTorch file.
   Pickle open();
-  /// The index of the storage that a persistent reference tells of, added where it is new. Throws UserError where it is none.
+  /// The index of the storage that a persistent reference tells of, added where it is new. Throws UserError where it is
+  /// none.
   std::size_t add(const Pickle& pickle, const PickleValue& reference);
-  /// Finds the elements of all storages added. Throws UserError where some are missing or have another size than stated.
+  /// Finds the elements of all storages added. Throws UserError where some are missing or have another size than
+  /// stated.
   void locate();
 
   const Storage& operator[](std::size_t index) const { return storages_[index]; }
-  /// Copies bytes of a storage from `offset` on; within it (ContractError). The first use of a storage verifies its checksum.
+  /// Copies bytes of a storage from `offset` on; within it (ContractError). The first use of a storage verifies its
+  /// checksum.
   void fetch(std::size_t index, std::uint64_t offset, std::span<std::byte> destination) const;
 
  private:

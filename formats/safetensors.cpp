@@ -57,10 +57,12 @@ class SafetensorsFile final : public foreign::TensorTable<TensorFile, Place> {
     char first = 0;
     if (file_.size() > 8) file_.read_at(8, &first, 1);
     if (bytes > largest_header || first != '{') {
-      throw UserError("{}: not a safetensors file: expected the length of a header of at most {} bytes, then '{{'", path(), largest_header);
+      throw UserError("{}: not a safetensors file: expected the length of a header of at most {} bytes, then '{{'",
+                      path(), largest_header);
     }
     if (bytes > file_.size() - 8) {
-      throw UserError("{}: truncated: the header has {} bytes, the file ends {} bytes into it", path(), bytes, file_.size() - 8);
+      throw UserError("{}: truncated: the header has {} bytes, the file ends {} bytes into it", path(), bytes,
+                      file_.size() - 8);
     }
     std::string header(bytes, '\0');
     file_.read_at(8, header.data(), header.size());
@@ -76,24 +78,30 @@ class SafetensorsFile final : public foreign::TensorTable<TensorFile, Place> {
     for (const HeaderEntry& entry : entries) {
       const ForeignTensor& tensor = entry.tensor;
       std::int64_t bytes = 0;
-      const bool overflow = __builtin_mul_overflow(tensor.shape.elements(), foreign::find_element_type(tensor.stored_type)->bytes, &bytes);
+      const bool overflow = __builtin_mul_overflow(tensor.shape.elements(),
+                                                   foreign::find_element_type(tensor.stored_type)->bytes, &bytes);
       if (overflow || entry.end < entry.begin || entry.end - entry.begin != static_cast<std::uint64_t>(bytes)) {
-        throw UserError("{}: damaged: tensor '{}' is {} {}, and bytes {} to {} are stated for it", path(), foreign::printable(tensor.name),
-                        tensor.stored_type, tensor.shape.text(), entry.begin, entry.end);
+        throw UserError("{}: damaged: tensor '{}' is {} {}, and bytes {} to {} are stated for it", path(),
+                        foreign::printable(tensor.name), tensor.stored_type, tensor.shape.text(), entry.begin,
+                        entry.end);
       }
       if (entry.end > data_bytes) {
-        throw UserError("{}: truncated or damaged: tensor '{}' ends at byte {} behind the header, the file has {} there; fetch it again",
-                        path(), foreign::printable(tensor.name), entry.end, data_bytes);
+        throw UserError(
+            "{}: truncated or damaged: tensor '{}' ends at byte {} behind the header, the file has {} there; fetch it "
+            "again",
+            path(), foreign::printable(tensor.name), entry.end, data_bytes);
       }
       if (entry.begin != end) {
-        throw UserError("{}: damaged: tensor '{}' begins at byte {} behind the header, {} byte {}, where the one before it ends", path(),
-                        foreign::printable(tensor.name), entry.begin, entry.begin < end ? "before" : "with a hole after", end);
+        throw UserError(
+            "{}: damaged: tensor '{}' begins at byte {} behind the header, {} byte {}, where the one before it ends",
+            path(), foreign::printable(tensor.name), entry.begin, entry.begin < end ? "before" : "with a hole after",
+            end);
       }
       end = entry.end;
     }
     if (end != data_bytes) {
-      throw UserError("{}: damaged: its tensors end at byte {} behind the header, {} bytes before the file does", path(), end,
-                      data_bytes - end);
+      throw UserError("{}: damaged: its tensors end at byte {} behind the header, {} bytes before the file does",
+                      path(), end, data_bytes - end);
     }
   }
 

@@ -17,17 +17,21 @@ namespace {
 
 constexpr std::size_t piece_values = 1 << 18;
 
-/// In the order in which the reference library puts tensors: falling alignment, and among equals the order of its own list of types.
-constexpr std::array<std::string_view, 9> written_types = {"I64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL"};
+/// In the order in which the reference library puts tensors: falling alignment, and among equals the order of its own
+/// list of types.
+constexpr std::array<std::string_view, 9> written_types = {"I64", "F32", "I32", "BF16", "F16",
+                                                           "I16", "I8",  "U8",  "BOOL"};
 
 std::size_t rank_of(const ForeignTensor& tensor) {
   const auto found = std::find(written_types.begin(), written_types.end(), tensor.stored_type);
-  require(found != written_types.end(), "tensor '{}': type {} is not one that is written", tensor.name, tensor.stored_type);
+  require(found != written_types.end(), "tensor '{}': type {} is not one that is written", tensor.name,
+          tensor.stored_type);
   return static_cast<std::size_t>(found - written_types.begin());
 }
 
 std::string json_text(const std::string& text) {
-  require(foreign::is_utf8(text), "'{}' is not UTF-8 and cannot stand in a safetensors header", foreign::printable(text));
+  require(foreign::is_utf8(text), "'{}' is not UTF-8 and cannot stand in a safetensors header",
+          foreign::printable(text));
   return nlohmann::json(text).dump();
 }
 
@@ -54,16 +58,18 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
   std::string header = "{";
   if (!metadata.empty()) {
     header += "\"__metadata__\":{";
-    for (const auto& [key, value] : metadata) header += (header.back() == '{' ? "" : ",") + json_text(key) + ":" + json_text(value);
+    for (const auto& [key, value] : metadata)
+      header += (header.back() == '{' ? "" : ",") + json_text(key) + ":" + json_text(value);
     header += "}";
   }
   std::uint64_t offset = 0;
   for (ForeignTensor& tensor : tensors) {
     const std::uint64_t end =
-        offset + static_cast<std::uint64_t>(tensor.shape.elements() * foreign::find_element_type(tensor.stored_type)->bytes);
-    header +=
-        fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", header == "{" ? "" : ",", json_text(tensor.name),
-                    tensor.stored_type, fmt::join(tensor.shape.begin(), tensor.shape.end(), ","), offset, end);
+        offset +
+        static_cast<std::uint64_t>(tensor.shape.elements() * foreign::find_element_type(tensor.stored_type)->bytes);
+    header += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", header == "{" ? "" : ",",
+                          json_text(tensor.name), tensor.stored_type,
+                          fmt::join(tensor.shape.begin(), tensor.shape.end(), ","), offset, end);
     const std::string name = tensor.name;
     require(slots_.emplace(name, Slot{std::move(tensor), offset}).second, "tensor '{}' is declared twice", name);
     offset = end;
@@ -81,8 +87,8 @@ SafetensorsWriter::Slot& SafetensorsWriter::claim(std::string_view name, std::si
   require(found != slots_.end(), "tensor '{}' was not declared", name);
   Slot& slot = found->second;
   require(!slot.written, "tensor '{}' is written twice", name);
-  require(static_cast<std::int64_t>(n_values) == slot.tensor.shape.elements(), "tensor '{}' {} is written with {} values", name,
-          slot.tensor.shape.text(), n_values);
+  require(static_cast<std::int64_t>(n_values) == slot.tensor.shape.elements(),
+          "tensor '{}' {} is written with {} values", name, slot.tensor.shape.text(), n_values);
   slot.written = true;
   return slot;
 }
@@ -109,7 +115,9 @@ void SafetensorsWriter::write_integers(std::string_view name, std::span<const st
       return static_cast<Stored>(value);
     });
   };
-  const auto whole_range = [&]<class Stored>(Stored) { narrowed(std::numeric_limits<Stored>::min(), std::numeric_limits<Stored>::max()); };
+  const auto whole_range = [&]<class Stored>(Stored) {
+    narrowed(std::numeric_limits<Stored>::min(), std::numeric_limits<Stored>::max());
+  };
   if (type == "I64") return file_.write_at(slot.offset, values.data(), values.size_bytes());
   if (type == "I32") return whole_range(std::int32_t{});
   if (type == "I16") return whole_range(std::int16_t{});

@@ -13,10 +13,11 @@
 
 namespace furlong {
 
-/// Writes a safetensors file beside its place; finish() makes it appear, whole. The tensors are declared first, for the header stands
-/// before them; their values may then come in any order. Layout and padding are those of the reference library: elements of wide types
-/// first, then by name. Throws UserError or MachineError as AtomicFile does, ContractError for a name used twice, a type that is not
-/// written, a tensor that was not declared, of another size, or written twice or never. Without finish() no file appears.
+/// Writes a safetensors file beside its place; finish() makes it appear, whole. The tensors are declared first, for the
+/// header stands before them; their values may then come in any order. Layout and padding are those of the reference
+/// library: elements of wide types first, then by name. Throws UserError or MachineError as AtomicFile does,
+/// ContractError for a name used twice, a type that is not written, a tensor that was not declared, of another size, or
+/// written twice or never. Without finish() no file appears.
 class SafetensorsWriter {
  public:
   /// `stored_type` of each: F32, F16 or BF16, and for write_integers I64, I32, I16, I8, U8 or BOOL.

@@ -17,12 +17,14 @@ constexpr std::uint64_t largest_index = 100'000'000;
 
 class Shards final : public TensorTable<TensorFile, const TensorFile*> {
  public:
-  Shards(const fs::path& directory, const fs::path& index, const Opener& open) : TensorTable(directory.string()), index_(index.string()) {
+  Shards(const fs::path& directory, const fs::path& index, const Opener& open)
+      : TensorTable(directory.string()), index_(index.string()) {
     const auto weight_map = parse_weight_map(index_, read_index(index));
     std::map<std::string, std::string> file_of;  // by tensor
     for (const auto& [tensor, file] : weight_map) {
       check_file_name(file);
-      if (!file_of.emplace(tensor, file).second) throw UserError("{}: damaged: lists tensor '{}' twice", index_, printable(tensor));
+      if (!file_of.emplace(tensor, file).second)
+        throw UserError("{}: damaged: lists tensor '{}' twice", index_, printable(tensor));
       if (!shards_.contains(file)) shards_.emplace(file, open(directory / file));
     }
     std::vector<std::pair<ForeignTensor, const TensorFile*>> found;
@@ -35,39 +37,47 @@ class Shards final : public TensorTable<TensorFile, const TensorFile*> {
     set_tensors(std::move(found));
     for (const auto& [tensor, file] : file_of) {
       if (find(tensor) == nullptr) {
-        throw UserError("{}: lists tensor '{}' in {}, which does not have it; fetch the shards again", index_, printable(tensor), file);
+        throw UserError("{}: lists tensor '{}' in {}, which does not have it; fetch the shards again", index_,
+                        printable(tensor), file);
       }
     }
   }
 
-  void read(const std::string& name, std::span<float> values) const override { locate(name, values).second->read(name, values); }
-  std::vector<std::int64_t> read_integers(const std::string& name) const override { return locate(name).second->read_integers(name); }
+  void read(const std::string& name, std::span<float> values) const override {
+    locate(name, values).second->read(name, values);
+  }
+  std::vector<std::int64_t> read_integers(const std::string& name) const override {
+    return locate(name).second->read_integers(name);
+  }
 
  private:
   static std::string read_index(const fs::path& index) {
     const ByteFile file(index);
     if (file.size() > largest_index)
-      throw UserError("{}: {} bytes, expected an index of shards of at most {}", file.path(), file.size(), largest_index);
+      throw UserError("{}: {} bytes, expected an index of shards of at most {}", file.path(), file.size(),
+                      largest_index);
     std::string text(file.size(), '\0');
     file.read_at(0, text.data(), text.size());
     return text;
   }
 
   void check_file_name(const std::string& file) const {
-    if (file.empty() || file == "." || file == ".." || file.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
+    if (file.empty() || file == "." || file == ".." ||
+        file.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
       throw UserError("{}: names '{}' as a shard, expected a file of its own folder", index_, printable(file));
     }
   }
 
-  void check_listed(const std::string& tensor, const std::string& file, const std::map<std::string, std::string>& file_of) const {
+  void check_listed(const std::string& tensor, const std::string& file,
+                    const std::map<std::string, std::string>& file_of) const {
     const auto listed = file_of.find(tensor);
     if (listed == file_of.end()) {
-      throw UserError("{}: does not list tensor '{}', which {} has; are index and shards of the same model?", index_, printable(tensor),
-                      file);
+      throw UserError("{}: does not list tensor '{}', which {} has; are index and shards of the same model?", index_,
+                      printable(tensor), file);
     }
     if (listed->second != file) {
-      throw UserError("{}: lists tensor '{}' in {}, and {} has one of that name; are they shards of the same model?", index_,
-                      printable(tensor), printable(listed->second), printable(file));
+      throw UserError("{}: lists tensor '{}' in {}, and {} has one of that name; are they shards of the same model?",
+                      index_, printable(tensor), printable(listed->second), printable(file));
     }
   }
 

@@ -23,7 +23,8 @@ std::string beginning_of(const fs::path& path, std::size_t bytes) {
   return text;
 }
 
-/// The one file in `directory` that ends in .gguf; nothing where there is none. Throws UserError where there are several.
+/// The one file in `directory` that ends in .gguf; nothing where there is none. Throws UserError where there are
+/// several.
 std::optional<fs::path> only_gguf(const fs::path& directory) {
   std::vector<fs::path> found;
   std::error_code error;
@@ -46,7 +47,8 @@ std::unique_ptr<TensorFile> open_directory(const fs::path& directory) {
   if (has("pytorch_model.bin") || has("pytorch_model.bin.index.json")) return open_pytorch(directory);
   if (const auto gguf = only_gguf(directory)) return open_gguf(*gguf);
   throw UserError(
-      "{}: has no weights: expected model.safetensors, pytorch_model.bin, one of them in shards with its index.json, or a GGUF file",
+      "{}: has no weights: expected model.safetensors, pytorch_model.bin, one of them in shards with its index.json, "
+      "or a GGUF file",
       directory.string());
 }
 
@@ -54,7 +56,8 @@ std::unique_ptr<TensorFile> open_directory(const fs::path& directory) {
 
 const ForeignTensor* TensorFile::find(std::string_view name) const {
   const auto& all = tensors();
-  const auto found = std::lower_bound(all.begin(), all.end(), name, [](const ForeignTensor& a, std::string_view b) { return a.name < b; });
+  const auto found = std::lower_bound(all.begin(), all.end(), name,
+                                      [](const ForeignTensor& a, std::string_view b) { return a.name < b; });
   return found != all.end() && found->name == name ? &*found : nullptr;
 }
 
@@ -72,7 +75,8 @@ std::unique_ptr<TensorFile> open_tensor_file(const fs::path& path) {
 namespace foreign {
 
 void throw_no_tensor(const TensorFile& file, std::string_view name) {
-  // Looking for a near name takes time in proportion to the names; models have thousands, hostile files may have millions.
+  // Looking for a near name takes time in proportion to the names; models have thousands, hostile files may have
+  // millions.
   constexpr std::size_t many = 20000;
   std::vector<std::string> names;
   for (std::size_t i = 0; i < std::min(many, file.tensors().size()); ++i) names.push_back(file.tensors()[i].name);
@@ -83,15 +87,16 @@ void throw_no_tensor(const TensorFile& file, std::string_view name) {
 
 void append_extent(const std::string& path, std::string_view tensor, Shape& shape, std::uint64_t extent) {
   if (shape.rank() == Shape::max_rank) {
-    throw UserError("{}: tensor '{}' has more than {} dimensions, which are not read", path, printable(tensor), Shape::max_rank);
+    throw UserError("{}: tensor '{}' has more than {} dimensions, which are not read", path, printable(tensor),
+                    Shape::max_rank);
   }
   // An extent of zero must not hide that the others are out of all measure: whoever computes strides would overflow.
   std::int64_t product = 1;
   for (const std::int64_t known : shape) product *= std::max<std::int64_t>(known, 1);
   if (extent > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) ||
       __builtin_mul_overflow(product, std::max<std::int64_t>(static_cast<std::int64_t>(extent), 1), &product)) {
-    throw UserError("{}: damaged: tensor '{}' has an extent of {} among its dimensions, more than any file holds", path, printable(tensor),
-                    extent);
+    throw UserError("{}: damaged: tensor '{}' has an extent of {} among its dimensions, more than any file holds", path,
+                    printable(tensor), extent);
   }
   shape.push_back(static_cast<std::int64_t>(extent));
 }

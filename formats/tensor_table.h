@@ -49,8 +49,8 @@ class TensorTable : public Base {
   }
   std::pair<const ForeignTensor&, const Place&> locate(std::string_view name, std::span<const float> values) const {
     const auto found = locate(name);
-    require(static_cast<std::int64_t>(values.size()) == found.first.shape.elements(), "{}: tensor '{}' {} read into {} values", path_,
-            printable(name), found.first.shape.text(), values.size());
+    require(static_cast<std::int64_t>(values.size()) == found.first.shape.elements(),
+            "{}: tensor '{}' {} read into {} values", path_, printable(name), found.first.shape.text(), values.size());
     return found;
   }
 

@@ -22,7 +22,8 @@ constexpr std::uint64_t largest_deflation = 1032;  // a match of 258 bytes takes
 
 template <class... Args>
 [[noreturn]] void refuse(const ByteFile& file, fmt::format_string<Args...> format, Args&&... args) {
-  throw UserError("{}: truncated or damaged zip archive: {}", file.path(), fmt::format(format, std::forward<Args>(args)...));
+  throw UserError("{}: truncated or damaged zip archive: {}", file.path(),
+                  fmt::format(format, std::forward<Args>(args)...));
 }
 
 struct Directory {
@@ -31,7 +32,8 @@ struct Directory {
   std::uint64_t bytes = 0;
 };
 
-/// Offset of the record that ends an archive: it stands before a comment of at most 65,535 bytes, whose length it states.
+/// Offset of the record that ends an archive: it stands before a comment of at most 65,535 bytes, whose length it
+/// states.
 std::uint64_t find_end(const ByteFile& file) {
   const std::uint64_t tail_bytes = std::min<std::uint64_t>(file.size(), end_bytes + 0xffff);
   std::vector<std::byte> tail(tail_bytes);
@@ -46,7 +48,8 @@ std::uint64_t find_end(const ByteFile& file) {
   refuse(file, "the record that ends it is missing; fetch it again");
 }
 
-/// The zip64 record, where the locator that would stand before the end of the archive is there; and where that record begins.
+/// The zip64 record, where the locator that would stand before the end of the archive is there; and where that record
+/// begins.
 std::optional<std::pair<Directory, std::uint64_t>> read_zip64_end(const ByteFile& file, std::uint64_t end) {
   if (end < zip64_locator_bytes) return std::nullopt;
   ByteCursor locator(file, end - zip64_locator_bytes, end, file.path());
@@ -58,7 +61,8 @@ std::optional<std::pair<Directory, std::uint64_t>> read_zip64_end(const ByteFile
   if (!within(begin, 56, end - zip64_locator_bytes)) refuse(file, "its zip64 record is stated at byte {}", begin);
   ByteCursor record(file, begin, end - zip64_locator_bytes, file.path());
   if (record.take<std::uint32_t>() != zip64_end_mark) refuse(file, "no zip64 record stands at byte {}", begin);
-  if (record.take<std::uint64_t>() != end - zip64_locator_bytes - begin - 12) refuse(file, "its zip64 record has a wrong length");
+  if (record.take<std::uint64_t>() != end - zip64_locator_bytes - begin - 12)
+    refuse(file, "its zip64 record has a wrong length");
   record.skip(4);  // versions
   const auto this_disk = record.take<std::uint32_t>(), directory_disk = record.take<std::uint32_t>();
   const auto n_here = record.take<std::uint64_t>();
@@ -79,19 +83,23 @@ Directory find_directory(const ByteFile& file) {
   Directory directory{n_entries, offset, bytes};
   std::uint64_t directory_end = end;
   if (const auto wide = read_zip64_end(file, end)) {
-    const auto differs = [](auto narrow, std::uint64_t value, auto elsewhere) { return narrow != elsewhere && narrow != value; };
+    const auto differs = [](auto narrow, std::uint64_t value, auto elsewhere) {
+      return narrow != elsewhere && narrow != value;
+    };
     if (differs(n_entries, wide->first.n_entries, elsewhere16) || differs(bytes, wide->first.bytes, elsewhere32) ||
         differs(offset, wide->first.offset, elsewhere32)) {
       refuse(file, "its zip64 record contradicts the one at its end");
     }
     directory = wide->first;
     directory_end = wide->second;
-  } else if ((disk != 0 && disk != elsewhere16) || (directory_disk != 0 && directory_disk != elsewhere16) || n_here != n_entries) {
+  } else if ((disk != 0 && disk != elsewhere16) || (directory_disk != 0 && directory_disk != elsewhere16) ||
+             n_here != n_entries) {
     refuse(file, "it has several parts");
   }
-  if (!within(directory.offset, directory.bytes, directory_end) || directory.offset + directory.bytes != directory_end) {
-    refuse(file, "its directory is stated at bytes {} to {}, it would end at {}", directory.offset, directory.offset + directory.bytes,
-           directory_end);
+  if (!within(directory.offset, directory.bytes, directory_end) ||
+      directory.offset + directory.bytes != directory_end) {
+    refuse(file, "its directory is stated at bytes {} to {}, it would end at {}", directory.offset,
+           directory.offset + directory.bytes, directory_end);
   }
   if (directory.n_entries > directory.bytes / central_bytes) {
     refuse(file, "its directory of {} bytes cannot list {} entries", directory.bytes, directory.n_entries);
@@ -101,7 +109,8 @@ Directory find_directory(const ByteFile& file) {
 
 /// Fills in those of `fields` that say "elsewhere" from the zip64 field among the extra fields, in their order.
 void resolve_zip64(const ByteFile& file, const std::string& extra, std::initializer_list<std::uint64_t*> fields) {
-  const bool wanted = std::any_of(fields.begin(), fields.end(), [](const std::uint64_t* field) { return *field == elsewhere32; });
+  const bool wanted =
+      std::any_of(fields.begin(), fields.end(), [](const std::uint64_t* field) { return *field == elsewhere32; });
   if (!wanted) return;
   ByteCursor cursor(std::as_bytes(std::span(extra)), file.path());
   while (cursor.remaining() >= 4) {
@@ -132,7 +141,8 @@ struct CentralEntry {
 CentralEntry read_central(const ByteFile& file, ByteCursor& cursor) {
   CentralEntry central;
   ZipEntry& entry = central.entry;
-  if (cursor.take<std::uint32_t>() != central_mark) refuse(file, "its directory is broken at byte {}", cursor.position() - 4);
+  if (cursor.take<std::uint32_t>() != central_mark)
+    refuse(file, "its directory is broken at byte {}", cursor.position() - 4);
   cursor.skip(4);  // versions
   central.flags = cursor.take<std::uint16_t>();
   central.method = cursor.take<std::uint16_t>();
@@ -150,9 +160,11 @@ CentralEntry read_central(const ByteFile& file, ByteCursor& cursor) {
   resolve_zip64(file, extra, {&entry.bytes, &entry.stored_bytes, &entry.offset});
   if (!is_utf8(entry.name)) refuse(file, "an entry's name is not UTF-8");
   const std::string name = printable(entry.name);
-  if ((central.flags & flag_encrypted) != 0) throw UserError("{}: entry '{}' is encrypted, which is not read", file.path(), name);
+  if ((central.flags & flag_encrypted) != 0)
+    throw UserError("{}: entry '{}' is encrypted, which is not read", file.path(), name);
   if (central.method != 0 && central.method != Z_DEFLATED) {
-    throw UserError("{}: entry '{}' is compressed by method {}, expected none or deflate", file.path(), name, central.method);
+    throw UserError("{}: entry '{}' is compressed by method {}, expected none or deflate", file.path(), name,
+                    central.method);
   }
   entry.deflated = central.method == Z_DEFLATED;
   if (entry.deflated ? entry.bytes / largest_deflation > entry.stored_bytes : entry.bytes != entry.stored_bytes) {
@@ -161,11 +173,13 @@ CentralEntry read_central(const ByteFile& file, ByteCursor& cursor) {
   return central;
 }
 
-/// Compares the local header with the directory and moves `offset` from it to the stored bytes, which have to end before `limit`.
+/// Compares the local header with the directory and moves `offset` from it to the stored bytes, which have to end
+/// before `limit`.
 void pass_local_header(const ByteFile& file, CentralEntry& central, std::uint64_t limit) {
   ZipEntry& entry = central.entry;
   const std::string name = printable(entry.name);
-  if (!within(entry.offset, local_bytes, limit)) refuse(file, "entry '{}' is stated at byte {}, outside its place", name, entry.offset);
+  if (!within(entry.offset, local_bytes, limit))
+    refuse(file, "entry '{}' is stated at byte {}, outside its place", name, entry.offset);
   ByteCursor cursor(file, entry.offset, limit, file.path());
   const auto mark = cursor.take<std::uint32_t>();
   cursor.skip(2);  // version
@@ -187,14 +201,16 @@ void pass_local_header(const ByteFile& file, CentralEntry& central, std::uint64_
   }
   entry.offset = cursor.position();
   if (entry.stored_bytes > cursor.remaining()) {
-    refuse(file, "entry '{}' of {} bytes does not end before what follows it at byte {}", name, entry.stored_bytes, limit);
+    refuse(file, "entry '{}' of {} bytes does not end before what follows it at byte {}", name, entry.stored_bytes,
+           limit);
   }
 }
 
 /// Inflates a stretch of `file` into `contents`; false where that does not come out even.
 bool inflate_into(const ByteFile& file, const ZipEntry& entry, std::span<std::byte> contents) {
   z_stream stream{};
-  if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) throw MachineError("{}: zlib cannot start: is memory exhausted?", file.path());
+  if (inflateInit2(&stream, -MAX_WBITS) != Z_OK)
+    throw MachineError("{}: zlib cannot start: is memory exhausted?", file.path());
   struct Ender {
     z_stream& stream;
     ~Ender() { inflateEnd(&stream); }
@@ -221,7 +237,8 @@ bool inflate_into(const ByteFile& file, const ZipEntry& entry, std::span<std::by
     }
     status = inflate(&stream, Z_NO_FLUSH);  // Z_BUF_ERROR, which ends the loop, where neither side can go on
   }
-  return status == Z_STREAM_END && taken == entry.stored_bytes && stream.avail_in == 0 && given == contents.size() && stream.avail_out == 0;
+  return status == Z_STREAM_END && taken == entry.stored_bytes && stream.avail_in == 0 && given == contents.size() &&
+         stream.avail_out == 0;
 }
 
 }  // namespace
@@ -232,20 +249,22 @@ ZipFile::ZipFile(const ByteFile& file) : file_(file) {
   std::vector<CentralEntry> found;
   for (std::uint64_t i = 0; i < directory.n_entries; ++i) found.push_back(read_central(file, cursor));
   if (cursor.remaining() != 0) refuse(file, "its directory has {} bytes behind its last entry", cursor.remaining());
-  std::sort(found.begin(), found.end(), [](const CentralEntry& a, const CentralEntry& b) { return a.entry.offset < b.entry.offset; });
+  std::sort(found.begin(), found.end(),
+            [](const CentralEntry& a, const CentralEntry& b) { return a.entry.offset < b.entry.offset; });
   for (std::size_t i = 0; i < found.size(); ++i) {
-    pass_local_header(file, found[i], i + 1 < found.size() ? std::min(found[i + 1].entry.offset, directory.offset) : directory.offset);
+    pass_local_header(file, found[i],
+                      i + 1 < found.size() ? std::min(found[i + 1].entry.offset, directory.offset) : directory.offset);
     entries_.push_back(std::move(found[i].entry));
   }
   std::sort(entries_.begin(), entries_.end(), [](const ZipEntry& a, const ZipEntry& b) { return a.name < b.name; });
-  const auto twice =
-      std::adjacent_find(entries_.begin(), entries_.end(), [](const ZipEntry& a, const ZipEntry& b) { return a.name == b.name; });
+  const auto twice = std::adjacent_find(entries_.begin(), entries_.end(),
+                                        [](const ZipEntry& a, const ZipEntry& b) { return a.name == b.name; });
   if (twice != entries_.end()) refuse(file, "it has two entries '{}'", printable(twice->name));
 }
 
 const ZipEntry* ZipFile::find(std::string_view name) const {
-  const auto found =
-      std::lower_bound(entries_.begin(), entries_.end(), name, [](const ZipEntry& a, std::string_view b) { return a.name < b; });
+  const auto found = std::lower_bound(entries_.begin(), entries_.end(), name,
+                                      [](const ZipEntry& a, std::string_view b) { return a.name < b; });
   return found != entries_.end() && found->name == name ? &*found : nullptr;
 }
 

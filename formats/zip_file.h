@@ -1,5 +1,6 @@
 #pragma once
-// Zip archives as torch.save writes them (APPNOTE.TXT 6.3.10): entries stored or deflated, zip64, nothing encrypted or in several parts.
+// Zip archives as torch.save writes them (APPNOTE.TXT 6.3.10): entries stored or deflated, zip64, nothing encrypted or
+// in several parts.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,8 +21,8 @@ struct ZipEntry {
   std::uint64_t offset = 0;        ///< of the stored bytes, from the beginning of the file
 };
 
-/// An archive whose directory agrees with what stands before each entry, whose entries lie apart from each other inside the file, and state
-/// sizes that they can have. Throws UserError otherwise.
+/// An archive whose directory agrees with what stands before each entry, whose entries lie apart from each other inside
+/// the file, and state sizes that they can have. Throws UserError otherwise.
 class ZipFile {
  public:
   /// `file` outlives the archive.

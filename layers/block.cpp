@@ -18,8 +18,8 @@ AttentionConfig attention_of_layer(const AttentionConfig& config, std::int64_t l
   result.layer_mechanisms.clear();
   if (config.layer_mechanisms.empty()) return result;
   if (static_cast<std::int64_t>(config.layer_mechanisms.size()) != n_layers)
-    throw UserError("model.attention.layers names {} mechanisms for {} layers; expected one for each", config.layer_mechanisms.size(),
-                    n_layers);
+    throw UserError("model.attention.layers names {} mechanisms for {} layers; expected one for each",
+                    config.layer_mechanisms.size(), n_layers);
   const std::string& entry = config.layer_mechanisms[static_cast<std::size_t>(layer)];
   if (const std::vector<std::string> names = mechanisms_in(entry); names.size() > 1) {
     result.head_mechanisms = names;
@@ -36,11 +36,11 @@ Block::Block(ParameterStore& store, const std::string& name, const BlockConfig& 
       attention_norm_(store, name + ".attention_norm", config.self_attention.d_model, config.norm, config.norm_epsilon,
                       config.self_attention.bias),
       attention_(store, name + ".attention", config.self_attention, rotary),
-      feedforward_norm_(store, name + ".feedforward_norm", config.self_attention.d_model, config.norm, config.norm_epsilon,
-                        config.self_attention.bias),
+      feedforward_norm_(store, name + ".feedforward_norm", config.self_attention.d_model, config.norm,
+                        config.norm_epsilon, config.self_attention.bias),
       feedforward_(store, name + ".feedforward", config.self_attention.d_model, config.d_feedforward, config.activation,
-                   config.self_attention.bias, config.self_attention.initial_deviation, config.self_attention.output_deviation,
-                   config.self_attention.adapter) {}
+                   config.self_attention.bias, config.self_attention.initial_deviation,
+                   config.self_attention.output_deviation, config.self_attention.adapter) {}
 
 Block::Block(const Block& first, const std::string& name)
     : name_(name),

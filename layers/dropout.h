@@ -6,8 +6,8 @@
 
 namespace furlong::layers {
 
-/// Dropout of x [batch, ...] while training; which elements fall depends on (seed, step, name, global sample, element) alone. Of a segment
-/// of each sequence x is [batch, n, width], and its elements are those of the whole.
+/// Dropout of x [batch, ...] while training; which elements fall depends on (seed, step, name, global sample, element)
+/// alone. Of a segment of each sequence x is [batch, n, width], and its elements are those of the whole.
 inline Variable dropout(ForwardContext& context, const Variable& x, double rate, const std::string& name) {
   if (!context.training || rate == 0) return x;
   const RandomKey key{context.seed, context.step, random_stream(name)};
@@ -18,7 +18,8 @@ inline Variable dropout(ForwardContext& context, const Variable& x, double rate,
   require(x.shape().rank() == 3, "dropout of {} in segments of a sequence", x.shape().text());
   const auto width = static_cast<std::uint64_t>(x.extent(2));
   const std::uint64_t per_sample = static_cast<std::uint64_t>(context.exchange->sequence_length()) * width;
-  const std::uint64_t first = context.first_sample * per_sample + static_cast<std::uint64_t>(context.exchange->first_position()) * width;
+  const std::uint64_t first =
+      context.first_sample * per_sample + static_cast<std::uint64_t>(context.exchange->first_position()) * width;
   return ops::dropout(context.tape, x, rate, key, first, context.device_step, per_sample);
 }
 

@@ -4,8 +4,9 @@
 
 namespace furlong::layers {
 
-/// Activations as YAML names them: gelu, gelu_tanh, relu, silu between two projections; swiglu and geglu with a gate beside the first
-/// (Shazeer 2020, "GLU Variants Improve Transformer"). Parameters: `name`.input (gated: gate rows first, then up), `name`.output.
+/// Activations as YAML names them: gelu, gelu_tanh, relu, silu between two projections; swiglu and geglu with a gate
+/// beside the first (Shazeer 2020, "GLU Variants Improve Transformer"). Parameters: `name`.input (gated: gate rows
+/// first, then up), `name`.output.
 class FeedForward {
  public:
   FeedForward(ParameterStore& store, const std::string& name, std::int64_t d_model, std::int64_t d_feedforward,

@@ -14,8 +14,8 @@ bool trains_beside_adapters(std::string_view parameter) {
   return names(".attention.") && !names(".attention.query_key_value.") && !names(".attention.output.");
 }
 
-Linear::Linear(ParameterStore& store, const std::string& name, std::int64_t inner, std::int64_t outer, bool bias, double initial_deviation,
-               const AdapterConfig& adapter)
+Linear::Linear(ParameterStore& store, const std::string& name, std::int64_t inner, std::int64_t outer, bool bias,
+               double initial_deviation, const AdapterConfig& adapter)
     : weight_(&store.add(name + ".weight", {outer, inner}, Initializer::normal(initial_deviation), true)),
       bias_(bias ? &store.add(name + ".bias", {outer}, Initializer::zeros(), false) : nullptr) {
   if (adapter.rank == 0) return;
@@ -35,7 +35,8 @@ Variable Linear::forward(ForwardContext& context, const Variable& x) const {
   const Variable y = product(context, x, ops::GemmEpilogue::Activation::none);
   if (!lora_a_) return y;
   const Variable inside = ops::linear(context.tape, x, lora_a_->variable(), nullptr);
-  return ops::weighted_sum(context.tape, y, ops::linear(context.tape, inside, lora_b_->variable(), nullptr), adapter_scale_);
+  return ops::weighted_sum(context.tape, y, ops::linear(context.tape, inside, lora_b_->variable(), nullptr),
+                           adapter_scale_);
 }
 
 Variable Linear::activated(ForwardContext& context, const Variable& x, ops::ActivationKind activation) const {

@@ -16,22 +16,24 @@ struct AdapterConfig {
   double scale() const { return alpha / static_cast<double>(rank); }
 };
 
-/// Whether a parameter of this name goes on being trained where a model has adapters and all else is frozen: the adapters themselves, and
-/// what attention has besides its two linear maps (feature maps, gates, norms of queries and keys, gains, convolutions, projections along
-/// the sequence), which a checkpoint of another mechanism has no values for.
+/// Whether a parameter of this name goes on being trained where a model has adapters and all else is frozen: the
+/// adapters themselves, and what attention has besides its two linear maps (feature maps, gates, norms of queries and
+/// keys, gains, convolutions, projections along the sequence), which a checkpoint of another mechanism has no values
+/// for.
 bool trains_beside_adapters(std::string_view parameter);
 
-/// y = x · weightᵀ + bias with named parameters `name`.weight [outer, inner] and, when asked for, `name`.bias [outer]. With an adapter,
-/// y + (alpha / rank) (x · lora_aᵀ) · lora_bᵀ: `name`.lora_a.weight [rank, inner] begins normal with variance 1 / inner, and
-/// `name`.lora_b.weight [outer, rank] as zeros, so that the map begins as the one without. Which of them are trained is the store's to say.
+/// y = x · weightᵀ + bias with named parameters `name`.weight [outer, inner] and, when asked for, `name`.bias [outer].
+/// With an adapter, y + (alpha / rank) (x · lora_aᵀ) · lora_bᵀ: `name`.lora_a.weight [rank, inner] begins normal with
+/// variance 1 / inner, and `name`.lora_b.weight [outer, rank] as zeros, so that the map begins as the one without.
+/// Which of them are trained is the store's to say.
 class Linear {
  public:
-  Linear(ParameterStore& store, const std::string& name, std::int64_t inner, std::int64_t outer, bool bias, double initial_deviation,
-         const AdapterConfig& adapter = {});
+  Linear(ParameterStore& store, const std::string& name, std::int64_t inner, std::int64_t outer, bool bias,
+         double initial_deviation, const AdapterConfig& adapter = {});
 
   Variable forward(ForwardContext& context, const Variable& x) const;
-  /// activation(forward(x)); where nothing is kept for backward, the activation rides along with the product, and its last bits are then
-  /// not those of the op.
+  /// activation(forward(x)); where nothing is kept for backward, the activation rides along with the product, and its
+  /// last bits are then not those of the op.
   Variable activated(ForwardContext& context, const Variable& x, ops::ActivationKind activation) const;
 
   bool has_adapter() const { return lora_a_ != nullptr; }

@@ -5,10 +5,12 @@
 
 namespace furlong::layers {
 
-/// layernorm or rmsnorm over the last dimension with a residual sum in front. Parameters: `name`.gain, and `name`.bias where asked for.
+/// layernorm or rmsnorm over the last dimension with a residual sum in front. Parameters: `name`.gain, and `name`.bias
+/// where asked for.
 class Norm {
  public:
-  Norm(ParameterStore& store, const std::string& name, std::int64_t d_model, ops::NormKind kind, double epsilon, bool bias)
+  Norm(ParameterStore& store, const std::string& name, std::int64_t d_model, ops::NormKind kind, double epsilon,
+       bool bias)
       : kind_(kind),
         epsilon_(epsilon),
         gain_(&store.add(name + ".gain", {d_model}, Initializer::ones(), false)),

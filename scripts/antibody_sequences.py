@@ -8,13 +8,19 @@ they are. What is taken: nucleotide sequences aligned by IMGT numbers (dots are 
 string's own from the first codon on) that translate without stop or unknown residue, have at least 100 residues, and reach the WG.G motif
 behind CDR3. Each different protein once, in alphabetic order, so that the file is always the same. Needs nothing but Python.
 """
+
 import re
 import sys
 import zlib
 
 BASES = "TCAG"
 AMINO_ACIDS = "FFLLSSSSYY**CC*WLLLLPPPPHHQQRRRRIIIMTTTTNNKKSSRRVVVVAAAADDEEGGGG"
-CODONS = {a + b + c: AMINO_ACIDS[16 * i + 4 * j + k] for i, a in enumerate(BASES) for j, b in enumerate(BASES) for k, c in enumerate(BASES)}
+CODONS = {
+    a + b + c: AMINO_ACIDS[16 * i + 4 * j + k]
+    for i, a in enumerate(BASES)
+    for j, b in enumerate(BASES)
+    for k, c in enumerate(BASES)
+}
 
 
 def objects(path):
@@ -22,9 +28,9 @@ def objects(path):
         data = file.read()
     position = 0
     while position + 4 < len(data):
-        length = int.from_bytes(data[position:position + 4], "big")
+        length = int.from_bytes(data[position : position + 4], "big")
         stream = zlib.decompressobj()
-        value = stream.decompress(data[position + 4:])
+        value = stream.decompress(data[position + 4 :])
         if len(value) != length:
             raise SystemExit(f"{path}: an object of {length} bytes has {len(value)}")
         position = len(data) - len(stream.unused_data)
@@ -35,7 +41,7 @@ def translated(aligned):
     """The protein of an aligned sequence, or None where it is not one from end to end."""
     residues = []
     for i in range(0, len(aligned) - 2, 3):
-        codon = aligned[i:i + 3]
+        codon = aligned[i : i + 3]
         if codon == "...":
             continue
         residue = CODONS.get(codon)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Configures (when needed) and builds one preset of CMakePresets.json into build/PRESET.
 #   scripts/build.sh release|test|asan|tsan
-# Progress goes to standard error, as one line that rewrites itself on a terminal; a failed build prints what the compiler said.
-# FURLONG_JOBS sets the number of compilers at once. Exit status: 0 built, 1 not built.
+# Progress goes to standard error, as one line that rewrites itself on a terminal; a failed build prints what the
+# compiler said. FURLONG_JOBS sets the number of compilers at once. Exit status: 0 built, 1 not built.
 set -euo pipefail
 
 preset=${1:?which preset: release, test, asan or tsan}

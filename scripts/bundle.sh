@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Packs what a machine with a GPU and nothing else installed needs to check this build: one archive, unpacked and run anywhere.
+# Packs what a machine with a GPU and nothing else installed needs to check this build: one archive, unpacked and run
+# anywhere.
 #   scripts/bundle.sh [--build DIR] [--output FILE]
 #   --build DIR    a build with tests and the CUDA engine (default: build/test)
 #   --output FILE  the archive, .tar.xz or .tar.zst (default: furlong_bundle.tar.xz); at most 60 MB
 # On the other machine:  tar -xf furlong_bundle.tar.xz && furlong_bundle/scripts/gpu_check.sh
-# In it: the program and the tests, stripped; the libraries that they need, but for glibc's and CUDA's, which are that machine's; configs,
-# the tests' data, a token store, scripts/gpu_check.sh, benchmarks/gpu, and manifest.json. Needs binutils and xz (or zstd).
-# Exit status: 0 done, 1 it cannot be made, 2 a mistake in the arguments.
+# In it: the program and the tests, stripped; the libraries that they need, but for glibc's and CUDA's, which are that
+# machine's; configs, the tests' data, a token store, scripts/gpu_check.sh, benchmarks/gpu, and manifest.json. Needs
+# binutils and xz (or zstd). Exit status: 0 done, 1 it cannot be made, 2 a mistake in the arguments.
 set -euo pipefail
 
-usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 fail() { echo "bundle: $1" >&2; exit "${2:-1}"; }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -29,7 +30,8 @@ while (( $# )); do
   shift
 done
 
-# Every program carries the same GPU code, some 50 MB behind the last one's: a window that reaches back so far keeps it once.
+# Every program carries the same GPU code, some 50 MB behind the last one's: a window that reaches back so far keeps it
+# once.
 case "$output" in
   *.tar.xz) compress=(xz '--lzma2=preset=3,dict=128MiB') ;;
   *.tar.zst) compress=(zstd -q -15 -T0 --long=27) ;;
@@ -50,8 +52,8 @@ trap 'rm -rf "$work"' EXIT
 bundle=$work/furlong_bundle
 mkdir -p "$bundle"/{bin,lib,data,docs,scripts,benchmarks,tests/parity,tests/trainers}
 
-# Makes RUNPATH ($ORIGIN/../lib) of a program an RPATH, by its tag alone: RPATH holds for the libraries of libraries too, and so the
-# programs start from anywhere without LD_LIBRARY_PATH, which would reach other machines' tools as well.
+# Makes RUNPATH ($ORIGIN/../lib) of a program an RPATH, by its tag alone: RPATH holds for the libraries of libraries
+# too, and so the programs start from anywhere without LD_LIBRARY_PATH, which would reach other machines' tools as well.
 search_beside_program() {
   local start index
   start=$(readelf -d "$1" | sed -n 's/^Dynamic section at offset \(0x[0-9a-f]*\) contains.*/\1/p')

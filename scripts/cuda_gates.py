@@ -19,6 +19,7 @@ which no block fits on a multiprocessor. A claim in the table says of the kernel
   "least_warps": N               so many warps fit on a multiprocessor, on every architecture
 All other figures are compared when the table was made with the same toolkit: another compiler gives others, rightly.
 Exit status: 0 all gates hold, 1 one does not, 2 a mistake in the arguments or an object that cannot be read."""
+
 import argparse
 import collections
 import json
@@ -34,7 +35,8 @@ TABLE = pathlib.Path(__file__).resolve().parent.parent / "framework/cuda/kernel_
 TENSOR_CORE = {0x23C: "HMMA", 0x237: "IMMA", 0x23F: "DMMA", 0x1F0: "HGMMA"}
 LOCAL_STORE, LOCAL_LOAD = 0x387, 0x983
 
-# Registers, shared memory and threads of a multiprocessor; compute capability 8.x and later reserve 1 KiB of shared memory a block.
+# Registers, shared memory and threads of a multiprocessor; compute capability 8.x and later reserve 1 KiB of shared
+# memory a block.
 SHARED_OF_MULTIPROCESSOR = {80: 164 << 10, 86: 100 << 10, 87: 164 << 10, 89: 100 << 10, 90: 228 << 10}
 WARPS_OF_MULTIPROCESSOR = {80: 64, 86: 48, 87: 48, 89: 48, 90: 64}
 BLOCKS_OF_MULTIPROCESSOR = {80: 32, 86: 16, 87: 16, 89: 24, 90: 32}
@@ -143,7 +145,9 @@ def readable(mangled):
     """Mangled name -> its readable form without namespaces of ours, return type and parameters."""
     mangled = list(mangled)
     try:
-        output = subprocess.run(["c++filt"], input="\n".join(mangled), capture_output=True, text=True, check=True).stdout.splitlines()
+        output = subprocess.run(
+            ["c++filt"], input="\n".join(mangled), capture_output=True, text=True, check=True
+        ).stdout.splitlines()
     except (OSError, subprocess.CalledProcessError) as error:
         raise Unreadable(f"c++filt, of binutils, is needed to read names ({error})")
     return {name: short(text) for name, text in zip(mangled, output)}
@@ -179,11 +183,14 @@ def claimed_bytes(claim, architecture):
 
 
 def measure(objects, claims):
-    """"sm_90" -> "file: kernel" -> figures."""
+    """ "sm_90" -> "file: kernel" -> figures."""
     table = {}
     for path in objects:
         try:
-            found = [(architecture, kernels(cubin, architecture)) for architecture, cubin in cubins(pathlib.Path(path).read_bytes())]
+            found = [
+                (architecture, kernels(cubin, architecture))
+                for architecture, cubin in cubins(pathlib.Path(path).read_bytes())
+            ]
         except (Unreadable, OSError, struct.error, KeyError, ValueError) as error:
             raise Unreadable(f"{path}: {error}")
         stem = re.sub(r"(_cuda)?(\.cu)?\.o$", "", pathlib.Path(path).name)
@@ -193,7 +200,9 @@ def measure(objects, claims):
                 continue
             for mangled, figures in of_cubin.items():
                 name = f"{stem}: {names[mangled]}"
-                dynamic = sum(claimed_bytes(claim, architecture) for claim in claims if re.search(claim["kernel"], name))
+                dynamic = sum(
+                    claimed_bytes(claim, architecture) for claim in claims if re.search(claim["kernel"], name)
+                )
                 figures["dynamic_shared"] = dynamic
                 blocks = occupancy(architecture, figures["registers"], figures["threads"], figures["shared"] + dynamic)
                 figures.update(blocks=blocks, warps=blocks * -(-figures["threads"] // 32))
@@ -207,18 +216,26 @@ def gates(table, claims):
     for architecture, of_architecture in sorted(table.items()):
         for name, figures in sorted(of_architecture.items()):
             if figures["spills"] or figures["stack"]:
-                faults.append(f"{architecture} {name}: {figures['stack']} bytes of local memory, {figures['spills']} spills (loads and stores)")
+                faults.append(
+                    f"{architecture} {name}: {figures['stack']} bytes of local memory, {figures['spills']} spills (loads and stores)"
+                )
             if not figures["blocks"]:
-                faults.append(f"{architecture} {name}: no block of {figures['threads']} threads fits on a multiprocessor")
+                faults.append(
+                    f"{architecture} {name}: no block of {figures['threads']} threads fits on a multiprocessor"
+                )
         for claim in claims:
             answering = [name for name in of_architecture if re.search(claim["kernel"], name)]
             if not answering:
                 faults.append(f"{architecture}: no kernel answers to the claim for '{claim['kernel']}'")
             for name in answering:
                 if claim.get("tensor_core") and not of_architecture[name]["tensor_core"]:
-                    faults.append(f"{architecture} {name}: claimed to run on tensor cores, and has no instruction for them")
+                    faults.append(
+                        f"{architecture} {name}: claimed to run on tensor cores, and has no instruction for them"
+                    )
                 if of_architecture[name]["warps"] < claim.get("least_warps", 0):
-                    faults.append(f"{architecture} {name}: {of_architecture[name]['warps']} warps fit, {claim['least_warps']} are claimed")
+                    faults.append(
+                        f"{architecture} {name}: {of_architecture[name]['warps']} warps fit, {claim['least_warps']} are claimed"
+                    )
     return faults
 
 
@@ -232,7 +249,11 @@ def differences(found, expected):
             elif name not in here:
                 faults.append(f"{architecture} {name}: in the table, but not in the build")
             elif here[name] != there[name]:
-                changed = [f"{key} {there[name].get(key)} -> {value}" for key, value in here[name].items() if value != there[name].get(key)]
+                changed = [
+                    f"{key} {there[name].get(key)} -> {value}"
+                    for key, value in here[name].items()
+                    if value != there[name].get(key)
+                ]
                 faults.append(f"{architecture} {name}: {', '.join(changed)}")
     return faults
 
@@ -243,7 +264,9 @@ def write(table, claims, toolkit):
     lines += ["],", '"kernels": {']
     for place, (architecture, kernels_of) in enumerate(sorted(table.items())):
         lines.append(f"  {json.dumps(architecture)}: {{")
-        lines.append(",\n".join(f"    {json.dumps(name)}: {json.dumps(figures)}" for name, figures in sorted(kernels_of.items())))
+        lines.append(
+            ",\n".join(f"    {json.dumps(name)}: {json.dumps(figures)}" for name, figures in sorted(kernels_of.items()))
+        )
         lines.append("  }" + ("," if place + 1 < len(table) else ""))
     TABLE.write_text("\n".join(lines + ["}", "}"]) + "\n")
 
@@ -279,7 +302,9 @@ def self_test():
         assert len(faults) == 1 and fault in faults[0], (change, faults)
     by_device = {"kernel": "k", "dynamic_shared_bytes": {"sm_80": 5, "sm_90": 7}}
     assert [claimed_bytes(by_device, architecture) for architecture in (80, 90, 86)] == [5, 7, 0]
-    assert claimed_bytes({"kernel": "k", "dynamic_shared_bytes": 3}, 86) == 3 and claimed_bytes({"kernel": "k"}, 86) == 0
+    assert (
+        claimed_bytes({"kernel": "k", "dynamic_shared_bytes": 3}, 86) == 3 and claimed_bytes({"kernel": "k"}, 86) == 0
+    )
     names = {
         "void furlong::ops::cuda_engine::fill_kernel<float>(float*, long)": "fill_kernel<float>",
         "void furlong::ops::cuda_engine::k<__nv_bfloat16, (furlong::ops::Kind)1>(int (*)(long), float)": "k<bfloat16, (Kind)1>",
@@ -328,11 +353,15 @@ def main():
     elif arguments.toolkit == expected["toolkit"]:
         faults += differences(found, expected["kernels"])
     else:
-        print(f"the table is of CUDA {expected['toolkit']}, this build of {arguments.toolkit}: only spills and claims are looked at")
+        print(
+            f"the table is of CUDA {expected['toolkit']}, this build of {arguments.toolkit}: only spills and claims are looked at"
+        )
     for fault in faults:
         print("FAULT", fault)
     if not faults:
-        print(f"{sum(map(len, found.values()))} kernels on {', '.join(sorted(found))}: no spills, no local memory, as the table says")
+        print(
+            f"{sum(map(len, found.values()))} kernels on {', '.join(sorted(found))}: no spills, no local memory, as the table says"
+        )
     elif not arguments.update:
         print("where a change is meant: scripts/cuda_gates.py --update, with the same arguments")
     return 1 if faults else 0

@@ -6,12 +6,13 @@
 #   ecoli     DIR/ecoli.fa     the genome of E. coli 536 (package bowtie-examples)
 #   proteins  DIR/proteins.fa  16,598 dolphin proteins   (package plast-example)
 #   all_proteins DIR/all_proteins.fa  these and 20,500 of UniProt (packages plast-example, mmseqs2-examples)
-#   antibodies   DIR/antibodies.fa    18,231 heavy chains, translated (packages r-cran-alakazam, r-cran-tigger; needs python3)
+#   antibodies   DIR/antibodies.fa    18,231 heavy chains, translated (packages r-cran-alakazam, r-cran-tigger; needs
+#   python3)
 #   english      DIR/english.txt      An Anarchist FAQ, a book of English prose (package anarchism)
 # Exit status: 0 done, 1 the download or the machine failed, 2 wrong arguments.
 set -euo pipefail
 
-usage() { sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 fail() { echo "fetch_data.sh: $1" >&2; exit "${2:-1}"; }
 
 names=()

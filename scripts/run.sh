@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds Furlong if needed, and runs it with the given arguments; its exit status is passed on.
+# Installs what is missing, builds Furlong if needed, and runs it with the given arguments; its exit status is passed
+# on.
 #   scripts/run.sh train configs/quickstart.yaml
 # Comment lines in a config for train, finetune or evaluate are instructions to this script:
-#   # run.sh: fetch-model NAME                    before: fetch a trained model (scripts/fetch_models.sh), where it is missing
+#   # run.sh: fetch-model NAME                    before: fetch a trained model (scripts/fetch_models.sh), where it is
+#   missing
 #   # run.sh: prepare NAME                        before: fetch and prepare the data set, where its store is missing
 #   # run.sh: train-first CONFIG                  before: train what the config begins from, unless that has ended
 #   # run.sh: compare-compressors TEXT FRACTION   after training: held-out bits per byte beside gzip -9 and xz -9
@@ -83,8 +85,8 @@ compare_compressors() {
   printf '  %-16s %s\n' 'gzip -9' "$(compressed gzip -9)" 'xz -9' "$(compressed xz -9)"
 }
 
-# Training gets its own process group and each signal once from here, so that stopping this script by a key or by kill saves and ends it
-# in order; should the script itself be killed, the training does not stay behind alone.
+# Training gets its own process group and each signal once from here, so that stopping this script by a key or by kill
+# saves and ends it in order; should the script itself be killed, the training does not stay behind alone.
 set -m
 setpriv --pdeathsig KILL "$FURLONG" "$@" &
 training=$!

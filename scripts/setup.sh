@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Furlong needs and that are missing.
 #   scripts/setup.sh [run|test|models]
-# run (the default) is what building and using the program needs; test adds what its tests need, models what fetching trained models needs. When nothing is missing, it returns at
-# once and touches no network. Exit status: 0 all there, 1 the installation failed, 2 packages are missing and only root could add them.
+# run (the default) is what building and using the program needs; test adds what its tests need, models what fetching
+# trained models needs. When nothing is missing, it returns at once and touches no network. Exit status: 0 all there, 1
+# the installation failed, 2 packages are missing and only root could add them.
 set -euo pipefail
 
 run_packages=(
@@ -20,7 +21,7 @@ case "${1:-run}" in
   models) wanted=("${model_packages[@]}") ;;
   run) wanted=("${run_packages[@]}") ;;
   test) wanted=("${run_packages[@]}" "${test_packages[@]}") ;;
-  *) sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null; then
@@ -46,7 +47,8 @@ else
 fi
 
 apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get --quiet --quiet -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 "$@"; }
-# Without known versions (a fresh image carries no lists) or with outdated ones the installation cannot work before an update.
+# Without known versions (a fresh image carries no lists) or with outdated ones the installation cannot work before an
+# update.
 install() { apt install --yes --no-install-recommends "${missing[@]}"; }
 
 echo "setup: installing ${missing[*]}" >&2

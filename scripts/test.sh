@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Builds Furlong with its tests and runs them.
 #   scripts/test.sh [--full] [--filter REGEX]
-#   --full          adds the same tests under AddressSanitizer with UndefinedBehaviorSanitizer, under ThreadSanitizer with four threads,
+#   --full          adds the same tests under AddressSanitizer with UndefinedBehaviorSanitizer, under ThreadSanitizer
+#   with four threads,
 #                   the kill table (tests/kills.sh) and the fault table of several processes (tests/faults.py)
 #   --filter REGEX  only tests whose name matches (ctest -R); without the two tables
-# Skipped tests are counted and named. Exit status: 0 everything passed, 1 something failed, 2 a mistake in the arguments.
+# Skipped tests are counted and named. Exit status: 0 everything passed, 1 something failed, 2 a mistake in the
+# arguments.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -14,7 +16,7 @@ while (( $# )); do
   case "$1" in
     --full) full=true ;;
     --filter) [[ -n ${2:-} ]] || { echo "test: --filter needs a regular expression" >&2; exit 2; }; filter=(-R "$2"); shift ;;
-    -h|--help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h|--help) sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) echo "test: unknown argument $1; there are --full, --filter REGEX and --help" >&2; exit 2 ;;
   esac
   shift

@@ -8,6 +8,7 @@ status 0 (3 after SIGTERM); one line of theirs names rank and host at fault; not
 job goes on from it. Cases that need what this machine has not are skipped, counted and named.
 Exit status: 0 everything as expected, 1 not, 2 a mistake in the arguments.
 """
+
 import argparse
 import dataclasses
 import errno
@@ -70,12 +71,26 @@ class Scene:
         launcher = jobs.LAUNCHERS[case.launcher]
         change = self.on_its_host if network else (lambda rank, command: command)
         self.slowness = folder / "slowness"  # see slow_fsync.c
-        variables = {"LD_PRELOAD": str(slow_fsync(scratch)), "FURLONG_TEST_FSYNC": str(self.slowness)} if case.slow_disk else {}
-        self.job = scratch.start(launcher, folder, extra=case.extra, before=keep_going_when_files_cannot_grow, change=change,
-                                 processes=case.processes, variables=variables)
-        jobs.wait_until(self.checkpoint(case.checkpoint_every).exists, 60, f"the first checkpoint; it wrote:\n{self.job.output()}")
+        variables = (
+            {"LD_PRELOAD": str(slow_fsync(scratch)), "FURLONG_TEST_FSYNC": str(self.slowness)} if case.slow_disk else {}
+        )
+        self.job = scratch.start(
+            launcher,
+            folder,
+            extra=case.extra,
+            before=keep_going_when_files_cannot_grow,
+            change=change,
+            processes=case.processes,
+            variables=variables,
+        )
+        jobs.wait_until(
+            self.checkpoint(case.checkpoint_every).exists, 60, f"the first checkpoint; it wrote:\n{self.job.output()}"
+        )
         self.ranks = scratch.ranks()
-        jobs.expect(sorted(self.ranks) == list(range(case.processes)), f"{case.processes} ranks expected, found {sorted(self.ranks)}")
+        jobs.expect(
+            sorted(self.ranks) == list(range(case.processes)),
+            f"{case.processes} ranks expected, found {sorted(self.ranks)}",
+        )
 
     def checkpoint(self, step):
         return self.folder / "run" / "checkpoints" / f"step_{step:08d}.h5"
@@ -185,7 +200,11 @@ def cut_for_two_seconds(scene):
     time.sleep(1.5)
     jobs.expect(scene.step() == before, "the cable was cut and training went on")
     scene.network.join()
-    jobs.wait_until(lambda: scene.step() > before + 2 * CHECKPOINT_EVERY, 30, f"training after the cut; it wrote:\n{scene.job.output()}")
+    jobs.wait_until(
+        lambda: scene.step() > before + 2 * CHECKPOINT_EVERY,
+        30,
+        f"training after the cut; it wrote:\n{scene.job.output()}",
+    )
     terminate_one(scene)
 
 
@@ -212,24 +231,80 @@ CASES = [
     Case("disk full for rank 0", LAUNCH, FULL_FILE, rank=0),
     Case("disk full for both", LAUNCH, fill_disk, rank=None, small_disk=True, needs=why_no_mount),
     Case("SIGTERM to rank 1", LAUNCH, terminate_one, rank=None, status=3),
-    Case("network cut for 2 s, then SIGTERM", "by_hand", cut_for_two_seconds, rank=None, status=3, survives=True, network=True,
-         needs=networks.why_not),
+    Case(
+        "network cut for 2 s, then SIGTERM",
+        "by_hand",
+        cut_for_two_seconds,
+        rank=None,
+        status=3,
+        survives=True,
+        network=True,
+        needs=networks.why_not,
+    ),
     Case("network cut", "by_hand", cut_for_ever, network=True, named_by="each the other", needs=networks.why_not),
-    Case("network cut between two and two", "by_hand", cut_for_ever, network=True, processes=4, named_by="each the other",
-         needs=networks.why_not),
-    Case("the first of two hosts dies", "by_hand", kill, rank=0, with_it=(1,), network=True, processes=4, needs=networks.why_not),
+    Case(
+        "network cut between two and two",
+        "by_hand",
+        cut_for_ever,
+        network=True,
+        processes=4,
+        named_by="each the other",
+        needs=networks.why_not,
+    ),
+    Case(
+        "the first of two hosts dies",
+        "by_hand",
+        kill,
+        rank=0,
+        with_it=(1,),
+        network=True,
+        processes=4,
+        needs=networks.why_not,
+    ),
 ]
 # In the midst of a checkpoint.
 SLOW = {"slow_disk": True, "needs": why_no_compiler}
 for rank in (1, 0):
     for writer in (1, 0):
-        CASES.append(Case(f"rank {rank} killed while rank {writer} writes", LAUNCH, while_writing(writer, 60, kill), rank=rank,
-                          by_signal=True, **SLOW))
-    CASES.append(Case(f"disk full in what rank {rank} writes", LAUNCH, while_writing(rank, 2, error=errno.ENOSPC), rank=rank, **SLOW))
-    CASES.append(Case(f"rank 0 throws while rank {rank}'s write hangs", LAUNCH, while_writing(rank, HANGS, FULL_FILE), rank=0,
-                      checkpoint_every=1000, **SLOW))
-    CASES.append(Case(f"SIGTERM to rank 1 while rank {rank} writes for 3 s", LAUNCH, while_writing(rank, 3, terminate_one), rank=None,
-                      status=3, **SLOW))
+        CASES.append(
+            Case(
+                f"rank {rank} killed while rank {writer} writes",
+                LAUNCH,
+                while_writing(writer, 60, kill),
+                rank=rank,
+                by_signal=True,
+                **SLOW,
+            )
+        )
+    CASES.append(
+        Case(
+            f"disk full in what rank {rank} writes",
+            LAUNCH,
+            while_writing(rank, 2, error=errno.ENOSPC),
+            rank=rank,
+            **SLOW,
+        )
+    )
+    CASES.append(
+        Case(
+            f"rank 0 throws while rank {rank}'s write hangs",
+            LAUNCH,
+            while_writing(rank, HANGS, FULL_FILE),
+            rank=0,
+            checkpoint_every=1000,
+            **SLOW,
+        )
+    )
+    CASES.append(
+        Case(
+            f"SIGTERM to rank 1 while rank {rank} writes for 3 s",
+            LAUNCH,
+            while_writing(rank, 3, terminate_one),
+            rank=None,
+            status=3,
+            **SLOW,
+        )
+    )
 for name in ("mpirun", "srun", "torchrun", "torchrun_stand_in"):
     for rank in (1, 0):
         extra = ("--kill-on-bad-exit=1",) if name == "srun" else ()
@@ -247,7 +322,8 @@ CASES += [
 ]
 
 
-# ---- what has to hold ------------------------------------------------------------------------------------------------------------------
+# ---- what has to hold
+# ------------------------------------------------------------------------------------------------------------------
 def is_living(number):
     try:
         return pathlib.Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -259,7 +335,11 @@ def watch(scene, begin):
     """When the last process that can run has ended, and the launcher's status; seconds since the fault."""
     case = scene.case
     waiting = [scene.number(rank) for rank in range(case.processes) if not (case.stopped and rank in case.struck)]
-    jobs.wait_until(lambda: not any(map(is_living, waiting)), PATIENCE, f"the end of the processes; they wrote:\n{scene.job.output()}")
+    jobs.wait_until(
+        lambda: not any(map(is_living, waiting)),
+        PATIENCE,
+        f"the end of the processes; they wrote:\n{scene.job.output()}",
+    )
     ended = time.monotonic() - begin
     status = scene.job.wait(PATIENCE)
     return ended, time.monotonic() - begin, status
@@ -274,20 +354,31 @@ def expect_names(scene, lines):
     own = [line for line in lines if re.match(r"error: rank \d+ \(host ", line)]
     lines = [line for line in lines if line not in own]
     if case.launcher == LAUNCH and case.rank is not None:
-        jobs.expect(len(own) == 1 if case.stopped or case.by_signal else len(own) < 2, f"one line of the launcher's own expected:\n{output}")
+        jobs.expect(
+            len(own) == 1 if case.stopped or case.by_signal else len(own) < 2,
+            f"one line of the launcher's own expected:\n{output}",
+        )
         places = tuple(f"error: rank {rank} (host {scene.host(rank)}, process " for rank in case.struck)
         for line in own:
             jobs.expect(line.startswith(places), f"{' or '.join(places)} expected in {line}")
     if case.named_by == "mpirun":
         place = f"process rank {case.rank} with PID "
-        jobs.expect(place in output and f" on node {scene.host(case.rank)} exited on signal 9" in output, f"Open MPI's naming expected:\n{output}")
+        jobs.expect(
+            place in output and f" on node {scene.host(case.rank)} exited on signal 9" in output,
+            f"Open MPI's naming expected:\n{output}",
+        )
         return
     # Cut off from each other, the first host names any of the second one's.
     others = tuple(range(case.processes // 2, case.processes))
     blamed = [others, (0,)] if case.named_by == "each the other" else [(case.rank,)]
-    jobs.expect(len(lines) == len(blamed), f"{len(blamed)} message(s) of the processes expected, found {len(lines)}:\n{output}")
+    jobs.expect(
+        len(lines) == len(blamed), f"{len(blamed)} message(s) of the processes expected, found {len(lines)}:\n{output}"
+    )
     for ranks, line in zip(blamed, lines):
-        place = "|".join(r"rank \d+ on host \S+" if rank is None else re.escape(f"rank {rank} on host {scene.host(rank)}") for rank in ranks)
+        place = "|".join(
+            r"rank \d+ on host \S+" if rank is None else re.escape(f"rank {rank} on host {scene.host(rank)}")
+            for rank in ranks
+        )
         jobs.expect(re.search(rf"error: ({place})( failed)?: ", line), f"{place} expected in {line}")
 
 
@@ -296,7 +387,11 @@ def expect_goes_on(scene):
     filler = scene.folder / "run" / "filler"
     filler.unlink(missing_ok=True)
     last = scene.step() + 20
-    newest = max(int(path.stem[5:]) for path in (scene.folder / "run" / "checkpoints").glob("step_*.h5") if ".shard_" not in path.name)
+    newest = max(
+        int(path.stem[5:])
+        for path in (scene.folder / "run" / "checkpoints").glob("step_*.h5")
+        if ".shard_" not in path.name
+    )
     scene.slowness.unlink(missing_ok=True)
     scene.scratch.configure(scene.folder, **keys(scene.case, last))
     job = scene.scratch.start(jobs.LAUNCHERS[LAUNCH], scene.folder)
@@ -310,7 +405,12 @@ def expect_goes_on(scene):
 
 
 def keys(case, steps):
-    return {"trainer__max_steps": steps, "trainer__validate_every": 0, "checkpoint__every": case.checkpoint_every, "log__progress": "none"}
+    return {
+        "trainer__max_steps": steps,
+        "trainer__validate_every": 0,
+        "checkpoint__every": case.checkpoint_every,
+        "log__progress": "none",
+    }
 
 
 def try_case(scratch, case, network):
@@ -328,13 +428,21 @@ def try_case(scratch, case, network):
         ended, over, status = watch(scene, begin)
         left = [" ".join(process.command) for process in jobs.processes_of(scratch.marker)]
         jobs.expect(not left, f"still running: {left}")
-        jobs.expect(status == case.status if case.status is not None else status != 0, f"status {status}:\n{scene.job.output()}")
+        jobs.expect(
+            status == case.status if case.status is not None else status != 0, f"status {status}:\n{scene.job.output()}"
+        )
         jobs.expect(ended <= TIMEOUT, f"the processes ended after {ended:.1f} s, and {TIMEOUT:g} s are allowed")
         lines = scene.job.errors()
         expect_names(scene, lines)
         expect_goes_on(scene)
-        return {"fault": case.fault, "launcher": case.launcher, "processes_ended_seconds": round(ended, 1),
-                "launcher_ended_seconds": round(over, 1), "status": status, "messages": lines}
+        return {
+            "fault": case.fault,
+            "launcher": case.launcher,
+            "processes_ended_seconds": round(ended, 1),
+            "launcher_ended_seconds": round(over, 1),
+            "status": status,
+            "messages": lines,
+        }
     finally:
         jobs.end_all(scratch.marker)
         if case.small_disk:
@@ -342,7 +450,10 @@ def try_case(scratch, case, network):
 
 
 def markdown(rows):
-    lines = ["| launcher | fault | processes ended after | launcher ended after | status |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| launcher | fault | processes ended after | launcher ended after | status |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for row in rows:
         seconds = f"{row['processes_ended_seconds']:.1f} s | {row['launcher_ended_seconds']:.1f} s"
         lines.append(f"| {row['launcher'].replace('_', ' ')} | {row['fault']} | {seconds} | {row['status']} |")
@@ -385,8 +496,15 @@ def main():
     if arguments.markdown:
         arguments.markdown.write_text(markdown(rows))
     if arguments.json:
-        found = {"furlong": version, "cores": os.cpu_count(), "kernel": platform.release(), "load": os.getloadavg()[0], "cases": rows,
-                 "skipped": skipped, "failed": failed}
+        found = {
+            "furlong": version,
+            "cores": os.cpu_count(),
+            "kernel": platform.release(),
+            "load": os.getloadavg()[0],
+            "cases": rows,
+            "skipped": skipped,
+            "failed": failed,
+        }
         arguments.json.write_text(json.dumps(found, indent=2) + "\n")
     print(f"{len(rows)} as expected, {len(failed)} failed, {len(skipped)} skipped" + (":" if skipped else ""))
     for reason in skipped:

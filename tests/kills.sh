@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Kills a training run with kill -9 again and again, starts the same command each time, and compares with a run that nobody disturbed.
+# Kills a training run with kill -9 again and again, starts the same command each time, and compares with a run that
+# nobody disturbed.
 #   tests/kills.sh FURLONG [KILLS=20] [SEED]
-# Most kills fall at random moments; every fourth waits, from a random moment on, until a checkpoint is being written. At the end metrics.jsonl
-# has to be equal in all but tokens_per_second and memory_bytes, and the last checkpoint in every byte. Each restart has to cut metrics.jsonl
-# back to the step that it resumes from. Prints a table. Exit status: 0 everything equal, 1 a difference, 2 a mistake in the arguments.
+# Most kills fall at random moments; every fourth waits, from a random moment on, until a checkpoint is being written.
+# At the end metrics.jsonl has to be equal in all but tokens_per_second and memory_bytes, and the last checkpoint in
+# every byte. Each restart has to cut metrics.jsonl back to the step that it resumes from. Prints a table. Exit status:
+# 0 everything equal, 1 a difference, 2 a mistake in the arguments.
 set -euo pipefail
 
 furlong=$(realpath -e "${1:?which furlong: tests/kills.sh FURLONG [KILLS=20] [SEED]}")
@@ -31,7 +33,8 @@ fail() {
 cat "$source"/LICENSE "$source"/README.md "$source"/trainers/*.cpp "$source"/datasets/*.cpp >text.txt
 "$furlong" prepare text text.txt --output tokens.h5 >prepared
 
-# Everything that has a state is on: dropout, redrawn directions, averages, accumulation, validation with the best checkpoint kept.
+# Everything that has a state is on: dropout, redrawn directions, averages, accumulation, validation with the best
+# checkpoint kept.
 cat >config.yaml <<'YAML'
 run_directory: run
 data:
@@ -85,7 +88,8 @@ printf '%4s  %8s  %5s  %-22s  %s\n' kill seconds step moment "resumed at step"
 run=disturbed/run
 during_writes=0
 number=0
-# Kills that wait for a write and miss it (it was whole just then) are made up for, so that at least three fall into one.
+# Kills that wait for a write and miss it (it was whole just then) are made up for, so that at least three fall into
+# one.
 wanted_writes=$(( kills < 3 ? kills : 3 ))
 # Together the random lives make up about half of the run, so that it does not end before the last kill.
 mean_life=$(( (whole - start) / 2 / kills ))
@@ -102,7 +106,8 @@ while (( number < kills || during_writes < wanted_writes )); do
   running=$!
   sleep "$(seconds $delay)"
   if (( aim_at_write )); then
-    # The path of a file that is being written: *.h5.partial. No process is started in this loop, which has milliseconds.
+    # The path of a file that is being written: *.h5.partial. No process is started in this loop, which has
+    # milliseconds.
     while ! compgen -G "$run/checkpoints/step_*.partial" >/dev/null && kill -0 $running 2>/dev/null; do :; done
   fi
   kill -9 $running 2>/dev/null || true
@@ -123,7 +128,8 @@ while (( number < kills || during_writes < wanted_writes )); do
   fi
   printf '%4d  %8s  %5d  %-22s  %s\n' $number "$(seconds $life)" "$(last_step $run/metrics.jsonl)" "$moment" "${resumed:--}"
 
-  # What this start left of the earlier metrics: the lines up to the step it resumed from, byte for byte, and after them new steps only.
+  # What this start left of the earlier metrics: the lines up to the step it resumed from, byte for byte, and after them
+  # new steps only.
   if [[ -n $resumed && -f metrics_before ]]; then
     awk -v last="$resumed" '{ step = $0; sub(/^\{"step":/, "", step); if (step + 0 <= last && /}$/) print }' metrics_before >expected_beginning
     cmp -s -n "$(stat -c %s expected_beginning)" expected_beginning $run/metrics.jsonl || fail "start $number did not keep the metrics up to step $resumed"
@@ -140,8 +146,8 @@ for name in undisturbed disturbed; do without_timings $name/run/metrics.jsonl >$
 cmp undisturbed/metrics disturbed/metrics || { diff undisturbed/metrics disturbed/metrics | head -n 6 >&2; fail "the metrics differ"; }
 [[ $(wc -l <undisturbed/metrics) -eq 500 ]] || fail "450 training and 50 validation lines were expected, $(wc -l <undisturbed/metrics) found"
 
-# A checkpoint carries the metrics, timings and all. Each is written once more from the checkpoint alone, beside metrics without timings, so
-# that then every byte has to be equal: parameters, moments, averages, directions, counters.
+# A checkpoint carries the metrics, timings and all. Each is written once more from the checkpoint alone, beside metrics
+# without timings, so that then every byte has to be equal: parameters, moments, averages, directions, counters.
 last=$(printf 'step_%08d.h5' 450)
 for name in undisturbed disturbed; do
   for checkpoint in "$last" best.h5; do

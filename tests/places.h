@@ -1,5 +1,6 @@
 #pragma once
-// Where tests find what they need: as built, or, in a bundle that was carried to another machine (scripts/bundle.sh), as the environment says.
+// Where tests find what they need: as built, or, in a bundle that was carried to another machine (scripts/bundle.sh),
+// as the environment says.
 #include <cstdlib>
 #include <filesystem>
 #include <string>

@@ -43,15 +43,19 @@ Json description(const Dataset& data) {
 Json description(const TrainOptions& options) {
   Json json;
   const bool is_automatic = options.resume == TrainOptions::Resume::automatic;
-  json["--resume"] = is_automatic ? "auto" : options.resume == TrainOptions::Resume::never ? "never" : options.checkpoint.string();
+  json["--resume"] = is_automatic                                    ? "auto"
+                     : options.resume == TrainOptions::Resume::never ? "never"
+                                                                     : options.checkpoint.string();
   json["--trace"] = options.trace.has_value();
   json["--trace-steps"] = options.trace ? fmt::format("{}-{}", options.trace->first, options.trace->last) : "";
   return json;
 }
 
 [[noreturn]] void refuse(const std::string& name, const Json& here, const Json& there) {
-  throw UserError("{}: {} here, and {} in rank 0; expected the same in all processes: start them with one config and the same arguments",
-                  name, here.dump(), there.dump());
+  throw UserError(
+      "{}: {} here, and {} in rank 0; expected the same in all processes: start them with one config and the same "
+      "arguments",
+      name, here.dump(), there.dump());
 }
 
 }  // namespace
@@ -63,28 +67,34 @@ void check_same(const ProcessGroup& group, const Json& values) {
     if (!first.contains(name) || first[name] != value) refuse(name, value, first.value(name, Json("nothing")));
 }
 
-void check_agreement(const ProcessGroup& group, const Settings& settings, const Dataset& data, const TrainOptions* options) {
+void check_agreement(const ProcessGroup& group, const Settings& settings, const Dataset& data,
+                     const TrainOptions* options) {
   if (group.is_alone()) return;
   const Json own{{"settings", to_json(settings)}, {"data", description(data)}};
   const Json first = Json::parse(group.from_first(own.dump()));
   const Json here = own["settings"].flatten(), there = first["settings"].flatten();
   for (const auto& [key, value] : here.items()) {
-    if (there.contains(key) && (may_differ(key) ? is_given(value) == is_given(there[key]) : value == there[key])) continue;
+    if (there.contains(key) && (may_differ(key) ? is_given(value) == is_given(there[key]) : value == there[key]))
+      continue;
     std::string name = key.substr(1);
     std::replace(name.begin(), name.end(), '/', '.');
     refuse(name, value, there.contains(key) ? there[key] : Json("nothing"));
   }
   if (own["data"] != first["data"])
-    throw UserError("data.store: {}: holds other data than what rank 0 reads; expected the same store, or a copy of it, in all processes",
-                    data.path());
+    throw UserError(
+        "data.store: {}: holds other data than what rank 0 reads; expected the same store, or a copy of it, in all "
+        "processes",
+        data.path());
   if (options) check_same(group, description(*options));
 }
 
 void check_same_beginning(const ProcessGroup& group, const std::string& digest, const std::filesystem::path& path) {
   const std::string first = group.from_first(digest);
   if (first != digest)
-    throw UserError("{}: {} are in it, and {} in what rank 0 has loaded; expected the same checkpoint, or a copy of it, in all processes",
-                    path.string(), digest, first);
+    throw UserError(
+        "{}: {} are in it, and {} in what rank 0 has loaded; expected the same checkpoint, or a copy of it, in all "
+        "processes",
+        path.string(), digest, first);
   group.barrier();
 }
 

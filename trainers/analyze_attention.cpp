@@ -24,7 +24,9 @@ Tensor exact_output(const AttentionSample& sample) {
   options.causal = sample.causal;
   Tape tape(host);
   const Tape::NoGradient guard(tape);
-  return ops::softmax_attention(tape, Variable(sample.query), Variable(sample.key), Variable(sample.value), options, sample.mask).value();
+  return ops::softmax_attention(tape, Variable(sample.query), Variable(sample.key), Variable(sample.value), options,
+                                sample.mask)
+      .value();
 }
 
 /// elu(0) + 1 = 1: with rows of one zero every visible key weighs the same, at linear cost.
@@ -37,10 +39,10 @@ Tensor uniform_output(const AttentionSample& sample) {
   return candidate_output(constant, ones, {});
 }
 
-/// Adds to each head's sum of squares over [batch, n, heads·width], elements given as in memory, of the rows that `kept` [batch·n] has a 1
-/// for; empty: all.
-void add_squares(const std::vector<double>& values, std::int64_t n_heads, std::int64_t width, const std::vector<std::int32_t>& kept,
-                 std::vector<double>& sums) {
+/// Adds to each head's sum of squares over [batch, n, heads·width], elements given as in memory, of the rows that
+/// `kept` [batch·n] has a 1 for; empty: all.
+void add_squares(const std::vector<double>& values, std::int64_t n_heads, std::int64_t width,
+                 const std::vector<std::int32_t>& kept, std::vector<double>& sums) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (kept.empty() || kept[i / at(width * n_heads)] != 0) sums[i / at(width) % at(n_heads)] += values[i] * values[i];
   }
@@ -55,7 +57,8 @@ std::vector<RowNorms> row_norms(const std::vector<AttentionSample>& samples, boo
     const std::vector<double> values = tensor.to_vector<double>();
     // Padding says nothing of the model.
     const Tensor real = keys ? sample.real_keys() : sample.real_queries;
-    const std::vector<std::int32_t> kept = real.defined() ? real.to_vector<std::int32_t>() : std::vector<std::int32_t>();
+    const std::vector<std::int32_t> kept =
+        real.defined() ? real.to_vector<std::int32_t>() : std::vector<std::int32_t>();
     const std::int64_t width = tensor.extent(2), tokens = tensor.extent(0) * tensor.extent(1);
     for (std::int64_t token = 0; token < tokens; ++token) {
       if (!kept.empty() && kept[at(token)] == 0) continue;
@@ -77,7 +80,8 @@ Tensor gaussian(const Shape& shape, double deviation, std::uint64_t seed, const 
   std::vector<double> values(at(shape.elements()));
   const RandomKey key{seed, 0, random_stream(name)};
   parallel_ranges(shape.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) values[at(i)] = deviation * random_normal(key, static_cast<std::uint64_t>(i));
+    for (std::int64_t i = begin; i < end; ++i)
+      values[at(i)] = deviation * random_normal(key, static_cast<std::uint64_t>(i));
   });
   return Tensor::from(values, shape);
 }
@@ -118,7 +122,8 @@ Tensor AttentionSample::real_keys() const { return mask.keys.defined() || n() !=
 Visibility::Visibility(const AttentionSample& sample, std::int64_t sequence) : causal_(sample.causal) {
   if (sample.real_queries.defined()) queries_ = sample.real_queries.narrow(0, sequence, 1).to_vector<std::int32_t>();
   if (sample.mask.keys.defined()) keys_ = sample.mask.keys.narrow(0, sequence, 1).to_vector<std::int32_t>();
-  if (sample.mask.documents.defined()) documents_ = sample.mask.documents.narrow(0, sequence, 1).to_vector<std::int32_t>();
+  if (sample.mask.documents.defined())
+    documents_ = sample.mask.documents.narrow(0, sequence, 1).to_vector<std::int32_t>();
 }
 
 bool Visibility::operator()(std::int64_t query, std::int64_t key) const {
@@ -140,7 +145,8 @@ Tensor as_float64(const Tensor& tensor) {
   return converted;
 }
 
-AttentionData::AttentionData(std::vector<AttentionSample> samples, bool replicas) : samples_(std::move(samples)), replicas_(replicas) {
+AttentionData::AttentionData(std::vector<AttentionSample> samples, bool replicas)
+    : samples_(std::move(samples)), replicas_(replicas) {
   require(!samples_.empty(), "attention data without a sample");
   for (const AttentionSample& sample : samples_) exact_.push_back(exact_output(sample));
   add_moments();
@@ -156,7 +162,8 @@ void AttentionData::add_moments() {
     return means;
   };
   for (std::int64_t head = 0; head < n_heads(); ++head)
-    moments_.push_back({part(queries, head, 0), part(keys, head / group, 0), part(queries, head, 2), part(keys, head / group, 2)});
+    moments_.push_back(
+        {part(queries, head, 0), part(keys, head / group, 0), part(queries, head, 2), part(keys, head / group, 2)});
 }
 
 AttentionData AttentionData::head(std::int64_t head) const {
@@ -188,10 +195,12 @@ std::vector<double> AttentionData::relative_errors(const std::vector<Tensor>& ou
   for (std::size_t i = 0; i < samples_.size(); ++i) {
     std::vector<double> difference = outputs[i].to_vector<double>();
     const std::vector<double> exact = exact_[i].to_vector<double>();
-    require(difference.size() == exact.size(), "an output of {}, expected {}", outputs[i].shape().text(), exact_[i].shape().text());
+    require(difference.size() == exact.size(), "an output of {}, expected {}", outputs[i].shape().text(),
+            exact_[i].shape().text());
     for (std::size_t k = 0; k < exact.size(); ++k) difference[k] -= exact[k];
     const Tensor& real = samples_[i].real_queries;
-    const std::vector<std::int32_t> kept = real.defined() ? real.to_vector<std::int32_t>() : std::vector<std::int32_t>();
+    const std::vector<std::int32_t> kept =
+        real.defined() ? real.to_vector<std::int32_t>() : std::vector<std::int32_t>();
     add_squares(difference, n_heads(), samples_[i].d_value(), kept, differences);
     add_squares(exact, n_heads(), samples_[i].d_value(), kept, squares);
   }
@@ -227,7 +236,8 @@ ops::LinearAttentionConstants AttentionData::constants(const AttentionCandidate&
   return constants;
 }
 
-Tensor AttentionData::directions(const AttentionCandidate& candidate, std::int64_t m, std::uint64_t seed, std::uint32_t draw) const {
+Tensor AttentionData::directions(const AttentionCandidate& candidate, std::int64_t m, std::uint64_t seed,
+                                 std::uint32_t draw) const {
   if (!candidate.is_random()) return {};
   const std::int64_t count = ops::direction_count(candidate.map, m);
   std::vector<double> all(at(n_heads() * count * d()));
@@ -239,7 +249,8 @@ Tensor AttentionData::directions(const AttentionCandidate& candidate, std::int64
   return Tensor::from(all, {n_heads(), count, d()});
 }
 
-AttentionData gaussian_attention(std::int64_t replicas, std::int64_t n, std::int64_t d, double deviation, bool causal, std::uint64_t seed) {
+AttentionData gaussian_attention(std::int64_t replicas, std::int64_t n, std::int64_t d, double deviation, bool causal,
+                                 std::uint64_t seed) {
   AttentionSample sample;
   sample.n_heads = sample.n_kv_heads = replicas;
   sample.causal = causal;
@@ -250,8 +261,9 @@ AttentionData gaussian_attention(std::int64_t replicas, std::int64_t n, std::int
   return {{sample}, true};
 }
 
-Tensor candidate_output(const AttentionSample& sample, const AttentionCandidate& candidate, const ops::LinearAttentionConstants& constants,
-                        ops::DenominatorReport* report, const Tensor& values) {
+Tensor candidate_output(const AttentionSample& sample, const AttentionCandidate& candidate,
+                        const ops::LinearAttentionConstants& constants, ops::DenominatorReport* report,
+                        const Tensor& values) {
   ops::LinearAttentionOptions options;
   options.n_heads = sample.n_heads;
   options.n_kv_heads = sample.n_kv_heads;
@@ -270,15 +282,16 @@ Tensor candidate_output(const AttentionSample& sample, const AttentionCandidate&
   return ops::linear_attention(tape, inputs, options).value();
 }
 
-std::vector<double> candidate_errors(const AttentionData& data, const AttentionCandidate& candidate, std::int64_t m, std::int64_t draws,
-                                     std::uint64_t seed, ops::DenominatorReport* report) {
+std::vector<double> candidate_errors(const AttentionData& data, const AttentionCandidate& candidate, std::int64_t m,
+                                     std::int64_t draws, std::uint64_t seed, ops::DenominatorReport* report) {
   ops::LinearAttentionConstants constants = data.constants(candidate);
   const std::int64_t repeats = data.replicas() || !candidate.is_random() ? 1 : draws;
   std::vector<std::vector<double>> by_group(at(data.groups()));
   for (std::int64_t draw = 0; draw < repeats; ++draw) {
     constants.directions = data.directions(candidate, m, seed, static_cast<std::uint32_t>(draw));
     std::vector<Tensor> outputs;
-    for (const AttentionSample& sample : data.samples()) outputs.push_back(candidate_output(sample, candidate, constants, report));
+    for (const AttentionSample& sample : data.samples())
+      outputs.push_back(candidate_output(sample, candidate, constants, report));
     const std::vector<double> errors = data.relative_errors(outputs);
     for (std::size_t group = 0; group < errors.size(); ++group) by_group[group].push_back(errors[group]);
   }

@@ -1,6 +1,6 @@
 #pragma once
-// How far an approximation of softmax attention is from softmax on given queries, keys and values: the ground of furlong analyze attention.
-// Everything here is float64 on the CPU, through the ops that models use.
+// How far an approximation of softmax attention is from softmax on given queries, keys and values: the ground of
+// furlong analyze attention. Everything here is float64 on the CPU, through the ops that models use.
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace furlong {
 
-/// Shapes as in framework/ops/linear_attention.h, in float64: query [batch, n, n_heads·d], key [batch, n_key, n_kv_heads·d], value
-/// [batch, n_key, n_kv_heads·d_value].
+/// Shapes as in framework/ops/linear_attention.h, in float64: query [batch, n, n_heads·d], key [batch, n_key,
+/// n_kv_heads·d], value [batch, n_key, n_kv_heads·d_value].
 struct AttentionSample {
   Tensor query, key, value;
   std::int64_t n_heads = 1, n_kv_heads = 1;
@@ -27,7 +27,8 @@ struct AttentionSample {
   std::int64_t n_key() const { return key.extent(1); }
   std::int64_t d() const { return query.extent(2) / n_heads; }
   std::int64_t d_value() const { return value.extent(2) / n_kv_heads; }
-  /// int32 [batch, n_key]: 0 for padding, masked or, where keys are the queries' tokens, unseen by any real query; undefined: none.
+  /// int32 [batch, n_key]: 0 for padding, masked or, where keys are the queries' tokens, unseen by any real query;
+  /// undefined: none.
   Tensor real_keys() const;
   /// Head `head` alone, or the first sequence alone; views.
   AttentionSample of_head(std::int64_t head) const;
@@ -48,8 +49,8 @@ class Visibility {
 /// A tensor of any float dtype, on any device, as contiguous float64 on the CPU.
 Tensor as_float64(const Tensor& tensor);
 
-/// A linear attention but for its number of features: a feature map, what is done to queries and keys before it, and how its directions
-/// are drawn.
+/// A linear attention but for its number of features: a feature map, what is done to queries and keys before it, and
+/// how its directions are drawn.
 struct AttentionCandidate {
   ops::FeatureMap map = ops::FeatureMap::favor_positive;
   ops::FeatureMapOptions map_options{};
@@ -60,18 +61,20 @@ struct AttentionCandidate {
   std::string name() const;
   /// Whether its features are random, so that their number can be chosen.
   bool is_random() const { return ops::feature_map_info(map).needs_directions; }
-  /// m for heads of width d where `asked` are asked for, which counts for random features only. Throws UserError where the map cannot have
-  /// so many.
+  /// m for heads of width d where `asked` are asked for, which counts for random features only. Throws UserError where
+  /// the map cannot have so many.
   std::int64_t features(std::int64_t asked, std::int64_t d) const;
 };
-/// Throws UserError, in terms of `option`, for a name that is not of that form, and for centring or scaling of a map that they would
-/// change.
+/// Throws UserError, in terms of `option`, for a name that is not of that form, and for centring or scaling of a map
+/// that they would change.
 AttentionCandidate attention_candidate(const std::string& name, const std::string& option = "--maps");
 
-/// Samples of one attention layer, what exact softmax makes of them, and what the constants of candidates are estimated from.
+/// Samples of one attention layer, what exact softmax makes of them, and what the constants of candidates are estimated
+/// from.
 class AttentionData {
  public:
-  /// `replicas`: the heads are independent draws of one thing, whose error is the median over them; otherwise each head counts by itself.
+  /// `replicas`: the heads are independent draws of one thing, whose error is the median over them; otherwise each head
+  /// counts by itself.
   AttentionData(std::vector<AttentionSample> samples, bool replicas);
 
   const std::vector<AttentionSample>& samples() const { return samples_; }
@@ -108,20 +111,25 @@ class AttentionData {
   std::int64_t first_head_ = 0;
 };
 
-/// Gaussian queries, keys and values of `replicas` independent heads: entries of q and k have this standard deviation, those of v 1.
-AttentionData gaussian_attention(std::int64_t replicas, std::int64_t n, std::int64_t d, double deviation, bool causal, std::uint64_t seed);
+/// Gaussian queries, keys and values of `replicas` independent heads: entries of q and k have this standard deviation,
+/// those of v 1.
+AttentionData gaussian_attention(std::int64_t replicas, std::int64_t n, std::int64_t d, double deviation, bool causal,
+                                 std::uint64_t seed);
 
 /// linear_attention() with the candidate's map, in float64. `values` in the place of the sample's where defined.
-Tensor candidate_output(const AttentionSample& sample, const AttentionCandidate& candidate, const ops::LinearAttentionConstants& constants,
-                        ops::DenominatorReport* report = nullptr, const Tensor& values = {});
+Tensor candidate_output(const AttentionSample& sample, const AttentionCandidate& candidate,
+                        const ops::LinearAttentionConstants& constants, ops::DenominatorReport* report = nullptr,
+                        const Tensor& values = {});
 
-/// The candidate's relative error in each group: the median over `draws` draws of directions (over the replicas, each with directions of
-/// its own, where there are some). `report`, where given, is added to.
-std::vector<double> candidate_errors(const AttentionData& data, const AttentionCandidate& candidate, std::int64_t m, std::int64_t draws,
-                                     std::uint64_t seed, ops::DenominatorReport* report = nullptr);
+/// The candidate's relative error in each group: the median over `draws` draws of directions (over the replicas, each
+/// with directions of its own, where there are some). `report`, where given, is added to.
+std::vector<double> candidate_errors(const AttentionData& data, const AttentionCandidate& candidate, std::int64_t m,
+                                     std::int64_t draws, std::uint64_t seed, ops::DenominatorReport* report = nullptr);
 
 /// Whether an error is above that of the uniform baseline by more than rounding (of float32: a model's own outputs).
-inline bool worse_than_uniform(double error, double uniform_error) { return error > uniform_error + 1e-6 * std::max(1.0, uniform_error); }
+inline bool worse_than_uniform(double error, double uniform_error) {
+  return error > uniform_error + 1e-6 * std::max(1.0, uniform_error);
+}
 
 /// ‖x‖ of the rows of each head.
 struct RowNorms {
@@ -131,13 +139,15 @@ std::vector<RowNorms> query_norms(const AttentionData& data);
 /// Of the key head that each query head reads.
 std::vector<RowNorms> key_norms(const AttentionData& data);
 
-/// Total variation distance ½ Σ_j |p_j − r_j| between distributions of weight over the keys, head by head, the mean over up to 64 queries.
+/// Total variation distance ½ Σ_j |p_j − r_j| between distributions of weight over the keys, head by head, the mean
+/// over up to 64 queries.
 struct TotalVariation {
   std::vector<double> to_softmax, to_uniform;
 };
-/// Of the attention that maps values [1, n_key, n_kv_heads·width] to outputs [1, n, n_heads·width] for the first sequence of `sample`: its
-/// weights are what it makes of values that are 1 for one key. Values are asked for in `dtype`, and `width` at a time.
-TotalVariation total_variation(const AttentionSample& sample, const std::function<Tensor(const Tensor& value)>& attend, DType dtype,
-                               std::int64_t width);
+/// Of the attention that maps values [1, n_key, n_kv_heads·width] to outputs [1, n, n_heads·width] for the first
+/// sequence of `sample`: its weights are what it makes of values that are 1 for one key. Values are asked for in
+/// `dtype`, and `width` at a time.
+TotalVariation total_variation(const AttentionSample& sample, const std::function<Tensor(const Tensor& value)>& attend,
+                               DType dtype, std::int64_t width);
 
 }  // namespace furlong

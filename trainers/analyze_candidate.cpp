@@ -69,8 +69,8 @@ AttentionCandidate attention_candidate(const std::string& name, const std::strin
     (parts[i] == "centering" ? candidate.centering : candidate.saderf) = true;
   }
   if (parts.size() > 1 && !ops::feature_map_info(candidate.map).estimates_softmax)
-    throw UserError("{} {}: {} is exact for maps that estimate softmax's exp(q·k/√d) only; expected {} alone", option, name, parts[1],
-                    map[0]);
+    throw UserError("{} {}: {} is exact for maps that estimate softmax's exp(q·k/√d) only; expected {} alone", option,
+                    name, parts[1], map[0]);
   return candidate;
 }
 

@@ -32,15 +32,18 @@ struct Rows {
 std::int64_t padded(std::int64_t n) { return (n + 15) / 16 * 16; }
 
 /// Chosen rows of x [1, n, d]; `center` and `factor` [d] may be undefined. factor^power.
-Rows rows_of(const Tensor& x, const std::vector<std::int64_t>& chosen, const Tensor& center, const Tensor& factor, double power) {
+Rows rows_of(const Tensor& x, const std::vector<std::int64_t>& chosen, const Tensor& center, const Tensor& factor,
+             double power) {
   Rows rows;
   rows.count = static_cast<std::int64_t>(chosen.size());
   rows.d = x.extent(2);
   const std::vector<double> all = x.to_vector<double>();
-  const std::vector<double> shift = center.defined() ? center.to_vector<double>() : std::vector<double>(at(rows.d), 0.0);
+  const std::vector<double> shift =
+      center.defined() ? center.to_vector<double>() : std::vector<double>(at(rows.d), 0.0);
   const std::vector<double> psi = factor.defined() ? factor.to_vector<double>() : std::vector<double>(at(rows.d), 1.0);
   for (const std::int64_t row : chosen) {
-    for (std::int64_t i = 0; i < rows.d; ++i) rows.x.push_back((all[at(row * rows.d + i)] - shift[at(i)]) * std::pow(psi[at(i)], power));
+    for (std::int64_t i = 0; i < rows.d; ++i)
+      rows.x.push_back((all[at(row * rows.d + i)] - shift[at(i)]) * std::pow(psi[at(i)], power));
   }
   return rows;
 }
@@ -81,14 +84,16 @@ class HeadFeatures {
 
   void fill(Rows& rows, bool keys) {
     std::vector<double> x(at(rows.count * tile_.ld_x)), features(at(rows.count * tile_.ld_m));
-    for (std::int64_t r = 0; r < rows.count; ++r) std::copy_n(rows.x.begin() + r * rows.d, rows.d, x.begin() + r * tile_.ld_x);
+    for (std::int64_t r = 0; r < rows.count; ++r)
+      std::copy_n(rows.x.begin() + r * rows.d, rows.d, x.begin() + r * tile_.ld_x);
     std::vector<double> scratch(at(rows.count * (tile_.ld_m + tile_.ld_x)));
     tile_.scratch = scratch.data();
     rows.row_log.assign(at(rows.count), 0.0);
     functions_.features(tile_, x.data(), rows.count, keys, features.data(), rows.row_log.data());
     rows.features.clear();
     for (std::int64_t r = 0; r < rows.count; ++r)
-      rows.features.insert(rows.features.end(), features.begin() + r * tile_.ld_m, features.begin() + r * tile_.ld_m + tile_.m);
+      rows.features.insert(rows.features.end(), features.begin() + r * tile_.ld_m,
+                           features.begin() + r * tile_.ld_m + tile_.m);
   }
 
  private:
@@ -137,9 +142,11 @@ std::vector<double> ratios(const Rows& queries, const Rows& keys, bool logarithm
         continue;
       }
       const double product = inner(q.first.data() + i * m, k.first.data() + j * m, m);
-      // Opposite rows at large norms leave nothing of the product; their sum is taken again with the maximum of the pair.
-      const double sum = product > 1e-30 ? std::log(product) + q.second[at(i)] + k.second[at(j)]
-                                         : log_sum_exp(queries.features.data() + i * m, keys.features.data() + j * m, m);
+      // Opposite rows at large norms leave nothing of the product; their sum is taken again with the maximum of the
+      // pair.
+      const double sum = product > 1e-30
+                             ? std::log(product) + q.second[at(i)] + k.second[at(j)]
+                             : log_sum_exp(queries.features.data() + i * m, keys.features.data() + j * m, m);
       found.push_back(std::exp(sum + exponent));
     }
   }
@@ -147,14 +154,16 @@ std::vector<double> ratios(const Rows& queries, const Rows& keys, bool logarithm
 }
 
 /// Σ|w| and √Σw² are taken of each query's w_f = φ_f(q) Σ_j φ_f(k_j) over the keys that it sees.
-double effective_features(const Rows& queries, const Rows& keys, const std::vector<bool>& sees, bool logarithms, std::int64_t m) {
+double effective_features(const Rows& queries, const Rows& keys, const std::vector<bool>& sees, bool logarithms,
+                          std::int64_t m) {
   std::vector<double> key_features = keys.features, top(at(m), 0.0);
   if (logarithms) {
     top.assign(at(m), -HUGE_VAL);
     for (std::int64_t j = 0; j < keys.count; ++j)
       for (std::int64_t f = 0; f < m; ++f) top[at(f)] = std::max(top[at(f)], keys.features[at(j * m + f)]);
     for (std::int64_t j = 0; j < keys.count; ++j)
-      for (std::int64_t f = 0; f < m; ++f) key_features[at(j * m + f)] = std::exp(keys.features[at(j * m + f)] - top[at(f)]);
+      for (std::int64_t f = 0; f < m; ++f)
+        key_features[at(j * m + f)] = std::exp(keys.features[at(j * m + f)] - top[at(f)]);
   } else {
     const double largest = *std::max_element(keys.row_log.begin(), keys.row_log.end());
     for (std::int64_t j = 0; j < keys.count; ++j)
@@ -190,14 +199,15 @@ struct Sums {
   double error = 0, effective = 0;
 };
 
-KernelStatistics of_head(const AttentionData& data, std::int64_t head, const AttentionCandidate& candidate, std::int64_t m,
-                         std::int64_t draws, std::uint64_t seed) {
+KernelStatistics of_head(const AttentionData& data, std::int64_t head, const AttentionCandidate& candidate,
+                         std::int64_t m, std::int64_t draws, std::uint64_t seed) {
   const AttentionSample sample = data.samples()[0].first_sequence().of_head(head);
   const ops::FeatureMapInfo& info = ops::feature_map_info(candidate.map);
   const bool logarithms = info.form == ops::FeatureForm::logarithms;
   const ops::LinearAttentionConstants constants = data.constants(candidate);
   const auto own = [&](const Tensor& tensor) { return tensor.defined() ? tensor.narrow(0, head, 1) : Tensor{}; };
-  const std::vector<std::int64_t> query_rows = spread(sample.n(), most_queries), key_rows = spread(sample.n_key(), most_keys);
+  const std::vector<std::int64_t> query_rows = spread(sample.n(), most_queries),
+                                  key_rows = spread(sample.n_key(), most_keys);
   Rows queries = rows_of(sample.query, query_rows, own(constants.query_center), own(constants.scaling), 1);
   Rows keys = rows_of(sample.key, key_rows, own(constants.key_center), own(constants.scaling), -1);
   const Visibility visible(sample, 0);
@@ -205,14 +215,17 @@ KernelStatistics of_head(const AttentionData& data, std::int64_t head, const Att
   for (const std::int64_t i : query_rows)
     for (const std::int64_t j : key_rows) sees.push_back(visible(i, j));
 
-  HeadFeatures features(candidate, sample.d(), m, constants.oprf_a.defined() ? own(constants.oprf_a).to_vector<double>()[0] : 0);
+  HeadFeatures features(candidate, sample.d(), m,
+                        constants.oprf_a.defined() ? own(constants.oprf_a).to_vector<double>()[0] : 0);
   Sums sums{std::vector<double>(sees.size()), std::vector<double>(sees.size())};
   const std::int64_t repeats = candidate.is_random() ? draws : 1;
   const std::int64_t pairs = std::count(sees.begin(), sees.end(), true);
   for (std::int64_t draw = 0; draw < repeats; ++draw) {
     if (candidate.is_random()) {
-      const RandomKey key{seed, static_cast<std::uint32_t>(draw), random_stream("analyze.kernel." + std::to_string(head))};
-      const std::vector<float> drawn = layers::draw_directions(candidate.kind, ops::direction_count(candidate.map, m), sample.d(), key);
+      const RandomKey key{seed, static_cast<std::uint32_t>(draw),
+                          random_stream("analyze.kernel." + std::to_string(head))};
+      const std::vector<float> drawn =
+          layers::draw_directions(candidate.kind, ops::direction_count(candidate.map, m), sample.d(), key);
       features.set_directions({drawn.begin(), drawn.end()});
     }
     features.fill(queries, false);
@@ -243,8 +256,8 @@ KernelStatistics of_head(const AttentionData& data, std::int64_t head, const Att
 
 }  // namespace
 
-KernelStatistics kernel_statistics(const AttentionData& data, const AttentionCandidate& candidate, std::int64_t m, std::int64_t draws,
-                                   std::uint64_t seed) {
+KernelStatistics kernel_statistics(const AttentionData& data, const AttentionCandidate& candidate, std::int64_t m,
+                                   std::int64_t draws, std::uint64_t seed) {
   require(draws >= 2, "kernel_statistics: a variance over {} draws", draws);
   const std::vector<std::int64_t> heads = spread(data.n_heads(), most_heads);
   std::vector<KernelStatistics> by_head(heads.size());

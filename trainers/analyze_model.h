@@ -17,7 +17,8 @@ struct ModelAnalysisOptions {
   std::int64_t sequence_length = 0;  ///< 0: as in training
   std::int64_t batch_size = 1, batches = 1;
   std::vector<AttentionCandidate> candidates;  ///< empty: favor_positive where a layer is softmax, none elsewhere
-  std::vector<std::string> candidate_options;  ///< options given that belong to candidates: refused where there are none
+  std::vector<std::string>
+      candidate_options;  ///< options given that belong to candidates: refused where there are none
   std::vector<layers::DirectionsKind> kinds{layers::DirectionsKind::orthogonal};
   std::vector<std::int64_t> features{256};
   std::int64_t draws = 3;
@@ -33,8 +34,8 @@ struct HeadAttention {
   std::string directions;  ///< kind of random directions; empty without
   std::int64_t m = 0;      ///< 0 without features
   double error = 0;        ///< ‖output − softmax(q k)‖ / ‖softmax(q k) v‖ on this head's own q, k, v
-  /// Of its weights, on the first sequence; none where weights can be negative (linformer, maps of signed features) or do not sum to 1
-  /// (normalizer none, rotary positions in the numerator).
+  /// Of its weights, on the first sequence; none where weights can be negative (linformer, maps of signed features) or
+  /// do not sum to 1 (normalizer none, rotary positions in the numerator).
   std::optional<double> total_variation_to_softmax, total_variation_to_uniform;
   std::optional<RequiredFeatures> required;  ///< where asked for and m can be chosen
 };
@@ -61,8 +62,9 @@ struct ModelAnalysis {
   bool causal = true;
 };
 
-/// Runs the model on the split's first batches, on the CPU, and analyzes each layer's queries, keys and values; `begin` is called once what
-/// is analyzed is known, `done` with each layer. With data.carry_state each segment is taken by itself. Throws UserError.
+/// Runs the model on the split's first batches, on the CPU, and analyzes each layer's queries, keys and values; `begin`
+/// is called once what is analyzed is known, `done` with each layer. With data.carry_state each segment is taken by
+/// itself. Throws UserError.
 void analyze_model(const ModelAnalysisOptions& options, const std::function<void(const ModelAnalysis&)>& begin,
                    const std::function<void(const LayerAnalysis&)>& done);
 

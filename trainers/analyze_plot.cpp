@@ -54,34 +54,42 @@ class Canvas {
     if (ticks_.empty()) ticks_.insert(1);
   }
 
-  bool drawable(double x, double y) const { return std::isfinite(x) && std::isfinite(y) && y > 0 && (!plot_.log_x || x > 0); }
+  bool drawable(double x, double y) const {
+    return std::isfinite(x) && std::isfinite(y) && y > 0 && (!plot_.log_x || x > 0);
+  }
   double x_at(double x) const {
     const double from = position(*ticks_.begin()), to = position(*ticks_.rbegin());
     const double room = 18;
-    return to > from ? left + room + (position(x) - from) / (to - from) * (right - left - 2 * room) : (left + right) / 2;
+    return to > from ? left + room + (position(x) - from) / (to - from) * (right - left - 2 * room)
+                     : (left + right) / 2;
   }
   double y_at(double y) const { return bottom - std::log(y / low_) / std::log(high_ / low_) * (bottom - top); }
 
   std::string document() const {
     std::string svg = fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" font-family=\"sans-serif\" "
-        "font-size=\"13\">\n<title>{2}</title>\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+        "font-family=\"sans-serif\" font-size=\"13\">\n<title>{2}</title>\n<rect width=\"{0}\" height=\"{1}\" "
+        "fill=\"white\"/>\n",
         width, height, escaped(plot_.title));
     svg += text(left, 26, plot_.title, "start", " font-size=\"15\" font-weight=\"bold\"");
     svg += axes();
     int number = 0;
-    for (std::size_t i = 0; i < plot_.series.size(); ++i) svg += series(plot_.series[i], plot_.series[i].dashed ? -1 : number++, i);
+    for (std::size_t i = 0; i < plot_.series.size(); ++i)
+      svg += series(plot_.series[i], plot_.series[i].dashed ? -1 : number++, i);
     return svg + "</svg>\n";
   }
 
  private:
   double position(double x) const { return plot_.log_x ? std::log(x) : x; }
 
-  static std::string text(double x, double y, const std::string& words, const char* anchor, const std::string& more = "") {
-    return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more, escaped(words));
+  static std::string text(double x, double y, const std::string& words, const char* anchor,
+                          const std::string& more = "") {
+    return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more,
+                       escaped(words));
   }
   static std::string line(double x1, double y1, double x2, double y2, const char* stroke) {
-    return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x1, y1, x2, y2, stroke);
+    return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x1, y1, x2,
+                       y2, stroke);
   }
 
   std::string axes() const {
@@ -101,14 +109,16 @@ class Canvas {
       svg += line(x_at(x), bottom, x_at(x), bottom + 5, "#000000");
       if (count++ % every != 0) continue;
       const auto index = static_cast<std::size_t>(x);
-      svg += text(x_at(x), bottom + 20, plot_.categories.empty() ? fmt::format("{:.4g}", x) : plot_.categories.at(index), "middle",
-                  ticks_.size() > 12 ? " font-size=\"10\"" : "");
+      svg +=
+          text(x_at(x), bottom + 20, plot_.categories.empty() ? fmt::format("{:.4g}", x) : plot_.categories.at(index),
+               "middle", ticks_.size() > 12 ? " font-size=\"10\"" : "");
     }
-    svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"black\"/>\n", left, top, right - left,
-                       bottom - top);
+    svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"black\"/>\n", left,
+                       top, right - left, bottom - top);
     svg += text((left + right) / 2, bottom + 46, plot_.x_label + (plot_.log_x ? " (logarithmic)" : ""), "middle");
     const double middle = (top + bottom) / 2;
-    return svg + text(22, middle, plot_.y_label + " (logarithmic)", "middle", fmt::format(" transform=\"rotate(-90 22 {:.1f})\"", middle));
+    return svg + text(22, middle, plot_.y_label + " (logarithmic)", "middle",
+                      fmt::format(" transform=\"rotate(-90 22 {:.1f})\"", middle));
   }
 
   static std::string marker(double x, double y, int number, const char* colour) {
@@ -116,7 +126,8 @@ class Canvas {
       case 0:
         return fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/>\n", x, y, colour);
       case 1:
-        return fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"7\" height=\"7\" fill=\"{}\"/>\n", x - 3.5, y - 3.5, colour);
+        return fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"7\" height=\"7\" fill=\"{}\"/>\n", x - 3.5, y - 3.5,
+                           colour);
       case 2:
         return fmt::format("<path d=\"M{:.1f} {:.1f}l5 9h-10z\" fill=\"{}\"/>\n", x, y - 5, colour);
       default:
@@ -141,8 +152,10 @@ class Canvas {
     }
     const double y = top + 12 + 20 * static_cast<double>(row);
     std::string svg = "<g>\n";
-    if (!path.empty()) svg += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\"{}/>\n", path, colour, dashes);
-    svg += markers + fmt::format("<path d=\"M{:.1f} {:.1f}h26\" stroke=\"{}\" stroke-width=\"1.8\"{}/>\n", legend, y, colour, dashes);
+    if (!path.empty())
+      svg += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\"{}/>\n", path, colour, dashes);
+    svg += markers + fmt::format("<path d=\"M{:.1f} {:.1f}h26\" stroke=\"{}\" stroke-width=\"1.8\"{}/>\n", legend, y,
+                                 colour, dashes);
     if (number >= 0) svg += marker(legend + 13, y, number, colour);
     return svg + text(legend + 34, y + 4, series.label, "start", " font-size=\"12\"") + "</g>\n";
   }

@@ -8,8 +8,9 @@ namespace furlong {
 
 struct PlotSeries {
   std::string label;
-  std::vector<std::pair<double, double>> points;  ///< x, y; points without a place on the axes (y ≤ 0, not finite) are left out
-  bool dashed = false;                            ///< a baseline: dashed, in grey, without markers
+  std::vector<std::pair<double, double>>
+      points;           ///< x, y; points without a place on the axes (y ≤ 0, not finite) are left out
+  bool dashed = false;  ///< a baseline: dashed, in grey, without markers
 };
 
 struct Plot {

@@ -31,7 +31,8 @@ AttentionSample given_attention(const SweepOptions& options) {
   sample.n_kv_heads = tensors.n_kv_heads;
   sample.causal = options.causal;
   sample.mask = tensors.mask;
-  if (sample.n() == sample.n_key()) sample.real_queries = sample.mask.keys;  // of one sequence: a masked key's query is padding too
+  if (sample.n() == sample.n_key())
+    sample.real_queries = sample.mask.keys;  // of one sequence: a masked key's query is padding too
   return sample;
 }
 
@@ -55,7 +56,8 @@ std::vector<RequiredFeatures> required_of_groups(const AttentionData& data, cons
                                                  const AdviceOptions& options) {
   if (data.replicas()) return {required_features(data, candidate, options)};
   std::vector<RequiredFeatures> required;
-  for (std::int64_t head = 0; head < data.n_heads(); ++head) required.push_back(required_features(data.head(head), candidate, options));
+  for (std::int64_t head = 0; head < data.n_heads(); ++head)
+    required.push_back(required_features(data.head(head), candidate, options));
   return required;
 }
 
@@ -77,13 +79,15 @@ void fill(SweepSetting& setting, const AttentionData& data, const SweepOptions& 
   for (const auto& [candidate, m] : cases_of(options, data.d())) {
     const bool same = !setting.results.empty() && setting.results.back().candidate.name() == candidate.name() &&
                       setting.results.back().candidate.kind == candidate.kind;
-    const std::vector<RequiredFeatures> known = same ? setting.results.back().required : std::vector<RequiredFeatures>();
+    const std::vector<RequiredFeatures> known =
+        same ? setting.results.back().required : std::vector<RequiredFeatures>();
     SweepResult& result = setting.results.emplace_back();
     result.candidate = candidate;
     result.m = m;
     result.error_of_heads = candidate_errors(data, candidate, m, options.draws, options.seed, &result.denominators);
     result.error = mean(result.error_of_heads);
-    if (options.kernel_draws > 0) result.kernel = kernel_statistics(data, candidate, m, options.kernel_draws, options.seed);
+    if (options.kernel_draws > 0)
+      result.kernel = kernel_statistics(data, candidate, m, options.kernel_draws, options.seed);
     if (options.find_features && candidate.is_random())
       result.required = same ? known : required_of_groups(data, candidate, options.advice);
   }
@@ -115,7 +119,8 @@ void sweep_attention(const SweepOptions& options, const std::function<void(const
           SweepSetting setting;
           setting.deviation = deviation;
           setting.norm_scale = scale;
-          fill(setting, gaussian_attention(options.draws, n, d, deviation * scale, options.causal, options.seed), options);
+          fill(setting, gaussian_attention(options.draws, n, d, deviation * scale, options.causal, options.seed),
+               options);
           done(setting);
         }
       }

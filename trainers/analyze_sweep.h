@@ -48,8 +48,8 @@ struct SweepSetting {
   std::vector<Advice> advice;  ///< one for each group
 };
 
-/// Calls `done` with each setting as it is finished. Throws UserError where a map cannot have so many features, before the first is
-/// computed.
+/// Calls `done` with each setting as it is finished. Throws UserError where a map cannot have so many features, before
+/// the first is computed.
 void sweep_attention(const SweepOptions& options, const std::function<void(const SweepSetting&)>& done);
 
 }  // namespace furlong

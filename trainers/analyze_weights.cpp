@@ -20,8 +20,8 @@ std::vector<std::int64_t> spread_queries(std::int64_t n) {
 }
 
 /// softmax over the keys that one query sees; zeros for all others.
-std::vector<double> softmax_row(const double* query, const double* keys, std::int64_t stride, std::int64_t n_key, std::int64_t d,
-                                const std::vector<bool>& sees) {
+std::vector<double> softmax_row(const double* query, const double* keys, std::int64_t stride, std::int64_t n_key,
+                                std::int64_t d, const std::vector<bool>& sees) {
   std::vector<double> weights(at(n_key), -HUGE_VAL);
   const double scale = 1 / std::sqrt(static_cast<double>(d));
   for (std::int64_t j = 0; j < n_key; ++j) {
@@ -44,7 +44,8 @@ Tensor one_hot(const AttentionSample& sample, DType dtype, std::int64_t start, s
     using T = typename decltype(type)::type;
     std::vector<T> rows(at(sample.n_key() * sample.n_kv_heads * width), T(0.0f));
     for (std::int64_t j = start; j < std::min(start + width, sample.n_key()); ++j) {
-      for (std::int64_t head = 0; head < sample.n_kv_heads; ++head) rows[at((j * sample.n_kv_heads + head) * width + j - start)] = T(1.0f);
+      for (std::int64_t head = 0; head < sample.n_kv_heads; ++head)
+        rows[at((j * sample.n_kv_heads + head) * width + j - start)] = T(1.0f);
     }
     values = Tensor::from(rows, {1, sample.n_key(), sample.n_kv_heads * width}, sample.query.device());
   });
@@ -70,8 +71,8 @@ std::vector<double> read_weights(const AttentionSample& sample, const std::vecto
 
 }  // namespace
 
-TotalVariation total_variation(const AttentionSample& whole, const std::function<Tensor(const Tensor& value)>& attend, DType dtype,
-                               std::int64_t width) {
+TotalVariation total_variation(const AttentionSample& whole, const std::function<Tensor(const Tensor& value)>& attend,
+                               DType dtype, std::int64_t width) {
   const AttentionSample sample = whole.first_sequence();
   const std::int64_t heads = sample.n_heads, group = heads / sample.n_kv_heads, n_key = sample.n_key(), d = sample.d();
   const Visibility visible(sample, 0);
@@ -92,8 +93,9 @@ TotalVariation total_variation(const AttentionSample& whole, const std::function
     for (std::int64_t q = 0; q < count; ++q) {
       const std::vector<bool>& keys = sees[at(q)];
       const double* row = weights.data() + (head * count + q) * n_key;
-      const std::vector<double> exact = softmax_row(query.data() + (queries[at(q)] * heads + head) * d, key.data() + head / group * d,
-                                                    sample.n_kv_heads * d, n_key, d, keys);
+      const std::vector<double> exact =
+          softmax_row(query.data() + (queries[at(q)] * heads + head) * d, key.data() + head / group * d,
+                      sample.n_kv_heads * d, n_key, d, keys);
       const double seen = static_cast<double>(std::count(keys.begin(), keys.end(), true));
       double to_softmax = 0, to_uniform = 0;
       for (std::int64_t j = 0; j < n_key; ++j) {

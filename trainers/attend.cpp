@@ -35,11 +35,14 @@ void check(const AttendOptions& options) {
     throw UserError("--mode recurrent: linformer's projections mix all positions, so it has no recurrent form");
   if (!options.choice.compat.empty())
     throw UserError(
-        "--mode recurrent: {}'s features are scaled by a maximum over all tokens, later ones included, so it has no recurrent form",
+        "--mode recurrent: {}'s features are scaled by a maximum over all tokens, later ones included, so it has no "
+        "recurrent form",
         options.choice.compat);
   if (!options.choice.causal) throw UserError("--mode recurrent: goes from earlier tokens to later ones; add --causal");
   if (options.gradients)
-    throw UserError("--gradients: none flows through the state of --mode recurrent; use --mode parallel, which computes the same output");
+    throw UserError(
+        "--gradients: none flows through the state of --mode recurrent; use --mode parallel, which computes the same "
+        "output");
 }
 
 std::string kind_of(const AttendOptions& options) { return options.directions_kind.value_or("orthogonal"); }
@@ -51,29 +54,36 @@ void settle_directions(const AttendOptions& options, AttendTensors& tensors, Att
   Tensor& directions = tensors.constants.directions;
   if (wanted > 0 && !directions.defined()) {
     const RandomKey key{options.seed.value_or(0), 0, random_stream("attend.directions")};
-    const std::vector<float> drawn = layers::draw_directions(layers::directions_kind(kind_of(options)), wanted, tensors.d, key);
-    directions = accumulate_dtype(options.dtype) == DType::float64
-                     ? Tensor::from(std::vector<double>(drawn.begin(), drawn.end()), {wanted, tensors.d}, options.device)
-                     : Tensor::from(drawn, {wanted, tensors.d}, options.device);
+    const std::vector<float> drawn =
+        layers::draw_directions(layers::directions_kind(kind_of(options)), wanted, tensors.d, key);
+    directions =
+        accumulate_dtype(options.dtype) == DType::float64
+            ? Tensor::from(std::vector<double>(drawn.begin(), drawn.end()), {wanted, tensors.d}, options.device)
+            : Tensor::from(drawn, {wanted, tensors.d}, options.device);
     report.drew_directions = true;
   }
   if ((options.seed || options.directions_kind) && !report.drew_directions) {
     const char* const given = options.seed ? "--seed" : "--directions-kind";
     if (wanted == 0)
-      throw UserError("{}: {} has no random directions; leave it out", given, ops::feature_map_info(choice.feature_map).name);
-    throw UserError("{}: dataset 'directions' of {} is taken as it is; leave out one of the two", given, options.input.string());
+      throw UserError("{}: {} has no random directions; leave it out", given,
+                      ops::feature_map_info(choice.feature_map).name);
+    throw UserError("{}: dataset 'directions' of {} is taken as it is; leave out one of the two", given,
+                    options.input.string());
   }
   const std::int64_t n_directions = directions.defined() ? directions.shape()[-2] : 0;
   report.features = attend_feature_count(choice, tensors.d, n_directions);
   if (options.features > 0 && n_directions != wanted) {
-    throw UserError("--features {}: dataset 'directions' of {} has {} rows, expected {}; leave out --features to take what is there",
-                    options.features, options.input.string(), n_directions, wanted);
+    throw UserError(
+        "--features {}: dataset 'directions' of {} has {} rows, expected {}; leave out --features to take what is "
+        "there",
+        options.features, options.input.string(), n_directions, wanted);
   }
 }
 
 /// Filters [heads, d, stride] as the op has them, [heads·d, stride]; everything else as it is.
 Tensor as_the_op_has_it(const Tensor& projection, ops::SequenceProjection kind) {
-  if (!projection.defined() || kind != ops::SequenceProjection::convolution || projection.shape().rank() == 2) return projection;
+  if (!projection.defined() || kind != ops::SequenceProjection::convolution || projection.shape().rank() == 2)
+    return projection;
   return projection.reshape({projection.extent(0) * projection.extent(1), projection.extent(2)});
 }
 
@@ -100,7 +110,8 @@ AttentionOperands operands_of(const AttendTensors& tensors, ops::SequenceProject
 }
 
 /// The output [batch, n, heads·d_value]; with gradients, those of the operands are theirs to give afterwards.
-Tensor compute(const AttendOptions& options, const AttentionOperands& operands, const Tensor& d_output, AttendReport& report) {
+Tensor compute(const AttendOptions& options, const AttentionOperands& operands, const Tensor& d_output,
+               AttendReport& report) {
   const Stream stream{options.device};
   Arena& memory = arena(options.device);
   memory.reset_peak();
@@ -109,11 +120,12 @@ Tensor compute(const AttendOptions& options, const AttentionOperands& operands, 
   Tape tape(stream);
   Tensor output;
   if (options.recurrent) {
-    report.forward_seconds =
-        seconds_of(stream, [&] { output = attend_in_steps(stream, operands, options.choice, options.prefill, denominators); });
+    report.forward_seconds = seconds_of(
+        stream, [&] { output = attend_in_steps(stream, operands, options.choice, options.prefill, denominators); });
   } else {
     Variable result;
-    report.forward_seconds = seconds_of(stream, [&] { result = attend_in_parallel(tape, operands, options.choice, denominators); });
+    report.forward_seconds =
+        seconds_of(stream, [&] { result = attend_in_parallel(tape, operands, options.choice, denominators); });
     output = result.value();
     if (options.gradients) {
       report.backward_seconds = seconds_of(stream, [&] { tape.backward({result}, {d_output}); });
@@ -186,12 +198,16 @@ AttendReport attend(const AttendOptions& options) {
   AttendTensors tensors = read_attend_tensors(options.input.string(), options.choice, options.dtype, options.gradients,
                                               options.projected_length, options.device);
   if (options.recurrent && tensors.mask.documents.defined()) {
-    throw UserError("{}: dataset 'documents': --mode recurrent goes through one document; use --mode parallel, or one file for each",
-                    options.input.string());
+    throw UserError(
+        "{}: dataset 'documents': --mode recurrent goes through one document; use --mode parallel, or one file for "
+        "each",
+        options.input.string());
   }
   if (options.recurrent && tensors.mask.keys.defined() && options.choice.uses_features() && options.choice.window > 0) {
-    throw UserError("{}: dataset 'mask': the recurrent form of a window takes no mask; use --mode parallel, which computes the same output",
-                    options.input.string());
+    throw UserError(
+        "{}: dataset 'mask': the recurrent form of a window takes no mask; use --mode parallel, which computes the "
+        "same output",
+        options.input.string());
   }
   AttendReport report;
   report.output = {tensors.batch, tensors.n_heads, tensors.n, tensors.d_value};

@@ -13,7 +13,8 @@ struct AttendOptions {
   std::filesystem::path input, output;
   AttentionChoice choice;
   std::int64_t features = 0;  ///< m; 0: what the file's directions give, or twice d
-  /// How directions are drawn where the file has none: orthogonal and seed 0 where not given. Given for nothing, they are refused.
+  /// How directions are drawn where the file has none: orthogonal and seed 0 where not given. Given for nothing, they
+  /// are refused.
   std::optional<std::string> directions_kind;
   std::optional<std::uint64_t> seed;
   std::int64_t projected_length = 0;  ///< linformer with mean pooling: r
@@ -29,15 +30,16 @@ struct AttendReport {
   std::int64_t features = 0;  ///< m; 0 without features
   bool drew_directions = false;
   double forward_seconds = 0, backward_seconds = 0;
-  /// The most that was allocated at once beyond the inputs: output, gradients, and whatever the attention needed on the way.
+  /// The most that was allocated at once beyond the inputs: output, gradients, and whatever the attention needed on the
+  /// way.
   std::int64_t peak_bytes = 0;
   ops::DenominatorReport denominators;
   bool denominators_told = false;  ///< whether the attention reports them
   std::vector<std::string> read;   ///< datasets of the input that were used
 };
 
-/// Reads, computes, writes; docs/file_formats.md has both files. Throws UserError, one line naming option or file, dataset and shape; the
-/// output is whole or as it was before.
+/// Reads, computes, writes; docs/file_formats.md has both files. Throws UserError, one line naming option or file,
+/// dataset and shape; the output is whole or as it was before.
 AttendReport attend(const AttendOptions& options);
 
 }  // namespace furlong

@@ -51,7 +51,8 @@ Variable compat(Tape& tape, const AttentionOperands& operands, const AttentionCh
   options.causal = choice.causal;
   options.kernel_epsilon = choice.compat_kernel_epsilon;
   options.stabilize = choice.compat_stabilize;
-  return ops::compat_attention(tape, operands.query, operands.key, operands.value, operands.constants.directions, operands.mask, options);
+  return ops::compat_attention(tape, operands.query, operands.key, operands.value, operands.constants.directions,
+                               operands.mask, options);
 }
 
 Variable linformer(Tape& tape, const AttentionOperands& operands, const AttentionChoice& choice) {
@@ -76,8 +77,8 @@ Tensor mask_of_tokens(const Tensor& keys, std::int64_t start, std::int64_t lengt
 
 /// Calls step(start, length) for the prefill and then for each token, and puts what it returns together.
 template <class Step>
-Tensor in_steps(const Stream& stream, std::int64_t batch, std::int64_t n, std::int64_t width, DType dtype, std::int64_t prefill,
-                const Step& step) {
+Tensor in_steps(const Stream& stream, std::int64_t batch, std::int64_t n, std::int64_t width, DType dtype,
+                std::int64_t prefill, const Step& step) {
   const Tensor output = Tensor::empty({batch, n, width}, dtype, stream.device);
   for (std::int64_t start = 0; start < n;) {
     const std::int64_t length = start == 0 && prefill > 0 ? std::min(prefill, n) : 1;
@@ -104,14 +105,17 @@ Variable part_of(const Variable& variable, std::int64_t start, std::int64_t leng
 }  // namespace
 
 const std::vector<std::pair<std::string, AttendMechanism>>& attend_mechanisms() {
-  static const std::vector<std::pair<std::string, AttendMechanism>> mechanisms{{"softmax", AttendMechanism::softmax},
-                                                                               {"linear", AttendMechanism::linear},
-                                                                               {"linformer", AttendMechanism::linformer},
-                                                                               {"windowed", AttendMechanism::windowed}};
+  static const std::vector<std::pair<std::string, AttendMechanism>> mechanisms{
+      {"softmax", AttendMechanism::softmax},
+      {"linear", AttendMechanism::linear},
+      {"linformer", AttendMechanism::linformer},
+      {"windowed", AttendMechanism::windowed}};
   return mechanisms;
 }
 
-const char* name_of(AttendMechanism mechanism) { return attend_mechanisms()[static_cast<std::size_t>(mechanism)].first.c_str(); }
+const char* name_of(AttendMechanism mechanism) {
+  return attend_mechanisms()[static_cast<std::size_t>(mechanism)].first.c_str();
+}
 
 void AttentionChoice::check() const {
   if (mechanism == AttendMechanism::windowed && window < 1)
@@ -119,11 +123,11 @@ void AttentionChoice::check() const {
   if (mechanism == AttendMechanism::linformer) {
     if (causal) {
       throw UserError(
-          "--mechanism linformer: cannot be --causal, because its projections mix all positions: a query would see later tokens; use "
-          "linear "
-          "or softmax");
+          "--mechanism linformer: cannot be --causal, because its projections mix all positions: a query would see "
+          "later tokens; use linear or softmax");
     }
-    if (window > 0) throw UserError("--window: linformer has no positions left to lay a window over; use softmax or linear");
+    if (window > 0)
+      throw UserError("--window: linformer has no positions left to lay a window over; use softmax or linear");
   }
   if (compat.empty()) return;
   if (mechanism != AttendMechanism::linear)
@@ -139,10 +143,12 @@ void AttentionChoice::check() const {
     throw UserError("--compat {}: that library always divides by the sum; leave out --normalizer", compat);
 }
 
-Variable attend_in_parallel(Tape& tape, const AttentionOperands& operands, const AttentionChoice& choice, ops::DenominatorReport* report) {
+Variable attend_in_parallel(Tape& tape, const AttentionOperands& operands, const AttentionChoice& choice,
+                            ops::DenominatorReport* report) {
   switch (choice.mechanism) {
     case AttendMechanism::softmax:
-      return ops::softmax_attention(tape, operands.query, operands.key, operands.value, softmax_options(operands, choice), operands.mask);
+      return ops::softmax_attention(tape, operands.query, operands.key, operands.value,
+                                    softmax_options(operands, choice), operands.mask);
     case AttendMechanism::linformer:
       return linformer(tape, operands, choice);
     case AttendMechanism::linear:
@@ -153,20 +159,23 @@ Variable attend_in_parallel(Tape& tape, const AttentionOperands& operands, const
   return ops::linear_attention(tape, linear_inputs(operands, report), linear_options(operands, choice));
 }
 
-Tensor attend_in_steps(const Stream& stream, const AttentionOperands& operands, const AttentionChoice& choice, std::int64_t prefill,
-                       ops::DenominatorReport* report) {
-  require(choice.causal && choice.mechanism != AttendMechanism::linformer && choice.compat.empty() && !operands.mask.documents.defined(),
+Tensor attend_in_steps(const Stream& stream, const AttentionOperands& operands, const AttentionChoice& choice,
+                       std::int64_t prefill, ops::DenominatorReport* report) {
+  require(choice.causal && choice.mechanism != AttendMechanism::linformer && choice.compat.empty() &&
+              !operands.mask.documents.defined(),
           "attend_in_steps: an attention without a recurrent form");
   Tape tape(stream);
   const Tape::NoGradient guard(tape);
-  const std::int64_t batch = operands.query.extent(0), n = operands.query.extent(1), width = operands.n_heads * operands.d_value();
+  const std::int64_t batch = operands.query.extent(0), n = operands.query.extent(1),
+                     width = operands.n_heads * operands.d_value();
   const DType dtype = operands.query.dtype();
   if (choice.mechanism == AttendMechanism::softmax) {
     return in_steps(stream, batch, n, width, dtype, prefill, [&](std::int64_t start, std::int64_t length) {
       ops::SoftmaxAttentionOptions options = softmax_options(operands, choice);
       options.first_query_position = start;
       const ops::AttentionMask mask{mask_of_tokens(operands.mask.keys, 0, start + length), {}};
-      return ops::softmax_attention(tape, part_of(operands.query, start, length), part_of(operands.key, 0, start + length),
+      return ops::softmax_attention(tape, part_of(operands.query, start, length),
+                                    part_of(operands.key, 0, start + length),
                                     part_of(operands.value, 0, start + length), options, mask)
           .value();
     });
@@ -175,8 +184,8 @@ Tensor attend_in_steps(const Stream& stream, const AttentionOperands& operands, 
   const Tensor& directions = operands.constants.directions;
   const std::int64_t n_directions = directions.defined() ? directions.shape()[-2] : 0;
   const std::int64_t features = attend_feature_count(choice, operands.d(), n_directions);
-  ops::LinearAttentionState state =
-      ops::empty_linear_attention_state(options, batch, features, operands.d(), operands.d_value(), dtype, stream.device);
+  ops::LinearAttentionState state = ops::empty_linear_attention_state(options, batch, features, operands.d(),
+                                                                      operands.d_value(), dtype, stream.device);
   return in_steps(stream, batch, n, width, dtype, prefill, [&](std::int64_t start, std::int64_t length) {
     ops::LinearAttentionInputs inputs = linear_inputs(operands, report);
     inputs.query = part_of(operands.query, start, length);
@@ -192,12 +201,14 @@ std::int64_t attend_direction_count(const AttentionChoice& choice, std::int64_t 
   const ops::FeatureMapInfo& info = ops::feature_map_info(choice.feature_map);
   if (info.needs_directions) {
     const std::int64_t wanted = m > 0 ? m : 2 * d;
-    return in_words_of(fmt::format("--features {}", wanted), [&] { return ops::direction_count(choice.feature_map, wanted); });
+    return in_words_of(fmt::format("--features {}", wanted),
+                       [&] { return ops::direction_count(choice.feature_map, wanted); });
   }
   const std::int64_t features = attend_feature_count(choice, d, 0);
   if (m > 0) {
-    throw UserError("--features {}: {} has {} features for heads of width {}, whatever is asked for; leave out --features", m, info.name,
-                    features, d);
+    throw UserError(
+        "--features {}: {} has {} features for heads of width {}, whatever is asked for; leave out --features", m,
+        info.name, features, d);
   }
   return 0;
 }
@@ -206,7 +217,8 @@ std::int64_t attend_feature_count(const AttentionChoice& choice, std::int64_t d,
   std::string given = std::string("--feature-map ") + ops::feature_map_info(choice.feature_map).name;
   if (choice.feature_map == ops::FeatureMap::taylor || choice.feature_map == ops::FeatureMap::limit)
     given += fmt::format(" --order {} --most-features {}", choice.map_options.order, choice.map_options.most_features);
-  return in_words_of(given, [&] { return ops::feature_count(choice.feature_map, choice.map_options, d, n_directions); });
+  return in_words_of(given,
+                     [&] { return ops::feature_count(choice.feature_map, choice.map_options, d, n_directions); });
 }
 
 }  // namespace furlong

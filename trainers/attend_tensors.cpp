@@ -14,9 +14,9 @@ namespace furlong {
 namespace {
 
 const std::vector<std::string>& known_datasets() {
-  static const std::vector<std::string> names{"query",      "key",        "value",          "d_output",        "mask",
-                                              "documents",  "directions", "oprf_a",         "scaling",         "query_center",
-                                              "key_center", "gate",       "key_projection", "value_projection"};
+  static const std::vector<std::string> names{
+      "query",  "key",     "value",        "d_output",   "mask", "documents",      "directions",
+      "oprf_a", "scaling", "query_center", "key_center", "gate", "key_projection", "value_projection"};
   return names;
 }
 
@@ -105,11 +105,13 @@ class InputFile {
     if (!has(name)) throw UserError("{}: has no dataset '{}', expected one of shape {}", path_, name, expected);
     const hdf5::Dataset dataset = open(name);
     const hdf5::Shape found = dataset.shape();
-    if (found.size() != static_cast<std::size_t>(std::count(expected, expected + std::string_view(expected).size(), ',')) + 1)
+    if (found.size() !=
+        static_cast<std::size_t>(std::count(expected, expected + std::string_view(expected).size(), ',')) + 1)
       throw UserError("{}: dataset '{}' has shape {}, expected {}", path_, name, text_of(found), expected);
     for (const std::uint64_t extent : found) {
       if (extent == 0)
-        throw UserError("{}: dataset '{}' has shape {}, which holds nothing; expected {}", path_, name, text_of(found), expected);
+        throw UserError("{}: dataset '{}' has shape {}, which holds nothing; expected {}", path_, name, text_of(found),
+                        expected);
     }
     return found;
   }
@@ -127,7 +129,8 @@ class InputFile {
   }
 
   hdf5::Shape shape_of(const std::string& name) { return open(name).shape(); }
-  /// Of a matrix or a stack of them; 1 where there are fewer dimensions or none, so that expect_shape() then names what is wrong.
+  /// Of a matrix or a stack of them; 1 where there are fewer dimensions or none, so that expect_shape() then names what
+  /// is wrong.
   std::int64_t second_to_last_extent(const std::string& name) {
     const hdf5::Shape shape = shape_of(name);
     return shape.size() < 2 ? 1 : std::max<std::int64_t>(1, static_cast<std::int64_t>(shape[shape.size() - 2]));
@@ -179,7 +182,8 @@ class InputFile {
     return integers(name, shape, [&](const auto& source, std::vector<std::int32_t>& values) {
       for (std::size_t i = 0; i < source.size(); ++i) {
         if (source[i] != 0 && source[i] != 1)
-          throw UserError("{}: dataset '{}' holds {}, expected 1 for keys to keep and 0 for keys to mask", path_, name, source[i]);
+          throw UserError("{}: dataset '{}' holds {}, expected 1 for keys to keep and 0 for keys to mask", path_, name,
+                          source[i]);
         values[i] = static_cast<std::int32_t>(source[i]);
       }
     });
@@ -226,15 +230,16 @@ class InputFile {
       return file_.dataset(name);
     } catch (const UserError& error) {
       if (name == "mask") throw UserError("{}; store masks as uint8", error.what());
-      throw UserError("{}; expected a dataset of {}", error.what(), name == "documents" ? "int32 or int64" : "float32 or float64");
+      throw UserError("{}; expected a dataset of {}", error.what(),
+                      name == "documents" ? "int32 or int64" : "float32 or float64");
     }
   }
 
   template <class Body>
   void with_floating(const hdf5::Dataset& dataset, const Body& body) {
     if (!with_floating_elements(dataset, body))
-      throw UserError("{}: dataset '{}' holds {}, expected float32, float64 or bfloat16", path_, dataset.path().substr(1),
-                      hdf5::name_of(dataset.type()));
+      throw UserError("{}: dataset '{}' holds {}, expected float32, float64 or bfloat16", path_,
+                      dataset.path().substr(1), hdf5::name_of(dataset.type()));
   }
 
   template <class Fill>
@@ -263,13 +268,15 @@ void read_query_key_value(InputFile& file, const AttentionChoice& choice, Attend
   found.batch = size(query[0]), found.n_heads = size(query[1]), found.n = size(query[2]), found.d = size(query[3]);
   found.n_kv_heads = size(key[1]), found.n_key = size(key[2]), found.d_value = size(value[3]);
   if (found.n_heads % found.n_kv_heads != 0)
-    throw UserError("{}: dataset 'key' has {} heads for {} query heads, expected a divisor: each serves as many query heads", file.path(),
-                    found.n_kv_heads, found.n_heads);
+    throw UserError(
+        "{}: dataset 'key' has {} heads for {} query heads, expected a divisor: each serves as many query heads",
+        file.path(), found.n_kv_heads, found.n_heads);
   file.expect_shape("key", {{found.batch, found.n_kv_heads, found.n_key, found.d}}, "batch and d are those of 'query'");
-  file.expect_shape("value", {{found.batch, found.n_kv_heads, found.n_key, found.d_value}}, "batch, heads and n are those of 'key'");
+  file.expect_shape("value", {{found.batch, found.n_kv_heads, found.n_key, found.d_value}},
+                    "batch, heads and n are those of 'key'");
   if (found.n != found.n_key && (choice.causal || choice.window > 0)) {
-    throw UserError("{}: dataset 'key' has {} tokens and 'query' {}, expected as many: {} compares their positions", file.path(),
-                    found.n_key, found.n, choice.causal ? "--causal" : "--window");
+    throw UserError("{}: dataset 'key' has {} tokens and 'query' {}, expected as many: {} compares their positions",
+                    file.path(), found.n_key, found.n, choice.causal ? "--causal" : "--window");
   }
   found.query = file.by_tokens("query");
   found.key = file.by_tokens("key");
@@ -280,13 +287,16 @@ void read_masks(InputFile& file, const AttentionChoice& choice, AttendTensors& f
   if (file.has("mask")) found.mask.keys = file.key_mask("mask", {found.batch, found.n_key});
   if (!file.has("documents")) return;
   if (found.n != found.n_key)
-    throw UserError("{}: dataset 'documents' needs as many queries as keys, found {} and {}", file.path(), found.n, found.n_key);
+    throw UserError("{}: dataset 'documents' needs as many queries as keys, found {} and {}", file.path(), found.n,
+                    found.n_key);
   if (choice.mechanism == AttendMechanism::linformer)
     throw UserError(
-        "{}: dataset 'documents': linformer's projections mix all positions, so it cannot keep documents apart; use softmax or linear",
+        "{}: dataset 'documents': linformer's projections mix all positions, so it cannot keep documents apart; use "
+        "softmax or linear",
         file.path());
   if (!choice.compat.empty())
-    throw UserError("{}: dataset 'documents': {} knows no packed documents; leave out --compat", file.path(), choice.compat);
+    throw UserError("{}: dataset 'documents': {} knows no packed documents; leave out --compat", file.path(),
+                    choice.compat);
   found.mask.documents = file.documents("documents", {found.batch, found.n_key});
 }
 
@@ -303,22 +313,25 @@ void read_feature_constants(InputFile& file, const AttentionChoice& choice, Atte
   }
   if (choice.feature_map == ops::FeatureMap::oprf) {
     if (!file.has("oprf_a")) {
-      throw UserError("{}: has no dataset 'oprf_a', expected [{}], at most 0: oprf's constant of each head (0 makes it favor_positive)",
-                      file.path(), found.n_heads);
+      throw UserError(
+          "{}: has no dataset 'oprf_a', expected [{}], at most 0: oprf's constant of each head (0 makes it "
+          "favor_positive)",
+          file.path(), found.n_heads);
     }
     file.expect_shape("oprf_a", {{found.n_heads}}, "one constant for each query head");
     constants.oprf_a = file.constant_in(
         "oprf_a", [](double a) { return a <= 0; }, "at most 0");
   }
-  for (const auto& [name, tensor] : {std::pair{"query_center", &constants.query_center}, std::pair{"key_center", &constants.key_center},
-                                     std::pair{"scaling", &constants.scaling}}) {
+  for (const auto& [name, tensor] :
+       {std::pair{"query_center", &constants.query_center}, std::pair{"key_center", &constants.key_center},
+        std::pair{"scaling", &constants.scaling}}) {
     if (!file.has(name)) continue;
     if (!choice.compat.empty())
       throw UserError("{}: dataset '{}': {} has nothing like it; leave out --compat", file.path(), name, choice.compat);
     if (!info.estimates_softmax) {
       throw UserError(
-          "{}: dataset '{}' leaves softmax as it is, but changes what {} computes; rename it, or take a map that estimates softmax, such "
-          "as favor_positive",
+          "{}: dataset '{}' leaves softmax as it is, but changes what {} computes; rename it, or take a map that "
+          "estimates softmax, such as favor_positive",
           file.path(), name, info.name);
     }
     file.expect_shape(name, {{found.n_heads, found.d}}, "one row of width d for each query head");
@@ -329,28 +342,34 @@ void read_feature_constants(InputFile& file, const AttentionChoice& choice, Atte
 }
 
 void read_mean_pooling(const InputFile& file, std::int64_t pooled_length, AttendTensors& found) {
-  if (pooled_length < 1) throw UserError("--projection mean: the number of rows is not given; add --projected-length R");
+  if (pooled_length < 1)
+    throw UserError("--projection mean: the number of rows is not given; add --projected-length R");
   if (pooled_length > found.n_key)
-    throw UserError("--projected-length {}: {} has {} keys, expected at most as many rows", pooled_length, file.path(), found.n_key);
+    throw UserError("--projected-length {}: {} has {} keys, expected at most as many rows", pooled_length, file.path(),
+                    found.n_key);
   found.projected_length = pooled_length;
   found.max_length = found.n_key;
 }
 
 void read_linear_projection(InputFile& file, const std::string& name, AttendTensors& found, Tensor& weight) {
   const hdf5::Shape shape = file.shape_of(name);
-  const std::int64_t rows = file.second_to_last_extent(name), columns = shape.empty() ? 0 : static_cast<std::int64_t>(shape.back());
+  const std::int64_t rows = file.second_to_last_extent(name),
+                     columns = shape.empty() ? 0 : static_cast<std::int64_t>(shape.back());
   const std::int64_t r = found.projected_length > 0 ? found.projected_length : rows;
   const std::int64_t longest = std::max(found.max_length > 0 ? found.max_length : columns, found.n_key);
-  file.expect_shape(name, {{r, longest}, {found.n_kv_heads, r, longest}},
-                    fmt::format("r rows over at least the {} keys, for all heads or for each head of 'key'", found.n_key));
+  file.expect_shape(
+      name, {{r, longest}, {found.n_kv_heads, r, longest}},
+      fmt::format("r rows over at least the {} keys, for all heads or for each head of 'key'", found.n_key));
   if (r > longest)
-    throw UserError("{}: dataset '{}' has {} rows over {} columns, expected at most as many rows", file.path(), name, r, longest);
+    throw UserError("{}: dataset '{}' has {} rows over {} columns, expected at most as many rows", file.path(), name, r,
+                    longest);
   found.projected_length = r;
   found.max_length = longest;
   weight = file.weight(name);
 }
 
-void read_convolution(InputFile& file, const std::string& name, std::int64_t width, AttendTensors& found, Tensor& weight) {
+void read_convolution(InputFile& file, const std::string& name, std::int64_t width, AttendTensors& found,
+                      Tensor& weight) {
   const hdf5::Shape shape = file.shape_of(name);
   const std::int64_t columns = shape.empty() ? 1 : std::max<std::int64_t>(1, static_cast<std::int64_t>(shape.back()));
   const std::int64_t stride = found.projected_length > 0 ? found.max_length / found.projected_length : columns;
@@ -361,12 +380,15 @@ void read_convolution(InputFile& file, const std::string& name, std::int64_t wid
   weight = file.weight(name);
 }
 
-void read_projections(InputFile& file, const AttentionChoice& choice, std::int64_t pooled_length, AttendTensors& found) {
+void read_projections(InputFile& file, const AttentionChoice& choice, std::int64_t pooled_length,
+                      AttendTensors& found) {
   if (choice.projection == ops::SequenceProjection::mean) return read_mean_pooling(file, pooled_length, found);
   const bool linear = choice.projection == ops::SequenceProjection::linear;
   if (!file.has("key_projection")) {
-    throw UserError("{}: has no dataset 'key_projection', expected {}, for all heads or for each (or --projection mean, which needs none)",
-                    file.path(), linear ? fmt::format("[r, {}]", found.n_key) : fmt::format("[{}, stride]", found.d));
+    throw UserError(
+        "{}: has no dataset 'key_projection', expected {}, for all heads or for each (or --projection mean, which "
+        "needs none)",
+        file.path(), linear ? fmt::format("[r, {}]", found.n_key) : fmt::format("[{}, stride]", found.d));
   }
   const bool shared = !file.has("value_projection");
   if (linear) {
@@ -375,8 +397,8 @@ void read_projections(InputFile& file, const AttentionChoice& choice, std::int64
     return;
   }
   if (shared && found.d != found.d_value) {
-    throw UserError("{}: has no dataset 'value_projection', and 'key_projection' has {} channels where values have {}", file.path(),
-                    found.d, found.d_value);
+    throw UserError("{}: has no dataset 'value_projection', and 'key_projection' has {} channels where values have {}",
+                    file.path(), found.d, found.d_value);
   }
   read_convolution(file, "key_projection", found.d, found, found.key_projection);
   if (!shared) read_convolution(file, "value_projection", found.d_value, found, found.value_projection);
@@ -396,7 +418,8 @@ std::vector<T> by_heads(const Tensor& tensor, std::int64_t heads) {
   parallel_ranges(batch * n, 64, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       for (std::int64_t h = 0; h < heads; ++h)
-        std::copy_n(source.data() + (row * heads + h) * width, width, values.data() + ((row / n * heads + h) * n + row % n) * width);
+        std::copy_n(source.data() + (row * heads + h) * width, width,
+                    values.data() + ((row / n * heads + h) * n + row % n) * width);
     }
   });
   return values;
@@ -428,8 +451,8 @@ AttendTensors read_attend_tensors(const std::string& path, const AttentionChoice
   if (gradients) {
     if (!file.has("d_output")) {
       throw UserError(
-          "{}: has no dataset 'd_output', expected [{}, {}, {}, {}]: the gradient that --gradients begins with (ones for the sum of the "
-          "output)",
+          "{}: has no dataset 'd_output', expected [{}, {}, {}, {}]: the gradient that --gradients begins with (ones "
+          "for the sum of the output)",
           path, found.batch, found.n_heads, found.n, found.d_value);
     }
     file.expect_shape("d_output", {{found.batch, found.n_heads, found.n, found.d_value}}, "the shape of the output");

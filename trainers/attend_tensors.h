@@ -10,8 +10,9 @@ namespace furlong {
 
 /// What an input file holds, checked: whatever shapes are here fit each other and the attention.
 struct AttendTensors {
-  Tensor query, key, value;  ///< [batch, n, n_heads·d], [batch, n_key, n_kv_heads·d], [batch, n_key, n_kv_heads·d_value]
-  Tensor d_output;           ///< [batch, n, n_heads·d_value], where gradients are wanted
+  Tensor query, key,
+      value;        ///< [batch, n, n_heads·d], [batch, n_key, n_kv_heads·d], [batch, n_key, n_kv_heads·d_value]
+  Tensor d_output;  ///< [batch, n, n_heads·d_value], where gradients are wanted
   std::int64_t batch = 0, n_heads = 0, n_kv_heads = 0, n = 0, n_key = 0, d = 0, d_value = 0;
   Tensor gate;  ///< windowed, where the file has it
   /// linformer: E and F in the shapes of the file; F undefined where the file has none, which means that it is E.
@@ -22,9 +23,9 @@ struct AttendTensors {
   std::vector<std::string> read;  ///< the datasets used
 };
 
-/// Reads what `choice` takes out of the file. query, key, value and d_output become `dtype`, constants float32 (float64 for float64).
-/// Throws UserError, one line with file, dataset, what was found and what was expected. `pooled_length` is r of linformer's mean pooling,
-/// whose file holds no projections.
+/// Reads what `choice` takes out of the file. query, key, value and d_output become `dtype`, constants float32 (float64
+/// for float64). Throws UserError, one line with file, dataset, what was found and what was expected. `pooled_length`
+/// is r of linformer's mean pooling, whose file holds no projections.
 AttendTensors read_attend_tensors(const std::string& path, const AttentionChoice& choice, DType dtype, bool gradients,
                                   std::int64_t pooled_length, const Device& device);
 

@@ -12,7 +12,8 @@ layers::AttentionConfig attention_config(const Settings& settings) {
   config.feature_map = attention.feature_map;
   config.n_features = attention.n_features;
   config.map_options.order = attention.order;
-  if (attention.kernel_epsilon > 0) config.map_options.kernel_epsilon = config.compat_kernel_epsilon = attention.kernel_epsilon;
+  if (attention.kernel_epsilon > 0)
+    config.map_options.kernel_epsilon = config.compat_kernel_epsilon = attention.kernel_epsilon;
   config.map_options.most_features = attention.most_features;
   config.normalizer = attention.normalizer;
   config.centering = attention.centering;

@@ -19,8 +19,8 @@ using Clock = std::chrono::steady_clock;
 
 double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-/// Independent values, uniform with variance 1 (as after a layer norm). They repeat after a prime number of elements, which no row width
-/// divides: drawing every one would take longer than most of what is measured.
+/// Independent values, uniform with variance 1 (as after a layer norm). They repeat after a prime number of elements,
+/// which no row width divides: drawing every one would take longer than most of what is measured.
 Tensor random_tensor(std::int64_t elements, DType dtype, const char* name, const Device& device) {
   constexpr std::int64_t period = 1048573;
   const RandomKey key{0, 0, random_stream(name)};
@@ -37,7 +37,8 @@ Tensor random_tensor(std::int64_t elements, DType dtype, const char* name, const
 }
 
 Tensor constant_tensor(const std::vector<float>& values, const Shape& shape, DType dtype, const Device& device) {
-  if (accumulate_dtype(dtype) == DType::float64) return Tensor::from(std::vector<double>(values.begin(), values.end()), shape, device);
+  if (accumulate_dtype(dtype) == DType::float64)
+    return Tensor::from(std::vector<double>(values.begin(), values.end()), shape, device);
   return Tensor::from(values, shape, device);
 }
 
@@ -52,13 +53,15 @@ class Workload {
     value_ = random_tensor(elements, options.dtype, "bench.value", options.device);
     if (options.train) d_output_ = random_tensor(elements, options.dtype, "bench.d_output", options.device);
     if (!options.choice.uses_features()) return;
-    const std::int64_t wanted = ops::feature_map_info(options.choice.feature_map).needs_directions ? options.features : 0;
+    const std::int64_t wanted =
+        ops::feature_map_info(options.choice.feature_map).needs_directions ? options.features : 0;
     n_directions_ = attend_direction_count(options.choice, wanted, options.d);
     features_ = attend_feature_count(options.choice, options.d, n_directions_);
     if (n_directions_ > 0) {
       const RandomKey key{0, 0, random_stream("bench.directions")};
-      constants_.directions = constant_tensor(layers::draw_directions(layers::DirectionsKind::orthogonal, n_directions_, options.d, key),
-                                              {n_directions_, options.d}, options.dtype, options.device);
+      constants_.directions =
+          constant_tensor(layers::draw_directions(layers::DirectionsKind::orthogonal, n_directions_, options.d, key),
+                          {n_directions_, options.d}, options.dtype, options.device);
     }
     const std::vector<float> a(static_cast<std::size_t>(options.n_heads), -0.05f);  // any value: the cost is the same
     if (options.choice.feature_map == ops::FeatureMap::oprf)
@@ -111,10 +114,10 @@ class Workload {
     projection.max_length = operands.max_length = n;
     if (projection.kind == ops::SequenceProjection::mean) return;
     const Shape shape = ops::sequence_projection_weight_shape(projection, options_.d, true);
-    operands.key_projection =
-        variable(random_tensor(shape.elements(), options_.dtype, "bench.key_projection", options_.device).reshape(shape));
-    operands.value_projection =
-        variable(random_tensor(shape.elements(), options_.dtype, "bench.value_projection", options_.device).reshape(shape));
+    operands.key_projection = variable(
+        random_tensor(shape.elements(), options_.dtype, "bench.key_projection", options_.device).reshape(shape));
+    operands.value_projection = variable(
+        random_tensor(shape.elements(), options_.dtype, "bench.value_projection", options_.device).reshape(shape));
   }
 
   const BenchAttentionOptions& options_;
@@ -130,7 +133,8 @@ double pairs(bool causal, std::int64_t n, std::int64_t window) {
   return causal ? to_the_left : 2 * to_the_left - tokens;
 }
 
-/// Pairs of a causal chunk as linear attention takes them: 16 queries at a time, each block over the keys up to its last one's.
+/// Pairs of a causal chunk as linear attention takes them: 16 queries at a time, each block over the keys up to its
+/// last one's.
 double pairs_in_blocks(double chunk) {
   double count = 0;
   for (double row = 0; row < chunk; row += 16) count += std::min(16.0, chunk - row) * std::min(row + 16, chunk);
@@ -144,8 +148,10 @@ struct FeatureSizes {
 };
 FeatureSizes feature_sizes(const BenchAttentionOptions& options) {
   const ops::FeatureMapInfo& info = ops::feature_map_info(options.choice.feature_map);
-  const std::int64_t directions = attend_direction_count(options.choice, info.needs_directions ? options.features : 0, options.d);
-  return {static_cast<double>(directions), static_cast<double>(attend_feature_count(options.choice, options.d, directions))};
+  const std::int64_t directions =
+      attend_direction_count(options.choice, info.needs_directions ? options.features : 0, options.d);
+  return {static_cast<double>(directions),
+          static_cast<double>(attend_feature_count(options.choice, options.d, directions))};
 }
 
 double linear_flops(const BenchAttentionOptions& options, double n, double m, double directions, std::int64_t window) {
@@ -157,8 +163,8 @@ double linear_flops(const BenchAttentionOptions& options, double n, double m, do
     return (train ? 12 : 4) * n * directions * d + seen * 2 * (m + d) + (train ? seen * 2 * (3 * m + 2 * d) : 0);
   }
   double count = 4 * n * directions * d + 4 * n * m * d;
-  // Both sweeps make the features of queries and keys again; gradients go back through the directions once for each, and causal once more
-  // for queries, whose gradient comes from the state in one sweep and from pairs in the other.
+  // Both sweeps make the features of queries and keys again; gradients go back through the directions once for each,
+  // and causal once more for queries, whose gradient comes from the state in one sweep and from pairs in the other.
   if (train) count += (causal ? 14 : 12) * n * directions * d + 10 * n * m * d;
   if (!causal) return count;
   const double in_blocks = n / c * pairs_in_blocks(c);
@@ -169,23 +175,29 @@ double linear_flops(const BenchAttentionOptions& options, double n, double m, do
 
 double attention_flops(const BenchAttentionOptions& options, std::int64_t n) {
   const AttentionChoice& choice = options.choice;
-  const double tokens = static_cast<double>(n), d = static_cast<double>(options.d), heads = static_cast<double>(options.n_heads);
-  if (choice.mechanism == AttendMechanism::softmax) return heads * softmax_flops(pairs(choice.causal, n, choice.window), d, options.train);
+  const double tokens = static_cast<double>(n), d = static_cast<double>(options.d),
+               heads = static_cast<double>(options.n_heads);
+  if (choice.mechanism == AttendMechanism::softmax)
+    return heads * softmax_flops(pairs(choice.causal, n, choice.window), d, options.train);
   if (choice.mechanism == AttendMechanism::linformer) {
     const double r = static_cast<double>(std::min(options.projected_length, n));
-    const double projection = choice.projection == ops::SequenceProjection::linear ? (options.train ? 12 : 4) * tokens * r * d : 0;
+    const double projection =
+        choice.projection == ops::SequenceProjection::linear ? (options.train ? 12 : 4) * tokens * r * d : 0;
     return heads * (projection + softmax_flops(tokens * r, d, options.train));
   }
   const FeatureSizes sizes = feature_sizes(options);
   const bool windowed = choice.mechanism == AttendMechanism::windowed;
   const double inside = windowed ? softmax_flops(pairs(choice.causal, n, choice.window), d, options.train) : 0;
-  return heads * (inside + linear_flops(options, tokens, sizes.features, sizes.directions, windowed ? 0 : choice.window));
+  return heads *
+         (inside + linear_flops(options, tokens, sizes.features, sizes.directions, windowed ? 0 : choice.window));
 }
 
 double segment_flops(const BenchAttentionOptions& options, std::int64_t n) {
-  require(options.choice.mechanism == AttendMechanism::linear && options.choice.window == 0, "segments of other than linear attention");
+  require(options.choice.mechanism == AttendMechanism::linear && options.choice.window == 0,
+          "segments of other than linear attention");
   const FeatureSizes sizes = feature_sizes(options);
-  return static_cast<double>(options.n_heads) * 2 * static_cast<double>(n * options.d) * (sizes.directions + sizes.features);
+  return static_cast<double>(options.n_heads) * 2 * static_cast<double>(n * options.d) *
+         (sizes.directions + sizes.features);
 }
 
 PeakRate::PeakRate(DType dtype, const Device& device)

@@ -71,7 +71,9 @@ class Measurement {
  private:
   static constexpr std::int64_t element = 4;
 
-  static bool is_shared_out(const std::string& operation) { return operation == "reduce_scatter" || operation == "all_gather"; }
+  static bool is_shared_out(const std::string& operation) {
+    return operation == "reduce_scatter" || operation == "all_gather";
+  }
   /// Gloo has it as a class for older programs alone, that keeps buffers of its own.
   static bool has_raw_function(const std::string& operation) { return operation != "reduce_scatter"; }
 
@@ -85,7 +87,8 @@ class Measurement {
   std::int64_t how_many_at_once(const std::string& operation) {
     time(operation, 2);
     const double once = slowest(group_, {time(operation, 3)})[0];
-    return std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil(least_seconds / std::max(once, 1e-9))), 1, most_at_once);
+    return std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil(least_seconds / std::max(once, 1e-9))), 1,
+                                    most_at_once);
   }
 
   /// Of one of `times` operations, each waited for.
@@ -139,7 +142,8 @@ class Measurement {
 void refuse_alone(const ProcessGroup& group) {
   if (group.is_alone())
     throw UserError(
-        "furlong bench comm: there is nobody to talk to in one process; start several, as in furlong launch --processes 2 bench comm");
+        "furlong bench comm: there is nobody to talk to in one process; start several, as in furlong launch "
+        "--processes 2 bench comm");
 }
 
 /// What furlong train refuses, and what is not measured here.
@@ -150,12 +154,15 @@ void check_training(const ProcessGroup& group, const Settings& settings) {
   if (settings.device != "auto" && settings.device != "cpu")
     refuse("device", settings.device, "bench comm trains on the CPU; expected cpu");
   if (settings.parallel.engine == "nccl")
-    refuse("parallel.engine", settings.parallel.engine, "bench comm trains in several processes on CPUs; expected auto");
+    refuse("parallel.engine", settings.parallel.engine,
+           "bench comm trains in several processes on CPUs; expected auto");
   if (settings.parallel.sequence_processes > 1)
     refuse("parallel.sequence_processes", fmt::to_string(settings.parallel.sequence_processes),
            "bench comm measures whole sequences; expected 1");
   check_process_settings(
-      settings, {group.size(), fmt::format("the launcher ({}) started {} processes", group.environment().launcher, group.size()), "start"});
+      settings,
+      {group.size(), fmt::format("the launcher ({}) started {} processes", group.environment().launcher, group.size()),
+       "start"});
 }
 
 /// Of the operations that a step recorded, those that reduce gradients.
@@ -174,7 +181,8 @@ std::vector<BenchCommReductions> of_all_ranks(const ProcessGroup& group, const B
   const Tensor all = Tensor::empty({2 * group.size()}, DType::float64);
   group.communicator().all_gather(Stream{}, mine, all).wait();
   std::vector<BenchCommReductions> ranks(static_cast<std::size_t>(group.size()));
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank] = {all.data<double>()[2 * rank], all.data<double>()[2 * rank + 1]};
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    ranks[rank] = {all.data<double>()[2 * rank], all.data<double>()[2 * rank + 1]};
   return ranks;
 }
 
@@ -186,7 +194,9 @@ const std::vector<std::string>& bench_comm_operations() {
   return operations;
 }
 
-double algorithm_bandwidth(const BenchCommFigure& figure, double seconds) { return static_cast<double>(figure.bytes) / seconds; }
+double algorithm_bandwidth(const BenchCommFigure& figure, double seconds) {
+  return static_cast<double>(figure.bytes) / seconds;
+}
 
 double bus_bandwidth(const BenchCommFigure& figure, double seconds, int processes) {
   const double share = (processes - 1.0) / processes;

@@ -15,12 +15,15 @@ bool is_count(const std::string& name) { return name.ends_with(".tokens"); }
 }  // namespace
 
 CarriedState::CarriedState(const layers::Decoder& decoder, std::int64_t rows)
-    : positions_(static_cast<std::size_t>(rows), 0), state_(decoder.new_state(rows, 1)), empty_(decoder.new_state(1, 1)) {}
+    : positions_(static_cast<std::size_t>(rows), 0),
+      state_(decoder.new_state(rows, 1)),
+      empty_(decoder.new_state(1, 1)) {}
 
 layers::GenerationState& CarriedState::begin(layers::ForwardContext& context, const Batch& batch) {
   const std::size_t rows = positions_.size();
   require(batch.batch == static_cast<std::int64_t>(rows) && batch.fresh.size() == rows,
-          "a batch of {} rows, {} of them known to be fresh or not, for states of {}", batch.batch, batch.fresh.size(), rows);
+          "a batch of {} rows, {} of them known to be fresh or not, for states of {}", batch.batch, batch.fresh.size(),
+          rows);
   std::vector<Tensor> nothing;
   empty_.visit([&](const std::string& name, Tensor& tensor) {
     if (!is_count(name)) nothing.push_back(tensor);
@@ -30,7 +33,8 @@ layers::GenerationState& CarriedState::begin(layers::ForwardContext& context, co
     if (is_count(name)) return;
     const Tensor& from = nothing[i++];
     for (std::size_t row = 0; row < rows; ++row) {
-      if (batch.fresh[row] != 0) ops::convert(context.stream(), tensor.narrow(0, static_cast<std::int64_t>(row), 1), from);
+      if (batch.fresh[row] != 0)
+        ops::convert(context.stream(), tensor.narrow(0, static_cast<std::int64_t>(row), 1), from);
     }
   });
 

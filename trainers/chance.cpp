@@ -23,8 +23,8 @@ void count(const std::vector<std::int32_t>& found, Counts& counts) {
   }
 }
 
-Counts count_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split, std::int64_t sequence_length,
-                     std::int64_t batch_size, std::int64_t max_batches) {
+Counts count_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
+                     std::int64_t sequence_length, std::int64_t batch_size, std::int64_t max_batches) {
   const bool labels = settings.objective.learns_labels();
   Counts counts(labels ? vocabulary.labels().size() : static_cast<std::size_t>(vocabulary.size()), 0);
   const auto source = evaluation_source(settings, vocabulary, data, split, sequence_length, batch_size);
@@ -45,7 +45,8 @@ Counts count_training(const Settings& settings, const Vocabulary& vocabulary, co
     return counts;
   }
   if (settings.objective.learns_labels())
-    return count_targets(settings, vocabulary, data, Split::train, settings.data.sequence_length, settings.data.batch_size, 0);
+    return count_targets(settings, vocabulary, data, Split::train, settings.data.sequence_length,
+                         settings.data.batch_size, 0);
   const auto* store = dynamic_cast<const TokenStore*>(&data);
   require(store != nullptr, "{} is no token store", data.path());
   Counts counts(static_cast<std::size_t>(vocabulary.size()), 0);
@@ -64,15 +65,18 @@ std::vector<bool> possible_targets(const Settings& settings, const Vocabulary& v
     return possible;
   }
   for (std::size_t id = 0; id < classes; ++id) {
-    if (settings.objective.which() == Name::masked_tokens) possible[id] = vocabulary.is_data_symbol(static_cast<std::int32_t>(id));
+    if (settings.objective.which() == Name::masked_tokens)
+      possible[id] = vocabulary.is_data_symbol(static_cast<std::int32_t>(id));
   }
-  for (const std::string& symbol : settings.data.ignore_tokens) possible[static_cast<std::size_t>(vocabulary.id_of(symbol))] = false;
+  for (const std::string& symbol : settings.data.ignore_tokens)
+    possible[static_cast<std::size_t>(vocabulary.id_of(symbol))] = false;
   return possible;
 }
 
 /// Of the text that these tokens are, where each token is some bytes whatever stands beside it.
 std::int64_t bytes_of(const Counts& counts, const Vocabulary& vocabulary) {
-  const bool bytes = vocabulary.kind() == Vocabulary::Kind::bytes || (vocabulary.tokenizer() && vocabulary.tokenizer()->kind() == "bpe");
+  const bool bytes = vocabulary.kind() == Vocabulary::Kind::bytes ||
+                     (vocabulary.tokenizer() && vocabulary.tokenizer()->kind() == "bpe");
   if (!bytes) return 0;
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -84,8 +88,8 @@ std::int64_t bytes_of(const Counts& counts, const Vocabulary& vocabulary) {
 
 }  // namespace
 
-Chance chance(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split, std::int64_t sequence_length,
-              std::int64_t batch_size, std::int64_t max_batches) {
+Chance chance(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
+              std::int64_t sequence_length, std::int64_t batch_size, std::int64_t max_batches) {
   const Counts targets = count_targets(settings, vocabulary, data, split, sequence_length, batch_size, max_batches);
   const Counts training = count_training(settings, vocabulary, data);
   const std::vector<bool> possible = possible_targets(settings, vocabulary, targets.size());
@@ -98,10 +102,12 @@ Chance chance(const Settings& settings, const Vocabulary& vocabulary, const Data
     }
     n_targets += static_cast<double>(targets[i]);
   }
-  if (n_targets == 0) throw UserError("{}: no targets in the {} split, and so no chance of hitting one", data.path(), name_of(split));
+  if (n_targets == 0)
+    throw UserError("{}: no targets in the {} split, and so no chance of hitting one", data.path(), name_of(split));
   Chance found;
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    if (targets[i] > 0) found.loss -= static_cast<double>(targets[i]) * std::log(static_cast<double>(training[i] + 1) / seen);
+    if (targets[i] > 0)
+      found.loss -= static_cast<double>(targets[i]) * std::log(static_cast<double>(training[i] + 1) / seen);
   }
   found.loss /= n_targets;
   if (commonest < targets.size()) found.accuracy = static_cast<double>(targets[commonest]) / n_targets;

@@ -15,7 +15,8 @@ std::optional<CheckpointOrigin> CheckpointOrigin::read(const CheckpointReader& c
   origin.json = checkpoint.text(json_name);
   for (std::size_t i = 0; checkpoint.has(file_name(i)); ++i) origin.files.push_back(checkpoint.text(file_name(i)));
   for (const TensorInfo& info : checkpoint.tensors(tensor_prefix)) {
-    // States that a run carries from step to step are deeper (carried/0/...); no tensor kept here has a slash in its name.
+    // States that a run carries from step to step are deeper (carried/0/...); no tensor kept here has a slash in its
+    // name.
     if (info.name.find('/', tensor_prefix.size()) != std::string::npos) continue;
     const std::string name = info.name.substr(tensor_prefix.size());
     if (name.find('/') != std::string::npos) continue;  // the state of segments (docs/file_formats.md), in groups below

@@ -1,5 +1,6 @@
 #pragma once
-// What an imported model brings along that no training touches: where it came from, and what somebody else's program will want back.
+// What an imported model brings along that no training touches: where it came from, and what somebody else's program
+// will want back.
 #include <optional>
 #include <string>
 #include <vector>

@@ -27,7 +27,8 @@ std::uint64_t write_shard(const std::filesystem::path& path, const CheckpointPar
   return *stated;
 }
 
-/// What another host has written may take some seconds to show on a network file system, and its old state stay for as long.
+/// What another host has written may take some seconds to show on a network file system, and its old state stay for as
+/// long.
 bool appears(const std::filesystem::path& path, std::uint64_t checksum, std::chrono::steady_clock::time_point end) {
   for (;;) {
     if (checkpoint_checksum(path) == checksum) return true;
@@ -46,14 +47,15 @@ void write_checkpoint(const std::filesystem::path& path, const CheckpointParts& 
   if (group) {
     const auto place = [&](int rank) { return shard_path(path, rank, group->size()); };
     const std::uint64_t own = write_shard(place(group->rank()), parts.shard);
-    const std::vector<std::string> stated = group->to_first(std::to_string(own), fmt::format("its part of {}", path.string()));
+    const std::vector<std::string> stated =
+        group->to_first(std::to_string(own), fmt::format("its part of {}", path.string()));
     const auto end = std::chrono::steady_clock::now() + patience;
     for (int rank = 0; rank < static_cast<int>(stated.size()); ++rank) {
       const std::uint64_t checksum = std::stoull(stated[static_cast<std::size_t>(rank)]);
       if (!appears(place(rank), checksum, end))
         throw UserError(
-            "{}: rank {} has written this part of the checkpoint, and rank 0 does not find it there, {} s later; expected a run "
-            "directory that all processes share: put run_directory on a file system of all hosts",
+            "{}: rank {} has written this part of the checkpoint, and rank 0 does not find it there, {} s later; "
+            "expected a run directory that all processes share: put run_directory on a file system of all hosts",
             place(rank).string(), rank, std::chrono::duration<double>(patience).count());
       index.files.push_back({place(rank).filename().string(), checksum});
     }

@@ -20,8 +20,9 @@ struct CheckpointParts {
   CheckpointParts copy() const;
 };
 
-/// Writes them. Of several processes each writes its shard; rank 0 waits for all of these, looks for them with `patience`, and then writes
-/// the checkpoint that names them and makes it whole. `group`: null in one process; all of it call this, in any thread, one at a time.
+/// Writes them. Of several processes each writes its shard; rank 0 waits for all of these, looks for them with
+/// `patience`, and then writes the checkpoint that names them and makes it whole. `group`: null in one process; all of
+/// it call this, in any thread, one at a time.
 void write_checkpoint(const std::filesystem::path& path, const CheckpointParts& parts, const ProcessGroup* group,
                       std::chrono::milliseconds patience = std::chrono::seconds(30));
 

@@ -10,7 +10,8 @@
 
 namespace furlong {
 
-CheckpointSaver::CheckpointSaver(const Trainer& trainer, const ProcessGroup& group, bool in_background, const Notice& notice)
+CheckpointSaver::CheckpointSaver(const Trainer& trainer, const ProcessGroup& group, bool in_background,
+                                 const Notice& notice)
     : trainer_(trainer), group_(group.is_alone() ? nullptr : &group), in_background_(in_background), notice_(notice) {}
 
 CheckpointSaver::CheckpointSaver(const Trainer& trainer, const ProcessGroup& group, bool in_background)
@@ -33,7 +34,8 @@ void CheckpointSaver::wait() {
 /// So that a file system that hangs does not hold training up without a word.
 void CheckpointSaver::wait_with_notice() const {
   const auto begin = std::chrono::steady_clock::now();
-  for (auto patience = notice_.after; under_way_.wait_for(patience) != std::future_status::ready; patience = notice_.every)
+  for (auto patience = notice_.after; under_way_.wait_for(patience) != std::future_status::ready;
+       patience = notice_.every)
     spdlog::warn("{}: training has waited for {:.0f} s until {} is written", path_.string(),
                  std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
                  group_ && !group_->is_first() ? "this process's part of it" : "it");
@@ -47,13 +49,15 @@ bool CheckpointSaver::copy(CheckpointParts& parts) {
   } catch (const MachineError& error) {
     if (!std::exchange(told_of_memory_, true))
       spdlog::warn(
-          "checkpoint.background: there is no memory for a copy of what a checkpoint holds ({}); training waits while it is written",
+          "checkpoint.background: there is no memory for a copy of what a checkpoint holds ({}); training waits while "
+          "it is written",
           error.what());
     return false;
   }
 }
 
-void CheckpointSaver::save(const std::filesystem::path& path, const std::string& metrics, std::function<void()> when_whole) {
+void CheckpointSaver::save(const std::filesystem::path& path, const std::string& metrics,
+                           std::function<void()> when_whole) {
   const trace::Span span("checkpoint", "checkpoint", {.step = trainer_.steps()});
   wait();
   CheckpointParts parts = trainer_.checkpoint_parts(metrics);

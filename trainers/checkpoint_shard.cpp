@@ -22,25 +22,28 @@ std::int64_t place_of(const Optimizer& optimizer, std::int64_t begin) {
 }
 
 const Tensor& tensor_of(const std::string& kind, const Optimizer& optimizer) {
-  return kind == "first_moments" ? optimizer.first_moment() : kind == "second_moments" ? optimizer.second_moment() : optimizer.average();
+  return kind == "first_moments"    ? optimizer.first_moment()
+         : kind == "second_moments" ? optimizer.second_moment()
+                                    : optimizer.average();
 }
 
 /// All that is stored of one parameter's elements [first, first + count).
-void put_pieces(CheckpointSink& file, const ParameterStore& store, const Optimizer& optimizer, const Parameter& parameter,
-                std::int64_t first, std::int64_t count) {
+void put_pieces(CheckpointSink& file, const ParameterStore& store, const Optimizer& optimizer,
+                const Parameter& parameter, std::int64_t first, std::int64_t count) {
   const std::int64_t begin = store.offset(parameter) + first;
   for (const std::string& kind : kinds_of(optimizer)) {
     const Tensor part = kind == "parameters" ? store.values().narrow(0, begin, count)
                                              : tensor_of(kind, optimizer).narrow(0, place_of(optimizer, begin), count);
     const Tensor host = part.to(Device{});
-    file.tensor(piece_name(kind + "/" + parameter.name(), first), name_of(host.dtype()), std::span(&count, 1), host.address());
+    file.tensor(piece_name(kind + "/" + parameter.name(), first), name_of(host.dtype()), std::span(&count, 1),
+                host.address());
   }
 }
 
 }  // namespace
 
-void put_shard(CheckpointSink& file, const ParameterStore& store, const Optimizer& optimizer, const std::vector<OwnedRange>& ranges,
-               bool is_first) {
+void put_shard(CheckpointSink& file, const ParameterStore& store, const Optimizer& optimizer,
+               const std::vector<OwnedRange>& ranges, bool is_first) {
   for (const Parameter& parameter : store.parameters()) {
     if (!store.is_trained(parameter)) continue;
     const std::int64_t begin = store.offset(parameter), end = begin + parameter.shape().elements();
@@ -57,7 +60,8 @@ std::map<std::string, ShardIndex::Whole> sharded_tensors(const ParameterStore& s
   for (const Parameter& parameter : store.parameters()) {
     if (!store.is_trained(parameter)) continue;
     for (const std::string& kind : kinds_of(optimizer))
-      tensors[kind + "/" + parameter.name()] = {name_of(store.master_dtype()), {parameter.shape().begin(), parameter.shape().end()}};
+      tensors[kind + "/" + parameter.name()] = {name_of(store.master_dtype()),
+                                                {parameter.shape().begin(), parameter.shape().end()}};
   }
   return tensors;
 }

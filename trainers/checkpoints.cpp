@@ -29,7 +29,8 @@ namespace {
 // The step in "step_<digits>.h5"; nothing for other names.
 std::optional<std::int64_t> step_in_name(const std::string& name) {
   constexpr std::string_view prefix = "step_", suffix = ".h5";
-  if (name.size() < prefix.size() + 8 + suffix.size() || !name.starts_with(prefix) || !name.ends_with(suffix)) return std::nullopt;
+  if (name.size() < prefix.size() + 8 + suffix.size() || !name.starts_with(prefix) || !name.ends_with(suffix))
+    return std::nullopt;
   const char* begin = name.data() + prefix.size();
   const char* end = name.data() + name.size() - suffix.size();
   std::int64_t step = 0;
@@ -62,20 +63,22 @@ std::optional<CheckpointDirectory::Best> recorded_best(const fs::path& folder) {
   std::ifstream in(record);
   if (!in) return std::nullopt;
   const auto json = nlohmann::json::parse(in, nullptr, false);
-  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer() || !json.contains("validation_loss") ||
-      !json["validation_loss"].is_number()) {
+  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer() ||
+      !json.contains("validation_loss") || !json["validation_loss"].is_number()) {
     spdlog::warn("{}: not a record of the best checkpoint; the best one is chosen anew from here on", record.string());
     return std::nullopt;
   }
-  return CheckpointDirectory::Best{json["step"].get<std::int64_t>(), json["validation_loss"].get<double>(), folder / "best.h5"};
+  return CheckpointDirectory::Best{json["step"].get<std::int64_t>(), json["validation_loss"].get<double>(),
+                                   folder / "best.h5"};
 }
 
 using Candidates = std::vector<std::pair<std::int64_t, fs::path>>;
 
 /// Before the step's own file of the same step, so that this one is tried first.
 void add_best(Candidates& candidates, const CheckpointDirectory::Best& best) {
-  candidates.insert(std::find_if(candidates.begin(), candidates.end(), [&](const auto& c) { return c.first >= best.step; }),
-                    {best.step, best.path});
+  candidates.insert(
+      std::find_if(candidates.begin(), candidates.end(), [&](const auto& c) { return c.first >= best.step; }),
+      {best.step, best.path});
 }
 
 /// Candidates ascending by step; the last one whose checksum is right.
@@ -91,8 +94,8 @@ std::optional<fs::path> newest_whole_of(const fs::path& folder, const Candidates
     }
   }
   if (candidates.empty()) return std::nullopt;
-  throw UserError("{}: none of the {} checkpoints here is whole ({}); to start from the beginning use --resume never", folder.string(),
-                  candidates.size(), newest_reason);
+  throw UserError("{}: none of the {} checkpoints here is whole ({}); to start from the beginning use --resume never",
+                  folder.string(), candidates.size(), newest_reason);
 }
 
 }  // namespace
@@ -132,7 +135,8 @@ std::vector<std::int64_t> CheckpointDirectory::steps() const {
 std::optional<CheckpointDirectory::Best> CheckpointDirectory::best() const { return best_; }
 
 void CheckpointDirectory::committed(std::int64_t step, std::optional<double> validation_loss) {
-  if (keep_best_ && validation_loss && std::isfinite(*validation_loss) && (!best_ || *validation_loss < best_->validation_loss)) {
+  if (keep_best_ && validation_loss && std::isfinite(*validation_loss) &&
+      (!best_ || *validation_loss < best_->validation_loss)) {
     set_best(step, *validation_loss);
   }
   if (!keep_best_) forget_best();  // of an earlier part of the run, which nobody brings up to date any more
@@ -158,8 +162,9 @@ void CheckpointDirectory::remove_orphaned_shards(std::int64_t up_to) const {
   // A best one whose record cannot be read still names its shards.
   if (!orphans.empty() && !best_) {
     const std::vector<std::string> needed = shards_of_best();
-    std::erase_if(orphans,
-                  [&](const fs::path& orphan) { return std::find(needed.begin(), needed.end(), orphan.filename()) != needed.end(); });
+    std::erase_if(orphans, [&](const fs::path& orphan) {
+      return std::find(needed.begin(), needed.end(), orphan.filename()) != needed.end();
+    });
   }
   for (const fs::path& orphan : orphans) remove_or_warn(orphan);
 }
@@ -175,8 +180,8 @@ std::vector<std::string> CheckpointDirectory::shards_of_best() const {
   }
 }
 
-// best.json goes first: when the program is killed before best.h5 follows, load_best() sees that the two differ, and the step's own file is
-// still there to link, since pruning comes last.
+// best.json goes first: when the program is killed before best.h5 follows, load_best() sees that the two differ, and
+// the step's own file is still there to link, since pruning comes last.
 void CheckpointDirectory::set_best(std::int64_t step, double validation_loss) {
   const nlohmann::ordered_json record = {{"step", step}, {"validation_loss", validation_loss}, {"file", "best.h5"}};
   write_file_atomically(path_ / "best.json", record.dump() + '\n');
@@ -239,7 +244,8 @@ std::optional<std::int64_t> stage_number(const std::string& name) {
   std::int64_t number = 0;
   const auto [behind, error] = std::from_chars(name.data(), name.data() + name.size(), number);
   const std::string_view stage(behind, static_cast<std::size_t>(name.data() + name.size() - behind));
-  if (error != std::errc{} || (stage != "_transfer" && stage != "_distillation" && stage != "_task")) return std::nullopt;
+  if (error != std::errc{} || (stage != "_transfer" && stage != "_distillation" && stage != "_task"))
+    return std::nullopt;
   return number;
 }
 
@@ -247,8 +253,9 @@ bool holds_checkpoints(const fs::path& folder) {
   if (fs::exists(folder / "best.h5")) return true;
   std::error_code missing;
   const fs::directory_iterator entries(folder, missing);
-  return !missing && std::any_of(begin(entries), end(entries),
-                                 [](const auto& entry) { return step_in_name(entry.path().filename().string()).has_value(); });
+  return !missing && std::any_of(begin(entries), end(entries), [](const auto& entry) {
+    return step_in_name(entry.path().filename().string()).has_value();
+  });
 }
 
 }  // namespace
@@ -271,8 +278,10 @@ std::optional<fs::path> last_stage_of(const fs::path& run) {
   std::sort(stages.begin(), stages.end());
   const auto& last = stages.back();
   if (stages.size() > 1 && stages[stages.size() - 2].first == last.first)
-    throw UserError("{}: which stage is the last, {} or {}? They are left by different finetune.stages; name the folder that is meant",
-                    run.string(), stages[stages.size() - 2].second.filename().string(), last.second.filename().string());
+    throw UserError(
+        "{}: which stage is the last, {} or {}? They are left by different finetune.stages; name the folder that is "
+        "meant",
+        run.string(), stages[stages.size() - 2].second.filename().string(), last.second.filename().string());
   return last.second;
 }
 

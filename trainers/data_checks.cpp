@@ -31,15 +31,15 @@ void check_sample(const Settings& settings, const Vocabulary& vocabulary) {
   const auto n_prompt = static_cast<std::int64_t>(vocabulary.encode_prompt(settings.trainer.sample_prompt).size());
   if (n_prompt == 0 && !vocabulary.document_id()) {
     throw UserError(
-        "found no symbols; the vocabulary of {} ({}) has no document token to begin with: give at least one symbol, or set "
-        "trainer.sample_tokens to 0",
+        "found no symbols; the vocabulary of {} ({}) has no document token to begin with: give at least one symbol, or "
+        "set trainer.sample_tokens to 0",
         settings.data.task == "none" ? settings.data.store.string() : "the task", vocabulary.description());
   }
   const std::int64_t total = std::max<std::int64_t>(n_prompt, 1) + settings.trainer.sample_tokens;
   if (settings.model.position == "learned" && total > settings.model.max_sequence_length) {
     throw UserError(
-        "prompt and trainer.sample_tokens make {} tokens, but the model has learned positions for {} (model.max_sequence_length); shorten "
-        "the sample",
+        "prompt and trainer.sample_tokens make {} tokens, but the model has learned positions for {} "
+        "(model.max_sequence_length); shorten the sample",
         total, settings.model.max_sequence_length);
   }
 }
@@ -51,7 +51,8 @@ void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
   const Vocabulary& vocabulary = data.vocabulary();
   as_mistake_of(loaded, "model.vocabulary_size", [&] { vocabulary_size(settings, vocabulary); });
   if (!settings.teacher.transfers())
-    as_mistake_of(loaded, "model.prediction_head", [&] { require_output_layer(settings, "objective.name: " + settings.objective.name); });
+    as_mistake_of(loaded, "model.prediction_head",
+                  [&] { require_output_layer(settings, "objective.name: " + settings.objective.name); });
   as_mistake_of(loaded, "data.ignore_tokens", [&] {
     for (const std::string& symbol : settings.data.ignore_tokens) vocabulary.id_of(symbol);
   });
@@ -60,12 +61,15 @@ void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
     const Vocabulary of_model = model_vocabulary(settings, vocabulary);
     training_source(settings, of_model, data);
     // Found now rather than at the first validation.
-    if ((labelled || settings.data.sampler == "stream" || settings.data.sampler == "documents") && data.size(Split::validation) > 0)
-      evaluation_source(settings, of_model, data, Split::validation, settings.data.sequence_length, settings.data.batch_size);
+    if ((labelled || settings.data.sampler == "stream" || settings.data.sampler == "documents") &&
+        data.size(Split::validation) > 0)
+      evaluation_source(settings, of_model, data, Split::validation, settings.data.sequence_length,
+                        settings.data.batch_size);
   });
   // One batch as a rule; a run is not to end at its first validation.
   if (data.size(Split::validation) >= 2) {
-    check_targets(settings, model_vocabulary(settings, vocabulary), data, Split::validation, settings.trainer.validation_batches);
+    check_targets(settings, model_vocabulary(settings, vocabulary), data, Split::validation,
+                  settings.trainer.validation_batches);
   }
   as_mistake_of(loaded, "trainer.sample_prompt", [&] { check_sample(settings, vocabulary); });
 }

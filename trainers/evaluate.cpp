@@ -18,10 +18,11 @@ UserError no_targets(const Settings& settings, const Dataset& data, Split split,
   const std::string part = max_batches > 0 ? fmt::format("the first {} batches of ", max_batches) : "";
   std::string hint = "prepare more data for it";
   if (!settings.data.ignore_tokens.empty()) {
-    hint =
-        fmt::format("data.ignore_tokens: [{}] leaves every one out; ignore fewer symbols", config::join(settings.data.ignore_tokens, ", "));
+    hint = fmt::format("data.ignore_tokens: [{}] leaves every one out; ignore fewer symbols",
+                       config::join(settings.data.ignore_tokens, ", "));
   } else if (settings.objective.which() == ObjectiveSettings::Name::masked_tokens && settings.data.task == "none") {
-    hint = fmt::format("objective.mask_probability: {} hides none of its tokens; raise it", settings.objective.mask_probability);
+    hint = fmt::format("objective.mask_probability: {} hides none of its tokens; raise it",
+                       settings.objective.mask_probability);
   }
   return UserError("{}: no targets in {}the {} split, and so no loss; {}", data.path(), part, name_of(split), hint);
 }
@@ -31,13 +32,17 @@ UserError no_targets(const Settings& settings, const Dataset& data, Split split,
 double Evaluation::perplexity() const { return std::exp(loss); }
 double Evaluation::bits_per_token() const { return loss / std::numbers::ln2; }
 
-void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split, std::int64_t max_batches) {
-  const auto source = evaluation_source(settings, vocabulary, data, split, settings.data.sequence_length, settings.data.batch_size);
-  // No more at a time than there is: whether a batch of the size asked for fits in memory is found out later, and told then.
+void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
+                   std::int64_t max_batches) {
+  const auto source =
+      evaluation_source(settings, vocabulary, data, split, settings.data.sequence_length, settings.data.batch_size);
+  // No more at a time than there is: whether a batch of the size asked for fits in memory is found out later, and told
+  // then.
   const std::int64_t samples =
       settings.data.sampler == "stream"
           ? settings.data.batch_size
-          : std::min(settings.data.batch_size, std::max<std::int64_t>(1, static_cast<std::int64_t>(source->n_samples())));
+          : std::min(settings.data.batch_size,
+                     std::max<std::int64_t>(1, static_cast<std::int64_t>(source->n_samples())));
   std::int64_t batches = 0;
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(samples), ++batches) {
@@ -50,8 +55,8 @@ Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch,
   return Tensor::from(tokens, {batch, static_cast<std::int64_t>(tokens.size()) / batch}, device);
 }
 
-Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t sequence_length, std::int64_t batch_size,
-                    std::int64_t max_batches, const BatchLoss& loss, const WorkShare& share) {
+Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t sequence_length,
+                    std::int64_t batch_size, std::int64_t max_batches, const BatchLoss& loss, const WorkShare& share) {
   const auto source = evaluation_source(model.settings, model.vocabulary, data, split, sequence_length, batch_size);
   std::optional<CarriedState> carried;
   if (model.settings.data.carry_state) carried.emplace(*model.decoder, batch_size);
@@ -71,16 +76,20 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
   std::int64_t batches = 0;
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(batch_size), ++batches) {
-    const Batch batch = share.cut(source->batch_of_one_pass(first + static_cast<std::uint64_t>(samples.first), samples.samples),
-                                  model.settings.objective.which() == ObjectiveSettings::Name::next_token);
-    if (batch.n_targets == 0 && !carried && !share.group()) continue;  // other processes may have targets in segments of the same rows
+    const Batch batch =
+        share.cut(source->batch_of_one_pass(first + static_cast<std::uint64_t>(samples.first), samples.samples),
+                  model.settings.objective.which() == ObjectiveSettings::Name::next_token);
+    if (batch.n_targets == 0 && !carried && !share.group())
+      continue;  // other processes may have targets in segments of the same rows
     share.put_into(context, batch);
     layers::GenerationState* past = carried ? &carried->begin(context, batch) : nullptr;
     const DeviceBatch input = on_device(batch, model.store->device());
     const trace::Span span("compute", "forward");
-    const auto step = loss ? loss(context, batch, input, loss_options) : loss_of(model, context, input, loss_options, past);
-    result.loss += static_cast<double>(step.loss.value().dtype() == DType::float64 ? step.loss.value().to_vector<double>()[0]
-                                                                                   : step.loss.value().to_vector<float>()[0]);
+    const auto step =
+        loss ? loss(context, batch, input, loss_options) : loss_of(model, context, input, loss_options, past);
+    result.loss +=
+        static_cast<double>(step.loss.value().dtype() == DType::float64 ? step.loss.value().to_vector<double>()[0]
+                                                                        : step.loss.value().to_vector<float>()[0]);
     const auto counts = step.counts.to_vector<std::int32_t>();
     result.targets += counts[0];
     result.tokens += batch.n_tokens;
@@ -88,7 +97,8 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (share.group()) {
-    std::array<double, 4> sums{result.loss, static_cast<double>(result.targets), static_cast<double>(result.tokens), correct};
+    std::array<double, 4> sums{result.loss, static_cast<double>(result.targets), static_cast<double>(result.tokens),
+                               correct};
     share.group()->sum(sums);
     result.loss = sums[0];
     result.targets = static_cast<std::int64_t>(sums[1]);

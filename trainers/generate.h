@@ -10,7 +10,7 @@ struct GenerateOptions {
   std::int64_t max_tokens = 100;
   double temperature = 1;  ///< 0: always the most probable token
   std::int64_t top_k = 0;  ///< only the k most probable tokens; 0 = all
-  double top_p = 1;        ///< only the most probable tokens that together reach this probability (Holtzman et al. 2020)
+  double top_p = 1;  ///< only the most probable tokens that together reach this probability (Holtzman et al. 2020)
   std::uint64_t seed = 1;
   std::vector<std::int32_t> stop = {};  ///< tokens at which the text ends, themselves left out
 };
@@ -21,9 +21,9 @@ struct Generated {
   std::int64_t state_bytes = 0;  ///< what the past takes at the end: constant for linear attention
 };
 
-/// The prompt in parallel, then token by token from the recurrent state or the key-value cache. `on_token` is given each one as it comes.
-/// Throws UserError for encoders, for an empty prompt where the vocabulary has no document token to begin with, and for more tokens than
-/// learned positions.
+/// The prompt in parallel, then token by token from the recurrent state or the key-value cache. `on_token` is given
+/// each one as it comes. Throws UserError for encoders, for an empty prompt where the vocabulary has no document token
+/// to begin with, and for more tokens than learned positions.
 Generated generate(Model& model, const std::vector<std::int32_t>& prompt, const GenerateOptions& options,
                    const std::function<void(std::int32_t)>& on_token = {});
 

@@ -10,14 +10,16 @@
 
 namespace furlong {
 
-GradientReducer::GradientReducer(ParameterStore& store, Communicator& communicator, const ShardLayout& layout, DType dtype, bool is_sharded)
+GradientReducer::GradientReducer(ParameterStore& store, Communicator& communicator, const ShardLayout& layout,
+                                 DType dtype, bool is_sharded)
     : store_(store),
       communicator_(communicator),
       layout_(layout),
       dtype_(store.master_dtype() == DType::float64 ? DType::float64 : dtype),
       is_sharded_(is_sharded) {
   require(dtype == DType::float32 || dtype == DType::bfloat16, "gradients cannot travel in {}", name_of(dtype));
-  require(layout.processes() == communicator.size(), "a layout for {} of {} processes", layout.processes(), communicator.size());
+  require(layout.processes() == communicator.size(), "a layout for {} of {} processes", layout.processes(),
+          communicator.size());
   std::map<const Parameter*, std::size_t> bucket_of;
   for (const ShardLayout::Bucket& range : layout.buckets()) {
     for (const Parameter* parameter : range.parameters) bucket_of[parameter] = buckets_.size();
@@ -88,7 +90,8 @@ void GradientReducer::finish(const Stream& stream) {
 
 std::vector<std::int64_t> GradientReducer::bucket_bytes() const {
   std::vector<std::int64_t> bytes;
-  for (const Bucket& bucket : buckets_) bytes.push_back((bucket.travelling.defined() ? bucket.travelling : bucket.gradients).bytes());
+  for (const Bucket& bucket : buckets_)
+    bytes.push_back((bucket.travelling.defined() ? bucket.travelling : bucket.gradients).bytes());
   return bytes;
 }
 
@@ -99,7 +102,8 @@ void GradientReducer::gather(const Stream& stream, const Tensor& flat) const {
     if (range.part == 0) continue;
     const Tensor whole = flat.narrow(0, range.begin, layout_.processes() * range.part);
     const trace::Span span("gather", "issue", {.bytes = whole.bytes(), .bucket = &range - layout_.buckets().data()});
-    under_way.push_back(communicator_.all_gather(stream, whole.narrow(0, communicator_.rank() * range.part, range.part), whole));
+    under_way.push_back(
+        communicator_.all_gather(stream, whole.narrow(0, communicator_.rank() * range.part, range.part), whole));
   }
   for (const Work& work : under_way) work.wait();
 }

@@ -10,22 +10,24 @@
 
 namespace furlong {
 
-/// Adds up the gradients of all ranks in the store's own memory: all of them, or, where the optimizer is sharded, each rank's own ranges
-/// alone (the others' are then undefined). Buckets go in the layout's order on all ranks, whichever rank was sooner. Of the communicator
-/// nothing else is asked between begin() and finish().
+/// Adds up the gradients of all ranks in the store's own memory: all of them, or, where the optimizer is sharded, each
+/// rank's own ranges alone (the others' are then undefined). Buckets go in the layout's order on all ranks, whichever
+/// rank was sooner. Of the communicator nothing else is asked between begin() and finish().
 class GradientReducer {
  public:
-  /// dtype: what travels, float32 or bfloat16 (rounded at each rank that a sum passes); the store's own dtype where that is float64.
-  /// All arguments outlive this.
-  GradientReducer(ParameterStore& store, Communicator& communicator, const ShardLayout& layout, DType dtype, bool is_sharded);
+  /// dtype: what travels, float32 or bfloat16 (rounded at each rank that a sum passes); the store's own dtype where
+  /// that is float64. All arguments outlive this.
+  GradientReducer(ParameterStore& store, Communicator& communicator, const ShardLayout& layout, DType dtype,
+                  bool is_sharded);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// The backward to come, on this tape, is the last that adds to these gradients: from now on buckets go. The tape lives until finish().
+  /// The backward to come, on this tape, is the last that adds to these gradients: from now on buckets go. The tape
+  /// lives until finish().
   void begin(const Tape& tape);
-  /// Behind it, and behind ParameterStore::complete_gradients(): the rest goes, and all are waited for. Throws MachineError where a rank
-  /// was lost.
+  /// Behind it, and behind ParameterStore::complete_gradients(): the rest goes, and all are waited for. Throws
+  /// MachineError where a rank was lost.
   void finish(const Stream& stream);
   /// Of a tensor like the store's flat ones each rank has its own ranges right; then all have all of it.
   void gather(const Stream& stream, const Tensor& flat) const;

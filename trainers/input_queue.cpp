@@ -28,7 +28,8 @@ void put_on_device(const std::vector<InputPart>& parts, const Device& device) {
       part.tensor->copy_from(Tensor::from(*part.values, part.shape));
 }
 
-InputQueue::InputQueue(const Device& device) : stream_{device}, upload_(require_gpu_engine(device.type).make_upload(device.index)) {}
+InputQueue::InputQueue(const Device& device)
+    : stream_{device}, upload_(require_gpu_engine(device.type).make_upload(device.index)) {}
 
 void InputQueue::send(const std::vector<InputPart>& parts) {
   if (waiting_) {  // nobody asked for it; the copy may still be under way, and its memory may become another's
@@ -40,7 +41,8 @@ void InputQueue::send(const std::vector<InputPart>& parts) {
   if (!sent_.defined() || sent_.elements() < total) {
     sent_ = Tensor{};
     sent_ = Tensor::empty({total}, DType::int32, stream_.device);
-    upload_->used(stream_);  // work launched so far may need the memory, which the arena hands out in the order of the stream
+    upload_->used(
+        stream_);  // work launched so far may need the memory, which the arena hands out in the order of the stream
   }
   const std::int64_t bytes = total * static_cast<std::int64_t>(sizeof(std::int32_t));
   auto* to = static_cast<std::int32_t*>(upload_->host(bytes));

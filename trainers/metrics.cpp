@@ -76,7 +76,8 @@ std::optional<std::int64_t> step_of(const std::string& line) {
   return step->get<std::int64_t>();
 }
 
-// --- Protocol buffers and TFRecord, as far as scalars need them. Field numbers: tensorflow/core/util/event.proto, summary.proto.
+// --- Protocol buffers and TFRecord, as far as scalars need them. Field numbers: tensorflow/core/util/event.proto,
+// summary.proto.
 
 void put_varint(std::string& out, std::uint64_t value) {
   for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
@@ -128,14 +129,16 @@ constexpr std::array<std::uint32_t, 256> crc32c_table = [] {
   return table;
 }();
 
-// A CRC stored beside the data that it covers makes poor CRCs of CRCs; TFRecord therefore rotates it and adds a constant.
+// A CRC stored beside the data that it covers makes poor CRCs of CRCs; TFRecord therefore rotates it and adds a
+// constant.
 std::uint32_t masked_crc32c(std::string_view data) { return std::rotr(crc32c(data), 15) + 0xA282EAD8u; }
 
 }  // namespace
 
 std::uint32_t crc32c(std::string_view data) {
   std::uint32_t remainder = ~0u;
-  for (const char byte : data) remainder = crc32c_table[(remainder ^ static_cast<std::uint8_t>(byte)) & 0xFF] ^ (remainder >> 8);
+  for (const char byte : data)
+    remainder = crc32c_table[(remainder ^ static_cast<std::uint8_t>(byte)) & 0xFF] ^ (remainder >> 8);
   return ~remainder;
 }
 
@@ -169,7 +172,9 @@ MetricsWriter::MetricsWriter(fs::path path) : path_(std::move(path)) {
 
 MetricsWriter::~MetricsWriter() { ::close(descriptor_); }
 
-void MetricsWriter::write(const MetricsRecord& record) { append_whole(descriptor_, path_, to_json_line(record) + '\n'); }
+void MetricsWriter::write(const MetricsRecord& record) {
+  append_whole(descriptor_, path_, to_json_line(record) + '\n');
+}
 
 void MetricsWriter::flush() {
   if (::fdatasync(descriptor_) != 0 && errno != EINVAL) throw_file_error(path_, "flush", errno);
@@ -233,7 +238,8 @@ TensorboardWriter::TensorboardWriter(fs::path directory, std::optional<std::int6
   if (failure) throw_file_error(directory, "create the folder", failure.value());
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0 || host[0] == '\0') host = {'h', 'o', 's', 't'};
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   for (int n = 0; descriptor_ < 0; ++n) {
     path_ = directory / fmt::format("events.out.tfevents.{:010d}.{}.{}.{}", seconds, host.data(), ::getpid(), n);
     descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);

@@ -25,12 +25,12 @@ struct MetricsRecord {
   std::vector<std::pair<std::string, double>> more;  ///< further keys, written behind those above
 };
 
-/// The record as one line of JSON without a newline: keys in the order of the struct, numbers that read back to the same double, null for
-/// NaN and infinities.
+/// The record as one line of JSON without a newline: keys in the order of the struct, numbers that read back to the
+/// same double, null for NaN and infinities.
 std::string to_json_line(const MetricsRecord& record);
 
-/// Appends to metrics.jsonl. Each line reaches the kernel in one call, so that a killed process leaves whole lines and at most one torn
-/// one.
+/// Appends to metrics.jsonl. Each line reaches the kernel in one call, so that a killed process leaves whole lines and
+/// at most one torn one.
 class MetricsWriter {
  public:
   /// Opens or creates the file. A torn last line is removed. Throws UserError or MachineError as AtomicFile does.
@@ -41,7 +41,8 @@ class MetricsWriter {
 
   /// Appends one line. When the disk is full the file is left as it was before the call and MachineError is thrown.
   void write(const MetricsRecord& record);
-  /// Waits until all lines are on disk. Call it before a checkpoint is committed: after a power loss the lines up to its step are there.
+  /// Waits until all lines are on disk. Call it before a checkpoint is committed: after a power loss the lines up to
+  /// its step are there.
   void flush();
 
  private:
@@ -49,21 +50,24 @@ class MetricsWriter {
   int descriptor_ = -1;
 };
 
-/// Removes every line whose step is above `step` and a torn last line, atomically; all other lines keep their bytes. A line in the middle
-/// that is no metrics object is removed with a warning. A missing file is left missing. Returns the number of lines removed.
-/// No MetricsWriter may have the file open meanwhile.
+/// Removes every line whose step is above `step` and a torn last line, atomically; all other lines keep their bytes. A
+/// line in the middle that is no metrics object is removed with a warning. A missing file is left missing. Returns the
+/// number of lines removed. No MetricsWriter may have the file open meanwhile.
 std::int64_t cut_back(const std::filesystem::path& path, std::int64_t step);
 
-/// The time that the training steps up to `step` took, in seconds, as the lines of a metrics.jsonl tell it: tokens divided by their rate,
-/// so that what was interrupted or killed and taken up again is in it. 0 where there is no such file.
+/// The time that the training steps up to `step` took, in seconds, as the lines of a metrics.jsonl tell it: tokens
+/// divided by their rate, so that what was interrupted or killed and taken up again is in it. 0 where there is no such
+/// file.
 double training_seconds(const std::filesystem::path& path, std::int64_t step);
 
-/// Writes scalars for TensorBoard: TFRecord frames (length, masked CRC-32C, data, masked CRC-32C) around `tensorflow.Event` messages.
+/// Writes scalars for TensorBoard: TFRecord frames (length, masked CRC-32C, data, masked CRC-32C) around
+/// `tensorflow.Event` messages.
 class TensorboardWriter {
  public:
-  /// Creates `directory` where missing and in it a new file events.out.tfevents.<seconds>.<host>.<process>.<n>. After a resume from
-  /// `resumed_from_step` TensorBoard is told to forget what earlier files hold for later steps.
-  explicit TensorboardWriter(std::filesystem::path directory, std::optional<std::int64_t> resumed_from_step = std::nullopt);
+  /// Creates `directory` where missing and in it a new file events.out.tfevents.<seconds>.<host>.<process>.<n>. After a
+  /// resume from `resumed_from_step` TensorBoard is told to forget what earlier files hold for later steps.
+  explicit TensorboardWriter(std::filesystem::path directory,
+                             std::optional<std::int64_t> resumed_from_step = std::nullopt);
   ~TensorboardWriter();
   TensorboardWriter(const TensorboardWriter&) = delete;
   TensorboardWriter& operator=(const TensorboardWriter&) = delete;

@@ -26,7 +26,8 @@ ops::RotaryScaling rotary_scaling(const ModelSettings& model) {
   return scaling;
 }
 
-/// With adapters: all but these, what trains beside them, and the head of labels, which no checkpoint of another objective has.
+/// With adapters: all but these, what trains beside them, and the head of labels, which no checkpoint of another
+/// objective has.
 bool is_frozen(const Settings& settings, const Parameter& parameter) {
   if (settings.model.lora_rank == 0 || layers::trains_beside_adapters(parameter.name())) return false;
   const std::string& name = parameter.name();
@@ -89,20 +90,24 @@ std::int64_t vocabulary_size(const Settings& settings, const Vocabulary& vocabul
   const std::int64_t wanted = settings.model.vocabulary_size, needed = model_vocabulary(settings, vocabulary).size();
   if (wanted == 0) return needed;
   if (wanted < needed) {
-    throw UserError("model.vocabulary_size: {} is too small for the {} tokens of the data ({}); leave it out to take the data's", wanted,
-                    needed, vocabulary.kind_name());
+    throw UserError(
+        "model.vocabulary_size: {} is too small for the {} tokens of the data ({}); leave it out to take the data's",
+        wanted, needed, vocabulary.kind_name());
   }
   return wanted;
 }
 
-bool has_output_layer(const Settings& settings) { return !settings.objective.learns_labels() && settings.model.prediction_head != "none"; }
+bool has_output_layer(const Settings& settings) {
+  return !settings.objective.learns_labels() && settings.model.prediction_head != "none";
+}
 
 void require_output_layer(const Settings& settings, const std::string& what) {
   if (settings.objective.learns_labels() || settings.model.prediction_head != "none") return;
   throw UserError(
-      "{}: the model has hidden states alone (model.prediction_head: none), and no output layer over tokens; furlong logits --hidden gives "
-      "the states, objective.name: classification a head that is trained on labels, and furlong convert --set "
-      "model.prediction_head=transform --set model.output_bias=true a new output layer, which is yet to be trained",
+      "{}: the model has hidden states alone (model.prediction_head: none), and no output layer over tokens; furlong "
+      "logits --hidden gives the states, objective.name: classification a head that is trained on labels, and furlong "
+      "convert --set model.prediction_head=transform --set model.output_bias=true a new output layer, which is yet to "
+      "be trained",
       what);
 }
 
@@ -125,8 +130,9 @@ layers::EncoderConfig encoder_config(const Settings& settings, const Vocabulary&
       return config;
   }
   if (config.n_classes == 0) {
-    throw UserError("objective.name: {} learns labels, but the data has none; make a store that has with furlong prepare labelled",
-                    settings.objective.name);
+    throw UserError(
+        "objective.name: {} learns labels, but the data has none; make a store that has with furlong prepare labelled",
+        settings.objective.name);
   }
   return config;
 }
@@ -136,14 +142,17 @@ layers::EncoderConfig encoder_config(const Settings& settings, const Vocabulary&
 Model make_model(const Settings& settings, const Vocabulary& data, const Device& device, std::optional<DType> compute,
                  const Frozen& frozen) {
   const Vocabulary vocabulary = model_vocabulary(settings, data);
-  Model model{settings, vocabulary, std::make_unique<ParameterStore>(compute.value_or(dtype_from_name(settings.model.dtype)), device),
+  Model model{settings, vocabulary,
+              std::make_unique<ParameterStore>(compute.value_or(dtype_from_name(settings.model.dtype)), device),
               nullptr, nullptr};
   if (settings.model.architecture == "encoder") {
     model.encoder = std::make_unique<layers::Encoder>(*model.store, encoder_config(settings, vocabulary));
   } else {
-    model.decoder = std::make_unique<layers::Decoder>(*model.store, decoder_config(settings, vocabulary_size(settings, vocabulary)));
+    model.decoder = std::make_unique<layers::Decoder>(*model.store,
+                                                      decoder_config(settings, vocabulary_size(settings, vocabulary)));
   }
-  model.store->freeze([&](const Parameter& parameter) { return is_frozen(settings, parameter) || (frozen && frozen(parameter)); });
+  model.store->freeze(
+      [&](const Parameter& parameter) { return is_frozen(settings, parameter) || (frozen && frozen(parameter)); });
   model.store->allocate(static_cast<std::uint64_t>(settings.seed));
   model.redraw(0);
   return model;
@@ -161,7 +170,8 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
   }
   for (const TensorInfo& info : checkpoint.tensors("parameters/")) {
     if (!known.contains(info.name))
-      throw UserError("{}: the model that its config describes has no place for the tensor {}", checkpoint.path().string(), info.name);
+      throw UserError("{}: the model that its config describes has no place for the tensor {}",
+                      checkpoint.path().string(), info.name);
   }
   store.refresh_compute_values(Stream{store.device()});
 }
@@ -169,7 +179,8 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
 Model load_model(const CheckpointReader& checkpoint, const Device& device, Weights weights, const Frozen& frozen) {
   const std::string origin = checkpoint.path().string();
   const Settings settings = from_checkpoint_text(checkpoint.text("config"), origin + " (config)").settings;
-  Model model = make_model(settings, Vocabulary::from_json(checkpoint.text("vocabulary"), origin), device, std::nullopt, frozen);
+  Model model =
+      make_model(settings, Vocabulary::from_json(checkpoint.text("vocabulary"), origin), device, std::nullopt, frozen);
   load_parameters(checkpoint, model, weights);
   return model;
 }
@@ -185,13 +196,15 @@ std::optional<fs::path> checkpoint_folder(const fs::path& path) {
   if (fs::exists(path / "checkpoints")) return path / "checkpoints";
   const auto stage = last_stage_of(path);
   if (!stage) return path;
-  spdlog::info("{}: a run of furlong finetune; taking the student of its last stage, {}", path.string(), stage->filename().string());
+  spdlog::info("{}: a run of furlong finetune; taking the student of its last stage, {}", path.string(),
+               stage->filename().string());
   return *stage / "checkpoints";
 }
 
 fs::path newest_in(const fs::path& path, const fs::path& folder) {
   if (const auto newest = newest_whole_checkpoint(folder)) return *newest;
-  throw UserError("{}: there is no checkpoint here (looked for best.h5 and step_*.h5 in {})", path.string(), folder.string());
+  throw UserError("{}: there is no checkpoint here (looked for best.h5 and step_*.h5 in {})", path.string(),
+                  folder.string());
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ namespace {
 
 using Name = ObjectiveSettings::Name;
 
-std::unique_ptr<BatchSource> windows(const Settings& settings, const TokenStore& data, Split split, SamplerOptions::Order order,
-                                     std::int64_t sequence_length) {
+std::unique_ptr<BatchSource> windows(const Settings& settings, const TokenStore& data, Split split,
+                                     SamplerOptions::Order order, std::int64_t sequence_length) {
   SamplerOptions options;
   options.order = order;
   options.sequence_length = sequence_length;
@@ -36,8 +36,9 @@ std::unique_ptr<RowSource> documents(const Settings& settings, const TokenStore&
   return std::make_unique<DocumentSource>(data, split, options);
 }
 
-std::unique_ptr<BatchSource> masked(const Settings& settings, const Vocabulary& vocabulary, const TokenStore& data, Split split,
-                                    SamplerOptions::Order order, std::int64_t sequence_length, const char* stream) {
+std::unique_ptr<BatchSource> masked(const Settings& settings, const Vocabulary& vocabulary, const TokenStore& data,
+                                    Split split, SamplerOptions::Order order, std::int64_t sequence_length,
+                                    const char* stream) {
   SamplerOptions windows;
   windows.order = order;
   windows.sequence_length = sequence_length;
@@ -52,13 +53,14 @@ std::unique_ptr<BatchSource> masked(const Settings& settings, const Vocabulary& 
   options.ignore_tokens = settings.data.ignore_tokens;
   if (settings.data.sampler == "documents") {
     const bool shuffled = order == SamplerOptions::Order::random;
-    return std::make_unique<MaskedSource>(documents(settings, data, split, shuffled, sequence_length), vocabulary, options);
+    return std::make_unique<MaskedSource>(documents(settings, data, split, shuffled, sequence_length), vocabulary,
+                                          options);
   }
   return std::make_unique<MaskedSource>(Sampler(data, split, windows), vocabulary, options);
 }
 
-std::unique_ptr<BatchSource> labelled(const Settings& settings, const Vocabulary& vocabulary, const TokenStore& data, Split split,
-                                      bool shuffled, std::int64_t sequence_length) {
+std::unique_ptr<BatchSource> labelled(const Settings& settings, const Vocabulary& vocabulary, const TokenStore& data,
+                                      Split split, bool shuffled, std::int64_t sequence_length) {
   LabelledOptions options;
   options.sequence_length = sequence_length;
   options.shuffled = shuffled;
@@ -69,7 +71,8 @@ std::unique_ptr<BatchSource> labelled(const Settings& settings, const Vocabulary
   return std::make_unique<LabelledSource>(data, split, options);
 }
 
-std::unique_ptr<BatchSource> copies(const Settings& settings, const Vocabulary& vocabulary, Split split, std::int64_t sequence_length) {
+std::unique_ptr<BatchSource> copies(const Settings& settings, const Vocabulary& vocabulary, Split split,
+                                    std::int64_t sequence_length) {
   CopyTaskOptions options;
   options.n_symbols = settings.data.task_symbols;
   options.sequence_length = sequence_length;
@@ -80,8 +83,8 @@ std::unique_ptr<BatchSource> copies(const Settings& settings, const Vocabulary& 
   return std::make_unique<CopyTask>(options);
 }
 
-std::unique_ptr<BatchSource> segments(const Settings& settings, const TokenStore& data, Split split, std::int64_t sequence_length,
-                                      std::int64_t rows, bool whole_documents) {
+std::unique_ptr<BatchSource> segments(const Settings& settings, const TokenStore& data, Split split,
+                                      std::int64_t sequence_length, std::int64_t rows, bool whole_documents) {
   return std::make_unique<SegmentSource>(data, split,
                                          SegmentOptions{.sequence_length = sequence_length,
                                                         .rows = rows,
@@ -101,13 +104,14 @@ std::unique_ptr<Dataset> open_data(const DataSettings& settings) {
   if (settings.task == "copy") return std::make_unique<CopyData>(settings.task_symbols);
   if (settings.store.empty()) {
     throw UserError(
-        "data.store is empty, as in the config of a model that was not trained here; expected a token store that furlong prepare has "
-        "written: name one with --data, or set data.store");
+        "data.store is empty, as in the config of a model that was not trained here; expected a token store that "
+        "furlong prepare has written: name one with --data, or set data.store");
   }
   return std::make_unique<TokenStore>(TokenStore::open(settings.store.string()));
 }
 
-std::unique_ptr<BatchSource> training_source(const Settings& settings, const Vocabulary& vocabulary, const Dataset& dataset) {
+std::unique_ptr<BatchSource> training_source(const Settings& settings, const Vocabulary& vocabulary,
+                                             const Dataset& dataset) {
   if (settings.data.task == "copy") return copies(settings, vocabulary, Split::train, settings.data.sequence_length);
   const TokenStore& data = store_of(dataset);
   const bool in_order = settings.data.sampler == "sequential";
@@ -125,24 +129,28 @@ std::unique_ptr<BatchSource> training_source(const Settings& settings, const Voc
     const std::int64_t rows = settings.data.batch_size * settings.trainer.gradient_accumulation;
     return segments(settings, data, Split::train, settings.data.sequence_length, rows, false);
   }
-  if (settings.data.sampler == "documents") return documents(settings, data, Split::train, true, settings.data.sequence_length);
+  if (settings.data.sampler == "documents")
+    return documents(settings, data, Split::train, true, settings.data.sequence_length);
   return windows(settings, data, Split::train, order, settings.data.sequence_length);
 }
 
-std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const Vocabulary& vocabulary, const Dataset& dataset, Split split,
-                                               std::int64_t sequence_length, std::int64_t batch_size) {
+std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const Vocabulary& vocabulary,
+                                               const Dataset& dataset, Split split, std::int64_t sequence_length,
+                                               std::int64_t batch_size) {
   if (settings.data.task == "copy") return copies(settings, vocabulary, split, sequence_length);
   const TokenStore& data = store_of(dataset);
   switch (settings.objective.which()) {
     case Name::masked_tokens:
-      return masked(settings, vocabulary, data, split, SamplerOptions::Order::sequential, sequence_length, "masking for evaluation");
+      return masked(settings, vocabulary, data, split, SamplerOptions::Order::sequential, sequence_length,
+                    "masking for evaluation");
     case Name::classification:
     case Name::matching:
       return labelled(settings, vocabulary, data, split, false, sequence_length);
     case Name::next_token:
       break;
   }
-  // The same segments as in training, so that what a state carries is measured too; no document begun in its middle, where that can be.
+  // The same segments as in training, so that what a state carries is measured too; no document begun in its middle,
+  // where that can be.
   if (settings.data.sampler == "stream") return segments(settings, data, split, sequence_length, batch_size, true);
   if (settings.data.sampler == "documents") return documents(settings, data, split, false, sequence_length);
   return windows(settings, data, split, SamplerOptions::Order::sequential, sequence_length);

@@ -7,14 +7,16 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// int32 [batch, n]: 1 for tokens, 0 for padding: by the mask where there is one, otherwise, in rows whose next tokens are predicted
-/// (padded on the right, where causal attention does not see it), up to the last target. Undefined where there is no padding.
+/// int32 [batch, n]: 1 for tokens, 0 for padding: by the mask where there is one, otherwise, in rows whose next tokens
+/// are predicted (padded on the right, where causal attention does not see it), up to the last target. Undefined where
+/// there is no padding.
 Tensor real_tokens(const Batch& batch, bool causal) {
   std::vector<std::int32_t> real = batch.mask;
   if (real.empty() && causal && !batch.targets.empty()) {
     real.assign(batch.targets.size(), 1);
     for (std::int64_t row = 0; row < batch.batch; ++row) {
-      for (std::int64_t i = batch.n; i-- > 0 && batch.targets[at(row * batch.n + i)] == ignored_target;) real[at(row * batch.n + i)] = 0;
+      for (std::int64_t i = batch.n; i-- > 0 && batch.targets[at(row * batch.n + i)] == ignored_target;)
+        real[at(row * batch.n + i)] = 0;
     }
   }
   if (std::find(real.begin(), real.end(), 0) == real.end()) return {};
@@ -25,7 +27,8 @@ std::unique_ptr<Dataset> open_store(const Settings& settings, const std::filesys
   if (settings.data.task != "none" && !store.empty())
     throw UserError("--data: the model was trained on {} and has no use for a store", open_data(settings.data)->path());
   if (settings.data.task == "none" && store.empty() && settings.data.store.empty())
-    throw UserError("--data: the model was not trained here, so that its config names no token store; expected --data STORE");
+    throw UserError(
+        "--data: the model was not trained here, so that its config names no token store; expected --data STORE");
   DataSettings data = settings.data;
   if (!store.empty()) data.store = store;
   return open_data(data);
@@ -33,7 +36,8 @@ std::unique_ptr<Dataset> open_store(const Settings& settings, const std::filesys
 
 }  // namespace
 
-ObservedModel::ObservedModel(Model& model, const ObservedBatches& wanted) : model_(model), data_(open_store(model.settings, wanted.store)) {
+ObservedModel::ObservedModel(Model& model, const ObservedBatches& wanted)
+    : model_(model), data_(open_store(model.settings, wanted.store)) {
   const Settings& settings = model_.settings;
   const Vocabulary vocabulary = model_vocabulary(settings, data_->vocabulary());
   if (!(vocabulary == model_.vocabulary))
@@ -41,10 +45,12 @@ ObservedModel::ObservedModel(Model& model, const ObservedBatches& wanted) : mode
                     model_.vocabulary.description());
   length_ = wanted.sequence_length > 0 ? wanted.sequence_length : settings.data.sequence_length;
   if (settings.model.position == "learned" && length_ > settings.model.max_sequence_length)
-    throw UserError("--sequence-length {}: longer than the model's {} learned positions", length_, settings.model.max_sequence_length);
+    throw UserError("--sequence-length {}: longer than the model's {} learned positions", length_,
+                    settings.model.max_sequence_length);
   if (settings.objective.pooling == "class_token" && length_ < 2)
-    throw UserError("--sequence-length {}: no room beside the <class> token of objective.pooling: class_token; expected at least 2",
-                    length_);
+    throw UserError(
+        "--sequence-length {}: no room beside the <class> token of objective.pooling: class_token; expected at least 2",
+        length_);
   const auto source = evaluation_source(settings, model_.vocabulary, *data_, wanted.split, length_, wanted.batch_size);
   for (std::int64_t i = 0; wanted.tokens > 0 ? tokens_ < wanted.tokens : i < wanted.batches; ++i) {
     const std::uint64_t first = static_cast<std::uint64_t>(i * wanted.batch_size);
@@ -64,7 +70,8 @@ void ObservedModel::run(std::size_t batches, const Observer& observe) {
     layers::ForwardContext context{tape};
     context.observe_attention = [&](const layers::ObservedAttention& seen) { observe(context, seen, i); };
     context.attention_mask = batches_[i].mask;
-    model_.decoder ? model_.decoder->hidden(context, batches_[i].inputs) : model_.encoder->hidden(context, batches_[i].inputs);
+    model_.decoder ? model_.decoder->hidden(context, batches_[i].inputs)
+                   : model_.encoder->hidden(context, batches_[i].inputs);
   }
 }
 

@@ -20,8 +20,8 @@ struct ObservedBatches {
 
 class ObservedModel {
  public:
-  /// Reads the split's first batches. `model` is on the CPU and has to outlive this. Throws UserError where there is no store, its
-  /// vocabulary is not the model's, or the split has no sequence.
+  /// Reads the split's first batches. `model` is on the CPU and has to outlive this. Throws UserError where there is no
+  /// store, its vocabulary is not the model's, or the split has no sequence.
   ObservedModel(Model& model, const ObservedBatches& batches);
 
   const Settings& settings() const { return model_.settings; }

@@ -22,8 +22,8 @@ std::vector<OwnedRange> all_of(const ParameterStore& store) {
 Optimizer::Optimizer(const OptimizerSettings& settings, ParameterStore& store, std::uint64_t seed)
     : Optimizer(settings, store, seed, all_of(store), nullptr) {}
 
-Optimizer::Optimizer(const OptimizerSettings& settings, ParameterStore& store, std::uint64_t seed, std::vector<OwnedRange> ranges,
-                     Gather gather)
+Optimizer::Optimizer(const OptimizerSettings& settings, ParameterStore& store, std::uint64_t seed,
+                     std::vector<OwnedRange> ranges, Gather gather)
     : settings_(settings), store_(store), seed_(seed), ranges_(std::move(ranges)), gather_(std::move(gather)) {
   std::int64_t elements = 0;
   for (const OwnedRange& range : ranges_) elements += range.elements();
@@ -38,7 +38,8 @@ Optimizer::Optimizer(const OptimizerSettings& settings, ParameterStore& store, s
   last_steps_.assign(trained().size(), 0);
 }
 
-void Optimizer::copy_ranges(const std::function<void(const Tensor& values, const Tensor& own)>& copy, const Tensor& own) const {
+void Optimizer::copy_ranges(const std::function<void(const Tensor& values, const Tensor& own)>& copy,
+                            const Tensor& own) const {
   for (const OwnedRange& range : ranges_)
     copy(store_.values().narrow(0, range.begin, range.elements()), own.narrow(0, range.place, range.elements()));
 }
@@ -48,7 +49,8 @@ void Optimizer::put(const Parameter& parameter, const Tensor& whole, const Tenso
   const Tensor flat = whole.reshape({whole.elements()});
   for (const OwnedRange& range : ranges_) {
     const std::int64_t from = std::max(begin, range.begin), to = std::min(end, range.end);
-    if (from < to) own.narrow(0, range.place + from - range.begin, to - from).copy_from(flat.narrow(0, from - begin, to - from));
+    if (from < to)
+      own.narrow(0, range.place + from - range.begin, to - from).copy_from(flat.narrow(0, from - begin, to - from));
   }
 }
 
@@ -132,7 +134,8 @@ void Optimizer::update(const Stream& stream, const ops::AdamWStep& step, const o
     const Tensor* compute_values = copies() ? &compute : nullptr;
     const Tensor values = of_store(store_.values()), gradients = of_store(store_.gradients());
     if (numbers) {
-      ops::adamw_step(stream, values, gradients, own(first_moment_), own(second_moment_), settings, *numbers, compute_values);
+      ops::adamw_step(stream, values, gradients, own(first_moment_), own(second_moment_), settings, *numbers,
+                      compute_values);
     } else {
       ops::adamw_step(stream, values, gradients, own(first_moment_), own(second_moment_), settings, compute_values);
     }
@@ -145,17 +148,20 @@ void Optimizer::update(const Stream& stream, const ops::AdamWStep& step, const o
   } else {
     for (const OwnedRange& range : ranges_)
       update_part([&](const Tensor& flat) { return flat.narrow(0, range.begin, range.elements()); },
-                  [&](const Tensor& flat) { return flat.narrow(0, range.place, range.elements()); }, range.begin, range.decays);
+                  [&](const Tensor& flat) { return flat.narrow(0, range.place, range.elements()); }, range.begin,
+                  range.decays);
   }
   if (averages())
-    copy_ranges([&](const Tensor& values, const Tensor& own) { ops::ema_update(stream, own, values, settings_.ema_decay, numbers); },
+    copy_ranges([&](const Tensor& values,
+                    const Tensor& own) { ops::ema_update(stream, own, values, settings_.ema_decay, numbers); },
                 average_);
   if (gather_) gather_(stream, store_.compute_values());
 }
 
 void Optimizer::step(const Stream& stream, double learning_rate, double gradient_scale) {
   count_step(steps_ + 1);
-  update(stream, {learning_rate, settings_.beta1, settings_.beta2, settings_.epsilon, 0, steps_, gradient_scale}, nullptr);
+  update(stream, {learning_rate, settings_.beta1, settings_.beta2, settings_.epsilon, 0, steps_, gradient_scale},
+         nullptr);
 }
 
 void Optimizer::step(const Stream& stream, const ops::AdamWDeviceStep& numbers) {
@@ -178,7 +184,8 @@ Optimizer::WithAverages::WithAverages(Optimizer& optimizer) : optimizer_(optimiz
 Optimizer::WithAverages::~WithAverages() noexcept(false) {
   if (!optimizer_.averages()) return;
   optimizer_.copy_ranges([](const Tensor& values, const Tensor& own) { values.copy_from(own); }, optimizer_.spare_);
-  if (optimizer_.gather_ && std::uncaught_exceptions() > exceptions_) return;  // the others do not come to it any more, and the job ends
+  if (optimizer_.gather_ && std::uncaught_exceptions() > exceptions_)
+    return;  // the others do not come to it any more, and the job ends
   optimizer_.refresh_after_exchange();
   optimizer_.refresh_compute_values(Stream{optimizer_.store_.device()});
 }

@@ -12,14 +12,16 @@
 
 namespace furlong {
 
-/// AdamW over a parameter store: decoupled weight decay on the parameters that ask for it, none on norms, biases and convolutions; and,
-/// when optimizer.ema_decay is set, the exponential moving average of the values.
+/// AdamW over a parameter store: decoupled weight decay on the parameters that ask for it, none on norms, biases and
+/// convolutions; and, when optimizer.ema_decay is set, the exponential moving average of the values.
 ///
-/// With optimizer.stochastic_rounding a step rounds the bfloat16 copy of what it changes at random, by its own number and each element's
-/// place. The copy is no state of a run: refresh_compute_values() makes the same one from the values and the numbers of the steps that
-/// changed them last. Values that no step has changed, frozen ones among them, and averages are rounded to the nearest.
+/// With optimizer.stochastic_rounding a step rounds the bfloat16 copy of what it changes at random, by its own number
+/// and each element's place. The copy is no state of a run: refresh_compute_values() makes the same one from the values
+/// and the numbers of the steps that changed them last. Values that no step has changed, frozen ones among them, and
+/// averages are rounded to the nearest.
 ///
-/// Sharded over processes, it has moments and averages of its own ranges alone, and changes the values there; the others' come by `Gather`.
+/// Sharded over processes, it has moments and averages of its own ranges alone, and changes the values there; the
+/// others' come by `Gather`.
 class Optimizer {
  public:
   /// Makes a tensor laid out like the store's flat ones whole, of which each process has its own ranges.
@@ -28,14 +30,17 @@ class Optimizer {
   /// `seed` keys what is rounded at random.
   Optimizer(const OptimizerSettings& settings, ParameterStore& store, std::uint64_t seed = 0);
   /// Of these ranges of the store, ascending, and the rest of them elsewhere.
-  Optimizer(const OptimizerSettings& settings, ParameterStore& store, std::uint64_t seed, std::vector<OwnedRange> ranges, Gather gather);
+  Optimizer(const OptimizerSettings& settings, ParameterStore& store, std::uint64_t seed,
+            std::vector<OwnedRange> ranges, Gather gather);
 
-  /// One step from the store's gradients times `gradient_scale`. Updates the compute copy of the values in the same pass.
+  /// One step from the store's gradients times `gradient_scale`. Updates the compute copy of the values in the same
+  /// pass.
   void step(const Stream& stream, double learning_rate, double gradient_scale);
-  /// The same by numbers in the device's memory, where it may also say that nothing is to change. Who calls it counts the step
-  /// (count_step) once it is known whether it was one.
+  /// The same by numbers in the device's memory, where it may also say that nothing is to change. Who calls it counts
+  /// the step (count_step) once it is known whether it was one.
   void step(const Stream& stream, const ops::AdamWDeviceStep& numbers);
-  /// From now on steps change those trained parameters alone for which `chosen` is true; null: all. Not where it is sharded.
+  /// From now on steps change those trained parameters alone for which `chosen` is true; null: all. Not where it is
+  /// sharded.
   void restrict_to(const std::function<bool(const Parameter&)>& chosen);
   /// The moving average, where there is one, begins again at the present values: after they were loaded.
   void restart_average();
@@ -44,7 +49,8 @@ class Optimizer {
   /// Another step was taken: update number `number`, which keys what it drew.
   void count_step(std::int64_t number);
 
-  /// The number of the update that changed each trained parameter last, by name (0: none did). They differ where restrict_to() was used.
+  /// The number of the update that changed each trained parameter last, by name (0: none did). They differ where
+  /// restrict_to() was used.
   using LastSteps = std::map<std::string, std::int64_t>;
   bool rounds_stochastically() const { return settings_.stochastic_rounding && copies(); }
   LastSteps last_steps() const;

@@ -21,11 +21,13 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 /// What furlong train refuses as well.
 void check_sharing(const Settings& settings, int devices, PlanDeviceKind kind) {
   if (!settings.finetune.source.empty())
-    throw UserError("finetune.source: {}: the stages of furlong finetune, which is not planned; expected a config of furlong train",
-                    settings.finetune.source.string());
+    throw UserError(
+        "finetune.source: {}: the stages of furlong finetune, which is not planned; expected a config of furlong train",
+        settings.finetune.source.string());
   if (settings.teacher.teaches())
-    throw UserError("teacher.loss: {}: what a teacher takes is not planned; set it to none to plan training without one",
-                    settings.teacher.loss);
+    throw UserError(
+        "teacher.loss: {}: what a teacher takes is not planned; set it to none to plan training without one",
+        settings.teacher.loss);
   if (devices == 1) return check_one_process(settings);
   check_process_settings(settings, {devices, fmt::format("the plan is for {} devices", devices), "plan for"});
   if (kind == PlanDeviceKind::gpu) refuse_segments_on_gpu(settings, "plan for --device cpu");
@@ -40,17 +42,19 @@ Settings of_one_row(const Settings& settings, std::int64_t samples) {
   return row;
 }
 
-/// Peak bytes of tensors in one process of a row, but for what sharing the optimizer and the gradients makes of them; infinite where they
-/// cannot be counted.
+/// Peak bytes of tensors in one process of a row, but for what sharing the optimizer and the gradients makes of them;
+/// infinite where they cannot be counted.
 double peak_bytes(const Settings& settings, const Vocabulary& vocabulary, std::int64_t samples, bool recompute) {
   Settings local = of_one_row(settings, samples);
   if (recompute) local.trainer.recompute = "blocks";
   const ModelSettings& model = local.model;
   const auto widest = static_cast<double>(std::max({model.d_model, model.n_heads * model.d_head, model.d_feedforward}));
   const auto countable = static_cast<double>(arena(Device{DeviceType::shape_only, 0}).capacity());
-  if (static_cast<double>(samples) * static_cast<double>(tokens_of_segment(local)) * widest > countable) return infinity;
+  if (static_cast<double>(samples) * static_cast<double>(tokens_of_segment(local)) * widest > countable)
+    return infinity;
   try {
-    return static_cast<double>(forecast_step(local, vocabulary, static_cast<int>(local.parallel.sequence_processes)).peak_bytes);
+    return static_cast<double>(
+        forecast_step(local, vocabulary, static_cast<int>(local.parallel.sequence_processes)).peak_bytes);
   } catch (const MachineError&) {
     return infinity;
   }
@@ -82,7 +86,8 @@ class Shapes {
     return static_cast<double>(elements);
   }
   double optimizer_bytes(PlanSharing sharing, int devices) const {
-    const int tensors = settings_.optimizer.ema_decay > 0 ? 4 : 2;  // moments; averages, and room for the values while they are in use
+    const int tensors =
+        settings_.optimizer.ema_decay > 0 ? 4 : 2;  // moments; averages, and room for the values while they are in use
     return updated(sharing, devices) * tensors * static_cast<double>(size_of(store().master_dtype()));
   }
   /// Of what is not trained.
@@ -111,15 +116,19 @@ class Shapes {
     const ShardLayout shared = layout(devices);
     std::vector<PlanBucket> buckets;
     for (const ShardLayout::Bucket& range : shared.buckets()) {
-      PlanBucket bucket{static_cast<double>(range.end - range.begin), static_cast<double>(range.part * devices), n_stages - 1};
-      for (const Parameter* parameter : range.parameters) bucket.stage = std::min(bucket.stage, plan_stage_of(parameter->name(), n_stages));
+      PlanBucket bucket{static_cast<double>(range.end - range.begin), static_cast<double>(range.part * devices),
+                        n_stages - 1};
+      for (const Parameter* parameter : range.parameters)
+        bucket.stage = std::min(bucket.stage, plan_stage_of(parameter->name(), n_stages));
       buckets.push_back(bucket);
     }
     return buckets;
   }
 
  private:
-  Model make_shapes(const Vocabulary& vocabulary) const { return make_model(settings_, vocabulary, Device{DeviceType::shape_only, 0}); }
+  Model make_shapes(const Vocabulary& vocabulary) const {
+    return make_model(settings_, vocabulary, Device{DeviceType::shape_only, 0});
+  }
 
   const Settings& settings_;
   Arena& memory_;
@@ -134,7 +143,8 @@ PlanSegments segments_of(const Settings& settings, const Vocabulary& vocabulary,
   segments.processes = static_cast<int>(settings.parallel.sequence_processes);
   segments.tokens = tokens_of_segment(settings);
   if (segments.processes == 1) return segments;
-  // States have one size however long the segments are, and each sample its own: those of one token each, of one sample.
+  // States have one size however long the segments are, and each sample its own: those of one token each, of one
+  // sample.
   Settings shortest = of_one_row(settings, 1);
   shortest.data.sequence_length = segments.processes;
   const StepForecast forecast = forecast_step(shortest, vocabulary, segments.processes);
@@ -161,7 +171,8 @@ PlanSegments segments_of(const Settings& settings, const Vocabulary& vocabulary,
 }
 
 /// Of one step: reduction of the buckets beside the last backward, then what nothing else goes on beside.
-PlanExchange exchange_of(const Shapes& shapes, const PlanReport& report, PlanSharing sharing, const std::vector<double>& backward) {
+PlanExchange exchange_of(const Shapes& shapes, const PlanReport& report, PlanSharing sharing,
+                         const std::vector<double>& backward) {
   const PlanCluster& cluster = report.cluster;
   if (cluster.devices() == 1) return {};
   const auto gradient = static_cast<double>(size_of(shapes.gradient_dtype()));
@@ -175,8 +186,9 @@ PlanExchange exchange_of(const Shapes& shapes, const PlanReport& report, PlanSha
       continue;
     }
     const double rest = bucket.elements - bucket.shared;
-    seconds.push_back((bucket.shared > 0 ? reduce_scatter_seconds(report.device, cluster, bucket.shared * gradient) : 0) +
-                      (rest > 0 ? all_reduce_seconds(report.device, cluster, rest * gradient) : 0));
+    seconds.push_back(
+        (bucket.shared > 0 ? reduce_scatter_seconds(report.device, cluster, bucket.shared * gradient) : 0) +
+        (rest > 0 ? all_reduce_seconds(report.device, cluster, rest * gradient) : 0));
     if (bucket.shared > 0) gathered += all_gather_seconds(report.device, cluster, bucket.shared * value);
   }
   PlanExchange exchange = overlapped(backward, buckets, seconds, report.device.overlap);
@@ -189,7 +201,8 @@ PlanExchange exchange_of(const Shapes& shapes, const PlanReport& report, PlanSha
 
 /// Of memory that the optimizer's step reads and writes for each element that it updates.
 double update_bytes(const Settings& settings, const ParameterStore& store) {
-  constexpr double norm = 4, adamw = 7 * 4, average = 3 * 4;  // value, gradient and two moments; all but the gradient written
+  constexpr double norm = 4, adamw = 7 * 4,
+                   average = 3 * 4;  // value, gradient and two moments; all but the gradient written
   const bool copies = store.compute_dtype() != store.master_dtype();
   return norm + adamw + (copies ? static_cast<double>(size_of(store.compute_dtype())) : 0) +
          (settings.optimizer.ema_decay > 0 ? average : 0);
@@ -197,30 +210,34 @@ double update_bytes(const Settings& settings, const ParameterStore& store) {
 
 std::vector<std::string> assumptions_of(const PlanReport& report) {
   const PlanDevice& device = report.device;
-  std::vector<std::string> list{fmt::format("products run at {} of their peak, what backward computes again included", device.utilisation),
-                                fmt::format("memory and connections give {} of their bandwidth", device.reached)};
+  std::vector<std::string> list{
+      fmt::format("products run at {} of their peak, what backward computes again included", device.utilisation),
+      fmt::format("memory and connections give {} of their bandwidth", device.reached)};
   if (report.cluster.devices() > 1) {
     list.emplace_back(device.by_host ? "sums are formed inside hosts, then between them, one after the other"
                                      : "sums are formed in one ring through all processes");
-    list.push_back(device.overlap == 0   ? "communication takes the cores that compute: none of its time is hidden"
-                   : device.overlap == 1 ? "communication beside backward takes nothing from it"
-                                         : fmt::format("of communication beside backward {} costs nothing", device.overlap));
+    list.push_back(device.overlap == 0 ? "communication takes the cores that compute: none of its time is hidden"
+                   : device.overlap == 1
+                       ? "communication beside backward takes nothing from it"
+                       : fmt::format("of communication beside backward {} costs nothing", device.overlap));
   }
   if (report.segments.processes > 1) {
-    list.emplace_back("states of segments are waited for by all processes of a row, in each layer, while nothing else goes on");
+    list.emplace_back(
+        "states of segments are waited for by all processes of a row, in each layer, while nothing else goes on");
     if (device.kind == PlanDeviceKind::unknown)
       list.emplace_back("segments are exchanged between CPUs alone: these devices are taken for processes on CPUs");
   }
   list.emplace_back("all sequences are as long as data.sequence_length, and all devices as fast as each other");
   list.emplace_back("reading data, validation and checkpoints take no time");
   if (device.reserve > 0)
-    list.push_back(fmt::format("{} of memory go to driver, libraries and buffers of the communication", with_prefix(device.reserve, "B")));
+    list.push_back(fmt::format("{} of memory go to driver, libraries and buffers of the communication",
+                               with_prefix(device.reserve, "B")));
   return list;
 }
 
 /// Everything that does not depend on how the work is shared.
-PlanReport begin_report(const Settings& settings, const Vocabulary& vocabulary, const Shapes& shapes, const PlanCluster& cluster,
-                        const PlanDevice& device) {
+PlanReport begin_report(const Settings& settings, const Vocabulary& vocabulary, const Shapes& shapes,
+                        const PlanCluster& cluster, const PlanDevice& device) {
   PlanReport report;
   report.cluster = cluster;
   report.device = device;
@@ -249,8 +266,8 @@ class Planner {
         vocabulary_(vocabulary),
         shapes_(settings, vocabulary),
         report_(begin_report(settings, vocabulary, shapes_, cluster, device)),
-        stages_(plan_stages(settings, vocabulary_size(settings, vocabulary), static_cast<std::int64_t>(vocabulary.labels().size()),
-                            report_.samples)),
+        stages_(plan_stages(settings, vocabulary_size(settings, vocabulary),
+                            static_cast<std::int64_t>(vocabulary.labels().size()), report_.samples)),
         recomputes_(settings.trainer.recompute == "blocks"),
         peak_(peak_bytes(settings, vocabulary, report_.samples, recomputes_)) {
     const double accumulation = static_cast<double>(settings.trainer.gradient_accumulation);
@@ -269,13 +286,15 @@ class Planner {
     if (cluster.devices() > 1) {
       for (const PlanBucket& bucket : shapes_.buckets(cluster.devices(), stages_.size())) {
         ++report_.n_buckets;
-        report_.bucket_bytes = std::max(report_.bucket_bytes, bucket.elements * static_cast<double>(size_of(shapes_.gradient_dtype())));
+        report_.bucket_bytes =
+            std::max(report_.bucket_bytes, bucket.elements * static_cast<double>(size_of(shapes_.gradient_dtype())));
       }
     }
   }
 
   PlanReport run() {
-    for (const PlanSharing sharing : {PlanSharing::data_parallel, PlanSharing::zero_1}) report_.plans.push_back(plan_of(sharing));
+    for (const PlanSharing sharing : {PlanSharing::data_parallel, PlanSharing::zero_1})
+      report_.plans.push_back(plan_of(sharing));
     const Plan& plain = report_.plans[0];
     report_.alone = plain.forward + plain.backward + plain.optimizer;
     return report_;
@@ -290,15 +309,17 @@ class Planner {
     plan.memory = shapes_.memory(peak_, sharing, devices);
     plan.available = device.memory - device.reserve;
     plan.forward = forward_;
-    plan.backward = std::accumulate(backward_.begin(), backward_.end(), 0.0) * static_cast<double>(settings_.trainer.gradient_accumulation);
-    plan.optimizer = shapes_.updated(sharing, devices) * update_bytes(settings_, shapes_.store()) / (device.bandwidth * device.reached);
+    plan.backward = std::accumulate(backward_.begin(), backward_.end(), 0.0) *
+                    static_cast<double>(settings_.trainer.gradient_accumulation);
+    plan.optimizer = shapes_.updated(sharing, devices) * update_bytes(settings_, shapes_.store()) /
+                     (device.bandwidth * device.reached);
     plan.exchange = exchange_of(shapes_, report_, sharing, backward_);
     plan.step = plan.forward + plan.backward + plan.optimizer + plan.waited();
     plan.tokens_per_second = static_cast<double>(report_.tokens) / plan.step;
     if (!plan.fits()) {
       const PlanChange now{report_.samples, recomputes_, sharing, devices, report_.segments.processes};
-      plan.would_fit =
-          what_would_fit(now, settings_.data.batch_size, plan.available, [this](const PlanChange& change) { return bytes_with(change); });
+      plan.would_fit = what_would_fit(now, settings_.data.batch_size, plan.available,
+                                      [this](const PlanChange& change) { return bytes_with(change); });
     }
     return plan;
   }
@@ -333,7 +354,8 @@ class Planner {
 
 const char* name_of(PlanSharing sharing) { return sharing == PlanSharing::zero_1 ? "ZeRO-1" : "data parallel"; }
 
-PlanReport make_plan(const Settings& settings, const Vocabulary& vocabulary, const PlanCluster& cluster, const PlanDevice& device) {
+PlanReport make_plan(const Settings& settings, const Vocabulary& vocabulary, const PlanCluster& cluster,
+                     const PlanDevice& device) {
   check_sharing(settings, cluster.devices(), device.kind);
   check_plan_device(device, cluster);
   return Planner(settings, vocabulary, cluster, device).run();

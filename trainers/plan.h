@@ -1,5 +1,6 @@
 #pragma once
-// furlong plan: what training on devices that are not there would take. The model, with its formulas and sources: docs/scaling.md.
+// furlong plan: what training on devices that are not there would take. The model, with its formulas and sources:
+// docs/scaling.md.
 #include <functional>
 #include <string>
 #include <vector>
@@ -24,8 +25,8 @@ double reduce_scatter_seconds(const PlanDevice& device, const PlanCluster& clust
 double all_gather_seconds(const PlanDevice& device, const PlanCluster& cluster, double bytes);
 double all_reduce_seconds(const PlanDevice& device, const PlanCluster& cluster, double bytes);
 
-/// Seconds of an all-gather in each row of `members` processes that follow one another, in all rows at once: a ring in each, as Gloo's.
-/// `bytes` is the whole of what a row gathers. Of the slowest row.
+/// Seconds of an all-gather in each row of `members` processes that follow one another, in all rows at once: a ring in
+/// each, as Gloo's. `bytes` is the whole of what a row gathers. Of the slowest row.
 double row_gather_seconds(const PlanDevice& device, const PlanCluster& cluster, int members, double bytes);
 
 /// A bucket of gradients as trainers/gradient_reducer sends it.
@@ -40,10 +41,11 @@ struct PlanExchange {
   double hidden = 0;  ///< of them, while backward goes on
   double states = 0;  ///< of them, for what segments of a sequence tell each other; never hidden
 };
-/// Buckets one after the other, each once backward has its gradients. backward: seconds of each stage, which begin with the last. seconds:
-/// of each bucket's reduction. overlap: share of the time beside backward that costs backward nothing.
-PlanExchange overlapped(const std::vector<double>& backward, const std::vector<PlanBucket>& buckets, const std::vector<double>& seconds,
-                        double overlap);
+/// Buckets one after the other, each once backward has its gradients. backward: seconds of each stage, which begin with
+/// the last. seconds: of each bucket's reduction. overlap: share of the time beside backward that costs backward
+/// nothing.
+PlanExchange overlapped(const std::vector<double>& backward, const std::vector<PlanBucket>& buckets,
+                        const std::vector<double>& seconds, double overlap);
 
 // --- The plan.
 
@@ -96,14 +98,17 @@ struct PlanReport {
   double alone = 0;          ///< seconds of a step of one device with as many samples, without others
   double bucket_bytes = 0;   ///< of the largest
   std::int64_t n_buckets = 0;
-  /// Bytes of the host's memory that a checkpoint is copied into, at most by one process and by all of a host; 0: written without a copy.
+  /// Bytes of the host's memory that a checkpoint is copied into, at most by one process and by all of a host; 0:
+  /// written without a copy.
   double checkpoint_copy = 0, checkpoint_copy_of_host = 0;
   std::vector<Plan> plans;  ///< of each sharing
   std::vector<std::string> assumptions;
 };
 
-/// Throws UserError where the settings cannot be trained by so many processes, as furlong train does, or are not furlong train's.
-PlanReport make_plan(const Settings& settings, const Vocabulary& vocabulary, const PlanCluster& cluster, const PlanDevice& device);
+/// Throws UserError where the settings cannot be trained by so many processes, as furlong train does, or are not
+/// furlong train's.
+PlanReport make_plan(const Settings& settings, const Vocabulary& vocabulary, const PlanCluster& cluster,
+                     const PlanDevice& device);
 
 /// What of a plan that does not fit can be changed.
 struct PlanChange {
@@ -116,8 +121,8 @@ struct PlanChange {
 /// "1.50 GiB", "12.0 MiB"; in words where it is not finite.
 std::string in_binary_units(double bytes);
 
-/// In words what would fit: single changes, and where there is none, all together. `bytes` tells what a change takes; more than can be
-/// counted where it cannot be made.
+/// In words what would fit: single changes, and where there is none, all together. `bytes` tells what a change takes;
+/// more than can be counted where it cannot be made.
 std::vector<std::string> what_would_fit(const PlanChange& now, std::int64_t batch_size, double available,
                                         const std::function<double(const PlanChange&)>& bytes);
 

@@ -24,20 +24,22 @@ struct DataSheet {
 
 constexpr double giga = 1e9, tera = 1e12;
 
-// Data sheets of GPUs give rates with sparsity, twice the dense ones, and NVLink and PCIe in both directions together. Between hosts: the
-// network adapters of the vendor's reference system, as many as it has GPUs.
+// Data sheets of GPUs give rates with sparsity, twice the dense ones, and NVLink and PCIe in both directions together.
+// Between hosts: the network adapters of the vendor's reference system, as many as it has GPUs.
 const std::vector<DataSheet>& data_sheets() {
   static const std::vector<DataSheet> sheets{
-      {"a100", "NVIDIA A100 Tensor Core GPU data sheet (SXM, 80 GB); DGX A100 data sheet (HDR InfiniBand, 200 Gb/s a GPU)", 312 * tera,
-       156 * tera, 19.5 * tera, 80 * giga, 2.039 * tera, 300 * giga, 25 * giga, false},
-      {"h100", "NVIDIA H100 Tensor Core GPU data sheet (SXM); DGX H100 data sheet (ConnectX-7, 400 Gb/s a GPU)", 989.4 * tera, 494.7 * tera,
-       67 * tera, 80 * giga, 3.35 * tera, 450 * giga, 50 * giga, false},
-      {"h200", "NVIDIA H200 Tensor Core GPU data sheet (SXM); DGX H200 data sheet (ConnectX-7, 400 Gb/s a GPU)", 989.4 * tera, 494.7 * tera,
-       67 * tera, 141 * giga, 4.8 * tera, 450 * giga, 50 * giga, false},
-      {"b200", "NVIDIA HGX B200 specifications (an eighth of the board of 8); DGX B200 data sheet (ConnectX-7, 400 Gb/s a GPU)",
+      {"a100",
+       "NVIDIA A100 Tensor Core GPU data sheet (SXM, 80 GB); DGX A100 data sheet (HDR InfiniBand, 200 Gb/s a GPU)",
+       312 * tera, 156 * tera, 19.5 * tera, 80 * giga, 2.039 * tera, 300 * giga, 25 * giga, false},
+      {"h100", "NVIDIA H100 Tensor Core GPU data sheet (SXM); DGX H100 data sheet (ConnectX-7, 400 Gb/s a GPU)",
+       989.4 * tera, 494.7 * tera, 67 * tera, 80 * giga, 3.35 * tera, 450 * giga, 50 * giga, false},
+      {"h200", "NVIDIA H200 Tensor Core GPU data sheet (SXM); DGX H200 data sheet (ConnectX-7, 400 Gb/s a GPU)",
+       989.4 * tera, 494.7 * tera, 67 * tera, 141 * giga, 4.8 * tera, 450 * giga, 50 * giga, false},
+      {"b200",
+       "NVIDIA HGX B200 specifications (an eighth of the board of 8); DGX B200 data sheet (ConnectX-7, 400 Gb/s a GPU)",
        2250 * tera, 1125 * tera, 75 * tera, 180 * giga, 7.7 * tera, 900 * giga, 50 * giga, false},
-      {"l40s", "NVIDIA L40S data sheet (PCIe Gen4 x16, no NVLink)", 362.05 * tera, 183 * tera, 91.6 * tera, 48 * giga, 864 * giga,
-       32 * giga, 12.5 * giga, true},
+      {"l40s", "NVIDIA L40S data sheet (PCIe Gen4 x16, no NVLink)", 362.05 * tera, 183 * tera, 91.6 * tera, 48 * giga,
+       864 * giga, 32 * giga, 12.5 * giga, true},
   };
   return sheets;
 }
@@ -80,18 +82,20 @@ const Key& key_named(const std::string& name) {
     known.emplace_back(key.name);
   }
   const std::string near = config::nearest(name, known);
-  throw UserError("--device: there is no '{}'{}; expected {}", name, near.empty() ? "" : " (did you mean " + near + "?)",
-                  fmt::join(known, ", "));
+  throw UserError("--device: there is no '{}'{}; expected {}", name,
+                  near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(known, ", "));
 }
 
 void set_number(PlanDevice& device, const std::string& word) {
   const std::size_t sign = word.find('=');
-  if (sign == std::string::npos) throw UserError("--device: '{}' is no KEY=NUMBER, and a device's name can only come first", word);
+  if (sign == std::string::npos)
+    throw UserError("--device: '{}' is no KEY=NUMBER, and a device's name can only come first", word);
   const Key& key = key_named(word.substr(0, sign));
   const std::string text = word.substr(sign + 1);
   const std::optional<double> value = number_in(text);
   if (!value || *value < 0 || (*value == 0 && !key.may_be_zero) || (key.is_share && *value > 1)) {
-    throw UserError("--device: {}={}: expected a number {}{}", key.name, text, key.may_be_zero ? "of at least 0" : "above 0",
+    throw UserError("--device: {}={}: expected a number {}{}", key.name, text,
+                    key.may_be_zero ? "of at least 0" : "above 0",
                     key.is_share ? " and at most 1" : ", in operations, bytes or seconds, such as 3.35e12");
   }
   device.*key.number = *value;
@@ -112,8 +116,9 @@ PlanCluster plan_cluster(const std::string& text) {
   if (cross != std::string::npos) cluster.hosts = count(text.substr(0, cross));
   cluster.per_host = count(cross == std::string::npos ? text : text.substr(cross + 1));
   if (cluster.hosts < 1 || cluster.per_host < 1 || cluster.hosts > most / cluster.per_host)
-    throw UserError("--devices {}: expected a number of devices, or hosts x devices on each, such as 8 or 4x8; at most {} together", text,
-                    most);
+    throw UserError(
+        "--devices {}: expected a number of devices, or hosts x devices on each, such as 8 or 4x8; at most {} together",
+        text, most);
   return cluster;
 }
 
@@ -125,13 +130,15 @@ std::vector<std::string> plan_device_names() {
 
 PlanDevice plan_device(const std::string& name, DType dtype, bool tf32) {
   const auto& sheets = data_sheets();
-  const auto found = std::find_if(sheets.begin(), sheets.end(), [&](const DataSheet& sheet) { return sheet.name == name; });
+  const auto found =
+      std::find_if(sheets.begin(), sheets.end(), [&](const DataSheet& sheet) { return sheet.name == name; });
   if (found == sheets.end()) {
     std::vector<std::string> known = plan_device_names();
     known.emplace_back("cpu");
     const std::string near = config::nearest(name, known);
-    throw UserError("--device {}: there is no such device{}; expected {}, or numbers such as flops=1e15,memory=80e9,bandwidth=3e12", name,
-                    near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(known, ", "));
+    throw UserError(
+        "--device {}: there is no such device{}; expected {}, or numbers such as flops=1e15,memory=80e9,bandwidth=3e12",
+        name, near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(known, ", "));
   }
   PlanDevice device;
   device.name = name;
@@ -176,9 +183,10 @@ void check_plan_device(const PlanDevice& device, const PlanCluster& cluster) {
   if (cluster.per_host > 1) need("link", device.link);
   if (cluster.hosts > 1) need("network", device.network);
   if (!missing.empty())
-    throw UserError("--device: {} {} not given, which {} host{} with {} device{} each cannot be planned without; add {}=NUMBER",
-                    fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are", cluster.hosts, cluster.hosts == 1 ? "" : "s",
-                    cluster.per_host, cluster.per_host == 1 ? "" : "s", missing[0]);
+    throw UserError(
+        "--device: {} {} not given, which {} host{} with {} device{} each cannot be planned without; add {}=NUMBER",
+        fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are", cluster.hosts, cluster.hosts == 1 ? "" : "s",
+        cluster.per_host, cluster.per_host == 1 ? "" : "s", missing[0]);
   if (device.reserve >= device.memory)
     throw UserError("--device: reserve {} leaves nothing of memory {}; expected less", device.reserve, device.memory);
 }

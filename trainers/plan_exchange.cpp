@@ -7,8 +7,8 @@
 namespace furlong {
 namespace {
 
-/// A ring of p members that all have `bytes`: p - 1 messages of a p-th each (Patarasuk and Yuan 2009, section 4). Both halves of an
-/// all-reduce, reduce-scatter and all-gather, take as long.
+/// A ring of p members that all have `bytes`: p - 1 messages of a p-th each (Patarasuk and Yuan 2009, section 4). Both
+/// halves of an all-reduce, reduce-scatter and all-gather, take as long.
 double half_ring(double members, double bytes, double bandwidth, double latency) {
   return members < 2 ? 0 : (members - 1) / members * bytes / bandwidth + (members - 1) * latency;
 }
@@ -17,17 +17,22 @@ double half_seconds(const PlanDevice& device, const PlanCluster& cluster, double
   const double hosts = cluster.hosts, per_host = cluster.per_host;
   const double link = device.link * device.reached, network = device.network * device.reached;
   if (device.by_host) {
-    // Inside each host; then each device has its part of the sum of its host, and meets those of the other hosts that have the same part.
-    return half_ring(per_host, bytes, link, device.link_latency) + half_ring(hosts, bytes / per_host, network, device.network_latency);
+    // Inside each host; then each device has its part of the sum of its host, and meets those of the other hosts that
+    // have the same part.
+    return half_ring(per_host, bytes, link, device.link_latency) +
+           half_ring(hosts, bytes / per_host, network, device.network_latency);
   }
   if (cluster.hosts == 1) return half_ring(per_host, bytes, link, device.link_latency);
-  // One ring: it leaves each host once, and there has all of the host's network; all members go at the pace of the slowest.
+  // One ring: it leaves each host once, and there has all of the host's network; all members go at the pace of the
+  // slowest.
   const double slowest = cluster.per_host == 1 ? network : std::min(link, network * per_host);
   return half_ring(hosts * per_host, bytes, slowest, std::max(device.link_latency, device.network_latency));
 }
 
-/// The same batch on twice as many devices, and so on: while each has a sample, and then in shorter segments. Empty where none fits.
-std::string more_devices(const PlanChange& now, std::int64_t batch_size, const std::function<bool(const PlanChange&)>& fits) {
+/// The same batch on twice as many devices, and so on: while each has a sample, and then in shorter segments. Empty
+/// where none fits.
+std::string more_devices(const PlanChange& now, std::int64_t batch_size,
+                         const std::function<bool(const PlanChange&)>& fits) {
   constexpr std::int64_t most = 1 << 20;
   PlanChange change = now;
   std::int64_t rows = now.devices / now.sequence_processes;
@@ -38,7 +43,8 @@ std::string more_devices(const PlanChange& now, std::int64_t batch_size, const s
   }
   change = now;
   rows = now.devices / now.sequence_processes;
-  for (std::int64_t of_each = 2 * static_cast<std::int64_t>(now.sequence_processes); rows * of_each <= most; of_each *= 2) {
+  for (std::int64_t of_each = 2 * static_cast<std::int64_t>(now.sequence_processes); rows * of_each <= most;
+       of_each *= 2) {
     change.sequence_processes = static_cast<int>(of_each);
     change.devices = static_cast<int>(rows * of_each);
     if (fits(change)) return fmt::format("{} devices with parallel.sequence_processes: {}", change.devices, of_each);
@@ -73,12 +79,13 @@ double row_gather_seconds(const PlanDevice& device, const PlanCluster& cluster, 
   const int most = *std::max_element(leaving.begin(), leaving.end());
   if (most == 0) return inside;
   // The rings that leave a host share its network; all members of a ring go at the pace of the slowest.
-  const double share = network * cluster.per_host / most, slowest = cluster.per_host == 1 ? share : std::min(link, share);
+  const double share = network * cluster.per_host / most,
+               slowest = cluster.per_host == 1 ? share : std::min(link, share);
   return std::max(inside, half_ring(members, bytes, slowest, std::max(device.link_latency, device.network_latency)));
 }
 
-PlanExchange overlapped(const std::vector<double>& backward, const std::vector<PlanBucket>& buckets, const std::vector<double>& seconds,
-                        double overlap) {
+PlanExchange overlapped(const std::vector<double>& backward, const std::vector<PlanBucket>& buckets,
+                        const std::vector<double>& seconds, double overlap) {
   require(buckets.size() == seconds.size(), "{} buckets and the times of {}", buckets.size(), seconds.size());
   std::vector<double> done(backward.size());  // when backward has done with a stage
   double now = 0;
@@ -106,7 +113,8 @@ std::vector<std::string> what_would_fit(const PlanChange& now, std::int64_t batc
   const auto fits = [&](const PlanChange& change) { return bytes(change) <= available; };
   PlanChange change = now;
   change.sharing = PlanSharing::zero_1;
-  if (now.sharing != PlanSharing::zero_1 && now.devices > 1 && fits(change)) words.emplace_back("parallel.shard_optimizer: true (ZeRO-1)");
+  if (now.sharing != PlanSharing::zero_1 && now.devices > 1 && fits(change))
+    words.emplace_back("parallel.shard_optimizer: true (ZeRO-1)");
   change = now;
   change.recompute = true;
   if (!now.recompute && fits(change)) words.emplace_back("trainer.recompute: blocks");
@@ -119,7 +127,8 @@ std::vector<std::string> what_would_fit(const PlanChange& now, std::int64_t batc
       change.samples = most + (none - most) / 2;
       (fits(change) ? most : none) = change.samples;
     }
-    words.push_back(fmt::format("data.batch_size: {} ({} on each device), with a higher trainer.gradient_accumulation", most * rows, most));
+    words.push_back(fmt::format("data.batch_size: {} ({} on each device), with a higher trainer.gradient_accumulation",
+                                most * rows, most));
   }
   if (const std::string more = more_devices(now, batch_size, fits); !more.empty()) words.push_back(more);
   if (!words.empty()) return words;

@@ -52,7 +52,8 @@ double copy_rate() {
   const Tensor from = Tensor::zeros({bytes}, DType::uint8), to = Tensor::zeros({bytes}, DType::uint8);
   const double seconds = best_of(4, [&] {
     parallel_ranges(bytes, 1 << 20, [&](std::int64_t begin, std::int64_t end) {
-      std::memcpy(to.data<std::uint8_t>() + begin, from.data<std::uint8_t>() + begin, static_cast<std::size_t>(end - begin));
+      std::memcpy(to.data<std::uint8_t>() + begin, from.data<std::uint8_t>() + begin,
+                  static_cast<std::size_t>(end - begin));
     });
   });
   return 2.0 * static_cast<double>(bytes) / seconds;
@@ -80,7 +81,8 @@ class Pair {
   double seconds(std::int64_t elements, int times) {
     const Tensor a = Tensor::zeros({elements}, DType::float32), b = Tensor::zeros({elements}, DType::float32);
     return best_of(times, [&] {
-      const Work first = ranks_[0].communicator->all_reduce(Stream{}, a), second = ranks_[1].communicator->all_reduce(Stream{}, b);
+      const Work first = ranks_[0].communicator->all_reduce(Stream{}, a),
+                 second = ranks_[1].communicator->all_reduce(Stream{}, b);
       first.wait();
       second.wait();
     });
@@ -133,7 +135,8 @@ void measure_links(PlanDevice& device) {
 PlanDevice measure_plan_device(DType dtype, const PlanCluster& cluster, int threads) {
   const Machine machine = read_machine();
   const int cores = machine.cpu.usable_cores(), processes = cluster.per_host;
-  const int busy = threads > 0 ? static_cast<int>(std::min<std::int64_t>(cores, std::int64_t{threads} * processes)) : cores;
+  const int busy =
+      threads > 0 ? static_cast<int>(std::min<std::int64_t>(cores, std::int64_t{threads} * processes)) : cores;
   set_thread_count(busy);
   const double share = 1.0 / processes;
   PlanDevice device;
@@ -145,7 +148,8 @@ PlanDevice measure_plan_device(DType dtype, const PlanCluster& cluster, int thre
   device.memory = static_cast<double>(machine.memory.available) * share;
   if (processes > 1) {
     measure_links(device);
-    device.link *= std::min(1.0, static_cast<double>(cores) / processes);  // both ends of a connection are work for a core
+    device.link *=
+        std::min(1.0, static_cast<double>(cores) / processes);  // both ends of a connection are work for a core
   }
   constexpr double ten_gigabits = 1.25e9;
   device.network = ten_gigabits * share;
@@ -154,8 +158,8 @@ PlanDevice measure_plan_device(DType dtype, const PlanCluster& cluster, int thre
   device.utilisation = 0.8;
   device.overlap = 0;
   device.by_host = false;
-  device.source = fmt::format("measured now: {}, {} of {} threads for {} process{} of a host", machine.cpu.model, busy, cores, processes,
-                              processes == 1 ? "" : "es");
+  device.source = fmt::format("measured now: {}, {} of {} threads for {} process{} of a host", machine.cpu.model, busy,
+                              cores, processes, processes == 1 ? "" : "es");
   device.assumed = {"utilisation", "overlap"};
   if (cluster.hosts > 1) device.assumed.insert(device.assumed.end(), {"network", "network_latency"});
   return device;

@@ -21,7 +21,8 @@ struct Products {
 
 /// Of linear maps for one token.
 Products linear(const ModelSettings& model, double inner, double outer) {
-  const double rank = static_cast<double>(model.lora_rank), product = 2 * inner * outer, adapter = 2 * rank * (inner + outer);
+  const double rank = static_cast<double>(model.lora_rank), product = 2 * inner * outer,
+               adapter = 2 * rank * (inner + outer);
   return rank > 0 ? Products{product + adapter, product + 2 * adapter} : Products{product, 2 * product};
 }
 
@@ -39,7 +40,8 @@ std::map<std::string, std::int64_t> heads_of(const layers::AttentionConfig& conf
   return heads;
 }
 
-BenchAttentionOptions bench_options(const layers::AttentionConfig& config, const std::string& mechanism, std::int64_t heads) {
+BenchAttentionOptions bench_options(const layers::AttentionConfig& config, const std::string& mechanism,
+                                    std::int64_t heads) {
   BenchAttentionOptions options;
   for (const auto& [name, value] : attend_mechanisms()) {
     if (name == mechanism) options.choice.mechanism = value;
@@ -74,7 +76,8 @@ Products attention(const layers::AttentionConfig& config, std::int64_t n, bool i
     if (is_segment) sum += {segment_flops(options, n), segment_flops(options, n)};
     if (options.choice.uses_features() && options.choice.feature_map == ops::FeatureMap::hedgehog) {
       const double of_keys = static_cast<double>(heads * config.n_kv_heads) / static_cast<double>(config.n_heads);
-      const double maps = 2 * static_cast<double>(n * config.d_head * config.d_head) * (static_cast<double>(heads) + of_keys);
+      const double maps =
+          2 * static_cast<double>(n * config.d_head * config.d_head) * (static_cast<double>(heads) + of_keys);
       sum += {maps, 2 * maps};
     }
   }
@@ -84,7 +87,8 @@ Products attention(const layers::AttentionConfig& config, std::int64_t n, bool i
 /// The linear maps of a block, for one token.
 Products maps_of_block(const ModelSettings& model) {
   const auto d = static_cast<double>(model.d_model), hidden = static_cast<double>(model.d_feedforward),
-             heads = static_cast<double>(model.n_heads * model.d_head), keys = static_cast<double>(model.n_key_value_heads * model.d_head);
+             heads = static_cast<double>(model.n_heads * model.d_head),
+             keys = static_cast<double>(model.n_key_value_heads * model.d_head);
   const bool gated = model.activation == "swiglu" || model.activation == "geglu";
   Products sum = linear(model, d, heads + 2 * keys);
   sum += linear(model, heads, d);
@@ -119,16 +123,20 @@ PlanStage output_stage(const Settings& settings, double vocabulary, double n_cla
 
 }  // namespace
 
-std::int64_t tokens_of_segment(const Settings& settings) { return settings.data.sequence_length / settings.parallel.sequence_processes; }
+std::int64_t tokens_of_segment(const Settings& settings) {
+  return settings.data.sequence_length / settings.parallel.sequence_processes;
+}
 
-std::vector<PlanStage> plan_stages(const Settings& settings, std::int64_t vocabulary, std::int64_t n_classes, std::int64_t samples) {
+std::vector<PlanStage> plan_stages(const Settings& settings, std::int64_t vocabulary, std::int64_t n_classes,
+                                   std::int64_t samples) {
   const ModelSettings& model = settings.model;
   const bool pairs = settings.objective.which() == ObjectiveSettings::Name::matching;
   const std::int64_t n = tokens_of_segment(settings);
   const double rows = static_cast<double>(pairs ? 2 * samples : samples), tokens = rows * static_cast<double>(n);
   std::vector<PlanStage> stages{{.name = "embedding"}};
   if (model.d_embedding > 0) {
-    const Products map = plain_linear(model, static_cast<double>(model.d_embedding), static_cast<double>(model.d_model));
+    const Products map =
+        plain_linear(model, static_cast<double>(model.d_embedding), static_cast<double>(model.d_model));
     stages[0].forward = tokens * map.forward;
     stages[0].backward = tokens * map.backward;
   }
@@ -136,13 +144,14 @@ std::vector<PlanStage> plan_stages(const Settings& settings, std::int64_t vocabu
   const Products maps = maps_of_block(model);
   const bool again = settings.trainer.recompute == "blocks";
   for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
-    const Products attended =
-        attention(layers::attention_of_layer(config, layer, model.n_layers), n, settings.parallel.sequence_processes > 1);
-    stages.push_back({"blocks." + std::to_string(layer), tokens * maps.forward, tokens * (maps.backward + (again ? maps.forward : 0)),
-                      rows * attended.forward, rows * (attended.backward + (again ? attended.forward : 0))});
+    const Products attended = attention(layers::attention_of_layer(config, layer, model.n_layers), n,
+                                        settings.parallel.sequence_processes > 1);
+    stages.push_back({"blocks." + std::to_string(layer), tokens * maps.forward,
+                      tokens * (maps.backward + (again ? maps.forward : 0)), rows * attended.forward,
+                      rows * (attended.backward + (again ? attended.forward : 0))});
   }
-  stages.push_back(
-      output_stage(settings, static_cast<double>(vocabulary), static_cast<double>(n_classes), static_cast<double>(samples), tokens));
+  stages.push_back(output_stage(settings, static_cast<double>(vocabulary), static_cast<double>(n_classes),
+                                static_cast<double>(samples), tokens));
   return stages;
 }
 

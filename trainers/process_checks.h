@@ -13,8 +13,8 @@ struct ProcessCount {
   std::string verb;   ///< what a user does who wants fewer: "start"
 };
 
-/// Throws UserError where settings cannot be trained in so many processes, naming the key. `processes` above 1: what one process can do
-/// needs no check.
+/// Throws UserError where settings cannot be trained in so many processes, naming the key. `processes` above 1: what
+/// one process can do needs no check.
 void check_process_settings(const Settings& settings, const ProcessCount& count);
 
 /// parallel.sequence_processes where there is one process alone.

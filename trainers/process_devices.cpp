@@ -36,7 +36,8 @@ std::vector<ProcessDevice> devices_of_all(const Device& device, const ProcessGro
   std::vector<ProcessDevice> processes;
   for (int rank = 0; rank < group.size(); ++rank) {
     Record record;
-    std::memcpy(&record, static_cast<const char*>(all.address()) + static_cast<std::size_t>(rank) * sizeof record, sizeof record);
+    std::memcpy(&record, static_cast<const char*>(all.address()) + static_cast<std::size_t>(rank) * sizeof record,
+                sizeof record);
     processes.push_back({record.host.data(), record.device.data(), record.identity.data()});
   }
   return processes;
@@ -52,8 +53,8 @@ int device_index(const LaunchEnvironment& environment, const std::string& device
   if (devices <= 1) return 0;
   if (environment.local_rank < devices) return environment.local_rank;
   throw UserError(
-      "device: {}: the launcher ({}) started {} processes on {}, which has {} GPUs; each needs its own: start {} there, or set "
-      "device: cpu",
+      "device: {}: the launcher ({}) started {} processes on {}, which has {} GPUs; each needs its own: start {} "
+      "there, or set device: cpu",
       device, environment.launcher, environment.local_world_size, environment.host, devices, devices);
 }
 
@@ -72,15 +73,15 @@ void check_process_devices(const std::vector<ProcessDevice>& processes) {
     const ProcessDevice& process = processes[rank];
     if (process.identity.empty() != processes[0].identity.empty())
       throw UserError(
-          "device: {} computes, and {}; expected GPUs in all processes or in none: set device: cuda, which says what is missing, "
-          "or device: cpu",
+          "device: {} computes, and {}; expected GPUs in all processes or in none: set device: cuda, which says what "
+          "is missing, or device: cpu",
           text_of(processes, 0), text_of(processes, rank));
     if (process.identity.empty()) continue;
     const auto [owner, is_first] = owners.emplace(process.identity, rank);
     if (!is_first)
       throw UserError(
-          "device: {} and {} have the same GPU ({}), and each process needs its own; start as many on a host as it has GPUs, with "
-          "device: cuda",
+          "device: {} and {} have the same GPU ({}), and each process needs its own; start as many on a host as it has "
+          "GPUs, with device: cuda",
           text_of(processes, owner->second), text_of(processes, rank), process.identity);
   }
 }
@@ -89,13 +90,13 @@ void check_process_devices(const std::string& engine, const Device& device, cons
   check_process_devices(devices_of_all(device, group));
   if (engine == "gloo" && device.is_gpu())
     throw UserError(
-        "parallel.engine: gloo carries numbers between CPUs, and these processes compute on {}; set it to auto or nccl, or set "
-        "device: cpu",
+        "parallel.engine: gloo carries numbers between CPUs, and these processes compute on {}; set it to auto or "
+        "nccl, or set device: cpu",
         device.text());
   if (engine == "nccl" && !device.is_gpu())
     throw UserError(
-        "parallel.engine: nccl carries numbers between GPUs, and these processes compute on {}{}; set it to auto or gloo, or set "
-        "device: cuda",
+        "parallel.engine: nccl carries numbers between GPUs, and these processes compute on {}{}; set it to auto or "
+        "gloo, or set device: cuda",
         device.text(), gpu_engine(DeviceType::cuda) ? "" : " (this program was built without the CUDA toolkit)");
 }
 

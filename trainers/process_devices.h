@@ -8,9 +8,9 @@
 
 namespace furlong {
 
-/// What `device: auto` and `device: cuda` mean in one of several processes that sees `devices` GPUs: the number of its place among those of
-/// its host; 0 where it sees one alone, since launchers show each process its own by CUDA_VISIBLE_DEVICES. Throws UserError where its host
-/// has more processes than that.
+/// What `device: auto` and `device: cuda` mean in one of several processes that sees `devices` GPUs: the number of its
+/// place among those of its host; 0 where it sees one alone, since launchers show each process its own by
+/// CUDA_VISIBLE_DEVICES. Throws UserError where its host has more processes than that.
 int device_index(const LaunchEnvironment& environment, const std::string& device, int devices);
 
 /// device_from_name() for one of several processes.

@@ -38,14 +38,16 @@ std::string Progress::duration(double seconds) {
   return fmt::format("{}s", whole);
 }
 
-void Progress::step(std::int64_t step, double loss, double tokens_per_second, double learning_rate, double gradient_norm,
-                    std::int64_t memory_bytes, bool report) {
+void Progress::step(std::int64_t step, double loss, double tokens_per_second, double learning_rate,
+                    double gradient_norm, std::int64_t memory_bytes, bool report) {
   if (style_ == Style::none || (style_ == Style::lines && !report) || !spdlog::should_log(spdlog::level::info)) return;
   const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  const double left = step > first_ ? elapsed / static_cast<double>(step - first_) * static_cast<double>(last_ - step) : 0;
-  const std::string numbers = fmt::format("step {}/{}  loss {}  {:.0f} tokens/s  lr {:.2e}  |g| {:.3f}  {:.0f} MiB  {} left", step, last_,
-                                          std::isnan(loss) ? "none" : fmt::format("{:.4f}", loss), tokens_per_second, learning_rate,
-                                          gradient_norm, static_cast<double>(memory_bytes) / 1048576, duration(left));
+  const double left =
+      step > first_ ? elapsed / static_cast<double>(step - first_) * static_cast<double>(last_ - step) : 0;
+  const std::string numbers =
+      fmt::format("step {}/{}  loss {}  {:.0f} tokens/s  lr {:.2e}  |g| {:.3f}  {:.0f} MiB  {} left", step, last_,
+                  std::isnan(loss) ? "none" : fmt::format("{:.4f}", loss), tokens_per_second, learning_rate,
+                  gradient_norm, static_cast<double>(memory_bytes) / 1048576, duration(left));
   if (style_ == Style::lines) {
     fmt::print(stderr, "{}\n", numbers);
   } else {

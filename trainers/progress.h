@@ -5,7 +5,8 @@
 
 namespace furlong {
 
-/// What a person sees while training: one line that rewrites itself on a terminal, plain lines elsewhere. On standard error.
+/// What a person sees while training: one line that rewrites itself on a terminal, plain lines elsewhere. On standard
+/// error.
 class Progress {
  public:
   /// style: auto (bar on a terminal, else lines), bar, lines, none. Steps from `first` to `last`.
@@ -13,8 +14,8 @@ class Progress {
   ~Progress();
 
   /// After each step. `report`: time for a line where lines are written.
-  void step(std::int64_t step, double loss, double tokens_per_second, double learning_rate, double gradient_norm, std::int64_t memory_bytes,
-            bool report);
+  void step(std::int64_t step, double loss, double tokens_per_second, double learning_rate, double gradient_norm,
+            std::int64_t memory_bytes, bool report);
   /// A line of its own between steps; shown at log level info and below, whatever the style.
   void say(const std::string& line);
   /// "1h02m", "3m05s", "12s"

@@ -46,8 +46,8 @@ void check_shared(const fs::path& folder, const ProcessGroup& group) {
   if (group.is_first()) write_file_atomically(file, token + '\n');
   if (!appears(file, group.from_first(token)))
     throw UserError(
-        "run_directory: {}: not the folder that rank 0 trains in; expected one that all processes share: put it on a file system of all "
-        "hosts, and give all the same --run-dir",
+        "run_directory: {}: not the folder that rank 0 trains in; expected one that all processes share: put it on a "
+        "file system of all hosts, and give all the same --run-dir",
         folder.string());
   group.barrier();
   std::error_code ignored;
@@ -58,11 +58,13 @@ void check_shared(const fs::path& folder, const ProcessGroup& group) {
 
 class RunDirectory::Lock {
  public:
-  explicit Lock(const fs::path& directory) : descriptor_(open((directory / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
+  explicit Lock(const fs::path& directory)
+      : descriptor_(open((directory / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
     if (descriptor_ < 0) throw_file_error(directory / ".lock", "create", errno);
     if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       close(descriptor_);
-      throw UserError("{}: another furlong train is running in this run directory; choose another with --run-dir", directory.string());
+      throw UserError("{}: another furlong train is running in this run directory; choose another with --run-dir",
+                      directory.string());
     }
   }
   ~Lock() { close(descriptor_); }

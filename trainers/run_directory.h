@@ -9,8 +9,8 @@ namespace furlong {
 /// The folder of a run while it is trained in: made where it is missing, and one training's at a time.
 class RunDirectory {
  public:
-  /// Rank 0 makes and locks it; the others find what rank 0 has put there. Throws UserError where another training has it, or where it is
-  /// not one folder for all processes. All of the group call it.
+  /// Rank 0 makes and locks it; the others find what rank 0 has put there. Throws UserError where another training has
+  /// it, or where it is not one folder for all processes. All of the group call it.
   RunDirectory(std::filesystem::path path, const ProcessGroup& group);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;

@@ -34,21 +34,24 @@ bool count_needs(const Settings& settings, const Vocabulary& vocabulary, int pro
 
 }  // namespace
 
-bool check_memory(const Settings& settings, const Vocabulary& vocabulary, const Device& device, const ProcessGroup& group) {
+bool check_memory(const Settings& settings, const Vocabulary& vocabulary, const Device& device,
+                  const ProcessGroup& group) {
   MemoryShare share;
   const bool is_countable = count_needs(settings, vocabulary, group.size(), share);
   share.is_one_memory = device.has_host_memory();
   share.on_host = static_cast<std::int64_t>(read_machine().memory.available) / group.environment().local_world_size;
-  share.on_device = device.type == DeviceType::cuda ? require_gpu_engine(device.type).describe(device.index).free_bytes : share.on_host;
-  spdlog::debug("one step will take {} MiB for tensors of {} MiB available, a copy of a checkpoint {} MiB", share.step >> 20,
-                share.on_device >> 20, share.copy >> 20);
+  share.on_device = device.type == DeviceType::cuda ? require_gpu_engine(device.type).describe(device.index).free_bytes
+                                                    : share.on_host;
+  spdlog::debug("one step will take {} MiB for tensors of {} MiB available, a copy of a checkpoint {} MiB",
+                share.step >> 20, share.on_device >> 20, share.copy >> 20);
   if (!is_countable || !share.fits_step()) {
-    const std::string found = is_countable ? fmt::format("{:.1f} GiB", in_gibibytes(share.step))
-                                           : fmt::format("more than {} TiB", arena(Device{DeviceType::shape_only, 0}).capacity() >> 40);
+    const std::string found =
+        is_countable ? fmt::format("{:.1f} GiB", in_gibibytes(share.step))
+                     : fmt::format("more than {} TiB", arena(Device{DeviceType::shape_only, 0}).capacity() >> 40);
     throw UserError(
-        "this configuration needs {} for tensors and {:.1f} GiB are available on {}; lower data.batch_size or data.sequence_length, use "
-        "trainer.recompute: "
-        "blocks, or raise trainer.gradient_accumulation with a smaller batch",
+        "this configuration needs {} for tensors and {:.1f} GiB are available on {}; lower data.batch_size or "
+        "data.sequence_length, use trainer.recompute: blocks, or raise trainer.gradient_accumulation with a smaller "
+        "batch",
         found, in_gibibytes(share.on_device), device.text());
   }
   std::array<double, 1> has_room{share.fits_copy() ? 1.0 : 0.0};
@@ -56,9 +59,8 @@ bool check_memory(const Settings& settings, const Vocabulary& vocabulary, const 
   if (!settings.checkpoint.background) return false;
   if (has_room[0] == 0 && group.is_first())
     spdlog::warn(
-        "checkpoint.background: a copy of what a checkpoint holds ({:.1f} GiB) does not fit into memory beside a step; training waits "
-        "while "
-        "checkpoints are written",
+        "checkpoint.background: a copy of what a checkpoint holds ({:.1f} GiB) does not fit into memory beside a step; "
+        "training waits while checkpoints are written",
         in_gibibytes(share.copy));
   return has_room[0] != 0;
 }

@@ -7,11 +7,13 @@
 
 namespace furlong {
 
-/// Before anything large is allocated: throws UserError where a training step needs more memory than there is for this process. Each of
-/// several on a host takes as much of the host's memory; a GPU is one process's own. All of the group call it, and none of them goes on
-/// before all have looked. Returns whether checkpoints can be copied and written in the background: checkpoint.background says so, and
-/// every process has memory for the copy beside the step. Where the copy alone is too much, rank 0 warns.
-bool check_memory(const Settings& settings, const Vocabulary& vocabulary, const Device& device, const ProcessGroup& group);
+/// Before anything large is allocated: throws UserError where a training step needs more memory than there is for this
+/// process. Each of several on a host takes as much of the host's memory; a GPU is one process's own. All of the group
+/// call it, and none of them goes on before all have looked. Returns whether checkpoints can be copied and written in
+/// the background: checkpoint.background says so, and every process has memory for the copy beside the step. Where the
+/// copy alone is too much, rank 0 warns.
+bool check_memory(const Settings& settings, const Vocabulary& vocabulary, const Device& device,
+                  const ProcessGroup& group);
 
 /// What is needed of what there is, in bytes.
 struct MemoryShare {

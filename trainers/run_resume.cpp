@@ -18,8 +18,8 @@ void forget_earlier_run(const RunDirectory& directory, CheckpointDirectory& chec
 }
 
 /// Rank 0 chooses; the others open what it has chosen, which lies where all of them can read it.
-std::optional<fs::path> where_to_resume(const TrainOptions& options, const ProcessGroup& group, const RunDirectory& directory,
-                                        CheckpointDirectory* checkpoints) {
+std::optional<fs::path> where_to_resume(const TrainOptions& options, const ProcessGroup& group,
+                                        const RunDirectory& directory, CheckpointDirectory* checkpoints) {
   std::optional<fs::path> from;
   if (group.is_first()) {
     switch (options.resume) {
@@ -49,12 +49,14 @@ void start_from_weights(Trainer& trainer, const fs::path& weights) {
   };
   spdlog::info("beginning from the weights of {}", path.string());
   if (!report.missing.empty())
-    spdlog::info("{} tensors are not there and begin as in a new model: {}", report.missing.size(), list(report.missing));
+    spdlog::info("{} tensors are not there and begin as in a new model: {}", report.missing.size(),
+                 list(report.missing));
   if (!report.unused.empty())
-    spdlog::warn("{}: {} tensors have no place in this model: {}", path.string(), report.unused.size(), list(report.unused));
+    spdlog::warn("{}: {} tensors have no place in this model: {}", path.string(), report.unused.size(),
+                 list(report.unused));
   if (report.positions_before > 0)
-    spdlog::warn("{}: has {} learned positions; each one later repeats that which stands so many before it", path.string(),
-                 report.positions_before);
+    spdlog::warn("{}: has {} learned positions; each one later repeats that which stands so many before it",
+                 path.string(), report.positions_before);
 }
 
 /// Checkpoints of another run are not given up for one that starts elsewhere.
@@ -62,8 +64,8 @@ void refuse_to_replace(const CheckpointDirectory& checkpoints, const fs::path& f
   const std::vector<std::int64_t> there = checkpoints.steps();
   if (there.empty() && !checkpoints.best()) return;
   throw UserError(
-      "{}: holds checkpoints of another run, up to step {}, and cannot take up {}; choose another --run-dir, or, to go on with the run "
-      "that is here, leave --resume out",
+      "{}: holds checkpoints of another run, up to step {}, and cannot take up {}; choose another --run-dir, or, to go "
+      "on with the run that is here, leave --resume out",
       checkpoints.path().string(), there.empty() ? checkpoints.best()->step : there.back(), from.string());
 }
 
@@ -73,14 +75,17 @@ void name_discarded(const CheckpointDirectory& checkpoints, std::int64_t present
   for (const std::int64_t step : checkpoints.steps()) {
     if (step > present) later.push_back(checkpoints.path_for(step).filename().string());
   }
-  if (const auto best = checkpoints.best(); best && best->step > present) later.push_back(best->path.filename().string());
+  if (const auto best = checkpoints.best(); best && best->step > present)
+    later.push_back(best->path.filename().string());
   if (!later.empty())
-    spdlog::warn("{}: going on from step {}, which removes the later checkpoints {}", checkpoints.path().string(), present,
-                 config::join(later, ", "));
+    spdlog::warn("{}: going on from step {}, which removes the later checkpoints {}", checkpoints.path().string(),
+                 present, config::join(later, ", "));
 }
 
-/// On rank 0. True where what it has loaded is a checkpoint of this run. Takes nothing away that the others have yet to read.
-bool load_on_first(const fs::path& from, const RunDirectory& directory, Trainer& trainer, CheckpointDirectory& checkpoints) {
+/// On rank 0. True where what it has loaded is a checkpoint of this run. Takes nothing away that the others have yet to
+/// read.
+bool load_on_first(const fs::path& from, const RunDirectory& directory, Trainer& trainer,
+                   CheckpointDirectory& checkpoints) {
   const bool own = fs::equivalent(fs::absolute(from).parent_path(), checkpoints.path());
   if (!own) refuse_to_replace(checkpoints, from);
   const CheckpointReader checkpoint = CheckpointReader::open(from);
@@ -88,7 +93,8 @@ bool load_on_first(const fs::path& from, const RunDirectory& directory, Trainer&
   // A run that goes on in another directory takes its history along.
   if (!own) forget_earlier_run(directory, checkpoints);
   const fs::path metrics = directory.metrics();
-  if (!own || !fs::exists(metrics)) write_file_atomically(metrics, checkpoint.has("metrics") ? checkpoint.text("metrics") : "");
+  if (!own || !fs::exists(metrics))
+    write_file_atomically(metrics, checkpoint.has("metrics") ? checkpoint.text("metrics") : "");
   return fs::exists(checkpoints.path_for(trainer.steps()));
 }
 

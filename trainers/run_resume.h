@@ -6,9 +6,10 @@
 
 namespace furlong {
 
-/// Brings a new trainer to where its run goes on: to the checkpoint that `options` mean, to the weights of model.weights, or nowhere. Rank
-/// 0 then takes away what the run directory holds of later steps. `checkpoints`: rank 0's, null on the others. All of the group call it,
-/// and throw UserError where what they have loaded is not the same. Returns whether the present step is saved in the run directory already.
+/// Brings a new trainer to where its run goes on: to the checkpoint that `options` mean, to the weights of
+/// model.weights, or nowhere. Rank 0 then takes away what the run directory holds of later steps. `checkpoints`: rank
+/// 0's, null on the others. All of the group call it, and throw UserError where what they have loaded is not the same.
+/// Returns whether the present step is saved in the run directory already.
 bool resume_run(const TrainOptions& options, const ProcessGroup& group, const RunDirectory& directory, Trainer& trainer,
                 CheckpointDirectory* checkpoints);
 

@@ -24,7 +24,8 @@ double learning_rate(const Settings& settings, std::int64_t step) {
   // From the first step after the warmup to the last of the decay, both ends reached.
   const double progress = decay > 1 ? std::clamp((now - warmup) / (decay - 1), 0.0, 1.0) : 1.0;
   if (schedule.name == "linear") return peak * (1 - (1 - final_fraction) * progress);
-  if (schedule.name == "cosine") return peak * (final_fraction + (1 - final_fraction) * 0.5 * (1 + std::cos(std::numbers::pi * progress)));
+  if (schedule.name == "cosine")
+    return peak * (final_fraction + (1 - final_fraction) * 0.5 * (1 + std::cos(std::numbers::pi * progress)));
   throw ContractError("schedule '{}' has no formula", schedule.name);
 }
 

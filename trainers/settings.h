@@ -1,6 +1,7 @@
 #pragma once
-// Everything that a YAML file can say about a run, as typed values. The member initialisers are the defaults; the table in
-// settings.cpp gives each key its unit, range and meaning. To add a key, declare its member here and add one line there.
+// Everything that a YAML file can say about a run, as typed values. The member initialisers are the defaults; the table
+// in settings.cpp gives each key its unit, range and meaning. To add a key, declare its member here and add one line
+// there.
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -228,7 +229,8 @@ struct Settings {
   bool operator==(const Settings&) const = default;
 };
 
-/// Checked and resolved settings, the place of each key that was set, and the files read (the one named by the user first).
+/// Checked and resolved settings, the place of each key that was set, and the files read (the one named by the user
+/// first).
 struct LoadedSettings {
   Settings settings;
   config::Origins origins;
@@ -239,26 +241,31 @@ struct LoadedSettings {
 /// Throws UserError, one line that names file, line, column and key.
 LoadedSettings load_settings(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
 
-/// The same in two steps, for settings that follow from another model's: what the file and `overrides` set on top of `defaults`, each
-/// value checked by itself alone and nothing derived; and checked as a whole and resolved.
-LoadedSettings read_settings_file(const std::filesystem::path& file, const std::vector<std::string>& overrides, const Settings& defaults);
+/// The same in two steps, for settings that follow from another model's: what the file and `overrides` set on top of
+/// `defaults`, each value checked by itself alone and nothing derived; and checked as a whole and resolved.
+LoadedSettings read_settings_file(const std::filesystem::path& file, const std::vector<std::string>& overrides,
+                                  const Settings& defaults);
 LoadedSettings finish_settings(LoadedSettings read);
 
 /// The same from a text, such as the config in a checkpoint, which cannot include files. Errors call the text `name`.
-LoadedSettings from_yaml_text(const std::string& text, const std::string& name, const std::vector<std::string>& overrides = {});
+LoadedSettings from_yaml_text(const std::string& text, const std::string& name,
+                              const std::vector<std::string>& overrides = {});
 
-/// The same from the config inside a checkpoint, where data.store may be empty or missing: a model that comes from elsewhere has none.
+/// The same from the config inside a checkpoint, where data.store may be empty or missing: a model that comes from
+/// elsewhere has none.
 LoadedSettings from_checkpoint_text(const std::string& text, const std::string& name);
 
-/// Throws UserError for combinations that are impossible, and for keys that were set but have no effect. `origins` may be empty.
+/// Throws UserError for combinations that are impossible, and for keys that were set but have no effect. `origins` may
+/// be empty.
 void check(const Settings& settings, const config::Origins& origins = {});
 
-/// The settings with derived values in the place of zeros: n_key_value_heads, d_head, d_feedforward, max_sequence_length, n_features
-/// (linear attention), projected_length (Linformer), decay_steps. What only the data or the machine knows stays: vocabulary_size, device,
-/// threads.
+/// The settings with derived values in the place of zeros: n_key_value_heads, d_head, d_feedforward,
+/// max_sequence_length, n_features (linear attention), projected_length (Linformer), decay_steps. What only the data or
+/// the machine knows stays: vocabulary_size, device, threads.
 Settings resolve(Settings settings);
 
-/// Complete YAML; from_yaml_text gives equal settings back. With `comments` every key is followed by its meaning and unit.
+/// Complete YAML; from_yaml_text gives equal settings back. With `comments` every key is followed by its meaning and
+/// unit.
 std::string to_yaml(const Settings& settings, bool comments = false);
 nlohmann::ordered_json to_json(const Settings& settings);
 

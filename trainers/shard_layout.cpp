@@ -12,18 +12,20 @@ constexpr std::int64_t alignment = 64;  // elements: that of parameters in the s
 
 }  // namespace
 
-ShardLayout::ShardLayout(const ParameterStore& store, std::int64_t bucket_elements, int processes) : processes_(processes) {
+ShardLayout::ShardLayout(const ParameterStore& store, std::int64_t bucket_elements, int processes)
+    : processes_(processes) {
   require(bucket_elements > 0 && processes > 0, "buckets of {} elements for {} processes", bucket_elements, processes);
   std::vector<const Parameter*> trained;
   for (const Parameter& parameter : store.parameters())
     if (store.is_trained(parameter)) trained.push_back(&parameter);
-  std::sort(trained.begin(), trained.end(), [&](const Parameter* a, const Parameter* b) { return store.offset(*a) < store.offset(*b); });
+  std::sort(trained.begin(), trained.end(),
+            [&](const Parameter* a, const Parameter* b) { return store.offset(*a) < store.offset(*b); });
   add_part(store, trained, true, store.decayed_elements(), bucket_elements);
   add_part(store, trained, false, store.values().elements(), bucket_elements);
 }
 
-void ShardLayout::add_part(const ParameterStore& store, const std::vector<const Parameter*>& ascending, bool decays, std::int64_t part_end,
-                           std::int64_t bucket_elements) {
+void ShardLayout::add_part(const ParameterStore& store, const std::vector<const Parameter*>& ascending, bool decays,
+                           std::int64_t part_end, std::int64_t bucket_elements) {
   Bucket bucket;
   bucket.end = part_end;
   const auto close = [&](std::int64_t next_end) {

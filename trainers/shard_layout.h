@@ -1,6 +1,6 @@
 #pragma once
-// Which elements of the flat store travel together, and which of them each of several processes keeps (ZeRO stage 1: Rajbhandari et al.
-// 2020, arXiv:1910.02054, section 5.1).
+// Which elements of the flat store travel together, and which of them each of several processes keeps (ZeRO stage 1:
+// Rajbhandari et al. 2020, arXiv:1910.02054, section 5.1).
 #include <cstdint>
 #include <vector>
 
@@ -8,8 +8,8 @@
 
 namespace furlong {
 
-/// Elements [begin, end) of the flat tensors that a process updates and writes to checkpoints. Its own tensors for them (moments) hold them
-/// from `place` on.
+/// Elements [begin, end) of the flat tensors that a process updates and writes to checkpoints. Its own tensors for them
+/// (moments) hold them from `place` on.
 struct OwnedRange {
   std::int64_t begin = 0, end = 0;
   std::int64_t place = 0;
@@ -18,13 +18,15 @@ struct OwnedRange {
   std::int64_t elements() const { return end - begin; }
 };
 
-/// Buckets are ranges of whole parameters, in the order in which backward is done with them, mostly: from the last parameter to the first,
-/// those that do not decay behind all others. A function of the store and of the two numbers alone, and so the same on all processes.
+/// Buckets are ranges of whole parameters, in the order in which backward is done with them, mostly: from the last
+/// parameter to the first, those that do not decay behind all others. A function of the store and of the two numbers
+/// alone, and so the same on all processes.
 class ShardLayout {
  public:
   struct Bucket {
     std::int64_t begin = 0, end = 0;
-    std::int64_t part = 0;  ///< elements of each process: rank r's begin at begin + r · part; what is behind them everybody has
+    std::int64_t part =
+        0;  ///< elements of each process: rank r's begin at begin + r · part; what is behind them everybody has
     bool decays = false;
     std::vector<const Parameter*> parameters;
   };
@@ -38,8 +40,8 @@ class ShardLayout {
   std::vector<OwnedRange> ranges(int rank) const;
 
  private:
-  void add_part(const ParameterStore& store, const std::vector<const Parameter*>& ascending, bool decays, std::int64_t part_end,
-                std::int64_t bucket_elements);
+  void add_part(const ParameterStore& store, const std::vector<const Parameter*>& ascending, bool decays,
+                std::int64_t part_end, std::int64_t bucket_elements);
 
   std::vector<Bucket> buckets_;
   int processes_;

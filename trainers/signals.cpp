@@ -38,7 +38,8 @@ StopSignals::~StopSignals() {
 int StopSignals::received() { return received_signal; }
 
 void StopSignals::stop_writing(const std::filesystem::path& path) {
-  if (received_signal != 0) throw StoppedBySignal("{}: not written: stopped by signal {}", path.string(), int{received_signal});
+  if (received_signal != 0)
+    throw StoppedBySignal("{}: not written: stopped by signal {}", path.string(), int{received_signal});
 }
 
 }  // namespace furlong

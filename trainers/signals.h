@@ -9,12 +9,13 @@ namespace furlong {
 class StoppedBySignal : public Error {
  public:
   template <class... Args>
-  explicit StoppedBySignal(fmt::format_string<Args...> format, Args&&... args) : Error(fmt::format(format, std::forward<Args>(args)...)) {}
+  explicit StoppedBySignal(fmt::format_string<Args...> format, Args&&... args)
+      : Error(fmt::format(format, std::forward<Args>(args)...)) {}
   int exit_status() const noexcept override { return 3; }
 };
 
-/// While it lives, SIGTERM, SIGINT and SIGUSR1 set a flag instead of ending the program; a second SIGINT ends it at once. One inside the
-/// life of another changes nothing. One thread makes them.
+/// While it lives, SIGTERM, SIGINT and SIGUSR1 set a flag instead of ending the program; a second SIGINT ends it at
+/// once. One inside the life of another changes nothing. One thread makes them.
 class StopSignals {
  public:
   StopSignals();

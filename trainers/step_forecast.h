@@ -10,8 +10,8 @@ namespace furlong {
 
 struct StepForecast {
   std::int64_t peak_bytes = 0;  ///< of tensors in one process
-  /// Of sequences in segments: bytes of each state that the process tells the others of its row in one batch, in order; those of
-  /// backward are again those of forward, where that is recomputed, and then its own.
+  /// Of sequences in segments: bytes of each state that the process tells the others of its row in one batch, in order;
+  /// those of backward are again those of forward, where that is recomputed, and then its own.
   std::vector<std::int64_t> forward_states, backward_states;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
-// A training step recorded once and replayed: a GPU then gets its hundreds of launches at once, without the host between them.
+// A training step recorded once and replayed: a GPU then gets its hundreds of launches at once, without the host
+// between them.
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,15 +11,15 @@
 
 namespace furlong {
 
-/// Decides for each step whether its work is run, or replayed as it was recorded. The work must read all that changes from step to step
-/// from device memory that stays where it is; replayed and run steps are then the same bit for bit.
+/// Decides for each step whether its work is run, or replayed as it was recorded. The work must read all that changes
+/// from step to step from device memory that stays where it is; replayed and run steps are then the same bit for bit.
 class StepGraph {
  public:
   using Work = std::function<void()>;
   explicit StepGraph(const Device& device) : device_(device) {}
 
-  /// Runs or replays `work`. `shapes` names what a recording depends on: steps with another name are run, and the first few of each are
-  /// too, since they make what later steps find made (caches, workspaces).
+  /// Runs or replays `work`. `shapes` names what a recording depends on: steps with another name are run, and the first
+  /// few of each are too, since they make what later steps find made (caches, workspaces).
   void run(const std::string& shapes, const Work& work);
   /// Gives back the memory of the recording; a later step is recorded anew. For what needs the memory more.
   void forget();

@@ -73,13 +73,16 @@ void parse_trace_steps(const std::string& text, TraceOptions& options) {
     read = std::from_chars(read.ptr + 1, end, last);
   }
   if (read.ec != std::errc() || read.ptr != end || first < 1 || last < first)
-    throw UserError("--trace-steps {}: expected the first and the last step to trace, such as 3-6, or one step; the first of a call is 1",
-                    text);
+    throw UserError(
+        "--trace-steps {}: expected the first and the last step to trace, such as 3-6, or one step; the first of a "
+        "call is 1",
+        text);
   options.first = first;
   options.last = last;
 }
 
-ClockOffset measure_clock_offset(const ProcessGroup& group, const std::string& clock, const std::function<std::int64_t()>& now) {
+ClockOffset measure_clock_offset(const ProcessGroup& group, const std::string& clock,
+                                 const std::function<std::int64_t()>& now) {
   constexpr int rounds = 32;
   const std::string first_clock = group.from_first(clock);
   const double differs = clock.empty() || clock != first_clock ? 1 : 0;
@@ -113,7 +116,8 @@ ClockOffset measure_clock_offset(const ProcessGroup& group, const std::string& c
 StepTrace::StepTrace(const std::optional<TraceOptions>& options, const ProcessGroup& group, const Device& device)
     : options_(options), group_(group), device_(device) {
   if (!options_) return;
-  require(options_->first >= 1 && options_->last >= options_->first, "steps {} to {} are traced", options_->first, options_->last);
+  require(options_->first >= 1 && options_->last >= options_->first, "steps {} to {} are traced", options_->first,
+          options_->last);
   if (group.is_first()) AtomicFile(options_->path).discard();  // a wrong path shows before anything is trained
 }
 
@@ -137,8 +141,8 @@ void StepTrace::finish() {
   if (recording_) {
     write();
   } else if (group_.is_first()) {
-    spdlog::warn("--trace-steps {}-{}: there were {} steps, and {} was not written", options_->first, options_->last, steps_,
-                 options_->path.string());
+    spdlog::warn("--trace-steps {}-{}: there were {} steps, and {} was not written", options_->first, options_->last,
+                 steps_, options_->path.string());
   }
 }
 
@@ -148,7 +152,8 @@ void StepTrace::write() {
   const ClockOffset offset = measure_clock_offset(group_, clock_of_this_host(), trace::now);
   const std::string& host = group_.environment().host;
   const std::string name = fmt::format("rank {}{}", group_.rank(), host.empty() ? "" : " on " + host);
-  const std::vector<std::string> events = gather_texts(group_, trace::to_json(recording, {group_.rank(), name, offset.nanoseconds}));
+  const std::vector<std::string> events =
+      gather_texts(group_, trace::to_json(recording, {group_.rank(), name, offset.nanoseconds}));
   const nlohmann::ordered_json about{{"rank", group_.rank()},
                                      {"host", host},
                                      {"device", device_.text()},
@@ -160,12 +165,13 @@ void StepTrace::write() {
   const TraceOptions options = *options_;
   options_.reset();
   if (!group_.is_first()) return;
-  nlohmann::ordered_json data{{"program", fmt::format("furlong {} ({})", version(), commit())},
-                              {"steps", traced_},
-                              {"clock",
-                               "CLOCK_MONOTONIC of rank 0's host; processes on other hosts are moved by clock_offset_ns, which is right to "
-                               "clock_uncertainty_ns"},
-                              {"spans", "what the threads of the host did; on a GPU that is when work was launched, and not when it ran"}};
+  nlohmann::ordered_json data{
+      {"program", fmt::format("furlong {} ({})", version(), commit())},
+      {"steps", traced_},
+      {"clock",
+       "CLOCK_MONOTONIC of rank 0's host; processes on other hosts are moved by clock_offset_ns, which is right to "
+       "clock_uncertainty_ns"},
+      {"spans", "what the threads of the host did; on a GPU that is when work was launched, and not when it ran"}};
   for (const std::string& process : processes) data["processes"].push_back(nlohmann::ordered_json::parse(process));
   try {
     AtomicFile file(options.path);

@@ -29,8 +29,8 @@ class StepTrace {
   StepTrace& operator=(const StepTrace&) = delete;
 
   void begin_step();
-  /// Behind a step, its validation and its checkpoint. Behind the last one to be traced, rank 0 writes what all have recorded; where that
-  /// fails it warns, and training goes on.
+  /// Behind a step, its validation and its checkpoint. Behind the last one to be traced, rank 0 writes what all have
+  /// recorded; where that fails it warns, and training goes on.
   void end_step();
   /// Behind the last step that there is: the same, where it came sooner than asked for.
   void finish();
@@ -51,8 +51,10 @@ struct ClockOffset {
   std::int64_t uncertainty = 0;  ///< at most so wrong; 0: it is the same clock
 };
 
-/// Processes whose `clock` is rank 0's text have the same clock; the others ask rank 0 for its time, many times: half of the quickest round
-/// trip is the uncertainty (Cristian 1989, "Probabilistic clock synchronization"). All processes call it.
-ClockOffset measure_clock_offset(const ProcessGroup& group, const std::string& clock, const std::function<std::int64_t()>& now);
+/// Processes whose `clock` is rank 0's text have the same clock; the others ask rank 0 for its time, many times: half
+/// of the quickest round trip is the uncertainty (Cristian 1989, "Probabilistic clock synchronization"). All processes
+/// call it.
+ClockOffset measure_clock_offset(const ProcessGroup& group, const std::string& clock,
+                                 const std::function<std::int64_t()>& now);
 
 }  // namespace furlong

@@ -18,11 +18,13 @@ Variable hidden_states(Model& model, layers::ForwardContext& context, const Tens
 
 Variable states_for_prediction(Model& model, layers::ForwardContext& context, const Tensor& tokens) {
   const Variable hidden = hidden_states(model, context, tokens);
-  return model.decoder ? model.decoder->prediction_states(context, hidden) : model.encoder->prediction_states(context, hidden);
+  return model.decoder ? model.decoder->prediction_states(context, hidden)
+                       : model.encoder->prediction_states(context, hidden);
 }
 
 Variable attention_output(Model& model, layers::ForwardContext& context, std::size_t layer, const Variable& input) {
-  return model.decoder ? model.decoder->attention_output(context, layer, input) : model.encoder->attention_output(context, layer, input);
+  return model.decoder ? model.decoder->attention_output(context, layer, input)
+                       : model.encoder->attention_output(context, layer, input);
 }
 
 Variable output_weight(const Model& model) {
@@ -36,29 +38,33 @@ std::optional<Variable> output_bias(const Model& model) {
 
 /// A teacher's settings, from its checkpoint, for use beside this student.
 Settings teacher_settings(const CheckpointReader& checkpoint, const Settings& student) {
-  Settings settings = from_checkpoint_text(checkpoint.text("config"), checkpoint.path().string() + " (config)").settings;
+  Settings settings =
+      from_checkpoint_text(checkpoint.text("config"), checkpoint.path().string() + " (config)").settings;
   settings.model.dtype = student.model.dtype;
   settings.model.dropout = 0;
   settings.trainer.recompute = "none";
   if (settings.model.position == "learned")
-    settings.model.max_sequence_length = std::max(settings.model.max_sequence_length, student.model.max_sequence_length);
+    settings.model.max_sequence_length =
+        std::max(settings.model.max_sequence_length, student.model.max_sequence_length);
   return settings;
 }
 
 void check_fit(const Settings& teacher, const Settings& student, const std::string& path) {
   const auto differ = [&](const char* key, const std::string& theirs, const std::string& ours, const char* why) {
     if (theirs != ours)
-      throw UserError("teacher.checkpoint: {}: {} is {} there and {} here; {} needs them to be the same, since {}", path, key, theirs, ours,
-                      student.teacher.loss, why);
+      throw UserError("teacher.checkpoint: {}: {} is {} there and {} here; {} needs them to be the same, since {}",
+                      path, key, theirs, ours, student.teacher.loss, why);
   };
   const ModelSettings &theirs = teacher.model, &ours = student.model;
   differ("model.architecture", theirs.architecture, ours.architecture, "a token sees the same of the others in both");
   if (student.teacher.transfers()) {
-    differ("model.n_layers", std::to_string(theirs.n_layers), std::to_string(ours.n_layers), "each attention has its counterpart");
-    differ("model.d_model", std::to_string(theirs.d_model), std::to_string(ours.d_model), "outputs of attentions are compared");
+    differ("model.n_layers", std::to_string(theirs.n_layers), std::to_string(ours.n_layers),
+           "each attention has its counterpart");
+    differ("model.d_model", std::to_string(theirs.d_model), std::to_string(ours.d_model),
+           "outputs of attentions are compared");
   } else if (teacher.objective.learns_labels()) {
-    throw UserError("teacher.checkpoint: {}: it was trained for {} and predicts no tokens; expected a model of {}", path,
-                    teacher.objective.name, student.objective.name);
+    throw UserError("teacher.checkpoint: {}: it was trained for {} and predicts no tokens; expected a model of {}",
+                    path, teacher.objective.name, student.objective.name);
   } else {
     require_output_layer(teacher, "teacher.checkpoint: " + path);
   }
@@ -75,7 +81,8 @@ bool are_both_softmax(const AttentionSettings& one, const AttentionSettings& oth
   return is_softmax(one) && is_softmax(other) && one.window == other.window;
 }
 
-Model make_teacher(const CheckpointReader& checkpoint, const Settings& student, const Device& device, std::optional<DType> compute) {
+Model make_teacher(const CheckpointReader& checkpoint, const Settings& student, const Device& device,
+                   std::optional<DType> compute) {
   const std::string path = checkpoint.path().string();
   const Settings settings = teacher_settings(checkpoint, student);
   check_fit(settings, student, path);
@@ -84,13 +91,14 @@ Model make_teacher(const CheckpointReader& checkpoint, const Settings& student, 
   if (device.is_shape_only()) return model;
   const WeightsReport report = begin_from(checkpoint, model);
   if (!report.missing.empty())
-    throw UserError("teacher.checkpoint: {}: the model that its config describes needs the tensor {}, which is not there", path,
-                    report.missing[0]);
+    throw UserError(
+        "teacher.checkpoint: {}: the model that its config describes needs the tensor {}, which is not there", path,
+        report.missing[0]);
   return model;
 }
 
-/// int32 [rows · n]: 1 for tokens and 0 for padding: by the mask, or, where next tokens are predicted and padding needs none, up to the
-/// last target of a row.
+/// int32 [rows · n]: 1 for tokens and 0 for padding: by the mask, or, where next tokens are predicted and padding needs
+/// none, up to the last target of a row.
 std::vector<std::int32_t> real_tokens(const Batch& batch, ObjectiveSettings::Name objective) {
   if (!batch.mask.empty()) return batch.mask;
   const std::size_t rows = static_cast<std::size_t>(batch.batch), n = static_cast<std::size_t>(batch.n);
@@ -117,25 +125,28 @@ std::vector<std::size_t> layers_to_transfer(const Settings& teacher, const Setti
 Teacher::Teacher(const Settings& student, const Vocabulary& data, const Device& device, std::optional<DType> compute)
     : settings_(student.teacher),
       steps_(student.trainer.max_steps),
-      model_(make_teacher(CheckpointReader::open(checkpoint_of(student.teacher.checkpoint)), student, device, compute)) {
+      model_(
+          make_teacher(CheckpointReader::open(checkpoint_of(student.teacher.checkpoint)), student, device, compute)) {
   const Vocabulary ours = model_vocabulary(student, data).with_labels({});
   if (!(model_.vocabulary.with_labels({}) == ours))
     throw UserError("teacher.checkpoint: {}: its vocabulary ({}, {} tokens) is not the data's ({}, {} tokens)",
-                    student.teacher.checkpoint.string(), model_.vocabulary.description(), model_.vocabulary.size(), ours.description(),
-                    ours.size());
+                    student.teacher.checkpoint.string(), model_.vocabulary.description(), model_.vocabulary.size(),
+                    ours.description(), ours.size());
   if (settings_.transfers()) {
     layers_ = layers_to_transfer(model_.settings, student);
     if (layers_.empty())
       throw UserError(
-          "teacher.loss: transfer has nothing to do: the attention of every layer is softmax, like the teacher's; choose "
-          "another model.attention.mechanism");
+          "teacher.loss: transfer has nothing to do: the attention of every layer is softmax, like the teacher's; "
+          "choose another model.attention.mechanism");
     if (settings_.layers == "in_turn" && steps_ < static_cast<std::int64_t>(layers_.size()))
       throw UserError(
-          "teacher.layers: in_turn gives each of {} layers a turn, and trainer.max_steps is {}; expected at least one step each",
+          "teacher.layers: in_turn gives each of {} layers a turn, and trainer.max_steps is {}; expected at least one "
+          "step each",
           layers_.size(), steps_);
   }
   // As many tokens in both output layers: a larger model.vocabulary_size than the vocabulary has is part of the model.
-  const std::int64_t theirs = vocabulary_size(model_.settings, model_.vocabulary), here = vocabulary_size(student, data);
+  const std::int64_t theirs = vocabulary_size(model_.settings, model_.vocabulary),
+                     here = vocabulary_size(student, data);
   if (settings_.loss == "distillation" && theirs != here)
     throw UserError("teacher.checkpoint: {}: model.vocabulary_size is {} there and {} here; expected the same",
                     student.teacher.checkpoint.string(), theirs, here);
@@ -151,13 +162,15 @@ Teacher::Teacher(const Settings& student, const Vocabulary& data, const Device& 
 
 bool Teacher::in_attention(const Parameter& parameter, std::size_t layer) {
   // "attention.": what layers share.
-  return parameter.name().starts_with("attention.") || parameter.name().starts_with(fmt::format("blocks.{}.attention.", layer));
+  return parameter.name().starts_with("attention.") ||
+         parameter.name().starts_with(fmt::format("blocks.{}.attention.", layer));
 }
 
 Frozen Teacher::frozen() const {
   if (!settings_.transfers()) return {};
   return [layers = layers_](const Parameter& parameter) {
-    return std::none_of(layers.begin(), layers.end(), [&](std::size_t layer) { return in_attention(parameter, layer); });
+    return std::none_of(layers.begin(), layers.end(),
+                        [&](std::size_t layer) { return in_attention(parameter, layer); });
   };
 }
 
@@ -165,7 +178,9 @@ std::optional<Turn> Teacher::turn(std::int64_t step) const {
   if (!settings_.transfers() || settings_.layers != "in_turn") return std::nullopt;
   const auto count = static_cast<std::int64_t>(layers_.size());
   const std::int64_t turn = std::min(count - 1, step * count / steps_);
-  const auto begin = [&](std::int64_t i) { return (i * steps_ + count - 1) / count; };  // the first step with step * count / steps_ = i
+  const auto begin = [&](std::int64_t i) {
+    return (i * steps_ + count - 1) / count;
+  };  // the first step with step * count / steps_ = i
   return Turn{layers_[static_cast<std::size_t>(turn)], begin(turn), begin(turn + 1) - begin(turn)};
 }
 
@@ -185,16 +200,18 @@ void Teacher::teach(Model& student, layers::ForwardContext& context, const Devic
            batch.mask.keys.defined() ? &batch.mask.keys : nullptr, learn);
 }
 
-void Teacher::transfer(Model& student, layers::ForwardContext& context, const DeviceBatch& batch, std::optional<std::size_t> only,
-                       const Tensor* rows, const EachLayer& each) {
+void Teacher::transfer(Model& student, layers::ForwardContext& context, const DeviceBatch& batch,
+                       std::optional<std::size_t> only, const Tensor* rows, const EachLayer& each) {
   const auto chosen = [&](std::size_t layer) {
     return only ? layer == *only : std::find(layers_.begin(), layers_.end(), layer) != layers_.end();
   };
   const auto compare = [&](std::size_t layer, const Tensor& input, const Tensor& reference) {
-    each(layer, ops::relative_error(context.tape, attention_output(student, context, layer, Variable(input)), reference, rows));
+    each(layer, ops::relative_error(context.tape, attention_output(student, context, layer, Variable(input)), reference,
+                                    rows));
   };
   // A forward pass that nothing of is kept but what `see` takes.
-  const auto observe = [&](Model& model, const std::function<void(std::size_t, const layers::ObservedAttention&)>& see) {
+  const auto observe = [&](Model& model,
+                           const std::function<void(std::size_t, const layers::ObservedAttention&)>& see) {
     Tape tape(context.stream());
     const Tape::NoGradient guard(tape);
     layers::ForwardContext watched{tape};
@@ -207,12 +224,14 @@ void Teacher::transfer(Model& student, layers::ForwardContext& context, const De
     hidden_states(model, watched, batch.inputs);
   };
   if (settings_.input == "teacher") {
-    observe(model_,
-            [&](std::size_t layer, const layers::ObservedAttention& seen) { compare(layer, seen.input.value(), seen.projected.value()); });
+    observe(model_, [&](std::size_t layer, const layers::ObservedAttention& seen) {
+      compare(layer, seen.input.value(), seen.projected.value());
+    });
     return;
   }
   std::vector<Tensor> outputs(static_cast<std::size_t>(model_.settings.model.n_layers));
-  observe(model_, [&](std::size_t layer, const layers::ObservedAttention& seen) { outputs[layer] = seen.projected.value(); });
+  observe(model_,
+          [&](std::size_t layer, const layers::ObservedAttention& seen) { outputs[layer] = seen.projected.value(); });
   observe(student, [&](std::size_t layer, const layers::ObservedAttention& seen) {
     compare(layer, seen.input.value(), std::exchange(outputs[layer], {}));
   });
@@ -234,8 +253,9 @@ void Teacher::distil(Model& student, layers::ForwardContext& context, const Devi
   ops::DistillationOptions options;
   options.temperature = settings_.temperature;
   options.device_normalizer = lesson.n_compared;
-  const auto divergence = ops::distillation(context.tape, states, weight, bias ? &*bias : nullptr, theirs.value(), teachers.value(),
-                                            teachers_bias ? &teachers_bias->value() : nullptr, lesson.compared, options);
+  const auto divergence =
+      ops::distillation(context.tape, states, weight, bias ? &*bias : nullptr, theirs.value(), teachers.value(),
+                        teachers_bias ? &teachers_bias->value() : nullptr, lesson.compared, options);
   ops::add(context.stream(), lesson.loss, divergence.loss.value(), GradientMode::accumulate, settings_.share);
   if (settings_.share == 1) {
     context.tape.backward(divergence.loss);
@@ -243,13 +263,14 @@ void Teacher::distil(Model& student, layers::ForwardContext& context, const Devi
   }
   ops::CrossEntropyOptions own_options;
   own_options.device_normalizer = lesson.n_targets;
-  const auto own = ops::cross_entropy(context.tape, states, weight, bias ? &*bias : nullptr, batch.targets, own_options);
+  const auto own =
+      ops::cross_entropy(context.tape, states, weight, bias ? &*bias : nullptr, batch.targets, own_options);
   ops::add(context.stream(), lesson.loss, own.loss.value(), GradientMode::accumulate, 1 - settings_.share);
   context.tape.backward({divergence.loss, own.loss}, {teachers_weight_, own_weight_});
 }
 
-Evaluation Teacher::evaluate(Model& student, const Dataset& data, Split split, std::int64_t sequence_length, std::int64_t batch_size,
-                             std::int64_t max_batches) {
+Evaluation Teacher::evaluate(Model& student, const Dataset& data, Split split, std::int64_t sequence_length,
+                             std::int64_t batch_size, std::int64_t max_batches) {
   return settings_.transfers() ? evaluate_transfer(student, data, split, sequence_length, batch_size, max_batches)
                                : evaluate_distillation(student, data, split, sequence_length, batch_size, max_batches);
 }
@@ -279,14 +300,16 @@ Evaluation Teacher::evaluate_transfer(Model& student, const Dataset& data, Split
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   require(batches > 0, "{}: the {} split has no batch", data.path(), name_of(split));
-  for (const std::size_t layer : layers_) result.layer_errors.emplace_back(layer, errors[layer] / static_cast<double>(batches));
+  for (const std::size_t layer : layers_)
+    result.layer_errors.emplace_back(layer, errors[layer] / static_cast<double>(batches));
   for (const auto& [layer, error] : result.layer_errors) result.loss += error / static_cast<double>(layers_.size());
   result.accuracy = std::nan("");
   return result;
 }
 
-Evaluation Teacher::evaluate_distillation(Model& student, const Dataset& data, Split split, std::int64_t sequence_length,
-                                          std::int64_t batch_size, std::int64_t max_batches) {
+Evaluation Teacher::evaluate_distillation(Model& student, const Dataset& data, Split split,
+                                          std::int64_t sequence_length, std::int64_t batch_size,
+                                          std::int64_t max_batches) {
   double divergence = 0;
   std::int64_t compared = 0;
   ops::DistillationOptions options;
@@ -300,9 +323,10 @@ Evaluation Teacher::evaluate_distillation(Model& student, const Dataset& data, S
     const Variable weight = output_weight(student);
     const std::optional<Variable> bias = output_bias(student), teachers_bias = output_bias(model_);
     const std::vector<std::int32_t> where = compared_tokens(student.settings, batch);
-    const auto found = ops::distillation(context.tape, states, weight, bias ? &*bias : nullptr, theirs.value(),
-                                         output_weight(model_).value(), teachers_bias ? &teachers_bias->value() : nullptr,
-                                         Tensor::from(where, input.inputs.shape(), context.stream().device), options);
+    const auto found =
+        ops::distillation(context.tape, states, weight, bias ? &*bias : nullptr, theirs.value(),
+                          output_weight(model_).value(), teachers_bias ? &teachers_bias->value() : nullptr,
+                          Tensor::from(where, input.inputs.shape(), context.stream().device), options);
     divergence += value_of(found.loss);
     compared += count_compared(where);
     return ops::cross_entropy(context.tape, states, weight, bias ? &*bias : nullptr, input.targets, loss_options);

@@ -30,13 +30,13 @@ std::vector<std::size_t> layers_to_transfer(const Settings& teacher, const Setti
 
 class Teacher {
  public:
-  /// The model in settings.teacher.checkpoint, in the student's compute dtype, without gradients. Where it has fewer learned positions than
-  /// the student they are repeated (begin_from). `data` is the vocabulary of the data. On the shape-only device its weights are not read.
-  /// Throws UserError where it does not fit a student of these settings.
+  /// The model in settings.teacher.checkpoint, in the student's compute dtype, without gradients. Where it has fewer
+  /// learned positions than the student they are repeated (begin_from). `data` is the vocabulary of the data. On the
+  /// shape-only device its weights are not read. Throws UserError where it does not fit a student of these settings.
   Teacher(const Settings& student, const Vocabulary& data, const Device& device, std::optional<DType> compute);
 
-  /// Which of the student's parameters the loss does not train: all but those of the attentions that learn to transfer; for distillation
-  /// none.
+  /// Which of the student's parameters the loss does not train: all but those of the attentions that learn to transfer;
+  /// for distillation none.
   Frozen frozen() const;
   /// Whether a parameter of the student belongs to the attention of `layer`.
   static bool in_attention(const Parameter& parameter, std::size_t layer);
@@ -45,27 +45,28 @@ class Teacher {
   /// Whose turn optimizer step `step` is; nothing where all layers learn in every step.
   std::optional<Turn> turn(std::int64_t step) const;
 
-  /// The loss of a batch and its gradients: added to lesson.loss and to the student's store. context.tape is empty before and after.
+  /// The loss of a batch and its gradients: added to lesson.loss and to the student's store. context.tape is empty
+  /// before and after.
   void teach(Model& student, layers::ForwardContext& context, const DeviceBatch& batch, const Lesson& lesson);
 
-  /// As furlong::evaluate. Transfer: `loss` is the mean over layers of the relative error (accuracy is not measured) and `layer_errors` has
-  /// each, means over the batches. Distillation: loss and accuracy are the objective's, and `divergence` is
-  /// T² KL(teacher ‖ student) in nats, a mean over where the two are compared.
-  Evaluation evaluate(Model& student, const Dataset& data, Split split, std::int64_t sequence_length, std::int64_t batch_size,
-                      std::int64_t max_batches);
+  /// As furlong::evaluate. Transfer: `loss` is the mean over layers of the relative error (accuracy is not measured)
+  /// and `layer_errors` has each, means over the batches. Distillation: loss and accuracy are the objective's, and
+  /// `divergence` is T² KL(teacher ‖ student) in nats, a mean over where the two are compared.
+  Evaluation evaluate(Model& student, const Dataset& data, Split split, std::int64_t sequence_length,
+                      std::int64_t batch_size, std::int64_t max_batches);
 
   Model& model() { return model_; }
 
  private:
   using EachLayer = std::function<void(std::size_t layer, const Variable& error)>;
-  void transfer(Model& student, layers::ForwardContext& context, const DeviceBatch& batch, std::optional<std::size_t> only,
-                const Tensor* rows, const EachLayer& each);
+  void transfer(Model& student, layers::ForwardContext& context, const DeviceBatch& batch,
+                std::optional<std::size_t> only, const Tensor* rows, const EachLayer& each);
   void distil(Model& student, layers::ForwardContext& context, const DeviceBatch& batch, const Lesson& lesson);
   Variable prediction_states(const Stream& stream, const DeviceBatch& batch);
-  Evaluation evaluate_transfer(Model& student, const Dataset& data, Split split, std::int64_t sequence_length, std::int64_t batch_size,
-                               std::int64_t max_batches);
-  Evaluation evaluate_distillation(Model& student, const Dataset& data, Split split, std::int64_t sequence_length, std::int64_t batch_size,
-                                   std::int64_t max_batches);
+  Evaluation evaluate_transfer(Model& student, const Dataset& data, Split split, std::int64_t sequence_length,
+                               std::int64_t batch_size, std::int64_t max_batches);
+  Evaluation evaluate_distillation(Model& student, const Dataset& data, Split split, std::int64_t sequence_length,
+                                   std::int64_t batch_size, std::int64_t max_batches);
 
   TeacherSettings settings_;
   std::int64_t steps_ = 0;  // of the run

@@ -20,7 +20,8 @@ constexpr std::size_t outlier_minimum = 16;
 
 /// Whether rows are as long as the longest of their batch.
 bool pads_to_longest(const Settings& settings) {
-  return settings.data.padding == "longest" && (settings.data.sampler == "documents" || settings.objective.learns_labels());
+  return settings.data.padding == "longest" &&
+         (settings.data.sampler == "documents" || settings.objective.learns_labels());
 }
 
 }  // namespace
@@ -58,9 +59,10 @@ void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const Batch& batch = batches[i];
     const std::int64_t rows = batch.batch / share_.samples;  // of a sample
-    const std::int64_t first_row = (static_cast<std::int64_t>(i) * model_.settings.data.batch_size + share_.first) * rows;
-    layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(model_.settings.seed), static_cast<std::uint32_t>(steps_),
-                                   static_cast<std::uint64_t>(first_row)};
+    const std::int64_t first_row =
+        (static_cast<std::int64_t>(i) * model_.settings.data.batch_size + share_.first) * rows;
+    layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(model_.settings.seed),
+                                   static_cast<std::uint32_t>(steps_), static_cast<std::uint64_t>(first_row)};
     context.device_step = numbers_.narrow(0, ops::step_of_run, 1);
     work_share_.put_into(context, batch);
     layers::GenerationState* carried = carried_.empty() ? nullptr : &carried_[i].begin(context, batch);
@@ -68,7 +70,8 @@ void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
       const trace::Span span("compute", "forward");
       return loss_of(model_, context, inputs_[i], loss_options, carried);
     }();
-    ops::add(tape.stream(), numbers_.narrow(0, ops::step_loss, 1).reshape({}), loss.loss.value(), GradientMode::accumulate);
+    ops::add(tape.stream(), numbers_.narrow(0, ops::step_loss, 1).reshape({}), loss.loss.value(),
+             GradientMode::accumulate);
     const bool reduces = reducer_ && !checks;  // looking for a culprit, each process looks at its own
     if (reduces && i + 1 == batches.size()) reducer_->begin(tape);
     const trace::Span span("compute", "backward");
@@ -90,8 +93,8 @@ void Trainer::lessons(const std::vector<Batch>& batches, bool checks) {
   lesson.step = steps_;
   std::uint64_t first_sample = 0;
   for (std::size_t i = 0; i < batches.size(); ++i) {
-    layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(model_.settings.seed), static_cast<std::uint32_t>(steps_),
-                                   first_sample};
+    layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(model_.settings.seed),
+                                   static_cast<std::uint32_t>(steps_), first_sample};
     context.device_step = numbers_.narrow(0, ops::step_of_run, 1);
     if (!compared_.empty()) lesson.compared = compared_[i];
     const trace::Span span("compute", "lesson");
@@ -115,7 +118,8 @@ std::vector<InputPart> Trainer::input_parts_of(const StepData& data) {
   compared_.resize(data.compared.size());
   for (std::size_t i = 0; i < data.batches.size(); ++i) {
     for (const InputPart& part : input_parts(data.batches[i], inputs_[i])) parts.push_back(part);
-    if (!data.compared.empty()) parts.push_back({&data.compared[i], {data.batches[i].batch, data.batches[i].n}, &compared_[i]});
+    if (!data.compared.empty())
+      parts.push_back({&data.compared[i], {data.batches[i].batch, data.batches[i].n}, &compared_[i]});
   }
   return parts;
 }
@@ -125,7 +129,8 @@ Trainer::StepData Trainer::take_data() {
   StepData data = is_ahead ? std::move(*prefetched_) : read_data();
   prefetched_.reset();
   if (input_queue_ && !is_ahead) input_queue_->send(input_parts_of(data));
-  samples_drawn_ += static_cast<std::uint64_t>(model_.settings.data.batch_size * model_.settings.trainer.gradient_accumulation);
+  samples_drawn_ +=
+      static_cast<std::uint64_t>(model_.settings.data.batch_size * model_.settings.trainer.gradient_accumulation);
   return data;
 }
 
@@ -138,7 +143,9 @@ void Trainer::fetch_ahead() {
 
 void Trainer::take_turn() {
   const std::optional<Turn> turn = teacher_->turn(steps_);
-  if (turn) optimizer_.restrict_to([layer = turn->layer](const Parameter& parameter) { return Teacher::in_attention(parameter, layer); });
+  if (turn)
+    optimizer_.restrict_to(
+        [layer = turn->layer](const Parameter& parameter) { return Teacher::in_attention(parameter, layer); });
 }
 
 void Trainer::redraw() {
@@ -159,7 +166,8 @@ StepReport Trainer::step() {
   StepReport report;
   const std::optional<Turn> turn = teacher_ ? teacher_->turn(steps_) : std::nullopt;
   // Each turn goes through the whole schedule.
-  report.learning_rate = learning_rate(settings, turn ? (steps_ - turn->first) * settings.trainer.max_steps / turn->length : steps_);
+  report.learning_rate =
+      learning_rate(settings, turn ? (steps_ - turn->first) * settings.trainer.max_steps / turn->length : steps_);
   for (const Batch& batch : batches) {
     report.tokens += batch.n_tokens;
     report.targets += batch.n_targets;
@@ -199,7 +207,8 @@ StepReport Trainer::step() {
   combine(report.denominators);
   report.loss = numbers[ops::step_loss];
   report.gradient_norm = numbers[ops::step_gradient_norm];
-  if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) name_the_culprit(batches, report.loss, report.gradient_norm);
+  if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm))
+    name_the_culprit(batches, report.loss, report.gradient_norm);
   const bool has_loss = report.targets > 0 || compared > 0 || settings.teacher.transfers();
   if (!has_loss) report.loss = MetricsRecord::not_measured;
   report.skipped = numbers[ops::step_skipped] != 0;
@@ -219,10 +228,13 @@ Trainer::StepData Trainer::read_data() const {
   for (std::int64_t i = 0; i < settings.trainer.gradient_accumulation; ++i) {
     const std::uint64_t first = samples_drawn_ + static_cast<std::uint64_t>(i * samples);
     data.batches.push_back(source_->batch(first + static_cast<std::uint64_t>(share_.first), share_.samples));
-    // As long as in one process, since dropout counts elements. That takes no longer: all wait for the one with the longest anyway.
+    // As long as in one process, since dropout counts elements. That takes no longer: all wait for the one with the
+    // longest anyway.
     if (group_ && pads_to_longest(settings)) widen(data.batches.back(), source_->batch(first, samples).n);
-    data.batches.back() = work_share_.cut(data.batches.back(), settings.objective.which() == ObjectiveSettings::Name::next_token);
-    if (teacher_ && !settings.teacher.transfers()) data.compared.push_back(compared_tokens(settings, data.batches.back()));
+    data.batches.back() =
+        work_share_.cut(data.batches.back(), settings.objective.which() == ObjectiveSettings::Name::next_token);
+    if (teacher_ && !settings.teacher.transfers())
+      data.compared.push_back(compared_tokens(settings, data.batches.back()));
   }
   return data;
 }
@@ -237,8 +249,8 @@ void Trainer::work(const std::vector<Batch>& batches) {
   optimizer_.step(stream, ops::adamw_numbers(numbers_));
 }
 
-/// Carried states come with positions of their own, and denominators are counted by the host, in each step anew. NCCL's work could be
-/// recorded, which was not measured.
+/// Carried states come with positions of their own, and denominators are counted by the host, in each step anew. NCCL's
+/// work could be recorded, which was not measured.
 bool Trainer::may_record() const {
   return device_.is_gpu() && !group_ && model_.settings.trainer.cuda_graph && carried_.empty() && !counts_denominators_;
 }
@@ -277,21 +289,23 @@ void Trainer::name_the_culprit(const std::vector<Batch>& batches, double loss, d
   const std::string what = fmt::format("step {}: loss {}, gradient norm {}", steps_ + 1, loss, gradient_norm);
   for (const Parameter& parameter : model_.store->parameters()) {
     if (const std::int64_t bad = ops::count_non_finite(Stream{device_}, parameter.master()); bad > 0) {
-      throw NonFiniteError(fmt::format("{}: {} of {} values of the parameter {} were no longer finite before this step", what, bad,
-                                       parameter.master().elements(), parameter.name()));
+      throw NonFiniteError(fmt::format("{}: {} of {} values of the parameter {} were no longer finite before this step",
+                                       what, bad, parameter.master().elements(), parameter.name()));
     }
   }
   graph_.forget();  // a second step needs its memory
-  // The same step again, each value looked at as it is made. (States that are carried are by now those after it: what was not finite in
-  // them is found as well.)
+  // The same step again, each value looked at as it is made. (States that are carried are by now those after it: what
+  // was not finite in them is found as well.)
   try {
     gradients(batches, true);
   } catch (const NonFiniteError& error) {
     throw NonFiniteError(fmt::format(
-        "{}. The first op that made it: {}. A lower optimizer.learning_rate, a longer warmup or float32 may help", what, error.what()));
+        "{}. The first op that made it: {}. A lower optimizer.learning_rate, a longer warmup or float32 may help", what,
+        error.what()));
   }
   if (group_) group_->barrier();  // does not come to pass where another process has found the op
-  throw NonFiniteError(what + ": each value was finite when the step was run again with checks; their squares overflowed");
+  throw NonFiniteError(what +
+                       ": each value was finite when the step was run again with checks; their squares overflowed");
 }
 
 Evaluation Trainer::validate() {
@@ -300,8 +314,8 @@ Evaluation Trainer::validate() {
   const Settings& settings = model_.settings;
   const auto measure = [&] {
     if (teacher_)
-      return teacher_->evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size,
-                                settings.trainer.validation_batches);
+      return teacher_->evaluate(model_, data_, Split::validation, settings.data.sequence_length,
+                                settings.data.batch_size, settings.trainer.validation_batches);
     return evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size,
                     settings.trainer.validation_batches, {}, work_share_);
   };

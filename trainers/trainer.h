@@ -21,7 +21,8 @@ namespace furlong {
 
 /// What one optimizer step found, in all processes together.
 struct StepReport {
-  double loss = 0;           ///< mean over the step's targets, nats, or what the teacher's loss is; not a number where it had none
+  double loss =
+      0;  ///< mean over the step's targets, nats, or what the teacher's loss is; not a number where it had none
   double gradient_norm = 0;  ///< before clipping
   double learning_rate = 0;
   std::int64_t tokens = 0;              ///< read: next_token: targets that counted; otherwise all that were not padding
@@ -31,21 +32,22 @@ struct StepReport {
   ops::DenominatorReport denominators;  ///< of this step's forward passes; no rows where no map guards them
 };
 
-/// The state of a training run and its step. Everything that decides what comes next is in save() and load(): the rest of the
-/// program can stop anywhere between two steps.
+/// The state of a training run and its step. Everything that decides what comes next is in save() and load(): the rest
+/// of the program can stop anywhere between two steps.
 class Trainer {
  public:
-  /// `data` and `group` have to outlive the trainer. compute: see make_model. group: the processes that train this model together, each a
-  /// share of each batch's samples; null: this one alone. All of them call what is not const here in the same order.
-  Trainer(const Settings& settings, const Dataset& data, const Device& device, std::optional<DType> compute = std::nullopt,
-          const ProcessGroup* group = nullptr);
+  /// `data` and `group` have to outlive the trainer. compute: see make_model. group: the processes that train this
+  /// model together, each a share of each batch's samples; null: this one alone. All of them call what is not const
+  /// here in the same order.
+  Trainer(const Settings& settings, const Dataset& data, const Device& device,
+          std::optional<DType> compute = std::nullopt, const ProcessGroup* group = nullptr);
 
   /// Begins a new run from the weights of a checkpoint, moments at zero. Throws UserError where they do not fit.
   WeightsReport start_from(const CheckpointReader& checkpoint);
 
   StepReport step();
-  /// Validation with the averaged weights where the optimizer keeps them; the first settings.trainer.validation_batches of the split. With
-  /// a teacher: see Teacher::evaluate.
+  /// Validation with the averaged weights where the optimizer keeps them; the first settings.trainer.validation_batches
+  /// of the split. With a teacher: see Teacher::evaluate.
   Evaluation validate();
 
   /// Optimizer steps done (skipped outliers included).
@@ -65,13 +67,16 @@ class Trainer {
   std::int64_t validations_without_improvement() const { return without_improvement_; }
   std::optional<double> last_validation() const { return last_validation_; }
   /// The validation loss of the present step, when it was validated and is the best so far.
-  std::optional<double> best_now() const { return validated_at_ == steps_ && without_improvement_ == 0 ? last_validation_ : std::nullopt; }
+  std::optional<double> best_now() const {
+    return validated_at_ == steps_ && without_improvement_ == 0 ? last_validation_ : std::nullopt;
+  }
 
-  /// In words what the next step begins from, weights by their checksum: "step 40, sample 320, weights 0123456789abcdef". The same in all
-  /// processes that train together.
+  /// In words what the next step begins from, weights by their checksum: "step 40, sample 320, weights
+  /// 0123456789abcdef". The same in all processes that train together.
   std::string digest() const;
-  /// Writes a checkpoint before it returns. `metrics`: the run's metrics.jsonl so far, which goes along so that a checkpoint alone tells
-  /// how it came to be. Of several processes each writes its part of the parameters and moments, and rank 0 the checkpoint that names them.
+  /// Writes a checkpoint before it returns. `metrics`: the run's metrics.jsonl so far, which goes along so that a
+  /// checkpoint alone tells how it came to be. Of several processes each writes its part of the parameters and moments,
+  /// and rank 0 the checkpoint that names them.
   void save(const std::filesystem::path& path, const std::string& metrics = {}) const;
   /// What save() writes, for whoever writes it before the next step.
   CheckpointParts checkpoint_parts(const std::string& metrics) const;
@@ -155,16 +160,16 @@ class Trainer {
   std::int64_t without_improvement_ = 0, validated_at_ = -1;
 };
 
-/// The first key of `model` that a run cannot go on with another value of, in words: "model.norm was layernorm in the checkpoint and is
-/// rmsnorm now". Nothing where there is none.
+/// The first key of `model` that a run cannot go on with another value of, in words: "model.norm was layernorm in the
+/// checkpoint and is rmsnorm now". Nothing where there is none.
 std::optional<std::string> model_difference(const Settings& checkpoint, const Settings& now);
 
-/// Throws the UserError with which Trainer::load refuses a checkpoint of another model, objective, teacher's loss or seed than the resolved
-/// settings'; reads no tensor.
+/// Throws the UserError with which Trainer::load refuses a checkpoint of another model, objective, teacher's loss or
+/// seed than the resolved settings'; reads no tensor.
 void check_resumable(const CheckpointReader& checkpoint, const Settings& settings);
 
-/// Peak bytes of tensors that training with these settings will take in one process of `processes`, found by running one step on the
-/// shape-only device.
+/// Peak bytes of tensors that training with these settings will take in one process of `processes`, found by running
+/// one step on the shape-only device.
 std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vocabulary, int processes = 1);
 
 /// Bytes that a copy of what rank 0 writes to a checkpoint takes on the host.

@@ -14,7 +14,8 @@
 namespace furlong {
 namespace {
 
-/// Whether a run may go on with another value of a key below `model`, given as a JSON pointer: those that shape nothing stored.
+/// Whether a run may go on with another value of a key below `model`, given as a JSON pointer: those that shape nothing
+/// stored.
 bool may_change(const std::string& key, const std::string& position) {
   if (key == "/max_sequence_length") return position != "learned";
   return key == "/weights" || key == "/dropout" || key == "/attention/chunk_size" || key == "/attention/redraw_every" ||
@@ -26,11 +27,13 @@ Optimizer::LastSteps last_optimizer_steps(const CheckpointReader& checkpoint) {
   Optimizer::LastSteps steps;
   if (!checkpoint.has("last_optimizer_steps")) return steps;
   const auto json = nlohmann::json::parse(checkpoint.text("last_optimizer_steps"), nullptr, false);
-  const bool is_valid =
-      json.is_object() && std::all_of(json.begin(), json.end(), [](const auto& step) { return step.is_number_unsigned(); });
+  const bool is_valid = json.is_object() && std::all_of(json.begin(), json.end(),
+                                                        [](const auto& step) { return step.is_number_unsigned(); });
   if (!is_valid)
-    throw UserError("{}: last_optimizer_steps is not a number of steps for each parameter; the file was not written by this program",
-                    checkpoint.path().string());
+    throw UserError(
+        "{}: last_optimizer_steps is not a number of steps for each parameter; the file was not written by this "
+        "program",
+        checkpoint.path().string());
   return json.get<Optimizer::LastSteps>();
 }
 
@@ -89,7 +92,8 @@ void Trainer::put_state(CheckpointSink& file, std::string_view metrics) const {
   file.text("commit", commit());
   file.integer("step", steps_);
   file.integer("optimizer_steps", optimizer_.steps());
-  if (optimizer_.rounds_stochastically()) file.text("last_optimizer_steps", nlohmann::json(optimizer_.last_steps()).dump());
+  if (optimizer_.rounds_stochastically())
+    file.text("last_optimizer_steps", nlohmann::json(optimizer_.last_steps()).dump());
   file.integer("tokens", tokens_);
   if (origin_) origin_->write(file);
   file.integer("sampler_counter", static_cast<std::int64_t>(samples_drawn_));
@@ -110,8 +114,8 @@ std::optional<std::string> model_difference(const Settings& checkpoint, const Se
     if (may_change(key, settings.model.position) || (then.contains(key) && then[key] == value)) continue;
     std::string name = key;
     std::replace(name.begin(), name.end(), '/', '.');
-    return fmt::format("model{} was {} in the checkpoint and is {} now", name, then.contains(key) ? then[key].dump() : "absent",
-                       value.dump());
+    return fmt::format("model{} was {} in the checkpoint and is {} now", name,
+                       then.contains(key) ? then[key].dump() : "absent", value.dump());
   }
   return std::nullopt;
 }
@@ -120,19 +124,22 @@ void check_resumable(const CheckpointReader& checkpoint, const Settings& setting
   const std::string origin = checkpoint.path().string();
   const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
   if (before.objective.name != settings.objective.name || before.objective.pooling != settings.objective.pooling) {
-    throw UserError("{}: cannot resume: the objective was {} (pooling {}) in the checkpoint and is {} (pooling {}) now", origin,
-                    before.objective.name, before.objective.pooling, settings.objective.name, settings.objective.pooling);
+    throw UserError("{}: cannot resume: the objective was {} (pooling {}) in the checkpoint and is {} (pooling {}) now",
+                    origin, before.objective.name, before.objective.pooling, settings.objective.name,
+                    settings.objective.pooling);
   }
   if (before.teacher.loss != settings.teacher.loss) {
     throw UserError(
-        "{}: cannot resume: teacher.loss was {} in the checkpoint and is {} now; use another --run-dir, with model.weights to "
-        "begin from these",
+        "{}: cannot resume: teacher.loss was {} in the checkpoint and is {} now; use another --run-dir, with "
+        "model.weights to begin from these",
         origin, before.teacher.loss, settings.teacher.loss);
   }
   if (const auto difference = model_difference(before, settings))
-    throw UserError("{}: cannot resume: {}; use another --run-dir, or --resume never to start again", origin, *difference);
+    throw UserError("{}: cannot resume: {}; use another --run-dir, or --resume never to start again", origin,
+                    *difference);
   if (checkpoint.integer("seed") != settings.seed)
-    throw UserError("{}: cannot resume: seed was {} in the checkpoint and is {} now", origin, checkpoint.integer("seed"), settings.seed);
+    throw UserError("{}: cannot resume: seed was {} in the checkpoint and is {} now", origin,
+                    checkpoint.integer("seed"), settings.seed);
 }
 
 void Trainer::load(const CheckpointReader& checkpoint) {
@@ -177,10 +184,12 @@ void Trainer::load_carried(const CheckpointReader& checkpoint, const Settings& b
   if (carried_.empty()) return;
   const Settings& now = model_.settings;
   const DataSettings &then = before.data, &data = now.data;
-  if (!then.carry_state || then.store != data.store || then.sequence_length != data.sequence_length || then.batch_size != data.batch_size ||
-      before.trainer.gradient_accumulation != now.trainer.gradient_accumulation) {
-    spdlog::warn("{}: the rows of batches are in other places now than in the checkpoint; the states that they carry begin empty",
-                 checkpoint.path().string());
+  if (!then.carry_state || then.store != data.store || then.sequence_length != data.sequence_length ||
+      then.batch_size != data.batch_size || before.trainer.gradient_accumulation != now.trainer.gradient_accumulation) {
+    spdlog::warn(
+        "{}: the rows of batches are in other places now than in the checkpoint; the states that they carry begin "
+        "empty",
+        checkpoint.path().string());
     return;
   }
   for (std::size_t i = 0; i < carried_.size(); ++i) carried_[i].load(checkpoint, fmt::format("carried/{}", i));

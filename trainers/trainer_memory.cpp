@@ -9,8 +9,8 @@
 namespace furlong {
 namespace {
 
-/// WorkShare's segments where there is no memory and nobody at the other end: takes the tensors that those take, and notes what they would
-/// tell. It is the last segment of its rows, whose positions reach farthest.
+/// WorkShare's segments where there is no memory and nobody at the other end: takes the tensors that those take, and
+/// notes what they would tell. It is the last segment of its rows, whose positions reach farthest.
 class SegmentsWithoutMemory final : public ops::SegmentExchange {
  public:
   SegmentsWithoutMemory(std::int64_t processes, const DeviceBatch& batch)
@@ -26,8 +26,12 @@ class SegmentsWithoutMemory final : public ops::SegmentExchange {
   /// Bytes of each state since the last call.
   std::vector<std::int64_t> take_told() { return std::exchange(told_, {}); }
 
-  void exchange_keys(const Stream& stream, ops::LinearAttentionState& state, bool /*causal*/) override { exchange(stream, state); }
-  void exchange_queries(const Stream& stream, ops::LinearAttentionState& state, bool /*causal*/) override { exchange(stream, state); }
+  void exchange_keys(const Stream& stream, ops::LinearAttentionState& state, bool /*causal*/) override {
+    exchange(stream, state);
+  }
+  void exchange_queries(const Stream& stream, ops::LinearAttentionState& state, bool /*causal*/) override {
+    exchange(stream, state);
+  }
   std::vector<std::int64_t> open_document_tokens() const override {
     return std::vector<std::int64_t>(static_cast<std::size_t>(packs_documents_ ? rows_ : 0), first_position());
   }
@@ -82,11 +86,13 @@ StepForecast forecast_step(const Settings& whole, const Vocabulary& vocabulary, 
   Model model = make_model(settings, vocabulary, device, std::nullopt, frozen_by(teacher));
   const DType travels = processes > 1 ? dtype_from_name(settings.parallel.gradient_dtype) : model.store->master_dtype();
   const ShardLayout layout(*model.store, bucket_elements(settings.parallel, travels), processes);
-  const Optimizer optimizer = processes > 1 && settings.parallel.shard_optimizer
-                                  ? Optimizer(settings.optimizer, *model.store, 0, layout.ranges(0), [](const Stream&, const Tensor&) {})
-                                  : Optimizer(settings.optimizer, *model.store);
-  const Tensor travelling =
-      travels == model.store->master_dtype() ? Tensor() : Tensor::empty(model.store->gradients().shape(), travels, device);
+  const Optimizer optimizer =
+      processes > 1 && settings.parallel.shard_optimizer
+          ? Optimizer(settings.optimizer, *model.store, 0, layout.ranges(0), [](const Stream&, const Tensor&) {})
+          : Optimizer(settings.optimizer, *model.store);
+  const Tensor travelling = travels == model.store->master_dtype()
+                                ? Tensor()
+                                : Tensor::empty(model.store->gradients().shape(), travels, device);
   Tape tape(Stream{device});
   layers::ForwardContext context{tape, true};
   std::vector<CarriedState> carried;
@@ -94,7 +100,8 @@ StepForecast forecast_step(const Settings& whole, const Vocabulary& vocabulary, 
     carried.emplace_back(*model.decoder, settings.data.batch_size);
   const Batch fresh = fresh_rows(settings);
   StepForecast forecast;
-  // Of accumulated batches the second adds to gradients that are there already, which can take more; the others repeat it.
+  // Of accumulated batches the second adds to gradients that are there already, which can take more; the others repeat
+  // it.
   for (std::int64_t i = 0; i < std::min<std::int64_t>(settings.trainer.gradient_accumulation, 2); ++i) {
     const DeviceBatch batch = largest_batch(settings, device);
     if (teacher) {
@@ -104,7 +111,8 @@ StepForecast forecast_step(const Settings& whole, const Vocabulary& vocabulary, 
     }
     SegmentsWithoutMemory segments(settings.parallel.sequence_processes, batch);
     if (processes > 1 && settings.parallel.sequence_processes > 1) segments.put_into(context);
-    layers::GenerationState* past = carried.empty() ? nullptr : &carried[static_cast<std::size_t>(i)].begin(context, fresh);
+    layers::GenerationState* past =
+        carried.empty() ? nullptr : &carried[static_cast<std::size_t>(i)].begin(context, fresh);
     const ops::CrossEntropyResult loss = loss_of(model, context, batch, {}, past);
     forecast.forward_states = segments.take_told();
     tape.backward(loss.loss);
@@ -126,7 +134,8 @@ std::int64_t predicted_copy_bytes(const Settings& settings, const Vocabulary& vo
   std::int64_t trained = store.values().elements(), bytes = 0;
   if (processes > 1) {
     trained = 0;
-    const ShardLayout layout(store, bucket_elements(settings.parallel, dtype_from_name(settings.parallel.gradient_dtype)), processes);
+    const ShardLayout layout(
+        store, bucket_elements(settings.parallel, dtype_from_name(settings.parallel.gradient_dtype)), processes);
     for (const OwnedRange& range : layout.ranges(0)) trained += range.elements();
   }
   for (const Parameter& parameter : store.parameters())

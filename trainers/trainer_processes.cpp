@@ -15,16 +15,20 @@ void Trainer::share_work() {
   require(!teacher_, "a teacher is for one process");
   communicator_ = &group_->device_communicator(device_);
   if (device_.is_gpu() && model_.settings.trainer.cuda_graph)
-    spdlog::debug("trainer.cuda_graph: with several processes steps are launched kernel by kernel; recording NCCL's work was not measured");
+    spdlog::debug(
+        "trainer.cuda_graph: with several processes steps are launched kernel by kernel; recording NCCL's work was not "
+        "measured");
   const ParallelSettings& parallel = model_.settings.parallel;
   const DType dtype = dtype_from_name(parallel.gradient_dtype);
   layout_ = std::make_unique<ShardLayout>(*model_.store, bucket_elements(parallel, dtype), group_->size());
-  reducer_ = std::make_unique<GradientReducer>(*model_.store, *communicator_, *layout_, dtype, parallel.shard_optimizer);
+  reducer_ =
+      std::make_unique<GradientReducer>(*model_.store, *communicator_, *layout_, dtype, parallel.shard_optimizer);
 }
 
 Optimizer Trainer::make_optimizer() {
   const auto seed = static_cast<std::uint64_t>(model_.settings.seed);
-  if (!group_ || !model_.settings.parallel.shard_optimizer) return Optimizer(model_.settings.optimizer, *model_.store, seed);
+  if (!group_ || !model_.settings.parallel.shard_optimizer)
+    return Optimizer(model_.settings.optimizer, *model_.store, seed);
   return Optimizer(model_.settings.optimizer, *model_.store, seed, layout_->ranges(group_->rank()),
                    [this](const Stream& stream, const Tensor& flat) { reducer_->gather(stream, flat); });
 }
@@ -50,7 +54,8 @@ void Trainer::sum_squares(const Stream& stream) {
   const trace::Span span("reduction", "loss and norm");
   const Tensor sum = numbers_.narrow(0, ops::step_sum_of_squares, 1);
   if (!optimizer_.is_sharded()) {
-    // All clip by rank 0's norm: by their own, which other CPUs may round in another way, their weights would drift apart.
+    // All clip by rank 0's norm: by their own, which other CPUs may round in another way, their weights would drift
+    // apart.
     if (!group_ || group_->is_first()) ops::sum_of_squares(stream, model_.store->gradients(), sum);
     if (group_) combine_numbers(stream);
     return;

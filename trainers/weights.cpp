@@ -15,8 +15,8 @@ void check_vocabulary(const CheckpointReader& checkpoint, const Model& model) {
   const Vocabulary theirs = Vocabulary::from_json(checkpoint.text("vocabulary"), origin);
   if (theirs.with_labels({}) == model.vocabulary.with_labels({})) return;
   throw UserError(
-      "{}: its weights are for another vocabulary ({}, {} tokens) than the data's ({}, {} tokens); expected the same, so that ids mean the "
-      "same: prepare the data with that vocabulary, or take weights that were made for this one",
+      "{}: its weights are for another vocabulary ({}, {} tokens) than the data's ({}, {} tokens); expected the same, "
+      "so that ids mean the same: prepare the data with that vocabulary, or take weights that were made for this one",
       origin, theirs.description(), theirs.size(), model.vocabulary.description(), model.vocabulary.size());
 }
 

@@ -10,10 +10,12 @@ namespace furlong {
 namespace {
 
 /// Columns [first, first + n) of rows of `width`.
-std::vector<std::int32_t> columns(const std::vector<std::int32_t>& values, std::int64_t width, std::int64_t first, std::int64_t n) {
+std::vector<std::int32_t> columns(const std::vector<std::int32_t>& values, std::int64_t width, std::int64_t first,
+                                  std::int64_t n) {
   std::vector<std::int32_t> part;
   part.reserve(values.size() / static_cast<std::size_t>(width) * static_cast<std::size_t>(n));
-  for (auto row = values.begin(); row != values.end(); row += width) part.insert(part.end(), row + first, row + first + n);
+  for (auto row = values.begin(); row != values.end(); row += width)
+    part.insert(part.end(), row + first, row + first + n);
   return part;
 }
 
@@ -42,7 +44,9 @@ Ends ends_of(const std::int32_t* documents, std::int64_t n) {
 Reach reach_of(const std::vector<Ends>& ends, std::int64_t place, std::int64_t n) {
   const auto at = [&](std::int64_t segment) -> const Ends& { return ends[static_cast<std::size_t>(segment)]; };
   const auto is_whole = [&](std::int64_t segment) { return at(segment).tokens_of_last == n; };
-  const auto goes_on_behind = [&](std::int64_t segment) { return at(segment).last_document == at(segment + 1).first_document; };
+  const auto goes_on_behind = [&](std::int64_t segment) {
+    return at(segment).last_document == at(segment + 1).first_document;
+  };
   Reach reach;
   reach.one_document = is_whole(place);
   for (std::int64_t s = place - 1; s >= 0 && goes_on_behind(s) && (s == place - 1 || is_whole(s + 1)); --s) {
@@ -70,8 +74,8 @@ std::vector<Tensor*> parts_of(ops::LinearAttentionState& state) {
 
 }  // namespace
 
-/// States of all segments of a row go to all its processes, which each join those that they need: as many bytes as there are processes
-/// times a state's, in one round.
+/// States of all segments of a row go to all its processes, which each join those that they need: as many bytes as
+/// there are processes times a state's, in one round.
 class WorkShare::Segments final : public ops::SegmentExchange {
  public:
   Segments(std::unique_ptr<Communicator> row, std::int64_t place) : row_(std::move(row)), place_(place) {}
@@ -96,7 +100,8 @@ class WorkShare::Segments final : public ops::SegmentExchange {
     first_position_ = place_ * segment.n;
     sequence_length_ = row_->size() * segment.n;
     packs_documents_ = !segment.documents.empty();
-    reaches_ = packs_documents_ ? exchange_ends(segment) : std::vector<Reach>{{place_, row_->size() - 1 - place_, first_position_, true}};
+    reaches_ = packs_documents_ ? exchange_ends(segment)
+                                : std::vector<Reach>{{place_, row_->size() - 1 - place_, first_position_, true}};
     positions_ = positions_in(segment);
   }
   /// int32 [rows, n]: of each token in its document.
@@ -115,8 +120,8 @@ class WorkShare::Segments final : public ops::SegmentExchange {
     std::vector<Ends> of_row(static_cast<std::size_t>(row_->size()));
     for (std::int64_t b = 0; b < segment.batch; ++b) {
       for (std::int64_t other = 0; other < row_->size(); ++other)
-        std::memcpy(&of_row[static_cast<std::size_t>(other)], all.data<std::int32_t>() + (other * segment.batch + b) * numbers_of_ends,
-                    sizeof(Ends));
+        std::memcpy(&of_row[static_cast<std::size_t>(other)],
+                    all.data<std::int32_t>() + (other * segment.batch + b) * numbers_of_ends, sizeof(Ends));
       reaches.push_back(reach_of(of_row, place_, segment.n));
     }
     return reaches;
@@ -141,9 +146,10 @@ class WorkShare::Segments final : public ops::SegmentExchange {
     const std::vector<ops::LinearAttentionState> all = gather(stream, state);
     state = ops::empty_like(stream, state);
     const bool both_ends = packs_documents_ && earlier && later;
-    const std::int64_t rows = state.sum.extent(0) / (both_ends ? 2 : 1), count = rows / static_cast<std::int64_t>(reaches_.size());
-    require(count * static_cast<std::int64_t>(reaches_.size()) == rows && (count == 1 || !packs_documents_), "a state of {} rows, of {}",
-            state.sum.extent(0), reaches_.size());
+    const std::int64_t rows = state.sum.extent(0) / (both_ends ? 2 : 1),
+                       count = rows / static_cast<std::int64_t>(reaches_.size());
+    require(count * static_cast<std::int64_t>(reaches_.size()) == rows && (count == 1 || !packs_documents_),
+            "a state of {} rows, of {}", state.sum.extent(0), reaches_.size());
     const std::int64_t last = both_ends ? rows : 0;  // where states of last documents begin
     for (std::int64_t b = 0; b < rows; b += count) {
       const Reach& reach = reaches_[static_cast<std::size_t>(b / count)];
@@ -162,10 +168,12 @@ class WorkShare::Segments final : public ops::SegmentExchange {
   std::vector<ops::LinearAttentionState> gather(const Stream& stream, ops::LinearAttentionState& state) const {
     std::int64_t elements = 0;
     for (const Tensor* part : parts_of(state)) elements += part->elements();
-    const Tensor own = Tensor::empty({elements}, state.sum.dtype()), all = Tensor::empty({row_->size() * elements}, state.sum.dtype());
+    const Tensor own = Tensor::empty({elements}, state.sum.dtype()),
+                 all = Tensor::empty({row_->size() * elements}, state.sum.dtype());
     std::int64_t at = 0;
     for (const Tensor* part : parts_of(state)) {
-      std::memcpy(own.narrow(0, at, part->elements()).address(), part->address(), static_cast<std::size_t>(part->bytes()));
+      std::memcpy(own.narrow(0, at, part->elements()).address(), part->address(),
+                  static_cast<std::size_t>(part->bytes()));
       at += part->elements();
     }
     row_->all_gather(stream, own, all).wait();
@@ -195,9 +203,11 @@ WorkShare::~WorkShare() = default;
 
 WorkShare::WorkShare(const ProcessGroup* group, int sequence_processes)
     : group_(group && !group->is_alone() ? group : nullptr), sequence_processes_(sequence_processes) {
-  require(sequence_processes >= 1 && (sequence_processes == 1 || group_), "{} processes for each sequence, of one", sequence_processes);
+  require(sequence_processes >= 1 && (sequence_processes == 1 || group_), "{} processes for each sequence, of one",
+          sequence_processes);
   if (sequence_processes == 1) return;
-  require(group_->size() % sequence_processes == 0, "{} processes for each sequence, of {}", sequence_processes, group_->size());
+  require(group_->size() % sequence_processes == 0, "{} processes for each sequence, of {}", sequence_processes,
+          group_->size());
   place_ = group_->rank() % sequence_processes;
   segments_ = std::make_unique<Segments>(group_->row(sequence_processes), place_);
 }
@@ -209,16 +219,19 @@ SampleShare WorkShare::samples(std::int64_t batch_size) const {
 
 Batch WorkShare::cut(const Batch& batch, bool counts_targets) const {
   if (!segments_) return batch;
-  require(batch.n % sequence_processes_ == 0 && batch.labels.empty(), "rows of {} tokens in {} segments, {} labels", batch.n,
-          sequence_processes_, batch.labels.size());
+  require(batch.n % sequence_processes_ == 0 && batch.labels.empty(), "rows of {} tokens in {} segments, {} labels",
+          batch.n, sequence_processes_, batch.labels.size());
   Batch part = batch;
   part.n = batch.n / sequence_processes_;
   const std::int64_t first = place_ * part.n;
   for (std::vector<std::int32_t>* values : {&part.inputs, &part.targets, &part.mask, &part.documents})
     if (!values->empty()) *values = columns(*values, batch.n, first, part.n);
-  part.n_targets = std::count_if(part.targets.begin(), part.targets.end(), [](std::int32_t target) { return target != ignored_target; });
+  part.n_targets = std::count_if(part.targets.begin(), part.targets.end(),
+                                 [](std::int32_t target) { return target != ignored_target; });
   const auto tokens = static_cast<std::int64_t>(part.inputs.size());
-  part.n_tokens = counts_targets ? part.n_targets : part.mask.empty() ? tokens : std::count(part.mask.begin(), part.mask.end(), 1);
+  part.n_tokens = counts_targets      ? part.n_targets
+                  : part.mask.empty() ? tokens
+                                      : std::count(part.mask.begin(), part.mask.end(), 1);
   return part;
 }
 

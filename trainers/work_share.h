@@ -8,8 +8,8 @@
 
 namespace furlong {
 
-/// Processes in rows of `sequence_processes`: those of a row have the same samples and each a segment of their tokens, the rows share the
-/// samples. Rank r is number r % sequence_processes of row r / sequence_processes.
+/// Processes in rows of `sequence_processes`: those of a row have the same samples and each a segment of their tokens,
+/// the rows share the samples. Rank r is number r % sequence_processes of row r / sequence_processes.
 class WorkShare {
  public:
   /// All of it: one process.
@@ -25,8 +25,8 @@ class WorkShare {
   SampleShare samples(std::int64_t batch_size) const;
   /// This process's segment of each row. Throws ContractError where a row does not divide, or there are labels.
   Batch cut(const Batch& batch, bool counts_targets) const;
-  /// Tells layers of the other segments of the rows that `segment` was cut from, and where its tokens stand in their documents, until the
-  /// next call. All processes of a row make it.
+  /// Tells layers of the other segments of the rows that `segment` was cut from, and where its tokens stand in their
+  /// documents, until the next call. All processes of a row make it.
   void put_into(layers::ForwardContext& context, const Batch& segment) const;
 
  private:

@@ -1,4 +1,5 @@
-// Times linear_attention and softmax_attention, forward and backward, on given directions. Requests (worker.h), with their defaults:
+// Times linear_attention and softmax_attention, forward and backward, on given directions. Requests (worker.h), with
+// their defaults:
 //   attention=linear n=8192 heads=8 d=64 m=256 batch=1 causal=1 chunk=64 dtype=float32 repetitions=1
 #include <chrono>
 #include <ctime>
@@ -73,7 +74,9 @@ struct Problem {
 
 nlohmann::json answer(const Request& request) {
   using Clock = std::chrono::steady_clock;
-  const auto seconds = [](Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double>(to - from).count(); };
+  const auto seconds = [](Clock::time_point from, Clock::time_point to) {
+    return std::chrono::duration<double>(to - from).count();
+  };
   const Problem problem(request);
   std::vector<double> total, forward, processor;
   std::int64_t peak = 0;
@@ -83,7 +86,8 @@ nlohmann::json answer(const Request& request) {
     const auto start = Clock::now();
     const std::clock_t processor_start = std::clock();
     Tape tape{Stream{}};
-    const Variable query = Variable::leaf(problem.query), key = Variable::leaf(problem.key), value = Variable::leaf(problem.value);
+    const Variable query = Variable::leaf(problem.query), key = Variable::leaf(problem.key),
+                   value = Variable::leaf(problem.value);
     Variable output = problem.forward(tape, query, key, value);
     const auto middle = Clock::now();
     tape.backward({output}, {problem.d_output});

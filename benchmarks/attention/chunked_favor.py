@@ -9,6 +9,7 @@ and denominator one product. Two forms, of which the benchmark takes the faster:
   batched  all chunks in one product, states by a cumulative sum over chunks;
   loop     chunk after chunk with the state in cache, features made as they are needed.
 """
+
 import torch
 import torch.nn.functional as F
 

@@ -1,6 +1,7 @@
 """The peer's process: PyTorch's side of run_attention.py. Requests and answers as in benchmarks/worker.h:
-  attention=favor|softmax n=8192 heads=8 d=64 m=256 batch=1 chunk=256 form=batched compile=0 repetitions=1 threads=2
+attention=favor|softmax n=8192 heads=8 d=64 m=256 batch=1 chunk=256 form=batched compile=0 repetitions=1 threads=2
 """
+
 import functools
 import os
 import pathlib
@@ -33,8 +34,15 @@ def attention(name, form, chunk, compiled):
 def answer(request):
     number = lambda key, default: int(request.get(key, default))
     torch.set_num_threads(number("threads", os.cpu_count()))
-    *inputs, d_output, directions = tensors(*(number(k, v) for k, v in (("batch", 1), ("heads", 8), ("n", 8192), ("d", 64), ("m", 256))))
-    run = attention(request.get("attention", "favor"), request.get("form", "batched"), number("chunk", 256), bool(number("compile", 0)))
+    *inputs, d_output, directions = tensors(
+        *(number(k, v) for k, v in (("batch", 1), ("heads", 8), ("n", 8192), ("d", 64), ("m", 256)))
+    )
+    run = attention(
+        request.get("attention", "favor"),
+        request.get("form", "batched"),
+        number("chunk", 256),
+        bool(number("compile", 0)),
+    )
     total, forward, processor = [], [], []
     for _ in range(number("repetitions", 1)):
         leaves = [x.detach().requires_grad_() for x in inputs]

@@ -17,6 +17,7 @@ Training steps of GPT-2's shape with 124M parameters: see training.py.
 
 Cases for which no time is left are named.
 """
+
 import argparse
 import datetime
 import functools
@@ -40,10 +41,12 @@ except ImportError as error:  # --list and --self-test do without
 TARGETS = {"elu1": 1.2, "favor_positive": 5.0, "softmax": 0.8}
 
 
-# ---- peers: query, key, value [batch, heads, n, d] -> the same -------------------------------------------------------------------------
+# ---- peers: query, key, value [batch, heads, n, d] -> the same
+# -------------------------------------------------------------------------
 def favor(query, key, value, directions, chunk):
     """Causal FAVOR+: features exp(w.x' - |x'|^2 / 2) with x' = x d^(-1/4). A row of queries subtracts its own maximum and the keys of a
-    head their common one; both cancel in the ratio. Products in the inputs' type, exponentials and the sum over chunks in float32."""
+    head their common one; both cancel in the ratio. Products in the inputs' type, exponentials and the sum over chunks in float32.
+    """
     dtype, scale = query.dtype, query.shape[-1] ** -0.25
     u = ((query * scale) @ directions.T).float()
     q = torch.exp(u - u.amax(dim=-1, keepdim=True).detach()).to(dtype)
@@ -70,7 +73,9 @@ def chunk_linear_attn():
     keywords = {"head_first": False} if "head_first" in inspect.signature(attention).parameters else {}
 
     def run(query, key, value):
-        output = attention(*(x.transpose(1, 2).contiguous() for x in (query, key, value)), scale=1.0, normalize=True, **keywords)
+        output = attention(
+            *(x.transpose(1, 2).contiguous() for x in (query, key, value)), scale=1.0, normalize=True, **keywords
+        )
         return (output[0] if isinstance(output, tuple) else output).transpose(1, 2)
 
     # Laid out as it wants them, so that its time has no transposing.
@@ -114,9 +119,11 @@ def seconds_of(run, device, repeat):
 
 def peer_run(attention, inputs, d_output, train):
     if not train:
+
         def forward():
             with torch.no_grad():
                 return attention(*inputs)
+
         return forward
     leaves = [x.detach().requires_grad_() for x in inputs]
 
@@ -124,6 +131,7 @@ def peer_run(attention, inputs, d_output, train):
         for leaf in leaves:
             leaf.grad = None
         attention(*leaves).backward(d_output)
+
     return both
 
 
@@ -150,14 +158,38 @@ class Runner:
             torch.cuda.empty_cache()
 
     def ours(self, case):
-        mechanism = ["--mechanism", "softmax"] if case["attention"] == "softmax" else ["--mechanism", "linear", "--feature-map", case["attention"]]
+        mechanism = (
+            ["--mechanism", "softmax"]
+            if case["attention"] == "softmax"
+            else ["--mechanism", "linear", "--feature-map", case["attention"]]
+        )
         if case["attention"] == "favor_positive":
             mechanism += ["--features", str(case["m"])]
         with tempfile.TemporaryDirectory() as folder:
             answer = pathlib.Path(folder) / "answer.json"
-            command = [self.arguments.furlong, "bench", "attention", "--device", self.arguments.device, *mechanism, "--causal", "--dtype", "bfloat16",
-                       "--n", str(case["n"]), "--heads", str(case["heads"]), "--batch", str(case["batch"]), "--d", str(case["d"]),
-                       "--repeat", str(self.arguments.repeat), "--json", str(answer)] + ["--train"] * case["train"]
+            command = [
+                self.arguments.furlong,
+                "bench",
+                "attention",
+                "--device",
+                self.arguments.device,
+                *mechanism,
+                "--causal",
+                "--dtype",
+                "bfloat16",
+                "--n",
+                str(case["n"]),
+                "--heads",
+                str(case["heads"]),
+                "--batch",
+                str(case["batch"]),
+                "--d",
+                str(case["d"]),
+                "--repeat",
+                str(self.arguments.repeat),
+                "--json",
+                str(answer),
+            ] + ["--train"] * case["train"]
             timeout = max(30.0, self.left() + 60)
             try:
                 run = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
@@ -166,7 +198,10 @@ class Runner:
             if run.returncode != 0:
                 return {"failed": (run.stderr or run.stdout).strip()[-400:]}
             found = json.loads(answer.read_text())["attention"][0]["lengths"][0]
-        return {key: found[key] for key in ("median_seconds", "seconds", "flops", "flops_per_second", "share_of_peak", "peak_bytes")}
+        return {
+            key: found[key]
+            for key in ("median_seconds", "seconds", "flops", "flops_per_second", "share_of_peak", "peak_bytes")
+        }
 
     def candidates(self, case):
         """(name, attention, order of [batch, heads, n, d] that it takes, whether it counts against the target)"""
@@ -177,14 +212,18 @@ class Runner:
             directions = torch.randn(case["m"], case["d"], device=self.device, dtype=self.dtype)
             for chunk in self.arguments.chunks:
                 if case["n"] % chunk == 0:
+
                     def compiled(chunk=chunk):
                         return torch.compile(lambda q, k, v: favor(q, k, v, directions, chunk), dynamic=False)
+
                     yield f"compiled PyTorch, chunk {chunk}", compiled, False, True
         else:
+
             def with_features():
                 features = torch.compile(elu1)
                 direct = chunk_linear_attn()[1]
                 return lambda q, k, v: direct(features(q), features(k), v)
+
             yield "fla chunk_linear_attn, of features", lambda: chunk_linear_attn()[1], True, True
             yield "fla chunk_linear_attn, features by compiled PyTorch", with_features, True, False
 
@@ -197,7 +236,9 @@ class Runner:
                 continue
             try:
                 torch.compiler.reset()  # it gives up compiling, without a word, a function that it has seen in many shapes
-                tensors = [torch.randn(shape, device=self.device, dtype=self.dtype, generator=generator) for _ in range(4)]
+                tensors = [
+                    torch.randn(shape, device=self.device, dtype=self.dtype, generator=generator) for _ in range(4)
+                ]
                 if name.endswith("of features"):
                     tensors[:2] = [elu1(x) for x in tensors[:2]]
                 if tokens_first:
@@ -206,12 +247,16 @@ class Runner:
                 if self.device.type == "cuda":
                     torch.cuda.reset_peak_memory_stats()
                     before = torch.cuda.memory_allocated()
-                found = seconds_of(peer_run(make(), inputs, d_output, case["train"]), self.device, self.arguments.repeat)
+                found = seconds_of(
+                    peer_run(make(), inputs, d_output, case["train"]), self.device, self.arguments.repeat
+                )
                 if self.device.type == "cuda":
                     found["peak_bytes"] = torch.cuda.max_memory_allocated() - before
             except ImportError as error:
                 found = {"skipped": f"the package is missing: {error}"}
-            except Exception as error:  # a setting that does not work here, or memory that is not there: the others go on
+            except (
+                Exception
+            ) as error:  # a setting that does not work here, or memory that is not there: the others go on
                 found = {"failed": first_line(error)}
             yield {"name": name, "counts": counts, **found}
             inputs = d_output = tensors = None
@@ -238,10 +283,15 @@ class Runner:
                 case["reached"] = case["times_as_fast"] >= case["target"]
         self.cases.append(case)
         ours = f"{case['ours']['median_seconds'] * 1e3:.3f} ms" if timed else f"failed: {case['ours']['failed']}"
-        told = f"{case['times_as_fast']:.2f} times as fast as {case['best_peer']}" if "times_as_fast" in case else "; ".join(
-            f"{peer['name']}: {peer.get('skipped') or peer.get('failed') or 'measured'}" for peer in case["peers"]) or "no peer"
+        told = (
+            f"{case['times_as_fast']:.2f} times as fast as {case['best_peer']}"
+            if "times_as_fast" in case
+            else "; ".join(
+                f"{peer['name']}: {peer.get('skipped') or peer.get('failed') or 'measured'}" for peer in case["peers"]
+            )
+            or "no peer"
+        )
         print(f"{describe(case)}: {ours}, {told}", flush=True)
-
 
     def train_ours(self, case, folder):
         store = folder / "tokens.h5"
@@ -285,8 +335,15 @@ class Runner:
             return
         training.finish(case)
         self.training_cases.append(case)
-        told = f"{case['times_as_fast']:.2f} times as fast as {case['peer']['name']}" if "times_as_fast" in case else "; ".join(
-            f"{whose} failed: {case[side]['failed']}" for side, whose in (("ours", "ours"), ("peer", "the peer")) if "failed" in case[side])
+        told = (
+            f"{case['times_as_fast']:.2f} times as fast as {case['peer']['name']}"
+            if "times_as_fast" in case
+            else "; ".join(
+                f"{whose} failed: {case[side]['failed']}"
+                for side, whose in (("ours", "ours"), ("peer", "the peer"))
+                if "failed" in case[side]
+            )
+        )
         print(f"{training.describe(case)}: {told}", flush=True)
 
 
@@ -308,7 +365,14 @@ def cases_of(arguments):
             for attention, d in (("elu1", 64), ("favor_positive", 64), ("softmax", 64), ("elu1", 128)):
                 if attention == "softmax" and n > arguments.longest_softmax:
                     continue
-                case = {"attention": attention, "d": d, "n": n, "heads": arguments.heads, "batch": max(1, arguments.tokens // n), "train": train}
+                case = {
+                    "attention": attention,
+                    "d": d,
+                    "n": n,
+                    "heads": arguments.heads,
+                    "batch": max(1, arguments.tokens // n),
+                    "train": train,
+                }
                 yield {**case, "m": 256} if attention == "favor_positive" else case
 
 
@@ -337,27 +401,38 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--furlong", default="build/release/bin/furlong", help="the program")
     parser.add_argument("--output", default="gpu.json", help="the result")
-    parser.add_argument("--parts", nargs="+", choices=("attention", "training"), default=["attention", "training"], help="what is run")
+    parser.add_argument(
+        "--parts", nargs="+", choices=("attention", "training"), default=["attention", "training"], help="what is run"
+    )
     parser.add_argument("--list", action="store_true", help="name the cases, in their order, and run none")
     parser.add_argument("--self-test", action="store_true", help="test the arithmetic, and run none")
-    parser.add_argument("--seconds", type=float, default=600, help="cases for which no time is left are left out, and named")
+    parser.add_argument(
+        "--seconds", type=float, default=600, help="cases for which no time is left are left out, and named"
+    )
     parser.add_argument("--n", type=int, nargs="+", default=[2048, 8192, 32768, 131072, 262144])
     parser.add_argument("--longest-softmax", type=int, default=32768)
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=32768, help="tokens of a batch at least")
     parser.add_argument("--chunks", type=int, nargs="+", default=[128, 256], help="of the compiled FAVOR+")
     parser.add_argument("--repeat", type=int, default=10)
-    parser.add_argument("--training-n", type=int, nargs="+", default=[4096, 16384, 65536, 262144], help="lengths of the crossover")
+    parser.add_argument(
+        "--training-n", type=int, nargs="+", default=[4096, 16384, 65536, 262144], help="lengths of the crossover"
+    )
     parser.add_argument("--training-tokens", type=int, default=32768, help="tokens of a training step at least")
-    parser.add_argument("--training-share", type=float, default=0.5, help="of the seconds, kept for training where both parts are run")
-    parser.add_argument("--device", default="cuda", help="cpu tries the script out where there is no GPU, training with a small model")
+    parser.add_argument(
+        "--training-share", type=float, default=0.5, help="of the seconds, kept for training where both parts are run"
+    )
+    parser.add_argument(
+        "--device", default="cuda", help="cpu tries the script out where there is no GPU, training with a small model"
+    )
     arguments = parser.parse_args()
     if arguments.self_test:
         training.self_test()
         return
     if arguments.list:
         for line in [describe(case) for case in cases_of(arguments) if "attention" in arguments.parts] + [
-                training.describe(case) for case in training.cases(arguments) if "training" in arguments.parts]:
+            training.describe(case) for case in training.cases(arguments) if "training" in arguments.parts
+        ]:
             print(line)
         return
     if torch is None:
@@ -366,16 +441,30 @@ def main():
         sys.exit("run.py: PyTorch sees no GPU (torch.cuda.is_available() is false)")
     runner = Runner(arguments)
     properties = torch.cuda.get_device_properties(runner.device) if runner.device.type == "cuda" else None
-    result = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-              "furlong": subprocess.run([arguments.furlong, "--version"], capture_output=True, text=True, check=True).stdout.strip(),
-              "device": properties.name if properties else arguments.device,
-              "multiprocessors": properties.multi_processor_count if properties else None,
-              "versions": versions(), "machine": machine(runner.device, arguments.repeat), "targets": TARGETS}
+    result = {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "furlong": subprocess.run(
+            [arguments.furlong, "--version"], capture_output=True, text=True, check=True
+        ).stdout.strip(),
+        "device": properties.name if properties else arguments.device,
+        "multiprocessors": properties.multi_processor_count if properties else None,
+        "versions": versions(),
+        "machine": machine(runner.device, arguments.repeat),
+        "targets": TARGETS,
+    }
 
     def write():
-        result.update(cases=runner.cases, training=runner.training_cases, crossover=training.summary(runner.training_cases),
-                      left_out=runner.left_out)
-        reached = [case["reached"] for case in [*runner.cases, *runner.training_cases, result["crossover"]] if "reached" in case]
+        result.update(
+            cases=runner.cases,
+            training=runner.training_cases,
+            crossover=training.summary(runner.training_cases),
+            left_out=runner.left_out,
+        )
+        reached = [
+            case["reached"]
+            for case in [*runner.cases, *runner.training_cases, result["crossover"]]
+            if "reached" in case
+        ]
         result.update(targets_reached=sum(reached), targets_missed=len(reached) - sum(reached))
         pathlib.Path(arguments.output).write_text(json.dumps(result, indent=1) + "\n")
 
@@ -397,9 +486,11 @@ def main():
     failed += [training.describe(case) for case in runner.training_cases if "failed" in case["ours"]]
     if runner.training_cases:
         print(f"crossover with softmax: {result['crossover']['text']} tokens")
-    print(f"{len(runner.cases) + len(runner.training_cases)} cases measured, {len(runner.left_out)} left out; "
-          f"{result['targets_reached']} of {result['targets_reached'] + result['targets_missed']} targets reached"
-          + (f"; ours failed: {'; '.join(failed)}" if failed else ""))
+    print(
+        f"{len(runner.cases) + len(runner.training_cases)} cases measured, {len(runner.left_out)} left out; "
+        f"{result['targets_reached']} of {result['targets_reached'] + result['targets_missed']} targets reached"
+        + (f"; ours failed: {'; '.join(failed)}" if failed else "")
+    )
     sys.exit(1 if failed else 0)
 
 

@@ -10,6 +10,7 @@ its logits made for 16,384 rows at a time, as ours always are for a chunk).
 
 This module needs no PyTorch until a peer is run.
 """
+
 import json
 import math
 import pathlib
@@ -23,11 +24,24 @@ STEP_TARGET, CROSSOVER_TARGET = 1.0, 8192
 
 def cases(arguments):
     """Dictionaries, in the order in which they are run."""
-    yield {"training": "step", "attention": "softmax", "peer_attention": "softmax", "n": 1024, "batch": max(1, arguments.training_tokens // 1024),
-           "position": "learned"}
+    yield {
+        "training": "step",
+        "attention": "softmax",
+        "peer_attention": "softmax",
+        "n": 1024,
+        "batch": max(1, arguments.training_tokens // 1024),
+        "position": "learned",
+    }
     for n in sorted(arguments.training_n):
-        yield {"training": "crossover", "attention": "favor_positive", "peer_attention": "softmax", "n": n, "m": FEATURES,
-               "batch": max(1, arguments.training_tokens // n), "position": "none"}
+        yield {
+            "training": "crossover",
+            "attention": "favor_positive",
+            "peer_attention": "softmax",
+            "n": n,
+            "m": FEATURES,
+            "batch": max(1, arguments.training_tokens // n),
+            "position": "none",
+        }
 
 
 def describe(case):
@@ -67,7 +81,9 @@ def speed_of_lines(lines, steps_of_line):
     not count."""
     speeds = sorted(line["tokens_per_second"] for line in lines[1:] if line.get("tokens_per_second"))
     if not speeds:
-        raise ValueError(f"metrics.jsonl has {len(lines)} lines of training; two at least were expected, one each {steps_of_line} steps")
+        raise ValueError(
+            f"metrics.jsonl has {len(lines)} lines of training; two at least were expected, one each {steps_of_line} steps"
+        )
     middle = len(speeds) // 2
     return speeds[middle] if len(speeds) % 2 else (speeds[middle - 1] + speeds[middle]) / 2
 
@@ -76,31 +92,68 @@ def speed_of_lines(lines, steps_of_line):
 def settings(case, store, arguments, recompute, line_steps, lines):
     """The run as YAML."""
     shape = shape_of(arguments)
-    attention = {"mechanism": "softmax"} if case["attention"] == "softmax" else {
-        "mechanism": "linear", "feature_map": case["attention"], "n_features": case["m"]}
+    attention = (
+        {"mechanism": "softmax"}
+        if case["attention"] == "softmax"
+        else {"mechanism": "linear", "feature_map": case["attention"], "n_features": case["m"]}
+    )
     steps = line_steps * lines
     # JSON is YAML.
-    return json.dumps({
-        "device": arguments.device,
-        "model": {"n_layers": shape["n_layers"], "d_model": shape["d_model"], "n_heads": shape["n_heads"], "d_feedforward": shape["d_feedforward"],
-                  "vocabulary_size": shape["vocabulary"], "activation": "gelu_tanh", "position": case["position"], "dtype": "bfloat16",
-                  "attention": attention},
-        "data": {"store": str(store), "sequence_length": case["n"], "batch_size": case["batch"]},
-        "schedule": {"warmup_steps": 1},
-        "trainer": {"max_steps": steps, "validate_every": 0, "validation_batches": 1, "recompute": recompute},
-        "log": {"every": line_steps, "progress": "none"}}, indent=1)
+    return json.dumps(
+        {
+            "device": arguments.device,
+            "model": {
+                "n_layers": shape["n_layers"],
+                "d_model": shape["d_model"],
+                "n_heads": shape["n_heads"],
+                "d_feedforward": shape["d_feedforward"],
+                "vocabulary_size": shape["vocabulary"],
+                "activation": "gelu_tanh",
+                "position": case["position"],
+                "dtype": "bfloat16",
+                "attention": attention,
+            },
+            "data": {"store": str(store), "sequence_length": case["n"], "batch_size": case["batch"]},
+            "schedule": {"warmup_steps": 1},
+            "trainer": {"max_steps": steps, "validate_every": 0, "validation_batches": 1, "recompute": recompute},
+            "log": {"every": line_steps, "progress": "none"},
+        },
+        indent=1,
+    )
 
 
 def shape_of(arguments):
-    return {**SHAPE, **({"n_layers": 2, "d_model": 64, "n_heads": 2, "d_feedforward": 128, "vocabulary": 300} if arguments.device == "cpu" else {})}
+    return {
+        **SHAPE,
+        **(
+            {"n_layers": 2, "d_model": 64, "n_heads": 2, "d_feedforward": 128, "vocabulary": 300}
+            if arguments.device == "cpu"
+            else {}
+        ),
+    }
 
 
 def token_store(furlong, folder, longest):
     """Random bytes, as many as the longest sequence needs in each split."""
     text, store = folder / "text", folder / "tokens.h5"
     text.write_bytes(bytes(random.Random(1).choices(range(97, 123), k=max(1 << 20, 24 * longest))))
-    subprocess.run([furlong, "prepare", "text", str(text), "--split-by", "span", "--split", "train:0.8,validation:0.1,test:0.1", "--output",
-                    str(store)], check=True, capture_output=True, text=True)
+    subprocess.run(
+        [
+            furlong,
+            "prepare",
+            "text",
+            str(text),
+            "--split-by",
+            "span",
+            "--split",
+            "train:0.8,validation:0.1,test:0.1",
+            "--output",
+            str(store),
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return store
 
 
@@ -110,8 +163,12 @@ def ours(case, store, arguments, folder, recompute, timeout):
     config, run = folder / "config.yaml", folder / f"run_{case['attention']}_{case['n']}_{recompute}"
     config.write_text(settings(case, store, arguments, recompute, line_steps, lines))
     try:
-        ended = subprocess.run([arguments.furlong, "train", str(config), "--run-dir", str(run), "--resume", "never"], capture_output=True,
-                               text=True, timeout=timeout)
+        ended = subprocess.run(
+            [arguments.furlong, "train", str(config), "--run-dir", str(run), "--resume", "never"],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
     except subprocess.TimeoutExpired:
         return {"failed": f"not done in {timeout:.0f} s", "recompute": recompute}
     if ended.returncode != 0:
@@ -120,7 +177,11 @@ def ours(case, store, arguments, folder, recompute, timeout):
     train = [line for line in found if line.get("split") == "train"]
     for file in (run / "checkpoints").glob("*"):
         file.unlink()  # 1.5 GB each
-    return {"tokens_per_second": speed_of_lines(train, line_steps), "peak_bytes": train[-1].get("memory_bytes"), "recompute": recompute}
+    return {
+        "tokens_per_second": speed_of_lines(train, line_steps),
+        "peak_bytes": train[-1].get("memory_bytes"),
+        "recompute": recompute,
+    }
 
 
 # ---- the peer --------------------------------------------------------------------------------------------------------------------------
@@ -139,8 +200,10 @@ def peer_model(case, shape, recompute):
             self.inner, self.outer = nn.Linear(d, shape["d_feedforward"]), nn.Linear(shape["d_feedforward"], d)
 
         def forward(self, x):
-            query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-                                 for part in self.query_key_value(self.attention_norm(x)).chunk(3, dim=-1))
+            query, key, value = (
+                part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+                for part in self.query_key_value(self.attention_norm(x)).chunk(3, dim=-1)
+            )
             y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
             x = x + self.output(y.transpose(1, 2).flatten(2))
             return x + self.outer(F.gelu(self.inner(self.feedforward_norm(x)), approximate="tanh"))
@@ -168,8 +231,14 @@ def peer_model(case, shape, recompute):
             # In 16 bits, as under autocast a linear layer would have it.
             x, targets = self.norm(x).flatten(0, 1).to(torch.bfloat16), targets.flatten()
             rows = 16384 if recompute else len(x)
-            parts = [checkpoint(self.part_of_loss, x[i : i + rows], targets[i : i + rows], use_reentrant=False) if recompute
-                     else self.part_of_loss(x, targets) for i in range(0, len(x), rows)]
+            parts = [
+                (
+                    checkpoint(self.part_of_loss, x[i : i + rows], targets[i : i + rows], use_reentrant=False)
+                    if recompute
+                    else self.part_of_loss(x, targets)
+                )
+                for i in range(0, len(x), rows)
+            ]
             return sum(parts) / len(x)
 
     return Model()
@@ -194,6 +263,7 @@ def peer_step(case, shape, device, recompute):
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+
     return step
 
 
@@ -215,7 +285,11 @@ def finish(case):
 
 def summary(found):
     """What all cases of a run say together."""
-    points = [(case["n"], case["times_as_fast"]) for case in found if case["training"] == "crossover" and "times_as_fast" in case]
+    points = [
+        (case["n"], case["times_as_fast"])
+        for case in found
+        if case["training"] == "crossover" and "times_as_fast" in case
+    ]
     where = crossover(points)
     where["times_as_fast"] = {str(n): ratio for n, ratio in sorted(points)}
     if points:
@@ -223,7 +297,8 @@ def summary(found):
     return where
 
 
-# ---- tests of the arithmetic -----------------------------------------------------------------------------------------------------------
+# ---- tests of the arithmetic
+# -----------------------------------------------------------------------------------------------------------
 def self_test():
     def near(found, expected):
         assert found is not None and abs(found - expected) <= 1e-9 * expected, (found, expected)
@@ -244,6 +319,7 @@ def self_test():
 
     def lines(*speeds):
         return [{"tokens_per_second": speed} for speed in speeds]
+
     assert speed_of_lines(lines(1, 30, 10, 20), 5) == 20
     assert speed_of_lines(lines(1, 30, 10), 5) == 20
     assert speed_of_lines(lines(99, 7, None), 5) == 7
@@ -253,14 +329,25 @@ def self_test():
     except ValueError:
         pass
 
-    case = {"training": "step", "n": 1024, "our_turns": [{"failed": "memory"}, {"tokens_per_second": 3.0}, {"tokens_per_second": 4.0}],
-            "peer_turns": [{"tokens_per_second": 5.0}]}
+    case = {
+        "training": "step",
+        "n": 1024,
+        "our_turns": [{"failed": "memory"}, {"tokens_per_second": 3.0}, {"tokens_per_second": 4.0}],
+        "peer_turns": [{"tokens_per_second": 5.0}],
+    }
     finish(case)
     assert case["times_as_fast"] == 0.8 and case["reached"] is False and case["ours"]["tokens_per_second"] == 4.0
-    lost = {"training": "crossover", "n": 4096, "our_turns": [{"tokens_per_second": 1.0}], "peer_turns": [{"failed": "memory"}]}
+    lost = {
+        "training": "crossover",
+        "n": 4096,
+        "our_turns": [{"tokens_per_second": 1.0}],
+        "peer_turns": [{"failed": "memory"}],
+    }
     finish(lost)
     assert "times_as_fast" not in lost
-    found = summary([case, lost] + [{"training": "crossover", "n": n, "times_as_fast": n / 10000} for n in (4096, 16384)])
+    found = summary(
+        [case, lost] + [{"training": "crossover", "n": n, "times_as_fast": n / 10000} for n in (4096, 16384)]
+    )
     assert found["reached"] is False and list(found["times_as_fast"]) == ["4096", "16384"]
     near(found["tokens"], 10000)
     print("training.py: the arithmetic is right")

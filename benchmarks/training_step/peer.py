@@ -4,6 +4,7 @@
 The arithmetic is that of training_step.cpp: pre-norm blocks with biases, learned positions, tanh GELU, tied embeddings, AdamW, clipping at 1.
 bfloat16 is autocast over float32 parameters.
 """
+
 import contextlib
 import os
 import pathlib
@@ -44,7 +45,9 @@ class Block(nn.Module):
         d_model, d_feedforward = options["d_model"], options["d_feedforward"]
         self.attention_norm, self.attention = nn.LayerNorm(d_model), Attention(options)
         self.feedforward_norm = nn.LayerNorm(d_model)
-        self.feedforward = nn.Sequential(nn.Linear(d_model, d_feedforward), nn.GELU(approximate="tanh"), nn.Linear(d_feedforward, d_model))
+        self.feedforward = nn.Sequential(
+            nn.Linear(d_model, d_feedforward), nn.GELU(approximate="tanh"), nn.Linear(d_feedforward, d_model)
+        )
 
     def forward(self, x):
         x = x + self.attention(self.attention_norm(x))
@@ -70,8 +73,19 @@ class Decoder(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-DEFAULTS = {"n": 8192, "batch": 1, "layers": 6, "d_model": 512, "heads": 8, "d_feedforward": 2048, "vocabulary": 256, "m": 256, "chunk": 256,
-            "compile": 0, "threads": os.cpu_count()}
+DEFAULTS = {
+    "n": 8192,
+    "batch": 1,
+    "layers": 6,
+    "d_model": 512,
+    "heads": 8,
+    "d_feedforward": 2048,
+    "vocabulary": 256,
+    "m": 256,
+    "chunk": 256,
+    "compile": 0,
+    "threads": os.cpu_count(),
+}
 
 
 class Training:
@@ -82,7 +96,9 @@ class Training:
         torch.manual_seed(1)
         self.model = Decoder(options)
         self.run = torch.compile(self.model, dynamic=False) if options["compile"] else self.model
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+        )
         tokens = torch.randint(options["vocabulary"], (options["batch"], options["n"] + 1))
         self.tokens, self.targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
         half = request.get("dtype", "float32") == "bfloat16"
@@ -114,8 +130,13 @@ def main():
         start = time.perf_counter()
         loss = training.step()
         seconds = time.perf_counter() - start
-        return {"seconds": [seconds], "loss": loss, "parameters": sum(p.numel() for p in training.model.parameters()),
-                "peak_resident_bytes": resident("VmHWM:"), "resident_bytes_at_start": at_start}
+        return {
+            "seconds": [seconds],
+            "loss": loss,
+            "parameters": sum(p.numel() for p in training.model.parameters()),
+            "peak_resident_bytes": resident("VmHWM:"),
+            "resident_bytes_at_start": at_start,
+        }
 
     serve(answer)
 

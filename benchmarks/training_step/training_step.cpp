@@ -1,7 +1,8 @@
-// Whole training steps of the decoder that training_step.py builds: forward, loss, backward, clipping, AdamW. The model is given by the
-// first request (worker.h), defaults as shown; each request runs one step and answers with its seconds and this process's peak memory:
-//   attention=linear n=8192 batch=1 layers=6 d_model=512 heads=8 d_feedforward=2048 vocabulary=256 m=256 chunk=64 dtype=float32
-//   recompute=elementwise (none, blocks)
+// Whole training steps of the decoder that training_step.py builds: forward, loss, backward, clipping, AdamW. The model
+// is given by the first request (worker.h), defaults as shown; each request runs one step and answers with its seconds
+// and this process's peak memory:
+//   attention=linear n=8192 batch=1 layers=6 d_model=512 heads=8 d_feedforward=2048 vocabulary=256 m=256 chunk=64
+//   dtype=float32 recompute=elementwise (none, blocks)
 #include <chrono>
 #include <cmath>
 #include <optional>

@@ -1,5 +1,5 @@
-// ALBERT (Lan et al. 2020) as Hugging Face keeps it: AlbertModel, AlbertForMaskedLM. One block is used n_layers times, and the embedding is
-// narrower than the block.
+// ALBERT (Lan et al. 2020) as Hugging Face keeps it: AlbertModel, AlbertForMaskedLM. One block is used n_layers times,
+// and the embedding is narrower than the block.
 #include "conversion/architecture.h"
 
 namespace furlong {
@@ -47,9 +47,10 @@ std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spe
                      V = model.vocabulary_size;
   const std::string embeddings = spelling.prefix + "embeddings.", encoder = spelling.prefix + "encoder.",
                     block = encoder + "albert_layer_groups.0.albert_layers.0.", attention = block + "attention.";
-  std::vector<Mapping> table{{"token_embedding.weight", {{embeddings + "word_embeddings.weight", {V, e}}}},
-                             {"position_embedding.weight", {{embeddings + "position_embeddings.weight", {model.max_sequence_length, e}}}},
-                             {"segment_embedding.weight", {{embeddings + "token_type_embeddings.weight", {model.n_segments, e}}}}};
+  std::vector<Mapping> table{
+      {"token_embedding.weight", {{embeddings + "word_embeddings.weight", {V, e}}}},
+      {"position_embedding.weight", {{embeddings + "position_embeddings.weight", {model.max_sequence_length, e}}}},
+      {"segment_embedding.weight", {{embeddings + "token_type_embeddings.weight", {model.n_segments, e}}}}};
   const auto norm = [&](const std::string& ours, const std::string& theirs, std::int64_t width) {
     table.push_back({ours + ".gain", {{spelling.norm(theirs, false), {width}}}});
     table.push_back({ours + ".bias", {{spelling.norm(theirs, true), {width}}}});
@@ -61,7 +62,9 @@ std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spe
   norm("embedding_norm", embeddings + "LayerNorm", e);
   linear("embedding_projection", encoder + "embedding_hidden_mapping_in", e, d);
   table.push_back({"blocks.0.attention.query_key_value.weight",
-                   {{attention + "query.weight", {d, d}}, {attention + "key.weight", {d, d}}, {attention + "value.weight", {d, d}}}});
+                   {{attention + "query.weight", {d, d}},
+                    {attention + "key.weight", {d, d}},
+                    {attention + "value.weight", {d, d}}}});
   table.push_back({"blocks.0.attention.query_key_value.bias",
                    {{attention + "query.bias", {d}}, {attention + "key.bias", {d}}, {attention + "value.bias", {d}}}});
   linear("blocks.0.attention.output", attention + "dense", d, d);
@@ -90,10 +93,12 @@ std::vector<Duplicate> duplicates_of(const ModelSettings& model, const Spelling&
   return list;
 }
 
-/// The pooler, the head of sentence order over it, numbered positions, and, where embeddings are not tied, a bias that nothing reads.
+/// The pooler, the head of sentence order over it, numbered positions, and, where embeddings are not tied, a bias that
+/// nothing reads.
 bool is_carried(std::string_view name) {
   return name.starts_with("albert.pooler.") || name.starts_with("pooler.") || name.starts_with("sop_classifier.") ||
-         name == "predictions.bias" || name.ends_with("embeddings.position_ids") || name.ends_with("embeddings.token_type_ids");
+         name == "predictions.bias" || name.ends_with("embeddings.position_ids") ||
+         name.ends_with("embeddings.token_type_ids");
 }
 
 nlohmann::ordered_json config_of(const ModelSettings& model) {
@@ -118,8 +123,9 @@ nlohmann::ordered_json config_of(const ModelSettings& model) {
 
 const Architecture& albert_architecture() {
   static const Architecture architecture{
-      "albert",    "AlbertForMaskedLM", "AlbertModel", {"albert.", ""}, "embeddings.word_embeddings.weight", head_anchor, settings_of,
-      mappings_of, duplicates_of,       is_carried,    config_of};
+      "albert",    "AlbertForMaskedLM", "AlbertModel", {"albert.", ""}, "embeddings.word_embeddings.weight",
+      head_anchor, settings_of,         mappings_of,   duplicates_of,   is_carried,
+      config_of};
   return architecture;
 }
 

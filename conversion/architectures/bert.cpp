@@ -37,9 +37,10 @@ Settings settings_of(const ForeignConfig& config, const Spelling& spelling) {
 std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spelling) {
   const std::int64_t d = model.d_model, inner = model.d_feedforward, V = model.vocabulary_size;
   const std::string embeddings = spelling.prefix + "embeddings.";
-  std::vector<Mapping> table{{"token_embedding.weight", {{embeddings + "word_embeddings.weight", {V, d}}}},
-                             {"position_embedding.weight", {{embeddings + "position_embeddings.weight", {model.max_sequence_length, d}}}},
-                             {"segment_embedding.weight", {{embeddings + "token_type_embeddings.weight", {model.n_segments, d}}}}};
+  std::vector<Mapping> table{
+      {"token_embedding.weight", {{embeddings + "word_embeddings.weight", {V, d}}}},
+      {"position_embedding.weight", {{embeddings + "position_embeddings.weight", {model.max_sequence_length, d}}}},
+      {"segment_embedding.weight", {{embeddings + "token_type_embeddings.weight", {model.n_segments, d}}}}};
   const auto norm = [&](const std::string& ours, const std::string& theirs) {
     table.push_back({ours + ".gain", {{spelling.norm(theirs, false), {d}}}});
     table.push_back({ours + ".bias", {{spelling.norm(theirs, true), {d}}}});
@@ -51,11 +52,13 @@ std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spe
   norm("embedding_norm", embeddings + "LayerNorm");
   for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
     const std::string ours = "blocks." + std::to_string(layer) + ".",
-                      theirs = spelling.prefix + "encoder.layer." + std::to_string(layer) + ".", self = theirs + "attention.self.";
-    table.push_back({ours + "attention.query_key_value.weight",
-                     {{self + "query.weight", {d, d}}, {self + "key.weight", {d, d}}, {self + "value.weight", {d, d}}}});
+                      theirs = spelling.prefix + "encoder.layer." + std::to_string(layer) + ".",
+                      self = theirs + "attention.self.";
     table.push_back(
-        {ours + "attention.query_key_value.bias", {{self + "query.bias", {d}}, {self + "key.bias", {d}}, {self + "value.bias", {d}}}});
+        {ours + "attention.query_key_value.weight",
+         {{self + "query.weight", {d, d}}, {self + "key.weight", {d, d}}, {self + "value.weight", {d, d}}}});
+    table.push_back({ours + "attention.query_key_value.bias",
+                     {{self + "query.bias", {d}}, {self + "key.bias", {d}}, {self + "value.bias", {d}}}});
     linear(ours + "attention.output", theirs + "attention.output.dense", d, d);
     norm(ours + "attention_norm", theirs + "attention.output.LayerNorm");
     linear(ours + "feedforward.input", theirs + "intermediate.dense", d, inner);
@@ -81,13 +84,14 @@ std::vector<Duplicate> duplicates_of(const ModelSettings& model, const Spelling&
   return list;
 }
 
-/// The pooler, the heads over it (next sentence; AntiBERTy's species, chain and graft), numbered positions, and, where embeddings are not
-/// tied, a bias that nothing reads.
+/// The pooler, the heads over it (next sentence; AntiBERTy's species, chain and graft), numbered positions, and, where
+/// embeddings are not tied, a bias that nothing reads.
 bool is_carried(std::string_view name) {
   for (const char* part : {"pooler.dense.", "embeddings.position_ids", "embeddings.token_type_ids"}) {
     if (name.find(part) != std::string_view::npos) return true;
   }
-  for (const char* head : {"cls.predictions.bias", "cls.seq_relationship.", "cls.species.", "cls.chain.", "cls.graft."}) {
+  for (const char* head :
+       {"cls.predictions.bias", "cls.seq_relationship.", "cls.species.", "cls.chain.", "cls.graft."}) {
     if (name.starts_with(head)) return true;
   }
   return false;
@@ -111,9 +115,10 @@ nlohmann::ordered_json config_of(const ModelSettings& model) {
 }  // namespace
 
 const Architecture& bert_architecture() {
-  static const Architecture architecture{"bert",      "BertForMaskedLM", "BertModel", {"bert.", ""}, "embeddings.word_embeddings.weight",
-                                         head_anchor, settings_of,       mappings_of, duplicates_of, is_carried,
-                                         config_of};
+  static const Architecture architecture{
+      "bert",      "BertForMaskedLM", "BertModel", {"bert.", ""}, "embeddings.word_embeddings.weight",
+      head_anchor, settings_of,       mappings_of, duplicates_of, is_carried,
+      config_of};
   return architecture;
 }
 

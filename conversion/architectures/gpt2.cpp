@@ -1,4 +1,5 @@
-// GPT-2 (Radford et al. 2019) as Hugging Face keeps it: GPT2Model and GPT2LMHeadModel. Weights are [inner, outer] (Conv1D).
+// GPT-2 (Radford et al. 2019) as Hugging Face keeps it: GPT2Model and GPT2LMHeadModel. Weights are [inner, outer]
+// (Conv1D).
 #include "conversion/architecture.h"
 
 namespace furlong {
@@ -35,7 +36,8 @@ std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spe
                              {"final_norm.gain", {{prefix + "ln_f.weight", {d}}}},
                              {"final_norm.bias", {{prefix + "ln_f.bias", {d}}}}};
   for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
-    const std::string ours = "blocks." + std::to_string(layer) + ".", theirs = prefix + "h." + std::to_string(layer) + ".";
+    const std::string ours = "blocks." + std::to_string(layer) + ".",
+                      theirs = prefix + "h." + std::to_string(layer) + ".";
     const auto linear = [&](const char* name, const char* foreign, std::int64_t in, std::int64_t out) {
       table.push_back({ours + name + ".weight", {{theirs + foreign + ".weight", {in, out}, Layout::transposed}}});
       table.push_back({ours + name + ".bias", {{theirs + foreign + ".bias", {out}}}});
@@ -80,8 +82,9 @@ nlohmann::ordered_json config_of(const ModelSettings& model) {
 }  // namespace
 
 const Architecture& gpt2_architecture() {
-  static const Architecture architecture{"gpt2",      "GPT2LMHeadModel", nullptr,       {"transformer.", ""}, "wte.weight", "",
-                                         settings_of, mappings_of,       duplicates_of, is_carried,           config_of};
+  static const Architecture architecture{"gpt2",   "GPT2LMHeadModel", nullptr,     {"transformer.", ""}, "wte.weight",
+                                         "",       settings_of,       mappings_of, duplicates_of,        is_carried,
+                                         config_of};
   return architecture;
 }
 

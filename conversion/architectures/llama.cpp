@@ -11,14 +11,16 @@
 namespace furlong {
 namespace {
 
-/// 0.1 m ln(factor) + 1, or 1 where nothing is stretched (Peng et al. 2023, "YaRN", equation 22; m as DeepSeek-V2 has it).
+/// 0.1 m ln(factor) + 1, or 1 where nothing is stretched (Peng et al. 2023, "YaRN", equation 22; m as DeepSeek-V2 has
+/// it).
 double yarn_magnitude(double factor, double m) { return factor <= 1 ? 1 : 0.1 * m * std::log(factor) + 1; }
 
 void read_yarn(const ForeignConfig& rope, ModelSettings& model) {
   rope.only("truncate", true, "the ramp begins and ends at whole pairs");
   model.rotary_original_length = rope.size("original_max_position_embeddings", model.max_sequence_length);
   if (!rope.has("factor")) {
-    model.rotary_scaling_factor = static_cast<double>(model.max_sequence_length) / static_cast<double>(model.rotary_original_length);
+    model.rotary_scaling_factor =
+        static_cast<double>(model.max_sequence_length) / static_cast<double>(model.rotary_original_length);
   }
   model.rotary_beta_fast = rope.real("beta_fast", 32);
   model.rotary_beta_slow = rope.real("beta_slow", 1);
@@ -26,7 +28,8 @@ void read_yarn(const ForeignConfig& rope, ModelSettings& model) {
   if (rope.has("attention_factor")) {
     model.rotary_attention_factor = rope.real("attention_factor");
   } else if (m != 0 && all != 0) {
-    model.rotary_attention_factor = yarn_magnitude(model.rotary_scaling_factor, m) / yarn_magnitude(model.rotary_scaling_factor, all);
+    model.rotary_attention_factor =
+        yarn_magnitude(model.rotary_scaling_factor, m) / yarn_magnitude(model.rotary_scaling_factor, all);
   }
 }
 
@@ -41,7 +44,9 @@ void read_rotary(const ForeignConfig& config, ModelSettings& model) {
   if (kind != "linear" && kind != "llama3" && kind != "yarn") {
     rope.fail(rope.has("rope_type") ? "rope_type" : "type",
               fmt::format("found {}; expected default, linear, llama3 or yarn{}", foreign::printable(kind),
-                          kind == "dynamic" ? ": dynamic turns a token differently in a longer text, so that no past can be kept" : ""));
+                          kind == "dynamic"
+                              ? ": dynamic turns a token differently in a longer text, so that no past can be kept"
+                              : ""));
   }
   if (rope.has("factor") || kind != "yarn") model.rotary_scaling_factor = rope.real("factor");
   if (rope.has("factor") && model.rotary_scaling_factor == 1) return;  // nothing is scaled
@@ -84,8 +89,8 @@ Settings settings_of(const ForeignConfig& config, const Spelling&) {
 
 /// Names of tensors behind the prefix, and behind the layer's.
 struct Names {
-  const char *embedding, *final_norm, *output, *layers, *attention_norm, *query, *key, *value, *projection, *feedforward_norm, *gate, *up,
-      *down;
+  const char *embedding, *final_norm, *output, *layers, *attention_norm, *query, *key, *value, *projection,
+      *feedforward_norm, *gate, *up, *down;
 };
 constexpr Names hugging_face{"embed_tokens.weight",     "norm.weight",
                              "lm_head.weight",          "layers.",
@@ -106,7 +111,8 @@ std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spe
   std::vector<Mapping> table{{"token_embedding.weight", {{spelling.prefix + names.embedding, {V, d}}}},
                              {"final_norm.gain", {{spelling.prefix + names.final_norm, {d}}}}};
   for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
-    const std::string ours = "blocks." + std::to_string(layer) + ".", theirs = spelling.prefix + names.layers + std::to_string(layer) + ".";
+    const std::string ours = "blocks." + std::to_string(layer) + ".",
+                      theirs = spelling.prefix + names.layers + std::to_string(layer) + ".";
     const Layout turned = spelling.gguf ? Layout::interleaved : Layout::plain;
     table.push_back({ours + "attention_norm.gain", {{theirs + names.attention_norm, {d}}}});
     table.push_back({ours + "attention.query_key_value.weight",
@@ -115,7 +121,8 @@ std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spe
                       {theirs + names.value, {keys, d}}}});
     table.push_back({ours + "attention.output.weight", {{theirs + names.projection, {d, queries}}}});
     table.push_back({ours + "feedforward_norm.gain", {{theirs + names.feedforward_norm, {d}}}});
-    table.push_back({ours + "feedforward.input.weight", {{theirs + names.gate, {inner, d}}, {theirs + names.up, {inner, d}}}});
+    table.push_back(
+        {ours + "feedforward.input.weight", {{theirs + names.gate, {inner, d}}, {theirs + names.up, {inner, d}}}});
     table.push_back({ours + "feedforward.output.weight", {{theirs + names.down, {d, inner}}}});
   }
   if (!model.tied_embeddings) table.push_back({"classifier.weight", {{names.output, {V, d}}}});
@@ -166,9 +173,10 @@ nlohmann::ordered_json config_of(const ModelSettings& model) {
 /// The number that somebody wrote before it became a float32: 1e-05, not 9.999999747378752e-06.
 double as_written(double value) { return std::stod(fmt::format("{}", static_cast<float>(value))); }
 
-/// Llama 3.1's and 3.2's scaling is stored as what each frequency is divided by; its parameters are the published ones or none that are
-/// known here.
-nlohmann::ordered_json llama3_scaling(const GgufFile& file, const ForeignTensor& tensor, std::int64_t d_head, double base) {
+/// Llama 3.1's and 3.2's scaling is stored as what each frequency is divided by; its parameters are the published ones
+/// or none that are known here.
+nlohmann::ordered_json llama3_scaling(const GgufFile& file, const ForeignTensor& tensor, std::int64_t d_head,
+                                      double base) {
   std::vector<float> divisors(static_cast<std::size_t>(tensor.shape.elements()));
   file.read(tensor.name, divisors);
   const std::vector<double> plain = ops::rotary_frequencies(d_head, base, {});
@@ -190,8 +198,8 @@ nlohmann::ordered_json llama3_scaling(const GgufFile& file, const ForeignTensor&
     }
   }
   throw UserError(
-      "{}: tensor {}: its divisors of rotary frequencies are not those of Llama 3.1 or 3.2, and no others are known; import "
-      "the model from its Hugging Face directory, whose config.json has the parameters",
+      "{}: tensor {}: its divisors of rotary frequencies are not those of Llama 3.1 or 3.2, and no others are known; "
+      "import the model from its Hugging Face directory, whose config.json has the parameters",
       file.path(), tensor.name);
 }
 
@@ -205,7 +213,8 @@ std::pair<std::string, double> scaling_factor(const GgufFile& file) {
   return {used, factor == 0 ? 1 : as_written(factor)};
 }
 
-/// Keys of scaling that change the arithmetic and are not read here, at other values than those with which they change nothing.
+/// Keys of scaling that change the arithmetic and are not read here, at other values than those with which they change
+/// nothing.
 void refuse_other_scaling(const GgufFile& file) {
   static const std::set<std::string_view> read{"type",      "factor",         "original_context_length",
                                                "finetuned", "yarn_beta_fast", "yarn_beta_slow"};
@@ -214,8 +223,9 @@ void refuse_other_scaling(const GgufFile& file) {
     const std::string_view name = std::string_view(key).substr(scaling_prefix.size());
     const bool plain = (name == "attn_factor" && file.real(key) == 1) || (name == "alpha" && file.real(key) == 0);
     if (read.contains(name) || plain) continue;
-    throw UserError("{}: {}: this key of rotary scaling is not computed here; import the model from its Hugging Face directory",
-                    file.path(), foreign::printable(key));
+    throw UserError(
+        "{}: {}: this key of rotary scaling is not computed here; import the model from its Hugging Face directory",
+        file.path(), foreign::printable(key));
   }
 }
 
@@ -229,8 +239,10 @@ nlohmann::ordered_json rope_scaling_of(const GgufFile& file, std::int64_t d_head
   const bool scaled = kind != "none" && factor != 1;
   if (const ForeignTensor* divisors = file.find("rope_freqs.weight")) {
     if (scaled)
-      throw UserError("{}: {}: found {} beside the tensor rope_freqs.weight; expected one of the two: both together are not computed here",
-                      file.path(), key, factor);
+      throw UserError(
+          "{}: {}: found {} beside the tensor rope_freqs.weight; expected one of the two: both together are not "
+          "computed here",
+          file.path(), key, factor);
     return llama3_scaling(file, *divisors, d_head, base);
   }
   if (!scaled) return nullptr;
@@ -250,21 +262,24 @@ nlohmann::ordered_json rope_scaling_of(const GgufFile& file, std::int64_t d_head
 nlohmann::ordered_json config_of_gguf(const GgufFile& file) {
   const std::string architecture = file.text("general.architecture");
   if (architecture != "llama")
-    throw UserError("{}: general.architecture: found {}; expected llama, the one that Furlong imports from GGUF", file.path(),
-                    foreign::printable(architecture));
+    throw UserError("{}: general.architecture: found {}; expected llama, the one that Furlong imports from GGUF",
+                    file.path(), foreign::printable(architecture));
   if (file.integer("llama.expert_count", 0) != 0)
-    throw UserError("{}: llama.expert_count: found {}; expected 0: mixtures of experts are not computed here", file.path(),
-                    file.integer("llama.expert_count"));
+    throw UserError("{}: llama.expert_count: found {}; expected 0: mixtures of experts are not computed here",
+                    file.path(), file.integer("llama.expert_count"));
   const std::int64_t d = file.integer("llama.embedding_length"), heads = file.integer("llama.attention.head_count");
   if (heads < 1 || d < 1)
-    throw UserError("{}: llama.attention.head_count {} and llama.embedding_length {}: expected at least 1 of each", file.path(), heads, d);
+    throw UserError("{}: llama.attention.head_count {} and llama.embedding_length {}: expected at least 1 of each",
+                    file.path(), heads, d);
   const std::int64_t d_head = file.integer("llama.attention.key_length", d / heads);
   for (const char* key : {"llama.rope.dimension_count", "llama.attention.value_length"}) {
     if (file.integer(key, d_head) != d_head)
-      throw UserError("{}: {}: found {}; expected {}, the width of a head", file.path(), key, file.integer(key), d_head);
+      throw UserError("{}: {}: found {}; expected {}, the width of a head", file.path(), key, file.integer(key),
+                      d_head);
   }
   const ForeignTensor* embedding = file.find("token_embd.weight");
-  if (!embedding || embedding->shape.rank() != 2) throw UserError("{}: there is no matrix token_embd.weight; expected one", file.path());
+  if (!embedding || embedding->shape.rank() != 2)
+    throw UserError("{}: there is no matrix token_embd.weight; expected one", file.path());
   const double base = as_written(file.real("llama.rope.freq_base", 10000));
   nlohmann::ordered_json config{{"architectures", {"LlamaForCausalLM"}},
                                 {"model_type", "llama"},
@@ -294,9 +309,9 @@ nlohmann::ordered_json config_of_gguf(const GgufFile& file) {
 }
 
 const Architecture& llama_architecture() {
-  static const Architecture architecture{"llama",  "LlamaForCausalLM", nullptr,     {"model.", ""}, "embed_tokens.weight",
-                                         "",       settings_of,        mappings_of, duplicates_of,  is_carried,
-                                         config_of};
+  static const Architecture architecture{
+      "llama",     "LlamaForCausalLM", nullptr,    {"model.", ""}, "embed_tokens.weight", "", settings_of,
+      mappings_of, duplicates_of,      is_carried, config_of};
   return architecture;
 }
 

@@ -26,8 +26,9 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
     if (!tokens_[i].content.empty()) by_first_byte_[static_cast<unsigned char>(tokens_[i].content[0])].push_back(i);
   }
   for (auto& places : by_first_byte_) {
-    std::stable_sort(places.begin(), places.end(),
-                     [&](std::size_t a, std::size_t b) { return tokens_[a].content.size() > tokens_[b].content.size(); });
+    std::stable_sort(places.begin(), places.end(), [&](std::size_t a, std::size_t b) {
+      return tokens_[a].content.size() > tokens_[b].content.size();
+    });
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// Tokens that are looked for in the text as they are spelled, before a model sees it: the "added_tokens" of a tokenizer.json.
+// Tokens that are looked for in the text as they are spelled, before a model sees it: the "added_tokens" of a
+// tokenizer.json.
 #include <array>
 #include <cstdint>
 #include <functional>

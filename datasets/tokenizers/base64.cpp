@@ -13,7 +13,9 @@ std::string to_base64(std::string_view bytes) {
   std::string text;
   text.reserve((bytes.size() + 2) / 3 * 4);
   for (std::size_t at = 0; at < bytes.size(); at += 3) {
-    const auto byte = [&](std::size_t i) { return at + i < bytes.size() ? static_cast<unsigned char>(bytes[at + i]) : 0u; };
+    const auto byte = [&](std::size_t i) {
+      return at + i < bytes.size() ? static_cast<unsigned char>(bytes[at + i]) : 0u;
+    };
     const std::uint32_t group = byte(0) << 16 | byte(1) << 8 | byte(2);
     for (std::size_t i = 0; i < 4; ++i) text += at + i > bytes.size() ? '=' : digits[group >> (18 - 6 * i) & 63];
   }
@@ -35,7 +37,8 @@ std::optional<std::string> from_base64(std::string_view text) {
       padding += pads;
       group = group << 6 | (pads ? 0 : static_cast<std::uint32_t>(value));
     }
-    for (std::size_t i = 0; i + padding < 3; ++i) bytes += static_cast<char>(static_cast<unsigned char>(group >> (16 - 8 * i) & 255));
+    for (std::size_t i = 0; i + padding < 3; ++i)
+      bytes += static_cast<char>(static_cast<unsigned char>(group >> (16 - 8 * i) & 255));
   }
   return bytes;
 }

@@ -60,7 +60,9 @@ struct Candidate {
   std::int32_t place;  // of the left one
   std::int32_t result;
   /// std::priority_queue gives the greatest first.
-  friend bool operator<(const Candidate& a, const Candidate& b) { return a.rank != b.rank ? a.rank > b.rank : a.place > b.place; }
+  friend bool operator<(const Candidate& a, const Candidate& b) {
+    return a.rank != b.rank ? a.rank > b.rank : a.place > b.place;
+  }
 };
 
 class BpeModel : public PieceModel {
@@ -72,12 +74,15 @@ class BpeModel : public PieceModel {
     fuse_unknown_ = model.boolean("fuse_unk", false);
     if (model.has("unk_token")) {
       unknown_ = vocabulary.find(model.at("unk_token").text());
-      if (!unknown_) throw UserError("{}: '{}' is not in the vocabulary", model.at("unk_token").name(), model.at("unk_token").text());
+      if (!unknown_)
+        throw UserError("{}: '{}' is not in the vocabulary", model.at("unk_token").name(),
+                        model.at("unk_token").text());
     }
     for (int byte = 0; byte < 256; ++byte) {
       std::string letter;
       if (byte_level) unicode::append(letter, letter_of_byte(static_cast<unsigned char>(byte)));
-      byte_ids_[static_cast<std::size_t>(byte)] = vocabulary.find(byte_level ? letter : fmt::format("<0x{:02X}>", byte)).value_or(none);
+      byte_ids_[static_cast<std::size_t>(byte)] =
+          vocabulary.find(byte_level ? letter : fmt::format("<0x{:02X}>", byte)).value_or(none);
     }
     if (model.boolean("ignore_merges", false)) read_whole_pieces();
     read_merges(model.at("merges"));
@@ -99,10 +104,12 @@ class BpeModel : public PieceModel {
  private:
   static void refuse_unsupported(const JsonView& model) {
     if (model.has("dropout") && model.at("dropout").real() != 0) {
-      throw UserError("{}: dropout of merges is for training a tokenizer's model, and not supported", model.at("dropout").name());
+      throw UserError("{}: dropout of merges is for training a tokenizer's model, and not supported",
+                      model.at("dropout").name());
     }
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-      if (!model.text(key, "").empty()) throw UserError("{}: '{}' is not supported, only none", model.at(key).name(), model.at(key).text());
+      if (!model.text(key, "").empty())
+        throw UserError("{}: '{}' is not supported, only none", model.at(key).name(), model.at(key).text());
     }
   }
 
@@ -230,7 +237,9 @@ class BpeModel : public PieceModel {
   MergeTable merges_;
 };
 
-bool is_printable(unsigned byte) { return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE; }
+bool is_printable(unsigned byte) {
+  return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+}
 
 }  // namespace
 
@@ -244,7 +253,8 @@ char32_t letter_of_byte(unsigned char byte) {
 std::optional<std::string> bytes_of_token(std::string_view token) {
   static const std::unordered_map<char32_t, char> byte_of_letter = [] {
     std::unordered_map<char32_t, char> map;
-    for (int byte = 0; byte < 256; ++byte) map[letter_of_byte(static_cast<unsigned char>(byte))] = static_cast<char>(byte);
+    for (int byte = 0; byte < 256; ++byte)
+      map[letter_of_byte(static_cast<unsigned char>(byte))] = static_cast<char>(byte);
     return map;
   }();
   std::string bytes;

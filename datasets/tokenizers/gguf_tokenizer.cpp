@@ -26,14 +26,15 @@ Fields read_fields(const GgufFile& file) {
   Fields fields{file, file.texts("tokenizer.ggml.tokens"), {}, {}};
   if (fields.tokens.empty()) throw UserError("{}: tokenizer.ggml.tokens: there are no tokens", file.path());
   for (const std::string& token : fields.tokens) {
-    if (unicode::valid_length(token) != token.size()) throw UserError("{}: tokenizer.ggml.tokens: a token is not valid UTF-8", file.path());
+    if (unicode::valid_length(token) != token.size())
+      throw UserError("{}: tokenizer.ggml.tokens: a token is not valid UTF-8", file.path());
   }
   fields.types.assign(fields.tokens.size(), normal);
   if (file.has("tokenizer.ggml.token_type")) {
     fields.types = file.integers("tokenizer.ggml.token_type");
     if (fields.types.size() != fields.tokens.size()) {
-      throw UserError("{}: tokenizer.ggml.token_type has {} items, tokenizer.ggml.tokens {}", file.path(), fields.types.size(),
-                      fields.tokens.size());
+      throw UserError("{}: tokenizer.ggml.token_type has {} items, tokenizer.ggml.tokens {}", file.path(),
+                      fields.types.size(), fields.tokens.size());
     }
   }
   const std::pair<const char*, std::optional<std::int32_t> SpecialTokens::*> parts[] = {
@@ -59,19 +60,24 @@ Fields read_fields(const GgufFile& file) {
 
 BytePairFamily family_of(const GgufFile& file) {
   static const std::map<std::string_view, BytePairFamily> families{
-      {"gpt-2", BytePairFamily::gpt2},       {"gpt2", BytePairFamily::gpt2},       {"llama-bpe", BytePairFamily::llama3},
-      {"llama3", BytePairFamily::llama3},    {"llama-v3", BytePairFamily::llama3}, {"smollm", BytePairFamily::smollm},
-      {"starcoder", BytePairFamily::smollm}, {"refact", BytePairFamily::smollm},   {"qwen2", BytePairFamily::qwen2}};
+      {"gpt-2", BytePairFamily::gpt2},       {"gpt2", BytePairFamily::gpt2},
+      {"llama-bpe", BytePairFamily::llama3}, {"llama3", BytePairFamily::llama3},
+      {"llama-v3", BytePairFamily::llama3},  {"smollm", BytePairFamily::smollm},
+      {"starcoder", BytePairFamily::smollm}, {"refact", BytePairFamily::smollm},
+      {"qwen2", BytePairFamily::qwen2}};
   if (!file.has("tokenizer.ggml.pre")) {
     throw UserError(
-        "{}: there is no tokenizer.ggml.pre, so how the model's text was split is not known; convert the model to GGUF once more",
+        "{}: there is no tokenizer.ggml.pre, so how the model's text was split is not known; convert the model to GGUF "
+        "once more",
         file.path());
   }
   const std::string name = file.text("tokenizer.ggml.pre");
   const auto found = families.find(name);
   if (found == families.end()) {
-    throw UserError("{}: tokenizer.ggml.pre '{}' is not supported; those that are: gpt-2, llama-bpe, qwen2, refact, smollm, starcoder",
-                    file.path(), name);
+    throw UserError(
+        "{}: tokenizer.ggml.pre '{}' is not supported; those that are: gpt-2, llama-bpe, qwen2, refact, smollm, "
+        "starcoder",
+        file.path(), name);
   }
   return found->second;
 }
@@ -102,8 +108,8 @@ std::shared_ptr<const Tokenizer> byte_pairs(const Fields& fields) {
 std::shared_ptr<const Tokenizer> sentencepiece(const Fields& fields) {
   const std::vector<double> scores = fields.file.reals("tokenizer.ggml.scores");
   if (scores.size() != fields.tokens.size()) {
-    throw UserError("{}: tokenizer.ggml.scores has {} items, tokenizer.ggml.tokens {}", fields.file.path(), scores.size(),
-                    fields.tokens.size());
+    throw UserError("{}: tokenizer.ggml.scores has {} items, tokenizer.ggml.tokens {}", fields.file.path(),
+                    scores.size(), fields.tokens.size());
   }
   SentencePieceProto proto;
   proto.bpe = true;
@@ -113,7 +119,8 @@ std::shared_ptr<const Tokenizer> sentencepiece(const Fields& fields) {
     const std::int64_t type = fields.types[id];
     if (type < normal || type > byte)
       throw UserError("{}: tokenizer.ggml.token_type[{}] is {}; expected 1 to 6", fields.file.path(), id, type);
-    proto.pieces.push_back({fields.tokens[id], static_cast<float>(scores[id]), static_cast<SentencePieceProto::Type>(type)});
+    proto.pieces.push_back(
+        {fields.tokens[id], static_cast<float>(scores[id]), static_cast<SentencePieceProto::Type>(type)});
     proto.byte_fallback = proto.byte_fallback || type == byte;
   }
   const auto control_id = [&](const std::optional<std::int32_t>& id) {
@@ -126,7 +133,8 @@ std::shared_ptr<const Tokenizer> sentencepiece(const Fields& fields) {
   parts.model = proto.serialized();
   if (fields.file.boolean("tokenizer.ggml.add_bos_token", true) && fields.special.beginning)
     parts.frame.front.push_back(*fields.special.beginning);
-  if (fields.file.boolean("tokenizer.ggml.add_eos_token", false) && fields.special.end) parts.frame.back.push_back(*fields.special.end);
+  if (fields.file.boolean("tokenizer.ggml.add_eos_token", false) && fields.special.end)
+    parts.frame.back.push_back(*fields.special.end);
   return make_sentencepiece_tokenizer(std::move(parts), {}, &fields.special, fields.file.path());
 }
 
@@ -136,8 +144,10 @@ std::shared_ptr<const Tokenizer> tokenizer_from_gguf(const GgufFile& file) {
   const std::string model = file.text("tokenizer.ggml.model");
   if (model == "gpt2") return byte_pairs(read_fields(file));
   if (model == "llama") return sentencepiece(read_fields(file));
-  throw UserError("{}: tokenizer.ggml.model '{}' is not supported; those that are: gpt2 (byte-level BPE) and llama (SentencePiece BPE)",
-                  file.path(), model);
+  throw UserError(
+      "{}: tokenizer.ggml.model '{}' is not supported; those that are: gpt2 (byte-level BPE) and llama (SentencePiece "
+      "BPE)",
+      file.path(), model);
 }
 
 }  // namespace furlong

@@ -8,7 +8,8 @@ namespace {
 using nlohmann::json;
 
 json byte_level(bool add_prefix_space, bool use_regex) {
-  return {{"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"trim_offsets", true}, {"use_regex", use_regex}};
+  return {
+      {"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"trim_offsets", true}, {"use_regex", use_regex}};
 }
 
 json split(const char* expression) {
@@ -22,16 +23,20 @@ json pre_tokenizer(const BytePairParts& parts) {
       return {
           {"type", "Sequence"},
           {"pretokenizers",
-           {split(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"),
+           {split(
+                R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"),
             bytes}}};
     case BytePairFamily::qwen2:
-      return {{"type", "Sequence"},
-              {"pretokenizers",
-               {split(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"),
-                bytes}}};
+      return {
+          {"type", "Sequence"},
+          {"pretokenizers",
+           {split(
+                R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"),
+            bytes}}};
     case BytePairFamily::smollm:
       return {{"type", "Sequence"},
-              {"pretokenizers", {json{{"type", "Digits"}, {"individual_digits", true}}, byte_level(parts.add_prefix_space, true)}}};
+              {"pretokenizers",
+               {json{{"type", "Digits"}, {"individual_digits", true}}, byte_level(parts.add_prefix_space, true)}}};
     case BytePairFamily::gpt2:
       break;
   }
@@ -53,8 +58,8 @@ json added_json(const std::vector<AddedToken>& added) {
 }
 
 /// One text between two tokens, either of which may be missing; of a pair each is framed by itself.
-json template_of(const std::string& front, const std::string& back, const json& vocabulary, const std::vector<AddedToken>& added,
-                 std::string_view origin) {
+json template_of(const std::string& front, const std::string& back, const json& vocabulary,
+                 const std::vector<AddedToken>& added, std::string_view origin) {
   json special = json::object(), single = json::array(), pair = json::array();
   const auto token = [&](const std::string& name, int text) {
     if (name.empty()) return;
@@ -88,7 +93,8 @@ json byte_pair_json(const BytePairParts& parts, std::string_view origin) {
           {"added_tokens", added_json(parts.added)},
           {"normalizer", parts.family == BytePairFamily::qwen2 ? json{{"type", "NFC"}} : json()},
           {"pre_tokenizer", pre_tokenizer(parts)},
-          {"post_processor", framed ? template_of(parts.front, parts.back, parts.vocabulary, parts.added, origin) : byte_level(true, true)},
+          {"post_processor", framed ? template_of(parts.front, parts.back, parts.vocabulary, parts.added, origin)
+                                    : byte_level(true, true)},
           {"decoder", byte_level(true, true)},
           {"model",
            {{"type", "BPE"},
@@ -98,7 +104,8 @@ json byte_pair_json(const BytePairParts& parts, std::string_view origin) {
             {"end_of_word_suffix", nullptr},
             {"fuse_unk", false},
             {"byte_fallback", false},
-            // Llama 3's list of merges is tiktoken's order of tokens, in which a whole token needs no merges that lead to it.
+            // Llama 3's list of merges is tiktoken's order of tokens, in which a whole token needs no merges that lead
+            // to it.
             {"ignore_merges", parts.family == BytePairFamily::llama3},
             {"vocab", parts.vocabulary},
             {"merges", parts.merges}}}};

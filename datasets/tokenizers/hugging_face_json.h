@@ -1,6 +1,6 @@
 #pragma once
-// tokenizer.json documents made of older files, so that there is one way to read byte-level BPE and WordPiece, and one form to keep them
-// in. They are complete: Hugging Face's `tokenizers` reads them too.
+// tokenizer.json documents made of older files, so that there is one way to read byte-level BPE and WordPiece, and one
+// form to keep them in. They are complete: Hugging Face's `tokenizers` reads them too.
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,7 +11,8 @@
 
 namespace furlong {
 
-/// How a family of byte-level models splits text. Sources: the tokenizer.json files that the models were published with.
+/// How a family of byte-level models splits text. Sources: the tokenizer.json files that the models were published
+/// with.
 enum class BytePairFamily { gpt2, llama3, smollm, qwen2 };
 
 struct BytePairParts {

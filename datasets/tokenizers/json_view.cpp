@@ -66,11 +66,14 @@ std::string JsonView::text(std::string_view key, std::string_view fallback) cons
 
 bool JsonView::boolean(std::string_view key, bool fallback) const { return has(key) ? at(key).boolean() : fallback; }
 
-std::int64_t JsonView::integer(std::string_view key, std::int64_t fallback) const { return has(key) ? at(key).integer() : fallback; }
+std::int64_t JsonView::integer(std::string_view key, std::int64_t fallback) const {
+  return has(key) ? at(key).integer() : fallback;
+}
 
 std::int32_t JsonView::token_id() const {
   const std::int64_t id = integer();
-  if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) throw UserError("{}: {} is no id of a token (0 to 2^31 - 1)", name_, id);
+  if (id < 0 || id > std::numeric_limits<std::int32_t>::max())
+    throw UserError("{}: {} is no id of a token (0 to 2^31 - 1)", name_, id);
   return static_cast<std::int32_t>(id);
 }
 

@@ -11,7 +11,8 @@
 
 namespace furlong {
 
-/// A value inside a document that outlives it, and its name ("tokenizer.json: model.vocab"). All getters throw UserError with that name.
+/// A value inside a document that outlives it, and its name ("tokenizer.json: model.vocab"). All getters throw
+/// UserError with that name.
 class JsonView {
  public:
   JsonView(const nlohmann::json& value, std::string name) : value_(&value), name_(std::move(name)) {}

@@ -10,7 +10,8 @@
 namespace furlong {
 namespace {
 
-/// What SMILES are split with (Schwaller et al. 2019, doi:10.1021/acscentsci.9b00576): atoms in brackets, atoms, bonds, rings.
+/// What SMILES are split with (Schwaller et al. 2019, doi:10.1021/acscentsci.9b00576): atoms in brackets, atoms, bonds,
+/// rings.
 constexpr std::string_view smiles_pattern =
     R"(\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9])";
 
@@ -19,15 +20,16 @@ class LetterTokenizer : public Tokenizer {
   LetterTokenizer(LetterParts parts, const SpecialNames& names, const SpecialTokens* special, std::string_view origin)
       : parts_(std::move(parts)), smiles_(smiles_pattern, "SMILES") {
     if (parts_.tokens.empty()) throw UserError("{}: there are no tokens", origin);
-    for (std::size_t id = 0; id < parts_.tokens.size(); ++id) table_.add(parts_.tokens[id], static_cast<std::int32_t>(id), origin);
+    for (std::size_t id = 0; id < parts_.tokens.size(); ++id)
+      table_.add(parts_.tokens[id], static_cast<std::int32_t>(id), origin);
     special_ = special ? *special : special_tokens(names, [&](std::string_view token) { return find(token); });
     if (!special_.unknown) throw UserError("{}: there is no token for unknown letters, as [UNK] or <unk>", origin);
     frame_front_ = parts_.frame.front;
     frame_back_ = parts_.frame.back;
     check_special_tokens(*this, origin);
     std::vector<AddedToken> added;
-    for (const auto& id :
-         {special_.unknown, special_.beginning, special_.end, special_.padding, special_.mask, special_.classify, special_.separator}) {
+    for (const auto& id : {special_.unknown, special_.beginning, special_.end, special_.padding, special_.mask,
+                           special_.classify, special_.separator}) {
       if (id) added.push_back({.content = token(*id), .id = *id, .special = true});
     }
     found_in_text_ = AddedTokens(std::move(added));
@@ -88,7 +90,8 @@ class LetterTokenizer : public Tokenizer {
     const std::string valid = unicode::with_replacements(text);
     Pattern::Search search(smiles_, valid);
     while (const auto match = search.next()) {
-      ids.push_back(find(std::string_view(valid).substr(match->first, match->second - match->first)).value_or(*special_.unknown));
+      ids.push_back(
+          find(std::string_view(valid).substr(match->first, match->second - match->first)).value_or(*special_.unknown));
     }
   }
 
@@ -100,8 +103,8 @@ class LetterTokenizer : public Tokenizer {
 
 }  // namespace
 
-std::shared_ptr<const Tokenizer> make_letter_tokenizer(LetterParts parts, const SpecialNames& names, const SpecialTokens* special,
-                                                       std::string_view origin) {
+std::shared_ptr<const Tokenizer> make_letter_tokenizer(LetterParts parts, const SpecialNames& names,
+                                                       const SpecialTokens* special, std::string_view origin) {
   return std::make_shared<LetterTokenizer>(std::move(parts), names, special, origin);
 }
 

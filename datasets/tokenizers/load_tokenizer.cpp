@@ -57,8 +57,9 @@ void read_added(const JsonView& decoder, Surroundings& around) {
     const JsonView item(value, decoder.name() + "." + key);
     if (key.empty() || key.size() > 9 || key.find_first_not_of("0123456789") != std::string::npos)
       throw UserError("{}: '{}' is no id", decoder.name(), key);
-    around.added.push_back({item.at("content").text(), std::stoi(key), item.boolean("special", false), item.boolean("normalized", false),
-                            item.boolean("single_word", false), item.boolean("lstrip", false), item.boolean("rstrip", false)});
+    around.added.push_back({item.at("content").text(), std::stoi(key), item.boolean("special", false),
+                            item.boolean("normalized", false), item.boolean("single_word", false),
+                            item.boolean("lstrip", false), item.boolean("rstrip", false)});
   }
 }
 
@@ -103,7 +104,8 @@ void add_special(std::vector<AddedToken>& added, const nlohmann::json& vocabular
   for (const AddedToken& known : added) {
     if (known.content == token) return;
   }
-  if (vocabulary.contains(token)) added.push_back({.content = token, .id = vocabulary[token].get<std::int32_t>(), .special = true});
+  if (vocabulary.contains(token))
+    added.push_back({.content = token, .id = vocabulary[token].get<std::int32_t>(), .special = true});
 }
 
 std::shared_ptr<const Tokenizer> from_tokenizer_json(const fs::path& path, const Surroundings& around) {
@@ -115,7 +117,8 @@ std::shared_ptr<const Tokenizer> from_tokenizer_json(const fs::path& path, const
   return make_pipeline_tokenizer(std::move(document), around.names, nullptr, path.string());
 }
 
-std::shared_ptr<const Tokenizer> from_vocab_json(const fs::path& path, const fs::path& merges_path, const Surroundings& around) {
+std::shared_ptr<const Tokenizer> from_vocab_json(const fs::path& path, const fs::path& merges_path,
+                                                 const Surroundings& around) {
   static const std::set<std::string_view> plain{"", "GPT2Tokenizer", "CodeGenTokenizer"},
       framed{"RobertaTokenizer", "LongformerTokenizer", "BartTokenizer"};
   BytePairParts parts;
@@ -124,7 +127,8 @@ std::shared_ptr<const Tokenizer> from_vocab_json(const fs::path& path, const fs:
     parts.family = BytePairFamily::qwen2;
   } else if (!frames && !plain.contains(around.class_name)) {
     throw UserError(
-        "{}: the tokenizer {} is not read from vocab.json and merges.txt; a tokenizer.json (save_pretrained of the fast tokenizer) is",
+        "{}: the tokenizer {} is not read from vocab.json and merges.txt; a tokenizer.json (save_pretrained of the "
+        "fast tokenizer) is",
         path.string(), around.class_name);
   }
   parts.vocabulary = parse_json(read_file(path), path.string());
@@ -155,11 +159,12 @@ std::shared_ptr<const Tokenizer> from_vocab_json(const fs::path& path, const fs:
 }
 
 bool is_bracketed(std::string_view token) {
-  return token.size() > 2 && ((token.starts_with('[') && token.ends_with(']')) || (token.starts_with('<') && token.ends_with('>')));
+  return token.size() > 2 &&
+         ((token.starts_with('[') && token.ends_with(']')) || (token.starts_with('<') && token.ends_with('>')));
 }
 
-std::shared_ptr<const Tokenizer> from_letters(std::vector<std::string> tokens, LetterParts::Units units, const fs::path& path,
-                                              const Surroundings& around) {
+std::shared_ptr<const Tokenizer> from_letters(std::vector<std::string> tokens, LetterParts::Units units,
+                                              const fs::path& path, const Surroundings& around) {
   LetterParts parts;
   parts.tokens = std::move(tokens);
   parts.units = units;
@@ -180,28 +185,35 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Surr
   std::vector<std::string> tokens = lines_of(path);
   if (tokens.empty()) throw UserError("{}: there are no tokens", path.string());
   const auto plain = [](const std::string& token) { return !is_bracketed(token); };
-  const bool letters =
-      std::all_of(tokens.begin(), tokens.end(), [&](const std::string& token) { return !plain(token) || unicode::count(token) <= 1; });
+  const bool letters = std::all_of(tokens.begin(), tokens.end(), [&](const std::string& token) {
+    return !plain(token) || unicode::count(token) <= 1;
+  });
   if (letters) return from_letters(std::move(tokens), LetterParts::Units::letters, path, around);
   const auto has = [&](const char* token) { return std::find(tokens.begin(), tokens.end(), token) != tokens.end(); };
-  if (std::none_of(tokens.begin(), tokens.end(), [](const std::string& token) { return token.size() > 2 && token.starts_with("##"); })) {
-    if (has("Cl") && has("Br") && has("c") && has("(")) return from_letters(std::move(tokens), LetterParts::Units::smiles, path, around);
+  if (std::none_of(tokens.begin(), tokens.end(),
+                   [](const std::string& token) { return token.size() > 2 && token.starts_with("##"); })) {
+    if (has("Cl") && has("Br") && has("c") && has("("))
+      return from_letters(std::move(tokens), LetterParts::Units::smiles, path, around);
     throw UserError(
-        "{}: neither WordPiece (no token begins with ##), nor letters (tokens have several), nor SMILES (no Cl, Br, c and parentheses)",
+        "{}: neither WordPiece (no token begins with ##), nor letters (tokens have several), nor SMILES (no Cl, Br, c "
+        "and parentheses)",
         path.string());
   }
   static const std::set<std::string_view> classes{
       "", "BertTokenizer", "DistilBertTokenizer", "MobileBertTokenizer", "ElectraTokenizer", "MPNetTokenizer"};
   if (!classes.contains(around.class_name)) {
-    throw UserError("{}: the tokenizer {} is not read from vocab.txt; a tokenizer.json (save_pretrained of the fast tokenizer) is",
-                    path.string(), around.class_name);
+    throw UserError(
+        "{}: the tokenizer {} is not read from vocab.txt; a tokenizer.json (save_pretrained of the fast tokenizer) is",
+        path.string(), around.class_name);
   }
   const JsonView config = around.view();
-  if (!config.boolean("do_basic_tokenize", true)) throw UserError("{}: do_basic_tokenize: false is not supported", config.name());
+  if (!config.boolean("do_basic_tokenize", true))
+    throw UserError("{}: do_basic_tokenize: false is not supported", config.name());
   WordPieceParts parts;
   // A vocabulary with capitals was not made from lower-cased text.
-  const bool cased = std::any_of(tokens.begin(), tokens.end(),
-                                 [&](const std::string& token) { return plain(token) && unicode::lowercase(token) != token; });
+  const bool cased = std::any_of(tokens.begin(), tokens.end(), [&](const std::string& token) {
+    return plain(token) && unicode::lowercase(token) != token;
+  });
   parts.lowercase = config.boolean("do_lower_case", !cased);
   parts.strip_accents = config.boolean("strip_accents", parts.lowercase);
   parts.space_ideographs = config.boolean("tokenize_chinese_chars", true);
@@ -216,8 +228,8 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Surr
       throw UserError("{}, line {}: the token '{}' is there twice", path.string(), id + 1, tokens[id]);
   }
   parts.added = around.added;
-  for (const std::string& token :
-       {name_or(around, "pad_token", "[PAD]"), parts.unknown, parts.front, parts.back, name_or(around, "mask_token", "[MASK]")}) {
+  for (const std::string& token : {name_or(around, "pad_token", "[PAD]"), parts.unknown, parts.front, parts.back,
+                                   name_or(around, "mask_token", "[MASK]")}) {
     add_special(parts.added, parts.vocabulary, token);
   }
   return make_pipeline_tokenizer(wordpiece_json(parts, path.string()), around.names, nullptr, path.string());
@@ -225,12 +237,13 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Surr
 
 std::shared_ptr<const Tokenizer> from_sentencepiece(const fs::path& path, const Surroundings& around) {
   // Other classes change the text before the model sees it, or count ids from elsewhere.
-  static const std::set<std::string_view> plain{"", "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer"}, with_end{"T5Tokenizer"};
+  static const std::set<std::string_view> plain{"", "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer"},
+      with_end{"T5Tokenizer"};
   const bool ends = with_end.contains(around.class_name);
   if (!ends && !plain.contains(around.class_name)) {
     throw UserError(
-        "{}: the tokenizer {} does more than the SentencePiece model says; a tokenizer.json (save_pretrained of the fast tokenizer) tells "
-        "what",
+        "{}: the tokenizer {} does more than the SentencePiece model says; a tokenizer.json (save_pretrained of the "
+        "fast tokenizer) tells what",
         path.string(), around.class_name);
   }
   SentencePieceParts parts;
@@ -238,7 +251,8 @@ std::shared_ptr<const Tokenizer> from_sentencepiece(const fs::path& path, const 
   parts.added = around.added;
   const auto bare = make_sentencepiece_tokenizer(parts, around.names, nullptr, path.string());
   const JsonView config = around.view();
-  if (config.boolean("add_bos_token", !ends) && bare->special().beginning) parts.frame.front.push_back(*bare->special().beginning);
+  if (config.boolean("add_bos_token", !ends) && bare->special().beginning)
+    parts.frame.front.push_back(*bare->special().beginning);
   if (config.boolean("add_eos_token", ends) && bare->special().end) parts.frame.back.push_back(*bare->special().end);
   return make_sentencepiece_tokenizer(std::move(parts), around.names, nullptr, path.string());
 }
@@ -258,7 +272,8 @@ std::shared_ptr<const Tokenizer> from_file(const fs::path& path) {
   if (path.filename() == "vocab.json") return from_vocab_json(path, path.parent_path() / "merges.txt", around);
   if (path.extension() == ".json") return from_tokenizer_json(path, around);
   throw UserError(
-      "{}: not a tokenizer's file; those that are: tokenizer.json, vocab.json with merges.txt, vocab.txt, *.model (SentencePiece), GGUF",
+      "{}: not a tokenizer's file; those that are: tokenizer.json, vocab.json with merges.txt, vocab.txt, *.model "
+      "(SentencePiece), GGUF",
       path.string());
 }
 
@@ -273,17 +288,21 @@ std::optional<fs::path> only_file(const fs::path& directory, const char* extensi
 
 std::shared_ptr<const Tokenizer> load(const fs::path& directory_or_file) {
   std::error_code failure;
-  if (!fs::exists(directory_or_file, failure)) throw UserError("{}: no such file or directory", directory_or_file.string());
+  if (!fs::exists(directory_or_file, failure))
+    throw UserError("{}: no such file or directory", directory_or_file.string());
   if (!fs::is_directory(directory_or_file)) return from_file(directory_or_file);
   const auto has = [&](const char* name) { return fs::exists(directory_or_file / name); };
   for (const char* name : {"tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model"}) {
-    if (has(name) && (std::string_view(name) != "vocab.json" || has("merges.txt"))) return from_file(directory_or_file / name);
+    if (has(name) && (std::string_view(name) != "vocab.json" || has("merges.txt")))
+      return from_file(directory_or_file / name);
   }
   for (const char* extension : {".model", ".gguf"}) {
     if (const auto path = only_file(directory_or_file, extension)) return from_file(*path);
   }
-  throw UserError("{}: no tokenizer is there; looked for tokenizer.json, vocab.json with merges.txt, vocab.txt, one *.model and one *.gguf",
-                  directory_or_file.string());
+  throw UserError(
+      "{}: no tokenizer is there; looked for tokenizer.json, vocab.json with merges.txt, vocab.txt, one *.model and "
+      "one *.gguf",
+      directory_or_file.string());
 }
 
 }  // namespace

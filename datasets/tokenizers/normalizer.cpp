@@ -60,7 +60,8 @@ class BertStep : public Normalizer::Step {
 
   std::string apply(std::string text, const TextGrowth& /*growth*/) const override {
     if (clean_ || spaced_) text = cleaned(text);
-    if (strip_ && !is_ascii(text)) text = without(unicode::normalize(text, unicode::Form::nfd), unicode::is_nonspacing_mark);
+    if (strip_ && !is_ascii(text))
+      text = without(unicode::normalize(text, unicode::Form::nfd), unicode::is_nonspacing_mark);
     return lower_ ? unicode::lowercase(text) : text;
   }
 
@@ -90,10 +91,12 @@ class BertStep : public Normalizer::Step {
     return character == 0 || character == unicode::replacement_character || unicode::is_format_or_control(character);
   }
 
-  /// The ranges that published tokenizers space out. The one at 2B920 should begin at 2B820, where the block does, and does not in them.
+  /// The ranges that published tokenizers space out. The one at 2B920 should begin at 2B820, where the block does, and
+  /// does not in them.
   static bool is_ideograph(char32_t character) {
-    constexpr std::pair<char32_t, char32_t> ranges[] = {{0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFAFF},  {0x20000, 0x2A6DF},
-                                                        {0x2A700, 0x2B81F}, {0x2B920, 0x2CEAF}, {0x2F800, 0x2FA1F}};
+    constexpr std::pair<char32_t, char32_t> ranges[] = {{0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFAFF},
+                                                        {0x20000, 0x2A6DF}, {0x2A700, 0x2B81F}, {0x2B920, 0x2CEAF},
+                                                        {0x2F800, 0x2FA1F}};
     return std::any_of(std::begin(ranges), std::end(ranges),
                        [&](const auto& range) { return character >= range.first && character <= range.second; });
   }
@@ -103,7 +106,8 @@ class BertStep : public Normalizer::Step {
 
 class StripStep : public Normalizer::Step {
  public:
-  explicit StripStep(const JsonView& json) : left_(json.boolean("strip_left", true)), right_(json.boolean("strip_right", true)) {}
+  explicit StripStep(const JsonView& json)
+      : left_(json.boolean("strip_left", true)), right_(json.boolean("strip_right", true)) {}
   std::string apply(std::string text, const TextGrowth& /*growth*/) const override {
     std::size_t first = std::string::npos, last = 0;  // of what is no whitespace
     for (std::size_t position = 0; position < text.size();) {
@@ -124,7 +128,9 @@ class StripStep : public Normalizer::Step {
 class PrependStep : public Normalizer::Step {
  public:
   explicit PrependStep(const JsonView& json) : front_(json.at("prepend").text()) {}
-  std::string apply(std::string text, const TextGrowth& /*growth*/) const override { return text.empty() ? text : front_ + text; }
+  std::string apply(std::string text, const TextGrowth& /*growth*/) const override {
+    return text.empty() ? text : front_ + text;
+  }
 
  private:
   std::string front_;
@@ -154,7 +160,8 @@ class ReplaceStep : public Normalizer::Step {
       Pattern::Search search(*pattern_, text);
       while (const auto match = search.next()) replace(match->first, match->second);
     } else {
-      for (std::size_t at = text.find(wanted_); at != std::string::npos; at = text.find(wanted_, behind)) replace(at, at + wanted_.size());
+      for (std::size_t at = text.find(wanted_); at != std::string::npos; at = text.find(wanted_, behind))
+        replace(at, at + wanted_.size());
     }
     out.append(text, behind);
     return out;
@@ -172,8 +179,10 @@ Normalizer::Normalizer(const JsonView& json) : name_(json.name()) {
 }
 
 void Normalizer::add(const JsonView& json) {
-  static const std::map<std::string_view, unicode::Form> forms{
-      {"NFC", unicode::Form::nfc}, {"NFD", unicode::Form::nfd}, {"NFKC", unicode::Form::nfkc}, {"NFKD", unicode::Form::nfkd}};
+  static const std::map<std::string_view, unicode::Form> forms{{"NFC", unicode::Form::nfc},
+                                                               {"NFD", unicode::Form::nfd},
+                                                               {"NFKC", unicode::Form::nfkc},
+                                                               {"NFKD", unicode::Form::nfkd}};
   const std::string& type = json.at("type").text();
   if (type == "Sequence") {
     for (const JsonView& item : json.at("normalizers").items()) add(item);
@@ -193,8 +202,8 @@ void Normalizer::add(const JsonView& json) {
     steps_.push_back(std::make_shared<PrependStep>(json));
   } else {
     throw UserError(
-        "{}: the normalizer '{}' is not supported; those that are: BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, StripAccents, Strip, "
-        "Replace, Prepend, and Precompiled with a Unigram model",
+        "{}: the normalizer '{}' is not supported; those that are: BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, "
+        "StripAccents, Strip, Replace, Prepend, and Precompiled with a Unigram model",
         json.name(), type);
   }
 }

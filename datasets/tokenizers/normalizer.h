@@ -10,8 +10,8 @@
 
 namespace furlong {
 
-/// A row of steps, each text to text. Those read are BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, StripAccents, Strip, Replace, Prepend
-/// and Sequence.
+/// A row of steps, each text to text. Those read are BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, StripAccents,
+/// Strip, Replace, Prepend and Sequence.
 class Normalizer {
  public:
   Normalizer() = default;

@@ -13,8 +13,8 @@
 namespace furlong {
 namespace {
 
-/// The characters of \s and \w in Oniguruma, as the inside of a PCRE2 class. PCRE2's own \s has U+180E in it; its \w has all numbers but
-/// few marks and connectors.
+/// The characters of \s and \w in Oniguruma, as the inside of a PCRE2 class. PCRE2's own \s has U+180E in it; its \w
+/// has all numbers but few marks and connectors.
 constexpr std::string_view space_characters =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::string_view word_characters = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
@@ -47,8 +47,10 @@ class Translator {
 
  private:
   [[noreturn]] void refuse(std::string_view what) const {
-    throw UserError("{}: the pattern '{}' has '{}', which is not supported (its meaning differs between engines of regular expressions)",
-                    origin_, in_, what);
+    throw UserError(
+        "{}: the pattern '{}' has '{}', which is not supported (its meaning differs between engines of regular "
+        "expressions)",
+        origin_, in_, what);
   }
 
   void escape(bool inside_class) {
@@ -63,7 +65,8 @@ class Translator {
       out_ += fmt::format("[^{}]", letter == 'S' ? space_characters : word_characters);
     } else if (letter == 'd' || letter == 'D') {
       out_ += letter == 'd' ? "\\p{Nd}" : "\\P{Nd}";
-    } else if (letter == 'r' || letter == 'n' || letter == 't' || (std::ispunct(static_cast<unsigned char>(letter)) != 0)) {
+    } else if (letter == 'r' || letter == 'n' || letter == 't' ||
+               (std::ispunct(static_cast<unsigned char>(letter)) != 0)) {
       out_ += '\\';
       out_ += letter;
     } else {
@@ -80,7 +83,8 @@ class Translator {
     for (const char part : name) {
       if (std::isalpha(static_cast<unsigned char>(part)) == 0) refuse(fmt::format("\\{}{{{}}}", letter, name));
     }
-    // General categories have one or two letters; longer names are scripts, of which PCRE2 by default takes the extended ones.
+    // General categories have one or two letters; longer names are scripts, of which PCRE2 by default takes the
+    // extended ones.
     out_ += fmt::format("\\{}{{{}{}}}", letter, name.size() > 2 ? "sc:" : "", name);
   }
 
@@ -126,7 +130,8 @@ class Translator {
     const std::string_view inside = in_.substr(at_ + 1, close - at_ - 1);
     if (std::isdigit(static_cast<unsigned char>(inside[0])) == 0) refuse(in_.substr(at_, close + 1 - at_));
     for (const char letter : inside) {
-      if (std::isdigit(static_cast<unsigned char>(letter)) == 0 && letter != ',') refuse(in_.substr(at_, close + 1 - at_));
+      if (std::isdigit(static_cast<unsigned char>(letter)) == 0 && letter != ',')
+        refuse(in_.substr(at_, close + 1 - at_));
     }
     if (close + 1 < in_.size() && (in_[close + 1] == '+' || in_[close + 1] == '?' || in_[close + 1] == '*')) {
       refuse(in_.substr(at_, close + 2 - at_));
@@ -148,7 +153,9 @@ std::string message_of(int code) {
 
 }  // namespace
 
-std::string pattern_for_pcre2(std::string_view expression, std::string_view origin) { return Translator(expression, origin).translate(); }
+std::string pattern_for_pcre2(std::string_view expression, std::string_view origin) {
+  return Translator(expression, origin).translate();
+}
 
 struct Pattern::Code {
   explicit Code(pcre2_code* compiled) : pointer(compiled) {}
@@ -159,20 +166,24 @@ struct Pattern::Code {
 };
 
 Pattern::Pattern(std::string_view expression, std::string_view origin) {
-  if (unicode::valid_length(expression) != expression.size()) throw UserError("{}: the pattern is not valid UTF-8", origin);
+  if (unicode::valid_length(expression) != expression.size())
+    throw UserError("{}: the pattern is not valid UTF-8", origin);
   const std::string translated = pattern_for_pcre2(expression, origin);
   int failure = 0;
   std::size_t place = 0;
-  const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(pcre2_compile_context_create(nullptr),
-                                                                                              &pcre2_compile_context_free);
+  const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
+      pcre2_compile_context_create(nullptr), &pcre2_compile_context_free);
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-  code_ = std::make_unique<Code>(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), PCRE2_UTF | PCRE2_UCP,
-                                               &failure, &place, context.get()));
-  if (!code_->pointer) throw UserError("{}: the pattern '{}' cannot be read: {}", origin, expression, message_of(failure));
+  code_ = std::make_unique<Code>(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                                               PCRE2_UTF | PCRE2_UCP, &failure, &place, context.get()));
+  if (!code_->pointer)
+    throw UserError("{}: the pattern '{}' cannot be read: {}", origin, expression, message_of(failure));
   std::uint32_t matches_nothing = 0;
   pcre2_pattern_info(code_->pointer, PCRE2_INFO_MATCHEMPTY, &matches_nothing);
-  if (matches_nothing != 0) throw UserError("{}: the pattern '{}' matches the empty text, which splits nothing", origin, expression);
-  pcre2_jit_compile(code_->pointer, PCRE2_JIT_COMPLETE);  // where there is no compiler for this machine, matching is interpreted
+  if (matches_nothing != 0)
+    throw UserError("{}: the pattern '{}' matches the empty text, which splits nothing", origin, expression);
+  pcre2_jit_compile(code_->pointer,
+                    PCRE2_JIT_COMPLETE);  // where there is no compiler for this machine, matching is interpreted
 }
 
 Pattern::~Pattern() = default;
@@ -199,16 +210,18 @@ std::optional<std::pair<std::size_t, std::size_t>> Pattern::Search::next() {
   State& s = *state_;
   if (s.position >= s.text.size()) return std::nullopt;
   const auto match = [&](std::uint32_t options) {
-    return pcre2_match(s.code, reinterpret_cast<PCRE2_SPTR>(s.text.data()), s.text.size(), s.position, PCRE2_NO_UTF_CHECK | options,
-                       s.data.get(), nullptr);
+    return pcre2_match(s.code, reinterpret_cast<PCRE2_SPTR>(s.text.data()), s.text.size(), s.position,
+                       PCRE2_NO_UTF_CHECK | options, s.data.get(), nullptr);
   };
   int result = match(0);
-  if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);  // the interpreter keeps its stack on the heap
+  if (result == PCRE2_ERROR_JIT_STACKLIMIT)
+    result = match(PCRE2_NO_JIT);  // the interpreter keeps its stack on the heap
   if (result == PCRE2_ERROR_NOMATCH) {
     s.position = s.text.size();
     return std::nullopt;
   }
-  if (result < 0) throw MachineError("matching a pattern in {} bytes of text failed: {}", s.text.size(), message_of(result));
+  if (result < 0)
+    throw MachineError("matching a pattern in {} bytes of text failed: {}", s.text.size(), message_of(result));
   const std::size_t* range = pcre2_get_ovector_pointer(s.data.get());
   require(range[1] > range[0], "a pattern that cannot match nothing has matched nothing");
   s.position = range[1];

@@ -9,10 +9,10 @@
 
 namespace furlong {
 
-/// A compiled regular expression over UTF-8. Tokenizer files hold expressions for Oniguruma; those parts of its language that mean the same
-/// in PCRE2, or that can be said in it (\s and \w, whose characters differ; scripts, which PCRE2 widens), are accepted and all else is
-/// refused: a pattern that means something slightly different would give other ids without a word. Const calls may come from several
-/// threads at once.
+/// A compiled regular expression over UTF-8. Tokenizer files hold expressions for Oniguruma; those parts of its
+/// language that mean the same in PCRE2, or that can be said in it (\s and \w, whose characters differ; scripts, which
+/// PCRE2 widens), are accepted and all else is refused: a pattern that means something slightly different would give
+/// other ids without a word. Const calls may come from several threads at once.
 class Pattern {
  public:
   /// Throws UserError, beginning with `origin`, for what is refused and for what can match nothing at all.

@@ -18,7 +18,8 @@ namespace {
 
 class PipelineTokenizer : public Tokenizer {
  public:
-  PipelineTokenizer(nlohmann::json json, const SpecialNames& names, const SpecialTokens* special, std::string_view origin) {
+  PipelineTokenizer(nlohmann::json json, const SpecialNames& names, const SpecialTokens* special,
+                    std::string_view origin) {
     const JsonView all(json, std::string(origin) + ":");
     const nlohmann::json null;
     const auto part = [&](const char* key) { return all.has(key) ? all.at(key) : JsonView(null, all.name()); };
@@ -36,20 +37,24 @@ class PipelineTokenizer : public Tokenizer {
     if (type_ == "BPE") {
       model_ = make_bpe_model(model, vocabulary_, pre_tokenizer_.byte_level());
     } else if (type_ == "WordPiece") {
-      if (pre_tokenizer_.byte_level()) throw UserError("{}: ByteLevel with a WordPiece model is not supported", all.name());
+      if (pre_tokenizer_.byte_level())
+        throw UserError("{}: ByteLevel with a WordPiece model is not supported", all.name());
       model_ = make_wordpiece_model(model, vocabulary_);
     } else {
-      throw UserError("{}: the model '{}' is not supported; those that are: BPE, Unigram, WordPiece", model.name(), type_);
+      throw UserError("{}: the model '{}' is not supported; those that are: BPE, Unigram, WordPiece", model.name(),
+                      type_);
     }
     TokenFrame frame = frame_of_processor(part("post_processor"));
     for (const auto* side : {&frame.front, &frame.back}) {
       for (const std::int32_t id : *side) {
-        if (!has(id)) throw UserError("{}: the token {} that frames a text is not there", all.at("post_processor").name(), id);
+        if (!has(id))
+          throw UserError("{}: the token {} that frames a text is not there", all.at("post_processor").name(), id);
       }
     }
     frame_front_ = std::move(frame.front);
     frame_back_ = std::move(frame.back);
-    special_ = special ? *special : special_tokens(names_of(names, model), [&](std::string_view token) { return find(token); });
+    special_ = special ? *special
+                       : special_tokens(names_of(names, model), [&](std::string_view token) { return find(token); });
     // What pads and cuts batches is no part of a tokenizer here.
     json.erase("padding");
     json.erase("truncation");
@@ -99,7 +104,8 @@ class PipelineTokenizer : public Tokenizer {
   }
 
   std::string to_json() const override {
-    return fmt::format(R"({{"kind":"{}","special":{},"tokenizer":{}}})", kind(), special_to_json(special_).dump(), json_);
+    return fmt::format(R"({{"kind":"{}","special":{},"tokenizer":{}}})", kind(), special_to_json(special_).dump(),
+                       json_);
   }
 
  private:
@@ -121,7 +127,8 @@ class PipelineTokenizer : public Tokenizer {
     void normalized(std::string_view text, bool at_start) {
       tokenizer.added_normalized_.split(text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
         if (id) return ids.push_back(*id);
-        tokenizer.pre_tokenizer_.split({part, at_start && part.data() == text.data()}, [&](TextPiece piece) { this->piece(piece.text); });
+        tokenizer.pre_tokenizer_.split({part, at_start && part.data() == text.data()},
+                                       [&](TextPiece piece) { this->piece(piece.text); });
       });
     }
     void piece(std::string_view piece) {
@@ -140,12 +147,13 @@ class PipelineTokenizer : public Tokenizer {
 
   bool has(std::int32_t id) const { return vocabulary_.has(id) || beside_.has(id); }
 
-  /// Most added tokens are in the model's vocabulary too. The others are none of its business: it must not make them of text.
+  /// Most added tokens are in the model's vocabulary too. The others are none of its business: it must not make them of
+  /// text.
   void add(const AddedToken& token, const std::string& origin) {
     if (const auto known = vocabulary_.find(token.content); known == token.id) return;
     if (vocabulary_.find(token.content) || vocabulary_.has(token.id)) {
-      throw UserError("{}: the token '{}' has the id {}; in the vocabulary that id, or that token, is another's", origin, token.content,
-                      token.id);
+      throw UserError("{}: the token '{}' has the id {}; in the vocabulary that id, or that token, is another's",
+                      origin, token.content, token.id);
     }
     beside_.add(token.content, token.id, origin);
   }
@@ -154,8 +162,9 @@ class PipelineTokenizer : public Tokenizer {
     if (list.is_null()) return;
     std::vector<AddedToken> raw, normalized;
     for (const JsonView& item : list.items()) {
-      AddedToken token{item.at("content").text(),          item.at("id").token_id(),      item.boolean("special", false), false,
-                       item.boolean("single_word", false), item.boolean("lstrip", false), item.boolean("rstrip", false)};
+      AddedToken token{
+          item.at("content").text(),          item.at("id").token_id(),      item.boolean("special", false), false,
+          item.boolean("single_word", false), item.boolean("lstrip", false), item.boolean("rstrip", false)};
       token.normalized = item.boolean("normalized", !token.special);
       add(token, item.name());
       if (token.normalized) token.content = normalizer_.apply(std::move(token.content));
@@ -183,8 +192,8 @@ class PipelineTokenizer : public Tokenizer {
 
 }  // namespace
 
-std::shared_ptr<const Tokenizer> make_pipeline_tokenizer(nlohmann::json tokenizer, const SpecialNames& names, const SpecialTokens* special,
-                                                         std::string_view origin) {
+std::shared_ptr<const Tokenizer> make_pipeline_tokenizer(nlohmann::json tokenizer, const SpecialNames& names,
+                                                         const SpecialTokens* special, std::string_view origin) {
   return std::make_shared<PipelineTokenizer>(std::move(tokenizer), names, special, origin);
 }
 

@@ -12,7 +12,8 @@ const std::string_view gpt2_pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N
 
 namespace {
 
-/// What becomes of a match: a piece of its own, nothing, a part of the piece before or behind it, or of a run of matches.
+/// What becomes of a match: a piece of its own, nothing, a part of the piece before or behind it, or of a run of
+/// matches.
 enum class Behaviour { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 
 Behaviour behaviour_of(const JsonView& json) {
@@ -88,7 +89,8 @@ class Splitter {
 
 class PatternSplit : public PreTokenizer::Step {
  public:
-  PatternSplit(Pattern pattern, Behaviour behaviour, bool invert) : pattern_(std::move(pattern)), behaviour_(behaviour), invert_(invert) {}
+  PatternSplit(Pattern pattern, Behaviour behaviour, bool invert)
+      : pattern_(std::move(pattern)), behaviour_(behaviour), invert_(invert) {}
   void split(TextPiece piece, const PieceSink& sink) const override {
     Splitter splitter(piece, behaviour_, invert_, sink);
     Pattern::Search search(pattern_, piece.text);
@@ -104,10 +106,12 @@ class PatternSplit : public PreTokenizer::Step {
 
 class StringSplit : public PreTokenizer::Step {
  public:
-  StringSplit(std::string wanted, Behaviour behaviour, bool invert) : wanted_(std::move(wanted)), behaviour_(behaviour), invert_(invert) {}
+  StringSplit(std::string wanted, Behaviour behaviour, bool invert)
+      : wanted_(std::move(wanted)), behaviour_(behaviour), invert_(invert) {}
   void split(TextPiece piece, const PieceSink& sink) const override {
     Splitter splitter(piece, behaviour_, invert_, sink);
-    for (std::size_t at = piece.text.find(wanted_); at != std::string_view::npos; at = piece.text.find(wanted_, at + wanted_.size())) {
+    for (std::size_t at = piece.text.find(wanted_); at != std::string_view::npos;
+         at = piece.text.find(wanted_, at + wanted_.size())) {
       splitter.match(at, at + wanted_.size());
     }
     splitter.finish();
@@ -150,7 +154,8 @@ class PrefixSpace : public PreTokenizer::Step {
 /// SentencePiece's way: a mark ("▁") for each space and in front of the first word; words begin with it.
 class Metaspace : public PreTokenizer::Step {
  public:
-  explicit Metaspace(const JsonView& json) : mark_(json.text("replacement", "\u2581")), cuts_(json.boolean("split", true)) {
+  explicit Metaspace(const JsonView& json)
+      : mark_(json.text("replacement", "\u2581")), cuts_(json.boolean("split", true)) {
     std::string scheme = json.text("prepend_scheme", json.boolean("add_prefix_space", true) ? "always" : "never");
     if (scheme != "always" && scheme != "first" && scheme != "never") {
       throw UserError("{}: the prepend_scheme '{}' is not known", json.name(), scheme);
@@ -192,7 +197,8 @@ PreTokenizer::PreTokenizer(const JsonView& json) {
 
 void PreTokenizer::add(const JsonView& json) {
   const std::string& type = json.at("type").text();
-  if (byte_level_) throw UserError("{}: '{}' behind ByteLevel, whose pieces are bytes, is not supported", json.name(), type);
+  if (byte_level_)
+    throw UserError("{}: '{}' behind ByteLevel, whose pieces are bytes, is not supported", json.name(), type);
   if (type == "Sequence") {
     for (const JsonView& item : json.at("pretokenizers").items()) add(item);
   } else if (type == "ByteLevel") {
@@ -220,8 +226,8 @@ void PreTokenizer::add(const JsonView& json) {
     steps_.push_back(std::make_shared<Metaspace>(json));
   } else {
     throw UserError(
-        "{}: the pre_tokenizer '{}' is not supported; those that are: BertPreTokenizer, ByteLevel, Digits, Metaspace, Punctuation, Split, "
-        "Whitespace, WhitespaceSplit",
+        "{}: the pre_tokenizer '{}' is not supported; those that are: BertPreTokenizer, ByteLevel, Digits, Metaspace, "
+        "Punctuation, Split, Whitespace, WhitespaceSplit",
         json.name(), type);
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
-// How a tokenizer cuts text into the pieces that its model looks at one by one: the "pre_tokenizer" of a tokenizer.json.
+// How a tokenizer cuts text into the pieces that its model looks at one by one: the "pre_tokenizer" of a
+// tokenizer.json.
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,8 +19,9 @@ struct TextPiece {
 
 using PieceSink = std::function<void(TextPiece)>;
 
-/// A row of steps, each cutting the pieces of the one before. Those read are BertPreTokenizer, ByteLevel, Digits, Metaspace, Punctuation,
-/// Sequence, Split, Whitespace and WhitespaceSplit. Pieces are handed on as they are found, so that memory does not grow with the text.
+/// A row of steps, each cutting the pieces of the one before. Those read are BertPreTokenizer, ByteLevel, Digits,
+/// Metaspace, Punctuation, Sequence, Split, Whitespace and WhitespaceSplit. Pieces are handed on as they are found, so
+/// that memory does not grow with the text.
 class PreTokenizer {
  public:
   PreTokenizer() = default;

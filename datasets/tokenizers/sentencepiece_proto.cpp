@@ -23,7 +23,8 @@ class Message {
   Message& real(std::uint32_t field, float value) {
     key(field, 5);
     const auto bits = std::bit_cast<std::uint32_t>(value);
-    for (int shift = 0; shift < 32; shift += 8) bytes_ += static_cast<char>(static_cast<unsigned char>(bits >> shift & 255));
+    for (int shift = 0; shift < 32; shift += 8)
+      bytes_ += static_cast<char>(static_cast<unsigned char>(bits >> shift & 255));
     return *this;
   }
   const std::string& text() const { return bytes_; }
@@ -45,10 +46,14 @@ std::string SentencePieceProto::serialized() const {
   for (std::size_t id = 0; id < pieces.size(); ++id) {
     const Piece& piece = pieces[id];
     if (piece.type == Type::unknown) unknown = static_cast<std::int32_t>(id);
-    model.bytes(1, Message().bytes(1, piece.text).real(2, piece.score).integer(3, static_cast<std::int64_t>(piece.type)).text());
+    model.bytes(
+        1,
+        Message().bytes(1, piece.text).real(2, piece.score).integer(3, static_cast<std::int64_t>(piece.type)).text());
   }
   Message trainer;
-  trainer.integer(3, bpe ? 2 : 1).integer(4, static_cast<std::int64_t>(pieces.size())).integer(35, byte_fallback ? 1 : 0);
+  trainer.integer(3, bpe ? 2 : 1)
+      .integer(4, static_cast<std::int64_t>(pieces.size()))
+      .integer(35, byte_fallback ? 1 : 0);
   trainer.integer(40, unknown).integer(41, beginning).integer(42, end).integer(43, padding);
   const auto name = [&](std::uint32_t field, std::int32_t id) {
     if (id >= 0) trainer.bytes(field, pieces[static_cast<std::size_t>(id)].text);

@@ -22,7 +22,8 @@ void check(const sentencepiece::util::Status& status, std::string_view origin) {
 
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  SentencePieceTokenizer(SentencePieceParts parts, SpecialNames names, const SpecialTokens* special, std::string_view origin)
+  SentencePieceTokenizer(SentencePieceParts parts, SpecialNames names, const SpecialTokens* special,
+                         std::string_view origin)
       : parts_(std::move(parts)), normalizer_(JsonView(parts_.normalizer, std::string(origin) + ": normalizer")) {
     if (parts_.model.empty()) throw UserError("{}: not a SentencePiece model (it is empty)", origin);
     check(processor_.LoadFromSerializedProto(parts_.model), origin);
@@ -53,8 +54,10 @@ class SentencePieceTokenizer : public Tokenizer {
       const auto status =
           normalizer_.empty()
               ? processor_.Encode(part, &part_ids)
-              : processor_.Encode(normalizer_.apply(valid ? std::string(part) : unicode::with_replacements(part)), &part_ids);
-      if (!status.ok()) throw MachineError("SentencePiece cannot encode {} bytes of text: {}", part.size(), status.ToString());
+              : processor_.Encode(normalizer_.apply(valid ? std::string(part) : unicode::with_replacements(part)),
+                                  &part_ids);
+      if (!status.ok())
+        throw MachineError("SentencePiece cannot encode {} bytes of text: {}", part.size(), status.ToString());
       ids.insert(ids.end(), part_ids.begin(), part_ids.end());
     });
     return ids;
@@ -120,8 +123,8 @@ class SentencePieceTokenizer : public Tokenizer {
     for (const AddedToken& token : parts_.added) {
       const auto known = find(token.content);
       if ((known && *known != token.id) || (!known && token.id < processor_.GetPieceSize())) {
-        throw UserError("{}: the token '{}' has the id {}; in the model that id, or that token, is another's", origin, token.content,
-                        token.id);
+        throw UserError("{}: the token '{}' has the id {}; in the model that id, or that token, is another's", origin,
+                        token.content, token.id);
       }
       if (known && processor_.IsControl(token.id)) continue;
       if (!known) beside_.add(token.content, token.id, origin);

@@ -70,10 +70,12 @@ void check_special_tokens(const Tokenizer& tokenizer, std::string_view origin) {
   for (const Part& part : parts) {
     const auto id = tokenizer.special().*part.id;
     if (id && *id >= tokenizer.size())
-      throw UserError("{}: special.{}: there is no token {}, ids are below {}", origin, part.name, *id, tokenizer.size());
+      throw UserError("{}: special.{}: there is no token {}, ids are below {}", origin, part.name, *id,
+                      tokenizer.size());
   }
   for (const std::int32_t id : tokenizer.framed({})) {
-    if (id >= tokenizer.size()) throw UserError("{}: frame: there is no token {}, ids are below {}", origin, id, tokenizer.size());
+    if (id >= tokenizer.size())
+      throw UserError("{}: frame: there is no token {}, ids are below {}", origin, id, tokenizer.size());
   }
 }
 

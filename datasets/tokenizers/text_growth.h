@@ -6,7 +6,8 @@
 
 namespace furlong {
 
-/// The bound for one text on its way through a row of steps. No published step makes more than eleven bytes of one (NFKD).
+/// The bound for one text on its way through a row of steps. No published step makes more than eleven bytes of one
+/// (NFKD).
 class TextGrowth {
  public:
   /// `name`: of the row, which begins errors. `bytes`: of the text before it.
@@ -14,8 +15,10 @@ class TextGrowth {
 
   void check(std::size_t bytes) const {
     if (bytes > most_)
-      throw UserError("{}: makes more than {} bytes of a text of {}; expected at most 64 times as many and 1,024: is the file damaged?",
-                      name_, most_, bytes_);
+      throw UserError(
+          "{}: makes more than {} bytes of a text of {}; expected at most 64 times as many and 1,024: is the file "
+          "damaged?",
+          name_, most_, bytes_);
   }
 
  private:

@@ -41,7 +41,8 @@ class ByteLevelStep : public EachToken {
 
 class WordPieceStep : public EachToken {
  public:
-  explicit WordPieceStep(const JsonView& json) : prefix_(json.text("prefix", "##")), cleanup_(json.boolean("cleanup", true)) {}
+  explicit WordPieceStep(const JsonView& json)
+      : prefix_(json.text("prefix", "##")), cleanup_(json.boolean("cleanup", true)) {}
 
  private:
   void change(std::string& token, bool first) const override {
@@ -54,17 +55,18 @@ class WordPieceStep : public EachToken {
     }
     if (!cleanup_) return;
     // English typography, as the reference has it.
-    for (const auto& [wanted, content] : std::initializer_list<std::pair<std::string_view, std::string_view>>{{" .", "."},
-                                                                                                              {" ?", "?"},
-                                                                                                              {" !", "!"},
-                                                                                                              {" ,", ","},
-                                                                                                              {" ' ", "'"},
-                                                                                                              {" n't", "n't"},
-                                                                                                              {" 'm", "'m"},
-                                                                                                              {" do not", " don't"},
-                                                                                                              {" 's", "'s"},
-                                                                                                              {" 've", "'ve"},
-                                                                                                              {" 're", "'re"}}) {
+    for (const auto& [wanted, content] :
+         std::initializer_list<std::pair<std::string_view, std::string_view>>{{" .", "."},
+                                                                              {" ?", "?"},
+                                                                              {" !", "!"},
+                                                                              {" ,", ","},
+                                                                              {" ' ", "'"},
+                                                                              {" n't", "n't"},
+                                                                              {" 'm", "'m"},
+                                                                              {" do not", " don't"},
+                                                                              {" 's", "'s"},
+                                                                              {" 've", "'ve"},
+                                                                              {" 're", "'re"}}) {
       replace_all(token, wanted, content);
     }
   }
@@ -76,7 +78,8 @@ class MetaspaceStep : public EachToken {
  public:
   explicit MetaspaceStep(const JsonView& json)
       : mark_(json.text("replacement", "\u2581")),
-        prepended_(json.text("prepend_scheme", json.boolean("add_prefix_space", true) ? "always" : "never") != "never") {}
+        prepended_(json.text("prepend_scheme", json.boolean("add_prefix_space", true) ? "always" : "never") !=
+                   "never") {}
 
  private:
   void change(std::string& token, bool first) const override {
@@ -89,7 +92,8 @@ class MetaspaceStep : public EachToken {
 
 class ReplaceTokenStep : public TokenDecoder::Step {
  public:
-  explicit ReplaceTokenStep(const JsonView& json) : wanted_(json.at("pattern").at("String").text()), content_(json.at("content").text()) {
+  explicit ReplaceTokenStep(const JsonView& json)
+      : wanted_(json.at("pattern").at("String").text()), content_(json.at("content").text()) {
     if (wanted_.empty()) throw UserError("{}: the empty text cannot be replaced", json.name());
   }
   std::vector<std::string> apply(std::vector<std::string> tokens, const TextGrowth& growth) const override {
@@ -179,7 +183,8 @@ void TokenDecoder::add(const JsonView& json) {
     steps_.push_back(std::make_shared<ByteFallbackStep>());
   } else {
     throw UserError(
-        "{}: the decoder '{}' is not supported; those that are: ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Strip, WordPiece",
+        "{}: the decoder '{}' is not supported; those that are: ByteFallback, ByteLevel, Fuse, Metaspace, Replace, "
+        "Strip, WordPiece",
         json.name(), type);
   }
 }

@@ -32,7 +32,8 @@ void read_frame(const JsonView& json, TokenFrame& frame) {
     }
   } else if (type != "ByteLevel") {  // ByteLevel trims offsets, and adds nothing
     throw UserError(
-        "{}: the post_processor '{}' is not supported; those that are: BertProcessing, ByteLevel, RobertaProcessing, TemplateProcessing",
+        "{}: the post_processor '{}' is not supported; those that are: BertProcessing, ByteLevel, RobertaProcessing, "
+        "TemplateProcessing",
         json.name(), type);
   }
 }

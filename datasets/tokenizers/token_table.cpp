@@ -18,7 +18,8 @@ void TokenTable::add(std::string_view token, std::int32_t id, std::string_view o
     tokens_.resize(place + 1);
     used_.resize(place + 1);
   }
-  if (used_[place]) throw UserError("{}: the id {} belongs to two tokens, '{}' and '{}'", origin, id, tokens_[place], token);
+  if (used_[place])
+    throw UserError("{}: the id {} belongs to two tokens, '{}' and '{}'", origin, id, tokens_[place], token);
   used_[place] = true;
   tokens_[place] = token;
 }

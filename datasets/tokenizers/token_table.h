@@ -17,8 +17,8 @@ struct TextHash {
 
 class TokenTable {
  public:
-  /// Throws UserError, beginning with `origin`, where the id has another token, the token another id, or the id is 2^24 or more (a damaged
-  /// file, which is not given memory for it).
+  /// Throws UserError, beginning with `origin`, where the id has another token, the token another id, or the id is 2^24
+  /// or more (a damaged file, which is not given memory for it).
   void add(std::string_view token, std::int32_t id, std::string_view origin);
   /// Ids are 0 to size() - 1; some may have no token.
   std::int32_t size() const { return static_cast<std::int32_t>(tokens_.size()); }

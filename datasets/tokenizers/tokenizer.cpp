@@ -11,12 +11,15 @@ namespace {
 std::vector<AddedToken> added_from_json(const JsonView& json) {
   std::vector<AddedToken> tokens;
   for (const JsonView& item : json.items()) {
-    tokens.push_back({.content = item.at("content").text(), .id = item.at("id").token_id(), .special = item.at("special").boolean()});
+    tokens.push_back({.content = item.at("content").text(),
+                      .id = item.at("id").token_id(),
+                      .special = item.at("special").boolean()});
   }
   return tokens;
 }
 
-std::shared_ptr<const Tokenizer> sentencepiece_from_json(const JsonView& json, const SpecialTokens& special, std::string_view origin) {
+std::shared_ptr<const Tokenizer> sentencepiece_from_json(const JsonView& json, const SpecialTokens& special,
+                                                         std::string_view origin) {
   SentencePieceParts parts;
   const auto model = from_base64(json.at("sentencepiece").text());
   if (!model) throw UserError("{}: not base64", json.at("sentencepiece").name());
@@ -27,7 +30,8 @@ std::shared_ptr<const Tokenizer> sentencepiece_from_json(const JsonView& json, c
   return make_sentencepiece_tokenizer(std::move(parts), {}, &special, origin);
 }
 
-std::shared_ptr<const Tokenizer> letters_from_json(const JsonView& json, const SpecialTokens& special, std::string_view origin) {
+std::shared_ptr<const Tokenizer> letters_from_json(const JsonView& json, const SpecialTokens& special,
+                                                   std::string_view origin) {
   LetterParts parts;
   for (const JsonView& item : json.at("letters").items()) parts.tokens.push_back(item.text());
   const std::string units = json.at("units").text();
@@ -60,9 +64,11 @@ std::shared_ptr<const Tokenizer> tokenizer_from_json(std::string_view json, std:
     tokenizer = letters_from_json(all, special, origin);
   } else if (kind == "bpe" || kind == "wordpiece") {
     all.at("tokenizer");
-    tokenizer = make_pipeline_tokenizer(std::move(document["tokenizer"]), {}, &special, std::string(origin) + ": tokenizer");
+    tokenizer =
+        make_pipeline_tokenizer(std::move(document["tokenizer"]), {}, &special, std::string(origin) + ": tokenizer");
   } else {
-    throw UserError("{}: the tokenizer '{}' is not known; expected bpe, wordpiece, sentencepiece or letters", all.at("kind").name(), kind);
+    throw UserError("{}: the tokenizer '{}' is not known; expected bpe, wordpiece, sentencepiece or letters",
+                    all.at("kind").name(), kind);
   }
   check_special_tokens(*tokenizer, origin);
   return tokenizer;

@@ -19,14 +19,14 @@ struct TokenFrame {
 
 nlohmann::json frame_to_json(const TokenFrame& frame);
 TokenFrame frame_from_json(const JsonView& json);
-/// Of the "post_processor" of a tokenizer.json ([CLS] A [SEP] and the like); what belongs to pairs of texts is passed over. Throws
-/// UserError naming what is not supported.
+/// Of the "post_processor" of a tokenizer.json ([CLS] A [SEP] and the like); what belongs to pairs of texts is passed
+/// over. Throws UserError naming what is not supported.
 TokenFrame frame_of_processor(const JsonView& json);
 
-/// Of a tokenizer.json with a BPE or WordPiece model. `special` says which tokens play which part and may be left out: then `names` and the
-/// usual spellings do.
-std::shared_ptr<const Tokenizer> make_pipeline_tokenizer(nlohmann::json tokenizer, const SpecialNames& names, const SpecialTokens* special,
-                                                         std::string_view origin);
+/// Of a tokenizer.json with a BPE or WordPiece model. `special` says which tokens play which part and may be left out:
+/// then `names` and the usual spellings do.
+std::shared_ptr<const Tokenizer> make_pipeline_tokenizer(nlohmann::json tokenizer, const SpecialNames& names,
+                                                         const SpecialTokens* special, std::string_view origin);
 
 /// Of a SentencePiece model, with what stands around it.
 struct SentencePieceParts {
@@ -48,7 +48,7 @@ struct LetterParts {
   bool joins_unknown = false;  ///< a run of unknown letters is one unknown token
   TokenFrame frame;
 };
-std::shared_ptr<const Tokenizer> make_letter_tokenizer(LetterParts parts, const SpecialNames& names, const SpecialTokens* special,
-                                                       std::string_view origin);
+std::shared_ptr<const Tokenizer> make_letter_tokenizer(LetterParts parts, const SpecialNames& names,
+                                                       const SpecialTokens* special, std::string_view origin);
 
 }  // namespace furlong

@@ -12,8 +12,12 @@ namespace {
 
 /// Bytes of the well-formed character that begins at `text[position]` (Unicode, table 3-7); 0 where none does.
 std::size_t well_formed(std::string_view text, std::size_t position) {
-  const auto byte = [&](std::size_t i) { return position + i < text.size() ? static_cast<unsigned char>(text[position + i]) : 0u; };
-  const auto follows = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xBF) { return byte(i) >= low && byte(i) <= high; };
+  const auto byte = [&](std::size_t i) {
+    return position + i < text.size() ? static_cast<unsigned char>(text[position + i]) : 0u;
+  };
+  const auto follows = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xBF) {
+    return byte(i) >= low && byte(i) <= high;
+  };
   const unsigned first = byte(0);
   if (first < 0x80) return 1;
   if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
@@ -30,13 +34,17 @@ std::size_t well_formed(std::string_view text, std::size_t position) {
 
 utf8proc_category_t category(char32_t character) { return utf8proc_category(static_cast<utf8proc_int32_t>(character)); }
 
-bool between(utf8proc_category_t value, utf8proc_category_t first, utf8proc_category_t last) { return value >= first && value <= last; }
+bool between(utf8proc_category_t value, utf8proc_category_t first, utf8proc_category_t last) {
+  return value >= first && value <= last;
+}
 
 }  // namespace
 
 char32_t next(std::string_view text, std::size_t& position) {
   if (const auto first = static_cast<unsigned char>(text[position]); first < 0x80) return ++position, first;
-  const auto byte = [&](std::size_t i) { return static_cast<char32_t>(static_cast<unsigned char>(text[position + i])); };
+  const auto byte = [&](std::size_t i) {
+    return static_cast<char32_t>(static_cast<unsigned char>(text[position + i]));
+  };
   const std::size_t length = well_formed(text, position);
   char32_t character = replacement_character;
   switch (length) {
@@ -73,7 +81,8 @@ void append(std::string& text, char32_t character) {
   } else if (character < 0x10000) {
     put(0xE0 | character >> 12), put(0x80 | (character >> 6 & 0x3F)), put(0x80 | (character & 0x3F));
   } else {
-    put(0xF0 | character >> 18), put(0x80 | (character >> 12 & 0x3F)), put(0x80 | (character >> 6 & 0x3F)), put(0x80 | (character & 0x3F));
+    put(0xF0 | character >> 18), put(0x80 | (character >> 12 & 0x3F)), put(0x80 | (character >> 6 & 0x3F)),
+        put(0x80 | (character & 0x3F));
   }
 }
 
@@ -105,8 +114,9 @@ std::size_t count(std::string_view text) {
 
 bool is_whitespace(char32_t character) {
   if (character < 0x80) return character == ' ' || (character >= '\t' && character <= '\r');
-  return character == 0x85 || character == 0xA0 || character == 0x1680 || (character >= 0x2000 && character <= 0x200A) ||
-         character == 0x2028 || character == 0x2029 || character == 0x202F || character == 0x205F || character == 0x3000;
+  return character == 0x85 || character == 0xA0 || character == 0x1680 ||
+         (character >= 0x2000 && character <= 0x200A) || character == 0x2028 || character == 0x2029 ||
+         character == 0x202F || character == 0x205F || character == 0x3000;
 }
 
 bool is_number(char32_t character) {
@@ -126,13 +136,14 @@ bool is_format_or_control(char32_t character) {
 
 bool is_word(char32_t character) {
   const utf8proc_category_t value = category(character);
-  return between(value, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_NL) || value == UTF8PROC_CATEGORY_PC;  // L*, M*, Nd, Nl lie in a row
+  return between(value, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_NL) ||
+         value == UTF8PROC_CATEGORY_PC;  // L*, M*, Nd, Nl lie in a row
 }
 
 bool is_punctuation(char32_t character) {
   if (character < 0x80) {
-    return (character >= '!' && character <= '/') || (character >= ':' && character <= '@') || (character >= '[' && character <= '`') ||
-           (character >= '{' && character <= '~');
+    return (character >= '!' && character <= '/') || (character >= ':' && character <= '@') ||
+           (character >= '[' && character <= '`') || (character >= '{' && character <= '~');
   }
   return between(category(character), UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_PO);
 }
@@ -143,8 +154,8 @@ std::string normalize(std::string_view text, Form form) {
   if (form == Form::nfkc || form == Form::nfkd) options |= UTF8PROC_COMPAT;
   utf8proc_uint8_t* result = nullptr;
   const utf8proc_ssize_t length =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()), &result,
-                   static_cast<utf8proc_option_t>(options));
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &result, static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
   if (length == UTF8PROC_ERROR_NOMEM) throw MachineError("out of memory normalising {} bytes of text", text.size());
   require(length >= 0, "text of {} bytes cannot be normalized: {}", text.size(), utf8proc_errmsg(length));

@@ -44,14 +44,14 @@ void read_normalizer(const JsonView& tokenizer, SentencePieceParts& parts, Sente
     } else if (!compiled) {
       before.push_back(step.value());
     } else if (!removes_extra_whitespace(step)) {
-      throw UserError("{}: the normalizer '{}' behind Precompiled is not supported", step.name(), step.at("type").text());
+      throw UserError("{}: the normalizer '{}' behind Precompiled is not supported", step.name(),
+                      step.at("type").text());
     }
   }
   if (!compiled) {
     throw UserError(
-        "{} with a Unigram model has no Precompiled normalizer, and is not supported (only models made by SentencePiece are; a *.model "
-        "file of "
-        "SentencePiece works too)",
+        "{} with a Unigram model has no Precompiled normalizer, and is not supported (only models made by "
+        "SentencePiece are; a *.model file of SentencePiece works too)",
         tokenizer.name());
   }
   if (!before.empty()) parts.normalizer = {{"type", "Sequence"}, {"normalizers", before}};
@@ -66,13 +66,16 @@ void read_pre_tokenizer(const JsonView& tokenizer, SentencePieceProto& proto) {
     if (type == "WhitespaceSplit" && !marks) continue;  // words are parted by single spaces by then
     if (type != "Metaspace" || marks || step.text("replacement", "\u2581") != "\u2581") {
       throw UserError(
-          "{}: the pre_tokenizer '{}' with a Unigram model is not supported; those that are: Metaspace, WhitespaceSplit before it",
+          "{}: the pre_tokenizer '{}' with a Unigram model is not supported; those that are: Metaspace, "
+          "WhitespaceSplit before it",
           step.name(), type);
     }
     marks = true;
-    proto.add_dummy_prefix = step.text("prepend_scheme", step.boolean("add_prefix_space", true) ? "always" : "never") != "never";
+    proto.add_dummy_prefix =
+        step.text("prepend_scheme", step.boolean("add_prefix_space", true) ? "always" : "never") != "never";
   }
-  if (!marks) throw UserError("{}: a Unigram model without the pre_tokenizer Metaspace is not supported", tokenizer.name());
+  if (!marks)
+    throw UserError("{}: a Unigram model without the pre_tokenizer Metaspace is not supported", tokenizer.name());
 }
 
 }  // namespace
@@ -88,13 +91,17 @@ SentencePieceParts sentencepiece_of_unigram(const JsonView& tokenizer) {
   for (const JsonView& item : model.at("vocab").items()) {
     proto.pieces.push_back({item.item(0).text(), static_cast<float>(item.item(1).real())});
     const std::string& text = proto.pieces.back().text;
-    if (proto.byte_fallback && text.size() == 6 && text.starts_with("<0x")) proto.pieces.back().type = SentencePieceProto::Type::byte;
+    if (proto.byte_fallback && text.size() == 6 && text.starts_with("<0x"))
+      proto.pieces.back().type = SentencePieceProto::Type::byte;
   }
   const auto n_pieces = static_cast<std::int64_t>(proto.pieces.size());
-  if (unknown < 0 || unknown >= n_pieces) throw UserError("{}: {} is no id, there are {}", model.at("unk_id").name(), unknown, n_pieces);
+  if (unknown < 0 || unknown >= n_pieces)
+    throw UserError("{}: {} is no id, there are {}", model.at("unk_id").name(), unknown, n_pieces);
   if (tokenizer.has("added_tokens")) {
     for (const JsonView& item : tokenizer.at("added_tokens").items()) {
-      AddedToken token{.content = item.at("content").text(), .id = item.at("id").token_id(), .special = item.boolean("special", false)};
+      AddedToken token{.content = item.at("content").text(),
+                       .id = item.at("id").token_id(),
+                       .special = item.boolean("special", false)};
       if (token.id < n_pieces && token.special && token.id != unknown) {
         proto.pieces[static_cast<std::size_t>(token.id)].type = SentencePieceProto::Type::control;
       }

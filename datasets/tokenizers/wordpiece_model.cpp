@@ -11,7 +11,8 @@ class WordPieceModel : public PieceModel {
   WordPieceModel(const JsonView& model, const TokenTable& vocabulary)
       : vocabulary_(vocabulary), prefix_(model.text("continuing_subword_prefix", "##")) {
     const std::int64_t most = model.integer("max_input_chars_per_word", 100);
-    if (most < 1) throw UserError("{}: expected 1 or more, found {}", model.at("max_input_chars_per_word").name(), most);
+    if (most < 1)
+      throw UserError("{}: expected 1 or more, found {}", model.at("max_input_chars_per_word").name(), most);
     most_characters_ = static_cast<std::size_t>(most);
     const std::string unknown = model.text("unk_token", "[UNK]");
     const auto id = vocabulary.find(unknown);
@@ -39,7 +40,8 @@ class WordPieceModel : public PieceModel {
   }
 
  private:
-  std::optional<std::int32_t> longest_token(std::string_view word, std::size_t begin, std::string& inside, std::size_t& end) const {
+  std::optional<std::int32_t> longest_token(std::string_view word, std::size_t begin, std::string& inside,
+                                            std::size_t& end) const {
     end = std::min(word.size(), begin + longest_token_);
     while (end > begin) {
       const bool whole = end == word.size() || (static_cast<unsigned char>(word[end]) & 0xC0) != 0x80;

@@ -17,9 +17,10 @@ std::vector<double> projection(std::int64_t elements) {
   return direction;
 }
 
-/// Values at the inputs with one element moved. Inputs are copied each time: `function` may work in place on what it is given.
-std::vector<double> values_at(const CheckedFunction& function, const std::vector<Tensor>& inputs, std::size_t input, std::int64_t element,
-                              double offset) {
+/// Values at the inputs with one element moved. Inputs are copied each time: `function` may work in place on what it is
+/// given.
+std::vector<double> values_at(const CheckedFunction& function, const std::vector<Tensor>& inputs, std::size_t input,
+                              std::int64_t element, double offset) {
   std::vector<Variable> moved;
   for (const Tensor& tensor : inputs) moved.emplace_back(tensor.clone());
   std::vector<double> values = inputs[input].to_vector<double>();
@@ -36,7 +37,8 @@ std::vector<std::vector<double>> tape_gradients(const CheckedFunction& function,
   for (const Tensor& tensor : inputs) leaves.push_back(Variable::leaf(tensor.clone()));
   {
     const Variable output = function(tape, leaves);
-    tape.backward({output}, {Tensor::from(projection(output.shape().elements()), output.shape(), inputs.front().device())});
+    tape.backward({output},
+                  {Tensor::from(projection(output.shape().elements()), output.shape(), inputs.front().device())});
   }
   std::vector<std::vector<double>> gradients;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -47,10 +49,12 @@ std::vector<std::vector<double>> tape_gradients(const CheckedFunction& function,
   return gradients;
 }
 
-double numeric_derivative(const CheckedFunction& function, const std::vector<Tensor>& inputs, std::size_t input, std::int64_t element,
-                          double step) {
-  const auto up = values_at(function, inputs, input, element, step), down = values_at(function, inputs, input, element, -step);
-  const auto up2 = values_at(function, inputs, input, element, 2 * step), down2 = values_at(function, inputs, input, element, -2 * step);
+double numeric_derivative(const CheckedFunction& function, const std::vector<Tensor>& inputs, std::size_t input,
+                          std::int64_t element, double step) {
+  const auto up = values_at(function, inputs, input, element, step),
+             down = values_at(function, inputs, input, element, -step);
+  const auto up2 = values_at(function, inputs, input, element, 2 * step),
+             down2 = values_at(function, inputs, input, element, -2 * step);
   const auto direction = projection(static_cast<std::int64_t>(up.size()));
   // Differences before the projection: outputs that do not depend on the element add no rounding error.
   double sum = 0;

@@ -33,8 +33,8 @@ void write_initial(T* values, const Shape& shape, const Initializer& initializer
 }  // namespace
 
 ParameterStore::ParameterStore(DType compute, Device device) : compute_dtype_(compute), device_(device) {
-  require(compute == DType::float32 || compute == DType::bfloat16 || compute == DType::float64, "parameters cannot be {}",
-          name_of(compute));
+  require(compute == DType::float32 || compute == DType::bfloat16 || compute == DType::float64,
+          "parameters cannot be {}", name_of(compute));
 }
 
 Parameter& ParameterStore::add(const std::string& name, const Shape& shape, Initializer initializer, bool decays) {
@@ -74,10 +74,12 @@ void ParameterStore::allocate(std::uint64_t seed) {
     return total;
   };
   decayed_elements_ = lay_out([&](const Parameter& parameter) { return is_trained(parameter) && parameter.decays_; });
-  const std::int64_t trained = lay_out([&](const Parameter& parameter) { return is_trained(parameter) && !parameter.decays_; });
+  const std::int64_t trained =
+      lay_out([&](const Parameter& parameter) { return is_trained(parameter) && !parameter.decays_; });
   lay_out([&](const Parameter& parameter) { return is_frozen(parameter); });
   all_values_ = Tensor::zeros({total}, master_dtype(), device_);
-  all_compute_values_ = compute_dtype_ == master_dtype() ? all_values_ : Tensor::zeros({total}, compute_dtype_, device_);
+  all_compute_values_ =
+      compute_dtype_ == master_dtype() ? all_values_ : Tensor::zeros({total}, compute_dtype_, device_);
   values_ = all_values_.narrow(0, 0, trained);
   compute_values_ = all_compute_values_.narrow(0, 0, trained);
   gradients_ = Tensor::zeros({trained}, master_dtype(), device_);

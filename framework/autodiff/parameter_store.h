@@ -1,6 +1,6 @@
 #pragma once
-// All parameters of a model in one contiguous, named store: values, gradients and the values as the layers compute with them. The
-// optimizer, the reducer and the checkpoint see spans; a checkpoint is by name and never depends on order.
+// All parameters of a model in one contiguous, named store: values, gradients and the values as the layers compute with
+// them. The optimizer, the reducer and the checkpoint see spans; a checkpoint is by name and never depends on order.
 #include <deque>
 #include <functional>
 #include <map>
@@ -13,7 +13,8 @@
 
 namespace furlong {
 
-/// How a parameter begins. Values are drawn from (seed, the parameter's name, the element's index): independent of order and of layout.
+/// How a parameter begins. Values are drawn from (seed, the parameter's name, the element's index): independent of
+/// order and of layout.
 struct Initializer {
   enum class Kind : std::uint8_t { zeros, ones, normal, identity_tap, identity } kind = Kind::zeros;
   double standard_deviation = 0;  ///< for normal
@@ -34,7 +35,8 @@ class Parameter {
   bool decays() const { return decays_; }
   /// A buffer that training adds up what it sees in: several processes have to bring theirs together.
   bool adds_up() const { return adds_up_; }
-  /// The value in the compute dtype, as an input to ops. Its gradient goes to the store; a frozen parameter or a buffer takes none.
+  /// The value in the compute dtype, as an input to ops. Its gradient goes to the store; a frozen parameter or a buffer
+  /// takes none.
   Variable variable() const { return Variable(compute_, slot_); }
   /// The value in the master dtype (float32, or float64 in tests).
   const Tensor& master() const { return master_; }
@@ -57,17 +59,20 @@ class ParameterStore {
   /// compute: float32, bfloat16 (masters in float32), or float64 (masters in float64, for gradient checks).
   ParameterStore(DType compute, Device device);
 
-  /// Declares a parameter; its memory exists after allocate(). `decays`: weight decay applies (matrices; not norms and biases).
-  /// Throws ContractError when the name is taken. The reference stays valid for the store's life.
+  /// Declares a parameter; its memory exists after allocate(). `decays`: weight decay applies (matrices; not norms and
+  /// biases). Throws ContractError when the name is taken. The reference stays valid for the store's life.
   Parameter& add(const std::string& name, const Shape& shape, Initializer initializer, bool decays);
-  /// A tensor that is saved with the model but not trained (feature directions). Always in the master dtype. adds_up: see Parameter.
+  /// A tensor that is saved with the model but not trained (feature directions). Always in the master dtype. adds_up:
+  /// see Parameter.
   Parameter& add_buffer(const std::string& name, const Shape& shape, bool adds_up = false);
 
-  /// Of the parameters declared so far, those for which `frozen` is true are not trained: they have values, but no gradient, no optimizer
-  /// state, no weight decay and no place in values() and gradients(). Before allocate(); several calls add up. Buffers are not asked about.
+  /// Of the parameters declared so far, those for which `frozen` is true are not trained: they have values, but no
+  /// gradient, no optimizer state, no weight decay and no place in values() and gradients(). Before allocate(); several
+  /// calls add up. Buffers are not asked about.
   void freeze(const std::function<bool(const Parameter&)>& frozen);
 
-  /// Lays out all parameters (those that decay, the other trained ones, the frozen ones) and gives them their initial values.
+  /// Lays out all parameters (those that decay, the other trained ones, the frozen ones) and gives them their initial
+  /// values.
   void allocate(std::uint64_t seed);
 
   DType compute_dtype() const { return compute_dtype_; }

@@ -15,7 +15,8 @@ Variable Variable::leaf(const Tensor& value) {
 }
 
 void GradientSlot::settle_parts() {
-  // Somebody needs the whole while some column ranges have not been written: those become zero, and later gradients are added.
+  // Somebody needs the whole while some column ranges have not been written: those become zero, and later gradients are
+  // added.
   if (written || parts.empty()) return;
   bool any = false;
   for (const auto& weak : parts) {
@@ -27,7 +28,8 @@ void GradientSlot::settle_parts() {
   for (const auto& weak : parts) {
     const auto part = weak.lock();
     require(part != nullptr, "a column range was dropped before its gradient was settled");
-    if (!part->written) ops::fill(Stream{device}, gradient.narrow(-1 + gradient.shape().rank(), part->part_start, part->shape[-1]), 0.0);
+    if (!part->written)
+      ops::fill(Stream{device}, gradient.narrow(-1 + gradient.shape().rank(), part->part_start, part->shape[-1]), 0.0);
     covered += part->shape[-1];
   }
   require(covered == shape[-1], "column ranges cover {} of {} columns", covered, shape[-1]);
@@ -100,7 +102,8 @@ bool Tape::records(std::initializer_list<const Variable*> inputs) const {
 void Tape::check_finite(const Tensor& tensor, const std::string& what) const {
   if (!tensor.defined() || tensor.dtype() == DType::int32 || tensor.dtype() == DType::uint8) return;
   const std::int64_t bad = ops::count_non_finite(stream_, tensor);
-  if (bad > 0) throw NonFiniteError(fmt::format("{}: {} of {} elements are NaN or infinite", what, bad, tensor.elements()));
+  if (bad > 0)
+    throw NonFiniteError(fmt::format("{}: {} of {} elements are NaN or infinite", what, bad, tensor.elements()));
 }
 
 void Tape::open(Node& node) {
@@ -118,8 +121,9 @@ void Tape::close(Node& node, bool announce) {
   for (const auto& slot : node.held) close_use(slot);
 }
 
-std::vector<Variable> Tape::record(const char* name, const std::vector<Variable>& inputs, const std::vector<Tensor>& outputs,
-                                   std::vector<Tensor> saved, BackwardFunction backward) {
+std::vector<Variable> Tape::record(const char* name, const std::vector<Variable>& inputs,
+                                   const std::vector<Tensor>& outputs, std::vector<Tensor> saved,
+                                   BackwardFunction backward) {
   trace::node("forward", scope_, name);
   if (checks_) {
     for (const Tensor& output : outputs) check_finite(output, scope_ + name);
@@ -151,12 +155,13 @@ std::vector<Variable> Tape::record(const char* name, const std::vector<Variable>
   return results;
 }
 
-Variable Tape::record_one(const char* name, const std::vector<Variable>& inputs, const Tensor& output, std::vector<Tensor> saved,
-                          BackwardFunction backward) {
+Variable Tape::record_one(const char* name, const std::vector<Variable>& inputs, const Tensor& output,
+                          std::vector<Tensor> saved, BackwardFunction backward) {
   return record(name, inputs, {output}, std::move(saved), std::move(backward)).front();
 }
 
-Variable Tape::record_in_place(const char* name, const Variable& variable, std::vector<Tensor> saved, BackwardFunction backward) {
+Variable Tape::record_in_place(const char* name, const Variable& variable, std::vector<Tensor> saved,
+                               BackwardFunction backward) {
   trace::node("forward", scope_, name);
   if (checks_) check_finite(variable.value(), scope_ + name);
   if (!records({&variable})) return variable;
@@ -175,8 +180,10 @@ std::vector<Variable> Tape::split_last(const Variable& variable, const std::vect
     const Tensor view = variable.value().narrow(last, start, length);
     std::shared_ptr<GradientSlot> slot;
     if (recorded) {
-      require(variable.slot()->shape == variable.shape() && !variable.slot()->base, "only a value that is not itself a view can be split");
-      require(start > 0 || variable.slot()->parts.empty(), "a value of shape {} is split twice", variable.shape().text());
+      require(variable.slot()->shape == variable.shape() && !variable.slot()->base,
+              "only a value that is not itself a view can be split");
+      require(start > 0 || variable.slot()->parts.empty(), "a value of shape {} is split twice",
+              variable.shape().text());
       slot = std::make_shared<GradientSlot>();
       slot->shape = view.shape();
       slot->dtype = view.dtype();
@@ -276,7 +283,8 @@ void Tape::run(Node& node) {
 }
 
 void Tape::release(Node& node) {
-  // A node that is its outputs' first mention in forward is their last in backward. Column ranges end with the split that made them.
+  // A node that is its outputs' first mention in forward is their last in backward. Column ranges end with the split
+  // that made them.
   for (const End& output : node.outputs) {
     if (node.in_place() || output.slot->persistent) continue;
     output.slot->gradient = Tensor{};
@@ -306,7 +314,8 @@ void Tape::consume_down_to(std::size_t first) {
 
 void Tape::seed(const Variable& output, const Tensor& d_output) {
   GradientSlot& slot = *output.slot();
-  if (!slot.written && !slot.persistent && !slot.base && slot.parts.empty() && slot.dtype == d_output.dtype() && d_output.is_contiguous()) {
+  if (!slot.written && !slot.persistent && !slot.base && slot.parts.empty() && slot.dtype == d_output.dtype() &&
+      d_output.is_contiguous()) {
     slot.gradient = d_output.reshape(slot.shape);
     slot.written = true;
     return;
@@ -324,7 +333,8 @@ void Tape::backward(const Variable& loss, double scale) {
 }
 
 void Tape::backward(const std::vector<Variable>& outputs, const std::vector<Tensor>& d_outputs) {
-  require(outputs.size() == d_outputs.size(), "backward from {} values with {} gradients", outputs.size(), d_outputs.size());
+  require(outputs.size() == d_outputs.size(), "backward from {} values with {} gradients", outputs.size(),
+          d_outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     require(outputs[i].requires_gradient(), "backward from a value that depends on no parameter");
     require(outputs[i].shape() == d_outputs[i].shape(), "backward from a value of shape {} with a gradient of {}",
@@ -362,7 +372,9 @@ std::map<std::string, std::int64_t> Tape::saved_bytes() const {
   return bytes;
 }
 
-Tensor BackwardContext::d_output(std::size_t i) const { return node_.outputs[i].slot->gathered(node_.outputs[i].shape); }
+Tensor BackwardContext::d_output(std::size_t i) const {
+  return node_.outputs[i].slot->gathered(node_.outputs[i].shape);
+}
 
 GradientTarget BackwardContext::d_input(std::size_t i) {
   const Tape::End& input = node_.inputs[i];
@@ -375,8 +387,8 @@ GradientTarget BackwardContext::d_input(std::size_t i) {
 void BackwardContext::pass(std::size_t i, const Tensor& gradient) {
   const Tape::End& input = node_.inputs[i];
   if (!input.slot) return;
-  require(gradient.elements() == input.shape.elements(), "{}: a gradient of shape {} for input {} of shape {}", node_.name,
-          gradient.shape().text(), i, input.shape.text());
+  require(gradient.elements() == input.shape.elements(), "{}: a gradient of shape {} for input {} of shape {}",
+          node_.name, gradient.shape().text(), i, input.shape.text());
   GradientSlot& slot = *input.slot;
   const bool untouched = !slot.written && !slot.gradient.defined();
   if (untouched && !slot.persistent && !slot.base && slot.dtype == gradient.dtype() && gradient.is_contiguous()) {
@@ -385,7 +397,8 @@ void BackwardContext::pass(std::size_t i, const Tensor& gradient) {
     return;
   }
   const GradientTarget target = d_input(i);
-  ops::add(stream(), target.tensor, gradient.shape() == input.shape ? gradient : gradient.reshape(input.shape), target.mode);
+  ops::add(stream(), target.tensor, gradient.shape() == input.shape ? gradient : gradient.reshape(input.shape),
+           target.mode);
 }
 
 }  // namespace furlong

@@ -1,6 +1,7 @@
 #pragma once
-// The tape: a flat list of nodes, walked backward in a loop. A node names what it did, keeps exactly the tensors that its backward needs,
-// and lets them go as it is consumed. Gradients are summed in place; each backward function is told to overwrite, accumulate or skip.
+// The tape: a flat list of nodes, walked backward in a loop. A node names what it did, keeps exactly the tensors that
+// its backward needs, and lets them go as it is consumed. Gradients are summed in place; each backward function is told
+// to overwrite, accumulate or skip.
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -21,7 +22,8 @@ class NonFiniteError : public Error {
 };
 
 class BackwardContext;
-/// Computes gradients of a node's inputs from those of its outputs. Small parameters are captured by value; tensors go through `saved`.
+/// Computes gradients of a node's inputs from those of its outputs. Small parameters are captured by value; tensors go
+/// through `saved`.
 using BackwardFunction = std::function<void(BackwardContext&)>;
 
 class Tape {
@@ -36,23 +38,28 @@ class Tape {
   /// Whether an op on these inputs has to save anything for backward.
   bool records(std::initializer_list<const Variable*> inputs) const;
 
-  /// Adds a node and returns its outputs as variables. `saved` are the tensors that `backward` asks for by BackwardContext::saved().
-  /// When nothing is recorded (recording off, or no input requires a gradient), the outputs are constants and `saved` is dropped.
-  std::vector<Variable> record(const char* name, const std::vector<Variable>& inputs, const std::vector<Tensor>& outputs,
-                               std::vector<Tensor> saved, BackwardFunction backward);
+  /// Adds a node and returns its outputs as variables. `saved` are the tensors that `backward` asks for by
+  /// BackwardContext::saved(). When nothing is recorded (recording off, or no input requires a gradient), the outputs
+  /// are constants and `saved` is dropped.
+  std::vector<Variable> record(const char* name, const std::vector<Variable>& inputs,
+                               const std::vector<Tensor>& outputs, std::vector<Tensor> saved,
+                               BackwardFunction backward);
   /// For the usual case of one output.
-  Variable record_one(const char* name, const std::vector<Variable>& inputs, const Tensor& output, std::vector<Tensor> saved,
-                      BackwardFunction backward);
-  /// A node that changed `variable`'s memory in place: the same slot is input and output, and `backward` changes the gradient in place
-  /// (context.d_output(0)). Consumers recorded earlier must not have saved the value.
-  Variable record_in_place(const char* name, const Variable& variable, std::vector<Tensor> saved, BackwardFunction backward);
+  Variable record_one(const char* name, const std::vector<Variable>& inputs, const Tensor& output,
+                      std::vector<Tensor> saved, BackwardFunction backward);
+  /// A node that changed `variable`'s memory in place: the same slot is input and output, and `backward` changes the
+  /// gradient in place (context.d_output(0)). Consumers recorded earlier must not have saved the value.
+  Variable record_in_place(const char* name, const Variable& variable, std::vector<Tensor> saved,
+                           BackwardFunction backward);
 
-  /// Columns [start, start + length) of the last dimension, for consecutive lengths that sum up to it: views in value and in gradient.
+  /// Columns [start, start + length) of the last dimension, for consecutive lengths that sum up to it: views in value
+  /// and in gradient.
   std::vector<Variable> split_last(const Variable& variable, const std::vector<std::int64_t>& lengths);
 
   using Segment = std::function<std::vector<Variable>(Tape&, const std::vector<Variable>&)>;
-  /// Runs `segment` without keeping what is inside it; backward runs it again from its inputs. `segment` must be a function of its inputs,
-  /// of parameters and of counter-based random numbers alone (then its values are the same again).
+  /// Runs `segment` without keeping what is inside it; backward runs it again from its inputs. `segment` must be a
+  /// function of its inputs, of parameters and of counter-based random numbers alone (then its values are the same
+  /// again).
   std::vector<Variable> recompute(const char* name, const std::vector<Variable>& inputs, Segment segment);
 
   /// Walks the tape from its end with d_loss = `scale` for the scalar `loss`, and empties it.
@@ -63,19 +70,21 @@ class Tape {
   /// Forgets all nodes without running them.
   void clear();
 
-  /// Cheap values (norms, activations) come with a way to make them again, so that products keep that instead of the value: a third less
-  /// memory for a few element-wise passes more in backward, and the same bits. Off to begin with.
+  /// Cheap values (norms, activations) come with a way to make them again, so that products keep that instead of the
+  /// value: a third less memory for a few element-wise passes more in backward, and the same bits. Off to begin with.
   void set_remakes_values(bool on) { remakes_values_ = on; }
   bool remakes_values() const { return remakes_values_; }
 
   bool recording() const { return recording_; }
-  /// In the first run of a recomputed segment: nothing is recorded, but backward will run the same again and must find the same bits.
+  /// In the first run of a recomputed segment: nothing is recorded, but backward will run the same again and must find
+  /// the same bits.
   bool runs_again() const { return touched_ != nullptr; }
   std::size_t node_count() const { return nodes_.size(); }
   /// Bytes kept for backward, by op name (a tensor that several nodes keep counts for each).
   std::map<std::string, std::int64_t> saved_bytes() const;
 
-  /// With checks on, every output and every gradient is looked at; the first that is not finite is thrown as NonFiniteError.
+  /// With checks on, every output and every gradient is looked at; the first that is not finite is thrown as
+  /// NonFiniteError.
   void set_checks(bool on) { checks_ = on; }
 
   /// While it lives, nothing is recorded: evaluation, a teacher, the first run of a recomputed segment.

@@ -16,8 +16,8 @@ enum class GradientMode : std::uint8_t {
   skip         ///< nobody wants it: the tensor is undefined
 };
 
-/// Where a backward function puts one gradient. `tensor` has the input's shape (strides may differ); its dtype is the input's for
-/// activations and the store's gradient dtype (float32, or float64 in tests) for parameters.
+/// Where a backward function puts one gradient. `tensor` has the input's shape (strides may differ); its dtype is the
+/// input's for activations and the store's gradient dtype (float32, or float64 in tests) for parameters.
 struct GradientTarget {
   Tensor tensor;
   GradientMode mode = GradientMode::skip;
@@ -25,7 +25,8 @@ struct GradientTarget {
   bool accumulates() const { return mode == GradientMode::accumulate; }
 };
 
-/// The gradient of one recorded value while it is being gathered. Shared by the variables and nodes that mean the same value.
+/// The gradient of one recorded value while it is being gathered. Shared by the variables and nodes that mean the same
+/// value.
 struct GradientSlot {
   Shape shape;
   DType dtype = DType::float32;
@@ -47,7 +48,8 @@ struct GradientSlot {
   GradientTarget target();
   /// The gathered gradient as `shape`; undefined when none reached this slot.
   Tensor gathered(const Shape& as);
-  /// True when nobody outside this slot (and its column ranges) can see the gradient's memory, so that backward may write over it.
+  /// True when nobody outside this slot (and its column ranges) can see the gradient's memory, so that backward may
+  /// write over it.
   bool is_exclusive() const;
   /// Makes is_exclusive() true, by a copy when the memory was passed on to others too. Needs a gradient.
   void make_exclusive();
@@ -58,10 +60,12 @@ struct GradientSlot {
   Tensor view_for_part(std::int64_t start, std::int64_t length);
 };
 
-/// Makes a value again, bit for bit, from what is kept for backward anyway. Whoever would keep the value keeps this in its place.
+/// Makes a value again, bit for bit, from what is kept for backward anyway. Whoever would keep the value keeps this in
+/// its place.
 using Remake = std::function<Tensor(const Stream&)>;
 
-/// A value that the tape may have recorded. Cheap to copy; owns its value's memory, so dropping it frees the value unless a node saved it.
+/// A value that the tape may have recorded. Cheap to copy; owns its value's memory, so dropping it frees the value
+/// unless a node saved it.
 class Variable {
  public:
   Variable() = default;

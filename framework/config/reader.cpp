@@ -18,7 +18,9 @@ struct Entry {
 };
 using Layer = std::map<std::string, Entry>;  // key path -> what one or several files, merged, say about it
 
-std::string joined(const std::string& section, const std::string& name) { return section.empty() ? name : section + "." + name; }
+std::string joined(const std::string& section, const std::string& name) {
+  return section.empty() ? name : section + "." + name;
+}
 
 // The key that other programs call `name`, one of `section` before others; nullptr when there is none.
 const Key* named_elsewhere(const Table& table, const std::string& section, const std::string& name) {
@@ -37,7 +39,8 @@ std::string unknown_key_hint(const Table& table, const std::string& section, con
   if (table.find(name) || (section.empty() && name.find('.') != std::string::npos && table.is_section(name)))
     return name.find('.') == std::string::npos
                ? fmt::format("{} belongs at the top level, without indentation", name)
-               : fmt::format("write {} under {}:, not joined by dots", name.substr(name.rfind('.') + 1), name.substr(0, name.rfind('.')));
+               : fmt::format("write {} under {}:, not joined by dots", name.substr(name.rfind('.') + 1),
+                             name.substr(0, name.rfind('.')));
   if (name == "include") return "include: belongs at the top level, without indentation";
   if (const Key* ours = named_elsewhere(table, section, name))
     return fmt::format("it is called {} here", ours->section() == section ? ours->name() : ours->path());
@@ -58,7 +61,8 @@ std::string unknown_key_hint(const Table& table, const std::string& section, con
 // The same for the path of a --set, where keys are known by their whole paths.
 std::string unknown_override_hint(const Table& table, const std::string& path) {
   const auto dot = path.rfind('.');
-  const std::string section = dot == std::string::npos ? "" : path.substr(0, dot), name = path.substr(dot + 1);  // npos + 1 is 0
+  const std::string section = dot == std::string::npos ? "" : path.substr(0, dot),
+                    name = path.substr(dot + 1);  // npos + 1 is 0
   std::vector<std::string> same_end, same_name, names, paths;
   for (const auto& key : table.keys()) {
     if (key.path().ends_with("." + path)) same_end.push_back(key.path());
@@ -68,16 +72,18 @@ std::string unknown_override_hint(const Table& table, const std::string& path) {
   }
   // Of keys with that name those of whole sections, not of parts of them.
   const auto depth = [](const std::string& key) { return std::count(key.begin(), key.end(), '.'); };
-  const auto least =
-      std::min_element(same_name.begin(), same_name.end(), [&](const auto& a, const auto& b) { return depth(a) < depth(b); });
-  if (least != same_name.end()) std::erase_if(same_name, [&, most = depth(*least)](const auto& key) { return depth(key) > most; });
+  const auto least = std::min_element(same_name.begin(), same_name.end(),
+                                      [&](const auto& a, const auto& b) { return depth(a) < depth(b); });
+  if (least != same_name.end())
+    std::erase_if(same_name, [&, most = depth(*least)](const auto& key) { return depth(key) > most; });
   if (!same_end.empty()) return fmt::format("did you mean {}?", join(same_end, " or "));
   if (const Key* ours = named_elsewhere(table, section, name)) return fmt::format("it is called {} here", ours->path());
   if (!same_name.empty()) return fmt::format("did you mean {}?", join(same_name, " or "));
   const bool known_section = section.empty() || table.is_section(section);
   const auto siblings = table.names_in(known_section ? section : "");
   if (known_section)
-    if (const std::string close = nearest(name, siblings); !close.empty()) return fmt::format("did you mean {}?", joined(section, close));
+    if (const std::string close = nearest(name, siblings); !close.empty())
+      return fmt::format("did you mean {}?", joined(section, close));
   if (const std::string close = nearest(path, paths); !close.empty()) return fmt::format("did you mean {}?", close);
   if (const std::string close = nearest(name, names); !close.empty())
     for (const auto& key : table.keys())
@@ -99,7 +105,8 @@ class Collector {
       throw UserError("{}: found {}; expected keys and values{}", source_.at(root.Mark()).text(), describe(root),
                       space_missing ? "; write a space after the colon" : "");
     }
-    if (root.IsSequence()) throw UserError("{}: found a list; expected keys and values, such as 'seed: 1'", source_.at(root.Mark()).text());
+    if (root.IsSequence())
+      throw UserError("{}: found a list; expected keys and values, such as 'seed: 1'", source_.at(root.Mark()).text());
     if (root.IsMap()) walk(root, "");
     return std::move(layer_);
   }
@@ -109,13 +116,14 @@ class Collector {
     std::map<std::string, Place> seen;  // yaml-cpp keeps both of two equal keys, and finds the first
     for (const auto& pair : map) {
       const Place place = source_.at(pair.first.Mark());
-      if (!pair.first.IsScalar()) throw UserError("{}: found {} as a key; expected a word", place.text(), describe(pair.first));
+      if (!pair.first.IsScalar())
+        throw UserError("{}: found {} as a key; expected a word", place.text(), describe(pair.first));
       source_.check_quotes(pair.first);
       const std::string& name = pair.first.Scalar();
       const auto [earlier, is_new] = seen.emplace(name, place);
       if (!is_new)
-        throw UserError("{}: {} is set twice; it was set before at line {}, column {}; remove one of the two", place.text(),
-                        joined(section, name), earlier->second.line, earlier->second.column);
+        throw UserError("{}: {} is set twice; it was set before at line {}, column {}; remove one of the two",
+                        place.text(), joined(section, name), earlier->second.line, earlier->second.column);
       if (section.empty() && name == "include" && included_)
         *included_ = pair.second;
       else
@@ -129,8 +137,8 @@ class Collector {
       if (node.IsNull()) return;  // a heading whose keys are all commented out
       if (!node.IsMap()) {
         const bool space_missing = node.IsScalar() && node.Scalar().find(':') != std::string::npos;
-        throw UserError("{}: {}: found {}; expected a section with keys and values{}", source_.at(node.Mark()).text(), path, describe(node),
-                        space_missing ? "; write a space after the colon" : "");
+        throw UserError("{}: {}: found {}; expected a section with keys and values{}", source_.at(node.Mark()).text(),
+                        path, describe(node), space_missing ? "; write a space after the colon" : "");
       }
       walk(node, path);
       return;
@@ -138,7 +146,8 @@ class Collector {
     const Key* key = name.find('.') == std::string::npos ? table_.find(path) : nullptr;
     if (!key) {
       const bool is_plain = name.find_first_of("\n\r\t") == std::string::npos && name.size() <= 60;
-      throw UserError("{}: unknown key {}; {}", place.text(), is_plain ? path : joined(section, text_in_yaml(name.substr(0, 60))),
+      throw UserError("{}: unknown key {}; {}", place.text(),
+                      is_plain ? path : joined(section, text_in_yaml(name.substr(0, 60))),
                       unknown_key_hint(table_, section, name));
     }
     // A null has no place of its own in yaml-cpp: its mark is that of the next token.
@@ -157,8 +166,8 @@ void merge(const Table& table, Layer& below, const Layer& above) {
     if (!std::holds_alternative<std::monostate>(entry.value))
       below[path] = entry;
     else if (below.erase(path) == 0)
-      throw UserError("{}: {}: found no value; expected {}; write one, or remove the key to get the default", entry.place.text(), path,
-                      table.find(path)->expected());
+      throw UserError("{}: {}: found no value; expected {}; write one, or remove the key to get the default",
+                      entry.place.text(), path, table.find(path)->expected());
   }
 }
 
@@ -170,11 +179,13 @@ class FileReader {
     std::error_code code;
     auto identity = std::filesystem::weakly_canonical(file, code);
     if (code) identity = file;
-    const auto open = std::find_if(open_.begin(), open_.end(), [&](const auto& entry) { return entry.first == identity; });
+    const auto open =
+        std::find_if(open_.begin(), open_.end(), [&](const auto& entry) { return entry.first == identity; });
     if (open != open_.end()) {
       std::string way;
       for (auto it = open; it != open_.end(); ++it) way += it->second.string() + " -> ";
-      throw UserError("{}the files include each other: {}{}; remove one of these includes", from, way, open->second.string());
+      throw UserError("{}the files include each other: {}{}; remove one of these includes", from, way,
+                      open->second.string());
     }
     open_.emplace_back(identity, file);
     reading_.files.push_back(file);
@@ -203,8 +214,8 @@ class FileReader {
       nodes.push_back(included);
     for (const auto& node : nodes) {
       if (!node.IsScalar() || node.Scalar().empty())
-        throw UserError("{}: include: found {}; expected the path of a YAML file, or a list of such paths", source.at(node.Mark()).text(),
-                        describe(node));
+        throw UserError("{}: include: found {}; expected the path of a YAML file, or a list of such paths",
+                        source.at(node.Mark()).text(), describe(node));
       source.check_quotes(node);
     }
     return nodes;
@@ -212,23 +223,27 @@ class FileReader {
 
   const Table& table_;
   Reading& reading_;
-  std::vector<std::pair<std::filesystem::path, std::filesystem::path>> open_;  // files being read: canonical path, path as written
+  std::vector<std::pair<std::filesystem::path, std::filesystem::path>>
+      open_;  // files being read: canonical path, path as written
 };
 
 void apply_override(const Table& table, Layer& layer, const std::string& override_text) {
   const std::string name = "--set " + override_text;
   const auto equals = override_text.find('=');
-  if (equals == std::string::npos || equals == 0) throw UserError("{}: expected KEY=VALUE, such as --set trainer.max_steps=1000", name);
+  if (equals == std::string::npos || equals == 0)
+    throw UserError("{}: expected KEY=VALUE, such as --set trainer.max_steps=1000", name);
   const std::string path = override_text.substr(0, equals), text = override_text.substr(equals + 1);
   const Key* key = table.find(path);
   if (!key && table.is_section(path))
     throw UserError("{}: {} is a section; set one of its keys: {}", name, path, join(table.names_in(path), ", "));
-  if (!key && path == "include") throw UserError("{}: include works in files only; expected a key such as trainer.max_steps", name);
+  if (!key && path == "include")
+    throw UserError("{}: include works in files only; expected a key such as trainer.max_steps", name);
   if (!key) throw UserError("{}: unknown key {}; {}", name, path, unknown_override_hint(table, path));
   const YamlSource source(name, text, false);
-  const bool is_empty =
-      source.root().IsNull() ? text.find_first_of("~nN") == std::string::npos : text.find_first_not_of(" \t") == std::string::npos;
-  if (is_empty) throw UserError("{}: {}: found no value; expected {}; write null for the default", name, path, key->expected());
+  const bool is_empty = source.root().IsNull() ? text.find_first_of("~nN") == std::string::npos
+                                               : text.find_first_not_of(" \t") == std::string::npos;
+  if (is_empty)
+    throw UserError("{}: {}: found no value; expected {}; write null for the default", name, path, key->expected());
   const Value value = parse_value(*key, source.root(), source);
   if (std::holds_alternative<std::monostate>(value))
     layer.erase(path);
@@ -236,13 +251,15 @@ void apply_override(const Table& table, Layer& layer, const std::string& overrid
     layer[path] = {value, Place{name, 0, 0}};
 }
 
-void apply(const Table& table, Layer& layer, const std::string& name, const std::vector<std::string>& overrides, Reading& reading) {
+void apply(const Table& table, Layer& layer, const std::string& name, const std::vector<std::string>& overrides,
+           Reading& reading) {
   for (const auto& text : overrides) apply_override(table, layer, text);
   for (const auto& key : table.keys()) {
     const auto it = layer.find(key.path());
     if (it == layer.end()) continue;
     auto& [value, place] = it->second;
-    if (key.holds<std::filesystem::path>()) value = expand_path(std::get<std::string>(value), place.text() + ": " + key.path());
+    if (key.holds<std::filesystem::path>())
+      value = expand_path(std::get<std::string>(value), place.text() + ": " + key.path());
     if (key.is_required() && value == Value(std::string()))
       throw UserError("{}: {} is empty; expected {}: {}", place.text(), key.path(), key.expected(), key.meaning());
     key.set(value);
@@ -251,14 +268,15 @@ void apply(const Table& table, Layer& layer, const std::string& name, const std:
   // After all keys are set: where a required key would have no effect, it may be missing.
   for (const auto& key : table.keys()) {
     if (!key.is_required() || layer.contains(key.path()) || table.unmet(key)) continue;
-    throw UserError("{}: {} is missing; expected {}: {}; write it under {}:, or add --set {}=...", name, key.path(), key.expected(),
-                    key.meaning(), key.section(), key.path());
+    throw UserError("{}: {} is missing; expected {}: {}; write it under {}:, or add --set {}=...", name, key.path(),
+                    key.expected(), key.meaning(), key.section(), key.path());
   }
 }
 
 }  // namespace
 
-Reading read_settings(const Table& table, const std::filesystem::path& file, const std::vector<std::string>& overrides) {
+Reading read_settings(const Table& table, const std::filesystem::path& file,
+                      const std::vector<std::string>& overrides) {
   Reading reading;
   Layer layer = FileReader(table, reading).read(file, "");
   apply(table, layer, file.string(), overrides, reading);
@@ -272,7 +290,8 @@ Reading read_settings_text(const Table& table, const std::string& text, const st
   YAML::Node included(YAML::NodeType::Null);
   const Layer own = Collector(table, source).collect(&included);
   if (!included.IsNull())
-    throw UserError("{}: include works in files only; expected the settings themselves", source.at(included.Mark()).text());
+    throw UserError("{}: include works in files only; expected the settings themselves",
+                    source.at(included.Mark()).text());
   Layer layer;
   merge(table, layer, own);
   apply(table, layer, name, overrides, reading);

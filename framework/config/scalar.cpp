@@ -21,8 +21,8 @@ using namespace std::string_literals;
 
 bool is_quoted(const YAML::Node& node) { return node.Tag() == "!"; }
 
-[[noreturn]] void mistake(const Key& key, const YAML::Node& node, const YamlSource& source, const std::string& hint = "",
-                          const std::string& expected = "") {
+[[noreturn]] void mistake(const Key& key, const YAML::Node& node, const YamlSource& source,
+                          const std::string& hint = "", const std::string& expected = "") {
   throw UserError("{}: {}: found {}; expected {}{}{}", source.at(node.Mark()).text(), key.path(), describe(node),
                   expected.empty() ? key.expected() : expected, hint.empty() ? "" : "; ", hint);
 }
@@ -84,11 +84,15 @@ bool parse_boolean(const Key& key, const YAML::Node& node, const YamlSource& sou
   if (!is_quoted(node) && text == "true") return true;
   if (!is_quoted(node) && text == "false") return false;
   static const std::regex yes("yes|on|y|true|1", std::regex::icase), no("no|off|n|false|0", std::regex::icase);
-  mistake(key, node, source, std::regex_match(text, yes) ? "write true" : std::regex_match(text, no) ? "write false" : "");
+  mistake(key, node, source,
+          std::regex_match(text, yes)  ? "write true"
+          : std::regex_match(text, no) ? "write false"
+                                       : "");
 }
 
 std::vector<std::string> parse_list(const Key& key, const YAML::Node& node, const YamlSource& source) {
-  if (!node.IsSequence()) mistake(key, node, source, node.IsScalar() ? fmt::format("write [{}]", text_in_yaml(node.Scalar())) : "");
+  if (!node.IsSequence())
+    mistake(key, node, source, node.IsScalar() ? fmt::format("write [{}]", text_in_yaml(node.Scalar())) : "");
   std::vector<std::string> items;
   for (const auto& item : node) {
     if (!item.IsScalar()) mistake(key, item, source, "", "text as an item of the list");
@@ -150,7 +154,9 @@ std::string expand_path(const std::string& text, const std::string& where) {
   if (text.starts_with("~/")) {
     const auto home = variable("HOME");
     if (!home)
-      throw UserError("{}: found ~/ in the path {}, but the environment variable HOME is not set; write the path in full", where, text);
+      throw UserError(
+          "{}: found ~/ in the path {}, but the environment variable HOME is not set; write the path in full", where,
+          text);
     out = *home, i = 1;
   }
   while (i < text.size()) {
@@ -163,17 +169,19 @@ std::string expand_path(const std::string& text, const std::string& where) {
       continue;
     }
     const auto close = text.find('}', i);
-    const std::string inside = text.compare(i, 2, "${") == 0 && close != std::string::npos ? text.substr(i + 2, close - i - 2) : "";
+    const std::string inside =
+        text.compare(i, 2, "${") == 0 && close != std::string::npos ? text.substr(i + 2, close - i - 2) : "";
     const auto split = inside.find(":-");
     const std::string name = inside.substr(0, split);
     if (!is_variable_name(name))
       throw UserError(
-          "{}: found a '$' in the path {} that starts no variable; expected ${{NAME}} or ${{NAME:-default}} ($$ stands for a dollar sign)",
+          "{}: found a '$' in the path {} that starts no variable; expected ${{NAME}} or ${{NAME:-default}} ($$ stands "
+          "for a dollar sign)",
           where, text);
     const auto value = variable(name);
     if (!value && split == std::string::npos)
-      throw UserError("{}: the environment variable {} in the path {} is not set; set it, or write ${{{}:-default}}", where, name, text,
-                      name);
+      throw UserError("{}: the environment variable {} in the path {} is not set; set it, or write ${{{}:-default}}",
+                      where, name, text, name);
     out += value ? *value : inside.substr(split + 2);
     i = close + 1;
   }

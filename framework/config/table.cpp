@@ -29,11 +29,13 @@ std::string join(const std::vector<std::string>& parts, const std::string& separ
 std::string text_in_yaml(const std::string& text) {
   static const std::set<std::string> other_meaning = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"};
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
-  const auto is_plain = [&](char c) { return is_letter(c) || (c >= '0' && c <= '9') || c == '.' || c == '/' || c == '-'; };
+  const auto is_plain = [&](char c) {
+    return is_letter(c) || (c >= '0' && c <= '9') || c == '.' || c == '/' || c == '-';
+  };
   std::string lower = text;
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  const bool plain =
-      !text.empty() && is_letter(text[0]) && std::all_of(text.begin(), text.end(), is_plain) && !other_meaning.contains(lower);
+  const bool plain = !text.empty() && is_letter(text[0]) && std::all_of(text.begin(), text.end(), is_plain) &&
+                     !other_meaning.contains(lower);
   return plain ? text : nlohmann::json(text).dump();  // JSON's strings are YAML's double-quoted ones
 }
 
@@ -122,7 +124,9 @@ std::string Key::range() const {
     return fmt::format("from {} to {}", bound_text(lowest_), bound_text(highest_));
   std::string text;
   if (low) text = fmt::format("{} {}", lowest_excluded_ ? "above" : "of at least", bound_text(lowest_));
-  if (high) text += fmt::format("{}{} {}", low ? " and " : "", highest_excluded_ ? "below" : "of at most", bound_text(highest_));
+  if (high)
+    text +=
+        fmt::format("{}{} {}", low ? " and " : "", highest_excluded_ ? "below" : "of at most", bound_text(highest_));
   return text;
 }
 
@@ -175,13 +179,16 @@ bool Key::accepts(const Value& value) const {
   return (lowest_excluded_ ? v > lowest_ : v >= lowest_) && (highest_excluded_ ? v < highest_ : v <= highest_);
 }
 
-void Table::section(std::string path, std::string meaning) { sections_.push_back({std::move(path), std::move(meaning)}); }
+void Table::section(std::string path, std::string meaning) {
+  sections_.push_back({std::move(path), std::move(meaning)});
+}
 
 Key& Table::key(std::string path, Key::Target target, std::string unit, std::string meaning) {
   require(!find(path), "the key {} stands twice in the table", path);
   keys_.emplace_back(std::move(path), target, std::move(unit), std::move(meaning));
   const std::string section = keys_.back().section();
-  require(section.empty() || is_section(section), "the key {} belongs to a section that was not declared", keys_.back().path());
+  require(section.empty() || is_section(section), "the key {} belongs to a section that was not declared",
+          keys_.back().path());
   return keys_.back();
 }
 
@@ -236,7 +243,8 @@ const Key& Table::asked(const Condition& condition) const {
 const Condition* Table::unmet(const Key& key) const {
   for (const auto& condition : key.conditions()) {
     const Key* other = condition.or_key.empty() ? nullptr : find(condition.or_key);
-    if (other && std::find(condition.or_values.begin(), condition.or_values.end(), to_text(other->get())) != condition.or_values.end())
+    if (other && std::find(condition.or_values.begin(), condition.or_values.end(), to_text(other->get())) !=
+                     condition.or_values.end())
       continue;
     const Value value = asked(condition).get();
     const auto allowed = [&](const std::string& text) {
@@ -264,17 +272,18 @@ void Table::check_effects(const Table& defaults, const Origins& origins) const {
     const Condition* condition = touched ? unmet(key) : nullptr;
     if (!condition) continue;
     const Place place = origin == origins.end() ? Place{} : origin->second;
-    std::string needed =
-        condition->values.empty() ? (asked(*condition).is_number() ? "above 0" : "a value") : join(condition->values, " or ");
-    if (!condition->or_key.empty()) needed += fmt::format(", or {}: {}", condition->or_key, join(condition->or_values, " or "));
+    std::string needed = condition->values.empty() ? (asked(*condition).is_number() ? "above 0" : "a value")
+                                                   : join(condition->values, " or ");
+    if (!condition->or_key.empty())
+      needed += fmt::format(", or {}: {}", condition->or_key, join(condition->or_values, " or "));
     std::string hint = "remove " + key.name();
     const std::string& asked_key = asked(*condition).path();
     const auto other = origins.find(asked_key);
     if (place.line > 0 && other != origins.end() && other->second.source != place.source)
       hint += other->second.line > 0 ? fmt::format(", or undo it with {}: null", key.name())
                                      : fmt::format(", or undo it with --set {}=null", key.path());
-    throw UserError("{}{} does nothing with {}; it needs {}: {}; {}", place.source.empty() ? "" : place.text() + ": ", key.path(),
-                    cite(*this, origins, asked_key, place), asked_key, needed, hint);
+    throw UserError("{}{} does nothing with {}; it needs {}: {}; {}", place.source.empty() ? "" : place.text() + ": ",
+                    key.path(), cite(*this, origins, asked_key, place), asked_key, needed, hint);
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// The table of keys that a configuration may have. A line in it says everything about a key: reading, range checks, printing, the
-// JSON Schema and the reference page all come from that line. Nothing here knows what the keys are about.
+// The table of keys that a configuration may have. A line in it says everything about a key: reading, range checks,
+// printing, the JSON Schema and the reference page all come from that line. Nothing here knows what the keys are about.
 #include <cstdint>
 #include <deque>
 #include <filesystem>
@@ -13,7 +13,8 @@
 
 namespace furlong::config {
 
-/// Where a value was written: a file with line and column (from 1), or, with line 0, another source such as "--set a.b=c".
+/// Where a value was written: a file with line and column (from 1), or, with line 0, another source such as "--set
+/// a.b=c".
 struct Place {
   std::string source;
   int line = 0;
@@ -25,7 +26,8 @@ struct Place {
 /// For each key that was set by somebody, the place of its value. A key that is missing here has its default.
 using Origins = std::map<std::string, Place>;
 
-/// A value of any type that a key can have; paths are text. monostate: null, which takes away what an included file has set.
+/// A value of any type that a key can have; paths are text. monostate: null, which takes away what an included file has
+/// set.
 using Value = std::variant<std::monostate, std::int64_t, double, bool, std::string, std::vector<std::string>>;
 
 /// The value as it is written in YAML, text quoted where it has to be.
@@ -37,12 +39,13 @@ std::string text_in_yaml(const std::string& text);
 /// The parts with `separator` between them. (fmt::join draws a false warning from g++ 12 at -O3.)
 std::string join(const std::vector<std::string>& parts, const std::string& separator);
 
-/// A key has an effect only while another key has one of `values`, or, with no values given, while that is not 0, false or empty.
+/// A key has an effect only while another key has one of `values`, or, with no values given, while that is not 0, false
+/// or empty.
 struct Condition {
   std::string key;
   std::vector<std::string> values;
-  /// Keys of lists that overrule `key`: the first that is not empty is asked instead, and one of its elements has to be among `values`;
-  /// an element may be several names, separated by spaces.
+  /// Keys of lists that overrule `key`: the first that is not empty is asked instead, and one of its elements has to be
+  /// among `values`; an element may be several names, separated by spaces.
   std::vector<std::string> lists{};
   /// Another key, if not empty, that does as well while it has one of these values.
   std::string or_key{};
@@ -52,7 +55,8 @@ struct Condition {
 /// One key, bound to the member of a settings object that holds its value; that object must outlive it.
 class Key {
  public:
-  using Target = std::variant<std::int64_t*, double*, bool*, std::string*, std::filesystem::path*, std::vector<std::string>*>;
+  using Target =
+      std::variant<std::int64_t*, double*, bool*, std::string*, std::filesystem::path*, std::vector<std::string>*>;
 
   Key(std::string path, Target target, std::string unit, std::string meaning);
 
@@ -125,8 +129,9 @@ class Table {
  public:
   /// Adds a section; keys whose path begins with it belong to it.
   void section(std::string path, std::string meaning);
-  /// Adds a key. Its type is that of `target`, its default what `target` holds in a default-constructed settings object.
-  /// `unit` may be empty; `meaning` is a phrase without a full stop. Throws ContractError on a second key of that path.
+  /// Adds a key. Its type is that of `target`, its default what `target` holds in a default-constructed settings
+  /// object. `unit` may be empty; `meaning` is a phrase without a full stop. Throws ContractError on a second key of
+  /// that path.
   Key& key(std::string path, Key::Target target, std::string unit, std::string meaning);
 
   const std::deque<Key>& keys() const& { return keys_; }
@@ -142,8 +147,8 @@ class Table {
   /// The key that a condition asks now: its own, or one of its lists.
   const Key& asked(const Condition& condition) const;
 
-  /// Throws UserError for the first key that was set (or, after changes in code, differs from its value in `defaults`) although
-  /// it has no effect in this combination.
+  /// Throws UserError for the first key that was set (or, after changes in code, differs from its value in `defaults`)
+  /// although it has no effect in this combination.
   void check_effects(const Table& defaults, const Origins& origins) const;
 
  private:
@@ -151,8 +156,8 @@ class Table {
   std::vector<Section> sections_;
 };
 
-/// "model.position: learned (line 4)" for messages: the key, its value, and where it was set, as seen from `from`: nothing for the same
-/// place, the line in the same file, else the whole place; "(the default)" when nobody has set it.
+/// "model.position: learned (line 4)" for messages: the key, its value, and where it was set, as seen from `from`:
+/// nothing for the same place, the line in the same file, else the whole place; "(the default)" when nobody has set it.
 std::string cite(const Table& table, const Origins& origins, const std::string& key, const Place& from);
 
 }  // namespace furlong::config

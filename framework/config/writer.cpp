@@ -21,7 +21,8 @@ std::vector<std::string> words(const std::string& path) {
 }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
   return text;
 }
 
@@ -35,7 +36,8 @@ std::string condition_text(const Table& table, const Condition& condition) {
   const Key* key = table.find(condition.key);
   const char* something = key && key->is_number() ? " above 0" : "";
   std::string text = condition.key + (condition.values.empty() ? something : ": " + join(condition.values, " or "));
-  if (!condition.or_key.empty()) text += fmt::format(", or {}: {}", condition.or_key, join(condition.or_values, " or "));
+  if (!condition.or_key.empty())
+    text += fmt::format(", or {}: {}", condition.or_key, join(condition.or_values, " or "));
   return text;
 }
 
@@ -62,7 +64,9 @@ std::string markdown_cell(const std::string& text) { return replaced(text, "|", 
 std::string range_cell(const Key& key) {
   if (!key.choices().empty()) return fmt::format("`{}`", join(key.choices(), "`, `"));
   const std::string range = key.range();
-  return key.zero_meaning().empty() ? range : fmt::format("0 = {}{}{}", key.zero_meaning(), range.empty() ? "" : "; else ", range);
+  return key.zero_meaning().empty()
+             ? range
+             : fmt::format("0 = {}{}{}", key.zero_meaning(), range.empty() ? "" : "; else ", range);
 }
 
 std::string meaning_cell(const Table& table, const Key& key) {
@@ -78,8 +82,9 @@ std::string key_rows(const Table& table, const std::string& section) {
   for (const auto& key : table.keys()) {
     if (key.section() != section) continue;
     const std::string fallback = key.is_required() ? "required" : fmt::format("`{}`", to_text(key.get()));
-    out += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", key.name(), key.type(), key.unit(), markdown_cell(fallback),
-                       markdown_cell(range_cell(key)), markdown_cell(meaning_cell(table, key)));
+    out +=
+        fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", key.name(), key.type(), key.unit(), markdown_cell(fallback),
+                    markdown_cell(range_cell(key)), markdown_cell(meaning_cell(table, key)));
   }
   return out;
 }
@@ -101,9 +106,12 @@ Json key_schema(const Key& key) {
   else if (!key.choices().empty())
     schema["enum"] = key.choices();
   Json range = Json::object();
-  const auto bound = [&](double value) { return key.holds<std::int64_t>() ? Json(static_cast<std::int64_t>(value)) : Json(value); };
+  const auto bound = [&](double value) {
+    return key.holds<std::int64_t>() ? Json(static_cast<std::int64_t>(value)) : Json(value);
+  };
   if (std::isfinite(key.lowest())) range[key.lowest_excluded() ? "exclusiveMinimum" : "minimum"] = bound(key.lowest());
-  if (std::isfinite(key.highest())) range[key.highest_excluded() ? "exclusiveMaximum" : "maximum"] = bound(key.highest());
+  if (std::isfinite(key.highest()))
+    range[key.highest_excluded() ? "exclusiveMaximum" : "maximum"] = bound(key.highest());
   if (!range.empty() && !key.zero_meaning().empty())
     schema["anyOf"] = {{{"const", 0}}, range};
   else
@@ -141,7 +149,8 @@ std::string to_yaml(const Table& table, bool comments) {
     const auto section = words(key.section());
     std::size_t shared = 0;
     while (shared < std::min(open.size(), section.size()) && open[shared] == section[shared]) ++shared;
-    for (std::size_t depth = shared; depth < section.size(); ++depth) out += std::string(2 * depth, ' ') + section[depth] + ":\n";
+    for (std::size_t depth = shared; depth < section.size(); ++depth)
+      out += std::string(2 * depth, ' ') + section[depth] + ":\n";
     open = section;
     const Condition* unmet = table.unmet(key);
     out += std::string(2 * section.size(), ' ') + (unmet ? "# " : "") + key.name() + ": " + yaml_value(key);
@@ -172,13 +181,16 @@ Json json_schema(const Table& table, const std::string& title) {
                {"additionalProperties", false},
                {"properties", Json::object()}};
   const Json file = {{"type", "string"}};
-  root["properties"]["include"] = {{"description", "other files whose keys this file adds to and overrides, relative to this file"},
-                                   {"anyOf", {file, {{"type", "array"}, {"items", file}}}}};
+  root["properties"]["include"] = {
+      {"description", "other files whose keys this file adds to and overrides, relative to this file"},
+      {"anyOf", {file, {{"type", "array"}, {"items", file}}}}};
   for (const auto& section : table.sections()) {
     Json& object = object_at(root, section.path, true);
     // A heading without keys below it is read as an empty section.
-    object = {
-        {"type", {"object", "null"}}, {"description", section.meaning}, {"additionalProperties", false}, {"properties", Json::object()}};
+    object = {{"type", {"object", "null"}},
+              {"description", section.meaning},
+              {"additionalProperties", false},
+              {"properties", Json::object()}};
   }
   Json needed = Json::array();  // what a file that includes nothing must have
   for (const auto& key : table.keys()) {

@@ -7,8 +7,8 @@
 
 namespace furlong::config {
 
-/// All keys with their values. Keys without an effect in this combination stand in comments, because reading refuses them; what is
-/// read back equals what was written. With `comments` each key is followed by its meaning and unit.
+/// All keys with their values. Keys without an effect in this combination stand in comments, because reading refuses
+/// them; what is read back equals what was written. With `comments` each key is followed by its meaning and unit.
 std::string to_yaml(const Table& table, bool comments = false);
 
 /// The same as nested objects, without the keys that have no effect.
@@ -17,7 +17,8 @@ nlohmann::ordered_json to_json(const Table& table);
 /// JSON Schema (draft 7) of the files that `table` reads, for editors. `table` must be bound to default settings.
 nlohmann::ordered_json json_schema(const Table& table, const std::string& title);
 
-/// Markdown: a heading and a table of keys (type, unit, default, range, meaning) for each section. Bound to default settings.
+/// Markdown: a heading and a table of keys (type, unit, default, range, meaning) for each section. Bound to default
+/// settings.
 std::string reference_markdown(const Table& table);
 
 }  // namespace furlong::config

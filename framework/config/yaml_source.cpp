@@ -50,15 +50,16 @@ constexpr std::pair<std::string_view, std::string_view> explanations[] = {
      "this alias refers to an anchor that is not defined above it; put a text that starts with '*' in quotes"},
 };
 
-// Line and column (from 0) of the innermost bracket of that kind still open at the end of the lines; yaml-cpp only says where it
-// gave up, which may be the end of the file.
+// Line and column (from 0) of the innermost bracket of that kind still open at the end of the lines; yaml-cpp only says
+// where it gave up, which may be the end of the file.
 std::optional<std::pair<int, int>> open_bracket(const std::vector<std::string>& lines, char kind) {
   std::vector<std::tuple<char, int, int>> open;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     char quote = 0, before = ' ';
     for (std::size_t j = 0; j < lines[i].size(); before = lines[i][j], ++j) {
       const char c = lines[i][j];
-      const bool starts_token = open.empty() ? before == ' ' : std::string_view(" [{,:").find(before) != std::string_view::npos;
+      const bool starts_token =
+          open.empty() ? before == ' ' : std::string_view(" [{,:").find(before) != std::string_view::npos;
       if (quote)
         quote = c == quote ? 0 : quote;
       else if (c == '#' && before == ' ')
@@ -97,7 +98,8 @@ YamlSource::YamlSource(std::string name, std::string text, bool has_lines)
   if (text.find('\0') != std::string::npos || !is_utf8(text))
     throw UserError("{}: found bytes that are not UTF-8 text; expected a YAML file", name_);
   try {
-    // Not YAML::LoadAll: after a stray bracket at the end its parser gets no further, and it collects documents until memory is full.
+    // Not YAML::LoadAll: after a stray bracket at the end its parser gets no further, and it collects documents until
+    // memory is full.
     std::istringstream stream(text);
     YAML::Parser parser(stream);
     DocumentStart document;
@@ -106,10 +108,12 @@ YamlSource::YamlSource(std::string name, std::string text, bool has_lines)
     if (!parser.HandleNextDocument(document)) return;
     const auto line = static_cast<std::size_t>(std::max(document.mark.line, 0));
     const bool is_separated = line < lines_.size() && lines_[line].starts_with("---");
-    throw UserError("{}: {}", at(document.mark).text(),
-                    is_separated
-                        ? "a second YAML document starts here; expected one ('---' separates documents; use include: to combine files)"
-                        : "found text that belongs to nothing before it; expected the end; check brackets and indentation");
+    throw UserError(
+        "{}: {}", at(document.mark).text(),
+        is_separated
+            ? "a second YAML document starts here; expected one ('---' separates documents; use include: to combine "
+              "files)"
+            : "found text that belongs to nothing before it; expected the end; check brackets and indentation");
   } catch (const YAML::Exception& problem) {
     explain(problem);
   }
@@ -133,7 +137,8 @@ void YamlSource::explain(const YAML::Exception& problem) const {
   }
   YAML::Mark mark = problem.mark;
   const bool is_flow = problem.msg.ends_with("flow not found");
-  if (const auto bracket = is_flow ? open_bracket(lines_, problem.msg == "end of map flow not found" ? '{' : '[') : std::nullopt)
+  if (const auto bracket =
+          is_flow ? open_bracket(lines_, problem.msg == "end of map flow not found" ? '{' : '[') : std::nullopt)
     mark.line = bracket->first, mark.column = bracket->second;
   for (const auto& [message, meaning] : explanations)
     if (problem.msg == message) throw UserError("{}: {}", at(mark).text(), meaning);
@@ -155,14 +160,16 @@ void YamlSource::check_quotes(const YAML::Node& scalar) const {
       return;
   }
   throw UserError(
-      "{}: the quotation mark {} that opens here is not closed on this line; close it (a line break in a text is written \"\\n\")",
+      "{}: the quotation mark {} that opens here is not closed on this line; close it (a line break in a text is "
+      "written \"\\n\")",
       at(mark).text(), quote);
 }
 
 std::string read_config_file(const std::filesystem::path& file, const std::string& from) {
   std::error_code code;
   const auto status = std::filesystem::status(file, code);
-  if (std::filesystem::is_directory(status)) throw UserError("{}{}: found a directory; expected a YAML file", from, file.string());
+  if (std::filesystem::is_directory(status))
+    throw UserError("{}{}: found a directory; expected a YAML file", from, file.string());
   if (std::filesystem::is_regular_file(status) && std::filesystem::file_size(file, code) > (16u << 20))
     throw UserError("{}{}: found a file of {} bytes; expected a YAML file of at most 16 MiB", from, file.string(),
                     std::filesystem::file_size(file, code));
@@ -174,7 +181,8 @@ std::string read_config_file(const std::filesystem::path& file, const std::strin
   std::vector<std::string> beside;
   const auto folder = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
   for (std::filesystem::directory_iterator it(folder, code), end; !code && it != end; it.increment(code))
-    if (it->path().extension() == ".yaml" || it->path().extension() == ".yml") beside.push_back(it->path().filename().string());
+    if (it->path().extension() == ".yaml" || it->path().extension() == ".yml")
+      beside.push_back(it->path().filename().string());
   std::sort(beside.begin(), beside.end());
   const std::string similar = nearest(file.filename().string(), beside);
   throw UserError("{}cannot read {} ({}){}", from, file.string(), reason,

@@ -1,5 +1,6 @@
 #pragma once
-// One YAML text, parsed strictly: its parser's complaints become one line with file, line, column and what to do about it.
+// One YAML text, parsed strictly: its parser's complaints become one line with file, line, column and what to do about
+// it.
 #include <yaml-cpp/yaml.h>
 
 #include <filesystem>
@@ -10,18 +11,20 @@
 
 namespace furlong::config {
 
-/// A parsed text. Throws UserError when it is not UTF-8, not YAML, or holds several documents; an empty text is an empty map.
+/// A parsed text. Throws UserError when it is not UTF-8, not YAML, or holds several documents; an empty text is an
+/// empty map.
 class YamlSource {
  public:
-  /// `name` is what errors call the text. With `has_lines` false (a value from the command line) errors give no line numbers.
+  /// `name` is what errors call the text. With `has_lines` false (a value from the command line) errors give no line
+  /// numbers.
   YamlSource(std::string name, std::string text, bool has_lines = true);
 
   const YAML::Node& root() const { return root_; }
   const std::string& name() const { return name_; }
   Place at(const YAML::Mark& mark) const;
 
-  /// Throws UserError when a quoted scalar does not end on the line on which it starts. (yaml-cpp lets a quotation mark that is
-  /// never closed swallow the rest of the file.)
+  /// Throws UserError when a quoted scalar does not end on the line on which it starts. (yaml-cpp lets a quotation mark
+  /// that is never closed swallow the rest of the file.)
   void check_quotes(const YAML::Node& scalar) const;
 
  private:

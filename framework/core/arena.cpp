@@ -29,7 +29,8 @@ namespace {
 
 constexpr std::int64_t alignment = 256;
 #ifdef FURLONG_SANITIZED
-constexpr std::int64_t red_zone = 256;  // poisoned bytes behind each block, so that AddressSanitizer sees an overrun inside the arena
+constexpr std::int64_t red_zone =
+    256;  // poisoned bytes behind each block, so that AddressSanitizer sees an overrun inside the arena
 #else
 constexpr std::int64_t red_zone = 0;
 #endif
@@ -44,8 +45,10 @@ ArenaBlocks arena_blocks_from(const char* text) {
   const std::string_view asked = text ? text : "";
   if (asked.empty() || asked == "0") return ArenaBlocks::together;
   if (asked == "1") return ArenaBlocks::separate;
-  throw UserError("FURLONG_SEPARATE_TENSORS: '{}' is neither 0 nor 1; expected 1 for an allocation of its own for each tensor on a GPU",
-                  asked);
+  throw UserError(
+      "FURLONG_SEPARATE_TENSORS: '{}' is neither 0 nor 1; expected 1 for an allocation of its own for each tensor on a "
+      "GPU",
+      asked);
 }
 
 Arena::Arena(Device device, std::int64_t capacity_bytes, ArenaBlocks blocks)
@@ -60,18 +63,23 @@ Arena::Arena(Device device, std::int64_t capacity_bytes, ArenaBlocks blocks)
     base_ = static_cast<char*>(require_gpu_engine(device.type).reserve(device.index, capacity_));
     return;
   }
-  void* memory =
-      mmap(nullptr, static_cast<std::size_t>(capacity_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = mmap(nullptr, static_cast<std::size_t>(capacity_), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
-    throw MachineError("cannot reserve {} MiB of address space for tensors ({}); is there a limit (ulimit -v)?", capacity_ >> 20,
-                       std::strerror(errno));
+    throw MachineError("cannot reserve {} MiB of address space for tensors ({}); is there a limit (ulimit -v)?",
+                       capacity_ >> 20, std::strerror(errno));
   }
   base_ = static_cast<char*>(memory);
-  madvise(base_, static_cast<std::size_t>(capacity_), MADV_HUGEPAGE);  // advice only: first touch of 4 KiB pages costs far more
+  madvise(base_, static_cast<std::size_t>(capacity_),
+          MADV_HUGEPAGE);  // advice only: first touch of 4 KiB pages costs far more
 }
 
 Arena::Arena(Device device, void* memory, std::int64_t bytes)
-    : device_(device), capacity_(bytes / alignment * alignment), backed_(capacity_), base_(static_cast<char*>(memory)), borrowed_(true) {}
+    : device_(device),
+      capacity_(bytes / alignment * alignment),
+      backed_(capacity_),
+      base_(static_cast<char*>(memory)),
+      borrowed_(true) {}
 
 Arena::~Arena() {
   if (device_.is_shape_only()) return;
@@ -99,8 +107,8 @@ void Arena::erase_free(std::map<std::int64_t, std::int64_t>::iterator block) {
 }
 
 void Arena::refuse(std::int64_t size) const {
-  throw MachineError("out of memory on {}: {} MiB more were asked for with {} MiB in use of {} MiB", device_.text(), size >> 20,
-                     counters_.bytes_in_use >> 20, capacity_ >> 20);
+  throw MachineError("out of memory on {}: {} MiB more were asked for with {} MiB in use of {} MiB", device_.text(),
+                     size >> 20, counters_.bytes_in_use >> 20, capacity_ >> 20);
 }
 
 void Arena::raise_top(std::int64_t top) {
@@ -155,7 +163,8 @@ void* Arena::allocate(std::int64_t bytes) {
   require(bytes >= 0 && bytes >> 62 == 0, "allocation of {} bytes", bytes);
   const std::int64_t least = bytes == 0 ? 1 : bytes, size = rounded(least);
   const std::lock_guard lock(mutex_);
-  char* const pointer = static_cast<char*>(blocks_ == ArenaBlocks::separate ? place_separately(least, size) : place(size));
+  char* const pointer =
+      static_cast<char*>(blocks_ == ArenaBlocks::separate ? place_separately(least, size) : place(size));
   counters_.bytes_in_use += size - red_zone;
   counters_.peak_bytes = std::max(counters_.peak_bytes, counters_.bytes_in_use);
   ++counters_.allocations;
@@ -165,7 +174,8 @@ void* Arena::allocate(std::int64_t bytes) {
   }
   if (device_.has_host_memory()) {
 #ifdef FURLONG_SANITIZED
-    std::memset(pointer, 0xff, static_cast<std::size_t>(bytes));  // NaN in every float type: reading before writing shows
+    std::memset(pointer, 0xff,
+                static_cast<std::size_t>(bytes));  // NaN in every float type: reading before writing shows
 #endif
   }
   return pointer;

@@ -1,5 +1,6 @@
 #pragma once
-// One arena a device. All tensors and scratch come from it, so that a training step, once its sizes are known, asks the system for nothing.
+// One arena a device. All tensors and scratch come from it, so that a training step, once its sizes are known, asks the
+// system for nothing.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -20,16 +21,17 @@ struct ArenaCounters {
   std::int64_t allocations = 0;      ///< allocate() calls so far
 };
 
-/// How a GPU's arena hands out memory: blocks of one range, or each block an allocation of its own, behind which tools that watch memory
-/// know that nothing lies.
+/// How a GPU's arena hands out memory: blocks of one range, or each block an allocation of its own, behind which tools
+/// that watch memory know that nothing lies.
 enum class ArenaBlocks : std::uint8_t { together, separate };
 
-/// What $FURLONG_SEPARATE_TENSORS asks for: 1 is separate; 0, nothing or null is together. Throws UserError on anything else.
+/// What $FURLONG_SEPARATE_TENSORS asks for: 1 is separate; 0, nothing or null is together. Throws UserError on anything
+/// else.
 ArenaBlocks arena_blocks_from(const char* text);
 
-/// A range of addresses reserved once (huge pages asked for on the CPU), handed out best-fit, neighbours merged on return.
-/// Addresses for `shape_only` are not backed by memory and must not be dereferenced. On a GPU memory is handed out in the order of one
-/// stream: what is returned may be given to work launched later on it. Thread-safe.
+/// A range of addresses reserved once (huge pages asked for on the CPU), handed out best-fit, neighbours merged on
+/// return. Addresses for `shape_only` are not backed by memory and must not be dereferenced. On a GPU memory is handed
+/// out in the order of one stream: what is returned may be given to work launched later on it. Thread-safe.
 class Arena {
  public:
   /// `separate` is for GPUs alone.
@@ -40,7 +42,8 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// At least `bytes`, aligned to 256, contents undefined. Throws MachineError with the numbers when the capacity is passed.
+  /// At least `bytes`, aligned to 256, contents undefined. Throws MachineError with the numbers when the capacity is
+  /// passed.
   void* allocate(std::int64_t bytes);
   void release(void* pointer) noexcept;
 
@@ -49,7 +52,8 @@ class Arena {
   std::int64_t capacity() const { return capacity_; }
 
  private:
-  /// Whether AddressSanitizer is told what is handed out. Not of what is borrowed: recorded work is replayed over it after all is returned.
+  /// Whether AddressSanitizer is told what is handed out. Not of what is borrowed: recorded work is replayed over it
+  /// after all is returned.
   bool is_watched() const { return device_.has_host_memory() && !borrowed_ && blocks_ == ArenaBlocks::together; }
   void* place(std::int64_t size);
   void* place_separately(std::int64_t bytes, std::int64_t size);
@@ -77,8 +81,8 @@ class Arena {
 /// The arena of a device, made on first use with the memory that this process may use as capacity.
 Arena& arena(const Device& device);
 
-/// A part of a GPU's arena as an arena of its own, for work whose addresses have to stay its own after it is done: a step that was recorded
-/// writes to them whenever it is replayed.
+/// A part of a GPU's arena as an arena of its own, for work whose addresses have to stay its own after it is done: a
+/// step that was recorded writes to them whenever it is replayed.
 class ArenaPool {
  public:
   /// Throws MachineError when the device has not that much left.

@@ -11,14 +11,16 @@ namespace {
 Device gpu(DeviceType type, int index, const std::string& name) {
   GpuEngine* engine = gpu_engine(type);
   if (engine == nullptr) {
-    const char* remedy = type == DeviceType::cuda
-                             ? "it was built without the CUDA toolkit; use device: cpu, or build with the toolkit installed"
-                             : "only builds with tests have the simulator; use device: cpu";
-    throw UserError("device: '{}' cannot be had: this program has no {} engine ({})", name, type == DeviceType::cuda ? "CUDA" : "simulated",
-                    remedy);
+    const char* remedy =
+        type == DeviceType::cuda
+            ? "it was built without the CUDA toolkit; use device: cpu, or build with the toolkit installed"
+            : "only builds with tests have the simulator; use device: cpu";
+    throw UserError("device: '{}' cannot be had: this program has no {} engine ({})", name,
+                    type == DeviceType::cuda ? "CUDA" : "simulated", remedy);
   }
   if (const std::string reason = engine->unavailable(index); !reason.empty()) {
-    throw UserError("device: '{}' cannot be had: {}; use device: cpu or device: auto to compute on the CPU", name, reason);
+    throw UserError("device: '{}' cannot be had: {}; use device: cpu or device: auto to compute on the CPU", name,
+                    reason);
   }
   return Device{type, index};
 }

@@ -4,8 +4,9 @@
 
 namespace furlong {
 
-/// Where memory lies and work happens. `simulated` runs the kernels of `cuda` on the host, one fibre for each of their threads; only builds
-/// with tests have it. `shape_only` runs a step without memory or arithmetic: it counts what the step would allocate.
+/// Where memory lies and work happens. `simulated` runs the kernels of `cuda` on the host, one fibre for each of their
+/// threads; only builds with tests have it. `shape_only` runs a step without memory or arithmetic: it counts what the
+/// step would allocate.
 enum class DeviceType : std::uint8_t { cpu, cuda, simulated, shape_only };
 
 struct Device {
@@ -22,12 +23,13 @@ struct Device {
   std::string text() const;
 };
 
-/// The device that `device:` in YAML names: auto (a GPU where one works), cpu, cuda, cuda:N, and in builds with tests simulated. Throws
-/// UserError when it cannot be had, saying which of driver, device, library or architecture is missing.
+/// The device that `device:` in YAML names: auto (a GPU where one works), cpu, cuda, cuda:N, and in builds with tests
+/// simulated. Throws UserError when it cannot be had, saying which of driver, device, library or architecture is
+/// missing.
 Device device_from_name(const std::string& name);
 
-/// An ordered queue of work on one device: what every op is launched on. A CPU stream runs at once; a CUDA stream carries its handle, or
-/// none for the device's own main queue.
+/// An ordered queue of work on one device: what every op is launched on. A CPU stream runs at once; a CUDA stream
+/// carries its handle, or none for the device's own main queue.
 struct Stream {
   Device device;
   void* handle = nullptr;

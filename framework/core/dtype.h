@@ -5,7 +5,8 @@
 
 namespace furlong {
 
-/// Element types. bfloat16 is a storage type: arithmetic on it happens in float32. float64 exists for tests and references.
+/// Element types. bfloat16 is a storage type: arithmetic on it happens in float32. float64 exists for tests and
+/// references.
 enum class DType : std::uint8_t { float32, bfloat16, float64, int32, uint8 };
 
 /// Bytes of one element.

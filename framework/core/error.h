@@ -16,11 +16,13 @@ class Error : public std::runtime_error {
   virtual int exit_status() const noexcept { return 1; }
 };
 
-/// The user can mend it: a wrong key, path, shape or file. The message says what was found, what was expected, and a hint.
+/// The user can mend it: a wrong key, path, shape or file. The message says what was found, what was expected, and a
+/// hint.
 class UserError : public Error {
  public:
   template <class... Args>
-  explicit UserError(fmt::format_string<Args...> format, Args&&... args) : Error(fmt::format(format, std::forward<Args>(args)...)) {}
+  explicit UserError(fmt::format_string<Args...> format, Args&&... args)
+      : Error(fmt::format(format, std::forward<Args>(args)...)) {}
   int exit_status() const noexcept override { return 2; }
 };
 
@@ -28,14 +30,16 @@ class UserError : public Error {
 class MachineError : public Error {
  public:
   template <class... Args>
-  explicit MachineError(fmt::format_string<Args...> format, Args&&... args) : Error(fmt::format(format, std::forward<Args>(args)...)) {}
+  explicit MachineError(fmt::format_string<Args...> format, Args&&... args)
+      : Error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
 /// The program broke its own contract (a shape that a caller inside Furlong got wrong). A bug, never the user's fault.
 class ContractError : public Error {
  public:
   template <class... Args>
-  explicit ContractError(fmt::format_string<Args...> format, Args&&... args) : Error(fmt::format(format, std::forward<Args>(args)...)) {}
+  explicit ContractError(fmt::format_string<Args...> format, Args&&... args)
+      : Error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
 /// Throws ContractError with the message when `condition` is false.

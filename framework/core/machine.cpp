@@ -67,8 +67,8 @@ int count_list(const std::string& list) {
   return count;
 }
 
-/// Folders of this process's cgroup for a controller, from its own up to the mounted root. In a container the path that the kernel
-/// tells may be the host's and not exist here; then the mounted root is what limits the container.
+/// Folders of this process's cgroup for a controller, from its own up to the mounted root. In a container the path that
+/// the kernel tells may be the host's and not exist here; then the mounted root is what limits the container.
 std::vector<fs::path> cgroup_folders(const fs::path& root, const std::string& controller, bool& version_2) {
   std::string path_1, path_2 = "/";
   std::ifstream file(root / "proc/self/cgroup");
@@ -84,7 +84,8 @@ std::vector<fs::path> cgroup_folders(const fs::path& root, const std::string& co
   const fs::path mount = version_2 ? root / "sys/fs/cgroup" : root / "sys/fs/cgroup" / controller;
   std::vector<fs::path> folders;
   std::error_code ignored;
-  for (fs::path relative = fs::path(version_2 ? path_2 : path_1).relative_path(); !relative.empty(); relative = relative.parent_path()) {
+  for (fs::path relative = fs::path(version_2 ? path_2 : path_1).relative_path(); !relative.empty();
+       relative = relative.parent_path()) {
     if (fs::is_directory(mount / relative, ignored)) folders.push_back(mount / relative);
   }
   folders.push_back(mount);
@@ -107,7 +108,8 @@ std::optional<double> quota_of(const fs::path& folder, bool version_2) {
 int count_allowed_cores(int online) {
   // The kernel refuses a mask smaller than its own, so that the size is tried upwards.
   for (int cores = std::max(online, 1024); cores <= 1 << 20; cores *= 2) {
-    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> mask(CPU_ALLOC(cores), [](cpu_set_t* set) { CPU_FREE(set); });
+    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> mask(CPU_ALLOC(cores),
+                                                                [](cpu_set_t* set) { CPU_FREE(set); });
     if (!mask) break;
     const size_t bytes = CPU_ALLOC_SIZE(cores);
     if (sched_getaffinity(0, bytes, mask.get()) == 0) return CPU_COUNT_S(bytes, mask.get());
@@ -137,7 +139,8 @@ CpuInformation read_cpu(const fs::path& root) {
   return cpu;
 }
 
-/// Bytes that a cgroup holds and cannot drop at once (the file cache that nobody touched lately is free for the asking).
+/// Bytes that a cgroup holds and cannot drop at once (the file cache that nobody touched lately is free for the
+/// asking).
 uint64_t held_bytes(const fs::path& folder, bool version_2) {
   const auto used = to_integer(first_line(folder / (version_2 ? "memory.current" : "memory.usage_in_bytes")));
   uint64_t droppable = 0;
@@ -156,7 +159,8 @@ MemoryInformation read_memory(const fs::path& root) {
   bool version_2 = false;
   for (const fs::path& folder : cgroup_folders(root, "memory", version_2)) {
     const auto limit = to_integer(first_line(folder / (version_2 ? "memory.max" : "memory.limit_in_bytes")));
-    if (!limit || (memory.total > 0 && *limit >= memory.total)) continue;  // version 1 says "no limit" by a number beyond all memory
+    if (!limit || (memory.total > 0 && *limit >= memory.total))
+      continue;  // version 1 says "no limit" by a number beyond all memory
     memory.cgroup_limit = std::min(*limit, memory.cgroup_limit.value_or(*limit));
     const uint64_t held = held_bytes(folder, version_2);
     memory.available = std::min(memory.available, *limit - std::min(held, *limit));

@@ -1,7 +1,7 @@
 #pragma once
-// What the machine offers to this process: processor, cores, memory, huge pages, GPUs, and the limits that a container (cgroup) sets.
-// Everything is read from /proc and /sys below `root`, so that a test can show a machine of its own. What a kernel does not tell is left
-// empty or zero; nothing here throws for a missing file.
+// What the machine offers to this process: processor, cores, memory, huge pages, GPUs, and the limits that a container
+// (cgroup) sets. Everything is read from /proc and /sys below `root`, so that a test can show a machine of its own.
+// What a kernel does not tell is left empty or zero; nothing here throws for a missing file.
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -13,7 +13,8 @@ namespace furlong {
 
 struct CpuInformation {
   std::string model;               ///< as the kernel names it; empty when it does not
-  std::set<std::string> features;  ///< the kernel's names: avx2, avx512f, avx512_bf16, amx_tile, asimd, ... (only what the system enabled)
+  std::set<std::string> features;  ///< the kernel's names: avx2, avx512f, avx512_bf16, amx_tile, asimd, ... (only what
+                                   ///< the system enabled)
   int online_cores = 0;            ///< logical cores that are switched on
   int allowed_cores = 0;           ///< of these, how many the affinity mask lets this process use
   std::optional<double> quota_cores;  ///< CPU time per time that the cgroup grants, e.g. 1.5; empty without a limit
@@ -51,7 +52,8 @@ struct Machine {
   bool container = false;            ///< whether the usual marks of a container are there
 };
 
-/// Reads everything above. The affinity mask is that of the calling process and is left out (all online cores) when `root` is not "/".
+/// Reads everything above. The affinity mask is that of the calling process and is left out (all online cores) when
+/// `root` is not "/".
 Machine read_machine(const std::filesystem::path& root = "/");
 
 }  // namespace furlong

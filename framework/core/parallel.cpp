@@ -110,7 +110,8 @@ class Pool {
         if (stopping_) return;
         seen = generation_;
       }
-      if (thread < threads_wanted) drain(thread);  // the pool keeps its first size; set_thread_count may have asked for fewer since
+      if (thread < threads_wanted)
+        drain(thread);  // the pool keeps its first size; set_thread_count may have asked for fewer since
       const std::lock_guard lock(mutex_);
       if (--busy_ == 0) done_.notify_one();
     }

@@ -1,6 +1,6 @@
 #pragma once
-// Counter-based randomness: a number is a function of (seed, step, stream, index), never of the order of calls. What is drawn is thus the
-// same on any number of threads or ranks, and again when activations are recomputed.
+// Counter-based randomness: a number is a function of (seed, step, stream, index), never of the order of calls. What is
+// drawn is thus the same on any number of threads or ranks, and again when activations are recomputed.
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -22,9 +22,11 @@ constexpr std::uint32_t random_stream(std::string_view name) {
   return hash;
 }
 
-/// Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3; SC 2011): four independent 32-bit words for each block index.
+/// Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3; SC 2011): four independent 32-bit words
+/// for each block index.
 constexpr std::array<std::uint32_t, 4> philox(const RandomKey& key, std::uint64_t block) {
-  std::array<std::uint32_t, 4> counter{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), key.stream, key.step};
+  std::array<std::uint32_t, 4> counter{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+                                       key.stream, key.step};
   std::uint32_t key0 = static_cast<std::uint32_t>(key.seed), key1 = static_cast<std::uint32_t>(key.seed >> 32);
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t product0 = std::uint64_t{0xD2511F53u} * counter[0];
@@ -38,7 +40,9 @@ constexpr std::array<std::uint32_t, 4> philox(const RandomKey& key, std::uint64_
 }
 
 /// Word number `index` of the sequence.
-constexpr std::uint32_t random_word(const RandomKey& key, std::uint64_t index) { return philox(key, index / 4)[index % 4]; }
+constexpr std::uint32_t random_word(const RandomKey& key, std::uint64_t index) {
+  return philox(key, index / 4)[index % 4];
+}
 
 /// Uniform in [0, 1) with 24 bits.
 constexpr float random_uniform(const RandomKey& key, std::uint64_t index) {
@@ -48,7 +52,8 @@ constexpr float random_uniform(const RandomKey& key, std::uint64_t index) {
 /// Standard normal in double, Box-Muller on one block of words per index.
 inline double random_normal(const RandomKey& key, std::uint64_t index) {
   const auto words = philox(key, index);
-  const double radius_uniform = (static_cast<double>((std::uint64_t{words[0]} << 20) ^ (words[1] >> 12)) + 0.5) * 0x1p-52;  // in (0, 1)
+  const double radius_uniform =
+      (static_cast<double>((std::uint64_t{words[0]} << 20) ^ (words[1] >> 12)) + 0.5) * 0x1p-52;  // in (0, 1)
   const double angle_uniform = static_cast<double>((std::uint64_t{words[2]} << 20) ^ (words[3] >> 12)) * 0x1p-52;
   return std::sqrt(-2 * std::log(radius_uniform)) * std::cos(6.283185307179586476925 * angle_uniform);
 }

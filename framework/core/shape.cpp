@@ -18,7 +18,8 @@ void Shape::push_back(std::int64_t extent) {
 std::int64_t Shape::elements() const {
   std::int64_t product = 1;
   for (std::int64_t extent : *this) {
-    require(!__builtin_mul_overflow(product, extent, &product), "the shape {} has more elements than 64 bits can count", text());
+    require(!__builtin_mul_overflow(product, extent, &product), "the shape {} has more elements than 64 bits can count",
+            text());
   }
   return product;
 }
@@ -35,7 +36,9 @@ std::string Shape::text() const {
   return result + "]";
 }
 
-bool Shape::operator==(const Shape& other) const { return rank_ == other.rank_ && std::equal(begin(), end(), other.begin()); }
+bool Shape::operator==(const Shape& other) const {
+  return rank_ == other.rank_ && std::equal(begin(), end(), other.begin());
+}
 
 Shape contiguous_strides(const Shape& shape) {
   Shape strides = shape;

@@ -6,7 +6,8 @@
 
 namespace furlong {
 
-/// Extents (or strides, in elements) of a tensor of at most six dimensions. 64-bit throughout: heads × n × n passes 2^31 at n = 64k.
+/// Extents (or strides, in elements) of a tensor of at most six dimensions. 64-bit throughout: heads × n × n passes
+/// 2^31 at n = 64k.
 class Shape {
  public:
   static constexpr int max_rank = 6;

@@ -9,7 +9,8 @@ namespace furlong {
 namespace {
 
 /// Between any two devices that have memory, one of them the host where they differ.
-void copy_bytes(void* target, const Device& target_device, const void* source, const Device& source_device, std::int64_t bytes) {
+void copy_bytes(void* target, const Device& target_device, const void* source, const Device& source_device,
+                std::int64_t bytes) {
   if (bytes == 0 || target_device.is_shape_only() || source_device.is_shape_only()) return;
   if (target_device.is_cpu() && source_device.is_cpu()) {
     std::memcpy(target, source, static_cast<std::size_t>(bytes));
@@ -37,8 +38,8 @@ Tensor Tensor::empty(const Shape& shape, DType dtype, const Device& device) {
   tensor.dtype_ = dtype;
   tensor.device_ = device;
   std::int64_t bytes = 0;
-  require(!__builtin_mul_overflow(shape.elements(), size_of(dtype), &bytes), "a tensor of {} {} has more bytes than 64 bits can count",
-          name_of(dtype), shape.text());
+  require(!__builtin_mul_overflow(shape.elements(), size_of(dtype), &bytes),
+          "a tensor of {} {} has more bytes than 64 bits can count", name_of(dtype), shape.text());
   Arena& home = arena(device);
   tensor.storage_ = std::shared_ptr<void>(home.allocate(bytes), [&home](void* pointer) { home.release(pointer); });
   return tensor;
@@ -52,7 +53,8 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, const Device& device) {
 
 template <class T>
 Tensor Tensor::from(const std::vector<T>& values, const Shape& shape, const Device& device) {
-  require(static_cast<std::int64_t>(values.size()) == shape.elements(), "{} values for a tensor of shape {}", values.size(), shape.text());
+  require(static_cast<std::int64_t>(values.size()) == shape.elements(), "{} values for a tensor of shape {}",
+          values.size(), shape.text());
   Tensor tensor = empty(shape, dtype_of<T>::value, device);
   copy_bytes(tensor.address(), device, values.data(), Device{}, tensor.bytes());
   return tensor;
@@ -76,8 +78,8 @@ Tensor Tensor::reshape(const Shape& shape) const {
 }
 
 Tensor Tensor::narrow(int dimension, std::int64_t start, std::int64_t length) const {
-  require(start >= 0 && length >= 0 && start + length <= shape_[dimension], "range [{}, {}) outside dimension {} of {}", start,
-          start + length, dimension, shape_.text());
+  require(start >= 0 && length >= 0 && start + length <= shape_[dimension], "range [{}, {}) outside dimension {} of {}",
+          start, start + length, dimension, shape_.text());
   Tensor view = *this;
   view.offset_ += start * strides_[dimension];
   view.shape_[dimension] = length;
@@ -85,12 +87,13 @@ Tensor Tensor::narrow(int dimension, std::int64_t start, std::int64_t length) co
 }
 
 Tensor Tensor::permute(std::initializer_list<int> order) const {
-  require(static_cast<int>(order.size()) == shape_.rank(), "a permutation of {} dimensions for shape {}", order.size(), shape_.text());
+  require(static_cast<int>(order.size()) == shape_.rank(), "a permutation of {} dimensions for shape {}", order.size(),
+          shape_.text());
   Tensor view = *this;
   int position = 0, seen = 0;
   for (int dimension : order) {
-    require(dimension >= 0 && dimension < shape_.rank() && !(seen >> dimension & 1), "dimension {} outside {}, or given twice", dimension,
-            shape_.text());
+    require(dimension >= 0 && dimension < shape_.rank() && !(seen >> dimension & 1),
+            "dimension {} outside {}, or given twice", dimension, shape_.text());
     seen |= 1 << dimension;
     view.shape_[position] = shape_[dimension];
     view.strides_[position++] = strides_[dimension];
@@ -99,7 +102,8 @@ Tensor Tensor::permute(std::initializer_list<int> order) const {
 }
 
 Tensor Tensor::split_last(std::int64_t inner) const {
-  require(shape_.rank() > 0 && inner > 0 && shape_[-1] % inner == 0, "cannot split the last dimension of {} by {}", shape_.text(), inner);
+  require(shape_.rank() > 0 && inner > 0 && shape_[-1] % inner == 0, "cannot split the last dimension of {} by {}",
+          shape_.text(), inner);
   Tensor view = *this;
   view.shape_[-1] /= inner;
   view.strides_[-1] *= inner;
@@ -119,8 +123,8 @@ void Tensor::fill_zero() const {
 }
 
 void Tensor::copy_from(const Tensor& source) const {
-  require(shape_ == source.shape_ && dtype_ == source.dtype_ && is_contiguous() && source.is_contiguous(), "cannot copy {} {} to {} {}",
-          name_of(source.dtype_), source.shape_.text(), name_of(dtype_), shape_.text());
+  require(shape_ == source.shape_ && dtype_ == source.dtype_ && is_contiguous() && source.is_contiguous(),
+          "cannot copy {} {} to {} {}", name_of(source.dtype_), source.shape_.text(), name_of(dtype_), shape_.text());
   copy_bytes(address(), device_, source.address(), source.device_, bytes());
 }
 

@@ -9,7 +9,8 @@
 
 namespace furlong {
 
-/// A view of device memory: shape, strides (elements), dtype. Copies share the memory; the last one returns it to the arena.
+/// A view of device memory: shape, strides (elements), dtype. Copies share the memory; the last one returns it to the
+/// arena.
 class Tensor {
  public:
   Tensor() = default;
@@ -35,10 +36,12 @@ class Tensor {
   bool is_unique() const { return storage_.use_count() == 1; }
   bool shares_memory_with(const Tensor& other) const { return storage_ && storage_ == other.storage_; }
 
-  /// Device address of the first element; checked against the dtype. Dereference on the host only when the device is the CPU.
+  /// Device address of the first element; checked against the dtype. Dereference on the host only when the device is
+  /// the CPU.
   template <class T>
   T* data() const {
-    require(dtype_of<T>::value == dtype_, "a tensor of {} was read as {}", name_of(dtype_), name_of(dtype_of<T>::value));
+    require(dtype_of<T>::value == dtype_, "a tensor of {} was read as {}", name_of(dtype_),
+            name_of(dtype_of<T>::value));
     return static_cast<T*>(address());
   }
   void* address() const { return storage_ ? static_cast<char*>(storage_.get()) + offset_ * size_of(dtype_) : nullptr; }
@@ -59,7 +62,8 @@ class Tensor {
   Tensor clone() const;
   /// A copy on `device`; the tensor itself where it is there. Contiguous tensors only.
   Tensor to(const Device& device) const;
-  /// Elements as a host vector, in row-major order whatever the strides; for tests, files and reports. Waits for the device.
+  /// Elements as a host vector, in row-major order whatever the strides; for tests, files and reports. Waits for the
+  /// device.
   template <class T>
   std::vector<T> to_vector() const;
 

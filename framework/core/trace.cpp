@@ -59,7 +59,8 @@ void add(Event&& event) {
 }  // namespace
 
 std::int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 void Span::begin(const char* category, std::string_view name, const Details& details) {
@@ -74,8 +75,8 @@ void Span::end() {
   lane.innermost = outer_;
   lane.latest = now();
   const bool is_node = details_.scope != nullptr;
-  add({is_node ? Event::Kind::node : Event::Kind::span, category_, std::string(name_), is_node ? *details_.scope : "", begin_, lane.latest,
-       0, details_});
+  add({is_node ? Event::Kind::node : Event::Kind::span, category_, std::string(name_), is_node ? *details_.scope : "",
+       begin_, lane.latest, 0, details_});
 }
 
 void note_node(const char* category, const std::string& scope, std::string_view name) {

@@ -1,6 +1,6 @@
 #pragma once
-// What the threads of a program did, and when: spans that nest, kept in memory up to a bound, as text for chrome://tracing and Perfetto.
-// Where nobody asked for it, a place that could be recorded costs one branch.
+// What the threads of a program did, and when: spans that nest, kept in memory up to a bound, as text for
+// chrome://tracing and Perfetto. Where nobody asked for it, a place that could be recorded costs one branch.
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -50,13 +50,15 @@ class Span {
   const Span* outer_ = nullptr;
 };
 
-/// A span that ends now and began where this thread's latest span, or node, began or ended: for ops that are known when they are done.
+/// A span that ends now and began where this thread's latest span, or node, began or ended: for ops that are known when
+/// they are done.
 void note_node(const char* category, const std::string& scope, std::string_view name);
 inline void node(const char* category, const std::string& scope, std::string_view name) {
   if (is_on()) note_node(category, scope, name);
 }
 
-/// What the innermost span of this thread is about, for the span of a thread that goes on with it; an arrow between the two is drawn.
+/// What the innermost span of this thread is about, for the span of a thread that goes on with it; an arrow between the
+/// two is drawn.
 Details hand_over();
 
 /// Of the calling thread, for as long as it lives ("communication"). The program's first is "main" by itself.
@@ -77,8 +79,8 @@ struct Recording {
   std::int64_t dropped = 0;          ///< that there was no room for
 };
 
-/// Of one process; 2^18 events take some 40 MB. Spans that began before start() or end behind stop() are not in it. Throws ContractError
-/// when it is on already.
+/// Of one process; 2^18 events take some 40 MB. Spans that began before start() or end behind stop() are not in it.
+/// Throws ContractError when it is on already.
 void start(std::size_t most_events = std::size_t{1} << 18);
 /// Empty where nothing was started.
 Recording stop();
@@ -90,8 +92,8 @@ struct Process {
   std::int64_t clock_offset = 0;  ///< nanoseconds from this host's clock to that of the trace
 };
 
-/// Events of Chrome's trace format, between commas, without the array around them: spans, nodes within spans of the scopes that they share
-/// with their neighbours, arrows, and the names of process and threads. Times are microseconds.
+/// Events of Chrome's trace format, between commas, without the array around them: spans, nodes within spans of the
+/// scopes that they share with their neighbours, arrows, and the names of process and threads. Times are microseconds.
 std::string to_json(const Recording& recording, const Process& process);
 
 }  // namespace furlong::trace

@@ -1,4 +1,5 @@
-// The text of a trace: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
+// The text of a trace: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event
+// Format").
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -49,7 +50,8 @@ class Nesting {
   };
 
   void place(const Event& event) {
-    while (open_.back().event && (event.begin >= open_.back().event->end || event.end > open_.back().event->end)) close();
+    while (open_.back().event && (event.begin >= open_.back().event->end || event.end > open_.back().event->end))
+      close();
     const bool is_node = event.kind == Event::Kind::node;
     if (is_node) enter_scopes(event);
     Open& parent = open_.back();
@@ -60,9 +62,11 @@ class Nesting {
 
   void enter_scopes(const Event& node) {
     Open& parent = open_.back();
-    const std::size_t known = parent.event && node.scope.starts_with(parent.event->scope) ? parent.event->scope.size() : 0;
+    const std::size_t known =
+        parent.event && node.scope.starts_with(parent.event->scope) ? parent.event->scope.size() : 0;
     std::size_t depth = 0;
-    for (std::size_t dot = node.scope.find('.', known); dot != std::string::npos; dot = node.scope.find('.', dot + 1), ++depth) {
+    for (std::size_t dot = node.scope.find('.', known); dot != std::string::npos;
+         dot = node.scope.find('.', dot + 1), ++depth) {
       const std::string scope = node.scope.substr(0, dot);
       if (depth < parent.scopes.size() && parent.scopes[depth].name != scope) leave_scopes(parent, depth);
       if (depth == parent.scopes.size())
@@ -104,8 +108,9 @@ class Writer {
       if (slice.event->kind == Event::Kind::node && !slice.event->scope.empty())
         arguments = R"("scope":)" + quoted(slice.event->scope.substr(0, slice.event->scope.size() - 1));
     }
-    add(fmt::format(R"({{"ph":"X",{},"dur":{},"cat":{},"name":{},"args":{{{}}}}})", at(thread, slice.begin), time(slice.end - slice.begin),
-                    quoted(slice.event ? slice.event->category : "scope"), quoted(slice.name), arguments));
+    add(fmt::format(R"({{"ph":"X",{},"dur":{},"cat":{},"name":{},"args":{{{}}}}})", at(thread, slice.begin),
+                    time(slice.end - slice.begin), quoted(slice.event ? slice.event->category : "scope"),
+                    quoted(slice.name), arguments));
     if (slice.event && slice.event->details.flow != 0) arrow("f", *slice.event, thread);
   }
 
@@ -124,14 +129,16 @@ class Writer {
   /// Microseconds, exact.
   static std::string time(std::int64_t nanoseconds) {
     const bool is_negative = nanoseconds < 0;
-    const std::uint64_t size = is_negative ? 0 - static_cast<std::uint64_t>(nanoseconds) : static_cast<std::uint64_t>(nanoseconds);
+    const std::uint64_t size =
+        is_negative ? 0 - static_cast<std::uint64_t>(nanoseconds) : static_cast<std::uint64_t>(nanoseconds);
     return fmt::format("{}{}.{:03}", is_negative ? "-" : "", size / 1000, size % 1000);
   }
   std::string at(int thread, std::int64_t moment) const {
     return fmt::format(R"("pid":{},"tid":{},"ts":{})", process_.rank, thread, time(moment + process_.clock_offset));
   }
   void metadata(const char* what, int thread, const char* key, const std::string& value) {
-    add(fmt::format(R"({{"ph":"M","pid":{},"tid":{},"name":"{}","args":{{"{}":{}}}}})", process_.rank, thread, what, key, value));
+    add(fmt::format(R"({{"ph":"M","pid":{},"tid":{},"name":"{}","args":{{"{}":{}}}}})", process_.rank, thread, what,
+                    key, value));
   }
   void add(const std::string& event) { text_ += (text_.empty() ? "" : ",\n") + event; }
 

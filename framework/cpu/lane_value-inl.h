@@ -1,6 +1,7 @@
-// A vector of lanes that is written like a number, so that element-wise maths reads like its formula and can be shared with an engine whose
-// lane is a scalar. What such a type offers: Scalar, construction from a double, + - * / and unary -, exp, multiply_add, absolute, less,
-// select, map_lanes. Included once for each instruction set (see framework/cpu/simd-inl.h).
+// A vector of lanes that is written like a number, so that element-wise maths reads like its formula and can be shared
+// with an engine whose lane is a scalar. What such a type offers: Scalar, construction from a double, + - * / and unary
+// -, exp, multiply_add, absolute, less, select, map_lanes. Included once for each instruction set (see
+// framework/cpu/simd-inl.h).
 #if defined(FURLONG_CPU_LANE_VALUE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_CPU_LANE_VALUE_INL_H_
 #undef FURLONG_CPU_LANE_VALUE_INL_H_
@@ -30,16 +31,22 @@ struct LaneValue {
   friend HWY_INLINE LaneValue operator/(LaneValue a, LaneValue b) { return LaneValue(hn::Div(a.v, b.v)); }
   friend HWY_INLINE LaneValue operator-(LaneValue a) { return LaneValue(hn::Neg(a.v)); }
   /// a * b + c, rounded once where the instruction set can.
-  friend HWY_INLINE LaneValue multiply_add(LaneValue a, LaneValue b, LaneValue c) { return LaneValue(hn::MulAdd(a.v, b.v, c.v)); }
+  friend HWY_INLINE LaneValue multiply_add(LaneValue a, LaneValue b, LaneValue c) {
+    return LaneValue(hn::MulAdd(a.v, b.v, c.v));
+  }
   /// a * b - c, likewise: with c = a * b this is the rounding error of the product (or 0 where nothing is fused).
-  friend HWY_INLINE LaneValue multiply_subtract(LaneValue a, LaneValue b, LaneValue c) { return LaneValue(hn::MulSub(a.v, b.v, c.v)); }
+  friend HWY_INLINE LaneValue multiply_subtract(LaneValue a, LaneValue b, LaneValue c) {
+    return LaneValue(hn::MulSub(a.v, b.v, c.v));
+  }
   friend HWY_INLINE LaneValue absolute(LaneValue a) { return LaneValue(hn::Abs(a.v)); }
   /// The smaller number; `bound` where a is NaN.
   friend HWY_INLINE LaneValue at_most(LaneValue a, LaneValue bound) { return LaneValue(hn::Min(a.v, bound.v)); }
   friend HWY_INLINE LaneValue at_least(LaneValue a, LaneValue bound) { return LaneValue(hn::Max(a.v, bound.v)); }
   friend HWY_INLINE LaneValue exp(LaneValue a) { return LaneValue(cpu::HWY_NAMESPACE::exp(D(), a.v)); }
   friend HWY_INLINE M less(LaneValue a, LaneValue b) { return hn::Lt(a.v, b.v); }
-  friend HWY_INLINE LaneValue select(M condition, LaneValue yes, LaneValue no) { return LaneValue(hn::IfThenElse(condition, yes.v, no.v)); }
+  friend HWY_INLINE LaneValue select(M condition, LaneValue yes, LaneValue no) {
+    return LaneValue(hn::IfThenElse(condition, yes.v, no.v));
+  }
   /// f of each lane, one after another: for double, where a library call a lane is accurate and fast enough.
   template <class F>
   friend HWY_INLINE LaneValue map_lanes(LaneValue a, const F& f) {

@@ -1,5 +1,5 @@
-// The random words of framework/core/random.h, as many blocks at a time as there are lanes. Included once for each instruction set (see
-// framework/cpu/simd-inl.h).
+// The random words of framework/core/random.h, as many blocks at a time as there are lanes. Included once for each
+// instruction set (see framework/cpu/simd-inl.h).
 #if defined(FURLONG_CPU_RANDOM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_CPU_RANDOM_INL_H_
 #undef FURLONG_CPU_RANDOM_INL_H_
@@ -32,7 +32,9 @@ HWY_INLINE void multiply_wide(V value, V factor, V& high, V& low) {
 }
 
 /// Blocks that random_words() makes at once.
-HWY_INLINE std::int64_t random_lanes() { return static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<std::uint32_t>())); }
+HWY_INLINE std::int64_t random_lanes() {
+  return static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<std::uint32_t>()));
+}
 
 /// words[4 b + w] = word w of block first_block + b, for 0 <= b < random_lanes(): philox() of each block.
 HWY_INLINE void random_words(const RandomKey& key, std::uint64_t first_block, std::uint32_t* words) {

@@ -1,4 +1,5 @@
-// Portable SIMD helpers, compiled once for each instruction set (Highway's per-target include guard; see framework/cpu/targets.h).
+// Portable SIMD helpers, compiled once for each instruction set (Highway's per-target include guard; see
+// framework/cpu/targets.h).
 //
 // A file of CPU bodies looks like this:
 //   #undef HWY_TARGET_INCLUDE
@@ -31,7 +32,8 @@ HWY_BEFORE_NAMESPACE();
 namespace furlong::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Vectors of the compute type of storage type T, with loads and stores that convert (bfloat16 <-> float32, round to nearest even).
+/// Vectors of the compute type of storage type T, with loads and stores that convert (bfloat16 <-> float32, round to
+/// nearest even).
 template <class T>
 struct Lanes {
   using Compute = compute_t<T>;
@@ -43,7 +45,8 @@ struct Lanes {
     if constexpr (std::is_same_v<T, bfloat16>) {
       const hn::Rebind<std::uint16_t, D> d16;
       const hn::RebindToUnsigned<D> d32;
-      return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(source)))));
+      return hn::BitCast(
+          D(), hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(source)))));
     } else {
       return hn::LoadU(D(), source);
     }
@@ -97,10 +100,10 @@ HWY_INLINE void store_n(typename Lanes<T>::V value, T* target, std::int64_t n) {
   }
 }
 
-/// e^x. In double Highway's, within 1 ulp. In float32 half as many operations: x = k ln 2 + r with |r| <= ln 2 / 2, a polynomial for e^r
-/// whose own error is a twentieth of an ulp, and k added to the exponent; within 1.01 ulp (tests/framework/cpu/test_exp.cpp), zero where
-/// the result would be subnormal, and the largest finite number where it would overflow. A NaN stays one: what went wrong upstream has to
-/// show.
+/// e^x. In double Highway's, within 1 ulp. In float32 half as many operations: x = k ln 2 + r with |r| <= ln 2 / 2, a
+/// polynomial for e^r whose own error is a twentieth of an ulp, and k added to the exponent; within 1.01 ulp
+/// (tests/framework/cpu/test_exp.cpp), zero where the result would be subnormal, and the largest finite number where it
+/// would overflow. A NaN stays one: what went wrong upstream has to show.
 template <class D, class V>
 HWY_INLINE V exp(D d, V x) {
   if constexpr (sizeof(hn::TFromD<D>) == 8) {
@@ -112,15 +115,17 @@ HWY_INLINE V exp(D d, V x) {
     const V bounded = hn::Min(x, hn::Set(d, 88.72283f));
     const V shifted = hn::MulAdd(bounded, hn::Set(d, 1.44269504f), magic);
     const V k = hn::Sub(shifted, magic);
-    V r = hn::NegMulAdd(k, hn::Set(d, 0x1.62e4p-1f), bounded);  // the leading bits of ln 2, so that the product is exact,
-    r = hn::NegMulAdd(k, hn::Set(d, 0x1.7f7d1cp-20f), r);       // and the rest
+    V r =
+        hn::NegMulAdd(k, hn::Set(d, 0x1.62e4p-1f), bounded);  // the leading bits of ln 2, so that the product is exact,
+    r = hn::NegMulAdd(k, hn::Set(d, 0x1.7f7d1cp-20f), r);     // and the rest
     V p = hn::Set(d, 0x1.6db4e4p-10f);
     p = hn::MulAdd(p, r, hn::Set(d, 0x1.123bep-7f));
     p = hn::MulAdd(p, r, hn::Set(d, 0x1.55545ep-5f));
     p = hn::MulAdd(p, r, hn::Set(d, 0x1.55548ep-3f));
     p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
     p = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
-    const V power = hn::BitCast(d, hn::Add(hn::BitCast(integers, p), hn::ShiftLeft<23>(hn::BitCast(integers, shifted))));
+    const V power =
+        hn::BitCast(d, hn::Add(hn::BitCast(integers, p), hn::ShiftLeft<23>(hn::BitCast(integers, shifted))));
     const V result = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.33654f)), power);
     return hn::IfThenElse(hn::IsNaN(x), x, result);
   }

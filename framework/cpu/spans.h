@@ -11,8 +11,9 @@ namespace furlong::cpu {
 /// Elements below which a second thread costs more than it saves.
 constexpr std::int64_t elementwise_grain = 1 << 15;
 
-/// Calls body(first, n, offsets) on several threads for runs of n elements that lie consecutively in every tensor: `first` is the run's
-/// place in row-major order, offsets[i] its element offset in tensors[i]. All shapes are equal and all rows contiguous.
+/// Calls body(first, n, offsets) on several threads for runs of n elements that lie consecutively in every tensor:
+/// `first` is the run's place in row-major order, offsets[i] its element offset in tensors[i]. All shapes are equal and
+/// all rows contiguous.
 template <std::size_t count, class Body>
 void parallel_spans(const std::array<const Tensor*, count>& tensors, const Body& body) {
   bool contiguous = true;

@@ -1,9 +1,9 @@
 #pragma once
 // Products of small matrices by one block, wherever they lie: tiles that a kernel works on. Included after kernel.h.
 //
-// float32 operands are split into bfloat16 parts (the nearest bfloat16, the nearest to what is left, ...) and multiplied on tensor cores
-// with float32 sums. Two parts and three products leave 2^-17 of the largest terms, three parts and six products what float32 itself
-// leaves. float64 is multiplied as it is: it is there for tests.
+// float32 operands are split into bfloat16 parts (the nearest bfloat16, the nearest to what is left, ...) and
+// multiplied on tensor cores with float32 sums. Two parts and three products leave 2^-17 of the largest terms, three
+// parts and six products what float32 itself leaves. float64 is multiplied as it is: it is there for tests.
 #include "framework/cuda/kernel.h"
 
 namespace furlong {
@@ -129,8 +129,9 @@ struct BlockProduct {
   BlockTarget<T> target;
 };
 
-/// One product by all threads of a block of one dimension. What is read must have been written before a barrier; there is none inside.
-/// `three_parts`: see above. a and b must not overlap the target. It is long: a kernel should have few places that call it.
+/// One product by all threads of a block of one dimension. What is read must have been written before a barrier; there
+/// is none inside. `three_parts`: see above. a and b must not overlap the target. It is long: a kernel should have few
+/// places that call it.
 template <class T>
 __device__ inline void block_gemm(const BlockProduct<T>& product, bool three_parts) {
   const auto& [M, N, K, a, b, target] = product;
@@ -142,7 +143,8 @@ __device__ inline void block_gemm(const BlockProduct<T>& product, bool three_par
     for (int at = block_thread(); at < M * N; at += static_cast<int>(blockDim.x)) {
       const int i = at / N, j = at % N;
       T sum = 0;
-      for (int k = 0; k < K; ++k) sum = gpu_fma(a.data[i * a.row + k * a.column], b.data[k * b.row + j * b.column], sum);
+      for (int k = 0; k < K; ++k)
+        sum = gpu_fma(a.data[i * a.row + k * a.column], b.data[k * b.row + j * b.column], sum);
       target.put(i, j, sum);
     }
   }

@@ -16,12 +16,13 @@ const Table& table(int driver_version) {
   static const Table loaded = [&] {
     LibraryWanted wanted{"cuBLASLt", {}, {"nvidia/cu13/lib", "nvidia/cublas/lib"}, {}};
     for (int major : {13, 12}) {
-      if (driver_version == 0 || major <= driver_version / 1000) wanted.file_names.push_back(fmt::format("libcublasLt.so.{}", major));
+      if (driver_version == 0 || major <= driver_version / 1000)
+        wanted.file_names.push_back(fmt::format("libcublasLt.so.{}", major));
     }
     Table t;
-    t.library = load_table(wanted, t.get_version, t.status_string, t.create, t.description_create, t.description_destroy, t.description_set,
-                           t.layout_create, t.layout_destroy, t.preference_create, t.preference_destroy, t.preference_set, t.find_algorithm,
-                           t.multiply);
+    t.library = load_table(wanted, t.get_version, t.status_string, t.create, t.description_create,
+                           t.description_destroy, t.description_set, t.layout_create, t.layout_destroy,
+                           t.preference_create, t.preference_destroy, t.preference_set, t.find_algorithm, t.multiply);
     return t;
   }();
   return loaded;

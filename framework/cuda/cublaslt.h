@@ -6,8 +6,8 @@
 
 namespace furlong::cublaslt {
 
-/// The functions that are used. Types come from the toolkit's header; opaque objects are made by the library itself, so that an earlier
-/// major version may stand in for the one that the program was built with.
+/// The functions that are used. Types come from the toolkit's header; opaque objects are made by the library itself, so
+/// that an earlier major version may stand in for the one that the program was built with.
 struct Table {
   LibraryFunction<decltype(cublasLtGetVersion)> get_version{"cublasLtGetVersion"};
   LibraryFunction<decltype(cublasLtGetStatusString)> status_string{"cublasLtGetStatusString"};
@@ -19,7 +19,8 @@ struct Table {
   LibraryFunction<decltype(cublasLtMatrixLayoutDestroy)> layout_destroy{"cublasLtMatrixLayoutDestroy"};
   LibraryFunction<decltype(cublasLtMatmulPreferenceCreate)> preference_create{"cublasLtMatmulPreferenceCreate"};
   LibraryFunction<decltype(cublasLtMatmulPreferenceDestroy)> preference_destroy{"cublasLtMatmulPreferenceDestroy"};
-  LibraryFunction<decltype(cublasLtMatmulPreferenceSetAttribute)> preference_set{"cublasLtMatmulPreferenceSetAttribute"};
+  LibraryFunction<decltype(cublasLtMatmulPreferenceSetAttribute)> preference_set{
+      "cublasLtMatmulPreferenceSetAttribute"};
   LibraryFunction<decltype(cublasLtMatmulAlgoGetHeuristic)> find_algorithm{"cublasLtMatmulAlgoGetHeuristic"};
   LibraryFunction<decltype(cublasLtMatmul)> multiply{"cublasLtMatmul"};
   Library library;
@@ -29,8 +30,8 @@ struct Table {
   std::string version() const;
 };
 
-/// Loaded on the first call; `library.problem` says why it is not. A major version later than CUDA of the driver (13000 for 13.0) is not
-/// tried: it would load and then refuse to work. 0 tries all.
+/// Loaded on the first call; `library.problem` says why it is not. A major version later than CUDA of the driver (13000
+/// for 13.0) is not tried: it would load and then refuse to work. 0 tries all.
 const Table& table(int driver_version = 0);
 
 /// Throws MachineError naming `what` and the status when a call failed.

@@ -29,7 +29,8 @@
 namespace furlong {
 namespace {
 
-constexpr std::int64_t growth_bytes = std::int64_t{64} << 20;  // memory is asked for in steps of at least this, where there is as much
+constexpr std::int64_t growth_bytes = std::int64_t{64}
+                                      << 20;  // memory is asked for in steps of at least this, where there is as much
 
 /// The current device is each thread's own; setting it anew before every launch would cost more than remembering it.
 cudaError_t try_to_select(int index) {
@@ -103,9 +104,13 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
     auto* const queue = static_cast<cudaStream_t>(gpu_queue(stream));
     const bool to_device = is_device_memory(target), from_device = is_device_memory(source);
     require(to_device || from_device, "a copy on {} between two host addresses", stream.device.text());
-    if (capturing_ && !(to_device && from_device)) throw CaptureError("a copy to or from host memory cannot be recorded");
-    const cudaMemcpyKind kind = !from_device ? cudaMemcpyHostToDevice : !to_device ? cudaMemcpyDeviceToHost : cudaMemcpyDeviceToDevice;
-    check_cuda(cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), kind, queue), "a copy", stream.device.index);
+    if (capturing_ && !(to_device && from_device))
+      throw CaptureError("a copy to or from host memory cannot be recorded");
+    const cudaMemcpyKind kind = !from_device ? cudaMemcpyHostToDevice
+                                : !to_device ? cudaMemcpyDeviceToHost
+                                             : cudaMemcpyDeviceToDevice;
+    check_cuda(cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), kind, queue), "a copy",
+               stream.device.index);
     if (kind != cudaMemcpyDeviceToDevice) synchronize(stream);
   }
 
@@ -114,7 +119,8 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
   void fill_zero(const Stream& stream, void* target, std::int64_t bytes) override {
     if (bytes == 0) return;
     auto* const queue = static_cast<cudaStream_t>(gpu_queue(stream));
-    check_cuda(cudaMemsetAsync(target, 0, static_cast<std::size_t>(bytes), queue), "setting memory to zero", stream.device.index);
+    check_cuda(cudaMemsetAsync(target, 0, static_cast<std::size_t>(bytes), queue), "setting memory to zero",
+               stream.device.index);
   }
 
   void synchronize(const Stream& stream) override {
@@ -126,7 +132,8 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
   void begin_capture(const Stream& stream) override {
     require(!capturing_, "work is being recorded already");
     auto* const queue = static_cast<cudaStream_t>(gpu_queue(stream));
-    check_cuda(cudaStreamBeginCapture(queue, cudaStreamCaptureModeThreadLocal), "beginning to record work", stream.device.index);
+    check_cuda(cudaStreamBeginCapture(queue, cudaStreamCaptureModeThreadLocal), "beginning to record work",
+               stream.device.index);
     capturing_ = true;
   }
 
@@ -157,7 +164,8 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
     select(index);
     const std::lock_guard lock(mutex_);
     cudaStream_t& queue = queues_[index];
-    if (queue == nullptr) check_cuda(cudaStreamCreateWithFlags(&queue, cudaStreamNonBlocking), "making a stream", index);
+    if (queue == nullptr)
+      check_cuda(cudaStreamCreateWithFlags(&queue, cudaStreamNonBlocking), "making a stream", index);
     return queue;
   }
 
@@ -195,22 +203,26 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
     }
 
     void begin(void* target, std::int64_t bytes) override {
-      require(bytes >= 0 && bytes <= host_bytes_, "a copy of {} bytes from {} bytes of host memory", bytes, host_bytes_);
+      require(bytes >= 0 && bytes <= host_bytes_, "a copy of {} bytes from {} bytes of host memory", bytes,
+              host_bytes_);
       select(index_);
       check_cuda(cudaStreamWaitEvent(queue_, used_, 0), "waiting for the last use of a copy", index_);
       if (bytes > 0)
-        check_cuda(cudaMemcpyAsync(target, host_, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, queue_), "a copy", index_);
+        check_cuda(cudaMemcpyAsync(target, host_, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, queue_),
+                   "a copy", index_);
       check_cuda(cudaEventRecord(copied_, queue_), "marking a copy", index_);
     }
 
     void wait(const Stream& stream) override {
       if (engine_.capturing_) throw CaptureError("a wait for a copy from the host cannot be recorded");
-      check_cuda(cudaStreamWaitEvent(static_cast<cudaStream_t>(gpu_queue(stream)), copied_, 0), "waiting for a copy", index_);
+      check_cuda(cudaStreamWaitEvent(static_cast<cudaStream_t>(gpu_queue(stream)), copied_, 0), "waiting for a copy",
+                 index_);
     }
 
     void used(const Stream& stream) override {
       if (engine_.capturing_) throw CaptureError("what a copy from the host waits for cannot be recorded");
-      check_cuda(cudaEventRecord(used_, static_cast<cudaStream_t>(gpu_queue(stream))), "marking the use of a copy", index_);
+      check_cuda(cudaEventRecord(used_, static_cast<cudaStream_t>(gpu_queue(stream))), "marking the use of a copy",
+                 index_);
     }
 
    private:
@@ -255,8 +267,9 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
   bool capturing_ = false;
   std::map<int, std::string> unavailable_;
   std::map<int, cudaStream_t> queues_;
-  std::map<const char*, Range> ranges_;             // separate blocks too
-  std::vector<std::pair<int, void*>> kept_blocks_;  // given back while work was being recorded, when nothing can be freed: device, block
+  std::map<const char*, Range> ranges_;  // separate blocks too
+  std::vector<std::pair<int, void*>>
+      kept_blocks_;  // given back while work was being recorded, when nothing can be freed: device, block
 };
 
 const CudaFindings& CudaEngine::findings() {
@@ -294,13 +307,15 @@ std::string CudaEngine::find_unavailable(int index) {
       int offered = 0;
       found.virtual_memory =
           driver().complete &&
-          driver().device_get_attribute(&offered, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, index) == CUDA_SUCCESS &&
+          driver().device_get_attribute(&offered, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, index) ==
+              CUDA_SUCCESS &&
           offered != 0;
       found.library_problem = cublaslt::table(found.driver_version).library.problem;
     }
   }
   if (const std::string reason = why_unavailable(found, index); !reason.empty()) return reason;
-  // A device in exclusive mode that another process has, or one without memory for a context, tells its properties all the same.
+  // A device in exclusive mode that another process has, or one without memory for a context, tells its properties all
+  // the same.
   cudaError_t started = try_to_select(index);
   if (started == cudaSuccess) started = cudaFree(nullptr);
   if (started != cudaSuccess) {
@@ -315,12 +330,14 @@ std::string CudaEngine::find_unavailable(int index) {
   std::size_t free = 0, total = 0;
   cudaMemGetInfo(&free, &total);
   throw MachineError(
-      "out of memory on cuda:{}: {} MiB more were asked for, beside {} MiB that Furlong holds; the device has {} MiB free of {} MiB", index,
-      bytes >> 20, held >> 20, free >> 20, total >> 20);
+      "out of memory on cuda:{}: {} MiB more were asked for, beside {} MiB that Furlong holds; the device has {} MiB "
+      "free of {} MiB",
+      index, bytes >> 20, held >> 20, free >> 20, total >> 20);
 }
 
 void CudaEngine::start(int index) {
-  if (const std::string reason = unavailable(index); !reason.empty()) throw MachineError("cuda:{} cannot be used: {}", index, reason);
+  if (const std::string reason = unavailable(index); !reason.empty())
+    throw MachineError("cuda:{} cannot be used: {}", index, reason);
   select(index);
 }
 
@@ -329,13 +346,16 @@ void* CudaEngine::reserve(int index, std::int64_t bytes) {
   check_cuda(cudaFree(nullptr), "starting the device", index);  // the driver's functions need its context
   const GpuDescription device = describe(index);
   if (!has_machine_code(FURLONG_CUDA_ARCHITECTURES, device.capability))
-    spdlog::info("cuda:{}: this build has no machine code for {}; the driver compiles kernels when they are first used, and keeps them",
-                 index, device.name);
+    spdlog::info(
+        "cuda:{}: this build has no machine code for {}; the driver compiles kernels when they are first used, and "
+        "keeps them",
+        index, device.name);
   const CUmemAllocationProp properties = properties_of_memory(index);
   std::size_t granularity = 0;
   CUresult result = driver().get_granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
   if (result != CUDA_SUCCESS || granularity == 0)
-    throw MachineError("cuda:{}: the driver does not tell the granularity of memory: {}", index, driver().text_of(result));
+    throw MachineError("cuda:{}: the driver does not tell the granularity of memory: {}", index,
+                       driver().text_of(result));
   Range range;
   range.index = index;
   range.granularity = static_cast<std::int64_t>(granularity);
@@ -343,7 +363,8 @@ void* CudaEngine::reserve(int index, std::int64_t bytes) {
   CUdeviceptr base = 0;
   result = driver().address_reserve(&base, static_cast<std::size_t>(range.bytes), 0, 0, 0);
   if (result != CUDA_SUCCESS)
-    throw MachineError("cuda:{}: {} MiB of addresses cannot be reserved: {}", index, range.bytes >> 20, driver().text_of(result));
+    throw MachineError("cuda:{}: {} MiB of addresses cannot be reserved: {}", index, range.bytes >> 20,
+                       driver().text_of(result));
   auto* const address = reinterpret_cast<char*>(base);
   const std::lock_guard lock(mutex_);
   ranges_[address] = range;
@@ -374,12 +395,14 @@ std::int64_t CudaEngine::back(int index, void* base, std::int64_t from, std::int
   select(index);
   const std::lock_guard lock(mutex_);
   const auto found = ranges_.find(static_cast<char*>(base));
-  require(found != ranges_.end() && found->second.index == index && from == found->second.backed && to <= found->second.bytes,
+  require(found != ranges_.end() && found->second.index == index && from == found->second.backed &&
+              to <= found->second.bytes,
           "memory of cuda:{} asked for outside a reserved range", index);
   Range& range = found->second;
   const std::int64_t least = rounded_up(to, range.granularity) - range.backed;
   if (least <= 0) return range.backed;
-  std::int64_t step = std::min(std::max(least, rounded_up(growth_bytes, range.granularity)), range.bytes - range.backed);
+  std::int64_t step =
+      std::min(std::max(least, rounded_up(growth_bytes, range.granularity)), range.bytes - range.backed);
   const CUmemAllocationProp properties = properties_of_memory(index);
   CUmemGenericAllocationHandle memory = 0;
   CUresult result = driver().create(&memory, static_cast<std::size_t>(step), &properties, 0);
@@ -466,9 +489,11 @@ CudaReport CudaEngine::report() {
     report.devices.push_back(device);
   }
   const cublaslt::Table& products = cublaslt::table(found.driver_version);
-  report.libraries.push_back({"cuBLASLt", "matrix products", products.version(), products.library.path, products.library.problem});
+  report.libraries.push_back(
+      {"cuBLASLt", "matrix products", products.version(), products.library.path, products.library.problem});
   const nccl::Table& collectives = nccl::table();
-  report.libraries.push_back({"NCCL", "several GPUs", collectives.version(), collectives.library.path, collectives.library.problem});
+  report.libraries.push_back(
+      {"NCCL", "several GPUs", collectives.version(), collectives.library.path, collectives.library.problem});
   return report;
 }
 

@@ -5,7 +5,9 @@
 #include "framework/core/device_fault.h"
 
 namespace furlong {
-std::string cuda_error_text(cudaError_t error) { return fmt::format("{} ({})", cudaGetErrorName(error), cudaGetErrorString(error)); }
+std::string cuda_error_text(cudaError_t error) {
+  return fmt::format("{} ({})", cudaGetErrorName(error), cudaGetErrorString(error));
+}
 
 bool is_device_fault(cudaError_t error) {
   switch (error) {
@@ -30,7 +32,8 @@ bool is_device_fault(cudaError_t error) {
 void check_cuda(cudaError_t error, const char* what, int index) {
   if (error == cudaSuccess) return;
   cudaGetLastError();  // or the next launch would find it again and take it for its own
-  if (is_device_fault(error)) throw DeviceFault("cuda:{}: work launched earlier on the device failed: {}", index, cuda_error_text(error));
+  if (is_device_fault(error))
+    throw DeviceFault("cuda:{}: work launched earlier on the device failed: {}", index, cuda_error_text(error));
   throw MachineError("cuda:{}: {} failed: {}", index, what, cuda_error_text(error));
 }
 

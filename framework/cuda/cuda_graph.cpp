@@ -13,7 +13,8 @@ class CudaGraph final : public GpuGraph {
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
   void replay(const Stream& stream) override {
-    check_cuda(cudaGraphLaunch(executable_, static_cast<cudaStream_t>(gpu_queue(stream))), "replaying recorded work", stream.device.index);
+    check_cuda(cudaGraphLaunch(executable_, static_cast<cudaStream_t>(gpu_queue(stream))), "replaying recorded work",
+               stream.device.index);
   }
 
  private:

@@ -1,7 +1,8 @@
 #pragma once
-// The one header that kernels include. Under nvcc it is CUDA; under the host compiler the simulator (simulator.h) stands in for it.
-// Everything below means the same in both. A file NAME_cuda.cu holds kernels and their launchers in the namespace FURLONG_GPU, which
-// differs between the two so that both can be linked into one program; it includes this header first.
+// The one header that kernels include. Under nvcc it is CUDA; under the host compiler the simulator (simulator.h)
+// stands in for it. Everything below means the same in both. A file NAME_cuda.cu holds kernels and their launchers in
+// the namespace FURLONG_GPU, which differs between the two so that both can be linked into one program; it includes
+// this header first.
 #ifndef FURLONG_GPU
 #ifdef __CUDACC__
 #define FURLONG_GPU cuda_engine
@@ -11,8 +12,8 @@
 #endif
 
 #ifdef __CUDACC__
-// fmt drops constexpr from some of its functions under nvcc, not from all that call them. This must come before fmt: include kernel.h
-// first.
+// fmt drops constexpr from some of its functions under nvcc, not from all that call them. This must come before fmt:
+// include kernel.h first.
 #ifndef FMT_USE_CONSTEXPR
 #define FMT_USE_CONSTEXPR 1
 #endif
@@ -39,8 +40,9 @@
 #include "framework/core/random.h"
 #include "framework/core/tensor.h"
 
-// FURLONG_SHARED(float, tile, [64][17]); declares shared memory of the block, undefined to begin with, 16-byte aligned; without brackets a
-// single variable. A type with a comma in it needs an alias. FURLONG_DYNAMIC_SHARED(float, all); points at what the launch asked for.
+// FURLONG_SHARED(float, tile, [64][17]); declares shared memory of the block, undefined to begin with, 16-byte aligned;
+// without brackets a single variable. A type with a comma in it needs an alias. FURLONG_DYNAMIC_SHARED(float, all);
+// points at what the launch asked for.
 #ifdef __CUDACC__
 #define FURLONG_SHARED(type, name, ...) __shared__ __align__(16) type name __VA_ARGS__
 #define FURLONG_DYNAMIC_SHARED(type, name)                                \
@@ -48,11 +50,11 @@
   type* name = reinterpret_cast<type*>(furlong_dynamic_shared)
 #define FURLONG_UNROLL _Pragma("unroll")
 #else
-#define FURLONG_SHARED(type, name, ...)        \
-  using name##_shared_type = type __VA_ARGS__; \
-  static char name##_shared_key;               \
-  auto& name =                                 \
-      *static_cast<name##_shared_type*>(::furlong::simulator::shared_variable(&name##_shared_key, sizeof(name##_shared_type), #name))
+#define FURLONG_SHARED(type, name, ...)           \
+  using name##_shared_type = type __VA_ARGS__;    \
+  static char name##_shared_key;                  \
+  auto& name = *static_cast<name##_shared_type*>( \
+      ::furlong::simulator::shared_variable(&name##_shared_key, sizeof(name##_shared_type), #name))
 #define FURLONG_DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(::furlong::simulator::dynamic_shared())
 #define FURLONG_UNROLL
 #endif
@@ -77,43 +79,48 @@ struct LaunchTarget {
       : stream(target), site(launched_at) {}
 };
 
-/// Launches kernel(arguments...) on the stream, by `block` threads (a multiple of 32 in all, at most 1024) in each of `grid` blocks (y and
-/// z at most 65535, none 0), with `dynamic_shared_bytes` of dynamic shared memory. Throws MachineError when CUDA refuses the launch,
-/// DeviceFault when work before it has failed, ContractError on sizes that no device takes; what goes wrong in the kernel shows when the
-/// stream is waited for, on the simulator at once.
+/// Launches kernel(arguments...) on the stream, by `block` threads (a multiple of 32 in all, at most 1024) in each of
+/// `grid` blocks (y and z at most 65535, none 0), with `dynamic_shared_bytes` of dynamic shared memory. Throws
+/// MachineError when CUDA refuses the launch, DeviceFault when work before it has failed, ContractError on sizes that
+/// no device takes; what goes wrong in the kernel shows when the stream is waited for, on the simulator at once.
 template <class... Parameters, class... Arguments>
-void launch(const LaunchTarget& target, void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t dynamic_shared_bytes,
-            Arguments&&... arguments) {
+void launch(const LaunchTarget& target, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+            std::size_t dynamic_shared_bytes, Arguments&&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "a kernel must be launched with all of its arguments");
-  require(target.stream.device.type == this_engine, "{}:{}: a kernel was launched on {}", target.site.file_name(), target.site.line(),
-          target.stream.device.text());
+  require(target.stream.device.type == this_engine, "{}:{}: a kernel was launched on {}", target.site.file_name(),
+          target.site.line(), target.stream.device.text());
   const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
-  require(grid.x > 0 && grid.x <= 0x7fffffffu && grid.y > 0 && grid.y <= 65535 && grid.z > 0 && grid.z <= 65535 && threads > 0 &&
-              threads <= 1024 && threads % 32 == 0 && block.z <= 64,
-          "{}:{}: a kernel was launched with a grid of ({}, {}, {}) blocks of ({}, {}, {}) threads", target.site.file_name(),
-          target.site.line(), grid.x, grid.y, grid.z, block.x, block.y, block.z);
+  require(grid.x > 0 && grid.x <= 0x7fffffffu && grid.y > 0 && grid.y <= 65535 && grid.z > 0 && grid.z <= 65535 &&
+              threads > 0 && threads <= 1024 && threads % 32 == 0 && block.z <= 64,
+          "{}:{}: a kernel was launched with a grid of ({}, {}, {}) blocks of ({}, {}, {}) threads",
+          target.site.file_name(), target.site.line(), grid.x, grid.y, grid.z, block.x, block.y, block.z);
 #ifdef __CUDACC__
   const auto queue = static_cast<cudaStream_t>(gpu_queue(target.stream));
   check_before_launch(target.stream);
   // Static and dynamic shared memory together may pass the 48 KiB that a block has unasked.
-  if (dynamic_shared_bytes > 0) allow_shared_memory(target.stream, reinterpret_cast<const void*>(kernel), dynamic_shared_bytes);
+  if (dynamic_shared_bytes > 0)
+    allow_shared_memory(target.stream, reinterpret_cast<const void*>(kernel), dynamic_shared_bytes);
   kernel<<<grid, block, dynamic_shared_bytes, queue>>>(static_cast<Parameters>(arguments)...);
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess)
     refuse_launch(
         target.stream, static_cast<int>(status),
-        fmt::format("{}:{}: CUDA refused to launch {} blocks of {} threads with {} bytes of dynamic shared memory", target.site.file_name(),
-                    target.site.line(), std::uint64_t{grid.x} * grid.y * grid.z, threads, dynamic_shared_bytes));
+        fmt::format("{}:{}: CUDA refused to launch {} blocks of {} threads with {} bytes of dynamic shared memory",
+                    target.site.file_name(), target.site.line(), std::uint64_t{grid.x} * grid.y * grid.z, threads,
+                    dynamic_shared_bytes));
 #else
   simulator::run_kernel(grid, block, dynamic_shared_bytes, target.site, kernel, arguments...);
 #endif
 }
 
-/// Bytes of shared memory that one block may have on the stream's device, static and dynamic together: 163 KiB on sm_80, 227 KiB on sm_90.
+/// Bytes of shared memory that one block may have on the stream's device, static and dynamic together: 163 KiB on
+/// sm_80, 227 KiB on sm_90.
 inline std::size_t gpu_shared_limit([[maybe_unused]] const Stream& stream) {
 #ifdef __CUDACC__
   int bytes = 0;
-  const cudaError_t status = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, stream.device.index);
-  if (status != cudaSuccess) throw MachineError("{} does not tell its shared memory: {}", stream.device.text(), cudaGetErrorString(status));
+  const cudaError_t status =
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, stream.device.index);
+  if (status != cudaSuccess)
+    throw MachineError("{} does not tell its shared memory: {}", stream.device.text(), cudaGetErrorString(status));
   return static_cast<std::size_t>(bytes);
 #else
   return simulator::options().shared_limit;
@@ -140,8 +147,8 @@ __host__ __device__ constexpr Integer ceil_div(Integer amount, std::type_identit
   return (amount + step - 1) / step;
 }
 
-/// How many blocks give each of `elements` (> 0) a thread, `per_block` of them in each block; at most `most`, for kernels that go on with a
-/// stride of the whole grid (grid_stride).
+/// How many blocks give each of `elements` (> 0) a thread, `per_block` of them in each block; at most `most`, for
+/// kernels that go on with a stride of the whole grid (grid_stride).
 inline unsigned grid_blocks(std::int64_t elements, std::int64_t per_block, std::int64_t most = 0x7fffffff) {
   const std::int64_t blocks = ceil_div(elements, per_block);
   require(elements > 0, "a grid for {} elements", elements);
@@ -159,8 +166,8 @@ struct gpu_type<bfloat16> {
 };
 static_assert(sizeof(__nv_bfloat16) == sizeof(bfloat16));
 
-/// The device address of a tensor's first element; T is float, double, __nv_bfloat16, std::int32_t or std::uint8_t and checked against the
-/// dtype. Null for an undefined tensor.
+/// The device address of a tensor's first element; T is float, double, __nv_bfloat16, std::int32_t or std::uint8_t and
+/// checked against the dtype. Null for an undefined tensor.
 template <class T>
 T* gpu_data(const Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
@@ -187,15 +194,22 @@ void with_gpu_float_type(DType dtype, const char* op, const Body& body) {
 }
 
 /// Whether an address is a multiple of `bytes`: vector accesses need it.
-inline bool is_aligned(const void* address, std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(address) % bytes == 0; }
+inline bool is_aligned(const void* address, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
+}
 
 // ---- In kernels: indices ----
 
-/// This thread's place along x in the whole grid, and how many there are: for (i = global_thread(); i < n; i += grid_stride()).
-__device__ inline std::int64_t global_thread() { return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
+/// This thread's place along x in the whole grid, and how many there are: for (i = global_thread(); i < n; i +=
+/// grid_stride()).
+__device__ inline std::int64_t global_thread() {
+  return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
 __device__ inline std::int64_t grid_stride() { return static_cast<std::int64_t>(gridDim.x) * blockDim.x; }
 /// This thread's place in the block, its lane and its warp, and the block's warps; any shape of block.
-__device__ inline int block_thread() { return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)); }
+__device__ inline int block_thread() {
+  return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+}
 __device__ inline int lane_index() { return block_thread() & 31; }
 __device__ inline int warp_index() { return block_thread() >> 5; }
 __device__ inline int warps_in_block() { return static_cast<int>((blockDim.x * blockDim.y * blockDim.z) >> 5); }
@@ -220,8 +234,8 @@ __device__ inline T from_compute(gpu_compute_t<T> x) {
   }
 }
 
-// Accurate to a few units in the last place; the _fast forms for float32 only, by the special-function units (relative error near 2^-21
-// while |x| is small; gpu_exp_fast grows with |x|).
+// Accurate to a few units in the last place; the _fast forms for float32 only, by the special-function units (relative
+// error near 2^-21 while |x| is small; gpu_exp_fast grows with |x|).
 __device__ inline float gpu_exp(float x) { return ::expf(x); }
 __device__ inline double gpu_exp(double x) { return ::exp(x); }
 __device__ inline float gpu_exp2(float x) { return ::exp2f(x); }
@@ -278,11 +292,13 @@ __device__ inline double gpu_max(double x, double y) { return ::fmax(x, y); }
 __device__ inline float gpu_min(float x, float y) { return ::fminf(x, y); }
 __device__ inline double gpu_min(double x, double y) { return ::fmin(x, y); }
 template <class Integer>
-requires std::is_integral_v<Integer> __host__ __device__ constexpr Integer gpu_max(Integer x, std::type_identity_t<Integer> y) {
+requires std::is_integral_v<Integer> __host__ __device__ constexpr Integer gpu_max(Integer x,
+                                                                                   std::type_identity_t<Integer> y) {
   return x < y ? y : x;
 }
 template <class Integer>
-requires std::is_integral_v<Integer> __host__ __device__ constexpr Integer gpu_min(Integer x, std::type_identity_t<Integer> y) {
+requires std::is_integral_v<Integer> __host__ __device__ constexpr Integer gpu_min(Integer x,
+                                                                                   std::type_identity_t<Integer> y) {
   return y < x ? y : x;
 }
 
@@ -303,10 +319,12 @@ __device__ constexpr T gpu_lowest() {
   return -std::numeric_limits<T>::infinity();
 }
 
-/// Word `index` of a random sequence, the CPU's bit for bit (random.h). Takes four words at a time where the caller needs them all: philox.
+/// Word `index` of a random sequence, the CPU's bit for bit (random.h). Takes four words at a time where the caller
+/// needs them all: philox.
 __device__ inline std::uint32_t gpu_random_word(const RandomKey& key, std::uint64_t index) {
   const auto words = philox(key, index / 4);
-  const unsigned word = static_cast<unsigned>(index % 4);  // chosen by comparison: an index would put the words into local memory
+  const unsigned word =
+      static_cast<unsigned>(index % 4);  // chosen by comparison: an index would put the words into local memory
   return word < 2 ? (word == 0 ? words[0] : words[1]) : (word == 2 ? words[2] : words[3]);
 }
 /// Uniform in [0, 1) with 24 bits: random_uniform.
@@ -332,8 +350,8 @@ __device__ inline T warp_max(T value) {
   return value;
 }
 
-/// Sum or maximum over the block, the same bits in each thread and in every run: warps first, then their results in order of the warps. All
-/// threads must come. Has barriers before and behind its use of shared memory.
+/// Sum or maximum over the block, the same bits in each thread and in every run: warps first, then their results in
+/// order of the warps. All threads must come. Has barriers before and behind its use of shared memory.
 template <class T>
 __device__ inline T block_sum(T value) {
   FURLONG_SHARED(T, warp_sums, [32]);

@@ -1,7 +1,7 @@
 #pragma once
-// The scalar lane type of kernels, for element-wise maths that is written once over a lane type (framework/cpu/lane_value-inl.h has the
-// vector). Every operation is rounded as it is written, none are contracted behind its back: with a CPU that fuses multiply_add, float32
-// results are the CPU's bit for bit.
+// The scalar lane type of kernels, for element-wise maths that is written once over a lane type
+// (framework/cpu/lane_value-inl.h has the vector). Every operation is rounded as it is written, none are contracted
+// behind its back: with a CPU that fuses multiply_add, float32 results are the CPU's bit for bit.
 #include <type_traits>
 
 #include "framework/cuda/kernel.h"
@@ -38,8 +38,8 @@ __device__ inline double rounded_sum(double a, double b) {
 #endif
 }
 
-/// e^x as framework/cpu/simd-inl.h computes it, operation by operation: within 1.01 ulp, zero where the result would be subnormal, the
-/// largest finite number where it would overflow, NaN where x is.
+/// e^x as framework/cpu/simd-inl.h computes it, operation by operation: within 1.01 ulp, zero where the result would be
+/// subnormal, the largest finite number where it would overflow, NaN where x is.
 __device__ inline float lane_exp(float x) {
   constexpr float magic = 0x1.8p23f;  // adding it leaves round(x) in the low bits of the significand
   const float bounded = gpu_min(x, 88.72283f);
@@ -72,9 +72,13 @@ struct LaneValue {
   friend __device__ LaneValue operator/(LaneValue a, LaneValue b) { return LaneValue(a.v / b.v); }
   friend __device__ LaneValue operator-(LaneValue a) { return LaneValue(-a.v); }
   /// a * b + c, rounded once.
-  friend __device__ LaneValue multiply_add(LaneValue a, LaneValue b, LaneValue c) { return LaneValue(gpu_fma(a.v, b.v, c.v)); }
+  friend __device__ LaneValue multiply_add(LaneValue a, LaneValue b, LaneValue c) {
+    return LaneValue(gpu_fma(a.v, b.v, c.v));
+  }
   /// a * b - c, likewise.
-  friend __device__ LaneValue multiply_subtract(LaneValue a, LaneValue b, LaneValue c) { return LaneValue(gpu_fma(a.v, b.v, -c.v)); }
+  friend __device__ LaneValue multiply_subtract(LaneValue a, LaneValue b, LaneValue c) {
+    return LaneValue(gpu_fma(a.v, b.v, -c.v));
+  }
   friend __device__ LaneValue absolute(LaneValue a) { return LaneValue(gpu_abs(a.v)); }
   friend __device__ LaneValue square_root(LaneValue a) { return LaneValue(gpu_sqrt(a.v)); }
   /// The smaller number; `bound` where a is NaN.

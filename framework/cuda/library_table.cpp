@@ -25,13 +25,15 @@ std::string environment(const char* name) {
   return value ? value : "";
 }
 
-/// Folders of `parent` whose names begin with `prefix`, the highest first (cuda-13.0 before cuda-12.4, python3.12 before python3.11).
+/// Folders of `parent` whose names begin with `prefix`, the highest first (cuda-13.0 before cuda-12.4, python3.12
+/// before python3.11).
 std::vector<fs::path> folders_like(const fs::path& parent, const std::string& prefix) {
   std::vector<fs::path> found;
   std::error_code failed;
   for (fs::directory_iterator entry(parent, failed), end; !failed && entry != end; entry.increment(failed)) {
     std::error_code unreadable;
-    if (entry->path().filename().string().starts_with(prefix) && entry->is_directory(unreadable)) found.push_back(entry->path());
+    if (entry->path().filename().string().starts_with(prefix) && entry->is_directory(unreadable))
+      found.push_back(entry->path());
   }
   std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) {
     const std::string left = a.filename().string(), right = b.filename().string();
@@ -72,7 +74,8 @@ std::vector<Place> places_of(const LibraryWanted& wanted) {
   }
   add_if_there(places, "/usr/local/cuda/lib64");
   for (const fs::path& toolkit : folders_like("/usr/local", "cuda-")) add_if_there(places, toolkit / "lib64");
-  const std::string virtual_environment = environment("VIRTUAL_ENV"), conda = environment("CONDA_PREFIX"), home = environment("HOME");
+  const std::string virtual_environment = environment("VIRTUAL_ENV"), conda = environment("CONDA_PREFIX"),
+                    home = environment("HOME");
   if (!virtual_environment.empty()) add_packages(places, fs::path(virtual_environment) / "lib", wanted.pip_folders);
   if (!conda.empty()) {
     add_if_there(places, fs::path(conda) / "lib");
@@ -85,7 +88,9 @@ std::vector<Place> places_of(const LibraryWanted& wanted) {
 
 std::string path_of(void* handle, const std::string& asked) {
   link_map* map = nullptr;
-  return dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr && map->l_name != nullptr && *map->l_name ? map->l_name : asked;
+  return dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr && map->l_name != nullptr && *map->l_name
+             ? map->l_name
+             : asked;
 }
 
 /// dlerror() without line breaks.
@@ -111,7 +116,8 @@ Library load_library(const LibraryWanted& wanted) {
       if (handle == nullptr) {
         const std::string error = loader_error();
         // The loader says the same of a file that is not on its path at all, which is no fault.
-        if (!place.folder.empty() || error.find(name + ": cannot open shared object file") == std::string::npos) faults.push_back(error);
+        if (!place.folder.empty() || error.find(name + ": cannot open shared object file") == std::string::npos)
+          faults.push_back(error);
         continue;
       }
       std::vector<std::string> lacking;
@@ -127,8 +133,9 @@ Library load_library(const LibraryWanted& wanted) {
       dlclose(handle);
     }
   }
-  library.problem = fmt::format("{} cannot be loaded: {} {} looked for in {}", wanted.title, fmt::join(wanted.file_names, ", "),
-                                wanted.file_names.size() == 1 ? "was" : "were", fmt::join(tried, ", "));
+  library.problem =
+      fmt::format("{} cannot be loaded: {} {} looked for in {}", wanted.title, fmt::join(wanted.file_names, ", "),
+                  wanted.file_names.size() == 1 ? "was" : "were", fmt::join(tried, ", "));
   if (!faults.empty()) library.problem += fmt::format(" ({})", fmt::join(faults, "; "));
   if (environment("FURLONG_CUDA_LIBDIR").empty()) library.problem += "; FURLONG_CUDA_LIBDIR can name another folder";
   return library;

@@ -19,9 +19,10 @@ std::string Table::version() const {
 const Table& table() {
   static const Table loaded = [] {
     Table t;
-    t.library = load_table({"NCCL", {"libnccl.so.2"}, {"nvidia/nccl/lib"}, {}}, t.get_version, t.get_error_string, t.get_unique_id,
-                           t.comm_init_rank, t.comm_destroy, t.comm_abort, t.comm_get_async_error, t.all_reduce, t.broadcast, t.all_gather,
-                           t.reduce_scatter, t.send, t.receive, t.group_start, t.group_end);
+    t.library = load_table({"NCCL", {"libnccl.so.2"}, {"nvidia/nccl/lib"}, {}}, t.get_version, t.get_error_string,
+                           t.get_unique_id, t.comm_init_rank, t.comm_destroy, t.comm_abort, t.comm_get_async_error,
+                           t.all_reduce, t.broadcast, t.all_gather, t.reduce_scatter, t.send, t.receive, t.group_start,
+                           t.group_end);
     load_optional(t.library, t.comm_init_rank_config, t.comm_finalize, t.get_last_error);
     return t;
   }();

@@ -1,6 +1,6 @@
 #pragma once
-// NCCL, loaded when the program runs. Declared here with the types of its version 2 interface, which have not changed since 2.0, so that
-// building needs none of its headers.
+// NCCL, loaded when the program runs. Declared here with the types of its version 2 interface, which have not changed
+// since 2.0, so that building needs none of its headers.
 #include <cstddef>
 #include <limits>
 
@@ -14,7 +14,8 @@ struct UniqueId {
 };
 using Result = int;  // ncclResult_t
 inline constexpr Result success = 0, in_progress = 7;
-/// ncclConfig_t as version 2.14 brought it: later libraries read as much as they are given, and take the rest as not set.
+/// ncclConfig_t as version 2.14 brought it: later libraries read as much as they are given, and take the rest as not
+/// set.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned int magic = 0xcafebeef;
@@ -34,10 +35,13 @@ struct Table {
   LibraryFunction<Result(Communicator*)> comm_destroy{"ncclCommDestroy"};
   LibraryFunction<Result(Communicator*)> comm_abort{"ncclCommAbort"};
   LibraryFunction<Result(Communicator*, Result*)> comm_get_async_error{"ncclCommGetAsyncError"};
-  LibraryFunction<Result(const void*, void*, std::size_t, DataType, Reduction, Communicator*, void*)> all_reduce{"ncclAllReduce"};
-  LibraryFunction<Result(const void*, void*, std::size_t, DataType, int, Communicator*, void*)> broadcast{"ncclBroadcast"};
+  LibraryFunction<Result(const void*, void*, std::size_t, DataType, Reduction, Communicator*, void*)> all_reduce{
+      "ncclAllReduce"};
+  LibraryFunction<Result(const void*, void*, std::size_t, DataType, int, Communicator*, void*)> broadcast{
+      "ncclBroadcast"};
   LibraryFunction<Result(const void*, void*, std::size_t, DataType, Communicator*, void*)> all_gather{"ncclAllGather"};
-  LibraryFunction<Result(const void*, void*, std::size_t, DataType, Reduction, Communicator*, void*)> reduce_scatter{"ncclReduceScatter"};
+  LibraryFunction<Result(const void*, void*, std::size_t, DataType, Reduction, Communicator*, void*)> reduce_scatter{
+      "ncclReduceScatter"};
   LibraryFunction<Result(const void*, std::size_t, DataType, int, Communicator*, void*)> send{"ncclSend"};
   LibraryFunction<Result(void*, std::size_t, DataType, int, Communicator*, void*)> receive{"ncclRecv"};
   LibraryFunction<Result()> group_start{"ncclGroupStart"};

@@ -30,15 +30,20 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
   GpuDescription describe(int) override {
     const std::int64_t page = sysconf(_SC_PAGESIZE);
     // Each process has one of its own.
-    return {"simulated GPU", 80, 4, sysconf(_SC_PHYS_PAGES) * page, sysconf(_SC_AVPHYS_PAGES) * page, fmt::format("process {}", getpid())};
+    return {"simulated GPU",
+            80,
+            4,
+            sysconf(_SC_PHYS_PAGES) * page,
+            sysconf(_SC_AVPHYS_PAGES) * page,
+            fmt::format("process {}", getpid())};
   }
 
   void* reserve(int, std::int64_t bytes) override {
-    void* memory =
-        mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
-      throw MachineError("cannot reserve {} MiB of address space for tensors ({}); is there a limit (ulimit -v)?", bytes >> 20,
-                         std::strerror(errno));
+      throw MachineError("cannot reserve {} MiB of address space for tensors ({}); is there a limit (ulimit -v)?",
+                         bytes >> 20, std::strerror(errno));
     }
     add_range(memory, bytes);
     return memory;
@@ -78,7 +83,9 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
   }
 
   void begin_capture(const Stream&) override { simulator::begin_recording(); }
-  std::unique_ptr<GpuGraph> end_capture(const Stream&) override { return std::make_unique<RecordedWork>(simulator::end_recording()); }
+  std::unique_ptr<GpuGraph> end_capture(const Stream&) override {
+    return std::make_unique<RecordedWork>(simulator::end_recording());
+  }
   void abandon_capture(const Stream&) noexcept override {
     if (simulator::is_recording()) simulator::end_recording();
   }
@@ -88,7 +95,8 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
   void* native_queue(const Stream& stream) override { return simulated_queue_of(stream); }
 
  private:
-  /// The latest that a device may be: a copy arrives when it is waited for, and its target holds nonsense from begin() on.
+  /// The latest that a device may be: a copy arrives when it is waited for, and its target holds nonsense from begin()
+  /// on.
   class Upload final : public GpuUpload {
    public:
     void* host(std::int64_t bytes) override {
@@ -97,8 +105,8 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
       return host_.data();
     }
     void begin(void* target, std::int64_t bytes) override {
-      require(bytes >= 0 && bytes <= static_cast<std::int64_t>(host_.size()), "a copy of {} bytes from {} bytes of host memory", bytes,
-              host_.size());
+      require(bytes >= 0 && bytes <= static_cast<std::int64_t>(host_.size()),
+              "a copy of {} bytes from {} bytes of host memory", bytes, host_.size());
       require(!being_read_, "a copy would overwrite what work may still read: used() was not called since wait()");
       arrive();  // in the order of the queue
       if (bytes > 0) std::memset(target, nonsense, static_cast<std::size_t>(bytes));
@@ -154,7 +162,8 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
   bool is_device_memory(const void* address) {
     const std::lock_guard lock(mutex_);
     const auto range = ranges_.upper_bound(static_cast<const char*>(address));
-    return range != ranges_.begin() && static_cast<const char*>(address) < std::prev(range)->first + std::prev(range)->second;
+    return range != ranges_.begin() &&
+           static_cast<const char*>(address) < std::prev(range)->first + std::prev(range)->second;
   }
 
   static constexpr std::align_val_t block_alignment{256};

@@ -32,7 +32,8 @@ class SimulatedQueue final : public GpuQueue, public SimulatedQueueHandle {
   SimulatedQueue& operator=(const SimulatedQueue&) = delete;
 
   Stream stream() const override {
-    return {Device{DeviceType::simulated, 0}, const_cast<SimulatedQueueHandle*>(static_cast<const SimulatedQueueHandle*>(this))};
+    return {Device{DeviceType::simulated, 0},
+            const_cast<SimulatedQueueHandle*>(static_cast<const SimulatedQueueHandle*>(this))};
   }
   void put(std::function<void()> work) {
     {

@@ -1,5 +1,6 @@
 #pragma once
-// Queues of the simulated device beside its main stream, which runs things at once. Each has a thread that takes its work in order.
+// Queues of the simulated device beside its main stream, which runs things at once. Each has a thread that takes its
+// work in order.
 #include <functional>
 #include <memory>
 

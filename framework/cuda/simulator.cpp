@@ -23,7 +23,9 @@ void set_order(Options& options, std::string_view name) {
     const std::string_view digits = name.starts_with(seeded) ? name.substr(seeded.size()) : "";
     const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), seed);
     if (digits.empty() || status != std::errc{} || end != digits.data() + digits.size()) {
-      throw UserError("FURLONG_SIMULATOR_ORDER: '{}' is no order; expected forward, reverse, random, random:SEED or warp_first", name);
+      throw UserError(
+          "FURLONG_SIMULATOR_ORDER: '{}' is no order; expected forward, reverse, random, random:SEED or warp_first",
+          name);
     }
     options.order = Order::random;
     options.seed = seed;
@@ -33,7 +35,8 @@ void set_order(Options& options, std::string_view name) {
 Options& options() {
   static Options current = [] {
     Options initial;
-    if (const char* name = std::getenv("FURLONG_SIMULATOR_ORDER"); name != nullptr && *name != '\0') set_order(initial, name);
+    if (const char* name = std::getenv("FURLONG_SIMULATOR_ORDER"); name != nullptr && *name != '\0')
+      set_order(initial, name);
     return initial;
   }();
   return current;
@@ -41,7 +44,8 @@ Options& options() {
 
 const Statistics& statistics() { return machine().statistics; }
 
-void run(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, const Site& launch_site, void (*body)(void*), void* context) {
+void run(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, const Site& launch_site, void (*body)(void*),
+         void* context) {
   machine().run(grid, block, dynamic_shared_bytes, launch_site, body, context);
 }
 
@@ -58,8 +62,8 @@ void* dynamic_shared() { return machine().shared().dynamic(); }
 int block_barrier(Vote vote, int predicate, const char* operation, const Site& site) {
   return machine().barrier(vote, predicate, operation, site);
 }
-const LaneData* exchange(std::uint32_t mask, const char* operation, const void* data, std::size_t bytes, void (*combine)(LaneData*),
-                         const Site& site) {
+const LaneData* exchange(std::uint32_t mask, const char* operation, const void* data, std::size_t bytes,
+                         void (*combine)(LaneData*), const Site& site) {
   return machine().exchange(mask, operation, data, bytes, combine, site);
 }
 void warp_barrier(std::uint32_t mask, const Site& site) { machine().warp_barrier(mask, site); }
@@ -100,7 +104,9 @@ void async_commit() { ++machine().current().groups; }
 
 void async_wait(int groups_left) {
   Thread& self = machine().current();
-  const auto waited_for = [&](const AsyncCopy& copy) { return copy.group + static_cast<unsigned>(groups_left) < self.groups; };
+  const auto waited_for = [&](const AsyncCopy& copy) {
+    return copy.group + static_cast<unsigned>(groups_left) < self.groups;
+  };
   for (const AsyncCopy& copy : self.copies) {
     if (waited_for(copy)) perform(copy);
   }

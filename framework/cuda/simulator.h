@@ -1,9 +1,10 @@
 #pragma once
-// Runs kernels on the host, so that they are tested where there is no GPU: blocks one after another, each thread of a block a fibre of its
-// own. Kernels see it through kernel.h; tests use the options below. What a GPU leaves undefined is a fault here: a barrier that not all
-// threads reach, a warp operation without one of its lanes, shared memory read before it is written (it holds NaN) or written past its end,
-// copies never waited for. Under ThreadSanitizer each simulated thread is a thread of its own, which only barriers order. Not seen: bank
-// conflicts, missing memory fences, blocks that wait for one another (they would wait for ever).
+// Runs kernels on the host, so that they are tested where there is no GPU: blocks one after another, each thread of a
+// block a fibre of its own. Kernels see it through kernel.h; tests use the options below. What a GPU leaves undefined
+// is a fault here: a barrier that not all threads reach, a warp operation without one of its lanes, shared memory read
+// before it is written (it holds NaN) or written past its end, copies never waited for. Under ThreadSanitizer each
+// simulated thread is a thread of its own, which only barriers order. Not seen: bank conflicts, missing memory fences,
+// blocks that wait for one another (they would wait for ever).
 #include <cuda_bf16.h>
 #include <vector_functions.h>
 #include <vector_types.h>
@@ -40,12 +41,12 @@
 
 namespace furlong::simulator {
 
-/// In which order threads that could run are run: by index up or down, drawn by `seed`, or one warp as far ahead of the others as barriers
-/// let it. Blocks follow: in order, backwards, drawn, in order.
+/// In which order threads that could run are run: by index up or down, drawn by `seed`, or one warp as far ahead of the
+/// others as barriers let it. Blocks follow: in order, backwards, drawn, in order.
 enum class Order : std::uint8_t { forward, reverse, random, warp_first };
 
-/// When cp.async copies: at the wait, its target holding NaN until then (finds missing waits), or at once (finds sources changed too
-/// early).
+/// When cp.async copies: at the wait, its target holding NaN until then (finds missing waits), or at once (finds
+/// sources changed too early).
 enum class AsyncCopies : std::uint8_t { deferred, eager };
 
 inline constexpr std::size_t shared_limit_sm80 = 163 * 1024, shared_limit_sm90 = 227 * 1024;
@@ -57,11 +58,12 @@ struct Options {
   std::size_t shared_limit = shared_limit_sm80;  ///< bytes of shared memory that a block may have, static and dynamic
 };
 
-/// Sets the order (and seed) that a name stands for: forward, reverse, random, random:SEED or warp_first. Throws UserError on another.
+/// Sets the order (and seed) that a name stands for: forward, reverse, random, random:SEED or warp_first. Throws
+/// UserError on another.
 void set_order(Options& options, std::string_view name);
 
-/// The options of the launches to come; the environment variable FURLONG_SIMULATOR_ORDER names the order to begin with. Change them between
-/// launches only.
+/// The options of the launches to come; the environment variable FURLONG_SIMULATOR_ORDER names the order to begin with.
+/// Change them between launches only.
 Options& options();
 
 /// Sets options for a scope.
@@ -91,13 +93,14 @@ class KernelFault : public ContractError {
 
 using Site = std::source_location;
 
-/// Runs body(context) for each thread of each block on the calling thread; launches from several threads wait for one another. Throws
-/// KernelFault; the next launch works nevertheless.
-void run(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, const Site& launch_site, void (*body)(void*), void* context);
+/// Runs body(context) for each thread of each block on the calling thread; launches from several threads wait for one
+/// another. Throws KernelFault; the next launch works nevertheless.
+void run(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, const Site& launch_site, void (*body)(void*),
+         void* context);
 
 template <class... Parameters, class... Arguments>
-void run_kernel(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, const Site& launch_site, void (*kernel)(Parameters...),
-                Arguments&&... arguments) {
+void run_kernel(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, const Site& launch_site,
+                void (*kernel)(Parameters...), Arguments&&... arguments) {
   struct Context {
     void (*kernel)(Parameters...);
     std::tuple<Parameters...> arguments;
@@ -123,7 +126,8 @@ void run_kernel(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, const S
 /// Stops the kernel with a KernelFault that names this thread.
 [[noreturn]] void fault(const std::string& what, const Site& site);
 
-/// The block's variable of static shared memory that `key` names, filled with NaN when the first thread asks for it. 16-byte aligned.
+/// The block's variable of static shared memory that `key` names, filled with NaN when the first thread asks for it.
+/// 16-byte aligned.
 void* shared_variable(const void* key, std::size_t bytes, const char* name);
 void* dynamic_shared();
 
@@ -131,7 +135,8 @@ enum class Vote : std::uint8_t { none, any, all, count };
 /// __syncthreads and its kin: waits for all threads of the block; returns the vote.
 int block_barrier(Vote vote, int predicate, const char* operation, const Site& site);
 
-/// What each lane of a warp brings to an operation; valid until the lane's next operation but one. Lanes that take no part hold NaN.
+/// What each lane of a warp brings to an operation; valid until the lane's next operation but one. Lanes that take no
+/// part hold NaN.
 inline constexpr std::size_t lane_bytes = 64;
 struct alignas(64) LaneData {
   std::byte bytes[lane_bytes];
@@ -143,16 +148,17 @@ struct alignas(64) LaneData {
   }
 };
 
-/// Meets the lanes of `mask` and exchanges `bytes` of data (at `data`, which is 8-byte aligned and padded to 8 bytes). The last to arrive
-/// calls combine(lanes), if any. Orders no memory.
-const LaneData* exchange(std::uint32_t mask, const char* operation, const void* data, std::size_t bytes, void (*combine)(LaneData*),
-                         const Site& site);
+/// Meets the lanes of `mask` and exchanges `bytes` of data (at `data`, which is 8-byte aligned and padded to 8 bytes).
+/// The last to arrive calls combine(lanes), if any. Orders no memory.
+const LaneData* exchange(std::uint32_t mask, const char* operation, const void* data, std::size_t bytes,
+                         void (*combine)(LaneData*), const Site& site);
 /// __syncwarp: meets the lanes of `mask` and orders their memory accesses.
 void warp_barrier(std::uint32_t mask, const Site& site);
 /// The calling thread's lane; whether lane `lane` of its warp exists and is in `mask`.
 int lane();
 bool takes_part(std::uint32_t mask, int lane);
-/// __threadfence: under ThreadSanitizer an edge between any two fences, the most that a fence with an atomic flag can mean.
+/// __threadfence: under ThreadSanitizer an edge between any two fences, the most that a fence with an atomic flag can
+/// mean.
 void fence();
 
 /// cp.async of 4, 8 or 16 bytes, of which `source_bytes` are read and the rest become zero.
@@ -160,7 +166,8 @@ void async_copy(void* shared, const void* global, std::size_t bytes, std::size_t
 void async_commit();
 void async_wait(int groups_left);
 
-/// Combine functions of exchange: each lane's MmaData holds its registers, and the product is added to its d. See tensor_core.h.
+/// Combine functions of exchange: each lane's MmaData holds its registers, and the product is added to its d. See
+/// tensor_core.h.
 struct MmaData {
   float d[4];
   std::uint32_t a[4], b[2];
@@ -168,8 +175,8 @@ struct MmaData {
 void mma_bf16_16x8x16(LaneData* lanes);
 void mma_tf32_16x8x8(LaneData* lanes);
 
-inline void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const char* operation, void (*product)(LaneData*),
-                const Site& site) {
+inline void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const char* operation,
+                void (*product)(LaneData*), const Site& site) {
   alignas(8) MmaData mine;
   std::memcpy(mine.d, d, sizeof(d));
   std::memcpy(mine.a, a, sizeof(a));
@@ -194,11 +201,13 @@ void ldmatrix(std::uint32_t (&registers)[Matrices], const void* row, const Site&
     check_alignment(row, 16, site);
     std::memcpy(&mine, row, sizeof(mine));
   }
-  const LaneData* lanes = exchange(0xffffffffu, transposed ? "ldmatrix.trans" : "ldmatrix", &mine, sizeof(mine), nullptr, site);
+  const LaneData* lanes =
+      exchange(0xffffffffu, transposed ? "ldmatrix.trans" : "ldmatrix", &mine, sizeof(mine), nullptr, site);
   for (int matrix = 0; matrix < Matrices; ++matrix) {
     const LaneData* rows = lanes + 8 * matrix;
     const std::uint32_t low = transposed ? rows[2 * t].as<Row>().elements[g] : rows[g].as<Row>().elements[2 * t];
-    const std::uint32_t high = transposed ? rows[2 * t + 1].as<Row>().elements[g] : rows[g].as<Row>().elements[2 * t + 1];
+    const std::uint32_t high =
+        transposed ? rows[2 * t + 1].as<Row>().elements[g] : rows[g].as<Row>().elements[2 * t + 1];
     registers[matrix] = low | high << 16;
   }
 }
@@ -223,7 +232,8 @@ inline std::uint32_t ballot(std::uint32_t mask, int predicate, const char* opera
   return result;
 }
 
-/// A read-modify-write that other simulated threads see whole; relaxed, so that it orders nothing under ThreadSanitizer either.
+/// A read-modify-write that other simulated threads see whole; relaxed, so that it orders nothing under ThreadSanitizer
+/// either.
 template <class T, class Change>
 T atomic_change(T* pointer, const Change& change) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
@@ -233,7 +243,8 @@ T atomic_change(T* pointer, const Change& change) {
   for (;;) {
     const T old_value = std::bit_cast<T>(old_word);
     const Word new_word = std::bit_cast<Word>(static_cast<T>(change(old_value)));
-    if (__atomic_compare_exchange_n(word, &old_word, new_word, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return old_value;
+    if (__atomic_compare_exchange_n(word, &old_word, new_word, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+      return old_value;
   }
 }
 
@@ -247,7 +258,9 @@ inline constexpr int warpSize = 32;
 
 #define FURLONG_SITE const ::furlong::simulator::Site& site = ::furlong::simulator::Site::current()
 
-inline void __syncthreads(FURLONG_SITE) { furlong::simulator::block_barrier(furlong::simulator::Vote::none, 0, "__syncthreads", site); }
+inline void __syncthreads(FURLONG_SITE) {
+  furlong::simulator::block_barrier(furlong::simulator::Vote::none, 0, "__syncthreads", site);
+}
 inline int __syncthreads_or(int predicate, FURLONG_SITE) {
   return furlong::simulator::block_barrier(furlong::simulator::Vote::any, predicate, "__syncthreads_or", site);
 }
@@ -270,19 +283,22 @@ template <class T>
 T __shfl_xor_sync(std::uint32_t mask, T value, int lane_mask, int width = 32, FURLONG_SITE) {
   const int lane = furlong::simulator::lane(), source = lane ^ lane_mask;
   // A source in a later group of `width` lanes gives the lane's own value; one in an earlier group may be read.
-  return furlong::simulator::shuffle(mask, value, source / width > lane / width ? lane : source, "__shfl_xor_sync", site);
+  return furlong::simulator::shuffle(mask, value, source / width > lane / width ? lane : source, "__shfl_xor_sync",
+                                     site);
 }
 template <class T>
 T __shfl_down_sync(std::uint32_t mask, T value, unsigned delta, int width = 32, FURLONG_SITE) {
   const int lane = furlong::simulator::lane(), place = lane & (width - 1);
   const bool inside = delta < static_cast<unsigned>(width - place);
-  return furlong::simulator::shuffle(mask, value, inside ? lane + static_cast<int>(delta) : lane, "__shfl_down_sync", site);
+  return furlong::simulator::shuffle(mask, value, inside ? lane + static_cast<int>(delta) : lane, "__shfl_down_sync",
+                                     site);
 }
 template <class T>
 T __shfl_up_sync(std::uint32_t mask, T value, unsigned delta, int width = 32, FURLONG_SITE) {
   const int lane = furlong::simulator::lane(), place = lane & (width - 1);
   const bool inside = delta <= static_cast<unsigned>(place);
-  return furlong::simulator::shuffle(mask, value, inside ? lane - static_cast<int>(delta) : lane, "__shfl_up_sync", site);
+  return furlong::simulator::shuffle(mask, value, inside ? lane - static_cast<int>(delta) : lane, "__shfl_up_sync",
+                                     site);
 }
 inline std::uint32_t __ballot_sync(std::uint32_t mask, int predicate, FURLONG_SITE) {
   return furlong::simulator::ballot(mask, predicate, "__ballot_sync", site);
@@ -336,4 +352,6 @@ inline float __int_as_float(int word) { return std::bit_cast<float>(word); }
 inline int __popc(std::uint32_t word) { return std::popcount(word); }
 inline int __clz(int word) { return std::countl_zero(static_cast<std::uint32_t>(word)); }
 inline int __ffs(int word) { return word == 0 ? 0 : std::countr_zero(static_cast<std::uint32_t>(word)) + 1; }
-inline std::uint32_t __umulhi(std::uint32_t a, std::uint32_t b) { return static_cast<std::uint32_t>((std::uint64_t{a} * b) >> 32); }
+inline std::uint32_t __umulhi(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::uint32_t>((std::uint64_t{a} * b) >> 32);
+}

@@ -8,10 +8,12 @@
 
 #include "framework/core/error.h"
 
-// The sanitizers' interfaces (sanitizer/common_interface_defs.h, asan_interface.h, tsan_interface.h), null in programs without them.
+// The sanitizers' interfaces (sanitizer/common_interface_defs.h, asan_interface.h, tsan_interface.h), null in programs
+// without them.
 extern "C" {
 [[gnu::weak]] void __sanitizer_start_switch_fiber(void** fake_stack_save, const void* bottom, std::size_t size);
-[[gnu::weak]] void __sanitizer_finish_switch_fiber(void* fake_stack_save, const void** bottom_old, std::size_t* size_old);
+[[gnu::weak]] void __sanitizer_finish_switch_fiber(void* fake_stack_save, const void** bottom_old,
+                                                   std::size_t* size_old);
 [[gnu::weak]] void __asan_poison_memory_region(const volatile void* address, std::size_t size);
 [[gnu::weak]] void __asan_unpoison_memory_region(const volatile void* address, std::size_t size);
 [[gnu::weak]] void* __tsan_get_current_fiber();
@@ -94,7 +96,8 @@ Unseen::~Unseen() {
 
 Pages::Pages(std::size_t bytes) : bytes_(bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) throw MachineError("the simulator cannot have {} KiB for stacks: {}", bytes >> 10, std::strerror(errno));
+  if (memory == MAP_FAILED)
+    throw MachineError("the simulator cannot have {} KiB for stacks: {}", bytes >> 10, std::strerror(errno));
   data_ = static_cast<char*>(memory);
 }
 Pages::~Pages() {
@@ -102,7 +105,8 @@ Pages::~Pages() {
   unpoison(data_, bytes_);  // the addresses may be another's next
   munmap(data_, bytes_);
 }
-Pages::Pages(Pages&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+Pages::Pages(Pages&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
 Pages& Pages::operator=(Pages&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
@@ -138,7 +142,8 @@ void Fibre::adopt_thread() {
 void Fibre::make_identity() { tsan_ = __tsan_create_fiber(0); }
 
 void Fibre::destroy_identity() {
-  // There and back, as far as ThreadSanitizer knows: whatever the fibre has done is ordered before what the caller does from now on.
+  // There and back, as far as ThreadSanitizer knows: whatever the fibre has done is ordered before what the caller does
+  // from now on.
   void* const caller = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(tsan_, 0);
   __tsan_switch_to_fiber(caller, 0);

@@ -1,6 +1,6 @@
 #pragma once
-// Fibres: stacks that one thread of the host runs in turn, and what the sanitizers must be told about them. Compiled without
-// ThreadSanitizer, for whose eyes each fibre is a thread of its own.
+// Fibres: stacks that one thread of the host runs in turn, and what the sanitizers must be told about them. Compiled
+// without ThreadSanitizer, for whose eyes each fibre is a thread of its own.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,12 +19,13 @@ bool under_thread_sanitizer();
 /// AddressSanitizer: accesses to the range are errors, or allowed again. Nothing without it.
 void poison(void* memory, std::size_t bytes);
 void unpoison(void* memory, std::size_t bytes);
-/// ThreadSanitizer: what was done before a release of `token` is ordered before what is done after an acquire of it. Nothing without it.
+/// ThreadSanitizer: what was done before a release of `token` is ordered before what is done after an acquire of it.
+/// Nothing without it.
 void acquire(void* token);
 void release(void* token);
 
-/// ThreadSanitizer: what this thread does in the scope, allocations included, is not looked at. For what the simulator keeps between
-/// threads.
+/// ThreadSanitizer: what this thread does in the scope, allocations included, is not looked at. For what the simulator
+/// keeps between threads.
 class Unseen {
  public:
   Unseen();
@@ -56,8 +57,9 @@ class Fibre {
   Fibre(const Fibre&) = delete;
   Fibre& operator=(const Fibre&) = delete;
 
-  /// Makes the fibre start in entry() on this stack when it is first switched to; entry must not return. What ran on it before is
-  /// forgotten. `colour` shifts the stack's top, so that the tops of many stacks do not fall into one set of the cache.
+  /// Makes the fibre start in entry() on this stack when it is first switched to; entry must not return. What ran on it
+  /// before is forgotten. `colour` shifts the stack's top, so that the tops of many stacks do not fall into one set of
+  /// the cache.
   void prepare(char* stack, std::size_t bytes, unsigned colour, void (*entry)());
   /// Makes the fibre stand for the calling thread as it is.
   void adopt_thread();
@@ -67,7 +69,8 @@ class Fibre {
   /// The first call that a fibre's entry makes.
   static void begin();
 
-  /// ThreadSanitizer: makes the thread that this fibre is in its eyes; ends it, ordered before all that the caller does.
+  /// ThreadSanitizer: makes the thread that this fibre is in its eyes; ends it, ordered before all that the caller
+  /// does.
   void make_identity();
   void destroy_identity();
 

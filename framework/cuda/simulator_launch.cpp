@@ -12,8 +12,8 @@ namespace furlong::simulator {
 namespace {
 
 constexpr std::size_t guard_bytes = 4096;
-// ThreadSanitizer knows 8128 threads at a time and keeps the better part of a MiB for each. A prime, so that the fibres of a block that has
-// to take them from an earlier one are not those of the same places.
+// ThreadSanitizer knows 8128 threads at a time and keeps the better part of a MiB for each. A prime, so that the fibres
+// of a block that has to take them from an earlier one are not those of the same places.
 constexpr unsigned most_identities = 2039;
 
 std::size_t stack_bytes() { return under_address_sanitizer() || under_thread_sanitizer() ? 512 * 1024 : 128 * 1024; }
@@ -36,7 +36,8 @@ void Machine::make_fibre() {
 }
 
 Fibre& Machine::fibre_for(const Thread& thread) {
-  if (under_thread_sanitizer()) return *fibres_[(first_fibre_ + thread.linear) % fibres_.size()];  // made with the block
+  if (under_thread_sanitizer())
+    return *fibres_[(first_fibre_ + thread.linear) % fibres_.size()];  // made with the block
   if (free_fibres_.empty()) {
     make_fibre();
     return *fibres_.back();
@@ -74,8 +75,9 @@ void Machine::start_block(std::uint64_t number) {
     }
   }
   if (under_thread_sanitizer()) {
-    // Each block has fibres, shared memory and tokens that no block of this launch had before: nothing orders two blocks, so that races
-    // between them show. (Where a launch has more threads than there may be fibres, blocks far apart share some.)
+    // Each block has fibres, shared memory and tokens that no block of this launch had before: nothing orders two
+    // blocks, so that races between them show. (Where a launch has more threads than there may be fibres, blocks far
+    // apart share some.)
     const std::size_t token_bytes = 4096;
     block_pages_ = Pages(token_bytes + SharedMemory::region_bytes);
     tokens_ = block_pages_.data();
@@ -132,18 +134,22 @@ std::uint64_t Machine::block_at(std::uint64_t place, std::uint64_t blocks) const
   return place;
 }
 
-void Machine::run(dim3 grid, dim3 block, std::size_t dynamic_bytes, const Site& launch_site, void (*body)(void*), void* context) {
+void Machine::run(dim3 grid, dim3 block, std::size_t dynamic_bytes, const Site& launch_site, void (*body)(void*),
+                  void* context) {
   static std::mutex one_at_a_time;
   static thread_local bool launching = false;
   require(!launching, "{}: a kernel launches a kernel", text(launch_site));
   const std::lock_guard lock(one_at_a_time);
-  const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z, blocks = std::uint64_t{grid.x} * grid.y * grid.z;
-  if (blocks == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || threads == 0 || threads > most_threads) {
-    throw KernelFault("{}: no device takes a grid of {} blocks of {} threads", text(launch_site), text_of(grid), text_of(block));
+  const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z,
+                      blocks = std::uint64_t{grid.x} * grid.y * grid.z;
+  if (blocks == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || threads == 0 ||
+      threads > most_threads) {
+    throw KernelFault("{}: no device takes a grid of {} blocks of {} threads", text(launch_site), text_of(grid),
+                      text_of(block));
   }
   if (dynamic_bytes > options().shared_limit) {
-    throw KernelFault("{}: a launch with {} bytes of dynamic shared memory; a block may have {}", text(launch_site), dynamic_bytes,
-                      options().shared_limit);
+    throw KernelFault("{}: a launch with {} bytes of dynamic shared memory; a block may have {}", text(launch_site),
+                      dynamic_bytes, options().shared_limit);
   }
   launching = true;
   ++statistics.launches;

@@ -9,7 +9,9 @@ namespace {
 
 /// Literals, most often one and the same.
 bool same(const char* a, const char* b) { return a == b || std::string_view(a) == b; }
-bool same(const Site& a, const Site& b) { return a.line() == b.line() && a.column() == b.column() && same(a.file_name(), b.file_name()); }
+bool same(const Site& a, const Site& b) {
+  return a.line() == b.line() && a.column() == b.column() && same(a.file_name(), b.file_name());
+}
 
 /// A copy that ThreadSanitizer does not see, 8 bytes at a time.
 void copy_unseen(void* target, const void* source, std::size_t bytes) {
@@ -21,7 +23,9 @@ void copy_unseen(void* target, const void* source, std::size_t bytes) {
 
 }  // namespace
 
-std::string text(const Site& site) { return fmt::format("{}:{} ({})", site.file_name(), site.line(), site.function_name()); }
+std::string text(const Site& site) {
+  return fmt::format("{}:{} ({})", site.file_name(), site.line(), site.function_name());
+}
 
 // ---- Scheduling ----
 
@@ -32,7 +36,8 @@ void Machine::make_ready(Thread& thread) {
 
 /// Threads first..first+count-1, those of `lanes` where it is not a whole block, in the order asked for.
 void Machine::make_all_ready(unsigned first, unsigned count, std::uint32_t lanes) {
-  const bool backwards = options().order == Order::reverse || options().order == Order::warp_first;  // the latter takes the last first
+  const bool backwards =
+      options().order == Order::reverse || options().order == Order::warp_first;  // the latter takes the last first
   for (unsigned i = 0; i < count; ++i) {
     const unsigned place = backwards ? count - 1 - i : i;
     if (count > 32 || (lanes >> place & 1u) != 0) make_ready(threads_[first + place]);
@@ -150,8 +155,8 @@ void Machine::deadlock() {
     };
     const auto first = threads_.begin(), end = first + n_threads_;
     if (std::find_if(first, first + i, alike) != first + i || ++kinds > 6) continue;
-    waits += fmt::format("; {} from thread {} on wait in {} at {}", std::count_if(first, end, alike), text_of(thread.index),
-                         thread.operation, text(thread.site));
+    waits += fmt::format("; {} from thread {} on wait in {} at {}", std::count_if(first, end, alike),
+                         text_of(thread.index), thread.operation, text(thread.site));
     if (thread.status == Status::at_warp_operation) waits += fmt::format(" for the lanes {:#010x}", thread.mask);
   }
   fault(fmt::format("deadlock: no thread can go on; {} of {} have ended{}", done_, n_threads_, waits));
@@ -170,8 +175,8 @@ int Machine::barrier(Vote vote, int predicate, const char* operation, const Site
     barrier_site_ = site;
     votes_[parity] = vote == Vote::all ? 1 : 0;
   } else if (!same(barrier_site_, site)) {
-    fault(fmt::format("divergent barrier: this thread is in {} at {}, {} others wait at {}", operation, text(site), arrived_,
-                      text(barrier_site_)));
+    fault(fmt::format("divergent barrier: this thread is in {} at {}, {} others wait at {}", operation, text(site),
+                      arrived_, text(barrier_site_)));
   }
   if (vote == Vote::all) votes_[parity] &= predicate != 0 ? 1 : 0;
   if (vote == Vote::any) votes_[parity] |= predicate != 0 ? 1 : 0;
@@ -211,19 +216,20 @@ const LaneData* Machine::exchange(std::uint32_t mask, const char* operation, con
   self.site = site;
   self.operation = operation;
   self.mask = mask;
-  if ((mask >> lane & 1u) == 0) fault(fmt::format("{} at {}: lane {} is not in its own mask {:#010x}", operation, text(site), lane, mask));
+  if ((mask >> lane & 1u) == 0)
+    fault(fmt::format("{} at {}: lane {} is not in its own mask {:#010x}", operation, text(site), lane, mask));
   const std::uint32_t needed = mask & of.exists;
   if ((needed & ~of.alive) != 0) {
-    fault(
-        fmt::format("{} at {}: the mask {:#010x} names lanes that have ended ({:#010x})", operation, text(site), mask, needed & ~of.alive));
+    fault(fmt::format("{} at {}: the mask {:#010x} names lanes that have ended ({:#010x})", operation, text(site), mask,
+                      needed & ~of.alive));
   }
   Group& meeting = group(mask);
   if (meeting.arrived == 0) {
     meeting.operation = operation;
     meeting.site = site;
   } else if (!same(meeting.site, site) || !same(meeting.operation, operation)) {
-    fault(fmt::format("divergent warp: this lane is in {} at {}, the lanes {:#010x} wait in {} at {}", operation, text(site),
-                      meeting.arrived, meeting.operation, text(meeting.site)));
+    fault(fmt::format("divergent warp: this lane is in {} at {}, the lanes {:#010x} wait in {} at {}", operation,
+                      text(site), meeting.arrived, meeting.operation, text(meeting.site)));
   }
   auto& lanes = meeting.lanes[meeting.generation & 1u];
   copy_unseen(lanes[lane].bytes, data, bytes);
@@ -244,7 +250,8 @@ void Machine::warp_barrier(std::uint32_t mask, const Site& site) {
     exchange(mask, "__syncwarp", nullptr, 0, nullptr, site);
     return;
   }
-  // Both parities' tokens would be the same without the generation: a lane that is ahead would release to one that has not yet acquired.
+  // Both parities' tokens would be the same without the generation: a lane that is ahead would release to one that has
+  // not yet acquired.
   char* token = static_cast<char*>(warp_token()) + 8 * (group(mask).generation & 1u);
   release(token);
   exchange(mask, "__syncwarp", nullptr, 0, nullptr, site);

@@ -35,7 +35,8 @@ struct Thread {
   unsigned groups = 0;
 };
 
-/// Lanes that meet under one mask. Data alternates between two places: a lane reads one while others already write the other.
+/// Lanes that meet under one mask. Data alternates between two places: a lane reads one while others already write the
+/// other.
 struct Group {
   std::uint32_t mask = 0, arrived = 0;
   unsigned generation = 0;
@@ -64,12 +65,13 @@ struct Stopped {};
 /// The one machine: a launch runs its blocks one after another, and the threads of a block in turns.
 class Machine {
  public:
-  void run(dim3 grid, dim3 block, std::size_t dynamic_bytes, const Site& launch_site, void (*body)(void*), void* context);
+  void run(dim3 grid, dim3 block, std::size_t dynamic_bytes, const Site& launch_site, void (*body)(void*),
+           void* context);
 
   [[noreturn]] void fault(const std::string& what);
   int barrier(Vote vote, int predicate, const char* operation, const Site& site);
-  const LaneData* exchange(std::uint32_t mask, const char* operation, const void* data, std::size_t bytes, void (*combine)(LaneData*),
-                           const Site& site);
+  const LaneData* exchange(std::uint32_t mask, const char* operation, const void* data, std::size_t bytes,
+                           void (*combine)(LaneData*), const Site& site);
   void warp_barrier(std::uint32_t mask, const Site& site);
 
   Thread& current() { return *current_; }

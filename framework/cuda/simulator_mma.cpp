@@ -1,5 +1,5 @@
-// The products of tensor cores, by the register layouts of the PTX ISA (tensor_core.h): computed once per warp, by the lane that comes
-// last.
+// The products of tensor cores, by the register layouts of the PTX ISA (tensor_core.h): computed once per warp, by the
+// lane that comes last.
 #include "framework/cuda/simulator.h"
 
 namespace furlong::simulator {
@@ -30,7 +30,9 @@ void load(const LaneData* lanes, Operands<16>& operands) {
 }
 
 void load(const LaneData* lanes, Operands<8>& operands) {
-  const auto tf32 = [](std::uint32_t word) { return std::bit_cast<float>(word & 0xffffe000u); };  // the rest is not looked at
+  const auto tf32 = [](std::uint32_t word) {
+    return std::bit_cast<float>(word & 0xffffe000u);
+  };  // the rest is not looked at
   for (int lane = 0; lane < 32; ++lane) {
     const MmaData data = lanes[lane].as<MmaData>();
     const int g = lane / 4, t = lane % 4;
@@ -47,7 +49,8 @@ void multiply(LaneData* lanes) {
   for (int row = 0; row < 16; ++row) {
     for (int k = 0; k < Depth; ++k) {
       const float factor = operands.a[row][k];
-      for (int column = 0; column < 8; ++column) sums[row][column] += factor * operands.b[k][column];  // products are exact in float32
+      for (int column = 0; column < 8; ++column)
+        sums[row][column] += factor * operands.b[k][column];  // products are exact in float32
     }
   }
   for (int lane = 0; lane < 32; ++lane) {

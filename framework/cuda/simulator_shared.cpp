@@ -57,7 +57,8 @@ char* SharedMemory::allocate(const void* key, std::size_t bytes, const char* nam
   char* memory = region_ + top_ + band_bytes;
   const std::size_t whole = rounded(bytes);
   unpoison(memory - band_bytes, band_bytes + whole + band_bytes);
-  // The band behind begins at the variable's very end; it belongs to this variable, the one before it to the one before.
+  // The band behind begins at the variable's very end; it belongs to this variable, the one before it to the one
+  // before.
   fill(memory - band_bytes, band_bytes, band[0], band[1]);
   fill(memory, bytes, unwritten, unwritten);
   fill(memory + bytes, whole - bytes + band_bytes, band[0], band[1]);
@@ -76,12 +77,13 @@ void* SharedMemory::variable(const void* key, std::size_t bytes, const char* nam
   static_ += rounded(bytes);
   used_ += rounded(bytes);
   if (static_ > static_limit) {
-    error =
-        fmt::format("shared variable '{}' brings static shared memory to {} bytes; a kernel may declare {}", name, static_, static_limit);
+    error = fmt::format("shared variable '{}' brings static shared memory to {} bytes; a kernel may declare {}", name,
+                        static_, static_limit);
     return nullptr;
   }
   if (used_ > limit_) {
-    error = fmt::format("shared variable '{}' brings shared memory to {} bytes; a block may have {}", name, used_, limit_);
+    error =
+        fmt::format("shared variable '{}' brings shared memory to {} bytes; a block may have {}", name, used_, limit_);
     return nullptr;
   }
   return allocate(key, bytes, name);
@@ -99,10 +101,12 @@ std::string SharedMemory::overrun() const {
   if (under_address_sanitizer()) return "";  // it has looked at every access
   for (const Slot& slot : slots_) {
     if (band_touched(slot.memory - band_bytes, band_bytes)) {
-      return fmt::format("shared memory was written outside its bounds: before the {} bytes of '{}'", slot.bytes, slot.name);
+      return fmt::format("shared memory was written outside its bounds: before the {} bytes of '{}'", slot.bytes,
+                         slot.name);
     }
     if (band_touched(slot.memory + slot.bytes, rounded(slot.bytes) - slot.bytes + band_bytes)) {
-      return fmt::format("shared memory was written outside its bounds: behind the {} bytes of '{}'", slot.bytes, slot.name);
+      return fmt::format("shared memory was written outside its bounds: behind the {} bytes of '{}'", slot.bytes,
+                         slot.name);
     }
   }
   return "";

@@ -8,8 +8,8 @@
 
 namespace furlong::simulator {
 
-/// Variables lie apart, with bands between them that nobody may touch: AddressSanitizer stops at a touch, other builds find at the end of
-/// the block what was written there. Reading a band or a variable before it is written gives NaN.
+/// Variables lie apart, with bands between them that nobody may touch: AddressSanitizer stops at a touch, other builds
+/// find at the end of the block what was written there. Reading a band or a variable before it is written gives NaN.
 class SharedMemory {
  public:
   static constexpr std::size_t region_bytes = 1 << 20;

@@ -1,5 +1,6 @@
 #pragma once
-// Element-wise kernels over tensors of one shape whatever their outer strides: each thread takes a chunk of neighbouring elements.
+// Element-wise kernels over tensors of one shape whatever their outer strides: each thread takes a chunk of
+// neighbouring elements.
 #include <array>
 
 #include "framework/cuda/kernel.h"
@@ -14,8 +15,8 @@ inline constexpr int chunk_width = sizeof(T) == 2 ? 8 : 4;
 /// Threads of a block of an element-wise kernel.
 inline constexpr int span_threads = 256;
 
-/// Where the elements of `count` tensors of one shape lie: rows of `columns` elements that are neighbours in every tensor, each row cut
-/// into chunks. Dimensions of rows are given from the innermost on.
+/// Where the elements of `count` tensors of one shape lie: rows of `columns` elements that are neighbours in every
+/// tensor, each row cut into chunks. Dimensions of rows are given from the innermost on.
 template <int count>
 struct SpanLayout {
   std::int64_t columns = 1, chunks_per_row = 1, chunks = 0;
@@ -25,8 +26,8 @@ struct SpanLayout {
   std::int64_t strides[Shape::max_rank][count] = {};
 };
 
-/// The layout for chunks of `width` elements. Dimensions that follow on one another in every tensor become one; the last is left alone
-/// where `keep_columns` says so. It need not be contiguous: then chunks are single elements.
+/// The layout for chunks of `width` elements. Dimensions that follow on one another in every tensor become one; the
+/// last is left alone where `keep_columns` says so. It need not be contiguous: then chunks are single elements.
 template <int width, std::size_t count>
 SpanLayout<static_cast<int>(count)> span_layout(const std::array<Tensor, count>& tensors, bool keep_columns = false) {
   SpanLayout<static_cast<int>(count)> layout;
@@ -38,14 +39,16 @@ SpanLayout<static_cast<int>(count)> span_layout(const std::array<Tensor, count>&
   };
   require(each([&](const Tensor& tensor) { return tensor.shape() == shape; }), "spans of tensors whose shapes differ");
   int dimension = shape.rank() - 1;
-  if (dimension >= 0 && each([](const Tensor& tensor) { return tensor.has_contiguous_rows(); })) layout.columns = shape[dimension--];
+  if (dimension >= 0 && each([](const Tensor& tensor) { return tensor.has_contiguous_rows(); }))
+    layout.columns = shape[dimension--];
   std::int64_t rows = 1;
   for (; dimension >= 0; --dimension) {
     const std::int64_t extent = shape[dimension];
     rows *= extent;
     if (extent == 1) continue;
     const int inner = layout.outer - 1;
-    if (inner < 0 && !keep_columns && each([&](const Tensor& tensor) { return tensor.strides()[dimension] == layout.columns; })) {
+    if (inner < 0 && !keep_columns &&
+        each([&](const Tensor& tensor) { return tensor.strides()[dimension] == layout.columns; })) {
       layout.columns *= extent;
       rows = 1;
       continue;
@@ -67,20 +70,24 @@ SpanLayout<static_cast<int>(count)> span_layout(const std::array<Tensor, count>&
   for (std::size_t i = 0; i < count; ++i) {
     const auto bytes = static_cast<std::size_t>(width * size_of(tensors[i].dtype()));
     layout.vectors = layout.vectors && is_aligned(tensors[i].address(), bytes < 16 ? bytes : 16);
-    for (int outer = 0; outer < layout.outer; ++outer) layout.vectors = layout.vectors && layout.strides[outer][i] % width == 0;
+    for (int outer = 0; outer < layout.outer; ++outer)
+      layout.vectors = layout.vectors && layout.strides[outer][i] % width == 0;
   }
   return layout;
 }
 
-/// numerator / denominator of numbers that are not negative: in 32 bits where that is enough, which is several times faster.
+/// numerator / denominator of numbers that are not negative: in 32 bits where that is enough, which is several times
+/// faster.
 __device__ inline std::int64_t quotient(std::int64_t numerator, std::int64_t denominator) {
-  if (((numerator | denominator) >> 32) == 0) return static_cast<std::uint32_t>(numerator) / static_cast<std::uint32_t>(denominator);
+  if (((numerator | denominator) >> 32) == 0)
+    return static_cast<std::uint32_t>(numerator) / static_cast<std::uint32_t>(denominator);
   return numerator / denominator;
 }
 
 /// Adds to offsets[i] the place of row `row` in tensor i.
 template <int count>
-__device__ inline void add_row_offsets(const SpanLayout<count>& layout, std::int64_t row, std::int64_t (&offsets)[count]) {
+__device__ inline void add_row_offsets(const SpanLayout<count>& layout, std::int64_t row,
+                                       std::int64_t (&offsets)[count]) {
   FURLONG_UNROLL
   for (int dimension = 0; dimension < Shape::max_rank; ++dimension) {
     if (dimension < layout.outer) {
@@ -117,7 +124,8 @@ __device__ inline SpanChunk<count> span_chunk(const SpanLayout<count>& layout, s
   return chunk;
 }
 
-/// The first `size` elements from `source` on, the others zero; `vectors`: all `width` of them, aligned to 16 bytes or all they have.
+/// The first `size` elements from `source` on, the others zero; `vectors`: all `width` of them, aligned to 16 bytes or
+/// all they have.
 template <int width, class T>
 __device__ inline void read_chunk(const T* source, int size, bool vectors, gpu_compute_t<T> (&values)[width]) {
   if (vectors) {
@@ -156,7 +164,8 @@ __device__ inline void write_chunk(T* target, int size, bool vectors, const gpu_
 
 /// Launches kernel(arguments..., layout) by one thread for each chunk; nothing where there is none.
 template <int count, class... Parameters, class... Arguments>
-void launch_spans(const LaunchTarget& target, void (*kernel)(Parameters...), const SpanLayout<count>& layout, Arguments&&... arguments) {
+void launch_spans(const LaunchTarget& target, void (*kernel)(Parameters...), const SpanLayout<count>& layout,
+                  Arguments&&... arguments) {
   if (layout.chunks == 0) return;
   launch(target, kernel, grid_blocks(layout.chunks, span_threads), span_threads, 0, arguments..., layout);
 }

@@ -46,8 +46,9 @@ void throw_file_error(const fs::path& path, std::string_view action, int error) 
     case ENAMETOOLONG:
       throw UserError("{}: cannot {}: {}; {}", path.string(), action, reason, hint_for(error));
     case EFBIG:
-      throw MachineError("{}: cannot {}: {}; raise the limit of a file's size (ulimit -f), or write to another file system", path.string(),
-                         action, reason);
+      throw MachineError(
+          "{}: cannot {}: {}; raise the limit of a file's size (ulimit -f), or write to another file system",
+          path.string(), action, reason);
     case ENOSPC:
     case EDQUOT:
       throw MachineError("{}: cannot {}: {}; free some space and try again", path.string(), action, reason);

@@ -13,9 +13,10 @@ std::filesystem::path partial_path(const std::filesystem::path& path);
 /// Makes earlier renames, creations and removals in `directory` survive a power loss. Throws MachineError.
 void flush_directory(const std::filesystem::path& directory);
 
-/// A file under construction. Readers see the old file, or none, until commit(); without commit() the destructor removes the partial
-/// file. Throws UserError where the place is at fault (no such folder, no permission, a folder of that name), MachineError where the
-/// machine is (disk full, read-only file system, I/O error); after either, the old file is untouched and no partial file stays.
+/// A file under construction. Readers see the old file, or none, until commit(); without commit() the destructor
+/// removes the partial file. Throws UserError where the place is at fault (no such folder, no permission, a folder of
+/// that name), MachineError where the machine is (disk full, read-only file system, I/O error); after either, the old
+/// file is untouched and no partial file stays.
 class AtomicFile {
  public:
   /// Creates (or empties) the partial file with permissions 0666 less the umask.
@@ -48,8 +49,8 @@ class AtomicFile {
 /// Replaces `path` by a file holding `text`. Throws as AtomicFile does.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
-/// Throws what a failed system call on `path` means: UserError when the place is at fault, MachineError otherwise. `action` completes
-/// "cannot ...", for example "write"; `error` is an errno value.
+/// Throws what a failed system call on `path` means: UserError when the place is at fault, MachineError otherwise.
+/// `action` completes "cannot ...", for example "write"; `error` is an errno value.
 [[noreturn]] void throw_file_error(const std::filesystem::path& path, std::string_view action, int error);
 
 }  // namespace furlong

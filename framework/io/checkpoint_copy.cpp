@@ -8,11 +8,14 @@ namespace furlong {
 namespace {
 
 /// int64 is no tensor's dtype.
-std::int64_t bytes_of(std::string_view dtype) { return dtype == "int64" ? 8 : size_of(dtype_from_name(std::string(dtype))); }
+std::int64_t bytes_of(std::string_view dtype) {
+  return dtype == "int64" ? 8 : size_of(dtype_from_name(std::string(dtype)));
+}
 
 }  // namespace
 
-void CheckpointCopy::tensor(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape, const void* data) {
+void CheckpointCopy::tensor(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
+                            const void* data) {
   std::int64_t bytes = bytes_of(dtype);
   for (const std::int64_t extent : shape) bytes *= extent;
   const Tensor copy = Tensor::empty({bytes}, DType::uint8);
@@ -20,7 +23,9 @@ void CheckpointCopy::tensor(const std::string& name, std::string_view dtype, std
   entries_.push_back({name, Elements{std::string(dtype), {shape.begin(), shape.end()}, copy}});
 }
 
-void CheckpointCopy::text(const std::string& name, std::string_view value) { entries_.push_back({name, std::string(value)}); }
+void CheckpointCopy::text(const std::string& name, std::string_view value) {
+  entries_.push_back({name, std::string(value)});
+}
 void CheckpointCopy::number(const std::string& name, double value) { entries_.push_back({name, value}); }
 void CheckpointCopy::integer(const std::string& name, std::int64_t value) { entries_.push_back({name, value}); }
 

@@ -14,7 +14,8 @@ namespace furlong {
 class CheckpointCopy final : public CheckpointSink {
  public:
   /// Throws MachineError where the host's memory has no room for the elements.
-  void tensor(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape, const void* data) override;
+  void tensor(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
+              const void* data) override;
   void text(const std::string& name, std::string_view value) override;
   void number(const std::string& name, double value) override;
   void integer(const std::string& name, std::int64_t value) override;

@@ -48,14 +48,16 @@ struct Entry {
 
 // One string of fixed length: of any other type or shape HDF5 would write more than the string's bytes when it reads.
 bool is_one_text(hid_t type, hid_t space) {
-  return H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 && H5Sget_simple_extent_type(space) == H5S_SCALAR;
+  return H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 &&
+         H5Sget_simple_extent_type(space) == H5S_SCALAR;
 }
 
 // Whether a dataset lies in one piece of exactly `bytes` inside the file, as the writer lays it out.
 bool lies_whole(hid_t dataset, std::uint64_t bytes, std::uint64_t file_bytes) {
   if (bytes == 0) return true;
   const haddr_t offset = H5Dget_offset(dataset);
-  return offset != HADDR_UNDEF && H5Dget_storage_size(dataset) == bytes && offset <= file_bytes && bytes <= file_bytes - offset;
+  return offset != HADDR_UNDEF && H5Dget_storage_size(dataset) == bytes && offset <= file_bytes &&
+         bytes <= file_bytes - offset;
 }
 
 }  // namespace
@@ -90,7 +92,8 @@ void CheckpointReader::State::fail(std::string_view what) {
 }
 
 void CheckpointReader::State::refuse(const std::string& name, std::string_view what) {
-  throw UserError("{}: '{}' {}: not written by this program, or changed since; take an earlier checkpoint", path.string(), name, what);
+  throw UserError("{}: '{}' {}: not written by this program, or changed since; take an earlier checkpoint",
+                  path.string(), name, what);
 }
 
 void CheckpointReader::State::open() {
@@ -115,8 +118,9 @@ void CheckpointReader::State::open() {
   }
 }
 
-// What lies under a name; nothing for groups and for what this program never writes. The checksum tells nothing about who wrote the file:
-// types, shapes and sizes are checked here, so that reading never exceeds the bytes that the entry states.
+// What lies under a name; nothing for groups and for what this program never writes. The checksum tells nothing about
+// who wrote the file: types, shapes and sizes are checked here, so that reading never exceeds the bytes that the entry
+// states.
 std::optional<Entry> CheckpointReader::State::examine(const std::string& name) {
   const Handle object(H5Oopen(handle.id(), name.c_str(), H5P_DEFAULT));
   if (!object) fail(name);
@@ -136,7 +140,8 @@ std::optional<Entry> CheckpointReader::State::examine(const std::string& name) {
     if (empty) entry.info.bytes = 0;
   } else {
     const bool integer = H5Tequal(type.id(), H5T_STD_I64LE) > 0;
-    if (H5Sget_simple_extent_type(space.id()) != H5S_SCALAR || (!integer && H5Tequal(type.id(), H5T_IEEE_F64LE) <= 0)) return std::nullopt;
+    if (H5Sget_simple_extent_type(space.id()) != H5S_SCALAR || (!integer && H5Tequal(type.id(), H5T_IEEE_F64LE) <= 0))
+      return std::nullopt;
     entry.kind = integer ? Kind::integer : Kind::number;
   }
   if (!lies_whole(object.id(), entry.info.bytes, file_bytes)) refuse(name, "does not lie in one piece inside the file");
@@ -149,8 +154,8 @@ Entry CheckpointReader::State::examine_tensor(const std::string& name, hid_t dat
   entry.info.dtype = dtype_of(name, dataset);
   const std::optional<hdf5::Type> known = tensor_type(entry.info.dtype);
   if (!known || H5Tequal(type, hdf5::detail::file_type(*known)) <= 0) {
-    throw UserError("{}: tensor '{}' has dtype '{}', which this program does not know or its values do not have", path.string(), name,
-                    entry.info.dtype);
+    throw UserError("{}: tensor '{}' has dtype '{}', which this program does not know or its values do not have",
+                    path.string(), name, entry.info.dtype);
   }
   std::array<hsize_t, H5S_MAX_RANK> extents{};
   const int rank = H5Sget_simple_extent_dims(space, extents.data(), nullptr);
@@ -159,7 +164,8 @@ Entry CheckpointReader::State::examine_tensor(const std::string& name, hid_t dat
   std::size_t bytes = hdf5::size_of(*known);
   for (int dimension = 0; dimension < rank; ++dimension) {
     const hsize_t extent = extents[static_cast<std::size_t>(dimension)];
-    if (extent >> 63 != 0 || __builtin_mul_overflow(bytes, extent, &bytes)) refuse(name, "has more elements than 64 bits can count");
+    if (extent >> 63 != 0 || __builtin_mul_overflow(bytes, extent, &bytes))
+      refuse(name, "has more elements than 64 bits can count");
     entry.info.shape.push_back(static_cast<std::int64_t>(extent));
   }
   entry.info.bytes = bytes;
@@ -173,7 +179,8 @@ std::string CheckpointReader::State::dtype_of(const std::string& name, hid_t dat
   const Handle space(attribute ? H5Aget_space(attribute.id()) : -1);
   if (!type || !space) fail("the dtype of " + name);
   std::array<char, 16> text{};
-  if (!is_one_text(type.id(), space.id()) || H5Tget_size(type.id()) >= text.size()) refuse(name, "has a dtype that is no short text");
+  if (!is_one_text(type.id(), space.id()) || H5Tget_size(type.id()) >= text.size())
+    refuse(name, "has a dtype that is no short text");
   if (H5Aread(attribute.id(), type.id(), text.data()) < 0) fail("the dtype of " + name);
   return text.data();
 }
@@ -185,7 +192,8 @@ const Entry& CheckpointReader::State::find(const std::string& name, Kind kind) {
     std::int64_t beside = 0;
     for (auto at = entries.lower_bound(group); at != entries.end() && at->first.starts_with(group); ++at) ++beside;
     throw UserError(
-        "{}: '{}' is missing, expected {}; the checkpoint has {} entries under '{}': was it written with another configuration?",
+        "{}: '{}' is missing, expected {}; the checkpoint has {} entries under '{}': was it written with another "
+        "configuration?",
         path.string(), name, describe(kind), beside, group.empty() ? "/" : group);
   }
   if (entry->second.kind != kind) {
@@ -201,7 +209,8 @@ void CheckpointReader::State::read(const std::string& name, void* destination) {
     const std::size_t width = hdf5::size_of(*tensor_type(entry.info.dtype));
     for (const Piece& piece : entry.pieces)
       if (piece.elements > 0)
-        shards[piece.file]->read(piece.name, static_cast<char*>(destination) + static_cast<std::size_t>(piece.first) * width);
+        shards[piece.file]->read(piece.name,
+                                 static_cast<char*>(destination) + static_cast<std::size_t>(piece.first) * width);
     return;
   }
   const Lock lock;
@@ -228,7 +237,8 @@ void CheckpointReader::State::open_shards() {
     auto shard = std::make_unique<State>(path.parent_path() / file.name);
     detail::verify(shard->descriptor, shard->io, shard->path);
     if (checkpoint_checksum(shard->path) != file.checksum)
-      throw UserError("{}: its shard {} is not the one that was written with it; take an earlier checkpoint", path.string(), file.name);
+      throw UserError("{}: its shard {} is not the one that was written with it; take an earlier checkpoint",
+                      path.string(), file.name);
     shard->open();
     auto& names = found.emplace_back();
     for (const auto& [name, entry] : shard->entries)
@@ -239,7 +249,8 @@ void CheckpointReader::State::open_shards() {
   for (auto& [name, pieces] : assemble(index, found, path.string())) {
     const ShardIndex::Whole& whole = index.tensors.at(name);
     for (const Piece& piece : pieces)
-      if (shards[piece.file]->entries.at(piece.name).info.dtype != whole.dtype) refuse(name, "has pieces of another dtype");
+      if (shards[piece.file]->entries.at(piece.name).info.dtype != whole.dtype)
+        refuse(name, "has pieces of another dtype");
     if (entries.contains(name)) refuse(name, "lies in the checkpoint and in its shards");
     const std::optional<hdf5::Type> type = tensor_type(whole.dtype);
     if (!type) refuse(name, "has a dtype that this program does not know");
@@ -282,22 +293,25 @@ std::vector<TensorInfo> CheckpointReader::tensors(std::string_view prefix) const
   return found;
 }
 
-const TensorInfo& CheckpointReader::info(const std::string& name) const { return state_->find(name, Kind::tensor).info; }
+const TensorInfo& CheckpointReader::info(const std::string& name) const {
+  return state_->find(name, Kind::tensor).info;
+}
 
 void CheckpointReader::read(const std::string& name, void* destination, std::size_t bytes) const {
   const TensorInfo& found = info(name);
   if (found.bytes != bytes) {
-    throw UserError("{}: tensor '{}' is {} {}, {} bytes; expected {} bytes: was it written with another configuration?", path().string(),
-                    name, found.dtype, joined(found.shape), found.bytes, bytes);
+    throw UserError("{}: tensor '{}' is {} {}, {} bytes; expected {} bytes: was it written with another configuration?",
+                    path().string(), name, found.dtype, joined(found.shape), found.bytes, bytes);
   }
   if (bytes > 0) state_->read(name, destination);
 }
 
-void CheckpointReader::read(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape, void* destination) const {
+void CheckpointReader::read(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
+                            void* destination) const {
   const TensorInfo& found = info(name);
   if (found.dtype != dtype || !std::equal(shape.begin(), shape.end(), found.shape.begin(), found.shape.end())) {
-    throw UserError("{}: tensor '{}' is {} {}; expected {} {}: was it written with another configuration?", path().string(), name,
-                    found.dtype, joined(found.shape), dtype, joined(shape));
+    throw UserError("{}: tensor '{}' is {} {}; expected {} {}: was it written with another configuration?",
+                    path().string(), name, found.dtype, joined(found.shape), dtype, joined(shape));
   }
   if (found.bytes > 0) state_->read(name, destination);
 }

@@ -1,5 +1,6 @@
 #pragma once
-// For framework/io/checkpoint_*.cpp only: the 512 bytes before HDF5's own in a checkpoint, and the checksum that they hold.
+// For framework/io/checkpoint_*.cpp only: the 512 bytes before HDF5's own in a checkpoint, and the checksum that they
+// hold.
 #include <bit>
 #include <cstddef>
 #include <cstdint>

@@ -12,8 +12,9 @@ namespace {
 constexpr std::string_view shard_mark = ".shard_";
 
 [[noreturn]] void refuse(const std::string& origin, std::string_view what) {
-  throw UserError("{}: what it says of its shards {}: not written by this program, or changed since; take an earlier checkpoint", origin,
-                  what);
+  throw UserError(
+      "{}: what it says of its shards {}: not written by this program, or changed since; take an earlier checkpoint",
+      origin, what);
 }
 
 std::optional<std::int64_t> whole_number(std::string_view text) {
@@ -26,12 +27,14 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
 std::int64_t elements_of(const std::string& tensor, const std::vector<std::int64_t>& shape, const std::string& origin) {
   std::int64_t elements = 1;
   for (const std::int64_t extent : shape)
-    if (extent < 0 || __builtin_mul_overflow(elements, extent, &elements)) refuse(origin, "gives '" + tensor + "' an impossible shape");
+    if (extent < 0 || __builtin_mul_overflow(elements, extent, &elements))
+      refuse(origin, "gives '" + tensor + "' an impossible shape");
   return elements;
 }
 
 ShardIndex::File file_from(const nlohmann::json& json, const std::string& origin) {
-  if (!json.is_object() || !json.value("name", nlohmann::json()).is_string() || !json.value("checksum", nlohmann::json()).is_string())
+  if (!json.is_object() || !json.value("name", nlohmann::json()).is_string() ||
+      !json.value("checksum", nlohmann::json()).is_string())
     refuse(origin, "names a file without name or checksum");
   ShardIndex::File file;
   file.name = json["name"].get<std::string>();
@@ -44,7 +47,8 @@ ShardIndex::File file_from(const nlohmann::json& json, const std::string& origin
 }
 
 ShardIndex::Whole whole_from(const nlohmann::json& json, const std::string& origin) {
-  if (!json.is_object() || !json.value("dtype", nlohmann::json()).is_string() || !json.value("shape", nlohmann::json()).is_array())
+  if (!json.is_object() || !json.value("dtype", nlohmann::json()).is_string() ||
+      !json.value("shape", nlohmann::json()).is_array())
     refuse(origin, "has a tensor without dtype or shape");
   ShardIndex::Whole whole;
   whole.dtype = json["dtype"].get<std::string>();
@@ -58,7 +62,8 @@ ShardIndex::Whole whole_from(const nlohmann::json& json, const std::string& orig
 }  // namespace
 
 std::filesystem::path shard_path(const std::filesystem::path& checkpoint, int rank, int processes) {
-  return checkpoint.parent_path() / fmt::format("{}{}{}_of_{}.h5", checkpoint.stem().string(), shard_mark, rank, processes);
+  return checkpoint.parent_path() /
+         fmt::format("{}{}{}_of_{}.h5", checkpoint.stem().string(), shard_mark, rank, processes);
 }
 
 std::optional<std::string> checkpoint_of_shard(const std::string& file_name) {
@@ -67,7 +72,8 @@ std::optional<std::string> checkpoint_of_shard(const std::string& file_name) {
   const std::string_view numbers =
       std::string_view(file_name).substr(mark + shard_mark.size(), file_name.size() - mark - shard_mark.size() - 3);
   const std::size_t between = numbers.find("_of_");
-  if (between == std::string_view::npos || !whole_number(numbers.substr(0, between)) || !whole_number(numbers.substr(between + 4)))
+  if (between == std::string_view::npos || !whole_number(numbers.substr(0, between)) ||
+      !whole_number(numbers.substr(between + 4)))
     return std::nullopt;
   return file_name.substr(0, mark);
 }
@@ -77,7 +83,8 @@ std::string piece_name(const std::string& tensor, std::int64_t first) { return f
 std::string ShardIndex::to_json() const {
   nlohmann::ordered_json json;
   json["files"] = nlohmann::ordered_json::array();
-  for (const File& file : files) json["files"].push_back({{"name", file.name}, {"checksum", fmt::format("{:016x}", file.checksum)}});
+  for (const File& file : files)
+    json["files"].push_back({{"name", file.name}, {"checksum", fmt::format("{:016x}", file.checksum)}});
   json["tensors"] = nlohmann::ordered_json::object();
   for (const auto& [name, whole] : tensors) json["tensors"][name] = {{"dtype", whole.dtype}, {"shape", whole.shape}};
   return json.dump();
@@ -85,7 +92,8 @@ std::string ShardIndex::to_json() const {
 
 ShardIndex ShardIndex::from_json(std::string_view text, const std::string& origin) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object() || !json.value("files", nlohmann::json()).is_array() || !json.value("tensors", nlohmann::json()).is_object())
+  if (!json.is_object() || !json.value("files", nlohmann::json()).is_array() ||
+      !json.value("tensors", nlohmann::json()).is_object())
     refuse(origin, "is no list of files and tensors");
   ShardIndex index;
   for (const auto& file : json["files"]) index.files.push_back(file_from(file, origin));
@@ -93,7 +101,8 @@ ShardIndex ShardIndex::from_json(std::string_view text, const std::string& origi
   return index;
 }
 
-std::map<std::string, std::vector<Piece>> assemble(const ShardIndex& index, const std::vector<std::map<std::string, std::int64_t>>& found,
+std::map<std::string, std::vector<Piece>> assemble(const ShardIndex& index,
+                                                   const std::vector<std::map<std::string, std::int64_t>>& found,
                                                    const std::string& origin) {
   std::map<std::string, std::vector<Piece>> pieces;
   for (std::size_t file = 0; file < found.size(); ++file) {

@@ -1,6 +1,6 @@
 #pragma once
-// A checkpoint whose tensors several processes wrote, each a part: the checkpoint itself, written last, names the other files and their
-// checksums, and what the whole tensors are (docs/file_formats.md).
+// A checkpoint whose tensors several processes wrote, each a part: the checkpoint itself, written last, names the other
+// files and their checksums, and what the whole tensors are (docs/file_formats.md).
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -44,9 +44,10 @@ struct Piece {
   std::int64_t first = 0, elements = 0;
 };
 
-/// Which pieces each of the index's tensors is made of, ascending. `found`: of each file the names of its tensors and their elements.
-/// Throws UserError, naming `origin`, where pieces are missing, overlap or go beyond.
-std::map<std::string, std::vector<Piece>> assemble(const ShardIndex& index, const std::vector<std::map<std::string, std::int64_t>>& found,
+/// Which pieces each of the index's tensors is made of, ascending. `found`: of each file the names of its tensors and
+/// their elements. Throws UserError, naming `origin`, where pieces are missing, overlap or go beyond.
+std::map<std::string, std::vector<Piece>> assemble(const ShardIndex& index,
+                                                   const std::vector<std::map<std::string, std::int64_t>>& found,
                                                    const std::string& origin);
 
 }  // namespace furlong

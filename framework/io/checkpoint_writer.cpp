@@ -35,7 +35,8 @@ struct CheckpointWriter::State {
   [[noreturn]] void fail(std::string_view what);
   void create();
   void claim(const std::string& name);
-  void put(const std::string& name, hid_t type, hid_t space, std::string_view dtype, const void* data, std::size_t bytes);
+  void put(const std::string& name, hid_t type, hid_t space, std::string_view dtype, const void* data,
+           std::size_t bytes);
   void scalar(const std::string& name, hid_t type, const void* data, std::size_t bytes);
 
   AtomicFile file;
@@ -69,7 +70,8 @@ void CheckpointWriter::State::create() {
 // Checks a name and creates the groups on its way.
 void CheckpointWriter::State::claim(const std::string& name) {
   require(file.descriptor() >= 0, "{}: written to after finish() or a failure", file.path().string());
-  require(!name.empty() && name.back() != '/' && name.find('\0') == std::string::npos, "checkpoint: bad name '{}'", name);
+  require(!name.empty() && name.back() != '/' && name.find('\0') == std::string::npos, "checkpoint: bad name '{}'",
+          name);
   require(!groups.contains(name), "checkpoint: '{}' is already the beginning of another name", name);
   for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
     end = name.find('/', begin);
@@ -89,10 +91,10 @@ void CheckpointWriter::State::claim(const std::string& name) {
   require(names.insert(name).second, "checkpoint: '{}' written twice", name);
 }
 
-// HDF5 lays out the dataset and says where; the bytes then go there straight, outside its lock, so that a large tensor keeps nobody from
-// reading data meanwhile.
-void CheckpointWriter::State::put(const std::string& name, hid_t type, hid_t space, std::string_view dtype, const void* data,
-                                  std::size_t bytes) {
+// HDF5 lays out the dataset and says where; the bytes then go there straight, outside its lock, so that a large tensor
+// keeps nobody from reading data meanwhile.
+void CheckpointWriter::State::put(const std::string& name, hid_t type, hid_t space, std::string_view dtype,
+                                  const void* data, std::size_t bytes) {
   haddr_t offset = 0;
   {
     const Lock lock;
@@ -106,7 +108,8 @@ void CheckpointWriter::State::put(const std::string& name, hid_t type, hid_t spa
     if (!dtype.empty()) {
       const Handle attribute_type = text_type(dtype.size());
       const Handle scalar_space(H5Screate(H5S_SCALAR));
-      const Handle attribute(H5Acreate2(dataset.id(), "dtype", attribute_type.id(), scalar_space.id(), H5P_DEFAULT, H5P_DEFAULT));
+      const Handle attribute(
+          H5Acreate2(dataset.id(), "dtype", attribute_type.id(), scalar_space.id(), H5P_DEFAULT, H5P_DEFAULT));
       if (!attribute || H5Awrite(attribute.id(), attribute_type.id(), dtype.data()) < 0) fail(name);
     }
     if (bytes > 0) {
@@ -125,38 +128,43 @@ void CheckpointWriter::State::scalar(const std::string& name, hid_t type, const 
   put(name, type, space.id(), "", data, bytes);
 }
 
-CheckpointWriter::CheckpointWriter(fs::path path) : state_(std::make_unique<State>(std::move(path))) { state_->create(); }
+CheckpointWriter::CheckpointWriter(fs::path path) : state_(std::make_unique<State>(std::move(path))) {
+  state_->create();
+}
 
 CheckpointWriter::~CheckpointWriter() {
   state_->io.abandon();
   state_->handle.reset();
 }
 
-void CheckpointWriter::tensor(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape, const void* data) {
+void CheckpointWriter::tensor(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
+                              const void* data) {
   const std::optional<hdf5::Type> type = tensor_type(dtype);
-  require(type.has_value(), "checkpoint: tensor '{}' of dtype '{}'; float32, bfloat16, float64, int32, int64 and uint8 are known", name,
+  require(type.has_value(),
+          "checkpoint: tensor '{}' of dtype '{}'; float32, bfloat16, float64, int32, int64 and uint8 are known", name,
           dtype);
-  require(shape.size() <= H5S_MAX_RANK, "checkpoint: tensor '{}' has {} dimensions, at most {} can be stored", name, shape.size(),
-          H5S_MAX_RANK);
+  require(shape.size() <= H5S_MAX_RANK, "checkpoint: tensor '{}' has {} dimensions, at most {} can be stored", name,
+          shape.size(), H5S_MAX_RANK);
   std::size_t bytes = hdf5::size_of(*type);
   for (const std::int64_t extent : shape) {
-    require(extent >= 0 && !__builtin_mul_overflow(bytes, static_cast<std::size_t>(extent), &bytes), "checkpoint: tensor '{}' of shape {}",
-            name, joined(shape));
+    require(extent >= 0 && !__builtin_mul_overflow(bytes, static_cast<std::size_t>(extent), &bytes),
+            "checkpoint: tensor '{}' of shape {}", name, joined(shape));
   }
   state_->claim(name);
   Handle space;
   {
     const Lock lock;
     const std::vector<hsize_t> extents(shape.begin(), shape.end());
-    space = Handle(extents.empty() ? H5Screate(H5S_SCALAR) : H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr));
+    space = Handle(extents.empty() ? H5Screate(H5S_SCALAR)
+                                   : H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr));
     if (!space) state_->fail(name);
   }
   state_->put(name, hdf5::detail::file_type(*type), space.id(), dtype, data, bytes);
 }
 
 void CheckpointWriter::text(const std::string& name, std::string_view value) {
-  require(value.size() < std::size_t{1} << 32, "checkpoint: text '{}' of {} bytes, at most 4 GiB less one can be stored", name,
-          value.size());
+  require(value.size() < std::size_t{1} << 32,
+          "checkpoint: text '{}' of {} bytes, at most 4 GiB less one can be stored", name, value.size());
   state_->claim(name);
   const Lock lock;
   // HDF5 has no strings of length zero: an empty text is a dataset without elements.
@@ -165,13 +173,18 @@ void CheckpointWriter::text(const std::string& name, std::string_view value) {
   state_->put(name, type.id(), space.id(), "", value.data(), value.size());
 }
 
-void CheckpointWriter::number(const std::string& name, double value) { state_->scalar(name, H5T_IEEE_F64LE, &value, sizeof value); }
+void CheckpointWriter::number(const std::string& name, double value) {
+  state_->scalar(name, H5T_IEEE_F64LE, &value, sizeof value);
+}
 
-void CheckpointWriter::integer(const std::string& name, std::int64_t value) { state_->scalar(name, H5T_STD_I64LE, &value, sizeof value); }
+void CheckpointWriter::integer(const std::string& name, std::int64_t value) {
+  state_->scalar(name, H5T_STD_I64LE, &value, sizeof value);
+}
 
 void CheckpointWriter::finish() {
   State& state = *state_;
-  require(state.file.descriptor() >= 0 && state.handle, "{}: finished twice, or after a failure", state.file.path().string());
+  require(state.file.descriptor() >= 0 && state.handle, "{}: finished twice, or after a failure",
+          state.file.path().string());
   {
     const Lock lock;
     if (H5Fclose(state.handle.release()) < 0 || state.io.error() != 0) state.fail("the end of the file");

@@ -41,7 +41,8 @@ constexpr std::array<TypeEntry, 9> kTypes{{{Type::u8, "uint8", 1},
                                            {Type::bf16, "bfloat16", 2}}};
 
 const TypeEntry& entry(Type type) {
-  return *std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeEntry& candidate) { return candidate.type == type; });
+  return *std::find_if(kTypes.begin(), kTypes.end(),
+                       [&](const TypeEntry& candidate) { return candidate.type == type; });
 }
 
 }  // namespace
@@ -53,7 +54,9 @@ Type type_from_name(std::string_view name) {
   for (const TypeEntry& candidate : kTypes) {
     if (candidate.name == name) return candidate.type;
   }
-  throw UserError("unknown element type '{}'; known are uint8, uint16, uint32, uint64, int32, int64, float32, float64, bfloat16", name);
+  throw UserError(
+      "unknown element type '{}'; known are uint8, uint16, uint32, uint64, int32, int64, float32, float64, bfloat16",
+      name);
 }
 
 std::uint64_t n_elements(const Shape& shape) {
@@ -176,7 +179,9 @@ hid_t memory_type(Type type) {
 
 // --- Object: attributes
 
-void Object::fail_reading(std::string_view what) const { detail::throw_reading(file_name(), fmt::format("{} {}", what, path_)); }
+void Object::fail_reading(std::string_view what) const {
+  detail::throw_reading(file_name(), fmt::format("{} {}", what, path_));
+}
 
 void Object::fail_writing(std::string_view what) const {
   const std::string reason = detail::take_reason().text;
@@ -203,16 +208,20 @@ std::vector<std::string> Object::attribute_names() const {
     static_cast<std::vector<std::string>*>(data)->emplace_back(name);
     return 0;
   };
-  if (H5Aiterate2(id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect, &names) < 0) fail_reading("cannot list the attributes of");
+  if (H5Aiterate2(id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect, &names) < 0)
+    fail_reading("cannot list the attributes of");
   return names;
 }
 
-void Object::write_scalar(const std::string& name, std::int64_t file_type, std::int64_t memory_type, const void* value) {
+void Object::write_scalar(const std::string& name, std::int64_t file_type, std::int64_t memory_type,
+                          const void* value) {
   check_writable();
-  if (has_attribute(name) && H5Adelete(id(), name.c_str()) < 0) fail_writing("cannot replace attribute " + name + " of");
+  if (has_attribute(name) && H5Adelete(id(), name.c_str()) < 0)
+    fail_writing("cannot replace attribute " + name + " of");
   const Handle space(H5Screate(H5S_SCALAR));
   const Handle attribute(H5Acreate2(id(), name.c_str(), file_type, space.id(), H5P_DEFAULT, H5P_DEFAULT));
-  if (!attribute || H5Awrite(attribute.id(), memory_type, value) < 0) fail_writing("cannot write attribute " + name + " of");
+  if (!attribute || H5Awrite(attribute.id(), memory_type, value) < 0)
+    fail_writing("cannot write attribute " + name + " of");
 }
 
 void Object::set_text(const std::string& name, std::string_view value) {
@@ -251,7 +260,8 @@ std::string Object::text(const std::string& name) const {
   const Lock lock;
   const Handle attribute = open_attribute(name);
   const Handle type(H5Aget_type(attribute.id()));
-  if (H5Tget_class(type.id()) != H5T_STRING) throw UserError("{}: attribute '{}' of {} is not text", file_name(), name, path_);
+  if (H5Tget_class(type.id()) != H5T_STRING)
+    throw UserError("{}: attribute '{}' of {} is not text", file_name(), name, path_);
   if (H5Tis_variable_str(type.id()) > 0) {
     char* raw = nullptr;
     if (H5Aread(attribute.id(), type.id(), &raw) < 0) fail_reading("cannot read attribute " + name + " of");
@@ -273,7 +283,8 @@ std::int64_t Object::integer(const std::string& name) const {
   const Lock lock;
   const Handle attribute = open_attribute(name);
   const Handle type(H5Aget_type(attribute.id()));
-  if (H5Tget_class(type.id()) != H5T_INTEGER) throw UserError("{}: attribute '{}' of {} is not an integer", file_name(), name, path_);
+  if (H5Tget_class(type.id()) != H5T_INTEGER)
+    throw UserError("{}: attribute '{}' of {} is not an integer", file_name(), name, path_);
   std::int64_t value = 0;
   if (H5Aread(attribute.id(), H5T_NATIVE_INT64, &value) < 0) fail_reading("cannot read attribute " + name + " of");
   return value;
@@ -284,7 +295,8 @@ double Object::number(const std::string& name) const {
   const Handle attribute = open_attribute(name);
   const Handle type(H5Aget_type(attribute.id()));
   const H5T_class_t kind = H5Tget_class(type.id());
-  if (kind != H5T_FLOAT && kind != H5T_INTEGER) throw UserError("{}: attribute '{}' of {} is not a number", file_name(), name, path_);
+  if (kind != H5T_FLOAT && kind != H5T_INTEGER)
+    throw UserError("{}: attribute '{}' of {} is not a number", file_name(), name, path_);
   double value = 0;
   if (H5Aread(attribute.id(), H5T_NATIVE_DOUBLE, &value) < 0) fail_reading("cannot read attribute " + name + " of");
   return value;

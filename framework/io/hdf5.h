@@ -1,10 +1,10 @@
 #pragma once
-// HDF5 files with C++ lifetimes and Furlong's errors. The library behind this is not thread safe: every call here takes one process-wide
-// recursive mutex, so any thread may use any object. File locking is off (cluster file systems do not have it), HDF5's own printing of
-// errors is off, and the innermost reason that it gives is quoted in ours.
+// HDF5 files with C++ lifetimes and Furlong's errors. The library behind this is not thread safe: every call here takes
+// one process-wide recursive mutex, so any thread may use any object. File locking is off (cluster file systems do not
+// have it), HDF5's own printing of errors is off, and the innermost reason that it gives is quoted in ours.
 //
-// What fails while reading is a UserError (missing, foreign, truncated, damaged: the file has to be replaced) unless the operating system
-// reported an I/O error; what fails while writing is a MachineError. Both name the file.
+// What fails while reading is a UserError (missing, foreign, truncated, damaged: the file has to be replaced) unless
+// the operating system reported an I/O error; what fails while writing is a MachineError. Both name the file.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,7 +25,8 @@ class DescriptorIo;
 /// The process-wide lock; hold it to make several calls one unit.
 std::recursive_mutex& mutex();
 
-/// Element types, little-endian in the file. `bf16` is stored as 16-bit unsigned integers with the attribute dtype = "bfloat16".
+/// Element types, little-endian in the file. `bf16` is stored as 16-bit unsigned integers with the attribute dtype =
+/// "bfloat16".
 enum class Type { u8, u16, u32, u64, i32, i64, f32, f64, bf16 };
 
 std::size_t size_of(Type type);
@@ -99,7 +100,7 @@ class Object {
 };
 
 struct DatasetOptions {
-  Shape chunk;              ///< empty: contiguous storage (written straight from the caller's memory); else the shape of a chunk
+  Shape chunk;  ///< empty: contiguous storage (written straight from the caller's memory); else the shape of a chunk
   bool fletcher32 = false;  ///< a checksum on every chunk, verified when it is read; needs chunks
   int deflate = 0;          ///< zlib level 1 to 9, 0 for none; needs chunks
   bool extendible = false;  ///< the first dimension can grow by append(); needs chunks
@@ -157,7 +158,8 @@ class Group : public Object {
   /// Throws UserError when it is missing, not a dataset, or of a type that is not in `Type`.
   Dataset dataset(const std::string& path) const;
   /// create_dataset and write in one.
-  Dataset write(const std::string& path, Type type, const Shape& shape, const void* source, const DatasetOptions& options = {});
+  Dataset write(const std::string& path, Type type, const Shape& shape, const void* source,
+                const DatasetOptions& options = {});
 
  protected:
   Group(detail::Handle handle, std::shared_ptr<const detail::Origin> origin, std::string path)
@@ -167,12 +169,12 @@ class Group : public Object {
   std::string full_path(const std::string& path) const;
 };
 
-/// A file, which is also its root group. Closing it closes all groups and datasets that were taken from it. New files have the 1.10
-/// format, whose metadata carry checksums.
+/// A file, which is also its root group. Closing it closes all groups and datasets that were taken from it. New files
+/// have the 1.10 format, whose metadata carry checksums.
 class File : public Group {
  public:
-  /// Makes an HDF5 file of `file`, which has to outlive this object: close() here, then commit() there. After a write that the system
-  /// refused (disk full) everything throws the same MachineError.
+  /// Makes an HDF5 file of `file`, which has to outlive this object: close() here, then commit() there. After a write
+  /// that the system refused (disk full) everything throws the same MachineError.
   static File create(AtomicFile& file);
   /// Opens for reading.
   static File open(const std::string& path);
@@ -181,11 +183,13 @@ class File : public Group {
   File& operator=(File&&) = default;
   ~File();
 
-  /// Writes what HDF5 still holds, and closes; throws where either fails. Without it the file is given up: the destructor writes nothing.
+  /// Writes what HDF5 still holds, and closes; throws where either fails. Without it the file is given up: the
+  /// destructor writes nothing.
   void close();
 
  private:
-  File(detail::Handle handle, std::shared_ptr<const detail::Origin> origin) : Group(std::move(handle), std::move(origin), "/") {}
+  File(detail::Handle handle, std::shared_ptr<const detail::Origin> origin)
+      : Group(std::move(handle), std::move(origin), "/") {}
 };
 
 }  // namespace furlong::hdf5

@@ -34,7 +34,8 @@ Handle creation_properties(const Shape& shape, const DatasetOptions& options) {
   require(!options.chunk.empty() || !(options.fletcher32 || options.deflate > 0 || options.extendible),
           "checksums, compression and growth need chunks");
   if (options.chunk.empty()) return properties;
-  require(options.chunk.size() == shape.size(), "a chunk of shape {} for a dataset of shape {}", joined(options.chunk), joined(shape));
+  require(options.chunk.size() == shape.size(), "a chunk of shape {} for a dataset of shape {}", joined(options.chunk),
+          joined(shape));
   H5Pset_chunk(properties.id(), static_cast<int>(options.chunk.size()), extents(options.chunk));
   if (options.deflate > 0) {
     H5Pset_shuffle(properties.id());
@@ -44,7 +45,8 @@ Handle creation_properties(const Shape& shape, const DatasetOptions& options) {
   return properties;
 }
 
-/// The type of a dataset as it stands in the file; `bfloat16` says that the attribute is there. False where `Type` has no such type.
+/// The type of a dataset as it stands in the file; `bfloat16` says that the attribute is there. False where `Type` has
+/// no such type.
 bool decode_type(hid_t file_type, bool bfloat16, Type& type) {
   const H5T_class_t kind = H5Tget_class(file_type);
   const std::size_t size = H5Tget_size(file_type);
@@ -64,8 +66,8 @@ bool decode_type(hid_t file_type, bool bfloat16, Type& type) {
 }  // namespace
 
 std::size_t Dataset::check_block(const Shape& offset, const Shape& count, std::size_t bytes) const {
-  require(offset.size() == shape_.size() && count.size() == shape_.size(), "{} has {} dimensions, the block has {}", path_, shape_.size(),
-          offset.size());
+  require(offset.size() == shape_.size() && count.size() == shape_.size(), "{} has {} dimensions, the block has {}",
+          path_, shape_.size(), offset.size());
   for (std::size_t dimension = 0; dimension < shape_.size(); ++dimension) {
     require(offset[dimension] <= shape_[dimension] && count[dimension] <= shape_[dimension] - offset[dimension],
             "block {} of extent {} lies outside {} of shape {}", joined(offset), joined(count), path_, joined(shape_));
@@ -78,7 +80,8 @@ std::size_t Dataset::check_block(const Shape& offset, const Shape& count, std::s
 Handle Dataset::select(const Shape& offset, const Shape& count) const {
   Handle space(H5Dget_space(id()));
   if (!space) fail_reading("cannot read the shape of");
-  if (!shape_.empty() && H5Sselect_hyperslab(space.id(), H5S_SELECT_SET, extents(offset), nullptr, extents(count), nullptr) < 0) {
+  if (!shape_.empty() &&
+      H5Sselect_hyperslab(space.id(), H5S_SELECT_SET, extents(offset), nullptr, extents(count), nullptr) < 0) {
     fail_reading("cannot select a block of");
   }
   return space;
@@ -89,8 +92,12 @@ std::uint64_t Dataset::storage_bytes() const {
   return H5Dget_storage_size(id());
 }
 
-void Dataset::read(void* destination, std::size_t bytes) const { read_block(Shape(shape_.size(), 0), shape_, destination, bytes); }
-void Dataset::write(const void* source, std::size_t bytes) { write_block(Shape(shape_.size(), 0), shape_, source, bytes); }
+void Dataset::read(void* destination, std::size_t bytes) const {
+  read_block(Shape(shape_.size(), 0), shape_, destination, bytes);
+}
+void Dataset::write(const void* source, std::size_t bytes) {
+  write_block(Shape(shape_.size(), 0), shape_, source, bytes);
+}
 
 void Dataset::read_block(const Shape& offset, const Shape& count, void* destination, std::size_t bytes) const {
   const Lock lock;
@@ -115,7 +122,8 @@ void Dataset::write_block(const Shape& offset, const Shape& count, const void* s
 }
 
 void Dataset::read_rows(std::uint64_t begin, std::uint64_t end, void* destination, std::size_t bytes) const {
-  require(!shape_.empty() && begin <= end && end <= shape_[0], "rows [{}, {}) of {} of shape {}", begin, end, path_, joined(shape_));
+  require(!shape_.empty() && begin <= end && end <= shape_[0], "rows [{}, {}) of {} of shape {}", begin, end, path_,
+          joined(shape_));
   Shape offset(shape_.size(), 0);
   Shape count = shape_;
   offset[0] = begin;
@@ -149,8 +157,8 @@ std::string Group::full_path(const std::string& path) const {
 bool Group::has(const std::string& path) const {
   const Lock lock;
   full_path(path);
-  // Each step of the way: HDF5 fails where one is missing, and follows links into other files, which a file that came from elsewhere
-  // may hold and which have no place in ours.
+  // Each step of the way: HDF5 fails where one is missing, and follows links into other files, which a file that came
+  // from elsewhere may hold and which have no place in ours.
   for (std::size_t end = path.find('/');; end = path.find('/', end + 1)) {
     const std::string step = path.substr(0, end);
     const htri_t found = H5Lexists(id(), step.c_str(), H5P_DEFAULT);
@@ -244,7 +252,8 @@ Dataset Group::create_dataset(const std::string& path, Type type, const Shape& s
   H5Pset_create_intermediate_group(links.id(), 1);
   const Handle space = make_space(shape, maximum);
   const Handle properties = creation_properties(shape, options);
-  Handle handle(H5Dcreate2(id(), path.c_str(), detail::file_type(type), space.id(), links.id(), properties.id(), H5P_DEFAULT));
+  Handle handle(
+      H5Dcreate2(id(), path.c_str(), detail::file_type(type), space.id(), links.id(), properties.id(), H5P_DEFAULT));
   if (!handle) fail_writing("cannot create dataset '" + path + "' in");
   Dataset dataset(std::move(handle), origin_, full, type, shape);
   if (type == Type::bf16) dataset.set_text("dtype", name_of(type));
@@ -274,14 +283,15 @@ Dataset Group::dataset(const std::string& path) const {
   Dataset dataset(std::move(object), origin_, full, Type::u8, Shape(dimensions.begin(), dimensions.end()));
   const bool bfloat16 = dataset.has_attribute("dtype") && dataset.text("dtype") == name_of(Type::bf16);
   if (!decode_type(file_type.id(), bfloat16, dataset.type_)) {
-    throw UserError("{}: dataset {} has elements of a type that is not supported (HDF5 class {}, {} bytes)", file_name(), full,
-                    static_cast<int>(H5Tget_class(file_type.id())), H5Tget_size(file_type.id()));
+    throw UserError("{}: dataset {} has elements of a type that is not supported (HDF5 class {}, {} bytes)",
+                    file_name(), full, static_cast<int>(H5Tget_class(file_type.id())), H5Tget_size(file_type.id()));
   }
   n_elements(dataset.shape_);
   return dataset;
 }
 
-Dataset Group::write(const std::string& path, Type type, const Shape& shape, const void* source, const DatasetOptions& options) {
+Dataset Group::write(const std::string& path, Type type, const Shape& shape, const void* source,
+                     const DatasetOptions& options) {
   Dataset dataset = create_dataset(path, type, shape, options);
   dataset.write(source, n_elements(shape) * size_of(type));
   return dataset;

@@ -68,8 +68,8 @@ std::uint64_t DescriptorIo::size() noexcept {
 
 namespace {
 
-// What HDF5 holds of an open file: its own part first, as its drivers do. `end_of_file` is what HDF5 believes, dropped writes included:
-// after an error it has to go on finding the file consistent.
+// What HDF5 holds of an open file: its own part first, as its drivers do. `end_of_file` is what HDF5 believes, dropped
+// writes included: after an error it has to go on finding the file consistent.
 struct DriverFile {
   H5FD_t base;
   DescriptorIo* io;
@@ -103,7 +103,8 @@ herr_t furlong_driver_close(H5FD_t* file) {
 }
 
 herr_t furlong_driver_query(const H5FD_t*, unsigned long* flags) {
-  *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA | H5FD_FEAT_DATA_SIEVE | H5FD_FEAT_AGGREGATE_SMALLDATA;
+  *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA | H5FD_FEAT_DATA_SIEVE |
+           H5FD_FEAT_AGGREGATE_SMALLDATA;
   return 0;
 }
 
@@ -151,7 +152,8 @@ hid_t register_driver() {
   driver.read = furlong_driver_read;
   driver.write = furlong_driver_write;
   driver.truncate = furlong_driver_truncate;
-  constexpr H5FD_mem_t kinds[H5FD_MEM_NTYPES] = H5FD_FLMAP_DICHOTOMY;  // metadata apart from data, each in blocks of its own
+  constexpr H5FD_mem_t kinds[H5FD_MEM_NTYPES] =
+      H5FD_FLMAP_DICHOTOMY;  // metadata apart from data, each in blocks of its own
   std::copy(std::begin(kinds), std::end(kinds), std::begin(driver.fl_map));
   return H5FDregister(&driver);
 }

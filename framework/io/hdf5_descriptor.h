@@ -1,8 +1,8 @@
 #pragma once
-// HDF5 on a file descriptor of ours, in place of its own file driver. HDF5 1.10 does not survive a full disk: the close of a file whose
-// last metadata cannot be written fails, leaves the file half torn down, and the process crashes when it ends. Through this driver a failed
-// write is remembered and all later ones are dropped, HDF5 takes itself down in good order, and the caller, who asks error() before the
-// file gets its name, throws with the system's own reason.
+// HDF5 on a file descriptor of ours, in place of its own file driver. HDF5 1.10 does not survive a full disk: the close
+// of a file whose last metadata cannot be written fails, leaves the file half torn down, and the process crashes when
+// it ends. Through this driver a failed write is remembered and all later ones are dropped, HDF5 takes itself down in
+// good order, and the caller, who asks error() before the file gets its name, throws with the system's own reason.
 #include <cstddef>
 #include <cstdint>
 
@@ -32,8 +32,9 @@ class DescriptorIo {
   int error_ = 0;
 };
 
-/// Makes files that are created or opened with the HDF5 file access list `access_list` go through `io`, which has to outlive them. The name
-/// given to HDF5 then only serves its messages. Call with hdf5::mutex() held. Throws MachineError where HDF5 refuses the driver.
+/// Makes files that are created or opened with the HDF5 file access list `access_list` go through `io`, which has to
+/// outlive them. The name given to HDF5 then only serves its messages. Call with hdf5::mutex() held. Throws
+/// MachineError where HDF5 refuses the driver.
 void use_descriptor(std::int64_t access_list, DescriptorIo& io);
 
 }  // namespace furlong::hdf5

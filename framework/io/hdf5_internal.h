@@ -11,7 +11,8 @@ namespace furlong::hdf5::detail {
 
 static_assert(sizeof(hid_t) == sizeof(std::int64_t));
 
-/// Holds the process-wide mutex and keeps HDF5 from printing (a setting of the thread where the library was built for threads).
+/// Holds the process-wide mutex and keeps HDF5 from printing (a setting of the thread where the library was built for
+/// threads).
 class Lock {
  public:
   Lock() : guard_(mutex()) { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
@@ -20,7 +21,8 @@ class Lock {
   std::lock_guard<std::recursive_mutex> guard_;
 };
 
-/// Takes the innermost entry from the error stack and empties it; `error_number` is the system's errno where one is named, else 0.
+/// Takes the innermost entry from the error stack and empties it; `error_number` is the system's errno where one is
+/// named, else 0.
 struct Reason {
   std::string text;
   int error_number = 0;

@@ -45,8 +45,8 @@ Variable activation(Tape& tape, const Variable& x, ActivationKind kind) {
     const GradientTarget d_x = context.d_input(0);
     const Tensor d_y = context.d_output();
     if (!d_x.wanted()) return;
-    run_body(context.stream(), activation_backward_cpu, activation_backward_gpu, context.saved(0), d_y, d_x.tensor, d_x.accumulates(),
-             kind);
+    run_body(context.stream(), activation_backward_cpu, activation_backward_gpu, context.saved(0), d_y, d_x.tensor,
+             d_x.accumulates(), kind);
   });
   if (!tape.remakes_values()) return result;
   return result.with_remake([x = x.value(), kind](const Stream& stream) { return activated(stream, x, kind); });
@@ -54,15 +54,15 @@ Variable activation(Tape& tape, const Variable& x, ActivationKind kind) {
 
 Variable gated_activation(Tape& tape, const Variable& x, ActivationKind kind) {
   require(x.value().has_contiguous_rows(), "gated_activation: rows of {} are not contiguous", x.shape().text());
-  require(x.shape().rank() >= 1 && x.extent(-1) % 2 == 0, "gated_activation: {}, expected an even last dimension (gate and up)",
-          x.shape().text());
+  require(x.shape().rank() >= 1 && x.extent(-1) % 2 == 0,
+          "gated_activation: {}, expected an even last dimension (gate and up)", x.shape().text());
   const Tensor y = gated_activated(tape.stream(), x.value(), kind);
   const Variable result = tape.record_one("gated_activation", {x}, y, {x.value()}, [kind](BackwardContext& context) {
     const GradientTarget d_x = context.d_input(0);
     const Tensor d_y = context.d_output();
     if (!d_x.wanted()) return;
-    run_body(context.stream(), gated_activation_backward_cpu, gated_activation_backward_gpu, context.saved(0), d_y, d_x.tensor,
-             d_x.accumulates(), kind);
+    run_body(context.stream(), gated_activation_backward_cpu, gated_activation_backward_gpu, context.saved(0), d_y,
+             d_x.tensor, d_x.accumulates(), kind);
   });
   if (!tape.remakes_values()) return result;
   return result.with_remake([x = x.value(), kind](const Stream& stream) { return gated_activated(stream, x, kind); });

@@ -29,8 +29,9 @@ ActivationKind activation_from_name(const std::string& name);
 /// f(x) element by element; any shape with contiguous rows. Saves x. A NaN stays a NaN.
 Variable activation(Tape& tape, const Variable& x, ActivationKind kind);
 
-/// [..., 2f] -> [..., f]: f(gate) * up, the gate being the first half of a row and up the second. silu gives SwiGLU, gelu GeGLU (Shazeer
-/// 2020, GLU Variants Improve Transformer). Saves x. Throws ContractError when the last dimension is odd.
+/// [..., 2f] -> [..., f]: f(gate) * up, the gate being the first half of a row and up the second. silu gives SwiGLU,
+/// gelu GeGLU (Shazeer 2020, GLU Variants Improve Transformer). Saves x. Throws ContractError when the last dimension
+/// is odd.
 Variable gated_activation(Tape& tape, const Variable& x, ActivationKind kind);
 
 }  // namespace furlong::ops

@@ -1,5 +1,6 @@
 #pragma once
-// The bodies of the point-wise non-linearities. All tensors are of one dtype, with contiguous rows; outer strides are free.
+// The bodies of the point-wise non-linearities. All tensors are of one dtype, with contiguous rows; outer strides are
+// free.
 #include "framework/core/tensor.h"
 #include "framework/ops/activation.h"
 #include "framework/ops/gpu_body.h"
@@ -7,9 +8,11 @@
 namespace furlong::ops {
 
 void activation_cpu(const Tensor& x, const Tensor& y, ActivationKind kind);
-void activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate, ActivationKind kind);
+void activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate,
+                             ActivationKind kind);
 void gated_activation_cpu(const Tensor& x, const Tensor& y, ActivationKind kind);
-void gated_activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate, ActivationKind kind);
+void gated_activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate,
+                                   ActivationKind kind);
 
 inline GpuBody<const Tensor& /*x*/, const Tensor& /*y*/, ActivationKind> activation_gpu{"activation"};
 inline GpuBody<const Tensor& /*x*/, const Tensor& /*d_y*/, const Tensor& /*d_x*/, bool /*accumulate*/, ActivationKind>

@@ -50,12 +50,14 @@ void backward_span(const T* x, const T* d_y, T* d_x, std::int64_t size, bool acc
 template <class T, class F>
 void gated_forward_row(const T* gate, const T* up, T* y, std::int64_t size) {
   using L = LaneValue<compute_t<T>>;
-  for_lanes<T>(
-      size, [&](std::int64_t i, std::int64_t n) { store_n((F::both(L(load_n(gate + i, n))).value * L(load_n(up + i, n))).v, y + i, n); });
+  for_lanes<T>(size, [&](std::int64_t i, std::int64_t n) {
+    store_n((F::both(L(load_n(gate + i, n))).value * L(load_n(up + i, n))).v, y + i, n);
+  });
 }
 
 template <class T, class F>
-void gated_backward_row(const T* gate, const T* up, const T* d_y, T* d_gate, T* d_up, std::int64_t size, bool accumulate) {
+void gated_backward_row(const T* gate, const T* up, const T* d_y, T* d_gate, T* d_up, std::int64_t size,
+                        bool accumulate) {
   using L = LaneValue<compute_t<T>>;
   for_lanes<T>(size, [&](std::int64_t i, std::int64_t n) {
     const auto f = F::both(L(load_n(gate + i, n)));
@@ -83,9 +85,10 @@ void Activation(const Tensor& x, const Tensor& y, ActivationKind kind) {
 void ActivationBackward(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate, ActivationKind kind) {
   with_float_type(x.dtype(), "activation", [&]<class T>(std::type_identity<T>) {
     with_kind(kind, [&]<class F>(F) {
-      cpu::parallel_spans<3>({&x, &d_y, &d_x}, [&](std::int64_t, std::int64_t n, const std::array<std::int64_t, 3>& at) {
-        backward_span<T, F>(x.data<T>() + at[0], d_y.data<T>() + at[1], d_x.data<T>() + at[2], n, accumulate);
-      });
+      cpu::parallel_spans<3>(
+          {&x, &d_y, &d_x}, [&](std::int64_t, std::int64_t n, const std::array<std::int64_t, 3>& at) {
+            backward_span<T, F>(x.data<T>() + at[0], d_y.data<T>() + at[1], d_x.data<T>() + at[2], n, accumulate);
+          });
     });
   });
 }
@@ -94,7 +97,8 @@ void ActivationBackward(const Tensor& x, const Tensor& d_y, const Tensor& d_x, b
 template <class Body>
 void for_rows(const Tensor& y, const Body& body) {
   const auto view = cpu::row_view(y);
-  const std::int64_t grain = std::max<std::int64_t>(1, cpu::elementwise_grain / std::max<std::int64_t>(1, view.columns));
+  const std::int64_t grain =
+      std::max<std::int64_t>(1, cpu::elementwise_grain / std::max<std::int64_t>(1, view.columns));
   parallel_ranges(view.rows, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) body(row);
   });
@@ -112,14 +116,16 @@ void GatedActivation(const Tensor& x, const Tensor& y, ActivationKind kind) {
   });
 }
 
-void GatedActivationBackward(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate, ActivationKind kind) {
+void GatedActivationBackward(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate,
+                             ActivationKind kind) {
   with_float_type(x.dtype(), "gated_activation", [&]<class T>(std::type_identity<T>) {
     with_kind(kind, [&]<class F>(F) {
       const std::int64_t f = d_y.extent(-1);
       for_rows(d_y, [&](std::int64_t row) {
         const T* gate = x.data<T>() + cpu::row_offset(x, row);
         T* d_gate = d_x.data<T>() + cpu::row_offset(d_x, row);
-        gated_backward_row<T, F>(gate, gate + f, d_y.data<T>() + cpu::row_offset(d_y, row), d_gate, d_gate + f, f, accumulate);
+        gated_backward_row<T, F>(gate, gate + f, d_y.data<T>() + cpu::row_offset(d_y, row), d_gate, d_gate + f, f,
+                                 accumulate);
       });
     });
   });
@@ -135,12 +141,18 @@ HWY_EXPORT(ActivationBackward);
 HWY_EXPORT(GatedActivation);
 HWY_EXPORT(GatedActivationBackward);
 
-void activation_cpu(const Tensor& x, const Tensor& y, ActivationKind kind) { HWY_DYNAMIC_DISPATCH(Activation)(x, y, kind); }
-void activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate, ActivationKind kind) {
+void activation_cpu(const Tensor& x, const Tensor& y, ActivationKind kind) {
+  HWY_DYNAMIC_DISPATCH(Activation)(x, y, kind);
+}
+void activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate,
+                             ActivationKind kind) {
   HWY_DYNAMIC_DISPATCH(ActivationBackward)(x, d_y, d_x, accumulate, kind);
 }
-void gated_activation_cpu(const Tensor& x, const Tensor& y, ActivationKind kind) { HWY_DYNAMIC_DISPATCH(GatedActivation)(x, y, kind); }
-void gated_activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate, ActivationKind kind) {
+void gated_activation_cpu(const Tensor& x, const Tensor& y, ActivationKind kind) {
+  HWY_DYNAMIC_DISPATCH(GatedActivation)(x, y, kind);
+}
+void gated_activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate,
+                                   ActivationKind kind) {
   HWY_DYNAMIC_DISPATCH(GatedActivationBackward)(x, d_y, d_x, accumulate, kind);
 }
 }  // namespace furlong::ops

@@ -10,7 +10,8 @@ namespace {
 
 #include "framework/ops/activation_math-inl.h"
 
-/// Calls body(function) with the type of the non-linearity. The kind is the same in all threads: one branch for a chunk.
+/// Calls body(function) with the type of the non-linearity. The kind is the same in all threads: one branch for a
+/// chunk.
 template <class Body>
 __device__ __forceinline__ void with_kind(ActivationKind kind, const Body& body) {
   switch (kind) {
@@ -26,7 +27,8 @@ __device__ __forceinline__ void with_kind(ActivationKind kind, const Body& body)
 }
 
 template <class T>
-__global__ void __launch_bounds__(span_threads) activation_kernel(const T* x, T* y, ActivationKind kind, SpanLayout<2> layout) {
+__global__ void __launch_bounds__(span_threads)
+    activation_kernel(const T* x, T* y, ActivationKind kind, SpanLayout<2> layout) {
   constexpr int width = chunk_width<T>;
   using L = LaneValue<gpu_compute_t<T>>;
   const std::int64_t index = global_thread();
@@ -43,7 +45,8 @@ __global__ void __launch_bounds__(span_threads) activation_kernel(const T* x, T*
 
 template <class T>
 __global__ void __launch_bounds__(span_threads)
-    activation_backward_kernel(const T* x, const T* d_y, T* d_x, bool accumulate, ActivationKind kind, SpanLayout<3> layout) {
+    activation_backward_kernel(const T* x, const T* d_y, T* d_x, bool accumulate, ActivationKind kind,
+                               SpanLayout<3> layout) {
   constexpr int width = chunk_width<T>;
   using L = LaneValue<gpu_compute_t<T>>;
   const std::int64_t index = global_thread();
@@ -84,8 +87,8 @@ __global__ void __launch_bounds__(span_threads)
 
 template <class T>
 __global__ void __launch_bounds__(span_threads)
-    gated_activation_backward_kernel(const T* gate, const T* up, const T* d_y, T* d_gate, T* d_up, bool accumulate, ActivationKind kind,
-                                     SpanLayout<5> layout) {
+    gated_activation_backward_kernel(const T* gate, const T* up, const T* d_y, T* d_gate, T* d_up, bool accumulate,
+                                     ActivationKind kind, SpanLayout<5> layout) {
   constexpr int width = chunk_width<T>;
   using Compute = gpu_compute_t<T>;
   using L = LaneValue<Compute>;
@@ -126,39 +129,43 @@ Tensor half_of_rows(const Tensor& tensor, int which) {
 
 void activation(const Stream& stream, const Tensor& x, const Tensor& y, ActivationKind kind) {
   with_gpu_float_type(x.dtype(), "activation", [&]<class T>(std::type_identity<T>) {
-    launch_spans(stream, activation_kernel<T>, span_layout<chunk_width<T>>(std::array{x, y}), gpu_data<T>(x), gpu_data<T>(y), kind);
+    launch_spans(stream, activation_kernel<T>, span_layout<chunk_width<T>>(std::array{x, y}), gpu_data<T>(x),
+                 gpu_data<T>(y), kind);
   });
 }
 
 void activation_backward(const Stream& stream, const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate,
                          ActivationKind kind) {
   with_gpu_float_type(x.dtype(), "activation", [&]<class T>(std::type_identity<T>) {
-    launch_spans(stream, activation_backward_kernel<T>, span_layout<chunk_width<T>>(std::array{x, d_y, d_x}), gpu_data<T>(x),
-                 gpu_data<T>(d_y), gpu_data<T>(d_x), accumulate, kind);
+    launch_spans(stream, activation_backward_kernel<T>, span_layout<chunk_width<T>>(std::array{x, d_y, d_x}),
+                 gpu_data<T>(x), gpu_data<T>(d_y), gpu_data<T>(d_x), accumulate, kind);
   });
 }
 
 void gated_activation(const Stream& stream, const Tensor& x, const Tensor& y, ActivationKind kind) {
   const Tensor gate = half_of_rows(x, 0), up = half_of_rows(x, 1);
   with_gpu_float_type(x.dtype(), "gated_activation", [&]<class T>(std::type_identity<T>) {
-    launch_spans(stream, gated_activation_kernel<T>, span_layout<chunk_width<T>>(std::array{gate, up, y}), gpu_data<T>(gate),
-                 gpu_data<T>(up), gpu_data<T>(y), kind);
+    launch_spans(stream, gated_activation_kernel<T>, span_layout<chunk_width<T>>(std::array{gate, up, y}),
+                 gpu_data<T>(gate), gpu_data<T>(up), gpu_data<T>(y), kind);
   });
 }
 
-void gated_activation_backward(const Stream& stream, const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate,
-                               ActivationKind kind) {
-  const Tensor gate = half_of_rows(x, 0), up = half_of_rows(x, 1), d_gate = half_of_rows(d_x, 0), d_up = half_of_rows(d_x, 1);
+void gated_activation_backward(const Stream& stream, const Tensor& x, const Tensor& d_y, const Tensor& d_x,
+                               bool accumulate, ActivationKind kind) {
+  const Tensor gate = half_of_rows(x, 0), up = half_of_rows(x, 1), d_gate = half_of_rows(d_x, 0),
+               d_up = half_of_rows(d_x, 1);
   with_gpu_float_type(x.dtype(), "gated_activation", [&]<class T>(std::type_identity<T>) {
-    launch_spans(stream, gated_activation_backward_kernel<T>, span_layout<chunk_width<T>>(std::array{gate, up, d_y, d_gate, d_up}),
-                 gpu_data<T>(gate), gpu_data<T>(up), gpu_data<T>(d_y), gpu_data<T>(d_gate), gpu_data<T>(d_up), accumulate, kind);
+    launch_spans(stream, gated_activation_backward_kernel<T>,
+                 span_layout<chunk_width<T>>(std::array{gate, up, d_y, d_gate, d_up}), gpu_data<T>(gate),
+                 gpu_data<T>(up), gpu_data<T>(d_y), gpu_data<T>(d_gate), gpu_data<T>(d_up), accumulate, kind);
   });
 }
 
 const GpuBodyRegistration activation_registration{activation_gpu, &activation};
 const GpuBodyRegistration activation_backward_registration{activation_backward_gpu, &activation_backward};
 const GpuBodyRegistration gated_activation_registration{gated_activation_gpu, &gated_activation};
-const GpuBodyRegistration gated_activation_backward_registration{gated_activation_backward_gpu, &gated_activation_backward};
+const GpuBodyRegistration gated_activation_backward_registration{gated_activation_backward_gpu,
+                                                                 &gated_activation_backward};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

@@ -1,14 +1,14 @@
-// Activations and their derivatives over a lane type L (see framework/cpu/lane_value-inl.h): a SIMD vector or a scalar. An engine includes
-// this inside its own namespace, once for each instruction set, after defining FURLONG_LANE_FUNCTION (how such functions are declared
-// there).
+// Activations and their derivatives over a lane type L (see framework/cpu/lane_value-inl.h): a SIMD vector or a scalar.
+// An engine includes this inside its own namespace, once for each instruction set, after defining FURLONG_LANE_FUNCTION
+// (how such functions are declared there).
 
 template <class L>
 struct ValueAndDerivative {
   L value, derivative;
 };
 
-/// sigmoid(z) = 1 / (1 + e^-z) and its derivative. exp is bounded above, so nothing overflows; e^-z sigmoid(z) is 1 - sigmoid(z) without
-/// its cancellation.
+/// sigmoid(z) = 1 / (1 + e^-z) and its derivative. exp is bounded above, so nothing overflows; e^-z sigmoid(z) is 1 -
+/// sigmoid(z) without its cancellation.
 template <class L>
 FURLONG_LANE_FUNCTION ValueAndDerivative<L> sigmoid(L z) {
   const L e = exp(-z), s = L(1.0) / (L(1.0) + e);
@@ -20,15 +20,17 @@ template <class L>
 FURLONG_LANE_FUNCTION ValueAndDerivative<L> normal_distribution(L x) {
   // Bounded, so that squares stay finite: at 64 the bell is 0 in either type.
   const L a = at_most(absolute(x), L(64.0)), square = a * a;
-  // e^(-a^2 / 2): the rounding error of the square, up to 90 halves of an ulp of 1 in the tail, is put back to first order.
+  // e^(-a^2 / 2): the rounding error of the square, up to 90 halves of an ulp of 1 in the tail, is put back to first
+  // order.
   const L lost = multiply_subtract(a, a, square);
   const L bell = exp(L(-0.5) * square) * multiply_add(L(-0.5), lost, L(1.0));
   const L density = bell * L(0.39894228040143267794);
   if constexpr (sizeof(typename L::Scalar) == 8) {
     return {map_lanes(x, [](double lane) { return 0.5 * std::erfc(-lane * 0.70710678118654752440); }), density};
   } else {
-    // Phi(-a) = e^(-a^2 / 2) t P(t) with t = 3.5 / (3.5 + a): P fitted to relative error 6e-9 over 0 <= a <= 13.6, where Phi(-a) leaves the
-    // normal float32 numbers. The lower tail thus keeps its relative accuracy, which 1 + erf would lose.
+    // Phi(-a) = e^(-a^2 / 2) t P(t) with t = 3.5 / (3.5 + a): P fitted to relative error 6e-9 over 0 <= a <= 13.6,
+    // where Phi(-a) leaves the normal float32 numbers. The lower tail thus keeps its relative accuracy, which 1 + erf
+    // would lose.
     const L t = L(3.5) / (L(3.5) + a);
     L p = L(-0.016736709577663433);
     p = multiply_add(p, t, L(0.10667965631579379));

@@ -14,7 +14,8 @@ std::int64_t count_non_finite_cpu(const Tensor& tensor);
 void sum_of_squares_cpu(const Tensor& tensor, const Tensor& result);
 
 inline GpuBody<const Tensor& /*tensor*/, double /*value*/> fill_gpu{"fill"};
-inline GpuBody<const Tensor& /*target*/, const Tensor& /*source*/, bool /*accumulate*/, double /*scale*/> add_gpu{"add"};
+inline GpuBody<const Tensor& /*target*/, const Tensor& /*source*/, bool /*accumulate*/, double /*scale*/> add_gpu{
+    "add"};
 /// counts float64 [blocks]: each is given the number of some of the elements, their sum is the answer.
 inline GpuBody<const Tensor& /*tensor*/, const Tensor& /*counts*/> count_non_finite_gpu{"count_non_finite"};
 inline GpuBody<const Tensor& /*tensor*/, const Tensor& /*result*/> sum_of_squares_gpu{"sum_of_squares"};

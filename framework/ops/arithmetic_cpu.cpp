@@ -17,7 +17,8 @@ constexpr std::int64_t grain = 1 << 15;  // elements below which a second thread
 
 template <class To, class From>
 void add_span(To* target, const From* source, std::int64_t n, bool accumulate, double scale_) {
-  // Both are widened to the wider compute type; float and double mix only when float64 parameters meet float32 values, in tests.
+  // Both are widened to the wider compute type; float and double mix only when float64 parameters meet float32 values,
+  // in tests.
   if constexpr (std::is_same_v<compute_t<To>, compute_t<From>>) {
     using Compute = compute_t<To>;
     const typename Lanes<To>::D d;
@@ -31,7 +32,8 @@ void add_span(To* target, const From* source, std::int64_t n, bool accumulate, d
     }
   } else {
     for (std::int64_t i = 0; i < n; ++i) {
-      const double value = static_cast<double>(source[i]) * scale_ + (accumulate ? static_cast<double>(target[i]) : 0.0);
+      const double value =
+          static_cast<double>(source[i]) * scale_ + (accumulate ? static_cast<double>(target[i]) : 0.0);
       target[i] = static_cast<To>(static_cast<compute_t<To>>(value));
     }
   }
@@ -42,30 +44,33 @@ void add_tensors(const Tensor& target, const Tensor& source, bool accumulate, do
   To* to = static_cast<To*>(target.address());
   const From* from = static_cast<const From*>(source.address());
   if (target.is_contiguous() && source.is_contiguous()) {
-    parallel_ranges(target.elements(), grain,
-                    [&](std::int64_t begin, std::int64_t end) { add_span(to + begin, from + begin, end - begin, accumulate, scale); });
+    parallel_ranges(target.elements(), grain, [&](std::int64_t begin, std::int64_t end) {
+      add_span(to + begin, from + begin, end - begin, accumulate, scale);
+    });
     return;
   }
   const auto view = cpu::row_view(target);
   parallel_ranges(view.rows, std::max<std::int64_t>(1, grain / std::max<std::int64_t>(view.columns, 1)),
                   [&](std::int64_t begin, std::int64_t end) {
                     for (std::int64_t row = begin; row < end; ++row) {
-                      add_span(to + cpu::row_offset(target, row), from + cpu::row_offset(source, row), view.columns, accumulate, scale);
+                      add_span(to + cpu::row_offset(target, row), from + cpu::row_offset(source, row), view.columns,
+                               accumulate, scale);
                     }
                   });
 }
 
 void Add(const Tensor& target, const Tensor& source, bool accumulate, double scale) {
   with_float_type(target.dtype(), "add", [&]<class To>(std::type_identity<To>) {
-    with_float_type(source.dtype(), "add",
-                    [&]<class From>(std::type_identity<From>) { add_tensors<To, From>(target, source, accumulate, scale); });
+    with_float_type(source.dtype(), "add", [&]<class From>(std::type_identity<From>) {
+      add_tensors<To, From>(target, source, accumulate, scale);
+    });
   });
 }
 
 template <class T>
 double squares_of_block(const T* values, std::int64_t n) {
-  // float32 squares summed in eight float64 lanes' worth of partial sums would need conversions; a block is short, so one pass in double is
-  // fine.
+  // float32 squares summed in eight float64 lanes' worth of partial sums would need conversions; a block is short, so
+  // one pass in double is fine.
   double sum = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     const double value = static_cast<double>(values[i]);
@@ -116,7 +121,9 @@ HWY_EXPORT(CountNonFinite);
 void add_cpu(const Tensor& target, const Tensor& source, bool accumulate, double scale) {
   HWY_DYNAMIC_DISPATCH(Add)(target, source, accumulate, scale);
 }
-void sum_of_squares_cpu(const Tensor& tensor, const Tensor& result) { HWY_DYNAMIC_DISPATCH(SumOfSquares)(tensor, result); }
+void sum_of_squares_cpu(const Tensor& tensor, const Tensor& result) {
+  HWY_DYNAMIC_DISPATCH(SumOfSquares)(tensor, result);
+}
 std::int64_t count_non_finite_cpu(const Tensor& tensor) { return HWY_DYNAMIC_DISPATCH(CountNonFinite)(tensor); }
 
 void fill_cpu(const Tensor& tensor, double value) {
@@ -128,7 +135,8 @@ void fill_cpu(const Tensor& tensor, double value) {
       parallel_ranges(tensor.elements(), 1 << 16,
                       [&](std::int64_t begin, std::int64_t end) { std::fill(values + begin, values + end, filler); });
     } else {
-      for (std::int64_t row = 0; row < view.rows; ++row) std::fill_n(values + cpu::row_offset(tensor, row), view.columns, filler);
+      for (std::int64_t row = 0; row < view.rows; ++row)
+        std::fill_n(values + cpu::row_offset(tensor, row), view.columns, filler);
     }
   });
 }

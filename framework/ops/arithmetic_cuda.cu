@@ -18,7 +18,8 @@ __global__ void __launch_bounds__(span_threads) fill_kernel(T* target, double va
   write_chunk<width>(target + chunk.offsets[0], chunk.size, chunk.vectors, values);
 }
 
-/// Both are widened to the wider compute type; float and double mix only when float64 parameters meet float32 values, in tests.
+/// Both are widened to the wider compute type; float and double mix only when float64 parameters meet float32 values,
+/// in tests.
 template <class To, class From>
 using common_t = std::conditional_t<std::is_same_v<To, double> || std::is_same_v<From, double>, double, float>;
 
@@ -47,7 +48,8 @@ __global__ void __launch_bounds__(span_threads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(span_threads) count_non_finite_kernel(const T* values, double* counts, SpanLayout<1> layout) {
+__global__ void __launch_bounds__(span_threads)
+    count_non_finite_kernel(const T* values, double* counts, SpanLayout<1> layout) {
   constexpr int width = chunk_width<T>;
   std::int64_t count = 0;
   for (std::int64_t index = global_thread(); index < layout.chunks; index += grid_stride()) {
@@ -98,21 +100,22 @@ void fill(const Stream& stream, const Tensor& tensor, double value) {
 void add(const Stream& stream, const Tensor& target, const Tensor& source, bool accumulate, double scale) {
   with_gpu_float_type(target.dtype(), "add", [&]<class To>(std::type_identity<To>) {
     with_gpu_float_type(source.dtype(), "add", [&]<class From>(std::type_identity<From>) {
-      launch_spans(stream, add_kernel<To, From>, span_layout<add_width<To, From>>(std::array{target, source}), gpu_data<To>(target),
-                   gpu_data<From>(source), accumulate, scale);
+      launch_spans(stream, add_kernel<To, From>, span_layout<add_width<To, From>>(std::array{target, source}),
+                   gpu_data<To>(target), gpu_data<From>(source), accumulate, scale);
     });
   });
 }
 
 void count_non_finite(const Stream& stream, const Tensor& tensor, const Tensor& counts) {
   with_gpu_float_type(tensor.dtype(), "count_non_finite", [&]<class T>(std::type_identity<T>) {
-    launch(stream, count_non_finite_kernel<T>, static_cast<unsigned>(counts.elements()), span_threads, 0, gpu_data<T>(tensor),
-           gpu_data<double>(counts), span_layout<chunk_width<T>>(std::array{tensor}));
+    launch(stream, count_non_finite_kernel<T>, static_cast<unsigned>(counts.elements()), span_threads, 0,
+           gpu_data<T>(tensor), gpu_data<double>(counts), span_layout<chunk_width<T>>(std::array{tensor}));
   });
 }
 
 void sum_of_squares(const Stream& stream, const Tensor& tensor, const Tensor& result) {
-  // At most so many blocks of threads, each with the same number of blocks of elements: who sums what depends on the size alone.
+  // At most so many blocks of threads, each with the same number of blocks of elements: who sums what depends on the
+  // size alone.
   constexpr std::int64_t most_blocks = 2048;
   const std::int64_t n = tensor.elements(), element_blocks = ceil_div(n, sum_of_squares_block);
   const std::int64_t per_block = gpu_max<std::int64_t>(1, ceil_div(element_blocks, most_blocks)) * sum_of_squares_block;
@@ -120,11 +123,12 @@ void sum_of_squares(const Stream& stream, const Tensor& tensor, const Tensor& re
   const Tensor partial = Tensor::empty({gpu_max<std::int64_t>(1, blocks)}, DType::float64, stream.device);
   if (blocks > 0) {
     with_gpu_float_type(tensor.dtype(), "sum_of_squares", [&]<class T>(std::type_identity<T>) {
-      launch(stream, squares_kernel<T>, static_cast<unsigned>(blocks), span_threads, 0, gpu_data<T>(tensor), gpu_data<double>(partial), n,
-             per_block, is_aligned(tensor.address(), 16));
+      launch(stream, squares_kernel<T>, static_cast<unsigned>(blocks), span_threads, 0, gpu_data<T>(tensor),
+             gpu_data<double>(partial), n, per_block, is_aligned(tensor.address(), 16));
     });
   }
-  launch(stream, sum_of_partial_kernel, 1, span_threads, 0, gpu_data<double>(partial), static_cast<int>(blocks), gpu_data<double>(result));
+  launch(stream, sum_of_partial_kernel, 1, span_threads, 0, gpu_data<double>(partial), static_cast<int>(blocks),
+         gpu_data<double>(result));
 }
 
 const GpuBodyRegistration fill_registration{fill_gpu, &fill};

@@ -4,9 +4,10 @@
 
 namespace furlong::ops {
 
-/// Four-dimensional views whose last dimension is contiguous; the other strides are free, so that column ranges of one fused tensor fit.
-///   query [batch, n_query, n_heads, d_key], key [batch, n_key, n_kv_heads, d_key], value [batch, n_key, n_kv_heads, d_value],
-///   output [batch, n_query, n_heads, d_value].
+/// Four-dimensional views whose last dimension is contiguous; the other strides are free, so that column ranges of one
+/// fused tensor fit.
+///   query [batch, n_query, n_heads, d_key], key [batch, n_key, n_kv_heads, d_key], value [batch, n_key, n_kv_heads,
+///   d_value], output [batch, n_query, n_heads, d_value].
 /// Heads are grouped (Ainslie et al. 2023): query head h reads key-value head h / heads_per_kv().
 struct AttentionShape {
   std::int64_t batch = 0, n_query = 0, n_key = 0, n_heads = 0, n_kv_heads = 0, d_key = 0, d_value = 0;
@@ -20,18 +21,20 @@ struct AttentionShape {
   /// The geometry of three views. Throws ContractError, naming `op`, when they do not fit together or differ in dtype.
   static AttentionShape of(const Tensor& query, const Tensor& key, const Tensor& value, const char* op) {
     const auto misfit = [&] {
-      return fmt::format("{}: query {}, key {}, value {}", op, query.shape().text(), key.shape().text(), value.shape().text());
+      return fmt::format("{}: query {}, key {}, value {}", op, query.shape().text(), key.shape().text(),
+                         value.shape().text());
     };
-    require(query.shape().rank() == 4 && key.shape().rank() == 4 && value.shape().rank() == 4, "{}: expected [batch, n, heads, d] each",
-            misfit());
+    require(query.shape().rank() == 4 && key.shape().rank() == 4 && value.shape().rank() == 4,
+            "{}: expected [batch, n, heads, d] each", misfit());
     const AttentionShape shape{query.extent(0), query.extent(1), key.extent(1),  query.extent(2),
                                key.extent(2),   query.extent(3), value.extent(3)};
-    require(key.shape() == shape.key() && value.shape() == shape.value(), "{}: batch, length, heads or widths differ", misfit());
+    require(key.shape() == shape.key() && value.shape() == shape.value(), "{}: batch, length, heads or widths differ",
+            misfit());
     require(shape.n_kv_heads > 0 && shape.n_heads > 0 && shape.n_heads % shape.n_kv_heads == 0,
             "{}: the query heads are no multiple of the key-value heads", misfit());
     require(shape.n_key > 0 && shape.d_key > 0 && shape.d_value > 0, "{}: no keys, or heads of width 0", misfit());
-    require(query.dtype() == key.dtype() && key.dtype() == value.dtype(), "{}: dtypes {}, {}, {} differ", misfit(), name_of(query.dtype()),
-            name_of(key.dtype()), name_of(value.dtype()));
+    require(query.dtype() == key.dtype() && key.dtype() == value.dtype(), "{}: dtypes {}, {}, {} differ", misfit(),
+            name_of(query.dtype()), name_of(key.dtype()), name_of(value.dtype()));
     for (const Tensor* tensor : {&query, &key, &value})
       require(tensor->has_contiguous_rows(), "{}: the last dimension is not contiguous", misfit());
     return shape;

@@ -13,7 +13,8 @@ void backward(BackwardContext& context, std::size_t inputs) {
   const Tensor d_loss = context.d_output();
   const Device& device = context.stream().device;
   const double scale = device.is_cpu() ? scalar_cpu(d_loss) : 1.0;
-  // On a GPU d_loss stays where it is. Scaled where they lie: nobody else holds the gradients, and d_hidden goes on as the gradient itself.
+  // On a GPU d_loss stays where it is. Scaled where they lie: nobody else holds the gradients, and d_hidden goes on as
+  // the gradient itself.
   for (std::size_t i = 0; i < inputs && device.is_gpu(); ++i) {
     if (context.wants(i)) scale_by_scalar_gpu(context.stream(), context.saved(i), d_loss);
   }
@@ -50,7 +51,8 @@ Tensor in_dtype(const Stream& stream, const Tensor& values, DType dtype) {
   return converted;
 }
 
-ClassifierGradients::ClassifierGradients(const Tape& tape, const Variable& hidden, const Variable& weight, const Variable* bias) {
+ClassifierGradients::ClassifierGradients(const Tape& tape, const Variable& hidden, const Variable& weight,
+                                         const Variable* bias) {
   const DType dtype = hidden.dtype(), sum_dtype = accumulate_dtype(dtype);
   const Device& device = tape.device();
   if (tape.records({&hidden})) d_hidden_ = Tensor::empty({hidden.shape().rows(), hidden.extent(-1)}, dtype, device);
@@ -62,17 +64,18 @@ ClassifierGradients::ClassifierGradients(const Tape& tape, const Variable& hidde
   }
 }
 
-void ClassifierGradients::add_chunk(const Stream& stream, const Tensor& d_logits, const Tensor& hidden, const Tensor& weight,
-                                    std::int64_t first_row) const {
+void ClassifierGradients::add_chunk(const Stream& stream, const Tensor& d_logits, const Tensor& hidden,
+                                    const Tensor& weight, std::int64_t first_row) const {
   const GradientMode mode = first_row == 0 ? GradientMode::overwrite : GradientMode::accumulate;
   if (d_hidden_.defined())
-    gemm(stream, d_logits, false, weight, false, d_hidden_.narrow(0, first_row, hidden.extent(0)), GradientMode::overwrite);
+    gemm(stream, d_logits, false, weight, false, d_hidden_.narrow(0, first_row, hidden.extent(0)),
+         GradientMode::overwrite);
   if (d_weight_.defined()) gemm(stream, d_logits, true, hidden, false, d_weight_, mode);
   if (d_bias_.defined()) column_sum(stream, d_logits, {d_bias_, mode});
 }
 
-Variable ClassifierGradients::record(Tape& tape, const char* name, const Variable& hidden, const Variable& weight, const Variable* bias,
-                                     const Tensor& loss) {
+Variable ClassifierGradients::record(Tape& tape, const char* name, const Variable& hidden, const Variable& weight,
+                                     const Variable* bias, const Tensor& loss) {
   if (d_hidden_.defined()) d_hidden_ = d_hidden_.reshape(hidden.shape());
   std::vector<Variable> inputs{hidden, weight};
   if (bias) inputs.push_back(*bias);

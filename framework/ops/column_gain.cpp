@@ -18,7 +18,8 @@ void backward(BackwardContext& context) {
   if (d_x.wanted()) run_body(stream, column_gain_cpu, column_gain_gpu, d_y, gain, d_x.tensor, d_x.accumulates());
   if (!d_gain.wanted()) return;
   const std::int64_t columns = x.extent(-1);
-  const Tensor blocks = Tensor::empty({std::clamp<std::int64_t>(x.shape().rows(), 1, max_blocks), columns}, gain.dtype(), stream.device);
+  const Tensor blocks =
+      Tensor::empty({std::clamp<std::int64_t>(x.shape().rows(), 1, max_blocks), columns}, gain.dtype(), stream.device);
   const Tensor sum = Tensor::empty({columns}, gain.dtype(), stream.device);
   run_body(stream, column_gain_d_gain_cpu, column_gain_d_gain_gpu, x, d_y, blocks, sum);
   add(stream, d_gain.tensor, sum, d_gain.mode);
@@ -28,8 +29,8 @@ void backward(BackwardContext& context) {
 
 Variable column_gain(Tape& tape, const Variable& x, const Variable& gain) {
   require(x.shape().rank() >= 1 && x.value().is_contiguous(), "column_gain: x {} is not contiguous", x.shape().text());
-  require(gain.shape() == Shape({x.extent(-1)}) && gain.value().is_contiguous(), "column_gain: gain {}, expected [{}]", gain.shape().text(),
-          x.extent(-1));
+  require(gain.shape() == Shape({x.extent(-1)}) && gain.value().is_contiguous(), "column_gain: gain {}, expected [{}]",
+          gain.shape().text(), x.extent(-1));
   const DType sum_dtype = accumulate_dtype(x.dtype());
   Tensor factors = gain.value();
   if (factors.dtype() != sum_dtype) {

@@ -22,20 +22,22 @@ template <class T>
 void scale_rows(const Tensor& in, const Tensor& gain, const Tensor& out, bool accumulate) {
   const std::int64_t columns = in.extent(-1);
   const auto* factors = gain.data<compute_t<T>>();
-  parallel_ranges(in.shape().rows(), std::max<std::int64_t>(1, grain / columns), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      const T* from = in.data<T>() + cpu::row_offset(in, row);
-      T* to = out.data<T>() + cpu::row_offset(out, row);
-      for_lanes<T>(columns, [&](std::int64_t i, std::int64_t n) {
-        const auto scaled = hn::Mul(load_n(from + i, n), load_n<compute_t<T>>(factors + i, n));
-        store_n<T>(accumulate ? hn::Add(scaled, load_n<T>(to + i, n)) : scaled, to + i, n);
-      });
-    }
-  });
+  parallel_ranges(in.shape().rows(), std::max<std::int64_t>(1, grain / columns),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t row = begin; row < end; ++row) {
+                      const T* from = in.data<T>() + cpu::row_offset(in, row);
+                      T* to = out.data<T>() + cpu::row_offset(out, row);
+                      for_lanes<T>(columns, [&](std::int64_t i, std::int64_t n) {
+                        const auto scaled = hn::Mul(load_n(from + i, n), load_n<compute_t<T>>(factors + i, n));
+                        store_n<T>(accumulate ? hn::Add(scaled, load_n<T>(to + i, n)) : scaled, to + i, n);
+                      });
+                    }
+                  });
 }
 
 void ScaleRows(const Tensor& in, const Tensor& gain, const Tensor& out, bool accumulate) {
-  with_float_type(in.dtype(), "column_gain", [&]<class T>(std::type_identity<T>) { scale_rows<T>(in, gain, out, accumulate); });
+  with_float_type(in.dtype(), "column_gain",
+                  [&]<class T>(std::type_identity<T>) { scale_rows<T>(in, gain, out, accumulate); });
 }
 
 void SumProducts(const Tensor& x, const Tensor& d_y, const Tensor& blocks, const Tensor& d_gain) {

@@ -8,7 +8,8 @@ namespace {
 
 template <class T>
 __global__ void __launch_bounds__(span_threads)
-    column_gain_kernel(const T* in, const gpu_compute_t<T>* gain, T* out, bool accumulate, bool gain_vectors, SpanLayout<2> layout) {
+    column_gain_kernel(const T* in, const gpu_compute_t<T>* gain, T* out, bool accumulate, bool gain_vectors,
+                       SpanLayout<2> layout) {
   constexpr int width = chunk_width<T>;
   using Compute = gpu_compute_t<T>;
   const std::int64_t index = global_thread();
@@ -31,10 +32,12 @@ constexpr int tile_columns = 32, tile_warps = span_threads / tile_columns;
 /// A block of threads takes 32 columns of one run of rows, a warp every eighth row of it.
 template <class T>
 __global__ void __launch_bounds__(span_threads)
-    sum_products_kernel(const T* x, const T* d_y, gpu_compute_t<T>* blocks, std::int64_t rows, int n_blocks, SpanLayout<2> layout) {
+    sum_products_kernel(const T* x, const T* d_y, gpu_compute_t<T>* blocks, std::int64_t rows, int n_blocks,
+                        SpanLayout<2> layout) {
   using Compute = gpu_compute_t<T>;
   FURLONG_SHARED(Compute, sums, [tile_warps][tile_columns]);
-  const std::int64_t block = blockIdx.x % static_cast<unsigned>(n_blocks), tile = blockIdx.x / static_cast<unsigned>(n_blocks);
+  const std::int64_t block = blockIdx.x % static_cast<unsigned>(n_blocks),
+                     tile = blockIdx.x / static_cast<unsigned>(n_blocks);
   const std::int64_t column = tile * tile_columns + lane_index(), end = rows * (block + 1) / n_blocks;
   Compute sum = 0;
   if (column < layout.columns) {
@@ -70,16 +73,17 @@ void column_gain(const Stream& stream, const Tensor& in, const Tensor& gain, con
   });
 }
 
-void column_gain_d_gain(const Stream& stream, const Tensor& x, const Tensor& d_y, const Tensor& blocks, const Tensor& d_gain) {
+void column_gain_d_gain(const Stream& stream, const Tensor& x, const Tensor& d_y, const Tensor& blocks,
+                        const Tensor& d_gain) {
   const std::int64_t columns = x.extent(-1), n_blocks = blocks.extent(0);
   if (columns == 0) return;
   with_gpu_float_type(x.dtype(), "column_gain", [&]<class T>(std::type_identity<T>) {
     using Compute = gpu_compute_t<T>;
-    launch(stream, sum_products_kernel<T>, static_cast<unsigned>(n_blocks * ceil_div(columns, tile_columns)), span_threads, 0,
-           gpu_data<T>(x), gpu_data<T>(d_y), gpu_data<Compute>(blocks), x.shape().rows(), static_cast<int>(n_blocks),
-           span_layout<chunk_width<T>>(std::array{x, d_y}, true));
-    launch(stream, sum_blocks_kernel<Compute>, grid_blocks(columns, span_threads), span_threads, 0, gpu_data<Compute>(blocks),
-           gpu_data<Compute>(d_gain), columns, static_cast<int>(n_blocks));
+    launch(stream, sum_products_kernel<T>, static_cast<unsigned>(n_blocks * ceil_div(columns, tile_columns)),
+           span_threads, 0, gpu_data<T>(x), gpu_data<T>(d_y), gpu_data<Compute>(blocks), x.shape().rows(),
+           static_cast<int>(n_blocks), span_layout<chunk_width<T>>(std::array{x, d_y}, true));
+    launch(stream, sum_blocks_kernel<Compute>, grid_blocks(columns, span_threads), span_threads, 0,
+           gpu_data<Compute>(blocks), gpu_data<Compute>(d_gain), columns, static_cast<int>(n_blocks));
   });
 }
 

@@ -20,19 +20,23 @@ struct Library {
 const std::vector<Library>& libraries() {
   static const std::vector<Library> all{
       {Compat::performer_pytorch, "performer_pytorch", {FeatureMap::favor_positive, FeatureMap::favor_relu}},
-      {Compat::fast_transformers, "fast_transformers", {FeatureMap::elu1, FeatureMap::favor_hyperbolic, FeatureMap::favor_relu}}};
+      {Compat::fast_transformers,
+       "fast_transformers",
+       {FeatureMap::elu1, FeatureMap::favor_hyperbolic, FeatureMap::favor_relu}}};
   return all;
 }
 
 /// ω in the type that is computed in.
 Tensor directions_as(const Tensor& directions, DType dtype) {
-  if (!directions.defined() || (directions.dtype() == dtype && directions.is_contiguous()) || !directions.device().is_cpu())
+  if (!directions.defined() || (directions.dtype() == dtype && directions.is_contiguous()) ||
+      !directions.device().is_cpu())
     return directions;
   Tensor converted;
   with_float_type(dtype, op, [&]<class T>(std::type_identity<T>) {
     with_float_type(directions.dtype(), op, [&]<class From>(std::type_identity<From>) {
       std::vector<T> values;
-      for (const From value : directions.to_vector<From>()) values.push_back(static_cast<T>(static_cast<compute_t<From>>(value)));
+      for (const From value : directions.to_vector<From>())
+        values.push_back(static_cast<T>(static_cast<compute_t<From>>(value)));
       converted = Tensor::from(values, directions.shape(), directions.device());
     });
   });
@@ -52,22 +56,26 @@ CompatAttentionSizes sizes_of(const AttentionShape& shape, std::int64_t n_direct
   return sizes;
 }
 
-CompatAttentionArguments check(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& output, const Tensor& directions,
-                               const AttentionMask& mask, const CompatAttentionOptions& options) {
+CompatAttentionArguments check(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& output,
+                               const Tensor& directions, const AttentionMask& mask,
+                               const CompatAttentionOptions& options) {
   check_compat(options.library, options.feature_map);
   CompatAttentionArguments arguments;
   arguments.shape = AttentionShape::of(query, key, value, op);
   const AttentionShape& shape = arguments.shape;
-  require(!options.causal || shape.n_query == shape.n_key, "{}: causal, with {} queries and {} keys", op, shape.n_query, shape.n_key);
+  require(!options.causal || shape.n_query == shape.n_key, "{}: causal, with {} queries and {} keys", op, shape.n_query,
+          shape.n_key);
   const bool needed = feature_map_info(options.feature_map).needs_directions;
   require(needed == directions.defined(), "{}: directions are {} for {}", op, needed ? "missing" : "given",
           feature_map_info(options.feature_map).name);
-  require(!needed || (directions.shape().rank() == 2 && directions.extent(0) > 0 && directions.extent(1) == shape.d_key),
-          "{}: directions {}, expected [n_directions, {}]", op, needed ? directions.shape().text() : "", shape.d_key);
+  require(
+      !needed || (directions.shape().rank() == 2 && directions.extent(0) > 0 && directions.extent(1) == shape.d_key),
+      "{}: directions {}, expected [n_directions, {}]", op, needed ? directions.shape().text() : "", shape.d_key);
   mask.check(shape.batch, shape.n_query, shape.n_key, op);
   if (mask.documents.defined()) {
     throw UserError(
-        "compat: packed documents, but the libraries know none; use mechanism linear without compat, or one document a sequence");
+        "compat: packed documents, but the libraries know none; use mechanism linear without compat, or one document a "
+        "sequence");
   }
   const std::int64_t n_directions = needed ? directions.extent(0) : 0;
   arguments.definition = compat_definition(options, shape.d_key, n_directions);
@@ -98,8 +106,8 @@ void backward(BackwardContext& context, const CompatAttentionOptions& options) {
     if (gradient.wanted()) gradient.tensor = gradient.tensor.split_last(like.extent(3));
     return gradient;
   };
-  const CompatAttentionGradients gradients{context.d_output().split_last(output.extent(3)), target(0, query), target(1, key),
-                                           target(2, value)};
+  const CompatAttentionGradients gradients{context.d_output().split_last(output.extent(3)), target(0, query),
+                                           target(1, key), target(2, value)};
   const std::int64_t elements = arguments.sizes.tile_elements() + arguments.sizes.sums_elements(arguments.shape.n_key);
   arguments.scratch = Tensor::empty({thread_count(), elements}, accumulate_dtype(query.dtype()), query.device());
   if (runs_on_cpu(context.stream(), op)) compat_attention_backward_cpu(arguments, gradients);
@@ -111,14 +119,16 @@ Compat compat_library(const std::string& name) {
   for (const Library& library : libraries()) {
     if (name == library.name) return library.library;
   }
-  throw UserError("compat: \"{}\" is no library that can be followed; known are performer_pytorch and fast_transformers", name);
+  throw UserError(
+      "compat: \"{}\" is no library that can be followed; known are performer_pytorch and fast_transformers", name);
 }
 
 void check_compat(Compat library, FeatureMap map) {
   for (const Library& known : libraries()) {
     if (known.library != library || std::ranges::count(known.maps, map) > 0) continue;
     std::string names;
-    for (const FeatureMap each : known.maps) names += (names.empty() ? "" : ", ") + std::string(feature_map_info(each).name);
+    for (const FeatureMap each : known.maps)
+      names += (names.empty() ? "" : ", ") + std::string(feature_map_info(each).name);
     throw UserError("compat: {} has no feature map {}; it has {}", known.name, feature_map_info(map).name, names);
   }
 }
@@ -154,30 +164,30 @@ CompatDefinition compat_definition(const CompatAttentionOptions& options, std::i
   return definition;
 }
 
-Variable compat_attention(Tape& tape, const Variable& query, const Variable& key, const Variable& value, const Tensor& directions,
-                          const AttentionMask& mask, const CompatAttentionOptions& options) {
+Variable compat_attention(Tape& tape, const Variable& query, const Variable& key, const Variable& value,
+                          const Tensor& directions, const AttentionMask& mask, const CompatAttentionOptions& options) {
   if (tape.device().is_gpu()) {
     throw UserError(
-        "compat: {} cannot be had on {}: what another library computes, its epsilons and all, is computed on the CPU alone; use device: "
-        "cpu, "
-        "or leave compat away",
+        "compat: {} cannot be had on {}: what another library computes, its epsilons and all, is computed on the CPU "
+        "alone; use device: cpu, or leave compat away",
         libraries()[options.library == Compat::performer_pytorch ? 0 : 1].name, tape.device().text());
   }
   const Tensor heads_value = split_heads(value.value(), options.n_kv_heads, op, "value");
   const std::int64_t batch = query.extent(0), n = query.extent(1);
-  const Tensor output = Tensor::empty({batch, n, options.n_heads * heads_value.extent(3)}, query.dtype(), tape.device());
-  CompatAttentionArguments arguments =
-      check(split_heads(query.value(), options.n_heads, op, "query"), split_heads(key.value(), options.n_kv_heads, op, "key"), heads_value,
-            output.split_last(heads_value.extent(3)), directions, mask, options);
+  const Tensor output =
+      Tensor::empty({batch, n, options.n_heads * heads_value.extent(3)}, query.dtype(), tape.device());
+  CompatAttentionArguments arguments = check(split_heads(query.value(), options.n_heads, op, "query"),
+                                             split_heads(key.value(), options.n_kv_heads, op, "key"), heads_value,
+                                             output.split_last(heads_value.extent(3)), directions, mask, options);
   const DType compute = accumulate_dtype(query.dtype());
   if (tape.records({&query, &key, &value}))
     arguments.inverse_denominator = Tensor::empty({batch, options.n_heads, n}, compute, tape.device());
   arguments.scratch = Tensor::empty({thread_count(), arguments.sizes.tile_elements()}, compute, tape.device());
   if (runs_on_cpu(tape.stream(), op)) compat_attention_forward_cpu(arguments);
-  return tape.record_one(
-      op, {query, key, value}, output,
-      {query.value(), key.value(), value.value(), output, arguments.inverse_denominator, arguments.directions, mask.keys},
-      [options](BackwardContext& context) { backward(context, options); });
+  return tape.record_one(op, {query, key, value}, output,
+                         {query.value(), key.value(), value.value(), output, arguments.inverse_denominator,
+                          arguments.directions, mask.keys},
+                         [options](BackwardContext& context) { backward(context, options); });
 }
 
 }  // namespace furlong::ops

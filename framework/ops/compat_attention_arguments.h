@@ -18,8 +18,8 @@ struct CompatDefinition {
 };
 CompatDefinition compat_definition(const CompatAttentionOptions& options, std::int64_t d, std::int64_t n_directions);
 
-/// Extents of the tiles, and the scratch that a thread needs. One column more than d_value: values get a one, so that denominators are one
-/// more column of everything.
+/// Extents of the tiles, and the scratch that a thread needs. One column more than d_value: values get a one, so that
+/// denominators are one more column of everything.
 struct CompatAttentionSizes {
   static constexpr std::int64_t chunk = 64;  // tokens a tile
   std::int64_t d = 0, n_directions = 0, m = 0, columns = 0;
@@ -53,6 +53,7 @@ struct CompatAttentionGradients {
 };
 
 void compat_attention_forward_cpu(const CompatAttentionArguments& arguments);
-void compat_attention_backward_cpu(const CompatAttentionArguments& arguments, const CompatAttentionGradients& gradients);
+void compat_attention_backward_cpu(const CompatAttentionArguments& arguments,
+                                   const CompatAttentionGradients& gradients);
 
 }  // namespace furlong::ops

@@ -1,7 +1,9 @@
-// Values get a column of ones, so that numerators and denominators are one product each: with φ the features and v' = [v, 1],
+// Values get a column of ones, so that numerators and denominators are one product each: with φ the features and v' =
+// [v, 1],
 //   [N_i, D_i] = Σ_j φ(q_i)·φ(k_j) v'_j      output_i = N_i / D_i
-// and in backward g'_i = [g_i, -g_i·output_i] / D_i is the gradient of the left side. Causal sums are split into chunks: pairs inside a
-// chunk are multiplied out, keys of earlier chunks and (in backward) queries of later ones come as sums over m × (d_value + 1).
+// and in backward g'_i = [g_i, -g_i·output_i] / D_i is the gradient of the left side. Causal sums are split into
+// chunks: pairs inside a chunk are multiplied out, keys of earlier chunks and (in backward) queries of later ones come
+// as sums over m × (d_value + 1).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/compat_attention_cpu.cpp"
 #include "framework/cpu/targets.h"
@@ -18,7 +20,8 @@ namespace furlong::ops::HWY_NAMESPACE {
 template <class T>
 struct CompatTile {
   static constexpr std::int64_t chunk = CompatAttentionSizes::chunk;
-  T *q, *k, *d_x, *scaled, *v, *out, *g, *d_v, *phi_q, *phi_k, *slope, *d_phi, *u, *pairs, *d_pairs, *state, *state_transposed, *transposed;
+  T *q, *k, *d_x, *scaled, *v, *out, *g, *d_v, *phi_q, *phi_k, *slope, *d_phi, *u, *pairs, *d_pairs, *state,
+      *state_transposed, *transposed;
 
   CompatTile(const CompatAttentionSizes& sizes, T* memory) {
     const auto take = [&memory](std::int64_t elements) {
@@ -88,23 +91,26 @@ class CompatAttentionBody {
     const T* directions = arguments_.directions.data<T>();
     T* padded = arguments_.shared.template data<T>();
     T* transposed = padded + sizes_.n_directions * sizes_.ld_d;
-    for (std::int64_t f = 0; f < sizes_.n_directions; ++f) std::copy_n(directions + f * sizes_.d, sizes_.d, padded + f * sizes_.ld_d);
+    for (std::int64_t f = 0; f < sizes_.n_directions; ++f)
+      std::copy_n(directions + f * sizes_.d, sizes_.d, padded + f * sizes_.ld_d);
     transpose<T>(sizes_.n_directions, sizes_.d, directions, sizes_.d, transposed, sizes_.ld_u);
     return CompatFeatures<T>(arguments_.definition, sizes_, padded, transposed);
   }
-  T* thread_memory() const { return arguments_.scratch.template data<T>() + thread_index() * arguments_.scratch.extent(1); }
+  T* thread_memory() const {
+    return arguments_.scratch.template data<T>() + thread_index() * arguments_.scratch.extent(1);
+  }
 
-  static void read(const Tensor& tensor, std::int64_t b, std::int64_t head, std::int64_t start, std::int64_t rows, T* tile,
-                   std::int64_t ld) {
+  static void read(const Tensor& tensor, std::int64_t b, std::int64_t head, std::int64_t start, std::int64_t rows,
+                   T* tile, std::int64_t ld) {
     const HeadRows<X> source = head_rows<X>(tensor, b, head);
     for (std::int64_t i = 0; i < rows; ++i) {
       const X* line = source.data + (start + i) * source.stride;
-      for_lanes<X>(tensor.extent(3),
-                   [&](std::int64_t j, std::int64_t n) HWY_ATTR { store_n<T>(load_n(line + j, n), tile + i * ld + j, n); });
+      for_lanes<X>(tensor.extent(3), [&](std::int64_t j, std::int64_t n)
+                                         HWY_ATTR { store_n<T>(load_n(line + j, n), tile + i * ld + j, n); });
     }
   }
-  static void write_rows(const Tensor& tensor, bool accumulate, std::int64_t b, std::int64_t head, std::int64_t start, std::int64_t rows,
-                         std::int64_t width, const T* tile, std::int64_t ld) {
+  static void write_rows(const Tensor& tensor, bool accumulate, std::int64_t b, std::int64_t head, std::int64_t start,
+                         std::int64_t rows, std::int64_t width, const T* tile, std::int64_t ld) {
     const HeadRows<X> target = head_rows<X>(tensor, b, head);
     for (std::int64_t i = 0; i < rows; ++i) {
       X* line = target.data + (start + i) * target.stride;
@@ -114,8 +120,8 @@ class CompatAttentionBody {
       });
     }
   }
-  static void write(const GradientTarget& target, std::int64_t b, std::int64_t head, std::int64_t start, std::int64_t rows,
-                    std::int64_t width, const T* tile, std::int64_t ld) {
+  static void write(const GradientTarget& target, std::int64_t b, std::int64_t head, std::int64_t start,
+                    std::int64_t rows, std::int64_t width, const T* tile, std::int64_t ld) {
     if (target.wanted()) write_rows(target.tensor, target.accumulates(), b, head, start, rows, width, tile, ld);
   }
   static void add_rows(T* target, const T* source, std::int64_t rows, std::int64_t width, std::int64_t ld) {
@@ -145,14 +151,14 @@ class CompatAttentionBody {
     return maximum;
   }
 
-  void load_queries(Tile& tile, std::int64_t b, std::int64_t head, const CompatMaximum<T>& maximum, std::int64_t start, std::int64_t rows,
-                    T* slope) const {
+  void load_queries(Tile& tile, std::int64_t b, std::int64_t head, const CompatMaximum<T>& maximum, std::int64_t start,
+                    std::int64_t rows, T* slope) const {
     read(arguments_.query, b, head, start, rows, tile.q, sizes_.ld_d);
     features_(tile.q, rows, false, maximum, tile.u, tile.scaled, tile.phi_q, slope);
   }
   /// φ(k) and v' = [v, 1] of a chunk, masked as the library does it.
-  void load_keys(Tile& tile, std::int64_t b, std::int64_t kv_head, const CompatMaximum<T>& maximum, std::int64_t start, std::int64_t rows,
-                 T* slope) const {
+  void load_keys(Tile& tile, std::int64_t b, std::int64_t kv_head, const CompatMaximum<T>& maximum, std::int64_t start,
+                 std::int64_t rows, T* slope) const {
     read(arguments_.key, b, kv_head, start, rows, tile.k, sizes_.ld_d);
     read(arguments_.value, b, kv_head, start, rows, tile.v, sizes_.ld_v);
     features_(tile.k, rows, true, maximum, tile.u, tile.scaled, tile.phi_k, slope);
@@ -179,13 +185,16 @@ class CompatAttentionBody {
   }
   /// state [m, d_value + 1] += featuresᵀ rows
   void advance(Tile& tile, const T* features, const T* columns, std::int64_t rows) const {
-    small_gemm_tn<T>(sizes_.m, sizes_.columns, rows, features, sizes_.ld_m, columns, sizes_.ld_v, tile.state, sizes_.ld_v, true);
+    small_gemm_tn<T>(sizes_.m, sizes_.columns, rows, features, sizes_.ld_m, columns, sizes_.ld_v, tile.state,
+                     sizes_.ld_v, true);
   }
   void advance_transposed(Tile& tile, const T* features, const T* columns, std::int64_t rows) const {
-    small_gemm_tn<T>(sizes_.columns, sizes_.m, rows, columns, sizes_.ld_v, features, sizes_.ld_m, tile.state_transposed, sizes_.ld_m, true);
+    small_gemm_tn<T>(sizes_.columns, sizes_.m, rows, columns, sizes_.ld_v, features, sizes_.ld_m, tile.state_transposed,
+                     sizes_.ld_m, true);
   }
   /// target [rows, rows] = a bᵀ where column <= row, zero elsewhere.
-  void lower_products(Tile& tile, const T* a, const T* b, std::int64_t ld, std::int64_t depth, std::int64_t rows, T* target) const {
+  void lower_products(Tile& tile, const T* a, const T* b, std::int64_t ld, std::int64_t depth, std::int64_t rows,
+                      T* target) const {
     small_gemm_nt<T>(rows, rows, depth, a, ld, b, ld, target, chunk, false, tile.transposed);
     for (std::int64_t i = 0; i < rows; ++i) std::fill(target + i * chunk + i + 1, target + i * chunk + rows, T{0});
   }
@@ -195,7 +204,8 @@ class CompatAttentionBody {
     for (std::int64_t start = 0; start < n; start += chunk) body(start, std::min(chunk, n - start));
   }
 
-  void forward_head(Tile& tile, std::int64_t b, std::int64_t kv_head, std::int64_t head, const CompatMaximum<T>& key_maximum) const {
+  void forward_head(Tile& tile, std::int64_t b, std::int64_t kv_head, std::int64_t head,
+                    const CompatMaximum<T>& key_maximum) const {
     const CompatMaximum<T> query_maximum = maximum_of(tile, arguments_.query, b, head, false);
     const bool causal = arguments_.causal;
     clear_state(tile, true);
@@ -207,11 +217,13 @@ class CompatAttentionBody {
     }
     for_chunks(shape_.n_query, [&](std::int64_t start, std::int64_t rows) {
       load_queries(tile, b, head, query_maximum, start, rows, nullptr);
-      small_gemm_nn<T>(rows, sizes_.columns, sizes_.m, tile.phi_q, sizes_.ld_m, tile.state, sizes_.ld_v, tile.out, sizes_.ld_v, false);
+      small_gemm_nn<T>(rows, sizes_.columns, sizes_.m, tile.phi_q, sizes_.ld_m, tile.state, sizes_.ld_v, tile.out,
+                       sizes_.ld_v, false);
       if (causal) {
         load_keys(tile, b, kv_head, key_maximum, start, rows, nullptr);
         lower_products(tile, tile.phi_q, tile.phi_k, sizes_.ld_m, sizes_.m, rows, tile.pairs);
-        small_gemm_nn<T>(rows, sizes_.columns, rows, tile.pairs, chunk, tile.v, sizes_.ld_v, tile.out, sizes_.ld_v, true);
+        small_gemm_nn<T>(rows, sizes_.columns, rows, tile.pairs, chunk, tile.v, sizes_.ld_v, tile.out, sizes_.ld_v,
+                         true);
         advance(tile, tile.phi_k, tile.v, rows);
       }
       divide(tile, b, head, start, rows);
@@ -230,8 +242,8 @@ class CompatAttentionBody {
   }
 
   /// g' of a chunk of queries.
-  void load_gradients(Tile& tile, const CompatAttentionGradients& gradients, std::int64_t b, std::int64_t head, std::int64_t start,
-                      std::int64_t rows) const {
+  void load_gradients(Tile& tile, const CompatAttentionGradients& gradients, std::int64_t b, std::int64_t head,
+                      std::int64_t start, std::int64_t rows) const {
     read(gradients.d_output, b, head, start, rows, tile.g, sizes_.ld_v);
     read(arguments_.output, b, head, start, rows, tile.out, sizes_.ld_v);
     const T* inverse = inverse_denominators(b, head) + start;
@@ -263,12 +275,13 @@ class CompatAttentionBody {
     for_chunks(shape_.n_query, [&](std::int64_t start, std::int64_t rows) {
       load_queries(tile, at.b, at.head, query_maximum, start, rows, tile.slope);
       load_gradients(tile, gradients, at.b, at.head, start, rows);
-      small_gemm_nn<T>(rows, sizes_.m, sizes_.columns, tile.g, sizes_.ld_v, tile.state_transposed, sizes_.ld_m, tile.d_phi, sizes_.ld_m,
-                       false);
+      small_gemm_nn<T>(rows, sizes_.m, sizes_.columns, tile.g, sizes_.ld_v, tile.state_transposed, sizes_.ld_m,
+                       tile.d_phi, sizes_.ld_m, false);
       if (causal) {
         load_keys(tile, at.b, at.kv_head, at.key_maximum, start, rows, nullptr);
         lower_products(tile, tile.g, tile.v, sizes_.ld_v, sizes_.columns, rows, tile.d_pairs);
-        small_gemm_nn<T>(rows, sizes_.m, rows, tile.d_pairs, chunk, tile.phi_k, sizes_.ld_m, tile.d_phi, sizes_.ld_m, true);
+        small_gemm_nn<T>(rows, sizes_.m, rows, tile.d_pairs, chunk, tile.phi_k, sizes_.ld_m, tile.d_phi, sizes_.ld_m,
+                         true);
         advance_transposed(tile, tile.phi_k, tile.v, rows);
       }
       d_maximum += features_.backward(tile.q, rows, tile.d_phi, tile.slope, tile.d_x);
@@ -298,9 +311,10 @@ class CompatAttentionBody {
     for (std::int64_t start = (shape_.n_key - 1) / chunk * chunk; start >= 0; start -= chunk) {
       const std::int64_t rows = std::min(chunk, shape_.n_key - start);
       load_keys(tile, at.b, at.kv_head, at.key_maximum, start, rows, tile.slope);
-      small_gemm_nn<T>(rows, sizes_.m, sizes_.columns, tile.v, sizes_.ld_v, tile.state_transposed, sizes_.ld_m, tile.d_phi, sizes_.ld_m,
-                       false);
-      small_gemm_nn<T>(rows, sizes_.columns, sizes_.m, tile.phi_k, sizes_.ld_m, tile.state, sizes_.ld_v, tile.d_v, sizes_.ld_v, false);
+      small_gemm_nn<T>(rows, sizes_.m, sizes_.columns, tile.v, sizes_.ld_v, tile.state_transposed, sizes_.ld_m,
+                       tile.d_phi, sizes_.ld_m, false);
+      small_gemm_nn<T>(rows, sizes_.columns, sizes_.m, tile.phi_k, sizes_.ld_m, tile.state, sizes_.ld_v, tile.d_v,
+                       sizes_.ld_v, false);
       if (causal) pairs_to_keys(tile, gradients, at, query_maximum, start, rows);
       d_maximum += features_.backward(tile.k, rows, tile.d_phi, tile.slope, tile.d_x);
       clear_masked(tile, at.b, start, rows);
@@ -314,8 +328,8 @@ class CompatAttentionBody {
   }
 
   /// Pairs inside a chunk, and then its queries into the sums for earlier keys.
-  void pairs_to_keys(Tile& tile, const CompatAttentionGradients& gradients, const Head& at, const CompatMaximum<T>& query_maximum,
-                     std::int64_t start, std::int64_t rows) const {
+  void pairs_to_keys(Tile& tile, const CompatAttentionGradients& gradients, const Head& at,
+                     const CompatMaximum<T>& query_maximum, std::int64_t start, std::int64_t rows) const {
     load_queries(tile, at.b, at.head, query_maximum, start, rows, nullptr);
     load_gradients(tile, gradients, at.b, at.head, start, rows);
     lower_products(tile, tile.g, tile.v, sizes_.ld_v, sizes_.columns, rows, tile.d_pairs);
@@ -357,8 +371,11 @@ HWY_AFTER_NAMESPACE();
 namespace furlong::ops {
 HWY_EXPORT(CompatAttentionForward);
 HWY_EXPORT(CompatAttentionBackward);
-void compat_attention_forward_cpu(const CompatAttentionArguments& arguments) { HWY_DYNAMIC_DISPATCH(CompatAttentionForward)(arguments); }
-void compat_attention_backward_cpu(const CompatAttentionArguments& arguments, const CompatAttentionGradients& gradients) {
+void compat_attention_forward_cpu(const CompatAttentionArguments& arguments) {
+  HWY_DYNAMIC_DISPATCH(CompatAttentionForward)(arguments);
+}
+void compat_attention_backward_cpu(const CompatAttentionArguments& arguments,
+                                   const CompatAttentionGradients& gradients) {
   HWY_DYNAMIC_DISPATCH(CompatAttentionBackward)(arguments, gradients);
 }
 }  // namespace furlong::ops

@@ -1,4 +1,5 @@
-// Feature maps of the libraries that compat_attention follows, a tile of rows at a time. Included by compat_attention_cpu.cpp alone.
+// Feature maps of the libraries that compat_attention follows, a tile of rows at a time. Included by
+// compat_attention_cpu.cpp alone.
 #if defined(FURLONG_OPS_COMPAT_ATTENTION_FEATURES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_OPS_COMPAT_ATTENTION_FEATURES_INL_H_
 #undef FURLONG_OPS_COMPAT_ATTENTION_FEATURES_INL_H_
@@ -32,7 +33,8 @@ class CompatFeatures {
 
  public:
   /// `directions` [n_directions, ld_d] and their transpose [d, ld_u] stay the caller's; null without directions.
-  CompatFeatures(const CompatDefinition& definition, const CompatAttentionSizes& sizes, const T* directions, const T* transposed)
+  CompatFeatures(const CompatDefinition& definition, const CompatAttentionSizes& sizes, const T* directions,
+                 const T* transposed)
       : definition_(definition),
         sizes_(sizes),
         directions_(directions),
@@ -41,8 +43,10 @@ class CompatFeatures {
 
   bool needs_maximum(bool is_key) const { return definition_.stabilize || (definition_.subtract_maximum && is_key); }
 
-  /// Takes rows first .. first + rows of a sequence into its maximum. `u` and `scaled` are scratch [rows, ld_u] and [rows, ld_d].
-  void find_maximum(const T* x, std::int64_t first, std::int64_t rows, T* u, T* scaled, CompatMaximum<T>& maximum) const {
+  /// Takes rows first .. first + rows of a sequence into its maximum. `u` and `scaled` are scratch [rows, ld_u] and
+  /// [rows, ld_d].
+  void find_maximum(const T* x, std::int64_t first, std::int64_t rows, T* u, T* scaled,
+                    CompatMaximum<T>& maximum) const {
     if (first == 0) maximum.value = -std::numeric_limits<T>::infinity();
     if (definition_.subtract_maximum) project(x, rows, u, scaled);
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -51,8 +55,10 @@ class CompatFeatures {
     }
   }
 
-  /// φ(x) [rows, ld_m] of x [rows, ld_d]; where `slope` is given also ∂φ_f / ∂u_f (of the direction that feature f comes from).
-  void operator()(const T* x, std::int64_t rows, bool is_key, const CompatMaximum<T>& maximum, T* u, T* scaled, T* phi, T* slope) const {
+  /// φ(x) [rows, ld_m] of x [rows, ld_d]; where `slope` is given also ∂φ_f / ∂u_f (of the direction that feature f
+  /// comes from).
+  void operator()(const T* x, std::int64_t rows, bool is_key, const CompatMaximum<T>& maximum, T* u, T* scaled, T* phi,
+                  T* slope) const {
     if (transposed_) project(x, rows, u, scaled);
     for (std::int64_t i = 0; i < rows; ++i) {
       const T* row = transposed_ ? u + i * sizes_.ld_u : x + i * sizes_.ld_d;
@@ -65,7 +71,8 @@ class CompatFeatures {
           break;
         }
         case Kernel::hyperbolic:
-          hyperbolic(row, square(x + i * sizes_.ld_d) / 2 + (definition_.stabilize ? maximum.value : T{0}), features, slopes);
+          hyperbolic(row, square(x + i * sizes_.ld_d) / 2 + (definition_.stabilize ? maximum.value : T{0}), features,
+                     slopes);
           break;
         case Kernel::relu:
           relu(row, features, slopes);
@@ -77,7 +84,8 @@ class CompatFeatures {
     }
   }
 
-  /// d_x [rows, ld_d], overwritten, from d_phi, which is used up. Returns ∂ loss / ∂ maximum of `stabilize`, zero otherwise.
+  /// d_x [rows, ld_d], overwritten, from d_phi, which is used up. Returns ∂ loss / ∂ maximum of `stabilize`, zero
+  /// otherwise.
   T backward(const T* x, std::int64_t rows, T* d_phi, const T* slope, T* d_x) const {
     T d_maximum = 0;
     const bool offset = definition_.kernel == Kernel::exponential || definition_.kernel == Kernel::hyperbolic;
@@ -90,12 +98,14 @@ class CompatFeatures {
         continue;
       }
       const T factor = offset ? scale_ * d_offset : T{0};
-      for_lanes<T>(sizes_.d, [&](std::int64_t j, std::int64_t n)
-                                 HWY_ATTR { store_n(hn::Mul(hn::Set(d_, factor), load_n(x + i * sizes_.ld_d + j, n)), d_row + j, n); });
+      for_lanes<T>(sizes_.d, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
+        store_n(hn::Mul(hn::Set(d_, factor), load_n(x + i * sizes_.ld_d + j, n)), d_row + j, n);
+      });
       if (definition_.stabilize) d_maximum += d_offset;
     }
     if (transposed_) {
-      small_gemm_nn<T>(rows, sizes_.d, sizes_.n_directions, d_phi, sizes_.ld_m, directions_, sizes_.ld_d, d_x, sizes_.ld_d, true);
+      small_gemm_nn<T>(rows, sizes_.d, sizes_.n_directions, d_phi, sizes_.ld_m, directions_, sizes_.ld_d, d_x,
+                       sizes_.ld_d, true);
       for (std::int64_t i = 0; i < rows; ++i) scale_row(d_x + i * sizes_.ld_d, d_x + i * sizes_.ld_d);
     }
     return d_maximum;
@@ -108,11 +118,13 @@ class CompatFeatures {
   /// u = x' ωᵀ, x' = scale x.
   void project(const T* x, std::int64_t rows, T* u, T* scaled) const {
     for (std::int64_t i = 0; i < rows; ++i) scale_row(x + i * sizes_.ld_d, scaled + i * sizes_.ld_d);
-    small_gemm_nn<T>(rows, sizes_.n_directions, sizes_.d, scaled, sizes_.ld_d, transposed_, sizes_.ld_u, u, sizes_.ld_u, false);
+    small_gemm_nn<T>(rows, sizes_.n_directions, sizes_.d, scaled, sizes_.ld_d, transposed_, sizes_.ld_u, u, sizes_.ld_u,
+                     false);
   }
   void scale_row(const T* source, T* target) const {
-    for_lanes<T>(sizes_.d, [&](std::int64_t j, std::int64_t n)
-                               HWY_ATTR { store_n(hn::Mul(hn::Set(d_, scale_), load_n(source + j, n)), target + j, n); });
+    for_lanes<T>(sizes_.d, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
+      store_n(hn::Mul(hn::Set(d_, scale_), load_n(source + j, n)), target + j, n);
+    });
   }
   /// |x'|²
   T square(const T* x) const {
@@ -168,7 +180,8 @@ class CompatFeatures {
     });
   }
 
-  /// d_u = d_phi ∘ slope, both features of a direction added up where there are two. Returns Σ_f d_phi_f ∂φ_f / ∂(log φ_f).
+  /// d_u = d_phi ∘ slope, both features of a direction added up where there are two. Returns Σ_f d_phi_f ∂φ_f / ∂(log
+  /// φ_f).
   T multiply(T* d_phi, const T* slope) const {
     const bool two = definition_.kernel == Kernel::hyperbolic;
     const std::int64_t width = two ? sizes_.n_directions : sizes_.m;

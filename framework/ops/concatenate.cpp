@@ -10,10 +10,11 @@ Shape concatenated_shape(const std::vector<Variable>& parts) {
   Shape whole = parts[0].shape();
   whole[-1] = 0;
   for (const Variable& part : parts) {
-    bool fits = part.shape().rank() == whole.rank() && part.dtype() == parts[0].dtype() && part.value().has_contiguous_rows();
+    bool fits =
+        part.shape().rank() == whole.rank() && part.dtype() == parts[0].dtype() && part.value().has_contiguous_rows();
     for (int i = 0; fits && i + 1 < whole.rank(); ++i) fits = part.extent(i) == whole[i];
-    require(fits, "concatenate_last: {} {} beside {} {}", name_of(part.dtype()), part.shape().text(), name_of(parts[0].dtype()),
-            parts[0].shape().text());
+    require(fits, "concatenate_last: {} {} beside {} {}", name_of(part.dtype()), part.shape().text(),
+            name_of(parts[0].dtype()), parts[0].shape().text());
     whole[-1] += part.extent(-1);
   }
   return whole;

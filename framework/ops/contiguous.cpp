@@ -10,7 +10,8 @@ Variable contiguous(Tape& tape, const Variable& x) {
   const Tensor copy = Tensor::empty(x.shape(), x.dtype(), tape.device());
   convert(tape.stream(), copy, x.value());
   return tape.record_one("contiguous", {x}, copy, {}, [](BackwardContext& context) {
-    if (const GradientTarget d_x = context.d_input(0); d_x.wanted()) add(context.stream(), d_x.tensor, context.d_output(), d_x.mode);
+    if (const GradientTarget d_x = context.d_input(0); d_x.wanted())
+      add(context.stream(), d_x.tensor, context.d_output(), d_x.mode);
   });
 }
 

@@ -3,7 +3,8 @@
 
 namespace furlong::ops {
 
-/// x itself where it is contiguous, else a copy that is, as of a column range; rows must be contiguous. Throws ContractError otherwise.
+/// x itself where it is contiguous, else a copy that is, as of a column range; rows must be contiguous. Throws
+/// ContractError otherwise.
 Variable contiguous(Tape& tape, const Variable& x);
 
 }  // namespace furlong::ops

@@ -42,7 +42,8 @@ HWY_INLINE void scale_terms(const C* terms, C factor_, G* d_logits, std::int64_t
 
 /// One row that counts: returns its loss, and writes the gradient of the logits where d_logits is not null.
 template <class C, class G>
-HWY_INLINE C row_loss(C* logits, std::int64_t target, C inverse_normalizer, G* d_logits, std::int32_t* correct, std::int64_t n) {
+HWY_INLINE C row_loss(C* logits, std::int64_t target, C inverse_normalizer, G* d_logits, std::int32_t* correct,
+                      std::int64_t n) {
   const C maximum = largest(logits, n), target_logit = logits[target];
   if (correct) *correct = target_logit == maximum && std::find(logits, logits + target, maximum) == logits + target;
   const C sum = sum_of_exponentials(logits, maximum, n, d_logits != nullptr);
@@ -67,7 +68,8 @@ void chunk_losses(const CrossEntropyRows& chunk) {
       const std::int64_t row = chunk.first_row + i, target = cpu::integer_at(chunk.targets, row);
       G* d_row = d_logits ? d_logits + i * vocabulary : nullptr;
       if (target >= 0) {
-        losses[row] = row_loss(logits + i * vocabulary, target, inverse_normalizer, d_row, correct ? correct + row : nullptr, vocabulary);
+        losses[row] = row_loss(logits + i * vocabulary, target, inverse_normalizer, d_row,
+                               correct ? correct + row : nullptr, vocabulary);
         continue;
       }
       losses[row] = 0;
@@ -96,8 +98,8 @@ HWY_EXPORT(ChunkLosses);
 
 void cross_entropy_rows_cpu(const CrossEntropyRows& rows) { HWY_DYNAMIC_DISPATCH(ChunkLosses)(rows); }
 
-void count_targets_cpu(const Tensor& targets, std::int64_t vocabulary, double normalizer, const Tensor& given, const Tensor& counts,
-                       const Tensor& inverse_normalizer) {
+void count_targets_cpu(const Tensor& targets, std::int64_t vocabulary, double normalizer, const Tensor& given,
+                       const Tensor& counts, const Tensor& inverse_normalizer) {
   if (given.defined()) normalizer = given.data<double>()[0];
   std::int32_t valid = 0;
   for (std::int64_t row = 0; row < targets.elements(); ++row) {

@@ -11,8 +11,9 @@ inline constexpr unsigned single_block = 1024;  // threads of kernels that one b
 
 /// counts = {targets that are not -1, 0}, and what the losses are multiplied by.
 template <class T>
-__global__ void __launch_bounds__(single_block) count_targets_kernel(RowIntegers targets, std::int64_t rows, double normalizer,
-                                                                     const double* given, std::int32_t* counts, T* inverse_normalizer) {
+__global__ void __launch_bounds__(single_block)
+    count_targets_kernel(RowIntegers targets, std::int64_t rows, double normalizer, const double* given,
+                         std::int32_t* counts, T* inverse_normalizer) {
   std::int32_t valid = 0;
   for (std::int64_t row = threadIdx.x; row < rows; row += blockDim.x) valid += targets[row] != -1 ? 1 : 0;
   valid = block_sum(valid);
@@ -23,19 +24,20 @@ __global__ void __launch_bounds__(single_block) count_targets_kernel(RowIntegers
   inverse_normalizer[0] = static_cast<T>(divisor > 0 ? 1 / divisor : 0);
 }
 
-void count_targets(const Stream& stream, const Tensor& targets, double normalizer, const Tensor& given, const Tensor& counts,
-                   const Tensor& inverse_normalizer) {
+void count_targets(const Stream& stream, const Tensor& targets, double normalizer, const Tensor& given,
+                   const Tensor& counts, const Tensor& inverse_normalizer) {
   const std::int64_t rows = targets.elements();
   const unsigned threads = 32 * power_of_two_up_to(ceil_div<std::int64_t>(rows, 32), single_block / 32);
   const auto launched = [&]<class T>(std::type_identity<T>) {
-    launch(stream, count_targets_kernel<T>, 1, threads, 0, RowIntegers(targets), rows, normalizer, gpu_data<double>(given),
-           gpu_data<std::int32_t>(counts), gpu_data<T>(inverse_normalizer));
+    launch(stream, count_targets_kernel<T>, 1, threads, 0, RowIntegers(targets), rows, normalizer,
+           gpu_data<double>(given), gpu_data<std::int32_t>(counts), gpu_data<T>(inverse_normalizer));
   };
-  inverse_normalizer.dtype() == DType::float64 ? launched(std::type_identity<double>{}) : launched(std::type_identity<float>{});
+  inverse_normalizer.dtype() == DType::float64 ? launched(std::type_identity<double>{})
+                                               : launched(std::type_identity<float>{});
 }
 
-/// The largest logit so far, Σ exp(logit - largest), and whether one of them keeps the target from being the prediction: a larger one, or
-/// an equal one before it.
+/// The largest logit so far, Σ exp(logit - largest), and whether one of them keeps the target from being the
+/// prediction: a larger one, or an equal one before it.
 template <class C>
 struct OnlineSoftmax {
   C maximum, sum;
@@ -68,7 +70,8 @@ struct OnlineSoftmax {
     FURLONG_SHARED(int, beatens, [32]);
     FURLONG_UNROLL
     for (int step = 16; step > 0; step /= 2) {
-      merge(__shfl_xor_sync(full_warp, maximum, step), __shfl_xor_sync(full_warp, sum, step), __shfl_xor_sync(full_warp, beaten, step));
+      merge(__shfl_xor_sync(full_warp, maximum, step), __shfl_xor_sync(full_warp, sum, step),
+            __shfl_xor_sync(full_warp, beaten, step));
     }
     if (lane_index() == 0) {
       maxima[warp_index()] = maximum;
@@ -94,10 +97,12 @@ struct CrossEntropyPointers {
 
 inline constexpr int logits_at_a_time = 4;
 
-/// One row to each block: one pass for maximum and sum, one for the gradients, which finds the row in the cache. A thread writes gradients
-/// where it read logits, and the target's logit is read before the barrier, so the two may be one tensor.
+/// One row to each block: one pass for maximum and sum, one for the gradients, which finds the row in the cache. A
+/// thread writes gradients where it read logits, and the target's logit is read before the barrier, so the two may be
+/// one tensor.
 template <class C, class G>
-__global__ void __launch_bounds__(1024) cross_entropy_rows_kernel(CrossEntropyPointers<C, G> work, RowIntegers targets) {
+__global__ void __launch_bounds__(1024)
+    cross_entropy_rows_kernel(CrossEntropyPointers<C, G> work, RowIntegers targets) {
   const std::int64_t row = work.first_row + blockIdx.x, vocabulary = work.vocabulary, target = targets[row];
   const C* logits = work.logits + blockIdx.x * work.stride;
   G* d_logits = work.d_logits != nullptr ? work.d_logits + blockIdx.x * work.d_stride : nullptr;
@@ -106,7 +111,8 @@ __global__ void __launch_bounds__(1024) cross_entropy_rows_kernel(CrossEntropyPo
     const C nothing = target == -1 ? C(0) : std::numeric_limits<C>::quiet_NaN();
     if (threadIdx.x == 0) work.row_losses[row] = nothing;
     if (threadIdx.x == 0 && work.correct != nullptr) work.correct[row] = 0;
-    for (std::int64_t i = threadIdx.x; d_logits != nullptr && i < vocabulary; i += blockDim.x) d_logits[i] = from_compute<G>(nothing);
+    for (std::int64_t i = threadIdx.x; d_logits != nullptr && i < vocabulary; i += blockDim.x)
+      d_logits[i] = from_compute<G>(nothing);
     return;
   }
 
@@ -134,7 +140,8 @@ __global__ void __launch_bounds__(1024) cross_entropy_rows_kernel(CrossEntropyPo
   for (std::int64_t first = threadIdx.x; first < vocabulary; first += logits_at_a_time * threads) {
     C x[logits_at_a_time];
     FURLONG_UNROLL
-    for (int k = 0; k < logits_at_a_time; ++k) x[k] = first + k * threads < vocabulary ? logits[first + k * threads] : C(0);
+    for (int k = 0; k < logits_at_a_time; ++k)
+      x[k] = first + k * threads < vocabulary ? logits[first + k * threads] : C(0);
     FURLONG_UNROLL
     for (int k = 0; k < logits_at_a_time; ++k) {
       const std::int64_t i = first + k * threads;
@@ -174,8 +181,9 @@ void cross_entropy_rows(const Stream& stream, const CrossEntropyRows& rows) {
 
 /// In double, though not in the CPU's order: rows in turn to the threads. One addition a row is no cost.
 template <class T>
-__global__ void __launch_bounds__(single_block) sum_rows_kernel(const T* row_losses, const std::int32_t* correct, std::int64_t rows,
-                                                                const T* inverse_normalizer, T* loss, std::int32_t* counts) {
+__global__ void __launch_bounds__(single_block)
+    sum_rows_kernel(const T* row_losses, const std::int32_t* correct, std::int64_t rows, const T* inverse_normalizer,
+                    T* loss, std::int32_t* counts) {
   double sum = 0;
   std::int32_t hits = 0;
   for (std::int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
@@ -189,8 +197,8 @@ __global__ void __launch_bounds__(single_block) sum_rows_kernel(const T* row_los
   if (correct != nullptr) counts[1] = hits;
 }
 
-void sum_rows(const Stream& stream, const Tensor& row_losses, const Tensor& correct, const Tensor& inverse_normalizer, const Tensor& loss,
-              const Tensor& counts) {
+void sum_rows(const Stream& stream, const Tensor& row_losses, const Tensor& correct, const Tensor& inverse_normalizer,
+              const Tensor& loss, const Tensor& counts) {
   const std::int64_t rows = row_losses.elements();
   const unsigned threads = 32 * power_of_two_up_to(ceil_div<std::int64_t>(rows, 32), single_block / 32);
   const auto launched = [&]<class T>(std::type_identity<T>) {
@@ -206,7 +214,8 @@ __global__ void __launch_bounds__(256) scale_kernel(T* values, std::int64_t n, c
   using Compute = gpu_compute_t<T>;
   const auto scale = static_cast<Compute>(*scalar);
   if (scale == Compute(1)) return;
-  for (std::int64_t i = global_thread(); i < n; i += grid_stride()) values[i] = from_compute<T>(to_compute(values[i]) * scale);
+  for (std::int64_t i = global_thread(); i < n; i += grid_stride())
+    values[i] = from_compute<T>(to_compute(values[i]) * scale);
 }
 
 void scale_by_scalar(const Stream& stream, const Tensor& tensor, const Tensor& scalar) {
@@ -215,9 +224,11 @@ void scale_by_scalar(const Stream& stream, const Tensor& tensor, const Tensor& s
   const unsigned blocks = grid_blocks(tensor.elements(), 256, 4096);
   with_gpu_float_type(tensor.dtype(), "cross_entropy", [&]<class T>(std::type_identity<T>) {
     if (scalar.dtype() == DType::float64) {
-      launch(stream, scale_kernel<T, double>, blocks, 256, 0, gpu_data<T>(tensor), tensor.elements(), gpu_data<double>(scalar));
+      launch(stream, scale_kernel<T, double>, blocks, 256, 0, gpu_data<T>(tensor), tensor.elements(),
+             gpu_data<double>(scalar));
     } else {
-      launch(stream, scale_kernel<T, float>, blocks, 256, 0, gpu_data<T>(tensor), tensor.elements(), gpu_data<float>(scalar));
+      launch(stream, scale_kernel<T, float>, blocks, 256, 0, gpu_data<T>(tensor), tensor.elements(),
+             gpu_data<float>(scalar));
     }
   });
 }

@@ -24,8 +24,8 @@ void with_float_type(DType dtype, const char* op, const Body& body) {
   }
 }
 
-/// True when there is work for the CPU; false on the shape-only device, whose memory must not be touched. For ops without a body for GPUs;
-/// the others are run by run_body (gpu_body.h).
+/// True when there is work for the CPU; false on the shape-only device, whose memory must not be touched. For ops
+/// without a body for GPUs; the others are run by run_body (gpu_body.h).
 inline bool runs_on_cpu(const Stream& stream, const char* op) {
   require(!stream.device.is_gpu(), "{}: there is no body for {}", op, stream.device.text());
   return stream.device.is_cpu();

@@ -23,29 +23,34 @@ void check_classifier(const char* whose, const Classifier& side) {
               side.weight.extent(1) == side.hidden.extent(-1) && side.weight.has_contiguous_rows() &&
               side.weight.dtype() == side.hidden.dtype(),
           "distillation: the {}'s hidden {} {} with weight {} {}, expected [rows, d] and [vocabulary, d]", whose,
-          name_of(side.hidden.dtype()), side.hidden.shape().text(), name_of(side.weight.dtype()), side.weight.shape().text());
+          name_of(side.hidden.dtype()), side.hidden.shape().text(), name_of(side.weight.dtype()),
+          side.weight.shape().text());
   require(!side.bias || (side.bias->shape() == Shape{side.weight.extent(0)} && side.bias->is_contiguous()),
-          "distillation: the {}'s bias is {}, expected [{}]", whose, side.bias ? side.bias->shape().text() : "", side.weight.extent(0));
+          "distillation: the {}'s bias is {}, expected [{}]", whose, side.bias ? side.bias->shape().text() : "",
+          side.weight.extent(0));
 }
 
-void check(const Classifier& student, const Classifier& teacher, const Tensor& targets, const DistillationOptions& options) {
+void check(const Classifier& student, const Classifier& teacher, const Tensor& targets,
+           const DistillationOptions& options) {
   check_classifier("student", student);
   check_classifier("teacher", teacher);
-  require(student.weight.extent(0) == teacher.weight.extent(0) && student.hidden.shape().rows() == teacher.hidden.shape().rows() &&
+  require(student.weight.extent(0) == teacher.weight.extent(0) &&
+              student.hidden.shape().rows() == teacher.hidden.shape().rows() &&
               accumulate_dtype(student.hidden.dtype()) == accumulate_dtype(teacher.hidden.dtype()),
           "distillation: a student of {} rows, vocabulary {}, {} with a teacher of {} rows, vocabulary {}, {}",
-          student.hidden.shape().rows(), student.weight.extent(0), name_of(student.hidden.dtype()), teacher.hidden.shape().rows(),
-          teacher.weight.extent(0), name_of(teacher.hidden.dtype()));
-  require(targets.dtype() == DType::int32 && targets.elements() == student.hidden.shape().rows() && targets.has_contiguous_rows(),
+          student.hidden.shape().rows(), student.weight.extent(0), name_of(student.hidden.dtype()),
+          teacher.hidden.shape().rows(), teacher.weight.extent(0), name_of(teacher.hidden.dtype()));
+  require(targets.dtype() == DType::int32 && targets.elements() == student.hidden.shape().rows() &&
+              targets.has_contiguous_rows(),
           "distillation: targets are {} {} for hidden {}, expected one int32 for each row", name_of(targets.dtype()),
           targets.shape().text(), student.hidden.shape().text());
-  require(options.temperature > 0 && std::isfinite(options.temperature), "distillation: temperature {}, expected a positive number",
-          options.temperature);
+  require(options.temperature > 0 && std::isfinite(options.temperature),
+          "distillation: temperature {}, expected a positive number", options.temperature);
   require(!options.normalizer || *options.normalizer > 0, "distillation: normalizer {}, expected a positive number",
           options.normalizer.value_or(1));
   const Tensor& given = options.device_normalizer;
-  require(!given.defined() || (given.dtype() == DType::float64 && given.elements() == 1), "distillation: device_normalizer is {} {}",
-          name_of(given.dtype()), given.shape().text());
+  require(!given.defined() || (given.dtype() == DType::float64 && given.elements() == 1),
+          "distillation: device_normalizer is {} {}", name_of(given.dtype()), given.shape().text());
 }
 
 /// One side's logits for a chunk of rows at a time, always in the same memory.
@@ -86,8 +91,10 @@ DistillationResult distillation(Tape& tape, const Variable& hidden, const Variab
   result.counts = Tensor::empty({2}, DType::int32, device);
   const Tensor inverse_normalizer = Tensor::empty({1}, sum_dtype, device);
   const double normalizer = options.normalizer.value_or(0);
-  if (device.is_cpu()) count_targets_cpu(targets, vocabulary, normalizer, options.device_normalizer, result.counts, inverse_normalizer);
-  if (device.is_gpu()) count_targets_gpu(stream, targets, normalizer, options.device_normalizer, result.counts, inverse_normalizer);
+  if (device.is_cpu())
+    count_targets_cpu(targets, vocabulary, normalizer, options.device_normalizer, result.counts, inverse_normalizer);
+  if (device.is_gpu())
+    count_targets_gpu(stream, targets, normalizer, options.device_normalizer, result.counts, inverse_normalizer);
   const Tensor row_losses = Tensor::empty({rows}, sum_dtype, device);
   const Tensor agreement = options.count_agreement ? Tensor::empty({rows}, DType::int32, device) : Tensor{};
 
@@ -99,13 +106,15 @@ DistillationResult distillation(Tape& tape, const Variable& hidden, const Variab
     if (gradients.any() && dtype != sum_dtype) chunk_d_logits = logits_chunk(device, chunk_rows, vocabulary, dtype);
     for (std::int64_t first_row = 0; first_row < rows; first_row += chunk_rows) {
       const std::int64_t count = std::min(chunk_rows, rows - first_row);
-      const Tensor student_logits = students.logits(stream, first_row, count), teacher_logits = teachers.logits(stream, first_row, count);
+      const Tensor student_logits = students.logits(stream, first_row, count),
+                   teacher_logits = teachers.logits(stream, first_row, count);
       Tensor d_logits;
       if (gradients.any()) d_logits = chunk_d_logits.defined() ? chunk_d_logits.narrow(0, 0, count) : student_logits;
       run_body(stream, distillation_rows_cpu, distillation_rows_gpu,
-               DistillationRows{student_logits, teacher_logits, targets, first_row, options.temperature, inverse_normalizer, row_losses,
-                                agreement, d_logits});
-      if (gradients.any()) gradients.add_chunk(stream, d_logits, students.hidden(first_row, count), weight.value(), first_row);
+               DistillationRows{student_logits, teacher_logits, targets, first_row, options.temperature,
+                                inverse_normalizer, row_losses, agreement, d_logits});
+      if (gradients.any())
+        gradients.add_chunk(stream, d_logits, students.hidden(first_row, count), weight.value(), first_row);
     }
   }
   const Tensor loss = Tensor::empty(Shape{}, sum_dtype, device);

@@ -20,8 +20,8 @@ struct DivergenceSums {
 
 /// `keep`: the terms replace the logits.
 template <class C>
-HWY_INLINE DivergenceSums<C> divergence_sums(C* student, C* teacher, C student_maximum_, C teacher_maximum_, C inverse_temperature_,
-                                             std::int64_t n, bool keep) {
+HWY_INLINE DivergenceSums<C> divergence_sums(C* student, C* teacher, C student_maximum_, C teacher_maximum_,
+                                             C inverse_temperature_, std::int64_t n, bool keep) {
   const typename Lanes<C>::D d;
   const std::int64_t step = Lanes<C>::count();
   const auto student_maximum = hn::Set(d, student_maximum_), teacher_maximum = hn::Set(d, teacher_maximum_);
@@ -29,7 +29,8 @@ HWY_INLINE DivergenceSums<C> divergence_sums(C* student, C* teacher, C student_m
   auto student_sum = zero, teacher_sum = zero, difference = zero;
   for (std::int64_t i = 0; i < n; i += step) {
     const std::int64_t k = std::min(step, n - i);
-    const auto s = hn::Sub(load_logits(student + i, k), student_maximum), t = hn::Sub(load_logits(teacher + i, k), teacher_maximum);
+    const auto s = hn::Sub(load_logits(student + i, k), student_maximum),
+               t = hn::Sub(load_logits(teacher + i, k), teacher_maximum);
     const auto student_term = cpu::HWY_NAMESPACE::exp(d, hn::Mul(s, inverse_temperature));
     const auto teacher_term = cpu::HWY_NAMESPACE::exp(d, hn::Mul(t, inverse_temperature));
     if (keep) {
@@ -39,37 +40,45 @@ HWY_INLINE DivergenceSums<C> divergence_sums(C* student, C* teacher, C student_m
     student_sum = hn::Add(student_sum, student_term);
     teacher_sum = hn::Add(teacher_sum, teacher_term);
     // What the teacher never says costs nothing, also where a logit of -infinity would make it 0 · infinity.
-    difference = hn::Add(difference, hn::IfThenElseZero(hn::Gt(teacher_term, zero), hn::Mul(teacher_term, hn::Sub(t, s))));
+    difference =
+        hn::Add(difference, hn::IfThenElseZero(hn::Gt(teacher_term, zero), hn::Mul(teacher_term, hn::Sub(t, s))));
   }
   return {hn::GetLane(hn::SumOfLanes(d, student_sum)), hn::GetLane(hn::SumOfLanes(d, teacher_sum)),
           hn::GetLane(hn::SumOfLanes(d, difference))};
 }
 
-/// d_logits = student's terms * student_factor - teacher's * teacher_factor, rounded to its storage type; may be the student's terms.
+/// d_logits = student's terms * student_factor - teacher's * teacher_factor, rounded to its storage type; may be the
+/// student's terms.
 template <class C, class G>
-HWY_INLINE void scale_differences(const C* student, C student_factor_, const C* teacher, C teacher_factor_, G* d_logits, std::int64_t n) {
+HWY_INLINE void scale_differences(const C* student, C student_factor_, const C* teacher, C teacher_factor_, G* d_logits,
+                                  std::int64_t n) {
   const typename Lanes<C>::D d;
   const std::int64_t step = Lanes<C>::count();
   const auto student_factor = hn::Set(d, student_factor_), teacher_factor = hn::Set(d, teacher_factor_);
   for (std::int64_t i = 0; i < n; i += step) {
     const std::int64_t k = std::min(step, n - i);
-    store_n<G>(hn::Sub(hn::Mul(load_n(student + i, k), student_factor), hn::Mul(load_n(teacher + i, k), teacher_factor)), d_logits + i, k);
+    store_n<G>(
+        hn::Sub(hn::Mul(load_n(student + i, k), student_factor), hn::Mul(load_n(teacher + i, k), teacher_factor)),
+        d_logits + i, k);
   }
 }
 
 /// One row that counts: returns its loss, and writes the gradient of the student's logits where d_logits is not null.
 template <class C, class G>
-HWY_INLINE C row_divergence(C* student, C* teacher, C temperature, C inverse_normalizer, G* d_logits, std::int32_t* agrees,
-                            std::int64_t n) {
+HWY_INLINE C row_divergence(C* student, C* teacher, C temperature, C inverse_normalizer, G* d_logits,
+                            std::int32_t* agrees, std::int64_t n) {
   const C student_maximum = largest(student, n), teacher_maximum = largest(teacher, n);
   if (agrees)
-    *agrees = std::find(student, student + n, student_maximum) - student == std::find(teacher, teacher + n, teacher_maximum) - teacher;
-  const auto sums = divergence_sums(student, teacher, student_maximum, teacher_maximum, 1 / temperature, n, d_logits != nullptr);
+    *agrees = std::find(student, student + n, student_maximum) - student ==
+              std::find(teacher, teacher + n, teacher_maximum) - teacher;
+  const auto sums =
+      divergence_sums(student, teacher, student_maximum, teacher_maximum, 1 / temperature, n, d_logits != nullptr);
   if (d_logits) {
     const C factor = temperature * inverse_normalizer;
     scale_differences(student, factor / sums.student, teacher, factor / sums.teacher, d_logits, n);
   }
-  return temperature * (sums.difference / sums.teacher + temperature * (std::log(sums.student) - std::log(sums.teacher)));
+  return temperature *
+         (sums.difference / sums.teacher + temperature * (std::log(sums.student) - std::log(sums.teacher)));
 }
 
 template <class C, class G>

@@ -8,7 +8,8 @@ namespace furlong::ops {
 namespace FURLONG_GPU {
 namespace {
 
-/// exp(x · scale) for x = what has been left behind of a running maximum; 1 where the maximum stayed, whether infinite or not yet anything.
+/// exp(x · scale) for x = what has been left behind of a running maximum; 1 where the maximum stayed, whether infinite
+/// or not yet anything.
 template <class C>
 __device__ inline C left_behind(C before, C now, C scale) {
   return before == now ? C(1) : gpu_exp((before - now) * scale);
@@ -20,8 +21,9 @@ __device__ inline C below(C x, C maximum) {
   return x == maximum && x == gpu_lowest<C>() ? C(0) : x - maximum;
 }
 
-/// What of both sides' logits has been seen so far: the largest and where the first of them is, Σ exp((logit - largest) / T), and the sum
-/// of the teacher's terms times (its logit - its largest) - (the student's logit - the student's largest).
+/// What of both sides' logits has been seen so far: the largest and where the first of them is, Σ exp((logit - largest)
+/// / T), and the sum of the teacher's terms times (its logit - its largest) - (the student's logit - the student's
+/// largest).
 template <class C>
 struct OnlineDivergence {
   C student_maximum = gpu_lowest<C>(), teacher_maximum = gpu_lowest<C>();
@@ -30,7 +32,8 @@ struct OnlineDivergence {
 
   /// The sums as they are against larger maxima.
   __device__ void rise(C student_larger, C teacher_larger, C inverse_temperature) {
-    const C student_step = below(student_maximum, student_larger), teacher_step = below(teacher_maximum, teacher_larger);
+    const C student_step = below(student_maximum, student_larger),
+            teacher_step = below(teacher_maximum, teacher_larger);
     // Nothing yet, or nothing that the teacher may say: there is no difference, however far the maxima move.
     if (teacher_sum != 0) difference += teacher_sum * (teacher_step - student_step);
     const C teacher_factor = left_behind(teacher_maximum, teacher_larger, inverse_temperature);
@@ -62,10 +65,12 @@ struct OnlineDivergence {
     }
   }
   __device__ void merge(OnlineDivergence other, C inverse_temperature) {
-    if (other.student_maximum > student_maximum || (other.student_maximum == student_maximum && other.student_first < student_first)) {
+    if (other.student_maximum > student_maximum ||
+        (other.student_maximum == student_maximum && other.student_first < student_first)) {
       student_first = other.student_first;
     }
-    if (other.teacher_maximum > teacher_maximum || (other.teacher_maximum == teacher_maximum && other.teacher_first < teacher_first)) {
+    if (other.teacher_maximum > teacher_maximum ||
+        (other.teacher_maximum == teacher_maximum && other.teacher_first < teacher_first)) {
       teacher_first = other.teacher_first;
     }
     const C student_larger = gpu_max(student_maximum, other.student_maximum);
@@ -137,9 +142,11 @@ struct DistillationPointers {
 inline constexpr int logits_at_a_time = 4;
 inline constexpr unsigned most_threads = 512;
 
-/// One row to each block: one pass for maxima and sums, one for the gradients. A thread writes gradients where it read logits.
+/// One row to each block: one pass for maxima and sums, one for the gradients. A thread writes gradients where it read
+/// logits.
 template <class C, class G>
-__global__ void __launch_bounds__(most_threads) distillation_rows_kernel(DistillationPointers<C, G> work, RowIntegers targets) {
+__global__ void __launch_bounds__(most_threads)
+    distillation_rows_kernel(DistillationPointers<C, G> work, RowIntegers targets) {
   const std::int64_t row = work.first_row + blockIdx.x, target = targets[row];
   const int vocabulary = static_cast<int>(work.vocabulary), threads = static_cast<int>(blockDim.x);
   const C *student = work.student + blockIdx.x * work.stride, *teacher = work.teacher + blockIdx.x * work.stride;
@@ -149,7 +156,8 @@ __global__ void __launch_bounds__(most_threads) distillation_rows_kernel(Distill
     const C nothing = target == -1 ? C(0) : std::numeric_limits<C>::quiet_NaN();
     if (threadIdx.x == 0) work.row_losses[row] = nothing;
     if (threadIdx.x == 0 && work.agreement != nullptr) work.agreement[row] = 0;
-    for (int i = static_cast<int>(threadIdx.x); d_logits != nullptr && i < vocabulary; i += threads) d_logits[i] = from_compute<G>(nothing);
+    for (int i = static_cast<int>(threadIdx.x); d_logits != nullptr && i < vocabulary; i += threads)
+      d_logits[i] = from_compute<G>(nothing);
     return;
   }
 
@@ -197,11 +205,13 @@ template <class C, class G>
 void launch_rows(const Stream& stream, const DistillationRows& rows) {
   const std::int64_t count = rows.student.extent(0), vocabulary = rows.student.extent(1);
   if (count == 0) return;
-  require(vocabulary <= std::numeric_limits<std::int32_t>::max() / 2, "distillation: a vocabulary of {} tokens", vocabulary);
+  require(vocabulary <= std::numeric_limits<std::int32_t>::max() / 2, "distillation: a vocabulary of {} tokens",
+          vocabulary);
   const std::int64_t stride = rows.student.strides()[0];
   require(rows.teacher.strides()[0] == stride && (!rows.d_logits.defined() || rows.d_logits.strides()[0] == stride),
           "distillation: rows of logits {} elements apart, and others {}", stride, rows.teacher.strides()[0]);
-  const unsigned threads = 32 * power_of_two_up_to(ceil_div<std::int64_t>(vocabulary, 2 * logits_at_a_time * 32), most_threads / 32);
+  const unsigned threads =
+      32 * power_of_two_up_to(ceil_div<std::int64_t>(vocabulary, 2 * logits_at_a_time * 32), most_threads / 32);
   const DistillationPointers<C, G> work{gpu_data<C>(rows.student),
                                         gpu_data<C>(rows.teacher),
                                         rows.first_row,

@@ -7,8 +7,8 @@ namespace {
 
 constexpr int most_threads = 1024, tokens_of_thread = 4;
 
-/// A block for each row, which it goes along in tiles: a token's place is its distance from the latest beginning of a document, found by a
-/// scan for the maximum.
+/// A block for each row, which it goes along in tiles: a token's place is its distance from the latest beginning of a
+/// document, found by a scan for the maximum.
 __global__ void __launch_bounds__(most_threads)
     document_positions_kernel(const std::int32_t* documents, std::int32_t* positions, std::int64_t n) {
   FURLONG_SHARED(std::int32_t, warp_latest, [most_threads / 32]);

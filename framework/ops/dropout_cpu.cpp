@@ -19,8 +19,8 @@ constexpr std::int64_t words_at_once = 256;
 
 /// target (+)= source where its word reaches the threshold, times scale. words[i] belongs to source[i].
 template <class T>
-void masked_span(const T* source, T* target, const std::uint32_t* words, std::int64_t size, bool accumulate, std::uint32_t threshold,
-                 double scale) {
+void masked_span(const T* source, T* target, const std::uint32_t* words, std::int64_t size, bool accumulate,
+                 std::uint32_t threshold, double scale) {
   using Compute = compute_t<T>;
   if constexpr (sizeof(Compute) == 4) {
     const typename Lanes<T>::D d;
@@ -34,7 +34,8 @@ void masked_span(const T* source, T* target, const std::uint32_t* words, std::in
       store_n(value, target + i, n);
     });
   } else {
-    for (std::int64_t i = 0; i < size; ++i) target[i] = (words[i] < threshold ? 0.0 : source[i] * scale) + (accumulate ? target[i] : 0.0);
+    for (std::int64_t i = 0; i < size; ++i)
+      target[i] = (words[i] < threshold ? 0.0 : source[i] * scale) + (accumulate ? target[i] : 0.0);
   }
 }
 
@@ -43,7 +44,8 @@ template <class T>
 void dropout_span(const T* source, T* target, std::int64_t size, bool accumulate, std::uint32_t threshold, double scale,
                   const RandomKey& key, std::uint64_t index) {
   const std::int64_t step = random_lanes();
-  alignas(64) std::uint32_t words[words_at_once + 4 * 64];  // a run may begin inside a block; the last call may make too many
+  alignas(64)
+      std::uint32_t words[words_at_once + 4 * 64];  // a run may begin inside a block; the last call may make too many
   for (std::int64_t done = 0; done < size;) {
     const std::int64_t n = std::min(words_at_once, size - done), skipped = static_cast<std::int64_t>(index % 4);
     const std::uint64_t first_block = index / 4;
@@ -57,13 +59,14 @@ void dropout_span(const T* source, T* target, std::int64_t size, bool accumulate
   }
 }
 
-void Dropout(const Tensor& source, const Tensor& target, bool accumulate, std::uint32_t threshold, double scale, const RandomKey& key,
-             std::uint64_t first_index) {
+void Dropout(const Tensor& source, const Tensor& target, bool accumulate, std::uint32_t threshold, double scale,
+             const RandomKey& key, std::uint64_t first_index) {
   with_float_type(source.dtype(), "dropout", [&]<class T>(std::type_identity<T>) {
-    cpu::parallel_spans<2>({&source, &target}, [&](std::int64_t first, std::int64_t n, const std::array<std::int64_t, 2>& at) {
-      dropout_span(source.data<T>() + at[0], target.data<T>() + at[1], n, accumulate, threshold, scale, key,
-                   first_index + static_cast<std::uint64_t>(first));
-    });
+    cpu::parallel_spans<2>({&source, &target},
+                           [&](std::int64_t first, std::int64_t n, const std::array<std::int64_t, 2>& at) {
+                             dropout_span(source.data<T>() + at[0], target.data<T>() + at[1], n, accumulate, threshold,
+                                          scale, key, first_index + static_cast<std::uint64_t>(first));
+                           });
   });
 }
 
@@ -73,10 +76,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace furlong::ops {
 HWY_EXPORT(Dropout);
-void dropout_cpu(const Tensor& source, const Tensor& target, bool accumulate, std::uint32_t threshold, double scale, const RandomKey& key,
-                 std::uint64_t first_index, const Tensor& device_step) {
+void dropout_cpu(const Tensor& source, const Tensor& target, bool accumulate, std::uint32_t threshold, double scale,
+                 const RandomKey& key, std::uint64_t first_index, const Tensor& device_step) {
   RandomKey now = key;
-  if (device_step.defined()) now.step = static_cast<std::uint32_t>(static_cast<std::int64_t>(device_step.data<double>()[0]));
+  if (device_step.defined())
+    now.step = static_cast<std::uint32_t>(static_cast<std::int64_t>(device_step.data<double>()[0]));
   HWY_DYNAMIC_DISPATCH(Dropout)(source, target, accumulate, threshold, scale, now, first_index);
 }
 }  // namespace furlong::ops

@@ -32,11 +32,12 @@ __global__ void __launch_bounds__(span_threads)
 
 }  // namespace
 
-void dropout(const Stream& stream, const Tensor& source, const Tensor& target, bool accumulate, std::uint32_t threshold, double scale,
-             const RandomKey& key, std::uint64_t first_index, const Tensor& device_step) {
+void dropout(const Stream& stream, const Tensor& source, const Tensor& target, bool accumulate, std::uint32_t threshold,
+             double scale, const RandomKey& key, std::uint64_t first_index, const Tensor& device_step) {
   with_gpu_float_type(source.dtype(), "dropout", [&]<class T>(std::type_identity<T>) {
-    launch_spans(stream, dropout_kernel<T>, span_layout<chunk_width<T>>(std::array{source, target}), gpu_data<T>(source),
-                 gpu_data<T>(target), accumulate, threshold, scale, key, first_index, gpu_data<double>(device_step));
+    launch_spans(stream, dropout_kernel<T>, span_layout<chunk_width<T>>(std::array{source, target}),
+                 gpu_data<T>(source), gpu_data<T>(target), accumulate, threshold, scale, key, first_index,
+                 gpu_data<double>(device_step));
   });
 }
 

@@ -7,7 +7,8 @@
 namespace furlong::ops {
 namespace {
 
-/// Lets `body` add to the gradient of input `i` in the dtype in which sums of `dtype` are kept: the target itself where it has that dtype.
+/// Lets `body` add to the gradient of input `i` in the dtype in which sums of `dtype` are kept: the target itself where
+/// it has that dtype.
 template <class Body>
 void add_to_table(BackwardContext& context, std::size_t i, DType dtype, const Body& body) {
   const GradientTarget target = context.d_input(i);
@@ -34,21 +35,23 @@ Variable embedding(Tape& tape, const Tensor& tokens, const Variable& token_table
   const std::int64_t n = tokens.extent(1), d = token_table.extent(1);
   Tensor places;
   if (position_table) {
-    require(position_table->shape().rank() == 2 && position_table->extent(1) == d && position_table->value().is_contiguous() &&
-                position_table->dtype() == token_table.dtype(),
+    require(position_table->shape().rank() == 2 && position_table->extent(1) == d &&
+                position_table->value().is_contiguous() && position_table->dtype() == token_table.dtype(),
             "embedding: the position table is {} {}, expected {} [max_length, {}]", name_of(position_table->dtype()),
             position_table->shape().text(), name_of(token_table.dtype()), d);
     const std::int64_t length = position_table->extent(0), used = positions ? length - first_position : n;
-    require(first_position >= 0 && used >= 0 && first_position + used <= length, "embedding: positions [{}, {}) of a table of {}",
-            first_position, first_position + used, length);
+    require(first_position >= 0 && used >= 0 && first_position + used <= length,
+            "embedding: positions [{}, {}) of a table of {}", first_position, first_position + used, length);
     places = position_table->value().narrow(0, first_position, used);
   }
-  require(!positions ||
-              (position_table && positions->dtype() == DType::int32 && positions->shape() == tokens.shape() && positions->is_contiguous()),
+  require(!positions || (position_table && positions->dtype() == DType::int32 && positions->shape() == tokens.shape() &&
+                         positions->is_contiguous()),
           "embedding: positions {} {} for tokens {}, expected int32 of the same shape and a table",
-          positions ? name_of(positions->dtype()) : "", positions ? positions->shape().text() : "", tokens.shape().text());
+          positions ? name_of(positions->dtype()) : "", positions ? positions->shape().text() : "",
+          tokens.shape().text());
   const Tensor output = Tensor::empty({tokens.extent(0), n, d}, token_table.dtype(), tape.device());
-  run_body(tape.stream(), embedding_cpu, embedding_gpu, tokens, token_table.value(), places, positions ? *positions : Tensor{}, output);
+  run_body(tape.stream(), embedding_cpu, embedding_gpu, tokens, token_table.value(), places,
+           positions ? *positions : Tensor{}, output);
 
   std::vector<Variable> inputs{token_table};
   if (position_table) inputs.push_back(*position_table);
@@ -57,7 +60,8 @@ Variable embedding(Tape& tape, const Tensor& tokens, const Variable& token_table
                            const Tensor d_output = context.d_output();
                            const Stream& stream = context.stream();
                            add_to_table(context, 0, d_output.dtype(), [&](const Tensor& d_table) {
-                             run_body(stream, embedding_d_rows_cpu, embedding_d_rows_gpu, context.saved(0), d_output, d_table);
+                             run_body(stream, embedding_d_rows_cpu, embedding_d_rows_gpu, context.saved(0), d_output,
+                                      d_table);
                            });
                            if (!has_positions) return;
                            add_to_table(context, 1, d_output.dtype(), [&](const Tensor& d_table) {

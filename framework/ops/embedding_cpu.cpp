@@ -35,7 +35,8 @@ HWY_INLINE void add_row(const T* row, compute_t<T>* sum, std::int64_t n) {
 }
 
 template <class T>
-void gather(const Tensor& tokens, const Tensor& token_table, const Tensor& places, const Tensor& positions, const Tensor& output) {
+void gather(const Tensor& tokens, const Tensor& token_table, const Tensor& places, const Tensor& positions,
+            const Tensor& output) {
   const std::int64_t n = tokens.extent(1), d = token_table.extent(1), vocabulary = token_table.extent(0);
   const auto* ids = tokens.data<std::int32_t>();
   const T* table = token_table.data<T>();
@@ -46,7 +47,8 @@ void gather(const Tensor& tokens, const Tensor& token_table, const Tensor& place
     for (std::int64_t row = begin; row < end; ++row) {
       const std::int64_t id = ids[cpu::row_offset(tokens, row / n) + row % n];
       if (id < 0 || id >= vocabulary) {
-        throw ContractError("embedding: token id {} at [{}, {}] is outside the vocabulary of {}", id, row / n, row % n, vocabulary);
+        throw ContractError("embedding: token id {} at [{}, {}] is outside the vocabulary of {}", id, row / n, row % n,
+                            vocabulary);
       }
       if (place) {
         const std::int64_t at = own ? own[row] : row % n;
@@ -59,7 +61,8 @@ void gather(const Tensor& tokens, const Tensor& token_table, const Tensor& place
   });
 }
 
-/// Threads share the columns, in blocks of a cache line or more, so that every row of the table is summed in token order by one thread.
+/// Threads share the columns, in blocks of a cache line or more, so that every row of the table is summed in token
+/// order by one thread.
 template <class T>
 void scatter_rows(const Tensor& ids, const Tensor& d_output, const Tensor& d_table) {
   constexpr std::int64_t block = 16;
@@ -89,15 +92,18 @@ void sum_positions(const Tensor& d_output, const Tensor& d_positions) {
   });
 }
 
-void Gather(const Tensor& tokens, const Tensor& token_table, const Tensor& places, const Tensor& positions, const Tensor& output) {
+void Gather(const Tensor& tokens, const Tensor& token_table, const Tensor& places, const Tensor& positions,
+            const Tensor& output) {
   with_float_type(output.dtype(), "embedding",
                   [&]<class T>(std::type_identity<T>) { gather<T>(tokens, token_table, places, positions, output); });
 }
 void ScatterRows(const Tensor& ids, const Tensor& d_output, const Tensor& d_table) {
-  with_float_type(d_output.dtype(), "embedding", [&]<class T>(std::type_identity<T>) { scatter_rows<T>(ids, d_output, d_table); });
+  with_float_type(d_output.dtype(), "embedding",
+                  [&]<class T>(std::type_identity<T>) { scatter_rows<T>(ids, d_output, d_table); });
 }
 void SumPositions(const Tensor& d_output, const Tensor& d_positions) {
-  with_float_type(d_output.dtype(), "embedding", [&]<class T>(std::type_identity<T>) { sum_positions<T>(d_output, d_positions); });
+  with_float_type(d_output.dtype(), "embedding",
+                  [&]<class T>(std::type_identity<T>) { sum_positions<T>(d_output, d_positions); });
 }
 
 }  // namespace furlong::ops::HWY_NAMESPACE
@@ -109,7 +115,8 @@ HWY_EXPORT(Gather);
 HWY_EXPORT(ScatterRows);
 HWY_EXPORT(SumPositions);
 
-void embedding_cpu(const Tensor& tokens, const Tensor& token_table, const Tensor& places, const Tensor& positions, const Tensor& output) {
+void embedding_cpu(const Tensor& tokens, const Tensor& token_table, const Tensor& places, const Tensor& positions,
+                   const Tensor& output) {
   HWY_DYNAMIC_DISPATCH(Gather)(tokens, token_table, places, positions, output);
 }
 void embedding_d_rows_cpu(const Tensor& ids, const Tensor& d_output, const Tensor& d_table) {

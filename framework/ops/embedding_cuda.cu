@@ -43,8 +43,8 @@ __global__ void __launch_bounds__(256) embedding_kernel(EmbeddingPointers<T> wor
   }
 }
 
-void embedding(const Stream& stream, const Tensor& tokens, const Tensor& token_table, const Tensor& places, const Tensor& positions,
-               const Tensor& output) {
+void embedding(const Stream& stream, const Tensor& tokens, const Tensor& token_table, const Tensor& places,
+               const Tensor& positions, const Tensor& output) {
   if (output.elements() == 0) return;
   const std::int64_t d = token_table.extent(1), rows = tokens.elements();
   with_gpu_float_type(output.dtype(), "embedding", [&]<class T>(std::type_identity<T>) {
@@ -70,22 +70,25 @@ void embedding(const Stream& stream, const Tensor& tokens, const Tensor& token_t
 
 // ---- gradient of a table ----
 //
-// Tokens are sorted by id, those of one id in their own order; then tiles of 32 sorted tokens are summed by one block each, whatever their
-// ids: a frequent id takes many blocks, rare ones share one. A sum that reaches over the end of its tile is put together afterwards, from
-// tile to tile, by the tile that it begins in. So the bits depend on the ids alone.
+// Tokens are sorted by id, those of one id in their own order; then tiles of 32 sorted tokens are summed by one block
+// each, whatever their ids: a frequent id takes many blocks, rare ones share one. A sum that reaches over the end of
+// its tile is put together afterwards, from tile to tile, by the tile that it begins in. So the bits depend on the ids
+// alone.
 
 using SortKey = unsigned long long;  // (id, token): all different, so that any sort is stable
 
-inline constexpr SortKey no_id = 0xffffffffull << 32;  // of ids outside the table, which come last, and of what fills the last run
-inline constexpr int sort_run = 1024;                  // keys that one block sorts in shared memory
+inline constexpr SortKey no_id = 0xffffffffull
+                                 << 32;  // of ids outside the table, which come last, and of what fills the last run
+inline constexpr int sort_run = 1024;    // keys that one block sorts in shared memory
 inline constexpr int tile_tokens = 32;
 
 __device__ inline std::int64_t id_of(SortKey key) { return static_cast<std::int64_t>(key >> 32); }
 __device__ inline std::int64_t token_of(SortKey key) { return static_cast<std::int64_t>(key & 0xffffffffull); }
 
 /// Keys of `run` tokens in a row, sorted; run is a power of two, twice the threads. Bitonic (Batcher 1968).
-__global__ void __launch_bounds__(sort_run / 2) sort_runs_kernel(const std::int32_t* ids, std::int64_t n, std::int64_t id_stride,
-                                                                 std::int64_t rows, std::int64_t table_rows, SortKey* sorted) {
+__global__ void __launch_bounds__(sort_run / 2)
+    sort_runs_kernel(const std::int32_t* ids, std::int64_t n, std::int64_t id_stride, std::int64_t rows,
+                     std::int64_t table_rows, SortKey* sorted) {
   FURLONG_SHARED(SortKey, keys, [sort_run]);
   const int run = 2 * static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * run;
@@ -111,9 +114,10 @@ __global__ void __launch_bounds__(sort_run / 2) sort_runs_kernel(const std::int3
   }
 }
 
-/// Sorted runs of `run` keys become runs of twice as many: each key goes to its place in its own run plus the number of lesser keys in the
-/// run beside it.
-__global__ void __launch_bounds__(256) merge_runs_kernel(const SortKey* from, SortKey* to, std::int64_t rows, std::int64_t run) {
+/// Sorted runs of `run` keys become runs of twice as many: each key goes to its place in its own run plus the number of
+/// lesser keys in the run beside it.
+__global__ void __launch_bounds__(256)
+    merge_runs_kernel(const SortKey* from, SortKey* to, std::int64_t rows, std::int64_t run) {
   const std::int64_t i = global_thread();
   if (i >= rows) return;
   const SortKey key = from[i];
@@ -132,11 +136,12 @@ __global__ void __launch_bounds__(256) merge_runs_kernel(const SortKey* from, So
 }
 
 /// The sorted keys of all ids, in one of the two buffers.
-const SortKey* sort_ids(const Stream& stream, const Tensor& ids, std::int64_t table_rows, SortKey* keys, SortKey* other) {
+const SortKey* sort_ids(const Stream& stream, const Tensor& ids, std::int64_t table_rows, SortKey* keys,
+                        SortKey* other) {
   const std::int64_t rows = ids.elements();
   std::int64_t run = 2 * 32 * power_of_two_up_to(ceil_div<std::int64_t>(rows, 64), sort_run / 64);
-  launch(stream, sort_runs_kernel, grid_blocks(rows, run), static_cast<unsigned>(run / 2), 0, gpu_data<std::int32_t>(ids), ids.extent(1),
-         ids.strides()[0], rows, table_rows, keys);
+  launch(stream, sort_runs_kernel, grid_blocks(rows, run), static_cast<unsigned>(run / 2), 0,
+         gpu_data<std::int32_t>(ids), ids.extent(1), ids.strides()[0], rows, table_rows, keys);
   for (; run < rows; run *= 2) {
     launch(stream, merge_runs_kernel, grid_blocks(rows, 256), 256, 0, keys, other, rows, run);
     std::swap(keys, other);
@@ -168,7 +173,8 @@ __device__ inline void add_values(T* address, bool aligned, const T (&values)[N]
 template <class T, int N>
 __global__ void __launch_bounds__(128) sum_tiles_kernel(TableGradientPointers<T> work) {
   using Compute = gpu_compute_t<T>;
-  const std::int64_t tile = blockIdx.x, first = tile * tile_tokens, last = gpu_min(first + tile_tokens, work.rows), d = work.d;
+  const std::int64_t tile = blockIdx.x, first = tile * tile_tokens, last = gpu_min(first + tile_tokens, work.rows),
+                     d = work.d;
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * N;
   if (column >= d) return;
   Compute* ends = work.ends + tile * 2 * d + column;
@@ -218,15 +224,18 @@ __global__ void __launch_bounds__(128) join_tiles_kernel(TableGradientPointers<T
 void embedding_d_rows(const Stream& stream, const Tensor& ids, const Tensor& d_output, const Tensor& d_table) {
   const std::int64_t rows = ids.elements(), d = d_table.extent(1), tiles = ceil_div<std::int64_t>(rows, tile_tokens);
   if (rows == 0 || d == 0) return;
-  require(rows <= 0xffffffff && d_table.extent(0) <= 0x7fffffff, "embedding: {} tokens of a table of {} rows", rows, d_table.extent(0));
+  require(rows <= 0xffffffff && d_table.extent(0) <= 0x7fffffff, "embedding: {} tokens of a table of {} rows", rows,
+          d_table.extent(0));
   // Returned to the arena at the end: what comes later on the stream may have the memory then.
-  const Tensor buffers = Tensor::empty({2 * rows * static_cast<std::int64_t>(sizeof(SortKey))}, DType::uint8, stream.device);
+  const Tensor buffers =
+      Tensor::empty({2 * rows * static_cast<std::int64_t>(sizeof(SortKey))}, DType::uint8, stream.device);
   SortKey* keys = reinterpret_cast<SortKey*>(gpu_data<std::uint8_t>(buffers));
   const SortKey* sorted = sort_ids(stream, ids, d_table.extent(0), keys, keys + rows);
   const Tensor ends = Tensor::empty({tiles, 2, d}, d_table.dtype(), stream.device);
   with_gpu_float_type(d_output.dtype(), "embedding", [&]<class T>(std::type_identity<T>) {
     using Compute = gpu_compute_t<T>;
-    TableGradientPointers<T> work{sorted, gpu_data<T>(d_output), gpu_data<Compute>(d_table), gpu_data<Compute>(ends), rows, d, false};
+    TableGradientPointers<T> work{
+        sorted, gpu_data<T>(d_output), gpu_data<Compute>(d_table), gpu_data<Compute>(ends), rows, d, false};
     work.aligned = all_aligned(work.d_output, work.d_table, work.ends);
     with_vector_width<T>(d, [&]<int N>(std::integral_constant<int, N>) {
       const unsigned threads = 32 * power_of_two_up_to(ceil_div<std::int64_t>(d, 32 * N), 4);
@@ -243,8 +252,8 @@ void embedding_d_rows(const Stream& stream, const Tensor& ids, const Tensor& d_o
 
 /// d_positions [n, d] += Σ_b d_output[b, n, d], as rows of n·d numbers.
 template <class T, int N>
-__global__ void __launch_bounds__(128)
-    sum_positions_kernel(const T* d_output, gpu_compute_t<T>* d_positions, std::int64_t batch, std::int64_t elements, bool aligned) {
+__global__ void __launch_bounds__(128) sum_positions_kernel(const T* d_output, gpu_compute_t<T>* d_positions,
+                                                            std::int64_t batch, std::int64_t elements, bool aligned) {
   using Compute = gpu_compute_t<T>;
   const std::int64_t at = global_thread() * N;
   if (at >= elements) return;
@@ -265,7 +274,8 @@ void embedding_d_positions(const Stream& stream, const Tensor& d_output, const T
     const T* from = gpu_data<T>(d_output);
     auto* to = gpu_data<gpu_compute_t<T>>(d_positions);
     with_vector_width<T>(elements, [&]<int N>(std::integral_constant<int, N>) {
-      launch(stream, sum_positions_kernel<T, N>, grid_blocks(elements, 128 * N), 128, 0, from, to, batch, elements, all_aligned(from, to));
+      launch(stream, sum_positions_kernel<T, N>, grid_blocks(elements, 128 * N), 128, 0, from, to, batch, elements,
+             all_aligned(from, to));
     });
   });
 }

@@ -11,7 +11,8 @@ enum Input : std::uint8_t { input_x, input_weight_in, input_bias_in, input_weigh
 enum Saved : std::uint8_t { saved_x, saved_before, saved_hidden, saved_weight_in, saved_weight_out };
 
 /// The gradients of a weight [outer, inner] and of the bias beside it.
-void parameter_gradients(BackwardContext& context, const Tensor& d_y, Input weight, Input bias, const std::function<Tensor()>& x) {
+void parameter_gradients(BackwardContext& context, const Tensor& d_y, Input weight, Input bias,
+                         const std::function<Tensor()>& x) {
   if (const GradientTarget d_weight = context.d_input(weight); d_weight.wanted()) {
     GemmEpilogue epilogue;
     epilogue.bias_gradient = context.d_input(bias);
@@ -21,7 +22,8 @@ void parameter_gradients(BackwardContext& context, const Tensor& d_y, Input weig
   }
 }
 
-/// d_before is the gradient of what the activation is taken of; it is used as soon as it is there, while caches still hold it.
+/// d_before is the gradient of what the activation is taken of; it is used as soon as it is there, while caches still
+/// hold it.
 void through_activation(BackwardContext& context, const Tensor& d_y, ActivationKind kind, const Remake* remake_x) {
   const Stream& stream = context.stream();
   const Tensor before = as_matrix(context.saved(saved_before));
@@ -54,7 +56,8 @@ void feed_forward_backward(BackwardContext& context, ActivationKind kind, const 
   });
 }
 
-Tensor product(const Stream& stream, const Tensor& x, const Tensor& weight, GemmEpilogue epilogue, const Variable* bias) {
+Tensor product(const Stream& stream, const Tensor& x, const Tensor& weight, GemmEpilogue epilogue,
+               const Variable* bias) {
   Shape shape = x.shape();
   shape[-1] = weight.extent(0);
   const Tensor y = Tensor::empty(shape, x.dtype(), stream.device);
@@ -69,7 +72,8 @@ Variable feed_forward(Tape& tape, const Variable& x, const Variable& input_weigh
                       const Variable& output_weight, const Variable* output_bias, ActivationKind kind) {
   require(input_weight.shape().rank() == 2 && output_weight.shape().rank() == 2 && x.shape().rank() >= 1 &&
               x.extent(-1) == input_weight.extent(1) && input_weight.extent(0) == output_weight.extent(1),
-          "feed_forward: x {} with weights {} and {}", x.shape().text(), input_weight.shape().text(), output_weight.shape().text());
+          "feed_forward: x {} with weights {} and {}", x.shape().text(), input_weight.shape().text(),
+          output_weight.shape().text());
   const Stream& stream = tape.stream();
   GemmEpilogue epilogue;
   epilogue.activation = epilogue_activation(kind);
@@ -97,8 +101,9 @@ Variable feed_forward(Tape& tape, const Variable& x, const Variable& input_weigh
   saved[saved_weight_in] = input_weight.value();
   saved[saved_weight_out] = output_weight.value();
   const auto given = [](const Variable* bias) { return bias ? *bias : Variable{}; };
-  return tape.record_one("feed_forward", {x, input_weight, given(input_bias), output_weight, given(output_bias)}, y, std::move(saved),
-                         [kind, remake](BackwardContext& context) { feed_forward_backward(context, kind, remake.get()); });
+  return tape.record_one(
+      "feed_forward", {x, input_weight, given(input_bias), output_weight, given(output_bias)}, y, std::move(saved),
+      [kind, remake](BackwardContext& context) { feed_forward_backward(context, kind, remake.get()); });
 }
 
 }  // namespace furlong::ops

@@ -28,17 +28,18 @@ void check_epilogue(const GemmEpilogue& epilogue, const Tensor& c, bool transpos
   if (const Tensor* auxiliary = epilogue.auxiliary) {
     require(activated, "gemm: an auxiliary goes with an activation");
     require(auxiliary->shape() == c.shape() && auxiliary->dtype() == c.dtype() && auxiliary->has_contiguous_rows(),
-            "gemm: an auxiliary of {} {} for {} {}", name_of(auxiliary->dtype()), auxiliary->shape().text(), name_of(c.dtype()),
-            c.shape().text());
+            "gemm: an auxiliary of {} {} for {} {}", name_of(auxiliary->dtype()), auxiliary->shape().text(),
+            name_of(c.dtype()), c.shape().text());
     require(c.elements() == 0 || epilogue.activation_gradient || auxiliary->address() != c.address(),
             "gemm: what an activation is taken of and what it gives need a place each");
   }
   require(!epilogue.activation_gradient || (epilogue.auxiliary != nullptr && epilogue.bias == nullptr),
           "gemm: the gradient of an activation needs an auxiliary, and no bias");
   if (const GradientTarget& sums = epilogue.bias_gradient; sums.wanted()) {
-    require(transpose_a && !activated && epilogue.bias == nullptr, "gemm: the gradient of a bias goes with a transposed a alone");
-    require(sums.tensor.elements() == c.extent(0), "gemm: the gradient of a bias in {} for {} rows", sums.tensor.shape().text(),
-            c.extent(0));
+    require(transpose_a && !activated && epilogue.bias == nullptr,
+            "gemm: the gradient of a bias goes with a transposed a alone");
+    require(sums.tensor.elements() == c.extent(0), "gemm: the gradient of a bias in {} for {} rows",
+            sums.tensor.shape().text(), c.extent(0));
   }
 }
 
@@ -64,21 +65,22 @@ bool tf32_allowed() { return tf32; }
 void set_short_sums(bool wanted) { in_short_sums = wanted; }
 bool short_sums() { return in_short_sums; }
 
-void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, GradientMode mode,
-          const GemmEpilogue& epilogue) {
+void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
+          GradientMode mode, const GemmEpilogue& epilogue) {
   if (mode == GradientMode::skip) {
     require(!epilogue.bias_gradient.wanted(), "gemm: the gradient of a bias without the product");
     return;
   }
   const bool matrices = a.shape().rank() == 2 && b.shape().rank() == 2 && c.shape().rank() == 2;
   require(matrices && a.has_contiguous_rows() && b.has_contiguous_rows() && c.has_contiguous_rows(),
-          "gemm: {} by {} into {}: matrices with contiguous rows are needed", a.shape().text(), b.shape().text(), c.shape().text());
+          "gemm: {} by {} into {}: matrices with contiguous rows are needed", a.shape().text(), b.shape().text(),
+          c.shape().text());
   const std::int64_t rows = a.shape()[transpose_a ? 1 : 0], inner = a.shape()[transpose_a ? 0 : 1];
   const std::int64_t columns = b.shape()[transpose_b ? 0 : 1], inner_b = b.shape()[transpose_b ? 1 : 0];
-  require(inner == inner_b && c.shape() == Shape({rows, columns}), "gemm: {}{} by {}{} does not give {}", a.shape().text(),
-          transpose_a ? "ᵀ" : "", b.shape().text(), transpose_b ? "ᵀ" : "", c.shape().text());
-  require(a.dtype() == b.dtype() && (c.dtype() == a.dtype() || c.dtype() == accumulate_dtype(a.dtype())), "gemm: {} by {} into {}",
-          name_of(a.dtype()), name_of(b.dtype()), name_of(c.dtype()));
+  require(inner == inner_b && c.shape() == Shape({rows, columns}), "gemm: {}{} by {}{} does not give {}",
+          a.shape().text(), transpose_a ? "ᵀ" : "", b.shape().text(), transpose_b ? "ᵀ" : "", c.shape().text());
+  require(a.dtype() == b.dtype() && (c.dtype() == a.dtype() || c.dtype() == accumulate_dtype(a.dtype())),
+          "gemm: {} by {} into {}", name_of(a.dtype()), name_of(b.dtype()), name_of(c.dtype()));
   check_epilogue(epilogue, c, transpose_a, mode == GradientMode::overwrite);
   const bool accumulate = mode == GradientMode::accumulate;
   if (stream.device.is_gpu()) {
@@ -90,11 +92,12 @@ void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor&
   }
 }
 
-void gemm_in_steps(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
-                   bool accumulate, const GemmEpilogue& epilogue) {
+void gemm_in_steps(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+                   const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
   if (epilogue.activation_gradient) {
     gemm(stream, a, transpose_a, b, transpose_b, c, GradientMode::overwrite);
-    run_body(stream, activation_backward_cpu, activation_backward_gpu, *epilogue.auxiliary, c, c, false, kind_of(epilogue.activation));
+    run_body(stream, activation_backward_cpu, activation_backward_gpu, *epilogue.auxiliary, c, c, false,
+             kind_of(epilogue.activation));
   } else if (epilogue.auxiliary) {
     GemmEpilogue biased;
     biased.bias = epilogue.bias;

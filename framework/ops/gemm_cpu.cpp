@@ -1,6 +1,6 @@
-// float32 and bfloat16 through oneDNN's matmul, which measured 85 to 95% of this CPU's peak on the shapes of a transformer, whichever
-// operand is transposed; one or two float32 rows, as in generation, through its sgemm. oneDNN has no double on the CPU: gradient checks use
-// the small template at the end.
+// float32 and bfloat16 through oneDNN's matmul, which measured 85 to 95% of this CPU's peak on the shapes of a
+// transformer, whichever operand is transposed; one or two float32 rows, as in generation, through its sgemm. oneDNN
+// has no double on the CPU: gradient checks use the small template at the end.
 #include <algorithm>
 #include <cmath>
 #include <dnnl.hpp>
@@ -45,8 +45,8 @@ struct KeyHash {
     for (std::int64_t value : {key.rows, key.columns, key.inner, key.row_stride_a, key.row_stride_b, key.row_stride_c,
                                static_cast<std::int64_t>(key.dtype) * 64 + static_cast<std::int64_t>(key.dtype_c) * 8 +
                                    static_cast<std::int64_t>(key.dtype_bias),
-                               static_cast<std::int64_t>(key.transpose_a) + 2 * key.transpose_b + 4 * key.accumulate + 8 * key.bias +
-                                   16 * static_cast<std::int64_t>(key.activation)}) {
+                               static_cast<std::int64_t>(key.transpose_a) + 2 * key.transpose_b + 4 * key.accumulate +
+                                   8 * key.bias + 16 * static_cast<std::int64_t>(key.activation)}) {
       hash = (hash ^ static_cast<std::size_t>(value)) * 0x9E3779B97F4A7C15ull;
       hash ^= hash >> 29;
     }
@@ -59,7 +59,8 @@ struct Product {
   dnnl::matmul primitive;
 };
 
-dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, DType dtype, std::int64_t row_stride, bool transposed) {
+dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, DType dtype, std::int64_t row_stride,
+                          bool transposed) {
   const dnnl::memory::dims strides = transposed ? dnnl::memory::dims{1, row_stride} : dnnl::memory::dims{row_stride, 1};
   return dnnl::memory::desc({rows, columns}, type_of(dtype), strides);
 }
@@ -90,7 +91,8 @@ std::shared_ptr<const Product> compile(const Key& key) {
   if (key.accumulate) steps.append_sum(1.f);
   append_activation(steps, key.activation);
   attributes.set_post_ops(steps);
-  if (key.bias) product->bias = dnnl::memory::desc({1, key.columns}, type_of(key.dtype_bias), dnnl::memory::dims{key.columns, 1});
+  if (key.bias)
+    product->bias = dnnl::memory::desc({1, key.columns}, type_of(key.dtype_bias), dnnl::memory::dims{key.columns, 1});
   const auto description = key.bias ? dnnl::matmul::desc(product->a, product->b, product->bias, product->c)
                                     : dnnl::matmul::desc(product->a, product->b, product->c);
   const dnnl::matmul::primitive_desc primitive(description, attributes, cpu_engine());
@@ -112,7 +114,8 @@ std::shared_ptr<const Product> find(const Key& key) {
     product = compile(key);
   } catch (const dnnl::error& error) {
     if (error.status != dnnl_unimplemented)
-      throw MachineError("oneDNN refused a product of {} x {} x {}: {}", key.rows, key.inner, key.columns, error.what());
+      throw MachineError("oneDNN refused a product of {} x {} x {}: {}", key.rows, key.inner, key.columns,
+                         error.what());
   }
   products.emplace(key, product);
   return product;
@@ -140,10 +143,11 @@ bool run_onednn(const Tensor& a, bool transpose_a, const Tensor& b, bool transpo
   const auto scratch_bytes = static_cast<std::int64_t>(product->scratch.get_size());
   const Tensor scratch = Tensor::empty({scratch_bytes}, DType::uint8, worker_of(c));
   if (c.device().is_shape_only()) return true;
-  std::unordered_map<int, dnnl::memory> arguments{{DNNL_ARG_SRC, dnnl::memory(product->a, engine, a.address())},
-                                                  {DNNL_ARG_WEIGHTS, dnnl::memory(product->b, engine, b.address())},
-                                                  {DNNL_ARG_DST, dnnl::memory(product->c, engine, c.address())},
-                                                  {DNNL_ARG_SCRATCHPAD, dnnl::memory(product->scratch, engine, scratch.address())}};
+  std::unordered_map<int, dnnl::memory> arguments{
+      {DNNL_ARG_SRC, dnnl::memory(product->a, engine, a.address())},
+      {DNNL_ARG_WEIGHTS, dnnl::memory(product->b, engine, b.address())},
+      {DNNL_ARG_DST, dnnl::memory(product->c, engine, c.address())},
+      {DNNL_ARG_SCRATCHPAD, dnnl::memory(product->scratch, engine, scratch.address())}};
   if (epilogue.bias) arguments.emplace(DNNL_ARG_BIAS, dnnl::memory(product->bias, engine, epilogue.bias->address()));
   thread_local dnnl::stream stream(engine);
   product->primitive.execute(stream, arguments);
@@ -154,7 +158,8 @@ bool run_onednn(const Tensor& a, bool transpose_a, const Tensor& b, bool transpo
 /// What comes before a product that is then added to c, and after it.
 void begin_with_bias(const Tensor& bias, const Tensor& c) {
   const float* values = bias.data<float>();
-  for (std::int64_t row = 0; row < c.extent(0); ++row) std::copy_n(values, c.extent(1), c.data<float>() + row * c.strides()[0]);
+  for (std::int64_t row = 0; row < c.extent(0); ++row)
+    std::copy_n(values, c.extent(1), c.data<float>() + row * c.strides()[0]);
 }
 void activate(const Tensor& c, Activation activation) {
   for (const ActivationName& entry : activation_names) {
@@ -162,11 +167,12 @@ void activate(const Tensor& c, Activation activation) {
   }
 }
 
-/// c = a · bᵀ of one or two rows. matmul would first bring all of b into blocks, to use each of them once or twice, and sum each element in
-/// one chain. sgemm reads b as it lies, in half the time, and sums many parts side by side: a third to a half of the rounding error, which
-/// counts where one term outweighs all others by far (a transformer's massive activations).
-bool run_few_rows(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
-                  const GemmEpilogue& epilogue) {
+/// c = a · bᵀ of one or two rows. matmul would first bring all of b into blocks, to use each of them once or twice, and
+/// sum each element in one chain. sgemm reads b as it lies, in half the time, and sums many parts side by side: a third
+/// to a half of the rounding error, which counts where one term outweighs all others by far (a transformer's massive
+/// activations).
+bool run_few_rows(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
+                  bool accumulate, const GemmEpilogue& epilogue) {
   const std::int64_t rows = c.extent(0), columns = c.extent(1), inner = a.extent(1);
   const bool all_float32 = a.dtype() == DType::float32 && (!epilogue.bias || epilogue.bias->dtype() == DType::float32);
   if (rows > 2 || transpose_a || !transpose_b || !all_float32) return false;
@@ -174,17 +180,19 @@ bool run_few_rows(const Tensor& a, bool transpose_a, const Tensor& b, bool trans
   if (epilogue.bias) begin_with_bias(*epilogue.bias, c);
   // The stride of a single row means nothing and may be less than the row.
   const auto stride = [](const Tensor& matrix) { return std::max(matrix.strides()[0], matrix.extent(1)); };
-  const dnnl_status_t status = dnnl_sgemm('N', 'T', rows, columns, inner, 1.f, a.data<float>(), stride(a), b.data<float>(), stride(b),
-                                          accumulate || epilogue.bias ? 1.f : 0.f, c.data<float>(), stride(c));
+  const dnnl_status_t status =
+      dnnl_sgemm('N', 'T', rows, columns, inner, 1.f, a.data<float>(), stride(a), b.data<float>(), stride(b),
+                 accumulate || epilogue.bias ? 1.f : 0.f, c.data<float>(), stride(c));
   if (status != dnnl_success)
-    throw MachineError("oneDNN refused a product of {} x {} x {}: status {}", rows, inner, columns, static_cast<int>(status));
+    throw MachineError("oneDNN refused a product of {} x {} x {}: status {}", rows, inner, columns,
+                       static_cast<int>(status));
   activate(c, epilogue.activation);
   return true;
 }
 
 /// See set_short_sums.
-bool run_in_short_sums(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
-                       const GemmEpilogue& epilogue) {
+bool run_in_short_sums(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
+                       bool accumulate, const GemmEpilogue& epilogue) {
   constexpr std::int64_t chain = 256;
   const std::int64_t inner = a.extent(transpose_a ? 0 : 1);
   const bool all_float32 = a.dtype() == DType::float32 && (!epilogue.bias || epilogue.bias->dtype() == DType::float32);
@@ -193,8 +201,8 @@ bool run_in_short_sums(const Tensor& a, bool transpose_a, const Tensor& b, bool 
   for (std::int64_t first = 0; first < inner; first += chain) {
     const std::int64_t count = std::min(chain, inner - first);
     const bool adds = accumulate || epilogue.bias != nullptr || first > 0;
-    const bool done = run_onednn(a.narrow(transpose_a ? 0 : 1, first, count), transpose_a, b.narrow(transpose_b ? 1 : 0, first, count),
-                                 transpose_b, c, adds, {});
+    const bool done = run_onednn(a.narrow(transpose_a ? 0 : 1, first, count), transpose_a,
+                                 b.narrow(transpose_b ? 1 : 0, first, count), transpose_b, c, adds, {});
     require(done, "oneDNN has no float32 product of {} by {}", a.shape().text(), b.shape().text());
   }
   activate(c, epilogue.activation);
@@ -202,11 +210,12 @@ bool run_in_short_sums(const Tensor& a, bool transpose_a, const Tensor& b, bool 
 }
 
 /// bfloat16 where oneDNN has none: the same product in float32 on converted copies.
-void run_converted(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
-                   const GemmEpilogue& epilogue) {
+void run_converted(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
+                   bool accumulate, const GemmEpilogue& epilogue) {
   const Device worker = worker_of(c);
   const Stream stream{worker};
-  const Tensor a32 = Tensor::empty(a.shape(), DType::float32, worker), b32 = Tensor::empty(b.shape(), DType::float32, worker);
+  const Tensor a32 = Tensor::empty(a.shape(), DType::float32, worker),
+               b32 = Tensor::empty(b.shape(), DType::float32, worker);
   convert(stream, a32, a);
   convert(stream, b32, b);
   GemmEpilogue epilogue32 = epilogue;

@@ -23,7 +23,9 @@ using cublaslt::table;
 
 constexpr std::int64_t workspace_bytes = std::int64_t{32} << 20;  // what cuBLAS itself takes on compute capability 9.0
 
-cudaDataType_t type_of(DType dtype) { return dtype == DType::float64 ? CUDA_R_64F : dtype == DType::bfloat16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t type_of(DType dtype) {
+  return dtype == DType::float64 ? CUDA_R_64F : dtype == DType::bfloat16 ? CUDA_R_16BF : CUDA_R_32F;
+}
 
 cublasLtEpilogue_t epilogue_of(FusedEpilogue fused) {
   switch (fused) {
@@ -69,14 +71,15 @@ struct KeyHash {
   std::size_t operator()(const Key& key) const {
     std::size_t hash = 0;
     const GemmPlan& plan = key.plan;
-    for (std::int64_t value : {plan.m, plan.n, plan.k, plan.left.leading_dimension, plan.right.leading_dimension,
-                               plan.result.leading_dimension, plan.auxiliary_leading_dimension,
-                               static_cast<std::int64_t>(plan.operand_dtype) + 8 * static_cast<std::int64_t>(plan.result_dtype) +
-                                   64 * static_cast<std::int64_t>(plan.fused) + 1024 * plan.left.transposed + 2048 * plan.right.transposed +
-                                   4096 * plan.accumulate + 8192 * key.tf32 + 16384 * key.device,
-                               static_cast<std::int64_t>(key.left_alignment) + (std::int64_t{key.right_alignment} << 10) +
-                                   (std::int64_t{key.result_alignment} << 20) + (std::int64_t{key.vector_alignment} << 30) +
-                                   (std::int64_t{key.auxiliary_alignment} << 40)}) {
+    for (std::int64_t value :
+         {plan.m, plan.n, plan.k, plan.left.leading_dimension, plan.right.leading_dimension,
+          plan.result.leading_dimension, plan.auxiliary_leading_dimension,
+          static_cast<std::int64_t>(plan.operand_dtype) + 8 * static_cast<std::int64_t>(plan.result_dtype) +
+              64 * static_cast<std::int64_t>(plan.fused) + 1024 * plan.left.transposed + 2048 * plan.right.transposed +
+              4096 * plan.accumulate + 8192 * key.tf32 + 16384 * key.device,
+          static_cast<std::int64_t>(key.left_alignment) + (std::int64_t{key.right_alignment} << 10) +
+              (std::int64_t{key.result_alignment} << 20) + (std::int64_t{key.vector_alignment} << 30) +
+              (std::int64_t{key.auxiliary_alignment} << 40)}) {
       hash = (hash ^ static_cast<std::size_t>(value)) * 0x9E3779B97F4A7C15ull;
       hash ^= hash >> 29;
     }
@@ -114,15 +117,16 @@ struct Product {
 
 cublasLtMatrixLayout_t layout_of(const ColumnMajorMatrix& matrix, DType dtype) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check(table().layout_create(&layout, type_of(dtype), static_cast<std::uint64_t>(matrix.rows), static_cast<std::uint64_t>(matrix.columns),
-                              matrix.leading_dimension),
+  check(table().layout_create(&layout, type_of(dtype), static_cast<std::uint64_t>(matrix.rows),
+                              static_cast<std::uint64_t>(matrix.columns), matrix.leading_dimension),
         "describing a matrix");
   return layout;
 }
 
 /// Whether the library says that it has nothing for what it was asked, rather than that something broke.
 bool is_refusal(cublasStatus_t status) {
-  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE || status == CUBLAS_STATUS_ARCH_MISMATCH;
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+         status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
 /// What a description points to besides the matrices; null where the epilogue has none.
@@ -130,8 +134,8 @@ struct Addresses {
   const void *vector, *auxiliary;
 };
 
-/// Handles, workspaces and known products of all devices, those that cuBLASLt has no algorithm for among them. Used under its mutex:
-/// addresses of biases and auxiliaries are part of a shared description.
+/// Handles, workspaces and known products of all devices, those that cuBLASLt has no algorithm for among them. Used
+/// under its mutex: addresses of biases and auxiliaries are part of a shared description.
 class Products : public GemmLibrary {
  public:
   bool run(const Stream& stream, const GemmPlan& plan, const GemmOperands& operands) override {
@@ -154,15 +158,17 @@ class Products : public GemmLibrary {
     const float one = 1, beta = plan.accumulate ? 1 : 0;
     const double one_double = 1, beta_double = beta;
     const bool in_double = plan.operand_dtype == DType::float64;
-    const cublasStatus_t status =
-        table().multiply(handle_of(stream.device.index), product->description,
-                         in_double ? static_cast<const void*>(&one_double) : static_cast<const void*>(&one), b.address(), product->left,
-                         a.address(), product->right, in_double ? static_cast<const void*>(&beta_double) : static_cast<const void*>(&beta),
-                         result.address(), product->result, result.address(), product->result, &product->algorithm, workspace.address(),
-                         static_cast<std::size_t>(workspace_bytes), static_cast<cudaStream_t>(queue));
+    const cublasStatus_t status = table().multiply(
+        handle_of(stream.device.index), product->description,
+        in_double ? static_cast<const void*>(&one_double) : static_cast<const void*>(&one), b.address(), product->left,
+        a.address(), product->right,
+        in_double ? static_cast<const void*>(&beta_double) : static_cast<const void*>(&beta), result.address(),
+        product->result, result.address(), product->result, &product->algorithm, workspace.address(),
+        static_cast<std::size_t>(workspace_bytes), static_cast<cudaStream_t>(queue));
     if (may_be_missing(plan.fused) && is_refusal(status)) {  // the heuristics promised too much
-      spdlog::warn("cuBLASLt refused a fused epilogue that it had an algorithm for (status {}); it is computed in steps",
-                   static_cast<int>(status));
+      spdlog::warn(
+          "cuBLASLt refused a fused epilogue that it had an algorithm for (status {}); it is computed in steps",
+          static_cast<int>(status));
       products_[key] = nullptr;
       return false;
     }
@@ -186,7 +192,8 @@ class Products : public GemmLibrary {
 
   static void point(Product& product, const Addresses& addresses) {
     if (addresses.vector != nullptr) product.describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, addresses.vector);
-    if (addresses.auxiliary != nullptr) product.describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, addresses.auxiliary);
+    if (addresses.auxiliary != nullptr)
+      product.describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, addresses.auxiliary);
   }
 
   std::shared_ptr<Product> find(const Key& key, const Addresses& addresses) {
@@ -202,8 +209,11 @@ class Products : public GemmLibrary {
     const GemmPlan& plan = key.plan;
     auto product = std::make_shared<Product>();
     const bool in_double = plan.operand_dtype == DType::float64;
-    const cublasComputeType_t compute = in_double ? CUBLAS_COMPUTE_64F : key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    check(table().description_create(&product->description, compute, in_double ? CUDA_R_64F : CUDA_R_32F), "describing a product");
+    const cublasComputeType_t compute = in_double  ? CUBLAS_COMPUTE_64F
+                                        : key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                   : CUBLAS_COMPUTE_32F;
+    check(table().description_create(&product->description, compute, in_double ? CUDA_R_64F : CUDA_R_32F),
+          "describing a product");
     product->describe(CUBLASLT_MATMUL_DESC_TRANSA, plan.left.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     product->describe(CUBLASLT_MATMUL_DESC_TRANSB, plan.right.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (plan.fused != FusedEpilogue::none) product->describe(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(plan.fused));
@@ -229,17 +239,23 @@ class Products : public GemmLibrary {
     product->prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.result_alignment);
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
-    const cublasStatus_t status = table().find_algorithm(handle_of(key.device), product->description, product->left, product->right,
-                                                         product->result, product->result, product->preference, 1, &found, &count);
-    if (is_refusal(status) || (status == CUBLAS_STATUS_SUCCESS && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))) {
+    const cublasStatus_t status =
+        table().find_algorithm(handle_of(key.device), product->description, product->left, product->right,
+                               product->result, product->result, product->preference, 1, &found, &count);
+    if (is_refusal(status) ||
+        (status == CUBLAS_STATUS_SUCCESS && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))) {
       if (may_be_missing(plan.fused)) {
-        spdlog::debug("cuBLASLt has no algorithm for epilogue {} of [{} x {}] by [{} x {}] in {} (status {}); it is computed in steps",
-                      static_cast<int>(epilogue_of(plan.fused)), plan.n, plan.k, plan.k, plan.m, name_of(plan.operand_dtype),
-                      static_cast<int>(status));
+        spdlog::debug(
+            "cuBLASLt has no algorithm for epilogue {} of [{} x {}] by [{} x {}] in {} (status {}); it is computed in "
+            "steps",
+            static_cast<int>(epilogue_of(plan.fused)), plan.n, plan.k, plan.k, plan.m, name_of(plan.operand_dtype),
+            static_cast<int>(status));
         return nullptr;
       }
-      spdlog::warn("cuBLASLt has no algorithm for [{} x {}] by [{} x {}] in {} (status {}); a slow kernel of our own computes it", plan.n,
-                   plan.k, plan.k, plan.m, name_of(plan.operand_dtype), static_cast<int>(status));
+      spdlog::warn(
+          "cuBLASLt has no algorithm for [{} x {}] by [{} x {}] in {} (status {}); a slow kernel of our own computes "
+          "it",
+          plan.n, plan.k, plan.k, plan.m, name_of(plan.operand_dtype), static_cast<int>(status));
       return nullptr;
     }
     check(status, "choosing an algorithm");
@@ -253,8 +269,8 @@ class Products : public GemmLibrary {
   std::unordered_map<Key, std::shared_ptr<Product>, KeyHash> products_;
 };
 
-void gemm_cuda(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
-               const GemmEpilogue& epilogue) {
+void gemm_cuda(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+               const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
   // Never destroyed: at the program's end the driver may be gone before it.
   static auto* const products = new Products;
   gemm_through(*products, stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);

@@ -1,4 +1,5 @@
-// What goes with cuBLASLt's products: bias and activation where its own are not ours, and a plain product for what it has no algorithm for.
+// What goes with cuBLASLt's products: bias and activation where its own are not ours, and a plain product for what it
+// has no algorithm for.
 #include "framework/cuda/kernel.h"
 // After kernel.h, which has to come first.
 #include "framework/ops/gemm_bodies.h"
@@ -52,21 +53,24 @@ __device__ inline Real activated(Real x, Activation activation) {
 }
 
 template <class Out>
-__device__ inline gpu_compute_t<Out> finished(gpu_compute_t<Out> sum, const EpilogueArguments<Out>& epilogue, std::int64_t column) {
+__device__ inline gpu_compute_t<Out> finished(gpu_compute_t<Out> sum, const EpilogueArguments<Out>& epilogue,
+                                              std::int64_t column) {
   if (epilogue.bias != nullptr) sum += to_compute(epilogue.bias[column]);
   if (epilogue.wide_bias != nullptr) sum += epilogue.wide_bias[column];
   return activated(sum, epilogue.activation);
 }
 
-/// c[row, column] = activation(product[row, column] + bias[column]); blocks of 256 columns, rows in strides of the grid.
+/// c[row, column] = activation(product[row, column] + bias[column]); blocks of 256 columns, rows in strides of the
+/// grid.
 template <class Out>
 __global__ void __launch_bounds__(256)
-    gemm_epilogue_kernel(const gpu_compute_t<Out>* product, std::int64_t product_stride, Out* c, std::int64_t c_stride, std::int64_t rows,
-                         std::int64_t columns, EpilogueArguments<Out> epilogue) {
+    gemm_epilogue_kernel(const gpu_compute_t<Out>* product, std::int64_t product_stride, Out* c, std::int64_t c_stride,
+                         std::int64_t rows, std::int64_t columns, EpilogueArguments<Out> epilogue) {
   const std::int64_t column = global_thread();
   if (column >= columns) return;
   for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-    c[row * c_stride + column] = from_compute<Out>(finished<Out>(product[row * product_stride + column], epilogue, column));
+    c[row * c_stride + column] =
+        from_compute<Out>(finished<Out>(product[row * product_stride + column], epilogue, column));
   }
 }
 
@@ -82,8 +86,8 @@ struct Steps {
 /// c (+)= op(a) · op(b), then the epilogue. Sums run over the inner dimension in order.
 template <class In, class Out>
 __global__ void __launch_bounds__(tile* tile)
-    gemm_tiled_kernel(Steps<In> a, Steps<In> b, Out* c, std::int64_t c_stride, std::int64_t rows, std::int64_t columns, std::int64_t inner,
-                      bool accumulate, EpilogueArguments<Out> epilogue) {
+    gemm_tiled_kernel(Steps<In> a, Steps<In> b, Out* c, std::int64_t c_stride, std::int64_t rows, std::int64_t columns,
+                      std::int64_t inner, bool accumulate, EpilogueArguments<Out> epilogue) {
   using Sum = gpu_compute_t<Out>;
   FURLONG_SHARED(Sum, left, [tile][tile + 1]);
   FURLONG_SHARED(Sum, right, [tile][tile + 1]);
@@ -117,22 +121,24 @@ void gemm_epilogue(const Stream& stream, const Tensor& product, const Tensor& c,
   if (c.elements() == 0) return;
   const dim3 grid(grid_blocks(columns, 256), static_cast<unsigned>(gpu_min(rows, most_rows_of_blocks)));
   with_gpu_float_type(c.dtype(), "gemm", [&]<class Out>(std::type_identity<Out>) {
-    launch(stream, gemm_epilogue_kernel<Out>, grid, dim3(256), 0, gpu_data<gpu_compute_t<Out>>(product), product.strides()[0],
-           gpu_data<Out>(c), c.strides()[0], rows, columns, arguments_of<Out>(epilogue, c.dtype()));
+    launch(stream, gemm_epilogue_kernel<Out>, grid, dim3(256), 0, gpu_data<gpu_compute_t<Out>>(product),
+           product.strides()[0], gpu_data<Out>(c), c.strides()[0], rows, columns,
+           arguments_of<Out>(epilogue, c.dtype()));
   });
 }
 
-void gemm_tiled(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
-                bool accumulate, const GemmEpilogue& epilogue) {
+void gemm_tiled(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+                const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
   const std::int64_t rows = c.extent(0), columns = c.extent(1), inner = a.extent(transpose_a ? 0 : 1);
   if (c.elements() == 0) return;
-  const dim3 grid(grid_blocks(columns, tile), static_cast<unsigned>(gpu_min(ceil_div(rows, tile), most_rows_of_blocks)));
+  const dim3 grid(grid_blocks(columns, tile),
+                  static_cast<unsigned>(gpu_min(ceil_div(rows, tile), most_rows_of_blocks)));
   const auto run = [&]<class In, class Out>(std::type_identity<In>, std::type_identity<Out>) {
     const auto steps = [](const Tensor& m, bool transposed) {
       return Steps<In>{gpu_data<In>(m), transposed ? 1 : m.strides()[0], transposed ? m.strides()[0] : 1};
     };
-    launch(stream, gemm_tiled_kernel<In, Out>, grid, dim3(tile, tile), 0, steps(a, transpose_a), steps(b, transpose_b), gpu_data<Out>(c),
-           c.strides()[0], rows, columns, inner, accumulate, arguments_of<Out>(epilogue, c.dtype()));
+    launch(stream, gemm_tiled_kernel<In, Out>, grid, dim3(tile, tile), 0, steps(a, transpose_a), steps(b, transpose_b),
+           gpu_data<Out>(c), c.strides()[0], rows, columns, inner, accumulate, arguments_of<Out>(epilogue, c.dtype()));
   };
   with_gpu_float_type(a.dtype(), "gemm", [&]<class In>(std::type_identity<In> in) {
     if (c.dtype() == a.dtype()) {

@@ -7,11 +7,13 @@ namespace furlong::ops {
 namespace {
 
 /// The product itself with what its plan has fused, then what the plan leaves to us.
-bool run_planned(GemmLibrary& library, const Stream& stream, const GemmPlan& plan, const Tensor& a, const Tensor& b, const Tensor& c,
-                 const GemmEpilogue& epilogue) {
+bool run_planned(GemmLibrary& library, const Stream& stream, const GemmPlan& plan, const Tensor& a, const Tensor& b,
+                 const Tensor& c, const GemmEpilogue& epilogue) {
   if (plan.fused == FusedEpilogue::bias_gradient) {
     const GradientTarget& target = epilogue.bias_gradient;
-    const Tensor sums = target.accumulates() ? Tensor::empty(target.tensor.shape(), target.tensor.dtype(), stream.device) : target.tensor;
+    const Tensor sums = target.accumulates()
+                            ? Tensor::empty(target.tensor.shape(), target.tensor.dtype(), stream.device)
+                            : target.tensor;
     if (!library.run(stream, plan, {a, b, c, &sums})) return false;
     if (target.accumulates()) add(stream, target.tensor, sums, GradientMode::accumulate);
     return true;
@@ -26,8 +28,8 @@ bool run_planned(GemmLibrary& library, const Stream& stream, const GemmPlan& pla
 
 }  // namespace
 
-void gemm_through(GemmLibrary& library, const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
-                  const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
+void gemm_through(GemmLibrary& library, const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b,
+                  bool transpose_b, const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
   if (c.elements() == 0 && !epilogue.bias_gradient.wanted()) return;
   const bool empty = c.elements() == 0 || a.elements() == 0;
   for (Fusion fusion : {Fusion::all, Fusion::bias_and_relu}) {

@@ -26,18 +26,20 @@ bool is_library_gelu(const Tensor& a, const Tensor& c, const GemmEpilogue& epilo
 
 FusedEpilogue fused_gelu(const GemmEpilogue& epilogue) {
   if (epilogue.activation_gradient) return FusedEpilogue::gelu_gradient;
-  if (epilogue.auxiliary != nullptr) return epilogue.bias ? FusedEpilogue::gelu_auxiliary_bias : FusedEpilogue::gelu_auxiliary;
+  if (epilogue.auxiliary != nullptr)
+    return epilogue.bias ? FusedEpilogue::gelu_auxiliary_bias : FusedEpilogue::gelu_auxiliary;
   return epilogue.bias ? FusedEpilogue::gelu_bias : FusedEpilogue::gelu;
 }
 
 bool is_library_bias_gradient(const Tensor& c, const GradientTarget& sums) {
-  return sums.wanted() && sums.tensor.dtype() == c.dtype() && c.dtype() != DType::float64 && sums.tensor.is_contiguous();
+  return sums.wanted() && sums.tensor.dtype() == c.dtype() && c.dtype() != DType::float64 &&
+         sums.tensor.is_contiguous();
 }
 
 }  // namespace
 
-GemmPlan plan_gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
-                   const GemmEpilogue& epilogue, Fusion fusion) {
+GemmPlan plan_gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
+                   bool accumulate, const GemmEpilogue& epilogue, Fusion fusion) {
   using Activation = GemmEpilogue::Activation;
   GemmPlan plan;
   plan.m = c.extent(1);
@@ -63,7 +65,8 @@ GemmPlan plan_gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool tran
   }
   plan.in_steps = epilogue.is_composite();
   if (plan.in_steps || (!biased && !activated)) return plan;
-  const bool fits = (!biased || epilogue.bias->dtype() == c.dtype()) && (!activated || epilogue.activation == Activation::relu);
+  const bool fits =
+      (!biased || epilogue.bias->dtype() == c.dtype()) && (!activated || epilogue.activation == Activation::relu);
   if (fits && c.dtype() != DType::float64) {
     plan.fused = !biased ? FusedEpilogue::relu : activated ? FusedEpilogue::relu_bias : FusedEpilogue::bias;
     return plan;

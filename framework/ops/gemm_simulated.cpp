@@ -1,4 +1,5 @@
-// Matrix products on the simulator: the CPU's in the place of cuBLASLt, which is no kernel of ours. The simulator's memory is the host's.
+// Matrix products on the simulator: the CPU's in the place of cuBLASLt, which is no kernel of ours. The simulator's
+// memory is the host's.
 #include "framework/ops/gemm_simulated.h"
 
 #include "framework/cuda/simulator_record.h"
@@ -51,7 +52,8 @@ struct PlannedProduct {
 
 /// What cuBLASLt's documentation asks of a plan and what it works on.
 void check_as_documented(const GemmPlan& plan, const GemmOperands& operands) {
-  const bool writes_bias = plan.fused == FusedEpilogue::bias_gradient, has_vector = reads_bias(plan.fused) || writes_bias;
+  const bool writes_bias = plan.fused == FusedEpilogue::bias_gradient,
+             has_vector = reads_bias(plan.fused) || writes_bias;
   require((operands.vector != nullptr) == has_vector && (operands.auxiliary != nullptr) == has_auxiliary(plan.fused),
           "a product with epilogue {} lacks an operand, or has one too many", static_cast<int>(plan.fused));
   if (has_vector) {
@@ -62,9 +64,11 @@ void check_as_documented(const GemmPlan& plan, const GemmOperands& operands) {
   if (has_auxiliary(plan.fused)) {
     const Tensor& auxiliary = *operands.auxiliary;
     require(auxiliary.dtype() == plan.result_dtype && plan.auxiliary_leading_dimension % 8 == 0 &&
-                plan.auxiliary_leading_dimension >= plan.m && reinterpret_cast<std::uintptr_t>(auxiliary.address()) % 16 == 0,
+                plan.auxiliary_leading_dimension >= plan.m &&
+                reinterpret_cast<std::uintptr_t>(auxiliary.address()) % 16 == 0,
             "an auxiliary {} with rows {} apart", auxiliary.shape().text(), plan.auxiliary_leading_dimension);
-    require(auxiliary.address() != operands.result.address() && !plan.accumulate, "an auxiliary that is the result, or an accumulation");
+    require(auxiliary.address() != operands.result.address() && !plan.accumulate,
+            "an auxiliary that is the result, or an accumulation");
   }
 }
 
@@ -89,8 +93,8 @@ class SimulatedLibrary : public GemmLibrary {
   }
 };
 
-void gemm_simulated(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
-                    bool accumulate, const GemmEpilogue& epilogue) {
+void gemm_simulated(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+                    const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
   SimulatedLibrary library;
   gemm_through(library, stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);
 }

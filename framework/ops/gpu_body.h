@@ -1,6 +1,7 @@
 #pragma once
-// How an op finds its body on a GPU engine. The kernels of an op are compiled once by nvcc and, in builds with tests, once more by the host
-// compiler for the simulator; either registers its launcher here before main. A build without one says so when it is asked.
+// How an op finds its body on a GPU engine. The kernels of an op are compiled once by nvcc and, in builds with tests,
+// once more by the host compiler for the simulator; either registers its launcher here before main. A build without one
+// says so when it is asked.
 #include <utility>
 
 #include "framework/core/device.h"
@@ -8,8 +9,8 @@
 
 namespace furlong::ops {
 
-/// The launchers of one body: void(const Stream&, Arguments...) for each GPU engine. Declare it `inline` in a header that both the op and
-/// its kernels include.
+/// The launchers of one body: void(const Stream&, Arguments...) for each GPU engine. Declare it `inline` in a header
+/// that both the op and its kernels include.
 template <class... Arguments>
 class GpuBody {
  public:
@@ -31,7 +32,9 @@ class GpuBody {
   void set(DeviceType type, Function function) { (type == DeviceType::cuda ? cuda_ : simulated_) = function; }
 
  private:
-  Function of(DeviceType type) const { return type == DeviceType::cuda ? cuda_ : type == DeviceType::simulated ? simulated_ : nullptr; }
+  Function of(DeviceType type) const {
+    return type == DeviceType::cuda ? cuda_ : type == DeviceType::simulated ? simulated_ : nullptr;
+  }
 
   const char* op_;
   Function cuda_ = nullptr, simulated_ = nullptr;

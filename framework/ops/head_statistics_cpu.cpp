@@ -89,8 +89,8 @@ void add_totals(const Tensor& total, std::int64_t tokens, std::int64_t group, co
 
 }  // namespace
 
-void add_head_statistics_cpu(const Tensor& query, const Tensor& key, const Tensor& kept, const Tensor& partial, const Tensor& total,
-                             const Tensor& statistics) {
+void add_head_statistics_cpu(const Tensor& query, const Tensor& key, const Tensor& kept, const Tensor& partial,
+                             const Tensor& total, const Tensor& statistics) {
   HWY_DYNAMIC_DISPATCH(SumHeads)(query, key, kept, partial, total);
   std::int64_t tokens = query.extent(0) * query.extent(1);
   if (kept.defined()) {

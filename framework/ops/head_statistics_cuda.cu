@@ -27,21 +27,22 @@ __device__ inline double sum_of_warps(double (&sums)[tile_warps][tile_columns], 
   return sum;
 }
 
-/// partial [segments, heads + kv_heads, 2 d + 1]: sums of x, sums of x^2, tokens. A block of threads takes 32 dimensions of one head over
-/// one segment of the tokens, a warp every eighth of these.
+/// partial [segments, heads + kv_heads, 2 d + 1]: sums of x, sums of x^2, tokens. A block of threads takes 32
+/// dimensions of one head over one segment of the tokens, a warp every eighth of these.
 template <class T>
 __global__ void __launch_bounds__(span_threads)
-    sum_heads_kernel(Heads query, Heads key, const std::int32_t* kept, double* partial, std::int64_t tokens, std::int64_t n, int n_heads,
-                     int all_heads, int segments, std::int64_t d) {
+    sum_heads_kernel(Heads query, Heads key, const std::int32_t* kept, double* partial, std::int64_t tokens,
+                     std::int64_t n, int n_heads, int all_heads, int segments, std::int64_t d) {
   using Compute = gpu_compute_t<T>;
   FURLONG_SHARED(double, sums, [tile_warps][tile_columns]);
   const std::int64_t column = std::int64_t{blockIdx.x} * tile_columns + lane_index();
   const int head = static_cast<int>(blockIdx.y), segment = static_cast<int>(blockIdx.z);
-  const bool of_query = head < n_heads;  // each number by itself: a reference to either would put both into local memory
+  const bool of_query =
+      head < n_heads;  // each number by itself: a reference to either would put both into local memory
   const std::int64_t batch_stride = of_query ? query.batch_stride : key.batch_stride;
   const std::int64_t token_stride = of_query ? query.token_stride : key.token_stride;
-  const T* x =
-      static_cast<const T*>(of_query ? query.data : key.data) + (of_query ? head * query.head_stride : (head - n_heads) * key.head_stride);
+  const T* x = static_cast<const T*>(of_query ? query.data : key.data) +
+               (of_query ? head * query.head_stride : (head - n_heads) * key.head_stride);
   const std::int64_t end = tokens * (segment + 1) / segments;
   double total = 0, total_of_squares = 0;
   Compute sum = 0, sum_of_squares = 0;
@@ -75,7 +76,8 @@ __global__ void __launch_bounds__(span_threads)
 }
 
 /// total [size] = the sum over segments of partial [segments, size].
-__global__ void __launch_bounds__(span_threads) sum_segments_kernel(const double* partial, double* total, std::int64_t size, int segments) {
+__global__ void __launch_bounds__(span_threads)
+    sum_segments_kernel(const double* partial, double* total, std::int64_t size, int segments) {
   const std::int64_t index = global_thread();
   if (index >= size) return;
   double sum = 0;
@@ -107,25 +109,29 @@ __global__ void __launch_bounds__(span_threads)
 
 }  // namespace
 
-void add_head_statistics(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& kept, const Tensor& statistics) {
+void add_head_statistics(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& kept,
+                         const Tensor& statistics) {
   const std::int64_t batch = query.extent(0), n = query.extent(1), d = query.extent(3), tokens = batch * n;
   const int n_heads = static_cast<int>(query.extent(2)), all_heads = n_heads + static_cast<int>(key.extent(2));
   if (tokens == 0 || d == 0) return;
-  const std::int64_t segments = gpu_min<std::int64_t>(ceil_div<std::int64_t>(tokens, 256), 64), size = all_heads * (2 * d + 1);
+  const std::int64_t segments = gpu_min<std::int64_t>(ceil_div<std::int64_t>(tokens, 256), 64),
+                     size = all_heads * (2 * d + 1);
   const Tensor partial = Tensor::empty({segments, size}, DType::float64, stream.device);
   const Tensor total = Tensor::empty({size}, DType::float64, stream.device);
   with_gpu_float_type(query.dtype(), "head_statistics", [&]<class T>(std::type_identity<T>) {
     const dim3 grid(grid_blocks(d, tile_columns), static_cast<unsigned>(all_heads), static_cast<unsigned>(segments));
-    launch(stream, sum_heads_kernel<T>, grid, span_threads, 0, heads_of(query), heads_of(key), gpu_data<std::int32_t>(kept),
-           gpu_data<double>(partial), tokens, n, n_heads, all_heads, static_cast<int>(segments), d);
+    launch(stream, sum_heads_kernel<T>, grid, span_threads, 0, heads_of(query), heads_of(key),
+           gpu_data<std::int32_t>(kept), gpu_data<double>(partial), tokens, n, n_heads, all_heads,
+           static_cast<int>(segments), d);
   });
-  launch(stream, sum_segments_kernel, grid_blocks(size, span_threads), span_threads, 0, gpu_data<double>(partial), gpu_data<double>(total),
-         size, static_cast<int>(segments));
+  launch(stream, sum_segments_kernel, grid_blocks(size, span_threads), span_threads, 0, gpu_data<double>(partial),
+         gpu_data<double>(total), size, static_cast<int>(segments));
   const auto add_totals = [&]<class T>(std::type_identity<T>) {
-    launch(stream, add_totals_kernel<T>, static_cast<unsigned>(n_heads), span_threads, 0, gpu_data<double>(total), gpu_data<T>(statistics),
-           n_heads, n_heads / (all_heads - n_heads), d);
+    launch(stream, add_totals_kernel<T>, static_cast<unsigned>(n_heads), span_threads, 0, gpu_data<double>(total),
+           gpu_data<T>(statistics), n_heads, n_heads / (all_heads - n_heads), d);
   };
-  statistics.dtype() == DType::float64 ? add_totals(std::type_identity<double>{}) : add_totals(std::type_identity<float>{});
+  statistics.dtype() == DType::float64 ? add_totals(std::type_identity<double>{})
+                                       : add_totals(std::type_identity<float>{});
 }
 
 const GpuBodyRegistration add_head_statistics_registration{add_head_statistics_gpu, &add_head_statistics};

@@ -23,21 +23,25 @@ void linear_backward(BackwardContext& context, const Remake* remake_x) {
 
 }  // namespace
 
-Variable linear(Tape& tape, const Variable& x, const Variable& weight, const Variable* bias, GemmEpilogue::Activation activation) {
-  require(weight.shape().rank() == 2 && x.shape().rank() >= 1 && x.extent(-1) == weight.extent(1), "linear: x {} and weight {}",
-          x.shape().text(), weight.shape().text());
+Variable linear(Tape& tape, const Variable& x, const Variable& weight, const Variable* bias,
+                GemmEpilogue::Activation activation) {
+  require(weight.shape().rank() == 2 && x.shape().rank() >= 1 && x.extent(-1) == weight.extent(1),
+          "linear: x {} and weight {}", x.shape().text(), weight.shape().text());
   const bool recorded = bias ? tape.records({&x, &weight, bias}) : tape.records({&x, &weight});
-  require(!recorded || activation == GemmEpilogue::Activation::none, "linear: an activation is fused only where nothing is recorded");
+  require(!recorded || activation == GemmEpilogue::Activation::none,
+          "linear: an activation is fused only where nothing is recorded");
   Shape shape = x.shape();
   shape[-1] = weight.extent(0);
   const Tensor y = Tensor::empty(shape, x.dtype(), tape.device());
   GemmEpilogue epilogue;
   epilogue.activation = activation;
   if (bias) epilogue.bias = &bias->value();
-  gemm(tape.stream(), as_matrix(x.value()), false, weight.value(), true, as_matrix(y), GradientMode::overwrite, epilogue);
+  gemm(tape.stream(), as_matrix(x.value()), false, weight.value(), true, as_matrix(y), GradientMode::overwrite,
+       epilogue);
   const std::shared_ptr<const Remake> remake = weight.requires_gradient() ? x.remake() : nullptr;
   const bool keeps_x = weight.requires_gradient() && !remake;
-  return tape.record_one("linear", {x, weight, bias ? *bias : Variable{}}, y, {keeps_x ? x.value() : Tensor{}, weight.value()},
+  return tape.record_one("linear", {x, weight, bias ? *bias : Variable{}}, y,
+                         {keeps_x ? x.value() : Tensor{}, weight.value()},
                          [remake](BackwardContext& context) { linear_backward(context, remake.get()); });
 }
 

@@ -12,9 +12,10 @@ struct LinearAttentionSizes {
   std::int64_t chunk = 0, d = 0, d_value = 0, m = 0;
   std::int64_t near = 0;  // most keys that a chunk of queries meets pair by pair: its own chunk, and a window's
   bool softmax_pairs = false;
-  bool two_sweeps = false;   // keys on either side of a query in a causal sweep each (softmax_pairs, not causal)
-  bool compensated = false;  // sums over all keys keep what each addition rounded off (Kahan 1965): there are n / chunk of them
-  bool rotates = false;      // the numerator's features are turned by position
+  bool two_sweeps = false;  // keys on either side of a query in a causal sweep each (softmax_pairs, not causal)
+  bool compensated =
+      false;  // sums over all keys keep what each addition rounded off (Kahan 1965): there are n / chunk of them
+  bool rotates = false;  // the numerator's features are turned by position
   std::int64_t ld_d = 0, ld_v = 0, ld_m = 0, ld_n = 0;
   std::int64_t ld_rotations = 0;  // cosines, and sines, of a row's turns
 
@@ -49,8 +50,8 @@ struct LinearAttentionSizes {
   std::int64_t sum_elements() const { return std::max(m * ld_v, d_value * ld_m); }
   std::int64_t backward_tile_elements() const {
     const std::int64_t pairs = padded(chunk) * ld_n;
-    return forward_tile_elements() + ld_v * ld_m + chunk * (2 * ld_v + 3 * ld_d + 2 * ld_m) + (softmax_pairs ? 3 : 2) * pairs +
-           ld_v * ld_n + 3 * padded(chunk) + (rotates ? pairs : 0);
+    return forward_tile_elements() + ld_v * ld_m + chunk * (2 * ld_v + 3 * ld_d + 2 * ld_m) +
+           (softmax_pairs ? 3 : 2) * pairs + ld_v * ld_n + 3 * padded(chunk) + (rotates ? pairs : 0);
   }
   /// The same in backward, and the gradients of one key-value head: sums over chunks and query heads need all its rows.
   std::int64_t backward_elements(std::int64_t n_query, std::int64_t n_key) const {
@@ -58,7 +59,8 @@ struct LinearAttentionSizes {
   }
 };
 
-/// What the bodies of all engines are given; checked before. Those of GPUs have scratch and prepared constants of their own.
+/// What the bodies of all engines are given; checked before. Those of GPUs have scratch and prepared constants of their
+/// own.
 struct LinearAttentionArguments {
   LinearAttentionOptions options;
   std::int64_t features = 0;  // m
@@ -70,9 +72,10 @@ struct LinearAttentionArguments {
   Tensor gate;                       // [n_heads], any floating dtype; undefined: zero
   LinearAttentionConstants constants;
   AttentionMask mask;
-  Tensor top, inverse_denominator;  // [batch, n_heads, n], compute dtype: the stabiliser and 1 / denominator of each query; undefined when
-                                    // not kept
-  Tensor denominators;  // [batch, n_heads, 2], compute dtype: guarded rows and least relative denominator; undefined when not asked
+  Tensor top, inverse_denominator;  // [batch, n_heads, n], compute dtype: the stabiliser and 1 / denominator of each
+                                    // query; undefined when not kept
+  Tensor denominators;  // [batch, n_heads, 2], compute dtype: guarded rows and least relative denominator; undefined
+                        // when not asked
   /// Read at the start when its tensors are defined; of segments with packed documents as SegmentExchange has them.
   Tensor start_sum, start_normalizer, start_maximum, start_magnitude;
   LinearAttentionState* state = nullptr;  // written at the end
@@ -84,10 +87,11 @@ struct LinearAttentionArguments {
   LinearAttentionState* gathered = nullptr;
   LinearAttentionSizes sizes;
   // The CPU's.
-  Tensor directions_transposed;  // [1 or n_heads, d, padded n_directions], compute dtype, to be written; undefined without directions
+  Tensor directions_transposed;  // [1 or n_heads, d, padded n_directions], compute dtype, to be written; undefined
+                                 // without directions
   Tensor direction_norms;        // [1 or n_heads, n_directions], likewise
-  Tensor rotation;               // [1 + powers, 2, padded features / 2], float64, likewise; undefined where nothing is turned
-  Tensor scratch;                // [threads, elements], compute dtype
+  Tensor rotation;  // [1 + powers, 2, padded features / 2], float64, likewise; undefined where nothing is turned
+  Tensor scratch;   // [threads, elements], compute dtype
 
   /// Keys of the past that a state must keep as they are: those that a later query can still meet pair by pair.
   static std::int64_t recent_keys(const LinearAttentionOptions& options) {
@@ -102,14 +106,19 @@ struct LinearAttentionGradients {
 };
 
 void linear_attention_forward_cpu(const LinearAttentionArguments& arguments);
-void linear_attention_backward_cpu(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients);
-/// The two forms of features, each in a file of its own (linear_attention_logarithms_cpu.cpp, linear_attention_values_cpu.cpp).
+void linear_attention_backward_cpu(const LinearAttentionArguments& arguments,
+                                   const LinearAttentionGradients& gradients);
+/// The two forms of features, each in a file of its own (linear_attention_logarithms_cpu.cpp,
+/// linear_attention_values_cpu.cpp).
 void linear_attention_logarithms_forward_cpu(const LinearAttentionArguments& arguments);
-void linear_attention_logarithms_backward_cpu(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients);
+void linear_attention_logarithms_backward_cpu(const LinearAttentionArguments& arguments,
+                                              const LinearAttentionGradients& gradients);
 void linear_attention_values_forward_cpu(const LinearAttentionArguments& arguments);
-void linear_attention_values_backward_cpu(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients);
+void linear_attention_values_backward_cpu(const LinearAttentionArguments& arguments,
+                                          const LinearAttentionGradients& gradients);
 
 inline GpuBody<const LinearAttentionArguments&> linear_attention_forward_gpu{"linear_attention"};
-inline GpuBody<const LinearAttentionArguments&, const LinearAttentionGradients&> linear_attention_backward_gpu{"linear_attention"};
+inline GpuBody<const LinearAttentionArguments&, const LinearAttentionGradients&> linear_attention_backward_gpu{
+    "linear_attention"};
 
 }  // namespace furlong::ops

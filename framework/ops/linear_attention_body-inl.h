@@ -1,9 +1,10 @@
-// The walk over chunks of linear attention, forward and backward, whatever the form of the features. Per-target include guard; see
-// framework/cpu/simd-inl.h.
+// The walk over chunks of linear attention, forward and backward, whatever the form of the features. Per-target include
+// guard; see framework/cpu/simd-inl.h.
 //
-// A chunk of queries meets keys in two ways: through the state, which sums up all keys before, and pair by pair (near keys): its own chunk
-// when causal, the keys of a window. The windowed hybrid that is not causal takes two causal walks: one forward in time over the keys up to
-// each query's own, one backward in time over those after it. Their unnormalised rows meet under one stabiliser.
+// A chunk of queries meets keys in two ways: through the state, which sums up all keys before, and pair by pair (near
+// keys): its own chunk when causal, the keys of a window. The windowed hybrid that is not causal takes two causal
+// walks: one forward in time over the keys up to each query's own, one backward in time over those after it. Their
+// unnormalised rows meet under one stabiliser.
 #if defined(FURLONG_LINEAR_ATTENTION_BODY_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LINEAR_ATTENTION_BODY_INL_H_
 #undef FURLONG_LINEAR_ATTENTION_BODY_INL_H_
@@ -34,7 +35,8 @@ class LinearAttentionBody {
     prepare_directions();
     if (arguments.rotation.defined()) {
       RotationPowers(arguments.rotation)
-          .prepare(arguments.rotation.extent(0) - 1, arguments.features, arguments.options.rotary_base, arguments.first_position);
+          .prepare(arguments.rotation.extent(0) - 1, arguments.features, arguments.options.rotary_base,
+                   arguments.first_position);
     }
   }
 
@@ -47,7 +49,8 @@ class LinearAttentionBody {
       Tile tile(arguments_.sizes, memory, tile_size, false);
       Head head(arguments_, functions_, tile, task / heads, task % heads);
       if (arguments_.gathered) return head.gather_keys();
-      head.forward(arguments_.sizes.two_sweeps ? SweptRows<T>::of(memory + tile_size, n_query, arguments_.sizes.ld_v) : SweptRows<T>{});
+      head.forward(arguments_.sizes.two_sweeps ? SweptRows<T>::of(memory + tile_size, n_query, arguments_.sizes.ld_v)
+                                               : SweptRows<T>{});
       if (arguments_.denominators.defined()) {
         T* report = arguments_.denominators.template data<T>() + 2 * task;
         report[0] = static_cast<T>(tile.lost_rows);
@@ -57,7 +60,8 @@ class LinearAttentionBody {
   }
 
   void backward(const LinearAttentionGradients& gradients) {
-    // One task for each key-value head: its query heads one after another, so that d_key and d_value are summed in a fixed order.
+    // One task for each key-value head: its query heads one after another, so that d_key and d_value are summed in a
+    // fixed order.
     const auto& options = arguments_.options;
     const LinearAttentionSizes sizes = arguments_.sizes.for_backward();
     const std::int64_t kv_heads = options.n_kv_heads, group = options.n_heads / kv_heads;
@@ -112,7 +116,8 @@ class LinearAttentionBody {
       std::fill_n(target, d * ld, T{0});
       transpose<T>(n, d, source, d, target, ld);
       for (std::int64_t f = 0; f < n; ++f)
-        arguments_.direction_norms.template data<T>()[set * n + f] = Tile::product_of(source + f * d, source + f * d, d);
+        arguments_.direction_norms.template data<T>()[set * n + f] =
+            Tile::product_of(source + f * d, source + f * d, d);
     }
   }
 

@@ -17,12 +17,13 @@ template <class T>
 class GeneralLaunch {
  public:
   /// `near`: keys that a chunk of queries meets pair by pair at a time.
-  GeneralLaunch(const Stream& stream, const LinearAttentionArguments& arguments, std::int64_t near) : stream_(stream), in_(arguments) {
+  GeneralLaunch(const Stream& stream, const LinearAttentionArguments& arguments, std::int64_t near)
+      : stream_(stream), in_(arguments) {
     describe(near);
     choose_segments();
     prepare_constants();
-    a_.program =
-        GeneralProgram::of(feature_map_info(a_.map).needs_directions, a_.sizes.logarithms, a_.sizes.softmax_pairs, a_.sizes.rotates);
+    a_.program = GeneralProgram::of(feature_map_info(a_.map).needs_directions, a_.sizes.logarithms,
+                                    a_.sizes.softmax_pairs, a_.sizes.rotates);
   }
 
   void forward() {
@@ -36,20 +37,22 @@ class GeneralLaunch {
     }
     Tensor swept;
     if (in_.sizes.two_sweeps) {
-      swept = Tensor::empty(Shape({heads(), a_.n_query, in_.sizes.d_value + 3}), accumulate_dtype(in_.query.dtype()), stream_.device);
+      swept = Tensor::empty(Shape({heads(), a_.n_query, in_.sizes.d_value + 3}), accumulate_dtype(in_.query.dtype()),
+                            stream_.device);
       a_.swept = gpu_data<T>(swept);
       outputs();
       reverse();
     }
     Tensor reports;
     if (in_.denominators.defined()) {
-      reports = Tensor::empty(Shape({heads(), a_.query_segments, 2}), accumulate_dtype(in_.query.dtype()), stream_.device);
+      reports =
+          Tensor::empty(Shape({heads(), a_.query_segments, 2}), accumulate_dtype(in_.query.dtype()), stream_.device);
       a_.report = gpu_data<T>(reports);
     }
     outputs();
     if (reports.defined()) {
-      launch(stream_, linear_attention_report_kernel<T>, grid_blocks(heads(), 256), 256, 0, a_.report, heads(), a_.query_segments,
-             gpu_data<T>(in_.denominators));
+      launch(stream_, linear_attention_report_kernel<T>, grid_blocks(heads(), 256), 256, 0, a_.report, heads(),
+             a_.query_segments, gpu_data<T>(in_.denominators));
     }
   }
 
@@ -77,17 +80,19 @@ class GeneralLaunch {
   /// The same walk over the tokens in reverse, or again as they are.
   void reverse() {
     a_.reversed = !a_.reversed;
-    for (GeneralRows* view : {&a_.query, &a_.key, &a_.value, &a_.output, &a_.d_output, &a_.d_query, &a_.d_key, &a_.d_value}) {
+    for (GeneralRows* view :
+         {&a_.query, &a_.key, &a_.value, &a_.output, &a_.d_output, &a_.d_query, &a_.d_key, &a_.d_value}) {
       if (!view->data || a_.n_query == 0) continue;
       const std::int64_t bytes = view->bfloat16 ? 2 : std::int64_t{sizeof(T)};
       view->data = static_cast<char*>(view->data) + (a_.n_query - 1) * view->row * bytes;
       view->row = -view->row;
     }
-    for (GeneralRows* view : {&a_.d_query, &a_.d_key, &a_.d_value}) view->accumulates = a_.reversed;  // parts, which the first sweep wrote
+    for (GeneralRows* view : {&a_.d_query, &a_.d_key, &a_.d_value})
+      view->accumulates = a_.reversed;  // parts, which the first sweep wrote
   }
   std::int64_t sweeps() const { return in_.sizes.two_sweeps ? 2 : 1; }
-  /// Gradients in both sweeps, where there are two: given the stabiliser and the denominator of all that a query sees, each key's part of
-  /// them is its own.
+  /// Gradients in both sweeps, where there are two: given the stabiliser and the denominator of all that a query sees,
+  /// each key's part of them is its own.
   template <class Walk>
   void for_sweeps(const Walk& walk) {
     walk(0);
@@ -98,7 +103,11 @@ class GeneralLaunch {
   }
 
   static GeneralRows rows(const Tensor& tensor, bool accumulates = false) {
-    return {tensor.address(), tensor.strides()[0], tensor.strides()[1], tensor.strides()[2], tensor.dtype() == DType::bfloat16,
+    return {tensor.address(),
+            tensor.strides()[0],
+            tensor.strides()[1],
+            tensor.strides()[2],
+            tensor.dtype() == DType::bfloat16,
             accumulates};
   }
 
@@ -109,11 +118,19 @@ class GeneralLaunch {
       return static_cast<int>(extent);
     };
     const FeatureMapInfo& info = feature_map_info(options.feature_map);
-    a_.sizes = {narrow(in_.sizes.chunk),   narrow(near),          narrow(in_.sizes.d),
-                narrow(in_.sizes.d_value), narrow(in_.features),  info.form == FeatureForm::logarithms,
-                in_.sizes.softmax_pairs,   in_.sizes.compensated, in_.sizes.rotates && in_.features > 1};  // a single feature is not turned
-    require(static_cast<std::int64_t>(a_.sizes.chunk) * gpu_max(a_.sizes.ld_n(), a_.sizes.ld_m()) < (std::int64_t{1} << 31) &&
-                near * a_.sizes.ld_m() < (std::int64_t{1} << 31) && in_.features * a_.sizes.ld_v() < (std::int64_t{1} << 31),
+    a_.sizes = {narrow(in_.sizes.chunk),
+                narrow(near),
+                narrow(in_.sizes.d),
+                narrow(in_.sizes.d_value),
+                narrow(in_.features),
+                info.form == FeatureForm::logarithms,
+                in_.sizes.softmax_pairs,
+                in_.sizes.compensated,
+                in_.sizes.rotates && in_.features > 1};  // a single feature is not turned
+    require(static_cast<std::int64_t>(a_.sizes.chunk) * gpu_max(a_.sizes.ld_n(), a_.sizes.ld_m()) <
+                    (std::int64_t{1} << 31) &&
+                near * a_.sizes.ld_m() < (std::int64_t{1} << 31) &&
+                in_.features * a_.sizes.ld_v() < (std::int64_t{1} << 31),
             "{}: {} features of {} near keys are more than a tile can have", op, in_.features, near);
     a_.map = options.feature_map;
     a_.map_options = options.map_options;
@@ -151,11 +168,13 @@ class GeneralLaunch {
     a_.start_magnitude = gpu_data<T>(in_.start_magnitude);
   }
 
-  /// As many segments as fill the device, at most four for each multiprocessor in all, each of some chunks; from shapes and the device.
+  /// As many segments as fill the device, at most four for each multiprocessor in all, each of some chunks; from shapes
+  /// and the device.
   void choose_segments() {
     const std::int64_t asked = linear_attention_gpu_settings().segments,
                        slot_bytes = GeneralSlot<T>::elements(a_.sizes) * std::int64_t{sizeof(T)};
-    const std::int64_t fitting = asked > 0 ? asked : gpu_multiprocessors(stream_) * std::int64_t{4} / gpu_max(heads(), std::int64_t{1});
+    const std::int64_t fitting =
+        asked > 0 ? asked : gpu_multiprocessors(stream_) * std::int64_t{4} / gpu_max(heads(), std::int64_t{1});
     constexpr std::int64_t most_slot_bytes = std::int64_t{1} << 29;
     const std::int64_t most =
         gpu_max(std::int64_t{1}, gpu_min(fitting, most_slot_bytes / (slot_bytes * gpu_max(heads(), std::int64_t{1}))));
@@ -179,8 +198,8 @@ class GeneralLaunch {
       const std::int64_t count = a_.direction_sets * a_.n_directions;
       if (a_.map == FeatureMap::oprf && count > 0) {
         norms_ = Tensor::empty(Shape({count}), directions.dtype(), stream_.device);
-        launch(stream_, linear_attention_norms_kernel<T>, grid_blocks(count, 8, 4096), 256, 0, a_.directions, count, a_.sizes.d,
-               gpu_data<T>(norms_));
+        launch(stream_, linear_attention_norms_kernel<T>, grid_blocks(count, 8, 4096), 256, 0, a_.directions, count,
+               a_.sizes.d, gpu_data<T>(norms_));
         a_.direction_norms = gpu_data<T>(norms_);
       }
     }
@@ -189,16 +208,16 @@ class GeneralLaunch {
       std::int64_t powers = 0;
       for (std::int64_t rest = gpu_max(last, std::int64_t{0}); rest > 0; rest >>= 1) ++powers;
       rotation_ = Tensor::empty(Shape({1 + powers, 2, a_.sizes.half()}), DType::float64, stream_.device);
-      launch(stream_, linear_attention_rotations_kernel<double>, grid_blocks((1 + powers) * a_.sizes.half(), 256), 256, 0,
-             std::log(in_.options.rotary_base), a_.sizes.m, a_.first_position, powers, gpu_data<double>(rotation_));
+      launch(stream_, linear_attention_rotations_kernel<double>, grid_blocks((1 + powers) * a_.sizes.half(), 256), 256,
+             0, std::log(in_.options.rotary_base), a_.sizes.m, a_.first_position, powers, gpu_data<double>(rotation_));
       a_.rotation = gpu_data<double>(rotation_);
     }
     if (in_.mask.documents.defined() && a_.batch > 0) {
       document_first_ = Tensor::empty(Shape({a_.batch, a_.n_key}), DType::int32, stream_.device);
       document_end_ = Tensor::empty(Shape({a_.batch, a_.n_key}), DType::int32, stream_.device);
-      launch(stream_, linear_attention_documents_kernel<std::int32_t>, static_cast<unsigned>(a_.batch), a_.n_key > 512 ? 256 : 32, 0,
-             gpu_data<std::int32_t>(in_.mask.documents), a_.n_key, gpu_data<std::int32_t>(document_first_),
-             gpu_data<std::int32_t>(document_end_));
+      launch(stream_, linear_attention_documents_kernel<std::int32_t>, static_cast<unsigned>(a_.batch),
+             a_.n_key > 512 ? 256 : 32, 0, gpu_data<std::int32_t>(in_.mask.documents), a_.n_key,
+             gpu_data<std::int32_t>(document_first_), gpu_data<std::int32_t>(document_end_));
       a_.document_first = gpu_data<std::int32_t>(document_first_);
       a_.document_end = gpu_data<std::int32_t>(document_end_);
     }
@@ -209,8 +228,10 @@ class GeneralLaunch {
     const std::int64_t tasks = heads() * segments;
     if (tasks <= 0) return;
     const std::int64_t blocks = gpu_min(tasks, std::int64_t{4} * gpu_multiprocessors(stream_));
-    // What is left of a block's shared memory after the tile itself, and at most what lets two blocks share a multiprocessor.
-    constexpr std::size_t of_walk = gpu_max(sizeof(GeneralWalk<T, GeneralValues<T>>), sizeof(GeneralWalk<T, GeneralLogarithms<T>>));
+    // What is left of a block's shared memory after the tile itself, and at most what lets two blocks share a
+    // multiprocessor.
+    constexpr std::size_t of_walk =
+        gpu_max(sizeof(GeneralWalk<T, GeneralValues<T>>), sizeof(GeneralWalk<T, GeneralLogarithms<T>>));
     const auto limit = static_cast<std::int64_t>(gpu_shared_limit(stream_)) - static_cast<std::int64_t>(of_walk + 1024);
     a_.phase = phase;
     a_.shared_bytes = gpu_min(linear_attention_gpu_settings().shared_bytes, limit);
@@ -231,7 +252,8 @@ class GeneralLaunch {
   void scan(GeneralScan kind) {
     const std::int64_t elements = static_cast<std::int64_t>(a_.sizes.m) * (a_.sizes.d_value + 1);
     launch(stream_, linear_attention_scan_kernel<T>,
-           dim3(grid_blocks(elements, 256), static_cast<unsigned>(gpu_min(heads(), std::int64_t{65535}))), 256, 0, a_, kind);
+           dim3(grid_blocks(elements, 256), static_cast<unsigned>(gpu_min(heads(), std::int64_t{65535}))), 256, 0, a_,
+           kind);
   }
   Tensor make_slots(std::int64_t slots_a_head) {
     a_.slots_a_head = slots_a_head;
@@ -259,7 +281,8 @@ class GeneralLaunch {
     return slots;
   }
 
-  /// Where the gradient of one input goes: to its target, or to parts of each query head, in the compute type, which are added up later.
+  /// Where the gradient of one input goes: to its target, or to parts of each query head, in the compute type, which
+  /// are added up later.
   struct Part {
     const GradientTarget& target;
     std::int64_t n_heads, group;
@@ -276,16 +299,17 @@ class GeneralLaunch {
   void close(const Part& part) {
     if (!part.parts.defined() || part.parts.elements() == 0) return;
     const std::int64_t n = part.parts.extent(1), elements = a_.batch * n * part.n_heads * part.width;
-    launch(stream_, linear_attention_group_kernel<T>, grid_blocks(elements, 256, 65536), 256, 0, gpu_data<T>(part.parts),
-           rows(part.target.tensor, part.target.accumulates()), a_.batch * n, n, static_cast<int>(part.n_heads),
-           static_cast<int>(part.group), part.width);
+    launch(stream_, linear_attention_group_kernel<T>, grid_blocks(elements, 256, 65536), 256, 0,
+           gpu_data<T>(part.parts), rows(part.target.tensor, part.target.accumulates()), a_.batch * n, n,
+           static_cast<int>(part.n_heads), static_cast<int>(part.group), part.width);
   }
 
   void d_query(const LinearAttentionGradients& gradients) {
     Part part{gradients.d_query, a_.n_heads, 1, a_.sizes.d};
     a_.d_query = open(part);
     Tensor gates;
-    if (gradients.d_gate.defined()) gates = Tensor::empty(Shape({sweeps(), heads(), a_.query_segments}), DType::float64, stream_.device);
+    if (gradients.d_gate.defined())
+      gates = Tensor::empty(Shape({sweeps(), heads(), a_.query_segments}), DType::float64, stream_.device);
     for_sweeps([&](std::int64_t sweep) {
       if (gates.defined()) a_.d_gate = gpu_data<double>(gates) + sweep * heads() * a_.query_segments;
       const Tensor slots = states();
@@ -293,14 +317,15 @@ class GeneralLaunch {
     });
     close(part);
     if (gates.defined() && heads() > 0) {
-      launch(stream_, linear_attention_d_gate_kernel<T>, grid_blocks(heads(), 256), 256, 0, gpu_data<double>(gates), sweeps(), heads(),
-             a_.query_segments, gpu_data<T>(gradients.d_gate));
+      launch(stream_, linear_attention_d_gate_kernel<T>, grid_blocks(heads(), 256), 256, 0, gpu_data<double>(gates),
+             sweeps(), heads(), a_.query_segments, gpu_data<T>(gradients.d_gate));
     }
   }
 
   void d_key(const LinearAttentionGradients& gradients) {
     const std::int64_t group = a_.n_heads / a_.n_kv_heads;
-    Part key{gradients.d_key, a_.n_kv_heads, group, a_.sizes.d}, value{gradients.d_value, a_.n_kv_heads, group, a_.sizes.d_value};
+    Part key{gradients.d_key, a_.n_kv_heads, group, a_.sizes.d},
+        value{gradients.d_value, a_.n_kv_heads, group, a_.sizes.d_value};
     a_.d_key = open(key);
     a_.d_value = open(value);
     for_sweeps([&](std::int64_t) {
@@ -326,17 +351,20 @@ void forward(const Stream& stream, const LinearAttentionArguments& arguments) {
     linear_attention_fused_forward(stream, arguments);
     return;
   }
-  with_compute_type(arguments,
-                    [&]<class T>(std::type_identity<T>) { GeneralLaunch<T>(stream, arguments, arguments.sizes.near).forward(); });
+  with_compute_type(arguments, [&]<class T>(std::type_identity<T>) {
+    GeneralLaunch<T>(stream, arguments, arguments.sizes.near).forward();
+  });
 }
 
-void backward(const Stream& stream, const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients) {
+void backward(const Stream& stream, const LinearAttentionArguments& arguments,
+              const LinearAttentionGradients& gradients) {
   if (!linear_attention_gpu_settings().general_form && linear_attention_fused_supports(stream, arguments)) {
     linear_attention_fused_backward(stream, arguments, gradients);
     return;
   }
-  with_compute_type(
-      arguments, [&]<class T>(std::type_identity<T>) { GeneralLaunch<T>(stream, arguments, arguments.sizes.chunk).backward(gradients); });
+  with_compute_type(arguments, [&]<class T>(std::type_identity<T>) {
+    GeneralLaunch<T>(stream, arguments, arguments.sizes.chunk).backward(gradients);
+  });
 }
 
 const GpuBodyRegistration forward_registration{linear_attention_forward_gpu, &forward};

@@ -1,17 +1,20 @@
 #pragma once
-// The gradients of the fused form of linear attention. Two sweeps that mirror each other, by one kernel: its *rows* are the tokens whose
-// gradient it computes, its *columns* those that they meet.
+// The gradients of the fused form of linear attention. Two sweeps that mirror each other, by one kernel: its *rows* are
+// the tokens whose gradient it computes, its *columns* those that they meet.
 //   rows queries, columns keys, forward in time: the sum over earlier keys S is advanced and d_query comes out;
-//   rows keys, columns queries, backward in time: the sum R over later queries is advanced, and d_key and d_value come out.
-// With a = features of rows, b = of columns, each under its shift (queries: minus the stabiliser top), factors μ (queries: 1 /
-// denominator), vectors y (queries: g = d_output, keys: v) and one extra entry each (queries: -δ = -g·output, keys: 1):
+//   rows keys, columns queries, backward in time: the sum R over later queries is advanced, and d_key and d_value come
+//   out.
+// With a = features of rows, b = of columns, each under its shift (queries: minus the stabiliser top), factors μ
+// (queries: 1 / denominator), vectors y (queries: g = d_output, keys: v) and one extra entry each (queries: -δ =
+// -g·output, keys: 1):
 //   slope_ij = μ_i μ_j (y_i·y_j + extra),    d a_if = Σ_j exp(a_if + b_jf) slope_ij
-//            = exp(a_if + c_f) μ_i (y_i·S_f + extra_i S_f,extra) over the columns in the sum + pair by pair over those of its own chunk,
+//            = exp(a_if + c_f) μ_i (y_i·S_f + extra_i S_f,extra) over the columns in the sum + pair by pair over those
+//            of its own chunk,
 //   d_value_j = Σ_i w_ij μ_i g_i the same two ways.
-// Pairs are taken tile of features by tile of features under the maxima of the rows in that tile: a sum over tiles needs no others. Where
-// the two maxima are more than exp(60) above the stabiliser the pair's features there lie so far below them (the pair weighs at most about
-// 1) that they may have been lost to underflow: they are summed again directly; elsewhere what underflow takes is below m · 1e-12 of the
-// row.
+// Pairs are taken tile of features by tile of features under the maxima of the rows in that tile: a sum over tiles
+// needs no others. Where the two maxima are more than exp(60) above the stabiliser the pair's features there lie so far
+// below them (the pair weighs at most about 1) that they may have been lost to underflow: they are summed again
+// directly; elsewhere what underflow takes is below m · 1e-12 of the row.
 #include "framework/ops/linear_attention_fused_backward_memory.cuh"
 
 namespace furlong::ops {
@@ -22,12 +25,12 @@ inline constexpr float fused_most_exponent = 60;
 template <bool Exact, bool Projected, bool Keys>
 class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
   using Base = FusedGradientsMemory<Exact, Projected, Keys>;
-  using Base::parts, Base::p, Base::row_side, Base::column_side, Base::at, Base::head, Base::row, Base::column, Base::g, Base::t, Base::own,
-      Base::begin, Base::end, Base::chunks, Base::has_sum, Base::load_sum, Base::chunk_begin, Base::chunk_end, Base::load_chunk,
-      Base::next_directions, Base::row_weight, Base::prepare_rows, Base::shares_output, Base::clear_inputs, Base::column_term,
-      Base::read_block, Base::write_block, Base::write, Base::write_vectors, Base::sum, Base::extra, Base::maximum, Base::column_maximum,
-      Base::inputs, Base::vectors_out, Base::normal, Base::weights, Base::directions, Base::staged, Base::run_start, Base::first_tile,
-      Base::tiles;
+  using Base::parts, Base::p, Base::row_side, Base::column_side, Base::at, Base::head, Base::row, Base::column, Base::g,
+      Base::t, Base::own, Base::begin, Base::end, Base::chunks, Base::has_sum, Base::load_sum, Base::chunk_begin,
+      Base::chunk_end, Base::load_chunk, Base::next_directions, Base::row_weight, Base::prepare_rows,
+      Base::shares_output, Base::clear_inputs, Base::column_term, Base::read_block, Base::write_block, Base::write,
+      Base::write_vectors, Base::sum, Base::extra, Base::maximum, Base::column_maximum, Base::inputs, Base::vectors_out,
+      Base::normal, Base::weights, Base::directions, Base::staged, Base::run_start, Base::first_tile, Base::tiles;
   using typename Base::Rows;
   using Sums = float (&)[8][4];
   using ConstSums = const float (&)[8][4];
@@ -52,7 +55,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
   __device__ void chunk(int turn) {
     const int first = chunk_begin(turn), last = chunk_end(turn);
     const bool goes_on = p.causal && turn + 1 < chunks;
-    const CarriedRun run = p.causal ? carried_run(run_start(), !Keys, first, last, row_side.n) : CarriedRun{first, last, true};
+    const CarriedRun run =
+        p.causal ? carried_run(run_start(), !Keys, first, last, row_side.n) : CarriedRun{first, last, true};
     if (at.stages == 1 || turn == 0) {
       __syncthreads();  // the tiles of the chunk before are done with
       load_chunk(turn);
@@ -81,8 +85,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
 
   // ---- columns ----
 
-  __device__ __forceinline__ void column_tile(int first, int tile, const Bf16* omega, const RowTerms (&terms)[2], const CarriedRun& run,
-                                              bool goes_on) {
+  __device__ __forceinline__ void column_tile(int first, int tile, const Bf16* omega, const RowTerms (&terms)[2],
+                                              const CarriedRun& run, bool goes_on) {
     float features[8][4], row_shift[2], shift[2], factor[2];
     bool counts[2];
     features_of_rows<Projected>(p, head, column, first + own, first_tile() + tile, omega, terms, features);
@@ -94,13 +98,15 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       if (!p.values) {
         most = fused_nothing;
         FURLONG_UNROLL
-        for (int n8 = 0; n8 < 8; ++n8) most = gpu_max(most, gpu_max(features[n8][2 * half], features[n8][2 * half + 1]));
+        for (int n8 = 0; n8 < 8; ++n8)
+          most = gpu_max(most, gpu_max(features[n8][2 * half], features[n8][2 * half + 1]));
         most = quad_max(most);
       }
       if (t == 0) {
         column_term(0)[line] = most, column_term(1)[line] = weight.shift, column_term(2)[line] = weight.factor;
         column_term(3)[line] = weight.extra;
-        column_term(4)[line] = terms[half].shift, column_term(5)[line] = terms[half].log_plus, column_term(6)[line] = terms[half].log_minus;
+        column_term(4)[line] = terms[half].shift, column_term(5)[line] = terms[half].log_plus,
+        column_term(6)[line] = terms[half].log_minus;
       }
       row_shift[half] = terms[half].shift, shift[half] = weight.shift;
       counts[half] = first + line >= run.from && first + line < run.until;
@@ -108,7 +114,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       FURLONG_UNROLL
       for (int n8 = 0; n8 < 8; ++n8) {
         const float low = features[n8][2 * half], high = features[n8][2 * half + 1];
-        normal().put(line, 8 * n8 + 2 * t, p.values ? low : gpu_exp_fast(low - most), p.values ? high : gpu_exp_fast(high - most));
+        normal().put(line, 8 * n8 + 2 * t, p.values ? low : gpu_exp_fast(low - most),
+                     p.values ? high : gpu_exp_fast(high - most));
       }
     }
     column_maxima(p, features, row_shift, shift, counts, column_maximum() + 4 * own);
@@ -120,9 +127,12 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       const float low = raised(tile, place, run.keeps), high = raised(tile, place + 1, run.keeps);
       FURLONG_UNROLL
       for (int half = 0; half < 2; ++half) {
-        weights().put(own + g + 8 * half, place,
-                      counts[half] ? weighted(p, features[n8][2 * half], row_shift[half], shift[half] - low) * factor[half] : 0.0f,
-                      counts[half] ? weighted(p, features[n8][2 * half + 1], row_shift[half], shift[half] - high) * factor[half] : 0.0f);
+        weights().put(
+            own + g + 8 * half, place,
+            counts[half] ? weighted(p, features[n8][2 * half], row_shift[half], shift[half] - low) * factor[half]
+                         : 0.0f,
+            counts[half] ? weighted(p, features[n8][2 * half + 1], row_shift[half], shift[half] - high) * factor[half]
+                         : 0.0f);
       }
     }
   }
@@ -191,8 +201,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     to_inputs(tile, omega, rows, features, slopes);
   }
 
-  /// slopes += exp(feature + c) μ (y · S + extra · S_extra); keys also gather exp(feature + c) S. In Split half of the features at a time:
-  /// there are not registers enough for all.
+  /// slopes += exp(feature + c) μ (y · S + extra · S_extra); keys also gather exp(feature + c) S. In Split half of the
+  /// features at a time: there are not registers enough for all.
   __device__ __forceinline__ void through_sum(int turn, int tile, const Rows& rows, ConstSums features, Sums slopes) {
     constexpr int blocks = Exact ? 8 : 4;
     FURLONG_UNROLL
@@ -200,7 +210,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
   }
   /// Of `Blocks` blocks of 8 features.
   template <int Blocks>
-  __device__ __forceinline__ void through_sum_of(int turn, int tile, int from, const Rows& rows, ConstSums features, Sums slopes) {
+  __device__ __forceinline__ void through_sum_of(int turn, int tile, int from, const Rows& rows, ConstSums features,
+                                                 Sums slopes) {
     const int first_feature = tile * fused_tile + 8 * from;
     const float* of_block = sum() + first_feature * at.ld_sum;
     const Tile<parts> y = staged(at.row_vectors, turn);
@@ -225,7 +236,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       for (int i = 0; i < 4; ++i) {
         const int half = i >> 1, f = first_feature + 8 * block + 2 * t + (i & 1);
         const float shift = maximum()[f] + rows.weights[half].shift, row_shift = rows.terms[half].shift;
-        const float slope = rows.weights[half].factor * gpu_fma(rows.weights[half].extra, extra()[f], products[block][i]);
+        const float slope =
+            rows.weights[half].factor * gpu_fma(rows.weights[half].extra, extra()[f], products[block][i]);
         const float e = rows.meets_sum[half] ? weighted(p, features[from + block][i], row_shift, shift) : 0.0f;
         const float by = !p.values ? e : rows.meets_sum[half] ? gpu_exp_fast(row_shift + shift) : 0.0f;
         slopes[from + block][i] += rows.meets_sum[half] ? by * slope : 0.0f;
@@ -263,8 +275,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     if (key > query) return false;
     return run_start() == nullptr || first + query >= row_side.n || run_start()[first + query] <= first + key;
   }
-  /// The logarithm of exp(maximum of the row) exp(maximum of the column) beside the stabiliser; of two large numbers that nearly cancel the
-  /// difference comes first.
+  /// The logarithm of exp(maximum of the row) exp(maximum of the column) beside the stabiliser; of two large numbers
+  /// that nearly cancel the difference comes first.
   __device__ __forceinline__ float exponent_of(float row_most, float row_shift, int j) const {
     return Keys ? (row_most + column_term(1)[j]) + column_term(0)[j] : (column_term(0)[j] + row_shift) + row_most;
   }
@@ -284,7 +296,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     return a;
   }
   /// slopes, zero before, from the columns of the chunk itself.
-  __device__ __forceinline__ void through_pairs(int turn, int first, int tile, const Rows& rows, ConstSums features, Sums slopes) {
+  __device__ __forceinline__ void through_pairs(int turn, int first, int tile, const Rows& rows, ConstSums features,
+                                                Sums slopes) {
     const Tile<parts> y = staged(at.row_vectors, turn), other = staged(at.column_vectors, turn);
     float most[2];
     FURLONG_UNROLL
@@ -293,7 +306,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       if (p.values) continue;
       most[half] = fused_nothing;
       FURLONG_UNROLL
-      for (int n8 = 0; n8 < 8; ++n8) most[half] = gpu_max(most[half], gpu_max(features[n8][2 * half], features[n8][2 * half + 1]));
+      for (int n8 = 0; n8 < 8; ++n8)
+        most[half] = gpu_max(most[half], gpu_max(features[n8][2 * half], features[n8][2 * half + 1]));
       most[half] = quad_max(most[half]);
     }
     // In Split there are not registers enough to keep them.
@@ -337,7 +351,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
           direct = direct || (seen && lost);
           const float factor = seen && !lost ? gpu_exp_fast(exponent) : 0.0f;
           products[side][i] = seen && !lost ? factor * slope_of(rows.weights[half], j, products[side][i]) : 0.0f;
-          if constexpr (Keys) pair_weights[side][i] = seen && !lost ? pair_weights[side][i] * factor * column_term(2)[j] : 0.0f;
+          if constexpr (Keys)
+            pair_weights[side][i] = seen && !lost ? pair_weights[side][i] * factor * column_term(2)[j] : 0.0f;
         }
       }
       OperandA<parts> a;
@@ -382,17 +397,20 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
   __device__ __forceinline__ static float entry(const Tile<parts>& tile, int line, int c) {
     float value = 0;
     FURLONG_UNROLL
-    for (int part = parts - 1; part >= 0; --part) value += to_compute(tile.data[part * tile.plane + line * tile.ld + c]);
+    for (int part = parts - 1; part >= 0; --part)
+      value += to_compute(tile.data[part * tile.plane + line * tile.ld + c]);
     return value;
   }
   /// Pairs whose features in this tile may have been lost to underflow, from the logarithms. Rare, and slow.
-  __device__ void directly(int turn, int first, int tile, const Rows& rows, const float (&most)[2], ConstSums features, Sums slopes) {
+  __device__ void directly(int turn, int first, int tile, const Rows& rows, const float (&most)[2], ConstSums features,
+                           Sums slopes) {
     const Tile<parts> y = staged(at.row_vectors, turn), other = staged(at.column_vectors, turn);
     for (int j = 0; j < fused_chunk; ++j) {
       FURLONG_UNROLL
       for (int half = 0; half < 2; ++half) {
         const int i = own + g + 8 * half;
-        const bool wanted = meet(first, i, j) && exponent_of(most[half], rows.weights[half].shift, j) > fused_most_exponent;
+        const bool wanted =
+            meet(first, i, j) && exponent_of(most[half], rows.weights[half].shift, j) > fused_most_exponent;
         if (!__any_sync(full_warp, wanted)) continue;
         float product = 0, total = 0;
         for (int c = t; c < p.d_value; c += 4) product = gpu_fma(entry(y, i, c), entry(other, j, c), product);
@@ -413,7 +431,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
         }
         if constexpr (Keys) {
           total = quad_sum(total) * column_term(2)[j];
-          for (int c = t; c < p.d_value && wanted; c += 4) vectors_out()[i * at.ld_d_vectors + c] += total * entry(other, j, c);
+          for (int c = t; c < p.d_value && wanted; c += 4)
+            vectors_out()[i * at.ld_d_vectors + c] += total * entry(other, j, c);
           __syncwarp();
         }
       }
@@ -461,7 +480,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       for (int pass = 0; pass < 2; ++pass) {
         FURLONG_UNROLL
         for (int n8 = 0; n8 < 8; ++n8) {
-          const int feature = feature_at<false>(first_tile() + tile, 8 * n8 + 2 * t), c = feature >= p.d ? feature - p.d : feature;
+          const int feature = feature_at<false>(first_tile() + tile, 8 * n8 + 2 * t),
+                    c = feature >= p.d ? feature - p.d : feature;
           if (feature >= p.m || (feature >= p.d) != (pass == 1)) continue;
           FURLONG_UNROLL
           for (int half = 0; half < 2; ++half) {
@@ -486,14 +506,15 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
   }
 };
 
-/// Grid: (segments, feature tiles / tiles to a block, batch · n_heads). `has_start`: states hold what the segments begin with. Keys: rows
-/// are keys, whose vectors' gradients go to d_vectors.
+/// Grid: (segments, feature tiles / tiles to a block, batch · n_heads). `has_start`: states hold what the segments
+/// begin with. Keys: rows are keys, whose vectors' gradients go to d_vectors.
 template <bool Exact, bool Projected, bool Keys>
 __global__ void __launch_bounds__(fused_threads, Exact ? 2 : 1)
     fused_gradients(FusedProblem p, FusedSide rows, FusedSide columns, FusedStates states, bool has_start,
                     GradientsLayout<Exact, Projected, Keys> layout, FusedGradient d_inputs, FusedGradient d_vectors) {
   FURLONG_DYNAMIC_SHARED(unsigned char, memory);
-  FusedGradientsBlock<Exact, Projected, Keys>(p, rows, columns, d_inputs, d_vectors, layout, memory).run(states, has_start);
+  FusedGradientsBlock<Exact, Projected, Keys>(p, rows, columns, d_inputs, d_vectors, layout, memory)
+      .run(states, has_start);
 }
 
 }  // namespace FURLONG_GPU

@@ -22,7 +22,8 @@ __device__ __forceinline__ void store_gradient(const FusedGradient& target, int 
   for (int i = 0; i < 8; ++i) {
     sums[i] = values[i];
     if (target.accumulates)
-      sums[i] += target.is_bfloat16 ? to_compute(static_cast<Bf16*>(target.data)[at + i]) : static_cast<float*>(target.data)[at + i];
+      sums[i] += target.is_bfloat16 ? to_compute(static_cast<Bf16*>(target.data)[at + i])
+                                    : static_cast<float*>(target.data)[at + i];
   }
   if (target.is_bfloat16) {
     Bf16* to = static_cast<Bf16*>(target.data) + at;
@@ -41,18 +42,22 @@ __device__ __forceinline__ void store_gradient(const FusedGradient& target, int 
   for (int i = 0; i < 8; ++i) static_cast<float*>(target.data)[at + i] = sums[i];
 }
 /// Eight entries of one part of a row's gradient.
-__device__ __forceinline__ void store_part(const FusedGradient& target, int part, int batch, int head, int row, int column,
-                                           const float (&values)[8]) {
+__device__ __forceinline__ void store_part(const FusedGradient& target, int part, int batch, int head, int row,
+                                           int column, const float (&values)[8]) {
   if (target.parts == nullptr) return store_gradient(target, batch, head, row, column, values);
-  float* to = target.parts +
-              (static_cast<std::int64_t>((part * target.batch + batch) * target.heads + head) * target.n + row) * target.width + column;
+  float* to =
+      target.parts +
+      (static_cast<std::int64_t>((part * target.batch + batch) * target.heads + head) * target.n + row) * target.width +
+      column;
   FURLONG_UNROLL
-  for (int i = 0; i < 8; i += 4) store_vector(to + i, Vector<float, 4>{{values[i], values[i + 1], values[i + 2], values[i + 3]}});
+  for (int i = 0; i < 8; i += 4)
+    store_vector(to + i, Vector<float, 4>{{values[i], values[i + 1], values[i + 2], values[i + 3]}});
 }
 
 /// Adds up the parts of a gradient, in order.
 __global__ void __launch_bounds__(256) fused_sum_parts(FusedGradient target, std::int64_t parts) {
-  const std::int64_t vectors = target.width / 8, all = static_cast<std::int64_t>(target.batch) * target.heads * target.n * vectors;
+  const std::int64_t vectors = target.width / 8,
+                     all = static_cast<std::int64_t>(target.batch) * target.heads * target.n * vectors;
   for (std::int64_t i = global_thread(); i < all; i += grid_stride()) {
     const std::int64_t line = i / vectors, index = line / target.n;
     const int row = static_cast<int>(line % target.n), head = static_cast<int>(index % target.heads),
@@ -75,8 +80,8 @@ __global__ void __launch_bounds__(256) fused_sum_parts(FusedGradient target, std
 template <bool Exact, bool Projected, bool Keys>
 struct GradientsLayout {
   static constexpr int parts = Exact ? 1 : 2, plane = fused_chunk * fused_ld;
-  int tiles, stages, ld_sum, ld_inputs, ld_d_vectors, ld_vectors, sum, extra, maximum, column_maxima, column_terms, row_terms, inputs,
-      d_vectors, normal, weights, row_vectors, column_vectors, directions, all;
+  int tiles, stages, ld_sum, ld_inputs, ld_d_vectors, ld_vectors, sum, extra, maximum, column_maxima, column_terms,
+      row_terms, inputs, d_vectors, normal, weights, row_vectors, column_vectors, directions, all;
 
   GradientsLayout(int tiles_of_block, int buffers, int d_padded, int d_value) : tiles(tiles_of_block), stages(buffers) {
     int at = 0;
@@ -92,7 +97,8 @@ struct GradientsLayout {
     column_maxima = take(fused_warps * 64 * 4);
     column_terms = take(7 * 64 * 4);  // maximum in the tile, shift, factor, extra, and three of RowTerms
     row_terms = take(4 * 64 * 4);     // sums over features of either sign, and two of RowTerms
-    // With one tile the gradients of a chunk's values are done with before those of its keys begin: one place, rows equally far apart.
+    // With one tile the gradients of a chunk's values are done with before those of its keys begin: one place, rows
+    // equally far apart.
     const bool shared = Keys && tiles == 1;
     ld_d_vectors = shared && ld_inputs > ld_sum ? ld_inputs : ld_sum;
     ld_inputs = shared && ld_sum > ld_inputs ? ld_sum : ld_inputs;
@@ -154,9 +160,11 @@ class FusedGradientsMemory {
   __device__ int chunk_end(int turn) const { return gpu_min(end, chunk_begin(turn) + fused_chunk); }
   __device__ void load_chunk(int turn) {
     const int first = chunk_begin(turn);
-    load_vectors(vector_rows(row_side, Keys), row, first, first, row_side.n, 0, p.d_value, staged(at.row_vectors, turn));
+    load_vectors(vector_rows(row_side, Keys), row, first, first, row_side.n, 0, p.d_value,
+                 staged(at.row_vectors, turn));
     if (p.causal)
-      load_vectors(vector_rows(column_side, !Keys), column, first, first, row_side.n, 0, p.d_value, staged(at.column_vectors, turn));
+      load_vectors(vector_rows(column_side, !Keys), column, first, first, row_side.n, 0, p.d_value,
+                   staged(at.column_vectors, turn));
   }
 
   __device__ const Bf16* next_directions(int turn, int tile, bool more) {
@@ -164,7 +172,8 @@ class FusedGradientsMemory {
     const int size = fused_tile * (p.d_padded + 8);
     if (tiles() == 1) return directions();
     const bool here = tiles() == 2 && turn >= 1;
-    if (more && !here) load_directions(p, head, first_tile() + (tile + 1) % tiles(), directions() + ((turn + 1) & 1) * size);
+    if (more && !here)
+      load_directions(p, head, first_tile() + (tile + 1) % tiles(), directions() + ((turn + 1) & 1) * size);
     return directions() + (turn & 1) * size;
   }
 
@@ -256,14 +265,16 @@ class FusedGradientsMemory {
       if (first + line >= row_side.n) continue;
       float values[8];
       FURLONG_UNROLL
-      for (int e = 0; e < 8; ++e) values[e] = row.exists(first + line) ? vectors_out()[line * at.ld_d_vectors + c + e] : 0.0f;
+      for (int e = 0; e < 8; ++e)
+        values[e] = row.exists(first + line) ? vectors_out()[line * at.ld_d_vectors + c + e] : 0.0f;
       store_part(d_vector, part(), head.batch, head.kv_head, first + line, c, values);
     }
   }
   /// Entries [c, c + 8) of the gradient of row `at` of the chunk.
   __device__ __forceinline__ void input_gradients(int first, int line, int c, float (&values)[8]) const {
     const float plus = own_terms()[line], minus = own_terms()[64 + line], scale = p.scale * p.scale;
-    const bool radial = Keys && (p.map == FeatureMap::favor_positive || p.map == FeatureMap::favor_hyperbolic || p.map == FeatureMap::oprf);
+    const bool radial = Keys && (p.map == FeatureMap::favor_positive || p.map == FeatureMap::favor_hyperbolic ||
+                                 p.map == FeatureMap::oprf);
     float x[8];
     row.entries(first + line, c, x);
     const bool exists = row.exists(first + line);
@@ -274,7 +285,8 @@ class FusedGradientsMemory {
         value *= head.factor;
         if (radial) value = gpu_fma(-plus * scale, x[e], value);
       } else if (p.map == FeatureMap::hedgehog) {
-        value -= gpu_exp_fast(x[e] - own_terms()[128 + line]) * plus - gpu_exp_fast(-x[e] - own_terms()[192 + line]) * minus;
+        value -=
+            gpu_exp_fast(x[e] - own_terms()[128 + line]) * plus - gpu_exp_fast(-x[e] - own_terms()[192 + line]) * minus;
       }
       if constexpr (!Exact) {
         const int constant = head.head * p.d + c + e;

@@ -1,11 +1,13 @@
 #pragma once
-// The outputs of the fused form of linear attention: a block goes over one segment of one head, chunk by chunk, with the sum over all
-// earlier keys (S, z and their maxima) in shared memory, and within a chunk feature tile by feature tile:
+// The outputs of the fused form of linear attention: a block goes over one segment of one head, chunk by chunk, with
+// the sum over all earlier keys (S, z and their maxima) in shared memory, and within a chunk feature tile by feature
+// tile:
 //   keys     features of the warp's 16 keys; normalised by each key's running maximum s_j they go to shared memory
-//   queries  features of its 16 queries: against S under the running maximum t_i, against the keys of the chunk under r_i: P_ij
-//   keys     exp(b_jf - c_f) under the new maximum c_f of each feature: S and z of this tile
-// and behind the last tile weights of pairs from P, r, s under top_i = max(t_i, largest pair). Running maxima of rows rescale what was
-// summed up under smaller ones (Milakov and Gimelshein 2018), so that features of a tile are computed once and kept nowhere.
+//   queries  features of its 16 queries: against S under the running maximum t_i, against the keys of the chunk under
+//   r_i: P_ij keys     exp(b_jf - c_f) under the new maximum c_f of each feature: S and z of this tile
+// and behind the last tile weights of pairs from P, r, s under top_i = max(t_i, largest pair). Running maxima of rows
+// rescale what was summed up under smaller ones (Milakov and Gimelshein 2018), so that features of a tile are computed
+// once and kept nowhere.
 #include "framework/ops/linear_attention_fused_forward_memory.cuh"
 
 namespace furlong::ops {
@@ -14,11 +16,12 @@ namespace FURLONG_GPU {
 template <bool Exact, bool Projected>
 class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
   using Base = FusedOutputsMemory<Exact, Projected>;
-  using Base::parts, Base::p, Base::query_side, Base::key_side, Base::out, Base::at, Base::head, Base::query, Base::key, Base::lane,
-      Base::g, Base::t, Base::own, Base::has_sum, Base::load_sum, Base::load_values, Base::take_out_bad_values, Base::next_directions,
-      Base::sum, Base::extra, Base::maximum, Base::column_maximum, Base::column_factor, Base::key_maximum, Base::key_shift, Base::key_plus,
-      Base::key_minus, Base::query_plus, Base::query_minus, Base::bad, Base::normal, Base::weights, Base::directions, Base::values_of,
-      Base::run_start, Base::slice, Base::width;
+  using Base::parts, Base::p, Base::query_side, Base::key_side, Base::out, Base::at, Base::head, Base::query, Base::key,
+      Base::lane, Base::g, Base::t, Base::own, Base::has_sum, Base::load_sum, Base::load_values,
+      Base::take_out_bad_values, Base::next_directions, Base::sum, Base::extra, Base::maximum, Base::column_maximum,
+      Base::column_factor, Base::key_maximum, Base::key_shift, Base::key_plus, Base::key_minus, Base::query_plus,
+      Base::query_minus, Base::bad, Base::normal, Base::weights, Base::directions, Base::values_of, Base::run_start,
+      Base::slice, Base::width;
   using Sums = float (&)[8][4];
   using ConstSums = const float (&)[8][4];
 
@@ -34,7 +37,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     if (p.causal && at.stages > 1) load_values(begin, 0);
     cp_async_commit();
     int turn = 0;
-    for (int first = begin; first < end; first += fused_chunk, ++turn) chunk(first, gpu_min(end, first + fused_chunk), end, turn);
+    for (int first = begin; first < end; first += fused_chunk, ++turn)
+      chunk(first, gpu_min(end, first + fused_chunk), end, turn);
   }
 
  private:
@@ -43,7 +47,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
   __device__ void chunk(int first, int end, int segment_end, int turn) {
     const int tiles = p.m_padded / fused_tile;
     const bool goes_on = p.causal && end < segment_end;
-    const CarriedRun run = p.causal ? carried_run(run_start(), true, first, end, query_side.n) : CarriedRun{first, end, true};
+    const CarriedRun run =
+        p.causal ? carried_run(run_start(), true, first, end, query_side.n) : CarriedRun{first, end, true};
     float outputs[8][4], denominators[1][4], products[8][4];
     clear(outputs);
     clear(denominators);
@@ -96,7 +101,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
 
   // ---- keys ----
 
-  /// exp(feature - running maximum of the key) to shared memory, and what a rise of that maximum does to products so far.
+  /// exp(feature - running maximum of the key) to shared memory, and what a rise of that maximum does to products so
+  /// far.
   __device__ __forceinline__ void normalise_keys(ConstSums features, float (&top)[2]) {
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -117,7 +123,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       }
     }
   }
-  __device__ __forceinline__ void keep_column_maxima(ConstSums features, const RowTerms (&terms)[2], int first, const CarriedRun& run) {
+  __device__ __forceinline__ void keep_column_maxima(ConstSums features, const RowTerms (&terms)[2], int first,
+                                                     const CarriedRun& run) {
     const float row_shift[2] = {terms[0].shift, terms[1].shift}, none[2] = {0.0f, 0.0f};
     const int row = first + own + g;
     const bool counts[2] = {row >= run.from && row < run.until, row + 8 >= run.from && row + 8 < run.until};
@@ -130,7 +137,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     return most;
   }
   /// What the tile's sum takes of each key: exp(feature - c) under the maximum that the chunk raises c to.
-  __device__ __forceinline__ void weigh_keys(ConstSums features, const RowTerms (&terms)[2], int first, const CarriedRun& run, int tile) {
+  __device__ __forceinline__ void weigh_keys(ConstSums features, const RowTerms (&terms)[2], int first,
+                                             const CarriedRun& run, int tile) {
     FURLONG_UNROLL
     for (int n = 0; n < 8; ++n) {
       const int place = 8 * n + 2 * t;
@@ -139,13 +147,15 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       for (int half = 0; half < 2; ++half) {
         const int row = first + own + g + 8 * half;
         const bool counts = row >= run.from && row < run.until;
-        weights().put(own + g + 8 * half, place, counts ? weighted(p, features[n][2 * half], terms[half].shift, -low) : 0.0f,
+        weights().put(own + g + 8 * half, place,
+                      counts ? weighted(p, features[n][2 * half], terms[half].shift, -low) : 0.0f,
                       counts ? weighted(p, features[n][2 * half + 1], terms[half].shift, -high) : 0.0f);
       }
     }
   }
   /// Sᵀ [width(), features] and z of the tile; the warp's are features [own, own + 16).
-  __device__ __forceinline__ void advance_sum(const Tile<parts>& v, const CarriedRun& run, int first, int tile, bool has_bad) {
+  __device__ __forceinline__ void advance_sum(const Tile<parts>& v, const CarriedRun& run, int first, int tile,
+                                              bool has_bad) {
     float added[8][4], ones[2][4];  // blocks of 16 columns of v by two of 8 features
     clear(added);
     clear(ones);
@@ -200,8 +210,9 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
 
   // ---- queries ----
 
-  __device__ __forceinline__ void query_tile(int first, int tile, const Bf16* omega, const RowTerms (&terms)[2], float (&past_top)[2],
-                                             float (&query_top)[2], Sums outputs, float (&denominators)[4], Sums products) {
+  __device__ __forceinline__ void query_tile(int first, int tile, const Bf16* omega, const RowTerms (&terms)[2],
+                                             float (&past_top)[2], float (&query_top)[2], Sums outputs,
+                                             float (&denominators)[4], Sums products) {
     float features[8][4];
     features_of_rows<Projected>(p, head, query, first + own, tile, omega, terms, features);
     if (has_sum) add_past(features, tile, past_top, outputs, denominators);
@@ -209,7 +220,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
   }
 
   /// outputs += exp(feature + c - t) S, under the running maximum t of the row.
-  __device__ __forceinline__ void add_past(ConstSums features, int tile, float (&top)[2], Sums outputs, float (&denominators)[4]) {
+  __device__ __forceinline__ void add_past(ConstSums features, int tile, float (&top)[2], Sums outputs,
+                                           float (&denominators)[4]) {
     const float* c = maximum() + tile * fused_tile + 2 * t;
     float shift[2], before[2];
     FURLONG_UNROLL
@@ -260,8 +272,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     return b;
   }
 
-  /// products += exp(query feature - r) · exp(key feature - s), r and s the running maxima of the rows. Keys behind the warp's last query
-  /// are left out.
+  /// products += exp(query feature - r) · exp(key feature - s), r and s the running maxima of the rows. Keys behind the
+  /// warp's last query are left out.
   __device__ __forceinline__ void add_products(Sums features, float (&top)[2], Sums products) {
     if (!p.values) {
       FURLONG_UNROLL
@@ -299,13 +311,15 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
 
   // ---- behind the last tile ----
 
-  __device__ __forceinline__ void keep_terms(const RowTerms (&keys)[2], const RowTerms (&queries)[2], const float (&top)[2]) {
+  __device__ __forceinline__ void keep_terms(const RowTerms (&keys)[2], const RowTerms (&queries)[2],
+                                             const float (&top)[2]) {
     if (t == 0) {
       FURLONG_UNROLL
       for (int half = 0; half < 2; ++half) {
         const int row = own + g + 8 * half;
         key_maximum()[row] = top[half];
-        key_shift()[row] = keys[half].shift, key_plus()[row] = keys[half].log_plus, key_minus()[row] = keys[half].log_minus;
+        key_shift()[row] = keys[half].shift, key_plus()[row] = keys[half].log_plus,
+        key_minus()[row] = keys[half].log_minus;
         query_plus()[row] = queries[half].log_plus, query_minus()[row] = queries[half].log_minus;
       }
     }
@@ -336,7 +350,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     for (int n = 0; n < 8; ++n) {
       FURLONG_UNROLL
       for (int e = 0; e < 4; ++e) {
-        const bool small = products[n][e] < fused_least_product && key_maximum()[8 * n + 2 * t + (e & 1)] > fused_nothing / 2;
+        const bool small =
+            products[n][e] < fused_least_product && key_maximum()[8 * n + 2 * t + (e & 1)] > fused_nothing / 2;
         lost |= small ? 1u << (4 * n + e) : 0u;
       }
     }
@@ -347,7 +362,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       if (lanes == 0) return lost;
       const int leader = __ffs(static_cast<int>(lanes)) - 1;
       const int slot = __shfl_sync(full_warp, __ffs(static_cast<int>(left)) - 1, leader);
-      const int row = own + (leader >> 2) + 8 * ((slot >> 1) & 1), column = 8 * (slot >> 2) + 2 * (leader & 3) + (slot & 1);
+      const int row = own + (leader >> 2) + 8 * ((slot >> 1) & 1),
+                column = 8 * (slot >> 2) + 2 * (leader & 3) + (slot & 1);
       const float weight = direct_log_weight(first, row, column);
       if (lane == leader) left &= left - 1;
       FURLONG_UNROLL
@@ -364,7 +380,9 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int i = own + g + 8 * half;
-      const int start = run_start() && first + i < query_side.n ? static_cast<int>(gpu_max(run_start()[first + i], first) - first) : 0;
+      const int start = run_start() && first + i < query_side.n
+                            ? static_cast<int>(gpu_max(run_start()[first + i], first) - first)
+                            : 0;
       FURLONG_UNROLL
       for (int n = 0; n < 8; ++n) {
         FURLONG_UNROLL
@@ -382,8 +400,9 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     return static_cast<float>(static_cast<int>(__float_as_uint(x) >> 23) - 127) * 0.69314718055994530942f;
   }
 
-  __device__ __forceinline__ void finish(int first, int turn, bool has_bad, float (&past_top)[2], const float (&query_top)[2], Sums outputs,
-                                         float (&denominators)[1][4], Sums products) {
+  __device__ __forceinline__ void finish(int first, int turn, bool has_bad, float (&past_top)[2],
+                                         const float (&query_top)[2], Sums outputs, float (&denominators)[1][4],
+                                         Sums products) {
     float top[2];
     std::uint32_t visible = 0, lost = 0;
     if (p.causal) {
@@ -404,7 +423,9 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
           for (int e = 0; e < 2; ++e) {
             const int slot = 4 * n + 2 * half + e;
             const float product = products[n][2 * half + e], s = key_maximum()[8 * n + 2 * t + e];
-            float log_weight = p.values ? s : lost >> slot & 1u ? product - query_top[half] : s + log_of_exponent(product);
+            float log_weight = p.values            ? s
+                               : lost >> slot & 1u ? product - query_top[half]
+                                                   : s + log_of_exponent(product);
             most = visible >> slot & 1u ? gpu_max(most, log_weight) : most;
           }
         }
@@ -425,8 +446,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
         for (int e = 0; e < 2; ++e) {
           const int slot = 4 * n + 2 * half + e;
           const float product = products[n][2 * half + e], s = p.causal ? key_maximum()[8 * n + 2 * t + e] : 0.0f;
-          const float weight =
-              lost >> slot & 1u ? gpu_exp_fast(product - top[half]) : product * gpu_exp_fast((s - top[half]) + query_top[half]);
+          const float weight = lost >> slot & 1u ? gpu_exp_fast(product - top[half])
+                                                 : product * gpu_exp_fast((s - top[half]) + query_top[half]);
           products[n][2 * half + e] = visible >> slot & 1u ? weight : 0.0f;
         }
       }
@@ -436,7 +457,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
   }
 
   /// outputs += weights · v, and the row's sum of the weights as they were rounded.
-  __device__ __forceinline__ void add_pairs(const Tile<parts>& v, Sums outputs, float (&denominators)[4], ConstSums pair_weights) {
+  __device__ __forceinline__ void add_pairs(const Tile<parts>& v, Sums outputs, float (&denominators)[4],
+                                            ConstSums pair_weights) {
     OperandB<1> ones;
     ones.set(0, g == 0 ? 1.0f : 0.0f, g == 0 ? 1.0f : 0.0f);
     ones.set(1, g == 0 ? 1.0f : 0.0f, g == 0 ? 1.0f : 0.0f);
@@ -457,7 +479,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     }
   }
 
-  __device__ __forceinline__ void write(int first, const float (&top)[2], bool has_bad, ConstSums outputs, const float (&denominators)[4]) {
+  __device__ __forceinline__ void write(int first, const float (&top)[2], bool has_bad, ConstSums outputs,
+                                        const float (&denominators)[4]) {
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int i = own + g + 8 * half;
@@ -468,7 +491,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       const std::int64_t line = static_cast<std::int64_t>(head.batch * p.n_heads + head.head) * query_side.n + row;
       if (slice() == 0 && t == 0 && out.top) out.top[line] = top[half];
       if (slice() == 0 && t == 0 && out.inverse) out.inverse[line] = inverse;
-      const std::int64_t target = head.batch * out.batch_stride + row * out.row_stride + head.head * out.head_stride + slice();
+      const std::int64_t target =
+          head.batch * out.batch_stride + row * out.row_stride + head.head * out.head_stride + slice();
       const int start = run_start() ? static_cast<int>(gpu_max(run_start()[row], first) - first) : 0;
       FURLONG_UNROLL
       for (int n = 0; n < 8; ++n) {
@@ -479,10 +503,12 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
         for (int e = 0; e < 2; ++e) {
           value[e] = outputs[n][2 * half + e] * inverse;
           // Keys start to i of the chunk, with a value that is not finite.
-          if (has_bad && (bad()[column + e] & (~std::uint64_t{0} >> (63 - i))) >> start != 0) value[e] = __int_as_float(0x7fffffff);
+          if (has_bad && (bad()[column + e] & (~std::uint64_t{0} >> (63 - i))) >> start != 0)
+            value[e] = __int_as_float(0x7fffffff);
         }
         if (out.is_bfloat16) {
-          *reinterpret_cast<std::uint32_t*>(static_cast<Bf16*>(out.output) + target + column) = pack_bf16(value[0], value[1]);
+          *reinterpret_cast<std::uint32_t*>(static_cast<Bf16*>(out.output) + target + column) =
+              pack_bf16(value[0], value[1]);
         } else {
           store_vector(static_cast<float*>(out.output) + target + column, Vector<float, 2>{{value[0], value[1]}});
         }
@@ -494,8 +520,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
 /// Grid: (segments, slices of v, batch · n_heads). `has_start`: states hold what the segments begin with.
 template <bool Exact, bool Projected>
 __global__ void __launch_bounds__(fused_threads, Exact ? 2 : 1)
-    fused_outputs(FusedProblem p, FusedSide queries, FusedSide keys, FusedStates states, bool has_start, FusedOutputs outputs,
-                  OutputsLayout<Exact, Projected> layout) {
+    fused_outputs(FusedProblem p, FusedSide queries, FusedSide keys, FusedStates states, bool has_start,
+                  FusedOutputs outputs, OutputsLayout<Exact, Projected> layout) {
   FURLONG_DYNAMIC_SHARED(unsigned char, memory);
   FusedOutputsBlock<Exact, Projected>(p, queries, keys, outputs, layout, memory).run(states, has_start);
 }

@@ -17,11 +17,11 @@ struct FusedOutputs {
 template <bool Exact, bool Projected>
 struct OutputsLayout {
   static constexpr int parts = Exact ? 1 : 2, plane = fused_chunk * fused_ld;
-  int width, stages, ld_sum, sum, extra, maximum, column_maxima, column_factor, key_maximum, key_shift, key_plus, key_minus, query_plus,
-      query_minus, bad, normal, weights, vectors, directions, all;
+  int width, stages, ld_sum, sum, extra, maximum, column_maxima, column_factor, key_maximum, key_shift, key_plus,
+      key_minus, query_plus, query_minus, bad, normal, weights, vectors, directions, all;
 
-  /// `columns`: those of v that a block takes. `buffers`: 2 where the tiles of the next chunk, and of the next 64 directions, are read
-  /// ahead.
+  /// `columns`: those of v that a block takes. `buffers`: 2 where the tiles of the next chunk, and of the next 64
+  /// directions, are read ahead.
   OutputsLayout(int m_padded, int d_padded, int columns, int buffers) : width(columns), stages(buffers) {
     int at = 0;
     const auto take = [&](int bytes) {
@@ -34,7 +34,8 @@ struct OutputsLayout {
     extra = take(m_padded * 4);
     maximum = take(m_padded * 4);
     column_maxima = take(fused_warps * 64 * 4);
-    for (int* row : {&column_factor, &key_maximum, &key_shift, &key_plus, &key_minus, &query_plus, &query_minus}) *row = take(64 * 4);
+    for (int* row : {&column_factor, &key_maximum, &key_shift, &key_plus, &key_minus, &query_plus, &query_minus})
+      *row = take(64 * 4);
     bad = take(64 * 8);
     normal = take(parts * plane * 2);
     weights = take(parts * plane * 2);
@@ -52,8 +53,8 @@ class FusedOutputsMemory {
   using Layout = OutputsLayout<Exact, Projected>;
 
  public:
-  __device__ FusedOutputsMemory(const FusedProblem& problem, const FusedSide& queries, const FusedSide& keys, const FusedOutputs& outputs,
-                                const Layout& layout, unsigned char* shared)
+  __device__ FusedOutputsMemory(const FusedProblem& problem, const FusedSide& queries, const FusedSide& keys,
+                                const FusedOutputs& outputs, const Layout& layout, unsigned char* shared)
       : p(problem),
         query_side(queries),
         key_side(keys),
@@ -83,18 +84,19 @@ class FusedOutputsMemory {
     }
   }
   __device__ void load_values(int first, int turn) {
-    load_vectors(fused_rows_of(key_side.vectors, head.batch, head.kv_head, key_side.n), key, first, first, key_side.n, slice(), width(),
-                 values_of(turn));
+    load_vectors(fused_rows_of(key_side.vectors, head.batch, head.kv_head, key_side.n), key, first, first, key_side.n,
+                 slice(), width(), values_of(turn));
   }
 
-  /// A value that is not finite must not reach queries before it as 0 · NaN: such values become zero, and bad[column] says, key by key,
-  /// where they were. True where there are any. Ends with a barrier.
+  /// A value that is not finite must not reach queries before it as 0 · NaN: such values become zero, and bad[column]
+  /// says, key by key, where they were. True where there are any. Ends with a barrier.
   __device__ bool take_out_bad_values(int turn) {
     const Tile<parts> tile = values_of(turn);
     const int pairs = width() / 2;
     bool found = false;
     for (int i = static_cast<int>(threadIdx.x); i < fused_chunk * pairs; i += fused_threads) {
-      const std::uint32_t word = *reinterpret_cast<const std::uint32_t*>(tile.data + i / pairs * tile.ld + i % pairs * 2);
+      const std::uint32_t word =
+          *reinterpret_cast<const std::uint32_t*>(tile.data + i / pairs * tile.ld + i % pairs * 2);
       found = found || (word & 0x7f80u) == 0x7f80u || (word & 0x7f800000u) == 0x7f800000u;
     }
     if (!__syncthreads_or(found)) return false;

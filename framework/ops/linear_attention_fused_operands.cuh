@@ -1,10 +1,11 @@
 #pragma once
-// Operands of tensor cores for the fused form of linear attention, in one or more parts of bfloat16, and products of tiles in shared
-// memory.
+// Operands of tensor cores for the fused form of linear attention, in one or more parts of bfloat16, and products of
+// tiles in shared memory.
 //
-// Order of 32 entries. A lane reads 8 neighbouring entries of a row at once (16 bytes of bfloat16). So entry 8 t + 4 s + 2 h + e of a group
-// of 32 is given to lane t (of the four that share a row) at place 16 s + 8 h + 2 t + e of the product: columns of ω are stored in that
-// order, features of element-wise maps are numbered in it (`place`), and everything leaves the kernels in its own order again.
+// Order of 32 entries. A lane reads 8 neighbouring entries of a row at once (16 bytes of bfloat16). So entry 8 t + 4 s
+// + 2 h + e of a group of 32 is given to lane t (of the four that share a row) at place 16 s + 8 h + 2 t + e of the
+// product: columns of ω are stored in that order, features of element-wise maps are numbered in it (`place`), and
+// everything leaves the kernels in its own order again.
 #include "framework/cuda/kernel.h"
 
 // A loop whose copies would only make the program larger.
@@ -24,8 +25,12 @@ inline constexpr int fused_ld = fused_tile + 8;  // of tiles [64, 64]: rows of l
 using Bf16 = __nv_bfloat16;
 
 /// The entry of a group of 32 that stands at `place` of a product; and the other way round.
-__host__ __device__ constexpr int fused_entry(int place) { return 8 * ((place >> 1) & 3) + 2 * (place >> 3) + (place & 1); }
-__host__ __device__ constexpr int fused_place(int entry) { return 8 * ((entry >> 1) & 3) + 2 * (entry >> 3) + (entry & 1); }
+__host__ __device__ constexpr int fused_entry(int place) {
+  return 8 * ((place >> 1) & 3) + 2 * (place >> 3) + (place & 1);
+}
+__host__ __device__ constexpr int fused_place(int entry) {
+  return 8 * ((entry >> 1) & 3) + 2 * (entry >> 3) + (entry & 1);
+}
 
 // ---- operands ----
 
@@ -81,9 +86,10 @@ __device__ __forceinline__ void multiply(float (&sums)[4], const OperandA<A>& a,
   }
 }
 
-/// Offsets of the row that this lane names to ldmatrix, in a block of 16 × 16 with rows `ld` apart. `by_rows`: of operand A from rows of
-/// the product, or, transposed as it is read, of two operands B from rows that are summed over. `by_columns`: of two operands B from
-/// columns of the product, or, transposed as it is read, of operand A from rows that are summed over.
+/// Offsets of the row that this lane names to ldmatrix, in a block of 16 × 16 with rows `ld` apart. `by_rows`: of
+/// operand A from rows of the product, or, transposed as it is read, of two operands B from rows that are summed over.
+/// `by_columns`: of two operands B from columns of the product, or, transposed as it is read, of operand A from rows
+/// that are summed over.
 __device__ __forceinline__ int by_rows_offset(int ld) {
   const int lane = lane_index();
   return (lane & 15) * ld + (lane >> 4) * 8;
@@ -102,7 +108,8 @@ struct Tile {
   __device__ __forceinline__ OperandA<Parts> a(int row, int column) const {
     OperandA<Parts> operand;
     FURLONG_UNROLL
-    for (int part = 0; part < Parts; ++part) ldmatrix_x4(operand.parts[part], data + part * plane + row * ld + column + by_rows_offset(ld));
+    for (int part = 0; part < Parts; ++part)
+      ldmatrix_x4(operand.parts[part], data + part * plane + row * ld + column + by_rows_offset(ld));
     return operand;
   }
   /// Of the product's row `column` on, summed over rows [row, row + 16).
@@ -136,11 +143,13 @@ struct Tile {
     std::uint32_t words[Parts];
     split_pair<Parts>(low, high, words);
     FURLONG_UNROLL
-    for (int part = 0; part < Parts; ++part) *reinterpret_cast<std::uint32_t*>(data + part * plane + row * ld + column) = words[part];
+    for (int part = 0; part < Parts; ++part)
+      *reinterpret_cast<std::uint32_t*>(data + part * plane + row * ld + column) = words[part];
   }
 
  private:
-  __device__ __forceinline__ static void hand_out(const std::uint32_t (&words)[4], int part, OperandB<Parts> (&operands)[2]) {
+  __device__ __forceinline__ static void hand_out(const std::uint32_t (&words)[4], int part,
+                                                  OperandB<Parts> (&operands)[2]) {
     operands[0].parts[part][0] = words[0], operands[0].parts[part][1] = words[1];
     operands[1].parts[part][0] = words[2], operands[1].parts[part][1] = words[3];
   }
@@ -165,11 +174,12 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(full_warp, x, 2);
 }
 
-/// sums[f, c] += Σ_j weights[j, f] vectors[j, c] for features [own, own + 16) of the tile and columns [0, width) (at most 64), and in
-/// column 0 of extra_sums Σ_j weights[j, f] extra[j]. All lanes come.
+/// sums[f, c] += Σ_j weights[j, f] vectors[j, c] for features [own, own + 16) of the tile and columns [0, width) (at
+/// most 64), and in column 0 of extra_sums Σ_j weights[j, f] extra[j]. All lanes come.
 template <int Parts>
-__device__ __forceinline__ void add_outer_products(const Tile<Parts>& weights, const Tile<Parts>& vectors, const float* extra, int own,
-                                                   int width, float (&sums)[8][4], float (&extra_sums)[4]) {
+__device__ __forceinline__ void add_outer_products(const Tile<Parts>& weights, const Tile<Parts>& vectors,
+                                                   const float* extra, int own, int width, float (&sums)[8][4],
+                                                   float (&extra_sums)[4]) {
   const int lane = lane_index(), g = lane >> 2, t = lane & 3;
   FURLONG_UNROLL
   for (int k = 0; k < fused_chunk; k += 16) {

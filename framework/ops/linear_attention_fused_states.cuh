@@ -1,20 +1,23 @@
 #pragma once
-// Sums over segments of the sequence for the fused form of linear attention: of keys and values, which queries behind a segment meet, and
-// in backward of queries and what flows back to them, which keys before it meet. First each segment's own sum, all segments at once; then,
-// feature by feature, what reaches each segment from those before it (of queries: behind it).
+// Sums over segments of the sequence for the fused form of linear attention: of keys and values, which queries behind a
+// segment meet, and in backward of queries and what flows back to them, which keys before it meet. First each segment's
+// own sum, all segments at once; then, feature by feature, what reaches each segment from those before it (of queries:
+// behind it).
 #include "framework/ops/linear_attention_fused_tile.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// Directions as operand B wants them: rounded to bfloat16 (ω is defined as that), columns in the order of products, zeros behind row m and
-/// column d; with two features a direction the second half is -ω.
-__global__ void __launch_bounds__(256) fused_prepare_directions(const float* directions, Bf16* target, float* squares, std::int64_t sets,
-                                                                int n_directions, int d, int m_padded, int d_padded, bool both_signs) {
+/// Directions as operand B wants them: rounded to bfloat16 (ω is defined as that), columns in the order of products,
+/// zeros behind row m and column d; with two features a direction the second half is -ω.
+__global__ void __launch_bounds__(256)
+    fused_prepare_directions(const float* directions, Bf16* target, float* squares, std::int64_t sets, int n_directions,
+                             int d, int m_padded, int d_padded, bool both_signs) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * 8 + warp_index();  // a warp a row
   if (row >= sets * m_padded) return;
   const int f = static_cast<int>(row % m_padded), lane = lane_index();
-  const int features = both_signs ? 2 * n_directions : n_directions, direction = f < n_directions ? f : f - n_directions;
+  const int features = both_signs ? 2 * n_directions : n_directions,
+            direction = f < n_directions ? f : f - n_directions;
   const float* source = directions + (row / m_padded * n_directions + direction) * d;
   float square = 0;
   for (int column = lane; column < d_padded; column += 32) {
@@ -28,7 +31,8 @@ __global__ void __launch_bounds__(256) fused_prepare_directions(const float* dir
 }
 
 /// Where the document of each token begins: a block a sequence, which goes over it 256 tokens at a time.
-__global__ void __launch_bounds__(256) fused_run_starts(const std::int32_t* documents, std::int32_t* starts, std::int64_t n) {
+__global__ void __launch_bounds__(256)
+    fused_run_starts(const std::int32_t* documents, std::int32_t* starts, std::int64_t n) {
   FURLONG_SHARED(int, warp_last, [8]);
   const std::int32_t* ids = documents + static_cast<std::int64_t>(blockIdx.x) * n;
   std::int32_t* target = starts + static_cast<std::int64_t>(blockIdx.x) * n;
@@ -51,8 +55,10 @@ __global__ void __launch_bounds__(256) fused_run_starts(const std::int32_t* docu
 }
 
 /// delta = d_output · output for each query of each head: a warp each. Grid: (queries / 8, 1, batch · n_heads).
-__global__ void __launch_bounds__(256) fused_deltas(FusedRows d_output, FusedRows output, float* delta, int n_heads, int n, int width) {
-  const int i = static_cast<int>(blockIdx.x) * 8 + warp_index(), index = static_cast<int>(blockIdx.z), batch = index / n_heads;
+__global__ void __launch_bounds__(256)
+    fused_deltas(FusedRows d_output, FusedRows output, float* delta, int n_heads, int n, int width) {
+  const int i = static_cast<int>(blockIdx.x) * 8 + warp_index(), index = static_cast<int>(blockIdx.z),
+            batch = index / n_heads;
   if (i >= n) return;
   const int head = index % n_heads;
   const FusedHeadRows g = fused_rows_of(d_output, batch, head, n), o = fused_rows_of(output, batch, head, n);
@@ -68,8 +74,9 @@ __global__ void __launch_bounds__(256) fused_deltas(FusedRows d_output, FusedRow
   if (lane_index() == 0) delta[static_cast<std::int64_t>(index) * n + i] = sum;
 }
 
-/// Which tokens of a chunk [first, end) belong to the sum that is carried on from it, and whether what was summed before stays: keys go on
-/// with the document of the chunk's last token, queries (whose sums run backward in time) with that of its first.
+/// Which tokens of a chunk [first, end) belong to the sum that is carried on from it, and whether what was summed
+/// before stays: keys go on with the document of the chunk's last token, queries (whose sums run backward in time) with
+/// that of its first.
 struct CarriedRun {
   int from, until;  // rows of the chunk
   bool keeps;
@@ -91,7 +98,8 @@ struct RowWeight {
   float factor;  // 1 / denominator
   float extra;   // what the extra column sums up: minus delta
 };
-__device__ __forceinline__ RowWeight query_weight(const FusedProblem& p, const FusedHead& head, const FusedSide& side, int row) {
+__device__ __forceinline__ RowWeight query_weight(const FusedProblem& p, const FusedHead& head, const FusedSide& side,
+                                                  int row) {
   if (row >= side.n) return {fused_nothing, 0.0f, 0.0f};
   const std::int64_t at = static_cast<std::int64_t>(head.batch * p.n_heads + head.head) * side.n + row;
   return {-side.top[at], side.inverse[at], -side.delta[at]};
@@ -101,9 +109,9 @@ __device__ __forceinline__ RowWeight query_weight(const FusedProblem& p, const F
 template <bool Exact, bool Projected>
 struct LocalStatesLayout {
   static constexpr int parts = Exact ? 1 : 2, plane = fused_chunk * fused_ld;
-  static constexpr int maxima = 0;                              // float [4 + 1, 64]: of each warp's rows, and the running ones
-  static constexpr int extra = maxima + 5 * 64 * 4;             // float [64]
-  static constexpr int features = extra + 64 * 4;               // tile
+  static constexpr int maxima = 0;                   // float [4 + 1, 64]: of each warp's rows, and the running ones
+  static constexpr int extra = maxima + 5 * 64 * 4;  // float [64]
+  static constexpr int features = extra + 64 * 4;    // tile
   static constexpr int vectors = features + parts * plane * 2;  // two tiles
   static constexpr int directions = vectors + 2 * parts * plane * 2;
   static std::size_t bytes(int d_padded) {
@@ -111,10 +119,11 @@ struct LocalStatesLayout {
   }
 };
 
-/// Each segment's own sum S[f, c] = Σ_j exp(b_jf - maximum_f) μ_j v_jc, the same over the extra column, and the maximum, for one tile of
-/// features and at most 64 columns. Grid: (segments, tiles · column slices, batch · n_heads).
+/// Each segment's own sum S[f, c] = Σ_j exp(b_jf - maximum_f) μ_j v_jc, the same over the extra column, and the
+/// maximum, for one tile of features and at most 64 columns. Grid: (segments, tiles · column slices, batch · n_heads).
 template <bool Exact, bool Projected, bool Keys>
-__global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2) fused_local_states(FusedProblem p, FusedSide side, FusedStates states) {
+__global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2)
+    fused_local_states(FusedProblem p, FusedSide side, FusedStates states) {
   constexpr int parts = Exact ? 1 : 2;
   using Layout = LocalStatesLayout<Exact, Projected>;
   FURLONG_DYNAMIC_SHARED(unsigned char, memory);
@@ -124,22 +133,26 @@ __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2) fused_local_stat
   Bf16* directions = reinterpret_cast<Bf16*>(memory + Layout::directions);
   const Tile<parts> weights{reinterpret_cast<Bf16*>(memory + Layout::features), fused_ld, Layout::plane};
   const auto vectors = [&](int turn) {
-    return Tile<parts>{reinterpret_cast<Bf16*>(memory + Layout::vectors) + (turn & 1) * parts * Layout::plane, fused_ld, Layout::plane};
+    return Tile<parts>{reinterpret_cast<Bf16*>(memory + Layout::vectors) + (turn & 1) * parts * Layout::plane, fused_ld,
+                       Layout::plane};
   };
 
   const int lane = lane_index(), warp = warp_index(), g = lane >> 2, t = lane & 3, own = 16 * warp;
-  const int tiles = p.m_padded / fused_tile, tile = static_cast<int>(blockIdx.y) % tiles, slice = static_cast<int>(blockIdx.y) / tiles * 64;
+  const int tiles = p.m_padded / fused_tile, tile = static_cast<int>(blockIdx.y) % tiles,
+            slice = static_cast<int>(blockIdx.y) / tiles * 64;
   const int width = gpu_min(64, p.d_value - slice);
   const int index = static_cast<int>(blockIdx.z), segment = static_cast<int>(blockIdx.x);
   const FusedHead head = fused_head(p, index);
   const FusedInputs<Exact, Keys> inputs(p, head, side);
   const FusedHeadRows vector_rows = fused_rows_of(side.vectors, head.batch, Keys ? head.kv_head : head.head, side.n);
-  const int begin = segment * p.segment_chunks * fused_chunk, end = gpu_min(side.n, begin + p.segment_chunks * fused_chunk);
+  const int begin = segment * p.segment_chunks * fused_chunk,
+            end = gpu_min(side.n, begin + p.segment_chunks * fused_chunk);
   const int chunks = ceil_div(end - begin, fused_chunk);
   const auto chunk_at = [&](int turn) { return begin + (Keys ? turn : chunks - 1 - turn) * fused_chunk; };
   const auto load = [&](int turn) {
     const int first = chunk_at(turn);
-    const CarriedRun run = carried_run(head.run_start(p, side.n), Keys, first, gpu_min(end, first + fused_chunk), side.n);
+    const CarriedRun run =
+        carried_run(head.run_start(p, side.n), Keys, first, gpu_min(end, first + fused_chunk), side.n);
     load_vectors(vector_rows, inputs, first, run.from, run.until, slice, width, vectors(turn));
     cp_async_commit();
   };
@@ -155,7 +168,8 @@ __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2) fused_local_stat
     __syncthreads();
     if (turn + 1 < chunks) load(turn + 1);
     const int first = chunk_at(turn);
-    const CarriedRun run = carried_run(head.run_start(p, side.n), Keys, first, gpu_min(end, first + fused_chunk), side.n);
+    const CarriedRun run =
+        carried_run(head.run_start(p, side.n), Keys, first, gpu_min(end, first + fused_chunk), side.n);
     RowTerms terms[2];
     row_terms<Projected>(p, inputs, first + own, terms);
     float features[8][4], row_shift[2], shift[2], factor[2];
@@ -185,8 +199,11 @@ __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2) fused_local_stat
       FURLONG_UNROLL
       for (int half = 0; half < 2; ++half) {
         // Stabiliser and maximum may be large, and nearly cancel: their difference comes first.
-        const float a = counts[half] ? weighted(p, features[n][2 * half], row_shift[half], shift[half] - low) * factor[half] : 0.0f;
-        const float b = counts[half] ? weighted(p, features[n][2 * half + 1], row_shift[half], shift[half] - high) * factor[half] : 0.0f;
+        const float a =
+            counts[half] ? weighted(p, features[n][2 * half], row_shift[half], shift[half] - low) * factor[half] : 0.0f;
+        const float b = counts[half]
+                            ? weighted(p, features[n][2 * half + 1], row_shift[half], shift[half] - high) * factor[half]
+                            : 0.0f;
         weights.put(own + g + 8 * half, place, a, b);
       }
     }
@@ -230,14 +247,15 @@ __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2) fused_local_stat
   }
 }
 
-/// Where a scan begins and what it leaves behind, in the map's own order of features: [batch, n_heads, m, ..]. Null: nothing.
+/// Where a scan begins and what it leaves behind, in the map's own order of features: [batch, n_heads, m, ..]. Null:
+/// nothing.
 struct FusedCarried {
   const float *start_sum = nullptr, *start_extra = nullptr, *start_maximum = nullptr;
   float *final_sum = nullptr, *final_extra = nullptr, *final_maximum = nullptr, *final_magnitude = nullptr;
 };
 
-/// Replaces each segment's own sum by that of the segments before it (`keys`) or behind it, in order; not causal: the first one's by the
-/// sum of all. A warp for each feature. Grid: (m_padded / 4, 1, batch · n_heads).
+/// Replaces each segment's own sum by that of the segments before it (`keys`) or behind it, in order; not causal: the
+/// first one's by the sum of all. A warp for each feature. Grid: (m_padded / 4, 1, batch · n_heads).
 template <bool Projected>
 __global__ void __launch_bounds__(fused_threads, 8)
     fused_scan_states(FusedProblem p, bool keys, int n, FusedStates states, FusedCarried carried) {
@@ -245,8 +263,10 @@ __global__ void __launch_bounds__(fused_threads, 8)
   const int length = p.segment_chunks * fused_chunk, lane = lane_index();
   const int feature = feature_at<Projected>(f / fused_tile, f % fused_tile);
   const std::int64_t own = static_cast<std::int64_t>(index) * p.m + feature;
-  const bool starts = carried.start_sum != nullptr && feature < p.m, ends = carried.final_sum != nullptr && feature < p.m;
-  const std::int32_t* run_start = p.run_start ? p.run_start + static_cast<std::int64_t>(index / p.n_heads) * n : nullptr;
+  const bool starts = carried.start_sum != nullptr && feature < p.m,
+             ends = carried.final_sum != nullptr && feature < p.m;
+  const std::int32_t* run_start =
+      p.run_start ? p.run_start + static_cast<std::int64_t>(index / p.n_heads) * n : nullptr;
   const auto row_of = [&](int segment) { return states.at(index, segment, true) * p.m_padded + f; };
   const auto keeps = [&](int segment) {
     return carried_run(run_start, keys, segment * length, gpu_min(n, (segment + 1) * length), n).keeps;
@@ -289,7 +309,8 @@ __global__ void __launch_bounds__(fused_threads, 8)
   if (ends && feature == 0) carried.final_magnitude[index] = 0;
 }
 
-/// Rows whose denominator was lost, of each head, beside the least relative one: positive features lose none but by vanishing.
+/// Rows whose denominator was lost, of each head, beside the least relative one: positive features lose none but by
+/// vanishing.
 __global__ void __launch_bounds__(256) fused_report(const float* inverse, float* report, int n) {
   float lost = 0;
   for (int i = static_cast<int>(threadIdx.x); i < n; i += 256)

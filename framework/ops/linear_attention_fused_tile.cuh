@@ -1,15 +1,17 @@
 #pragma once
-// What the kernels of the fused form of linear attention share: what they are told, rows of queries and keys, features of 64 rows at a
-// time.
+// What the kernels of the fused form of linear attention share: what they are told, rows of queries and keys, features
+// of 64 rows at a time.
 //
-// A block has four warps and works on chunks of 64 tokens and tiles of 64 features. Warp w owns rows 16 w to 16 w + 15 of a chunk, so that
-// what it computes for them (features, sums over keys) stays in its registers, in the layout of mma's accumulators, from which operand A of
-// the next product is only a rounding away; a row's maximum is one over four lanes. Whatever all warps need goes through shared memory.
+// A block has four warps and works on chunks of 64 tokens and tiles of 64 features. Warp w owns rows 16 w to 16 w + 15
+// of a chunk, so that what it computes for them (features, sums over keys) stays in its registers, in the layout of
+// mma's accumulators, from which operand A of the next product is only a rounding away; a row's maximum is one over
+// four lanes. Whatever all warps need goes through shared memory.
 //
-// Two precisions. Exact: queries and keys are bfloat16 as they are stored, so that ω·x is exact in float32 accumulation, and other operands
-// are rounded to bfloat16 once. Split (Exact = false): float32 inputs, and bfloat16 ones that centring or scaling moves; x has three
-// bfloat16 parts, which hold all of it, other operands have two (2^-17), and products of two lower parts are left out. States are float32
-// either way, and enter products in two parts.
+// Two precisions. Exact: queries and keys are bfloat16 as they are stored, so that ω·x is exact in float32
+// accumulation, and other operands are rounded to bfloat16 once. Split (Exact = false): float32 inputs, and bfloat16
+// ones that centring or scaling moves; x has three bfloat16 parts, which hold all of it, other operands have two
+// (2^-17), and products of two lower parts are left out. States are float32 either way, and enter products in two
+// parts.
 #include "framework/ops/linear_attention_fused_operands.cuh"
 // After kernel.h, which has to come before fmt.
 #include "framework/ops/linear_attention_arguments.h"
@@ -17,7 +19,8 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-inline constexpr float fused_nothing = -1e30f;        // the logarithm of nothing: finite, so that a difference of two such is not NaN
+inline constexpr float fused_nothing =
+    -1e30f;  // the logarithm of nothing: finite, so that a difference of two such is not NaN
 inline constexpr float fused_least_product = 1e-30f;  // below it a pair is summed again directly (docs/numerics.md)
 
 /// Rows of all heads of all sequences; strides in elements.
@@ -28,7 +31,8 @@ struct FusedRows {
   bool vectors = false;  // every 8 entries can be read by 16-byte accesses
 };
 
-/// Queries with what flows back to them, or keys with their values: what is summed over, or what is multiplied with the sum.
+/// Queries with what flows back to them, or keys with their values: what is summed over, or what is multiplied with the
+/// sum.
 struct FusedSide {
   FusedRows rows, vectors;  // x [.., d]; g or v [.., width]
   int n = 0;
@@ -44,8 +48,9 @@ struct FusedProblem {
   int batch = 0, n_heads = 0, group = 1;  // query heads to a key-value head
   int d = 0, d_padded = 0, d_value = 0, m = 0, m_padded = 0;
   float scale = 1, kernel_epsilon = 0;
-  const Bf16* directions = nullptr;  // [sets, m_padded, d_padded], columns in the order of products, ω and where a map has it -ω
-  const float* squares = nullptr;    // [sets, m_padded]: |ω|²
+  const Bf16* directions =
+      nullptr;  // [sets, m_padded, d_padded], columns in the order of products, ω and where a map has it -ω
+  const float* squares = nullptr;  // [sets, m_padded]: |ω|²
   bool directions_per_head = false;
   const float *oprf_a = nullptr, *query_center = nullptr, *key_center = nullptr, *scaling = nullptr;
   const std::int32_t* kept = nullptr;       // [batch, n_key]; null: all
@@ -53,8 +58,8 @@ struct FusedProblem {
   int segments = 1, segment_chunks = 1;     // along the sequence
 };
 
-/// Sums over the tokens before (or, of gradients, behind) each segment: sum [batch · n_heads, segments, m_padded, d_value], the others
-/// [batch · n_heads, segments, m_padded]. Features in the order of products.
+/// Sums over the tokens before (or, of gradients, behind) each segment: sum [batch · n_heads, segments, m_padded,
+/// d_value], the others [batch · n_heads, segments, m_padded]. Features in the order of products.
 struct FusedStates {
   float *sum = nullptr, *extra = nullptr, *maximum = nullptr;
   int segments = 1;
@@ -64,7 +69,8 @@ struct FusedStates {
   }
 };
 
-/// The head that a block works on. What can be found from the kernel's arguments is found where it is used: registers are few.
+/// The head that a block works on. What can be found from the kernel's arguments is found where it is used: registers
+/// are few.
 struct FusedHead {
   int batch, head, kv_head;
   float factor;  // of ω·x
@@ -140,8 +146,8 @@ __device__ __forceinline__ void read_entries(const FusedHeadRows& rows, int row,
   for (int i = 0; i < 8; ++i) entries[i] = at[i];
 }
 
-/// The inputs of one side of one head, as the map sees them: centred, scaled, zeros where there is none (past the end, masked, column >=
-/// d).
+/// The inputs of one side of one head, as the map sees them: centred, scaled, zeros where there is none (past the end,
+/// masked, column >= d).
 template <bool Exact, bool Keys>
 struct FusedInputs {
   const FusedProblem& p;
@@ -160,7 +166,8 @@ struct FusedInputs {
     return {data, side.rows.row_stride, side.n, side.rows.is_bfloat16, side.rows.vectors};
   }
   __device__ __forceinline__ bool exists(int row) const {
-    if constexpr (Keys) return row < side.n && !(p.kept && p.kept[static_cast<std::int64_t>(batch) * side.n + row] == 0);
+    if constexpr (Keys)
+      return row < side.n && !(p.kept && p.kept[static_cast<std::int64_t>(batch) * side.n + row] == 0);
     return row < side.n;
   }
   /// Entries [column, column + n) centred and scaled.
@@ -171,7 +178,8 @@ struct FusedInputs {
     FURLONG_UNROLL
     for (int i = 0; i < N; ++i) {
       if (center) x[i] -= center[head * p.d + column + i];
-      if (p.scaling) x[i] = Keys ? x[i] / p.scaling[head * p.d + column + i] : x[i] * p.scaling[head * p.d + column + i];
+      if (p.scaling)
+        x[i] = Keys ? x[i] / p.scaling[head * p.d + column + i] : x[i] * p.scaling[head * p.d + column + i];
     }
   }
   __device__ __forceinline__ void entries(int row, int column, float (&x)[8]) const {
@@ -184,7 +192,8 @@ struct FusedInputs {
   __device__ __forceinline__ float entry(int row, int column) const {
     if (!exists(row)) return 0.0f;
     const std::int64_t at = row * side.rows.row_stride + column;
-    float x[1] = {side.rows.is_bfloat16 ? to_compute(static_cast<const Bf16*>(data)[at]) : static_cast<const float*>(data)[at]};
+    float x[1] = {side.rows.is_bfloat16 ? to_compute(static_cast<const Bf16*>(data)[at])
+                                        : static_cast<const float*>(data)[at]};
     transform(column, x);
     return x[0];
   }
@@ -214,17 +223,19 @@ struct FusedInputs {
     }
   }
 };
-/// What a row adds to all of its log features (or to its logarithm in the form `values`): keys -|k'|²/2 where the map has it, centring's
-/// and the mask's weight; and what hedgehog takes out, for either sign.
+/// What a row adds to all of its log features (or to its logarithm in the form `values`): keys -|k'|²/2 where the map
+/// has it, centring's and the mask's weight; and what hedgehog takes out, for either sign.
 struct RowTerms {
   float shift, log_plus, log_minus;
 };
 /// Of the lane's rows first + g and first + g + 8. All lanes come.
 template <bool Projected, bool Exact, bool Keys>
-__device__ inline void row_terms(const FusedProblem& p, const FusedInputs<Exact, Keys>& inputs, int first, RowTerms (&terms)[2]) {
+__device__ inline void row_terms(const FusedProblem& p, const FusedInputs<Exact, Keys>& inputs, int first,
+                                 RowTerms (&terms)[2]) {
   const int lane = lane_index(), g = lane >> 2, t = lane & 3;
   const bool squares =
-      Projected && Keys && (p.map == FeatureMap::favor_positive || p.map == FeatureMap::favor_hyperbolic || p.map == FeatureMap::oprf);
+      Projected && Keys &&
+      (p.map == FeatureMap::favor_positive || p.map == FeatureMap::favor_hyperbolic || p.map == FeatureMap::oprf);
   FURLONG_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = first + g + 8 * half;
@@ -273,8 +284,8 @@ __device__ __forceinline__ int feature_at(int tile, int place) {
   return tile * fused_tile + (Projected ? place : (place & 32) + fused_entry(place & 31));
 }
 
-/// Calls body(integral constant of the map). Features of favor_positive and favor_hyperbolic, of exp and hedgehog but for its constants,
-/// are computed alike.
+/// Calls body(integral constant of the map). Features of favor_positive and favor_hyperbolic, of exp and hedgehog but
+/// for its constants, are computed alike.
 template <bool Projected, class Body>
 __device__ __forceinline__ void with_map(FeatureMap map, const Body& body) {
   using enum FeatureMap;
@@ -291,7 +302,8 @@ __device__ __forceinline__ void with_map(FeatureMap map, const Body& body) {
 
 /// A log feature, or a feature in the form `values`, from u: ω·x or the entry itself, its sign included.
 template <FeatureMap map>
-__device__ __forceinline__ float feature_of(const FusedProblem& p, const FusedHead& head, const RowTerms& row, float u, int feature) {
+__device__ __forceinline__ float feature_of(const FusedProblem& p, const FusedHead& head, const RowTerms& row, float u,
+                                            int feature) {
   float value;
   if constexpr (map == FeatureMap::favor_relu) {
     value = gpu_fma(u < 0 ? 0.0f : u, head.factor, p.kernel_epsilon);  // a NaN stays one
@@ -310,11 +322,12 @@ __device__ __forceinline__ float feature_of(const FusedProblem& p, const FusedHe
   return feature < p.m ? value : values ? 0.0f : fused_nothing;
 }
 
-/// The features of a tile for the lane's rows first + g and first + g + 8: entry [n][e] is of row g + 8 (e / 2) and place 8 n + 2 t + e
-/// % 2. `directions`: the tile of ω in shared memory, d_padded + 8 apart. All lanes come.
+/// The features of a tile for the lane's rows first + g and first + g + 8: entry [n][e] is of row g + 8 (e / 2) and
+/// place 8 n + 2 t + e % 2. `directions`: the tile of ω in shared memory, d_padded + 8 apart. All lanes come.
 template <bool Projected, bool Exact, bool Keys>
-__device__ __forceinline__ void features_of_rows(const FusedProblem& p, const FusedHead& head, const FusedInputs<Exact, Keys>& inputs,
-                                                 int first, int tile, const Bf16* directions, const RowTerms (&terms)[2],
+__device__ __forceinline__ void features_of_rows(const FusedProblem& p, const FusedHead& head,
+                                                 const FusedInputs<Exact, Keys>& inputs, int first, int tile,
+                                                 const Bf16* directions, const RowTerms (&terms)[2],
                                                  float (&features)[8][4]) {
   const int lane = lane_index(), g = lane >> 2, t = lane & 3;
   if constexpr (Projected) {
@@ -367,8 +380,9 @@ __device__ __forceinline__ void features_of_rows(const FusedProblem& p, const Fu
 
 /// One feature of one row, the slow way. `column`: its place among all m_padded.
 template <bool Projected, bool Exact, bool Keys>
-__device__ inline float feature_of_row(const FusedProblem& p, const FusedHead& head, const FusedInputs<Exact, Keys>& inputs,
-                                       const RowTerms& terms, int row, int tile, int place) {
+__device__ inline float feature_of_row(const FusedProblem& p, const FusedHead& head,
+                                       const FusedInputs<Exact, Keys>& inputs, const RowTerms& terms, int row, int tile,
+                                       int place) {
   const int feature = feature_at<Projected>(tile, place);
   float u = 0;
   if constexpr (Projected) {
@@ -376,7 +390,8 @@ __device__ inline float feature_of_row(const FusedProblem& p, const FusedHead& h
     const Bf16* omega = head.directions(p) + static_cast<std::int64_t>(feature) * p.d_padded;
     for (int column = 0; column < p.d; column += 8) {
       inputs.entries(row, column, x);
-      const Bf16* group = omega + (column & ~31) + 2 * ((column >> 3) & 3);  // entry 8 t + 2 r + e stands at 8 r + 2 t + e
+      const Bf16* group =
+          omega + (column & ~31) + 2 * ((column >> 3) & 3);  // entry 8 t + 2 r + e stands at 8 r + 2 t + e
       FURLONG_UNROLL
       for (int i = 0; i < 8; ++i) u = gpu_fma(x[i], to_compute(group[8 * (i >> 1) + (i & 1)]), u);
     }
@@ -390,18 +405,22 @@ __device__ inline float feature_of_row(const FusedProblem& p, const FusedHead& h
   return value;
 }
 
-/// exp(shift) times the feature; of a log feature exp(feature + shift). In the form `values` the row's own logarithm is its shift.
+/// exp(shift) times the feature; of a log feature exp(feature + shift). In the form `values` the row's own logarithm is
+/// its shift.
 __device__ __forceinline__ float weighted(const FusedProblem& p, float feature, float row_shift, float shift) {
   const float e = gpu_exp_fast((p.values ? row_shift : feature) + shift);
   return p.values ? feature * e : e;
 }
 /// The part of it that maxima are taken of.
-__device__ __forceinline__ float log_size(const FusedProblem& p, float feature, float row_shift) { return p.values ? row_shift : feature; }
+__device__ __forceinline__ float log_size(const FusedProblem& p, float feature, float row_shift) {
+  return p.values ? row_shift : feature;
+}
 
-/// The maximum over the warp's 16 rows of each column, plus `shift` of its row, written to target[64] by the lanes that end up with it:
-/// halves of the columns change hands with each step.
-__device__ __forceinline__ void column_maxima(const FusedProblem& p, const float (&features)[8][4], const float (&row_shift)[2],
-                                              const float (&shift)[2], const bool (&counts)[2], float* target) {
+/// The maximum over the warp's 16 rows of each column, plus `shift` of its row, written to target[64] by the lanes that
+/// end up with it: halves of the columns change hands with each step.
+__device__ __forceinline__ void column_maxima(const FusedProblem& p, const float (&features)[8][4],
+                                              const float (&row_shift)[2], const float (&shift)[2],
+                                              const bool (&counts)[2], float* target) {
   const int lane = lane_index(), g = lane >> 2, t = lane & 3;
   float most[16];
   FURLONG_UNROLL
@@ -437,7 +456,8 @@ __device__ __forceinline__ void column_maxima(const FusedProblem& p, const float
 
 // ---- tiles from memory ----
 
-/// Begins to copy the tile of directions to shared memory, rows d_padded + 8 apart. Committed and waited for by the caller.
+/// Begins to copy the tile of directions to shared memory, rows d_padded + 8 apart. Committed and waited for by the
+/// caller.
 __device__ inline void load_directions(const FusedProblem& p, const FusedHead& head, int tile, Bf16* target) {
   const int vectors = p.d_padded / 8, ld = p.d_padded + 8;
   const Bf16* source = head.directions(p) + static_cast<std::int64_t>(tile) * fused_tile * p.d_padded;
@@ -447,11 +467,11 @@ __device__ inline void load_directions(const FusedProblem& p, const FusedHead& h
   }
 }
 
-/// Rows [first, first + 64) and columns [column, column + width) of v or g, zeros outside [from, until) and where `inputs` has no row. In
-/// Exact copies of whole vectors are only begun; committed and waited for by the caller.
+/// Rows [first, first + 64) and columns [column, column + width) of v or g, zeros outside [from, until) and where
+/// `inputs` has no row. In Exact copies of whole vectors are only begun; committed and waited for by the caller.
 template <bool Exact, bool Keys>
-__device__ inline void load_vectors(const FusedHeadRows& rows, const FusedInputs<Exact, Keys>& inputs, int first, int from, int until,
-                                    int column, int width, const Tile<Exact ? 1 : 2>& target) {
+__device__ inline void load_vectors(const FusedHeadRows& rows, const FusedInputs<Exact, Keys>& inputs, int first,
+                                    int from, int until, int column, int width, const Tile<Exact ? 1 : 2>& target) {
   const int vectors = width / 8;
   for (int i = static_cast<int>(threadIdx.x); i < fused_chunk * vectors; i += fused_threads) {
     const int row = i / vectors, at = i % vectors * 8;
@@ -459,8 +479,8 @@ __device__ inline void load_vectors(const FusedHeadRows& rows, const FusedInputs
     if constexpr (Exact) {
       if (rows.vectors) {
         const Bf16* source = static_cast<const Bf16*>(rows.data);
-        cp_async16(target.data + row * target.ld + at, exists ? source + (first + row) * rows.row_stride + (column + at) : source,
-                   exists ? 16 : 0);
+        cp_async16(target.data + row * target.ld + at,
+                   exists ? source + (first + row) * rows.row_stride + (column + at) : source, exists ? 16 : 0);
         continue;
       }
     }

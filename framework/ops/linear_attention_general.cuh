@@ -1,12 +1,14 @@
 #pragma once
-// The general form of linear attention on GPUs: every map and option of linear_attention.h. What its kernels are given, and the tile that a
-// block works on. Notation and definitions are those of linear_attention_logarithms-inl.h and linear_attention_values-inl.h.
+// The general form of linear attention on GPUs: every map and option of linear_attention.h. What its kernels are given,
+// and the tile that a block works on. Notation and definitions are those of linear_attention_logarithms-inl.h and
+// linear_attention_values-inl.h.
 //
-// A block takes one segment of one head of one sequence: a run of chunks whose borders follow from shapes (and document borders) alone.
-// States at the borders of segments come from the segments' own sums and a scan over them (linear_attention_general_states.cuh).
+// A block takes one segment of one head of one sequence: a run of chunks whose borders follow from shapes (and document
+// borders) alone. States at the borders of segments come from the segments' own sums and a scan over them
+// (linear_attention_general_states.cuh).
 //
-// The windowed hybrid that is not causal is two causal sweeps, as on the CPU: over the keys up to each query's own, and, over the tokens in
-// reverse, over those after it.
+// The windowed hybrid that is not causal is two causal sweeps, as on the CPU: over the keys up to each query's own,
+// and, over the tokens in reverse, over those after it.
 #include "framework/ops/feature_maps/feature_map_rows_cuda.cuh"
 #include "framework/ops/linear_attention_arguments.h"
 #include "framework/ops/linear_attention_general_program.h"
@@ -94,13 +96,15 @@ struct GeneralArguments {
   DType gate_dtype;
   const T *directions, *direction_norms, *query_center, *key_center, *scaling, *oprf_a;
   std::int64_t n_directions, direction_sets;
-  const std::int32_t *mask, *document_first, *document_end;  // [batch, n]; the latter two: of the document that a token is in
-  T *top, *inverse_denominator;                              // [batch, n_heads, n_query]
+  const std::int32_t *mask, *document_first,
+      *document_end;             // [batch, n]; the latter two: of the document that a token is in
+  T *top, *inverse_denominator;  // [batch, n_heads, n_query]
   const T *start_sum, *start_normalizer, *start_maximum, *start_magnitude;
   T *end_sum, *end_normalizer, *end_maximum, *end_magnitude;
   const double* rotation;  // [1 + powers, 2, half]
-  // In two sweeps: whether this is the second, whose token t is token n - 1 - t of memory (the strides of rows are turned around already);
-  // and of outputs [batch, n_heads, n, d_value + 3]: Σ_j w_ij v_j, stabiliser, Σ_j w_ij and its magnitude, as the first one leaves them.
+  // In two sweeps: whether this is the second, whose token t is token n - 1 - t of memory (the strides of rows are
+  // turned around already); and of outputs [batch, n_heads, n, d_value + 3]: Σ_j w_ij v_j, stabiliser, Σ_j w_ij and its
+  // magnitude, as the first one leaves them.
   bool reversed;
   T* swept;
   // Segments: how many tokens each has (a multiple of the chunk), how many there are, and the slots of all heads.
@@ -152,8 +156,8 @@ struct GeneralPairs {
   }
 };
 
-/// What a block works on; lies in shared memory. Its arrays lie there too as far as they fit, the others in the block's scratch, which the
-/// second-level cache holds. Names are those of LinearAttentionTile.
+/// What a block works on; lies in shared memory. Its arrays lie there too as far as they fit, the others in the block's
+/// scratch, which the second-level cache holds. Names are those of LinearAttentionTile.
 template <class T>
 struct GeneralTile {
   GeneralArguments<T> a;
@@ -164,8 +168,8 @@ struct GeneralTile {
   const T *query_center, *key_center, *scaling;
   T gate;
   int not_finite;  // of the near values
-  // What is being done, as the thread that walks has said: chunks of queries and of keys, the first token of their document (where
-  // positions begin), whether the state holds anything, whether earlier pairs have left slopes.
+  // What is being done, as the thread that walks has said: chunks of queries and of keys, the first token of their
+  // document (where positions begin), whether the state holds anything, whether earlier pairs have left slopes.
   std::int64_t query_start, key_start, document_start;
   int query_rows, key_rows;
   GeneralPairs pairs;
@@ -214,7 +218,8 @@ struct GeneralPlacement {
 
 /// The arrays that a phase needs, those that are touched most often first.
 template <class T>
-__host__ __device__ inline void place_tile(GeneralTile<T>& t, const GeneralSizes& s, GeneralPhase phase, GeneralPlacement& place) {
+__host__ __device__ inline void place_tile(GeneralTile<T>& t, const GeneralSizes& s, GeneralPhase phase,
+                                           GeneralPlacement& place) {
   const bool queries = phase != GeneralPhase::local_states, keys = phase != GeneralPhase::local_gather;
   const bool gradients = phase != GeneralPhase::local_states && phase != GeneralPhase::outputs;
   const bool pairs = queries && keys, d_query = phase == GeneralPhase::d_query, d_key = phase == GeneralPhase::d_key;
@@ -283,9 +288,11 @@ __device__ inline GeneralRange general_range(const GeneralArguments<T>& a, std::
   }
   return {first, end, first, end};
 }
-/// The first chunk of `n` tokens that begins at `token` or later; n when there is none. Chunks begin anew with each document.
+/// The first chunk of `n` tokens that begins at `token` or later; n when there is none. Chunks begin anew with each
+/// document.
 template <class T>
-__device__ inline std::int64_t general_chunk_from(const GeneralArguments<T>& a, std::int64_t b, std::int64_t token, std::int64_t n) {
+__device__ inline std::int64_t general_chunk_from(const GeneralArguments<T>& a, std::int64_t b, std::int64_t token,
+                                                  std::int64_t n) {
   if (token >= n) return n;
   if (!a.document_first) return token;  // segments are of whole chunks
   const GeneralRange range = general_range(a, b, token);

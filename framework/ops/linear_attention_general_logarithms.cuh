@@ -1,6 +1,6 @@
 #pragma once
-// The general form of linear attention on GPUs for positive features, given as logarithms: what LogarithmsTile does, row by row. The
-// arithmetic is explained in linear_attention_logarithms-inl.h.
+// The general form of linear attention on GPUs for positive features, given as logarithms: what LogarithmsTile does,
+// row by row. The arithmetic is explained in linear_attention_logarithms-inl.h.
 #include "framework/ops/linear_attention_general_rows.cuh"
 
 namespace furlong::ops {
@@ -43,15 +43,18 @@ class GeneralLogarithms : public GeneralHead<T> {
                           this->s.softmax_pairs ? this->log_q + i : nullptr);
   }
   __device__ void normalise() const {
-    for_rows(this->query_rows,
-             [&](int i) { normalise_row(this->feature_q + i * this->s.ld_m(), this->normal_q + i * this->s.ld_m(), this->row_q + i); });
-    for_rows(this->pairs.columns,
-             [&](int j) { normalise_row(this->feature_k + j * this->s.ld_m(), this->normal_k + j * this->s.ld_m(), this->row_k + j); });
+    for_rows(this->query_rows, [&](int i) {
+      normalise_row(this->feature_q + i * this->s.ld_m(), this->normal_q + i * this->s.ld_m(), this->row_q + i);
+    });
+    for_rows(this->pairs.columns, [&](int j) {
+      normalise_row(this->feature_k + j * this->s.ld_m(), this->normal_k + j * this->s.ld_m(), this->row_k + j);
+    });
   }
 
   // ---- forward ----
 
-  /// Weights of query i: of near pairs in weight, of the state in feature_q, which is used up; its stabiliser and denominator.
+  /// Weights of query i: of near pairs in weight, of the state in feature_q, which is used up; its stabiliser and
+  /// denominator.
   __device__ void weigh(int i) {
     const GeneralPairs::Row row = this->pairs.row(i);
     const bool near = this->pairs.columns > 0;
@@ -160,9 +163,9 @@ class GeneralLogarithms : public GeneralHead<T> {
   }
 
  private:
-  // Below this the product of two rows of normalised features has lost too much to underflow (with subnormals flushed): such a pair is
-  // summed again directly. Above it, m <= 850 features of at most the least normal number are no more than 1e-5 of the product; for larger
-  // m it grows with them.
+  // Below this the product of two rows of normalised features has lost too much to underflow (with subnormals flushed):
+  // such a pair is summed again directly. Above it, m <= 850 features of at most the least normal number are no more
+  // than 1e-5 of the product; for larger m it grows with them.
   __device__ T least_product() const {
     return this->s.m > 850 ? static_cast<T>(1e-30) * (static_cast<T>(this->s.m) / 850) : static_cast<T>(1e-30);
   }
@@ -211,13 +214,15 @@ class GeneralLogarithms : public GeneralHead<T> {
     for (int j = row.first + lane_index(); j < row.soft; j += 32) {
       const T p = this->product[i * this->s.ld_n() + j];
       if (!(p >= least)) continue;
-      best =
-          larger(best, this->row_k[j] + exponent(this->s.rotates ? gpu_max(p, gpu_abs(this->rotated_product[i * this->s.ld_n() + j])) : p));
+      best = larger(
+          best, this->row_k[j] +
+                    exponent(this->s.rotates ? gpu_max(p, gpu_abs(this->rotated_product[i * this->s.ld_n() + j])) : p));
     }
     T top = warp_max(best) + this->row_q[i];
     const int own = this->pairs.own(i);
-    for_direct(i, row.first, row.soft,
-               [&](int j) { top = larger(top, this->s.rotates && j != own ? rotated_bound(i, j) : direct_log_weight(i, j)); });
+    for_direct(i, row.first, row.soft, [&](int j) {
+      top = larger(top, this->s.rotates && j != own ? rotated_bound(i, j) : direct_log_weight(i, j));
+    });
     return top;
   }
 
@@ -230,8 +235,8 @@ class GeneralLogarithms : public GeneralHead<T> {
     return best + gpu_log(row_sum<T>(this->s.m, [&](int f) { return exponential(a[f] + b[f] - best); }));
   }
 
-  /// weight row i = w_ij exp(-top) for the feature pairs of the row, 0 elsewhere; returns its sum. With positions in the numerator
-  /// the row holds the numerator's weights, and the sum is the denominator's.
+  /// weight row i = w_ij exp(-top) for the feature pairs of the row, 0 elsewhere; returns its sum. With positions in
+  /// the numerator the row holds the numerator's weights, and the sum is the denominator's.
   __device__ T pair_weights(int i, const GeneralPairs::Row& row, T top) const {
     const T least = least_product(), own_max = this->row_q[i];
     T total = 0;
@@ -251,7 +256,8 @@ class GeneralLogarithms : public GeneralHead<T> {
     __syncwarp();
     const int own = this->pairs.own(i);
     for_direct(i, row.first, row.soft, [&](int j) {
-      const T w = exponential(direct_log_weight(i, j) - top), kept = this->s.rotates && j != own ? direct_rotated_product(i, j, top) : w;
+      const T w = exponential(direct_log_weight(i, j) - top),
+              kept = this->s.rotates && j != own ? direct_rotated_product(i, j, top) : w;
       if (lane_index() == 0) this->weight[i * this->s.ld_n() + j] = kept;
       total += w;
     });
@@ -260,7 +266,8 @@ class GeneralLogarithms : public GeneralHead<T> {
 
   __device__ T past_top(int i) const {
     T best = nothing;
-    for_columns(this->s.m, [&](int f) { best = gpu_max(best, this->feature_q[i * this->s.ld_m() + f] + this->feature_max[f]); });
+    for_columns(this->s.m,
+                [&](int f) { best = gpu_max(best, this->feature_q[i * this->s.ld_m() + f] + this->feature_max[f]); });
     return warp_max(best);
   }
   /// feature_q row i = exp(a_i + c - top); returns its product with z.
@@ -272,9 +279,9 @@ class GeneralLogarithms : public GeneralHead<T> {
     });
   }
 
-  /// feature_max = max(feature_max, max_i (rows_i - less_i)); factors = what this costs the sums so far; rows = exp(rows - less -
-  /// feature_max) · by; normalizer = factors · normalizer + Σ_i rows_i, over -δ_i where δ is given. A thread takes a feature; of features
-  /// that are rotated with each other both have the larger maximum.
+  /// feature_max = max(feature_max, max_i (rows_i - less_i)); factors = what this costs the sums so far; rows =
+  /// exp(rows - less - feature_max) · by; normalizer = factors · normalizer + Σ_i rows_i, over -δ_i where δ is given. A
+  /// thread takes a feature; of features that are rotated with each other both have the larger maximum.
   __device__ void absorb(int rows, T* log_rows, const T* less, const T* by, const T* slopes) const {
     const int half = this->s.rotates ? this->s.half() : 0;
     const auto raised = [&](T after, int f) {
@@ -305,8 +312,9 @@ class GeneralLogarithms : public GeneralHead<T> {
     }
   }
 
-  /// d_product row i = ∂ loss / ∂ product_ij, zero where the pair is hidden or summed directly; with `weights` also w_ij / Σ_j
-  /// w_ij. With positions in the numerator: weights of the numerator over Σ_j w_ij, and their part of the slopes in d_rotated.
+  /// d_product row i = ∂ loss / ∂ product_ij, zero where the pair is hidden or summed directly; with `weights` also
+  /// w_ij / Σ_j w_ij. With positions in the numerator: weights of the numerator over Σ_j w_ij, and their part of the
+  /// slopes in d_rotated.
   __device__ void pair_slopes(int i, const GeneralPairs::Row& row, bool weights) const {
     const T least = least_product(), own_max = this->row_q[i];
     for_columns(this->pairs.columns, [&](int j) {
@@ -333,7 +341,8 @@ class GeneralLogarithms : public GeneralHead<T> {
     __syncwarp();
   }
   __device__ T direct_term(int i, int j, int f) const {
-    return exponential(this->feature_q[i * this->s.ld_m() + f] + (this->feature_k[j * this->s.ld_m() + f] - this->top[i]));
+    return exponential(this->feature_q[i * this->s.ld_m() + f] +
+                       (this->feature_k[j * this->s.ld_m() + f] - this->top[i]));
   }
   __device__ T direct_weight(int i, int j) const {
     return row_sum<T>(this->s.m, [&](int f) { return direct_term(i, j, f); });
@@ -350,8 +359,9 @@ class GeneralLogarithms : public GeneralHead<T> {
     }
     __syncwarp();
   }
-  // ---- one query and one key whose small product has underflown, with positions in the numerator: from logarithms a and b. With Δ the
-  // key's position less the query's, and x = exp(a), y = exp(b): Σ_f cos Δθ_f (x_f y_f + x_f' y_f') + sin Δθ_f (x_f' y_f - x_f y_f').
+  // ---- one query and one key whose small product has underflown, with positions in the numerator: from logarithms a
+  // and b. With Δ the key's position less the query's, and x = exp(a), y = exp(b): Σ_f cos Δθ_f (x_f y_f + x_f' y_f') +
+  // sin Δθ_f (x_f' y_f - x_f y_f').
 
   struct RotatedTerms {
     T cosine, sine;                               // of Δθ
@@ -392,17 +402,19 @@ class GeneralLogarithms : public GeneralHead<T> {
                       }) +
            rotated_last(i, j, top);
   }
-  /// adds to d_a (of the query) or d_b (of the key) what a slope on exp(-top) times the rotated product, and one on exp(-top) times
-  /// the product as it is, come to.
+  /// adds to d_a (of the query) or d_b (of the key) what a slope on exp(-top) times the rotated product, and one on
+  /// exp(-top) times the product as it is, come to.
   __device__ void rotated_slopes(int i, int j, T rotated_slope, T slope, bool of_query, T* target) const {
     const int half = this->s.half();
     for_columns(half, [&](int f) {
       const RotatedTerms x = rotated_terms(i, j, f, this->top[i]);
       const T first = x.cosine * x.first, second = x.cosine * x.second, second_first = x.sine * x.second_first,
               first_second = x.sine * x.first_second;
-      target[f] = gpu_fma(rotated_slope, of_query ? first - first_second : first + second_first, gpu_fma(slope, x.first, target[f]));
+      target[f] = gpu_fma(rotated_slope, of_query ? first - first_second : first + second_first,
+                          gpu_fma(slope, x.first, target[f]));
       T& other = target[half + f];
-      other = gpu_fma(rotated_slope, of_query ? second + second_first : second - first_second, gpu_fma(slope, x.second, other));
+      other = gpu_fma(rotated_slope, of_query ? second + second_first : second - first_second,
+                      gpu_fma(slope, x.second, other));
     });
     const T rest = rotated_last(i, j, this->top[i]);
     if (this->s.m % 2 != 0 && lane_index() == 0) target[this->s.m - 1] += (rotated_slope + slope) * rest;

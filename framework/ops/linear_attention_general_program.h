@@ -1,5 +1,6 @@
 #pragma once
-// The general form of linear attention on GPUs: which steps a block takes for each job. Included by kernels, after kernel.h.
+// The general form of linear attention on GPUs: which steps a block takes for each job. Included by kernels, after
+// kernel.h.
 #include <cstdint>
 #include <initializer_list>
 
@@ -8,8 +9,8 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// What a block does by all its threads between two barriers. Rows of features, products and turns of rows are told apart by what they
-/// work on (linear_attention_general_steps.cuh).
+/// What a block does by all its threads between two barriers. Rows of features, products and turns of rows are told
+/// apart by what they work on (linear_attention_general_steps.cuh).
 enum class GeneralStep : std::uint8_t {
   end,
   // rows in
@@ -125,7 +126,8 @@ inline GeneralProgram GeneralProgram::of(bool directed, bool logarithms, bool ex
     GeneralStep* at = program.steps[static_cast<int>(job)];
     int used = 0;
     while (at[used] != end) ++used;
-    require(used + static_cast<int>(steps.size()) < most_steps, "a job of linear attention has more than {} steps", most_steps);
+    require(used + static_cast<int>(steps.size()) < most_steps, "a job of linear attention has more than {} steps",
+            most_steps);
     for (const GeneralStep step : steps) {
       if (wanted) at[used++] = step;
     }

@@ -1,5 +1,6 @@
 #pragma once
-// The general form of linear attention on GPUs: rows in and out of a tile, positions, pairs. What both forms of features share.
+// The general form of linear attention on GPUs: rows in and out of a tile, positions, pairs. What both forms of
+// features share.
 #include "framework/ops/linear_attention_general.cuh"
 
 namespace furlong::ops {
@@ -9,14 +10,16 @@ namespace FURLONG_GPU {
 __device__ inline float exponential(float x) { return gpu_exp(x > 88.7f ? 88.7f : x); }
 __device__ inline double exponential(double x) { return gpu_exp(x > 709.7 ? 709.7 : x); }
 
-/// One head of one sequence in one block, in shared memory. Functions of a row are called by a warp, the others by all threads; what they
-/// read must lie behind a barrier.
+/// One head of one sequence in one block, in shared memory. Functions of a row are called by a warp, the others by all
+/// threads; what they read must lie behind a barrier.
 template <class T>
 class GeneralHead : public GeneralTile<T> {
  public:
-  // The logarithm of nothing: finite, so that the difference of two such is not NaN; its exponential is zero beside any real one.
+  // The logarithm of nothing: finite, so that the difference of two such is not NaN; its exponential is zero beside any
+  // real one.
   static constexpr T nothing = static_cast<T>(-1e30);
-  // Positive features with a rotated numerator: a denominator that is smaller beside the numerator's terms is nothing but underflow.
+  // Positive features with a rotated numerator: a denominator that is smaller beside the numerator's terms is nothing
+  // but underflow.
   static constexpr T least_rotated_denominator = static_cast<T>(1e-30);
 
   /// One thread: the numbers of head `head` of sequence `b`.
@@ -32,9 +35,10 @@ class GeneralHead : public GeneralTile<T> {
     this->scaling = a.scaling ? a.scaling + query_head * s.d : nullptr;
     this->gate = 0;
     if (a.gate) {
-      this->gate = a.gate_dtype == DType::float64    ? static_cast<T>(static_cast<const double*>(a.gate)[query_head])
-                   : a.gate_dtype == DType::bfloat16 ? static_cast<T>(to_compute(static_cast<const __nv_bfloat16*>(a.gate)[query_head]))
-                                                     : static_cast<T>(static_cast<const float*>(a.gate)[query_head]);
+      this->gate = a.gate_dtype == DType::float64 ? static_cast<T>(static_cast<const double*>(a.gate)[query_head])
+                   : a.gate_dtype == DType::bfloat16
+                       ? static_cast<T>(to_compute(static_cast<const __nv_bfloat16*>(a.gate)[query_head]))
+                       : static_cast<T>(static_cast<const float*>(a.gate)[query_head]);
     }
     const std::int64_t set = a.direction_sets > 1 ? query_head : 0;
     GpuFeatureRows<T>& f = this->map;
@@ -47,7 +51,8 @@ class GeneralHead : public GeneralTile<T> {
     f.ld_m = s.ld_m();
     f.directions = a.directions ? a.directions + set * a.n_directions * s.d : nullptr;
     f.direction_norms = a.direction_norms ? a.direction_norms + set * a.n_directions : nullptr;
-    f.constants = gpu_map_constants<T>(a.map, a.map_options, s.d, s.m, a.n_directions, a.oprf_a ? a.oprf_a[query_head] : T(0));
+    f.constants =
+        gpu_map_constants<T>(a.map, a.map_options, s.d, s.m, a.n_directions, a.oprf_a ? a.oprf_a[query_head] : T(0));
     for (int warp = 0; warp < 32; ++warp) {
       this->warp_lost[warp] = 0;
       this->warp_least[warp] = 1;
@@ -61,11 +66,13 @@ class GeneralHead : public GeneralTile<T> {
     return this->b * rows.batch + row * rows.row + head * rows.head;
   }
   __device__ T* per_query(T* all, int i) const {
-    return all ? all + (this->b * this->a.n_heads + this->head) * this->a.n_query + this->a.place(this->query_start + i) : nullptr;
+    return all ? all + (this->b * this->a.n_heads + this->head) * this->a.n_query + this->a.place(this->query_start + i)
+               : nullptr;
   }
   __device__ bool is_masked(int j) const { return this->mask && this->mask[this->a.place(this->key_start + j)] == 0; }
 
-  /// Key j as the map takes it, its value, and the logarithm of its weight. A masked key is a row of zeros whose weight is nothing.
+  /// Key j as the map takes it, its value, and the logarithm of its weight. A masked key is a row of zeros whose weight
+  /// is nothing.
   __device__ void read_key(int j) {
     const bool masked = is_masked(j);
     const std::int64_t at = address(this->a.key, this->kv_head, this->key_start + j);
@@ -102,8 +109,8 @@ class GeneralHead : public GeneralTile<T> {
       this->q[i * this->s.ld_d() + c] = x;
     });
   }
-  /// g = d_output of query i, with what forward kept of it, and δ_i = g_i · output_i. Through a root mean square flows what is left of g
-  /// across the output's own direction, and no δ.
+  /// g = d_output of query i, with what forward kept of it, and δ_i = g_i · output_i. Through a root mean square flows
+  /// what is left of g across the output's own direction, and no δ.
   __device__ void read_gradient(int i) {
     const std::int64_t at = address(this->a.d_output, this->head, this->query_start + i);
     const std::int64_t at_output = address(this->a.output, this->head, this->query_start + i);
@@ -114,7 +121,8 @@ class GeneralHead : public GeneralTile<T> {
     });
     if (this->a.rms) {
       const T by = dot / static_cast<T>(this->s.d_value);
-      for_columns(this->s.d_value, [&](int c) { g[c] = gpu_fma(-by, read_element<T>(this->a.output, at_output + c), g[c]); });
+      for_columns(this->s.d_value,
+                  [&](int c) { g[c] = gpu_fma(-by, read_element<T>(this->a.output, at_output + c), g[c]); });
     }
     if (lane_index() != 0) return;
     this->top[i] = *per_query(this->a.top, i);
@@ -124,8 +132,8 @@ class GeneralHead : public GeneralTile<T> {
 
   // ---- positions ----
 
-  /// Cosines and sines of the turn of a token, put together from those of the call's first position and of 1, 2, 4, ... tokens in double,
-  /// so that they are as good at the millionth token as at the first.
+  /// Cosines and sines of the turn of a token, put together from those of the call's first position and of 1, 2, 4, ...
+  /// tokens in double, so that they are as good at the millionth token as at the first.
   __device__ void turn(std::int64_t position, T* rotation) const {
     const int half = this->s.half();
     for_columns(half, [&](int f) {
@@ -145,14 +153,15 @@ class GeneralHead : public GeneralTile<T> {
   __device__ void rotate_row(const T* rotation, const T* source, T* target, bool back) const {
     const int half = this->s.half();
     for_columns(half, [&](int f) {
-      const T x = source[f], y = source[half + f], cosine = rotation[f], sine = back ? -rotation[half + f] : rotation[half + f];
+      const T x = source[f], y = source[half + f], cosine = rotation[f],
+              sine = back ? -rotation[half + f] : rotation[half + f];
       target[f] = gpu_fma(-y, sine, x * cosine);
       target[half + f] = gpu_fma(x, sine, y * cosine);
     });
     if (this->s.m % 2 != 0 && lane_index() == 0) target[this->s.m - 1] = source[this->s.m - 1];
   }
-  /// At the same position two rotations are one and the rotated product is the other product: taken from there, so that a query that sees
-  /// only itself has exactly its own value.
+  /// At the same position two rotations are one and the rotated product is the other product: taken from there, so that
+  /// a query that sees only itself has exactly its own value.
   __device__ void take_own_products() const {
     for (int i = block_thread(); i < this->query_rows; i += static_cast<int>(blockDim.x)) {
       const int own = this->pairs.own(i), at = i * this->s.ld_n() + own;
@@ -162,8 +171,8 @@ class GeneralHead : public GeneralTile<T> {
 
   // ---- exact pairs of the windowed hybrid ----
 
-  /// score = scaled products of query i and near keys, with the gate and the key's weight, less what the features leave out: beside feature
-  /// pairs' logarithms.
+  /// score = scaled products of query i and near keys, with the gate and the key's weight, less what the features leave
+  /// out: beside feature pairs' logarithms.
   __device__ void finish_scores(int i) const {
     const T shift = this->gate - this->log_q[i];
     for_columns(this->pairs.columns, [&](int j) {
@@ -193,7 +202,8 @@ class GeneralHead : public GeneralTile<T> {
     }
     return warp_sum(sum);
   }
-  /// score becomes ∂ loss / ∂ score of row i's exact pairs, zero elsewhere; of keys their weights go to weight. Returns the sum.
+  /// score becomes ∂ loss / ∂ score of row i's exact pairs, zero elsewhere; of keys their weights go to weight. Returns
+  /// the sum.
   __device__ T softmax_slopes(int i, const GeneralPairs::Row& row, bool of_keys) const {
     T sum = 0;
     for_columns(this->pairs.columns, [&](int j) {
@@ -237,7 +247,8 @@ class GeneralHead : public GeneralTile<T> {
 
   /// What the first of two sweeps leaves of query i.
   __device__ T* swept_row(int i) const {
-    const std::int64_t row = (this->b * this->a.n_heads + this->head) * this->a.n_query + this->a.place(this->query_start + i);
+    const std::int64_t row =
+        (this->b * this->a.n_heads + this->head) * this->a.n_query + this->a.place(this->query_start + i);
     return this->a.swept + row * (this->s.d_value + 3);
   }
   __device__ bool is_first_sweep() const { return this->a.swept && !this->a.reversed; }
@@ -270,8 +281,9 @@ class GeneralHead : public GeneralTile<T> {
     this->inverse[i] = inverse;
   }
 
-  /// What is divided by: 1 / N, or zero where N is zero, nothing was seen, or N is rounding noise beside `magnitude` = Σ_j |φ(q_i)|
-  /// |φ(k_j)| (of logarithms with a rotated numerator: 1, which bounds the numerator's largest term; otherwise 0).
+  /// What is divided by: 1 / N, or zero where N is zero, nothing was seen, or N is rounding noise beside `magnitude` =
+  /// Σ_j |φ(q_i)| |φ(k_j)| (of logarithms with a rotated numerator: 1, which bounds the numerator's largest term;
+  /// otherwise 0).
   __device__ T inverse_of(T total, T magnitude) {
     if (this->a.rms) return T(1);  // finish_output divides
     if (magnitude > T(0) && (this->a.guarded || this->s.rotates)) {
@@ -280,7 +292,8 @@ class GeneralHead : public GeneralTile<T> {
       if (lane_index() == 0 && relative < least) least = relative;
       if (relative < (this->a.guarded ? this->a.guard : least_rotated_denominator)) total = 0;
     }
-    if (gpu_abs(total) < std::numeric_limits<T>::min()) {  // nothing, or a subnormal number, whose inverse may be infinite
+    if (gpu_abs(total) <
+        std::numeric_limits<T>::min()) {  // nothing, or a subnormal number, whose inverse may be infinite
       if (lane_index() == 0) ++this->warp_lost[warp_index()];
       return T(0);
     }
@@ -292,7 +305,8 @@ class GeneralHead : public GeneralTile<T> {
     for_columns(this->s.d_value, [&](int c) { largest = gpu_max(largest, gpu_abs(row[c])); });
     largest = warp_max(largest);
     if (largest < std::numeric_limits<T>::min()) return T(0);
-    const T by = T(1) / largest, square = row_sum<T>(this->s.d_value, [&](int c) { return row[c] * by * (row[c] * by); });
+    const T by = T(1) / largest,
+            square = row_sum<T>(this->s.d_value, [&](int c) { return row[c] * by * (row[c] * by); });
     return T(1) / gpu_sqrt(square / static_cast<T>(this->s.d_value)) / largest;
   }
   /// Row i of `out` divided by what normalises it, to the output; or left to the second sweep.
@@ -318,8 +332,8 @@ class GeneralHead : public GeneralTile<T> {
     for_columns(this->s.d_value, [&](int c) { write_element<T>(this->a.output, at + c, row[c] * by); });
   }
 
-  // A weight of 0 times a later value that is not finite would reach an earlier row as NaN: such values are left out of the product, and
-  // added to the rows that see them.
+  // A weight of 0 times a later value that is not finite would reach an earlier row as NaN: such values are left out of
+  // the product, and added to the rows that see them.
   __device__ void patch_values(int j) const {
     for_columns(this->s.d_value, [&](int c) {
       T& at = this->v[j * this->s.ld_v() + c];
@@ -342,7 +356,8 @@ class GeneralHead : public GeneralTile<T> {
 
   /// normalizer_f = factor · normalizer_f + term, compensated where the sums are.
   __device__ void add_to_normalizer(int f, T factor, T term) const {
-    const BlockTarget<T> target{this->normalizer, 1, true, nullptr, this->s.compensated ? this->normalizer_lost : nullptr};
+    const BlockTarget<T> target{this->normalizer, 1, true, nullptr,
+                                this->s.compensated ? this->normalizer_lost : nullptr};
     if (factor != T(1)) {
       this->normalizer[f] *= factor;
       if (this->s.compensated) this->normalizer_lost[f] *= factor;
@@ -374,8 +389,9 @@ class GeneralHead : public GeneralTile<T> {
   }
   __device__ void store_sums(T* sum, T* normalizers, T* maxima) const {
     for_rows(this->s.m, [&](int f) {
-      for_columns(this->s.d_value,
-                  [&](int c) { sum[static_cast<std::int64_t>(f) * this->s.d_value + c] = this->state[f * this->s.ld_v() + c]; });
+      for_columns(this->s.d_value, [&](int c) {
+        sum[static_cast<std::int64_t>(f) * this->s.d_value + c] = this->state[f * this->s.ld_v() + c];
+      });
       if (lane_index() != 0) return;
       normalizers[f] = this->normalizer[f];
       maxima[f] = this->feature_max[f];
@@ -411,8 +427,9 @@ class GeneralHead : public GeneralTile<T> {
     }
     if (!this->a.d_value.data) return;
     const std::int64_t at = address(this->a.d_value, this->head, key);
-    for_columns(this->s.d_value,
-                [&](int c) { write_element<T>(this->a.d_value, at + c, masked ? T(0) : this->d_v[j * this->s.ld_v() + c]); });
+    for_columns(this->s.d_value, [&](int c) {
+      write_element<T>(this->a.d_value, at + c, masked ? T(0) : this->d_v[j * this->s.ld_v() + c]);
+    });
   }
 
   /// One thread: what the warps counted, in their order.
@@ -423,7 +440,8 @@ class GeneralHead : public GeneralTile<T> {
       lost += this->warp_lost[warp];
       least = gpu_min(least, this->warp_least[warp]);
     }
-    T* const report = this->a.report + 2 * ((this->b * this->a.n_heads + this->head) * this->a.query_segments + segment);
+    T* const report =
+        this->a.report + 2 * ((this->b * this->a.n_heads + this->head) * this->a.query_segments + segment);
     report[0] = static_cast<T>(lost);
     report[1] = least;
   }

@@ -1,6 +1,7 @@
 #pragma once
-// The general form of linear attention on GPUs: the steps of its jobs. Each part of the arithmetic stands here once, and the product of two
-// tiles, which is long, once for all steps that are one: so that a kernel with every option stays small enough to compile.
+// The general form of linear attention on GPUs: the steps of its jobs. Each part of the arithmetic stands here once,
+// and the product of two tiles, which is long, once for all steps that are one: so that a kernel with every option
+// stays small enough to compile.
 #include "framework/ops/linear_attention_general_logarithms.cuh"
 #include "framework/ops/linear_attention_general_values.cuh"
 
@@ -42,7 +43,8 @@ class GeneralSteps : public Head {
   /// The product that a step is; M = 0 where it is none, or there is nothing to be done.
   __device__ __forceinline__ BlockProduct<T> product_of(GeneralStep step) const {
     const auto& s = this->s;
-    const int queries = this->query_rows, keys = this->key_rows, near = this->pairs.columns, m = s.m, d = s.d, d_value = s.d_value;
+    const int queries = this->query_rows, keys = this->key_rows, near = this->pairs.columns, m = s.m, d = s.d,
+              d_value = s.d_value;
     const auto rows = [](const T* data, std::int64_t ld) { return by_rows<T>(data, ld); };
     const auto columns = [](const T* data, std::int64_t ld) { return by_columns<T>(data, ld); };
     const int ld_d = s.ld_d(), ld_v = s.ld_v(), ld_m = s.ld_m(), ld_n = s.ld_n();
@@ -58,21 +60,29 @@ class GeneralSteps : public Head {
       case GeneralStep::products:
         return {queries, near, m, rows(this->near_q(), ld_m), columns(this->near_k(), ld_m), {this->product, ld_n}};
       case GeneralStep::rotated_products:
-        return {queries, near, m, rows(this->rotated_q, ld_m), columns(this->rotated_k, ld_m), {this->rotated_product, ld_n}};
+        return {queries,
+                near,
+                m,
+                rows(this->rotated_q, ld_m),
+                columns(this->rotated_k, ld_m),
+                {this->rotated_product, ld_n}};
       case GeneralStep::near_outputs:
         return {queries, d_value, near, rows(this->weight, ld_n), rows(this->v, ld_v), {this->out, ld_v}};
       case GeneralStep::past_outputs:
-        return {this->seen ? queries : 0, d_value, m, rows(this->feature_q, ld_m), rows(this->state, ld_v), {this->out, ld_v, near > 0}};
+        return {this->seen ? queries : 0,   d_value, m, rows(this->feature_q, ld_m), rows(this->state, ld_v),
+                {this->out, ld_v, near > 0}};
       case GeneralStep::add_keys:
         return {m, d_value, keys, columns(this->feature_k, ld_m), rows(this->v, ld_v), state};
       case GeneralStep::add_queries:
         return {m, d_value, queries, columns(this->feature_q, ld_m), rows(this->g, ld_v), state};
       case GeneralStep::slopes_from_state:
-        return {this->seen ? queries : 0, m, d_value, rows(this->g, ld_v), columns(this->state, ld_v), {this->d_feature, ld_m}};
+        return {this->seen ? queries : 0, m, d_value, rows(this->g, ld_v), columns(this->state, ld_v),
+                {this->d_feature, ld_m}};
       case GeneralStep::gradient_products:
         return {queries, near, d_value, rows(this->g, ld_v), columns(this->v, ld_v), {this->g_v, ld_n}};
       case GeneralStep::near_query_slopes:
-        return {queries, m, near, rows(this->d_product, ld_n), rows(this->near_k(), ld_m), {this->near_slope, ld_m, more}};
+        return {
+            queries, m, near, rows(this->d_product, ld_n), rows(this->near_k(), ld_m), {this->near_slope, ld_m, more}};
       case GeneralStep::rotated_query_slopes:
         return {queries, m, near, rows(this->d_rotated, ld_n), rows(this->rotated_k, ld_m), {this->rotated_q, ld_m}};
       case GeneralStep::exact_query_slopes:
@@ -80,11 +90,18 @@ class GeneralSteps : public Head {
       case GeneralStep::project_query_slopes:
         return this->map.back_projection(this->d_feature, queries, this->d_x);
       case GeneralStep::slopes_from_later:
-        return {this->seen ? keys : 0, m, d_value, rows(this->v, ld_v), columns(this->state, ld_v), {this->d_feature, ld_m}};
+        return {this->seen ? keys : 0,  m, d_value, rows(this->v, ld_v), columns(this->state, ld_v),
+                {this->d_feature, ld_m}};
       case GeneralStep::later_values:
-        return {this->seen ? keys : 0, d_value, m, rows(this->turned_later_weights(), ld_m), rows(this->state, ld_v), {this->d_v, ld_v}};
+        return {this->seen ? keys : 0,   d_value,          m, rows(this->turned_later_weights(), ld_m),
+                rows(this->state, ld_v), {this->d_v, ld_v}};
       case GeneralStep::near_key_slopes:
-        return {keys, m, queries, columns(this->d_product, ld_n), rows(this->near_q(), ld_m), {this->near_slope, ld_m, more}};
+        return {keys,
+                m,
+                queries,
+                columns(this->d_product, ld_n),
+                rows(this->near_q(), ld_m),
+                {this->near_slope, ld_m, more}};
       case GeneralStep::rotated_key_slopes:
         return {keys, m, queries, columns(this->d_rotated, ld_n), rows(this->rotated_q, ld_m), {this->rotated_k, ld_m}};
       case GeneralStep::near_values:
@@ -135,7 +152,8 @@ class GeneralSteps : public Head {
         break;
       case GeneralStep::turns_of_keys:
         for_rows(keys, [&](int j) {
-          this->turn(this->key_start - this->document_start + j, this->rotations_k + static_cast<std::int64_t>(j) * 2 * this->s.half());
+          this->turn(this->key_start - this->document_start + j,
+                     this->rotations_k + static_cast<std::int64_t>(j) * 2 * this->s.half());
         });
         break;
       case GeneralStep::read_queries:
@@ -146,7 +164,8 @@ class GeneralSteps : public Head {
         break;
       case GeneralStep::turns_of_queries:
         for_rows(queries, [&](int i) {
-          this->turn(this->query_start + this->a.query_offset - this->document_start + i, this->rotations_q + i * 2 * this->s.half());
+          this->turn(this->query_start + this->a.query_offset - this->document_start + i,
+                     this->rotations_q + i * 2 * this->s.half());
         });
         break;
       case GeneralStep::read_gradients:
@@ -202,8 +221,9 @@ class GeneralSteps : public Head {
         break;
       case GeneralStep::map_query_slopes:
         for_rows(queries, [&](int i) {
-          this->map.slope_row(this->q + i * this->s.ld_d(), false, this->feature_q + i * ld_m, this->d_feature + i * ld_m,
-                              this->s.softmax_pairs ? this->d_log_q[i] : T(0), this->half_slopes + i, this->d_x + i * this->s.ld_d());
+          this->map.slope_row(this->q + i * this->s.ld_d(), false, this->feature_q + i * ld_m,
+                              this->d_feature + i * ld_m, this->s.softmax_pairs ? this->d_log_q[i] : T(0),
+                              this->half_slopes + i, this->d_x + i * this->s.ld_d());
         });
         break;
       case GeneralStep::write_d_query:
@@ -243,8 +263,9 @@ class GeneralSteps : public Head {
         break;
       case GeneralStep::map_key_slopes:
         for_rows(keys, [&](int j) {
-          this->map.slope_row(this->k + j * this->s.ld_d(), true, this->feature_k + j * ld_m, this->d_feature + j * ld_m,
-                              this->d_row_log(j), this->half_slopes + j, this->d_x + j * this->s.ld_d());
+          this->map.slope_row(this->k + j * this->s.ld_d(), true, this->feature_k + j * ld_m,
+                              this->d_feature + j * ld_m, this->d_row_log(j), this->half_slopes + j,
+                              this->d_x + j * this->s.ld_d());
         });
         break;
       case GeneralStep::write_d_key:

@@ -1,6 +1,6 @@
 #pragma once
-// The general form of linear attention on GPUs for features that are plain numbers, of either sign, with one logarithm a row: what
-// ValuesTile does, row by row. The arithmetic is explained in linear_attention_values-inl.h.
+// The general form of linear attention on GPUs for features that are plain numbers, of either sign, with one logarithm
+// a row: what ValuesTile does, row by row. The arithmetic is explained in linear_attention_values-inl.h.
 #include "framework/ops/linear_attention_general_rows.cuh"
 
 namespace furlong::ops {
@@ -29,11 +29,13 @@ class GeneralValues : public GeneralHead<T> {
   /// Features as products of pairs take them.
   __device__ T* near_q() const { return this->feature_q; }
   __device__ T* near_k() const { return this->feature_k; }
-  /// The weights, but for exp(s_j + e), with which keys meet the queries gathered behind them, before and after they are turned.
+  /// The weights, but for exp(s_j + e), with which keys meet the queries gathered behind them, before and after they
+  /// are turned.
   __device__ T* later_weights() const { return this->feature_k; }
   __device__ T* turned_later_weights() const { return this->s.rotates ? this->rotated_k : this->feature_k; }
 
-  // ---- features; row_k holds the logarithms of keys' weights, size_k and row_q the norms |ψ|, which the guard needs ----
+  // ---- features; row_k holds the logarithms of keys' weights, size_k and row_q the norms |ψ|, which the guard needs
+  // ----
 
   __device__ void map_key(int j) const {
     T* const features = this->feature_k + j * this->s.ld_m();
@@ -46,7 +48,8 @@ class GeneralValues : public GeneralHead<T> {
   }
   __device__ void map_query(int i) const {
     T* const features = this->feature_q + i * this->s.ld_m();
-    this->map.feature_row(this->q + i * this->s.ld_d(), false, features, this->s.softmax_pairs ? this->log_q + i : nullptr);
+    this->map.feature_row(this->q + i * this->s.ld_d(), false, features,
+                          this->s.softmax_pairs ? this->log_q + i : nullptr);
     __syncwarp();
     const T square = row_dot(features, features, this->s.m);
     if (lane_index() == 0) this->row_q[i] = gpu_sqrt(square);
@@ -55,7 +58,8 @@ class GeneralValues : public GeneralHead<T> {
 
   // ---- forward ----
 
-  /// Weights of query i: of near pairs in weight, of the state in feature_q, which is used up; its stabiliser and denominator.
+  /// Weights of query i: of near pairs in weight, of the state in feature_q, which is used up; its stabiliser and
+  /// denominator.
   __device__ void weigh(int i) {
     const GeneralPairs::Row row = this->pairs.row(i);
     T top = nothing, total = 0, magnitude = 0;
@@ -85,11 +89,13 @@ class GeneralValues : public GeneralHead<T> {
     this->close_row(i, top, total, magnitude);
   }
 
-  /// Keys, or queries, to be added to the state: their features become their weights there; z follows, and with the next publish_scale
-  /// c and M. A block.
+  /// Keys, or queries, to be added to the state: their features become their weights there; z follows, and with the
+  /// next publish_scale c and M. A block.
   __device__ void absorb_keys() { absorb(this->key_rows, this->feature_k, this->row_k, T(1), nullptr, nullptr); }
   /// Of queries: exp(-top_i - e) / N_i ψ_i, e the running maximum of -top_i; z over -δ_i.
-  __device__ void absorb_queries() { absorb(this->query_rows, this->feature_q, this->top, T(-1), this->inverse, this->delta); }
+  __device__ void absorb_queries() {
+    absorb(this->query_rows, this->feature_q, this->top, T(-1), this->inverse, this->delta);
+  }
   __device__ void publish_scale() { set_scale(this->next_maximum, this->next_magnitude); }
 
   // ---- backward ----
@@ -120,10 +126,12 @@ class GeneralValues : public GeneralHead<T> {
   __device__ void key_slopes(int i) { slopes(i, true); }
   __device__ void direct_key_slopes(int /*j*/) const {}
   __device__ void take_near_slopes(int row, const T* /*features*/) const {
-    for_columns(this->s.m, [&](int f) { this->d_feature[row * this->s.ld_m() + f] += this->near_slope[row * this->s.ld_m() + f]; });
+    for_columns(this->s.m, [&](int f) {
+      this->d_feature[row * this->s.ld_m() + f] += this->near_slope[row * this->s.ld_m() + f];
+    });
   }
-  /// Feature pairs and keys in the state weigh exp(s_j), so ∂ loss / ∂ s_j = ψ_j · d ψ_j; exact pairs have put theirs into d_key_weight,
-  /// which knows only the key's own weight and not the map's logarithm.
+  /// Feature pairs and keys in the state weigh exp(s_j), so ∂ loss / ∂ s_j = ψ_j · d ψ_j; exact pairs have put theirs
+  /// into d_key_weight, which knows only the key's own weight and not the map's logarithm.
   __device__ void key_logarithm(int j) const {
     const T sum = row_dot(this->feature_k + j * this->s.ld_m(), this->d_feature + j * this->s.ld_m(), this->s.m);
     if (lane_index() != 0) return;
@@ -133,8 +141,9 @@ class GeneralValues : public GeneralHead<T> {
   __device__ T d_row_log(int j) const { return this->spare[j]; }
 
  private:
-  /// weight row i = ψ_i·ψ_j exp(s_j - top) for feature pairs, 0 elsewhere; returns its sum, and adds the sum of sizes to
-  /// `magnitude`. With positions in the numerator the row holds the numerator's weights, the sum is the denominator's.
+  /// weight row i = ψ_i·ψ_j exp(s_j - top) for feature pairs, 0 elsewhere; returns its sum, and adds the sum of sizes
+  /// to `magnitude`. With positions in the numerator the row holds the numerator's weights, the sum is the
+  /// denominator's.
   __device__ T pair_weights(int i, const GeneralPairs::Row& row, T top, T& magnitude) const {
     T sum = 0, sizes = 0;
     for_columns(this->pairs.columns, [&](int j) {
@@ -170,9 +179,9 @@ class GeneralValues : public GeneralHead<T> {
     this->magnitude = magnitude;
   }
 
-  /// The maximum over sign · logs as well, which every warp finds for itself; factors = what this costs the sums so far; rows of features
-  /// times exp(sign · logs - maximum) · by; M follows keys (by null). normalizer = factor · normalizer + Σ_i rows_i, over -δ_i where δ is
-  /// given.
+  /// The maximum over sign · logs as well, which every warp finds for itself; factors = what this costs the sums so
+  /// far; rows of features times exp(sign · logs - maximum) · by; M follows keys (by null). normalizer = factor ·
+  /// normalizer + Σ_i rows_i, over -δ_i where δ is given.
   __device__ void absorb(int rows, T* features, const T* logs, T sign, const T* by, const T* slopes) {
     T after = this->maximum, sum_of_sizes = this->magnitude;
     for (int i = lane_index(); i < rows; i += 32) after = gpu_max(after, sign * logs[i]);
@@ -180,7 +189,8 @@ class GeneralValues : public GeneralHead<T> {
     const T factor = exponential(this->maximum - after);
     if (!by) {
       T sizes = 0;
-      for (int i = lane_index(); i < rows; i += 32) sizes = gpu_fma(exponential(logs[i] - after), this->size_k[i], sizes);
+      for (int i = lane_index(); i < rows; i += 32)
+        sizes = gpu_fma(exponential(logs[i] - after), this->size_k[i], sizes);
       sum_of_sizes = gpu_fma(sum_of_sizes, factor, warp_sum(sizes));
     }
     for (int f = block_thread(); f < this->s.m; f += static_cast<int>(blockDim.x)) {
@@ -199,15 +209,16 @@ class GeneralValues : public GeneralHead<T> {
     this->next_magnitude = sum_of_sizes;
   }
 
-  /// d_product row i = ∂ loss / ∂ product_ij; with positions in the numerator its numerator's part in d_rotated. Of keys also weight row i
-  /// = weights of the numerator over N_i.
+  /// d_product row i = ∂ loss / ∂ product_ij; with positions in the numerator its numerator's part in d_rotated. Of
+  /// keys also weight row i = weights of the numerator over N_i.
   __device__ void slopes(int i, bool of_keys) {
     const GeneralPairs::Row row = this->pairs.row(i);
     for_columns(this->pairs.columns, [&](int j) {
       const int at = i * this->s.ld_n() + j;
       const bool counts = j >= row.first && j < row.soft;
       const T factor = counts ? this->inverse[i] * exponential(this->row_k[j] - this->top[i]) : T(0);
-      if (of_keys) this->weight[at] = counts ? (this->s.rotates ? this->rotated_product[at] : this->product[at]) * factor : T(0);
+      if (of_keys)
+        this->weight[at] = counts ? (this->s.rotates ? this->rotated_product[at] : this->product[at]) * factor : T(0);
       if (this->s.rotates) {
         this->d_rotated[at] = counts ? factor * this->g_v[at] : T(0);
         this->d_product[at] = counts ? -(factor * this->delta[i]) : T(0);

@@ -1,9 +1,10 @@
 #pragma once
-// The general form of linear attention on GPUs: the walk of a block over the chunks of its segment, for each phase, and the kernel.
+// The general form of linear attention on GPUs: the walk of a block over the chunks of its segment, for each phase, and
+// the kernel.
 //
-// A chunk of queries meets keys in two ways: through the state, which sums up all keys before (or all there are), and pair by pair (near
-// keys): its own chunk when causal, the keys of a window. Backward goes over queries for d_query and over keys for d_key and d_value, each
-// recomputing the pairs that it needs: so no two blocks add to one row.
+// A chunk of queries meets keys in two ways: through the state, which sums up all keys before (or all there are), and
+// pair by pair (near keys): its own chunk when causal, the keys of a window. Backward goes over queries for d_query and
+// over keys for d_key and d_value, each recomputing the pairs that it needs: so no two blocks add to one row.
 //
 // One thread walks: it names the next job and its chunks, and all threads take the job's steps.
 #include "framework/ops/linear_attention_general_steps.cuh"
@@ -84,8 +85,8 @@ class GeneralWalk : public GeneralSteps<T, Head> {
         this->clear_state();
         break;
       case GeneralJob::load_start:
-        this->load_state(a.start_sum + features * this->s.d_value, a.start_normalizer + features, a.start_maximum + features,
-                         a.start_magnitude + index);
+        this->load_state(a.start_sum + features * this->s.d_value, a.start_normalizer + features,
+                         a.start_maximum + features, a.start_magnitude + index);
         break;
       case GeneralJob::load_slot: {
         const GeneralSlot<T> slot = GeneralSlot<T>::at(a.slots, index * a.slots_a_head + slot_, this->s);
@@ -134,7 +135,8 @@ class GeneralWalk : public GeneralSteps<T, Head> {
   bool meets_;  // the job at hand is one of near pairs
   bool fresh_;  // what comes before the slot's state is of another document
   std::int64_t segment_, slot_;
-  std::int64_t start_, end_;           // the next chunk, and where the segment ends; of a walk over keys near queries: where it begins
+  std::int64_t start_,
+      end_;  // the next chunk, and where the segment ends; of a walk over keys near queries: where it begins
   std::int64_t absorbed_, absorb_to_;  // keys [absorbed, absorb_to) are to come into the state
   std::int64_t gathered_, gather_to_;  // queries [gather_to, gathered), the last first
   std::int64_t near_, near_end_;       // the next near chunk, and where they end
@@ -143,13 +145,19 @@ class GeneralWalk : public GeneralSteps<T, Head> {
   // ---- where things are ----
 
   __device__ std::int64_t head_index() const { return this->b * this->a.n_heads + this->head; }
-  __device__ bool queries_walk() const { return this->a.phase == GeneralPhase::outputs || this->a.phase == GeneralPhase::d_query; }
-  __device__ bool is_local() const { return this->a.phase == GeneralPhase::local_states || this->a.phase == GeneralPhase::local_gather; }
+  __device__ bool queries_walk() const {
+    return this->a.phase == GeneralPhase::outputs || this->a.phase == GeneralPhase::d_query;
+  }
+  __device__ bool is_local() const {
+    return this->a.phase == GeneralPhase::local_states || this->a.phase == GeneralPhase::local_gather;
+  }
   __device__ GeneralRange range_of(std::int64_t token) const { return general_range(this->a, this->b, token); }
   __device__ std::int64_t first_chunk(std::int64_t segment) const {
     return general_chunk_from(this->a, this->b, segment * this->a.query_length, this->a.n_query);
   }
-  __device__ std::int64_t chunk_of(std::int64_t token, std::int64_t first) const { return token - (token - first) % this->s.chunk; }
+  __device__ std::int64_t chunk_of(std::int64_t token, std::int64_t first) const {
+    return token - (token - first) % this->s.chunk;
+  }
   /// The last chunk of keys that begins in the segment.
   __device__ std::int64_t last_key_chunk(std::int64_t segment) const {
     const std::int64_t token = gpu_min((segment + 1) * this->a.key_length, this->a.n_key) - 1;
@@ -161,7 +169,9 @@ class GeneralWalk : public GeneralSteps<T, Head> {
     const GeneralRange range = range_of(token);
     return range.first_key == token ? token : range.end_key;
   }
-  __device__ int rows_of(std::int64_t start, std::int64_t end) const { return static_cast<int>(gpu_min(end - start, this->s.chunk)); }
+  __device__ int rows_of(std::int64_t start, std::int64_t end) const {
+    return static_cast<int>(gpu_min(end - start, this->s.chunk));
+  }
 
   /// The first near key of a chunk of queries that begins at key position `at`, and the one behind the last.
   __device__ std::int64_t first_near(const GeneralRange& range, std::int64_t at) const {
@@ -171,7 +181,8 @@ class GeneralWalk : public GeneralSteps<T, Head> {
   __device__ std::int64_t end_near(std::int64_t end) const {
     return this->a.causal ? end : gpu_min(range_.end_key, end - 1 + this->a.window);
   }
-  /// The first query of the range whose chunk meets the chunk of keys at `start` through the state: its near keys begin behind it.
+  /// The first query of the range whose chunk meets the chunk of keys at `start` through the state: its near keys begin
+  /// behind it.
   __device__ std::int64_t later_queries(const GeneralRange& range, std::int64_t start) const {
     const std::int64_t far = start - range.first_key + this->s.chunk + this->a.reach() - this->a.query_offset;
     const std::int64_t chunks = far <= 0 ? 0 : ceil_div(far, this->s.chunk);
@@ -195,8 +206,8 @@ class GeneralWalk : public GeneralSteps<T, Head> {
 
   // ---- entering a segment ----
 
-  /// Causal: the keys that enter the state between this segment's first chunk of queries and the next one's, into the next one's slot.
-  /// Bidirectional: the segment's keys, into its own slot.
+  /// Causal: the keys that enter the state between this segment's first chunk of queries and the next one's, into the
+  /// next one's slot. Bidirectional: the segment's keys, into its own slot.
   __device__ void enter_local_states() {
     if (!this->a.causal) {
       absorbed_ = segment_ * this->a.key_length;
@@ -212,8 +223,8 @@ class GeneralWalk : public GeneralSteps<T, Head> {
     absorb_to_ = first_near(range, after + offset);
     this->document_start = range.first_key;
   }
-  /// Causal: the queries that this segment's keys meet through their sum beyond those that the next segment's do, into its slot.
-  /// Bidirectional: the segment's queries, likewise.
+  /// Causal: the queries that this segment's keys meet through their sum beyond those that the next segment's do, into
+  /// its slot. Bidirectional: the segment's queries, likewise.
   __device__ void enter_local_gather() {
     range_ = range_of(0);
     if (!this->a.causal) {
@@ -244,7 +255,8 @@ class GeneralWalk : public GeneralSteps<T, Head> {
   }
   __device__ void enter_keys() {
     const std::int64_t begin = segment_ * this->a.key_length;
-    if (this->a.has_near_keys()) {  // from the last chunk to the first, so that later queries are gathered one after another
+    if (this->a.has_near_keys()) {  // from the last chunk to the first, so that later queries are gathered one after
+                                    // another
       start_ = last_key_chunk(segment_);
       end_ = begin;
       if (start_ < end_) stage_ = Stage::done;
@@ -455,8 +467,10 @@ class GeneralWalk : public GeneralSteps<T, Head> {
 
 /// All segments of all heads in one phase, the blocks taking them in turn. Blocks have one dimension.
 template <class T, FeatureForm form>
-__global__ void __launch_bounds__(256, 1) linear_attention_general_kernel(const GeneralArguments<T> arguments, std::int64_t segments) {
-  using Walk = GeneralWalk<T, std::conditional_t<form == FeatureForm::logarithms, GeneralLogarithms<T>, GeneralValues<T>>>;
+__global__ void __launch_bounds__(256, 1)
+    linear_attention_general_kernel(const GeneralArguments<T> arguments, std::int64_t segments) {
+  using Walk =
+      GeneralWalk<T, std::conditional_t<form == FeatureForm::logarithms, GeneralLogarithms<T>, GeneralValues<T>>>;
   FURLONG_SHARED(Walk, walk);
   FURLONG_DYNAMIC_SHARED(char, shared);
   if (block_thread() == 0) {

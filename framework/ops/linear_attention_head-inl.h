@@ -17,7 +17,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 
-/// Gradients of one head in the compute type, rows padded as in tiles: d_query [n_query, ld_d], d_key [n_key, ld_d], d_value [n_key, ld_v].
+/// Gradients of one head in the compute type, rows padded as in tiles: d_query [n_query, ld_d], d_key [n_key, ld_d],
+/// d_value [n_key, ld_v].
 template <class T>
 struct HeadGradients {
   T *d_query, *d_key, *d_value;
@@ -28,8 +29,8 @@ class LinearAttentionHead {
   static constexpr typename Lanes<T>::D d{};
 
  public:
-  LinearAttentionHead(const LinearAttentionArguments& arguments, const FeatureMapFunctions<T>& functions, Tile& tile, std::int64_t b,
-                      std::int64_t head)
+  LinearAttentionHead(const LinearAttentionArguments& arguments, const FeatureMapFunctions<T>& functions, Tile& tile,
+                      std::int64_t b, std::int64_t head)
       : a_(arguments), options_(arguments.options), functions_(functions), tile_(tile), s_(tile.s), b_(b), head_(head) {
     kv_head_ = head / (options_.n_heads / options_.n_kv_heads);
     n_query_ = a_.query.extent(1);
@@ -67,7 +68,8 @@ class LinearAttentionHead {
       }
     });
     if (gradients.d_query.wanted()) write(gradients.d_query, head_, 0, sums.d_query, s_.d, s_.ld_d);
-    if (gradients.d_gate.defined()) gradients.d_gate.data<T>()[b_ * options_.n_heads + head_] = static_cast<T>(tile_.d_gate);
+    if (gradients.d_gate.defined())
+      gradients.d_gate.data<T>()[b_ * options_.n_heads + head_] = static_cast<T>(tile_.d_gate);
   }
   /// What later segments have to know of this one's keys.
   void gather_keys() {
@@ -89,7 +91,8 @@ class LinearAttentionHead {
   }
 
  private:
-  /// Sums of the last document, or of the first, or where attention looks both ways of the first and then of the last, into a_.gathered.
+  /// Sums of the last document, or of the first, or where attention looks both ways of the first and then of the last,
+  /// into a_.gathered.
   template <class Sum>
   void gather(bool last, const Sum& sum) {
     const std::vector<Range> ranges = documents();
@@ -105,8 +108,9 @@ class LinearAttentionHead {
     }
   }
 
-  // Given the stabiliser and the denominator of all that a query sees, each key's part of the gradients is its own: both directions take
-  // the same two sweeps. The second one is the causal walk over the tokens in reverse, where a query does not see its own key.
+  // Given the stabiliser and the denominator of all that a query sees, each key's part of the gradients is its own:
+  // both directions take the same two sweeps. The second one is the causal walk over the tokens in reverse, where a
+  // query does not see its own key.
   template <class Walk>
   void for_sweeps(const Walk& walk) {
     if (!s_.two_sweeps) return walk();
@@ -137,8 +141,9 @@ class LinearAttentionHead {
   T gate() const {
     T value = 0;
     if (!a_.gate.defined()) return value;
-    with_float_type(a_.gate.dtype(), "linear_attention",
-                    [&]<class X>(std::type_identity<X>) { value = static_cast<T>(static_cast<compute_t<X>>(a_.gate.data<X>()[head_])); });
+    with_float_type(a_.gate.dtype(), "linear_attention", [&]<class X>(std::type_identity<X>) {
+      value = static_cast<T>(static_cast<compute_t<X>>(a_.gate.data<X>()[head_]));
+    });
     return value;
   }
   void describe_features() {
@@ -156,27 +161,29 @@ class LinearAttentionHead {
     const std::int64_t set = a_.constants.directions.shape().rank() == 3 ? head_ : 0;
     features_.ld_directions = a_.directions_transposed.extent(-1);
     features_.directions = a_.constants.directions.template data<T>() + set * a_.n_directions * s_.d;
-    features_.directions_transposed = a_.directions_transposed.template data<T>() + set * s_.d * features_.ld_directions;
+    features_.directions_transposed =
+        a_.directions_transposed.template data<T>() + set * s_.d * features_.ld_directions;
     features_.direction_norms = a_.direction_norms.template data<T>() + set * a_.n_directions;
   }
 
   // ---- rows in and out ----
 
   /// Rows [start, start + rows) of one head of a [batch, n, heads, width] view into a tile with rows `ld` apart.
-  void read(const Tensor& tensor, std::int64_t head, std::int64_t start, std::int64_t rows, T* tile, std::int64_t ld) const {
+  void read(const Tensor& tensor, std::int64_t head, std::int64_t start, std::int64_t rows, T* tile,
+            std::int64_t ld) const {
     with_float_type(tensor.dtype(), "linear_attention", [&]<class X>(std::type_identity<X>) {
       if constexpr (std::is_same_v<compute_t<X>, T>) {
         const std::int64_t width = tensor.extent(3), row = tensor.strides()[1], step = row * tile_.step;
         const X* source = tensor.data<X>() + b_ * tensor.strides()[0] + place(start) * row + head * tensor.strides()[2];
         for (std::int64_t i = 0; i < rows; ++i) {
-          for_lanes<X>(
-              width, [&](std::int64_t j, std::int64_t n) HWY_ATTR { store_n<T>(load_n(source + i * step + j, n), tile + i * ld + j, n); });
+          for_lanes<X>(width, [&](std::int64_t j, std::int64_t n)
+                                  HWY_ATTR { store_n<T>(load_n(source + i * step + j, n), tile + i * ld + j, n); });
         }
       }
     });
   }
-  void write_rows(const Tensor& tensor, bool accumulate, std::int64_t head, std::int64_t start, std::int64_t rows, std::int64_t width,
-                  const T* tile, std::int64_t ld) const {
+  void write_rows(const Tensor& tensor, bool accumulate, std::int64_t head, std::int64_t start, std::int64_t rows,
+                  std::int64_t width, const T* tile, std::int64_t ld) const {
     with_float_type(tensor.dtype(), "linear_attention", [&]<class X>(std::type_identity<X>) {
       if constexpr (std::is_same_v<compute_t<X>, T>) {
         const std::int64_t row = tensor.strides()[1], step = row * tile_.step;
@@ -214,13 +221,17 @@ class LinearAttentionHead {
     for (std::int64_t j = 0; j < rows; ++j) {
       T* row = tile_.k + j * s_.ld_d;
       if (key_center_)
-        transform(row, [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Sub(x, load_n(key_center_ + f, n)); });
+        transform(row, [&](auto x, std::int64_t f, std::int64_t n)
+                           HWY_ATTR { return hn::Sub(x, load_n(key_center_ + f, n)); });
       if (query_center_) tile_.key_weight[j] = Tile::product_of(query_center_, row, s_.d) * tile_.score_scale;
-      if (scaling_) transform(row, [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Div(x, load_n(scaling_ + f, n)); });
+      if (scaling_)
+        transform(row,
+                  [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Div(x, load_n(scaling_ + f, n)); });
       if (is_masked(start + j)) tile_.key_weight[j] = Tile::nothing;
     }
     if (!weighted_ && s_.softmax_pairs) std::fill_n(tile_.key_weight, s_.padded(rows), T{0});
-    functions_.features(features_, tile_.k, rows, true, tile_.feature_k, Tile::form == FeatureForm::values ? tile_.row_k : nullptr);
+    functions_.features(features_, tile_.k, rows, true, tile_.feature_k,
+                        Tile::form == FeatureForm::values ? tile_.row_k : nullptr);
     tile_.weigh_keys(rows, weighted_);
     if (s_.rotates) tile_.rotations_k.set(RotationPowers(a_.rotation), start - document_start_, rows);
   }
@@ -229,8 +240,11 @@ class LinearAttentionHead {
     for (std::int64_t i = 0; i < rows && (query_center_ || scaling_); ++i) {
       T* row = tile_.q + i * s_.ld_d;
       if (query_center_)
-        transform(row, [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Sub(x, load_n(query_center_ + f, n)); });
-      if (scaling_) transform(row, [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Mul(x, load_n(scaling_ + f, n)); });
+        transform(row, [&](auto x, std::int64_t f, std::int64_t n)
+                           HWY_ATTR { return hn::Sub(x, load_n(query_center_ + f, n)); });
+      if (scaling_)
+        transform(row,
+                  [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Mul(x, load_n(scaling_ + f, n)); });
     }
     functions_.features(features_, tile_.q, rows, false, tile_.feature_q, s_.softmax_pairs ? tile_.log_q : nullptr);
     tile_.measure_queries(rows);
@@ -238,7 +252,8 @@ class LinearAttentionHead {
   }
   template <class Function>
   void transform(T* row, const Function& function) const {
-    for_lanes<T>(s_.d, [&](std::int64_t f, std::int64_t n) HWY_ATTR { store_n(function(load_n(row + f, n), f, n), row + f, n); });
+    for_lanes<T>(s_.d, [&](std::int64_t f, std::int64_t n)
+                           HWY_ATTR { store_n(function(load_n(row + f, n), f, n), row + f, n); });
   }
   /// g = d_output of a chunk of queries, with what forward kept of them.
   void load_gradients(const LinearAttentionGradients& gradients, std::int64_t start, std::int64_t rows) {
@@ -292,22 +307,26 @@ class LinearAttentionHead {
       if (s_.two_sweeps) tile_.swept = swept.from(place(start), s_.ld_v);
       tile_.attend(rows, pairs, per_query(a_.top, start), per_query(a_.inverse_denominator, start));
       if (tile_.sweep != Sweep::first) write_rows(a_.output, false, head_, start, rows, s_.d_value, tile_.out, s_.ld_v);
-      if (pure_ && (a_.state || start + rows < range.end_query)) {  // the near keys are the chunk's own, and already here
+      if (pure_ &&
+          (a_.state || start + rows < range.end_query)) {  // the near keys are the chunk's own, and already here
         tile_.advance_state(rows);
         absorbed = at + rows;
       }
     }
     if (!a_.state) return;
-    if (has_state_keys()) absorb(absorbed, std::max(absorbed, range.end_key - LinearAttentionArguments::recent_keys(options_)));
+    if (has_state_keys())
+      absorb(absorbed, std::max(absorbed, range.end_key - LinearAttentionArguments::recent_keys(options_)));
     store_state(*a_.state, 0);
   }
 
   void start_state(const Range& range) {
     load_state(range, false, a_.start_sum, a_.start_normalizer, a_.start_maximum, a_.start_magnitude);
   }
-  void end_state(const Range& range) { load_state(range, true, a_.end_sum, a_.end_normalizer, a_.end_maximum, a_.end_magnitude); }
-  /// Of what comes before the first document, or behind the last one (not causal: both); empty for others, and where the tensors are
-  /// undefined.
+  void end_state(const Range& range) {
+    load_state(range, true, a_.end_sum, a_.end_normalizer, a_.end_maximum, a_.end_magnitude);
+  }
+  /// Of what comes before the first document, or behind the last one (not causal: both); empty for others, and where
+  /// the tensors are undefined.
   void load_state(const Range& range, bool behind, const Tensor& sum, const Tensor& normalizer, const Tensor& maximum,
                   const Tensor& magnitude) {
     tile_.clear_state();
@@ -327,11 +346,15 @@ class LinearAttentionHead {
   }
 
   // ---- backward ----
-  // Keys go by chunks of the range here, and a pair of chunks is taken pair by pair where forward could have done so for any of its pairs:
-  // for what a feature pair weighs the two ways agree but for rounding.
+  // Keys go by chunks of the range here, and a pair of chunks is taken pair by pair where forward could have done so
+  // for any of its pairs: for what a feature pair weighs the two ways agree but for rounding.
 
-  std::int64_t key_chunks(const Range& range) const { return (range.end_key - range.first_key + s_.chunk - 1) / s_.chunk; }
-  std::int64_t query_chunks(const Range& range) const { return (range.end_query - range.first_query + s_.chunk - 1) / s_.chunk; }
+  std::int64_t key_chunks(const Range& range) const {
+    return (range.end_key - range.first_key + s_.chunk - 1) / s_.chunk;
+  }
+  std::int64_t query_chunks(const Range& range) const {
+    return (range.end_query - range.first_query + s_.chunk - 1) / s_.chunk;
+  }
   /// Where the queries of a chunk stand among the keys of the range: queries before `query_offset` do not exist.
   std::int64_t query_position(const Range& range, std::int64_t chunk) const {
     return range.first_query + chunk * s_.chunk + a_.query_offset - range.first_key;
@@ -349,7 +372,8 @@ class LinearAttentionHead {
   }
   std::int64_t end_near_chunk(const Range& range, std::int64_t chunk) const {
     if (!has_near_keys()) return key_chunks(range);
-    const std::int64_t end = end_near(range, query_position(range, chunk) + query_rows(range, chunk) + range.first_key) - range.first_key;
+    const std::int64_t end =
+        end_near(range, query_position(range, chunk) + query_rows(range, chunk) + range.first_key) - range.first_key;
     return (end + s_.chunk - 1) / s_.chunk;
   }
 
@@ -359,17 +383,20 @@ class LinearAttentionHead {
     return std::max<std::int64_t>(0, chunk - (ahead + s_.chunk - 1) / s_.chunk - 1);
   }
 
-  void load_key_chunk(const Range& range, std::int64_t chunk) { load_keys(range.first_key + chunk * s_.chunk, key_rows(range, chunk)); }
+  void load_key_chunk(const Range& range, std::int64_t chunk) {
+    load_keys(range.first_key + chunk * s_.chunk, key_rows(range, chunk));
+  }
   void load_query_chunk(const LinearAttentionGradients& gradients, const Range& range, std::int64_t chunk) {
     const std::int64_t start = range.first_query + chunk * s_.chunk, rows = query_rows(range, chunk);
     load_queries(start, rows);
     load_gradients(gradients, start, rows);
   }
 
-  /// d_x of queries through their features, for the rows in the tile, into target (added when `add`). With `exact`, what softmax pairs
-  /// gave.
+  /// d_x of queries through their features, for the rows in the tile, into target (added when `add`). With `exact`,
+  /// what softmax pairs gave.
   void finish_queries(std::int64_t rows, bool exact, bool add, T* target) {
-    functions_.backward(features_, tile_.q, rows, false, tile_.feature_q, tile_.d_feature_q, exact ? tile_.d_log_q : nullptr, tile_.d_x);
+    functions_.backward(features_, tile_.q, rows, false, tile_.feature_q, tile_.d_feature_q,
+                        exact ? tile_.d_log_q : nullptr, tile_.d_x);
     if (exact) add_rows(tile_.d_x, 1, tile_.d_x_q, rows, s_.d, s_.ld_d);
     if (scaling_) {
       for (std::int64_t i = 0; i < rows; ++i)
@@ -389,10 +416,13 @@ class LinearAttentionHead {
     if (exact) add_rows(tile_.d_x, 1, tile_.d_x_k, rows, s_.d, s_.ld_d);
     for (std::int64_t j = 0; j < rows; ++j) {
       T* row = tile_.d_x + j * s_.ld_d;
-      if (scaling_) transform(row, [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Div(x, load_n(scaling_ + f, n)); });
+      if (scaling_)
+        transform(row,
+                  [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Div(x, load_n(scaling_ + f, n)); });
       if (query_center_) {
         const auto by = hn::Set(d, tile_.d_key_weight[j] * tile_.score_scale);
-        transform(row, [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::MulAdd(by, load_n(query_center_ + f, n), x); });
+        transform(row, [&](auto x, std::int64_t f, std::int64_t n)
+                           HWY_ATTR { return hn::MulAdd(by, load_n(query_center_ + f, n), x); });
       }
       if (is_masked(start + j)) {
         std::fill_n(row, s_.d, T{0});
@@ -460,7 +490,8 @@ class LinearAttentionHead {
     }
   }
 
-  void pair(const Range& range, std::int64_t queries, std::int64_t keys, std::int64_t columns, bool exact, const HeadGradients<T>& sums) {
+  void pair(const Range& range, std::int64_t queries, std::int64_t keys, std::int64_t columns, bool exact,
+            const HeadGradients<T>& sums) {
     const std::int64_t rows = query_rows(range, queries);
     const NearPairs pairs = near_pairs(query_position(range, queries) - keys * s_.chunk, columns);
     tile_.pair_products(rows, pairs);
@@ -469,11 +500,13 @@ class LinearAttentionHead {
   }
 
   /// Row i of the source to row i · step of the target, both `ld` wide.
-  static void add_rows(T* target, std::int64_t step, const T* source, std::int64_t rows, std::int64_t width, std::int64_t ld) {
+  static void add_rows(T* target, std::int64_t step, const T* source, std::int64_t rows, std::int64_t width,
+                       std::int64_t ld) {
     for (std::int64_t i = 0; i < rows; ++i) {
       T* const row = target + i * step * ld;
-      for_lanes<T>(width, [&](std::int64_t j, std::int64_t n)
-                              HWY_ATTR { store_n(hn::Add(load_n(row + j, n), load_n(source + i * ld + j, n)), row + j, n); });
+      for_lanes<T>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
+        store_n(hn::Add(load_n(row + j, n), load_n(source + i * ld + j, n)), row + j, n);
+      });
     }
   }
 

@@ -1,13 +1,14 @@
 // Tiles for positive features, given as logarithms. Per-target include guard; see framework/cpu/simd-inl.h.
 //
-// Notation (one head): a_i = log-features of query i [m], b_j = log-features of key j [m], its weight's logarithm included, c = running
-// maximum of b over the keys in the state [m], S = Σ_j exp(b_j - c) v_jᵀ [m, d_value], z = Σ_j exp(b_j - c) [m]. For query i: top_i the
-// stabiliser, N_i = Σ_j w_ij exp(-top_i) its denominator.
+// Notation (one head): a_i = log-features of query i [m], b_j = log-features of key j [m], its weight's logarithm
+// included, c = running maximum of b over the keys in the state [m], S = Σ_j exp(b_j - c) v_jᵀ [m, d_value], z = Σ_j
+// exp(b_j - c) [m]. For query i: top_i the stabiliser, N_i = Σ_j w_ij exp(-top_i) its denominator.
 //
-// With positions in the numerator S holds R_j exp(b_j - c) and meets R_i exp(a_i + c - top_i), c being one number for both features of a
-// pair, and of each sum that backward has over S and z, S's part is rotated back.
+// With positions in the numerator S holds R_j exp(b_j - c) and meets R_i exp(a_i + c - top_i), c being one number for
+// both features of a pair, and of each sum that backward has over S and z, S's part is rotated back.
 //
-// Of two large logarithms that nearly cancel (c_f and top_i, both as large as a huge key's) the difference comes first: it is exact.
+// Of two large logarithms that nearly cancel (c_f and top_i, both as large as a huge key's) the difference comes first:
+// it is exact.
 #if defined(FURLONG_LINEAR_ATTENTION_LOGARITHMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LINEAR_ATTENTION_LOGARITHMS_INL_H_
 #undef FURLONG_LINEAR_ATTENTION_LOGARITHMS_INL_H_
@@ -25,17 +26,18 @@ class LogarithmsTile : public LinearAttentionTile<T> {
   using Base = LinearAttentionTile<T>;
   using Base::d;
   using typename Base::V;
-  // Below this the product of two rows of normalised features has lost too much to underflow (with subnormals flushed): such a pair is
-  // summed again directly. Above it, m <= 850 features of at most the least normal number are no more than 1e-5 of the product; for larger
-  // m it grows with them.
+  // Below this the product of two rows of normalised features has lost too much to underflow (with subnormals flushed):
+  // such a pair is summed again directly. Above it, m <= 850 features of at most the least normal number are no more
+  // than 1e-5 of the product; for larger m it grows with them.
   const T least_product = static_cast<T>(1e-30) * std::max<T>(1, static_cast<T>(this->s.m) / 850);
 
  public:
   using Base::Base;
-  using Base::nothing, Base::s, Base::seen, Base::state, Base::normalizer, Base::feature_max, Base::v, Base::out, Base::feature_q,
-      Base::feature_k, Base::normal_q, Base::normal_k, Base::work, Base::product, Base::weight, Base::turned, Base::row_q, Base::row_k,
-      Base::key_weight, Base::top_, Base::inverse_, Base::delta, Base::transposed, Base::g, Base::d_v, Base::d_feature_q, Base::d_feature_k,
-      Base::d_product, Base::g_v, Base::d_key_weight, Base::map_scratch, Base::rotations_q, Base::rotations_k, Base::rotated_product,
+  using Base::nothing, Base::s, Base::seen, Base::state, Base::normalizer, Base::feature_max, Base::v, Base::out,
+      Base::feature_q, Base::feature_k, Base::normal_q, Base::normal_k, Base::work, Base::product, Base::weight,
+      Base::turned, Base::row_q, Base::row_k, Base::key_weight, Base::top_, Base::inverse_, Base::delta,
+      Base::transposed, Base::g, Base::d_v, Base::d_feature_q, Base::d_feature_k, Base::d_product, Base::g_v,
+      Base::d_key_weight, Base::map_scratch, Base::rotations_q, Base::rotations_k, Base::rotated_product,
       Base::d_rotated, Base::spare, Base::sum_lost, Base::normalizer_lost;
   static constexpr FeatureForm form = FeatureForm::logarithms;
 
@@ -51,7 +53,8 @@ class LogarithmsTile : public LinearAttentionTile<T> {
     seen = true;  // an empty state's maximum makes it weigh nothing
     std::copy_n(maxima, s.m, feature_max);
     std::copy_n(normalizers, s.m, normalizer);
-    for (std::int64_t f = 0; f < s.m; ++f) std::copy_n(sum + f * s.d_value, s.d_value, state + f * s.ld_v);  // the tile's rows are padded
+    for (std::int64_t f = 0; f < s.m; ++f)
+      std::copy_n(sum + f * s.d_value, s.d_value, state + f * s.ld_v);  // the tile's rows are padded
   }
   void store_state(T* sum, T* normalizers, T* maxima, T* magnitude) const {
     std::copy_n(feature_max, s.m, maxima);
@@ -68,18 +71,21 @@ class LogarithmsTile : public LinearAttentionTile<T> {
     for (std::int64_t j = 0; j < rows; ++j) {
       const V add = hn::Set(d, key_weight[j]);
       T* row = feature_k + j * s.ld_m;
-      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR { store_n(hn::Add(load_n(row + f, n), add), row + f, n); });
+      for_lanes<T>(
+          s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR { store_n(hn::Add(load_n(row + f, n), add), row + f, n); });
     }
   }
   void measure_queries(std::int64_t /*rows*/) {}
 
   // ---- forward ----
 
-  /// normal_q, normal_k: features with each row's own maximum taken out (kept in row_q, row_k); product = normal_q · normal_kᵀ, in [0, m].
+  /// normal_q, normal_k: features with each row's own maximum taken out (kept in row_q, row_k); product = normal_q ·
+  /// normal_kᵀ, in [0, m].
   void pair_products(std::int64_t rows, const NearPairs& pairs) {
     this->softmax_scores(rows, pairs);
     for (std::int64_t i = 0; i < rows; ++i) row_q[i] = normalised(feature_q + i * s.ld_m, normal_q + i * s.ld_m);
-    for (std::int64_t j = 0; j < pairs.columns; ++j) row_k[j] = normalised(feature_k + j * s.ld_m, normal_k + j * s.ld_m);
+    for (std::int64_t j = 0; j < pairs.columns; ++j)
+      row_k[j] = normalised(feature_k + j * s.ld_m, normal_k + j * s.ld_m);
     transpose<T>(pairs.columns, s.m, normal_k, s.ld_m, turned, s.ld_n);
     this->products(rows, pairs, normal_q, s.m, s.ld_m, turned, product);
     if (s.rotates) this->rotated_products(rows, pairs, normal_q, normal_k);
@@ -117,7 +123,8 @@ class LogarithmsTile : public LinearAttentionTile<T> {
 
   /// Adds keys to S, z and c.
   void advance_state(std::int64_t rows) {
-    raise_maximum(rows, feature_k, nullptr, [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
+    raise_maximum(rows, feature_k, nullptr,
+                  [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
     exponentials(rows, feature_k, nullptr, nullptr);
     this->add_to_normalizer(rows, work);
     if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
@@ -161,10 +168,11 @@ class LogarithmsTile : public LinearAttentionTile<T> {
     }
   }
 
-  /// Adds this chunk's queries to what earlier keys will need: state = Σ_i exp(a_i - top_i - e) / N_i g_i [m, d_value], normalizer = the
-  /// same over -δ_i, e (in feature_max) the running maximum of a_i - top_i.
+  /// Adds this chunk's queries to what earlier keys will need: state = Σ_i exp(a_i - top_i - e) / N_i g_i [m, d_value],
+  /// normalizer = the same over -δ_i, e (in feature_max) the running maximum of a_i - top_i.
   void gather_queries(std::int64_t rows) {
-    raise_maximum(rows, feature_q, top_, [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
+    raise_maximum(rows, feature_q, top_,
+                  [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
     exponentials(rows, feature_q, top_, inverse_);
     for (std::int64_t i = 0; i < rows; ++i) spare[i] = -delta[i];
     this->add_to_normalizer(rows, work, spare);
@@ -174,7 +182,8 @@ class LogarithmsTile : public LinearAttentionTile<T> {
   }
 
   /// d_feature_k [rows, m] and d_v [rows, d_value] of this chunk's keys from the queries gathered so far:
-  /// d b_jf = exp(b_jf + e_f) (state_f · v_j + normalizer_f), d_v_j = Σ_f exp(b_jf + e_f) state_f. Zero when none were gathered.
+  /// d b_jf = exp(b_jf + e_f) (state_f · v_j + normalizer_f), d_v_j = Σ_f exp(b_jf + e_f) state_f. Zero when none were
+  /// gathered.
   void d_key_from_later(std::int64_t rows) {
     if (!seen) {
       std::fill_n(d_feature_k, rows * s.ld_m, T{0});
@@ -196,7 +205,8 @@ class LogarithmsTile : public LinearAttentionTile<T> {
     small_gemm_nn<T>(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, d_v, s.ld_v, false);
   }
 
-  /// After pair_products: d_feature_q (overwritten), d_feature_k and d_v (added to) from the pairs of a chunk of queries and one of keys.
+  /// After pair_products: d_feature_q (overwritten), d_feature_k and d_v (added to) from the pairs of a chunk of
+  /// queries and one of keys.
   void pair_gradients(std::int64_t rows, const NearPairs& pairs) {
     const std::int64_t columns = pairs.columns;
     this->gradient_products(rows, pairs);
@@ -218,7 +228,8 @@ class LogarithmsTile : public LinearAttentionTile<T> {
     for (std::int64_t j = 0; j < columns; ++j) {
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
         const std::int64_t at = j * s.ld_m + f;
-        store_n(hn::MulAdd(load_n(work + at, n), load_n(normal_k + at, n), load_n(d_feature_k + at, n)), d_feature_k + at, n);
+        store_n(hn::MulAdd(load_n(work + at, n), load_n(normal_k + at, n), load_n(d_feature_k + at, n)),
+                d_feature_k + at, n);
       });
     }
     if (direct) direct_pair_gradients(rows, pairs);
@@ -231,7 +242,8 @@ class LogarithmsTile : public LinearAttentionTile<T> {
     if (weighted) {
       for (std::int64_t j = 0; j < rows; ++j) {
         V sum = hn::Zero(d);
-        for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR { sum = hn::Add(sum, load_n(d_feature_k + j * s.ld_m + f, n)); });
+        for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n)
+                              HWY_ATTR { sum = hn::Add(sum, load_n(d_feature_k + j * s.ld_m + f, n)); });
         d_key_weight[j] += hn::GetLane(hn::SumOfLanes(d, sum));
       }
     }
@@ -240,7 +252,8 @@ class LogarithmsTile : public LinearAttentionTile<T> {
 
  private:
   static V only(V value, std::int64_t n, V otherwise) {
-    return n == Lanes<T>::count() ? value : hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(n)), value, otherwise);
+    return n == Lanes<T>::count() ? value
+                                  : hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(n)), value, otherwise);
   }
 
   void multiply_rows(std::int64_t rows, T* target, const T* by) {
@@ -269,11 +282,12 @@ class LogarithmsTile : public LinearAttentionTile<T> {
   /// Writes exp(row - max(row)) and returns the maximum.
   T normalised(const T* row, T* target) const {
     V top = hn::Set(d, nothing);
-    for_lanes<T>(s.m,
-                 [&](std::int64_t f, std::int64_t n) HWY_ATTR { top = hn::Max(top, only(load_n(row + f, n), n, hn::Set(d, nothing))); });
+    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n)
+                          HWY_ATTR { top = hn::Max(top, only(load_n(row + f, n), n, hn::Set(d, nothing))); });
     const T maximum = hn::GetLane(hn::MaxOfLanes(d, top));
     const V shift = hn::Set(d, maximum);
-    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR { store_n(exp(d, hn::Sub(load_n(row + f, n), shift)), target + f, n); });
+    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n)
+                          HWY_ATTR { store_n(exp(d, hn::Sub(load_n(row + f, n), shift)), target + f, n); });
     return maximum;
   }
 
@@ -284,8 +298,8 @@ class LogarithmsTile : public LinearAttentionTile<T> {
     for (std::int64_t j = from / lanes * lanes; j < to; j += lanes) body(j, Base::between(j, from, to));
   }
 
-  /// The logarithm of a power of two that is at most max_j w_ij and more than half of it: rowmax_q + max_j (rowmax_k + ⌊log2 product⌋ ln
-  /// 2).
+  /// The logarithm of a power of two that is at most max_j w_ij and more than half of it: rowmax_q + max_j (rowmax_k +
+  /// ⌊log2 product⌋ ln 2).
   template <bool rotated>
   T pair_top(std::int64_t i, const NearPairs::Row& row, const NearPairs& pairs) {
     V best = hn::Set(d, nothing);
@@ -313,15 +327,17 @@ class LogarithmsTile : public LinearAttentionTile<T> {
     const hn::RebindToSigned<typename Base::D> di;
     constexpr int mantissa_bits = sizeof(T) == 8 ? 52 : 23, bias = sizeof(T) == 8 ? 1023 : 127;
     const auto bits = hn::ShiftRight<mantissa_bits>(hn::BitCast(di, p));
-    return hn::Mul(hn::Sub(hn::ConvertTo(d, bits), hn::Set(d, T{bias})), hn::Set(d, static_cast<T>(0.69314718055994530942)));
+    return hn::Mul(hn::Sub(hn::ConvertTo(d, bits), hn::Set(d, T{bias})),
+                   hn::Set(d, static_cast<T>(0.69314718055994530942)));
   }
 
   /// log Σ_f exp(a_if + b_jf) the long way.
   T direct_log_weight(std::int64_t i, std::int64_t j) const {
     const T *a = feature_q + i * s.ld_m, *b = feature_k + j * s.ld_m;
     V best = hn::Set(d, nothing);
-    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n)
-                          HWY_ATTR { best = hn::Max(best, only(hn::Add(load_n(a + f, n), load_n(b + f, n)), n, hn::Set(d, nothing))); });
+    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+      best = hn::Max(best, only(hn::Add(load_n(a + f, n), load_n(b + f, n)), n, hn::Set(d, nothing)));
+    });
     const T maximum = hn::GetLane(hn::MaxOfLanes(d, best));
     const V shift = hn::Set(d, maximum);
     V sum = hn::Zero(d);
@@ -335,8 +351,8 @@ class LogarithmsTile : public LinearAttentionTile<T> {
     return {feature_q + i * s.ld_m, feature_k + j * s.ld_m, rotations_q, i, rotations_k, j};
   }
 
-  /// weight row i = w_ij exp(-top) for the feature pairs of the row, 0 elsewhere; returns its sum. `rotated`: the row holds the numerator's
-  /// weights, the sum is the denominator's.
+  /// weight row i = w_ij exp(-top) for the feature pairs of the row, 0 elsewhere; returns its sum. `rotated`: the row
+  /// holds the numerator's weights, the sum is the denominator's.
   template <bool rotated>
   T pair_weights(std::int64_t i, const NearPairs& pairs, const NearPairs::Row& row, T top) {
     const V shift = hn::Set(d, top), own = hn::Set(d, row_q[i]);
@@ -352,7 +368,8 @@ class LogarithmsTile : public LinearAttentionTile<T> {
       const V w = hn::IfThenElseZero(hn::And(in, large), hn::Mul(p, factor));
       sum = hn::Add(sum, w);
       V kept = w;
-      if constexpr (rotated) kept = hn::IfThenElseZero(hn::And(in, large), hn::Mul(hn::LoadU(d, rotated_product + i * s.ld_n + j), factor));
+      if constexpr (rotated)
+        kept = hn::IfThenElseZero(hn::And(in, large), hn::Mul(hn::LoadU(d, rotated_product + i * s.ld_n + j), factor));
       hn::StoreU(kept, d, weight + i * s.ld_n + j);
     });
     T total = hn::GetLane(hn::SumOfLanes(d, sum));
@@ -370,7 +387,8 @@ class LogarithmsTile : public LinearAttentionTile<T> {
   T past_top(std::int64_t i) const {
     V best = hn::Set(d, nothing);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-      best = hn::Max(best, only(hn::Add(load_n(feature_q + i * s.ld_m + f, n), load_n(feature_max + f, n)), n, hn::Set(d, nothing)));
+      best = hn::Max(best, only(hn::Add(load_n(feature_q + i * s.ld_m + f, n), load_n(feature_max + f, n)), n,
+                                hn::Set(d, nothing)));
     });
     return hn::GetLane(hn::MaxOfLanes(d, best));
   }
@@ -387,8 +405,8 @@ class LogarithmsTile : public LinearAttentionTile<T> {
     return hn::GetLane(hn::SumOfLanes(d, sum));
   }
 
-  /// feature_max = max(feature_max, max_i (rows_i - less_i)); `rescale` is given exp(old - new) for each run of features. Of features that
-  /// are rotated with each other both have the larger maximum.
+  /// feature_max = max(feature_max, max_i (rows_i - less_i)); `rescale` is given exp(old - new) for each run of
+  /// features. Of features that are rotated with each other both have the larger maximum.
   template <class Rescale>
   void raise_maximum(std::int64_t rows, const T* log_rows, const T* less, const Rescale& rescale) {
     const auto raised = [&](V after, std::int64_t f, std::int64_t n) HWY_ATTR {
@@ -427,11 +445,13 @@ class LogarithmsTile : public LinearAttentionTile<T> {
     }
   }
 
-  /// weight row i becomes w_ij / Σ_j w_ij, d_product row i = ∂ loss / ∂ product_ij, both zero where the pair is hidden. True when a pair
-  /// needs the direct way. `rotated`: weights of the numerator over Σ_j w_ij, and their part of the slopes in d_rotated.
+  /// weight row i becomes w_ij / Σ_j w_ij, d_product row i = ∂ loss / ∂ product_ij, both zero where the pair is hidden.
+  /// True when a pair needs the direct way. `rotated`: weights of the numerator over Σ_j w_ij, and their part of the
+  /// slopes in d_rotated.
   template <bool rotated>
   bool pair_slopes(std::int64_t i, std::int64_t columns, const NearPairs::Row& row) {
-    const V top = hn::Set(d, top_[i]), own = hn::Set(d, row_q[i]), inverse = hn::Set(d, inverse_[i]), less = hn::Set(d, delta[i]);
+    const V top = hn::Set(d, top_[i]), own = hn::Set(d, row_q[i]), inverse = hn::Set(d, inverse_[i]),
+            less = hn::Set(d, delta[i]);
     bool direct = false;
     for_columns(0, columns, [&](std::int64_t j, auto) HWY_ATTR {
       const std::int64_t at = i * s.ld_n + j;
@@ -447,7 +467,8 @@ class LogarithmsTile : public LinearAttentionTile<T> {
         hn::StoreU(hn::IfThenElseZero(counts, hn::Neg(hn::Mul(factor, less))), d, d_product + at);
       } else {
         hn::StoreU(hn::IfThenElseZero(counts, hn::Mul(p, factor)), d, weight + at);
-        hn::StoreU(hn::IfThenElseZero(counts, hn::Mul(factor, hn::Sub(hn::LoadU(d, g_v + at), less))), d, d_product + at);
+        hn::StoreU(hn::IfThenElseZero(counts, hn::Mul(factor, hn::Sub(hn::LoadU(d, g_v + at), less))), d,
+                   d_product + at);
       }
     });
     return direct;
@@ -460,15 +481,17 @@ class LogarithmsTile : public LinearAttentionTile<T> {
         const std::int64_t at = i * s.ld_n + j;
         if (product[at] >= least_product) continue;
         if (s.rotates && j != pairs.offset + i) {
-          weight[at] = inverse_[i] * rotated_pair(i, j).add_gradients(top_[i], g_v[at] * inverse_[i], -delta[i] * inverse_[i],
-                                                                      d_feature_q + i * s.ld_m, d_feature_k + j * s.ld_m);
+          weight[at] =
+              inverse_[i] * rotated_pair(i, j).add_gradients(top_[i], g_v[at] * inverse_[i], -delta[i] * inverse_[i],
+                                                             d_feature_q + i * s.ld_m, d_feature_k + j * s.ld_m);
           continue;
         }
         const V top = hn::Set(d, top_[i]), slope = hn::Set(d, (g_v[at] - delta[i]) * inverse_[i]);
         V sum = hn::Zero(d);
         for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
           const std::int64_t at_q = i * s.ld_m + f, at_k = j * s.ld_m + f;
-          const V e = only(exp(d, hn::Add(load_n(feature_q + at_q, n), hn::Sub(load_n(feature_k + at_k, n), top))), n, hn::Zero(d));
+          const V e = only(exp(d, hn::Add(load_n(feature_q + at_q, n), hn::Sub(load_n(feature_k + at_k, n), top))), n,
+                           hn::Zero(d));
           sum = hn::Add(sum, e);
           store_n(hn::MulAdd(e, slope, load_n(d_feature_q + at_q, n)), d_feature_q + at_q, n);
           store_n(hn::MulAdd(e, slope, load_n(d_feature_k + at_k, n)), d_feature_k + at_k, n);

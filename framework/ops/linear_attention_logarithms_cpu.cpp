@@ -13,7 +13,8 @@ namespace furlong::ops::HWY_NAMESPACE {
 void LinearAttentionLogarithmsForward(const LinearAttentionArguments& arguments) {
   with_linear_attention_body<LogarithmsTile>(arguments, [](auto&& body) { body.forward(); });
 }
-void LinearAttentionLogarithmsBackward(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients) {
+void LinearAttentionLogarithmsBackward(const LinearAttentionArguments& arguments,
+                                       const LinearAttentionGradients& gradients) {
   with_linear_attention_body<LogarithmsTile>(arguments, [&](auto&& body) { body.backward(gradients); });
 }
 
@@ -27,7 +28,8 @@ HWY_EXPORT(LinearAttentionLogarithmsBackward);
 void linear_attention_logarithms_forward_cpu(const LinearAttentionArguments& arguments) {
   HWY_DYNAMIC_DISPATCH(LinearAttentionLogarithmsForward)(arguments);
 }
-void linear_attention_logarithms_backward_cpu(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients) {
+void linear_attention_logarithms_backward_cpu(const LinearAttentionArguments& arguments,
+                                              const LinearAttentionGradients& gradients) {
   HWY_DYNAMIC_DISPATCH(LinearAttentionLogarithmsBackward)(arguments, gradients);
 }
 }  // namespace furlong::ops

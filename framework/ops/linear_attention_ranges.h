@@ -12,7 +12,8 @@ struct LinearAttentionRange {
 };
 
 /// Of row b, in the order in which a walk meets them: `reversed`, tokens are numbered from the row's end.
-inline std::vector<LinearAttentionRange> linear_attention_ranges(const LinearAttentionArguments& arguments, std::int64_t b, bool reversed) {
+inline std::vector<LinearAttentionRange> linear_attention_ranges(const LinearAttentionArguments& arguments,
+                                                                 std::int64_t b, bool reversed) {
   const std::int64_t n_query = arguments.query.extent(1), n_key = arguments.key.extent(1);
   if (!arguments.mask.documents.defined()) return {{0, n_query, 0, n_key}};
   const std::int32_t* ids = arguments.mask.documents.data<std::int32_t>() + b * n_key;

@@ -1,6 +1,8 @@
-// Rotary positions in the numerator of linear attention: turns of feature pairs. Per-target include guard; see framework/cpu/simd-inl.h.
+// Rotary positions in the numerator of linear attention: turns of feature pairs. Per-target include guard; see
+// framework/cpu/simd-inl.h.
 //
-// R_p turns the pair of features (f, f + half), half = ⌊m/2⌋, by the angle p·base^(-2f/m); the last of an odd number of features stays.
+// R_p turns the pair of features (f, f + half), half = ⌊m/2⌋, by the angle p·base^(-2f/m); the last of an odd number of
+// features stays.
 #if defined(FURLONG_LINEAR_ATTENTION_ROTATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LINEAR_ATTENTION_ROTATION_INL_H_
 #undef FURLONG_LINEAR_ATTENTION_ROTATION_INL_H_
@@ -19,8 +21,9 @@ HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::cpu::HWY_NAMESPACE;
 
-/// Cosines and sines of the call's first position and of 1, 2, 4, … tokens, from which those of every token are put together: a
-/// [1 + powers, 2, padded half] table in double, so that angles at the millionth token are as good as at the first.
+/// Cosines and sines of the call's first position and of 1, 2, 4, … tokens, from which those of every token are put
+/// together: a [1 + powers, 2, padded half] table in double, so that angles at the millionth token are as good as at
+/// the first.
 class RotationPowers {
  public:
   explicit RotationPowers(const Tensor& table) : table_(table.data<double>()), ld_(table.extent(2)) {}
@@ -48,7 +51,8 @@ class RotationPowers {
     for (std::int64_t f = 0; f < ld_; f += lanes) {
       Rotation first = load(0, f);
       for (std::int64_t rest = start; rest > 0; rest &= rest - 1) first = both(first, load(1 + lowest_bit(rest), f));
-      // latest[b]: the last token t whose lowest bit is b. Less its lowest bit, a token is one of those: every one takes one product.
+      // latest[b]: the last token t whose lowest bit is b. Less its lowest bit, a token is one of those: every one
+      // takes one product.
       Rotation latest[most_powers];
       store(first, target + f);
       for (std::int64_t t = 1; t < rows; ++t) {
@@ -69,9 +73,12 @@ class RotationPowers {
   double* cosine(std::int64_t row) const { return table_ + row * 2 * ld_; }
   double* sine(std::int64_t row) const { return cosine(row) + ld_; }
   static std::int64_t lowest_bit(std::int64_t number) { return std::countr_zero(static_cast<std::uint64_t>(number)); }
-  Rotation load(std::int64_t row, std::int64_t f) const { return {hn::LoadU(d, cosine(row) + f), hn::LoadU(d, sine(row) + f)}; }
+  Rotation load(std::int64_t row, std::int64_t f) const {
+    return {hn::LoadU(d, cosine(row) + f), hn::LoadU(d, sine(row) + f)};
+  }
   static Rotation both(const Rotation& a, const Rotation& b) {
-    return {hn::NegMulAdd(a.sine, b.sine, hn::Mul(a.cosine, b.cosine)), hn::MulAdd(a.sine, b.cosine, hn::Mul(a.cosine, b.sine))};
+    return {hn::NegMulAdd(a.sine, b.sine, hn::Mul(a.cosine, b.cosine)),
+            hn::MulAdd(a.sine, b.cosine, hn::Mul(a.cosine, b.sine))};
   }
   template <class T>
   void store(const Rotation& turn, T* target) const {
@@ -89,7 +96,8 @@ class RotationPowers {
   std::int64_t ld_;
 };
 
-/// Rotations of a run of tokens, as one tile holds them: kept from one head to the next where those stand at the same positions.
+/// Rotations of a run of tokens, as one tile holds them: kept from one head to the next where those stand at the same
+/// positions.
 template <class T>
 struct TokenRotations {
   T* table = nullptr;  // [rows, 2, ld]
@@ -124,8 +132,9 @@ struct TokenRotations {
   }
 };
 
-/// One query and one key whose small product has underflown: their rotated product feature by feature, from logarithms a and b. With Δ the
-/// key's position less the query's, and x = exp(a), y = exp(b): Σ_f cos Δθ_f (x_f y_f + x_f' y_f') + sin Δθ_f (x_f' y_f - x_f y_f').
+/// One query and one key whose small product has underflown: their rotated product feature by feature, from logarithms
+/// a and b. With Δ the key's position less the query's, and x = exp(a), y = exp(b): Σ_f cos Δθ_f (x_f y_f + x_f' y_f')
+/// + sin Δθ_f (x_f' y_f - x_f y_f').
 template <class T>
 class RotatedPair {
   using D = typename Lanes<T>::D;
@@ -133,8 +142,8 @@ class RotatedPair {
   static constexpr D d{};
 
  public:
-  RotatedPair(const T* a, const T* b, const TokenRotations<T>& rotations_q, std::int64_t i, const TokenRotations<T>& rotations_k,
-              std::int64_t j)
+  RotatedPair(const T* a, const T* b, const TokenRotations<T>& rotations_q, std::int64_t i,
+              const TokenRotations<T>& rotations_k, std::int64_t j)
       : a_(a),
         b_(b),
         features_(rotations_q.features),
@@ -147,7 +156,8 @@ class RotatedPair {
   /// At least the logarithm of every term, of the rotated product and of the other.
   T bound() const {
     T best = features_ % 2 != 0 ? a_[features_ - 1] + b_[features_ - 1] : static_cast<T>(-1e30);
-    for (std::int64_t f = 0; f < half_; ++f) best = std::max(best, std::max(a_[f], a_[half_ + f]) + std::max(b_[f], b_[half_ + f]));
+    for (std::int64_t f = 0; f < half_; ++f)
+      best = std::max(best, std::max(a_[f], a_[half_ + f]) + std::max(b_[f], b_[half_ + f]));
     return best;
   }
 
@@ -156,14 +166,15 @@ class RotatedPair {
     V sum = hn::Zero(d);
     for_lanes<T>(half_, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
       const Terms t = terms(f, n, top);
-      const V value = hn::MulAdd(t.cosine, hn::Add(t.first, t.second), hn::Mul(t.sine, hn::Sub(t.second_first, t.first_second)));
+      const V value =
+          hn::MulAdd(t.cosine, hn::Add(t.first, t.second), hn::Mul(t.sine, hn::Sub(t.second_first, t.first_second)));
       sum = hn::Add(sum, only(value, n));
     });
     return hn::GetLane(hn::SumOfLanes(d, sum)) + last(top);
   }
 
-  /// Adds to d_a and d_b what a slope on exp(-top) times the rotated product, and one on exp(-top) times the product as it is, come to;
-  /// returns the former.
+  /// Adds to d_a and d_b what a slope on exp(-top) times the rotated product, and one on exp(-top) times the product as
+  /// it is, come to; returns the former.
   T add_gradients(T top, T rotated_slope, T slope, T* d_a, T* d_b) const {
     const V by = hn::Set(d, rotated_slope), plain = hn::Set(d, slope);
     V sum = hn::Zero(d);
@@ -172,8 +183,9 @@ class RotatedPair {
       const V first = hn::Mul(t.cosine, t.first), second = hn::Mul(t.cosine, t.second);
       const V second_first = hn::Mul(t.sine, t.second_first), first_second = hn::Mul(t.sine, t.first_second);
       sum = hn::Add(sum, only(hn::Add(hn::Add(first, second), hn::Sub(second_first, first_second)), n));
-      const auto add = [&](T* at, V rotated, V term)
-                           HWY_ATTR { store_n(hn::MulAdd(by, rotated, hn::MulAdd(plain, term, load_n(at, n))), at, n); };
+      const auto add = [&](T* at, V rotated, V term) HWY_ATTR {
+        store_n(hn::MulAdd(by, rotated, hn::MulAdd(plain, term, load_n(at, n))), at, n);
+      };
       add(d_a + f, hn::Sub(first, first_second), t.first);
       add(d_a + half_ + f, hn::Add(second, second_first), t.second);
       add(d_b + f, hn::Add(first, second_first), t.first);

@@ -1,4 +1,5 @@
-// What the tiles of linear attention share, whatever the form of the features. Per-target include guard; see framework/cpu/simd-inl.h.
+// What the tiles of linear attention share, whatever the form of the features. Per-target include guard; see
+// framework/cpu/simd-inl.h.
 #if defined(FURLONG_LINEAR_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LINEAR_ATTENTION_TILE_INL_H_
 #undef FURLONG_LINEAR_ATTENTION_TILE_INL_H_
@@ -43,10 +44,12 @@ struct NearPairs {
   }
 };
 
-/// Which keys a walk takes: all that queries see, or in two sweeps those up to each query's own and then those after it.
+/// Which keys a walk takes: all that queries see, or in two sweeps those up to each query's own and then those after
+/// it.
 enum class Sweep : std::uint8_t { only, first, second };
 
-/// What the first of two sweeps leaves of each query: Σ_j w_ij v_j [ld_v], Σ_j w_ij and its magnitude, under a stabiliser of their own.
+/// What the first of two sweeps leaves of each query: Σ_j w_ij v_j [ld_v], Σ_j w_ij and its magnitude, under a
+/// stabiliser of their own.
 template <class T>
 struct SweptRows {
   T *sum, *top, *total, *magnitude;
@@ -68,12 +71,15 @@ class LinearAttentionTile {
   using D = typename Lanes<T>::D;
   using V = typename Lanes<T>::V;
   static constexpr D d{};
-  // The logarithm of nothing: finite, so that the difference of two such is not NaN; its exponential is zero beside any real one.
+  // The logarithm of nothing: finite, so that the difference of two such is not NaN; its exponential is zero beside any
+  // real one.
   static constexpr T nothing = static_cast<T>(-1e30);
-  // Positive features with a rotated numerator: a denominator that is smaller beside the numerator's terms is nothing but underflow.
+  // Positive features with a rotated numerator: a denominator that is smaller beside the numerator's terms is nothing
+  // but underflow.
   static constexpr T least_rotated_denominator = static_cast<T>(1e-30);
 
-  LinearAttentionTile(const LinearAttentionSizes& sizes, T* memory, std::int64_t elements, bool with_backward) : s(sizes), next_(memory) {
+  LinearAttentionTile(const LinearAttentionSizes& sizes, T* memory, std::int64_t elements, bool with_backward)
+      : s(sizes), next_(memory) {
     state = take(s.m * s.ld_v);
     normalizer = take(s.ld_m);
     feature_max = take(s.ld_m);
@@ -122,7 +128,8 @@ class LinearAttentionTile {
       v_transposed = take(s.ld_v * s.ld_n);
       for (T** row : {&d_log_q, &d_key_weight, &spare}) *row = take(s.padded(s.chunk));
     }
-    require(next_ - memory <= elements, "linear_attention: {} elements of scratch, {} needed", elements, next_ - memory);
+    require(next_ - memory <= elements, "linear_attention: {} elements of scratch, {} needed", elements,
+            next_ - memory);
   }
 
   const LinearAttentionSizes& s;
@@ -131,8 +138,9 @@ class LinearAttentionTile {
   T guard = 0, gate = 0, score_scale = 1;
   double d_gate = 0;
   Sweep sweep = Sweep::only;
-  std::int64_t step = 1;  // from a query's row in memory to that of the next: -1 where the second sweep walks backward in time
-  SweptRows<T> swept{};   // of the chunk's queries, in two sweeps
+  std::int64_t step =
+      1;  // from a query's row in memory to that of the next: -1 where the second sweep walks backward in time
+  SweptRows<T> swept{};  // of the chunk's queries, in two sweeps
   // What became of the denominators so far.
   std::int64_t lost_rows = 0;
   T least_denominator = 1;
@@ -144,15 +152,16 @@ class LinearAttentionTile {
   T* key_weight;     // logarithm of each near key's weight: centring, mask
   T *top_, *inverse_, *delta, *size_k, *map_scratch;
   T *transposed = nullptr, *g = nullptr, *d_v = nullptr, *d_x = nullptr, *d_x_q = nullptr, *d_x_k = nullptr;
-  T *d_feature_q = nullptr, *d_feature_k = nullptr, *d_product = nullptr, *g_v = nullptr, *d_score = nullptr, *v_transposed = nullptr;
+  T *d_feature_q = nullptr, *d_feature_k = nullptr, *d_product = nullptr, *g_v = nullptr, *d_score = nullptr,
+    *v_transposed = nullptr;
   T *d_log_q = nullptr, *d_key_weight = nullptr, *spare = nullptr;
   T *sum_term = nullptr, *sum_lost = nullptr, *normalizer_term = nullptr, *normalizer_lost = nullptr;
   // With positions in the numerator: features and their products rotated.
   T *rotated_q = nullptr, *rotated_k = nullptr, *rotated_product = nullptr, *d_rotated = nullptr;
   TokenRotations<T> rotations_q, rotations_k;
 
-  /// δ_i = g_i · output_i, and the saved stabilisers of this chunk's queries. Through a root mean square flows what is left of g across the
-  /// output's own direction, and no δ.
+  /// δ_i = g_i · output_i, and the saved stabilisers of this chunk's queries. Through a root mean square flows what is
+  /// left of g across the output's own direction, and no δ.
   void gradient_rows(std::int64_t rows, const T* top, const T* inverse) {
     for (std::int64_t i = 0; i < rows; ++i) {
       top_[i] = top[i * step];
@@ -170,12 +179,14 @@ class LinearAttentionTile {
 
   static T product_of(const T* x, const T* y, std::int64_t width) {
     V sum = hn::Zero(d);
-    for_lanes<T>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR { sum = hn::MulAdd(load_n(x + j, n), load_n(y + j, n), sum); });
+    for_lanes<T>(width, [&](std::int64_t j, std::int64_t n)
+                            HWY_ATTR { sum = hn::MulAdd(load_n(x + j, n), load_n(y + j, n), sum); });
     return hn::GetLane(hn::SumOfLanes(d, sum));
   }
   static void scale_row(T* row, std::int64_t width, T factor) {
     const V by = hn::Set(d, factor);
-    for_lanes<T>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR { store_n(hn::Mul(load_n(row + j, n), by), row + j, n); });
+    for_lanes<T>(
+        width, [&](std::int64_t j, std::int64_t n) HWY_ATTR { store_n(hn::Mul(load_n(row + j, n), by), row + j, n); });
   }
 
  protected:
@@ -188,8 +199,8 @@ class LinearAttentionTile {
     return hn::AndNot(below(from), below(to));
   }
 
-  /// score = scaled products of queries and near keys, with the gate and the key's weight, less what the features leave out: beside feature
-  /// pairs' logarithms.
+  /// score = scaled products of queries and near keys, with the gate and the key's weight, less what the features leave
+  /// out: beside feature pairs' logarithms.
   void softmax_scores(std::int64_t rows, const NearPairs& pairs) {
     if (pairs.softmax_window == 0) return;
     transpose<T>(pairs.columns, s.d, k, s.ld_d, turned, s.ld_n);
@@ -275,8 +286,9 @@ class LinearAttentionTile {
     inverse_[i] = inverse_of(total, magnitude);
   }
 
-  /// What is divided by: 1 / N, or zero where N is zero, nothing was seen, or N is rounding noise beside `magnitude` = Σ_j |φ(q_i)|
-  /// |φ(k_j)| (of logarithms' tiles with a rotated numerator: 1, which bounds the numerator's largest term; otherwise 0).
+  /// What is divided by: 1 / N, or zero where N is zero, nothing was seen, or N is rounding noise beside `magnitude` =
+  /// Σ_j |φ(q_i)| |φ(k_j)| (of logarithms' tiles with a rotated numerator: 1, which bounds the numerator's largest
+  /// term; otherwise 0).
   T inverse_of(T total, T magnitude) {
     if (rms) return T{1};  // finish() divides
     if (guarded && magnitude > 0) {
@@ -288,7 +300,8 @@ class LinearAttentionTile {
       least_denominator = std::min(least_denominator, relative);
       if (relative < least_rotated_denominator) total = 0;
     }
-    if (std::abs(total) < std::numeric_limits<T>::min()) {  // nothing, or a subnormal number, whose inverse may be infinite
+    if (std::abs(total) <
+        std::numeric_limits<T>::min()) {  // nothing, or a subnormal number, whose inverse may be infinite
       ++lost_rows;
       return T{0};
     }
@@ -297,7 +310,8 @@ class LinearAttentionTile {
   /// Of a row of d_value numbers of any magnitude; zero for a row of zeros.
   T inverse_root_mean_square(const T* row) const {
     V most = hn::Zero(d);
-    for_lanes<T>(s.d_value, [&](std::int64_t j, std::int64_t n) HWY_ATTR { most = hn::Max(most, hn::Abs(load_n(row + j, n))); });
+    for_lanes<T>(s.d_value,
+                 [&](std::int64_t j, std::int64_t n) HWY_ATTR { most = hn::Max(most, hn::Abs(load_n(row + j, n))); });
     const T largest = hn::GetLane(hn::MaxOfLanes(d, most));
     if (largest < std::numeric_limits<T>::min()) return T{0};
     const V by = hn::Set(d, 1 / largest);
@@ -320,8 +334,9 @@ class LinearAttentionTile {
         const V by = hn::Set(d, first_factor(i));
         const T* first = swept.sum + i * step * s.ld_v;
         T* row = out + i * s.ld_v;
-        for_lanes<T>(s.d_value, [&](std::int64_t j, std::int64_t n)
-                                    HWY_ATTR { store_n(hn::MulAdd(by, load_n(first + j, n), load_n(row + j, n)), row + j, n); });
+        for_lanes<T>(s.d_value, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
+          store_n(hn::MulAdd(by, load_n(first + j, n), load_n(row + j, n)), row + j, n);
+        });
       }
       if (rms) {
         inverse_[i] = inverse_root_mean_square(out + i * s.ld_v);
@@ -332,13 +347,13 @@ class LinearAttentionTile {
     }
   }
 
-  /// out = weight · v. A weight of 0 times a later value that is not finite would reach an earlier row as NaN: then each row sums only what
-  /// it sees, in the same order and so with the same bits.
+  /// out = weight · v. A weight of 0 times a later value that is not finite would reach an earlier row as NaN: then
+  /// each row sums only what it sees, in the same order and so with the same bits.
   void weighted_values(std::int64_t rows, const NearPairs& pairs) {
     V sum = hn::Zero(d);
     for (std::int64_t j = 0; j < pairs.columns; ++j) {
-      for_lanes<T>(s.d_value,
-                   [&](std::int64_t c, std::int64_t n) HWY_ATTR { sum = hn::MulAdd(load_n(v + j * s.ld_v + c, n), hn::Zero(d), sum); });
+      for_lanes<T>(s.d_value, [&](std::int64_t c, std::int64_t n)
+                                  HWY_ATTR { sum = hn::MulAdd(load_n(v + j * s.ld_v + c, n), hn::Zero(d), sum); });
     }
     if (hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)))) {
       from_columns(rows, pairs, weight, v, s.d_value, s.ld_v, out);
@@ -346,36 +361,40 @@ class LinearAttentionTile {
     }
     for (std::int64_t i = 0; i < rows; ++i) {
       const NearPairs::Row row = pairs.row(i);
-      small_gemm_nn<T>(1, s.d_value, row.end - row.first, weight + i * s.ld_n + row.first, s.ld_n, v + row.first * s.ld_v, s.ld_v,
-                       out + i * s.ld_v, s.ld_v, false);
+      small_gemm_nn<T>(1, s.d_value, row.end - row.first, weight + i * s.ld_n + row.first, s.ld_n,
+                       v + row.first * s.ld_v, s.ld_v, out + i * s.ld_v, s.ld_v, false);
     }
   }
 
-  // ---- products over pairs: in blocks of rows, or of columns, each over what it can see; half a causal chunk is nothing ----
+  // ---- products over pairs: in blocks of rows, or of columns, each over what it can see; half a causal chunk is
+  // nothing ----
   static constexpr std::int64_t pair_block = 16;
 
-  /// target[i, j] = a_i · b_j for the pairs that exist; what others hold is undefined. b is transposed [depth, columns].
-  void products(std::int64_t rows, const NearPairs& pairs, const T* a, std::int64_t depth, std::int64_t lda, const T* b_transposed,
-                T* target) {
+  /// target[i, j] = a_i · b_j for the pairs that exist; what others hold is undefined. b is transposed [depth,
+  /// columns].
+  void products(std::int64_t rows, const NearPairs& pairs, const T* a, std::int64_t depth, std::int64_t lda,
+                const T* b_transposed, T* target) {
     for (std::int64_t i = 0; i < rows; i += pair_block) {
       const std::int64_t n = std::min(pair_block, rows - i), from = pairs.row(i).first / pair_block * pair_block;
       const std::int64_t columns = pairs.row(i + n - 1).end - from;
       if (columns > 0)
-        small_gemm_nn<T>(n, columns, depth, a + i * lda, lda, b_transposed + from, s.ld_n, target + i * s.ld_n + from, s.ld_n, false);
+        small_gemm_nn<T>(n, columns, depth, a + i * lda, lda, b_transposed + from, s.ld_n, target + i * s.ld_n + from,
+                         s.ld_n, false);
     }
   }
   /// target[i] = Σ_j matrix[i, j] b_j; matrix is zero for pairs that do not exist.
-  void from_columns(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* b, std::int64_t width, std::int64_t ld,
-                    T* target) {
+  void from_columns(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* b, std::int64_t width,
+                    std::int64_t ld, T* target) {
     for (std::int64_t i = 0; i < rows; i += pair_block) {
       const std::int64_t n = std::min(pair_block, rows - i), from = pairs.row(i).first;
       const std::int64_t columns = std::max<std::int64_t>(0, pairs.row(i + n - 1).end - from);
-      small_gemm_nn<T>(n, width, columns, matrix + i * s.ld_n + from, s.ld_n, b + from * ld, ld, target + i * ld, ld, false);
+      small_gemm_nn<T>(n, width, columns, matrix + i * s.ld_n + from, s.ld_n, b + from * ld, ld, target + i * ld, ld,
+                       false);
     }
   }
   /// target[j] (+)= Σ_i matrix[i, j] a_i, likewise.
-  void from_rows(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* a, std::int64_t width, std::int64_t ld, T* target,
-                 bool accumulate) {
+  void from_rows(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* a, std::int64_t width,
+                 std::int64_t ld, T* target, bool accumulate) {
     for (std::int64_t j = 0; j < pairs.columns; j += pair_block) {
       const std::int64_t n = std::min(pair_block, pairs.columns - j);
       std::int64_t from = 0, end = rows;
@@ -385,8 +404,8 @@ class LinearAttentionTile {
         from = j - pairs.window + 1 - pairs.offset;
       if (pairs.window > 0) end = std::min(rows, j + n - 1 + pairs.window - pairs.offset);
       from = std::clamp<std::int64_t>(from, 0, rows);
-      small_gemm_tn<T>(n, width, std::max<std::int64_t>(0, end - from), matrix + from * s.ld_n + j, s.ld_n, a + from * ld, ld,
-                       target + j * ld, ld, accumulate);
+      small_gemm_tn<T>(n, width, std::max<std::int64_t>(0, end - from), matrix + from * s.ld_n + j, s.ld_n,
+                       a + from * ld, ld, target + j * ld, ld, accumulate);
     }
   }
 
@@ -404,8 +423,8 @@ class LinearAttentionTile {
     if (s.compensated) compensate(1, s.m, s.ld_m, normalizer_term, normalizer, normalizer_lost);
   }
   /// sum [M, N] += a[rows, M]ᵀ · b[rows, N].
-  void add_to_sum(std::int64_t M, std::int64_t N, std::int64_t rows, const T* a, std::int64_t lda, const T* b, std::int64_t ldb, T* sum,
-                  std::int64_t ld) {
+  void add_to_sum(std::int64_t M, std::int64_t N, std::int64_t rows, const T* a, std::int64_t lda, const T* b,
+                  std::int64_t ldb, T* sum, std::int64_t ld) {
     small_gemm_tn<T>(M, N, rows, a, lda, b, ldb, s.compensated ? sum_term : sum, ld, !s.compensated);
     if (s.compensated) compensate(M, N, ld, sum_term, sum, sum_lost);
   }
@@ -419,15 +438,17 @@ class LinearAttentionTile {
     for (std::int64_t i = 0; i < rows; ++i) {
       for_lanes<T>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
         const std::int64_t at = i * ld + j;
-        const V before = load_n(target + at, n), add = hn::Sub(load_n(term + at, n), load_n(lost + at, n)), after = hn::Add(before, add);
+        const V before = load_n(target + at, n), add = hn::Sub(load_n(term + at, n), load_n(lost + at, n)),
+                after = hn::Add(before, add);
         store_n(hn::Sub(hn::Sub(after, before), add), lost + at, n);
         store_n(after, target + at, n);
       });
     }
   }
 
-  /// rotated_product = R normal_q · R normal_k, of rows that `features_q` and `features_k` hold. At the same position the two rotations
-  /// are one and the product is the other product: taken from there, so that a query that sees only itself has exactly its own value.
+  /// rotated_product = R normal_q · R normal_k, of rows that `features_q` and `features_k` hold. At the same position
+  /// the two rotations are one and the product is the other product: taken from there, so that a query that sees only
+  /// itself has exactly its own value.
   void rotated_products(std::int64_t rows, const NearPairs& pairs, const T* features_q, const T* features_k) {
     rotations_q.rotate(rows, features_q, rotated_q, s.ld_m);
     rotations_k.rotate(pairs.columns, features_k, rotated_k, s.ld_m);
@@ -445,7 +466,8 @@ class LinearAttentionTile {
     d_product[i * s.ld_n + own] += d_rotated[i * s.ld_n + own];
     d_rotated[i * s.ld_n + own] = 0;
   }
-  /// d_feature_q (overwritten) and work [columns, m] (for keys) from the slopes of both products; the rows as in rotated_products.
+  /// d_feature_q (overwritten) and work [columns, m] (for keys) from the slopes of both products; the rows as in
+  /// rotated_products.
   void rotated_feature_slopes(std::int64_t rows, std::int64_t columns, const T* features_q, const T* features_k) {
     small_gemm_nn<T>(rows, s.m, columns, d_rotated, s.ld_n, rotated_k, s.ld_m, d_feature_q, s.ld_m, false);
     rotations_q.rotate(rows, d_feature_q, d_feature_q, s.ld_m, true);

@@ -1,9 +1,10 @@
 // Tiles for features that are plain numbers, of either sign, with one logarithm a row. Per-target include guard; see
 // framework/cpu/simd-inl.h.
 //
-// Notation (one head): ψ_i, ψ_j = features of query i and key j [m], s_j = logarithm of key j's weight, c = running maximum of s over the
-// keys in the state, S = Σ_j exp(s_j - c) ψ_j v_jᵀ [m, d_value], z = Σ_j exp(s_j - c) ψ_j [m], M = Σ_j exp(s_j - c) |ψ_j|. With positions
-// in the numerator S holds R_j ψ_j and meets R_i ψ_i, and of each sum that backward has over both, S's part is rotated back.
+// Notation (one head): ψ_i, ψ_j = features of query i and key j [m], s_j = logarithm of key j's weight, c = running
+// maximum of s over the keys in the state, S = Σ_j exp(s_j - c) ψ_j v_jᵀ [m, d_value], z = Σ_j exp(s_j - c) ψ_j [m], M
+// = Σ_j exp(s_j - c) |ψ_j|. With positions in the numerator S holds R_j ψ_j and meets R_i ψ_i, and of each sum that
+// backward has over both, S's part is rotated back.
 #if defined(FURLONG_LINEAR_ATTENTION_VALUES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LINEAR_ATTENTION_VALUES_INL_H_
 #undef FURLONG_LINEAR_ATTENTION_VALUES_INL_H_
@@ -24,11 +25,12 @@ class ValuesTile : public LinearAttentionTile<T> {
 
  public:
   using Base::Base;
-  using Base::nothing, Base::s, Base::seen, Base::state, Base::normalizer, Base::feature_max, Base::v, Base::out, Base::feature_q,
-      Base::feature_k, Base::work, Base::product, Base::weight, Base::turned, Base::row_q, Base::row_k, Base::key_weight, Base::top_,
-      Base::inverse_, Base::delta, Base::size_k, Base::transposed, Base::g, Base::d_v, Base::d_feature_q, Base::d_feature_k,
-      Base::d_product, Base::g_v, Base::d_key_weight, Base::spare, Base::rotations_q, Base::rotations_k, Base::rotated_product,
-      Base::d_rotated, Base::sum_lost, Base::normalizer_lost;
+  using Base::nothing, Base::s, Base::seen, Base::state, Base::normalizer, Base::feature_max, Base::v, Base::out,
+      Base::feature_q, Base::feature_k, Base::work, Base::product, Base::weight, Base::turned, Base::row_q, Base::row_k,
+      Base::key_weight, Base::top_, Base::inverse_, Base::delta, Base::size_k, Base::transposed, Base::g, Base::d_v,
+      Base::d_feature_q, Base::d_feature_k, Base::d_product, Base::g_v, Base::d_key_weight, Base::spare,
+      Base::rotations_q, Base::rotations_k, Base::rotated_product, Base::d_rotated, Base::sum_lost,
+      Base::normalizer_lost;
   static constexpr FeatureForm form = FeatureForm::values;
 
   void clear_state() {
@@ -86,7 +88,8 @@ class ValuesTile : public LinearAttentionTile<T> {
       if (top < nothing / 2) top = -nothing;  // not one key was seen: every weight is zero
       T total = 0, magnitude = 0;
       if (near) {
-        total = s.rotates ? pair_weights<true>(i, pairs, row, top, magnitude) : pair_weights<false>(i, pairs, row, top, magnitude);
+        total = s.rotates ? pair_weights<true>(i, pairs, row, top, magnitude)
+                          : pair_weights<false>(i, pairs, row, top, magnitude);
         if (row.soft < row.end) {
           const T exact = this->softmax_weights(i, row, top);
           total += exact;
@@ -201,8 +204,8 @@ class ValuesTile : public LinearAttentionTile<T> {
     if (pairs.softmax_window > 0) this->softmax_inputs(rows, pairs);
   }
 
-  /// Feature pairs and keys in the state weigh exp(s_j), so ∂ loss / ∂ s_j = ψ_j · d ψ_j; exact pairs have put theirs into d_key_weight,
-  /// which knows only the key's own weight and not the map's logarithm.
+  /// Feature pairs and keys in the state weigh exp(s_j), so ∂ loss / ∂ s_j = ψ_j · d ψ_j; exact pairs have put theirs
+  /// into d_key_weight, which knows only the key's own weight and not the map's logarithm.
   const T* d_key_logs(std::int64_t rows, bool /*weighted*/) {
     for (std::int64_t j = 0; j < rows; ++j) {
       spare[j] = Base::product_of(feature_k + j * s.ld_m, d_feature_k + j * s.ld_m, s.m);
@@ -227,8 +230,8 @@ class ValuesTile : public LinearAttentionTile<T> {
   static T exponential(T x) { return hn::GetLane(exp(d, hn::Set(d, x))); }
   T size_of_row(const T* row) const { return std::sqrt(Base::product_of(row, row, s.m)); }
 
-  /// weight row i = ψ_i·ψ_j exp(s_j - top) for feature pairs, 0 elsewhere; returns its sum, and adds the sum of sizes to `magnitude`.
-  /// `rotated`: the row holds the numerator's weights, the sum is the denominator's.
+  /// weight row i = ψ_i·ψ_j exp(s_j - top) for feature pairs, 0 elsewhere; returns its sum, and adds the sum of sizes
+  /// to `magnitude`. `rotated`: the row holds the numerator's weights, the sum is the denominator's.
   template <bool rotated>
   T pair_weights(std::int64_t i, const NearPairs& pairs, const NearPairs::Row& row, T top, T& magnitude) {
     const V shift = hn::Set(d, top);
@@ -278,13 +281,14 @@ class ValuesTile : public LinearAttentionTile<T> {
       const T e = exponential(sign * logs[i] - maximum_) * (factor ? factor[i] : T{1});
       if (!factor) magnitude_ += e * size_k[i];
       const V by = hn::Set(d, e);
-      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n)
-                            HWY_ATTR { store_n(hn::Mul(load_n(features + i * s.ld_m + f, n), by), work + i * s.ld_m + f, n); });
+      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+        store_n(hn::Mul(load_n(features + i * s.ld_m + f, n), by), work + i * s.ld_m + f, n);
+      });
     }
   }
 
-  /// weight row i = weights of the numerator over N_i, d_product row i = ∂ loss / ∂ product_ij; `rotated`: the numerator's part of that in
-  /// d_rotated.
+  /// weight row i = weights of the numerator over N_i, d_product row i = ∂ loss / ∂ product_ij; `rotated`: the
+  /// numerator's part of that in d_rotated.
   template <bool rotated>
   void pair_slopes(std::int64_t i, std::int64_t columns, const NearPairs::Row& row) {
     const V top = hn::Set(d, top_[i]), inverse = hn::Set(d, inverse_[i]), less = hn::Set(d, delta[i]);

@@ -13,7 +13,8 @@ namespace furlong::ops::HWY_NAMESPACE {
 void LinearAttentionValuesForward(const LinearAttentionArguments& arguments) {
   with_linear_attention_body<ValuesTile>(arguments, [](auto&& body) { body.forward(); });
 }
-void LinearAttentionValuesBackward(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients) {
+void LinearAttentionValuesBackward(const LinearAttentionArguments& arguments,
+                                   const LinearAttentionGradients& gradients) {
   with_linear_attention_body<ValuesTile>(arguments, [&](auto&& body) { body.backward(gradients); });
 }
 
@@ -27,7 +28,8 @@ HWY_EXPORT(LinearAttentionValuesBackward);
 void linear_attention_values_forward_cpu(const LinearAttentionArguments& arguments) {
   HWY_DYNAMIC_DISPATCH(LinearAttentionValuesForward)(arguments);
 }
-void linear_attention_values_backward_cpu(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients) {
+void linear_attention_values_backward_cpu(const LinearAttentionArguments& arguments,
+                                          const LinearAttentionGradients& gradients) {
   HWY_DYNAMIC_DISPATCH(LinearAttentionValuesBackward)(arguments, gradients);
 }
 }  // namespace furlong::ops

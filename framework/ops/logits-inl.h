@@ -15,13 +15,15 @@ HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::cpu::HWY_NAMESPACE;
 
-/// The first k lanes of `values`; minus infinity in the others, so that they lose every maximum and add nothing to a sum of exponentials.
+/// The first k lanes of `values`; minus infinity in the others, so that they lose every maximum and add nothing to a
+/// sum of exponentials.
 template <class C>
 HWY_INLINE typename Lanes<C>::V load_logits(const C* values, std::int64_t k) {
   const typename Lanes<C>::D d;
   const auto loaded = load_n(values, k);
   if (k == Lanes<C>::count()) return loaded;
-  return hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(k)), loaded, hn::Set(d, -std::numeric_limits<C>::infinity()));
+  return hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(k)), loaded,
+                        hn::Set(d, -std::numeric_limits<C>::infinity()));
 }
 
 template <class C>

@@ -9,16 +9,17 @@ namespace {
 
 void check_operands(const Variable& residual_in, const Variable* branch, const Variable& gain, const Variable* bias) {
   const Shape& shape = residual_in.shape();
-  require(shape.rank() >= 1 && shape[-1] > 0 && residual_in.value().is_contiguous(), "norm: {} is not contiguous or has no columns",
-          shape.text());
+  require(shape.rank() >= 1 && shape[-1] > 0 && residual_in.value().is_contiguous(),
+          "norm: {} is not contiguous or has no columns", shape.text());
   if (branch) {
     require(branch->shape() == shape && branch->dtype() == residual_in.dtype() && branch->value().is_contiguous(),
-            "norm: a {} branch of shape {} for a {} residual of shape {}", name_of(branch->dtype()), branch->shape().text(),
-            name_of(residual_in.dtype()), shape.text());
+            "norm: a {} branch of shape {} for a {} residual of shape {}", name_of(branch->dtype()),
+            branch->shape().text(), name_of(residual_in.dtype()), shape.text());
   }
   const Shape columns{shape[-1]};
   require(gain.shape() == columns, "norm: gain of shape {}, expected {}", gain.shape().text(), columns.text());
-  if (bias) require(bias->shape() == columns, "norm: bias of shape {}, expected {}", bias->shape().text(), columns.text());
+  if (bias)
+    require(bias->shape() == columns, "norm: bias of shape {}, expected {}", bias->shape().text(), columns.text());
 }
 
 /// A row of parameters in the dtype that statistics are kept in.
@@ -38,7 +39,8 @@ void store_parameter_gradient(BackwardContext& context, std::size_t input, const
   if (target.wanted()) add(context.stream(), target.tensor, sum, target.mode);
 }
 
-/// Backward of norm(residual) alone: fills `work` from the saved tensors and runs it; d_residual and addend are the caller's.
+/// Backward of norm(residual) alone: fills `work` from the saved tensors and runs it; d_residual and addend are the
+/// caller's.
 void run_backward(BackwardContext& context, NormBackward& work, NormKind kind, std::size_t gain_input, bool has_bias) {
   const Stream& stream = context.stream();
   work.kind = kind;
@@ -96,8 +98,8 @@ void backward_alone(BackwardContext& context, NormKind kind, bool has_bias) {
   if (target.wanted() && !fits) add(context.stream(), target.tensor, work.d_residual, target.mode);
 }
 
-/// norm(residual) once more, with the same bits: the statistics are computed again too. `gain` and `bias` are the parameters' own memory,
-/// which does not change before backward is done.
+/// norm(residual) once more, with the same bits: the statistics are computed again too. `gain` and `bias` are the
+/// parameters' own memory, which does not change before backward is done.
 Remake remake_normed(const Tensor& residual, const Tensor& gain, const Tensor& bias, NormKind kind, double epsilon) {
   return [=](const Stream& stream) {
     const DType statistics = accumulate_dtype(residual.dtype());
@@ -114,8 +116,8 @@ Remake remake_normed(const Tensor& residual, const Tensor& gain, const Tensor& b
 
 }  // namespace
 
-NormOutputs norm(Tape& tape, const Variable& residual_in, const Variable* branch, const Variable& gain, const Variable* bias, NormKind kind,
-                 double epsilon) {
+NormOutputs norm(Tape& tape, const Variable& residual_in, const Variable* branch, const Variable& gain,
+                 const Variable* bias, NormKind kind, double epsilon) {
   check_operands(residual_in, branch, gain, bias);
   const Shape& shape = residual_in.shape();
   const DType dtype = residual_in.dtype(), statistics = accumulate_dtype(dtype);
@@ -144,12 +146,13 @@ NormOutputs norm(Tape& tape, const Variable& residual_in, const Variable* branch
     return normed.with_remake(remake_normed(residual, gain.value(), bias ? bias->value() : Tensor{}, kind, epsilon));
   };
   if (!branch) {
-    return {residual_in,
-            with_remake(tape.record_one(name, inputs, work.normed, std::move(saved),
-                                        [kind, has_bias](BackwardContext& context) { backward_alone(context, kind, has_bias); }))};
+    return {residual_in, with_remake(tape.record_one(
+                             name, inputs, work.normed, std::move(saved),
+                             [kind, has_bias](BackwardContext& context) { backward_alone(context, kind, has_bias); }))};
   }
-  const auto outputs = tape.record(name, inputs, {work.residual, work.normed}, std::move(saved),
-                                   [kind, has_bias](BackwardContext& context) { backward_with_branch(context, kind, has_bias); });
+  const auto outputs =
+      tape.record(name, inputs, {work.residual, work.normed}, std::move(saved),
+                  [kind, has_bias](BackwardContext& context) { backward_with_branch(context, kind, has_bias); });
   return {outputs[0], with_remake(outputs[1])};
 }
 

@@ -13,11 +13,11 @@ struct NormOutputs {
   Variable normed;    ///< norm(residual) * gain + bias
 };
 
-/// A pre-norm block's addition and the norm that follows, in one pass over memory. residual_in and branch (null: none) are [..., d] of one
-/// dtype, contiguous; gain and bias (null: none) are [d] of any floating dtype. Statistics are over the last dimension, in float32 (float64
-/// for float64). Saves the residual and one or two statistics a row. In backward residual_in and branch share one gradient without a copy.
-/// Throws ContractError on shapes that do not fit.
-NormOutputs norm(Tape& tape, const Variable& residual_in, const Variable* branch, const Variable& gain, const Variable* bias, NormKind kind,
-                 double epsilon);
+/// A pre-norm block's addition and the norm that follows, in one pass over memory. residual_in and branch (null: none)
+/// are [..., d] of one dtype, contiguous; gain and bias (null: none) are [d] of any floating dtype. Statistics are over
+/// the last dimension, in float32 (float64 for float64). Saves the residual and one or two statistics a row. In
+/// backward residual_in and branch share one gradient without a copy. Throws ContractError on shapes that do not fit.
+NormOutputs norm(Tape& tape, const Variable& residual_in, const Variable* branch, const Variable& gain,
+                 const Variable* bias, NormKind kind, double epsilon);
 
 }  // namespace furlong::ops

@@ -23,13 +23,13 @@ struct NormBackward {
   Tensor d_normed;
   Tensor addend;              // added to d_residual: what reached the residual by other ways; may be d_residual itself
   Tensor d_residual;          // undefined when nobody wants it
-  Tensor d_gain_bias_blocks;  // [norm_row_blocks(), 2, d]: each block's sum over its rows of d_normed * x_hat and of d_normed; or
-                              // undefined
-  Tensor d_gain, d_bias;      // [d], overwritten: the blocks' sums
+  Tensor d_gain_bias_blocks;  // [norm_row_blocks(), 2, d]: each block's sum over its rows of d_normed * x_hat and of
+                              // d_normed; or undefined
+  Tensor d_gain, d_bias;  // [d], overwritten: the blocks' sums
 };
 
-/// Gradients of gain and bias are summed over this many blocks of rows, whatever the number of threads or of multiprocessors. A GPU needs
-/// more of them at work than a CPU, so many that their sums come to a few MiB.
+/// Gradients of gain and bias are summed over this many blocks of rows, whatever the number of threads or of
+/// multiprocessors. A GPU needs more of them at work than a CPU, so many that their sums come to a few MiB.
 inline std::int64_t norm_row_blocks(const Device& device, std::int64_t rows, std::int64_t columns) {
   if (!device.is_gpu()) return std::min<std::int64_t>(rows, 64);
   return std::min((rows + 7) / 8, std::clamp<std::int64_t>((1 << 19) / columns, 256, 4096));

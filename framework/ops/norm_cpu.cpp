@@ -29,7 +29,9 @@ HWY_INLINE hn::TFromD<D> lane_sum(D d, hn::Vec<D> v) {
 
 template <class T>
 void add_row(const T* a, const T* b, T* sum, std::int64_t columns) {
-  for_lanes<T>(columns, [&](std::int64_t i, std::int64_t n) { store_n(hn::Add(load_n(a + i, n), load_n(b + i, n)), sum + i, n); });
+  for_lanes<T>(columns, [&](std::int64_t i, std::int64_t n) {
+    store_n(hn::Add(load_n(a + i, n), load_n(b + i, n)), sum + i, n);
+  });
 }
 
 template <class T>
@@ -40,7 +42,8 @@ compute_t<T> row_mean(const T* row, std::int64_t columns) {
   return lane_sum(d, sum) / static_cast<compute_t<T>>(columns);
 }
 
-/// mean((row - centre)^2), a second pass over a row that is still in the cache: the difference of two large sums would lose the variance.
+/// mean((row - centre)^2), a second pass over a row that is still in the cache: the difference of two large sums would
+/// lose the variance.
 template <class T>
 compute_t<T> mean_square(const T* row, std::int64_t columns, compute_t<T> centre) {
   const typename Lanes<T>::D d;
@@ -55,8 +58,8 @@ compute_t<T> mean_square(const T* row, std::int64_t columns, compute_t<T> centre
 }
 
 template <class T>
-void scale_row(const T* row, const compute_t<T>* gain, const compute_t<T>* bias, T* normed, std::int64_t columns, compute_t<T> mean,
-               compute_t<T> reciprocal_deviation) {
+void scale_row(const T* row, const compute_t<T>* gain, const compute_t<T>* bias, T* normed, std::int64_t columns,
+               compute_t<T> mean, compute_t<T> reciprocal_deviation) {
   using Compute = compute_t<T>;
   const typename Lanes<T>::D d;
   const auto middle = hn::Set(d, mean), factor = hn::Set(d, reciprocal_deviation);
@@ -89,7 +92,8 @@ void forward_rows(const NormForward& work, std::int64_t begin, std::int64_t end)
     const auto reciprocal_deviation = static_cast<Compute>(1 / std::sqrt(static_cast<double>(variance) + work.epsilon));
     if (means) means[row] = mean;
     reciprocal_deviations[row] = reciprocal_deviation;
-    scale_row(x, pointer<Compute>(work.gain), pointer<Compute>(work.bias), normed + row * columns, columns, mean, reciprocal_deviation);
+    scale_row(x, pointer<Compute>(work.gain), pointer<Compute>(work.bias), normed + row * columns, columns, mean,
+              reciprocal_deviation);
   }
 }
 
@@ -101,14 +105,16 @@ void NormForwardBody(const NormForward& work) {
   });
 }
 
-/// Means over a row of g = d_normed * gain and of g * x_hat; adds d_normed * x_hat and d_normed to the block's sums where asked.
+/// Means over a row of g = d_normed * gain and of g * x_hat; adds d_normed * x_hat and d_normed to the block's sums
+/// where asked.
 template <class T>
 struct RowMeans {
   compute_t<T> g, g_x_hat;
 };
 template <class T>
-RowMeans<T> backward_means(const T* x, const T* d_normed, const compute_t<T>* gain, compute_t<T>* d_gain, compute_t<T>* d_bias,
-                           std::int64_t columns, compute_t<T> mean, compute_t<T> reciprocal_deviation) {
+RowMeans<T> backward_means(const T* x, const T* d_normed, const compute_t<T>* gain, compute_t<T>* d_gain,
+                           compute_t<T>* d_bias, std::int64_t columns, compute_t<T> mean,
+                           compute_t<T> reciprocal_deviation) {
   using Compute = compute_t<T>;
   const typename Lanes<T>::D d;
   const auto middle = hn::Set(d, mean), factor = hn::Set(d, reciprocal_deviation);
@@ -131,8 +137,8 @@ RowMeans<T> backward_means(const T* x, const T* d_normed, const compute_t<T>* ga
 
 /// d_x = (g - x_hat mean(g x_hat) - mean(g)) / deviation, the last mean for layernorm only, plus the addend.
 template <class T>
-void backward_row(const T* x, const T* d_normed, const compute_t<T>* gain, const T* addend, T* d_x, std::int64_t columns, compute_t<T> mean,
-                  compute_t<T> reciprocal_deviation, RowMeans<T> means) {
+void backward_row(const T* x, const T* d_normed, const compute_t<T>* gain, const T* addend, T* d_x,
+                  std::int64_t columns, compute_t<T> mean, compute_t<T> reciprocal_deviation, RowMeans<T> means) {
   using Compute = compute_t<T>;
   const typename Lanes<T>::D d;
   const auto middle = hn::Set(d, mean), factor = hn::Set(d, reciprocal_deviation);
@@ -166,10 +172,12 @@ void backward_block(const NormBackward& work, std::int64_t block, std::int64_t b
   for (std::int64_t row = rows * block / blocks; row < rows * (block + 1) / blocks; ++row) {
     const std::int64_t at = row * columns;
     const Compute mean = mean_of ? mean_of[row] : Compute{0}, reciprocal_deviation = reciprocal_deviation_of[row];
-    RowMeans<T> means = backward_means(x + at, d_normed + at, gain, d_gain, d_bias, columns, mean, reciprocal_deviation);
+    RowMeans<T> means =
+        backward_means(x + at, d_normed + at, gain, d_gain, d_bias, columns, mean, reciprocal_deviation);
     if (work.kind == NormKind::rmsnorm) means.g = 0;
     if (d_x)
-      backward_row(x + at, d_normed + at, gain, addend ? addend + at : nullptr, d_x + at, columns, mean, reciprocal_deviation, means);
+      backward_row(x + at, d_normed + at, gain, addend ? addend + at : nullptr, d_x + at, columns, mean,
+                   reciprocal_deviation, means);
   }
 }
 
@@ -188,12 +196,15 @@ void sum_blocks(const NormBackward& work, std::int64_t blocks) {
 }
 
 void NormBackwardBody(const NormBackward& work) {
-  const std::int64_t rows = work.residual.shape().rows(), blocks = norm_row_blocks(Device{}, rows, work.residual.extent(-1));
+  const std::int64_t rows = work.residual.shape().rows(),
+                     blocks = norm_row_blocks(Device{}, rows, work.residual.extent(-1));
   with_float_type(work.residual.dtype(), "norm", [&]<class T>(std::type_identity<T>) {
-    const std::int64_t block_elements = std::max<std::int64_t>(1, work.residual.elements() / std::max<std::int64_t>(1, blocks));
-    parallel_ranges(blocks, std::max<std::int64_t>(1, grain / block_elements), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t block = begin; block < end; ++block) backward_block<T>(work, block, blocks);
-    });
+    const std::int64_t block_elements =
+        std::max<std::int64_t>(1, work.residual.elements() / std::max<std::int64_t>(1, blocks));
+    parallel_ranges(blocks, std::max<std::int64_t>(1, grain / block_elements),
+                    [&](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t block = begin; block < end; ++block) backward_block<T>(work, block, blocks);
+                    });
     if (work.d_gain_bias_blocks.defined()) sum_blocks<compute_t<T>>(work, blocks);
   });
 }

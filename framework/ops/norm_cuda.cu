@@ -6,8 +6,8 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-// A row is read once: its elements stay in the registers of one warp, or of as many warps as it needs, between the statistics and the
-// result. Columns beyond what 8 warps hold are read again, from the cache.
+// A row is read once: its elements stay in the registers of one warp, or of as many warps as it needs, between the
+// statistics and the result. Columns beyond what 8 warps hold are read again, from the cache.
 
 template <class T>
 struct NormForwardPointers {
@@ -30,8 +30,8 @@ __device__ inline T sum_over_row(T value) {
   return blockDim.x == 32 ? warp_sum(value) : block_sum(value);
 }
 
-/// Elements [column, column + N) of the residual, made and stored first where there is a branch. Statistics are taken of the sum as it is
-/// stored, so that backward sees the same numbers.
+/// Elements [column, column + N) of the residual, made and stored first where there is a branch. Statistics are taken
+/// of the sum as it is stored, so that backward sees the same numbers.
 template <int N, class T>
 __device__ inline void take_residual(const NormForwardPointers<T>& work, std::int64_t at, gpu_compute_t<T> (&x)[N]) {
   load_values<N>(work.residual_in + at, work.aligned, x);
@@ -45,7 +45,8 @@ __device__ inline void take_residual(const NormForwardPointers<T>& work, std::in
 
 template <int N, class T>
 __device__ inline void store_normed(const NormForwardPointers<T>& work, std::int64_t row, std::int64_t column,
-                                    const gpu_compute_t<T> (&x)[N], gpu_compute_t<T> mean, gpu_compute_t<T> reciprocal_deviation) {
+                                    const gpu_compute_t<T> (&x)[N], gpu_compute_t<T> mean,
+                                    gpu_compute_t<T> reciprocal_deviation) {
   gpu_compute_t<T> gain[N], bias[N] = {}, normed[N];
   load_values<N>(work.gain + column, work.aligned, gain);
   if (work.bias != nullptr) load_values<N>(work.bias + column, work.aligned, bias);
@@ -134,12 +135,14 @@ void norm_forward(const Stream& stream, const NormForward& work) {
                                     static_cast<Compute>(1.0 / static_cast<double>(columns)),
                                     static_cast<Compute>(work.epsilon),
                                     false};
-    pointers.aligned = all_aligned(pointers.residual_in, pointers.branch, pointers.residual, pointers.normed, pointers.gain, pointers.bias);
+    pointers.aligned = all_aligned(pointers.residual_in, pointers.branch, pointers.residual, pointers.normed,
+                                   pointers.gain, pointers.bias);
     with_vector_width<T>(columns, [&]<int N>(std::integral_constant<int, N>) {
       const std::int64_t warps = ceil_div<std::int64_t>(columns, 32 * norm_chunks * N);
       const unsigned threads = 32 * power_of_two_up_to(warps, norm_forward_threads / 32);
       const unsigned rows_a_block = threads == 32 ? norm_forward_warps : 1;
-      launch(stream, norm_forward_kernel<T, N>, grid_blocks(rows, rows_a_block), dim3(threads, rows_a_block), 0, pointers);
+      launch(stream, norm_forward_kernel<T, N>, grid_blocks(rows, rows_a_block), dim3(threads, rows_a_block), 0,
+             pointers);
     });
   });
 }
@@ -164,7 +167,8 @@ struct NormRowSums {
   T g, g_x_hat;
 };
 
-/// Sums over the block, with one barrier: `turn` alternates between calls, so that nobody still reads what the next one writes.
+/// Sums over the block, with one barrier: `turn` alternates between calls, so that nobody still reads what the next one
+/// writes.
 template <class T>
 __device__ inline NormRowSums<T> sum_over_block(NormRowSums<T> mine, int turn) {
   FURLONG_SHARED(NormRowSums<T>, warps, [2][32]);
@@ -177,12 +181,15 @@ __device__ inline NormRowSums<T> sum_over_block(NormRowSums<T> mine, int turn) {
   return {warp_sum(of_warp.g), warp_sum(of_warp.g_x_hat)};
 }
 
-/// d_x = (g - x_hat mean(g x_hat) - mean(g)) / deviation, the last mean for layernorm only, plus the addend, with g = d_normed gain.
+/// d_x = (g - x_hat mean(g x_hat) - mean(g)) / deviation, the last mean for layernorm only, plus the addend, with g =
+/// d_normed gain.
 template <class T>
 struct NormRow {
   T mean, reciprocal_deviation, mean_g, mean_g_x_hat;
   __device__ T x_hat(T x) const { return (x - mean) * reciprocal_deviation; }
-  __device__ T d_x(T x, T g, T addend) const { return gpu_fma(gpu_fma(-x_hat(x), mean_g_x_hat, g) - mean_g, reciprocal_deviation, addend); }
+  __device__ T d_x(T x, T g, T addend) const {
+    return gpu_fma(gpu_fma(-x_hat(x), mean_g_x_hat, g) - mean_g, reciprocal_deviation, addend);
+  }
   template <class Work>
   __device__ static NormRow of(const Work& work, std::int64_t row) {
     return {work.mean != nullptr ? work.mean[row] : T(0), work.reciprocal_deviation[row], 0, 0};
@@ -194,7 +201,8 @@ struct NormRow {
   }
 };
 
-/// One block of rows to each block of threads, one vector of columns to each thread. The next row is on its way while this one is summed.
+/// One block of rows to each block of threads, one vector of columns to each thread. The next row is on its way while
+/// this one is summed.
 template <class T, int N, int most_threads>
 __global__ void __launch_bounds__(most_threads) norm_backward_kernel(NormBackwardPointers<T> work) {
   using Compute = gpu_compute_t<T>;
@@ -249,7 +257,8 @@ __global__ void __launch_bounds__(most_threads) norm_backward_kernel(NormBackwar
   }
 }
 
-/// The same for rows too wide for one vector a thread: read twice, and the sums of gain and bias kept in memory, each by its own thread.
+/// The same for rows too wide for one vector a thread: read twice, and the sums of gain and bias kept in memory, each
+/// by its own thread.
 template <class T>
 __global__ void __launch_bounds__(512) norm_backward_wide_kernel(NormBackwardPointers<T> work) {
   using Compute = gpu_compute_t<T>;
@@ -311,24 +320,24 @@ void norm_backward(const Stream& stream, const NormBackward& work) {
                                      static_cast<Compute>(1.0 / static_cast<double>(columns)),
                                      work.kind == NormKind::layernorm,
                                      false};
-    pointers.aligned =
-        all_aligned(pointers.residual, pointers.d_normed, pointers.addend, pointers.d_residual, pointers.gain, pointers.sums);
+    pointers.aligned = all_aligned(pointers.residual, pointers.d_normed, pointers.addend, pointers.d_residual,
+                                   pointers.gain, pointers.sums);
     const std::int64_t blocks = norm_row_blocks(stream.device, rows, columns);
     if (rows > 0) {
       with_vector_width<T>(columns, [&]<int N>(std::integral_constant<int, N>) {
         constexpr int most_threads = N > 4 ? 512 : 1024;  // by the registers that N takes
         const std::int64_t threads = ceil_div<std::int64_t>(columns, 32 * N) * 32;
         if (threads <= most_threads) {
-          launch(stream, norm_backward_kernel<T, N, most_threads>, static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0,
-                 pointers);
+          launch(stream, norm_backward_kernel<T, N, most_threads>, static_cast<unsigned>(blocks),
+                 static_cast<unsigned>(threads), 0, pointers);
         } else {
           launch(stream, norm_backward_wide_kernel<T>, static_cast<unsigned>(blocks), 512, 0, pointers);
         }
       });
     }
     if (pointers.sums != nullptr) {
-      launch(stream, norm_sum_blocks_kernel<Compute>, grid_blocks(2 * columns, 32), column_total_block(blocks), 0, pointers.sums, blocks,
-             columns, gpu_data<Compute>(work.d_gain), gpu_data<Compute>(work.d_bias));
+      launch(stream, norm_sum_blocks_kernel<Compute>, grid_blocks(2 * columns, 32), column_total_block(blocks), 0,
+             pointers.sums, blocks, columns, gpu_data<Compute>(work.d_gain), gpu_data<Compute>(work.d_bias));
     }
   });
 }

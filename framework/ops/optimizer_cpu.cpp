@@ -31,10 +31,13 @@ void adamw_span(const AdamWSpan<T>& span, std::int64_t size, const AdamWStep& se
   const auto step = static_cast<double>(settings.step);
   // The two corrections become one step size and one factor of the root; both are taken in double, once.
   const double correction1 = 1 - std::pow(settings.beta1, step), correction2 = 1 - std::pow(settings.beta2, step);
-  const auto scale = constant(settings.gradient_scale), beta1 = constant(settings.beta1), rest1 = constant(1 - settings.beta1);
-  const auto beta2 = constant(settings.beta2), rest2 = constant(1 - settings.beta2), epsilon = constant(settings.epsilon);
+  const auto scale = constant(settings.gradient_scale), beta1 = constant(settings.beta1),
+             rest1 = constant(1 - settings.beta1);
+  const auto beta2 = constant(settings.beta2), rest2 = constant(1 - settings.beta2),
+             epsilon = constant(settings.epsilon);
   const auto kept = constant(1 - settings.learning_rate * settings.weight_decay);
-  const auto step_size = constant(settings.learning_rate / correction1), root_factor = constant(1 / std::sqrt(correction2));
+  const auto step_size = constant(settings.learning_rate / correction1),
+             root_factor = constant(1 / std::sqrt(correction2));
   for_lanes<T>(size, [&](std::int64_t i, std::int64_t n) {
     const auto g = hn::Mul(load_n(span.d_values + i, n), scale);
     const auto m = hn::MulAdd(beta1, load_n(span.first_moment + i, n), hn::Mul(rest1, g));
@@ -53,8 +56,8 @@ void adamw_span(const AdamWSpan<T>& span, std::int64_t size, const AdamWStep& se
 }
 
 /// copies = values rounded at random; `first` is the first one's place among the tensor's elements.
-void round_span(const float* values, bfloat16* copies, std::int64_t size, std::int64_t first, const StochasticRounding& rounding,
-                std::int64_t step) {
+void round_span(const float* values, bfloat16* copies, std::int64_t size, std::int64_t first,
+                const StochasticRounding& rounding, std::int64_t step) {
   const RandomKey key{rounding.seed, static_cast<std::uint32_t>(step), rounding.stream};
   const std::uint64_t index = rounding.first_element + static_cast<std::uint64_t>(first);
   alignas(64) std::uint32_t words[4 * 64];  // as many blocks as there are lanes at most
@@ -69,17 +72,18 @@ void round_span(const float* values, bfloat16* copies, std::int64_t size, std::i
   }
 }
 
-void AdamW(const Tensor& values, const Tensor& d_values, const Tensor& first_moment, const Tensor& second_moment, const AdamWStep& settings,
-           const Tensor& compute_values) {
+void AdamW(const Tensor& values, const Tensor& d_values, const Tensor& first_moment, const Tensor& second_moment,
+           const AdamWStep& settings, const Tensor& compute_values) {
   const bool draws = compute_values.defined() && settings.stochastic_rounding;
   const std::int64_t run_length = draws ? 4096 : values.elements();  // what is rounded at random is still in the cache
   const auto update = [&]<class T>(std::type_identity<T>, std::int64_t begin, std::int64_t size) {
     bfloat16* copies = compute_values.defined() ? compute_values.data<bfloat16>() + begin : nullptr;
-    adamw_span<T>({values.data<T>() + begin, d_values.data<T>() + begin, first_moment.data<T>() + begin, second_moment.data<T>() + begin,
-                   draws ? nullptr : copies},
+    adamw_span<T>({values.data<T>() + begin, d_values.data<T>() + begin, first_moment.data<T>() + begin,
+                   second_moment.data<T>() + begin, draws ? nullptr : copies},
                   size, settings);
     if constexpr (sizeof(T) == 4) {
-      if (draws) round_span(values.data<T>() + begin, copies, size, begin, *settings.stochastic_rounding, settings.step);
+      if (draws)
+        round_span(values.data<T>() + begin, copies, size, begin, *settings.stochastic_rounding, settings.step);
     }
   };
   const auto run = [&]<class T>(std::type_identity<T> type) {
@@ -90,9 +94,11 @@ void AdamW(const Tensor& values, const Tensor& d_values, const Tensor& first_mom
   values.dtype() == DType::float64 ? run(std::type_identity<double>{}) : run(std::type_identity<float>{});
 }
 
-void RoundStochastically(const Tensor& compute_values, const Tensor& values, const StochasticRounding& rounding, std::int64_t step) {
+void RoundStochastically(const Tensor& compute_values, const Tensor& values, const StochasticRounding& rounding,
+                         std::int64_t step) {
   parallel_ranges(values.elements(), cpu::elementwise_grain, [&](std::int64_t begin, std::int64_t end) {
-    round_span(values.data<float>() + begin, compute_values.data<bfloat16>() + begin, end - begin, begin, rounding, step);
+    round_span(values.data<float>() + begin, compute_values.data<bfloat16>() + begin, end - begin, begin, rounding,
+               step);
   });
 }
 
@@ -122,8 +128,9 @@ namespace furlong::ops {
 HWY_EXPORT(AdamW);
 HWY_EXPORT(RoundStochastically);
 HWY_EXPORT(Ema);
-void adamw_step_cpu(const Tensor& values, const Tensor& d_values, const Tensor& first_moment, const Tensor& second_moment,
-                    const AdamWStep& settings, const Tensor& scalars, const Tensor& compute_values) {
+void adamw_step_cpu(const Tensor& values, const Tensor& d_values, const Tensor& first_moment,
+                    const Tensor& second_moment, const AdamWStep& settings, const Tensor& scalars,
+                    const Tensor& compute_values) {
   AdamWStep now = settings;
   if (scalars.defined()) {
     const double* given = scalars.data<double>();
@@ -135,7 +142,8 @@ void adamw_step_cpu(const Tensor& values, const Tensor& d_values, const Tensor& 
   }
   HWY_DYNAMIC_DISPATCH(AdamW)(values, d_values, first_moment, second_moment, now, compute_values);
 }
-void round_stochastically_cpu(const Tensor& compute_values, const Tensor& values, const StochasticRounding& rounding, std::int64_t step) {
+void round_stochastically_cpu(const Tensor& compute_values, const Tensor& values, const StochasticRounding& rounding,
+                              std::int64_t step) {
   HWY_DYNAMIC_DISPATCH(RoundStochastically)(compute_values, values, rounding, step);
 }
 void ema_update_cpu(const Tensor& average, const Tensor& values, double decay, const Tensor& scalars) {

@@ -55,8 +55,8 @@ __device__ void make_constants(const AdamWSettings& settings, AdamWConstants<T>&
 }
 
 /// copies[i] = values[i] as bfloat16, rounded by the words of elements index, index + 1, ...
-__device__ inline void write_rounded(const float (&values)[width], __nv_bfloat16* copies, int size, bool vectors, const RandomKey& key,
-                                     std::uint64_t index) {
+__device__ inline void write_rounded(const float (&values)[width], __nv_bfloat16* copies, int size, bool vectors,
+                                     const RandomKey& key, std::uint64_t index) {
   std::uint32_t words[width];
   random_words(key, index, words);
   Vector<__nv_bfloat16, width> rounded;
@@ -76,8 +76,10 @@ __global__ void __launch_bounds__(span_threads) adamw_kernel(AdamWTensors tensor
   if (threadIdx.x == 0) make_constants(settings, constants);
   __syncthreads();
   if (constants.skipped) return;
-  const L scale(constants.gradient_scale), beta1(constants.beta1), rest1(constants.rest1), beta2(constants.beta2), rest2(constants.rest2);
-  const L epsilon(constants.epsilon), kept(constants.kept), step_size(constants.step_size), root_factor(constants.root_factor);
+  const L scale(constants.gradient_scale), beta1(constants.beta1), rest1(constants.rest1), beta2(constants.beta2),
+      rest2(constants.rest2);
+  const L epsilon(constants.epsilon), kept(constants.kept), step_size(constants.step_size),
+      root_factor(constants.root_factor);
   const RandomKey key{settings.rounding.seed, constants.step, settings.rounding.stream};
   for (std::int64_t i = global_thread() * width; i < tensors.n; i += grid_stride() * width) {
     const int size = tensors.n - i < width ? static_cast<int>(tensors.n - i) : width;
@@ -91,7 +93,8 @@ __global__ void __launch_bounds__(span_threads) adamw_kernel(AdamWTensors tensor
     for (int k = 0; k < width; ++k) {
       // The order of the CPU's operations: the same bits where its instruction set fuses multiply_add.
       const L g = L(d_values[k]) * scale;
-      const L m = multiply_add(beta1, L(first_moment[k]), rest1 * g), v = multiply_add(beta2, L(second_moment[k]), rest2 * (g * g));
+      const L m = multiply_add(beta1, L(first_moment[k]), rest1 * g),
+              v = multiply_add(beta2, L(second_moment[k]), rest2 * (g * g));
       const L change = step_size * (m / multiply_add(square_root(v), root_factor, epsilon));
       first_moment[k] = m.v;
       second_moment[k] = v.v;
@@ -103,7 +106,8 @@ __global__ void __launch_bounds__(span_threads) adamw_kernel(AdamWTensors tensor
     if constexpr (sizeof(T) == 4) {
       if (tensors.compute_values == nullptr) continue;
       if (settings.draws) {
-        write_rounded(values, tensors.compute_values + i, size, vectors, key, settings.first_element + static_cast<std::uint64_t>(i));
+        write_rounded(values, tensors.compute_values + i, size, vectors, key,
+                      settings.first_element + static_cast<std::uint64_t>(i));
       } else {
         write_chunk<width>(tensors.compute_values + i, size, vectors, values);
       }
@@ -111,8 +115,9 @@ __global__ void __launch_bounds__(span_threads) adamw_kernel(AdamWTensors tensor
   }
 }
 
-__global__ void __launch_bounds__(span_threads) round_stochastically_kernel(const float* values, __nv_bfloat16* copies, std::int64_t n,
-                                                                            bool aligned, RandomKey key, std::uint64_t first_element) {
+__global__ void __launch_bounds__(span_threads)
+    round_stochastically_kernel(const float* values, __nv_bfloat16* copies, std::int64_t n, bool aligned, RandomKey key,
+                                std::uint64_t first_element) {
   const std::int64_t i = global_thread() * width;
   if (i >= n) return;
   const int size = n - i < width ? static_cast<int>(n - i) : width;
@@ -139,15 +144,21 @@ __global__ void __launch_bounds__(span_threads)
 
 }  // namespace
 
-void adamw_step(const Stream& stream, const Tensor& values, const Tensor& d_values, const Tensor& first_moment, const Tensor& second_moment,
-                const AdamWStep& settings, const Tensor& scalars, const Tensor& compute_values) {
+void adamw_step(const Stream& stream, const Tensor& values, const Tensor& d_values, const Tensor& first_moment,
+                const Tensor& second_moment, const AdamWStep& settings, const Tensor& scalars,
+                const Tensor& compute_values) {
   const std::int64_t n = values.elements();
   if (n == 0) return;
-  const bool vectors = is_aligned(values.address(), 16) && is_aligned(d_values.address(), 16) && is_aligned(first_moment.address(), 16) &&
-                       is_aligned(second_moment.address(), 16) && is_aligned(compute_values.address(), 8);
-  const AdamWTensors tensors{
-      values.address(), first_moment.address(), second_moment.address(), d_values.address(), gpu_data<__nv_bfloat16>(compute_values), n,
-      vectors};
+  const bool vectors = is_aligned(values.address(), 16) && is_aligned(d_values.address(), 16) &&
+                       is_aligned(first_moment.address(), 16) && is_aligned(second_moment.address(), 16) &&
+                       is_aligned(compute_values.address(), 8);
+  const AdamWTensors tensors{values.address(),
+                             first_moment.address(),
+                             second_moment.address(),
+                             d_values.address(),
+                             gpu_data<__nv_bfloat16>(compute_values),
+                             n,
+                             vectors};
   const StochasticRounding rounding = settings.stochastic_rounding.value_or(StochasticRounding{});
   const AdamWSettings given{settings.learning_rate,
                             settings.beta1,
@@ -161,7 +172,8 @@ void adamw_step(const Stream& stream, const Tensor& values, const Tensor& d_valu
                             RandomKey{rounding.seed, 0, rounding.stream},
                             rounding.first_element};
   // Blocks that go on, since each makes the constants for itself.
-  const unsigned blocks = grid_blocks(n, std::int64_t{span_threads} * width, gpu_multiprocessors(stream) * blocks_per_multiprocessor);
+  const unsigned blocks =
+      grid_blocks(n, std::int64_t{span_threads} * width, gpu_multiprocessors(stream) * blocks_per_multiprocessor);
   if (values.dtype() == DType::float64) {
     launch(stream, adamw_kernel<double>, blocks, span_threads, 0, tensors, given);
   } else {
@@ -169,22 +181,25 @@ void adamw_step(const Stream& stream, const Tensor& values, const Tensor& d_valu
   }
 }
 
-void round_stochastically(const Stream& stream, const Tensor& compute_values, const Tensor& values, const StochasticRounding& rounding,
-                          std::int64_t step) {
+void round_stochastically(const Stream& stream, const Tensor& compute_values, const Tensor& values,
+                          const StochasticRounding& rounding, std::int64_t step) {
   const std::int64_t n = values.elements();
   if (n == 0) return;
   const bool aligned = is_aligned(values.address(), 16) && is_aligned(compute_values.address(), 8);
-  launch(stream, round_stochastically_kernel, grid_blocks(ceil_div(n, width), span_threads), span_threads, 0, gpu_data<float>(values),
-         gpu_data<__nv_bfloat16>(compute_values), n, aligned, RandomKey{rounding.seed, static_cast<std::uint32_t>(step), rounding.stream},
-         rounding.first_element);
+  launch(stream, round_stochastically_kernel, grid_blocks(ceil_div(n, width), span_threads), span_threads, 0,
+         gpu_data<float>(values), gpu_data<__nv_bfloat16>(compute_values), n, aligned,
+         RandomKey{rounding.seed, static_cast<std::uint32_t>(step), rounding.stream}, rounding.first_element);
 }
 
-void ema_update(const Stream& stream, const Tensor& average, const Tensor& values, double decay, const Tensor& scalars) {
+void ema_update(const Stream& stream, const Tensor& average, const Tensor& values, double decay,
+                const Tensor& scalars) {
   const auto layout = span_layout<width>(std::array{average, values});
   if (average.dtype() == DType::float64) {
-    launch_spans(stream, ema_kernel<double>, layout, gpu_data<double>(average), gpu_data<double>(values), decay, gpu_data<double>(scalars));
+    launch_spans(stream, ema_kernel<double>, layout, gpu_data<double>(average), gpu_data<double>(values), decay,
+                 gpu_data<double>(scalars));
   } else {
-    launch_spans(stream, ema_kernel<float>, layout, gpu_data<float>(average), gpu_data<float>(values), decay, gpu_data<double>(scalars));
+    launch_spans(stream, ema_kernel<float>, layout, gpu_data<float>(average), gpu_data<float>(values), decay,
+                 gpu_data<double>(scalars));
   }
 }
 

@@ -38,7 +38,8 @@ void mean_of_rows(const Tensor& x, const std::int32_t* mask, const Tensor& outpu
         for (std::int64_t i = 0; i < d; ++i) sum[static_cast<std::size_t>(i)] += static_cast<compute_t<T>>(row[i]);
       }
       const auto scale = compute_t<T>{1} / static_cast<compute_t<T>>(std::max<std::int64_t>(1, kept(mask, b, n)));
-      for (std::int64_t i = 0; i < d; ++i) output.data<T>()[b * d + i] = static_cast<T>(sum[static_cast<std::size_t>(i)] * scale);
+      for (std::int64_t i = 0; i < d; ++i)
+        output.data<T>()[b * d + i] = static_cast<T>(sum[static_cast<std::size_t>(i)] * scale);
     }
   });
 }
@@ -46,19 +47,22 @@ void mean_of_rows(const Tensor& x, const std::int32_t* mask, const Tensor& outpu
 template <class T>
 void spread(const Tensor& d_output, const std::int32_t* mask, bool mean, const Tensor& d_x, bool accumulate) {
   const std::int64_t n = d_x.extent(1), d = d_x.extent(2);
-  parallel_ranges(d_output.extent(0), std::max<std::int64_t>(1, grain / (n * d)), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t b = begin; b < end; ++b) {
-      const T* from = d_output.data<T>() + b * d;
-      const auto scale = mean ? compute_t<T>{1} / static_cast<compute_t<T>>(std::max<std::int64_t>(1, kept(mask, b, n))) : compute_t<T>{1};
-      for (std::int64_t t = 0; t < n; ++t) {
-        const bool reached = mean ? !mask || mask[b * n + t] != 0 : t == 0;
-        if (!reached && accumulate) continue;
-        T* to = d_x.data<T>() + (b * n + t) * d;
-        for (std::int64_t i = 0; i < d; ++i)
-          write(to[i], reached ? static_cast<compute_t<T>>(from[i]) * scale : compute_t<T>{0}, accumulate);
-      }
-    }
-  });
+  parallel_ranges(
+      d_output.extent(0), std::max<std::int64_t>(1, grain / (n * d)), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t b = begin; b < end; ++b) {
+          const T* from = d_output.data<T>() + b * d;
+          const auto scale =
+              mean ? compute_t<T>{1} / static_cast<compute_t<T>>(std::max<std::int64_t>(1, kept(mask, b, n)))
+                   : compute_t<T>{1};
+          for (std::int64_t t = 0; t < n; ++t) {
+            const bool reached = mean ? !mask || mask[b * n + t] != 0 : t == 0;
+            if (!reached && accumulate) continue;
+            T* to = d_x.data<T>() + (b * n + t) * d;
+            for (std::int64_t i = 0; i < d; ++i)
+              write(to[i], reached ? static_cast<compute_t<T>>(from[i]) * scale : compute_t<T>{0}, accumulate);
+          }
+        }
+      });
 }
 
 }  // namespace

@@ -10,7 +10,8 @@ namespace {
 constexpr int tile_columns = 32, tile_warps = span_threads / tile_columns;
 
 /// counts[b] = positions of sequence b that the mask keeps; one block each.
-__global__ void __launch_bounds__(span_threads) count_kept_kernel(const std::int32_t* mask, std::int64_t n, std::int32_t* counts) {
+__global__ void __launch_bounds__(span_threads)
+    count_kept_kernel(const std::int32_t* mask, std::int64_t n, std::int32_t* counts) {
   std::int32_t count = 0;
   for (std::int64_t t = threadIdx.x; t < n; t += span_threads) count += mask[blockIdx.x * n + t] != 0 ? 1 : 0;
   count = block_sum(count);
@@ -24,15 +25,17 @@ __device__ Compute mean_factor(const std::int32_t* counts, std::int64_t b, std::
   return Compute{1} / static_cast<Compute>(count > 1 ? count : 1);
 }
 
-/// x [batch, n, d] -> partial [batch, segments, d]: a block of threads takes 32 columns of one segment of the positions, a warp every
-/// eighth of these.
+/// x [batch, n, d] -> partial [batch, segments, d]: a block of threads takes 32 columns of one segment of the
+/// positions, a warp every eighth of these.
 template <class T>
-__global__ void __launch_bounds__(span_threads) sum_segments_kernel(const T* x, const std::int32_t* mask, gpu_compute_t<T>* partial,
-                                                                    std::int64_t n, std::int64_t d, int segments, unsigned tiles) {
+__global__ void __launch_bounds__(span_threads)
+    sum_segments_kernel(const T* x, const std::int32_t* mask, gpu_compute_t<T>* partial, std::int64_t n, std::int64_t d,
+                        int segments, unsigned tiles) {
   using Compute = gpu_compute_t<T>;
   FURLONG_SHARED(Compute, sums, [tile_warps][tile_columns]);
   const std::int64_t column = std::int64_t{blockIdx.x % tiles} * tile_columns + lane_index();
-  const std::int64_t segment_of_batch = blockIdx.x / tiles, b = segment_of_batch / segments, segment = segment_of_batch % segments;
+  const std::int64_t segment_of_batch = blockIdx.x / tiles, b = segment_of_batch / segments,
+                     segment = segment_of_batch % segments;
   const std::int64_t end = n * (segment + 1) / segments;
   Compute sum = 0;
   for (std::int64_t t = n * segment / segments + warp_index(); t < end; t += tile_warps) {
@@ -46,8 +49,9 @@ __global__ void __launch_bounds__(span_threads) sum_segments_kernel(const T* x, 
 }
 
 template <class T>
-__global__ void __launch_bounds__(span_threads) mean_kernel(const gpu_compute_t<T>* partial, const std::int32_t* counts, T* output,
-                                                            std::int64_t batch, std::int64_t n, std::int64_t d, int segments) {
+__global__ void __launch_bounds__(span_threads)
+    mean_kernel(const gpu_compute_t<T>* partial, const std::int32_t* counts, T* output, std::int64_t batch,
+                std::int64_t n, std::int64_t d, int segments) {
   const std::int64_t index = global_thread();
   if (index >= batch * d) return;
   const std::int64_t b = quotient(index, d), column = index - b * d;
@@ -59,8 +63,8 @@ __global__ void __launch_bounds__(span_threads) mean_kernel(const gpu_compute_t<
 /// d_x [batch * n, d]: d_output's row where the position is reached, else nothing.
 template <class T>
 __global__ void __launch_bounds__(span_threads)
-    pool_backward_kernel(const T* d_output, const std::int32_t* mask, const std::int32_t* counts, bool mean, T* d_x, bool accumulate,
-                         std::int64_t n, SpanLayout<1> layout) {
+    pool_backward_kernel(const T* d_output, const std::int32_t* mask, const std::int32_t* counts, bool mean, T* d_x,
+                         bool accumulate, std::int64_t n, SpanLayout<1> layout) {
   constexpr int width = chunk_width<T>;
   using Compute = gpu_compute_t<T>;
   const std::int64_t index = global_thread();
@@ -139,8 +143,8 @@ __global__ void __launch_bounds__(span_threads)
 Tensor kept_counts(const Stream& stream, const Tensor& mask) {
   if (!mask.defined()) return {};
   const Tensor counts = Tensor::empty({mask.extent(0)}, DType::int32, stream.device);
-  launch(stream, count_kept_kernel, static_cast<unsigned>(mask.extent(0)), span_threads, 0, gpu_data<std::int32_t>(mask), mask.extent(1),
-         gpu_data<std::int32_t>(counts));
+  launch(stream, count_kept_kernel, static_cast<unsigned>(mask.extent(0)), span_threads, 0,
+         gpu_data<std::int32_t>(mask), mask.extent(1), gpu_data<std::int32_t>(counts));
   return counts;
 }
 
@@ -150,9 +154,11 @@ void mean_of_rows(const Stream& stream, const Tensor& x, const Tensor& mask, con
   const std::int64_t batch = x.extent(0), n = x.extent(1), d = x.extent(2);
   const std::int64_t segments = gpu_min<std::int64_t>(ceil_div<std::int64_t>(n, 512), 64);
   const std::int64_t tiles = ceil_div<std::int64_t>(d, tile_columns);
-  const Tensor counts = kept_counts(stream, mask), partial = Tensor::empty({batch, segments, d}, accumulate_dtype(x.dtype()), x.device());
-  launch(stream, sum_segments_kernel<T>, static_cast<unsigned>(tiles * segments * batch), span_threads, 0, gpu_data<T>(x),
-         gpu_data<std::int32_t>(mask), gpu_data<Compute>(partial), n, d, static_cast<int>(segments), static_cast<unsigned>(tiles));
+  const Tensor counts = kept_counts(stream, mask),
+               partial = Tensor::empty({batch, segments, d}, accumulate_dtype(x.dtype()), x.device());
+  launch(stream, sum_segments_kernel<T>, static_cast<unsigned>(tiles * segments * batch), span_threads, 0,
+         gpu_data<T>(x), gpu_data<std::int32_t>(mask), gpu_data<Compute>(partial), n, d, static_cast<int>(segments),
+         static_cast<unsigned>(tiles));
   launch(stream, mean_kernel<T>, grid_blocks(batch * d, span_threads), span_threads, 0, gpu_data<Compute>(partial),
          gpu_data<std::int32_t>(counts), gpu_data<T>(output), batch, n, d, static_cast<int>(segments));
 }
@@ -164,7 +170,9 @@ auto layout_of_parts(const std::array<Tensor, count>& first_parts, std::int64_t 
   layout.vectors = layout.vectors && d % width == 0;
   return layout;
 }
-Tensor first_part(const Tensor& x, std::int64_t pairs, std::int64_t d) { return x.reshape({pairs, x.elements() / pairs}).narrow(1, 0, d); }
+Tensor first_part(const Tensor& x, std::int64_t pairs, std::int64_t d) {
+  return x.reshape({pairs, x.elements() / pairs}).narrow(1, 0, d);
+}
 
 }  // namespace
 
@@ -174,15 +182,18 @@ void pool(const Stream& stream, const Tensor& x, const Tensor& mask, bool mean, 
     add_gpu(stream, output.reshape({x.extent(0), 1, x.extent(2)}), x.narrow(1, 0, 1), false, 1.0);
     return;
   }
-  with_gpu_float_type(x.dtype(), "pool", [&]<class T>(std::type_identity<T>) { mean_of_rows<T>(stream, x, mask, output); });
+  with_gpu_float_type(x.dtype(), "pool",
+                      [&]<class T>(std::type_identity<T>) { mean_of_rows<T>(stream, x, mask, output); });
 }
 
-void pool_backward(const Stream& stream, const Tensor& d_output, const Tensor& mask, bool mean, const Tensor& d_x, bool accumulate) {
+void pool_backward(const Stream& stream, const Tensor& d_output, const Tensor& mask, bool mean, const Tensor& d_x,
+                   bool accumulate) {
   if (d_x.elements() == 0) return;
   const Tensor counts = mean ? kept_counts(stream, mask) : Tensor{};
   with_gpu_float_type(d_output.dtype(), "pool", [&]<class T>(std::type_identity<T>) {
-    launch_spans(stream, pool_backward_kernel<T>, span_layout<chunk_width<T>>(std::array{d_x}, true), gpu_data<T>(d_output),
-                 gpu_data<std::int32_t>(mask), gpu_data<std::int32_t>(counts), mean, gpu_data<T>(d_x), accumulate, d_x.extent(1));
+    launch_spans(stream, pool_backward_kernel<T>, span_layout<chunk_width<T>>(std::array{d_x}, true),
+                 gpu_data<T>(d_output), gpu_data<std::int32_t>(mask), gpu_data<std::int32_t>(counts), mean,
+                 gpu_data<T>(d_x), accumulate, d_x.extent(1));
   });
 }
 
@@ -190,18 +201,20 @@ void pair_features(const Stream& stream, const Tensor& x, const Tensor& output) 
   const std::int64_t pairs = output.extent(0), d = x.extent(1);
   if (x.elements() == 0) return;
   with_gpu_float_type(x.dtype(), "pair_features", [&]<class T>(std::type_identity<T>) {
-    const auto layout = layout_of_parts<chunk_width<T>>(std::array{first_part(x, pairs, d), first_part(output, pairs, d)}, d);
+    const auto layout =
+        layout_of_parts<chunk_width<T>>(std::array{first_part(x, pairs, d), first_part(output, pairs, d)}, d);
     launch_spans(stream, pair_features_kernel<T>, layout, gpu_data<T>(x), gpu_data<T>(output));
   });
 }
 
-void pair_features_backward(const Stream& stream, const Tensor& x, const Tensor& d_output, const Tensor& d_x, bool accumulate) {
+void pair_features_backward(const Stream& stream, const Tensor& x, const Tensor& d_output, const Tensor& d_x,
+                            bool accumulate) {
   const std::int64_t pairs = d_output.extent(0), d = x.extent(1);
   if (x.elements() == 0) return;
   with_gpu_float_type(x.dtype(), "pair_features", [&]<class T>(std::type_identity<T>) {
     const std::array parts{first_part(x, pairs, d), first_part(d_output, pairs, d), first_part(d_x, pairs, d)};
-    launch_spans(stream, pair_features_backward_kernel<T>, layout_of_parts<chunk_width<T>>(parts, d), gpu_data<T>(x), gpu_data<T>(d_output),
-                 gpu_data<T>(d_x), accumulate);
+    launch_spans(stream, pair_features_backward_kernel<T>, layout_of_parts<chunk_width<T>>(parts, d), gpu_data<T>(x),
+                 gpu_data<T>(d_output), gpu_data<T>(d_x), accumulate);
   });
 }
 

@@ -8,12 +8,15 @@ namespace furlong::ops {
 namespace FURLONG_GPU {
 namespace {
 
-constexpr std::int64_t most_blocks = 1024;  // each with the same number of chunks: who sums what depends on the sizes alone
+constexpr std::int64_t most_blocks =
+    1024;  // each with the same number of chunks: who sums what depends on the sizes alone
 
-/// partial [blocks, 2] = the sums of |x - reference|² and |reference|² over chunks [block * per_block, (block + 1) * per_block).
+/// partial [blocks, 2] = the sums of |x - reference|² and |reference|² over chunks [block * per_block, (block + 1) *
+/// per_block).
 template <class T>
 __global__ void __launch_bounds__(span_threads)
-    sum_errors_kernel(const T* x, const T* reference, RowIntegers mask, double* partial, std::int64_t per_block, SpanLayout<2> layout) {
+    sum_errors_kernel(const T* x, const T* reference, RowIntegers mask, double* partial, std::int64_t per_block,
+                      SpanLayout<2> layout) {
   constexpr int width = chunk_width<T>;
   using Compute = gpu_compute_t<T>;
   const std::int64_t begin = blockIdx.x * per_block, end = gpu_min(begin + per_block, layout.chunks);
@@ -43,7 +46,8 @@ __global__ void __launch_bounds__(span_threads)
 
 /// One block.
 template <class C>
-__global__ void __launch_bounds__(span_threads) divide_errors_kernel(const double* partial, int blocks, double* sums, C* loss) {
+__global__ void __launch_bounds__(span_threads)
+    divide_errors_kernel(const double* partial, int blocks, double* sums, C* loss) {
   double error = 0, size = 0;
   for (int i = static_cast<int>(threadIdx.x); i < blocks; i += span_threads) {
     error += partial[2 * i];
@@ -59,8 +63,8 @@ __global__ void __launch_bounds__(span_threads) divide_errors_kernel(const doubl
 
 template <class T>
 __global__ void __launch_bounds__(span_threads)
-    error_gradient_kernel(const T* x, const T* reference, RowIntegers mask, const double* sums, const gpu_compute_t<T>* d_loss, T* d_x,
-                          bool accumulate, SpanLayout<3> layout) {
+    error_gradient_kernel(const T* x, const T* reference, RowIntegers mask, const double* sums,
+                          const gpu_compute_t<T>* d_loss, T* d_x, bool accumulate, SpanLayout<3> layout) {
   constexpr int width = chunk_width<T>;
   using Compute = gpu_compute_t<T>;
   const std::int64_t index = global_thread();
@@ -84,28 +88,29 @@ __global__ void __launch_bounds__(span_threads)
 
 }  // namespace
 
-void relative_error(const Stream& stream, const Tensor& x, const Tensor& reference, const Tensor& mask, const Tensor& sums,
-                    const Tensor& loss) {
+void relative_error(const Stream& stream, const Tensor& x, const Tensor& reference, const Tensor& mask,
+                    const Tensor& sums, const Tensor& loss) {
   with_gpu_float_type(x.dtype(), "relative_error", [&]<class T>(std::type_identity<T>) {
     const auto layout = span_layout<chunk_width<T>>(std::array{x, reference}, true);
-    const std::int64_t per_block = gpu_max<std::int64_t>(1, ceil_div(ceil_div(layout.chunks, span_threads), most_blocks)) * span_threads;
+    const std::int64_t per_block =
+        gpu_max<std::int64_t>(1, ceil_div(ceil_div(layout.chunks, span_threads), most_blocks)) * span_threads;
     const std::int64_t blocks = ceil_div(layout.chunks, per_block);
     const Tensor partial = Tensor::empty({gpu_max<std::int64_t>(1, blocks), 2}, DType::float64, stream.device);
     if (blocks > 0) {
-      launch(stream, sum_errors_kernel<T>, static_cast<unsigned>(blocks), span_threads, 0, gpu_data<T>(x), gpu_data<T>(reference),
-             RowIntegers(mask), gpu_data<double>(partial), per_block, layout);
+      launch(stream, sum_errors_kernel<T>, static_cast<unsigned>(blocks), span_threads, 0, gpu_data<T>(x),
+             gpu_data<T>(reference), RowIntegers(mask), gpu_data<double>(partial), per_block, layout);
     }
-    launch(stream, divide_errors_kernel<gpu_compute_t<T>>, 1, span_threads, 0, gpu_data<double>(partial), static_cast<int>(blocks),
-           gpu_data<double>(sums), gpu_data<gpu_compute_t<T>>(loss));
+    launch(stream, divide_errors_kernel<gpu_compute_t<T>>, 1, span_threads, 0, gpu_data<double>(partial),
+           static_cast<int>(blocks), gpu_data<double>(sums), gpu_data<gpu_compute_t<T>>(loss));
   });
 }
 
-void relative_error_backward(const Stream& stream, const Tensor& x, const Tensor& reference, const Tensor& mask, const Tensor& sums,
-                             const Tensor& d_loss, const Tensor& d_x, bool accumulate) {
+void relative_error_backward(const Stream& stream, const Tensor& x, const Tensor& reference, const Tensor& mask,
+                             const Tensor& sums, const Tensor& d_loss, const Tensor& d_x, bool accumulate) {
   with_gpu_float_type(x.dtype(), "relative_error", [&]<class T>(std::type_identity<T>) {
-    launch_spans(stream, error_gradient_kernel<T>, span_layout<chunk_width<T>>(std::array{x, reference, d_x}, true), gpu_data<T>(x),
-                 gpu_data<T>(reference), RowIntegers(mask), gpu_data<double>(sums), gpu_data<gpu_compute_t<T>>(d_loss), gpu_data<T>(d_x),
-                 accumulate);
+    launch_spans(stream, error_gradient_kernel<T>, span_layout<chunk_width<T>>(std::array{x, reference, d_x}, true),
+                 gpu_data<T>(x), gpu_data<T>(reference), RowIntegers(mask), gpu_data<double>(sums),
+                 gpu_data<gpu_compute_t<T>>(d_loss), gpu_data<T>(d_x), accumulate);
   });
 }
 

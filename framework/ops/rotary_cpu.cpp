@@ -17,8 +17,8 @@ constexpr std::int64_t grain = 1 << 14;  // elements below which a second thread
 
 /// All heads of one row; each run of angles is loaded once for all of them.
 template <class T>
-HWY_INLINE void rotate_row(T* row, const compute_t<T>* cosines, const compute_t<T>* sines, std::int64_t n_heads, std::int64_t half,
-                           bool inverse) {
+HWY_INLINE void rotate_row(T* row, const compute_t<T>* cosines, const compute_t<T>* sines, std::int64_t n_heads,
+                           std::int64_t half, bool inverse) {
   const typename Lanes<T>::D d;
   const std::int64_t step = Lanes<T>::count();
   for (std::int64_t i = 0; i < half; i += step) {
@@ -51,7 +51,8 @@ void rotate(const Tensor& x, const Tensor& table, const Tensor& own, std::int64_
 }
 
 void Rotate(const Tensor& x, const Tensor& table, const Tensor& own, std::int64_t n_heads, bool inverse) {
-  with_float_type(x.dtype(), "rotary", [&]<class T>(std::type_identity<T>) { rotate<T>(x, table, own, n_heads, inverse); });
+  with_float_type(x.dtype(), "rotary",
+                  [&]<class T>(std::type_identity<T>) { rotate<T>(x, table, own, n_heads, inverse); });
 }
 
 }  // namespace furlong::ops::HWY_NAMESPACE
@@ -93,7 +94,8 @@ void rotary_table_cpu(const Tensor& table, const Tensor& frequencies, std::int64
 }
 
 void rotary_rows_cpu(const Tensor& table, const Tensor& frequencies, const Tensor& positions) {
-  fill_rows(table, frequencies, [position = positions.data<std::int32_t>()](std::int64_t row) { return position[row]; });
+  fill_rows(table, frequencies,
+            [position = positions.data<std::int32_t>()](std::int64_t row) { return position[row]; });
 }
 }  // namespace furlong::ops
 #endif

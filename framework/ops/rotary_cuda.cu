@@ -13,9 +13,9 @@ constexpr double series_coefficient(int n) {
   return n / 2 % 2 == 0 ? 1 / factorial : -1 / factorial;
 }
 
-/// Both of a double below 2^45, within 2 units of the last place of 1: the angle less the nearest multiple of pi/2, whose product with
-/// either part of pi/2 is exact inside the fused operation, and then the series. (CUDA's own functions keep a table for huge angles in
-/// local memory.)
+/// Both of a double below 2^45, within 2 units of the last place of 1: the angle less the nearest multiple of pi/2,
+/// whose product with either part of pi/2 is exact inside the fused operation, and then the series. (CUDA's own
+/// functions keep a table for huge angles in local memory.)
 __device__ inline void sine_and_cosine(double angle, double& sine, double& cosine) {
   const double quarters = rint(angle * 0.63661977236758134308);
   double r = gpu_fma(-quarters, 0x1.921fb54442d18p0, angle);
@@ -34,24 +34,28 @@ __device__ inline void sine_and_cosine(double angle, double& sine, double& cosin
   if (quadrant == 1 || quadrant == 2) cosine = -cosine;
 }
 
-/// table [rows, 2, half], a thread for each pair of a cosine and a sine. Row p is that of positions[p], or without these of first + p.
+/// table [rows, 2, half], a thread for each pair of a cosine and a sine. Row p is that of positions[p], or without
+/// these of first + p.
 template <class T>
-__global__ void __launch_bounds__(span_threads) rotary_rows_kernel(T* table, const double* frequencies, const std::int32_t* positions,
-                                                                   std::int64_t first, std::int64_t rows, std::int64_t half) {
+__global__ void __launch_bounds__(span_threads)
+    rotary_rows_kernel(T* table, const double* frequencies, const std::int32_t* positions, std::int64_t first,
+                       std::int64_t rows, std::int64_t half) {
   const std::int64_t index = global_thread();
   if (index >= rows * half) return;
-  const std::int64_t row = quotient(index, half), i = index - row * half, position = positions ? positions[row] : first + row;
+  const std::int64_t row = quotient(index, half), i = index - row * half,
+                     position = positions ? positions[row] : first + row;
   double sine, cosine;
   sine_and_cosine(rounded_product(static_cast<double>(position), frequencies[i]), sine, cosine);
   table[2 * row * half + i] = static_cast<T>(cosine);
   table[(2 * row + 1) * half + i] = static_cast<T>(sine);
 }
 
-/// A thread for each chunk of the first half of each head: `layout` is of x [..., n_heads, half] and of what lies half a head further.
+/// A thread for each chunk of the first half of each head: `layout` is of x [..., n_heads, half] and of what lies half
+/// a head further.
 template <class T>
 __global__ void __launch_bounds__(span_threads)
-    rotary_kernel(T* x, const gpu_compute_t<T>* table, const std::int32_t* rows, std::int64_t table_rows, std::int64_t n_heads,
-                  bool inverse, bool table_vectors, SpanLayout<2> layout) {
+    rotary_kernel(T* x, const gpu_compute_t<T>* table, const std::int32_t* rows, std::int64_t table_rows,
+                  std::int64_t n_heads, bool inverse, bool table_vectors, SpanLayout<2> layout) {
   constexpr int width = chunk_width<T>;
   using Compute = gpu_compute_t<T>;
   const std::int64_t index = global_thread(), half = layout.columns;
@@ -78,7 +82,8 @@ __global__ void __launch_bounds__(span_threads)
   write_chunk<width>(second, chunk.size, chunk.vectors, b);
 }
 
-void make_rows(const Stream& stream, const Tensor& table, const Tensor& frequencies, const Tensor& positions, std::int64_t first) {
+void make_rows(const Stream& stream, const Tensor& table, const Tensor& frequencies, const Tensor& positions,
+               std::int64_t first) {
   const std::int64_t rows = table.extent(0), half = table.extent(2);
   if (rows == 0) return;
   const auto make = [&]<class T>(std::type_identity<T>) {
@@ -90,7 +95,8 @@ void make_rows(const Stream& stream, const Tensor& table, const Tensor& frequenc
 
 }  // namespace
 
-void rotary(const Stream& stream, const Tensor& x, const Tensor& table, const Tensor& rows, std::int64_t n_heads, bool inverse) {
+void rotary(const Stream& stream, const Tensor& x, const Tensor& table, const Tensor& rows, std::int64_t n_heads,
+            bool inverse) {
   const std::int64_t half = table.extent(2);
   const Tensor heads = x.narrow(x.shape().rank() - 1, 0, n_heads * 2 * half).split_last(2 * half);
   const int last = heads.shape().rank() - 1;

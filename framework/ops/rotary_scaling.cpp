@@ -15,7 +15,8 @@ double llama3_frequency(double theta, const RotaryScaling& scaling) {
   const double turns = scaling.original_length * theta / two_pi;  // within the original length
   if (turns < scaling.low_frequency_factor) return theta / scaling.factor;
   if (turns > scaling.high_frequency_factor) return theta;
-  const double kept = (turns - scaling.low_frequency_factor) / (scaling.high_frequency_factor - scaling.low_frequency_factor);
+  const double kept =
+      (turns - scaling.low_frequency_factor) / (scaling.high_frequency_factor - scaling.low_frequency_factor);
   return (1 - kept) * theta / scaling.factor + kept * theta;
 }
 
@@ -25,12 +26,16 @@ class YarnRamp {
   YarnRamp(std::int64_t d_head, double base, const RotaryScaling& scaling) {
     const double width = static_cast<double>(d_head);
     // The pair, as a real number, that turns so many times in the original length.
-    const auto pair_of = [&](double turns) { return width * std::log(scaling.original_length / (turns * two_pi)) / (2 * std::log(base)); };
+    const auto pair_of = [&](double turns) {
+      return width * std::log(scaling.original_length / (turns * two_pi)) / (2 * std::log(base));
+    };
     first_ = std::max(std::floor(pair_of(scaling.beta_fast)), 0.0);
     last_ = std::min(std::ceil(pair_of(scaling.beta_slow)), width - 1);
     if (first_ == last_) last_ += 0.001;  // as the reference does, where the ramp would have no width
   }
-  double at(std::int64_t pair) const { return std::clamp((static_cast<double>(pair) - first_) / (last_ - first_), 0.0, 1.0); }
+  double at(std::int64_t pair) const {
+    return std::clamp((static_cast<double>(pair) - first_) / (last_ - first_), 0.0, 1.0);
+  }
 
  private:
   double first_, last_;
@@ -46,9 +51,10 @@ void check(std::int64_t d_head, double base, const RotaryScaling& scaling) {
   require(scaling.kind != RotaryScalingKind::llama3 || scaling.high_frequency_factor > scaling.low_frequency_factor,
           "rotary: a high frequency factor of {} with a low one of {}, expected more", scaling.high_frequency_factor,
           scaling.low_frequency_factor);
-  require(scaling.kind != RotaryScalingKind::yarn || (scaling.beta_fast > scaling.beta_slow && base > 1),
-          "rotary: yarn with beta_fast {}, beta_slow {} and base {}, expected beta_fast above beta_slow and a base above 1",
-          scaling.beta_fast, scaling.beta_slow, base);
+  require(
+      scaling.kind != RotaryScalingKind::yarn || (scaling.beta_fast > scaling.beta_slow && base > 1),
+      "rotary: yarn with beta_fast {}, beta_slow {} and base {}, expected beta_fast above beta_slow and a base above 1",
+      scaling.beta_fast, scaling.beta_slow, base);
 }
 
 }  // namespace
@@ -66,7 +72,8 @@ std::vector<double> rotary_frequencies(std::int64_t d_head, double base, const R
   check(d_head, base, scaling);
   const std::int64_t half = d_head / 2;
   std::vector<double> frequencies;
-  for (std::int64_t i = 0; i < half; ++i) frequencies.push_back(std::pow(base, -static_cast<double>(i) / static_cast<double>(half)));
+  for (std::int64_t i = 0; i < half; ++i)
+    frequencies.push_back(std::pow(base, -static_cast<double>(i) / static_cast<double>(half)));
   switch (scaling.kind) {
     case RotaryScalingKind::none:
       break;

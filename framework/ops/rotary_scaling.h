@@ -1,6 +1,6 @@
 #pragma once
-// How rotary frequencies are changed for texts longer than those that a model was first trained on. The arithmetic is that of Hugging Face
-// transformers (modeling_rope_utils.py), in double.
+// How rotary frequencies are changed for texts longer than those that a model was first trained on. The arithmetic is
+// that of Hugging Face transformers (modeling_rope_utils.py), in double.
 #include <array>
 #include <cstdint>
 #include <string>
@@ -10,12 +10,12 @@ namespace furlong::ops {
 
 enum class RotaryScalingKind : std::uint8_t {
   none,
-  linear,  ///< θ / factor: positions are interpolated (Chen et al. 2023, "Extending Context Window of Large Language Models via Positional
-           ///< Interpolation")
-  llama3,  ///< θ / factor for wavelengths above original_length / low_frequency_factor, θ below original_length / high_frequency_factor,
-           ///< a blend between (Llama 3.1)
-  yarn     ///< θ / factor for pairs that turn less than beta_slow times in original_length, θ for those that turn more than beta_fast
-           ///< times, a ramp over the pairs between (Peng et al. 2023, "YaRN", section 3.2)
+  linear,  ///< θ / factor: positions are interpolated (Chen et al. 2023, "Extending Context Window of Large Language
+           ///< Models via Positional Interpolation")
+  llama3,  ///< θ / factor for wavelengths above original_length / low_frequency_factor, θ below original_length /
+           ///< high_frequency_factor, a blend between (Llama 3.1)
+  yarn  ///< θ / factor for pairs that turn less than beta_slow times in original_length, θ for those that turn more
+        ///< than beta_fast times, a ramp over the pairs between (Peng et al. 2023, "YaRN", section 3.2)
 };
 
 struct RotaryScalingName {
@@ -38,11 +38,12 @@ struct RotaryScaling {
   double attention_factor = 0;                                 ///< yarn: of cosines and sines; 0: 0.1 ln(factor) + 1
 };
 
-/// θ_i for i in [0, d_head / 2): base^(-2i / d_head), scaled. Throws ContractError for a factor below 1, and, where they count, for an
-/// original_length that is not positive and factors that are not in order.
+/// θ_i for i in [0, d_head / 2): base^(-2i / d_head), scaled. Throws ContractError for a factor below 1, and, where
+/// they count, for an original_length that is not positive and factors that are not in order.
 std::vector<double> rotary_frequencies(std::int64_t d_head, double base, const RotaryScaling& scaling);
 
-/// What cosines and sines are multiplied by, queries' and keys' alike, so that scores are by its square: 1 but for yarn.
+/// What cosines and sines are multiplied by, queries' and keys' alike, so that scores are by its square: 1 but for
+/// yarn.
 double rotary_attention_factor(const RotaryScaling& scaling);
 
 }  // namespace furlong::ops

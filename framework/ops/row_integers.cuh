@@ -4,8 +4,8 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// The elements of an int32 tensor in row-major order whatever its strides: targets and masks, one for each row of something else.
-/// Dimensions that lie evenly behind each other count as one.
+/// The elements of an int32 tensor in row-major order whatever its strides: targets and masks, one for each row of
+/// something else. Dimensions that lie evenly behind each other count as one.
 struct RowIntegers {
   const std::int32_t* integers;
   int rank = 1;

@@ -9,8 +9,9 @@ namespace FURLONG_GPU {
 template <class T>
 inline constexpr int vector_width = 16 / static_cast<int>(sizeof(T));
 
-/// N neighbouring elements in the type they are computed in. `aligned`: the address is a multiple of 16 bytes, or of N elements where these
-/// are fewer; it is the same for all threads, so the branch costs next to nothing, and threads own the same elements either way.
+/// N neighbouring elements in the type they are computed in. `aligned`: the address is a multiple of 16 bytes, or of N
+/// elements where these are fewer; it is the same for all threads, so the branch costs next to nothing, and threads own
+/// the same elements either way.
 template <int N, class T>
 __device__ inline void load_values(const T* address, bool aligned, gpu_compute_t<T> (&values)[N]) {
   constexpr int width = N < vector_width<T> ? N : vector_width<T>;
@@ -68,8 +69,9 @@ void with_vector_width(std::int64_t columns, const Body& body) {
 /// The block that column_total() wants for `blocks` rows.
 inline dim3 column_total_block(std::int64_t blocks) { return dim3(32, power_of_two_up_to(blocks, 32)); }
 
-/// Σ over the rows of values [blocks, columns] of column blockIdx.x · 32 + threadIdx.x, right in the threads with threadIdx.y = 0 (0 for
-/// columns past the end): rows in turn to the threads of one x, then these in order. All threads of the block must come.
+/// Σ over the rows of values [blocks, columns] of column blockIdx.x · 32 + threadIdx.x, right in the threads with
+/// threadIdx.y = 0 (0 for columns past the end): rows in turn to the threads of one x, then these in order. All threads
+/// of the block must come.
 template <class T>
 __device__ inline T column_total(const T* values, std::int64_t blocks, std::int64_t columns) {
   FURLONG_SHARED(T, parts, [32][33]);

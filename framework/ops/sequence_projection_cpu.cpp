@@ -44,9 +44,11 @@ struct Window {
   }
 };
 
-/// y = scale Σ_j taps[j] x_j over kept tokens, `Vectors` vectors of channels from `c` on (the only one has `k` lanes); taps null: all 1.
+/// y = scale Σ_j taps[j] x_j over kept tokens, `Vectors` vectors of channels from `c` on (the only one has `k` lanes);
+/// taps null: all 1.
 template <class T, int Vectors>
-HWY_INLINE void pool_channels(const Window<T>& window, const compute_t<T>* taps, compute_t<T> scale, std::int64_t c, std::int64_t k, T* y) {
+HWY_INLINE void pool_channels(const Window<T>& window, const compute_t<T>* taps, compute_t<T> scale, std::int64_t c,
+                              std::int64_t k, T* y) {
   const typename Lanes<T>::D d;
   const std::int64_t step = Lanes<T>::count();
   typename Lanes<T>::V sums[Vectors];
@@ -89,7 +91,8 @@ void pool_windows(const Tensor& x, const Tensor& by_tap, const Tensor& keys, std
 
 /// target (+)= taps · d_y over the channels, or scale · d_y without taps.
 template <class T>
-HWY_INLINE void scaled_row(const T* d_y, const compute_t<T>* taps, compute_t<T> scale, std::int64_t channels, T* target, bool accumulate) {
+HWY_INLINE void scaled_row(const T* d_y, const compute_t<T>* taps, compute_t<T> scale, std::int64_t channels, T* target,
+                           bool accumulate) {
   const typename Lanes<T>::D d;
   const std::int64_t step = Lanes<T>::count();
   for (std::int64_t c = 0; c < channels; c += step) {
@@ -101,7 +104,8 @@ HWY_INLINE void scaled_row(const T* d_y, const compute_t<T>* taps, compute_t<T> 
 }
 
 template <class T>
-void pool_windows_d_x(const Tensor& d_y, const Tensor& by_tap, const Tensor& keys, std::int64_t stride, const GradientTarget& d_x) {
+void pool_windows_d_x(const Tensor& d_y, const Tensor& by_tap, const Tensor& keys, std::int64_t stride,
+                      const GradientTarget& d_x) {
   const std::int64_t channels = d_y.extent(2), row_stride = d_x.tensor.strides()[1];
   const auto* taps = by_tap.defined() ? by_tap.data<compute_t<T>>() : nullptr;
   const T* dy = d_y.data<T>();
@@ -113,7 +117,8 @@ void pool_windows_d_x(const Tensor& d_y, const Tensor& by_tap, const Tensor& key
       T* target = dx + (window.x - dx);
       for (std::int64_t j = 0; j < window.tokens; ++j, target += row_stride) {
         if (window.kept(j)) {
-          scaled_row(dy + index * channels, taps ? taps + j * channels : nullptr, scale, channels, target, d_x.accumulates());
+          scaled_row(dy + index * channels, taps ? taps + j * channels : nullptr, scale, channels, target,
+                     d_x.accumulates());
         } else if (!d_x.accumulates()) {
           std::fill_n(target, channels, T{});
         }
@@ -122,14 +127,15 @@ void pool_windows_d_x(const Tensor& d_y, const Tensor& by_tap, const Tensor& key
   });
 }
 
-/// sums[j, c] = Σ over all windows of d_y[c] x_j[c] for one tap j and `Vectors` vectors of channels (the only one has `k` lanes). Windows
-/// are summed in blocks, so that rounding does not grow with their number.
+/// sums[j, c] = Σ over all windows of d_y[c] x_j[c] for one tap j and `Vectors` vectors of channels (the only one has
+/// `k` lanes). Windows are summed in blocks, so that rounding does not grow with their number.
 template <class T, int Vectors>
-HWY_INLINE void sum_tap(const Tensor& x, const Tensor& d_y, const Tensor& keys, const Tensor& sums, std::int64_t j, std::int64_t c,
-                        std::int64_t k) {
+HWY_INLINE void sum_tap(const Tensor& x, const Tensor& d_y, const Tensor& keys, const Tensor& sums, std::int64_t j,
+                        std::int64_t c, std::int64_t k) {
   const typename Lanes<T>::D d;
   constexpr std::int64_t block = 64;
-  const std::int64_t stride = sums.extent(0), channels = sums.extent(1), windows = d_y.shape().rows(), step = Lanes<T>::count();
+  const std::int64_t stride = sums.extent(0), channels = sums.extent(1), windows = d_y.shape().rows(),
+                     step = Lanes<T>::count();
   typename Lanes<T>::V totals[Vectors], parts[Vectors];
   for (auto& total : totals) total = hn::Zero(d);
   for (std::int64_t first = 0; first < windows; first += block) {
@@ -146,7 +152,8 @@ HWY_INLINE void sum_tap(const Tensor& x, const Tensor& d_y, const Tensor& keys, 
     for (int v = 0; v < Vectors; ++v) totals[v] = hn::Add(totals[v], parts[v]);
   }
   auto* to = sums.data<compute_t<T>>() + j * channels + c;
-  for (int v = 0; v < Vectors; ++v) Vectors == 1 ? store_n(totals[v], to, k) : Lanes<compute_t<T>>::store(totals[v], to + v * step);
+  for (int v = 0; v < Vectors; ++v)
+    Vectors == 1 ? store_n(totals[v], to, k) : Lanes<compute_t<T>>::store(totals[v], to + v * step);
 }
 
 /// A task has one tap and a few channels, so no two write to one place.
@@ -154,20 +161,23 @@ template <class T>
 void pool_windows_d_taps(const Tensor& x, const Tensor& d_y, const Tensor& keys, const Tensor& sums) {
   const std::int64_t channels = sums.extent(1), step = Lanes<T>::count(), width = 4 * step;
   const std::int64_t tasks_a_tap = (channels + width - 1) / width;
-  parallel_ranges(sums.extent(0) * tasks_a_tap, rows_for_a_thread(d_y.shape().rows() * width), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t task = begin; task < end; ++task) {
-      const std::int64_t j = task / tasks_a_tap;
-      std::int64_t c = task % tasks_a_tap * width;
-      if (c + width <= channels) {
-        sum_tap<T, 4>(x, d_y, keys, sums, j, c, step);
-      } else {
-        for (; c < channels; c += step) sum_tap<T, 1>(x, d_y, keys, sums, j, c, std::min(step, channels - c));
-      }
-    }
-  });
+  parallel_ranges(sums.extent(0) * tasks_a_tap, rows_for_a_thread(d_y.shape().rows() * width),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t task = begin; task < end; ++task) {
+                      const std::int64_t j = task / tasks_a_tap;
+                      std::int64_t c = task % tasks_a_tap * width;
+                      if (c + width <= channels) {
+                        sum_tap<T, 4>(x, d_y, keys, sums, j, c, step);
+                      } else {
+                        for (; c < channels; c += step)
+                          sum_tap<T, 1>(x, d_y, keys, sums, j, c, std::min(step, channels - c));
+                      }
+                    }
+                  });
 }
 
-/// target (+)= source with zeros where a token is masked, which is not read. [batch, n, channels] both, keys [batch, n] or none.
+/// target (+)= source with zeros where a token is masked, which is not read. [batch, n, channels] both, keys [batch, n]
+/// or none.
 template <class T>
 void masked_rows(const Tensor& target, const Tensor& source, const Tensor& keys, bool accumulate) {
   const std::int64_t channels = target.extent(2);
@@ -176,7 +186,8 @@ void masked_rows(const Tensor& target, const Tensor& source, const Tensor& keys,
     for (std::int64_t row = begin; row < end; ++row) {
       T* to = target.data<T>() + cpu::row_offset(target, row);
       if (!kept || kept[row] != 0) {
-        scaled_row<T>(source.data<T>() + cpu::row_offset(source, row), nullptr, compute_t<T>{1}, channels, to, accumulate);
+        scaled_row<T>(source.data<T>() + cpu::row_offset(source, row), nullptr, compute_t<T>{1}, channels, to,
+                      accumulate);
       } else if (!accumulate) {
         std::fill_n(to, channels, T{});
       }
@@ -185,14 +196,17 @@ void masked_rows(const Tensor& target, const Tensor& source, const Tensor& keys,
 }
 
 void PoolWindows(const Tensor& x, const Tensor& by_tap, const Tensor& keys, std::int64_t stride, const Tensor& y) {
-  with_float_type(x.dtype(), "sequence_projection", [&]<class T>(std::type_identity<T>) { pool_windows<T>(x, by_tap, keys, stride, y); });
+  with_float_type(x.dtype(), "sequence_projection",
+                  [&]<class T>(std::type_identity<T>) { pool_windows<T>(x, by_tap, keys, stride, y); });
 }
-void PoolWindowsDX(const Tensor& d_y, const Tensor& by_tap, const Tensor& keys, std::int64_t stride, const GradientTarget& d_x) {
+void PoolWindowsDX(const Tensor& d_y, const Tensor& by_tap, const Tensor& keys, std::int64_t stride,
+                   const GradientTarget& d_x) {
   with_float_type(d_y.dtype(), "sequence_projection",
                   [&]<class T>(std::type_identity<T>) { pool_windows_d_x<T>(d_y, by_tap, keys, stride, d_x); });
 }
 void PoolWindowsDTaps(const Tensor& x, const Tensor& d_y, const Tensor& keys, const Tensor& sums) {
-  with_float_type(x.dtype(), "sequence_projection", [&]<class T>(std::type_identity<T>) { pool_windows_d_taps<T>(x, d_y, keys, sums); });
+  with_float_type(x.dtype(), "sequence_projection",
+                  [&]<class T>(std::type_identity<T>) { pool_windows_d_taps<T>(x, d_y, keys, sums); });
 }
 void MaskedRows(const Tensor& target, const Tensor& source, const Tensor& keys, bool accumulate) {
   with_float_type(target.dtype(), "sequence_projection",
@@ -215,7 +229,8 @@ void masked_rows_cpu(const Tensor& target, const Tensor& source, const Tensor& k
 void pool_windows_cpu(const Tensor& x, const Tensor& by_tap, const Tensor& keys, std::int64_t stride, const Tensor& y) {
   HWY_DYNAMIC_DISPATCH(PoolWindows)(x, by_tap, keys, stride, y);
 }
-void pool_windows_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const Tensor& keys, std::int64_t stride, const GradientTarget& d_x) {
+void pool_windows_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const Tensor& keys, std::int64_t stride,
+                          const GradientTarget& d_x) {
   HWY_DYNAMIC_DISPATCH(PoolWindowsDX)(d_y, by_tap, keys, stride, d_x);
 }
 
@@ -226,7 +241,8 @@ void projection_taps_cpu(const Tensor& weight, const Tensor& by_tap) {
     const T* from = weight.data<T>();
     auto* to = by_tap.data<compute_t<T>>();
     for (std::int64_t j = 0; j < stride; ++j) {
-      for (std::int64_t c = 0; c < channels; ++c) to[j * channels + c] = static_cast<compute_t<T>>(from[c % rows * stride + j]);
+      for (std::int64_t c = 0; c < channels; ++c)
+        to[j * channels + c] = static_cast<compute_t<T>>(from[c % rows * stride + j]);
     }
   });
 }
@@ -241,7 +257,8 @@ void pool_windows_d_weight_cpu(const Tensor& x, const Tensor& d_y, const Tensor&
       To* target = d_weight.tensor.data<To>();
       for (std::int64_t c = 0; c < rows; ++c) {
         for (std::int64_t j = 0; j < stride; ++j) {
-          compute_t<To> sum = d_weight.accumulates() ? static_cast<compute_t<To>>(target[c * stride + j]) : compute_t<To>{0};
+          compute_t<To> sum =
+              d_weight.accumulates() ? static_cast<compute_t<To>>(target[c * stride + j]) : compute_t<To>{0};
           for (std::int64_t channel = c; channel < channels; channel += rows) {
             sum += static_cast<compute_t<To>>(static_cast<compute_t<Sum>>(sums[j * channels + channel]));
           }
@@ -259,7 +276,8 @@ void projection_mask_cpu(const Tensor& keys, std::int64_t stride, const Tensor& 
   std::int32_t* row_kept = row_keys.data<std::int32_t>();
   for (std::int64_t batch = 0; batch < keys.extent(0); ++batch, kept += n, row_kept += rows) {
     const auto any = [&](std::int64_t begin, std::int64_t end) {
-      return static_cast<std::int32_t>(std::any_of(kept + begin, kept + end, [](std::int32_t key) { return key != 0; }));
+      return static_cast<std::int32_t>(
+          std::any_of(kept + begin, kept + end, [](std::int32_t key) { return key != 0; }));
     };
     if (stride == 0) {
       std::fill_n(row_kept, rows, any(0, n));

@@ -15,7 +15,9 @@ struct Sequences {
   std::int64_t batch_stride, row_stride;
 
   explicit Sequences(const Tensor& tensor)
-      : data(gpu_data<std::remove_const_t<T>>(tensor)), batch_stride(tensor.strides()[0]), row_stride(tensor.strides()[1]) {}
+      : data(gpu_data<std::remove_const_t<T>>(tensor)),
+        batch_stride(tensor.strides()[0]),
+        row_stride(tensor.strides()[1]) {}
   __device__ T* row(std::int64_t batch, std::int64_t t) const { return data + batch * batch_stride + t * row_stride; }
   bool aligned() const {
     const std::int64_t width = vector_width<std::remove_const_t<T>>;
@@ -38,8 +40,8 @@ __device__ inline std::int64_t own_channel() {
 
 template <class T, int N>
 __global__ void __launch_bounds__(256)
-    masked_rows_kernel(Sequences<T> target, Sequences<const T> source, const std::int32_t* keys, std::int64_t rows, std::int64_t n,
-                       std::int64_t channels, bool accumulate, bool aligned) {
+    masked_rows_kernel(Sequences<T> target, Sequences<const T> source, const std::int32_t* keys, std::int64_t rows,
+                       std::int64_t n, std::int64_t channels, bool accumulate, bool aligned) {
   using Compute = gpu_compute_t<T>;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y, channel = own_channel<N>();
   if (row >= rows || channel >= channels) return;
@@ -56,7 +58,8 @@ __global__ void __launch_bounds__(256)
   store_values<N>(to, aligned, values);
 }
 
-void masked_rows(const Stream& stream, const Tensor& target, const Tensor& source, const Tensor& keys, bool accumulate) {
+void masked_rows(const Stream& stream, const Tensor& target, const Tensor& source, const Tensor& keys,
+                 bool accumulate) {
   if (target.elements() == 0) return;
   const std::int64_t rows = target.shape().rows(), channels = target.extent(2);
   with_gpu_float_type(target.dtype(), "sequence_projection", [&]<class T>(std::type_identity<T>) {
@@ -66,7 +69,8 @@ void masked_rows(const Stream& stream, const Tensor& target, const Tensor& sourc
     with_vector_width<T>(channels, [&]<int N>(std::integral_constant<int, N>) {
       const unsigned rows_a_block = power_of_two_up_to(rows, 8);
       launch(stream, masked_rows_kernel<T, N>, projection_grid(ceil_div<std::int64_t>(rows, rows_a_block), channels, N),
-             dim3(32, rows_a_block), 0, to, from, gpu_data<std::int32_t>(keys), rows, target.extent(1), channels, accumulate, aligned);
+             dim3(32, rows_a_block), 0, to, from, gpu_data<std::int32_t>(keys), rows, target.extent(1), channels,
+             accumulate, aligned);
     });
   });
 }
@@ -80,7 +84,8 @@ struct Windows {
 
   Windows(const Tensor& mask, std::int64_t length, std::int64_t stride_)
       : keys(gpu_data<std::int32_t>(mask)), n(length), stride(stride_), windows_a_sequence(ceil_div(length, stride_)) {}
-  /// Threads of a block that share a window's tokens: a function of the stride alone, so that sums do not depend on what is masked.
+  /// Threads of a block that share a window's tokens: a function of the stride alone, so that sums do not depend on
+  /// what is masked.
   unsigned sharers() const { return power_of_two_up_to(stride, 8); }
 };
 struct Window {
@@ -103,11 +108,12 @@ struct Window {
   }
 };
 
-/// y = Σ_j taps[j] x_j over kept tokens, their mean without taps. A window to each blockIdx.x; the threads of one x take its tokens in
-/// turn.
+/// y = Σ_j taps[j] x_j over kept tokens, their mean without taps. A window to each blockIdx.x; the threads of one x
+/// take its tokens in turn.
 template <class T, int N>
 __global__ void __launch_bounds__(256)
-    pool_windows_kernel(Windows windows, Sequences<const T> x, const gpu_compute_t<T>* taps, T* y, std::int64_t channels, bool aligned) {
+    pool_windows_kernel(Windows windows, Sequences<const T> x, const gpu_compute_t<T>* taps, T* y,
+                        std::int64_t channels, bool aligned) {
   using Compute = gpu_compute_t<T>;
   FURLONG_SHARED(Compute, parts, [8][N][32]);
   const Window window(windows, blockIdx.x);
@@ -142,7 +148,8 @@ __global__ void __launch_bounds__(256)
   store_values<N>(y + blockIdx.x * channels + channel, aligned, sum);
 }
 
-void pool_windows(const Stream& stream, const Tensor& x, const Tensor& by_tap, const Tensor& keys, std::int64_t stride, const Tensor& y) {
+void pool_windows(const Stream& stream, const Tensor& x, const Tensor& by_tap, const Tensor& keys, std::int64_t stride,
+                  const Tensor& y) {
   if (y.elements() == 0) return;
   const std::int64_t channels = x.extent(2);
   const Windows windows(keys, x.extent(1), stride);
@@ -151,16 +158,17 @@ void pool_windows(const Stream& stream, const Tensor& x, const Tensor& by_tap, c
     const auto* taps = gpu_data<gpu_compute_t<T>>(by_tap);
     const bool aligned = from.aligned() && all_aligned(taps, gpu_data<T>(y));
     with_vector_width<T>(channels, [&]<int N>(std::integral_constant<int, N>) {
-      launch(stream, pool_windows_kernel<T, N>, projection_grid(y.shape().rows(), channels, N), dim3(32, windows.sharers()), 0, windows,
-             from, taps, gpu_data<T>(y), channels, aligned);
+      launch(stream, pool_windows_kernel<T, N>, projection_grid(y.shape().rows(), channels, N),
+             dim3(32, windows.sharers()), 0, windows, from, taps, gpu_data<T>(y), channels, aligned);
     });
   });
 }
 
 /// d_x_j (+)= taps[j] d_y of its window, or d_y over the number of kept tokens; zero where a token is masked.
 template <class T, int N>
-__global__ void __launch_bounds__(256) pool_windows_d_x_kernel(Windows windows, const T* d_y, const gpu_compute_t<T>* taps,
-                                                               Sequences<T> d_x, std::int64_t channels, bool accumulate, bool aligned) {
+__global__ void __launch_bounds__(256)
+    pool_windows_d_x_kernel(Windows windows, const T* d_y, const gpu_compute_t<T>* taps, Sequences<T> d_x,
+                            std::int64_t channels, bool accumulate, bool aligned) {
   using Compute = gpu_compute_t<T>;
   const Window window(windows, blockIdx.x);
   const std::int64_t channel = own_channel<N>();
@@ -185,8 +193,8 @@ __global__ void __launch_bounds__(256) pool_windows_d_x_kernel(Windows windows, 
   }
 }
 
-void pool_windows_d_x(const Stream& stream, const Tensor& d_y, const Tensor& by_tap, const Tensor& keys, std::int64_t stride,
-                      const GradientTarget& d_x) {
+void pool_windows_d_x(const Stream& stream, const Tensor& d_y, const Tensor& by_tap, const Tensor& keys,
+                      std::int64_t stride, const GradientTarget& d_x) {
   if (d_y.elements() == 0) return;
   const std::int64_t channels = d_y.extent(2);
   const Windows windows(keys, d_x.tensor.extent(1), stride);
@@ -195,16 +203,18 @@ void pool_windows_d_x(const Stream& stream, const Tensor& d_y, const Tensor& by_
     const auto* taps = gpu_data<gpu_compute_t<T>>(by_tap);
     const bool aligned = to.aligned() && all_aligned(taps, gpu_data<T>(d_y));
     with_vector_width<T>(channels, [&]<int N>(std::integral_constant<int, N>) {
-      launch(stream, pool_windows_d_x_kernel<T, N>, projection_grid(d_y.shape().rows(), channels, N), dim3(32, windows.sharers()), 0,
-             windows, gpu_data<T>(d_y), taps, to, channels, d_x.accumulates(), aligned);
+      launch(stream, pool_windows_d_x_kernel<T, N>, projection_grid(d_y.shape().rows(), channels, N),
+             dim3(32, windows.sharers()), 0, windows, gpu_data<T>(d_y), taps, to, channels, d_x.accumulates(), aligned);
     });
   });
 }
 
-/// sums[part, j, c] = Σ over the part's windows of d_y[c] x_j[c]: a tap to each threadIdx.y of blockIdx.x, a part to each blockIdx.z.
+/// sums[part, j, c] = Σ over the part's windows of d_y[c] x_j[c]: a tap to each threadIdx.y of blockIdx.x, a part to
+/// each blockIdx.z.
 template <class T, int N>
-__global__ void __launch_bounds__(256) pool_windows_d_taps_kernel(Windows windows, std::int64_t count, Sequences<const T> x, const T* d_y,
-                                                                  gpu_compute_t<T>* sums, std::int64_t channels, bool aligned) {
+__global__ void __launch_bounds__(256)
+    pool_windows_d_taps_kernel(Windows windows, std::int64_t count, Sequences<const T> x, const T* d_y,
+                               gpu_compute_t<T>* sums, std::int64_t channels, bool aligned) {
   using Compute = gpu_compute_t<T>;
   const std::int64_t j = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y, channel = own_channel<N>();
   const std::int64_t part = blockIdx.z, parts = gridDim.z;
@@ -223,8 +233,9 @@ __global__ void __launch_bounds__(256) pool_windows_d_taps_kernel(Windows window
 
 /// d_weight[c, j] (+)= Σ over the parts and over the channels c, c + rows, ... that share the weight.
 template <class Sum, class To>
-__global__ void __launch_bounds__(256) projection_d_weight_kernel(const Sum* sums, std::int64_t parts, std::int64_t stride,
-                                                                  std::int64_t channels, std::int64_t rows, To* d_weight, bool accumulate) {
+__global__ void __launch_bounds__(256)
+    projection_d_weight_kernel(const Sum* sums, std::int64_t parts, std::int64_t stride, std::int64_t channels,
+                               std::int64_t rows, To* d_weight, bool accumulate) {
   const std::int64_t i = global_thread(), j = i / rows, c = i % rows;
   if (j >= stride) return;
   Sum total = 0;
@@ -236,8 +247,8 @@ __global__ void __launch_bounds__(256) projection_d_weight_kernel(const Sum* sum
   place = from_compute<To>(accumulate ? to_compute(place) + gradient : gradient);
 }
 
-void pool_windows_d_weight(const Stream& stream, const Tensor& x, const Tensor& d_y, const Tensor& keys, const Tensor& by_tap_sums,
-                           const GradientTarget& d_weight) {
+void pool_windows_d_weight(const Stream& stream, const Tensor& x, const Tensor& d_y, const Tensor& keys,
+                           const Tensor& by_tap_sums, const GradientTarget& d_weight) {
   const std::int64_t stride = by_tap_sums.extent(0), channels = by_tap_sums.extent(1), count = d_y.shape().rows();
   if (d_weight.tensor.elements() == 0) return;
   // Few taps and many windows would leave most of a GPU idle, so the windows are summed in parts of 64 or more.
@@ -253,13 +264,13 @@ void pool_windows_d_weight(const Stream& stream, const Tensor& x, const Tensor& 
     with_vector_width<T>(channels, [&]<int N>(std::integral_constant<int, N>) {
       dim3 grid = projection_grid(ceil_div<std::int64_t>(stride, windows.sharers()), channels, N);
       grid.z = static_cast<unsigned>(parts);
-      launch(stream, pool_windows_d_taps_kernel<T, N>, grid, dim3(32, windows.sharers()), 0, windows, count, from, gpu_data<T>(d_y), sums,
-             channels, aligned);
+      launch(stream, pool_windows_d_taps_kernel<T, N>, grid, dim3(32, windows.sharers()), 0, windows, count, from,
+             gpu_data<T>(d_y), sums, channels, aligned);
     });
     with_gpu_float_type(d_weight.tensor.dtype(), "sequence_projection", [&]<class To>(std::type_identity<To>) {
       const std::int64_t rows = d_weight.tensor.extent(0);
-      launch(stream, projection_d_weight_kernel<Compute, To>, grid_blocks(rows * stride, 256), 256, 0, sums, parts, stride, channels, rows,
-             gpu_data<To>(d_weight.tensor), d_weight.accumulates());
+      launch(stream, projection_d_weight_kernel<Compute, To>, grid_blocks(rows * stride, 256), 256, 0, sums, parts,
+             stride, channels, rows, gpu_data<To>(d_weight.tensor), d_weight.accumulates());
     });
   });
 }
@@ -267,8 +278,8 @@ void pool_windows_d_weight(const Stream& stream, const Tensor& x, const Tensor& 
 // ---- the weight by taps, the mask of rows ----
 
 template <class T>
-__global__ void __launch_bounds__(256)
-    projection_taps_kernel(const T* weight, std::int64_t rows, std::int64_t stride, std::int64_t channels, gpu_compute_t<T>* by_tap) {
+__global__ void __launch_bounds__(256) projection_taps_kernel(const T* weight, std::int64_t rows, std::int64_t stride,
+                                                              std::int64_t channels, gpu_compute_t<T>* by_tap) {
   const std::int64_t i = global_thread(), j = i / channels, c = i % channels;
   if (j < stride) by_tap[i] = to_compute(weight[c % rows * stride + j]);
 }
@@ -276,14 +287,15 @@ __global__ void __launch_bounds__(256)
 void projection_taps(const Stream& stream, const Tensor& weight, const Tensor& by_tap) {
   if (by_tap.elements() == 0) return;
   with_gpu_float_type(weight.dtype(), "sequence_projection", [&]<class T>(std::type_identity<T>) {
-    launch(stream, projection_taps_kernel<T>, grid_blocks(by_tap.elements(), 256), 256, 0, gpu_data<T>(weight), weight.extent(0),
-           by_tap.extent(0), by_tap.extent(1), gpu_data<gpu_compute_t<T>>(by_tap));
+    launch(stream, projection_taps_kernel<T>, grid_blocks(by_tap.elements(), 256), 256, 0, gpu_data<T>(weight),
+           weight.extent(0), by_tap.extent(0), by_tap.extent(1), gpu_data<gpu_compute_t<T>>(by_tap));
   });
 }
 
 /// A window to each block. `stride` 0: one for all rows of a sequence.
 __global__ void __launch_bounds__(256)
-    projection_mask_kernel(const std::int32_t* keys, std::int64_t n, std::int64_t rows, std::int64_t stride, std::int32_t* row_keys) {
+    projection_mask_kernel(const std::int32_t* keys, std::int64_t n, std::int64_t rows, std::int64_t stride,
+                           std::int32_t* row_keys) {
   const std::int64_t windows = stride == 0 ? 1 : rows, batch = blockIdx.x / windows, window = blockIdx.x % windows;
   const std::int64_t first = window * stride, last = stride == 0 ? n : gpu_min(first + stride, n);
   int kept = 0;
@@ -300,8 +312,8 @@ void projection_mask(const Stream& stream, const Tensor& keys, std::int64_t stri
   const std::int64_t batch = keys.extent(0), n = keys.extent(1), rows = row_keys.extent(1);
   if (row_keys.elements() == 0) return;
   const unsigned threads = 32 * power_of_two_up_to(ceil_div<std::int64_t>(stride == 0 ? n : stride, 32), 8);
-  launch(stream, projection_mask_kernel, grid_blocks(batch * (stride == 0 ? 1 : rows), 1), threads, 0, gpu_data<std::int32_t>(keys), n,
-         rows, stride, gpu_data<std::int32_t>(row_keys));
+  launch(stream, projection_mask_kernel, grid_blocks(batch * (stride == 0 ? 1 : rows), 1), threads, 0,
+         gpu_data<std::int32_t>(keys), n, rows, stride, gpu_data<std::int32_t>(row_keys));
 }
 
 const GpuBodyRegistration masked_rows_registration{masked_rows_gpu, &masked_rows};

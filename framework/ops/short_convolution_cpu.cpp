@@ -37,7 +37,8 @@ struct Inputs {
     if (t >= back) return x + (t - back) * stride;
     return history ? history + (before + t - back) * channels : nullptr;
   }
-  /// Rows from t on, at most `most`, that lie in one document: for all of them together the rows that are null come first.
+  /// Rows from t on, at most `most`, that lie in one document: for all of them together the rows that are null come
+  /// first.
   std::int64_t together(std::int64_t t, std::int64_t most) const {
     if (!place) return most;
     std::int64_t count = 1;
@@ -46,16 +47,18 @@ struct Inputs {
   }
 };
 
-/// out = Σ_j taps[j] · rows[j] over j in [first, width), elementwise over the channels; added to `out` when it accumulates.
+/// out = Σ_j taps[j] · rows[j] over j in [first, width), elementwise over the channels; added to `out` when it
+/// accumulates.
 template <class T>
-HWY_INLINE void weighted_sum(const T* const* rows, const compute_t<T>* taps, std::int64_t first, std::int64_t width, std::int64_t channels,
-                             T* out, bool accumulate) {
+HWY_INLINE void weighted_sum(const T* const* rows, const compute_t<T>* taps, std::int64_t first, std::int64_t width,
+                             std::int64_t channels, T* out, bool accumulate) {
   const typename Lanes<T>::D d;
   const std::int64_t step = Lanes<T>::count();
   for (std::int64_t c = 0; c < channels; c += step) {
     const std::int64_t k = std::min(step, channels - c);
     auto sum = accumulate ? load_n(out + c, k) : hn::Zero(d);
-    for (std::int64_t j = first; j < width; ++j) sum = hn::MulAdd(load_n(taps + j * channels + c, k), load_n(rows[j] + c, k), sum);
+    for (std::int64_t j = first; j < width; ++j)
+      sum = hn::MulAdd(load_n(taps + j * channels + c, k), load_n(rows[j] + c, k), sum);
     store_n(sum, out + c, k);
   }
 }
@@ -65,18 +68,19 @@ void convolve(const Tensor& x, const Tensor& by_tap, const Tensor& history, cons
   const std::int64_t n = x.extent(1), width = by_tap.extent(0), channels = by_tap.extent(1);
   const auto* taps = by_tap.data<compute_t<T>>();
   T* out = y.data<T>();
-  parallel_ranges(x.shape().rows(), std::max<std::int64_t>(1, grain / channels), [&](std::int64_t begin, std::int64_t end) {
-    const T* rows[max_short_convolution_width];
-    for (std::int64_t row = begin; row < end; ++row) {
-      const Inputs<T> inputs(x, history, positions, row / n, width);
-      std::int64_t first = 0;  // rows before the start, if any, come first
-      for (std::int64_t j = 0; j < width; ++j) {
-        rows[j] = inputs.row(row % n, width - 1 - j);
-        if (!rows[j]) first = j + 1;
-      }
-      weighted_sum(rows, taps, first, width, channels, out + row * channels, false);
-    }
-  });
+  parallel_ranges(x.shape().rows(), std::max<std::int64_t>(1, grain / channels),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    const T* rows[max_short_convolution_width];
+                    for (std::int64_t row = begin; row < end; ++row) {
+                      const Inputs<T> inputs(x, history, positions, row / n, width);
+                      std::int64_t first = 0;  // rows before the start, if any, come first
+                      for (std::int64_t j = 0; j < width; ++j) {
+                        rows[j] = inputs.row(row % n, width - 1 - j);
+                        if (!rows[j]) first = j + 1;
+                      }
+                      weighted_sum(rows, taps, first, width, channels, out + row * channels, false);
+                    }
+                  });
 }
 
 /// d_x[t] = Σ_j weight[j] · d_y[t + (width - 1) - j], as far as d_y and the document go.
@@ -87,25 +91,26 @@ void input_gradient(const Tensor& d_y, const Tensor& by_tap, const Tensor& posit
   const auto* place = positions.defined() ? positions.data<std::int32_t>() : nullptr;
   const T* dy = d_y.data<T>();
   T* dx = d_x.tensor.data<T>();
-  parallel_ranges(d_y.shape().rows(), std::max<std::int64_t>(1, grain / channels), [&](std::int64_t begin, std::int64_t end) {
-    const T* rows[max_short_convolution_width];
-    for (std::int64_t row = begin; row < end; ++row) {
-      std::int64_t last = std::min(width, n - row % n);  // rows from this one on that it reaches
-      for (std::int64_t ahead = 1; place && ahead < last; ++ahead) {
-        if (place[row + ahead] == 0) last = ahead;
-      }
-      const std::int64_t first = width - last;
-      for (std::int64_t j = first; j < width; ++j) rows[j] = dy + (row + width - 1 - j) * channels;
-      weighted_sum(rows, taps, first, width, channels, dx + cpu::row_offset(d_x.tensor, row), d_x.accumulates());
-    }
-  });
+  parallel_ranges(
+      d_y.shape().rows(), std::max<std::int64_t>(1, grain / channels), [&](std::int64_t begin, std::int64_t end) {
+        const T* rows[max_short_convolution_width];
+        for (std::int64_t row = begin; row < end; ++row) {
+          std::int64_t last = std::min(width, n - row % n);  // rows from this one on that it reaches
+          for (std::int64_t ahead = 1; place && ahead < last; ++ahead) {
+            if (place[row + ahead] == 0) last = ahead;
+          }
+          const std::int64_t first = width - last;
+          for (std::int64_t j = first; j < width; ++j) rows[j] = dy + (row + width - 1 - j) * channels;
+          weighted_sum(rows, taps, first, width, channels, dx + cpu::row_offset(d_x.tensor, row), d_x.accumulates());
+        }
+      });
 }
 
-/// sums[j, c] += Σ over `count` rows of d_y[t, c] · x[t - (width - 1) + j, c]: rows of one document from t on, few enough to stay in the
-/// cache.
+/// sums[j, c] += Σ over `count` rows of d_y[t, c] · x[t - (width - 1) + j, c]: rows of one document from t on, few
+/// enough to stay in the cache.
 template <class T>
-HWY_INLINE void add_tap_sums(const Inputs<T>& inputs, const T* d_y, std::int64_t t, std::int64_t count, std::int64_t width,
-                             std::int64_t channels, compute_t<T>* sums) {
+HWY_INLINE void add_tap_sums(const Inputs<T>& inputs, const T* d_y, std::int64_t t, std::int64_t count,
+                             std::int64_t width, std::int64_t channels, compute_t<T>* sums) {
   const std::int64_t step = Lanes<T>::count();
   for (std::int64_t j = 0; j < width; ++j) {
     const T* rows[8];
@@ -117,43 +122,50 @@ HWY_INLINE void add_tap_sums(const Inputs<T>& inputs, const T* d_y, std::int64_t
     for (std::int64_t c = 0; c < channels; c += step) {
       const std::int64_t k = std::min(step, channels - c);
       auto sum = load_n(sums + j * channels + c, k);
-      for (std::int64_t i = first; i < count; ++i) sum = hn::MulAdd(load_n(d_y + i * channels + c, k), load_n(rows[i] + c, k), sum);
+      for (std::int64_t i = first; i < count; ++i)
+        sum = hn::MulAdd(load_n(d_y + i * channels + c, k), load_n(rows[i] + c, k), sum);
       store_n(sum, sums + j * channels + c, k);
     }
   }
 }
 
 template <class T>
-void weight_gradient_blocks(const Tensor& x, const Tensor& history, const Tensor& positions, const Tensor& d_y, const Tensor& partial) {
+void weight_gradient_blocks(const Tensor& x, const Tensor& history, const Tensor& positions, const Tensor& d_y,
+                            const Tensor& partial) {
   const std::int64_t n = x.extent(1), rows = x.shape().rows();
   const std::int64_t blocks = partial.extent(0), width = partial.extent(1), channels = partial.extent(2);
   const T* dy = d_y.data<T>();
   auto* sums = partial.data<compute_t<T>>();
-  parallel_ranges(blocks, std::max<std::int64_t>(1, grain * blocks / (rows * channels + 1)), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t block = begin; block < end; ++block) {
-      auto* block_sums = sums + block * width * channels;
-      std::fill_n(block_sums, width * channels, compute_t<T>{0});
-      const std::int64_t last = rows * (block + 1) / blocks;
-      for (std::int64_t row = rows * block / blocks; row < last;) {
-        const Inputs<T> inputs(x, history, positions, row / n, width);
-        const std::int64_t t = row % n, count = inputs.together(t, std::min({std::int64_t{8}, last - row, n - t}));
-        add_tap_sums(inputs, dy + row * channels, t, count, width, channels, block_sums);
-        row += count;
-      }
-    }
-  });
+  parallel_ranges(
+      blocks, std::max<std::int64_t>(1, grain * blocks / (rows * channels + 1)),
+      [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t block = begin; block < end; ++block) {
+          auto* block_sums = sums + block * width * channels;
+          std::fill_n(block_sums, width * channels, compute_t<T>{0});
+          const std::int64_t last = rows * (block + 1) / blocks;
+          for (std::int64_t row = rows * block / blocks; row < last;) {
+            const Inputs<T> inputs(x, history, positions, row / n, width);
+            const std::int64_t t = row % n, count = inputs.together(t, std::min({std::int64_t{8}, last - row, n - t}));
+            add_tap_sums(inputs, dy + row * channels, t, count, width, channels, block_sums);
+            row += count;
+          }
+        }
+      });
 }
 
 void Convolve(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& positions, const Tensor& y) {
-  with_float_type(x.dtype(), "short_convolution", [&]<class T>(std::type_identity<T>) { convolve<T>(x, by_tap, history, positions, y); });
+  with_float_type(x.dtype(), "short_convolution",
+                  [&]<class T>(std::type_identity<T>) { convolve<T>(x, by_tap, history, positions, y); });
 }
 void InputGradient(const Tensor& d_y, const Tensor& by_tap, const Tensor& positions, const GradientTarget& d_x) {
   with_float_type(d_y.dtype(), "short_convolution",
                   [&]<class T>(std::type_identity<T>) { input_gradient<T>(d_y, by_tap, positions, d_x); });
 }
-void WeightGradientBlocks(const Tensor& x, const Tensor& history, const Tensor& positions, const Tensor& d_y, const Tensor& partial) {
-  with_float_type(x.dtype(), "short_convolution",
-                  [&]<class T>(std::type_identity<T>) { weight_gradient_blocks<T>(x, history, positions, d_y, partial); });
+void WeightGradientBlocks(const Tensor& x, const Tensor& history, const Tensor& positions, const Tensor& d_y,
+                          const Tensor& partial) {
+  with_float_type(x.dtype(), "short_convolution", [&]<class T>(std::type_identity<T>) {
+    weight_gradient_blocks<T>(x, history, positions, d_y, partial);
+  });
 }
 
 }  // namespace furlong::ops::HWY_NAMESPACE
@@ -176,7 +188,8 @@ void short_convolution_taps_cpu(const Tensor& weight, const Tensor& by_tap) {
   });
 }
 
-void short_convolution_cpu(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& positions, const Tensor& y) {
+void short_convolution_cpu(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& positions,
+                           const Tensor& y) {
   HWY_DYNAMIC_DISPATCH(Convolve)(x, by_tap, history, positions, y);
 }
 
@@ -202,7 +215,8 @@ void short_convolution_history_cpu(const Tensor& x, const Tensor& history, const
   });
 }
 
-void short_convolution_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const Tensor& positions, const GradientTarget& d_x) {
+void short_convolution_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const Tensor& positions,
+                               const GradientTarget& d_x) {
   HWY_DYNAMIC_DISPATCH(InputGradient)(d_y, by_tap, positions, d_x);
 }
 
@@ -214,18 +228,20 @@ void short_convolution_d_weight_cpu(const Tensor& x, const Tensor& history, cons
     with_float_type(d_weight.tensor.dtype(), "short_convolution", [&]<class To>(std::type_identity<To>) {
       const Sum* sums = partial.data<Sum>();
       To* target = d_weight.tensor.data<To>();
-      parallel_ranges(channels, std::max<std::int64_t>(1, 16384 / (blocks * width)), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t c = begin; c < end; ++c) {
-          for (std::int64_t j = 0; j < width; ++j) {
-            compute_t<Sum> sum{0};
-            for (std::int64_t block = 0; block < blocks; ++block)
-              sum += static_cast<compute_t<Sum>>(sums[(block * width + j) * channels + c]);
-            To& place = target[c * width + j];
-            const auto gradient = static_cast<compute_t<To>>(sum);
-            place = static_cast<To>(d_weight.accumulates() ? static_cast<compute_t<To>>(place) + gradient : gradient);
-          }
-        }
-      });
+      parallel_ranges(
+          channels, std::max<std::int64_t>(1, 16384 / (blocks * width)), [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t c = begin; c < end; ++c) {
+              for (std::int64_t j = 0; j < width; ++j) {
+                compute_t<Sum> sum{0};
+                for (std::int64_t block = 0; block < blocks; ++block)
+                  sum += static_cast<compute_t<Sum>>(sums[(block * width + j) * channels + c]);
+                To& place = target[c * width + j];
+                const auto gradient = static_cast<compute_t<To>>(sum);
+                place =
+                    static_cast<To>(d_weight.accumulates() ? static_cast<compute_t<To>>(place) + gradient : gradient);
+              }
+            }
+          });
     });
   });
 }

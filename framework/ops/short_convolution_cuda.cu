@@ -8,9 +8,9 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-// Threads own a vector of channels and a few rows behind each other: what they read twice, and what neighbours read too, comes from the
-// cache, so that memory sees each number once. Each sum is over the taps in order, whatever else its thread does: a sequence in pieces
-// gives the bits of the whole.
+// Threads own a vector of channels and a few rows behind each other: what they read twice, and what neighbours read
+// too, comes from the cache, so that memory sees each number once. Each sum is over the taps in order, whatever else
+// its thread does: a sequence in pieces gives the bits of the whole.
 
 inline constexpr int rows_a_thread = 4;
 
@@ -43,7 +43,8 @@ struct ConvolutionInputs {
   }
 };
 
-/// Blocks of 32 vectors of channels by several groups of rows, over batch · ⌈n / rows_a_thread⌉ groups and the ranges of channels.
+/// Blocks of 32 vectors of channels by several groups of rows, over batch · ⌈n / rows_a_thread⌉ groups and the ranges
+/// of channels.
 struct ConvolutionGrid {
   std::int64_t groups, groups_a_sequence;
   dim3 blocks, threads;
@@ -69,8 +70,9 @@ struct ConvolutionPlace {
 };
 
 template <class T, int N>
-__global__ void __launch_bounds__(256) convolution_kernel(ConvolutionInputs<T> inputs, const gpu_compute_t<T>* taps, T* y,
-                                                          std::int64_t groups, std::int64_t groups_a_sequence, bool aligned) {
+__global__ void __launch_bounds__(256)
+    convolution_kernel(ConvolutionInputs<T> inputs, const gpu_compute_t<T>* taps, T* y, std::int64_t groups,
+                       std::int64_t groups_a_sequence, bool aligned) {
   using Compute = gpu_compute_t<T>;
   const auto [group, batch, first, channel] = ConvolutionPlace::of(std::integral_constant<int, N>{}, groups_a_sequence);
   if (group >= groups || channel >= inputs.channels) return;
@@ -90,12 +92,13 @@ __global__ void __launch_bounds__(256) convolution_kernel(ConvolutionInputs<T> i
   }
   FURLONG_UNROLL
   for (int r = 0; r < rows_a_thread; ++r) {
-    if (first + r < inputs.n) store_values<N>(y + (batch * inputs.n + first + r) * inputs.channels + channel, aligned, sums[r]);
+    if (first + r < inputs.n)
+      store_values<N>(y + (batch * inputs.n + first + r) * inputs.channels + channel, aligned, sums[r]);
   }
 }
 
-void convolve(const Stream& stream, const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& positions,
-              const Tensor& y) {
+void convolve(const Stream& stream, const Tensor& x, const Tensor& by_tap, const Tensor& history,
+              const Tensor& positions, const Tensor& y) {
   if (y.elements() == 0) return;
   with_gpu_float_type(x.dtype(), "short_convolution", [&]<class T>(std::type_identity<T>) {
     const ConvolutionInputs<T> inputs(x, history, positions, by_tap.extent(0));
@@ -130,7 +133,8 @@ __global__ void __launch_bounds__(256)
   Compute sums[rows_a_thread][N] = {};
   FURLONG_UNROLL
   for (int r = 0; r < rows_a_thread; ++r) {
-    if (work.accumulate && first + r < work.n) load_values<N>(d_x + (first + r) * work.row_stride, work.aligned, sums[r]);
+    if (work.accumulate && first + r < work.n)
+      load_values<N>(d_x + (first + r) * work.row_stride, work.aligned, sums[r]);
   }
   for (std::int64_t ahead = work.width - 1; ahead >= 0; --ahead) {
     Compute tap[N];
@@ -152,7 +156,8 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-void convolution_d_x(const Stream& stream, const Tensor& d_y, const Tensor& by_tap, const Tensor& positions, const GradientTarget& d_x) {
+void convolution_d_x(const Stream& stream, const Tensor& d_y, const Tensor& by_tap, const Tensor& positions,
+                     const GradientTarget& d_x) {
   if (d_y.elements() == 0) return;
   with_gpu_float_type(d_y.dtype(), "short_convolution", [&]<class T>(std::type_identity<T>) {
     InputGradientPointers<T> work{gpu_data<T>(d_y),
@@ -166,22 +171,24 @@ void convolution_d_x(const Stream& stream, const Tensor& d_y, const Tensor& by_t
                                   d_x.tensor.strides()[1],
                                   d_x.accumulates(),
                                   false};
-    work.aligned =
-        all_aligned(work.d_y, work.taps, work.d_x) && work.batch_stride % vector_width<T> == 0 && work.row_stride % vector_width<T> == 0;
+    work.aligned = all_aligned(work.d_y, work.taps, work.d_x) && work.batch_stride % vector_width<T> == 0 &&
+                   work.row_stride % vector_width<T> == 0;
     with_vector_width<T>(work.channels, [&]<int N>(std::integral_constant<int, N>) {
       const ConvolutionGrid grid(d_y.extent(0), work.n, work.channels, N);
-      launch(stream, convolution_d_x_kernel<T, N>, grid.blocks, grid.threads, 0, work, grid.groups, grid.groups_a_sequence);
+      launch(stream, convolution_d_x_kernel<T, N>, grid.blocks, grid.threads, 0, work, grid.groups,
+             grid.groups_a_sequence);
     });
   });
 }
 
 inline constexpr int taps_a_thread = 4;
 
-/// partial[block, j, c] = Σ over the block's rows of d_y[t, c] · x[t - (width - 1) + j, c]: a block of rows for each blockIdx.x, a range of
-/// channels for each y, four taps for each z.
+/// partial[block, j, c] = Σ over the block's rows of d_y[t, c] · x[t - (width - 1) + j, c]: a block of rows for each
+/// blockIdx.x, a range of channels for each y, four taps for each z.
 template <class T, int N>
 __global__ void __launch_bounds__(128)
-    convolution_d_taps_kernel(ConvolutionInputs<T> inputs, const T* d_y, std::int64_t rows, gpu_compute_t<T>* partial, bool aligned) {
+    convolution_d_taps_kernel(ConvolutionInputs<T> inputs, const T* d_y, std::int64_t rows, gpu_compute_t<T>* partial,
+                              bool aligned) {
   using Compute = gpu_compute_t<T>;
   const std::int64_t channels = inputs.channels, blocks = gridDim.x, block = blockIdx.x, width = inputs.before + 1;
   const std::int64_t channel = (static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * N;
@@ -203,14 +210,16 @@ __global__ void __launch_bounds__(128)
   }
   FURLONG_UNROLL
   for (int j = 0; j < taps_a_thread; ++j) {
-    if (first_tap + j < width) store_values<N>(partial + (block * width + first_tap + j) * channels + channel, aligned, sums[j]);
+    if (first_tap + j < width)
+      store_values<N>(partial + (block * width + first_tap + j) * channels + channel, aligned, sums[j]);
   }
 }
 
 /// d_weight[c, j] (+)= Σ over the blocks of partial[block, j, c]
 template <class Sum, class To>
-__global__ void __launch_bounds__(1024) convolution_d_weight_kernel(const Sum* partial, std::int64_t blocks, std::int64_t width,
-                                                                    std::int64_t channels, To* d_weight, bool accumulate) {
+__global__ void __launch_bounds__(1024)
+    convolution_d_weight_kernel(const Sum* partial, std::int64_t blocks, std::int64_t width, std::int64_t channels,
+                                To* d_weight, bool accumulate) {
   const Sum total = column_total(partial, blocks, width * channels);
   const std::int64_t i = global_thread();
   if (threadIdx.y > 0 || i >= width * channels) return;
@@ -219,9 +228,10 @@ __global__ void __launch_bounds__(1024) convolution_d_weight_kernel(const Sum* p
   place = from_compute<To>(accumulate ? to_compute(place) + gradient : gradient);
 }
 
-void convolution_d_weight(const Stream& stream, const Tensor& x, const Tensor& history, const Tensor& positions, const Tensor& d_y,
-                          const Tensor& partial, const GradientTarget& d_weight) {
-  const std::int64_t blocks = partial.extent(0), width = partial.extent(1), channels = partial.extent(2), rows = d_y.shape().rows();
+void convolution_d_weight(const Stream& stream, const Tensor& x, const Tensor& history, const Tensor& positions,
+                          const Tensor& d_y, const Tensor& partial, const GradientTarget& d_weight) {
+  const std::int64_t blocks = partial.extent(0), width = partial.extent(1), channels = partial.extent(2),
+                     rows = d_y.shape().rows();
   if (channels == 0) return;
   with_gpu_float_type(x.dtype(), "short_convolution", [&]<class T>(std::type_identity<T>) {
     using Compute = gpu_compute_t<T>;
@@ -237,8 +247,9 @@ void convolution_d_weight(const Stream& stream, const Tensor& x, const Tensor& h
       launch(stream, convolution_d_taps_kernel<T, N>, grid, threads, 0, inputs, gpu_data<T>(d_y), rows, sums, aligned);
     });
     with_gpu_float_type(d_weight.tensor.dtype(), "short_convolution", [&]<class To>(std::type_identity<To>) {
-      launch(stream, convolution_d_weight_kernel<Compute, To>, grid_blocks(width * channels, 32), column_total_block(blocks), 0, sums,
-             blocks, width, channels, gpu_data<To>(d_weight.tensor), d_weight.accumulates());
+      launch(stream, convolution_d_weight_kernel<Compute, To>, grid_blocks(width * channels, 32),
+             column_total_block(blocks), 0, sums, blocks, width, channels, gpu_data<To>(d_weight.tensor),
+             d_weight.accumulates());
     });
   });
 }
@@ -254,20 +265,22 @@ __global__ void __launch_bounds__(256)
 void convolution_taps(const Stream& stream, const Tensor& weight, const Tensor& by_tap) {
   if (weight.elements() == 0) return;
   with_gpu_float_type(weight.dtype(), "short_convolution", [&]<class T>(std::type_identity<T>) {
-    launch(stream, convolution_taps_kernel<T>, grid_blocks(weight.elements(), 256), 256, 0, gpu_data<T>(weight), weight.extent(0),
-           weight.extent(1), gpu_data<gpu_compute_t<T>>(by_tap));
+    launch(stream, convolution_taps_kernel<T>, grid_blocks(weight.elements(), 256), 256, 0, gpu_data<T>(weight),
+           weight.extent(0), weight.extent(1), gpu_data<gpu_compute_t<T>>(by_tap));
   });
 }
 
-/// The last width - 1 inputs. One thread for a channel of a sequence, from the oldest on: what it reads of a history that it writes over
-/// lies n >= 1 places further on.
+/// The last width - 1 inputs. One thread for a channel of a sequence, from the oldest on: what it reads of a history
+/// that it writes over lies n >= 1 places further on.
 template <class T>
-__global__ void __launch_bounds__(256) convolution_history_kernel(ConvolutionInputs<T> inputs, std::int64_t batches, T* updated) {
+__global__ void __launch_bounds__(256)
+    convolution_history_kernel(ConvolutionInputs<T> inputs, std::int64_t batches, T* updated) {
   const std::int64_t i = global_thread(), batch = i / inputs.channels, channel = i % inputs.channels;
   if (batch >= batches) return;
   for (std::int64_t place = 0; place < inputs.before; ++place) {
     const T* from = inputs.row(batch, inputs.n - 1, inputs.before - 1 - place);
-    updated[(batch * inputs.before + place) * inputs.channels + channel] = from != nullptr ? from[channel] : from_compute<T>(0);
+    updated[(batch * inputs.before + place) * inputs.channels + channel] =
+        from != nullptr ? from[channel] : from_compute<T>(0);
   }
 }
 
@@ -276,7 +289,8 @@ void convolution_history(const Stream& stream, const Tensor& x, const Tensor& hi
   if (updated_history.elements() == 0) return;
   with_gpu_float_type(x.dtype(), "short_convolution", [&]<class T>(std::type_identity<T>) {
     const ConvolutionInputs<T> inputs(x, history, Tensor{}, updated_history.extent(1) + 1);
-    launch(stream, convolution_history_kernel<T>, grid_blocks(batch * channels, 256), 256, 0, inputs, batch, gpu_data<T>(updated_history));
+    launch(stream, convolution_history_kernel<T>, grid_blocks(batch * channels, 256), 256, 0, inputs, batch,
+           gpu_data<T>(updated_history));
   });
 }
 

@@ -28,7 +28,8 @@ __global__ void __launch_bounds__(dot_threads) row_dots_kernel(const SoftmaxProb
       FURLONG_UNROLL
       for (int e = 0; e < n; ++e) sum = gpu_fma(to_compute(x[e]), to_compute(y[e]), sum);
     } else {
-      for (int e = column; e < column + n && e < p.d_value_width; ++e) sum = gpu_fma(to_compute(output[e]), to_compute(d_output[e]), sum);
+      for (int e = column; e < column + n && e < p.d_value_width; ++e)
+        sum = gpu_fma(to_compute(output[e]), to_compute(d_output[e]), sum);
     }
   }
   FURLONG_UNROLL
@@ -39,8 +40,10 @@ __global__ void __launch_bounds__(dot_threads) row_dots_kernel(const SoftmaxProb
 template <int width>
 struct MmaBackward {
   static void query_gradient(const Stream& stream, const SoftmaxProblem<Bf16>& p) {
-    const std::int64_t blocks = std::int64_t{p.batch} * p.n_heads * ceil_div(p.n_query, QueryGradientTiles<width>::queries);
-    launch(stream, softmax_query_gradient_mma<width>, grid_blocks(blocks, 1), mma_threads, QueryGradientTiles<width>::bytes, p);
+    const std::int64_t blocks =
+        std::int64_t{p.batch} * p.n_heads * ceil_div(p.n_query, QueryGradientTiles<width>::queries);
+    launch(stream, softmax_query_gradient_mma<width>, grid_blocks(blocks, 1), mma_threads,
+           QueryGradientTiles<width>::bytes, p);
   }
   template <bool with_key, bool with_value>
   static void key_gradient(const Stream& stream, const SoftmaxProblem<Bf16>& p) {
@@ -53,17 +56,19 @@ struct MmaBackward {
 template <class T, int width>
 struct FmaBackward {
   static dim3 grid(std::int64_t heads, std::int64_t tokens, int columns) {
-    return dim3(grid_blocks(heads * ceil_div<std::int64_t>(tokens, fma_rows), 1), static_cast<unsigned>(ceil_div(columns, width)));
+    return dim3(grid_blocks(heads * ceil_div<std::int64_t>(tokens, fma_rows), 1),
+                static_cast<unsigned>(ceil_div(columns, width)));
   }
   static void query_gradient(const Stream& stream, const SoftmaxProblem<T>& p) {
-    launch(stream, softmax_query_gradient_fma<T, width>, grid(std::int64_t{p.batch} * p.n_heads, p.n_query, p.d_key_width), fma_threads,
-           fma_backward_bytes<T, 1>, p);
+    launch(stream, softmax_query_gradient_fma<T, width>,
+           grid(std::int64_t{p.batch} * p.n_heads, p.n_query, p.d_key_width), fma_threads, fma_backward_bytes<T, 1>, p);
   }
   template <bool with_key, bool with_value>
   static void key_gradient(const Stream& stream, const SoftmaxProblem<T>& p) {
     const int columns = std::max(with_key ? p.d_key_width : 0, with_value ? p.d_value_width : 0);
-    launch(stream, softmax_key_gradient_fma<T, width, with_key, with_value>, grid(std::int64_t{p.batch} * p.n_kv_heads, p.n_key, columns),
-           fma_threads, fma_backward_bytes < T, with_key && with_value ? 2 : 1 >, p);
+    launch(stream, softmax_key_gradient_fma<T, width, with_key, with_value>,
+           grid(std::int64_t{p.batch} * p.n_kv_heads, p.n_key, columns), fma_threads, fma_backward_bytes < T,
+           with_key && with_value ? 2 : 1 >, p);
   }
 };
 
@@ -79,7 +84,8 @@ void launch_gradients(const Stream& stream, const SoftmaxProblem<T>& p) {
   }
 }
 
-void backward(const Stream& stream, const SoftmaxAttentionArguments& arguments, const SoftmaxAttentionGradients& gradients) {
+void backward(const Stream& stream, const SoftmaxAttentionArguments& arguments,
+              const SoftmaxAttentionGradients& gradients) {
   const AttentionShape& shape = arguments.shape;
   if (shape.batch == 0) return;
   const int width = padded_head_width(shape, {64, 128, 256});

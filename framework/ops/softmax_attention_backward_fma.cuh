@@ -1,5 +1,6 @@
 #pragma once
-// Backward of softmax attention in float32 and float64; the formulas and the two kernels are those of softmax_attention_backward_mma.cuh.
+// Backward of softmax attention in float32 and float64; the formulas and the two kernels are those of
+// softmax_attention_backward_mma.cuh.
 #include "framework/ops/softmax_attention_fma_tiles.cuh"
 
 namespace furlong::ops {
@@ -18,7 +19,8 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_query_gradient_fma(con
   const FmaPlace place;
   const BlockTask task = block_task(p.batch, p.n_heads, true);
   const int kv_head = task.head / p.heads_per_kv();
-  const T *const key_head = p.key.head(task.sequence, kv_head), *const value_head = p.value.head(task.sequence, kv_head);
+  const T *const key_head = p.key.head(task.sequence, kv_head), *const value_head =
+                                                                    p.value.head(task.sequence, kv_head);
   const std::int32_t* const kept = p.kept_keys(task.sequence);
   const T exponent_scale = p.negative ? -p.exponent_scale : p.exponent_scale;
 
@@ -26,7 +28,8 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_query_gradient_fma(con
   while (block.next(p, task.sequence, p.n_query, p.n_key)) {
     const int position = p.first_query_position + block.first;
     const FmaRows<T> queries(p.query, p.query.head(task.sequence, task.head), block.first, block.count, p.d_key_width);
-    const FmaRows<T> d_outputs(p.d_output, p.d_output.head(task.sequence, task.head), block.first, block.count, p.d_value_width);
+    const FmaRows<T> d_outputs(p.d_output, p.d_output.head(task.sequence, task.head), block.first, block.count,
+                               p.d_value_width);
     T d_query[chunks][4][4], log_sum_exp[4], row_dots[4];
     set_zero(d_query);
     FURLONG_UNROLL
@@ -44,7 +47,8 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_query_gradient_fma(con
       set_zero(scores);
       set_zero(d_scores);
       add_row_products(scores[0], queries, key_rows, pieces, place);
-      add_row_products(d_scores[0], d_outputs, FmaRows<T>(p.value, value_head, tile.first, tile.count(), p.d_value_width), pieces, place);
+      add_row_products(d_scores[0], d_outputs,
+                       FmaRows<T>(p.value, value_head, tile.first, tile.count(), p.d_value_width), pieces, place);
       FURLONG_UNROLL
       for (int i = 0; i < 4; ++i) {
         const SeenRange seen = seen_keys(p, position + place.row + i, tile.first, keys);
@@ -59,8 +63,8 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_query_gradient_fma(con
       add_weighted_rows<false>(d_query, d_score_tile, key_rows, first_column, tile, pieces, place);
       tile.find(kept, tile.first + keys, tile.end);
     }
-    store_gradient_rows(p.d_query, p.d_query.head(task.sequence, task.head), block.first, block.count, first_column, p.d_key_width, d_query,
-                        p.scale, place);
+    store_gradient_rows(p.d_query, p.d_query.head(task.sequence, task.head), block.first, block.count, first_column,
+                        p.d_key_width, d_query, p.scale, place);
   }
 }
 
@@ -100,12 +104,13 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_key_gradient_fma(const
       for (int j = 0; j < 4; ++j) {
         const bool inside = place.column + j < count;
         const std::int64_t row = p.row(task.sequence, tile.head, tile.first + place.column + j);
-        const T log_sum_exp = inside ? p.log_sum_exp[row] * static_cast<T>(log2_e) : T{0}, row_dot = inside ? p.row_dots[row] : T{0};
+        const T log_sum_exp = inside ? p.log_sum_exp[row] * static_cast<T>(log2_e) : T{0},
+                row_dot = inside ? p.row_dots[row] : T{0};
         FURLONG_UNROLL
         for (int i = 0; i < 4; ++i) {
           const int key = block.first + place.row + i;
-          const bool sees =
-              place.row + i < block.count && (!kept || kept[key] != 0) && seeing_queries(p, key, position, count).holds(place.column + j);
+          const bool sees = place.row + i < block.count && (!kept || kept[key] != 0) &&
+                            seeing_queries(p, key, position, count).holds(place.column + j);
           const T weight = gpu_exp2(gpu_fma(weights[0][i][j], exponent_scale, -log_sum_exp));
           weights[0][i][j] = sees ? weight : T{0};
           d_scores[0][i][j] = sees ? weight * (d_scores[0][i][j] - row_dot) : T{0};
@@ -120,16 +125,17 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_key_gradient_fma(const
         add_weighted_rows<false>(d_key, d_score_tile, queries, first_column, EveryRow{}, pieces, place);
       }
     }
-    // Key and value may be one variable: then both gradients go to the same elements, each by the same thread in this order.
+    // Key and value may be one variable: then both gradients go to the same elements, each by the same thread in this
+    // order.
     if constexpr (with_key) {
       if (p.d_key.data)
-        store_gradient_rows(p.d_key, p.d_key.head(task.sequence, task.head), block.first, block.count, first_column, p.d_key_width, d_key,
-                            p.scale, place);
+        store_gradient_rows(p.d_key, p.d_key.head(task.sequence, task.head), block.first, block.count, first_column,
+                            p.d_key_width, d_key, p.scale, place);
     }
     if constexpr (with_value) {
       if (p.d_value.data)
-        store_gradient_rows(p.d_value, p.d_value.head(task.sequence, task.head), block.first, block.count, first_column, p.d_value_width,
-                            d_value, T{1}, place);
+        store_gradient_rows(p.d_value, p.d_value.head(task.sequence, task.head), block.first, block.count, first_column,
+                            p.d_value_width, d_value, T{1}, place);
     }
   }
 }

@@ -1,9 +1,11 @@
 #pragma once
-// Backward of softmax attention in bfloat16 on tensor cores. Weights are made again from the scores and the rows' log-sum-exp:
-//   P = 2^(scale log2(e) Q Kᵀ - log2(e) lse),  dS = P ∘ (dO Vᵀ - row_dots),  dV = Pᵀ dO,  dK = scale dSᵀ Q,  dQ = scale dS K.
-// No element is ever added to by two blocks: one kernel has blocks of queries and makes dQ, the other has blocks of keys and makes dK and
-// dV from transposed tiles. Both make the scores; that is two products of seven more than a kernel with atomic sums, and the same bits in
-// every run.
+// Backward of softmax attention in bfloat16 on tensor cores. Weights are made again from the scores and the rows'
+// log-sum-exp:
+//   P = 2^(scale log2(e) Q Kᵀ - log2(e) lse),  dS = P ∘ (dO Vᵀ - row_dots),  dV = Pᵀ dO,  dK = scale dSᵀ Q,  dQ = scale
+//   dS K.
+// No element is ever added to by two blocks: one kernel has blocks of queries and makes dQ, the other has blocks of
+// keys and makes dK and dV from transposed tiles. Both make the scores; that is two products of seven more than a
+// kernel with atomic sums, and the same bits in every run.
 #include "framework/ops/softmax_attention_tensor_tiles.cuh"
 
 namespace furlong::ops {
@@ -14,20 +16,23 @@ struct QueryGradientTiles {
   static constexpr int m_tiles = width <= 64 ? 2 : 1;
   static constexpr int queries = mma_warps * 16 * m_tiles;
   static constexpr int keys = width <= 128 ? 32 : 16;
-  static constexpr std::size_t bytes = sizeof(Bf16) * (2 * tile_elements<width>(queries) + 4 * tile_elements<width>(keys));
+  static constexpr std::size_t bytes =
+      sizeof(Bf16) * (2 * tile_elements<width>(queries) + 4 * tile_elements<width>(keys));
 };
 
 template <int width>
 __global__ void __launch_bounds__(mma_threads) softmax_query_gradient_mma(const SoftmaxProblem<Bf16> p) {
   using Tiles = QueryGradientTiles<width>;
-  constexpr int keys = Tiles::keys, m_tiles = Tiles::m_tiles, ld = tile_stride<width>, key_elements = tile_elements<width>(keys);
+  constexpr int keys = Tiles::keys, m_tiles = Tiles::m_tiles, ld = tile_stride<width>,
+                key_elements = tile_elements<width>(keys);
   FURLONG_DYNAMIC_SHARED(Bf16, query_tile);
   Bf16* const d_output_tile = query_tile + tile_elements<width>(Tiles::queries);
   Bf16* const stages = d_output_tile + tile_elements<width>(Tiles::queries);  // of keys and values, twice
   const BlockTask task = block_task(p.batch, p.n_heads, true);
   const int lane = lane_index(), warp_row = warp_index() * 16 * m_tiles;
   const int kv_head = task.head / p.heads_per_kv();
-  const Bf16 *const key_head = p.key.head(task.sequence, kv_head), *const value_head = p.value.head(task.sequence, kv_head);
+  const Bf16 *const key_head = p.key.head(task.sequence, kv_head), *const value_head =
+                                                                       p.value.head(task.sequence, kv_head);
   const std::int32_t* const kept = p.kept_keys(task.sequence);
   const float exponent_scale = p.negative ? -p.exponent_scale : p.exponent_scale;
   const auto load = [&](const KeyTile<keys>& tile, int stage) {
@@ -54,10 +59,10 @@ __global__ void __launch_bounds__(mma_threads) softmax_query_gradient_mma(const 
       }
     }
     if (tile.exists()) {
-      load_tile<width, Tiles::queries>(query_tile, p.query, p.query.head(task.sequence, task.head), block.first, block.count,
-                                       p.d_key_width);
-      load_tile<width, Tiles::queries>(d_output_tile, p.d_output, p.d_output.head(task.sequence, task.head), block.first, block.count,
-                                       p.d_value_width);
+      load_tile<width, Tiles::queries>(query_tile, p.query, p.query.head(task.sequence, task.head), block.first,
+                                       block.count, p.d_key_width);
+      load_tile<width, Tiles::queries>(d_output_tile, p.d_output, p.d_output.head(task.sequence, task.head),
+                                       block.first, block.count, p.d_value_width);
       load(tile, 0);
       cp_async_commit();
     }
@@ -88,7 +93,8 @@ __global__ void __launch_bounds__(mma_threads) softmax_query_gradient_mma(const 
             FURLONG_UNROLL
             for (int e = 0; e < 2; ++e) {
               float& d_score = d_scores[m][n][2 * half + e];
-              const float weight = exp2_fast(gpu_fma(scores[m][n][2 * half + e], exponent_scale, -log_sum_exp[m][half]));
+              const float weight =
+                  exp2_fast(gpu_fma(scores[m][n][2 * half + e], exponent_scale, -log_sum_exp[m][half]));
               d_score = weight * (d_score - row_dots[m][half]);
               const int j = n * 8 + lane % 4 * 2 + e;
               if (!whole && !(((tile.kept[n / 4] >> (j & 31)) & 1) && seen.holds(j))) d_score = 0.0f;
@@ -112,8 +118,8 @@ __global__ void __launch_bounds__(mma_threads) softmax_query_gradient_mma(const 
       tile = following;
     }
     cp_async_wait<0>();
-    store_gradient_rows(p.d_query, p.d_query.head(task.sequence, task.head), block.first + warp_row, block.first + block.count,
-                        p.d_key_width, d_query, p.scale, lane);
+    store_gradient_rows(p.d_query, p.d_query.head(task.sequence, task.head), block.first + warp_row,
+                        block.first + block.count, p.d_key_width, d_query, p.scale, lane);
   }
 }
 
@@ -125,13 +131,16 @@ struct KeyGradientTiles {
   static constexpr int queries = width <= 128 ? 32 : 16;
   static constexpr int stages = width <= 128 ? 2 : 1;
   static constexpr std::size_t bytes =
-      sizeof(Bf16) * (2 * tile_elements<width>(keys) + 2 * stages * tile_elements<width>(queries)) + sizeof(float) * 2 * stages * queries;
+      sizeof(Bf16) * (2 * tile_elements<width>(keys) + 2 * stages * tile_elements<width>(queries)) +
+      sizeof(float) * 2 * stages * queries;
 };
 
-/// Transposed scores to weights, and gradients of weights to gradients of scores, from the numbers of each column's query.
+/// Transposed scores to weights, and gradients of weights to gradients of scores, from the numbers of each column's
+/// query.
 template <int m_tiles, int n_tiles>
-__device__ __forceinline__ void weigh_columns(float (&weights)[m_tiles][n_tiles][4], float (&d_scores)[m_tiles][n_tiles][4],
-                                              const float* log_sum_exp, const float* row_dots, float scale, int lane) {
+__device__ __forceinline__ void weigh_columns(float (&weights)[m_tiles][n_tiles][4],
+                                              float (&d_scores)[m_tiles][n_tiles][4], const float* log_sum_exp,
+                                              const float* row_dots, float scale, int lane) {
   FURLONG_UNROLL
   for (int n = 0; n < n_tiles; ++n) {
     FURLONG_UNROLL
@@ -173,34 +182,36 @@ struct QueryPart {
 
 /// Begins to copy a tile's queries, their d_output and their numbers.
 template <int width, int queries>
-__device__ __forceinline__ void load_queries(const SoftmaxProblem<Bf16>& p, int sequence, const QueryTiles& tile, Bf16* target,
-                                             float* numbers) {
+__device__ __forceinline__ void load_queries(const SoftmaxProblem<Bf16>& p, int sequence, const QueryTiles& tile,
+                                             Bf16* target, float* numbers) {
   const int count = tile.count(), i = static_cast<int>(threadIdx.x);
   load_tile<width, queries>(target, p.query, p.query.head(sequence, tile.head), tile.first, count, p.d_key_width);
-  load_tile<width, queries>(target + tile_elements<width>(queries), p.d_output, p.d_output.head(sequence, tile.head), tile.first, count,
-                            p.d_value_width);
+  load_tile<width, queries>(target + tile_elements<width>(queries), p.d_output, p.d_output.head(sequence, tile.head),
+                            tile.first, count, p.d_value_width);
   if (i >= queries) return;
   const std::int64_t row = i < count ? p.row(sequence, tile.head, tile.first + i) : 0;
   cp_async<4>(numbers + i, p.log_sum_exp + row, i < count ? 4 : 0);
   cp_async<4>(numbers + queries + i, p.row_dots + row, i < count ? 4 : 0);
 }
 
-/// Adds what 16 queries give to the gradients of the warp's keys and values. Rows are keys, columns queries. `whole`: each of these queries
-/// sees each of the block's keys.
+/// Adds what 16 queries give to the gradients of the warp's keys and values. Rows are keys, columns queries. `whole`:
+/// each of these queries sees each of the block's keys.
 template <int width, bool with_key, bool with_value, int m_tiles, class KeySums, class ValueSums>
-__device__ __forceinline__ void add_queries(KeySums& d_key, ValueSums& d_value, const SoftmaxProblem<Bf16>& p, const KeyRows& rows,
-                                            const QueryPart& part, bool whole, int lane) {
+__device__ __forceinline__ void add_queries(KeySums& d_key, ValueSums& d_value, const SoftmaxProblem<Bf16>& p,
+                                            const KeyRows& rows, const QueryPart& part, bool whole, int lane) {
   constexpr int columns = 16;
   float weights[m_tiles][columns / 8][4], d_scores[m_tiles][columns / 8][4];
   set_zero(weights);
   set_zero(d_scores);
   add_row_products<width>(weights, rows.keys, part.queries, p.d_key_width, lane);
   if constexpr (with_key) add_row_products<width>(d_scores, rows.values, part.d_outputs, p.d_value_width, lane);
-  weigh_columns(weights, d_scores, part.log_sum_exp, part.row_dots, p.negative ? -p.exponent_scale : p.exponent_scale, lane);
+  weigh_columns(weights, d_scores, part.log_sum_exp, part.row_dots, p.negative ? -p.exponent_scale : p.exponent_scale,
+                lane);
   if (!whole) {
     FURLONG_UNROLL
     for (int r = 0; r < 2 * m_tiles; ++r) {
-      const SeenRange seen = seeing_queries(p, rows.first + r * 8, part.position, (rows.kept >> r) & 1 ? part.count : 0);
+      const SeenRange seen =
+          seeing_queries(p, rows.first + r * 8, part.position, (rows.kept >> r) & 1 ? part.count : 0);
       FURLONG_UNROLL
       for (int n = 0; n < columns / 8; ++n) {
         FURLONG_UNROLL
@@ -230,13 +241,16 @@ __global__ void __launch_bounds__(mma_threads) softmax_key_gradient_mma(const So
                 key_elements = tile_elements<width>(Tiles::keys);
   constexpr int stage_elements = 2 * tile_elements<width>(queries);
   FURLONG_DYNAMIC_SHARED(Bf16, key_tile);
-  Bf16 *const value_tile = key_tile + key_elements, *const stages = value_tile + key_elements;   // stages of queries and d_output
-  float* const row_numbers = reinterpret_cast<float*>(stages + Tiles::stages * stage_elements);  // stages of log_sum_exp and row_dots
+  Bf16 *const value_tile = key_tile + key_elements, *const stages =
+                                                        value_tile + key_elements;  // stages of queries and d_output
+  float* const row_numbers =
+      reinterpret_cast<float*>(stages + Tiles::stages * stage_elements);  // stages of log_sum_exp and row_dots
   const BlockTask task = block_task(p.batch, p.n_kv_heads, false);
   const int lane = lane_index(), warp_row = warp_index() * 16 * m_tiles;
   const std::int32_t* const kept = p.kept_keys(task.sequence);
   const auto load = [&](const QueryTiles& tile, int stage) {
-    load_queries<width, queries>(p, task.sequence, tile, stages + stage * stage_elements, row_numbers + stage * 2 * queries);
+    load_queries<width, queries>(p, task.sequence, tile, stages + stage * stage_elements,
+                                 row_numbers + stage * 2 * queries);
   };
 
   TokenBlocks<Tiles::keys> block(p.n_key, task.index);
@@ -250,10 +264,11 @@ __global__ void __launch_bounds__(mma_threads) softmax_key_gradient_mma(const So
     rows.find_kept<2 * m_tiles>(kept, block.first + block.count);
     const bool all_kept = !__syncthreads_or(rows.kept != (1u << (2 * m_tiles)) - 1);
     if (tile.exists()) {
-      load_tile<width, Tiles::keys>(key_tile, p.key, p.key.head(task.sequence, task.head), block.first, block.count, p.d_key_width);
+      load_tile<width, Tiles::keys>(key_tile, p.key, p.key.head(task.sequence, task.head), block.first, block.count,
+                                    p.d_key_width);
       if constexpr (with_key) {
-        load_tile<width, Tiles::keys>(value_tile, p.value, p.value.head(task.sequence, task.head), block.first, block.count,
-                                      p.d_value_width);
+        load_tile<width, Tiles::keys>(value_tile, p.value, p.value.head(task.sequence, task.head), block.first,
+                                      block.count, p.d_value_width);
       }
       load(tile, 0);
       cp_async_commit();
@@ -270,11 +285,13 @@ __global__ void __launch_bounds__(mma_threads) softmax_key_gradient_mma(const So
       const int position = p.first_query_position + tile.first, count = tile.count();
       const bool whole = all_kept && count == queries && block.first >= position + queries - 1 - p.behind &&
                          block.first + block.count <= position + p.ahead + 1;
-      const Bf16 *const query_tile = stages + stage * stage_elements, *const d_output_tile = query_tile + tile_elements<width>(queries);
+      const Bf16 *const query_tile = stages + stage * stage_elements, *const d_output_tile =
+                                                                          query_tile + tile_elements<width>(queries);
       const float* const numbers = row_numbers + stage * 2 * queries;
       FURLONG_UNROLL_ONCE
       for (int i = 0; i < queries; i += 16) {  // no more at a time, for want of registers
-        const QueryPart part{query_tile + i * ld, d_output_tile + i * ld, numbers + i, numbers + queries + i, position + i, count - i};
+        const QueryPart part{query_tile + i * ld,   d_output_tile + i * ld, numbers + i,
+                             numbers + queries + i, position + i,           count - i};
         add_queries<width, with_key, with_value, m_tiles>(d_key, d_value, p, rows, part, whole, lane);
       }
       __syncthreads();
@@ -285,15 +302,18 @@ __global__ void __launch_bounds__(mma_threads) softmax_key_gradient_mma(const So
       tile = following;
     }
     cp_async_wait<0>();
-    // Key and value may be one variable: then both gradients go to the same elements, each by the same thread in this order.
+    // Key and value may be one variable: then both gradients go to the same elements, each by the same thread in this
+    // order.
     const int first = block.first + warp_row, end = block.first + block.count;
     if constexpr (with_key) {
       if (p.d_key.data)
-        store_gradient_rows(p.d_key, p.d_key.head(task.sequence, task.head), first, end, p.d_key_width, d_key, p.scale, lane);
+        store_gradient_rows(p.d_key, p.d_key.head(task.sequence, task.head), first, end, p.d_key_width, d_key, p.scale,
+                            lane);
     }
     if constexpr (with_value) {
       if (p.d_value.data)
-        store_gradient_rows(p.d_value, p.d_value.head(task.sequence, task.head), first, end, p.d_value_width, d_value, 1.0f, lane);
+        store_gradient_rows(p.d_value, p.d_value.head(task.sequence, task.head), first, end, p.d_value_width, d_value,
+                            1.0f, lane);
     }
   }
 }

@@ -1,6 +1,7 @@
 #pragma once
-// Which queries the CPU bodies take together: up to query_block neighbours that see keys of one document. Blocks are laid from the start
-// of each document, so that a document among others is computed in the very steps in which it would be alone.
+// Which queries the CPU bodies take together: up to query_block neighbours that see keys of one document. Blocks are
+// laid from the start of each document, so that a document among others is computed in the very steps in which it would
+// be alone.
 #include "framework/ops/softmax_attention_arguments.h"
 
 namespace furlong::ops {
@@ -28,9 +29,11 @@ inline void find_document_borders(const SoftmaxAttentionArguments& arguments) {
   }
 }
 
-/// Calls body(block) for the blocks whose first query is in [index, index + 1) × query_block: over all indices, every query once.
+/// Calls body(block) for the blocks whose first query is in [index, index + 1) × query_block: over all indices, every
+/// query once.
 template <class Body>
-void for_query_blocks(const SoftmaxAttentionArguments& arguments, std::int64_t batch, std::int64_t index, const Body& body) {
+void for_query_blocks(const SoftmaxAttentionArguments& arguments, std::int64_t batch, std::int64_t index,
+                      const Body& body) {
   constexpr std::int64_t width = SoftmaxAttentionSizes::query_block;
   const std::int64_t n = arguments.shape.n_query, begin = index * width, end = std::min(n, begin + width);
   if (!arguments.mask.documents.defined()) {
@@ -38,8 +41,8 @@ void for_query_blocks(const SoftmaxAttentionArguments& arguments, std::int64_t b
     return;
   }
   const std::int32_t* ids = arguments.mask.documents.data<std::int32_t>() + batch * n;
-  const std::int32_t* borders =
-      arguments.borders.data<std::int32_t>() + (batch * SoftmaxAttentionSizes::query_blocks(arguments.shape) + index) * 2;
+  const std::int32_t* borders = arguments.borders.data<std::int32_t>() +
+                                (batch * SoftmaxAttentionSizes::query_blocks(arguments.shape) + index) * 2;
   for (std::int64_t document = borders[0]; document < end;) {
     std::int64_t stop = std::max(document, begin);  // the document's end as far as this range goes
     const std::int64_t first = document + (stop - document + width - 1) / width * width;

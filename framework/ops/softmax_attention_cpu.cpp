@@ -24,8 +24,8 @@ void run_tasks(const AttentionShape& shape, std::int64_t tasks, const Body& body
 template <class T>
 class ForwardBlock : QueryBlock<T> {
   using Base = QueryBlock<T>;
-  using Base::a_, Base::s_, Base::d_, Base::lanes_, Base::ld_k_, Base::ld_v_, Base::first_, Base::n_, Base::columns_, Base::position_,
-      Base::first_seen_, Base::end_seen_, Base::kept_, Base::keys_, Base::values_;
+  using Base::a_, Base::s_, Base::d_, Base::lanes_, Base::ld_k_, Base::ld_v_, Base::first_, Base::n_, Base::columns_,
+      Base::position_, Base::first_seen_, Base::end_seen_, Base::kept_, Base::keys_, Base::values_;
   using typename Base::C, typename Base::D;
 
  public:
@@ -51,20 +51,22 @@ class ForwardBlock : QueryBlock<T> {
     std::fill_n(maximum_, query_block, std::numeric_limits<C>::lowest());
     std::fill_n(sum_, query_block, C{0});
     bool any = false;
-    this->for_tiles(head_rows<T>(a_.key, batch, kv_head), head_rows<T>(a_.value, batch, kv_head), [&](const KeyTile<C>& tile) {
-      add(tile);
-      any = true;
-    });
+    this->for_tiles(head_rows<T>(a_.key, batch, kv_head), head_rows<T>(a_.value, batch, kv_head),
+                    [&](const KeyTile<C>& tile) {
+                      add(tile);
+                      any = true;
+                    });
     finish(batch, head, any);
   }
 
  private:
   void add(const KeyTile<C>& tile) {
-    small_gemm_nn<C>(tile.n, columns_, s_.d_key, tile.keys.data, tile.keys.stride, query_t_, query_block, weights_, query_block, false);
+    small_gemm_nn<C>(tile.n, columns_, s_.d_key, tile.keys.data, tile.keys.stride, query_t_, query_block, weights_,
+                     query_block, false);
     if (tile.whole) {
       for (std::int64_t strip = 0; strip < columns_; strip += lanes_) weigh(strip, 0, tile.n);
-      small_gemm_tn<C>(s_.d_value, columns_, tile.n, tile.values.data, tile.values.stride, weights_, query_block, output_t_, query_block,
-                       true);
+      small_gemm_tn<C>(s_.d_value, columns_, tile.n, tile.values.data, tile.values.stride, weights_, query_block,
+                       output_t_, query_block, true);
       return;
     }
     const bool finite = are_finite(tile.values, tile.n);
@@ -75,8 +77,9 @@ class ForwardBlock : QueryBlock<T> {
       blind(strip, begin, end);
       weigh(strip, begin, end);
       if (finite) {
-        small_gemm_tn<C>(s_.d_value, lanes_, end - begin, tile.values.data + begin * tile.values.stride, tile.values.stride,
-                         weights_ + begin * query_block + strip, query_block, output_t_ + strip, query_block, true);
+        small_gemm_tn<C>(s_.d_value, lanes_, end - begin, tile.values.data + begin * tile.values.stride,
+                         tile.values.stride, weights_ + begin * query_block + strip, query_block, output_t_ + strip,
+                         query_block, true);
       } else {
         add_seen(strip, begin, end, tile.values);
       }
@@ -93,7 +96,8 @@ class ForwardBlock : QueryBlock<T> {
     }
   }
 
-  /// Scores of one strip of queries to weights under the strip's new maximum; what was summed under the old one is scaled down to it.
+  /// Scores of one strip of queries to weights under the strip's new maximum; what was summed under the old one is
+  /// scaled down to it.
   HWY_INLINE void weigh(std::int64_t strip, std::int64_t begin, std::int64_t end) {
     C* column = weights_ + strip;
     const auto before = hn::LoadU(d_, maximum_ + strip);
@@ -125,7 +129,8 @@ class ForwardBlock : QueryBlock<T> {
     return hn::AllFalse(d_, hn::IsNaN(sum));
   }
 
-  /// The product of the values and a strip's weights where a weight of zero does not silence a value: by selection, in the same order.
+  /// The product of the values and a strip's weights where a weight of zero does not silence a value: by selection, in
+  /// the same order.
   void add_seen(std::int64_t strip, std::int64_t begin, std::int64_t end, const HeadRows<const C>& values) {
     for (std::int64_t f = 0; f < s_.d_value; ++f) {
       auto sum = hn::Zero(d_);
@@ -160,7 +165,8 @@ class ForwardBlock : QueryBlock<T> {
         // Adding zero makes a zero positive: its sign could come from a value that is not seen.
         hn::StoreU(hn::Add(hn::Mul(hn::LoadU(d_, row), inverse), hn::Zero(d_)), d_, row);
       }
-      hn::StoreU(hn::MulAdd(hn::LoadU(d_, maximum_ + strip), hn::Set(d_, static_cast<C>(ln_2)), hn::Log(d_, sum)), d_, sum_ + strip);
+      hn::StoreU(hn::MulAdd(hn::LoadU(d_, maximum_ + strip), hn::Set(d_, static_cast<C>(ln_2)), hn::Log(d_, sum)), d_,
+                 sum_ + strip);
     }
     transpose<C>(s_.d_value, n_, output_t_, query_block, rows_, ld_v_);
     store_rows<C>(a_.output, false, batch, head, first_, n_, 1.0, rows_, ld_v_);
@@ -191,8 +197,8 @@ void Forward(const SoftmaxAttentionArguments& arguments) {
 template <class T>
 class BackwardSegment : QueryBlock<T> {
   using Base = QueryBlock<T>;
-  using Base::a_, Base::s_, Base::d_, Base::lanes_, Base::ld_k_, Base::ld_v_, Base::first_, Base::n_, Base::columns_, Base::keys_,
-      Base::values_;
+  using Base::a_, Base::s_, Base::d_, Base::lanes_, Base::ld_k_, Base::ld_v_, Base::first_, Base::n_, Base::columns_,
+      Base::keys_, Base::values_;
   using typename Base::C, typename Base::D;
 
  public:
@@ -224,7 +230,8 @@ class BackwardSegment : QueryBlock<T> {
           this->for_tiles(keys, values, [&](const KeyTile<C>& tile) { add(tile); });
           if (!g_.d_query.wanted()) return;
           transpose<C>(s_.d_key, n_, d_query_t_, query_block, d_query_, ld_k_);
-          store_rows<C>(g_.d_query.tensor, g_.d_query.accumulates(), batch, head, first_, n_, a_.scale, d_query_, ld_k_);
+          store_rows<C>(g_.d_query.tensor, g_.d_query.accumulates(), batch, head, first_, n_, a_.scale, d_query_,
+                        ld_k_);
         });
       }
     }
@@ -234,9 +241,11 @@ class BackwardSegment : QueryBlock<T> {
   void store_sums(std::int64_t batch, std::int64_t kv_head, std::int64_t first, std::int64_t n) const {
     // The query carried scale × log2(e), so its products with d_scores lack ln 2.
     if (g_.d_key.wanted())
-      store_rows<C>(g_.d_key.tensor, g_.d_key.accumulates(), batch, kv_head, first, n, ln_2, key_sums_ + first * ld_k_, ld_k_);
+      store_rows<C>(g_.d_key.tensor, g_.d_key.accumulates(), batch, kv_head, first, n, ln_2, key_sums_ + first * ld_k_,
+                    ld_k_);
     if (g_.d_value.wanted())
-      store_rows<C>(g_.d_value.tensor, g_.d_value.accumulates(), batch, kv_head, first, n, 1.0, value_sums_ + first * ld_v_, ld_v_);
+      store_rows<C>(g_.d_value.tensor, g_.d_value.accumulates(), batch, kv_head, first, n, 1.0,
+                    value_sums_ + first * ld_v_, ld_v_);
   }
 
  private:
@@ -250,7 +259,8 @@ class BackwardSegment : QueryBlock<T> {
     if (g_.d_query.wanted()) std::fill_n(d_query_t_, s_.d_key * query_block, C{0});
     const C* log_sum_exp = a_.log_sum_exp.template data<C>() + (batch * s_.n_heads + head) * s_.n_query + first_;
     for (std::int64_t i = 0; i < query_block; ++i) {
-      // A query that a last block lacks has weight 2^-inf = 0 for every key. One that sees nothing has none through its tiles' masks.
+      // A query that a last block lacks has weight 2^-inf = 0 for every key. One that sees nothing has none through its
+      // tiles' masks.
       log_sum_exp_[i] = i < n_ ? log_sum_exp[i] * static_cast<C>(log2_e) : std::numeric_limits<C>::infinity();
       row_dots_[i] = i < n_ ? dot(d_output_ + i * ld_v_, output_ + i * ld_v_) : C{0};
     }
@@ -258,29 +268,35 @@ class BackwardSegment : QueryBlock<T> {
 
   C dot(const C* x, const C* y) const {
     auto sum = hn::Zero(d_);
-    for_lanes<C>(s_.d_value,
-                 [&](std::int64_t j, std::int64_t lanes) { sum = hn::MulAdd(load_n(x + j, lanes), load_n(y + j, lanes), sum); });
+    for_lanes<C>(s_.d_value, [&](std::int64_t j, std::int64_t lanes) {
+      sum = hn::MulAdd(load_n(x + j, lanes), load_n(y + j, lanes), sum);
+    });
     return hn::GetLane(hn::SumOfLanes(d_, sum));
   }
 
   void add(const KeyTile<C>& tile) {
     const bool scores_wanted = g_.d_query.wanted() || g_.d_key.wanted();
     const auto [first_key, n_keys, keys, values, whole] = tile;
-    small_gemm_nn<C>(n_keys, columns_, s_.d_key, keys.data, keys.stride, query_t_, query_block, weights_, query_block, false);
+    small_gemm_nn<C>(n_keys, columns_, s_.d_key, keys.data, keys.stride, query_t_, query_block, weights_, query_block,
+                     false);
     if (scores_wanted) {
-      small_gemm_nn<C>(n_keys, columns_, s_.d_value, values.data, values.stride, d_output_t_, query_block, d_scores_, query_block, false);
+      small_gemm_nn<C>(n_keys, columns_, s_.d_value, values.data, values.stride, d_output_t_, query_block, d_scores_,
+                       query_block, false);
     }
     for (std::int64_t strip = 0; strip < columns_; strip += lanes_) {
       whole ? weigh<false>(strip, n_keys, scores_wanted) : weigh<true>(strip, n_keys, scores_wanted);
     }
     if (g_.d_value.wanted()) {
-      small_gemm_nn<C>(n_keys, s_.d_value, n_, weights_, query_block, d_output_, ld_v_, value_sums_ + first_key * ld_v_, ld_v_, true);
+      small_gemm_nn<C>(n_keys, s_.d_value, n_, weights_, query_block, d_output_, ld_v_, value_sums_ + first_key * ld_v_,
+                       ld_v_, true);
     }
     if (g_.d_key.wanted()) {
-      small_gemm_nn<C>(n_keys, s_.d_key, n_, d_scores_, query_block, query_, ld_k_, key_sums_ + first_key * ld_k_, ld_k_, true);
+      small_gemm_nn<C>(n_keys, s_.d_key, n_, d_scores_, query_block, query_, ld_k_, key_sums_ + first_key * ld_k_,
+                       ld_k_, true);
     }
     if (g_.d_query.wanted()) {
-      small_gemm_tn<C>(s_.d_key, columns_, n_keys, keys.data, keys.stride, d_scores_, query_block, d_query_t_, query_block, true);
+      small_gemm_tn<C>(s_.d_key, columns_, n_keys, keys.data, keys.stride, d_scores_, query_block, d_query_t_,
+                       query_block, true);
     }
   }
 
@@ -305,23 +321,27 @@ class BackwardSegment : QueryBlock<T> {
 
   const SoftmaxAttentionGradients& g_;
   C *const key_sums_, *const value_sums_;
-  C *query_, *query_t_, *d_query_t_, *d_query_, *d_output_, *d_output_t_, *output_, *weights_, *d_scores_, *log_sum_exp_, *row_dots_;
+  C *query_, *query_t_, *d_query_t_, *d_query_, *d_output_, *d_output_t_, *output_, *weights_, *d_scores_,
+      *log_sum_exp_, *row_dots_;
 };
 
 /// First block of a segment, such that segments cost about the same: a block costs as many tiles as it sees.
-std::int64_t segment_begin(const SoftmaxAttentionArguments& arguments, std::int64_t batch, std::int64_t segment, std::int64_t segments) {
+std::int64_t segment_begin(const SoftmaxAttentionArguments& arguments, std::int64_t batch, std::int64_t segment,
+                           std::int64_t segments) {
   const AttentionShape& shape = arguments.shape;
   const std::int64_t blocks = Sizes::query_blocks(shape);
   const auto cost = [&](std::int64_t block) {
     const std::int64_t first = block * query_block, position = arguments.first_query_position + first,
                        last = position + std::min(query_block, shape.n_query - first) - 1;
-    std::int64_t begin = std::max<std::int64_t>(0, position - arguments.behind), end = std::min(shape.n_key, last + arguments.ahead + 1);
+    std::int64_t begin = std::max<std::int64_t>(0, position - arguments.behind),
+                 end = std::min(shape.n_key, last + arguments.ahead + 1);
     if (arguments.borders.defined()) {
       const std::int32_t* borders = arguments.borders.data<std::int32_t>() + (batch * blocks + block) * 2;
       begin = std::max<std::int64_t>(begin, borders[0]);
       end = std::min<std::int64_t>(end, borders[1]);
     }
-    return static_cast<double>(std::max<std::int64_t>(end - begin, 0) + 1);  // a block that sees nothing costs something too
+    return static_cast<double>(std::max<std::int64_t>(end - begin, 0) +
+                               1);  // a block that sees nothing costs something too
   };
   double total = 0, sum = 0;
   for (std::int64_t block = 0; block < blocks; ++block) total += cost(block);
@@ -338,7 +358,8 @@ void add_segments(const SoftmaxAttentionArguments& arguments, const SoftmaxAtten
   const std::int64_t ld_k = Sizes::padded(shape.d_key), ld_v = Sizes::padded(shape.d_value),
                      blocks = (shape.n_key + key_block - 1) / key_block;
   run_tasks(shape, shape.batch * shape.n_kv_heads * blocks, [&](std::int64_t task) {
-    const std::int64_t pair = task / blocks, first = task % blocks * key_block, n = std::min(key_block, shape.n_key - first);
+    const std::int64_t pair = task / blocks, first = task % blocks * key_block,
+                       n = std::min(key_block, shape.n_key - first);
     const auto sums = [&](std::int64_t segment) {
       return gradients.sums.data<C>() + (pair * gradients.segments + segment) * gradients.sums.extent(1);
     };
@@ -353,7 +374,8 @@ void add_segments(const SoftmaxAttentionArguments& arguments, const SoftmaxAtten
     };
     add(first * ld_k, n * ld_k);
     add(shape.n_key * ld_k + first * ld_v, n * ld_v);
-    BackwardSegment<T>(arguments, gradients, sums(0)).store_sums(pair / shape.n_kv_heads, pair % shape.n_kv_heads, first, n);
+    BackwardSegment<T>(arguments, gradients, sums(0))
+        .store_sums(pair / shape.n_kv_heads, pair % shape.n_kv_heads, first, n);
   });
 }
 
@@ -369,7 +391,8 @@ void Backward(const SoftmaxAttentionArguments& arguments, const SoftmaxAttention
       const std::int64_t slot = segments == 1 ? thread_index() : task;
       C* sums = gradients.sums.defined() ? gradients.sums.data<C>() + slot * gradients.sums.extent(1) : nullptr;
       BackwardSegment<T> body(arguments, gradients, sums);
-      body.run(batch, kv_head, segment_begin(arguments, batch, segment, segments), segment_begin(arguments, batch, segment + 1, segments));
+      body.run(batch, kv_head, segment_begin(arguments, batch, segment, segments),
+               segment_begin(arguments, batch, segment + 1, segments));
       if (sums && segments == 1) body.store_sums(batch, kv_head, 0, shape.n_key);
     });
     if (gradients.sums.defined() && segments > 1) add_segments<T>(arguments, gradients);
@@ -384,8 +407,11 @@ namespace furlong::ops {
 HWY_EXPORT(Forward);
 HWY_EXPORT(Backward);
 
-void softmax_attention_forward_cpu(const SoftmaxAttentionArguments& arguments) { HWY_DYNAMIC_DISPATCH(Forward)(arguments); }
-void softmax_attention_backward_cpu(const SoftmaxAttentionArguments& arguments, const SoftmaxAttentionGradients& gradients) {
+void softmax_attention_forward_cpu(const SoftmaxAttentionArguments& arguments) {
+  HWY_DYNAMIC_DISPATCH(Forward)(arguments);
+}
+void softmax_attention_backward_cpu(const SoftmaxAttentionArguments& arguments,
+                                    const SoftmaxAttentionGradients& gradients) {
   HWY_DYNAMIC_DISPATCH(Backward)(arguments, gradients);
 }
 }  // namespace furlong::ops

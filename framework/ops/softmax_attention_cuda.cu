@@ -1,5 +1,5 @@
-// Softmax attention on GPUs: forward, and where documents begin and end. Bfloat16 runs on tensor cores, float32 and float64 by fused
-// multiply-adds.
+// Softmax attention on GPUs: forward, and where documents begin and end. Bfloat16 runs on tensor cores, float32 and
+// float64 by fused multiply-adds.
 #include "framework/ops/softmax_attention_forward_fma.cuh"
 #include "framework/ops/softmax_attention_forward_mma.cuh"
 
@@ -9,8 +9,9 @@ namespace {
 
 constexpr int scan_threads = 256, scan_items = 8;
 
-/// bounds[0, b, i] = first token of the document of token i, bounds[1, b, i] = one past its last. Block (b, 0) walks a sequence forward and
-/// finds the former: a running maximum of the places where a document begins. Block (b, 1) walks it backward, and all is mirrored.
+/// bounds[0, b, i] = first token of the document of token i, bounds[1, b, i] = one past its last. Block (b, 0) walks a
+/// sequence forward and finds the former: a running maximum of the places where a document begins. Block (b, 1) walks
+/// it backward, and all is mirrored.
 __global__ void __launch_bounds__(scan_threads)
     document_bounds_kernel(const std::int32_t* documents, std::int32_t* bounds, std::int64_t batch, std::int64_t n) {
   FURLONG_SHARED(int, warp_last, [scan_threads / 32]);
@@ -67,7 +68,8 @@ __global__ void __launch_bounds__(scan_threads)
 template <int width>
 void forward_mma(const Stream& stream, const SoftmaxProblem<Bf16>& p, unsigned pairs) {
   const std::int64_t blocks = ceil_div<std::int64_t>(p.n_query, ForwardTiles<width>::queries);
-  launch(stream, softmax_forward_mma<width>, grid_blocks(pairs * blocks, 1), mma_threads, ForwardTiles<width>::bytes, p);
+  launch(stream, softmax_forward_mma<width>, grid_blocks(pairs * blocks, 1), mma_threads, ForwardTiles<width>::bytes,
+         p);
 }
 
 template <class T, int width>

@@ -1,17 +1,19 @@
 #pragma once
-// Products of tiles by fused multiply-adds, for softmax attention in float32 and float64: exact to the type's own rounding, which tensor
-// cores are not (a product of float32 split into two parts in bfloat16 each loses the digits below 2^-16, and scores are exponents).
+// Products of tiles by fused multiply-adds, for softmax attention in float32 and float64: exact to the type's own
+// rounding, which tensor cores are not (a product of float32 split into two parts in bfloat16 each loses the digits
+// below 2^-16, and scores are exponents).
 //
-// A block has 16 × 16 threads and works on 64 × 64 scores, 4 × 4 in each thread: rows 4 (thread / 16) + i, columns 4 (thread % 16) + j.
-// Operands pass through shared memory in pieces, so that its size does not depend on the heads' width.
+// A block has 16 × 16 threads and works on 64 × 64 scores, 4 × 4 in each thread: rows 4 (thread / 16) + i, columns 4
+// (thread % 16) + j. Operands pass through shared memory in pieces, so that its size does not depend on the heads'
+// width.
 #include "framework/ops/softmax_attention_gpu.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
 inline constexpr int fma_threads = 256, fma_rows = 64, fma_stride = fma_rows + 4, fma_piece = 32;
-/// Columns of sums that a thread's registers hold, for heads of some width: 4 × 4 elements are 64 columns. The y index of a block says
-/// which of a wider head's it makes, from scores of its own.
+/// Columns of sums that a thread's registers hold, for heads of some width: 4 × 4 elements are 64 columns. The y index
+/// of a block says which of a wider head's it makes, from scores of its own.
 template <class T>
 constexpr int fma_columns(int head_width) {
   return sizeof(T) == 4 && head_width > 64 ? 128 : 64;
@@ -33,7 +35,9 @@ struct FmaRows {
 
   __device__ FmaRows(const HeadView<const T>& view, const T* head, int first, int n, int width)
       : data(head + first * view.row_stride), stride(view.row_stride), count(n), columns(width) {}
-  __device__ T at(int row, int column) const { return row < count && column < columns ? data[row * stride + column] : T{0}; }
+  __device__ T at(int row, int column) const {
+    return row < count && column < columns ? data[row * stride + column] : T{0};
+  }
 };
 
 template <class T>
@@ -90,11 +94,13 @@ struct EveryRow {
   __device__ bool keeps(int) const { return true; }
 };
 
-/// sums[c][i][j] += Σ_k weights[k, i] b[k, first_column + 64 c + j], with rows of `b` that `kept` leaves out as zeros. With `selecting` a
-/// weight of 0 silences even what is not finite. Has a barrier before its first use of `pieces`, by which all weights have to be written.
+/// sums[c][i][j] += Σ_k weights[k, i] b[k, first_column + 64 c + j], with rows of `b` that `kept` leaves out as zeros.
+/// With `selecting` a weight of 0 silences even what is not finite. Has a barrier before its first use of `pieces`, by
+/// which all weights have to be written.
 template <bool selecting, class T, int chunks, class Kept>
-__device__ __forceinline__ void add_weighted_rows(T (&sums)[chunks][4][4], const T* weights, const FmaRows<T>& b, int first_column,
-                                                  const Kept& kept, T* pieces, const FmaPlace& place) {
+__device__ __forceinline__ void add_weighted_rows(T (&sums)[chunks][4][4], const T* weights, const FmaRows<T>& b,
+                                                  int first_column, const Kept& kept, T* pieces,
+                                                  const FmaPlace& place) {
   FURLONG_UNROLL
   for (int c = 0; c < chunks; ++c) {
     if (first_column + c * 64 >= b.columns) continue;
@@ -132,10 +138,12 @@ __device__ __forceinline__ void store_weights(T* weights, const T (&values)[4][4
   }
 }
 
-/// Writes or adds the block's rows of sums, times `factor`: `count` rows of a head from `first` on, columns from `first_column` on.
+/// Writes or adds the block's rows of sums, times `factor`: `count` rows of a head from `first` on, columns from
+/// `first_column` on.
 template <class T, int chunks>
-__device__ __forceinline__ void store_gradient_rows(const GradientView& view, std::int64_t head, int first, int count, int first_column,
-                                                    int columns, const T (&sums)[chunks][4][4], T factor, const FmaPlace& place) {
+__device__ __forceinline__ void store_gradient_rows(const GradientView& view, std::int64_t head, int first, int count,
+                                                    int first_column, int columns, const T (&sums)[chunks][4][4],
+                                                    T factor, const FmaPlace& place) {
   with_gradient<T>(view, head, [&](auto* rows) {
     FURLONG_UNROLL
     for (int i = 0; i < 4; ++i) {

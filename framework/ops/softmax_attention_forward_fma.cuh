@@ -17,7 +17,8 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_forward_fma(const Soft
   const FmaPlace place;
   const BlockTask task = block_task(p.batch, p.n_heads, true);
   const int kv_head = task.head / p.heads_per_kv();
-  const T *const key_head = p.key.head(task.sequence, kv_head), *const value_head = p.value.head(task.sequence, kv_head);
+  const T *const key_head = p.key.head(task.sequence, kv_head), *const value_head =
+                                                                    p.value.head(task.sequence, kv_head);
   const std::int32_t* const kept = p.kept_keys(task.sequence);
 
   TokenBlocks<fma_rows> block(p.n_query, task.index);
@@ -37,7 +38,8 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_forward_fma(const Soft
       const bool whole = is_whole(p, tile, position, block.count);
       T scores[1][4][4];
       set_zero(scores);
-      add_row_products(scores[0], queries, FmaRows<T>(p.key, key_head, tile.first, tile.count(), p.d_key_width), pieces, place);
+      add_row_products(scores[0], queries, FmaRows<T>(p.key, key_head, tile.first, tile.count(), p.d_key_width), pieces,
+                       place);
       T shrink[4];
       FURLONG_UNROLL
       for (int i = 0; i < 4; ++i) {
@@ -86,7 +88,8 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_forward_fma(const Soft
       if (place.row + i >= block.count) continue;
       if (p.log_sum_exp && place.column == 0 && blockIdx.y == 0) {
         p.log_sum_exp[p.row(task.sequence, task.head, row)] =
-            sum[i] == T{0} ? gpu_lowest<T>() : gpu_fma(maximum[i] * p.exponent_scale, static_cast<T>(ln_2), gpu_log(sum[i]));
+            sum[i] == T{0} ? gpu_lowest<T>()
+                           : gpu_fma(maximum[i] * p.exponent_scale, static_cast<T>(ln_2), gpu_log(sum[i]));
       }
       const T inverse = sum[i] == T{0} ? T{0} : T{1} / sum[i];
       T* const target = p.output.head(task.sequence, task.head) + row * p.output.row_stride;

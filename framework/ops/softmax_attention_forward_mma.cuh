@@ -1,6 +1,7 @@
 #pragma once
-// Forward of softmax attention in bfloat16 on tensor cores (Dao 2023, "FlashAttention-2": each warp has rows of its own, whose scores,
-// weights and outputs stay in registers; keys and values stream past through shared memory, two tiles deep).
+// Forward of softmax attention in bfloat16 on tensor cores (Dao 2023, "FlashAttention-2": each warp has rows of its
+// own, whose scores, weights and outputs stay in registers; keys and values stream past through shared memory, two
+// tiles deep).
 #include "framework/ops/softmax_attention_tensor_tiles.cuh"
 
 namespace furlong::ops {
@@ -16,8 +17,8 @@ struct ForwardTiles {
   static constexpr std::size_t bytes = sizeof(Bf16) * (tile_elements<width>(queries) + 4 * tile_elements<width>(keys));
 };
 
-/// The running maximum of a row's scores (not yet scaled; in all four lanes that share the row), and this lane's part of the sum of its
-/// weights under that maximum.
+/// The running maximum of a row's scores (not yet scaled; in all four lanes that share the row), and this lane's part
+/// of the sum of its weights under that maximum.
 template <int m_tiles>
 struct RowState {
   float maximum[m_tiles][2], sum[m_tiles][2];
@@ -56,7 +57,8 @@ __device__ __forceinline__ void blind_scores(float (&scores)[m_tiles][keys / 8][
   }
 }
 
-/// Scores to weights under the rows' new maxima; outputs and sums so far are scaled down to these. `scale` > 0 is that of the exponents.
+/// Scores to weights under the rows' new maxima; outputs and sums so far are scaled down to these. `scale` > 0 is that
+/// of the exponents.
 template <int m_tiles, int n_tiles, int output_tiles>
 __device__ __forceinline__ void weigh_scores(float (&scores)[m_tiles][n_tiles][4], RowState<m_tiles>& state,
                                              float (&output)[m_tiles][output_tiles][4], float scale) {
@@ -69,7 +71,8 @@ __device__ __forceinline__ void weigh_scores(float (&scores)[m_tiles][n_tiles][4
       float maximum = state.maximum[m][half];
       const float before = maximum;
       FURLONG_UNROLL
-      for (int n = 0; n < n_tiles; ++n) maximum = gpu_max(maximum, gpu_max(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
+      for (int n = 0; n < n_tiles; ++n)
+        maximum = gpu_max(maximum, gpu_max(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
       maximum = gpu_max(maximum, __shfl_xor_sync(full_warp, maximum, 1));
       maximum = gpu_max(maximum, __shfl_xor_sync(full_warp, maximum, 2));
       state.maximum[m][half] = maximum;
@@ -101,9 +104,9 @@ __device__ __forceinline__ void weigh_scores(float (&scores)[m_tiles][n_tiles][4
   }
 }
 
-/// A weight of 0 does not silence an infinity or NaN, so values that some query of the block may not see are made harmless: rows of masked
-/// keys become zeros, and so does each element that is not finite; mark_values and add_marked give those to the rows that see them in the
-/// end. Returns whether there was one, after a barrier.
+/// A weight of 0 does not silence an infinity or NaN, so values that some query of the block may not see are made
+/// harmless: rows of masked keys become zeros, and so does each element that is not finite; mark_values and add_marked
+/// give those to the rows that see them in the end. Returns whether there was one, after a barrier.
 template <int width, int keys>
 __device__ __forceinline__ bool silence_values(Bf16* values, const KeyTile<keys>& tile, int columns) {
   constexpr int ld = tile_stride<width>, vectors = width / 8;
@@ -127,13 +130,14 @@ __device__ __forceinline__ bool silence_values(Bf16* values, const KeyTile<keys>
   return __syncthreads_or(found);
 }
 
-// How a tile of values is rewritten for what is not finite in it: sums of up to 64 marks, exact in float32, tell infinities of both signs
-// apart. NaN is both at once.
+// How a tile of values is rewritten for what is not finite in it: sums of up to 64 marks, exact in float32, tell
+// infinities of both signs apart. NaN is both at once.
 inline constexpr float infinity_mark = 1.0f, minus_infinity_mark = 128.0f;
 
 /// Marks of the tile's values as they lie in global memory. Has barriers before and behind.
 template <int width, int keys>
-__device__ __forceinline__ void mark_values(Bf16* values, const SoftmaxProblem<Bf16>& p, const KeyTile<keys>& tile, const Bf16* head) {
+__device__ __forceinline__ void mark_values(Bf16* values, const SoftmaxProblem<Bf16>& p, const KeyTile<keys>& tile,
+                                            const Bf16* head) {
   __syncthreads();
   FURLONG_UNROLL_ONCE
   for (int i = static_cast<int>(threadIdx.x); i < keys * width; i += mma_threads) {
@@ -151,8 +155,8 @@ __device__ __forceinline__ void mark_values(Bf16* values, const SoftmaxProblem<B
 
 /// Makes the sums of rows that see a value which is not finite infinite or NaN.
 template <int width, int m_tiles, int keys>
-__device__ __forceinline__ void add_marked(float (&output)[m_tiles][width / 8][4], const SoftmaxProblem<Bf16>& p, const KeyTile<keys>& tile,
-                                           const Bf16* marks, int row_position, int lane) {
+__device__ __forceinline__ void add_marked(float (&output)[m_tiles][width / 8][4], const SoftmaxProblem<Bf16>& p,
+                                           const KeyTile<keys>& tile, const Bf16* marks, int row_position, int lane) {
   constexpr int ld = tile_stride<width>;
   std::uint32_t rows[m_tiles][keys / 16][4];  // operand A: 1 in bfloat16 for what is seen
   FURLONG_UNROLL
@@ -164,8 +168,8 @@ __device__ __forceinline__ void add_marked(float (&output)[m_tiles][width / 8][4
       for (int n = 0; n < keys / 8; ++n) {
         const int j = n * 8 + lane % 4 * 2;
         const std::uint32_t kept = tile.kept[n / 4] >> (j & 31);
-        rows[m][n / 2][n % 2 * 2 + half] =
-            ((kept & 1) != 0 && seen.holds(j) ? 0x3f80u : 0u) | ((kept & 2) != 0 && seen.holds(j + 1) ? 0x3f800000u : 0u);
+        rows[m][n / 2][n % 2 * 2 + half] = ((kept & 1) != 0 && seen.holds(j) ? 0x3f80u : 0u) |
+                                           ((kept & 2) != 0 && seen.holds(j + 1) ? 0x3f800000u : 0u);
       }
     }
   }
@@ -196,7 +200,8 @@ __device__ __forceinline__ void add_marked(float (&output)[m_tiles][width / 8][4
   }
 }
 
-__device__ __forceinline__ void store_output(const HeadView<Bf16>& view, Bf16* target, float first, float second, bool has_second) {
+__device__ __forceinline__ void store_output(const HeadView<Bf16>& view, Bf16* target, float first, float second,
+                                             bool has_second) {
   if (view.pairs) {
     store_vector(target, Vector<Bf16, 2>{{from_compute<Bf16>(first), from_compute<Bf16>(second)}});
   } else {
@@ -207,8 +212,9 @@ __device__ __forceinline__ void store_output(const HeadView<Bf16>& view, Bf16* t
 
 /// Divides by the sums, and writes rows of output and their log-sum-exp.
 template <int m_tiles, int output_tiles>
-__device__ __forceinline__ void finish_rows(const float (&output)[m_tiles][output_tiles][4], const RowState<m_tiles>& state,
-                                            const SoftmaxProblem<Bf16>& p, const BlockTask& task, int first, int end, int lane) {
+__device__ __forceinline__ void finish_rows(const float (&output)[m_tiles][output_tiles][4],
+                                            const RowState<m_tiles>& state, const SoftmaxProblem<Bf16>& p,
+                                            const BlockTask& task, int first, int end, int lane) {
   float inverse[m_tiles][2];
   FURLONG_UNROLL
   for (int m = 0; m < m_tiles; ++m) {
@@ -222,7 +228,8 @@ __device__ __forceinline__ void finish_rows(const float (&output)[m_tiles][outpu
       const float maximum = state.maximum[m][half];
       if (p.log_sum_exp && row < end && lane % 4 == 0) {
         p.log_sum_exp[p.row(task.sequence, task.head, row)] =
-            sum == 0.0f ? gpu_lowest<float>() : gpu_fma(maximum * p.exponent_scale, static_cast<float>(ln_2), gpu_log(sum));
+            sum == 0.0f ? gpu_lowest<float>()
+                        : gpu_fma(maximum * p.exponent_scale, static_cast<float>(ln_2), gpu_log(sum));
       }
     }
   }
@@ -237,8 +244,10 @@ __device__ __forceinline__ void finish_rows(const float (&output)[m_tiles][outpu
       for (int n = 0; n < output_tiles; ++n) {
         const int column = n * 8 + lane % 4 * 2;
         // Adding zero makes a zero positive: its sign could come from a value that is not seen.
-        const float low = output[m][n][2 * half] * inverse[m][half] + 0.0f, high = output[m][n][2 * half + 1] * inverse[m][half] + 0.0f;
-        if (row < end && column < p.d_value_width) store_output(p.output, target + column, low, high, column + 1 < p.d_value_width);
+        const float low = output[m][n][2 * half] * inverse[m][half] + 0.0f,
+                    high = output[m][n][2 * half + 1] * inverse[m][half] + 0.0f;
+        if (row < end && column < p.d_value_width)
+          store_output(p.output, target + column, low, high, column + 1 < p.d_value_width);
       }
     }
   }
@@ -247,13 +256,15 @@ __device__ __forceinline__ void finish_rows(const float (&output)[m_tiles][outpu
 template <int width>
 __global__ void __launch_bounds__(mma_threads) softmax_forward_mma(const SoftmaxProblem<Bf16> p) {
   using Tiles = ForwardTiles<width>;
-  constexpr int keys = Tiles::keys, m_tiles = Tiles::m_tiles, ld = tile_stride<width>, key_elements = tile_elements<width>(keys);
+  constexpr int keys = Tiles::keys, m_tiles = Tiles::m_tiles, ld = tile_stride<width>,
+                key_elements = tile_elements<width>(keys);
   FURLONG_DYNAMIC_SHARED(Bf16, query_tile);
   Bf16* const stages = query_tile + tile_elements<width>(Tiles::queries);  // of keys and values, twice
   const BlockTask task = block_task(p.batch, p.n_heads, true);
   const int lane = lane_index(), warp_row = warp_index() * 16 * m_tiles;
   const int kv_head = task.head / p.heads_per_kv();
-  const Bf16 *const key_head = p.key.head(task.sequence, kv_head), *const value_head = p.value.head(task.sequence, kv_head);
+  const Bf16 *const key_head = p.key.head(task.sequence, kv_head), *const value_head =
+                                                                       p.value.head(task.sequence, kv_head);
   const std::int32_t* const kept = p.kept_keys(task.sequence);
   const auto load = [&](const KeyTile<keys>& tile, int stage) {
     Bf16* const target = stages + stage * 2 * key_elements;
@@ -266,15 +277,16 @@ __global__ void __launch_bounds__(mma_threads) softmax_forward_mma(const Softmax
     const int position = p.first_query_position + block.first;
     // The grid of tiles starts at the first key that is seen, which depends on no later token.
     KeyTile<keys> tile;
-    const int first_seen = greater(block.begin, position - p.behind), end_seen = lesser(block.end, position + block.count + p.ahead);
+    const int first_seen = greater(block.begin, position - p.behind),
+              end_seen = lesser(block.end, position + block.count + p.ahead);
     tile.find(kept, first_seen, end_seen);
     float output[m_tiles][width / 8][4];
     RowState<m_tiles> state;
     set_zero(output);
     state.clear();
     if (tile.exists()) {
-      load_tile<width, Tiles::queries>(query_tile, p.query, p.query.head(task.sequence, task.head), block.first, block.count,
-                                       p.d_key_width);
+      load_tile<width, Tiles::queries>(query_tile, p.query, p.query.head(task.sequence, task.head), block.first,
+                                       block.count, p.d_key_width);
       load(tile, 0);
       cp_async_commit();
     }

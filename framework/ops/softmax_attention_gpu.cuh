@@ -1,5 +1,6 @@
 #pragma once
-// What the kernels of softmax attention share: where rows lie, which block of tokens a block of threads works on, which keys a query sees.
+// What the kernels of softmax attention share: where rows lie, which block of tokens a block of threads works on, which
+// keys a query sees.
 #include "framework/cuda/kernel.h"
 // After kernel.h, which has to come before fmt.
 #include <algorithm>
@@ -74,9 +75,9 @@ __device__ inline int greater(int a, int b) { return a < b ? b : a; }
 /// x, or the nearer end of [0, end].
 __device__ inline int clamp_to(int x, int end) { return lesser(greater(x, 0), end); }
 
-/// Blocks of at most `width` tokens whose first lies in [index, index + 1) × width. Without documents that is one; with documents, blocks
-/// begin anew at each document's begin, so that a document is cut as it is when alone: then there may be none, or many. The same in all
-/// threads of a block.
+/// Blocks of at most `width` tokens whose first lies in [index, index + 1) × width. Without documents that is one; with
+/// documents, blocks begin anew at each document's begin, so that a document is cut as it is when alone: then there may
+/// be none, or many. The same in all threads of a block.
 template <int width>
 struct TokenBlocks {
   int position, range_end;
@@ -108,8 +109,8 @@ struct TokenBlocks {
   }
 };
 
-/// A tile of `width` keys (a power of 2) and which of them are kept; `first` beyond `end` when there is none. The same in all threads of a
-/// block. All lanes of a warp have to come to its functions together.
+/// A tile of `width` keys (a power of 2) and which of them are kept; `first` beyond `end` when there is none. The same
+/// in all threads of a block. All lanes of a warp have to come to its functions together.
 template <int width>
 struct KeyTile {
   static constexpr int words = (width + 31) / 32;
@@ -164,26 +165,30 @@ __device__ SeenRange seen_keys(const SoftmaxProblem<T>& p, int position, int fir
 /// Whether each of `count` queries from `position` on sees each key of a tile.
 template <class T, int width>
 __device__ bool is_whole(const SoftmaxProblem<T>& p, const KeyTile<width>& tile, int position, int count) {
-  return tile.is_full() && tile.first >= position + count - 1 - p.behind && tile.first + width <= position + p.ahead + 1;
+  return tile.is_full() && tile.first >= position + count - 1 - p.behind &&
+         tile.first + width <= position + p.ahead + 1;
 }
-/// The range of queries that see key `key`, relative to a tile whose first query is at `position`; none of them from `count` on.
+/// The range of queries that see key `key`, relative to a tile whose first query is at `position`; none of them from
+/// `count` on.
 template <class T>
 __device__ SeenRange seeing_queries(const SoftmaxProblem<T>& p, int key, int position, int count) {
   return {clamp_to(key - p.ahead - position, count), clamp_to(key + p.behind + 1 - position, count)};
 }
 
-/// Which (sequence, head, block of tokens) this block of threads has. Blocks of equal index are neighbours; with `last_first` those of the
-/// highest index start first: under a causal mask they see most keys, and started last they would run alone.
+/// Which (sequence, head, block of tokens) this block of threads has. Blocks of equal index are neighbours; with
+/// `last_first` those of the highest index start first: under a causal mask they see most keys, and started last they
+/// would run alone.
 struct BlockTask {
   int sequence, head, index;
 };
 __device__ inline BlockTask block_task(int batch, int heads, bool last_first) {
-  const int pairs = batch * heads, block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x) / pairs, pair = block % pairs,
-            index = block / pairs;
+  const int pairs = batch * heads, block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x) / pairs,
+            pair = block % pairs, index = block / pairs;
   return {pair / heads, pair % heads, last_first ? blocks - 1 - index : index};
 }
 
-/// The queries, of all heads that share a key-value head, that see any key of a block: head by head in tiles of `width`.
+/// The queries, of all heads that share a key-value head, that see any key of a block: head by head in tiles of
+/// `width`.
 struct QueryTiles {
   int begin = 0, end = 0;   // queries of each head that do
   int head = 0, heads = 0;  // the current tile's head, and where they end
@@ -213,7 +218,8 @@ struct QueryTiles {
 __device__ inline bool any_kept(const std::int32_t* kept, int first, int count) {
   if (!kept) return true;
   bool found = false;
-  for (int j = static_cast<int>(threadIdx.x); j < count; j += static_cast<int>(blockDim.x)) found = found || kept[first + j] != 0;
+  for (int j = static_cast<int>(threadIdx.x); j < count; j += static_cast<int>(blockDim.x))
+    found = found || kept[first + j] != 0;
   return __syncthreads_or(found);
 }
 
@@ -228,8 +234,9 @@ __device__ inline float exp2_fast(float x) {
 #endif
 }
 
-/// x y, rounded before it is added to anything. Weights are taken under the rounded product of a row's maximum and the exponents' scale;
-/// what a maximum that stays multiplies the sum so far by, 2^(x y - x y), is 1 only if neither of the two products keeps more digits.
+/// x y, rounded before it is added to anything. Weights are taken under the rounded product of a row's maximum and the
+/// exponents' scale; what a maximum that stays multiplies the sum so far by, 2^(x y - x y), is 1 only if neither of the
+/// two products keeps more digits.
 __device__ __forceinline__ float rounded_product(float x, float y) {
 #ifdef __CUDACC__
   return __fmul_rn(x, y);
@@ -270,7 +277,8 @@ __device__ __forceinline__ void with_gradient(const GradientView& view, std::int
 }
 /// Writes or adds two neighbouring elements of which the second may lie beyond the row.
 template <class Element, class C>
-__device__ __forceinline__ void store_pair(const GradientView& view, Element* target, C first, C second, bool has_second) {
+__device__ __forceinline__ void store_pair(const GradientView& view, Element* target, C first, C second,
+                                           bool has_second) {
   if (view.accumulates) {
     first += to_compute(target[0]);
     if (has_second) second += to_compute(target[1]);
@@ -300,9 +308,11 @@ void set_strides(View& view, const Tensor& tensor) {
   view.row_stride = tensor.strides()[1];
   view.head_stride = tensor.strides()[2];
 }
-/// Whether every row of a four-dimensional view begins at a multiple of `elements` elements and is a multiple of them wide.
+/// Whether every row of a four-dimensional view begins at a multiple of `elements` elements and is a multiple of them
+/// wide.
 inline bool has_rows_of(const Tensor& tensor, std::int64_t elements) {
-  bool all = is_aligned(tensor.address(), static_cast<std::size_t>(elements * size_of(tensor.dtype()))) && tensor.extent(3) % elements == 0;
+  bool all = is_aligned(tensor.address(), static_cast<std::size_t>(elements * size_of(tensor.dtype()))) &&
+             tensor.extent(3) % elements == 0;
   for (int dimension = 0; dimension < 3; ++dimension)
     all = all && (tensor.extent(dimension) <= 1 || tensor.strides()[dimension] % elements == 0);
   return all;

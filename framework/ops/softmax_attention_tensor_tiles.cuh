@@ -1,8 +1,9 @@
 #pragma once
-// Products of tiles in shared memory on tensor cores, for softmax attention in bfloat16. A block has four warps; each works on m_tiles × 16
-// rows of the block's own operand and on all rows of the tile that streams past.
+// Products of tiles in shared memory on tensor cores, for softmax attention in bfloat16. A block has four warps; each
+// works on m_tiles × 16 rows of the block's own operand and on all rows of the tile that streams past.
 //
-// Rows of a tile are `width` + 8 elements apart: eight rows of ldmatrix then begin in eight different groups of banks, whatever the width.
+// Rows of a tile are `width` + 8 elements apart: eight rows of ldmatrix then begin in eight different groups of banks,
+// whatever the width.
 #include "framework/ops/softmax_attention_gpu.cuh"
 
 namespace furlong::ops {
@@ -17,11 +18,11 @@ constexpr int tile_elements(int rows) {
   return rows * tile_stride<width>;
 }
 
-/// Begins to copy rows [first, first + count) of a head, `columns` wide, to a tile of `rows` rows: zeros below `count` and right of
-/// `columns`, up to the multiple of 16 that products read. Committed and waited for by the caller.
+/// Begins to copy rows [first, first + count) of a head, `columns` wide, to a tile of `rows` rows: zeros below `count`
+/// and right of `columns`, up to the multiple of 16 that products read. Committed and waited for by the caller.
 template <int width, int rows>
-__device__ __forceinline__ void load_tile(Bf16* tile, const HeadView<const Bf16>& view, const Bf16* head, int first, int count,
-                                          int columns) {
+__device__ __forceinline__ void load_tile(Bf16* tile, const HeadView<const Bf16>& view, const Bf16* head, int first,
+                                          int count, int columns) {
   constexpr int ld = tile_stride<width>;
   const int used = (columns + 15) & ~15, thread = static_cast<int>(threadIdx.x);
   const Bf16* source = head + first * view.row_stride;
@@ -41,12 +42,13 @@ __device__ __forceinline__ void load_tile(Bf16* tile, const HeadView<const Bf16>
   for (int i = thread; i < rows * width; i += mma_threads) {
     const int row = i / width, column = i % width;
     if (column >= used) continue;
-    tile[row * ld + column] = row < count && column < columns ? source[row * view.row_stride + column] : from_compute<Bf16>(0.0f);
+    tile[row * ld + column] =
+        row < count && column < columns ? source[row * view.row_stride + column] : from_compute<Bf16>(0.0f);
   }
 }
 
-/// Addresses of ldmatrix: of the 16 × 16 block of a tile whose rows are rows of the product (operand A), of one whose rows are its columns
-/// (operand B, both transposed in memory), of one whose rows are summed over (operand B).
+/// Addresses of ldmatrix: of the 16 × 16 block of a tile whose rows are rows of the product (operand A), of one whose
+/// rows are its columns (operand B, both transposed in memory), of one whose rows are summed over (operand B).
 template <int ld>
 __device__ __forceinline__ const Bf16* address_a(const Bf16* block, int lane) {
   return block + (lane & 15) * ld + (lane >> 4) * 8;
@@ -58,7 +60,8 @@ __device__ __forceinline__ const Bf16* address_b(const Bf16* block, int lane) {
 
 /// sums[i, j] += Σ_f a[i, f] b[j, f] over f < depth, for the warp's rows of `a` and all rows of `b`.
 template <int width, int m_tiles, int n_tiles>
-__device__ __forceinline__ void add_row_products(float (&sums)[m_tiles][n_tiles][4], const Bf16* a, const Bf16* b, int depth, int lane) {
+__device__ __forceinline__ void add_row_products(float (&sums)[m_tiles][n_tiles][4], const Bf16* a, const Bf16* b,
+                                                 int depth, int lane) {
   constexpr int ld = tile_stride<width>;
   const Bf16 *a_lane = address_a<ld>(a, lane), *b_lane = address_b<ld>(b, lane);
   const auto step = [&](int f) {
@@ -86,11 +89,12 @@ __device__ __forceinline__ void add_row_products(float (&sums)[m_tiles][n_tiles]
   }
 }
 
-/// sums[i, f] += Σ_j weights[i, j] b[j, f] over f < columns, with the warp's rows of `weights` as operands in registers (pack_operand) and
-/// all rows of `b`.
+/// sums[i, f] += Σ_j weights[i, j] b[j, f] over f < columns, with the warp's rows of `weights` as operands in registers
+/// (pack_operand) and all rows of `b`.
 template <int width, int m_tiles, int k_tiles>
-__device__ __forceinline__ void add_weighted_rows(float (&sums)[m_tiles][width / 8][4], const std::uint32_t (&weights)[m_tiles][k_tiles][4],
-                                                  const Bf16* b, int columns, int lane) {
+__device__ __forceinline__ void add_weighted_rows(float (&sums)[m_tiles][width / 8][4],
+                                                  const std::uint32_t (&weights)[m_tiles][k_tiles][4], const Bf16* b,
+                                                  int columns, int lane) {
   constexpr int ld = tile_stride<width>;
   const Bf16* b_lane = address_a<ld>(b, lane);  // transposed as it is read
   const auto add = [&](auto exact) {
@@ -119,7 +123,8 @@ __device__ __forceinline__ void add_weighted_rows(float (&sums)[m_tiles][width /
 
 /// Sums of one product as operand A of the next, rounded to bfloat16: the registers of both are laid out alike.
 template <int m_tiles, int n_tiles>
-__device__ __forceinline__ void pack_operand(std::uint32_t (&operand)[m_tiles][n_tiles / 2][4], const float (&sums)[m_tiles][n_tiles][4]) {
+__device__ __forceinline__ void pack_operand(std::uint32_t (&operand)[m_tiles][n_tiles / 2][4],
+                                             const float (&sums)[m_tiles][n_tiles][4]) {
   FURLONG_UNROLL
   for (int m = 0; m < m_tiles; ++m) {
     FURLONG_UNROLL
@@ -134,8 +139,9 @@ __device__ __forceinline__ void pack_operand(std::uint32_t (&operand)[m_tiles][n
 
 /// Writes or adds the warp's rows of sums, times `factor`: rows [first, end) of a head.
 template <int m_tiles, int n_tiles>
-__device__ __forceinline__ void store_gradient_rows(const GradientView& view, std::int64_t head, int first, int end, int columns,
-                                                    const float (&sums)[m_tiles][n_tiles][4], float factor, int lane) {
+__device__ __forceinline__ void store_gradient_rows(const GradientView& view, std::int64_t head, int first, int end,
+                                                    int columns, const float (&sums)[m_tiles][n_tiles][4], float factor,
+                                                    int lane) {
   with_gradient<float>(view, head, [&](auto* rows) {
     FURLONG_UNROLL
     for (int m = 0; m < m_tiles; ++m) {
@@ -147,7 +153,8 @@ __device__ __forceinline__ void store_gradient_rows(const GradientView& view, st
         for (int n = 0; n < n_tiles; ++n) {
           const int column = n * 8 + lane % 4 * 2;
           if (row < end && column < columns)
-            store_pair(view, target + column, sums[m][n][2 * half] * factor, sums[m][n][2 * half + 1] * factor, column + 1 < columns);
+            store_pair(view, target + column, sums[m][n][2 * half] * factor, sums[m][n][2 * half + 1] * factor,
+                       column + 1 < columns);
         }
       }
     }

@@ -1,9 +1,10 @@
-// What forward and backward of softmax attention share: a block of queries, and the tile of keys before it. Included once for each
-// instruction set (see framework/cpu/simd-inl.h).
+// What forward and backward of softmax attention share: a block of queries, and the tile of keys before it. Included
+// once for each instruction set (see framework/cpu/simd-inl.h).
 //
-// Tiles are kept transposed: rows are keys or dimensions of a head, lanes are queries. Then a maximum or sum over keys is one vector
-// operation per key for a whole vector of queries; keys and values are only ever broadcast, element by element, straight from where they
-// lie, whatever their strides; and what is reused (queries, weights, sums) is a few kilobytes that stay in the first level of cache.
+// Tiles are kept transposed: rows are keys or dimensions of a head, lanes are queries. Then a maximum or sum over keys
+// is one vector operation per key for a whole vector of queries; keys and values are only ever broadcast, element by
+// element, straight from where they lie, whatever their strides; and what is reused (queries, weights, sums) is a few
+// kilobytes that stay in the first level of cache.
 #if defined(FURLONG_OPS_SOFTMAX_ATTENTION_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_OPS_SOFTMAX_ATTENTION_TILES_INL_H_
 #undef FURLONG_OPS_SOFTMAX_ATTENTION_TILES_INL_H_
@@ -26,8 +27,9 @@ using Sizes = SoftmaxAttentionSizes;
 constexpr std::int64_t query_block = Sizes::query_block, key_block = Sizes::key_block;
 constexpr double log2_e = 1.4426950408889634, ln_2 = 0.6931471805599453;
 
-/// 2^x for x <= 1 or so; exactly 1 at 0. In float32 within 2 units in the last place, and 0 where the result would be subnormal; NaN stays
-/// NaN. Scores carry the factor log2(e) in the query, so that this, half as long as an exponential, is all that a weight costs.
+/// 2^x for x <= 1 or so; exactly 1 at 0. In float32 within 2 units in the last place, and 0 where the result would be
+/// subnormal; NaN stays NaN. Scores carry the factor log2(e) in the query, so that this, half as long as an
+/// exponential, is all that a weight costs.
 template <class D, class V>
 HWY_INLINE V exp2(D d, V x) {
   if constexpr (sizeof(hn::TFromD<D>) == 8) {
@@ -45,28 +47,31 @@ HWY_INLINE V exp2(D d, V x) {
     polynomial = hn::MulAdd(polynomial, r, hn::Set(d, 0.24022650760568126f));
     polynomial = hn::MulAdd(polynomial, r, hn::Set(d, 0.6931471880262288f));
     polynomial = hn::MulAdd(polynomial, r, hn::Set(d, 1.0f));
-    const auto power = hn::BitCast(d, hn::Add(hn::BitCast(integers, polynomial), hn::ShiftLeft<23>(hn::BitCast(integers, shifted))));
+    const auto power =
+        hn::BitCast(d, hn::Add(hn::BitCast(integers, polynomial), hn::ShiftLeft<23>(hn::BitCast(integers, shifted))));
     return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), power);
   }
 }
 
 /// Rows [first, first + n) of a head, times `factor`, into row-major scratch.
 template <class T, class C = compute_t<T>>
-void load_rows(const HeadRows<T>& rows, std::int64_t first, std::int64_t n, std::int64_t width, double factor, C* target, std::int64_t ld) {
+void load_rows(const HeadRows<T>& rows, std::int64_t first, std::int64_t n, std::int64_t width, double factor,
+               C* target, std::int64_t ld) {
   const typename Lanes<T>::D d;
   const auto scale = hn::Set(d, static_cast<C>(factor));
   for (std::int64_t i = 0; i < n; ++i) {
     const T* row = rows.data + (first + i) * rows.stride;
-    for_lanes<C>(
-        width, [&](std::int64_t j, std::int64_t lanes) { store_n<C>(hn::Mul(load_n(row + j, lanes), scale), target + i * ld + j, lanes); });
+    for_lanes<C>(width, [&](std::int64_t j, std::int64_t lanes) {
+      store_n<C>(hn::Mul(load_n(row + j, lanes), scale), target + i * ld + j, lanes);
+    });
   }
 }
 
-/// Rows of keys or values in the compute type, with zeros for those that `keep` (null: all are kept) leaves out: where they lie when
-/// nothing has to change, else in `scratch`.
+/// Rows of keys or values in the compute type, with zeros for those that `keep` (null: all are kept) leaves out: where
+/// they lie when nothing has to change, else in `scratch`.
 template <class T, class C = compute_t<T>>
-HeadRows<const C> tile_rows(const HeadRows<T>& rows, std::int64_t first, std::int64_t n, std::int64_t width, const std::int32_t* keep,
-                            C* scratch) {
+HeadRows<const C> tile_rows(const HeadRows<T>& rows, std::int64_t first, std::int64_t n, std::int64_t width,
+                            const std::int32_t* keep, C* scratch) {
   if constexpr (std::is_same_v<T, C>) {
     if (!keep) return {rows.data + first * rows.stride, rows.stride};
   }
@@ -80,8 +85,8 @@ HeadRows<const C> tile_rows(const HeadRows<T>& rows, std::int64_t first, std::in
 
 /// Writes or adds `factor` times row-major scratch to rows of a head of `tensor`, whatever its storage type.
 template <class C>
-void store_rows(const Tensor& tensor, bool accumulate, std::int64_t batch, std::int64_t head, std::int64_t first, std::int64_t n,
-                double factor, const C* source, std::int64_t ld) {
+void store_rows(const Tensor& tensor, bool accumulate, std::int64_t batch, std::int64_t head, std::int64_t first,
+                std::int64_t n, double factor, const C* source, std::int64_t ld) {
   with_float_type(tensor.dtype(), "softmax_attention", [&]<class T>(std::type_identity<T>) {
     if constexpr (std::is_same_v<compute_t<T>, C>) {
       const typename Lanes<T>::D d;
@@ -96,7 +101,8 @@ void store_rows(const Tensor& tensor, bool accumulate, std::int64_t batch, std::
         });
       }
     } else {
-      throw ContractError("softmax_attention: a gradient of {} for inputs of another precision", name_of(tensor.dtype()));
+      throw ContractError("softmax_attention: a gradient of {} for inputs of another precision",
+                          name_of(tensor.dtype()));
     }
   });
 }
@@ -106,7 +112,8 @@ template <class C>
 void transpose_queries(std::int64_t n, std::int64_t width, const C* rows, std::int64_t ld, C* target) {
   transpose<C>(n, width, rows, ld, target, query_block);
   if (n == query_block) return;
-  for (std::int64_t j = 0; j < width; ++j) std::fill(target + j * query_block + n, target + (j + 1) * query_block, C{0});
+  for (std::int64_t j = 0; j < width; ++j)
+    std::fill(target + j * query_block + n, target + (j + 1) * query_block, C{0});
 }
 
 /// Hands out consecutive pieces of one thread's scratch.
@@ -152,14 +159,16 @@ class QueryBlock {
     kept_ = a_.kept_keys(batch);
   }
 
-  /// Calls body(tile) for the keys that any query of the block sees. The grid of tiles starts at the first of them, which depends on no
-  /// later token. Tiles of masked keys are passed over; in others masked rows are zeros, so that nothing of theirs can show.
+  /// Calls body(tile) for the keys that any query of the block sees. The grid of tiles starts at the first of them,
+  /// which depends on no later token. Tiles of masked keys are passed over; in others masked rows are zeros, so that
+  /// nothing of theirs can show.
   template <class Body>
   void for_tiles(const HeadRows<T>& keys, const HeadRows<T>& values, const Body& body) {
     for (std::int64_t first = first_seen_; first < end_seen_; first += key_block) {
       KeyTile<C> tile{first, std::min(key_block, end_seen_ - first), {}, {}, true};
       std::int64_t kept = tile.n;
-      if (kept_) kept = std::count_if(kept_ + first, kept_ + first + tile.n, [](std::int32_t keep) { return keep != 0; });
+      if (kept_)
+        kept = std::count_if(kept_ + first, kept_ + first + tile.n, [](std::int32_t keep) { return keep != 0; });
       if (kept == 0) continue;
       const std::int32_t* keep = kept < tile.n ? kept_ + first : nullptr;
       tile.keys = tile_rows(keys, first, tile.n, s_.d_key, keep, keys_);
@@ -179,7 +188,9 @@ class QueryBlock {
       end_viewer_[j] = seen ? std::clamp<std::int64_t>(distance + a_.behind + 1, 0, query_block) : 0;
     }
   }
-  bool all_see(std::int64_t strip, std::int64_t j) const { return first_viewer_[j] <= strip && strip + lanes_ <= end_viewer_[j]; }
+  bool all_see(std::int64_t strip, std::int64_t j) const {
+    return first_viewer_[j] <= strip && strip + lanes_ <= end_viewer_[j];
+  }
   /// The lanes of a strip whose queries see key j of the tile.
   HWY_INLINE hn::Mask<D> seers(std::int64_t strip, std::int64_t j) const {
     const auto first = static_cast<std::size_t>(std::clamp<std::int64_t>(first_viewer_[j] - strip, 0, lanes_)),

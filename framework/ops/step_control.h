@@ -1,6 +1,6 @@
 #pragma once
-// What a training step decides from its own results (clip, or skip the update), decided where the gradients are: the host waits for
-// nothing, and a step that was captured can be replayed with other numbers.
+// What a training step decides from its own results (clip, or skip the update), decided where the gradients are: the
+// host waits for nothing, and a step that was captured can be replayed with other numbers.
 #include "framework/core/tensor.h"
 #include "framework/ops/optimizer.h"
 
@@ -26,8 +26,8 @@ enum StepNumber : int {
 /// The first four of `numbers` as adamw_step takes them.
 inline AdamWDeviceStep adamw_numbers(const Tensor& numbers) { return {numbers.narrow(0, 0, 4)}; }
 
-/// Fills in gradient norm, gradient scale, and whether the update is to be skipped: where loss or norm are not finite, or the norm is above
-/// the threshold. numbers: float64 [step_numbers]. Throws ContractError on another tensor.
+/// Fills in gradient norm, gradient scale, and whether the update is to be skipped: where loss or norm are not finite,
+/// or the norm is above the threshold. numbers: float64 [step_numbers]. Throws ContractError on another tensor.
 void control_step(const Stream& stream, const Tensor& numbers);
 
 }  // namespace furlong::ops

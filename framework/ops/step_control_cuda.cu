@@ -14,7 +14,9 @@ __global__ void __launch_bounds__(32) control_step_kernel(double* numbers) {
 
 }  // namespace
 
-void control_step(const Stream& stream, const Tensor& numbers) { launch(stream, control_step_kernel, 1, 32, 0, gpu_data<double>(numbers)); }
+void control_step(const Stream& stream, const Tensor& numbers) {
+  launch(stream, control_step_kernel, 1, 32, 0, gpu_data<double>(numbers));
+}
 
 const GpuBodyRegistration control_step_registration{control_step_gpu, &control_step};
 

@@ -28,9 +28,9 @@ class Draws {
   std::uint64_t next_ = 0;
 };
 
-/// Orthonormal rows from Gaussian ones by modified Gram-Schmidt, twice. The triangular factor's diagonal is positive by construction, which
-/// is the sign convention under which Q is Haar-distributed (Mezzadri 2007, "How to generate random matrices from the classical compact
-/// groups").
+/// Orthonormal rows from Gaussian ones by modified Gram-Schmidt, twice. The triangular factor's diagonal is positive by
+/// construction, which is the sign convention under which Q is Haar-distributed (Mezzadri 2007, "How to generate random
+/// matrices from the classical compact groups").
 void orthonormalise(std::vector<double>& rows, std::int64_t d) {
   for (std::int64_t i = 0; i < d; ++i) {
     double* row = rows.data() + i * d;
@@ -51,7 +51,8 @@ void orthonormalise(std::vector<double>& rows, std::int64_t d) {
 /// Quantiles i/(m+1) of χ_d in a random order: which feature has which norm tells nothing.
 std::vector<double> stratified_norms(std::int64_t m, std::int64_t d, Draws& draws) {
   std::vector<double> norms;
-  for (std::int64_t i = 1; i <= m; ++i) norms.push_back(chi_quantile(static_cast<double>(i) / static_cast<double>(m + 1), d));
+  for (std::int64_t i = 1; i <= m; ++i)
+    norms.push_back(chi_quantile(static_cast<double>(i) / static_cast<double>(m + 1), d));
   for (std::size_t i = norms.size(); i > 1; --i) std::swap(norms[i - 1], norms[draws.below(i)]);
   return norms;
 }
@@ -98,7 +99,8 @@ void walsh_hadamard(std::vector<double>& row) {
 
 std::vector<double> structured_rows(std::int64_t m, std::int64_t d, Draws& draws) {
   const auto width = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(d)));
-  std::vector<double> rows(static_cast<std::size_t>(m * d)), row(static_cast<std::size_t>(width)), signs(3 * row.size());
+  std::vector<double> rows(static_cast<std::size_t>(m * d)), row(static_cast<std::size_t>(width)),
+      signs(3 * row.size());
   for (std::int64_t i = 0; i < m; ++i) {
     if (i % width == 0) std::generate(signs.begin(), signs.end(), [&] { return draws.sign(); });
     std::fill(row.begin(), row.end(), 0.0);
@@ -112,7 +114,8 @@ std::vector<double> structured_rows(std::int64_t m, std::int64_t d, Draws& draws
   return rows;
 }
 
-/// P(a, x), the regularised lower incomplete gamma function: its power series below a + 1, Lentz's continued fraction of 1 - P above.
+/// P(a, x), the regularised lower incomplete gamma function: its power series below a + 1, Lentz's continued fraction
+/// of 1 - P above.
 double lower_gamma(double a, double x) {
   const double front = std::exp(a * std::log(x) - x - std::lgamma(a));
   if (x < a + 1) {

@@ -11,7 +11,9 @@ namespace {
 constexpr double largest_scaling = 64;
 
 /// E x², or the variance; rounding must not make it negative.
-double second_moment(double square, double mean, bool centering) { return centering ? std::max(square - mean * mean, 0.0) : square; }
+double second_moment(double square, double mean, bool centering) {
+  return centering ? std::max(square - mean * mean, 0.0) : square;
+}
 
 std::vector<double> host_values(const Tensor& tensor) {
   if (tensor.dtype() == DType::float64) return tensor.to_vector<double>();
@@ -32,7 +34,8 @@ HeadMoments moments_of(const double* row, std::int64_t d) {
   const double tokens = row[0];
   const auto means = [&](std::int64_t part) {
     std::vector<double> result(static_cast<std::size_t>(d));
-    for (std::int64_t i = 0; i < d && tokens > 0; ++i) result[static_cast<std::size_t>(i)] = row[1 + part * d + i] / tokens;
+    for (std::int64_t i = 0; i < d && tokens > 0; ++i)
+      result[static_cast<std::size_t>(i)] = row[1 + part * d + i] / tokens;
     return result;
   };
   return {means(0), means(1), means(2), means(3)};
@@ -45,9 +48,8 @@ void check_map(const AttentionConfig& config) {
   if (info.estimates_softmax) return;
   if (!config.centering && config.scaling == "none") return;
   throw UserError(
-      "model.attention.{} is exact for maps that estimate softmax's exp(q·k/√d) only, and would give {} another meaning; remove it, or "
-      "take "
-      "such a map (favor_positive)",
+      "model.attention.{} is exact for maps that estimate softmax's exp(q·k/√d) only, and would give {} another "
+      "meaning; remove it, or take such a map (favor_positive)",
       config.centering ? "centering" : "scaling", info.name);
 }
 
@@ -58,7 +60,8 @@ std::vector<double> saderf_scaling(const HeadMoments& moments, bool centering) {
   for (std::size_t i = 0; i < scaling.size(); ++i) {
     const double query = second_moment(moments.query_square[i], moments.query_mean[i], centering);
     const double key = second_moment(moments.key_square[i], moments.key_mean[i], centering);
-    if (query > 0 && key > 0) scaling[i] = std::clamp(std::pow(key / query, 0.25), 1 / largest_scaling, largest_scaling);
+    if (query > 0 && key > 0)
+      scaling[i] = std::clamp(std::pow(key / query, 0.25), 1 / largest_scaling, largest_scaling);
   }
   return scaling;
 }
@@ -76,12 +79,15 @@ double oprf_constant(const HeadMoments& moments, bool centering, const std::vect
   return (1 - 2 * phi - std::sqrt((2 * phi + 1) * (2 * phi + 1) + 8 * phi)) / 16;
 }
 
-HeadConstants::HeadConstants(ParameterStore& store, const std::string& name, const AttentionConfig& config) : config_(config) {
+HeadConstants::HeadConstants(ParameterStore& store, const std::string& name, const AttentionConfig& config)
+    : config_(config) {
   check_map(config);
-  const bool scaled = config.scaling == "saderf", oprf = ops::feature_map_info(config.feature_map).map == ops::FeatureMap::oprf;
+  const bool scaled = config.scaling == "saderf",
+             oprf = ops::feature_map_info(config.feature_map).map == ops::FeatureMap::oprf;
   if (!config.centering && !scaled && !oprf) return;
   const Shape per_dimension{config.n_heads, config.d_head};
-  statistics_ = &store.add_buffer(name + ".statistics", {config.n_heads, ops::head_statistics_width(config.d_head)}, true);
+  statistics_ =
+      &store.add_buffer(name + ".statistics", {config.n_heads, ops::head_statistics_width(config.d_head)}, true);
   if (config.centering) {
     query_center_ = &store.add_buffer(name + ".query_center", per_dimension);
     key_center_ = &store.add_buffer(name + ".key_center", per_dimension);
@@ -93,8 +99,8 @@ HeadConstants::HeadConstants(ParameterStore& store, const std::string& name, con
 void HeadConstants::observe(const ForwardContext& context, const Tensor& query, const Tensor& key) const {
   // The first run of a recomputed segment is left out: backward will run the same again.
   if (!statistics_ || !context.training || context.tape.runs_again()) return;
-  ops::add_head_statistics(context.stream(), query, key, context.attention_mask.keys, config_.n_heads, config_.n_kv_heads,
-                           statistics_->master());
+  ops::add_head_statistics(context.stream(), query, key, context.attention_mask.keys, config_.n_heads,
+                           config_.n_kv_heads, statistics_->master());
 }
 
 void HeadConstants::update() {

@@ -29,8 +29,9 @@ class RecurrentState : public RecurrentAttentionState {
     }
     // 62 bits of the count in two numbers: tensors have no 64-bit integers.
     constexpr std::int64_t low_bits = 0x7fffffff;
-    Tensor tokens = Tensor::from(
-        std::vector<std::int32_t>{static_cast<std::int32_t>(state.tokens & low_bits), static_cast<std::int32_t>(state.tokens >> 31)}, {2});
+    Tensor tokens = Tensor::from(std::vector<std::int32_t>{static_cast<std::int32_t>(state.tokens & low_bits),
+                                                           static_cast<std::int32_t>(state.tokens >> 31)},
+                                 {2});
     visitor(prefix + ".tokens", tokens);
     const std::vector<std::int32_t> parts_of_count = tokens.to_vector<std::int32_t>();
     state.tokens = static_cast<std::int64_t>(parts_of_count[1]) << 31 | parts_of_count[0];
@@ -65,7 +66,8 @@ void check_compat(const AttentionConfig& config, ops::FeatureMap map, std::int64
 
 }  // namespace
 
-LinearMechanism::LinearMechanism(ParameterStore& store, const std::string& name, const AttentionConfig& config, std::int64_t softmax_window)
+LinearMechanism::LinearMechanism(ParameterStore& store, const std::string& name, const AttentionConfig& config,
+                                 std::int64_t softmax_window)
     : config_(config), stream_name_(name + ".directions"), constants_(store, name, config) {
   choose_options(softmax_window);
   declare_parameters(store, name);
@@ -98,8 +100,10 @@ void LinearMechanism::declare_parameters(ParameterStore& store, const std::strin
     directions_ = &store.add_buffer(stream_name_, {n_directions_, d});
   }
   if (options_.feature_map == ops::FeatureMap::hedgehog) {
-    query_features_ = &store.add(name + ".query_features.weight", {config_.n_heads, d, d}, Initializer::identity(), false);
-    key_features_ = &store.add(name + ".key_features.weight", {config_.n_kv_heads, d, d}, Initializer::identity(), false);
+    query_features_ =
+        &store.add(name + ".query_features.weight", {config_.n_heads, d, d}, Initializer::identity(), false);
+    key_features_ =
+        &store.add(name + ".key_features.weight", {config_.n_kv_heads, d, d}, Initializer::identity(), false);
   }
   if (options_.normalizer == ops::Normalizer::rms)
     output_norm_ = &store.add(name + ".output_norm.weight", {config_.n_heads * d}, Initializer::ones(), false);
@@ -132,12 +136,12 @@ Variable LinearMechanism::attend_as_library(ForwardContext& context, const Varia
   options.causal = config_.causal;
   options.kernel_epsilon = config_.compat_kernel_epsilon;
   options.stabilize = config_.compat_stabilize;
-  return ops::compat_attention(context.tape, query, key, value, directions_ ? directions_->master() : Tensor{}, context.attention_mask,
-                               options);
+  return ops::compat_attention(context.tape, query, key, value, directions_ ? directions_->master() : Tensor{},
+                               context.attention_mask, options);
 }
 
-Variable LinearMechanism::forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
-                                  AttentionState* carried) const {
+Variable LinearMechanism::forward(ForwardContext& context, const Variable& query, const Variable& key,
+                                  const Variable& value, AttentionState* carried) const {
   if (carried) check_recurrent();
   if (config_.compat != "none") {
     require(!context.exchange, "segments of a sequence with model.attention.compat: {}", config_.compat);
@@ -156,19 +160,22 @@ Variable LinearMechanism::forward(ForwardContext& context, const Variable& query
 }
 
 ops::DenominatorReport* LinearMechanism::report() const {
-  const bool positive = ops::feature_map_info(options_.feature_map).form == ops::FeatureForm::logarithms && !options_.rotate_numerator;
+  const bool positive =
+      ops::feature_map_info(options_.feature_map).form == ops::FeatureForm::logarithms && !options_.rotate_numerator;
   return positive || options_.normalizer == ops::Normalizer::rms ? nullptr : &report_;
 }
 
 void LinearMechanism::check_recurrent() const {
   if (config_.compat != "none") {
     throw UserError(
-        "model.attention.compat: {} has no recurrent form: its stabilisers are maxima over all keys of a sequence, later ones included; "
-        "there is no generation and no carried state with it; remove compat",
+        "model.attention.compat: {} has no recurrent form: its stabilisers are maxima over all keys of a sequence, "
+        "later ones included; there is no generation and no carried state with it; remove compat",
         config_.compat);
   }
   if (!config_.causal)
-    throw UserError("a bidirectional model has no recurrent form: each token sees later ones; generation and carried state need a decoder");
+    throw UserError(
+        "a bidirectional model has no recurrent form: each token sees later ones; generation and carried state need a "
+        "decoder");
 }
 
 std::unique_ptr<AttentionState> LinearMechanism::new_state(std::int64_t batch, std::int64_t /*max_tokens*/, DType dtype,
@@ -199,7 +206,8 @@ void LinearMechanism::redraw(std::uint64_t seed, std::int64_t step) {
   if (!directions_ || directions_->master().device().is_shape_only()) return;
   if (step != 0 && (config_.redraw_every == 0 || step % config_.redraw_every != 0)) return;
   const RandomKey key{seed, static_cast<std::uint32_t>(step), random_stream(stream_name_)};
-  const std::vector<float> drawn = draw_directions(directions_kind(config_.directions), n_directions_, config_.d_head, key);
+  const std::vector<float> drawn =
+      draw_directions(directions_kind(config_.directions), n_directions_, config_.d_head, key);
   const Tensor& target = directions_->master();
   if (target.dtype() == DType::float64) {
     target.copy_from(Tensor::from(std::vector<double>(drawn.begin(), drawn.end()), target.shape(), target.device()));
@@ -208,7 +216,8 @@ void LinearMechanism::redraw(std::uint64_t seed, std::int64_t step) {
   }
 }
 
-std::unique_ptr<AttentionMechanism> make_linear_mechanism(ParameterStore& store, const std::string& name, const AttentionConfig& config) {
+std::unique_ptr<AttentionMechanism> make_linear_mechanism(ParameterStore& store, const std::string& name,
+                                                          const AttentionConfig& config) {
   return std::make_unique<LinearMechanism>(store, name, config);
 }
 

@@ -13,7 +13,8 @@ using ops::SequenceProjection;
 constexpr const char* shared_name = "attention.sequence_projection.weight";
 
 Initializer initial_projection(const ops::SequenceProjectionOptions& options) {
-  const std::int64_t terms = options.kind == SequenceProjection::linear ? options.projected_length + options.max_length : options.stride();
+  const std::int64_t terms =
+      options.kind == SequenceProjection::linear ? options.projected_length + options.max_length : options.stride();
   return Initializer::normal(1 / std::sqrt(static_cast<double>(terms)));
 }
 
@@ -23,8 +24,8 @@ Parameter& shared_projection(ParameterStore& store, const Shape& shape, const In
     if (parameter.name() != shared_name) continue;
     if (!(parameter.shape() == shape)) {
       throw UserError(
-          "{} is {} in one layer and {} in another: layers that share a projection must agree in length, projected length and "
-          "head width; use sharing: key_value",
+          "{} is {} in one layer and {} in another: layers that share a projection must agree in length, projected "
+          "length and head width; use sharing: key_value",
           shared_name, parameter.shape().text(), shape.text());
     }
     return store.find(shared_name);
@@ -52,14 +53,14 @@ class LinformerMechanism : public AttentionMechanism {
     if (carried) refuse("state cannot be carried from segment to segment");
     if (context.attention_mask.documents.defined()) {
       throw UserError(
-          "{}: linformer cannot keep packed documents apart: its projection mixes all positions of a sequence; pack one "
-          "document a sequence, or use mechanism softmax or linear",
+          "{}: linformer cannot keep packed documents apart: its projection mixes all positions of a sequence; pack "
+          "one document a sequence, or use mechanism softmax or linear",
           name_);
     }
     if (key.extent(1) > projection_.max_length) {
       throw UserError(
-          "{}: a sequence of {} tokens, but linformer's projection was made for at most {}: shorten the input, or train with "
-          "a larger model.max_sequence_length",
+          "{}: a sequence of {} tokens, but linformer's projection was made for at most {}: shorten the input, or "
+          "train with a larger model.max_sequence_length",
           name_, key.extent(1), projection_.max_length);
     }
     const Tensor& keys = context.attention_mask.keys;
@@ -99,7 +100,9 @@ class LinformerMechanism : public AttentionMechanism {
   static Variable weight(const Parameter* parameter) { return parameter ? parameter->variable() : Variable{}; }
 
   [[noreturn]] void refuse(const char* what) const {
-    throw UserError("{}: linformer {}: its projection needs the whole sequence at once; use mechanism softmax or linear", name_, what);
+    throw UserError(
+        "{}: linformer {}: its projection needs the whole sequence at once; use mechanism softmax or linear", name_,
+        what);
   }
 
   std::string name_;
@@ -111,10 +114,11 @@ class LinformerMechanism : public AttentionMechanism {
 }  // namespace
 
 const std::vector<std::pair<ProjectionSharing, const char*>>& projection_sharings() {
-  static const std::vector<std::pair<ProjectionSharing, const char*>> sharings{{ProjectionSharing::none, "none"},
-                                                                               {ProjectionSharing::heads, "heads"},
-                                                                               {ProjectionSharing::key_value, "key_value"},
-                                                                               {ProjectionSharing::layers, "layers"}};
+  static const std::vector<std::pair<ProjectionSharing, const char*>> sharings{
+      {ProjectionSharing::none, "none"},
+      {ProjectionSharing::heads, "heads"},
+      {ProjectionSharing::key_value, "key_value"},
+      {ProjectionSharing::layers, "layers"}};
   return sharings;
 }
 
@@ -137,14 +141,14 @@ std::unique_ptr<AttentionMechanism> make_linformer_mechanism(ParameterStore& sto
   require(config.max_sequence_length >= 1, "{}: linformer needs to know max_sequence_length", name);
   if (config.causal) {
     throw UserError(
-        "{}: linformer cannot be causal: each row of its projection mixes all positions, so that a query would see later "
-        "tokens; use it in an encoder, or mechanism softmax or linear",
+        "{}: linformer cannot be causal: each row of its projection mixes all positions, so that a query would see "
+        "later tokens; use it in an encoder, or mechanism softmax or linear",
         name);
   }
   const std::int64_t r = resolved_projected_length(config);
   if (r < 1 || r > config.max_sequence_length) {
-    throw UserError("{}: a projected_length of {} for sequences of at most {} tokens, expected 1 to {}; 0 picks one", name, r,
-                    config.max_sequence_length, config.max_sequence_length);
+    throw UserError("{}: a projected_length of {} for sequences of at most {} tokens, expected 1 to {}; 0 picks one",
+                    name, r, config.max_sequence_length, config.max_sequence_length);
   }
   return std::make_unique<LinformerMechanism>(store, name, config);
 }

@@ -16,12 +16,13 @@ const std::vector<MechanismInfo>& attention_mechanisms() {
   return mechanisms;
 }
 
-std::unique_ptr<AttentionMechanism> make_attention(ParameterStore& store, const std::string& name, const AttentionConfig& config) {
+std::unique_ptr<AttentionMechanism> make_attention(ParameterStore& store, const std::string& name,
+                                                   const AttentionConfig& config) {
   if (!config.head_mechanisms.empty()) return make_mixed_mechanism(store, name, config);
   if (config.rotate_numerator && config.mechanism != "linear") {
     throw UserError(
-        "model.rotary_placement: numerator cannot be with the mechanism {}, which has no features apart from its exact weights; take "
-        "linear, or before_features",
+        "model.rotary_placement: numerator cannot be with the mechanism {}, which has no features apart from its exact "
+        "weights; take linear, or before_features",
         config.mechanism);
   }
   std::string known;

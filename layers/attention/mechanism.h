@@ -1,5 +1,6 @@
 #pragma once
-// What a layer can do with query, key and value. A mechanism is one file in this folder plus its op, registered by name in mechanism.cpp.
+// What a layer can do with query, key and value. A mechanism is one file in this folder plus its op, registered by name
+// in mechanism.cpp.
 #include <functional>
 #include <memory>
 #include <string>
@@ -36,15 +37,17 @@ struct AttentionConfig {
   std::vector<std::string> head_mechanisms;   ///< empty, or the mechanism of each head
   std::int64_t n_heads = 1, n_kv_heads = 1, d_head = 0;
   bool causal = true;
-  bool rotate_numerator = false;  ///< linear: rotary positions in the numerator's features (ops::LinearAttentionOptions)
-  double rotary_base = 10000;     ///< with rotate_numerator
+  bool rotate_numerator =
+      false;                   ///< linear: rotary positions in the numerator's features (ops::LinearAttentionOptions)
+  double rotary_base = 10000;  ///< with rotate_numerator
 };
 
 /// What generation keeps of one layer's past: a recurrent state, or keys and values.
 class AttentionState {
  public:
   virtual ~AttentionState() = default;
-  /// Bytes held: constant for recurrent states, growing with the tokens for a cache (up to its window, where it has one).
+  /// Bytes held: constant for recurrent states, growing with the tokens for a cache (up to its window, where it has
+  /// one).
   virtual std::int64_t bytes() const = 0;
 };
 
@@ -52,27 +55,28 @@ class AttentionMechanism {
  public:
   virtual ~AttentionMechanism() = default;
   /// query [batch, n, n_heads·d_head], key and value [batch, n, n_kv_heads·d_head] -> [batch, n, n_heads·d_head], under
-  /// context.attention_mask. With `carried` the tokens follow those in it, through which no gradient flows, and it is advanced; a mechanism
-  /// whose state grows with length throws UserError.
+  /// context.attention_mask. With `carried` the tokens follow those in it, through which no gradient flows, and it is
+  /// advanced; a mechanism whose state grows with length throws UserError.
   virtual Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
                            AttentionState* carried = nullptr) const = 0;
   /// A past of no tokens, for sequences of at most `max_tokens`.
   virtual std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype,
                                                     const Device& device) const = 0;
   /// The same as forward for tokens that follow those in `state`, which is advanced. Nothing is recorded.
-  virtual Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value, AttentionState& state) const = 0;
-  /// Before optimizer step `step` (0: the model's first): draws again what is due. Keyed by (seed, step, layer): the same on every rank and
-  /// after a resume.
+  virtual Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
+                        AttentionState& state) const = 0;
+  /// Before optimizer step `step` (0: the model's first): draws again what is due. Keyed by (seed, step, layer): the
+  /// same on every rank and after a resume.
   virtual void redraw(std::uint64_t /*seed*/, std::int64_t /*step*/) {}
-  /// Constants from what training has seen so far, for mechanisms that have any (HeadConstants); after each step that has run this one in
-  /// training, and after no other.
+  /// Constants from what training has seen so far, for mechanisms that have any (HeadConstants); after each step that
+  /// has run this one in training, and after no other.
   virtual void update_constants() {}
   /// Denominators since the last call, for mechanisms that guard them (signed feature maps); forgets them.
   virtual ops::DenominatorReport take_denominator_report() { return {}; }
 };
 
-using MechanismFactory =
-    std::function<std::unique_ptr<AttentionMechanism>(ParameterStore&, const std::string& name, const AttentionConfig&)>;
+using MechanismFactory = std::function<std::unique_ptr<AttentionMechanism>(ParameterStore&, const std::string& name,
+                                                                           const AttentionConfig&)>;
 struct MechanismInfo {
   const char* name;
   MechanismFactory make;
@@ -80,6 +84,7 @@ struct MechanismInfo {
 /// Every mechanism that a config can name.
 const std::vector<MechanismInfo>& attention_mechanisms();
 /// Throws UserError naming the known ones.
-std::unique_ptr<AttentionMechanism> make_attention(ParameterStore& store, const std::string& name, const AttentionConfig& config);
+std::unique_ptr<AttentionMechanism> make_attention(ParameterStore& store, const std::string& name,
+                                                   const AttentionConfig& config);
 
 }  // namespace furlong::layers

@@ -6,7 +6,8 @@ namespace furlong::layers {
 /// Called with the name and the memory of one tensor of a state; it may put another of the same dtype in its place.
 using StateVisitor = std::function<void(const std::string& name, Tensor& tensor)>;
 
-/// A past whose size does not grow with its length, so that training on consecutive segments of one long sequence can carry it along.
+/// A past whose size does not grow with its length, so that training on consecutive segments of one long sequence can
+/// carry it along.
 class RecurrentAttentionState : public AttentionState {
  public:
   /// A copy with memory of its own: recomputation in backward has to begin where the first run began.

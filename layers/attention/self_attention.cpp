@@ -6,7 +6,9 @@
 namespace furlong::layers {
 namespace {
 
-std::int64_t fused_width(const AttentionConfig& attention) { return (attention.n_heads + 2 * attention.n_kv_heads) * attention.d_head; }
+std::int64_t fused_width(const AttentionConfig& attention) {
+  return (attention.n_heads + 2 * attention.n_kv_heads) * attention.d_head;
+}
 
 }  // namespace
 
@@ -19,7 +21,8 @@ void SelfAttentionState::visit(const std::string& prefix, const StateVisitor& vi
   if (convolution.defined()) visitor(prefix + ".convolution", convolution);
 }
 
-SelfAttention::SelfAttention(ParameterStore& store, const std::string& name, const SelfAttentionConfig& config, ops::RotaryTable* rotary)
+SelfAttention::SelfAttention(ParameterStore& store, const std::string& name, const SelfAttentionConfig& config,
+                             ops::RotaryTable* rotary)
     : name_(name),
       config_(config),
       rotary_(rotary),
@@ -28,12 +31,15 @@ SelfAttention::SelfAttention(ParameterStore& store, const std::string& name, con
       output_(store, name + ".output", config.attention.n_heads * config.attention.d_head, config.d_model, config.bias,
               config.output_deviation, config.adapter) {
   if (config.short_convolution > 0) {
-    convolution_ = &store.add(name + ".short_convolution.weight", {fused_width(config.attention), config.short_convolution},
-                              Initializer::identity_tap(), false);
+    convolution_ =
+        &store.add(name + ".short_convolution.weight", {fused_width(config.attention), config.short_convolution},
+                   Initializer::identity_tap(), false);
   }
   if (config.query_key_norm == "rmsnorm") {
-    query_norm_.emplace(store, name + ".query_norm", config.attention.d_head, ops::NormKind::rmsnorm, config.norm_epsilon, false);
-    key_norm_.emplace(store, name + ".key_norm", config.attention.d_head, ops::NormKind::rmsnorm, config.norm_epsilon, false);
+    query_norm_.emplace(store, name + ".query_norm", config.attention.d_head, ops::NormKind::rmsnorm,
+                        config.norm_epsilon, false);
+    key_norm_.emplace(store, name + ".key_norm", config.attention.d_head, ops::NormKind::rmsnorm, config.norm_epsilon,
+                      false);
   } else if (config.query_key_norm != "none") {
     throw UserError("model.query_key_norm '{}' is unknown; expected none or rmsnorm", config.query_key_norm);
   }
@@ -66,8 +72,8 @@ SelfAttention::Heads SelfAttention::heads_of(ForwardContext& context, const Vari
   if (convolution_) {
     require(!context.exchange, "segments of a sequence on different processes with a short convolution");
     const Tensor& documents = context.attention_mask.documents;
-    fused =
-        ops::short_convolution(context.tape, fused, convolution_->variable(), history, history, documents.defined() ? &documents : nullptr);
+    fused = ops::short_convolution(context.tape, fused, convolution_->variable(), history, history,
+                                   documents.defined() ? &documents : nullptr);
   }
   const AttentionConfig& attention = config_.attention;
   const Tensor own = rotary_ ? context.own_positions() : Tensor{};
@@ -93,25 +99,29 @@ Variable SelfAttention::forward(ForwardContext& context, const Variable& x, std:
                                 SelfAttentionState* carried) const {
   const Tape::Scope scope(context.tape, "attention");
   const Heads heads = heads_of(context, x, first_position, carried);
-  const Variable attended = mechanism_->forward(context, heads.query, heads.key, heads.value, carried ? carried->attention.get() : nullptr);
+  const Variable attended =
+      mechanism_->forward(context, heads.query, heads.key, heads.value, carried ? carried->attention.get() : nullptr);
   const Variable projected = output_.forward(context, attended);
   if (context.observe_attention)
     context.observe_attention({name_, x, heads.query, heads.key, heads.value, attended, projected, *mechanism_});
   return projected;
 }
 
-SelfAttentionState SelfAttention::new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype, const Device& device) const {
+SelfAttentionState SelfAttention::new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype,
+                                            const Device& device) const {
   SelfAttentionState state{mechanism_->new_state(batch, max_tokens, dtype, device), {}};
   if (convolution_)
-    state.convolution = Tensor::zeros({batch, config_.short_convolution - 1, fused_width(config_.attention)}, dtype, device);
+    state.convolution =
+        Tensor::zeros({batch, config_.short_convolution - 1, fused_width(config_.attention)}, dtype, device);
   return state;
 }
 
-Variable SelfAttention::extend(ForwardContext& context, const Variable& x, std::int64_t first_position, SelfAttentionState& state) const {
+Variable SelfAttention::extend(ForwardContext& context, const Variable& x, std::int64_t first_position,
+                               SelfAttentionState& state) const {
   require(!context.tape.recording(), "a sequence is extended without recording");
   const Heads heads = heads_of(context, x, first_position, &state);
-  return output_.forward(context, Variable(mechanism_->extend(context.stream(), heads.query.value(), heads.key.value(), heads.value.value(),
-                                                              *state.attention)));
+  return output_.forward(context, Variable(mechanism_->extend(context.stream(), heads.query.value(), heads.key.value(),
+                                                              heads.value.value(), *state.attention)));
 }
 
 }  // namespace furlong::layers

@@ -31,23 +31,28 @@ struct SelfAttentionState {
   void visit(const std::string& prefix, const StateVisitor& visitor);
 };
 
-/// x [batch, n, d_model] -> the same: one fused projection to query, key and value, short convolution, norm of queries and keys, rotary
-/// positions, the mechanism, and the output projection. Parameters: `name`.query_key_value.{weight,bias}, `name`.short_convolution.weight,
-/// `name`.{query_norm,key_norm}.gain [d_head], `name`.output.{weight,bias}, those of adapters (Linear), and the mechanism's.
+/// x [batch, n, d_model] -> the same: one fused projection to query, key and value, short convolution, norm of queries
+/// and keys, rotary positions, the mechanism, and the output projection. Parameters:
+/// `name`.query_key_value.{weight,bias}, `name`.short_convolution.weight, `name`.{query_norm,key_norm}.gain [d_head],
+/// `name`.output.{weight,bias}, those of adapters (Linear), and the mechanism's.
 class SelfAttention {
  public:
   /// Throws UserError for names that do not exist.
-  SelfAttention(ParameterStore& store, const std::string& name, const SelfAttentionConfig& config, ops::RotaryTable* rotary);
+  SelfAttention(ParameterStore& store, const std::string& name, const SelfAttentionConfig& config,
+                ops::RotaryTable* rotary);
   /// The parameters and the mechanism of `first`, constants and random directions included, under another name.
   SelfAttention(const SelfAttention& first, const std::string& name);
 
-  /// Under context.attention_mask. With `carried` the tokens stand at positions from `first_position`, after those that it has seen, and it
-  /// is advanced; no gradient flows into it. Throws UserError where the mechanism's state grows with length.
+  /// Under context.attention_mask. With `carried` the tokens stand at positions from `first_position`, after those that
+  /// it has seen, and it is advanced; no gradient flows into it. Throws UserError where the mechanism's state grows
+  /// with length.
   Variable forward(ForwardContext& context, const Variable& x, std::int64_t first_position = 0,
                    SelfAttentionState* carried = nullptr) const;
   SelfAttentionState new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype, const Device& device) const;
-  /// The same for tokens at positions from `first_position`, after those that `state` has seen. Nothing may be recorded.
-  Variable extend(ForwardContext& context, const Variable& x, std::int64_t first_position, SelfAttentionState& state) const;
+  /// The same for tokens at positions from `first_position`, after those that `state` has seen. Nothing may be
+  /// recorded.
+  Variable extend(ForwardContext& context, const Variable& x, std::int64_t first_position,
+                  SelfAttentionState& state) const;
   void redraw(std::uint64_t seed, std::int64_t step) {
     if (!shared_) mechanism_->redraw(seed, step);
   }
@@ -61,7 +66,8 @@ class SelfAttention {
   struct Heads {
     Variable query, key, value;
   };
-  Heads heads_of(ForwardContext& context, const Variable& x, std::int64_t first_position, const SelfAttentionState* state) const;
+  Heads heads_of(ForwardContext& context, const Variable& x, std::int64_t first_position,
+                 const SelfAttentionState* state) const;
   Variable normed(ForwardContext& context, const Variable& x, const Norm& norm) const;
   Heads split(ForwardContext& context, const Variable& fused) const;
 

@@ -18,11 +18,13 @@ DecoderConfig Encoder::trunk_of(const EncoderConfig& config) {
   return trunk;
 }
 
-Encoder::Encoder(ParameterStore& store, const EncoderConfig& config) : config_(config), trunk_(store, trunk_of(config)) {
+Encoder::Encoder(ParameterStore& store, const EncoderConfig& config)
+    : config_(config), trunk_(store, trunk_of(config)) {
   config_.trunk = trunk_.config();
   if (config.head == EncoderConfig::Head::masked_tokens) return;
   head_.emplace(store, LabelHeadConfig{config.trunk.d_model, config.n_classes, pooling_of(config.pooling),
-                                       config.head == EncoderConfig::Head::matching, config.trunk.dropout, config.trunk.initializer_range});
+                                       config.head == EncoderConfig::Head::matching, config.trunk.dropout,
+                                       config.trunk.initializer_range});
 }
 
 const LabelHead& Encoder::head() const {
@@ -40,6 +42,8 @@ ops::CrossEntropyResult Encoder::label_loss(ForwardContext& context, const Tenso
   return head().loss(context, hidden(context, tokens), labels, options);
 }
 
-Tensor Encoder::label_logits(ForwardContext& context, const Tensor& tokens) { return head().logits(context, hidden(context, tokens)); }
+Tensor Encoder::label_logits(ForwardContext& context, const Tensor& tokens) {
+  return head().logits(context, hidden(context, tokens));
+}
 
 }  // namespace furlong::layers

@@ -8,9 +8,12 @@
 namespace furlong::layers {
 
 LabelHead::LabelHead(ParameterStore& store, const LabelHeadConfig& config) : config_(config) {
-  require(config.d_model > 0 && config.n_classes > 0, "a head for {} classes on a width of {}", config.n_classes, config.d_model);
-  if (config.pairs) matching_.emplace(store, "matching", 4 * config.d_model, config.d_model, true, config.initial_deviation);
-  weight_ = &store.add("classifier.weight", {config.n_classes, config.d_model}, Initializer::normal(config.initial_deviation), true);
+  require(config.d_model > 0 && config.n_classes > 0, "a head for {} classes on a width of {}", config.n_classes,
+          config.d_model);
+  if (config.pairs)
+    matching_.emplace(store, "matching", 4 * config.d_model, config.d_model, true, config.initial_deviation);
+  weight_ = &store.add("classifier.weight", {config.n_classes, config.d_model},
+                       Initializer::normal(config.initial_deviation), true);
   bias_ = &store.add("classifier.bias", {config.n_classes}, Initializer::zeros(), false);
 }
 
@@ -20,8 +23,8 @@ Variable LabelHead::features(ForwardContext& context, const Variable& hidden) co
   ForwardContext of_samples = context;
   if (matching_) {
     of_samples.first_sample /= 2;
-    pooled =
-        ops::activation(context.tape, matching_->forward(context, ops::pair_features(context.tape, pooled)), ops::ActivationKind::gelu);
+    pooled = ops::activation(context.tape, matching_->forward(context, ops::pair_features(context.tape, pooled)),
+                             ops::ActivationKind::gelu);
   }
   return dropout(of_samples, pooled, config_.dropout, "classifier.dropout");
 }
@@ -39,7 +42,8 @@ Tensor LabelHead::logits(ForwardContext& context, const Variable& hidden) const 
   const Tensor result = Tensor::empty({pooled.extent(0), config_.n_classes}, dtype, pooled.device());
   const Tensor bias = Tensor::empty({config_.n_classes}, dtype, pooled.device());
   ops::convert(context.stream(), bias, bias_->variable().value());
-  ops::gemm(context.stream(), pooled, false, weight_->variable().value(), true, result, GradientMode::overwrite, {.bias = &bias});
+  ops::gemm(context.stream(), pooled, false, weight_->variable().value(), true, result, GradientMode::overwrite,
+            {.bias = &bias});
   return result;
 }
 

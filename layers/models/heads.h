@@ -16,14 +16,15 @@ struct LabelHeadConfig {
   double dropout = 0, initial_deviation = 0.02;
 };
 
-/// Hidden states [rows, n, d_model] -> pooled to one vector a sequence -> a class. Of a pair the features u, v, u v, u - v go through a
-/// layer of d_model with gelu first. Dropout stands in front of the classifier. Parameters: classifier.{weight [n_classes, d_model], bias};
-/// pairs: matching.{weight [d_model, 4 d_model], bias}.
+/// Hidden states [rows, n, d_model] -> pooled to one vector a sequence -> a class. Of a pair the features u, v, u v, u
+/// - v go through a layer of d_model with gelu first. Dropout stands in front of the classifier. Parameters:
+/// classifier.{weight [n_classes, d_model], bias}; pairs: matching.{weight [d_model, 4 d_model], bias}.
 class LabelHead {
  public:
   LabelHead(ParameterStore& store, const LabelHeadConfig& config);
 
-  /// Mean cross-entropy of labels int32 [samples] (-1: left out). Only positions that context.attention_mask keeps are pooled.
+  /// Mean cross-entropy of labels int32 [samples] (-1: left out). Only positions that context.attention_mask keeps are
+  /// pooled.
   ops::CrossEntropyResult loss(ForwardContext& context, const Variable& hidden, const Tensor& labels,
                                const ops::CrossEntropyOptions& options) const;
   /// [samples, n_classes], float32 (float64 for float64).

@@ -1,5 +1,6 @@
 #pragma once
-// What the tests of communicators share: jobs of real processes with their store, and values that every rank can work out for every other.
+// What the tests of communicators share: jobs of real processes with their store, and values that every rank can work
+// out for every other.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spdlog/sinks/ostream_sink.h>
@@ -35,12 +36,15 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-inline double seconds_since(steady_clock::time_point start) { return std::chrono::duration<double>(steady_clock::now() - start).count(); }
+inline double seconds_since(steady_clock::time_point start) {
+  return std::chrono::duration<double>(steady_clock::now() - start).count();
+}
 
 /// Short enough for tests of faults. A rank that a busy machine keeps from sending for so long would count as lost.
 inline StoreTimes short_times() { return {50ms, 1s, 300ms}; }
 
-/// What carries a job's operations. The stand-in (nccl_stand_in.cpp) works between simulated devices, NCCL itself where there are GPUs.
+/// What carries a job's operations. The stand-in (nccl_stand_in.cpp) works between simulated devices, NCCL itself where
+/// there are GPUs.
 enum class Engine { gloo, nccl_stand_in, old_nccl_stand_in, nccl };
 
 inline std::string name_of(Engine engine) {
@@ -48,18 +52,23 @@ inline std::string name_of(Engine engine) {
   return names[static_cast<int>(engine)];
 }
 
-/// The folder of the library that stands in for NCCL; it lies where the build has put it, beside the programs' own folder.
+/// The folder of the library that stands in for NCCL; it lies where the build has put it, beside the programs' own
+/// folder.
 inline std::filesystem::path stand_in_folder(Engine engine) {
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
-  return program.parent_path().parent_path() / "tests/nccl_stand_in" / (engine == Engine::old_nccl_stand_in ? "old" : "new");
+  return program.parent_path().parent_path() / "tests/nccl_stand_in" /
+         (engine == Engine::old_nccl_stand_in ? "old" : "new");
 }
 
-/// Why a job of so many processes cannot be; empty where it can. Asked in a process of its own: CUDA does not survive a fork.
+/// Why a job of so many processes cannot be; empty where it can. Asked in a process of its own: CUDA does not survive a
+/// fork.
 inline std::string engine_missing(Engine engine, int size) {
   if (engine == Engine::gloo) return "";
   if (engine != Engine::nccl) {
     if (gpu_engine(DeviceType::simulated) == nullptr) return "this build has no simulator";
-    return std::filesystem::exists(stand_in_folder(engine) / "libnccl.so.2") ? "" : "there is no library that stands in for NCCL";
+    return std::filesystem::exists(stand_in_folder(engine) / "libnccl.so.2")
+               ? ""
+               : "there is no library that stands in for NCCL";
   }
   int answer[2];
   if (::pipe(answer) != 0) return "no pipe";
@@ -74,7 +83,8 @@ inline std::string engine_missing(Engine engine, int size) {
   ::close(answer[1]);
   std::string reason;
   char buffer[512];
-  for (ssize_t n; (n = ::read(answer[0], buffer, sizeof buffer)) > 0;) reason.append(buffer, static_cast<std::size_t>(n));
+  for (ssize_t n; (n = ::read(answer[0], buffer, sizeof buffer)) > 0;)
+    reason.append(buffer, static_cast<std::size_t>(n));
   ::close(answer[0]);
   ::waitpid(child, nullptr, 0);
   return reason;
@@ -84,7 +94,8 @@ inline std::string engine_missing(Engine engine, int size) {
 class Said {
  public:
   Said() : before_(spdlog::default_logger()) {
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>("said", std::make_shared<spdlog::sinks::ostream_sink_mt>(stream_)));
+    spdlog::set_default_logger(
+        std::make_shared<spdlog::logger>("said", std::make_shared<spdlog::sinks::ostream_sink_mt>(stream_)));
   }
   ~Said() { spdlog::set_default_logger(before_); }
   Said(const Said&) = delete;
@@ -173,7 +184,8 @@ struct JobOptions {
   Engine engine = Engine::gloo;
 };
 
-/// `size` processes that run `body`, forked while this one has no other threads. A process ends with 0 when it found nothing wrong.
+/// `size` processes that run `body`, forked while this one has no other threads. A process ends with 0 when it found
+/// nothing wrong.
 class Job {
  public:
   Job(int size, const std::function<void(Rank&)>& body, const JobOptions& job = {}) {
@@ -220,8 +232,8 @@ class Job {
   }
 
  private:
-  [[noreturn]] static void run(int rank, int size, std::uint16_t port, const std::function<void(Rank&)>& body, const JobOptions& job,
-                               int others) {
+  [[noreturn]] static void run(int rank, int size, std::uint16_t port, const std::function<void(Rank&)>& body,
+                               const JobOptions& job, int others) {
     ::alarm(400);  // a test that hangs ends
     bool well = false;
     try {
@@ -241,7 +253,8 @@ class Job {
 
   static void take_device(Engine engine, int rank) {
     if (engine == Engine::gloo) return;
-    testing::device_under_test() = engine == Engine::nccl ? Device{DeviceType::cuda, rank} : Device{DeviceType::simulated, 0};
+    testing::device_under_test() =
+        engine == Engine::nccl ? Device{DeviceType::cuda, rank} : Device{DeviceType::simulated, 0};
     if (engine != Engine::nccl) ::setenv("FURLONG_CUDA_LIBDIR", stand_in_folder(engine).c_str(), 1);
   }
 
@@ -266,16 +279,19 @@ inline void run_job(int size, const std::function<void(Rank&, Communicator&)>& b
   EXPECT_EQ(job.wait(), std::vector<int>(static_cast<std::size_t>(size), 0));
 }
 
-/// The i-th of rank's values: in [-1, 1) for floats, in [-1000, 1000) for int32, in [0, 60) for uint8. Different in each `draw`.
+/// The i-th of rank's values: in [-1, 1) for floats, in [-1000, 1000) for int32, in [0, 60) for uint8. Different in
+/// each `draw`.
 template <class T>
 T value(int draw, int rank, std::int64_t i) {
-  std::uint64_t x = static_cast<std::uint64_t>(i) + 0x9e3779b97f4a7c15u * static_cast<std::uint64_t>(1000 * draw + rank + 1);
+  std::uint64_t x =
+      static_cast<std::uint64_t>(i) + 0x9e3779b97f4a7c15u * static_cast<std::uint64_t>(1000 * draw + rank + 1);
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   x ^= x >> 31;
   if constexpr (std::is_same_v<T, std::uint8_t>) return static_cast<T>(x % 60);
   if constexpr (std::is_same_v<T, std::int32_t>) return static_cast<T>(static_cast<std::int64_t>(x % 2000) - 1000);
-  if constexpr (!std::is_integral_v<T>) return static_cast<T>(static_cast<compute_t<T>>(static_cast<double>(x >> 11) * 0x1p-52 - 1.0));
+  if constexpr (!std::is_integral_v<T>)
+    return static_cast<T>(static_cast<compute_t<T>>(static_cast<double>(x >> 11) * 0x1p-52 - 1.0));
 }
 
 /// On the device under test.
@@ -287,9 +303,10 @@ Tensor tensor(int draw, int rank, std::int64_t n, std::int64_t first = 0) {
 }
 inline Tensor zeros(std::int64_t n, DType dtype) { return Tensor::zeros({n}, dtype, testing::device()); }
 
-/// What the reduction of all ranks' i-th values is in exact arithmetic, and how far a result may be from it: each of the size - 1 additions
-/// rounds a partial sum, which is at most the sum of magnitudes, by half a unit in the last place (bfloat16 has 8 bits, float32 24,
-/// float64 53, where the reference itself rounds as often); 1 % for what the roundings before add to the partial sums. Nothing else rounds.
+/// What the reduction of all ranks' i-th values is in exact arithmetic, and how far a result may be from it: each of
+/// the size - 1 additions rounds a partial sum, which is at most the sum of magnitudes, by half a unit in the last
+/// place (bfloat16 has 8 bits, float32 24, float64 53, where the reference itself rounds as often); 1 % for what the
+/// roundings before add to the partial sums. Nothing else rounds.
 struct Expected {
   double value, tolerance;
 };

@@ -13,8 +13,9 @@ namespace furlong {
 
 using Variables = std::map<std::string, std::string>;
 
-// What the launchers set, captured from Open MPI 4.1.4, MPICH 4.0.2's hydra, torchrun (PyTorch 2) and Slurm 22.05.8, reduced to what bears
-// on discovery, with host names, addresses and ids replaced. PALS and Open MPI 5 are written after their documentation.
+// What the launchers set, captured from Open MPI 4.1.4, MPICH 4.0.2's hydra, torchrun (PyTorch 2) and Slurm 22.05.8,
+// reduced to what bears on discovery, with host names, addresses and ids replaced. PALS and Open MPI 5 are written
+// after their documentation.
 
 inline const Variables kOpenMpi = {  // mpirun -n 2, rank 1
     {"OMPI_COMM_WORLD_RANK", "1"},
@@ -112,10 +113,11 @@ inline std::string refusal(const Variables& variables) {
   return "accepted";
 }
 
-#define EXPECT_REFUSED(variables, part) EXPECT_NE(refusal(variables).find(part), std::string::npos) << refusal(variables)
+#define EXPECT_REFUSED(variables, part) \
+  EXPECT_NE(refusal(variables).find(part), std::string::npos) << refusal(variables)
 
-inline void expect_ranks(const LaunchEnvironment& launch, const std::string& launcher, int rank, int world_size, int local_rank,
-                         int local_size) {
+inline void expect_ranks(const LaunchEnvironment& launch, const std::string& launcher, int rank, int world_size,
+                         int local_rank, int local_size) {
   EXPECT_EQ(launch.launcher, launcher);
   EXPECT_EQ(launch.rank, rank);
   EXPECT_EQ(launch.world_size, world_size);

@@ -74,7 +74,8 @@ struct Setup {
   int err = -1;                       ///< where standard error goes; a file, read when it has ended, where -1
 };
 
-/// One call of launch() in a process of its own, with a folder $D for its ranks and an environment of nothing but that and PATH.
+/// One call of launch() in a process of its own, with a folder $D for its ranks and an environment of nothing but that
+/// and PATH.
 class Launcher {
  public:
   Launcher(LaunchOptions options, const Setup& setup) : begin_(steady_clock::now()) {
@@ -161,7 +162,8 @@ class Launcher {
     setenv("D", folder_.c_str(), 1);
     for (const auto& [name, value] : setup.environment) setenv(name.c_str(), value.c_str(), 1);
     dup2(open((folder_ / "stdout").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666), STDOUT_FILENO);
-    dup2(setup.err >= 0 ? setup.err : open((folder_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666), STDERR_FILENO);
+    dup2(setup.err >= 0 ? setup.err : open((folder_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666),
+         STDERR_FILENO);
     close_range(3, ~0U, 0);
     int status = 1;
     try {
@@ -202,7 +204,8 @@ inline std::string error_of(const Ended& ended) {
 inline std::vector<std::string> rank_lines_of(const Ended& ended) {
   std::vector<std::string> lines;
   for (const std::string& line : lines_of(ended.err)) {
-    if (!line.starts_with("error: ") && !line.starts_with("info: ") && !line.starts_with("warning: ")) lines.push_back(line);
+    if (!line.starts_with("error: ") && !line.starts_with("info: ") && !line.starts_with("warning: "))
+      lines.push_back(line);
   }
   return lines;
 }

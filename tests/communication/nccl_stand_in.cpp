@@ -1,6 +1,6 @@
-// A library with NCCL's functions, for tests on machines without GPUs: it works on the simulated device's memory and streams, between
-// processes of one machine, by memory that they share. As NCCL's calls do, its own return before they are done; it is strict about what may
-// be called when, and has the faults that FURLONG_NCCL_STAND_IN_FAULT names:
+// A library with NCCL's functions, for tests on machines without GPUs: it works on the simulated device's memory and
+// streams, between processes of one machine, by memory that they share. As NCCL's calls do, its own return before they
+// are done; it is strict about what may be called when, and has the faults that FURLONG_NCCL_STAND_IN_FAULT names:
 //
 //   init hangs            ncclCommInitRank(Config) never ends
 //   init fails            it ends with ncclSystemError
@@ -9,7 +9,8 @@
 //   operation N breaks    likewise, and the communicator's state becomes ncclRemoteError
 //   operation N is slow   it takes 0.3 s more
 //
-// Reductions add in the order of ranks and round to the element's type each time; maximum and minimum pass over NaNs, as NCCL's do.
+// Reductions add in the order of ranks and round to the element's type each time; maximum and minimum pass over NaNs,
+// as NCCL's do.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -40,8 +41,8 @@ constexpr int most_ranks = 8;
 constexpr std::size_t slot_bytes = 4 << 20, message_bytes = 1 << 20;  // what is not used takes no memory
 constexpr Result system_error = 2, internal_error = 3, invalid_argument = 4, invalid_usage = 5, remote_error = 6;
 
-/// What all ranks share. Counters only grow. Slots are used in turn: who writes the second has waited for what all wrote after the first,
-/// which they did when they had read it.
+/// What all ranks share. Counters only grow. Slots are used in turn: who writes the second has waited for what all
+/// wrote after the first, which they did when they had read it.
 struct Shared {
   std::atomic<int> attached{0};
   std::atomic<std::uint64_t> written[most_ranks];
@@ -61,12 +62,15 @@ struct Fault {
     const char* text = std::getenv("FURLONG_NCCL_STAND_IN_FAULT");
     char where[32] = "", what[32] = "";
     if (text == nullptr) return fault;
-    if (std::sscanf(text, "%31s %d %31[a-z ]", where, &fault.number, what) != 3) std::sscanf(text, "%31s %31[a-z ]", where, what);
+    if (std::sscanf(text, "%31s %d %31[a-z ]", where, &fault.number, what) != 3)
+      std::sscanf(text, "%31s %31[a-z ]", where, what);
     fault.where = where;
     fault.what = what;
     return fault;
   }
-  bool is(const char* at, const char* does, int count = 0) const { return where == at && what == does && number == count; }
+  bool is(const char* at, const char* does, int count = 0) const {
+    return where == at && what == does && number == count;
+  }
 };
 
 struct Aborted {};
@@ -95,9 +99,10 @@ struct Communicator {
   bool connected = false, finalized = false;
   std::uint64_t exchanges = 0;
   std::vector<std::uint64_t> sent = std::vector<std::uint64_t>(most_ranks), received = sent;
-  int operations = 0;                // calls so far
-  std::atomic<int> under_way = 0;    // on streams
-  std::function<void()> to_enqueue;  // the call in progress: goes to its stream when somebody asks for the state the second time
+  int operations = 0;              // calls so far
+  std::atomic<int> under_way = 0;  // on streams
+  std::function<void()>
+      to_enqueue;  // the call in progress: goes to its stream when somebody asks for the state the second time
   int asked = 0;
 
   template <class Condition>
@@ -125,7 +130,8 @@ namespace {
 /// Two threads in one communicator at a time: refused, as it would be undefined with NCCL.
 class Call {
  public:
-  explicit Call(Communicator* communicator) : communicator_(communicator), is_alone_(!communicator->in_call.exchange(true)) {}
+  explicit Call(Communicator* communicator)
+      : communicator_(communicator), is_alone_(!communicator->in_call.exchange(true)) {}
   ~Call() {
     if (is_alone_) communicator_->in_call = false;
   }
@@ -162,13 +168,16 @@ void reduce_into(char* target, const char* values, std::size_t count, Reduction 
     std::memcpy(&b, values + i * sizeof(T), sizeof(T));
     if constexpr (std::is_integral_v<T>) {
       using Unsigned = std::make_unsigned_t<T>;
-      out = reduction == Reduction::sum       ? static_cast<T>(static_cast<Unsigned>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b)))
+      out = reduction == Reduction::sum
+                ? static_cast<T>(static_cast<Unsigned>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b)))
             : reduction == Reduction::maximum ? std::max(a, b)
                                               : std::min(a, b);
     } else {
       using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
       const auto x = static_cast<Wide>(a), y = static_cast<Wide>(b);
-      out = T(reduction == Reduction::sum ? x + y : reduction == Reduction::maximum ? std::fmax(x, y) : std::fmin(x, y));
+      out = T(reduction == Reduction::sum       ? x + y
+              : reduction == Reduction::maximum ? std::fmax(x, y)
+                                                : std::fmin(x, y));
     }
     std::memcpy(target + i * sizeof(T), &out, sizeof(T));
   }
@@ -214,7 +223,8 @@ void run_messages(Communicator* c, std::vector<Group::Message> messages) {
     bool seen[2][most_ranks] = {};  // a later message to the same rank waits for the earlier
     for (Group::Message& message : messages) {
       if (message.done == message.bytes || std::exchange(seen[message.sends][message.peer], true)) continue;
-      auto& box = message.sends ? c->shared->mailboxes[c->rank][message.peer] : c->shared->mailboxes[message.peer][c->rank];
+      auto& box =
+          message.sends ? c->shared->mailboxes[c->rank][message.peer] : c->shared->mailboxes[message.peer][c->rank];
       std::uint64_t& count = (message.sends ? c->sent : c->received)[static_cast<std::size_t>(message.peer)];
       const std::size_t bytes = std::min(message_bytes, message.bytes - message.done);
       if (message.sends ? box.read < count : box.written <= count) continue;
@@ -245,7 +255,8 @@ Result submit(Communicator* c, SimulatedQueueHandle* queue, std::function<void()
           const std::unique_ptr<Enqueued> self(static_cast<Enqueued*>(argument));
           Communicator* const c = self->communicator;
           try {
-            if (c->fault.is("operation", "is slow", self->number)) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+            if (c->fault.is("operation", "is slow", self->number))
+              std::this_thread::sleep_for(std::chrono::milliseconds(300));
             const bool breaks = c->fault.is("operation", "breaks", self->number);
             if (breaks) c->broken = true;
             if (breaks || c->fault.is("operation", "hangs", self->number)) c->wait_until([] { return false; });
@@ -415,23 +426,24 @@ Result ncclCommAbort(Communicator* c) {
   return success;
 }
 
-Result ncclAllReduce(const void* input, void* output, std::size_t count, DataType type, Reduction reduction, Communicator* c,
-                     void* stream) {
+Result ncclAllReduce(const void* input, void* output, std::size_t count, DataType type, Reduction reduction,
+                     Communicator* c, void* stream) {
   return add(c, stream, [=] {
     const std::size_t width = size_of_type(type), most = slot_bytes / width;
     for (std::size_t first = 0; first < count; first += most) {
       const std::size_t part = std::min(most, count - first);
       std::vector<char> sum(part * width);
       c->exchange(static_cast<const char*>(input) + first * width, part * width, [&](int rank, const char* values) {
-        rank == 0 ? static_cast<void>(std::memcpy(sum.data(), values, sum.size())) : reduce_into(sum.data(), values, part, type, reduction);
+        rank == 0 ? static_cast<void>(std::memcpy(sum.data(), values, sum.size()))
+                  : reduce_into(sum.data(), values, part, type, reduction);
       });
       std::memcpy(static_cast<char*>(output) + first * width, sum.data(), sum.size());
     }
   });
 }
 
-Result ncclReduceScatter(const void* input, void* output, std::size_t count, DataType type, Reduction reduction, Communicator* c,
-                         void* stream) {
+Result ncclReduceScatter(const void* input, void* output, std::size_t count, DataType type, Reduction reduction,
+                         Communicator* c, void* stream) {
   return add(c, stream, [=] {
     const std::size_t width = size_of_type(type), most = slot_bytes / width;
     const std::size_t begin = static_cast<std::size_t>(c->rank) * count, end = begin + count,
@@ -439,12 +451,14 @@ Result ncclReduceScatter(const void* input, void* output, std::size_t count, Dat
     std::vector<char> result(count * width);
     for (std::size_t first = 0; first < all; first += most) {
       const std::size_t last = std::min(first + most, all), from = std::max(first, begin), to = std::min(last, end);
-      c->exchange(static_cast<const char*>(input) + first * width, (last - first) * width, [&](int rank, const char* values) {
-        if (from >= to) return;
-        char* const sum = result.data() + (from - begin) * width;
-        const char* const part = values + (from - first) * width;
-        rank == 0 ? static_cast<void>(std::memcpy(sum, part, (to - from) * width)) : reduce_into(sum, part, to - from, type, reduction);
-      });
+      c->exchange(static_cast<const char*>(input) + first * width, (last - first) * width,
+                  [&](int rank, const char* values) {
+                    if (from >= to) return;
+                    char* const sum = result.data() + (from - begin) * width;
+                    const char* const part = values + (from - first) * width;
+                    rank == 0 ? static_cast<void>(std::memcpy(sum, part, (to - from) * width))
+                              : reduce_into(sum, part, to - from, type, reduction);
+                  });
     }
     std::memcpy(output, result.data(), result.size());
   });
@@ -462,7 +476,8 @@ Result ncclAllGather(const void* input, void* output, std::size_t count, DataTyp
   });
 }
 
-Result ncclBroadcast(const void* input, void* output, std::size_t count, DataType type, int root, Communicator* c, void* stream) {
+Result ncclBroadcast(const void* input, void* output, std::size_t count, DataType type, int root, Communicator* c,
+                     void* stream) {
   return add(c, stream, [=] {
     const std::size_t bytes = count * size_of_type(type);
     for (std::size_t first = 0; first < bytes; first += slot_bytes) {
@@ -475,7 +490,8 @@ Result ncclBroadcast(const void* input, void* output, std::size_t count, DataTyp
 }
 
 Result ncclSend(const void* values, std::size_t count, DataType type, int peer, Communicator* c, void* stream) {
-  return add_message(c, stream, {true, static_cast<char*>(const_cast<void*>(values)), count * size_of_type(type), 0, peer});
+  return add_message(c, stream,
+                     {true, static_cast<char*>(const_cast<void*>(values)), count * size_of_type(type), 0, peer});
 }
 
 Result ncclRecv(void* values, std::size_t count, DataType type, int peer, Communicator* c, void* stream) {

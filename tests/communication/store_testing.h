@@ -1,5 +1,6 @@
 #pragma once
-// What the store's tests share: a server with its clients, processes that can be killed and stopped, and a network that can be cut.
+// What the store's tests share: a server with its clients, processes that can be killed and stopped, and a network that
+// can be cut.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -138,7 +139,8 @@ std::string message_of(const std::function<void()>& action) {
   return "no error";
 }
 
-/// A child process, forked while this one has no other threads. It waits for start(), which gives it a port, and ends with body's result.
+/// A child process, forked while this one has no other threads. It waits for start(), which gives it a port, and ends
+/// with body's result.
 class Process {
  public:
   explicit Process(const std::function<int(std::uint16_t port, const std::function<void()>& ready)>& body) {
@@ -263,7 +265,8 @@ class Network {
       int error = 0;
       while (Socket client = accept_from(listener_, 10s, error)) {
         if (mode == Mode::cut) continue;
-        Socket server = connect_to(resolve("127.0.0.1", target_, problem).front(), steady_clock::now() + 1s, 10s, error);
+        Socket server =
+            connect_to(resolve("127.0.0.1", target_, problem).front(), steady_clock::now() + 1s, 10s, error);
         if (!server) continue;
         ++connections_;
         pipes.push_back({std::move(client), std::move(server), {}, {}});
@@ -272,7 +275,8 @@ class Network {
       applied_ = mode;
       if (mode == Mode::open || mode == Mode::no_replies) {
         std::erase_if(pipes, [&](Pipe& pipe) {
-          return !move(pipe.client, pipe.server, pipe.to_server) || (mode == Mode::open && !move(pipe.server, pipe.client, pipe.to_client));
+          return !move(pipe.client, pipe.server, pipe.to_server) ||
+                 (mode == Mode::open && !move(pipe.server, pipe.client, pipe.to_client));
         });
       }
     }

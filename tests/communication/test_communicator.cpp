@@ -54,7 +54,8 @@ TEST(SingleProcess, NothingRunsAfterAnAbort) {
   communicator->abort("something else");
   const Work work = communicator->barrier(stream);
   EXPECT_TRUE(work.done());
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(message_of<MachineError>([&] { work.wait(); }), "barrier stopped: the disk is full");
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(message_of<MachineError>([&] { work.wait(); }), "barrier stopped: the disk is full");
 }
 
 TEST(SingleProcess, WorkOfNothingIsDone) {
@@ -69,7 +70,10 @@ TEST(CommunicatorArguments, WrongOnesAreRefusedWhereTheyAreGiven) {
   };
   const Tensor four = Tensor::zeros({4}, DType::float32), matrix = Tensor::zeros({2, 2}, DType::float32);
   EXPECT_EQ(refused([&](auto& c) { c.all_reduce(stream, Tensor()); }), "all_reduce: values is undefined");
-  EXPECT_EQ(refused([&](auto& c) { c.all_reduce(stream, matrix.permute({1, 0})); }), "all_reduce: values [2, 2] is not contiguous");
+  EXPECT_EQ(refused([&](auto& c) {
+              c.all_reduce(stream, matrix.permute({1, 0}));
+            }),
+            "all_reduce: values [2, 2] is not contiguous");
   EXPECT_EQ(refused([&](auto& c) {
               c.all_reduce(Stream{Device{DeviceType::shape_only, 0}}, four);
             }),
@@ -104,13 +108,15 @@ std::vector<T> reduced(Reduction reduction, std::vector<T> a, const std::vector<
 
 TEST(ReductionFunction, IntegersWrapAround) {
   EXPECT_EQ(reduced<std::uint8_t>(Reduction::sum, {250, 1}, {10, 2}), (std::vector<std::uint8_t>{4, 3}));
-  constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max(), least = std::numeric_limits<std::int32_t>::min();
+  constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max(),
+                         least = std::numeric_limits<std::int32_t>::min();
   EXPECT_EQ(reduced<std::int32_t>(Reduction::sum, {most, -5}, {1, 3}), (std::vector<std::int32_t>{least, -2}));
   EXPECT_EQ(reduced<std::int32_t>(Reduction::maximum, {-7, 2}, {-3, 1}), (std::vector<std::int32_t>{-3, 2}));
   EXPECT_EQ(reduced<std::int32_t>(Reduction::minimum, {-7, 2}, {-3, 1}), (std::vector<std::int32_t>{-7, 1}));
 }
 
-// 257 lies halfway between 256 and 258, the neighbours in bfloat16, and rounds to the even one; in bfloat16 arithmetic of fewer bits 256
+// 257 lies halfway between 256 and 258, the neighbours in bfloat16, and rounds to the even one; in bfloat16 arithmetic
+// of fewer bits 256
 // + 1.5 would stay 256.
 TEST(ReductionFunction, BFloat16IsSummedInFloat32AndRoundedOnce) {
   const auto sums = reduced<bfloat16>(Reduction::sum, {bfloat16(256.0f), bfloat16(256.0f), bfloat16(-3.0f)},

@@ -37,7 +37,8 @@ void check_reduce_scatter(Communicator& communicator, std::int64_t n) {
 
     const Tensor part = input.narrow(0, rank * n, n);
     communicator.reduce_scatter(stream(), input, part, reduction).wait();
-    EXPECT_EQ(wrong_elements<T>(part, 2, size, reduction, rank * n), 0) << "in place, of " << n << " " << name_of(input.dtype());
+    EXPECT_EQ(wrong_elements<T>(part, 2, size, reduction, rank * n), 0)
+        << "in place, of " << n << " " << name_of(input.dtype());
     EXPECT_EQ(foreign_elements<T>(input.narrow(0, 0, rank * n), 2, rank), 0) << "parts of other ranks were written to";
   }
 }
@@ -69,7 +70,8 @@ void check_broadcast(Communicator& communicator, std::int64_t n) {
 // Each rank to the next, one after the other; then all around at once, to both sides.
 template <class T>
 void check_messages(Communicator& communicator, std::int64_t n) {
-  const int rank = communicator.rank(), size = communicator.size(), next = (rank + 1) % size, previous = (rank + size - 1) % size;
+  const int rank = communicator.rank(), size = communicator.size(), next = (rank + 1) % size,
+            previous = (rank + size - 1) % size;
   if (size == 1) return communicator.exchange(stream(), {}).wait();
   const Tensor arrived = zeros(n, dtype_of<T>::value);
   if (rank > 0) {
@@ -119,8 +121,9 @@ std::vector<World> worlds() {
   all.push_back({Engine::old_nccl_stand_in, 3});
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(Engines, CommunicatorWorlds, ::testing::ValuesIn(worlds()),
-                         [](const auto& info) { return name_of(info.param.engine) + "_" + std::to_string(info.param.size); });
+INSTANTIATE_TEST_SUITE_P(Engines, CommunicatorWorlds, ::testing::ValuesIn(worlds()), [](const auto& info) {
+  return name_of(info.param.engine) + "_" + std::to_string(info.param.size);
+});
 
 TEST_P(CommunicatorWorlds, EveryOperationOnEveryDtypeAndSizeIsThatOfTheReference) {
   run(GetParam().engine, GetParam().size, [](Rank& self, Communicator& communicator) {
@@ -140,7 +143,8 @@ class Communicators : public ::testing::TestWithParam<Engine> {};
 INSTANTIATE_TEST_SUITE_P(Engines, Communicators, ::testing::Values(Engine::gloo, Engine::nccl_stand_in, Engine::nccl),
                          [](const auto& info) { return name_of(info.param); });
 
-// More than the ring's two blocks of 1 MiB, the last of them short: what one block leaves in the buffers does not reach the next.
+// More than the ring's two blocks of 1 MiB, the last of them short: what one block leaves in the buffers does not reach
+// the next.
 TEST_P(Communicators, LargePartsGoAroundInBlocks) {
   run(GetParam(), 3, [](Rank& self, Communicator& communicator) {
     const std::int64_t n = 700001;
@@ -150,7 +154,8 @@ TEST_P(Communicators, LargePartsGoAroundInBlocks) {
   });
 }
 
-// A NaN, which says that a step has to be left out, must reach every rank through any reduction, but for NCCL's maximum and minimum.
+// A NaN, which says that a step has to be left out, must reach every rank through any reduction, but for NCCL's maximum
+// and minimum.
 TEST_P(Communicators, NotANumberReachesAllRanks) {
   run(GetParam(), 3, [](Rank& self, Communicator& communicator) {
     for (const Reduction reduction : reductions) {
@@ -168,7 +173,8 @@ TEST_P(Communicators, NotANumberReachesAllRanks) {
   });
 }
 
-// Sixty operations of all kinds, none waited for before the last is issued, which is waited for first. Every other rank is late.
+// Sixty operations of all kinds, none waited for before the last is issued, which is waited for first. Every other rank
+// is late.
 TEST_P(Communicators, ManyOperationsAreUnderWayInTheOrderOfIssue) {
   run(GetParam(), 3, [](Rank& self, Communicator& communicator) {
     const int rank = self.rank(), size = self.size();
@@ -190,7 +196,8 @@ TEST_P(Communicators, ManyOperationsAreUnderWayInTheOrderOfIssue) {
     }
     works.back().wait();
     synchronize(stream());
-    for (std::size_t i = 0; i < works.size(); ++i) EXPECT_TRUE(works[i].done()) << "operation " << i << " was overtaken";
+    for (std::size_t i = 0; i < works.size(); ++i)
+      EXPECT_TRUE(works[i].done()) << "operation " << i << " was overtaken";
     for (int round = 0; round < 12; ++round) {
       const auto i = static_cast<std::size_t>(round);
       EXPECT_EQ(wrong_elements<float>(reduced[i], round, size, Reduction::sum), 0) << round;
@@ -203,14 +210,15 @@ TEST_P(Communicators, ManyOperationsAreUnderWayInTheOrderOfIssue) {
   });
 }
 
-// The operation goes on without anybody waiting for it, keeps a tensor that its issuer has dropped, and its issuer does not wait for the
-// other rank, which comes to it only afterwards.
+// The operation goes on without anybody waiting for it, keeps a tensor that its issuer has dropped, and its issuer does
+// not wait for the other rank, which comes to it only afterwards.
 TEST_P(Communicators, OperationsRunBesideWhatTheirIssuerDoes) {
   run(GetParam(), 2, [](Rank& self, Communicator& communicator) {
     const std::int64_t n = 200000;
     const Tensor result = tensor<float>(2, self.rank(), n);
     if (self.rank() == 1) self.store().wait({"issued"}, 20s);
-    const Work first = communicator.all_reduce(stream(), tensor<float>(1, self.rank(), n));  // a tensor that nobody else holds
+    const Work first =
+        communicator.all_reduce(stream(), tensor<float>(1, self.rank(), n));  // a tensor that nobody else holds
     const Work second = communicator.all_reduce(stream(), result);
     if (self.rank() == 0) {
       EXPECT_FALSE(second.done());
@@ -250,12 +258,14 @@ TEST_P(Communicators, TheSameInputsGiveTheSameBitsWheneverRanksCome) {
       const Tensor everyones = zeros(size * n, DType::float32);
       communicator.all_gather(stream(), Tensor::from(reduced, {n}, testing::device()), everyones).wait();
       const std::vector<float> gathered = everyones.to_vector<float>();
-      for (int other = 0; other < size; ++other) EXPECT_TRUE(same_bits(reduced, gathered.data() + other * n)) << "rank " << other;
+      for (int other = 0; other < size; ++other)
+        EXPECT_TRUE(same_bits(reduced, gathered.data() + other * n)) << "rank " << other;
     });
   }
 }
 
-// Buckets may be cut anywhere: only the order of the size - 1 additions changes, by as many roundings of the sum of magnitudes (at most 4).
+// Buckets may be cut anywhere: only the order of the size - 1 additions changes, by as many roundings of the sum of
+// magnitudes (at most 4).
 TEST_P(Communicators, WhereBucketsAreCutMattersOnlyByRounding) {
   run(GetParam(), 4, [](Rank& self, Communicator& communicator) {
     const std::int64_t n = 70001;
@@ -281,7 +291,8 @@ TEST_P(Communicators, CommunicatorsOfOneJobAreIndependent) {
     const int other = 1 - self.rank();
     const Tensor late = tensor<float>(1, self.rank(), 1000), soon = tensor<float>(2, self.rank(), 1000);
     Work waits;
-    if (self.rank() == 0) waits = gradients.all_reduce(stream(), late);  // rank 1 comes only after the states have gone around
+    if (self.rank() == 0)
+      waits = gradients.all_reduce(stream(), late);  // rank 1 comes only after the states have gone around
     for (int round = 0; round < 20; ++round) {
       const Tensor from = zeros(1000, DType::float32);
       states->exchange(stream(), {Message::receive(from, other), Message::send(soon, other)}).wait();

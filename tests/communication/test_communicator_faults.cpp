@@ -12,11 +12,13 @@ using store_testing::message_of;
 
 const Stream stream;
 
-// Seconds. The store's times in these tests are 1 s and less, and a rank has a patience of its own of 60 s (Rank): what goes wrong
-// without the mechanism under test takes that long or for ever, and a busy machine may be much slower than an idle one.
+// Seconds. The store's times in these tests are 1 s and less, and a rank has a patience of its own of 60 s (Rank): what
+// goes wrong without the mechanism under test takes that long or for ever, and a busy machine may be much slower than
+// an idle one.
 constexpr double soon = 20;
 
-/// What waiting for works without end leads to, and how soon. `begun` is called once all ranks have come, and may not come back.
+/// What waiting for works without end leads to, and how soon. `begun` is called once all ranks have come, and may not
+/// come back.
 struct Failure {
   std::string message;
   double seconds;
@@ -50,8 +52,8 @@ void expect_names(const std::string& message, const std::string& culprit) {
   EXPECT_EQ(message.find('\n'), std::string::npos) << message;
 }
 
-// The victim dies, without a word, while all are in the middle of a large all_reduce; rank 0, which runs the store, stays. Two of three or
-// four are its neighbours in the ring, the others hear of it by the store alone.
+// The victim dies, without a word, while all are in the middle of a large all_reduce; rank 0, which runs the store,
+// stays. Two of three or four are its neighbours in the ring, the others hear of it by the store alone.
 TEST(GlooFaults, AKilledRankIsNamedByAllOthers) {
   for (const int size : {2, 4}) {
     for (int round = 0; round < (size == 2 ? 1 : 3); ++round) {
@@ -66,7 +68,10 @@ TEST(GlooFaults, AKilledRankIsNamedByAllOthers) {
                 expect_names(failure.message, culprit + " failed");
                 EXPECT_LT(failure.seconds, soon);
                 const auto start = steady_clock::now();
-                EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream).wait(); }).find("barrier stopped: " + culprit), 0u);
+                EXPECT_EQ(message_of<MachineError>([&] {
+                            communicator->barrier(stream).wait();
+                          }).find("barrier stopped: " + culprit),
+                          0u);
                 EXPECT_LT(seconds_since(start), soon) << "a later operation did not throw at once";
               },
               {.times = short_times()});
@@ -77,13 +82,14 @@ TEST(GlooFaults, AKilledRankIsNamedByAllOthers) {
   }
 }
 
-// Rank 1 stops in the middle of two messages of 64 MB, one to rank 0, one from rank 2. Gloo wakes nobody who waits for a half of a message:
-// the engine's thread has to come out of it all the same.
+// Rank 1 stops in the middle of two messages of 64 MB, one to rank 0, one from rank 2. Gloo wakes nobody who waits for
+// a half of a message: the engine's thread has to come out of it all the same.
 TEST(GlooFaults, AHalfDoneMessageIsInterrupted) {
   Job job(3,
           [](Rank& self) {
             auto communicator = self.communicator();
-            const Tensor in = Tensor::zeros({16'000'000}, DType::float32), out = Tensor::zeros({16'000'000}, DType::float32);
+            const Tensor in = Tensor::zeros({16'000'000}, DType::float32),
+                         out = Tensor::zeros({16'000'000}, DType::float32);
             const auto message = [&] {
               if (self.rank() == 0) return communicator->receive(stream, in, 1);
               if (self.rank() == 2) return communicator->send(stream, out, 1);
@@ -166,7 +172,8 @@ TEST(GlooFaults, ALateRankIsWaitedFor) {
           {.times = short_times()});
 }
 
-// Of those that wait the first says for whom, now and then; of those that have come, and of short waits, nothing is said.
+// Of those that wait the first says for whom, now and then; of those that have come, and of short waits, nothing is
+// said.
 TEST(GlooFaults, WhoWaitsForALateRankSaysSo) {
   run_job(4, [](Rank& self, Communicator&) {
     const Said said;
@@ -191,7 +198,9 @@ TEST(GlooFaults, WhoWaitsForALateRankSaysSo) {
     }
     EXPECT_GE(count("all_reduce of float32 [10] has waited for "), 2) << "again and again: " << text;
     EXPECT_LE(count("all_reduce"), 4) << text;
-    EXPECT_GE(count(" s: rank 1 on host host1, rank 3 on host host3 have not come to it; the others wait for as long as they live"), 2)
+    EXPECT_GE(count(" s: rank 1 on host host1, rank 3 on host host3 have not come to it; the others wait for as long "
+                    "as they live"),
+              2)
         << text;
     EXPECT_EQ(count("receive of float32 [10] from rank 1 on host host1 has taken "), 1) << text;
   });
@@ -212,7 +221,8 @@ TEST(GlooFaults, RanksInDifferentOperationsAreTold) {
       self.store().set(fmt::format("done {}", self.rank()), store_testing::bytes("yes"));
       self.store().wait({"done 0", "done 1"}, 20s);
     }
-    EXPECT_EQ(said.count(" s: rank 1 on host host1 is in broadcast of int32 [5]: the ranks do not do the same") > 0, self.rank() == 0)
+    EXPECT_EQ(said.count(" s: rank 1 on host host1 is in broadcast of int32 [5]: the ranks do not do the same") > 0,
+              self.rank() == 0)
         << said.text();
     EXPECT_EQ(said.count("the network"), 0) << said.text();
     self.leave();
@@ -220,7 +230,8 @@ TEST(GlooFaults, RanksInDifferentOperationsAreTold) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
-// Both ranks live, and rank 1 never comes to what rank 0 is in: a program's mistake, which the operation's own timeout ends.
+// Both ranks live, and rank 1 never comes to what rank 0 is in: a program's mistake, which the operation's own timeout
+// ends.
 TEST(GlooFaults, RanksInDifferentOperationsDoNotWaitForEver) {
   Job job(2, [](Rank& self) {
     self.options.operation_timeout = 300ms;
@@ -228,10 +239,10 @@ TEST(GlooFaults, RanksInDifferentOperationsDoNotWaitForEver) {
       const auto communicator = self.communicator();
       if (self.rank() == 0) {
         const auto start = steady_clock::now();
-        EXPECT_EQ(
-            message_of<MachineError>([&] { communicator->broadcast(stream, Tensor::zeros({3}, DType::int32), 1).wait(); }),
-            "broadcast of int32 [3] stopped: nothing came within 0.3 s while all ranks were alive; they wait for each other, perhaps in "
-            "different operations");
+        EXPECT_EQ(message_of<MachineError>(
+                      [&] { communicator->broadcast(stream, Tensor::zeros({3}, DType::int32), 1).wait(); }),
+                  "broadcast of int32 [3] stopped: nothing came within 0.3 s while all ranks were alive; they wait for "
+                  "each other, perhaps in different operations");
         EXPECT_GT(seconds_since(start), 0.25);
         EXPECT_LT(seconds_since(start), soon);
         self.store().set("done", store_testing::bytes("yes"));
@@ -243,8 +254,8 @@ TEST(GlooFaults, RanksInDifferentOperationsDoNotWaitForEver) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
-// No fault, and no heartbeat that stops: only the connection is gone, since the other side has closed its communicator. Patience, then its
-// name.
+// No fault, and no heartbeat that stops: only the connection is gone, since the other side has closed its communicator.
+// Patience, then its name.
 TEST(GlooFaults, ABrokenConnectionOfALivingRankIsNamed) {
   Job job(2, [](Rank& self) {
     self.options.fault_patience = 300ms;
@@ -253,7 +264,8 @@ TEST(GlooFaults, ABrokenConnectionOfALivingRankIsNamed) {
       if (self.rank() == 1) communicator->barrier(stream).wait();
       if (self.rank() == 0) {
         const Failure failure = keep_reducing(*communicator, 1000);
-        expect_names(failure.message, "all_reduce of float32 [1000] stopped: the connection to rank 1 on host host1 broke: ");
+        expect_names(failure.message,
+                     "all_reduce of float32 [1000] stopped: the connection to rank 1 on host host1 broke: ");
         EXPECT_GT(failure.seconds, 0.25);
         EXPECT_LT(failure.seconds, soon);
         self.store().set("seen", store_testing::bytes("yes"));
@@ -294,7 +306,8 @@ TEST(GlooFaults, AnAbortFromAnotherThreadEndsEveryKindOfWait) {
         expect_names(message, " stopped: the operator has had enough");
         EXPECT_LT(seconds, soon) << message;
         EXPECT_EQ(message_of<MachineError>([&] { next.wait(); }), "barrier stopped: the operator has had enough");
-        EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream).wait(); }), "barrier stopped: the operator has had enough");
+        EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream).wait(); }),
+                  "barrier stopped: the operator has had enough");
       }
       const std::string key = "done " + std::to_string(kind);
       if (self.rank() == 0) self.store().set(key, store_testing::bytes("yes"));
@@ -311,7 +324,8 @@ TEST(GlooFaults, WhatIsUnderWayThrowsWhereItsCommunicatorIsDestroyed) {
     if (self.rank() == 0) {
       const Work work = communicator->barrier(stream);
       communicator.reset();
-      expect_names(message_of<MachineError>([&] { work.wait(); }), "barrier stopped: the communicator was closed before");
+      expect_names(message_of<MachineError>([&] { work.wait(); }),
+                   "barrier stopped: the communicator was closed before");
       self.store().set("done", store_testing::bytes("yes"));
     }
     self.store().wait({"done"}, 20s);
@@ -382,7 +396,8 @@ TEST(GlooFaults, AddressesOfTwoFamiliesAreAUsersError) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
-// Rank 1 greets rank 0 with a token that is not rank 0's, as somebody would who found the open port but cannot read the store.
+// Rank 1 greets rank 0 with a token that is not rank 0's, as somebody would who found the open port but cannot read the
+// store.
 TEST(GlooFaults, AStrangerAtThePortIsNotTakenForARank) {
   Job job(2, [](Rank& self) {
     self.options.connect_timeout = 10s;
@@ -400,8 +415,9 @@ TEST(GlooFaults, AStrangerAtThePortIsNotTakenForARank) {
       self.store().wait({"done"}, 20s);
     } else {
       self.options.fault_patience = 100ms;
-      expect_names(message_of<MachineError>([&] { self.communicator(); }),
-                   "connecting the ranks stopped: what connected as rank 1 on host host1 is another process, not of this job");
+      expect_names(
+          message_of<MachineError>([&] { self.communicator(); }),
+          "connecting the ranks stopped: what connected as rank 1 on host host1 is another process, not of this job");
       self.store().set("done", store_testing::bytes("yes"));
     }
     self.leave();

@@ -1,4 +1,5 @@
-// NCCL's ways of failing, and whether the host waits: with the library that stands in for it (nccl_stand_in.cpp), on the simulated device.
+// NCCL's ways of failing, and whether the host waits: with the library that stands in for it (nccl_stand_in.cpp), on
+// the simulated device.
 #include <atomic>
 #include <cstring>
 
@@ -173,7 +174,8 @@ TEST_F(NcclFaults, ARankThatDoesNotComeIsNamed) {
         [](Rank& self) {
           self.options.connect_timeout = 500ms;
           if (self.rank() != 1) {
-            EXPECT_EQ(message_of<MachineError>([&] { self.communicator(); }), "rank 1 did not come to NCCL within 0.5 s");
+            EXPECT_EQ(message_of<MachineError>([&] { self.communicator(); }),
+                      "rank 1 did not come to NCCL within 0.5 s");
           }
           meet(self, "seen");
           self.leave();
@@ -191,8 +193,9 @@ TEST_F(NcclFaults, ConnectingThatNeverEndsIsGivenUp) {
           plant("init hangs");
           self.options.connect_timeout = 500ms;
           const auto start = steady_clock::now();
-          expect_contains(message_of<MachineError>([&] { self.communicator(); }),
-                          "NCCL did not connect the 2 ranks within 0.5 s, although all had come to it; NCCL_DEBUG=INFO");
+          expect_contains(
+              message_of<MachineError>([&] { self.communicator(); }),
+              "NCCL did not connect the 2 ranks within 0.5 s, although all had come to it; NCCL_DEBUG=INFO");
           EXPECT_LT(seconds_since(start), soon);
           meet(self, "seen");
           self.leave();
@@ -212,7 +215,8 @@ TEST_F(NcclFaults, ConnectingThatFailsTellsNcclsWords) {
           self.options.fault_patience = 100ms;
           EXPECT_EQ(message_of<MachineError>([&] { self.communicator(); }),
                     "NCCL cannot connect rank " + std::to_string(self.rank()) + " on simulated with the others: " +
-                        (is_old ? "unhandled system error" : "remote process exited or there was a network error (the stand-in's words)"));
+                        (is_old ? "unhandled system error"
+                                : "remote process exited or there was a network error (the stand-in's words)"));
           meet(self, "seen");
           self.leave();
         },
@@ -267,9 +271,12 @@ TEST_F(NcclFaults, AKilledOrStoppedRankIsNamedByAllOthers) {
           });
           expect_contains(message, "all_reduce of float32 [100000] stopped: rank 1 on host host1 failed");
           EXPECT_LT(seconds_since(start), soon);
-          EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream()).wait(); }).find("barrier stopped: rank 1 on host host1"),
+          EXPECT_EQ(message_of<MachineError>([&] {
+                      communicator->barrier(stream()).wait();
+                    }).find("barrier stopped: rank 1 on host host1"),
                     0u);
-          expect_contains(message_of<MachineError>([&] { communicator->check(); }), "NCCL stopped: rank 1 on host host1 failed");
+          expect_contains(message_of<MachineError>([&] { communicator->check(); }),
+                          "NCCL stopped: rank 1 on host host1 failed");
         },
         on_stand_in);
     job.wait(2);
@@ -300,7 +307,8 @@ TEST_F(NcclFaults, AHostThatWaitsForTheDeviceIsFreedAndCheckTells) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL}));
 }
 
-// No rank is lost, and NCCL says that something broke: patience for the store, which knows nothing, and then NCCL's words.
+// No rank is lost, and NCCL says that something broke: patience for the store, which knows nothing, and then NCCL's
+// words.
 TEST_F(NcclFaults, AnErrorThatNcclMeetsEndsTheWait) {
   Job job(
       2,
@@ -326,7 +334,8 @@ TEST_F(NcclFaults, AnErrorThatNcclMeetsEndsTheWait) {
 
 TEST_F(NcclFaults, ACallThatNcclRefusesBreaksTheCommunicator) {
   for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
-    const std::string words = options.engine == Engine::nccl_stand_in ? "invalid argument (the stand-in's words)" : "invalid argument";
+    const std::string words =
+        options.engine == Engine::nccl_stand_in ? "invalid argument (the stand-in's words)" : "invalid argument";
     Job job(
         1,
         [&](Rank& self) {
@@ -338,7 +347,8 @@ TEST_F(NcclFaults, ACallThatNcclRefusesBreaksTheCommunicator) {
           for (int i = 0; i < 2; ++i)
             EXPECT_EQ(message_of<MachineError>([&] { work.wait(); }), "broadcast of int32 [7] stopped: NCCL: " + words);
           EXPECT_TRUE(work.done());
-          EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream()).wait(); }), "barrier stopped: NCCL: " + words);
+          EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream()).wait(); }),
+                    "barrier stopped: NCCL: " + words);
           communicator.reset();
           self.leave();
         },
@@ -366,7 +376,8 @@ TEST_F(Nccl, WhoWaitsForALateRankSaysSo) {
         }
         const int times = said.count("all_reduce of float32 [10] has waited for ");
         EXPECT_EQ(times >= 1 && times <= 3, self.rank() == 0) << said.text();
-        EXPECT_EQ(said.count(" s: rank 1 has not come to it; the others wait for as long as it lives"), times) << said.text();
+        EXPECT_EQ(said.count(" s: rank 1 has not come to it; the others wait for as long as it lives"), times)
+            << said.text();
         self.leave();
       },
       on_stand_in);
@@ -381,8 +392,8 @@ TEST_F(NcclFaults, RanksInDifferentOperationsDoNotWaitForEver) {
         auto communicator = self.communicator();
         if (self.rank() == 0) {
           EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream()).wait(); }),
-                    "barrier stopped: nothing came within 0.3 s while all ranks were alive; they wait for each other, perhaps in different "
-                    "operations");
+                    "barrier stopped: nothing came within 0.3 s while all ranks were alive; they wait for each other, "
+                    "perhaps in different operations");
         }
         meet(self, "seen");
         communicator.reset();

@@ -35,7 +35,8 @@ TEST(CoreSplit, BindsNobodyWhereTheThreadsDoNotFit) {
 }
 
 TEST(CoreSplit, KeepsThreadsOfACoreAndCoresOfAPackageTogether) {
-  // Two packages of two cores with two threads each, numbered as Linux does: first one thread of every core, packages in turn.
+  // Two packages of two cores with two threads each, numbered as Linux does: first one thread of every core, packages
+  // in turn.
   const auto root = std::filesystem::temp_directory_path() / ("furlong_topology_" + std::to_string(getpid()));
   for (int cpu = 0; cpu < 8; ++cpu) {
     const auto folder = root / "sys/devices/system/cpu" / ("cpu" + std::to_string(cpu)) / "topology";
@@ -139,8 +140,8 @@ TEST(ReservedPort, IsTheStoresAndNobodyElses) {
     reserve_port(address.port());
     FAIL() << "somebody listens there";
   } catch (const UserError& error) {
-    EXPECT_THAT(error.what(),
-                HasSubstr("--master-port " + std::to_string(address.port()) + ": cannot be used on 127.0.0.1: Address already"));
+    EXPECT_THAT(error.what(), HasSubstr("--master-port " + std::to_string(address.port()) +
+                                        ": cannot be used on 127.0.0.1: Address already"));
   }
 }
 
@@ -158,7 +159,8 @@ TEST(LaunchSettings, SayWhatIsStarted) {
   settings.host = "host0";
   settings.secret = "do not tell";
   EXPECT_EQ(settings.text(),
-            "2 processes on host0, each with 4 threads (OMP_NUM_THREADS=4) on cores of its own (0-3 | 4-7); meeting at 127.0.0.1:29500");
+            "2 processes on host0, each with 4 threads (OMP_NUM_THREADS=4) on cores of its own (0-3 | 4-7); meeting at "
+            "127.0.0.1:29500");
   settings.processes = 1;
   settings.threads = 1;
   settings.thread_source = "OMP_NUM_THREADS=1 as set";
@@ -172,8 +174,9 @@ TEST(LaunchSettings, ReplaceTheVariablesOfARank) {
   settings.secret = "s";
   const std::vector<std::string> variables =
       settings.environment_of(1, {"RANK=7", "HOME=/h", "OMP_NUM_THREADS=", "FURLONG_POOL_THREADS=9"});
-  EXPECT_THAT(variables, ::testing::UnorderedElementsAre("HOME=/h", "FURLONG_POOL_THREADS=9", "OMP_NUM_THREADS=3", "RANK=1", "WORLD_SIZE=2",
-                                                         "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=0",
+  EXPECT_THAT(variables, ::testing::UnorderedElementsAre("HOME=/h", "FURLONG_POOL_THREADS=9", "OMP_NUM_THREADS=3",
+                                                         "RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2",
+                                                         "MASTER_ADDR=127.0.0.1", "MASTER_PORT=0",
                                                          "FURLONG_LAUNCHER=furlong", "FURLONG_JOB_SECRET=s"));
 }
 

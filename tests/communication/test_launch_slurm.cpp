@@ -27,7 +27,8 @@ TEST(LaunchUnderSlurm, MpirunInsideSlurmWins) {
 }
 
 TEST(LaunchUnderSlurm, HydraInsideSlurmWins) {
-  // sbatch -N 2 -n 3, in it mpiexec.hydra: rank 2 on gpu-a2; hydra hands gpu-a1's environment on, SLURMD_NODENAME included.
+  // sbatch -N 2 -n 3, in it mpiexec.hydra: rank 2 on gpu-a2; hydra hands gpu-a1's environment on, SLURMD_NODENAME
+  // included.
   const Variables third = with(kSrun, {{"PMI_RANK", "2"},
                                        {"PMI_SIZE", "3"},
                                        {"MPI_LOCALRANKID", "0"},
@@ -44,7 +45,8 @@ TEST(LaunchUnderSlurm, HydraInsideSlurmWins) {
   EXPECT_EQ(launch.host, "here");
   EXPECT_EQ(launch.secret, "3");
   EXPECT_EQ(launch.secret_source, "SLURM_JOB_ID");
-  // One process per host: its rank and Slurm's are the same by chance, and the rest of Slurm's is still the first host's.
+  // One process per host: its rank and Slurm's are the same by chance, and the rest of Slurm's is still the first
+  // host's.
   expect_ranks(discover(with(third, {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}})), "pmi", 1, 2, 0, 1);
 }
 
@@ -56,8 +58,11 @@ TEST(LaunchUnderSlurm, Srun) {
   EXPECT_EQ(launch.secret, "3.0");
   EXPECT_EQ(launch.secret_source, "SLURM_JOB_ID and SLURM_STEP_ID");
   EXPECT_EQ(launch.host, "gpu-a2");
-  const Variables first = with(
-      kSrun, {{"SLURM_PROCID", "1"}, {"SLURM_LOCALID", "1"}, {"SLURM_NODEID", "0"}, {"SLURM_GTIDS", "0,1"}, {"SLURMD_NODENAME", "gpu-a1"}});
+  const Variables first = with(kSrun, {{"SLURM_PROCID", "1"},
+                                       {"SLURM_LOCALID", "1"},
+                                       {"SLURM_NODEID", "0"},
+                                       {"SLURM_GTIDS", "0,1"},
+                                       {"SLURMD_NODENAME", "gpu-a1"}});
   const LaunchEnvironment other = discover(first);
   expect_ranks(other, "slurm", 1, 3, 1, 2);
   expect_master(other, launch.master_address, launch.master_port);
@@ -94,17 +99,17 @@ TEST(LaunchUnderSlurm, StepsOwnNodesCountNotTheJobs) {
 }
 
 TEST(LaunchUnderSlurm, ArbitraryDistributionMayPutRankZeroAnywhere) {
-  // srun -m arbitrary -w gpu-a2,gpu-a1,gpu-a1 and SLURM_HOSTFILE alike: rank 0 runs on gpu-a2, and the list is still gpu-a[1-2].
-  const Variables zero = with(kSrun, {{"SLURM_PROCID", "0"}, {"SLURM_GTIDS", "0"}, {"SLURM_DISTRIBUTION", "arbitrary"}});
-  EXPECT_REFUSED(zero,
-                 "MASTER_ADDR is not set, and only 1 of 3 processes are "
-                 "on this host (gpu-a2)");
+  // srun -m arbitrary -w gpu-a2,gpu-a1,gpu-a1 and SLURM_HOSTFILE alike: rank 0 runs on gpu-a2, and the list is still
+  // gpu-a[1-2].
+  const Variables zero =
+      with(kSrun, {{"SLURM_PROCID", "0"}, {"SLURM_GTIDS", "0"}, {"SLURM_DISTRIBUTION", "arbitrary"}});
+  EXPECT_REFUSED(zero, "MASTER_ADDR is not set, and only 1 of 3 processes are on this host (gpu-a2)");
   EXPECT_EQ(discover(with(zero, {{"MASTER_ADDR", "gpu-a2"}})).rank, 0);
 }
 
 TEST(LaunchUnderSlurm, SlurmsPmi2AddsNothingToTheStep) {
-  const Variables pmi2 =
-      with(kSrun, {{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"PMI_FD", "11"}, {"PMI_JOBID", "3.3"}, {"SLURM_STEP_ID", "3"}});
+  const Variables pmi2 = with(
+      kSrun, {{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"PMI_FD", "11"}, {"PMI_JOBID", "3.3"}, {"SLURM_STEP_ID", "3"}});
   expect_ranks(discover(pmi2), "slurm", 2, 3, 0, 1);
   EXPECT_REFUSED(with(pmi2, {{"PMI_RANK", "1"}}), "is set, but not MPI_LOCALRANKID, MPI_LOCALNRANKS:");
 }
@@ -118,14 +123,14 @@ TEST(LaunchUnderSlurm, ShellsOfSbatchAndSallocAreOneProcess) {
 
 TEST(LaunchUnderSlurm, StepVariablesLeftOverInABatchShellAreRefused) {
   // sbatch passes on what the submitting shell had, step variables included; the rest is the new job's.
-  const Variables stale =
-      with(kSbatchShell,
-           {{"SLURM_STEP_ID", "5"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_NODELIST", "gpu-a1"}, {"SLURM_STEP_TASKS_PER_NODE", "4"}});
-  EXPECT_REFUSED(stale,
-                 "SLURM_GTIDS=0 contradicts the step's variables (4 "
-                 "tasks on this node): they are left over");
-  EXPECT_REFUSED(with(stale, {{"SLURM_STEP_NODELIST", "b7"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "1"}}),
-                 "SLURMD_NODENAME=gpu-a1 contradicts the step's variables (node 0 is b7)");
+  const Variables stale = with(kSbatchShell, {{"SLURM_STEP_ID", "5"},
+                                              {"SLURM_STEP_NUM_TASKS", "4"},
+                                              {"SLURM_STEP_NODELIST", "gpu-a1"},
+                                              {"SLURM_STEP_TASKS_PER_NODE", "4"}});
+  EXPECT_REFUSED(stale, "SLURM_GTIDS=0 contradicts the step's variables (4 tasks on this node): they are left over");
+  EXPECT_REFUSED(
+      with(stale, {{"SLURM_STEP_NODELIST", "b7"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "1"}}),
+      "SLURMD_NODENAME=gpu-a1 contradicts the step's variables (node 0 is b7)");
 }
 
 TEST(LaunchUnderSlurm, SlurmsNodesMustAgreeWithEachOther) {

@@ -1,4 +1,5 @@
-// Starting ranks, what they are given, and what becomes of their output and exit status. Faults: test_launcher_faults.cpp.
+// Starting ranks, what they are given, and what becomes of their output and exit status. Faults:
+// test_launcher_faults.cpp.
 #include "communication/launcher.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +33,8 @@ TEST(Launcher, GivesEachRankWhatDiscoveryReads) {
         variables[line.substr(0, equals)] = line.substr(equals + 1);
       }
       const LaunchEnvironment found = discover_launch(
-          [&](const char* name) { return variables.contains(name) ? std::optional(variables[name]) : std::nullopt; }, "host");
+          [&](const char* name) { return variables.contains(name) ? std::optional(variables[name]) : std::nullopt; },
+          "host");
       EXPECT_EQ(found.launcher, "furlong");
       EXPECT_EQ(found.rank, rank);
       EXPECT_EQ(found.local_rank, rank);
@@ -53,7 +55,9 @@ TEST(Launcher, GivesEachRankWhatDiscoveryReads) {
 }
 
 TEST(Launcher, SharesOutTheCoresUnlessThreadsAreSet) {
-  const char* script = "echo $OMP_NUM_THREADS $FURLONG_POOL_THREADS $(grep Cpus_allowed_list /proc/self/status | cut -f2) > $D/got.$RANK";
+  const char* script =
+      "echo $OMP_NUM_THREADS $FURLONG_POOL_THREADS $(grep Cpus_allowed_list /proc/self/status | cut -f2) > "
+      "$D/got.$RANK";
   const std::vector<int> cores = neighbouring_cores();
   const auto n = static_cast<int>(std::min<std::size_t>(cores.size(), 4));
   Launcher own(n, script, 15, {{{"OMP_NUM_THREADS", "1"}}});
@@ -67,7 +71,8 @@ TEST(Launcher, SharesOutTheCoresUnlessThreadsAreSet) {
   Launcher crowd(many, script);
   const Ended ended = crowd.wait();
   EXPECT_THAT(ended.err, HasSubstr("warning: " + std::to_string(many) + " processes with 1 thread each share"));
-  for (int rank = 0; rank < many; ++rank) EXPECT_EQ(crowd.told("got." + std::to_string(rank)), "1 1 " + core_list(cores) + "\n");
+  for (int rank = 0; rank < many; ++rank)
+    EXPECT_EQ(crowd.told("got." + std::to_string(rank)), "1 1 " + core_list(cores) + "\n");
   Launcher pool(1, script, 15, {{{"OMP_NUM_THREADS", "7,2"}, {"FURLONG_POOL_THREADS", "5"}}});
   pool.wait();
   EXPECT_EQ(pool.told("got.0").substr(0, 6), "7,2 5 ") << "what is set stays as it is";
@@ -76,7 +81,8 @@ TEST(Launcher, SharesOutTheCoresUnlessThreadsAreSet) {
 TEST(Launcher, Rank0WritesUnchangedAndTheOthersInPrefixedWholeLines) {
   const char* script =
       "if [ $RANK = 0 ]; then printf 'to out, no newline'; printf 'to err\\n' >&2; exit; fi\n"
-      "i=0; while [ $i -lt 60 ]; do printf \"$RANK:\"; printf \"$i-\" >&2; printf \"out $i\\n\"; printf \"err\\n\" >&2; i=$((i+1)); done\n"
+      "i=0; while [ $i -lt 60 ]; do printf \"$RANK:\"; printf \"$i-\" >&2; printf \"out $i\\n\"; printf \"err\\n\" "
+      ">&2; i=$((i+1)); done\n"
       "printf 'torn '; printf end";
   Launcher launcher(3, script);
   const Ended ended = launcher.wait();
@@ -112,7 +118,8 @@ TEST(Launcher, LosesNothingToASlowReader) {
   std::this_thread::sleep_for(300ms);  // by now the pipe and the queue are full, and the rank waits
   std::string text;
   char buffer[65536];
-  for (ssize_t count; (count = read(ends[0], buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(count));
+  for (ssize_t count; (count = read(ends[0], buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<std::size_t>(count));
   close(ends[0]);
   EXPECT_EQ(launcher.wait().status, 0);
   std::string expected;
@@ -124,7 +131,9 @@ TEST(Launcher, LosesNothingToASlowReader) {
 
 TEST(Launcher, StartsEachRankInAGroupOfItsOwnWithoutInputAndOtherFiles) {
   // Without standard input itself, whose number the next pipe would take.
-  Launcher launcher(2, "echo $(cut -d' ' -f5 /proc/$$/stat) $$ $(readlink /proc/self/fd/0) $(ls /proc/self/fd) > $D/got.$RANK; echo said",
+  Launcher launcher(2,
+                    "echo $(cut -d' ' -f5 /proc/$$/stat) $$ $(readlink /proc/self/fd/0) $(ls /proc/self/fd) > "
+                    "$D/got.$RANK; echo said",
                     15, {{}, [] { close(0); }});
   const Ended ended = launcher.wait();
   EXPECT_EQ(ended.status, 0);
@@ -158,7 +167,8 @@ TEST(Launcher, EndsWithTheStatusOfAll) {
        {Case{"exit 0", 0, nullptr}, Case{"[ $RANK = 0 ] && exit 3; exit 0", 3, nullptr}, Case{"exit 3", 3, nullptr},
         Case{"[ $RANK = 1 ] && exit 7; exit 3", 7, "rank 1 ended with status 7"},
         Case{"[ $RANK = 1 ] && kill -ABRT $$; exit 0", 134, "rank 1 was ended by SIGABRT"},
-        Case{"[ $RANK = 1 ] && exit 4; while [ ! -e $D/now ]; do sleep 0.02; done; exit 5", 4, "rank 1 ended with status 4"}}) {
+        Case{"[ $RANK = 1 ] && exit 4; while [ ! -e $D/now ]; do sleep 0.02; done; exit 5", 4,
+             "rank 1 ended with status 4"}}) {
     SCOPED_TRACE(one.script);
     Launcher launcher(2, one.script, 15, {{}, [] {
                                             const rlimit none{0, 0};  // no core files
@@ -191,13 +201,16 @@ TEST(Launcher, RefusesWhatMakesNoSense) {
     return "no error";
   };
   const auto with = [](std::map<std::string, std::string> variables) -> EnvironmentFunction {
-    return [variables](const char* name) { return variables.contains(name) ? std::optional(variables.at(name)) : std::nullopt; };
+    return [variables](const char* name) {
+      return variables.contains(name) ? std::optional(variables.at(name)) : std::nullopt;
+    };
   };
   LaunchOptions right = Launcher::shell(1, "exit 9");
   LaunchOptions options = right;
   for (const int processes : {0, -1}) {
     options.processes = processes;
-    EXPECT_THAT(message(options, nothing), HasSubstr("--processes " + std::to_string(processes) + ": at least 1 expected"));
+    EXPECT_THAT(message(options, nothing),
+                HasSubstr("--processes " + std::to_string(processes) + ": at least 1 expected"));
   }
   options = right;
   options.arguments.clear();

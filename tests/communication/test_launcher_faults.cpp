@@ -22,15 +22,18 @@ bool all_gone(const std::vector<pid_t>& processes, std::chrono::milliseconds pat
 
 TEST(LauncherFaults, KillsTheRestWhenTheTimeIsUp) {
   // Rank 1 fails; rank 0 heeds nothing, rank 2 does not either, and has a child.
-  Launcher launcher(
-      3, "echo $$ > $D/pid.$RANK; [ $RANK = 1 ] && sleep 0.2 && exit 6; trap '' TERM INT; sleep 30 & echo $! > $D/child.$RANK; wait", 0.5);
+  Launcher launcher(3,
+                    "echo $$ > $D/pid.$RANK; [ $RANK = 1 ] && sleep 0.2 && exit 6; trap '' TERM INT; sleep 30 & echo "
+                    "$! > $D/child.$RANK; wait",
+                    0.5);
   std::vector<pid_t> processes = launcher.ranks(3);
   const Ended ended = launcher.wait();
   EXPECT_EQ(ended.status, 6);
   EXPECT_GE(ended.seconds, 0.7) << "0.2 s until rank 1 fails, 0.5 s for the others";
   EXPECT_LT(ended.seconds, 12);
   EXPECT_THAT(error_of(ended), HasSubstr("rank 1 (host "));
-  EXPECT_THAT(error_of(ended), HasSubstr(") ended with status 6; ranks 0 and 2 did not end within 0.5 s and were killed"));
+  EXPECT_THAT(error_of(ended),
+              HasSubstr(") ended with status 6; ranks 0 and 2 did not end within 0.5 s and were killed"));
   for (const char* child : {"child.0", "child.2"}) processes.push_back(std::atoi(launcher.told(child).c_str()));
   EXPECT_TRUE(all_gone(processes));
 }
@@ -112,13 +115,15 @@ TEST(LauncherFaults, DoesNotWaitForOutputOfWhoHasLeftTheGroup) {
 
 TEST(LauncherSignals, ArePassedOnToEveryRankOnce) {
   const char* script =
-      "for s in TERM INT USR1; do trap \"echo $s >> $D/got.$RANK\" $s; done; echo $$ > $D/pid.$RANK; " AWAIT("now") "exit 3";
+      "for s in TERM INT USR1; do trap \"echo $s >> $D/got.$RANK\" $s; done; echo $$ > $D/pid.$RANK; " AWAIT(
+          "now") "exit 3";
   Launcher launcher(2, script);
   launcher.ranks(2);
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR1}) {
     const std::string before = launcher.told("got.0") + launcher.told("got.1");
     launcher.send(signal);
-    EXPECT_TRUE(comes_true([&] { return (launcher.told("got.0") + launcher.told("got.1")).size() >= before.size() + 8; }));
+    EXPECT_TRUE(
+        comes_true([&] { return (launcher.told("got.0") + launcher.told("got.1")).size() >= before.size() + 8; }));
   }
   std::this_thread::sleep_for(100ms);  // for one too many
   launcher.tell("now");
@@ -145,8 +150,9 @@ TEST(LauncherSignals, ASecondInterruptKillsAll) {
 TEST(LauncherSignals, ReachTheRanksWhileNobodyReadsTheOutput) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-  Launcher launcher(2, "echo $$ > $D/pid.$RANK; trap 'echo >> $D/int.$RANK; exit 3' INT; [ $RANK = 0 ] || yes; " AWAIT("never"), 15,
-                    {{}, {}, ends[1]});
+  Launcher launcher(
+      2, "echo $$ > $D/pid.$RANK; trap 'echo >> $D/int.$RANK; exit 3' INT; [ $RANK = 0 ] || yes; " AWAIT("never"), 15,
+      {{}, {}, ends[1]});
   close(ends[1]);
   const std::vector<pid_t> processes = launcher.ranks(2);
   std::this_thread::sleep_for(300ms);  // by now the pipe and the queue are full
@@ -174,17 +180,21 @@ TEST(LauncherSignals, OneThatEndsARankIsNamedAsPassedOn) {
   launcher.send(SIGTERM);
   const Ended ended = launcher.wait(12s);
   EXPECT_EQ(ended.status, 128 + SIGTERM);
-  EXPECT_THAT(errors_of(ended), ElementsAre(HasSubstr("was ended by SIGTERM, which was passed on to it before it was ready to save")));
+  EXPECT_THAT(errors_of(ended),
+              ElementsAre(HasSubstr("was ended by SIGTERM, which was passed on to it before it was ready to save")));
 }
 
 TEST(LauncherSignals, SuspendAndContinueAllAndStopTheClock) {
-  // Rank 1 waits without a child: while one of its children is stopped between vfork and exec, a shell cannot be stopped.
-  Launcher launcher(2, "mkfifo $D/now.$RANK; echo $$ > $D/pid.$RANK; [ $RANK = 0 ] && exit 7; read line < $D/now.$RANK; exit 1", 0.8);
+  // Rank 1 waits without a child: while one of its children is stopped between vfork and exec, a shell cannot be
+  // stopped.
+  Launcher launcher(
+      2, "mkfifo $D/now.$RANK; echo $$ > $D/pid.$RANK; [ $RANK = 0 ] && exit 7; read line < $D/now.$RANK; exit 1", 0.8);
   const std::vector<pid_t> processes = launcher.ranks(2);
   EXPECT_TRUE(comes_true([&] { return gone(processes[0]); }));
   launcher.send(SIGTSTP);
   int status = 0;
-  ASSERT_TRUE(comes_true([&] { return waitpid(launcher.process(), &status, WNOHANG | WUNTRACED) == launcher.process(); }));
+  ASSERT_TRUE(
+      comes_true([&] { return waitpid(launcher.process(), &status, WNOHANG | WUNTRACED) == launcher.process(); }));
   ASSERT_TRUE(WIFSTOPPED(status));
   EXPECT_TRUE(comes_true([&] { return state_of(processes[1]) == 'T'; }));
   std::this_thread::sleep_for(1s);

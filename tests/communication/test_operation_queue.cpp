@@ -30,7 +30,8 @@ struct Gate {
               if (fault) return "a watcher's reason";
               return {};
             },
-            [this] { interrupted = true; }, [](const std::exception& error) { return std::string("explained: ") + error.what(); }};
+            [this] { interrupted = true; },
+            [](const std::exception& error) { return std::string("explained: ") + error.what(); }};
   }
   void pass() {
     while (!open) {
@@ -77,7 +78,8 @@ TEST(OperationQueue, LetsGoWhatAnOperationHoldsBeforeItIsDone) {
 TEST(OperationQueue, AnAbortEndsWhatRunsWaitsAndComes) {
   Gate gate;
   OperationQueue queue(gate.hooks());
-  const Work runs = queue.submit("first", [&] { gate.pass(); }), waits = queue.submit("second", [] { ADD_FAILURE() << "it ran"; });
+  const Work runs = queue.submit("first", [&] { gate.pass(); }),
+             waits = queue.submit("second", [] { ADD_FAILURE() << "it ran"; });
   std::thread([&] { queue.abort("rank 1 failed"); }).join();
   queue.abort("a later reason");
   EXPECT_TRUE(runs.done());

@@ -56,7 +56,8 @@ TEST(ProcessGroupTest, AllGetTheSameNumbersAndTexts) {
       group.minimum(least);
       report.add(least);
       group.sum({});
-      for (int i = 0; i < 3; ++i) report.say(group.from_first(fmt::format("text {} of rank {}\n", i, group.rank())) + "|");
+      for (int i = 0; i < 3; ++i)
+        report.say(group.from_first(fmt::format("text {} of rank {}\n", i, group.rank())) + "|");
       report.say(group.from_first("") + "|");
       group.barrier();
     });
@@ -157,7 +158,8 @@ std::vector<double> threads_of(const std::vector<std::vector<int>>& cores, const
   };
   std::vector<double> threads;
   for (const auto& found : run_world(
-           static_cast<int>(cores.size()), [](ProcessGroup&group, const Report&report) { report.add(group.fair_threads()); }, options))
+           static_cast<int>(cores.size()),
+           [](ProcessGroup&group, const Report&report) { report.add(group.fair_threads()); }, options))
     threads.push_back(found.at(0));
   return threads;
 }
@@ -168,8 +170,10 @@ TEST(ProcessGroupTest, ThreadsAreSharedByThoseThatMayUseTheSameCores) {
   const auto half = std::max(1.0, std::floor(usable / 2));
   EXPECT_EQ(threads_of({all, all}), (std::vector<double>{half, half}));
   EXPECT_EQ(threads_of({{all[0]}, {all[0]}}), (std::vector<double>{1, 1})) << "never none";
-  EXPECT_EQ(threads_of({all, all}, {"one", "another"}), (std::vector<double>{usable, usable})) << "each has a host of its own";
-  if (all.size() < 2 || usable < static_cast<double>(all.size())) GTEST_SKIP() << "one core, or a container with a share of them";
+  EXPECT_EQ(threads_of({all, all}, {"one", "another"}), (std::vector<double>{usable, usable}))
+      << "each has a host of its own";
+  if (all.size() < 2 || usable < static_cast<double>(all.size()))
+    GTEST_SKIP() << "one core, or a container with a share of them";
   EXPECT_EQ(threads_of({{all[0]}, {all[1]}}), (std::vector<double>{1, 1}));
   const std::vector<int> others(all.begin() + 1, all.end());
   // Of the first core each of two has a half, which is no thread of its own.
@@ -333,21 +337,37 @@ std::vector<FaultCase> fault_cases() {
        killing({0}, SIGKILL),
        {137, 1},
        "error: rank 0 on host here failed: "},
-      {"ranks 0 and 1 are killed", 4, talking, killing({0, 1}, SIGKILL), {137, 137, 1, 1}, "error: rank 0 on host here failed: "},
-      {"ranks 0 and 1 are stopped", 4, talking, killing({0, 1}, SIGSTOP), {-2, -2, 1, 1}, "error: rank 0 on host here failed: "},
+      {"ranks 0 and 1 are killed",
+       4,
+       talking,
+       killing({0, 1}, SIGKILL),
+       {137, 137, 1, 1},
+       "error: rank 0 on host here failed: "},
+      {"ranks 0 and 1 are stopped",
+       4,
+       talking,
+       killing({0, 1}, SIGSTOP),
+       {-2, -2, 1, 1},
+       "error: rank 0 on host here failed: "},
       {"rank 0 hangs behind an error",
        2,
        hanging_behind(full),
        nothing,
        {1, 1},
        "error: rank 0 on host here failed: error: the disk is full"},
-      {"rank 0 hangs behind a mistake", 2, hanging_behind(wrong), nothing, {1, 1}, "error: rank 0 on host here failed: error: a wrong key"},
+      {"rank 0 hangs behind a mistake",
+       2,
+       hanging_behind(wrong),
+       nothing,
+       {1, 1},
+       "error: rank 0 on host here failed: error: a wrong key"},
       {"another thread of rank 1 fails",
        3,
        [=](ProcessGroup& group, const Report& report) {
          if (group.is_first()) compute(group, report);
          std::future<void> thread;
-         if (group.rank() == 1) thread = std::async(std::launch::async, [&] { group.report(MachineError("the disk is full")); });
+         if (group.rank() == 1)
+           thread = std::async(std::launch::async, [&] { group.report(MachineError("the disk is full")); });
          group.barrier();
          group.barrier();
        },
@@ -365,7 +385,8 @@ TEST(ProcessGroupFaults, EveryProcessEndsAndOneOfThemSaysWhy) {
   for (std::size_t first = 0; first < cases.size(); first += 5) {
     const std::size_t last = std::min(cases.size(), first + 5);
     std::vector<std::unique_ptr<World>> worlds;
-    for (std::size_t i = first; i < last; ++i) worlds.push_back(std::make_unique<World>(cases[i].size, cases[i].body, options));
+    for (std::size_t i = first; i < last; ++i)
+      worlds.push_back(std::make_unique<World>(cases[i].size, cases[i].body, options));
     for (std::size_t i = first; i < last; ++i) cases[i].action(*worlds[i - first]);
     for (std::size_t i = first; i < last; ++i) {
       const ::testing::ScopedTrace trace(__FILE__, __LINE__, cases[i].name);
@@ -395,7 +416,8 @@ TEST(ProcessGroupFaults, EachHostTellsOnceThatRankZeroIsGone) {
   }
 }
 
-// A computation that notices nothing is ended a fifth of the timeout after the fault is known; without that it would go on for ever.
+// A computation that notices nothing is ended a fifth of the timeout after the fault is known; without that it would go
+// on for ever.
 TEST(ProcessGroupFaults, WhoComputesIsEndedInTime) {
   WorldOptions options;
   options.timeout = 10s;

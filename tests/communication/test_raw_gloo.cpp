@@ -37,9 +37,12 @@ TEST(RawGlooTest, DoesWhatItsNamesSay) {
         EXPECT_EQ(told.to_vector<float>(), std::vector<float>(1000, 1.0f));
         EXPECT_EQ(received.to_vector<float>(), std::vector<float>(1000, static_cast<float>(previous)));
         for (int other = 0; other < size; ++other)
-          EXPECT_EQ(all.narrow(0, other * 1000, 1000).to_vector<float>(), std::vector<float>(1000, static_cast<float>(other)));
+          EXPECT_EQ(all.narrow(0, other * 1000, 1000).to_vector<float>(),
+                    std::vector<float>(1000, static_cast<float>(other)));
         // One way, past who has no part in it.
-        raw.time(1, [&] { raw.exchange(sent, group.is_first() ? size - 1 : -1, received, group.rank() == size - 1 ? 0 : -1); });
+        raw.time(1, [&] {
+          raw.exchange(sent, group.is_first() ? size - 1 : -1, received, group.rank() == size - 1 ? 0 : -1);
+        });
         if (group.rank() == size - 1) {
           EXPECT_EQ(received.to_vector<float>(), std::vector<float>(1000, 0.0f));
         }

@@ -12,7 +12,9 @@ namespace {
 using Names = std::vector<std::string>;
 
 Names hosts(const std::string& text) { return expand_slurm_hosts("SLURM_STEP_NODELIST", text); }
-std::vector<int> tasks(const std::string& text) { return expand_slurm_tasks_per_node("SLURM_STEP_TASKS_PER_NODE", text); }
+std::vector<int> tasks(const std::string& text) {
+  return expand_slurm_tasks_per_node("SLURM_STEP_TASKS_PER_NODE", text);
+}
 
 std::string refusal(const std::string& text, bool of_hosts = true) {
   try {
@@ -63,8 +65,8 @@ TEST(SlurmHosts, AsManyAsSlurmAllowsAndNoMore) {
 
 TEST(SlurmHosts, RefusesWhatIsNoNodeListAndSaysWhere) {
   EXPECT_EQ(refusal("n[3-1]"),
-            "SLURM_STEP_NODELIST=n[3-1]: the range 3-1 runs backwards, at "
-            "character 6; Slurm sets it in every step: start with srun");
+            "SLURM_STEP_NODELIST=n[3-1]: the range 3-1 runs backwards, at character 6; Slurm sets it in every step: "
+            "start with srun");
   EXPECT_NE(refusal("").find("a host name expected, at character 1"), std::string::npos);
   EXPECT_NE(refusal("a,").find("a host name expected, at character 3"), std::string::npos);
   EXPECT_NE(refusal(",a").find("a host name expected, at character 1"), std::string::npos);
@@ -88,8 +90,7 @@ TEST(SlurmTasksPerNode, WrittenOut) {
 }
 
 TEST(SlurmTasksPerNode, RefusesAnythingElse) {
-  EXPECT_NE(refusal("", false).find("SLURM_STEP_TASKS_PER_NODE=: a number "
-                                    "expected for tasks, at character 1"),
+  EXPECT_NE(refusal("", false).find("SLURM_STEP_TASKS_PER_NODE=: a number expected for tasks, at character 1"),
             std::string::npos);
   EXPECT_NE(refusal("2,", false).find("a number expected for tasks, at character 3"), std::string::npos);
   EXPECT_NE(refusal("0", false).find("0 is not from 1 to 1000000"), std::string::npos);

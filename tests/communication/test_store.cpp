@@ -57,11 +57,11 @@ TEST(Store, WaitsEndInTimeAndSayWhatIsMissing) {
   world.join(2);
   world[0].set("there", bytes("1"));
   const auto start = steady_clock::now();
-  EXPECT_THAT(
-      message_of<MachineError>([&] {
-        world[2].wait({"there", "not\nthere", "gone"}, 100ms);
-      }),
-      AllOf(HasSubstr("waited 0.1 s"), HasSubstr("'gone', 'not\\x0athere'"), Not(HasSubstr("'there'")), HasSubstr("never joined: 1, 3")));
+  EXPECT_THAT(message_of<MachineError>([&] {
+                world[2].wait({"there", "not\nthere", "gone"}, 100ms);
+              }),
+              AllOf(HasSubstr("waited 0.1 s"), HasSubstr("'gone', 'not\\x0athere'"), Not(HasSubstr("'there'")),
+                    HasSubstr("never joined: 1, 3")));
   EXPECT_THAT(message_of<MachineError>([&] { world[0].get("nccl", 100ms); }), HasSubstr("nobody has set 'nccl'"));
   EXPECT_THAT(message_of<MachineError>([&] { world[0].get("nccl", 0ms); }), HasSubstr("nobody has set 'nccl'"));
   const auto took = steady_clock::now() - start;
@@ -120,7 +120,8 @@ TEST(Store, AddNeedsAWholeNumberOf64Bits) {
   EXPECT_EQ(world[0].add("number", 1), 42);
   EXPECT_EQ(world[0].get("number", 5s), bytes("42"));
   world[0].set("text", bytes("42 "));
-  EXPECT_THAT(message_of<ContractError>([&] { world[0].add("text", 1); }), AllOf(HasSubstr("'text'"), HasSubstr("no whole number")));
+  EXPECT_THAT(message_of<ContractError>([&] { world[0].add("text", 1); }),
+              AllOf(HasSubstr("'text'"), HasSubstr("no whole number")));
   world[0].set("most", bytes("9223372036854775807"));
   EXPECT_THAT(message_of<ContractError>([&] { world[0].add("most", 1); }), HasSubstr("64 bits"));
   EXPECT_EQ(world[0].get("most", 5s), bytes("9223372036854775807"));
@@ -211,9 +212,10 @@ TEST(Store, NoStoreIsOneLineWithAddressPortAndTime) {
   options.address = "localhost";
   options.connect_timeout = 200ms;
   const auto start = steady_clock::now();
-  EXPECT_THAT(message_of<MachineError>([&] { StoreClient client(options); }),
-              AllOf(HasSubstr("rank 3 on host host3: no store at localhost:" + std::to_string(options.port)), HasSubstr("for 0.2 s"),
-                    HasSubstr("Connection refused"), HasSubstr("MASTER_PORT"), Not(HasSubstr("\n"))));
+  EXPECT_THAT(
+      message_of<MachineError>([&] { StoreClient client(options); }),
+      AllOf(HasSubstr("rank 3 on host host3: no store at localhost:" + std::to_string(options.port)),
+            HasSubstr("for 0.2 s"), HasSubstr("Connection refused"), HasSubstr("MASTER_PORT"), Not(HasSubstr("\n"))));
   EXPECT_GE(steady_clock::now() - start, 200ms);
   EXPECT_LT(steady_clock::now() - start, 2s);
 }
@@ -233,7 +235,8 @@ TEST(Store, APortIsFreeAgainAtOnce) {
     auto server = std::make_unique<StoreServer>(options);
     StoreClient client(client_options(options, options.port, 0));
     server.reset();  // the end that closes first keeps the port in TIME_WAIT
-    EXPECT_THAT(message_of<MachineError>([&] { client.get("never", 10s); }), HasSubstr("it ended while rank 0 still worked"));
+    EXPECT_THAT(message_of<MachineError>([&] { client.get("never", 10s); }),
+                HasSubstr("it ended while rank 0 still worked"));
   }
 }
 
@@ -254,9 +257,11 @@ TEST(Store, AddressesThatCannotServeAreTheUsersToMend) {
     options.one_host = one_host;
     return message_of<UserError>([&] { StoreServer server(options); });
   };
-  EXPECT_THAT(message("192.0.2.1", true), AllOf(HasSubstr("MASTER_ADDR '192.0.2.1'"), HasSubstr("no address of host host0")));
+  EXPECT_THAT(message("192.0.2.1", true),
+              AllOf(HasSubstr("MASTER_ADDR '192.0.2.1'"), HasSubstr("no address of host host0")));
   EXPECT_THAT(message("0.0.0.0", true), AllOf(HasSubstr("MASTER_ADDR '0.0.0.0'"), HasSubstr("every network")));
-  EXPECT_THAT(message("127.0.1.1", false), AllOf(HasSubstr("MASTER_ADDR '127.0.1.1'"), HasSubstr("other hosts cannot reach")));
+  EXPECT_THAT(message("127.0.1.1", false),
+              AllOf(HasSubstr("MASTER_ADDR '127.0.1.1'"), HasSubstr("other hosts cannot reach")));
   EXPECT_THAT(message("not a name", true), AllOf(HasSubstr("MASTER_ADDR 'not a name' names no host")));
   EXPECT_EQ(message("127.0.1.1", true), "no error");
 }

@@ -1,4 +1,5 @@
-// What every rank learns, and how soon, when one is killed, stopped, cut off or fails: the messages name the rank and host at fault.
+// What every rank learns, and how soon, when one is killed, stopped, cut off or fails: the messages name the rank and
+// host at fault.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +20,8 @@ constexpr milliseconds slack{2000};
 /// A broken connection counts long before silence would.
 StoreTimes killed_times() { return {50ms, 10s, 400ms}; }
 
-/// A rank in a process of its own: joins, then waits for a fault and ends with 10 + the rank at fault (3 where none came).
+/// A rank in a process of its own: joins, then waits for a fault and ends with 10 + the rank at fault (3 where none
+/// came).
 int work_until_fault(const StoreClientOptions& options, const std::function<void()>& ready) {
   FaultLog log;
   StoreClientOptions own = options;
@@ -31,8 +33,9 @@ int work_until_fault(const StoreClientOptions& options, const std::function<void
 }
 
 Process rank_process(const StoreServerOptions& server, int rank) {
-  return Process(
-      [=](std::uint16_t port, const std::function<void()>& ready) { return work_until_fault(client_options(server, port, rank), ready); });
+  return Process([=](std::uint16_t port, const std::function<void()>& ready) {
+    return work_until_fault(client_options(server, port, rank), ready);
+  });
 }
 
 TEST(StoreFaults, AKilledRankIsNamedToAllOthersOnce) {
@@ -134,7 +137,8 @@ struct SmallJob {
   static int work(StoreClient& client, const std::function<void()>& ready) {
     client.wait({"both"}, 10s);
     ready();
-    for (const auto end = steady_clock::now() + quick().timeout; steady_clock::now() < end; std::this_thread::sleep_for(10ms))
+    for (const auto end = steady_clock::now() + quick().timeout; steady_clock::now() < end;
+         std::this_thread::sleep_for(10ms))
       client.add("steps", 1);
     client.goodbye();
     return client.fault() ? 4 : 0;
@@ -227,7 +231,8 @@ TEST(StoreFaults, WhatIsAskedAgainAfterABreakIsDoneOnce) {
     workers.emplace_back([&] { world[1].set(key, bytes("mine")); });
     // All have been done, and the client cannot know.
     const auto end = steady_clock::now() + 10s;
-    while ((world[0].add("once", 0) < 3 * round || !world[0].check({key})) && steady_clock::now() < end) std::this_thread::sleep_for(2ms);
+    while ((world[0].add("once", 0) < 3 * round || !world[0].check({key})) && steady_clock::now() < end)
+      std::this_thread::sleep_for(2ms);
     world[0].set(key, bytes("overwritten"));
     network.become(Network::Mode::cut);
     std::this_thread::sleep_for(20ms);
@@ -282,8 +287,8 @@ TEST(StoreFaults, ARankThatReportsItsFailureIsKnownAtOnceAndTheFirstCounts) {
   store::Hello hello;
   hello.rank = 3;
   hello.world_size = 4;
-  const store::Attempt third = store::shake_hands(resolve("127.0.0.1", world.server->port(), problem).front(), hello, world.options.secret,
-                                                  steady_clock::now() + 5s, 10s);
+  const store::Attempt third = store::shake_hands(resolve("127.0.0.1", world.server->port(), problem).front(), hello,
+                                                  world.options.secret, steady_clock::now() + 5s, 10s);
   const auto start = steady_clock::now();
   EXPECT_TRUE(world[1].report_fault("no space left on device\nwhile writing " + std::string(5000, 'x')));
   world[0].report_fault("because of rank 1");
@@ -293,8 +298,9 @@ TEST(StoreFaults, ARankThatReportsItsFailureIsKnownAtOnceAndTheFirstCounts) {
   EXPECT_LT(steady_clock::now() - start, slack);
   ASSERT_TRUE(fault);
   EXPECT_EQ(fault->rank, 1);
-  EXPECT_THAT(fault->message(),
-              AllOf(HasSubstr("rank 1 on host host1 failed: no space left on device while writing xxx"), Not(HasSubstr("\n"))));
+  EXPECT_THAT(
+      fault->message(),
+      AllOf(HasSubstr("rank 1 on host host1 failed: no space left on device while writing xxx"), Not(HasSubstr("\n"))));
   EXPECT_LE(fault->reason.size(), store::max_reason_bytes);
   world.join(2);  // late, and told all the same
   EXPECT_EQ(world.logs[2].wait(5s), fault);

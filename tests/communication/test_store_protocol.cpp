@@ -78,9 +78,10 @@ std::vector<std::string> all_frames() {
                                encode(Fault{3, "node07", "no space left"}),
                                encode_heartbeat(),
                                encode_reply(9, Status::timed_out, 9) + binary};
-  for (const Request& request : {a_request(Kind::set, {binary}, binary), a_request(Kind::get, {"k"}), a_request(Kind::add, {"k"}, {}, -5),
-                                 a_request(Kind::wait, {"a", binary, "a"}), a_request(Kind::check, {}),
-                                 a_request(Kind::report_fault, {}, "why"), a_request(Kind::goodbye, {})})
+  for (const Request& request :
+       {a_request(Kind::set, {binary}, binary), a_request(Kind::get, {"k"}), a_request(Kind::add, {"k"}, {}, -5),
+        a_request(Kind::wait, {"a", binary, "a"}), a_request(Kind::check, {}), a_request(Kind::report_fault, {}, "why"),
+        a_request(Kind::goodbye, {})})
     out.push_back(encode(request, request.value));
   return out;
 }
@@ -165,7 +166,8 @@ TEST(StoreProtocol, EveryTruncatedOrLongerFrameIsRefused) {
       EXPECT_THROW(again(body + "x"), ProtocolError);
     }
     const std::size_t fixed = open_end ? body.size() - 9 : body.size();
-    for (std::size_t bytes = 1; bytes < fixed; ++bytes) EXPECT_THROW(again(body.substr(0, bytes)), ProtocolError) << bytes;
+    for (std::size_t bytes = 1; bytes < fixed; ++bytes)
+      EXPECT_THROW(again(body.substr(0, bytes)), ProtocolError) << bytes;
   }
 }
 

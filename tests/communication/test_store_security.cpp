@@ -89,7 +89,8 @@ class Undisturbed {
       while (!stop_) {
         const std::string key = "work/" + std::to_string(rounds_);
         client_.set(key, bytes(key));
-        wrong_ = wrong_ || client_.get(key, 5s) != bytes(key) || client_.add("rounds", 1) != ++rounds_ || client_.check({"never"});
+        wrong_ = wrong_ || client_.get(key, 5s) != bytes(key) || client_.add("rounds", 1) != ++rounds_ ||
+                 client_.check({"never"});
       }
     } catch (const Error&) {
       wrong_ = true;
@@ -164,13 +165,14 @@ TEST(StoreSecurity, ARanksOwnBrokenFramesHarmNoOther) {
   std::mt19937 random(7);
   std::vector<std::string> frames{encode_heartbeat(), encode(hello_of(1, 2)), encode_reply(1, Status::ok, 0),
                                   encode(Fault{0, "h", "forged"})};
-  for (const Request& request :
-       {Request{Kind::set, 9, 1, 0, {"k"}}, Request{Kind::get, 9, 1, 50, {"k"}}, Request{Kind::wait, 9, 1, 50, {"a", "b"}},
-        Request{Kind::check, 9, 1, 0, {"a", "b"}}, Request{Kind::add, 9, 1, 0, {"n"}}})
+  for (const Request& request : {Request{Kind::set, 9, 1, 0, {"k"}}, Request{Kind::get, 9, 1, 50, {"k"}},
+                                 Request{Kind::wait, 9, 1, 50, {"a", "b"}}, Request{Kind::check, 9, 1, 0, {"a", "b"}},
+                                 Request{Kind::add, 9, 1, 0, {"n"}}})
     frames.push_back(encode(request, "value"));
   // goodbye and report_fault mean what they say when they come whole; nothing here may turn into one.
   const auto harmless = [](const std::string& frame) {
-    return frame.size() < 5 || (frame[4] != static_cast<char>(Kind::goodbye) && frame[4] != static_cast<char>(Kind::report_fault));
+    return frame.size() < 5 ||
+           (frame[4] != static_cast<char>(Kind::goodbye) && frame[4] != static_cast<char>(Kind::report_fault));
   };
   std::string problem;
   const SocketAddress address = resolve("127.0.0.1", world.server->port(), problem).front();
@@ -181,7 +183,8 @@ TEST(StoreSecurity, ARanksOwnBrokenFramesHarmNoOther) {
     welcome += attempt.outcome == Attempt::Outcome::welcome;
     hello.resuming = true;
     for (int j = 0; j < 4; ++j) {
-      const std::string frame = i % 3 == 0 ? random_bytes(random, 400) : mutated(frames[random() % frames.size()], random);
+      const std::string frame =
+          i % 3 == 0 ? random_bytes(random, 400) : mutated(frames[random() % frames.size()], random);
       if (harmless(frame)) send(attempt.socket, frame);
     }
   }
@@ -207,7 +210,8 @@ TEST(StoreSecurity, AHelloCannotBeReplayedOrMadeWithoutTheSecret) {
   third.say(signed_hello(hello_of(0, 2), third, "a guess"));
   EXPECT_EQ(decode_refusal(third.hear().value()).reason, Refused::secret);
   EXPECT_TRUE(third.closed_within(5s));
-  // A session that the store does not know cannot be resumed, and a rank's session cannot be taken over by another of its own.
+  // A session that the store does not know cannot be resumed, and a rank's session cannot be taken over by another of
+  // its own.
   Hello other = hello_of(0, 2);
   other.resuming = true;
   Stranger fourth(world.server->port());

@@ -11,7 +11,8 @@ inline std::string easy_text(std::size_t length) {
   std::string text = "a";
   for (std::size_t i = 1; i < length; ++i) {
     const std::uint32_t word = random_word({1, 0, random_stream("easy text")}, i);
-    text.push_back(static_cast<char>('a' + ((word & 3u) != 0 ? (3 * (text[i - 1] - 'a') + 1) % 8 : static_cast<int>(word >> 8) % 8)));
+    text.push_back(static_cast<char>(
+        'a' + ((word & 3u) != 0 ? (3 * (text[i - 1] - 'a') + 1) % 8 : static_cast<int>(word >> 8) % 8)));
   }
   return text;
 }
@@ -19,8 +20,8 @@ inline std::string easy_text(std::size_t length) {
 class FinetuneTest : public WithTemporaryFolder {
  protected:
   FinetuneTest() : store(write_store(path("tokens.h5"), easy_text(6000))) {
-    LoadedSettings teacher = small_settings(
-        store, {"run_directory=" + path("teacher"), "trainer.max_steps=150", "model.norm=rmsnorm", "model.initializer_range=0.3"});
+    LoadedSettings teacher = small_settings(store, {"run_directory=" + path("teacher"), "trainer.max_steps=150",
+                                                    "model.norm=rmsnorm", "model.initializer_range=0.3"});
     train(teacher, {});
   }
 

@@ -26,12 +26,14 @@ class NaiveTransformer {
       const int heads = c.at("num_attention_heads"), key_heads = c.at("num_key_value_heads");
       rotate(q, heads, c.at("rope_theta"));
       rotate(k, key_heads, c.at("rope_theta"));
-      add(x, linear(attention(q, k, linear(h, name + "self_attn.v_proj"), heads, key_heads, true), name + "self_attn.o_proj"));
+      add(x, linear(attention(q, k, linear(h, name + "self_attn.v_proj"), heads, key_heads, true),
+                    name + "self_attn.o_proj"));
       const Rows f = rms_norm(x, name + "post_attention_layernorm.weight", c.at("rms_norm_eps"));
       Rows gate = linear(f, name + "mlp.gate_proj");
       const Rows up = linear(f, name + "mlp.up_proj");
       for (std::size_t i = 0; i < gate.size(); ++i) {
-        for (std::size_t j = 0; j < gate[i].size(); ++j) gate[i][j] = gate[i][j] / (1 + std::exp(-gate[i][j])) * up[i][j];
+        for (std::size_t j = 0; j < gate[i].size(); ++j)
+          gate[i][j] = gate[i][j] / (1 + std::exp(-gate[i][j])) * up[i][j];
       }
       add(x, linear(gate, name + "mlp.down_proj"));
     }
@@ -49,7 +51,8 @@ class NaiveTransformer {
     const int heads = model_.config.at("num_attention_heads");
     for (int layer = 0; layer < model_.config.at("num_hidden_layers"); ++layer) {
       const std::string name = prefix + "encoder.layer." + std::to_string(layer) + ".", self = name + "attention.self.";
-      const Rows attended = attention(linear(x, self + "query"), linear(x, self + "key"), linear(x, self + "value"), heads, heads, false);
+      const Rows attended =
+          attention(linear(x, self + "query"), linear(x, self + "key"), linear(x, self + "value"), heads, heads, false);
       add(x, linear(attended, name + "attention.output.dense"));
       x = layer_norm(x, name + "attention.output.LayerNorm");
       add(x, linear(gelu(linear(x, name + "intermediate.dense")), name + "output.dense"));
@@ -61,7 +64,8 @@ class NaiveTransformer {
   Rows bert_logits(const std::vector<int>& tokens, const std::vector<int>& segments) const {
     Rows x = gelu(linear(bert_states(tokens, segments, "bert."), "cls.predictions.transform.dense"));
     x = layer_norm(x, "cls.predictions.transform.LayerNorm");
-    const std::vector<float>&table = model_["bert.embeddings.word_embeddings.weight"], &bias = model_["cls.predictions.bias"];
+    const std::vector<float>&table = model_["bert.embeddings.word_embeddings.weight"],
+          &bias = model_["cls.predictions.bias"];
     Rows logits;
     for (const auto& row : x) {
       std::vector<double>& out = logits.emplace_back(bias.begin(), bias.end());
@@ -89,7 +93,8 @@ class NaiveTransformer {
     Rows result;
     for (const auto& row : x) {
       std::vector<double>& y = result.emplace_back(out);
-      if (model_.values.contains(name + ".bias")) y.assign(model_[name + ".bias"].begin(), model_[name + ".bias"].end());
+      if (model_.values.contains(name + ".bias"))
+        y.assign(model_[name + ".bias"].begin(), model_[name + ".bias"].end());
       for (std::size_t o = 0; o < out; ++o) {
         for (std::size_t i = 0; i < row.size(); ++i) y[o] += row[i] * static_cast<double>(weight[o * row.size() + i]);
       }
@@ -102,7 +107,8 @@ class NaiveTransformer {
     for (auto& row : result) {
       double square = 0;
       for (const double value : row) square += value * value / static_cast<double>(row.size());
-      for (std::size_t i = 0; i < row.size(); ++i) row[i] *= static_cast<double>(model_[name][i]) / std::sqrt(square + epsilon);
+      for (std::size_t i = 0; i < row.size(); ++i)
+        row[i] *= static_cast<double>(model_[name][i]) / std::sqrt(square + epsilon);
     }
     return result;
   }
@@ -138,7 +144,8 @@ class NaiveTransformer {
       const std::size_t d = x[position].size() / static_cast<std::size_t>(heads), half = d / 2;
       for (std::size_t first = 0; first < x[position].size(); first += d) {
         for (std::size_t i = 0; i < half; ++i) {
-          const double angle = static_cast<double>(position) * std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(d));
+          const double angle =
+              static_cast<double>(position) * std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(d));
           double &a = x[position][first + i], &b = x[position][first + i + half];
           const double turned = a * std::cos(angle) - b * std::sin(angle);
           b = a * std::sin(angle) + b * std::cos(angle);
@@ -149,7 +156,8 @@ class NaiveTransformer {
   }
 
   static Rows attention(const Rows& q, const Rows& k, const Rows& v, int heads, int key_heads, bool causal) {
-    const std::size_t d = q[0].size() / static_cast<std::size_t>(heads), group = static_cast<std::size_t>(heads / key_heads);
+    const std::size_t d = q[0].size() / static_cast<std::size_t>(heads),
+                      group = static_cast<std::size_t>(heads / key_heads);
     Rows result(q.size(), std::vector<double>(q[0].size()));
     for (std::size_t head = 0; head < static_cast<std::size_t>(heads); ++head) {
       const std::size_t key_head = head / group;

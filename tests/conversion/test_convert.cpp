@@ -72,8 +72,8 @@ TEST(AttentionRequest, ReadsEveryForm) {
 }
 
 TEST(AttentionRequest, RefusesOthers) {
-  for (const char* text : {"", "sofmax", "favor_positive:2", "taylor:9x", "windowed", "windowed:0", "windowed:x", "windowed:8+none",
-                           "linformer:4+relu", "hedgehog+centering", "favor_positive+", "linear"}) {
+  for (const char* text : {"", "sofmax", "favor_positive:2", "taylor:9x", "windowed", "windowed:0", "windowed:x",
+                           "windowed:8+none", "linformer:4+relu", "hedgehog+centering", "favor_positive+", "linear"}) {
     const std::string message = message_of<UserError>([&] { attention_request(text); });
     EXPECT_THAT(message, HasSubstr("--attention")) << text;
   }
@@ -83,11 +83,13 @@ TEST(AttentionRequest, NumbersAndHeads) {
   EXPECT_EQ(chosen_numbers("", 3, "--layers", "layers"), (std::vector<bool>{true, true, true}));
   EXPECT_EQ(chosen_numbers("0,2-3", 5, "--layers", "layers"), (std::vector<bool>{true, false, true, true, false}));
   for (const char* text : {"5", "-1", "2-1", "a", "1,,2", "0-5", "1-2-3", "1 2"})
-    EXPECT_THAT(message_of<UserError>([&] { chosen_numbers(text, 5, "--layers", "layers"); }), HasSubstr("--layers")) << text;
+    EXPECT_THAT(message_of<UserError>([&] { chosen_numbers(text, 5, "--layers", "layers"); }), HasSubstr("--layers"))
+        << text;
   ModelSettings model;
   model.n_layers = 2;
   model.n_heads = 4;
-  EXPECT_EQ(chosen_heads("1:0,1:2-3", model), (std::vector<std::vector<bool>>{{false, false, false, false}, {true, false, true, true}}));
+  EXPECT_EQ(chosen_heads("1:0,1:2-3", model),
+            (std::vector<std::vector<bool>>{{false, false, false, false}, {true, false, true, true}}));
   for (const char* text : {"1", "2:0", "0:4", "0:1:2", ":", "0:"})
     EXPECT_THAT(message_of<UserError>([&] { chosen_heads(text, model); }), HasSubstr("--heads-keep-softmax")) << text;
 }
@@ -101,7 +103,8 @@ TEST_F(Convert, KeepsEveryWeightAndListsWhatIsNew) {
   const SourceModel source = open_source_model(options.source), student = open_source_model(options.destination);
   EXPECT_EQ(student.model.settings.model.attention.mechanism, "linear");
   for (const Parameter& parameter : source.model.store->parameters())
-    EXPECT_EQ(parameter.master().to_vector<float>(), student.model.store->find(parameter.name()).master().to_vector<float>());
+    EXPECT_EQ(parameter.master().to_vector<float>(),
+              student.model.store->find(parameter.name()).master().to_vector<float>());
   // 12 positions: softmax costs less there; at 65,536 it does not.
   options.cost_at = 65536;
   const ConversionResult far = convert(options);
@@ -148,21 +151,28 @@ TEST_F(Convert, RefusesWhatDoesNotFit) {
   // Two query heads share each key head of the Llama.
   EXPECT_THAT(message(tiny_llama(), [](auto& o) { o.attention = "elu1", o.heads_keep_softmax = "0:1"; }),
               HasSubstr("share a key and value head"));
-  EXPECT_THAT(message(tiny_albert(), [](auto& o) { o.attention = "elu1", o.layers = "0"; }), HasSubstr("one block, used 3 times"));
+  EXPECT_THAT(message(tiny_albert(), [](auto& o) { o.attention = "elu1", o.layers = "0"; }),
+              HasSubstr("one block, used 3 times"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "linformer"; }), HasSubstr("linformer"));
-  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.layers = "0"; }), HasSubstr("--layers: does nothing without --attention"));
-  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "softmax", o.features = 8; }), HasSubstr("--features 8"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.layers = "0"; }),
+              HasSubstr("--layers: does nothing without --attention"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "softmax", o.features = 8; }),
+              HasSubstr("--features 8"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "auto"; }), HasSubstr("--data STORE"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.fold_scaling = true; }), HasSubstr("--data STORE"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.n_layers=1"}; }), HasSubstr("unexpected"));
-  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.d_feedforward=24"}; }), HasSubstr("6 misshapen"));
-  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.attention.n_feature=24"}; }), HasSubstr("n_features"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.d_feedforward=24"}; }),
+              HasSubstr("6 misshapen"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.attention.n_feature=24"}; }),
+              HasSubstr("n_features"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.weights=x.h5"}; }), HasSubstr("model.weights"));
-  for (const std::string key : {"data.batch_size=3", "optimizer.name=adamw", "trainer.max_steps=3", "objective.name=next_token", "model"})
+  for (const std::string key :
+       {"data.batch_size=3", "optimizer.name=adamw", "trainer.max_steps=3", "objective.name=next_token", "model"})
     EXPECT_THAT(message(tiny_gpt2(), [&](auto& o) { o.overrides = {key}; }),
                 AllOf(HasSubstr("--set " + key), HasSubstr("expected a key below model, or seed")));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.max_sequence_length = 4; }), HasSubstr("learned 12 positions"));
-  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.destination = "/nowhere/at/all.h5"; }), HasSubstr("there is no folder /nowhere/at"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.destination = "/nowhere/at/all.h5"; }),
+              HasSubstr("there is no folder /nowhere/at"));
   ConvertOptions options = from(tiny_gpt2());
   options.overwrite = false;
   convert(options);
@@ -184,8 +194,10 @@ TEST_F(Convert, ErrorsNameTheOption) {
   EXPECT_THAT(message(tiny_llama(), [](auto& o) { o.attention = "elu1", o.heads_keep_softmax = "0:1"; }),
               StartsWith("--attention elu1 --heads-keep-softmax 0:1: model.attention.layers: layer 0"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "linformer"; }), StartsWith("--attention linformer: "));
-  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "elu1", o.overrides = {"model.attention.mechanism=softmax"}; }),
-              StartsWith("--attention elu1: model.attention.feature_map does nothing with model.attention.mechanism: softmax (--set "));
+  EXPECT_THAT(
+      message(tiny_gpt2(), [](auto& o) { o.attention = "elu1", o.overrides = {"model.attention.mechanism=softmax"}; }),
+      StartsWith("--attention elu1: model.attention.feature_map does nothing with model.attention.mechanism: softmax "
+                 "(--set "));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.attention.order=2"}; }),
               StartsWith("--set model.attention.order=2: model.attention.order does nothing with"));
   EXPECT_THAT(message(tiny_llama(), [](auto& o) { o.overrides = {"model.n_key_value_heads=3"}; }),
@@ -219,7 +231,8 @@ TEST_F(Convert, TheSeedIsTheModelsToo) {
     return open_source_model(path("out.h5")).model.store->find(name).master().to_vector<float>();
   };
   convert(options);
-  const auto directions = parameter("blocks.0.attention.directions"), weights = parameter("blocks.0.attention.output.weight");
+  const auto directions = parameter("blocks.0.attention.directions"),
+             weights = parameter("blocks.0.attention.output.weight");
   options.overrides = {"seed=9"};
   convert(options);
   EXPECT_NE(parameter("blocks.0.attention.directions"), directions);
@@ -271,12 +284,14 @@ TEST_F(Convert, FewTokensForConstantsAreRemarkedOn) {
   EXPECT_THAT(said_by([&] { convert(options); }), Not(HasSubstr("noisy")));
   options.data->batches = 1;
   EXPECT_THAT(said_by([&] { convert(options); }),
-              AllOf(HasSubstr("centres, scales and constants of feature maps are measured on 44 tokens"), HasSubstr("take 64 or more")));
+              AllOf(HasSubstr("centres, scales and constants of feature maps are measured on 44 tokens"),
+                    HasSubstr("take 64 or more")));
   options.attention = "favor_positive";  // without constants
   EXPECT_THAT(said_by([&] { convert(options); }), Not(HasSubstr("noisy")));
   options.attention.clear();
   options.fold_scaling = true;
-  EXPECT_THAT(said_by([&] { convert(options); }), HasSubstr("factors to be folded into the weights are measured on 44 tokens"));
+  EXPECT_THAT(said_by([&] { convert(options); }),
+              HasSubstr("factors to be folded into the weights are measured on 44 tokens"));
 }
 
 TEST_F(Convert, MorePositionsRepeatTheLearnedOnes) {
@@ -355,7 +370,8 @@ TEST_F(Convert, AutomaticChoiceKeepsToItsTarget) {
   const HeadMechanisms mechanisms = head_mechanisms(settings_of_result().model);
   std::size_t linear = 0;
   for (const HeadChoice& one : result.automatic->heads) {
-    EXPECT_EQ(mechanisms[static_cast<std::size_t>(one.layer)][static_cast<std::size_t>(one.head)], one.linear ? "linear" : "softmax");
+    EXPECT_EQ(mechanisms[static_cast<std::size_t>(one.layer)][static_cast<std::size_t>(one.head)],
+              one.linear ? "linear" : "softmax");
     if (one.linear) {
       EXPECT_LE(one.error, options.target_error);
     }
@@ -392,7 +408,8 @@ TEST_F(Convert, ABoundOfFeaturesCanHoldForPolynomialsToo) {
   if (bound.automatic->map) {
     EXPECT_LE(bound.automatic->map->m, 8);
   }
-  for (const HeadChoice& one : bound.automatic->heads) EXPECT_THAT(one.why_softmax, Not(HasSubstr("random features up to")));
+  for (const HeadChoice& one : bound.automatic->heads)
+    EXPECT_THAT(one.why_softmax, Not(HasSubstr("random features up to")));
 }
 
 TEST_F(Convert, AutomaticChoiceLeavesSoftmaxWhereNothingServes) {
@@ -418,10 +435,15 @@ TEST_F(Convert, FoldedScalingChangesNoLogit) {
     EXPECT_GT(result.fold->largest_logit, 1);
     EXPECT_LT(result.fold->largest_logit_change, 2e-5 * result.fold->largest_logit);
     // Scaling brings the squares of each dimension together; their sum is least where they are equal.
-    EXPECT_LT(result.fold->query_norm_after * result.fold->key_norm_after, 1.05 * result.fold->query_norm * result.fold->key_norm);
-    EXPECT_FALSE(
-        open_source_model(options.source).model.store->find("blocks.0.attention.query_key_value.weight").master().to_vector<float>() ==
-        open_source_model(options.destination).model.store->find("blocks.0.attention.query_key_value.weight").master().to_vector<float>());
+    EXPECT_LT(result.fold->query_norm_after * result.fold->key_norm_after,
+              1.05 * result.fold->query_norm * result.fold->key_norm);
+    EXPECT_FALSE(open_source_model(options.source)
+                     .model.store->find("blocks.0.attention.query_key_value.weight")
+                     .master()
+                     .to_vector<float>() == open_source_model(options.destination)
+                                                .model.store->find("blocks.0.attention.query_key_value.weight")
+                                                .master()
+                                                .to_vector<float>());
   }
 }
 

@@ -25,7 +25,8 @@ class Export : public WithTemporaryFolder {
     convert(conversion);
     return exported("model.h5", "back", options);
   }
-  ExportReport exported(const std::string& checkpoint, const std::string& directory, const ExportOptions& options = {}) {
+  ExportReport exported(const std::string& checkpoint, const std::string& directory,
+                        const ExportOptions& options = {}) {
     SourceModel source = open_source_model(path(checkpoint));
     return export_model(source, path(directory), options);
   }
@@ -51,7 +52,8 @@ class Export : public WithTemporaryFolder {
 
 TEST_F(Export, GivesBackWhatWasImported) {
   int number = 0;
-  for (const TinyModel& model : {tiny_gpt2(), tiny_gpt2(""), tiny_llama(), tiny_bert(), tiny_bert(false), tiny_albert()}) {
+  for (const TinyModel& model :
+       {tiny_gpt2(), tiny_gpt2(""), tiny_llama(), tiny_bert(), tiny_bert(false), tiny_albert()}) {
     SCOPED_TRACE(++number);
     std::filesystem::remove_all(path("back"));
     const ExportReport report = there_and_back(model);
@@ -67,7 +69,8 @@ TEST_F(Export, GivesBackWhatWasImported) {
 // The head that tied embeddings make is written under the names that the file had.
 TEST_F(Export, KeepsNamesOfRepeatedTensors) {
   TinyModel only_head = tiny_gpt2();
-  only_head.described["lm_head.weight"] = {"lm_head.weight", only_head.described.at("transformer.wte.weight").shape, "F32"};
+  only_head.described["lm_head.weight"] = {"lm_head.weight", only_head.described.at("transformer.wte.weight").shape,
+                                           "F32"};
   only_head.values["lm_head.weight"] = only_head["transformer.wte.weight"];
   there_and_back(only_head);
   expect_same_tensors(only_head, "back");
@@ -182,7 +185,8 @@ TEST_F(Export, ConvertedModelsComeBackWhole) {
   EXPECT_TRUE(before.model.vocabulary == after.model.vocabulary);
   ASSERT_EQ(before.model.store->parameters().size(), after.model.store->parameters().size());
   for (const Parameter& parameter : before.model.store->parameters())
-    EXPECT_EQ(parameter.master().to_vector<float>(), after.model.store->find(parameter.name()).master().to_vector<float>())
+    EXPECT_EQ(parameter.master().to_vector<float>(),
+              after.model.store->find(parameter.name()).master().to_vector<float>())
         << parameter.name();
   EXPECT_EQ(before.origin->carried.size(), after.origin->carried.size());
   EXPECT_EQ(before.origin->config, after.origin->config);

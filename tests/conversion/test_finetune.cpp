@@ -33,9 +33,12 @@ TEST(RelativeRecovery, IsAShareOfTheTeachersAdvantage) {
 }
 
 TEST(FinetuneUnderALauncher, SeveralProcessesAreRefusedAtOnce) {
-  const std::vector<std::pair<const char*, const char*>> variables{
-      {"RANK", "1"},           {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"},
-      {"MASTER_PORT", "29500"}};
+  const std::vector<std::pair<const char*, const char*>> variables{{"RANK", "1"},
+                                                                   {"WORLD_SIZE", "2"},
+                                                                   {"LOCAL_RANK", "1"},
+                                                                   {"LOCAL_WORLD_SIZE", "2"},
+                                                                   {"MASTER_ADDR", "127.0.0.1"},
+                                                                   {"MASTER_PORT", "29500"}};
   for (const auto& [name, value] : variables) setenv(name, value, 1);
   FinetuneOptions options;
   options.config = "no such file";  // what it says is not asked for
@@ -84,7 +87,8 @@ TEST_F(FinetuneTest, GoesThroughItsStagesAndMeasuresWhatIsRecovered) {
       EXPECT_GT(length[who]["peak_bytes"].get<std::int64_t>(), 0);
     }
   }
-  EXPECT_THAT(to_text(*result.recovery), AllOf(HasSubstr("teacher"), HasSubstr("distillation"), HasSubstr("by chance")));
+  EXPECT_THAT(to_text(*result.recovery),
+              AllOf(HasSubstr("teacher"), HasSubstr("distillation"), HasSubstr("by chance")));
 
   for (std::size_t i = 1; i < names.size(); ++i) {
     const double accuracy = json["models"][i]["accuracy"], targets = json["models"][i]["targets"];
@@ -96,9 +100,11 @@ TEST_F(FinetuneTest, GoesThroughItsStagesAndMeasuresWhatIsRecovered) {
   EXPECT_EQ(fs::path(json["models"][1]["checkpoint"].get<std::string>()), fs::path(path("run/student.h5")));
   const CheckpointReader before = CheckpointReader::open(path("run/student.h5"));
   const CheckpointReader teachers = CheckpointReader::open(checkpoint_of(path("teacher")));
-  for (const TensorInfo& tensor : teachers.tensors("parameters/")) EXPECT_EQ(floats(before, tensor.name), floats(teachers, tensor.name));
+  for (const TensorInfo& tensor : teachers.tensors("parameters/"))
+    EXPECT_EQ(floats(before, tensor.name), floats(teachers, tensor.name));
   // Each stage is a run that others can use.
-  const Settings last = from_yaml_text(CheckpointReader::open(checkpoint_of(path("run/3_task"))).text("config"), "task").settings;
+  const Settings last =
+      from_yaml_text(CheckpointReader::open(checkpoint_of(path("run/3_task"))).text("config"), "task").settings;
   EXPECT_EQ(last.model.norm, "rmsnorm");
   EXPECT_EQ(last.model.attention.n_features, 16);
   EXPECT_EQ(last.model.max_sequence_length, 64);
@@ -128,7 +134,8 @@ TEST_F(FinetuneTest, AHybridCannotHideItsLinearPart) {
     // The same weights in a model that is linear from the beginning.
     const TokenStore data = TokenStore::open(store);
     const Settings linear =
-        plan_finetune(options(config(performer), {"finetune.stages=[transfer]"}), checkpoint_of(path("teacher"))).student;
+        plan_finetune(options(config(performer), {"finetune.stages=[transfer]"}), checkpoint_of(path("teacher")))
+            .student;
     Model without = make_model(linear, data.vocabulary(), Device{});
     begin_from(CheckpointReader::open(model.candidate.checkpoint), without);
     EXPECT_DOUBLE_EQ(model.window_off->loss, evaluate(without, data, Split::test, 32, 4).loss);
@@ -139,7 +146,8 @@ TEST_F(FinetuneTest, StagesCanBeRunOneByOne) {
   const std::string yaml = config(performer);
   FinetuneOptions second = options(yaml);
   second.only_stage = "distillation";
-  EXPECT_THAT(message_of<UserError>([&] { finetune(second); }), AllOf(HasSubstr("--stage distillation"), HasSubstr("transfer")));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(second); }),
+              AllOf(HasSubstr("--stage distillation"), HasSubstr("transfer")));
   FinetuneOptions first = options(yaml);
   first.only_stage = "transfer";
   EXPECT_FALSE(finetune(first).recovery);
@@ -169,7 +177,8 @@ TEST_F(FinetuneTest, AStageThatWasInterruptedGoesOnBitForBit) {
 }
 
 TEST_F(FinetuneTest, ConstantsAreMeasuredBeforeTheFirstStep) {
-  const std::string yaml = config("{mechanism: linear, feature_map: favor_positive, n_features: 16, centering: true, scaling: saderf}");
+  const std::string yaml =
+      config("{mechanism: linear, feature_map: favor_positive, n_features: 16, centering: true, scaling: saderf}");
   FinetuneOptions first = options(yaml, {"finetune.transfer.max_steps=1", "finetune.transfer.warmup_steps=1"});
   first.only_stage = "transfer";
   finetune(first);
@@ -182,7 +191,8 @@ TEST_F(FinetuneTest, ConstantsAreMeasuredBeforeTheFirstStep) {
   wanted.data = ObservedBatches{store, Split::train, 32, 4, 128};
   wanted.max_sequence_length = 64;
   convert(wanted);
-  const CheckpointReader student = CheckpointReader::open(path("run/student.h5")), converted = CheckpointReader::open(path("converted.h5"));
+  const CheckpointReader student = CheckpointReader::open(path("run/student.h5")),
+                         converted = CheckpointReader::open(path("converted.h5"));
   for (const char* constant : {"query_center", "key_center", "scaling"}) {
     const std::string name = std::string("parameters/blocks.1.attention.") + constant;
     const std::vector<float> found = floats(student, name);
@@ -209,18 +219,21 @@ TEST_F(FinetuneTest, BeginsFromAConvertedStudent) {
   EXPECT_EQ(result.recovery->models[1].layer_errors.size(), 1u);  // layer 0 has softmax still
   EXPECT_LT(result.recovery->models[2].layer_errors[0].second, result.recovery->models[1].layer_errors[0].second);
   EXPECT_FALSE(fs::exists(path("run/student.h5")));
-  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config("{mechanism: linear, feature_map: relu}"), {student})); }),
-              AllOf(HasSubstr("model.attention"), HasSubstr("converted.h5")));
+  EXPECT_THAT(
+      message_of<UserError>([&] { finetune(options(config("{mechanism: linear, feature_map: relu}"), {student})); }),
+      AllOf(HasSubstr("model.attention"), HasSubstr("converted.h5")));
 }
 
 TEST_F(FinetuneTest, OfAModelWithHiddenStatesAloneErrorsOfAttentionAreTold) {
-  const Settings headless = testing::small_settings(store, {"model.architecture=encoder", "objective.name=masked_tokens",
-                                                            "model.prediction_head=none", "model.initializer_range=0.3"})
-                                .settings;
+  const Settings headless =
+      testing::small_settings(store, {"model.architecture=encoder", "objective.name=masked_tokens",
+                                      "model.prediction_head=none", "model.initializer_range=0.3"})
+          .settings;
   const Model model = make_model(headless, TokenStore::open(store).vocabulary(), Device{});
   write_model(model, std::nullopt, path("headless.h5"));
   const std::string source = "finetune.source=" + path("headless.h5");
-  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {source})); }), HasSubstr("prediction_head: none"));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {source})); }),
+              HasSubstr("prediction_head: none"));
   const FinetuneResult result = finetune(options(config(performer), {source, "finetune.stages=[transfer]"}));
   ASSERT_TRUE(result.recovery);
   ASSERT_EQ(result.recovery->models.size(), 2u);  // before and after; there is nothing to tell of the teacher
@@ -236,7 +249,9 @@ TEST_F(FinetuneTest, OfAModelWithHiddenStatesAloneErrorsOfAttentionAreTold) {
 TEST_F(FinetuneTest, ARunKnowsWhatItWasMadeFrom) {
   const std::string yaml = config(performer);
   finetune(options(yaml));
-  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config("{mechanism: linear, feature_map: favor_positive, n_features: 32}"))); }),
+  EXPECT_THAT(message_of<UserError>([&] {
+                finetune(options(config("{mechanism: linear, feature_map: favor_positive, n_features: 32}")));
+              }),
               AllOf(HasSubstr("model.attention.n_features was 16"), HasSubstr("is 32 now"), HasSubstr("--run-dir")));
   FinetuneOptions look = options(config("{mechanism: linear, feature_map: elu1}"));
   look.evaluate_only = true;
@@ -263,7 +278,9 @@ TEST_F(FinetuneTest, ARunKnowsWhatItWasMadeFrom) {
 
   // Another teacher behind the same path.
   fs::remove_all(path("teacher"));
-  train(testing::small_settings(store, {"run_directory=" + path("teacher"), "trainer.max_steps=5", "model.norm=rmsnorm"}), {});
+  train(
+      testing::small_settings(store, {"run_directory=" + path("teacher"), "trainer.max_steps=5", "model.norm=rmsnorm"}),
+      {});
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(yaml, longer)); }), HasSubstr("another model"));
 }
 
@@ -287,13 +304,19 @@ TEST_F(FinetuneTest, WhatDoesNotFitTheTeacherIsRefused) {
               AllOf(HasSubstr("model.n_layers: found 3; expected 2"), HasSubstr("teacher")));
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"model.norm=layernorm"})); }),
               HasSubstr("model.norm: found layernorm; expected rmsnorm"));
-  EXPECT_NO_THROW(plan_finetune(options(config(performer), {"model.norm=rmsnorm", "model.dropout=0.1"}), checkpoint_of(path("teacher"))));
-  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"finetune.source=" + path("nowhere")})); }),
-              HasSubstr("nowhere"));
-  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"finetune.stages=[task, task]"})); }), HasSubstr("twice"));
-  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"finetune.lengths=[many]"})); }), HasSubstr("found many"));
-  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config("{mechanism: softmax}"))); }), HasSubstr("nothing to teach"));
-  EXPECT_THAT(message_of<UserError>([&] { train(load_settings(config(performer)), {}); }), HasSubstr("furlong finetune"));
+  EXPECT_NO_THROW(plan_finetune(options(config(performer), {"model.norm=rmsnorm", "model.dropout=0.1"}),
+                                checkpoint_of(path("teacher"))));
+  EXPECT_THAT(
+      message_of<UserError>([&] { finetune(options(config(performer), {"finetune.source=" + path("nowhere")})); }),
+      HasSubstr("nowhere"));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"finetune.stages=[task, task]"})); }),
+              HasSubstr("twice"));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"finetune.lengths=[many]"})); }),
+              HasSubstr("found many"));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config("{mechanism: softmax}"))); }),
+              HasSubstr("nothing to teach"));
+  EXPECT_THAT(message_of<UserError>([&] { train(load_settings(config(performer)), {}); }),
+              HasSubstr("furlong finetune"));
   EXPECT_FALSE(fs::exists(path("run/2_distillation")));
 }
 

@@ -21,7 +21,8 @@ using testing::message_of;
 class FinetuneRecords : public testing::FinetuneTest {
  protected:
   static std::vector<std::string> short_stages(const std::string& stages) {
-    return {"finetune.stages=" + stages, "finetune.lengths=[]", "finetune.transfer.max_steps=4", "finetune.distillation.max_steps=5"};
+    return {"finetune.stages=" + stages, "finetune.lengths=[]", "finetune.transfer.max_steps=4",
+            "finetune.distillation.max_steps=5"};
   }
   Json recovery(const std::string& name = "recovery.json") const { return Json::parse(content(path("run/" + name))); }
   FinetuneResult looked(const std::string& attention, const std::vector<std::string>& overrides) const {
@@ -60,11 +61,13 @@ TEST_F(FinetuneRecords, FewerStagesAreWrittenBesideTheOthers) {
             fs::path(path("run/recovery.json")));
   EXPECT_EQ(recovery()["models"], Json::parse(whole)["models"]);
   fs::remove_all(path("run/2_distillation"));
-  EXPECT_EQ(looked(testing::performer_attention, short_stages("[transfer]")).recovery_file, fs::path(path("run/recovery.json")));
+  EXPECT_EQ(looked(testing::performer_attention, short_stages("[transfer]")).recovery_file,
+            fs::path(path("run/recovery.json")));
   EXPECT_EQ(recovery()["models"].size(), 3U);
   // What is no recovery.json is replaced.
   file("run/recovery.json", "[1, 2");
-  EXPECT_EQ(looked(testing::performer_attention, short_stages("[transfer]")).recovery_file, fs::path(path("run/recovery.json")));
+  EXPECT_EQ(looked(testing::performer_attention, short_stages("[transfer]")).recovery_file,
+            fs::path(path("run/recovery.json")));
 }
 
 // After a the teacher has learned b, and here it is a: chance, which knows that, is far better.
@@ -87,19 +90,22 @@ TEST_F(FinetuneRecords, ATeacherBelowChanceHasNothingToRecover) {
 }
 
 TEST_F(FinetuneRecords, TheLinearPartOfAHybridIsToldInAllWords) {
-  const FinetuneResult result = looked("{mechanism: windowed, softmax_window: 8, n_features: 16}", short_stages("[transfer]"));
+  const FinetuneResult result =
+      looked("{mechanism: windowed, softmax_window: 8, n_features: 16}", short_stages("[transfer]"));
   const Chance& chance = result.recovery->chance;
   const Evaluation &teacher = result.recovery->models[0].found, &off = *result.recovery->models[1].window_off;
   const Json found = recovery()["models"][1]["window_off"]["recovery"];
   EXPECT_DOUBLE_EQ(found["loss"].get<double>(), (off.loss - chance.loss) / (teacher.loss - chance.loss));
-  EXPECT_DOUBLE_EQ(found["accuracy"].get<double>(), (off.accuracy - chance.accuracy) / (teacher.accuracy - chance.accuracy));
+  EXPECT_DOUBLE_EQ(found["accuracy"].get<double>(),
+                   (off.accuracy - chance.accuracy) / (teacher.accuracy - chance.accuracy));
   EXPECT_GT(found["accuracy_standard_error"].get<double>(), 0);
 }
 
 TEST_F(FinetuneRecords, AStageWithoutTheOneBeforeIsRefusedBeforeAnythingIsMade) {
   FinetuneOptions task = options(config(testing::performer_attention), {"finetune.source=" + path("nowhere")});
   task.only_stage = "task";
-  EXPECT_THAT(message_of<UserError>([&] { finetune(task); }), HasSubstr("--stage task: begins from what distillation has trained"));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(task); }),
+              HasSubstr("--stage task: begins from what distillation has trained"));
   EXPECT_FALSE(fs::exists(path("run")));
 }
 

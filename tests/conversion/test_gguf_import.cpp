@@ -61,9 +61,11 @@ TEST_F(GgufImport, YarnAndItsParameters) {
 }
 
 TEST_F(GgufImport, WhatIsNotComputedIsRefusedByName) {
-  EXPECT_THAT(refused({type("longrope"), factor(4)}), HasSubstr("llama.rope.scaling.type: found longrope; expected none, linear or yarn"));
+  EXPECT_THAT(refused({type("longrope"), factor(4)}),
+              HasSubstr("llama.rope.scaling.type: found longrope; expected none, linear or yarn"));
   EXPECT_THAT(refused({type("a\x1b\xff")}), HasSubstr("found a\\x1b\\xff; expected none"));
-  EXPECT_THAT(refused({gguf_real("llama.rope.scaling.attn_factor", 2)}), HasSubstr("llama.rope.scaling.attn_factor: this key"));
+  EXPECT_THAT(refused({gguf_real("llama.rope.scaling.attn_factor", 2)}),
+              HasSubstr("llama.rope.scaling.attn_factor: this key"));
   EXPECT_THAT(refused({type("yarn"), factor(4), gguf_real("llama.rope.scaling.yarn_log_multiplier", 0.1F)}),
               HasSubstr("yarn_log_multiplier"));
   EXPECT_THAT(refused({gguf_real("llama.rope.scale_linear", 2)}, {1}),

@@ -1,4 +1,5 @@
-// Files that were made to do harm: nested without end, with control characters in names, from architectures that nobody knows.
+// Files that were made to do harm: nested without end, with control characters in names, from architectures that nobody
+// knows.
 #include <gmock/gmock.h>
 
 #include "conversion/import.h"
@@ -47,17 +48,22 @@ TEST_F(HostileFiles, NestingIsBoundedWhereverJsonIsRead) {
     EXPECT_THAT(refused(source), HasSubstr(std::string(name) + ": nested more than 64 deep"));
     std::filesystem::remove(source + "/" + name);
   }
-  EXPECT_THAT(message_of<UserError>(
-                  [] { Vocabulary::from_json("{\"kind\": \"tokenizer\", \"symbols\": [], \"tokenizer\": " + nested() + "}", "f"); }),
+  EXPECT_THAT(message_of<UserError>([] {
+                Vocabulary::from_json("{\"kind\": \"tokenizer\", \"symbols\": [], \"tokenizer\": " + nested() + "}",
+                                      "f");
+              }),
               HasSubstr("f: nested more than 64 deep"));
   EXPECT_THAT(refused_origin([](Origin& origin) { origin.config = nested(); }), HasSubstr("nested more than 64 deep"));
 }
 
 TEST_F(HostileFiles, OriginsThatNobodyKnowsAreRefused) {
   EXPECT_THAT(refused_origin([](Origin& origin) { origin.model_type = "mamba\x1b"; }),
-              AllOf(HasSubstr("changed.h5: its text 'origin' has the model_type 'mamba\\x1b'"), HasSubstr("expected one of gpt2, llama")));
-  EXPECT_THAT(refused_origin([](Origin& origin) { origin.config = "{"; }), HasSubstr("config.json in its text 'origin' is not valid JSON"));
-  EXPECT_THAT(refused_origin([](Origin& origin) { origin.file_names.front() = "../\n"; }), HasSubstr("names the file ../\\x0a"));
+              AllOf(HasSubstr("changed.h5: its text 'origin' has the model_type 'mamba\\x1b'"),
+                    HasSubstr("expected one of gpt2, llama")));
+  EXPECT_THAT(refused_origin([](Origin& origin) { origin.config = "{"; }),
+              HasSubstr("config.json in its text 'origin' is not valid JSON"));
+  EXPECT_THAT(refused_origin([](Origin& origin) { origin.file_names.front() = "../\n"; }),
+              HasSubstr("names the file ../\\x0a"));
 }
 
 TEST_F(HostileFiles, TextsOfFilesAreShownInOneShortLine) {
@@ -66,13 +72,14 @@ TEST_F(HostileFiles, TextsOfFilesAreShownInOneShortLine) {
     TinyModel tiny = tiny_gpt2();
     tiny.config[key] = harm;
     const std::string message = refused(written(tiny));
-    EXPECT_THAT(message,
-                AllOf(HasSubstr(key), HasSubstr("[2J"), HasSubstr("; expected"), Not(HasSubstr("\x1b")), Not(HasSubstr("\xc2\x85"))));
+    EXPECT_THAT(message, AllOf(HasSubstr(key), HasSubstr("[2J"), HasSubstr("; expected"), Not(HasSubstr("\x1b")),
+                               Not(HasSubstr("\xc2\x85"))));
     EXPECT_LT(message.size(), 600U);
   }
   TinyModel llama = tiny_llama();
   llama.config["rope_scaling"] = {{"rope_type", harm}, {"factor", 2}};
-  EXPECT_THAT(refused(written(llama)), AllOf(HasSubstr("rope_type: found \\x1b[2J\\x0a"), HasSubstr("...; expected default")));
+  EXPECT_THAT(refused(written(llama)),
+              AllOf(HasSubstr("rope_type: found \\x1b[2J\\x0a"), HasSubstr("...; expected default")));
 }
 
 TEST_F(HostileFiles, NamesOfTensorsAreShownInOneLineEach) {

@@ -16,7 +16,8 @@ class Import : public WithTemporaryFolder {
   std::string written(const TinyModel& model) { return model.write(folder_ / "source"); }
 
   /// Logits or hidden states of one row.
-  static std::vector<float> computed(Model& model, const std::vector<int>& tokens, const std::vector<int>& segments, bool hidden) {
+  static std::vector<float> computed(Model& model, const std::vector<int>& tokens, const std::vector<int>& segments,
+                                     bool hidden) {
     Tape tape(Stream{});
     const Tape::NoGradient guard(tape);
     layers::ForwardContext context{tape};
@@ -26,14 +27,17 @@ class Import : public WithTemporaryFolder {
     };
     if (!segments.empty()) context.segments = as_tensor(segments);
     const Tensor input = as_tensor(tokens);
-    const Tensor states = (model.encoder ? model.encoder->hidden(context, input) : model.decoder->hidden(context, input)).value();
+    const Tensor states =
+        (model.encoder ? model.encoder->hidden(context, input) : model.decoder->hidden(context, input)).value();
     if (hidden) return states.to_vector<float>();
     const Tensor rows = states.reshape({n, states.extent(2)});
-    return (model.encoder ? model.encoder->logits(Stream{}, rows) : model.decoder->logits(Stream{}, rows)).to_vector<float>();
+    return (model.encoder ? model.encoder->logits(Stream{}, rows) : model.decoder->logits(Stream{}, rows))
+        .to_vector<float>();
   }
 
   static void expect_near(const std::vector<float>& found, const Rows& wanted) {
-    // Two layers of float32 products of at most 20 numbers below 2: a few hundred roundings of 6e-8 each, relative to logits around 3.
+    // Two layers of float32 products of at most 20 numbers below 2: a few hundred roundings of 6e-8 each, relative to
+    // logits around 3.
     constexpr double tolerance = 2e-5;
     ASSERT_EQ(found.size(), wanted.size() * wanted[0].size());
     double largest = 0;
@@ -81,11 +85,14 @@ TEST_F(Import, BertComputesWhatTheDefinitionsSay) {
 TEST_F(Import, BertWithoutAHeadGivesItsStates) {
   const TinyModel tiny = tiny_bert(false);
   SourceModel source = open_source_model(written(tiny));
-  expect_near(computed(source.model, row, {}, true), NaiveTransformer(tiny).bert_states(row, std::vector<int>(row.size()), ""));
+  expect_near(computed(source.model, row, {}, true),
+              NaiveTransformer(tiny).bert_states(row, std::vector<int>(row.size()), ""));
   EXPECT_EQ(source.model.settings.model.prediction_head, "none");
   EXPECT_FALSE(source.model.settings.model.output_bias);
-  EXPECT_THAT(message_of<UserError>([&] { require_output_layer(source.model.settings, "x.h5"); }),
-              HasSubstr("x.h5: the model has hidden states alone (model.prediction_head: none), and no output layer over tokens"));
+  EXPECT_THAT(
+      message_of<UserError>([&] { require_output_layer(source.model.settings, "x.h5"); }),
+      HasSubstr(
+          "x.h5: the model has hidden states alone (model.prediction_head: none), and no output layer over tokens"));
   TinyModel albert = tiny_albert();
   for (const char* name : {"predictions.dense.weight", "predictions.dense.bias", "predictions.LayerNorm.weight",
                            "predictions.LayerNorm.bias", "predictions.bias"})
@@ -123,7 +130,8 @@ TEST_F(Import, GammaAndBetaAreWeightAndBias) {
     tiny.remove(name);
   }
   SourceModel source = open_source_model(written(tiny));
-  expect_near(computed(source.model, row, {}, false), NaiveTransformer(before).bert_logits(row, std::vector<int>(row.size())));
+  expect_near(computed(source.model, row, {}, false),
+              NaiveTransformer(before).bert_logits(row, std::vector<int>(row.size())));
 }
 
 TEST_F(Import, SettingsOfEachFamily) {
@@ -164,9 +172,11 @@ TEST_F(Import, RotaryScalingVariants) {
   EXPECT_EQ(llama3.rotary_scaling, "llama3");
   EXPECT_EQ(llama3.rotary_base, 500);
   EXPECT_EQ(llama3.rotary_original_length, 16);
-  const ModelSettings yarn =
-      of("rope_scaling",
-         {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 16}, {"mscale", 1.0}, {"mscale_all_dim", 0.5}});
+  const ModelSettings yarn = of("rope_scaling", {{"rope_type", "yarn"},
+                                                 {"factor", 4.0},
+                                                 {"original_max_position_embeddings", 16},
+                                                 {"mscale", 1.0},
+                                                 {"mscale_all_dim", 0.5}});
   EXPECT_EQ(yarn.rotary_scaling, "yarn");
   EXPECT_NEAR(yarn.rotary_attention_factor, (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1), 1e-15);
   EXPECT_EQ(of("rope_scaling", {{"type", "linear"}, {"factor", 1.0}}).rotary_scaling, "none");
@@ -269,7 +279,8 @@ TEST_F(Import, EveryTensorIsAccountedFor) {
 
   TinyModel misshapen = tiny_gpt2();
   misshapen.add("transformer.wpe.weight", {13, 8}, 1);
-  EXPECT_THAT(refused(misshapen.write(folder_ / "misshapen")), HasSubstr("1 misshapen (transformer.wpe.weight [13, 8], expected [12, 8])"));
+  EXPECT_THAT(refused(misshapen.write(folder_ / "misshapen")),
+              HasSubstr("1 misshapen (transformer.wpe.weight [13, 8], expected [12, 8])"));
 
   // Square matrices of the wrong way round have the right shape: that of c_attn shows it.
   TinyModel turned = tiny_gpt2();
@@ -319,7 +330,8 @@ TEST_F(Import, ShowsTheReportOfAFault) {
 TEST_F(Import, DamagedAndMissingFiles) {
   const std::string source = written(tiny_gpt2());
   const std::string weights = content(source + "/model.safetensors");
-  for (const std::size_t length : {std::size_t{0}, std::size_t{5}, std::size_t{100}, weights.size() / 2, weights.size() - 1}) {
+  for (const std::size_t length :
+       {std::size_t{0}, std::size_t{5}, std::size_t{100}, weights.size() / 2, weights.size() - 1}) {
     file("source/model.safetensors", weights.substr(0, length));
     EXPECT_THAT(refused(source), HasSubstr("model.safetensors")) << length;
   }

@@ -55,7 +55,8 @@ TEST_F(Interrupted, AFileThatMayNotGrowIsAnErrorAndGoes) {
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   const Finished found = program.wait();
   EXPECT_EQ(found.status, 1);
-  EXPECT_THAT(found.err, HasSubstr("out.h5: cannot write: File too large; raise the limit of a file's size (ulimit -f)"));
+  EXPECT_THAT(found.err,
+              HasSubstr("out.h5: cannot write: File too large; raise the limit of a file's size (ulimit -f)"));
   EXPECT_FALSE(exists("out.h5.partial"));
   EXPECT_FALSE(exists("out.h5"));
 }
@@ -66,8 +67,10 @@ TEST_F(Interrupted, WritersLookAtSignals) {
   ASSERT_EQ(std::raise(SIGTERM), 0);
   EXPECT_THAT(message_of<StoppedBySignal>([&] { write_model(model.model, model.origin, path("out.h5")); }),
               HasSubstr("stopped by signal 15"));
-  EXPECT_THAT(message_of<StoppedBySignal>([&] { export_model(model, path("out"), {}); }), HasSubstr("model.safetensors: not written"));
-  for (const char* name : {"out.h5", "out.h5.partial", "out/model.safetensors", "out/model.safetensors.partial", "out/config.json"})
+  EXPECT_THAT(message_of<StoppedBySignal>([&] { export_model(model, path("out"), {}); }),
+              HasSubstr("model.safetensors: not written"));
+  for (const char* name :
+       {"out.h5", "out.h5.partial", "out/model.safetensors", "out/model.safetensors.partial", "out/config.json"})
     EXPECT_FALSE(exists(name)) << name;
 }
 

@@ -9,16 +9,21 @@
 
 namespace furlong::testing {
 
-inline std::string gguf_integer(const char* key, std::uint32_t value) { return gguf_pair(key, 4, Bytes().number(value).all()); }
+inline std::string gguf_integer(const char* key, std::uint32_t value) {
+  return gguf_pair(key, 4, Bytes().number(value).all());
+}
 inline std::string gguf_real(const char* key, float value) { return gguf_pair(key, 6, Bytes().number(value).all()); }
-inline std::string gguf_text_pair(const char* key, std::string_view value) { return gguf_pair(key, 8, gguf_text(value)); }
+inline std::string gguf_text_pair(const char* key, std::string_view value) {
+  return gguf_pair(key, 8, gguf_text(value));
+}
 
 /// A Llama of one layer, whose tokenizer is byte-level BPE without a merge. `more`: metadata behind the usual.
 /// `divisors`: of rotary frequencies, where there are some.
 inline std::string tiny_gguf(const std::vector<std::string>& more = {}, const std::vector<float>& divisors = {}) {
   constexpr std::uint64_t d = 4, inner = 6;
   std::string tokens, types;
-  for (int byte = 0; byte < 256; ++byte) tokens += gguf_text(byte_character(byte)), types += Bytes().number<std::int32_t>(1).all();
+  for (int byte = 0; byte < 256; ++byte)
+    tokens += gguf_text(byte_character(byte)), types += Bytes().number<std::int32_t>(1).all();
   tokens += gguf_text("<|im_end|>"), types += Bytes().number<std::int32_t>(3).all();
   std::vector<GgufTensor> tensors;
   const auto tensor = [&](const std::string& name, const std::vector<std::uint64_t>& extents) {
@@ -31,7 +36,8 @@ inline std::string tiny_gguf(const std::vector<std::string>& more = {}, const st
   tensor("token_embd.weight", {d, 257});
   tensor("output_norm.weight", {d});
   for (const char* norm : {"attn_norm", "ffn_norm"}) tensor(std::string("blk.0.") + norm + ".weight", {d});
-  for (const char* square : {"attn_q", "attn_k", "attn_v", "attn_output"}) tensor(std::string("blk.0.") + square + ".weight", {d, d});
+  for (const char* square : {"attn_q", "attn_k", "attn_v", "attn_output"})
+    tensor(std::string("blk.0.") + square + ".weight", {d, d});
   for (const char* wide : {"ffn_gate", "ffn_up"}) tensor(std::string("blk.0.") + wide + ".weight", {d, inner});
   tensor("blk.0.ffn_down.weight", {inner, d});
   if (!divisors.empty()) tensors.push_back({"rope_freqs.weight", {divisors.size()}, 0, packed(divisors)});

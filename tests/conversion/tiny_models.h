@@ -22,11 +22,13 @@ struct TinyModel {
   std::map<std::string, std::vector<float>> values;
   std::map<std::string, std::vector<std::int64_t>> integers;
 
-  void add(const std::string& name, const Shape& shape, double deviation, double mean = 0, const std::string& type = "F32") {
+  void add(const std::string& name, const Shape& shape, double deviation, double mean = 0,
+           const std::string& type = "F32") {
     std::vector<float> drawn(static_cast<std::size_t>(shape.elements()));
     std::normal_distribution<double> normal(mean, deviation);
     // Multiples of 1/64 below 2 are exact in every type.
-    for (float& value : drawn) value = static_cast<float>(std::clamp(std::round(normal(random_) * 64) / 64, -1.984375, 1.984375));
+    for (float& value : drawn)
+      value = static_cast<float>(std::clamp(std::round(normal(random_) * 64) / 64, -1.984375, 1.984375));
     described[name] = {name, shape, type};
     values[name] = std::move(drawn);
   }
@@ -187,16 +189,18 @@ inline TinyModel tiny_bert(bool head = true) {
 inline TinyModel tiny_albert() {
   constexpr std::int64_t d = 8, e = 4, inner = 12;
   TinyModel model;
-  model.config = {{"model_type", "albert"}, {"vocab_size", tiny_vocabulary}, {"embedding_size", e},        {"hidden_size", d},
-                  {"num_hidden_layers", 3}, {"num_attention_heads", 2},      {"intermediate_size", inner}, {"max_position_embeddings", 12},
-                  {"type_vocab_size", 2},   {"hidden_act", "gelu_new"},      {"layer_norm_eps", 1e-12}};
+  model.config = {{"model_type", "albert"},     {"vocab_size", tiny_vocabulary}, {"embedding_size", e},
+                  {"hidden_size", d},           {"num_hidden_layers", 3},        {"num_attention_heads", 2},
+                  {"intermediate_size", inner}, {"max_position_embeddings", 12}, {"type_vocab_size", 2},
+                  {"hidden_act", "gelu_new"},   {"layer_norm_eps", 1e-12}};
   model.add("albert.embeddings.word_embeddings.weight", {tiny_vocabulary, e}, 0.5);
   model.add("albert.embeddings.position_embeddings.weight", {12, e}, 0.5);
   model.add("albert.embeddings.token_type_embeddings.weight", {2, e}, 0.5);
   add_encoder_norm(model, "albert.embeddings.LayerNorm", e);
   add_encoder_linear(model, "albert.encoder.embedding_hidden_mapping_in", e, d);
   const std::string block = "albert.encoder.albert_layer_groups.0.albert_layers.0.";
-  for (const char* part : {"query", "key", "value", "dense"}) add_encoder_linear(model, block + "attention." + part, d, d);
+  for (const char* part : {"query", "key", "value", "dense"})
+    add_encoder_linear(model, block + "attention." + part, d, d);
   add_encoder_norm(model, block + "attention.LayerNorm", d);
   add_encoder_linear(model, block + "ffn", d, inner);
   add_encoder_linear(model, block + "ffn_output", inner, d);

@@ -10,7 +10,8 @@ namespace furlong::testing {
 /// One gzip member.
 inline std::string gzip(const std::string& text) {
   z_stream stream{};
-  if (deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK) throw std::runtime_error("deflateInit2");
+  if (deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+    throw std::runtime_error("deflateInit2");
   std::string out(deflateBound(&stream, text.size()) + 64, '\0');
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
   stream.avail_in = static_cast<uInt>(text.size());
@@ -26,8 +27,9 @@ inline std::string gzip(const std::string& text) {
 inline std::string xz(const std::string& text) {
   std::string out(lzma_stream_buffer_bound(text.size()), '\0');
   std::size_t position = 0;
-  if (lzma_easy_buffer_encode(1, LZMA_CHECK_CRC64, nullptr, reinterpret_cast<const std::uint8_t*>(text.data()), text.size(),
-                              reinterpret_cast<std::uint8_t*>(out.data()), &position, out.size()) != LZMA_OK) {
+  if (lzma_easy_buffer_encode(1, LZMA_CHECK_CRC64, nullptr, reinterpret_cast<const std::uint8_t*>(text.data()),
+                              text.size(), reinterpret_cast<std::uint8_t*>(out.data()), &position,
+                              out.size()) != LZMA_OK) {
     throw std::runtime_error("lzma_easy_buffer_encode");
   }
   out.resize(position);

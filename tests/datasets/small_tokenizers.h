@@ -29,7 +29,9 @@ inline std::string letters_tokenizer(const std::filesystem::path& folder, const 
 
 /// The character that stands for a byte in byte-level BPE (Radford et al. 2019), in UTF-8.
 inline std::string byte_character(int byte) {
-  const auto plain = [](int b) { return (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || (b >= 0xae && b <= 0xff); };
+  const auto plain = [](int b) {
+    return (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || (b >= 0xae && b <= 0xff);
+  };
   int code = byte;
   if (!plain(byte)) {
     code = 256;
@@ -39,18 +41,20 @@ inline std::string byte_character(int byte) {
   return {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
 }
 
-/// Byte-level BPE: a byte's token is its number; 256 on are the merges: "th", "the", " t", " the", "in"; then <|endoftext|>, 261. With
-/// the splitting of GPT-2.
+/// Byte-level BPE: a byte's token is its number; 256 on are the merges: "th", "the", " t", " the", "in"; then
+/// <|endoftext|>, 261. With the splitting of GPT-2.
 inline std::string bpe_tokenizer(const std::filesystem::path& folder) {
   nlohmann::json vocabulary, merges = nlohmann::json::array();
   for (int byte = 0; byte < 256; ++byte) vocabulary[byte_character(byte)] = byte;
   const std::string space = byte_character(' ');
-  const std::vector<std::array<std::string, 2>> pairs{{"t", "h"}, {"th", "e"}, {space, "t"}, {space, "the"}, {"i", "n"}};
+  const std::vector<std::array<std::string, 2>> pairs{
+      {"t", "h"}, {"th", "e"}, {space, "t"}, {space, "the"}, {"i", "n"}};
   for (const auto& [left, right] : pairs) {
     vocabulary[left + right] = vocabulary.size();
     merges.push_back(left + " " + right);
   }
-  const nlohmann::json level{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  const nlohmann::json level{
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
   const nlohmann::json end{{"id", 261},       {"content", "<|endoftext|>"}, {"single_word", false}, {"lstrip", false},
                            {"rstrip", false}, {"normalized", false},        {"special", true}};
   const nlohmann::json tokenizer{
@@ -62,14 +66,15 @@ inline std::string bpe_tokenizer(const std::filesystem::path& folder) {
       {"pre_tokenizer", level},
       {"post_processor", nullptr},
       {"decoder", level},
-      {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"vocab", vocabulary}, {"merges", merges}}}};
+      {"model",
+       {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"vocab", vocabulary}, {"merges", merges}}}};
   write_file(folder / "tokenizer.json", tokenizer.dump());
   write_file(folder / "tokenizer_config.json", R"({"eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"})");
   return folder.string();
 }
 
-/// Words w0, w1, ...: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, word i has 5 + i; at the end the one word piece ##x. Text is not
-/// lowered.
+/// Words w0, w1, ...: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, word i has 5 + i; at the end the one word piece
+/// ##x. Text is not lowered.
 inline std::string word_tokenizer(const std::filesystem::path& folder, int n_words) {
   std::string vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
   for (int i = 0; i < n_words; ++i) vocabulary += fmt::format("w{}\n", i);

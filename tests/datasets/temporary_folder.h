@@ -13,8 +13,8 @@ class WithTemporaryFolder : public ::testing::Test {
  protected:
   WithTemporaryFolder() {
     const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::temp_directory_path() /
-              (std::string("furlong_") + info->test_suite_name() + "_" + info->name() + "_" + std::to_string(::getpid()));
+    folder_ = std::filesystem::temp_directory_path() / (std::string("furlong_") + info->test_suite_name() + "_" +
+                                                        info->name() + "_" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder_);
   }
   ~WithTemporaryFolder() override { std::filesystem::remove_all(folder_); }

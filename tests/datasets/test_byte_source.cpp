@@ -41,7 +41,8 @@ TEST_F(ByteSourceTest, PlainGzipAndXzWithSeveralMembers) {
   EXPECT_EQ(read_all(file("one.gz", gzip(one))), one);
   EXPECT_EQ(read_all(file("two.gz", gzip(one) + gzip(two))), both);
   EXPECT_EQ(read_all(file("empty_member.gz", gzip("") + gzip(one) + gzip("") + gzip(two))), both);
-  EXPECT_EQ(read_all(file("padded.gz", gzip(one) + std::string(1000, '\0') + gzip(two) + std::string(512, '\0'))), both);
+  EXPECT_EQ(read_all(file("padded.gz", gzip(one) + std::string(1000, '\0') + gzip(two) + std::string(512, '\0'))),
+            both);
   EXPECT_EQ(read_all(file("one.xz", xz(one))), one);
   EXPECT_EQ(read_all(file("two.xz", xz(one) + std::string(8, '\0') + xz(two))), both);
   for (const std::size_t block : {std::size_t{1}, std::size_t{3}, std::size_t{1} << 20}) {
@@ -68,7 +69,8 @@ TEST_F(ByteSourceTest, EveryTruncationIsFound) {
   const std::string compressed_gzip = gzip(text), compressed_xz = xz(text);
   for (std::size_t length = 2; length < compressed_gzip.size(); ++length) {
     const std::string name = file("a.gz", compressed_gzip.substr(0, length));
-    EXPECT_THAT(message_of<UserError>([&] { read_all(name); }), HasSubstr(name + ": the gzip data end too early")) << length;
+    EXPECT_THAT(message_of<UserError>([&] { read_all(name); }), HasSubstr(name + ": the gzip data end too early"))
+        << length;
   }
   for (std::size_t length = 6; length < compressed_xz.size(); ++length) {
     const std::string name = file("a.xz", compressed_xz.substr(0, length));
@@ -103,7 +105,8 @@ TEST_F(ByteSourceTest, WhatIsNotRead) {
   EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", "BZh91AY&SY....")); }), HasSubstr("bzcat"));
   EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", "\x28\xb5\x2f\xfd........")); }), HasSubstr("zstdcat"));
   EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", "PK\x03\x04........")); }), HasSubstr("zip archive"));
-  EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", gzip("text") + "garbage")); }), HasSubstr("follows the compressed data"));
+  EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", gzip("text") + "garbage")); }),
+              HasSubstr("follows the compressed data"));
   EXPECT_EQ(read_all(file("a", "BZh, said the bee")), "BZh, said the bee");
 }
 

@@ -16,7 +16,8 @@ using ::testing::HasSubstr;
 using testing::message_of;
 
 CopyTaskOptions options(std::int64_t sequence_length, std::int64_t shortest_copy = 0, Split split = Split::train) {
-  return {.n_symbols = 10, .sequence_length = sequence_length, .shortest_copy = shortest_copy, .seed = 7, .split = split};
+  return {
+      .n_symbols = 10, .sequence_length = sequence_length, .shortest_copy = shortest_copy, .seed = 7, .split = split};
 }
 
 TEST(CopyTask, ASampleIsMarkerSymbolsSeparatorSymbols) {
@@ -57,7 +58,8 @@ TEST(CopyTask, ASampleDependsOnSeedSplitAndNumberAlone) {
   std::set<std::vector<std::int32_t>> seen;
   for (const Split split : all_splits) {
     const CopyTask of_split(options(32, 0, split));
-    for (std::uint64_t sample = 0; sample < 200; ++sample) EXPECT_TRUE(seen.insert(of_split.batch(sample, 1).inputs).second);
+    for (std::uint64_t sample = 0; sample < 200; ++sample)
+      EXPECT_TRUE(seen.insert(of_split.batch(sample, 1).inputs).second);
   }
 }
 
@@ -97,7 +99,8 @@ TEST(CopyTask, OnePassEndsAndTrainingDoesNot) {
   EXPECT_EQ(validation.n_samples(), CopyTask::held_out_samples);
   const Batch last = validation.batch_of_one_pass(CopyTask::held_out_samples - 1, 3);
   EXPECT_EQ(last.n_targets, 3);  // of one row
-  EXPECT_EQ(std::vector<std::int32_t>(last.targets.begin() + 8, last.targets.end()), std::vector<std::int32_t>(16, ignored_target));
+  EXPECT_EQ(std::vector<std::int32_t>(last.targets.begin() + 8, last.targets.end()),
+            std::vector<std::int32_t>(16, ignored_target));
   const CopyTask training(options(8));
   EXPECT_GT(training.n_samples(), std::uint64_t{1} << 60);
   EXPECT_EQ(training.batch(std::uint64_t{1} << 40, 2).n_targets, 6);
@@ -106,7 +109,8 @@ TEST(CopyTask, OnePassEndsAndTrainingDoesNot) {
 TEST(CopyTask, RefusesLengthsThatDoNotFit) {
   EXPECT_THAT(message_of<UserError>([&] { CopyTask(options(15)); }), HasSubstr("data.sequence_length: found 15"));
   EXPECT_THAT(message_of<UserError>([&] { CopyTask(options(2)); }), HasSubstr("take 4"));
-  EXPECT_THAT(message_of<UserError>([&] { CopyTask(options(16, 8)); }), HasSubstr("has room for copies of 1 to 7 symbols"));
+  EXPECT_THAT(message_of<UserError>([&] { CopyTask(options(16, 8)); }),
+              HasSubstr("has room for copies of 1 to 7 symbols"));
 }
 
 TEST(CopyVocabulary, OneLetterForEachTokenThereAndBack) {
@@ -121,7 +125,8 @@ TEST(CopyVocabulary, OneLetterForEachTokenThereAndBack) {
   EXPECT_TRUE(Vocabulary::from_json(vocabulary.to_json(), "x") == vocabulary);
   EXPECT_FALSE(Vocabulary::copy(41) == vocabulary);
   EXPECT_THAT(message_of<UserError>([&] { vocabulary.encode("<e"); }), HasSubstr("'e' at position 2"));
-  EXPECT_THAT(message_of<UserError>([&] { Vocabulary::from_json(R"({"kind": "copy", "symbols": ["0", "2", "<", "="]})", "run.h5"); }),
+  EXPECT_THAT(message_of<UserError>(
+                  [&] { Vocabulary::from_json(R"({"kind": "copy", "symbols": ["0", "2", "<", "="]})", "run.h5"); }),
               HasSubstr("run.h5: the vocabulary is damaged"));
 }
 

@@ -57,7 +57,8 @@ TEST_F(DocumentSourceTest, RowsAreDocumentsOrTheirParts) {
   EXPECT_THAT(batch.mask, ElementsAre(1, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0));
   EXPECT_EQ(batch.n_targets, 9);
   EXPECT_EQ(batch.n_tokens, 9);
-  EXPECT_THAT(source.note(), HasSubstr("1 of the 3 documents of the train split are longer than 4 tokens and make several rows"));
+  EXPECT_THAT(source.note(),
+              HasSubstr("1 of the 3 documents of the train split are longer than 4 tokens and make several rows"));
   EXPECT_TRUE(source.batch(2, 1).mask.empty());  // no padding
   const Batch end = source.batch_of_one_pass(3, 3);
   EXPECT_EQ(end.n_targets, 1);
@@ -82,8 +83,8 @@ TEST_F(DocumentSourceTest, RowsAreAsLongAsTheLongestNeeds) {
   EXPECT_EQ(DocumentSource(store, Split::train, fixed).batch(1, 1).n, 1000);
 }
 
-/// Whatever the row length and the batch size, and where a split cuts documents in two: each token but the first of each document (part)
-/// is a target once, at the token before it.
+/// Whatever the row length and the batch size, and where a split cuts documents in two: each token but the first of
+/// each document (part) is a target once, at the token before it.
 TEST_F(DocumentSourceTest, OnePassCoversEachTargetOnce) {
   const TokenStore store = store_of({40, 7, 1, 90, 13, 64, 63, 65, 5, 30}, "0.6,0.3,0.1");
   for (const Split split : all_splits) {
@@ -159,9 +160,11 @@ TEST_F(DocumentSourceTest, IgnoredSymbolsAndEmptySplits) {
   DocumentOptions ignoring = options(8);
   ignoring.ignore_tokens = {"<document>", "0x01"};
   EXPECT_EQ(DocumentSource(store, Split::train, ignoring).batch(0, 2).n_targets, 4);
-  EXPECT_THAT(message_of<UserError>([&] { DocumentSource(store, Split::test, options(8)); }), HasSubstr("the test split has no document"));
+  EXPECT_THAT(message_of<UserError>([&] { DocumentSource(store, Split::test, options(8)); }),
+              HasSubstr("the test split has no document"));
   ignoring.ignore_tokens = {"nothing"};
-  EXPECT_THAT(message_of<UserError>([&] { DocumentSource(store, Split::train, ignoring); }), HasSubstr("'nothing' is not a symbol"));
+  EXPECT_THAT(message_of<UserError>([&] { DocumentSource(store, Split::train, ignoring); }),
+              HasSubstr("'nothing' is not a symbol"));
 }
 
 }  // namespace

@@ -30,13 +30,15 @@ class LabelledTest : public testing::WithTemporaryFolder {
     made.store.shares = {{1, 0, 0}};
     return made;
   }
-  TokenStore stored(const std::string& content, Kind kind, const std::function<void(PrepareOptions&)>& change = {}) const {
+  TokenStore stored(const std::string& content, Kind kind,
+                    const std::function<void(PrepareOptions&)>& change = {}) const {
     PrepareOptions made = options(file("input", content), kind);
     if (change) change(made);
     prepare(made);
     return TokenStore::open(made.output);
   }
-  std::string refusal(const std::string& content, Kind kind, const std::function<void(PrepareOptions&)>& change = {}) const {
+  std::string refusal(const std::string& content, Kind kind,
+                      const std::function<void(PrepareOptions&)>& change = {}) const {
     return message_of<UserError>([&] { stored(content, kind, change); });
   }
 
@@ -61,12 +63,14 @@ TEST_F(LabelledTest, TablesAndJsonLinesGiveTheSame) {
   const std::vector<std::string> expected{"good film=yes", "bad, \"very\" bad=no", "so so=yes"};
   EXPECT_EQ(contents(stored("good film\tyes\nbad, \"very\" bad\tno\r\n\nso so\t yes", Kind::tsv)), expected);
   EXPECT_EQ(contents(stored("good film,yes\n\"bad, \"\"very\"\" bad\",no\n\"so so\", yes \n", Kind::csv)), expected);
-  EXPECT_EQ(contents(stored("\xef\xbb\xbflabel,id,review\nyes,1,good film\nno,2,\"bad, \"\"very\"\" bad\"\nyes,3,so so\n", Kind::csv,
-                            [](PrepareOptions& o) {
-                              o.labelled.text_field = "review";
-                              o.labelled.label_field = "label";
-                            })),
-            expected);
+  EXPECT_EQ(
+      contents(stored("\xef\xbb\xbflabel,id,review\nyes,1,good film\nno,2,\"bad, \"\"very\"\" bad\"\nyes,3,so so\n",
+                      Kind::csv,
+                      [](PrepareOptions& o) {
+                        o.labelled.text_field = "review";
+                        o.labelled.label_field = "label";
+                      })),
+      expected);
   EXPECT_EQ(contents(stored(R"({"text": "good film", "label": "yes"}
 {"label": "no", "text": "bad, \"very\" bad", "more": [1]}
 {"text": [115, 111, 32, 115, 111], "label": "yes"})",
@@ -75,7 +79,8 @@ TEST_F(LabelledTest, TablesAndJsonLinesGiveTheSame) {
 }
 
 TEST_F(LabelledTest, LineBreaksInsideQuotesBelongToTheText) {
-  EXPECT_EQ(contents(stored("\"one\ntwo\"\"\n\",a\nthree,b\n", Kind::csv)), (std::vector<std::string>{"one\ntwo\"\n=a", "three=b"}));
+  EXPECT_EQ(contents(stored("\"one\ntwo\"\"\n\",a\nthree,b\n", Kind::csv)),
+            (std::vector<std::string>{"one\ntwo\"\n=a", "three=b"}));
 }
 
 TEST_F(LabelledTest, ARecordOverManyBlocksIsWhole) {
@@ -86,14 +91,16 @@ TEST_F(LabelledTest, ARecordOverManyBlocksIsWhole) {
 
 TEST_F(LabelledTest, NumbersAndNamesOfLabels) {
   const TokenStore as_they_come =
-      stored("{\"text\": \"a\", \"label\": 7}\n{\"text\": \"b\", \"label\": true}\n{\"text\": \"c\", \"label\": 7}", Kind::jsonl);
+      stored("{\"text\": \"a\", \"label\": 7}\n{\"text\": \"b\", \"label\": true}\n{\"text\": \"c\", \"label\": 7}",
+             Kind::jsonl);
   EXPECT_THAT(as_they_come.vocabulary().labels(), ElementsAre("7", "true"));
   EXPECT_THAT(as_they_come.labels(), ElementsAre(0, 1, 0));
   const auto fixed = [](PrepareOptions& o) { o.labelled.labels = {"no", "yes", "maybe"}; };
   const TokenStore given = stored("a\tyes\nb\tno\n", Kind::tsv, fixed);
   EXPECT_THAT(given.vocabulary().labels(), ElementsAre("no", "yes", "maybe"));
   EXPECT_THAT(given.labels(), ElementsAre(1, 0));
-  EXPECT_THAT(refusal("a\tyes\nb\tnever\n", Kind::tsv, fixed), HasSubstr("input:2: the label 'never' is none of --labels: no, yes, maybe"));
+  EXPECT_THAT(refusal("a\tyes\nb\tnever\n", Kind::tsv, fixed),
+              HasSubstr("input:2: the label 'never' is none of --labels: no, yes, maybe"));
 }
 
 TEST_F(LabelledTest, PairsStayTogether) {
@@ -137,13 +144,15 @@ TEST_F(LabelledTest, EmptyTextsAreLeftOutWithTheirLabels) {
   const TokenStore single = stored("a\tx\n\ty\nb\tz\n", Kind::tsv);
   EXPECT_EQ(contents(single), (std::vector<std::string>{"a=x", "b=z"}));
   const auto pairs = [](PrepareOptions& o) { o.labelled.second_text_field = "2"; };
-  EXPECT_EQ(contents(stored("a\tb\tx\nc\t\ty\nd\te\tz\n", Kind::tsv, pairs)), (std::vector<std::string>{"a=x", "b=x", "d=z", "e=z"}));
+  EXPECT_EQ(contents(stored("a\tb\tx\nc\t\ty\nd\te\tz\n", Kind::tsv, pairs)),
+            (std::vector<std::string>{"a=x", "b=x", "d=z", "e=z"}));
 }
 
 TEST_F(LabelledTest, LettersOfAnAlphabet) {
   const auto dna = [](PrepareOptions& o) { o.alphabet = "dna"; };
   EXPECT_EQ(contents(stored("ac gt\tx\nNN\ty\n", Kind::tsv, dna)), (std::vector<std::string>{"ACGT=x", "NN=y"}));
-  EXPECT_THAT(refusal("acgt\tx\nacE\ty\n", Kind::tsv, dna), HasSubstr("input:2: 'E' is not a letter of the dna alphabet"));
+  EXPECT_THAT(refusal("acgt\tx\nacE\ty\n", Kind::tsv, dna),
+              HasSubstr("input:2: 'E' is not a letter of the dna alphabet"));
   EXPECT_EQ(contents(stored("aEc\tx\n", Kind::tsv,
                             [](PrepareOptions& o) {
                               o.alphabet = "dna";
@@ -153,16 +162,19 @@ TEST_F(LabelledTest, LettersOfAnAlphabet) {
 }
 
 TEST_F(LabelledTest, MistakesNameTheLine) {
-  EXPECT_THAT(refusal("a\tb\nonly text\n", Kind::tsv), HasSubstr("input:2: the record has 1 column, expected the label in column 2"));
+  EXPECT_THAT(refusal("a\tb\nonly text\n", Kind::tsv),
+              HasSubstr("input:2: the record has 1 column, expected the label in column 2"));
   EXPECT_THAT(refusal("a\tb\nc\t \n", Kind::tsv), HasSubstr("input:2: the label is empty"));
   EXPECT_THAT(refusal("x,y\n1,2\n", Kind::csv, [](PrepareOptions& o) { o.labelled.label_field = "label"; }),
               HasSubstr("input:1: there is no column 'label'; the first line names x, y"));
   EXPECT_THAT(refusal("\"a,b\nc,d\n", Kind::csv), HasSubstr("input:1: a quotation mark in this record is not closed"));
-  EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1}\n[1]\n", Kind::jsonl), HasSubstr("input:2: expected a JSON object"));
+  EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1}\n[1]\n", Kind::jsonl),
+              HasSubstr("input:2: expected a JSON object"));
   EXPECT_THAT(refusal("{\"text\": \"a\"}\n", Kind::jsonl), HasSubstr("input:1: the object has no key 'label'"));
   EXPECT_THAT(refusal("{\"text\": 5, \"label\": 1}\n", Kind::jsonl),
               HasSubstr("'text' is neither text nor a list of numbers from 0 to 255"));
-  EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1.5}\n", Kind::jsonl), HasSubstr("neither text nor a whole number"));
+  EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1.5}\n", Kind::jsonl),
+              HasSubstr("neither text nor a whole number"));
   EXPECT_EQ(labelled_format_of("a/b.csv.gz"), Kind::csv);
   EXPECT_EQ(labelled_format_of("b.jsonl"), Kind::jsonl);
   EXPECT_THAT(message_of<UserError>([] { labelled_format_of("b.dat"); }), HasSubstr("give --format"));
@@ -190,7 +202,8 @@ TEST_F(LabelledSourceTest, PadsAndCutsUnderAMask) {
   const LabelledSource source(store, Split::train, options);
   EXPECT_EQ(source.n_samples(), 6u);
   EXPECT_EQ(source.n_cut(), 3u);  // d, e, f and their <document>
-  EXPECT_THAT(source.note(), HasSubstr("3 of the 6 documents of the train split are longer than 5 tokens with the class token"));
+  EXPECT_THAT(source.note(),
+              HasSubstr("3 of the 6 documents of the train split are longer than 5 tokens with the class token"));
   const Batch batch = source.batch(1, 3);
   EXPECT_EQ(batch.n, 5);
   EXPECT_THAT(batch.inputs, ElementsAre(258, 'b', 'b', 256, 0, 258, 'c', 'c', 'c', 256, 258, 'd', 'd', 'd', 'd'));
@@ -236,7 +249,8 @@ TEST_F(LabelledSourceTest, EachEpochHasEachSampleOnceInAnOrderOfItsOwn) {
     EXPECT_EQ(std::set<std::int32_t>(order.begin(), order.end()).size(), 20u);
     // A batch that crosses the end of an epoch goes on with the next.
     const Batch across = source.batch(epoch * 20 + 15, 10);
-    for (std::size_t row = 0; row < 5; ++row) EXPECT_EQ(across.inputs[row * static_cast<std::size_t>(across.n)], order[15 + row]);
+    for (std::size_t row = 0; row < 5; ++row)
+      EXPECT_EQ(across.inputs[row * static_cast<std::size_t>(across.n)], order[15 + row]);
   }
   EXPECT_EQ(orders.size(), 5u);
 }

@@ -27,7 +27,8 @@ class MaskingTest : public testing::WithTemporaryFolder {
     const RandomKey key{3, 0, random_stream("bases")};
     for (std::size_t document = 0; document < n_documents; ++document) {
       std::vector<std::uint16_t> ids(50);
-      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::uint16_t>(random_word(key, document * 50 + i) % 5);
+      for (std::size_t i = 0; i < ids.size(); ++i)
+        ids[i] = static_cast<std::uint16_t>(random_word(key, document * 50 + i) % 5);
       writer.append(ids);  // four bases and R
       writer.end_document();
     }
@@ -100,7 +101,8 @@ TEST_F(MaskingTest, AreAFunctionOfTheSampleAlone) {
   for (std::uint64_t row = 0; row < 6; ++row) {
     const Batch one = masked.batch(7 + row, 1);
     const auto part = [&](const std::vector<std::int32_t>& all) {
-      return std::vector(all.begin() + static_cast<std::ptrdiff_t>(row * 30), all.begin() + static_cast<std::ptrdiff_t>(row * 30 + 30));
+      return std::vector(all.begin() + static_cast<std::ptrdiff_t>(row * 30),
+                         all.begin() + static_cast<std::ptrdiff_t>(row * 30 + 30));
     };
     EXPECT_EQ(one.inputs, part(whole.inputs));
     EXPECT_EQ(one.targets, part(whole.targets));
@@ -140,7 +142,8 @@ TEST_F(MaskingTest, PackedDocumentsKeepTheirNumbers) {
   options.sequence_length = 120;
   options.separate_documents = true;
   const Sampler windows(store, Split::train, options);
-  const Batch plain = windows.batch(0, 2), masked = MaskedSource(windows, store.vocabulary().with_encoder_tokens(), {}).batch(0, 2);
+  const Batch plain = windows.batch(0, 2),
+              masked = MaskedSource(windows, store.vocabulary().with_encoder_tokens(), {}).batch(0, 2);
   ASSERT_EQ(plain.documents.size(), 240u);
   EXPECT_EQ(masked.documents, plain.documents);
   EXPECT_GT(masked.n_targets, 0);
@@ -150,11 +153,13 @@ TEST_F(MaskingTest, UnknownSymbolsAreRefused) {
   const TokenStore store = dna(2);
   MaskingOptions masking;
   masking.ignore_tokens = {"J"};
-  EXPECT_THAT(message_of<UserError>([&] { source(store, 10, Order::random, masking); }), HasSubstr("'J' is not a symbol"));
+  EXPECT_THAT(message_of<UserError>([&] { source(store, 10, Order::random, masking); }),
+              HasSubstr("'J' is not a symbol"));
 }
 
 TEST(EncoderVocabulary, HasTwoTokensMoreAndKeepsTheOthers) {
-  for (const Vocabulary& plain : {Vocabulary::bytes(false), Vocabulary::bytes(true), Vocabulary::dna(), Vocabulary::protein()}) {
+  for (const Vocabulary& plain :
+       {Vocabulary::bytes(false), Vocabulary::bytes(true), Vocabulary::dna(), Vocabulary::protein()}) {
     const Vocabulary vocabulary = plain.with_encoder_tokens().with_labels({"no", "yes, or so"});
     EXPECT_EQ(vocabulary.size(), plain.size() + 2);
     EXPECT_EQ(vocabulary.document_id(), plain.document_id());
@@ -172,7 +177,8 @@ TEST(EncoderVocabulary, HasTwoTokensMoreAndKeepsTheOthers) {
     EXPECT_EQ(again.labels(), vocabulary.labels());
     EXPECT_TRUE(Vocabulary::from_json(plain.with_labels({"a"}).to_json(), "test") == plain.with_labels({"a"}));
   }
-  EXPECT_THAT(message_of<UserError>([] { Vocabulary::from_json(R"({"kind": "dna", "symbols": ["A", "<mask>", "<class>"]})", "f.h5"); }),
+  EXPECT_THAT(message_of<UserError>(
+                  [] { Vocabulary::from_json(R"({"kind": "dna", "symbols": ["A", "<mask>", "<class>"]})", "f.h5"); }),
               HasSubstr("f.h5: the vocabulary is damaged"));
 }
 

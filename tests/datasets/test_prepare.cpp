@@ -28,7 +28,8 @@ using SplitBy = StoreWriterOptions::SplitBy;
 
 class PrepareTest : public testing::WithTemporaryFolder {
  protected:
-  PrepareOptions text_options(std::vector<std::string> inputs, DocumentSeparator separator = DocumentSeparator::file) const {
+  PrepareOptions text_options(std::vector<std::string> inputs,
+                              DocumentSeparator separator = DocumentSeparator::file) const {
     PrepareOptions options;
     options.inputs = std::move(inputs);
     options.output = path("store.h5");
@@ -73,8 +74,10 @@ TEST_F(PrepareTest, SeparatorsOfText) {
   };
   const std::string a = file("a", "one\ntwo\r\n\nthree\rx\n\n\nfour"), b = file("b", "\n\nfive\n");
   EXPECT_EQ(documents(text_options({a, b})), with_end({"one\ntwo\r\n\nthree\rx\n\n\nfour", "\n\nfive\n"}));
-  EXPECT_EQ(documents(text_options({a, b}, DocumentSeparator::line)), with_end({"one", "two", "three\rx", "four", "five"}));
-  EXPECT_EQ(documents(text_options({a, b}, DocumentSeparator::blank_line)), with_end({"one\ntwo", "three\rx", "four", "five"}));
+  EXPECT_EQ(documents(text_options({a, b}, DocumentSeparator::line)),
+            with_end({"one", "two", "three\rx", "four", "five"}));
+  EXPECT_EQ(documents(text_options({a, b}, DocumentSeparator::blank_line)),
+            with_end({"one\ntwo", "three\rx", "four", "five"}));
   EXPECT_EQ(TokenStore::open(path("store.h5")).vocabulary().size(), 257);
   const auto report = prepare(text_options({a, file("empty", "")}));
   EXPECT_EQ(report.store.n_documents, 1u);
@@ -85,7 +88,8 @@ TEST_F(PrepareTest, CompressedInputsGiveTheSameStore) {
   std::string text;
   for (int line = 0; line < 200'000; ++line) text += std::to_string(line * 7919 % 100'003) + "\n";
   const std::string first = text.substr(0, 700'001), second = text.substr(700'001);
-  for (const std::string& input : {file("plain", text), file("t.gz", gzip(first) + gzip(second)), file("t.xz", xz(first) + xz(second))}) {
+  for (const std::string& input :
+       {file("plain", text), file("t.gz", gzip(first) + gzip(second)), file("t.xz", xz(first) + xz(second))}) {
     const auto found = documents(text_options({input}));
     ASSERT_EQ(found.size(), 1u);
     EXPECT_TRUE(found[0] == text) << input;
@@ -115,7 +119,8 @@ TEST_F(PrepareTest, UnknownLettersAreNamedOrMapped) {
   options.map_unknown = true;
   EXPECT_EQ(documents(options), Strings{"ACGTACNGNN<document>"});
   EXPECT_EQ(prepare(options).n_mapped, 3u);
-  EXPECT_THAT(message_of<UserError>([&] { prepare(fasta_options({file("b.fa", ">x\nAC\xfe\n")}, "dna")); }), HasSubstr(":2:3: byte 0xfe"));
+  EXPECT_THAT(message_of<UserError>([&] { prepare(fasta_options({file("b.fa", ">x\nAC\xfe\n")}, "dna")); }),
+              HasSubstr(":2:3: byte 0xfe"));
   EXPECT_THAT(message_of<UserError>([&] { prepare(fasta_options({file("c.fa", "\n  hello\n")}, "dna")); }),
               HasSubstr(":2:3: found 'h' before the first record"));
 }
@@ -144,7 +149,8 @@ TEST_F(PrepareTest, SpansAreCutWhereTheSharesSay) {
     ASSERT_EQ(ranges.size(), 1u);
     EXPECT_EQ(ranges[0].begin, begin);
     begin = ranges[0].end;
-    EXPECT_EQ(store.vocabulary().decode(store.read(split, 0, store.size(split))), text.substr(ranges[0].begin, store.size(split)));
+    EXPECT_EQ(store.vocabulary().decode(store.read(split, 0, store.size(split))),
+              text.substr(ranges[0].begin, store.size(split)));
   }
   EXPECT_EQ(begin, text.size());
 
@@ -157,7 +163,8 @@ TEST_F(PrepareTest, SpansAreCutWhereTheSharesSay) {
 TEST_F(PrepareTest, DocumentsGoWholeToTheSplitOfTheirHash) {
   std::string text;
   std::mt19937_64 random(3);
-  for (int line = 0; line < 20'000; ++line) text += std::string(1 + random() % 20, static_cast<char>('a' + line % 26)) + "\n";
+  for (int line = 0; line < 20'000; ++line)
+    text += std::string(1 + random() % 20, static_cast<char>('a' + line % 26)) + "\n";
   auto options = text_options({file("a", text)}, DocumentSeparator::line);
   options.store.split_by = SplitBy::document;
   options.store.shares = parse_split_shares("0.8,0.05,0.15");
@@ -216,8 +223,8 @@ double entropy_of(const std::vector<std::int32_t>& tokens) {
 }
 
 TEST_F(PrepareTest, EntropyIsThatOfTheTrainingSplit) {
-  // The distribution drifts, so that the entropy of a part is not that of the whole. 40 M tokens are 611 chunks: more than the 512 places
-  // whose counts are kept, so that their spacing doubles on the way.
+  // The distribution drifts, so that the entropy of a part is not that of the whole. 40 M tokens are 611 chunks: more
+  // than the 512 places whose counts are kept, so that their spacing doubles on the way.
   std::string text(40'000'000, ' ');
   std::mt19937_64 random(5);
   for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(random() % (2 + i / 200'000));
@@ -227,10 +234,12 @@ TEST_F(PrepareTest, EntropyIsThatOfTheTrainingSplit) {
     options.store.shares = parse_split_shares(shares);
     const auto report = prepare(options);
     const TokenStore store = TokenStore::open(options.output);
-    EXPECT_NEAR(report.store.train_entropy, entropy_of(store.read(Split::train, 0, store.size(Split::train))), 1e-9) << shares;
+    EXPECT_NEAR(report.store.train_entropy, entropy_of(store.read(Split::train, 0, store.size(Split::train))), 1e-9)
+        << shares;
   }
   std::string lines;
-  for (int line = 0; line < 5'000; ++line) lines += std::string(1 + random() % 30, static_cast<char>('a' + line / 200)) + "\n";
+  for (int line = 0; line < 5'000; ++line)
+    lines += std::string(1 + random() % 30, static_cast<char>('a' + line / 200)) + "\n";
   auto options = text_options({file("b", lines)}, DocumentSeparator::line);
   options.store.split_by = SplitBy::document;
   options.store.shares = parse_split_shares("0.5,0.25,0.25");

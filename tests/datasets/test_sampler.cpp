@@ -35,7 +35,8 @@ class SamplerTest : public testing::WithTemporaryFolder {
 
 TEST_F(SamplerTest, RandomWindowsBeginEverywhereEquallyOften) {
   const TokenStore store = counting_store(37);
-  const Sampler sampler(store, Split::train, {.order = Order::random, .sequence_length = 8, .seed = 5, .ignore_tokens = {}});
+  const Sampler sampler(store, Split::train,
+                        {.order = Order::random, .sequence_length = 8, .seed = 5, .ignore_tokens = {}});
   ASSERT_EQ(sampler.n_windows(), 29u);  // 0 ... 28, whose last target is token 36
   std::map<std::int32_t, int> starts;
   const int draws = 29'000;
@@ -86,7 +87,8 @@ TEST_F(SamplerTest, ASampleDependsOnSeedAndIndexAlone) {
 TEST_F(SamplerTest, SequentialWindowsMakeEachTokenATargetOnce) {
   for (const std::size_t size : {2u, 8u, 9u, 10u, 16u, 17u, 100u, 250u}) {
     const TokenStore store = counting_store(size);
-    const Sampler sampler(store, Split::train, {.order = Order::sequential, .sequence_length = 8, .seed = 0, .ignore_tokens = {}});
+    const Sampler sampler(store, Split::train,
+                          {.order = Order::sequential, .sequence_length = 8, .seed = 0, .ignore_tokens = {}});
     std::vector<int> seen(size, 0);
     std::int64_t n_targets = 0;
     for (std::uint64_t first = 0; first < sampler.n_windows(); first += 3) {
@@ -121,7 +123,8 @@ TEST_F(SamplerTest, TargetsDoNotCrossFromRangeToRange) {
   writer.finish("{}");
   const TokenStore store = TokenStore::open(path("store.h5"));
   for (const Split split : all_splits) {
-    const Sampler sampler(store, split, {.order = Order::sequential, .sequence_length = 16, .seed = 0, .ignore_tokens = {}});
+    const Sampler sampler(store, split,
+                          {.order = Order::sequential, .sequence_length = 16, .seed = 0, .ignore_tokens = {}});
     std::vector<std::int32_t> inputs, targets;
     for (std::uint64_t window = 0; window < sampler.n_windows(); ++window) {
       const Batch batch = sampler.batch(window, 1);
@@ -156,13 +159,16 @@ TEST_F(SamplerTest, IgnoredSymbolsAreInputsAndNeverTargets) {
   writer.end_document();
   writer.finish("{}");
   const TokenStore store = TokenStore::open(path("store.h5"));
-  const Sampler sampler(store, Split::train, {.order = Order::sequential, .sequence_length = 14, .seed = 0, .ignore_tokens = {"N", "r"}});
+  const Sampler sampler(store, Split::train,
+                        {.order = Order::sequential, .sequence_length = 14, .seed = 0, .ignore_tokens = {"N", "r"}});
   const Batch batch = sampler.batch(0, 1);
   EXPECT_EQ(batch.inputs, encoded);
   EXPECT_EQ(batch.targets, (std::vector<std::int32_t>{1, 2, 3, -1, -1, 0, 1, -1, 3, 0, 1, 2, 3, 15}));
   EXPECT_EQ(batch.n_targets, 11);
-  EXPECT_THAT(message_of<UserError>(
-                  [&] { Sampler(store, Split::train, {.order = Order::random, .sequence_length = 4, .seed = 0, .ignore_tokens = {"J"}}); }),
+  EXPECT_THAT(message_of<UserError>([&] {
+                Sampler(store, Split::train,
+                        {.order = Order::random, .sequence_length = 4, .seed = 0, .ignore_tokens = {"J"}});
+              }),
               HasSubstr("'J' is not a symbol"));
 }
 
@@ -175,7 +181,8 @@ TEST_F(SamplerTest, SplitsThatAreTooShort) {
   EXPECT_THAT(message_of<UserError>([&] { make(Split::train, Order::random, 10); }),
               HasSubstr("the train split has 10 tokens, a sequence length of 10 takes at least 11"));
   EXPECT_EQ(make(Split::train, Order::sequential, 1000).n_windows(), 1u);
-  EXPECT_THAT(message_of<UserError>([&] { make(Split::test, Order::sequential, 4); }), HasSubstr("the test split has 0 tokens"));
+  EXPECT_THAT(message_of<UserError>([&] { make(Split::test, Order::sequential, 4); }),
+              HasSubstr("the test split has 0 tokens"));
 }
 
 }  // namespace

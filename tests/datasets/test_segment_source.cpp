@@ -42,8 +42,8 @@ TEST_F(SegmentSourceTest, ARowWalksThroughDocumentsSegmentBySegment) {
   const SegmentSource source(store, Split::train, {.sequence_length = 4, .rows = 1});
   // 6 tokens: 4 + 1 targets; 9: 4 + 4; 4: 3.
   ASSERT_EQ(source.n_samples(), 5u);
-  const Batch first = source.batch(0, 1), second = source.batch(1, 1), third = source.batch(2, 1), fourth = source.batch(3, 1),
-              fifth = source.batch(4, 1);
+  const Batch first = source.batch(0, 1), second = source.batch(1, 1), third = source.batch(2, 1),
+              fourth = source.batch(3, 1), fifth = source.batch(4, 1);
   EXPECT_THAT(first.inputs, ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(first.targets, ElementsAre(1, 2, 3, 4));
   EXPECT_THAT(second.inputs, ElementsAre(4, 5, 0, 0));
@@ -53,7 +53,8 @@ TEST_F(SegmentSourceTest, ARowWalksThroughDocumentsSegmentBySegment) {
   EXPECT_THAT(fourth.targets, ElementsAre(11, 12, 13, 14));
   EXPECT_THAT(fifth.inputs, ElementsAre(15, 16, 17, 18));
   EXPECT_THAT(fifth.targets, ElementsAre(16, 17, 18, -1));
-  EXPECT_THAT((std::vector{first.fresh[0], second.fresh[0], third.fresh[0], fourth.fresh[0], fifth.fresh[0]}), ElementsAre(1, 0, 1, 0, 1));
+  EXPECT_THAT((std::vector{first.fresh[0], second.fresh[0], third.fresh[0], fourth.fresh[0], fifth.fresh[0]}),
+              ElementsAre(1, 0, 1, 0, 1));
   EXPECT_EQ(second.n_targets, 1);
   // Then again from the front.
   EXPECT_EQ(source.batch(5, 1).inputs, first.inputs);
@@ -94,7 +95,8 @@ TEST_F(SegmentSourceTest, RowsHaveStretchesOfTheirOwnThatBeginAnew) {
 TEST_F(SegmentSourceTest, StretchesOfWholeDocuments) {
   const auto begins = [&](const std::vector<std::size_t>& lengths, std::int64_t rows) {
     const TokenStore store = store_of(lengths);
-    const SegmentSource source(store, Split::train, {.sequence_length = 4, .rows = rows, .ignore_tokens = {}, .whole_documents = true});
+    const SegmentSource source(store, Split::train,
+                               {.sequence_length = 4, .rows = rows, .ignore_tokens = {}, .whole_documents = true});
     const Batch batch = source.batch(0, rows);
     std::vector<std::int32_t> tokens;
     for (std::int64_t row = 0; row < rows; ++row) tokens.push_back(batch.inputs[static_cast<std::size_t>(4 * row)]);
@@ -128,13 +130,16 @@ TEST_F(SegmentSourceTest, RefusesMoreRowsThanSegments) {
 
 TEST_F(PackedSamplerTest, DocumentsAreNumberedAndTargetsStayInside) {
   const TokenStore store = store_of({3, 0, 1, 6, 2});
-  const Sampler sampler(
-      store, Split::train,
-      {.order = SamplerOptions::Order::sequential, .sequence_length = 8, .seed = 0, .ignore_tokens = {}, .separate_documents = true});
+  const Sampler sampler(store, Split::train,
+                        {.order = SamplerOptions::Order::sequential,
+                         .sequence_length = 8,
+                         .seed = 0,
+                         .ignore_tokens = {},
+                         .separate_documents = true});
   const Batch batch = sampler.batch_of_one_pass(0, 3);
-  EXPECT_EQ(batch.documents, (std::vector<std::int32_t>{0, 0, 0, 1, 2, 2, 2, 2,        //
-                                                        0, 0, 1, 1, 2, 2, 2, 2,        // padding is a document of its own
-                                                        0, 0, 0, 0, 0, 0, 0, 0}));     // no window
+  EXPECT_EQ(batch.documents, (std::vector<std::int32_t>{0, 0, 0, 1, 2, 2, 2, 2,     //
+                                                        0, 0, 1, 1, 2, 2, 2, 2,     // padding is a document of its own
+                                                        0, 0, 0, 0, 0, 0, 0, 0}));  // no window
   EXPECT_EQ(batch.targets, (std::vector<std::int32_t>{1,  2,  -1, -1, 5,  6,  7,  8,   //
                                                       9,  -1, 11, -1, -1, -1, -1, -1,  //
                                                       -1, -1, -1, -1, -1, -1, -1, -1}));
@@ -146,10 +151,14 @@ TEST_F(PackedSamplerTest, RandomWindowsBeginInsideDocumentsToo) {
   for (std::size_t i = 0; i < 40; ++i) lengths.push_back(1 + i % 6);
   const TokenStore store = store_of(lengths);
   std::vector<std::int32_t> document_of;
-  for (std::size_t i = 0; i < lengths.size(); ++i) document_of.insert(document_of.end(), lengths[i], static_cast<std::int32_t>(i));
-  const Sampler sampler(
-      store, Split::train,
-      {.order = SamplerOptions::Order::random, .sequence_length = 16, .seed = 3, .ignore_tokens = {}, .separate_documents = true});
+  for (std::size_t i = 0; i < lengths.size(); ++i)
+    document_of.insert(document_of.end(), lengths[i], static_cast<std::int32_t>(i));
+  const Sampler sampler(store, Split::train,
+                        {.order = SamplerOptions::Order::random,
+                         .sequence_length = 16,
+                         .seed = 3,
+                         .ignore_tokens = {},
+                         .separate_documents = true});
   for (std::uint64_t index = 0; index < 100; ++index) {
     const Batch batch = sampler.batch(index, 1);
     const auto start = static_cast<std::size_t>(batch.inputs[0]);

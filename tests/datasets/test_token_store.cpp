@@ -13,7 +13,8 @@
 #include "tests/datasets/temporary_folder.h"
 
 #ifdef FURLONG_SANITIZED
-// HDF5 1.10.8 forgets object headers of its own that it could not read to their end; the tests below make it do so hundreds of times.
+// HDF5 1.10.8 forgets object headers of its own that it could not read to their end; the tests below make it do so
+// hundreds of times.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5\n"; }
 #endif
 
@@ -121,7 +122,8 @@ TEST_F(TokenStoreTest, ForeignFiles) {
   foreign.write("tokens", hdf5::Type::f32, {0, 3}, nullptr);
   foreign.close();
   on_disk.commit();
-  EXPECT_THAT(message_of<UserError>([&] { TokenStore::open(path("foreign.h5")); }), HasSubstr("foreign.h5: is HDF5 but not a token store"));
+  EXPECT_THAT(message_of<UserError>([&] { TokenStore::open(path("foreign.h5")); }),
+              HasSubstr("foreign.h5: is HDF5 but not a token store"));
   EXPECT_THAT(message_of<UserError>([&] { TokenStore::open(file("text.h5", "just text\n")); }), HasSubstr("text.h5"));
   EXPECT_THAT(message_of<UserError>([&] { TokenStore::open(file("empty.h5", "")); }), HasSubstr("empty.h5"));
   EXPECT_THAT(message_of<UserError>([&] { TokenStore::open(path("missing.h5")); }), HasSubstr("No such file"));
@@ -134,7 +136,8 @@ std::string everything(const std::string& path) {
   std::string all = store.vocabulary().to_json() + store.provenance();
   for (std::uint64_t i = 0; i < store.n_documents(); ++i) all += std::to_string(store.document(i).end) + " ";
   for (const Split split : all_splits) {
-    for (const auto& range : store.ranges(split)) all += std::to_string(range.begin) + "-" + std::to_string(range.end) + " ";
+    for (const auto& range : store.ranges(split))
+      all += std::to_string(range.begin) + "-" + std::to_string(range.end) + " ";
     all += store.vocabulary().decode(store.read(split, 0, store.size(split)));
   }
   return all;
@@ -201,7 +204,8 @@ TEST_F(TokenStoreTest, WideTokensAndManyChunks) {
   const TokenStore store = TokenStore::open(path("store.h5"));
   std::vector<std::uint16_t> found;
   for (const Split split : all_splits) {
-    for (const std::int32_t id : store.read(split, 0, store.size(split))) found.push_back(static_cast<std::uint16_t>(id));
+    for (const std::int32_t id : store.read(split, 0, store.size(split)))
+      found.push_back(static_cast<std::uint16_t>(id));
   }
   EXPECT_EQ(found, all);
 }

@@ -32,7 +32,9 @@ std::vector<std::string> pieces_of(const json& pre_tokenizer, std::string_view t
   return pieces;
 }
 
-std::string normalized(const json& normalizer, std::string text) { return Normalizer(view(normalizer)).apply(std::move(text)); }
+std::string normalized(const json& normalizer, std::string text) {
+  return Normalizer(view(normalizer)).apply(std::move(text));
+}
 
 json split(const char* regex, const char* behavior, bool invert = false) {
   return {{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", behavior}, {"invert", invert}};
@@ -40,8 +42,8 @@ json split(const char* regex, const char* behavior, bool invert = false) {
 
 TEST(Unicode, OnlyWellFormedTextIsValid) {
   EXPECT_EQ(unicode::valid_length("a\u00e9\u20ac\U0001F600"), 10u);
-  const std::vector<std::string> ill_formed{"\x80",     "\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80",
-                                            "\xE2\x82", "\xFF"};
+  const std::vector<std::string> ill_formed{
+      "\x80", "\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82", "\xFF"};
   for (const std::string& bytes : ill_formed) {
     EXPECT_EQ(unicode::valid_length("ab" + bytes), 2u) << ::testing::PrintToString(bytes);
     std::string expected = "a";
@@ -75,7 +77,8 @@ TEST(Base64, ThereAndBack) {
     EXPECT_EQ(from_base64(to_base64(bytes)), bytes);
     bytes += static_cast<char>(i * 7);
   }
-  for (const char* wrong : {"Zm9", "Zm9v====", "Zg=v", "Z===", "Zm9*", "=m9v", "Zm=v"}) EXPECT_FALSE(from_base64(wrong)) << wrong;
+  for (const char* wrong : {"Zm9", "Zm9v====", "Zg=v", "Z===", "Zm9*", "=m9v", "Zm=v"})
+    EXPECT_FALSE(from_base64(wrong)) << wrong;
 }
 
 TEST(Pattern, MeansWhatItMeansInOniguruma) {
@@ -83,21 +86,25 @@ TEST(Pattern, MeansWhatItMeansInOniguruma) {
     const Pattern pattern(expression, "f");
     std::vector<std::string> found;
     Pattern::Search search(pattern, text);
-    while (const auto match = search.next()) found.emplace_back(text.substr(match->first, match->second - match->first));
+    while (const auto match = search.next())
+      found.emplace_back(text.substr(match->first, match->second - match->first));
     return found;
   };
-  EXPECT_THAT(matches(R"(\s+)", "a\u180eb\u00a0\u3000c\x85"), ElementsAre("\u00a0\u3000")) << "U+180E is a space in PCRE2 alone";
+  EXPECT_THAT(matches(R"(\s+)", "a\u180eb\u00a0\u3000c\x85"), ElementsAre("\u00a0\u3000"))
+      << "U+180E is a space in PCRE2 alone";
   EXPECT_THAT(matches(R"([^\s]+)", "a\u2028b"), ElementsAre("a", "b"));
   EXPECT_THAT(matches(R"(\p{Han}+)", "\u3001\u4eba\u3002"), ElementsAre("\u4eba")) << "not what only goes with Han";
-  EXPECT_THAT(matches(R"(\w+)", "\u0915\u094d\u2040x \u2160\u00b2 -"), ElementsAre("\u0915\u094d\u2040x", "\u2160\u00b2"));
+  EXPECT_THAT(matches(R"(\w+)", "\u0915\u094d\u2040x \u2160\u00b2 -"),
+              ElementsAre("\u0915\u094d\u2040x", "\u2160\u00b2"));
   EXPECT_THAT(matches(R"((?i:'s|'ll))", "it'S 'LL '\u017f"), ElementsAre("'S", "'LL", "'\u017f"));
   EXPECT_THAT(matches(R"(\p{N}{1,3})", "1234567"), ElementsAre("123", "456", "7"));
 }
 
 TEST(Pattern, RefusesWhatEnginesUnderstandDifferently) {
-  for (const char* expression : {R"(\bword)", R"(\h+)", "^a", "a$", "(?i)a", "a{,3}", "a{2}+", "[a&&b]", "[[:alpha:]]", "[^\\S]", R"(\x41)",
-                                 R"(\p{^L})", R"((?<n>a))", R"(\1)", "a\\"}) {
-    EXPECT_THAT(message_of<UserError>([&] { Pattern(expression, "f.json: model"); }), HasSubstr("f.json: model: the pattern"))
+  for (const char* expression : {R"(\bword)", R"(\h+)", "^a", "a$", "(?i)a", "a{,3}", "a{2}+", "[a&&b]", "[[:alpha:]]",
+                                 "[^\\S]", R"(\x41)", R"(\p{^L})", R"((?<n>a))", R"(\1)", "a\\"}) {
+    EXPECT_THAT(message_of<UserError>([&] { Pattern(expression, "f.json: model"); }),
+                HasSubstr("f.json: model: the pattern"))
         << expression;
   }
   EXPECT_THAT(message_of<UserError>([] { Pattern("a*", "f"); }), HasSubstr("matches the empty text"));
@@ -115,7 +122,8 @@ TEST(Pattern, LongRunsNeedNoLongStack) {
 
 TEST(PreTokenizer, Gpt2AndItsVariants) {
   const json gpt2{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
-  EXPECT_THAT(pieces_of(gpt2, "Hello  world's 1234\n\n x!?"), ElementsAre("Hello", " ", " world", "'s", " 1234", "\n\n", " x", "!?"));
+  EXPECT_THAT(pieces_of(gpt2, "Hello  world's 1234\n\n x!?"),
+              ElementsAre("Hello", " ", " world", "'s", " 1234", "\n\n", " x", "!?"));
   EXPECT_THAT(pieces_of({{"type", "ByteLevel"}}, "a b"), ElementsAre(" a", " b")) << "add_prefix_space is the default";
   const json smollm{{"type", "Sequence"}, {"pretokenizers", {{{"type", "Digits"}, {"individual_digits", true}}, gpt2}}};
   EXPECT_THAT(pieces_of(smollm, "in 1969\u0663."), ElementsAre("in", " ", "1", "9", "6", "9", "\u0663", "."));
@@ -129,18 +137,22 @@ TEST(PreTokenizer, Splitting) {
   EXPECT_THAT(pieces_of(split("-", "MergedWithNext"), "a--b-"), ElementsAre("a", "-", "-b", "-"));
   EXPECT_THAT(pieces_of(split("-", "Contiguous"), "a--b-"), ElementsAre("a", "--", "b", "-"));
   EXPECT_THAT(pieces_of(split("-", "Removed", true), "a--b-"), ElementsAre("-", "-", "-"));
-  EXPECT_THAT(pieces_of({{"type", "BertPreTokenizer"}}, "a,\u3000b\u2019 c$"), ElementsAre("a", ",", "b", "\u2019", "c", "$"));
+  EXPECT_THAT(pieces_of({{"type", "BertPreTokenizer"}}, "a,\u3000b\u2019 c$"),
+              ElementsAre("a", ",", "b", "\u2019", "c", "$"));
   EXPECT_THAT(pieces_of({{"type", "Whitespace"}}, "a_b, c!!"), ElementsAre("a_b", ",", "c", "!!"));
   EXPECT_THAT(pieces_of({{"type", "Metaspace"}}, "a  b"), ElementsAre("\u2581a", "\u2581", "\u2581b"));
-  EXPECT_THAT(pieces_of({{"type", "Metaspace"}, {"prepend_scheme", "never"}, {"split", false}}, "a b"), ElementsAre("a\u2581b"));
-  EXPECT_THAT(pieces_of({{"type", "Metaspace"}}, " a"), ElementsAre("\u2581a")) << "a mark is put in front only where there is none";
+  EXPECT_THAT(pieces_of({{"type", "Metaspace"}, {"prepend_scheme", "never"}, {"split", false}}, "a b"),
+              ElementsAre("a\u2581b"));
+  EXPECT_THAT(pieces_of({{"type", "Metaspace"}}, " a"), ElementsAre("\u2581a"))
+      << "a mark is put in front only where there is none";
 }
 
 TEST(Normalizer, Bert) {
   const json uncased{{"type", "BertNormalizer"}};
   EXPECT_EQ(normalized(uncased, "Na\u00efve\tCAF\u00c9"), "naive cafe");
   EXPECT_EQ(normalized(uncased, std::string("a\0b\x7f\u200b\ufffd", 9) + "c\u2028d"), "abc d");
-  EXPECT_EQ(normalized(uncased, "x\u4eba\u5de5y\uac00"), "x \u4eba  \u5de5 y\u1100\u1161") << "Hangul comes apart and stays so";
+  EXPECT_EQ(normalized(uncased, "x\u4eba\u5de5y\uac00"), "x \u4eba  \u5de5 y\u1100\u1161")
+      << "Hangul comes apart and stays so";
   EXPECT_EQ(normalized({{"type", "BertNormalizer"}, {"lowercase", false}}, "\u00c9a\u0301"), "\u00c9a\u0301");
   EXPECT_EQ(normalized({{"type", "BertNormalizer"}, {"lowercase", false}, {"strip_accents", true}}, "\u00c9"), "E");
 }
@@ -150,7 +162,8 @@ TEST(Normalizer, Steps) {
   EXPECT_EQ(normalized({{"type", "Strip"}}, " \t "), "");
   EXPECT_EQ(normalized({{"type", "Replace"}, {"pattern", {{"String", "aa"}}}, {"content", "b"}}, "aaaaa"), "bba");
   EXPECT_EQ(normalized({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", "_"}}, "a   b c"), "a_b c");
-  EXPECT_EQ(normalized({{"type", "Sequence"}, {"normalizers", {{{"type", "NFD"}}, {{"type", "StripAccents"}}, {{"type", "Lowercase"}}}}},
+  EXPECT_EQ(normalized({{"type", "Sequence"},
+                        {"normalizers", {{{"type", "NFD"}}, {{"type", "StripAccents"}}, {{"type", "Lowercase"}}}}},
                        "\u00c9\u093e"),
             "e");
   EXPECT_EQ(normalized({{"type", "Prepend"}, {"prepend", "_"}}, ""), "");
@@ -159,7 +172,8 @@ TEST(Normalizer, Steps) {
 /// A sequence of steps, each of which doubles what it is given.
 json doubling(int times, const char* list) {
   json steps = json::array();
-  for (int i = 0; i < times; ++i) steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
+  for (int i = 0; i < times; ++i)
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
   return {{"type", "Sequence"}, {list, steps}};
 }
 
@@ -167,9 +181,11 @@ json doubling(int times, const char* list) {
 TEST(Normalizer, GrowthIsBounded) {
   EXPECT_EQ(normalized(doubling(5, "normalizers"), "ab").size(), 33U);
   EXPECT_EQ(message_of<UserError>([] { normalized(doubling(40, "normalizers"), "ab"); }),
-            "f:: makes more than 1152 bytes of a text of 2; expected at most 64 times as many and 1,024: is the file damaged?");
+            "f:: makes more than 1152 bytes of a text of 2; expected at most 64 times as many and 1,024: is the file "
+            "damaged?");
   const json regex{{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", std::string(1 << 20, 'a')}};
-  EXPECT_THAT(message_of<UserError>([&] { normalized(regex, std::string(1 << 20, 'a')); }), HasSubstr("of a text of 1048576"));
+  EXPECT_THAT(message_of<UserError>([&] { normalized(regex, std::string(1 << 20, 'a')); }),
+              HasSubstr("of a text of 1048576"));
   const json front{{"type", "Prepend"}, {"prepend", std::string(10'000, 'a')}};
   EXPECT_THAT(message_of<UserError>([&] { normalized(front, "a"); }), HasSubstr("makes more than 1088 bytes"));
   // What published tokenizers do stays far below.
@@ -185,14 +201,21 @@ TEST(TokenDecoder, GrowthIsBounded) {
 }
 
 TEST(Normalizer, AndTheRestNameWhatTheyDoNotKnow) {
-  EXPECT_THAT(message_of<UserError>([] { normalized({{"type", "Nmt"}}, ""); }), HasSubstr("the normalizer 'Nmt' is not supported"));
+  EXPECT_THAT(message_of<UserError>([] {
+                normalized({{"type", "Nmt"}}, "");
+              }),
+              HasSubstr("the normalizer 'Nmt' is not supported"));
   EXPECT_THAT(message_of<UserError>([] {
                 pieces_of({{"type", "UnicodeScripts"}}, "");
               }),
               HasSubstr("the pre_tokenizer 'UnicodeScripts' is not supported"));
-  EXPECT_THAT(message_of<UserError>([] { TokenDecoder(view({{"type", "CTC"}})); }), HasSubstr("the decoder 'CTC' is not supported"));
+  EXPECT_THAT(message_of<UserError>([] {
+                TokenDecoder(view({{"type", "CTC"}}));
+              }),
+              HasSubstr("the decoder 'CTC' is not supported"));
   const json behind{{"type", "Sequence"}, {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Digits"}}}}};
-  EXPECT_THAT(message_of<UserError>([&] { pieces_of(behind, ""); }), HasSubstr("f: pretokenizers[1]: 'Digits' behind ByteLevel"));
+  EXPECT_THAT(message_of<UserError>([&] { pieces_of(behind, ""); }),
+              HasSubstr("f: pretokenizers[1]: 'Digits' behind ByteLevel"));
 }
 
 TEST(AddedTokens, LongestFirstAndOptions) {
@@ -249,7 +272,8 @@ TEST(BpeModel, MergesAsDefined) {
     json model{{"type", "BPE"}, {"vocab", json::object()}, {"merges", json::array()}};
     TokenTable table;
     for (std::size_t id = 0; id < tokens.size(); ++id) table.add(tokens[id], static_cast<std::int32_t>(id), "f");
-    for (const auto& [left, right] : merges) model["merges"].push_back(random() % 2 ? json(left + " " + right) : json{left, right});
+    for (const auto& [left, right] : merges)
+      model["merges"].push_back(random() % 2 ? json(left + " " + right) : json{left, right});
     const auto bpe = make_bpe_model(view(model), table, false);
     for (int i = 0; i < 60; ++i) {
       std::vector<std::string> letters(random() % 40);
@@ -281,10 +305,16 @@ TEST(BpeModel, UnknownLetters) {
   EXPECT_THAT(encode({{"unk_token", "<unk>"}, {"fuse_unk", true}}, "axybz"), ElementsAre(1, 0, 2, 0));
   EXPECT_THAT(encode({{"unk_token", "<unk>"}, {"byte_fallback", true}}, "ab\u00e9\u20ac"), ElementsAre(3, 4, 5, 0));
   EXPECT_THAT(encode({{"ignore_merges", true}, {"merges", json::array()}}, "ab"), ElementsAre(3));
-  EXPECT_THAT(message_of<UserError>([&] { encode({{"merges", {"a c"}}}, ""); }), HasSubstr("merges[0]: 'c' is not in the vocabulary"));
+  EXPECT_THAT(message_of<UserError>([&] {
+                encode({{"merges", {"a c"}}}, "");
+              }),
+              HasSubstr("merges[0]: 'c' is not in the vocabulary"));
   EXPECT_THAT(message_of<UserError>([&] { encode({{"merges", {"a b c"}}}, ""); }), HasSubstr("is not two tokens"));
   EXPECT_THAT(message_of<UserError>([&] { encode({{"dropout", 0.1}}, ""); }), HasSubstr("dropout"));
-  EXPECT_THAT(message_of<UserError>([&] { encode({{"end_of_word_suffix", "</w>"}}, ""); }), HasSubstr("'</w>' is not supported"));
+  EXPECT_THAT(message_of<UserError>([&] {
+                encode({{"end_of_word_suffix", "</w>"}}, "");
+              }),
+              HasSubstr("'</w>' is not supported"));
 }
 
 TEST(BpeModel, BytesHaveLetters) {
@@ -329,8 +359,10 @@ TEST(TokenTable, OneIdEachAndNoHugeOnes) {
   table.add("a", 3, "f");
   EXPECT_EQ(table.size(), 4);
   EXPECT_FALSE(table.has(2));
-  EXPECT_THAT(message_of<UserError>([&] { table.add("a", 1, "f"); }), HasSubstr("f: the token 'a' has two ids, 3 and 1"));
-  EXPECT_THAT(message_of<UserError>([&] { table.add("b", 3, "f"); }), HasSubstr("f: the id 3 belongs to two tokens, 'a' and 'b'"));
+  EXPECT_THAT(message_of<UserError>([&] { table.add("a", 1, "f"); }),
+              HasSubstr("f: the token 'a' has two ids, 3 and 1"));
+  EXPECT_THAT(message_of<UserError>([&] { table.add("b", 3, "f"); }),
+              HasSubstr("f: the id 3 belongs to two tokens, 'a' and 'b'"));
   EXPECT_THAT(message_of<UserError>([&] { table.add("c", 2'000'000'000, "f"); }), HasSubstr("ids are 0 to"));
 }
 

@@ -26,11 +26,16 @@ using Ids = std::vector<std::int32_t>;
 
 class TokenizerVocabularyTest : public testing::WithTemporaryFolder {
  protected:
-  Vocabulary letters() const { return Vocabulary::of_tokenizer(load_tokenizer(testing::letters_tokenizer(path("letters")))); }
+  Vocabulary letters() const {
+    return Vocabulary::of_tokenizer(load_tokenizer(testing::letters_tokenizer(path("letters"))));
+  }
   Vocabulary bpe() const { return Vocabulary::of_tokenizer(load_tokenizer(testing::bpe_tokenizer(path("bpe")))); }
-  Vocabulary words(int n) const { return Vocabulary::of_tokenizer(load_tokenizer(testing::word_tokenizer(path("words"), n))); }
+  Vocabulary words(int n) const {
+    return Vocabulary::of_tokenizer(load_tokenizer(testing::word_tokenizer(path("words"), n)));
+  }
 
-  PrepareOptions options(PrepareOptions::Format format, const std::string& content, const std::string& tokenizer) const {
+  PrepareOptions options(PrepareOptions::Format format, const std::string& content,
+                         const std::string& tokenizer) const {
     PrepareOptions made;
     made.format = format;
     made.inputs = {file("input", content)};
@@ -65,9 +70,11 @@ TEST_F(TokenizerVocabularyTest, HasTheTokenizersIdsAndSpecialTokens) {
   EXPECT_THAT(vocabulary.encode("LAC"), ElementsAre(5, 6, 24));
   EXPECT_THAT(vocabulary.encode_prompt("LAC"), ElementsAre(2, 5, 6, 24));
   EXPECT_THAT(vocabulary.encode_prompt("L[MASK]C", SpecialSpelling::is_token), ElementsAre(2, 5, 4, 24));
-  EXPECT_THAT(vocabulary.encode_prompt("[CLS]LA", SpecialSpelling::is_token), ElementsAre(2, 5, 6)) << "what stands in front comes once";
+  EXPECT_THAT(vocabulary.encode_prompt("[CLS]LA", SpecialSpelling::is_token), ElementsAre(2, 5, 6))
+      << "what stands in front comes once";
   EXPECT_THAT(vocabulary.encode_prompt("", SpecialSpelling::is_token), ElementsAre(2));
-  EXPECT_THAT(vocabulary.encode_prompt("L[MASK]C"), ::testing::Not(::testing::Contains(4))) << "written by somebody else";
+  EXPECT_THAT(vocabulary.encode_prompt("L[MASK]C"), ::testing::Not(::testing::Contains(4)))
+      << "written by somebody else";
   EXPECT_THAT(message_of<UserError>([] { Vocabulary::dna().encode_prompt("ACGT", SpecialSpelling::is_token); }),
               HasSubstr("the dna vocabulary has no special tokens"));
   EXPECT_EQ(vocabulary.id_of("L"), 5);
@@ -115,10 +122,12 @@ TEST_F(TokenizerVocabularyTest, IsWholeInItsJson) {
   // The same tokens with other ids are another tokenizer.
   std::string reversed = testing::amino_acids;
   std::reverse(reversed.begin(), reversed.end());
-  EXPECT_FALSE(letters() == Vocabulary::of_tokenizer(load_tokenizer(testing::letters_tokenizer(path("reversed"), reversed))));
-  for (const std::string& damaged :
-       {std::string(R"({"kind":"tokenizer","symbols":[]})"), std::string(R"({"kind":"tokenizer","symbols":[],"tokenizer":3})")}) {
-    EXPECT_THAT(message_of<UserError>([&] { Vocabulary::from_json(damaged, "x.h5"); }), HasSubstr("x.h5: the vocabulary is damaged"));
+  EXPECT_FALSE(letters() ==
+               Vocabulary::of_tokenizer(load_tokenizer(testing::letters_tokenizer(path("reversed"), reversed))));
+  for (const std::string& damaged : {std::string(R"({"kind":"tokenizer","symbols":[]})"),
+                                     std::string(R"({"kind":"tokenizer","symbols":[],"tokenizer":3})")}) {
+    EXPECT_THAT(message_of<UserError>([&] { Vocabulary::from_json(damaged, "x.h5"); }),
+                HasSubstr("x.h5: the vocabulary is damaged"));
   }
   std::string added = letters().to_json();
   added.replace(added.find("\"symbols\":[]"), 12, "\"symbols\":[\"<mask>\"]");
@@ -141,7 +150,8 @@ TEST_F(TokenizerVocabularyTest, TextComesTokenByTokenAsItWouldAllAtOnce) {
 // --- Stores
 
 TEST_F(TokenizerVocabularyTest, TextIsFramedDocumentByDocument) {
-  PrepareOptions chosen = options(PrepareOptions::Format::text, "in the house\n\nthe\n", testing::bpe_tokenizer(path("bpe")));
+  PrepareOptions chosen =
+      options(PrepareOptions::Format::text, "in the house\n\nthe\n", testing::bpe_tokenizer(path("bpe")));
   chosen.separator = DocumentSeparator::line;
   const PrepareReport report = prepare(chosen);
   const TokenStore store = TokenStore::open(chosen.output);
@@ -153,7 +163,8 @@ TEST_F(TokenizerVocabularyTest, TextIsFramedDocumentByDocument) {
   EXPECT_THAT(to_text(report), HasSubstr("tokens per byte: 0.6111"));  // 11 of 18
   EXPECT_THAT(to_json(report), HasSubstr("\"unknown_tokens\": 0"));
 
-  // Words are framed on both sides; the document token that ends the frame is not put there twice. Special tokens in the text are text.
+  // Words are framed on both sides; the document token that ends the frame is not put there twice. Special tokens in
+  // the text are text.
   chosen = options(PrepareOptions::Format::text, "w1 w9 w3\nw2 [SEP]\n", testing::word_tokenizer(path("words"), 5));
   chosen.separator = DocumentSeparator::line;
   const PrepareReport unknown = prepare(chosen);
@@ -204,7 +215,8 @@ TEST_F(TokenizerVocabularyTest, LongDocumentsAreEncodedInPieces) {
 TEST_F(TokenizerVocabularyTest, FastaRecordsGoLetterByLetter) {
   const std::string tokenizer = testing::letters_tokenizer(path("letters"));
   PrepareOptions chosen = options(PrepareOptions::Format::fasta, ">a\nLAg\nC\n>b\nM X\n", tokenizer);
-  EXPECT_THAT(message_of<UserError>([&] { prepare(chosen); }), HasSubstr("input:5:3: 'X' has no token in the letters tokenizer"));
+  EXPECT_THAT(message_of<UserError>([&] { prepare(chosen); }),
+              HasSubstr("input:5:3: 'X' has no token in the letters tokenizer"));
   chosen.map_unknown = true;
   const PrepareReport report = prepare(chosen);
   EXPECT_THAT(documents(TokenStore::open(chosen.output)), ElementsAre(Ids{2, 5, 6, 7, 24, 3}, Ids{2, 21, 1, 3}));
@@ -215,7 +227,8 @@ TEST_F(TokenizerVocabularyTest, FastaRecordsGoLetterByLetter) {
 }
 
 TEST_F(TokenizerVocabularyTest, LabelledDocumentsAreFramedAndHaveOneClassToken) {
-  PrepareOptions chosen = options(PrepareOptions::Format::labelled, "LAGVSE\tx\nMC\ty\n\tz\n", testing::letters_tokenizer(path("letters")));
+  PrepareOptions chosen =
+      options(PrepareOptions::Format::labelled, "LAGVSE\tx\nMC\ty\n\tz\n", testing::letters_tokenizer(path("letters")));
   prepare(chosen);
   const TokenStore store = TokenStore::open(chosen.output);
   EXPECT_EQ(store.vocabulary().labels(), (std::vector<std::string>{"x", "y", "z"}));

@@ -24,7 +24,8 @@ using ::testing::HasSubstr;
 using testing::message_of;
 using Ids = std::vector<std::int32_t>;
 
-/// All bytes, two merges that make "he" and "Ġhe", and <|endoftext|>: ids 0-255 in the order of bytes, then 256, 257, 258.
+/// All bytes, two merges that make "he" and "Ġhe", and <|endoftext|>: ids 0-255 in the order of bytes, then 256, 257,
+/// 258.
 struct ByteLevel {
   json vocabulary = json::object();
   std::vector<std::string> merges{"h e", "\u0120 he"};
@@ -43,7 +44,8 @@ struct ByteLevel {
     return {{"version", "1.0"},
             {"truncation", {{"max_length", 2}}},
             {"added_tokens",
-             {{{"id", 258}, {"content", "<|endoftext|>"}, {"special", true}}, {{"id", 259}, {"content", "<tool>"}, {"special", false}}}},
+             {{{"id", 258}, {"content", "<|endoftext|>"}, {"special", true}},
+              {{"id", 259}, {"content", "<tool>"}, {"special", false}}}},
             {"normalizer", nullptr},
             {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
             {"post_processor", {{"type", "ByteLevel"}}},
@@ -139,7 +141,8 @@ TEST_F(TokenizerTest, NormalizedAddedTokensAreFoundInNormalizedText) {
   document["added_tokens"].push_back({{"id", 261}, {"content", "Mile"}, {"normalized", false}});
   const auto tokenizer = byte_level(document);
   EXPECT_THAT(tokenizer->encode("furLongMilemile"), ElementsAre(260, 261, 'm', 'i', 'l', 'e'));
-  EXPECT_THAT(tokenizer->encode("H\xff"), ElementsAre('h', 0xEF, 0xBF, 0xBD)) << "what is no character cannot be normalized";
+  EXPECT_THAT(tokenizer->encode("H\xff"), ElementsAre('h', 0xEF, 0xBF, 0xBD))
+      << "what is no character cannot be normalized";
 }
 
 TEST_F(TokenizerTest, ThreadsShareOne) {
@@ -218,7 +221,8 @@ TEST_F(TokenizerTest, WordPieceWithCapitals) {
   std::vector<std::string> cased = bert_vocabulary;
   cased.push_back("The");
   file("vocab.txt", lines(cased));
-  EXPECT_THAT(load_tokenizer(folder_)->encode("The the"), ElementsAre(15, 5)) << "capitals in the vocabulary: not lower-cased";
+  EXPECT_THAT(load_tokenizer(folder_)->encode("The the"), ElementsAre(15, 5))
+      << "capitals in the vocabulary: not lower-cased";
   file("tokenizer_config.json", R"({"do_lower_case": true})");
   EXPECT_THAT(load_tokenizer(folder_)->encode("The the"), ElementsAre(5, 5));
   file("tokenizer_config.json", R"({"do_lower_case": true, "strip_accents": false})");
@@ -255,11 +259,13 @@ TEST_F(TokenizerTest, LettersAsEsmReadsThem) {
 }
 
 TEST_F(TokenizerTest, PartsOfSmiles) {
-  const auto tokenizer = load_tokenizer(file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nC\nc\nCl\nBr\n(\n)\n1\n=\nO\n[nH]\n%10\n"));
+  const auto tokenizer =
+      load_tokenizer(file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nC\nc\nCl\nBr\n(\n)\n1\n=\nO\n[nH]\n%10\n"));
   EXPECT_THAT(tokenizer->encode("ClC(=O)c1[nH]%10[Xe]Br!"), ElementsAre(7, 5, 9, 12, 13, 10, 6, 11, 14, 15, 1, 8));
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("ClC(=O)c1[nH]")), "ClC(=O)c1[nH]");
   expect_same_through_json(*tokenizer, {"ClC(=O)", "[MASK]C"});
-  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("vocab.txt", "[UNK]\nab\ncd\n")); }), HasSubstr("neither WordPiece"));
+  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("vocab.txt", "[UNK]\nab\ncd\n")); }),
+              HasSubstr("neither WordPiece"));
 }
 
 TEST_F(TokenizerTest, SentencePieceUnigramTakesTheLikeliest) {
@@ -287,7 +293,8 @@ TEST_F(TokenizerTest, SentencePieceFilesWithWhatStandsBesideThem) {
   const auto tokenizer = load_tokenizer(folder_);
   EXPECT_EQ(tokenizer->size(), 12);
   EXPECT_EQ(tokenizer->token(10), "");
-  EXPECT_THAT(tokenizer->framed(tokenizer->encode("ab<extra_id_0>", SpecialSpelling::is_token)), ElementsAre(4, 5, 11, 2));
+  EXPECT_THAT(tokenizer->framed(tokenizer->encode("ab<extra_id_0>", SpecialSpelling::is_token)),
+              ElementsAre(4, 5, 11, 2));
   EXPECT_EQ(tokenizer->decode(Ids{4, 10, 11}), "a<extra_id_0>");
   expect_same_through_json(*tokenizer, {"ab<extra_id_0>ab"});
   file("tokenizer_config.json", R"({"tokenizer_class": "XLMRobertaTokenizer"})");
@@ -297,16 +304,19 @@ TEST_F(TokenizerTest, SentencePieceFilesWithWhatStandsBesideThem) {
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }), HasSubstr("'<x>' has the id 3"));
   file("tokenizer_config.json", "{}");
   file("spiece.model", "not a model");
-  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }), HasSubstr("spiece.model: not a SentencePiece model"));
+  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }),
+              HasSubstr("spiece.model: not a SentencePiece model"));
 }
 
 TEST_F(TokenizerTest, UnigramOfTokenizerJsonIsPutTogetherAgain) {
   json vocabulary = json::array();
   for (const auto& piece : small_unigram().pieces) vocabulary.push_back({piece.text, piece.score});
   json document{
-      {"added_tokens", {{{"id", 1}, {"content", "<s>"}, {"special", true}}, {{"id", 9}, {"content", "<mask>"}, {"special", true}}}},
+      {"added_tokens",
+       {{{"id", 1}, {"content", "<s>"}, {"special", true}}, {{"id", 9}, {"content", "<mask>"}, {"special", true}}}},
       {"normalizer",
-       {{"type", "Sequence"}, {"normalizers", {{{"type", "Lowercase"}}, {{"type", "Precompiled"}, {"precompiled_charsmap", ""}}}}}},
+       {{"type", "Sequence"},
+        {"normalizers", {{{"type", "Lowercase"}}, {{"type", "Precompiled"}, {"precompiled_charsmap", ""}}}}}},
       {"pre_tokenizer", {{"type", "Metaspace"}}},
       {"model", {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", vocabulary}}}};
   const auto tokenizer = byte_level(document);
@@ -393,9 +403,11 @@ TEST_F(TokenizerTest, GgufOfByteLevelModels) {
       << "Llama 3 begins with its token where the file does not say otherwise";
   EXPECT_EQ(load(byte_level_gguf("llama-bpe").boolean("tokenizer.ggml.add_bos_token", false))->framed({}), Ids());
   EXPECT_EQ(load_tokenizer(folder_)->encode("he"), Ids{256}) << "the only GGUF file of a directory";
-  EXPECT_THAT(message_of<UserError>([&] { load(byte_level_gguf("tekken")); }), HasSubstr("tokenizer.ggml.pre 'tekken' is not supported"));
-  EXPECT_THAT(message_of<UserError>([&] { load(byte_level_gguf("gpt-2").integer("tokenizer.ggml.padding_token_id", 999)); }),
-              HasSubstr("tokenizer.ggml.padding_token_id is 999, and there are 259 tokens"));
+  EXPECT_THAT(message_of<UserError>([&] { load(byte_level_gguf("tekken")); }),
+              HasSubstr("tokenizer.ggml.pre 'tekken' is not supported"));
+  EXPECT_THAT(
+      message_of<UserError>([&] { load(byte_level_gguf("gpt-2").integer("tokenizer.ggml.padding_token_id", 999)); }),
+      HasSubstr("tokenizer.ggml.padding_token_id is 999, and there are 259 tokens"));
   EXPECT_THAT(message_of<UserError>([&] { load(Gguf().text("tokenizer.ggml.model", "bert")); }),
               HasSubstr("tokenizer.ggml.model 'bert' is not supported"));
 }
@@ -411,8 +423,12 @@ TEST_F(TokenizerTest, GgufOfSentencePieceModels) {
     types.push_back(6);
   }
   Gguf gguf;
-  gguf.text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", tokens).reals("tokenizer.ggml.scores", scores);
-  gguf.integers("tokenizer.ggml.token_type", types).integer("tokenizer.ggml.bos_token_id", 1).integer("tokenizer.ggml.eos_token_id", 2);
+  gguf.text("tokenizer.ggml.model", "llama")
+      .texts("tokenizer.ggml.tokens", tokens)
+      .reals("tokenizer.ggml.scores", scores);
+  gguf.integers("tokenizer.ggml.token_type", types)
+      .integer("tokenizer.ggml.bos_token_id", 1)
+      .integer("tokenizer.ggml.eos_token_id", 2);
   const auto tokenizer = load_tokenizer(file("model.gguf", gguf.bytes()));
   EXPECT_EQ(tokenizer->kind(), "sentencepiece");
   EXPECT_THAT(tokenizer->encode("ab  ab"), ElementsAre(7, 3, 7)) << "spaces are kept";
@@ -429,12 +445,14 @@ TEST_F(TokenizerTest, FilesThatCannotBeReadSayWhy) {
     changed[json::json_pointer(pointer)] = value;
     return changed;
   };
-  EXPECT_THAT(error_of(with("/model/type", "WordLevel")), HasSubstr("tokenizer.json: model: the model 'WordLevel' is not supported"));
+  EXPECT_THAT(error_of(with("/model/type", "WordLevel")),
+              HasSubstr("tokenizer.json: model: the model 'WordLevel' is not supported"));
   EXPECT_THAT(error_of(with("/model/vocab", json::array())), HasSubstr("model.vocab: expected an object"));
   EXPECT_THAT(error_of(with("/model/vocab/he", "x")), HasSubstr("expected an integer, found string"));
   EXPECT_THAT(error_of(with("/model/vocab/he", -1)), HasSubstr("-1 is no id of a token"));
   EXPECT_THAT(error_of(with("/model/vocab/he", 12)), HasSubstr("the id 12 belongs to two tokens"));
-  EXPECT_THAT(error_of(with("/normalizer", {{"type", "Nmt"}})), HasSubstr("tokenizer.json: normalizer: the normalizer 'Nmt'"));
+  EXPECT_THAT(error_of(with("/normalizer", {{"type", "Nmt"}})),
+              HasSubstr("tokenizer.json: normalizer: the normalizer 'Nmt'"));
   EXPECT_THAT(error_of(with("/post_processor", {{"type", "Other"}})), HasSubstr("the post_processor 'Other'"));
   EXPECT_THAT(error_of(with("/added_tokens/0/id", 7)), HasSubstr("'<|endoftext|>' has the id 7"));
   EXPECT_THAT(error_of(with("/post_processor", {{"type", "BertProcessing"}, {"cls", {"x", 900}}, {"sep", {"x", 1}}})),
@@ -448,9 +466,11 @@ TEST_F(TokenizerTest, FilesThatCannotBeReadSayWhy) {
   EXPECT_THAT(shown, HasSubstr("the normalizer '\\x1b[2J\\x0axxx"));
   EXPECT_LT(shown.size(), 2100U);
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(path("missing")); }), HasSubstr("no such file"));
-  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("weights.bin", "x")); }), HasSubstr("not a tokenizer's file"));
+  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("weights.bin", "x")); }),
+              HasSubstr("not a tokenizer's file"));
   std::filesystem::create_directory(path("empty"));
-  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(path("empty")); }), HasSubstr("no tokenizer is there; looked for tokenizer.json"));
+  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(path("empty")); }),
+              HasSubstr("no tokenizer is there; looked for tokenizer.json"));
   EXPECT_THAT(message_of<UserError>([&] { tokenizer_from_json("{\"kind\": \"runes\", \"special\": {}}", "run.h5"); }),
               HasSubstr("run.h5: kind: the tokenizer 'runes'"));
   EXPECT_THAT(
@@ -465,7 +485,8 @@ TEST_F(TokenizerTest, FilesThatCannotBeReadSayWhy) {
 /// Whatever stands in a file, it is a tokenizer or one error.
 TEST_F(TokenizerTest, DamagedJsonIsRefusedOrRead) {
   file("vocab.txt", lines(bert_vocabulary));
-  const std::vector<std::string> documents{byte_level(ByteLevel().document())->to_json(), load_tokenizer(path("vocab.txt"))->to_json(),
+  const std::vector<std::string> documents{byte_level(ByteLevel().document())->to_json(),
+                                           load_tokenizer(path("vocab.txt"))->to_json(),
                                            load_tokenizer(file("m.model", small_unigram().serialized()))->to_json()};
   std::mt19937 random(5);
   int refused = 0;

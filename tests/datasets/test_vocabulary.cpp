@@ -57,7 +57,8 @@ TEST(Vocabulary, EncodeAndDecode) {
   const Vocabulary dna = Vocabulary::dna();
   EXPECT_EQ(dna.encode("acg T\nN<document>A"), (std::vector<std::int32_t>{0, 1, 2, 3, 14, 15, 0}));
   EXPECT_EQ(dna.decode(dna.encode("ACGTN<document>A")), "ACGTN<document>A");
-  EXPECT_THAT(message_of<UserError>([&] { dna.encode("ACGE"); }), HasSubstr("'E' at position 4 is not a letter of the dna alphabet"));
+  EXPECT_THAT(message_of<UserError>([&] { dna.encode("ACGE"); }),
+              HasSubstr("'E' at position 4 is not a letter of the dna alphabet"));
   EXPECT_THROW(dna.decode(std::vector<std::int32_t>{16}), ContractError);
   EXPECT_THROW(dna.decode(std::vector<std::int32_t>{-1}), ContractError);
 
@@ -74,23 +75,24 @@ TEST(Vocabulary, IdsOfSymbols) {
   EXPECT_EQ(Vocabulary::dna().id_of("<document>"), 15);
   EXPECT_EQ(Vocabulary::bytes(false).id_of("\n"), 10);
   EXPECT_EQ(Vocabulary::bytes(false).id_of("0x0a"), 10);
-  EXPECT_THAT(message_of<UserError>([] { Vocabulary::dna().id_of("J"); }), HasSubstr("A C G T R Y S W K M B D H V N and <document>"));
+  EXPECT_THAT(message_of<UserError>([] { Vocabulary::dna().id_of("J"); }),
+              HasSubstr("A C G T R Y S W K M B D H V N and <document>"));
   EXPECT_THROW(Vocabulary::bytes(false).id_of("<document>"), UserError);
   EXPECT_THROW(Vocabulary::dna().id_of(""), UserError);
 }
 
 TEST(Vocabulary, JsonRoundTripAndDamage) {
-  for (const Vocabulary& vocabulary :
-       {Vocabulary::bytes(false), Vocabulary::bytes(true), Vocabulary::dna(), Vocabulary::rna(), Vocabulary::protein()}) {
+  for (const Vocabulary& vocabulary : {Vocabulary::bytes(false), Vocabulary::bytes(true), Vocabulary::dna(),
+                                       Vocabulary::rna(), Vocabulary::protein()}) {
     EXPECT_EQ(Vocabulary::from_json(vocabulary.to_json(), "x"), vocabulary);
   }
   EXPECT_FALSE(Vocabulary::dna() == Vocabulary::rna());
   std::string swapped = Vocabulary::dna().to_json();
   swapped.replace(swapped.find("\"A\",\"C\""), 7, "\"C\",\"A\"");
   for (const std::string& damaged :
-       {std::string(), std::string("{"), std::string("[]"), std::string(R"({"kind":"dna"})"), std::string(R"({"kind":3,"symbols":[]})"),
-        std::string(R"({"kind":"words","symbols":["A"]})"), std::string(R"({"kind":"bytes","symbols":["A"]})"),
-        std::string(R"({"kind":"dna","symbols":7})"), swapped}) {
+       {std::string(), std::string("{"), std::string("[]"), std::string(R"({"kind":"dna"})"),
+        std::string(R"({"kind":3,"symbols":[]})"), std::string(R"({"kind":"words","symbols":["A"]})"),
+        std::string(R"({"kind":"bytes","symbols":["A"]})"), std::string(R"({"kind":"dna","symbols":7})"), swapped}) {
     EXPECT_THAT(message_of<UserError>([&] { Vocabulary::from_json(damaged, "store.h5"); }),
                 HasSubstr("store.h5: the vocabulary is damaged"))
         << damaged;
@@ -102,8 +104,9 @@ TEST(SplitShares, AreReadInBothForms) {
   EXPECT_EQ(parse_split_shares("test:0.25,train:0.75").share, (std::array<double, 3>{0.75, 0, 0.25}));
   EXPECT_EQ(parse_split_shares("0.8,0.1,0.1").share, (std::array<double, 3>{0.8, 0.1, 0.1}));
   EXPECT_EQ(parse_split_shares("1").share, (std::array<double, 3>{1, 0, 0}));
-  for (const char* wrong : {"", "0.9", "0.9,0.2", "0.5,0.2,0.2,0.1", "train:0.9,train:0.1", "train:0.9,dev:0.1", "train:0.9,0.1", "train:x",
-                            "train:1.5,test:-0.5", "0,1", "train:0.9,", "nan,1", "0.5 ,0.5"}) {
+  for (const char* wrong :
+       {"", "0.9", "0.9,0.2", "0.5,0.2,0.2,0.1", "train:0.9,train:0.1", "train:0.9,dev:0.1", "train:0.9,0.1", "train:x",
+        "train:1.5,test:-0.5", "0,1", "train:0.9,", "nan,1", "0.5 ,0.5"}) {
     EXPECT_THROW(parse_split_shares(wrong), UserError) << wrong;
   }
   EXPECT_THAT(message_of<UserError>([] { parse_split_shares("0.8,0.1"); }), HasSubstr("add up to 0.9"));

@@ -83,8 +83,8 @@ inline std::string zip_file(const std::vector<ZipPart>& parts, bool wide = false
   Bytes file, directory;
   for (const ZipPart& part : parts) {
     const std::string stored = part.deflate ? deflated(part.contents) : part.contents;
-    const auto checksum =
-        static_cast<std::uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(part.contents.data()), static_cast<uInt>(part.contents.size())));
+    const auto checksum = static_cast<std::uint32_t>(
+        crc32(0, reinterpret_cast<const Bytef*>(part.contents.data()), static_cast<uInt>(part.contents.size())));
     const std::size_t offset = file.size();
     const auto common = [&](Bytes& to, std::uint16_t extra_bytes) {
       to.number<std::uint16_t>(45)
@@ -96,7 +96,9 @@ inline std::string zip_file(const std::vector<ZipPart>& parts, bool wide = false
       to.number<std::uint32_t>(wide ? 0xffffffff : static_cast<std::uint32_t>(part.contents.size()));
       to.number(static_cast<std::uint16_t>(part.name.size())).number(extra_bytes);
     };
-    const auto sizes = [&](Bytes& to) { to.number<std::uint64_t>(part.contents.size()).number<std::uint64_t>(stored.size()); };
+    const auto sizes = [&](Bytes& to) {
+      to.number<std::uint64_t>(part.contents.size()).number<std::uint64_t>(stored.size());
+    };
     file.text("PK\3\4");
     common(file, wide ? 20 : 0);
     file.text(part.name);
@@ -125,7 +127,9 @@ inline std::string zip_file(const std::vector<ZipPart>& parts, bool wide = false
   const auto count = static_cast<std::uint16_t>(wide ? 0xffff : parts.size());
   file.text("PK\5\6").number<std::uint32_t>(0).number(count).number(count);
   file.number<std::uint32_t>(wide ? 0xffffffff : static_cast<std::uint32_t>(directory.size()));
-  return file.number<std::uint32_t>(wide ? 0xffffffff : static_cast<std::uint32_t>(begin)).number<std::uint16_t>(0).all();
+  return file.number<std::uint32_t>(wide ? 0xffffffff : static_cast<std::uint32_t>(begin))
+      .number<std::uint16_t>(0)
+      .all();
 }
 
 // PyTorch.
@@ -155,9 +159,10 @@ inline const std::string ordered_dict = "ccollections\nOrderedDict\n)R";
 
 /// The instructions that push one tensor; `older`: with the sixth part of a reference, which the older format has.
 inline std::string pickled_tensor(const PickledTensor& tensor, bool older = false) {
-  return "ctorch._utils\n_rebuild_tensor_v2\n((" + pickled_text("storage") + "ctorch\n" + tensor.storage + "\n" + pickled_text(tensor.key) +
-         pickled_text("cpu") + pickled_integer(tensor.n_elements) + (older ? "N" : "") + "tQ" + pickled_integer(tensor.offset) +
-         pickled_integers(tensor.size) + pickled_integers(tensor.stride) + "\x89" + ordered_dict + "tR";
+  return "ctorch._utils\n_rebuild_tensor_v2\n((" + pickled_text("storage") + "ctorch\n" + tensor.storage + "\n" +
+         pickled_text(tensor.key) + pickled_text("cpu") + pickled_integer(tensor.n_elements) + (older ? "N" : "") +
+         "tQ" + pickled_integer(tensor.offset) + pickled_integers(tensor.size) + pickled_integers(tensor.stride) +
+         "\x89" + ordered_dict + "tR";
 }
 
 /// A whole pickle: an OrderedDict of what `items` push (key, value, key, value, ...), with torch's _metadata.
@@ -176,8 +181,8 @@ struct StorageBytes {
   std::string bytes;
 };
 
-inline std::string pytorch_zip(const std::string& pickle, const std::vector<StorageBytes>& storages, bool deflate = false,
-                               bool wide = false) {
+inline std::string pytorch_zip(const std::string& pickle, const std::vector<StorageBytes>& storages,
+                               bool deflate = false, bool wide = false) {
   std::vector<ZipPart> parts = {{"archive/data.pkl", pickle, deflate}, {"archive/byteorder", "little"}};
   for (const StorageBytes& storage : storages) parts.push_back({"archive/data/" + storage.key, storage.bytes, deflate});
   parts.push_back({"archive/version", "3\n"});
@@ -205,7 +210,9 @@ struct GgufTensor {
   std::string data;
 };
 
-inline std::string gguf_text(std::string_view text) { return Bytes().number<std::uint64_t>(text.size()).text(text).all(); }
+inline std::string gguf_text(std::string_view text) {
+  return Bytes().number<std::uint64_t>(text.size()).text(text).all();
+}
 /// A key, the number of a type, and a value as it stands.
 inline std::string gguf_pair(std::string_view key, std::uint32_t type, std::string_view value) {
   return Bytes().text(gguf_text(key)).number(type).text(value).all();
@@ -214,15 +221,17 @@ inline std::string gguf_array(std::uint32_t type, std::uint64_t count, std::stri
   return Bytes().number(type).number(count).text(values).all();
 }
 
-inline std::string gguf_file(const std::vector<std::string>& pairs, const std::vector<GgufTensor>& tensors, std::uint32_t version = 3,
-                             std::size_t alignment = 32) {
+inline std::string gguf_file(const std::vector<std::string>& pairs, const std::vector<GgufTensor>& tensors,
+                             std::uint32_t version = 3, std::size_t alignment = 32) {
   Bytes file;
   file.text("GGUF").number(version).number<std::uint64_t>(tensors.size()).number<std::uint64_t>(pairs.size());
   for (const std::string& pair : pairs) file.text(pair);
   Bytes data;
   for (const GgufTensor& tensor : tensors) {
     data.pad_to(alignment);
-    file.text(gguf_text(tensor.name)).number(static_cast<std::uint32_t>(tensor.extents.size())).text(packed(tensor.extents));
+    file.text(gguf_text(tensor.name))
+        .number(static_cast<std::uint32_t>(tensor.extents.size()))
+        .text(packed(tensor.extents));
     file.number(tensor.type).number<std::uint64_t>(data.size());
     data.text(tensor.data);
   }

@@ -1,6 +1,6 @@
-// Against a reference in float64 that reads each block as a stream of bits laid out in tables, the way the formats' description has it.
-// Exact: a half has 11 bits of mantissa, a scale at most 7, a quantum at most 6, so that their product is exact in float32 and one
-// rounding, that of the last addition, is all there is.
+// Against a reference in float64 that reads each block as a stream of bits laid out in tables, the way the formats'
+// description has it. Exact: a half has 11 bits of mantissa, a scale at most 7, a quantum at most 6, so that their
+// product is exact in float32 and one rounding, that of the last addition, is all there is.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -48,7 +48,8 @@ std::vector<double> small_block(const std::string& name, const Block& block) {
   auto quanta = nibbles32(block, after_scales + (five ? 4 : 0));
   if (five) add_fifth_bits(quanta, block, after_scales);
   for (const int quantum : quanta)
-    values.push_back(half(block, 0) * (has_min ? quantum : quantum - (five ? 16 : 8)) + (has_min ? half(block, 2) : 0.0));
+    values.push_back(half(block, 0) * (has_min ? quantum : quantum - (five ? 16 : 8)) +
+                     (has_min ? half(block, 2) : 0.0));
   return values;
 }
 
@@ -84,10 +85,11 @@ std::vector<double> six_bit_superblock(const Block& block) {
   for (std::size_t n = 0; n < 2; ++n) {
     for (std::size_t l = 0; l < 32; ++l) {
       const unsigned low1 = block[64 * n + l], low2 = block[64 * n + l + 32], high = block[128 + 32 * n + l];
-      const unsigned quanta[4] = {low1 % 16 + (high & 3) * 16, low2 % 16 + (high >> 2 & 3) * 16, low1 / 16 + (high >> 4 & 3) * 16,
-                                  low2 / 16 + (high >> 6) * 16};
+      const unsigned quanta[4] = {low1 % 16 + (high & 3) * 16, low2 % 16 + (high >> 2 & 3) * 16,
+                                  low1 / 16 + (high >> 4 & 3) * 16, low2 / 16 + (high >> 6) * 16};
       for (std::size_t k = 0; k < 4; ++k) {
-        values[128 * n + 32 * k + l] = scale * signed_byte(block[192 + 8 * n + 2 * k + l / 16]) * (static_cast<int>(quanta[k]) - 32);
+        values[128 * n + 32 * k + l] =
+            scale * signed_byte(block[192 + 8 * n + 2 * k + l / 16]) * (static_cast<int>(quanta[k]) - 32);
       }
     }
   }
@@ -124,7 +126,8 @@ TEST_P(Dequantize, EqualsTheReferenceBitForBit) {
     type.dequantize(bytes.data(), values.data());
     const std::vector<double> expected = reference(name, block);
     ASSERT_EQ(values.size(), expected.size());
-    for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], static_cast<float>(expected[i])) << name << " element " << i;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      ASSERT_EQ(values[i], static_cast<float>(expected[i])) << name << " element " << i;
   }
 }
 

@@ -18,7 +18,9 @@ TEST(Half, EveryPatternIsTheValueThatItsFieldsSay) {
       EXPECT_TRUE(std::isnan(value)) << bits;
       continue;
     }
-    double expected = exponent == 31 ? INFINITY : exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+    double expected = exponent == 31  ? INFINITY
+                      : exponent == 0 ? std::ldexp(fraction, -24)
+                                      : std::ldexp(1024 + fraction, exponent - 25);
     if (bits >> 15) expected = -expected;
     EXPECT_EQ(value, expected) << bits;
     EXPECT_EQ(std::signbit(value), bits >> 15) << bits;
@@ -29,7 +31,8 @@ TEST(Half, EveryPatternIsTheValueThatItsFieldsSay) {
 TEST(Half, RoundsToNearestEven) {
   // Between each pair of neighbours: the middle goes to the even one, what lies beside it to the nearer one.
   for (std::uint32_t bits = 0; bits < 0x7bff; ++bits) {
-    const double low = half_to_float(static_cast<std::uint16_t>(bits)), high = half_to_float(static_cast<std::uint16_t>(bits + 1));
+    const double low = half_to_float(static_cast<std::uint16_t>(bits)),
+                 high = half_to_float(static_cast<std::uint16_t>(bits + 1));
     const auto middle = static_cast<float>((low + high) / 2);
     EXPECT_EQ(float_to_half(middle), bits + (bits & 1)) << bits;
     EXPECT_EQ(float_to_half(std::nextafter(middle, 0.0f)), bits);
@@ -45,10 +48,11 @@ TEST(Half, RoundsToNearestEven) {
 }
 
 TEST(ForeignNames, Utf8IsToldFromWhatIsNot) {
-  for (const char* valid : {"", "plain", "gr\u00fc\u00df", "\u4e2d\u6587", "\U0001f600", "\U0010ffff", "\u0800\ud7ff\ue000"})
+  for (const char* valid :
+       {"", "plain", "gr\u00fc\u00df", "\u4e2d\u6587", "\U0001f600", "\U0010ffff", "\u0800\ud7ff\ue000"})
     EXPECT_TRUE(is_utf8(valid)) << valid;
-  for (const char* invalid : {"\x80", "\xc3", "\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf",
-                              "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xe4\xb8", "a\xff"}) {
+  for (const char* invalid : {"\x80", "\xc3", "\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80",
+                              "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xe4\xb8", "a\xff"}) {
     EXPECT_FALSE(is_utf8(invalid)) << printable(invalid);
   }
 }

@@ -45,28 +45,29 @@ std::string pair_of(std::string_view key, std::uint32_t type, T value) {
 const GgufTensor two_by_three = {"w", {3, 2}, 0, packed<float>({1, 2, 3, 4, 5, 6})};
 
 TEST_F(Gguf, MetadataOfEveryTypeIsRead) {
-  const auto opened = open(gguf_file({pair_of<std::uint8_t>("u8", 0, 200),
-                                      pair_of<std::int8_t>("i8", 1, -8),
-                                      pair_of<std::uint16_t>("u16", 2, 65535),
-                                      pair_of<std::int16_t>("i16", 3, -16),
-                                      pair_of<std::uint32_t>("u32", 4, 4000000000u),
-                                      pair_of<std::int32_t>("i32", 5, -32),
-                                      pair_of<float>("f32", 6, 0.5f),
-                                      pair_of<std::uint8_t>("yes", 7, 1),
-                                      gguf_pair("text", 8, gguf_text("gr\u00fc\u00df")),
-                                      pair_of<std::uint64_t>("u64", 10, 1ull << 62),
-                                      pair_of<std::int64_t>("i64", 11, -64),
-                                      pair_of<double>("f64", 12, 0.1),
-                                      pair_of<std::uint64_t>("beyond", 10, 1ull << 63),
-                                      gguf_pair("texts", 9, gguf_array(8, 3, gguf_text("a") + gguf_text("") + gguf_text("\xff"))),
-                                      gguf_pair("integers", 9, gguf_array(5, 2, packed<std::int32_t>({-1, 7}))),
-                                      gguf_pair("bytes", 9, gguf_array(0, 2, "\x01\xff")),
-                                      gguf_pair("reals", 9, gguf_array(6, 2, packed<float>({0.25f, -1}))),
-                                      gguf_pair("truths", 9, gguf_array(7, 2, std::string("\0\1", 2))),
-                                      gguf_pair("nothing", 9, gguf_array(8, 0, "")),
-                                      gguf_pair("arrays", 9, gguf_array(9, 2, gguf_array(8, 1, gguf_text("x")) + gguf_array(0, 3, "abc"))),
-                                      gguf_pair("after", 8, gguf_text("all of it"))},
-                                     {two_by_three}));
+  const auto opened = open(
+      gguf_file({pair_of<std::uint8_t>("u8", 0, 200),
+                 pair_of<std::int8_t>("i8", 1, -8),
+                 pair_of<std::uint16_t>("u16", 2, 65535),
+                 pair_of<std::int16_t>("i16", 3, -16),
+                 pair_of<std::uint32_t>("u32", 4, 4000000000u),
+                 pair_of<std::int32_t>("i32", 5, -32),
+                 pair_of<float>("f32", 6, 0.5f),
+                 pair_of<std::uint8_t>("yes", 7, 1),
+                 gguf_pair("text", 8, gguf_text("gr\u00fc\u00df")),
+                 pair_of<std::uint64_t>("u64", 10, 1ull << 62),
+                 pair_of<std::int64_t>("i64", 11, -64),
+                 pair_of<double>("f64", 12, 0.1),
+                 pair_of<std::uint64_t>("beyond", 10, 1ull << 63),
+                 gguf_pair("texts", 9, gguf_array(8, 3, gguf_text("a") + gguf_text("") + gguf_text("\xff"))),
+                 gguf_pair("integers", 9, gguf_array(5, 2, packed<std::int32_t>({-1, 7}))),
+                 gguf_pair("bytes", 9, gguf_array(0, 2, "\x01\xff")),
+                 gguf_pair("reals", 9, gguf_array(6, 2, packed<float>({0.25f, -1}))),
+                 gguf_pair("truths", 9, gguf_array(7, 2, std::string("\0\1", 2))),
+                 gguf_pair("nothing", 9, gguf_array(8, 0, "")),
+                 gguf_pair("arrays", 9, gguf_array(9, 2, gguf_array(8, 1, gguf_text("x")) + gguf_array(0, 3, "abc"))),
+                 gguf_pair("after", 8, gguf_text("all of it"))},
+                {two_by_three}));
   EXPECT_EQ(opened->metadata().size(), 21u);
   EXPECT_EQ(opened->integer("u8"), 200);
   EXPECT_EQ(opened->integer("i8"), -8);
@@ -97,29 +98,32 @@ TEST_F(Gguf, MetadataOfEveryTypeIsRead) {
   EXPECT_TRUE(opened->boolean("absent", true));
   EXPECT_EQ(opened->integer("i8", 5), -8);
   EXPECT_THAT(message_of<UserError>([&] { opened->integer("absent"); }), HasSubstr("has no metadata key 'absent'"));
-  EXPECT_THAT(message_of<UserError>([&] { opened->integer("text", 3); }), HasSubstr("'text' is text, expected an integer"));
-  EXPECT_THAT(message_of<UserError>([&] { opened->texts("integers"); }), HasSubstr("'integers' is integers, expected texts"));
+  EXPECT_THAT(message_of<UserError>([&] { opened->integer("text", 3); }),
+              HasSubstr("'text' is text, expected an integer"));
+  EXPECT_THAT(message_of<UserError>([&] { opened->texts("integers"); }),
+              HasSubstr("'integers' is integers, expected texts"));
   EXPECT_THAT(message_of<UserError>([&] { opened->integer("beyond"); }), HasSubstr("beyond 63 bits"));
   EXPECT_THAT(message_of<UserError>([&] { opened->texts("arrays"); }), HasSubstr("an array of arrays"));
 }
 
 TEST_F(Gguf, TensorsAreRead) {
   for (const std::uint32_t version : {2u, 3u}) {
-    const auto opened = open_tensor_file(file("m.gguf", gguf_file({pair_of<std::uint32_t>("general.alignment", 4, 64)},
-                                                                  {two_by_three,
-                                                                   {"half", {2}, 1, packed<std::uint16_t>({0x3c00, 0xc000})},
-                                                                   {"brain", {2, 1, 1, 1}, 30, packed<std::uint16_t>({0x3f80, 0xc000})},
-                                                                   {"double", {1}, 28, packed<double>({0.5})},
-                                                                   {"ids", {2}, 26, packed<std::int32_t>({-1, 3})},
-                                                                   {"scalar", {}, 0, packed<float>({9})},
-                                                                   {"none", {0, 4}, 0, ""},
-                                                                   {"quants",
-                                                                    {32, 2},
-                                                                    8,
-                                                                    packed<std::uint16_t>({0x3c00}) + std::string(32, '\2') +
-                                                                        packed<std::uint16_t>({0x4000}) + std::string(32, '\xff')},
-                                                                   {"odd", {256}, 10, std::string(84, 'x')}},
-                                                                  version, 64)));
+    const auto opened =
+        open_tensor_file(file("m.gguf", gguf_file({pair_of<std::uint32_t>("general.alignment", 4, 64)},
+                                                  {two_by_three,
+                                                   {"half", {2}, 1, packed<std::uint16_t>({0x3c00, 0xc000})},
+                                                   {"brain", {2, 1, 1, 1}, 30, packed<std::uint16_t>({0x3f80, 0xc000})},
+                                                   {"double", {1}, 28, packed<double>({0.5})},
+                                                   {"ids", {2}, 26, packed<std::int32_t>({-1, 3})},
+                                                   {"scalar", {}, 0, packed<float>({9})},
+                                                   {"none", {0, 4}, 0, ""},
+                                                   {"quants",
+                                                    {32, 2},
+                                                    8,
+                                                    packed<std::uint16_t>({0x3c00}) + std::string(32, '\2') +
+                                                        packed<std::uint16_t>({0x4000}) + std::string(32, '\xff')},
+                                                   {"odd", {256}, 10, std::string(84, 'x')}},
+                                                  version, 64)));
     EXPECT_EQ(opened->find("w")->shape, (Shape{2, 3}));
     EXPECT_EQ(opened->find("quants")->stored_type, "Q8_0");
     EXPECT_EQ(opened->find("quants")->shape, (Shape{2, 32}));
@@ -136,7 +140,8 @@ TEST_F(Gguf, TensorsAreRead) {
     EXPECT_EQ(floats(*opened, "quants"), expected);
     EXPECT_THAT(message_of<UserError>([&] { floats(*opened, "odd"); }),
                 HasSubstr("tensor 'odd' is quantised as Q2_K, which is not read; F32, F16, BF16, Q4_0"));
-    EXPECT_THAT(message_of<UserError>([&] { opened->read_integers("quants"); }), HasSubstr("type Q8_0, expected integers"));
+    EXPECT_THAT(message_of<UserError>([&] { opened->read_integers("quants"); }),
+                HasSubstr("type Q8_0, expected integers"));
   }
 }
 
@@ -154,16 +159,20 @@ TEST_F(Gguf, DirectoriesWithOneFileAreOpened) {
   file("only.gguf", gguf_file({}, {two_by_three}));
   EXPECT_THAT(floats(*open_tensor_file(folder_), "w"), ElementsAre(1, 2, 3, 4, 5, 6));
   file("another.gguf", gguf_file({}, {}));
-  EXPECT_THAT(message_of<UserError>([&] { open_tensor_file(folder_); }), HasSubstr("has 2 GGUF files (another.gguf, only.gguf, ...)"));
+  EXPECT_THAT(message_of<UserError>([&] { open_tensor_file(folder_); }),
+              HasSubstr("has 2 GGUF files (another.gguf, only.gguf, ...)"));
 }
 
 TEST_F(Gguf, LiesAreFound) {
-  const std::string good = gguf_file({pair_of<std::uint32_t>("n", 4, 1)}, {two_by_three, {"v", {8}, 0, std::string(32, 'v')}});
+  const std::string good =
+      gguf_file({pair_of<std::uint32_t>("n", 4, 1)}, {two_by_three, {"v", {8}, 0, std::string(32, 'v')}});
   ASSERT_EQ(open(good)->tensors().size(), 2u);
   const std::size_t pair = 24, type = pair + 8 + 1, first = type + 8, second = first + 8 + 1 + 4 + 16 + 4 + 8;
   const std::size_t extents = first + 8 + 1 + 4, tensor_type = extents + 16, offset = tensor_type + 4,
                     second_offset = second + 8 + 1 + 4 + 8 + 4;
-  const auto value = [](std::uint32_t kind, const std::string& bytes) { return gguf_file({gguf_pair("key", kind, bytes)}, {}); };
+  const auto value = [](std::uint32_t kind, const std::string& bytes) {
+    return gguf_file({gguf_pair("key", kind, bytes)}, {});
+  };
   const std::vector<std::pair<std::string, std::string>> lies = {
       {"", "'GGUF' is missing"},
       {"GGUF", "'GGUF' is missing"},
@@ -187,7 +196,8 @@ TEST_F(Gguf, LiesAreFound) {
       {patched<std::uint64_t>(good, extents, 1ull << 62), "more than any file holds"},
       {patched<std::uint64_t>(good, extents, 1ull << 61), "cannot be of type F32"},
       {patched<std::uint64_t>(good, extents, 1'000'000'000'000), "takes 8000000000000 bytes"},
-      {patched<std::uint32_t>(patched<std::uint64_t>(good, extents, 1'000'000'000'000), tensor_type, 77), "more elements than"},
+      {patched<std::uint32_t>(patched<std::uint64_t>(good, extents, 1'000'000'000'000), tensor_type, 77),
+       "more elements than"},
       {patched<std::uint32_t>(good, tensor_type, 8), "cannot be of type Q8_0, whose blocks have 32 elements"},
       {patched<std::uint64_t>(good, offset, 8), "no multiple of 32"},
       {patched<std::uint64_t>(good, offset, ~0ull - 31), "takes 24 bytes from byte 18446744073709551584"},
@@ -197,19 +207,23 @@ TEST_F(Gguf, LiesAreFound) {
       {value(8, packed<std::uint64_t>({1ull << 50})), "bytes are wanted"},
       {value(9, gguf_array(4, 1'000'000'000'000, "")), "'key' is an array of 1000000000000 values"},
       {value(9, gguf_array(13, 0, "")), "a value of type 13"},
-      {value(9, gguf_array(9, 1, gguf_array(9, 1, gguf_array(9, 1, gguf_array(9, 1, gguf_array(0, 0, "")))))), "more than 4 deep"},
+      {value(9, gguf_array(9, 1, gguf_array(9, 1, gguf_array(9, 1, gguf_array(9, 1, gguf_array(0, 0, "")))))),
+       "more than 4 deep"},
       {value(9, gguf_array(9, 1, gguf_array(10, ~0ull, ""))), "is an array of 18446744073709551615 values"},
-      {value(9, gguf_array(9, 1, gguf_array(8, 1, packed<std::uint64_t>({~0ull})))), "18446744073709551615 bytes are wanted"},
+      {value(9, gguf_array(9, 1, gguf_array(8, 1, packed<std::uint64_t>({~0ull})))),
+       "18446744073709551615 bytes are wanted"},
       {gguf_file({pair_of<std::uint32_t>("n", 4, 1), pair_of<std::uint32_t>("n", 4, 1)}, {}), "'n' is there twice"},
       {gguf_file({pair_of<std::uint32_t>("general.alignment", 4, 0)}, {}), "general.alignment is 0"},
       {gguf_file({pair_of<std::uint32_t>("general.alignment", 4, 48)}, {}), "general.alignment is 48"},
       {gguf_file({pair_of<std::int32_t>("general.alignment", 5, -32)}, {}), "general.alignment is -32"},
       {gguf_file({pair_of<std::uint32_t>("general.alignment", 4, 1u << 31)}, {}), "general.alignment is 2147483648"},
-      {gguf_file({gguf_pair("general.alignment", 8, gguf_text("32"))}, {}), "'general.alignment' is text, expected an integer"},
+      {gguf_file({gguf_pair("general.alignment", 8, gguf_text("32"))}, {}),
+       "'general.alignment' is text, expected an integer"},
       {gguf_file({pair_of<std::uint16_t>("split.count", 2, 3)}, {}), "one of 3 parts"},
   };
   for (const auto& [bytes, expected] : lies) EXPECT_THAT(failure(bytes), HasSubstr(expected));
-  for (std::size_t bytes = 0; bytes < good.size(); ++bytes) EXPECT_THROW(open(good.substr(0, bytes)), UserError) << bytes;
+  for (std::size_t bytes = 0; bytes < good.size(); ++bytes)
+    EXPECT_THROW(open(good.substr(0, bytes)), UserError) << bytes;
 }
 
 }  // namespace

@@ -39,8 +39,10 @@ TEST(JsonText, WhatIsNoJsonIsToldInOneLine) {
 }
 
 TEST(JsonText, HeadersAndIndexesReadAsAStreamAreSafeAtAnyDepth) {
-  EXPECT_THAT(message_of<UserError>([] { parse_safetensors_header("f", "{\"a\":" + nested(100'000) + "}"); }), HasSubstr("f: damaged"));
-  EXPECT_THAT(message_of<UserError>([] { parse_weight_map("f", "{\"weight_map\":" + nested(100'000) + "}"); }), HasSubstr("f: damaged"));
+  EXPECT_THAT(message_of<UserError>([] { parse_safetensors_header("f", "{\"a\":" + nested(100'000) + "}"); }),
+              HasSubstr("f: damaged"));
+  EXPECT_THAT(message_of<UserError>([] { parse_weight_map("f", "{\"weight_map\":" + nested(100'000) + "}"); }),
+              HasSubstr("f: damaged"));
   EXPECT_EQ(parse_weight_map("f", "{\"metadata\":" + nested(100'000) + R"(,"weight_map":{"a":"b"}})").size(), 1U);
 }
 

@@ -1,5 +1,5 @@
-// Files changed at random: each is read, or refused with a UserError of one line, in little memory and time. FURLONG_MUTATIONS says how
-// many of each kind are tried, 2,000 where it is not set.
+// Files changed at random: each is read, or refused with a UserError of one line, in little memory and time.
+// FURLONG_MUTATIONS says how many of each kind are tried, 2,000 where it is not set.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -20,7 +20,8 @@
 #include "tests/formats/foreign_bytes.h"
 
 #ifndef FURLONG_SANITIZED
-// Counts what this program holds. Under a sanitizer, whose own operators have to stay, its max_allocation_size_mb is the bound.
+// Counts what this program holds. Under a sanitizer, whose own operators have to stay, its max_allocation_size_mb is
+// the bound.
 namespace {
 std::atomic<std::int64_t> held_bytes{0}, most_held_bytes{0};
 }  // namespace
@@ -56,11 +57,14 @@ std::vector<Valid> valid_files() {
   const std::string header =
       R"({"__metadata__":{"format":"pt"},"a.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]},)"
       R"("c":{"dtype":"I64","shape":[1,2],"data_offsets":[32,48]},"d":{"dtype":"BOOL","shape":[],"data_offsets":[48,49]}})";
-  const auto with_header = [](const std::string& text) { return testing::safetensors_file(text, std::string(49, '\1')); };
+  const auto with_header = [](const std::string& text) {
+    return testing::safetensors_file(text, std::string(49, '\1'));
+  };
   const std::vector<testing::PickledTensor> tensors = {{"a.weight", "FloatStorage", "0", 12, 0, {3, 4}, {4, 1}},
                                                        {"t", "FloatStorage", "0", 12, 1, {2, 3}, {1, 4}},
                                                        {"ids", "LongStorage", "1", 3, 0, {1, 3}, {3, 1}}};
-  const std::vector<testing::StorageBytes> storages = {{"0", 12, std::string(48, '\2')}, {"1", 3, std::string(24, '\3')}};
+  const std::vector<testing::StorageBytes> storages = {{"0", 12, std::string(48, '\2')},
+                                                       {"1", 3, std::string(24, '\3')}};
   const std::string pickle = testing::pickled_state(tensors);
   std::vector<testing::GgufTensor> quantised;
   for (const auto& [type, elements, bytes] : {std::tuple{2u, 32, 18},
@@ -84,14 +88,15 @@ std::vector<Valid> valid_files() {
       testing::gguf_pair("tokens", 9, testing::gguf_array(8, 2, testing::gguf_text("a") + testing::gguf_text("bc"))),
       testing::gguf_pair("types", 9, testing::gguf_array(5, 3, packed<std::int32_t>({1, 2, 3}))),
       testing::gguf_pair("deep", 9, testing::gguf_array(9, 1, testing::gguf_array(0, 2, "xy")))};
-  return {{"safetensors", with_header(header)},
-          {"header", header, with_header},
-          {"pytorch", testing::pytorch_zip(pickle, storages)},
-          {"deflated", testing::pytorch_zip(pickle, storages, true)},
-          {"wide", testing::pytorch_zip(pickle, storages, false, true)},
-          {"pickle", pickle, [storages](const std::string& changed) { return testing::pytorch_zip(changed, storages); }},
-          {"older", testing::pytorch_older(testing::pickled_state(tensors, true), storages)},
-          {"gguf", testing::gguf_file(pairs, quantised)}};
+  return {
+      {"safetensors", with_header(header)},
+      {"header", header, with_header},
+      {"pytorch", testing::pytorch_zip(pickle, storages)},
+      {"deflated", testing::pytorch_zip(pickle, storages, true)},
+      {"wide", testing::pytorch_zip(pickle, storages, false, true)},
+      {"pickle", pickle, [storages](const std::string& changed) { return testing::pytorch_zip(changed, storages); }},
+      {"older", testing::pytorch_older(testing::pickled_state(tensors, true), storages)},
+      {"gguf", testing::gguf_file(pairs, quantised)}};
 }
 
 class Mutator {
@@ -204,14 +209,16 @@ TEST_P(Mutations, AreReadOrRefused) {
     ASSERT_LT(most_held_bytes - before, 64 << 20) << "mutation " << i;
 #endif
   }
-  // Changes of elements go unnoticed where there is no checksum; where nothing else is left alive, the mutations are too coarse to test
-  // anything.
+  // Changes of elements go unnoticed where there is no checksum; where nothing else is left alive, the mutations are
+  // too coarse to test anything.
   EXPECT_GT(n_read, 0);
   EXPECT_LT(n_read, n_mutations);
-  std::printf("%s: %d of %d read, the slowest took %.1f ms\n", GetParam().kind.c_str(), n_read, n_mutations, 1e3 * slowest);
+  std::printf("%s: %d of %d read, the slowest took %.1f ms\n", GetParam().kind.c_str(), n_read, n_mutations,
+              1e3 * slowest);
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, Mutations, ::testing::ValuesIn(valid_files()), [](const auto& info) { return info.param.kind; });
+INSTANTIATE_TEST_SUITE_P(Files, Mutations, ::testing::ValuesIn(valid_files()),
+                         [](const auto& info) { return info.param.kind; });
 
 }  // namespace
 }  // namespace furlong

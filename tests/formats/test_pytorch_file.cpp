@@ -121,8 +121,8 @@ TEST_F(PytorchFile, NewerInstructionsAreUnderstood) {
   const auto text = [](std::string_view value) {
     return Bytes().text("\x8c").number(static_cast<std::uint8_t>(value.size())).text(value).text("\x94").all();
   };
-  const std::string tensor = text("torch._utils") + text("_rebuild_parameter") + "\x93\x94(" + testing::pickled_tensor(whole) + "\x88" +
-                             testing::ordered_dict + "tR";
+  const std::string tensor = text("torch._utils") + text("_rebuild_parameter") + "\x93\x94(" +
+                             testing::pickled_tensor(whole) + "\x88" + testing::ordered_dict + "tR";
   const std::string body = "}\x94" + text("w") + tensor + "s.";
   const std::string pickle = Bytes().text("\x80\x04\x95").number<std::uint64_t>(body.size()).text(body).all();
   EXPECT_THAT(floats(*open_pytorch(file("a", testing::pytorch_zip(pickle, {four}))), "w"), ElementsAre(1, 2, 3, 4));
@@ -134,8 +134,8 @@ TEST_F(PytorchFile, NothingIsCalledAndNothingElseIsNamed) {
   EXPECT_THAT(pickle_failure(testing::pickled_dict(testing::pickled_text("w") + call)),
               HasSubstr("names posix.system, which is not among"));
   EXPECT_FALSE(std::filesystem::exists(witness));
-  for (const char* name : {"os\nsystem", "builtins\neval", "torch\nload", "torch.storage\n_load_from_bytes", "collections\nordereddict",
-                           "\n", "torch\nFloatStorage2"}) {
+  for (const char* name : {"os\nsystem", "builtins\neval", "torch\nload", "torch.storage\n_load_from_bytes",
+                           "collections\nordereddict", "\n", "torch\nFloatStorage2"}) {
     EXPECT_THAT(pickle_failure("\x80\x02"
                                "c" +
                                std::string(name) + "\n."),
@@ -201,7 +201,8 @@ TEST_F(PytorchFile, PicklesThatMisuseTheMachineAreRefused) {
       {proto + "]q\1h\1a.", "holds a list"},
       {proto + "}q\1(" + testing::pickled_text("w") + "h\1u.", "'w' is a dict"},
       {proto + "}" + testing::pickled_text("w") + "](h\1Q.", "recalls value 1"},
-      {proto + "}" + testing::pickled_text("w") + "ctorch._utils\n_rebuild_tensor_v2\n)Rs.", "built from another number of arguments"},
+      {proto + "}" + testing::pickled_text("w") + "ctorch._utils\n_rebuild_tensor_v2\n)Rs.",
+       "built from another number of arguments"},
       {proto +
            "]q\1h\1aQq\2"
            "0}" +
@@ -244,7 +245,8 @@ TEST_F(PytorchFile, ViewsStayInTheirStorage) {
   EXPECT_THAT(tensor_failure(with(0, {-1}, {1})), HasSubstr("no natural number"));
   EXPECT_THAT(tensor_failure(with(0, {2}, {-1})), HasSubstr("no natural number"));
   EXPECT_THAT(tensor_failure(with(0, {4}, {1, 1})), HasSubstr("has no size and stride"));
-  EXPECT_THAT(tensor_failure(with(0, {1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1})), HasSubstr("more than 6 dimensions"));
+  EXPECT_THAT(tensor_failure(with(0, {1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1})),
+              HasSubstr("more than 6 dimensions"));
 }
 
 TEST_F(PytorchFile, StoragesAreWhatTheTensorsSay) {
@@ -254,21 +256,27 @@ TEST_F(PytorchFile, StoragesAreWhatTheTensorsSay) {
     return tensor;
   };
   EXPECT_THAT(tensor_failure(changed([](auto& tensor) { tensor.key = "1"; })), HasSubstr("no entry for storage '1'"));
-  EXPECT_THAT(tensor_failure(changed([](auto& tensor) { tensor.key = "../data.pkl"; })), HasSubstr("no entry for storage '../data.pkl'"));
-  EXPECT_THAT(tensor_failure(changed([](auto& tensor) { tensor.n_elements = 5; })), HasSubstr("has 16 bytes, 5 elements of F32 expected"));
+  EXPECT_THAT(tensor_failure(changed([](auto& tensor) { tensor.key = "../data.pkl"; })),
+              HasSubstr("no entry for storage '../data.pkl'"));
+  EXPECT_THAT(tensor_failure(changed([](auto& tensor) { tensor.n_elements = 5; })),
+              HasSubstr("has 16 bytes, 5 elements of F32 expected"));
   EXPECT_THAT(tensor_failure(changed([](auto& tensor) { tensor.n_elements = 1LL << 62; })),
               HasSubstr("more elements than the file can hold"));
-  EXPECT_THAT(tensor_failure(changed([](auto& tensor) { tensor.n_elements = -1; })), HasSubstr("has no number of elements"));
-  EXPECT_THAT(tensor_failure(changed([](auto& tensor) { tensor.storage = "HalfStorage"; })), HasSubstr("4 elements of F16 expected"));
+  EXPECT_THAT(tensor_failure(changed([](auto& tensor) { tensor.n_elements = -1; })),
+              HasSubstr("has no number of elements"));
+  EXPECT_THAT(tensor_failure(changed([](auto& tensor) { tensor.storage = "HalfStorage"; })),
+              HasSubstr("4 elements of F16 expected"));
   PickledTensor other = changed([](auto& tensor) { tensor.name = "v", tensor.n_elements = 3, tensor.size = {3}; });
   EXPECT_THAT(pickle_failure(testing::pickled_state({whole, other})), HasSubstr("is described in two ways"));
   EXPECT_THAT(pickle_failure(testing::pickled_state({whole, whole})), HasSubstr("tensor 'w' is there twice"));
   const std::string state = testing::pickled_state({whole});
   EXPECT_THAT(pickle_failure(testing::replaced(state, "tQ", "t")), HasSubstr("another way than by a reference"));
   EXPECT_THAT(pickle_failure(testing::replaced(state, "storage", "stowage")), HasSubstr("does not say so"));
-  EXPECT_THAT(pickle_failure(testing::replaced(state, "FloatStorage", "LoftyStorage")), HasSubstr("names torch.LoftyStorage"));
-  EXPECT_THAT(failure(testing::replaced(testing::pytorch_zip(state, {four}), packed<float>({2, 3}), packed<float>({3, 2}))),
-              HasSubstr("another checksum than stated"));
+  EXPECT_THAT(pickle_failure(testing::replaced(state, "FloatStorage", "LoftyStorage")),
+              HasSubstr("names torch.LoftyStorage"));
+  EXPECT_THAT(
+      failure(testing::replaced(testing::pytorch_zip(state, {four}), packed<float>({2, 3}), packed<float>({3, 2}))),
+      HasSubstr("another checksum than stated"));
 }
 
 TEST_F(PytorchFile, ArchivesThatLieAreRefused) {
@@ -324,12 +332,14 @@ TEST_F(PytorchFile, ArchivesThatLieAreRefused) {
 
 TEST_F(PytorchFile, EntriesMayNotShareBytes) {
   // The second entry is stated where the first one is, and as long: its name would have to be the first one's.
-  const std::string good = testing::zip_file({{"a/data.pkl", testing::pickled_state({whole})}, {"a/data/0", four.bytes}});
+  const std::string good =
+      testing::zip_file({{"a/data.pkl", testing::pickled_state({whole})}, {"a/data/0", four.bytes}});
   const std::size_t first = good.find("PK\1\2"), second = good.find("PK\1\2", first + 1);
   EXPECT_THAT(failure(patched<std::uint32_t>(good, second + 42, 0)), HasSubstr("truncated or damaged zip archive"));
   // An entry that swallows the next one.
   std::string longer = good;
-  for (const std::size_t at : {first + 20, first + 24, std::size_t{18}, std::size_t{22}}) longer = patched<std::uint32_t>(longer, at, 300);
+  for (const std::size_t at : {first + 20, first + 24, std::size_t{18}, std::size_t{22}})
+    longer = patched<std::uint32_t>(longer, at, 300);
   EXPECT_THAT(failure(longer), HasSubstr("does not end before what follows it"));
 }
 
@@ -354,7 +364,8 @@ TEST_F(PytorchFile, WideArchivesKeepTheirWord) {
       {patched<std::uint32_t>(good, locator + 16, 2), "several parts"},
       {patched<std::uint64_t>(good, record + 4, 45), "wrong length"},
       {patched<std::uint64_t>(good, record + 32, 1ull << 60), "several parts"},
-      {patched<std::uint64_t>(patched<std::uint64_t>(good, record + 32, 1ull << 60), record + 24, 1ull << 60), "cannot list"},
+      {patched<std::uint64_t>(patched<std::uint64_t>(good, record + 32, 1ull << 60), record + 24, 1ull << 60),
+       "cannot list"},
       {patched<std::uint64_t>(good, record + 40, ~0ull), "its directory is stated"},
       {patched<std::uint64_t>(good, record + 48, ~0ull), "its directory is stated"},
       {patched<std::uint64_t>(good, wide_sizes, 1ull << 40), "states 1099511627776 bytes"},

@@ -31,10 +31,10 @@ class Safetensors : public testing::WithTemporaryFolder {
 };
 
 TEST_F(Safetensors, EveryTypeIsRead) {
-  const std::string data = packed<double>({0.1, -2}) + packed<std::int64_t>({-1, 1LL << 60}) + packed<float>({1.5f, -0.0f}) +
-                           packed<std::int32_t>({-5}) + packed<std::uint32_t>({4000000000u}) +
-                           packed<std::uint16_t>({0x3c00, 0x3f80, 65535}) + packed<std::int16_t>({-7}) + packed<std::int8_t>({-8}) +
-                           packed<std::uint8_t>({200, 1, 0});
+  const std::string data = packed<double>({0.1, -2}) + packed<std::int64_t>({-1, 1LL << 60}) +
+                           packed<float>({1.5f, -0.0f}) + packed<std::int32_t>({-5}) +
+                           packed<std::uint32_t>({4000000000u}) + packed<std::uint16_t>({0x3c00, 0x3f80, 65535}) +
+                           packed<std::int16_t>({-7}) + packed<std::int8_t>({-8}) + packed<std::uint8_t>({200, 1, 0});
   const std::string header =
       R"({"__metadata__":{"format":"pt"},"f64":{"dtype":"F64","shape":[2],"data_offsets":[0,16]},"i64":{"dtype":"I64","shape":[2,1],"data_offsets":[16,32]},)"
       R"("f32":{"dtype":"F32","shape":[1,2],"data_offsets":[32,40]},"i32":{"dtype":"I32","shape":[],"data_offsets":[40,44]},"u32":{"dtype":"U32","shape":[1],"data_offsets":[44,48]},)"
@@ -45,7 +45,8 @@ TEST_F(Safetensors, EveryTypeIsRead) {
   EXPECT_EQ(opened->path(), path("a.safetensors"));
   std::vector<std::string> names;
   for (const ForeignTensor& tensor : opened->tensors()) names.push_back(tensor.name);
-  EXPECT_THAT(names, ElementsAre("bf16", "bool", "f16", "f32", "f64", "i16", "i32", "i64", "i8", "none", "u16", "u32", "u8"));
+  EXPECT_THAT(names,
+              ElementsAre("bf16", "bool", "f16", "f32", "f64", "i16", "i32", "i64", "i8", "none", "u16", "u32", "u8"));
   EXPECT_EQ(opened->find("f32")->shape, (Shape{1, 2}));
   EXPECT_EQ(opened->find("i32")->shape.rank(), 0);
   EXPECT_EQ(opened->find("bf16")->stored_type, "BF16");
@@ -68,16 +69,19 @@ TEST_F(Safetensors, EveryTypeIsRead) {
 
 TEST_F(Safetensors, WrongQuestionsAreAnsweredInOneLine) {
   const auto opened = open_tensor_file(file(
-      "a", safetensors_file(
-               R"({"weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"ids":{"dtype":"I64","shape":[1],"data_offsets":[4,12]},)"
-               R"("big":{"dtype":"U64","shape":[1],"data_offsets":[12,20]},"f8":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[20,21]}})",
-               packed<float>({1}) + packed<std::uint64_t>({1, ~0ull}) + "x")));
+      "a",
+      safetensors_file(
+          R"({"weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"ids":{"dtype":"I64","shape":[1],"data_offsets":[4,12]},)"
+          R"("big":{"dtype":"U64","shape":[1],"data_offsets":[12,20]},"f8":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[20,21]}})",
+          packed<float>({1}) + packed<std::uint64_t>({1, ~0ull}) + "x")));
   std::vector<float> one(1), two(2);
-  EXPECT_THAT(message_of<UserError>([&] { opened->read("weigth", one); }), HasSubstr("has no tensor 'weigth'; is 'weight' meant?"));
+  EXPECT_THAT(message_of<UserError>([&] { opened->read("weigth", one); }),
+              HasSubstr("has no tensor 'weigth'; is 'weight' meant?"));
   EXPECT_THAT(message_of<UserError>([&] { opened->read("ids", one); }),
               HasSubstr("'ids' has elements of type I64, expected floating-point"));
   EXPECT_THAT(message_of<UserError>([&] { opened->read("f8", one); }), HasSubstr("F8_E4M3, which is not read"));
-  EXPECT_THAT(message_of<UserError>([&] { opened->read_integers("weight"); }), HasSubstr("type F32, expected integers"));
+  EXPECT_THAT(message_of<UserError>([&] { opened->read_integers("weight"); }),
+              HasSubstr("type F32, expected integers"));
   EXPECT_THAT(message_of<UserError>([&] { opened->read_integers("big"); }), HasSubstr("beyond 2^63 - 1"));
   EXPECT_THROW(opened->read("weight", two), ContractError);
 }
@@ -88,7 +92,8 @@ TEST_F(Safetensors, LiesAreFound) {
   const auto with = [&](std::string_view what, std::string_view by) {
     return safetensors_file(entry(testing::replaced(good, what, by)), eight);
   };
-  const std::string two = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})";
+  const std::string two =
+      R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})";
   ASSERT_EQ(open_safetensors(file("good", safetensors_file(entry(good), eight)))->tensors().size(), 1u);
   const std::vector<std::pair<std::string, std::string>> lies = {
       {"", "0 bytes, too short"},
@@ -133,8 +138,10 @@ TEST_F(Safetensors, LiesAreFound) {
       {safetensors_file(R"({"__metadata__":{"x":1}})", ""), "a number in 'x' of '__metadata__'"},
       {safetensors_file(R"({"__metadata__":{},"__metadata__":{}})", ""), "'__metadata__' twice"},
       {safetensors_file(testing::replaced(two, "\"b\"", "\"a\""), eight), "tensor 'a' is there twice"},
-      {safetensors_file(testing::replaced(two, "[4,8]", "[2,6]"), eight), "'b' begins at byte 2 behind the header, before byte 4"},
-      {safetensors_file(testing::replaced(two, "[4,8]", "[0,4]"), eight), "begins at byte 0 behind the header, before byte 4"},
+      {safetensors_file(testing::replaced(two, "[4,8]", "[2,6]"), eight),
+       "'b' begins at byte 2 behind the header, before byte 4"},
+      {safetensors_file(testing::replaced(two, "[4,8]", "[0,4]"), eight),
+       "begins at byte 0 behind the header, before byte 4"},
       {safetensors_file(testing::replaced(two, "[4,8]", "[5,9]"), eight + "9"),
        "'b' begins at byte 5 behind the header, with a hole after byte 4"},
       {safetensors_file(testing::replaced(two, "\"b\"", "\"b\\n\\u0000\""), "1234"), "'b\\x0a\\x00'"},
@@ -155,7 +162,8 @@ TEST_F(Safetensors, LiesAreFound) {
 
 TEST_F(Safetensors, ReadingPlacesThatAreNone) {
   EXPECT_THAT(message_of<UserError>([&] { open_tensor_file(path("absent")); }), HasSubstr("cannot read"));
-  EXPECT_THAT(message_of<UserError>([&] { open_tensor_file(folder_); }), HasSubstr("has no weights: expected model.safetensors"));
+  EXPECT_THAT(message_of<UserError>([&] { open_tensor_file(folder_); }),
+              HasSubstr("has no weights: expected model.safetensors"));
   EXPECT_THAT(message_of<UserError>([&] { open_safetensors(folder_); }),
               HasSubstr("has neither model.safetensors nor model.safetensors.index.json"));
   EXPECT_THAT(message_of<UserError>([&] { open_tensor_file(std::string(5000, 'x')); }), HasSubstr("cannot read"));
@@ -167,10 +175,11 @@ TEST_F(Safetensors, WriterMakesWhatTheReaderReads) {
   const std::vector<std::int64_t> integers = {0, 1, 1};
   const auto declare = [](const char* name, const char* type, Shape shape) { return ForeignTensor{name, shape, type}; };
   {
-    SafetensorsWriter writer(path("w.safetensors"), {declare("b", "F32", {2, 3}), declare("a.\"quoted\"", "F32", {6}),
-                                                     declare("half", "F16", {3, 2}), declare("brain", "BF16", {6}),
-                                                     declare("ids", "I64", {3}), declare("i32", "I32", {3}), declare("u8", "U8", {3}),
-                                                     declare("mask", "BOOL", {3}), declare("none", "F32", {0}), declare("one", "F32", {})});
+    SafetensorsWriter writer(path("w.safetensors"),
+                             {declare("b", "F32", {2, 3}), declare("a.\"quoted\"", "F32", {6}),
+                              declare("half", "F16", {3, 2}), declare("brain", "BF16", {6}), declare("ids", "I64", {3}),
+                              declare("i32", "I32", {3}), declare("u8", "U8", {3}), declare("mask", "BOOL", {3}),
+                              declare("none", "F32", {0}), declare("one", "F32", {})});
     writer.write("half", values);
     writer.write("b", values);
     writer.write("a.\"quoted\"", values);
@@ -185,9 +194,10 @@ TEST_F(Safetensors, WriterMakesWhatTheReaderReads) {
   EXPECT_EQ(opened->tensors().size(), 10u);
   EXPECT_EQ(floats(*opened, "b"), values);
   EXPECT_EQ(floats(*opened, "a.\"quoted\""), values);
-  EXPECT_THAT(floats(*opened, "half"), ElementsAre(1.0f, -0.0f, 65504.0f, 0.0f, 3.140625f, std::numeric_limits<float>::infinity()));
-  EXPECT_THAT(floats(*opened, "brain"),
-              ElementsAre(1.0f, -0.0f, 65536.0f, std::bit_cast<float>(0x322c0000u), 3.140625f, std::numeric_limits<float>::infinity()));
+  EXPECT_THAT(floats(*opened, "half"),
+              ElementsAre(1.0f, -0.0f, 65504.0f, 0.0f, 3.140625f, std::numeric_limits<float>::infinity()));
+  EXPECT_THAT(floats(*opened, "brain"), ElementsAre(1.0f, -0.0f, 65536.0f, std::bit_cast<float>(0x322c0000u), 3.140625f,
+                                                    std::numeric_limits<float>::infinity()));
   for (const char* name : {"ids", "i32", "u8", "mask"}) EXPECT_EQ(opened->read_integers(name), integers) << name;
   EXPECT_THAT(floats(*opened, "one"), ElementsAre(7.0f));
   // The reference library's order and padding: wide types first, and elements from a multiple of eight bytes on.
@@ -204,7 +214,8 @@ TEST_F(Safetensors, WriterMakesWhatTheReaderReads) {
 TEST_F(Safetensors, WriterMisusedLeavesNothing) {
   const std::vector<float> two = {1, 2};
   const auto writer = [&] {
-    return std::make_unique<SafetensorsWriter>(path("w"), std::vector<ForeignTensor>{{"a", {2}, "F32"}, {"i", {1}, "U8"}});
+    return std::make_unique<SafetensorsWriter>(path("w"),
+                                               std::vector<ForeignTensor>{{"a", {2}, "F32"}, {"i", {1}, "U8"}});
   };
   EXPECT_THROW(writer()->write("x", two), ContractError);
   EXPECT_THROW(writer()->write("a", std::span(two).first(1)), ContractError);
@@ -231,7 +242,8 @@ class Shards : public Safetensors {
     shard("two.safetensors", "b", 2);
   }
   void shard(const std::string& name, const std::string& tensor, float value) {
-    file(name, safetensors_file("{\"" + tensor + "\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", packed<float>({value})));
+    file(name, safetensors_file("{\"" + tensor + "\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+                                packed<float>({value})));
   }
   std::string failure(const std::string& index) {
     file("model.safetensors.index.json", index);
@@ -240,8 +252,9 @@ class Shards : public Safetensors {
 };
 
 TEST_F(Shards, AreOneCheckpoint) {
-  file("model.safetensors.index.json",
-       R"({"metadata":{"total_size":8,"list":[{"weight_map":1}]},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
+  file(
+      "model.safetensors.index.json",
+      R"({"metadata":{"total_size":8,"list":[{"weight_map":1}]},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
   const auto opened = open_tensor_file(folder_);
   EXPECT_EQ(opened->path(), folder_.string());
   EXPECT_EQ(opened->tensors().size(), 2u);
@@ -256,11 +269,15 @@ TEST_F(Shards, ThatDoNotFitTheirIndexAreRefused) {
   EXPECT_THAT(failure(map(a + "," + b + R"(,"c":"two.safetensors")")),
               HasSubstr("lists tensor 'c' in two.safetensors, which does not have it"));
   EXPECT_THAT(failure(map(a + "," + b + "," + b)), HasSubstr("lists tensor 'b' twice"));
-  EXPECT_THAT(failure(map(a + R"(,"c":"two.safetensors")")), HasSubstr("does not list tensor 'b', which two.safetensors has"));
-  EXPECT_THAT(failure(map(a + R"(,"b":"one.safetensors")")), HasSubstr("lists tensor 'b' in one.safetensors, which does not have it"));
+  EXPECT_THAT(failure(map(a + R"(,"c":"two.safetensors")")),
+              HasSubstr("does not list tensor 'b', which two.safetensors has"));
+  EXPECT_THAT(failure(map(a + R"(,"b":"one.safetensors")")),
+              HasSubstr("lists tensor 'b' in one.safetensors, which does not have it"));
   EXPECT_THAT(failure(map(a + R"(,"b":"three.safetensors")")), HasSubstr("three.safetensors: cannot read"));
-  for (const char* outside : {"../one.safetensors", "/etc/passwd", "sub/one.safetensors", "..", "", "a\\\\b", "a\\u0000b"}) {
-    EXPECT_THAT(failure(map(std::string(R"("a":")") + outside + "\"")), HasSubstr("expected a file of its own folder")) << outside;
+  for (const char* outside :
+       {"../one.safetensors", "/etc/passwd", "sub/one.safetensors", "..", "", "a\\\\b", "a\\u0000b"}) {
+    EXPECT_THAT(failure(map(std::string(R"("a":")") + outside + "\"")), HasSubstr("expected a file of its own folder"))
+        << outside;
   }
   EXPECT_THAT(failure("{}"), HasSubstr("has no 'weight_map'"));
   EXPECT_THAT(failure("[]"), HasSubstr("holds a list"));

@@ -1,6 +1,6 @@
 #pragma once
-// Tests that run on every engine: the CPU, the simulator, and CUDA where there is a GPU (elsewhere those cases are skipped with the
-// reason).
+// Tests that run on every engine: the CPU, the simulator, and CUDA where there is a GPU (elsewhere those cases are
+// skipped with the reason).
 #include <gtest/gtest.h>
 
 #include <string>
@@ -61,7 +61,8 @@ class OnDevice {
 
 }  // namespace furlong::testing
 
-#define FURLONG_INSTANTIATE_ENGINES(suite)                                                                                               \
-  INSTANTIATE_TEST_SUITE_P(Engines, suite,                                                                                               \
-                           ::testing::Values(::furlong::DeviceType::cpu, ::furlong::DeviceType::simulated, ::furlong::DeviceType::cuda), \
-                           ::furlong::testing::engine_name)
+#define FURLONG_INSTANTIATE_ENGINES(suite)                                                                          \
+  INSTANTIATE_TEST_SUITE_P(                                                                                         \
+      Engines, suite,                                                                                               \
+      ::testing::Values(::furlong::DeviceType::cpu, ::furlong::DeviceType::simulated, ::furlong::DeviceType::cuda), \
+      ::furlong::testing::engine_name)

@@ -1,4 +1,5 @@
 """Small trainings in some processes, started by each launcher from the lines that README.md has, and what is left of them."""
+
 import dataclasses
 import json
 import os
@@ -91,11 +92,17 @@ def processes_of(marker):
     found = []
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
-            variables = dict(part.split("=", 1) for part in (folder / "environ").read_text(errors="replace").split("\0") if "=" in part)
+            variables = dict(
+                part.split("=", 1)
+                for part in (folder / "environ").read_text(errors="replace").split("\0")
+                if "=" in part
+            )
             if variables.get(MARKER) != marker:
                 continue
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-            process = Process(int(folder.name), state, (folder / "cmdline").read_text(errors="replace").split("\0")[:-1], variables)
+            process = Process(
+                int(folder.name), state, (folder / "cmdline").read_text(errors="replace").split("\0")[:-1], variables
+            )
             if process.living:
                 found.append(process)
         except (OSError, PermissionError):
@@ -139,20 +146,34 @@ class Launcher:
 
 
 # Open MPI has three scruples: about root, about more processes than cores, and about binding them where cores are few.
-OPEN_MPI = (("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"), ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
-            ("OMPI_MCA_hwloc_base_binding_policy", "none"))
+OPEN_MPI = (
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+    ("OMPI_MCA_hwloc_base_binding_policy", "none"),
+)
 # Without --rdzv-id torchrun brings no secret.
 TORCHRUN = (("FURLONG_JOB_SECRET", "of the test"),)
 
-LAUNCHERS = {launcher.name: launcher for launcher in (
-    Launcher("furlong_launch", "furlong launch ", "furlong"),
-    Launcher("by_hand", "RANK=", "torchrun", variables=TORCHRUN),
-    Launcher("mpirun", "mpirun ", "open_mpi", program="mpirun", package="Debian: openmpi-bin", variables=OPEN_MPI),
-    Launcher("srun", "srun ", "slurm", slurm=True),
-    Launcher("sbatch", "sbatch scripts/slurm/train.sbatch", "slurm", slurm=True),
-    Launcher("torchrun", "torchrun ", "torchrun", program="torchrun", package="PyTorch's; its stand-in is tested", variables=TORCHRUN),
-    Launcher("torchrun_stand_in", "torchrun ", "torchrun", variables=TORCHRUN),
-)}
+LAUNCHERS = {
+    launcher.name: launcher
+    for launcher in (
+        Launcher("furlong_launch", "furlong launch ", "furlong"),
+        Launcher("by_hand", "RANK=", "torchrun", variables=TORCHRUN),
+        Launcher("mpirun", "mpirun ", "open_mpi", program="mpirun", package="Debian: openmpi-bin", variables=OPEN_MPI),
+        Launcher("srun", "srun ", "slurm", slurm=True),
+        Launcher("sbatch", "sbatch scripts/slurm/train.sbatch", "slurm", slurm=True),
+        Launcher(
+            "torchrun",
+            "torchrun ",
+            "torchrun",
+            program="torchrun",
+            package="PyTorch's; its stand-in is tested",
+            variables=TORCHRUN,
+        ),
+        Launcher("torchrun_stand_in", "torchrun ", "torchrun", variables=TORCHRUN),
+    )
+}
 
 
 def documented_lines(launcher, document="README.md", processes=2):
@@ -166,7 +187,10 @@ def documented_lines(launcher, document="README.md", processes=2):
 def by_hand(command, rank, processes):
     """A rank's own of the documented commands for two."""
     values = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes}
-    return [re.sub(r"^(RANK|LOCAL_RANK|WORLD_SIZE)=\d+$", lambda found: f"{found[1]}={values[found[1]]}", word) for word in command]
+    return [
+        re.sub(r"^(RANK|LOCAL_RANK|WORLD_SIZE)=\d+$", lambda found: f"{found[1]}={values[found[1]]}", word)
+        for word in command
+    ]
 
 
 def why_skipped(launcher):
@@ -220,7 +244,9 @@ class SlurmBatchJob(Job):
 
     def wait(self, patience):
         over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
-        wait_until(lambda: self.told("JobState") in over, patience, f"the end of job {self.number}; it wrote:\n{self.output()}")
+        wait_until(
+            lambda: self.told("JobState") in over, patience, f"the end of job {self.number}; it wrote:\n{self.output()}"
+        )
         status, _, number = self.told("ExitCode").partition(":")
         return int(status) or (128 + int(number) if int(number) else 0)
 
@@ -239,10 +265,18 @@ class Scratch:
         programs = self.folder / "bin"
         programs.mkdir()
         (programs / "furlong").symlink_to(self.furlong)
-        foreign = re.compile(r"(RANK|WORLD_SIZE|LOCAL_.*|MASTER_.*|SLURM_.*|SBATCH_.*|OMPI_.*|PMIX?_.*|TORCHELASTIC_.*|FURLONG_.*)$")
+        foreign = re.compile(
+            r"(RANK|WORLD_SIZE|LOCAL_.*|MASTER_.*|SLURM_.*|SBATCH_.*|OMPI_.*|PMIX?_.*|TORCHELASTIC_.*|FURLONG_.*)$"
+        )
         self.environment = {name: value for name, value in os.environ.items() if not foreign.match(name)}
-        self.environment.update({"PATH": f"{programs}:{os.environ.get('PATH', '/usr/bin:/bin')}", MARKER: self.marker,
-                                 "OMP_WAIT_POLICY": "passive", "TMPDIR": str(self.folder)})
+        self.environment.update(
+            {
+                "PATH": f"{programs}:{os.environ.get('PATH', '/usr/bin:/bin')}",
+                MARKER: self.marker,
+                "OMP_WAIT_POLICY": "passive",
+                "TMPDIR": str(self.folder),
+            }
+        )
         text = self.folder / "text.txt"
         text.write_bytes((SOURCE / "LICENSE").read_bytes())
         self.run([str(self.furlong), "prepare", "text", str(text), "--output", str(self.folder / "tokens.h5")])
@@ -261,8 +295,12 @@ class Scratch:
             self.cluster = cluster.__enter__()
 
     def run(self, command, folder=None, patience=60):
-        found = subprocess.run(command, cwd=folder or self.folder, env=self.environment, capture_output=True, text=True, timeout=patience)
-        expect(found.returncode == 0, f"{shlex.join(command)} ended with {found.returncode}:\n{found.stdout}{found.stderr}")
+        found = subprocess.run(
+            command, cwd=folder or self.folder, env=self.environment, capture_output=True, text=True, timeout=patience
+        )
+        expect(
+            found.returncode == 0, f"{shlex.join(command)} ended with {found.returncode}:\n{found.stdout}{found.stderr}"
+        )
         return found.stdout + found.stderr
 
     def place(self, name, **keys):
@@ -277,30 +315,51 @@ class Scratch:
         changed = {name.replace("__", "."): value for name, value in keys.items()}
         (folder / "c.yaml").write_text(yaml({**CONFIG, "data.store": str(self.folder / "tokens.h5"), **changed}))
 
-    def start(self, launcher, folder, extra=(), before=None, change=lambda rank, command: command, processes=2, variables=()):
+    def start(
+        self, launcher, folder, extra=(), before=None, change=lambda rank, command: command, processes=2, variables=()
+    ):
         """The launcher's line from README.md. `extra`: options of the launcher; `change` is made to the command of each rank that is started
-        by hand; `before` is called in the started process, before its program. Under Slurm half of the processes are on each of two nodes."""
+        by hand; `before` is called in the started process, before its program. Under Slurm half of the processes are on each of two nodes.
+        """
         environment = dict(self.environment, **dict(launcher.variables), **dict(variables))
         commands = [shlex.split(line) for line in documented_lines(launcher, processes=processes)]
         if launcher.slurm:
             self.start_cluster()
             environment["SLURM_CONF"] = self.cluster.environment["SLURM_CONF"]
             nodes = ["--nodes", "2", "--ntasks-per-node", str(processes // 2), "--cpus-per-task", "1"]
-            commands = [[commands[0][0], *extra, *nodes, "--time", "10", *commands[0][1:]] if launcher.name == "sbatch"
-                        else ["salloc", "--quiet", *nodes, commands[0][0], *extra, *commands[0][1:]]]
+            commands = [
+                (
+                    [commands[0][0], *extra, *nodes, "--time", "10", *commands[0][1:]]
+                    if launcher.name == "sbatch"
+                    else ["salloc", "--quiet", *nodes, commands[0][0], *extra, *commands[0][1:]]
+                )
+            ]
         elif launcher.name == "torchrun_stand_in":
             commands[0][:1] = [sys.executable, "-B", str(STAND_IN)]
         elif launcher.name == "by_hand":
             port = str(slurm_cluster.free_ports(1)[0])
             ranks = [by_hand(commands[0], rank, processes) for rank in range(processes)] if processes != 2 else commands
-            commands = [change(rank, ["env", *(word.replace("29500", port) for word in command)]) for rank, command in enumerate(ranks)]
+            commands = [
+                change(rank, ["env", *(word.replace("29500", port) for word in command)])
+                for rank, command in enumerate(ranks)
+            ]
         elif extra:
             commands[0][1:1] = extra
         processes = []
         for number, command in enumerate(commands):
             with open(folder / f"output.{number}", "ab") as output:
-                processes.append(subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-                                                  stderr=output, start_new_session=True, preexec_fn=before))
+                processes.append(
+                    subprocess.Popen(
+                        command,
+                        cwd=folder,
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=output,
+                        start_new_session=True,
+                        preexec_fn=before,
+                    )
+                )
         return SlurmBatchJob(processes, folder, self.cluster) if launcher.name == "sbatch" else Job(processes, folder)
 
     def ranks(self):
@@ -311,7 +370,10 @@ class Scratch:
 def metrics(folder):
     """metrics.jsonl without what the clock and the memory's history decide."""
     found = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in ("tokens_per_second", "memory_bytes")} for line in found]
+    return [
+        {key: value for key, value in line.items() if key not in ("tokens_per_second", "memory_bytes")}
+        for line in found
+    ]
 
 
 def expect_near(found, expected, tolerance, what):

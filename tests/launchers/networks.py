@@ -1,4 +1,5 @@
 """Two hosts with a network between them that can be cut: network namespaces, and a third that forwards from one to the other."""
+
 import os
 import subprocess
 
@@ -37,7 +38,9 @@ class CutNetwork:
         """A host's cable to the middle, and its way to the other host."""
         host, middle = self.spaces[side], self.spaces[2]
         gateway = self.addresses[side][:-1] + "254"
-        run("ip", "link", "add", "cable", "netns", host, "type", "veth", "peer", "name", f"cable{side}", "netns", middle)
+        run(
+            "ip", "link", "add", "cable", "netns", host, "type", "veth", "peer", "name", f"cable{side}", "netns", middle
+        )
         for space, name, address in ((host, "cable", self.addresses[side]), (middle, f"cable{side}", gateway)):
             run("ip", "-n", space, "address", "add", f"{address}/24", "dev", name)
             run("ip", "-n", space, "link", "set", name, "up")
@@ -54,7 +57,19 @@ class CutNetwork:
 
     def command(self, side, command):
         """A command as it is run on one of the hosts, under its name."""
-        return ["ip", "netns", "exec", self.spaces[side], "unshare", "--uts", "sh", "-c", f'hostname {self.hosts[side]}; exec "$@"', "sh", *command]
+        return [
+            "ip",
+            "netns",
+            "exec",
+            self.spaces[side],
+            "unshare",
+            "--uts",
+            "sh",
+            "-c",
+            f'hostname {self.hosts[side]}; exec "$@"',
+            "sh",
+            *command,
+        ]
 
 
 def why_not():

@@ -8,6 +8,7 @@ the metrics of a run that nobody disturbed.
 
 Exit status: 0 it does, 1 it does not, 77 there is no Slurm (said in one line).
 """
+
 import sys
 import time
 
@@ -24,13 +25,23 @@ def disturb(scratch, folder, how):
     """Starts the job, disturbs it and waits for its end; the step that it resumed from."""
     job = scratch.start(SBATCH, folder)
     metrics = folder / "run" / "metrics.jsonl"
-    jobs.wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") > 20, 30, f"training; the log: {job.output()}")
+    jobs.wait_until(
+        lambda: metrics.exists() and metrics.read_text().count("\n") > 20, 30, f"training; the log: {job.output()}"
+    )
     scratch.cluster.run(*DISTURB[how], job.number)
-    jobs.wait_until(lambda: (job.told("JobState"), job.told("Restarts")) == ("PENDING", "1"), 60, f"back in the queue; the log: {job.output()}")
+    jobs.wait_until(
+        lambda: (job.told("JobState"), job.told("Restarts")) == ("PENDING", "1"),
+        60,
+        f"back in the queue; the log: {job.output()}",
+    )
     jobs.expect("stopped by a signal, saved at step" in job.output(), f"nothing was saved:\n{job.output()}")
     # Slurm lets it wait for two minutes, by when its hosts are cleared; they are sooner.
-    jobs.wait_until(lambda: not jobs.processes_of(scratch.marker) and not scratch.cluster.steps(), 120, "the end of the first start")
-    time.sleep(2)  # credentials count in seconds: Slurm fails a job that is started in the second in which it was taken back
+    jobs.wait_until(
+        lambda: not jobs.processes_of(scratch.marker) and not scratch.cluster.steps(), 120, "the end of the first start"
+    )
+    time.sleep(
+        2
+    )  # credentials count in seconds: Slurm fails a job that is started in the second in which it was taken back
     jobs.wait_until(lambda: start_now(scratch, job), 60, f"a second start; it is {job.told('JobState')}")
     status = job.wait(60)
     jobs.expect(status == 0, f"status {status}:\n{job.output()}")
@@ -53,7 +64,12 @@ def main():
         print(f"skipped: {reason}")
         return 77
     with jobs.Scratch(sys.argv[1]) as scratch:
-        keys = {"trainer__max_steps": STEPS, "trainer__validate_every": 0, "checkpoint__every": 0, "log__progress": "none"}
+        keys = {
+            "trainer__max_steps": STEPS,
+            "trainer__validate_every": 0,
+            "checkpoint__every": 0,
+            "log__progress": "none",
+        }
         undisturbed, disturbed = scratch.place("undisturbed", **keys), scratch.place("disturbed", **keys)
         job = scratch.start(LAUNCH, undisturbed)
         jobs.expect(job.wait(120) == 0, job.output())

@@ -6,6 +6,7 @@
 
 Exit status: 0 the same, 1 not, 77 the launcher is not there (said in one line).
 """
+
 import re
 import sys
 
@@ -22,7 +23,11 @@ def expect_job(launcher, job, status, processes):
     expected = [(str(rank), str(processes), launcher.known_as) for rank in range(processes)]
     jobs.expect(found == expected, f"{processes} ranks under {launcher.known_as} expected:\n{output}")
     # That they share cores is this machine's fault.
-    complaints = [line for line in output.splitlines() if re.search(r"\b(error|warning): ", line) and "will wait for one another" not in line]
+    complaints = [
+        line
+        for line in output.splitlines()
+        if re.search(r"\b(error|warning): ", line) and "will wait for one another" not in line
+    ]
     jobs.expect(not complaints, f"complaints:\n{output}")
 
 
@@ -31,14 +36,19 @@ def main():
     processes = 4 if sys.argv[3:] == ["four"] else 2
     for line in jobs.documented_lines(launcher):
         if "RANK=" not in line:
-            jobs.expect(line in jobs.documented_lines(launcher, "docs/cluster.md"), f"{line}: README.md has it, docs/cluster.md has not")
+            jobs.expect(
+                line in jobs.documented_lines(launcher, "docs/cluster.md"),
+                f"{line}: README.md has it, docs/cluster.md has not",
+            )
     reason = jobs.why_skipped(launcher)
     if reason:
         print(f"skipped: {reason}")
         return SKIPPED
     with jobs.Scratch(furlong) as scratch:
         rows = {"parallel__sequence_processes": 2} if processes == 4 else {}
-        alone, launched, folder = (scratch.place(name, **(rows if name != "alone" else {})) for name in ("alone", "launched", "job"))
+        alone, launched, folder = (
+            scratch.place(name, **(rows if name != "alone" else {})) for name in ("alone", "launched", "job")
+        )
         scratch.run(["furlong", "train", "c.yaml"], alone)
         for one, place in ((jobs.LAUNCHERS["furlong_launch"], launched), (launcher, folder)):
             job = scratch.start(one, place, processes=processes)

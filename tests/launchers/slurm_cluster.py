@@ -1,4 +1,5 @@
 """A Slurm cluster of two nodes on this machine, with controller and daemons of its own that end with it."""
+
 import contextlib
 import os
 import pathlib
@@ -12,8 +13,8 @@ import time
 
 PROGRAMS = ("slurmctld", "slurmd", "srun", "salloc", "sbatch", "scontrol", "scancel", "sinfo", "setpriv")
 
-# Rank 0 is met at the first host of the node list, which is this machine's address on its network: a name might not resolve, or lead to the
-# loopback interface, which other hosts cannot reach. The second's name need not resolve.
+# Rank 0 is met at the first host of the node list, which is this machine's address on its network: a name might not
+# resolve, or lead to the loopback interface, which other hosts cannot reach. The second's name need not resolve.
 CONFIGURATION = """\
 ClusterName=furlong
 SlurmctldHost={host}(127.0.0.1)
@@ -57,7 +58,11 @@ def own_address():
 
 def why_not():
     """Why there can be no cluster on this machine, or None."""
-    missing = [name for name in PROGRAMS if not shutil.which(name, path=os.environ.get("PATH", "/usr/bin:/bin") + DAEMON_FOLDERS)]
+    missing = [
+        name
+        for name in PROGRAMS
+        if not shutil.which(name, path=os.environ.get("PATH", "/usr/bin:/bin") + DAEMON_FOLDERS)
+    ]
     if missing:
         return f"{', '.join(missing)} not installed (Debian: slurm-wlm, util-linux)"
     return None if own_address() else "this machine has no address but the loopback interface's"
@@ -80,7 +85,9 @@ class SlurmCluster:
     def __init__(self, folder, environment):
         self.folder = pathlib.Path(folder)
         self.nodes = (own_address(), "second")
-        self.environment = dict(environment, PATH=environment["PATH"] + DAEMON_FOLDERS, SLURM_CONF=str(self.folder / "slurm.conf"))
+        self.environment = dict(
+            environment, PATH=environment["PATH"] + DAEMON_FOLDERS, SLURM_CONF=str(self.folder / "slurm.conf")
+        )
         self.daemons = []
 
     def __enter__(self):
@@ -88,8 +95,14 @@ class SlurmCluster:
         for name in ("state", *(f"spool.{node}" for node in self.nodes)):
             (self.folder / name).mkdir()
         # Step and job ids choose the port at which processes meet: clusters side by side need different ones.
-        text = CONFIGURATION.format(folder=self.folder, host=socket.gethostname(), user=pwd.getpwuid(os.geteuid()).pw_name,
-                                    nodes=self.nodes, ports=free_ports(3), first_job=random.randint(1, 60000))
+        text = CONFIGURATION.format(
+            folder=self.folder,
+            host=socket.gethostname(),
+            user=pwd.getpwuid(os.geteuid()).pw_name,
+            nodes=self.nodes,
+            ports=free_ports(3),
+            first_job=random.randint(1, 60000),
+        )
         (self.folder / "slurm.conf").write_text(text)
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         try:
@@ -121,7 +134,9 @@ class SlurmCluster:
         found = []
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                shares = any(os.readlink(file).startswith(f"{self.folder}/slurmd.") for file in (folder / "fd").iterdir())
+                shares = any(
+                    os.readlink(file).startswith(f"{self.folder}/slurmd.") for file in (folder / "fd").iterdir()
+                )
                 if shares and "slurmstepd" in os.readlink(folder / "exe"):
                     found.append(int(folder.name))
         return found
@@ -129,8 +144,15 @@ class SlurmCluster:
     def _start(self, *command):
         output = open(self.folder / (".".join(command).replace("-", "") + ".out"), "wb")
         # Should this process be killed, they end as well.
-        self.daemons.append(subprocess.Popen(("setpriv", "--pdeathsig", "TERM", *command), env=self.environment,
-                                             stdin=subprocess.DEVNULL, stdout=output, stderr=output))
+        self.daemons.append(
+            subprocess.Popen(
+                ("setpriv", "--pdeathsig", "TERM", *command),
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        )
         output.close()
 
     def _wait_until_idle(self, patience=30):

@@ -4,6 +4,7 @@ own that listens on MASTER_PORT, SIGTERM passed on and sent to all when one fail
 
     torchrun_stand_in.py --no-python --nproc-per-node N PROGRAM [ARGUMENT...]
 """
+
 import argparse
 import os
 import signal
@@ -15,10 +16,24 @@ import uuid
 
 
 def variables(rank, size, port, run):
-    return {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1,
-            "ROLE_RANK": rank, "ROLE_WORLD_SIZE": size, "ROLE_NAME": "default", "MASTER_ADDR": "localhost", "MASTER_PORT": port,
-            "TORCHELASTIC_RUN_ID": run, "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": 0,
-            "TORCHELASTIC_MAX_RESTARTS": 0, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", 1)}
+    return {
+        "RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_RANK": rank,
+        "LOCAL_WORLD_SIZE": size,
+        "GROUP_RANK": 0,
+        "GROUP_WORLD_SIZE": 1,
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": size,
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": port,
+        "TORCHELASTIC_RUN_ID": run,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", 1),
+    }
 
 
 def terminate(processes):

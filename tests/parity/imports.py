@@ -15,6 +15,7 @@ a pickle), Llama with grouped keys and each rotary scaling, BERT with and withou
 
 Run with torch 2.15.0, transformers 5.23.0, safetensors 0.8.0, gguf 0.19.0, tokenizers and h5py (requirements.txt); minutes on two cores.
 """
+
 import argparse
 import copy
 import json
@@ -25,7 +26,9 @@ import tempfile
 import types
 
 # tokenizers.py beside this file is no library.
-sys.path = [folder for folder in sys.path if pathlib.Path(folder or ".").resolve() != pathlib.Path(__file__).resolve().parent]
+sys.path = [
+    folder for folder in sys.path if pathlib.Path(folder or ".").resolve() != pathlib.Path(__file__).resolve().parent
+]
 
 import h5py
 import numpy as np
@@ -39,29 +42,43 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-5}
 def furlong(program, *arguments):
     done = subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True)
     if done.returncode != 0:
-        raise RuntimeError(f"furlong {' '.join(map(str, arguments))}: exit status {done.returncode}: {done.stderr.strip().splitlines()[-1]}")
+        raise RuntimeError(
+            f"furlong {' '.join(map(str, arguments))}: exit status {done.returncode}: {done.stderr.strip().splitlines()[-1]}"
+        )
     return done.stdout
 
 
 # ---- random models ----------------------------------------------------------------------------------------------------------------------
 
+
 def byte_tokenizer(folder):
     """A byte-level BPE of 257 + 20 tokens, as GPT-2's."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=277, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=277, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog and then the other"] * 50, trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"})
+    )
 
 
 def word_tokenizer(folder, size):
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [chr(97 + i) for i in range(26)] + ["##" + chr(97 + i) for i in range(26)]
+    words = (
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        + [chr(97 + i) for i in range(26)]
+        + ["##" + chr(97 + i) for i in range(26)]
+    )
     (folder / "vocab.txt").write_text("\n".join(words + [f"w{i}" for i in range(size - len(words))]) + "\n")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True, "tokenizer_class": "BertTokenizer"}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"do_lower_case": True, "tokenizer_class": "BertTokenizer"})
+    )
 
 
 def randomised(model):
@@ -71,7 +88,10 @@ def randomised(model):
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() > 1:
-                parameter.copy_(noise * (0.5 if "embed" in name or "wte" in name or "wpe" in name else 1.2 / parameter.shape[-1] ** 0.5))
+                parameter.copy_(
+                    noise
+                    * (0.5 if "embed" in name or "wte" in name or "wpe" in name else 1.2 / parameter.shape[-1] ** 0.5)
+                )
             elif name.endswith("weight"):
                 parameter.copy_(1 + 0.3 * noise)
             else:
@@ -80,27 +100,54 @@ def randomised(model):
 
 
 def gpt2(**changes):
-    config = transformers.GPT2Config(vocab_size=300, n_positions=96, n_embd=48, n_layer=3, n_head=4, bos_token_id=0, eos_token_id=0, **changes)
+    config = transformers.GPT2Config(
+        vocab_size=300, n_positions=96, n_embd=48, n_layer=3, n_head=4, bos_token_id=0, eos_token_id=0, **changes
+    )
     return randomised(transformers.GPT2LMHeadModel(config))
 
 
 def llama(rope=None, **changes):
-    keys = dict(vocab_size=300, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=2,
-                max_position_embeddings=256, bos_token_id=0, eos_token_id=0, pad_token_id=None)
+    keys = dict(
+        vocab_size=300,
+        hidden_size=64,
+        intermediate_size=112,
+        num_hidden_layers=3,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=None,
+    )
     keys.update(changes)
     keys["rope_parameters"] = {"rope_theta": 10000.0, "rope_type": "default", **(rope or {})}
     return randomised(transformers.LlamaForCausalLM(transformers.LlamaConfig(**keys)))
 
 
 def bert(kind, **changes):
-    config = transformers.BertConfig(vocab_size=120, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80,
-                                     max_position_embeddings=64, **changes)
+    config = transformers.BertConfig(
+        vocab_size=120,
+        hidden_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=80,
+        max_position_embeddings=64,
+        **changes,
+    )
     return randomised(kind(config))
 
 
 def albert(kind, **changes):
-    config = transformers.AlbertConfig(vocab_size=120, embedding_size=24, hidden_size=48, num_hidden_layers=4, num_attention_heads=4,
-                                       intermediate_size=80, max_position_embeddings=64, **changes)
+    config = transformers.AlbertConfig(
+        vocab_size=120,
+        embedding_size=24,
+        hidden_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=80,
+        max_position_embeddings=64,
+        **changes,
+    )
     return randomised(kind(config))
 
 
@@ -116,7 +163,9 @@ def save(model, folder, shard="5GB", pickled=False):
 def random_models():
     """name -> (function that makes the model, how it is saved)."""
     Bert, Masked = transformers.BertModel, transformers.BertForMaskedLM
-    llama3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+    llama3 = dict(
+        rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
+    )
     yarn = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
     magnitudes = dict(yarn, mscale=1.0, mscale_all_dim=0.8)
     return {
@@ -148,16 +197,26 @@ def pickled_only(how):
 
 # ---- real models ------------------------------------------------------------------------------------------------------------------------
 
+
 def gguf_state(path):
     """Tensors of a Llama in GGUF under transformers' names: dequantised by gguf-py, rotary rows put back into halves."""
     from gguf import GGUFReader
     from gguf.quants import dequantize
+
     reader = GGUFReader(path)
     field = lambda key: reader.fields[key].contents()
     heads, key_heads = field("llama.attention.head_count"), field("llama.attention.head_count_kv")
-    inner = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-             "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
-             "ffn_down": "mlp.down_proj"}
+    inner = {
+        "attn_norm": "input_layernorm",
+        "ffn_norm": "post_attention_layernorm",
+        "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj",
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.o_proj",
+        "ffn_gate": "mlp.gate_proj",
+        "ffn_up": "mlp.up_proj",
+        "ffn_down": "mlp.down_proj",
+    }
     outer = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
     state = {}
     for tensor in reader.tensors:
@@ -173,11 +232,17 @@ def gguf_state(path):
             name = outer[parts[0]] + ".weight"
         state[name] = torch.from_numpy(values.copy())
     config = transformers.LlamaConfig(
-        vocab_size=state["model.embed_tokens.weight"].shape[0], hidden_size=field("llama.embedding_length"),
-        intermediate_size=field("llama.feed_forward_length"), num_hidden_layers=field("llama.block_count"), num_attention_heads=heads,
-        num_key_value_heads=key_heads, max_position_embeddings=field("llama.context_length"),
-        rms_norm_eps=field("llama.attention.layer_norm_rms_epsilon"), tie_word_embeddings="lm_head.weight" not in state,
-        rope_parameters={"rope_type": "default", "rope_theta": field("llama.rope.freq_base")})
+        vocab_size=state["model.embed_tokens.weight"].shape[0],
+        hidden_size=field("llama.embedding_length"),
+        intermediate_size=field("llama.feed_forward_length"),
+        num_hidden_layers=field("llama.block_count"),
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads,
+        max_position_embeddings=field("llama.context_length"),
+        rms_norm_eps=field("llama.attention.layer_norm_rms_epsilon"),
+        tie_word_embeddings="lm_head.weight" not in state,
+        rope_parameters={"rope_type": "default", "rope_theta": field("llama.rope.freq_base")},
+    )
     model = transformers.LlamaForCausalLM(config)
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
@@ -201,13 +266,19 @@ def real_models(models):
     return {
         "antiberty": (models / "antiberty", lambda path: pickled(transformers.BertForMaskedLM, path)),
         "rxnmapper": (models / "rxnmapper", lambda path: pickled(transformers.AlbertForMaskedLM, path)),
-        "minilm": (models / "minilm", lambda path: (transformers.BertModel.from_pretrained(path, dtype=torch.float32).eval(),
-                                                    load_file(path / "model.safetensors"))),
+        "minilm": (
+            models / "minilm",
+            lambda path: (
+                transformers.BertModel.from_pretrained(path, dtype=torch.float32).eval(),
+                load_file(path / "model.safetensors"),
+            ),
+        ),
         "smollm2": (models / "smollm2" / "model.gguf", gguf_state),
     }
 
 
 # ---- comparison -------------------------------------------------------------------------------------------------------------------------
+
 
 def rows_for(model, longest):
     random = np.random.default_rng(3)
@@ -237,14 +308,19 @@ def doubled(model):
 
     def rotary(self, x, position_ids):
         width = getattr(self.config, "head_dim", None) or self.config.hidden_size // self.config.num_attention_heads
-        frequency = self.config.rope_parameters["rope_theta"] ** (torch.arange(0, width, 2, dtype=torch.float64) / -width)
+        frequency = self.config.rope_parameters["rope_theta"] ** (
+            torch.arange(0, width, 2, dtype=torch.float64) / -width
+        )
         angle = (position_ids[..., None] * frequency).repeat(1, 1, 2)
         return angle.cos(), angle.sin()
 
     for module in model.modules():
         if isinstance(module, transformers.models.llama.modeling_llama.LlamaRMSNorm):
             module.forward = types.MethodType(norm, module)
-        if isinstance(module, transformers.models.llama.modeling_llama.LlamaRotaryEmbedding) and module.rope_type == "default":
+        if (
+            isinstance(module, transformers.models.llama.modeling_llama.LlamaRotaryEmbedding)
+            and module.rope_type == "default"
+        ):
             module.forward = types.MethodType(rotary, module)
     return model
 
@@ -263,13 +339,17 @@ def reordered(model, generator):
 
 def report_rounding(model, rows, segments, found, narrow, wide):
     """Whose float32 is how far from float64, and whether PyTorch's is any nearer to itself."""
-    print(f"    from float64: Furlong's float32 {largest(found, wide):.1e}, root mean square {root_mean_square(found, wide):.1e}; "
-          f"PyTorch's {largest(narrow, wide):.1e}, {root_mean_square(narrow, wide):.1e}")
+    print(
+        f"    from float64: Furlong's float32 {largest(found, wide):.1e}, root mean square {root_mean_square(found, wide):.1e}; "
+        f"PyTorch's {largest(narrow, wide):.1e}, {root_mean_square(narrow, wide):.1e}"
+    )
     if isinstance(model, transformers.LlamaForCausalLM):
         generator = torch.Generator().manual_seed(1)
         others = [reference(reordered(model, generator), rows, segments) for _ in range(4)]
-        print(f"    PyTorch's float32 with its neurons in 4 other orders: from itself {max(largest(o, narrow) for o in others):.1e}, "
-              f"from float64 {max(largest(o, wide) for o in others):.1e}")
+        print(
+            f"    PyTorch's float32 with its neurons in 4 other orders: from itself {max(largest(o, narrow) for o in others):.1e}, "
+            f"from float64 {max(largest(o, wide) for o in others):.1e}"
+        )
 
 
 def has_logits(model):
@@ -277,11 +357,11 @@ def has_logits(model):
 
 
 def largest(a, b):
-    return max(float(np.abs(x[:len(y)] - y).max()) for x, y in zip(a, b))
+    return max(float(np.abs(x[: len(y)] - y).max()) for x, y in zip(a, b))
 
 
 def root_mean_square(a, b):
-    return float(np.sqrt(np.concatenate([np.square(x[:len(y)] - y).ravel() for x, y in zip(a, b)]).mean()))
+    return float(np.sqrt(np.concatenate([np.square(x[: len(y)] - y).ravel() for x, y in zip(a, b)]).mean()))
 
 
 def computed(program, checkpoint, model, rows, segments, work, dtype):
@@ -293,7 +373,17 @@ def computed(program, checkpoint, model, rows, segments, work, dtype):
         file["lengths"] = np.array([len(row) for row in rows], dtype=np.int64)
         if segments[0]:
             file["segments"] = np.array([row + [0] * (n - len(row)) for row in segments], dtype=np.int32)
-    furlong(program, "logits", checkpoint, source, "--output", target, "--dtype", dtype, *(["--hidden"] if kind == "hidden" else []))
+    furlong(
+        program,
+        "logits",
+        checkpoint,
+        source,
+        "--output",
+        target,
+        "--dtype",
+        dtype,
+        *(["--hidden"] if kind == "hidden" else []),
+    )
     with h5py.File(target) as file:
         return file[kind][:].astype(np.float64)
 
@@ -307,10 +397,17 @@ def compare_logits(program, checkpoint, model, rows, segments, work):
     pooled = None
     if not has_logits(model):  # sentence embeddings: the mean of the states, of length 1
         unit = lambda x: x / np.linalg.norm(x)
-        pooled = max(float(np.abs(unit(found[i, :len(row)].mean(0)) - unit(narrow[i].mean(0))).max()) for i, row in enumerate(rows))
+        pooled = max(
+            float(np.abs(unit(found[i, : len(row)].mean(0)) - unit(narrow[i].mean(0))).max())
+            for i, row in enumerate(rows)
+        )
     if largest(found, narrow) > TOLERANCE["float32"]:
         report_rounding(model, rows, segments, found, narrow, wide)
-    differences = {"float32": largest(found, narrow), "from float64": largest(found, wide), "float64": largest(exact, wide)}
+    differences = {
+        "float32": largest(found, narrow),
+        "from float64": largest(found, wide),
+        "float64": largest(exact, wide),
+    }
     return differences, largest(narrow, wide), max(float(np.abs(w).max()) for w in wide), pooled
 
 
@@ -329,8 +426,14 @@ def check(name, source, model, state, arguments, work):
     encoder = isinstance(model, (transformers.BertPreTrainedModel, transformers.AlbertPreTrainedModel))
     rows = rows_for(model, longest)
     kinds = getattr(model.config, "type_vocab_size", 0) if encoder else 0
-    segments = [[i * kinds // len(row) for i in range(len(row))] if kinds > 1 and name not in ("antiberty", "rxnmapper", "minilm") else None
-                for row in rows]
+    segments = [
+        (
+            [i * kinds // len(row) for i in range(len(row))]
+            if kinds > 1 and name not in ("antiberty", "rxnmapper", "minilm")
+            else None
+        )
+        for row in rows
+    ]
     checkpoint = work / "model.h5"
     furlong(program, "convert", source, checkpoint)
     differences, noise, most, pooled = compare_logits(program, checkpoint, model, rows, segments, work)
@@ -376,6 +479,7 @@ def main():
                 failures.append(name)
 
     for name, (make, how) in random_models().items():
+
         def made(work, make=make, how=how):
             folder = work / "source"
             folder.mkdir()
@@ -391,8 +495,14 @@ def main():
                 state.update(load_file(file))
             if not files:
                 state = torch.load(folder / "pytorch_model.bin", weights_only=True)
-            # Read back where there was rounding: model.float() would keep rotary frequencies that were rounded on the way.
-            return folder, model if pickled_only(how) else type(model).from_pretrained(folder, dtype=torch.float32).eval(), state
+            # Read back where there was rounding: model.float() would keep rotary frequencies that were rounded on the
+            # way.
+            return (
+                folder,
+                model if pickled_only(how) else type(model).from_pretrained(folder, dtype=torch.float32).eval(),
+                state,
+            )
+
         attempt(name, made)
     for name, (source, load) in real_models(arguments.models).items():
         if not source.exists():

@@ -10,6 +10,7 @@ A file holds the inputs, shared by its cases, and one group for each case, with 
   f32/{output, d_query, d_key, d_value}, f64/{the same}.
 Layouts are Furlong's: [batch, n, heads * d].
 """
+
 import argparse
 import importlib.metadata
 import math
@@ -39,8 +40,8 @@ def make_inputs(seed, scale, n=N, n_key=N, d=D):
         "directions": normal(generator, DIRECTIONS, d),
     }
     mask = np.ones((BATCH, n_key), dtype=np.int32)
-    mask[0, n_key - 9:] = 0  # both libraries are made for padding at the end
-    mask[1, n_key // 2:] = 0
+    mask[0, n_key - 9 :] = 0  # both libraries are made for padding at the end
+    mask[1, n_key // 2 :] = 0
     inputs["mask"] = mask
     return inputs
 
@@ -48,7 +49,7 @@ def make_inputs(seed, scale, n=N, n_key=N, d=D):
 def select(columns, start, width):
     """Weight of a linear layer that gives columns [start, start + width) of its input as they are."""
     weight = torch.zeros(width, columns)
-    weight[:, start:start + width] = torch.eye(width)
+    weight[:, start : start + width] = torch.eye(width)
     return weight
 
 
@@ -88,7 +89,9 @@ def versions(*packages):
 
 
 def both_precisions(make, inputs, more=()):
-    return {name: run(make(dtype), inputs, dtype, more) for name, dtype in (("f32", torch.float32), ("f64", torch.float64))}
+    return {
+        name: run(make(dtype), inputs, dtype, more) for name, dtype in (("f32", torch.float32), ("f64", torch.float64))
+    }
 
 
 # performer-pytorch ----------------------------------------------------------------------------------------------------------------------
@@ -98,8 +101,9 @@ def performer(inputs, causal, generalized, masked):
     from performer_pytorch.performer_pytorch import SelfAttention
 
     def make(dtype):
-        module = SelfAttention(3 * INNER, causal=causal, heads=HEADS, dim_head=D, nb_features=DIRECTIONS,
-                               generalized_attention=generalized).to(dtype)
+        module = SelfAttention(
+            3 * INNER, causal=causal, heads=HEADS, dim_head=D, nb_features=DIRECTIONS, generalized_attention=generalized
+        ).to(dtype)
         for linear, start in ((module.to_q, 0), (module.to_k, INNER), (module.to_v, 2 * INNER)):
             set_weight(linear, select(3 * INNER, start, INNER))
         set_weight(module.to_out, select(3 * INNER, 0, INNER).T)
@@ -121,11 +125,15 @@ def make_performer():
         for causal in (False, True):
             for masked in (False, True):
                 case = f"{'causal' if causal else 'full'}{'_masked' if masked else ''}"
-                cases[case] = ({"causal": int(causal), "masked": int(masked)}, performer(inputs, causal, generalized, masked))
+                cases[case] = (
+                    {"causal": int(causal), "masked": int(masked)},
+                    performer(inputs, causal, generalized, masked),
+                )
         write(GOLDENS / f"performer_pytorch_{name}.h5", versions("performer-pytorch"), inputs, cases)
 
 
-# pytorch-fast-transformers --------------------------------------------------------------------------------------------------------------
+# pytorch-fast-transformers
+# --------------------------------------------------------------------------------------------------------------
 
 
 def lower_triangle_product(query, key, value):
@@ -160,7 +168,9 @@ def fast_transformers(inputs, causal, feature_map, masked, stabilize=False):
 
         def forward(query, key, value):
             split = [x.reshape(BATCH, -1, HEADS, d) for x in (query, key, value)]
-            causal_linear_attention.causal_linear = compiled_product if dtype == torch.float32 else lower_triangle_product
+            causal_linear_attention.causal_linear = (
+                compiled_product if dtype == torch.float32 else lower_triangle_product
+            )
             return module(*split, attention_mask, query_lengths, key_lengths).reshape(BATCH, n, HEADS * d)
 
         return forward
@@ -177,16 +187,23 @@ def make_fast_transformers():
         for causal in (False, True):
             for masked in (False, True):
                 case = f"{'causal' if causal else 'full'}{'_masked' if masked else ''}"
-                cases[case] = ({"causal": int(causal), "masked": int(masked), "stabilize": 0},
-                               fast_transformers(inputs, causal, feature_map, masked))
+                cases[case] = (
+                    {"causal": int(causal), "masked": int(masked), "stabilize": 0},
+                    fast_transformers(inputs, causal, feature_map, masked),
+                )
             if feature_map == "favor":
                 cases["causal_stabilized" if causal else "full_stabilized"] = (
                     {"causal": int(causal), "masked": 0, "stabilize": 1},
-                    fast_transformers(inputs, causal, feature_map, False, stabilize=True))
+                    fast_transformers(inputs, causal, feature_map, False, stabilize=True),
+                )
         write(GOLDENS / f"fast_transformers_{name}.h5", versions("pytorch-fast-transformers"), inputs, cases)
     inputs = make_inputs(4, 1.0, n=11, n_key=N)
-    write(GOLDENS / "fast_transformers_cross.h5", versions("pytorch-fast-transformers"), inputs,
-          {"full": ({"causal": 0, "masked": 0, "stabilize": 0}, fast_transformers(inputs, False, "favor", False))})
+    write(
+        GOLDENS / "fast_transformers_cross.h5",
+        versions("pytorch-fast-transformers"),
+        inputs,
+        {"full": ({"causal": 0, "masked": 0, "stabilize": 0}, fast_transformers(inputs, False, "favor", False))},
+    )
 
 
 # linformer ------------------------------------------------------------------------------------------------------------------------------
@@ -201,8 +218,9 @@ def linformer(inputs, share_kv, one_kv_head):
 
     def make(dtype):
         columns = 3 * INNER
-        module = LinformerSelfAttention(columns, max_length, k=rows, heads=HEADS, dim_head=D, one_kv_head=one_kv_head,
-                                        share_kv=share_kv).to(dtype)
+        module = LinformerSelfAttention(
+            columns, max_length, k=rows, heads=HEADS, dim_head=D, one_kv_head=one_kv_head, share_kv=share_kv
+        ).to(dtype)
         set_weight(module.to_q, select(columns, 0, INNER))
         set_weight(module.to_k, select(columns, INNER, kv_width))
         if not share_kv:
@@ -210,7 +228,8 @@ def linformer(inputs, share_kv, one_kv_head):
         set_weight(module.to_out, select(columns, 0, INNER).T)
 
         def forward(query, key, value, e, f):
-            # Their parameters are [n, r]; ours, as in the paper, [r, n]. Set as plain tensors, gradients reach the leaves here.
+            # Their parameters are [n, r]; ours, as in the paper, [r, n]. Set as plain tensors, gradients reach the
+            # leaves here.
             for name, leaf in (("proj_k", e), ("proj_v", f)):
                 if hasattr(module, name):
                     delattr(module, name)
@@ -243,8 +262,10 @@ def make_linformer():
             "F": normal(generator, rows, max_length, scale=1 / math.sqrt(rows)),
         }
         for share_kv in (False, True):
-            cases["shared" if share_kv else "separate"] = ({"share_kv": int(share_kv), "kv_heads": 1 if one_kv_head else HEADS},
-                                                           linformer(inputs, share_kv, one_kv_head))
+            cases["shared" if share_kv else "separate"] = (
+                {"share_kv": int(share_kv), "kv_heads": 1 if one_kv_head else HEADS},
+                linformer(inputs, share_kv, one_kv_head),
+            )
         write(GOLDENS / f"linformer_{name}.h5", versions("linformer"), inputs, cases)
 
 

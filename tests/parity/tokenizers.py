@@ -10,6 +10,7 @@ are given; the others are trained here, on the same text, so that no download is
 Prints, for each tokenizer, how many lines have the same ids (and the first that has not), and exits with 1 where one differs.
 Each comparison is made with special tokens in the text as text and, where the reference can, as tokens, and with the frame of a whole text.
 """
+
 import argparse
 import json
 import pathlib
@@ -21,13 +22,15 @@ import tempfile
 import unicodedata
 
 # This file has the name of a library that it needs; its own folder must not be looked in.
-sys.path = [entry for entry in sys.path if pathlib.Path(entry or ".").resolve() != pathlib.Path(__file__).resolve().parent]
+sys.path = [
+    entry for entry in sys.path if pathlib.Path(entry or ".").resolve() != pathlib.Path(__file__).resolve().parent
+]
 
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 N_LINES = 10_000
-LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 SCRIPTS = {
     "cjk": "人工智能改变世界。機器學習は楽しい、カタカナとひらがな。한국어 문장도 있습니다！𠀀𪜀",
@@ -41,12 +44,77 @@ SCRIPTS = {
     "emoji": "😀👍🏽👩‍👩‍👧‍👦🇩🇪❤️🧑‍🚀✨🫶 ☕️ ①② ™®©",
     "symbols": "→←∑∫≈≠∞€£¥§¶•…–—“”‘’«»‹›¿¡°±×÷ \u00ad \u200b\u200d\ufeff \u180e",
 }
-CODE = ["def f(x, *args):\n", "  return x**2 + 3*x", "for (int i = 0; i < n; ++i) {", "std::vector<std::pair<int, float>> v;", "SELECT * FROM t WHERE a='b';",
-        "\t\tif x is None:", "0xDEADBEEF 1e-10 3.14159 0b1010", "git commit -m \"don't\"", "</div><a href=\"#\">", "x_1 = y__2--;", "#!/bin/sh", "{\"a\": [1,2,3]}"]
-URLS = ["https://example.org/a/b?c=d&e=%20f#g", "http://127.0.0.1:8080/", "user.name+tag@mail.example.com", "ftp://files.example.net/~x/y.tar.gz", "www.example.com/путь/页"]
-SPELLED = ["[MASK]", "[CLS]", "[SEP]", "[UNK]", "<s>", "</s>", "<unk>", "<pad>", "<|endoftext|>", "<|im_start|>", "<mask>", "<|begin_of_text|>", "<tool>", "[mask]"]
-CONTRACTIONS = ["don't", "DON'T", "we'll", "WE'LL", "I'm", "they've", "it's", "IT'S", "o'clock", "'tis", "'ſ", "rock'n'roll", "y'all'd've", "you're"]
-WHITESPACE = [" ", "  ", "   ", "\t", "\t\t", "\r", " \r ", "\u00a0", "\u3000", "\u2003", "\u2028", "\x0b", "\x0c", "\x85", "        ", "\u1680"]
+CODE = [
+    "def f(x, *args):\n",
+    "  return x**2 + 3*x",
+    "for (int i = 0; i < n; ++i) {",
+    "std::vector<std::pair<int, float>> v;",
+    "SELECT * FROM t WHERE a='b';",
+    "\t\tif x is None:",
+    "0xDEADBEEF 1e-10 3.14159 0b1010",
+    "git commit -m \"don't\"",
+    "</div><a href=\"#\">",
+    "x_1 = y__2--;",
+    "#!/bin/sh",
+    "{\"a\": [1,2,3]}",
+]
+URLS = [
+    "https://example.org/a/b?c=d&e=%20f#g",
+    "http://127.0.0.1:8080/",
+    "user.name+tag@mail.example.com",
+    "ftp://files.example.net/~x/y.tar.gz",
+    "www.example.com/путь/页",
+]
+SPELLED = [
+    "[MASK]",
+    "[CLS]",
+    "[SEP]",
+    "[UNK]",
+    "<s>",
+    "</s>",
+    "<unk>",
+    "<pad>",
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<mask>",
+    "<|begin_of_text|>",
+    "<tool>",
+    "[mask]",
+]
+CONTRACTIONS = [
+    "don't",
+    "DON'T",
+    "we'll",
+    "WE'LL",
+    "I'm",
+    "they've",
+    "it's",
+    "IT'S",
+    "o'clock",
+    "'tis",
+    "'ſ",
+    "rock'n'roll",
+    "y'all'd've",
+    "you're",
+]
+WHITESPACE = [
+    " ",
+    "  ",
+    "   ",
+    "\t",
+    "\t\t",
+    "\r",
+    " \r ",
+    "\u00a0",
+    "\u3000",
+    "\u2003",
+    "\u2028",
+    "\x0b",
+    "\x0c",
+    "\x85",
+    "        ",
+    "\u1680",
+]
 CONTROL = [chr(c) for c in range(0x20) if c != 0x0A] + ["\x7f", "\x80", "\x9f", "\ufffd", "\ue000", "\u0600", "\u2060"]
 
 
@@ -54,19 +122,35 @@ def mixed_lines(words):
     """Lines of a few pieces, each piece of one of the kinds above; the same lines every time."""
     rng = random.Random(20240229)
     # Characters that have been assigned since Unicode 3.2, whose categories all tables agree on.
-    old = [chr(c) for c in range(0x21, 0x30000) if unicodedata.ucd_3_2_0.category(chr(c)) not in ("Cn", "Cs", "Co") and c not in STRAYS]
+    old = [
+        chr(c)
+        for c in range(0x21, 0x30000)
+        if unicodedata.ucd_3_2_0.category(chr(c)) not in ("Cn", "Cs", "Co") and c not in STRAYS
+    ]
     # A letter with marks after it in the order of a careless writer.
-    accents = lambda: "".join(rng.choice("aeiouAEIOUnczs") + "".join(chr(rng.randrange(0x300, 0x370)) for _ in range(rng.randrange(4))) for _ in range(5))
+    accents = lambda: "".join(
+        rng.choice("aeiouAEIOUnczs") + "".join(chr(rng.randrange(0x300, 0x370)) for _ in range(rng.randrange(4)))
+        for _ in range(5)
+    )
 
     def script():
         text = rng.choice(list(SCRIPTS.values()))
         begin = rng.randrange(len(text))
-        return text[begin:begin + rng.randrange(1, 40)]
+        return text[begin : begin + rng.randrange(1, 40)]
 
     kinds = [
         (30, lambda: " ".join(rng.choice(words) for _ in range(rng.randrange(1, 12)))),
         (6, lambda: rng.choice(CODE).rstrip("\n")),
-        (8, lambda: rng.choice([str(rng.randrange(10**rng.randrange(1, 14))), f"{rng.random()*10**rng.randrange(6):,.{rng.randrange(5)}f}", "1,234,567.89"])),
+        (
+            8,
+            lambda: rng.choice(
+                [
+                    str(rng.randrange(10 ** rng.randrange(1, 14))),
+                    f"{rng.random()*10**rng.randrange(6):,.{rng.randrange(5)}f}",
+                    "1,234,567.89",
+                ]
+            ),
+        ),
         (10, lambda: rng.choice(WHITESPACE) * rng.choice([1, 1, 1, 2, 3, 7])),
         (16, script),
         (4, accents),
@@ -94,12 +178,46 @@ STRAYS = {0x166D, 0x1734, 0x180E, 0xFFF9, 0xFFFA, 0xFFFB, 0x17B4, 0x17B5, 0x6DD}
 
 def protein_lines():
     rng = random.Random(7)
-    return ["".join(rng.choices("ACDEFGHIKLMNPQRSTVWY" * 8 + "XBZUOJacdy*-.1", k=rng.randrange(0, 200))) for _ in range(N_LINES)]
+    return [
+        "".join(rng.choices("ACDEFGHIKLMNPQRSTVWY" * 8 + "XBZUOJacdy*-.1", k=rng.randrange(0, 200)))
+        for _ in range(N_LINES)
+    ]
 
 
 def smiles_lines():
     rng = random.Random(8)
-    parts = ["C", "c1ccccc1", "N", "O", "Cl", "Br", "[nH]", "[C@@H]", "(", ")", "=", "#", "[O-]", "[Na+]", ".", ">>", "/", "\\", "%10", "2", "[Xx]", "S", "[13CH3]", "~", "*", "B", "I", "F", "p", "@"]
+    parts = [
+        "C",
+        "c1ccccc1",
+        "N",
+        "O",
+        "Cl",
+        "Br",
+        "[nH]",
+        "[C@@H]",
+        "(",
+        ")",
+        "=",
+        "#",
+        "[O-]",
+        "[Na+]",
+        ".",
+        ">>",
+        "/",
+        "\\",
+        "%10",
+        "2",
+        "[Xx]",
+        "S",
+        "[13CH3]",
+        "~",
+        "*",
+        "B",
+        "I",
+        "F",
+        "p",
+        "@",
+    ]
     return ["".join(rng.choices(parts, k=rng.randrange(1, 60))) for _ in range(N_LINES)]
 
 
@@ -111,15 +229,20 @@ class Comparison:
         """`reference` gives the ids of a line."""
         text = self.folder / "lines.txt"
         text.write_bytes("".join(line + "\n" for line in lines).encode())
-        run = subprocess.run([self.furlong, "tokenize", str(path), str(text), *options], capture_output=True, check=False)
+        run = subprocess.run(
+            [self.furlong, "tokenize", str(path), str(text), *options], capture_output=True, check=False
+        )
         if run.returncode != 0:
             print(f"{name:58} FAILED: {run.stderr.decode().strip()}")
             self.failed = True
             return
         answers = run.stdout.decode().split("\n")[:-1]
         assert len(answers) == len(lines), (len(answers), len(lines))
-        wrong = [(line, answer, wanted) for line, answer in zip(lines, answers)
-                 if answer != (wanted := " ".join(map(str, reference(line))))]
+        wrong = [
+            (line, answer, wanted)
+            for line, answer in zip(lines, answers)
+            if answer != (wanted := " ".join(map(str, reference(line))))
+        ]
         print(f"{name:58} {len(lines) - len(wrong)} of {len(lines)} lines equal", flush=True)
         for line, answer, wanted in wrong[:3]:
             print(f"    {line!r}\n      here      {answer}\n      reference {wanted}")
@@ -132,19 +255,38 @@ class Comparison:
         tokenizer.encode_special_tokens = True
         self.check(name, path, lines, lambda line: tokenizer.encode(line, add_special_tokens=False).ids)
         tokenizer.encode_special_tokens = False
-        self.check(name + ", --special", path, lines, lambda line: tokenizer.encode(line, add_special_tokens=False).ids, "--special")
+        self.check(
+            name + ", --special",
+            path,
+            lines,
+            lambda line: tokenizer.encode(line, add_special_tokens=False).ids,
+            "--special",
+        )
         if framed:
-            self.check(name + ", --special --framed", path, lines, lambda line: tokenizer.encode(line).ids, "--special", "--framed")
+            self.check(
+                name + ", --special --framed",
+                path,
+                lines,
+                lambda line: tokenizer.encode(line).ids,
+                "--special",
+                "--framed",
+            )
 
     def check_decoding(self, name, path, lines, letters=None):
         """Byte-level BPE gives back every line, byte for byte; of `letters` alone, where the vocabulary does not have all bytes."""
         if letters is not None:
             spelling = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-            lines = [line for line in lines if all(set(piece) <= letters for piece, _ in spelling.pre_tokenize_str(line))]
+            lines = [
+                line for line in lines if all(set(piece) <= letters for piece, _ in spelling.pre_tokenize_str(line))
+            ]
         text = self.folder / "lines.txt"
         text.write_bytes("".join(line + "\n" for line in lines).encode())
-        encoded = subprocess.run([self.furlong, "tokenize", str(path), str(text)], capture_output=True, check=True).stdout
-        decoded = subprocess.run([self.furlong, "tokenize", str(path), "-", "--decode"], input=encoded, capture_output=True, check=True).stdout
+        encoded = subprocess.run(
+            [self.furlong, "tokenize", str(path), str(text)], capture_output=True, check=True
+        ).stdout
+        decoded = subprocess.run(
+            [self.furlong, "tokenize", str(path), "-", "--decode"], input=encoded, capture_output=True, check=True
+        ).stdout
         same = sum(a == b for a, b in zip(decoded.split(b"\n"), text.read_bytes().split(b"\n"))) - 1
         print(f"{name + ', decoded':58} {same} of {len(lines)} lines equal", flush=True)
         self.failed |= same != len(lines)
@@ -156,7 +298,12 @@ def byte_level(tokenizer_json_parts, lines, size=6000, special=("<|endoftext|>",
     if "normalizer" in tokenizer_json_parts:
         tokenizer.normalizer = tokenizer_json_parts["normalizer"]
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(special), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(special),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
     tokenizer.train_from_iterator(lines, trainer)
     return tokenizer
 
@@ -176,20 +323,41 @@ def check_byte_level(comparison, folder, lines):
     plain.add_special_tokens(["<|endoftext|>"])
     comparison.check_tokenizer("GPT-2's pattern, vocab.json + merges.txt", pair, lines, plain)
 
-    prefixed = byte_level({"pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=True)}, lines, special=("<s>", "<pad>", "</s>", "<unk>", AddedToken("<mask>", lstrip=True)))
-    prefixed.post_processor = processors.RobertaProcessing(("</s>", prefixed.token_to_id("</s>")), ("<s>", prefixed.token_to_id("<s>")))
+    prefixed = byte_level(
+        {"pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=True)},
+        lines,
+        special=("<s>", "<pad>", "</s>", "<unk>", AddedToken("<mask>", lstrip=True)),
+    )
+    prefixed.post_processor = processors.RobertaProcessing(
+        ("</s>", prefixed.token_to_id("</s>")), ("<s>", prefixed.token_to_id("<s>"))
+    )
     prefixed.save(str(folder / "roberta.json"))
-    comparison.check_tokenizer("RoBERTa's, with a space in front", folder / "roberta.json", lines, prefixed, framed=True)
+    comparison.check_tokenizer(
+        "RoBERTa's, with a space in front", folder / "roberta.json", lines, prefixed, framed=True
+    )
 
     def split(pattern):
-        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        return pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(pattern), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
 
-    llama3 = byte_level({"pre_tokenizer": split(LLAMA3), "ignore_merges": True}, lines, special=("<|begin_of_text|>", "<|end_of_text|>"))
-    llama3.post_processor = processors.TemplateProcessing(single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", llama3.token_to_id("<|begin_of_text|>"))])
+    llama3 = byte_level(
+        {"pre_tokenizer": split(LLAMA3), "ignore_merges": True}, lines, special=("<|begin_of_text|>", "<|end_of_text|>")
+    )
+    llama3.post_processor = processors.TemplateProcessing(
+        single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", llama3.token_to_id("<|begin_of_text|>"))]
+    )
     llama3.save(str(folder / "llama3.json"))
     comparison.check_tokenizer("Llama 3's pattern", folder / "llama3.json", lines, llama3, framed=True)
     comparison.check_decoding("Llama 3's pattern", folder / "llama3.json", lines)
-    qwen2 = byte_level({"pre_tokenizer": split(QWEN2), "normalizer": normalizers.NFC()}, lines, special=("<|endoftext|>", "<|im_start|>"))
+    qwen2 = byte_level(
+        {"pre_tokenizer": split(QWEN2), "normalizer": normalizers.NFC()},
+        lines,
+        special=("<|endoftext|>", "<|im_start|>"),
+    )
     qwen2.save(str(folder / "qwen2.json"))
     comparison.check_tokenizer("Qwen 2's pattern, NFC", folder / "qwen2.json", lines, qwen2)
 
@@ -198,7 +366,9 @@ def check_llama2(comparison, folder, lines):
     """BPE over characters with bytes for those that are unknown, as tokenizer.json files of Llama 2 and Mistral have it."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
     trainer = trainers.BpeTrainer(vocab_size=3000, special_tokens=tokens, limit_alphabet=120, show_progress=False)
     tokenizer.train_from_iterator((word for line in lines for word in line.split(" ")), trainer)
@@ -206,26 +376,39 @@ def check_llama2(comparison, folder, lines):
     document = json.loads(tokenizer.to_str())
     document["added_tokens"] = document["added_tokens"][:3]
     (folder / "llama2.json").write_text(json.dumps(document))
-    comparison.check_tokenizer("Llama 2's tokenizer.json", folder / "llama2.json", lines, Tokenizer.from_str(json.dumps(document)))
+    comparison.check_tokenizer(
+        "Llama 2's tokenizer.json", folder / "llama2.json", lines, Tokenizer.from_str(json.dumps(document))
+    )
 
 
 def check_wordpiece_cased(comparison, folder, lines):
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=4000, limit_alphabet=1200, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=4000,
+        limit_alphabet=1200,
+        special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+        show_progress=False,
+    )
     tokenizer.train_from_iterator(lines, trainer)
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     tokenizer.save(str(folder / "cased.json"))
-    comparison.check_tokenizer("WordPiece with capitals, tokenizer.json", folder / "cased.json", lines, tokenizer, framed=True)
+    comparison.check_tokenizer(
+        "WordPiece with capitals, tokenizer.json", folder / "cased.json", lines, tokenizer, framed=True
+    )
     (folder / "cased").mkdir()
     tokenizer.model.save(str(folder / "cased"))
-    comparison.check_tokenizer("WordPiece with capitals, vocab.txt", folder / "cased" / "vocab.txt", lines, tokenizer, framed=True)
+    comparison.check_tokenizer(
+        "WordPiece with capitals, vocab.txt", folder / "cased" / "vocab.txt", lines, tokenizer, framed=True
+    )
 
 
 def train_sentencepiece(folder, name, lines, **options):
     (folder / "training.txt").write_text("\n".join(lines))
-    sentencepiece.SentencePieceTrainer.train(input=str(folder / "training.txt"), model_prefix=str(folder / name), minloglevel=2, **options)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "training.txt"), model_prefix=str(folder / name), minloglevel=2, **options
+    )
     return sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{name}.model"))
 
 
@@ -248,24 +431,47 @@ def fields(message):
             values[key >> 3] = integer()
             continue
         size = {1: 8, 5: 4}.get(key & 7) or integer()
-        values[key >> 3] = message[at:at + size]
+        values[key >> 3] = message[at : at + size]
         at += size
     return values
 
 
 def check_sentencepiece(comparison, folder, lines):
-    unigram = train_sentencepiece(folder, "unigram", lines, vocab_size=5000, model_type="unigram", character_coverage=0.995)
+    unigram = train_sentencepiece(
+        folder, "unigram", lines, vocab_size=5000, model_type="unigram", character_coverage=0.995
+    )
     comparison.check("SentencePiece unigram", folder / "unigram.model", lines, unigram.encode)
-    bpe = train_sentencepiece(folder, "bpe", lines, vocab_size=4000, model_type="bpe", byte_fallback=True, character_coverage=0.99, split_digits=True,
-                              normalization_rule_name="identity", remove_extra_whitespaces=False, allow_whitespace_only_pieces=True)
+    bpe = train_sentencepiece(
+        folder,
+        "bpe",
+        lines,
+        vocab_size=4000,
+        model_type="bpe",
+        byte_fallback=True,
+        character_coverage=0.99,
+        split_digits=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True,
+    )
     comparison.check("SentencePiece BPE with bytes", folder / "bpe.model", lines, bpe.encode)
-    comparison.check("SentencePiece BPE with bytes, --framed", folder / "bpe.model", lines, lambda line: [bpe.bos_id()] + bpe.encode(line), "--framed")
+    comparison.check(
+        "SentencePiece BPE with bytes, --framed",
+        folder / "bpe.model",
+        lines,
+        lambda line: [bpe.bos_id()] + bpe.encode(line),
+        "--framed",
+    )
 
     import gguf
+
     writer = gguf.GGUFWriter(str(folder / "bpe.gguf"), "llama")
     writer.add_tokenizer_model("llama")
     ids = range(bpe.get_piece_size())
-    types = [2 if bpe.is_unknown(i) else 3 if bpe.is_control(i) else 6 if bpe.is_byte(i) else 5 if bpe.is_unused(i) else 1 for i in ids]
+    types = [
+        2 if bpe.is_unknown(i) else 3 if bpe.is_control(i) else 6 if bpe.is_byte(i) else 5 if bpe.is_unused(i) else 1
+        for i in ids
+    ]
     writer.add_token_list([bpe.id_to_piece(i).encode() for i in ids])
     writer.add_token_scores([bpe.get_score(i) for i in ids])
     writer.add_token_types(types)
@@ -278,11 +484,20 @@ def check_sentencepiece(comparison, folder, lines):
     writer.close()
     comparison.check("SentencePiece BPE in GGUF", folder / "bpe.gguf", lines, bpe.encode)
 
-    tokenizer = Tokenizer(models.Unigram([(unigram.id_to_piece(i), unigram.get_score(i)) for i in range(unigram.get_piece_size())], unk_id=0))
+    tokenizer = Tokenizer(
+        models.Unigram(
+            [(unigram.id_to_piece(i), unigram.get_score(i)) for i in range(unigram.get_piece_size())], unk_id=0
+        )
+    )
     # ModelProto.normalizer_spec.precompiled_charsmap
     charsmap = fields(fields((folder / "unigram.model").read_bytes())[3])[2]
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap),
-                                                 normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), "\u2581")])
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Precompiled(charsmap),
+            normalizers.Strip(left=False, right=True),
+            normalizers.Replace(Regex(" {2,}"), "\u2581"),
+        ]
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
     tokenizer.save(str(folder / "unigram.json"))
@@ -291,12 +506,15 @@ def check_sentencepiece(comparison, folder, lines):
 
 def check_smollm(comparison, path, lines):
     import gguf
+
     reader = gguf.GGUFReader(path)
     tokens = reader.fields["tokenizer.ggml.tokens"].contents()
     merges = [tuple(merge.split(" ")) for merge in reader.fields["tokenizer.ggml.merges"].contents()]
     types = reader.fields["tokenizer.ggml.token_type"].contents()
     tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     tokenizer.add_special_tokens([token for token, kind in zip(tokens, types) if kind == 3])
     comparison.check_tokenizer("SmolLM2, GGUF", path, lines, tokenizer)
     comparison.check_decoding("SmolLM2, GGUF", path, lines, {token for token in tokens if len(token) == 1})
@@ -304,6 +522,7 @@ def check_smollm(comparison, path, lines):
 
 def check_letters(comparison, folder, antiberty, rxnmapper):
     from transformers import BertTokenizer, EsmTokenizer
+
     if antiberty:
         tokenizer = BertTokenizer(vocab=str(pathlib.Path(antiberty) / "vocab.txt"), do_lower_case=False)
         lines = protein_lines()
@@ -316,16 +535,28 @@ def check_letters(comparison, folder, antiberty, rxnmapper):
     tokenizer = EsmTokenizer(str(esm / "vocab.txt"))
     comparison.check("ESM-2", esm, protein_lines(), lambda line: tokenizer(line)["input_ids"], "--framed")
     if rxnmapper:
-        vocabulary = {token: i for i, token in enumerate((pathlib.Path(rxnmapper) / "vocab.txt").read_text().splitlines())}
-        pattern = re.compile(r"(\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9])")
-        comparison.check("RXNMapper (SMILES)", rxnmapper, smiles_lines(),
-                         lambda line: [vocabulary.get(part, vocabulary["[UNK]"]) for part in pattern.findall(line)])
+        vocabulary = {
+            token: i for i, token in enumerate((pathlib.Path(rxnmapper) / "vocab.txt").read_text().splitlines())
+        }
+        pattern = re.compile(
+            r"(\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9])"
+        )
+        comparison.check(
+            "RXNMapper (SMILES)",
+            rxnmapper,
+            smiles_lines(),
+            lambda line: [vocabulary.get(part, vocabulary["[UNK]"]) for part in pattern.findall(line)],
+        )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--furlong", required=True)
-    parser.add_argument("--text", default=pathlib.Path(__file__).resolve().parents[2] / "data" / "kjv.txt", help="English words are taken from it")
+    parser.add_argument(
+        "--text",
+        default=pathlib.Path(__file__).resolve().parents[2] / "data" / "kjv.txt",
+        help="English words are taken from it",
+    )
     parser.add_argument("--minilm", help="directory of all-MiniLM-L6-v2")
     parser.add_argument("--antiberty", help="directory with AntiBERTy's vocab.txt")
     parser.add_argument("--smollm", help="GGUF file of SmolLM2")
@@ -338,8 +569,16 @@ def main():
         comparison = Comparison(arguments.furlong, folder)
         if arguments.minilm:
             reference = Tokenizer.from_file(str(pathlib.Path(arguments.minilm) / "tokenizer.json"))
-            comparison.check_tokenizer("all-MiniLM-L6-v2, tokenizer.json", arguments.minilm, lines, reference, framed=True)
-            comparison.check_tokenizer("all-MiniLM-L6-v2, vocab.txt", pathlib.Path(arguments.minilm) / "vocab.txt", lines, reference, framed=True)
+            comparison.check_tokenizer(
+                "all-MiniLM-L6-v2, tokenizer.json", arguments.minilm, lines, reference, framed=True
+            )
+            comparison.check_tokenizer(
+                "all-MiniLM-L6-v2, vocab.txt",
+                pathlib.Path(arguments.minilm) / "vocab.txt",
+                lines,
+                reference,
+                framed=True,
+            )
         check_wordpiece_cased(comparison, folder, lines)
         check_letters(comparison, folder, arguments.antiberty, arguments.rxnmapper)
         if arguments.smollm:

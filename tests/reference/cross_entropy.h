@@ -13,9 +13,11 @@ struct CrossEntropy {
   std::vector<double> d_hidden, d_weight, d_bias;  // of `loss`
 };
 
-/// hidden [rows, d], weight [vocabulary, d], bias [vocabulary] or empty; all logits at once. normalizer 0: the number of valid targets.
-inline CrossEntropy cross_entropy(const std::vector<double>& hidden, const std::vector<double>& weight, const std::vector<double>& bias,
-                                  const std::vector<std::int32_t>& targets, std::size_t d, double normalizer) {
+/// hidden [rows, d], weight [vocabulary, d], bias [vocabulary] or empty; all logits at once. normalizer 0: the number
+/// of valid targets.
+inline CrossEntropy cross_entropy(const std::vector<double>& hidden, const std::vector<double>& weight,
+                                  const std::vector<double>& bias, const std::vector<std::int32_t>& targets,
+                                  std::size_t d, double normalizer) {
   const std::size_t rows = targets.size(), vocabulary = weight.size() / d;
   CrossEntropy result;
   result.row_losses.resize(rows);

@@ -36,8 +36,8 @@ inline std::vector<double> log_probabilities(std::vector<double> logits, double 
 }
 
 /// All logits at once. normalizer 0: the number of valid targets.
-inline Distillation distillation(const ClassifierValues& student, const ClassifierValues& teacher, const std::vector<std::int32_t>& targets,
-                                 double temperature, double normalizer) {
+inline Distillation distillation(const ClassifierValues& student, const ClassifierValues& teacher,
+                                 const std::vector<std::int32_t>& targets, double temperature, double normalizer) {
   const std::size_t vocabulary = student.weight.size() / student.d;
   Distillation result;
   result.d_hidden.resize(student.hidden.size());
@@ -47,8 +47,10 @@ inline Distillation distillation(const ClassifierValues& student, const Classifi
   if (normalizer == 0) normalizer = std::max(1, result.valid);
   for (std::size_t r = 0; r < targets.size(); ++r) {
     if (targets[r] < 0) continue;
-    const auto q = log_probabilities(student.logits(r), temperature), p = log_probabilities(teacher.logits(r), temperature);
-    result.agreeing += std::max_element(q.begin(), q.end()) - q.begin() == std::max_element(p.begin(), p.end()) - p.begin();
+    const auto q = log_probabilities(student.logits(r), temperature),
+               p = log_probabilities(teacher.logits(r), temperature);
+    result.agreeing +=
+        std::max_element(q.begin(), q.end()) - q.begin() == std::max_element(p.begin(), p.end()) - p.begin();
     for (std::size_t v = 0; v < vocabulary; ++v) {
       result.loss += temperature * temperature * std::exp(p[v]) * (p[v] - q[v]) / normalizer;
       const double d_logit = temperature * (std::exp(q[v]) - std::exp(p[v])) / normalizer;

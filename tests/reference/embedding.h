@@ -6,7 +6,8 @@ namespace furlong::reference {
 
 /// y[r] = table[tokens[r]] + positions[first + r % n]; positions may be empty.
 inline std::vector<double> embedding(const std::vector<std::int32_t>& tokens, const std::vector<double>& table,
-                                     const std::vector<double>& positions, std::size_t n, std::size_t d, std::size_t first) {
+                                     const std::vector<double>& positions, std::size_t n, std::size_t d,
+                                     std::size_t first) {
   std::vector<double> y(tokens.size() * d);
   for (std::size_t row = 0; row < tokens.size(); ++row) {
     for (std::size_t i = 0; i < d; ++i) {

@@ -31,9 +31,10 @@ inline double inner(const double* a, const double* b, std::int64_t d) {
 
 namespace feature_maps {
 
-/// sqrt(c_r r! / Π α_i!) Π x'_i^α_i for every multi-index of degree r, given as ascending lists of indices in lexicographic order.
-inline void monomials(const std::vector<double>& x, std::int64_t r, double coefficient, std::vector<std::size_t>& indices,
-                      std::vector<double>& features) {
+/// sqrt(c_r r! / Π α_i!) Π x'_i^α_i for every multi-index of degree r, given as ascending lists of indices in
+/// lexicographic order.
+inline void monomials(const std::vector<double>& x, std::int64_t r, double coefficient,
+                      std::vector<std::size_t>& indices, std::vector<double>& features) {
   if (static_cast<std::int64_t>(indices.size()) < r) {
     for (std::size_t next = indices.empty() ? 0 : indices.back(); next < x.size(); ++next) {
       indices.push_back(next);
@@ -54,7 +55,8 @@ inline void monomials(const std::vector<double>& x, std::int64_t r, double coeff
 inline double coefficient(ops::FeatureMap map, std::int64_t order, std::int64_t r) {
   const double n = static_cast<double>(order), factorial = std::tgamma(static_cast<double>(r) + 1);
   if (map == ops::FeatureMap::taylor) return 1 / factorial;
-  return std::tgamma(n + 1) / (factorial * std::tgamma(n - static_cast<double>(r) + 1)) / std::pow(n, static_cast<double>(r));
+  return std::tgamma(n + 1) / (factorial * std::tgamma(n - static_cast<double>(r) + 1)) /
+         std::pow(n, static_cast<double>(r));
 }
 
 inline void softmax_logs(const std::vector<double>& x, double sign, std::vector<double>& features) {
@@ -90,7 +92,8 @@ inline FeatureRow projected(const FeatureMapCase& c, const std::vector<double>& 
   } else if (c.map == FeatureMap::favor_trig) {
     row.row_log = is_key ? half : half - std::log(n);
   } else if (!is_key) {
-    row.row_log = -half - std::log(static_cast<double>(row.features.size())) + static_cast<double>(c.d) / 2 * std::log(1 - 4 * a);
+    row.row_log =
+        -half - std::log(static_cast<double>(row.features.size())) + static_cast<double>(c.d) / 2 * std::log(1 - 4 * a);
   }
   return row;
 }
@@ -141,7 +144,8 @@ inline double kernel_of_rows(const FeatureMapCase& c, const FeatureRow& query, c
   const bool logarithms = ops::feature_map_info(c.map).form == ops::FeatureForm::logarithms;
   double sum = 0;
   for (std::size_t f = 0; f < query.features.size(); ++f)
-    sum += logarithms ? std::exp(query.features[f] + key.features[f] + query.row_log + key.row_log) : query.features[f] * key.features[f];
+    sum += logarithms ? std::exp(query.features[f] + key.features[f] + query.row_log + key.row_log)
+                      : query.features[f] * key.features[f];
   return logarithms ? sum : sum * std::exp(query.row_log + key.row_log);
 }
 
@@ -153,7 +157,8 @@ inline double closed_kernel(const FeatureMapCase& c, const double* q, const doub
   if (c.map == FeatureMap::cosine) return 1 + inner(q, k, c.d) / std::sqrt(inner(q, q, c.d) * inner(k, k, c.d));
   if (c.map != FeatureMap::taylor) return std::exp(s);
   double sum = 0;
-  for (std::int64_t r = 0; r <= c.options.order; ++r) sum += std::pow(s, static_cast<double>(r)) / std::tgamma(static_cast<double>(r) + 1);
+  for (std::int64_t r = 0; r <= c.options.order; ++r)
+    sum += std::pow(s, static_cast<double>(r)) / std::tgamma(static_cast<double>(r) + 1);
   return sum;
 }
 

@@ -30,9 +30,10 @@ struct Product {
   std::vector<double> value, magnitude;  // [rows, columns]
 };
 
-/// op(a) · op(b) of row-major matrices: a is [rows, inner], or [inner, rows] when transposed; b is [inner, columns] or [columns, inner].
-inline Product product(const std::vector<double>& a, bool transpose_a, const std::vector<double>& b, bool transpose_b, std::int64_t rows,
-                       std::int64_t columns, std::int64_t inner) {
+/// op(a) · op(b) of row-major matrices: a is [rows, inner], or [inner, rows] when transposed; b is [inner, columns] or
+/// [columns, inner].
+inline Product product(const std::vector<double>& a, bool transpose_a, const std::vector<double>& b, bool transpose_b,
+                       std::int64_t rows, std::int64_t columns, std::int64_t inner) {
   const auto n = static_cast<std::size_t>(rows * columns);
   Product result{std::vector<double>(n), std::vector<double>(n)};
   for (std::int64_t i = 0; i < rows; ++i) {

@@ -1,5 +1,6 @@
 #pragma once
-// Linear attention by its definition, in float64, pair by pair, for one head. No tricks but the one maximum per query that exp needs.
+// Linear attention by its definition, in float64, pair by pair, for one head. No tricks but the one maximum per query
+// that exp needs.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -41,7 +42,8 @@ inline Weight feature_weight(const FeatureMapCase& c, const FeatureRow& q, const
   return {std::log(std::fabs(sum)) + k.row_log, sum < 0 ? -1.0 : 1.0};
 }
 
-/// Cosines and sines of distance · base^(-2f/m) for the pairs of m features, at distances from -(n_query - 1) to n_key - 1.
+/// Cosines and sines of distance · base^(-2f/m) for the pairs of m features, at distances from -(n_query - 1) to n_key
+/// - 1.
 struct Rotations {
   std::int64_t n_query = 0, half = 0;
   std::vector<double> cosines, sines;
@@ -49,7 +51,8 @@ struct Rotations {
   Rotations(const LinearAttentionCase& c, std::size_t m) : n_query(c.n_query), half(static_cast<std::int64_t>(m / 2)) {
     for (std::int64_t distance = 1 - c.n_query; distance < c.n_key; ++distance) {
       for (std::int64_t f = 0; f < half; ++f) {
-        const double angle = static_cast<double>(distance) * std::pow(c.rotary_base, -2 * static_cast<double>(f) / static_cast<double>(m));
+        const double angle = static_cast<double>(distance) *
+                             std::pow(c.rotary_base, -2 * static_cast<double>(f) / static_cast<double>(m));
         cosines.push_back(std::cos(angle));
         sines.push_back(std::sin(angle));
       }
@@ -59,8 +62,8 @@ struct Rotations {
 };
 
 /// feature_weight of φ(q) · R φ(k), R turning features (f, f + ⌊m/2⌋): what R_i φ(q) · R_j φ(k) is for distance j - i.
-inline Weight rotated_weight(const LinearAttentionCase& c, const FeatureRow& q, const FeatureRow& k, const Rotations& rotations,
-                             std::int64_t distance) {
+inline Weight rotated_weight(const LinearAttentionCase& c, const FeatureRow& q, const FeatureRow& k,
+                             const Rotations& rotations, std::int64_t distance) {
   const bool logarithms = ops::feature_map_info(c.features.map).form == ops::FeatureForm::logarithms;
   std::vector<double> x = q.features, y = k.features;
   double shift = k.row_log;
@@ -81,15 +84,19 @@ inline Weight rotated_weight(const LinearAttentionCase& c, const FeatureRow& q, 
 
 /// Whether query i sees key j at all.
 inline bool visible(const LinearAttentionCase& c, std::int64_t i, std::int64_t j) {
-  const auto at = [](const std::vector<int>& values, std::int64_t index) { return values[static_cast<std::size_t>(index)]; };
+  const auto at = [](const std::vector<int>& values, std::int64_t index) {
+    return values[static_cast<std::size_t>(index)];
+  };
   if (c.causal && j > i) return false;
   if (c.window > 0 && std::abs(i - j) >= c.window) return false;
   if (!c.mask.empty() && at(c.mask, j) == 0) return false;
-  return c.documents.empty() || at(c.documents, i) == at(c.documents, j);  // runs of equal numbers: the tests repeat none
+  return c.documents.empty() ||
+         at(c.documents, i) == at(c.documents, j);  // runs of equal numbers: the tests repeat none
 }
 
 /// query [n_query, d], key [n_key, d], value [n_key, d_value] -> [n_query, d_value].
-inline Matrix linear_attention(const LinearAttentionCase& c, const Matrix& query, const Matrix& key, const Matrix& value) {
+inline Matrix linear_attention(const LinearAttentionCase& c, const Matrix& query, const Matrix& key,
+                               const Matrix& value) {
   const std::int64_t d = c.features.d, width = c.d_value;
   const auto transformed = [&](const Matrix& rows, std::int64_t n, const Matrix& center, bool divide) {
     Matrix result(rows.begin(), rows.begin() + n * d);
@@ -100,7 +107,8 @@ inline Matrix linear_attention(const LinearAttentionCase& c, const Matrix& query
     }
     return result;
   };
-  const Matrix q = transformed(query, c.n_query, c.query_center, false), k = transformed(key, c.n_key, c.key_center, true);
+  const Matrix q = transformed(query, c.n_query, c.query_center, false),
+               k = transformed(key, c.n_key, c.key_center, true);
   std::vector<FeatureRow> rows_q, rows_k;
   for (std::int64_t i = 0; i < c.n_query; ++i) rows_q.push_back(feature_row(c.features, q.data() + i * d, false));
   for (std::int64_t j = 0; j < c.n_key; ++j) rows_k.push_back(feature_row(c.features, k.data() + j * d, true));
@@ -124,11 +132,13 @@ inline Matrix linear_attention(const LinearAttentionCase& c, const Matrix& query
       } else {
         w = feature_weight(c.features, row_q, rows_k[static_cast<std::size_t>(j)]);
       }
-      Weight numerator = c.rotate_numerator ? rotated_weight(c, row_q, rows_k[static_cast<std::size_t>(j)], rotations, j - i) : w;
+      Weight numerator =
+          c.rotate_numerator ? rotated_weight(c, row_q, rows_k[static_cast<std::size_t>(j)], rotations, j - i) : w;
       for (std::int64_t f = 0; f < d && !c.query_center.empty(); ++f) {
-        const double unscaled =
-            key[static_cast<std::size_t>(j * d + f)] - (c.key_center.empty() ? 0 : c.key_center[static_cast<std::size_t>(f)]);
-        for (Weight* weight : {&w, &numerator}) weight->log += scale * c.query_center[static_cast<std::size_t>(f)] * unscaled;
+        const double unscaled = key[static_cast<std::size_t>(j * d + f)] -
+                                (c.key_center.empty() ? 0 : c.key_center[static_cast<std::size_t>(f)]);
+        for (Weight* weight : {&w, &numerator})
+          weight->log += scale * c.query_center[static_cast<std::size_t>(f)] * unscaled;
       }
       weights.push_back({j, w, numerator});
       top = std::max({top, w.log, numerator.log});

@@ -12,8 +12,9 @@ struct NormResult {
 };
 
 /// branch and bias may be empty.
-inline NormResult norm(const std::vector<double>& residual_in, const std::vector<double>& branch, const std::vector<double>& gain,
-                       const std::vector<double>& bias, ops::NormKind kind, double epsilon) {
+inline NormResult norm(const std::vector<double>& residual_in, const std::vector<double>& branch,
+                       const std::vector<double>& gain, const std::vector<double>& bias, ops::NormKind kind,
+                       double epsilon) {
   NormResult result{residual_in, residual_in};
   for (std::size_t i = 0; i < branch.size(); ++i) result.residual[i] += branch[i];
   const std::size_t columns = gain.size();
@@ -22,9 +23,11 @@ inline NormResult norm(const std::vector<double>& residual_in, const std::vector
     if (kind == ops::NormKind::layernorm) {
       for (std::size_t j = 0; j < columns; ++j) mean += result.residual[begin + j] / static_cast<double>(columns);
     }
-    for (std::size_t j = 0; j < columns; ++j) square += std::pow(result.residual[begin + j] - mean, 2) / static_cast<double>(columns);
+    for (std::size_t j = 0; j < columns; ++j)
+      square += std::pow(result.residual[begin + j] - mean, 2) / static_cast<double>(columns);
     for (std::size_t j = 0; j < columns; ++j) {
-      result.normed[begin + j] = (result.residual[begin + j] - mean) / std::sqrt(square + epsilon) * gain[j] + (bias.empty() ? 0 : bias[j]);
+      result.normed[begin + j] =
+          (result.residual[begin + j] - mean) / std::sqrt(square + epsilon) * gain[j] + (bias.empty() ? 0 : bias[j]);
     }
   }
   return result;

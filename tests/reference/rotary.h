@@ -5,9 +5,10 @@
 
 namespace furlong::reference {
 
-/// Rows [batch * n, columns]: in each head the pair (i, i + d_head / 2), as a complex number, times exp(i position base^(-2i / d_head)).
-inline std::vector<double> rotary(std::vector<double> x, std::size_t n, std::size_t columns, std::size_t n_heads, std::size_t d_head,
-                                  std::size_t first, double base) {
+/// Rows [batch * n, columns]: in each head the pair (i, i + d_head / 2), as a complex number, times exp(i position
+/// base^(-2i / d_head)).
+inline std::vector<double> rotary(std::vector<double> x, std::size_t n, std::size_t columns, std::size_t n_heads,
+                                  std::size_t d_head, std::size_t first, double base) {
   for (std::size_t row = 0; row < x.size() / columns; ++row) {
     for (std::size_t head = 0; head < n_heads; ++head) {
       for (std::size_t i = 0; i < d_head / 2; ++i) {

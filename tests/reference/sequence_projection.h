@@ -7,14 +7,18 @@
 
 namespace furlong::reference {
 
-/// x [batch, n, n_heads·d] -> [batch, rows, n_heads·d], channel by channel as the definitions say. `weight` in either of the op's shapes;
-/// `shared` says which. `keys` [batch, n], empty: all kept.
-inline std::vector<double> sequence_projection(const std::vector<double>& x, const std::vector<double>& weight, bool shared,
-                                               const std::vector<std::int32_t>& keys, std::size_t batch, std::size_t n, std::size_t d,
+/// x [batch, n, n_heads·d] -> [batch, rows, n_heads·d], channel by channel as the definitions say. `weight` in either
+/// of the op's shapes; `shared` says which. `keys` [batch, n], empty: all kept.
+inline std::vector<double> sequence_projection(const std::vector<double>& x, const std::vector<double>& weight,
+                                               bool shared, const std::vector<std::int32_t>& keys, std::size_t batch,
+                                               std::size_t n, std::size_t d,
                                                const ops::SequenceProjectionOptions& options) {
-  const auto n_heads = static_cast<std::size_t>(options.n_heads), r = static_cast<std::size_t>(options.projected_length);
-  const auto longest = static_cast<std::size_t>(options.max_length), stride = (longest + r - 1) / r, width = n_heads * d;
-  const bool linear = options.kind == ops::SequenceProjection::linear, mean = options.kind == ops::SequenceProjection::mean;
+  const auto n_heads = static_cast<std::size_t>(options.n_heads),
+             r = static_cast<std::size_t>(options.projected_length);
+  const auto longest = static_cast<std::size_t>(options.max_length), stride = (longest + r - 1) / r,
+             width = n_heads * d;
+  const bool linear = options.kind == ops::SequenceProjection::linear,
+             mean = options.kind == ops::SequenceProjection::mean;
   const std::size_t rows = linear ? r : (n + stride - 1) / stride;
   std::vector<double> y(batch * rows * width, 0.0);
   for (std::size_t b = 0; b < batch; ++b) {

@@ -3,11 +3,11 @@
 
 namespace furlong::reference {
 
-/// y[b, t, c] = Σ_j weight[c, j] · x[b, t - (width - 1) + j, c]; before the start comes `history` [batch, width - 1, channels], zero when
-/// empty.
+/// y[b, t, c] = Σ_j weight[c, j] · x[b, t - (width - 1) + j, c]; before the start comes `history` [batch, width - 1,
+/// channels], zero when empty.
 inline std::vector<double> short_convolution(const std::vector<double>& x, const std::vector<double>& weight,
-                                             const std::vector<double>& history, std::size_t batch, std::size_t n, std::size_t channels,
-                                             std::size_t width) {
+                                             const std::vector<double>& history, std::size_t batch, std::size_t n,
+                                             std::size_t channels, std::size_t width) {
   std::vector<double> y(x.size());
   for (std::size_t b = 0; b < batch; ++b) {
     for (std::size_t t = 0; t < n; ++t) {

@@ -26,7 +26,8 @@ struct SoftmaxAttentionCase {
     if (window > 0 && std::abs(distance) >= window) return false;
     if (!keys.empty() && keys[static_cast<std::size_t>(b * n_key + j)] == 0) return false;
     for (std::int64_t x = std::min(i, j) + 1; !documents.empty() && x <= std::max(i, j); ++x) {
-      if (documents[static_cast<std::size_t>(b * n_key + x)] != documents[static_cast<std::size_t>(b * n_key + x - 1)]) return false;
+      if (documents[static_cast<std::size_t>(b * n_key + x)] != documents[static_cast<std::size_t>(b * n_key + x - 1)])
+        return false;
     }
     return true;
   }
@@ -41,9 +42,11 @@ struct SoftmaxAttentionCase {
 
 /// For messages of failed tests.
 inline void PrintTo(const SoftmaxAttentionCase& c, std::ostream* out) {
-  *out << "batch " << c.batch << ", n " << c.n_query << " over " << c.n_key << ", heads " << c.n_heads << " over " << c.n_kv_heads << ", d "
-       << c.d_key << " and " << c.d_value << (c.causal ? ", causal from " : ", not causal, from ") << c.first_query_position << ", scale "
-       << c.scale << ", window " << c.window << (c.keys.empty() ? "" : ", masked keys") << (c.documents.empty() ? "" : ", documents");
+  *out << "batch " << c.batch << ", n " << c.n_query << " over " << c.n_key << ", heads " << c.n_heads << " over "
+       << c.n_kv_heads << ", d " << c.d_key << " and " << c.d_value
+       << (c.causal ? ", causal from " : ", not causal, from ") << c.first_query_position << ", scale " << c.scale
+       << ", window " << c.window << (c.keys.empty() ? "" : ", masked keys")
+       << (c.documents.empty() ? "" : ", documents");
 }
 
 struct SoftmaxAttentionResult {
@@ -81,7 +84,8 @@ inline SoftmaxAttentionResult softmax_attention(const SoftmaxAttentionCase& c, c
           const double* v = value.data() + ((b * c.n_key + seen[j]) * c.n_kv_heads + g) * c.d_value;
           for (std::int64_t f = 0; f < c.d_value; ++f) out[f] += score[j] / denominator * v[f];
         }
-        result.log_sum_exp[static_cast<std::size_t>((b * c.n_heads + h) * c.n_query + i)] = maximum + std::log(denominator);
+        result.log_sum_exp[static_cast<std::size_t>((b * c.n_heads + h) * c.n_query + i)] =
+            maximum + std::log(denominator);
       }
     }
   }
@@ -92,15 +96,18 @@ struct SoftmaxAttentionGradient {
   std::vector<double> d_query, d_key, d_value;  // in the shapes of query, key and value
 };
 
-/// `stored_output`, where given, is what D = dO·O is made from (as a backward does that keeps only a rounded output); otherwise D is exact.
-/// With weights p, D = Σ_j p_j (dO·v_j) and dS_j = p_j (dO·v_j - D): dQ = scale Σ_j dS_j k_j, dK_j = scale Σ_i dS_ij q_i, dV_j = Σ_i p_ij
-/// dO_i.
-inline SoftmaxAttentionGradient softmax_attention_gradient(const SoftmaxAttentionCase& c, const std::vector<double>& query,
-                                                           const std::vector<double>& key, const std::vector<double>& value,
+/// `stored_output`, where given, is what D = dO·O is made from (as a backward does that keeps only a rounded output);
+/// otherwise D is exact. With weights p, D = Σ_j p_j (dO·v_j) and dS_j = p_j (dO·v_j - D): dQ = scale Σ_j dS_j k_j,
+/// dK_j = scale Σ_i dS_ij q_i, dV_j = Σ_i p_ij dO_i.
+inline SoftmaxAttentionGradient softmax_attention_gradient(const SoftmaxAttentionCase& c,
+                                                           const std::vector<double>& query,
+                                                           const std::vector<double>& key,
+                                                           const std::vector<double>& value,
                                                            const std::vector<double>& d_output,
                                                            const std::vector<double>& stored_output = {}) {
   const SoftmaxAttentionResult forward = softmax_attention(c, query, key, value);
-  SoftmaxAttentionGradient result{std::vector<double>(query.size()), std::vector<double>(key.size()), std::vector<double>(value.size())};
+  SoftmaxAttentionGradient result{std::vector<double>(query.size()), std::vector<double>(key.size()),
+                                  std::vector<double>(value.size())};
   const double scale = c.scale != 0 ? c.scale : 1.0 / std::sqrt(static_cast<double>(c.d_key));
   for (std::int64_t b = 0; b < c.batch; ++b) {
     for (std::int64_t h = 0; h < c.n_heads; ++h) {
@@ -127,17 +134,21 @@ inline SoftmaxAttentionGradient softmax_attention_gradient(const SoftmaxAttentio
         if (!stored_output.empty()) {
           weighted = 0;
           for (std::int64_t f = 0; f < c.d_value; ++f)
-            weighted += d_output[static_cast<std::size_t>(o_row + f)] * stored_output[static_cast<std::size_t>(o_row + f)];
+            weighted +=
+                d_output[static_cast<std::size_t>(o_row + f)] * stored_output[static_cast<std::size_t>(o_row + f)];
         }
         for (std::size_t j = 0; j < p.size(); ++j) {
           const std::int64_t key_row = (b * c.n_key + seen[j]) * c.n_kv_heads + g;
           const double d_score = scale * p[j] * (d_p[j] - weighted);
           for (std::int64_t f = 0; f < c.d_key; ++f) {
-            result.d_query[static_cast<std::size_t>(q_row + f)] += d_score * key[static_cast<std::size_t>(key_row * c.d_key + f)];
-            result.d_key[static_cast<std::size_t>(key_row * c.d_key + f)] += d_score * query[static_cast<std::size_t>(q_row + f)];
+            result.d_query[static_cast<std::size_t>(q_row + f)] +=
+                d_score * key[static_cast<std::size_t>(key_row * c.d_key + f)];
+            result.d_key[static_cast<std::size_t>(key_row * c.d_key + f)] +=
+                d_score * query[static_cast<std::size_t>(q_row + f)];
           }
           for (std::int64_t f = 0; f < c.d_value; ++f) {
-            result.d_value[static_cast<std::size_t>(key_row * c.d_value + f)] += p[j] * d_output[static_cast<std::size_t>(o_row + f)];
+            result.d_value[static_cast<std::size_t>(key_row * c.d_value + f)] +=
+                p[j] * d_output[static_cast<std::size_t>(o_row + f)];
           }
         }
       }

@@ -1,5 +1,6 @@
 #pragma once
-// A whole transformer with softmax attention as it is defined, in float64, by plain loops: what every key of DecoderConfig means.
+// A whole transformer with softmax attention as it is defined, in float64, by plain loops: what every key of
+// DecoderConfig means.
 #include <map>
 #include <set>
 #include <string>
@@ -26,7 +27,8 @@ class Transformer {
     std::vector<Rows> attention_inputs, attention_outputs;  // of each layer, output projection included
   };
   /// tokens and segments [batch, n]; segments may be empty.
-  Result run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& segments, std::int64_t batch, std::int64_t n) const {
+  Result run(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& segments, std::int64_t batch,
+             std::int64_t n) const {
     Result result;
     Rows x = embed(tokens, segments, n);
     for (std::int64_t layer = 0; layer < config_.n_layers; ++layer) {
@@ -85,7 +87,9 @@ class Transformer {
   }
   Rows norm(const Rows& x, const std::string& name, bool rms = false) const {
     const auto kind = rms || config_.norm == "rmsnorm" ? ops::NormKind::rmsnorm : ops::NormKind::layernorm;
-    return reference::norm(x, {}, of(name + ".gain"), has(name + ".bias") ? of(name + ".bias") : Rows{}, kind, config_.norm_epsilon).normed;
+    return reference::norm(x, {}, of(name + ".gain"), has(name + ".bias") ? of(name + ".bias") : Rows{}, kind,
+                           config_.norm_epsilon)
+        .normed;
   }
   static Rows activated(Rows x, ops::ActivationKind kind) {
     for (double& value : x) value = static_cast<double>(activation(kind, value));
@@ -96,12 +100,15 @@ class Transformer {
     const auto width = static_cast<std::size_t>(config_.d_embedding > 0 ? config_.d_embedding : config_.d_model);
     Rows x;
     for (std::size_t t = 0; t < tokens.size(); ++t) {
-      const auto add = [&](std::size_t i, const std::string& table, std::size_t row) { x.back() += of(table)[row * width + i]; };
+      const auto add = [&](std::size_t i, const std::string& table, std::size_t row) {
+        x.back() += of(table)[row * width + i];
+      };
       for (std::size_t i = 0; i < width; ++i) {
         x.push_back(0);
         add(i, "token_embedding.weight", static_cast<std::size_t>(tokens[t]));
         if (config_.position == "learned") add(i, "position_embedding.weight", t % static_cast<std::size_t>(n));
-        if (config_.n_segments > 0) add(i, "segment_embedding.weight", segments.empty() ? 0 : static_cast<std::size_t>(segments[t]));
+        if (config_.n_segments > 0)
+          add(i, "segment_embedding.weight", segments.empty() ? 0 : static_cast<std::size_t>(segments[t]));
       }
     }
     if (config_.embedding_norm) x = norm(x, "embedding_norm");
@@ -119,7 +126,8 @@ class Transformer {
     for (std::size_t begin = 0; begin < x.size(); begin += d) {
       const auto position = static_cast<double>(begin / columns % static_cast<std::size_t>(n));
       for (std::size_t i = 0; i < half; ++i) {
-        const double a = x[begin + i], b = x[begin + half + i], c = std::cos(position * theta[i]), s = std::sin(position * theta[i]);
+        const double a = x[begin + i], b = x[begin + half + i], c = std::cos(position * theta[i]),
+                     s = std::sin(position * theta[i]);
         x[begin + i] = factor * (a * c - b * s);
         x[begin + half + i] = factor * (a * s + b * c);
       }
@@ -131,7 +139,8 @@ class Transformer {
     const auto& a = config_.attention;
     rows_ = batch * n;
     const Rows fused = linear(x, name + ".query_key_value", static_cast<std::size_t>(config_.d_model));
-    const std::size_t queries = static_cast<std::size_t>(a.n_heads * a.d_head), keys = static_cast<std::size_t>(a.n_kv_heads * a.d_head);
+    const std::size_t queries = static_cast<std::size_t>(a.n_heads * a.d_head),
+                      keys = static_cast<std::size_t>(a.n_kv_heads * a.d_head);
     const auto columns = [&](std::size_t first, std::size_t count) {
       Rows part;
       for (std::size_t begin = 0; begin < fused.size(); begin += queries + 2 * keys)
@@ -147,9 +156,10 @@ class Transformer {
                            .d_key = a.d_head,
                            .d_value = a.d_head,
                            .causal = a.causal};
-    const Rows mixed = softmax_attention(c, turned(columns(0, queries), name + ".query_norm", n),
-                                         turned(columns(queries, keys), name + ".key_norm", n), columns(queries + keys, keys))
-                           .output;
+    const Rows mixed =
+        softmax_attention(c, turned(columns(0, queries), name + ".query_norm", n),
+                          turned(columns(queries, keys), name + ".key_norm", n), columns(queries + keys, keys))
+            .output;
     return linear(mixed, name + ".output", queries);
   }
 
@@ -157,12 +167,14 @@ class Transformer {
     const auto inner = static_cast<std::size_t>(config_.d_feedforward);
     Rows inside = linear(x, name + ".input", static_cast<std::size_t>(config_.d_model));
     if (config_.activation != "swiglu") {
-      return linear(activated(std::move(inside), ops::activation_from_name(config_.activation)), name + ".output", inner);
+      return linear(activated(std::move(inside), ops::activation_from_name(config_.activation)), name + ".output",
+                    inner);
     }
     Rows gated;
     for (std::size_t begin = 0; begin < inside.size(); begin += 2 * inner)
       for (std::size_t i = 0; i < inner; ++i)
-        gated.push_back(static_cast<double>(activation(ops::ActivationKind::silu, inside[begin + i])) * inside[begin + inner + i]);
+        gated.push_back(static_cast<double>(activation(ops::ActivationKind::silu, inside[begin + i])) *
+                        inside[begin + inner + i]);
     return linear(gated, name + ".output", inner);
   }
 

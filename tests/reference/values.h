@@ -35,7 +35,8 @@ inline Tensor normal_tensor(const Shape& shape, DType dtype, const std::string& 
 inline Tensor integer_tensor(const Shape& shape, std::int64_t low, std::int64_t high, const std::string& name) {
   std::vector<std::int32_t> values(static_cast<std::size_t>(shape.elements()));
   const RandomKey key{2, 0, random_stream(name)};
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(low + random_word(key, i) % (high - low));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<std::int32_t>(low + random_word(key, i) % (high - low));
   return Tensor::from(values, shape, furlong::testing::device());
 }
 

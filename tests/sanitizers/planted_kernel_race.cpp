@@ -1,6 +1,7 @@
-// Races on purpose in simulated kernels: a ThreadSanitizer build must report each, or its silence about the other kernels means nothing.
-// The argument says which: "threads" of one block without a barrier between them, or "blocks" that add to one number. The same kernels with
-// their barrier and their atomic come first, and nothing may be reported there.
+// Races on purpose in simulated kernels: a ThreadSanitizer build must report each, or its silence about the other
+// kernels means nothing. The argument says which: "threads" of one block without a barrier between them, or "blocks"
+// that add to one number. The same kernels with their barrier and their atomic come first, and nothing may be reported
+// there.
 #include <cstdio>
 #include <string_view>
 

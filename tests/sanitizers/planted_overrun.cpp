@@ -1,5 +1,5 @@
-// A read one element too far on purpose: an AddressSanitizer build must report it, or its silence about the tests means nothing. The
-// argument says of what: a block of the "heap", or a "tensor" with another one behind it.
+// A read one element too far on purpose: an AddressSanitizer build must report it, or its silence about the tests means
+// nothing. The argument says of what: a block of the "heap", or a "tensor" with another one behind it.
 #include <cstdio>
 #include <memory>
 #include <string_view>

@@ -49,11 +49,13 @@ struct Problem {
   Matrix rows(const std::string& name, std::size_t b, std::size_t h) const {
     const auto& [shape, values] = data.at(name);
     const std::size_t size = shape[2] * shape[3], start = (b * shape[1] + h) * size;
-    return {values.begin() + static_cast<std::ptrdiff_t>(start), values.begin() + static_cast<std::ptrdiff_t>(start + size)};
+    return {values.begin() + static_cast<std::ptrdiff_t>(start),
+            values.begin() + static_cast<std::ptrdiff_t>(start + size)};
   }
   std::vector<int> row_of(const std::string& name, std::size_t b) const {
     std::vector<int> row;
-    for (std::size_t j = 0; data.count(name) && j < n_key; ++j) row.push_back(static_cast<int>(at(name)[b * n_key + j]));
+    for (std::size_t j = 0; data.count(name) && j < n_key; ++j)
+      row.push_back(static_cast<int>(at(name)[b * n_key + j]));
     return row;
   }
   void mask_some() {
@@ -82,8 +84,9 @@ inline std::vector<double> all_heads(const Problem& p, const Head& head) {
   return output;
 }
 
-inline Matrix softmax_rows(const Matrix& query, const Matrix& key, const Matrix& value, std::size_t n, std::size_t d, std::size_t d_value,
-                           bool causal, std::int64_t window, const std::vector<int>& mask, const std::vector<int>& documents) {
+inline Matrix softmax_rows(const Matrix& query, const Matrix& key, const Matrix& value, std::size_t n, std::size_t d,
+                           std::size_t d_value, bool causal, std::int64_t window, const std::vector<int>& mask,
+                           const std::vector<int>& documents) {
   reference::SoftmaxAttentionCase c;
   c.n_query = static_cast<std::int64_t>(n), c.n_key = static_cast<std::int64_t>(key.size() / d);
   c.d_key = static_cast<std::int64_t>(d), c.d_value = static_cast<std::int64_t>(d_value);
@@ -96,8 +99,8 @@ inline Matrix softmax_rows(const Matrix& query, const Matrix& key, const Matrix&
 inline Head softmax_head(const AttentionChoice& choice) {
   return [choice](const Problem& p, std::size_t b, std::size_t h) {
     const std::size_t g = h / (p.heads / p.kv_heads);
-    return softmax_rows(p.rows("query", b, h), p.rows("key", b, g), p.rows("value", b, g), p.n, p.d, p.d_value, choice.causal,
-                        choice.window, p.row_of("mask", b), p.row_of("documents", b));
+    return softmax_rows(p.rows("query", b, h), p.rows("key", b, g), p.rows("value", b, g), p.n, p.d, p.d_value,
+                        choice.causal, choice.window, p.row_of("mask", b), p.row_of("documents", b));
   };
 }
 
@@ -125,7 +128,8 @@ inline Head linear_head(const AttentionChoice& choice) {
     (choice.mechanism == AttendMechanism::windowed ? c.softmax_window : c.window) = choice.window;
     c.rms = choice.normalizer == ops::Normalizer::rms;
     if (p.data.count("gate")) c.gate = p.at("gate")[h];
-    c.query_center = of_head("query_center", p.d), c.key_center = of_head("key_center", p.d), c.scaling = of_head("scaling", p.d);
+    c.query_center = of_head("query_center", p.d), c.key_center = of_head("key_center", p.d),
+    c.scaling = of_head("scaling", p.d);
     c.mask = p.row_of("mask", b), c.documents = p.row_of("documents", b);
     return reference::linear_attention(c, p.rows("query", b, h), p.rows("key", b, g), p.rows("value", b, g));
   };
@@ -145,15 +149,18 @@ inline Head linformer_head(const AttentionChoice& choice, std::int64_t pooled) {
       if (choice.projection != ops::SequenceProjection::mean) {
         const auto& [shape, values] = p.data.at(p.data.count(name) ? name : "key_projection");
         const std::size_t size = shape[shape.size() - 2] * shape.back(), start = shape.size() == 3 ? g * size : 0;
-        weight.assign(values.begin() + static_cast<std::ptrdiff_t>(start), values.begin() + static_cast<std::ptrdiff_t>(start + size));
+        weight.assign(values.begin() + static_cast<std::ptrdiff_t>(start),
+                      values.begin() + static_cast<std::ptrdiff_t>(start + size));
         const auto stride = static_cast<std::int64_t>(shape.back());
         const bool linear = choice.projection == ops::SequenceProjection::linear;
-        options.projected_length = linear ? static_cast<std::int64_t>(shape[shape.size() - 2]) : (options.max_length + stride - 1) / stride;
+        options.projected_length =
+            linear ? static_cast<std::int64_t>(shape[shape.size() - 2]) : (options.max_length + stride - 1) / stride;
         options.max_length = linear ? stride : options.projected_length * stride;
       }
       return reference::sequence_projection(p.rows(rows, b, g), weight, true, keys, 1, p.n_key, width, options);
     };
-    const Matrix key = projected("key_projection", "key", p.d), value = projected("value_projection", "value", p.d_value);
+    const Matrix key = projected("key_projection", "key", p.d),
+                 value = projected("value_projection", "value", p.d_value);
     return softmax_rows(p.rows("query", b, h), key, value, p.n, p.d, p.d_value, false, 0, {}, {});
   };
 }
@@ -238,7 +245,8 @@ class AttendTest : public WithTemporaryFolder {
         return loss(changed);
       };
       const double slope = (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step);
-      EXPECT_NEAR(found[i], slope, 1e-8 * largest) << "d_" << name << " " << i;  // the differences' own error is about step⁴ / 30 · f⁽⁵⁾
+      EXPECT_NEAR(found[i], slope, 1e-8 * largest)
+          << "d_" << name << " " << i;  // the differences' own error is about step⁴ / 30 · f⁽⁵⁾
     }
   }
 };

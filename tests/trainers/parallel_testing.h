@@ -1,6 +1,6 @@
 #pragma once
-// What the tests of training in several processes share: worlds of real processes, each of which ends as the program would, and what they
-// found.
+// What the tests of training in several processes share: worlds of real processes, each of which ends as the program
+// would, and what they found.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -26,7 +26,9 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-inline double seconds_since(steady_clock::time_point start) { return std::chrono::duration<double>(steady_clock::now() - start).count(); }
+inline double seconds_since(steady_clock::time_point start) {
+  return std::chrono::duration<double>(steady_clock::now() - start).count();
+}
 
 /// Memory that a process and its children share, as a file without a name.
 class SharedFile {
@@ -58,7 +60,9 @@ class SharedFile {
 class Report {
  public:
   void add(double number) const { numbers_.write(&number, sizeof number); }
-  void add(const std::vector<double>& numbers) const { numbers_.write(numbers.data(), numbers.size() * sizeof(double)); }
+  void add(const std::vector<double>& numbers) const {
+    numbers_.write(numbers.data(), numbers.size() * sizeof(double));
+  }
   void say(const std::string& words) const { words_.write(words.data(), words.size()); }
 
   std::vector<double> numbers() const {
@@ -89,8 +93,9 @@ struct WorldOptions {
   std::function<void(int rank)> before = [](int) {};
 };
 
-/// `size` processes of one thread each, forked while this one has no threads but its main one, that join a group, run `body` and leave. An
-/// error ends them as it ends the program: told to the others, shown by one of them, with the status that belongs to it.
+/// `size` processes of one thread each, forked while this one has no threads but its main one, that join a group, run
+/// `body` and leave. An error ends them as it ends the program: told to the others, shown by one of them, with the
+/// status that belongs to it.
 class World {
  public:
   using Body = std::function<void(ProcessGroup& group, const Report& report)>;
@@ -101,7 +106,8 @@ class World {
     failed_before_ = ::testing::Test::HasFailure();
     for (int rank = 0; rank < size; ++rank) {
       const pid_t child = ::fork();
-      if (child == 0) run(environment(rank, size, port, options), body, options, reports_[static_cast<std::size_t>(rank)]);
+      if (child == 0)
+        run(environment(rank, size, port, options), body, options, reports_[static_cast<std::size_t>(rank)]);
       children_.push_back(child);
       statuses_.push_back(-1);
     }
@@ -162,7 +168,8 @@ class World {
     return out;
   }
 
-  [[noreturn]] void run(const LaunchEnvironment& environment, const Body& body, const WorldOptions& options, const Report& report) const {
+  [[noreturn]] void run(const LaunchEnvironment& environment, const Body& body, const WorldOptions& options,
+                        const Report& report) const {
     ::alarm(240);  // a test that hangs ends
     ::dup2(report.error_descriptor(), STDERR_FILENO);
     set_thread_count(1);
@@ -208,7 +215,8 @@ class World {
 using Curves = std::vector<std::vector<double>>;
 
 /// Of worlds of these sizes, which run at the same time; a failure where a process does not end well.
-inline std::vector<Curves> run_worlds(const std::vector<int>& sizes, const World::Body& body, const WorldOptions& options = {}) {
+inline std::vector<Curves> run_worlds(const std::vector<int>& sizes, const World::Body& body,
+                                      const WorldOptions& options = {}) {
   std::vector<std::unique_ptr<World>> worlds;
   for (const int size : sizes) worlds.push_back(std::make_unique<World>(size, body, options));
   std::vector<Curves> found;

@@ -44,8 +44,9 @@ double error_of(const AttentionData& data, const std::string& name, std::int64_t
   return candidate_errors(data, candidate, candidate.features(m, data.d()), draws, 1)[0];
 }
 
-// Medians over 80 draws of an independent program (tests/parity/approximation_error.py): n = 512, d = 64, bidirectional, 256 features.
-// Medians of 9 draws scatter by about 5 % around them (single draws by 12 %), and the draws are fixed; hence 15 %.
+// Medians over 80 draws of an independent program (tests/parity/approximation_error.py): n = 512, d = 64,
+// bidirectional, 256 features. Medians of 9 draws scatter by about 5 % around them (single draws by 12 %), and the
+// draws are fixed; hence 15 %.
 struct Measured {
   double deviation, uniform, orthogonal, fixed_norm, hyperbolic, oprf, saderf, taylor_1, taylor_2;
 };
@@ -54,11 +55,14 @@ class AnalyzeMeasured : public ::testing::TestWithParam<Measured> {};
 TEST_P(AnalyzeMeasured, IsReproduced) {
   const Measured& expected = GetParam();
   const AttentionData data = gaussian_attention(9, 512, 64, expected.deviation, false, 2);
-  const auto near = [](double found, double wanted, const char* what) { EXPECT_NEAR(found / wanted, 1, 0.15) << what << ": " << found; };
+  const auto near = [](double found, double wanted, const char* what) {
+    EXPECT_NEAR(found / wanted, 1, 0.15) << what << ": " << found;
+  };
   near(data.uniform_errors()[0], expected.uniform, "uniform");
   const double orthogonal = error_of(data, "favor_positive", 256);
   near(orthogonal, expected.orthogonal, "favor_positive");
-  near(error_of(data, "favor_positive", 256, layers::DirectionsKind::orthogonal_fixed_norm), expected.fixed_norm, "fixed norms");
+  near(error_of(data, "favor_positive", 256, layers::DirectionsKind::orthogonal_fixed_norm), expected.fixed_norm,
+       "fixed norms");
   near(error_of(data, "favor_hyperbolic", 256), expected.hyperbolic, "favor_hyperbolic");
   near(error_of(data, "oprf", 256), expected.oprf, "oprf");
   near(error_of(data, "oprf+saderf", 256), expected.saderf, "saderf");
@@ -68,7 +72,8 @@ TEST_P(AnalyzeMeasured, IsReproduced) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Deviations, AnalyzeMeasured,
-                         ::testing::Values(Measured{0.25, 0.0625, 0.0526, 0.0512, 0.0237, 0.0506, 0.0506, 0.0028, 0.000165},
+                         ::testing::Values(Measured{0.25, 0.0625, 0.0526, 0.0512, 0.0237, 0.0506, 0.0506, 0.0028,
+                                                    0.000165},
                                            Measured{0.5, 0.248, 0.425, 0.309, 0.393, 0.365, 0.364, 0.0444, 0.0102},
                                            Measured{0.7, 0.463, 1.55, 1.04, 1.59, 1.40, 1.39, 0.159, 0.0682},
                                            Measured{1.0, 0.804, 3.31, 2.52, 3.28, 3.53, 3.52, 0.522, 0.384}));
@@ -78,9 +83,12 @@ TEST(Analyze, UniformErrorIsThatOfTheMeanOfVisibleValues) {
   for (const int form : {0, 1, 2, 3}) {
     AttentionSample sample = sample_of(2, n, 2, 1, d);
     sample.causal = form % 2 == 1;
-    if (form == 2) sample.mask.keys = Tensor::from(std::vector<std::int32_t>{1, 1, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1}, {2, n});
+    if (form == 2)
+      sample.mask.keys =
+          Tensor::from(std::vector<std::int32_t>{1, 1, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1}, {2, n});
     if (form == 3)
-      sample.mask.documents = Tensor::from(std::vector<std::int32_t>{0, 0, 0, 0, 1, 1, 1, 2, 2, 0, 1, 1, 1, 1, 1, 1, 1, 1}, {2, n});
+      sample.mask.documents =
+          Tensor::from(std::vector<std::int32_t>{0, 0, 0, 0, 1, 1, 1, 2, 2, 0, 1, 1, 1, 1, 1, 1, 1, 1}, {2, n});
     const AttentionData data({sample}, false);
     const std::vector<double> q = sample.query.to_vector<double>(), k = sample.key.to_vector<double>(),
                               v = sample.value.to_vector<double>();
@@ -95,8 +103,10 @@ TEST(Analyze, UniformErrorIsThatOfTheMeanOfVisibleValues) {
             for (std::int64_t j = 0; j < n; ++j) {
               if (!visible(i, j)) continue;
               double score = 0;
-              for (std::int64_t e = 0; e < d; ++e) score += at(q, ((b * n + i) * 2 + head) * d + e) * at(k, (b * n + j) * d + e);
-              const double weight = std::exp(score / std::sqrt(static_cast<double>(d))), value = at(v, (b * n + j) * d + c);
+              for (std::int64_t e = 0; e < d; ++e)
+                score += at(q, ((b * n + i) * 2 + head) * d + e) * at(k, (b * n + j) * d + e);
+              const double weight = std::exp(score / std::sqrt(static_cast<double>(d))),
+                           value = at(v, (b * n + j) * d + c);
               exact += weight * value;
               total += weight;
               mean += value;
@@ -134,7 +144,8 @@ TEST(Analyze, QueriesThatArePaddingCountNowhere) {
     near(a.moments(0).query_mean[0], b.moments(0).query_mean[0]);
     const auto variation = [&](const AttentionSample& sample) {
       return total_variation(
-          sample, [&](const Tensor& value) { return candidate_output(sample, candidate, {}, nullptr, value); }, DType::float64, 4);
+          sample, [&](const Tensor& value) { return candidate_output(sample, candidate, {}, nullptr, value); },
+          DType::float64, 4);
     };
     near(variation(shorter).to_softmax[0], variation(padded).to_softmax[0]);
   }
@@ -155,22 +166,26 @@ TEST(Analyze, AHeadAloneHasTheErrorThatItHasAmongOthers) {
     const std::vector<double> all = candidate_errors(data, candidate, m, 3, 4);
     ASSERT_EQ(all.size(), 4u);
     for (std::int64_t head = 0; head < 4; ++head)
-      EXPECT_NEAR(candidate_errors(data.head(head), candidate, m, 3, 4)[0], all[static_cast<std::size_t>(head)], 1e-12) << name << head;
+      EXPECT_NEAR(candidate_errors(data.head(head), candidate, m, 3, 4)[0], all[static_cast<std::size_t>(head)], 1e-12)
+          << name << head;
   }
 }
 
 TEST(Analyze, NamesOfCandidates) {
-  for (const char* name : {"favor_positive", "taylor:1", "limit:4+centering", "oprf+centering+saderf", "favor_trig+saderf", "cosine"})
+  for (const char* name :
+       {"favor_positive", "taylor:1", "limit:4+centering", "oprf+centering+saderf", "favor_trig+saderf", "cosine"})
     EXPECT_EQ(attention_candidate(name).name(), name);
   EXPECT_EQ(attention_candidate("taylor").name(), "taylor:2");
   const auto message = [](const char* name) { return message_of<UserError>([&] { attention_candidate(name); }); };
-  EXPECT_THAT(message("favor_positiv"), AllOf(HasSubstr("--maps favor_positiv"), HasSubstr("did you mean favor_positive?")));
+  EXPECT_THAT(message("favor_positiv"),
+              AllOf(HasSubstr("--maps favor_positiv"), HasSubstr("did you mean favor_positive?")));
   EXPECT_THAT(message("cosine:2"), HasSubstr("cosine has no order"));
   EXPECT_THAT(message("taylor:x"), HasSubstr("expected an order after the colon, as in taylor:2"));
   EXPECT_THAT(message("taylor:12"), HasSubstr("expected an order"));
   EXPECT_THAT(message("oprf+centred"), HasSubstr("expected centering or saderf"));
   EXPECT_THAT(message("elu1+centering"), HasSubstr("expected elu1 alone"));
-  EXPECT_THAT(message_of<UserError>([] { attention_candidate("taylor:3").features(0, 64); }), HasSubstr("47905 features"));
+  EXPECT_THAT(message_of<UserError>([] { attention_candidate("taylor:3").features(0, 64); }),
+              HasSubstr("47905 features"));
   EXPECT_THAT(message_of<UserError>([] { attention_candidate("favor_trig").features(7, 64); }), HasSubstr("found 7"));
 }
 
@@ -217,7 +232,8 @@ TEST(Analyze, KernelVarianceOfIndependentPositiveFeatures) {
     for (std::int64_t j = 0; j < n; ++j) {
       double square = 0;
       for (std::int64_t c = 0; c < d; ++c)
-        square += std::pow(q[static_cast<std::size_t>(i * d + c)] + k[static_cast<std::size_t>(j * d + c)], 2) / std::sqrt(8.0);
+        square += std::pow(q[static_cast<std::size_t>(i * d + c)] + k[static_cast<std::size_t>(j * d + c)], 2) /
+                  std::sqrt(8.0);
       expected += (std::exp(square) - 1) / static_cast<double>(m * n * n);
     }
   }
@@ -257,7 +273,9 @@ TEST(Analyze, KernelStatisticsStayFiniteAtLargeNorms) {
 TEST(Analyze, EffectiveFeaturesAreAllWhereAllWeighTheSame) {
   AttentionSample sample = sample_of(1, 6, 1, 1, 8, 0);
   EXPECT_NEAR(kernel_statistics(AttentionData({sample}, false), {}, 40, 2, 1).effective_features, 40, 1e-9);
-  EXPECT_NEAR(kernel_statistics(AttentionData({sample}, false), attention_candidate("taylor:1"), 9, 2, 1).effective_features, 1, 1e-9)
+  EXPECT_NEAR(
+      kernel_statistics(AttentionData({sample}, false), attention_candidate("taylor:1"), 9, 2, 1).effective_features, 1,
+      1e-9)
       << "only the constant is not zero";
   const AttentionData large = gaussian_attention(1, 64, 8, 3, false, 1);
   EXPECT_LT(kernel_statistics(large, {}, 40, 8, 1).effective_features, 4) << "few carry what large norms leave";
@@ -389,7 +407,8 @@ TEST(Analyze, AdviceSaysWhereUniformAttentionIsEnough) {
   options.candidates = {attention_candidate("taylor:3")};
   EXPECT_EQ(advise(two_heads(), options)[0].linear->candidate.name(), "taylor:3");
   options.candidates[0].map_options.most_features = 10;
-  EXPECT_THAT(message_of<UserError>([&] { advise(two_heads(), options); }), HasSubstr("165 features")) << "asked for by name";
+  EXPECT_THAT(message_of<UserError>([&] { advise(two_heads(), options); }), HasSubstr("165 features"))
+      << "asked for by name";
 }
 
 TEST(Analyze, PlotsAreWholeDocuments) {
@@ -398,10 +417,13 @@ TEST(Analyze, PlotsAreWholeDocuments) {
   plot.x_label = "m";
   plot.y_label = "error";
   plot.log_x = true;
-  plot.series = {{"uniform", {{16, 0.3}}, true}, {"one", {{16, 0.5}, {64, 0.02}, {256, 0}}, false}, {"two", {{64, HUGE_VAL}}, false}};
+  plot.series = {{"uniform", {{16, 0.3}}, true},
+                 {"one", {{16, 0.5}, {64, 0.02}, {256, 0}}, false},
+                 {"two", {{64, HUGE_VAL}}, false}};
   const std::string svg = svg_of(plot);
-  EXPECT_THAT(svg, AllOf(HasSubstr("a &lt; b &amp; c"), HasSubstr(">0.01<"), HasSubstr(">0.1<"), HasSubstr(">16<"), HasSubstr(">64<"),
-                         HasSubstr("stroke-dasharray"), HasSubstr(">two<"), Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+  EXPECT_THAT(svg, AllOf(HasSubstr("a &lt; b &amp; c"), HasSubstr(">0.01<"), HasSubstr(">0.1<"), HasSubstr(">16<"),
+                         HasSubstr(">64<"), HasSubstr("stroke-dasharray"), HasSubstr(">two<"), Not(HasSubstr("nan")),
+                         Not(HasSubstr("inf"))));
   EXPECT_THAT(svg, Not(HasSubstr(">256<"))) << "zero has no place on a logarithmic axis";
   const auto count = [&](const std::string& part) {
     std::size_t found = 0;

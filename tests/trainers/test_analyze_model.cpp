@@ -30,8 +30,8 @@ class AnalyzeModelTest : public testing::WithTemporaryFolder {
   /// A run of two layers with two heads of width 8, its weights large enough for attention that is not uniform.
   std::string trained(const std::vector<std::string>& overrides) const {
     const std::string store = testing::write_store(path("store.h5"), testing::synthetic_text(4000));
-    std::vector<std::string> all{"run_directory=" + path("run"), "trainer.max_steps=2", "schedule.warmup_steps=1", "checkpoint.every=2",
-                                 "model.initializer_range=0.3"};
+    std::vector<std::string> all{"run_directory=" + path("run"), "trainer.max_steps=2", "schedule.warmup_steps=1",
+                                 "checkpoint.every=2", "model.initializer_range=0.3"};
     all.insert(all.end(), overrides.begin(), overrides.end());
     train(small_settings(store, all), {});
     return path("run");
@@ -93,9 +93,11 @@ TEST_F(AnalyzeModelTest, SoftmaxIsExactAndIsComparedWithFavor) {
   }
 }
 
-// The model's own features, in float32 and with its own directions, against the same map with other directions in float64.
+// The model's own features, in float32 and with its own directions, against the same map with other directions in
+// float64.
 TEST_F(AnalyzeModelTest, LinearLayersAreMeasuredAsTheyAre) {
-  const std::string run = trained({"model.attention.mechanism=linear", "model.attention.feature_map=taylor", "model.attention.order=2"});
+  const std::string run =
+      trained({"model.attention.mechanism=linear", "model.attention.feature_map=taylor", "model.attention.order=2"});
   ModelAnalysisOptions options = options_for(run);
   options.candidates = {attention_candidate("taylor:2"), attention_candidate("favor_positive")};
   options.advise = options.find_features = true;
@@ -120,8 +122,9 @@ TEST_F(AnalyzeModelTest, LinearLayersAreMeasuredAsTheyAre) {
 }
 
 TEST_F(AnalyzeModelTest, MixedHeadsAndEncodersAndRecomputedBlocks) {
-  const std::string run = trained({"model.attention.heads=[softmax, linear]", "model.attention.feature_map=favor_positive",
-                                   "model.attention.n_features=12", "trainer.recompute=blocks"});
+  const std::string run =
+      trained({"model.attention.heads=[softmax, linear]", "model.attention.feature_map=favor_positive",
+               "model.attention.n_features=12", "trainer.recompute=blocks"});
   const std::vector<LayerAnalysis> mixed = analyzed(options_for(run));
   ASSERT_EQ(mixed.size(), 2u);
   EXPECT_LT(mixed[0].heads[0].attentions[0].error, 1e-5);
@@ -147,7 +150,8 @@ TEST_F(AnalyzeModelTest, WhatDoesNotFitIsRefused) {
   };
   EXPECT_THAT(refused([](auto& options) { options.sequence_length = 33; }),
               HasSubstr("--sequence-length 33: longer than the model's 32 learned positions"));
-  EXPECT_THAT(refused([](auto& options) { options.run = "/nowhere"; }), HasSubstr("/nowhere: there is no such run directory"));
+  EXPECT_THAT(refused([](auto& options) { options.run = "/nowhere"; }),
+              HasSubstr("/nowhere: there is no such run directory"));
   EXPECT_THAT(refused([](auto& options) {
                 options.candidates = {attention_candidate("taylor:3")};
                 options.candidates[0].map_options.most_features = 100;
@@ -162,7 +166,9 @@ std::string write_qkv(const std::string& place) {
     std::vector<float> values(2 * 40 * 8);
     // The second head's queries and keys are five times the first's.
     for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = static_cast<float>(random_normal({1, 0, random_stream(name)}, i) * (name[0] == 'v' ? 1.0 : i < 320 ? 0.3 : 1.5));
+      values[i] = static_cast<float>(random_normal({1, 0, random_stream(name)}, i) * (name[0] == 'v' ? 1.0
+                                                                                      : i < 320      ? 0.3
+                                                                                                     : 1.5));
     out.write(name, hdf5::Type::f32, {1, 2, 40, 8}, values.data());
   }
   out.close();
@@ -222,10 +228,11 @@ TEST_F(AnalyzeModelTest, TheCommandPrintsAndWrites) {
                                  "--plot",
                                  path("out.svg")});
   ASSERT_EQ(done.status, 0) << done.err;
-  EXPECT_THAT(done.out,
-              AllOf(StartsWith("Gaussian queries, keys and values, bidirectional; errors relative to exact softmax, medians over 3 draws"),
-                    HasSubstr("n 64, d 8, entries of q and k with standard deviation 0.3"), HasSubstr("\n  uniform "),
-                    HasSubstr("favor_positive                 iid "), HasSubstr("m for error 0.2"), HasSubstr("advice: ")));
+  EXPECT_THAT(done.out, AllOf(StartsWith("Gaussian queries, keys and values, bidirectional; errors relative to exact "
+                                         "softmax, medians over 3 draws"),
+                              HasSubstr("n 64, d 8, entries of q and k with standard deviation 0.3"),
+                              HasSubstr("\n  uniform "), HasSubstr("favor_positive                 iid "),
+                              HasSubstr("m for error 0.2"), HasSubstr("advice: ")));
   const Json report = Json::parse(content(path("out.json")));
   ASSERT_EQ(report["settings"].size(), 2u);
   const Json& setting = report["settings"][0];
@@ -236,16 +243,17 @@ TEST_F(AnalyzeModelTest, TheCommandPrintsAndWrites) {
   EXPECT_TRUE(setting["attention"][3]["kernel_relative_variance"].is_null()) << "elu1 estimates no softmax";
   EXPECT_EQ(setting["advice"][0]["n"], 4096);
   EXPECT_EQ(report["target_error"], 0.2);
-  EXPECT_THAT(content(path("out.svg")),
-              AllOf(StartsWith("<svg "), HasSubstr(">uniform<"), HasSubstr(">favor_positive iid<"), HasSubstr(">0.6<")));
+  EXPECT_THAT(content(path("out.svg")), AllOf(StartsWith("<svg "), HasSubstr(">uniform<"),
+                                              HasSubstr(">favor_positive iid<"), HasSubstr(">0.6<")));
 }
 
 TEST_F(AnalyzeModelTest, TheCommandOnARun) {
   const std::string run = trained({"model.attention.mechanism=softmax"});
   const Finished done = furlong({run, "--features", "8,16", "--json", path("out.json"), "--plot", path("out.svg")});
   ASSERT_EQ(done.status, 0) << done.err;
-  EXPECT_THAT(done.out, AllOf(HasSubstr("best.h5 (step 2) on the validation split of "), HasSubstr("blocks.0.attention (d 8, n 32)"),
-                              HasSubstr("head 1: |q| "), HasSubstr("its own: softmax")));
+  EXPECT_THAT(done.out, AllOf(HasSubstr("best.h5 (step 2) on the validation split of "),
+                              HasSubstr("blocks.0.attention (d 8, n 32)"), HasSubstr("head 1: |q| "),
+                              HasSubstr("its own: softmax")));
   const Json report = Json::parse(content(path("out.json")));
   EXPECT_EQ(report["layers"].size(), 2u);
   EXPECT_EQ(report["layers"][0]["heads"][1]["attention"].size(), 3u);
@@ -290,8 +298,8 @@ TEST_F(AnalyzeModelTest, PaddingCountsNowhere) {
 }
 
 TEST_F(AnalyzeModelTest, SignedWeightsHaveNoTotalVariation) {
-  const std::string run = trained({"model.architecture=encoder", "objective.name=masked_tokens", "model.attention.mechanism=linformer",
-                                   "model.attention.projected_length=8"});
+  const std::string run = trained({"model.architecture=encoder", "objective.name=masked_tokens",
+                                   "model.attention.mechanism=linformer", "model.attention.projected_length=8"});
   ModelAnalysisOptions options = options_for(run);
   options.candidates = {attention_candidate("taylor:1"), attention_candidate("taylor:2")};
   for (const LayerAnalysis& layer : analyzed(options)) {

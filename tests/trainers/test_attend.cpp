@@ -29,7 +29,8 @@ TEST_F(AttendTest, EveryFeatureMap) {
       SCOPED_TRACE(fmt::format("{}, {}", info.name, causal ? "causal" : "bidirectional"));
       AttentionChoice choice = choice_of(AttendMechanism::linear, causal);
       choice.feature_map = info.map;
-      // Small entries with a common part keep the denominators of signed maps away from zero, where rounding would be all there is.
+      // Small entries with a common part keep the denominators of signed maps away from zero, where rounding would be
+      // all there is.
       Problem p(9, causal ? 9 : 12, 0.3);
       for (const char* name : {"query", "key"}) {
         for (double& x : p.data[name].second) x += 0.3;
@@ -40,7 +41,8 @@ TEST_F(AttendTest, EveryFeatureMap) {
       p.mask_some();
       expect_output(p, options(choice), linear_head(choice), tolerance_of(DType::float64));
       attend(options(choice, DType::float32));
-      EXPECT_LT(relative_difference(dataset("output"), all_heads(p, linear_head(choice))), tolerance_of(DType::float32));
+      EXPECT_LT(relative_difference(dataset("output"), all_heads(p, linear_head(choice))),
+                tolerance_of(DType::float32));
     }
   }
 }
@@ -90,7 +92,8 @@ TEST_F(AttendTest, LinformerOfEveryKind) {
         o.projected_length = 4;
       } else {
         const bool linear = kind == ops::SequenceProjection::linear;
-        const std::size_t rows_k = linear ? 4 : p.d, rows_v = linear ? 4 : p.d_value, columns = linear ? 14 : 3;  // 14: shorter input
+        const std::size_t rows_k = linear ? 4 : p.d, rows_v = linear ? 4 : p.d_value,
+                          columns = linear ? 14 : 3;  // 14: shorter input
         const auto weight = [&](std::size_t rows, const char* stream) {
           hdf5::Shape shape{rows, columns};
           if (own) shape.insert(shape.begin(), p.kv_heads);
@@ -137,8 +140,10 @@ TEST_F(AttendTest, RecurrentIsParallel) {
   };
   std::vector<Form> forms;
   for (const bool masked : {false, true}) {
-    for (const std::int64_t window : {0, 3}) forms.push_back({choice_of(AttendMechanism::softmax, true, window), masked});
-    for (const ops::FeatureMap map : {ops::FeatureMap::favor_positive, ops::FeatureMap::elu1, ops::FeatureMap::taylor}) {
+    for (const std::int64_t window : {0, 3})
+      forms.push_back({choice_of(AttendMechanism::softmax, true, window), masked});
+    for (const ops::FeatureMap map :
+         {ops::FeatureMap::favor_positive, ops::FeatureMap::elu1, ops::FeatureMap::taylor}) {
       forms.push_back({choice_of(AttendMechanism::linear, true), masked});
       forms.back().choice.feature_map = map;
     }
@@ -214,18 +219,21 @@ TEST_F(AttendTest, CompatIsThatLibrarysArithmetic) {
       for (std::size_t i = 0; i < n; ++i) {
         for (std::size_t x = 0; x < q.d; ++x) diagonal[i] += c * c * rows[i * q.d + x] * rows[i * q.d + x] / 2;
         for (std::size_t f = 0; f < m; ++f) {
-          for (std::size_t x = 0; x < q.d; ++x) dash[i * m + f] += c * rows[i * q.d + x] * q.at("directions")[f * q.d + x];
+          for (std::size_t x = 0; x < q.d; ++x)
+            dash[i * m + f] += c * rows[i * q.d + x] * q.at("directions")[f * q.d + x];
           top = std::max(top, dash[i * m + f]);
         }
       }
       for (std::size_t i = 0; i < n; ++i) {
-        const auto begin = dash.begin() + static_cast<std::ptrdiff_t>(i * m), end = begin + static_cast<std::ptrdiff_t>(m);
+        const auto begin = dash.begin() + static_cast<std::ptrdiff_t>(i * m),
+                   end = begin + static_cast<std::ptrdiff_t>(m);
         const double shift = is_query ? *std::max_element(begin, end) : top;
         for (auto at = begin; at != end; ++at) *at = std::exp(*at - diagonal[i] - shift) + 1e-2;
       }
       return dash;
     };
-    const Matrix a = features(q.rows("query", b, h), true), k = features(q.rows("key", b, g), false), v = q.rows("value", b, g);
+    const Matrix a = features(q.rows("query", b, h), true), k = features(q.rows("key", b, g), false),
+                 v = q.rows("value", b, g);
     Matrix output(q.n * q.d_value);
     for (std::size_t i = 0; i < q.n; ++i) {
       double total = 0;

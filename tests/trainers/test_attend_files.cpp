@@ -12,7 +12,8 @@ using AttendFileTest = AttendTest;
 TEST_F(AttendFileTest, StorageTypes) {
   Problem p(7, 7);
   for (auto& [name, content] : p.data) {
-    for (double& x : content.second) x = static_cast<double>(bfloat16(static_cast<float>(x)));  // so that every type holds the same numbers
+    for (double& x : content.second)
+      x = static_cast<double>(bfloat16(static_cast<float>(x)));  // so that every type holds the same numbers
   }
   write(p);
   const AttentionChoice choice = choice_of(AttendMechanism::softmax, true);
@@ -84,11 +85,14 @@ TEST_F(AttendFileTest, MistakesInTheFileNameDatasetAndShape) {
             path("in.h5") + ": has no dataset 'value', expected one of shape [batch, heads, n_key, d_value]");
   EXPECT_THAT(with(options(), reshaped("query", {4, 9, 6})),
               HasSubstr("dataset 'query' has shape [4, 9, 6], expected [batch, heads, n, d]"));
-  EXPECT_THAT(with(options(), reshaped("key", {2, 2, 0, 6})), HasSubstr("'key' has shape [2, 2, 0, 6], which holds nothing"));
-  EXPECT_THAT(with(options(), reshaped("key", {2, 3, 9, 6})), HasSubstr("'key' has 3 heads for 4 query heads, expected a divisor"));
+  EXPECT_THAT(with(options(), reshaped("key", {2, 2, 0, 6})),
+              HasSubstr("'key' has shape [2, 2, 0, 6], which holds nothing"));
+  EXPECT_THAT(with(options(), reshaped("key", {2, 3, 9, 6})),
+              HasSubstr("'key' has 3 heads for 4 query heads, expected a divisor"));
   EXPECT_THAT(with(options(), reshaped("key", {2, 2, 9, 7})),
               HasSubstr("'key' has shape [2, 2, 9, 7], expected [2, 2, 9, 6]: batch and d"));
-  EXPECT_THAT(with(options(), reshaped("value", {2, 2, 8, 5})), HasSubstr("'value' has shape [2, 2, 8, 5], expected [2, 2, 9, 5]"));
+  EXPECT_THAT(with(options(), reshaped("value", {2, 2, 8, 5})),
+              HasSubstr("'value' has shape [2, 2, 8, 5], expected [2, 2, 9, 5]"));
   EXPECT_THAT(with(options(), reshaped("mask", {9})), HasSubstr("'mask' has shape [9], expected [2, 9]"));
   EXPECT_THAT(with(options(),
                    [](Problem& p) {
@@ -110,7 +114,8 @@ TEST_F(AttendFileTest, MistakesInTheFileNameDatasetAndShape) {
               HasSubstr("'scaling' holds -1, expected numbers above 0"));
   AttendOptions o = options();
   o.gradients = true;
-  EXPECT_THAT(with(o, [](Problem& p) { p.data.erase("d_output"); }), HasSubstr("has no dataset 'd_output', expected [2, 4, 9, 5]"));
+  EXPECT_THAT(with(o, [](Problem& p) { p.data.erase("d_output"); }),
+              HasSubstr("has no dataset 'd_output', expected [2, 4, 9, 5]"));
   o = options(linear);
   o.features = 9;
   EXPECT_THAT(with(o, [](Problem& p) { p.directions(8); }), HasSubstr("--features 9: dataset 'directions'"));
@@ -125,10 +130,12 @@ TEST_F(AttendFileTest, MistakesInTheFileNameDatasetAndShape) {
   EXPECT_THAT(with(o, [](Problem& p) { p.two_documents(); }), HasSubstr("--mode recurrent goes through one document"));
   o = options(choice_of(AttendMechanism::linformer, false));
   EXPECT_THAT(with(o, [](Problem&) {}), HasSubstr("has no dataset 'key_projection', expected [r, 9]"));
-  EXPECT_THAT(with(o, reshaped("key_projection", {3, 8})), HasSubstr("'key_projection' has shape [3, 8], expected [3, 9] or [2, 3, 9]"));
+  EXPECT_THAT(with(o, reshaped("key_projection", {3, 8})),
+              HasSubstr("'key_projection' has shape [3, 8], expected [3, 9] or [2, 3, 9]"));
   EXPECT_THAT(with(o, [](Problem& p) { p.two_documents(); }), HasSubstr("projections mix all positions"));
   write(Problem(5, 9));
-  EXPECT_THAT(refused(options(linear)), HasSubstr("'key' has 9 tokens and 'query' 5, expected as many: --causal compares"));
+  EXPECT_THAT(refused(options(linear)),
+              HasSubstr("'key' has 9 tokens and 'query' 5, expected as many: --causal compares"));
   o = options();
   o.input = path("nothing.h5");
   EXPECT_THAT(refused(o), HasSubstr("nothing.h5"));

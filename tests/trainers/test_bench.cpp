@@ -32,7 +32,8 @@ BenchAttentionOptions options_of(AttendMechanism mechanism, bool causal, bool tr
 double counted_pairs(bool causal, std::int64_t n, std::int64_t window) {
   double pairs = 0;
   for (std::int64_t i = 0; i < n; ++i) {
-    for (std::int64_t j = 0; j < n; ++j) pairs += (!causal || j <= i) && (window == 0 || std::abs(i - j) < window) ? 1 : 0;
+    for (std::int64_t j = 0; j < n; ++j)
+      pairs += (!causal || j <= i) && (window == 0 || std::abs(i - j) < window) ? 1 : 0;
   }
   return pairs;
 }
@@ -54,20 +55,26 @@ TEST(BenchAttention, SoftmaxCountsEachPairThatSeesEachOther) {
 TEST(BenchAttention, LinearCountsFeaturesStatesAndPairsOfAChunk) {
   // Chunks of 8: one block of queries meets every key of the chunk.
   const double n = 32, d = 8, m = 16, features = 2 * n * m * d, state = 2 * n * m * d, pairs = 4 * 8 * 8;
-  const auto count = [](bool causal, bool train) { return attention_flops(options_of(AttendMechanism::linear, causal, train), 32) / 3; };
+  const auto count = [](bool causal, bool train) {
+    return attention_flops(options_of(AttendMechanism::linear, causal, train), 32) / 3;
+  };
   const double bidirectional = 2 * features + 2 * state;  // of q and of k; built and read
   EXPECT_EQ(count(false, false), bidirectional);
   EXPECT_EQ(count(true, false), bidirectional + pairs * 2 * (m + d));
-  // Sweep of queries: features of keys, the state, features of queries, down from the state and through ω to x. Sweep of keys: features of
-  // both, the state of gradients, down from it to features and to v, through ω to x; causal also to the queries' x, and pairs: weights
-  // again, to both features, dp, dv.
+  // Sweep of queries: features of keys, the state, features of queries, down from the state and through ω to x. Sweep
+  // of keys: features of both, the state of gradients, down from it to features and to v, through ω to x; causal also
+  // to the queries' x, and pairs: weights again, to both features, dp, dv.
   EXPECT_EQ(count(false, true), bidirectional + (3 + 3) * features + (2 + 3) * state);
-  EXPECT_EQ(count(true, true), bidirectional + pairs * 2 * (m + d) + (3 + 4) * features + 5 * state + pairs * 2 * (3 * m + 2 * d));
+  EXPECT_EQ(count(true, true),
+            bidirectional + pairs * 2 * (m + d) + (3 + 4) * features + 5 * state + pairs * 2 * (3 * m + 2 * d));
   // A chunk of 64 in four blocks of 16 queries over 16, 32, 48 and 64 keys; one of 24 in blocks of 16 and 8.
-  for (const auto& [chunk, blocks] : std::vector<std::pair<std::int64_t, double>>{{64, 16 * (16 + 32 + 48 + 64)}, {24, 16 * 16 + 8 * 24}}) {
+  for (const auto& [chunk, blocks] :
+       std::vector<std::pair<std::int64_t, double>>{{64, 16 * (16 + 32 + 48 + 64)}, {24, 16 * 16 + 8 * 24}}) {
     BenchAttentionOptions longer = options_of(AttendMechanism::linear, true, false);
     longer.choice.chunk_size = chunk;
-    EXPECT_EQ(attention_flops(longer, 192) / 3, 6 * bidirectional + 192 / static_cast<double>(chunk) * blocks * 2 * (m + d)) << chunk;
+    EXPECT_EQ(attention_flops(longer, 192) / 3,
+              6 * bidirectional + 192 / static_cast<double>(chunk) * blocks * 2 * (m + d))
+        << chunk;
   }
 
   BenchAttentionOptions window = options_of(AttendMechanism::linear, true, false);
@@ -105,7 +112,9 @@ TEST(BenchAttention, PeakIsTheBestOfItsMeasurements) {
 }
 
 TEST(BenchAttention, ExponentOfPowers) {
-  EXPECT_NEAR(fitted_exponent({{4, 3 * std::pow(4, 1.25)}, {64, 3 * std::pow(64, 1.25)}, {1000, 3 * std::pow(1000, 1.25)}}), 1.25, 1e-14);
+  EXPECT_NEAR(
+      fitted_exponent({{4, 3 * std::pow(4, 1.25)}, {64, 3 * std::pow(64, 1.25)}, {1000, 3 * std::pow(1000, 1.25)}}),
+      1.25, 1e-14);
   // Least squares over log2 x = 1, 2, 3 with log2 y = 0, 0, 3: covariance 3, variance 2.
   EXPECT_NEAR(fitted_exponent({{2, 1}, {4, 1}, {8, 8}}), 1.5, 1e-14);
 }
@@ -127,7 +136,8 @@ TEST(BenchAttention, MeasuresEveryMechanism) {
         EXPECT_EQ(length.median_seconds, sorted[1]);
         EXPECT_GT(sorted[0], 0);
         EXPECT_EQ(length.flops, attention_flops(options, length.n));
-        EXPECT_GE(length.peak_bytes, 4 * length.n * 3 * 8 * (train ? 4 : 1)) << "the output, and three gradients with it";
+        EXPECT_GE(length.peak_bytes, 4 * length.n * 3 * 8 * (train ? 4 : 1))
+            << "the output, and three gradients with it";
       }
     }
   }

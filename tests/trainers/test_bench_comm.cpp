@@ -25,8 +25,12 @@ using testing::small_settings;
 TEST(BenchComm, BandwidthsAreThoseOfNcclTests) {
   BenchCommFigure figure;
   figure.bytes = 1000;
-  for (const auto& [operation, factor] : std::vector<std::pair<std::string, double>>{
-           {"all_reduce", 1.5}, {"reduce_scatter", 0.75}, {"all_gather", 0.75}, {"broadcast", 1}, {"exchange", 1}, {"send_receive", 1}}) {
+  for (const auto& [operation, factor] : std::vector<std::pair<std::string, double>>{{"all_reduce", 1.5},
+                                                                                     {"reduce_scatter", 0.75},
+                                                                                     {"all_gather", 0.75},
+                                                                                     {"broadcast", 1},
+                                                                                     {"exchange", 1},
+                                                                                     {"send_receive", 1}}) {
     figure.operation = operation;
     EXPECT_DOUBLE_EQ(algorithm_bandwidth(figure, 0.5), 2000);
     EXPECT_DOUBLE_EQ(bus_bandwidth(figure, 0.5, 4), factor * 2000) << operation;
@@ -35,7 +39,8 @@ TEST(BenchComm, BandwidthsAreThoseOfNcclTests) {
 
 TEST(BenchComm, OneProcessHasNobodyToTalkTo) {
   const ProcessGroup alone;
-  EXPECT_THAT(message_of<UserError>([&] { bench_comm(alone, {}); }), HasSubstr("furlong launch --processes 2 bench comm"));
+  EXPECT_THAT(message_of<UserError>([&] { bench_comm(alone, {}); }),
+              HasSubstr("furlong launch --processes 2 bench comm"));
 }
 
 TEST(BenchComm, EveryOperationAtEverySizeBesideTheEngines) {
@@ -84,8 +89,9 @@ class BenchCommTrainingTest : public testing::WithTemporaryFolder {
 };
 
 TEST_F(BenchCommTrainingTest, TellsWhatReductionsTakeAndWhatIsWaitedFor) {
-  const LoadedSettings loaded = small_settings(store, {"model.d_model=256", "model.n_layers=2", "parallel.bucket_megabytes=1",
-                                                       "data.batch_size=4", "trainer.max_steps=2", "schedule.warmup_steps=1", "threads=1"});
+  const LoadedSettings loaded =
+      small_settings(store, {"model.d_model=256", "model.n_layers=2", "parallel.bucket_megabytes=1",
+                             "data.batch_size=4", "trainer.max_steps=2", "schedule.warmup_steps=1", "threads=1"});
   const Curves found = run_world(2, [&](ProcessGroup& group, const Report& report) {
     const BenchCommTraining training = bench_comm_training(group, loaded, 4);
     EXPECT_FALSE(trace::is_on());
@@ -117,9 +123,10 @@ TEST_F(BenchCommTrainingTest, TellsWhatReductionsTakeAndWhatIsWaitedFor) {
 
 TEST_F(BenchCommTrainingTest, RefusesWhatSeveralProcessesCannotTrain) {
   run_world(2, [&](ProcessGroup& group, const Report&) {
-    for (const auto& [override, key] : std::vector<std::pair<std::string, std::string>>{{"data.batch_size=1", "data.batch_size: 1"},
-                                                                                        {"parallel.engine=none", "parallel.engine: none"}})
-      EXPECT_THAT(message_of<UserError>([&] { bench_comm_training(group, small_settings(store, {override}), 2); }), HasSubstr(key));
+    for (const auto& [override, key] : std::vector<std::pair<std::string, std::string>>{
+             {"data.batch_size=1", "data.batch_size: 1"}, {"parallel.engine=none", "parallel.engine: none"}})
+      EXPECT_THAT(message_of<UserError>([&] { bench_comm_training(group, small_settings(store, {override}), 2); }),
+                  HasSubstr(key));
   });
 }
 

@@ -1,4 +1,5 @@
-// Checkpoints that are written while training goes on: what is in them, who waits for whom, and what becomes of failures.
+// Checkpoints that are written while training goes on: what is in them, who waits for whom, and what becomes of
+// failures.
 #include "trainers/checkpoint_saver.h"
 
 #include <gmock/gmock.h>
@@ -37,11 +38,14 @@ class CheckpointSaverTest : public testing::WithTemporaryFolder {
     for (const char* folder : {"here", "background"}) fs::create_directories(path(folder));
   }
   Settings settings(const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> all{"optimizer.ema_decay=0.9", "trainer.skip_outlier_factor=9", "model.attention.mechanism=linear"};
+    std::vector<std::string> all{"optimizer.ema_decay=0.9", "trainer.skip_outlier_factor=9",
+                                 "model.attention.mechanism=linear"};
     all.insert(all.end(), more.begin(), more.end());
     return small_settings(store, all).settings;
   }
-  std::string in(const char* folder, const char* name = "step_00000003.h5") const { return path(std::string(folder) + "/" + name); }
+  std::string in(const char* folder, const char* name = "step_00000003.h5") const {
+    return path(std::string(folder) + "/" + name);
+  }
 
   std::string store;
 };
@@ -52,7 +56,8 @@ constexpr auto nothing_more = [] {};
 class Warnings {
  public:
   Warnings() : before_(spdlog::default_logger()) {
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
+    spdlog::set_default_logger(
+        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
   }
   ~Warnings() { spdlog::set_default_logger(before_); }
   std::string text() const { return text_.str(); }
@@ -170,7 +175,8 @@ TEST_F(CheckpointSaverTest, WithoutMemoryForTheCopyItIsWrittenBeforeSaveReturns)
   CheckpointSaver saver(trainer, alone, true);
   const Warnings warnings;
   const Arena& memory = arena(Device{});
-  const Tensor everything = Tensor::empty({memory.capacity() - memory.counters().system_bytes - (1 << 12)}, DType::uint8);
+  const Tensor everything =
+      Tensor::empty({memory.capacity() - memory.counters().system_bytes - (1 << 12)}, DType::uint8);
   std::vector<Tensor> gaps;  // and what earlier tests have given back
   for (const std::int64_t bytes : {1 << 20, 1 << 10}) {
     try {
@@ -201,7 +207,8 @@ TEST_F(CheckpointSaverTest, ItsMemoryIsForetold) {
   const auto foretold = [&](int processes) {
     return static_cast<double>(predicted_copy_bytes(settings(wide), data.vocabulary(), processes));
   };
-  EXPECT_NEAR(foretold(1) / measured(Trainer(settings(wide), data, Device{})), 1, 0.05) << "blocks are rounded up to 256 bytes";
+  EXPECT_NEAR(foretold(1) / measured(Trainer(settings(wide), data, Device{})), 1, 0.05)
+      << "blocks are rounded up to 256 bytes";
   EXPECT_NEAR(foretold(2) / foretold(1), 0.5, 0.05);
   run_world(2, [&](ProcessGroup& group, const Report&) {
     const double share = measured(Trainer(settings(wide), data, Device{}, std::nullopt, &group));
@@ -266,7 +273,8 @@ TEST_F(CheckpointSaverTest, AFailureInTheBackgroundEndsAllAtOnce) {
     EXPECT_EQ(world.wait(), (std::vector<int>{1, 1}));
     EXPECT_LT(parallel_testing::seconds_since(begin), 40);
     const std::string errors = world.errors();
-    EXPECT_THAT(errors, HasSubstr(fmt::format("error: rank {} on host here failed: error: {}", failing, path("nowhere"))));
+    EXPECT_THAT(errors,
+                HasSubstr(fmt::format("error: rank {} on host here failed: error: {}", failing, path("nowhere"))));
     EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 1) << errors;
   }
 }
@@ -301,9 +309,10 @@ TEST_F(CheckpointSaverTest, ShardsThatRankZeroDoesNotFindMakeNoCheckpoint) {
     group.barrier();
   });
   for (const int status : world.wait()) EXPECT_NE(status, 0);
-  EXPECT_THAT(world.errors(),
-              HasSubstr(in("here", "step_00000003.shard_1_of_2.h5") +
-                        ": rank 1 has written this part of the checkpoint, and rank 0 does not find it there, 0.3 s later"));
+  EXPECT_THAT(
+      world.errors(),
+      HasSubstr(in("here", "step_00000003.shard_1_of_2.h5") +
+                ": rank 1 has written this part of the checkpoint, and rank 0 does not find it there, 0.3 s later"));
   EXPECT_FALSE(fs::exists(in("here")));
 }
 

@@ -209,7 +209,8 @@ TEST_F(CheckpointDirectoryTest, ShardsOfABestOneWithoutReadableRecordStay) {
 TEST_F(CheckpointDirectoryTest, ShardsOfACheckpointToComeStay) {
   CheckpointDirectory directory(folder, 1, false);
   write_in_shards(directory, 1);
-  for (const char* name : {"step_00000000.shard_1_of_2.h5", "step_00000002.shard_1_of_2.h5"}) std::ofstream(folder / name) << "part";
+  for (const char* name : {"step_00000000.shard_1_of_2.h5", "step_00000002.shard_1_of_2.h5"})
+    std::ofstream(folder / name) << "part";
   directory.committed(1);
   EXPECT_FALSE(fs::exists(folder / "step_00000000.shard_1_of_2.h5")) << "it never came to be";
   EXPECT_TRUE(fs::exists(folder / "step_00000002.shard_1_of_2.h5"));
@@ -232,7 +233,8 @@ TEST_F(CheckpointDirectoryTest, LeftoversOfInterruptedWritesGo) {
 // Kills between the record of the best and its link: the next run of the program brings them together.
 TEST_F(CheckpointDirectoryTest, AnInterruptedChangeOfTheBestIsCompleted) {
   const auto record = [&](std::int64_t step, double loss) {
-    write_file_atomically(folder / "best.json", fmt::format(R"({{"step":{},"validation_loss":{},"file":"best.h5"}})", step, loss));
+    write_file_atomically(folder / "best.json",
+                          fmt::format(R"({{"step":{},"validation_loss":{},"file":"best.h5"}})", step, loss));
   };
   {
     CheckpointDirectory directory(folder, 2, true);
@@ -316,7 +318,8 @@ TEST_F(CheckpointDirectoryTest, ARunInStagesIsItsLastOne) {
   EXPECT_THAT(refusal(), HasSubstr("there is no checkpoint here"));
   std::ofstream(run / "teacher.h5") << "x";
   fs::create_directories(run / "1_transfer" / "checkpoints");
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("no stage of this run of furlong finetune has a checkpoint yet"), HasSubstr("teacher.h5")));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("no stage of this run of furlong finetune has a checkpoint yet"),
+                               HasSubstr("teacher.h5")));
   const auto stage = [&](const char* name, std::int64_t step, std::optional<double> loss = std::nullopt) {
     CheckpointDirectory directory(run / name / "checkpoints", 2, true);
     write(directory, step);

@@ -1,4 +1,5 @@
-// Training in several processes means what it means in one: the same global batch gives the same losses, whoever reads which part of it.
+// Training in several processes means what it means in one: the same global batch gives the same losses, whoever reads
+// which part of it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -56,7 +57,8 @@ class DataParallelTest : public testing::WithTemporaryFolder {
   }
 
   Settings settings(const std::string& store, const std::vector<std::string>& overrides) const {
-    std::vector<std::string> all{"data.batch_size=5", "data.sequence_length=16", "trainer.max_steps=60", "schedule.warmup_steps=5"};
+    std::vector<std::string> all{"data.batch_size=5", "data.sequence_length=16", "trainer.max_steps=60",
+                                 "schedule.warmup_steps=5"};
     all.insert(all.end(), overrides.begin(), overrides.end());
     return small_settings(path(store), all).settings;
   }
@@ -75,22 +77,26 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class Invariance : public DataParallelTest, public ::testing::WithParamInterface<Case> {};
 
-// In float64 sums in another order differ by 1e-16 of their terms, which fifty steps of Adam make about 1e-12; in float32 by 6e-8, of which
-// the first ten steps are held to a bound and all fifty reported.
+// In float64 sums in another order differ by 1e-16 of their terms, which fifty steps of Adam make about 1e-12; in
+// float32 by 6e-8, of which the first ten steps are held to a bound and all fifty reported.
 TEST_P(Invariance, TheSameLossesOnAnyNumberOfProcesses) {
   constexpr int steps = 50;
   const Settings given = settings(GetParam().store, GetParam().overrides);
-  for (const auto& [compute, bounded, tolerance] : {std::tuple{DType::float64, 50, 1e-9}, std::tuple{DType::float32, 10, 1e-5}}) {
+  for (const auto& [compute, bounded, tolerance] :
+       {std::tuple{DType::float64, 50, 1e-9}, std::tuple{DType::float32, 10, 1e-5}}) {
     std::vector<double> alone;
     for (const Curves& found : run_worlds({1, 2, 3, 4}, training(given, compute, steps))) {
       const std::size_t size = found.size();
       if (size == 1) alone = found[0];
-      EXPECT_LT(difference(found[0], alone, numbers_of(bounded)), tolerance) << size << " processes, " << name_of(compute);
+      EXPECT_LT(difference(found[0], alone, numbers_of(bounded)), tolerance)
+          << size << " processes, " << name_of(compute);
       for (const int shown : {10, steps}) {
         const double apart = difference(found[0], alone, numbers_of(shown));
-        RecordProperty(fmt::format("{}_{}_processes_{}_steps", name_of(compute), size, shown), fmt::format("{:.2e}", apart));
+        RecordProperty(fmt::format("{}_{}_processes_{}_steps", name_of(compute), size, shown),
+                       fmt::format("{:.2e}", apart));
       }
-      for (const std::vector<double>& rank : found) EXPECT_EQ(rank, found[0]) << "losses and parameters are those of rank 0, bit for bit";
+      for (const std::vector<double>& rank : found)
+        EXPECT_EQ(rank, found[0]) << "losses and parameters are those of rank 0, bit for bit";
     }
     EXPECT_NE(alone[4], alone[0]) << "nothing happens in these steps";
   }
@@ -104,38 +110,50 @@ std::vector<std::string> encoder_with(std::vector<std::string> more) {
 
 INSTANTIATE_TEST_SUITE_P(
     Trainers, Invariance,
-    ::testing::Values(
-        Case{"windows", "text.h5", {"model.dropout=0.1", "data.ignore_tokens=[e]"}},
-        Case{"linear_accumulation",
-             "text.h5",
-             {"model.attention.mechanism=linear", "model.attention.redraw_every=7", "model.dropout=0.1", "model.short_convolution=4",
-              "trainer.gradient_accumulation=3"}},
-        Case{"sequential_shared_averaged_recomputed",
-             "text.h5",
-             {"data.sampler=sequential", "optimizer.ema_decay=0.9", "model.shared_layers=true", "trainer.recompute=blocks",
-              "model.attention.mechanism=linear", "model.dropout=0.1"}},
-        Case{"sharded",
-             "text.h5",
-             {"parallel.shard_optimizer=true", "optimizer.ema_decay=0.9", "model.dropout=0.1", "model.attention.mechanism=linear"}},
-        Case{"sharded_buckets",
-             "text.h5",
-             {"parallel.shard_optimizer=true", "parallel.bucket_megabytes=1", "model.d_model=112", "data.sequence_length=8",
-              "data.batch_size=4", "optimizer.ema_decay=0.9", "model.dropout=0.1", "optimizer.learning_rate=0.001"}},
-        Case{"packed", "documents.h5", {"data.packing=documents", "model.attention.mechanism=linear", "data.sequence_length=48"}},
-        Case{"stream", "documents.h5", {"data.sampler=stream", "data.batch_size=12", "model.attention.mechanism=linear"}},
-        Case{"documents", "documents.h5", {"data.sampler=documents", "data.sequence_length=100"}},
-        Case{"documents_dropout", "documents.h5", {"data.sampler=documents", "data.sequence_length=100", "model.dropout=0.1"}},
-        Case{"copy_task", "text.h5", {"data.store=null", "data.task=copy", "data.task_symbols=8", "data.task_shortest=2"}},
-        Case{"masked_packed", "documents.h5",
-             encoder_with({"objective.name=masked_tokens", "data.packing=documents", "data.sequence_length=48", "model.dropout=0.1"})},
-        Case{"masked_documents", "documents.h5",
-             encoder_with({"objective.name=masked_tokens", "data.sampler=documents", "data.padding=sequence_length",
-                           "data.sequence_length=24", "trainer.gradient_accumulation=3", "model.attention.mechanism=linear"})},
-        Case{"classification", "documents.h5",
-             encoder_with({"objective.name=classification", "objective.pooling=class_token", "data.sequence_length=100"})},
-        Case{"matching", "pairs.h5",
-             encoder_with({"objective.name=matching", "data.sequence_length=16", "model.dropout=0.1", "data.batch_size=7",
-                           "trainer.gradient_accumulation=3"})}),
+    ::testing::Values(Case{"windows", "text.h5", {"model.dropout=0.1", "data.ignore_tokens=[e]"}},
+                      Case{"linear_accumulation",
+                           "text.h5",
+                           {"model.attention.mechanism=linear", "model.attention.redraw_every=7", "model.dropout=0.1",
+                            "model.short_convolution=4", "trainer.gradient_accumulation=3"}},
+                      Case{"sequential_shared_averaged_recomputed",
+                           "text.h5",
+                           {"data.sampler=sequential", "optimizer.ema_decay=0.9", "model.shared_layers=true",
+                            "trainer.recompute=blocks", "model.attention.mechanism=linear", "model.dropout=0.1"}},
+                      Case{"sharded",
+                           "text.h5",
+                           {"parallel.shard_optimizer=true", "optimizer.ema_decay=0.9", "model.dropout=0.1",
+                            "model.attention.mechanism=linear"}},
+                      Case{"sharded_buckets",
+                           "text.h5",
+                           {"parallel.shard_optimizer=true", "parallel.bucket_megabytes=1", "model.d_model=112",
+                            "data.sequence_length=8", "data.batch_size=4", "optimizer.ema_decay=0.9",
+                            "model.dropout=0.1", "optimizer.learning_rate=0.001"}},
+                      Case{"packed",
+                           "documents.h5",
+                           {"data.packing=documents", "model.attention.mechanism=linear", "data.sequence_length=48"}},
+                      Case{"stream",
+                           "documents.h5",
+                           {"data.sampler=stream", "data.batch_size=12", "model.attention.mechanism=linear"}},
+                      Case{"documents", "documents.h5", {"data.sampler=documents", "data.sequence_length=100"}},
+                      Case{"documents_dropout",
+                           "documents.h5",
+                           {"data.sampler=documents", "data.sequence_length=100", "model.dropout=0.1"}},
+                      Case{"copy_task",
+                           "text.h5",
+                           {"data.store=null", "data.task=copy", "data.task_symbols=8", "data.task_shortest=2"}},
+                      Case{"masked_packed", "documents.h5",
+                           encoder_with({"objective.name=masked_tokens", "data.packing=documents",
+                                         "data.sequence_length=48", "model.dropout=0.1"})},
+                      Case{"masked_documents", "documents.h5",
+                           encoder_with({"objective.name=masked_tokens", "data.sampler=documents",
+                                         "data.padding=sequence_length", "data.sequence_length=24",
+                                         "trainer.gradient_accumulation=3", "model.attention.mechanism=linear"})},
+                      Case{"classification", "documents.h5",
+                           encoder_with({"objective.name=classification", "objective.pooling=class_token",
+                                         "data.sequence_length=100"})},
+                      Case{"matching", "pairs.h5",
+                           encoder_with({"objective.name=matching", "data.sequence_length=16", "model.dropout=0.1",
+                                         "data.batch_size=7", "trainer.gradient_accumulation=3"})}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // --- The same size twice
@@ -153,7 +171,8 @@ TEST_F(DataParallelTest, TwoRunsOfOneSizeAreEqualBitForBit) {
             "parallel.gradient_dtype=bfloat16"}}) {
     std::vector<std::string> overrides = common;
     overrides.insert(overrides.end(), more.begin(), more.end());
-    const std::vector<Curves> found = run_worlds({2, 2, 3, 3}, training(settings("text.h5", overrides), std::nullopt, 10));
+    const std::vector<Curves> found =
+        run_worlds({2, 2, 3, 3}, training(settings("text.h5", overrides), std::nullopt, 10));
     EXPECT_EQ(found[0], found[1]) << ::testing::PrintToString(more);
     EXPECT_EQ(found[2], found[3]) << ::testing::PrintToString(more);
     for (const Curves& world : found) {
@@ -164,8 +183,8 @@ TEST_F(DataParallelTest, TwoRunsOfOneSizeAreEqualBitForBit) {
   }
 }
 
-// Rank 0's, summed with zeros of the others: nobody clips by a norm of its own, which another CPU may round in another way. That the sum is
-// the norm, and not a multiple of it, is what all other tests here rest on.
+// Rank 0's, summed with zeros of the others: nobody clips by a norm of its own, which another CPU may round in another
+// way. That the sum is the norm, and not a multiple of it, is what all other tests here rest on.
 TEST_F(DataParallelTest, TheNormIsOneNumberThatTravels) {
   for (const char* sharded : {"parallel.shard_optimizer=false", "parallel.shard_optimizer=true"}) {
     run_world(2, [&](ProcessGroup& group, const Report&) {
@@ -188,11 +207,12 @@ TEST_F(DataParallelTest, TheNormIsOneNumberThatTravels) {
 
 // --- What travels
 
-// Each gradient is rounded once before it travels and once in the sum of two, by 2^-9 at most; the norm of all of them, whose roundings
-// are independent of each other, by far less than 2^-8.
+// Each gradient is rounded once before it travels and once in the sum of two, by 2^-9 at most; the norm of all of them,
+// whose roundings are independent of each other, by far less than 2^-8.
 TEST_F(DataParallelTest, GradientsInBfloat16AreNearThoseInFloat32) {
   const auto run = [&](const char* dtype) {
-    return run_world(2, training(settings("text.h5", {std::string("parallel.gradient_dtype=") + dtype}), std::nullopt, 10))[0];
+    return run_world(
+        2, training(settings("text.h5", {std::string("parallel.gradient_dtype=") + dtype}), std::nullopt, 10))[0];
   };
   const std::vector<double> narrow = run("bfloat16"), wide = run("float32");
   ASSERT_EQ(narrow.size(), wide.size());
@@ -220,7 +240,9 @@ TEST(SampleShareTest, SharesFollowEachOtherAndDifferByOneAtMost) {
   }
 }
 
-void append(std::vector<std::int32_t>& all, const std::vector<std::int32_t>& more) { all.insert(all.end(), more.begin(), more.end()); }
+void append(std::vector<std::int32_t>& all, const std::vector<std::int32_t>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
 
 void expect_equal_batches(const Batch& found, const Batch& expected) {
   EXPECT_EQ(found.batch, expected.batch);
@@ -265,11 +287,14 @@ TEST_F(DataParallelTest, SharesPutTogetherAreTheBatch) {
   for (const char* padding : {"longest", "sequence_length"}) {
     const std::string how = std::string("data.padding=") + padding;
     cases.push_back({"documents", "documents.h5", {"data.sampler=documents", "data.sequence_length=100", how}});
-    cases.push_back({"masked_documents", "documents.h5",
-                     encoder_with({"objective.name=masked_tokens", "data.sampler=documents", "data.sequence_length=100", how})});
+    cases.push_back(
+        {"masked_documents", "documents.h5",
+         encoder_with({"objective.name=masked_tokens", "data.sampler=documents", "data.sequence_length=100", how})});
     cases.push_back({"classification", "documents.h5",
-                     encoder_with({"objective.name=classification", "objective.pooling=class_token", "data.sequence_length=100", how})});
-    cases.push_back({"matching", "pairs.h5", encoder_with({"objective.name=matching", "data.sequence_length=100", how})});
+                     encoder_with({"objective.name=classification", "objective.pooling=class_token",
+                                   "data.sequence_length=100", how})});
+    cases.push_back(
+        {"matching", "pairs.h5", encoder_with({"objective.name=matching", "data.sequence_length=100", how})});
   }
   int widened = 0;
   for (const Case& one : cases) {
@@ -307,8 +332,9 @@ TEST_F(DataParallelTest, SharesPutTogetherAreTheBatch) {
 // --- What each finds of its own
 
 TEST_F(DataParallelTest, DenominatorsAreCountedOverAllProcesses) {
-  const Settings given = settings("text.h5", {"model.attention.mechanism=linear", "model.attention.feature_map=favor_trig",
-                                              "model.attention.denominator_guard=0.3", "data.batch_size=7", "model.initializer_range=0.5"});
+  const Settings given = settings(
+      "text.h5", {"model.attention.mechanism=linear", "model.attention.feature_map=favor_trig",
+                  "model.attention.denominator_guard=0.3", "data.batch_size=7", "model.initializer_range=0.5"});
   const auto counted = [&](ProcessGroup& group, const Report& report) {
     const auto data = open_data(given.data);
     Trainer trainer(given, *data, Device{}, DType::float64, &group);
@@ -368,7 +394,8 @@ TEST_F(OneOfThemBreaks, TheOpAndTheRankAreNamed) {
 
 TEST_F(OneOfThemBreaks, TheParameterAndTheRankAreNamed) {
   expect_named(1, std::numeric_limits<float>::quiet_NaN(),
-               {"error: rank 1 on host here failed: error: step 2: loss ", "values of the parameter blocks.1.feedforward.input.weight"});
+               {"error: rank 1 on host here failed: error: step 2: loss ",
+                "values of the parameter blocks.1.feedforward.input.weight"});
 }
 
 }  // namespace

@@ -28,19 +28,22 @@ const Device simulated{DeviceType::simulated, 0};
 class DataParallelGpuTest : public testing::WithTemporaryFolder {
  protected:
   void SetUp() override {
-    if (const std::string reason = communicator_testing::engine_missing(Engine::nccl_stand_in, 2); !reason.empty()) GTEST_SKIP() << reason;
+    if (const std::string reason = communicator_testing::engine_missing(Engine::nccl_stand_in, 2); !reason.empty())
+      GTEST_SKIP() << reason;
     testing::write_store(path("text.h5"), testing::synthetic_text(2000));
   }
   Settings settings(const std::vector<std::string>& overrides = {}) const {
-    std::vector<std::string> all{"data.batch_size=3", "data.sequence_length=12", "model.n_layers=1", "trainer.validation_batches=1",
-                                 "model.vocabulary_size=256"};
+    std::vector<std::string> all{"data.batch_size=3", "data.sequence_length=12", "model.n_layers=1",
+                                 "trainer.validation_batches=1", "model.vocabulary_size=256"};
     all.insert(all.end(), overrides.begin(), overrides.end());
     return testing::small_settings(path("text.h5"), all).settings;
   }
   static WorldOptions with_stand_in(std::chrono::milliseconds timeout = 15000ms) {
     WorldOptions options;
     options.timeout = timeout;
-    options.before = [](int) { ::setenv("FURLONG_CUDA_LIBDIR", communicator_testing::stand_in_folder(Engine::nccl_stand_in).c_str(), 1); };
+    options.before = [](int) {
+      ::setenv("FURLONG_CUDA_LIBDIR", communicator_testing::stand_in_folder(Engine::nccl_stand_in).c_str(), 1);
+    };
     return options;
   }
   /// Of each step loss and gradient norm, then a validation's loss, and a sum over the parameters' magnitudes.
@@ -71,7 +74,8 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& ex
 
 TEST_F(DataParallelGpuTest, TrainsAsOneProcessDoes) {
   const Curves one = curves(1, settings(), simulated);
-  for (const char* change : {"parallel.shard_optimizer=false", "parallel.shard_optimizer=true", "trainer.gradient_accumulation=1"}) {
+  for (const char* change :
+       {"parallel.shard_optimizer=false", "parallel.shard_optimizer=true", "trainer.gradient_accumulation=1"}) {
     const Curves two = curves(2, settings({change}), simulated);
     expect_near(two[0], one[0]);
     EXPECT_EQ(two[0], two[1]) << "bit for bit";
@@ -112,7 +116,8 @@ TEST_F(DataParallelGpuTest, AKilledProcessIsNamedAndTheOthersEnd) {
   EXPECT_THAT(world[0].errors(), HasSubstr("error: rank 1 on host here failed"));
 }
 
-// NCCL breaks off while the device works on a step, with all processes alive: the results mean nothing, and the step says so.
+// NCCL breaks off while the device works on a step, with all processes alive: the results mean nothing, and the step
+// says so.
 TEST_F(DataParallelGpuTest, AStepThatNcclBrokeOffIsNotBelieved) {
   WorldOptions options = with_stand_in(3000ms);
   options.before = [before = options.before](int rank) {
@@ -140,8 +145,9 @@ TEST_F(DataParallelGpuTest, EnginesAndDevicesGoTogether) {
     const auto check = [&](const char* engine, const Device& device) {
       return message_of<UserError>([&] { check_process_devices(engine, device, group); });
     };
-    EXPECT_THAT(check("gloo", simulated),
-                HasSubstr("parallel.engine: gloo carries numbers between CPUs, and these processes compute on simulated"));
+    EXPECT_THAT(
+        check("gloo", simulated),
+        HasSubstr("parallel.engine: gloo carries numbers between CPUs, and these processes compute on simulated"));
     EXPECT_THAT(check("nccl", Device{}),
                 HasSubstr("parallel.engine: nccl carries numbers between GPUs, and these processes compute on cpu"));
     EXPECT_THAT(check("auto", group.is_first() ? simulated : Device{}),
@@ -165,8 +171,8 @@ TEST(ProcessDevices, EachProcessOfAHostTakesAGpuOfItsOwn) {
   }
   environment.local_rank = 3;
   EXPECT_EQ(message_of<UserError>([&] { device_index(environment, "cuda", 3); }),
-            "device: cuda: the launcher (slurm) started 4 processes on node07, which has 3 GPUs; each needs its own: start 3 there, or set "
-            "device: cpu");
+            "device: cuda: the launcher (slurm) started 4 processes on node07, which has 3 GPUs; each needs its own: "
+            "start 3 there, or set device: cpu");
 }
 
 TEST(ProcessDevices, SharedAndMissingGpusAreUsersErrors) {
@@ -174,18 +180,16 @@ TEST(ProcessDevices, SharedAndMissingGpusAreUsersErrors) {
       cpu{"b", "cpu", ""};
   EXPECT_NO_THROW(check_process_devices({first, second, other_host}));
   EXPECT_NO_THROW(check_process_devices({cpu, cpu}));
-  EXPECT_EQ(
-      message_of<UserError>([&] {
-        check_process_devices({first, second, first});
-      }),
-      "device: rank 0 on a on cuda:0 and rank 2 on a on cuda:0 have the same GPU (GPU-1), and each process needs its own; start as many "
-      "on a host as it has GPUs, with device: cuda");
-  EXPECT_EQ(
-      message_of<UserError>([&] {
-        check_process_devices({first, second, cpu});
-      }),
-      "device: rank 0 on a on cuda:0 computes, and rank 2 on b on cpu; expected GPUs in all processes or in none: set device: cuda, which "
-      "says what is missing, or device: cpu");
+  EXPECT_EQ(message_of<UserError>([&] {
+              check_process_devices({first, second, first});
+            }),
+            "device: rank 0 on a on cuda:0 and rank 2 on a on cuda:0 have the same GPU (GPU-1), and each process needs "
+            "its own; start as many on a host as it has GPUs, with device: cuda");
+  EXPECT_EQ(message_of<UserError>([&] {
+              check_process_devices({first, second, cpu});
+            }),
+            "device: rank 0 on a on cuda:0 computes, and rank 2 on b on cpu; expected GPUs in all processes or in "
+            "none: set device: cuda, which says what is missing, or device: cpu");
 }
 
 TEST(ProcessDevices, NamesAreThoseOfOneProcessWhereThereIsNoGpu) {

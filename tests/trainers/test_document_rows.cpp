@@ -78,8 +78,11 @@ TEST_F(DocumentRows, AreTrainedOnAsIfEachWereAlone) {
   const TokenStore data = TokenStore::open(store);
   for (const bool encoder : {false, true}) {
     for (const char* mechanism : {"softmax", "linear", "windowed", "linformer"}) {
-      if ((std::string_view(mechanism) == "windowed" && encoder) || (std::string_view(mechanism) == "linformer" && !encoder)) continue;
-      Strings overrides = with(by_documents, {std::string("model.attention.mechanism=") + mechanism, "model.short_convolution=3"});
+      if ((std::string_view(mechanism) == "windowed" && encoder) ||
+          (std::string_view(mechanism) == "linformer" && !encoder))
+        continue;
+      Strings overrides =
+          with(by_documents, {std::string("model.attention.mechanism=") + mechanism, "model.short_convolution=3"});
       if (std::string_view(mechanism) == "windowed") overrides.emplace_back("model.attention.softmax_window=4");
       if (encoder) overrides = with(overrides, masked);
       Model model = make_model(small_settings(store, overrides).settings, data.vocabulary(), Device{}, DType::float64);
@@ -93,7 +96,8 @@ TEST_F(DocumentRows, AreTrainedOnAsIfEachWereAlone) {
       for (std::uint64_t row = 0; row < 6; ++row) {
         // Without any padding.
         Batch one = source->batch_of_one_pass(row, 1);
-        const auto n = static_cast<std::size_t>(one.mask.empty() ? one.n : std::count(one.mask.begin(), one.mask.end(), 1));
+        const auto n =
+            static_cast<std::size_t>(one.mask.empty() ? one.n : std::count(one.mask.begin(), one.mask.end(), 1));
         one.n = static_cast<std::int64_t>(n);
         one.inputs.resize(n);
         one.targets.resize(n);
@@ -121,8 +125,10 @@ TEST_F(DocumentRows, EvaluationSeesEachTargetOnceWhateverTheBatchSize) {
   const std::string store = varied_store();
   const TokenStore data = TokenStore::open(store);
   for (const Strings& objective : {Strings{}, masked}) {
-    Model model = make_model(small_settings(store, with(by_documents, objective)).settings, data.vocabulary(), Device{}, DType::float64);
-    const Evaluation one = evaluate(model, data, Split::validation, 32, 1), five = evaluate(model, data, Split::validation, 32, 5);
+    Model model = make_model(small_settings(store, with(by_documents, objective)).settings, data.vocabulary(), Device{},
+                             DType::float64);
+    const Evaluation one = evaluate(model, data, Split::validation, 32, 1),
+                     five = evaluate(model, data, Split::validation, 32, 5);
     EXPECT_EQ(one.targets, five.targets);
     EXPECT_NEAR(one.loss / five.loss, 1, 1e-12);
     EXPECT_EQ(one.accuracy, five.accuracy);
@@ -132,7 +138,8 @@ TEST_F(DocumentRows, EvaluationSeesEachTargetOnceWhateverTheBatchSize) {
       EXPECT_EQ(one.targets, tokens - static_cast<std::int64_t>(starts.size()));
     } else {
       EXPECT_EQ(five.tokens, tokens);  // a batch without targets is passed over
-      EXPECT_NEAR(static_cast<double>(one.targets) / static_cast<double>(tokens), 0.3, 5 * std::sqrt(0.21 / static_cast<double>(tokens)));
+      EXPECT_NEAR(static_cast<double>(one.targets) / static_cast<double>(tokens), 0.3,
+                  5 * std::sqrt(0.21 / static_cast<double>(tokens)));
     }
   }
 }
@@ -141,7 +148,8 @@ TEST_F(DocumentRows, ResumingContinuesBitForBit) {
   const std::string store = varied_store();
   const TokenStore data = TokenStore::open(store);
   for (const Strings& more :
-       {Strings{"data.batch_size=5"}, Strings{"trainer.gradient_accumulation=2", "data.padding=sequence_length", "model.dropout=0.1"},
+       {Strings{"data.batch_size=5"},
+        Strings{"trainer.gradient_accumulation=2", "data.padding=sequence_length", "model.dropout=0.1"},
         with(masked, {"model.attention.mechanism=linear", "data.batch_size=7"})}) {
     const LoadedSettings loaded = small_settings(store, with(by_documents, more));
     check_against_data(loaded, data);
@@ -160,7 +168,9 @@ TEST_F(DocumentRows, ResumingContinuesBitForBit) {
 }
 
 TEST(DocumentSettings, RefuseWhatRowsOfDocumentsAreNot) {
-  const auto refusal = [](const Strings& overrides) { return message_of<UserError>([&] { small_settings("x.h5", overrides); }); };
+  const auto refusal = [](const Strings& overrides) {
+    return message_of<UserError>([&] { small_settings("x.h5", overrides); });
+  };
   EXPECT_THAT(refusal({"data.sampler=documents", "data.packing=documents"}),
               HasSubstr("data.packing does nothing with data.sampler: documents"));
   EXPECT_THAT(refusal({"data.sampler=documents", "data.carry_state=true"}), HasSubstr("needs data.sampler: stream"));
@@ -169,8 +179,9 @@ TEST(DocumentSettings, RefuseWhatRowsOfDocumentsAreNot) {
   EXPECT_THAT(refusal({"data.padding=sequence_length"}),
               HasSubstr("it needs data.sampler: documents, or objective.name: classification or matching"));
   // A config written out and read again is the same, padding or not.
-  for (const Strings& overrides : {Strings{}, Strings{"data.sampler=documents", "data.padding=sequence_length"},
-                                   Strings{"model.architecture=encoder", "objective.name=matching", "data.padding=sequence_length"}}) {
+  for (const Strings& overrides :
+       {Strings{}, Strings{"data.sampler=documents", "data.padding=sequence_length"},
+        Strings{"model.architecture=encoder", "objective.name=matching", "data.padding=sequence_length"}}) {
     const Settings settings = small_settings("x.h5", overrides).settings;
     EXPECT_TRUE(from_yaml_text(to_yaml(settings), "again").settings == settings);
   }
@@ -180,8 +191,10 @@ TEST(DocumentSettings, ACheckpointNeedNotNameAStore) {
   Settings settings = small_settings("x.h5").settings;
   settings.data.store.clear();
   EXPECT_TRUE(from_checkpoint_text(to_yaml(settings), "x.h5 (config)").settings == settings);
-  EXPECT_THAT(message_of<UserError>([&] { from_yaml_text(to_yaml(settings), "x.yaml"); }), HasSubstr("data.store is empty"));
-  EXPECT_THAT(message_of<UserError>([&] { open_data(settings.data); }), HasSubstr("data.store is empty, as in the config of a model"));
+  EXPECT_THAT(message_of<UserError>([&] { from_yaml_text(to_yaml(settings), "x.yaml"); }),
+              HasSubstr("data.store is empty"));
+  EXPECT_THAT(message_of<UserError>([&] { open_data(settings.data); }),
+              HasSubstr("data.store is empty, as in the config of a model"));
 }
 
 // --- Chance
@@ -210,7 +223,8 @@ TEST_F(ChanceTest, IsWhatFrequenciesAloneGive) {
   EXPECT_EQ(found.targets, 6);
   EXPECT_EQ(found.bytes, 6);
   EXPECT_DOUBLE_EQ(found.accuracy, 3.0 / 6);
-  EXPECT_NEAR(found.loss, (3 * surprise('a', 256) + surprise('b', 256) + surprise('c', 256) + surprise('d', 256)) / 6, 1e-12);
+  EXPECT_NEAR(found.loss, (3 * surprise('a', 256) + surprise('b', 256) + surprise('c', 256) + surprise('d', 256)) / 6,
+              1e-12);
   // Windows of another length have the same targets; fewer batches fewer.
   EXPECT_DOUBLE_EQ(chance(plain, data.vocabulary(), data, Split::validation, 2, 2).loss, found.loss);
   EXPECT_EQ(chance(plain, data.vocabulary(), data, Split::validation, 2, 1, 2).targets, 4);
@@ -226,21 +240,23 @@ TEST_F(ChanceTest, IsWhatFrequenciesAloneGive) {
   EXPECT_EQ(rare.targets, 2);
   EXPECT_DOUBLE_EQ(rare.accuracy, 0.5);  // c, though d is as frequent here
   EXPECT_NEAR(without.loss,
-              -(std::log((count('b') + 1) / (100 - count('a') + 255)) + std::log((count('c') + 1) / (100 - count('a') + 255)) +
-                std::log(1 / (100 - count('a') + 255))) /
+              -(std::log((count('b') + 1) / (100 - count('a') + 255)) +
+                std::log((count('c') + 1) / (100 - count('a') + 255)) + std::log(1 / (100 - count('a') + 255))) /
                   3,
               1e-12);
 
-  const Settings copy = from_yaml_text("data:\n  task: copy\n  task_symbols: 7\n  sequence_length: 24\n", "copy").settings;
-  EXPECT_NEAR(chance(copy, Vocabulary::copy(7), *open_data(copy.data), Split::validation, 24, 64).loss, std::log(7), 1e-6);
+  const Settings copy =
+      from_yaml_text("data:\n  task: copy\n  task_symbols: 7\n  sequence_length: 24\n", "copy").settings;
+  EXPECT_NEAR(chance(copy, Vocabulary::copy(7), *open_data(copy.data), Split::validation, 24, 64).loss, std::log(7),
+              1e-6);
 }
 
 /// A model that has learned nothing but frequencies is as good as chance: the targets of both are the same.
 TEST_F(ChanceTest, HasTheTargetsOfEvaluate) {
   const std::string store = varied_store();
   const TokenStore data = TokenStore::open(store);
-  for (const Strings& more :
-       {Strings{}, Strings{"data.sampler=stream"}, Strings{"data.sampler=documents"}, masked, with(masked, {"data.sampler=documents"})}) {
+  for (const Strings& more : {Strings{}, Strings{"data.sampler=stream"}, Strings{"data.sampler=documents"}, masked,
+                              with(masked, {"data.sampler=documents"})}) {
     Model model = make_model(small_settings(store, more).settings, data.vocabulary(), Device{});
     for (const std::int64_t batches : {0, 2}) {
       const Chance by_chance = chance(model.settings, model.vocabulary, data, Split::validation, 32, 3, batches);
@@ -262,7 +278,8 @@ class TokenizerModel : public testing::WithTemporaryFolder {
     for (std::size_t i = 0; i < 240; ++i) {
       std::string sequence;
       for (std::size_t k = 0; k < 6 + i % 9; ++k) sequence += letters[(i + k) % (i % 2 == 0 ? 20 : 4)];
-      content += format == PrepareOptions::Format::labelled ? fmt::format("{}\t{}\n", sequence, i % 2) : ">x\n" + sequence + "\n";
+      content += format == PrepareOptions::Format::labelled ? fmt::format("{}\t{}\n", sequence, i % 2)
+                                                            : ">x\n" + sequence + "\n";
     }
     PrepareOptions options;
     options.format = format;
@@ -279,8 +296,9 @@ class TokenizerModel : public testing::WithTemporaryFolder {
 TEST_F(TokenizerModel, LearnsToFillInAndGoesThroughACheckpoint) {
   const std::string store = prepared(PrepareOptions::Format::fasta, testing::letters_tokenizer(path("letters")));
   const TokenStore data = TokenStore::open(store);
-  const LoadedSettings loaded = small_settings(store, with(masked, {"data.sampler=documents", "data.batch_size=16", "model.d_model=32",
-                                                                    "trainer.max_steps=200", "model.initializer_range=0.1"}));
+  const LoadedSettings loaded =
+      small_settings(store, with(masked, {"data.sampler=documents", "data.batch_size=16", "model.d_model=32",
+                                          "trainer.max_steps=200", "model.initializer_range=0.1"}));
   check_against_data(loaded, data);
   Trainer trainer(loaded.settings, data, Device{});
   EXPECT_EQ(trainer.model().vocabulary.size(), 25);  // it has its own [MASK] and [CLS]
@@ -299,9 +317,9 @@ TEST_F(TokenizerModel, LearnsToFillInAndGoesThroughACheckpoint) {
 TEST_F(TokenizerModel, ClassifiesByItsOwnClassToken) {
   const std::string store = prepared(PrepareOptions::Format::labelled, testing::letters_tokenizer(path("letters")));
   const TokenStore data = TokenStore::open(store);
-  const LoadedSettings loaded =
-      small_settings(store, {"model.architecture=encoder", "objective.name=classification", "objective.pooling=class_token",
-                             "data.batch_size=8", "trainer.max_steps=60", "model.initializer_range=0.1"});
+  const LoadedSettings loaded = small_settings(
+      store, {"model.architecture=encoder", "objective.name=classification", "objective.pooling=class_token",
+              "data.batch_size=8", "trainer.max_steps=60", "model.initializer_range=0.1"});
   check_against_data(loaded, data);
   Trainer trainer(loaded.settings, data, Device{});
   const Batch first = trainer.source().batch(0, 4);
@@ -311,13 +329,15 @@ TEST_F(TokenizerModel, ClassifiesByItsOwnClassToken) {
   }
   while (trainer.steps() < 60) trainer.step();
   EXPECT_GT(evaluate(trainer.model(), data, Split::validation, 32, 8).accuracy, 0.9);
-  EXPECT_NEAR(chance(loaded.settings, trainer.model().vocabulary, data, Split::validation, 32, 8).loss, std::numbers::ln2, 0.05);
+  EXPECT_NEAR(chance(loaded.settings, trainer.model().vocabulary, data, Split::validation, 32, 8).loss,
+              std::numbers::ln2, 0.05);
 }
 
 TEST_F(TokenizerModel, GeneratesInTheTokenizersText) {
   const std::string store = prepared(PrepareOptions::Format::fasta, testing::bpe_tokenizer(path("bpe")));
   const TokenStore data = TokenStore::open(store);
-  const Settings settings = small_settings(store, {"data.sampler=documents", "data.batch_size=16", "trainer.max_steps=120"}).settings;
+  const Settings settings =
+      small_settings(store, {"data.sampler=documents", "data.batch_size=16", "trainer.max_steps=120"}).settings;
   Trainer trainer(settings, data, Device{});
   while (trainer.steps() < 120) trainer.step();
   GenerateOptions options;

@@ -12,7 +12,8 @@ using testing::small_settings;
 
 class FrozenTraining : public testing::WithTemporaryFolder {
  protected:
-  FrozenTraining() : store(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000))), data(TokenStore::open(store)) {}
+  FrozenTraining()
+      : store(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000))), data(TokenStore::open(store)) {}
   /// With adapters, beside which the other weights are frozen.
   Trainer trainer() const {
     return Trainer(small_settings(store, {"model.lora_rank=2", "optimizer.ema_decay=0.5"}).settings, data, Device{});
@@ -27,7 +28,8 @@ TEST_F(FrozenTraining, CheckpointsHoldFrozenParametersWithoutMoments) {
   ASSERT_GT(parameters.parameter_count(), 0);
   ASSERT_LT(parameters.parameter_count(), parameters.total_count());
   std::map<std::string, std::vector<float>> before;
-  for (const Parameter& parameter : parameters.parameters()) before[parameter.name()] = parameter.master().to_vector<float>();
+  for (const Parameter& parameter : parameters.parameters())
+    before[parameter.name()] = parameter.master().to_vector<float>();
   for (int i = 0; i < 3; ++i) t.step();
   t.save(path("model.h5"));
   const auto checkpoint = CheckpointReader::open(path("model.h5"));
@@ -38,7 +40,8 @@ TEST_F(FrozenTraining, CheckpointsHoldFrozenParametersWithoutMoments) {
     SCOPED_TRACE(name);
     EXPECT_TRUE(checkpoint.has("parameters/" + name));
     const bool moves = parameters.is_trained(parameter);
-    for (const char* state : {"first_moments/", "second_moments/", "averages/"}) EXPECT_EQ(checkpoint.has(state + name), moves) << state;
+    for (const char* state : {"first_moments/", "second_moments/", "averages/"})
+      EXPECT_EQ(checkpoint.has(state + name), moves) << state;
     if (moves) {
       ++trained;
     } else {
@@ -64,13 +67,15 @@ TEST_F(FrozenTraining, ResumesBitForBit) {
   after.load(CheckpointReader::open(path("stop.h5")));
   while (after.steps() < whole.steps()) after.step();
   for (const Parameter& parameter : whole.model().store->parameters()) {
-    EXPECT_EQ(parameter.master().to_vector<float>(), after.model().store->find(parameter.name()).master().to_vector<float>())
+    EXPECT_EQ(parameter.master().to_vector<float>(),
+              after.model().store->find(parameter.name()).master().to_vector<float>())
         << parameter.name();
   }
   EXPECT_EQ(whole.validate().loss, after.validate().loss);
 }
 
-/// A checkpoint of a model that was trained as a whole is loaded into one of which parts are frozen, its averages where they are wanted.
+/// A checkpoint of a model that was trained as a whole is loaded into one of which parts are frozen, its averages where
+/// they are wanted.
 TEST_F(FrozenTraining, LoadsWhatWasTrainedAsAWhole) {
   Trainer all(small_settings(store, {"optimizer.ema_decay=0.5"}).settings, data, Device{});
   for (int i = 0; i < 3; ++i) all.step();

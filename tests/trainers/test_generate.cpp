@@ -31,14 +31,17 @@ std::map<std::int32_t, int> draws(const std::vector<float>& logits, const Genera
 double chi_square(const std::map<std::int32_t, int>& found, const std::vector<float>& logits, double temperature,
                   const std::set<std::int32_t>& tokens, int count) {
   double total = 0, statistic = 0;
-  for (const auto token : tokens) total += std::exp(static_cast<double>(logits[static_cast<std::size_t>(token)]) / temperature);
+  for (const auto token : tokens)
+    total += std::exp(static_cast<double>(logits[static_cast<std::size_t>(token)]) / temperature);
   for (const auto token : tokens) {
-    const double expected = count * std::exp(static_cast<double>(logits[static_cast<std::size_t>(token)]) / temperature) / total;
+    const double expected =
+        count * std::exp(static_cast<double>(logits[static_cast<std::size_t>(token)]) / temperature) / total;
     EXPECT_GT(expected, 5) << "too rare for the statistic";
     const auto at = found.find(token);
     statistic += std::pow((at == found.end() ? 0 : at->second) - expected, 2) / expected;
   }
-  for (const auto& [token, times] : found) EXPECT_TRUE(tokens.contains(token)) << "token " << token << " drawn " << times << " times";
+  for (const auto& [token, times] : found)
+    EXPECT_TRUE(tokens.contains(token)) << "token " << token << " drawn " << times << " times";
   return statistic;
 }
 
@@ -138,7 +141,8 @@ TEST(Generate, TheSameSeedGivesTheSameTokensAndAnotherSeedOthers) {
     const auto fewer = generate(model, {1, 2, 3}, options).tokens;
     options.max_tokens = 20;
     const auto more = generate(model, {1, 2, 3}, options).tokens;
-    EXPECT_TRUE(std::equal(fewer.begin(), fewer.end(), more.begin())) << "asking for more goes on where asking for fewer ended";
+    EXPECT_TRUE(std::equal(fewer.begin(), fewer.end(), more.begin()))
+        << "asking for more goes on where asking for fewer ended";
   }
 }
 
@@ -156,7 +160,8 @@ TEST(Generate, GreedyTokensAreThoseOfTheParallelForward) {
     const Tape::NoGradient guard(tape);
     layers::ForwardContext context{tape};
     const Tensor hidden = model.decoder->hidden(context, token_tensor(tokens, 1, Device{})).value();
-    const auto all = model.decoder->logits(Stream{}, hidden.reshape({hidden.extent(1), hidden.extent(2)})).to_vector<float>();
+    const auto all =
+        model.decoder->logits(Stream{}, hidden.reshape({hidden.extent(1), hidden.extent(2)})).to_vector<float>();
     for (std::size_t i = 0; i < generated.size(); ++i) {
       const auto row = all.begin() + static_cast<std::ptrdiff_t>((i + 2) * 256);
       const float best = *std::max_element(row, row + 256);
@@ -199,7 +204,8 @@ TEST(Generate, OnlyTheKeyValueCacheGrowsWithLength) {
 TEST(Generate, APromptLongerThanOnePieceIsOnePrompt) {
   Model model = small_model({"model.attention.mechanism=linear"});
   std::vector<std::int32_t> prompt(4096 + 7);
-  for (std::size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<std::int32_t>(random_word({3, 0, 0}, i) % 256);
+  for (std::size_t i = 0; i < prompt.size(); ++i)
+    prompt[i] = static_cast<std::int32_t>(random_word({3, 0, 0}, i) % 256);
   GenerateOptions options;
   options.max_tokens = 1;
   options.temperature = 0;
@@ -209,7 +215,8 @@ TEST(Generate, APromptLongerThanOnePieceIsOnePrompt) {
   layers::ForwardContext context{tape};
   const Tensor hidden = model.decoder->hidden(context, token_tensor(prompt, 1, Device{})).value();
   const auto row =
-      model.decoder->logits(Stream{}, hidden.narrow(1, hidden.extent(1) - 1, 1).reshape({1, hidden.extent(2)})).to_vector<float>();
+      model.decoder->logits(Stream{}, hidden.narrow(1, hidden.extent(1) - 1, 1).reshape({1, hidden.extent(2)}))
+          .to_vector<float>();
   const float best = *std::max_element(row.begin(), row.end());
   EXPECT_GE(row[static_cast<std::size_t>(token)], best - 1e-4f * std::abs(best));
 }
@@ -225,7 +232,8 @@ TEST(Generate, WhatCannotBeIsSaid) {
 }
 
 TEST(Generate, AnEmptyPromptBeginsWithTheDocumentToken) {
-  Model model = make_model(small_settings("none.h5", {"model.initializer_range=0.3"}).settings, Vocabulary::dna(), Device{});
+  Model model =
+      make_model(small_settings("none.h5", {"model.initializer_range=0.3"}).settings, Vocabulary::dna(), Device{});
   GenerateOptions options;
   options.max_tokens = 12;
   const auto tokens = generate(model, {}, options).tokens;
@@ -234,7 +242,8 @@ TEST(Generate, AnEmptyPromptBeginsWithTheDocumentToken) {
 
 // A model may have room for more tokens than its vocabulary holds; those are never drawn.
 TEST(Generate, OnlyTokensOfTheVocabularyAreDrawn) {
-  Model model = make_model(small_settings("none.h5", {"model.vocabulary_size=64"}).settings, Vocabulary::dna(), Device{});
+  Model model =
+      make_model(small_settings("none.h5", {"model.vocabulary_size=64"}).settings, Vocabulary::dna(), Device{});
   GenerateOptions options;
   options.max_tokens = 200;
   for (const auto token : generate(model, {0}, options).tokens) EXPECT_LT(token, 16);

@@ -61,7 +61,8 @@ struct Parameters {
 double gradient(int draw, int rank, std::int64_t i) { return value<double>(draw, rank, i); }
 
 /// A backward pass in which the parameters get these gradients, the last one first. reducer: begins with it.
-void backward(ParameterStore& store, const std::vector<std::string>& names, int rank = 0, GradientReducer* reducer = nullptr) {
+void backward(ParameterStore& store, const std::vector<std::string>& names, int rank = 0,
+              GradientReducer* reducer = nullptr) {
   Tape tape{Stream{}};
   const Tensor zero = Tensor::zeros({}, store.compute_dtype());
   Variable sum(zero);
@@ -78,7 +79,8 @@ void backward(ParameterStore& store, const std::vector<std::string>& names, int 
                                 place = target.accumulates() ? place + add : add;
                               } else {
                                 float& place = target.tensor.data<float>()[i];
-                                place = static_cast<float>(target.accumulates() ? static_cast<double>(place) + add : add);
+                                place =
+                                    static_cast<float>(target.accumulates() ? static_cast<double>(place) + add : add);
                               }
                             }
                           });
@@ -103,7 +105,8 @@ std::vector<std::string> names_of(const ParameterStore& store, const std::vector
     std::string inside;
     for (const Parameter& parameter : store.parameters()) {
       if (!store.is_trained(parameter)) continue;
-      const char *begin = static_cast<const char*>(values.address()), *own = static_cast<const char*>(parameter.gradient().address());
+      const char *begin = static_cast<const char*>(values.address()),
+                 *own = static_cast<const char*>(parameter.gradient().address());
       if (own >= begin && own < begin + values.elements() * size_of(values.dtype())) inside += parameter.name();
     }
     names.push_back(inside);
@@ -122,7 +125,8 @@ TEST(GradientReducerTest, BucketsGoFromTheLastParameterToTheFirstAndWhatDoesNotD
     EXPECT_THAT(names_of(parameters.store, communicator.reduced), ElementsAre("d", "c", "b", "a", "y", "x"));
     // The same order where backward comes to them in another; what is ready early waits for its turn.
     communicator.reduced.clear();
-    EXPECT_EQ(step(parameters.store, reducer, {"d", "c", "b", "a", "y", "x"}), 0u) << "the last node has d's gradient, which all wait for";
+    EXPECT_EQ(step(parameters.store, reducer, {"d", "c", "b", "a", "y", "x"}), 0u)
+        << "the last node has d's gradient, which all wait for";
     EXPECT_THAT(names_of(parameters.store, communicator.reduced), ElementsAre("d", "c", "b", "a", "y", "x"));
   }
   communicator.reduced.clear();
@@ -186,11 +190,13 @@ struct Travel {
   double tolerance;
 };
 
-// Numbers below 1: three of them are rounded when they travel and their sums twice, by half a unit of the last place of at most 4.
+// Numbers below 1: three of them are rounded when they travel and their sums twice, by half a unit of the last place of
+// at most 4.
 TEST(GradientReducerTest, EveryRankHasTheSumOfAllGradients) {
   constexpr int size = 3;
-  for (const Travel& travel : {Travel{DType::float64, DType::float32, 4e-15}, Travel{DType::float32, DType::float32, 8e-7},
-                               Travel{DType::float32, DType::bfloat16, 0.03}}) {
+  for (const Travel& travel :
+       {Travel{DType::float64, DType::float32, 4e-15}, Travel{DType::float32, DType::float32, 8e-7},
+        Travel{DType::float32, DType::bfloat16, 0.03}}) {
     for (const bool is_sharded : {false, true}) {
       const Curves found = run_world(size, [&](ProcessGroup& group, const Report& report) {
         Parameters parameters(travel.compute);
@@ -212,7 +218,8 @@ TEST(GradientReducerTest, EveryRankHasTheSumOfAllGradients) {
       const std::vector<double> expected = sums(size);
       double largest = 0;
       ASSERT_EQ(found[0].size(), 2 * expected.size());
-      for (std::size_t i = 0; i < found[0].size(); ++i) largest = std::max(largest, std::abs(found[0][i] - expected[i % expected.size()]));
+      for (std::size_t i = 0; i < found[0].size(); ++i)
+        largest = std::max(largest, std::abs(found[0][i] - expected[i % expected.size()]));
       EXPECT_LE(largest, travel.tolerance) << name_of(travel.dtype) << is_sharded;
       EXPECT_EQ(largest > 1e-3, travel.dtype == DType::bfloat16) << "what travels is rounded there alone";
       for (const std::vector<double>& rank : found) EXPECT_EQ(rank, found[0]);

@@ -9,12 +9,15 @@ namespace {
 using namespace furlong::testing;
 
 class InputQueueTest : public EngineTest {};
-INSTANTIATE_TEST_SUITE_P(Engines, InputQueueTest, ::testing::Values(DeviceType::simulated, DeviceType::cuda), engine_name);
+INSTANTIATE_TEST_SUITE_P(Engines, InputQueueTest, ::testing::Values(DeviceType::simulated, DeviceType::cuda),
+                         engine_name);
 
 /// Two tensors of a step and their numbers.
 struct Input {
   Input(std::int32_t first, std::int64_t rows, std::int64_t n, std::int64_t n_labels)
-      : tokens(static_cast<std::size_t>(rows * n), first), labels(static_cast<std::size_t>(n_labels), -first), shape{rows, n} {
+      : tokens(static_cast<std::size_t>(rows * n), first),
+        labels(static_cast<std::size_t>(n_labels), -first),
+        shape{rows, n} {
     if (!tokens.empty()) tokens.back() = first + 1;
   }
   std::vector<InputPart> parts(Tensor& token_tensor, Tensor& label_tensor) const {
@@ -35,7 +38,8 @@ void expect_holds(const Tensor& tensor, const std::vector<std::int32_t>& values)
 TEST_P(InputQueueTest, EachStepReadsItsOwnInput) {
   InputQueue queue(device());
   Tensor tokens, labels;
-  const std::vector<Input> steps{{1, 2, 33, 2}, {3, 2, 33, 2}, {5, 2, 33, 0}, {7, 1, 5, 3}, {9, 4, 1000, 1}, {11, 4, 1000, 1}};
+  const std::vector<Input> steps{{1, 2, 33, 2}, {3, 2, 33, 2},   {5, 2, 33, 0},
+                                 {7, 1, 5, 3},  {9, 4, 1000, 1}, {11, 4, 1000, 1}};
   queue.send(steps[0].parts(tokens, labels));
   for (std::size_t step = 0; step < steps.size(); ++step) {
     const void* before = tokens.address();

@@ -10,7 +10,8 @@ namespace {
 using ::testing::HasSubstr;
 
 Settings from(const std::string& attention, const std::string& model = "n_layers: 2, d_model: 32, n_heads: 4") {
-  return from_yaml_text("model: {" + model + ", attention: {" + attention + "}}\ndata: {store: x.h5}\n", "test").settings;
+  return from_yaml_text("model: {" + model + ", attention: {" + attention + "}}\ndata: {store: x.h5}\n", "test")
+      .settings;
 }
 
 TEST(LayerMechanisms, OneForEachHeadOfALayer) {
@@ -19,7 +20,8 @@ TEST(LayerMechanisms, OneForEachHeadOfALayer) {
   EXPECT_TRUE(settings.model.attention.uses("linear"));
   EXPECT_FALSE(settings.model.attention.uses("windowed"));
   const layers::AttentionConfig config = attention_config(settings);
-  const layers::AttentionConfig first = layers::attention_of_layer(config, 0, 2), second = layers::attention_of_layer(config, 1, 2);
+  const layers::AttentionConfig first = layers::attention_of_layer(config, 0, 2),
+                                second = layers::attention_of_layer(config, 1, 2);
   EXPECT_EQ(first.head_mechanisms, (std::vector<std::string>{"softmax", "linear", "linear", "softmax"}));
   EXPECT_TRUE(second.head_mechanisms.empty());
   EXPECT_EQ(second.mechanism, "linear");
@@ -29,13 +31,14 @@ TEST(LayerMechanisms, OneForEachHeadOfALayer) {
 // Keys of features have an effect where a single head has some.
 TEST(LayerMechanisms, KeysOfFeaturesBelongToASingleHead) {
   EXPECT_NO_THROW(from("layers: [softmax, softmax softmax softmax linear], n_features: 16"));
-  const std::string message =
-      testing::message_of<UserError>([] { from("layers: [softmax, softmax softmax softmax softmax], n_features: 16"); });
+  const std::string message = testing::message_of<UserError>(
+      [] { from("layers: [softmax, softmax softmax softmax softmax], n_features: 16"); });
   EXPECT_THAT(message, HasSubstr("n_features does nothing"));
 }
 
 TEST(LayerMechanisms, RefusesOthers) {
-  const auto message = [](const std::string& attention, const std::string& model = "n_layers: 2, d_model: 32, n_heads: 4") {
+  const auto message = [](const std::string& attention,
+                          const std::string& model = "n_layers: 2, d_model: 32, n_heads: 4") {
     return testing::message_of<UserError>([&] { from(attention, model); });
   };
   EXPECT_THAT(message("layers: [softmax, softmax linear]"),
@@ -43,7 +46,8 @@ TEST(LayerMechanisms, RefusesOthers) {
   EXPECT_THAT(message("layers: [softmax linear linear sofmax, softmax]"), HasSubstr("layer 0 (from 0): found sofmax"));
   EXPECT_THAT(message("layers: [softmax, lineal]"), HasSubstr("layer 1 (from 0): found lineal"));
   EXPECT_THAT(message("layers: [softmax]"), HasSubstr("names 1 mechanisms"));
-  EXPECT_THAT(message("layers: [softmax, softmax linear linear linear]", "n_layers: 2, d_model: 32, n_heads: 4, n_key_value_heads: 2"),
+  EXPECT_THAT(message("layers: [softmax, softmax linear linear linear]",
+                      "n_layers: 2, d_model: 32, n_heads: 4, n_key_value_heads: 2"),
               HasSubstr("heads 0 and 1 (from 0) share a key and value head"));
 }
 

@@ -43,7 +43,8 @@ class MetricsTest : public testing::Test {
   static std::vector<std::int64_t> steps(const std::string& text) {
     std::vector<std::int64_t> found;
     std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) found.push_back(json::parse(line).at("step").get<std::int64_t>());
+    for (std::string line; std::getline(lines, line);)
+      found.push_back(json::parse(line).at("step").get<std::int64_t>());
     return found;
   }
   static MetricsRecord record(std::int64_t step, const std::string& split = "train") {
@@ -65,9 +66,10 @@ TEST_F(MetricsTest, KeysComeInOrderAndUnmeasuredValuesAreNull) {
   r.tokens = 5'000'000'000;
   r.gradient_norm = std::numeric_limits<double>::infinity();
   r.more = {{"bits_per_byte", 2.5}, {"not finite", std::nan("")}};
-  EXPECT_EQ(to_json_line(r),
-            R"({"step":7,"split":"validation","loss":0.1,"tokens":5000000000,"tokens_per_second":null,"learning_rate":null,)"
-            R"("gradient_norm":null,"memory_bytes":0,"bits_per_byte":2.5,"not finite":null})");
+  EXPECT_EQ(
+      to_json_line(r),
+      R"({"step":7,"split":"validation","loss":0.1,"tokens":5000000000,"tokens_per_second":null,"learning_rate":null,)"
+      R"("gradient_norm":null,"memory_bytes":0,"bits_per_byte":2.5,"not finite":null})");
   r.more = {{"loss", 1.0}};
   EXPECT_THROW(to_json_line(r), ContractError);
 }
@@ -147,7 +149,8 @@ TEST_F(MetricsTest, TheTimeOfARunIsItsTokensByTheirRates) {
   EXPECT_DOUBLE_EQ(training_seconds(file, 9), 8);
 }
 
-// What a kill leaves is a prefix of the file, of any length: for each length, resuming from each step gives what an undisturbed run has.
+// What a kill leaves is a prefix of the file, of any length: for each length, resuming from each step gives what an
+// undisturbed run has.
 TEST_F(MetricsTest, AnyPrefixIsCutBackToWholeLines) {
   std::string whole;
   std::vector<std::size_t> ends;

@@ -64,13 +64,15 @@ class ObjectivesTest : public testing::WithTemporaryFolder {
   }
   static std::vector<std::uint16_t> random_letters(const RandomKey& key, std::uint64_t which, std::uint64_t n) {
     std::vector<std::uint16_t> letters;
-    for (std::uint64_t i = 0; i < n; ++i) letters.push_back(static_cast<std::uint16_t>('a' + random_word(key, which * 64 + i) % 8));
+    for (std::uint64_t i = 0; i < n; ++i)
+      letters.push_back(static_cast<std::uint16_t>('a' + random_word(key, which * 64 + i) % 8));
     return letters;
   }
 
-  static LoadedSettings settings(const std::string& store, const std::string& objective, const std::vector<std::string>& overrides = {}) {
-    std::vector<std::string> all{"model.architecture=encoder", "objective.name=" + objective, "model.position=learned", "data.batch_size=8",
-                                 "model.initializer_range=0.1"};
+  static LoadedSettings settings(const std::string& store, const std::string& objective,
+                                 const std::vector<std::string>& overrides = {}) {
+    std::vector<std::string> all{"model.architecture=encoder", "objective.name=" + objective, "model.position=learned",
+                                 "data.batch_size=8", "model.initializer_range=0.1"};
     all.insert(all.end(), overrides.begin(), overrides.end());
     return small_settings(store, all);
   }
@@ -92,7 +94,8 @@ TEST_F(ObjectivesTest, MaskedTokensOfAPeriodicLanguageAreFilledIn) {
   for (const char* mechanism : {"softmax", "linear"}) {
     const std::string attention = std::string("model.attention.mechanism=") + mechanism;
     const LoadedSettings loaded = settings(
-        store, "masked_tokens", {"model.d_model=32", "model.position=rotary", "data.batch_size=16", "trainer.max_steps=200", attention});
+        store, "masked_tokens",
+        {"model.d_model=32", "model.position=rotary", "data.batch_size=16", "trainer.max_steps=200", attention});
     const Evaluation found = learned(store, loaded, 200);
     EXPECT_GT(found.accuracy, 0.85) << mechanism;  // by chance 1/8
     EXPECT_GT(found.targets, 30);
@@ -103,8 +106,9 @@ TEST_F(ObjectivesTest, MaskedTokensOfAPeriodicLanguageAreFilledIn) {
 TEST_F(ObjectivesTest, LabelsFollowFromTheFirstLetter) {
   const std::string store = labelled_store();
   for (const char* pooling : {"mean", "class_token"}) {
-    const Evaluation found =
-        learned(store, settings(store, "classification", {std::string("objective.pooling=") + pooling, "trainer.max_steps=150"}), 150);
+    const Evaluation found = learned(
+        store,
+        settings(store, "classification", {std::string("objective.pooling=") + pooling, "trainer.max_steps=150"}), 150);
     EXPECT_GT(found.accuracy, 0.95) << pooling;
     EXPECT_GT(found.targets, 40);
   }
@@ -112,8 +116,8 @@ TEST_F(ObjectivesTest, LabelsFollowFromTheFirstLetter) {
 
 TEST_F(ObjectivesTest, EqualSequencesAreMatched) {
   const std::string store = pairs_store();
-  const Evaluation found =
-      learned(store, settings(store, "matching", {"trainer.max_steps=250", "data.batch_size=16", "model.d_model=32"}), 250);
+  const Evaluation found = learned(
+      store, settings(store, "matching", {"trainer.max_steps=250", "data.batch_size=16", "model.d_model=32"}), 250);
   EXPECT_GT(found.accuracy, 0.9);
   EXPECT_GT(found.targets, 50);
 }
@@ -128,12 +132,17 @@ TEST_F(ObjectivesTest, ResumingContinuesBitForBit) {
   const std::string periodic = periodic_store(), labelled = labelled_store(60), pairs = pairs_store(60);
   for (const Case& c :
        {Case{periodic, "masked_tokens", {"model.dropout=0.1"}},
-        Case{periodic, "masked_tokens", {"data.sampler=sequential", "model.attention.mechanism=linear", "model.attention.redraw_every=3"}},
-        Case{labelled, "classification", {"objective.pooling=class_token", "model.dropout=0.1", "trainer.recompute=blocks"}},
+        Case{periodic,
+             "masked_tokens",
+             {"data.sampler=sequential", "model.attention.mechanism=linear", "model.attention.redraw_every=3"}},
+        Case{labelled,
+             "classification",
+             {"objective.pooling=class_token", "model.dropout=0.1", "trainer.recompute=blocks"}},
         Case{pairs, "matching", {"data.padding=sequence_length", "trainer.gradient_accumulation=2"}}}) {
     const LoadedSettings loaded = settings(c.store, c.objective, c.overrides);
     const TokenStore data = TokenStore::open(c.store);
-    Trainer whole(loaded.settings, data, Device{}), before(loaded.settings, data, Device{}), after(loaded.settings, data, Device{});
+    Trainer whole(loaded.settings, data, Device{}), before(loaded.settings, data, Device{}),
+        after(loaded.settings, data, Device{});
     const auto run = [](Trainer& trainer, std::int64_t last) {
       double loss = 0;
       while (trainer.steps() < last) loss = trainer.step().loss;
@@ -150,7 +159,8 @@ TEST_F(ObjectivesTest, ResumingContinuesBitForBit) {
     EXPECT_EQ(content(path("whole.h5")), content(path("resumed.h5"))) << c.objective;
     // The checkpoint alone gives the same model.
     Model loaded_model = load_model(CheckpointReader::open(path("whole.h5")), Device{}, Weights::raw);
-    EXPECT_EQ(evaluate(loaded_model, data, Split::validation, 32, 4).loss, evaluate(whole.model(), data, Split::validation, 32, 4).loss);
+    EXPECT_EQ(evaluate(loaded_model, data, Split::validation, 32, 4).loss,
+              evaluate(whole.model(), data, Split::validation, 32, 4).loss);
     EXPECT_EQ(loaded_model.vocabulary.labels().size(), c.objective == "masked_tokens" ? 0u : 2u);
   }
 }
@@ -208,7 +218,8 @@ TEST_F(ObjectivesTest, MemoryIsPredicted) {
   const std::string store = pairs_store(40);
   const TokenStore data = TokenStore::open(store);
   const Settings given =
-      settings(store, "matching", {"data.padding=sequence_length", "model.d_model=64", "data.sequence_length=96"}).settings;
+      settings(store, "matching", {"data.padding=sequence_length", "model.d_model=64", "data.sequence_length=96"})
+          .settings;
   const std::int64_t predicted = predicted_peak_bytes(given, data.vocabulary());
   Arena& cpu = arena(Device{});
   const std::int64_t before = cpu.counters().bytes_in_use;
@@ -226,7 +237,8 @@ TEST_F(ObjectivesTest, EncodersDoNotGenerate) {
   const std::string store = periodic_store();
   const TokenStore data = TokenStore::open(store);
   Model model = make_model(settings(store, "masked_tokens").settings, data.vocabulary(), Device{});
-  EXPECT_THAT(message_of<UserError>([&] { generate(model, {97}, {}); }), HasSubstr("this model is an encoder (objective masked_tokens)"));
+  EXPECT_THAT(message_of<UserError>([&] { generate(model, {97}, {}); }),
+              HasSubstr("this model is an encoder (objective masked_tokens)"));
 }
 
 TEST_F(ObjectivesTest, DataWithoutLabelsIsRefused) {
@@ -234,7 +246,8 @@ TEST_F(ObjectivesTest, DataWithoutLabelsIsRefused) {
   const TokenStore data = TokenStore::open(store);
   const LoadedSettings loaded = settings(store, "classification");
   EXPECT_THAT(message_of<UserError>([&] { check_against_data(loaded, data); }), HasSubstr("objective.name"));
-  EXPECT_THAT(message_of<UserError>([&] { make_model(loaded.settings, data.vocabulary(), Device{}); }), HasSubstr("the data has none"));
+  EXPECT_THAT(message_of<UserError>([&] { make_model(loaded.settings, data.vocabulary(), Device{}); }),
+              HasSubstr("the data has none"));
   const std::string labelled = labelled_store(60);
   const TokenStore single = TokenStore::open(labelled);
   EXPECT_THAT(message_of<UserError>([&] { check_against_data(settings(labelled, "matching"), single); }),
@@ -257,8 +270,10 @@ TEST_F(ObjectivesTest, AnotherObjectiveDoesNotResume) {
   const TokenStore data = TokenStore::open(store);
   Trainer(settings(store, "classification").settings, data, Device{}).save(path("c.h5"));
   const auto load = [&](const std::string& objective, const std::vector<std::string>& overrides) {
-    return message_of<UserError>(
-        [&] { Trainer(settings(store, objective, overrides).settings, data, Device{}).load(CheckpointReader::open(path("c.h5"))); });
+    return message_of<UserError>([&] {
+      Trainer(settings(store, objective, overrides).settings, data, Device{})
+          .load(CheckpointReader::open(path("c.h5")));
+    });
   };
   EXPECT_THAT(load("masked_tokens", {}),
               HasSubstr("the objective was classification (pooling mean) in the checkpoint and is masked_tokens"));

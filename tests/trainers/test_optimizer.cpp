@@ -34,7 +34,8 @@ struct Store {
     return {bits, bits + store.compute_values().elements()};
   }
 
-  /// Those of the parameters alone, without what lies between them: zeros in a model, and here whatever the gradients make of them.
+  /// Those of the parameters alone, without what lies between them: zeros in a model, and here whatever the gradients
+  /// make of them.
   std::vector<std::uint16_t> parameter_bits() const {
     std::vector<std::uint16_t> found;
     for (const Parameter* parameter : {weight, bias, gain})
@@ -55,7 +56,8 @@ TEST(Optimizer, OnlyWhatAsksForItDecays) {
   // Without gradients nothing moves but by the decay: values * (1 - learning_rate * weight_decay).
   optimizer.step(Stream{}, 0.5, 1);
   const auto decayed = s.weight->master().to_vector<float>();
-  for (std::size_t i = 0; i < weight.size(); ++i) EXPECT_NEAR(decayed[i], weight[i] * 0.95, 1e-7 * std::abs(weight[i])) << i;
+  for (std::size_t i = 0; i < weight.size(); ++i)
+    EXPECT_NEAR(decayed[i], weight[i] * 0.95, 1e-7 * std::abs(weight[i])) << i;
   EXPECT_EQ(s.bias->master().to_vector<float>(), bias);
   EXPECT_EQ(s.gain->master().to_vector<float>(), gain);
   EXPECT_EQ(s.buffer->master().to_vector<float>(), buffer);
@@ -102,7 +104,8 @@ TEST(Optimizer, TheAverageFollowsTheValues) {
     s.set_gradients(step % 2 ? 1.0f : -3.0f);
     optimizer.step(Stream{}, 0.1, 1);
     const auto now = s.values();
-    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = 0.75 * expected[i] + 0.25 * static_cast<double>(now[i]);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      expected[i] = 0.75 * expected[i] + 0.25 * static_cast<double>(now[i]);
   }
   const auto average = optimizer.average().to_vector<float>();
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(average[i], expected[i], 1e-6) << i;
@@ -224,7 +227,8 @@ TEST(Optimizer, FrozenParametersStayAndHaveNoState) {
       const auto* bytes = static_cast<const std::uint8_t*>(tensor.address());
       return std::vector<std::uint8_t>(bytes, bytes + tensor.bytes());
     };
-    const auto frozen_before = values(frozen), weight_before = values(weight), bias_before = values(bias), gain_before = values(gain);
+    const auto frozen_before = values(frozen), weight_before = values(weight), bias_before = values(bias),
+               gain_before = values(gain);
     const auto compute_before = bits(frozen.variable().value());
     store.gradients().copy_from(Tensor::from(std::vector<float>(128, 1.0f), {128}));
     for (int step = 0; step < 3; ++step) optimizer.step(Stream{}, 0.1, 1);

@@ -27,12 +27,15 @@ using Overrides = std::vector<std::string>;
 class PlanTest : public testing::WithTemporaryFolder {
  protected:
   PlanTest() { testing::write_store(path("text.h5"), testing::synthetic_text(4000)); }
-  Settings settings(const std::vector<std::string>& overrides) const { return small_settings(path("text.h5"), overrides).settings; }
+  Settings settings(const std::vector<std::string>& overrides) const {
+    return small_settings(path("text.h5"), overrides).settings;
+  }
   static PlanDevice device() {
     PlanDevice device = plan_device("h100", DType::float32, false);
     return device;
   }
-  static PlanReport planned(const Settings& settings, const PlanCluster& cluster, const PlanDevice& device = PlanTest::device()) {
+  static PlanReport planned(const Settings& settings, const PlanCluster& cluster,
+                            const PlanDevice& device = PlanTest::device()) {
     return make_plan(settings, Vocabulary::bytes(true), cluster, device);
   }
 };
@@ -106,7 +109,8 @@ TEST_F(PlanTest, TheCopyHasTheMemoryBesideTheStep) {
 TEST_F(PlanTest, GradientsBecomeFinalInTheOrderOfStages) {
   for (const std::vector<std::string>& extra : std::vector<std::vector<std::string>>{
            {},
-           {"model.tied_embeddings=false", "model.position=learned", "model.attention.mechanism=linear", "model.short_convolution=3"},
+           {"model.tied_embeddings=false", "model.position=learned", "model.attention.mechanism=linear",
+            "model.short_convolution=3"},
            {"model.shared_layers=true", "model.prediction_head=transform"},
            {"model.architecture=encoder", "objective.name=masked_tokens", "model.attention.mechanism=linformer",
             "model.attention.sharing=layers", "model.norm_placement=after"},
@@ -145,14 +149,16 @@ TEST_F(PlanTest, OneDeviceHasNobodyToWaitFor) {
     EXPECT_TRUE(plan.fits());
   }
   EXPECT_EQ(report.n_buckets, 0);
-  EXPECT_DOUBLE_EQ(report.plans[0].memory.total(), static_cast<double>(predicted_peak_bytes(settings({}), Vocabulary::bytes(true))));
+  EXPECT_DOUBLE_EQ(report.plans[0].memory.total(),
+                   static_cast<double>(predicted_peak_bytes(settings({}), Vocabulary::bytes(true))));
 }
 
 TEST_F(PlanTest, TheStepIsTheSumOfItsParts) {
-  const Settings settings = this->settings(
-      {"data.batch_size=9", "trainer.gradient_accumulation=3", "model.d_model=256", "model.n_layers=4", "parallel.bucket_megabytes=1"});
+  const Settings settings = this->settings({"data.batch_size=9", "trainer.gradient_accumulation=3", "model.d_model=256",
+                                            "model.n_layers=4", "parallel.bucket_megabytes=1"});
   PlanDevice device;
-  set_plan_numbers(device, "flops=1e9,attention_flops=5e8,memory=1e9,bandwidth=1e8,link=1e8,network=1e7,utilisation=0.5,reached=1");
+  set_plan_numbers(
+      device, "flops=1e9,attention_flops=5e8,memory=1e9,bandwidth=1e8,link=1e8,network=1e7,utilisation=0.5,reached=1");
   const PlanReport report = planned(settings, {2, 2}, device);
   EXPECT_EQ(report.samples, 3) << "of 9 over 4: the busiest has 3";
   EXPECT_EQ(report.tokens, 9 * 3 * 32);
@@ -169,10 +175,12 @@ TEST_F(PlanTest, TheStepIsTheSumOfItsParts) {
     EXPECT_NEAR(plan.backward, backward, 1e-12);
     EXPECT_GT(plan.exchange.hidden, 0);
     EXPECT_LT(plan.exchange.hidden, plan.backward / 3) << "beside the last of three backward passes alone";
-    EXPECT_DOUBLE_EQ(plan.step, plan.forward + plan.backward + plan.optimizer + plan.exchange.busy - plan.exchange.hidden);
+    EXPECT_DOUBLE_EQ(plan.step,
+                     plan.forward + plan.backward + plan.optimizer + plan.exchange.busy - plan.exchange.hidden);
     EXPECT_DOUBLE_EQ(plan.tokens_per_second, static_cast<double>(report.tokens) / plan.step);
   }
-  // A quarter of the optimizer's work and state, but for what of each bucket does not divide (less than 4 · 64 elements).
+  // A quarter of the optimizer's work and state, but for what of each bucket does not divide (less than 4 · 64
+  // elements).
   const Plan &plain = report.plans[0], &sharded = report.plans[1];
   const double elements = plain.memory.optimizer / 8, odd = 256 * static_cast<double>(report.n_buckets);
   EXPECT_DOUBLE_EQ(report.alone, plain.forward + plain.backward + plain.optimizer);
@@ -235,8 +243,10 @@ TEST_F(PlanTest, RefusesWhatTrainingRefuses) {
   EXPECT_THAT(refused({"data.batch_size=7"}, {2, 4}), HasSubstr("data.batch_size: 7: the plan is for 8 devices"));
   EXPECT_THAT(refused({"data.batch_size=7", "data.sampler=stream"}, {1, 2}), HasSubstr("expected a multiple of 2"));
   EXPECT_THAT(refused({"data.batch_size=8", "parallel.engine=none"}, {1, 2}), HasSubstr("parallel.engine: none"));
-  EXPECT_THAT(refused({"data.batch_size=2", "data.sampler=stream", "data.carry_state=true", "model.attention.mechanism=linear"}, {1, 2}),
-              HasSubstr("data.carry_state: true"));
+  EXPECT_THAT(
+      refused({"data.batch_size=2", "data.sampler=stream", "data.carry_state=true", "model.attention.mechanism=linear"},
+              {1, 2}),
+      HasSubstr("data.carry_state: true"));
   EXPECT_EQ(planned(settings({"data.batch_size=7"}), {1, 2}).samples, 4) << "shares may differ by one, as in training";
 }
 

@@ -45,7 +45,8 @@ TEST(PlanDevices, HaveAllNumbersAndASource) {
     EXPECT_EQ(tf32.attention_flops, wide.flops) << "TF32 is not attention's";
   }
   EXPECT_EQ(plan_device("h100", DType::bfloat16, false).flops, 989.4e12);
-  EXPECT_THAT(message_of<UserError>([] { plan_device("h10O", DType::float32, false); }), HasSubstr("did you mean h100?"));
+  EXPECT_THAT(message_of<UserError>([] { plan_device("h10O", DType::float32, false); }),
+              HasSubstr("did you mean h100?"));
 }
 
 TEST(PlanDevices, TakeNumbersFromTheCommandLine) {
@@ -55,7 +56,8 @@ TEST(PlanDevices, TakeNumbersFromTheCommandLine) {
   EXPECT_EQ(device.network, 25e9);
   EXPECT_EQ(device.utilisation, 0.5);
   EXPECT_EQ(device.attention_flops, 1e14) << "what is said of products is said of all";
-  EXPECT_THAT(device.assumed, AllOf(::testing::Not(::testing::Contains("network")), ::testing::Not(::testing::Contains("utilisation"))));
+  EXPECT_THAT(device.assumed, AllOf(::testing::Not(::testing::Contains("network")),
+                                    ::testing::Not(::testing::Contains("utilisation"))));
   set_plan_numbers(device, "flops=2e14,attention_flops=3e13,overlap=0");
   EXPECT_EQ(device.attention_flops, 3e13);
   EXPECT_EQ(device.overlap, 0);
@@ -82,7 +84,10 @@ TEST(PlanDevices, NeedWhatTheClusterUses) {
   check_plan_device(device, {1, 1});
   EXPECT_THAT(message_of<UserError>([&] { check_plan_device(device, {1, 2}); }), HasSubstr("link is not given"));
   EXPECT_THAT(message_of<UserError>([&] { check_plan_device(device, {2, 1}); }), HasSubstr("network is not given"));
-  EXPECT_THAT(message_of<UserError>([&] { check_plan_device(device, {2, 2}); }), HasSubstr("link, network are not given"));
+  EXPECT_THAT(message_of<UserError>([&] {
+                check_plan_device(device, {2, 2});
+              }),
+              HasSubstr("link, network are not given"));
   set_plan_numbers(device, "reserve=90e9");
   EXPECT_THAT(message_of<UserError>([&] { check_plan_device(device, {1, 1}); }), HasSubstr("leaves nothing"));
 }
@@ -127,7 +132,8 @@ TEST(PlanRings, CostWhatTheFormulaSays) {
 TEST(PlanRings, AcrossHostsGoByHostOrRoundAll) {
   // By host: 3/4 of 4 GB over 4 GB/s and 3 messages, then 1/2 of the fourth part over 0.5 GB/s and 1 message.
   EXPECT_NEAR(reduce_scatter_seconds(connected(true), {2, 4}, 4e9), 0.75 + 3e-3 + 1.0 + 1e-2, 1e-12);
-  // Round all: 7/8 of 4 GB; where the ring leaves a host it has the network of its 4 devices, 2 GB/s; 7 messages at the network's pace.
+  // Round all: 7/8 of 4 GB; where the ring leaves a host it has the network of its 4 devices, 2 GB/s; 7 messages at the
+  // network's pace.
   EXPECT_NEAR(reduce_scatter_seconds(connected(false), {2, 4}, 4e9), 7.0 / 8 * 2 + 7e-2, 1e-12);
   // With 16 devices a host, the link is the slowest: half of 8 GB/s.
   EXPECT_NEAR(reduce_scatter_seconds(connected(false), {2, 16}, 4e9), 31.0 / 32 + 31e-2, 1e-12);
@@ -154,8 +160,9 @@ TEST(PlanOverlap, BucketsGoAsBackwardIsDoneWithThem) {
 // --- Operations
 
 Settings model_of(const std::vector<std::string>& overrides) {
-  std::vector<std::string> all{"model.d_model=32",          "model.n_heads=4", "model.n_layers=3", "data.sequence_length=48",
-                               "model.vocabulary_size=300", "device=cpu",      "data.batch_size=2"};
+  std::vector<std::string> all{"model.d_model=32",        "model.n_heads=4",           "model.n_layers=3",
+                               "data.sequence_length=48", "model.vocabulary_size=300", "device=cpu",
+                               "data.batch_size=2"};
   all.insert(all.end(), overrides.begin(), overrides.end());
   return from_yaml_text("data:\n  store: none.h5\n", "settings of the test", all).settings;
 }
@@ -172,8 +179,8 @@ Totals totals(const std::vector<PlanStage>& stages) {
   return sum;
 }
 
-/// 6 operations for each token and each element of a matrix that it is multiplied by: 2 in forward, 4 in backward; counted from the
-/// parameters of a model that was made.
+/// 6 operations for each token and each element of a matrix that it is multiplied by: 2 in forward, 4 in backward;
+/// counted from the parameters of a model that was made.
 double from_parameters(const Settings& settings, double tokens) {
   const Model model = make_model(settings, Vocabulary::bytes(true), Device{DeviceType::shape_only, 0});
   double elements = 0;
@@ -182,8 +189,9 @@ double from_parameters(const Settings& settings, double tokens) {
     const bool is_table = name.find("position_embedding") == 0 || name.find("segment_embedding") == 0 ||
                           (name.find("token_embedding") == 0 && !settings.model.tied_embeddings);
     if (parameter.shape().rank() != 2 || !parameter.decays() || is_table) continue;
-    elements += static_cast<double>(parameter.shape().elements() *
-                                    (settings.model.shared_layers && name.starts_with("blocks.") ? settings.model.n_layers : 1));
+    elements += static_cast<double>(
+        parameter.shape().elements() *
+        (settings.model.shared_layers && name.starts_with("blocks.") ? settings.model.n_layers : 1));
   }
   return 6 * tokens * elements;
 }
@@ -193,8 +201,8 @@ TEST(PlanWork, IsSixOperationsForEachWeightOfALinearMap) {
            {},
            {"model.activation=swiglu", "model.n_key_value_heads=2", "model.norm=rmsnorm", "model.bias=false"},
            {"model.position=learned", "model.tied_embeddings=false", "model.d_head=16"},
-           {"model.architecture=encoder", "objective.name=masked_tokens", "model.prediction_head=transform", "model.n_segments=2",
-            "model.position=learned", "model.norm_placement=after"},
+           {"model.architecture=encoder", "objective.name=masked_tokens", "model.prediction_head=transform",
+            "model.n_segments=2", "model.position=learned", "model.norm_placement=after"},
            {"model.shared_layers=true", "model.d_embedding=8", "model.prediction_head=transform"},
        }) {
     const Settings settings = model_of(overrides);
@@ -253,19 +261,21 @@ TEST(PlanWork, AttentionIsThatOfEachHeadsMechanism) {
   one.train = true;
   one.choice.mechanism = AttendMechanism::linformer;
   one.projected_length = 12;
-  EXPECT_DOUBLE_EQ(attention({"model.attention.mechanism=linformer", "model.architecture=encoder", "objective.name=masked_tokens",
-                              "model.attention.projected_length=12"}),
+  EXPECT_DOUBLE_EQ(attention({"model.attention.mechanism=linformer", "model.architecture=encoder",
+                              "objective.name=masked_tokens", "model.attention.projected_length=12"}),
                    2 * 3 * 4 * attention_flops(one, 48));
 }
 
 TEST(PlanWork, RecomputationRunsBlocksForwardAgain) {
-  const auto plain = plan_stages(model_of({}), 300, 0, 2), again = plan_stages(model_of({"trainer.recompute=blocks"}), 300, 0, 2);
+  const auto plain = plan_stages(model_of({}), 300, 0, 2),
+             again = plan_stages(model_of({"trainer.recompute=blocks"}), 300, 0, 2);
   ASSERT_EQ(plain.size(), 5u);
   for (std::size_t i = 0; i < plain.size(); ++i) {
     const bool is_block = plain[i].name.starts_with("blocks.");
     EXPECT_EQ(again[i].forward, plain[i].forward);
     EXPECT_DOUBLE_EQ(again[i].backward, plain[i].backward + (is_block ? plain[i].forward : 0));
-    EXPECT_DOUBLE_EQ(again[i].attention_backward, plain[i].attention_backward + (is_block ? plain[i].attention_forward : 0));
+    EXPECT_DOUBLE_EQ(again[i].attention_backward,
+                     plain[i].attention_backward + (is_block ? plain[i].attention_forward : 0));
   }
 }
 
@@ -285,16 +295,22 @@ TEST(PlanFit, NamesEachChangeThatSuffices) {
     return 0x1p30 * (state + static_cast<double>(change.samples) * (change.recompute ? 0.5 : 1));
   };
   const PlanChange now{8, false, PlanSharing::data_parallel, 2};
-  EXPECT_THAT(what_would_fit(now, 16, 15 * 0x1p30, bytes),
-              ElementsAre("parallel.shard_optimizer: true (ZeRO-1)", "trainer.recompute: blocks",
-                          "data.batch_size: 10 (5 on each device), with a higher trainer.gradient_accumulation", "4 devices"));
-  EXPECT_THAT(what_would_fit(now, 16, 11 * 0x1p30, bytes),
-              ElementsAre("data.batch_size: 2 (1 on each device), with a higher trainer.gradient_accumulation", "16 devices"));
-  EXPECT_THAT(what_would_fit(now, 16, 10.5 * 0x1p30, bytes), ElementsAre("trainer.recompute: blocks and data.batch_size: 2 together"));
-  EXPECT_THAT(what_would_fit(now, 16, 7.5 * 0x1p30, bytes), ElementsAre(AllOf(HasSubstr("together"), HasSubstr("ZeRO-1"))));
-  EXPECT_THAT(what_would_fit(now, 16, 7 * 0x1p30, bytes), ElementsAre(AllOf(HasSubstr("none of this"), HasSubstr("7.50 GiB"))));
+  EXPECT_THAT(
+      what_would_fit(now, 16, 15 * 0x1p30, bytes),
+      ElementsAre("parallel.shard_optimizer: true (ZeRO-1)", "trainer.recompute: blocks",
+                  "data.batch_size: 10 (5 on each device), with a higher trainer.gradient_accumulation", "4 devices"));
+  EXPECT_THAT(
+      what_would_fit(now, 16, 11 * 0x1p30, bytes),
+      ElementsAre("data.batch_size: 2 (1 on each device), with a higher trainer.gradient_accumulation", "16 devices"));
+  EXPECT_THAT(what_would_fit(now, 16, 10.5 * 0x1p30, bytes),
+              ElementsAre("trainer.recompute: blocks and data.batch_size: 2 together"));
+  EXPECT_THAT(what_would_fit(now, 16, 7.5 * 0x1p30, bytes),
+              ElementsAre(AllOf(HasSubstr("together"), HasSubstr("ZeRO-1"))));
+  EXPECT_THAT(what_would_fit(now, 16, 7 * 0x1p30, bytes),
+              ElementsAre(AllOf(HasSubstr("none of this"), HasSubstr("7.50 GiB"))));
   // One device, one sample: nothing to share, nothing to take away.
-  EXPECT_THAT(what_would_fit({1, false, PlanSharing::data_parallel, 1}, 1, 10.5 * 0x1p30, bytes), ElementsAre("trainer.recompute: blocks"));
+  EXPECT_THAT(what_would_fit({1, false, PlanSharing::data_parallel, 1}, 1, 10.5 * 0x1p30, bytes),
+              ElementsAre("trainer.recompute: blocks"));
   EXPECT_THAT(what_would_fit({1, true, PlanSharing::data_parallel, 1}, 1, 10 * 0x1p30, bytes),
               ElementsAre(AllOf(HasSubstr("none of this"), ::testing::Not(HasSubstr("ZeRO-1")))));
 }

@@ -1,4 +1,5 @@
-// furlong plan for sequences that processes share: what it foretells beside what segments take and tell each other in training.
+// furlong plan for sequences that processes share: what it foretells beside what segments take and tell each other in
+// training.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +48,8 @@ class PlanSegmentsTest : public testing::WithTemporaryFolder {
     all.insert(all.end(), overrides.begin(), overrides.end());
     return small_settings(path("text.h5"), all).settings;
   }
-  static PlanReport planned(const Settings& settings, const PlanCluster& cluster, const PlanDevice& device = numbers()) {
+  static PlanReport planned(const Settings& settings, const PlanCluster& cluster,
+                            const PlanDevice& device = numbers()) {
     return make_plan(settings, Vocabulary::bytes(true), cluster, device);
   }
 };
@@ -67,7 +69,9 @@ TEST_F(PlanSegmentsTest, MemoryIsThatOfRealSegments) {
                        "data.sequence_length=192", "data.batch_size=4", "model.attention.n_features=1024"};
   for (const auto& [processes, of_a_sequence, extra] : std::vector<std::tuple<int, int, Overrides>>{
            {2, 2, {}},
-           {4, 2, {"parallel.shard_optimizer=true", "parallel.gradient_dtype=bfloat16", "trainer.gradient_accumulation=2"}},
+           {4,
+            2,
+            {"parallel.shard_optimizer=true", "parallel.gradient_dtype=bfloat16", "trainer.gradient_accumulation=2"}},
            {2, 2, encoder + packed + Overrides{"trainer.recompute=blocks", "model.position=sinusoidal"}},
            // The peak is where the states of all are gathered.
            {4, 4, {"model.attention.n_features=2048", "data.sequence_length=64", "trainer.recompute=blocks"}},
@@ -90,7 +94,8 @@ TEST_F(PlanSegmentsTest, MemoryIsThatOfRealSegments) {
     ASSERT_GT(3 * report.segments.state_bytes, 0.1 * measured) << "layers keep too little of the others";
     // As of whole sequences (test_plan.cpp): oneDNN's scratch, less than 1 MiB, is not foretold.
     const double foretold = report.plans[settings.parallel.shard_optimizer ? 1 : 0].memory.total();
-    for (const double bytes : {foretold, static_cast<double>(predicted_peak_bytes(settings, Vocabulary::bytes(true), processes))}) {
+    for (const double bytes :
+         {foretold, static_cast<double>(predicted_peak_bytes(settings, Vocabulary::bytes(true), processes))}) {
       EXPECT_LT(bytes, 1.02 * measured) << ::testing::PrintToString(extra);
       EXPECT_GT(bytes, 0.98 * measured - (1 << 20)) << ::testing::PrintToString(extra);
     }
@@ -107,7 +112,8 @@ TEST_F(PlanSegmentsTest, ActivationsShrinkWithTheSegmentAndStatesDoNot) {
   EXPECT_NEAR(four.plans[0].memory.activations / whole.memory.activations, 0.25, 0.1);
   EXPECT_EQ(two.plans[0].memory.parameters, whole.memory.parameters);
   EXPECT_EQ(four.segments.state_bytes, two.segments.state_bytes);
-  EXPECT_EQ(planned(settings(size + Overrides{"data.sequence_length=8192"}, 2), {1, 2}).segments.state_bytes, two.segments.state_bytes);
+  EXPECT_EQ(planned(settings(size + Overrides{"data.sequence_length=8192"}, 2), {1, 2}).segments.state_bytes,
+            two.segments.state_bytes);
 }
 
 // --- What segments tell each other
@@ -133,7 +139,8 @@ std::vector<double> gathered_in_a_step(Trainer& trainer) {
   double states = 0, of_states = 0, others = 0;
   for (const trace::Event& event : trace::stop().events) {
     const bool is_of_a_bucket = event.details.bucket >= 0;  // values behind the optimizer
-    if (std::string_view(event.category) != "operation" || is_of_a_bucket || !event.name.starts_with("all_gather of ")) continue;
+    if (std::string_view(event.category) != "operation" || is_of_a_bucket || !event.name.starts_with("all_gather of "))
+      continue;
     const bool is_state = event.name.find("float32") != std::string::npos;
     EXPECT_TRUE(is_state || event.name.find("int32") != std::string::npos) << event.name;
     states += is_state;
@@ -162,7 +169,8 @@ TEST_F(PlanSegmentsTest, BytesOfStatesAreThoseThatTravel) {
     const bool packs = settings.data.packing == "documents";
     for (const std::vector<double>& rank : found) {
       EXPECT_EQ(rank[0], static_cast<double>(planned.exchanges)) << ::testing::PrintToString(extra);
-      EXPECT_EQ(rank[1], 2 * planned.state_bytes * static_cast<double>(planned.exchanges)) << ::testing::PrintToString(extra);
+      EXPECT_EQ(rank[1], 2 * planned.state_bytes * static_cast<double>(planned.exchanges))
+          << ::testing::PrintToString(extra);
       EXPECT_EQ(rank[2], 2 * planned.bytes) << ::testing::PrintToString(extra);
       EXPECT_EQ(rank[2] > rank[1], packs) << "ends of documents";
     }
@@ -170,17 +178,20 @@ TEST_F(PlanSegmentsTest, BytesOfStatesAreThoseThatTravel) {
 }
 
 TEST_F(PlanSegmentsTest, StatesAreFeaturesTimesTwoMoreThanTheHead) {
-  const Settings causal = settings({"model.attention.n_features=64", "data.batch_size=6", "trainer.gradient_accumulation=2"}, 2);
+  const Settings causal =
+      settings({"model.attention.n_features=64", "data.batch_size=6", "trainer.gradient_accumulation=2"}, 2);
   // Of 3 samples and 2 heads of width 8: sums, denominators and maxima; and one number a head.
   const PlanSegments found = planned(causal, {1, 4}).segments;
   EXPECT_EQ(found.state_bytes, 4 * 3 * 2 * (64 * (8 + 2) + 1));
   EXPECT_EQ(found.exchanges, 2 * 2 * 2) << "batches, layers, forward and backward";
   EXPECT_EQ(found.tokens, 16);
   EXPECT_EQ(
-      planned(settings(encoder + packed + Overrides{"model.attention.n_features=64", "data.batch_size=6"}, 2), {1, 4}).segments.state_bytes,
+      planned(settings(encoder + packed + Overrides{"model.attention.n_features=64", "data.batch_size=6"}, 2), {1, 4})
+          .segments.state_bytes,
       2 * found.state_bytes)
       << "of the documents at both ends";
-  EXPECT_EQ(planned(settings({"trainer.recompute=blocks"}, 2), {1, 2}).segments.exchanges, 2 * 3) << "forward's once more";
+  EXPECT_EQ(planned(settings({"trainer.recompute=blocks"}, 2), {1, 2}).segments.exchanges, 2 * 3)
+      << "forward's once more";
 }
 
 // --- Time
@@ -197,21 +208,24 @@ TEST_F(PlanSegmentsTest, StatesAreWaitedForInForwardAndBackward) {
   for (const Plan& plan : report.plans) {
     EXPECT_DOUBLE_EQ(plan.exchange.states, segments.seconds());
     EXPECT_GE(plan.waited(), segments.seconds()) << "hidden behind nothing";
-    EXPECT_NEAR(plan.step, plan.forward + plan.backward + plan.optimizer + plan.exchange.busy - plan.exchange.hidden, 1e-12);
+    EXPECT_NEAR(plan.step, plan.forward + plan.backward + plan.optimizer + plan.exchange.busy - plan.exchange.hidden,
+                1e-12);
   }
   EXPECT_NEAR(quick.plans[0].waited(), 0, 1e-9);
   EXPECT_EQ(report.samples, 1);
   EXPECT_EQ(report.tokens, 3 * 48);
   EXPECT_DOUBLE_EQ(report.alone, quick.alone);
   EXPECT_THAT(report.assumptions, ::testing::Contains(HasSubstr("taken for processes on CPUs")));
-  EXPECT_THAT(report.assumptions, ::testing::Contains(HasSubstr("one ring through all processes"))) << "gradients of all rows together";
+  EXPECT_THAT(report.assumptions, ::testing::Contains(HasSubstr("one ring through all processes")))
+      << "gradients of all rows together";
 }
 
 TEST_F(PlanSegmentsTest, ASegmentComputesItsShareAndTheFeaturesOnceMore) {
-  const Overrides size{"data.sequence_length=512", "data.batch_size=2", "model.attention.n_features=64", "model.d_model=32",
-                       "model.n_layers=3"};
+  const Overrides size{"data.sequence_length=512", "data.batch_size=2", "model.attention.n_features=64",
+                       "model.d_model=32", "model.n_layers=3"};
   for (const Overrides& extra : {Overrides{}, encoder, Overrides{"trainer.recompute=blocks"}}) {
-    const auto whole = plan_stages(settings(size + extra, 1), 300, 0, 2), part = plan_stages(settings(size + extra, 4), 300, 0, 2);
+    const auto whole = plan_stages(settings(size + extra, 1), 300, 0, 2),
+               part = plan_stages(settings(size + extra, 4), 300, 0, 2);
     ASSERT_EQ(whole.size(), part.size());
     // Of each sample and head: 2 · 128 · 16 · (directions + features); with recomputation in forward's second run, too.
     const double more = 2 * 2 * 2.0 * 128 * 16 * (64 + 64);
@@ -226,7 +240,8 @@ TEST_F(PlanSegmentsTest, ASegmentComputesItsShareAndTheFeaturesOnceMore) {
   }
   // On all devices: what comes to each is counted for each.
   const PlanReport one = planned(settings(size, 1), {1, 1}), four = planned(settings(size, 4), {1, 4});
-  EXPECT_DOUBLE_EQ(four.flops, one.flops + 3 * 4 * 2 * (2 * 2 * 2.0 * 128 * 16 * (64 + 64))) << "layers, segments, forward and backward";
+  EXPECT_DOUBLE_EQ(four.flops, one.flops + 3 * 4 * 2 * (2 * 2 * 2.0 * 128 * 16 * (64 + 64)))
+      << "layers, segments, forward and backward";
 }
 
 TEST(PlanRows, GatherOverLinksOrOverTheNetwork) {
@@ -248,15 +263,18 @@ TEST(PlanRows, GatherOverLinksOrOverTheNetwork) {
 // --- What cannot be
 
 TEST_F(PlanSegmentsTest, RefusesWhatTrainingRefuses) {
-  const auto refused = [&](const Overrides& overrides, const PlanCluster& cluster = {1, 2}, const PlanDevice& device = numbers()) {
+  const auto refused = [&](const Overrides& overrides, const PlanCluster& cluster = {1, 2},
+                           const PlanDevice& device = numbers()) {
     return message_of<UserError>([&] { planned(settings(overrides, 2), cluster, device); });
   };
   const std::string key = "parallel.sequence_processes: 2";
   for (const auto& [overrides, part] : std::vector<std::pair<Overrides, std::string>>{
-           {{"model.attention.mechanism=softmax"}, "cannot be with attention other than model.attention.mechanism: linear"},
+           {{"model.attention.mechanism=softmax"},
+            "cannot be with attention other than model.attention.mechanism: linear"},
            {{"model.attention.window=8"}, "cannot be with model.attention.window"},
            {{"model.short_convolution=4"}, "cannot be with model.short_convolution"},
-           {{"model.architecture=encoder", "objective.name=classification"}, "cannot be with objective.name: classification"},
+           {{"model.architecture=encoder", "objective.name=classification"},
+            "cannot be with objective.name: classification"},
            {{"data.sampler=documents", "data.padding=longest"}, "cannot be with data.padding: longest"},
            {{"data.sequence_length=47"}, "data.sequence_length: 47 does not divide into as many segments"}})
     EXPECT_THAT(refused(overrides), ::testing::AllOf(HasSubstr(key), HasSubstr(part)));
@@ -269,7 +287,8 @@ TEST_F(PlanSegmentsTest, RefusesWhatTrainingRefuses) {
   EXPECT_EQ(refused({}, {1, 1}), key + ": there is one process; start a multiple of that many, or set it to 1");
   EXPECT_EQ(refused({}, {1, 2}, plan_device("h100", DType::float32, false)),
             key + ": segments are exchanged between CPUs alone; set it to 1, or plan for --device cpu");
-  EXPECT_THAT(refused({"data.batch_size=1"}, {1, 4}), HasSubstr("raise it to 2 or plan for fewer")) << "rows share the samples";
+  EXPECT_THAT(refused({"data.batch_size=1"}, {1, 4}), HasSubstr("raise it to 2 or plan for fewer"))
+      << "rows share the samples";
 }
 
 // --- What would fit
@@ -297,10 +316,13 @@ TEST_F(PlanSegmentsTest, WhereOneSampleIsTooMuchSegmentsAreNamed) {
 
 TEST(PlanFitOfSegments, RowsShareTheSamples) {
   // In GiB: 1 a sample and 1,024 tokens.
-  const auto bytes = [](const PlanChange& change) { return 0x1p30 * static_cast<double>(change.samples) * 8 / change.sequence_processes; };
+  const auto bytes = [](const PlanChange& change) {
+    return 0x1p30 * static_cast<double>(change.samples) * 8 / change.sequence_processes;
+  };
   const PlanChange now{4, true, PlanSharing::zero_1, 8, 2};  // 4 rows, 16 samples
   EXPECT_THAT(what_would_fit(now, 16, 8 * 0x1p30, bytes),
-              ::testing::ElementsAre("data.batch_size: 8 (2 on each device), with a higher trainer.gradient_accumulation", "16 devices"));
+              ::testing::ElementsAre(
+                  "data.batch_size: 8 (2 on each device), with a higher trainer.gradient_accumulation", "16 devices"));
   EXPECT_THAT(what_would_fit({1, true, PlanSharing::zero_1, 8, 2}, 4, 1.5 * 0x1p30, bytes),
               ::testing::ElementsAre("32 devices with parallel.sequence_processes: 8"));
 }

@@ -58,8 +58,8 @@ TEST_F(RunMemoryTest, NobodyGoesOnBeforeAllHaveLooked) {
 TEST_F(RunMemoryTest, CheckpointsAreNotCopiedWhereTheSettingsSayNo) {
   const TokenStore data = TokenStore::open(store);
   EXPECT_TRUE(check_memory(testing::small_settings(store).settings, data.vocabulary(), Device{}, ProcessGroup()));
-  EXPECT_FALSE(
-      check_memory(testing::small_settings(store, {"checkpoint.background=false"}).settings, data.vocabulary(), Device{}, ProcessGroup()));
+  EXPECT_FALSE(check_memory(testing::small_settings(store, {"checkpoint.background=false"}).settings, data.vocabulary(),
+                            Device{}, ProcessGroup()));
 }
 
 }  // namespace

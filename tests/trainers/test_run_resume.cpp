@@ -1,4 +1,5 @@
-// How several processes come to where their run goes on: nobody takes away what another has yet to read, or is writing already.
+// How several processes come to where their run goes on: nobody takes away what another has yet to read, or is writing
+// already.
 #include "trainers/run_resume.h"
 
 #include <gtest/gtest.h>
@@ -43,16 +44,20 @@ class RunResumeTest : public testing::WithTemporaryFolder {
       behind(group, trainer);
     });
   }
-  Settings settings(const std::vector<std::string>& more = {}) const { return testing::small_settings(store, more).settings; }
+  Settings settings(const std::vector<std::string>& more = {}) const {
+    return testing::small_settings(store, more).settings;
+  }
 
   std::string store;
 };
 
-// Rank 1 would save at once where the run is over: its part would be an orphan for rank 0, which is still looking for those.
+// Rank 1 would save at once where the run is over: its part would be an orphan for rank 0, which is still looking for
+// those.
 TEST_F(RunResumeTest, NobodyGoesOnBeforeRankZeroHasTidied) {
   train(4);
   for (int i = 0; i < 1000; ++i)
-    std::ofstream(checkpoints() / fmt::format("step_00000009.shard_{}_of_1000.h5", i)) << "of a checkpoint that never came to be";
+    std::ofstream(checkpoints() / fmt::format("step_00000009.shard_{}_of_1000.h5", i))
+        << "of a checkpoint that never came to be";
   resume(
       {}, true, [](int) {},
       [&](const ProcessGroup& group, const Trainer& trainer) {

@@ -33,7 +33,8 @@ TEST(Schedule, WithoutWarmupTheFirstStepHasThePeak) {
     EXPECT_DOUBLE_EQ(learning_rate(settings(name, 0), 0), peak) << name;
 }
 
-// A jump would be a mistake in where one part ends and the next begins. The steepest wanted change is that of the shortest part.
+// A jump would be a mistake in where one part ends and the next begins. The steepest wanted change is that of the
+// shortest part.
 TEST(Schedule, NoStepIsSteeperThanItsPartsAre) {
   for (const char* name : all_names) {
     const Settings s = settings(name, 50, std::string(name) == "warmup_stable_decay" ? 100 : 0);
@@ -49,7 +50,8 @@ TEST(Schedule, NoStepIsSteeperThanItsPartsAre) {
 }
 
 TEST(Schedule, ConstantStays) {
-  for (const std::int64_t step : {40, 500, 999, 100'000}) EXPECT_DOUBLE_EQ(learning_rate(settings("constant", 40), step), peak);
+  for (const std::int64_t step : {40, 500, 999, 100'000})
+    EXPECT_DOUBLE_EQ(learning_rate(settings("constant", 40), step), peak);
 }
 
 TEST(Schedule, LinearIsALineBetweenItsEnds) {

@@ -1,4 +1,5 @@
-// Sequences shared by several processes, each with a segment of their tokens: training means what it means in one process.
+// Sequences shared by several processes, each with a segment of their tokens: training means what it means in one
+// process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,7 +61,8 @@ class SequenceParallelTest : public testing::WithTemporaryFolder {
                   "schedule.warmup_steps=3", "model.attention.mechanism=linear", "model.attention.chunk_size=16"};
     all.insert(all.end(), overrides.begin(), overrides.end());
     all.push_back("parallel.sequence_processes=" + std::to_string(of_a_sequence));
-    const bool by_document = std::any_of(all.begin(), all.end(), [](const std::string& one) { return one.ends_with("=documents"); });
+    const bool by_document =
+        std::any_of(all.begin(), all.end(), [](const std::string& one) { return one.ends_with("=documents"); });
     return small_settings(path(by_document ? "documents.h5" : "text.h5"), all).settings;
   }
 };
@@ -69,10 +71,12 @@ class SequenceParallelTest : public testing::WithTemporaryFolder {
 void train_and_validate(Trainer& trainer, int steps, const Report& report) {
   for (int i = 0; i < steps; ++i) {
     const StepReport found = trainer.step();
-    report.add({found.loss, found.gradient_norm, static_cast<double>(found.tokens), static_cast<double>(found.targets)});
+    report.add(
+        {found.loss, found.gradient_norm, static_cast<double>(found.tokens), static_cast<double>(found.targets)});
   }
   const Evaluation validation = trainer.validate();
-  report.add({validation.loss, static_cast<double>(validation.targets), static_cast<double>(validation.tokens), validation.accuracy});
+  report.add({validation.loss, static_cast<double>(validation.targets), static_cast<double>(validation.tokens),
+              validation.accuracy});
 }
 
 World::Body training(const Settings& settings, std::optional<DType> compute, int steps) {
@@ -102,16 +106,21 @@ class SequenceParallel : public SequenceParallelTest, public ::testing::WithPara
  protected:
   /// In float64 sums in another order differ by 1e-16 of their terms, in float32 by 6e-8.
   void expect_one_curve(const std::vector<Grid>& grids) const {
-    for (const auto& [compute, steps, tolerance] : {std::tuple{DType::float64, 14, 1e-9}, std::tuple{DType::float32, 10, 1e-5}}) {
+    for (const auto& [compute, steps, tolerance] :
+         {std::tuple{DType::float64, 14, 1e-9}, std::tuple{DType::float32, 10, 1e-5}}) {
       const std::vector<double> alone = run_world(1, training(settings(GetParam().overrides, 1), compute, steps))[0];
       ASSERT_GT(alone.size(), numbers_of(steps) + 1000) << "the parameters are missing";
       EXPECT_NE(alone[4], alone[0]) << "nothing happens in these steps";
       for (const Grid& grid : grids) {
-        const Curves found = run_world(grid.processes, training(settings(GetParam().overrides, grid.of_a_sequence), compute, steps));
+        const Curves found =
+            run_world(grid.processes, training(settings(GetParam().overrides, grid.of_a_sequence), compute, steps));
         const double apart = difference(found[0], alone, steps);
-        EXPECT_LT(apart, tolerance) << grid.of_a_sequence << " of " << grid.processes << " processes, " << name_of(compute);
-        RecordProperty(fmt::format("{}_{}_of_{}", name_of(compute), grid.of_a_sequence, grid.processes), fmt::format("{:.2e}", apart));
-        for (const std::vector<double>& rank : found) EXPECT_EQ(rank, found[0]) << "losses and parameters are those of rank 0, bit for bit";
+        EXPECT_LT(apart, tolerance) << grid.of_a_sequence << " of " << grid.processes << " processes, "
+                                    << name_of(compute);
+        RecordProperty(fmt::format("{}_{}_of_{}", name_of(compute), grid.of_a_sequence, grid.processes),
+                       fmt::format("{:.2e}", apart));
+        for (const std::vector<double>& rank : found)
+          EXPECT_EQ(rank, found[0]) << "losses and parameters are those of rank 0, bit for bit";
       }
     }
   }
@@ -120,7 +129,8 @@ class SequenceParallel : public SequenceParallelTest, public ::testing::WithPara
 TEST_P(SequenceParallel, TheLossesAreThoseOfOneProcess) { expect_one_curve({{2, 2}, {4, 2}, {4, 4}}); }
 
 Overrides encoder(Overrides more) {
-  more.insert(more.begin(), {"model.architecture=encoder", "objective.name=masked_tokens", "model.initializer_range=0.1"});
+  more.insert(more.begin(),
+              {"model.architecture=encoder", "objective.name=masked_tokens", "model.initializer_range=0.1"});
   return more;
 }
 
@@ -129,13 +139,16 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Case{"decoder", {}}, Case{"decoder_learned", {"model.position=learned"}},
         Case{"decoder_sinusoidal_recomputed", {"model.position=sinusoidal", "trainer.recompute=blocks"}},
-        Case{"decoder_numerator_sharded", {"model.rotary_placement=numerator", "parallel.shard_optimizer=true", "optimizer.ema_decay=0.9"}},
+        Case{"decoder_numerator_sharded",
+             {"model.rotary_placement=numerator", "parallel.shard_optimizer=true", "optimizer.ema_decay=0.9"}},
         Case{"decoder_accumulation_centred",
-             {"trainer.gradient_accumulation=3", "data.batch_size=3", "model.attention.centering=true", "model.attention.scaling=saderf"}},
-        Case{"decoder_stream_redrawn", {"data.sampler=stream", "model.attention.redraw_every=3", "model.attention.normalizer=none"}},
+             {"trainer.gradient_accumulation=3", "data.batch_size=3", "model.attention.centering=true",
+              "model.attention.scaling=saderf"}},
+        Case{"decoder_stream_redrawn",
+             {"data.sampler=stream", "model.attention.redraw_every=3", "model.attention.normalizer=none"}},
         Case{"decoder_everything",
-             {"trainer.gradient_accumulation=2", "trainer.recompute=blocks", "parallel.shard_optimizer=true", "model.shared_layers=true",
-              "model.query_key_norm=rmsnorm"}},
+             {"trainer.gradient_accumulation=2", "trainer.recompute=blocks", "parallel.shard_optimizer=true",
+              "model.shared_layers=true", "model.query_key_norm=rmsnorm"}},
         Case{"encoder", encoder({})},
         Case{"encoder_learned_accumulation", encoder({"model.position=learned", "trainer.gradient_accumulation=2"})},
         Case{"encoder_sinusoidal_sharded",
@@ -149,27 +162,29 @@ Overrides packed(Overrides more) {
 }
 INSTANTIATE_TEST_SUITE_P(
     Packed, SequenceParallel,
-    ::testing::Values(Case{"decoder", packed({})},
-                      Case{"decoder_learned_recomputed", packed({"model.position=learned", "trainer.recompute=blocks"})},
-                      Case{"decoder_sinusoidal_sharded", packed({"model.position=sinusoidal", "parallel.shard_optimizer=true"})},
-                      Case{"decoder_numerator_accumulation",
-                           packed({"model.rotary_placement=numerator", "trainer.gradient_accumulation=3"})},
-                      Case{"encoder", encoder(packed({}))},
-                      Case{"encoder_learned_everything",
-                           encoder(packed({"model.position=learned", "trainer.recompute=blocks", "parallel.shard_optimizer=true",
-                                           "trainer.gradient_accumulation=2", "model.attention.centering=true"}))},
-                      Case{"encoder_numerator", encoder(packed({"model.rotary_placement=numerator"}))},
-                      // One document a row, and segments that are padding alone.
-                      Case{"decoder_padded", {"data.sampler=documents", "data.padding=sequence_length"}},
-                      Case{"encoder_padded", encoder({"data.sampler=documents", "data.padding=sequence_length"})}),
+    ::testing::Values(
+        Case{"decoder", packed({})},
+        Case{"decoder_learned_recomputed", packed({"model.position=learned", "trainer.recompute=blocks"})},
+        Case{"decoder_sinusoidal_sharded", packed({"model.position=sinusoidal", "parallel.shard_optimizer=true"})},
+        Case{"decoder_numerator_accumulation",
+             packed({"model.rotary_placement=numerator", "trainer.gradient_accumulation=3"})},
+        Case{"encoder", encoder(packed({}))},
+        Case{"encoder_learned_everything",
+             encoder(packed({"model.position=learned", "trainer.recompute=blocks", "parallel.shard_optimizer=true",
+                             "trainer.gradient_accumulation=2", "model.attention.centering=true"}))},
+        Case{"encoder_numerator", encoder(packed({"model.rotary_placement=numerator"}))},
+        // One document a row, and segments that are padding alone.
+        Case{"decoder_padded", {"data.sampler=documents", "data.padding=sequence_length"}},
+        Case{"encoder_padded", encoder({"data.sampler=documents", "data.padding=sequence_length"})}),
     [](const auto& info) { return info.param.name; });
 
 /// Each element falls where it falls in one process, in every row and every accumulated batch.
 INSTANTIATE_TEST_SUITE_P(Dropout, SequenceParallel,
                          ::testing::Values(Case{"decoder", {"model.dropout=0.1", "trainer.gradient_accumulation=2"}},
-                                           Case{"decoder_packed_recomputed", packed({"model.dropout=0.2", "trainer.recompute=blocks"})},
-                                           Case{"encoder",
-                                                encoder({"model.dropout=0.1", "model.d_embedding=8", "model.prediction_head=transform"})}),
+                                           Case{"decoder_packed_recomputed",
+                                                packed({"model.dropout=0.2", "trainer.recompute=blocks"})},
+                                           Case{"encoder", encoder({"model.dropout=0.1", "model.d_embedding=8",
+                                                                    "model.prediction_head=transform"})}),
                          [](const auto& info) { return info.param.name; });
 
 /// Every map, in two segments.
@@ -179,8 +194,8 @@ TEST_P(SequenceParallelMaps, TheLossesAreThoseOfOneProcess) { expect_one_curve({
 std::vector<Case> every_map() {
   std::vector<Case> cases;
   for (const ops::FeatureMapInfo& info : ops::feature_maps())
-    cases.push_back(
-        {std::string(info.name), packed({"model.attention.feature_map=" + std::string(info.name), "trainer.recompute=blocks"})});
+    cases.push_back({std::string(info.name),
+                     packed({"model.attention.feature_map=" + std::string(info.name), "trainer.recompute=blocks"})});
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Trainers, SequenceParallelMaps, ::testing::ValuesIn(every_map()),
@@ -190,7 +205,8 @@ INSTANTIATE_TEST_SUITE_P(Trainers, SequenceParallelMaps, ::testing::ValuesIn(eve
 
 TEST_F(SequenceParallelTest, TwoRunsOfOneSizeAreEqualBitForBit) {
   for (const Grid& grid : {Grid{2, 2}, Grid{4, 2}}) {
-    const Settings given = settings(packed({"parallel.shard_optimizer=true", "trainer.gradient_accumulation=2"}), grid.of_a_sequence);
+    const Settings given =
+        settings(packed({"parallel.shard_optimizer=true", "trainer.gradient_accumulation=2"}), grid.of_a_sequence);
     const std::vector<Curves> found = run_worlds({grid.processes, grid.processes}, training(given, std::nullopt, 8));
     EXPECT_EQ(found[0], found[1]) << grid.processes;
     EXPECT_GT(found[0][0].size(), numbers_of(8) + 1000) << "the parameters were not compared";
@@ -202,16 +218,18 @@ TEST_F(SequenceParallelTest, TwoRunsOfOneSizeAreEqualBitForBit) {
 TEST_F(SequenceParallelTest, WhatFourSavedAnyNumberGoesOnWith) {
   constexpr int before = 5, after = 6;
   for (const Overrides& overrides :
-       {Overrides{"optimizer.ema_decay=0.9"}, packed({"parallel.shard_optimizer=true", "optimizer.ema_decay=0.9", "model.dropout=0.1"})}) {
+       {Overrides{"optimizer.ema_decay=0.9"},
+        packed({"parallel.shard_optimizer=true", "optimizer.ema_decay=0.9", "model.dropout=0.1"})}) {
     const std::string name = path("saved.h5");
     const auto run = [&](const Grid& grid, const std::function<void(Trainer&)>& begin) {
-      return run_world(grid.processes, [&, given = settings(overrides, grid.of_a_sequence)](ProcessGroup& group, const Report& report) {
-        const auto data = open_data(given.data);
-        Trainer trainer(given, *data, Device{}, DType::float64, &group);
-        begin(trainer);
-        train_and_validate(trainer, after, report);
-        report.add(trainer.model().store->values().to_vector<double>());
-      })[0];
+      return run_world(grid.processes,
+                       [&, given = settings(overrides, grid.of_a_sequence)](ProcessGroup& group, const Report& report) {
+                         const auto data = open_data(given.data);
+                         Trainer trainer(given, *data, Device{}, DType::float64, &group);
+                         begin(trainer);
+                         train_and_validate(trainer, after, report);
+                         report.add(trainer.model().store->values().to_vector<double>());
+                       })[0];
     };
     const auto resume = [&](Trainer& trainer) { trainer.load(CheckpointReader::open(name)); };
     const auto first_steps = [](Trainer& trainer) {
@@ -225,7 +243,8 @@ TEST_F(SequenceParallelTest, WhatFourSavedAnyNumberGoesOnWith) {
     EXPECT_EQ(run({4, 2}, resume), undisturbed) << "of one size: bit for bit";
     EXPECT_LT(difference(run({1, 1}, first_steps), undisturbed, after), 1e-9);
     for (const Grid& grid : {Grid{4, 4}, Grid{2, 2}, Grid{2, 1}, Grid{1, 1}})
-      EXPECT_LT(difference(run(grid, resume), undisturbed, after), 1e-9) << grid.of_a_sequence << " of " << grid.processes;
+      EXPECT_LT(difference(run(grid, resume), undisturbed, after), 1e-9)
+          << grid.of_a_sequence << " of " << grid.processes;
   }
 }
 
@@ -249,7 +268,8 @@ Overrides linear(Overrides more) {
 
 TEST_F(SequenceParallelProgram, TrainsOnPackedDocumentsWithDropout) {
   const testing::Finished found =
-      train("run", linear({"data.packing=documents", "model.dropout=0.1", "trainer.max_steps=5", "trainer.validate_every=5"}));
+      train("run",
+            linear({"data.packing=documents", "model.dropout=0.1", "trainer.max_steps=5", "trainer.validate_every=5"}));
   EXPECT_EQ(found.status, 0) << found.err;
   EXPECT_TRUE(newest_whole_checkpoint(path("run/checkpoints")).has_value()) << found.out << found.err;
 }
@@ -259,14 +279,16 @@ TEST_F(SequenceParallelProgram, WhatASegmentCannotHaveIsRefused) {
       {{"model.attention.mechanism=softmax"}, "attention other than model.attention.mechanism: linear"},
       {{"model.attention.layers=[softmax, linear]"}, "attention other than model.attention.mechanism: linear"},
       {linear({"model.attention.window=8"}), "model.attention.window"},
-      {linear({"model.attention.compat=performer_pytorch", "model.attention.feature_map=favor_positive"}), "model.attention.compat"},
+      {linear({"model.attention.compat=performer_pytorch", "model.attention.feature_map=favor_positive"}),
+       "model.attention.compat"},
       {linear({"model.short_convolution=4"}), "model.short_convolution"},
       {linear({"model.architecture=encoder", "objective.name=classification"}), "objective.name: classification"},
       {linear({"data.sampler=documents", "data.padding=longest"}), "data.padding: longest"},
       {linear({"data.sequence_length=47"}), "data.sequence_length: 47 does not divide into as many segments"}};
   for (const auto& [overrides, part] : cases) {
     const testing::Finished found = train("run", overrides);
-    EXPECT_THAT(found.status, ::testing::AnyOf(1, 2)) << "that of the first process to fail: by its own mistake, or by another's";
+    EXPECT_THAT(found.status, ::testing::AnyOf(1, 2))
+        << "that of the first process to fail: by its own mistake, or by another's";
     EXPECT_THAT(found.err, HasSubstr("parallel.sequence_processes: 2")) << part;
     EXPECT_THAT(found.err, HasSubstr(part));
     EXPECT_FALSE(std::filesystem::exists(path("run"))) << part;

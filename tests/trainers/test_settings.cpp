@@ -60,7 +60,8 @@ TEST(BrokenConfigs, EachGivesExactlyItsError) {
 TEST(RunnableConfigs, AreValid) {
   std::vector<fs::path> files;
   std::error_code code;
-  for (fs::recursive_directory_iterator it(testing::source_directory() / "configs", code), end; !code && it != end; it.increment(code))
+  for (fs::recursive_directory_iterator it(testing::source_directory() / "configs", code), end; !code && it != end;
+       it.increment(code))
     if (it->path().extension() == ".yaml") files.push_back(it->path());
   if (files.empty()) GTEST_SKIP() << "there are no files configs/*.yaml";
   for (const auto& file : files) EXPECT_NO_THROW(load_settings(file)) << file;
@@ -80,15 +81,17 @@ TEST(Reference, NamesEveryKey) {
     EXPECT_THAT(page, HasSubstr("| `" + key.name() + "` | " + key.type() + " |"));
     EXPECT_FALSE(key.meaning().empty()) << key.path();
     std::string pointer = "/properties/" + key.path();
-    for (auto dot = pointer.find('.'); dot != std::string::npos; dot = pointer.find('.', dot)) pointer.replace(dot, 1, "/properties/");
+    for (auto dot = pointer.find('.'); dot != std::string::npos; dot = pointer.find('.', dot))
+      pointer.replace(dot, 1, "/properties/");
     EXPECT_TRUE(schema.contains(nlohmann::ordered_json::json_pointer(pointer))) << key.path();
   }
 }
 
 // Whatever bytes a file holds, reading gives settings or one line, never anything else.
 TEST(BrokenConfigs, DamagedTextGivesSettingsOrOneLine) {
-  Settings base =
-      from("model: {attention: {mechanism: linear, redraw_every: 100}}\ntrainer: {sample_tokens: 9, sample_prompt: \"a: b\"}\n");
+  Settings base = from(
+      "model: {attention: {mechanism: linear, redraw_every: 100}}\ntrainer: {sample_tokens: 9, sample_prompt: \"a: "
+      "b\"}\n");
   const std::string whole = to_yaml(base);
   const std::string_view bytes("\t\n :-#[]{}\"'*&!|>%@`,?~.0e\xff\xc3\0", 29);
   std::mt19937 random(1);
@@ -116,7 +119,8 @@ TEST(BrokenConfigs, DamagedTextGivesSettingsOrOneLine) {
   EXPECT_GT(refused, 1000);
 }
 
-// Every default must be a value that the key itself accepts, and names of other programs must lead to one key of a section only.
+// Every default must be a value that the key itself accepts, and names of other programs must lead to one key of a
+// section only.
 TEST(Table, IsConsistent) {
   Settings settings;
   std::set<std::string> seen;
@@ -137,7 +141,8 @@ TEST(Table, IsConsistent) {
 }
 
 TEST(Resolve, FillsInWhatFollowsFromOtherKeys) {
-  const Settings s = from("model: {d_model: 96, n_heads: 6, attention: {mechanism: linear}}\ntrainer: {max_steps: 500}\n");
+  const Settings s =
+      from("model: {d_model: 96, n_heads: 6, attention: {mechanism: linear}}\ntrainer: {max_steps: 500}\n");
   EXPECT_EQ(s.model.n_key_value_heads, 6);
   EXPECT_EQ(s.model.d_head, 16);
   EXPECT_EQ(s.model.d_feedforward, 384);
@@ -160,16 +165,17 @@ TEST(RoundTrip, CompleteYamlGivesEqualSettings) {
       "model: {attention: {mechanism: linear}}\n",
       "model: {attention: {mechanism: linear, feature_map: elu1}}\n",
       "model: {attention: {mechanism: linear, directions: iid, redraw_every: 100, n_features: 256, chunk_size: 128}}\n",
-      "model: {position: learned, max_sequence_length: 4096, norm: rmsnorm, bias: false, activation: swiglu, n_key_value_heads: 2}\n",
+      "model: {position: learned, max_sequence_length: 4096, norm: rmsnorm, bias: false, activation: swiglu, "
+      "n_key_value_heads: 2}\n",
       "schedule: {name: warmup_stable_decay, final_fraction: 0}\n",
       "schedule: {name: inverse_square_root}\n",
       "schedule: {name: linear, warmup_steps: 1000}\n",
-      "model: {norm_placement: after, embedding_norm: true, n_segments: 2, shared_layers: true, d_embedding: 32, prediction_head: "
-      "transform, "
-      "output_bias: true, position: learned}\n",
-      "model: {query_key_norm: rmsnorm, rotary_scaling: llama3, rotary_scaling_factor: 8, rotary_low_frequency_factor: 2, lora_rank: 4}\n",
-      "model: {rotary_scaling: yarn, rotary_scaling_factor: 4, rotary_original_length: 100, rotary_beta_fast: 16, rotary_beta_slow: 2, "
-      "rotary_attention_factor: 1.2}\n",
+      "model: {norm_placement: after, embedding_norm: true, n_segments: 2, shared_layers: true, d_embedding: 32, "
+      "prediction_head: transform, output_bias: true, position: learned}\n",
+      "model: {query_key_norm: rmsnorm, rotary_scaling: llama3, rotary_scaling_factor: 8, rotary_low_frequency_factor: "
+      "2, lora_rank: 4}\n",
+      "model: {rotary_scaling: yarn, rotary_scaling_factor: 4, rotary_original_length: 100, rotary_beta_fast: 16, "
+      "rotary_beta_slow: 2, rotary_attention_factor: 1.2}\n",
       "trainer: {sample_tokens: 9, sample_prompt: \"In the beginning: # \\\"God\\\"\\n\"}\n",
       "device: \"cuda:1\"\nseed: 9223372036854775807\noptimizer: {learning_rate: 0.000123456789012345678}\n"};
   for (const auto& variant : variants) {
@@ -213,9 +219,8 @@ TEST(Check, OverridesAreNamedInConflicts) {
     FAIL() << "130 is not a multiple of 4";
   } catch (const UserError& error) {
     EXPECT_STREQ(error.what(),
-                 "--set model.d_model=130: model.d_model: 130 is not a multiple of model.n_heads: 4 (text:3:18); expected heads of equal "
-                 "width; change one, or set "
-                 "model.d_head");
+                 "--set model.d_model=130: model.d_model: 130 is not a multiple of model.n_heads: 4 (text:3:18); "
+                 "expected heads of equal width; change one, or set model.d_head");
   }
 }
 
@@ -238,11 +243,13 @@ TEST(AttentionConfig, TwoWindowsAndTheEpsilonThatEachDefinitionReads) {
   EXPECT_EQ(config("layers: [softmax, windowed], softmax_window: 16, window: 64").window, 64);
 
   EXPECT_EQ(config("mechanism: linear, feature_map: favor_relu").map_options.kernel_epsilon, 1e-3);
-  EXPECT_EQ(config("mechanism: linear, feature_map: favor_relu, kernel_epsilon: 0.01").map_options.kernel_epsilon, 0.01);
+  EXPECT_EQ(config("mechanism: linear, feature_map: favor_relu, kernel_epsilon: 0.01").map_options.kernel_epsilon,
+            0.01);
   EXPECT_LT(config("mechanism: linear, compat: performer_pytorch").compat_kernel_epsilon, 0) << "the library's own";
   EXPECT_EQ(config("mechanism: linear, compat: performer_pytorch, kernel_epsilon: 0.01").compat_kernel_epsilon, 0.01);
   EXPECT_TRUE(
-      config("mechanism: linear, compat: fast_transformers, feature_map: favor_hyperbolic, compat_stabilize: true").compat_stabilize);
+      config("mechanism: linear, compat: fast_transformers, feature_map: favor_hyperbolic, compat_stabilize: true")
+          .compat_stabilize);
 }
 
 TEST(Overrides, AKeyWithoutItsSectionIsNamedWhole) {

@@ -1,5 +1,6 @@
-// ZeRO-1 (parallel.shard_optimizer): moments, averages and updates divided among processes train as they do where each process has all of
-// them, and go on in any number of processes. Losses beside one process's in float64 and float32: test_data_parallel.cpp, Invariance.
+// ZeRO-1 (parallel.shard_optimizer): moments, averages and updates divided among processes train as they do where each
+// process has all of them, and go on in any number of processes. Losses beside one process's in float64 and float32:
+// test_data_parallel.cpp, Invariance.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,8 +30,9 @@ class ShardedOptimizer : public testing::WithTemporaryFolder {
 
   /// Dropout, moving averages, and batches that two, three and four processes cannot divide evenly.
   Settings settings(const Overrides& overrides) const {
-    Overrides all{"data.batch_size=5", "data.sequence_length=16",          "trainer.max_steps=60",   "schedule.warmup_steps=5",
-                  "model.dropout=0.1", "model.attention.mechanism=linear", "optimizer.ema_decay=0.9"};
+    Overrides all{"data.batch_size=5",       "data.sequence_length=16", "trainer.max_steps=60",
+                  "schedule.warmup_steps=5", "model.dropout=0.1",       "model.attention.mechanism=linear",
+                  "optimizer.ema_decay=0.9"};
     all.insert(all.end(), overrides.begin(), overrides.end());
     return testing::small_settings(store_, all).settings;
   }
@@ -48,11 +50,13 @@ class ShardedOptimizer : public testing::WithTemporaryFolder {
 // Sums come together in another order: the ring of reduce-scatter is ours, and the norm is added up of shares.
 TEST_F(ShardedOptimizer, LossesAreThoseOfAsManyProcessesWithAllOfIt) {
   constexpr int steps = 50;
-  for (const auto& [compute, bounded, tolerance] : {std::tuple{DType::float64, 50, 1e-9}, std::tuple{DType::float32, 10, 1e-5}}) {
+  for (const auto& [compute, bounded, tolerance] :
+       {std::tuple{DType::float64, 50, 1e-9}, std::tuple{DType::float32, 10, 1e-5}}) {
     const std::vector<Curves> whole = run_worlds({2, 3, 4}, training(settings({}), compute, steps));
     const std::vector<Curves> found = run_worlds({2, 3, 4}, training(settings({in_shards}), compute, steps));
     for (std::size_t i = 0; i < whole.size(); ++i) {
-      EXPECT_LT(difference(found[i][0], whole[i][0], numbers_of(bounded)), tolerance) << whole[i].size() << " processes";
+      EXPECT_LT(difference(found[i][0], whole[i][0], numbers_of(bounded)), tolerance)
+          << whole[i].size() << " processes";
       for (const int shown : {10, steps})
         note(fmt::format("{}_{}_processes_{}_steps", name_of(compute), whole[i].size(), shown),
              difference(found[i][0], whole[i][0], numbers_of(shown)));
@@ -84,18 +88,19 @@ TEST_F(ShardedOptimizer, OfTwoProcessesWithoutClippingWeightsAreEqualBitForBit) 
 }
 
 /// The share of weights that are not the same.
-double share_apart(const std::vector<double>& found, const std::vector<double>& expected, std::size_t begin, std::size_t count) {
+double share_apart(const std::vector<double>& found, const std::vector<double>& expected, std::size_t begin,
+                   std::size_t count) {
   if (found.size() < begin + count || expected.size() < begin + count) return 1;
   std::size_t apart = 0;
   for (std::size_t i = begin; i < begin + count; ++i) apart += found[i] != expected[i];
   return static_cast<double>(apart) / static_cast<double>(count);
 }
 
-// Masters that are apart by float32's rounding, some 1e-7 of a weight, are rounded to other bfloat16 numbers, whose spacing is 2^-8 of it,
-// with a probability of some 1e-7 / 2^-8: a weight in a few steps of eleven thousand. Had other numbers been drawn, a third would be
-// others. One that is rounded apart moves losses by 1e-6 of themselves, and then it is Adam's rate at which others follow: hence a small
-// one here. With three seeds ten steps were at most 3e-6 and 0.06 % of the weights apart; nearest and random rounding are 4e-3 and 37 % of
-// the weights.
+// Masters that are apart by float32's rounding, some 1e-7 of a weight, are rounded to other bfloat16 numbers, whose
+// spacing is 2^-8 of it, with a probability of some 1e-7 / 2^-8: a weight in a few steps of eleven thousand. Had other
+// numbers been drawn, a third would be others. One that is rounded apart moves losses by 1e-6 of themselves, and then
+// it is Adam's rate at which others follow: hence a small one here. With three seeds ten steps were at most 3e-6 and
+// 0.06 % of the weights apart; nearest and random rounding are 4e-3 and 37 % of the weights.
 TEST_F(ShardedOptimizer, Bfloat16WeightsAreThoseOfOneProcess) {
   constexpr int steps = 10;
   std::vector<double> first_alone;
@@ -116,7 +121,8 @@ TEST_F(ShardedOptimizer, Bfloat16WeightsAreThoseOfOneProcess) {
         note(fmt::format("{}_{}_losses_{}", size, name, rounding), apart);
         note(fmt::format("{}_{}_weights_{}", size, name, rounding), others);
       }
-      for (const std::vector<double>& rank : found[i]) EXPECT_EQ(rank, found[i][0]) << "weights of others were not gathered";
+      for (const std::vector<double>& rank : found[i])
+        EXPECT_EQ(rank, found[i][0]) << "weights of others were not gathered";
     }
     if (first_alone.empty()) {
       first_alone = alone;
@@ -141,10 +147,10 @@ void PrintTo(const Resharding& c, std::ostream* out) { *out << c.name; }
 
 class Reshards : public ShardedOptimizer, public ::testing::WithParamInterface<Resharding> {
  protected:
-  /// Ten steps of `size` processes, from the checkpoint `from` if there is one, to the checkpoint `to`. What was loaded is written anew as
-  /// `again` before the first step.
-  std::vector<double> part(int size, const Settings& given, std::optional<DType> compute, const std::string& from, const std::string& to,
-                           const std::string& again) const {
+  /// Ten steps of `size` processes, from the checkpoint `from` if there is one, to the checkpoint `to`. What was loaded
+  /// is written anew as `again` before the first step.
+  std::vector<double> part(int size, const Settings& given, std::optional<DType> compute, const std::string& from,
+                           const std::string& to, const std::string& again) const {
     return run_world(size, [&](ProcessGroup& group, const Report& report) {
       const auto data = open_data(given.data);
       Trainer trainer(given, *data, Device{}, compute, size > 1 ? &group : nullptr);
@@ -158,26 +164,30 @@ class Reshards : public ShardedOptimizer, public ::testing::WithParamInterface<R
   }
 };
 
-// Bounds are those of a training that nothing interrupts, over all forty steps: what lies between is files. In bfloat16 see above; forty
-// steps of three seeds were at most 8e-5 apart, and nearest and random rounding 5e-2.
+// Bounds are those of a training that nothing interrupts, over all forty steps: what lies between is files. In bfloat16
+// see above; forty steps of three seeds were at most 8e-5 apart, and nearest and random rounding 5e-2.
 TEST_P(Reshards, FromFourToTwoToThreeToOne) {
-  const Overrides stochastic{"model.dtype=bfloat16", "optimizer.stochastic_rounding=true", "optimizer.learning_rate=0.001"};
+  const Overrides stochastic{"model.dtype=bfloat16", "optimizer.stochastic_rounding=true",
+                             "optimizer.learning_rate=0.001"};
   struct Numbers {
     const char* name;
     std::optional<DType> compute;
     Overrides overrides;
     double tolerance;
   };
-  for (const Numbers& numbers : {Numbers{"float64", DType::float64, {}, 1e-9}, Numbers{"float32", DType::float32, {}, 1e-5},
-                                 Numbers{"bfloat16", std::nullopt, stochastic, 1e-3}}) {
+  for (const Numbers& numbers :
+       {Numbers{"float64", DType::float64, {}, 1e-9}, Numbers{"float32", DType::float32, {}, 1e-5},
+        Numbers{"bfloat16", std::nullopt, stochastic, 1e-3}}) {
     const std::vector<double> undisturbed = run_world(1, training(settings(numbers.overrides), numbers.compute, 40))[0];
     const std::vector<int> sizes{4, 2, 3, 1};
     std::vector<double> found;
     std::string from;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       const std::string sharded = "parallel.shard_optimizer=" + GetParam().shards[i];
-      const std::string to = path(fmt::format("{}_{}.h5", numbers.name, i)), again = path(fmt::format("{}_{}_again.h5", numbers.name, i));
-      const std::vector<double> more = part(sizes[i], settings(numbers.overrides, sharded.c_str()), numbers.compute, from, to, again);
+      const std::string to = path(fmt::format("{}_{}.h5", numbers.name, i)),
+                        again = path(fmt::format("{}_{}_again.h5", numbers.name, i));
+      const std::vector<double> more =
+          part(sizes[i], settings(numbers.overrides, sharded.c_str()), numbers.compute, from, to, again);
       found.insert(found.end(), more.begin(), more.end());
       if (!from.empty()) testing::expect_equal_tensors(again, from);
       from = to;

@@ -49,8 +49,9 @@ struct Trace {
       if (event["ph"] != "X") continue;
       const Json& more = event["args"];
       const std::int64_t begin = nanoseconds(event["ts"]);
-      spans.push_back({event["pid"], threads.at({event["pid"], event["tid"]}), event["cat"], event["name"], more.value("scope", ""), begin,
-                       begin + nanoseconds(event["dur"]), more.value("step", -1), more.value("bucket", -1), more.value("bytes", -1)});
+      spans.push_back({event["pid"], threads.at({event["pid"], event["tid"]}), event["cat"], event["name"],
+                       more.value("scope", ""), begin, begin + nanoseconds(event["dur"]), more.value("step", -1),
+                       more.value("bucket", -1), more.value("bytes", -1)});
     }
   }
   /// Of microseconds with three decimals.
@@ -88,8 +89,8 @@ class StepTraceTest : public testing::WithTemporaryFolder {
 
   /// 3 million parameters, which travel in buckets of 1 MB.
   Settings settings(const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> all{"model.d_model=256", "model.n_layers=4", "model.n_heads=4", "parallel.bucket_megabytes=1",
-                                 "data.batch_size=4"};
+    std::vector<std::string> all{"model.d_model=256", "model.n_layers=4", "model.n_heads=4",
+                                 "parallel.bucket_megabytes=1", "data.batch_size=4"};
     all.insert(all.end(), more.begin(), more.end());
     return small_settings(store, all).settings;
   }
@@ -165,7 +166,8 @@ TEST_F(StepTraceTest, TwoProcessesInOneFile) {
         };
         const auto issued = trace.find([&](const TracedSpan& span) { return of_bucket(span) && span.name == "issue"; });
         const auto awaited = trace.find([&](const TracedSpan& span) { return of_bucket(span) && span.name == "wait"; });
-        const auto ran = trace.find([&](const TracedSpan& span) { return of_bucket(span) && span.thread == "communication"; });
+        const auto ran =
+            trace.find([&](const TracedSpan& span) { return of_bucket(span) && span.thread == "communication"; });
         ASSERT_EQ(issued.size(), 1u) << "bucket " << b;
         ASSERT_EQ(awaited.size(), 1u) << "bucket " << b;
         ASSERT_EQ(ran.size(), 1u) << "bucket " << b;
@@ -188,15 +190,17 @@ TEST_F(StepTraceTest, NodesLieInTheScopesOfTheirLayers) {
   std::vector<double> buckets;
   const Trace trace = traced(settings(), buckets);
   for (const char* pass : {"forward", "backward"}) {
-    const std::vector<TracedSpan> nodes =
-        trace.find([&](const TracedSpan& span) { return span.rank == 1 && span.category == pass && span.scope == "blocks.2.attention"; });
+    const std::vector<TracedSpan> nodes = trace.find([&](const TracedSpan& span) {
+      return span.rank == 1 && span.category == pass && span.scope == "blocks.2.attention";
+    });
     EXPECT_GE(nodes.size(), 3u * 3) << pass << ": several nodes in each of three steps";
     for (const TracedSpan& node : nodes) {
       const auto around = trace.find([&](const TracedSpan& span) { return span.holds(node); });
       std::set<std::string> names;
       for (const TracedSpan& span : around) names.insert(span.name);
       EXPECT_TRUE(names.contains("step") || names.contains("validation"));
-      for (const char* outer : {pass, "blocks", "blocks.2", "blocks.2.attention"}) EXPECT_TRUE(names.contains(outer)) << outer;
+      for (const char* outer : {pass, "blocks", "blocks.2", "blocks.2.attention"})
+        EXPECT_TRUE(names.contains(outer)) << outer;
     }
   }
 }
@@ -215,8 +219,10 @@ TEST_F(StepTraceTest, ShardedBucketsAreScatteredAndGathered) {
   EXPECT_EQ(operations("reduce_scatter"), 3 * buckets.size());
   EXPECT_EQ(operations("all_gather"), 3 * buckets.size());
   for (const TracedSpan& gather : trace.named(0, "gather")) {
-    const auto around = trace.find([&](const TracedSpan& span) { return span.name == "optimizer" && span.holds(gather); });
-    EXPECT_TRUE(around.size() == 1 || gather.begin > trace.named(0, "step").back().end) << "in the optimizer, or for a checkpoint";
+    const auto around =
+        trace.find([&](const TracedSpan& span) { return span.name == "optimizer" && span.holds(gather); });
+    EXPECT_TRUE(around.size() == 1 || gather.begin > trace.named(0, "step").back().end)
+        << "in the optimizer, or for a checkpoint";
   }
   EXPECT_GE(trace.named(0, "gather").size(), 3u);
 }
@@ -226,8 +232,8 @@ TEST_F(StepTraceTest, ClocksOfOtherHostsAreMeasured) {
   constexpr std::int64_t more = 5'000'000'000;
   const Curves found = run_world(3, [&](ProcessGroup& group, const Report& report) {
     const bool is_elsewhere = group.rank() == 2;
-    const ClockOffset offset =
-        measure_clock_offset(group, is_elsewhere ? "another host" : "one host", [&] { return trace::now() + (is_elsewhere ? more : 0); });
+    const ClockOffset offset = measure_clock_offset(group, is_elsewhere ? "another host" : "one host",
+                                                    [&] { return trace::now() + (is_elsewhere ? more : 0); });
     report.add({static_cast<double>(offset.nanoseconds), static_cast<double>(offset.uncertainty)});
   });
   EXPECT_EQ(found[0], (std::vector<double>{0, 0}));
@@ -255,7 +261,8 @@ TEST_F(TracedTrainTest, OneProcessHasNoReductions) {
   EXPECT_EQ(trace.named(0, "step").size(), 2u);
   EXPECT_EQ(trace.named(0, "validation").size(), 1u) << "behind step 4";
   EXPECT_EQ(trace.named(0, "checkpoint").size(), 1u) << "behind step 4";
-  EXPECT_TRUE(trace.find([](const TracedSpan& span) { return span.bucket >= 0 || span.thread == "communication"; }).empty());
+  EXPECT_TRUE(
+      trace.find([](const TracedSpan& span) { return span.bucket >= 0 || span.thread == "communication"; }).empty());
   EXPECT_FALSE(trace::is_on());
 }
 
@@ -279,8 +286,9 @@ TEST_F(TracedTrainTest, WhatARunSavesAtItsEndIsInIt) {
   TrainOptions options;
   options.trace = TraceOptions{path("trace.json"), 2, 100};
   const TrainResult result =  // too small a learning rate to change a weight
-      train(small_settings(store, {"run_directory=" + path("run"), "optimizer.learning_rate=1e-30", "trainer.validate_every=1",
-                                   "trainer.early_stopping_patience=1", "checkpoint.every=0"}),
+      train(small_settings(store,
+                           {"run_directory=" + path("run"), "optimizer.learning_rate=1e-30", "trainer.validate_every=1",
+                            "trainer.early_stopping_patience=1", "checkpoint.every=0"}),
             options);
   EXPECT_TRUE(result.stopped_early);
   EXPECT_EQ(result.step, 2);
@@ -298,7 +306,10 @@ TEST_F(TracedTrainTest, WithoutItThereIsNothing) {
 }
 
 TEST_F(TracedTrainTest, AWrongPlaceIsRefusedBeforeTraining) {
-  EXPECT_THAT(message_of<UserError>([&] { run("run", TraceOptions{path("missing/trace.json"), 3, 6}, 4); }), HasSubstr("missing"));
+  EXPECT_THAT(message_of<UserError>([&] {
+                run("run", TraceOptions{path("missing/trace.json"), 3, 6}, 4);
+              }),
+              HasSubstr("missing"));
   EXPECT_FALSE(fs::exists(path("run/metrics.jsonl")));
 }
 

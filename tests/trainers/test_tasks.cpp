@@ -59,7 +59,8 @@ class CopyRun : public testing::WithTemporaryFolder {
   }
 };
 
-/// Training, metrics, the checkpoint's vocabulary, evaluation and generation: a model that has learned to copy copies a prompt.
+/// Training, metrics, the checkpoint's vocabulary, evaluation and generation: a model that has learned to copy copies a
+/// prompt.
 TEST_F(CopyRun, LearnsAndCopiesAPrompt) {
   const LoadedSettings loaded = in_folder({});
   const TrainResult result = train(loaded, {});
@@ -69,30 +70,36 @@ TEST_F(CopyRun, LearnsAndCopiesAPrompt) {
   const auto data = open_data(model.settings.data);
   EXPECT_GT(evaluate(model, *data, Split::test, 24, 64).accuracy, 0.99);
   const std::string symbols = "20131130213";
-  const Generated generated = generate(model, model.vocabulary.encode("<" + symbols + "="), {.max_tokens = 11, .temperature = 0}, {});
+  const Generated generated =
+      generate(model, model.vocabulary.encode("<" + symbols + "="), {.max_tokens = 11, .temperature = 0}, {});
   EXPECT_EQ(model.vocabulary.decode(generated.tokens), symbols);
 }
 
 TEST_F(CopyRun, LearnsWithLinearAttention) {
-  train(in_folder({"model.attention.mechanism=linear", "model.attention.feature_map=elu1", "model.position=learned"}), {});
+  train(in_folder({"model.attention.mechanism=linear", "model.attention.feature_map=elu1", "model.position=learned"}),
+        {});
   EXPECT_GT(last_accuracy(), 0.99);
 }
 
 /// For models that see both ways the second half is hidden, and filled in.
 TEST_F(CopyRun, AnEncoderFillsTheCopyIn) {
-  train(in_folder({"model.architecture=encoder", "objective.name=masked_tokens", "model.short_convolution=0", "model.position=learned"}),
+  train(in_folder({"model.architecture=encoder", "objective.name=masked_tokens", "model.short_convolution=0",
+                   "model.position=learned"}),
         {});
   EXPECT_GT(last_accuracy(), 0.99);
 }
 
 TEST(CopySettings, RefuseWhatTheTaskDoesNotHave) {
-  const auto refusal = [](const std::vector<std::string>& overrides) { return message_of<UserError>([&] { copy_settings(overrides); }); };
+  const auto refusal = [](const std::vector<std::string>& overrides) {
+    return message_of<UserError>([&] { copy_settings(overrides); });
+  };
   EXPECT_THAT(refusal({"data.sequence_length=25"}), HasSubstr("expected an even number from 4 on"));
   EXPECT_THAT(refusal({"data.task_shortest=12"}), HasSubstr("is more than the 11 symbols"));
   EXPECT_THAT(refusal({"data.store=x.h5"}), HasSubstr("data.store does nothing with data.task: copy"));
   EXPECT_THAT(refusal({"data.task_symbols=63"}), HasSubstr("from 1 to 62"));
   EXPECT_THAT(refusal({"model.architecture=encoder", "objective.name=classification"}), HasSubstr("has no labels for"));
-  EXPECT_THAT(message_of<UserError>([] { from_yaml_text("data:\n  task: none\n", "x.yaml"); }), HasSubstr("data.store is missing"));
+  EXPECT_THAT(message_of<UserError>([] { from_yaml_text("data:\n  task: none\n", "x.yaml"); }),
+              HasSubstr("data.store is missing"));
   // A config written out and read again is the same, though it has no store.
   const Settings settings = copy_settings({}).settings;
   EXPECT_TRUE(from_yaml_text(to_yaml(settings), "again").settings == settings);
@@ -138,7 +145,8 @@ LossAndGradient summed_loss(Model& model, const Batch& batch) {
   return {result.loss.value().to_vector<double>()[0], batch.n_targets, model.store->gradients().to_vector<double>()};
 }
 
-/// Whatever the mechanism and the positions: the loss of a packed window, and each gradient, is that of its documents one by one.
+/// Whatever the mechanism and the positions: the loss of a packed window, and each gradient, is that of its documents
+/// one by one.
 TEST_F(PackedDocuments, AreTrainedOnAsIfEachWereAlone) {
   const std::vector<std::string> documents{"hello", "x", "the cat sat", "ab", "long before", "on"};
   const std::string store = store_of(documents);
@@ -195,42 +203,47 @@ TEST_F(PackedDocuments, AreTrainedOnAsIfEachWereAlone) {
 std::vector<std::string> long_documents() {
   std::vector<std::string> documents;
   std::uint64_t seed = 20;
-  for (const std::size_t length : {300, 7, 150, 1, 90, 200, 64, 33, 250, 40}) documents.push_back(testing::synthetic_text(length, seed++));
+  for (const std::size_t length : {300, 7, 150, 1, 90, 200, 64, 33, 250, 40})
+    documents.push_back(testing::synthetic_text(length, seed++));
   return documents;
 }
 
-const std::vector<std::string> carrying{"model.attention.mechanism=linear", "data.sampler=stream", "data.carry_state=true",
-                                        "model.short_convolution=4"};
+const std::vector<std::string> carrying{"model.attention.mechanism=linear", "data.sampler=stream",
+                                        "data.carry_state=true", "model.short_convolution=4"};
 
 std::vector<std::string> with(std::vector<std::string> some, const std::vector<std::string>& more) {
   some.insert(some.end(), more.begin(), more.end());
   return some;
 }
 
-/// A model that sees a document segment by segment, with what it has seen carried along, finds the same as one that sees it whole.
+/// A model that sees a document segment by segment, with what it has seen carried along, finds the same as one that
+/// sees it whole.
 TEST_F(CarriedStates, SegmentsEqualWholeDocuments) {
   const std::string store = store_of(long_documents());
   const TokenStore data = TokenStore::open(store);
   for (const char* map : {"favor_positive", "elu1", "taylor"}) {
-    const auto options =
-        with(carrying, {std::string("model.attention.feature_map=") + map, "model.initializer_range=0.2", "data.batch_size=1"});
+    const auto options = with(carrying, {std::string("model.attention.feature_map=") + map,
+                                         "model.initializer_range=0.2", "data.batch_size=1"});
     Model model = make_model(small_settings(store, options).settings, data.vocabulary(), Device{}, DType::float64);
     const Evaluation whole = evaluate(model, data, Split::train, 512, 1);
     const Evaluation segments = evaluate(model, data, Split::train, 32, 1);
     EXPECT_EQ(segments.targets, whole.targets);
     EXPECT_NEAR(segments.loss / whole.loss, 1, 1e-10) << map;
-    for (const std::int64_t rows : {2, 3}) EXPECT_NEAR(evaluate(model, data, Split::train, 32, rows).loss / whole.loss, 1, 1e-10) << map;
+    for (const std::int64_t rows : {2, 3})
+      EXPECT_NEAR(evaluate(model, data, Split::train, 32, rows).loss / whole.loss, 1, 1e-10) << map;
     model.settings.data.carry_state = false;
     EXPECT_GT(std::abs(evaluate(model, data, Split::train, 32, 1).loss / whole.loss - 1), 1e-6) << map;
   }
 }
 
-/// The states are part of the checkpoint: those of rows in the middle of documents, of each accumulated batch, and in bfloat16.
+/// The states are part of the checkpoint: those of rows in the middle of documents, of each accumulated batch, and in
+/// bfloat16.
 TEST_F(CarriedStates, ResumeBitForBit) {
   const std::string store = store_of(long_documents(), "0.8,0.2,0");
   const TokenStore data = TokenStore::open(store);
-  for (const auto& more : {std::vector<std::string>{}, std::vector<std::string>{"model.dtype=bfloat16", "trainer.gradient_accumulation=2"},
-                           std::vector<std::string>{"trainer.recompute=blocks", "model.attention.feature_map=taylor"}}) {
+  for (const auto& more :
+       {std::vector<std::string>{}, std::vector<std::string>{"model.dtype=bfloat16", "trainer.gradient_accumulation=2"},
+        std::vector<std::string>{"trainer.recompute=blocks", "model.attention.feature_map=taylor"}}) {
     const Settings settings = small_settings(store, with(carrying, with(more, {"data.sequence_length=16"}))).settings;
     Trainer whole(settings, data, Device{});
     for (int step = 0; step < 9; ++step) {
@@ -257,12 +270,13 @@ TEST_F(CarriedStates, ResumeBitForBit) {
     };
     if (settings.model.dtype == "bfloat16") continue;  // rounds away what these states tell
     EXPECT_NEAR(next_loss(8, true) / next_loss(8, false), 1, 1e-6) << "the same sums in another order";
-    EXPECT_GT(std::abs(next_loss(16, true) / next_loss(16, false) - 1), 1e-5) << "states that were kept make a difference";
+    EXPECT_GT(std::abs(next_loss(16, true) / next_loss(16, false) - 1), 1e-5)
+        << "states that were kept make a difference";
   }
 }
 
-/// What only an earlier segment tells can be learned with carried states, and not without: each segment but a document's first begins
-/// with a question mark, which its letter follows.
+/// What only an earlier segment tells can be learned with carried states, and not without: each segment but a
+/// document's first begins with a question mark, which its letter follows.
 TEST_F(CarriedStates, TellOfEarlierSegments) {
   std::vector<std::string> documents;
   for (std::uint64_t i = 0; i < 200; ++i) {
@@ -274,11 +288,12 @@ TEST_F(CarriedStates, TellOfEarlierSegments) {
   const std::string store = store_of(documents, "0.8,0.2,0");
   const TokenStore data = TokenStore::open(store);
   const auto accuracy = [&](const std::vector<std::string>& more) {
-    const auto settings = small_settings(store, with({"model.attention.mechanism=linear", "data.sampler=stream", "data.sequence_length=5",
-                                                      "data.batch_size=16", "model.short_convolution=2", "model.initializer_range=0.2",
-                                                      "schedule.name=constant", "optimizer.learning_rate=0.003", "model.d_model=32"},
-                                                     more))
-                              .settings;
+    const auto settings =
+        small_settings(store, with({"model.attention.mechanism=linear", "data.sampler=stream", "data.sequence_length=5",
+                                    "data.batch_size=16", "model.short_convolution=2", "model.initializer_range=0.2",
+                                    "schedule.name=constant", "optimizer.learning_rate=0.003", "model.d_model=32"},
+                                   more))
+            .settings;
     Trainer trainer(settings, data, Device{});
     for (int step = 0; step < 600; ++step) trainer.step();
     return evaluate(trainer.model(), data, Split::validation, 5, 4).accuracy;
@@ -290,15 +305,20 @@ TEST_F(CarriedStates, TellOfEarlierSegments) {
 
 TEST_F(CarriedStates, AreRefusedWhereTheyCannotBe) {
   const auto refusal = [&](const std::vector<std::string>& more) {
-    return message_of<UserError>([&] { small_settings("x.h5", with({"data.sampler=stream", "data.carry_state=true"}, more)); });
+    return message_of<UserError>([&] {
+      small_settings("x.h5", with({"data.sampler=stream", "data.carry_state=true"}, more));
+    });
   };
   const std::string linear = "model.attention.mechanism=linear";
   EXPECT_THAT(refusal({}), HasSubstr("what softmax attention keeps of the past grows with it"));
-  EXPECT_THAT(refusal({"model.attention.layers=[linear, softmax]"}), HasSubstr("cannot be with model.attention.layers"));
-  EXPECT_THAT(refusal({"model.attention.mechanism=windowed", "model.attention.softmax_window=8"}), HasSubstr("share the count of tokens"));
+  EXPECT_THAT(refusal({"model.attention.layers=[linear, softmax]"}),
+              HasSubstr("cannot be with model.attention.layers"));
+  EXPECT_THAT(refusal({"model.attention.mechanism=windowed", "model.attention.softmax_window=8"}),
+              HasSubstr("share the count of tokens"));
   EXPECT_THAT(refusal({linear, "model.attention.window=8"}), HasSubstr("share the count of tokens"));
   EXPECT_THAT(refusal({linear, "model.attention.redraw_every=8"}), HasSubstr("features of the directions before"));
-  EXPECT_THAT(refusal({linear, "model.attention.centering=true"}), HasSubstr("cannot be with model.attention.centering"));
+  EXPECT_THAT(refusal({linear, "model.attention.centering=true"}),
+              HasSubstr("cannot be with model.attention.centering"));
   EXPECT_THAT(refusal({linear, "model.attention.scaling=saderf"}), HasSubstr("cannot be with model.attention.scaling"));
   EXPECT_THAT(refusal({linear, "model.attention.feature_map=oprf"}), HasSubstr("its constants change with every step"));
   EXPECT_THAT(refusal({linear, "model.position=learned"}), HasSubstr("take rotary"));

@@ -39,7 +39,9 @@ class TeacherTest : public testing::WithTemporaryFolder {
     teacher.save(path("teacher.h5"));
   }
   Settings settings(const Overrides& overrides) const { return small_settings(path("tokens.h5"), overrides).settings; }
-  Trainer trainer(const Overrides& overrides, const Device& device = {}) const { return Trainer(settings(overrides), data, device); }
+  Trainer trainer(const Overrides& overrides, const Device& device = {}) const {
+    return Trainer(settings(overrides), data, device);
+  }
   /// With the teacher's weights, as a stage of furlong finetune begins.
   Trainer student(const Overrides& overrides, const Device& device = {}) const {
     Trainer one = trainer(overrides, device);
@@ -47,7 +49,9 @@ class TeacherTest : public testing::WithTemporaryFolder {
     return one;
   }
   Overrides transfer(const Overrides& more = {}) const {
-    return linear + Overrides{"teacher.loss=transfer", "teacher.checkpoint=" + path("teacher.h5"), "optimizer.weight_decay=0"} + more;
+    return linear +
+           Overrides{"teacher.loss=transfer", "teacher.checkpoint=" + path("teacher.h5"), "optimizer.weight_decay=0"} +
+           more;
   }
   Overrides distillation(const Overrides& more = {}) const {
     return linear + Overrides{"teacher.loss=distillation", "teacher.checkpoint=" + path("teacher.h5")} + more;
@@ -115,14 +119,16 @@ TEST_F(TeacherTest, LearnedPositionsAreRepeated) {
   shorter.save(path("positions.h5"));
   Trainer longer = trainer(learned + Overrides{"model.max_sequence_length=75"});
   EXPECT_EQ(longer.start_from(CheckpointReader::open(path("positions.h5"))).positions_before, 32);
-  const std::vector<float> few = values(shorter, "position_embedding.weight"), many = values(longer, "position_embedding.weight");
+  const std::vector<float> few = values(shorter, "position_embedding.weight"),
+                           many = values(longer, "position_embedding.weight");
   ASSERT_EQ(many.size(), 75u * 16u);
   for (std::size_t i = 0; i < many.size(); ++i) ASSERT_EQ(many[i], few[i % few.size()]) << i;
 }
 
 // --- Transfer
 
-/// Relative error of the student's attentions on the teacher's hidden states, in float64, for the first batch that training sees.
+/// Relative error of the student's attentions on the teacher's hidden states, in float64, for the first batch that
+/// training sees.
 double naive_error(Trainer& student, Trainer& teacher) {
   const auto batch = student.source().batch(0, 2);
   const Tensor tokens = Tensor::from(batch.inputs, {batch.batch, batch.n});
@@ -164,16 +170,18 @@ TEST_F(TeacherTest, TransferLowersTheErrorAndTrainsAttentionAlone) {
   for (const char* input : {"teacher", "student"}) {
     for (const char* turns : {"joint", "in_turn"}) {
       const ::testing::ScopedTrace trace(__FILE__, __LINE__, std::string(input) + " " + turns);
-      Trainer one = student(transfer({std::string("teacher.input=") + input, std::string("teacher.layers=") + turns, "trainer.max_steps=60",
-                                      "optimizer.learning_rate=0.003"}));
+      Trainer one = student(transfer({std::string("teacher.input=") + input, std::string("teacher.layers=") + turns,
+                                      "trainer.max_steps=60", "optimizer.learning_rate=0.003"}));
       std::map<std::string, std::vector<float>> before;
-      for (const Parameter& parameter : one.model().store->parameters()) before[parameter.name()] = values(one, parameter.name());
+      for (const Parameter& parameter : one.model().store->parameters())
+        before[parameter.name()] = values(one, parameter.name());
       const Evaluation untrained = one.validate();
       while (one.steps() < 60) one.step();
       const Evaluation trained = one.validate();
       EXPECT_LT(trained.loss, 0.7 * untrained.loss);
       ASSERT_EQ(trained.layer_errors.size(), 2u);
-      for (std::size_t layer = 0; layer < 2; ++layer) EXPECT_LT(trained.layer_errors[layer].second, untrained.layer_errors[layer].second);
+      for (std::size_t layer = 0; layer < 2; ++layer)
+        EXPECT_LT(trained.layer_errors[layer].second, untrained.layer_errors[layer].second);
       EXPECT_NEAR(trained.loss, (trained.layer_errors[0].second + trained.layer_errors[1].second) / 2, 1e-12);
       for (const auto& [name, values_before] : before) {
         const bool attention = name.find(".attention.") != std::string::npos && !name.ends_with(".directions");
@@ -185,7 +193,8 @@ TEST_F(TeacherTest, TransferLowersTheErrorAndTrainsAttentionAlone) {
 }
 
 TEST_F(TeacherTest, LayersThatAreSoftmaxStayAsTheyAre) {
-  const Overrides hybrid{"model.attention.layers=[softmax,linear]", "teacher.loss=transfer", "teacher.checkpoint=" + path("teacher.h5")};
+  const Overrides hybrid{"model.attention.layers=[softmax,linear]", "teacher.loss=transfer",
+                         "teacher.checkpoint=" + path("teacher.h5")};
   Trainer one = student(hybrid);
   const std::vector<float> before = values(one, "blocks.0.attention.query_key_value.weight");
   for (int step = 0; step < 3; ++step) one.step();
@@ -198,7 +207,8 @@ TEST_F(TeacherTest, LayersThatAreSoftmaxStayAsTheyAre) {
 }
 
 TEST_F(TeacherTest, InTurnOneLayerMovesAtATime) {
-  const std::string first = "blocks.0.attention.query_key_value.weight", second = "blocks.1.attention.query_key_value.weight";
+  const std::string first = "blocks.0.attention.query_key_value.weight",
+                    second = "blocks.1.attention.query_key_value.weight";
   // With weight decay, which must not touch a layer whose turn it is not.
   Trainer one = student(transfer({"teacher.layers=in_turn", "trainer.max_steps=10", "optimizer.weight_decay=0.1"}));
   const std::vector<float> untouched = values(one, second);
@@ -206,14 +216,15 @@ TEST_F(TeacherTest, InTurnOneLayerMovesAtATime) {
   for (int step = 0; step < 5; ++step) rates.push_back(one.step().learning_rate);
   EXPECT_EQ(values(one, second), untouched);
   const std::vector<float> done = values(one, first);
-  for (int step = 0; step < 5; ++step) EXPECT_EQ(one.step().learning_rate, rates[static_cast<std::size_t>(step)]) << step;
+  for (int step = 0; step < 5; ++step)
+    EXPECT_EQ(one.step().learning_rate, rates[static_cast<std::size_t>(step)]) << step;
   EXPECT_EQ(values(one, first), done);
   EXPECT_NE(values(one, second), untouched);
 }
 
 TEST_F(TeacherTest, InTurnWhatALayerHasSeenIsItsOwnTurns) {
-  Trainer one = student(
-      transfer({"teacher.layers=in_turn", "trainer.max_steps=8", "model.attention.centering=true", "model.attention.scaling=saderf"}));
+  Trainer one = student(transfer({"teacher.layers=in_turn", "trainer.max_steps=8", "model.attention.centering=true",
+                                  "model.attention.scaling=saderf"}));
   const auto buffers = [&](int layer) {
     std::vector<std::vector<float>> found;
     for (const char* name : {"statistics", "query_center", "key_center", "scaling"})
@@ -222,7 +233,8 @@ TEST_F(TeacherTest, InTurnWhatALayerHasSeenIsItsOwnTurns) {
   };
   // As measured before the run (furlong convert --data).
   const Tensor measured = one.model().store->find("blocks.1.attention.statistics").master();
-  measured.copy_from(Tensor::from(std::vector<float>(static_cast<std::size_t>(measured.elements()), 3.0F), measured.shape()));
+  measured.copy_from(
+      Tensor::from(std::vector<float>(static_cast<std::size_t>(measured.elements()), 3.0F), measured.shape()));
   const auto before = buffers(1);
   for (int step = 0; step < 4; ++step) one.step();
   EXPECT_EQ(buffers(1), before);
@@ -241,16 +253,21 @@ TEST_F(TeacherTest, WithoutAnOutputLayerThereIsTransferAlone) {
   Trainer teacher = trainer(headless + wide);
   teacher.save(path("headless.h5"));
   for (const Parameter& parameter : teacher.model().store->parameters()) {
-    EXPECT_FALSE(parameter.name().starts_with("classifier") || parameter.name().starts_with("prediction")) << parameter.name();
+    EXPECT_FALSE(parameter.name().starts_with("classifier") || parameter.name().starts_with("prediction"))
+        << parameter.name();
   }
   EXPECT_THAT(message_of<UserError>([&] { teacher.step(); }),
-              AllOf(HasSubstr("objective.name: masked_tokens"), HasSubstr("hidden states alone (model.prediction_head: none)")));
+              AllOf(HasSubstr("objective.name: masked_tokens"),
+                    HasSubstr("hidden states alone (model.prediction_head: none)")));
   EXPECT_THAT(message_of<UserError>([&] { teacher.validate(); }), HasSubstr("no output layer over tokens"));
-  const auto check = [&](const Overrides& overrides) { check_against_data(small_settings(path("tokens.h5"), overrides), data); };
+  const auto check = [&](const Overrides& overrides) {
+    check_against_data(small_settings(path("tokens.h5"), overrides), data);
+  };
   EXPECT_THAT(message_of<UserError>([&] { check(headless); }),
               AllOf(HasSubstr("--set model.prediction_head"), HasSubstr("no output layer over tokens")));
 
-  const Overrides of_headless{"teacher.checkpoint=" + path("headless.h5"), "optimizer.learning_rate=0.003", "trainer.max_steps=20"};
+  const Overrides of_headless{"teacher.checkpoint=" + path("headless.h5"), "optimizer.learning_rate=0.003",
+                              "trainer.max_steps=20"};
   const Overrides transfer = headless + linear + of_headless + Overrides{"teacher.loss=transfer"};
   check(transfer);
   Trainer one = trainer(transfer);
@@ -259,7 +276,8 @@ TEST_F(TeacherTest, WithoutAnOutputLayerThereIsTransferAlone) {
   while (one.steps() < 20) one.step();
   EXPECT_LT(one.validate().loss, before);
   const Overrides distillation = linear + of_headless + Overrides{"teacher.loss=distillation"};
-  EXPECT_THAT(message_of<UserError>([&] { trainer(headless + distillation); }), HasSubstr("predictions of tokens need an output layer"));
+  EXPECT_THAT(message_of<UserError>([&] { trainer(headless + distillation); }),
+              HasSubstr("predictions of tokens need an output layer"));
   EXPECT_THAT(message_of<UserError>([&] {
                 trainer(Overrides{"model.architecture=encoder", "objective.name=masked_tokens"} + distillation);
               }),
@@ -274,7 +292,8 @@ TEST_F(TeacherTest, TransferTakesMemoryLinearInLength) {
       deep.save(path("deep.h5"));
     }
     const std::string teacher = std::string(layers) == "2" ? "teacher.h5" : "deep.h5";
-    return predicted_peak_bytes(settings(transfer(size + Overrides{"teacher.checkpoint=" + path(teacher)})), data.vocabulary());
+    return predicted_peak_bytes(settings(transfer(size + Overrides{"teacher.checkpoint=" + path(teacher)})),
+                                data.vocabulary());
   };
   const std::int64_t one = peak(4096, "2"), two = peak(8192, "2"), four = peak(16384, "2");
   EXPECT_NEAR(static_cast<double>(four - two), 2.0 * static_cast<double>(two - one), 0.02 * static_cast<double>(two));
@@ -293,7 +312,9 @@ std::pair<double, double> naive_divergence(Trainer& student, Trainer& teacher, d
     const Tape::NoGradient guard(tape);
     layers::ForwardContext context{tape};
     const Tensor hidden = one.model().decoder->hidden(context, tokens).value();
-    return one.model().decoder->logits(Stream{}, hidden.reshape({batch.batch * batch.n, hidden.extent(2)})).to_vector<float>();
+    return one.model()
+        .decoder->logits(Stream{}, hidden.reshape({batch.batch * batch.n, hidden.extent(2)}))
+        .to_vector<float>();
   };
   const std::vector<float> theirs = logits(teacher), ours = logits(student);
   const std::size_t rows = batch.inputs.size(), vocabulary = theirs.size() / rows;
@@ -307,7 +328,8 @@ std::pair<double, double> naive_divergence(Trainer& student, Trainer& teacher, d
   double divergence = 0, loss = 0;
   for (std::size_t row = 0; row < rows; ++row) {
     const auto p = log_softmax(theirs, row, temperature), q = log_softmax(ours, row, temperature);
-    for (std::size_t i = 0; i < vocabulary; ++i) divergence += temperature * temperature * std::exp(p[i]) * (p[i] - q[i]);
+    for (std::size_t i = 0; i < vocabulary; ++i)
+      divergence += temperature * temperature * std::exp(p[i]) * (p[i] - q[i]);
     loss -= log_softmax(ours, row, 1)[static_cast<std::size_t>(batch.targets[row])];
   }
   return {divergence / static_cast<double>(rows), loss / static_cast<double>(rows)};
@@ -317,7 +339,8 @@ TEST_F(TeacherTest, TheLossOfDistillationIsTheDivergenceAndTheTasksShare) {
   Trainer teacher = trainer(wide);
   teacher.load(CheckpointReader::open(path("teacher.h5")));
   for (const auto& [share, temperature] : {std::pair(1.0, 1.0), std::pair(0.25, 1.0), std::pair(0.5, 3.0)}) {
-    Trainer one = student(distillation({fmt::format("teacher.share={}", share), fmt::format("teacher.temperature={}", temperature)}));
+    Trainer one = student(
+        distillation({fmt::format("teacher.share={}", share), fmt::format("teacher.temperature={}", temperature)}));
     const auto [divergence, loss] = naive_divergence(one, teacher, temperature);
     const double expected = share * divergence + (1 - share) * loss;
     EXPECT_NEAR(one.step().loss, expected, 1e-5 * expected) << share << " " << temperature;
@@ -333,8 +356,8 @@ TEST_F(TeacherTest, AStudentLikeItsTeacherHasNothingToLearn) {
 
 TEST_F(TeacherTest, DistillationLowersTheDivergence) {
   for (const char* positions : {"targets", "all"}) {
-    Trainer one =
-        student(distillation({std::string("teacher.positions=") + positions, "trainer.max_steps=60", "optimizer.learning_rate=0.003"}));
+    Trainer one = student(distillation(
+        {std::string("teacher.positions=") + positions, "trainer.max_steps=60", "optimizer.learning_rate=0.003"}));
     const Evaluation before = one.validate();
     while (one.steps() < 60) one.step();
     const Evaluation after = one.validate();
@@ -381,14 +404,16 @@ TEST_F(TeacherTest, EncodersLearnFromATeacherToo) {
 TEST_F(TeacherTest, TeachersThatDoNotFitAreRefused) {
   EXPECT_THAT(message_of<UserError>([&] { trainer(transfer({"model.n_layers=3"})); }),
               AllOf(HasSubstr("teacher.h5"), HasSubstr("model.n_layers is 2 there and 3 here")));
-  EXPECT_THAT(message_of<UserError>([&] { trainer(transfer({"model.d_model=32"})); }), HasSubstr("model.d_model is 16 there and 32 here"));
+  EXPECT_THAT(message_of<UserError>([&] { trainer(transfer({"model.d_model=32"})); }),
+              HasSubstr("model.d_model is 16 there and 32 here"));
   EXPECT_THAT(message_of<UserError>([&] { trainer(distillation({"model.vocabulary_size=300"})); }),
               HasSubstr("model.vocabulary_size is 256 there and 300 here"));
   EXPECT_THAT(message_of<UserError>([&] {
                 trainer(transfer({"teacher.layers=in_turn", "trainer.max_steps=1", "schedule.warmup_steps=0"}));
               }),
               HasSubstr("at least one step each"));
-  EXPECT_THAT(message_of<UserError>([&] { settings(transfer({"teacher.temperature=2"})); }), HasSubstr("teacher.temperature does nothing"));
+  EXPECT_THAT(message_of<UserError>([&] { settings(transfer({"teacher.temperature=2"})); }),
+              HasSubstr("teacher.temperature does nothing"));
   EXPECT_THAT(message_of<UserError>([&] { settings(linear + Overrides{"teacher.loss=transfer"}); }),
               HasSubstr("teacher.checkpoint is missing"));
 }
@@ -401,14 +426,16 @@ struct Case {
 };
 
 std::vector<Case> cases(const TeacherTest&, const Overrides& transfer, const Overrides& distillation) {
-  return {{"transfer", transfer},
-          {"transfer in turn", transfer + Overrides{"teacher.layers=in_turn", "trainer.max_steps=8"}},
-          {"transfer in turn, with constants", transfer + Overrides{"teacher.layers=in_turn", "trainer.max_steps=6",
-                                                                    "model.attention.centering=true", "model.attention.feature_map=oprf"}},
-          {"transfer on its own states", transfer + Overrides{"teacher.input=student", "trainer.gradient_accumulation=2"}},
-          {"distillation", distillation + Overrides{"teacher.temperature=2", "optimizer.ema_decay=0.9"}},
-          {"distillation and task",
-           distillation + Overrides{"teacher.share=0.5", "teacher.positions=all", "model.dropout=0.1", "trainer.gradient_accumulation=2"}}};
+  return {
+      {"transfer", transfer},
+      {"transfer in turn", transfer + Overrides{"teacher.layers=in_turn", "trainer.max_steps=8"}},
+      {"transfer in turn, with constants",
+       transfer + Overrides{"teacher.layers=in_turn", "trainer.max_steps=6", "model.attention.centering=true",
+                            "model.attention.feature_map=oprf"}},
+      {"transfer on its own states", transfer + Overrides{"teacher.input=student", "trainer.gradient_accumulation=2"}},
+      {"distillation", distillation + Overrides{"teacher.temperature=2", "optimizer.ema_decay=0.9"}},
+      {"distillation and task", distillation + Overrides{"teacher.share=0.5", "teacher.positions=all",
+                                                         "model.dropout=0.1", "trainer.gradient_accumulation=2"}}};
 }
 
 TEST_F(TeacherTest, ResumesBitForBit) {
@@ -431,8 +458,8 @@ TEST_F(TeacherTest, ResumesBitForBit) {
 }
 
 TEST_F(TeacherTest, InTurnEachLayerIsRoundedAgainByItsOwnLastStep) {
-  const Overrides rounded =
-      transfer({"teacher.layers=in_turn", "trainer.max_steps=8", "model.dtype=bfloat16", "optimizer.stochastic_rounding=true"});
+  const Overrides rounded = transfer(
+      {"teacher.layers=in_turn", "trainer.max_steps=8", "model.dtype=bfloat16", "optimizer.stochastic_rounding=true"});
   const auto copies = [](Trainer& one) {
     std::vector<std::vector<float>> values;
     for (const Parameter& parameter : one.model().store->parameters()) {
@@ -469,9 +496,11 @@ TEST_P(TeacherOnEngines, LossesAreThoseOfTheCpu) {
     Trainer here = student(one.overrides, testing::device()), cpu = student(one.overrides);
     for (int step = 0; step < 2; ++step) {
       const StepReport found = here.step(), expected = cpu.step();
-      // float32 sums in another order; AdamW's first step, of the size of the learning rate whatever the gradient, spreads them.
+      // float32 sums in another order; AdamW's first step, of the size of the learning rate whatever the gradient,
+      // spreads them.
       EXPECT_NEAR(found.loss, expected.loss, (step == 0 ? 1e-5 : 1e-3) * expected.loss) << step;
-      EXPECT_NEAR(found.gradient_norm, expected.gradient_norm, (step == 0 ? 1e-4 : 1e-2) * expected.gradient_norm) << step;
+      EXPECT_NEAR(found.gradient_norm, expected.gradient_norm, (step == 0 ? 1e-4 : 1e-2) * expected.gradient_norm)
+          << step;
     }
     EXPECT_NEAR(here.validate().loss, cpu.validate().loss, 2e-3 * cpu.validate().loss);
   }
@@ -482,7 +511,8 @@ TEST_P(TeacherOnEngines, ReplayedStepsAreRunStepsBitForBit) {
   for (const Case& one : cases(*this, transfer(), distillation())) {
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, one.name);
     const auto run = [&](const char* graph) {
-      Trainer trainer = student(one.overrides + Overrides{std::string("trainer.cuda_graph=") + graph}, testing::device());
+      Trainer trainer =
+          student(one.overrides + Overrides{std::string("trainer.cuda_graph=") + graph}, testing::device());
       std::vector<double> losses;
       int replayed = 0;
       for (int step = 0; step < 8; ++step) {

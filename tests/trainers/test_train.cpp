@@ -29,7 +29,8 @@ using testing::message_of;
 using testing::small_settings;
 using Resume = TrainOptions::Resume;
 
-// Its second half follows no rule: what is learnt from the first makes predictions there worse, so that validation is best early.
+// Its second half follows no rule: what is learnt from the first makes predictions there worse, so that validation is
+// best early.
 std::string misleading_text() {
   std::string text = testing::synthetic_text(300);
   for (std::uint64_t i = 0; i < 300; ++i)
@@ -42,13 +43,13 @@ class TrainTest : public testing::WithTemporaryFolder {
   TrainTest() : store(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000))) {}
 
   LoadedSettings settings(const std::string& run, const std::vector<std::string>& overrides = {}) const {
-    std::vector<std::string> all{"run_directory=" + path(run), "trainer.max_steps=12", "trainer.validate_every=4", "checkpoint.every=3",
-                                 "log.every=2"};
+    std::vector<std::string> all{"run_directory=" + path(run), "trainer.max_steps=12", "trainer.validate_every=4",
+                                 "checkpoint.every=3", "log.every=2"};
     all.insert(all.end(), overrides.begin(), overrides.end());
     return small_settings(store, all);
   }
-  TrainResult run(const std::string& name, const std::vector<std::string>& overrides = {}, Resume resume = Resume::automatic,
-                  const fs::path& checkpoint = {}) const {
+  TrainResult run(const std::string& name, const std::vector<std::string>& overrides = {},
+                  Resume resume = Resume::automatic, const fs::path& checkpoint = {}) const {
     TrainOptions options;
     options.resume = resume;
     options.checkpoint = checkpoint;
@@ -71,10 +72,13 @@ class TrainTest : public testing::WithTemporaryFolder {
   }
   std::set<std::string> checkpoints(const std::string& name) const {
     std::set<std::string> names;
-    for (const auto& entry : fs::directory_iterator(path(name + "/checkpoints"))) names.insert(entry.path().filename().string());
+    for (const auto& entry : fs::directory_iterator(path(name + "/checkpoints")))
+      names.insert(entry.path().filename().string());
     return names;
   }
-  std::string checkpoint(const std::string& name, int step) const { return path(fmt::format("{}/checkpoints/step_{:08d}.h5", name, step)); }
+  std::string checkpoint(const std::string& name, int step) const {
+    return path(fmt::format("{}/checkpoints/step_{:08d}.h5", name, step));
+  }
 
   std::string store;
 };
@@ -110,8 +114,8 @@ TEST_F(TrainTest, LeavesMetricsConfigAndCheckpoints) {
       trained = line["tokens"];
     }
   }
-  EXPECT_THAT(places, ElementsAre("train 1", "train 2", "train 4", "validation 4", "train 6", "train 8", "validation 8", "train 10",
-                                  "train 12", "validation 12"));
+  EXPECT_THAT(places, ElementsAre("train 1", "train 2", "train 4", "validation 4", "train 6", "train 8", "validation 8",
+                                  "train 10", "train 12", "validation 12"));
   EXPECT_EQ(metrics("run").back()["loss"], result.validation_loss);
   EXPECT_EQ(metrics("run")[8]["loss"], result.train_loss);
 
@@ -125,8 +129,8 @@ TEST_F(TrainTest, LeavesMetricsConfigAndCheckpoints) {
 
 TEST_F(TrainTest, KeepsTheLastAndTheBest) {
   testing::write_store(store, misleading_text(), "0.5,0.4,0.1");
-  run("run", {"trainer.max_steps=80", "trainer.validate_every=2", "optimizer.learning_rate=0.05", "checkpoint.keep_last=3",
-              "checkpoint.every=5", "schedule.name=constant"});
+  run("run", {"trainer.max_steps=80", "trainer.validate_every=2", "optimizer.learning_rate=0.05",
+              "checkpoint.keep_last=3", "checkpoint.every=5", "schedule.name=constant"});
   double best = HUGE_VAL;
   int best_step = 0;
   for (const Json& line : metrics("run")) {
@@ -135,7 +139,8 @@ TEST_F(TrainTest, KeepsTheLastAndTheBest) {
     best_step = line["step"];
   }
   ASSERT_LT(best_step, 70) << "the test shows nothing when the best is among the last";
-  EXPECT_THAT(checkpoints("run"), ElementsAre("best.h5", "best.json", "step_00000070.h5", "step_00000075.h5", "step_00000080.h5"));
+  EXPECT_THAT(checkpoints("run"),
+              ElementsAre("best.h5", "best.json", "step_00000070.h5", "step_00000075.h5", "step_00000080.h5"));
   const Json record = Json::parse(content(path("run/checkpoints/best.json")));
   EXPECT_EQ(record["step"], best_step);
   EXPECT_EQ(record["validation_loss"], best);
@@ -145,7 +150,8 @@ TEST_F(TrainTest, KeepsTheLastAndTheBest) {
   EXPECT_THAT(checkpoints("without"), ElementsAre("step_00000012.h5"));
 }
 
-// The run goes on from what a run that was killed after `step` has left: later lines, an earlier checkpoint, a torn line, half a file.
+// The run goes on from what a run that was killed after `step` has left: later lines, an earlier checkpoint, a torn
+// line, half a file.
 TEST_F(TrainTest, AutomaticallyGoesOnFromTheNewestWholeCheckpoint) {
   const std::vector<std::string> overrides{"model.dropout=0.1", "optimizer.ema_decay=0.9", "checkpoint.keep_last=20"};
   run("whole", overrides);
@@ -159,7 +165,8 @@ TEST_F(TrainTest, AutomaticallyGoesOnFromTheNewestWholeCheckpoint) {
   const TrainResult result = run("killed", overrides);
   EXPECT_EQ(result.step, 12);
   EXPECT_EQ(measured("killed"), measured("whole"));
-  EXPECT_EQ(content(path("killed/metrics.jsonl")).substr(0, 200), kept) << "lines up to the checkpoint keep their bytes";
+  EXPECT_EQ(content(path("killed/metrics.jsonl")).substr(0, 200), kept)
+      << "lines up to the checkpoint keep their bytes";
   EXPECT_EQ(checkpoints("killed").count("step_00000010.h5.partial"), 0u);
   expect_equal_tensors(checkpoint("whole", 12), checkpoint("killed", 12));
   expect_equal_tensors(path("whole/checkpoints/best.h5"), path("killed/checkpoints/best.h5"));
@@ -181,7 +188,8 @@ TEST_F(TrainTest, MoreStepsGoOnWhereTheRunEnded) {
   run("run", {"schedule.name=constant"});
   EXPECT_EQ(run("run", {"schedule.name=constant", "trainer.max_steps=16"}).step, 16);
   run("whole", {"schedule.name=constant", "trainer.max_steps=16"});
-  // Validation after step 12 is the only line that one has for another reason than the other; both have it, since 4 divides 12.
+  // Validation after step 12 is the only line that one has for another reason than the other; both have it, since 4
+  // divides 12.
   EXPECT_EQ(measured("run"), measured("whole"));
 }
 
@@ -229,11 +237,13 @@ TEST_F(TrainTest, LaterCheckpointsOfTheSameRunGoAndAreNamed) {
   std::ostringstream said;
   const auto sink = std::make_shared<spdlog::sinks::ostream_sink_st>(said);
   spdlog::default_logger()->sinks().push_back(sink);
-  const TrainResult result = run("run", {"checkpoint.keep_last=10", "log.level=warning"}, Resume::path, checkpoint("run", 6));
+  const TrainResult result =
+      run("run", {"checkpoint.keep_last=10", "log.level=warning"}, Resume::path, checkpoint("run", 6));
   std::erase(spdlog::default_logger()->sinks(), sink);
   EXPECT_EQ(result.step, 12);
   EXPECT_EQ(measured("run"), first);
-  EXPECT_THAT(said.str(), HasSubstr("removes the later checkpoints step_00000008.h5, step_00000009.h5, step_00000012.h5"));
+  EXPECT_THAT(said.str(),
+              HasSubstr("removes the later checkpoints step_00000008.h5, step_00000009.h5, step_00000012.h5"));
 }
 
 TEST_F(TrainTest, FewerStepsThanWereTakenLeaveTheRunAlone) {
@@ -259,8 +269,8 @@ TEST_F(TrainTest, ACheckpointWithoutMetricsHasAnEmptyHistory) {
       writer.tensor(info.name, info.dtype, info.shape, bytes.data());
     }
     for (const char* name : {"config", "vocabulary", "version", "commit"}) writer.text(name, whole.text(name));
-    for (const char* name :
-         {"step", "optimizer_steps", "tokens", "sampler_counter", "seed", "validations_without_improvement", "validated_at"})
+    for (const char* name : {"step", "optimizer_steps", "tokens", "sampler_counter", "seed",
+                             "validations_without_improvement", "validated_at"})
       writer.integer(name, whole.integer(name));
     for (const char* name : {"best_validation", "last_validation"}) writer.number(name, whole.number(name));
     writer.finish();
@@ -319,8 +329,14 @@ class Launched {
 TEST_F(TrainTest, ALauncherOfOneProcessChangesNothing) {
   const std::vector<std::string> short_run{"trainer.max_steps=4", "schedule.warmup_steps=1"};
   run("plain", short_run);
-  for (const auto& [name, variables] : std::vector<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>>{
-           {"torchrun", {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "1"}}},
+  for (const auto& [name, variables] :
+       std::vector<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>>{
+           {"torchrun",
+            {{"RANK", "0"},
+             {"WORLD_SIZE", "1"},
+             {"LOCAL_RANK", "0"},
+             {"MASTER_ADDR", "127.0.0.1"},
+             {"MASTER_PORT", "1"}}},
            {"open_mpi",
             {{"OMPI_COMM_WORLD_RANK", "0"},
              {"OMPI_COMM_WORLD_SIZE", "1"},
@@ -343,8 +359,9 @@ TEST_F(TrainTest, AProcessOfSeveralThatDoesNotKnowWhichItIsIsRefused) {
 
 TEST_F(TrainTest, StopsEarlyAndStaysStopped) {
   testing::write_store(store, misleading_text(), "0.5,0.4,0.1");
-  const std::vector<std::string> overrides{"trainer.max_steps=200", "trainer.validate_every=2", "optimizer.learning_rate=0.05",
-                                           "trainer.early_stopping_patience=3", "schedule.name=constant"};
+  const std::vector<std::string> overrides{"trainer.max_steps=200", "trainer.validate_every=2",
+                                           "optimizer.learning_rate=0.05", "trainer.early_stopping_patience=3",
+                                           "schedule.name=constant"};
   const TrainResult result = run("run", overrides);
   EXPECT_TRUE(result.stopped_early);
   EXPECT_LT(result.step, 200);
@@ -373,7 +390,8 @@ TEST_F(TrainTest, WithoutAValidationSplitItTrainsWithoutValidation) {
 TEST_F(TrainTest, AStepWithoutTargetsHasNoLoss) {
   // Ten x, and then what can be learned: windows of two tokens in order, one a step.
   testing::write_store(store, std::string(10, 'x') + testing::synthetic_text(990));
-  run("run", {"data.sampler=sequential", "data.ignore_tokens=[x]", "data.sequence_length=2", "data.batch_size=1", "log.every=1"});
+  run("run", {"data.sampler=sequential", "data.ignore_tokens=[x]", "data.sequence_length=2", "data.batch_size=1",
+              "log.every=1"});
   const std::vector<Json> lines = metrics("run");
   for (const Json& line : lines) {
     EXPECT_EQ(line["loss"].is_null(), line["split"] == "train" && line["step"] <= 4) << line;
@@ -381,16 +399,17 @@ TEST_F(TrainTest, AStepWithoutTargetsHasNoLoss) {
 }
 
 TEST_F(TrainTest, AStepThatIsNotFiniteLeavesTheLastCheckpoint) {
-  const std::vector<std::string> overrides{"optimizer.learning_rate=90", "schedule.warmup_steps=0",  "optimizer.weight_decay=0.9",
-                                           "trainer.max_steps=60",       "trainer.validate_every=0", "schedule.name=constant",
-                                           "checkpoint.every=1"};
+  const std::vector<std::string> overrides{
+      "optimizer.learning_rate=90", "schedule.warmup_steps=0", "optimizer.weight_decay=0.9", "trainer.max_steps=60",
+      "trainer.validate_every=0",   "schedule.name=constant",  "checkpoint.every=1"};
   const std::string message = message_of<NonFiniteError>([&] { run("run", overrides); });
   EXPECT_THAT(message, HasSubstr("step "));
   const auto names = checkpoints("run");
   const std::string newest = names.empty() ? "none" : *names.rbegin();
   const auto step = CheckpointReader::open(path("run/checkpoints/" + newest)).integer("step");
   EXPECT_GT(step, 0);
-  EXPECT_EQ(message_of<NonFiniteError>([&] { run("run", overrides); }), message) << "the same step fails again, in the same way";
+  EXPECT_EQ(message_of<NonFiniteError>([&] { run("run", overrides); }), message)
+      << "the same step fails again, in the same way";
 }
 
 TEST_F(TrainTest, WhatDoesNotFitInMemoryIsSaidBeforehand) {
@@ -406,8 +425,9 @@ TEST_F(TrainTest, WhatDoesNotFitInMemoryIsSaidBeforehand) {
               HasSubstr("needs more than 32 TiB for tensors"));
   // More elements than 64 bits can count.
   EXPECT_THAT(message_of<UserError>([&] {
-                run("run", {"data.batch_size=1000000", "data.sequence_length=3000", "model.n_heads=4096", "model.d_model=8192",
-                            "model.d_head=16384", "model.d_feedforward=1000000", "model.vocabulary_size=10000000"});
+                run("run",
+                    {"data.batch_size=1000000", "data.sequence_length=3000", "model.n_heads=4096", "model.d_model=8192",
+                     "model.d_head=16384", "model.d_feedforward=1000000", "model.vocabulary_size=10000000"});
               }),
               HasSubstr("needs more than 32 TiB for tensors"));
   EXPECT_FALSE(fs::exists(path("run"))) << "nothing was begun";
@@ -415,17 +435,24 @@ TEST_F(TrainTest, WhatDoesNotFitInMemoryIsSaidBeforehand) {
 
 TEST_F(TrainTest, WhatDoesNotFitTheDataIsSaidBeforehand) {
   EXPECT_THAT(message_of<UserError>([&] { run("run", {"data.sequence_length=100000"}); }), HasSubstr(store));
-  EXPECT_THAT(message_of<UserError>([&] { run("run", {"model.vocabulary_size=100"}); }), HasSubstr("model.vocabulary_size: 100"));
-  EXPECT_THAT(message_of<UserError>([&] { run("run", {"data.ignore_tokens=[Nope]"}); }), HasSubstr("data.ignore_tokens: 'Nope'"));
+  EXPECT_THAT(message_of<UserError>([&] { run("run", {"model.vocabulary_size=100"}); }),
+              HasSubstr("model.vocabulary_size: 100"));
+  EXPECT_THAT(message_of<UserError>([&] { run("run", {"data.ignore_tokens=[Nope]"}); }),
+              HasSubstr("data.ignore_tokens: 'Nope'"));
   EXPECT_FALSE(fs::exists(path("run"))) << "nothing was begun";
 }
 
 TEST_F(TrainTest, ASampleThatCannotBeIsSaidBeforehand) {
-  const auto message = [&](const std::vector<std::string>& overrides) { return message_of<UserError>([&] { run("run", overrides); }); };
+  const auto message = [&](const std::vector<std::string>& overrides) {
+    return message_of<UserError>([&] { run("run", overrides); });
+  };
   EXPECT_THAT(message({"trainer.sample_tokens=5"}), HasSubstr("trainer.sample_prompt: found no symbols"));
-  const std::vector<std::string> learned{"model.position=learned", "trainer.sample_tokens=30", "trainer.sample_prompt=abc"};
-  EXPECT_THAT(message(learned),
-              HasSubstr("--set trainer.sample_prompt=abc: trainer.sample_prompt: prompt and trainer.sample_tokens make 33 tokens"));
+  const std::vector<std::string> learned{"model.position=learned", "trainer.sample_tokens=30",
+                                         "trainer.sample_prompt=abc"};
+  EXPECT_THAT(
+      message(learned),
+      HasSubstr(
+          "--set trainer.sample_prompt=abc: trainer.sample_prompt: prompt and trainer.sample_tokens make 33 tokens"));
   {
     StoreWriter writer(store, Vocabulary::dna(), {});
     const std::vector<std::uint16_t> ids(2000, 2);
@@ -433,9 +460,11 @@ TEST_F(TrainTest, ASampleThatCannotBeIsSaidBeforehand) {
     writer.end_document();
     writer.finish("{}");
   }
-  EXPECT_THAT(message({"trainer.sample_tokens=5", "trainer.sample_prompt=ACGTJ"}), HasSubstr("trainer.sample_prompt: 'J' at position 5"));
+  EXPECT_THAT(message({"trainer.sample_tokens=5", "trainer.sample_prompt=ACGTJ"}),
+              HasSubstr("trainer.sample_prompt: 'J' at position 5"));
   EXPECT_FALSE(fs::exists(path("run"))) << "nothing was begun";
-  EXPECT_EQ(run("run", {"trainer.sample_tokens=5", "trainer.max_steps=4"}).step, 4) << "the document token stands in for an empty prompt";
+  EXPECT_EQ(run("run", {"trainer.sample_tokens=5", "trainer.max_steps=4"}).step, 4)
+      << "the document token stands in for an empty prompt";
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// furlong train in several processes, as a launcher starts them: what they leave behind, how they go on, and how they end.
+// furlong train in several processes, as a launcher starts them: what they leave behind, how they go on, and how they
+// end.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +34,9 @@ using testing::Job;
 using testing::JobOptions;
 using testing::Program;
 
-double seconds_since(steady_clock::time_point start) { return std::chrono::duration<double>(steady_clock::now() - start).count(); }
+double seconds_since(steady_clock::time_point start) {
+  return std::chrono::duration<double>(steady_clock::now() - start).count();
+}
 
 constexpr double timeout = 5;    // parallel.timeout of all runs
 constexpr double patience = 30;  // that a loaded machine may add
@@ -81,7 +84,8 @@ parallel:
     for (const std::string& key : keys) all.insert(all.end(), {"--set", key});
     return all;
   }
-  Job job(int size, const std::string& run, const std::vector<std::string>& keys = {}, const JobOptions& options = {}) const {
+  Job job(int size, const std::string& run, const std::vector<std::string>& keys = {},
+          const JobOptions& options = {}) const {
     return Job(size, path("output_of_" + run), arguments(run, keys), options);
   }
   /// Trains to the end.
@@ -109,7 +113,8 @@ parallel:
         ASSERT_TRUE(found[i].contains(key)) << key;
         if (key == "accuracy") continue;  // one token more or less
         if (value.is_number_float()) {
-          EXPECT_NEAR(found[i][key].get<double>(), value.get<double>(), 1e-5 * std::abs(value.get<double>())) << found[i];
+          EXPECT_NEAR(found[i][key].get<double>(), value.get<double>(), 1e-5 * std::abs(value.get<double>()))
+              << found[i];
         } else {
           EXPECT_EQ(found[i][key], value) << found[i];
         }
@@ -136,11 +141,13 @@ TEST_F(TrainProcesses, WriteWhatOneProcessWrites) {
   EXPECT_EQ(found[1].out, "");
   EXPECT_EQ(all_errors(found), "");
   EXPECT_EQ(metrics("alone").size(), 12u);
-  EXPECT_EQ(std::distance(fs::directory_iterator(path("three/tensorboard")), fs::directory_iterator{}), 1) << "of rank 0";
+  EXPECT_EQ(std::distance(fs::directory_iterator(path("three/tensorboard")), fs::directory_iterator{}), 1)
+      << "of rank 0";
   expect_near("two", "alone");
   expect_near("three", "alone");
   for (const char* run : {"alone", "two", "three"}) EXPECT_EQ(newest_step(run), 10);
-  EXPECT_EQ(load_settings(path("two/config.yaml")).settings.parallel, load_settings(path("alone/config.yaml")).settings.parallel);
+  EXPECT_EQ(load_settings(path("two/config.yaml")).settings.parallel,
+            load_settings(path("alone/config.yaml")).settings.parallel);
 }
 
 TEST_F(TrainProcesses, OneLineOfEachOnStartAndThenRankZeroSpeaks) {
@@ -160,7 +167,8 @@ TEST_F(TrainProcesses, GoOnInAnyNumber) {
     const std::string kind = sharded ? "sharded_" : "whole_";
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, kind);
     const auto keys = [&](int last) {
-      return std::vector<std::string>{fmt::format("parallel.shard_optimizer={}", sharded), fmt::format("trainer.max_steps={}", last)};
+      return std::vector<std::string>{fmt::format("parallel.shard_optimizer={}", sharded),
+                                      fmt::format("trainer.max_steps={}", last)};
     };
     Job two = job(2, kind + "two", keys(14));
     train(4, kind + "changing", keys(3));
@@ -173,7 +181,8 @@ TEST_F(TrainProcesses, GoOnInAnyNumber) {
     two.wait();
     // The last step before a stop is validated; the undisturbed run has no such line.
     std::vector<Json> changing = metrics(kind + "changing");
-    std::erase_if(changing, [](const Json& line) { return line["split"] == "validation" && line["step"].get<int>() % 3 == 0; });
+    std::erase_if(changing,
+                  [](const Json& line) { return line["split"] == "validation" && line["step"].get<int>() % 3 == 0; });
     ASSERT_EQ(changing.size(), undisturbed.size());
     EXPECT_EQ(changing.size(), 17u);
     for (std::size_t i = 0; i < changing.size(); ++i) {
@@ -187,7 +196,8 @@ TEST_F(TrainProcesses, GoOnInAnyNumber) {
 }
 
 TEST_F(TrainProcesses, AWishToStopOfOneStopsAllAtOneStep) {
-  const std::vector<std::string> endless{"trainer.max_steps=10000000", "checkpoint.every=0", "trainer.validate_every=0"};
+  const std::vector<std::string> endless{"trainer.max_steps=10000000", "checkpoint.every=0",
+                                         "trainer.validate_every=0"};
   for (const int told : {0, 2}) {
     const std::string run = "run" + std::to_string(told);
     Job processes = job(3, run, endless);
@@ -206,9 +216,11 @@ TEST_F(TrainProcesses, AWishToStopOfOneStopsAllAtOneStep) {
 
 TEST_F(TrainProcesses, WhatSeveralCannotDoIsRefused) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
-      {{"parallel.engine=none"}, "parallel.engine: none trains in one process, but the launcher (torchrun) started 2 processes"},
+      {{"parallel.engine=none"},
+       "parallel.engine: none trains in one process, but the launcher (torchrun) started 2 processes"},
       {{"data.batch_size=1"}, "data.batch_size: 1: the launcher (torchrun) started 2 processes"},
-      {{"data.sampler=stream", "data.carry_state=true"}, "data.carry_state: true: the launcher (torchrun) started 2 processes"},
+      {{"data.sampler=stream", "data.carry_state=true"},
+       "data.carry_state: true: the launcher (torchrun) started 2 processes"},
       {{"data.sampler=stream", "data.batch_size=5"}, "expected a multiple of 2"},
       {{"teacher.loss=distillation", "teacher.checkpoint=" + path("teacher")},
        "teacher.loss: distillation: the launcher (torchrun) started 2"},
@@ -229,7 +241,8 @@ TEST_F(TrainProcesses, WhatSeveralCannotDoIsRefused) {
 TEST_F(TrainProcesses, WhatIsNotTheSameInAllIsRefused) {
   testing::write_store(path("other.h5"), testing::synthetic_text(3000, 2));
   const std::vector<std::pair<std::string, std::string>> cases{
-      {"data.store=" + path("other.h5"), "failed: error: data.store: " + path("other.h5") + ": holds other data than what rank 0 reads"},
+      {"data.store=" + path("other.h5"),
+       "failed: error: data.store: " + path("other.h5") + ": holds other data than what rank 0 reads"},
       {"model.n_heads=4", "failed: error: model.n_heads: 4 here, and 2 in rank 0; expected the same in all processes"},
   };
   for (const auto& [key, expected] : cases) {
@@ -318,7 +331,8 @@ TEST_F(TrainProcesses, ARunDirectoryThatIsNotSharedIsRefused) {
     const std::vector<Finished> found = job(2, "run", {}, options).wait();
     for (const Finished& process : found) EXPECT_NE(process.status, 0);
     ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
-    EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: error: run_directory: " + path("elsewhere") + ": not the folder that rank 0"));
+    EXPECT_THAT(error_lines(found)[0],
+                HasSubstr("failed: error: run_directory: " + path("elsewhere") + ": not the folder that rank 0"));
     EXPECT_EQ(fs::exists(path("elsewhere")), exists);
   }
   EXPECT_FALSE(fs::exists(path("run/metrics.jsonl"))) << "nothing was trained";
@@ -408,7 +422,8 @@ TEST_F(TrainProcesses, EachFaultEndsAllOfThemWithOneMessage) {
   const std::vector<std::string> endless{"trainer.max_steps=10000000", "trainer.validate_every=0"};
   std::vector<std::unique_ptr<Job>> jobs;
   for (const Fault& fault : faults)
-    jobs.push_back(std::make_unique<Job>(3, path("output_of_" + fault.name), arguments(fault.name, endless), fault.options));
+    jobs.push_back(
+        std::make_unique<Job>(3, path("output_of_" + fault.name), arguments(fault.name, endless), fault.options));
   std::signal(SIGXFSZ, before);
   for (std::size_t i = 0; i < faults.size(); ++i) {
     if (!faults[i].trains) continue;

@@ -22,7 +22,8 @@ using testing::small_settings;
 
 class TrainerTest : public testing::WithTemporaryFolder {
  protected:
-  TrainerTest() : store(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000))), data(TokenStore::open(store)) {}
+  TrainerTest()
+      : store(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000))), data(TokenStore::open(store)) {}
   Trainer trainer(const std::vector<std::string>& overrides, std::optional<DType> compute = std::nullopt) const {
     return Trainer(small_settings(store, overrides).settings, data, Device{}, compute);
   }
@@ -46,8 +47,8 @@ std::vector<double> train_to(Trainer& trainer, std::int64_t last) {
   std::vector<double> seen;
   while (trainer.steps() < last) {
     const StepReport report = trainer.step();
-    seen.insert(seen.end(),
-                {report.loss, report.gradient_norm, report.learning_rate, static_cast<double>(report.tokens), report.skipped ? 1.0 : 0.0});
+    seen.insert(seen.end(), {report.loss, report.gradient_norm, report.learning_rate,
+                             static_cast<double>(report.tokens), report.skipped ? 1.0 : 0.0});
     if (trainer.steps() % 5 != 0) continue;
     seen.push_back(trainer.validate().loss);
     trainer.note_validation(seen.back());
@@ -79,19 +80,20 @@ TEST_P(Resuming, ContinuesBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(
     Trainers, Resuming,
-    ::testing::Values(ResumeCase{"softmax", {"model.dropout=0.1"}},
-                      ResumeCase{"linear", {"model.attention.mechanism=linear", "model.dropout=0.1", "model.short_convolution=4"}},
-                      ResumeCase{"redraw", {"model.attention.mechanism=linear", "model.attention.redraw_every=3"}},
-                      ResumeCase{"average", {"optimizer.ema_decay=0.8", "model.attention.mechanism=linear"}},
-                      ResumeCase{"accumulation", {"trainer.gradient_accumulation=3", "model.dropout=0.2"}},
-                      ResumeCase{"bfloat16", {"model.dtype=bfloat16", "model.dropout=0.1", "optimizer.ema_decay=0.8"}},
-                      ResumeCase{"linear_bfloat16",
-                                 {"model.dtype=bfloat16", "model.attention.mechanism=linear", "model.attention.redraw_every=4"}},
-                      ResumeCase{"sequential_outliers", {"data.sampler=sequential", "trainer.skip_outlier_factor=1.05"}},
-                      ResumeCase{"recompute_all",
-                                 {"trainer.recompute=blocks", "model.dropout=0.1", "model.attention.mechanism=linear",
-                                  "model.attention.redraw_every=7", "optimizer.ema_decay=0.9", "trainer.gradient_accumulation=2",
-                                  "model.norm=rmsnorm", "model.activation=swiglu", "model.n_key_value_heads=1"}}),
+    ::testing::Values(
+        ResumeCase{"softmax", {"model.dropout=0.1"}},
+        ResumeCase{"linear", {"model.attention.mechanism=linear", "model.dropout=0.1", "model.short_convolution=4"}},
+        ResumeCase{"redraw", {"model.attention.mechanism=linear", "model.attention.redraw_every=3"}},
+        ResumeCase{"average", {"optimizer.ema_decay=0.8", "model.attention.mechanism=linear"}},
+        ResumeCase{"accumulation", {"trainer.gradient_accumulation=3", "model.dropout=0.2"}},
+        ResumeCase{"bfloat16", {"model.dtype=bfloat16", "model.dropout=0.1", "optimizer.ema_decay=0.8"}},
+        ResumeCase{"linear_bfloat16",
+                   {"model.dtype=bfloat16", "model.attention.mechanism=linear", "model.attention.redraw_every=4"}},
+        ResumeCase{"sequential_outliers", {"data.sampler=sequential", "trainer.skip_outlier_factor=1.05"}},
+        ResumeCase{"recompute_all",
+                   {"trainer.recompute=blocks", "model.dropout=0.1", "model.attention.mechanism=linear",
+                    "model.attention.redraw_every=7", "optimizer.ema_decay=0.9", "trainer.gradient_accumulation=2",
+                    "model.norm=rmsnorm", "model.activation=swiglu", "model.n_key_value_heads=1"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // What the cases above prove needs the states to differ between steps, and redraws and dropout to happen.
@@ -102,12 +104,14 @@ TEST_F(TrainerTest, StepsDropoutAndRedrawsLeaveTraces) {
   };
   EXPECT_NE(losses({}), losses({"model.dropout=0.1"}));
   EXPECT_NE(losses({"seed=1"}), losses({"seed=2"}));
-  EXPECT_NE(losses({"model.attention.mechanism=linear"}), losses({"model.attention.mechanism=linear", "model.attention.redraw_every=3"}));
+  EXPECT_NE(losses({"model.attention.mechanism=linear"}),
+            losses({"model.attention.mechanism=linear", "model.attention.redraw_every=3"}));
   EXPECT_EQ(losses({"model.dropout=0.1"}), losses({"model.dropout=0.1"}));
 }
 
 TEST_F(TrainerTest, TheNumberOfThreadsChangesNothing) {
-  const std::vector<std::string> overrides{"model.attention.mechanism=linear", "model.dropout=0.1", "data.batch_size=3"};
+  const std::vector<std::string> overrides{"model.attention.mechanism=linear", "model.dropout=0.1",
+                                           "data.batch_size=3"};
   std::vector<std::vector<double>> found;
   for (const int threads : {1, 2, 5}) {
     set_thread_count(threads);
@@ -140,9 +144,11 @@ TEST_F(TrainerTest, WhatBelongsToAnotherRunIsRefused) {
     writer.finish("{}");
     return TokenStore::open(path("dna.h5"));
   }();
-  EXPECT_THAT(message_of<UserError>(
-                  [&] { Trainer(small_settings(path("dna.h5")).settings, dna, Device{}).load(CheckpointReader::open(checkpoint)); }),
-              HasSubstr("vocabulary"));
+  EXPECT_THAT(
+      message_of<UserError>([&] {
+        Trainer(small_settings(path("dna.h5")).settings, dna, Device{}).load(CheckpointReader::open(checkpoint));
+      }),
+      HasSubstr("vocabulary"));
   // What shapes nothing stored may change.
   Trainer longer = trainer({"data.sequence_length=48", "model.dropout=0.2"});
   longer.load(CheckpointReader::open(checkpoint));
@@ -150,11 +156,13 @@ TEST_F(TrainerTest, WhatBelongsToAnotherRunIsRefused) {
   for (const char* position : {"learned", "sinusoidal"}) {
     const std::string with = std::string("model.position=") + position;
     trainer({with, "model.attention.mechanism=linear"}).save(path("position.h5"));
-    Trainer other = trainer({with, "model.attention.mechanism=linear", "data.sequence_length=48", "model.max_sequence_length=48",
-                             "model.attention.chunk_size=32", "model.attention.redraw_every=10"});
+    Trainer other =
+        trainer({with, "model.attention.mechanism=linear", "data.sequence_length=48", "model.max_sequence_length=48",
+                 "model.attention.chunk_size=32", "model.attention.redraw_every=10"});
     const auto load = [&] { other.load(CheckpointReader::open(path("position.h5"))); };
     if (std::string(position) == "learned") {
-      EXPECT_THAT(message_of<UserError>(load), HasSubstr("model.max_sequence_length was 32 in the checkpoint and is 48 now"));
+      EXPECT_THAT(message_of<UserError>(load),
+                  HasSubstr("model.max_sequence_length was 32 in the checkpoint and is 48 now"));
     } else {
       EXPECT_NO_THROW(load());
     }
@@ -184,8 +192,8 @@ double relative_difference(const std::vector<double>& a, const std::vector<doubl
   return difference / largest;
 }
 
-// Twice two windows are the same step as four, dropout and the number of targets in each half included (the letter e is left out of the
-// loss). Only the order of summation differs.
+// Twice two windows are the same step as four, dropout and the number of targets in each half included (the letter e is
+// left out of the loss). Only the order of summation differs.
 TEST_F(TrainerTest, AccumulatedBatchesAreOneLargeBatch) {
   for (const char* mechanism : {"softmax", "linear"}) {
     for (const DType compute : {DType::float32, DType::float64}) {
@@ -200,16 +208,19 @@ TEST_F(TrainerTest, AccumulatedBatchesAreOneLargeBatch) {
       EXPECT_EQ(of_a.tokens, of_b.tokens);
       EXPECT_NEAR(of_a.loss / of_b.loss, 1, tolerance);
       EXPECT_NEAR(of_a.gradient_norm / of_b.gradient_norm, 1, tolerance);
-      EXPECT_LT(relative_difference(flat_gradients(a), flat_gradients(b)), tolerance) << mechanism << " " << name_of(compute);
+      EXPECT_LT(relative_difference(flat_gradients(a), flat_gradients(b)), tolerance)
+          << mechanism << " " << name_of(compute);
     }
   }
 }
 
 // --- Memory
 
-// With eight sequences larger than every other test's tensors, so that the arena has to grow even when all tests run in one process.
-const std::vector<std::string> large_model{"data.sequence_length=256", "data.batch_size=2", "model.d_model=128",
-                                           "model.n_heads=4",          "model.dropout=0.1", "model.short_convolution=4"};
+// With eight sequences larger than every other test's tensors, so that the arena has to grow even when all tests run in
+// one process.
+const std::vector<std::string> large_model{"data.sequence_length=256", "data.batch_size=2",
+                                           "model.d_model=128",        "model.n_heads=4",
+                                           "model.dropout=0.1",        "model.short_convolution=4"};
 
 TEST_F(TrainerTest, AfterTheFirstStepsNoStepAsksTheSystemForMemory) {
   for (const char* mechanism : {"linear", "softmax"}) {
@@ -255,7 +266,8 @@ TEST_F(TrainerTest, PeakMemoryIsForetold) {
     t.step();
     t.step();
     const auto measured = static_cast<double>(memory.counters().peak_bytes - before);
-    // Besides, oneDNN asks for scratch within a product, which only its compiled form knows: less than 1 MiB at these sizes.
+    // Besides, oneDNN asks for scratch within a product, which only its compiled form knows: less than 1 MiB at these
+    // sizes.
     EXPECT_LT(foretold, 1.02 * measured) << ::testing::PrintToString(extra);
     EXPECT_GT(foretold, 0.98 * measured - (1 << 20)) << ::testing::PrintToString(extra);
   }
@@ -264,7 +276,8 @@ TEST_F(TrainerTest, PeakMemoryIsForetold) {
 TEST_F(TrainerTest, RecomputationTakesLessMemoryForTheSameStep) {
   std::vector<std::string> plain = large_model, recomputed = large_model;
   for (auto* overrides : {&plain, &recomputed})
-    overrides->insert(overrides->end(), {"model.n_layers=4", "model.attention.mechanism=linear", "data.sequence_length=128"});
+    overrides->insert(overrides->end(),
+                      {"model.n_layers=4", "model.attention.mechanism=linear", "data.sequence_length=128"});
   recomputed.push_back("trainer.recompute=blocks");
   EXPECT_LT(predicted_peak_bytes(small_settings(store, recomputed).settings, data.vocabulary()),
             predicted_peak_bytes(small_settings(store, plain).settings, data.vocabulary()));
@@ -352,7 +365,8 @@ TEST_F(TrainerTest, OutliersThatStayAreNoOutliers) {
 }
 
 TEST_F(TrainerTest, ClippingScalesTheWholeGradient) {
-  // AdamW hardly sees a constant scale, so that the first moment after one step tells: 0.1 g without, 0.1 g · clip / norm with.
+  // AdamW hardly sees a constant scale, so that the first moment after one step tells: 0.1 g without, 0.1 g · clip /
+  // norm with.
   Trainer plain = trainer({"optimizer.gradient_clip=0"}), clipped = trainer({"optimizer.gradient_clip=0.5"});
   const double norm = plain.step().gradient_norm;
   EXPECT_EQ(clipped.step().gradient_norm, norm) << "reported before clipping";
@@ -398,9 +412,9 @@ TEST_F(TrainerTest, EvaluationCoversTheSplit) {
     EXPECT_NEAR(found.bits_per_token() * std::log(2.0), found.loss, 1e-12);
   }
   Trainer nothing_counts = trainer({"data.ignore_tokens=[a, b, c, d, e, f, g, h]"});
-  EXPECT_THAT(
-      message_of<UserError>([&] { evaluate(nothing_counts.model(), data, Split::test, 32, 2, 3); }),
-      HasSubstr("no targets in the first 3 batches of the test split, and so no loss; data.ignore_tokens: [a, b, c, d, e, f, g, h]"));
+  EXPECT_THAT(message_of<UserError>([&] { evaluate(nothing_counts.model(), data, Split::test, 32, 2, 3); }),
+              HasSubstr("no targets in the first 3 batches of the test split, and so no loss; data.ignore_tokens: [a, "
+                        "b, c, d, e, f, g, h]"));
   EXPECT_TRUE(std::isnan(nothing_counts.step().loss)) << "not a perfect score";
 }
 
@@ -412,9 +426,10 @@ TEST_P(Learning, ARepeatedTextIsLearntByHeart) {
   std::string text;
   while (text.size() < 3000) text += "In the beginning God created the heaven and the earth. ";
   const TokenStore repeated = TokenStore::open(testing::write_store(path("repeated.h5"), text));
-  std::vector<std::string> overrides{"data.sequence_length=64",  "model.d_model=32",      "optimizer.learning_rate=0.01",
-                                     "schedule.warmup_steps=10", "trainer.max_steps=200", "model.short_convolution=4",
-                                     "data.batch_size=4"};
+  std::vector<std::string> overrides{
+      "data.sequence_length=64",  "model.d_model=32",      "optimizer.learning_rate=0.01",
+      "schedule.warmup_steps=10", "trainer.max_steps=200", "model.short_convolution=4",
+      "data.batch_size=4"};
   overrides.push_back(std::string("model.") + GetParam());
   if (std::string(GetParam()) == "dtype=bfloat16") overrides.push_back("model.attention.mechanism=linear");
   Trainer t(small_settings(path("repeated.h5"), overrides).settings, repeated, Device{});
@@ -427,8 +442,11 @@ TEST_P(Learning, ARepeatedTextIsLearntByHeart) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Trainers, Learning,
-                         ::testing::Values("attention.mechanism=softmax", "attention.mechanism=linear", "dtype=bfloat16"),
-                         [](const auto& info) { return std::string(info.param).substr(std::string(info.param).find('=') + 1); });
+                         ::testing::Values("attention.mechanism=softmax", "attention.mechanism=linear",
+                                           "dtype=bfloat16"),
+                         [](const auto& info) {
+                           return std::string(info.param).substr(std::string(info.param).find('=') + 1);
+                         });
 
 }  // namespace
 }  // namespace furlong

@@ -1,4 +1,5 @@
-// Whole training steps on every engine: what is learnt on the CPU is learnt on a GPU, from the same YAML and the same checkpoint.
+// Whole training steps on every engine: what is learnt on the CPU is learnt on a GPU, from the same YAML and the same
+// checkpoint.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,10 +20,13 @@ struct Case {
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> all{
-      {"softmax_llama", {"model.attention.mechanism=softmax", "model.norm=rmsnorm", "model.activation=swiglu", "model.bias=false"}},
+      {"softmax_llama",
+       {"model.attention.mechanism=softmax", "model.norm=rmsnorm", "model.activation=swiglu", "model.bias=false"}},
       {"favor_positive_gpt2",
-       {"model.attention.mechanism=linear", "model.attention.feature_map=favor_positive", "model.position=learned", "model.dropout=0.1"}},
-      {"elu1_convolution", {"model.attention.mechanism=linear", "model.attention.feature_map=elu1", "model.short_convolution=4"}},
+       {"model.attention.mechanism=linear", "model.attention.feature_map=favor_positive", "model.position=learned",
+        "model.dropout=0.1"}},
+      {"elu1_convolution",
+       {"model.attention.mechanism=linear", "model.attention.feature_map=elu1", "model.short_convolution=4"}},
       {"windowed", {"model.attention.mechanism=windowed", "model.attention.softmax_window=8"}},
       {"windowed_encoder",
        {"model.architecture=encoder", "objective.name=masked_tokens", "model.attention.mechanism=windowed",
@@ -34,14 +38,16 @@ const std::vector<Case>& cases() {
       {"linformer_masked",
        {"model.architecture=encoder", "objective.name=masked_tokens", "model.attention.mechanism=linformer",
         "model.attention.projected_length=8"}},
-      {"recomputed_blocks", {"model.attention.mechanism=linear", "trainer.recompute=blocks", "optimizer.ema_decay=0.9"}},
+      {"recomputed_blocks",
+       {"model.attention.mechanism=linear", "trainer.recompute=blocks", "optimizer.ema_decay=0.9"}},
   };
   return all;
 }
 
 class TrainingOnEngines : public testing::WithTemporaryFolder, public ::testing::WithParamInterface<DeviceType> {
  protected:
-  TrainingOnEngines() : data_(TokenStore::open(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000)))) {}
+  TrainingOnEngines()
+      : data_(TokenStore::open(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000)))) {}
   void SetUp() override {
     const Device device{GetParam(), 0};
     if (const std::string reason = testing::engine_missing(device); !reason.empty()) GTEST_SKIP() << reason;
@@ -62,12 +68,13 @@ TEST_P(TrainingOnEngines, LossesAreThoseOfTheCpu) {
   for (const Case& one : cases()) {
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, one.name);
     Trainer here = trainer(one.overrides, testing::device()), cpu = trainer(one.overrides, Device{});
-    // The same bits to begin with; each step adds roundings of its own (float32: 1e-7 a sum), which AdamW's first steps, of the size of the
-    // learning rate whatever the gradient, magnify where gradients are near zero.
+    // The same bits to begin with; each step adds roundings of its own (float32: 1e-7 a sum), which AdamW's first
+    // steps, of the size of the learning rate whatever the gradient, magnify where gradients are near zero.
     for (int step = 0; step < 4; ++step) {
       const StepReport found = here.step(), expected = cpu.step();
       EXPECT_NEAR(found.loss, expected.loss, (step == 0 ? 2e-6 : 2e-4) * expected.loss) << step;
-      EXPECT_NEAR(found.gradient_norm, expected.gradient_norm, (step == 0 ? 2e-5 : 2e-3) * expected.gradient_norm) << step;
+      EXPECT_NEAR(found.gradient_norm, expected.gradient_norm, (step == 0 ? 2e-5 : 2e-3) * expected.gradient_norm)
+          << step;
       EXPECT_EQ(found.tokens, expected.tokens);
       EXPECT_EQ(found.denominators.rows, expected.denominators.rows);
     }
@@ -97,7 +104,8 @@ TEST_P(TrainingOnEngines, ReplayedStepsAreRunStepsBitForBit) {
     EXPECT_EQ(replays, expected_replays);
     EXPECT_EQ(none, 0);
     EXPECT_EQ(replayed_losses, eager_losses);
-    const CheckpointReader replayed = CheckpointReader::open(path("replayed.h5")), eager = CheckpointReader::open(path("eager.h5"));
+    const CheckpointReader replayed = CheckpointReader::open(path("replayed.h5")),
+                           eager = CheckpointReader::open(path("eager.h5"));
     for (const TensorInfo& info : eager.tensors()) {
       std::vector<char> x(info.bytes), y(info.bytes);
       replayed.read(info.name, x.data(), info.bytes);
@@ -106,16 +114,18 @@ TEST_P(TrainingOnEngines, ReplayedStepsAreRunStepsBitForBit) {
     }
   };
   for (const char* dtype : {"float32", "bfloat16"}) {
-    expect_same({"model.attention.mechanism=linear", "model.dropout=0.2", "optimizer.ema_decay=0.9", "model.attention.redraw_every=3",
-                 "trainer.gradient_accumulation=2", std::string("model.dtype=") + dtype},
-                6);
+    expect_same(
+        {"model.attention.mechanism=linear", "model.dropout=0.2", "optimizer.ema_decay=0.9",
+         "model.attention.redraw_every=3", "trainer.gradient_accumulation=2", std::string("model.dtype=") + dtype},
+        6);
   }
-  expect_same({"model.attention.mechanism=linear", "model.dtype=bfloat16", "optimizer.stochastic_rounding=true", "optimizer.ema_decay=0.9"},
+  expect_same({"model.attention.mechanism=linear", "model.dtype=bfloat16", "optimizer.stochastic_rounding=true",
+               "optimizer.ema_decay=0.9"},
               6);
-  // The last window of a pass is short and masked: a recording without a mask must not be replayed for it. Of 11 windows the sixth batch
-  // has it: two steps run, three replayed, that one run, two run anew.
-  expect_same({"model.architecture=encoder", "objective.name=masked_tokens", "model.attention.mechanism=linear", "data.sampler=sequential",
-               "data.sequence_length=300"},
+  // The last window of a pass is short and masked: a recording without a mask must not be replayed for it. Of 11
+  // windows the sixth batch has it: two steps run, three replayed, that one run, two run anew.
+  expect_same({"model.architecture=encoder", "objective.name=masked_tokens", "model.attention.mechanism=linear",
+               "data.sampler=sequential", "data.sequence_length=300"},
               3);
 }
 
@@ -134,7 +144,8 @@ TEST_P(TrainingOnEngines, ReplayedStepsKeepTheTablesThatALongerSequenceReplaces)
         const Tensor tokens = Tensor::from(std::vector<std::int32_t>(2 * 64, 3), {2, 64}, testing::device());
         one.model().decoder->hidden(context, tokens);
         for (const std::int64_t bytes : {256, 1024, 2048, 4096}) {
-          for (int i = 0; i < 50; ++i) others.push_back(Tensor::from(std::vector<float>(bytes / 4, 1e4f), {bytes / 4}, testing::device()));
+          for (int i = 0; i < 50; ++i)
+            others.push_back(Tensor::from(std::vector<float>(bytes / 4, 1e4f), {bytes / 4}, testing::device()));
         }
       }
       losses.push_back(one.step().loss);
@@ -159,7 +170,8 @@ TEST_P(TrainingOnEngines, AFaultOfTheDeviceIsNoRefusalToRecord) {
     for (int step = 0; step < n; ++step) graph.run("steady", [] {});
   };
   steps(2);  // the third would be recorded
-  EXPECT_THROW(graph.run("steady", [] { throw DeviceFault("work launched earlier on the device failed"); }), DeviceFault);
+  EXPECT_THROW(graph.run("steady", [] { throw DeviceFault("work launched earlier on the device failed"); }),
+               DeviceFault);
   synchronize(testing::stream());  // throws while work is being recorded
   steps(1);
   EXPECT_TRUE(graph.replayed());
@@ -205,11 +217,12 @@ TEST_P(TrainingOnEngines, ACheckpointGoesOnBitForBitAndOnTheCpu) {
 }
 
 TEST_P(TrainingOnEngines, InputsSentAheadChangeNoBit) {
-  // A run whose inputs come while the step before is at work, and the same one stopped and resumed after each step, where they cannot.
+  // A run whose inputs come while the step before is at work, and the same one stopped and resumed after each step,
+  // where they cannot.
   const std::vector<std::vector<std::string>> runs{
       {"model.attention.mechanism=linear", "trainer.gradient_accumulation=2"},
-      {"model.architecture=encoder", "objective.name=masked_tokens", "model.attention.mechanism=linear", "data.sampler=sequential",
-       "data.sequence_length=300", "data.packing=documents"}};
+      {"model.architecture=encoder", "objective.name=masked_tokens", "model.attention.mechanism=linear",
+       "data.sampler=sequential", "data.sequence_length=300", "data.packing=documents"}};
   for (const auto& overrides : runs) {
     Trainer whole = trainer(overrides, testing::device());
     // Compared at the first step, at replayed ones, and at the sixth batch, which in the second run has a mask.
@@ -230,9 +243,10 @@ TEST_P(TrainingOnEngines, InputsSentAheadChangeNoBit) {
 
 TEST_P(TrainingOnEngines, StochasticRoundingGoesOnBitForBit) {
   // With validation by averages in between.
-  const std::vector<std::string> overrides{"model.attention.mechanism=linear",   "model.dropout=0.1",       "model.dtype=bfloat16",
-                                           "optimizer.stochastic_rounding=true", "optimizer.ema_decay=0.9", "optimizer.learning_rate=0.001",
-                                           "trainer.gradient_accumulation=2",    "trainer.cuda_graph=true"};
+  const std::vector<std::string> overrides{
+      "model.attention.mechanism=linear",   "model.dropout=0.1",       "model.dtype=bfloat16",
+      "optimizer.stochastic_rounding=true", "optimizer.ema_decay=0.9", "optimizer.learning_rate=0.001",
+      "trainer.gradient_accumulation=2",    "trainer.cuda_graph=true"};
   const auto copies = [](Trainer& one) {
     std::vector<std::uint16_t> bits;
     for (const bfloat16 value : one.model().store->compute_values().to_vector<bfloat16>()) bits.push_back(value.bits);

@@ -28,7 +28,8 @@ inline std::string synthetic_text(std::size_t length, std::uint64_t seed = 1) {
 }
 
 /// Writes a store of bytes and returns its path.
-inline std::string write_store(const std::string& path, std::string_view text, const std::string& shares = "0.8,0.1,0.1") {
+inline std::string write_store(const std::string& path, std::string_view text,
+                               const std::string& shares = "0.8,0.1,0.1") {
   StoreWriterOptions options;
   options.shares = parse_split_shares(shares);
   StoreWriter writer(path, Vocabulary::bytes(false), options);

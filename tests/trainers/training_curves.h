@@ -15,7 +15,8 @@ namespace furlong::parallel_testing {
 inline void train_some(Trainer& trainer, int steps, const Report& report) {
   for (int i = 1; i <= steps; ++i) {
     const StepReport found = trainer.step();
-    report.add({found.loss, found.gradient_norm, static_cast<double>(found.tokens), static_cast<double>(found.targets)});
+    report.add(
+        {found.loss, found.gradient_norm, static_cast<double>(found.tokens), static_cast<double>(found.targets)});
     if (i % 10 != 0) continue;
     const Evaluation validation = trainer.validate();
     report.add({validation.loss, static_cast<double>(validation.targets), validation.accuracy});
@@ -35,7 +36,8 @@ inline std::vector<double> values_of(const Tensor& tensor) {
   return tensor.dtype() == DType::bfloat16 ? widened(tensor.to_vector<bfloat16>()) : widened(tensor.to_vector<float>());
 }
 
-/// The curve, and then the weights that layers compute with and, where every process has all of them, those that the optimizer changes.
+/// The curve, and then the weights that layers compute with and, where every process has all of them, those that the
+/// optimizer changes.
 inline World::Body training(const Settings& settings, std::optional<DType> compute, int steps) {
   return [=](ProcessGroup& group, const Report& report) {
     const auto data = open_data(settings.data);

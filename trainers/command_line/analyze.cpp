@@ -35,7 +35,8 @@ struct Given {
 };
 
 const std::vector<std::string>& default_maps() {
-  static const std::vector<std::string> names{"favor_positive", "favor_hyperbolic", "oprf", "oprf+saderf", "taylor:1", "taylor:2"};
+  static const std::vector<std::string> names{"favor_positive", "favor_hyperbolic", "oprf",
+                                              "oprf+saderf",    "taylor:1",         "taylor:2"};
   return names;
 }
 
@@ -46,9 +47,11 @@ void check(const Options& options, const Given& given) {
                     options.sweep.input.string());
   for (const CLI::Option* option : given.gaussian)
     refuse_unless(!options.of_model() && !from_file, *option, "Gaussian queries and keys, without RUN and --input");
-  for (const CLI::Option* option : given.without_model) refuse_unless(!options.of_model(), *option, "queries and keys without RUN");
+  for (const CLI::Option* option : given.without_model)
+    refuse_unless(!options.of_model(), *option, "queries and keys without RUN");
   for (const CLI::Option* option : given.model) refuse_unless(options.of_model(), *option, "RUN|CHECKPOINT");
-  for (const CLI::Option* option : given.target) refuse_unless(given.target_error->count() > 0, *option, "--target-error");
+  for (const CLI::Option* option : given.target)
+    refuse_unless(given.target_error->count() > 0, *option, "--target-error");
   for (const CLI::Option* option : given.advice) refuse_unless(options.advise, *option, "--advise");
   if (options.advise && given.target_error->count() == 0)
     throw UserError("--advise: which error is wanted? Add --target-error E, for instance 0.1");
@@ -62,8 +65,9 @@ void check(const Options& options, const Given& given) {
   for (const std::string& name : options.maps) maps.push_back(attention_candidate(name).name());
   refuse_twice("--maps", maps);
   if (!options.plot.empty() && !options.plot.ends_with(".svg"))
-    throw UserError("--plot {}: plots are written as SVG; expected a name that ends in .svg, which browsers and rsvg-convert read",
-                    options.plot);
+    throw UserError(
+        "--plot {}: plots are written as SVG; expected a name that ends in .svg, which browsers and rsvg-convert read",
+        options.plot);
 }
 
 /// Options given that only attentions compared with the model's own would take.
@@ -169,9 +173,10 @@ void run_model(const Options& options) {
       options.model,
       [&](const ModelAnalysis& analysis) {
         const char* const direction = analysis.causal ? "causal" : "bidirectional";
-        fmt::print("{} (step {}) on the {} split of {}: {} tokens in rows of up to {}, {}; errors relative to exact softmax\n",
-                   analysis.checkpoint.string(), analysis.step, options.split, analysis.data, analysis.tokens, analysis.sequence_length,
-                   direction);
+        fmt::print(
+            "{} (step {}) on the {} split of {}: {} tokens in rows of up to {}, {}; errors relative to exact softmax\n",
+            analysis.checkpoint.string(), analysis.step, options.split, analysis.data, analysis.tokens,
+            analysis.sequence_length, direction);
         std::fflush(stdout);
         object = {{"furlong", {{"version", version()}, {"commit", commit()}}},
                   {"checkpoint", analysis.checkpoint.string()},
@@ -192,20 +197,22 @@ void run_model(const Options& options) {
 }
 
 constexpr const char* footer =
-    "Without RUN and --input, q and k are Gaussian (by default of the norms at which FAVOR+ goes from useful to useless). What is told:\n"
-    "  error         |output - softmax output| / |softmax output|, Frobenius norms; 'uniform' is the mean of the visible values, which "
-    "any\n"
+    "Without RUN and --input, q and k are Gaussian (by default of the norms at which FAVOR+ goes from useful to "
+    "useless). What is told:\n"
+    "  error         |output - softmax output| / |softmax output|, Frobenius norms; 'uniform' is the mean of the "
+    "visible values, which any\n"
     "                attention worth its cost has to beat\n"
-    "  kernel var    mean over pairs of Var(estimate) / kernel², over draws of directions; kernel error: root mean square of\n"
+    "  kernel var    mean over pairs of Var(estimate) / kernel², over draws of directions; kernel error: root mean "
+    "square of\n"
     "                estimate / kernel - 1, bias included\n"
     "  effective     features that carry a query's denominator Σ w_f: (Σ|w|)² / Σ w² (Kish 1965), of m\n"
-    "  TV            total variation distance of the weights to softmax's and to uniform ones, over up to 64 queries of the first "
-    "sequence;\n"
+    "  TV            total variation distance of the weights to softmax's and to uniform ones, over up to 64 queries "
+    "of the first sequence;\n"
     "                none where weights can be negative or need not sum to 1\n"
-    "Attentions are written like taylor:2 or oprf+centering+saderf. Centres, scaling and oprf's constant are estimated from the queries "
-    "and\n"
-    "keys at hand; hedgehog is taken without learned weights. Everything is computed in float64 on the CPU; exact softmax makes it "
-    "quadratic\n"
+    "Attentions are written like taylor:2 or oprf+centering+saderf. Centres, scaling and oprf's constant are estimated "
+    "from the queries and\n"
+    "keys at hand; hedgehog is taken without learned weights. Everything is computed in float64 on the CPU; exact "
+    "softmax makes it quadratic\n"
     "in n.\n"
     "Costs are floating point operations of forward for a token and head, as in furlong bench attention --help.\n"
     "  furlong analyze attention --features 64,256,1024 --deviation 0.5 --plot error.svg\n"
@@ -215,46 +222,50 @@ void add_sources(CLI::App& command, Options& options, Given& given) {
   command.add_option("run", options.model.run, "A run directory or a checkpoint, whose layers are analyzed on data")
       ->type_name("RUN|CHECKPOINT");
   command
-      .add_option(
-          "--input", options.sweep.input,
-          "An HDF5 file with query, key, value, mask and documents as furlong attend reads it;\nits directions and constants are not "
-          "used")
+      .add_option("--input", options.sweep.input,
+                  "An HDF5 file with query, key, value, mask and documents as furlong attend reads it;\nits directions "
+                  "and constants are not used")
       ->type_name("FILE");
   SweepOptions& sweep = options.sweep;
-  given.gaussian = {command.add_option("--deviation", sweep.deviations, "Gaussian: standard deviations of the entries of q and k")
-                        ->capture_default_str()
-                        ->delimiter(',')
-                        ->allow_extra_args(false)
-                        ->check(CLI::Range(0.0, 1e6))
-                        ->type_name("S,..."),
-                    command.add_option("--n", sweep.lengths, "Gaussian: numbers of tokens")
-                        ->capture_default_str()
-                        ->delimiter(',')
-                        ->allow_extra_args(false)
-                        ->check(CLI::Range(1, 1 << 20))
-                        ->type_name("N,..."),
-                    command.add_option("--d", sweep.widths, "Gaussian: widths of a head")
-                        ->capture_default_str()
-                        ->delimiter(',')
-                        ->allow_extra_args(false)
-                        ->check(CLI::Range(1, 1 << 14))
-                        ->type_name("D,...")};
-  given.without_model = {command.add_option("--norm-scale", sweep.norm_scales, "Factors that q and k are multiplied by")
-                             ->capture_default_str()
-                             ->delimiter(',')
-                             ->allow_extra_args(false)
-                             ->check(CLI::Range(0.0, 1e6))
-                             ->type_name("X,..."),
-                         command.add_flag("--causal", sweep.causal, "A query sees no later key (default: it sees all)")};
+  given.gaussian = {
+      command.add_option("--deviation", sweep.deviations, "Gaussian: standard deviations of the entries of q and k")
+          ->capture_default_str()
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->check(CLI::Range(0.0, 1e6))
+          ->type_name("S,..."),
+      command.add_option("--n", sweep.lengths, "Gaussian: numbers of tokens")
+          ->capture_default_str()
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->check(CLI::Range(1, 1 << 20))
+          ->type_name("N,..."),
+      command.add_option("--d", sweep.widths, "Gaussian: widths of a head")
+          ->capture_default_str()
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->check(CLI::Range(1, 1 << 14))
+          ->type_name("D,...")};
+  given.without_model = {
+      command.add_option("--norm-scale", sweep.norm_scales, "Factors that q and k are multiplied by")
+          ->capture_default_str()
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->check(CLI::Range(0.0, 1e6))
+          ->type_name("X,..."),
+      command.add_flag("--causal", sweep.causal, "A query sees no later key (default: it sees all)")};
   ModelAnalysisOptions& model = options.model;
   given.model = {
-      command.add_option("--data", model.store, "The token store (default: the one that the model was trained on)")->type_name("STORE"),
+      command.add_option("--data", model.store, "The token store (default: the one that the model was trained on)")
+          ->type_name("STORE"),
       command.add_option("--split", options.split, "Which part of the store")
           ->capture_default_str()
           ->check(CLI::IsMember({"train", "validation", "test"})),
       command.add_option("--sequence-length", model.sequence_length, "Tokens in a row (default: as in training)")
           ->check(CLI::Range(1, 1000000000)),
-      command.add_option("--batch-size", model.batch_size, "Rows at once")->capture_default_str()->check(CLI::Range(1, 1000000)),
+      command.add_option("--batch-size", model.batch_size, "Rows at once")
+          ->capture_default_str()
+          ->check(CLI::Range(1, 1000000)),
       command.add_option("--batches", model.batches, "Batches from the split's beginning")
           ->capture_default_str()
           ->check(CLI::Range(1, 1000000)),
@@ -267,11 +278,11 @@ void add_sources(CLI::App& command, Options& options, Given& given) {
 
 void add_attentions(CLI::App& command, Options& options, Given& given) {
   command
-      .add_option(
-          "--maps", options.maps,
-          fmt::format("Attentions to compare with softmax, NAME[:ORDER][+centering][+saderf] of the feature maps\n{}\n(default: {};\nwith "
-                      "RUN the model's own, and beside softmax favor_positive; with --advise a list of its own)",
-                      fmt::join(feature_map_names(), ", "), fmt::join(default_maps(), ",")))
+      .add_option("--maps", options.maps,
+                  fmt::format("Attentions to compare with softmax, NAME[:ORDER][+centering][+saderf] of the feature "
+                              "maps\n{}\n(default: {};\nwith RUN the model's own, and beside softmax favor_positive; "
+                              "with --advise a list of its own)",
+                              fmt::join(feature_map_names(), ", "), fmt::join(default_maps(), ",")))
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAME,...");
@@ -281,46 +292,56 @@ void add_attentions(CLI::App& command, Options& options, Given& given) {
                        ->allow_extra_args(false)
                        ->check(CLI::Range(1, 1 << 20))
                        ->type_name("M,...");
-  given.kinds = command.add_option("--directions-kind", options.kinds, "How directions are drawn; --advise takes the first")
-                    ->capture_default_str()
-                    ->delimiter(',')
-                    ->allow_extra_args(false)
-                    ->check(CLI::IsMember(directions_kind_names()))
-                    ->type_name("KIND,...");
+  given.kinds =
+      command.add_option("--directions-kind", options.kinds, "How directions are drawn; --advise takes the first")
+          ->capture_default_str()
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->check(CLI::IsMember(directions_kind_names()))
+          ->type_name("KIND,...");
   given.draws =
       command
-          .add_option("--draws", options.draws, "Draws that an error is the median of (default: 5; with RUN, and for the m of an error, 3)")
+          .add_option("--draws", options.draws,
+                      "Draws that an error is the median of (default: 5; with RUN, and for the m of an error, 3)")
           ->check(CLI::Range(1, 10000));
   command.add_option("--seed", options.seed, "The same seed draws the same")->capture_default_str();
-  given.target_error =
-      command.add_option("--target-error", options.advice.target_error, "Find the m of each attention with random features that reaches E")
-          ->check(CLI::Range(1e-12, 1e3))
-          ->type_name("E");
-  given.target = {command
-                      .add_option("--max-features", options.advice.most_features,
-                                  "With --target-error: no m beyond is tried; given with --advise, no polynomial that has more either")
-                      ->capture_default_str()
-                      ->check(CLI::Range(2, 1 << 20))
-                      ->type_name("M")};
-  command.add_flag("--advise", options.advise, "Name, for each head, the cheapest attention and m that reaches --target-error");
-  given.advice = {
+  given.target_error = command
+                           .add_option("--target-error", options.advice.target_error,
+                                       "Find the m of each attention with random features that reaches E")
+                           ->check(CLI::Range(1e-12, 1e3))
+                           ->type_name("E");
+  given.target = {
       command
-          .add_option("--cost-at", options.advice.length, "With --advise: tell costs for sequences of so many tokens (default: the data's)")
-          ->check(CLI::Range(1, 1 << 30))
-          ->type_name("N")};
+          .add_option(
+              "--max-features", options.advice.most_features,
+              "With --target-error: no m beyond is tried; given with --advise, no polynomial that has more either")
+          ->capture_default_str()
+          ->check(CLI::Range(2, 1 << 20))
+          ->type_name("M")};
+  command.add_flag("--advise", options.advise,
+                   "Name, for each head, the cheapest attention and m that reaches --target-error");
+  given.advice = {command
+                      .add_option("--cost-at", options.advice.length,
+                                  "With --advise: tell costs for sequences of so many tokens (default: the data's)")
+                      ->check(CLI::Range(1, 1 << 30))
+                      ->type_name("N")};
 }
 
 void add_attention(CLI::App& analyze_command) {
-  auto* command = analyze_command.add_subcommand(
-      "attention", "How far linear attention is from exact softmax, and from uniform, on Gaussian, given, or a model's queries and keys");
+  auto* command = analyze_command.add_subcommand("attention",
+                                                 "How far linear attention is from exact softmax, and from uniform, on "
+                                                 "Gaussian, given, or a model's queries and keys");
   command->footer(footer);
   const auto options = std::make_shared<Options>();
   const auto given = std::make_shared<Given>();
   add_sources(*command, *options, *given);
   add_attentions(*command, *options, *given);
   command->add_option("--json", options->json, "Write everything to this file as JSON")->type_name("FILE");
-  command->add_option("--plot", options->plot, "Write errors as a plot to this file, whose name ends in .svg")->type_name("FILE.svg");
-  command->add_option("--threads", options->threads, "Threads; 0: all cores")->capture_default_str()->check(CLI::Range(0, 4096));
+  command->add_option("--plot", options->plot, "Write errors as a plot to this file, whose name ends in .svg")
+      ->type_name("FILE.svg");
+  command->add_option("--threads", options->threads, "Threads; 0: all cores")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 4096));
   command->callback([=] {
     check(*options, *given);
     set_thread_count(static_cast<int>(options->threads));
@@ -338,7 +359,8 @@ void add_attention(CLI::App& analyze_command) {
 }  // namespace
 
 void add_analyze(CLI::App& program, int& /*status*/) {
-  auto* analyze = program.add_subcommand("analyze", "Error, weights and norms of attention, and what would serve better");
+  auto* analyze =
+      program.add_subcommand("analyze", "Error, weights and norms of attention, and what would serve better");
   analyze->require_subcommand(1);
   add_attention(*analyze);
 }

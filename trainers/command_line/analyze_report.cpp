@@ -33,24 +33,30 @@ std::string required_text(const RequiredFeatures& required) {
   return required.m ? std::to_string(*required.m) : fmt::format("none to {}", required.tried);
 }
 Json as_json(const RequiredFeatures& required) {
-  return {{"m", required.m ? Json(*required.m) : Json()}, {"tried", required.tried}, {"error", json_number(required.error)}};
+  return {{"m", required.m ? Json(*required.m) : Json()},
+          {"tried", required.tried},
+          {"error", json_number(required.error)}};
 }
 
 std::string thousands(double flops) { return fmt::format("{:.1f} kFLOP", flops * 1e-3); }
 
 std::string choice_text(const LinearChoice& choice) {
-  const char* const sign = ops::can_be_negative(choice.candidate.map, choice.candidate.map_options) ? ", weights can be negative" : "";
+  const char* const sign =
+      ops::can_be_negative(choice.candidate.map, choice.candidate.map_options) ? ", weights can be negative" : "";
   return fmt::format("{}, m = {}, error {}{}", choice.candidate.name(), choice.m, number(choice.error), sign);
 }
 
 std::string advice_text(const Advice& advice, double target) {
-  const std::string softmax = fmt::format("softmax ({} a token at n = {})", thousands(advice.softmax_flops_per_token), advice.length);
-  if (!advice.linear) return fmt::format("only {} reaches {}; the nearest is {}", softmax, number(target), choice_text(advice.nearest));
+  const std::string softmax =
+      fmt::format("softmax ({} a token at n = {})", thousands(advice.softmax_flops_per_token), advice.length);
+  if (!advice.linear)
+    return fmt::format("only {} reaches {}; the nearest is {}", softmax, number(target), choice_text(advice.nearest));
   const std::string trivial = advice.uniform_suffices ? "; even uniform attention reaches it" : "";
-  const std::string linear = fmt::format("{} ({} a token)", choice_text(*advice.linear), thousands(advice.linear->flops_per_token));
+  const std::string linear =
+      fmt::format("{} ({} a token)", choice_text(*advice.linear), thousands(advice.linear->flops_per_token));
   if (!advice.takes_softmax()) return fmt::format("{}; {} costs more{}", linear, softmax, trivial);
-  return fmt::format("{}; {} reaches {} too, and costs less from n = {} on{}", softmax, linear, number(target), advice.cheaper_from,
-                     trivial);
+  return fmt::format("{}; {} reaches {} too, and costs less from n = {} on{}", softmax, linear, number(target),
+                     advice.cheaper_from, trivial);
 }
 
 Json as_json(const LinearChoice& choice) {
@@ -79,7 +85,9 @@ std::string required_column(const std::vector<RequiredFeatures>& required) {
   return texts.empty() ? "-" : fmt::format("{}", fmt::join(texts, ", "));
 }
 
-std::string norm_text(const RowNorms& norm) { return fmt::format("{} (at most {})", number(norm.mean), number(norm.largest)); }
+std::string norm_text(const RowNorms& norm) {
+  return fmt::format("{} (at most {})", number(norm.mean), number(norm.largest));
+}
 
 }  // namespace
 
@@ -90,17 +98,21 @@ void print_setting(const SweepSetting& setting, const SweepOptions& options) {
   } else {
     what += fmt::format(", batch {}, {} head{}", setting.batch, setting.n_heads, setting.n_heads == 1 ? "" : "s");
   }
-  if (options.norm_scales.size() > 1 || setting.norm_scale != 1) what += fmt::format(" times {}", number(setting.norm_scale));
+  if (options.norm_scales.size() > 1 || setting.norm_scale != 1)
+    what += fmt::format(" times {}", number(setting.norm_scale));
   fmt::print("\n{}: |q| {}, |k| {}\n", what, number(setting.query_norm), number(setting.key_norm));
-  const std::string target = options.find_features ? fmt::format("  m for error {}", number(options.advice.target_error)) : "";
-  fmt::print("  {:<30} {:<21} {:>5} {:>9} {:>10} {:>9} {:>9}{}\n", "attention", "directions", "m", "error", "kernel var", "kernel",
-             "effective", target);
+  const std::string target =
+      options.find_features ? fmt::format("  m for error {}", number(options.advice.target_error)) : "";
+  fmt::print("  {:<30} {:<21} {:>5} {:>9} {:>10} {:>9} {:>9}{}\n", "attention", "directions", "m", "error",
+             "kernel var", "kernel", "effective", target);
   fmt::print("  {:<30} {:<21} {:>5} {:>9} {:>10} {:>9} {:>9}\n", "", "", "", "", "/kernel²", "error", "features");
   fmt::print("  {:<30} {:<21} {:>5} {:>9}\n", "uniform", "", "", number(setting.uniform_error));
   for (const SweepResult& result : setting.results) {
-    const std::optional<double> none, effective = result.kernel ? std::optional(result.kernel->effective_features) : none;
-    fmt::print("  {:<30} {:<21} {:>5} {:>9} {:>10} {:>9} {:>9}{}{}\n", result.candidate.name(), kind_name(result.candidate), result.m,
-               number(result.error), number(result.kernel ? result.kernel->relative_variance : none),
+    const std::optional<double> none,
+        effective = result.kernel ? std::optional(result.kernel->effective_features) : none;
+    fmt::print("  {:<30} {:<21} {:>5} {:>9} {:>10} {:>9} {:>9}{}{}\n", result.candidate.name(),
+               kind_name(result.candidate), result.m, number(result.error),
+               number(result.kernel ? result.kernel->relative_variance : none),
                number(result.kernel ? result.kernel->relative_error : none), number(effective),
                options.find_features ? "  " + required_column(result.required) : "",
                worse_than_uniform(result.error, setting.uniform_error) ? "  worse than uniform" : "");
@@ -113,20 +125,22 @@ void print_setting(const SweepSetting& setting, const SweepOptions& options) {
 
 void print_layer(const LayerAnalysis& layer, const ModelAnalysisOptions& options) {
   fmt::print("\n{} (d {}, n {})\n", layer.layer, layer.d, layer.n);
-  const std::string target = options.find_features ? fmt::format("  m for error {}", number(options.advice.target_error)) : "";
+  const std::string target =
+      options.find_features ? fmt::format("  m for error {}", number(options.advice.target_error)) : "";
   for (const HeadAnalysis& head : layer.heads) {
     fmt::print("  head {}: |q| {}, |k| {}\n", head.head, norm_text(head.query_norm), norm_text(head.key_norm));
-    fmt::print("    {:<42} {:<21} {:>5} {:>9} {:>10} {:>10}{}\n", "attention", "directions", "m", "error", "TV softmax", "TV uniform",
-               target);
+    fmt::print("    {:<42} {:<21} {:>5} {:>9} {:>10} {:>10}{}\n", "attention", "directions", "m", "error", "TV softmax",
+               "TV uniform", target);
     fmt::print("    {:<42} {:<21} {:>5} {:>9}\n", "uniform", "", "", number(head.uniform_error));
     for (const HeadAttention& one : head.attentions) {
-      fmt::print("    {:<42} {:<21} {:>5} {:>9} {:>10} {:>10}{}{}\n", one.own ? "its own: " + one.name : one.name, one.directions,
-                 one.m > 0 ? std::to_string(one.m) : "", number(one.error), number(one.total_variation_to_softmax),
-                 number(one.total_variation_to_uniform),
+      fmt::print("    {:<42} {:<21} {:>5} {:>9} {:>10} {:>10}{}{}\n", one.own ? "its own: " + one.name : one.name,
+                 one.directions, one.m > 0 ? std::to_string(one.m) : "", number(one.error),
+                 number(one.total_variation_to_softmax), number(one.total_variation_to_uniform),
                  options.find_features ? "  " + (one.required ? required_text(*one.required) : std::string("-")) : "",
                  worse_than_uniform(one.error, head.uniform_error) ? "  worse than uniform" : "");
     }
-    if (std::any_of(head.attentions.begin(), head.attentions.end(), [](const auto& one) { return !one.total_variation_to_softmax; }))
+    if (std::any_of(head.attentions.begin(), head.attentions.end(),
+                    [](const auto& one) { return !one.total_variation_to_softmax; }))
       fmt::print("    TV -: weights that can be negative or need not sum to 1 are no distribution\n");
     if (head.advice) fmt::print("    advice: {}\n", advice_text(*head.advice, options.advice.target_error));
   }
@@ -168,7 +182,8 @@ Json as_json(const LayerAnalysis& layer) {
   Json object{{"layer", layer.layer}, {"d", layer.d}, {"n", layer.n}, {"heads", Json::array()}};
   for (const HeadAnalysis& head : layer.heads) {
     Json one{{"head", head.head},
-             {"query_norm", {{"mean", json_number(head.query_norm.mean)}, {"largest", json_number(head.query_norm.largest)}}},
+             {"query_norm",
+              {{"mean", json_number(head.query_norm.mean)}, {"largest", json_number(head.query_norm.largest)}}},
              {"key_norm", {{"mean", json_number(head.key_norm.mean)}, {"largest", json_number(head.key_norm.largest)}}},
              {"uniform_error", json_number(head.uniform_error)},
              {"attention", Json::array()}};
@@ -201,17 +216,20 @@ struct Axis {
 
 std::vector<Axis> axes_of(const std::vector<SweepSetting>& settings) {
   std::vector<Axis> axes{
-      {"m", "features m", [](const SweepSetting&, const SweepResult* result) { return result ? static_cast<double>(result->m) : 0.0; }},
+      {"m", "features m",
+       [](const SweepSetting&, const SweepResult* result) { return result ? static_cast<double>(result->m) : 0.0; }},
       {"deviation", "standard deviation of the entries of q and k",
        [](const SweepSetting& setting, const SweepResult*) { return setting.deviation.value_or(0); }},
-      {"scale", "factor on the norms of q and k", [](const SweepSetting& setting, const SweepResult*) { return setting.norm_scale; }},
+      {"scale", "factor on the norms of q and k",
+       [](const SweepSetting& setting, const SweepResult*) { return setting.norm_scale; }},
       {"n", "n", [](const SweepSetting& setting, const SweepResult*) { return static_cast<double>(setting.n); }},
       {"d", "d", [](const SweepSetting& setting, const SweepResult*) { return static_cast<double>(setting.d); }}};
   for (const SweepSetting& setting : settings) {
     for (const SweepResult& result : setting.results) {
       for (Axis& axis : axes) {
         // m of maps that have no choice is no range.
-        if (axis.name != std::string("m") || result.candidate.is_random()) axis.values.insert(axis.value(setting, &result));
+        if (axis.name != std::string("m") || result.candidate.is_random())
+          axis.values.insert(axis.value(setting, &result));
       }
     }
   }

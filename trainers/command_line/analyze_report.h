@@ -18,7 +18,8 @@ void print_layer(const LayerAnalysis& layer, const ModelAnalysisOptions& options
 Json as_json(const SweepSetting& setting);
 Json as_json(const LayerAnalysis& layer);
 
-/// Error against what varies: m, else the deviation, the norms' scale, n or d; whatever else varies is in the names of the lines.
+/// Error against what varies: m, else the deviation, the norms' scale, n or d; whatever else varies is in the names of
+/// the lines.
 Plot plot_of(const std::vector<SweepSetting>& settings);
 /// Error of each head, in the order of layers.
 Plot plot_of(const std::vector<LayerAnalysis>& layers);

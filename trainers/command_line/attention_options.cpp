@@ -41,7 +41,8 @@ AttendMechanism mechanism_from_name(const std::string& name) {
 }
 
 void refuse_unless(bool applies, const CLI::Option& option, const std::string& where) {
-  if (!applies && option.count() > 0) throw UserError("{}: belongs to {}; leave it out, or change that", option.get_name(), where);
+  if (!applies && option.count() > 0)
+    throw UserError("{}: belongs to {}; leave it out, or change that", option.get_name(), where);
 }
 
 void AttentionOptionValues::add(CLI::App& command, AttentionChoice& choice, bool many_maps) {
@@ -59,48 +60,55 @@ void AttentionOptionValues::add(CLI::App& command, AttentionChoice& choice, bool
   }
   keep(command
            .add_option("--window", choice.window,
-                       "softmax, linear: keys so many tokens away or more are not seen;\nwindowed: nearer ones have exact weights")
+                       "softmax, linear: keys so many tokens away or more are not seen;\nwindowed: nearer ones have "
+                       "exact weights")
            ->check(CLI::Range(1, 1 << 30))
            ->type_name("TOKENS"),
        {softmax, linear, windowed});
-  chunk_ = keep(command.add_option("--chunk", choice.chunk_size, "Tokens a tile: changes speed, and results only by rounding")
-                    ->capture_default_str()
-                    ->check(CLI::Range(1, 1 << 16))
-                    ->type_name("TOKENS"),
-                {linear, windowed});
-  order_ = keep(command.add_option("--order", choice.map_options.order, "taylor: 1 to 3; limit: 1 to 4")->capture_default_str(),
-                {linear, windowed});
-  kernel_epsilon_ = keep(command
-                             .add_option("--kernel-epsilon", kernel_epsilon,
-                                         many_maps ? "favor_relu: added to every feature (0: 0.001)"
-                                                   : "favor_relu, --compat performer_pytorch: added to every feature\n(0: 0.001, or the "
-                                                     "library's own: 0.0001 with favor_positive)")
-                             ->capture_default_str()
-                             ->check(CLI::NonNegativeNumber),
-                         {linear, windowed});
-  most_features_ = keep(command.add_option("--most-features", choice.map_options.most_features, "taylor and limit are refused above it")
-                            ->capture_default_str()
-                            ->check(CLI::PositiveNumber),
-                        {linear, windowed});
-  keep(command.add_option("--normalizer", normalizer, "sum: divide by the sum of weights; none: by the output row's own root mean square")
+  chunk_ = keep(
+      command.add_option("--chunk", choice.chunk_size, "Tokens a tile: changes speed, and results only by rounding")
+          ->capture_default_str()
+          ->check(CLI::Range(1, 1 << 16))
+          ->type_name("TOKENS"),
+      {linear, windowed});
+  order_ = keep(
+      command.add_option("--order", choice.map_options.order, "taylor: 1 to 3; limit: 1 to 4")->capture_default_str(),
+      {linear, windowed});
+  kernel_epsilon_ =
+      keep(command
+               .add_option("--kernel-epsilon", kernel_epsilon,
+                           many_maps ? "favor_relu: added to every feature (0: 0.001)"
+                                     : "favor_relu, --compat performer_pytorch: added to every feature\n(0: 0.001, or "
+                                       "the library's own: 0.0001 with favor_positive)")
+               ->capture_default_str()
+               ->check(CLI::NonNegativeNumber),
+           {linear, windowed});
+  most_features_ = keep(
+      command.add_option("--most-features", choice.map_options.most_features, "taylor and limit are refused above it")
+          ->capture_default_str()
+          ->check(CLI::PositiveNumber),
+      {linear, windowed});
+  keep(command
+           .add_option("--normalizer", normalizer,
+                       "sum: divide by the sum of weights; none: by the output row's own root mean square")
            ->capture_default_str()
            ->check(CLI::IsMember({"sum", "none"})),
        {linear, windowed});
   guard_ = keep(command
                     .add_option("--denominator-guard", choice.denominator_guard,
-                                "Maps with features of both signs, whose sums can cancel: rows whose denominator is a smaller\npart of the "
-                                "sum of |φ(q)| |φ(k)| become "
-                                "zero, and are counted")
+                                "Maps with features of both signs, whose sums can cancel: rows whose denominator is a "
+                                "smaller\npart of the sum of |φ(q)| |φ(k)| become zero, and are counted")
                     ->capture_default_str()
                     ->check(CLI::Range(0.0, 1.0)),
                 {linear, windowed});
   if (!many_maps) {
-    compat_ = keep(
-        command
-            .add_option("--compat", choice.compat, "That library's arithmetic, epsilons included: performer_pytorch or fast_transformers")
-            ->check(CLI::IsMember({"performer_pytorch", "fast_transformers"}))
-            ->type_name("NAME"),
-        {linear});
+    compat_ =
+        keep(command
+                 .add_option("--compat", choice.compat,
+                             "That library's arithmetic, epsilons included: performer_pytorch or fast_transformers")
+                 ->check(CLI::IsMember({"performer_pytorch", "fast_transformers"}))
+                 ->type_name("NAME"),
+             {linear});
     stabilize_ = keep(command.add_flag("--compat-stabilize", choice.compat_stabilize,
                                        "fast_transformers with favor_hyperbolic: that library's argument stabilize"),
                       {linear});

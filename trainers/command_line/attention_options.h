@@ -1,5 +1,6 @@
 #pragma once
-// The options that furlong attend and furlong bench attention share: which attention, and the numbers that belong to it.
+// The options that furlong attend and furlong bench attention share: which attention, and the numbers that belong to
+// it.
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
@@ -16,7 +17,8 @@ std::vector<std::string> feature_map_names();
 std::vector<std::string> directions_kind_names();
 AttendMechanism mechanism_from_name(const std::string& name);
 
-/// Throws UserError naming `option` and where it belongs, when it was given although `applies` is false: no option does nothing.
+/// Throws UserError naming `option` and where it belongs, when it was given although `applies` is false: no option does
+/// nothing.
 void refuse_unless(bool applies, const CLI::Option& option, const std::string& where);
 
 /// Throws UserError where a value stands twice in the list of `option`.
@@ -33,11 +35,14 @@ struct AttentionOptionValues {
   std::string feature_map = "favor_positive", normalizer = "sum", projection = "linear";
   double kernel_epsilon = 0;
 
-  /// Adds the options to `command`; those without a name of their own go straight into `choice`, which has to live as long. `many_maps`:
+  /// Adds the options to `command`; those without a name of their own go straight into `choice`, which has to live as
+  /// long. `many_maps`:
   /// --feature-map takes a list, which its caller adds.
   void add(CLI::App& command, AttentionChoice& choice, bool many_maps = false);
-  /// Throws UserError where an option was given that none of the mechanisms, or none of the maps, takes. `choice` is what add() was given.
-  void check(const std::vector<AttendMechanism>& mechanisms, const std::vector<std::string>& maps, const AttentionChoice& choice) const;
+  /// Throws UserError where an option was given that none of the mechanisms, or none of the maps, takes. `choice` is
+  /// what add() was given.
+  void check(const std::vector<AttendMechanism>& mechanisms, const std::vector<std::string>& maps,
+             const AttentionChoice& choice) const;
   /// Puts the values into `choice`, whose `compat` is settled.
   void settle(AttentionChoice& choice) const;
 

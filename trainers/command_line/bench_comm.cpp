@@ -33,14 +33,16 @@ struct Options {
 double raw_share(const BenchCommFigure& figure) { return figure.median_seconds / figure.raw_median_seconds; }
 
 void print(const std::vector<BenchCommFigure>& figures, const ProcessGroup& group, std::int64_t repeats) {
-  fmt::print("{} processes ({}), medians of {}; GB/s of 10^9 bytes\n\n", group.size(), group.communicator().engine(), repeats);
-  fmt::print("{:<16}{:>12}{:>14}{:>12}{:>12}{:>14}{:>12}\n", "", "bytes", "microseconds", "GB/s", "bus GB/s", "engine alone", "times");
+  fmt::print("{} processes ({}), medians of {}; GB/s of 10^9 bytes\n\n", group.size(), group.communicator().engine(),
+             repeats);
+  fmt::print("{:<16}{:>12}{:>14}{:>12}{:>12}{:>14}{:>12}\n", "", "bytes", "microseconds", "GB/s", "bus GB/s",
+             "engine alone", "times");
   std::string operation;
   for (const BenchCommFigure& figure : figures) {
     const double seconds = figure.median_seconds;
     const bool has_rate = figure.bytes > 0;
-    fmt::print("{:<16}{:>12}{:>14.1f}{:>12}{:>12}", figure.operation == operation ? "" : figure.operation, figure.bytes, seconds * 1e6,
-               has_rate ? fmt::format("{:.4f}", algorithm_bandwidth(figure, seconds) * 1e-9) : "-",
+    fmt::print("{:<16}{:>12}{:>14.1f}{:>12}{:>12}", figure.operation == operation ? "" : figure.operation, figure.bytes,
+               seconds * 1e6, has_rate ? fmt::format("{:.4f}", algorithm_bandwidth(figure, seconds) * 1e-9) : "-",
                has_rate ? fmt::format("{:.4f}", bus_bandwidth(figure, seconds, group.size()) * 1e-9) : "-");
     if (std::isfinite(figure.raw_median_seconds)) {
       fmt::print("{:>14.1f}{:>12.2f}\n", figure.raw_median_seconds * 1e6, raw_share(figure));
@@ -58,11 +60,13 @@ void print(const BenchCommTraining& training) {
   for (const std::int64_t buckets : training.buckets_hidden) hidden += buckets;
   fmt::print(
       "\ntraining, {} steps of {:.1f} ms, {} parameters, {} buckets of {:.1f} MB together:\n"
-      "reducing gradients takes {:.1f} ms a step, of which training waits {:.1f} ms; {:.0f}% is hidden behind backward ({:.1f} buckets\n"
+      "reducing gradients takes {:.1f} ms a step, of which training waits {:.1f} ms; {:.0f}% is hidden behind backward "
+      "({:.1f} buckets\n"
       "begin before it ends)\n",
       training.seconds.size(), training.median_seconds * 1e3, training.parameters, training.buckets,
-      static_cast<double>(training.bytes) * 1e-6, training.all.seconds / steps / ranks * 1e3, training.all.waited / steps / ranks * 1e3,
-      100 * training.all.hidden_share(), static_cast<double>(hidden) / steps);
+      static_cast<double>(training.bytes) * 1e-6, training.all.seconds / steps / ranks * 1e3,
+      training.all.waited / steps / ranks * 1e3, 100 * training.all.hidden_share(),
+      static_cast<double>(hidden) / steps);
 }
 
 Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
@@ -83,7 +87,8 @@ Json as_json(const BenchCommFigure& figure, int processes) {
 }
 
 Json as_json(const BenchCommReductions& found) {
-  return {{"reduction_seconds", found.seconds}, {"waited_seconds", found.waited}, {"hidden_share", found.hidden_share()}};
+  return {
+      {"reduction_seconds", found.seconds}, {"waited_seconds", found.waited}, {"hidden_share", found.hidden_share()}};
 }
 
 Json as_json(const BenchCommTraining& training) {
@@ -140,7 +145,8 @@ void check(Options& options, const CLI::Option& overrides, const CLI::Option& st
   refuse_unless(!options.config.empty(), overrides, "--config");
   refuse_unless(!options.config.empty(), steps, "--config");
   for (const std::int64_t bytes : options.bench.bytes) {
-    if (bytes < 1 || bytes > std::int64_t{1} << 40) throw UserError("--bytes {}: expected sizes from 1 byte to 1 TiB", bytes);
+    if (bytes < 1 || bytes > std::int64_t{1} << 40)
+      throw UserError("--bytes {}: expected sizes from 1 byte to 1 TiB", bytes);
   }
   refuse_twice("--bytes", options.bench.bytes);
   std::sort(options.bench.bytes.begin(), options.bench.bytes.end());
@@ -148,17 +154,24 @@ void check(Options& options, const CLI::Option& overrides, const CLI::Option& st
 
 constexpr const char* footer =
     "  furlong launch --processes 2 bench comm --config configs/quickstart.yaml\n"
-    "Bytes S are those of the largest tensor of a process, of float32. P processes, one operation takes the slowest of them t seconds:\n"
-    "GB/s is S/t; bus GB/s is that times 2(P-1)/P of all_reduce, (P-1)/P of reduce_scatter and all_gather, 1 of the others (the\n"
-    "definitions of nccl-tests): what each link carries. exchange: each sends S bytes to the next one; send_receive: rank 0 to the last.\n"
-    "\"engine alone\" is the engine's own function called directly on connections of its own, by turns with ours in the same run, and\n"
-    "\"times\" ours over it. Gloo has no function for reduce_scatter. Short operations are measured several at a time.\n"
-    "--config takes real training steps on the CPU; nothing is written. Hidden is what of the reductions' time training did not wait for.";
+    "Bytes S are those of the largest tensor of a process, of float32. P processes, one operation takes the slowest of "
+    "them t seconds:\n"
+    "GB/s is S/t; bus GB/s is that times 2(P-1)/P of all_reduce, (P-1)/P of reduce_scatter and all_gather, 1 of the "
+    "others (the\n"
+    "definitions of nccl-tests): what each link carries. exchange: each sends S bytes to the next one; send_receive: "
+    "rank 0 to the last.\n"
+    "\"engine alone\" is the engine's own function called directly on connections of its own, by turns with ours in "
+    "the same run, and\n"
+    "\"times\" ours over it. Gloo has no function for reduce_scatter. Short operations are measured several at a "
+    "time.\n"
+    "--config takes real training steps on the CPU; nothing is written. Hidden is what of the reductions' time "
+    "training did not wait for.";
 
 }  // namespace
 
 void add_bench_comm(CLI::App& bench) {
-  auto* command = bench.add_subcommand("comm", "Latency and bandwidth between the processes of a job, and what training hides of it");
+  auto* command = bench.add_subcommand(
+      "comm", "Latency and bandwidth between the processes of a job, and what training hides of it");
   command->footer(footer);
   const auto options = std::make_shared<Options>();
   command->add_option("--bytes", options->bench.bytes, "Sizes, between commas; 64KiB and 25MB are understood")
@@ -178,7 +191,8 @@ void add_bench_comm(CLI::App& bench) {
   auto* steps = command->add_option("--steps", options->steps, "Training steps to measure, behind three to warm up")
                     ->capture_default_str()
                     ->check(CLI::Range(1, 100000));
-  command->add_option("--json", options->json, "Write everything, each repetition's time too, to this file as JSON")->type_name("FILE");
+  command->add_option("--json", options->json, "Write everything, each repetition's time too, to this file as JSON")
+      ->type_name("FILE");
   command->callback([=] {
     check(*options, *overrides, *steps);
     run(*options);

@@ -1,6 +1,7 @@
 #pragma once
-// One file per subcommand; each adds itself to the program. The work happens in the callback, which throws furlong::Error on failure
-// and otherwise leaves the program's exit status in `status` (0 unless it says otherwise; 3 after a stop by signal).
+// One file per subcommand; each adds itself to the program. The work happens in the callback, which throws
+// furlong::Error on failure and otherwise leaves the program's exit status in `status` (0 unless it says otherwise; 3
+// after a stop by signal).
 #include <CLI/CLI.hpp>
 
 namespace furlong::command_line {

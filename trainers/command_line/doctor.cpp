@@ -64,8 +64,8 @@ struct Examination {
   std::optional<CudaReport> cuda;  ///< nothing where the program was built without CUDA
 };
 
-/// Multiplies small whole numbers, so that the result is exact in float32 in whatever order it is summed. Returns 10^9 operations a
-/// second; throws MachineError when oneDNN fails or multiplies wrongly.
+/// Multiplies small whole numbers, so that the result is exact in float32 in whatever order it is summed. Returns 10^9
+/// operations a second; throws MachineError when oneDNN fails or multiplies wrongly.
 double try_matrix_product() {
   constexpr int n = 512;
   std::vector<float> a(n * n), b(n * n), c(n * n);
@@ -77,20 +77,24 @@ double try_matrix_product() {
   for (int attempt = 0; attempt < 5; ++attempt) {
     const auto begin = std::chrono::steady_clock::now();
     const dnnl_status_t status = dnnl_sgemm('N', 'N', n, n, n, 1.0f, a.data(), n, b.data(), n, 0.0f, c.data(), n);
-    if (status != dnnl_success) throw MachineError("a float32 matrix product failed with status {}", static_cast<int>(status));
-    best_seconds = std::min(best_seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    if (status != dnnl_success)
+      throw MachineError("a float32 matrix product failed with status {}", static_cast<int>(status));
+    best_seconds =
+        std::min(best_seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
   for (int i = 0; i < n; i += 37) {
     for (int j = 0; j < n; j += 41) {
       float expected = 0;
       for (int k = 0; k < n; ++k) expected += a[i * n + k] * b[k * n + j];
-      if (c[i * n + j] != expected) throw MachineError("a float32 matrix product gave {} where {} is right", c[i * n + j], expected);
+      if (c[i * n + j] != expected)
+        throw MachineError("a float32 matrix product gave {} where {} is right", c[i * n + j], expected);
     }
   }
   return 2.0 * n * n * n / best_seconds * 1e-9;
 }
 
-/// Writes a checksummed dataset to a file that lives in memory only and reads it back. Throws MachineError when that fails.
+/// Writes a checksummed dataset to a file that lives in memory only and reads it back. Throws MachineError when that
+/// fails.
 void try_hdf5() {
   constexpr hsize_t count = 1000;
   std::vector<int> written(count), read(count, -1);
@@ -132,17 +136,20 @@ std::vector<Library> try_libraries(std::optional<double>& gflops) {
   const char* runtime = onednn->cpu_runtime == DNNL_RUNTIME_OMP   ? ", OpenMP"
                         : onednn->cpu_runtime == DNNL_RUNTIME_SEQ ? ", one thread"
                                                                   : "";
-  libraries.push_back({"oneDNN", numbers({unsigned(onednn->major), unsigned(onednn->minor), unsigned(onednn->patch)}) + runtime,
+  libraries.push_back({"oneDNN",
+                       numbers({unsigned(onednn->major), unsigned(onednn->minor), unsigned(onednn->patch)}) + runtime,
                        "matrix products", problem_of([&] { gflops = try_matrix_product(); })});
   unsigned major = 0, minor = 0, release = 0;
   H5get_libversion(&major, &minor, &release);
   std::string hdf5_problem = problem_of(try_hdf5);
   if (major != H5_VERS_MAJOR || minor != H5_VERS_MINOR)  // its own check would abort the program
-    hdf5_problem = fmt::format("built against {}.{}, but another version is installed; build again", H5_VERS_MAJOR, H5_VERS_MINOR);
+    hdf5_problem =
+        fmt::format("built against {}.{}, but another version is installed; build again", H5_VERS_MAJOR, H5_VERS_MINOR);
   libraries.push_back({"HDF5", numbers({major, minor, release}), "token stores, checkpoints", hdf5_problem});
   libraries.push_back({"Highway", numbers({HWY_MAJOR, HWY_MINOR, HWY_PATCH}), "vector code", ""});
   libraries.push_back({"yaml-cpp", FURLONG_YAML_CPP_VERSION, "configs", problem_of([] {
-                         if (YAML::Load("a: [1, 2]")["a"][1].as<int>() != 2) throw MachineError("a small document was read wrongly");
+                         if (YAML::Load("a: [1, 2]")["a"][1].as<int>() != 2)
+                           throw MachineError("a small document was read wrongly");
                        })});
   libraries.push_back({"zlib", zlibVersion(), "gz input", ""});
   libraries.push_back({"liblzma", lzma_version_string(), "xz input", ""});
@@ -150,8 +157,9 @@ std::vector<Library> try_libraries(std::optional<double>& gflops) {
   libraries.push_back({"xxHash", numbers({xxhash / 10000, xxhash / 100 % 100, xxhash % 100}), "checksums", ""});
   libraries.push_back({"fmt", numbers({FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100}), "text", ""});
   libraries.push_back({"spdlog", numbers({SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH}), "messages", ""});
-  libraries.push_back(
-      {"nlohmann-json", numbers({NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH}), "JSON", ""});
+  libraries.push_back({"nlohmann-json",
+                       numbers({NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH}),
+                       "JSON", ""});
   libraries.push_back({"CLI11", CLI11_VERSION, "command line", ""});
   return libraries;
 }
@@ -168,23 +176,28 @@ std::optional<std::string> environment(const char* name) {
 
 void advise_on_environment(std::vector<Advice>& advice) {
   if (const auto threads = environment("OMP_NUM_THREADS"))
-    advice.push_back({"OMP_NUM_THREADS=" + *threads + " is set and has no effect", "set `threads:` in the config, or --set threads=N"});
+    advice.push_back({"OMP_NUM_THREADS=" + *threads + " is set and has no effect",
+                      "set `threads:` in the config, or --set threads=N"});
   if (const auto policy = environment("OMP_WAIT_POLICY"); policy && (*policy == "passive" || *policy == "PASSIVE"))
-    advice.push_back({"OMP_WAIT_POLICY=" + *policy + " makes threads sleep between loops, which slows training on a machine of its own",
+    advice.push_back({"OMP_WAIT_POLICY=" + *policy +
+                          " makes threads sleep between loops, which slows training on a machine of its own",
                       "unset OMP_WAIT_POLICY, unless several programs share the cores"});
   for (const char* name : {"OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "OMP_PLACES"}) {
     const auto value = environment(name);
     if (value && *value != "false")
-      advice.push_back({fmt::format("{}={} pins threads; two programs so pinned share cores while others idle", name, *value),
-                        fmt::format("unset {} when more than one program runs here", name)});
+      advice.push_back(
+          {fmt::format("{}={} pins threads; two programs so pinned share cores while others idle", name, *value),
+           fmt::format("unset {} when more than one program runs here", name)});
   }
   for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
     if (const auto isa = environment(name); isa && *isa != "ALL" && *isa != "DEFAULT")
-      advice.push_back({fmt::format("{}={} keeps oneDNN from using all that the CPU can", name, *isa), fmt::format("unset {}", name)});
+      advice.push_back({fmt::format("{}={} keeps oneDNN from using all that the CPU can", name, *isa),
+                        fmt::format("unset {}", name)});
   }
   for (const char* name : {"ONEDNN_VERBOSE", "DNNL_VERBOSE"}) {
     if (const auto verbose = environment(name); verbose && *verbose != "0")
-      advice.push_back({fmt::format("{}={} makes oneDNN print a line for every product", name, *verbose), fmt::format("unset {}", name)});
+      advice.push_back({fmt::format("{}={} makes oneDNN print a line for every product", name, *verbose),
+                        fmt::format("unset {}", name)});
   }
 }
 
@@ -192,37 +205,42 @@ void advise_on_machine(const Examination& found, std::vector<Advice>& advice) {
   const CpuInformation& cpu = found.machine.cpu;
   if (cpu.quota_cores && cpu.usable_cores() < cpu.allowed_cores)
     advice.push_back(
-        {fmt::format("the container grants the CPU time of {:.3g} cores, but {} are visible", *cpu.quota_cores, cpu.allowed_cores),
+        {fmt::format("the container grants the CPU time of {:.3g} cores, but {} are visible", *cpu.quota_cores,
+                     cpu.allowed_cores),
          fmt::format("set `threads: {}` in the config, or raise the container's CPU limit", cpu.usable_cores())});
   if (thread_count() < cpu.usable_cores() && environment("FURLONG_POOL_THREADS"))
-    advice.push_back({fmt::format("FURLONG_POOL_THREADS keeps Furlong to {} threads of {}", thread_count(), cpu.usable_cores()),
-                      "unset FURLONG_POOL_THREADS"});
+    advice.push_back(
+        {fmt::format("FURLONG_POOL_THREADS keeps Furlong to {} threads of {}", thread_count(), cpu.usable_cores()),
+         "unset FURLONG_POOL_THREADS"});
   if (found.machine.huge_pages.enabled == "never")
     advice.push_back({"transparent huge pages are off: large tensors take far longer to touch for the first time",
                       "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"});
   if (!cpu.has("avx2") && !cpu.has("asimd"))
-    advice.push_back({"this CPU has no 256-bit vectors (AVX2): training is many times slower than on a CPU of the last ten years",
-                      "use another machine"});
-  if (!cpu.has("avx512_bf16"))
     advice.push_back(
-        {"this CPU has no AVX-512 bfloat16: `dtype: bfloat16` saves memory but computes in float32", "use `dtype: float32` for speed"});
+        {"this CPU has no 256-bit vectors (AVX2): training is many times slower than on a CPU of the last ten years",
+         "use another machine"});
+  if (!cpu.has("avx512_bf16"))
+    advice.push_back({"this CPU has no AVX-512 bfloat16: `dtype: bfloat16` saves memory but computes in float32",
+                      "use `dtype: float32` for speed"});
   if (found.machine.memory.available < (uint64_t{1} << 30))
-    advice.push_back({"less than 1 GiB of memory is free", "end other programs, or raise the container's memory limit"});
+    advice.push_back(
+        {"less than 1 GiB of memory is free", "end other programs, or raise the container's memory limit"});
   if (found.free_disk_bytes && *found.free_disk_bytes < 2000000000)
     advice.push_back({"less than 2 GB are free on the disk of this folder",
                       "put runs elsewhere with --run-dir, and keep fewer checkpoints (checkpoint.keep_last)"});
   for (const GpuInformation& gpu : found.machine.gpus) {
     if (!gpu.driver)
-      advice.push_back(
-          {"an NVIDIA GPU (" + gpu.name + ") has no driver loaded", "as root: apt-get install nvidia-driver (Debian's non-free section)"});
+      advice.push_back({"an NVIDIA GPU (" + gpu.name + ") has no driver loaded",
+                        "as root: apt-get install nvidia-driver (Debian's non-free section)"});
   }
 }
 
 void advise_on_cuda(const Examination& found, std::vector<Advice>& advice) {
   if (!found.cuda) {
     if (!found.machine.gpus.empty())
-      advice.push_back({"there is an NVIDIA GPU, and this program was built without CUDA",
-                        "install the CUDA toolkit, 12.4 or later, and build again (scripts/build.sh says whether it is found)"});
+      advice.push_back(
+          {"there is an NVIDIA GPU, and this program was built without CUDA",
+           "install the CUDA toolkit, 12.4 or later, and build again (scripts/build.sh says whether it is found)"});
     return;
   }
   for (const CudaDeviceReport& device : found.cuda->devices) {
@@ -233,7 +251,8 @@ void advise_on_cuda(const Examination& found, std::vector<Advice>& advice) {
   const bool usable = found.cuda->unavailable.empty();
   for (const CudaLibraryReport& library : found.cuda->libraries) {
     if (usable && !library.problem.empty())
-      advice.push_back({library.problem, fmt::format("needed for {}: install it with the CUDA toolkit or with pip", library.use)});
+      advice.push_back(
+          {library.problem, fmt::format("needed for {}: install it with the CUDA toolkit or with pip", library.use)});
   }
 }
 
@@ -252,7 +271,9 @@ Examination examine() {
   return found;
 }
 
-std::string gibibytes(uint64_t bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1024.0 * 1024 * 1024)); }
+std::string gibibytes(uint64_t bytes) {
+  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1024.0 * 1024 * 1024));
+}
 
 /// Whether `device: auto` would take a GPU, and if not, why.
 std::string cuda_state(const Examination& found) {
@@ -266,7 +287,8 @@ std::string simulator_state() { return gpu_engine(DeviceType::simulated) ? "ok (
 std::vector<std::string> problems_of(const Examination& found) {
   std::vector<std::string> problems;
   for (const Library& library : found.libraries) {
-    if (!library.problem.empty()) problems.push_back(fmt::format("{} {}: {}", library.name, library.version, library.problem));
+    if (!library.problem.empty())
+      problems.push_back(fmt::format("{} {}: {}", library.name, library.version, library.problem));
   }
   return problems;
 }
@@ -289,8 +311,9 @@ bool sanitized() {
 
 Json cuda_json(const std::optional<CudaReport>& cuda) {
   if (!cuda) return Json();
-  Json json = {
-      {"toolkit", cuda->toolkit}, {"architectures", cuda->architectures}, {"driver", cuda->driver.empty() ? Json() : Json(cuda->driver)}};
+  Json json = {{"toolkit", cuda->toolkit},
+               {"architectures", cuda->architectures},
+               {"driver", cuda->driver.empty() ? Json() : Json(cuda->driver)}};
   json["devices"] = Json::array();
   for (const CudaDeviceReport& device : cuda->devices) {
     const GpuDescription& gpu = device.description;
@@ -339,10 +362,12 @@ Json as_json(const Examination& found) {
   json["cuda"] = cuda_json(found.cuda);
   json["libraries"] = Json::object();
   for (const Library& library : found.libraries)
-    json["libraries"][library.name] = {{"version", library.version}, {"use", library.use}, {"problem", library.problem}};
+    json["libraries"][library.name] = {
+        {"version", library.version}, {"use", library.use}, {"problem", library.problem}};
   json["system"] = {{"kernel", machine.kernel}, {"container", machine.container}};
   json["advice"] = Json::array();
-  for (const Advice& advice : found.advice) json["advice"].push_back({{"what", advice.what}, {"remedy", advice.remedy}});
+  for (const Advice& advice : found.advice)
+    json["advice"].push_back({{"what", advice.what}, {"remedy", advice.remedy}});
   json["problems"] = problems_of(found);
   return json;
 }
@@ -353,51 +378,63 @@ std::string cpu_text(const Examination& found) {
   std::vector<std::string> there, absent;
   for (const Feature& feature : features_of_interest) (cpu.has(feature.name) ? there : absent).push_back(feature.name);
   text += fmt::format("  has       {}; vector code runs as {}\n",
-                      there.empty() ? "none of the vector extensions" : fmt::format("{}", fmt::join(there, " ")), found.vector_target);
+                      there.empty() ? "none of the vector extensions" : fmt::format("{}", fmt::join(there, " ")),
+                      found.vector_target);
   for (const Feature& feature : features_of_interest) {
     if (!cpu.has(feature.name)) text += fmt::format("  has not   {} ({})\n", feature.name, feature.meaning);
   }
-  text += fmt::format(
-      "  cores     {} online, {} allowed by the affinity mask, {}; Furlong uses {} threads ({})\n", cpu.online_cores, cpu.allowed_cores,
-      cpu.quota_cores ? fmt::format("{:.3g} granted by the cgroup", *cpu.quota_cores) : "no cgroup quota", thread_count(), thread_engine());
-  if (found.gflops) text += fmt::format("  speed     {:.0f} GFLOP/s in a float32 matrix product (512 x 512)\n", *found.gflops);
+  text +=
+      fmt::format("  cores     {} online, {} allowed by the affinity mask, {}; Furlong uses {} threads ({})\n",
+                  cpu.online_cores, cpu.allowed_cores,
+                  cpu.quota_cores ? fmt::format("{:.3g} granted by the cgroup", *cpu.quota_cores) : "no cgroup quota",
+                  thread_count(), thread_engine());
+  if (found.gflops)
+    text += fmt::format("  speed     {:.0f} GFLOP/s in a float32 matrix product (512 x 512)\n", *found.gflops);
   return text;
 }
 
 std::string gpu_text(const Examination& found) {
   std::vector<std::string> names;
   for (const GpuInformation& gpu : found.machine.gpus) names.push_back(gpu.name + (gpu.driver ? "" : " (no driver)"));
-  std::string text = fmt::format("gpus        {}\n", names.empty() ? "no NVIDIA GPU found" : fmt::format("{}", fmt::join(names, ", ")));
+  std::string text = fmt::format("gpus        {}\n",
+                                 names.empty() ? "no NVIDIA GPU found" : fmt::format("{}", fmt::join(names, ", ")));
   if (!found.cuda) return text;
-  text += fmt::format("  built     with CUDA {} for architectures {}\n", found.cuda->toolkit, found.cuda->architectures);
+  text +=
+      fmt::format("  built     with CUDA {} for architectures {}\n", found.cuda->toolkit, found.cuda->architectures);
   text += fmt::format("  driver    {}\n", found.cuda->driver.empty() ? "none" : "knows CUDA " + found.cuda->driver);
   int index = 0;
   for (const CudaDeviceReport& device : found.cuda->devices) {
     const GpuDescription& gpu = device.description;
-    text += fmt::format("  cuda:{}    {}, compute capability {}.{}, {} multiprocessors, {} free of {}{}\n", index++, gpu.name,
-                        gpu.capability / 10, gpu.capability % 10, gpu.multiprocessors, gibibytes(static_cast<uint64_t>(gpu.free_bytes)),
+    text += fmt::format("  cuda:{}    {}, compute capability {}.{}, {} multiprocessors, {} free of {}{}\n", index++,
+                        gpu.name, gpu.capability / 10, gpu.capability % 10, gpu.multiprocessors,
+                        gibibytes(static_cast<uint64_t>(gpu.free_bytes)),
                         gibibytes(static_cast<uint64_t>(gpu.memory_bytes)),
                         device.unavailable.empty() ? "" : "; not usable: " + device.unavailable);
   }
   for (const CudaLibraryReport& library : found.cuda->libraries)
-    text += fmt::format("  {:<10}{} ({})\n", library.name,
-                        library.problem.empty() ? fmt::format("{}, {}", library.version, library.path) : library.problem, library.use);
+    text += fmt::format(
+        "  {:<10}{} ({})\n", library.name,
+        library.problem.empty() ? fmt::format("{}, {}", library.version, library.path) : library.problem, library.use);
   return text;
 }
 
 std::string as_text(const Examination& found) {
   const Machine& machine = found.machine;
-  std::string text = fmt::format("furlong     {} ({}){}\n", version(), commit(), sanitized() ? ", built with sanitizers" : "");
+  std::string text =
+      fmt::format("furlong     {} ({}){}\n", version(), commit(), sanitized() ? ", built with sanitizers" : "");
   text += cpu_text(found);
-  text += fmt::format("memory      {} total, {} available, {}\n", gibibytes(machine.memory.total), gibibytes(machine.memory.available),
-                      machine.memory.cgroup_limit ? "cgroup limit " + gibibytes(*machine.memory.cgroup_limit) : "no cgroup limit");
+  text += fmt::format(
+      "memory      {} total, {} available, {}\n", gibibytes(machine.memory.total), gibibytes(machine.memory.available),
+      machine.memory.cgroup_limit ? "cgroup limit " + gibibytes(*machine.memory.cgroup_limit) : "no cgroup limit");
   const HugePageInformation& pages = machine.huge_pages;
-  text += pages.enabled.empty()
-              ? "huge pages  not offered by this kernel\n"
-              : fmt::format("huge pages  {} (defrag: {}), {} KiB each\n", pages.enabled, pages.defrag, pages.bytes / 1024);
-  if (found.free_disk_bytes) text += fmt::format("disk        {} free in this folder\n", gibibytes(*found.free_disk_bytes));
+  text += pages.enabled.empty() ? "huge pages  not offered by this kernel\n"
+                                : fmt::format("huge pages  {} (defrag: {}), {} KiB each\n", pages.enabled, pages.defrag,
+                                              pages.bytes / 1024);
+  if (found.free_disk_bytes)
+    text += fmt::format("disk        {} free in this folder\n", gibibytes(*found.free_disk_bytes));
   text += fmt::format("system      Linux {}{}\n", machine.kernel, machine.container ? ", in a container" : "");
-  text += fmt::format("engines     cpu: {}\n            cuda: {}\n", problems_of(found).empty() ? "ok" : "broken", cuda_state(found));
+  text += fmt::format("engines     cpu: {}\n            cuda: {}\n", problems_of(found).empty() ? "ok" : "broken",
+                      cuda_state(found));
   if (!simulator_state().empty()) text += fmt::format("            simulated: {}\n", simulator_state());
   text += gpu_text(found);
   text += "libraries\n";
@@ -413,12 +450,13 @@ std::string as_text(const Examination& found) {
 
 void add_doctor(CLI::App& program, int& status) {
   CLI::App* doctor = program.add_subcommand(
-      "doctor", "Examine this machine: CPU, threads, memory, engines, libraries, GPUs; say what is missing and how to get it.");
+      "doctor",
+      "Examine this machine: CPU, threads, memory, engines, libraries, GPUs; say what is missing and how to get it.");
   const auto json = std::make_shared<bool>(false);
   doctor->add_flag("--json", *json, "Print one JSON object instead of text");
   doctor->footer(
-      "Libraries that Furlong needs are tried, not only listed. Exit status: 0 when everything needed works (advice on speed does not "
-      "change it), 1 when something needed is broken.");
+      "Libraries that Furlong needs are tried, not only listed. Exit status: 0 when everything needed works (advice on "
+      "speed does not change it), 1 when something needed is broken.");
   doctor->callback([json, &status] {
     const Examination found = examine();
     if (*json) {
@@ -429,7 +467,8 @@ void add_doctor(CLI::App& program, int& status) {
     const std::vector<std::string> problems = problems_of(found);
     if (problems.empty()) return;
     status = 1;
-    fmt::print(stderr, "error: {}; install the packages again with scripts/setup.sh and build again\n", fmt::join(problems, "; "));
+    fmt::print(stderr, "error: {}; install the packages again with scripts/setup.sh and build again\n",
+               fmt::join(problems, "; "));
   });
 }
 

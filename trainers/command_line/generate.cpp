@@ -58,13 +58,14 @@ std::vector<std::int32_t> stopping_tokens(const Options& options, const Vocabula
 void run(Options& options) {
   set_thread_count(static_cast<int>(options.threads));
   if (!options.prompt_file.empty()) options.prompt = text_of_file(options.prompt_file);
-  Model model =
-      load_model(CheckpointReader::open(checkpoint_of(options.run)), device_from_name(options.device), Weights::averaged_if_present);
+  Model model = load_model(CheckpointReader::open(checkpoint_of(options.run)), device_from_name(options.device),
+                           Weights::averaged_if_present);
   const std::vector<std::int32_t> prompt = tokens_of_prompt(options, model.vocabulary);
   options.generate.stop = stopping_tokens(options, model.vocabulary);
   TextStream stream(model.vocabulary, prompt);
   std::function<void(std::int32_t)> print;
-  // The prompt comes with the first token: a model or a prompt that is refused has printed nothing. A file's is known to whoever named it.
+  // The prompt comes with the first token: a model or a prompt that is refused has printed nothing. A file's is known
+  // to whoever named it.
   auto print_prompt = [&, begun = !options.prompt_file.empty()]() mutable {
     if (!std::exchange(begun, true)) std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
   };
@@ -82,47 +83,50 @@ void run(Options& options) {
     print_prompt();
     fmt::print("{}\n", stream.finish());
     std::fflush(stdout);  // before the line below, wherever the two go
-    fmt::print(stderr, "{} tokens, {:.0f} a second after a prompt of {} in {:.2f} s; the past takes {:.1f} KiB\n", generated.tokens.size(),
-               rate, prompt.size(), generated.prompt_seconds, static_cast<double>(generated.state_bytes) / 1024);
+    fmt::print(stderr, "{} tokens, {:.0f} a second after a prompt of {} in {:.2f} s; the past takes {:.1f} KiB\n",
+               generated.tokens.size(), rate, prompt.size(), generated.prompt_seconds,
+               static_cast<double>(generated.state_bytes) / 1024);
     return;
   }
   const bool from_file = !options.prompt_file.empty();
-  const nlohmann::ordered_json object{{from_file ? "prompt_file" : "prompt", from_file ? options.prompt_file : options.prompt},
-                                      {"prompt_tokens", prompt.size()},
-                                      {"text", text_behind(model.vocabulary, prompt, generated.tokens)},
-                                      {"tokens", generated.tokens},
-                                      {"tokens_per_second", rate},
-                                      {"prompt_seconds", generated.prompt_seconds},
-                                      {"state_bytes", generated.state_bytes}};
-  // A sample may end inside a multi-byte character: such bytes are replaced in the text, and stand in `tokens` as they are.
+  const nlohmann::ordered_json object{
+      {from_file ? "prompt_file" : "prompt", from_file ? options.prompt_file : options.prompt},
+      {"prompt_tokens", prompt.size()},
+      {"text", text_behind(model.vocabulary, prompt, generated.tokens)},
+      {"tokens", generated.tokens},
+      {"tokens_per_second", rate},
+      {"prompt_seconds", generated.prompt_seconds},
+      {"state_bytes", generated.state_bytes}};
+  // A sample may end inside a multi-byte character: such bytes are replaced in the text, and stand in `tokens` as they
+  // are.
   fmt::print("{}\n", object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace
 
 void add_generate(CLI::App& program, int& /*status*/) {
-  auto* command =
-      program.add_subcommand("generate", "Sample from a trained model; with linear attention memory does not grow with the length");
+  auto* command = program.add_subcommand(
+      "generate", "Sample from a trained model; with linear attention memory does not grow with the length");
   const auto options = std::make_shared<Options>();
   command
       ->add_option("run", options->run,
-                   "A run directory (its best checkpoint, or the newest where there is no best; of furlong finetune, of the\nlast stage) "
-                   "or one checkpoint")
+                   "A run directory (its best checkpoint, or the newest where there is no best; of furlong finetune, "
+                   "of the\nlast stage) or one checkpoint")
       ->required()
       ->type_name("RUN|CHECKPOINT");
   auto* prompt = command->add_option("--prompt", options->prompt, "What to go on from")->type_name("TEXT");
   command
-      ->add_option(
-          "--prompt-file", options->prompt_file,
-          "The same from a file (-: the standard input), which may be a long document: it goes through the\nmodel in pieces of 4096 "
-          "tokens, and only what follows it is printed")
+      ->add_option("--prompt-file", options->prompt_file,
+                   "The same from a file (-: the standard input), which may be a long document: it goes through "
+                   "the\nmodel in pieces of 4096 tokens, and only what follows it is printed")
       ->excludes(prompt)
       ->type_name("FILE");
-  command->add_flag(
-      "--special", options->special,
-      "Special tokens spelled in the prompt (<|im_start|>, [INST]) are those tokens, as in a chat; otherwise\nthey are text as "
-      "any other");
-  command->add_option("--stop", options->stop, "End where this token comes, spelled as the vocabulary has it; may be repeated")
+  command->add_flag("--special", options->special,
+                    "Special tokens spelled in the prompt (<|im_start|>, [INST]) are those tokens, as in a chat; "
+                    "otherwise\nthey are text as any other");
+  command
+      ->add_option("--stop", options->stop,
+                   "End where this token comes, spelled as the vocabulary has it; may be repeated")
       ->expected(1)
       ->take_all()
       ->allow_extra_args(false)
@@ -130,22 +134,30 @@ void add_generate(CLI::App& program, int& /*status*/) {
   command->add_option("--max-tokens", options->generate.max_tokens, "Tokens to generate")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000000));
-  command->add_option("--temperature", options->generate.temperature, "Logits are divided by it; 0 takes the most probable token always")
+  command
+      ->add_option("--temperature", options->generate.temperature,
+                   "Logits are divided by it; 0 takes the most probable token always")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 100.0));
   command->add_option("--top-k", options->generate.top_k, "Only the k most probable tokens; 0: all")
       ->capture_default_str()
       ->check(CLI::Range(0, 1000000000));
-  command->add_option("--top-p", options->generate.top_p, "Only the most probable tokens that together reach this probability")
+  command
+      ->add_option("--top-p", options->generate.top_p,
+                   "Only the most probable tokens that together reach this probability")
       ->capture_default_str()
       ->check(CLI::Range(1e-6, 1.0));
   command->add_option("--seed", options->generate.seed, "The same seed gives the same text")->capture_default_str();
   command->add_option("--device", options->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads; 0: all cores")->capture_default_str()->check(CLI::Range(0, 4096));
+  command->add_option("--threads", options->threads, "Threads; 0: all cores")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 4096));
   command->add_flag("--json", options->json, "Print JSON at the end instead of text as it comes");
   command->footer(
-      "A chat is written as the model's chat template would (tokenizer_config.json or chat_template.jinja of its exported directory):\n"
-      "  furlong generate chat.h5 --special --stop '<|im_end|>' --prompt $'<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n'");
+      "A chat is written as the model's chat template would (tokenizer_config.json or chat_template.jinja of its "
+      "exported directory):\n"
+      "  furlong generate chat.h5 --special --stop '<|im_end|>' --prompt "
+      "$'<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n'");
   command->callback([options] { run(*options); });
 }
 

@@ -26,7 +26,8 @@ constexpr Refusal refusals[] = {
     {"tokenize", one_process, "run it as it is"},
     {"plan", "it foretells what many devices would do, on one", "run it as it is"},
     {"convert", one_writer, "run it once, and train the result in the job"},
-    {"finetune", "its stages train in one process", "run it as it is; furlong train takes a model's weights with model.weights"},
+    {"finetune", "its stages train in one process",
+     "run it as it is; furlong train takes a model's weights with model.weights"},
     {"evaluate", one_process, "run it as it is"},
     {"generate", one_process, "run it as it is"},
     {"export", one_writer, "run it once, behind the job"},
@@ -39,29 +40,30 @@ constexpr Refusal refusals[] = {
     {"launch", "a job within a job", "give the command itself"},
 };
 
-/// What CLI11 leaves behind the command may begin with an option of our own, misspelt, whose value it took for the command.
+/// What CLI11 leaves behind the command may begin with an option of our own, misspelt, whose value it took for the
+/// command.
 void check_command(const CLI::App& program, const CLI::App& launcher, const std::vector<std::string>& words) {
   const std::string& command = words[0];
   if (command == "train" || (command == "bench" && words.size() > 1 && words[1] == "comm")) return;
   for (const Refusal& refusal : refusals) {
     if (command == refusal.command)
-      throw UserError("furlong launch {}: {}; expected train, the subcommand that works in several processes; {}", command, refusal.reason,
-                      refusal.hint);
+      throw UserError("furlong launch {}: {}; expected train, the subcommand that works in several processes; {}",
+                      command, refusal.reason, refusal.hint);
   }
   if (words.size() > 1 && words[1].starts_with("--")) {
     std::vector<std::string> known;
     for (const CLI::Option* option : launcher.get_options()) known.push_back(option->get_name());
     const std::string option = words[1].substr(0, words[1].find('='));
     const std::string near = config::nearest(option, known);
-    throw UserError("furlong launch has no option {}; {}its own options come first, then the subcommand with its own", option,
-                    near.empty() ? "" : "did you mean " + near + "? ");
+    throw UserError("furlong launch has no option {}; {}its own options come first, then the subcommand with its own",
+                    option, near.empty() ? "" : "did you mean " + near + "? ");
   }
   std::vector<std::string> known;
   for (const CLI::App* subcommand : program.get_subcommands({})) known.push_back(subcommand->get_name());
   const std::string near = config::nearest(command, known);
-  throw UserError(
-      "furlong launch {}: there is no such subcommand; {}", command,
-      near.empty() ? std::string("expected train, as in furlong launch --processes 2 train c.yaml") : "did you mean " + near + "?");
+  throw UserError("furlong launch {}: there is no such subcommand; {}", command,
+                  near.empty() ? std::string("expected train, as in furlong launch --processes 2 train c.yaml")
+                               : "did you mean " + near + "?");
 }
 
 }  // namespace
@@ -74,27 +76,35 @@ void add_launch(CLI::App& program, int& status) {
       ->required()
       ->type_name("N");
   launcher
-      ->add_option("--timeout", options->timeout,
-                   "When a process has failed: how long the others may take to end by themselves\nbefore they are killed")
+      ->add_option(
+          "--timeout", options->timeout,
+          "When a process has failed: how long the others may take to end by themselves\nbefore they are killed")
       ->capture_default_str()
       ->type_name("SECONDS");
-  launcher->add_option("--master-port", options->master_port, "Where rank 0 is met on 127.0.0.1 (default: a free port)")->type_name("PORT");
-  launcher->add_option("command", *command, "train or bench comm, with its own options and arguments behind it")->type_name("COMMAND ...");
+  launcher->add_option("--master-port", options->master_port, "Where rank 0 is met on 127.0.0.1 (default: a free port)")
+      ->type_name("PORT");
+  launcher->add_option("command", *command, "train or bench comm, with its own options and arguments behind it")
+      ->type_name("COMMAND ...");
   launcher->prefix_command();
   launcher->footer(
       "  furlong launch --processes 2 train configs/quickstart.yaml --set trainer.max_steps=100\n"
       "A -- before the command keeps options right behind it, such as --help, from being taken for launch's own.\n"
-      "Rank 0 writes as if it were alone; lines of the others go to standard error behind [rank K]. The cores are shared out, unless\n"
+      "Rank 0 writes as if it were alone; lines of the others go to standard error behind [rank K]. The cores are "
+      "shared out, unless\n"
       "OMP_NUM_THREADS is set: then each process has that many threads, and cores of its own only where they suffice.\n"
-      "SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 are passed on to all; a second Ctrl-C kills them, Ctrl-Z suspends them. When a process\n"
-      "fails, the others are killed after the timeout, and the last line names the first at fault. No process outlives this one.\n"
-      "Exit status: 0 or 3 (stopped by a signal, saved) where all ended so; otherwise that of the first at fault, 128 + its signal\n"
+      "SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 are passed on to all; a second Ctrl-C kills them, Ctrl-Z suspends them. "
+      "When a process\n"
+      "fails, the others are killed after the timeout, and the last line names the first at fault. No process outlives "
+      "this one.\n"
+      "Exit status: 0 or 3 (stopped by a signal, saved) where all ended so; otherwise that of the first at fault, 128 "
+      "+ its signal\n"
       "where one ended it. Several hosts: srun, mpirun or torchrun start furlong train directly.");
   launcher->callback([=, &program, &status] {
     options->arguments.clear();
     if (!command->empty()) {
       options->arguments = launcher->remaining();
-      if (!options->arguments.empty() && options->arguments[0] == "--") options->arguments.erase(options->arguments.begin());
+      if (!options->arguments.empty() && options->arguments[0] == "--")
+        options->arguments.erase(options->arguments.begin());
       options->arguments.insert(options->arguments.begin(), *command);
       check_command(program, *launcher, options->arguments);
     }

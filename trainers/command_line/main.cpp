@@ -18,7 +18,8 @@
 
 namespace {
 
-/// Help and version as CLI11 prints them; anything else in one line, naming the nearest subcommand where a word in its place is none.
+/// Help and version as CLI11 prints them; anything else in one line, naming the nearest subcommand where a word in its
+/// place is none.
 int answer(const CLI::App& program, const CLI::ParseError& error, int argc, char** argv) {
   if (error.get_exit_code() == 0) return program.exit(error);
   std::string message = error.what();
@@ -42,9 +43,10 @@ int answer(const CLI::App& program, const CLI::ParseError& error, int argc, char
   return 2;
 }
 
-/// libgomp's threads wait for each other spinning, by default for milliseconds; on a machine that does anything else that takes the cores
-/// from the very threads they wait for (measured: a training step four times slower beside two compilers). It reads its settings before
-/// main begins, so the program starts itself once more with a short spin, unless the user has chosen.
+/// libgomp's threads wait for each other spinning, by default for milliseconds; on a machine that does anything else
+/// that takes the cores from the very threads they wait for (measured: a training step four times slower beside two
+/// compilers). It reads its settings before main begins, so the program starts itself once more with a short spin,
+/// unless the user has chosen.
 void limit_spinning([[maybe_unused]] char** argv) {
 #ifndef FURLONG_THREAD_POOL
   if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
@@ -63,13 +65,15 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   limit_spinning(argv);
   using namespace furlong;
-  CLI::App program("Furlong trains transformers on long sequences, with linear-time attention beside exact softmax, from YAML files.",
-                   "furlong");
+  CLI::App program(
+      "Furlong trains transformers on long sequences, with linear-time attention beside exact softmax, from YAML "
+      "files.",
+      "furlong");
   program.set_version_flag("--version", version() + " (" + commit() + ")");
   program.require_subcommand(1);
   program.footer(
-      "Every subcommand has --help. Exit status: 0 done, 1 the machine failed, 2 a mistake to mend, 3 stopped by a signal, with nothing "
-      "left half written.");
+      "Every subcommand has --help. Exit status: 0 done, 1 the machine failed, 2 a mistake to mend, 3 stopped by a "
+      "signal, with nothing left half written.");
   int status = 0;
   command_line::add_prepare(program, status);
   command_line::add_tokenize(program, status);

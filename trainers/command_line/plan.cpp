@@ -29,7 +29,8 @@ struct Options {
   bool json = false;
 };
 
-/// That of the data, or where the store is not here one of as many tokens as the config says. What they mean is all one.
+/// That of the data, or where the store is not here one of as many tokens as the config says. What they mean is all
+/// one.
 Vocabulary vocabulary_of(const LoadedSettings& loaded) {
   const Settings& settings = loaded.settings;
   std::error_code failure;
@@ -39,8 +40,10 @@ Vocabulary vocabulary_of(const LoadedSettings& loaded) {
     return data->vocabulary();
   }
   if (settings.model.vocabulary_size == 0)
-    throw UserError("data.store: {} is not there, and how many tokens it has is not said; make it, or add --set model.vocabulary_size=N",
-                    settings.data.store.string());
+    throw UserError(
+        "data.store: {} is not there, and how many tokens it has is not said; make it, or add --set "
+        "model.vocabulary_size=N",
+        settings.data.store.string());
   const Vocabulary any = Vocabulary::copy(1);
   return settings.objective.learns_labels() ? any.with_labels({"one", "other"}) : any;
 }
@@ -74,8 +77,9 @@ Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : 
 
 Json as_json(const PlanSegments& segments) {
   if (segments.processes == 1) return {};
-  return {{"processes", segments.processes},      {"tokens", segments.tokens},        {"exchanges_per_step", segments.exchanges},
-          {"state_bytes", segments.state_bytes},  {"bytes_per_step", segments.bytes}, {"seconds_forward", segments.forward},
+  return {{"processes", segments.processes},          {"tokens", segments.tokens},
+          {"exchanges_per_step", segments.exchanges}, {"state_bytes", segments.state_bytes},
+          {"bytes_per_step", segments.bytes},         {"seconds_forward", segments.forward},
           {"seconds_backward", segments.backward}};
 }
 
@@ -120,20 +124,22 @@ Json as_json(const PlanReport& report) {
   const PlanDevice& device = report.device;
   Json numbers = Json::object();
   for (const auto& [key, number] : plan_numbers(device)) numbers[key] = number;
-  Json object{{"hosts", report.cluster.hosts},
-              {"devices_per_host", report.cluster.per_host},
-              {"device", {{"name", device.name}, {"source", device.source}, {"numbers", numbers}, {"assumed", device.assumed}}},
-              {"parameters", report.parameters},
-              {"trained_parameters", report.trained},
-              {"samples_per_device", report.samples},
-              {"tokens_per_step", report.tokens},
-              {"flops_per_step", report.flops},
-              {"step_seconds_alone", report.alone},
-              {"buckets", report.n_buckets},
-              {"largest_bucket_bytes", report.bucket_bytes},
-              {"segments", as_json(report.segments)},
-              {"checkpoint_copy", copy_as_json(report)}};
-  for (const Plan& plan : report.plans) object[plan.sharing == PlanSharing::zero_1 ? "zero_1" : "data_parallel"] = as_json(plan);
+  Json object{
+      {"hosts", report.cluster.hosts},
+      {"devices_per_host", report.cluster.per_host},
+      {"device", {{"name", device.name}, {"source", device.source}, {"numbers", numbers}, {"assumed", device.assumed}}},
+      {"parameters", report.parameters},
+      {"trained_parameters", report.trained},
+      {"samples_per_device", report.samples},
+      {"tokens_per_step", report.tokens},
+      {"flops_per_step", report.flops},
+      {"step_seconds_alone", report.alone},
+      {"buckets", report.n_buckets},
+      {"largest_bucket_bytes", report.bucket_bytes},
+      {"segments", as_json(report.segments)},
+      {"checkpoint_copy", copy_as_json(report)}};
+  for (const Plan& plan : report.plans)
+    object[plan.sharing == PlanSharing::zero_1 ? "zero_1" : "data_parallel"] = as_json(plan);
   object["assumptions"] = report.assumptions;
   return object;
 }
@@ -183,53 +189,59 @@ void print_numbers(const PlanDevice& device, const PlanCluster& cluster) {
   };
   fmt::print("{}: {}\n", device.name, device.source);
   fmt::print("  products {}, in attention {}; memory {} at {}\n", with_prefix(device.flops, "FLOP/s"),
-             with_prefix(device.attention_flops, "FLOP/s"), with_prefix(device.memory, "B"), with_prefix(device.bandwidth, "B/s"));
+             with_prefix(device.attention_flops, "FLOP/s"), with_prefix(device.memory, "B"),
+             with_prefix(device.bandwidth, "B/s"));
   if (cluster.per_host > 1)
-    fmt::print("  to devices of its host {}{}, {:.3g} us{}\n", with_prefix(device.link, "B/s"), mark("link"), device.link_latency * 1e6,
-               mark("link_latency"));
+    fmt::print("  to devices of its host {}{}, {:.3g} us{}\n", with_prefix(device.link, "B/s"), mark("link"),
+               device.link_latency * 1e6, mark("link_latency"));
   if (cluster.hosts > 1)
-    fmt::print("  to other hosts {}{}, {:.3g} us{}\n", with_prefix(device.network, "B/s"), mark("network"), device.network_latency * 1e6,
-               mark("network_latency"));
+    fmt::print("  to other hosts {}{}, {:.3g} us{}\n", with_prefix(device.network, "B/s"), mark("network"),
+               device.network_latency * 1e6, mark("network_latency"));
 }
 
 void print_segments(const PlanReport& report) {
   const PlanSegments& segments = report.segments;
   if (segments.processes == 1) return;
   fmt::print(
-      "{} processes share each sequence, {} tokens each; {} times a step each tells the others of its row a state of {}: {} in forward, {} "
-      "in backward\n",
-      segments.processes, segments.tokens, segments.exchanges, with_prefix(segments.state_bytes, "B"), text_of_seconds(segments.forward),
-      text_of_seconds(segments.backward));
+      "{} processes share each sequence, {} tokens each; {} times a step each tells the others of its row a state of "
+      "{}: {} in forward, {} in backward\n",
+      segments.processes, segments.tokens, segments.exchanges, with_prefix(segments.state_bytes, "B"),
+      text_of_seconds(segments.forward), text_of_seconds(segments.backward));
 }
 
 /// Of the host's memory, which is the device's too where that is a CPU.
 void print_copy(const PlanReport& report) {
   if (report.checkpoint_copy == 0) return;
   fmt::print(
-      "a copy of what a checkpoint holds, while it is written (checkpoint.background): up to {} of the host's memory for each process{}\n",
+      "a copy of what a checkpoint holds, while it is written (checkpoint.background): up to {} of the host's memory "
+      "for each process{}\n",
       in_binary_units(report.checkpoint_copy),
       report.cluster.per_host > 1 ? fmt::format(", {} a host", in_binary_units(report.checkpoint_copy_of_host)) : "");
   for (const Plan& plan : report.plans) {
     if (has_one_memory(report) && plan.fits() && !plan.has_room_for(report.checkpoint_copy))
-      fmt::print("  {}: no room for it beside the step; training waits while checkpoints are written\n", name_of(plan.sharing));
+      fmt::print("  {}: no room for it beside the step; training waits while checkpoints are written\n",
+                 name_of(plan.sharing));
   }
 }
 
 void print(const PlanReport& report) {
   const PlanCluster& cluster = report.cluster;
-  fmt::print("{} host{} with {} {}{}: {} parameters ({} trained), {} sample{} at once on each, {} tokens and {} a step{}\n\n",
-             cluster.hosts, cluster.hosts == 1 ? "" : "s", cluster.per_host, report.device.name, cluster.hosts == 1 ? "" : " each",
-             with_prefix(static_cast<double>(report.parameters), ""), with_prefix(static_cast<double>(report.trained), ""), report.samples,
-             report.samples == 1 ? "" : "s", report.tokens, with_prefix(report.flops, "FLOP"),
-             report.n_buckets > 0 ? fmt::format(", gradients in {} bucket{} of up to {}", report.n_buckets,
-                                                report.n_buckets == 1 ? "" : "s", with_prefix(report.bucket_bytes, "B"))
-                                  : "");
+  fmt::print(
+      "{} host{} with {} {}{}: {} parameters ({} trained), {} sample{} at once on each, {} tokens and {} a step{}\n\n",
+      cluster.hosts, cluster.hosts == 1 ? "" : "s", cluster.per_host, report.device.name,
+      cluster.hosts == 1 ? "" : " each", with_prefix(static_cast<double>(report.parameters), ""),
+      with_prefix(static_cast<double>(report.trained), ""), report.samples, report.samples == 1 ? "" : "s",
+      report.tokens, with_prefix(report.flops, "FLOP"),
+      report.n_buckets > 0 ? fmt::format(", gradients in {} bucket{} of up to {}", report.n_buckets,
+                                         report.n_buckets == 1 ? "" : "s", with_prefix(report.bucket_bytes, "B"))
+                           : "");
   print_rows(report);
   for (const Plan& plan : report.plans) {
     if (plan.fits()) continue;
     const double missing = plan.memory.total() - plan.available;
     fmt::print("\n{}: does not fit{}. What would: {}\n", name_of(plan.sharing),
-               std::isfinite(missing) ? fmt::format(" by {}", in_binary_units(missing)) : "", fmt::join(plan.would_fit, "; or "));
+               std::isfinite(missing) ? fmt::format(" by {}", in_binary_units(missing)) : "",
+               fmt::join(plan.would_fit, "; or "));
   }
   fmt::print("\n");
   print_segments(report);
@@ -254,23 +266,31 @@ void run(const Options& options) {
 }
 
 constexpr const char* footer =
-    "Nothing is trained, and no such device is needed: memory is that of a step of the model without memory behind it, time is counted\n"
-    "operations and bytes over the device's rates, gradients go in the buckets of furlong train. The data's token store may be absent\n"
+    "Nothing is trained, and no such device is needed: memory is that of a step of the model without memory behind it, "
+    "time is counted\n"
+    "operations and bytes over the device's rates, gradients go in the buckets of furlong train. The data's token "
+    "store may be absent\n"
     "where model.vocabulary_size is set. The model and the sources of all numbers: docs/scaling.md.\n"
-    "--device takes a name, KEY=NUMBER between commas, or both: h100,network=25e9. Keys: flops, attention_flops (operations a second);\n"
-    "memory, reserve (bytes); bandwidth, link (inside a host), network (between hosts; each device's part) (bytes a second);\n"
-    "link_latency, network_latency (seconds); and as shares of 1 reached (of bandwidths), utilisation (of flops), overlap (of\n"
-    "communication beside backward). Without a name flops, memory and bandwidth are needed, and link and network where they are used.";
+    "--device takes a name, KEY=NUMBER between commas, or both: h100,network=25e9. Keys: flops, attention_flops "
+    "(operations a second);\n"
+    "memory, reserve (bytes); bandwidth, link (inside a host), network (between hosts; each device's part) (bytes a "
+    "second);\n"
+    "link_latency, network_latency (seconds); and as shares of 1 reached (of bandwidths), utilisation (of flops), "
+    "overlap (of\n"
+    "communication beside backward). Without a name flops, memory and bandwidth are needed, and link and network where "
+    "they are used.";
 
 }  // namespace
 
 void add_plan(CLI::App& program, int&) {
   auto* command = program.add_subcommand("plan",
-                                         "Memory, time and communication that a config would take on other devices: data parallel and "
-                                         "ZeRO-1, of whole sequences or of segments");
+                                         "Memory, time and communication that a config would take on other devices: "
+                                         "data parallel and ZeRO-1, of whole sequences or of segments");
   const auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "The YAML file")->required()->type_name("CONFIG");
-  command->add_option("--set", options->overrides, "Set a key on top of the file, such as --set data.batch_size=64; may be repeated")
+  command
+      ->add_option("--set", options->overrides,
+                   "Set a key on top of the file, such as --set data.batch_size=64; may be repeated")
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->take_all()
@@ -283,14 +303,14 @@ void add_plan(CLI::App& program, int&) {
   command
       ->add_option("--device", options->device,
                    names +
-                       "or cpu: processes on hosts like this one, which is measured for a few seconds;\nand numbers in the place of those, "
-                       "see below")
+                       "or cpu: processes on hosts like this one, which is measured for a few seconds;\nand numbers in "
+                       "the place of those, see below")
       ->required()
       ->type_name("NAME[,KEY=NUMBER...]");
   command
       ->add_option("--utilisation", options->utilisation,
-                   "Share of the peak that products of a step get, as --device ...,utilisation=SHARE: 0.35 for GPUs, 0.8 for "
-                   "cpu;\ndocs/scaling.md says why")
+                   "Share of the peak that products of a step get, as --device ...,utilisation=SHARE: 0.35 for GPUs, "
+                   "0.8 for cpu;\ndocs/scaling.md says why")
       ->check(CLI::Range(1e-6, 1.0))
       ->type_name("SHARE");
   command->add_flag("--json", options->json, "Print everything as JSON, in bytes and seconds");

@@ -42,7 +42,8 @@ std::uint64_t for_each_line(ByteSource& source, const std::function<void(std::st
   return bytes;
 }
 
-std::vector<std::int32_t> parse_ids(std::string_view line, const Tokenizer& tokenizer, const std::string& input, std::uint64_t number) {
+std::vector<std::int32_t> parse_ids(std::string_view line, const Tokenizer& tokenizer, const std::string& input,
+                                    std::uint64_t number) {
   std::vector<std::int32_t> ids;
   const auto is_space = [](char letter) { return letter == ' ' || letter == '\t' || letter == '\r' || letter == ','; };
   for (std::size_t begin = 0; begin < line.size();) {
@@ -55,8 +56,8 @@ std::vector<std::int32_t> parse_ids(std::string_view line, const Tokenizer& toke
     std::int32_t id = -1;
     const auto [stop, failure] = std::from_chars(line.data() + begin, line.data() + end, id);
     if (failure != std::errc() || stop != line.data() + end || id < 0 || id >= tokenizer.size()) {
-      throw UserError("{}, line {}: '{}' is no id of this tokenizer; expected 0 to {}", input, number, line.substr(begin, end - begin),
-                      tokenizer.size() - 1);
+      throw UserError("{}, line {}: '{}' is no id of this tokenizer; expected 0 to {}", input, number,
+                      line.substr(begin, end - begin), tokenizer.size() - 1);
     }
     ids.push_back(id);
     begin = end;
@@ -98,10 +99,11 @@ void run(const Options& options) {
   });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (options.count) {
-    write(fmt::format("{} ({} ids): {} lines, {} bytes, {} tokens, {} of them unknown; {:.3f} bytes a token; {:.1f} MB/s\n",
-                      tokenizer->kind(), tokenizer->size(), lines, bytes, tokens, unknown,
-                      static_cast<double>(bytes) / static_cast<double>(std::max<std::uint64_t>(tokens, 1)),
-                      static_cast<double>(bytes) * 1e-6 / std::max(seconds, 1e-9)));
+    write(fmt::format(
+        "{} ({} ids): {} lines, {} bytes, {} tokens, {} of them unknown; {:.3f} bytes a token; {:.1f} MB/s\n",
+        tokenizer->kind(), tokenizer->size(), lines, bytes, tokens, unknown,
+        static_cast<double>(bytes) / static_cast<double>(std::max<std::uint64_t>(tokens, 1)),
+        static_cast<double>(bytes) * 1e-6 / std::max(seconds, 1e-9)));
   }
   std::fwrite(answers.data(), 1, answers.size(), stdout);
 }
@@ -109,30 +111,35 @@ void run(const Options& options) {
 }  // namespace
 
 void add_tokenize(CLI::App& program, int& /*status*/) {
-  auto* command =
-      program.add_subcommand("tokenize", "Show the token ids that a published model's tokenizer gives to text, and text of ids");
+  auto* command = program.add_subcommand(
+      "tokenize", "Show the token ids that a published model's tokenizer gives to text, and text of ids");
   const auto options = std::make_shared<Options>();
   command
       ->add_option("tokenizer", options->tokenizer,
-                   "A model's directory, or one of its files: tokenizer.json; vocab.json (with\nmerges.txt beside it); vocab.txt; *.model "
-                   "(SentencePiece); GGUF")
+                   "A model's directory, or one of its files: tokenizer.json; vocab.json (with\nmerges.txt beside it); "
+                   "vocab.txt; *.model (SentencePiece); GGUF")
       ->required()
       ->type_name("TOKENIZER");
   command->add_option("input", options->input, "Text to read, plain, gzip or xz; - is standard input")
       ->capture_default_str()
       ->type_name("FILE|-");
   auto* ids = command->add_flag("--ids", options->ids, "Print the ids of each line on one line (the default)");
-  auto* tokens = command->add_flag("--tokens", options->tokens, "Print tokens as the vocabulary spells them, not their ids");
+  auto* tokens =
+      command->add_flag("--tokens", options->tokens, "Print tokens as the vocabulary spells them, not their ids");
   auto* decode = command->add_flag("--decode", options->decode, "Read lines of ids, and print their text");
-  auto* count = command->add_flag("--count", options->count, "Print only how many lines, bytes, tokens and unknown tokens there are");
+  auto* count = command->add_flag("--count", options->count,
+                                  "Print only how many lines, bytes, tokens and unknown tokens there are");
   ids->excludes(tokens)->excludes(decode)->excludes(count);
   tokens->excludes(decode)->excludes(count);
   decode->excludes(count);
   command
       ->add_flag("--special", options->special,
-                 "Special tokens spelled in the text (<|endoftext|>, [MASK]) are those\ntokens; otherwise they are text as any other")
+                 "Special tokens spelled in the text (<|endoftext|>, [MASK]) are those\ntokens; otherwise they are "
+                 "text as any other")
       ->excludes(decode);
-  command->add_flag("--framed", options->framed, "With what the model wants around a text: [CLS] ... [SEP], or <s> in front")
+  command
+      ->add_flag("--framed", options->framed,
+                 "With what the model wants around a text: [CLS] ... [SEP], or <s> in front")
       ->excludes(decode);
   command->footer(
       "A line ends with LF; all else in it, CR included, is text.\n"

@@ -26,7 +26,8 @@ struct Options {
 
 void print_sample(const Settings& settings, const std::filesystem::path& checkpoint) {
   if (settings.trainer.sample_tokens == 0) return;
-  Model model = load_model(CheckpointReader::open(checkpoint), device_from_name(settings.device), Weights::averaged_if_present);
+  Model model =
+      load_model(CheckpointReader::open(checkpoint), device_from_name(settings.device), Weights::averaged_if_present);
   GenerateOptions options;
   options.max_tokens = settings.trainer.sample_tokens;
   options.temperature = 0.8;
@@ -107,29 +108,34 @@ void add_train(CLI::App& program, int& status) {
   auto* command = program.add_subcommand("train", "Train a model as a YAML file says; the same command again resumes");
   const auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "The YAML file")->required()->type_name("CONFIG");
-  command->add_option("--set", options->overrides, "Set a key on top of the file, such as --set trainer.max_steps=1000; may be repeated")
+  command
+      ->add_option("--set", options->overrides,
+                   "Set a key on top of the file, such as --set trainer.max_steps=1000; may be repeated")
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->take_all()
       ->allow_extra_args(false);
   command
-      ->add_option(
-          "--run-dir", options->run_directory,
-          "Where config.yaml, metrics.jsonl, tensorboard/ and checkpoints/ go (default: run_directory of the config, or runs/NAME)")
+      ->add_option("--run-dir", options->run_directory,
+                   "Where config.yaml, metrics.jsonl, tensorboard/ and checkpoints/ go (default: run_directory of the "
+                   "config, or runs/NAME)")
       ->type_name("DIR");
   command
       ->add_option("--resume", options->resume,
-                   "auto: from the newest whole checkpoint in the run directory, if any; never: from the beginning,\nremoving what an "
-                   "earlier run left there; or a checkpoint, or a run directory whose newest one\nto start from, in a run directory "
-                   "without checkpoints of another run; from an older checkpoint\nof the same run the later ones are removed")
+                   "auto: from the newest whole checkpoint in the run directory, if any; never: from the "
+                   "beginning,\nremoving what an earlier run left there; or a checkpoint, or a run directory whose "
+                   "newest one\nto start from, in a run directory without checkpoints of another run; from an older "
+                   "checkpoint\nof the same run the later ones are removed")
       ->capture_default_str()
       ->type_name("auto|never|PATH");
   auto* trace =
       command
-          ->add_option("--trace", options->trace,
-                       "Write what all processes did in some steps to this file, for https://ui.perfetto.dev or chrome://tracing:\n"
-                       "reading data, forward and backward node by node, each bucket of gradients, optimizer, validation,\n"
-                       "checkpoint. Of a GPU's steps when work was launched, not when it ran")
+          ->add_option(
+              "--trace", options->trace,
+              "Write what all processes did in some steps to this file, for https://ui.perfetto.dev or "
+              "chrome://tracing:\n"
+              "reading data, forward and backward node by node, each bucket of gradients, optimizer, validation,\n"
+              "checkpoint. Of a GPU's steps when work was launched, not when it ran")
           ->type_name("FILE");
   command
       ->add_option("--trace-steps", options->trace_steps,
@@ -139,7 +145,8 @@ void add_train(CLI::App& program, int& status) {
       ->type_name("A-B");
   command->add_flag("--json", options->json, "Print the result as JSON (and no sample)");
   command->footer(
-      "SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 finish the step, save a checkpoint and end with status 3; a second Ctrl-C ends at once.\n"
+      "SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 finish the step, save a checkpoint and end with status 3; a second Ctrl-C "
+      "ends at once.\n"
       "Keys of the YAML file: furlong config reference, or docs/config.md.");
   command->callback([options, &status] { status = run(*options); });
 }

@@ -1,4 +1,5 @@
-// Features (1, x / |x|) of the kernel 1 + q̂·k̂, which is never negative; a zero row has (1, 0). The same for queries and keys.
+// Features (1, x / |x|) of the kernel 1 + q̂·k̂, which is never negative; a zero row has (1, 0). The same for queries and
+// keys.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/feature_maps/cosine_cpu.cpp"
 #include "framework/cpu/targets.h"
@@ -20,8 +21,8 @@ struct Cosine {
   static Norm norm_of(const T* row, std::int64_t size) {
     const typename Lanes<T>::D d;
     auto largest_lanes = hn::Zero(d);
-    for_lanes<T>(size,
-                 [&](std::int64_t f, std::int64_t n) HWY_ATTR { largest_lanes = hn::Max(largest_lanes, hn::Abs(load_n(row + f, n))); });
+    for_lanes<T>(size, [&](std::int64_t f, std::int64_t n)
+                           HWY_ATTR { largest_lanes = hn::Max(largest_lanes, hn::Abs(load_n(row + f, n))); });
     T largest = hn::GetLane(hn::MaxOfLanes(d, largest_lanes));
     if (!(largest > 0)) largest = 1;
     const auto divisor = hn::Set(d, largest);
@@ -32,7 +33,8 @@ struct Cosine {
     return {largest, std::sqrt(square)};
   }
 
-  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, T* features, T* row_log) {
+  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, T* features,
+                       T* row_log) {
     const typename Lanes<T>::D d;
     for (std::int64_t i = 0; i < rows; ++i) {
       const T* row = x + i * tile.ld_x;
@@ -45,8 +47,8 @@ struct Cosine {
     no_row_log(row_log, rows);
   }
   /// d_x = (g - (g·x̂) x̂) / |x|, and zero for a row of zeros, where there is no derivative.
-  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, const T* features, T* d_features,
-                       const T* /*d_row_log*/, T* d_x) {
+  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, const T* features,
+                       T* d_features, const T* /*d_row_log*/, T* d_x) {
     const typename Lanes<T>::D d;
     for (std::int64_t i = 0; i < rows; ++i) {
       const T* unit = features + i * tile.ld_m + 1;

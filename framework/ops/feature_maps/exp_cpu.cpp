@@ -13,12 +13,13 @@ namespace furlong::ops::HWY_NAMESPACE {
 
 template <class T>
 struct Exp {
-  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, T* features, T* row_log) {
+  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, T* features,
+                       T* row_log) {
     for (std::int64_t i = 0; i < rows; ++i) std::copy_n(x + i * tile.ld_x, tile.d, features + i * tile.ld_m);
     no_row_log(row_log, rows);
   }
-  static void backward(const FeatureTile<T>& tile, const T* /*x*/, std::int64_t rows, bool /*is_key*/, const T* /*features*/, T* d_features,
-                       const T* /*d_row_log*/, T* d_x) {
+  static void backward(const FeatureTile<T>& tile, const T* /*x*/, std::int64_t rows, bool /*is_key*/,
+                       const T* /*features*/, T* d_features, const T* /*d_row_log*/, T* d_x) {
     for (std::int64_t i = 0; i < rows; ++i) std::copy_n(d_features + i * tile.ld_m, tile.d, d_x + i * tile.ld_x);
   }
 };

@@ -1,5 +1,5 @@
-// Positive random features for ω and for -ω: log φ(k) = ±ω·k' - |k'|²/2, feature f of the first half with ω_f, feature f of the second with
-// -ω_f. Queries leave the last term and -log m to the row's logarithm, as in favor_positive.
+// Positive random features for ω and for -ω: log φ(k) = ±ω·k' - |k'|²/2, feature f of the first half with ω_f, feature
+// f of the second with -ω_f. Queries leave the last term and -log m to the row's logarithm, as in favor_positive.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/feature_maps/favor_hyperbolic_cpu.cpp"
 #include "framework/cpu/targets.h"
@@ -14,7 +14,8 @@ namespace furlong::ops::HWY_NAMESPACE {
 
 template <class T>
 struct FavorHyperbolic {
-  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, T* features, T* row_log) {
+  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, T* features,
+                       T* row_log) {
     const typename Lanes<T>::D d;
     project(tile, x, rows, features);
     const std::int64_t half_m = tile.n_directions;
@@ -29,13 +30,14 @@ struct FavorHyperbolic {
       if (row_log) row_log[i] = is_key ? T{0} : -half - log_m;
     }
   }
-  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, const T* /*features*/, T* d_features,
-                       const T* d_row_log, T* d_x) {
+  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, const T* /*features*/,
+                       T* d_features, const T* d_row_log, T* d_x) {
     T* d_half = tile.scratch;
     for (std::int64_t i = 0; i < rows; ++i) {
       d_half[i] = d_half_square_of_logs(tile, i, is_key, d_features, d_row_log);
       T* row = d_features + i * tile.ld_m;
-      map_rows(row, row + tile.n_directions, tile.n_directions, row, [](auto plus, auto minus) HWY_ATTR { return hn::Sub(plus, minus); });
+      map_rows(row, row + tile.n_directions, tile.n_directions, row,
+               [](auto plus, auto minus) HWY_ATTR { return hn::Sub(plus, minus); });
     }
     project_back(
         tile, x, rows, d_features, tile.scale, [&](std::int64_t i) { return d_half[i]; }, d_x);

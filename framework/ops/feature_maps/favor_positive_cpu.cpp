@@ -1,5 +1,5 @@
-// Positive random features of the softmax kernel: log φ_f(k) = ω_f·k' - |k'|²/2. For queries the last term and -log m cancel in the ratio
-// and are the row's logarithm.
+// Positive random features of the softmax kernel: log φ_f(k) = ω_f·k' - |k'|²/2. For queries the last term and -log m
+// cancel in the ratio and are the row's logarithm.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/feature_maps/favor_positive_cpu.cpp"
 #include "framework/cpu/targets.h"
@@ -14,7 +14,8 @@ namespace furlong::ops::HWY_NAMESPACE {
 
 template <class T>
 struct FavorPositive {
-  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, T* features, T* row_log) {
+  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, T* features,
+                       T* row_log) {
     const typename Lanes<T>::D d;
     project(tile, x, rows, features);
     const auto scale = hn::Set(d, tile.scale);
@@ -27,8 +28,8 @@ struct FavorPositive {
       if (row_log) row_log[i] = is_key ? T{0} : -half - log_m;
     }
   }
-  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, const T* /*features*/, T* d_features,
-                       const T* d_row_log, T* d_x) {
+  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, const T* /*features*/,
+                       T* d_features, const T* d_row_log, T* d_x) {
     project_back(
         tile, x, rows, d_features, tile.scale,
         [&](std::int64_t i) HWY_ATTR { return d_half_square_of_logs(tile, i, is_key, d_features, d_row_log); }, d_x);

@@ -1,5 +1,5 @@
-// Generalised attention with a ReLU kernel: max(ω_f·x', 0) + kernel_epsilon. The kernel is the mean over features: queries have the row
-// logarithm -log m.
+// Generalised attention with a ReLU kernel: max(ω_f·x', 0) + kernel_epsilon. The kernel is the mean over features:
+// queries have the row logarithm -log m.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/feature_maps/favor_relu_cpu.cpp"
 #include "framework/cpu/targets.h"
@@ -14,7 +14,8 @@ namespace furlong::ops::HWY_NAMESPACE {
 
 template <class T>
 struct FavorRelu {
-  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, T* features, T* row_log) {
+  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, T* features,
+                       T* row_log) {
     const typename Lanes<T>::D d;
     project(tile, x, rows, features);
     const auto scale = hn::Set(d, tile.scale), epsilon = hn::Set(d, tile.kernel_epsilon), zero = hn::Zero(d);
@@ -26,9 +27,10 @@ struct FavorRelu {
     }
     if (row_log) std::fill_n(row_log, rows, is_key ? T{0} : -static_cast<T>(std::log(static_cast<double>(tile.m))));
   }
-  /// u was positive where the feature is more than the constant: below the rounding of their sum, the sign of u is itself only rounding.
-  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, const T* features, T* d_features,
-                       const T* /*d_row_log*/, T* d_x) {
+  /// u was positive where the feature is more than the constant: below the rounding of their sum, the sign of u is
+  /// itself only rounding.
+  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, const T* features,
+                       T* d_features, const T* /*d_row_log*/, T* d_x) {
     const auto epsilon = hn::Set(typename Lanes<T>::D(), tile.kernel_epsilon);
     for (std::int64_t i = 0; i < rows; ++i) {
       T* row = d_features + i * tile.ld_m;

@@ -1,5 +1,5 @@
-// Trigonometric random features of the softmax kernel (Rahimi & Recht 2007): values cos(ω_f·x') and, m/2 places later, sin(ω_f·x'), under
-// the row's logarithm |x'|²/2 (for queries less log(m/2)).
+// Trigonometric random features of the softmax kernel (Rahimi & Recht 2007): values cos(ω_f·x') and, m/2 places later,
+// sin(ω_f·x'), under the row's logarithm |x'|²/2 (for queries less log(m/2)).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/feature_maps/favor_trig_cpu.cpp"
 #include "framework/cpu/targets.h"
@@ -12,8 +12,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 
-/// cos and sin. float32: within 3 ulp of those of the number x for |x| up to 39000, where x itself has long been rounded to steps of
-/// 0.004; larger arguments are held there. double: the library's, for any x.
+/// cos and sin. float32: within 3 ulp of those of the number x for |x| up to 39000, where x itself has long been
+/// rounded to steps of 0.004; larger arguments are held there. double: the library's, for any x.
 template <class T, class V>
 HWY_INLINE void cos_sin(V x, V& cosine, V& sine) {
   const typename Lanes<T>::D d;
@@ -37,7 +37,8 @@ HWY_INLINE void cos_sin(V x, V& cosine, V& sine) {
 
 template <class T>
 struct FavorTrig {
-  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, T* features, T* row_log) {
+  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, T* features,
+                       T* row_log) {
     const typename Lanes<T>::D d;
     project(tile, x, rows, features);
     const auto scale = hn::Set(d, tile.scale);
@@ -55,8 +56,8 @@ struct FavorTrig {
     }
   }
   /// ∂cos/∂u = -sin and ∂sin/∂u = cos, both of which the features have.
-  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, const T* features, T* d_features,
-                       const T* d_row_log, T* d_x) {
+  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, const T* features,
+                       T* d_features, const T* d_row_log, T* d_x) {
     const std::int64_t half_m = tile.n_directions;
     for (std::int64_t i = 0; i < rows; ++i) {
       const T* row = features + i * tile.ld_m;

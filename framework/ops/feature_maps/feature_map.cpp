@@ -6,7 +6,8 @@ namespace furlong::ops {
 
 const std::vector<FeatureMapInfo>& feature_maps() {
   using enum FeatureForm;
-  // What can_vanish marks: sums that are exactly zero for some finite rows. favor_relu has its constant, logarithms have no zero.
+  // What can_vanish marks: sums that are exactly zero for some finite rows. favor_relu has its constant, logarithms
+  // have no zero.
   static const std::vector<FeatureMapInfo> maps{
       // map, name, form, needs_directions, features_a_direction, estimates_softmax, can_vanish
       {FeatureMap::elu1, "elu1", logarithms, false, 0, false, false},
@@ -71,13 +72,15 @@ std::int64_t polynomial_count(const FeatureMapInfo& info, const FeatureMapOption
     hint = fmt::format("order {} has {:.0f}", lower, monomial_count(d, lower));
     break;
   }
-  throw UserError("feature map {} of order {} has {:.0f} features for heads of width {}, more than most_features = {}; {}", info.name,
-                  options.order, count, d, options.most_features, hint);
+  throw UserError(
+      "feature map {} of order {} has {:.0f} features for heads of width {}, more than most_features = {}; {}",
+      info.name, options.order, count, d, options.most_features, hint);
 }
 
 }  // namespace
 
-std::int64_t feature_count(FeatureMap map, const FeatureMapOptions& options, std::int64_t d, std::int64_t n_directions) {
+std::int64_t feature_count(FeatureMap map, const FeatureMapOptions& options, std::int64_t d,
+                           std::int64_t n_directions) {
   const FeatureMapInfo& info = feature_map_info(map);
   if (info.needs_directions) return n_directions * info.features_a_direction;
   switch (map) {
@@ -97,8 +100,10 @@ std::int64_t direction_count(FeatureMap map, std::int64_t m) {
   const FeatureMapInfo& info = feature_map_info(map);
   if (!info.needs_directions) return 0;
   if (m < 1 || m % info.features_a_direction != 0)
-    throw UserError("feature map {} has {} feature{} a direction, so that the number of features is a positive multiple of it; found {}",
-                    info.name, info.features_a_direction, info.features_a_direction == 1 ? "" : "s", m);
+    throw UserError(
+        "feature map {} has {} feature{} a direction, so that the number of features is a positive multiple of it; "
+        "found {}",
+        info.name, info.features_a_direction, info.features_a_direction == 1 ? "" : "s", m);
   return m / info.features_a_direction;
 }
 

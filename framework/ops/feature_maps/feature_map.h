@@ -1,6 +1,6 @@
 #pragma once
-// The feature maps φ of linear attention: names, forms, and how many features each has. The arithmetic of a map is in NAME_cpu.cpp beside
-// this file; docs/numerics.md has their definitions and sources.
+// The feature maps φ of linear attention: names, forms, and how many features each has. The arithmetic of a map is in
+// NAME_cpu.cpp beside this file; docs/numerics.md has their definitions and sources.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,8 +20,9 @@ enum class FeatureMap : std::uint8_t {
   taylor,            ///< Σ_{r ≤ order} (q'·k')^r / r!, symmetric monomials stored once; signed when order is odd
   limit,             ///< (1 + q'·k' / order)^order, likewise; signed when order is odd
   cosine,            ///< 1 + q̂·k̂ of normalised rows: m = d + 1; the kernel is never negative
-  oprf,              ///< optimal positive random features (Likhosherstov et al. 2022, FAVOR++): favor_positive with a constant A a head
-  hedgehog           ///< softmax over (x, -x): m = 2d, of rows that a learned matrix made (Zhang et al. 2024)
+  oprf,  ///< optimal positive random features (Likhosherstov et al. 2022, FAVOR++): favor_positive with a constant A a
+         ///< head
+  hedgehog  ///< softmax over (x, -x): m = 2d, of rows that a learned matrix made (Zhang et al. 2024)
 };
 
 /// How a map hands over its features.
@@ -54,12 +55,14 @@ struct FeatureMapOptions {
 };
 /// Whether single weights φ(q)·φ(k) can be negative.
 bool can_be_negative(FeatureMap map, const FeatureMapOptions& options);
-/// Whether features have both signs, so that a sum of weights can cancel down to rounding noise: denominators of such maps are guarded.
+/// Whether features have both signs, so that a sum of weights can cancel down to rounding noise: denominators of such
+/// maps are guarded.
 bool can_cancel(FeatureMap map);
-/// m for heads of width d and `n_directions` directions (ignored where the map takes none). Throws UserError, with the number, where taylor
-/// or limit would have more than most_features, or for an order that the map does not have.
+/// m for heads of width d and `n_directions` directions (ignored where the map takes none). Throws UserError, with the
+/// number, where taylor or limit would have more than most_features, or for an order that the map does not have.
 std::int64_t feature_count(FeatureMap map, const FeatureMapOptions& options, std::int64_t d, std::int64_t n_directions);
-/// The directions that m features need: the inverse of the above. Throws UserError when m is not a multiple of features_a_direction.
+/// The directions that m features need: the inverse of the above. Throws UserError when m is not a multiple of
+/// features_a_direction.
 std::int64_t direction_count(FeatureMap map, std::int64_t m);
 
 }  // namespace furlong::ops

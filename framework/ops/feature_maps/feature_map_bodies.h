@@ -1,7 +1,7 @@
 #pragma once
-// How NAME_cpu.cpp hands its functions over. Such a file defines, for each instruction set, a class template with two static functions like
-// those of FeatureMapFunctions; FURLONG_FEATURE_MAP_BODIES wraps them in functions that are no templates, which is what Highway can
-// export, and FURLONG_FEATURE_MAP_EXPORT defines feature_map_bodies for the map.
+// How NAME_cpu.cpp hands its functions over. Such a file defines, for each instruction set, a class template with two
+// static functions like those of FeatureMapFunctions; FURLONG_FEATURE_MAP_BODIES wraps them in functions that are no
+// templates, which is what Highway can export, and FURLONG_FEATURE_MAP_EXPORT defines feature_map_bodies for the map.
 #include "framework/ops/feature_maps/feature_map_cpu.h"
 
 namespace furlong::ops {
@@ -30,13 +30,14 @@ FURLONG_DECLARE_FEATURE_MAP(hedgehog)
 
 }  // namespace furlong::ops
 
-#define FURLONG_FEATURE_MAP_BODY(Map, T, Name)                                                                                       \
-  void Map##Features##Name(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, T* features, T* row_log) {        \
-    Map<T>::features(tile, x, rows, is_key, features, row_log);                                                                      \
-  }                                                                                                                                  \
-  void Map##Backward##Name(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, const T* features, T* d_features, \
-                           const T* d_row_log, T* d_x) {                                                                             \
-    Map<T>::backward(tile, x, rows, is_key, features, d_features, d_row_log, d_x);                                                   \
+#define FURLONG_FEATURE_MAP_BODY(Map, T, Name)                                                                        \
+  void Map##Features##Name(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, T* features,       \
+                           T* row_log) {                                                                              \
+    Map<T>::features(tile, x, rows, is_key, features, row_log);                                                       \
+  }                                                                                                                   \
+  void Map##Backward##Name(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, const T* features, \
+                           T* d_features, const T* d_row_log, T* d_x) {                                               \
+    Map<T>::backward(tile, x, rows, is_key, features, d_features, d_row_log, d_x);                                    \
   }
 /// Once for each instruction set, after class template Map.
 #define FURLONG_FEATURE_MAP_BODIES(Map)     \

@@ -41,7 +41,8 @@ __device__ inline void describe(const MapArguments<T>& a, GpuFeatureRows<T>& til
 template <class T>
 __global__ void __launch_bounds__(threads_a_block, 1) feature_map_norms_kernel(const MapArguments<T> a) {
   for_rows(a.n_directions, [&](int f) {
-    const T square = row_dot(a.directions + static_cast<std::int64_t>(f) * a.d, a.directions + static_cast<std::int64_t>(f) * a.d, a.d);
+    const T square = row_dot(a.directions + static_cast<std::int64_t>(f) * a.d,
+                             a.directions + static_cast<std::int64_t>(f) * a.d, a.d);
     if (lane_index() == 0) a.norms[f] = square;
   });
 }
@@ -59,7 +60,8 @@ __global__ void __launch_bounds__(threads_a_block, 1) feature_map_features_kerne
     __syncthreads();
   }
   for_rows(rows, [&](int i) {
-    tile.feature_row(x + i * a.d, a.is_key, features + static_cast<std::int64_t>(i) * a.m, a.row_log ? a.row_log + first + i : nullptr);
+    tile.feature_row(x + i * a.d, a.is_key, features + static_cast<std::int64_t>(i) * a.m,
+                     a.row_log ? a.row_log + first + i : nullptr);
   });
 }
 
@@ -70,7 +72,8 @@ __global__ void __launch_bounds__(threads_a_block, 1) feature_map_backward_kerne
   __syncthreads();
   const int first = static_cast<int>(blockIdx.x) * rows_a_block, rows = gpu_min(a.rows - first, rows_a_block);
   const T* x = a.x + static_cast<std::int64_t>(first) * a.d;
-  T *d_features = a.d_features + static_cast<std::int64_t>(first) * a.m, *d_x = a.d_x + static_cast<std::int64_t>(first) * a.d;
+  T *d_features = a.d_features + static_cast<std::int64_t>(first) * a.m,
+    *d_x = a.d_x + static_cast<std::int64_t>(first) * a.d;
   for_rows(rows, [&](int i) {
     const std::int64_t at = static_cast<std::int64_t>(i) * a.m;
     tile.slope_row(x + i * a.d, a.is_key, a.features + static_cast<std::int64_t>(first) * a.m + at, d_features + at,
@@ -81,7 +84,9 @@ __global__ void __launch_bounds__(threads_a_block, 1) feature_map_backward_kerne
   block_gemm(tile.back_projection(d_features, rows, d_x), true);
   __syncthreads();
   for_rows(rows, [&](int i) {
-    for_columns(a.d, [&](int c) { d_x[i * a.d + c] = tile.finished(x[i * a.d + c], a.half_slopes[first + i], d_x[i * a.d + c]); });
+    for_columns(a.d, [&](int c) {
+      d_x[i * a.d + c] = tile.finished(x[i * a.d + c], a.half_slopes[first + i], d_x[i * a.d + c]);
+    });
   });
 }
 
@@ -116,15 +121,16 @@ Tensor prepare_norms(const Stream& stream, const FeatureMapCall& call, MapArgume
 }
 
 template <class T>
-void run_features(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features, const Tensor& row_log) {
+void run_features(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features,
+                  const Tensor& row_log) {
   MapArguments<T> a = arguments_of<T>(call, x, features);
   a.row_log = gpu_data<T>(row_log);
   const Tensor norms = prepare_norms(stream, call, a);
   launch(stream, feature_map_features_kernel<T>, grid_blocks(a.rows, rows_a_block), threads_a_block, 0, a);
 }
 template <class T>
-void run_backward(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features, const Tensor& d_features,
-                  const Tensor& d_row_log, const Tensor& d_x) {
+void run_backward(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features,
+                  const Tensor& d_features, const Tensor& d_row_log, const Tensor& d_x) {
   MapArguments<T> a = arguments_of<T>(call, x, features);
   const Tensor half_slopes = Tensor::empty(Shape({x.extent(0)}), x.dtype(), stream.device);
   a.d_features = gpu_data<T>(d_features);
@@ -135,13 +141,14 @@ void run_backward(const Stream& stream, const FeatureMapCall& call, const Tensor
   launch(stream, feature_map_backward_kernel<T>, grid_blocks(a.rows, rows_a_block), threads_a_block, 0, a);
 }
 
-void features(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features, const Tensor& row_log) {
+void features(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features,
+              const Tensor& row_log) {
   if (x.elements() == 0) return;
   x.dtype() == DType::float64 ? run_features<double>(stream, call, x, features, row_log)
                               : run_features<float>(stream, call, x, features, row_log);
 }
-void backward(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features, const Tensor& d_features,
-              const Tensor& d_row_log, const Tensor& d_x) {
+void backward(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features,
+              const Tensor& d_features, const Tensor& d_row_log, const Tensor& d_x) {
   if (x.elements() == 0) return;
   x.dtype() == DType::float64 ? run_backward<double>(stream, call, x, features, d_features, d_row_log, d_x)
                               : run_backward<float>(stream, call, x, features, d_features, d_row_log, d_x);

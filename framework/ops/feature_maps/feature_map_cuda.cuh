@@ -1,10 +1,11 @@
 #pragma once
-// The arithmetic of feature maps on GPUs, number by number: what NAME_cpu.cpp beside this file says of rows. For kernels only.
+// The arithmetic of feature maps on GPUs, number by number: what NAME_cpu.cpp beside this file says of rows. For
+// kernels only.
 //
-// Maps with directions are functions of u = ω·x (without the scale, so that with 16-bit x every term is exact in float32) and of
-// half = |x'|²/2; element-wise maps are functions of x; the rest (taylor, limit, cosine, hedgehog) need whole rows
-// (feature_map_rows_cuda.cuh). Everything here follows FeatureMapFunctions (feature_map_cpu.h): `logarithms` or `values`, row logarithms,
-// and derivatives given what reaches the features.
+// Maps with directions are functions of u = ω·x (without the scale, so that with 16-bit x every term is exact in
+// float32) and of half = |x'|²/2; element-wise maps are functions of x; the rest (taylor, limit, cosine, hedgehog) need
+// whole rows (feature_map_rows_cuda.cuh). Everything here follows FeatureMapFunctions (feature_map_cpu.h): `logarithms`
+// or `values`, row logarithms, and derivatives given what reaches the features.
 #include "framework/cuda/kernel.h"
 #include "framework/ops/feature_maps/feature_map.h"
 
@@ -26,8 +27,9 @@ __device__ inline double gpu_rint(double x) { return ::rint(x); }
 
 // ---- elementary functions that the device's library has only with local memory, or less exactly ----
 
-/// cos x and sin x. float: within 2.5 units of 2^-24 up to |x| = 39000, where x itself has long been rounded to steps of 0.004; larger
-/// arguments are held there. double: within some 2^-52 up to |x| = 2^30, and held there. NaN where x is no finite number.
+/// cos x and sin x. float: within 2.5 units of 2^-24 up to |x| = 39000, where x itself has long been rounded to steps
+/// of 0.004; larger arguments are held there. double: within some 2^-52 up to |x| = 2^30, and held there. NaN where x
+/// is no finite number.
 template <class T>
 __device__ inline void cos_sin(T x, T& cosine, T& sine) {
   constexpr bool single = sizeof(T) == 4;
@@ -74,8 +76,9 @@ __device__ inline void cos_sin(T x, T& cosine, T& sine) {
 
 // ---- maps with directions ----
 
-/// `shift` is half for keys and 0 for queries in maps that estimate softmax by logarithms, whose queries leave it to the row's logarithm.
-/// feature f of direction f goes to first, feature n_directions + f, where a direction has two, to second.
+/// `shift` is half for keys and 0 for queries in maps that estimate softmax by logarithms, whose queries leave it to
+/// the row's logarithm. feature f of direction f goes to first, feature n_directions + f, where a direction has two, to
+/// second.
 template <FeatureMap map>
 struct GpuDirectionMap;
 
@@ -84,7 +87,8 @@ struct GpuDirectionMap<FeatureMap::favor_positive> {
   static constexpr FeatureForm form = FeatureForm::logarithms;
   static constexpr int features_a_direction = 1;
   template <class T>
-  __device__ static void features(const GpuMapConstants<T>& c, T u, T /*square_of_direction*/, T shift, T& first, T& /*second*/) {
+  __device__ static void features(const GpuMapConstants<T>& c, T u, T /*square_of_direction*/, T shift, T& first,
+                                  T& /*second*/) {
     first = gpu_fma(u, c.factor, -shift);
   }
   /// ∂ loss / ∂ (factor · u) from what reaches the features, of which first and second are the values.
@@ -99,7 +103,8 @@ struct GpuDirectionMap<FeatureMap::oprf> {
   static constexpr FeatureForm form = FeatureForm::logarithms;
   static constexpr int features_a_direction = 1;
   template <class T>
-  __device__ static void features(const GpuMapConstants<T>& c, T u, T square_of_direction, T shift, T& first, T& /*second*/) {
+  __device__ static void features(const GpuMapConstants<T>& c, T u, T square_of_direction, T shift, T& first,
+                                  T& /*second*/) {
     first = gpu_fma(u, c.factor, gpu_fma(square_of_direction, c.oprf_a, -shift));
   }
   template <class T>
@@ -113,7 +118,8 @@ struct GpuDirectionMap<FeatureMap::favor_hyperbolic> {
   static constexpr FeatureForm form = FeatureForm::logarithms;
   static constexpr int features_a_direction = 2;
   template <class T>
-  __device__ static void features(const GpuMapConstants<T>& c, T u, T /*square_of_direction*/, T shift, T& first, T& second) {
+  __device__ static void features(const GpuMapConstants<T>& c, T u, T /*square_of_direction*/, T shift, T& first,
+                                  T& second) {
     first = gpu_fma(u, c.factor, -shift);
     second = gpu_fma(-u, c.factor, -shift);
   }
@@ -128,7 +134,8 @@ struct GpuDirectionMap<FeatureMap::favor_trig> {
   static constexpr FeatureForm form = FeatureForm::values;
   static constexpr int features_a_direction = 2;
   template <class T>
-  __device__ static void features(const GpuMapConstants<T>& c, T u, T /*square_of_direction*/, T /*shift*/, T& first, T& second) {
+  __device__ static void features(const GpuMapConstants<T>& c, T u, T /*square_of_direction*/, T /*shift*/, T& first,
+                                  T& second) {
     cos_sin(u * c.factor, first, second);
   }
   /// ∂cos/∂u = -sin and ∂sin/∂u = cos, both of which the features have.
@@ -143,10 +150,12 @@ struct GpuDirectionMap<FeatureMap::favor_relu> {
   static constexpr FeatureForm form = FeatureForm::values;
   static constexpr int features_a_direction = 1;
   template <class T>
-  __device__ static void features(const GpuMapConstants<T>& c, T u, T /*square_of_direction*/, T /*shift*/, T& first, T& /*second*/) {
+  __device__ static void features(const GpuMapConstants<T>& c, T u, T /*square_of_direction*/, T /*shift*/, T& first,
+                                  T& /*second*/) {
     first = gpu_fma(u < T(0) ? T(0) : u, c.factor, c.kernel_epsilon);  // a NaN stays one
   }
-  /// u was positive where the feature is more than the constant: below the rounding of their sum, the sign of u is itself only rounding.
+  /// u was positive where the feature is more than the constant: below the rounding of their sum, the sign of u is
+  /// itself only rounding.
   template <class T>
   __device__ static T backward(const GpuMapConstants<T>& c, T first, T /*second*/, T d_first, T /*d_second*/) {
     return first <= c.kernel_epsilon ? T(0) : d_first;
@@ -200,7 +209,8 @@ struct GpuElementMap<FeatureMap::exp> {
 
 // ---- row logarithms ----
 
-/// Of a row with half = |x'|²/2 (ignored by maps that leave nothing out). `logarithms_of_softmax`: favor_positive, favor_hyperbolic, oprf.
+/// Of a row with half = |x'|²/2 (ignored by maps that leave nothing out). `logarithms_of_softmax`: favor_positive,
+/// favor_hyperbolic, oprf.
 template <class T>
 __device__ inline T row_log_of(FeatureMap map, const GpuMapConstants<T>& c, bool is_key, T half) {
   switch (map) {
@@ -231,13 +241,15 @@ __device__ inline T d_half_of(FeatureMap map, bool is_key, T sum_of_d_features, 
   }
 }
 
-/// The constants of one head of width d with m features from n_directions; oprf_a is its A (0 elsewhere). In double where that is free of
-/// cost: once a block.
+/// The constants of one head of width d with m features from n_directions; oprf_a is its A (0 elsewhere). In double
+/// where that is free of cost: once a block.
 template <class T>
-__host__ __device__ inline GpuMapConstants<T> gpu_map_constants(FeatureMap map, const FeatureMapOptions& options, std::int64_t d,
-                                                                std::int64_t m, std::int64_t n_directions, T oprf_a) {
+__host__ __device__ inline GpuMapConstants<T> gpu_map_constants(FeatureMap map, const FeatureMapOptions& options,
+                                                                std::int64_t d, std::int64_t m,
+                                                                std::int64_t n_directions, T oprf_a) {
   const double scale = 1.0 / std::sqrt(std::sqrt(static_cast<double>(d))), a = static_cast<double>(oprf_a);
-  GpuMapConstants<T> c{static_cast<T>(scale), static_cast<T>(scale), oprf_a, static_cast<T>(options.kernel_epsilon), T(0)};
+  GpuMapConstants<T> c{static_cast<T>(scale), static_cast<T>(scale), oprf_a, static_cast<T>(options.kernel_epsilon),
+                       T(0)};
   switch (map) {
     case FeatureMap::favor_positive:
     case FeatureMap::favor_hyperbolic:
@@ -249,7 +261,8 @@ __host__ __device__ inline GpuMapConstants<T> gpu_map_constants(FeatureMap map, 
       break;
     case FeatureMap::oprf:
       c.factor = static_cast<T>(scale) * static_cast<T>(std::sqrt(1 - 4 * a));
-      c.query_constant = static_cast<T>(static_cast<double>(d) / 2 * std::log1p(-4 * a) - std::log(static_cast<double>(m)));
+      c.query_constant =
+          static_cast<T>(static_cast<double>(d) / 2 * std::log1p(-4 * a) - std::log(static_cast<double>(m)));
       break;
     default:
       break;

@@ -9,7 +9,8 @@ namespace furlong::ops {
 
 template <class T>
 FeatureMapFunctions<T> feature_map_functions_cpu(FeatureMap map) {
-  // Before the first dispatch of the program, Highway's pointers lead to functions that look at the CPU again on every call.
+  // Before the first dispatch of the program, Highway's pointers lead to functions that look at the CPU again on every
+  // call.
   if (!hwy::GetChosenTarget().IsInitialized()) hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   switch (map) {
     case FeatureMap::elu1:

@@ -1,5 +1,6 @@
 #pragma once
-// Feature maps of whole rows on GPUs, as attention's kernels compute them tile by tile: for tests and measurements of the maps alone.
+// Feature maps of whole rows on GPUs, as attention's kernels compute them tile by tile: for tests and measurements of
+// the maps alone.
 #include "framework/ops/feature_maps/feature_map.h"
 #include "framework/ops/gpu_body.h"
 
@@ -14,13 +15,15 @@ struct FeatureMapCall {
   bool is_key = false;
 };
 
-/// features [rows, m] and, where defined, row_log [rows] of x [rows, d]: what FeatureMapFunctions::features gives on the CPU.
-inline GpuBody<const FeatureMapCall& /*call*/, const Tensor& /*x*/, const Tensor& /*features*/, const Tensor& /*row_log*/>
+/// features [rows, m] and, where defined, row_log [rows] of x [rows, d]: what FeatureMapFunctions::features gives on
+/// the CPU.
+inline GpuBody<const FeatureMapCall& /*call*/, const Tensor& /*x*/, const Tensor& /*features*/,
+               const Tensor& /*row_log*/>
     feature_map_features_gpu{"feature_map"};
-/// d_x [rows, d], overwritten, from the features of x, from d_features [rows, m], which are used up, and, where defined, from d_row_log
-/// [rows].
-inline GpuBody<const FeatureMapCall& /*call*/, const Tensor& /*x*/, const Tensor& /*features*/, const Tensor& /*d_features*/,
-               const Tensor& /*d_row_log*/, const Tensor& /*d_x*/>
+/// d_x [rows, d], overwritten, from the features of x, from d_features [rows, m], which are used up, and, where
+/// defined, from d_row_log [rows].
+inline GpuBody<const FeatureMapCall& /*call*/, const Tensor& /*x*/, const Tensor& /*features*/,
+               const Tensor& /*d_features*/, const Tensor& /*d_row_log*/, const Tensor& /*d_x*/>
     feature_map_backward_gpu{"feature_map"};
 
 }  // namespace furlong::ops

@@ -1,6 +1,6 @@
 #pragma once
-// Feature maps of a tile of rows, by all threads of a block of one dimension: the GPU's side of FeatureMapFunctions (feature_map_cpu.h),
-// for every map. A warp takes a row.
+// Feature maps of a tile of rows, by all threads of a block of one dimension: the GPU's side of FeatureMapFunctions
+// (feature_map_cpu.h), for every map. A warp takes a row.
 #include "framework/cuda/block_gemm.cuh"
 #include "framework/ops/feature_maps/feature_map_cuda.cuh"
 
@@ -32,9 +32,10 @@ __device__ inline T row_dot(const T* a, const T* b, int width) {
   return warp_sum(sum);
 }
 
-/// One head's constants and the layout of its tiles, as FeatureTile on the CPU; no padding is needed. Lies in shared memory. Maps with
-/// directions are computed in three steps, the others in the middle one: features by projection() and then feature_row of every row,
-/// derivatives by slope_row of every row, back_projection() and finished() of every element; between them a barrier.
+/// One head's constants and the layout of its tiles, as FeatureTile on the CPU; no padding is needed. Lies in shared
+/// memory. Maps with directions are computed in three steps, the others in the middle one: features by projection() and
+/// then feature_row of every row, derivatives by slope_row of every row, back_projection() and finished() of every
+/// element; between them a barrier.
 template <class T>
 class GpuFeatureRows {
  public:
@@ -47,7 +48,8 @@ class GpuFeatureRows {
 
   __device__ bool is_directed() const { return directions != nullptr; }
 
-  /// features [rows, n_directions] = x ωᵀ: without the scale, so that with 16-bit inputs every term is exact in float32.
+  /// features [rows, n_directions] = x ωᵀ: without the scale, so that with 16-bit inputs every term is exact in
+  /// float32.
   __device__ BlockProduct<T> projection(const T* x, int rows, T* features) const {
     return {rows, n_directions, d, by_rows(x, ld_x), by_columns(directions, d), {features, ld_m}};
   }
@@ -87,9 +89,10 @@ class GpuFeatureRows {
     if (row_log && lane_index() == 0) *row_log = 0;
   }
 
-  /// A warp: the row's d_x [d] from d_features [m], which are used up, and d_row_log. Of maps with directions the first part, d_features
-  /// becoming the slopes of the projection and half_slope that of |x'|²/2.
-  __device__ void slope_row(const T* x, bool is_key, const T* features, T* d_features, T d_row_log, T* half_slope, T* d_x) const {
+  /// A warp: the row's d_x [d] from d_features [m], which are used up, and d_row_log. Of maps with directions the first
+  /// part, d_features becoming the slopes of the projection and half_slope that of |x'|²/2.
+  __device__ void slope_row(const T* x, bool is_key, const T* features, T* d_features, T d_row_log, T* half_slope,
+                            T* d_x) const {
     switch (map) {
       case FeatureMap::favor_positive:
         return directed_slopes<FeatureMap::favor_positive>(is_key, features, d_features, d_row_log, half_slope);
@@ -142,7 +145,8 @@ class GpuFeatureRows {
     const T shift = is_key ? half : T(0);
     for_columns(n_directions, [&](int f) {
       T first = 0, second = 0;
-      Map::features(constants, features[f], directed_map == FeatureMap::oprf ? direction_norms[f] : T(0), shift, first, second);
+      Map::features(constants, features[f], directed_map == FeatureMap::oprf ? direction_norms[f] : T(0), shift, first,
+                    second);
       features[f] = first;
       if (both) features[n_directions + f] = second;
     });
@@ -154,7 +158,8 @@ class GpuFeatureRows {
     constexpr bool both = Map::features_a_direction == 2;
     const T sum = row_sum<T>(n_directions, [&](int f) {
       const T d_first = d_features[f], d_second = both ? d_features[n_directions + f] : T(0);
-      d_features[f] = Map::backward(constants, features[f], both ? features[n_directions + f] : T(0), d_first, d_second);
+      d_features[f] =
+          Map::backward(constants, features[f], both ? features[n_directions + f] : T(0), d_first, d_second);
       return d_first + d_second;
     });
     if (lane_index() == 0) *half_slope = d_half_of(directed_map, is_key, sum, d_row_log);
@@ -171,9 +176,11 @@ class GpuFeatureRows {
   }
   /// For each half ± (g - softmax Σ g).
   __device__ void hedgehog_backward(const T* phi, const T* g, T* target) const {
-    const T total_plus = row_sum<T>(d, [&](int f) { return g[f]; }), total_minus = row_sum<T>(d, [&](int f) { return g[d + f]; });
+    const T total_plus = row_sum<T>(d, [&](int f) { return g[f]; }),
+            total_minus = row_sum<T>(d, [&](int f) { return g[d + f]; });
     for_columns(d, [&](int f) {
-      const T plus = gpu_fma(-gpu_exp(phi[f]), total_plus, g[f]), minus = gpu_fma(-gpu_exp(phi[d + f]), total_minus, g[d + f]);
+      const T plus = gpu_fma(-gpu_exp(phi[f]), total_plus, g[f]),
+              minus = gpu_fma(-gpu_exp(phi[d + f]), total_minus, g[d + f]);
       target[f] = plus - minus;
     });
   }
@@ -212,13 +219,14 @@ class GpuFeatureRows {
     for (int i = 0; i < r; ++i) count = count * (v + i) / (i + 1);
     return count;
   }
-  /// From a feature of degree r - 1 whose index i occurs a times, times x_i, to one of degree r: c_r / c_(r-1) is 1 / r for taylor,
-  /// (order - r + 1) / (r order) for limit.
+  /// From a feature of degree r - 1 whose index i occurs a times, times x_i, to one of degree r: c_r / c_(r-1) is 1 / r
+  /// for taylor, (order - r + 1) / (r order) for limit.
   __device__ T factor(int r, int a) const {
     const T ratio = map == FeatureMap::taylor ? T(1) : static_cast<T>(order - r + 1) / static_cast<T>(order);
     return constants.scale * gpu_sqrt(ratio / static_cast<T>(a + 1));
   }
-  /// Calls run(i, factor, source, target, n) for the runs of degree r, whose sources begin at offset `source` of the row.
+  /// Calls run(i, factor, source, target, n) for the runs of degree r, whose sources begin at offset `source` of the
+  /// row.
   template <class Run>
   __device__ void for_runs(int r, int source, const Run& run) const {
     int target = source + monomials(d, r - 1);

@@ -12,7 +12,9 @@ HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 
 struct LimitCoefficients {
-  static double ratio(std::int64_t order, std::int64_t r) { return static_cast<double>(order - r + 1) / static_cast<double>(r * order); }
+  static double ratio(std::int64_t order, std::int64_t r) {
+    return static_cast<double>(order - r + 1) / static_cast<double>(r * order);
+  }
 };
 template <class T>
 using Limit = Polynomial<T, LimitCoefficients>;

@@ -1,9 +1,9 @@
 // Polynomial kernels Σ_r c_r (q'·k')^r with every monomial stored once: the feature of a multi-index α with |α| = r is
 // sqrt(c_r r! / Π α_i!) Π x'_i^α_i. Per-target include guard; see framework/cpu/simd-inl.h.
 //
-// The monomials of degree r with indices i_1 <= ... <= i_r are in lexicographic order, so that those of degree r - 1 with all indices >= i
-// are the end of their block, and x_i times that end is a run of degree r. Inside the end, monomials with i itself a times come before
-// those with fewer: a run for each a, each with one coefficient.
+// The monomials of degree r with indices i_1 <= ... <= i_r are in lexicographic order, so that those of degree r - 1
+// with all indices >= i are the end of their block, and x_i times that end is a run of degree r. Inside the end,
+// monomials with i itself a times come before those with fewer: a run for each a, each with one coefficient.
 #if defined(FURLONG_FEATURE_MAP_POLYNOMIAL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_FEATURE_MAP_POLYNOMIAL_INL_H_
 #undef FURLONG_FEATURE_MAP_POLYNOMIAL_INL_H_
@@ -34,7 +34,8 @@ struct Polynomial {
     return static_cast<T>(static_cast<double>(tile.scale) * std::sqrt(ratio));
   }
 
-  /// Calls run(i, factor, source, target, n) for all runs of degree r in ascending order; source and target are offsets in a row.
+  /// Calls run(i, factor, source, target, n) for all runs of degree r in ascending order; source and target are offsets
+  /// in a row.
   template <class Run>
   static HWY_INLINE void for_runs(const FeatureTile<T>& tile, std::int64_t r, std::int64_t source, const Run& run) {
     T factors[highest];
@@ -58,7 +59,8 @@ struct Polynomial {
     return at;
   }
 
-  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, T* features, T* row_log) {
+  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, T* features,
+                       T* row_log) {
     const typename Lanes<T>::D d;
     const std::int64_t lanes = Lanes<T>::count();
     const auto first = hn::Set(d, factor(tile, 1, 0));
@@ -85,8 +87,8 @@ struct Polynomial {
     no_row_log(row_log, rows);
   }
 
-  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, const T* features, T* d_features,
-                       const T* /*d_row_log*/, T* d_x) {
+  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, const T* features,
+                       T* d_features, const T* /*d_row_log*/, T* d_x) {
     const typename Lanes<T>::D d;
     const std::int64_t lanes = Lanes<T>::count();
     for (std::int64_t i = 0; i < rows; ++i) std::fill_n(d_x + i * tile.ld_x, tile.d, T{0});
@@ -110,8 +112,9 @@ struct Polynomial {
                    if (f < n) {
                      const auto gradient = small_gemm::load_part(d, mask, g + f, n - f);
                      sum = hn::MulAdd(gradient, small_gemm::load_part(d, mask, lower + f, n - f), sum);
-                     small_gemm::store_part(hn::MulAdd(gradient, weight, small_gemm::load_part(d, mask, d_lower + f, n - f)), d, mask,
-                                            d_lower + f, n - f);
+                     small_gemm::store_part(
+                         hn::MulAdd(gradient, weight, small_gemm::load_part(d, mask, d_lower + f, n - f)), d, mask,
+                         d_lower + f, n - f);
                    }
                    d_x[i * tile.ld_x + c] += coefficient * hn::GetLane(hn::SumOfLanes(d, sum));
                  }

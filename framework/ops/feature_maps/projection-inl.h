@@ -1,5 +1,5 @@
-// What maps with random directions share: u = ω·x' and |x'|²/2 with x' = scale · x, and their derivatives. Per-target include guard; see
-// framework/cpu/simd-inl.h.
+// What maps with random directions share: u = ω·x' and |x'|²/2 with x' = scale · x, and their derivatives. Per-target
+// include guard; see framework/cpu/simd-inl.h.
 #if defined(FURLONG_FEATURE_MAP_PROJECTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_FEATURE_MAP_PROJECTION_INL_H_
 #undef FURLONG_FEATURE_MAP_PROJECTION_INL_H_
@@ -13,10 +13,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 
-/// target [rows, n_directions] = x ωᵀ, rows ld_m apart: without the scale, so that with 16-bit inputs every term is exact in float32.
+/// target [rows, n_directions] = x ωᵀ, rows ld_m apart: without the scale, so that with 16-bit inputs every term is
+/// exact in float32.
 template <class T>
 HWY_INLINE void project(const FeatureTile<T>& tile, const T* x, std::int64_t rows, T* target) {
-  small_gemm_nn<T>(rows, tile.n_directions, tile.d, x, tile.ld_x, tile.directions_transposed, tile.ld_directions, target, tile.ld_m, false);
+  small_gemm_nn<T>(rows, tile.n_directions, tile.d, x, tile.ld_x, tile.directions_transposed, tile.ld_directions,
+                   target, tile.ld_m, false);
 }
 
 template <class T>
@@ -24,8 +26,8 @@ HWY_INLINE T half_square(const FeatureTile<T>& tile, const T* row) {
   return dot(row, row, tile.d) * tile.scale * tile.scale / 2;
 }
 
-/// d_x [rows, d] = factor · d_u ω + d_half_square(i) ∂(|x'|²/2)/∂x: the whole derivative of functions of u and |x'|²/2. d_u has its rows
-/// ld_m apart, and `factor` is what u was multiplied with.
+/// d_x [rows, d] = factor · d_u ω + d_half_square(i) ∂(|x'|²/2)/∂x: the whole derivative of functions of u and |x'|²/2.
+/// d_u has its rows ld_m apart, and `factor` is what u was multiplied with.
 template <class T, class DHalfSquare>
 HWY_INLINE void project_back(const FeatureTile<T>& tile, const T* x, std::int64_t rows, const T* d_u, T factor,
                              const DHalfSquare& d_half_square, T* d_x) {
@@ -40,9 +42,11 @@ HWY_INLINE void project_back(const FeatureTile<T>& tile, const T* x, std::int64_
   }
 }
 
-/// In log features that end in -|k'|²/2 for keys, and leave it to the row's logarithm for queries: what reaches |x'|²/2 of row i.
+/// In log features that end in -|k'|²/2 for keys, and leave it to the row's logarithm for queries: what reaches |x'|²/2
+/// of row i.
 template <class T>
-HWY_INLINE T d_half_square_of_logs(const FeatureTile<T>& tile, std::int64_t i, bool is_key, const T* d_features, const T* d_row_log) {
+HWY_INLINE T d_half_square_of_logs(const FeatureTile<T>& tile, std::int64_t i, bool is_key, const T* d_features,
+                                   const T* d_row_log) {
   if (is_key) return -row_sum(d_features + i * tile.ld_m, tile.m);
   return d_row_log ? -d_row_log[i] : T{0};
 }

@@ -13,7 +13,8 @@ namespace furlong::ops::HWY_NAMESPACE {
 
 template <class T>
 struct Relu {
-  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, T* features, T* row_log) {
+  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, T* features,
+                       T* row_log) {
     const auto zero = hn::Zero(typename Lanes<T>::D());
     for (std::int64_t i = 0; i < rows; ++i) {
       map_row(x + i * tile.ld_x, tile.d, features + i * tile.ld_m,
@@ -21,8 +22,8 @@ struct Relu {
     }
     no_row_log(row_log, rows);
   }
-  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, const T* /*features*/, T* d_features,
-                       const T* /*d_row_log*/, T* d_x) {
+  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/,
+                       const T* /*features*/, T* d_features, const T* /*d_row_log*/, T* d_x) {
     const auto zero = hn::Zero(typename Lanes<T>::D());
     for (std::int64_t i = 0; i < rows; ++i) {
       map_rows(x + i * tile.ld_x, d_features + i * tile.ld_m, tile.d, d_x + i * tile.ld_x,

@@ -31,7 +31,8 @@ template <class T>
 HWY_INLINE T dot(const T* a, const T* b, std::int64_t size) {
   const typename Lanes<T>::D d;
   auto sum = hn::Zero(d);
-  for_lanes<T>(size, [&](std::int64_t f, std::int64_t n) HWY_ATTR { sum = hn::MulAdd(load_n(a + f, n), load_n(b + f, n), sum); });
+  for_lanes<T>(size, [&](std::int64_t f, std::int64_t n)
+                         HWY_ATTR { sum = hn::MulAdd(load_n(a + f, n), load_n(b + f, n), sum); });
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
@@ -42,7 +43,8 @@ HWY_INLINE void map_row(const T* x, std::int64_t size, T* target, const Value& v
 }
 template <class T, class Value>
 HWY_INLINE void map_rows(const T* a, const T* b, std::int64_t size, T* target, const Value& value) {
-  for_lanes<T>(size, [&](std::int64_t f, std::int64_t n) HWY_ATTR { store_n(value(load_n(a + f, n), load_n(b + f, n)), target + f, n); });
+  for_lanes<T>(size, [&](std::int64_t f, std::int64_t n)
+                         HWY_ATTR { store_n(value(load_n(a + f, n), load_n(b + f, n)), target + f, n); });
 }
 
 /// Whatever features leave out, where they leave nothing out.

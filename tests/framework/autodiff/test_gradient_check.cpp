@@ -13,19 +13,22 @@ Variable cubic(Tape& tape, const std::vector<Variable>& inputs, double factor, s
   const auto a = x.to_vector<double>(), b = y.to_vector<double>();
   double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * a[i] * a[i] * b[i];
-  return tape.record_one("cubic", inputs, Tensor::from<double>({sum}, {1}), {x, y}, [factor, wrong_element](BackwardContext& context) {
-    const double d_output = context.d_output().data<double>()[0];
-    const auto a = context.saved(0).to_vector<double>(), b = context.saved(1).to_vector<double>();
-    const GradientTarget d_x = context.d_input(0), d_y = context.d_input(1);
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      const double scale = wrong_element < 0 || wrong_element == static_cast<std::int64_t>(i) ? factor : 1.0;
-      d_x.tensor.data<double>()[i] = scale * d_output * 3 * a[i] * a[i] * b[i];
-      if (d_y.wanted()) d_y.tensor.data<double>()[i] = d_output * a[i] * a[i] * a[i];
-    }
-  });
+  return tape.record_one(
+      "cubic", inputs, Tensor::from<double>({sum}, {1}), {x, y}, [factor, wrong_element](BackwardContext& context) {
+        const double d_output = context.d_output().data<double>()[0];
+        const auto a = context.saved(0).to_vector<double>(), b = context.saved(1).to_vector<double>();
+        const GradientTarget d_x = context.d_input(0), d_y = context.d_input(1);
+        for (std::size_t i = 0; i < a.size(); ++i) {
+          const double scale = wrong_element < 0 || wrong_element == static_cast<std::int64_t>(i) ? factor : 1.0;
+          d_x.tensor.data<double>()[i] = scale * d_output * 3 * a[i] * a[i] * b[i];
+          if (d_y.wanted()) d_y.tensor.data<double>()[i] = d_output * a[i] * a[i] * a[i];
+        }
+      });
 }
 
-const std::vector<Tensor> inputs() { return {Tensor::from<double>({0.3, -1.2, 0.7}, {3}), Tensor::from<double>({1.1, 0.4, -0.9}, {3})}; }
+const std::vector<Tensor> inputs() {
+  return {Tensor::from<double>({0.3, -1.2, 0.7}, {3}), Tensor::from<double>({1.1, 0.4, -0.9}, {3})};
+}
 
 TEST(GradientCheck, ARightGradientPasses) {
   const auto result = check_gradients([](Tape& tape, const auto& in) { return cubic(tape, in, 1.0); }, inputs());
@@ -45,20 +48,24 @@ TEST(GradientCheck, OneWrongElementIsFoundAndNamed) {
 }
 
 TEST(GradientCheck, ANotANumberGradientFailsWhateverFollowsIt) {
-  const auto result = check_gradients([](Tape& tape, const auto& in) { return cubic(tape, in, std::nan(""), 0); }, inputs());
+  const auto result =
+      check_gradients([](Tape& tape, const auto& in) { return cubic(tape, in, std::nan(""), 0); }, inputs());
   EXPECT_TRUE(std::isinf(result.worst_relative_error));
   EXPECT_EQ(result.where.find("input 0, element 0:"), 0u) << result.where;
 }
 
 TEST(GradientCheck, AForgottenGradientIsFound) {
-  const auto forgets_y = [](Tape& tape, const std::vector<Variable>& in) { return cubic(tape, {in[0], Variable(in[1].value())}, 1.0); };
+  const auto forgets_y = [](Tape& tape, const std::vector<Variable>& in) {
+    return cubic(tape, {in[0], Variable(in[1].value())}, 1.0);
+  };
   const auto result = check_gradients(forgets_y, inputs());
   EXPECT_NEAR(result.worst_relative_error, 1.0, 1e-9);
   EXPECT_EQ(result.where.find("input 1"), 0u) << result.where;
 }
 
 TEST(GradientCheck, InputsThatAreNotDoubleAreRefused) {
-  EXPECT_THROW(check_gradients([](Tape&, const auto& in) { return in[0]; }, {Tensor::zeros({2}, DType::float32)}), ContractError);
+  EXPECT_THROW(check_gradients([](Tape&, const auto& in) { return in[0]; }, {Tensor::zeros({2}, DType::float32)}),
+               ContractError);
   EXPECT_THROW(check_gradients([](Tape&, const auto& in) { return in[0]; }, {}), ContractError);
 }
 

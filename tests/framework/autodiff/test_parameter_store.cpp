@@ -70,7 +70,8 @@ TEST(ParameterStore, NamesAreUniqueAndFound) {
   EXPECT_THROW(model.store.find("norm.bias"), ContractError);
   std::vector<std::string> names;
   for (const Parameter& parameter : model.store.parameters()) names.push_back(parameter.name());
-  EXPECT_EQ(names, (std::vector<std::string>{"first.weight", "first.bias", "directions", "second.weight", "norm.gain"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"first.weight", "first.bias", "directions", "second.weight", "norm.gain"}));
   model.store.allocate(1);
   EXPECT_THROW(model.store.add("late", {1}, Initializer::zeros(), false), ContractError);
   EXPECT_THROW(ParameterStore(DType::int32, Device{}), ContractError);
@@ -129,7 +130,8 @@ TEST(ParameterStore, TheComputeCopyIsTheRoundedMaster) {
       const std::vector<float> master = parameter->master().to_vector<float>();
       const std::vector<bfloat16> compute = parameter->variable().value().to_vector<bfloat16>();
       ASSERT_EQ(parameter->variable().shape(), parameter->shape());
-      for (std::size_t i = 0; i < master.size(); ++i) ASSERT_EQ(compute[i].bits, bfloat16(master[i]).bits) << parameter->name();
+      for (std::size_t i = 0; i < master.size(); ++i)
+        ASSERT_EQ(compute[i].bits, bfloat16(master[i]).bits) << parameter->name();
     }
   };
   expect_rounded();
@@ -149,8 +151,8 @@ TEST(ParameterStore, MastersOfFloat64AreFloat64) {
   EXPECT_TRUE(model.first.variable().value().shares_memory_with(model.store.values()));
 }
 
-/// first(x) · ones: the loss whose gradient with respect to first.weight is the column sum of x in each row, and with respect to the bias
-/// the rows.
+/// first(x) · ones: the loss whose gradient with respect to first.weight is the column sum of x in each row, and with
+/// respect to the bias the rows.
 Variable forward(Tape& tape, Model& model, const Tensor& x) {
   const Variable bias = model.bias.variable();
   return ops::linear(tape, Variable(x), model.first.variable(), &bias);
@@ -178,7 +180,8 @@ TEST(ParameterStore, GradientsArriveInTheFlatTensorAndTheOthersAreZero) {
     model.store.complete_gradients(Stream{});
     std::vector<float> expected(static_cast<std::size_t>(8 * border));
     for (std::size_t row = 0; row < 3; ++row) {
-      for (std::size_t column = 0; column < 5; ++column) expected[row * 5 + column] = std::vector<float>{1, 12, 23, 34, 45}[column];
+      for (std::size_t column = 0; column < 5; ++column)
+        expected[row * 5 + column] = std::vector<float>{1, 12, 23, 34, 45}[column];
       expected[static_cast<std::size_t>(6 * border) + row] = 2;
     }
     EXPECT_EQ(model.store.gradients().to_vector<float>(), expected);
@@ -254,7 +257,8 @@ TEST(ParameterStore, ShapeOnlyIsLaidOutWithoutMemory) {
 Model partly_frozen(DType compute = DType::float32, Device device = {}) {
   Model model(compute, device);
   model.store.freeze([](const Parameter& parameter) { return parameter.name() == "first.weight"; });
-  model.store.freeze([](const Parameter& parameter) { return parameter.name() == "norm.gain" || parameter.name() == "directions"; });
+  model.store.freeze(
+      [](const Parameter& parameter) { return parameter.name() == "norm.gain" || parameter.name() == "directions"; });
   model.store.allocate(1);
   return model;
 }
@@ -272,9 +276,11 @@ TEST(FrozenParameters, LieBehindTheTrainedOnesOutsideTheFlatTensors) {
   EXPECT_EQ(offset_in(values, model.gain.master()), 7 * border);
   EXPECT_EQ(model.store.parameter_count(), 3 + 300);
   EXPECT_EQ(model.store.total_count(), 15 + 3 + 300 + 7);
-  EXPECT_TRUE(model.store.is_frozen(model.first) && !model.store.is_trained(model.first) && !model.store.is_buffer(model.first));
+  EXPECT_TRUE(model.store.is_frozen(model.first) && !model.store.is_trained(model.first) &&
+              !model.store.is_buffer(model.first));
   EXPECT_TRUE(model.store.is_trained(model.second) && !model.store.is_frozen(model.second));
-  EXPECT_TRUE(model.store.is_buffer(model.directions) && !model.store.is_frozen(model.directions)) << "buffers are not asked about";
+  EXPECT_TRUE(model.store.is_buffer(model.directions) && !model.store.is_frozen(model.directions))
+      << "buffers are not asked about";
   EXPECT_THROW(model.store.slice(values, model.first), ContractError);
   EXPECT_FALSE(model.first.gradient().defined());
   EXPECT_FALSE(model.first.variable().requires_gradient());
@@ -303,7 +309,8 @@ TEST(FrozenParameters, TheComputeCopyFollowsWhatIsLoaded) {
   for (Parameter* parameter : {&model.first, &model.second}) ops::fill(Stream{}, parameter->master(), 1.0009765625);
   model.store.refresh_compute_values(Stream{});
   for (Parameter* parameter : {&model.first, &model.second})
-    for (bfloat16 value : parameter->variable().value().to_vector<bfloat16>()) EXPECT_EQ(static_cast<float>(value), 1.0f);
+    for (bfloat16 value : parameter->variable().value().to_vector<bfloat16>())
+      EXPECT_EQ(static_cast<float>(value), 1.0f);
 }
 
 TEST(FrozenParameters, TakeNoGradientsAndChangeNoOthers) {

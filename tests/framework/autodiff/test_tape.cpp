@@ -22,8 +22,8 @@ double& at(const Tensor& tensor, std::int64_t row, std::int64_t column) {
 }
 std::int64_t rows_of(const Tensor& tensor) { return tensor.shape().rank() > 1 ? tensor.extent(0) : 1; }
 
-/// y = x * x element by element on [n] or [rows, n], saving x, written out so that these tests lean on no op. Notes the modes it was asked
-/// for.
+/// y = x * x element by element on [n] or [rows, n], saving x, written out so that these tests lean on no op. Notes the
+/// modes it was asked for.
 Variable square(Tape& tape, const Variable& x, std::vector<GradientMode>* modes = nullptr, int* runs = nullptr) {
   if (runs) ++*runs;
   const Tensor y = Tensor::empty(x.shape(), DType::float64);
@@ -56,7 +56,8 @@ Variable multiply(Tape& tape, const Variable& x, const Variable& y, std::vector<
       if (!target.wanted()) continue;
       const Tensor& other = context.saved(1 - input);
       for (std::int64_t i = 0; i < d_z.elements(); ++i) {
-        at(target.tensor, 0, i) = (target.accumulates() ? at(target.tensor, 0, i) : 0.0) + at(d_z, 0, i) * at(other, 0, i);
+        at(target.tensor, 0, i) =
+            (target.accumulates() ? at(target.tensor, 0, i) : 0.0) + at(d_z, 0, i) * at(other, 0, i);
       }
     }
   });
@@ -81,7 +82,8 @@ Variable scale_in_place(Tape& tape, const Variable& x, double factor) {
     }
   };
   scale(x.value());
-  return tape.record_in_place("scale_in_place", x, {}, [scale](BackwardContext& context) { scale(context.d_output()); });
+  return tape.record_in_place("scale_in_place", x, {},
+                              [scale](BackwardContext& context) { scale(context.d_output()); });
 }
 
 Variable copy_of(Tape& tape, const Variable& x) {
@@ -104,8 +106,8 @@ TEST(Tape, FirstUseOverwritesLaterOnesAccumulateConstantsAreSkipped) {
   const Variable z = sum_of(tape, y, square(tape, x, &modes));
   backward_with_ones(tape, z);
   // From the end: square (overwrite), multiply (overwrite, skip), square (accumulate).
-  EXPECT_EQ(modes,
-            (std::vector<GradientMode>{GradientMode::overwrite, GradientMode::overwrite, GradientMode::skip, GradientMode::accumulate}));
+  EXPECT_EQ(modes, (std::vector<GradientMode>{GradientMode::overwrite, GradientMode::overwrite, GradientMode::skip,
+                                              GradientMode::accumulate}));
   EXPECT_EQ(x.gradient().to_vector<double>(), (Values{2 * 1 * 6, 2 * -2 * 7, 2 * 3 * 8}));
   EXPECT_FALSE(constant.gradient().defined());
   EXPECT_EQ(tape.node_count(), 0u);
@@ -144,7 +146,8 @@ TEST(Tape, AnInPlaceNodeDoesNotChangeAGradientThatOthersHold) {
 
 TEST(Tape, InPlaceOnALeafIsRefused) {
   Tape tape(Stream{});
-  EXPECT_THROW(tape.record_in_place("scale", Variable::leaf(vector_of({1})), {}, [](BackwardContext&) {}), ContractError);
+  EXPECT_THROW(tape.record_in_place("scale", Variable::leaf(vector_of({1})), {}, [](BackwardContext&) {}),
+               ContractError);
 }
 
 TEST(Tape, ReshapedVariablesShareOneGradient) {
@@ -245,7 +248,9 @@ TEST(TapeRecompute, GradientsEqualThoseWithoutAndTheParameterIsFinalOnce) {
     const Variable x = Variable::leaf(vector_of({0.5, -1.5, 2.5})), weight = Variable::leaf(vector_of({2, 3, 4}));
     int finals = 0, runs = 0;
     weight.slot()->on_final = [&] { ++finals; };
-    const Tape::Segment segment = [&](Tape& inner, const std::vector<Variable>& in) { return segment_of(inner, in[0], weight, &runs); };
+    const Tape::Segment segment = [&](Tape& inner, const std::vector<Variable>& in) {
+      return segment_of(inner, in[0], weight, &runs);
+    };
     const Variable start = square(tape, x);
     const auto outputs = recomputed ? tape.recompute("segment", {start}, segment) : segment(tape, {start});
     backward_with_ones(tape, sum_of(tape, square(tape, outputs[0]), outputs[1]));
@@ -260,8 +265,12 @@ TEST(TapeRecompute, GradientsEqualThoseWithoutAndTheParameterIsFinalOnce) {
 
 TEST(TapeRecompute, NestedSegmentsPassTheGradientCheck) {
   const auto function = [](Tape& tape, const std::vector<Variable>& in) {
-    const Tape::Segment inner = [weight = in[1]](Tape& t, const std::vector<Variable>& x) { return segment_of(t, x[0], weight, nullptr); };
-    const Tape::Segment outer = [inner](Tape& t, const std::vector<Variable>& x) { return t.recompute("inner", {square(t, x[0])}, inner); };
+    const Tape::Segment inner = [weight = in[1]](Tape& t, const std::vector<Variable>& x) {
+      return segment_of(t, x[0], weight, nullptr);
+    };
+    const Tape::Segment outer = [inner](Tape& t, const std::vector<Variable>& x) {
+      return t.recompute("inner", {square(t, x[0])}, inner);
+    };
     const auto outputs = tape.recompute("outer", {in[0]}, outer);
     return multiply(tape, outputs[0], outputs[1]);
   };
@@ -300,7 +309,9 @@ TEST(TapeFinal, APersistentSlotIsAnnouncedWhenItsFirstRecordedUseIsConsumed) {
   Tape tape(Stream{});
   const Variable shared = Variable::leaf(vector_of({2, 3})), last = Variable::leaf(vector_of({5, 7}));
   std::vector<std::string> order;
-  shared.slot()->on_final = [&] { order.push_back(fmt::format("shared {}", shared.gradient().to_vector<double>()[0])); };
+  shared.slot()->on_final = [&] {
+    order.push_back(fmt::format("shared {}", shared.gradient().to_vector<double>()[0]));
+  };
   last.slot()->on_final = [&] { order.push_back(fmt::format("last {}", last.gradient().to_vector<double>()[0])); };
   const Variable y = square(tape, shared);
   backward_with_ones(tape, multiply(tape, multiply(tape, y, last), shared));
@@ -342,10 +353,11 @@ TEST(TapeMemory, SavedTensorsAndGradientsGoAsTheyAreConsumed) {
   {
     Variable y = x;
     for (int i = 0; i < length; ++i) {
-      y = tape.record_one("probe", {square(tape, y)}, Tensor::zeros({n}, DType::float64), {}, [&](BackwardContext& context) {
-        in_use.push_back(arena({}).counters().bytes_in_use - before);
-        context.pass(0, context.d_output());
-      });
+      y = tape.record_one("probe", {square(tape, y)}, Tensor::zeros({n}, DType::float64), {},
+                          [&](BackwardContext& context) {
+                            in_use.push_back(arena({}).counters().bytes_in_use - before);
+                            context.pass(0, context.d_output());
+                          });
     }
     EXPECT_EQ(tape.saved_bytes().at("square"), length * bytes);
     const Tensor ones = Tensor::zeros({n}, DType::float64);
@@ -381,8 +393,9 @@ TEST(TapeChecks, ANaNMadeInBackwardIsNamedAndLeavesTheTapeClean) {
   Variable z;
   {
     const Tape::Scope scope(tape, "head");
-    z = tape.record_one("broken", {y}, y.value().clone(), {},
-                        [](BackwardContext& context) { ops::fill(context.stream(), context.d_input(0).tensor, std::nan("")); });
+    z = tape.record_one("broken", {y}, y.value().clone(), {}, [](BackwardContext& context) {
+      ops::fill(context.stream(), context.d_input(0).tensor, std::nan(""));
+    });
   }
   try {
     backward_with_ones(tape, z);
@@ -424,8 +437,8 @@ TEST(Tape, ShapeOnlyCountsWhatAStepWouldAllocate) {
   Tape tape(Stream{device});
   const Variable x = Variable::leaf(Tensor::empty({1 << 20}, DType::float32, device));
   const std::int64_t before = arena(device).counters().bytes_in_use;
-  const Variable y =
-      tape.record_one("copy", {x}, x.value().clone(), {}, [](BackwardContext& context) { context.pass(0, context.d_output()); });
+  const Variable y = tape.record_one("copy", {x}, x.value().clone(), {},
+                                     [](BackwardContext& context) { context.pass(0, context.d_output()); });
   tape.backward({y}, {Tensor::zeros({1 << 20}, DType::float32, device)});
   EXPECT_EQ(arena(device).counters().bytes_in_use - before, 2 * (4 << 20));  // y's value and x's gradient
 }

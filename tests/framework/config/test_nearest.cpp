@@ -11,7 +11,8 @@ TEST(EditDistance, CountsInsertionsDeletionsSubstitutionsAndSwaps) {
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
   EXPECT_EQ(edit_distance("n_layer", "n_layers"), 1u);
   EXPECT_EQ(edit_distance("nrom", "norm"), 1u);
-  EXPECT_EQ(edit_distance("ca", "abc"), 3u);  // restricted: no edits inside a swapped pair (the unrestricted distance is 2)
+  EXPECT_EQ(edit_distance("ca", "abc"),
+            3u);  // restricted: no edits inside a swapped pair (the unrestricted distance is 2)
 }
 
 TEST(Nearest, SuggestsOnlyWhatIsClose) {

@@ -37,7 +37,10 @@ Table bakery_table(Bakery& b) {
   t.key("kitchen.open", &b.open, "", "whether guests may look");
   t.section("kitchen.store", "what it is made of");
   t.key("kitchen.store.flour", &b.flour, "", "grain").one_of({"wheat", "rye"});
-  t.key("kitchen.store.rye_days", &b.rye_days, "days", "souring").within(2, 9).zero_means("none").only_with("kitchen.store.flour", {"rye"});
+  t.key("kitchen.store.rye_days", &b.rye_days, "days", "souring")
+      .within(2, 9)
+      .zero_means("none")
+      .only_with("kitchen.store.flour", {"rye"});
   t.section("shop", "where it is sold");
   t.key("shop.motto", &b.motto, "", "above the door");
   t.key("shop.path", &b.shop, "", "database");
@@ -108,18 +111,21 @@ TEST(Reader, EmptyTextAndEmptySectionsGiveDefaults) {
 }
 
 TEST(Reader, AcceptsDecimalNumbersOnly) {
-  for (const auto& [text, value] :
-       std::map<std::string, std::int64_t>{{"7", 7}, {"+7", 7}, {"1e6", 1000000}, {"2.5e3", 2500}, {"4.0", 4}, {"1E2", 100}})
+  for (const auto& [text, value] : std::map<std::string, std::int64_t>{
+           {"7", 7}, {"+7", 7}, {"1e6", 1000000}, {"2.5e3", 2500}, {"4.0", 4}, {"1E2", 100}})
     EXPECT_EQ(read_text("loaves: " + text).bakery.loaves, value) << text;
   for (const char* text : {"1.5",  "1e-3",  "1_000", "1,000", "0x10", "0o7", "010", ".inf", ".nan",
                            "ten",  "\"7\"", "'7'",   "1e",    "e1",   "--1", "1 2", "1e16", "9223372036854775808",
                            "true", "0"})
     EXPECT_THAT(error_of(std::string("loaves: ") + text), HasSubstr("text:1:9: loaves: found ")) << text;
-  for (const auto& [text, value] :
-       std::map<std::string, double>{{"3", 3}, {"1e-3", 1e-3}, {"0.1", 0.1}, {".5", 0.5}, {"+.5", 0.5}, {"2.", 2}, {"2.5E0", 2.5}})
+  for (const auto& [text, value] : std::map<std::string, double>{
+           {"3", 3}, {"1e-3", 1e-3}, {"0.1", 0.1}, {".5", 0.5}, {"+.5", 0.5}, {"2.", 2}, {"2.5E0", 2.5}})
     EXPECT_EQ(read_text("kitchen: {oven_hours: " + text + "}").bakery.oven_hours, value) << text;
-  for (const char* text : {"0", "24", "-1", ".inf", "-.inf", ".nan", "nan", "inf", "1e400", "1d3", "0,5", "0x1p3", "50%", "01.5"})
-    EXPECT_THAT(error_of(std::string("kitchen:\n  oven_hours: ") + text), HasSubstr("text:2:15: kitchen.oven_hours: found ")) << text;
+  for (const char* text :
+       {"0", "24", "-1", ".inf", "-.inf", ".nan", "nan", "inf", "1e400", "1d3", "0,5", "0x1p3", "50%", "01.5"})
+    EXPECT_THAT(error_of(std::string("kitchen:\n  oven_hours: ") + text),
+                HasSubstr("text:2:15: kitchen.oven_hours: found "))
+        << text;
 }
 
 TEST(Reader, AcceptsTrueAndFalseOnly) {
@@ -131,7 +137,8 @@ TEST(Reader, AcceptsTrueAndFalseOnly) {
 
 TEST(Reader, FollowsAnchorsWithoutFallingIntoCycles) {
   EXPECT_EQ(read_text("kitchen: {oven_hours: &three 3}\nloaves: *three\n").bakery.loaves, 3);
-  EXPECT_EQ(error_of("kitchen: &k\n  store: *k\n"), "text:2:3: unknown key kitchen.store.store; kitchen.store has flour, rye_days");
+  EXPECT_EQ(error_of("kitchen: &k\n  store: *k\n"),
+            "text:2:3: unknown key kitchen.store.store; kitchen.store has flour, rye_days");
   EXPECT_THAT(error_of("shop:\n  guests: &g [*g]\n"), HasSubstr("expected text as an item of the list"));
 }
 
@@ -155,7 +162,8 @@ TEST(Reader, SurvivesLongTexts) {
 TEST(Reader, CutsAndEscapesWhatItFound) {
   const std::string error = error_of("loaves: \"" + std::string(500, 'x') + "\\n\"");
   EXPECT_LT(error.size(), 250u);
-  EXPECT_EQ(error_of("loaves: \"1\\n2\""), "text:1:9: loaves: found the text \"1\\n2\"; expected an integer from 1 to 1e15");
+  EXPECT_EQ(error_of("loaves: \"1\\n2\""),
+            "text:1:9: loaves: found the text \"1\\n2\"; expected an integer from 1 to 1e15");
   EXPECT_EQ(error_of("\"a\\nb\": 1").find('\n'), std::string::npos);
 }
 
@@ -172,7 +180,8 @@ TEST_F(ReaderFiles, IncludedThenFileThenOverridesKeyByKey) {
   EXPECT_THAT(reading.files, ElementsAre(folder_ / "main.yaml", folder_ / "parts/a.yaml", folder_ / "parts/b.yaml"));
   EXPECT_EQ(reading.origins.at("kitchen.oven_hours").text(), (folder_ / "parts/b.yaml").string() + ":3:15");
 
-  const auto [overridden, reading_2] = read("main.yaml", {"loaves=4", "loaves=5", "shop.guests=[]", "shop.motto=two words"});
+  const auto [overridden, reading_2] =
+      read("main.yaml", {"loaves=4", "loaves=5", "shop.guests=[]", "shop.motto=two words"});
   EXPECT_EQ(overridden.loaves, 5);
   EXPECT_TRUE(overridden.guests.empty());
   EXPECT_EQ(overridden.motto, "two words");
@@ -228,7 +237,8 @@ TEST(Reader, ExpandsPathsAndOnlyThose) {
     EXPECT_THROW(path(wrong), UserError) << wrong;
   EXPECT_EQ(read_text("shop: {motto: \"${HOME}\", path: \"${HOME}/x\"}").bakery.motto, "${HOME}");
   EXPECT_EQ(read_text("", {"shop.path=${HOME}/x"}).bakery.shop, "/home/baker/x");
-  EXPECT_EQ(read_text("shop: {path: \"${FURLONG_TEST_UNSET}\"}", {"shop.path=b"}).bakery.shop, "b");  // what is overridden is not expanded
+  EXPECT_EQ(read_text("shop: {path: \"${FURLONG_TEST_UNSET}\"}", {"shop.path=b"}).bakery.shop,
+            "b");  // what is overridden is not expanded
 }
 
 TEST(Reader, OverridesExplainThemselves) {
@@ -236,11 +246,14 @@ TEST(Reader, OverridesExplainThemselves) {
   EXPECT_EQ(error_of("", {"=3"}), "--set =3: expected KEY=VALUE, such as --set trainer.max_steps=1000");
   EXPECT_EQ(error_of("", {"loavs=3"}), "--set loavs=3: unknown key loavs; did you mean loaves?");
   EXPECT_EQ(error_of("", {"breads=3"}), "--set breads=3: unknown key breads; it is called loaves here");
-  EXPECT_EQ(error_of("", {"kitchen=3"}), "--set kitchen=3: kitchen is a section; set one of its keys: oven_hours, open, store");
-  EXPECT_EQ(error_of("", {"kitchen.opne=true"}), "--set kitchen.opne=true: unknown key kitchen.opne; did you mean kitchen.open?");
+  EXPECT_EQ(error_of("", {"kitchen=3"}),
+            "--set kitchen=3: kitchen is a section; set one of its keys: oven_hours, open, store");
+  EXPECT_EQ(error_of("", {"kitchen.opne=true"}),
+            "--set kitchen.opne=true: unknown key kitchen.opne; did you mean kitchen.open?");
   // Keys of --set are named by their whole paths.
   EXPECT_EQ(error_of("", {"flour=rye"}), "--set flour=rye: unknown key flour; did you mean kitchen.store.flour?");
-  EXPECT_EQ(error_of("", {"store.flour=rye"}), "--set store.flour=rye: unknown key store.flour; did you mean kitchen.store.flour?");
+  EXPECT_EQ(error_of("", {"store.flour=rye"}),
+            "--set store.flour=rye: unknown key store.flour; did you mean kitchen.store.flour?");
   EXPECT_EQ(error_of("", {"kichen.oven_hours=2"}),
             "--set kichen.oven_hours=2: unknown key kichen.oven_hours; did you mean kitchen.oven_hours?");
   EXPECT_EQ(error_of("", {"shop.loaves=2"}), "--set shop.loaves=2: unknown key shop.loaves; did you mean loaves?");
@@ -248,7 +261,8 @@ TEST(Reader, OverridesExplainThemselves) {
   EXPECT_EQ(error_of("", {"loaves=x=1"}), "--set loaves=x=1: loaves: found x=1; expected an integer from 1 to 1e15");
   EXPECT_EQ(error_of("", {"loaves="}),
             "--set loaves=: loaves: found no value; expected an integer from 1 to 1e15; write null for the default");
-  EXPECT_EQ(error_of("", {"shop.motto=a: b"}), "--set shop.motto=a: b: shop.motto: found a section (key: value); expected text");
+  EXPECT_EQ(error_of("", {"shop.motto=a: b"}),
+            "--set shop.motto=a: b: shop.motto: found a section (key: value); expected text");
   EXPECT_EQ(error_of("", {"shop.guests=[a"}), "--set shop.guests=[a: a '[' is not closed by a ']'");
   EXPECT_EQ(error_of("", {"include=a.yaml"}),
             "--set include=a.yaml: include works in files only; expected a key such as trainer.max_steps");

@@ -30,7 +30,9 @@ std::int64_t counted(std::int64_t bytes) {
   return arena.counters().bytes_in_use;
 }
 
-std::int64_t distance(const void* a, const void* b) { return static_cast<const char*>(b) - static_cast<const char*>(a); }
+std::int64_t distance(const void* a, const void* b) {
+  return static_cast<const char*>(b) - static_cast<const char*>(a);
+}
 
 TEST(Arena, BlocksAreAlignedApartAndWritable) {
   Arena arena(Device{}, 16 * mebibyte);
@@ -42,7 +44,8 @@ TEST(Arena, BlocksAreAlignedApartAndWritable) {
     blocks.emplace_back(memory, bytes);
   }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    for (std::int64_t j = 0; j < blocks[i].second; ++j) ASSERT_EQ(blocks[i].first[j], i) << "byte " << j << " of block " << i;
+    for (std::int64_t j = 0; j < blocks[i].second; ++j)
+      ASSERT_EQ(blocks[i].first[j], i) << "byte " << j << " of block " << i;
     for (std::size_t other = 0; other < i; ++other) EXPECT_NE(blocks[i].first, blocks[other].first);
   }
 }
@@ -123,7 +126,8 @@ TEST(Arena, CountersFollowWhatHappens) {
 TEST(Arena, ASteadyLoopAsksTheSystemForNothing) {
   Arena arena(Device{}, 64 * mebibyte);
   const auto step = [&] {
-    // Sizes and lifetimes of a forward and backward pass: some are kept, scratch comes and goes, what was kept returns in reverse.
+    // Sizes and lifetimes of a forward and backward pass: some are kept, scratch comes and goes, what was kept returns
+    // in reverse.
     std::vector<void*> kept;
     for (std::int64_t layer = 0; layer < 12; ++layer) {
       void* scratch = arena.allocate(300000 + 1000 * layer);
@@ -187,7 +191,8 @@ TEST(Arena, ATensorTooLargeToCountIsRefusedNotWrappedAround) {
   const Shape shape{std::int64_t{1} << 31, std::int64_t{1} << 31};
   EXPECT_THROW(Tensor::empty(shape, DType::float32, shape_only), ContractError);
   EXPECT_THROW(Tensor::empty({(std::int64_t{1} << 61) + 1}, DType::float32), ContractError);
-  EXPECT_THROW(Tensor::empty({(std::int64_t{1} << 61) - 1}, DType::float32, shape_only), ContractError);  // rounds up to 2^63
+  EXPECT_THROW(Tensor::empty({(std::int64_t{1} << 61) - 1}, DType::float32, shape_only),
+               ContractError);  // rounds up to 2^63
   EXPECT_THROW(Tensor::empty({-4}, DType::float32), ContractError);
 }
 
@@ -218,7 +223,8 @@ TEST(Arena, ManyThreadsShareIt) {
       if (held.size() > 20 || (word % 3 == 0 && !held.empty())) {
         give_back(word / 3 % held.size());
       } else {
-        const Block block{static_cast<unsigned char*>(arena.allocate(word % 5000)), word % 5000, static_cast<unsigned char>(word >> 24)};
+        const Block block{static_cast<unsigned char*>(arena.allocate(word % 5000)), word % 5000,
+                          static_cast<unsigned char>(word >> 24)};
         std::memset(block.memory, block.mark, static_cast<std::size_t>(block.bytes));
         held.push_back(block);
       }

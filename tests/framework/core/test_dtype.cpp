@@ -61,7 +61,8 @@ TEST(BFloat16, EveryPatternComesBackAsItWas) {
 }
 
 TEST(BFloat16, RoundsToTheNearestAndTiesToEven) {
-  // Around each finite positive pattern: a little under the midpoint goes down, a little over goes up, the midpoint to the even one.
+  // Around each finite positive pattern: a little under the midpoint goes down, a little over goes up, the midpoint to
+  // the even one.
   for (std::uint32_t bits = 0; bits < 0x7f80u; ++bits) {
     const std::uint32_t word = bits << 16;
     ASSERT_EQ(rounded(float_from_bits(word | 0x7fffu)), bits);

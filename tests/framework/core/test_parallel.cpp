@@ -42,7 +42,8 @@ TEST_P(Parallel, WhatTasksWroteIsSeenAfterwards) {
   std::vector<std::int64_t> squares(5000);
   for (int repeat = 0; repeat < 20; ++repeat) {
     parallel_tasks(5000, [&](std::int64_t task) { squares[static_cast<std::size_t>(task)] = task * task + repeat; });
-    for (std::int64_t task = 0; task < 5000; ++task) ASSERT_EQ(squares[static_cast<std::size_t>(task)], task * task + repeat);
+    for (std::int64_t task = 0; task < 5000; ++task)
+      ASSERT_EQ(squares[static_cast<std::size_t>(task)], task * task + repeat);
   }
 }
 
@@ -80,7 +81,8 @@ TEST_P(Parallel, AnExceptionComesOutAndTheNextLoopRuns) {
 }
 
 TEST_P(Parallel, OfManyExceptionsOneComesOut) {
-  EXPECT_THROW(parallel_tasks(300, [](std::int64_t task) { throw std::out_of_range(std::to_string(task)); }), std::out_of_range);
+  EXPECT_THROW(parallel_tasks(300, [](std::int64_t task) { throw std::out_of_range(std::to_string(task)); }),
+               std::out_of_range);
 }
 
 TEST_P(Parallel, ANestedLoopRunsInItsCallersThread) {

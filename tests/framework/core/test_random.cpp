@@ -11,10 +11,11 @@ namespace {
 
 using Words = std::array<std::uint32_t, 4>;
 
-/// A counter and a key as the paper writes them, in ours: the counter's words are the block (low half first), the stream and the step; the
-/// key's are the seed, low half first.
+/// A counter and a key as the paper writes them, in ours: the counter's words are the block (low half first), the
+/// stream and the step; the key's are the seed, low half first.
 constexpr Words philox_of(const Words& counter, std::uint32_t key0, std::uint32_t key1) {
-  return philox({key0 | std::uint64_t{key1} << 32, counter[3], counter[2]}, counter[0] | std::uint64_t{counter[1]} << 32);
+  return philox({key0 | std::uint64_t{key1} << 32, counter[3], counter[2]},
+                counter[0] | std::uint64_t{counter[1]} << 32);
 }
 
 // Known answers of the Random123 distribution for philox4x32, 10 rounds.
@@ -33,8 +34,8 @@ TEST(Random, PhiloxGivesTheKnownAnswersAtRunTimeToo) {
 
 TEST(Random, WordsAreTheBlocksInOrder) {
   const RandomKey key{123456789012345, 7, random_stream("test")};
-  for (std::uint64_t index :
-       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{6}, (std::uint64_t{1} << 34) - 1, (std::uint64_t{1} << 34) + 2}) {
+  for (std::uint64_t index : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{6}, (std::uint64_t{1} << 34) - 1,
+                              (std::uint64_t{1} << 34) + 2}) {
     EXPECT_EQ(random_word(key, index), philox(key, index / 4)[index % 4]);
     EXPECT_EQ(random_uniform(key, index), static_cast<float>(random_word(key, index) >> 8) / 16777216.0f);
   }

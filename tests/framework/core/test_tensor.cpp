@@ -139,7 +139,10 @@ TEST(Tensor, ErrorsNameTheShapes) {
   contains(message_of([&] { tensor.copy_from(Tensor::zeros({3, 4}, DType::float64)); }), "float64 [3, 4] to float32");
   contains(message_of([&] { Tensor::from<float>({1, 2, 3}, {2, 2}); }), "3 values for a tensor of shape [2, 2]");
   contains(message_of([&] { tensor.data<double>(); }), "float32 was read as float64");
-  contains(message_of([&] { Tensor::empty({2}, DType::float32, Device{DeviceType::shape_only, 0}).to_vector<float>(); }), "shape_only");
+  contains(message_of([&] {
+             Tensor::empty({2}, DType::float32, Device{DeviceType::shape_only, 0}).to_vector<float>();
+           }),
+           "shape_only");
 }
 
 TEST(Tensor, ShapeOnlyTensorsHaveAllButMemory) {

@@ -29,7 +29,8 @@ std::vector<Json> of_phase(const Json& events, const char* phase) {
   return found;
 }
 
-Event event(Event::Kind kind, const char* name, const char* scope, std::int64_t begin, std::int64_t end, int thread = 0) {
+Event event(Event::Kind kind, const char* name, const char* scope, std::int64_t begin, std::int64_t end,
+            int thread = 0) {
   return {kind, "test", name, scope, begin, end, thread, {}};
 }
 
@@ -68,7 +69,8 @@ TEST(Trace, SpansAndTheirDetailsOfEveryThread) {
 
   ASSERT_EQ(recording.events.size(), 4u);
   EXPECT_THAT(recording.threads, ElementsAre("main", "another"));
-  const Event &departure = recording.events[0], &inner = recording.events[1], &outer = recording.events[2], &other = recording.events[3];
+  const Event &departure = recording.events[0], &inner = recording.events[1], &outer = recording.events[2],
+              &other = recording.events[3];
   EXPECT_EQ(departure.kind, Event::Kind::departure);
   EXPECT_EQ(inner.name, "inner");
   EXPECT_EQ(outer.name, "outer");
@@ -167,7 +169,8 @@ TEST(TraceText, NodesLieInSpansOfTheScopesThatTheyShare) {
   };
   Recording recording;
   recording.threads = {"main"};
-  recording.events = {node("lookup", "embedding.", 0, 10), node("norm", "blocks.0.", 10, 20), node("linear", "blocks.0.attention.", 20, 30),
+  recording.events = {node("lookup", "embedding.", 0, 10), node("norm", "blocks.0.", 10, 20),
+                      node("linear", "blocks.0.attention.", 20, 30),
                       // A segment that runs again, in its node's own scope.
                       node("linear", "blocks.0.attention.", 31, 39), node("recompute", "blocks.0.", 30, 40),
                       node("linear", "blocks.1.", 40, 50), event(Event::Kind::span, "forward", "", 0, 50),
@@ -175,14 +178,15 @@ TEST(TraceText, NodesLieInSpansOfTheScopesThatTheyShare) {
   std::vector<std::string> found;
   const auto nanoseconds = [](const Json& time) { return std::lround(time.get<double>() * 1000); };
   for (const Json& span : of_phase(parsed(recording), "X"))
-    found.push_back(fmt::format("{} {} {}-{}", span["cat"].get<std::string>(), span["name"].get<std::string>(), nanoseconds(span["ts"]),
-                                nanoseconds(span["ts"]) + nanoseconds(span["dur"])));
+    found.push_back(fmt::format("{} {} {}-{}", span["cat"].get<std::string>(), span["name"].get<std::string>(),
+                                nanoseconds(span["ts"]), nanoseconds(span["ts"]) + nanoseconds(span["dur"])));
   // Each before those that lie in it, which viewers ask for where times are equal.
   EXPECT_THAT(found,
-              ElementsAre("test forward 0-50", "scope embedding 0-10", "test lookup 0-10", "scope blocks 10-50", "scope blocks.0 10-40",
-                          "test norm 10-20", "scope blocks.0.attention 20-30", "test linear 20-30", "test recompute 30-40",
-                          "scope blocks.0.attention 31-39", "test linear 31-39", "scope blocks.1 40-50", "test linear 40-50",
-                          "test backward 50-60", "scope blocks 50-60", "scope blocks.1 50-60", "test linear 50-60"));
+              ElementsAre("test forward 0-50", "scope embedding 0-10", "test lookup 0-10", "scope blocks 10-50",
+                          "scope blocks.0 10-40", "test norm 10-20", "scope blocks.0.attention 20-30",
+                          "test linear 20-30", "test recompute 30-40", "scope blocks.0.attention 31-39",
+                          "test linear 31-39", "scope blocks.1 40-50", "test linear 40-50", "test backward 50-60",
+                          "scope blocks 50-60", "scope blocks.1 50-60", "test linear 50-60"));
 }
 
 TEST(TraceText, ATapeTellsItsNodes) {
@@ -196,13 +200,15 @@ TEST(TraceText, ATapeTellsItsNodes) {
   start();
   Tape tape{Stream{}};
   const std::vector<Variable> again = tape.recompute(
-      "again", {x}, [&](Tape& inner, const std::vector<Variable>& inputs) { return std::vector<Variable>{use(inner, inputs[0])}; });
+      "again", {x},
+      [&](Tape& inner, const std::vector<Variable>& inputs) { return std::vector<Variable>{use(inner, inputs[0])}; });
   tape.backward(use(tape, again[0]));
   const Recording recording = stop();
   std::vector<std::string> found;
-  for (const Event& event : recording.events) found.push_back(fmt::format("{} {}{}", event.category, event.scope, event.name));
-  EXPECT_THAT(found, ElementsAre("forward blocks.0.halve", "forward blocks.0.halve", "backward blocks.0.halve", "forward blocks.0.halve",
-                                 "backward blocks.0.halve", "backward again"));
+  for (const Event& event : recording.events)
+    found.push_back(fmt::format("{} {}{}", event.category, event.scope, event.name));
+  EXPECT_THAT(found, ElementsAre("forward blocks.0.halve", "forward blocks.0.halve", "backward blocks.0.halve",
+                                 "forward blocks.0.halve", "backward blocks.0.halve", "backward again"));
 }
 
 }  // namespace

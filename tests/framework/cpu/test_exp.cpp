@@ -13,7 +13,8 @@ namespace furlong::cpu::HWY_NAMESPACE {
 template <class T>
 void exponentials(const T* x, T* y, std::int64_t n) {
   const typename Lanes<T>::D d;
-  for_lanes<T>(n, [&](std::int64_t i, std::int64_t lanes) HWY_ATTR { store_n(exp(d, load_n(x + i, lanes)), y + i, lanes); });
+  for_lanes<T>(
+      n, [&](std::int64_t i, std::int64_t lanes) HWY_ATTR { store_n(exp(d, load_n(x + i, lanes)), y + i, lanes); });
 }
 void FloatExponentials(const float* x, float* y, std::int64_t n) { exponentials(x, y, n); }
 void DoubleExponentials(const double* x, double* y, std::int64_t n) { exponentials(x, y, n); }
@@ -64,8 +65,8 @@ TEST(Exp, FloatIsWithinOneUlpAndAHundredth) {
 TEST(Exp, FloatEndsWhereItShould) {
   const float infinity = std::numeric_limits<float>::infinity();
   testing::for_each_instruction_set([&] {
-    const std::vector<float> y =
-        exponentials({0.0f, -0.0f, -88.0f, -1e30f, -infinity, 89.0f, 1e30f, infinity, std::nanf(""), 88.7228f, -87.3365f});
+    const std::vector<float> y = exponentials(
+        {0.0f, -0.0f, -88.0f, -1e30f, -infinity, 89.0f, 1e30f, infinity, std::nanf(""), 88.7228f, -87.3365f});
     EXPECT_EQ(y[0], 1);
     EXPECT_EQ(y[1], 1);
     for (const std::size_t i : {2, 3, 4}) EXPECT_EQ(y[i], 0) << i;

@@ -106,7 +106,9 @@ __global__ inline void foreign_source(int* out) {
 }
 
 /// A 16-byte load from an address that is a multiple of 4 only.
-__global__ inline void unaligned_vector(const float* source, float* out) { out[threadIdx.x] = load_vector<4>(source + threadIdx.x)[0]; }
+__global__ inline void unaligned_vector(const float* source, float* out) {
+  out[threadIdx.x] = load_vector<4>(source + threadIdx.x)[0];
+}
 
 /// Reads shared memory that nobody wrote.
 __global__ inline void unwritten(float* out) {

@@ -35,8 +35,9 @@ TEST(CudaAvailability, TheMissingPartIsNamed) {
   found.device_count = 0;
   found.count_error = "cudaErrorInsufficientDriver (CUDA driver version is insufficient for CUDA runtime version)";
   found.driver_too_old = true;
-  EXPECT_EQ(why_unavailable(found, 0),
-            "the NVIDIA driver, which knows CUDA 13.1, is too old for this build with CUDA 13.0; a later driver is needed");
+  EXPECT_EQ(
+      why_unavailable(found, 0),
+      "the NVIDIA driver, which knows CUDA 13.1, is too old for this build with CUDA 13.0; a later driver is needed");
   found.driver_version = 0;  // CUDA says the same where there is no driver at all
   EXPECT_EQ(why_unavailable(found, 0), "there is no NVIDIA driver (libcuda.so.1 was not found)");
 
@@ -46,22 +47,26 @@ TEST(CudaAvailability, TheMissingPartIsNamed) {
   found.count_error = "cudaErrorNoDevice (no CUDA-capable device is detected)";
   EXPECT_EQ(why_unavailable(found, 0), "the NVIDIA driver, which knows CUDA 13.1, shows no device");
   found.visible_devices = "";
-  EXPECT_EQ(why_unavailable(found, 0), "the NVIDIA driver, which knows CUDA 13.1, shows no device (CUDA_VISIBLE_DEVICES is set to '')");
+  EXPECT_EQ(why_unavailable(found, 0),
+            "the NVIDIA driver, which knows CUDA 13.1, shows no device (CUDA_VISIBLE_DEVICES is set to '')");
   found.no_device = false;
   found.visible_devices.reset();
   found.count_error = "cudaErrorSystemNotReady (system not yet initialized)";
-  EXPECT_EQ(why_unavailable(found, 0),
-            "the NVIDIA driver, which knows CUDA 13.1, does not work: cudaErrorSystemNotReady (system not yet initialized)");
+  EXPECT_EQ(
+      why_unavailable(found, 0),
+      "the NVIDIA driver, which knows CUDA 13.1, does not work: cudaErrorSystemNotReady (system not yet initialized)");
 
   found = complete();
   EXPECT_EQ(why_unavailable(found, 5), "there is no device 5: the driver shows 2, cuda:0 to cuda:1");
   found.device_count = 1;
   found.visible_devices = "3";
-  EXPECT_EQ(why_unavailable(found, 1), "there is no device 1: the driver shows one, cuda:0 (CUDA_VISIBLE_DEVICES is set to '3')");
+  EXPECT_EQ(why_unavailable(found, 1),
+            "there is no device 1: the driver shows one, cuda:0 (CUDA_VISIBLE_DEVICES is set to '3')");
 
   found = complete();
   found.device_error = "cudaErrorECCUncorrectable (uncorrectable ECC error encountered)";
-  EXPECT_EQ(why_unavailable(found, 0), "device 0 does not answer: cudaErrorECCUncorrectable (uncorrectable ECC error encountered)");
+  EXPECT_EQ(why_unavailable(found, 0),
+            "device 0 does not answer: cudaErrorECCUncorrectable (uncorrectable ECC error encountered)");
 
   found = complete();
   found.device_name = "Tesla T4";
@@ -71,21 +76,23 @@ TEST(CudaAvailability, TheMissingPartIsNamed) {
   found = complete();
   found.capability = 100;
   found.architectures = "80-real 90-real";
-  EXPECT_EQ(
-      why_unavailable(found, 0),
-      "this build has no code for the architecture of NVIDIA H100: it has compute capability 10.0, and the build has 80-real 90-real");
+  EXPECT_EQ(why_unavailable(found, 0),
+            "this build has no code for the architecture of NVIDIA H100: it has compute capability 10.0, and the build "
+            "has 80-real 90-real");
 
   found = complete();
   found.virtual_memory = false;
-  EXPECT_EQ(why_unavailable(found, 0), "the NVIDIA driver of NVIDIA H100 does not offer virtual memory management, which tensors need");
+  EXPECT_EQ(why_unavailable(found, 0),
+            "the NVIDIA driver of NVIDIA H100 does not offer virtual memory management, which tensors need");
   found = complete();
   found.library_problem = "cuBLASLt cannot be loaded: libcublasLt.so.13 was looked for in /lib";
-  EXPECT_EQ(why_unavailable(found, 0), "the library cuBLASLt cannot be loaded: libcublasLt.so.13 was looked for in /lib");
+  EXPECT_EQ(why_unavailable(found, 0),
+            "the library cuBLASLt cannot be loaded: libcublasLt.so.13 was looked for in /lib");
   found = complete();
   found.context_error = "cudaErrorDevicesUnavailable (CUDA-capable device(s) is/are busy or unavailable)";
   EXPECT_EQ(why_unavailable(found, 0),
-            "NVIDIA H100 is there and cannot be used now: cudaErrorDevicesUnavailable (CUDA-capable device(s) is/are busy or unavailable); "
-            "another process may have it for itself, or its memory");
+            "NVIDIA H100 is there and cannot be used now: cudaErrorDevicesUnavailable (CUDA-capable device(s) is/are "
+            "busy or unavailable); another process may have it for itself, or its memory");
 }
 
 TEST(CudaAvailability, CodeRunsOnItsOwnMajorVersionAndIntermediateCodeOnLaterOnes) {
@@ -113,7 +120,9 @@ TEST(CudaDevice, CannotBeHadWithTheReasonAndAutoTakesTheCpu) {
   for (const char* name : {"cuda", "cuda:0", "cuda:7"}) {
     const std::string message = message_of<UserError>([&] { device_from_name(name); });
     EXPECT_EQ(message.rfind(std::string("device: '") + name + "' cannot be had: ", 0), 0u) << message;
-    EXPECT_NE(message.find(engine ? engine->unavailable(std::string(name) == "cuda:7" ? 7 : 0) : reason), std::string::npos) << message;
+    EXPECT_NE(message.find(engine ? engine->unavailable(std::string(name) == "cuda:7" ? 7 : 0) : reason),
+              std::string::npos)
+        << message;
     EXPECT_NE(message.find("device: cpu"), std::string::npos) << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
@@ -223,7 +232,8 @@ TEST(CudaMemory, EndsWithTheNumbers) {
   if (const std::string reason = engine_missing(cuda); !reason.empty()) GTEST_SKIP() << reason;
   const GpuDescription description = require_gpu_engine(DeviceType::cuda).describe(0);
   Arena arena(cuda, description.memory_bytes * 2);
-  const std::string message = message_of<MachineError>([&] { arena.allocate(description.memory_bytes + (std::int64_t{1} << 30)); });
+  const std::string message =
+      message_of<MachineError>([&] { arena.allocate(description.memory_bytes + (std::int64_t{1} << 30)); });
   EXPECT_EQ(message.rfind("out of memory on cuda:0: ", 0), 0u) << message;
   EXPECT_NE(message.find("MiB free of"), std::string::npos) << message;
   arena.release(arena.allocate(1 << 20));  // and goes on

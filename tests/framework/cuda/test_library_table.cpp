@@ -38,24 +38,28 @@ struct Table {
   LibraryFunction<const char*()> name{"furlong_test_name"};
   Library library;
 
-  Table() { library = load_table({"Doubler", {"libdoubler.so.3", "libdoubler.so.2"}, {"nvidia/doubler/lib"}, {}}, twice, name); }
+  Table() {
+    library = load_table({"Doubler", {"libdoubler.so.3", "libdoubler.so.2"}, {"nvidia/doubler/lib"}, {}}, twice, name);
+  }
 };
 
 class LibraryTable : public testing::WithTemporaryFolder {
  protected:
   void SetUp() override {
-    if (std::system("command -v c++ >/dev/null 2>&1") != 0) GTEST_SKIP() << "there is no compiler to build a library with";
+    if (std::system("command -v c++ >/dev/null 2>&1") != 0)
+      GTEST_SKIP() << "there is no compiler to build a library with";
   }
   /// A shared library at `place` below the test's folder whose functions are those of `source`.
   void build(const std::string& place, const std::string& source) const {
     const std::filesystem::path target = folder_ / place;
     std::filesystem::create_directories(target.parent_path());
-    const std::string command =
-        "c++ -shared -fPIC -o '" + target.string() + "' '" + file("source.cpp", "extern \"C\" {\n" + source + "\n}\n") + "'";
+    const std::string command = "c++ -shared -fPIC -o '" + target.string() + "' '" +
+                                file("source.cpp", "extern \"C\" {\n" + source + "\n}\n") + "'";
     ASSERT_EQ(std::system(command.c_str()), 0) << command;
   }
   static std::string doubler(const std::string& name) {
-    return "int furlong_test_twice(int x) { return 2 * x; }\nconst char* furlong_test_name() { return \"" + name + "\"; }";
+    return "int furlong_test_twice(int x) { return 2 * x; }\nconst char* furlong_test_name() { return \"" + name +
+           "\"; }";
   }
 
   WithEnvironment folder_unset_{"FURLONG_CUDA_LIBDIR", std::nullopt}, environment_unset_{"VIRTUAL_ENV", std::nullopt};
@@ -106,7 +110,8 @@ TEST_F(LibraryTable, AFileThatIsNoLibraryIsPassedOverWithTheLoadersWords) {
   const WithEnvironment folder("FURLONG_CUDA_LIBDIR", folder_.string());
   const Table table;
   EXPECT_EQ(table.library.handle, nullptr);
-  EXPECT_NE(table.library.problem.find(path("libdoubler.so.3") + ": file too short"), std::string::npos) << table.library.problem;
+  EXPECT_NE(table.library.problem.find(path("libdoubler.so.3") + ": file too short"), std::string::npos)
+      << table.library.problem;
 }
 
 TEST_F(LibraryTable, PackagesOfPipAreSearched) {
@@ -121,7 +126,8 @@ TEST_F(LibraryTable, WhereThereIsNoneThePlacesAreSaidInOneLine) {
   const Table table;
   ASSERT_EQ(table.library.handle, nullptr);
   const std::string& problem = table.library.problem;
-  EXPECT_EQ(problem.rfind("Doubler cannot be loaded: libdoubler.so.3, libdoubler.so.2 were looked for in ", 0), 0u) << problem;
+  EXPECT_EQ(problem.rfind("Doubler cannot be loaded: libdoubler.so.3, libdoubler.so.2 were looked for in ", 0), 0u)
+      << problem;
   for (const char* place : {"/lib, ", "the loader's path", "FURLONG_CUDA_LIBDIR can name another folder"}) {
     EXPECT_NE(problem.find(place), std::string::npos) << place << " in " << problem;
   }
@@ -134,7 +140,8 @@ TEST(Nccl, IsLoadedOrSaysWhyNot) {
   EXPECT_NE(table.loaded(), table.version().empty());
   EXPECT_EQ(table.loaded(), table.library.problem.empty());
   if (!table.loaded()) {
-    EXPECT_EQ(table.library.problem.rfind("NCCL cannot be loaded: libnccl.so.2 was looked for in ", 0), 0u) << table.library.problem;
+    EXPECT_EQ(table.library.problem.rfind("NCCL cannot be loaded: libnccl.so.2 was looked for in ", 0), 0u)
+        << table.library.problem;
     GTEST_SKIP() << table.library.problem;
   }
   EXPECT_EQ(table.version().rfind("2.", 0), 0u) << table.version();

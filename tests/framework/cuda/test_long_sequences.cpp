@@ -1,9 +1,10 @@
-// Attention over sequences of 131,072 tokens, with many segments and with offsets beyond 2^31 elements: on hardware alone. Only some rows
-// have a gradient from above, so that a reference in float64 takes the time of these rows and not of all pairs; the same reference is held
-// against every engine with short sequences.
+// Attention over sequences of 131,072 tokens, with many segments and with offsets beyond 2^31 elements: on hardware
+// alone. Only some rows have a gradient from above, so that a reference in float64 takes the time of these rows and not
+// of all pairs; the same reference is held against every engine with short sequences.
 //
-// Bounds are those of short sequences (test_linear_attention_fused.cpp), for float32 widened by what 2^11 additions of chunks may leave,
-// each half a unit of a sum's last place: 2^11 · 2^-24 = 1.2e-4 of outputs, and of each of the sums that gradients are made of.
+// Bounds are those of short sequences (test_linear_attention_fused.cpp), for float32 widened by what 2^11 additions of
+// chunks may leave, each half a unit of a sum's last place: 2^11 · 2^-24 = 1.2e-4 of outputs, and of each of the sums
+// that gradients are made of.
 #include <functional>
 
 #include "framework/ops/arithmetic.h"
@@ -31,11 +32,14 @@ struct LongInputs {
   std::vector<std::int64_t> rows;                   // whose output is looked at; of the last eight d_output is not zero
 };
 
-/// Keys and values that depend on where they stand: a segment that was lost, or taken twice, would show in every mean over all. Values have
-/// a mean near nothing, so that the rounding of bfloat16 outputs is small beside gradients of queries, which are differences from it.
+/// Keys and values that depend on where they stand: a segment that was lost, or taken twice, would show in every mean
+/// over all. Values have a mean near nothing, so that the rounding of bfloat16 outputs is small beside gradients of
+/// queries, which are differences from it.
 LongInputs inputs_of(const LongCase& c, DType dtype) {
   LongInputs in;
-  const auto number = [](std::uint32_t stream, std::int64_t i) { return random_normal({7, 0, stream}, static_cast<std::uint64_t>(i)); };
+  const auto number = [](std::uint32_t stream, std::int64_t i) {
+    return random_normal({7, 0, stream}, static_cast<std::uint64_t>(i));
+  };
   for (std::int64_t j = 0; j < c.n; ++j) {
     const double place = static_cast<double>(j) / static_cast<double>(c.n);
     for (std::int64_t x = 0; x < c.d; ++x) {
@@ -51,10 +55,12 @@ LongInputs inputs_of(const LongCase& c, DType dtype) {
     in.rows.push_back(c.n / 2 + c.n * i / 16 - 1);  // the weights of one key are of one size in all of them
   in.d_output.assign(in.query.size(), 0);
   for (std::size_t r = in.rows.size() - 8; r < in.rows.size(); ++r) {
-    for (std::int64_t x = 0; x < c.d; ++x) in.d_output[static_cast<std::size_t>(in.rows[r] * c.d + x)] = number(4, in.rows[r] * c.d + x);
+    for (std::int64_t x = 0; x < c.d; ++x)
+      in.d_output[static_cast<std::size_t>(in.rows[r] * c.d + x)] = number(4, in.rows[r] * c.d + x);
   }
   if (c.directions > 0) {
-    for (float w : layers::draw_directions(layers::DirectionsKind::orthogonal, c.directions, c.d, {11, 0, 4})) in.directions.push_back(w);
+    for (float w : layers::draw_directions(layers::DirectionsKind::orthogonal, c.directions, c.d, {11, 0, 4}))
+      in.directions.push_back(w);
   }
   for (auto* values : {&in.query, &in.key, &in.value, &in.d_output}) *values = stored(*values, dtype);
   return in;
@@ -98,7 +104,8 @@ class Representation {
         continue;
       }
       for (std::int64_t f = 0; f < width(); ++f)
-        d_x[i] += factor * d_features[f] * features[f] * (in_.directions[f * LongCase::d + i] - (is_key ? factor * x[i] : 0));
+        d_x[i] +=
+            factor * d_features[f] * features[f] * (in_.directions[f * LongCase::d + i] - (is_key ? factor * x[i] : 0));
     }
     return d_x;
   }
@@ -174,7 +181,8 @@ LongTensors run(const LongCase& c, const LongInputs& in, const std::array<Tensor
   if (c.map) {
     ops::LinearAttentionInputs arguments;
     arguments.query = leaves[0], arguments.key = leaves[1], arguments.value = leaves[2];
-    if (c.directions > 0) arguments.constants.directions = tensor_of(in.directions, {c.directions, c.d}, accumulate_dtype(dtype));
+    if (c.directions > 0)
+      arguments.constants.directions = tensor_of(in.directions, {c.directions, c.d}, accumulate_dtype(dtype));
     ops::LinearAttentionOptions options;
     options.feature_map = *c.map;
     options.causal = c.causal;
@@ -241,7 +249,8 @@ class CudaLongSequences : public ::testing::TestWithParam<LongCase> {
 };
 INSTANTIATE_TEST_SUITE_P(Hardware, CudaLongSequences, ::testing::ValuesIn(cases_of(long_sequence)),
                          [](const ::testing::TestParamInfo<LongCase>& info) {
-                           return fmt::format("{}_{}", info.param.name(), info.param.causal ? "causal" : "bidirectional");
+                           return fmt::format("{}_{}", info.param.name(),
+                                              info.param.causal ? "causal" : "bidirectional");
                          });
 
 TEST_P(CudaLongSequences, AgreeWithTheReference) {

@@ -23,7 +23,8 @@ TEST_P(Queues, CopiesKeepTheOrderOfTheirQueue) {
   EXPECT_NE(engine().native_queue(queue->stream()), engine().native_queue(stream()));
   std::vector<std::int32_t> numbers(1000), found(1000, -1);
   std::iota(numbers.begin(), numbers.end(), 7);
-  const Tensor first = Tensor::zeros({1000}, DType::int32, device()), second = Tensor::zeros({1000}, DType::int32, device());
+  const Tensor first = Tensor::zeros({1000}, DType::int32, device()),
+               second = Tensor::zeros({1000}, DType::int32, device());
   synchronize(stream());
   engine().copy(queue->stream(), first.address(), numbers.data(), 4000);
   engine().copy(queue->stream(), second.address(), first.address(), 4000);

@@ -1,5 +1,5 @@
-// Memory of a GPU in which each tensor is an allocation of its own: for tools that watch memory. What AddressSanitizer then sees is tested
-// in its builds (tests/sanitizers).
+// Memory of a GPU in which each tensor is an allocation of its own: for tools that watch memory. What AddressSanitizer
+// then sees is tested in its builds (tests/sanitizers).
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -31,7 +31,8 @@ class SeparateTensors : public EngineTest {
     return values;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Engines, SeparateTensors, ::testing::Values(DeviceType::simulated, DeviceType::cuda), engine_name);
+INSTANTIATE_TEST_SUITE_P(Engines, SeparateTensors, ::testing::Values(DeviceType::simulated, DeviceType::cuda),
+                         engine_name);
 
 TEST_P(SeparateTensors, KeepWhatWasWritten) {
   Arena arena(device(), gibibyte, ArenaBlocks::separate);
@@ -45,7 +46,8 @@ TEST_P(SeparateTensors, KeepWhatWasWritten) {
   const auto expect_kept = [&] {
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const auto [block, bytes] = blocks[i];
-      EXPECT_EQ(read(block, bytes), std::vector<char>(static_cast<std::size_t>(bytes), static_cast<char>(i + 1))) << "block " << i;
+      EXPECT_EQ(read(block, bytes), std::vector<char>(static_cast<std::size_t>(bytes), static_cast<char>(i + 1)))
+          << "block " << i;
     }
   };
   expect_kept();
@@ -87,7 +89,8 @@ TEST_P(SeparateTensors, AreCountedAsInOneRange) {
   EXPECT_EQ(before.bytes_in_use, 0);
   EXPECT_EQ(before.system_bytes, before.peak_bytes);
   step(separate);
-  EXPECT_EQ(separate.counters().system_requests, before.system_requests) << "a steady step needs no more than the one before";
+  EXPECT_EQ(separate.counters().system_requests, before.system_requests)
+      << "a steady step needs no more than the one before";
 }
 
 TEST_P(SeparateTensors, PassingTheCapacityNamesTheNumbersAndLeavesTheArenaWhole) {
@@ -134,7 +137,8 @@ TEST(SeparateTensorsEnvironment, IsOneOrNothing) {
     EXPECT_EQ(message.rfind(std::string("FURLONG_SEPARATE_TENSORS: '") + text + "' ", 0), 0u) << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
-  EXPECT_THROW(Arena(Device{}, gibibyte, ArenaBlocks::separate), ContractError) << "memory of the host has tools of its own";
+  EXPECT_THROW(Arena(Device{}, gibibyte, ArenaBlocks::separate), ContractError)
+      << "memory of the host has tools of its own";
 }
 
 struct Ended {
@@ -153,7 +157,8 @@ Ended run(const std::string& command) {
 }
 
 TEST_P(SeparateTensors, AreWhatTheProgramTakesWhenAsked) {
-  const std::string command = "'" + program_under_test() + "' bench attention --device " + (on_simulator() ? "simulated" : "cuda") +
+  const std::string command = "'" + program_under_test() + "' bench attention --device " +
+                              (on_simulator() ? "simulated" : "cuda") +
                               " --n 96 --heads 1 --d 16 --features 16 --train --repeat 1";
   const Ended separate = run("FURLONG_SEPARATE_TENSORS=1 " + command);
   EXPECT_EQ(separate.status, 0) << separate.output;

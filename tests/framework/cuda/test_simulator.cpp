@@ -65,12 +65,14 @@ TEST(Simulator, runs_each_thread_of_each_block_once) {
     EXPECT_EQ(simulator::statistics().blocks - before.blocks, 12u);
     const auto values = out.to_vector<std::int32_t>();
     for (int b = 0; b < 12; ++b) {
-      for (int t = 0; t < 96; ++t) ASSERT_EQ(values[b * 96 + t], t % 8 + 100 * (t / 8 % 4) + 10000 * (t / 32) + 1000000 * b);
+      for (int t = 0; t < 96; ++t)
+        ASSERT_EQ(values[b * 96 + t], t % 8 + 100 * (t / 8 % 4) + 10000 * (t / 32) + 1000000 * b);
     }
   }
 }
 
-/// Sums of blocks by barriers and warps, then the whole sum by the last block to come: every means by which threads meet.
+/// Sums of blocks by barriers and warps, then the whole sum by the last block to come: every means by which threads
+/// meet.
 __global__ void reduce(const float* values, std::int64_t n, float* partial, float* maxima, float* sum, int* counter) {
   FURLONG_SHARED(int, last);
   float own = 0, greatest = gpu_lowest<float>();
@@ -107,8 +109,8 @@ TEST(Simulator, a_correct_reduction_gives_the_same_bits_in_every_order) {
     const Tensor x = on_device(values), partial = Tensor::zeros({7}, DType::float32, simulated.device);
     const Tensor maxima = partial.clone(), sum = Tensor::zeros({1}, DType::float32, simulated.device);
     const Tensor counter = Tensor::zeros({1}, DType::int32, simulated.device);
-    launch(simulated, reduce, dim3(7), dim3(96), 0, gpu_data<float>(x), 5000, gpu_data<float>(partial), gpu_data<float>(maxima),
-           gpu_data<float>(sum), gpu_data<std::int32_t>(counter));
+    launch(simulated, reduce, dim3(7), dim3(96), 0, gpu_data<float>(x), 5000, gpu_data<float>(partial),
+           gpu_data<float>(maxima), gpu_data<float>(sum), gpu_data<std::int32_t>(counter));
     std::vector<float> results = partial.to_vector<float>();
     for (const float value : maxima.to_vector<float>()) results.push_back(value);
     results.push_back(sum.to_vector<float>()[0]);
@@ -143,7 +145,8 @@ TEST(Simulator, shuffles_give_what_the_guide_says) {
       for (int thread = 0; thread < 64; ++thread) {
         const int lane = thread % 32, first = lane / width * width, place = lane - first;
         const int expected[8] = {first + 5 % width, first + (lane + 1) % width, place >= 3 ? lane - 3 : lane,
-                                 place + 3 < width ? lane + 3 : lane, lane ^ 2, 3 * (lane ^ 1), lane < 12 ? lane ^ 3 : lane ^ 1,
+                                 place + 3 < width ? lane + 3 : lane, lane ^ 2, 3 * (lane ^ 1),
+                                 lane < 12 ? lane ^ 3 : lane ^ 1,
                                  // A later group cannot be read, an earlier one can.
                                  (lane ^ 16) / width > lane / width ? lane : lane ^ 16};
         for (int i = 0; i < 8; ++i)
@@ -175,7 +178,8 @@ TEST(Simulator, votes_of_warps_and_blocks) {
     for (int t = 0; t < 64; ++t) {
       std::uint32_t ballot = 0;
       for (int lane = 0; lane < 32; ++lane) ballot |= (t / 32 * 32 + lane) % 3 == 0 ? 1u << lane : 0u;
-      const std::vector<std::int32_t> expected{static_cast<std::int32_t>(ballot), t / 32 == 1, t / 32 == 0, 13, 1, 1, 0, 7};
+      const std::vector<std::int32_t> expected{
+          static_cast<std::int32_t>(ballot), t / 32 == 1, t / 32 == 0, 13, 1, 1, 0, 7};
       EXPECT_EQ(std::vector<std::int32_t>(values.begin() + 8 * t, values.begin() + 8 * t + 8), expected);
     }
   }
@@ -194,7 +198,8 @@ __global__ void atomics(std::int32_t* integers, float* sum, unsigned long long* 
 }
 
 TEST(Simulator, atomics_lose_nothing) {
-  const Tensor integers = Tensor::zeros({6}, DType::int32, simulated.device), sum = Tensor::zeros({1}, DType::float32, simulated.device);
+  const Tensor integers = Tensor::zeros({6}, DType::int32, simulated.device),
+               sum = Tensor::zeros({1}, DType::float32, simulated.device);
   const Tensor wide = Tensor::zeros({1}, DType::float64, simulated.device);  // 8 bytes
   launch(simulated, atomics, dim3(4), dim3(64), 0, gpu_data<std::int32_t>(integers), gpu_data<float>(sum),
          static_cast<unsigned long long*>(wide.address()));
@@ -211,8 +216,10 @@ __global__ void random_words(RandomKey key, std::uint64_t first, std::int32_t* w
 TEST(Simulator, random_numbers_are_the_cpus) {
   const RandomKey key{0x123456789abcdefull, 7, random_stream("blocks.0.dropout")};
   const std::uint64_t first = (std::uint64_t{1} << 34) - 11;
-  const Tensor words = Tensor::zeros({32}, DType::int32, simulated.device), uniform = Tensor::zeros({32}, DType::float32, simulated.device);
-  launch(simulated, random_words, dim3(1), dim3(32), 0, key, first, gpu_data<std::int32_t>(words), gpu_data<float>(uniform));
+  const Tensor words = Tensor::zeros({32}, DType::int32, simulated.device),
+               uniform = Tensor::zeros({32}, DType::float32, simulated.device);
+  launch(simulated, random_words, dim3(1), dim3(32), 0, key, first, gpu_data<std::int32_t>(words),
+         gpu_data<float>(uniform));
   const auto got = words.to_vector<std::int32_t>();
   const auto got_uniform = uniform.to_vector<float>();
   for (std::uint64_t i = 0; i < 32; ++i) {
@@ -295,7 +302,8 @@ TEST(Simulator, launches_from_several_threads_take_turns) {
   for (int i = 0; i < 4; ++i) sums.push_back(Tensor::zeros({1}, DType::float32, simulated.device));
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&sums, i] {
-      for (int n = 0; n < 20; ++n) launch(simulated, planted::add_to_one, dim3(5), dim3(32), 0, gpu_data<float>(sums[i]), true);
+      for (int n = 0; n < 20; ++n)
+        launch(simulated, planted::add_to_one, dim3(5), dim3(32), 0, gpu_data<float>(sums[i]), true);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -308,7 +316,8 @@ TEST(SimulatorFaults, a_divergent_barrier_names_both_lines_the_kernel_the_block_
   const std::string lines[] = {fmt::format("planted_faults.h:{} ", planted::divergent_line),
                                fmt::format("planted_faults.h:{} ", planted::divergent_line + 2)};
   const std::string fault = fault_of(planted::divergent_barrier, dim3(1), dim3(64));
-  EXPECT_THAT(fault, AllOf(HasSubstr("divergent barrier"), HasSubstr(lines[0]), HasSubstr(lines[1]), HasSubstr("divergent_barrier()")));
+  EXPECT_THAT(fault, AllOf(HasSubstr("divergent barrier"), HasSubstr(lines[0]), HasSubstr(lines[1]),
+                           HasSubstr("divergent_barrier()")));
   EXPECT_THAT(fault, AllOf(HasSubstr("test_simulator.cpp:"), HasSubstr("block (0, 0, 0)"), HasSubstr("thread (")));
   EXPECT_THAT(fault, ::testing::Not(HasSubstr("\n")));
 }
@@ -316,12 +325,13 @@ TEST(SimulatorFaults, a_divergent_barrier_names_both_lines_the_kernel_the_block_
 TEST(SimulatorFaults, barriers_that_not_all_threads_reach) {
   for (const Options& options : all_orders()) {
     const OptionsScope scope(options);
-    EXPECT_THAT(
-        fault_of(planted::barrier_after_end, dim3(2), dim3(64)),
-        ::testing::AnyOf(HasSubstr("threads of the block have ended"), HasSubstr("deadlock: no thread can go on; 16 of 64 have ended")));
-    EXPECT_THAT(fault_of(planted::deadlock, dim3(1), dim3(64)), AllOf(HasSubstr("deadlock: no thread can go on; 0 of 64 have ended"),
-                                                                      HasSubstr("32 from thread (0, 0, 0) on wait in __syncwarp at"),
-                                                                      HasSubstr("32 from thread (16, 0, 0) on wait in __syncthreads at")));
+    EXPECT_THAT(fault_of(planted::barrier_after_end, dim3(2), dim3(64)),
+                ::testing::AnyOf(HasSubstr("threads of the block have ended"),
+                                 HasSubstr("deadlock: no thread can go on; 16 of 64 have ended")));
+    EXPECT_THAT(fault_of(planted::deadlock, dim3(1), dim3(64)),
+                AllOf(HasSubstr("deadlock: no thread can go on; 0 of 64 have ended"),
+                      HasSubstr("32 from thread (0, 0, 0) on wait in __syncwarp at"),
+                      HasSubstr("32 from thread (16, 0, 0) on wait in __syncthreads at")));
   }
 }
 
@@ -332,7 +342,8 @@ TEST(SimulatorFaults, warp_operations_without_all_of_their_lanes) {
     const OptionsScope scope(options);
     EXPECT_THAT(fault_of(planted::warp_sum_after_end, dim3(1), dim3(64), gpu_data<float>(floats)),
                 ::testing::AnyOf(HasSubstr("names lanes that have ended"), HasSubstr("deadlock")));
-    EXPECT_THAT(fault_of(planted::divergent_shuffle, dim3(1), dim3(32), gpu_data<std::int32_t>(integers)), HasSubstr("divergent warp"));
+    EXPECT_THAT(fault_of(planted::divergent_shuffle, dim3(1), dim3(32), gpu_data<std::int32_t>(integers)),
+                HasSubstr("divergent warp"));
     EXPECT_THAT(fault_of(planted::foreign_mask, dim3(1), dim3(32), gpu_data<std::int32_t>(integers)),
                 ::testing::AnyOf(HasSubstr("is not in its own mask")));
     EXPECT_THAT(fault_of(planted::foreign_source, dim3(1), dim3(32), gpu_data<std::int32_t>(integers)),
@@ -370,24 +381,29 @@ TEST(SimulatorFaults, copies_not_waited_for) {
   if (simulator::under_thread_sanitizer()) GTEST_SKIP() << "a race as well, which ThreadSanitizer would report";
   std::vector<float> values(128, 2.0f);
   const Tensor source = on_device(values), out = Tensor::zeros({128}, DType::float32, simulated.device);
-  launch(simulated, planted::copy_through_shared, dim3(1), dim3(32), 0, gpu_data<float>(source), gpu_data<float>(out), true);
+  launch(simulated, planted::copy_through_shared, dim3(1), dim3(32), 0, gpu_data<float>(source), gpu_data<float>(out),
+         true);
   EXPECT_EQ(out.to_vector<float>(), values);
-  launch(simulated, planted::copy_through_shared, dim3(1), dim3(32), 0, gpu_data<float>(source), gpu_data<float>(out), false);
+  launch(simulated, planted::copy_through_shared, dim3(1), dim3(32), 0, gpu_data<float>(source), gpu_data<float>(out),
+         false);
   for (const float value : out.to_vector<float>()) EXPECT_TRUE(std::isnan(value));
   Options options = simulator::options();
   options.async_copies = simulator::AsyncCopies::eager;
   const OptionsScope scope(options);
-  launch(simulated, planted::copy_through_shared, dim3(1), dim3(32), 0, gpu_data<float>(source), gpu_data<float>(out), false);
+  launch(simulated, planted::copy_through_shared, dim3(1), dim3(32), 0, gpu_data<float>(source), gpu_data<float>(out),
+         false);
   EXPECT_EQ(out.to_vector<float>(), values);
 }
 
 TEST(SimulatorFaults, an_end_with_copies_under_way) {
   const Tensor source = Tensor::zeros({128}, DType::float32, simulated.device);
-  EXPECT_THAT(fault_of(planted::copy_left_alone, dim3(1), dim3(32), gpu_data<float>(source)), HasSubstr("copies (cp.async)"));
+  EXPECT_THAT(fault_of(planted::copy_left_alone, dim3(1), dim3(32), gpu_data<float>(source)),
+              HasSubstr("copies (cp.async)"));
 }
 
 TEST(SimulatorFaults, a_missing_barrier_shows_in_one_order_or_another) {
-  if (simulator::under_thread_sanitizer()) GTEST_SKIP() << "a race, which ThreadSanitizer would report: planted_kernel_race";
+  if (simulator::under_thread_sanitizer())
+    GTEST_SKIP() << "a race, which ThreadSanitizer would report: planted_kernel_race";
   std::vector<float> expected(64);
   for (int i = 0; i < 64; ++i) expected[i] = static_cast<float>((i + 1) % 64);
   int wrong = 0;
@@ -408,14 +424,16 @@ TEST(SimulatorFaults, a_missing_barrier_shows_in_one_order_or_another) {
 
 TEST(SimulatorFaults, vector_accesses_need_alignment) {
   if (simulator::under_address_sanitizer()) GTEST_SKIP() << "the load reads past the end too";
-  const Tensor source = Tensor::zeros({64}, DType::float32, simulated.device), out = Tensor::zeros({32}, DType::float32, simulated.device);
+  const Tensor source = Tensor::zeros({64}, DType::float32, simulated.device),
+               out = Tensor::zeros({32}, DType::float32, simulated.device);
   EXPECT_THAT(fault_of(planted::unaligned_vector, dim3(1), dim3(32), gpu_data<float>(source), gpu_data<float>(out)),
               HasSubstr("a vector access that is not aligned"));
 }
 
 TEST(SimulatorFaults, limits_of_shared_memory_and_of_launches) {
   const Tensor out = Tensor::zeros({64}, DType::float32, simulated.device);
-  EXPECT_THAT(fault_of(planted::too_much_shared, dim3(1), dim3(32), gpu_data<float>(out)), HasSubstr("a kernel may declare 49152"));
+  EXPECT_THAT(fault_of(planted::too_much_shared, dim3(1), dim3(32), gpu_data<float>(out)),
+              HasSubstr("a kernel may declare 49152"));
   const auto with_dynamic = [&](std::size_t bytes) {
     launch(simulated, planted::fill_shared, dim3(1), dim3(32), bytes, 32, 0, gpu_data<float>(out));
   };
@@ -450,7 +468,8 @@ TEST(SimulatorFaults, the_next_launch_works_after_each_fault) {
   const Tensor out = Tensor::zeros({64}, DType::float32, simulated.device);
   const int rounds = simulator::under_thread_sanitizer() ? 2 : 30;  // it takes long to make so many threads anew
   for (int round = 0; round < rounds; ++round) {
-    EXPECT_THAT(fault_of(throws, dim3(3), dim3(64), round), HasSubstr(fmt::format("an exception left the kernel: from thread {}", round)));
+    EXPECT_THAT(fault_of(throws, dim3(3), dim3(64), round),
+                HasSubstr(fmt::format("an exception left the kernel: from thread {}", round)));
     EXPECT_NE(fault_of(planted::deadlock, dim3(1), dim3(1024)), "");
     launch(simulated, planted::neighbour, dim3(1), dim3(64), 0, gpu_data<float>(out), true);
     EXPECT_EQ(out.to_vector<float>()[3], 4.0f);

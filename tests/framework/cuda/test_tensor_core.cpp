@@ -22,10 +22,11 @@ std::vector<bfloat16> rounded(const std::vector<float>& values) {
   return result;
 }
 
-/// d[16, 8] += a[16, 16] b[16, 8] by one warp; each of 3 warps has matrices of its own. Fragments come from global memory element by
-/// element, as the layout says, or through shared memory by ldmatrix.
+/// d[16, 8] += a[16, 16] b[16, 8] by one warp; each of 3 warps has matrices of its own. Fragments come from global
+/// memory element by element, as the layout says, or through shared memory by ldmatrix.
 __global__ void product_bf16(const __nv_bfloat16* a_all, const __nv_bfloat16* b_all, float* d_all, bool by_ldmatrix) {
-  FURLONG_SHARED(__nv_bfloat16, tile, [3][2][16][24]);  // rows apart by 48 bytes: a multiple of 16 that is not the row's width
+  FURLONG_SHARED(__nv_bfloat16,
+                 tile, [3][2][16][24]);  // rows apart by 48 bytes: a multiple of 16 that is not the row's width
   const int warp = warp_index(), lane = lane_index(), g = lane / 4, t = lane % 4;
   const __nv_bfloat16 *a = a_all + warp * 256, *b = b_all + warp * 128;
   float* d = d_all + warp * 128;
@@ -63,7 +64,8 @@ void expect_product(const A* a, const B* b, const float* c, const float* d, int 
         expected += term;
         sizes += std::abs(term);
       }
-      EXPECT_NEAR(d[row * 8 + column], expected, (depth + 1) * 0x1p-24 * sizes) << "row " << row << ", column " << column;
+      EXPECT_NEAR(d[row * 8 + column], expected, (depth + 1) * 0x1p-24 * sizes)
+          << "row " << row << ", column " << column;
     }
   }
 }
@@ -76,12 +78,14 @@ TEST(TensorCore, product_of_bfloat16_matches_float64) {
     simulator::set_order(options, order);
     const simulator::OptionsScope scope(options);
     for (const bool by_ldmatrix : {false, true}) {
-      const Tensor on_a = Tensor::from(a, {3, 16, 16}, simulated.device), on_b = Tensor::from(b, {3, 16, 8}, simulated.device);
+      const Tensor on_a = Tensor::from(a, {3, 16, 16}, simulated.device),
+                   on_b = Tensor::from(b, {3, 16, 8}, simulated.device);
       const Tensor on_d = Tensor::from(c, {3, 16, 8}, simulated.device);
-      launch(simulated, product_bf16, dim3(1), dim3(96), 0, gpu_data<__nv_bfloat16>(on_a), gpu_data<__nv_bfloat16>(on_b),
-             gpu_data<float>(on_d), by_ldmatrix);
+      launch(simulated, product_bf16, dim3(1), dim3(96), 0, gpu_data<__nv_bfloat16>(on_a),
+             gpu_data<__nv_bfloat16>(on_b), gpu_data<float>(on_d), by_ldmatrix);
       const auto d = on_d.to_vector<float>();
-      for (int warp = 0; warp < 3; ++warp) expect_product(&a[warp * 256], &b[warp * 128], &c[warp * 128], &d[warp * 128], 16);
+      for (int warp = 0; warp < 3; ++warp)
+        expect_product(&a[warp * 256], &b[warp * 128], &c[warp * 128], &d[warp * 128], 16);
     }
   }
 }
@@ -89,7 +93,8 @@ TEST(TensorCore, product_of_bfloat16_matches_float64) {
 __global__ void product_tf32(const float* a, const float* b, float* d, bool round) {
   const int lane = lane_index(), g = lane / 4, t = lane % 4;
   const auto bits = [&](float x) { return round ? to_tf32(x) : __float_as_uint(x); };
-  const std::uint32_t a_registers[4] = {bits(a[g * 8 + t]), bits(a[(g + 8) * 8 + t]), bits(a[g * 8 + t + 4]), bits(a[(g + 8) * 8 + t + 4])};
+  const std::uint32_t a_registers[4] = {bits(a[g * 8 + t]), bits(a[(g + 8) * 8 + t]), bits(a[g * 8 + t + 4]),
+                                        bits(a[(g + 8) * 8 + t + 4])};
   const std::uint32_t b_registers[2] = {bits(b[t * 8 + g]), bits(b[(t + 4) * 8 + g])};
   float sums[4];
   for (int r = 0; r < 4; ++r) sums[r] = d[(g + r / 2 * 8) * 8 + 2 * t + r % 2];
@@ -107,7 +112,8 @@ TEST(TensorCore, product_of_tf32_matches_float64_of_the_bits_it_looks_at) {
     for (const float x : b) b_seen.push_back(round ? nearest(x) : cut(x));
     const Tensor on_a = Tensor::from(a, {16, 8}, simulated.device), on_b = Tensor::from(b, {8, 8}, simulated.device);
     const Tensor on_d = Tensor::from(c, {16, 8}, simulated.device);
-    launch(simulated, product_tf32, dim3(1), dim3(32), 0, gpu_data<float>(on_a), gpu_data<float>(on_b), gpu_data<float>(on_d), round);
+    launch(simulated, product_tf32, dim3(1), dim3(32), 0, gpu_data<float>(on_a), gpu_data<float>(on_b),
+           gpu_data<float>(on_d), round);
     const auto d = on_d.to_vector<float>();
     expect_product(a_seen.data(), b_seen.data(), c.data(), d.data(), 8);
   }
@@ -125,8 +131,10 @@ __global__ void load_matrices(const std::int32_t* elements, std::int32_t* out) {
   ldmatrix_x2(two, &tile[lane_index() % 16][8]);
   ldmatrix_x2_transposed(two_transposed, &tile[lane_index() % 16][8]);
   std::int32_t* mine = out + 12 * lane_index();
-  for (int r = 0; r < 4; ++r) mine[r] = static_cast<std::int32_t>(plain[r]), mine[4 + r] = static_cast<std::int32_t>(transposed[r]);
-  for (int r = 0; r < 2; ++r) mine[8 + r] = static_cast<std::int32_t>(two[r]), mine[10 + r] = static_cast<std::int32_t>(two_transposed[r]);
+  for (int r = 0; r < 4; ++r)
+    mine[r] = static_cast<std::int32_t>(plain[r]), mine[4 + r] = static_cast<std::int32_t>(transposed[r]);
+  for (int r = 0; r < 2; ++r)
+    mine[8 + r] = static_cast<std::int32_t>(two[r]), mine[10 + r] = static_cast<std::int32_t>(two_transposed[r]);
 }
 
 TEST(TensorCore, ldmatrix_distributes_rows_or_columns) {
@@ -134,7 +142,8 @@ TEST(TensorCore, ldmatrix_distributes_rows_or_columns) {
   for (int i = 0; i < 32 * 16; ++i) elements[i] = i * 7 + 1;
   const Tensor on_elements = Tensor::from(elements, {32, 16}, simulated.device),
                out = Tensor::zeros({32, 12}, DType::int32, simulated.device);
-  launch(simulated, load_matrices, dim3(1), dim3(32), 0, gpu_data<std::int32_t>(on_elements), gpu_data<std::int32_t>(out));
+  launch(simulated, load_matrices, dim3(1), dim3(32), 0, gpu_data<std::int32_t>(on_elements),
+         gpu_data<std::int32_t>(out));
   const auto got = out.to_vector<std::int32_t>();
   const auto element = [&](int matrix, int row, int column) { return elements[(8 * matrix + row) * 16 + 8 + column]; };
   for (int lane = 0; lane < 32; ++lane) {
@@ -164,9 +173,11 @@ TEST(TensorCore, pairs_of_bfloat16_round_to_nearest_even) {
   values[1] = 1.01171875f;  // halfway, upwards to even
   values[2] = std::numeric_limits<float>::infinity();
   values[3] = 3.4e38f;  // beyond the greatest
-  const Tensor on_values = Tensor::from(values, {64}, simulated.device), pairs = Tensor::zeros({32}, DType::int32, simulated.device);
+  const Tensor on_values = Tensor::from(values, {64}, simulated.device),
+               pairs = Tensor::zeros({32}, DType::int32, simulated.device);
   const Tensor halves = Tensor::zeros({64}, DType::float32, simulated.device);
-  launch(simulated, pack, dim3(1), dim3(32), 0, gpu_data<float>(on_values), gpu_data<std::int32_t>(pairs), gpu_data<float>(halves));
+  launch(simulated, pack, dim3(1), dim3(32), 0, gpu_data<float>(on_values), gpu_data<std::int32_t>(pairs),
+         gpu_data<float>(halves));
   const auto got = pairs.to_vector<std::int32_t>();
   const auto got_halves = halves.to_vector<float>();
   for (int i = 0; i < 32; ++i) {

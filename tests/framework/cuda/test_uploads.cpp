@@ -1,4 +1,5 @@
-// Copies from the host that nobody waits for: on the simulator they come as late as they may, so that a missing wait shows.
+// Copies from the host that nobody waits for: on the simulator they come as late as they may, so that a missing wait
+// shows.
 #include <cstring>
 #include <numeric>
 
@@ -82,7 +83,8 @@ class SimulatedUploads : public EngineTest {
 INSTANTIATE_TEST_SUITE_P(Engines, SimulatedUploads, ::testing::Values(DeviceType::simulated), engine_name);
 
 TEST_P(SimulatedUploads, AMissingWaitFindsNonsense) {
-  const Tensor target = Tensor::from(numbers_from(7, 9), {9}, device()), copy = Tensor::zeros({9}, DType::int32, device());
+  const Tensor target = Tensor::from(numbers_from(7, 9), {9}, device()),
+               copy = Tensor::zeros({9}, DType::int32, device());
   begin(*way_, numbers_from(7, 9), target);  // even where the numbers are those that were there
   copy.copy_from(target);
   EXPECT_EQ(copy.to_vector<std::int32_t>(), std::vector<std::int32_t>(9, static_cast<std::int32_t>(0xcdcdcdcd)));

@@ -125,8 +125,8 @@ TEST_F(AtomicFileTest, AFullDeviceIsAMachineError) {
 TEST_F(AtomicFileTest, PlacesThatCannotWorkAreTheUsersToMend) {
   fs::create_directory(folder / "directory");
   write_file_atomically(folder / "file", "");
-  for (const fs::path& path :
-       {folder / "missing" / "out.txt", folder / "directory", folder / "file" / "out.txt", folder / std::string(300, 'n')}) {
+  for (const fs::path& path : {folder / "missing" / "out.txt", folder / "directory", folder / "file" / "out.txt",
+                               folder / std::string(300, 'n')}) {
     try {
       write_file_atomically(path, "text");
       FAIL() << path;

@@ -61,7 +61,8 @@ class CheckpointFileTest : public testing::Test {
     writer.number("trainer/validation_loss", 0.1);
     writer.finish();
   }
-  // The message of the UserError that opening gives; fails the test when there is none, or when it is not one line naming the file.
+  // The message of the UserError that opening gives; fails the test when there is none, or when it is not one line
+  // naming the file.
   static std::string refusal(const fs::path& file) {
     try {
       CheckpointReader::open(file);
@@ -195,7 +196,8 @@ TEST_F(CheckpointFileTest, NamesAndDtypesAreChecked) {
   EXPECT_THROW(writer.tensor("a/b", "float32", Shape{1}, &value), ContractError);
   EXPECT_THROW(writer.number("a", 1), ContractError);
   EXPECT_THROW(writer.number("a/b/c", 1), ContractError);
-  for (const char* name : {"", "/", "/a", "c/", "c//d", ".", "c/./d"}) EXPECT_THROW(writer.number(name, 1), ContractError) << name;
+  for (const char* name : {"", "/", "/a", "c/", "c//d", ".", "c/./d"})
+    EXPECT_THROW(writer.number(name, 1), ContractError) << name;
   EXPECT_THROW(writer.tensor("x", "float16", Shape{1}, &value), ContractError);
   EXPECT_THROW(writer.tensor("y", "float32", Shape{-1}, &value), ContractError);
   EXPECT_THROW(writer.tensor("z", "float32", Shape{1LL << 40, 1LL << 40}, &value), ContractError);
@@ -231,12 +233,16 @@ TEST_F(CheckpointFileTest, ReadingErrorsSayWhatIsThere) {
   const std::string weight = "parameters/blocks.0.attention.query.weight";
   std::array<float, 12> values{};
   EXPECT_THAT(message([&] { reader.read(weight, values.data(), 48); }),
-              testing::AllOf(HasSubstr(path.string()), HasSubstr(weight), HasSubstr("float32 [2, 3]"), HasSubstr("expected 48 bytes")));
+              testing::AllOf(HasSubstr(path.string()), HasSubstr(weight), HasSubstr("float32 [2, 3]"),
+                             HasSubstr("expected 48 bytes")));
   EXPECT_THAT(message([&] {
                 reader.read(weight, "float32", Shape{3, 2}, values.data());
               }),
               testing::AllOf(HasSubstr("is float32 [2, 3]"), HasSubstr("expected float32 [3, 2]")));
-  EXPECT_THAT(message([&] { reader.read(weight, "int32", Shape{2, 3}, values.data()); }), HasSubstr("expected int32 [2, 3]"));
+  EXPECT_THAT(message([&] {
+                reader.read(weight, "int32", Shape{2, 3}, values.data());
+              }),
+              HasSubstr("expected int32 [2, 3]"));
   EXPECT_THAT(message([&] { reader.info("parameters/missing"); }), HasSubstr("2 entries under 'parameters/'"));
   EXPECT_THAT(message([&] { reader.text("trainer/step"); }), HasSubstr("is an integer, expected a text"));
   EXPECT_THAT(message([&] { reader.integer("config"); }), HasSubstr("is a text, expected an integer"));
@@ -281,7 +287,8 @@ TEST_F(CheckpointFileTest, ForgedEntriesAreRefused) {
     return H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr);
   };
   const std::vector<char> letters(1'000'000, 'A');
-  const auto replace = [&](hid_t file, const std::string& name, hid_t type, hid_t space, const void* data, hid_t creation = H5P_DEFAULT) {
+  const auto replace = [&](hid_t file, const std::string& name, hid_t type, hid_t space, const void* data,
+                           hid_t creation = H5P_DEFAULT) {
     H5Ldelete(file, name.c_str(), H5P_DEFAULT);
     const hid_t dataset = H5Dcreate2(file, name.c_str(), type, space, H5P_DEFAULT, creation, H5P_DEFAULT);
     ASSERT_GE(dataset, 0);
@@ -375,7 +382,8 @@ TEST_F(CheckpointFileTest, EveryBitFlipIsRefused) {
   std::uniform_int_distribution<std::size_t> anywhere(0, whole.size() * 8 - 1);
   std::vector<std::size_t> bits(600);
   for (std::size_t& bit : bits) bit = anywhere(random);
-  for (std::size_t bit = 0; bit < 33 * 8; ++bit) bits.push_back(bit);  // all of the header, and of what follows it one byte
+  for (std::size_t bit = 0; bit < 33 * 8; ++bit)
+    bits.push_back(bit);  // all of the header, and of what follows it one byte
   for (const std::size_t bit : bits) {
     std::string damaged = whole;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
@@ -385,7 +393,8 @@ TEST_F(CheckpointFileTest, EveryBitFlipIsRefused) {
   }
 }
 
-// A disk that fills up at any moment: a limit on file size makes writes fail in the same way. HDF5 must survive it, the old file too.
+// A disk that fills up at any moment: a limit on file size makes writes fail in the same way. HDF5 must survive it, the
+// old file too.
 TEST_F(CheckpointFileTest, AFullDiskAtAnyMomentLeavesTheOldFile) {
   write_small();
   const std::string before = content(path);
@@ -441,13 +450,15 @@ TEST_F(CheckpointFileTest, ThreadsWriteAndReadAtTheSameTime) {
         const fs::path mine = folder / (std::to_string(t) + ".h5");
         {
           CheckpointWriter writer(mine);
-          for (int i = 0; i < 10; ++i) writer.tensor("tensors/" + std::to_string(i), "int32", Shape{50'000}, values.data());
+          for (int i = 0; i < 10; ++i)
+            writer.tensor("tensors/" + std::to_string(i), "int32", Shape{50'000}, values.data());
           writer.finish();
         }
         std::vector<std::int32_t> back(values.size());
         const CheckpointReader reader = CheckpointReader::open(mine);
         reader.read("tensors/9", "int32", Shape{50'000}, back.data());
-        if (back == values && CheckpointReader::open(path).integer("trainer/step") == 1234) ++whole[static_cast<std::size_t>(t)];
+        if (back == values && CheckpointReader::open(path).integer("trainer/step") == 1234)
+          ++whole[static_cast<std::size_t>(t)];
       }
     });
   }

@@ -16,7 +16,8 @@
 #include "framework/io/atomic_file.h"
 
 #ifdef FURLONG_SANITIZED
-// HDF5 1.10.8 forgets object headers of its own that it could not read to their end; the tests below make it do so hundreds of times.
+// HDF5 1.10.8 forgets object headers of its own that it could not read to their end; the tests below make it do so
+// hundreds of times.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5\n"; }
 #endif
 
@@ -30,7 +31,8 @@ class Hdf5Test : public ::testing::Test {
  protected:
   Hdf5Test() {
     const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fs::temp_directory_path() / (std::string("furlong_hdf5_") + info->name() + "_" + std::to_string(::getpid()));
+    folder_ =
+        fs::temp_directory_path() / (std::string("furlong_hdf5_") + info->name() + "_" + std::to_string(::getpid()));
     fs::create_directories(folder_);
   }
   ~Hdf5Test() override { fs::remove_all(folder_); }
@@ -79,7 +81,8 @@ TEST_F(Hdf5Test, EveryTypeComesBackAsItWasWritten) {
 }
 
 TEST_F(Hdf5Test, TypeNamesAreTheirOwnInverse) {
-  for (const Type type : {Type::u8, Type::u16, Type::u32, Type::u64, Type::i32, Type::i64, Type::f32, Type::f64, Type::bf16}) {
+  for (const Type type :
+       {Type::u8, Type::u16, Type::u32, Type::u64, Type::i32, Type::i64, Type::f32, Type::f64, Type::bf16}) {
     EXPECT_EQ(type_from_name(name_of(type)), type);
   }
   EXPECT_THROW(type_from_name("float16"), UserError);
@@ -133,8 +136,8 @@ TEST_F(Hdf5Test, AttributesOfEveryKind) {
 TEST_F(Hdf5Test, AppendedRowsAndRanges) {
   AtomicFile created_on_disk(file("a.h5"));
   File created = File::create(created_on_disk);
-  Dataset rows =
-      created.create_dataset("rows", Type::u32, {0, 2}, {.chunk = {16, 2}, .fletcher32 = true, .deflate = 6, .extendible = true});
+  Dataset rows = created.create_dataset("rows", Type::u32, {0, 2},
+                                        {.chunk = {16, 2}, .fletcher32 = true, .deflate = 6, .extendible = true});
   const auto values = ramp<std::uint32_t>(2 * 100);
   for (std::size_t row = 0; row < 100; row += 10) rows.append(values.data() + 2 * row, 10);
   EXPECT_EQ(rows.shape(), (Shape{100, 2}));
@@ -189,7 +192,9 @@ std::string message_of(const std::function<void()>& action) {
 TEST_F(Hdf5Test, FilesThatCannotBeOpened) {
   std::ofstream(file("empty.h5")).close();
   std::ofstream(file("text.h5")) << std::string(5000, 't');
-  const auto contains = [](const std::string& message, const std::string& part) { return message.find(part) != std::string::npos; };
+  const auto contains = [](const std::string& message, const std::string& part) {
+    return message.find(part) != std::string::npos;
+  };
   for (const std::string name : {"missing.h5", "empty.h5", "text.h5"}) {
     const std::string message = message_of([&] { File::open(file(name)); });
     EXPECT_TRUE(contains(message, file(name))) << message;
@@ -269,7 +274,8 @@ TEST_F(Hdf5Test, AWriteThatTheSystemRefusesIsAMachineError) {
   try {
     AtomicFile made_on_disk(file("a.h5"));
     File made = File::create(made_on_disk);
-    Dataset dataset = made.create_dataset("values", Type::u8, {0}, {.chunk = {1 << 16}, .fletcher32 = true, .extendible = true});
+    Dataset dataset =
+        made.create_dataset("values", Type::u8, {0}, {.chunk = {1 << 16}, .fletcher32 = true, .extendible = true});
     for (int i = 0; i < 16; ++i) dataset.append(values.data(), values.size());
     made.close();
     made_on_disk.commit();
@@ -315,7 +321,8 @@ TEST_F(Hdf5Test, ManyThreadsReadAtOnce) {
       for (std::size_t i = 0; i < 200; ++i) {
         const std::size_t begin = (i * 7919 + thread * 104729) % (values.size() - 500);
         dataset.read_rows(begin, begin + 500, found.data(), 2000);
-        if (!std::equal(found.begin(), found.end(), values.begin() + static_cast<std::ptrdiff_t>(begin))) ++wrong[thread];
+        if (!std::equal(found.begin(), found.end(), values.begin() + static_cast<std::ptrdiff_t>(begin)))
+          ++wrong[thread];
       }
     });
   }

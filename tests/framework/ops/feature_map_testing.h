@@ -1,6 +1,6 @@
 #pragma once
-// Feature maps called as attention calls them: on the CPU padded tiles, whose padding holds what would be noticed; on GPUs rows by
-// feature_map_gpu.h.
+// Feature maps called as attention calls them: on the CPU padded tiles, whose padding holds what would be noticed; on
+// GPUs rows by feature_map_gpu.h.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -16,10 +16,12 @@ namespace furlong::testing {
 using reference::FeatureMapCase;
 
 inline std::string text(const FeatureMapCase& c) {
-  return fmt::format("{} order {} d {} n_directions {}", ops::feature_map_info(c.map).name, c.options.order, c.d, c.n_directions);
+  return fmt::format("{} order {} d {} n_directions {}", ops::feature_map_info(c.map).name, c.options.order, c.d,
+                     c.n_directions);
 }
 
-/// One head's tile of `rows` rows. x is padded with NaN, results start as NaN, and a margin behind every array must keep its value.
+/// One head's tile of `rows` rows. x is padded with NaN, results start as NaN, and a margin behind every array must
+/// keep its value.
 template <class T>
 class MapTile {
  public:
@@ -58,12 +60,15 @@ class MapTile {
   std::vector<double> row_log() const { return unpadded(row_log_, 1, 1); }
 
   /// d_x [rows, d]; features() has to come first. An empty d_row_log is none.
-  std::vector<double> backward(bool is_key, const std::vector<double>& d_features, const std::vector<double>& d_row_log) {
+  std::vector<double> backward(bool is_key, const std::vector<double>& d_features,
+                               const std::vector<double>& d_row_log) {
     if (on_gpu()) return backward_on_gpu(is_key, d_features, d_row_log);
     std::vector<T> d = array(rows_ * tile_.ld_m), d_log(d_row_log.begin(), d_row_log.end());
     for (std::int64_t i = 0; i < rows_; ++i)
-      for (std::int64_t f = 0; f < tile_.m; ++f) d[at(i * tile_.ld_m + f)] = static_cast<T>(d_features[at(i * tile_.m + f)]);
-    functions_.backward(tile_, x_.data(), rows_, is_key, features_.data(), d.data(), d_log.empty() ? nullptr : d_log.data(), d_x_.data());
+      for (std::int64_t f = 0; f < tile_.m; ++f)
+        d[at(i * tile_.ld_m + f)] = static_cast<T>(d_features[at(i * tile_.m + f)]);
+    functions_.backward(tile_, x_.data(), rows_, is_key, features_.data(), d.data(),
+                        d_log.empty() ? nullptr : d_log.data(), d_x_.data());
     check_margins();
     EXPECT_EQ(d.back(), margin_value) << "written behind d_features";
     return unpadded(d_x_, tile_.d, tile_.ld_x);
@@ -83,8 +88,10 @@ class MapTile {
     directions_.assign(c.directions.begin(), c.directions.end());
     transposed_.assign(at(c.d * tile_.ld_directions), T{0});
     for (std::int64_t f = 0; f < c.n_directions; ++f) {
-      for (std::int64_t j = 0; j < c.d; ++j) transposed_[at(j * tile_.ld_directions + f)] = directions_[at(f * c.d + j)];
-      norms_.push_back(static_cast<T>(reference::inner(c.directions.data() + f * c.d, c.directions.data() + f * c.d, c.d)));
+      for (std::int64_t j = 0; j < c.d; ++j)
+        transposed_[at(j * tile_.ld_directions + f)] = directions_[at(f * c.d + j)];
+      norms_.push_back(
+          static_cast<T>(reference::inner(c.directions.data() + f * c.d, c.directions.data() + f * c.d, c.d)));
     }
     tile_.directions = directions_.data();
     tile_.directions_transposed = transposed_.data();
@@ -96,7 +103,9 @@ class MapTile {
         ASSERT_EQ((*array)[i], margin_value) << "written behind an array";
     }
   }
-  Tensor on_device(const std::vector<double>& values, const Shape& shape) const { return tensor_of(values, shape, dtype_of<T>::value); }
+  Tensor on_device(const std::vector<double>& values, const Shape& shape) const {
+    return tensor_of(values, shape, dtype_of<T>::value);
+  }
   ops::FeatureMapCall call(bool is_key) const {
     ops::FeatureMapCall call{case_.map, case_.options, {}, case_.oprf_a, is_key};
     if (!case_.directions.empty()) call.directions = on_device(case_.directions, {case_.n_directions, case_.d});
@@ -105,17 +114,18 @@ class MapTile {
   std::vector<double> features_on_gpu(bool is_key, bool with_row_log) {
     const Tensor features = on_device(std::vector<double>(at(rows_ * tile_.m), std::nan("")), {rows_, tile_.m});
     const Tensor row_log = with_row_log ? on_device(std::vector<double>(at(rows_), std::nan("")), {rows_}) : Tensor{};
-    ops::feature_map_features_gpu(stream(), call(is_key), on_device(unpadded(x_, tile_.d, tile_.ld_x), {rows_, tile_.d}), features,
-                                  row_log);
+    ops::feature_map_features_gpu(stream(), call(is_key),
+                                  on_device(unpadded(x_, tile_.d, tile_.ld_x), {rows_, tile_.d}), features, row_log);
     if (with_row_log) row_log_ = row_log.to_vector<T>();
     features_on_gpu_ = features;
     return values_of(features);
   }
-  std::vector<double> backward_on_gpu(bool is_key, const std::vector<double>& d_features, const std::vector<double>& d_row_log) {
+  std::vector<double> backward_on_gpu(bool is_key, const std::vector<double>& d_features,
+                                      const std::vector<double>& d_row_log) {
     const Tensor d_x = on_device(std::vector<double>(at(rows_ * tile_.d), std::nan("")), {rows_, tile_.d});
-    ops::feature_map_backward_gpu(stream(), call(is_key), on_device(unpadded(x_, tile_.d, tile_.ld_x), {rows_, tile_.d}), features_on_gpu_,
-                                  on_device(d_features, {rows_, tile_.m}), d_row_log.empty() ? Tensor{} : on_device(d_row_log, {rows_}),
-                                  d_x);
+    ops::feature_map_backward_gpu(
+        stream(), call(is_key), on_device(unpadded(x_, tile_.d, tile_.ld_x), {rows_, tile_.d}), features_on_gpu_,
+        on_device(d_features, {rows_, tile_.m}), d_row_log.empty() ? Tensor{} : on_device(d_row_log, {rows_}), d_x);
     return values_of(d_x);
   }
   std::vector<double> unpadded(const std::vector<T>& values, std::int64_t width, std::int64_t ld) const {

@@ -1,5 +1,6 @@
 #pragma once
-// What tests of matrix products share: sizes, types, operands as views of wider matrices, and the error that rounding may make.
+// What tests of matrix products share: sizes, types, operands as views of wider matrices, and the error that rounding
+// may make.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -19,7 +20,8 @@ inline constexpr GemmActivation gemm_activations[] = {GemmActivation::none, Gemm
 struct Sizes {
   std::int64_t rows, columns, inner;
 };
-inline constexpr Sizes all_sizes[] = {{1, 1, 1}, {1, 7, 3}, {5, 1, 9}, {13, 17, 1}, {33, 65, 127}, {64, 64, 64}, {129, 3, 70}};
+inline constexpr Sizes all_sizes[] = {{1, 1, 1},     {1, 7, 3},    {5, 1, 9},   {13, 17, 1},
+                                      {33, 65, 127}, {64, 64, 64}, {129, 3, 70}};
 inline constexpr Sizes few_sizes[] = {{1, 1, 1}, {13, 17, 5}, {33, 70, 65}};
 
 /// What goes in and what comes out.
@@ -32,8 +34,9 @@ inline constexpr Types all_types[] = {{DType::float32, DType::float32},
                                       {DType::float64, DType::float64}};
 
 inline std::string text_of(const Types& types, const Sizes& sizes, bool transpose_a, bool transpose_b) {
-  return fmt::format("{} into {}, {} x {} x {}{}{}", name_of(types.inputs), name_of(types.output), sizes.rows, sizes.inner, sizes.columns,
-                     transpose_a ? ", a transposed" : "", transpose_b ? ", b transposed" : "");
+  return fmt::format("{} into {}, {} x {} x {}{}{}", name_of(types.inputs), name_of(types.output), sizes.rows,
+                     sizes.inner, sizes.columns, transpose_a ? ", a transposed" : "",
+                     transpose_b ? ", b transposed" : "");
 }
 
 /// The operands of one product, as views of wider matrices when `strided`.
@@ -44,7 +47,8 @@ struct Operands {
   Operands(const Types& types, const Sizes& sizes, bool transpose_a, bool transpose_b, bool strided) {
     const auto matrix = [&](std::int64_t rows, std::int64_t columns, DType dtype, const char* name, Tensor* whole) {
       const std::int64_t margin = strided ? 3 : 0;
-      const Tensor tensor = tensor_of(normal_values(rows * (columns + 2 * margin), name), {rows, columns + 2 * margin}, dtype);
+      const Tensor tensor =
+          tensor_of(normal_values(rows * (columns + 2 * margin), name), {rows, columns + 2 * margin}, dtype);
       if (whole) *whole = tensor;
       return tensor.narrow(1, margin, columns);
     };
@@ -59,17 +63,18 @@ struct Operands {
   }
 };
 
-/// Largest error over the error that rounding can make, element by element: a sum of n terms in any order, with or without fused
-/// multiply-adds, is within n u Σ|terms| (Higham 2002, section 3.1), u belonging to the type that sums are kept in; one more rounding
-/// stores it. Activations grow an error by at most their steepest slope, 1.13, and have errors of their own, `activation_error` times the
-/// magnitude.
-inline double error_over_bound(const std::vector<double>& found, const std::vector<double>& expected, const std::vector<double>& magnitude,
-                               std::int64_t terms, DType output, double activation_error) {
+/// Largest error over the error that rounding can make, element by element: a sum of n terms in any order, with or
+/// without fused multiply-adds, is within n u Σ|terms| (Higham 2002, section 3.1), u belonging to the type that sums
+/// are kept in; one more rounding stores it. Activations grow an error by at most their steepest slope, 1.13, and have
+/// errors of their own, `activation_error` times the magnitude.
+inline double error_over_bound(const std::vector<double>& found, const std::vector<double>& expected,
+                               const std::vector<double>& magnitude, std::int64_t terms, DType output,
+                               double activation_error) {
   const double sum_unit = rounding_unit(accumulate_dtype(output)), store_unit = rounding_unit(output);
   double worst = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double bound = 1.13 * static_cast<double>(terms) * sum_unit * magnitude[i] + store_unit * std::abs(expected[i]) * 1.01 +
-                         activation_error * magnitude[i] + 1e-300;
+    const double bound = 1.13 * static_cast<double>(terms) * sum_unit * magnitude[i] +
+                         store_unit * std::abs(expected[i]) * 1.01 + activation_error * magnitude[i] + 1e-300;
     const double ratio = std::abs(found[i] - expected[i]) / bound;
     worst = std::max(worst, std::isnan(ratio) ? HUGE_VAL : ratio);
   }

@@ -32,7 +32,9 @@ inline const std::vector<std::pair<Mode, const char*>> modes{{Mode::plain, "plai
                                                              {Mode::rotated_masked, "rotated_mask_documents_rms"},
                                                              {Mode::rotated_window, "rotated_window_centred"}};
 
-inline bool possible(FeatureMap map, Mode mode) { return mode != Mode::centred || feature_map_info(map).estimates_softmax; }
+inline bool possible(FeatureMap map, Mode mode) {
+  return mode != Mode::centred || feature_map_info(map).estimates_softmax;
+}
 
 inline void add_mask(AttentionProblem& p) {
   for (std::int64_t i = 0; i < p.batch * p.n_key; ++i) p.mask.push_back((i * 7 + 3) % 5 != 0 || p.n_key == 1 ? 1 : 0);
@@ -46,7 +48,8 @@ inline void make_square(AttentionProblem& p) {
 inline void add_documents(AttentionProblem& p) {
   make_square(p);
   for (std::int64_t b = 0; b < p.batch; ++b) {
-    for (std::int64_t i = 0; i < p.n_key; ++i) p.documents.push_back(i < p.n / 3 ? 9 : i < p.n / 3 + 1 ? 4 : i < p.n - 2 ? 5 : 6);
+    for (std::int64_t i = 0; i < p.n_key; ++i)
+      p.documents.push_back(i < p.n / 3 ? 9 : i < p.n / 3 + 1 ? 4 : i < p.n - 2 ? 5 : 6);
   }
 }
 inline void add_centres(AttentionProblem& p) {
@@ -67,17 +70,21 @@ inline void apply(Mode mode, AttentionProblem& p) {
     p.gate = normal_values(p.heads(), 24, 0.5);
     make_square(p);
   }
-  if (mode == Mode::documents || mode == Mode::everything_masked || mode == Mode::hybrid_masked || mode == Mode::rotated_masked)
+  if (mode == Mode::documents || mode == Mode::everything_masked || mode == Mode::hybrid_masked ||
+      mode == Mode::rotated_masked)
     add_documents(p);
-  if (mode == Mode::mask || mode == Mode::everything_masked || mode == Mode::hybrid_masked || mode == Mode::rotated_masked) add_mask(p);
-  if (mode == Mode::centred ||
-      ((mode == Mode::hybrid_masked || mode == Mode::rotated_window) && feature_map_info(p.options.feature_map).estimates_softmax))
+  if (mode == Mode::mask || mode == Mode::everything_masked || mode == Mode::hybrid_masked ||
+      mode == Mode::rotated_masked)
+    add_mask(p);
+  if (mode == Mode::centred || ((mode == Mode::hybrid_masked || mode == Mode::rotated_window) &&
+                                feature_map_info(p.options.feature_map).estimates_softmax))
     add_centres(p);
   if (mode == Mode::rms || mode == Mode::rotated_masked) p.options.normalizer = ops::Normalizer::rms;
 }
 
 /// A problem of that combination.
-inline AttentionProblem attention_problem(const std::tuple<FeatureMap, bool, Mode>& what, const ProblemShape& shape, double scale = 1) {
+inline AttentionProblem attention_problem(const std::tuple<FeatureMap, bool, Mode>& what, const ProblemShape& shape,
+                                          double scale = 1) {
   const auto [map, causal, mode] = what;
   AttentionProblem p = attention_problem(map, causal, shape, scale);
   apply(mode, p);
@@ -98,7 +105,8 @@ inline std::vector<std::tuple<FeatureMap, bool, Mode>> every_attention() {
 }
 inline std::string name_of_combination(const std::tuple<FeatureMap, bool, Mode>& what) {
   const auto [map, causal, mode] = what;
-  return std::string(feature_map_info(map).name) + (causal ? "_causal_" : "_bidirectional_") + modes[static_cast<std::size_t>(mode)].second;
+  return std::string(feature_map_info(map).name) + (causal ? "_causal_" : "_bidirectional_") +
+         modes[static_cast<std::size_t>(mode)].second;
 }
 
 }  // namespace furlong::testing

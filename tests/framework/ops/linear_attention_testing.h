@@ -1,5 +1,6 @@
 #pragma once
-// Problems for the tests of linear attention: every option, inputs from fixed random numbers, the op and its definition side by side.
+// Problems for the tests of linear attention: every option, inputs from fixed random numbers, the op and its definition
+// side by side.
 #include <gtest/gtest.h>
 
 #include "framework/core/parallel.h"
@@ -53,7 +54,8 @@ inline AttentionProblem attention_problem(FeatureMap map, bool causal, const Pro
   p.key = normal_values(p.key_shape().elements(), 2, scale);
   p.value = normal_values(p.value_shape().elements(), 3);
   if (feature_map_info(map).needs_directions) {
-    for (float w : layers::draw_directions(layers::DirectionsKind::orthogonal, s.directions, s.d, {11, 0, 4})) p.directions.push_back(w);
+    for (float w : layers::draw_directions(layers::DirectionsKind::orthogonal, s.directions, s.d, {11, 0, 4}))
+      p.directions.push_back(w);
   }
   if (map == FeatureMap::oprf) {
     for (std::int64_t h = 0; h < s.heads; ++h) p.oprf_a.push_back(-0.0625 * static_cast<double>(h + 1));
@@ -61,8 +63,8 @@ inline AttentionProblem attention_problem(FeatureMap map, bool causal, const Pro
   return p;
 }
 
-/// Signed maps have denominators near zero: rows where the sum is small beside its terms have large gradients, which finite differences and
-/// rounding cannot meet. Values above 0 by a common part keep the kernel's sums away from it.
+/// Signed maps have denominators near zero: rows where the sum is small beside its terms have large gradients, which
+/// finite differences and rounding cannot meet. Values above 0 by a common part keep the kernel's sums away from it.
 inline void keep_denominators_large(AttentionProblem& p) {
   for (auto* values : {&p.query, &p.key}) {
     for (double& value : *values) value = 0.35 * value + 0.35;
@@ -70,7 +72,8 @@ inline void keep_denominators_large(AttentionProblem& p) {
 }
 
 inline Tensor integers(const std::vector<int>& values, const Shape& shape) {
-  return values.empty() ? Tensor{} : Tensor::from(std::vector<std::int32_t>(values.begin(), values.end()), shape, device());
+  return values.empty() ? Tensor{}
+                        : Tensor::from(std::vector<std::int32_t>(values.begin(), values.end()), shape, device());
 }
 inline Tensor constant_of(const std::vector<double>& values, const Shape& shape, DType dtype) {
   return values.empty() ? Tensor{} : tensor_of(values, shape, accumulate_dtype(dtype));
@@ -84,11 +87,12 @@ inline ops::AttentionMask mask_of(const AttentionProblem& p) {
   return {integers(p.mask, {p.batch, p.n_key}), integers(p.documents, {p.batch, p.n_key})};
 }
 
-inline std::vector<double> head_rows_of(const std::vector<double>& values, std::int64_t b, std::int64_t n, std::int64_t heads,
-                                        std::int64_t head, std::int64_t d) {
+inline std::vector<double> head_rows_of(const std::vector<double>& values, std::int64_t b, std::int64_t n,
+                                        std::int64_t heads, std::int64_t head, std::int64_t d) {
   std::vector<double> result;
   for (std::int64_t i = 0; i < n; ++i) {
-    for (std::int64_t c = 0; c < d; ++c) result.push_back(values[static_cast<std::size_t>(((b * n + i) * heads + head) * d + c)]);
+    for (std::int64_t c = 0; c < d; ++c)
+      result.push_back(values[static_cast<std::size_t>(((b * n + i) * heads + head) * d + c)]);
   }
   return result;
 }
@@ -104,13 +108,15 @@ inline std::vector<double> definition_of(const AttentionProblem& p, DType dtype)
   std::vector<double> output(static_cast<std::size_t>(p.batch * p.n * heads * p.d_value));
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const auto of_row = [&](const std::vector<int>& values) {
-      return values.empty() ? values : std::vector<int>(values.begin() + b * p.n_key, values.begin() + (b + 1) * p.n_key);
+      return values.empty() ? values
+                            : std::vector<int>(values.begin() + b * p.n_key, values.begin() + (b + 1) * p.n_key);
     };
     for (std::int64_t h = 0; h < heads; ++h) {
       const std::int64_t g = h / (heads / kv_heads);
       reference::LinearAttentionCase c;
-      c.features = {p.options.feature_map, p.options.map_options, p.d,
-                    p.n_directions(),      p.directions,          p.oprf_a.empty() ? 0 : p.oprf_a[static_cast<std::size_t>(h)]};
+      c.features = {
+          p.options.feature_map, p.options.map_options, p.d,
+          p.n_directions(),      p.directions,          p.oprf_a.empty() ? 0 : p.oprf_a[static_cast<std::size_t>(h)]};
       c.n_query = p.n, c.n_key = p.n_key, c.d_value = p.d_value, c.causal = p.options.causal;
       c.window = p.options.window, c.softmax_window = p.options.softmax_window;
       c.gate = p.gate.empty() ? 0 : p.gate[static_cast<std::size_t>(h)];
@@ -118,12 +124,13 @@ inline std::vector<double> definition_of(const AttentionProblem& p, DType dtype)
       c.rotate_numerator = p.options.rotate_numerator, c.rotary_base = p.options.rotary_base;
       c.query_center = of_head(p.query_center, h, p.d), c.key_center = of_head(p.key_center, h, p.d);
       c.scaling = of_head(p.scaling, h, p.d), c.mask = of_row(p.mask), c.documents = of_row(p.documents);
-      const auto one =
-          reference::linear_attention(c, head_rows_of(query, b, p.n, heads, h, p.d), head_rows_of(key, b, p.n_key, kv_heads, g, p.d),
-                                      head_rows_of(value, b, p.n_key, kv_heads, g, p.d_value));
+      const auto one = reference::linear_attention(c, head_rows_of(query, b, p.n, heads, h, p.d),
+                                                   head_rows_of(key, b, p.n_key, kv_heads, g, p.d),
+                                                   head_rows_of(value, b, p.n_key, kv_heads, g, p.d_value));
       for (std::int64_t i = 0; i < p.n; ++i) {
         for (std::int64_t f = 0; f < p.d_value; ++f)
-          output[static_cast<std::size_t>(((b * p.n + i) * heads + h) * p.d_value + f)] = one[static_cast<std::size_t>(i * p.d_value + f)];
+          output[static_cast<std::size_t>(((b * p.n + i) * heads + h) * p.d_value + f)] =
+              one[static_cast<std::size_t>(i * p.d_value + f)];
       }
     }
   }
@@ -175,8 +182,8 @@ inline Outcome run_on_cpu(const AttentionProblem& p, DType dtype) {
   return run_attention(p, dtype);
 }
 
-/// On GPUs the general form, and sequences cut into a few segments where they are long enough. What the fused form does is tested beside it
-/// (test_linear_attention_fused.cpp).
+/// On GPUs the general form, and sequences cut into a few segments where they are long enough. What the fused form does
+/// is tested beside it (test_linear_attention_fused.cpp).
 inline void use_general_form(std::int64_t segments = 3) {
   ops::LinearAttentionGpuSettings settings;
   settings.general_form = true;
@@ -209,7 +216,9 @@ class GeneralFormCase : public ::testing::TestWithParam<std::tuple<DeviceType, P
     ops::linear_attention_gpu_settings() = {};
   }
 };
-inline std::string name_of_engine(DeviceType type) { return engine_name(::testing::TestParamInfo<DeviceType>(type, 0)); }
+inline std::string name_of_engine(DeviceType type) {
+  return engine_name(::testing::TestParamInfo<DeviceType>(type, 0));
+}
 
 inline std::vector<FeatureMap> every_feature_map() {
   std::vector<FeatureMap> maps;
@@ -219,7 +228,8 @@ inline std::vector<FeatureMap> every_feature_map() {
 /// Whether all features are positive (or zero): then sums of weights do not cancel.
 inline bool is_positive(const AttentionProblem& p) {
   const FeatureMap map = p.options.feature_map;
-  return feature_map_info(map).form == ops::FeatureForm::logarithms || map == FeatureMap::relu || map == FeatureMap::favor_relu;
+  return feature_map_info(map).form == ops::FeatureForm::logarithms || map == FeatureMap::relu ||
+         map == FeatureMap::favor_relu;
 }
 
 }  // namespace furlong::testing

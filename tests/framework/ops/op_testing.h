@@ -1,5 +1,6 @@
 #pragma once
-// What tests of element-wise and row-wise ops share: tensors of any dtype from doubles and back, thread counts, instruction sets.
+// What tests of element-wise and row-wise ops share: tensors of any dtype from doubles and back, thread counts,
+// instruction sets.
 #include <gtest/gtest.h>
 
 #include "framework/cpu/targets.h"
@@ -75,7 +76,9 @@ inline double relative_error(const std::vector<double>& found, const std::vector
 }
 
 /// Half the distance between 1 and the next number: the largest relative rounding error of one store.
-inline double rounding_unit(DType dtype) { return dtype == DType::float64 ? 0x1p-53 : dtype == DType::float32 ? 0x1p-24 : 0x1p-8; }
+inline double rounding_unit(DType dtype) {
+  return dtype == DType::float64 ? 0x1p-53 : dtype == DType::float32 ? 0x1p-24 : 0x1p-8;
+}
 
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   if (!(a.shape() == b.shape()) || a.dtype() != b.dtype()) return false;
@@ -95,7 +98,8 @@ class WithThreads {
   int before_;
 };
 
-/// Calls body() once with each instruction set that this CPU has and the build knows, the baseline included; on a GPU just once.
+/// Calls body() once with each instruction set that this CPU has and the build knows, the baseline included; on a GPU
+/// just once.
 template <class Body>
 void for_each_instruction_set(const Body& body) {
   if (on_gpu()) return body();

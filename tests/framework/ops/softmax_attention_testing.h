@@ -25,8 +25,8 @@ inline std::vector<double> random_values(std::int64_t n, unsigned seed, double d
   return values;
 }
 
-/// `values` in `dtype` on the device under test; they are replaced by what that type holds of them, so that a reference starts from the
-/// same numbers.
+/// `values` in `dtype` on the device under test; they are replaced by what that type holds of them, so that a reference
+/// starts from the same numbers.
 inline Tensor tensor_of(std::vector<double>& values, const Shape& shape, DType dtype) {
   const auto convert = [&]<class T>(std::type_identity<T>) {
     std::vector<T> stored;
@@ -61,9 +61,10 @@ inline double largest(const std::vector<double>& values) {
   return result;
 }
 
-/// Every element within `absolute` of the largest reference value (`least_scale` when all are smaller), plus `relative` of its own.
-inline void expect_close(const std::vector<double>& found, const std::vector<double>& expected, double absolute, double relative,
-                         const char* what, double least_scale = 1e-290) {
+/// Every element within `absolute` of the largest reference value (`least_scale` when all are smaller), plus `relative`
+/// of its own.
+inline void expect_close(const std::vector<double>& found, const std::vector<double>& expected, double absolute,
+                         double relative, const char* what, double least_scale = 1e-290) {
   ASSERT_EQ(found.size(), expected.size()) << what;
   const double scale = std::max(largest(expected), least_scale);
   for (std::size_t i = 0; i < found.size(); ++i) {
@@ -73,9 +74,10 @@ inline void expect_close(const std::vector<double>& found, const std::vector<dou
   }
 }
 
-/// Bounds for numbers of order 1: what a few hundred roundings leave of the compute type, and one rounding to the storage type. Tensor
-/// cores take weights and gradients of scores as bfloat16, each rounded by up to 2^-9 of itself, and a sum of such products is off by as
-/// much of the sum of their sizes, which is up to four times the largest result here.
+/// Bounds for numbers of order 1: what a few hundred roundings leave of the compute type, and one rounding to the
+/// storage type. Tensor cores take weights and gradients of scores as bfloat16, each rounded by up to 2^-9 of itself,
+/// and a sum of such products is off by as much of the sum of their sizes, which is up to four times the largest result
+/// here.
 struct Tolerance {
   double absolute, relative;
 };
@@ -150,7 +152,8 @@ inline void compare_with_reference(const Problem& p, DType dtype) {
 
   const Gradients found = through_tape(p);
   EXPECT_TRUE(same_bits(found.output, output.reshape(found.output.shape())));
-  // D = dO·O is made from the output as stored; with one key its difference to dO·v, of order 1 each, is all of the score's gradient.
+  // D = dO·O is made from the output as stored; with one key its difference to dO·v, of order 1 each, is all of the
+  // score's gradient.
   const auto stored = dtype == DType::bfloat16 ? to_doubles(found.output) : std::vector<double>{};
   const auto gradient = reference::softmax_attention_gradient(p.c, p.q, p.k, p.v, p.d_output, stored);
   const double least_scale = p.c.n_key == 1 || p.c.window == 1 ? 1.0 : 1e-290;

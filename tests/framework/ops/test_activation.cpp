@@ -43,10 +43,16 @@ TEST_P(Activation, ValuesAndDerivativesAgreeWithTheReference) {
             y.push_back(static_cast<double>(reference::activation(kind, x[i])));
             d_x.push_back(d_y[i] * static_cast<double>(reference::activation_derivative(kind, x[i])));
           }
-          // One rounding at the store and a few in between; gelu_tanh's cubic argument passes its own through the exponential.
-          const double tolerance = (dtype == DType::bfloat16 ? 1.1 : kind == ActivationKind::gelu_tanh ? 32 : 8) * rounding_unit(dtype);
-          EXPECT_LT(relative_error(values_of(found.y), y), tolerance) << name << " " << name_of(dtype) << " " << shape.text();
-          EXPECT_LT(relative_error(values_of(found.d_x), d_x), tolerance) << name << " " << name_of(dtype) << " " << shape.text();
+          // One rounding at the store and a few in between; gelu_tanh's cubic argument passes its own through the
+          // exponential.
+          const double tolerance = (dtype == DType::bfloat16            ? 1.1
+                                    : kind == ActivationKind::gelu_tanh ? 32
+                                                                        : 8) *
+                                   rounding_unit(dtype);
+          EXPECT_LT(relative_error(values_of(found.y), y), tolerance)
+              << name << " " << name_of(dtype) << " " << shape.text();
+          EXPECT_LT(relative_error(values_of(found.d_x), d_x), tolerance)
+              << name << " " << name_of(dtype) << " " << shape.text();
         }
       }
     }
@@ -103,7 +109,8 @@ TEST_P(Activation, ExtremeValuesStayFiniteAndANaNStays) {
         EXPECT_DOUBLE_EQ(d_x[2], 1) << name;
         EXPECT_LT(std::abs(d_x[3]), 1e-30) << name;
       }
-      const auto at_infinity = run(kind, Tensor::from<float>({infinity}, {1}, device()), Tensor::from<float>({1}, {1}, device()));
+      const auto at_infinity =
+          run(kind, Tensor::from<float>({infinity}, {1}, device()), Tensor::from<float>({1}, {1}, device()));
       EXPECT_EQ(at_infinity.y.to_vector<float>()[0], infinity) << name;
       EXPECT_EQ(at_infinity.d_x.to_vector<float>()[0], 1) << name;
     }
@@ -116,8 +123,9 @@ TEST_P(Activation, GradientsPassTheCheckAndAccumulate) {
     for (const Shape& shape : {Shape{1}, Shape{3, 7}}) {
       auto x = normal_values(shape.elements(), "gradient", 1.5);
       for (double& value : x) value += value > 0 ? 0.01 : -0.01;  // away from relu's corner
-      const auto once = check_gradients([kind](Tape& tape, const auto& in) { return ops::activation(tape, in[0], kind); },
-                                        {Tensor::from(x, shape, device())});
+      const auto once =
+          check_gradients([kind](Tape& tape, const auto& in) { return ops::activation(tape, in[0], kind); },
+                          {Tensor::from(x, shape, device())});
       EXPECT_LT(once.worst_relative_error, 1e-9) << entry.name << " " << once.where;
       // x reaches the result along two ways: the second to arrive in backward accumulates.
       const auto twice = [kind](Tape& tape, const std::vector<Variable>& in) {
@@ -145,21 +153,23 @@ TEST_P(GatedActivation, ValuesAgreeWithTheReferenceAndGradientsPassTheCheck) {
         for (std::int64_t r = 0; r < rows; ++r) {
           for (std::int64_t c = 0; c < f; ++c) {
             const auto at = static_cast<std::size_t>(r * 2 * f + c);
-            expected.push_back(static_cast<double>(reference::activation(kind, x[at])) * x[at + static_cast<std::size_t>(f)]);
+            expected.push_back(static_cast<double>(reference::activation(kind, x[at])) *
+                               x[at + static_cast<std::size_t>(f)]);
           }
         }
         for_each_instruction_set([&, rows = rows, f = f] {
           Tape tape(stream());
           const Variable y = ops::gated_activation(tape, Variable(tensor_of(x, {rows, 2 * f}, dtype)), kind);
           EXPECT_EQ(y.shape(), (Shape{rows, f}));
-          EXPECT_LT(relative_error(values_of(y.value()), expected), (dtype == DType::bfloat16 ? 1.1 : 8) * rounding_unit(dtype))
+          EXPECT_LT(relative_error(values_of(y.value()), expected),
+                    (dtype == DType::bfloat16 ? 1.1 : 8) * rounding_unit(dtype))
               << entry.name;
         });
       }
       auto x = normal_values(rows * 2 * f, "gated gradient", 1.5);
       for (double& value : x) value += value > 0 ? 0.01 : -0.01;
-      const auto result =
-          check_gradients([kind](Tape& tape, const auto& in) { return gated(tape, in, kind); }, {Tensor::from(x, {rows, 2 * f}, device())});
+      const auto result = check_gradients([kind](Tape& tape, const auto& in) { return gated(tape, in, kind); },
+                                          {Tensor::from(x, {rows, 2 * f}, device())});
       EXPECT_LT(result.worst_relative_error, 1e-9) << entry.name << " " << result.where;
     }
   }
@@ -173,7 +183,8 @@ TEST_P(GatedActivation, BackwardInFloat32AgreesWithDoubleAndAccumulates) {
   for (DType dtype : {DType::float32, DType::float64}) {
     Tape tape(stream());
     const Variable leaf = Variable::leaf(tensor_of(x, shape, dtype));
-    const Variable y = ops::gated_activation(tape, leaf, ActivationKind::silu), z = ops::gated_activation(tape, leaf, ActivationKind::gelu);
+    const Variable y = ops::gated_activation(tape, leaf, ActivationKind::silu),
+                   z = ops::gated_activation(tape, leaf, ActivationKind::gelu);
     const Tensor d = tensor_of(d_y, {9, 37}, dtype);
     tape.backward({y, z}, {d, d});
     gradients.push_back(values_of(leaf.gradient()));
@@ -191,10 +202,13 @@ TEST_P(Activation, ColumnRangesAreReadAndWrittenInPlace) {
     const auto parts = tape.split_last(leaf, {9, 14});
     const Variable y = ops::activation(tape, parts[0], ActivationKind::gelu),
                    z = ops::gated_activation(tape, parts[1], ActivationKind::silu);
-    const Tensor d_y = tensor_of(normal_values(54, "d_y"), {6, 9}, dtype), d_z = tensor_of(normal_values(42, "d_z"), {6, 7}, dtype);
+    const Tensor d_y = tensor_of(normal_values(54, "d_y"), {6, 9}, dtype),
+                 d_z = tensor_of(normal_values(42, "d_z"), {6, 7}, dtype);
     tape.backward({y, z}, {d_y, d_z});
 
-    const auto copied = [&](int start, int length) { return tensor_of(values_of(x.narrow(1, start, length)), {6, length}, dtype); };
+    const auto copied = [&](int start, int length) {
+      return tensor_of(values_of(x.narrow(1, start, length)), {6, length}, dtype);
+    };
     const Result alone = run(ActivationKind::gelu, copied(0, 9), d_y);
     EXPECT_TRUE(same_bits(y.value(), alone.y));
     EXPECT_EQ(values_of(leaf.gradient().narrow(1, 0, 9)), values_of(alone.d_x));
@@ -208,9 +222,11 @@ TEST_P(Activation, ColumnRangesAreReadAndWrittenInPlace) {
 }
 
 TEST_P(Activation, StridedRowsOfEveryAlignmentAndSizeGiveWhatTheirCopiesGive) {
-  // Several blocks of threads, rows that may and may not be read as vectors, an outer dimension that does not follow on.
+  // Several blocks of threads, rows that may and may not be read as vectors, an outer dimension that does not follow
+  // on.
   for (DType dtype : {DType::float32, DType::bfloat16}) {
-    for (const auto& [start, columns, whole] : {std::array<std::int64_t, 3>{8, 64, 96}, {8, 61, 80}, {3, 64, 96}, {1, 7, 9}}) {
+    for (const auto& [start, columns, whole] :
+         {std::array<std::int64_t, 3>{8, 64, 96}, {8, 61, 80}, {3, 64, 96}, {1, 7, 9}}) {
       const Tensor x = tensor_of(normal_values(3 * 25 * whole, "x"), {3, 25, whole}, dtype);
       const Tensor view = x.narrow(1, 2, 20).narrow(2, start, columns);  // [3, 20, columns]
       const Tensor copied = tensor_of(values_of(view), view.shape(), dtype);
@@ -221,7 +237,9 @@ TEST_P(Activation, StridedRowsOfEveryAlignmentAndSizeGiveWhatTheirCopiesGive) {
     }
   }
   Tape tape(stream());
-  EXPECT_EQ(ops::activation(tape, Variable(Tensor::empty({0, 5}, DType::float32, device())), ActivationKind::gelu).shape(), (Shape{0, 5}));
+  EXPECT_EQ(
+      ops::activation(tape, Variable(Tensor::empty({0, 5}, DType::float32, device())), ActivationKind::gelu).shape(),
+      (Shape{0, 5}));
 }
 
 /// The CPU rounds a product and a sum at once, as GPUs do.
@@ -232,8 +250,8 @@ TEST_P(Activation, NarrowTypesGiveTheCpusBits) {
   for (const auto& entry : ops::activation_names) {
     for (DType dtype : {DType::float32, DType::bfloat16}) {
       const auto run_here = [&] {
-        const Result result =
-            run(entry.kind, tensor_of(normal_values(999, "x", 4), {999}, dtype), tensor_of(normal_values(999, "d"), {999}, dtype));
+        const Result result = run(entry.kind, tensor_of(normal_values(999, "x", 4), {999}, dtype),
+                                  tensor_of(normal_values(999, "d"), {999}, dtype));
         return std::pair{result.y.to(Device{}), result.d_x.to(Device{})};
       };
       const auto here = run_here();
@@ -266,9 +284,12 @@ TEST(ActivationOnTheCpu, ThreadsDoNotChangeABit) {
 
 TEST_P(Activation, AConstantRecordsNothingAndOddGatesAreRefused) {
   Tape tape(stream());
-  EXPECT_FALSE(ops::activation(tape, Variable(Tensor::zeros({2, 3}, DType::float32, device())), ActivationKind::gelu).requires_gradient());
+  EXPECT_FALSE(ops::activation(tape, Variable(Tensor::zeros({2, 3}, DType::float32, device())), ActivationKind::gelu)
+                   .requires_gradient());
   EXPECT_EQ(tape.node_count(), 0u);
-  EXPECT_THROW(ops::gated_activation(tape, Variable(Tensor::zeros({2, 3}, DType::float32, device())), ActivationKind::silu), ContractError);
+  EXPECT_THROW(
+      ops::gated_activation(tape, Variable(Tensor::zeros({2, 3}, DType::float32, device())), ActivationKind::silu),
+      ContractError);
 }
 
 TEST(ActivationKind, NamesGoBothWays) {

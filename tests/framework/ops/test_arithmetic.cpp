@@ -14,7 +14,8 @@ FURLONG_INSTANTIATE_ENGINES(Arithmetic);
 struct Part {
   Tensor whole, part;
   Part(std::int64_t rows, std::int64_t columns, DType dtype, const char* name)
-      : whole(tensor_of(normal_values(rows * (columns + 5), name), {rows, columns + 5}, dtype)), part(whole.narrow(1, 2, columns)) {}
+      : whole(tensor_of(normal_values(rows * (columns + 5), name), {rows, columns + 5}, dtype)),
+        part(whole.narrow(1, 2, columns)) {}
 };
 
 bool same_value(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
@@ -30,7 +31,8 @@ TEST_P(Arithmetic, FillsOnlyTheViewItIsGiven) {
     EXPECT_EQ(values_of(target.whole), std::vector<double>(36, 1.0));
     ops::fill(stream(), Tensor::empty({0, 3}, dtype, device()), 1.0);
   }
-  EXPECT_THROW(ops::fill(stream(), Tensor::empty({3, 4}, DType::float32, device()).permute({1, 0}), 0.0), ContractError);
+  EXPECT_THROW(ops::fill(stream(), Tensor::empty({3, 4}, DType::float32, device()).permute({1, 0}), 0.0),
+               ContractError);
 }
 
 TEST_P(Arithmetic, AddsConvertsAndScalesBetweenAllTypes) {
@@ -41,20 +43,25 @@ TEST_P(Arithmetic, AddsConvertsAndScalesBetweenAllTypes) {
           for (GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate, GradientMode::skip}) {
             for (double scale : {1.0, -0.375}) {
               const Part source(rows, columns, from, "source"), target(rows, columns, to, "target");
-              const std::vector<double> added = values_of(source.part), before = values_of(target.part), around = values_of(target.whole);
+              const std::vector<double> added = values_of(source.part), before = values_of(target.part),
+                                        around = values_of(target.whole);
               ops::add(stream(), target.part, source.part, mode, scale);
               const std::vector<double> after = values_of(target.part);
               std::vector<double> expected(after.size());
               for (std::size_t i = 0; i < after.size(); ++i)
-                expected[i] =
-                    mode == GradientMode::skip ? before[i] : added[i] * scale + (mode == GradientMode::accumulate ? before[i] : 0);
+                expected[i] = mode == GradientMode::skip
+                                  ? before[i]
+                                  : added[i] * scale + (mode == GradientMode::accumulate ? before[i] : 0);
               // A product, a sum and a store, each rounded once, in the wider of float32 and the two types.
-              const bool exact = mode == GradientMode::skip || (mode == GradientMode::overwrite && scale == 1.0 && from == to);
+              const bool exact =
+                  mode == GradientMode::skip || (mode == GradientMode::overwrite && scale == 1.0 && from == to);
               for (std::size_t i = 0; i < after.size(); ++i) {
                 const double size = std::abs(added[i] * scale) + std::abs(before[i]);
                 const double bound =
-                    exact ? 0 : 2 * rounding_unit(DType::float32) * size + rounding_unit(to) * std::abs(expected[i]) * 1.01;
-                ASSERT_LE(std::abs(after[i] - expected[i]), bound) << name_of(from) << " to " << name_of(to) << " element " << i;
+                    exact ? 0
+                          : 2 * rounding_unit(DType::float32) * size + rounding_unit(to) * std::abs(expected[i]) * 1.01;
+                ASSERT_LE(std::abs(after[i] - expected[i]), bound)
+                    << name_of(from) << " to " << name_of(to) << " element " << i;
               }
               ops::fill(stream(), target.part, 0.0);
               std::vector<double> beside = values_of(target.whole);
@@ -89,7 +96,8 @@ TEST_P(Arithmetic, EveryBFloat16ConvertsExactlyAndEveryFloat32ToTheNearest) {
     // Midpoints and their neighbours, and NaNs whose payload would be rounded away or carry into the sign.
     std::vector<float> hard;
     for (std::uint32_t upper = 0; upper < 65536; upper += 7) {
-      for (std::uint32_t lower : {1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) hard.push_back(std::bit_cast<float>(upper << 16 | lower));
+      for (std::uint32_t lower : {1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})
+        hard.push_back(std::bit_cast<float>(upper << 16 | lower));
     }
     const auto n = static_cast<std::int64_t>(hard.size());
     const Tensor rounded = Tensor::empty({n}, DType::bfloat16, device());
@@ -97,7 +105,8 @@ TEST_P(Arithmetic, EveryBFloat16ConvertsExactlyAndEveryFloat32ToTheNearest) {
     const auto found = rounded.to_vector<bfloat16>();
     for (std::size_t i = 0; i < hard.size(); ++i) {
       const bfloat16 expected(hard[i]);
-      ASSERT_TRUE(std::isnan(hard[i]) ? std::isnan(static_cast<float>(found[i])) : found[i].bits == expected.bits) << hard[i];
+      ASSERT_TRUE(std::isnan(hard[i]) ? std::isnan(static_cast<float>(found[i])) : found[i].bits == expected.bits)
+          << hard[i];
     }
   });
 }
@@ -115,10 +124,13 @@ TEST_P(Arithmetic, ATensorMayBeScaledWhereItLies) {
 
 TEST_P(Arithmetic, ShapesThatDifferAreRefused) {
   const Tensor a = Tensor::zeros({2, 3}, DType::float32, device());
-  EXPECT_THROW(ops::add(stream(), a, Tensor::zeros({3, 2}, DType::float32, device()), GradientMode::overwrite), ContractError);
-  EXPECT_THROW(ops::add(stream(), a, Tensor::zeros({3, 2}, DType::float32, device()).permute({1, 0}), GradientMode::overwrite),
+  EXPECT_THROW(ops::add(stream(), a, Tensor::zeros({3, 2}, DType::float32, device()), GradientMode::overwrite),
                ContractError);
-  EXPECT_THROW(ops::add(stream(), a, Tensor::zeros({2, 3}, DType::int32, device()), GradientMode::overwrite), ContractError);
+  EXPECT_THROW(
+      ops::add(stream(), a, Tensor::zeros({3, 2}, DType::float32, device()).permute({1, 0}), GradientMode::overwrite),
+      ContractError);
+  EXPECT_THROW(ops::add(stream(), a, Tensor::zeros({2, 3}, DType::int32, device()), GradientMode::overwrite),
+               ContractError);
   const Device other{device().type == DeviceType::cuda ? DeviceType::simulated : DeviceType::cuda, 0};
   EXPECT_THROW(ops::add(Stream{other}, a, a, GradientMode::overwrite), ContractError);
 }
@@ -150,13 +162,16 @@ TEST_P(Arithmetic, SumsSquaresInDoubleWhateverTheThreads) {
     };
     const double one = sum_with(1);
     // Blocks of 4096 and then of 25: at most some 4100 roundings in a row, and all terms are positive.
-    EXPECT_NEAR(one, static_cast<double>(expected), 4200 * rounding_unit(DType::float64) * static_cast<double>(expected));
+    EXPECT_NEAR(one, static_cast<double>(expected),
+                4200 * rounding_unit(DType::float64) * static_cast<double>(expected));
     EXPECT_EQ(sum_with(2), one);
     EXPECT_EQ(sum_with(5), one);
   }
-  EXPECT_EQ(ops::sum_of_squares(stream(), Tensor::from<float>({1e30f, 1e30f}, {2}, device())), 2 * std::pow(static_cast<double>(1e30f), 2));
+  EXPECT_EQ(ops::sum_of_squares(stream(), Tensor::from<float>({1e30f, 1e30f}, {2}, device())),
+            2 * std::pow(static_cast<double>(1e30f), 2));
   EXPECT_EQ(ops::sum_of_squares(stream(), Tensor::empty({0}, DType::float32, device())), 0.0);
-  EXPECT_THROW(ops::sum_of_squares(stream(), Tensor::empty({3, 4}, DType::float32, device()).narrow(1, 0, 2)), ContractError);
+  EXPECT_THROW(ops::sum_of_squares(stream(), Tensor::empty({3, 4}, DType::float32, device()).narrow(1, 0, 2)),
+               ContractError);
 }
 
 TEST_P(Arithmetic, SumsOfSquaresStayOnTheDevice) {

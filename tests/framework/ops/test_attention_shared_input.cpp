@@ -20,13 +20,16 @@ FURLONG_INSTANTIATE_ENGINES(SharedAttentionInput);
 
 TEST_P(SharedAttentionInput, SoftmaxGivesTheSumOfBothGradients) {
   const Shape shape{1, on_simulator() ? 70 : 200, 64};
-  const auto tensor = [&](std::uint32_t stream) { return tensor_of(normal_values(shape.elements(), stream), shape, DType::float64); };
+  const auto tensor = [&](std::uint32_t stream) {
+    return tensor_of(normal_values(shape.elements(), stream), shape, DType::float64);
+  };
   for (const std::int64_t heads : {1, 2, 8}) {
     ops::SoftmaxAttentionOptions options;
     options.n_heads = options.n_kv_heads = heads;
     const auto gradients = [&](bool shared) {
       Tape tape{stream()};
-      const Variable query = Variable::leaf(tensor(1)), key = Variable::leaf(tensor(2)), value = shared ? key : Variable::leaf(tensor(2));
+      const Variable query = Variable::leaf(tensor(1)), key = Variable::leaf(tensor(2)),
+                     value = shared ? key : Variable::leaf(tensor(2));
       const Variable output = ops::softmax_attention(tape, query, key, value, options);
       tape.backward({output}, {tensor(5)});
       std::vector<double> sum = values_of(key.gradient());
@@ -44,7 +47,8 @@ TEST_P(SharedAttentionInput, LinearGivesTheSumOfTheGradients) {
   using Sharing = std::array<std::size_t, 3>;
   const auto gradients_of = [](const AttentionProblem& p, DType dtype, const Sharing& sharing, bool shared) {
     Tape tape{stream()};
-    const std::array<Tensor, 3> tensors{tensor_of(p.query, p.query_shape(), dtype), tensor_of(p.key, p.key_shape(), dtype),
+    const std::array<Tensor, 3> tensors{tensor_of(p.query, p.query_shape(), dtype),
+                                        tensor_of(p.key, p.key_shape(), dtype),
                                         tensor_of(p.value, p.value_shape(), dtype)};
     std::array<Variable, 3> variables;
     for (std::size_t i = 0; i < 3; ++i)
@@ -69,7 +73,8 @@ TEST_P(SharedAttentionInput, LinearGivesTheSumOfTheGradients) {
     std::int64_t kv_heads;
   };
   constexpr Case cases[] = {{{0, 1, 1}, 2}, {{0, 1, 1}, 1}, {{0, 0, 2}, 2}, {{0, 0, 0}, 2}};
-  // One tile of features and several; where each head has its own keys, gradients may be written at once, without parts to add up.
+  // One tile of features and several; where each head has its own keys, gradients may be written at once, without parts
+  // to add up.
   for (const std::int64_t directions : {24, 150}) {
     for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::elu1, FeatureMap::favor_trig}) {
       if (directions > 24 && map != FeatureMap::favor_positive) continue;
@@ -86,8 +91,8 @@ TEST_P(SharedAttentionInput, LinearGivesTheSumOfTheGradients) {
             for (std::size_t i = 0; i < 3; ++i) {
               if (expected[i].empty()) continue;
               EXPECT_LT(relative_error(found[i], expected[i]), bound)
-                  << fmt::format("{}, {} directions, {}, general {}, inputs {} {} {}", feature_map_info(map).name, directions,
-                                 name_of(dtype), general, sharing[0], sharing[1], sharing[2]);
+                  << fmt::format("{}, {} directions, {}, general {}, inputs {} {} {}", feature_map_info(map).name,
+                                 directions, name_of(dtype), general, sharing[0], sharing[1], sharing[2]);
             }
           }
         }

@@ -15,14 +15,17 @@ TEST_P(ColumnGain, IsTheProductColumnByColumn) {
   for (DType dtype : float_dtypes) {
     for (std::int64_t columns : {1, 3, 16, 37}) {
       const std::int64_t rows = 5;
-      const auto x = stored(normal_values(rows * columns, "x"), dtype), gain = stored(normal_values(columns, "gain"), dtype);
+      const auto x = stored(normal_values(rows * columns, "x"), dtype),
+                 gain = stored(normal_values(columns, "gain"), dtype);
       std::vector<double> expected;
       for (std::size_t i = 0; i < x.size(); ++i) expected.push_back(x[i] * gain[i % gain.size()]);
       Tape tape(stream());
-      const Variable y = column_gain(tape, Variable(tensor_of(x, {rows, columns}, dtype)), Variable(tensor_of(gain, {columns}, dtype)));
+      const Variable y = column_gain(tape, Variable(tensor_of(x, {rows, columns}, dtype)),
+                                     Variable(tensor_of(gain, {columns}, dtype)));
       EXPECT_EQ(y.dtype(), dtype);
       // One product, rounded once.
-      EXPECT_LE(relative_error(values_of(y.value()), expected), rounding_unit(dtype)) << name_of(dtype) << ", " << columns;
+      EXPECT_LE(relative_error(values_of(y.value()), expected), rounding_unit(dtype))
+          << name_of(dtype) << ", " << columns;
     }
   }
 }
@@ -34,7 +37,8 @@ TEST_P(ColumnGain, GradientsAgreeWithFiniteDifferences) {
         // Twice, so that the second use adds to what the first wrote.
         return column_gain(tape, column_gain(tape, inputs[0], inputs[1]), inputs[1]);
       },
-      {tensor_of(normal_values(2 * n * 5, "x"), {2, n, 5}, DType::float64), tensor_of(normal_values(5, "gain"), {5}, DType::float64)});
+      {tensor_of(normal_values(2 * n * 5, "x"), {2, n, 5}, DType::float64),
+       tensor_of(normal_values(5, "gain"), {5}, DType::float64)});
   EXPECT_LE(gradients.worst_relative_error, 1e-9) << gradients.where;
 }
 
@@ -47,7 +51,8 @@ TEST_P(ColumnGain, GradientsOfGainsAreSummedInFloat32AndByNoThreadCount) {
   const auto gradient = [&](int threads) {
     const WithThreads guard(threads);
     Tape tape(stream());
-    const Variable gain = Variable::leaf(tensor_of(std::vector<double>(static_cast<std::size_t>(columns), 1.0), {columns}, DType::float32));
+    const Variable gain = Variable::leaf(
+        tensor_of(std::vector<double>(static_cast<std::size_t>(columns), 1.0), {columns}, DType::float32));
     const Variable y = column_gain(tape, Variable(tensor_of(x, {rows, columns}, DType::bfloat16)), gain);
     tape.backward({y}, {tensor_of(d_y, {rows, columns}, DType::bfloat16)});
     return values_of(gain.gradient());

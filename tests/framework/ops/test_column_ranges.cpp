@@ -31,7 +31,8 @@ Variable products(Tape& tape, const std::vector<Variable>& inputs) {
   };
   const Variable a = contiguous(ranges[1], 3), b = contiguous(again[0], 4);
   // Σ a Σ b as a product of both: nonlinear, so that gradients depend on both.
-  return tape.record_one("dot", {a, b}, tensor_of({values_of(a.value())[0] * values_of(b.value())[1]}, {1}, DType::float64),
+  return tape.record_one("dot", {a, b},
+                         tensor_of({values_of(a.value())[0] * values_of(b.value())[1]}, {1}, DType::float64),
                          {a.value(), b.value()}, [](BackwardContext& context) {
                            const double d = values_of(context.d_output())[0];
                            for (std::size_t input : {0u, 1u}) {
@@ -44,8 +45,8 @@ Variable products(Tape& tape, const std::vector<Variable>& inputs) {
 }
 
 TEST_P(ColumnRanges, GradientsOfUsedAndUnusedRangesAddUp) {
-  const auto gradients = check_gradients(
-      products, {tensor_of(normal_values(10, "x"), {1, 1, 10}, DType::float64), tensor_of(normal_values(10, "g"), {10}, DType::float64)});
+  const auto gradients = check_gradients(products, {tensor_of(normal_values(10, "x"), {1, 1, 10}, DType::float64),
+                                                    tensor_of(normal_values(10, "g"), {10}, DType::float64)});
   EXPECT_LE(gradients.worst_relative_error, 1e-9) << gradients.where;
 }
 

@@ -1,4 +1,5 @@
-// What the definitions of two libraries promise beyond the figures of test_parity.cpp: gradients, masks, grouped heads, storage types.
+// What the definitions of two libraries promise beyond the figures of test_parity.cpp: gradients, masks, grouped heads,
+// storage types.
 #include "framework/ops/compat_attention.h"
 
 #include <gmock/gmock.h>
@@ -24,14 +25,16 @@ struct Definition {
   FeatureMap map;
   bool stabilize;
 };
-const Definition definitions[] = {{"performer_softmax", Compat::performer_pytorch, FeatureMap::favor_positive, false},
-                                  {"performer_relu", Compat::performer_pytorch, FeatureMap::favor_relu, false},
-                                  {"fast_elu", Compat::fast_transformers, FeatureMap::elu1, false},
-                                  {"fast_favor", Compat::fast_transformers, FeatureMap::favor_hyperbolic, false},
-                                  {"fast_favor_stabilized", Compat::fast_transformers, FeatureMap::favor_hyperbolic, true},
-                                  {"fast_relu", Compat::fast_transformers, FeatureMap::favor_relu, false}};
+const Definition definitions[] = {
+    {"performer_softmax", Compat::performer_pytorch, FeatureMap::favor_positive, false},
+    {"performer_relu", Compat::performer_pytorch, FeatureMap::favor_relu, false},
+    {"fast_elu", Compat::fast_transformers, FeatureMap::elu1, false},
+    {"fast_favor", Compat::fast_transformers, FeatureMap::favor_hyperbolic, false},
+    {"fast_favor_stabilized", Compat::fast_transformers, FeatureMap::favor_hyperbolic, true},
+    {"fast_relu", Compat::fast_transformers, FeatureMap::favor_relu, false}};
 
-CompatAttentionOptions options_of(const Definition& definition, bool causal, std::int64_t n_heads = 1, std::int64_t n_kv_heads = 1) {
+CompatAttentionOptions options_of(const Definition& definition, bool causal, std::int64_t n_heads = 1,
+                                  std::int64_t n_kv_heads = 1) {
   CompatAttentionOptions options;
   options.library = definition.library;
   options.feature_map = definition.map;
@@ -49,7 +52,8 @@ Tensor random(const Shape& shape, const char* stream, DType dtype = DType::float
 }
 
 class CompatAttention : public ::testing::TestWithParam<Definition> {};
-INSTANTIATE_TEST_SUITE_P(Definitions, CompatAttention, ::testing::ValuesIn(definitions), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Definitions, CompatAttention, ::testing::ValuesIn(definitions),
+                         [](const auto& info) { return info.param.name; });
 
 /// Not nearer to zero than elu's and relu's kinks allow finite differences of step 2e-4.
 Tensor away_from_zero(const Shape& shape, const char* stream) {
@@ -63,8 +67,8 @@ TEST_P(CompatAttention, GradientsAreThoseOfFiniteDifferences) {
   for (const bool causal : {false, true}) {
     const std::int64_t n = 6, n_key = causal ? 6 : 5;
     CompatAttentionOptions options = options_of(GetParam(), causal, 4, 2);
-    // A detached maximum is no part of the function that finite differences see; without epsilons it cancels, and nothing is left to
-    // differ.
+    // A detached maximum is no part of the function that finite differences see; without epsilons it cancels, and
+    // nothing is left to differ.
     if (GetParam().map == FeatureMap::favor_positive) options.kernel_epsilon = options.denominator_epsilon = 0;
     ops::AttentionMask mask;
     std::vector<std::int32_t> keep(static_cast<std::size_t>(2 * n_key), 1);
@@ -75,32 +79,38 @@ TEST_P(CompatAttention, GradientsAreThoseOfFiniteDifferences) {
         [&](Tape& tape, const std::vector<Variable>& inputs) {
           return ops::compat_attention(tape, inputs[0], inputs[1], inputs[2], directions, mask, options);
         },
-        {away_from_zero({2, n, 12}, "query"), away_from_zero({2, n_key, 6}, "key"), random({2, n_key, 4}, "value")}, 2e-4);
+        {away_from_zero({2, n, 12}, "query"), away_from_zero({2, n_key, 6}, "key"), random({2, n_key, 4}, "value")},
+        2e-4);
     EXPECT_LT(result.worst_relative_error, 1e-8) << result.where;
   }
 }
 
-/// Without epsilons the libraries compute plain linear attention (the same ratio, whatever constants the features carry).
+/// Without epsilons the libraries compute plain linear attention (the same ratio, whatever constants the features
+/// carry).
 TEST_P(CompatAttention, WithoutEpsilonsIsLinearAttention) {
   const std::int64_t n = 130, d = 5, m = 16;
   reference::LinearAttentionCase expected{{GetParam().map, {}, d, m, normal_values(m * d, "directions")}, n, n, 3};
   CompatAttentionOptions options = options_of(GetParam(), true);
   options.kernel_epsilon = options.denominator_epsilon = expected.features.options.kernel_epsilon = 0;
-  const std::vector<double> query = normal_values(n * d, "query"), key = normal_values(n * d, "key"), value = normal_values(n * 3, "value");
+  const std::vector<double> query = normal_values(n * d, "query"), key = normal_values(n * d, "key"),
+                            value = normal_values(n * 3, "value");
   for (const bool causal : {false, true}) {
     options.causal = expected.causal = causal;
     Tape tape{Stream{}};
-    const Variable output = ops::compat_attention(
-        tape, Variable(tensor_of(query, {1, n, d}, DType::float64)), Variable(tensor_of(key, {1, n, d}, DType::float64)),
-        Variable(tensor_of(value, {1, n, 3}, DType::float64)), directions_of(GetParam(), m, d), {}, options);
-    EXPECT_LT(relative_error(values_of(output.value()), reference::linear_attention(expected, query, key, value)), 1e-13);
+    const Variable output = ops::compat_attention(tape, Variable(tensor_of(query, {1, n, d}, DType::float64)),
+                                                  Variable(tensor_of(key, {1, n, d}, DType::float64)),
+                                                  Variable(tensor_of(value, {1, n, 3}, DType::float64)),
+                                                  directions_of(GetParam(), m, d), {}, options);
+    EXPECT_LT(relative_error(values_of(output.value()), reference::linear_attention(expected, query, key, value)),
+              1e-13);
   }
 }
 
 TEST_P(CompatAttention, GroupedHeadsAreRepeatedHeads) {
   const testing::WithThreads one(1);
   const std::int64_t n = 70, d = 4;
-  const Tensor query = random({1, n, 4 * d}, "query"), key = random({1, n, 2 * d}, "key"), value = random({1, n, 2 * d}, "value");
+  const Tensor query = random({1, n, 4 * d}, "query"), key = random({1, n, 2 * d}, "key"),
+               value = random({1, n, 2 * d}, "value");
   const auto repeated = [&](const Tensor& tensor) {
     const std::vector<double> values = values_of(tensor);
     std::vector<double> result;
@@ -115,10 +125,11 @@ TEST_P(CompatAttention, GroupedHeadsAreRepeatedHeads) {
   const Tensor directions = directions_of(GetParam(), 6, d);
   for (const bool causal : {false, true}) {
     Tape tape{Stream{}};
-    const Variable grouped =
-        ops::compat_attention(tape, Variable(query), Variable(key), Variable(value), directions, {}, options_of(GetParam(), causal, 4, 2));
-    const Variable full = ops::compat_attention(tape, Variable(query), Variable(repeated(key)), Variable(repeated(value)), directions, {},
-                                                options_of(GetParam(), causal, 4, 4));
+    const Variable grouped = ops::compat_attention(tape, Variable(query), Variable(key), Variable(value), directions,
+                                                   {}, options_of(GetParam(), causal, 4, 2));
+    const Variable full =
+        ops::compat_attention(tape, Variable(query), Variable(repeated(key)), Variable(repeated(value)), directions, {},
+                              options_of(GetParam(), causal, 4, 4));
     EXPECT_TRUE(testing::same_bits(grouped.value(), full.value()));
   }
 }
@@ -128,12 +139,14 @@ TEST_P(CompatAttention, IsTheSameInEveryStorageTypeAndInstructionSet) {
   const std::int64_t n = 100, d = 20, m = 37;
   const auto run = [&](DType dtype, DType stored) {
     const auto input = [&](const char* stream) {
-      return Variable::leaf(tensor_of(testing::stored(normal_values(2 * n * 2 * d, stream), stored), {2, n, 2 * d}, dtype));
+      return Variable::leaf(
+          tensor_of(testing::stored(normal_values(2 * n * 2 * d, stream), stored), {2, n, 2 * d}, dtype));
     };
     Tape tape{Stream{}};
     const Variable query = input("query"), key = input("key"), value = input("value");
-    const Variable output = ops::compat_attention(tape, query, key, value, directions_of(GetParam(), m, d, DType::float32), {},
-                                                  options_of(GetParam(), true, 2, 2));
+    const Variable output =
+        ops::compat_attention(tape, query, key, value, directions_of(GetParam(), m, d, DType::float32), {},
+                              options_of(GetParam(), true, 2, 2));
     tape.backward({output}, {random(output.shape(), "d_output", dtype)});
     std::vector<std::vector<double>> results{values_of(output.value())};
     for (const Variable& leaf : {query, key, value}) results.push_back(values_of(leaf.gradient()));
@@ -146,7 +159,9 @@ TEST_P(CompatAttention, IsTheSameInEveryStorageTypeAndInstructionSet) {
     for (std::size_t i = 0; i < exact.size(); ++i) {
       EXPECT_LT(relative_error(single[i], exact[i]), 1e-5) << i;
       // The output is rounded once. Gradients are made from rounded outputs and gradients, and rounded once more.
-      EXPECT_LT(relative_error(half[i], exact_of_bfloat16[i]), (i == 0 ? 1.01 : 4) * testing::rounding_unit(DType::bfloat16)) << i;
+      EXPECT_LT(relative_error(half[i], exact_of_bfloat16[i]),
+                (i == 0 ? 1.01 : 4) * testing::rounding_unit(DType::bfloat16))
+          << i;
     }
   });
 }
@@ -160,7 +175,8 @@ TEST_P(CompatAttention, ThreadsChangeNoBitAndGradientsAreAddedUp) {
     const auto parts = tape.split_last(fused, {2 * d, 2 * d, 2 * d});  // views into one tensor, in value and gradient
     std::vector<Variable> outputs;
     for (int time = 0; time < (twice ? 2 : 1); ++time)
-      outputs.push_back(ops::compat_attention(tape, parts[0], parts[1], parts[2], directions_of(GetParam(), m, d, DType::float32), {},
+      outputs.push_back(ops::compat_attention(tape, parts[0], parts[1], parts[2],
+                                              directions_of(GetParam(), m, d, DType::float32), {},
                                               options_of(GetParam(), true, 2, 2)));
     std::vector<Tensor> gradients(outputs.size(), random(outputs[0].shape(), "d_output", DType::float32));
     tape.backward(outputs, gradients);
@@ -186,9 +202,9 @@ TEST(CompatAttentionDefinition, MasksActAsInTheLibrary) {
     Tape tape{Stream{}};
     CompatAttentionOptions options = options_of(definition, false);
     options.denominator_epsilon = 0;
-    return values_of(
-        ops::compat_attention(tape, Variable(query), Variable(key), Variable(ones), directions_of(definition, 6, d), mask, options)
-            .value());
+    return values_of(ops::compat_attention(tape, Variable(query), Variable(key), Variable(ones),
+                                           directions_of(definition, 6, d), mask, options)
+                         .value());
   };
   for (const double output : run(definitions[1])) EXPECT_LT(output, 0.95);          // a mean of ones and zeros
   for (const double output : run(definitions[2])) EXPECT_NEAR(output, 1.0, 1e-14);  // a mean of the kept ones
@@ -206,8 +222,9 @@ TEST(CompatAttentionErrors, NameWhatALibraryHas) {
   using ::testing::HasSubstr;
   EXPECT_THAT(message([] { ops::compat_library("performers"); }), HasSubstr("performer_pytorch and fast_transformers"));
   EXPECT_EQ(ops::compat_library("fast_transformers"), Compat::fast_transformers);
-  EXPECT_THAT(message([] { ops::check_compat(Compat::fast_transformers, FeatureMap::favor_positive); }),
-              HasSubstr("fast_transformers has no feature map favor_positive; it has elu1, favor_hyperbolic, favor_relu"));
+  EXPECT_THAT(
+      message([] { ops::check_compat(Compat::fast_transformers, FeatureMap::favor_positive); }),
+      HasSubstr("fast_transformers has no feature map favor_positive; it has elu1, favor_hyperbolic, favor_relu"));
   EXPECT_THAT(message([] { ops::check_compat(Compat::performer_pytorch, FeatureMap::elu1); }),
               HasSubstr("it has favor_positive, favor_relu"));
 
@@ -218,7 +235,8 @@ TEST(CompatAttentionErrors, NameWhatALibraryHas) {
   EXPECT_THAT(message([&] { ops::compat_attention(tape, x, x, x, {}, mask, options_of(definitions[2], true)); }),
               HasSubstr("packed documents"));
   EXPECT_THROW(ops::compat_attention(tape, x, x, x, {}, {}, options_of(definitions[0], true)), ContractError);
-  EXPECT_THROW(ops::compat_attention(tape, x, x, x, random({6, 4}, "directions"), {}, options_of(definitions[0], true)), ContractError);
+  EXPECT_THROW(ops::compat_attention(tape, x, x, x, random({6, 4}, "directions"), {}, options_of(definitions[0], true)),
+               ContractError);
   const Variable longer(random({1, 5, 3}, "query"));
   EXPECT_THROW(ops::compat_attention(tape, longer, x, x, {}, {}, options_of(definitions[2], true)), ContractError);
 }
@@ -231,7 +249,8 @@ TEST(CompatAttentionErrors, RefuseGpus) {
       ops::compat_attention(tape, x, x, x, Tensor{}, {}, options_of(definitions[2], true));
       ADD_FAILURE() << "computed on " << tape.device().text();
     } catch (const UserError& error) {
-      EXPECT_THAT(error.what(), ::testing::HasSubstr("compat: fast_transformers cannot be had on " + tape.device().text()));
+      EXPECT_THAT(error.what(),
+                  ::testing::HasSubstr("compat: fast_transformers cannot be had on " + tape.device().text()));
       EXPECT_THAT(error.what(), ::testing::HasSubstr("use device: cpu"));
     }
   }

@@ -43,13 +43,15 @@ TEST_P(Concatenate, GradientsMatchFiniteDifferences) {
     const Variable mixed = ops::concatenate_last(tape, {parts[2], parts[0], Variable(constant), parts[1], parts[0]});
     return ops::linear(tape, mixed, inputs[2], nullptr);
   };
-  const auto result = check_gradients(function, {normal_tensor({2, 3, 5}, DType::float64, "x"), normal_tensor({7, 5}, DType::float64, "w0"),
-                                                 normal_tensor({3, 10}, DType::float64, "w1")});
+  const auto result = check_gradients(
+      function, {normal_tensor({2, 3, 5}, DType::float64, "x"), normal_tensor({7, 5}, DType::float64, "w0"),
+                 normal_tensor({3, 10}, DType::float64, "w1")});
   EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
 }
 
 TEST_P(Concatenate, LeavesGetTheirColumnsOnly) {
-  const Variable a = Variable::leaf(normal_tensor({4, 3}, DType::bfloat16, "a")), b(normal_tensor({4, 2}, DType::bfloat16, "b")),
+  const Variable a = Variable::leaf(normal_tensor({4, 3}, DType::bfloat16, "a")),
+                 b(normal_tensor({4, 2}, DType::bfloat16, "b")),
                  c = Variable::leaf(normal_tensor({4, 5}, DType::bfloat16, "c"));
   Tape tape{testing::stream()};
   const Variable whole = ops::concatenate_last(tape, {a, b, c});
@@ -62,7 +64,9 @@ TEST_P(Concatenate, LeavesGetTheirColumnsOnly) {
 
 TEST(ConcatenateOnCpu, RefusesWhatDoesNotFit) {
   Tape tape{testing::stream()};
-  const auto tensor = [](const Shape& shape, DType dtype = DType::float32) { return Variable(normal_tensor(shape, dtype, "t")); };
+  const auto tensor = [](const Shape& shape, DType dtype = DType::float32) {
+    return Variable(normal_tensor(shape, dtype, "t"));
+  };
   EXPECT_THROW(ops::concatenate_last(tape, {}), ContractError);
   EXPECT_THROW(ops::concatenate_last(tape, {tensor({2, 3}), tensor({3, 3})}), ContractError);
   EXPECT_THROW(ops::concatenate_last(tape, {tensor({2, 3}), tensor({1, 2, 3})}), ContractError);

@@ -20,7 +20,9 @@ using namespace reference;
 class CrossEntropy : public testing::EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(CrossEntropy);
 
-Tensor integers(const std::vector<std::int32_t>& values, const Shape& shape) { return Tensor::from(values, shape, testing::device()); }
+Tensor integers(const std::vector<std::int32_t>& values, const Shape& shape) {
+  return Tensor::from(values, shape, testing::device());
+}
 
 struct Case {
   std::int64_t rows, d, vocabulary;
@@ -47,7 +49,8 @@ struct Inputs {
 };
 
 Outcome run(const Case& c, const Inputs& inputs) {
-  const Variable hidden = Variable::leaf(inputs.hidden), weight = Variable::leaf(inputs.weight), bias = Variable::leaf(inputs.bias);
+  const Variable hidden = Variable::leaf(inputs.hidden), weight = Variable::leaf(inputs.weight),
+                 bias = Variable::leaf(inputs.bias);
   weight.slot()->dtype = bias.slot()->dtype = accumulate_dtype(c.dtype);  // as the parameter store has it
   Tape tape{testing::stream()};
   ops::CrossEntropyOptions options{.count_correct = true, .keep_row_losses = true};
@@ -60,9 +63,9 @@ Outcome run(const Case& c, const Inputs& inputs) {
 }
 
 reference::CrossEntropy expected(const Case& c, const Inputs& inputs) {
-  auto result =
-      reference::cross_entropy(doubles(inputs.hidden), doubles(inputs.weight), c.with_bias ? doubles(inputs.bias) : std::vector<double>{},
-                               inputs.targets.to_vector<std::int32_t>(), static_cast<std::size_t>(c.d), c.normalizer);
+  auto result = reference::cross_entropy(
+      doubles(inputs.hidden), doubles(inputs.weight), c.with_bias ? doubles(inputs.bias) : std::vector<double>{},
+      inputs.targets.to_vector<std::int32_t>(), static_cast<std::size_t>(c.d), c.normalizer);
   for (auto* gradient : {&result.d_hidden, &result.d_weight, &result.d_bias}) {
     for (double& value : *gradient) value *= c.d_loss;
   }
@@ -70,7 +73,9 @@ reference::CrossEntropy expected(const Case& c, const Inputs& inputs) {
 }
 
 /// Errors that a logit may have, absolute: its products are summed in float32; they set the error of everything else.
-double logit_error(const Case& c) { return 4 * rounding_of(accumulate_dtype(c.dtype)) * c.scale * static_cast<double>(c.d + 16); }
+double logit_error(const Case& c) {
+  return 4 * rounding_of(accumulate_dtype(c.dtype)) * c.scale * static_cast<double>(c.d + 16);
+}
 
 void compare(const Case& c) {
   SCOPED_TRACE(fmt::format("{} rows, d {}, vocabulary {}, {}", c.rows, c.d, c.vocabulary, name_of(c.dtype)));
@@ -83,7 +88,8 @@ void compare(const Case& c) {
   ASSERT_EQ(got.row_losses.size(), want.row_losses.size());
   for (std::size_t r = 0; r < want.row_losses.size(); ++r)
     EXPECT_NEAR(got.row_losses[r], want.row_losses[r], error + 1e-6 * want.row_losses[r]);
-  // bfloat16: gradients of the logits are rounded to 2^-8 before the products, d_hidden after them too, and once more after scaling.
+  // bfloat16: gradients of the logits are rounded to 2^-8 before the products, d_hidden after them too, and once more
+  // after scaling.
   const double gradient_error = c.dtype == DType::bfloat16 ? 3 * 0x1p-8 : 3 * error;
   EXPECT_LE(relative_difference(got.d_hidden, want.d_hidden), gradient_error);
   EXPECT_LE(relative_difference(got.d_weight, want.d_weight), gradient_error);
@@ -96,7 +102,13 @@ TEST_P(CrossEntropy, MatchesTheReference) {
     compare({.rows = 1, .d = 1, .vocabulary = 2, .dtype = dtype});
     compare({.rows = 7, .d = 5, .vocabulary = 3, .dtype = dtype, .d_loss = 0.37});
     compare({.rows = 65, .d = 33, .vocabulary = 257, .dtype = dtype, .scale = 0.3});
-    compare({.rows = 40, .d = 16, .vocabulary = 100, .dtype = dtype, .with_bias = false, .normalizer = 123.0, .d_loss = -2.0});
+    compare({.rows = 40,
+             .d = 16,
+             .vocabulary = 100,
+             .dtype = dtype,
+             .with_bias = false,
+             .normalizer = 123.0,
+             .d_loss = -2.0});
   }
 }
 
@@ -108,7 +120,8 @@ TEST_P(CrossEntropy, AgreesAcrossChunksOfRows) {
 }
 
 TEST_P(CrossEntropy, StaysFiniteForLogitsOfThousands) {
-  for (DType dtype : {DType::float32, DType::bfloat16}) compare({.rows = 9, .d = 8, .vocabulary = 50, .dtype = dtype, .scale = 1000.0});
+  for (DType dtype : {DType::float32, DType::bfloat16})
+    compare({.rows = 9, .d = 8, .vocabulary = 50, .dtype = dtype, .scale = 1000.0});
 }
 
 TEST_P(CrossEntropy, GradientsMatchFiniteDifferences) {
@@ -161,18 +174,21 @@ TEST_P(CrossEntropy, IsZeroWhenAllRowsAreLeftOut) {
     const Outcome got = run(c, inputs);
     EXPECT_EQ(got.loss, 0);
     EXPECT_THAT(got.counts, ::testing::ElementsAre(0, 0));
-    for (const auto& gradient : {got.row_losses, got.d_hidden, got.d_weight, got.d_bias}) EXPECT_THAT(gradient, ::testing::Each(0.0));
+    for (const auto& gradient : {got.row_losses, got.d_hidden, got.d_weight, got.d_bias})
+      EXPECT_THAT(gradient, ::testing::Each(0.0));
   }
 }
 
 TEST_P(CrossEntropy, TakesBatchesWithTargetsOfAColumnRange) {
   const Tensor tokens = integer_tensor({3, 9}, 0, 11, "tokens"), targets = tokens.narrow(1, 1, 8);
-  const Tensor hidden = normal_tensor({3, 8, 5}, DType::float32, "hidden"), weight = normal_tensor({11, 5}, DType::float32, "weight");
+  const Tensor hidden = normal_tensor({3, 8, 5}, DType::float32, "hidden"),
+               weight = normal_tensor({11, 5}, DType::float32, "weight");
   Tape tape{testing::stream()};
   const Variable leaf = Variable::leaf(hidden);
   const auto result = ops::cross_entropy(tape, leaf, Variable(weight), nullptr, targets);
   tape.backward(result.loss);
-  const auto want = reference::cross_entropy(doubles(hidden), doubles(weight), {}, targets.to_vector<std::int32_t>(), 5, 0);
+  const auto want =
+      reference::cross_entropy(doubles(hidden), doubles(weight), {}, targets.to_vector<std::int32_t>(), 5, 0);
   EXPECT_NEAR(doubles(result.loss.value())[0], want.loss, 2e-6);
   EXPECT_EQ(leaf.gradient().shape(), hidden.shape());
   EXPECT_LE(relative_difference(leaf.gradient(), want.d_hidden), 2e-6);
@@ -180,35 +196,46 @@ TEST_P(CrossEntropy, TakesBatchesWithTargetsOfAColumnRange) {
 
 TEST_P(CrossEntropy, CountsTheFirstOfEqualLogits) {
   // All logits are 0: the first class is the prediction.
-  const Variable hidden(Tensor::zeros({3, 2}, DType::float32, testing::device())), weight(normal_tensor({40, 2}, DType::float32, "weight"));
+  const Variable hidden(Tensor::zeros({3, 2}, DType::float32, testing::device())),
+      weight(normal_tensor({40, 2}, DType::float32, "weight"));
   Tape tape{testing::stream()};
-  const auto result = ops::cross_entropy(tape, hidden, weight, nullptr, integers({0, 39, 0}, {3}), {.count_correct = true});
+  const auto result =
+      ops::cross_entropy(tape, hidden, weight, nullptr, integers({0, 39, 0}, {3}), {.count_correct = true});
   EXPECT_THAT(result.counts.to_vector<std::int32_t>(), ::testing::ElementsAre(3, 2));
   EXPECT_NEAR(doubles(result.loss.value())[0], std::log(40.0), 1e-6);
   EXPECT_FALSE(result.loss.requires_gradient());
   EXPECT_FALSE(result.row_losses.defined());
-  EXPECT_EQ(ops::cross_entropy(tape, hidden, weight, nullptr, integers({0, 0, 0}, {3})).counts.to_vector<std::int32_t>()[1], 0);
+  EXPECT_EQ(
+      ops::cross_entropy(tape, hidden, weight, nullptr, integers({0, 0, 0}, {3})).counts.to_vector<std::int32_t>()[1],
+      0);
 }
 
 /// Targets behind one another with gaps of two kinds, which no single stride describes.
 TEST_P(CrossEntropy, TakesTargetsOfAnyStrides) {
-  const Tensor all = integer_tensor({4, 5, 6}, -1, 7, "targets"), targets = all.narrow(0, 1, 2).narrow(1, 1, 3).narrow(2, 2, 4);
-  const Tensor hidden = normal_tensor({24, 5}, DType::float64, "hidden"), weight = normal_tensor({7, 5}, DType::float64, "weight");
+  const Tensor all = integer_tensor({4, 5, 6}, -1, 7, "targets"),
+               targets = all.narrow(0, 1, 2).narrow(1, 1, 3).narrow(2, 2, 4);
+  const Tensor hidden = normal_tensor({24, 5}, DType::float64, "hidden"),
+               weight = normal_tensor({7, 5}, DType::float64, "weight");
   Tape tape{testing::stream()};
-  const auto found = ops::cross_entropy(tape, Variable(hidden), Variable(weight), nullptr, targets, {.keep_row_losses = true});
-  const auto want = reference::cross_entropy(doubles(hidden), doubles(weight), {}, targets.to_vector<std::int32_t>(), 5, 0);
+  const auto found =
+      ops::cross_entropy(tape, Variable(hidden), Variable(weight), nullptr, targets, {.keep_row_losses = true});
+  const auto want =
+      reference::cross_entropy(doubles(hidden), doubles(weight), {}, targets.to_vector<std::int32_t>(), 5, 0);
   EXPECT_LE(relative_difference(found.row_losses, want.row_losses), 1e-14);
   EXPECT_EQ(found.counts.to_vector<std::int32_t>()[0], want.valid);
 }
 
-/// The host does not look at targets that lie on a GPU: what is no token makes the loss NaN, and the other rows' gradients stay right.
+/// The host does not look at targets that lie on a GPU: what is no token makes the loss NaN, and the other rows'
+/// gradients stay right.
 TEST_P(CrossEntropy, ATargetOutsideTheVocabularyIsNotOverlooked) {
-  const Tensor hidden = normal_tensor({4, 3}, DType::float32, "hidden"), weight = normal_tensor({5, 3}, DType::float32, "weight");
+  const Tensor hidden = normal_tensor({4, 3}, DType::float32, "hidden"),
+               weight = normal_tensor({5, 3}, DType::float32, "weight");
   for (const std::int32_t wrong : {5, -2, 1 << 30}) {
     Tape tape{testing::stream()};
     const Variable leaf = Variable::leaf(hidden), right_leaf = Variable::leaf(hidden);
     if (!testing::on_gpu()) {
-      EXPECT_THROW(ops::cross_entropy(tape, leaf, Variable(weight), nullptr, integers({1, wrong, -1, 4}, {4})), ContractError);
+      EXPECT_THROW(ops::cross_entropy(tape, leaf, Variable(weight), nullptr, integers({1, wrong, -1, 4}, {4})),
+                   ContractError);
       continue;
     }
     const auto found = ops::cross_entropy(tape, leaf, Variable(weight), nullptr, integers({1, wrong, -1, 4}, {4}),
@@ -219,7 +246,8 @@ TEST_P(CrossEntropy, ATargetOutsideTheVocabularyIsNotOverlooked) {
     const auto losses = doubles(found.row_losses), right_losses = doubles(right.row_losses);
     EXPECT_TRUE(std::isnan(losses[1]));
     for (std::size_t row : {0, 2, 3}) EXPECT_EQ(losses[row], right_losses[row]);
-    tape.backward({found.loss, right.loss}, {tensor_of({1}, Shape{}, DType::float32), tensor_of({1}, Shape{}, DType::float32)});
+    tape.backward({found.loss, right.loss},
+                  {tensor_of({1}, Shape{}, DType::float32), tensor_of({1}, Shape{}, DType::float32)});
     const auto d_hidden = doubles(leaf.gradient()), right_d_hidden = doubles(right_leaf.gradient());
     for (std::size_t i = 0; i < d_hidden.size(); ++i) {
       EXPECT_TRUE(i / 3 == 1 ? std::isnan(d_hidden[i]) : d_hidden[i] == right_d_hidden[i]) << i;
@@ -227,8 +255,8 @@ TEST_P(CrossEntropy, ATargetOutsideTheVocabularyIsNotOverlooked) {
   }
 }
 
-/// As masks of tokens make them: -infinity is a probability of zero, also where a GPU's thread sees nothing else; NaN and +infinity are not
-/// lost.
+/// As masks of tokens make them: -infinity is a probability of zero, also where a GPU's thread sees nothing else; NaN
+/// and +infinity are not lost.
 TEST_P(CrossEntropy, InfiniteLogits) {
   constexpr std::int64_t vocabulary = 600;
   std::vector<double> bias(vocabulary, -INFINITY);
@@ -257,8 +285,8 @@ TEST_P(CrossEntropy, InfiniteLogits) {
   EXPECT_TRUE(std::isnan(loss_with(300, INFINITY, 6)));
 }
 
-/// On GPUs rows of logits begin at multiples of 8 elements: what is made of them are the same bits as without the gaps, which nothing reads
-/// or writes.
+/// On GPUs rows of logits begin at multiples of 8 elements: what is made of them are the same bits as without the gaps,
+/// which nothing reads or writes.
 TEST_P(CrossEntropy, GapsBetweenRowsOfLogitsChangeNoBit) {
   const Tensor chunk = ops::logits_chunk(testing::device(), 3, 50, DType::bfloat16);
   EXPECT_EQ(chunk.shape(), Shape({3, 50}));
@@ -273,13 +301,15 @@ TEST_P(CrossEntropy, GapsBetweenRowsOfLogitsChangeNoBit) {
       const Case c{.rows = 9, .d = 6, .vocabulary = vocabulary, .dtype = dtype};
       const Inputs inputs(c);
       const DType sum_dtype = accumulate_dtype(dtype);
-      const Tensor counts = zeros({2}, DType::int32), inverse = zeros({1}, sum_dtype), bias = ops::in_dtype(stream, inputs.bias, sum_dtype);
+      const Tensor counts = zeros({2}, DType::int32), inverse = zeros({1}, sum_dtype),
+                   bias = ops::in_dtype(stream, inputs.bias, sum_dtype);
       ops::count_targets_gpu(stream, inputs.targets, 0, Tensor{}, counts, inverse);
       const Tensor compact = zeros({c.rows, vocabulary}, sum_dtype);
       ops::gemm(stream, inputs.hidden, false, inputs.weight, true, compact, GradientMode::overwrite, {.bias = &bias});
       std::vector<double> compact_losses, compact_d_logits;
       for (const std::int64_t gap : {0, 3, 7}) {
-        const Tensor wide = zeros({c.rows, vocabulary + gap}, sum_dtype), d_wide = zeros({c.rows, vocabulary + gap}, dtype);
+        const Tensor wide = zeros({c.rows, vocabulary + gap}, sum_dtype),
+                     d_wide = zeros({c.rows, vocabulary + gap}, dtype);
         ops::fill(stream, wide, 77);
         ops::fill(stream, d_wide, 77);
         const Tensor logits = wide.narrow(1, 0, vocabulary), d_logits = d_wide.narrow(1, 0, vocabulary),
@@ -348,7 +378,8 @@ TEST(CrossEntropyOnCpu, IsTheSameOnAnyNumberOfThreads) {
 
 TEST(CrossEntropyOnCpu, RefusesWhatDoesNotFit) {
   Tape tape{testing::stream()};
-  const Variable hidden(normal_tensor({2, 3}, DType::float32, "hidden")), weight(normal_tensor({4, 3}, DType::float32, "weight"));
+  const Variable hidden(normal_tensor({2, 3}, DType::float32, "hidden")),
+      weight(normal_tensor({4, 3}, DType::float32, "weight"));
   const auto with_targets = [&](std::vector<std::int32_t> targets) {
     const auto n = static_cast<std::int64_t>(targets.size());
     return ops::cross_entropy(tape, hidden, weight, nullptr, Tensor::from(targets, {n}));
@@ -362,8 +393,9 @@ TEST(CrossEntropyOnCpu, RefusesWhatDoesNotFit) {
   EXPECT_THROW(with_targets({0, 1, 2}), ContractError);
   const Tensor targets = Tensor::from(std::vector<std::int32_t>{0, 1}, {2});
   EXPECT_THROW(ops::cross_entropy(tape, hidden, weight, nullptr, targets, {.normalizer = 0.0}), ContractError);
-  EXPECT_THROW(ops::cross_entropy(tape, hidden, Variable(normal_tensor({4, 3}, DType::bfloat16, "weight")), nullptr, targets),
-               ContractError);
+  EXPECT_THROW(
+      ops::cross_entropy(tape, hidden, Variable(normal_tensor({4, 3}, DType::bfloat16, "weight")), nullptr, targets),
+      ContractError);
 }
 
 TEST(CrossEntropyOnCpu, ShapeOnlyCountsTheSameMemory) {

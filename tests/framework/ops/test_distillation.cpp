@@ -20,7 +20,9 @@ using namespace reference;
 class Distillation : public testing::EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(Distillation);
 
-Tensor integers(const std::vector<std::int32_t>& values, const Shape& shape) { return Tensor::from(values, shape, testing::device()); }
+Tensor integers(const std::vector<std::int32_t>& values, const Shape& shape) {
+  return Tensor::from(values, shape, testing::device());
+}
 
 struct Case {
   std::int64_t rows, d, teacher_d, vocabulary;
@@ -52,25 +54,30 @@ struct Outcome {
 };
 
 Outcome run(const Case& c, const Inputs& inputs) {
-  const Variable hidden = Variable::leaf(inputs.hidden), weight = Variable::leaf(inputs.weight), bias = Variable::leaf(inputs.bias);
+  const Variable hidden = Variable::leaf(inputs.hidden), weight = Variable::leaf(inputs.weight),
+                 bias = Variable::leaf(inputs.bias);
   weight.slot()->dtype = bias.slot()->dtype = accumulate_dtype(c.dtype);  // as the parameter store has it
   Tape tape{testing::stream()};
   ops::DistillationOptions options{.temperature = c.temperature, .count_agreement = true};
   if (c.normalizer > 0) options.normalizer = c.normalizer;
-  const auto result = ops::distillation(tape, hidden, weight, c.with_bias ? &bias : nullptr, inputs.teacher_hidden, inputs.teacher_weight,
-                                        c.with_teacher_bias ? &inputs.teacher_bias : nullptr, inputs.targets, options);
+  const auto result = ops::distillation(tape, hidden, weight, c.with_bias ? &bias : nullptr, inputs.teacher_hidden,
+                                        inputs.teacher_weight, c.with_teacher_bias ? &inputs.teacher_bias : nullptr,
+                                        inputs.targets, options);
   tape.backward(result.loss, c.d_loss);
-  return {doubles(result.loss.value())[0], result.counts.to_vector<std::int32_t>(), doubles(hidden.gradient()), doubles(weight.gradient()),
-          c.with_bias ? doubles(bias.gradient()) : std::vector<double>{}};
+  return {doubles(result.loss.value())[0], result.counts.to_vector<std::int32_t>(), doubles(hidden.gradient()),
+          doubles(weight.gradient()), c.with_bias ? doubles(bias.gradient()) : std::vector<double>{}};
 }
 
 reference::Distillation expected(const Case& c, const Inputs& inputs) {
-  const auto values = [](const Tensor& tensor, bool wanted) { return wanted ? doubles(tensor) : std::vector<double>{}; };
+  const auto values = [](const Tensor& tensor, bool wanted) {
+    return wanted ? doubles(tensor) : std::vector<double>{};
+  };
   const ClassifierValues student{doubles(inputs.hidden), doubles(inputs.weight), values(inputs.bias, c.with_bias),
                                  static_cast<std::size_t>(c.d)},
-      teacher{doubles(inputs.teacher_hidden), doubles(inputs.teacher_weight), values(inputs.teacher_bias, c.with_teacher_bias),
-              static_cast<std::size_t>(c.teacher_d)};
-  auto result = reference::distillation(student, teacher, inputs.targets.to_vector<std::int32_t>(), c.temperature, c.normalizer);
+      teacher{doubles(inputs.teacher_hidden), doubles(inputs.teacher_weight),
+              values(inputs.teacher_bias, c.with_teacher_bias), static_cast<std::size_t>(c.teacher_d)};
+  auto result =
+      reference::distillation(student, teacher, inputs.targets.to_vector<std::int32_t>(), c.temperature, c.normalizer);
   for (auto* gradient : {&result.d_hidden, &result.d_weight, &result.d_bias}) {
     for (double& value : *gradient) value *= c.d_loss;
   }
@@ -83,8 +90,8 @@ double logit_error(const Case& c) {
 }
 
 void compare(const Case& c) {
-  SCOPED_TRACE(fmt::format("{} rows, d {} and {}, vocabulary {}, {} and {}, temperature {}", c.rows, c.d, c.teacher_d, c.vocabulary,
-                           name_of(c.dtype), name_of(c.teacher_dtype), c.temperature));
+  SCOPED_TRACE(fmt::format("{} rows, d {} and {}, vocabulary {}, {} and {}, temperature {}", c.rows, c.d, c.teacher_d,
+                           c.vocabulary, name_of(c.dtype), name_of(c.teacher_dtype), c.temperature));
   const Inputs inputs(c);
   const auto want = expected(c, inputs);
   const Outcome got = run(c, inputs);
@@ -92,7 +99,8 @@ void compare(const Case& c) {
   const double error = 2 * c.temperature * logit_error(c);
   EXPECT_THAT(got.counts, ::testing::ElementsAre(want.valid, want.agreeing));
   EXPECT_NEAR(got.loss, want.loss, error + rounding_of(accumulate_dtype(c.dtype)) * 4 * std::abs(want.loss));
-  // bfloat16: gradients of the logits are rounded to 2^-8 before the products, d_hidden after them too, and once more after scaling.
+  // bfloat16: gradients of the logits are rounded to 2^-8 before the products, d_hidden after them too, and once more
+  // after scaling.
   const double gradient_error = c.dtype == DType::bfloat16 ? 3 * 0x1p-8 : 6 * logit_error(c);
   EXPECT_LE(relative_difference(got.d_hidden, want.d_hidden), gradient_error);
   EXPECT_LE(relative_difference(got.d_weight, want.d_weight), gradient_error);
@@ -101,7 +109,8 @@ void compare(const Case& c) {
   }
 }
 
-/// A GPU's rows of logits may be apart, as long as both sides' and the gradients' are alike: the same bits as without gaps.
+/// A GPU's rows of logits may be apart, as long as both sides' and the gradients' are alike: the same bits as without
+/// gaps.
 TEST_P(Distillation, GapsBetweenRowsOfLogitsChangeNoBit) {
   if (!testing::on_gpu()) return;  // the CPU's have none
   constexpr std::int64_t rows = 5, vocabulary = 50;
@@ -125,7 +134,8 @@ TEST_P(Distillation, GapsBetweenRowsOfLogitsChangeNoBit) {
       const auto [teacher_rows, teacher_gap] = with_gap(teacher, gap);
       const auto [d_rows, d_gap] = with_gap(nothing, gap);
       const Tensor row_losses = Tensor::zeros({rows}, sum_dtype, testing::device());
-      ops::distillation_rows_gpu(stream, {student_rows, teacher_rows, targets, 0, 2.0, inverse, row_losses, Tensor{}, d_rows});
+      ops::distillation_rows_gpu(stream,
+                                 {student_rows, teacher_rows, targets, 0, 2.0, inverse, row_losses, Tensor{}, d_rows});
       if (gap == 0) {
         losses = doubles(row_losses);
         d_logits = doubles(d_rows);
@@ -133,7 +143,8 @@ TEST_P(Distillation, GapsBetweenRowsOfLogitsChangeNoBit) {
       }
       EXPECT_EQ(doubles(row_losses), losses);
       EXPECT_EQ(doubles(d_rows), d_logits);
-      for (const Tensor& between : {student_gap, teacher_gap, d_gap}) EXPECT_THAT(doubles(between), ::testing::Each(77.0));
+      for (const Tensor& between : {student_gap, teacher_gap, d_gap})
+        EXPECT_THAT(doubles(between), ::testing::Each(77.0));
     }
   }
 }
@@ -141,8 +152,21 @@ TEST_P(Distillation, GapsBetweenRowsOfLogitsChangeNoBit) {
 TEST_P(Distillation, MatchesTheReference) {
   for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
     compare({.rows = 2, .d = 1, .teacher_d = 1, .vocabulary = 2, .dtype = dtype, .teacher_dtype = dtype});
-    compare({.rows = 7, .d = 5, .teacher_d = 9, .vocabulary = 3, .dtype = dtype, .teacher_dtype = dtype, .temperature = 2, .d_loss = 0.37});
-    compare({.rows = 65, .d = 33, .teacher_d = 17, .vocabulary = 257, .dtype = dtype, .teacher_dtype = dtype, .scale = 0.3});
+    compare({.rows = 7,
+             .d = 5,
+             .teacher_d = 9,
+             .vocabulary = 3,
+             .dtype = dtype,
+             .teacher_dtype = dtype,
+             .temperature = 2,
+             .d_loss = 0.37});
+    compare({.rows = 65,
+             .d = 33,
+             .teacher_d = 17,
+             .vocabulary = 257,
+             .dtype = dtype,
+             .teacher_dtype = dtype,
+             .scale = 0.3});
     compare({.rows = 40,
              .d = 16,
              .teacher_d = 8,
@@ -165,20 +189,37 @@ TEST_P(Distillation, MatchesTheReference) {
 }
 
 TEST_P(Distillation, TakesATeacherOfAnotherDtype) {
-  compare({.rows = 12, .d = 6, .teacher_d = 10, .vocabulary = 50, .dtype = DType::float32, .teacher_dtype = DType::bfloat16});
-  compare({.rows = 12, .d = 6, .teacher_d = 10, .vocabulary = 50, .dtype = DType::bfloat16, .teacher_dtype = DType::float32});
+  compare({.rows = 12,
+           .d = 6,
+           .teacher_d = 10,
+           .vocabulary = 50,
+           .dtype = DType::float32,
+           .teacher_dtype = DType::bfloat16});
+  compare({.rows = 12,
+           .d = 6,
+           .teacher_d = 10,
+           .vocabulary = 50,
+           .dtype = DType::bfloat16,
+           .teacher_dtype = DType::float32});
 }
 
 TEST_P(Distillation, AgreesAcrossChunksOfRows) {
   // 2^21 logits are held at a time: 523 rows of 4001 make two chunks, of 262 and 261 rows. CUDA holds 2^25.
   const std::int64_t rows = testing::device().type == DeviceType::cuda ? 9000 : 523;
   for (DType dtype : {DType::float32, DType::bfloat16})
-    compare({.rows = rows, .d = 3, .teacher_d = 2, .vocabulary = 4001, .dtype = dtype, .teacher_dtype = dtype, .temperature = 2});
+    compare({.rows = rows,
+             .d = 3,
+             .teacher_d = 2,
+             .vocabulary = 4001,
+             .dtype = dtype,
+             .teacher_dtype = dtype,
+             .temperature = 2});
 }
 
 TEST_P(Distillation, StaysFiniteForLogitsOfThousands) {
   for (DType dtype : {DType::float32, DType::bfloat16})
-    compare({.rows = 9, .d = 8, .teacher_d = 8, .vocabulary = 50, .dtype = dtype, .teacher_dtype = dtype, .scale = 1000.0});
+    compare(
+        {.rows = 9, .d = 8, .teacher_d = 8, .vocabulary = 50, .dtype = dtype, .teacher_dtype = dtype, .scale = 1000.0});
 }
 
 TEST_P(Distillation, GradientsMatchFiniteDifferences) {
@@ -194,12 +235,16 @@ TEST_P(Distillation, GradientsMatchFiniteDifferences) {
                                      normal_tensor({vocabulary, d}, DType::float64, "weight"),
                                      normal_tensor({vocabulary}, DType::float64, "bias")};
     const auto function = [&](Tape& tape, const std::vector<Variable>& v) {
-      return ops::distillation(tape, v[0], v[1], &v[2], teacher_hidden, teacher_weight, nullptr, targets, {.temperature = 1.7}).loss;
+      return ops::distillation(tape, v[0], v[1], &v[2], teacher_hidden, teacher_weight, nullptr, targets,
+                               {.temperature = 1.7})
+          .loss;
     };
     auto result = check_gradients(function, inputs);
     EXPECT_LE(result.worst_relative_error, 1e-8) << result.where;
     const auto normalized = [&](Tape& tape, const std::vector<Variable>& v) {
-      return ops::distillation(tape, v[0], v[1], nullptr, teacher_hidden, teacher_weight, nullptr, targets, {.normalizer = 17.0}).loss;
+      return ops::distillation(tape, v[0], v[1], nullptr, teacher_hidden, teacher_weight, nullptr, targets,
+                               {.normalizer = 17.0})
+          .loss;
     };
     result = check_gradients(normalized, {inputs[0], inputs[1]});
     EXPECT_LE(result.worst_relative_error, 1e-8) << result.where;
@@ -208,7 +253,13 @@ TEST_P(Distillation, GradientsMatchFiniteDifferences) {
 
 TEST_P(Distillation, OfItselfIsZero) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
-    Case c{.rows = 11, .d = 6, .teacher_d = 6, .vocabulary = 300, .dtype = dtype, .teacher_dtype = dtype, .temperature = 3};
+    Case c{.rows = 11,
+           .d = 6,
+           .teacher_d = 6,
+           .vocabulary = 300,
+           .dtype = dtype,
+           .teacher_dtype = dtype,
+           .temperature = 3};
     Inputs inputs(c);
     inputs.teacher_hidden = inputs.hidden;
     inputs.teacher_weight = inputs.weight;
@@ -236,8 +287,8 @@ TEST_P(Distillation, FromACertainTeacherIsCrossEntropy) {
   const Variable weight(normal_tensor({vocabulary, d}, DType::float64, "weight"));
   Tape tape{testing::stream()};
   const Variable leaf = Variable::leaf(hidden), other = Variable::leaf(hidden);
-  const auto distilled =
-      ops::distillation(tape, leaf, weight, nullptr, teacher_hidden, teacher_weight, nullptr, targets, {.count_agreement = true});
+  const auto distilled = ops::distillation(tape, leaf, weight, nullptr, teacher_hidden, teacher_weight, nullptr,
+                                           targets, {.count_agreement = true});
   const auto trained = ops::cross_entropy(tape, other, weight, nullptr, targets, {.count_correct = true});
   EXPECT_NEAR(doubles(distilled.loss.value())[0], doubles(trained.loss.value())[0], 1e-14);
   EXPECT_EQ(distilled.counts.to_vector<std::int32_t>(), trained.counts.to_vector<std::int32_t>());
@@ -263,16 +314,18 @@ TEST_P(Distillation, IsZeroWhenAllRowsAreLeftOut) {
 
 TEST_P(Distillation, TakesBatchesWithTargetsOfAColumnRange) {
   const Tensor tokens = integer_tensor({3, 9}, -1, 11, "tokens"), targets = tokens.narrow(1, 1, 8);
-  const Tensor hidden = normal_tensor({3, 8, 5}, DType::float32, "hidden"), weight = normal_tensor({11, 5}, DType::float32, "weight");
+  const Tensor hidden = normal_tensor({3, 8, 5}, DType::float32, "hidden"),
+               weight = normal_tensor({11, 5}, DType::float32, "weight");
   const Tensor teacher_hidden = normal_tensor({3, 8, 4}, DType::float32, "teacher hidden"),
                teacher_weight = normal_tensor({11, 4}, DType::float32, "teacher weight");
   Tape tape{testing::stream()};
   const Variable leaf = Variable::leaf(hidden);
-  const auto result = ops::distillation(tape, leaf, Variable(weight), nullptr, teacher_hidden, teacher_weight, nullptr, targets);
+  const auto result =
+      ops::distillation(tape, leaf, Variable(weight), nullptr, teacher_hidden, teacher_weight, nullptr, targets);
   tape.backward(result.loss);
-  const auto want =
-      reference::distillation({doubles(hidden), doubles(weight), {}, 5}, {doubles(teacher_hidden), doubles(teacher_weight), {}, 4},
-                              targets.to_vector<std::int32_t>(), 1, 0);
+  const auto want = reference::distillation({doubles(hidden), doubles(weight), {}, 5},
+                                            {doubles(teacher_hidden), doubles(teacher_weight), {}, 4},
+                                            targets.to_vector<std::int32_t>(), 1, 0);
   EXPECT_NEAR(doubles(result.loss.value())[0], want.loss, 4e-6);
   EXPECT_EQ(result.counts.to_vector<std::int32_t>()[1], 0) << "agreement was not asked for";
   EXPECT_EQ(leaf.gradient().shape(), hidden.shape());
@@ -280,12 +333,13 @@ TEST_P(Distillation, TakesBatchesWithTargetsOfAColumnRange) {
 }
 
 TEST_P(Distillation, TheNormalizerMayLieOnTheDevice) {
-  const Case c{.rows = 8, .d = 4, .teacher_d = 4, .vocabulary = 12, .dtype = DType::float64, .teacher_dtype = DType::float64};
+  const Case c{
+      .rows = 8, .d = 4, .teacher_d = 4, .vocabulary = 12, .dtype = DType::float64, .teacher_dtype = DType::float64};
   const Inputs inputs(c);
   const auto loss_with = [&](const ops::DistillationOptions& options) {
     Tape tape{testing::stream()};
-    return doubles(ops::distillation(tape, Variable(inputs.hidden), Variable(inputs.weight), nullptr, inputs.teacher_hidden,
-                                     inputs.teacher_weight, nullptr, inputs.targets, options)
+    return doubles(ops::distillation(tape, Variable(inputs.hidden), Variable(inputs.weight), nullptr,
+                                     inputs.teacher_hidden, inputs.teacher_weight, nullptr, inputs.targets, options)
                        .loss.value())[0];
   };
   const Tensor given = tensor_of({40}, {1}, DType::float64);
@@ -313,8 +367,8 @@ TEST_P(Distillation, InfiniteLogits) {
                  weight = normal_tensor({vocabulary, 2}, DType::float32, "w");
     const Variable leaf = Variable::leaf(tensor_of(bias, {vocabulary}, DType::float32));
     const Tensor teacher_bias = tensor_of(teacher, {vocabulary}, DType::float32);
-    const auto result = ops::distillation(tape, Variable(hidden), Variable(weight), &leaf, hidden, weight, &teacher_bias,
-                                          integers({0}, {1}), {.temperature = 2});
+    const auto result = ops::distillation(tape, Variable(hidden), Variable(weight), &leaf, hidden, weight,
+                                          &teacher_bias, integers({0}, {1}), {.temperature = 2});
     tape.backward(result.loss);
     if (d_bias) *d_bias = leaf.gradient();
     change.side[change.place] = before;
@@ -345,7 +399,8 @@ TEST_P(Distillation, InfiniteLogits) {
   }
 }
 
-/// Agreement is by the first of equal logits; a maximum of all -infinity or a tie across a GPU's threads does not change that.
+/// Agreement is by the first of equal logits; a maximum of all -infinity or a tie across a GPU's threads does not
+/// change that.
 TEST_P(Distillation, CountsTheFirstOfEqualLogits) {
   constexpr std::int64_t vocabulary = 700;
   std::vector<double> student(3 * vocabulary, 0), teacher(3 * vocabulary, 0);
@@ -358,15 +413,16 @@ TEST_P(Distillation, CountsTheFirstOfEqualLogits) {
   for (std::size_t i = 0; i < vocabulary; ++i) identity[i * vocabulary + i] = 1;
   const Tensor weight = tensor_of(identity, {vocabulary, vocabulary}, DType::float32);
   Tape tape{testing::stream()};
-  const auto result = ops::distillation(tape, Variable(tensor_of(student, {3, vocabulary}, DType::float32)), Variable(weight), nullptr,
-                                        tensor_of(teacher, {3, vocabulary}, DType::float32), weight, nullptr, integers({0, 0, 0}, {3}),
-                                        {.count_agreement = true});
+  const auto result = ops::distillation(tape, Variable(tensor_of(student, {3, vocabulary}, DType::float32)),
+                                        Variable(weight), nullptr, tensor_of(teacher, {3, vocabulary}, DType::float32),
+                                        weight, nullptr, integers({0, 0, 0}, {3}), {.count_agreement = true});
   EXPECT_THAT(result.counts.to_vector<std::int32_t>(), ::testing::ElementsAre(3, 2));
   EXPECT_FALSE(result.loss.requires_gradient());
 }
 
 TEST_P(Distillation, ATargetOutsideTheVocabularyIsNotOverlooked) {
-  const Case c{.rows = 3, .d = 4, .teacher_d = 4, .vocabulary = 5, .dtype = DType::float32, .teacher_dtype = DType::float32};
+  const Case c{
+      .rows = 3, .d = 4, .teacher_d = 4, .vocabulary = 5, .dtype = DType::float32, .teacher_dtype = DType::float32};
   Inputs inputs(c);
   inputs.targets = integers({1, 5, -1}, {3});
   if (testing::on_gpu()) {
@@ -378,7 +434,8 @@ TEST_P(Distillation, ATargetOutsideTheVocabularyIsNotOverlooked) {
 
 TEST_P(Distillation, NoRowsGiveNothing) {
   Tape tape{testing::stream()};
-  const Tensor none = Tensor::empty({0, 3}, DType::float32, testing::device()), weight = normal_tensor({4, 3}, DType::float32, "weight");
+  const Tensor none = Tensor::empty({0, 3}, DType::float32, testing::device()),
+               weight = normal_tensor({4, 3}, DType::float32, "weight");
   const Variable leaf = Variable::leaf(weight);
   const auto result = ops::distillation(tape, Variable(none), leaf, nullptr, none, weight, nullptr, integers({}, {0}));
   EXPECT_EQ(doubles(result.loss.value())[0], 0);
@@ -397,7 +454,8 @@ TEST(DistillationOnCpu, HoldsOneChunkOfLogitsOfEachSideAtATime) {
   Arena& memory = arena(Device{});
   const auto before = memory.counters().bytes_in_use;
   memory.reset_peak();
-  const auto result = ops::distillation(tape, hidden, weight, nullptr, teacher_hidden, weight.value(), nullptr, targets);
+  const auto result =
+      ops::distillation(tape, hidden, weight, nullptr, teacher_hidden, weight.value(), nullptr, targets);
   EXPECT_LE(memory.counters().peak_bytes - before, 18 << 20);
   EXPECT_LE(memory.counters().bytes_in_use - before, rows * d * 4 + 4096) << "only d_hidden is kept";
   tape.clear();
@@ -417,21 +475,25 @@ TEST(DistillationOnCpu, IsTheSameOnAnyNumberOfThreads) {
 
 TEST(DistillationOnCpu, RefusesWhatDoesNotFit) {
   Tape tape{testing::stream()};
-  const Tensor hidden = normal_tensor({2, 3}, DType::float32, "hidden"), weight = normal_tensor({4, 3}, DType::float32, "weight");
+  const Tensor hidden = normal_tensor({2, 3}, DType::float32, "hidden"),
+               weight = normal_tensor({4, 3}, DType::float32, "weight");
   const Tensor targets = Tensor::from(std::vector<std::int32_t>{0, 1}, {2});
   const auto with = [&](const Tensor& teacher_hidden, const Tensor& teacher_weight, const Tensor* teacher_bias,
                         const ops::DistillationOptions& options = {}) {
-    ops::distillation(tape, Variable(hidden), Variable(weight), nullptr, teacher_hidden, teacher_weight, teacher_bias, targets, options);
+    ops::distillation(tape, Variable(hidden), Variable(weight), nullptr, teacher_hidden, teacher_weight, teacher_bias,
+                      targets, options);
   };
   EXPECT_NO_THROW(with(hidden, weight, nullptr));
   EXPECT_THAT(
       [&] {
         with(hidden, normal_tensor({5, 3}, DType::float32, "larger"), nullptr);
       },
-      ::testing::ThrowsMessage<ContractError>(::testing::HasSubstr("vocabulary 4, float32 with a teacher of 2 rows, vocabulary 5")));
+      ::testing::ThrowsMessage<ContractError>(
+          ::testing::HasSubstr("vocabulary 4, float32 with a teacher of 2 rows, vocabulary 5")));
   EXPECT_THROW(with(normal_tensor({3, 3}, DType::float32, "rows"), weight, nullptr), ContractError);
   EXPECT_THROW(with(hidden, normal_tensor({4, 2}, DType::float32, "narrow"), nullptr), ContractError);
-  EXPECT_THROW(with(normal_tensor({2, 3}, DType::float64, "h"), normal_tensor({4, 3}, DType::float64, "w"), nullptr), ContractError);
+  EXPECT_THROW(with(normal_tensor({2, 3}, DType::float64, "h"), normal_tensor({4, 3}, DType::float64, "w"), nullptr),
+               ContractError);
   const Tensor bias = normal_tensor({3}, DType::float32, "bias");
   EXPECT_THROW(with(hidden, weight, &bias), ContractError);
   for (const double temperature : {0.0, -1.0, static_cast<double>(NAN), static_cast<double>(INFINITY)})
@@ -452,7 +514,8 @@ TEST(DistillationOnCpu, ShapeOnlyCountsTheSameMemory) {
     const Tensor teacher_hidden = filled({3000, 8}), teacher_weight = filled({1000, 8}),
                  targets = Tensor::zeros({3000}, DType::int32, device);
     const auto before = arena(device).counters().bytes_in_use;
-    const auto result = ops::distillation(tape, hidden, weight, &bias, teacher_hidden, teacher_weight, nullptr, targets);
+    const auto result =
+        ops::distillation(tape, hidden, weight, &bias, teacher_hidden, teacher_weight, nullptr, targets);
     const auto kept = arena(device).counters().bytes_in_use - before;
     tape.backward(result.loss, 0.5);
     return kept;

@@ -21,7 +21,8 @@ TEST_P(DocumentPositions, CountFromTheBeginningOfEachRun) {
 }
 
 TEST_P(DocumentPositions, AgreeWithCountingInRowsOfAnyLength) {
-  // Lengths around those that a thread, a warp and a block of threads take at once; documents of one token, of some, and of a whole row.
+  // Lengths around those that a thread, a warp and a block of threads take at once; documents of one token, of some,
+  // and of a whole row.
   for (const std::int64_t n : {1, 3, 4, 5, 127, 128, 129, 256, 257, 1025, 9001}) {
     for (const std::uint32_t mean_length : {1u, 3u, 400u, 1000000u}) {
       const std::int64_t batch = 3;
@@ -34,7 +35,9 @@ TEST_P(DocumentPositions, AgreeWithCountingInRowsOfAnyLength) {
         const bool goes_on = i % n > 0 && documents.end()[-2] == documents.back();
         expected.push_back(goes_on ? expected.back() + 1 : 0);
       }
-      EXPECT_EQ(ops::document_positions(stream(), Tensor::from(documents, {batch, n}, device())).to_vector<std::int32_t>(), expected)
+      EXPECT_EQ(
+          ops::document_positions(stream(), Tensor::from(documents, {batch, n}, device())).to_vector<std::int32_t>(),
+          expected)
           << n << ", documents of about " << mean_length;
     }
   }
@@ -42,7 +45,8 @@ TEST_P(DocumentPositions, AgreeWithCountingInRowsOfAnyLength) {
 
 TEST(DocumentPositionsShapes, ShapeOnlyGivesTheShape) {
   const Device nowhere{DeviceType::shape_only, 0};
-  EXPECT_EQ(ops::document_positions(Stream{nowhere}, Tensor::empty({2, 5}, DType::int32, nowhere)).shape(), Shape({2, 5}));
+  EXPECT_EQ(ops::document_positions(Stream{nowhere}, Tensor::empty({2, 5}, DType::int32, nowhere)).shape(),
+            Shape({2, 5}));
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ constexpr RandomKey key{.seed = 0x123456789abcdefull, .step = 7, .stream = rando
 std::vector<double> expected_values(const std::vector<double>& x, double rate, std::uint64_t first_index) {
   std::vector<double> y;
   const auto threshold = static_cast<std::uint64_t>(std::llround(rate * 0x1p32));
-  for (std::size_t i = 0; i < x.size(); ++i) y.push_back(random_word(key, first_index + i) >= threshold ? x[i] / (1 - rate) : 0.0);
+  for (std::size_t i = 0; i < x.size(); ++i)
+    y.push_back(random_word(key, first_index + i) >= threshold ? x[i] / (1 - rate) : 0.0);
   return y;
 }
 
@@ -26,15 +27,19 @@ TEST_P(Dropout, TheMaskIsTheDocumentedFunctionOfTheIndex) {
     for (DType dtype : float_dtypes) {
       for (std::int64_t n : {1, 3, 64, 255, 256, 257, 1031}) {
         // Block 2^32 begins at index 2^34: a run across it carries into the upper half of the counter.
-        for (std::uint64_t first_index : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{6}, (std::uint64_t{1} << 34) - 27}) {
+        for (std::uint64_t first_index :
+             {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{6}, (std::uint64_t{1} << 34) - 27}) {
           const auto x = stored(normal_values(n, "x"), dtype);
           Tape tape(stream());
-          const auto y = values_of(ops::dropout(tape, Variable(tensor_of(x, {n}, dtype)), 0.3, key, first_index).value());
+          const auto y =
+              values_of(ops::dropout(tape, Variable(tensor_of(x, {n}, dtype)), 0.3, key, first_index).value());
           const auto expected = expected_values(x, 0.3, first_index);
           ASSERT_EQ(y.size(), expected.size());
           for (std::size_t i = 0; i < y.size(); ++i) {
-            // Two roundings: of 1 / (1 - rate), and of the product (bfloat16 rounds only the latter, and the former as float32).
-            EXPECT_NEAR(y[i], expected[i], std::abs(expected[i]) * 2 * rounding_unit(dtype)) << name_of(dtype) << " " << n << " " << i;
+            // Two roundings: of 1 / (1 - rate), and of the product (bfloat16 rounds only the latter, and the former as
+            // float32).
+            EXPECT_NEAR(y[i], expected[i], std::abs(expected[i]) * 2 * rounding_unit(dtype))
+                << name_of(dtype) << " " << n << " " << i;
             EXPECT_EQ(y[i] == 0, expected[i] == 0) << i;
           }
         }
@@ -48,7 +53,9 @@ TEST_P(Dropout, KeepsTheStatedShareAndTheMean) {
   for (double rate : {0.1, 0.5, 0.9}) {
     Tape tape(stream());
     const auto y =
-        ops::dropout(tape, Variable(tensor_of(std::vector<double>(static_cast<std::size_t>(n), 1.0), {n}, DType::float32)), rate, key)
+        ops::dropout(tape,
+                     Variable(tensor_of(std::vector<double>(static_cast<std::size_t>(n), 1.0), {n}, DType::float32)),
+                     rate, key)
             .value()
             .to_vector<float>();
     const auto kept = static_cast<double>(std::count_if(y.begin(), y.end(), [](float value) { return value != 0; }));
@@ -90,8 +97,8 @@ TEST_P(Dropout, PartsWithTheirFirstIndexEqualTheWhole) {
   const auto whole = values_of(ops::dropout(tape, Variable(x), 0.5, key).value());
   std::vector<double> parts;
   for (const auto& [start, length] : {std::pair<std::int64_t, std::int64_t>{0, 333}, {333, 1}, {334, 666}}) {
-    const auto part =
-        values_of(ops::dropout(tape, Variable(x.narrow(0, start, length)), 0.5, key, static_cast<std::uint64_t>(start)).value());
+    const auto part = values_of(
+        ops::dropout(tape, Variable(x.narrow(0, start, length)), 0.5, key, static_cast<std::uint64_t>(start)).value());
     parts.insert(parts.end(), part.begin(), part.end());
   }
   EXPECT_EQ(parts, whole);
@@ -110,7 +117,8 @@ TEST_P(Dropout, PartsOfEachRowEqualThoseOfTheWholeAndSoDoGradients) {
     };
     const Variable out = drop(in), first = drop(twice), second = drop(twice);
     EXPECT_EQ(values_of(out.value()), values_of(expected));
-    tape.backward({out, first, second}, {part, part, part});  // x itself as its gradient: what is left of it is the output
+    tape.backward({out, first, second},
+                  {part, part, part});  // x itself as its gradient: what is left of it is the output
     EXPECT_EQ(values_of(in.gradient()), values_of(expected));
     std::vector<double> doubled = values_of(expected);
     for (double& value : doubled) value *= 2;
@@ -151,7 +159,8 @@ TEST_P(Dropout, ColumnRangesAndThreadsGiveTheSame) {
 
 TEST_P(Dropout, AStepInTheDevicesMemoryTakesThePlaceOfTheKeys) {
   for (DType dtype : float_dtypes) {
-    const Tensor value = tensor_of(normal_values(301, "x"), {301}, dtype), step = Tensor::from<double>({9}, {1}, device());
+    const Tensor value = tensor_of(normal_values(301, "x"), {301}, dtype),
+                 step = Tensor::from<double>({9}, {1}, device());
     const auto run = [&](std::uint32_t key_step, const Tensor& device_step) {
       RandomKey with = key;
       with.step = key_step;

@@ -17,7 +17,9 @@ using namespace reference;
 class Embedding : public testing::EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(Embedding);
 
-Tensor integers(const std::vector<std::int32_t>& values, const Shape& shape) { return Tensor::from(values, shape, testing::device()); }
+Tensor integers(const std::vector<std::int32_t>& values, const Shape& shape) {
+  return Tensor::from(values, shape, testing::device());
+}
 
 struct Sizes {
   std::int64_t batch, n, vocabulary, d;
@@ -28,7 +30,8 @@ TEST_P(Embedding, GathersAndAddsPositions) {
   for (const auto& [batch, n, vocabulary, d] : all_sizes) {
     for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
       const Tensor tokens = integer_tensor({batch, n}, 0, vocabulary, "tokens");
-      const Variable table(normal_tensor({vocabulary, d}, dtype, "table")), positions(normal_tensor({n + 4, d}, dtype, "positions"));
+      const Variable table(normal_tensor({vocabulary, d}, dtype, "table")),
+          positions(normal_tensor({n + 4, d}, dtype, "positions"));
       Tape tape{testing::stream()};
       const auto plain = ops::embedding(tape, tokens, table, nullptr, 0);
       const auto ids = tokens.to_vector<std::int32_t>();
@@ -36,9 +39,10 @@ TEST_P(Embedding, GathersAndAddsPositions) {
       EXPECT_EQ(doubles(plain.value()), reference::embedding(ids, doubles(table.value()), {}, length, size, 0));
       const auto placed = ops::embedding(tape, tokens, table, &positions, 3);
       EXPECT_EQ(placed.shape(), Shape({batch, n, d}));
-      // One rounding: the sum of two stored values, made in the compute type, which for bfloat16 rounds a second time by 2^-24.
-      EXPECT_LE(relative_difference(placed.value(),
-                                    reference::embedding(ids, doubles(table.value()), doubles(positions.value()), length, size, 3)),
+      // One rounding: the sum of two stored values, made in the compute type, which for bfloat16 rounds a second time
+      // by 2^-24.
+      EXPECT_LE(relative_difference(placed.value(), reference::embedding(ids, doubles(table.value()),
+                                                                         doubles(positions.value()), length, size, 3)),
                 rounding_of(dtype) * 1.001);
     }
   }
@@ -53,8 +57,10 @@ TEST_P(Embedding, ReadsTokensOfAColumnRange) {
 }
 
 TEST_P(Embedding, GivesEachTokenAPositionOfItsOwn) {
-  const Tensor tokens = integer_tensor({2, 6}, 0, 5, "tokens"), positions = integers({0, 1, 0, 0, 1, 2, 0, 1, 2, 3, 4, 0}, {2, 6});
-  const Tensor table = normal_tensor({5, 3}, DType::float32, "table"), places = normal_tensor({8, 3}, DType::float32, "places");
+  const Tensor tokens = integer_tensor({2, 6}, 0, 5, "tokens"),
+               positions = integers({0, 1, 0, 0, 1, 2, 0, 1, 2, 3, 4, 0}, {2, 6});
+  const Tensor table = normal_tensor({5, 3}, DType::float32, "table"),
+               places = normal_tensor({8, 3}, DType::float32, "places");
   Tape tape{testing::stream()};
   const Variable place_table(places);
   const auto y = ops::embedding(tape, tokens, Variable(table), &place_table, 2, &positions).value().to_vector<float>();
@@ -62,16 +68,18 @@ TEST_P(Embedding, GivesEachTokenAPositionOfItsOwn) {
   const auto rows = table.to_vector<float>(), place_rows = places.to_vector<float>();
   for (std::size_t i = 0; i < 12; ++i) {
     for (std::size_t c = 0; c < 3; ++c)
-      EXPECT_EQ(y[i * 3 + c], rows[static_cast<std::size_t>(ids[i]) * 3 + c] + place_rows[static_cast<std::size_t>(at[i] + 2) * 3 + c]);
+      EXPECT_EQ(y[i * 3 + c], rows[static_cast<std::size_t>(ids[i]) * 3 + c] +
+                                  place_rows[static_cast<std::size_t>(at[i] + 2) * 3 + c]);
   }
   const auto both = [&](Tape& on, const std::vector<Variable>& inputs) {
     return ops::embedding(on, tokens, inputs[0], &inputs[1], 2, &positions);
   };
-  const auto result =
-      check_gradients(both, {normal_tensor({5, 3}, DType::float64, "table"), normal_tensor({8, 3}, DType::float64, "places")});
+  const auto result = check_gradients(
+      both, {normal_tensor({5, 3}, DType::float64, "table"), normal_tensor({8, 3}, DType::float64, "places")});
   EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
   if (!testing::on_gpu()) {
-    EXPECT_THROW(ops::embedding(tape, tokens, Variable(table), &place_table, 4, &positions), ContractError);  // position 8 of 8
+    EXPECT_THROW(ops::embedding(tape, tokens, Variable(table), &place_table, 4, &positions),
+                 ContractError);  // position 8 of 8
   }
   EXPECT_THROW(ops::embedding(tape, tokens, Variable(table), nullptr, 0, &positions), ContractError);
 }
@@ -82,8 +90,8 @@ TEST_P(Embedding, GradientsMatchFiniteDifferences) {
     const auto both = [&](Tape& tape, const std::vector<Variable>& inputs) {
       return ops::embedding(tape, tokens, inputs[0], &inputs[1], 2);
     };
-    const auto result = check_gradients(
-        both, {normal_tensor({vocabulary, d}, DType::float64, "table"), normal_tensor({n + 3, d}, DType::float64, "positions")});
+    const auto result = check_gradients(both, {normal_tensor({vocabulary, d}, DType::float64, "table"),
+                                               normal_tensor({n + 3, d}, DType::float64, "positions")});
     EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
   }
 }
@@ -96,7 +104,8 @@ TEST_P(Embedding, AddsToAGradientAndSkipsAConstant) {
     const Variable second = ops::embedding(tape, other, Variable(frozen), &inputs[1], 0);
     const Variable third = ops::embedding(tape, other, inputs[0], &inputs[1], 1);
     const Tensor sum = first.value().clone();
-    for (const Variable* part : {&second, &third}) ops::add(tape.stream(), sum, part->value(), GradientMode::accumulate);
+    for (const Variable* part : {&second, &third})
+      ops::add(tape.stream(), sum, part->value(), GradientMode::accumulate);
     return tape.record_one("sum", {first, second, third}, sum, {}, [](BackwardContext& context) {
       for (std::size_t i = 0; i < 3; ++i) context.pass(i, context.d_output());
     });
@@ -124,8 +133,8 @@ TEST_P(Embedding, Bfloat16TableGradientsAreSummedInFloat32) {
   EXPECT_EQ(doubles(leaf.gradient())[4], 300.0);
 }
 
-/// Ids as a text has them: one that fills many tiles, some that meet in one, and each place in a tile as the beginning of a run of equal
-/// ids. 3000 tokens are several runs of the sort.
+/// Ids as a text has them: one that fills many tiles, some that meet in one, and each place in a tile as the beginning
+/// of a run of equal ids. 3000 tokens are several runs of the sort.
 TEST_P(Embedding, SumsFrequentAndRareTokens) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     for (const std::int64_t d : {3, 72}) {
@@ -177,7 +186,8 @@ TEST_P(Embedding, ViewsThatAreNotAlignedGiveTheSameBits) {
 /// The host does not look at ids that lie on a GPU: what is no token makes a row of NaN, and no gradient.
 TEST_P(Embedding, AnIdOutsideTheTableIsNotOverlooked) {
   if (!testing::on_gpu()) GTEST_SKIP() << "on the CPU it is named: EmbeddingOnCpu.NamesATokenOutsideTheVocabulary";
-  const Tensor table0 = normal_tensor({4, 8}, DType::float32, "table"), places0 = normal_tensor({6, 8}, DType::float32, "places");
+  const Tensor table0 = normal_tensor({4, 8}, DType::float32, "table"),
+               places0 = normal_tensor({6, 8}, DType::float32, "places");
   const Variable table = Variable::leaf(table0), places = Variable::leaf(places0);
   Tape tape{testing::stream()};
   const Tensor ids = integers({3, 4, -1, 0, 1 << 30, 1}, {1, 6}), own = integers({0, 1, 2, 6, 4, -1}, {1, 6});
@@ -185,7 +195,8 @@ TEST_P(Embedding, AnIdOutsideTheTableIsNotOverlooked) {
   const std::vector<double> values = doubles(y.value());
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i >= 8) << i;
   tape.backward({y}, {normal_tensor(y.shape(), DType::float32, "d_y")});
-  const std::vector<double> d_y = doubles(normal_tensor({6, 8}, DType::float32, "d_y")), d_table = doubles(table.gradient());
+  const std::vector<double> d_y = doubles(normal_tensor({6, 8}, DType::float32, "d_y")),
+                            d_table = doubles(table.gradient());
   for (std::size_t c = 0; c < 8; ++c) {
     EXPECT_EQ(d_table[3 * 8 + c], d_y[c]);
     EXPECT_EQ(d_table[2 * 8 + c], 0);
@@ -200,7 +211,8 @@ TEST(EmbeddingOnCpu, IsTheSameOnAnyNumberOfThreads) {
     Tape tape{testing::stream()};
     const Variable y = ops::embedding(tape, tokens, table, &positions, 0);
     tape.backward({y}, {normal_tensor(y.shape(), DType::float32, "d_y")});
-    return std::vector{y.value().to_vector<float>(), table.gradient().to_vector<float>(), positions.gradient().to_vector<float>()};
+    return std::vector{y.value().to_vector<float>(), table.gradient().to_vector<float>(),
+                       positions.gradient().to_vector<float>()};
   };
   EXPECT_EQ(with_threads(1, run), with_threads(5, run));
 }
@@ -213,11 +225,13 @@ TEST(EmbeddingOnCpu, NamesATokenOutsideTheVocabulary) {
       ops::embedding(tape, Tensor::from(std::vector<std::int32_t>{0, 1, 2, wrong, 3, 0}, {2, 3}), table, nullptr, 0);
       ADD_FAILURE() << "token " << wrong << " was taken";
     } catch (const ContractError& error) {
-      EXPECT_THAT(error.what(), ::testing::HasSubstr(fmt::format("token id {} at [1, 0] is outside the vocabulary of 4", wrong)));
+      EXPECT_THAT(error.what(),
+                  ::testing::HasSubstr(fmt::format("token id {} at [1, 0] is outside the vocabulary of 4", wrong)));
     }
   }
   const Variable positions(normal_tensor({3, 2}, DType::float32, "positions"));
-  EXPECT_THROW(ops::embedding(tape, Tensor::from(std::vector<std::int32_t>{0, 1}, {1, 2}), table, &positions, 2), ContractError);
+  EXPECT_THROW(ops::embedding(tape, Tensor::from(std::vector<std::int32_t>{0, 1}, {1, 2}), table, &positions, 2),
+               ContractError);
 }
 
 TEST(EmbeddingOnCpu, ShapeOnlyTakesTheSameSteps) {
@@ -239,10 +253,11 @@ TEST_P(SinusoidalPositions, FollowTheFormula) {
       const auto table = doubles(ops::sinusoidal_positions(testing::stream(), 301, d, dtype));
       for (std::int64_t p : {0, 1, 2, 300}) {
         for (std::int64_t i = 0; i < d; ++i) {
-          const double angle =
-              static_cast<double>(p) * std::exp(-std::log(10000.0) * static_cast<double>(i / 2 * 2) / static_cast<double>(d));
+          const double angle = static_cast<double>(p) *
+                               std::exp(-std::log(10000.0) * static_cast<double>(i / 2 * 2) / static_cast<double>(d));
           // A rounding of the result; in double the angle's own rounding, up to 300 · 2^-52, shows as well.
-          EXPECT_NEAR(table[static_cast<std::size_t>(p * d + i)], i % 2 ? std::cos(angle) : std::sin(angle), rounding_of(dtype) + 2e-13);
+          EXPECT_NEAR(table[static_cast<std::size_t>(p * d + i)], i % 2 ? std::cos(angle) : std::sin(angle),
+                      rounding_of(dtype) + 2e-13);
         }
       }
     }

@@ -16,7 +16,8 @@ using reference::FeatureMapCase;
 using testing::MapTile;
 
 constexpr std::int64_t d = 8, m = 20, draws = 4000;  // m is no multiple of d, nor is m / 2
-constexpr FeatureMap estimators[] = {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::favor_trig, FeatureMap::oprf};
+constexpr FeatureMap estimators[] = {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::favor_trig,
+                                     FeatureMap::oprf};
 
 /// Rows of queries and keys with |q'| = |k'| = 1/2, x' = x d^(-1/4): equal, opposite, unrelated.
 enum Pair { equal, opposite, unrelated };
@@ -29,7 +30,8 @@ const Rows& rows() {
   static const Rows made = [] {
     const auto unit_row = [](const char* name) {
       std::vector<double> row = testing::normal_values(d, name);
-      const double size = 0.5 * std::pow(static_cast<double>(d), 0.25) / std::sqrt(reference::inner(row.data(), row.data(), d));
+      const double size =
+          0.5 * std::pow(static_cast<double>(d), 0.25) / std::sqrt(reference::inner(row.data(), row.data(), d));
       for (double& value : row) value *= size;
       return row;
     };
@@ -80,7 +82,8 @@ const Estimates& measured(DirectionsKind kind) {
     for (FeatureMap map : estimators) {
       const FeatureMapCase c = case_of(map, omega);
       MapTile<double> query(c, rows().query, 3), key(c, rows().key, 3);
-      const std::vector<double> phi_q = query.features(false), phi_k = key.features(true), log_q = query.row_log(), log_k = key.row_log();
+      const std::vector<double> phi_q = query.features(false), phi_k = key.features(true), log_q = query.row_log(),
+                                log_k = key.row_log();
       for (Pair pair : pairs) {
         const auto row = [&](const std::vector<double>& phi, const std::vector<double>& logs) {
           return reference::FeatureRow{{phi.begin() + pair * m, phi.begin() + (pair + 1) * m}, logs[pair]};
@@ -101,8 +104,8 @@ const Estimates& measured(DirectionsKind kind) {
   return result;
 }
 
-/// E exp(ω·z) for ω of norm r in a uniform direction, as a function of t = r² |z|²: Σ_k (t/4)^k / (k! (d/2)_k). A negative t makes it
-/// E cos(ω·z).
+/// E exp(ω·z) for ω of norm r in a uniform direction, as a function of t = r² |z|²: Σ_k (t/4)^k / (k! (d/2)_k). A
+/// negative t makes it E cos(ω·z).
 double mean_over_sphere(double t) {
   double term = 1, sum = 1;
   for (int k = 1; k < 200; ++k) sum += term *= t / 4 / k / (static_cast<double>(d) / 2 + k - 1);
@@ -111,14 +114,19 @@ double mean_over_sphere(double t) {
 
 /// The bias that follows from directions that are uniform with squared norm `square`.
 double bias_with_norm(FeatureMap map, Pair pair, double square) {
-  if (map == FeatureMap::favor_trig) return mean_over_sphere(-square * square_of_sum(pair, -1)) * std::exp(square_of_sum(pair, -1) / 2) - 1;
+  if (map == FeatureMap::favor_trig)
+    return mean_over_sphere(-square * square_of_sum(pair, -1)) * std::exp(square_of_sum(pair, -1) / 2) - 1;
   const double a = map == FeatureMap::oprf ? best_a() : 0, z = square_of_sum(pair);
-  return std::exp(2 * a * square - z / 2 + static_cast<double>(d) / 2 * std::log(1 - 4 * a)) * mean_over_sphere((1 - 4 * a) * square * z) -
+  return std::exp(2 * a * square - z / 2 + static_cast<double>(d) / 2 * std::log(1 - 4 * a)) *
+             mean_over_sphere((1 - 4 * a) * square * z) -
          1;
 }
 
 std::string label(FeatureMap map, Pair pair) {
-  return fmt::format("{}{}", ops::feature_map_info(map).name, pair == equal ? "_equal" : pair == opposite ? "_opposite" : "_unrelated");
+  return fmt::format("{}{}", ops::feature_map_info(map).name,
+                     pair == equal      ? "_equal"
+                     : pair == opposite ? "_opposite"
+                                        : "_unrelated");
 }
 
 void expect_biases(DirectionsKind kind, const std::function<double(FeatureMap, Pair)>& expected, double rounding) {
@@ -126,12 +134,14 @@ void expect_biases(DirectionsKind kind, const std::function<double(FeatureMap, P
     const auto& [map, pair] = what;
     EXPECT_NEAR(estimate.bias, expected(map, pair), 4 * estimate.standard_error + rounding) << label(map, pair);
     EXPECT_LT(estimate.standard_error, 0.01) << label(map, pair) << ": too few draws to tell";
-    ::testing::Test::RecordProperty(label(map, pair), fmt::format("bias {:.4f} expected {:.4f} +- {:.4f} variance {:.4f}", estimate.bias,
-                                                                  expected(map, pair), estimate.standard_error, estimate.variance));
+    ::testing::Test::RecordProperty(label(map, pair),
+                                    fmt::format("bias {:.4f} expected {:.4f} +- {:.4f} variance {:.4f}", estimate.bias,
+                                                expected(map, pair), estimate.standard_error, estimate.variance));
   }
 }
 
-// Rounding ω to bfloat16 makes its squared norm wrong by at most 2^-8 or so where it cannot average out (structured: all entries alike).
+// Rounding ω to bfloat16 makes its squared norm wrong by at most 2^-8 or so where it cannot average out (structured:
+// all entries alike).
 
 TEST(FeatureMapKernels, AreUnbiasedWithIndependentDirections) {
   expect_biases(
@@ -143,7 +153,8 @@ TEST(FeatureMapKernels, AreUnbiasedWithOrthogonalDirections) {
 }
 TEST(FeatureMapKernels, BiasOfFixedNorms) {
   expect_biases(
-      DirectionsKind::orthogonal_fixed_norm, [](FeatureMap map, Pair pair) { return bias_with_norm(map, pair, d); }, 1e-4);
+      DirectionsKind::orthogonal_fixed_norm, [](FeatureMap map, Pair pair) { return bias_with_norm(map, pair, d); },
+      1e-4);
 }
 TEST(FeatureMapKernels, BiasOfStratifiedNorms) {
   expect_biases(
@@ -164,8 +175,10 @@ TEST(FeatureMapKernels, BiasOfStructuredDirectionsIsNearThatOfFixedNorms) {
       DirectionsKind::structured, [](FeatureMap map, Pair pair) { return bias_with_norm(map, pair, d); }, 5e-3);
 }
 TEST(FeatureMapKernels, BiasesAreBounded) {
-  // What docs/numerics.md states, at |q' ± k'| <= 1 and d = 8. oprf counts on the spread of |ω|², which these kinds take away.
-  for (DirectionsKind kind : {DirectionsKind::orthogonal_fixed_norm, DirectionsKind::norm_stratified, DirectionsKind::structured}) {
+  // What docs/numerics.md states, at |q' ± k'| <= 1 and d = 8. oprf counts on the spread of |ω|², which these kinds
+  // take away.
+  for (DirectionsKind kind :
+       {DirectionsKind::orthogonal_fixed_norm, DirectionsKind::norm_stratified, DirectionsKind::structured}) {
     for (const auto& [what, estimate] : measured(kind)) {
       const double bound = what.first == FeatureMap::oprf ? 0.08 : 0.03;
       EXPECT_LT(std::abs(estimate.bias), bound + 4 * estimate.standard_error) << label(what.first, what.second);
@@ -176,7 +189,8 @@ TEST(FeatureMapKernels, BiasesAreBounded) {
 double variance(DirectionsKind kind, FeatureMap map, Pair pair) { return measured(kind).at({map, pair}).variance; }
 
 TEST(FeatureMapKernels, VarianceIsThatOfTheory) {
-  // Independent directions: (exp(|q'+k'|²) - 1) / m for positive features (Choromanski et al. 2021, lemma 2), and where k = -q none at all.
+  // Independent directions: (exp(|q'+k'|²) - 1) / m for positive features (Choromanski et al. 2021, lemma 2), and where
+  // k = -q none at all.
   const double z = square_of_sum(equal), expected = (std::exp(z) - 1) / static_cast<double>(m);
   // The fourth moment of a log-normal makes the standard error of this variance about 5%.
   EXPECT_NEAR(variance(DirectionsKind::iid, FeatureMap::favor_positive, equal), expected, 0.2 * expected);
@@ -188,7 +202,8 @@ TEST(FeatureMapKernels, VarianceIsThatOfTheory) {
 TEST(FeatureMapKernels, OrthogonalDirectionsVaryLess) {
   for (Pair pair : {equal, unrelated}) {
     for (FeatureMap map : {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::oprf})
-      EXPECT_LT(variance(DirectionsKind::orthogonal, map, pair), variance(DirectionsKind::iid, map, pair)) << label(map, pair);
+      EXPECT_LT(variance(DirectionsKind::orthogonal, map, pair), variance(DirectionsKind::iid, map, pair))
+          << label(map, pair);
   }
   for (Pair pair : {opposite, unrelated})
     EXPECT_LT(variance(DirectionsKind::orthogonal, FeatureMap::favor_trig, pair),
@@ -196,14 +211,16 @@ TEST(FeatureMapKernels, OrthogonalDirectionsVaryLess) {
 }
 TEST(FeatureMapKernels, NormsThatDoNotVaryVaryLessStill) {
   for (FeatureMap map : {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic})
-    EXPECT_LT(variance(DirectionsKind::orthogonal_fixed_norm, map, equal), 0.75 * variance(DirectionsKind::orthogonal, map, equal));
+    EXPECT_LT(variance(DirectionsKind::orthogonal_fixed_norm, map, equal),
+              0.75 * variance(DirectionsKind::orthogonal, map, equal));
   EXPECT_LT(variance(DirectionsKind::norm_stratified, FeatureMap::favor_trig, opposite),
             variance(DirectionsKind::orthogonal, FeatureMap::favor_trig, opposite));
 }
 TEST(FeatureMapKernels, WhichMapVariesLess) {
   for (DirectionsKind kind : {DirectionsKind::iid, DirectionsKind::orthogonal}) {
     // Small kernel values, where trigonometric features are at their worst (Choromanski et al. 2021, figure 2).
-    EXPECT_LT(variance(kind, FeatureMap::favor_positive, opposite), 1e-3 * variance(kind, FeatureMap::favor_trig, opposite));
+    EXPECT_LT(variance(kind, FeatureMap::favor_positive, opposite),
+              1e-3 * variance(kind, FeatureMap::favor_trig, opposite));
     for (Pair pair : {equal, unrelated})
       EXPECT_LE(variance(kind, FeatureMap::favor_hyperbolic, pair), variance(kind, FeatureMap::favor_positive, pair));
     EXPECT_LT(variance(kind, FeatureMap::oprf, equal), variance(kind, FeatureMap::favor_positive, equal));

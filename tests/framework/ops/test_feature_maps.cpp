@@ -57,7 +57,8 @@ std::vector<FeatureMapCase> cases_of(std::int64_t d) {
 std::vector<double> rows_of_width(std::int64_t d, std::int64_t rows = row_count) {
   std::vector<double> x = testing::normal_values(rows * d, "rows");
   for (std::size_t i = 0; i < x.size(); ++i)
-    x[i] = static_cast<double>(static_cast<float>(x[i] * std::array{1.0, 0.3, 3.0, 2.0, 0.5}[(i / static_cast<std::size_t>(d)) % 5]));
+    x[i] = static_cast<double>(
+        static_cast<float>(x[i] * std::array{1.0, 0.3, 3.0, 2.0, 0.5}[(i / static_cast<std::size_t>(d)) % 5]));
   return x;
 }
 
@@ -83,10 +84,13 @@ double worst_error(const FeatureMapCase& c, const std::vector<double>& x, std::i
     EXPECT_EQ(static_cast<std::int64_t>(row.features.size()), tile.m());
     const double size = size_of_terms(c, x.data() + i * c.d, row);
     for (std::int64_t f = 0; f < tile.m(); ++f) {
-      const double error = std::abs(found[static_cast<std::size_t>(i * tile.m() + f)] - row.features[static_cast<std::size_t>(f)]) / size;
+      const double error =
+          std::abs(found[static_cast<std::size_t>(i * tile.m() + f)] - row.features[static_cast<std::size_t>(f)]) /
+          size;
       worst = std::isnan(error) ? HUGE_VAL : std::max(worst, error);
     }
-    const double error = std::abs(row_log[static_cast<std::size_t>(i)] - row.row_log) / std::max(size, std::abs(row.row_log));
+    const double error =
+        std::abs(row_log[static_cast<std::size_t>(i)] - row.row_log) / std::max(size, std::abs(row.row_log));
     worst = std::isnan(error) ? HUGE_VAL : std::max(worst, error);
   }
   return worst;
@@ -100,7 +104,8 @@ TEST_P(FeatureMaps, AreTheirDefinitions) {
       for (bool is_key : {true, false}) {
         const ::testing::ScopedTrace trace(__FILE__, __LINE__, text(c) + (is_key ? " key" : " query"));
         std::vector<FeatureRow> expected;
-        for (std::int64_t i = 0; i < row_count; ++i) expected.push_back(reference::feature_row(c, x.data() + i * d, is_key));
+        for (std::int64_t i = 0; i < row_count; ++i)
+          expected.push_back(reference::feature_row(c, x.data() + i * d, is_key));
         for_each_instruction_set([&] {
           for (std::int64_t rows = 1; rows <= row_count; rows += 2) {
             const double error32 = worst_error<float>(c, x, rows, is_key, expected),
@@ -134,7 +139,8 @@ TEST_P(FeatureMaps, ARowDependsOnItselfAlone) {
     const std::vector<double> x = rows_of_width(16);
     MapTile<float> all(c, x, row_count), last(c, {x.end() - 16, x.end()}, 1);
     const std::vector<double> together = all.features(true), alone = last.features(true);
-    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.end() - static_cast<std::ptrdiff_t>(alone.size()))) << text(c);
+    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.end() - static_cast<std::ptrdiff_t>(alone.size())))
+        << text(c);
     EXPECT_EQ(all.row_log().back(), last.row_log().back()) << text(c);
   }
 }
@@ -158,8 +164,8 @@ TEST_P(FeatureMaps, ANaNStaysOne) {
 // ---- derivatives ----
 
 /// Σ features · weights + Σ row_log · row_weights.
-double projection(const FeatureMapCase& c, const std::vector<double>& x, bool is_key, const std::vector<double>& weights,
-                  const std::vector<double>& row_weights) {
+double projection(const FeatureMapCase& c, const std::vector<double>& x, bool is_key,
+                  const std::vector<double>& weights, const std::vector<double>& row_weights) {
   MapTile<double> tile(c, x, 2);
   const std::vector<double> features = tile.features(is_key), row_log = tile.row_log();
   double sum = 0;
@@ -173,12 +179,13 @@ TEST_P(FeatureMaps, BackwardIsTheDerivative) {
   for (std::int64_t d : {1, 3, 16}) {
     const std::vector<double> x = rows_of_width(d, 2);
     for (const FeatureMapCase& c : cases_of(d)) {
-      const std::vector<double> weights = testing::normal_values(2 * ops::feature_count(c.map, c.options, d, c.n_directions), "weights");
+      const std::vector<double> weights =
+          testing::normal_values(2 * ops::feature_count(c.map, c.options, d, c.n_directions), "weights");
       for (const std::vector<double>& row_weights : {std::vector<double>{}, std::vector<double>{0.7, -1.3}}) {
         for (bool is_key : {true, false}) {
           std::vector<double> numeric(x.size());
-          // Fourth order: rounding of about 1e-16 over the step, truncation of its fourth power. The maps with kinks are linear elsewhere:
-          // there the step need only be far from the kinks.
+          // Fourth order: rounding of about 1e-16 over the step, truncation of its fourth power. The maps with kinks
+          // are linear elsewhere: there the step need only be far from the kinks.
           const bool kinks = c.map == FeatureMap::relu || c.map == FeatureMap::favor_relu;
           const double step = kinks ? 1e-5 : 1e-3;
           for (std::size_t i = 0; i < x.size(); ++i) {
@@ -248,8 +255,8 @@ TEST_P(FeatureMaps, TrigonometryOfLargeArguments) {
   const FeatureMapCase c{FeatureMap::favor_trig, {}, 1, 1, {1}, 0};
   std::vector<double> x;
   for (std::int64_t i = 0; i < rows; ++i)
-    x.push_back(static_cast<double>(
-        static_cast<float>((i % 2 ? -1 : 1) * std::pow(10.0, -2 + 6.0 * static_cast<double>(i) / static_cast<double>(rows)))));
+    x.push_back(static_cast<double>(static_cast<float>(
+        (i % 2 ? -1 : 1) * std::pow(10.0, -2 + 6.0 * static_cast<double>(i) / static_cast<double>(rows)))));
   for_each_instruction_set([&] {
     MapTile<float> tile(c, x, rows);
     const std::vector<double> found = tile.features(true);
@@ -320,22 +327,27 @@ TEST(FeatureMapTable, RefusalsNameTheNumber) {
   FeatureMapOptions options;
   options.order = 3;
   EXPECT_EQ(refusal([&] { ops::feature_count(FeatureMap::taylor, options, 64, 0); }),
-            "feature map taylor of order 3 has 47905 features for heads of width 64, more than most_features = 4096; order 2 has 2145");
+            "feature map taylor of order 3 has 47905 features for heads of width 64, more than most_features = 4096; "
+            "order 2 has 2145");
   options.order = 2;
-  EXPECT_EQ(
-      refusal([&] { ops::feature_count(FeatureMap::limit, options, 100000, 0); }),
-      "feature map limit of order 2 has 5000150001 features for heads of width 100000, more than most_features = 4096; narrower heads "
-      "have fewer");
+  EXPECT_EQ(refusal([&] { ops::feature_count(FeatureMap::limit, options, 100000, 0); }),
+            "feature map limit of order 2 has 5000150001 features for heads of width 100000, more than most_features = "
+            "4096; narrower heads have fewer");
   options.order = 5;
-  EXPECT_EQ(refusal([&] { ops::feature_count(FeatureMap::limit, options, 2, 0); }), "feature map limit has orders 1 to 4, found 5");
+  EXPECT_EQ(refusal([&] { ops::feature_count(FeatureMap::limit, options, 2, 0); }),
+            "feature map limit has orders 1 to 4, found 5");
   options.order = 4;
-  EXPECT_EQ(refusal([&] { ops::feature_count(FeatureMap::taylor, options, 2, 0); }), "feature map taylor has orders 1 to 3, found 4");
+  EXPECT_EQ(refusal([&] { ops::feature_count(FeatureMap::taylor, options, 2, 0); }),
+            "feature map taylor has orders 1 to 3, found 4");
   options.order = 0;
-  EXPECT_EQ(refusal([&] { ops::feature_count(FeatureMap::taylor, options, 2, 0); }), "feature map taylor has orders 1 to 3, found 0");
+  EXPECT_EQ(refusal([&] { ops::feature_count(FeatureMap::taylor, options, 2, 0); }),
+            "feature map taylor has orders 1 to 3, found 0");
   EXPECT_EQ(refusal([&] { ops::direction_count(FeatureMap::favor_trig, 7); }),
-            "feature map favor_trig has 2 features a direction, so that the number of features is a positive multiple of it; found 7");
+            "feature map favor_trig has 2 features a direction, so that the number of features is a positive multiple "
+            "of it; found 7");
   const std::string unknown = refusal([&] { ops::feature_map_info("favour"); });
-  for (const ops::FeatureMapInfo& info : ops::feature_maps()) EXPECT_NE(unknown.find(info.name), std::string::npos) << unknown;
+  for (const ops::FeatureMapInfo& info : ops::feature_maps())
+    EXPECT_NE(unknown.find(info.name), std::string::npos) << unknown;
 }
 
 TEST(FeatureMapTable, DirectionsAndFeaturesAreInverse) {
@@ -355,7 +367,8 @@ TEST(FeatureMapTable, WhichCanBeNegative) {
       FeatureMapOptions options;
       options.order = order;
       const bool odd_polynomial = (info.map == FeatureMap::taylor || info.map == FeatureMap::limit) && order != 2;
-      EXPECT_EQ(ops::can_be_negative(info.map, options), odd_polynomial || info.map == FeatureMap::favor_trig) << info.name;
+      EXPECT_EQ(ops::can_be_negative(info.map, options), odd_polynomial || info.map == FeatureMap::favor_trig)
+          << info.name;
     }
     if (info.form == ops::FeatureForm::logarithms) {
       EXPECT_FALSE(ops::can_be_negative(info.map, {})) << info.name;

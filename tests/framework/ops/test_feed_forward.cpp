@@ -35,24 +35,26 @@ struct Layout {
 /// x, input weight, output weight, then the biases that there are.
 std::vector<Tensor> inputs_of(const Layout& layout, DType dtype) {
   const std::int64_t inner = layout.x[-1];
-  std::vector<Tensor> inputs{tensor_of(normal_values(layout.x.elements(), "x"), layout.x, dtype),
-                             tensor_of(normal_values(layout.hidden * inner, "in", 0.6), {layout.hidden, inner}, dtype),
-                             tensor_of(normal_values(layout.outer * layout.hidden, "out", 0.4), {layout.outer, layout.hidden}, dtype)};
+  std::vector<Tensor> inputs{
+      tensor_of(normal_values(layout.x.elements(), "x"), layout.x, dtype),
+      tensor_of(normal_values(layout.hidden * inner, "in", 0.6), {layout.hidden, inner}, dtype),
+      tensor_of(normal_values(layout.outer * layout.hidden, "out", 0.4), {layout.outer, layout.hidden}, dtype)};
   if (layout.input_bias) inputs.push_back(tensor_of(normal_values(layout.hidden, "bias in"), {layout.hidden}, dtype));
   if (layout.output_bias) inputs.push_back(tensor_of(normal_values(layout.outer, "bias out"), {layout.outer}, dtype));
   return inputs;
 }
 
 Variable fused(Tape& tape, const Layout& layout, const std::vector<Variable>& in, ActivationKind kind) {
-  return ops::feed_forward(tape, in[0], in[1], layout.input_bias ? &in[3] : nullptr, in[2], layout.output_bias ? &in.back() : nullptr,
-                           kind);
+  return ops::feed_forward(tape, in[0], in[1], layout.input_bias ? &in[3] : nullptr, in[2],
+                           layout.output_bias ? &in.back() : nullptr, kind);
 }
 Variable separate(Tape& tape, const Layout& layout, const std::vector<Variable>& in, ActivationKind kind) {
   const Variable before = ops::linear(tape, in[0], in[1], layout.input_bias ? &in[3] : nullptr);
   return ops::linear(tape, ops::activation(tape, before, kind), in[2], layout.output_bias ? &in.back() : nullptr);
 }
 
-/// The output, then the gradients of all inputs; parameters' gradients in float32 as the store keeps them, or in double.
+/// The output, then the gradients of all inputs; parameters' gradients in float32 as the store keeps them, or in
+/// double.
 template <class Map>
 std::vector<Tensor> run(const Map& map, const Layout& layout, DType dtype, ActivationKind kind, bool remake) {
   Tape tape(stream());
@@ -68,8 +70,11 @@ std::vector<Tensor> run(const Map& map, const Layout& layout, DType dtype, Activ
   return results;
 }
 
-const Layout layouts[] = {
-    {{1}, 1, 1}, {{7}, 16, 3}, {{5, 9}, 24, 6, false, false}, {{2, 3, 8}, 13, 8, true, false}, {{33, 16}, 64, 16, false}};
+const Layout layouts[] = {{{1}, 1, 1},
+                          {{7}, 16, 3},
+                          {{5, 9}, 24, 6, false, false},
+                          {{2, 3, 8}, 13, 8, true, false},
+                          {{33, 16}, 64, 16, false}};
 
 TEST_P(FeedForward, ValuesAndGradientsAreThoseOfTheSeparateOpsBitForBit) {
   const WithoutEpilogues all_in_steps;
@@ -80,11 +85,12 @@ TEST_P(FeedForward, ValuesAndGradientsAreThoseOfTheSeparateOpsBitForBit) {
       for (const Layout& layout : layouts) {
         for (bool remake : {false, true}) {
           if (on_simulator() && remake != (layout.outer == 6)) continue;
-          const auto found = run(fused, layout, dtype, kind, remake), expected = run(separate, layout, dtype, kind, remake);
+          const auto found = run(fused, layout, dtype, kind, remake),
+                     expected = run(separate, layout, dtype, kind, remake);
           ASSERT_EQ(found.size(), expected.size());
           for (std::size_t i = 0; i < found.size(); ++i) {
-            EXPECT_TRUE(same_bits(found[i], expected[i]))
-                << name << " " << name_of(dtype) << " " << layout.x.text() << (remake ? ", remade: " : ": ") << "result " << i;
+            EXPECT_TRUE(same_bits(found[i], expected[i])) << name << " " << name_of(dtype) << " " << layout.x.text()
+                                                          << (remake ? ", remade: " : ": ") << "result " << i;
           }
         }
       }
@@ -98,7 +104,8 @@ TEST_P(FeedForward, ValuesAgreeWithTheReference) {
       for (const Layout& layout : layouts) {
         const auto in = inputs_of(layout, dtype);
         const std::int64_t rows = layout.x.rows(), inner = layout.x[-1];
-        auto hidden = reference::product(values_of(in[0]), false, values_of(in[1]), true, rows, layout.hidden, inner).value;
+        auto hidden =
+            reference::product(values_of(in[0]), false, values_of(in[1]), true, rows, layout.hidden, inner).value;
         const auto add_bias = [](std::vector<double>& values, const Tensor& bias) {
           const auto added = values_of(bias);
           for (std::size_t i = 0; i < values.size(); ++i) values[i] += added[i % added.size()];
@@ -107,9 +114,11 @@ TEST_P(FeedForward, ValuesAgreeWithTheReference) {
         for (double& value : hidden) value = static_cast<double>(reference::activation(kind, value));
         auto y = reference::product(hidden, false, values_of(in[2]), true, rows, layout.outer, layout.hidden).value;
         if (layout.output_bias) add_bias(y, in.back());
-        // Each of up to 64 terms has the rounding of its two stores in bfloat16, which mostly cancel; in wider types the sums' roundings.
+        // Each of up to 64 terms has the rounding of its two stores in bfloat16, which mostly cancel; in wider types
+        // the sums' roundings.
         const double tolerance = dtype == DType::bfloat16 ? 4 * rounding_unit(dtype) : 64 * rounding_unit(dtype);
-        EXPECT_LE(relative_error(values_of(run(fused, layout, dtype, kind, true)[0]), y), tolerance) << name << " " << layout.x.text();
+        EXPECT_LE(relative_error(values_of(run(fused, layout, dtype, kind, true)[0]), y), tolerance)
+            << name << " " << layout.x.text();
         // Where nothing is recorded, the activation may be a library's.
         Tape tape(stream());
         const Tape::NoGradient guard(tape);
@@ -172,15 +181,20 @@ TEST_P(FeedForward, BFloat16AccumulatesInFloat32AndAgreesWithDouble) {
           in.push_back(Variable::leaf(tensor_of(values_of(value), value.shape(), dtype)));
         }
         for (std::size_t i = 1; i < in.size(); ++i) in[i].slot()->dtype = accumulate_dtype(dtype);
-        const Variable y = fused(tape, layout, in, ActivationKind::gelu_tanh), z = fused(tape, layout, in, ActivationKind::gelu_tanh);
-        const Tensor d_y = tensor_of(stored(normal_values(y.shape().elements(), "d_y"), DType::bfloat16), y.shape(), dtype),
-                     d_z = tensor_of(stored(normal_values(y.shape().elements(), "d_z"), DType::bfloat16), y.shape(), dtype);
+        const Variable y = fused(tape, layout, in, ActivationKind::gelu_tanh),
+                       z = fused(tape, layout, in, ActivationKind::gelu_tanh);
+        const Tensor d_y = tensor_of(stored(normal_values(y.shape().elements(), "d_y"), DType::bfloat16), y.shape(),
+                                     dtype),
+                     d_z = tensor_of(stored(normal_values(y.shape().elements(), "d_z"), DType::bfloat16), y.shape(),
+                                     dtype);
         tape.backward({y, z}, {d_y, d_z});
         ops::simulated_gemm_library().has_all = true;
-        for (const Variable& one : in) (dtype == DType::bfloat16 ? found : expected).push_back(values_of(one.gradient()));
+        for (const Variable& one : in)
+          (dtype == DType::bfloat16 ? found : expected).push_back(values_of(one.gradient()));
       }
       for (std::size_t i = 0; i < found.size(); ++i) {
-        // The bias of the output sees gradients alone: sums in float32 of numbers with 8 bits. Others see what was rounded to 8 bits.
+        // The bias of the output sees gradients alone: sums in float32 of numbers with 8 bits. Others see what was
+        // rounded to 8 bits.
         EXPECT_LE(relative_error(found[i], expected[i]), i == 4 ? 80 * 0x1p-24 : 4 * rounding_unit(DType::bfloat16))
             << "input " << i << ", hidden " << hidden << (epilogues ? "" : ", in steps");
       }
@@ -198,15 +212,21 @@ TEST_P(FeedForward, KeepsWhatTheSeparateOpsKeepAndPassesOnWhatIsWanted) {
       const auto start = [&](Tape& tape) {
         tape.set_remakes_values(remake);
         std::vector<Variable> in;
-        for (std::size_t i = 0; i < values.size(); ++i) in.push_back(wanted >> i & 1 ? Variable::leaf(values[i]) : Variable(values[i]));
+        for (std::size_t i = 0; i < values.size(); ++i)
+          in.push_back(wanted >> i & 1 ? Variable::leaf(values[i]) : Variable(values[i]));
         return in;
       };
       Tape tape(stream()), other(stream());
       const auto in = start(tape), theirs = start(other);
-      const Variable y = fused(tape, layout, in, ActivationKind::gelu), expected = separate(other, layout, theirs, ActivationKind::gelu);
-      const bool through = (wanted & 0b01011) != 0, weight_out = (wanted & 0b00100) != 0, weight_in = (wanted & 0b00010) != 0;
-      const std::int64_t kept_hidden = remake ? std::int64_t{through || weight_out} : std::int64_t{through} + weight_out;
-      EXPECT_EQ(tape.saved_bytes().at("feed_forward"), weights + (weight_in ? values[0].bytes() : 0) + kept_hidden * hidden) << wanted;
+      const Variable y = fused(tape, layout, in, ActivationKind::gelu),
+                     expected = separate(other, layout, theirs, ActivationKind::gelu);
+      const bool through = (wanted & 0b01011) != 0, weight_out = (wanted & 0b00100) != 0,
+                 weight_in = (wanted & 0b00010) != 0;
+      const std::int64_t kept_hidden =
+          remake ? std::int64_t{through || weight_out} : std::int64_t{through} + weight_out;
+      EXPECT_EQ(tape.saved_bytes().at("feed_forward"),
+                weights + (weight_in ? values[0].bytes() : 0) + kept_hidden * hidden)
+          << wanted;
       std::int64_t kept_by_them = 0;
       for (const auto& [name, bytes] : other.saved_bytes()) kept_by_them += bytes;
       if (through && !(remake && !weight_out)) {
@@ -236,7 +256,8 @@ TEST_P(FeedForward, ARecomputedSegmentFindsTheSameBits) {
     };
     const auto found = run(again, layout, dtype, ActivationKind::gelu_tanh, true),
                expected = run(fused, layout, dtype, ActivationKind::gelu_tanh, true);
-    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(same_bits(found[i], expected[i])) << name_of(dtype) << " result " << i;
+    for (std::size_t i = 0; i < found.size(); ++i)
+      EXPECT_TRUE(same_bits(found[i], expected[i])) << name_of(dtype) << " result " << i;
   }
 }
 
@@ -244,12 +265,14 @@ TEST_P(FeedForward, XMayBeAColumnRange) {
   for (DType dtype : float_dtypes) {
     const Tensor whole = tensor_of(normal_values(5 * 20, "whole"), {5, 20}, dtype), part = whole.narrow(1, 4, 7);
     const Tensor copied = tensor_of(values_of(part), {5, 7}, dtype);
-    const Variable in(tensor_of(normal_values(21, "in"), {3, 7}, dtype)), out(tensor_of(normal_values(6, "out"), {2, 3}, dtype));
+    const Variable in(tensor_of(normal_values(21, "in"), {3, 7}, dtype)),
+        out(tensor_of(normal_values(6, "out"), {2, 3}, dtype));
     Tape tape(stream());
     const auto of = [&](const Tensor& x) {
       return values_of(ops::feed_forward(tape, Variable(x), in, nullptr, out, nullptr, ActivationKind::relu).value());
     };
-    EXPECT_LE(relative_error(of(part), of(copied)), 10 * rounding_unit(accumulate_dtype(dtype)) + 2 * rounding_unit(dtype));
+    EXPECT_LE(relative_error(of(part), of(copied)),
+              10 * rounding_unit(accumulate_dtype(dtype)) + 2 * rounding_unit(dtype));
   }
 }
 
@@ -286,14 +309,17 @@ TEST(FeedForwardOnTheSimulator, AsksTheLibraryForWhatItHas) {
     return products_of([&] { run(fused, layout, dtype, kind, true); });
   };
   using enum FusedEpilogue;
-  // Forward: the first product with its activation, the second with its bias. Backward: through the activation, two weights with their
-  // biases, x.
+  // Forward: the first product with its activation, the second with its bias. Backward: through the activation, two
+  // weights with their biases, x.
   EXPECT_EQ(asked(aligned, DType::bfloat16, ActivationKind::gelu_tanh),
             (Counts{{none, 1}, {bias, 1}, {gelu_auxiliary_bias, 1}, {gelu_gradient, 1}, {bias_gradient, 2}}));
-  EXPECT_EQ(asked(bare, DType::bfloat16, ActivationKind::gelu_tanh), (Counts{{none, 4}, {gelu_auxiliary, 1}, {gelu_gradient, 1}}));
-  EXPECT_EQ(asked(narrow, DType::bfloat16, ActivationKind::gelu_tanh), (Counts{{none, 2}, {bias, 2}, {bias_gradient, 2}}));
+  EXPECT_EQ(asked(bare, DType::bfloat16, ActivationKind::gelu_tanh),
+            (Counts{{none, 4}, {gelu_auxiliary, 1}, {gelu_gradient, 1}}));
+  EXPECT_EQ(asked(narrow, DType::bfloat16, ActivationKind::gelu_tanh),
+            (Counts{{none, 2}, {bias, 2}, {bias_gradient, 2}}));
   EXPECT_EQ(asked(aligned, DType::bfloat16, ActivationKind::gelu), (Counts{{none, 2}, {bias, 2}, {bias_gradient, 2}}));
-  EXPECT_EQ(asked(aligned, DType::float32, ActivationKind::gelu_tanh), (Counts{{none, 2}, {bias, 2}, {bias_gradient, 2}}));
+  EXPECT_EQ(asked(aligned, DType::float32, ActivationKind::gelu_tanh),
+            (Counts{{none, 2}, {bias, 2}, {bias_gradient, 2}}));
   EXPECT_EQ(asked(aligned, DType::float64, ActivationKind::gelu_tanh), (Counts{{none, 6}}));
   EXPECT_EQ(ops::simulated_gemm_library().refused, 0);
 
@@ -320,7 +346,8 @@ TEST(FeedForwardOnTheSimulator, RecordedWorkIsRunAgainOnWhatItsMemoryThenHolds) 
     for (const Variable& one : in) one.slot()->written = false;
     Tape tape(stream());
     tape.set_remakes_values(true);
-    const Variable y = fused(tape, layout, in, ActivationKind::gelu_tanh), z = fused(tape, layout, in, ActivationKind::gelu_tanh);
+    const Variable y = fused(tape, layout, in, ActivationKind::gelu_tanh),
+                   z = fused(tape, layout, in, ActivationKind::gelu_tanh);
     tape.backward({y, z}, {d_y, d_y});  // the second to arrive accumulates, biases through scratch
     return y.value();
   };

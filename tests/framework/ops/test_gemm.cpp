@@ -27,10 +27,12 @@ bool is_library_gelu(const Types& types, Activation activation) {
 TEST_P(Gemm, EveryTransposeTypeAndSizeOverwritesAndAccumulates) {
   for (const Types& types : all_types) {
     for (const Sizes& sizes : all_sizes) {
-      for (const auto& [transpose_a, transpose_b] : {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
+      for (const auto& [transpose_a, transpose_b] :
+           {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
         const ::testing::ScopedTrace trace(__FILE__, __LINE__, text_of(types, sizes, transpose_a, transpose_b));
         const Operands in(types, sizes, transpose_a, transpose_b, false);
-        auto expected = reference::product(in.values_a, transpose_a, in.values_b, transpose_b, sizes.rows, sizes.columns, sizes.inner);
+        auto expected = reference::product(in.values_a, transpose_a, in.values_b, transpose_b, sizes.rows,
+                                           sizes.columns, sizes.inner);
         ops::gemm(stream(), in.a, transpose_a, in.b, transpose_b, in.c, GradientMode::skip);
         EXPECT_EQ(values_of(in.c), in.values_c);
         ops::gemm(stream(), in.a, transpose_a, in.b, transpose_b, in.c, GradientMode::accumulate);
@@ -41,7 +43,8 @@ TEST_P(Gemm, EveryTransposeTypeAndSizeOverwritesAndAccumulates) {
         }
         EXPECT_LE(error_over_bound(values_of(in.c), sum.value, sum.magnitude, sizes.inner + 1, types.output, 0), 1);
         ops::gemm(stream(), in.a, transpose_a, in.b, transpose_b, in.c, GradientMode::overwrite);
-        EXPECT_LE(error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner, types.output, 0), 1);
+        EXPECT_LE(error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner, types.output, 0),
+                  1);
       }
     }
   }
@@ -50,12 +53,14 @@ TEST_P(Gemm, EveryTransposeTypeAndSizeOverwritesAndAccumulates) {
 TEST_P(Gemm, ColumnRangesOfWiderMatricesAreReadAndWrittenAlone) {
   for (const Types& types : all_types) {
     for (const Sizes& sizes : few_sizes) {
-      for (const auto& [transpose_a, transpose_b] : {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
+      for (const auto& [transpose_a, transpose_b] :
+           {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
         for (GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate}) {
           const ::testing::ScopedTrace trace(__FILE__, __LINE__, text_of(types, sizes, transpose_a, transpose_b));
           const Operands in(types, sizes, transpose_a, transpose_b, true);
           const std::vector<double> around = values_of(in.whole_c);
-          auto expected = reference::product(in.values_a, transpose_a, in.values_b, transpose_b, sizes.rows, sizes.columns, sizes.inner);
+          auto expected = reference::product(in.values_a, transpose_a, in.values_b, transpose_b, sizes.rows,
+                                             sizes.columns, sizes.inner);
           if (mode == GradientMode::accumulate) {
             for (std::size_t i = 0; i < expected.value.size(); ++i) {
               expected.value[i] += in.values_c[i];
@@ -63,7 +68,9 @@ TEST_P(Gemm, ColumnRangesOfWiderMatricesAreReadAndWrittenAlone) {
             }
           }
           ops::gemm(stream(), in.a, transpose_a, in.b, transpose_b, in.c, mode);
-          EXPECT_LE(error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1, types.output, 0), 1);
+          EXPECT_LE(
+              error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1, types.output, 0),
+              1);
           const std::vector<double> after = values_of(in.whole_c);
           const std::int64_t width = sizes.columns + 6;
           for (std::size_t i = 0; i < around.size(); ++i) {
@@ -85,26 +92,31 @@ TEST_P(Gemm, BiasAndEveryActivationComeBeforeTheStore) {
         for (Activation activation : gemm_activations) {
           for (bool with_bias : {false, true}) {
             const ::testing::ScopedTrace trace(
-                __FILE__, __LINE__, text_of(types, sizes, false, true) + fmt::format(", activation {}", static_cast<int>(activation)));
+                __FILE__, __LINE__,
+                text_of(types, sizes, false, true) + fmt::format(", activation {}", static_cast<int>(activation)));
             const Operands in(types, sizes, false, true, false);
             const Tensor bias = tensor_of(normal_values(sizes.columns, "bias"), {sizes.columns}, bias_dtype);
             const std::vector<double> bias_values = values_of(bias);
-            auto expected = reference::product(in.values_a, false, in.values_b, true, sizes.rows, sizes.columns, sizes.inner);
+            auto expected =
+                reference::product(in.values_a, false, in.values_b, true, sizes.rows, sizes.columns, sizes.inner);
             for (std::size_t i = 0; i < expected.value.size(); ++i) {
               const double added = with_bias ? bias_values[i % static_cast<std::size_t>(sizes.columns)] : 0;
               expected.value[i] = reference::activation_after_product(activation, expected.value[i] + added);
               expected.magnitude[i] += std::abs(added);
             }
-            ops::gemm(stream(), in.a, false, in.b, true, in.c, GradientMode::overwrite, {with_bias ? &bias : nullptr, activation});
-            // oneDNN's error function is the five-term formula 7.1.26 of Abramowitz and Stegun, absolute error 1.5e-7, plus its
-            // exponential's rounding; its tanh and sigmoid are good to a few units in the last place. In double our own use libm. On CUDA
-            // all are our own kernel's, whose functions are good to a few units in the last place in either precision, but for the
-            // library's GELU.
+            ops::gemm(stream(), in.a, false, in.b, true, in.c, GradientMode::overwrite,
+                      {with_bias ? &bias : nullptr, activation});
+            // oneDNN's error function is the five-term formula 7.1.26 of Abramowitz and Stegun, absolute error 1.5e-7,
+            // plus its exponential's rounding; its tanh and sigmoid are good to a few units in the last place. In
+            // double our own use libm. On CUDA all are our own kernel's, whose functions are good to a few units in the
+            // last place in either precision, but for the library's GELU.
             const double own = activation == Activation::none || activation == Activation::relu ? 0
-                               : types.inputs == DType::float64                                 ? 4 * rounding_unit(DType::float64)
-                               : is_library_gelu(types, activation)                             ? library_gelu_error
-                                                                                                : 8 * rounding_unit(DType::float32);
-            EXPECT_LE(error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1, types.output, own), 1);
+                               : types.inputs == DType::float64     ? 4 * rounding_unit(DType::float64)
+                               : is_library_gelu(types, activation) ? library_gelu_error
+                                                                    : 8 * rounding_unit(DType::float32);
+            EXPECT_LE(error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1,
+                                       types.output, own),
+                      1);
           }
         }
       }
@@ -123,7 +135,8 @@ ops::ActivationKind kind_of(Activation activation) {
 /// An auxiliary beside c, dense or a range of a wider matrix, which the library's alignment may or may not fit.
 Tensor auxiliary_of(const Tensor& c, std::int64_t margin) {
   const std::int64_t rows = c.extent(0), columns = c.extent(1);
-  return tensor_of(normal_values(rows * (columns + 2 * margin), "auxiliary", 2), {rows, columns + 2 * margin}, c.dtype())
+  return tensor_of(normal_values(rows * (columns + 2 * margin), "auxiliary", 2), {rows, columns + 2 * margin},
+                   c.dtype())
       .narrow(1, margin, columns);
 }
 
@@ -137,12 +150,14 @@ TEST_P(Gemm, TheAuxiliaryGetsWhatTheActivationIsTakenOf) {
         for (std::int64_t margin : {0, 3, 8}) {
           const bool with_bias = margin != 3;
           const ::testing::ScopedTrace trace(
-              __FILE__, __LINE__, text_of(types, sizes, false, true) + fmt::format(", activation {}", static_cast<int>(activation)));
+              __FILE__, __LINE__,
+              text_of(types, sizes, false, true) + fmt::format(", activation {}", static_cast<int>(activation)));
           const Operands in(types, sizes, false, true, margin == 3);
           const Tensor bias = tensor_of(normal_values(sizes.columns, "bias"), {sizes.columns}, types.output);
           const Tensor auxiliary = auxiliary_of(in.c, margin);
           const std::vector<double> added = values_of(bias);
-          auto expected = reference::product(in.values_a, false, in.values_b, true, sizes.rows, sizes.columns, sizes.inner);
+          auto expected =
+              reference::product(in.values_a, false, in.values_b, true, sizes.rows, sizes.columns, sizes.inner);
           for (std::size_t i = 0; with_bias && i < expected.value.size(); ++i) {
             expected.value[i] += added[i % added.size()];
             expected.magnitude[i] += std::abs(added[i % added.size()]);
@@ -150,12 +165,17 @@ TEST_P(Gemm, TheAuxiliaryGetsWhatTheActivationIsTakenOf) {
           GemmEpilogue epilogue{with_bias ? &bias : nullptr, activation};
           epilogue.auxiliary = &auxiliary;
           ops::gemm(stream(), in.a, false, in.b, true, in.c, GradientMode::overwrite, epilogue);
-          EXPECT_LE(error_over_bound(values_of(auxiliary), expected.value, expected.magnitude, sizes.inner + 1, types.output, 0), 1);
+          EXPECT_LE(error_over_bound(values_of(auxiliary), expected.value, expected.magnitude, sizes.inner + 1,
+                                     types.output, 0),
+                    1);
           // Taken of the auxiliary as it was stored, or of the sum before that: one store's rounding apart.
           const double own = (types.output == DType::bfloat16 ? 1.2 : 32) * rounding_unit(types.output) +
                              (is_library_gelu(types, activation) ? library_gelu_error : 0);
-          for (double& value : expected.value) value = static_cast<double>(reference::activation(kind_of(activation), value));
-          EXPECT_LE(error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1, types.output, own), 1);
+          for (double& value : expected.value)
+            value = static_cast<double>(reference::activation(kind_of(activation), value));
+          EXPECT_LE(
+              error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1, types.output, own),
+              1);
         }
       }
     }
@@ -169,11 +189,13 @@ TEST_P(Gemm, TheGradientOfAnActivationIsTakenAtTheAuxiliary) {
         if (activation == Activation::none) continue;
         for (std::int64_t margin : {0, 3, 8}) {
           const ::testing::ScopedTrace trace(
-              __FILE__, __LINE__, text_of(types, sizes, false, false) + fmt::format(", activation {}", static_cast<int>(activation)));
+              __FILE__, __LINE__,
+              text_of(types, sizes, false, false) + fmt::format(", activation {}", static_cast<int>(activation)));
           const Operands in(types, sizes, false, false, margin == 3);
           const Tensor auxiliary = auxiliary_of(in.c, margin);
           const std::vector<double> at = values_of(auxiliary);
-          auto expected = reference::product(in.values_a, false, in.values_b, false, sizes.rows, sizes.columns, sizes.inner);
+          auto expected =
+              reference::product(in.values_a, false, in.values_b, false, sizes.rows, sizes.columns, sizes.inner);
           for (std::size_t i = 0; i < at.size(); ++i) {
             expected.value[i] *= static_cast<double>(reference::activation_derivative(kind_of(activation), at[i]));
           }
@@ -182,11 +204,13 @@ TEST_P(Gemm, TheGradientOfAnActivationIsTakenAtTheAuxiliary) {
           epilogue.activation_gradient = true;
           ops::gemm(stream(), in.a, false, in.b, false, in.c, GradientMode::overwrite, epilogue);
           EXPECT_EQ(values_of(auxiliary), at);
-          // The product may be rounded before it is multiplied; derivatives are at most 1.13, and the library's tanh stands in them with
-          // its square times x.
+          // The product may be rounded before it is multiplied; derivatives are at most 1.13, and the library's tanh
+          // stands in them with its square times x.
           const double own = (types.output == DType::bfloat16 ? 1.2 : 32) * rounding_unit(types.output) +
                              (is_library_gelu(types, activation) ? 4 * library_gelu_error : 0);
-          EXPECT_LE(error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1, types.output, own), 1);
+          EXPECT_LE(
+              error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1, types.output, own),
+              1);
         }
       }
     }
@@ -202,11 +226,14 @@ TEST_P(Gemm, ABiasGradientIsTheSumOfAOverTheInnerDimension) {
           for (GradientMode sum_mode : {GradientMode::overwrite, GradientMode::accumulate}) {
             const ::testing::ScopedTrace trace(__FILE__, __LINE__, text_of(types, sizes, true, false));
             const Operands in(types, sizes, true, false, sizes.rows == 13);
-            const Tensor sums = tensor_of(normal_values(sizes.rows, "sums"), {sizes.rows}, accumulate_dtype(types.inputs));
+            const Tensor sums =
+                tensor_of(normal_values(sizes.rows, "sums"), {sizes.rows}, accumulate_dtype(types.inputs));
             const std::vector<double> before = values_of(sums);
-            auto product = reference::product(in.values_a, true, in.values_b, false, sizes.rows, sizes.columns, sizes.inner);
-            auto sum = reference::product(in.values_a, true, std::vector<double>(static_cast<std::size_t>(sizes.inner), 1.0), false,
-                                          sizes.rows, 1, sizes.inner);
+            auto product =
+                reference::product(in.values_a, true, in.values_b, false, sizes.rows, sizes.columns, sizes.inner);
+            auto sum =
+                reference::product(in.values_a, true, std::vector<double>(static_cast<std::size_t>(sizes.inner), 1.0),
+                                   false, sizes.rows, 1, sizes.inner);
             for (std::size_t i = 0; mode == GradientMode::accumulate && i < product.value.size(); ++i) {
               product.value[i] += in.values_c[i];
               product.magnitude[i] += std::abs(in.values_c[i]);
@@ -218,7 +245,9 @@ TEST_P(Gemm, ABiasGradientIsTheSumOfAOverTheInnerDimension) {
             GemmEpilogue epilogue;
             epilogue.bias_gradient = {sums, sum_mode};
             ops::gemm(stream(), in.a, true, in.b, false, in.c, mode, epilogue);
-            EXPECT_LE(error_over_bound(values_of(in.c), product.value, product.magnitude, sizes.inner + 1, types.output, 0), 1);
+            EXPECT_LE(
+                error_over_bound(values_of(in.c), product.value, product.magnitude, sizes.inner + 1, types.output, 0),
+                1);
             EXPECT_LE(error_over_bound(values_of(sums), sum.value, sum.magnitude, sizes.inner + 1, sums.dtype(), 0), 1);
           }
         }
@@ -238,12 +267,13 @@ TEST_P(Gemm, AnEmptySumIsZeroAndAnEmptyProductIsNothing) {
     ops::gemm(stream(), a, false, b, false, c, GradientMode::overwrite);
     EXPECT_EQ(values_of(c), std::vector<double>(6));
     const Tensor nothing = Tensor::empty({0, 3}, types.output, device());
-    ops::gemm(stream(), Tensor::empty({0, 4}, types.inputs, device()), false, Tensor::zeros({4, 3}, types.inputs, device()), false, nothing,
-              GradientMode::overwrite);
+    ops::gemm(stream(), Tensor::empty({0, 4}, types.inputs, device()), false,
+              Tensor::zeros({4, 3}, types.inputs, device()), false, nothing, GradientMode::overwrite);
     const Tensor sums = tensor_of({1, 2}, {2}, types.output);
     GemmEpilogue epilogue;
     epilogue.bias_gradient = {sums, GradientMode::overwrite};
-    ops::gemm(stream(), Tensor::empty({0, 2}, types.inputs, device()), true, b, false, c, GradientMode::overwrite, epilogue);
+    ops::gemm(stream(), Tensor::empty({0, 2}, types.inputs, device()), true, b, false, c, GradientMode::overwrite,
+              epilogue);
     EXPECT_EQ(values_of(sums), std::vector<double>(2));
   }
 }
@@ -270,7 +300,8 @@ TEST_P(Gemm, TheSameProductHasTheSameBitsWheneverItIsRun) {
       const Operands in(types, sizes, true, false, false);
       const auto run = [&](int threads, std::int64_t padding) {
         const WithThreads with(threads);
-        const Tensor c = Tensor::empty({sizes.rows, sizes.columns + padding}, types.output, device()).narrow(1, 0, sizes.columns);
+        const Tensor c =
+            Tensor::empty({sizes.rows, sizes.columns + padding}, types.output, device()).narrow(1, 0, sizes.columns);
         ops::gemm(stream(), in.a, true, in.b, false, c, GradientMode::overwrite);
         return values_of(c);
       };
@@ -301,8 +332,10 @@ TEST_P(Gemm, TensorFloat32IsOffUntilAskedForAndChangesCudaAlone) {
     return;
   }
   // Both factors of each term rounded to 11 bits (or cut off): 2^-10 each.
-  const auto expected = reference::product(in.values_a, false, in.values_b, true, sizes.rows, sizes.columns, sizes.inner);
-  for (std::size_t i = 0; i < rounded.size(); ++i) EXPECT_NEAR(rounded[i], expected.value[i], 2.1 * 0x1p-10 * expected.magnitude[i]);
+  const auto expected =
+      reference::product(in.values_a, false, in.values_b, true, sizes.rows, sizes.columns, sizes.inner);
+  for (std::size_t i = 0; i < rounded.size(); ++i)
+    EXPECT_NEAR(rounded[i], expected.value[i], 2.1 * 0x1p-10 * expected.magnitude[i]);
 }
 
 TEST(GemmShapes, WhatDoesNotFitIsRefusedWithTheShapes) {
@@ -326,15 +359,17 @@ TEST(GemmShapes, WhatDoesNotFitIsRefusedWithTheShapes) {
   refuse(matrix(2, 3, DType::bfloat16), false, matrix(3, 5), false, matrix(2, 5), "bfloat16 by float32");
   refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5, DType::bfloat16), "into bfloat16");
   const Tensor bias = Tensor::zeros({5}, DType::float32), short_bias = Tensor::zeros({4}, DType::float32);
-  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "overwrite only", GradientMode::accumulate, {&bias, Activation::none});
-  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "overwrite only", GradientMode::accumulate, {nullptr, Activation::relu});
+  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "overwrite only", GradientMode::accumulate,
+         {&bias, Activation::none});
+  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "overwrite only", GradientMode::accumulate,
+         {nullptr, Activation::relu});
   refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "a bias of [4] for 5 columns", GradientMode::overwrite,
          {&short_bias, Activation::none});
 
   const Tensor c = matrix(2, 5), wide = matrix(2, 6), narrow_type = matrix(2, 5, DType::bfloat16);
   const auto refuse_epilogue = [&](const GemmEpilogue& epilogue, const std::string& part, bool transpose_a = false) {
-    refuse(transpose_a ? matrix(3, 2) : matrix(2, 3), transpose_a, matrix(3, 5), false, matrix(2, 5), part, GradientMode::overwrite,
-           epilogue);
+    refuse(transpose_a ? matrix(3, 2) : matrix(2, 3), transpose_a, matrix(3, 5), false, matrix(2, 5), part,
+           GradientMode::overwrite, epilogue);
   };
   GemmEpilogue epilogue;
   epilogue.auxiliary = &c;
@@ -362,9 +397,11 @@ TEST(GemmShapes, WhatDoesNotFitIsRefusedWithTheShapes) {
 TEST_P(ColumnSum, AddsRowsInEveryTypeAndMode) {
   for (DType from : float_dtypes) {
     for (DType to : {from, accumulate_dtype(from), DType::float64}) {
-      for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {7, 1}, {1, 65}, {301, 130}, {1300, 33}}) {
+      for (const auto& [rows, columns] :
+           {std::pair<std::int64_t, std::int64_t>{1, 1}, {7, 1}, {1, 65}, {301, 130}, {1300, 33}}) {
         const Tensor whole = tensor_of(normal_values(rows * (columns + 4), "column_sum"), {rows, columns + 4}, from);
-        const Tensor matrix = whole.narrow(1, 2, columns), target = tensor_of(normal_values(columns, "target"), {columns}, to);
+        const Tensor matrix = whole.narrow(1, 2, columns),
+                     target = tensor_of(normal_values(columns, "target"), {columns}, to);
         const std::vector<double> values = values_of(matrix), before = values_of(target);
         std::vector<double> sum(static_cast<std::size_t>(columns)), magnitude(static_cast<std::size_t>(columns));
         for (std::size_t i = 0; i < values.size(); ++i) {
@@ -392,7 +429,8 @@ TEST_P(ColumnSum, NoRowsGiveZeroAndThreadsDoNotChangeABit) {
   ops::column_sum(stream(), Tensor::empty({0, 3}, DType::float32, device()), {target, GradientMode::overwrite});
   EXPECT_EQ(target.to_vector<float>(), std::vector<float>(3));
   const Tensor matrix = tensor_of(normal_values(1000 * 300, "threads"), {1000, 300}, DType::float32);
-  const Tensor one = Tensor::empty({300}, DType::float32, device()), five = Tensor::empty({300}, DType::float32, device());
+  const Tensor one = Tensor::empty({300}, DType::float32, device()),
+               five = Tensor::empty({300}, DType::float32, device());
   {
     const WithThreads threads(1);
     ops::column_sum(stream(), matrix, {one, GradientMode::overwrite});

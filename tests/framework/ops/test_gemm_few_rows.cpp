@@ -23,16 +23,21 @@ TEST_P(FewRows, BiasActivationAndColumnRangesAreAsOfMoreRows) {
           const Operands in(all_types[0], sizes, false, true, strided);
           const Tensor bias = tensor_of(normal_values(sizes.columns, "bias"), {sizes.columns}, DType::float32);
           const std::vector<double> added = values_of(bias), around = values_of(in.whole_c);
-          auto expected = reference::product(in.values_a, false, in.values_b, true, sizes.rows, sizes.columns, sizes.inner);
+          auto expected =
+              reference::product(in.values_a, false, in.values_b, true, sizes.rows, sizes.columns, sizes.inner);
           for (std::size_t i = 0; i < expected.value.size(); ++i) {
             const double term = with_bias ? added[i % added.size()] : 0;
             expected.value[i] = reference::activation_after_product(activation, expected.value[i] + term);
             expected.magnitude[i] += std::abs(term);
           }
-          ops::gemm(stream(), in.a, false, in.b, true, in.c, GradientMode::overwrite, {with_bias ? &bias : nullptr, activation});
-          const double own =
-              activation == GemmActivation::none || activation == GemmActivation::relu ? 0 : 8 * rounding_unit(DType::float32);
-          EXPECT_LE(error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1, DType::float32, own), 1);
+          ops::gemm(stream(), in.a, false, in.b, true, in.c, GradientMode::overwrite,
+                    {with_bias ? &bias : nullptr, activation});
+          const double own = activation == GemmActivation::none || activation == GemmActivation::relu
+                                 ? 0
+                                 : 8 * rounding_unit(DType::float32);
+          EXPECT_LE(error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1,
+                                     DType::float32, own),
+                    1);
           const std::vector<double> after = values_of(in.whole_c);
           const std::int64_t margin = strided ? 3 : 0, width = sizes.columns + 2 * margin;
           for (std::size_t i = 0; i < around.size(); ++i) {
@@ -47,16 +52,17 @@ TEST_P(FewRows, BiasActivationAndColumnRangesAreAsOfMoreRows) {
   }
 }
 
-/// One term outweighs the others: in a single chain that begins with it each of them is rounded away, for 2^24 + 1 is 2^24 in float32.
-/// Generation has such rows (a token that all others attend to makes one activation of thousands), and sums that run side by side keep
-/// most.
+/// One term outweighs the others: in a single chain that begins with it each of them is rounded away, for 2^24 + 1 is
+/// 2^24 in float32. Generation has such rows (a token that all others attend to makes one activation of thousands), and
+/// sums that run side by side keep most.
 TEST(FewRowsOnTheCpu, ALargeTermDoesNotSwallowTheOthers) {
   constexpr std::int64_t inner = 1536, columns = 40;
   for (std::int64_t rows : {1, 2}) {
     std::vector<double> values(static_cast<std::size_t>(rows * inner), 1.0);
     for (std::int64_t row = 0; row < rows; ++row) values[static_cast<std::size_t>(row * inner)] = 0x1p24;
     const Tensor a = tensor_of(values, {rows, inner}, DType::float32);
-    const Tensor b = tensor_of(std::vector<double>(static_cast<std::size_t>(columns * inner), 1.0), {columns, inner}, DType::float32);
+    const Tensor b = tensor_of(std::vector<double>(static_cast<std::size_t>(columns * inner), 1.0), {columns, inner},
+                               DType::float32);
     const Tensor c = Tensor::empty({rows, columns}, DType::float32, Device{});
     ops::gemm(Stream{Device{}}, a, false, b, true, c, GradientMode::overwrite);
     for (double value : values_of(c)) EXPECT_GE(value - 0x1p24, 0.5 * (inner - 1)) << rows << " rows";
@@ -78,11 +84,13 @@ TEST_F(ShortSums, ErrLessThanOneChain) {
     ops::gemm(Stream{Device{}}, in.a, transpose_a, in.b, transpose_b, in.c, GradientMode::overwrite);
     double sum = 0;
     const std::vector<double> found = values_of(in.c);
-    for (std::size_t i = 0; i < found.size(); ++i) sum += (found[i] - expected.value[i]) * (found[i] - expected.value[i]);
+    for (std::size_t i = 0; i < found.size(); ++i)
+      sum += (found[i] - expected.value[i]) * (found[i] - expected.value[i]);
     return std::sqrt(sum / static_cast<double>(found.size()));
   };
-  // A chain of k standard normal products errs by about 0.29 units of its last place, of sums up to sqrt(k): together 0.3 k / sqrt(2) units
-  // of 2^-24. Six chains of 256 make 130, one of 1,536 makes 330, which is what oneDNN has with AVX-512; without, it has blocks of its own.
+  // A chain of k standard normal products errs by about 0.29 units of its last place, of sums up to sqrt(k): together
+  // 0.3 k / sqrt(2) units of 2^-24. Six chains of 256 make 130, one of 1,536 makes 330, which is what oneDNN has with
+  // AVX-512; without, it has blocks of its own.
   const double unit = 0x1p-24;
   for (bool transpose_a : {false, true}) {
     for (bool transpose_b : {false, true}) {

@@ -1,4 +1,5 @@
-// The kernels beside cuBLASLt: the plain product, which CUDA uses only where cuBLASLt has no algorithm, and the epilogue of its own.
+// The kernels beside cuBLASLt: the plain product, which CUDA uses only where cuBLASLt has no algorithm, and the
+// epilogue of its own.
 #include "framework/ops/gemm_bodies.h"
 #include "tests/framework/ops/gemm_testing.h"
 
@@ -22,13 +23,16 @@ TEST_P(GemmKernels, TheTiledProductTakesEveryTransposeTypeAndStride) {
             const ::testing::ScopedTrace trace(__FILE__, __LINE__, text_of(types, sizes, transpose_a, transpose_b));
             const Operands in(types, sizes, transpose_a, transpose_b, strided);
             const std::vector<double> around = values_of(in.whole_c);
-            auto expected = reference::product(in.values_a, transpose_a, in.values_b, transpose_b, sizes.rows, sizes.columns, sizes.inner);
+            auto expected = reference::product(in.values_a, transpose_a, in.values_b, transpose_b, sizes.rows,
+                                               sizes.columns, sizes.inner);
             for (std::size_t i = 0; accumulate && i < expected.value.size(); ++i) {
               expected.value[i] += in.values_c[i];
               expected.magnitude[i] += std::abs(in.values_c[i]);
             }
             ops::gemm_tiled_gpu(stream(), in.a, transpose_a, in.b, transpose_b, in.c, accumulate, {});
-            EXPECT_LE(error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1, types.output, 0), 1);
+            EXPECT_LE(
+                error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1, types.output, 0),
+                1);
             const std::vector<double> after = values_of(in.whole_c);
             const std::int64_t margin = strided ? 3 : 0, width = sizes.columns + 2 * margin;
             for (std::size_t i = 0; i < around.size(); ++i) {
@@ -52,11 +56,13 @@ void check_epilogues(bool fused) {
       for (GemmActivation activation : gemm_activations) {
         for (bool with_bias : {false, true}) {
           const ::testing::ScopedTrace trace(
-              __FILE__, __LINE__, text_of(types, sizes, false, true) + fmt::format(", activation {}", static_cast<int>(activation)));
+              __FILE__, __LINE__,
+              text_of(types, sizes, false, true) + fmt::format(", activation {}", static_cast<int>(activation)));
           const Operands in(types, sizes, false, true, true);
           const Tensor bias = tensor_of(normal_values(sizes.columns, "bias"), {sizes.columns}, bias_dtype);
           const std::vector<double> added = values_of(bias);
-          auto expected = reference::product(in.values_a, false, in.values_b, true, sizes.rows, sizes.columns, sizes.inner);
+          auto expected =
+              reference::product(in.values_a, false, in.values_b, true, sizes.rows, sizes.columns, sizes.inner);
           for (std::size_t i = 0; i < expected.value.size(); ++i) {
             const double of_bias = with_bias ? added[i % added.size()] : 0;
             expected.value[i] = reference::activation_after_product(activation, expected.value[i] + of_bias);
@@ -74,7 +80,9 @@ void check_epilogues(bool fused) {
           const double own = activation == GemmActivation::none || activation == GemmActivation::relu
                                  ? 0
                                  : 8 * rounding_unit(accumulate_dtype(types.output));
-          EXPECT_LE(error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1, types.output, own), 1);
+          EXPECT_LE(
+              error_over_bound(values_of(in.c), expected.value, expected.magnitude, sizes.inner + 1, types.output, own),
+              1);
         }
       }
     }
@@ -85,7 +93,8 @@ TEST_P(GemmKernels, TheTiledProductFusesBiasAndActivation) { check_epilogues(tru
 TEST_P(GemmKernels, TheEpilogueRoundsOnceFromAWideProduct) { check_epilogues(false); }
 
 TEST_P(GemmKernels, TheEpilogueWorksInPlace) {
-  const Tensor c = tensor_of({-1, 0, 2, 3, -4, 5}, {2, 3}, DType::float32), bias = tensor_of({1, 1, -3}, {3}, DType::float32);
+  const Tensor c = tensor_of({-1, 0, 2, 3, -4, 5}, {2, 3}, DType::float32),
+               bias = tensor_of({1, 1, -3}, {3}, DType::float32);
   ops::gemm_epilogue_gpu(stream(), c, c, {&bias, GemmActivation::relu});
   EXPECT_EQ(values_of(c), (std::vector<double>{0, 1, 0, 4, 0, 2}));
 }

@@ -18,11 +18,13 @@ FURLONG_INSTANTIATE_ENGINES(HeadLinear);
 struct Sizes {
   std::int64_t batch, n, n_heads, d_out, d;
 };
-const std::vector<Sizes> all_sizes{{1, 1, 1, 1, 1}, {2, 3, 2, 5, 3}, {1, 70, 3, 16, 16}, {3, 5, 4, 7, 33}, {2, 17, 8, 64, 64}};
+const std::vector<Sizes> all_sizes{
+    {1, 1, 1, 1, 1}, {2, 3, 2, 5, 3}, {1, 70, 3, 16, 16}, {3, 5, 4, 7, 33}, {2, 17, 8, 64, 64}};
 
 std::vector<double> expected(const Tensor& x, const Tensor& weight, const Sizes& s) {
-  return reference::head_linear(doubles(x), doubles(weight), static_cast<std::size_t>(s.batch * s.n), static_cast<std::size_t>(s.n_heads),
-                                static_cast<std::size_t>(s.d_out), static_cast<std::size_t>(s.d));
+  return reference::head_linear(doubles(x), doubles(weight), static_cast<std::size_t>(s.batch * s.n),
+                                static_cast<std::size_t>(s.n_heads), static_cast<std::size_t>(s.d_out),
+                                static_cast<std::size_t>(s.d));
 }
 
 TEST_P(HeadLinear, MatchesTheReference) {
@@ -35,7 +37,8 @@ TEST_P(HeadLinear, MatchesTheReference) {
       ASSERT_EQ(y.shape(), Shape({s.batch, s.n, s.n_heads * s.d_out}));
       // One rounding for each of d terms; bfloat16 sums are float32, rounded once in the end.
       const double tolerance = dtype == DType::bfloat16 ? 0x1p-8 * 1.01 : static_cast<double>(s.d) * rounding_of(dtype);
-      EXPECT_LE(relative_difference(y.value(), expected(x, weight, s)), tolerance) << s.n << " " << s.d << " " << name_of(dtype);
+      EXPECT_LE(relative_difference(y.value(), expected(x, weight, s)), tolerance)
+          << s.n << " " << s.d << " " << name_of(dtype);
     }
   }
 }
@@ -61,7 +64,8 @@ TEST_P(HeadLinear, GradientsMatchFiniteDifferences) {
   }
 }
 
-/// x is a column range that is used twice, and the weight twice: both gradients are sums, and x's lies in that of the whole.
+/// x is a column range that is used twice, and the weight twice: both gradients are sums, and x's lies in that of the
+/// whole.
 TEST_P(HeadLinear, AddsToGradientsOfColumnRanges) {
   const auto function = [](Tape& tape, const std::vector<Variable>& inputs) {
     const Variable whole = ops::head_linear(tape, inputs[0], inputs[1], 2);
@@ -69,14 +73,15 @@ TEST_P(HeadLinear, AddsToGradientsOfColumnRanges) {
     const Variable a = ops::head_linear(tape, range, inputs[2], 2), b = ops::head_linear(tape, range, inputs[3], 2);
     return ops::concatenate_last(tape, {a, ops::head_linear(tape, b, inputs[2], 2)});
   };
-  const auto result =
-      check_gradients(function, {normal_tensor({2, 3, 8}, DType::float64, "x"), normal_tensor({2, 6, 4}, DType::float64, "w0"),
-                                 normal_tensor({2, 3, 3}, DType::float64, "w1"), normal_tensor({2, 3, 3}, DType::float64, "w2")});
+  const auto result = check_gradients(
+      function, {normal_tensor({2, 3, 8}, DType::float64, "x"), normal_tensor({2, 6, 4}, DType::float64, "w0"),
+                 normal_tensor({2, 3, 3}, DType::float64, "w1"), normal_tensor({2, 3, 3}, DType::float64, "w2")});
   EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
 }
 
 TEST_P(HeadLinear, ConstantsGetNoGradient) {
-  const Tensor x = normal_tensor({2, 3, 4}, DType::float32, "x"), weight = normal_tensor({2, 2, 2}, DType::float32, "weight");
+  const Tensor x = normal_tensor({2, 3, 4}, DType::float32, "x"),
+               weight = normal_tensor({2, 2, 2}, DType::float32, "weight");
   const Tensor d_y = normal_tensor({2, 3, 4}, DType::float32, "d_y");
   const auto gradients = [&](const Variable& input, const Variable& matrix) {
     Tape tape{testing::stream()};
@@ -85,7 +90,8 @@ TEST_P(HeadLinear, ConstantsGetNoGradient) {
     return std::pair{input.gradient(), matrix.gradient()};
   };
   const auto both = gradients(Variable::leaf(x), Variable::leaf(weight));
-  const auto of_x = gradients(Variable::leaf(x), Variable(weight)), of_weight = gradients(Variable(x), Variable::leaf(weight));
+  const auto of_x = gradients(Variable::leaf(x), Variable(weight)),
+             of_weight = gradients(Variable(x), Variable::leaf(weight));
   EXPECT_FALSE(of_x.second.defined());
   EXPECT_FALSE(of_weight.first.defined());
   EXPECT_EQ(doubles(of_x.first), doubles(both.first));
@@ -93,7 +99,8 @@ TEST_P(HeadLinear, ConstantsGetNoGradient) {
 }
 
 TEST_P(HeadLinear, Bfloat16WeightGradientIsFloat32) {
-  const Tensor x = normal_tensor({2, 50, 6}, DType::bfloat16, "x"), d_y = normal_tensor({2, 50, 4}, DType::bfloat16, "d_y");
+  const Tensor x = normal_tensor({2, 50, 6}, DType::bfloat16, "x"),
+               d_y = normal_tensor({2, 50, 4}, DType::bfloat16, "d_y");
   const Tensor values = normal_tensor({2, 2, 3}, DType::bfloat16, "weight");
   const auto gradient = [&](DType dtype) {
     const Variable weight = Variable::leaf(tensor_of(doubles(values), values.shape(), dtype));
@@ -121,7 +128,9 @@ TEST(HeadLinearOnCpu, IsTheSameOnAnyNumberOfThreads) {
 
 TEST(HeadLinearOnCpu, RefusesWhatDoesNotFit) {
   Tape tape{testing::stream()};
-  const auto tensor = [](const Shape& shape, DType dtype = DType::float32) { return Variable(normal_tensor(shape, dtype, "t")); };
+  const auto tensor = [](const Shape& shape, DType dtype = DType::float32) {
+    return Variable(normal_tensor(shape, dtype, "t"));
+  };
   const Variable x = tensor({2, 3, 6});
   EXPECT_THROW(ops::head_linear(tape, x, tensor({3, 4, 2}), 2), ContractError);
   EXPECT_THROW(ops::head_linear(tape, x, tensor({3, 4, 3}), 3), ContractError);

@@ -11,8 +11,9 @@ class HeadStatistics : public EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(HeadStatistics);
 
 /// What add_head_statistics is to add, by plain loops.
-std::vector<double> naive(const std::vector<double>& query, const std::vector<double>& key, const std::vector<std::int32_t>& kept,
-                          std::int64_t heads, std::int64_t kv_heads, std::int64_t d) {
+std::vector<double> naive(const std::vector<double>& query, const std::vector<double>& key,
+                          const std::vector<std::int32_t>& kept, std::int64_t heads, std::int64_t kv_heads,
+                          std::int64_t d) {
   std::vector<double> statistics(static_cast<std::size_t>(heads * head_statistics_width(d)));
   for (std::size_t token = 0; token < kept.size(); ++token) {
     if (kept[token] == 0) continue;
@@ -21,7 +22,8 @@ std::vector<double> naive(const std::vector<double>& query, const std::vector<do
       row[0] += 1;
       for (std::int64_t i = 0; i < d; ++i) {
         const double q = query[token * static_cast<std::size_t>(heads * d) + static_cast<std::size_t>(head * d + i)];
-        const double k = key[token * static_cast<std::size_t>(kv_heads * d) + static_cast<std::size_t>(head / (heads / kv_heads) * d + i)];
+        const double k = key[token * static_cast<std::size_t>(kv_heads * d) +
+                             static_cast<std::size_t>(head / (heads / kv_heads) * d + i)];
         row[1 + i] += q;
         row[1 + d + i] += k;
         row[1 + 2 * d + i] += q * q;
@@ -66,7 +68,8 @@ TEST_P(HeadStatistics, AreTheSumsOverTheTokensThatAreKept) {
       // Up to 64 numbers are summed in the compute type: a few roundings.
       const double tolerance = 32 * rounding_unit(accumulate_dtype(dtype));
       EXPECT_LE(relative_error(values_of(statistics), expected), tolerance) << name_of(dtype) << ", width " << d;
-      add_head_statistics(stream(), inputs.query, inputs.key, Tensor::from(kept, {batch, n}, device()), heads, kv_heads, statistics);
+      add_head_statistics(stream(), inputs.query, inputs.key, Tensor::from(kept, {batch, n}, device()), heads, kv_heads,
+                          statistics);
       const std::vector<double> more = naive(query, key, kept, heads, kv_heads, d);
       for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += more[i];
       EXPECT_LE(relative_error(values_of(statistics), expected), tolerance) << name_of(dtype) << ", width " << d;
@@ -95,16 +98,19 @@ TEST_P(HeadStatistics, AHeadThatIsNotFiniteStaysAsItWas) {
   add_head_statistics(stream(), inputs.query, inputs.key, {}, heads, heads, statistics);
   const std::vector<double> found = values_of(statistics);
   EXPECT_EQ(found[0], 4);
-  for (std::size_t i = static_cast<std::size_t>(head_statistics_width(d)); i < found.size(); ++i) EXPECT_EQ(found[i], 0);
+  for (std::size_t i = static_cast<std::size_t>(head_statistics_width(d)); i < found.size(); ++i)
+    EXPECT_EQ(found[i], 0);
 }
 
 TEST_P(HeadStatistics, ShapesThatDoNotFitAreRefused) {
-  const Tensor query = Tensor::zeros({1, 4, 6}, DType::float32, device()), key = Tensor::zeros({1, 4, 3}, DType::float32, device());
+  const Tensor query = Tensor::zeros({1, 4, 6}, DType::float32, device()),
+               key = Tensor::zeros({1, 4, 3}, DType::float32, device());
   const Tensor statistics = Tensor::zeros({2, 13}, DType::float32, device());
   EXPECT_NO_THROW(add_head_statistics(stream(), query, key, {}, 2, 1, statistics));
   EXPECT_THROW(add_head_statistics(stream(), query, key, {}, 2, 2, statistics), ContractError);
   EXPECT_THROW(add_head_statistics(stream(), query, key.narrow(1, 0, 3), {}, 2, 1, statistics), ContractError);
-  EXPECT_THROW(add_head_statistics(stream(), query, key, {}, 2, 1, Tensor::zeros({2, 12}, DType::float32, device())), ContractError);
+  EXPECT_THROW(add_head_statistics(stream(), query, key, {}, 2, 1, Tensor::zeros({2, 12}, DType::float32, device())),
+               ContractError);
 }
 
 }  // namespace

@@ -38,10 +38,12 @@ TEST_P(Linear, MultipliesTheLastDimension) {
           ASSERT_EQ(y.shape(), expected_shape);
           EXPECT_EQ(y.dtype(), dtype);
           EXPECT_FALSE(y.requires_gradient());
-          // Sums of at most 34 normal terms, some of which cancel: the worst element is within 40 roundings of the largest, plus the
-          // store's.
+          // Sums of at most 34 normal terms, some of which cancel: the worst element is within 40 roundings of the
+          // largest, plus the store's.
           const double tolerance = 40 * rounding_unit(accumulate_dtype(dtype)) + rounding_unit(dtype);
-          EXPECT_LE(relative_error(values_of(y.value()), expected_output(x, weight, with_bias ? &bias.value() : nullptr)), tolerance)
+          EXPECT_LE(
+              relative_error(values_of(y.value()), expected_output(x, weight, with_bias ? &bias.value() : nullptr)),
+              tolerance)
               << name_of(dtype) << " " << shape.text() << " to " << outer;
         }
       }
@@ -53,11 +55,14 @@ TEST_P(Linear, GradientsAgreeWithFiniteDifferences) {
   for (const Shape& shape : {Shape{1, 1}, Shape{7}, Shape{5, 3}, Shape{2, 3, 9}}) {
     for (std::int64_t outer : {1, 6}) {
       for (bool with_bias : {false, true}) {
-        std::vector<Tensor> inputs{tensor_of(normal_values(shape.elements(), "x"), shape, DType::float64),
-                                   tensor_of(normal_values(outer * shape[-1], "weight"), {outer, shape[-1]}, DType::float64)};
+        std::vector<Tensor> inputs{
+            tensor_of(normal_values(shape.elements(), "x"), shape, DType::float64),
+            tensor_of(normal_values(outer * shape[-1], "weight"), {outer, shape[-1]}, DType::float64)};
         if (with_bias) inputs.push_back(tensor_of(normal_values(outer, "bias"), {outer}, DType::float64));
         const auto result = check_gradients(
-            [](Tape& tape, const std::vector<Variable>& in) { return ops::linear(tape, in[0], in[1], in.size() > 2 ? &in[2] : nullptr); },
+            [](Tape& tape, const std::vector<Variable>& in) {
+              return ops::linear(tape, in[0], in[1], in.size() > 2 ? &in[2] : nullptr);
+            },
             inputs);
         EXPECT_LE(result.worst_relative_error, 1e-9) << shape.text() << " to " << outer << ": " << result.where;
       }
@@ -70,7 +75,9 @@ TEST_P(Linear, EverythingUsedTwiceAccumulates) {
                                    tensor_of(normal_values(16, "weight"), {4, 4}, DType::float64),
                                    tensor_of(normal_values(4, "bias"), {4}, DType::float64)};
   const auto result = check_gradients(
-      [](Tape& tape, const std::vector<Variable>& in) { return ops::linear(tape, ops::linear(tape, in[0], in[1], &in[2]), in[1], &in[2]); },
+      [](Tape& tape, const std::vector<Variable>& in) {
+        return ops::linear(tape, ops::linear(tape, in[0], in[1], &in[2]), in[1], &in[2]);
+      },
       inputs);
   EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
 }
@@ -79,12 +86,14 @@ TEST_P(Linear, OnlyWhatIsWantedIsSavedAndPassedOn) {
   const Tensor x = tensor_of(normal_values(12, "x"), {3, 4}, DType::float64),
                weight = tensor_of(normal_values(8, "weight"), {2, 4}, DType::float64);
   const Tensor d_y = tensor_of(normal_values(6, "d_y"), {3, 2}, DType::float64);
-  // Our own product in double adds as the reference does; CUDA's fuses multiplication and addition, in an order of its own.
+  // Our own product in double adds as the reference does; CUDA's fuses multiplication and addition, in an order of its
+  // own.
   const double tolerance = device().type == DeviceType::cuda ? 4 * rounding_unit(DType::float64) : 0;
   for (bool wants_x : {false, true}) {
     for (bool wants_weight : {false, true}) {
       Tape tape(stream());
-      const Variable vx = wants_x ? Variable::leaf(x) : Variable(x), vw = wants_weight ? Variable::leaf(weight) : Variable(weight);
+      const Variable vx = wants_x ? Variable::leaf(x) : Variable(x),
+                     vw = wants_weight ? Variable::leaf(weight) : Variable(weight);
       const Variable y = ops::linear(tape, vx, vw, nullptr);
       EXPECT_EQ(y.requires_gradient(), wants_x || wants_weight);
       if (!y.requires_gradient()) continue;
@@ -93,12 +102,13 @@ TEST_P(Linear, OnlyWhatIsWantedIsSavedAndPassedOn) {
       EXPECT_EQ(vx.gradient().defined(), wants_x);
       EXPECT_EQ(vw.gradient().defined(), wants_weight);
       if (wants_x) {
-        EXPECT_LE(
-            relative_error(values_of(vx.gradient()), reference::product(values_of(d_y), false, values_of(weight), false, 3, 4, 2).value),
-            tolerance);
+        EXPECT_LE(relative_error(values_of(vx.gradient()),
+                                 reference::product(values_of(d_y), false, values_of(weight), false, 3, 4, 2).value),
+                  tolerance);
       }
       if (wants_weight) {
-        EXPECT_LE(relative_error(values_of(vw.gradient()), reference::product(values_of(d_y), true, values_of(x), false, 2, 4, 3).value),
+        EXPECT_LE(relative_error(values_of(vw.gradient()),
+                                 reference::product(values_of(d_y), true, values_of(x), false, 2, 4, 3).value),
                   tolerance);
       }
     }
@@ -134,11 +144,13 @@ TEST_P(Linear, BFloat16ParametersHaveFloat32Gradients) {
   ASSERT_EQ(vw.gradient().dtype(), DType::float32);
   ASSERT_EQ(vb.gradient().dtype(), DType::float32);
   // Products of 16-bit numbers are exact in float32; what is left are the roundings of 40 additions.
-  EXPECT_LE(relative_error(values_of(vw.gradient()), reference::product(values_of(d_y), true, values_of(x), false, 3, 6, 40).value),
+  EXPECT_LE(relative_error(values_of(vw.gradient()),
+                           reference::product(values_of(d_y), true, values_of(x), false, 3, 6, 40).value),
             40 * 0x1p-24);
-  EXPECT_LE(relative_error(values_of(vb.gradient()),
-                           reference::product(values_of(d_y), true, std::vector<double>(40, 1.0), false, 3, 1, 40).value),
-            40 * 0x1p-24);
+  EXPECT_LE(
+      relative_error(values_of(vb.gradient()),
+                     reference::product(values_of(d_y), true, std::vector<double>(40, 1.0), false, 3, 1, 40).value),
+      40 * 0x1p-24);
 }
 
 TEST_P(Linear, AnActivationIsFusedOnlyWhereNothingIsRecorded) {
@@ -161,7 +173,8 @@ TEST(LinearShapes, ShapesThatDoNotFitAreRefused) {
   EXPECT_THROW(ops::linear(tape, zeros({2, 4}), zeros({3, 5}), nullptr), ContractError);
   EXPECT_THROW(ops::linear(tape, zeros({2, 4}), zeros({4}), nullptr), ContractError);
   EXPECT_THROW(ops::linear(tape, zeros({2, 4}), zeros({2, 4}), &bias), ContractError);
-  EXPECT_THROW(ops::linear(tape, Variable(Tensor::zeros({2, 4}, DType::bfloat16)), zeros({2, 4}), nullptr), ContractError);
+  EXPECT_THROW(ops::linear(tape, Variable(Tensor::zeros({2, 4}, DType::bfloat16)), zeros({2, 4}), nullptr),
+               ContractError);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Every feature map in every mode against its definition, pair by pair, and gradients against finite differences. On GPUs:
-// test_linear_attention_gpu.cpp.
+// Every feature map in every mode against its definition, pair by pair, and gradients against finite differences. On
+// GPUs: test_linear_attention_gpu.cpp.
 #include <gtest/gtest.h>
 
 #include "framework/autodiff/gradient_check.h"
@@ -10,7 +10,9 @@ namespace {
 
 class EveryAttention : public ::testing::TestWithParam<std::tuple<FeatureMap, bool, Mode>> {
  protected:
-  AttentionProblem made(const ProblemShape& shape, double scale = 1) const { return attention_problem(GetParam(), shape, scale); }
+  AttentionProblem made(const ProblemShape& shape, double scale = 1) const {
+    return attention_problem(GetParam(), shape, scale);
+  }
 };
 std::string name_of_case(const ::testing::TestParamInfo<std::tuple<FeatureMap, bool, Mode>>& info) {
   return name_of_combination(info.param);
@@ -20,24 +22,33 @@ INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryAttention, ::testing::ValuesIn(ev
 TEST_P(EveryAttention, ForwardEqualsTheDefinition) {
   for (const ProblemShape& shape : odd_shapes()) {
     const AttentionProblem p = made(shape);
-    // Rounding of a signed sum is relative to its terms, and relu's features may all but vanish: there the bound is the sum's condition.
+    // Rounding of a signed sum is relative to its terms, and relu's features may all but vanish: there the bound is the
+    // sum's condition.
     const double slack = is_positive(p) ? 1 : 30;
-    EXPECT_LT(relative_error(run_attention(p, DType::float64).output, definition_of(p, DType::float64)), 2e-13 * slack) << shape.n;
-    EXPECT_LT(relative_error(run_attention(p, DType::float32).output, definition_of(p, DType::float32)), 6e-6 * slack) << shape.n;
-    // Inputs are the same 16-bit values, so what is left is the rounding of the output: half an ulp of 8 significant bits is 2^-8.
-    EXPECT_LT(relative_error(run_attention(p, DType::bfloat16).output, definition_of(p, DType::bfloat16)), 0x1p-8 * 1.05) << shape.n;
+    EXPECT_LT(relative_error(run_attention(p, DType::float64).output, definition_of(p, DType::float64)), 2e-13 * slack)
+        << shape.n;
+    EXPECT_LT(relative_error(run_attention(p, DType::float32).output, definition_of(p, DType::float32)), 6e-6 * slack)
+        << shape.n;
+    // Inputs are the same 16-bit values, so what is left is the rounding of the output: half an ulp of 8 significant
+    // bits is 2^-8.
+    EXPECT_LT(relative_error(run_attention(p, DType::bfloat16).output, definition_of(p, DType::bfloat16)),
+              0x1p-8 * 1.05)
+        << shape.n;
   }
 }
 
 TEST_P(EveryAttention, GradientsAgreeWithFiniteDifferences) {
   std::vector<ProblemShape> shapes{{1, 1, 1, 1, 3, 2, 4, 16}, {1, 2, 1, 6, 3, 4, 4, 16}, {2, 2, 1, 9, 4, 3, 6, 4}};
-  if (made(shapes[0]).options.rotate_numerator) shapes = {{1, 1, 1, 1, 3, 2, 4, 16}, {1, 2, 1, 13, 4, 3, 7, 4}};  // m even and odd
+  if (made(shapes[0]).options.rotate_numerator)
+    shapes = {{1, 1, 1, 1, 3, 2, 4, 16}, {1, 2, 1, 13, 4, 3, 7, 4}};  // m even and odd
   for (const ProblemShape& shape : shapes) {
     AttentionProblem p = made(shape);
     for (auto* values : {&p.query, &p.key}) {
-      for (double& value : *values) value = std::fabs(value) < 0.02 ? value + 0.06 : value;  // elu and relu have kinks at 0
+      for (double& value : *values)
+        value = std::fabs(value) < 0.02 ? value + 0.06 : value;  // elu and relu have kinks at 0
     }
-    std::vector<Tensor> inputs{tensor_of(p.query, p.query_shape(), DType::float64), tensor_of(p.key, p.key_shape(), DType::float64),
+    std::vector<Tensor> inputs{tensor_of(p.query, p.query_shape(), DType::float64),
+                               tensor_of(p.key, p.key_shape(), DType::float64),
                                tensor_of(p.value, p.value_shape(), DType::float64)};
     if (!p.gate.empty()) inputs.push_back(tensor_of(p.gate, {p.heads()}, DType::float64));
     const GradientCheckResult result = check_gradients(
@@ -87,7 +98,8 @@ TEST_P(EveryAttention, ALaterTokenChangesNoEarlierBit) {
     for (const double factor : {-40.0, HUGE_VAL, std::nan("")}) {
       AttentionProblem changed = p;
       for (std::int64_t i = cut * 2 * d; i < n * 2 * d; ++i) {
-        for (auto* values : {&changed.query, &changed.key, &changed.value}) (*values)[static_cast<std::size_t>(i)] *= factor;
+        for (auto* values : {&changed.query, &changed.key, &changed.value})
+          (*values)[static_cast<std::size_t>(i)] *= factor;
       }
       const std::vector<double> after = run_attention(changed, DType::float32).output;
       EXPECT_EQ(std::memcmp(before.data(), after.data(), static_cast<std::size_t>(cut * 2 * d) * sizeof(double)), 0)
@@ -128,7 +140,8 @@ TEST_P(EveryAttention, PackedDocumentsAreTheDocumentsAlone) {
   if (p.documents.empty()) return;
   const Outcome packed = run_attention(p, DType::float32);
   for (std::int64_t start = 0, end = 1; start < p.n; start = end++) {
-    while (end < p.n && p.documents[static_cast<std::size_t>(end)] == p.documents[static_cast<std::size_t>(start)]) ++end;
+    while (end < p.n && p.documents[static_cast<std::size_t>(end)] == p.documents[static_cast<std::size_t>(start)])
+      ++end;
     AttentionProblem alone = p;
     alone.n = alone.n_key = end - start;
     alone.documents.clear();
@@ -142,7 +155,8 @@ TEST_P(EveryAttention, PackedDocumentsAreTheDocumentsAlone) {
     const auto output = run_attention(alone, DType::float32).output;
     const std::int64_t width = p.heads() * p.d_value;
     // Chunks begin with each document, so that the very same is computed.
-    EXPECT_EQ(std::vector<double>(packed.output.begin() + start * width, packed.output.begin() + end * width), output) << start;
+    EXPECT_EQ(std::vector<double>(packed.output.begin() + start * width, packed.output.begin() + end * width), output)
+        << start;
   }
 }
 
@@ -152,8 +166,11 @@ struct OrderCase {
   FeatureMap map;
   std::int64_t order;
 };
-const OrderCase other_orders[] = {
-    {FeatureMap::taylor, 1}, {FeatureMap::taylor, 3}, {FeatureMap::limit, 1}, {FeatureMap::limit, 3}, {FeatureMap::limit, 4}};
+const OrderCase other_orders[] = {{FeatureMap::taylor, 1},
+                                  {FeatureMap::taylor, 3},
+                                  {FeatureMap::limit, 1},
+                                  {FeatureMap::limit, 3},
+                                  {FeatureMap::limit, 4}};
 
 std::string text(const OrderCase& c, bool causal) {
   return fmt::format("{} of order {}, {}", feature_map_info(c.map).name, c.order, causal ? "causal" : "bidirectional");
@@ -176,7 +193,8 @@ TEST_P(LinearAttentionOrders, EveryOrderIsItsDefinition) {
   for (const OrderCase& c : other_orders) {
     for (const bool causal : {true, false}) {
       SCOPED_TRACE(text(c, causal));
-      const ProblemShape larger = on_simulator() ? ProblemShape{1, 2, 1, 17, 4, 5, 1, 8} : ProblemShape{2, 4, 2, 33, 4, 5, 1, 16};
+      const ProblemShape larger =
+          on_simulator() ? ProblemShape{1, 2, 1, 17, 4, 5, 1, 8} : ProblemShape{2, 4, 2, 33, 4, 5, 1, 16};
       for (const ProblemShape& shape : {ProblemShape{1, 1, 1, 1, 1, 1, 1, 16}, larger}) {
         AttentionProblem p = attention_problem(c.map, causal, shape);
         p.options.map_options.order = c.order;
@@ -265,7 +283,8 @@ TEST_P(LinearAttentionDirections, OfEachHeadAreThoseOfTheHeadAlone) {
       const std::vector<double> d_output = normal_values(2 * 21 * heads * width, 5);
       const auto together = run(p, tensor_of(sets, {heads, m, d}, DType::float64), d_output);
       for (std::int64_t h = 0; h < heads; ++h) {
-        SCOPED_TRACE(fmt::format("{}, {}, head {}", feature_map_info(map).name, causal ? "causal" : "bidirectional", h));
+        SCOPED_TRACE(
+            fmt::format("{}, {}, head {}", feature_map_info(map).name, causal ? "causal" : "bidirectional", h));
         const auto of_head = [&](const std::vector<double>& values, std::int64_t n, std::int64_t columns) {
           std::vector<double> rows;
           for (std::int64_t b = 0; b < 2; ++b) {
@@ -281,8 +300,10 @@ TEST_P(LinearAttentionDirections, OfEachHeadAreThoseOfTheHeadAlone) {
         alone.value = of_head(p.value, p.n_key, width);
         alone.directions.assign(sets.begin() + h * m * d, sets.begin() + (h + 1) * m * d);
         if (!p.oprf_a.empty()) alone.oprf_a = {p.oprf_a[static_cast<std::size_t>(h)]};
-        const auto single = run(alone, tensor_of(alone.directions, {m, d}, DType::float64), of_head(d_output, p.n, width));
-        EXPECT_LT(relative_error(of_head(together[0], p.n, width), definition_of(alone, DType::float64)), is_positive(p) ? 2e-13 : 6e-12);
+        const auto single =
+            run(alone, tensor_of(alone.directions, {m, d}, DType::float64), of_head(d_output, p.n, width));
+        EXPECT_LT(relative_error(of_head(together[0], p.n, width), definition_of(alone, DType::float64)),
+                  is_positive(p) ? 2e-13 : 6e-12);
         EXPECT_EQ(of_head(together[0], p.n, width), single[0]);
         EXPECT_EQ(of_head(together[1], p.n, d), single[1]);
         EXPECT_EQ(of_head(together[2], p.n_key, d), single[2]);
@@ -305,7 +326,8 @@ std::vector<double> relative_denominators(const AttentionProblem& p) {
     for (std::int64_t j = 0; j < (p.options.causal ? i + 1 : p.n_key); ++j) {
       const auto k = reference::feature_row(c, p.key.data() + j * p.d, true);
       const double by = std::exp(k.row_log);
-      total += by * reference::inner(q.features.data(), k.features.data(), static_cast<std::int64_t>(q.features.size()));
+      total +=
+          by * reference::inner(q.features.data(), k.features.data(), static_cast<std::int64_t>(q.features.size()));
       magnitude += by * size(q.features) * size(k.features);
     }
     relative.push_back(std::fabs(total) / magnitude);
@@ -313,10 +335,14 @@ std::vector<double> relative_denominators(const AttentionProblem& p) {
   return relative;
 }
 
-/// Inputs of either sign as they come, so that sums cancel: with the default guard, and with one that a third of the rows falls below.
+/// Inputs of either sign as they come, so that sums cancel: with the default guard, and with one that a third of the
+/// rows falls below.
 TEST_P(LinearAttentionSigned, RowsBelowTheGuardAreZeroAndNoOthers) {
-  const OrderCase signed_maps[] = {
-      {FeatureMap::favor_trig, 2}, {FeatureMap::taylor, 1}, {FeatureMap::taylor, 3}, {FeatureMap::limit, 1}, {FeatureMap::limit, 3}};
+  const OrderCase signed_maps[] = {{FeatureMap::favor_trig, 2},
+                                   {FeatureMap::taylor, 1},
+                                   {FeatureMap::taylor, 3},
+                                   {FeatureMap::limit, 1},
+                                   {FeatureMap::limit, 3}};
   for (const OrderCase& c : signed_maps) {
     for (const bool causal : {true, false}) {
       for (const std::int64_t below : {0, 20}) {
@@ -335,13 +361,15 @@ TEST_P(LinearAttentionSigned, RowsBelowTheGuardAreZeroAndNoOthers) {
           const Outcome found = run_attention(p, dtype);
           EXPECT_EQ(found.report.rows, 60);
           EXPECT_EQ(found.report.guarded, below);
-          EXPECT_NEAR(found.report.least / *std::min_element(relative.begin(), relative.end()), 1, dtype == DType::float64 ? 1e-9 : 1e-2);
+          EXPECT_NEAR(found.report.least / *std::min_element(relative.begin(), relative.end()), 1,
+                      dtype == DType::float64 ? 1e-9 : 1e-2);
           for (const auto* values : {&found.output, &found.d_query, &found.d_key, &found.d_value}) {
             for (double value : *values) ASSERT_TRUE(std::isfinite(value));
           }
           const auto is_zero = [](const std::vector<double>& values, std::size_t row, std::size_t width) {
             return std::all_of(values.begin() + static_cast<std::ptrdiff_t>(row * width),
-                               values.begin() + static_cast<std::ptrdiff_t>((row + 1) * width), [](double value) { return value == 0; });
+                               values.begin() + static_cast<std::ptrdiff_t>((row + 1) * width),
+                               [](double value) { return value == 0; });
           };
           for (std::size_t i = 0; i < relative.size(); ++i) {
             EXPECT_EQ(is_zero(found.output, i, 4), relative[i] < guard) << i;

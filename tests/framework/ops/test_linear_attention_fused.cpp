@@ -1,10 +1,11 @@
-// The fused form of linear attention on GPUs, against float64 on the CPU (which test_linear_attention.cpp holds against the definition). On
-// the CPU engine the same tests hold its own form, with the same bounds.
+// The fused form of linear attention on GPUs, against float64 on the CPU (which test_linear_attention.cpp holds against
+// the definition). On the CPU engine the same tests hold its own form, with the same bounds.
 //
-// Bounds. float32: 1e-4 of the largest value; its operands have two bfloat16 parts, 2^-17 a product. bfloat16: what is rounded on the way
-// to an output are features of the query, features of the key and the pair's weight, each by at most 2^-9 and each in numerator and
-// denominator alike, and the output itself: 4 · 2^-9 = 2^-7 of the largest value. A gradient has, beside these, the rounding of the slope
-// that is multiplied with features and directions, and that of the output in δ = g · output: 2^-6.
+// Bounds. float32: 1e-4 of the largest value; its operands have two bfloat16 parts, 2^-17 a product. bfloat16: what is
+// rounded on the way to an output are features of the query, features of the key and the pair's weight, each by at most
+// 2^-9 and each in numerator and denominator alike, and the output itself: 4 · 2^-9 = 2^-7 of the largest value. A
+// gradient has, beside these, the rounding of the slope that is multiplied with features and directions, and that of
+// the output in δ = g · output: 2^-6.
 #include <gtest/gtest.h>
 
 #include "framework/ops/column_ranges.h"
@@ -60,7 +61,8 @@ double error_beside(const std::vector<double>& found, const std::vector<double>&
   }
   return found.size() == expected.size() ? worst / largest : HUGE_VAL;
 }
-void expect_close(const Outcome& found, const Outcome& expected, const Bounds& bounds, const std::string& what, double least = 1e-3) {
+void expect_close(const Outcome& found, const Outcome& expected, const Bounds& bounds, const std::string& what,
+                  double least = 1e-3) {
   EXPECT_LT(error_beside(found.output, expected.output, least), bounds.output) << what;
   EXPECT_LT(error_beside(found.d_query, expected.d_query, least), bounds.gradient) << what;
   EXPECT_LT(error_beside(found.d_key, expected.d_key, least), bounds.gradient) << what;
@@ -90,16 +92,17 @@ TEST_P(LinearAttentionFused, is_the_form_that_is_taken) {
 }
 
 TEST_P(LinearAttentionFused, takes_every_width) {
-  const ProblemShape shapes[] = {{2, 1, 1, 1, 16, 16, 16, 64},    {1, 1, 1, 64, 48, 16, 64, 64},  {1, 1, 1, 65, 80, 96, 33, 64},
-                                 {1, 1, 1, 70, 128, 128, 65, 64}, {1, 1, 1, 66, 64, 64, 256, 64}, {1, 1, 1, 66, 32, 48, 400, 64}};
+  const ProblemShape shapes[] = {{2, 1, 1, 1, 16, 16, 16, 64},   {1, 1, 1, 64, 48, 16, 64, 64},
+                                 {1, 1, 1, 65, 80, 96, 33, 64},  {1, 1, 1, 70, 128, 128, 65, 64},
+                                 {1, 1, 1, 66, 64, 64, 256, 64}, {1, 1, 1, 66, 32, 48, 400, 64}};
   for (const ProblemShape& shape : shapes) {
     for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::hedgehog, FeatureMap::elu1}) {
       if (!feature_map_info(map).needs_directions && shape.directions > 100) continue;
       for (const bool causal : {true, false}) {
         const DType dtype = shape.n == 66 || causal ? DType::bfloat16 : DType::float32;
         expect_close(problem_of(map, causal, shape, dtype), dtype,
-                     fmt::format("{}, n {}, d {}, d_value {}, {} directions, causal {}", feature_map_info(map).name, shape.n, shape.d,
-                                 shape.d_value, shape.directions, causal));
+                     fmt::format("{}, n {}, d {}, d_value {}, {} directions, causal {}", feature_map_info(map).name,
+                                 shape.n, shape.d, shape.d_value, shape.directions, causal));
       }
     }
   }
@@ -111,7 +114,8 @@ TEST_P(LinearAttentionFused, masks_and_documents) {
       for (const DType dtype : {DType::float32, DType::bfloat16}) {
         if (map != FeatureMap::favor_positive && (dtype == DType::float32 || !causal)) continue;
         AttentionProblem p = problem_of(map, causal, {2, 1, 1, 200, 16, 16, 32, 64}, dtype);
-        for (std::int64_t i = 0; i < p.batch * p.n_key; ++i) p.mask.push_back(i % 3 != 0 && (i % p.n_key < 20 || i % p.n_key > 90));
+        for (std::int64_t i = 0; i < p.batch * p.n_key; ++i)
+          p.mask.push_back(i % 3 != 0 && (i % p.n_key < 20 || i % p.n_key > 90));
         const AttentionProblem masked = p;
         expect_close(masked, dtype, "masked");
         if (!causal) continue;
@@ -223,10 +227,11 @@ TEST_P(LinearAttentionFused, later_tokens_change_no_bit) {
             const std::vector<double> after = output_of();
             for (std::int64_t i = 0; i < from * 16; ++i)
               ASSERT_EQ(before[static_cast<std::size_t>(i)], after[static_cast<std::size_t>(i)])
-                  << feature_map_info(map).name << " " << name_of(dtype) << ", token " << i / 16 << ", changed from " << from << " by "
-                  << factor;
+                  << feature_map_info(map).name << " " << name_of(dtype) << ", token " << i / 16 << ", changed from "
+                  << from << " by " << factor;
             if (std::isnan(factor)) {
-              for (std::int64_t i = from * 16; i < p.n * 16; ++i) EXPECT_TRUE(std::isnan(after[static_cast<std::size_t>(i)])) << i / 16;
+              for (std::int64_t i = from * 16; i < p.n * 16; ++i)
+                EXPECT_TRUE(std::isnan(after[static_cast<std::size_t>(i)])) << i / 16;
             }
           }
         }
@@ -262,7 +267,8 @@ TEST_P(LinearAttentionFused, values_that_are_not_finite_reach_what_sees_them_and
 
 TEST_P(LinearAttentionFused, masked_keys_change_no_bit) {
   for (const bool causal : {true, false}) {
-    AttentionProblem p = problem_of(FeatureMap::favor_positive, causal, {1, 1, 1, 100, 16, 16, 32, 64}, DType::bfloat16);
+    AttentionProblem p =
+        problem_of(FeatureMap::favor_positive, causal, {1, 1, 1, 100, 16, 16, 32, 64}, DType::bfloat16);
     p.mask.assign(static_cast<std::size_t>(p.n_key), 1);
     for (const std::size_t j : {0u, 30u, 64u, 99u}) p.mask[j] = 0;
     const Outcome before = run_attention(p, DType::bfloat16);
@@ -284,15 +290,16 @@ TEST_P(LinearAttentionFused, norms_up_to_forty) {
       for (const double norm : {8.0, 40.0}) {
         if (norm < 40 && !causal) continue;
         const AttentionProblem p = problem_of(map, causal, {1, 1, 1, 130, 64, 16, 96, 64}, DType::float32, norm / 8);
-        expect_close(p, DType::float32, fmt::format("{}, norm {}, causal {}", feature_map_info(map).name, norm, causal));
+        expect_close(p, DType::float32,
+                     fmt::format("{}, norm {}, causal {}", feature_map_info(map).name, norm, causal));
       }
     }
   }
 }
 
 TEST_P(LinearAttentionFused, opposite_keys_and_a_huge_key) {
-  for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::oprf, FeatureMap::exp,
-                               FeatureMap::elu1, FeatureMap::hedgehog}) {
+  for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::oprf,
+                               FeatureMap::exp, FeatureMap::elu1, FeatureMap::hedgehog}) {
     for (const double scale : {1.0, 5.0}) {
       AttentionProblem p = problem_of(map, true, {1, 1, 1, 100, 64, 16, 96, 64}, DType::float32, scale);
       p.key = p.query;
@@ -315,7 +322,8 @@ TEST_P(LinearAttentionFused, opposite_keys_in_bfloat16) {
 }
 
 TEST_P(LinearAttentionFused, goes_on_from_a_state) {
-  for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::elu1, FeatureMap::hedgehog}) {
+  for (const FeatureMap map :
+       {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::elu1, FeatureMap::hedgehog}) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
       const AttentionProblem p = problem_of(map, true, {1, 2, 2, 230, 16, 16, 40, 64}, dtype, 2);
       Tape tape{stream()};
@@ -352,7 +360,8 @@ TEST_P(LinearAttentionFused, gradients_of_a_segment_that_goes_on_from_a_state) {
   second.query = stored(normal_values(70 * 16, 31), dtype), second.key = stored(normal_values(70 * 16, 32), dtype);
   const auto run = [&](DType type) {
     Tape tape{stream()};
-    ops::LinearAttentionState state = ops::empty_linear_attention_state(first.options, 1, first.features(), 16, 16, type, device());
+    ops::LinearAttentionState state =
+        ops::empty_linear_attention_state(first.options, 1, first.features(), 16, 16, type, device());
     ops::LinearAttentionInputs inputs;
     inputs.constants = constants_of(first, type);
     inputs.state = &state;
@@ -380,7 +389,8 @@ TEST_P(LinearAttentionFused, gradients_of_a_segment_that_goes_on_from_a_state) {
 }
 
 TEST_P(LinearAttentionFused, views_of_one_tensor_whose_gradient_is_added_to) {
-  // query, key and value as column ranges of one tensor, used twice: rows are strided, at 16-byte borders or not, and gradients accumulate.
+  // query, key and value as column ranges of one tensor, used twice: rows are strided, at 16-byte borders or not, and
+  // gradients accumulate.
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     for (const std::int64_t before : {8, 1}) {
       const std::int64_t n = 70, d = 16;
@@ -393,7 +403,8 @@ TEST_P(LinearAttentionFused, views_of_one_tensor_whose_gradient_is_added_to) {
         inputs.query = parts[1], inputs.key = parts[2], inputs.value = parts[3];
         ops::LinearAttentionOptions options;
         options.n_heads = 2, options.feature_map = FeatureMap::elu1;
-        const Variable first = ops::linear_attention(tape, inputs, options), second = ops::linear_attention(tape, inputs, options);
+        const Variable first = ops::linear_attention(tape, inputs, options),
+                       second = ops::linear_attention(tape, inputs, options);
         const auto seed = [&](std::uint32_t random) {
           return tensor_of(stored(normal_values(first.shape().elements(), random), dtype), first.shape(), type);
         };

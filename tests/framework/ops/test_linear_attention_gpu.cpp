@@ -1,5 +1,6 @@
-// The general form on GPUs: every feature map in every mode against its definition, and gradients against the CPU's in float64, which are
-// held against finite differences (test_linear_attention.cpp). Sequences are cut into segments, whose states are summed up and scanned.
+// The general form on GPUs: every feature map in every mode against its definition, and gradients against the CPU's in
+// float64, which are held against finite differences (test_linear_attention.cpp). Sequences are cut into segments,
+// whose states are summed up and scanned.
 #include <gtest/gtest.h>
 
 #include "tests/framework/ops/linear_attention_modes.h"
@@ -13,8 +14,11 @@ class EveryAttentionOnGpu : public GeneralFormCase<Combination> {
  protected:
   Combination what() const { return std::get<1>(GetParam()); }
   bool causal() const { return std::get<1>(what()); }
-  AttentionProblem made(const ProblemShape& shape, double scale = 1) const { return attention_problem(what(), shape, scale); }
-  /// Odd widths, several chunks, the last one short; on the simulator one shape for each mode, so that every map meets both.
+  AttentionProblem made(const ProblemShape& shape, double scale = 1) const {
+    return attention_problem(what(), shape, scale);
+  }
+  /// Odd widths, several chunks, the last one short; on the simulator one shape for each mode, so that every map meets
+  /// both.
   std::vector<ProblemShape> shapes() const {
     const std::vector<ProblemShape> small{{1, 2, 1, 14, 5, 3, 7, 4}, {1, 1, 1, 21, 6, 18, 8, 8}};
     if (on_simulator()) return {small[(static_cast<std::size_t>(std::get<2>(what())) + (causal() ? 1 : 0)) % 2]};
@@ -46,7 +50,8 @@ TEST_P(EveryAttentionOnGpu, IsItsDefinitionAndHasTheGradientsOfTheCpu) {
     SCOPED_TRACE(shape.n);
     const double slack = is_positive(p) ? 1 : 30;  // the sum's condition, as in ForwardEqualsTheDefinition
     // So are sums without weights of one sign, which nothing but their own root mean square normalises.
-    const double float32_slack = p.options.rotate_numerator && p.options.normalizer == ops::Normalizer::rms ? 5 * slack : slack;
+    const double float32_slack =
+        p.options.rotate_numerator && p.options.normalizer == ops::Normalizer::rms ? 5 * slack : slack;
     const Outcome of_cpu = run_on_cpu(p, DType::float64);
     const auto expect = [&](DType dtype, double output, double of_rows, double of_values) {
       SCOPED_TRACE(name_of(dtype));
@@ -73,10 +78,12 @@ TEST_P(EveryAttentionOnGpu, ALaterTokenChangesNoEarlierBit) {
   for (const auto& [cut, factor] : changes) {
     AttentionProblem changed = p;
     for (std::int64_t i = cut * d; i < n * d; ++i) {
-      for (auto* values : {&changed.query, &changed.key, &changed.value}) (*values)[static_cast<std::size_t>(i)] *= factor;
+      for (auto* values : {&changed.query, &changed.key, &changed.value})
+        (*values)[static_cast<std::size_t>(i)] *= factor;
     }
     const std::vector<double> after = output_of(changed, DType::float32);
-    EXPECT_EQ(std::memcmp(before.data(), after.data(), static_cast<std::size_t>(cut * d) * sizeof(double)), 0) << cut << ", " << factor;
+    EXPECT_EQ(std::memcmp(before.data(), after.data(), static_cast<std::size_t>(cut * d) * sizeof(double)), 0)
+        << cut << ", " << factor;
     EXPECT_NE(std::memcmp(before.data(), after.data(), before.size() * sizeof(double)), 0);
   }
 }
@@ -89,7 +96,8 @@ TEST_P(EveryAttentionOnGpu, MaskedKeysHaveNoInfluenceWhateverTheyHold) {
   AttentionProblem changed = p;
   const auto for_masked = [&](const auto& body) {
     for (std::int64_t j = 0; j < p.batch * p.n_key; ++j) {
-      for (std::int64_t f = 0; f < d && p.mask[static_cast<std::size_t>(j)] == 0; ++f) body(static_cast<std::size_t>(j * d + f));
+      for (std::int64_t f = 0; f < d && p.mask[static_cast<std::size_t>(j)] == 0; ++f)
+        body(static_cast<std::size_t>(j * d + f));
     }
   };
   for_masked([&](std::size_t i) {
@@ -110,7 +118,8 @@ TEST_P(EveryAttentionOnGpu, MaskedKeysHaveNoInfluenceWhateverTheyHold) {
 TEST_P(EveryAttentionOnGpu, PackedDocumentsAreTheDocumentsAlone) {
   const AttentionProblem p = made({1, 1, 1, on_simulator() ? 25 : 70, 4, 4, 6, 8});
   if (p.documents.empty()) return;
-  // In one segment the very same is computed: chunks begin with each document. In several it is summed in another order.
+  // In one segment the very same is computed: chunks begin with each document. In several it is summed in another
+  // order.
   use_general_form(1);
   const Outcome packed = run_attention(p, DType::float32);
   use_general_form(3);
@@ -120,7 +129,8 @@ TEST_P(EveryAttentionOnGpu, PackedDocumentsAreTheDocumentsAlone) {
   expect_gradients(cut, packed, 2e-5 * slack, 2e-6 * slack);
   use_general_form(1);
   for (std::int64_t start = 0, end = 1; start < p.n; start = end++) {
-    while (end < p.n && p.documents[static_cast<std::size_t>(end)] == p.documents[static_cast<std::size_t>(start)]) ++end;
+    while (end < p.n && p.documents[static_cast<std::size_t>(end)] == p.documents[static_cast<std::size_t>(start)])
+      ++end;
     AttentionProblem alone = p;
     alone.n = alone.n_key = end - start;
     alone.documents.clear();
@@ -157,9 +167,11 @@ class LinearAttentionOnGpu : public GeneralFormCase<FeatureMap> {
 };
 INSTANTIATE_TEST_SUITE_P(LinearAttention, LinearAttentionOnGpu,
                          ::testing::Combine(::testing::Values(DeviceType::simulated, DeviceType::cuda),
-                                            ::testing::Values(FeatureMap::favor_positive, FeatureMap::hedgehog, FeatureMap::taylor)),
+                                            ::testing::Values(FeatureMap::favor_positive, FeatureMap::hedgehog,
+                                                              FeatureMap::taylor)),
                          [](const auto& info) {
-                           return name_of_engine(std::get<0>(info.param)) + "_" + feature_map_info(std::get<1>(info.param)).name;
+                           return name_of_engine(std::get<0>(info.param)) + "_" +
+                                  feature_map_info(std::get<1>(info.param)).name;
                          });
 
 TEST_P(LinearAttentionOnGpu, ChunksSegmentsAndMemoryChangeNothingButRounding) {
@@ -184,7 +196,8 @@ TEST_P(LinearAttentionOnGpu, ChunksSegmentsAndMemoryChangeNothingButRounding) {
 }
 
 TEST_P(LinearAttentionOnGpu, WholeChunksOfEightWarps) {
-  // Chunks of 64 rows, several tiles of tensor cores in each direction, groups of heads, in the storage types of training.
+  // Chunks of 64 rows, several tiles of tensor cores in each direction, groups of heads, in the storage types of
+  // training.
   for (const auto& [sight, name] : sights) {
     SCOPED_TRACE(name);
     const AttentionProblem p = seen(sight, map(), {1, 2, 1, on_simulator() ? 66 : 130, 12, 36, 34, 64});
@@ -234,7 +247,8 @@ void expect_sums_of_gradients(const AttentionProblem& p) {
 }
 
 TEST_P(LinearAttentionOnGpu, GradientsAreAddedToWhereAskedAndLeftOutWhereNot) {
-  for (const Sight sight : {Sight::causal, Sight::hybrid}) expect_sums_of_gradients(seen(sight, map(), {1, 4, 2, 13, 4, 3, 6, 4}));
+  for (const Sight sight : {Sight::causal, Sight::hybrid})
+    expect_sums_of_gradients(seen(sight, map(), {1, 4, 2, 13, 4, 3, 6, 4}));
 }
 
 }  // namespace

@@ -27,14 +27,14 @@ std::string name_of_map(const ::testing::TestParamInfo<std::tuple<DeviceType, Fe
          (std::get<2>(info.param) ? "_causal" : "_bidirectional");
 }
 INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPositiveMap,
-                         ::testing::Combine(::testing::Values(DeviceType::cpu, DeviceType::cuda), ::testing::ValuesIn(positive_maps()),
-                                            ::testing::Bool()),
+                         ::testing::Combine(::testing::Values(DeviceType::cpu, DeviceType::cuda),
+                                            ::testing::ValuesIn(positive_maps()), ::testing::Bool()),
                          name_of_map);
 // The simulator takes one map of each kind: with directions, of the elements themselves, of whole rows, and values.
 INSTANTIATE_TEST_SUITE_P(LinearAttentionSimulated, EveryPositiveMap,
                          ::testing::Combine(::testing::Values(DeviceType::simulated),
-                                            ::testing::Values(FeatureMap::favor_positive, FeatureMap::elu1, FeatureMap::hedgehog,
-                                                              FeatureMap::favor_relu),
+                                            ::testing::Values(FeatureMap::favor_positive, FeatureMap::elu1,
+                                                              FeatureMap::hedgehog, FeatureMap::favor_relu),
                                             ::testing::Bool()),
                          name_of_map);
 
@@ -60,8 +60,8 @@ class FlushToZero {
 void rounded_inputs(AttentionProblem& p) {
   for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, DType::float32);
 }
-/// Largest difference over the largest expected value, or over `least` where all are smaller: where one key has all the weight, true
-/// gradients vanish, and what is found is the rounding of terms of the size of 1.
+/// Largest difference over the largest expected value, or over `least` where all are smaller: where one key has all the
+/// weight, true gradients vanish, and what is found is the rounding of terms of the size of 1.
 double error_beside(const std::vector<double>& found, const std::vector<double>& expected, double least = 1e-3) {
   double largest = least, worst = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {
@@ -116,7 +116,8 @@ TEST_P(EveryPositiveMap, OppositeKeysAndAHugeKeyStayClose) {
     EXPECT_LT(error_beside(found.output, expected.output), 1e-4) << scale;
     EXPECT_LT(error_beside(found.d_query, expected.d_query, 0.3), 1e-4) << scale;
     EXPECT_LT(error_beside(found.d_value, expected.d_value), 1e-4) << scale;
-    // The huge key's own gradient is as large as its entries are; the others' are lost beside it, so they are compared by themselves.
+    // The huge key's own gradient is as large as its entries are; the others' are lost beside it, so they are compared
+    // by themselves.
     EXPECT_LT(error_beside(found.d_key, expected.d_key, 0.3), 1e-4) << scale;
   }
 }
@@ -131,7 +132,8 @@ TEST_P(EveryPositiveMap, TheHybridStaysCloseToo) {
 }
 
 TEST_P(EveryPositiveMap, SixtyFiveThousandTokens) {  // on the simulator some hundred
-  AttentionProblem p = attention_problem(map(), causal(), {1, 1, 1, on_simulator() ? 300 : 65536, 8, 8, 16, 64}, 40 / std::sqrt(8.0));
+  AttentionProblem p =
+      attention_problem(map(), causal(), {1, 1, 1, on_simulator() ? 300 : 65536, 8, 8, 16, 64}, 40 / std::sqrt(8.0));
   rounded_inputs(p);
   const Outcome expected = run_on_cpu(p, DType::float64), found = run_attention(p, DType::float32);
   EXPECT_LT(relative_error(found.output, expected.output), 1e-4);
@@ -150,11 +152,14 @@ class LinearAttention : public GeneralFormTest {};
 FURLONG_INSTANTIATE_ENGINES(LinearAttention);
 
 TEST_P(LongSums, OfNearlyEqualWeightsKeepTheirDigits) {
-  // The mean of 65,536 values of mean zero: each output is 256 times smaller than its terms, and has the rounding of the whole sum.
-  for (const FeatureMap map : {FeatureMap::favor_relu, FeatureMap::hedgehog, FeatureMap::relu, FeatureMap::favor_positive}) {
+  // The mean of 65,536 values of mean zero: each output is 256 times smaller than its terms, and has the rounding of
+  // the whole sum.
+  for (const FeatureMap map :
+       {FeatureMap::favor_relu, FeatureMap::hedgehog, FeatureMap::relu, FeatureMap::favor_positive}) {
     for (const std::int64_t softmax_window : {0, 32}) {  // one sum, and two that meet
       SCOPED_TRACE(fmt::format("{}, softmax_window {}", feature_map_info(map).name, softmax_window));
-      AttentionProblem p = attention_problem(map, false, {1, 1, 1, on_simulator() ? 300 : 65536, 16, 8, 32, 64}, 2 / std::sqrt(16.0));
+      AttentionProblem p =
+          attention_problem(map, false, {1, 1, 1, on_simulator() ? 300 : 65536, 16, 8, 32, 64}, 2 / std::sqrt(16.0));
       if (softmax_window > 0) make_hybrid(p, softmax_window);
       rounded_inputs(p);
       const Outcome expected = run_on_cpu(p, DType::float64), found = run_attention(p, DType::float32);
@@ -171,7 +176,8 @@ TEST_P(RootMeanSquare, OfValuesOfAnyMagnitude) {
     AttentionProblem p = attention_problem(FeatureMap::elu1, true, {1, 1, 1, 20, 8, 8, 1, 16});
     p.options.normalizer = ops::Normalizer::rms;
     for (double& value : p.value) value *= magnitude;
-    EXPECT_LT(relative_error(run_attention(p, DType::float32).output, definition_of(p, DType::float32)), 6e-6) << magnitude;
+    EXPECT_LT(relative_error(run_attention(p, DType::float32).output, definition_of(p, DType::float32)), 6e-6)
+        << magnitude;
   }
 }
 
@@ -209,8 +215,8 @@ TEST_P(LinearAttentionDenominators, AVanishingOneGivesZeroOutputAndZeroGradient)
 }
 
 TEST_P(LinearAttentionDenominators, TheTwoSidesOfABidirectionalHybridAreGuardedTogether) {
-  // taylor of order 1 at d = 1: w = 1 + q k. The keys before weigh nothing beside magnitudes of 2, the own one e^-40; the last one, after
-  // all others, weighs 1: only where nothing comes after is the sum lost.
+  // taylor of order 1 at d = 1: w = 1 + q k. The keys before weigh nothing beside magnitudes of 2, the own one e^-40;
+  // the last one, after all others, weighs 1: only where nothing comes after is the sum lost.
   AttentionProblem p = attention_problem(FeatureMap::taylor, false, {1, 1, 1, 5, 1, 2, 1, 16});
   p.options.map_options.order = 1;
   make_hybrid(p, 1);
@@ -231,7 +237,8 @@ TEST_P(LinearAttentionDenominators, TheTwoSidesOfABidirectionalHybridAreGuardedT
 }
 
 TEST_P(LinearAttentionDenominators, RoundingNoiseIsGuardedCountedAndReported) {
-  // cosine: a key opposite to the query weighs 1 - 1 = 0; of what is left after rounding there is no direction to be had.
+  // cosine: a key opposite to the query weighs 1 - 1 = 0; of what is left after rounding there is no direction to be
+  // had.
   AttentionProblem p = attention_problem(FeatureMap::cosine, true, {1, 1, 1, 12, 16, 4, 1, 16});
   p.key = p.query;
   for (double& value : p.key) value = -value;
@@ -241,14 +248,16 @@ TEST_P(LinearAttentionDenominators, RoundingNoiseIsGuardedCountedAndReported) {
   EXPECT_LT(found.report.least, 0x1p-20);
   for (std::size_t f = 0; f < 4; ++f) EXPECT_EQ(found.output[f], 0);
   // A positive map has nothing to report.
-  const Outcome positive = run_attention(attention_problem(FeatureMap::elu1, true, {1, 1, 1, 12, 16, 4, 1, 16}), DType::float32);
+  const Outcome positive =
+      run_attention(attention_problem(FeatureMap::elu1, true, {1, 1, 1, 12, 16, 4, 1, 16}), DType::float32);
   EXPECT_EQ(positive.report.guarded, 0);
   EXPECT_EQ(positive.report.least, 1);
 }
 
 TEST_P(LinearAttentionDenominators, TheGuardDecidesWhichSmallOnesAreUsed) {
-  // taylor of order 1 at d = 1: w = 1 + q k. Keys a few roundings short of -1 leave, exactly, the denominators 2^-22 and 2^-22 + 3·2^-22
-  // beside magnitudes of 2 a key: 2^-23 and 2^-22. The third query is zero and sees three weights of 1.
+  // taylor of order 1 at d = 1: w = 1 + q k. Keys a few roundings short of -1 leave, exactly, the denominators 2^-22
+  // and 2^-22 + 3·2^-22 beside magnitudes of 2 a key: 2^-23 and 2^-22. The third query is zero and sees three weights
+  // of 1.
   const double unit = 0x1p-22;
   AttentionProblem p = attention_problem(FeatureMap::taylor, true, {1, 1, 1, 3, 1, 2, 1, 16});
   p.options.map_options.order = 1;
@@ -269,7 +278,8 @@ TEST_P(LinearAttentionDenominators, TheGuardDecidesWhichSmallOnesAreUsed) {
       EXPECT_NEAR(found.report.least / 0x1p-23, 1, 1e-5);
       for (std::size_t f = 0; f < 2; ++f) {
         EXPECT_NEAR(found.output[f], guarded > 0 ? 0 : value[f], guarded > 0 ? 0 : 1e-6) << guard;
-        EXPECT_NEAR(found.output[2 + f], guarded > 1 ? 0 : (value[f] + 3 * value[2 + f]) / 4, guarded > 1 ? 0 : 1e-6) << guard;
+        EXPECT_NEAR(found.output[2 + f], guarded > 1 ? 0 : (value[f] + 3 * value[2 + f]) / 4, guarded > 1 ? 0 : 1e-6)
+            << guard;
         EXPECT_NEAR(found.output[4 + f], (value[f] + value[2 + f] + value[4 + f]) / 3, 1e-6) << guard;
       }
       // d w_j / dq = k_j, so that the slope of the second row is of the size of 1 / 2^-20.
@@ -282,11 +292,13 @@ TEST_P(LinearAttentionDenominators, TheGuardDecidesWhichSmallOnesAreUsed) {
 }
 
 TEST_P(LinearAttention, StateAndSumsAreFloat32InBfloat16Models) {
-  AttentionProblem p = attention_problem(FeatureMap::favor_positive, true, {1, 1, 1, on_simulator() ? 300 : 3000, 16, 16, 32, 64});
+  AttentionProblem p =
+      attention_problem(FeatureMap::favor_positive, true, {1, 1, 1, on_simulator() ? 300 : 3000, 16, 16, 32, 64});
   // 3000 terms summed in 8 bits would stop growing at 256 of them.
   const auto found = run_attention(p, DType::bfloat16).output;
   EXPECT_LT(relative_error(found, definition_of(p, DType::bfloat16)), 0x1p-8 * 1.05);
-  EXPECT_EQ(ops::empty_linear_attention_state(p.options, 1, 32, 16, 16, DType::bfloat16, device()).sum.dtype(), DType::float32);
+  EXPECT_EQ(ops::empty_linear_attention_state(p.options, 1, 32, 16, 16, DType::bfloat16, device()).sum.dtype(),
+            DType::float32);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Rotary positions in the numerator: far positions, large norms, pairs that underflow, denominators that vanish beside their numerators.
+// Rotary positions in the numerator: far positions, large norms, pairs that underflow, denominators that vanish beside
+// their numerators.
 #include <gtest/gtest.h>
 
 #include "framework/autodiff/gradient_check.h"
@@ -26,10 +27,12 @@ void turn_keys_away(AttentionProblem& p) {
 }
 
 TEST_P(LinearAttentionRotation, FloatStaysCloseToDoubleAtTheNormsOfALayerNorm) {
-  for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::exp, FeatureMap::hedgehog}) {
+  for (const FeatureMap map :
+       {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::exp, FeatureMap::hedgehog}) {
     for (const bool causal : {true, false}) {
-      const AttentionProblem p = rotated_problem(
-          map, causal, {1, 1, 1, on_simulator() ? 70 : 300, 64, on_simulator() ? 8 : 32, on_simulator() ? 32 : 128, 64});  // |q| about 8
+      const AttentionProblem p = rotated_problem(map, causal,
+                                                 {1, 1, 1, on_simulator() ? 70 : 300, 64, on_simulator() ? 8 : 32,
+                                                  on_simulator() ? 32 : 128, 64});  // |q| about 8
       const Outcome expected = run_on_cpu(p, DType::float64), found = run_attention(p, DType::float32);
       const char* name = feature_map_info(map).name;
       EXPECT_LT(relative_error(found.output, expected.output), 1e-5) << name;
@@ -83,12 +86,14 @@ TEST_P(LinearAttentionRotation, AQueryThatSeesOnlyItselfHasItsOwnValue) {
   }
 }
 
-/// k = -q at norms where the products of normalised features fall under 1e-30: such pairs are summed from their logarithms.
+/// k = -q at norms where the products of normalised features fall under 1e-30: such pairs are summed from their
+/// logarithms.
 AttentionProblem underflowing_problem(std::int64_t n) {
   AttentionProblem p = rotated_problem(FeatureMap::exp, true, {1, 1, 1, n, 5, 3, 1, 64});
   turn_keys_away(p);
   for (std::int64_t i = 0; i < n * p.d; ++i) {
-    // Logarithms between 0 and 100; within the pairs (0, 2) and (1, 3) about the same, so that numerators stay near denominators.
+    // Logarithms between 0 and 100; within the pairs (0, 2) and (1, 3) about the same, so that numerators stay near
+    // denominators.
     const std::int64_t f = i % p.d;
     const double x = (f % 2 == 0 ? 75.0 : -75.0) + p.query[static_cast<std::size_t>(i)];
     p.query[static_cast<std::size_t>(i)] = x;
@@ -129,7 +134,8 @@ TEST_P(LinearAttentionRotation, UnderflowingPairsAreSummedFromTheirLogarithms) {
 }
 
 TEST_P(LinearAttentionRotation, ADenominatorLostBesideItsNumeratorGivesZeroAndIsCounted) {
-  // Query (0, 150), keys (150, 0), in logarithms: the pair rotated into each other weighs exp(300), the denominator exp(150).
+  // Query (0, 150), keys (150, 0), in logarithms: the pair rotated into each other weighs exp(300), the denominator
+  // exp(150).
   AttentionProblem p = rotated_problem(FeatureMap::exp, true, {1, 1, 1, 3, 2, 4, 1, 16});
   const double far = 150 * std::pow(2.0, 0.25);
   p.query = {0, far, 0, far, 0, 0};

@@ -1,4 +1,5 @@
-// One sequence in segments, each with its own tape as on a process of its own: outputs and gradients are those of the whole.
+// One sequence in segments, each with its own tape as on a process of its own: outputs and gradients are those of the
+// whole.
 #include <gtest/gtest.h>
 
 #include <barrier>
@@ -18,12 +19,15 @@ ops::LinearAttentionState row_of(const ops::LinearAttentionState& state, std::in
   return one;
 }
 
-/// What the segments of one test share: each lays down its state, waits for the others, and joins those that it needs. It knows the
-/// whole: a document has a number of its own, which its tokens have in every segment.
+/// What the segments of one test share: each lays down its state, waits for the others, and joins those that it needs.
+/// It knows the whole: a document has a number of its own, which its tokens have in every segment.
 class Table {
  public:
   Table(const AttentionProblem& whole, const std::vector<std::int64_t>& lengths)
-      : batch_(whole.batch), packs_(!whole.documents.empty()), states_(lengths.size()), all_(static_cast<std::ptrdiff_t>(lengths.size())) {
+      : batch_(whole.batch),
+        packs_(!whole.documents.empty()),
+        states_(lengths.size()),
+        all_(static_cast<std::ptrdiff_t>(lengths.size())) {
     for (const std::int64_t length : lengths) borders_.push_back(borders_.back() + length);
     for (std::int64_t b = 0; b < batch_; ++b) {
       for (std::int64_t i = 0, number = 0; i < whole.n; ++i) {
@@ -104,12 +108,14 @@ class Segment final : public ops::SegmentExchange {
 
 /// Columns [first, first + n) of [batch, total, width].
 template <class T>
-std::vector<T> columns(const std::vector<T>& values, std::int64_t batch, std::int64_t total, std::int64_t first, std::int64_t n) {
+std::vector<T> columns(const std::vector<T>& values, std::int64_t batch, std::int64_t total, std::int64_t first,
+                       std::int64_t n) {
   if (values.empty()) return {};
   const std::int64_t width = static_cast<std::int64_t>(values.size()) / (batch * total);
   std::vector<T> part;
   for (std::int64_t b = 0; b < batch; ++b)
-    part.insert(part.end(), values.begin() + (b * total + first) * width, values.begin() + (b * total + first + n) * width);
+    part.insert(part.end(), values.begin() + (b * total + first) * width,
+                values.begin() + (b * total + first + n) * width);
   return part;
 }
 
@@ -142,8 +148,8 @@ Outcome run_segment(const AttentionProblem& p, DType dtype, Segment& segment, co
 }
 
 /// Largest difference of [batch, total, width] from the segment's, beside the whole's largest value.
-double difference(const std::vector<double>& whole, const std::vector<double>& part, const AttentionProblem& p, std::int64_t first,
-                  std::int64_t n) {
+double difference(const std::vector<double>& whole, const std::vector<double>& part, const AttentionProblem& p,
+                  std::int64_t first, std::int64_t n) {
   const std::vector<double> expected = columns(whole, p.batch, p.n, first, n);
   EXPECT_EQ(expected.size(), part.size());
   double largest = 0, scale = 1e-300;
@@ -152,7 +158,8 @@ double difference(const std::vector<double>& whole, const std::vector<double>& p
   return largest / scale;
 }
 
-void expect_like_the_whole(const AttentionProblem& p, DType dtype, const std::vector<std::int64_t>& lengths, double tolerance) {
+void expect_like_the_whole(const AttentionProblem& p, DType dtype, const std::vector<std::int64_t>& lengths,
+                           double tolerance) {
   const Outcome whole = run_attention(p, dtype);
   const std::vector<double> d_output = normal_values(p.batch * p.n * p.heads() * p.d_value, 5);
   Table table(p, lengths);
@@ -183,7 +190,8 @@ void expect_like_the_whole(const AttentionProblem& p, DType dtype, const std::ve
 const std::vector<Mode> segment_modes{Mode::plain,   Mode::mask,      Mode::centred,       Mode::rms,
                                       Mode::rotated, Mode::documents, Mode::rotated_masked};
 
-/// The documents of each row, by their lengths, in the place of what a mode has put there. Numbers come back: neighbours alone differ.
+/// The documents of each row, by their lengths, in the place of what a mode has put there. Numbers come back:
+/// neighbours alone differ.
 void pack(AttentionProblem& p, const std::vector<std::vector<std::int64_t>>& rows) {
   p.documents.clear();
   for (const std::vector<std::int64_t>& lengths : rows)
@@ -207,13 +215,15 @@ class EverySegment : public ::testing::TestWithParam<std::tuple<FeatureMap, bool
   }
 };
 
-// Rounding differs where sums are cut: some units in the last place of sums over n terms, larger in gradients by the size of 1 / N.
+// Rounding differs where sums are cut: some units in the last place of sums over n terms, larger in gradients by the
+// size of 1 / N.
 TEST_P(EverySegment, IsTheWholeInDouble) {
   expect_like_the_whole(made(61), DType::float64, {20, 1, 40}, 1e-12);
   expect_like_the_whole(made(48), DType::float64, {12, 12, 12, 12}, 1e-12);
 }
 
-// Where weights of both signs cancel in a denominator, rounding is larger by as much: gradients in float32 then have four digits.
+// Where weights of both signs cancel in a denominator, rounding is larger by as much: gradients in float32 then have
+// four digits.
 TEST_P(EverySegment, IsTheWholeInFloat) {
   expect_like_the_whole(made(61), DType::float32, {20, 1, 40}, is_positive(made(4)) ? 1e-5 : 2e-4);
 }
@@ -225,14 +235,16 @@ TEST_P(EverySegment, IsTheWholeWithLargeInputs) {
   expect_like_the_whole(made(61, 10), DType::float64, {20, 1, 40}, 1e-10);
 }
 
-// Segments begin at 12, 24 and 36 of 48 tokens. Borders of documents lie there, before and behind; documents end in the segment that they
-// begin in, in the next one or three later, or are rows.
+// Segments begin at 12, 24 and 36 of 48 tokens. Borders of documents lie there, before and behind; documents end in the
+// segment that they begin in, in the next one or three later, or are rows.
 class EveryPackedSegment : public EverySegment {};
 TEST_P(EveryPackedSegment, DocumentsEndWhereTheyEndInTheWhole) {
   AttentionProblem p = made(48);
   const bool positive = is_positive(p);
-  for (const auto& rows : std::vector<std::vector<std::vector<std::int64_t>>>{
-           {{12, 12, 12, 12}, {48}}, {{11, 2, 23, 12}, {13, 34, 1}}, {{1, 46, 1}, {36, 12}}, {{5, 3, 17, 11, 2, 1, 9}, {24, 1, 23}}}) {
+  for (const auto& rows : std::vector<std::vector<std::vector<std::int64_t>>>{{{12, 12, 12, 12}, {48}},
+                                                                              {{11, 2, 23, 12}, {13, 34, 1}},
+                                                                              {{1, 46, 1}, {36, 12}},
+                                                                              {{5, 3, 17, 11, 2, 1, 9}, {24, 1, 23}}}) {
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, ::testing::PrintToString(rows));
     pack(p, rows);
     expect_like_the_whole(p, DType::float64, {12, 12, 12, 12}, 1e-12);
@@ -242,7 +254,8 @@ TEST_P(EveryPackedSegment, DocumentsEndWhereTheyEndInTheWhole) {
 
 std::string name_of_segments(const ::testing::TestParamInfo<std::tuple<FeatureMap, bool, Mode>>& info) {
   const auto& [map, causal, mode] = info.param;
-  const auto found = std::find_if(modes.begin(), modes.end(), [mode = mode](const auto& known) { return known.first == mode; });
+  const auto found =
+      std::find_if(modes.begin(), modes.end(), [mode = mode](const auto& known) { return known.first == mode; });
   return std::string(feature_map_info(map).name) + (causal ? "_causal_" : "_bidirectional_") + found->second;
 }
 std::vector<std::tuple<FeatureMap, bool, Mode>> every_segment() {
@@ -263,11 +276,13 @@ std::vector<std::tuple<FeatureMap, bool, Mode>> every_packed_segment() {
   });
   return cases;
 }
-INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPackedSegment, ::testing::ValuesIn(every_packed_segment()), name_of_segments);
+INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPackedSegment, ::testing::ValuesIn(every_packed_segment()),
+                         name_of_segments);
 
 TEST(Segments, AStateThatHasSeenNothingChangesNothing) {
   const AttentionProblem p = attention_problem(FeatureMap::elu1, true, {2, 2, 1, 9, 4, 3, 1, 16});
-  ops::LinearAttentionState state = ops::empty_linear_attention_state(p.options, p.batch, 4, p.d, p.d_value, DType::float64, Device{});
+  ops::LinearAttentionState state =
+      ops::empty_linear_attention_state(p.options, p.batch, 4, p.d, p.d_value, DType::float64, Device{});
   ops::LinearAttentionState other = ops::empty_like(Stream{}, state);
   other.sum = tensor_of(normal_values(other.sum.elements(), 3), other.sum.shape(), DType::float64);
   other.normalizer = tensor_of(normal_values(other.normalizer.elements(), 4), other.normalizer.shape(), DType::float64);

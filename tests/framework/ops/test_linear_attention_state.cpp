@@ -81,23 +81,27 @@ ops::LinearAttentionInputs part(const AttentionProblem& p, DType dtype, std::int
 TEST_P(EveryState, PartsEqualTheWhole) {
   const std::int64_t n = on_simulator() ? 25 : 61;
   for (const double scale : on_simulator() ? std::vector<double>{3.0} : std::vector<double>{1.0, 3.0}) {
-    const AttentionProblem p = on_simulator() ? made({1, 2, 1, n, 4, 3, 6, 4}, scale) : made({2, 4, 2, n, 12, 10, 20, 16}, scale);
+    const AttentionProblem p =
+        on_simulator() ? made({1, 2, 1, n, 4, 3, 6, 4}, scale) : made({2, 4, 2, n, 12, 10, 20, 16}, scale);
     const std::vector<double> whole = output_of(p, DType::float32);
     const std::int64_t width = p.heads() * p.d_value;
     using Parts = std::vector<std::int64_t>;
-    for (const Parts& parts : on_simulator() ? std::vector<Parts>{{5, 14, 2, 1, 3}} : std::vector<Parts>{{1}, {30, 1}, {5, 20, 3}}) {
+    for (const Parts& parts :
+         on_simulator() ? std::vector<Parts>{{5, 14, 2, 1, 3}} : std::vector<Parts>{{1}, {30, 1}, {5, 20, 3}}) {
       auto state = empty_state(p, DType::float32);
       std::vector<double> found(whole.size());
       std::size_t next = 0;
       for (std::int64_t t = 0; t < n;) {
         const std::int64_t count = std::min(parts[std::min(next++, parts.size() - 1)], n - t);
         Tape tape{stream()};
-        const auto out = values_of(ops::linear_attention(tape, part(p, DType::float32, t, count, state, false), p.options).value());
+        const auto out =
+            values_of(ops::linear_attention(tape, part(p, DType::float32, t, count, state, false), p.options).value());
         for (std::int64_t b = 0; b < p.batch; ++b)
           std::copy_n(out.begin() + b * count * width, count * width, found.begin() + (b * n + t) * width);
         t += count;
       }
-      EXPECT_LT(relative_error(found, whole), is_positive(p) ? 1e-5 : 1e-4) << parts.size() << " parts, scale " << scale;
+      EXPECT_LT(relative_error(found, whole), is_positive(p) ? 1e-5 : 1e-4)
+          << parts.size() << " parts, scale " << scale;
       EXPECT_EQ(state.tokens, n);
     }
   }
@@ -111,22 +115,28 @@ std::vector<std::vector<double>> gradients_of_second_segment(const AttentionProb
   const auto inputs = part(p, DType::float64, first, p.n - first, state, true);
   const Variable output = ops::linear_attention(tape, inputs, p.options);
   tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), DType::float64)});
-  return {
-      values_of(output.value()), values_of(inputs.query.gradient()), values_of(inputs.key.gradient()), values_of(inputs.value.gradient()),
-      values_of(state.sum),      values_of(state.normalizer),        values_of(state.magnitude)};
+  return {values_of(output.value()),
+          values_of(inputs.query.gradient()),
+          values_of(inputs.key.gradient()),
+          values_of(inputs.value.gradient()),
+          values_of(state.sum),
+          values_of(state.normalizer),
+          values_of(state.magnitude)};
 }
 
 TEST_P(EveryState, GradientsStopAtTheSegmentsBorder) {
   // The gradient of a second segment is that of a function of its own inputs, with the state before it held fixed.
   AttentionProblem p = made({1, 2, 1, 14, 4, 3, 6, 4}, 0.7);
   for (auto* values : {&p.query, &p.key}) {
-    for (double& value : *values) value = std::fabs(value) < 0.02 ? value + 0.06 : value;  // elu and relu have kinks at 0
+    for (double& value : *values)
+      value = std::fabs(value) < 0.02 ? value + 0.06 : value;  // elu and relu have kinks at 0
   }
   if (on_gpu()) {  // the CPU's gradients, which are held against differences below
     const auto found = gradients_of_second_segment(p, 8);
     const OnDevice cpu{Device{}};
     const auto expected = gradients_of_second_segment(p, 8);
-    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_LT(relative_error(found[i], expected[i]), is_positive(p) ? 1e-11 : 3e-10) << i;
+    for (std::size_t i = 0; i < found.size(); ++i)
+      EXPECT_LT(relative_error(found[i], expected[i]), is_positive(p) ? 1e-11 : 3e-10) << i;
     return;
   }
   auto before = empty_state(p, DType::float64);

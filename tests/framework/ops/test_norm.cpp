@@ -14,7 +14,8 @@ class Norm : public EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(Norm);
 
 constexpr NormKind kinds[] = {NormKind::layernorm, NormKind::rmsnorm};
-/// Rows of one number, of odd widths, of whole vectors, and wider than a GPU's block holds: of 8192 columns as vectors, of 1024 one by one.
+/// Rows of one number, of odd widths, of whole vectors, and wider than a GPU's block holds: of 8192 columns as vectors,
+/// of 1024 one by one.
 const std::vector<Shape> shapes{{1, 1}, {1, 7}, {3, 1}, {5, 33}, {2, 3, 64}, {70, 129}, {3, 1031}, {2, 8200}};
 
 /// Which operands a case has besides residual_in and gain.
@@ -30,7 +31,9 @@ struct Problem {
 
 Problem problem(const Shape& shape, Operands operands, DType dtype) {
   const std::int64_t n = shape.elements(), columns = shape[-1];
-  Problem p{shape, stored(normal_values(n, "residual"), dtype), {}, stored(normal_values(columns, "gain"), dtype), {}, {}, {}};
+  Problem p{
+      shape, stored(normal_values(n, "residual"), dtype), {}, stored(normal_values(columns, "gain"), dtype), {}, {},
+      {}};
   for (double& value : p.residual_in) value += 3;  // a mean that the variance must not be lost beside
   p.residual_in = stored(p.residual_in, dtype);
   if (operands.branch) p.branch = stored(normal_values(n, "branch"), dtype);
@@ -53,10 +56,11 @@ Result run(const Problem& p, NormKind kind, DType dtype) {
   Variable branch, bias;
   if (!p.branch.empty()) branch = Variable::leaf(tensor_of(p.branch, p.shape, dtype));
   if (!p.bias.empty()) bias = Variable::leaf(tensor_of(p.bias, columns, dtype));
-  const auto [residual, normed] =
-      ops::norm(tape, residual_in, branch.defined() ? &branch : nullptr, gain, bias.defined() ? &bias : nullptr, kind, 1e-5);
+  const auto [residual, normed] = ops::norm(tape, residual_in, branch.defined() ? &branch : nullptr, gain,
+                                            bias.defined() ? &bias : nullptr, kind, 1e-5);
   tape.backward({residual, normed}, {tensor_of(p.d_residual, p.shape, dtype), tensor_of(p.d_normed, p.shape, dtype)});
-  return {residual.value(), normed.value(), residual_in.gradient(), branch.gradient(), gain.gradient(), bias.gradient()};
+  return {residual.value(),  normed.value(),  residual_in.gradient(),
+          branch.gradient(), gain.gradient(), bias.gradient()};
 }
 
 TEST_P(Norm, ValuesAgreeWithTheReference) {
@@ -69,13 +73,15 @@ TEST_P(Norm, ValuesAgreeWithTheReference) {
             const Result found = run(p, kind, dtype);
             // The op normalises the residual as it is stored; so does the reference.
             auto expected = reference::norm(p.residual_in, p.branch, p.gain, p.bias, kind, 1e-5);
-            EXPECT_LE(relative_error(values_of(found.residual), expected.residual), rounding_unit(dtype)) << shape.text();
+            EXPECT_LE(relative_error(values_of(found.residual), expected.residual), rounding_unit(dtype))
+                << shape.text();
             expected = reference::norm(values_of(found.residual), {}, p.gain, p.bias, kind, 1e-5);
-            // A deviation near 1 beside a mean of 3 costs a few units, the mean of thousands some more; a single column leaves nothing but
-            // the mean's own rounding over sqrt(epsilon).
+            // A deviation near 1 beside a mean of 3 costs a few units, the mean of thousands some more; a single column
+            // leaves nothing but the mean's own rounding over sqrt(epsilon).
             const double units = dtype == DType::bfloat16 ? 1.1 : shape[-1] == 1 ? 400 : shape[-1] > 1024 ? 100 : 30;
             EXPECT_LE(relative_error(values_of(found.normed), expected.normed), units * rounding_unit(dtype))
-                << shape.text() << " " << name_of(dtype) << " kind " << static_cast<int>(kind) << " branch " << operands.branch;
+                << shape.text() << " " << name_of(dtype) << " kind " << static_cast<int>(kind) << " branch "
+                << operands.branch;
           }
         }
       }
@@ -89,14 +95,15 @@ TEST_P(Norm, GradientsPassTheCheckInDouble) {
     for (const Shape& shape : on_simulator() ? few : many) {
       for (Operands operands : operand_sets) {
         const Problem p = problem(shape, operands, DType::float64);
-        std::vector<Tensor> inputs{tensor_of(p.residual_in, shape, DType::float64), tensor_of(p.gain, {shape[-1]}, DType::float64)};
+        std::vector<Tensor> inputs{tensor_of(p.residual_in, shape, DType::float64),
+                                   tensor_of(p.gain, {shape[-1]}, DType::float64)};
         if (operands.branch) inputs.push_back(tensor_of(p.branch, shape, DType::float64));
         if (operands.bias) inputs.push_back(tensor_of(p.bias, {shape[-1]}, DType::float64));
         // Gradients through normed alone, then through residual as well (residual * 1 added to normed).
         for (bool through_residual : {false, true}) {
           const auto function = [&](Tape& tape, const std::vector<Variable>& in) {
-            const auto [residual, normed] =
-                ops::norm(tape, in[0], operands.branch ? &in[2] : nullptr, in[1], operands.bias ? &in.back() : nullptr, kind, 1e-2);
+            const auto [residual, normed] = ops::norm(tape, in[0], operands.branch ? &in[2] : nullptr, in[1],
+                                                      operands.bias ? &in.back() : nullptr, kind, 1e-2);
             if (!through_residual) return normed;
             const Tensor sum = normed.value().clone();
             ops::add(tape.stream(), sum, residual.value(), GradientMode::accumulate);
@@ -106,7 +113,8 @@ TEST_P(Norm, GradientsPassTheCheckInDouble) {
             });
           };
           const auto result = check_gradients(function, inputs);
-          EXPECT_LT(result.worst_relative_error, 1e-8) << shape.text() << " kind " << static_cast<int>(kind) << " " << result.where;
+          EXPECT_LT(result.worst_relative_error, 1e-8)
+              << shape.text() << " kind " << static_cast<int>(kind) << " " << result.where;
         }
       }
     }
@@ -117,7 +125,8 @@ TEST_P(Norm, GradientsInFloat32AndBfloat16AgreeWithDouble) {
   for_each_instruction_set([] {
     for (NormKind kind : kinds) {
       for (DType dtype : {DType::float32, DType::bfloat16}) {
-        for (const Shape& shape : {Shape{1, 7}, Shape{5, 33}, Shape{9, 64}, Shape{70, 129}, Shape{3, 1031}, Shape{2, 8200}}) {
+        for (const Shape& shape :
+             {Shape{1, 7}, Shape{5, 33}, Shape{9, 64}, Shape{70, 129}, Shape{3, 1031}, Shape{2, 8200}}) {
           for (Operands operands : operand_sets) {
             Problem p = problem(shape, operands, dtype);
             const Result found = run(p, kind, dtype);
@@ -126,7 +135,8 @@ TEST_P(Norm, GradientsInFloat32AndBfloat16AgreeWithDouble) {
             for (double& value : p.branch) value = 0;
             const Result exact = run(p, kind, DType::float64);
             const double tolerance = (dtype == DType::bfloat16 ? 1.1 : 20) * rounding_unit(dtype);
-            EXPECT_LE(relative_error(values_of(found.d_residual_in), values_of(exact.d_residual_in)), tolerance) << shape.text();
+            EXPECT_LE(relative_error(values_of(found.d_residual_in), values_of(exact.d_residual_in)), tolerance)
+                << shape.text();
             if (operands.branch) {
               EXPECT_TRUE(same_bits(found.d_branch, found.d_residual_in));
             }
@@ -155,7 +165,8 @@ TEST_P(Norm, AGradientThatReachedOnlyTheResidualGoesThroughUnchanged) {
 
 TEST_P(Norm, WithoutABranchTheResidualIsTheInputItself) {
   Tape tape(stream());
-  const Variable x = Variable::leaf(Tensor::zeros({2, 3}, DType::float32, device())), gain(Tensor::zeros({3}, DType::float32, device()));
+  const Variable x = Variable::leaf(Tensor::zeros({2, 3}, DType::float32, device())),
+                 gain(Tensor::zeros({3}, DType::float32, device()));
   const auto outputs = ops::norm(tape, x, nullptr, gain, nullptr, NormKind::rmsnorm, 1e-5);
   EXPECT_EQ(outputs.residual.slot(), x.slot());
   EXPECT_EQ(outputs.residual.value().address(), x.value().address());
@@ -169,7 +180,8 @@ TEST_P(Norm, ConstantsAreSkippedAndUsesOfTheGainAdd) {
     Tape tape(stream());
     const Tensor x = tensor_of(p.residual_in, shape, DType::float64);
     const Variable residual_in = inputs_require ? Variable::leaf(x) : Variable(x);
-    const Variable branch(tensor_of(p.branch, shape, DType::float64)), gain = Variable::leaf(tensor_of(p.gain, {6}, DType::float64));
+    const Variable branch(tensor_of(p.branch, shape, DType::float64)),
+        gain = Variable::leaf(tensor_of(p.gain, {6}, DType::float64));
     std::vector<Variable> outputs;
     for (int i = 0; i < uses; ++i)
       outputs.push_back(ops::norm(tape, residual_in, &branch, gain, nullptr, NormKind::layernorm, 1e-5).normed);
@@ -208,7 +220,8 @@ TEST_P(Norm, AChainOfBlocksPassesTheCheck) {
   const auto function = [](Tape& tape, const std::vector<Variable>& in) {
     Variable residual = in[0], branch;
     for (std::size_t layer = 0; layer < 3; ++layer) {
-      const auto outputs = ops::norm(tape, residual, layer ? &branch : nullptr, in[1 + layer], nullptr, NormKind::rmsnorm, 1e-5);
+      const auto outputs =
+          ops::norm(tape, residual, layer ? &branch : nullptr, in[1 + layer], nullptr, NormKind::rmsnorm, 1e-5);
       residual = outputs.residual;
       const Tensor negated = Tensor::empty(residual.shape(), DType::float64, device());
       ops::add(tape.stream(), negated, outputs.normed.value(), GradientMode::overwrite, -0.7);
@@ -220,7 +233,8 @@ TEST_P(Norm, AChainOfBlocksPassesTheCheck) {
     return ops::norm(tape, residual, &branch, in[1], nullptr, NormKind::layernorm, 1e-5).normed;
   };
   std::vector<Tensor> inputs{tensor_of(normal_values(15, "x"), {3, 5}, DType::float64)};
-  for (const char* name : {"gain0", "gain1", "gain2"}) inputs.push_back(tensor_of(normal_values(5, name), {5}, DType::float64));
+  for (const char* name : {"gain0", "gain1", "gain2"})
+    inputs.push_back(tensor_of(normal_values(5, name), {5}, DType::float64));
   const auto result = check_gradients(function, inputs);
   EXPECT_LT(result.worst_relative_error, 1e-7) << result.where;
 }
@@ -234,7 +248,9 @@ TEST_P(Norm, ViewsThatAreNotAlignedGiveTheSameBits) {
     const auto shifted = [&](const std::vector<double>& values, const Shape& of) {
       std::vector<double> longer(values);
       longer.insert(longer.begin(), 1e30);
-      return tensor_of(longer, {static_cast<std::int64_t>(longer.size())}, dtype).narrow(0, 1, of.elements()).reshape(of);
+      return tensor_of(longer, {static_cast<std::int64_t>(longer.size())}, dtype)
+          .narrow(0, 1, of.elements())
+          .reshape(of);
     };
     Tape tape(stream());
     const Variable x = Variable::leaf(shifted(p.residual_in, shape)), branch = Variable::leaf(shifted(p.branch, shape));
@@ -288,7 +304,8 @@ TEST(NormOnCpu, ShapeOnlyAllocatesAndTouchesNothing) {
   const Variable x = leaf(shape), branch = leaf(shape), gain = leaf({128}), bias = leaf({128});
   const auto outputs = ops::norm(tape, x, &branch, gain, &bias, NormKind::layernorm, 1e-5);
   tape.backward({outputs.normed}, {Tensor::empty(shape, DType::bfloat16, device)});
-  EXPECT_TRUE(x.gradient().defined() && branch.gradient().defined() && gain.gradient().defined() && bias.gradient().defined());
+  EXPECT_TRUE(x.gradient().defined() && branch.gradient().defined() && gain.gradient().defined() &&
+              bias.gradient().defined());
 }
 
 }  // namespace

@@ -34,11 +34,12 @@ TEST_P(AdamW, FollowsTheReferenceOverManySteps) {
           auto scaled = d_values;
           for (double& value : scaled) value *= 0.25;
           const double learning_rate = 1e-2 / step;
-          ops::adamw_step(stream(), state.values, tensor_of(d_values, {n}, dtype), state.first_moment, state.second_moment,
-                          {learning_rate, 0.9, 0.95, 1e-8, 0.1, step, 0.25});
+          ops::adamw_step(stream(), state.values, tensor_of(d_values, {n}, dtype), state.first_moment,
+                          state.second_moment, {learning_rate, 0.9, 0.95, 1e-8, 0.1, step, 0.25});
           expected.step(scaled, step, learning_rate, 0.9, 0.95, 1e-8, 0.1);
         }
-        // Twenty steps of a few roundings each, whose errors are independent; a moment that nearly cancels adds to its own relative error.
+        // Twenty steps of a few roundings each, whose errors are independent; a moment that nearly cancels adds to its
+        // own relative error.
         const double tolerance = 20 * rounding_unit(dtype);
         EXPECT_LT(relative_error(values_of(state.values), expected.values), tolerance) << n;
         EXPECT_LT(relative_error(values_of(state.first_moment), expected.first_moment), tolerance) << n;
@@ -51,8 +52,8 @@ TEST_P(AdamW, FollowsTheReferenceOverManySteps) {
 TEST_P(AdamW, TheFirstStepMovesEachValueByTheLearningRate) {
   // m_hat / sqrt(v_hat) = sign(g) at step 1, whatever the betas: what the bias corrections are for.
   State state({1, 1, 1}, DType::float64);
-  ops::adamw_step(stream(), state.values, Tensor::from<double>({1e-3, -5, 40}, {3}, device()), state.first_moment, state.second_moment,
-                  {.learning_rate = 0.01, .epsilon = 0, .step = 1});
+  ops::adamw_step(stream(), state.values, Tensor::from<double>({1e-3, -5, 40}, {3}, device()), state.first_moment,
+                  state.second_moment, {.learning_rate = 0.01, .epsilon = 0, .step = 1});
   const auto values = state.values.to_vector<double>();
   EXPECT_NEAR(values[0], 0.99, 1e-15);
   EXPECT_NEAR(values[1], 1.01, 1e-15);
@@ -61,8 +62,8 @@ TEST_P(AdamW, TheFirstStepMovesEachValueByTheLearningRate) {
 
 TEST_P(AdamW, DecayIsDecoupledFromTheGradient) {
   State state({2, -3}, DType::float64);
-  ops::adamw_step(stream(), state.values, Tensor::zeros({2}, DType::float64, device()), state.first_moment, state.second_moment,
-                  {.learning_rate = 0.1, .weight_decay = 0.5, .step = 1});
+  ops::adamw_step(stream(), state.values, Tensor::zeros({2}, DType::float64, device()), state.first_moment,
+                  state.second_moment, {.learning_rate = 0.1, .weight_decay = 0.5, .step = 1});
   EXPECT_EQ(state.values.to_vector<double>(), (std::vector<double>{2 * 0.95, -3 * 0.95}));
   EXPECT_EQ(state.first_moment.to_vector<double>(), (std::vector<double>{0, 0}));
 }
@@ -83,7 +84,8 @@ TEST_P(AdamW, TheBfloat16CopyIsTheNewValuesRounded) {
 }
 
 TEST_P(AdamW, Float32GivesTheCpusBits) {
-  if ((hwy::SupportedTargets() & (HWY_AVX2 | HWY_AVX3 | HWY_NEON)) == 0) GTEST_SKIP() << "this CPU has no fused multiply-add";
+  if ((hwy::SupportedTargets() & (HWY_AVX2 | HWY_AVX3 | HWY_NEON)) == 0)
+    GTEST_SKIP() << "this CPU has no fused multiply-add";
   const std::int64_t n = 3001;
   const auto run = [&] {
     State state(normal_values(n, "start"), DType::float32);
@@ -97,8 +99,8 @@ TEST_P(AdamW, Float32GivesTheCpusBits) {
                                .stochastic_rounding = ops::StochasticRounding{.seed = 3, .first_element = 1}};
       ops::adamw_step(stream(), state.values, d_values, state.first_moment, state.second_moment, settings, &copy);
     }
-    return std::vector<Tensor>{state.values.to(Device{}), state.first_moment.to(Device{}), state.second_moment.to(Device{}),
-                               copy.to(Device{})};
+    return std::vector<Tensor>{state.values.to(Device{}), state.first_moment.to(Device{}),
+                               state.second_moment.to(Device{}), copy.to(Device{})};
   };
   const auto here = run();
   const OnDevice cpu(Device{});
@@ -117,7 +119,8 @@ TEST_P(AdamW, NumbersFromTheDevicesMemoryGiveTheSameBits) {
       const auto start = normal_values(n, "start");
       State given(start, dtype), read(start, dtype);
       const bool copies = dtype == DType::float32;
-      const Tensor given_copy = Tensor::zeros({n}, DType::bfloat16, device()), read_copy = Tensor::zeros({n}, DType::bfloat16, device());
+      const Tensor given_copy = Tensor::zeros({n}, DType::bfloat16, device()),
+                   read_copy = Tensor::zeros({n}, DType::bfloat16, device());
       for (std::int64_t step : {1, 2, 3, 1000000}) {
         const Tensor d_values = tensor_of(normal_values(n, fmt::format("gradient {}", step)), {n}, dtype);
         AdamWStep settings{.learning_rate = 1e-3 / static_cast<double>(step),
@@ -163,15 +166,19 @@ TEST_P(AdamW, AStepThatIsSkippedLeavesEverythingAsItWas) {
   run(0);
   EXPECT_FALSE(same_bits(state.values, before.values));
   EXPECT_FALSE(same_bits(state.second_moment, before.second_moment));
-  EXPECT_THROW(ops::adamw_step(stream(), state.values, d_values, state.first_moment, state.second_moment, {}, ops::AdamWDeviceStep{}),
+  EXPECT_THROW(ops::adamw_step(stream(), state.values, d_values, state.first_moment, state.second_moment, {},
+                               ops::AdamWDeviceStep{}),
                ContractError);
 }
 
-/// The bfloat16 copy that one step without a gradient and at learning rate 0, which changes no value, makes of `values`.
+/// The bfloat16 copy that one step without a gradient and at learning rate 0, which changes no value, makes of
+/// `values`.
 Tensor rounded_at_random(const Tensor& values, std::int64_t step, std::uint64_t first_element) {
-  const Tensor zeros = Tensor::zeros(values.shape(), DType::float32, device()), first = zeros.clone(), second = zeros.clone();
+  const Tensor zeros = Tensor::zeros(values.shape(), DType::float32, device()), first = zeros.clone(),
+               second = zeros.clone();
   const Tensor copy = Tensor::zeros(values.shape(), DType::bfloat16, device());
-  AdamWStep settings{.step = step, .stochastic_rounding = ops::StochasticRounding{.seed = 17, .first_element = first_element}};
+  AdamWStep settings{.step = step,
+                     .stochastic_rounding = ops::StochasticRounding{.seed = 17, .first_element = first_element}};
   ops::adamw_step(stream(), values, zeros, first, second, settings, &copy);
   return copy;
 }
@@ -180,7 +187,8 @@ TEST_P(AdamW, StochasticRoundingIsTheDocumentedFunctionOfTheElement) {
   for_each_instruction_set([] {
     for (std::int64_t n : {1, 5, 64, 259, 1031}) {
       // A run across block 2^32 of the words carries into the upper half of their counter.
-      for (std::uint64_t first : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4098}, (std::uint64_t{1} << 34) - 27}) {
+      for (std::uint64_t first :
+           {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4098}, (std::uint64_t{1} << 34) - 27}) {
         std::vector<float> values;
         for (double value : normal_values(n, "values")) values.push_back(static_cast<float>(value));
         values[0] = std::numeric_limits<float>::infinity();
@@ -222,21 +230,24 @@ TEST_P(AdamW, ACopyCanBeMadeAgainAsTheStepMadeIt) {
       }
     }
   });
-  const Tensor values = Tensor::zeros({4}, DType::float32, device()), copy = Tensor::zeros({4}, DType::bfloat16, device());
+  const Tensor values = Tensor::zeros({4}, DType::float32, device()),
+               copy = Tensor::zeros({4}, DType::bfloat16, device());
   EXPECT_THROW(ops::round_stochastically(stream(), copy, values, {}, 0), ContractError);
   EXPECT_THROW(ops::round_stochastically(stream(), values, values, {}, 1), ContractError);
   EXPECT_THROW(ops::round_stochastically(stream(), copy.narrow(0, 0, 3), values, {}, 1), ContractError);
 }
 
 TEST_P(AdamW, StochasticRoundingKeepsTheMean) {
-  // 1 + 2^-7 is bfloat16's next number after 1. The mean of n draws deviates by 2^-7 sqrt(p (1 - p) / n); p is exact to 2^-16.
+  // 1 + 2^-7 is bfloat16's next number after 1. The mean of n draws deviates by 2^-7 sqrt(p (1 - p) / n); p is exact to
+  // 2^-16.
   const std::int64_t n = on_sanitized_simulator() ? 1 << 10 : on_simulator() ? 1 << 13 : 1 << 17;
   for (double p : {0.0, 0.01, 0.3, 0.5, 0.97}) {
     const double value = 1 + p * 0x1p-7;
     for (double sign : {1.0, -1.0}) {
       double sum = 0;
       for (std::int64_t step : {1, 2}) {
-        const Tensor values = tensor_of(std::vector<double>(static_cast<std::size_t>(n), sign * value), {n}, DType::float32);
+        const Tensor values =
+            tensor_of(std::vector<double>(static_cast<std::size_t>(n), sign * value), {n}, DType::float32);
         for (double drawn : values_of(rounded_at_random(values, step, 0))) {
           ASSERT_TRUE(drawn == sign || drawn == sign * (1 + 0x1p-7)) << drawn;
           sum += drawn;
@@ -247,7 +258,8 @@ TEST_P(AdamW, StochasticRoundingKeepsTheMean) {
     }
   }
   const Tensor values = tensor_of(std::vector<double>(64, 1 + 0x1p-8), {64}, DType::float32);
-  EXPECT_FALSE(same_bits(rounded_at_random(values, 1, 0), rounded_at_random(values, 2, 0))) << "the step has to change what is drawn";
+  EXPECT_FALSE(same_bits(rounded_at_random(values, 1, 0), rounded_at_random(values, 2, 0)))
+      << "the step has to change what is drawn";
 }
 
 TEST(AdamWOnTheCpu, ThreadsDoNotChangeABit) {
@@ -256,8 +268,8 @@ TEST(AdamWOnTheCpu, ThreadsDoNotChangeABit) {
   for (int threads : {1, 3}) {
     const WithThreads guard(threads);
     State state(normal_values(n, "start"), DType::float32);
-    ops::adamw_step(stream(), state.values, tensor_of(normal_values(n, "gradient"), {n}, DType::float32), state.first_moment,
-                    state.second_moment, {.learning_rate = 1e-3, .weight_decay = 0.01, .step = 2});
+    ops::adamw_step(stream(), state.values, tensor_of(normal_values(n, "gradient"), {n}, DType::float32),
+                    state.first_moment, state.second_moment, {.learning_rate = 1e-3, .weight_decay = 0.01, .step = 2});
     results.push_back(state.values);
   }
   EXPECT_TRUE(same_bits(results[0], results[1]));
@@ -294,7 +306,8 @@ TEST_P(Ema, FollowsItsDefinition) {
 }
 
 TEST_P(Ema, DecayZeroCopiesAndDecayOneKeeps) {
-  const Tensor average = Tensor::from<float>({1, 2, 3}, {3}, device()), values = Tensor::from<float>({4, 5, 6}, {3}, device());
+  const Tensor average = Tensor::from<float>({1, 2, 3}, {3}, device()),
+               values = Tensor::from<float>({4, 5, 6}, {3}, device());
   ops::ema_update(stream(), average, values, 1);
   EXPECT_EQ(average.to_vector<float>(), (std::vector<float>{1, 2, 3}));
   ops::ema_update(stream(), average, values, 0);

@@ -1,7 +1,8 @@
 // Against other libraries: tests/parity/goldens/*.h5 were made by running them (tests/parity/make_goldens.py).
 //
-// In float64 both sides compute the same formulas: what is left is the order of sums, a few hundred roundings of 1e-16 under the
-// cancellation of gradients. In float32 each side has its own rounding errors; 1e-5 of the largest element is what the modes promise.
+// In float64 both sides compute the same formulas: what is left is the order of sums, a few hundred roundings of 1e-16
+// under the cancellation of gradients. In float32 each side has its own rounding errors; 1e-5 of the largest element is
+// what the modes promise.
 #include <gtest/gtest.h>
 
 #include "framework/io/hdf5.h"
@@ -51,7 +52,9 @@ Tensor mask_of(const hdf5::Group& file) {
   return Tensor::from(std::vector<std::int32_t>(mask.values.begin(), mask.values.end()), mask.shape);
 }
 
-hdf5::File golden(const std::string& name) { return hdf5::File::open((testing::source_directory() / "tests/parity/goldens" / name).string()); }
+hdf5::File golden(const std::string& name) {
+  return hdf5::File::open((testing::source_directory() / "tests/parity/goldens" / name).string());
+}
 
 struct Precision {
   const char* name;
@@ -62,8 +65,8 @@ constexpr Precision precisions[] = {{"f32", DType::float32, 1e-5}, {"f64", DType
 
 /// Runs `attention` on leaves of the named inputs and compares output and gradients with what the library gave.
 using Attention = std::function<Variable(Tape&, const std::map<std::string, Variable>&)>;
-void compare(const hdf5::Group& file, const std::string& case_name, const std::vector<std::string>& names, const Precision& precision,
-             const Attention& attention) {
+void compare(const hdf5::Group& file, const std::string& case_name, const std::vector<std::string>& names,
+             const Precision& precision, const Attention& attention) {
   SCOPED_TRACE(file.file_name() + ", " + case_name + ", " + precision.name);
   Tape tape{Stream{}};
   std::map<std::string, Variable> leaves;
@@ -71,10 +74,13 @@ void compare(const hdf5::Group& file, const std::string& case_name, const std::v
   const Variable output = attention(tape, leaves);
   tape.backward({output}, {read(file, "d_output").as(precision.dtype)});
   const hdf5::Group expected = file.group(case_name + "/" + precision.name);
-  EXPECT_LT(relative_error(values_of(output.value()), read(expected, "output").values), precision.tolerance) << "output";
+  EXPECT_LT(relative_error(values_of(output.value()), read(expected, "output").values), precision.tolerance)
+      << "output";
   for (const std::string& name : names) {
     if (!expected.has("d_" + name)) continue;  // a library with shared projections has fewer inputs
-    EXPECT_LT(relative_error(values_of(leaves[name].gradient()), read(expected, "d_" + name).values), precision.tolerance) << "d_" << name;
+    EXPECT_LT(relative_error(values_of(leaves[name].gradient()), read(expected, "d_" + name).values),
+              precision.tolerance)
+        << "d_" << name;
   }
 }
 
@@ -83,12 +89,13 @@ struct CompatFile {
   Compat library;
   FeatureMap map;
 };
-const CompatFile compat_files[] = {{"performer_pytorch_softmax.h5", Compat::performer_pytorch, FeatureMap::favor_positive},
-                                   {"performer_pytorch_relu.h5", Compat::performer_pytorch, FeatureMap::favor_relu},
-                                   {"fast_transformers_elu.h5", Compat::fast_transformers, FeatureMap::elu1},
-                                   {"fast_transformers_favor.h5", Compat::fast_transformers, FeatureMap::favor_hyperbolic},
-                                   {"fast_transformers_generalized.h5", Compat::fast_transformers, FeatureMap::favor_relu},
-                                   {"fast_transformers_cross.h5", Compat::fast_transformers, FeatureMap::favor_hyperbolic}};
+const CompatFile compat_files[] = {
+    {"performer_pytorch_softmax.h5", Compat::performer_pytorch, FeatureMap::favor_positive},
+    {"performer_pytorch_relu.h5", Compat::performer_pytorch, FeatureMap::favor_relu},
+    {"fast_transformers_elu.h5", Compat::fast_transformers, FeatureMap::elu1},
+    {"fast_transformers_favor.h5", Compat::fast_transformers, FeatureMap::favor_hyperbolic},
+    {"fast_transformers_generalized.h5", Compat::fast_transformers, FeatureMap::favor_relu},
+    {"fast_transformers_cross.h5", Compat::fast_transformers, FeatureMap::favor_hyperbolic}};
 
 class CompatParity : public ::testing::TestWithParam<CompatFile> {};
 
@@ -110,9 +117,11 @@ TEST_P(CompatParity, OutputsAndGradientsAreTheLibrarys) {
     for (const Precision& precision : precisions) {
       Tensor directions;
       if (file.has("directions")) directions = read(file, "directions").as(precision.dtype);
-      compare(file, member.name, {"query", "key", "value"}, precision, [&](Tape& tape, const std::map<std::string, Variable>& inputs) {
-        return ops::compat_attention(tape, inputs.at("query"), inputs.at("key"), inputs.at("value"), directions, mask, options);
-      });
+      compare(file, member.name, {"query", "key", "value"}, precision,
+              [&](Tape& tape, const std::map<std::string, Variable>& inputs) {
+                return ops::compat_attention(tape, inputs.at("query"), inputs.at("key"), inputs.at("value"), directions,
+                                             mask, options);
+              });
     }
   }
   EXPECT_GE(cases, std::string(GetParam().file) == "fast_transformers_cross.h5" ? 1u : 4u);
@@ -123,8 +132,8 @@ INSTANTIATE_TEST_SUITE_P(Files, CompatParity, ::testing::ValuesIn(compat_files),
   return name.substr(0, name.find('.'));
 });
 
-/// Linformer is three ops: E along the keys, F along the values, and exact attention over the r rows that come out. With `share_kv` the
-/// library takes projected keys for values too.
+/// Linformer is three ops: E along the keys, F along the values, and exact attention over the r rows that come out.
+/// With `share_kv` the library takes projected keys for values too.
 TEST(LinformerParity, OutputsAndGradientsAreTheLibrarys) {
   for (const char* name : {"linformer_heads.h5", "linformer_one_kv_head.h5"}) {
     const hdf5::File file = golden(name);
@@ -139,8 +148,8 @@ TEST(LinformerParity, OutputsAndGradientsAreTheLibrarys) {
                   projection.projected_length = inputs.at("E").extent(0);
                   projection.max_length = inputs.at("E").extent(1);
                   const Variable key = ops::sequence_projection(tape, inputs.at("key"), inputs.at("E"), {}, projection);
-                  const Variable value =
-                      ops::sequence_projection(tape, inputs.at(shared ? "key" : "value"), inputs.at(shared ? "E" : "F"), {}, projection);
+                  const Variable value = ops::sequence_projection(tape, inputs.at(shared ? "key" : "value"),
+                                                                  inputs.at(shared ? "E" : "F"), {}, projection);
                   ops::SoftmaxAttentionOptions options;
                   options.n_heads = 2;
                   options.n_kv_heads = projection.n_heads;

@@ -53,7 +53,8 @@ TEST_P(Pool, AgreesWithItsDefinition) {
           const Tensor y = ops::pool(tape, Variable(x), mask, kind).value();
           EXPECT_EQ(y.shape(), Shape({batch, d}));
           // A row of n terms has at most n roundings of the sum in the compute type, and one of the result.
-          EXPECT_LE(relative_difference(doubles(y), naive(x, mask, kind)), rounding_of(dtype) * (dtype == DType::bfloat16 ? 1.5 : 20));
+          EXPECT_LE(relative_difference(doubles(y), naive(x, mask, kind)),
+                    rounding_of(dtype) * (dtype == DType::bfloat16 ? 1.5 : 20));
         }
       }
     }
@@ -117,10 +118,12 @@ TEST_P(PairFeatures, AreBothTheirProductAndTheirDifference) {
 }
 
 TEST_P(PairFeatures, GradientsMatchFiniteDifferences) {
-  const auto result = check_gradients([](Tape& tape, const std::vector<Variable>& in) { return ops::pair_features(tape, in[0]); },
-                                      {normal_tensor({6, 3}, DType::float64, "x")});
+  const auto result =
+      check_gradients([](Tape& tape, const std::vector<Variable>& in) { return ops::pair_features(tape, in[0]); },
+                      {normal_tensor({6, 3}, DType::float64, "x")});
   EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
-  // Twice, so that the second adds; a width that is read as vectors. Then in the other types, against float64 of the same numbers.
+  // Twice, so that the second adds; a width that is read as vectors. Then in the other types, against float64 of the
+  // same numbers.
   for (std::int64_t d : {3, 16}) {
     std::vector<std::vector<double>> gradients;
     for (DType dtype : {DType::bfloat16, DType::float32, DType::float64}) {

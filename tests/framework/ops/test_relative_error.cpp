@@ -33,13 +33,15 @@ Expected expected(const Tensor& x_, const Tensor& reference_, const std::vector<
   }
   Expected result{static_cast<double>(error / size), std::vector<double>(x.size())};
   for (std::size_t i = 0; i < x.size(); ++i)
-    result.d_x[i] = counts(i) ? static_cast<double>(d_loss * 2 * (static_cast<long double>(x[i]) - reference[i]) / size) : 0;
+    result.d_x[i] =
+        counts(i) ? static_cast<double>(d_loss * 2 * (static_cast<long double>(x[i]) - reference[i]) / size) : 0;
   return result;
 }
 
 void compare(const Tensor& x, const Tensor& reference, const Tensor* mask, double d_loss) {
   SCOPED_TRACE(fmt::format("{} {}", name_of(x.dtype()), x.shape().text()));
-  const Expected want = expected(x, reference, mask ? mask->to_vector<std::int32_t>() : std::vector<std::int32_t>{}, d_loss);
+  const Expected want =
+      expected(x, reference, mask ? mask->to_vector<std::int32_t>() : std::vector<std::int32_t>{}, d_loss);
   Tape tape{testing::stream()};
   const Variable leaf = Variable::leaf(x);
   const Variable loss = ops::relative_error(tape, leaf, reference, mask);
@@ -47,7 +49,8 @@ void compare(const Tensor& x, const Tensor& reference, const Tensor* mask, doubl
   const double rounding = rounding_of(accumulate_dtype(x.dtype()));
   EXPECT_NEAR(doubles(loss.value())[0], want.loss, 16 * rounding * want.loss);
   tape.backward(loss, d_loss);
-  EXPECT_LE(relative_difference(leaf.gradient(), want.d_x), x.dtype() == DType::bfloat16 ? rounding_of(DType::bfloat16) : 4 * rounding);
+  EXPECT_LE(relative_difference(leaf.gradient(), want.d_x),
+            x.dtype() == DType::bfloat16 ? rounding_of(DType::bfloat16) : 4 * rounding);
 }
 
 TEST_P(RelativeError, MatchesTheReference) {
@@ -80,19 +83,22 @@ TEST_P(RelativeError, IsExactForSmallErrors) {
 TEST_P(RelativeError, GradientsMatchFiniteDifferences) {
   const Tensor reference = normal_tensor({2, 3, 5}, DType::float64, "reference");
   const Tensor mask = Tensor::from(std::vector<std::int32_t>{1, 0, 1, 1, 1, 0}, {2, 3}, testing::device());
-  const auto function = [&](Tape& tape, const std::vector<Variable>& v) { return ops::relative_error(tape, v[0], reference, &mask); };
+  const auto function = [&](Tape& tape, const std::vector<Variable>& v) {
+    return ops::relative_error(tape, v[0], reference, &mask);
+  };
   const auto result = check_gradients(function, {normal_tensor({2, 3, 5}, DType::float64, "x")});
   EXPECT_LE(result.worst_relative_error, 1e-8) << result.where;
 }
 
-/// x is one column range of a wider value whose other range has a gradient too, the reference and the mask are parts of larger tensors, and
-/// the loss is taken twice.
+/// x is one column range of a wider value whose other range has a gradient too, the reference and the mask are parts of
+/// larger tensors, and the loss is taken twice.
 TEST_P(RelativeError, TakesViewsAndAddsToGradients) {
   const Tensor all = normal_tensor({4, 6, 9}, DType::float64, "all"), reference = all.narrow(2, 2, 5);
   const Tensor mask = integer_tensor({4, 8}, 0, 2, "mask").narrow(1, 1, 6);
   const auto function = [&](Tape& tape, const std::vector<Variable>& v) {
     const auto parts = tape.split_last(v[0], {5, 3});
-    const Variable a = ops::relative_error(tape, parts[0], reference, &mask), b = ops::relative_error(tape, parts[0], reference),
+    const Variable a = ops::relative_error(tape, parts[0], reference, &mask),
+                   b = ops::relative_error(tape, parts[0], reference),
                    c = ops::relative_error(tape, parts[1], all.narrow(2, 0, 3));
     const Tensor sum = Tensor::zeros(Shape{}, DType::float64, testing::device());
     for (const Variable* part : {&a, &b, &c}) ops::add(tape.stream(), sum, part->value(), GradientMode::accumulate);
@@ -116,12 +122,14 @@ TEST_P(RelativeError, RowsThatDoNotCountMayHoldAnything) {
     EXPECT_TRUE(std::isfinite(doubles(loss.value())[0]));
     tape.backward(loss);
     const auto d_x = doubles(leaf.gradient());
-    for (std::size_t i = 0; i < d_x.size(); ++i) EXPECT_TRUE(i / 10 == 1 ? d_x[i] == 0 : std::isfinite(d_x[i]) && d_x[i] != 0) << i;
+    for (std::size_t i = 0; i < d_x.size(); ++i)
+      EXPECT_TRUE(i / 10 == 1 ? d_x[i] == 0 : std::isfinite(d_x[i]) && d_x[i] != 0) << i;
   }
 }
 
 TEST_P(RelativeError, OfNothingIsZero) {
-  const Tensor x = normal_tensor({3, 4}, DType::float32, "x"), zero = Tensor::zeros({3, 4}, DType::float32, testing::device());
+  const Tensor x = normal_tensor({3, 4}, DType::float32, "x"),
+               zero = Tensor::zeros({3, 4}, DType::float32, testing::device());
   const Tensor nobody = Tensor::zeros({3}, DType::int32, testing::device());
   const Tensor none = Tensor::empty({0, 4}, DType::float32, testing::device());
   const auto check_zero = [](const Tensor& value, const Tensor& reference, const Tensor* mask) {
@@ -138,7 +146,8 @@ TEST_P(RelativeError, OfNothingIsZero) {
 }
 
 TEST_P(RelativeError, AReferenceOfAnotherDtypeIsRoundedToXs) {
-  const Tensor x = normal_tensor({4, 9}, DType::bfloat16, "x"), reference = normal_tensor({4, 9}, DType::float32, "reference");
+  const Tensor x = normal_tensor({4, 9}, DType::bfloat16, "x"),
+               reference = normal_tensor({4, 9}, DType::float32, "reference");
   const Tensor rounded = tensor_of(doubles(reference), {4, 9}, DType::bfloat16);
   Tape tape{testing::stream()};
   EXPECT_EQ(doubles(ops::relative_error(tape, Variable(x), reference).value()),
@@ -162,7 +171,9 @@ TEST(RelativeErrorOnCpu, IsTheSameOnAnyNumberOfThreads) {
 TEST(RelativeErrorOnCpu, RefusesWhatDoesNotFit) {
   Tape tape{testing::stream()};
   const Tensor x = normal_tensor({2, 3}, DType::float32, "x");
-  const auto with = [&](const Tensor& reference, const Tensor* mask = nullptr) { ops::relative_error(tape, Variable(x), reference, mask); };
+  const auto with = [&](const Tensor& reference, const Tensor* mask = nullptr) {
+    ops::relative_error(tape, Variable(x), reference, mask);
+  };
   EXPECT_NO_THROW(with(x));
   EXPECT_THROW(with(normal_tensor({3, 2}, DType::float32, "r")), ContractError);
   EXPECT_THROW(with(normal_tensor({2, 3}, DType::float64, "r")), ContractError);

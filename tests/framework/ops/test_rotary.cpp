@@ -27,12 +27,14 @@ const std::vector<Sizes> all_sizes{{1, 1, 1, 2, 2}, {2, 5, 3, 6, 20}, {3, 33, 2,
 
 /// A value that may be changed in place: leaves may not.
 Variable copy(Tape& tape, const Variable& x) {
-  return tape.record_one("copy", {x}, x.value().clone(), {}, [](BackwardContext& context) { context.pass(0, context.d_output()); });
+  return tape.record_one("copy", {x}, x.value().clone(), {},
+                         [](BackwardContext& context) { context.pass(0, context.d_output()); });
 }
 
 std::vector<double> expected(const Tensor& x, const Sizes& s, std::int64_t first, double base) {
   return reference::rotary(doubles(x), static_cast<std::size_t>(s.n), static_cast<std::size_t>(s.columns),
-                           static_cast<std::size_t>(s.n_heads), static_cast<std::size_t>(s.d_head), static_cast<std::size_t>(first), base);
+                           static_cast<std::size_t>(s.n_heads), static_cast<std::size_t>(s.d_head),
+                           static_cast<std::size_t>(first), base);
 }
 
 TEST_P(Rotary, TurnsPairsAndLeavesOtherColumns) {
@@ -45,7 +47,8 @@ TEST_P(Rotary, TurnsPairsAndLeavesOtherColumns) {
         Tape tape{testing::stream()};
         const Variable y = ops::rotary(tape, Variable(x), s.n_heads, s.d_head, first, table);
         EXPECT_TRUE(y.value().shares_memory_with(x));
-        // The angle's rounding in double is 1000 · 2^-53; otherwise roundings of sine, cosine, product, sum (float32), and of the result.
+        // The angle's rounding in double is 1000 · 2^-53; otherwise roundings of sine, cosine, product, sum (float32),
+        // and of the result.
         const double tolerance = dtype == DType::bfloat16 ? 0x1p-8 * 1.01 : 4 * rounding_of(dtype) + 1000 * 0x1p-53;
         EXPECT_LE(relative_difference(y.value(), want), tolerance) << s.d_head << " " << name_of(dtype);
         const auto values = doubles(y.value()), before = want;
@@ -58,7 +61,8 @@ TEST_P(Rotary, TurnsPairsAndLeavesOtherColumns) {
   }
 }
 
-/// Segments of one text without end, short sequences between them, and one position at a time: the same rows from wherever they are kept.
+/// Segments of one text without end, short sequences between them, and one position at a time: the same rows from
+/// wherever they are kept.
 TEST_P(RotaryTable, TakesBoundedMemoryFarOut) {
   constexpr std::int64_t d = 8, kept = ops::RotaryTable::most_kept;
   // The CPU's are the C library's own; kernels have their own reduction and series, which may differ in the last place.
@@ -69,14 +73,16 @@ TEST_P(RotaryTable, TakesBoundedMemoryFarOut) {
       for (std::int64_t i = 0; i < d / 2; ++i) {
         const double angle = static_cast<double>(first + row) * std::pow(10000.0, -2.0 * static_cast<double>(i) / d);
         EXPECT_NEAR(rows[static_cast<std::size_t>(row * d + i)], std::cos(angle), tolerance) << first << " " << row;
-        EXPECT_NEAR(rows[static_cast<std::size_t>(row * d + d / 2 + i)], std::sin(angle), tolerance) << first << " " << row;
+        EXPECT_NEAR(rows[static_cast<std::size_t>(row * d + d / 2 + i)], std::sin(angle), tolerance)
+            << first << " " << row;
       }
     }
   };
   ops::RotaryTable table(d, 10000.0);
   const std::int64_t before = arena(testing::device()).counters().bytes_in_use;
   for (std::int64_t first = kept - 2000; first < kept + 20000; first += 1000) expect_rows(table, first, 1000);
-  for (const std::int64_t first : {std::int64_t{0}, kept - 1, kept, 50 * kept, 50 * kept + 1, kept + 5, (std::int64_t{1} << 31) - 3})
+  for (const std::int64_t first :
+       {std::int64_t{0}, kept - 1, kept, 50 * kept, 50 * kept + 1, kept + 5, (std::int64_t{1} << 31) - 3})
     expect_rows(table, first, 3);
   const std::int64_t row_bytes = d * static_cast<std::int64_t>(sizeof(double));
   // On a GPU the table of kept - 1000 rows stays beside the one of all.
@@ -91,7 +97,8 @@ TEST_P(Rotary, TurnsEachTokenByAPositionOfItsOwn) {
     const std::int64_t rows[] = {0, 1, 2, 0, 1, 7, 8, 9, 0, 3};
     std::vector<std::int32_t> own;
     for (const std::int64_t position : rows) own.push_back(static_cast<std::int32_t>(position + offset));
-    const Tensor positions = Tensor::from(own, {2, 5}, testing::device()), x0 = normal_tensor({2, 5, 10}, DType::float64, "x"),
+    const Tensor positions = Tensor::from(own, {2, 5}, testing::device()),
+                 x0 = normal_tensor({2, 5, 10}, DType::float64, "x"),
                  d_y = normal_tensor({2, 5, 10}, DType::float64, "d_y");
     ops::RotaryTable table(4, 100.0);
     Tape tape{testing::stream()};
@@ -101,7 +108,9 @@ TEST_P(Rotary, TurnsEachTokenByAPositionOfItsOwn) {
     EXPECT_EQ(doubles(again.value()), doubles(y.value()));
     tape.backward({y}, {d_y});
     for (std::int64_t token = 0; token < 10; ++token) {
-      const auto part = [&](const Tensor& whole) { return whole.narrow(0, token / 5, 1).narrow(1, token % 5, 1).clone(); };
+      const auto part = [&](const Tensor& whole) {
+        return whole.narrow(0, token / 5, 1).narrow(1, token % 5, 1).clone();
+      };
       const Variable one = Variable::leaf(part(x0));
       const Variable turned = ops::rotary(tape, copy(tape, one), 2, 4, rows[token] + offset, table);
       EXPECT_EQ(doubles(turned.value()), doubles(part(y.value()))) << token;
@@ -119,7 +128,8 @@ TEST_P(Rotary, TurnsEachTokenByAPositionOfItsOwn) {
 
 TEST_P(Rotary, KeepsNormsAndDependsOnDistanceAlone) {
   constexpr std::int64_t d = 64, far = 100000;
-  const Tensor query = normal_tensor({1, 1, d}, DType::float32, "q"), key = normal_tensor({1, 1, d}, DType::float32, "k");
+  const Tensor query = normal_tensor({1, 1, d}, DType::float32, "q"),
+               key = normal_tensor({1, 1, d}, DType::float32, "k");
   ops::RotaryTable table(d, 500000.0);
   Tape tape{testing::stream()};
   const auto at = [&](const Tensor& x, std::int64_t position) {
@@ -132,10 +142,12 @@ TEST_P(Rotary, KeepsNormsAndDependsOnDistanceAlone) {
   const double scale = std::sqrt(dot(q, q) * dot(k, k));
   const double near = dot(at(query, 17), at(key, 5));
   EXPECT_GT(std::abs(near - dot(q, k)) / scale, 1e-3) << "nothing was turned";
-  // Roundings of 64 float32 products each way; the table comes from angles in double, so far positions are as exact as near ones.
+  // Roundings of 64 float32 products each way; the table comes from angles in double, so far positions are as exact as
+  // near ones.
   for (std::int64_t shift : {1L, 1234L, far})
     EXPECT_NEAR(dot(at(query, 17 + shift), at(key, 5 + shift)) / scale, near / scale, 2e-7) << shift;
-  for (std::int64_t position : {0L, 3L, far}) EXPECT_NEAR(dot(at(query, position), at(query, position)) / dot(q, q), 1.0, 2e-7);
+  for (std::int64_t position : {0L, 3L, far})
+    EXPECT_NEAR(dot(at(query, position), at(query, position)) / dot(q, q), 1.0, 2e-7);
 }
 
 TEST_P(Rotary, GradientsMatchFiniteDifferences) {
@@ -149,12 +161,14 @@ TEST_P(Rotary, GradientsMatchFiniteDifferences) {
   }
 }
 
-/// Queries, keys and values of one fused projection: two column ranges turned in place, one not, and the whole's gradient checked.
+/// Queries, keys and values of one fused projection: two column ranges turned in place, one not, and the whole's
+/// gradient checked.
 TEST_P(Rotary, TurnsColumnRangesOfAFusedProjection) {
   ops::RotaryTable table(4, 50.0);
   const auto function = [&](Tape& tape, const std::vector<Variable>& inputs) {
     const auto parts = tape.split_last(copy(tape, inputs[0]), {8, 4, 4});
-    const Variable query = ops::rotary(tape, parts[0], 2, 4, 3, table), key = ops::rotary(tape, parts[1], 1, 4, 3, table);
+    const Variable query = ops::rotary(tape, parts[0], 2, 4, 3, table),
+                   key = ops::rotary(tape, parts[1], 1, 4, 3, table);
     const Tensor sum = Tensor::zeros({2, 5, 4}, DType::float64, testing::device());
     const auto add = [&](const Tensor& part) { ops::add(tape.stream(), sum, part, GradientMode::accumulate); };
     add(query.value().narrow(2, 0, 4));
@@ -163,7 +177,8 @@ TEST_P(Rotary, TurnsColumnRangesOfAFusedProjection) {
     add(parts[2].value());
     return tape.record_one("sum", {query, key, parts[2]}, sum, {}, [](BackwardContext& context) {
       const GradientTarget d_query = context.d_input(0);
-      for (std::int64_t start : {0, 4}) ops::add(context.stream(), d_query.tensor.narrow(2, start, 4), context.d_output(), d_query.mode);
+      for (std::int64_t start : {0, 4})
+        ops::add(context.stream(), d_query.tensor.narrow(2, start, 4), context.d_output(), d_query.mode);
       context.pass(1, context.d_output());
       context.pass(2, context.d_output());
     });
@@ -172,7 +187,8 @@ TEST_P(Rotary, TurnsColumnRangesOfAFusedProjection) {
   EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
 }
 
-/// The gradient that reaches the rotation was handed to two inputs without a copy: turning it must leave the other one's alone.
+/// The gradient that reaches the rotation was handed to two inputs without a copy: turning it must leave the other
+/// one's alone.
 TEST_P(Rotary, LeavesASharedGradientAlone) {
   ops::RotaryTable table(6, 100.0);
   const auto function = [&](Tape& tape, const std::vector<Variable>& inputs) {
@@ -207,7 +223,8 @@ TEST_P(RotaryTable, GrowsByDoublingAndKeepsItsValues) {
   EXPECT_TRUE(eleventh.shares_memory_with(table.get(testing::stream(), DType::float32, 19, 1)))
       << "20 positions should have been made at once";
   EXPECT_EQ(doubles(table.get(testing::stream(), DType::float32, 0, 10)), doubles(first));
-  EXPECT_EQ(doubles(table.get(testing::stream(), DType::float32, 15, 2)), doubles(fresh.get(testing::stream(), DType::float32, 15, 2)));
+  EXPECT_EQ(doubles(table.get(testing::stream(), DType::float32, 15, 2)),
+            doubles(fresh.get(testing::stream(), DType::float32, 15, 2)));
 }
 
 TEST(RotaryOnTheCpu, IsTheSameOnAnyNumberOfThreads) {

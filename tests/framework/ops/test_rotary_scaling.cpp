@@ -50,22 +50,23 @@ const std::vector<Published> published{
      32,
      500000,
      llama3(8, 8192, 1, 4),
-     {1, 0.440366626, 0.193922758, 0.0853971019, 0.0376060307, 0.0165604409, 0.00729266508, 0.00321144611, 0.000524846022, 7.78465546e-05,
-      3.42810235e-05, 1.50962178e-05, 6.64786967e-06, 2.92749974e-06, 1.28917316e-06, 5.6770881e-07},
+     {1, 0.440366626, 0.193922758, 0.0853971019, 0.0376060307, 0.0165604409, 0.00729266508, 0.00321144611,
+      0.000524846022, 7.78465546e-05, 3.42810235e-05, 1.50962178e-05, 6.64786967e-06, 2.92749974e-06, 1.28917316e-06,
+      5.6770881e-07},
      1},
     {"yarn",
      32,
      10000,
      yarn(4, 4096),
-     {1, 0.562341332, 0.316227764, 0.177827939, 0.100000001, 0.0562341288, 0.0282346234, 0.0139721958, 0.00678571407, 0.00321337907,
-      0.00146820047, 0.00063509983, 0.000250000012, 0.000140585325, 7.90569466e-05, 4.44569851e-05},
+     {1, 0.562341332, 0.316227764, 0.177827939, 0.100000001, 0.0562341288, 0.0282346234, 0.0139721958, 0.00678571407,
+      0.00321337907, 0.00146820047, 0.00063509983, 0.000250000012, 0.000140585325, 7.90569466e-05, 4.44569851e-05},
      1.138629436111989},
     {"yarn with all of its numbers",
      24,
      1000,
      yarn(2.5, 256, 8, 2, 1.3),
-     {1, 0.562341332, 0.316227764, 0.151153743, 0.0699999928, 0.0309287757, 0.0126491114, 0.00711311866, 0.00399999972, 0.00224936521,
-      0.00126491114, 0.000711311644},
+     {1, 0.562341332, 0.316227764, 0.151153743, 0.0699999928, 0.0309287757, 0.0126491114, 0.00711311866, 0.00399999972,
+      0.00224936521, 0.00126491114, 0.000711311644},
      1.3},
 };
 
@@ -74,7 +75,8 @@ TEST(RotaryScaling, FrequenciesAreThoseOfTransformers) {
     const std::vector<double> found = ops::rotary_frequencies(p.d_head, p.base, p.scaling);
     ASSERT_EQ(found.size(), p.frequencies.size()) << p.name;
     // The power, two products and a blend of theirs are rounded to float32 each.
-    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i] / p.frequencies[i], 1, 6 * 0x1p-24) << p.name << ", pair " << i;
+    for (std::size_t i = 0; i < found.size(); ++i)
+      EXPECT_NEAR(found[i] / p.frequencies[i], 1, 6 * 0x1p-24) << p.name << ", pair " << i;
     EXPECT_NEAR(ops::rotary_attention_factor(p.scaling), p.attention_factor, 1e-15) << p.name;
   }
 }
@@ -115,7 +117,8 @@ TEST(RotaryScaling, RefusesWhatMeansNothing) {
   EXPECT_THROW(ops::rotary_frequencies(8, 100, llama3(2, 0, 1, 4)), ContractError);
   EXPECT_THROW(ops::rotary_frequencies(8, 100, llama3(2, 100, 4, 4)), ContractError);
   EXPECT_THROW(ops::rotary_frequencies(8, 100, yarn(2, 100, 1, 1)), ContractError);
-  for (const ops::RotaryScalingName& named : ops::rotary_scaling_names) EXPECT_EQ(ops::rotary_scaling_from_name(named.name), named.kind);
+  for (const ops::RotaryScalingName& named : ops::rotary_scaling_names)
+    EXPECT_EQ(ops::rotary_scaling_from_name(named.name), named.kind);
   try {
     ops::rotary_scaling_from_name("dynamic");
     ADD_FAILURE();
@@ -127,7 +130,8 @@ TEST(RotaryScaling, RefusesWhatMeansNothing) {
 class ScaledRotary : public testing::EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(ScaledRotary);
 
-/// Angles of the scaled frequencies and the factor on both, in rows one after another, for positions of their own, and far out.
+/// Angles of the scaled frequencies and the factor on both, in rows one after another, for positions of their own, and
+/// far out.
 TEST_P(ScaledRotary, TableHasTheFactorWhereverItsRowsComeFrom) {
   for (const Published& p : published) {
     const auto theta = ops::rotary_frequencies(p.d_head, p.base, p.scaling);

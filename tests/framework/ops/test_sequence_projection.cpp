@@ -40,8 +40,9 @@ struct Case {
   }
   Tensor mask() const { return masked ? Tensor::from(kept(), {batch, n}, testing::device()) : Tensor{}; }
   std::string text() const {
-    return fmt::format("{} n={} heads={} d={} r={} of {} {}{}", ops::sequence_projections()[static_cast<std::size_t>(kind)].second, n,
-                       n_heads, d, projected_length, max_length, shared ? "shared" : "own", masked ? " masked" : "");
+    return fmt::format("{} n={} heads={} d={} r={} of {} {}{}",
+                       ops::sequence_projections()[static_cast<std::size_t>(kind)].second, n, n_heads, d,
+                       projected_length, max_length, shared ? "shared" : "own", masked ? " masked" : "");
   }
 };
 
@@ -81,18 +82,22 @@ Tensor poisoned(const Tensor& x, const Case& c) {
 }
 
 Variable weight_variable(const Tensor& weight) { return weight.defined() ? Variable(weight) : Variable{}; }
-Tensor weight_of(const Case& c, DType dtype) { return c.has_weight() ? normal_tensor(c.weight_shape(), dtype, "weight") : Tensor{}; }
+Tensor weight_of(const Case& c, DType dtype) {
+  return c.has_weight() ? normal_tensor(c.weight_shape(), dtype, "weight") : Tensor{};
+}
 
 std::vector<double> expected(const Case& c, const Tensor& x, const Tensor& weight) {
-  return reference::sequence_projection(doubles(x), weight.defined() ? doubles(weight) : std::vector<double>{}, c.shared,
-                                        c.masked ? c.kept() : std::vector<std::int32_t>{}, static_cast<std::size_t>(c.batch),
-                                        static_cast<std::size_t>(c.n), static_cast<std::size_t>(c.d), c.options());
+  return reference::sequence_projection(doubles(x), weight.defined() ? doubles(weight) : std::vector<double>{},
+                                        c.shared, c.masked ? c.kept() : std::vector<std::int32_t>{},
+                                        static_cast<std::size_t>(c.batch), static_cast<std::size_t>(c.n),
+                                        static_cast<std::size_t>(c.d), c.options());
 }
 
 void expect_the_reference(const Case& c, DType dtype) {
   const Tensor x = normal_tensor(c.x_shape(), dtype, "x"), weight = weight_of(c, dtype);
   Tape tape{testing::stream()};
-  const Tensor y = ops::sequence_projection(tape, Variable(poisoned(x, c)), weight_variable(weight), c.mask(), c.options()).value();
+  const Tensor y =
+      ops::sequence_projection(tape, Variable(poisoned(x, c)), weight_variable(weight), c.mask(), c.options()).value();
   ASSERT_EQ(y.shape(), Shape({c.batch, c.options().rows(c.n), c.n_heads * c.d})) << c.text();
   const auto terms = static_cast<double>(c.kind == SequenceProjection::linear ? c.n : c.options().stride());
   // One rounding for each term and one for a mean's division; bfloat16 sums are float32, rounded once in the end.
@@ -153,13 +158,15 @@ Gradients gradients_in_views(const Case& c, DType dtype) {
   const Variable range = tape.split_last(whole, {1, width, 2})[1];
   const Variable once = ops::sequence_projection(tape, range, weight, c.mask(), c.options()),
                  again = ops::sequence_projection(tape, range, weight, c.mask(), c.options());
-  tape.backward({once, again}, {normal_tensor(once.shape(), dtype, "d_once"), normal_tensor(once.shape(), dtype, "d_again")});
+  tape.backward({once, again},
+                {normal_tensor(once.shape(), dtype, "d_once"), normal_tensor(once.shape(), dtype, "d_again")});
   EXPECT_EQ(doubles(once.value()), doubles(again.value()));
   const Tensor d_whole = whole.gradient();
   for (const Tensor& outside : {d_whole.narrow(2, 0, 1), d_whole.narrow(2, 1 + width, 2)}) {
     for (double value : doubles(outside)) EXPECT_EQ(value, 0) << c.text();
   }
-  return {doubles(once.value()), doubles(d_whole.narrow(2, 1, width)), c.has_weight() ? doubles(weight.gradient()) : std::vector<double>{}};
+  return {doubles(once.value()), doubles(d_whole.narrow(2, 1, width)),
+          c.has_weight() ? doubles(weight.gradient()) : std::vector<double>{}};
 }
 
 /// The same as one use in double, whose gradients the test above has checked, with the sum of the two output gradients.
@@ -170,20 +177,24 @@ Gradients gradients_in_double(const Case& c, DType inputs_dtype) {
   Tape tape{testing::stream()};
   const Variable y = ops::sequence_projection(tape, x, weight, c.mask(), c.options());
   const Tensor d_y = widened(normal_tensor(y.shape(), inputs_dtype, "d_once"));
-  ops::add(testing::stream(), d_y, widened(normal_tensor(y.shape(), inputs_dtype, "d_again")), GradientMode::accumulate);
+  ops::add(testing::stream(), d_y, widened(normal_tensor(y.shape(), inputs_dtype, "d_again")),
+           GradientMode::accumulate);
   tape.backward({y}, {d_y});
-  return {doubles(y.value()), doubles(x.gradient()), c.has_weight() ? doubles(weight.gradient()) : std::vector<double>{}};
+  return {doubles(y.value()), doubles(x.gradient()),
+          c.has_weight() ? doubles(weight.gradient()) : std::vector<double>{}};
 }
 
 void expect_the_gradients(const Case& c, DType dtype) {
   const Gradients found = gradients_in_views(c, dtype), wanted = gradients_in_double(c, dtype);
-  // Activations' gradients are two terms, each rounded to the storage type, and their sum; each is a sum of up to r products.
+  // Activations' gradients are two terms, each rounded to the storage type, and their sum; each is a sum of up to r
+  // products.
   const double unit = rounding_of(dtype), r = static_cast<double>(c.projected_length);
   EXPECT_LE(relative_difference(found.d_x, wanted.d_x), dtype == DType::bfloat16 ? 2.5 * unit : (r + 3) * unit);
   // A weight's are sums over the batch, and over the channels for a shared matrix: in float32 at least.
   const auto terms = static_cast<double>(2 * c.batch * c.n * c.n_heads * c.d);
   if (c.has_weight()) {
-    EXPECT_LE(relative_difference(found.d_weight, wanted.d_weight), std::sqrt(terms) * 3 * rounding_of(accumulate_dtype(dtype)));
+    EXPECT_LE(relative_difference(found.d_weight, wanted.d_weight),
+              std::sqrt(terms) * 3 * rounding_of(accumulate_dtype(dtype)));
   }
   const std::vector<std::int32_t> keys = c.kept();
   const auto width = static_cast<std::size_t>(c.n_heads * c.d);
@@ -213,7 +224,8 @@ TEST_P(SequenceProjectionOp, ConstantsGetNoGradient) {
       return std::pair{input.gradient(), matrix.gradient()};
     };
     const auto both = gradients(Variable::leaf(x), Variable::leaf(weight));
-    const auto of_x = gradients(Variable::leaf(x), Variable(weight)), of_weight = gradients(Variable(x), Variable::leaf(weight));
+    const auto of_x = gradients(Variable::leaf(x), Variable(weight)),
+               of_weight = gradients(Variable(x), Variable::leaf(weight));
     EXPECT_FALSE(of_x.second.defined());
     EXPECT_FALSE(of_weight.first.defined());
     EXPECT_EQ(doubles(of_x.first), doubles(both.first)) << c.text();
@@ -224,9 +236,10 @@ TEST_P(SequenceProjectionOp, ConstantsGetNoGradient) {
 TEST_P(SequenceProjectionOp, AMaskOfOnesChangesNothing) {
   for (Case c : cases_of(large_sizes)) {
     if (c.masked) continue;
-    const Variable x(normal_tensor(c.x_shape(), DType::float32, "x")), weight = weight_variable(weight_of(c, DType::float32));
-    const Tensor ones =
-        Tensor::from(std::vector<std::int32_t>(static_cast<std::size_t>(c.batch * c.n), 1), {c.batch, c.n}, testing::device());
+    const Variable x(normal_tensor(c.x_shape(), DType::float32, "x")),
+        weight = weight_variable(weight_of(c, DType::float32));
+    const Tensor ones = Tensor::from(std::vector<std::int32_t>(static_cast<std::size_t>(c.batch * c.n), 1),
+                                     {c.batch, c.n}, testing::device());
     Tape tape{testing::stream()};
     EXPECT_EQ(doubles(ops::sequence_projection(tape, x, weight, ones, c.options()).value()),
               doubles(ops::sequence_projection(tape, x, weight, Tensor{}, c.options()).value()))
@@ -243,11 +256,14 @@ TEST_P(SequenceProjectionOp, PaddingIsAShorterInput) {
     const Tensor x = normal_tensor(c.x_shape(), DType::float64, "x"), weight = weight_of(c, DType::float64);
     Tape tape{testing::stream()};
     const Tensor mask = Tensor::from(keys, {2, 12}, testing::device());
-    const Tensor padded = ops::sequence_projection(tape, Variable(x), weight_variable(weight), mask, c.options()).value();
+    const Tensor padded =
+        ops::sequence_projection(tape, Variable(x), weight_variable(weight), mask, c.options()).value();
     const Tensor shorter =
-        ops::sequence_projection(tape, Variable(x.narrow(1, 0, 9)), weight_variable(weight), Tensor{}, c.options()).value();
+        ops::sequence_projection(tape, Variable(x.narrow(1, 0, 9)), weight_variable(weight), Tensor{}, c.options())
+            .value();
     EXPECT_EQ(doubles(padded.narrow(1, 0, shorter.extent(1))), doubles(shorter)) << c.text();
-    const auto kept_rows = ops::sequence_projection_mask(testing::stream(), mask, c.options()).to_vector<std::int32_t>();
+    const auto kept_rows =
+        ops::sequence_projection_mask(testing::stream(), mask, c.options()).to_vector<std::int32_t>();
     for (std::size_t i = 0; i < kept_rows.size(); ++i) {
       EXPECT_EQ(kept_rows[i], static_cast<std::int64_t>(i) % padded.extent(1) < shorter.extent(1) ? 1 : 0) << c.text();
     }
@@ -255,8 +271,9 @@ TEST_P(SequenceProjectionOp, PaddingIsAShorterInput) {
 }
 
 TEST_P(SequenceProjectionOp, TheMaskOfRowsIsWhereAnythingIsKept) {
-  const Tensor keys = Tensor::from(std::vector<std::int32_t>{0, 0, 1, 0, 0, 0, 0, /**/ 0, 0, 0, 0, 0, 0, 0, /**/ 0, 0, 0, 1, 1, 1, 1},
-                                   {3, 7}, testing::device());
+  const Tensor keys =
+      Tensor::from(std::vector<std::int32_t>{0, 0, 1, 0, 0, 0, 0, /**/ 0, 0, 0, 0, 0, 0, 0, /**/ 0, 0, 0, 1, 1, 1, 1},
+                   {3, 7}, testing::device());
   ops::SequenceProjectionOptions options{SequenceProjection::mean, 1, 4, 8};  // windows of 2, 2, 2 and 1
   for (const auto& [kind, name] : ops::sequence_projections()) {
     options.kind = kind;
@@ -280,8 +297,11 @@ TEST(SequenceProjectionOnCpu, IsTheSameOnAnyNumberOfThreads) {
 
 TEST(SequenceProjectionOnCpu, RefusesWhatDoesNotFit) {
   Tape tape{testing::stream()};
-  const auto tensor = [](const Shape& shape, DType dtype = DType::float32) { return Variable(normal_tensor(shape, dtype, "t")); };
-  const ops::SequenceProjectionOptions linear{SequenceProjection::linear, 2, 3, 8}, mean{SequenceProjection::mean, 2, 3, 8};
+  const auto tensor = [](const Shape& shape, DType dtype = DType::float32) {
+    return Variable(normal_tensor(shape, dtype, "t"));
+  };
+  const ops::SequenceProjectionOptions linear{SequenceProjection::linear, 2, 3, 8},
+      mean{SequenceProjection::mean, 2, 3, 8};
   const Variable x = tensor({2, 7, 6}), weight = tensor({3, 8});
   const auto project = [&](const Variable& input, const Variable& matrix, const Tensor& keys,
                            const ops::SequenceProjectionOptions& options) {
@@ -298,7 +318,8 @@ TEST(SequenceProjectionOnCpu, RefusesWhatDoesNotFit) {
   EXPECT_THROW(project(x, weight, Tensor::zeros({2, 6}, DType::int32), linear), ContractError);
   EXPECT_THROW(project(x, weight, Tensor::zeros({2, 7}, DType::float32), linear), ContractError);
   EXPECT_THROW(project(x, weight, {}, {SequenceProjection::linear, 2, 9, 8}), ContractError);
-  EXPECT_THROW(ops::sequence_projection_mask(testing::stream(), Tensor::zeros({2, 9}, DType::int32), linear), ContractError);
+  EXPECT_THROW(ops::sequence_projection_mask(testing::stream(), Tensor::zeros({2, 9}, DType::int32), linear),
+               ContractError);
 }
 
 TEST(SequenceProjectionOnCpu, NamesAreThoseOfYaml) {
@@ -316,7 +337,8 @@ TEST(SequenceProjectionOnCpu, ShapeOnlyTakesTheSameSteps) {
   for (const Case& c : cases_of({{2, 50, 2, 40, 7, 64}})) {
     Tape tape{Stream{device}};
     const Variable x = Variable::leaf(Tensor::empty(c.x_shape(), DType::bfloat16, device));
-    const Variable weight = c.has_weight() ? Variable::leaf(Tensor::empty(c.weight_shape(), DType::bfloat16, device)) : Variable{};
+    const Variable weight =
+        c.has_weight() ? Variable::leaf(Tensor::empty(c.weight_shape(), DType::bfloat16, device)) : Variable{};
     const Tensor keys = c.masked ? Tensor::empty({c.batch, c.n}, DType::int32, device) : Tensor{};
     const Variable y = ops::sequence_projection(tape, x, weight, keys, c.options());
     EXPECT_EQ(ops::sequence_projection_mask(tape.stream(), keys, c.options()).defined(), c.masked);

@@ -29,10 +29,12 @@ void RunFloat(char kind, const void* operands, const float* a, const float* b, f
 void RunDouble(char kind, const void* operands, const double* a, const double* b, double* c, double* scratch) {
   run(kind, *static_cast<const Operands*>(operands), a, b, c, scratch);
 }
-void TransposeFloat(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t lds, float* target, std::int64_t ldt) {
+void TransposeFloat(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t lds, float* target,
+                    std::int64_t ldt) {
   transpose<float>(rows, columns, source, lds, target, ldt);
 }
-void TransposeDouble(std::int64_t rows, std::int64_t columns, const double* source, std::int64_t lds, double* target, std::int64_t ldt) {
+void TransposeDouble(std::int64_t rows, std::int64_t columns, const double* source, std::int64_t lds, double* target,
+                     std::int64_t ldt) {
   transpose<double>(rows, columns, source, lds, target, ldt);
 }
 
@@ -80,8 +82,8 @@ std::vector<T> random_values(std::int64_t n, unsigned seed) {
   return values;
 }
 
-/// Compares with a sum in float64. The bound is the classical one for a chain of K multiply-adds: K·u·Σ|a||b|, u half a unit in the last
-/// place.
+/// Compares with a sum in float64. The bound is the classical one for a chain of K multiply-adds: K·u·Σ|a||b|, u half a
+/// unit in the last place.
 template <class T>
 void check(char kind, std::int64_t M, std::int64_t N, std::int64_t K, bool accumulate) {
   SCOPED_TRACE(fmt::format("{} {}x{}x{} accumulate {}", kind, M, N, K, accumulate));
@@ -109,7 +111,8 @@ void check(char kind, std::int64_t M, std::int64_t N, std::int64_t K, bool accum
       long double sum = accumulate ? before[at] : 0.0L, magnitude = std::abs(sum);
       for (std::int64_t k = 0; k < K; ++k) {
         const long double product =
-            static_cast<long double>(a[static_cast<std::size_t>(a_transposed ? k * sizes.lda + i : i * sizes.lda + k)]) *
+            static_cast<long double>(
+                a[static_cast<std::size_t>(a_transposed ? k * sizes.lda + i : i * sizes.lda + k)]) *
             b[static_cast<std::size_t>(b_transposed ? j * sizes.ldb + k : k * sizes.ldb + j)];
         sum += product;
         magnitude += std::abs(product);
@@ -159,9 +162,11 @@ TEST(SmallGemm, AnElementsBitsDependOnItsOwnRowAndColumnAlone) {
 TEST(SmallGemm, DepthZeroGivesZeroOrLeavesTheSum) {
   for_each_target([] {
     std::vector<float> c{1, 2, 3, 4};
-    HWY_DYNAMIC_DISPATCH(RunFloat)('n', &static_cast<const Sizes&>(Sizes{2, 2, 0, 1, 2, 2, true}), nullptr, nullptr, c.data(), nullptr);
+    HWY_DYNAMIC_DISPATCH(RunFloat)
+    ('n', &static_cast<const Sizes&>(Sizes{2, 2, 0, 1, 2, 2, true}), nullptr, nullptr, c.data(), nullptr);
     EXPECT_EQ(c, (std::vector<float>{1, 2, 3, 4}));
-    HWY_DYNAMIC_DISPATCH(RunFloat)('n', &static_cast<const Sizes&>(Sizes{2, 2, 0, 1, 2, 2, false}), nullptr, nullptr, c.data(), nullptr);
+    HWY_DYNAMIC_DISPATCH(RunFloat)
+    ('n', &static_cast<const Sizes&>(Sizes{2, 2, 0, 1, 2, 2, false}), nullptr, nullptr, c.data(), nullptr);
     EXPECT_EQ(c, (std::vector<float>{0, 0, 0, 0}));
   });
 }
@@ -178,7 +183,8 @@ void check_transpose(std::int64_t rows, std::int64_t columns) {
   }
   for (std::int64_t j = 0; j < columns; ++j) {
     for (std::int64_t i = 0; i < ldt; ++i) {
-      ASSERT_EQ(target[static_cast<std::size_t>(j * ldt + i)], i < rows ? source[static_cast<std::size_t>(i * lds + j)] : T{-7})
+      ASSERT_EQ(target[static_cast<std::size_t>(j * ldt + i)],
+                i < rows ? source[static_cast<std::size_t>(i * lds + j)] : T{-7})
           << rows << "x" << columns;
     }
   }

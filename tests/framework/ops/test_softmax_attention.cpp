@@ -13,11 +13,14 @@ using namespace softmax_testing;
 const std::vector<Case>& cases() {
   // batch, n_query, n_key, n_heads, n_kv_heads, d_key, d_value, causal, first_query_position, scale
   static const std::vector<Case> all{
-      {1, 1, 1, 1, 1, 1, 1, true, 0, 0},      {1, 1, 1, 1, 1, 1, 1, false, 0, 0},      {2, 7, 7, 3, 3, 5, 5, true, 0, 0},
-      {2, 64, 64, 2, 1, 16, 16, true, 0, 0},  {1, 65, 65, 1, 1, 3, 9, true, 0, 0},     {1, 63, 130, 2, 2, 8, 17, false, 0, 0},
-      {3, 33, 1, 2, 2, 4, 4, false, 0, 0},    {1, 201, 201, 4, 2, 24, 40, true, 0, 0}, {1, 1, 77, 6, 2, 12, 12, true, 76, 0},
-      {2, 19, 100, 2, 1, 7, 11, true, 81, 0}, {1, 70, 90, 1, 1, 33, 1, true, 5, 0.3},  {9, 100, 100, 1, 1, 6, 6, true, 0, 0},
-      {1, 40, 20, 2, 2, 5, 5, true, 0, 0},    {1, 300, 300, 1, 1, 64, 64, true, 0, 0}, {1, 260, 300, 2, 1, 65, 63, false, 0, -0.1}};
+      {1, 1, 1, 1, 1, 1, 1, true, 0, 0},          {1, 1, 1, 1, 1, 1, 1, false, 0, 0},
+      {2, 7, 7, 3, 3, 5, 5, true, 0, 0},          {2, 64, 64, 2, 1, 16, 16, true, 0, 0},
+      {1, 65, 65, 1, 1, 3, 9, true, 0, 0},        {1, 63, 130, 2, 2, 8, 17, false, 0, 0},
+      {3, 33, 1, 2, 2, 4, 4, false, 0, 0},        {1, 201, 201, 4, 2, 24, 40, true, 0, 0},
+      {1, 1, 77, 6, 2, 12, 12, true, 76, 0},      {2, 19, 100, 2, 1, 7, 11, true, 81, 0},
+      {1, 70, 90, 1, 1, 33, 1, true, 5, 0.3},     {9, 100, 100, 1, 1, 6, 6, true, 0, 0},
+      {1, 40, 20, 2, 2, 5, 5, true, 0, 0},        {1, 300, 300, 1, 1, 64, 64, true, 0, 0},
+      {1, 260, 300, 2, 1, 65, 63, false, 0, -0.1}};
   return all;
 }
 
@@ -67,8 +70,9 @@ TEST(SoftmaxAttentionTargets, EveryInstructionSetGivesTheDefinition) {
 }
 
 TEST_P(SoftmaxAttentionGradient, AgreesWithFiniteDifferences) {
-  std::vector<Case> shapes{{1, 1, 1, 1, 1, 1, 1, true, 0, 0},   {2, 5, 5, 4, 2, 3, 2, true, 0, 0},   {1, 66, 66, 2, 1, 3, 3, true, 0, 0},
-                           {1, 9, 67, 1, 1, 4, 5, false, 0, 0}, {2, 3, 8, 2, 2, 5, 3, true, 5, 0.7}, {1, 130, 130, 1, 1, 2, 1, true, 0, 0}};
+  std::vector<Case> shapes{{1, 1, 1, 1, 1, 1, 1, true, 0, 0},   {2, 5, 5, 4, 2, 3, 2, true, 0, 0},
+                           {1, 66, 66, 2, 1, 3, 3, true, 0, 0}, {1, 9, 67, 1, 1, 4, 5, false, 0, 0},
+                           {2, 3, 8, 2, 2, 5, 3, true, 5, 0.7}, {1, 130, 130, 1, 1, 2, 1, true, 0, 0}};
   if (testing::on_simulator()) {
     shapes = {{1, 1, 1, 1, 1, 1, 1, true, 0, 0},
               {1, 4, 4, 2, 1, 3, 2, true, 0, 0},
@@ -83,7 +87,8 @@ TEST_P(SoftmaxAttentionGradient, AgreesWithFiniteDifferences) {
       return ops::softmax_attention(tape, x[0], x[1], x[2], p.options);
     };
     const GradientCheckResult result = check_gradients(function, {p.query, p.key, p.value});
-    // A single key has weight 1 whatever its score: then d_query and d_key are 0 and there is nothing to be relative to.
+    // A single key has weight 1 whatever its score: then d_query and d_key are 0 and there is nothing to be relative
+    // to.
     if (c.n_key > 1) {
       EXPECT_LE(result.worst_relative_error, 1e-6) << result.where;
     }
@@ -99,18 +104,20 @@ TEST_P(SoftmaxAttentionGradient, OneKeyGetsAllWeightAndItsScoreNoGradient) {
 }
 
 TEST_P(SoftmaxAttentionGradient, AddsUpWhereAnInputIsUsedTwice) {
-  for (const Case& c : {Case{2, 70, 70, 4, 2, 8, 8, true, 0, 0}, Case{8, 20, 20, 2, 1, 8, 8, true, 0, 0}}) {  // with and without segments
+  for (const Case& c : {Case{2, 70, 70, 4, 2, 8, 8, true, 0, 0},
+                        Case{8, 20, 20, 2, 1, 8, 8, true, 0, 0}}) {  // with and without segments
     for (const DType dtype : {DType::float64, DType::bfloat16}) {
       const Problem p(c, dtype);
       const Gradients once = through_tape(p);
       Tape tape{testing::stream()};
       const Variable q = Variable::leaf(p.query), k = Variable::leaf(p.key), v = Variable::leaf(p.value);
-      const Variable first = ops::softmax_attention(tape, q, k, v, p.options), second = ops::softmax_attention(tape, q, k, v, p.options);
+      const Variable first = ops::softmax_attention(tape, q, k, v, p.options),
+                     second = ops::softmax_attention(tape, q, k, v, p.options);
       tape.backward({first, second}, {p.d_out, p.d_out});
       // x + x is exact in bfloat16 when both were rounded; the sum here rounds once more: unit 2^-8.
       const double unit = dtype == DType::bfloat16 ? 0x1p-8 : 1e-15;
-      for (const auto& [twice, single] :
-           {std::pair{q.gradient(), once.d_query}, std::pair{k.gradient(), once.d_key}, std::pair{v.gradient(), once.d_value}}) {
+      for (const auto& [twice, single] : {std::pair{q.gradient(), once.d_query}, std::pair{k.gradient(), once.d_key},
+                                          std::pair{v.gradient(), once.d_value}}) {
         std::vector<double> expected = to_doubles(single);
         for (double& value : expected) value *= 2;
         expect_close(to_doubles(twice), expected, 1e-15, unit, "twice the gradient");
@@ -120,8 +127,9 @@ TEST_P(SoftmaxAttentionGradient, AddsUpWhereAnInputIsUsedTwice) {
 }
 
 TEST_P(SoftmaxAttentionGradient, OneTensorMayBeQueryKeyAndValue) {
-  const Problem p(testing::on_simulator() ? Case{1, 66, 66, 1, 1, 2, 2, true, 0, 0} : Case{1, 75, 75, 2, 2, 6, 6, true, 0, 0},
-                  DType::float64);
+  const Problem p(
+      testing::on_simulator() ? Case{1, 66, 66, 1, 1, 2, 2, true, 0, 0} : Case{1, 75, 75, 2, 2, 6, 6, true, 0, 0},
+      DType::float64);
   const auto function = [&](Tape& tape, const std::vector<Variable>& x) {
     return ops::softmax_attention(tape, x[0], x[0], x[0], p.options);
   };
@@ -145,8 +153,8 @@ TEST_P(SoftmaxAttentionGradient, AddsToGradientsOfFloat32) {
       before[i] = random_values(shape.elements(), 9);
       targets[i] = {tensor_of(before[i], shape, DType::float32), GradientMode::accumulate};
     }
-    ops::softmax_attention_backward(testing::stream(), query, key, value, output, log_sum_exp, p.d_out.split_last(5), targets[0],
-                                    targets[1], targets[2], p.options);
+    ops::softmax_attention_backward(testing::stream(), query, key, value, output, log_sum_exp, p.d_out.split_last(5),
+                                    targets[0], targets[1], targets[2], p.options);
     for (int i = 0; i < 3; ++i) {
       std::vector<double> sum = to_doubles(i == 0 ? expected.d_query : i == 1 ? expected.d_key : expected.d_value);
       const double rounded = dtype == DType::bfloat16 ? 0x1p-8 * largest(sum) : 0;  // `expected` was stored in bfloat16
@@ -161,11 +169,14 @@ TEST_P(SoftmaxAttentionGradient, WhatNobodyWantsIsLeftOutAndChangesNothingElse) 
   const Gradients all = through_tape(p);
   for (int wanted = 1; wanted < 8; ++wanted) {
     Tape tape{testing::stream()};
-    const auto input = [&](int bit, const Tensor& value) { return wanted & bit ? Variable::leaf(value) : Variable(value); };
+    const auto input = [&](int bit, const Tensor& value) {
+      return wanted & bit ? Variable::leaf(value) : Variable(value);
+    };
     const Variable q = input(1, p.query), k = input(2, p.key), v = input(4, p.value);
     const Variable output = ops::softmax_attention(tape, q, k, v, p.options);
     tape.backward({output}, {p.d_out});
-    for (const auto& [variable, gradient] : {std::pair{q, all.d_query}, std::pair{k, all.d_key}, std::pair{v, all.d_value}}) {
+    for (const auto& [variable, gradient] :
+         {std::pair{q, all.d_query}, std::pair{k, all.d_key}, std::pair{v, all.d_value}}) {
       if (variable.requires_gradient()) {
         EXPECT_TRUE(same_bits(variable.gradient(), gradient)) << wanted;
       } else {
@@ -239,12 +250,15 @@ TEST_P(SoftmaxAttention, ALaterTokenChangesNoBitOfAnEarlierOutput) {
           .value();
     };
     const Tensor before = attend(p.q, p.k, p.v);
-    const std::vector<std::int64_t> places{1, 2, 15, 16, 17, 40, 63, 64, 65, 100, 128, 150, 199}, few_places{1, 17, 64, 135};
+    const std::vector<std::int64_t> places{1, 2, 15, 16, 17, 40, 63, 64, 65, 100, 128, 150, 199},
+        few_places{1, 17, 64, 135};
     for (const std::int64_t from : few ? few_places : places) {
-      for (const double replacement : {-3.5, 1e30, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+      for (const double replacement :
+           {-3.5, 1e30, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
         auto q = p.q, k = p.k, v = p.v;
         for (auto* values : {&q, &k, &v}) std::fill(values->begin() + from * width, values->end(), replacement);
-        EXPECT_TRUE(same_bits(attend(q, k, v).narrow(1, 0, from), before.narrow(1, 0, from))) << from << " " << replacement;
+        EXPECT_TRUE(same_bits(attend(q, k, v).narrow(1, 0, from), before.narrow(1, 0, from)))
+            << from << " " << replacement;
       }
     }
     EXPECT_FALSE(same_bits(attend(p.k, p.k, p.v).narrow(1, 5, 1), before.narrow(1, 5, 1)));  // the comparison can fail
@@ -254,7 +268,8 @@ TEST_P(SoftmaxAttention, ALaterTokenChangesNoBitOfAnEarlierOutput) {
 TEST_P(SoftmaxAttention, AShorterSequenceGivesTheSameBits) {
   const Problem p({1, 190, 190, 1, 1, 12, 12, true, 0, 0}, DType::float32);
   Tape tape{testing::stream()};
-  const Tensor whole = ops::softmax_attention(tape, Variable(p.query), Variable(p.key), Variable(p.value), p.options).value();
+  const Tensor whole =
+      ops::softmax_attention(tape, Variable(p.query), Variable(p.key), Variable(p.value), p.options).value();
   for (const std::int64_t n : {1, 30, 64, 65, 127, 189}) {
     const auto first = [&](const Tensor& t) { return Variable(t.narrow(1, 0, n)); };
     const Tensor part = ops::softmax_attention(tape, first(p.query), first(p.key), first(p.value), p.options).value();
@@ -267,7 +282,8 @@ TEST_P(SoftmaxAttention, FromAKeyValueCacheAsInOneCall) {
   const std::int64_t n = testing::on_simulator() ? 80 : 150, prompt = 71, d = 16;
   const Problem p({2, n, n, 4, 2, d, d, true, 0, 0}, DType::float32);
   Tape tape{testing::stream()};
-  const Tensor whole = ops::softmax_attention(tape, Variable(p.query), Variable(p.key), Variable(p.value), p.options).value();
+  const Tensor whole =
+      ops::softmax_attention(tape, Variable(p.query), Variable(p.key), Variable(p.value), p.options).value();
   const std::vector<double> expected = to_doubles(whole);
   double worst = 0;
   for (std::int64_t first = 0; first < n;) {
@@ -276,13 +292,13 @@ TEST_P(SoftmaxAttention, FromAKeyValueCacheAsInOneCall) {
     auto options = p.options;
     options.first_query_position = first;
     ops::softmax_attention_forward(testing::stream(), p.query.narrow(1, first, tokens).split_last(d),
-                                   p.key.narrow(1, 0, seen).split_last(d), p.value.narrow(1, 0, seen).split_last(d), output, Tensor{},
-                                   options);
+                                   p.key.narrow(1, 0, seen).split_last(d), p.value.narrow(1, 0, seen).split_last(d),
+                                   output, Tensor{}, options);
     const std::vector<double> found = to_doubles(output);
     for (std::int64_t b = 0; b < 2; ++b) {
       for (std::int64_t i = 0; i < tokens * 4 * d; ++i) {
-        const double difference =
-            found[static_cast<std::size_t>(b * tokens * 4 * d + i)] - expected[static_cast<std::size_t>((b * n + first) * 4 * d + i)];
+        const double difference = found[static_cast<std::size_t>(b * tokens * 4 * d + i)] -
+                                  expected[static_cast<std::size_t>((b * n + first) * 4 * d + i)];
         worst = std::max(worst, std::abs(difference));
       }
     }
@@ -304,13 +320,14 @@ TEST_P(SoftmaxAttention, AnInfinityShowsWhereItIsSeen) {
       p.v[130 * 9 + 0] = -infinity;
       p.value = tensor_of(p.v, p.value.shape(), dtype);
       Tape tape{testing::stream()};
-      const std::vector<double> found =
-          to_doubles(ops::softmax_attention(tape, Variable(p.query), Variable(p.key), Variable(p.value), p.options).value());
+      const std::vector<double> found = to_doubles(
+          ops::softmax_attention(tape, Variable(p.query), Variable(p.key), Variable(p.value), p.options).value());
       const auto sees = [&](std::int64_t i, std::int64_t j) { return p.c.sees(0, i, j); };
       for (std::int64_t i = 0; i < n; ++i) {
         for (std::int64_t f = 0; f < 9; ++f) {
           const double value = found[static_cast<std::size_t>(i * 9 + f)];
-          const bool plus = f == 3 && sees(i, 20), minus = (f == 3 && sees(i, 70)) || (f == 0 && sees(i, 130)), nan = f == 8 && sees(i, 75);
+          const bool plus = f == 3 && sees(i, 20), minus = (f == 3 && sees(i, 70)) || (f == 0 && sees(i, 130)),
+                     nan = f == 8 && sees(i, 75);
           EXPECT_EQ(std::isnan(value), nan || (plus && minus)) << i << " " << f;
           EXPECT_EQ(value == infinity, plus && !minus) << i << " " << f;
           EXPECT_EQ(value == -infinity, minus && !plus) << i << " " << f;
@@ -320,8 +337,8 @@ TEST_P(SoftmaxAttention, AnInfinityShowsWhereItIsSeen) {
   }
 }
 
-/// Rows of norm 40 give scores up to 200 here: an exponential without its maximum taken off overflows at 88. An error in a score is an
-/// error in an exponent: 200 x 2^-24 x the growth of a sum of 64 products.
+/// Rows of norm 40 give scores up to 200 here: an exponential without its maximum taken off overflows at 88. An error
+/// in a score is an error in an exponent: 200 x 2^-24 x the growth of a sum of 64 products.
 TEST_P(SoftmaxAttention, LargeScoresNeitherOverflowNorLoseDigits) {
   Problem p({1, 200, 200, 1, 1, 64, 8, true, 0, 0}, DType::float32, 5.0);
   for (std::size_t i = 0; i < 64; ++i) p.k[5 * 64 + i] *= 1000;  // one key a thousand times larger than the rest
@@ -334,8 +351,8 @@ TEST_P(SoftmaxAttention, LargeScoresNeitherOverflowNorLoseDigits) {
   }
 }
 
-/// The first key of 128 tiles has the largest score: what each later tile multiplies the sum so far by is 1. Were it 2 to the rounding
-/// error of a score near 300 in powers of two (up to 2^-16), the sums would be off by up to 1e-3.
+/// The first key of 128 tiles has the largest score: what each later tile multiplies the sum so far by is 1. Were it 2
+/// to the rounding error of a score near 300 in powers of two (up to 2^-16), the sums would be off by up to 1e-3.
 TEST_P(SoftmaxAttention, AMaximumThatStaysLeavesTheSumAsItIs) {
   constexpr std::size_t n_query = 8, n_key = 8192;
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
@@ -354,8 +371,8 @@ TEST_P(SoftmaxAttention, AMaximumThatStaysLeavesTheSumAsItIs) {
     const auto expected = reference::softmax_attention(p.c, p.q, p.k, p.v);
     const Tensor log_sum_exp = Tensor::empty({1, 1, n_query}, DType::float32, testing::device()),
                  output = Tensor::empty({1, n_query, 1, 2}, dtype, testing::device());
-    ops::softmax_attention_forward(testing::stream(), p.query.split_last(2), p.key.split_last(2), p.value.split_last(2), output,
-                                   log_sum_exp, p.options, p.mask);
+    ops::softmax_attention_forward(testing::stream(), p.query.split_last(2), p.key.split_last(2), p.value.split_last(2),
+                                   output, log_sum_exp, p.options, p.mask);
     const std::vector<double> found = to_doubles(log_sum_exp);
     for (std::size_t i = 0; i < n_query; ++i) EXPECT_NEAR(found[i], expected.log_sum_exp[i], 5e-5) << i;
     expect_close(to_doubles(output), expected.output, dtype == DType::bfloat16 ? 0x1p-8 : 2e-6, 0, "output", 1.0);
@@ -390,7 +407,9 @@ TEST(SoftmaxAttentionOnCpu, TheShapeOnlyDeviceAllocatesTheSame) {
   const auto allocations = [](const Device& device) {
     const Arena& home = arena(device);
     Tape tape{Stream{device}};
-    const auto input = [&](std::int64_t width) { return Variable::leaf(Tensor::empty({2, 100, width}, DType::float32, device)); };
+    const auto input = [&](std::int64_t width) {
+      return Variable::leaf(Tensor::empty({2, 100, width}, DType::float32, device));
+    };
     const Variable q = input(32), k = input(16), v = input(16);
     const Tensor d_output = Tensor::empty({2, 100, 32}, DType::float32, device);
     if (device.is_cpu()) {
@@ -421,7 +440,9 @@ TEST_P(SoftmaxAttention, HeadsTooWideForKernelsAreRefusedWithTheLimit) {
       attend(d_key, d_value);
       ADD_FAILURE() << d_key << " " << d_value;
     } catch (const UserError& error) {
-      EXPECT_NE(std::string(error.what()).find(fmt::format("heads {} wide", std::max(d_key, d_value))), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(fmt::format("heads {} wide", std::max(d_key, d_value))),
+                std::string::npos)
+          << error.what();
       EXPECT_NE(std::string(error.what()).find("at most 256"), std::string::npos) << error.what();
     }
   }
@@ -432,17 +453,23 @@ TEST(SoftmaxAttentionOnCpu, RefusesWhatDoesNotFit) {
   const auto tensor = [](std::int64_t n, std::int64_t width, DType dtype = DType::float32) {
     return Variable(Tensor::zeros({1, n, width}, dtype));
   };
-  const auto attend = [&](const Variable& q, const Variable& k, const Variable& v, const ops::SoftmaxAttentionOptions& options) {
+  const auto attend = [&](const Variable& q, const Variable& k, const Variable& v,
+                          const ops::SoftmaxAttentionOptions& options) {
     return ops::softmax_attention(tape, q, k, v, options);
   };
   EXPECT_NO_THROW(attend(tensor(4, 8), tensor(4, 4), tensor(4, 6), {4, 2, true, 0, 0}));
   EXPECT_THROW(attend(tensor(4, 8), tensor(4, 4), tensor(4, 4), {4, 3, true, 0, 0}), ContractError);  // 4 heads over 3
-  EXPECT_THROW(attend(tensor(4, 9), tensor(4, 4), tensor(4, 4), {4, 2, true, 0, 0}), ContractError);  // 9 columns for 4 heads
+  EXPECT_THROW(attend(tensor(4, 9), tensor(4, 4), tensor(4, 4), {4, 2, true, 0, 0}),
+               ContractError);  // 9 columns for 4 heads
   EXPECT_THROW(attend(tensor(4, 8), tensor(4, 6), tensor(4, 4), {4, 2, true, 0, 0}), ContractError);  // widths 2 and 3
-  EXPECT_THROW(attend(tensor(4, 8), tensor(4, 4), tensor(5, 4), {4, 2, true, 0, 0}), ContractError);  // 4 keys, 5 values
-  EXPECT_THROW(attend(tensor(4, 8), tensor(4, 4, DType::bfloat16), tensor(4, 4), {4, 2, true, 0, 0}), ContractError);  // dtypes
-  EXPECT_THROW(attend(tensor(4, 8), tensor(4, 4), tensor(4, 4), {4, 2, true, -1, 0}), ContractError);                  // a position below 0
-  EXPECT_THROW(attend(tensor(4, 8), tensor(0, 4), tensor(0, 4), {4, 2, false, 0, 0}), ContractError);  // nothing to attend to
+  EXPECT_THROW(attend(tensor(4, 8), tensor(4, 4), tensor(5, 4), {4, 2, true, 0, 0}),
+               ContractError);  // 4 keys, 5 values
+  EXPECT_THROW(attend(tensor(4, 8), tensor(4, 4, DType::bfloat16), tensor(4, 4), {4, 2, true, 0, 0}),
+               ContractError);  // dtypes
+  EXPECT_THROW(attend(tensor(4, 8), tensor(4, 4), tensor(4, 4), {4, 2, true, -1, 0}),
+               ContractError);  // a position below 0
+  EXPECT_THROW(attend(tensor(4, 8), tensor(0, 4), tensor(0, 4), {4, 2, false, 0, 0}),
+               ContractError);  // nothing to attend to
 }
 
 }  // namespace

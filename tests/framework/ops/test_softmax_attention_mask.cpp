@@ -47,11 +47,14 @@ std::vector<T> joined(std::vector<T> a, const std::vector<T>& b) {
   return a;
 }
 
-/// Every combination of causal or not, windows, masked keys and documents, over grouped heads; n = 150 has three blocks, the last cut.
+/// Every combination of causal or not, windows, masked keys and documents, over grouped heads; n = 150 has three
+/// blocks, the last cut.
 std::vector<Case> combinations() {
   const std::int64_t n = 150, batch = 2, heads = testing::on_simulator() ? 1 : 2;
-  const std::vector<std::vector<std::int32_t>> masks{{}, padding(n, {150, 69}), padding(n, {150, 0}), random_keys(batch * n, 0.5, 7)};
-  const std::vector<std::vector<std::int32_t>> packings{{}, joined(documents({1, 70, 64, 2, 13}), documents({90, 3, 3, 3, 51}))};
+  const std::vector<std::vector<std::int32_t>> masks{
+      {}, padding(n, {150, 69}), padding(n, {150, 0}), random_keys(batch * n, 0.5, 7)};
+  const std::vector<std::vector<std::int32_t>> packings{
+      {}, joined(documents({1, 70, 64, 2, 13}), documents({90, 3, 3, 3, 51}))};
   std::vector<Case> all;
   for (const bool causal : {true, false}) {
     for (const std::int64_t window : {0, 1, 20, 100}) {
@@ -80,12 +83,15 @@ TEST_P(SoftmaxAttentionMask, EveryCombinationIsTheDefinition) {
 
 TEST_P(SoftmaxAttentionMask, OtherShapesAreTheDefinition) {
   // Queries at positions among the keys of a cache; more keys than a tile; groups of heads; sequences of one token.
-  const std::vector<Case> cases{
-      {2, 3, 200, 4, 2, 8, 8, true, 120, 0, 40, {}, {}},    {2, 3, 200, 4, 2, 8, 8, true, 197, 0, 0, random_keys(400, 0.7, 8), {}},
-      {1, 70, 200, 1, 1, 8, 8, false, 65, 0, 33, {}, {}},   {2, 9, 131, 2, 2, 3, 17, false, 0, 0.4, 0, random_keys(262, 0.3, 9), {}},
-      {1, 40, 20, 2, 2, 5, 5, true, 0, 0, 6, {}, {}},  // the last queries see nothing
-      {1, 1, 1, 1, 1, 3, 2, true, 0, 0, 1, {1}, {4}},       {2, 1, 1, 1, 1, 3, 2, false, 0, 0, 0, {0, 1}, {}},
-      {1, 300, 300, 2, 2, 64, 64, true, 0, 0, 128, {}, {}}, {1, 300, 300, 6, 2, 16, 16, true, 0, 0, 0, {}, documents({129, 171})}};
+  const std::vector<Case> cases{{2, 3, 200, 4, 2, 8, 8, true, 120, 0, 40, {}, {}},
+                                {2, 3, 200, 4, 2, 8, 8, true, 197, 0, 0, random_keys(400, 0.7, 8), {}},
+                                {1, 70, 200, 1, 1, 8, 8, false, 65, 0, 33, {}, {}},
+                                {2, 9, 131, 2, 2, 3, 17, false, 0, 0.4, 0, random_keys(262, 0.3, 9), {}},
+                                {1, 40, 20, 2, 2, 5, 5, true, 0, 0, 6, {}, {}},  // the last queries see nothing
+                                {1, 1, 1, 1, 1, 3, 2, true, 0, 0, 1, {1}, {4}},
+                                {2, 1, 1, 1, 1, 3, 2, false, 0, 0, 0, {0, 1}, {}},
+                                {1, 300, 300, 2, 2, 64, 64, true, 0, 0, 128, {}, {}},
+                                {1, 300, 300, 6, 2, 16, 16, true, 0, 0, 0, {}, documents({129, 171})}};
   for (const Case& c : cases) {
     SCOPED_TRACE(text(c));
     for (const DType dtype : testing::float_dtypes) compare_with_reference(Problem(c, dtype), dtype);
@@ -97,8 +103,9 @@ TEST(SoftmaxAttentionMaskOnCpu, EveryInstructionSetGivesTheDefinition) {
   for_each_instruction_set([&] {
     for (const bool causal : {true, false}) {
       for (const DType dtype : testing::float_dtypes) {
-        compare_with_reference(Problem({1, n, n, 2, 1, 6, 9, causal, 0, 0, 30, random_keys(n, 0.6, 3), documents({66, 1, 33})}, dtype),
-                               dtype);
+        compare_with_reference(
+            Problem({1, n, n, 2, 1, 6, 9, causal, 0, 0, 30, random_keys(n, 0.6, 3), documents({66, 1, 33})}, dtype),
+            dtype);
       }
     }
   });
@@ -117,7 +124,8 @@ TEST_P(SoftmaxAttentionMask, GradientsAgreeWithFiniteDifferences) {
           const auto first = masked ? std::vector<std::int32_t>(keys.begin(), keys.begin() + 7) : keys;
           cases.push_back({1, 7, 7, 2, 1, 2, 1, causal, 0, 0, window, first, documents({3, 1, 3})});
         } else {
-          cases.push_back({2, 12, 12, 4, 2, 3, 2, causal, 0, 0, window, keys, joined(documents({5, 1, 6}), documents({2, 10}))});
+          cases.push_back(
+              {2, 12, 12, 4, 2, 3, 2, causal, 0, 0, window, keys, joined(documents({5, 1, 6}), documents({2, 10}))});
         }
       }
     }
@@ -178,14 +186,16 @@ TEST_P(SoftmaxAttentionMask, WhatAMaskedKeyHoldsChangesNoBit) {
 TEST_P(SoftmaxAttentionMask, AQueryThatSeesNothingGivesZerosAndTakesNone) {
   const std::int64_t n = 80;
   std::vector<std::int32_t> keys(n, 1);
-  std::fill_n(keys.begin(), 70, 0);  // padding on the left: queries 0 .. 69 see nothing, and share a block with some that do
+  std::fill_n(keys.begin(), 70,
+              0);  // padding on the left: queries 0 .. 69 see nothing, and share a block with some that do
   for (const DType dtype : testing::float_dtypes) {
     const Problem p({1, n, n, 1, 1, 4, 4, true, 0, 0, 0, keys, {}}, dtype);
     const Tensor log_sum_exp = Tensor::empty({1, 1, n}, accumulate_dtype(dtype), testing::device()),
                  output = Tensor::empty({1, n, 1, 4}, dtype, testing::device());
-    ops::softmax_attention_forward(testing::stream(), p.query.split_last(4), p.key.split_last(4), p.value.split_last(4), output,
-                                   log_sum_exp, p.options, p.mask);
-    const std::vector<double> found = to_doubles(output), sums = to_doubles(log_sum_exp), d_query = to_doubles(through_tape(p).d_query);
+    ops::softmax_attention_forward(testing::stream(), p.query.split_last(4), p.key.split_last(4), p.value.split_last(4),
+                                   output, log_sum_exp, p.options, p.mask);
+    const std::vector<double> found = to_doubles(output), sums = to_doubles(log_sum_exp),
+                              d_query = to_doubles(through_tape(p).d_query);
     for (std::size_t i = 0; i < 80; ++i) {
       EXPECT_EQ(sums[i] == -infinity, i < 70) << i;
       EXPECT_EQ(found[i * 4] == 0, i < 70) << i;
@@ -202,11 +212,13 @@ const std::vector<std::int64_t> packed_lengths{1, 64, 65, 3, 130, 17, 1, 40};
 
 /// Document by document against all of them packed. Eight heads are a task each, whose sums then have the same order.
 TEST_P(SoftmaxAttentionMask, PackedDocumentsAreBitForBitWhatTheyAreAlone) {
-  const std::int64_t n = 321, heads = testing::on_simulator() ? 1 : 8;  // on GPUs any number of heads gives the order of one
+  const std::int64_t n = 321,
+                     heads = testing::on_simulator() ? 1 : 8;  // on GPUs any number of heads gives the order of one
   for (const DType dtype : testing::float_dtypes) {
     for (const bool causal : {true, false}) {
       for (const std::int64_t window : {0, 30}) {
-        const Case c{1, n, n, heads, heads, 5, 6, causal, 0, 0, window, random_keys(n, 0.8, 13), documents(packed_lengths)};
+        const Case c{
+            1, n, n, heads, heads, 5, 6, causal, 0, 0, window, random_keys(n, 0.8, 13), documents(packed_lengths)};
         const Problem p(c, dtype);
         const Gradients packed = through_tape(p);
         std::int64_t first = 0;
@@ -218,8 +230,9 @@ TEST_P(SoftmaxAttentionMask, PackedDocumentsAreBitForBitWhatTheyAreAlone) {
           alone.value = rows(p.value, first, length);
           alone.d_out = rows(p.d_out, first, length);
           alone.mask.keys = rows(p.mask.keys, first, length);
-          expect_same_bits(through_tape(alone), {rows(packed.output, first, length), rows(packed.d_query, first, length),
-                                                 rows(packed.d_key, first, length), rows(packed.d_value, first, length)});
+          expect_same_bits(through_tape(alone),
+                           {rows(packed.output, first, length), rows(packed.d_query, first, length),
+                            rows(packed.d_key, first, length), rows(packed.d_value, first, length)});
           first += length;
         }
       }
@@ -227,8 +240,8 @@ TEST_P(SoftmaxAttentionMask, PackedDocumentsAreBitForBitWhatTheyAreAlone) {
   }
 }
 
-/// With one head backward cuts the queries into segments, elsewhere for a document alone: two orders of one sum, each within a rounding or
-/// so of its largest terms.
+/// With one head backward cuts the queries into segments, elsewhere for a document alone: two orders of one sum, each
+/// within a rounding or so of its largest terms.
 TEST_P(SoftmaxAttentionMask, PackedDocumentsInSegmentsDifferByTheOrderOfASum) {
   const std::int64_t n = 321;
   const Problem p({1, n, n, 1, 1, 5, 6, true, 0, 0, 0, {}, documents(packed_lengths)}, DType::float32);
@@ -236,15 +249,16 @@ TEST_P(SoftmaxAttentionMask, PackedDocumentsInSegmentsDifferByTheOrderOfASum) {
   std::int64_t first = 0;
   for (const std::int64_t length : packed_lengths) {
     Problem alone({1, length, length, 1, 1, 5, 6, true, 0, 0, 0, {}, {}}, DType::float32);
-    for (const auto& [part, whole] : {std::pair{&alone.query, p.query}, std::pair{&alone.key, p.key}, std::pair{&alone.value, p.value},
-                                      std::pair{&alone.d_out, p.d_out}}) {
+    for (const auto& [part, whole] : {std::pair{&alone.query, p.query}, std::pair{&alone.key, p.key},
+                                      std::pair{&alone.value, p.value}, std::pair{&alone.d_out, p.d_out}}) {
       *part = rows(whole, first, length);
     }
     const Gradients expected = through_tape(alone);
     EXPECT_TRUE(same_bits(rows(packed.output, first, length), expected.output));
     EXPECT_TRUE(same_bits(rows(packed.d_query, first, length), expected.d_query));
     expect_close(to_doubles(rows(packed.d_key, first, length)), to_doubles(expected.d_key), 1e-6, 0, "d_key", 1.0);
-    expect_close(to_doubles(rows(packed.d_value, first, length)), to_doubles(expected.d_value), 1e-6, 0, "d_value", 1.0);
+    expect_close(to_doubles(rows(packed.d_value, first, length)), to_doubles(expected.d_value), 1e-6, 0, "d_value",
+                 1.0);
     first += length;
   }
 }
@@ -280,8 +294,8 @@ TEST_P(SoftmaxAttentionMask, PaddingOnTheRightChangesNoBit) {
       alone.value = rows(p.value, 0, length);
       alone.d_out = rows(p.d_out, 0, length);
       const Gradients padded = through_tape(p);
-      expect_same_bits(through_tape(alone), {rows(padded.output, 0, length), rows(padded.d_query, 0, length), rows(padded.d_key, 0, length),
-                                             rows(padded.d_value, 0, length)});
+      expect_same_bits(through_tape(alone), {rows(padded.output, 0, length), rows(padded.d_query, 0, length),
+                                             rows(padded.d_key, 0, length), rows(padded.d_value, 0, length)});
     }
   }
 }
@@ -318,15 +332,16 @@ TEST_P(SoftmaxAttentionMask, ATokenOutsideTheWindowChangesNoBit) {
     for (const bool causal : {true, false}) {
       Problem p({1, n, n, heads, heads, 6, 7, causal, 0, 0, window, random_keys(n, 0.9, 21), {}}, dtype);
       const Tensor before = through_tape(p).output, key = p.key, value = p.value;
-      for (const std::int64_t i :
-           testing::on_simulator() ? std::vector<std::int64_t>{0, 64, 199} : std::vector<std::int64_t>{0, 15, 16, 63, 64, 100, 199}) {
+      for (const std::int64_t i : testing::on_simulator() ? std::vector<std::int64_t>{0, 64, 199}
+                                                          : std::vector<std::int64_t>{0, 15, 16, 63, 64, 100, 199}) {
         const auto unseen = [&](std::int64_t j) { return !p.c.sees(0, i, j); };
         for (const double replacement : {-3.5, infinity, not_a_number}) {
           p.key = with_rows(key, replacement, unseen);
           p.value = with_rows(value, replacement, unseen);
           Tape tape{testing::stream()};
           const Tensor after =
-              ops::softmax_attention(tape, Variable(p.query), Variable(p.key), Variable(p.value), p.options, p.mask).value();
+              ops::softmax_attention(tape, Variable(p.query), Variable(p.key), Variable(p.value), p.options, p.mask)
+                  .value();
           EXPECT_TRUE(same_bits(rows(after, i, 1), rows(before, i, 1))) << i << " " << replacement;
         }
       }
@@ -344,8 +359,8 @@ TEST_P(SoftmaxAttentionMask, AWindowOverACacheIsThatOfTheWholeSequence) {
     auto options = p.options;
     options.first_query_position = first;
     ops::softmax_attention_forward(testing::stream(), p.query.narrow(1, first, 1).split_last(d),
-                                   p.key.narrow(1, 0, first + 1).split_last(d), p.value.narrow(1, 0, first + 1).split_last(d), output,
-                                   Tensor{}, options);
+                                   p.key.narrow(1, 0, first + 1).split_last(d),
+                                   p.value.narrow(1, 0, first + 1).split_last(d), output, Tensor{}, options);
     expect_close(to_doubles(output), to_doubles(whole.narrow(1, first, 1)), 1e-6, 0, "output");
   }
 }
@@ -353,7 +368,8 @@ TEST_P(SoftmaxAttentionMask, AWindowOverACacheIsThatOfTheWholeSequence) {
 TEST(SoftmaxAttentionMaskOnCpu, BitsDoNotDependOnThreads) {
   const std::int64_t n = 400;
   for (const std::int64_t heads : {1, 8}) {  // with and without segments
-    const Problem p({1, n, n, heads, heads, 16, 16, true, 0, 0, 90, random_keys(n, 0.8, 17), documents({250, 20, 130})}, DType::float32);
+    const Problem p({1, n, n, heads, heads, 16, 16, true, 0, 0, 90, random_keys(n, 0.8, 17), documents({250, 20, 130})},
+                    DType::float32);
     const auto with_threads = [&](int threads) {
       const WithThreads set(threads);
       return through_tape(p);
@@ -363,12 +379,14 @@ TEST(SoftmaxAttentionMaskOnCpu, BitsDoNotDependOnThreads) {
   }
 }
 
-/// A window of 64 over 8192 tokens, documents of 64 and a padded sequence of 128 cost about a twentieth of full causal attention. Counted
-/// is this thread's processor time, whatever else the machine does; a quarter leaves room for what it does to the caches.
+/// A window of 64 over 8192 tokens, documents of 64 and a padded sequence of 128 cost about a twentieth of full causal
+/// attention. Counted is this thread's processor time, whatever else the machine does; a quarter leaves room for what
+/// it does to the caches.
 TEST(SoftmaxAttentionMaskOnCpu, TilesThatNobodySeesCostNothing) {
   const std::int64_t n = 8192;
   const WithThreads one(1);
-  const auto ticks = [&](std::int64_t window, const std::vector<std::int32_t>& keys, const std::vector<std::int32_t>& ids) {
+  const auto ticks = [&](std::int64_t window, const std::vector<std::int32_t>& keys,
+                         const std::vector<std::int32_t>& ids) {
     const Problem p({1, n, n, 1, 1, 32, 32, true, 0, 0, window, keys, ids}, DType::float32);
     through_tape(p);  // touches the memory
     const std::clock_t start = std::clock();
@@ -406,18 +424,20 @@ TEST(SoftmaxAttentionMaskOnCpu, TheShapeOnlyDeviceAllocatesTheSameAndReadsNoMask
 
 TEST(SoftmaxAttentionMaskOnCpu, RefusesWhatDoesNotFit) {
   Tape tape{Stream{}};
-  const auto attend = [&](std::int64_t n, std::int64_t n_key, const ops::SoftmaxAttentionOptions& options, const ops::AttentionMask& mask) {
+  const auto attend = [&](std::int64_t n, std::int64_t n_key, const ops::SoftmaxAttentionOptions& options,
+                          const ops::AttentionMask& mask) {
     const Variable q(Tensor::zeros({2, n, 4}, DType::float32)), k(Tensor::zeros({2, n_key, 4}, DType::float32));
     return ops::softmax_attention(tape, q, k, k, options, mask);
   };
   const auto numbers = [](const Shape& shape, DType dtype = DType::int32) { return Tensor::zeros(shape, dtype); };
   EXPECT_NO_THROW(attend(3, 5, {1, 1, false, 0, 0, 0}, {numbers({2, 5}), {}}));
-  EXPECT_THROW(attend(3, 5, {1, 1, false, 0, 0, 0}, {numbers({2, 3}), {}}), ContractError);                  // a mask of the queries
-  EXPECT_THROW(attend(3, 5, {1, 1, false, 0, 0, 0}, {numbers({2, 5}, DType::float32), {}}), ContractError);  // not numbers
-  EXPECT_THROW(attend(3, 5, {1, 1, false, 0, 0, 0}, {{}, numbers({2, 5})}), ContractError);                  // documents across lengths
-  EXPECT_THROW(attend(5, 5, {1, 1, true, 2, 0, 0}, {{}, numbers({2, 5})}), ContractError);                   // documents from a position
-  EXPECT_THROW(attend(5, 5, {1, 1, true, 0, 0, -1}, {}), ContractError);                                     // a window below 0
-  EXPECT_THROW(attend(3, 5, {1, 1, false, 0, 0, 2}, {}), ContractError);                                     // a window without positions
+  EXPECT_THROW(attend(3, 5, {1, 1, false, 0, 0, 0}, {numbers({2, 3}), {}}), ContractError);  // a mask of the queries
+  EXPECT_THROW(attend(3, 5, {1, 1, false, 0, 0, 0}, {numbers({2, 5}, DType::float32), {}}),
+               ContractError);                                                               // not numbers
+  EXPECT_THROW(attend(3, 5, {1, 1, false, 0, 0, 0}, {{}, numbers({2, 5})}), ContractError);  // documents across lengths
+  EXPECT_THROW(attend(5, 5, {1, 1, true, 2, 0, 0}, {{}, numbers({2, 5})}), ContractError);  // documents from a position
+  EXPECT_THROW(attend(5, 5, {1, 1, true, 0, 0, -1}, {}), ContractError);                    // a window below 0
+  EXPECT_THROW(attend(3, 5, {1, 1, false, 0, 0, 2}, {}), ContractError);  // a window without positions
   EXPECT_NO_THROW(attend(3, 5, {1, 1, false, 2, 0, 2}, {}));
 }
 

@@ -1,6 +1,6 @@
 #if __has_include(<cuda_bf16.h>)  // the simulator takes CUDA's types from the toolkit's headers
-// Softmax attention on GPUs with the least shared memory that a block may have, 99 KiB (sm_86, sm_89, sm_120): its tiles are the same
-// everywhere.
+// Softmax attention on GPUs with the least shared memory that a block may have, 99 KiB (sm_86, sm_89, sm_120): its
+// tiles are the same everywhere.
 #include <gtest/gtest.h>
 
 #include "framework/cuda/simulator.h"

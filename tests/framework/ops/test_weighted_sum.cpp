@@ -25,8 +25,9 @@ TEST_P(WeightedSum, IsRoundedOnce) {
         for (std::size_t i = 0; i < found.size(); ++i) {
           const double expected = a[i] + scale * b[i];
           // The sum's rounding; of float32 and float64 the product's as well, where it is not fused.
-          const double tolerance = rounding_of(dtype) * std::abs(expected) +
-                                   rounding_of(dtype == DType::float64 ? dtype : DType::float32) * std::abs(scale * b[i]);
+          const double tolerance =
+              rounding_of(dtype) * std::abs(expected) +
+              rounding_of(dtype == DType::float64 ? dtype : DType::float32) * std::abs(scale * b[i]);
           ASSERT_NEAR(found[i], expected, 1.01 * tolerance) << name_of(dtype);
         }
       }
@@ -35,7 +36,8 @@ TEST_P(WeightedSum, IsRoundedOnce) {
 }
 
 TEST_P(WeightedSum, OfZerosIsTheOtherBitForBit) {
-  const Tensor x = normal_tensor({4, 9}, DType::float32, "x"), zeros = Tensor::zeros({4, 9}, DType::float32, testing::device());
+  const Tensor x = normal_tensor({4, 9}, DType::float32, "x"),
+               zeros = Tensor::zeros({4, 9}, DType::float32, testing::device());
   Tape tape{testing::stream()};
   EXPECT_EQ(doubles(ops::weighted_sum(tape, Variable(x), Variable(zeros), 7).value()), doubles(x));
 }
@@ -59,7 +61,8 @@ TEST_P(WeightedSum, RefusesWhatDoesNotFit) {
   const Variable x(normal_tensor({2, 3}, DType::float32, "x"));
   EXPECT_THROW(ops::weighted_sum(tape, x, Variable(normal_tensor({3, 2}, DType::float32, "y"))), ContractError);
   EXPECT_THROW(ops::weighted_sum(tape, x, Variable(normal_tensor({2, 3}, DType::float64, "y"))), ContractError);
-  EXPECT_THROW(ops::weighted_sum(tape, x, Variable(normal_tensor({2, 6}, DType::float32, "y").narrow(1, 0, 3))), ContractError);
+  EXPECT_THROW(ops::weighted_sum(tape, x, Variable(normal_tensor({2, 6}, DType::float32, "y").narrow(1, 0, 3))),
+               ContractError);
 }
 
 TEST_P(Contiguous, CopiesColumnRangesAndNothingElse) {

@@ -18,7 +18,8 @@ RandomKey key_of(std::uint32_t step, std::uint64_t seed = 3) { return {seed, ste
 double dot(const std::vector<float>& rows, std::int64_t d, std::int64_t i, std::int64_t j) {
   double sum = 0;
   for (std::int64_t c = 0; c < d; ++c)
-    sum += static_cast<double>(rows[static_cast<std::size_t>(i * d + c)]) * static_cast<double>(rows[static_cast<std::size_t>(j * d + c)]);
+    sum += static_cast<double>(rows[static_cast<std::size_t>(i * d + c)]) *
+           static_cast<double>(rows[static_cast<std::size_t>(j * d + c)]);
   return sum;
 }
 double norm(const std::vector<float>& rows, std::int64_t d, std::int64_t i) { return std::sqrt(dot(rows, d, i, i)); }
@@ -40,7 +41,8 @@ TEST(Directions, NamesAreThoseOfYaml) {
     directions_kind("ortogonal");
     FAIL() << "accepted";
   } catch (const UserError& error) {
-    for (const auto& [kind, name] : directions_kinds()) EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+    for (const auto& [kind, name] : directions_kinds())
+      EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
   }
 }
 
@@ -132,8 +134,9 @@ TEST(Directions, NormsInABlockAreIndependent) {
 }
 
 TEST(Directions, AllAxesAndSignsAreEquallyLikely) {
-  // A QR factorisation whose signs are not put right leaves its Q with a diagonal of one sign; Haar's has mean 0 and mean square 1 / d in
-  // every entry, so that a mean square norm of d makes it 1. The quantiles that stratified norms are made of leave the tails out.
+  // A QR factorisation whose signs are not put right leaves its Q with a diagonal of one sign; Haar's has mean 0 and
+  // mean square 1 / d in every entry, so that a mean square norm of d makes it 1. The quantiles that stratified norms
+  // are made of leave the tails out.
   const std::int64_t d = 5, draws = 20000;
   double stratified = 0;
   for (int i = 1; i <= 5; ++i) stratified += std::pow(chi_quantile(i / 6.0, d), 2) / 25;
@@ -160,7 +163,8 @@ TEST(Directions, FixedAndStructuredNorms) {
     for (const auto& [m, d] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {11, 4}, {70, 64}}) {
       const std::vector<float> rows = draw_directions(kind, m, d, key_of(0));
       for (std::int64_t i = 0; i < m; ++i)
-        EXPECT_NEAR(norm(rows, d, i), std::sqrt(static_cast<double>(d)), bfloat16_unit * std::sqrt(static_cast<double>(d)))
+        EXPECT_NEAR(norm(rows, d, i), std::sqrt(static_cast<double>(d)),
+                    bfloat16_unit * std::sqrt(static_cast<double>(d)))
             << m << " " << d;
     }
   }
@@ -187,7 +191,8 @@ TEST(Directions, StratifiedNormsAreTheQuantilesInARandomOrder) {
     for (std::int64_t i = 0; i < m; ++i) {
       const double quantile = chi_quantile(static_cast<double>(i + 1) / (m + 1), d);
       // Neighbours may change places in rounding, which moves neither further than the rounding itself.
-      ASSERT_NEAR(norms[static_cast<std::size_t>(i)], quantile, bfloat16_unit * quantile) << "step " << step << ", i = " << i;
+      ASSERT_NEAR(norms[static_cast<std::size_t>(i)], quantile, bfloat16_unit * quantile)
+          << "step " << step << ", i = " << i;
     }
   }
   // Every row gets every quantile equally often.
@@ -218,8 +223,10 @@ TEST(Directions, QuantilesOfChi) {
   for (std::int64_t d : {1, 3, 65}) EXPECT_LT(chi_quantile(0.4999, d), chi_quantile(0.5, d));
 }
 
-/// The estimate of exp(q · k) that one set of directions gives: the mean over rows of exp(ω·(q + k) - (|q|² + |k|²) / 2).
-double kernel_estimate(const std::vector<float>& rows, const std::vector<double>& query, const std::vector<double>& key) {
+/// The estimate of exp(q · k) that one set of directions gives: the mean over rows of exp(ω·(q + k) - (|q|² + |k|²) /
+/// 2).
+double kernel_estimate(const std::vector<float>& rows, const std::vector<double>& query,
+                       const std::vector<double>& key) {
   const std::size_t d = query.size(), m = rows.size() / d;
   double squares = 0, sum = 0;
   for (std::size_t c = 0; c < d; ++c) squares += query[c] * query[c] + key[c] * key[c];
@@ -243,7 +250,8 @@ TEST(Directions, TheSoftmaxKernelIsEstimatedWithoutBiasAndOrthogonalRowsVaryLess
   for (std::size_t c = 0; c < 8; ++c) product += query[c] * key[c];
   for (std::int64_t m : {8, 16, 11}) {
     double variance[2] = {}, fourth[2] = {};
-    for (const auto& [kind, name] : {std::pair{DirectionsKind::iid, "iid"}, {DirectionsKind::orthogonal, "orthogonal"}}) {
+    for (const auto& [kind, name] :
+         {std::pair{DirectionsKind::iid, "iid"}, {DirectionsKind::orthogonal, "orthogonal"}}) {
       std::vector<double> estimates;
       for (std::uint32_t step = 0; step < draws; ++step)
         estimates.push_back(kernel_estimate(draw_directions(kind, m, d, key_of(step)), query, key));
@@ -254,7 +262,8 @@ TEST(Directions, TheSoftmaxKernelIsEstimatedWithoutBiasAndOrthogonalRowsVaryLess
       for (double value : estimates) fourth[at] += std::pow(value - found.mean, 4) / draws;
     }
     // The standard error of a sample variance is √((μ₄ - σ⁴) / n); the difference must be beyond chance.
-    const double error = std::sqrt((fourth[0] - variance[0] * variance[0] + fourth[1] - variance[1] * variance[1]) / draws);
+    const double error =
+        std::sqrt((fourth[0] - variance[0] * variance[0] + fourth[1] - variance[1] * variance[1]) / draws);
     EXPECT_LT(variance[1], variance[0] - 4 * error) << "m = " << m;
   }
 }

@@ -43,7 +43,8 @@ struct Layers {
   }
   std::vector<std::string> names() const {
     std::vector<std::string> names;
-    for (const Parameter& parameter : store.parameters()) names.push_back(parameter.name() + " " + parameter.shape().text());
+    for (const Parameter& parameter : store.parameters())
+      names.push_back(parameter.name() + " " + parameter.shape().text());
     return names;
   }
   Variable forward(Tape& tape, const std::vector<Variable>& inputs, const Tensor& keys = {}) const {
@@ -54,7 +55,8 @@ struct Layers {
 };
 
 std::vector<Tensor> inputs_of(std::int64_t batch, std::int64_t n, DType dtype = DType::float64) {
-  return {normal_tensor({batch, n, n_heads * d}, dtype, "query"), normal_tensor({batch, n, n_kv_heads * d}, dtype, "key"),
+  return {normal_tensor({batch, n, n_heads * d}, dtype, "query"),
+          normal_tensor({batch, n, n_kv_heads * d}, dtype, "key"),
           normal_tensor({batch, n, n_kv_heads * d}, dtype, "value")};
 }
 std::vector<Variable> constants(const std::vector<Tensor>& tensors) { return {tensors.begin(), tensors.end()}; }
@@ -78,30 +80,35 @@ std::vector<double> slice(const std::vector<double>& values, std::int64_t index,
 std::vector<double> expected(const AttentionConfig& config, const std::vector<Tensor>& inputs,
                              const std::vector<std::vector<double>>& weights, const Tensor& keys) {
   const std::int64_t batch = inputs[0].extent(0), n = inputs[0].extent(1), width = n_kv_heads * d;
-  const ops::SequenceProjectionOptions options{ops::sequence_projection_kind(config.projection), n_kv_heads, config.projected_length,
-                                               config.max_sequence_length};
+  const ops::SequenceProjectionOptions options{ops::sequence_projection_kind(config.projection), n_kv_heads,
+                                               config.projected_length, config.max_sequence_length};
   const std::vector<std::int32_t> kept = keys.defined() ? keys.to_vector<std::int32_t>() : std::vector<std::int32_t>{};
   std::vector<double> projected[2];
   for (std::size_t i : {0, 1}) {
-    projected[i] = reference::sequence_projection(doubles(inputs[1 + i]), weights[i], config.sharing != "none", kept,
-                                                  static_cast<std::size_t>(batch), static_cast<std::size_t>(n), d, options);
+    projected[i] =
+        reference::sequence_projection(doubles(inputs[1 + i]), weights[i], config.sharing != "none", kept,
+                                       static_cast<std::size_t>(batch), static_cast<std::size_t>(n), d, options);
   }
-  const std::int64_t rows = options.rows(n), window = options.kind == ops::SequenceProjection::linear ? n : options.stride();
+  const std::int64_t rows = options.rows(n),
+                     window = options.kind == ops::SequenceProjection::linear ? n : options.stride();
   std::vector<double> output;
   for (std::int64_t b = 0; b < batch; ++b) {
     std::vector<double> seen[2];
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t first = options.kind == ops::SequenceProjection::linear ? 0 : row * window;
       bool any = kept.empty();
-      for (std::int64_t t = first; t < std::min(first + window, n); ++t) any = any || kept[static_cast<std::size_t>(b * n + t)] != 0;
+      for (std::int64_t t = first; t < std::min(first + window, n); ++t)
+        any = any || kept[static_cast<std::size_t>(b * n + t)] != 0;
       for (std::size_t i : {0, 1}) {
         const std::vector<double> values = slice(projected[i], b * rows + row, batch * rows);
         if (any) seen[i].insert(seen[i].end(), values.begin(), values.end());
       }
     }
-    SoftmaxAttentionCase attention{1, n, static_cast<std::int64_t>(seen[0].size()) / width, n_heads, n_kv_heads, d, d, false};
+    SoftmaxAttentionCase attention{1, n,    static_cast<std::int64_t>(seen[0].size()) / width, n_heads, n_kv_heads, d,
+                                   d, false};
     std::vector<double> result(static_cast<std::size_t>(n * n_heads * d), 0.0);
-    if (!seen[0].empty()) result = softmax_attention(attention, slice(doubles(inputs[0]), b, batch), seen[0], seen[1]).output;
+    if (!seen[0].empty())
+      result = softmax_attention(attention, slice(doubles(inputs[0]), b, batch), seen[0], seen[1]).output;
     output.insert(output.end(), result.begin(), result.end());
   }
   return output;
@@ -120,14 +127,16 @@ TEST(Linformer, ParametersAreThoseOfTheSharing) {
     return Layers(config_of(projection, sharing), 2).names();
   };
   using Names = std::vector<std::string>;
-  EXPECT_EQ(names("linear", "none"),
-            (Names{"blocks.0.attention.key_projection.weight [2, 4, 11]", "blocks.0.attention.value_projection.weight [2, 4, 11]",
-                   "blocks.1.attention.key_projection.weight [2, 4, 11]", "blocks.1.attention.value_projection.weight [2, 4, 11]"}));
-  EXPECT_EQ(names("linear", "heads"),
-            (Names{"blocks.0.attention.key_projection.weight [4, 11]", "blocks.0.attention.value_projection.weight [4, 11]",
-                   "blocks.1.attention.key_projection.weight [4, 11]", "blocks.1.attention.value_projection.weight [4, 11]"}));
-  EXPECT_EQ(names("linear", "key_value"),
-            (Names{"blocks.0.attention.sequence_projection.weight [4, 11]", "blocks.1.attention.sequence_projection.weight [4, 11]"}));
+  EXPECT_EQ(names("linear", "none"), (Names{"blocks.0.attention.key_projection.weight [2, 4, 11]",
+                                            "blocks.0.attention.value_projection.weight [2, 4, 11]",
+                                            "blocks.1.attention.key_projection.weight [2, 4, 11]",
+                                            "blocks.1.attention.value_projection.weight [2, 4, 11]"}));
+  EXPECT_EQ(names("linear", "heads"), (Names{"blocks.0.attention.key_projection.weight [4, 11]",
+                                             "blocks.0.attention.value_projection.weight [4, 11]",
+                                             "blocks.1.attention.key_projection.weight [4, 11]",
+                                             "blocks.1.attention.value_projection.weight [4, 11]"}));
+  EXPECT_EQ(names("linear", "key_value"), (Names{"blocks.0.attention.sequence_projection.weight [4, 11]",
+                                                 "blocks.1.attention.sequence_projection.weight [4, 11]"}));
   EXPECT_EQ(names("linear", "layers"), (Names{"attention.sequence_projection.weight [4, 11]"}));
   // Windows of ⌈11 / 4⌉ = 3 tokens; each of the d or heads·d channels has its own taps.
   EXPECT_EQ(names("convolution", "none").front(), "blocks.0.attention.key_projection.weight [6, 3]");
@@ -149,7 +158,8 @@ TEST(Linformer, InitialValuesKeepTheScale) {
 
 TEST(Linformer, TheProjectedLengthIsAQuarterWhenItIsNotGiven) {
   AttentionConfig config;
-  for (const auto& [length, r] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 1}, {512, 128}, {1024, 256}, {65536, 256}}) {
+  for (const auto& [length, r] :
+       {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 1}, {512, 128}, {1024, 256}, {65536, 256}}) {
     config.max_sequence_length = length;
     EXPECT_EQ(resolved_projected_length(config), r);
   }
@@ -176,8 +186,8 @@ TEST(Linformer, MatchesTheReference) {
         for (const Tensor& keys : {Tensor{}, some_keys(3, n)}) {
           Tape tape{Stream{}};
           const Tensor output = layers.forward(tape, constants(inputs), keys).value();
-          // Two sums of at most 11 terms and a softmax over at most 4 rows; bfloat16 rounds E k, F v and the output, and a relative error
-          // of 2^-8 in a score of order 1 is one in its weight.
+          // Two sums of at most 11 terms and a softmax over at most 4 rows; bfloat16 rounds E k, F v and the output,
+          // and a relative error of 2^-8 in a score of order 1 is one in its weight.
           const double tolerance = dtype == DType::bfloat16 ? 5 * 0x1p-8 : 30 * rounding_of(dtype);
           EXPECT_LE(relative_difference(output, expected(config, inputs, weights_of(layers), keys)), tolerance)
               << name_of(dtype) << " n = " << n << (keys.defined() ? " masked" : "");
@@ -220,7 +230,9 @@ TEST(Linformer, GradientsOfInputsMatchFiniteDifferences) {
   for (const char* projection : {"linear", "mean", "convolution"}) {
     const Layers layers(config_of(projection, "heads"));
     for (const Tensor& keys : {Tensor{}, some_keys(2, 7).narrow(0, 0, 1)}) {
-      const auto function = [&](Tape& tape, const std::vector<Variable>& inputs) { return layers.forward(tape, inputs, keys); };
+      const auto function = [&](Tape& tape, const std::vector<Variable>& inputs) {
+        return layers.forward(tape, inputs, keys);
+      };
       const auto result = with_threads(1, [&] { return check_gradients(function, inputs_of(1, 7)); });
       EXPECT_LE(result.worst_relative_error, 1e-9) << projection << ": " << result.where;
     }
@@ -233,12 +245,14 @@ double projected_output(const Layers& layers, const Tensor& keys, bool backward)
   Tape tape{Stream{}};
   ForwardContext context{tape};
   context.attention_mask.keys = keys;
-  const Variable first = layers.mechanisms[0]->forward(context, Variable(inputs[0]), Variable(inputs[1]), Variable(inputs[2]));
+  const Variable first =
+      layers.mechanisms[0]->forward(context, Variable(inputs[0]), Variable(inputs[1]), Variable(inputs[2]));
   const Variable output = layers.mechanisms[1]->forward(context, first, Variable(inputs[2]), Variable(inputs[1]));
   const Tensor direction = normal_tensor(output.shape(), DType::float64, "direction");
   if (backward) tape.backward({output}, {direction});
   double sum = 0;
-  for (std::int64_t i = 0; i < direction.elements(); ++i) sum += output.value().data<double>()[i] * direction.data<double>()[i];
+  for (std::int64_t i = 0; i < direction.elements(); ++i)
+    sum += output.value().data<double>()[i] * direction.data<double>()[i];
   return sum;
 }
 
@@ -267,7 +281,8 @@ TEST(Linformer, GradientsOfProjectionsMatchFiniteDifferences) {
       const Tensor keys = some_keys(2, 9);
       projected_output(layers, keys, true);
       for (const Parameter& parameter : layers.store.parameters()) {
-        EXPECT_LE(relative_difference(parameter.gradient(), numeric_gradient(layers, parameter, keys)), 1e-9) << parameter.name();
+        EXPECT_LE(relative_difference(parameter.gradient(), numeric_gradient(layers, parameter, keys)), 1e-9)
+            << parameter.name();
       }
     });
   });
@@ -275,7 +290,8 @@ TEST(Linformer, GradientsOfProjectionsMatchFiniteDifferences) {
 
 TEST(Linformer, LayersThatShareAddUpOneGradient) {
   const Layers one(config_of("linear", "layers"), 2), two(config_of("linear", "key_value"), 2);
-  for (const Parameter& parameter : two.store.parameters()) parameter.master().copy_from(one.store.parameters()[0].master());
+  for (const Parameter& parameter : two.store.parameters())
+    parameter.master().copy_from(one.store.parameters()[0].master());
   EXPECT_EQ(projected_output(one, {}, true), projected_output(two, {}, true));
   const Tensor sum = two.store.parameters()[0].gradient().clone();
   ops::add(Stream{}, sum, two.store.parameters()[1].gradient(), GradientMode::accumulate);
@@ -299,11 +315,14 @@ TEST(Linformer, RefusesConfigsWithTheReason) {
     change(config);
     return [config] { Layers{config}; };
   };
-  expect_refused(make([](AttentionConfig& config) { config.causal = true; }), {"causal", "mixes all positions", "later tokens"});
+  expect_refused(make([](AttentionConfig& config) { config.causal = true; }),
+                 {"causal", "mixes all positions", "later tokens"});
   expect_refused(make([](AttentionConfig& config) { config.projected_length = 12; }), {"projected_length", "12", "11"});
   expect_refused(make([](AttentionConfig& config) { config.projected_length = -1; }), {"projected_length", "-1"});
-  expect_refused(make([](AttentionConfig& config) { config.projection = "max"; }), {"max", "linear, mean, convolution"});
-  expect_refused(make([](AttentionConfig& config) { config.sharing = "all"; }), {"all", "none, heads, key_value, layers"});
+  expect_refused(make([](AttentionConfig& config) { config.projection = "max"; }),
+                 {"max", "linear, mean, convolution"});
+  expect_refused(make([](AttentionConfig& config) { config.sharing = "all"; }),
+                 {"all", "none, heads, key_value, layers"});
 }
 
 TEST(Linformer, RefusesUsesWithTheReason) {
@@ -320,13 +339,15 @@ TEST(Linformer, RefusesUsesWithTheReason) {
   EXPECT_NO_THROW(forward(longest, {})());
   expect_refused(forward(longest + 1, {}), {"blocks.0.attention", "12 tokens", "at most 11", "max_sequence_length"});
   expect_refused(forward(3, Tensor::zeros({1, 3}, DType::int32)), {"documents", "mixes all positions"});
-  expect_refused([&] { layers.mechanisms[0]->new_state(1, 8, DType::float64, Device{}); }, {"generate", "whole sequence"});
+  expect_refused([&] { layers.mechanisms[0]->new_state(1, 8, DType::float64, Device{}); },
+                 {"generate", "whole sequence"});
 
   struct State : AttentionState {
     std::int64_t bytes() const override { return 0; }
   } state;
   const std::vector<Tensor> inputs = inputs_of(1, 3);
-  expect_refused([&] { layers.mechanisms[0]->extend(Stream{}, inputs[0], inputs[1], inputs[2], state); }, {"generate", "whole sequence"});
+  expect_refused([&] { layers.mechanisms[0]->extend(Stream{}, inputs[0], inputs[1], inputs[2], state); },
+                 {"generate", "whole sequence"});
   expect_refused(
       [&] {
         Tape tape{Stream{}};
@@ -341,7 +362,8 @@ TEST(Linformer, LayersThatShareMustAgree) {
   AttentionConfig config = config_of("convolution", "layers");
   const auto first = make_attention(store, "a", config);
   config.projected_length = 2;
-  expect_refused([&] { make_attention(store, "b", config); }, {"attention.sequence_projection.weight", "[3, 3]", "[3, 6]"});
+  expect_refused([&] { make_attention(store, "b", config); },
+                 {"attention.sequence_projection.weight", "[3, 3]", "[3, 6]"});
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What mechanisms add to the ops: constants from statistics, learned parts, choices by layer and head, and what they refuse.
+// What mechanisms add to the ops: constants from statistics, learned parts, choices by layer and head, and what they
+// refuse.
 #include <cmath>
 
 #include "framework/ops/compat_attention.h"
@@ -98,7 +99,8 @@ TEST(Windowed, ItsWindowIsNotThatOfOtherHeads) {
   config.window = 2;
   const std::vector<double> local = doubles(Alone(config).run());
   EXPECT_GT(relative_difference(heads(local, 0), heads(softmax, 0)), 1e-3);
-  EXPECT_LE(relative_difference(heads(local, 2), heads(mixed, 2)), 1e-14) << "windowed beside a sliding window is as before";
+  EXPECT_LE(relative_difference(heads(local, 2), heads(mixed, 2)), 1e-14)
+      << "windowed beside a sliding window is as before";
 }
 
 /// What a config says reaches the library's arithmetic, and nothing else does.
@@ -126,10 +128,9 @@ TEST(Compat, EpsilonAndStabiliserReachTheLibrarysArithmetic) {
   options.stabilize = true;
   Tape tape(Stream{});
   const Tensor directions = alone.store.find("attention.directions").master();
-  EXPECT_EQ(
-      doubles(alone.run()),
-      doubles(
-          ops::compat_attention(tape, Variable(alone.query), Variable(alone.key), Variable(alone.value), directions, {}, options).value()));
+  EXPECT_EQ(doubles(alone.run()), doubles(ops::compat_attention(tape, Variable(alone.query), Variable(alone.key),
+                                                                Variable(alone.value), directions, {}, options)
+                                              .value()));
   EXPECT_NE(doubles(alone.run()), run("fast_transformers", "favor_hyperbolic"));
 }
 
@@ -153,7 +154,8 @@ TEST(HeadConstants, AreNeutralUntilAStepHasBeenSeen) {
     // The first features of oprf have A = 0, which makes them those of favor_positive.
     const std::vector<double> plain = doubles(Alone(attention_config("linear", "favor_positive")).run());
     EXPECT_LE(relative_difference(with.run(true), plain), 1e-14) << map;
-    EXPECT_LE(relative_difference(with.run(true), plain), 1e-14) << map << ": statistics of this step change nothing in this step";
+    EXPECT_LE(relative_difference(with.run(true), plain), 1e-14)
+        << map << ": statistics of this step change nothing in this step";
     with.mechanism->update_constants();
     EXPECT_GT(relative_difference(with.run(), plain), 1e-3) << map;
   }
@@ -209,7 +211,8 @@ TEST(HeadConstants, FadeInStepsOfTheirOwnLayerAlone) {
     return model.store.find(fmt::format("blocks.{}.attention.{}", layer, name)).master().to_vector<float>();
   };
   model.decoder.redraw(5, 1);
-  const auto statistics = buffer(0, "statistics"), centers = buffer(0, "query_center"), others = buffer(1, "statistics");
+  const auto statistics = buffer(0, "statistics"), centers = buffer(0, "query_center"),
+             others = buffer(1, "statistics");
   EXPECT_NE(centers, std::vector<float>(centers.size()));
   // Faded by 0.99 in each, float32 statistics would be zero after so many, and constants neutral.
   for (std::int64_t step = 2; step < 20000; ++step) model.decoder.redraw(5, step, 1);
@@ -227,10 +230,12 @@ TEST(HeadConstants, OprfIsPairsMeanSquareBySums) {
   double phi = 0;
   for (std::size_t i = 0; i < 22; ++i) {
     for (std::size_t j = 0; j < 22; ++j) {
-      for (std::size_t c = 0; c < 6; ++c) phi += std::pow((q[i * 24 + c] + k[j * 12 + c]) / std::pow(6.0, 0.25), 2) / 6 / 484;
+      for (std::size_t c = 0; c < 6; ++c)
+        phi += std::pow((q[i * 24 + c] + k[j * 12 + c]) / std::pow(6.0, 0.25), 2) / 6 / 484;
     }
   }
-  EXPECT_NEAR(attention.buffer("oprf_a")[0], (1 - 2 * phi - std::sqrt((2 * phi + 1) * (2 * phi + 1) + 8 * phi)) / 16, 1e-12);
+  EXPECT_NEAR(attention.buffer("oprf_a")[0], (1 - 2 * phi - std::sqrt((2 * phi + 1) * (2 * phi + 1) + 8 * phi)) / 16,
+              1e-12);
 }
 
 TEST(HeadConstants, DegenerateMomentsGiveUsableConstants) {
@@ -285,8 +290,8 @@ TEST(Hedgehog, BothWeightsGetTheirGradients) {
   const Tensor direction = normal_tensor({2, 7, 24}, DType::float64, "direction");
   Tape tape(Stream{});
   ForwardContext context{tape, true};
-  const Variable output =
-      attention.mechanism->forward(context, Variable(attention.query), Variable(attention.key), Variable(attention.value));
+  const Variable output = attention.mechanism->forward(context, Variable(attention.query), Variable(attention.key),
+                                                       Variable(attention.value));
   tape.backward({output}, {direction});
   const auto along_direction = [&] {
     const std::vector<double> out = doubles(attention.run()), by = doubles(direction);
@@ -412,7 +417,8 @@ TEST(Statistics, AreCountedOnceUnderRecomputation) {
 
 /// All parameters and buffers of one model in another: what a checkpoint does.
 void copy_model(const TestModel& from, TestModel& to) {
-  for (const Parameter& parameter : from.store.parameters()) to.store.find(parameter.name()).master().copy_from(parameter.master());
+  for (const Parameter& parameter : from.store.parameters())
+    to.store.find(parameter.name()).master().copy_from(parameter.master());
   to.store.refresh_compute_values(Stream{});
 }
 
@@ -448,11 +454,13 @@ TEST(Refusals, SayWhatCannotBeAndWhy) {
   refuses("none or saderf", [](AttentionConfig& c) { c.scaling = "saderff"; });
   refuses("sum or none", [](AttentionConfig& c) { c.normalizer = "layernorm"; });
   refuses("positive multiple", [](AttentionConfig& c) { c.feature_map = "favor_hyperbolic", c.n_features = 9; });
-  refuses("more than most_features",
-          [](AttentionConfig& c) { c.feature_map = "taylor", c.map_options.order = 3, c.map_options.most_features = 50; });
+  refuses("more than most_features", [](AttentionConfig& c) {
+    c.feature_map = "taylor", c.map_options.order = 3, c.map_options.most_features = 50;
+  });
   refuses("'hadamard'", [](AttentionConfig& c) { c.directions = "hadamard"; });
   refuses("nearest tokens", [](AttentionConfig& c) { c.mechanism = "windowed"; });
-  refuses("expected sum", [](AttentionConfig& c) { c.mechanism = "windowed", c.softmax_window = 4, c.normalizer = "none"; });
+  refuses("expected sum",
+          [](AttentionConfig& c) { c.mechanism = "windowed", c.softmax_window = 4, c.normalizer = "none"; });
   refuses("sees later ones", [](AttentionConfig& c) { c.causal = false; });
   refuses("over all keys", [](AttentionConfig& c) { c.compat = "performer_pytorch"; });
   refuses("has no centering", [](AttentionConfig& c) { c.compat = "performer_pytorch", c.centering = true; });

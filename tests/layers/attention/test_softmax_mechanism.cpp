@@ -29,7 +29,8 @@ struct Inputs {
   }
 };
 
-Tensor forward(const AttentionConfig& config, const Inputs& in, const ops::AttentionMask& mask, AttentionState* carried = nullptr) {
+Tensor forward(const AttentionConfig& config, const Inputs& in, const ops::AttentionMask& mask,
+               AttentionState* carried = nullptr) {
   ParameterStore store(DType::float32, Device{});
   Tape tape{Stream{}};
   ForwardContext context{tape};
@@ -75,30 +76,37 @@ TEST(SoftmaxMechanism, GeneratesAsInOneCall) {
         return Tensor::from(tensor.narrow(1, first, tokens).to_vector<float>(), {2, tokens, tensor.extent(2)});
       };
       const Tensor found = mechanism->extend(Stream{}, part(in.query), part(in.key), part(in.value), *state);
-      EXPECT_LE(testing::relative_error(testing::values_of(found), testing::values_of(part(whole))), 1e-6) << window << " " << first;
+      EXPECT_LE(testing::relative_error(testing::values_of(found), testing::values_of(part(whole))), 1e-6)
+          << window << " " << first;
       first += tokens;
     }
   }
 }
 
-/// Past what the cache holds at once, by single tokens, segments and a prompt longer than all of it: a window's cache holds no more than
-/// the window and 256 rows, and answers as the parallel form.
+/// Past what the cache holds at once, by single tokens, segments and a prompt longer than all of it: a window's cache
+/// holds no more than the window and 256 rows, and answers as the parallel form.
 TEST(SoftmaxMechanism, AWindowsCacheStopsGrowing) {
   constexpr std::int64_t long_n = 1500, batch = 2, row_bytes = 2 * batch * n_kv_heads * d * 4;
   const auto random = [](const char* name, std::int64_t width) {
-    return testing::tensor_of(testing::normal_values(batch * long_n * width, name), {batch, long_n, width}, DType::float32);
+    return testing::tensor_of(testing::normal_values(batch * long_n * width, name), {batch, long_n, width},
+                              DType::float32);
   };
-  const Tensor query = random("query", n_heads * d), key = random("key", n_kv_heads * d), value = random("value", n_kv_heads * d);
+  const Tensor query = random("query", n_heads * d), key = random("key", n_kv_heads * d),
+               value = random("value", n_kv_heads * d);
   ParameterStore store(DType::float32, Device{});
   for (const std::int64_t window : {1, 20, 300}) {
     for (const std::int64_t prompt : {3, 700}) {
       const auto mechanism = make_softmax_mechanism(store, "attention", config(window));
       Tape tape{Stream{}};
-      const Tensor whole =
-          ops::softmax_attention(tape, Variable(query), Variable(key), Variable(value), {n_heads, n_kv_heads, true, 0, 0, window}).value();
+      const Tensor whole = ops::softmax_attention(tape, Variable(query), Variable(key), Variable(value),
+                                                  {n_heads, n_kv_heads, true, 0, 0, window})
+                               .value();
       const auto state = mechanism->new_state(batch, long_n, DType::float32, Device{});
       for (std::int64_t first = 0; first < long_n;) {
-        const std::int64_t tokens = first == 0 ? prompt : first > 1300 ? 67 : 1, length = std::min(tokens, long_n - first);
+        const std::int64_t tokens = first == 0     ? prompt
+                                    : first > 1300 ? 67
+                                                   : 1,
+                           length = std::min(tokens, long_n - first);
         const auto part = [&](const Tensor& tensor) {
           return Tensor::from(tensor.narrow(1, first, length).to_vector<float>(), {batch, length, tensor.extent(2)});
         };
@@ -109,7 +117,9 @@ TEST(SoftmaxMechanism, AWindowsCacheStopsGrowing) {
         first += length;
       }
       EXPECT_EQ(state->bytes(), (window + 256) * row_bytes);
-      EXPECT_THROW(mechanism->extend(Stream{}, query.narrow(1, 0, 1), key.narrow(1, 0, 1), value.narrow(1, 0, 1), *state), ContractError);
+      EXPECT_THROW(
+          mechanism->extend(Stream{}, query.narrow(1, 0, 1), key.narrow(1, 0, 1), value.narrow(1, 0, 1), *state),
+          ContractError);
     }
   }
 }
@@ -122,7 +132,8 @@ TEST(SoftmaxMechanism, RefusesCarriedState) {
     forward(config(0), in, {}, state.get());
     FAIL() << "no error";
   } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("softmax carries no state"), ::testing::HasSubstr("linear")));
+    EXPECT_THAT(error.what(),
+                ::testing::AllOf(::testing::HasSubstr("softmax carries no state"), ::testing::HasSubstr("linear")));
   }
 }
 

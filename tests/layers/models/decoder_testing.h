@@ -19,13 +19,15 @@ namespace furlong::layers::testing {
 /// One way of attending: a mechanism, where it takes one a feature map, and what else is chosen.
 struct Attending {
   std::string mechanism, feature_map, option{};
-  std::string name() const { return mechanism + (feature_map.empty() ? "" : "_" + feature_map) + (option.empty() ? "" : "_" + option); }
+  std::string name() const {
+    return mechanism + (feature_map.empty() ? "" : "_" + feature_map) + (option.empty() ? "" : "_" + option);
+  }
   /// Whether what is kept of the past stays the same size.
   bool is_recurrent() const { return mechanism != "softmax" && option != "heads" && option != "layers"; }
   /// Those that every variant of a model is made of; of the others one is enough.
   bool is_basic() const {
-    return option.empty() &&
-           (mechanism == "softmax" || (mechanism == "linear" && (feature_map == "elu1" || feature_map == "favor_positive")));
+    return option.empty() && (mechanism == "softmax" ||
+                              (mechanism == "linear" && (feature_map == "elu1" || feature_map == "favor_positive")));
   }
   /// Without kinks, and denominators near zero: there differences need small steps.
   bool is_smooth() const {
@@ -56,7 +58,8 @@ inline std::vector<Attending> some_attending() {
   for (const Attending& attending : all_attending()) {
     if (attending.is_basic()) some.push_back(attending);
   }
-  some.insert(some.end(), {{"linear", "taylor"}, {"windowed", "favor_positive"}, {"linear", "favor_positive", "heads"}});
+  some.insert(some.end(),
+              {{"linear", "taylor"}, {"windowed", "favor_positive"}, {"linear", "favor_positive", "heads"}});
   return some;
 }
 
@@ -65,12 +68,15 @@ inline const std::vector<std::string>& all_positions() {
   return positions;
 }
 
-/// Each way of attending with position kinds: the basic ones with all, the others with rotary and one more, another for each.
+/// Each way of attending with position kinds: the basic ones with all, the others with rotary and one more, another for
+/// each.
 struct Case {
   Attending attending;
   std::string position;
 };
-inline void PrintTo(const Case& named, std::ostream* stream) { *stream << named.attending.name() << ", " << named.position; }
+inline void PrintTo(const Case& named, std::ostream* stream) {
+  *stream << named.attending.name() << ", " << named.position;
+}
 inline std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const Attending& attending : all_attending()) {
@@ -87,8 +93,10 @@ inline std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
 
 enum class Style { gpt2, llama };
 
-/// A model of two layers whose sizes are odd where they may be: heads of 6 that do not add up to d_model, chunks of 4 tokens.
-inline DecoderConfig small_config(const Attending& attending, const std::string& position, std::int64_t short_convolution, Style style) {
+/// A model of two layers whose sizes are odd where they may be: heads of 6 that do not add up to d_model, chunks of 4
+/// tokens.
+inline DecoderConfig small_config(const Attending& attending, const std::string& position,
+                                  std::int64_t short_convolution, Style style) {
   DecoderConfig config;
   config.vocabulary_size = 11;
   config.n_layers = 2;
@@ -131,8 +139,8 @@ inline DecoderConfig small_config(const Attending& attending, const std::string&
   return config;
 }
 
-/// Calls body(config) for both styles, with and without short convolution, each traced by name; but for the basic ones for one of the four
-/// alone, another for each name.
+/// Calls body(config) for both styles, with and without short convolution, each traced by name; but for the basic ones
+/// for one of the four alone, another for each name.
 template <class Body>
 void for_each_variant(const Attending& attending, const std::string& position, const Body& body) {
   const std::uint64_t chosen = random_stream(attending.name() + position) % 4;
@@ -140,9 +148,10 @@ void for_each_variant(const Attending& attending, const std::string& position, c
   for (Style style : {Style::gpt2, Style::llama}) {
     for (std::int64_t short_convolution : {0, 4}) {
       if (variant++ != chosen && !attending.is_basic()) continue;
-      const ::testing::ScopedTrace trace(__FILE__, __LINE__,
-                                         fmt::format("{}, positions {}, {}, short convolution {}", attending.name(), position,
-                                                     style == Style::gpt2 ? "GPT-2" : "Llama", short_convolution));
+      const ::testing::ScopedTrace trace(
+          __FILE__, __LINE__,
+          fmt::format("{}, positions {}, {}, short convolution {}", attending.name(), position,
+                      style == Style::gpt2 ? "GPT-2" : "Llama", short_convolution));
       // Threads cost more than they save on models of this size; ThreadsDoNotChangeABitOfTheGradients has them.
       reference::with_threads(1, [&] { body(small_config(attending, position, short_convolution, style)); });
     }
@@ -162,8 +171,8 @@ struct TestModel {
     if (invent_statistics()) decoder.redraw(seed, 1);
   }
 
-  /// Moments of queries and keys as if steps had gone before, so that the constants made of them are not neutral. False where there are
-  /// none.
+  /// Moments of queries and keys as if steps had gone before, so that the constants made of them are not neutral. False
+  /// where there are none.
   bool invent_statistics() {
     bool any = false;
     for (const Parameter& parameter : store.parameters()) {
@@ -216,7 +225,8 @@ struct Pass {
   ForwardContext context(Tape& tape) const { return {tape, training, seed, step, first_sample}; }
 };
 
-inline Tensor random_tokens(std::int64_t batch, std::int64_t n, const DecoderConfig& config, const std::string& name = "tokens") {
+inline Tensor random_tokens(std::int64_t batch, std::int64_t n, const DecoderConfig& config,
+                            const std::string& name = "tokens") {
   return reference::integer_tensor({batch, n}, 0, config.vocabulary_size, name);
 }
 /// Some of them -1, which are left out.
@@ -277,9 +287,10 @@ struct Worst {
   std::string where;
 };
 
-/// Gradients of the loss against central differences of fourth order, for up to three elements of every parameter, relative to the
-/// largest gradient of that parameter.
-inline Worst check_in_one_thread(TestModel& model, const Tensor& tokens, const Tensor& targets, const Pass& pass, double step) {
+/// Gradients of the loss against central differences of fourth order, for up to three elements of every parameter,
+/// relative to the largest gradient of that parameter.
+inline Worst check_in_one_thread(TestModel& model, const Tensor& tokens, const Tensor& targets, const Pass& pass,
+                                 double step) {
   run_step(model, tokens, targets, pass);
   Worst worst;
   for (const Parameter& parameter : model.store.parameters()) {
@@ -290,7 +301,8 @@ inline Worst check_in_one_thread(TestModel& model, const Tensor& tokens, const T
     EXPECT_GT(largest, 1e-5) << parameter.name() << " has no gradient worth checking";
     std::set<std::uint32_t> elements;
     for (std::uint64_t i = 0; i < 3; ++i)
-      elements.insert(random_word({4, 0, random_stream(parameter.name())}, i) % static_cast<std::uint32_t>(gradient.size()));
+      elements.insert(random_word({4, 0, random_stream(parameter.name())}, i) %
+                      static_cast<std::uint32_t>(gradient.size()));
     for (std::uint32_t element : elements) {
       double& value = parameter.master().data<double>()[element];
       const double before = value;
@@ -302,20 +314,21 @@ inline Worst check_in_one_thread(TestModel& model, const Tensor& tokens, const T
       value = before;
       const double numeric = (8 * near - far) / (12 * step), error = std::abs(numeric - gradient[element]) / largest;
       if (!(error <= worst.error))
-        worst = {error,
-                 fmt::format("{}, element {}: {} by the tape, {} by differences", parameter.name(), element, gradient[element], numeric)};
+        worst = {error, fmt::format("{}, element {}: {} by the tape, {} by differences", parameter.name(), element,
+                                    gradient[element], numeric)};
     }
   }
   return worst;
 }
 
-inline Worst check_loss_gradients(TestModel& model, const Tensor& tokens, const Tensor& targets, const Pass& pass, double step = 1e-3) {
+inline Worst check_loss_gradients(TestModel& model, const Tensor& tokens, const Tensor& targets, const Pass& pass,
+                                  double step = 1e-3) {
   // Hundreds of passes, each too small to share.
   return furlong::reference::with_threads(1, [&] { return check_in_one_thread(model, tokens, targets, pass, step); });
 }
 
-/// Hidden states of `tokens` given to the model in pieces of these lengths, one after another, then one token at a time; joined as [batch,
-/// n, d].
+/// Hidden states of `tokens` given to the model in pieces of these lengths, one after another, then one token at a
+/// time; joined as [batch, n, d].
 inline std::vector<double> extended(TestModel& model, const Tensor& tokens, const std::vector<std::int64_t>& pieces,
                                     GenerationState& state) {
   Tape tape(Stream{});

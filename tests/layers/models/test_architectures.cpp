@@ -1,5 +1,5 @@
-// Models whose shape is set by keys beyond GPT-2's and Llama's: norms after, normed and narrow embeddings, segments, shared layers, a
-// transform in front of the output, normed queries and keys, scaled rotary positions, adapters.
+// Models whose shape is set by keys beyond GPT-2's and Llama's: norms after, normed and narrow embeddings, segments,
+// shared layers, a transform in front of the output, normed queries and keys, scaled rotary positions, adapters.
 #include <set>
 
 #include "layers/models/encoder.h"
@@ -69,7 +69,8 @@ std::vector<Architecture> architectures() {
     });
     add("yarn", llama, [](DecoderConfig& config) {
       config.rotary_base = 100;
-      config.rotary_scaling = {.kind = ops::RotaryScalingKind::yarn, .factor = 3, .original_length = 40, .beta_fast = 4};
+      config.rotary_scaling = {
+          .kind = ops::RotaryScalingKind::yarn, .factor = 3, .original_length = 40, .beta_fast = 4};
     });
     add("adapters", llama, [](DecoderConfig& config) {
       config.adapter = {3, 5};
@@ -111,12 +112,15 @@ class SoftmaxArchitecture : public EveryArchitecture {};
 class CausalArchitecture : public EveryArchitecture {};
 std::string architecture_name(const ::testing::TestParamInfo<Architecture>& instance) { return instance.param.name; }
 INSTANTIATE_TEST_SUITE_P(Named, EveryArchitecture, ::testing::ValuesIn(architectures()), architecture_name);
-INSTANTIATE_TEST_SUITE_P(Named, SoftmaxArchitecture, ::testing::ValuesIn(architectures_that([](const DecoderConfig& config) {
+INSTANTIATE_TEST_SUITE_P(Named, SoftmaxArchitecture,
+                         ::testing::ValuesIn(architectures_that([](const DecoderConfig& config) {
                            return config.attention.mechanism == "softmax";
                          })),
                          architecture_name);
 INSTANTIATE_TEST_SUITE_P(Named, CausalArchitecture,
-                         ::testing::ValuesIn(architectures_that([](const DecoderConfig& config) { return config.attention.causal; })),
+                         ::testing::ValuesIn(architectures_that([](const DecoderConfig& config) {
+                           return config.attention.causal;
+                         })),
                          architecture_name);
 
 TEST_P(SoftmaxArchitecture, IsWhatItsDefinitionSays) {
@@ -127,11 +131,13 @@ TEST_P(SoftmaxArchitecture, IsWhatItsDefinitionSays) {
     const furlong::reference::Transformer definition(config, model.store);
     constexpr std::int64_t batch = 2, n = 13;
     const Tensor tokens = random_tokens(batch, n, config);
-    const Tensor segments = furlong::reference::integer_tensor({batch, n}, 0, std::max<std::int64_t>(config.n_segments, 1), "segments");
+    const Tensor segments =
+        furlong::reference::integer_tensor({batch, n}, 0, std::max<std::int64_t>(config.n_segments, 1), "segments");
     for (const bool with_segments : {false, true}) {
       if (with_segments && config.n_segments == 0) continue;
-      const auto expected = definition.run(tokens.to_vector<std::int32_t>(),
-                                           with_segments ? segments.to_vector<std::int32_t>() : std::vector<std::int32_t>{}, batch, n);
+      const auto expected =
+          definition.run(tokens.to_vector<std::int32_t>(),
+                         with_segments ? segments.to_vector<std::int32_t>() : std::vector<std::int32_t>{}, batch, n);
       Tape tape(Stream{});
       const Tape::NoGradient guard(tape);
       ForwardContext context{tape};
@@ -142,7 +148,8 @@ TEST_P(SoftmaxArchitecture, IsWhatItsDefinitionSays) {
       context.observe_attention = [&](const ObservedAttention& seen) {
         EXPECT_EQ(seen.layer, fmt::format("blocks.{}.attention", layer));
         EXPECT_LE(relative_difference(seen.input.value(), expected.attention_inputs[layer]), tolerance) << seen.layer;
-        EXPECT_LE(relative_difference(seen.projected.value(), expected.attention_outputs[layer]), tolerance) << seen.layer;
+        EXPECT_LE(relative_difference(seen.projected.value(), expected.attention_outputs[layer]), tolerance)
+            << seen.layer;
         EXPECT_EQ(seen.output.shape(), Shape({batch, n, config.attention.n_heads * config.attention.d_head}));
         ++layer;
       };
@@ -160,7 +167,8 @@ TEST_P(SoftmaxArchitecture, IsWhatItsDefinitionSays) {
         double sum = 0;
         const double* logit = expected.logits.data() + row * config.vocabulary_size;
         for (std::int64_t i = 0; i < config.vocabulary_size; ++i) sum += std::exp(logit[i]);
-        EXPECT_NEAR(doubles(loss.row_losses)[static_cast<std::size_t>(row)], std::log(sum) - logit[target], 20 * tolerance);
+        EXPECT_NEAR(doubles(loss.row_losses)[static_cast<std::size_t>(row)], std::log(sum) - logit[target],
+                    20 * tolerance);
       }
     }
     EXPECT_EQ(definition.unused(), std::set<std::string>{});
@@ -171,7 +179,8 @@ TEST_P(EveryArchitecture, GradientsOfTheLossAgreeWithFiniteDifferences) {
   DecoderConfig config = GetParam().config;
   config.dropout = 0.1;
   FilledModel model(config, DType::float64);
-  const Worst worst = check_loss_gradients(model, random_tokens(2, 9, config), random_targets(2, 9, config), {.training = true});
+  const Worst worst =
+      check_loss_gradients(model, random_tokens(2, 9, config), random_targets(2, 9, config), {.training = true});
   EXPECT_LE(worst.error, 1e-6) << worst.where;
 }
 
@@ -205,8 +214,11 @@ TEST_P(CausalArchitecture, GenerationEqualsTheParallelForward) {
       const auto found = extended(model, tokens, pieces, state);
       const double tolerance = dtype == DType::float64 ? 1e-12 : 1e-4;
       EXPECT_LE(relative_difference(found, doubles(hidden)), tolerance);
-      const auto logits = [&](const Tensor& states) { return model.decoder.logits(Stream{}, states.reshape({44, config.d_model})); };
-      EXPECT_LE(relative_difference(logits(furlong::reference::tensor_of(found, {44, config.d_model}, dtype)), doubles(logits(hidden))),
+      const auto logits = [&](const Tensor& states) {
+        return model.decoder.logits(Stream{}, states.reshape({44, config.d_model}));
+      };
+      EXPECT_LE(relative_difference(logits(furlong::reference::tensor_of(found, {44, config.d_model}, dtype)),
+                                    doubles(logits(hidden))),
                 tolerance);
     }
   }
@@ -222,7 +234,9 @@ TEST_P(EveryArchitecture, OneLayersAttentionRunsOnWhatItIsGiven) {
     Tensor input, projected;
   };
   std::vector<Seen> seen;
-  context.observe_attention = [&](const ObservedAttention& one) { seen.push_back({one.input.value(), one.projected.value()}); };
+  context.observe_attention = [&](const ObservedAttention& one) {
+    seen.push_back({one.input.value(), one.projected.value()});
+  };
   {
     const Tape::NoGradient guard(tape);
     model.decoder.hidden(context, tokens);
@@ -260,13 +274,15 @@ LossAndGradients one_step(const DecoderConfig& config, const Device& device) {
   decoder.redraw(5, 0);
   for (const Parameter& parameter : store.parameters()) {
     if (parameter.name().ends_with(".lora_b.weight"))
-      parameter.master().copy_from(furlong::reference::normal_tensor(parameter.shape(), DType::float32, parameter.name(), 0.3));
+      parameter.master().copy_from(
+          furlong::reference::normal_tensor(parameter.shape(), DType::float32, parameter.name(), 0.3));
   }
   store.refresh_compute_values(Stream{device});
   store.forget_gradients();
   Tape tape(Stream{device});
   ForwardContext context = Pass{.training = true}.context(tape);
-  if (config.n_segments > 0) context.segments = furlong::reference::integer_tensor({2, 9}, 0, config.n_segments, "segments");
+  if (config.n_segments > 0)
+    context.segments = furlong::reference::integer_tensor({2, 9}, 0, config.n_segments, "segments");
   const auto result = decoder.loss(context, random_tokens(2, 9, config), random_targets(2, 9, config));
   const double loss = scalar(result.loss.value());
   tape.backward(result.loss);
@@ -287,7 +303,8 @@ TEST_P(ArchitectureOnEngines, LossAndGradientsAreThoseOfTheCpu) {
 TEST(SharedLayers, AreTheSameAsLayersOfEqualParameters) {
   const OneThread one_thread;
   for (const char* mechanism : {"softmax", "linear"}) {
-    DecoderConfig config = small_config({mechanism, mechanism == std::string("linear") ? "elu1" : ""}, "rotary", 4, Style::gpt2);
+    DecoderConfig config =
+        small_config({mechanism, mechanism == std::string("linear") ? "elu1" : ""}, "rotary", 4, Style::gpt2);
     config.n_layers = 3;
     config.dropout = 0.5;
     TestModel apart(config, DType::float64);
@@ -318,7 +335,8 @@ TEST(SharedLayers, HaveOneBlockOfParametersAndAStateEach) {
   config.n_layers = 3;
   TestModel model(config, DType::float64);
   for (const Parameter& parameter : model.store.parameters())
-    EXPECT_TRUE(!parameter.name().starts_with("blocks.") || parameter.name().starts_with("blocks.0.")) << parameter.name();
+    EXPECT_TRUE(!parameter.name().starts_with("blocks.") || parameter.name().starts_with("blocks.0."))
+        << parameter.name();
   EXPECT_EQ(model.decoder.new_state(1, 9).layers.size(), 3u);
   // Constants decay by one factor a step, not by one a layer.
   ASSERT_TRUE(model.invent_statistics());
@@ -388,12 +406,16 @@ TEST(Adapters, BeginAsTheModelWithoutThemAndTrainAlone) {
           if (parameter.name().starts_with("blocks.0.")) trained.insert(parameter.name().substr(9));
           const auto gradient = doubles(parameter.gradient());
           const bool any = std::any_of(gradient.begin(), gradient.end(), [](double value) { return value != 0; });
-          EXPECT_EQ(any, !parameter.name().ends_with(".lora_a.weight")) << parameter.name();  // behind a factor of zeros
+          EXPECT_EQ(any, !parameter.name().ends_with(".lora_a.weight"))
+              << parameter.name();  // behind a factor of zeros
         }
-        std::set<std::string> expected{"attention.short_convolution.weight", "attention.query_norm.gain", "attention.key_norm.gain"};
-        for (const char* map : {"attention.query_key_value", "attention.output", "feedforward.input", "feedforward.output"})
+        std::set<std::string> expected{"attention.short_convolution.weight", "attention.query_norm.gain",
+                                       "attention.key_norm.gain"};
+        for (const char* map :
+             {"attention.query_key_value", "attention.output", "feedforward.input", "feedforward.output"})
           for (const char* factor : {".lora_a.weight", ".lora_b.weight"}) expected.insert(std::string(map) + factor);
-        if (attending.feature_map == "hedgehog") expected.insert({"attention.query_features.weight", "attention.key_features.weight"});
+        if (attending.feature_map == "hedgehog")
+          expected.insert({"attention.query_features.weight", "attention.key_features.weight"});
         EXPECT_EQ(trained, expected);
       }
     }
@@ -401,12 +423,13 @@ TEST(Adapters, BeginAsTheModelWithoutThemAndTrainAlone) {
 }
 
 TEST(Adapters, TrainWhatAttentionHasOfItsOwnAndNoOtherWeights) {
-  for (const char* name : {"blocks.0.attention.gate", "blocks.11.attention.output_norm.weight", "attention.sequence_projection.weight",
-                           "blocks.2.attention.heads_0_1.key_features.weight", "blocks.0.feedforward.input.lora_b.weight",
-                           "blocks.0.attention.output.lora_a.weight"})
+  for (const char* name : {"blocks.0.attention.gate", "blocks.11.attention.output_norm.weight",
+                           "attention.sequence_projection.weight", "blocks.2.attention.heads_0_1.key_features.weight",
+                           "blocks.0.feedforward.input.lora_b.weight", "blocks.0.attention.output.lora_a.weight"})
     EXPECT_TRUE(trains_beside_adapters(name)) << name;
-  for (const char* name : {"blocks.0.attention.output.weight", "blocks.0.attention.query_key_value.bias", "blocks.0.attention_norm.gain",
-                           "token_embedding.weight", "classifier.weight", "output_bias", "prediction.norm.gain", "final_norm.gain"})
+  for (const char* name :
+       {"blocks.0.attention.output.weight", "blocks.0.attention.query_key_value.bias", "blocks.0.attention_norm.gain",
+        "token_embedding.weight", "classifier.weight", "output_bias", "prediction.norm.gain", "final_norm.gain"})
     EXPECT_FALSE(trains_beside_adapters(name)) << name;
 }
 
@@ -421,12 +444,13 @@ TEST(Architectures, ParametersAreNamedAfterTheirPlace) {
     if (!parameter.name().starts_with("blocks.")) shapes.emplace(parameter.name(), parameter.shape());
     EXPECT_EQ(parameter.decays(), parameter.shape().rank() == 2) << parameter.name();
   }
-  const std::map<std::string, Shape> expected{{"token_embedding.weight", {11, 7}},  {"position_embedding.weight", {48, 7}},
-                                              {"segment_embedding.weight", {3, 7}}, {"embedding_norm.gain", {7}},
-                                              {"embedding_norm.bias", {7}},         {"embedding_projection.weight", {10, 7}},
-                                              {"embedding_projection.bias", {10}},  {"prediction.transform.weight", {7, 10}},
-                                              {"prediction.transform.bias", {7}},   {"prediction.norm.gain", {7}},
-                                              {"prediction.norm.bias", {7}},        {"output_bias", {11}}};
+  const std::map<std::string, Shape> expected{
+      {"token_embedding.weight", {11, 7}},  {"position_embedding.weight", {48, 7}},
+      {"segment_embedding.weight", {3, 7}}, {"embedding_norm.gain", {7}},
+      {"embedding_norm.bias", {7}},         {"embedding_projection.weight", {10, 7}},
+      {"embedding_projection.bias", {10}},  {"prediction.transform.weight", {7, 10}},
+      {"prediction.transform.bias", {7}},   {"prediction.norm.gain", {7}},
+      {"prediction.norm.bias", {7}},        {"output_bias", {11}}};
   EXPECT_TRUE(shapes == expected);
   EXPECT_EQ(model.store.find("blocks.0.attention.query_norm.gain").shape(), Shape{6});
   EXPECT_EQ(model.store.find("blocks.0.attention.key_norm.gain").shape(), Shape{6});
@@ -467,8 +491,10 @@ TEST(Architectures, UnknownNamesAndWidthsThatDoNotMeetAreTheUsersMistake) {
     }
   };
   refuse([](DecoderConfig& config) { config.norm_placement = "both"; }, "'both' is unknown; expected before or after");
-  refuse([](DecoderConfig& config) { config.query_key_norm = "layernorm"; }, "'layernorm' is unknown; expected none or rmsnorm");
-  refuse([](DecoderConfig& config) { config.prediction_head = "mlp"; }, "'mlp' is unknown; expected linear, transform or none");
+  refuse([](DecoderConfig& config) { config.query_key_norm = "layernorm"; },
+         "'layernorm' is unknown; expected none or rmsnorm");
+  refuse([](DecoderConfig& config) { config.prediction_head = "mlp"; },
+         "'mlp' is unknown; expected linear, transform or none");
   refuse([](DecoderConfig& config) { config.d_embedding = 7; }, "take prediction_head: transform, or do not tie them");
 }
 

@@ -31,8 +31,10 @@ std::vector<double> in_segments(TestModel& model, const Tensor& tokens, const st
   for (const std::int64_t length : lengths) {
     Tape tape(Stream{});
     ForwardContext context = Pass{}.context(tape);
-    const std::vector<double> values = doubles(model.decoder.hidden(context, tokens.narrow(1, start, length), &state).value());
-    for (std::int64_t b = 0; b < batch; ++b) std::copy_n(values.begin() + b * length * d, length * d, joined.begin() + (b * n + start) * d);
+    const std::vector<double> values =
+        doubles(model.decoder.hidden(context, tokens.narrow(1, start, length), &state).value());
+    for (std::int64_t b = 0; b < batch; ++b)
+      std::copy_n(values.begin() + b * length * d, length * d, joined.begin() + (b * n + start) * d);
     start += length;
     EXPECT_EQ(state.position, start);
     tape.clear();
@@ -44,11 +46,13 @@ TEST_P(EveryCarrier, SegmentsEqualTheWhole) {
   for_each_variant(GetParam().attending, GetParam().position, [](const DecoderConfig& config) {
     const Tensor tokens = random_tokens(2, 22, config);
     TestModel in_double(config, DType::float64);
-    EXPECT_LE(relative_difference(in_segments(in_double, tokens, {7, 1, 9, 5}), doubles(hidden_of(in_double, tokens))), 1e-11);
+    EXPECT_LE(relative_difference(in_segments(in_double, tokens, {7, 1, 9, 5}), doubles(hidden_of(in_double, tokens))),
+              1e-11);
     TestModel single(config, DType::float32);
     // Signed sums near zero lose more; nothing else does.
     const double tolerance = config.attention.feature_map == "favor_trig" ? 1e-3 : 2e-5;
-    EXPECT_LE(relative_difference(in_segments(single, tokens, {7, 1, 9, 5}), doubles(hidden_of(single, tokens))), tolerance);
+    EXPECT_LE(relative_difference(in_segments(single, tokens, {7, 1, 9, 5}), doubles(hidden_of(single, tokens))),
+              tolerance);
   });
 }
 
@@ -63,7 +67,8 @@ TwoSteps two_steps(TestModel& model, const Tensor& tokens, const Tensor& targets
     model.store.forget_gradients();
     Tape tape(Stream{});
     ForwardContext context = Pass{.training = true}.context(tape);
-    const auto loss = model.decoder.loss(context, tokens.narrow(1, start, 9), targets.narrow(1, start, 9), {}, &result.state);
+    const auto loss =
+        model.decoder.loss(context, tokens.narrow(1, start, 9), targets.narrow(1, start, 9), {}, &result.state);
     result.losses.push_back(scalar(loss.loss.value()));
     tape.backward(loss.loss);
     model.store.complete_gradients(Stream{});
@@ -147,8 +152,8 @@ TEST_P(EveryCarrier, GradientsAgreeWithDifferencesWhereThePastIsAConstant) {
 }
 
 TEST(Carried, IsRefusedWhereThePastGrows) {
-  for (const Attending& attending :
-       {Attending{"softmax", ""}, Attending{"linear", "favor_positive", "heads"}, Attending{"linear", "favor_positive", "layers"}}) {
+  for (const Attending& attending : {Attending{"softmax", ""}, Attending{"linear", "favor_positive", "heads"},
+                                     Attending{"linear", "favor_positive", "layers"}}) {
     for (bool recompute : {false, true}) {
       DecoderConfig config = small_config(attending, "rotary", 4, Style::gpt2);
       config.recompute_blocks = recompute;

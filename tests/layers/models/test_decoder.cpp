@@ -27,7 +27,8 @@ TEST_P(EveryDecoder, GradientsOfTheLossAgreeWithFiniteDifferences) {
     config.dropout = 0.1;
     TestModel model(config, DType::float64);
     // 9 tokens: two chunks and a piece.
-    const Worst worst = check_loss_gradients(model, random_tokens(2, 9, config), random_targets(2, 9, config), {.training = true}, step);
+    const Worst worst = check_loss_gradients(model, random_tokens(2, 9, config), random_targets(2, 9, config),
+                                             {.training = true}, step);
     EXPECT_LE(worst.error, 1e-6) << worst.where;
   });
 }
@@ -51,8 +52,10 @@ TEST(Decoder, OneTokenHasGradientsToo) {
       const Tensor tokens = random_tokens(3, 1, config), targets = Tensor::from<std::int32_t>({1, 10, 4}, {3, 1});
       run_step(model, tokens, targets);
       // Of one key alone the weight is 1 whatever query and key are: only values learn.
-      const std::vector<double> gradient = model.store.find("blocks.0.attention.query_key_value.weight").gradient().to_vector<double>();
-      const std::int64_t query_key = (config.attention.n_heads + config.attention.n_kv_heads) * config.attention.d_head * config.d_model;
+      const std::vector<double> gradient =
+          model.store.find("blocks.0.attention.query_key_value.weight").gradient().to_vector<double>();
+      const std::int64_t query_key =
+          (config.attention.n_heads + config.attention.n_kv_heads) * config.attention.d_head * config.d_model;
       double query_key_largest = 0, value_largest = 0;
       for (std::size_t i = 0; i < gradient.size(); ++i) {
         double& largest = static_cast<std::int64_t>(i) < query_key ? query_key_largest : value_largest;
@@ -76,9 +79,10 @@ TEST_P(EveryDecoder, RecomputedBlocksHaveTheSameGradientsBitForBit) {
       TestModel recomputed(config, dtype);
       EXPECT_EQ(run_step(kept, tokens, targets, pass), run_step(recomputed, tokens, targets, pass)) << name_of(dtype);
       EXPECT_TRUE(same_bits(kept.store.gradients(), recomputed.store.gradients())) << name_of(dtype);
-      EXPECT_GT(furlong::reference::relative_difference(kept.store.gradients(),
-                                                        std::vector<double>(static_cast<std::size_t>(kept.store.gradients().elements()))),
-                0);
+      EXPECT_GT(
+          furlong::reference::relative_difference(
+              kept.store.gradients(), std::vector<double>(static_cast<std::size_t>(kept.store.gradients().elements()))),
+          0);
     }
   });
 }
@@ -101,7 +105,9 @@ TEST_P(EveryDecoder, LaterTokensDoNotChangeEarlierStatesByABit) {
         }
         const Tensor after = hidden_of(model, others);
         for (std::int64_t sequence = 0; sequence < 2; ++sequence) {
-          const auto earlier = [&](const Tensor& states) { return states.narrow(0, sequence, 1).narrow(1, 0, changed); };
+          const auto earlier = [&](const Tensor& states) {
+            return states.narrow(0, sequence, 1).narrow(1, 0, changed);
+          };
           EXPECT_TRUE(same_bits(earlier(before), earlier(after))) << name_of(dtype) << ", changed from " << changed;
           const auto there = [&](const Tensor& states) { return states.narrow(0, sequence, 1).narrow(1, changed, 1); };
           EXPECT_FALSE(same_bits(there(before), there(after)));
@@ -121,18 +127,21 @@ TEST_P(EveryDecoder, DropoutIsAFunctionOfSeedStepAndSample) {
     const double loss = loss_of(model, tokens, targets, pass);
     EXPECT_EQ(loss_of(model, tokens, targets, pass), loss);
     EXPECT_EQ(run_step(model, tokens, targets, pass), run_step(model, tokens, targets, pass));
-    EXPECT_NEAR(run_step(model, tokens, targets, pass), loss, 1e-13);  // activations are fused where nothing is recorded
+    EXPECT_NEAR(run_step(model, tokens, targets, pass), loss,
+                1e-13);  // activations are fused where nothing is recorded
     EXPECT_NE(loss_of(model, tokens, targets, {.training = true, .seed = 3, .step = 8}), loss);
     EXPECT_NE(loss_of(model, tokens, targets, {.training = true, .seed = 4, .step = 7}), loss);
     EXPECT_NE(loss_of(model, tokens, targets, {.training = true, .seed = 3, .step = 7, .first_sample = 4}), loss);
     // Evaluation drops nothing.
-    EXPECT_EQ(loss_of(model, tokens, targets, {.seed = 3, .step = 7}), loss_of(model, tokens, targets, {.seed = 4, .step = 8}));
+    EXPECT_EQ(loss_of(model, tokens, targets, {.seed = 3, .step = 7}),
+              loss_of(model, tokens, targets, {.seed = 4, .step = 8}));
 
     const Tensor whole = hidden_of(model, tokens, pass);
     for (std::int64_t half = 0; half < 2; ++half) {
       Pass part = pass;
       part.first_sample = static_cast<std::uint64_t>(2 * half);
-      EXPECT_TRUE(same_bits(hidden_of(model, tokens.narrow(0, 2 * half, 2), part), whole.narrow(0, 2 * half, 2))) << "half " << half;
+      EXPECT_TRUE(same_bits(hidden_of(model, tokens.narrow(0, 2 * half, 2), part), whole.narrow(0, 2 * half, 2)))
+          << "half " << half;
     }
   });
 }
@@ -153,7 +162,10 @@ TEST(Decoder, SplittingABatchSplitsItsGradient) {
     Pass part = pass;
     part.first_sample = static_cast<std::uint64_t>(2 * half);
     ForwardContext context = part.context(tape);
-    tape.backward(model.decoder.loss(context, tokens.narrow(0, 2 * half, 2), targets.narrow(0, 2 * half, 2), {.normalizer = count}).loss);
+    tape.backward(
+        model.decoder
+            .loss(context, tokens.narrow(0, 2 * half, 2), targets.narrow(0, 2 * half, 2), {.normalizer = count})
+            .loss);
   }
   EXPECT_LE(furlong::reference::relative_difference(model.store.gradients(), whole), 1e-14);  // sums in another order
 }
@@ -186,9 +198,11 @@ TEST(Decoder, ChunkSizeAndPrecisionChangeResultsByRoundingOnly) {
     for (std::int64_t chunk : {1, 7, 30, 64}) {
       config.attention.chunk_size = chunk;
       TestModel other(config, DType::float64);
-      EXPECT_LE(furlong::reference::relative_difference(hidden_of(other, tokens), expected), 1e-12) << map.name << ", chunk " << chunk;
+      EXPECT_LE(furlong::reference::relative_difference(hidden_of(other, tokens), expected), 1e-12)
+          << map.name << ", chunk " << chunk;
       TestModel single(config, DType::float32);
-      EXPECT_LE(furlong::reference::relative_difference(hidden_of(single, tokens), expected), 1e-4) << map.name << ", chunk " << chunk;
+      EXPECT_LE(furlong::reference::relative_difference(hidden_of(single, tokens), expected), 1e-4)
+          << map.name << ", chunk " << chunk;
     }
   }
 }
@@ -198,7 +212,10 @@ TEST(Decoder, ADrawOfDirectionsFollowsItsSchedule) {
   config.attention.redraw_every = 3;
   TestModel model(config, DType::float32);
   const auto drawn = [&](const TestModel& of, int layer) {
-    return const_cast<TestModel&>(of).store.find(fmt::format("blocks.{}.attention.directions", layer)).master().to_vector<float>();
+    return const_cast<TestModel&>(of)
+        .store.find(fmt::format("blocks.{}.attention.directions", layer))
+        .master()
+        .to_vector<float>();
   };
   const std::vector<float> first = drawn(model, 0);
   EXPECT_NE(first, std::vector<float>(first.size()));
@@ -240,18 +257,21 @@ TEST(Decoder, ParametersAreNamedAfterTheirPlace) {
     }
     return found;
   };
-  EXPECT_EQ(names(small_config({"softmax", ""}, "learned", 0, Style::gpt2)),
-            (std::set<std::string>{
-                "token_embedding.weight", "position_embedding.weight", "blocks.0.attention_norm.gain", "blocks.0.attention_norm.bias",
-                "blocks.0.attention.query_key_value.weight", "blocks.0.attention.query_key_value.bias", "blocks.0.attention.output.weight",
-                "blocks.0.attention.output.bias", "blocks.0.feedforward_norm.gain", "blocks.0.feedforward_norm.bias",
-                "blocks.0.feedforward.input.weight", "blocks.0.feedforward.input.bias", "blocks.0.feedforward.output.weight",
-                "blocks.0.feedforward.output.bias", "final_norm.gain", "final_norm.bias"}));
+  EXPECT_EQ(
+      names(small_config({"softmax", ""}, "learned", 0, Style::gpt2)),
+      (std::set<std::string>{"token_embedding.weight", "position_embedding.weight", "blocks.0.attention_norm.gain",
+                             "blocks.0.attention_norm.bias", "blocks.0.attention.query_key_value.weight",
+                             "blocks.0.attention.query_key_value.bias", "blocks.0.attention.output.weight",
+                             "blocks.0.attention.output.bias", "blocks.0.feedforward_norm.gain",
+                             "blocks.0.feedforward_norm.bias", "blocks.0.feedforward.input.weight",
+                             "blocks.0.feedforward.input.bias", "blocks.0.feedforward.output.weight",
+                             "blocks.0.feedforward.output.bias", "final_norm.gain", "final_norm.bias"}));
   EXPECT_EQ(names(small_config({"linear", "favor_positive"}, "rotary", 4, Style::llama)),
-            (std::set<std::string>{"token_embedding.weight", "classifier.weight", "blocks.0.attention_norm.gain",
-                                   "blocks.0.attention.query_key_value.weight", "blocks.0.attention.short_convolution.weight",
-                                   "blocks.0.attention.directions", "blocks.0.attention.output.weight", "blocks.0.feedforward_norm.gain",
-                                   "blocks.0.feedforward.input.weight", "blocks.0.feedforward.output.weight", "final_norm.gain"}));
+            (std::set<std::string>{
+                "token_embedding.weight", "classifier.weight", "blocks.0.attention_norm.gain",
+                "blocks.0.attention.query_key_value.weight", "blocks.0.attention.short_convolution.weight",
+                "blocks.0.attention.directions", "blocks.0.attention.output.weight", "blocks.0.feedforward_norm.gain",
+                "blocks.0.feedforward.input.weight", "blocks.0.feedforward.output.weight", "final_norm.gain"}));
 }
 
 TEST(Decoder, Gpt2AndLlamaAreJustConfigs) {
@@ -298,7 +318,8 @@ TEST(Decoder, BeginsNearTheUniformDistribution) {
   Tape tape(Stream{});
   const Tape::NoGradient guard(tape);
   ForwardContext context{tape};
-  const double loss = scalar(decoder.loss(context, random_tokens(4, 40, config), random_targets(4, 40, config)).loss.value());
+  const double loss =
+      scalar(decoder.loss(context, random_tokens(4, 40, config), random_targets(4, 40, config)).loss.value());
   EXPECT_NEAR(loss, std::log(11.0), 0.05);  // logits have a deviation of 0.02 √10, which adds half its square
 }
 

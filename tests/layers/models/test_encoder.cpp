@@ -41,7 +41,8 @@ Tensor padded(const Tensor& tokens, std::int64_t extra, std::int32_t filler) {
   const std::int64_t rows = tokens.extent(0), n = tokens.extent(1);
   const auto values = tokens.to_vector<std::int32_t>();
   std::vector<std::int32_t> longer(static_cast<std::size_t>(rows * (n + extra)), filler);
-  for (std::int64_t row = 0; row < rows; ++row) std::copy_n(values.begin() + row * n, n, longer.begin() + row * (n + extra));
+  for (std::int64_t row = 0; row < rows; ++row)
+    std::copy_n(values.begin() + row * n, n, longer.begin() + row * (n + extra));
   return Tensor::from(longer, {rows, n + extra});
 }
 
@@ -60,8 +61,9 @@ double loss_under(TestEncoder& model, const Tensor& tokens, const Tensor& goal, 
   ForwardContext context{tape};
   context.attention_mask.keys = mask;
   const bool labels = model.encoder.config().head != Head::masked_tokens;
-  return scalar(
-      (labels ? model.encoder.label_loss(context, tokens, goal) : model.encoder.masked_token_loss(context, tokens, goal)).loss.value());
+  return scalar((labels ? model.encoder.label_loss(context, tokens, goal)
+                        : model.encoder.masked_token_loss(context, tokens, goal))
+                    .loss.value());
 }
 
 std::vector<double> hidden_under(TestEncoder& model, const Tensor& tokens, const Tensor& mask) {
@@ -90,8 +92,9 @@ TEST_P(EveryEncoder, LooksBothWays) {
 
 TEST_P(EveryEncoder, PaddingChangesNothing) {
   for (const char* position : {"rotary", "learned"}) {
-    for (const auto& [head, pooling] : {std::pair{Head::masked_tokens, "mean"}, std::pair{Head::classification, "mean"},
-                                        std::pair{Head::classification, "class_token"}, std::pair{Head::matching, "mean"}}) {
+    for (const auto& [head, pooling] :
+         {std::pair{Head::masked_tokens, "mean"}, std::pair{Head::classification, "mean"},
+          std::pair{Head::classification, "class_token"}, std::pair{Head::matching, "mean"}}) {
       TestEncoder model(encoder_config(GetParam(), head, position, pooling), DType::float64);
       const Tensor tokens = random_tokens(4, 7, model.encoder.config().trunk);
       const bool matching = head == Head::matching;
@@ -103,7 +106,8 @@ TEST_P(EveryEncoder, PaddingChangesNothing) {
       EXPECT_NEAR(loss_under(model, tokens, goal, ones(4, 7)), expected, 1e-12);
       // Whatever tokens stand in the padding.
       for (const std::int32_t filler : {0, 10})
-        EXPECT_NEAR(loss_under(model, padded(tokens, 4, filler), padded_goal, mask_of(4, 11, 7)), expected, 1e-12) << position;
+        EXPECT_NEAR(loss_under(model, padded(tokens, 4, filler), padded_goal, mask_of(4, 11, 7)), expected, 1e-12)
+            << position;
       EXPECT_GT(std::abs(loss_under(model, padded(tokens, 4, 0), padded_goal, {}) - expected), 1e-6);
     }
   }
@@ -111,7 +115,8 @@ TEST_P(EveryEncoder, PaddingChangesNothing) {
 
 TEST_P(EveryEncoder, PaddingTakesNoPartInGradients) {
   TestEncoder model(encoder_config(GetParam(), Head::classification), DType::float64);
-  const Tensor tokens = random_tokens(3, 6, model.encoder.config().trunk), labels = reference::integer_tensor({3}, 0, 3, "labels");
+  const Tensor tokens = random_tokens(3, 6, model.encoder.config().trunk),
+               labels = reference::integer_tensor({3}, 0, 3, "labels");
   const auto gradients = [&](const Tensor& rows, const Tensor& mask) {
     model.store.forget_gradients();
     Tape tape(Stream{});
@@ -129,11 +134,13 @@ TEST_P(EveryEncoder, PaddingTakesNoPartInGradients) {
 TEST_P(EveryEncoder, GradientsOfEveryHeadMatchFiniteDifferences) {
   for (const Head head : {Head::masked_tokens, Head::classification, Head::matching}) {
     EncoderConfig config = encoder_config(GetParam(), head);
-    config.trunk.initializer_range = 0.2;  // denominators of signed feature maps stay far from zero, where finite differences fail
+    config.trunk.initializer_range =
+        0.2;  // denominators of signed feature maps stay far from zero, where finite differences fail
     TestEncoder model(config, DType::float64);
     const Tensor tokens = random_tokens(4, 8, model.encoder.config().trunk);
-    const Tensor goal = head == Head::masked_tokens ? random_targets(4, 8, model.encoder.config().trunk)
-                                                    : reference::integer_tensor({head == Head::matching ? 2 : 4}, -1, 3, "goal");
+    const Tensor goal = head == Head::masked_tokens
+                            ? random_targets(4, 8, model.encoder.config().trunk)
+                            : reference::integer_tensor({head == Head::matching ? 2 : 4}, -1, 3, "goal");
     const Tensor mask = mask_of(4, 8, 6);
     model.store.forget_gradients();
     {
@@ -214,7 +221,8 @@ TEST(Encoder, DropoutDoesNotDependOnHowABatchIsSplit) {
     config.trunk.dropout = 0.3;
     TestEncoder model(config, DType::float64);
     const std::int64_t rows = 8, samples = head == Head::matching ? 4 : 8;
-    const Tensor tokens = random_tokens(rows, 5, config.trunk), labels = reference::integer_tensor({samples}, 0, 3, "labels");
+    const Tensor tokens = random_tokens(rows, 5, config.trunk),
+                 labels = reference::integer_tensor({samples}, 0, 3, "labels");
     const auto sum_of = [&](std::int64_t first, std::int64_t count) {  // of samples
       const std::int64_t each = rows / samples;
       Tape tape(Stream{});
@@ -222,22 +230,25 @@ TEST(Encoder, DropoutDoesNotDependOnHowABatchIsSplit) {
       ForwardContext context{tape, true, 3, 2, static_cast<std::uint64_t>(first * each)};
       ops::CrossEntropyOptions options;
       options.normalizer = 1;
-      return scalar(
-          model.encoder
-              .label_loss(context, tokens.narrow(0, first * each, count * each).clone(), labels.narrow(0, first, count).clone(), options)
-              .loss.value());
+      return scalar(model.encoder
+                        .label_loss(context, tokens.narrow(0, first * each, count * each).clone(),
+                                    labels.narrow(0, first, count).clone(), options)
+                        .loss.value());
     };
     EXPECT_NEAR(sum_of(0, samples), sum_of(0, samples / 2) + sum_of(samples / 2, samples / 2), 1e-12);
   }
 }
 
 TEST(Encoder, AnUnknownPoolingIsRefused) {
-  const auto make = [] { TestEncoder model(encoder_config({"softmax", ""}, Head::classification, "rotary", "largest"), DType::float32); };
+  const auto make = [] {
+    TestEncoder model(encoder_config({"softmax", ""}, Head::classification, "rotary", "largest"), DType::float32);
+  };
   try {
     make();
     ADD_FAILURE();
   } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("objective.pooling 'largest' is unknown; expected mean or class_token"));
+    EXPECT_THAT(error.what(),
+                ::testing::HasSubstr("objective.pooling 'largest' is unknown; expected mean or class_token"));
   }
 }
 

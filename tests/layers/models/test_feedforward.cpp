@@ -41,11 +41,14 @@ Result run(const std::string& activation, bool bias, const AdapterConfig& adapte
   Result result{tape.saved_bytes(), y.value().to_vector<float>(), {}, {}};
   tape.backward({y}, {values({2, 7, 12}, "d_y")});
   result.d_x = x.gradient().to_vector<float>();
-  for (const Parameter& parameter : store.parameters()) result.gradients[parameter.name()] = parameter.gradient().to_vector<float>();
+  for (const Parameter& parameter : store.parameters())
+    result.gradients[parameter.name()] = parameter.gradient().to_vector<float>();
   return result;
 }
 
-Variable whole(ForwardContext& context, const FeedForward& layer, ParameterStore&, const Variable& x) { return layer.forward(context, x); }
+Variable whole(ForwardContext& context, const FeedForward& layer, ParameterStore&, const Variable& x) {
+  return layer.forward(context, x);
+}
 
 TEST(FeedForward, IsOneOpThatGivesWhatItsPartsGive) {
   for (const auto& entry : ops::activation_names) {
@@ -53,14 +56,15 @@ TEST(FeedForward, IsOneOpThatGivesWhatItsPartsGive) {
     for (bool bias : {false, true}) {
       const Result found = run(entry.name, bias, {}, whole);
       const Result expected =
-          run(entry.name, bias, {}, [&](ForwardContext& context, const FeedForward&, ParameterStore& store, const Variable& x) {
-            const auto linear = [&](const Variable& in, const std::string& name) {
-              if (!bias) return ops::linear(context.tape, in, store.find(name + ".weight").variable(), nullptr);
-              const Variable added = store.find(name + ".bias").variable();
-              return ops::linear(context.tape, in, store.find(name + ".weight").variable(), &added);
-            };
-            return linear(ops::activation(context.tape, linear(x, "ff.input"), kind), "ff.output");
-          });
+          run(entry.name, bias, {},
+              [&](ForwardContext& context, const FeedForward&, ParameterStore& store, const Variable& x) {
+                const auto linear = [&](const Variable& in, const std::string& name) {
+                  if (!bias) return ops::linear(context.tape, in, store.find(name + ".weight").variable(), nullptr);
+                  const Variable added = store.find(name + ".bias").variable();
+                  return ops::linear(context.tape, in, store.find(name + ".weight").variable(), &added);
+                };
+                return linear(ops::activation(context.tape, linear(x, "ff.input"), kind), "ff.output");
+              });
       EXPECT_EQ(found.kept.size(), 1u);
       ASSERT_TRUE(found.kept.contains("feed_forward"));
       // x, the activation's input and two weights, as the three nodes keep them.
@@ -75,21 +79,25 @@ TEST(FeedForward, IsOneOpThatGivesWhatItsPartsGive) {
 }
 
 TEST(FeedForward, GatesAndAdaptersGoAnotherWay) {
-  for (const char* gated : {"swiglu", "geglu"}) EXPECT_FALSE(run(gated, true, {}, whole).kept.contains("feed_forward")) << gated;
+  for (const char* gated : {"swiglu", "geglu"})
+    EXPECT_FALSE(run(gated, true, {}, whole).kept.contains("feed_forward")) << gated;
   const AdapterConfig adapter{.rank = 2, .alpha = 6};
   const Result found = run("gelu", true, adapter, whole);
   EXPECT_FALSE(found.kept.contains("feed_forward"));
   const Result expected =
-      run("gelu", true, adapter, [&](ForwardContext& context, const FeedForward&, ParameterStore& store, const Variable& x) {
-        const auto linear = [&](const Variable& in, const std::string& name) {
-          const Variable bias = store.find(name + ".bias").variable();
-          const Variable y = ops::linear(context.tape, in, store.find(name + ".weight").variable(), &bias);
-          const Variable inside = ops::linear(context.tape, in, store.find(name + ".lora_a.weight").variable(), nullptr);
-          const Variable beside = ops::linear(context.tape, inside, store.find(name + ".lora_b.weight").variable(), nullptr);
-          return ops::weighted_sum(context.tape, y, beside, adapter.scale());
-        };
-        return linear(ops::activation(context.tape, linear(x, "ff.input"), ops::ActivationKind::gelu), "ff.output");
-      });
+      run("gelu", true, adapter,
+          [&](ForwardContext& context, const FeedForward&, ParameterStore& store, const Variable& x) {
+            const auto linear = [&](const Variable& in, const std::string& name) {
+              const Variable bias = store.find(name + ".bias").variable();
+              const Variable y = ops::linear(context.tape, in, store.find(name + ".weight").variable(), &bias);
+              const Variable inside =
+                  ops::linear(context.tape, in, store.find(name + ".lora_a.weight").variable(), nullptr);
+              const Variable beside =
+                  ops::linear(context.tape, inside, store.find(name + ".lora_b.weight").variable(), nullptr);
+              return ops::weighted_sum(context.tape, y, beside, adapter.scale());
+            };
+            return linear(ops::activation(context.tape, linear(x, "ff.input"), ops::ActivationKind::gelu), "ff.output");
+          });
   EXPECT_EQ(found.y, expected.y);
   EXPECT_EQ(found.gradients, expected.gradients);
 }

@@ -35,7 +35,8 @@ Outcome step_with(const DecoderConfig& config, const std::function<bool(const Pa
   return outcome;
 }
 
-void compare(const DecoderConfig& config, const std::string& what, const std::function<bool(const Parameter&)>& frozen) {
+void compare(const DecoderConfig& config, const std::string& what,
+             const std::function<bool(const Parameter&)>& frozen) {
   SCOPED_TRACE(what);
   const Outcome whole = step_with(config, [](const Parameter&) { return false; }), part = step_with(config, frozen);
   EXPECT_EQ(part.loss, whole.loss);
@@ -51,9 +52,12 @@ TEST(FrozenParameters, DoNotChangeTheGradientsOfTheOthers) {
       for_each_variant(attending, "rotary", [&](DecoderConfig config) {
         config.recompute_blocks = recompute;
         config.dropout = 0.1;
-        compare(config, "all but the first block", [](const Parameter& p) { return !p.name().starts_with("blocks.0."); });
-        compare(config, "all but the last block", [](const Parameter& p) { return !p.name().starts_with("blocks.1."); });
-        compare(config, "all but attention", [](const Parameter& p) { return p.name().find(".attention.") == std::string::npos; });
+        compare(config, "all but the first block",
+                [](const Parameter& p) { return !p.name().starts_with("blocks.0."); });
+        compare(config, "all but the last block",
+                [](const Parameter& p) { return !p.name().starts_with("blocks.1."); });
+        compare(config, "all but attention",
+                [](const Parameter& p) { return p.name().find(".attention.") == std::string::npos; });
         compare(config, "all but the norms", [](const Parameter& p) { return p.decays(); });
         for (std::uint64_t parity : {0, 1})
           compare(config, "every other one", [&](const Parameter& p) { return random_stream(p.name()) % 2 == parity; });

@@ -25,9 +25,11 @@ TEST_P(EveryGenerator, PromptAndSingleTokensEqualTheParallelForward) {
     const Tensor tokens = random_tokens(2, 22, config);
     const Tensor hidden = hidden_of(model, tokens);
     const std::vector<double> expected = doubles(hidden),
-                              expected_logits = doubles(model.decoder.logits(Stream{}, hidden.reshape({44, config.d_model})));
-    // Features of either sign (favor_trig) can sum up to denominators near zero. Single tokens are multiplied by other code than many, so
-    // that each way errs by itself, and where the parallel one alone is far from float64 they cannot be nearer to one another.
+                              expected_logits =
+                                  doubles(model.decoder.logits(Stream{}, hidden.reshape({44, config.d_model})));
+    // Features of either sign (favor_trig) can sum up to denominators near zero. Single tokens are multiplied by other
+    // code than many, so that each way errs by itself, and where the parallel one alone is far from float64 they cannot
+    // be nearer to one another.
     const bool is_signed = config.attention.feature_map == "favor_trig";
     TestModel wide(config, DType::float64);
     const double own_error = relative_difference(expected, doubles(hidden_of(wide, tokens))),
@@ -97,7 +99,8 @@ TEST(Generation, ARecurrentStateDoesNotGrowAndACacheDoes) {
       TestModel model(config, DType::float32);
       const std::int64_t n = 1000;
       GenerationState state = model.decoder.new_state(1, n);
-      const std::int64_t at_first = state.bytes(), convolution = config.n_layers * (short_convolution ? 3 * 8 * 6 * 4 : 0);
+      const std::int64_t at_first = state.bytes(),
+                         convolution = config.n_layers * (short_convolution ? 3 * 8 * 6 * 4 : 0);
       extended(model, random_tokens(1, 200, config), {198}, state);
       const std::int64_t after_200 = state.bytes();
       Tape tape(Stream{});
@@ -106,7 +109,8 @@ TEST(Generation, ARecurrentStateDoesNotGrowAndACacheDoes) {
       model.decoder.extend(context, random_tokens(1, 800, config), state);
       const std::int64_t after_1000 = state.bytes();
       if (attending.mechanism == "softmax") {
-        // Keys and values of two heads of 6, in both layers: exact once full, since it never holds more than was announced.
+        // Keys and values of two heads of 6, in both layers: exact once full, since it never holds more than was
+        // announced.
         EXPECT_EQ(after_1000, convolution + config.n_layers * n * 2 * 2 * 6 * 4);
         EXPECT_THROW(model.decoder.extend(context, random_tokens(1, 1, config), state), ContractError);
       }
@@ -117,8 +121,8 @@ TEST(Generation, ARecurrentStateDoesNotGrowAndACacheDoes) {
       EXPECT_EQ(after_1000, after_200) << attending.name();
       if (config.attention.window > 0 || config.attention.softmax_window > 0) continue;  // which first has to fill
       const ops::FeatureMapInfo& map = ops::feature_map_info(attending.feature_map);
-      const std::int64_t features =
-          ops::feature_count(map.map, config.attention.map_options, 6, map.needs_directions ? ops::direction_count(map.map, 10) : 0);
+      const std::int64_t features = ops::feature_count(map.map, config.attention.map_options, 6,
+                                                       map.needs_directions ? ops::direction_count(map.map, 10) : 0);
       // Four heads: sum, normaliser, maximum, and the magnitude of signed features.
       EXPECT_EQ(after_1000, convolution + config.n_layers * 4 * (features * (6 + 2) + 1) * 4) << attending.name();
       EXPECT_EQ(after_1000, at_first) << attending.name();
@@ -177,7 +181,8 @@ TEST(Generation, PositionsInTheNumeratorTellTheOrderOfTokens) {
   std::reverse(reversed.begin(), reversed.end() - 1);
   const auto change = [&] {
     TestModel model(config, DType::float64);
-    const std::vector<double> one = doubles(hidden_of(model, tokens)), other = doubles(hidden_of(model, Tensor::from(reversed, {1, 20})));
+    const std::vector<double> one = doubles(hidden_of(model, tokens)),
+                              other = doubles(hidden_of(model, Tensor::from(reversed, {1, 20})));
     return relative_difference({other.end() - config.d_model, other.end()}, {one.end() - config.d_model, one.end()});
   };
   config.position = "none";

@@ -19,8 +19,11 @@ Measured measure(const DecoderConfig& config, DType dtype, const Device& device,
   const std::int64_t before = home.counters().bytes_in_use;
   TestModel model(config, dtype, device);
   const std::int64_t with_model = home.counters().bytes_in_use;
-  const auto on_device = [&](const Tensor& tensor) { return Tensor::from(tensor.to_vector<std::int32_t>(), tensor.shape(), device); };
-  const Tensor tokens = on_device(random_tokens(batch, n, config)), targets = on_device(random_targets(batch, n, config));
+  const auto on_device = [&](const Tensor& tensor) {
+    return Tensor::from(tensor.to_vector<std::int32_t>(), tensor.shape(), device);
+  };
+  const Tensor tokens = on_device(random_tokens(batch, n, config)),
+               targets = on_device(random_targets(batch, n, config));
   run_step(model, tokens, targets, {.training = true});  // tables of positions are made in the first
   home.reset_peak();
   run_step(model, tokens, targets, {.training = true});
@@ -42,7 +45,8 @@ DecoderConfig larger_config(const Attending& attending, Style style) {
 
 class EveryStep : public ::testing::TestWithParam<Attending> {};
 INSTANTIATE_TEST_SUITE_P(AllNames, EveryStep,
-                         ::testing::Values(Attending{"softmax", ""}, Attending{"linear", "elu1"}, Attending{"linear", "favor_positive"},
+                         ::testing::Values(Attending{"softmax", ""}, Attending{"linear", "elu1"},
+                                           Attending{"linear", "favor_positive"},
                                            Attending{"windowed", "favor_positive"}),
                          [](const auto& instance) { return instance.param.name(); });
 
@@ -59,9 +63,10 @@ TEST_P(EveryStep, ShapeOnlyPredictsThePeakOfTheCpu) {
           });
           EXPECT_EQ(predicted.model, real.model);
           EXPECT_GT(real.peak, real.model + real.model / 10);
-          EXPECT_NEAR(static_cast<double>(predicted.peak), static_cast<double>(real.peak), 0.02 * static_cast<double>(real.peak))
-              << (style == Style::gpt2 ? "GPT-2" : "Llama") << (recompute ? ", recomputed, " : ", ") << name_of(dtype) << ", " << threads
-              << " threads, batch " << batch << " of " << n;
+          EXPECT_NEAR(static_cast<double>(predicted.peak), static_cast<double>(real.peak),
+                      0.02 * static_cast<double>(real.peak))
+              << (style == Style::gpt2 ? "GPT-2" : "Llama") << (recompute ? ", recomputed, " : ", ") << name_of(dtype)
+              << ", " << threads << " threads, batch " << batch << " of " << n;
         }
       }
     }
@@ -102,7 +107,8 @@ TEST_P(EveryStep, RecomputingBlocksSavesMemory) {
 
 TEST_P(EveryStep, ASteadyStepAsksTheSystemForNothing) {
   TestModel model(larger_config(GetParam(), Style::llama), DType::float32);
-  const Tensor tokens = random_tokens(3, 200, model.decoder.config()), targets = random_targets(3, 200, model.decoder.config());
+  const Tensor tokens = random_tokens(3, 200, model.decoder.config()),
+               targets = random_targets(3, 200, model.decoder.config());
   Arena& cpu = arena(Device{});
   run_step(model, tokens, targets, {.training = true});
   const ArenaCounters before = cpu.counters();

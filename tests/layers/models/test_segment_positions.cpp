@@ -11,8 +11,12 @@ using furlong::reference::doubles;
 class LoneSegment final : public ops::SegmentExchange {
  public:
   explicit LoneSegment(std::int64_t first) : first_(first) {}
-  void exchange_keys(const Stream& stream, ops::LinearAttentionState& state, bool) override { state = ops::empty_like(stream, state); }
-  void exchange_queries(const Stream& stream, ops::LinearAttentionState& state, bool) override { state = ops::empty_like(stream, state); }
+  void exchange_keys(const Stream& stream, ops::LinearAttentionState& state, bool) override {
+    state = ops::empty_like(stream, state);
+  }
+  void exchange_queries(const Stream& stream, ops::LinearAttentionState& state, bool) override {
+    state = ops::empty_like(stream, state);
+  }
   std::vector<std::int64_t> open_document_tokens() const override { return {}; }
   std::int64_t first_position() const override { return first_; }
   std::int64_t sequence_length() const override { return 2 * first_; }

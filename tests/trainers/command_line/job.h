@@ -23,14 +23,16 @@ struct JobOptions {
 class Job {
  public:
   /// `furlong train config` in a folder, which holds what each process writes.
-  Job(int size, const std::filesystem::path& folder, const std::vector<std::string>& arguments, const JobOptions& options = {}) {
+  Job(int size, const std::filesystem::path& folder, const std::vector<std::string>& arguments,
+      const JobOptions& options = {}) {
     const std::string port = std::to_string(store_testing::free_port()), world = std::to_string(size);
     for (int rank = 0; rank < size; ++rank) {
       const std::filesystem::path own = folder / ("rank" + std::to_string(rank));
       std::filesystem::create_directories(own);
       const std::vector<std::pair<const char*, std::string>> variables{
-          {"RANK", std::to_string(rank)}, {"WORLD_SIZE", world}, {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", world},
-          {"MASTER_ADDR", "127.0.0.1"},   {"MASTER_PORT", port}, {"FURLONG_JOB_SECRET", "of the test"}};
+          {"RANK", std::to_string(rank)},       {"WORLD_SIZE", world},        {"LOCAL_RANK", std::to_string(rank)},
+          {"LOCAL_WORLD_SIZE", world},          {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port},
+          {"FURLONG_JOB_SECRET", "of the test"}};
       std::vector<std::string> all = arguments;
       options.change(rank, all);
       for (const auto& [name, value] : variables) setenv(name, value.c_str(), 1);

@@ -33,7 +33,8 @@ class AttentionCommandTest : public testing::WithTemporaryFolder {
     hdf5::File out = hdf5::File::create(place);
     for (const char* name : {"query", "key", "value", "d_output"}) {
       std::vector<float> values(2 * 3 * 20 * 8);
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(random_normal({1, 0, random_stream(name)}, i));
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>(random_normal({1, 0, random_stream(name)}, i));
       out.write(name, hdf5::Type::f32, {2, 3, 20, 8}, values.data());
     }
     out.close();
@@ -49,11 +50,13 @@ class AttentionCommandTest : public testing::WithTemporaryFolder {
 
 TEST_F(AttentionCommandTest, AttendWritesAndReports) {
   write_input();
-  const Finished done = attend({"--mechanism", "linear", "--feature-map", "taylor", "--order", "1", "--causal", "--gradients"});
+  const Finished done =
+      attend({"--mechanism", "linear", "--feature-map", "taylor", "--order", "1", "--causal", "--gradients"});
   ASSERT_EQ(done.status, 0) << done.err;
-  EXPECT_THAT(done.out, AllOf(HasSubstr("output [2, 3, 20, 8], linear, taylor with 9 features (causal, float32, parallel)"),
-                              HasSubstr("s backward"), HasSubstr("MiB beyond the inputs; read query, key, value, d_output"),
-                              HasSubstr("denominators: the least is "), HasSubstr(" of 120 rows guarded")));
+  EXPECT_THAT(done.out,
+              AllOf(HasSubstr("output [2, 3, 20, 8], linear, taylor with 9 features (causal, float32, parallel)"),
+                    HasSubstr("s backward"), HasSubstr("MiB beyond the inputs; read query, key, value, d_output"),
+                    HasSubstr("denominators: the least is "), HasSubstr(" of 120 rows guarded")));
   const hdf5::File file = hdf5::File::open(path("out.h5"));
   for (const char* name : {"output", "d_query", "d_key", "d_value"})
     EXPECT_EQ(file.dataset(name).shape(), (hdf5::Shape{2, 3, 20, 8})) << name;
@@ -131,17 +134,22 @@ TEST_F(AttentionCommandTest, AttendRefusesWhatDoesNotGoTogether) {
   };
   refused({"--feature-map", "elu1"}, "--feature-map: belongs to --mechanism linear or windowed");
   refused({"--mechanism", "linear", "--order", "3"}, "--order: belongs to --feature-map taylor or limit");
-  refused({"--mechanism", "linear", "--denominator-guard", "0.1"}, "whose sums of weights can cancel: favor_trig, taylor, limit, cosine");
-  refused({"--mechanism", "linear", "--feature-map", "taylor", "--normalizer", "none", "--denominator-guard", "0.1"}, "--normalizer sum");
+  refused({"--mechanism", "linear", "--denominator-guard", "0.1"},
+          "whose sums of weights can cancel: favor_trig, taylor, limit, cosine");
+  refused({"--mechanism", "linear", "--feature-map", "taylor", "--normalizer", "none", "--denominator-guard", "0.1"},
+          "--normalizer sum");
   refused({"--mechanism", "linear", "--feature-map", "taylor", "--order", "9"}, "--order 9 --most-features 4096: ");
-  refused({"--mechanism", "linear", "--feature-map", "elu1", "--features", "9"}, "elu1 has 8 features for heads of width 8");
+  refused({"--mechanism", "linear", "--feature-map", "elu1", "--features", "9"},
+          "elu1 has 8 features for heads of width 8");
   refused({"--mechanism", "linear", "--feature-map", "elu1", "--seed", "1"}, "--seed: elu1 has no random directions");
   refused({"--mechanism", "linear", "--feature-map", "favor_trig", "--features", "9"}, "--features 9: ");
   refused({"--mechanism", "windowed"}, "add --window W");
   refused({"--mechanism", "linformer", "--causal"}, "a query would see later tokens");
-  refused({"--mechanism", "linformer", "--projected-length", "4"}, "belongs to --mechanism linformer --projection mean");
+  refused({"--mechanism", "linformer", "--projected-length", "4"},
+          "belongs to --mechanism linformer --projection mean");
   refused({"--mechanism", "linformer", "--projection", "mean"}, "add --projected-length R");
-  refused({"--mechanism", "linformer", "--projection", "mean", "--projected-length", "21"}, "20 keys, expected at most as many rows");
+  refused({"--mechanism", "linformer", "--projection", "mean", "--projected-length", "21"},
+          "20 keys, expected at most as many rows");
   refused({"--mechanism", "linformer", "--mode", "recurrent"}, "no recurrent form");
   refused({"--mechanism", "linear", "--mode", "recurrent"}, "add --causal");
   refused({"--causal", "--mode", "recurrent", "--gradients"}, "none flows through the state");
@@ -149,11 +157,15 @@ TEST_F(AttentionCommandTest, AttendRefusesWhatDoesNotGoTogether) {
   refused({"--mechanism", "linear", "--causal", "--mode", "recurrent", "--chunk", "4"}, "one by one");
   refused({"--mechanism", "linear", "--compat", "fast_transformers"},
           "--compat: fast_transformers has no feature map favor_positive; it has elu1");
-  refused({"--mechanism", "linear", "--compat", "performer_pytorch", "--causal", "--mode", "recurrent"}, "a maximum over all tokens");
+  refused({"--mechanism", "linear", "--compat", "performer_pytorch", "--causal", "--mode", "recurrent"},
+          "a maximum over all tokens");
   refused({"--mechanism", "linear", "--compat", "performer_pytorch", "--window", "4"}, "that library has no window");
-  refused({"--mechanism", "linear", "--compat", "performer_pytorch", "--chunk", "4"}, "--chunk: belongs to what runs without --compat");
-  refused({"--mechanism", "linear", "--feature-map", "elu1", "--kernel-epsilon", "0.1"}, "--feature-map favor_relu, or --compat performer");
-  refused({"--mechanism", "linear", "--compat", "fast_transformers", "--feature-map", "favor_relu", "--kernel-epsilon", "0.1"},
+  refused({"--mechanism", "linear", "--compat", "performer_pytorch", "--chunk", "4"},
+          "--chunk: belongs to what runs without --compat");
+  refused({"--mechanism", "linear", "--feature-map", "elu1", "--kernel-epsilon", "0.1"},
+          "--feature-map favor_relu, or --compat performer");
+  refused({"--mechanism", "linear", "--compat", "fast_transformers", "--feature-map", "favor_relu", "--kernel-epsilon",
+           "0.1"},
           "--kernel-epsilon: belongs to --compat performer_pytorch");
   refused({"--mechanism", "linear", "--feature-map", "favor_hyperbolic", "--compat-stabilize"},
           "--compat-stabilize: belongs to --compat fast_transformers --feature-map favor_hyperbolic");
@@ -164,13 +176,14 @@ TEST_F(AttentionCommandTest, AttendRefusesWhatDoesNotGoTogether) {
 }
 
 TEST_F(AttentionCommandTest, BenchPrintsAndWritesJson) {
-  const Finished done =
-      furlong({"bench", "attention", "--n", "64,128", "--mechanism", "softmax,linear", "--feature-map", "favor_positive,elu1", "--heads",
-               "2", "--d", "16", "--features", "24", "--train", "--repeat", "2", "--json", path("bench.json")});
+  const Finished done = furlong({"bench", "attention", "--n", "64,128", "--mechanism", "softmax,linear",
+                                 "--feature-map", "favor_positive,elu1", "--heads", "2", "--d", "16", "--features",
+                                 "24", "--train", "--repeat", "2", "--json", path("bench.json")});
   ASSERT_EQ(done.status, 0) << done.err;
-  EXPECT_THAT(done.out, AllOf(StartsWith("2 heads of 16, batch 1, float32, forward and backward; "), HasSubstr("\npeak "),
-                              HasSubstr("\nsoftmax, causal\n"), HasSubstr("\nlinear, favor_positive with 24 features, causal\n"),
-                              HasSubstr("\nlinear, elu1 with 16 features, causal\n"), HasSubstr("time grows as n^")));
+  EXPECT_THAT(done.out,
+              AllOf(StartsWith("2 heads of 16, batch 1, float32, forward and backward; "), HasSubstr("\npeak "),
+                    HasSubstr("\nsoftmax, causal\n"), HasSubstr("\nlinear, favor_positive with 24 features, causal\n"),
+                    HasSubstr("\nlinear, elu1 with 16 features, causal\n"), HasSubstr("time grows as n^")));
   const Json object = Json::parse(content(path("bench.json")));
   ASSERT_EQ(object["attention"].size(), 3u);
   for (const Json& attention : object["attention"]) {
@@ -249,7 +262,8 @@ TEST_F(AttentionCommandTest, BenchRefusesBeforeItMeasures) {
   refused({"--n", "16,16"}, "--n 16,16: 16 stands there twice");
   refused({"--mechanism", "softmax,linear,softmax"}, "softmax stands there twice");
   refused({"--n", "16", "--heds", "2"}, "see furlong bench attention --help");
-  refused({"--n", "99999999999999"}, "--n 99999999999999: query, key, value, output take at least 819199999999991808 bytes");
+  refused({"--n", "99999999999999"},
+          "--n 99999999999999: query, key, value, output take at least 819199999999991808 bytes");
   refused({"--mechanism", "softmax", "--features", "4"}, "--features: belongs to");
   refused({"--mechanism", "linformer", "--causal"}, "a query would see later tokens");
   refused({"--feature-map", "elu1,favor_trig", "--features", "7"}, "--features 7: ");

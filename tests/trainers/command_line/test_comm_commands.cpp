@@ -17,7 +17,9 @@ using Json = nlohmann::json;
 
 class CommCommands : public testing::WithTemporaryFolder {
  protected:
-  testing::Finished furlong(const std::vector<std::string>& arguments) const { return testing::Program(folder_, arguments).wait(); }
+  testing::Finished furlong(const std::vector<std::string>& arguments) const {
+    return testing::Program(folder_, arguments).wait();
+  }
   void expect_refusal(const std::vector<std::string>& arguments, const std::string& part) const {
     SCOPED_TRACE(::testing::PrintToString(arguments));
     const testing::Finished result = furlong(arguments);
@@ -40,12 +42,13 @@ TEST_F(CommCommands, MistakesInOneLine) {
 }
 
 TEST_F(CommCommands, ATableAndItsJson) {
-  const testing::Finished result =
-      furlong({"launch", "--processes", "2", "bench", "comm", "--bytes", "4KiB,8", "--repeats", "2", "--config", config, "--steps", "2",
-               "--set", "data.batch_size=2", "--set", "data.sequence_length=64", "--json", path("comm.json")});
+  const testing::Finished result = furlong(
+      {"launch", "--processes", "2", "bench", "comm", "--bytes", "4KiB,8", "--repeats", "2", "--config", config,
+       "--steps", "2", "--set", "data.batch_size=2", "--set", "data.sequence_length=64", "--json", path("comm.json")});
   ASSERT_EQ(result.status, 0) << result.err;
-  for (const char* part : {"2 processes (gloo), medians of 2", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "exchange",
-                           "send_receive", "barrier", "training, 2 steps of", "is hidden behind backward"})
+  for (const char* part :
+       {"2 processes (gloo), medians of 2", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "exchange",
+        "send_receive", "barrier", "training, 2 steps of", "is hidden behind backward"})
     EXPECT_THAT(result.out, HasSubstr(part));
   std::ifstream file(path("comm.json"));
   const Json object = Json::parse(file);
@@ -77,14 +80,16 @@ TEST_F(CommCommands, ATableAndItsJson) {
   EXPECT_EQ(training["seconds"].size(), 2u);
   EXPECT_EQ(training["buckets_hidden"].size(), 2u);
   EXPECT_EQ(training["ranks"].size(), 2u);
-  for (const char* key : {"reduction_seconds", "waited_seconds", "hidden_share"}) EXPECT_TRUE(training["all"][key].is_number()) << key;
+  for (const char* key : {"reduction_seconds", "waited_seconds", "hidden_share"})
+    EXPECT_TRUE(training["all"][key].is_number()) << key;
   EXPECT_FALSE(std::filesystem::exists(path("runs"))) << "nothing else is written";
 }
 
 TEST_F(CommCommands, ATraceOfTwoProcesses) {
-  const testing::Finished result = furlong({"launch", "--processes", "2", "train", config, "--run-dir", path("run"), "--trace",
-                                            path("trace.json"), "--trace-steps", "2-3", "--set", "trainer.max_steps=4", "--set",
-                                            "schedule.warmup_steps=1", "--set", "data.batch_size=2", "--set", "data.sequence_length=64"});
+  const testing::Finished result =
+      furlong({"launch", "--processes", "2", "train", config, "--run-dir", path("run"), "--trace", path("trace.json"),
+               "--trace-steps", "2-3", "--set", "trainer.max_steps=4", "--set", "schedule.warmup_steps=1", "--set",
+               "data.batch_size=2", "--set", "data.sequence_length=64"});
   ASSERT_EQ(result.status, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("2 steps traced: " + path("trace.json")));
   std::ifstream file(path("trace.json"));

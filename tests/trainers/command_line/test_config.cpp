@@ -49,10 +49,14 @@ TEST_F(ConfigCommand, ShowPrintsWhatLoadsToTheSameSettings) {
   const Settings expected = load_settings(file_, {"seed=3", "data.ignore_tokens=[N, X]"}).settings;
   const std::string yaml = run({"show", file_, "--set", "seed=3", "--set", "data.ignore_tokens=[N, X]"});
   EXPECT_EQ(from_yaml_text(yaml, "shown").settings, expected);
-  EXPECT_EQ(from_yaml_text(run({"show", "--set", "seed=3", "--set=data.ignore_tokens=[N, X]", file_, "--comments"}), "shown").settings,
-            expected);
-  EXPECT_EQ(from_yaml_text(run({"show", file_, "--json", "--set", "seed=3", "--set", "data.ignore_tokens=[N, X]"}), "shown").settings,
-            expected);
+  EXPECT_EQ(
+      from_yaml_text(run({"show", "--set", "seed=3", "--set=data.ignore_tokens=[N, X]", file_, "--comments"}), "shown")
+          .settings,
+      expected);
+  EXPECT_EQ(
+      from_yaml_text(run({"show", file_, "--json", "--set", "seed=3", "--set", "data.ignore_tokens=[N, X]"}), "shown")
+          .settings,
+      expected);
 }
 
 TEST_F(ConfigCommand, CheckSaysWhetherAFileIsValid) {
@@ -76,8 +80,10 @@ TEST_F(ConfigCommand, CheckComparesWithTheStoreWhereItExists) {
   EXPECT_THAT(message("seed=1"), HasSubstr(file_.string() + ":4:18: data.ignore_tokens: 'Nope' is not a symbol"));
   std::ofstream(file_) << "data:\n  store: " << store << "\n  sequence_length: 32\n";
   EXPECT_EQ(nlohmann::json::parse(run({"check", file_, "--json"}))["store_exists"], true);
-  EXPECT_THAT(message("model.vocabulary_size=100"), HasSubstr("--set model.vocabulary_size=100: model.vocabulary_size: 100 is too small"));
-  EXPECT_THAT(message("data.sequence_length=100000"), HasSubstr("--set data.sequence_length=100000: data.sequence_length: " + store));
+  EXPECT_THAT(message("model.vocabulary_size=100"),
+              HasSubstr("--set model.vocabulary_size=100: model.vocabulary_size: 100 is too small"));
+  EXPECT_THAT(message("data.sequence_length=100000"),
+              HasSubstr("--set data.sequence_length=100000: data.sequence_length: " + store));
   std::ofstream(store) << "no store";
   EXPECT_THAT(message("seed=1"), HasSubstr(":2:10: data.store: " + store));
   std::filesystem::remove(store);

@@ -32,7 +32,9 @@ Outcome furlong(const std::string& arguments, const std::string& environment = "
   return outcome;
 }
 
-bool mentions(const nlohmann::json& advice, const std::string& word) { return advice.dump().find(word) != std::string::npos; }
+bool mentions(const nlohmann::json& advice, const std::string& word) {
+  return advice.dump().find(word) != std::string::npos;
+}
 
 TEST(Doctor, JsonDescribesThisMachine) {
   const Outcome outcome = furlong("doctor --json");
@@ -78,15 +80,18 @@ TEST(Doctor, SaysWhetherAGpuCanBeUsedAndWhatThatNeeds) {
     EXPECT_EQ(found["problem"], library.problem);
     EXPECT_NE(library.path.empty(), library.problem.empty()) << library.name << " is found, or it is said why not";
     EXPECT_EQ(library.path.empty(), library.version.empty());
-    EXPECT_NE(text.output.find(library.problem.empty() ? library.path : library.problem), std::string::npos) << text.output;
+    EXPECT_NE(text.output.find(library.problem.empty() ? library.path : library.problem), std::string::npos)
+        << text.output;
   }
-  for (const char* line : {"  built     with CUDA ", "  driver    "}) EXPECT_NE(text.output.find(line), std::string::npos) << text.output;
+  for (const char* line : {"  built     with CUDA ", "  driver    "})
+    EXPECT_NE(text.output.find(line), std::string::npos) << text.output;
 }
 
 TEST(Doctor, TextNamesEverySection) {
   const Outcome outcome = furlong("doctor");
   ASSERT_EQ(outcome.status, 0) << outcome.output;
-  for (const char* section : {"furlong ", "cpu ", "memory ", "huge pages ", "engines ", "gpus ", "libraries\n", "advice"})
+  for (const char* section :
+       {"furlong ", "cpu ", "memory ", "huge pages ", "engines ", "gpus ", "libraries\n", "advice"})
     EXPECT_NE(outcome.output.find(section), std::string::npos) << section << " in\n" << outcome.output;
 }
 
@@ -94,7 +99,8 @@ TEST(Doctor, AdvisesOnAnEnvironmentThatSlows) {
   const std::string clean = "-u OMP_NUM_THREADS -u OMP_WAIT_POLICY -u ONEDNN_MAX_CPU_ISA -u DNNL_MAX_CPU_ISA ";
   const auto without = nlohmann::json::parse(furlong("doctor --json", clean).output)["advice"];
   const auto with = nlohmann::json::parse(
-      furlong("doctor --json", clean + "OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive DNNL_MAX_CPU_ISA=AVX2").output)["advice"];
+      furlong("doctor --json", clean + "OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive DNNL_MAX_CPU_ISA=AVX2")
+          .output)["advice"];
   for (const char* name : {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "DNNL_MAX_CPU_ISA"}) {
     EXPECT_FALSE(mentions(without, name)) << name;
     EXPECT_TRUE(mentions(with, name)) << name;

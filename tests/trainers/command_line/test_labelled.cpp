@@ -21,9 +21,11 @@ class LabelledProgramTest : public testing::WithTemporaryFolder {
   Finished prepare(const std::vector<std::string>& more) const {
     std::string table = "id,label,review\n";
     for (int i = 0; i < 120; ++i)
-      table += fmt::format("{},{},\"{}, {}\"\n", i, i % 2 == 0 ? "good" : "bad", i % 2 == 0 ? "liked it" : "hated it", i / 2);
-    std::vector<std::string> all{"prepare", "labelled", file("reviews.csv", table), "--text-field", "review",     "--label-field",
-                                 "label",   "--output", path("reviews.h5"),         "--split",      "0.6,0.2,0.2"};
+      table += fmt::format("{},{},\"{}, {}\"\n", i, i % 2 == 0 ? "good" : "bad", i % 2 == 0 ? "liked it" : "hated it",
+                           i / 2);
+    std::vector<std::string> all{
+        "prepare", "labelled", file("reviews.csv", table), "--text-field", "review",     "--label-field",
+        "label",   "--output", path("reviews.h5"),         "--split",      "0.6,0.2,0.2"};
     all.insert(all.end(), more.begin(), more.end());
     return furlong(all);
   }
@@ -78,13 +80,14 @@ TEST_F(LabelledProgramTest, PrepareTrainAndEvaluate) {
   ASSERT_EQ(prepare({"--force", "--labels", "bad,good"}).status, 0);
   const Finished other = furlong({"evaluate", path("run")});
   EXPECT_EQ(other.status, 2);
-  EXPECT_THAT(other.err, HasSubstr("its vocabulary (bytes, labels bad, good) is not the model's (bytes, labels good, bad)"));
+  EXPECT_THAT(other.err,
+              HasSubstr("its vocabulary (bytes, labels bad, good) is not the model's (bytes, labels good, bad)"));
 }
 
 TEST_F(LabelledProgramTest, AClassTokenAloneIsNothingToEvaluate) {
   ASSERT_EQ(prepare({}).status, 0);
-  const Finished trained = furlong({"train", config(), "--run-dir", path("run"), "--set", "trainer.max_steps=2", "--set",
-                                    "schedule.warmup_steps=1", "--set", "objective.pooling=class_token"});
+  const Finished trained = furlong({"train", config(), "--run-dir", path("run"), "--set", "trainer.max_steps=2",
+                                    "--set", "schedule.warmup_steps=1", "--set", "objective.pooling=class_token"});
   ASSERT_EQ(trained.status, 0) << trained.err;
   const Finished refused = furlong({"evaluate", path("run"), "--sequence-length", "1"});
   EXPECT_EQ(refused.status, 2);

@@ -38,7 +38,8 @@ TEST_F(LaunchCommand, RefusesMistakesInOneLine) {
   expect_refusal({"-n", "2", "xyz"}, {"xyz: there is no such subcommand", "expected train"});
   expect_refusal({"-n", "2", "--tiemout", "3", "train", "c.yaml"}, {"no option --tiemout", "did you mean --timeout?"});
   expect_refusal({"-n", "2", "--timeout", "nan", "train", "c.yaml"}, {"--timeout nan"});
-  expect_refusal({"-n", "2", "--master-port", "65536", "train", "c.yaml"}, {"--master-port 65536: a port from 1 to 65535 expected"});
+  expect_refusal({"-n", "2", "--master-port", "65536", "train", "c.yaml"},
+                 {"--master-port 65536: a port from 1 to 65535 expected"});
 }
 
 TEST_F(LaunchCommand, RefusesEverySubcommandThatDoesNotTrain) {
@@ -63,9 +64,10 @@ TEST_F(LaunchCommand, RefusesToStartAJobInEachProcessOfOne) {
 }
 
 TEST_F(LaunchCommand, ASignalReachesTheTrainingAndItsStatusComesBack) {
-  testing::Program program(folder_, {"launch", "-n", "1", "train", (testing::source_directory() / "configs/copy_linear.yaml").string(),
-                                     "--run-dir", path("run"), "--set", "trainer.max_steps=10000000", "--set", "trainer.validate_every=0",
-                                     "--set", "checkpoint.every=0", "--set", "log.every=1"});
+  testing::Program program(
+      folder_, {"launch", "-n", "1", "train", (testing::source_directory() / "configs/copy_linear.yaml").string(),
+                "--run-dir", path("run"), "--set", "trainer.max_steps=10000000", "--set", "trainer.validate_every=0",
+                "--set", "checkpoint.every=0", "--set", "log.every=1"});
   program.wait_for_more(path("run/metrics.jsonl"), 0);
   program.send(SIGUSR1);
   const testing::Finished stopped = program.wait();
@@ -75,19 +77,24 @@ TEST_F(LaunchCommand, ASignalReachesTheTrainingAndItsStatusComesBack) {
 }
 
 TEST_F(LaunchCommand, HandsTheRestToTheCommandAsItIs) {
-  // The command's own options, one of a name that launch has too, and flags right behind the command: with -- and without.
+  // The command's own options, one of a name that launch has too, and flags right behind the command: with -- and
+  // without.
   const testing::Finished help = launch({"-n", "2", "--", "train", "--help"});
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.out, HasSubstr("Usage: furlong train"));
   EXPECT_THAT(help.err, HasSubstr("\n[rank 1] Usage: furlong train"));
   for (const bool marked : {false, true}) {
-    std::vector<std::string> arguments = {"--processes", "2", "train", "--json", "missing.yaml", "--set", "seed=1", "--timeout=3"};
+    std::vector<std::string> arguments = {"--processes",  "2",     "train",  "--json",
+                                          "missing.yaml", "--set", "seed=1", "--timeout=3"};
     if (marked) arguments.insert(arguments.begin() + 2, "--");
     const testing::Finished result = launch(arguments);
     EXPECT_EQ(result.status, 2);
-    EXPECT_THAT(result.err, HasSubstr("\nerror: The following argument was not expected: --timeout=3; see furlong train --help\n"));
     EXPECT_THAT(result.err,
-                HasSubstr("\n[rank 1] error: The following argument was not expected: --timeout=3; see furlong train --help\n"));
+                HasSubstr("\nerror: The following argument was not expected: --timeout=3; see furlong train --help\n"));
+    EXPECT_THAT(
+        result.err,
+        HasSubstr(
+            "\n[rank 1] error: The following argument was not expected: --timeout=3; see furlong train --help\n"));
   }
   const testing::Finished missing = launch({"-n", "1", "train", "missing.yaml", "--set", "seed=1"});
   EXPECT_EQ(missing.status, 2);

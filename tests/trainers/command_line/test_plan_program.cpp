@@ -27,8 +27,9 @@ class PlanProgram : public testing::WithTemporaryFolder {
     config("elsewhere.yaml", path("not_here.h5"));
   }
   void config(const char* name, const std::string& store) const {
-    std::ofstream(path(name)) << "model:\n  n_layers: 2\n  d_model: 64\n  n_heads: 2\n  dtype: bfloat16\ndata:\n  store: " << store
-                              << "\n  sequence_length: 64\n  batch_size: 16\n";
+    std::ofstream(path(name))
+        << "model:\n  n_layers: 2\n  d_model: 64\n  n_heads: 2\n  dtype: bfloat16\ndata:\n  store: " << store
+        << "\n  sequence_length: 64\n  batch_size: 16\n";
   }
   Finished plan(const std::string& config, const std::vector<std::string>& more) const {
     std::vector<std::string> all{"plan", path(config.c_str())};
@@ -47,13 +48,16 @@ TEST_F(PlanProgram, ShowsBothWaysSideBySide) {
   const Finished found = plan("here.yaml", {"--devices", "2x4", "--device", "h100"});
   ASSERT_EQ(found.status, 0) << found.err;
   EXPECT_EQ(found.err, "");
-  EXPECT_THAT(found.out, AllOf(HasSubstr("2 hosts with 4 h100 each"), HasSubstr("2 samples at once on each"), HasSubstr("data parallel"),
-                               HasSubstr("ZeRO-1"), HasSubstr("communication's share of the step"), HasSubstr("tokens a second"),
-                               HasSubstr("data sheet"), HasSubstr("predicted, not measured:"), HasSubstr("20 us (assumed)")));
+  EXPECT_THAT(
+      found.out,
+      AllOf(HasSubstr("2 hosts with 4 h100 each"), HasSubstr("2 samples at once on each"), HasSubstr("data parallel"),
+            HasSubstr("ZeRO-1"), HasSubstr("communication's share of the step"), HasSubstr("tokens a second"),
+            HasSubstr("data sheet"), HasSubstr("predicted, not measured:"), HasSubstr("20 us (assumed)")));
 }
 
 TEST_F(PlanProgram, WritesJson) {
-  const Finished found = plan("here.yaml", {"--devices", "2x4", "--device", "h100,network=25e9", "--utilisation", "0.5", "--json"});
+  const Finished found =
+      plan("here.yaml", {"--devices", "2x4", "--device", "h100,network=25e9", "--utilisation", "0.5", "--json"});
   ASSERT_EQ(found.status, 0) << found.err;
   const Json json = Json::parse(found.out);
   EXPECT_EQ(json["hosts"], 2);
@@ -61,7 +65,8 @@ TEST_F(PlanProgram, WritesJson) {
   EXPECT_EQ(json["device"]["numbers"]["network"], 25e9);
   EXPECT_EQ(json["device"]["numbers"]["utilisation"], 0.5);
   EXPECT_EQ(json["device"]["numbers"]["flops"], 989.4e12) << "model.dtype is bfloat16";
-  EXPECT_THAT(json["device"]["assumed"].get<std::vector<std::string>>(), ::testing::Not(::testing::Contains("utilisation")));
+  EXPECT_THAT(json["device"]["assumed"].get<std::vector<std::string>>(),
+              ::testing::Not(::testing::Contains("utilisation")));
   EXPECT_EQ(json["samples_per_device"], 2);
   EXPECT_EQ(json["tokens_per_step"], 16 * 64);
   for (const char* sharing : {"data_parallel", "zero_1"}) {
@@ -69,8 +74,8 @@ TEST_F(PlanProgram, WritesJson) {
     EXPECT_TRUE(one["fits"]);
     const Json &seconds = one["seconds"], &bytes = one["memory_bytes"];
     EXPECT_NEAR(seconds["step"].get<double>(),
-                seconds["forward"].get<double>() + seconds["backward"].get<double>() + seconds["optimizer"].get<double>() +
-                    seconds["communication_waited"].get<double>(),
+                seconds["forward"].get<double>() + seconds["backward"].get<double>() +
+                    seconds["optimizer"].get<double>() + seconds["communication_waited"].get<double>(),
                 1e-12);
     EXPECT_DOUBLE_EQ(one["communication_share"].get<double>(),
                      seconds["communication_waited"].get<double>() / seconds["step"].get<double>());
@@ -103,12 +108,15 @@ TEST_F(PlanProgram, SaysByHowMuchItDoesNotFitAndWhatWould) {
 const std::string processors = "flops=1e12,memory=64e9,bandwidth=1e11,link=1e10,network=1e9";
 
 TEST_F(PlanProgram, ShowsWhatSegmentsTellEachOther) {
-  const std::vector<std::string> where{
-      "--devices", "2x4", "--device", processors, "--set", "parallel.sequence_processes=4", "--set", "model.attention.mechanism=linear"};
+  const std::vector<std::string> where{"--devices", "2x4",
+                                       "--device",  processors,
+                                       "--set",     "parallel.sequence_processes=4",
+                                       "--set",     "model.attention.mechanism=linear"};
   const Finished found = plan("here.yaml", where);
   ASSERT_EQ(found.status, 0) << found.err;
   EXPECT_THAT(found.out,
-              AllOf(HasSubstr("8 samples at once on each"), HasSubstr("4 processes share each sequence, 16 tokens each; 4 times a step"),
+              AllOf(HasSubstr("8 samples at once on each"),
+                    HasSubstr("4 processes share each sequence, 16 tokens each; 4 times a step"),
                     HasSubstr("of which states of segments"), HasSubstr("in one ring through all processes")));
   std::vector<std::string> as_json = where;
   as_json.emplace_back("--json");
@@ -158,13 +166,15 @@ TEST_F(PlanProgram, PlansForThisMachine) {
 
 TEST_F(PlanProgram, RefusesInOneLine) {
   expect_user_error(plan("here.yaml", {"--devices", "8x", "--device", "h100"}), "--devices 8x: expected");
-  expect_user_error(plan("here.yaml", {"--devices", "32", "--device", "h100"}), "data.batch_size: 16: the plan is for 32 devices");
-  expect_user_error(plan("here.yaml", {"--devices", "2", "--device", "h100", "--set", "parallel.sequence_processes=2", "--set",
-                                       "model.attention.mechanism=linear"}),
+  expect_user_error(plan("here.yaml", {"--devices", "32", "--device", "h100"}),
+                    "data.batch_size: 16: the plan is for 32 devices");
+  expect_user_error(plan("here.yaml", {"--devices", "2", "--device", "h100", "--set", "parallel.sequence_processes=2",
+                                       "--set", "model.attention.mechanism=linear"}),
                     "segments are exchanged between CPUs alone; set it to 1, or plan for --device cpu");
   expect_user_error(plan("here.yaml", {"--device", "h1000"}), "did you mean h100?");
   expect_user_error(plan("here.yaml", {"--device", "flops=1e15,memory=80e9"}), "bandwidth is not given");
-  expect_user_error(plan("here.yaml", {"--devices", "2", "--device", "flops=1e15,memory=80e9,bandwidth=1e12"}), "link is not given");
+  expect_user_error(plan("here.yaml", {"--devices", "2", "--device", "flops=1e15,memory=80e9,bandwidth=1e12"}),
+                    "link is not given");
   expect_user_error(plan("here.yaml", {"--device", "h100,speed=3"}), "there is no 'speed'");
   expect_user_error(plan("here.yaml", {"--device", ""}), "--device");
   expect_user_error(plan("here.yaml", {"--devices", "2"}), "--device is required");

@@ -29,7 +29,8 @@ class ProgramTest : public testing::WithTemporaryFolder {
   // A store of the synthetic text, and a config for it.
   void prepare() const {
     file("text.txt", testing::synthetic_text(6000));
-    const Finished prepared = furlong({"prepare", "text", path("text.txt"), "--output", path("tokens.h5"), "--split", "0.8,0.1,0.1"});
+    const Finished prepared =
+        furlong({"prepare", "text", path("text.txt"), "--output", path("tokens.h5"), "--split", "0.8,0.1,0.1"});
     ASSERT_EQ(prepared.status, 0) << prepared.err;
     file("config.yaml", "data:\n  store: " + path("tokens.h5") + R"(
   sequence_length: 32
@@ -106,7 +107,8 @@ TEST_F(ProgramTest, TrainsEvaluatesAndGenerates) {
   EXPECT_THAT(told.out, AllOf(HasSubstr("test split"), HasSubstr("bits a byte"), HasSubstr("perplexity")));
 
   const auto generate = [&](const std::string& seed) {
-    const Finished generated = furlong({"generate", path("run"), "--prompt", "abc", "--max-tokens", "30", "--seed", seed});
+    const Finished generated =
+        furlong({"generate", path("run"), "--prompt", "abc", "--max-tokens", "30", "--seed", seed});
     EXPECT_EQ(generated.status, 0) << generated.err;
     EXPECT_THAT(generated.out, StartsWith("abc"));
     EXPECT_EQ(generated.out.size(), 3u + 30u + 1u);
@@ -115,7 +117,8 @@ TEST_F(ProgramTest, TrainsEvaluatesAndGenerates) {
   const std::string text = generate("7");
   EXPECT_EQ(generate("7"), text);
   EXPECT_NE(generate("8"), text);
-  const std::vector<std::string> stopped{"generate", path("run"), "--prompt", "abc", "--max-tokens", "30", "--seed", "7", "--stop"};
+  const std::vector<std::string> stopped{"generate", path("run"), "--prompt", "abc",   "--max-tokens",
+                                         "30",       "--seed",    "7",        "--stop"};
   const auto with = [&](const std::string& token) {
     std::vector<std::string> arguments = stopped;
     arguments.push_back(token);
@@ -126,8 +129,8 @@ TEST_F(ProgramTest, TrainsEvaluatesAndGenerates) {
   expect_user_error(with("ab"), {"--stop", "'ab' is not a symbol of the bytes vocabulary"});
   expect_user_error(furlong({"generate", path("run"), "--prompt", "abc", "--special"}),
                     {"--special", "the bytes vocabulary has no special tokens"});
-  const Json generated =
-      Json::parse(furlong({"generate", path("run"), "--prompt", "abc", "--max-tokens", "30", "--seed", "7", "--json"}).out);
+  const Json generated = Json::parse(
+      furlong({"generate", path("run"), "--prompt", "abc", "--max-tokens", "30", "--seed", "7", "--json"}).out);
   EXPECT_EQ(generated["tokens"].size(), 30u);
   std::string from_tokens = "abc";
   for (const auto& token : generated["tokens"]) from_tokens.push_back(static_cast<char>(token.get<int>()));
@@ -189,7 +192,10 @@ INSTANTIATE_TEST_SUITE_P(Program, StoppingSignals, ::testing::Values(SIGTERM, SI
 
 TEST_F(ProgramTest, ADamagedCheckpointIsOneLine) {
   prepare();
-  ASSERT_EQ(furlong(train_arguments(set({"trainer.max_steps=4", "trainer.sample_tokens=0", "trainer.sample_prompt=null"}))).status, 0);
+  ASSERT_EQ(
+      furlong(train_arguments(set({"trainer.max_steps=4", "trainer.sample_tokens=0", "trainer.sample_prompt=null"})))
+          .status,
+      0);
   const std::string whole = path("run/checkpoints/step_00000004.h5"), broken = path("broken.h5");
   const auto damaged = [&](const std::vector<std::string>& parts) {
     expect_user_error(furlong({"evaluate", broken}), parts);
@@ -217,7 +223,9 @@ TEST_F(ProgramTest, ADamagedCheckpointIsOneLine) {
 TEST_F(ProgramTest, ADamagedStoreIsOneLine) {
   prepare();
   const std::string whole = path("tokens.h5"), broken = path("broken.h5");
-  const auto train = [&] { return furlong(train_arguments(set({"data.store=" + broken, "log.progress=none", "log.level=error"}))); };
+  const auto train = [&] {
+    return furlong(train_arguments(set({"data.store=" + broken, "log.progress=none", "log.level=error"})));
+  };
   fs::copy_file(whole, broken);
   fs::resize_file(broken, fs::file_size(broken) / 2);
   expect_user_error(train(), {broken, "truncated"});
@@ -228,7 +236,10 @@ TEST_F(ProgramTest, ADamagedStoreIsOneLine) {
   ASSERT_NE(tokens, std::string::npos);
   flip_bit(broken, static_cast<std::int64_t>(tokens) + 1000);
   expect_user_error(train(), {broken});
-  ASSERT_EQ(furlong(train_arguments(set({"trainer.max_steps=4", "trainer.sample_tokens=0", "trainer.sample_prompt=null"}))).status, 0);
+  ASSERT_EQ(
+      furlong(train_arguments(set({"trainer.max_steps=4", "trainer.sample_tokens=0", "trainer.sample_prompt=null"})))
+          .status,
+      0);
   fs::copy_file(path("run/checkpoints/step_00000004.h5"), broken, fs::copy_options::overwrite_existing);
   fs::remove_all(path("run"));
   expect_user_error(train(), {broken, "not a token store"});
@@ -257,13 +268,14 @@ TEST_F(ProgramTest, AMistakeIsOneLineAndStatusTwo) {
 }
 
 TEST_F(ProgramTest, AMistakeInTheArgumentsIsStatusTwo) {
-  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{{},
-                                                                                         {"trian"},
-                                                                                         {"train"},
-                                                                                         {"train", "a.yaml", "--nonsense"},
-                                                                                         {"generate", "run", "--top-p", "2"},
-                                                                                         {"generate", "run", "--max-tokens", "many"},
-                                                                                         {"prepare"}}) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{},
+                                             {"trian"},
+                                             {"train"},
+                                             {"train", "a.yaml", "--nonsense"},
+                                             {"generate", "run", "--top-p", "2"},
+                                             {"generate", "run", "--max-tokens", "many"},
+                                             {"prepare"}}) {
     const Finished found = furlong(arguments);
     EXPECT_EQ(found.status, 2) << ::testing::PrintToString(arguments);
     EXPECT_EQ(found.out, "");
@@ -274,8 +286,8 @@ TEST_F(ProgramTest, AMistakeInTheArgumentsIsStatusTwo) {
 
 TEST_F(ProgramTest, AFailureThatIsNobodysMistakeIsStatusOne) {
   prepare();
-  const Finished found =
-      furlong(train_arguments(set({"optimizer.learning_rate=90", "optimizer.weight_decay=0.9", "log.progress=none", "log.level=error"})));
+  const Finished found = furlong(train_arguments(
+      set({"optimizer.learning_rate=90", "optimizer.weight_decay=0.9", "log.progress=none", "log.level=error"})));
   EXPECT_EQ(found.status, 1);
   EXPECT_THAT(found.err, StartsWith("error: step "));
   EXPECT_EQ(std::count(found.err.begin(), found.err.end(), '\n'), 1) << found.err;

@@ -1,5 +1,5 @@
-// scripts/slurm/train.sbatch, with an srun and an scontrol that do what Slurm's were seen to do: which ends put the job back into the
-// queue.
+// scripts/slurm/train.sbatch, with an srun and an scontrol that do what Slurm's were seen to do: which ends put the job
+// back into the queue.
 #include <gmock/gmock.h>
 
 #include <sys/wait.h>
@@ -38,7 +38,8 @@ class TrainSbatch : public testing::WithTemporaryFolder {
   }
 
   /// Runs the script as job 42, `step` being what srun does; `meanwhile` is told the shell's process as $shell.
-  Outcome submit(const std::string& step, const std::string& arguments = "c.yaml", const std::string& meanwhile = "") const {
+  Outcome submit(const std::string& step, const std::string& arguments = "c.yaml",
+                 const std::string& meanwhile = "") const {
     program("srun", step);
     std::filesystem::remove(path("requeued"));
     std::filesystem::remove(path("begun"));
@@ -55,10 +56,11 @@ class TrainSbatch : public testing::WithTemporaryFolder {
 };
 
 TEST_F(TrainSbatch, StartsTheTrainingWithTheScriptsArguments) {
-  const Outcome done =
-      submit(R"(echo "$@"; echo "secret $FURLONG_JOB_SECRET, $FURLONG_POOL_THREADS threads")", "c.yaml --set 'data.text=a b'");
+  const Outcome done = submit(R"(echo "$@"; echo "secret $FURLONG_JOB_SECRET, $FURLONG_POOL_THREADS threads")",
+                              "c.yaml --set 'data.text=a b'");
   EXPECT_EQ(done.status, 0);
-  EXPECT_THAT(done.log, HasSubstr("--kill-on-bad-exit=0 --wait=60 " + path("chosen") + " train c.yaml --set data.text=a b\n"));
+  EXPECT_THAT(done.log,
+              HasSubstr("--kill-on-bad-exit=0 --wait=60 " + path("chosen") + " train c.yaml --set data.text=a b\n"));
   EXPECT_THAT(done.log, ::testing::ContainsRegex("secret [0-9a-f]{32}, 8 threads\n"));
   EXPECT_EQ(done.requeued, "");
 }
@@ -81,7 +83,8 @@ TEST_F(TrainSbatch, WhatHasFailedDoesNot) {
 TEST_F(TrainSbatch, WaitsForTheProcessesToSaveWhenTheJobIsCancelledAndLeavesTheRestToSlurm) {
   const Outcome cancelled =
       submit("touch begun; while [ ! -e told ]; do sleep 0.02; done; sleep 0.3; echo saved; exit 3", "c.yaml",
-             "while [ ! -e " + path("begun") + " ]; do sleep 0.02; done; kill -TERM $shell; sleep 0.1; touch " + path("told") + ";");
+             "while [ ! -e " + path("begun") + " ]; do sleep 0.02; done; kill -TERM $shell; sleep 0.1; touch " +
+                 path("told") + ";");
   EXPECT_EQ(cancelled.status, 3);
   EXPECT_EQ(cancelled.log, "train.sbatch: SIGTERM: waiting for the processes to save\nsaved\n");
   EXPECT_EQ(cancelled.requeued, "");

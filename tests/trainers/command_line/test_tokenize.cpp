@@ -36,10 +36,10 @@ TEST_F(TokenizeCommandTest, OneLineForALine) {
 }
 
 TEST_F(TokenizeCommandTest, MistakesAreNamed) {
-  for (const auto& [text, message] :
-       std::vector<std::pair<std::string, std::string>>{{"5\n5 8\n", "line 2: '8' is no id of this tokenizer; expected 0 to 7"},
-                                                        {"-1", "line 1: '-1' is no id"},
-                                                        {"5x", "line 1: '5x' is no id"}}) {
+  for (const auto& [text, message] : std::vector<std::pair<std::string, std::string>>{
+           {"5\n5 8\n", "line 2: '8' is no id of this tokenizer; expected 0 to 7"},
+           {"-1", "line 1: '-1' is no id"},
+           {"5x", "line 1: '5x' is no id"}}) {
     const Finished found = tokenize(text, {"--decode"});
     EXPECT_EQ(found.status, 2);
     EXPECT_THAT(found.err, AllOf(StartsWith("error: "), HasSubstr(message)));

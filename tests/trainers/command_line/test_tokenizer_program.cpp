@@ -87,7 +87,8 @@ TEST_F(TokenizerProgramTest, PrepareTrainEvaluateAndGenerate) {
   const Finished windows = furlong({"evaluate", path("run"), "--split", "test", "--sampler", "windows"});
   EXPECT_THAT(windows.out, HasSubstr("tokens in windows of 16")) << windows.err;
 
-  const Finished generated = furlong({"generate", path("run"), "--prompt", " the", "--max-tokens", "3", "--temperature", "0", "--json"});
+  const Finished generated =
+      furlong({"generate", path("run"), "--prompt", " the", "--max-tokens", "3", "--temperature", "0", "--json"});
   ASSERT_EQ(generated.status, 0) << generated.err;
   EXPECT_EQ(Json::parse(generated.out)["text"], " in the");
 
@@ -106,11 +107,12 @@ TEST_F(TokenizerProgramTest, PrepareTrainEvaluateAndGenerate) {
 
 TEST_F(TokenizerProgramTest, OptionsThatDoNotGoTogether) {
   const std::string tokenizer = testing::letters_tokenizer(path("letters"));
-  const Finished fasta =
-      furlong({"prepare", "fasta", file("a.fa", ">a\nLAG\n"), "--alphabet", "protein", "--tokenizer", tokenizer, "-o", path("x.h5")});
+  const Finished fasta = furlong({"prepare", "fasta", file("a.fa", ">a\nLAG\n"), "--alphabet", "protein", "--tokenizer",
+                                  tokenizer, "-o", path("x.h5")});
   EXPECT_EQ(fasta.status, 2);
   EXPECT_THAT(fasta.err, HasSubstr("--tokenizer excludes --alphabet"));
-  const Finished missing = furlong({"prepare", "text", file("t", "LAG"), "--tokenizer", path("nowhere"), "-o", path("x.h5")});
+  const Finished missing =
+      furlong({"prepare", "text", file("t", "LAG"), "--tokenizer", path("nowhere"), "-o", path("x.h5")});
   EXPECT_EQ(missing.status, 2);
   EXPECT_THAT(missing.err, HasSubstr("nowhere"));
 }
