@@ -11,8 +11,6 @@ set_property(CACHE FURLONG_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(furlong_cuda_minimum 12.4)
 set(FURLONG_HAS_CUDA OFF)
 set(FURLONG_HAS_SIMULATOR OFF)
-# Sources of these engines, for the framework's own glob to leave out.
-set(FURLONG_ENGINE_SOURCES_REGEX "/framework/cuda/(cuda_|cublaslt|simulat)[^/]*\\.cpp$|/framework/.*_(cuda|simulated)\\.cpp$")
 
 # Sets FURLONG_NVCC and furlong_cuda_version, or furlong_cuda_missing to why there is no compiler to use.
 function(furlong_find_nvcc)
@@ -131,11 +129,11 @@ if(FURLONG_HAS_CUDA)
   endif()
 
   file(GLOB_RECURSE furlong_cuda_host_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/framework/*_cuda.cpp
-    ${CMAKE_SOURCE_DIR}/framework/cuda/cuda_*.cpp ${CMAKE_SOURCE_DIR}/framework/cuda/cublaslt*.cpp)
+    ${CMAKE_SOURCE_DIR}/framework/cuda/engine/cuda_*.cpp ${CMAKE_SOURCE_DIR}/framework/cuda/engine/cublaslt*.cpp)
   list(REMOVE_DUPLICATES furlong_cuda_host_sources)
   add_library(furlong_cuda OBJECT ${furlong_cuda_host_sources})
   target_include_directories(furlong_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-  target_link_libraries(furlong_cuda PUBLIC furlong_framework)
+  target_link_libraries(furlong_cuda PUBLIC furlong_ops)
   string(REPLACE ";" " " furlong_cuda_architectures_text "${CMAKE_CUDA_ARCHITECTURES}")
   target_compile_definitions(furlong_cuda PRIVATE "FURLONG_CUDA_ARCHITECTURES=\"${furlong_cuda_architectures_text}\""
     "FURLONG_CUDA_TOOLKIT=\"${CUDAToolkit_VERSION}\"")
@@ -152,14 +150,14 @@ if(FURLONG_HAS_SIMULATOR)
     list(APPEND wrappers ${wrapper})
   endforeach()
   file(GLOB_RECURSE furlong_simulated_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/framework/*_simulated.cpp
-    ${CMAKE_SOURCE_DIR}/framework/cuda/simulated_*.cpp)
-  file(GLOB furlong_simulator_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/framework/cuda/simulator*.cpp)
+    ${CMAKE_SOURCE_DIR}/framework/simulator/simulated_*.cpp)
+  file(GLOB furlong_simulator_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/framework/simulator/simulator*.cpp)
   add_library(furlong_simulated OBJECT ${wrappers} ${furlong_simulated_sources})
   add_library(furlong_simulator OBJECT ${furlong_simulator_sources})
   foreach(target furlong_simulated furlong_simulator)
     target_include_directories(${target} SYSTEM PRIVATE ${furlong_cuda_headers})
     target_compile_definitions(${target} PRIVATE FURLONG_GPU=simulated_engine)
-    target_link_libraries(${target} PUBLIC furlong_framework)
+    target_link_libraries(${target} PUBLIC furlong_ops)
   endforeach()
   # Kernels spend their time in the simulator's switches, and there are many of them to compile.
   target_compile_options(furlong_simulated PRIVATE -O1)
@@ -190,7 +188,7 @@ function(furlong_add_cuda_gates)
   if(NOT FURLONG_HAS_CUDA)
     return()
   elseif(NOT Python3_Interpreter_FOUND)
-    message(STATUS "The compiled kernels are not compared with framework/cuda/kernel_table.json: Python 3 was not found")
+    message(STATUS "The compiled kernels are not compared with framework/cuda/kernels/kernel_table.json: Python 3 was not found")
     return()
   endif()
   add_test(NAME CudaGates.kernel_table COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/cuda_gates.py
@@ -199,7 +197,7 @@ function(furlong_add_cuda_gates)
   add_test(NAME CudaGates.self_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/cuda_gates.py --self-test)
   # Gates that let everything pass would prove nothing: they must refuse kernels that spill or keep an array in local
   # memory.
-  add_library(furlong_planted_spill OBJECT ${CMAKE_SOURCE_DIR}/tests/framework/cuda/planted_spill.cu)
+  add_library(furlong_planted_spill OBJECT ${CMAKE_SOURCE_DIR}/tests/framework/cuda/kernels/planted_spill.cu)
   target_compile_options(furlong_planted_spill PRIVATE --no-compress)
   add_test(NAME CudaGates.planted_spill_is_found COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/cuda_gates.py
     --toolkit none $<TARGET_OBJECTS:furlong_planted_spill>)

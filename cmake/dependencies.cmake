@@ -24,9 +24,15 @@ target_link_libraries(dnnl_headers INTERFACE ${DNNL_LIBRARY})
 
 # CMake's own module would need a C compiler and link what HDF5 itself links (libcurl), whose headers nobody here needs.
 pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET hdf5)
-# HMAC-SHA-256 of the handshake between processes (communication/store_handshake.h).
+# HMAC-SHA-256 of the handshake between processes (communication/bootstrap/store_handshake.h).
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
 add_library(furlong_hdf5 INTERFACE)
 target_link_libraries(furlong_hdf5 INTERFACE PkgConfig::HDF5)
 # Collective operations between processes on CPUs; its package defines the target `gloo`.
 find_package(Gloo REQUIRED CONFIG)
+
+# Everything that a library of ours may include; what a room links is all the same to a static library.
+add_library(furlong_libraries INTERFACE)
+target_link_libraries(furlong_libraries INTERFACE fmt::fmt spdlog::spdlog PkgConfig::HWY PkgConfig::XXHASH dnnl_headers
+  yaml-cpp nlohmann_json::nlohmann_json furlong_hdf5 ZLIB::ZLIB LibLZMA::LibLZMA PkgConfig::PCRE2 PkgConfig::SENTENCEPIECE
+  PkgConfig::UTF8PROC PkgConfig::CRYPTO gloo CLI11::CLI11)

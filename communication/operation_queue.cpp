@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "communication/socket.h"
+#include "communication/bootstrap/socket.h"
 #include "framework/core/error.h"
 #include "framework/core/trace.h"
 

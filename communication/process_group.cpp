@@ -19,11 +19,11 @@
 #include <thread>
 #include <vector>
 
-#include "communication/gloo_communicator.h"
-#include "communication/nccl_communicator.h"
-#include "communication/socket.h"
-#include "communication/store_client.h"
-#include "communication/store_server.h"
+#include "communication/bootstrap/socket.h"
+#include "communication/bootstrap/store_client.h"
+#include "communication/bootstrap/store_server.h"
+#include "communication/gloo/gloo_communicator.h"
+#include "communication/nccl/nccl_communicator.h"
 #include "framework/core/gpu_engine.h"
 #include "framework/core/log.h"
 #include "framework/core/machine.h"

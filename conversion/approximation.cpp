@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "conversion/attention_request.h"
-#include "layers/block.h"
-#include "trainers/attention_config.h"
+#include "layers/blocks/block.h"
+#include "trainers/settings/attention_config.h"
 
 namespace furlong {
 namespace {

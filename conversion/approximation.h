@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "trainers/observed_model.h"
+#include "evaluation/analyze/observed_model.h"
 
 namespace furlong {
 

@@ -11,7 +11,7 @@
 #include "conversion/foreign_config.h"
 #include "conversion/mapping.h"
 #include "formats/tensor_file.h"
-#include "trainers/settings.h"
+#include "trainers/settings/settings.h"
 
 namespace furlong {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "layers/attention/directions.h"
-#include "layers/block.h"
+#include "layers/attention/linear/directions.h"
+#include "layers/blocks/block.h"
 
 namespace furlong {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "trainers/analyze_attention.h"
-#include "trainers/settings.h"
+#include "evaluation/analyze/analyze_attention.h"
+#include "trainers/settings/settings.h"
 
 namespace furlong {
 

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "conversion/approximation.h"
-#include "trainers/analyze_advice.h"
+#include "evaluation/analyze/analyze_advice.h"
 
 namespace furlong {
 namespace {

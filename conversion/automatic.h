@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "conversion/attention_request.h"
-#include "trainers/analyze_advice.h"
-#include "trainers/observed_model.h"
+#include "evaluation/analyze/analyze_advice.h"
+#include "evaluation/analyze/observed_model.h"
 
 namespace furlong {
 

@@ -5,9 +5,9 @@
 #include <map>
 
 #include "conversion/tensor_import.h"
+#include "evaluation/bench/bench_attention.h"
 #include "framework/config/reader.h"
-#include "trainers/attention_config.h"
-#include "trainers/bench_attention.h"
+#include "trainers/settings/attention_config.h"
 
 namespace furlong {
 namespace {

@@ -9,7 +9,7 @@
 #include "conversion/tokenizer_export.h"
 #include "formats/safetensors_writer.h"
 #include "framework/io/atomic_file.h"
-#include "trainers/signals.h"
+#include "trainers/train/signals.h"
 
 namespace furlong {
 namespace {

@@ -3,20 +3,20 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "communication/launch_environment.h"
+#include "communication/bootstrap/launch_environment.h"
 #include "conversion/approximation.h"
 #include "conversion/finetune_record.h"
 #include "conversion/import.h"
 #include "conversion/recovery_file.h"
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
-#include "framework/ops/gemm.h"
-#include "trainers/checkpoints.h"
-#include "trainers/metrics.h"
-#include "trainers/signals.h"
-#include "trainers/train.h"
-#include "trainers/trainer.h"
-#include "trainers/weights.h"
+#include "framework/primitives/gemm.h"
+#include "trainers/checkpoint/checkpoints.h"
+#include "trainers/model/weights.h"
+#include "trainers/train/recording/metrics.h"
+#include "trainers/train/signals.h"
+#include "trainers/train/train.h"
+#include "trainers/train/trainer.h"
 
 namespace furlong {
 namespace {

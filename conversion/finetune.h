@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "conversion/recovery.h"
-#include "trainers/settings.h"
+#include "trainers/settings/settings.h"
 
 namespace furlong {
 

@@ -10,7 +10,7 @@
 #include "conversion/import.h"
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
-#include "trainers/model.h"
+#include "trainers/model/model.h"
 
 namespace furlong {
 namespace {

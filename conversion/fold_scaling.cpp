@@ -6,7 +6,7 @@
 #include "conversion/approximation.h"
 #include "conversion/attention_request.h"
 #include "conversion/tensor_import.h"
-#include "trainers/attention_config.h"
+#include "trainers/settings/attention_config.h"
 
 namespace furlong {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 // SADERF scaling as part of the weights: queries of each head multiplied by Ψ and keys divided by it, so that both have
 // the same mean square in every dimension, and softmax stays what it was.
-#include "trainers/observed_model.h"
+#include "evaluation/analyze/observed_model.h"
 
 namespace furlong {
 
@@ -12,11 +12,11 @@ struct FoldReport {
   double largest_logit = 0, largest_logit_change = 0;  ///< over the first batch, of all tokens
 };
 
-/// Measures Ψ on the model's data (layers/attention/head_constants.h) and multiplies it into the query and key rows of
-/// query_key_value. Where rotary positions come between, which turn pairs of dimensions, Ψ of a pair is the geometric
-/// mean of its two; where several query heads read one key head, that of theirs. Then runs the model on the first batch
-/// again: throws UserError where logits have changed by more than rounding, and for models in which folding would
-/// change something: normalised queries and keys, features that do not estimate softmax.
+/// Measures Ψ on the model's data (layers/attention/linear/head_constants.h) and multiplies it into the query and key
+/// rows of query_key_value. Where rotary positions come between, which turn pairs of dimensions, Ψ of a pair is the
+/// geometric mean of its two; where several query heads read one key head, that of theirs. Then runs the model on the
+/// first batch again: throws UserError where logits have changed by more than rounding, and for models in which folding
+/// would change something: normalised queries and keys, features that do not estimate softmax.
 FoldReport fold_scaling(ObservedModel& observed, Model& model);
 
 }  // namespace furlong

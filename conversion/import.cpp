@@ -10,8 +10,8 @@
 #include "formats/printable.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
-#include "trainers/checkpoint_tensors.h"
-#include "trainers/signals.h"
+#include "trainers/checkpoint/checkpoint_tensors.h"
+#include "trainers/train/signals.h"
 
 namespace furlong {
 namespace {

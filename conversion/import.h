@@ -6,7 +6,7 @@
 
 #include "conversion/origin.h"
 #include "conversion/report.h"
-#include "trainers/model.h"
+#include "trainers/model/model.h"
 
 namespace furlong {
 

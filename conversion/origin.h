@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "conversion/architecture.h"
-#include "trainers/checkpoint_origin.h"
+#include "trainers/checkpoint/checkpoint_origin.h"
 
 namespace furlong {
 

@@ -9,9 +9,9 @@
 #include "framework/core/arena.h"
 #include "framework/core/gpu_engine.h"
 #include "framework/core/random.h"
-#include "trainers/signals.h"
-#include "trainers/teacher.h"
-#include "trainers/weights.h"
+#include "trainers/model/weights.h"
+#include "trainers/train/distillation/teacher.h"
+#include "trainers/train/signals.h"
 
 namespace furlong {
 namespace {

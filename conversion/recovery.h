@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "trainers/chance.h"
-#include "trainers/evaluate.h"
+#include "evaluation/chance.h"
+#include "trainers/train/validation.h"
 
 namespace furlong {
 

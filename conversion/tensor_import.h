@@ -9,7 +9,7 @@
 #include "conversion/report.h"
 #include "formats/tensor_file.h"
 #include "framework/autodiff/parameter_store.h"
-#include "trainers/checkpoint_origin.h"
+#include "trainers/checkpoint/checkpoint_origin.h"
 
 namespace furlong {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "datasets/store_writer.h"
+#include "datasets/prepare/store_writer.h"
 #include "framework/core/error.h"
 #include "framework/io/hdf5.h"
 

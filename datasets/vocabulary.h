@@ -35,7 +35,8 @@ class Vocabulary {
   static Vocabulary rna();
   /// Twenty amino acids, then X B Z J U O * -, then the document token: 29.
   static Vocabulary protein();
-  /// Of the copy task (datasets/copy_task.h): `n_symbols` of 0-9, A-Z and a-z, then the marker "<" and the separator
+  /// Of the copy task (datasets/tasks/copy_task.h): `n_symbols` of 0-9, A-Z and a-z, then the marker "<" and the
+  /// separator
   /// "=". 1 to 62 symbols.
   static Vocabulary copy(std::int64_t n_symbols);
   static constexpr std::int64_t most_copy_symbols = 62;

@@ -4,9 +4,9 @@
 
 #include "framework/autodiff/tape.h"
 #include "framework/core/random.h"
-#include "framework/ops/attention_mask.h"
-#include "framework/ops/document_positions.h"
-#include "framework/ops/linear_attention.h"
+#include "framework/ops/attention/attention_mask.h"
+#include "framework/ops/attention/linear/linear_attention.h"
+#include "framework/ops/attention/positions/document_positions.h"
 
 namespace furlong::layers {
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "framework/ops/dropout.h"
+#include "framework/ops/elementwise/dropout.h"
 #include "layers/context.h"
 
 namespace furlong::layers {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "framework/ops/weighted_sum.h"
+#include "framework/ops/elementwise/weighted_sum.h"
 
 namespace furlong::layers {
 

@@ -3,8 +3,8 @@
 #include <string_view>
 
 #include "framework/autodiff/parameter_store.h"
-#include "framework/ops/activation.h"
-#include "framework/ops/linear.h"
+#include "framework/ops/dense/linear.h"
+#include "framework/ops/elementwise/activation.h"
 #include "layers/context.h"
 
 namespace furlong::layers {

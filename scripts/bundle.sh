@@ -38,7 +38,7 @@ case "$output" in
   *) fail "--output $output: expected a name that ends in .tar.xz or .tar.zst" 2 ;;
 esac
 most_bytes=60000000
-programs=(furlong test_framework test_layers test_datasets test_communication test_trainers)
+programs=(furlong test_framework test_layers test_datasets test_communication test_trainers test_evaluation test_cli)
 
 for tool in readelf objdump strip ldd "${compress[0]}"; do
   command -v "$tool" >/dev/null || fail "$tool is not there; packages binutils, xz-utils and zstd have what is needed"
@@ -50,7 +50,7 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 bundle=$work/furlong_bundle
-mkdir -p "$bundle"/{bin,lib,data,docs,scripts,benchmarks,tests/parity,tests/trainers}
+mkdir -p "$bundle"/{bin,lib,data,docs,scripts,benchmarks,tests/parity,tests/trainers/settings}
 
 # Makes RUNPATH ($ORIGIN/../lib) of a program an RPATH, by its tag alone: RPATH holds for the libraries of libraries
 # too, and so the programs start from anywhere without LD_LIBRARY_PATH, which would reach other machines' tools as well.
@@ -99,7 +99,7 @@ echo "bundle: data" >&2
 cp -r "$root/configs" "$bundle/"
 cp "$root/docs/config.md" "$root/docs/gpu.md" "$bundle/docs/"
 cp -r "$root/tests/parity/goldens" "$bundle/tests/parity/"
-cp -r "$root/tests/trainers/broken_configs" "$bundle/tests/trainers/"
+cp -r "$root/tests/trainers/settings/broken_configs" "$bundle/tests/trainers/settings/"
 cp "$root/scripts/gpu_check.sh" "$bundle/scripts/"
 mkdir -p "$bundle/benchmarks/gpu"
 cp "$root"/benchmarks/gpu/*.py "$bundle/benchmarks/gpu/"

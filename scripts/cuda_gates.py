@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Gates on compiled CUDA kernels, read from the object files that nvcc made; needs none of CUDA's binary tools.
 
-  scripts/cuda_gates.py [--toolkit VERSION] OBJECT...            compares with framework/cuda/kernel_table.json
+  scripts/cuda_gates.py [--toolkit VERSION] OBJECT...            compares with framework/cuda/kernels/kernel_table.json
   scripts/cuda_gates.py --update [--toolkit VERSION] OBJECT...   writes that table anew (its claims are kept)
   scripts/cuda_gates.py --list OBJECT...                         prints what was found, and compares nothing
   scripts/cuda_gates.py --self-test                              tests the occupancy formula and the reading of names
@@ -29,7 +29,7 @@ import struct
 import subprocess
 import sys
 
-TABLE = pathlib.Path(__file__).resolve().parent.parent / "framework/cuda/kernel_table.json"
+TABLE = pathlib.Path(__file__).resolve().parent.parent / "framework/cuda/kernels/kernel_table.json"
 
 # The low 12 bits of a 128-bit instruction name its operation (Volta to Hopper).
 TENSOR_CORE = {0x23C: "HMMA", 0x237: "IMMA", 0x23F: "DMMA", 0x1F0: "HGMMA"}

@@ -373,7 +373,7 @@ run_tests() {
 }
 
 on_gpu='*/cuda*:*Cuda*:*/nccl:*/nccl_?'  # the last two: NCCL itself, and not what stands in for it
-all_programs=(test_framework test_layers test_datasets test_communication test_trainers)
+all_programs=(test_framework test_layers test_datasets test_communication test_trainers test_evaluation test_cli)
 gpu_tests() {
   current=gpu_tests programs=("${all_programs[@]}")
   run_tests "$on_gpu"

@@ -8,8 +8,8 @@
 #include "framework/core/arena.h"
 #include "framework/core/random.h"
 #include "framework/core/version.h"
-#include "framework/ops/linear_attention.h"
-#include "framework/ops/softmax_attention.h"
+#include "framework/ops/attention/linear/linear_attention.h"
+#include "framework/ops/attention/softmax/softmax_attention.h"
 
 namespace furlong::benchmarks {
 namespace {

@@ -11,9 +11,9 @@
 #include "framework/core/arena.h"
 #include "framework/core/random.h"
 #include "framework/core/version.h"
-#include "framework/ops/arithmetic.h"
+#include "framework/primitives/arithmetic.h"
 #include "layers/models/decoder.h"
-#include "trainers/optimizer.h"
+#include "trainers/train/optimizer/optimizer.h"
 
 namespace furlong::benchmarks {
 namespace {

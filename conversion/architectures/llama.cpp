@@ -6,7 +6,7 @@
 #include "formats/gguf.h"
 #include "formats/printable.h"
 #include "framework/core/error.h"
-#include "framework/ops/rotary_scaling.h"
+#include "framework/ops/attention/positions/rotary_scaling.h"
 
 namespace furlong {
 namespace {

@@ -1,6 +1,6 @@
 #include "framework/autodiff/parameter_store.h"
 
-#include "framework/ops/arithmetic.h"
+#include "framework/primitives/arithmetic.h"
 
 namespace furlong {
 namespace {

@@ -1,7 +1,7 @@
 #include "framework/autodiff/tape.h"
 
 #include "framework/core/trace.h"
-#include "framework/ops/arithmetic.h"
+#include "framework/primitives/arithmetic.h"
 
 namespace furlong {
 

@@ -1,10 +1,10 @@
 #include "layers/attention/mechanism.h"
 
-#include "layers/attention/linear_mechanism.h"
-#include "layers/attention/linformer_mechanism.h"
-#include "layers/attention/mixed_mechanism.h"
-#include "layers/attention/softmax_mechanism.h"
-#include "layers/attention/windowed_mechanism.h"
+#include "layers/attention/linear/linear_mechanism.h"
+#include "layers/attention/linformer/linformer_mechanism.h"
+#include "layers/attention/mixed/mixed_mechanism.h"
+#include "layers/attention/softmax/softmax_mechanism.h"
+#include "layers/attention/windowed/windowed_mechanism.h"
 
 namespace furlong::layers {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "framework/autodiff/parameter_store.h"
-#include "framework/ops/linear_attention.h"
+#include "framework/ops/attention/linear/linear_attention.h"
 #include "layers/context.h"
 
 namespace furlong::layers {

@@ -1,7 +1,7 @@
 #include "layers/attention/self_attention.h"
 
-#include "framework/ops/contiguous.h"
-#include "framework/ops/short_convolution.h"
+#include "framework/ops/dense/short_convolution.h"
+#include "framework/ops/elementwise/contiguous.h"
 
 namespace furlong::layers {
 namespace {

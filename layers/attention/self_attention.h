@@ -1,11 +1,11 @@
 #pragma once
 #include <optional>
 
-#include "framework/ops/rotary.h"
+#include "framework/ops/attention/positions/rotary.h"
+#include "layers/attention/linear/recurrent_state.h"
 #include "layers/attention/mechanism.h"
-#include "layers/attention/recurrent_state.h"
+#include "layers/blocks/norm.h"
 #include "layers/linear.h"
-#include "layers/norm.h"
 
 namespace furlong::layers {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "framework/ops/arithmetic.h"
-#include "framework/ops/embedding.h"
-#include "framework/ops/gemm.h"
-#include "framework/ops/weighted_sum.h"
+#include "framework/ops/dense/embedding.h"
+#include "framework/ops/elementwise/weighted_sum.h"
+#include "framework/primitives/arithmetic.h"
+#include "framework/primitives/gemm.h"
 #include "layers/dropout.h"
 
 namespace furlong::layers {

@@ -3,8 +3,8 @@
 #include <optional>
 #include <vector>
 
-#include "framework/ops/cross_entropy.h"
-#include "layers/block.h"
+#include "framework/ops/loss/cross_entropy.h"
+#include "layers/blocks/block.h"
 
 namespace furlong::layers {
 

@@ -1,8 +1,8 @@
 #include "layers/models/heads.h"
 
-#include "framework/ops/activation.h"
-#include "framework/ops/arithmetic.h"
-#include "framework/ops/gemm.h"
+#include "framework/ops/elementwise/activation.h"
+#include "framework/primitives/arithmetic.h"
+#include "framework/primitives/gemm.h"
 #include "layers/dropout.h"
 
 namespace furlong::layers {

@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
-#include "framework/ops/cross_entropy.h"
-#include "framework/ops/pooling.h"
+#include "framework/ops/dense/pooling.h"
+#include "framework/ops/loss/cross_entropy.h"
 #include "layers/linear.h"
 
 namespace furlong::layers {

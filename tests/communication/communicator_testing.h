@@ -21,13 +21,13 @@
 #include <utility>
 #include <vector>
 
-#include "communication/gloo_communicator.h"
-#include "communication/nccl_communicator.h"
-#include "communication/store_client.h"
-#include "communication/store_server.h"
+#include "communication/bootstrap/store_client.h"
+#include "communication/bootstrap/store_server.h"
+#include "communication/gloo/gloo_communicator.h"
+#include "communication/nccl/nccl_communicator.h"
 #include "framework/core/dtype.h"
 #include "framework/core/tensor.h"
-#include "tests/communication/store_testing.h"
+#include "tests/communication/bootstrap/store_testing.h"
 #include "tests/framework/engine_testing.h"
 
 namespace furlong::communicator_testing {

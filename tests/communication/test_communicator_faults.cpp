@@ -1,7 +1,7 @@
 #include <cstdlib>
 #include <regex>
 
-#include "communication/gloo_mesh.h"
+#include "communication/gloo/gloo_mesh.h"
 #include "tests/communication/communicator_testing.h"
 
 namespace furlong {

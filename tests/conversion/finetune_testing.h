@@ -2,7 +2,7 @@
 // A teacher that learns within seconds, and the config of a student.
 #include "conversion/finetune.h"
 #include "tests/trainers/training.h"
-#include "trainers/train.h"
+#include "trainers/train/train.h"
 
 namespace furlong::testing {
 

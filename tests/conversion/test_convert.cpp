@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "conversion/attention_request.h"
-#include "datasets/store_writer.h"
+#include "datasets/prepare/store_writer.h"
 #include "datasets/tokenizers/tokenizer.h"
 #include "tests/conversion/tiny_models.h"
 #include "tests/datasets/temporary_folder.h"

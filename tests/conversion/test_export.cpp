@@ -6,7 +6,7 @@
 #include "tests/conversion/tiny_gguf.h"
 #include "tests/conversion/tiny_models.h"
 #include "tests/datasets/temporary_folder.h"
-#include "trainers/checkpoint_origin.h"
+#include "trainers/checkpoint/checkpoint_origin.h"
 
 namespace furlong {
 namespace {

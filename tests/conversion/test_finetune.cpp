@@ -11,9 +11,9 @@
 #include "conversion/convert.h"
 #include "conversion/recovery.h"
 #include "tests/conversion/finetune_testing.h"
-#include "trainers/train.h"
-#include "trainers/trainer.h"
-#include "trainers/weights.h"
+#include "trainers/model/weights.h"
+#include "trainers/train/train.h"
+#include "trainers/train/trainer.h"
 
 namespace furlong {
 namespace {

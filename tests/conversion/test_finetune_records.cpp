@@ -8,7 +8,7 @@
 #include "conversion/finetune_record.h"
 #include "tests/conversion/finetune_testing.h"
 #include "tests/conversion/tiny_models.h"
-#include "trainers/signals.h"
+#include "trainers/train/signals.h"
 
 namespace furlong {
 namespace {

@@ -4,7 +4,7 @@
 #include "conversion/convert.h"
 #include "tests/conversion/naive_transformer.h"
 #include "tests/datasets/temporary_folder.h"
-#include "trainers/weights.h"
+#include "trainers/model/weights.h"
 
 namespace furlong {
 namespace {

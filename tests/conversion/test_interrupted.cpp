@@ -5,9 +5,9 @@
 #include <csignal>
 
 #include "conversion/export.h"
+#include "tests/cli/program.h"
 #include "tests/conversion/tiny_models.h"
-#include "tests/trainers/command_line/program.h"
-#include "trainers/signals.h"
+#include "trainers/train/signals.h"
 
 namespace furlong {
 namespace {

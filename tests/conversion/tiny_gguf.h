@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/datasets/small_tokenizers.h"
+#include "tests/datasets/tokenizers/small_tokenizers.h"
 #include "tests/formats/foreign_bytes.h"
 
 namespace furlong::testing {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "formats/safetensors_writer.h"
-#include "tests/datasets/small_tokenizers.h"
+#include "tests/datasets/tokenizers/small_tokenizers.h"
 
 namespace furlong::testing {
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <random>
 
-#include "datasets/store_writer.h"
+#include "datasets/prepare/store_writer.h"
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/hdf5.h"

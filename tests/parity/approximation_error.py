@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Errors of linear attention against exact softmax, computed from the definitions with numpy alone: what the figures of
-tests/trainers/test_analyze.cpp and the table of docs/numerics.md ("Measured approximation error") are checked against.
+tests/evaluation/analyze/test_analyze.cpp and the table of docs/numerics.md ("Measured approximation error") are checked against.
 
 Prints, for each standard deviation of the entries of Gaussian q and k (n = 512, d = 64, bidirectional, 256 features; values of deviation 1),
 the median over draws of |output - softmax output| / |softmax output|. Every draw has queries, keys, values and directions of its own.

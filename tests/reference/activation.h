@@ -2,7 +2,7 @@
 // Activations from their definitions, in long double: they are the yardstick for double too.
 #include <cmath>
 
-#include "framework/ops/activation.h"
+#include "framework/ops/elementwise/activation.h"
 
 namespace furlong::reference {
 

@@ -6,7 +6,7 @@
 #include <numbers>
 #include <vector>
 
-#include "framework/ops/feature_maps/feature_map.h"
+#include "framework/ops/attention/feature_maps/feature_map.h"
 
 namespace furlong::reference {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "framework/ops/gemm.h"
+#include "framework/primitives/gemm.h"
 
 namespace furlong::reference {
 

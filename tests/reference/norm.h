@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "framework/ops/norm.h"
+#include "framework/ops/normalization/norm.h"
 
 namespace furlong::reference {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "framework/ops/sequence_projection.h"
+#include "framework/ops/attention/linformer/sequence_projection.h"
 
 namespace furlong::reference {
 

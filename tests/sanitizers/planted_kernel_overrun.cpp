@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "tests/framework/cuda/planted_faults.h"
+#include "tests/framework/simulator/planted_faults.h"
 
 int main(int argc, char** argv) {
   using namespace furlong;

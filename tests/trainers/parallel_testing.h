@@ -18,7 +18,7 @@
 
 #include "communication/process_group.h"
 #include "framework/core/parallel.h"
-#include "tests/communication/store_testing.h"
+#include "tests/communication/bootstrap/store_testing.h"
 
 namespace furlong::parallel_testing {
 

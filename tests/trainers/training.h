@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "datasets/store_writer.h"
+#include "datasets/prepare/store_writer.h"
 #include "datasets/token_store.h"
 #include "framework/core/random.h"
 #include "framework/io/checkpoint_file.h"
 #include "tests/datasets/temporary_folder.h"
-#include "trainers/settings.h"
+#include "trainers/settings/settings.h"
 
 namespace furlong::testing {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/trainers/parallel_testing.h"
-#include "trainers/trainer.h"
+#include "trainers/train/trainer.h"
 
 namespace furlong::parallel_testing {
 

@@ -8,8 +8,8 @@
 
 #include "framework/autodiff/tape.h"
 #include "framework/core/arena.h"
-#include "framework/ops/arithmetic.h"
-#include "framework/ops/linear.h"
+#include "framework/ops/dense/linear.h"
+#include "framework/primitives/arithmetic.h"
 
 namespace furlong {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "framework/autodiff/gradient_check.h"
 #include "framework/core/arena.h"
-#include "framework/ops/arithmetic.h"
+#include "framework/primitives/arithmetic.h"
 
 namespace furlong {
 namespace {

@@ -17,7 +17,7 @@
 #include "framework/autodiff/gradient_check.h"
 #include "framework/core/parallel.h"
 #include "framework/core/random.h"
-#include "framework/ops/dispatch.h"
+#include "framework/primitives/dispatch.h"
 #include "tests/framework/engine_testing.h"
 
 namespace furlong::testing {

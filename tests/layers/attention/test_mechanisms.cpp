@@ -2,9 +2,9 @@
 // refuse.
 #include <cmath>
 
-#include "framework/ops/compat_attention.h"
-#include "layers/attention/head_constants.h"
-#include "layers/attention/recurrent_state.h"
+#include "framework/ops/attention/compat/compat_attention.h"
+#include "layers/attention/linear/head_constants.h"
+#include "layers/attention/linear/recurrent_state.h"
 #include "tests/framework/engine_testing.h"
 #include "tests/layers/models/decoder_testing.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/ops/linear_attention.h"
+#include "framework/ops/attention/linear/linear_attention.h"
 #include "layers/models/decoder.h"
 #include "tests/reference/values.h"
 

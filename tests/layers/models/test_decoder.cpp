@@ -4,7 +4,7 @@
 #include <set>
 #include <tuple>
 
-#include "framework/ops/activation.h"
+#include "framework/ops/elementwise/activation.h"
 #include "tests/layers/models/decoder_testing.h"
 
 namespace furlong::layers {

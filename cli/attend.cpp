@@ -1,0 +1,180 @@
+// furlong attend: one attention on tensors from a file.
+#include "evaluation/attend/attend.h"
+
+#include <fmt/ranges.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/attention_options.h"
+#include "cli/command_line.h"
+#include "framework/core/device.h"
+#include "framework/core/parallel.h"
+#include "layers/attention/linear/directions.h"
+
+namespace furlong::command_line {
+namespace {
+
+struct Options {
+  AttendOptions attend;
+  std::string mechanism = "softmax", dtype = "float32", mode = "parallel", device = "auto";
+  AttentionOptionValues attention;
+  std::int64_t threads = 0;
+  bool json = false;
+};
+
+void print_text(const Options& options, const AttendReport& report) {
+  const AttentionChoice& choice = options.attend.choice;
+  std::string what = name_of(choice.mechanism);
+  if (choice.uses_features())
+    what += fmt::format(", {} with {} features", ops::feature_map_info(choice.feature_map).name, report.features);
+  if (!choice.compat.empty()) what += ", as " + choice.compat;
+  fmt::print("{}: output {}, {} ({}, {}, {})\n", options.attend.output.string(), report.output.text(), what,
+             choice.causal ? "causal" : "bidirectional", options.dtype, options.mode);
+  fmt::print("  {:.6f} s forward", report.forward_seconds);
+  if (options.attend.gradients) fmt::print(", {:.6f} s backward", report.backward_seconds);
+  fmt::print("; {:.2f} MiB beyond the inputs; read {}\n", static_cast<double>(report.peak_bytes) / (1 << 20),
+             fmt::join(report.read, ", "));
+  const ops::DenominatorReport& rows = report.denominators;
+  const bool may_vanish =
+      choice.uses_features() && (ops::can_be_negative(choice.feature_map, choice.map_options) ||
+                                 ops::feature_map_info(choice.feature_map).can_vanish || rows.guarded > 0);
+  if (report.denominators_told && may_vanish) {
+    fmt::print(
+        "  denominators: the least is {:.3g} of the sum of |φ(q)| |φ(k)|; {} of {} rows guarded, their output is "
+        "zero\n",
+        rows.least, rows.guarded, rows.rows);
+  }
+}
+
+void print_json(const Options& options, const AttendReport& report) {
+  const AttentionChoice& choice = options.attend.choice;
+  nlohmann::ordered_json object{{"output", options.attend.output.string()},
+                                {"shape", std::vector<std::int64_t>(report.output.begin(), report.output.end())},
+                                {"mechanism", name_of(choice.mechanism)},
+                                {"causal", choice.causal},
+                                {"dtype", options.dtype},
+                                {"mode", options.mode},
+                                {"read", report.read},
+                                {"forward_seconds", report.forward_seconds},
+                                {"seconds", report.forward_seconds + report.backward_seconds},
+                                {"peak_bytes", report.peak_bytes}};
+  if (options.attend.gradients) object["backward_seconds"] = report.backward_seconds;
+  if (choice.uses_features()) {
+    object["feature_map"] = ops::feature_map_info(choice.feature_map).name;
+    object["m"] = report.features;
+  }
+  if (!choice.compat.empty()) object["compat"] = choice.compat;
+  if (report.denominators_told) {
+    object["rows"] = report.denominators.rows;
+    object["guarded_rows"] = report.denominators.guarded;
+    object["least_denominator"] = report.denominators.least;
+  }
+  fmt::print("{}\n", object.dump(2));
+}
+
+void run(Options& options) {
+  set_thread_count(static_cast<int>(options.threads));
+  AttendOptions& attend_options = options.attend;
+  attend_options.choice.mechanism = mechanism_from_name(options.mechanism);
+  options.attention.settle(attend_options.choice);
+  attend_options.dtype = dtype_from_name(options.dtype);
+  attend_options.recurrent = options.mode == "recurrent";
+  attend_options.device = device_from_name(options.device);
+  const AttendReport report = attend(attend_options);
+  options.json ? print_json(options, report) : print_text(options, report);
+}
+
+constexpr const char* footer =
+    "INPUT holds query [batch, heads, n, d], key [batch, heads, n_key, d] and value [batch, heads, n_key, d_value]; "
+    "key and value may\n"
+    "have fewer heads, each serving as many of query's. Read where there and of use: mask [batch, n_key] (1 = keep), "
+    "documents\n"
+    "[batch, n] (ids), directions [n_directions, d] or [heads, n_directions, d], oprf_a [heads], scaling, query_center "
+    "and key_center\n"
+    "[heads, d], gate [heads] (windowed), key_projection and value_projection (linformer), d_output (--gradients).\n"
+    "OUTPUT gets output [batch, heads, n, d_value], the directions used, and with --gradients d_query, d_key, d_value, "
+    "and d_gate,\n"
+    "d_key_projection, d_value_projection for those given; seconds, peak_bytes and the settings are attributes of the "
+    "file.\n"
+    "docs/file_formats.md has the details.";
+
+}  // namespace
+
+void add_attend(CLI::App& program, int& /*status*/) {
+  auto* command =
+      program.add_subcommand("attend", "Run one attention on tensors from an HDF5 file; writes output and gradients");
+  command->footer(footer);
+  const auto options = std::make_shared<Options>();
+  AttendOptions& attend_options = options->attend;
+  command->add_option("--input", attend_options.input, "The HDF5 file with query, key and value")
+      ->required()
+      ->type_name("FILE");
+  command
+      ->add_option("--output", attend_options.output,
+                   "The HDF5 file to write; replaced if it exists, and only by a whole one")
+      ->required()
+      ->type_name("FILE");
+  command
+      ->add_option("--mechanism", options->mechanism,
+                   "softmax: exact; linear: by features; linformer: projected keys and values;\n"
+                   "windowed: exact inside --window, features outside")
+      ->capture_default_str()
+      ->check(CLI::IsMember(mechanism_names()))
+      ->type_name("NAME");
+  command->add_flag("--causal", attend_options.choice.causal, "A query sees no later key (default: it sees all)");
+  options->attention.add(*command, attend_options.choice);
+  auto* features = command
+                       ->add_option("--features", attend_options.features,
+                                    "Random features m (default: as many as the file's directions give, or twice d)")
+                       ->check(CLI::Range(1, 1 << 24));
+  auto* kind = command
+                   ->add_option("--directions-kind", attend_options.directions_kind,
+                                "How directions are drawn where the file has none")
+                   ->default_str("orthogonal")
+                   ->check(CLI::IsMember(directions_kind_names()))
+                   ->type_name("KIND");
+  auto* seed =
+      command->add_option("--seed", attend_options.seed, "The same seed draws the same directions")->default_str("0");
+  auto* rows = command
+                   ->add_option("--projected-length", attend_options.projected_length,
+                                "Rows that --projection mean pools the keys into")
+                   ->check(CLI::Range(1, 1 << 30))
+                   ->type_name("R");
+  command->add_flag("--gradients", attend_options.gradients, "Go backward from d_output too");
+  command
+      ->add_option("--dtype", options->dtype,
+                   "What query, key and value are stored as; bfloat16 is computed in float32")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"float32", "bfloat16", "float64"}));
+  command
+      ->add_option("--mode", options->mode,
+                   "parallel: all tokens at once; recurrent: one by one from the state that the earlier left")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"parallel", "recurrent"}));
+  command
+      ->add_option("--prefill", attend_options.prefill,
+                   "With --mode recurrent: so many tokens at once before the others one by one")
+      ->check(CLI::Range(1, 1 << 30))
+      ->type_name("TOKENS");
+  command->add_option("--device", options->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  command->add_option("--threads", options->threads, "Threads; 0: all cores")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 4096));
+  command->add_flag("--json", options->json, "Print JSON");
+  command->callback([=, &attend_options] {
+    const AttendMechanism mechanism = mechanism_from_name(options->mechanism);
+    const bool by_features = mechanism == AttendMechanism::linear || mechanism == AttendMechanism::windowed;
+    for (const CLI::Option* option : {features, kind, seed})
+      refuse_unless(by_features, *option, "--mechanism linear or windowed");
+    refuse_unless(mechanism == AttendMechanism::linformer && options->attention.projection == "mean", *rows,
+                  "--mechanism linformer --projection mean");
+    options->attention.check({mechanism}, {options->attention.feature_map}, attend_options.choice);
+    if (options->mode == "recurrent" && attend_options.prefill == 0 && command->get_option("--chunk")->count() > 0)
+      throw UserError(
+          "--chunk: --mode recurrent takes tokens one by one; give a --prefill too, which has tiles, or leave it out");
+    run(*options);
+  });
+}
+
+}  // namespace furlong::command_line

@@ -1,0 +1,304 @@
+// furlong bench: what the parts cost on this machine.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/attention_options.h"
+#include "cli/bench_comm.h"
+#include "cli/command_line.h"
+#include "evaluation/bench/bench_attention.h"
+#include "framework/core/device.h"
+#include "framework/core/machine.h"
+#include "framework/core/parallel.h"
+#include "framework/core/version.h"
+#include "framework/io/atomic_file.h"
+
+namespace furlong::command_line {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  BenchAttentionOptions bench;
+  std::vector<std::string> mechanisms{"linear"}, feature_maps{"favor_positive"};
+  AttentionOptionValues attention;
+  std::string dtype = "float32", device = "auto", json;
+  std::int64_t threads = 0;
+  bool causal = false, bidirectional = false;
+};
+
+/// Each mechanism, those by features once for each feature map.
+std::vector<BenchAttentionOptions> cases_of(const Options& options) {
+  std::vector<BenchAttentionOptions> cases;
+  for (const std::string& mechanism : options.mechanisms) {
+    BenchAttentionOptions one = options.bench;
+    one.choice.mechanism = mechanism_from_name(mechanism);
+    options.attention.settle(one.choice);
+    one.choice.causal =
+        !options.bidirectional && (options.causal || one.choice.mechanism != AttendMechanism::linformer);
+    if (one.choice.mechanism == AttendMechanism::linformer)
+      one.choice.window = 0;  // which is the others', or refused before
+    if (!one.choice.uses_features()) {
+      cases.push_back(one);
+      continue;
+    }
+    for (const std::string& map : options.feature_maps) {
+      one.choice.feature_map = ops::feature_map_info(map).map;
+      cases.push_back(one);
+    }
+  }
+  for (const BenchAttentionOptions& one : cases) {
+    one.choice.check();
+    for (const std::int64_t n : one.lengths)
+      attention_flops(one, n);  // throws where m does not fit the map: before the first is timed
+  }
+  return cases;
+}
+
+std::string projection_name(ops::SequenceProjection projection) {
+  for (const auto& [kind, name] : ops::sequence_projections()) {
+    if (kind == projection) return name;
+  }
+  throw ContractError("a projection without a name");
+}
+
+std::string title(const BenchAttentionOptions& one, const BenchAttentionResult& result) {
+  const AttentionChoice& choice = one.choice;
+  std::string text = name_of(choice.mechanism);
+  if (choice.uses_features())
+    text += fmt::format(", {} with {} features", ops::feature_map_info(choice.feature_map).name, result.features);
+  if (choice.mechanism == AttendMechanism::linformer) text += std::string(", ") + projection_name(choice.projection);
+  if (choice.window > 0) text += fmt::format(", window {}", choice.window);
+  return text + (choice.causal ? ", causal" : ", bidirectional");
+}
+
+/// `peak` in operations a second; 0: there is none to compare with.
+void print(const BenchAttentionOptions& one, const BenchAttentionResult& result, double peak) {
+  const bool linformer = one.choice.mechanism == AttendMechanism::linformer;
+  fmt::print("\n{}\n{:>9} {:>12} {:>12} {:>10} {:>8} {:>11}{}\n", title(one, result), "n", "median ms", "tokens/s",
+             "GFLOP/s", "of peak", "extra MiB", linformer ? "     rows" : "");
+  for (const BenchAttentionLength& length : result.lengths) {
+    const double rate = length.flops / length.median_seconds;
+    fmt::print("{:>9} {:>12.3f} {:>12.0f} {:>10.2f} {:>8} {:>11.2f}{}\n", length.n, length.median_seconds * 1e3,
+               static_cast<double>(one.batch * length.n) / length.median_seconds, rate * 1e-9,
+               peak > 0 ? fmt::format("{:.1f}%", 100 * rate / peak) : "-",
+               static_cast<double>(length.peak_bytes) / (1 << 20),
+               linformer ? fmt::format(" {:>8}", length.projected_length) : "");
+  }
+  if (result.exponent) fmt::print("time grows as n^{:.3f}\n", *result.exponent);
+  if (peak > 0)
+    fmt::print("peak {:.1f} GFLOP/s: a large {} matrix product, the best of those before, between and after\n",
+               peak * 1e-9, name_of(one.dtype));
+}
+
+Json as_json(const BenchAttentionOptions& one, const BenchAttentionResult& result, double peak) {
+  const AttentionChoice& choice = one.choice;
+  Json object{{"mechanism", name_of(choice.mechanism)}, {"causal", choice.causal}, {"window", choice.window}};
+  if (choice.uses_features()) {
+    object["feature_map"] = ops::feature_map_info(choice.feature_map).name;
+    object["m"] = result.features;
+    object["chunk_size"] = choice.chunk_size;
+    object["normalizer"] = choice.normalizer == ops::Normalizer::sum ? "sum" : "none";
+    if (choice.feature_map == ops::FeatureMap::taylor || choice.feature_map == ops::FeatureMap::limit)
+      object["order"] = choice.map_options.order;
+    if (choice.feature_map == ops::FeatureMap::favor_relu) object["kernel_epsilon"] = choice.map_options.kernel_epsilon;
+    if (ops::can_cancel(choice.feature_map) && choice.normalizer == ops::Normalizer::sum)
+      object["denominator_guard"] = choice.denominator_guard;
+  }
+  if (choice.mechanism == AttendMechanism::linformer) {
+    object["projection"] = projection_name(choice.projection);
+    object["projected_length"] = one.projected_length;
+  }
+  object["peak_flops_per_second"] = peak > 0 ? Json(peak) : Json();
+  object["lengths"] = Json::array();
+  for (const BenchAttentionLength& length : result.lengths) {
+    object["lengths"].push_back(
+        {{"n", length.n},
+         {"median_seconds", length.median_seconds},
+         {"seconds", length.seconds},
+         {"tokens_per_second", static_cast<double>(one.batch * length.n) / length.median_seconds},
+         {"flops", length.flops},
+         {"flops_per_second", length.flops / length.median_seconds},
+         {"share_of_peak", peak > 0 ? Json(length.flops / length.median_seconds / peak) : Json()},
+         {"peak_bytes", length.peak_bytes}});
+    if (choice.mechanism == AttendMechanism::linformer)
+      object["lengths"].back()["projected_length"] = length.projected_length;
+  }
+  object["exponent"] = result.exponent ? Json(*result.exponent) : Json();
+  return object;
+}
+
+/// What inputs, outputs and gradients of one run take at least: refused here rather than by the system, or by none,
+/// after a while.
+void check_memory(const BenchAttentionOptions& bench, const Machine& machine) {
+  if (bench.device.type != DeviceType::cpu) return;
+  const std::int64_t longest = *std::max_element(bench.lengths.begin(), bench.lengths.end());
+  const double element = static_cast<double>(size_of(bench.dtype)), tensors = bench.train ? 8 : 4;
+  const double bytes = tensors * element * static_cast<double>(bench.batch) * static_cast<double>(longest) *
+                       static_cast<double>(bench.n_heads) * static_cast<double>(bench.d);
+  const double there = static_cast<double>(machine.memory.usable());
+  if (there == 0 ? bytes < 0x1p50 : bytes <= there) return;
+  throw UserError(
+      "--n {}: query, key, value, output{} take at least {:.0f} bytes ({:.1f} GiB), and {:.1f} GiB are there; expected "
+      "fewer tokens, heads or sequences",
+      longest, bench.train ? " and their gradients" : "", bytes, bytes * 0x1p-30, there * 0x1p-30);
+}
+
+void run(Options& options) {
+  set_thread_count(static_cast<int>(options.threads));
+  BenchAttentionOptions& bench = options.bench;
+  bench.dtype = dtype_from_name(options.dtype);
+  bench.device = device_from_name(options.device);
+  const Machine machine = read_machine();
+  check_memory(bench, machine);
+  const std::vector<BenchAttentionOptions> cases = cases_of(options);
+  std::optional<AtomicFile> file;  // before the work, so that a wrong place is told at once
+  if (!options.json.empty()) file.emplace(options.json);
+  std::optional<PeakRate> peak;
+  if (bench.dtype != DType::float64) peak.emplace(bench.dtype, bench.device);
+  fmt::print("{} head{} of {}, batch {}, {}, {}; {} thread{}\n", bench.n_heads, bench.n_heads == 1 ? "" : "s", bench.d,
+             bench.batch, options.dtype, bench.train ? "forward and backward" : "forward", thread_count(),
+             thread_count() == 1 ? "" : "s");
+  if (!peak)
+    fmt::print("no share of peak: large products of float64 are written for exactness, and their rate is no peak\n");
+  Json results = Json::array();
+  for (const BenchAttentionOptions& one : cases) {
+    const BenchAttentionResult result = bench_attention(one, peak ? &*peak : nullptr);
+    const double best = peak ? peak->flops_per_second() : 0;
+    print(one, result, best);
+    std::fflush(stdout);
+    results.push_back(as_json(one, result, best));
+  }
+  if (!file) return;
+  const Json object{{"furlong", {{"version", version()}, {"commit", commit()}}},
+                    {"machine", {{"cpu", machine.cpu.model}, {"kernel", machine.kernel}, {"threads", thread_count()}}},
+                    {"device", bench.device.text()},
+                    {"peak_flops_per_second", peak ? Json(peak->flops_per_second()) : Json()},
+                    {"batch", bench.batch},
+                    {"n_heads", bench.n_heads},
+                    {"d", bench.d},
+                    {"dtype", options.dtype},
+                    {"train", bench.train},
+                    {"repeat", bench.repeat},
+                    {"attention", results}};
+  file->write(object.dump(2) + "\n");
+  file->commit();
+}
+
+constexpr const char* footer =
+    "GFLOP/s counts products, a multiply-add as two operations, without exponentials and divisions. A head, with p "
+    "pairs of tokens that\n"
+    "see each other, width d, m features from D directions, chunks of c, r projected rows:\n"
+    "  softmax    forward 4pd; backward 10pd, with the scores once more\n"
+    "  linear     what is computed, in backward also what is computed again to keep memory linear:\n"
+    "             forward 4nDd + 4nmd, backward 12nDd + 10nmd; causal, where pairs of a chunk go in blocks of 16 "
+    "queries,\n"
+    "             forward 4nDd + 4nmd + n(c+16)(m+d), backward 14nDd + 10nmd + n(c+16)(3m+2d);\n"
+    "             with --window each product of the definition once: forward 4nDd + 2p(m+d), backward 8nDd + "
+    "2p(3m+2d)\n"
+    "  linformer  forward 8nrd; backward 18nrd (pooling and convolution: 4nrd; 10nrd)\n"
+    "  windowed   softmax over the pairs in the window, and linear without --window\n"
+    "The peak is a large matrix product's, the best of measurements before, between and after the runs; float64 has "
+    "none.\n"
+    "Extra MiB is the most that was allocated at once beyond the inputs: output, gradients, scratch.";
+
+void check(const Options& options, const CLI::Option& maps, const CLI::Option& features, const CLI::Option& rows) {
+  std::vector<AttendMechanism> mechanisms;
+  for (const std::string& name : options.mechanisms) mechanisms.push_back(mechanism_from_name(name));
+  const auto has = [&](AttendMechanism mechanism) {
+    return std::find(mechanisms.begin(), mechanisms.end(), mechanism) != mechanisms.end();
+  };
+  const bool by_features = has(AttendMechanism::linear) || has(AttendMechanism::windowed);
+  const bool random_features =
+      by_features && std::any_of(options.feature_maps.begin(), options.feature_maps.end(),
+                                 [](const auto& map) { return ops::feature_map_info(map).needs_directions; });
+  refuse_unless(by_features, maps, "--mechanism linear or windowed");
+  refuse_unless(random_features, features, "--mechanism linear or windowed, with a feature map of random features");
+  refuse_unless(has(AttendMechanism::linformer), rows, "--mechanism linformer");
+  options.attention.check(mechanisms, options.feature_maps, options.bench.choice);
+  const BenchAttentionOptions& bench = options.bench;
+  for (const std::int64_t n : bench.lengths) {
+    if (n < 1) throw UserError("--n {}: expected lengths of at least 1", n);
+  }
+  refuse_twice("--n", bench.lengths);
+  refuse_twice("--mechanism", options.mechanisms);
+  refuse_twice("--feature-map", options.feature_maps);
+}
+
+void add_attention(CLI::App& bench_command) {
+  auto* command = bench_command.add_subcommand(
+      "attention", "Time, arithmetic and memory of one attention, and how they grow with length");
+  command->footer(footer);
+  const auto options = std::make_shared<Options>();
+  BenchAttentionOptions& bench = options->bench;
+  bench.features = 256;
+  bench.lengths = {4096, 16384};
+  command->add_option("--n", bench.lengths, "Lengths in tokens, between commas")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->type_name("N,...");
+  command
+      ->add_option("--mechanism", options->mechanisms,
+                   "One or more of softmax, linear, linformer, windowed, between commas")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->check(CLI::IsMember(mechanism_names()))
+      ->type_name("NAME,...");
+  auto* maps = command
+                   ->add_option("--feature-map", options->feature_maps,
+                                "One or more feature maps for linear and windowed, between commas")
+                   ->capture_default_str()
+                   ->delimiter(',')
+                   ->check(CLI::IsMember(feature_map_names()))
+                   ->type_name("NAME,...");
+  auto* features = command->add_option("--features", bench.features, "Random features m")
+                       ->capture_default_str()
+                       ->check(CLI::Range(1, 1 << 24));
+  command->add_option("--heads", bench.n_heads, "Heads")->capture_default_str()->check(CLI::Range(1, 1 << 16));
+  command->add_option("--d", bench.d, "Width of a head")->capture_default_str()->check(CLI::Range(1, 1 << 16));
+  command->add_option("--batch", bench.batch, "Sequences at once")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 24));
+  command->add_flag("--train", bench.train,
+                    "Forward and backward; without it forward alone, nothing kept for backward");
+  auto* causal =
+      command->add_flag("--causal", options->causal, "A query sees no later key (the default, but for linformer)");
+  command->add_flag("--bidirectional", options->bidirectional, "A query sees all keys")->excludes(causal);
+  options->attention.add(*command, bench.choice, true);
+  auto* rows = command
+                   ->add_option("--projected-length", bench.projected_length,
+                                "linformer: rows that keys and values are projected to")
+                   ->capture_default_str()
+                   ->check(CLI::Range(1, 1 << 24));
+  command->add_option("--dtype", options->dtype, "What query, key and value are stored as")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"float32", "bfloat16", "float64"}));
+  command->add_option("--repeat", bench.repeat, "Timed runs of each length, of which the median counts")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
+  command->add_option("--device", options->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  command->add_option("--threads", options->threads, "Threads; 0: all cores")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 4096));
+  command->add_option("--json", options->json, "Write everything, each run's time too, to this file as JSON")
+      ->type_name("FILE");
+  command->callback([=] {
+    check(*options, *maps, *features, *rows);
+    run(*options);
+  });
+}
+
+}  // namespace
+
+void add_bench(CLI::App& program, int& /*status*/) {
+  auto* bench = program.add_subcommand("bench", "Measure speed and memory on this machine");
+  bench->require_subcommand(1);
+  add_attention(*bench);
+  add_bench_comm(*bench);
+}
+
+}  // namespace furlong::command_line

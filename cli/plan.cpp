@@ -1,0 +1,321 @@
+// furlong plan: what training on devices that are not there would take.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command_line.h"
+#include "evaluation/plan/plan.h"
+#include "evaluation/plan/plan_measure.h"
+#include "framework/core/error.h"
+#include "framework/core/machine.h"
+#include "framework/core/parallel.h"
+#include "trainers/model/objective.h"
+#include "trainers/train/data_checks.h"
+
+namespace furlong::command_line {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::string config, devices = "1", device;
+  std::vector<std::string> overrides;
+  double utilisation = 0;
+  bool json = false;
+};
+
+/// That of the data, or where the store is not here one of as many tokens as the config says. What they mean is all
+/// one.
+Vocabulary vocabulary_of(const LoadedSettings& loaded) {
+  const Settings& settings = loaded.settings;
+  std::error_code failure;
+  if (settings.data.task != "none" || std::filesystem::exists(settings.data.store, failure)) {
+    const std::unique_ptr<Dataset> data = open_data(settings.data);
+    check_against_data(loaded, *data);
+    return data->vocabulary();
+  }
+  if (settings.model.vocabulary_size == 0)
+    throw UserError(
+        "data.store: {} is not there, and how many tokens it has is not said; make it, or add --set "
+        "model.vocabulary_size=N",
+        settings.data.store.string());
+  const Vocabulary any = Vocabulary::copy(1);
+  return settings.objective.learns_labels() ? any.with_labels({"one", "other"}) : any;
+}
+
+/// Scratch grows with the threads of a process: those that furlong train takes, were this one of the hosts.
+int threads_of_one(const Settings& settings, const PlanCluster& cluster) {
+  if (settings.threads > 0) return static_cast<int>(settings.threads);
+  return std::max(1, read_machine().cpu.usable_cores() / cluster.per_host);
+}
+
+PlanDevice device_of(const Options& options, const Settings& settings, const PlanCluster& cluster) {
+  const DType dtype = dtype_from_name(settings.model.dtype);
+  const std::size_t comma = std::min(options.device.find(','), options.device.size());
+  const std::string first = options.device.substr(0, comma);
+  const bool is_named = first.find('=') == std::string::npos;
+  PlanDevice device;
+  if (!is_named) {
+    device.assumed = {"reached", "utilisation", "overlap"};
+  } else if (first == "cpu") {
+    device = measure_plan_device(dtype, cluster, static_cast<int>(settings.threads));
+  } else {
+    device = plan_device(first, dtype, settings.tf32);
+  }
+  if (!is_named) set_plan_numbers(device, options.device);
+  if (is_named && comma < options.device.size()) set_plan_numbers(device, options.device.substr(comma + 1));
+  if (options.utilisation > 0) set_plan_numbers(device, fmt::format("utilisation={}", options.utilisation));
+  return device;
+}
+
+Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
+Json as_json(const PlanSegments& segments) {
+  if (segments.processes == 1) return {};
+  return {{"processes", segments.processes},          {"tokens", segments.tokens},
+          {"exchanges_per_step", segments.exchanges}, {"state_bytes", segments.state_bytes},
+          {"bytes_per_step", segments.bytes},         {"seconds_forward", segments.forward},
+          {"seconds_backward", segments.backward}};
+}
+
+bool has_one_memory(const PlanReport& report) { return report.device.kind == PlanDeviceKind::cpu; }
+
+Json copy_as_json(const PlanReport& report) {
+  if (report.checkpoint_copy == 0) return {};
+  Json object{{"bytes", report.checkpoint_copy}, {"bytes_of_host", report.checkpoint_copy_of_host}};
+  for (const Plan& plan : report.plans)
+    object[plan.sharing == PlanSharing::zero_1 ? "fits_beside_zero_1" : "fits_beside_data_parallel"] =
+        has_one_memory(report) ? Json(plan.has_room_for(report.checkpoint_copy)) : Json();
+  return object;
+}
+
+Json as_json(const Plan& plan) {
+  const PlanMemory& memory = plan.memory;
+  Json bytes{{"parameters", memory.parameters},
+             {"gradients", memory.gradients},
+             {"exchange", memory.exchange},
+             {"optimizer", memory.optimizer},
+             {"activations", number_or_null(memory.activations)},
+             {"total", number_or_null(memory.total())},
+             {"available", plan.available},
+             {"missing", plan.fits() ? Json(0) : number_or_null(memory.total() - plan.available)}};
+  return {{"fits", plan.fits()},
+          {"would_fit", plan.would_fit},
+          {"memory_bytes", bytes},
+          {"seconds",
+           {{"step", plan.step},
+            {"forward", plan.forward},
+            {"backward", plan.backward},
+            {"optimizer", plan.optimizer},
+            {"communication", plan.exchange.busy},
+            {"communication_hidden", plan.exchange.hidden},
+            {"communication_waited", plan.waited()},
+            {"communication_states", plan.exchange.states}}},
+          {"tokens_per_second", plan.tokens_per_second},
+          {"communication_share", plan.communication_share()}};
+}
+
+Json as_json(const PlanReport& report) {
+  const PlanDevice& device = report.device;
+  Json numbers = Json::object();
+  for (const auto& [key, number] : plan_numbers(device)) numbers[key] = number;
+  Json object{
+      {"hosts", report.cluster.hosts},
+      {"devices_per_host", report.cluster.per_host},
+      {"device", {{"name", device.name}, {"source", device.source}, {"numbers", numbers}, {"assumed", device.assumed}}},
+      {"parameters", report.parameters},
+      {"trained_parameters", report.trained},
+      {"samples_per_device", report.samples},
+      {"tokens_per_step", report.tokens},
+      {"flops_per_step", report.flops},
+      {"step_seconds_alone", report.alone},
+      {"buckets", report.n_buckets},
+      {"largest_bucket_bytes", report.bucket_bytes},
+      {"segments", as_json(report.segments)},
+      {"checkpoint_copy", copy_as_json(report)}};
+  for (const Plan& plan : report.plans)
+    object[plan.sharing == PlanSharing::zero_1 ? "zero_1" : "data_parallel"] = as_json(plan);
+  object["assumptions"] = report.assumptions;
+  return object;
+}
+
+std::string text_of_seconds(double seconds) {
+  if (seconds >= 10) return fmt::format("{:.1f} s", seconds);
+  return seconds >= 1 ? fmt::format("{:.2f} s", seconds) : fmt::format("{:.3g} ms", seconds * 1e3);
+}
+
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
+template <class Text>
+void print_row(const PlanReport& report, const char* name, const Text& text) {
+  fmt::print("{:<40}", name);
+  for (const Plan& plan : report.plans) fmt::print("{:>18}", text(plan));
+  fmt::print("\n");
+}
+
+void print_rows(const PlanReport& report) {
+  const auto row = [&](const char* name, const auto& text) { print_row(report, name, text); };
+  row("", [](const Plan& plan) { return std::string(name_of(plan.sharing)); });
+  row("memory of each device", [](const Plan& plan) { return in_binary_units(plan.memory.total()); });
+  row("  parameters", [](const Plan& plan) { return in_binary_units(plan.memory.parameters); });
+  row("  gradients", [](const Plan& plan) { return in_binary_units(plan.memory.gradients); });
+  if (report.plans[0].memory.exchange > 0)
+    row("  gradients as they travel", [](const Plan& plan) { return in_binary_units(plan.memory.exchange); });
+  row("  optimizer", [](const Plan& plan) { return in_binary_units(plan.memory.optimizer); });
+  row("  activations", [](const Plan& plan) { return in_binary_units(plan.memory.activations); });
+  row("  available", [](const Plan& plan) { return in_binary_units(plan.available); });
+  row("step", [](const Plan& plan) { return text_of_seconds(plan.step); });
+  row("  forward", [](const Plan& plan) { return text_of_seconds(plan.forward); });
+  row("  backward", [](const Plan& plan) { return text_of_seconds(plan.backward); });
+  row("  optimizer", [](const Plan& plan) { return text_of_seconds(plan.optimizer); });
+  row("  communication that is waited for", [](const Plan& plan) { return text_of_seconds(plan.waited()); });
+  row("communication in all", [](const Plan& plan) { return text_of_seconds(plan.exchange.busy); });
+  row("  of which hidden behind backward", [](const Plan& plan) { return text_of_seconds(plan.exchange.hidden); });
+  if (report.segments.processes > 1)
+    row("  of which states of segments", [](const Plan& plan) { return text_of_seconds(plan.exchange.states); });
+  row("communication's share of the step", [](const Plan& plan) { return percent(plan.communication_share()); });
+  row("tokens a second", [](const Plan& plan) { return with_prefix(plan.tokens_per_second, ""); });
+  row("speed beside devices that need not wait", [&](const Plan& plan) { return percent(report.alone / plan.step); });
+}
+
+void print_numbers(const PlanDevice& device, const PlanCluster& cluster) {
+  const auto mark = [&](const char* key) {
+    return std::find(device.assumed.begin(), device.assumed.end(), key) == device.assumed.end() ? "" : " (assumed)";
+  };
+  fmt::print("{}: {}\n", device.name, device.source);
+  fmt::print("  products {}, in attention {}; memory {} at {}\n", with_prefix(device.flops, "FLOP/s"),
+             with_prefix(device.attention_flops, "FLOP/s"), with_prefix(device.memory, "B"),
+             with_prefix(device.bandwidth, "B/s"));
+  if (cluster.per_host > 1)
+    fmt::print("  to devices of its host {}{}, {:.3g} us{}\n", with_prefix(device.link, "B/s"), mark("link"),
+               device.link_latency * 1e6, mark("link_latency"));
+  if (cluster.hosts > 1)
+    fmt::print("  to other hosts {}{}, {:.3g} us{}\n", with_prefix(device.network, "B/s"), mark("network"),
+               device.network_latency * 1e6, mark("network_latency"));
+}
+
+void print_segments(const PlanReport& report) {
+  const PlanSegments& segments = report.segments;
+  if (segments.processes == 1) return;
+  fmt::print(
+      "{} processes share each sequence, {} tokens each; {} times a step each tells the others of its row a state of "
+      "{}: {} in forward, {} in backward\n",
+      segments.processes, segments.tokens, segments.exchanges, with_prefix(segments.state_bytes, "B"),
+      text_of_seconds(segments.forward), text_of_seconds(segments.backward));
+}
+
+/// Of the host's memory, which is the device's too where that is a CPU.
+void print_copy(const PlanReport& report) {
+  if (report.checkpoint_copy == 0) return;
+  fmt::print(
+      "a copy of what a checkpoint holds, while it is written (checkpoint.background): up to {} of the host's memory "
+      "for each process{}\n",
+      in_binary_units(report.checkpoint_copy),
+      report.cluster.per_host > 1 ? fmt::format(", {} a host", in_binary_units(report.checkpoint_copy_of_host)) : "");
+  for (const Plan& plan : report.plans) {
+    if (has_one_memory(report) && plan.fits() && !plan.has_room_for(report.checkpoint_copy))
+      fmt::print("  {}: no room for it beside the step; training waits while checkpoints are written\n",
+                 name_of(plan.sharing));
+  }
+}
+
+void print(const PlanReport& report) {
+  const PlanCluster& cluster = report.cluster;
+  fmt::print(
+      "{} host{} with {} {}{}: {} parameters ({} trained), {} sample{} at once on each, {} tokens and {} a step{}\n\n",
+      cluster.hosts, cluster.hosts == 1 ? "" : "s", cluster.per_host, report.device.name,
+      cluster.hosts == 1 ? "" : " each", with_prefix(static_cast<double>(report.parameters), ""),
+      with_prefix(static_cast<double>(report.trained), ""), report.samples, report.samples == 1 ? "" : "s",
+      report.tokens, with_prefix(report.flops, "FLOP"),
+      report.n_buckets > 0 ? fmt::format(", gradients in {} bucket{} of up to {}", report.n_buckets,
+                                         report.n_buckets == 1 ? "" : "s", with_prefix(report.bucket_bytes, "B"))
+                           : "");
+  print_rows(report);
+  for (const Plan& plan : report.plans) {
+    if (plan.fits()) continue;
+    const double missing = plan.memory.total() - plan.available;
+    fmt::print("\n{}: does not fit{}. What would: {}\n", name_of(plan.sharing),
+               std::isfinite(missing) ? fmt::format(" by {}", in_binary_units(missing)) : "",
+               fmt::join(plan.would_fit, "; or "));
+  }
+  fmt::print("\n");
+  print_segments(report);
+  print_copy(report);
+  print_numbers(report.device, cluster);
+  fmt::print("predicted, not measured:\n");
+  for (const std::string& assumption : report.assumptions) fmt::print("  - {}\n", assumption);
+}
+
+void run(const Options& options) {
+  const PlanCluster cluster = plan_cluster(options.devices);
+  const LoadedSettings loaded = load_settings(options.config, options.overrides);
+  const Vocabulary vocabulary = vocabulary_of(loaded);
+  const PlanDevice device = device_of(options, loaded.settings, cluster);
+  set_thread_count(threads_of_one(loaded.settings, cluster));
+  const PlanReport report = make_plan(loaded.settings, vocabulary, cluster, device);
+  if (options.json) {
+    fmt::print("{}\n", as_json(report).dump(2));
+  } else {
+    print(report);
+  }
+}
+
+constexpr const char* footer =
+    "Nothing is trained, and no such device is needed: memory is that of a step of the model without memory behind it, "
+    "time is counted\n"
+    "operations and bytes over the device's rates, gradients go in the buckets of furlong train. The data's token "
+    "store may be absent\n"
+    "where model.vocabulary_size is set. The model and the sources of all numbers: docs/scaling.md.\n"
+    "--device takes a name, KEY=NUMBER between commas, or both: h100,network=25e9. Keys: flops, attention_flops "
+    "(operations a second);\n"
+    "memory, reserve (bytes); bandwidth, link (inside a host), network (between hosts; each device's part) (bytes a "
+    "second);\n"
+    "link_latency, network_latency (seconds); and as shares of 1 reached (of bandwidths), utilisation (of flops), "
+    "overlap (of\n"
+    "communication beside backward). Without a name flops, memory and bandwidth are needed, and link and network where "
+    "they are used.";
+
+}  // namespace
+
+void add_plan(CLI::App& program, int&) {
+  auto* command = program.add_subcommand("plan",
+                                         "Memory, time and communication that a config would take on other devices: "
+                                         "data parallel and ZeRO-1, of whole sequences or of segments");
+  const auto options = std::make_shared<Options>();
+  command->add_option("config", options->config, "The YAML file")->required()->type_name("CONFIG");
+  command
+      ->add_option("--set", options->overrides,
+                   "Set a key on top of the file, such as --set data.batch_size=64; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_option("--devices", options->devices, "How many, or hosts x devices of each, such as 8x8")
+      ->capture_default_str()
+      ->type_name("N|HxD");
+  std::string names;
+  for (const std::string& name : plan_device_names()) names += name + ", ";
+  command
+      ->add_option("--device", options->device,
+                   names +
+                       "or cpu: processes on hosts like this one, which is measured for a few seconds;\nand numbers in "
+                       "the place of those, see below")
+      ->required()
+      ->type_name("NAME[,KEY=NUMBER...]");
+  command
+      ->add_option("--utilisation", options->utilisation,
+                   "Share of the peak that products of a step get, as --device ...,utilisation=SHARE: 0.35 for GPUs, "
+                   "0.8 for cpu;\ndocs/scaling.md says why")
+      ->check(CLI::Range(1e-6, 1.0))
+      ->type_name("SHARE");
+  command->add_flag("--json", options->json, "Print everything as JSON, in bytes and seconds");
+  command->footer(footer);
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace furlong::command_line

@@ -1,0 +1,154 @@
+// furlong train: a model from a YAML file.
+#include <spdlog/spdlog.h>
+
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command_line.h"
+#include "communication/process_group.h"
+#include "datasets/prepare/text_stream.h"
+#include "datasets/token_store.h"
+#include "evaluation/generate.h"
+#include "framework/core/device.h"
+#include "trainers/train/signals.h"
+#include "trainers/train/train.h"
+
+namespace furlong::command_line {
+namespace {
+
+struct Options {
+  std::string config, run_directory, resume = "auto", trace, trace_steps = "3-6";
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+
+void print_sample(const Settings& settings, const std::filesystem::path& checkpoint) {
+  if (settings.trainer.sample_tokens == 0) return;
+  Model model =
+      load_model(CheckpointReader::open(checkpoint), device_from_name(settings.device), Weights::averaged_if_present);
+  GenerateOptions options;
+  options.max_tokens = settings.trainer.sample_tokens;
+  options.temperature = 0.8;
+  options.seed = static_cast<std::uint64_t>(settings.seed);
+  const std::vector<std::int32_t> prompt = model.vocabulary.encode_prompt(settings.trainer.sample_prompt);
+  const Generated generated = generate(model, prompt, options);
+  fmt::print("sample at temperature 0.8:\n{}{}\n\n", settings.trainer.sample_prompt,
+             text_behind(model.vocabulary, prompt, generated.tokens));
+  std::fflush(stdout);
+}
+
+nlohmann::ordered_json number_or_null(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+}
+
+/// A mistake that all processes of a job find, or one of them alone, is told once: they meet before they end.
+LoadedSettings read_in_job(const Options& options, TrainOptions& train_options) {
+  try {
+    if (!options.trace.empty()) {
+      train_options.trace.emplace();
+      train_options.trace->path = options.trace;
+      parse_trace_steps(options.trace_steps, *train_options.trace);
+    }
+    return load_settings(options.config, options.overrides);
+  } catch (const UserError& error) {
+    const LaunchEnvironment environment = discover_launch();
+    if (environment.world_size > 1) ProcessGroup(environment, {}).fail(error);
+    throw;
+  }
+}
+
+int run(const Options& options) {
+  TrainOptions train_options;
+  LoadedSettings loaded = read_in_job(options, train_options);
+  if (!options.run_directory.empty()) loaded.settings.run_directory = options.run_directory;
+  if (options.resume == "never") {
+    train_options.resume = TrainOptions::Resume::never;
+  } else if (options.resume != "auto") {
+    train_options.resume = TrainOptions::Resume::path;
+    train_options.checkpoint = options.resume;
+  }
+  if (!options.json) {
+    train_options.before_leaving = [&](const TrainResult& result) {
+      if (result.interrupted || StopSignals::received() != 0) return;
+      try {
+        print_sample(loaded.settings, result.checkpoint);
+      } catch (const std::exception& error) {
+        spdlog::warn("no sample: {}", error.what());  // the training is done and saved all the same
+      }
+    };
+  }
+  const TrainResult result = train(loaded, train_options);
+  if (!result.is_first) {
+    // rank 0 says it
+  } else if (options.json) {
+    const nlohmann::ordered_json object{{"step", result.step},
+                                        {"interrupted", result.interrupted},
+                                        {"stopped_early", result.stopped_early},
+                                        {"train_loss", number_or_null(result.train_loss)},
+                                        {"validation_loss", number_or_null(result.validation_loss)},
+                                        {"run_directory", result.run_directory.string()},
+                                        {"checkpoint", result.checkpoint.string()}};
+    fmt::print("{}\n", object.dump(2));
+  } else {
+    fmt::print("{} at step {}; the run is in {}\n",
+               result.interrupted     ? "stopped by a signal, saved"
+               : result.stopped_early ? "stopped early"
+                                      : "done",
+               result.step, result.run_directory.string());
+    if (result.interrupted) fmt::print("the same command goes on from here\n");
+  }
+  return result.interrupted ? 3 : 0;
+}
+
+}  // namespace
+
+void add_train(CLI::App& program, int& status) {
+  auto* command = program.add_subcommand("train", "Train a model as a YAML file says; the same command again resumes");
+  const auto options = std::make_shared<Options>();
+  command->add_option("config", options->config, "The YAML file")->required()->type_name("CONFIG");
+  command
+      ->add_option("--set", options->overrides,
+                   "Set a key on top of the file, such as --set trainer.max_steps=1000; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
+  command
+      ->add_option("--run-dir", options->run_directory,
+                   "Where config.yaml, metrics.jsonl, tensorboard/ and checkpoints/ go (default: run_directory of the "
+                   "config, or runs/NAME)")
+      ->type_name("DIR");
+  command
+      ->add_option("--resume", options->resume,
+                   "auto: from the newest whole checkpoint in the run directory, if any; never: from the "
+                   "beginning,\nremoving what an earlier run left there; or a checkpoint, or a run directory whose "
+                   "newest one\nto start from, in a run directory without checkpoints of another run; from an older "
+                   "checkpoint\nof the same run the later ones are removed")
+      ->capture_default_str()
+      ->type_name("auto|never|PATH");
+  auto* trace =
+      command
+          ->add_option(
+              "--trace", options->trace,
+              "Write what all processes did in some steps to this file, for https://ui.perfetto.dev or "
+              "chrome://tracing:\n"
+              "reading data, forward and backward node by node, each bucket of gradients, optimizer, validation,\n"
+              "checkpoint. Of a GPU's steps when work was launched, not when it ran")
+          ->type_name("FILE");
+  command
+      ->add_option("--trace-steps", options->trace_steps,
+                   "Which steps, counted from where this command begins; the first ones also make room and plans")
+      ->capture_default_str()
+      ->needs(trace)
+      ->type_name("A-B");
+  command->add_flag("--json", options->json, "Print the result as JSON (and no sample)");
+  command->footer(
+      "SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 finish the step, save a checkpoint and end with status 3; a second Ctrl-C "
+      "ends at once.\n"
+      "Keys of the YAML file: furlong config reference, or docs/config.md.");
+  command->callback([options, &status] { status = run(*options); });
+}
+
+}  // namespace furlong::command_line

@@ -1,0 +1,387 @@
+#include "communication/gloo/gloo_mesh.h"
+
+#include <fmt/format.h>
+#include <gloo/common/error.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/tcp/address.h>
+#include <gloo/transport/tcp/attr.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/types.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <set>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "framework/core/error.h"
+
+namespace furlong {
+
+using gloo::transport::UnboundBuffer;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+namespace {
+
+constexpr std::size_t token_bytes = 16;
+constexpr std::uint8_t greeting_slot = 0x60, sentinel_slot = 0x61;  // Gloo's own prefixes end at 0x08
+constexpr milliseconds for_ever{std::chrono::hours(1000)};
+
+std::string key_of(const GlooOptions& options, int rank) { return fmt::format("gloo/{}/{}", options.name, rank); }
+
+/// Length, bytes.
+void append(std::vector<char>& to, std::string_view field) {
+  const auto length = static_cast<std::uint32_t>(field.size());
+  const auto* bytes = reinterpret_cast<const char*>(&length);
+  to.insert(to.end(), bytes, bytes + sizeof length);
+  to.insert(to.end(), field.begin(), field.end());
+}
+
+std::string_view view(const std::vector<char>& bytes) { return {bytes.data(), bytes.size()}; }
+
+std::vector<char> next_field(std::string_view& rest) {
+  std::uint32_t length = 0;
+  if (rest.size() >= sizeof length) std::memcpy(&length, rest.data(), sizeof length);
+  if (rest.size() < sizeof length + length) throw MachineError("the store's record of a rank is cut short");
+  const std::string_view field = rest.substr(sizeof length, length);
+  rest.remove_prefix(sizeof length + length);
+  return {field.begin(), field.end()};
+}
+
+const char* family_of(const std::vector<char>& address) {
+  return gloo::transport::tcp::Address(address).getSockaddr().ss_family == AF_INET6 ? "IPv6" : "IPv4";
+}
+
+}  // namespace
+
+/// The buffers that something may wait on.
+struct GlooMesh::Waiters {
+  std::mutex mutex;
+  std::set<UnboundBuffer*> buffers;
+  bool broken = false;
+  std::function<void(bool connection_broke)> give_up;
+
+  void add(UnboundBuffer* buffer) {
+    const std::lock_guard lock(mutex);
+    buffers.insert(buffer);
+    if (broken) wake(buffer);
+  }
+  void remove(UnboundBuffer* buffer) {
+    const std::lock_guard lock(mutex);
+    buffers.erase(buffer);
+  }
+  void break_off() {
+    const std::lock_guard lock(mutex);
+    if (std::exchange(broken, true)) return;
+    for (UnboundBuffer* buffer : buffers) wake(buffer);
+  }
+  bool is_broken() {
+    const std::lock_guard lock(mutex);
+    return broken;
+  }
+  /// The buffer's present wait, or its next one, returns false. Unlike the exception that Gloo sets on the connection's
+  /// buffers, this also reaches those of a transfer that is half done.
+  static void wake(UnboundBuffer* buffer) {
+    buffer->abortWaitRecv();
+    buffer->abortWaitSend();
+  }
+};
+
+/// Gloo's buffer. Its waits throw where they were interrupted, since Gloo's collectives do not look at what they
+/// return; and where anything goes wrong, Gloo's thread has done with the buffers of the operation before they are
+/// unwound.
+class GlooMesh::Buffer final : public UnboundBuffer {
+ public:
+  Buffer(std::shared_ptr<Waiters> waiters, std::unique_ptr<UnboundBuffer> buffer)
+      : UnboundBuffer(buffer->ptr, buffer->size), waiters_(std::move(waiters)), buffer_(std::move(buffer)) {
+    waiters_->add(buffer_.get());
+  }
+  ~Buffer() override { waiters_->remove(buffer_.get()); }
+
+  bool waitRecv(int* rank, milliseconds timeout) override {
+    return wait(timeout, [&] { return buffer_->waitRecv(rank, timeout); });
+  }
+  bool waitSend(int* rank, milliseconds timeout) override {
+    return wait(timeout, [&] { return buffer_->waitSend(rank, timeout); });
+  }
+  void abortWaitRecv() override { buffer_->abortWaitRecv(); }
+  void abortWaitSend() override { buffer_->abortWaitSend(); }
+  void send(int to, uint64_t slot, size_t offset, size_t bytes) override {
+    begin([&] { buffer_->send(to, slot, offset, bytes); });
+  }
+  void recv(int from, uint64_t slot, size_t offset, size_t bytes) override {
+    begin([&] { buffer_->recv(from, slot, offset, bytes); });
+  }
+  void recv(std::vector<int> from, uint64_t slot, size_t offset, size_t bytes) override {
+    begin([&] { buffer_->recv(std::move(from), slot, offset, bytes); });
+  }
+
+ private:
+  template <class Action>
+  void begin(const Action& action) {
+    try {
+      action();
+    } catch (const std::exception&) {
+      waiters_->give_up(true);
+      throw;
+    }
+  }
+  template <class Action>
+  bool wait(milliseconds timeout, const Action& action) {
+    const auto start = steady_clock::now();
+    try {
+      if (action()) return true;
+    } catch (const std::exception&) {
+      const bool late = timeout >= milliseconds(0) && steady_clock::now() - start >= timeout;
+      waiters_->give_up(!late);
+      if (late) throw TimedOut(timeout);
+      throw;
+    }
+    waiters_->give_up(false);
+    throw Interrupted();
+  }
+
+  std::shared_ptr<Waiters> waiters_;
+  std::unique_ptr<UnboundBuffer> buffer_;
+};
+
+/// Gloo's transport, with such buffers.
+class GlooMesh::Transport final : public gloo::transport::Context {
+ public:
+  Transport(std::shared_ptr<gloo::transport::Context> transport, std::shared_ptr<Waiters> waiters)
+      : gloo::transport::Context(transport->rank, transport->size),
+        transport_(std::move(transport)),
+        waiters_(std::move(waiters)) {}
+
+  std::unique_ptr<gloo::transport::Pair>& getPair(int rank) override { return transport_->getPair(rank); }
+  std::unique_ptr<gloo::transport::Pair>& createPair(int rank) override { return transport_->createPair(rank); }
+  std::unique_ptr<UnboundBuffer> createUnboundBuffer(void* pointer, size_t bytes) override {
+    return std::make_unique<Buffer>(waiters_, transport_->createUnboundBuffer(pointer, bytes));
+  }
+  gloo::transport::Context& inner() { return *transport_; }
+
+ private:
+  std::shared_ptr<gloo::transport::Context> transport_;
+  std::shared_ptr<Waiters> waiters_;
+};
+
+class GlooMesh::Context final : public gloo::Context {
+ public:
+  Context(std::shared_ptr<Transport> transport, std::shared_ptr<gloo::transport::Device> device, milliseconds timeout)
+      : gloo::Context(transport->rank, transport->size) {
+    device_ = std::move(device);
+    transportContext_ = std::move(transport);
+    setTimeout(timeout);
+  }
+};
+
+TimedOut::TimedOut(milliseconds timeout)
+    : std::runtime_error(fmt::format("nothing came within {:.1f} s", std::chrono::duration<double>(timeout).count())) {}
+
+std::string gloo_message(const std::exception& error) {
+  std::string text = error.what();
+  if (const auto end = text.find("] "); text.starts_with("[") && end != std::string::npos) text.erase(0, end + 2);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+GlooMesh::GlooMesh(StoreClient& store, const GlooOptions& options)
+    : rank_(options.rank),
+      size_(options.size),
+      host_(options.host),
+      token_(token_bytes),
+      peers_(static_cast<std::size_t>(options.size)) {
+  require(0 <= rank_ && rank_ < size_, "a communicator's rank {} of {}", rank_, size_);
+  store::fill_random(token_);
+  waiters_ = std::make_shared<Waiters>();
+  waiters_->give_up = [this](bool connection_broke) { give_up(connection_broke); };
+  make_transport(options);
+  meet(store, options);
+  listen();
+  publish(store, options);
+  learn(store, options);
+}
+
+GlooMesh::~GlooMesh() { break_off(); }
+
+void GlooMesh::make_transport(const GlooOptions& options) {
+  try {
+    const SignalsBlocked blocked;  // for the thread that Gloo starts
+    auto device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.address.c_str()));
+    auto transport = device->createContext(rank_, size_);
+    transport->setTimeout(options.connect_timeout / 5);  // Gloo waits five times as long for a connection
+    transport_ = std::make_shared<Transport>(std::move(transport), waiters_);
+    context_ = std::make_shared<Context>(transport_, std::move(device), options.operation_timeout);
+  } catch (const std::exception& error) {
+    throw UserError(
+        "rank {} on host {} cannot listen at '{}', expected an address of this host that the other ranks reach; check "
+        "MASTER_ADDR: {}",
+        rank_, host_, options.address, gloo_message(error));
+  }
+}
+
+// Gloo takes whatever connects to one of its ports for a rank, and a wrong byte there ends the process. So it listens
+// only when all ranks are there to connect, for milliseconds.
+void GlooMesh::meet(StoreClient& store, const GlooOptions& options) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < size_; ++rank) keys.push_back(key_of(options, rank) + "/here");
+  const char here = 1;
+  store.set(keys[static_cast<std::size_t>(rank_)], {&here, 1});
+  try {
+    store.wait(keys, options.connect_timeout);
+  } catch (const MachineError&) {
+    if (store.fault()) throw;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (store.check({keys[static_cast<std::size_t>(rank)]})) continue;
+      throw MachineError("rank {} did not come to connect with rank {} on host {} within {:.1f} s", rank, rank_, host_,
+                         std::chrono::duration<double>(options.connect_timeout).count());
+    }
+    throw;
+  }
+}
+
+void GlooMesh::listen() {
+  try {
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank != rank_) transport_->createPair(rank);
+    }
+  } catch (const std::exception& error) {
+    throw MachineError("rank {} on host {} cannot listen for the other ranks: {}", rank_, host_, gloo_message(error));
+  }
+}
+
+// Host, token, and for each rank the address where it is awaited.
+void GlooMesh::publish(StoreClient& store, const GlooOptions& options) {
+  std::vector<char> record;
+  append(record, host_);
+  append(record, view(token_));
+  for (int rank = 0; rank < size_; ++rank)
+    append(record, rank == rank_ ? "" : view(transport_->getPair(rank)->address().bytes()));
+  store.set(key_of(options, rank_), record);
+}
+
+void GlooMesh::learn(StoreClient& store, const GlooOptions& options) {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    const std::vector<char> record = store.get(key_of(options, rank), options.connect_timeout);
+    std::string_view rest = view(record);
+    Peer& peer = peers_[static_cast<std::size_t>(rank)];
+    const std::vector<char> host = next_field(rest);
+    peer.host.assign(host.begin(), host.end());
+    peer.token = next_field(rest);
+    if (peer.token.size() != token_bytes) throw MachineError("the store's record of {} is damaged", name_of_rank(rank));
+    for (int awaited = 0; awaited < size_; ++awaited) {
+      const std::vector<char> address = next_field(rest);
+      if (awaited == rank_) peer.address = address;
+    }
+    const std::vector<char> own = transport_->getPair(rank)->address().bytes();
+    if (std::string_view(family_of(own)) != family_of(peer.address)) {
+      throw UserError(
+          "{} uses {} and rank {} on host {} {} ({}); set MASTER_ADDR to an address instead of a name, the same in all "
+          "processes",
+          name_of_rank(rank), family_of(peer.address), rank_, host_, family_of(own), options.address);
+    }
+  }
+}
+
+void GlooMesh::connect() {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    try {
+      transport_->getPair(rank)->connect(peers_[static_cast<std::size_t>(rank)].address);
+    } catch (const std::exception& error) {
+      throw MachineError("{} could not be connected with: {}", name_of_rank(rank), gloo_message(error));
+    }
+  }
+  greet();
+}
+
+// Gloo takes whoever connects first for the peer. So each rank says, before all else, what only the members of the job
+// can read in the store.
+void GlooMesh::greet() {
+  const auto each_peer = [&](const auto& action) {
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) continue;
+      try {
+        action(rank, peers_[static_cast<std::size_t>(rank)]);
+      } catch (const Interrupted&) {
+        throw;
+      } catch (const MachineError&) {
+        throw;
+      } catch (const std::exception& error) {
+        throw MachineError("{} could not be connected with: {}", name_of_rank(rank), gloo_message(error));
+      }
+    }
+  };
+  {
+    const std::lock_guard lock(sentinels_mutex_);
+    each_peer([&](int rank, Peer& peer) {
+      peer.sentinel = transport_->inner().createUnboundBuffer(&nothing_, 1);
+      peer.sentinel->recv(rank, gloo::Slot::build(sentinel_slot, 0), 0, 1);
+    });
+    sentinels_posted_ = true;
+  }
+  const uint64_t slot = gloo::Slot::build(greeting_slot, 0);
+  std::vector<std::vector<char>> heard(static_cast<std::size_t>(size_), std::vector<char>(token_bytes));
+  std::vector<std::unique_ptr<UnboundBuffer>> in(heard.size()), out(heard.size());
+  each_peer([&](int rank, Peer& peer) {
+    const auto index = static_cast<std::size_t>(rank);
+    in[index] = context_->createUnboundBuffer(heard[index].data(), token_bytes);
+    in[index]->recv(rank, slot, 0, token_bytes);
+    out[index] = context_->createUnboundBuffer(peer.token.data(), peer.token.size());
+    out[index]->send(rank, slot, 0, token_bytes);
+  });
+  const milliseconds patience = transport_->inner().getTimeout() * 5;
+  each_peer([&](int rank, Peer&) {
+    const auto index = static_cast<std::size_t>(rank);
+    in[index]->waitRecv(patience);
+    if (heard[index] != token_)
+      throw MachineError("what connected as {} is another process, not of this job", name_of_rank(rank));
+    out[index]->waitSend(patience);
+  });
+}
+
+// A wait that runs out of time makes Gloo give up all connections of its context: its only way to interrupt connect()
+// and what has not begun, under each connection's own lock. Transfers that have begun are woken one by one.
+void GlooMesh::break_off() noexcept {
+  waiters_->break_off();
+  if (!transport_) return;
+  try {
+    char nothing = 0;
+    transport_->inner().createUnboundBuffer(&nothing, 1)->waitRecv(nullptr, milliseconds(0));
+  } catch (const std::exception&) {  // which it always throws
+  }
+}
+
+// Gloo tells an operation's buffer and the sentinel one after the other.
+void GlooMesh::give_up(bool connection_broke) noexcept {
+  for (int i = 0; connection_broke && i < 100 && !waiters_->is_broken() && !lost_peer(); ++i)
+    std::this_thread::sleep_for(milliseconds(1));
+  break_off();
+}
+
+// An interrupted wait returns at once: false where the connection is well.
+std::optional<GlooMesh::Lost> GlooMesh::lost_peer() {
+  const std::lock_guard lock(sentinels_mutex_);
+  if (lost_ || !sentinels_posted_ || waiters_->is_broken()) return lost_;
+  for (int rank = 0; rank < size_ && !lost_; ++rank) {
+    const Peer& peer = peers_[static_cast<std::size_t>(rank)];
+    if (rank == rank_) continue;
+    try {
+      peer.sentinel->abortWaitRecv();
+      peer.sentinel->waitRecv(nullptr, for_ever);
+    } catch (const std::exception& error) {
+      lost_ = Lost{rank, gloo_message(error)};
+    }
+  }
+  return lost_;
+}
+
+std::string GlooMesh::name_of_rank(int rank) const {
+  return fmt::format("rank {} on host {}", rank, rank == rank_ ? host_ : peers_[static_cast<std::size_t>(rank)].host);
+}
+
+}  // namespace furlong

@@ -1,0 +1,144 @@
+#include "communication/gloo/raw_gloo.h"
+
+#include <gloo/allgather.h>
+#include <gloo/allreduce.h>
+#include <gloo/barrier.h>
+#include <gloo/broadcast.h>
+#include <gloo/context.h>
+#include <gloo/math.h>
+#include <gloo/transport/address.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+#include <gloo/types.h>
+
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <thread>
+#include <vector>
+
+#include "communication/bootstrap/socket.h"
+#include "communication/gloo/gloo_communicator.h"
+#include "communication/gloo/gloo_mesh.h"
+
+namespace furlong {
+namespace {
+
+constexpr std::int64_t address_bytes = gloo::transport::Address::kMaxByteSize;
+constexpr std::uint8_t message_slot = 0x41;  // Gloo's own prefixes end at 0x08
+constexpr std::chrono::seconds timeout{30};  // of an operation; neither context begins with one
+
+}  // namespace
+
+/// Connected as gloo::rendezvous::Context does it, with the group's communicator in place of a store.
+class RawGloo::Context final : public gloo::Context {
+ public:
+  explicit Context(const ProcessGroup& group) : gloo::Context(group.rank(), group.size()) {
+    const SignalsBlocked blocked;  // for the thread that Gloo starts
+    const std::string address = own_address_towards(group.environment().master_address);
+    device_ = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address.c_str()));
+    transportContext_ = device_->createContext(rank, size);
+    setTimeout(timeout);
+    transportContext_->setTimeout(timeout);
+    const Tensor own = Tensor::zeros({size * address_bytes}, DType::uint8),
+                 all = Tensor::empty({size * own.elements()}, DType::uint8);
+    std::size_t length = 0;  // of an address, on all ranks
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      const std::vector<char> bytes = transportContext_->createPair(peer)->address().bytes();
+      require(length == 0 || length == bytes.size(), "addresses of {} and {} bytes", length, bytes.size());
+      length = bytes.size();
+      std::memcpy(own.data<std::uint8_t>() + peer * address_bytes, bytes.data(), bytes.size());
+    }
+    group.communicator().all_gather(Stream{}, own, all).wait();
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      const auto* bytes = all.data<std::uint8_t>() + (std::int64_t{peer} * size + rank) * address_bytes;
+      transportContext_->getPair(peer)->connect(std::vector<char>(bytes, bytes + length));
+    }
+  }
+};
+
+RawGloo::RawGloo(const ProcessGroup& group) {
+  try {
+    context_ = std::make_shared<Context>(group);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw MachineError("Gloo's own connections could not be made: {}", gloo_message(error));
+  }
+}
+
+RawGloo::~RawGloo() = default;
+
+double RawGloo::time(std::int64_t times, const std::function<void()>& action) {
+  double seconds = 0;
+  std::exception_ptr failure;
+  const auto run = [&] {
+    try {
+      barrier();
+      const auto start = std::chrono::steady_clock::now();
+      for (std::int64_t i = 0; i < times; ++i) action();
+      seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    } catch (const std::exception& error) {
+      failure = std::make_exception_ptr(MachineError("Gloo stopped: {}", gloo_message(error)));
+    }
+  };
+  std::thread thread;
+  {
+    const SignalsBlocked blocked;  // SIGPIPE above all, where a peer has closed a connection
+    thread = std::thread(run);
+  }
+  thread.join();
+  if (failure) std::rethrow_exception(failure);
+  return seconds;
+}
+
+void RawGloo::all_reduce(const Tensor& values) {
+  gloo::AllreduceOptions call(context_);
+  call.setTag(operations_++);
+  call.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+  call.setReduceFunction(
+      [](void* out, const void* a, const void* b, std::size_t n) { gloo::sum<float>(out, a, b, n); });
+  call.setOutput(values.data<float>(), static_cast<std::size_t>(values.elements()));
+  gloo::allreduce(call);
+}
+
+void RawGloo::all_gather(const Tensor& output) {
+  gloo::AllgatherOptions call(context_);
+  call.setTag(operations_++);
+  call.setOutput(static_cast<char*>(output.address()), static_cast<std::size_t>(output.bytes()));
+  gloo::allgather(call);
+}
+
+void RawGloo::broadcast(const Tensor& values, int root) {
+  gloo::BroadcastOptions call(context_);
+  call.setTag(operations_++);
+  call.setRoot(root);
+  call.setOutput(static_cast<char*>(values.address()), static_cast<std::size_t>(values.bytes()));
+  gloo::broadcast(call);
+}
+
+void RawGloo::barrier() {
+  gloo::BarrierOptions call(context_);
+  call.setTag(operations_++);
+  gloo::barrier(call);
+}
+
+void RawGloo::exchange(const Tensor& sent, int to, const Tensor& received, int from) {
+  const std::uint64_t slot = gloo::Slot::build(message_slot, operations_++);
+  std::unique_ptr<gloo::transport::UnboundBuffer> out, in;
+  if (from >= 0) {
+    in = context_->createUnboundBuffer(received.address(), static_cast<std::size_t>(received.bytes()));
+    in->recv(from, slot);
+  }
+  if (to >= 0) {
+    out = context_->createUnboundBuffer(sent.address(), static_cast<std::size_t>(sent.bytes()));
+    out->send(to, slot);
+  }
+  if (out) out->waitSend();
+  if (in) in->waitRecv();
+}
+
+}  // namespace furlong

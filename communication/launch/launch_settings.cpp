@@ -1,0 +1,158 @@
+#include "communication/launch/launch_settings.h"
+
+#include <arpa/inet.h>
+#include <fmt/ranges.h>
+#include <netinet/in.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <map>
+
+#include "communication/bootstrap/launch_environment.h"
+#include "communication/launch/core_split.h"
+#include "framework/core/error.h"
+#include "framework/core/machine.h"
+
+namespace furlong {
+namespace {
+
+/// Many launchers that each started a job of their own would have those jobs write the same files.
+void refuse_inside_a_job(const EnvironmentReader& variables, const EnvironmentFunction& environment) {
+  if (const auto rank = variables.find("RANK")) {
+    throw UserError(
+        "RANK={}: this is already a process of a job; expected no RANK, start furlong launch once per job, or unset "
+        "RANK",
+        printable(*rank));
+  }
+  const LaunchEnvironment found = discover_launch(environment);
+  if (found.world_size > 1) {
+    throw UserError(
+        "furlong launch: this is already rank {} of {} (launcher: {}), and each would start a job of its own; expected "
+        "one process, give the command to that launcher without furlong launch",
+        found.rank, found.world_size, found.launcher);
+  }
+}
+
+void check(const LaunchOptions& options) {
+  if (options.processes < 1)
+    throw UserError("--processes {}: at least 1 expected, one for each device or group of cores", options.processes);
+  if (!(options.timeout >= 0 && options.timeout <= 1e6))
+    throw UserError("--timeout {}: seconds from 0 to 1000000 expected", options.timeout);
+  if (options.master_port < 0 || options.master_port > 65535)
+    throw UserError("--master-port {}: a port from 1 to 65535 expected, or leave it out for a free one",
+                    options.master_port);
+  if (options.arguments.empty())
+    throw UserError(
+        "furlong launch: no command; expected what each process is to run, such as furlong launch --processes 2 train "
+        "c.yaml");
+}
+
+/// The first number of a list such as OMP_NUM_THREADS="4,2"; nothing where there is none above 0.
+std::optional<int> leading_count(const std::optional<std::string>& text) {
+  int count = 0;
+  if (!text || std::from_chars(text->data(), text->data() + text->size(), count).ec != std::errc() || count < 1)
+    return std::nullopt;
+  return count;
+}
+
+std::string random_secret() {
+  std::array<unsigned char, 16> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    throw MachineError("the kernel gives no random bytes: {}", error_text(errno));
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
+}
+
+}  // namespace
+
+LaunchSettings launch_settings(const LaunchOptions& options, const EnvironmentFunction& environment) {
+  check(options);
+  const EnvironmentReader variables(environment);
+  refuse_inside_a_job(variables, environment);
+  LaunchSettings settings;
+  settings.processes = options.processes;
+  settings.host = this_host();
+  settings.secret = random_secret();
+  settings.cores = read_machine().cpu.usable_cores();
+  settings.threads = std::max(1, settings.cores / settings.processes);
+  for (const char* name :
+       {"FURLONG_POOL_THREADS", "OMP_NUM_THREADS"}) {  // in the order in which the processes heed them
+    if (const auto count = leading_count(variables.find(name))) {
+      settings.threads = *count;
+      settings.thread_source = fmt::format("{}={} as set", name, *count);
+      break;
+    }
+  }
+  settings.core_blocks = split_cores(neighbouring_cores(), settings.processes, settings.threads);
+  return settings;
+}
+
+std::string LaunchSettings::text() const {
+  std::string places;
+  if (!core_blocks.empty() && processes > 1) {
+    std::vector<std::string> lists;
+    for (const auto& block : core_blocks) lists.push_back(core_list(block));
+    places = processes <= 8 ? fmt::format(" on cores of its own ({})", fmt::join(lists, " | "))
+                            : fmt::format(" on {} cores of its own", core_blocks.back().size());
+  }
+  return fmt::format(
+      "{} process{} on {}, {}{} thread{} ({}){}; meeting at 127.0.0.1:{}", processes, processes == 1 ? "" : "es", host,
+      processes == 1 ? "" : "each with ", threads, threads == 1 ? "" : "s",
+      thread_source.empty() ? fmt::format("OMP_NUM_THREADS={}", threads) : thread_source, places, master_port);
+}
+
+std::vector<std::string> LaunchSettings::environment_of(int rank, const std::vector<std::string>& inherited) const {
+  std::map<std::string, std::string> ours = {
+      {"RANK", std::to_string(rank)},       {"WORLD_SIZE", std::to_string(processes)},
+      {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", std::to_string(processes)},
+      {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(master_port)},
+      {"FURLONG_LAUNCHER", "furlong"},      {"FURLONG_JOB_SECRET", secret}};
+  // Our own loops heed the second: a process not bound to cores would otherwise take all of them.
+  std::map<std::string, std::string> unless_set = {{"OMP_NUM_THREADS", std::to_string(threads)},
+                                                   {"FURLONG_POOL_THREADS", std::to_string(threads)}};
+  std::vector<std::string> result;
+  for (const std::string& variable : inherited) {
+    const std::size_t end = variable.find('=');
+    const std::string name = variable.substr(0, end);
+    if (ours.contains(name)) continue;
+    if (const auto found = unless_set.find(name); found != unless_set.end()) {
+      if (end == std::string::npos || end + 1 == variable.size()) continue;  // empty counts as not set
+      unless_set.erase(found);
+    }
+    result.push_back(variable);
+  }
+  ours.merge(unless_set);
+  for (const auto& [name, value] : ours) result.push_back(name + "=" + value);
+  return result;
+}
+
+Socket reserve_port(int port) {
+  Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket) throw MachineError("cannot make a socket: {}", error_text(errno));
+  const int yes = 1;
+  const auto share = [&] { setsockopt(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes); };
+  if (port != 0) share();  // connections of an earlier job on a port that was chosen may not have faded yet
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  if (bind(socket.descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    const int error = errno;
+    if (port == 0) throw MachineError("no free port on 127.0.0.1: {}", error_text(error));
+    throw UserError("--master-port {}: cannot be used on 127.0.0.1: {}; take another, or leave it out for a free one",
+                    port, error_text(error));
+  }
+  share();
+  return socket;
+}
+
+std::vector<std::string> inherited_environment() {
+  std::vector<std::string> result;
+  for (char** variable = environ; variable && *variable; ++variable) result.emplace_back(*variable);
+  return result;
+}
+
+}  // namespace furlong

@@ -1,0 +1,60 @@
+#include "communication/launch/line_relay.h"
+
+#include <limits.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace furlong {
+
+void LinePrefixer::add(std::string_view piece, std::string& out) {
+  while (!piece.empty()) {
+    const std::size_t newline = piece.find('\n');
+    const std::size_t taken = std::min(std::min(newline, piece.size()), kLongestLine - begun_.size());
+    begun_.append(piece.substr(0, taken));
+    piece.remove_prefix(taken);
+    const bool ends = !piece.empty() && piece.front() == '\n';
+    if (ends) piece.remove_prefix(1);
+    if (!ends && begun_.size() < kLongestLine) return;
+    // The newline of a line that was handed out when it reached the limit is no empty line.
+    if (!(ends && begun_.empty() && broken_)) out.append(prefix_).append(begun_).push_back('\n');
+    begun_.clear();
+    broken_ = !ends;
+  }
+}
+
+void LinePrefixer::finish(std::string& out) {
+  if (begun_.empty()) return;
+  out.append(prefix_).append(begun_).push_back('\n');
+  begun_.clear();
+}
+
+bool LineQueue::ready() const {
+  // A pipe that is ready takes PIPE_BUF bytes; the descriptor is not ours alone, so it cannot be made non-blocking.
+  pollfd watched{descriptor_, POLLOUT, 0};
+  return poll(&watched, 1, 0) > 0;
+}
+
+void LineQueue::write_some() {
+  std::size_t written = 0;
+  while (written < waiting_.size()) {
+    const std::string_view rest = std::string_view(waiting_).substr(written);
+    std::size_t length = std::min<std::size_t>(rest.size(), PIPE_BUF);
+    if (const std::size_t newline = rest.substr(0, length).rfind('\n'); newline != std::string_view::npos)
+      length = newline + 1;
+    if (!ready()) break;
+    const ssize_t count = write(descriptor_, rest.data(), length);
+    if (count > 0) {
+      written += static_cast<std::size_t>(count);
+    } else if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
+      break;
+    } else {
+      written = waiting_.size();
+    }
+  }
+  waiting_.erase(0, written);
+}
+
+}  // namespace furlong

@@ -1,0 +1,397 @@
+#include "communication/nccl/nccl_communicator.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "communication/bootstrap/socket.h"
+#include "communication/bootstrap/wait_notice.h"
+#include "communication/nccl/nccl_link.h"
+#include "framework/core/error.h"
+#include "framework/core/gpu_engine.h"
+
+namespace furlong {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+namespace {
+
+constexpr milliseconds watch_interval{50};
+
+std::string text_of(const char* operation, const Tensor& tensor) {
+  return fmt::format("{} of {} {}", operation, name_of(tensor.dtype()), tensor.shape().text());
+}
+
+nccl::DataType data_type(DType dtype) {
+  switch (dtype) {
+    case DType::float32:
+      return nccl::DataType::float32;
+    case DType::bfloat16:
+      return nccl::DataType::bfloat16;
+    case DType::float64:
+      return nccl::DataType::float64;
+    case DType::int32:
+      return nccl::DataType::int32;
+    case DType::uint8:
+      return nccl::DataType::uint8;
+  }
+  throw ContractError("NCCL has no {}", name_of(dtype));
+}
+
+nccl::Reduction reduction_of(Reduction reduction) {
+  return reduction == Reduction::sum       ? nccl::Reduction::sum
+         : reduction == Reduction::maximum ? nccl::Reduction::maximum
+                                           : nccl::Reduction::minimum;
+}
+
+std::size_t count_of(const Tensor& tensor) { return static_cast<std::size_t>(tensor.elements()); }
+
+/// Why operations fail, once they do. Works share it with their communicator, which they may outlive.
+class Fate {
+ public:
+  /// False where there was a reason before, which stays.
+  bool decide(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    if (reason_) return false;
+    reason_ = reason;
+    changed_.notify_all();
+    return true;
+  }
+  std::optional<std::string> reason() const {
+    const std::lock_guard lock(mutex_);
+    return reason_;
+  }
+  /// Where it is certain to come.
+  std::string wait_for_reason() const {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return reason_.has_value(); });
+    return *reason_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::optional<std::string> reason_;
+};
+
+class Operation final : public Work::State {
+ public:
+  Operation(std::shared_ptr<Fate> fate, std::unique_ptr<GpuEvent> event, const Stream& stream, std::string name,
+            std::vector<Tensor> tensors)
+      : fate_(std::move(fate)),
+        event_(std::move(event)),
+        stream_(stream),
+        name_(std::move(name)),
+        tensors_(std::move(tensors)) {}
+
+  /// As WaitNotice has them.
+  std::uint64_t id = 0, number = 0;
+  const std::string& name() const { return name_; }
+
+  /// Its work is on NCCL's stream.
+  void issued(const Stream& queue) {
+    event_->record(queue);
+    is_issued_ = true;
+  }
+
+  void wait() override {
+    if (is_finished_) return;
+    if (!is_issued_) throw MachineError("{} stopped: {}", name_, fate_->wait_for_reason());
+    if (finish()) return;
+    throw_if_broken();
+    event_->wait(stream_);
+    throw_if_broken();  // on the simulated device the host has waited
+    // The arena hands out memory in the order of the main stream, which from here on is behind the operation.
+    if (stream_.handle == nullptr) let_go();
+  }
+  bool done() override { return is_finished_ || fate_->reason() || (is_issued_ && finish()); }
+
+  /// True once all of it has come to pass, and before anything broke: what comes later does not matter to it. From any
+  /// thread.
+  bool finish() {
+    if (is_finished_) return true;
+    if (!event_->done() || fate_->reason()) return false;
+    is_finished_ = true;
+    let_go();
+    return true;
+  }
+
+ private:
+  void throw_if_broken() const {
+    if (const auto reason = fate_->reason()) throw MachineError("{} stopped: {}", name_, *reason);
+  }
+  void let_go() {
+    std::vector<Tensor> gone;
+    const std::lock_guard lock(mutex_);
+    gone.swap(tensors_);
+  }
+
+  const std::shared_ptr<Fate> fate_;
+  const std::unique_ptr<GpuEvent> event_;
+  const Stream stream_;  // the caller's
+  const std::string name_;
+  std::atomic<bool> is_issued_ = false, is_finished_ = false;
+  std::mutex mutex_;
+  std::vector<Tensor> tensors_;
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(StoreClient& store, const NcclOptions& options)
+      : Communicator(options.rank, options.size),
+        store_(store),
+        options_(options),
+        engine_(require_gpu_engine(options.device.type)),
+        queue_(engine_.make_queue(options.device.index)),
+        ready_(engine_.make_event(options.device.index)),
+        nothing_(Tensor::zeros({1}, DType::float32, options.device)),
+        link_(store, options, queue_->stream()),
+        notice_(store, {options.rank, options.size, "nccl " + options.name, options.notice_after, options.notice_every},
+                [](int rank) { return fmt::format("rank {}", rank); }) {
+    const SignalsBlocked blocked;
+    watchdog_ = std::thread([this] { watch(); });
+  }
+
+  ~NcclCommunicator() override {
+    bool is_busy = false;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& operation : pending_) is_busy = !has_finished(*operation) || is_busy;
+      leaving_ = true;
+    }
+    if (is_busy) fate_->decide("the communicator was closed before the operation was done");
+    changed_.notify_all();
+    watchdog_.join();
+    if (fate_->reason()) {
+      link_.abort();
+    } else {
+      fate_->decide("the communicator was closed");
+      link_.close(options_.fault_patience);
+    }
+  }
+
+  const char* engine() const override { return "nccl"; }
+
+  // The thread does it: NCCL may take its time.
+  void abort(const std::string& reason) noexcept override {
+    fate_->decide(reason);
+    const std::lock_guard lock(mutex_);
+    changed_.notify_all();
+  }
+
+  void check() const override {
+    if (const auto reason = fate_->reason()) throw MachineError("NCCL stopped: {}", *reason);
+  }
+
+ private:
+  Work do_all_reduce(const Stream& stream, const Tensor& values, Reduction reduction) override {
+    return issue(
+        stream, text_of("all_reduce", values), {values}, values.elements() > 0, [=, this](NcclLink::Handle handle) {
+          return nccl::table().all_reduce(values.address(), values.address(), count_of(values),
+                                          data_type(values.dtype()), reduction_of(reduction), handle, native_queue());
+        });
+  }
+
+  Work do_reduce_scatter(const Stream& stream, const Tensor& input, const Tensor& output,
+                         Reduction reduction) override {
+    return issue(stream, text_of("reduce_scatter", input), {input, output}, output.elements() > 0,
+                 [=, this](NcclLink::Handle handle) {
+                   return nccl::table().reduce_scatter(input.address(), output.address(), count_of(output),
+                                                       data_type(input.dtype()), reduction_of(reduction), handle,
+                                                       native_queue());
+                 });
+  }
+
+  Work do_all_gather(const Stream& stream, const Tensor& input, const Tensor& output) override {
+    return issue(stream, text_of("all_gather", output), {input, output}, input.elements() > 0,
+                 [=, this](NcclLink::Handle handle) {
+                   return nccl::table().all_gather(input.address(), output.address(), count_of(input),
+                                                   data_type(input.dtype()), handle, native_queue());
+                 });
+  }
+
+  Work do_broadcast(const Stream& stream, const Tensor& values, int root) override {
+    return issue(stream, text_of("broadcast", values), {values}, values.elements() > 0,
+                 [=, this](NcclLink::Handle handle) {
+                   return nccl::table().broadcast(values.address(), values.address(), count_of(values),
+                                                  data_type(values.dtype()), root, handle, native_queue());
+                 });
+  }
+
+  Work do_barrier(const Stream& stream) override {
+    return issue(stream, "barrier", {}, true, [this](NcclLink::Handle handle) {
+      return nccl::table().all_reduce(nothing_.address(), nothing_.address(), 1, nccl::DataType::float32,
+                                      nccl::Reduction::sum, handle, native_queue());
+    });
+  }
+
+  Work do_exchange(const Stream& stream, std::vector<Message> messages) override {
+    std::string name =
+        messages.size() == 1 ? message_text(messages.front()) : fmt::format("exchange of {} messages", messages.size());
+    std::vector<Tensor> tensors;
+    for (const Message& message : messages) tensors.push_back(message.values);
+    std::erase_if(messages, [](const Message& message) { return message.values.elements() == 0; });
+    const bool has_elements = !messages.empty();
+    const auto begin_all = [&](NcclLink::Handle handle) {
+      return NcclLink::grouped([&] {
+        nccl::Result worst = nccl::success;
+        for (const Message& message : messages) {
+          const nccl::Result result = begin(message, handle);
+          if (worst == nccl::success || worst == nccl::in_progress) worst = result;
+        }
+        return worst;
+      });
+    };
+    return issue(stream, std::move(name), std::move(tensors), has_elements, begin_all, false);
+  }
+
+  nccl::Result begin(const Message& message, NcclLink::Handle handle) const {
+    const nccl::Table& table = nccl::table();
+    const Tensor& values = message.values;
+    const nccl::DataType type = data_type(values.dtype());
+    return message.direction == Message::Direction::send
+               ? table.send(values.address(), count_of(values), type, message.peer, handle, native_queue())
+               : table.receive(values.address(), count_of(values), type, message.peer, handle, native_queue());
+  }
+
+  static std::string message_text(const Message& message) {
+    const bool sends = message.direction == Message::Direction::send;
+    return fmt::format("{} {} rank {}", text_of(sends ? "send" : "receive", message.values), sends ? "to" : "from",
+                       message.peer);
+  }
+
+  void* native_queue() const { return engine_.native_queue(queue_->stream()); }
+
+  /// Behind what is on the caller's stream, and all others.
+  Work issue(const Stream& stream, std::string name, std::vector<Tensor> tensors, bool has_elements,
+             const std::function<nccl::Result(NcclLink::Handle)>& calls, bool is_collective = true) {
+    require(stream.device == options_.device, "NCCL of {} between tensors on {}", options_.device.text(),
+            stream.device.text());
+    const auto operation = std::make_shared<Operation>(fate_, engine_.make_event(options_.device.index), stream,
+                                                       std::move(name), std::move(tensors));
+    operation->id = ++issued_;
+    if (is_collective) operation->number = ++collectives_;
+    if (fate_->reason()) return Work(operation);
+    ready_->record(stream);
+    ready_->wait(queue_->stream());
+    try {
+      if (has_elements) link_.run(calls);
+    } catch (const NcclError& error) {
+      const std::lock_guard lock(mutex_);
+      if (!suspicion_) suspicion_ = error.what();
+      changed_.notify_all();
+      return Work(operation);
+    }
+    operation->issued(queue_->stream());
+    const std::lock_guard lock(mutex_);
+    if (pending_.empty()) front_since_ = steady_clock::now();
+    pending_.push_back(operation);
+    if (watchdog_sleeps_) changed_.notify_all();
+    return Work(operation);
+  }
+
+  void watch() {
+    native_queue();  // or what this thread asks CUDA would begin to use the first device
+    std::unique_lock lock(mutex_);
+    while (!leaving_) {
+      watchdog_sleeps_ = true;
+      changed_.wait(lock, [&] { return leaving_ || suspicion_ || !pending_.empty() || fate_->reason(); });
+      watchdog_sleeps_ = false;
+      changed_.wait_for(lock, watch_interval, [&] { return leaving_ || fate_->reason(); });
+      if (!fate_->reason()) {
+        forget_finished();
+        const auto problem = suspicion_;
+        const auto front = pending_.empty() ? nullptr : pending_.front();
+        lock.unlock();
+        if (front && !store_.fault()) notice_.look({front->id, front->name(), front->number});
+        if (const auto reason = reason_to_break_off(problem)) fate_->decide(*reason);
+        lock.lock();
+      }
+      if (!fate_->reason()) continue;
+      lock.unlock();
+      link_.abort();
+      lock.lock();
+      pending_.clear();
+      changed_.wait(lock, [&] { return leaving_; });
+    }
+  }
+
+  // The rest are with the lock held.
+  void forget_finished() {
+    while (!pending_.empty() && has_finished(*pending_.front())) {
+      pending_.pop_front();
+      front_since_ = steady_clock::now();
+    }
+  }
+
+  /// A device that has failed never says so again in another way.
+  bool has_finished(Operation& operation) noexcept {
+    try {
+      return operation.finish();
+    } catch (const std::exception& error) {
+      fate_->decide(error.what());
+      return false;
+    }
+  }
+
+  // In the watchdog, without the lock.
+  std::optional<std::string> reason_to_break_off(std::optional<std::string> problem) {
+    if (const auto fault = store_.fault()) return fault->message();
+    if (!problem) problem = link_.problem();
+    const auto now = steady_clock::now();
+    if (problem) {
+      if (!problem_since_) problem_since_ = now;
+      // A rank that is lost shows here first; the store knows which it was, and soon.
+      if (size() == 1 || now - *problem_since_ > options_.fault_patience) return "NCCL: " + *problem;
+      return {};
+    }
+    const std::lock_guard lock(mutex_);
+    if (pending_.empty() || now - front_since_ < options_.operation_timeout) return {};
+    return fmt::format(
+        "nothing came within {:.1f} s while all ranks were alive; they wait for each other, perhaps in different "
+        "operations",
+        static_cast<double>(options_.operation_timeout.count()) / 1000);
+  }
+
+  StoreClient& store_;
+  const NcclOptions options_;
+  GpuEngine& engine_;
+  const std::unique_ptr<GpuQueue> queue_;
+  const std::unique_ptr<GpuEvent> ready_;  // what is on the caller's stream
+  const Tensor nothing_;                   // for barriers
+  NcclLink link_;
+  WaitNotice notice_;                           // the watchdog's
+  std::uint64_t issued_ = 0, collectives_ = 0;  // operations so far
+  const std::shared_ptr<Fate> fate_ = std::make_shared<Fate>();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Operation>> pending_;
+  std::optional<std::string> suspicion_;  // of a call that failed
+  steady_clock::time_point front_since_;
+  std::optional<steady_clock::time_point> problem_since_;  // the watchdog's
+  bool leaving_ = false, watchdog_sleeps_ = false;
+  std::thread watchdog_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(StoreClient& store, const NcclOptions& options) {
+  if (!options.device.is_gpu())
+    throw UserError("parallel.engine: nccl works between GPUs, and this process computes on {}", options.device.text());
+  if (gpu_engine(options.device.type) == nullptr)
+    throw UserError("parallel.engine: nccl needs the GPU engine, and this program was built without the CUDA toolkit");
+  if (const std::string problem = nccl_missing(); !problem.empty())
+    throw UserError(
+        "processes on GPUs exchange by NCCL: {}; install it (pip: nvidia-nccl-cu13 or -cu12), or use device: cpu",
+        problem);
+  return std::make_unique<NcclCommunicator>(store, options);
+}
+
+}  // namespace furlong

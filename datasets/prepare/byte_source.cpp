@@ -1,0 +1,250 @@
+#include "datasets/prepare/byte_source.h"
+
+#include <fcntl.h>
+#include <lzma.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "framework/core/error.h"
+
+namespace furlong {
+
+namespace {
+
+constexpr std::size_t kInputBuffer = std::size_t{1} << 18;
+// xz -9e needs 65 MiB to read; a file that asks for more than this was not made by any preset.
+constexpr std::uint64_t kXzMemoryLimit = std::uint64_t{1} << 30;
+
+enum class Compression { none, gzip, xz };
+
+}  // namespace
+
+struct ByteSource::State {
+  std::string name;
+  int descriptor = -1;
+  bool owned = false;
+  bool end_of_file = false;
+  Compression compression = Compression::none;
+  std::vector<unsigned char> buffer = std::vector<unsigned char>(kInputBuffer);
+  std::size_t begin = 0, end = 0;  // what of `buffer` has been read from the file and not yet been used
+  std::uint64_t file_bytes = 0;
+  XXH3_state_t* hash = XXH3_createState();
+  z_stream gzip{};
+  lzma_stream xz = LZMA_STREAM_INIT;
+  bool member_open = false;  // inside a gzip member
+  bool finished = false;     // the compressed data have ended
+
+  ~State() {
+    XXH3_freeState(hash);
+    if (compression == Compression::gzip) inflateEnd(&gzip);
+    lzma_end(&xz);
+    if (owned) ::close(descriptor);
+  }
+
+  /// Takes more from the file behind what is left in the buffer; false at the end of the file.
+  bool fill() {
+    if (begin > 0) {
+      std::memmove(buffer.data(), buffer.data() + begin, end - begin);
+      end -= begin;
+      begin = 0;
+    }
+    while (!end_of_file && end < buffer.size()) {
+      const ssize_t taken = ::read(descriptor, buffer.data() + end, buffer.size() - end);
+      if (taken < 0 && errno == EINTR) continue;
+      if (taken < 0 && errno == EISDIR) throw UserError("{}: is a folder, expected a file", name);
+      if (taken < 0) throw MachineError("{}: cannot be read: {}", name, std::generic_category().message(errno));
+      if (taken == 0) {
+        end_of_file = true;
+        return false;
+      }
+      XXH3_64bits_update(hash, buffer.data() + end, static_cast<std::size_t>(taken));
+      file_bytes += static_cast<std::uint64_t>(taken);
+      end += static_cast<std::size_t>(taken);
+      return true;
+    }
+    return !end_of_file;
+  }
+
+  bool starts_with(std::string_view magic) const {
+    return end - begin >= magic.size() && std::memcmp(buffer.data() + begin, magic.data(), magic.size()) == 0;
+  }
+
+  void detect() {
+    while (end < 10 && fill()) {
+    }
+    if (starts_with("\x1f\x8b")) {
+      compression = Compression::gzip;
+      if (inflateInit2(&gzip, 16 + MAX_WBITS) != Z_OK) throw MachineError("{}: zlib cannot start", name);
+      member_open = true;
+    } else if (starts_with(std::string_view("\xfd"
+                                            "7zXZ\0",
+                                            6))) {
+      compression = Compression::xz;
+      if (lzma_stream_decoder(&xz, kXzMemoryLimit, LZMA_CONCATENATED) != LZMA_OK)
+        throw MachineError("{}: liblzma cannot start", name);
+    } else if (starts_with("BZh") && end >= 10 && std::memcmp(buffer.data() + 4, "1AY&SY", 6) == 0) {
+      throw UserError(
+          "{}: is compressed by bzip2, which is not read directly; pipe it: bzcat FILE | furlong prepare ... -", name);
+    } else if (starts_with("\x28\xb5\x2f\xfd")) {
+      throw UserError(
+          "{}: is compressed by zstd, which is not read directly; pipe it: zstdcat FILE | furlong prepare ... -", name);
+    } else if (starts_with("PK\x03\x04")) {
+      throw UserError("{}: is a zip archive, which is not read directly; unpack it first", name);
+    }
+  }
+
+  std::size_t read_plain(unsigned char* destination, std::size_t capacity) {
+    if (begin == end && !fill()) return 0;
+    const std::size_t taken = std::min(capacity, end - begin);
+    std::memcpy(destination, buffer.data() + begin, taken);
+    begin += taken;
+    return taken;
+  }
+
+  /// Between members: skips zero padding (tapes have it), and says whether another member follows.
+  bool open_next_member() {
+    while (true) {
+      while (begin < end && buffer[begin] == 0) ++begin;
+      if (end - begin >= 2) break;
+      if (!fill()) {
+        if (begin == end) return false;
+        break;
+      }
+    }
+    if (!starts_with("\x1f\x8b"))
+      throw UserError("{}: something that is not gzip follows the compressed data; is the file damaged?", name);
+    inflateReset(&gzip);
+    return true;
+  }
+
+  std::size_t read_gzip(unsigned char* destination, std::size_t capacity) {
+    while (!finished) {
+      if (!member_open) {
+        member_open = open_next_member();
+        finished = !member_open;
+        continue;
+      }
+      if (begin == end && !fill()) throw UserError("{}: the gzip data end too early; is the file truncated?", name);
+      gzip.next_in = buffer.data() + begin;
+      gzip.avail_in = static_cast<uInt>(end - begin);
+      gzip.next_out = destination;
+      gzip.avail_out = static_cast<uInt>(std::min(capacity, std::size_t{1} << 30));
+      const uInt room = gzip.avail_out;
+      const int status = inflate(&gzip, Z_NO_FLUSH);
+      begin = end - gzip.avail_in;
+      if (status == Z_STREAM_END) {
+        member_open = false;
+      } else if (status == Z_MEM_ERROR) {
+        throw MachineError("{}: zlib has no memory", name);
+      } else if (status != Z_OK && status != Z_BUF_ERROR) {
+        throw UserError("{}: the gzip data are damaged ({})", name,
+                        gzip.msg != nullptr ? gzip.msg : "a wrong checksum or code");
+      }
+      if (gzip.avail_out < room) return room - gzip.avail_out;
+    }
+    return 0;
+  }
+
+  std::size_t read_xz(unsigned char* destination, std::size_t capacity) {
+    while (!finished) {
+      const bool more = begin < end || fill();
+      xz.next_in = buffer.data() + begin;
+      xz.avail_in = end - begin;
+      xz.next_out = destination;
+      xz.avail_out = capacity;
+      const lzma_ret status = lzma_code(&xz, more ? LZMA_RUN : LZMA_FINISH);
+      begin = end - xz.avail_in;
+      switch (status) {
+        case LZMA_OK:
+          break;
+        case LZMA_STREAM_END:
+          finished = true;
+          break;
+        case LZMA_BUF_ERROR:
+          throw UserError("{}: the xz data end too early; is the file truncated?", name);
+        case LZMA_MEM_ERROR:
+          throw MachineError("{}: liblzma has no memory", name);
+        case LZMA_MEMLIMIT_ERROR:
+          throw UserError("{}: reading it takes more than {} MiB of memory; compress it again with xz -9", name,
+                          kXzMemoryLimit >> 20);
+        default:
+          throw UserError("{}: the xz data are damaged (liblzma status {})", name, static_cast<int>(status));
+      }
+      if (xz.avail_out < capacity) return capacity - xz.avail_out;
+    }
+    return 0;
+  }
+
+  std::size_t read_some(unsigned char* destination, std::size_t capacity) {
+    switch (compression) {
+      case Compression::none:
+        return read_plain(destination, capacity);
+      case Compression::gzip:
+        return read_gzip(destination, capacity);
+      case Compression::xz:
+        return read_xz(destination, capacity);
+    }
+    return 0;
+  }
+};
+
+ByteSource::ByteSource(const std::string& path) : state_(std::make_unique<State>()) {
+  State& state = *state_;
+  XXH3_64bits_reset(state.hash);
+  if (path == "-") {
+    state.name = "standard input";
+    state.descriptor = STDIN_FILENO;
+  } else {
+    state.name = path;
+    state.descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (state.descriptor < 0) {
+      const int error = errno;
+      const std::string reason = std::generic_category().message(error);
+      if (error == EMFILE || error == ENFILE || error == EIO || error == ENOMEM)
+        throw MachineError("{}: cannot be opened: {}", path, reason);
+      throw UserError("{}: cannot be opened: {}; check the path", path, reason);
+    }
+    state.owned = true;
+    posix_fadvise(state.descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
+  }
+  state.detect();
+}
+
+ByteSource::~ByteSource() = default;
+
+std::size_t ByteSource::read(void* destination, std::size_t capacity) {
+  auto* to = static_cast<unsigned char*>(destination);
+  std::size_t filled = 0;
+  while (filled < capacity) {
+    const std::size_t taken = state_->read_some(to + filled, capacity - filled);
+    if (taken == 0) break;
+    filled += taken;
+  }
+  return filled;
+}
+
+const std::string& ByteSource::name() const { return state_->name; }
+std::uint64_t ByteSource::file_bytes() const { return state_->file_bytes; }
+std::uint64_t ByteSource::file_hash() const { return XXH3_64bits_digest(state_->hash); }
+
+const char* ByteSource::compression() const {
+  switch (state_->compression) {
+    case Compression::gzip:
+      return "gzip";
+    case Compression::xz:
+      return "xz";
+    default:
+      return "none";
+  }
+}
+
+}  // namespace furlong

@@ -1,0 +1,77 @@
+#include "datasets/prepare/document_encoder.h"
+
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+#include "framework/core/error.h"
+
+namespace furlong {
+namespace {
+
+constexpr std::size_t kTokensAtOnce = 8192;
+constexpr std::size_t kPatience = 8;  // pieces' lengths without a good place to cut
+
+bool is_space(char byte) { return std::isspace(static_cast<unsigned char>(byte)) != 0; }
+bool continues_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
+
+}  // namespace
+
+DocumentEncoder::DocumentEncoder(const Vocabulary& vocabulary, StoreWriter& writer, std::size_t piece_bytes)
+    : vocabulary_(vocabulary), writer_(writer), piece_bytes_(piece_bytes), next_cut_(piece_bytes) {
+  require(vocabulary.tokenizer() != nullptr && piece_bytes > 0, "documents encoded by a {} vocabulary",
+          vocabulary.kind_name());
+}
+
+void DocumentEncoder::write(const std::vector<std::int32_t>& ids) {
+  if (ids.empty()) return;
+  if (!std::exchange(begun_, true)) writer_.append(vocabulary_.frame_front());
+  writer_.append(ids);
+}
+
+void DocumentEncoder::put_token(std::int32_t id) {
+  ids_.push_back(id);
+  if (ids_.size() < kTokensAtOnce) return;
+  write(ids_);
+  ids_.clear();
+}
+
+/// Bytes of the text that can be encoded now; 0: it is better to wait for more.
+std::size_t DocumentEncoder::find_cut() const {
+  std::size_t line_end = 0;
+  for (std::size_t place = text_.size() - 1; place > 1; --place) {
+    if (text_[place - 1] != '\n') continue;
+    // How white space is taken together never reaches over a single line break between two words.
+    if (!is_space(text_[place]) && !is_space(text_[place - 2])) return place;
+    if (line_end == 0) line_end = place;
+  }
+  if (text_.size() < kPatience * piece_bytes_) return 0;
+  if (line_end > 0) return line_end;
+  std::size_t place = text_.size() - 1;
+  while (place > 1 && continues_character(text_[place])) --place;
+  return place;
+}
+
+void DocumentEncoder::encode_piece() {
+  const std::size_t cut = find_cut();
+  if (cut > 0) {
+    write(vocabulary_.encode(std::string_view(text_).substr(0, cut)));
+    text_.erase(0, cut);
+    if (!std::exchange(cut_, true)) ++n_cut_documents_;
+  }
+  // What is left is looked through again when there is half as much more.
+  next_cut_ = std::max(piece_bytes_, text_.size() + piece_bytes_ / 2 + 1);
+}
+
+void DocumentEncoder::end_document() {
+  write(ids_);
+  if (!text_.empty()) write(vocabulary_.encode(text_));
+  if (begun_) writer_.append(vocabulary_.frame_back());
+  writer_.end_document();
+  ids_.clear();
+  text_.clear();
+  next_cut_ = piece_bytes_;
+  begun_ = cut_ = false;
+}
+
+}  // namespace furlong

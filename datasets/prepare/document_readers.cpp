@@ -1,0 +1,297 @@
+#include "datasets/prepare/document_readers.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <vector>
+
+#include "datasets/prepare/document_encoder.h"
+#include "framework/core/error.h"
+
+namespace furlong {
+
+namespace {
+
+// Readers find documents; what becomes of their bytes is the business of an outlet, which has put(byte or letter),
+// end_document() and n_cut_documents().
+
+/// Bytes as tokens on their way to the writer, some thousand at a time.
+class ByteOutlet {
+ public:
+  explicit ByteOutlet(StoreWriter& writer) : writer_(writer) { buffer_.reserve(kCapacity); }
+  void put(char byte) { put_token(static_cast<unsigned char>(byte)); }
+  void put_token(std::int32_t id) {
+    buffer_.push_back(static_cast<std::uint16_t>(id));
+    if (buffer_.size() == kCapacity) flush();
+  }
+  void end_document() {
+    flush();
+    writer_.end_document();
+  }
+  static std::uint64_t n_cut_documents() { return 0; }
+
+ private:
+  static constexpr std::size_t kCapacity = 8192;
+  void flush() {
+    writer_.append(std::span<const std::uint16_t>(buffer_));
+    buffer_.clear();
+  }
+  StoreWriter& writer_;
+  std::vector<std::uint16_t> buffer_;
+};
+
+/// Letters of an alphabet.
+class AlphabetOutlet : public ByteOutlet {
+ public:
+  AlphabetOutlet(const Vocabulary& vocabulary, StoreWriter& writer) : ByteOutlet(writer), vocabulary_(vocabulary) {}
+  bool knows(unsigned char letter) const { return vocabulary_.id_of_byte(letter) >= 0; }
+  void put(unsigned char letter) { put_token(vocabulary_.id_of_byte(letter)); }
+  void put_unknown(unsigned char) { put_token(*vocabulary_.unknown_id()); }
+  std::string refusal() const {
+    return fmt::format(
+        "is not a letter of the {} alphabet; choose another --alphabet, or --unknown map to read such letters as {}",
+        vocabulary_.kind_name(), vocabulary_.symbol(*vocabulary_.unknown_id()));
+  }
+
+ private:
+  const Vocabulary vocabulary_;
+};
+
+/// Letters for a tokenizer, in upper case: one token each where it works word by word, which sequences do not have;
+/// otherwise as text.
+class TokenizerLetters {
+ public:
+  TokenizerLetters(const Vocabulary& vocabulary, StoreWriter& writer)
+      : vocabulary_(vocabulary), encoder_(vocabulary, writer) {
+    const std::string_view kind = vocabulary.tokenizer()->kind();
+    one_by_one_ = kind == "letters" || kind == "wordpiece";
+    for (std::size_t byte = 0; byte < ids_.size(); ++byte) {
+      const auto letter = static_cast<char>(std::toupper(static_cast<int>(byte)));
+      const std::vector<std::int32_t> ids = vocabulary.encode(std::string_view(&letter, 1));
+      const bool known =
+          byte < 0x80 && !ids.empty() && (!one_by_one_ || ids.size() == 1) &&
+          std::none_of(ids.begin(), ids.end(), [&](std::int32_t id) { return id == vocabulary.unknown_id(); });
+      ids_[byte] = known ? ids.front() : -1;
+    }
+  }
+  bool knows(unsigned char letter) const { return ids_[letter] >= 0; }
+  void put(unsigned char letter) {
+    if (one_by_one_) {
+      encoder_.put_token(ids_[letter]);
+    } else {
+      encoder_.put(static_cast<char>(std::toupper(letter)));
+    }
+  }
+  void put_unknown(unsigned char letter) {
+    if (!one_by_one_) return encoder_.put(static_cast<char>(letter));
+    if (!vocabulary_.unknown_id())
+      throw UserError("--unknown map: the {} has no token for the unknown", vocabulary_.description());
+    encoder_.put_token(*vocabulary_.unknown_id());
+  }
+  std::string refusal() const {
+    return fmt::format("has no token in the {}; --unknown map reads such letters as its unknown token",
+                       vocabulary_.description());
+  }
+  void end_document() { encoder_.end_document(); }
+  std::uint64_t n_cut_documents() const { return encoder_.n_cut_documents(); }
+
+ private:
+  const Vocabulary vocabulary_;
+  DocumentEncoder encoder_;
+  std::array<std::int32_t, 256> ids_{};
+  bool one_by_one_ = false;
+};
+template <class Outlet>
+class WholeFileReader : public DocumentReader {
+ public:
+  explicit WholeFileReader(Outlet outlet) : outlet_(std::move(outlet)) {}
+  void begin_input(const std::string&) override {}
+  void feed(std::string_view block) override {
+    for (const char byte : block) outlet_.put(byte);
+  }
+  void end_input() override { outlet_.end_document(); }
+  std::uint64_t n_cut_documents() const override { return outlet_.n_cut_documents(); }
+
+ private:
+  Outlet outlet_;
+};
+
+template <class Outlet>
+class LineReader : public DocumentReader {
+ public:
+  LineReader(bool by_blank_line, Outlet outlet) : by_blank_line_(by_blank_line), outlet_(std::move(outlet)) {}
+  void begin_input(const std::string&) override { reset(); }
+
+  void feed(std::string_view block) override {
+    for (const char byte : block) {
+      if (byte == '\n') {
+        held_return_ = false;
+        end_line();
+        continue;
+      }
+      if (held_return_) put('\r');
+      held_return_ = byte == '\r';
+      if (!held_return_) put(byte);
+    }
+  }
+
+  void end_input() override {
+    if (held_return_) put('\r');
+    if (in_document_) outlet_.end_document();
+    reset();
+  }
+  std::uint64_t n_cut_documents() const override { return outlet_.n_cut_documents(); }
+
+ private:
+  void reset() { held_return_ = in_document_ = line_break_due_ = false; }
+
+  void put(char byte) {
+    // The break before a paragraph's next line is written when that line turns out not to be empty.
+    if (line_break_due_) outlet_.put('\n');
+    line_break_due_ = false;
+    in_document_ = true;
+    outlet_.put(byte);
+  }
+
+  void end_line() {
+    const bool ends = !by_blank_line_ || line_break_due_;
+    if (!ends) {
+      line_break_due_ = in_document_;
+      return;
+    }
+    // Empty lines in line mode are empty documents, which the writer counts; further blank lines between paragraphs are
+    // nothing.
+    outlet_.end_document();
+    in_document_ = line_break_due_ = false;
+  }
+
+  bool by_blank_line_;
+  Outlet outlet_;
+  bool held_return_ = false, in_document_ = false, line_break_due_ = false;
+};
+
+template <class Outlet>
+class FastaReader : public DocumentReader {
+ public:
+  FastaReader(bool map_unknown, Outlet outlet) : map_unknown_(map_unknown), outlet_(std::move(outlet)) {
+    for (std::size_t byte = 0; byte < meanings_.size(); ++byte) {
+      const auto letter = static_cast<unsigned char>(byte);
+      meanings_[byte] = std::isspace(letter) != 0 ? Meaning::space
+                        : outlet_.knows(letter)   ? Meaning::letter
+                                                  : Meaning::unknown;
+    }
+  }
+
+  void begin_input(const std::string& name) override {
+    name_ = name;
+    line_ = 1;
+    column_ = 0;
+    in_record_ = in_header_ = false;
+  }
+
+  void feed(std::string_view block) override {
+    for (std::size_t position = 0; position < block.size(); ++position) {
+      const auto byte = static_cast<unsigned char>(block[position]);
+      ++column_;
+      if (byte == '\n') {
+        ++line_;
+        column_ = 0;
+        in_header_ = false;
+      } else if (in_header_) {
+        // Headers can be long; nothing in them counts before the line's end.
+        const std::size_t end = std::min(block.find('\n', position), block.size());
+        column_ += end - position - 1;
+        position = end - 1;
+      } else if (column_ == 1 && (byte == '>' || byte == ';')) {
+        in_header_ = true;
+        if (byte == '>') begin_record();
+      } else if (meanings_[byte] == Meaning::letter && in_record_) {
+        outlet_.put(byte);
+      } else if (meanings_[byte] != Meaning::space) {
+        take_unknown(byte);
+      }
+    }
+  }
+
+  void end_input() override {
+    if (in_record_) outlet_.end_document();
+    in_record_ = false;
+  }
+
+  std::uint64_t n_mapped() const override { return n_mapped_; }
+  std::uint64_t n_cut_documents() const override { return outlet_.n_cut_documents(); }
+
+ private:
+  enum class Meaning : std::uint8_t { letter, space, unknown };
+
+  void begin_record() {
+    if (in_record_) outlet_.end_document();
+    in_record_ = true;
+  }
+
+  void take_unknown(unsigned char byte) {
+    const std::string letter =
+        byte > 0x20 && byte < 0x7f ? fmt::format("'{}'", static_cast<char>(byte)) : fmt::format("byte 0x{:02x}", byte);
+    if (!in_record_) {
+      throw UserError(
+          "{}:{}:{}: found {} before the first record, expected a line that begins with '>'; is this FASTA?", name_,
+          line_, column_, letter);
+    }
+    if (!map_unknown_) throw UserError("{}:{}:{}: {} {}", name_, line_, column_, letter, outlet_.refusal());
+    ++n_mapped_;
+    outlet_.put_unknown(byte);
+  }
+
+  bool map_unknown_;
+  Outlet outlet_;
+  std::array<Meaning, 256> meanings_{};
+  std::string name_;
+  std::uint64_t line_ = 1, column_ = 0, n_mapped_ = 0;
+  bool in_record_ = false, in_header_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, const Vocabulary& vocabulary,
+                                                 StoreWriter& writer) {
+  const auto make = [&]<class Outlet>(Outlet outlet) -> std::unique_ptr<DocumentReader> {
+    if (separator == DocumentSeparator::file) return std::make_unique<WholeFileReader<Outlet>>(std::move(outlet));
+    return std::make_unique<LineReader<Outlet>>(separator == DocumentSeparator::blank_line, std::move(outlet));
+  };
+  return vocabulary.tokenizer() ? make(DocumentEncoder(vocabulary, writer)) : make(ByteOutlet(writer));
+}
+
+std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown, StoreWriter& writer) {
+  if (!vocabulary.tokenizer())
+    return std::make_unique<FastaReader<AlphabetOutlet>>(map_unknown, AlphabetOutlet(vocabulary, writer));
+  return std::make_unique<FastaReader<TokenizerLetters>>(map_unknown, TokenizerLetters(vocabulary, writer));
+}
+
+std::string guess_alphabet(std::string_view beginning, std::string_view name) {
+  std::array<std::uint64_t, 256> counts{};
+  std::uint64_t n_letters = 0;
+  for (std::size_t begin = 0; begin < beginning.size();) {
+    const std::size_t end = std::min(beginning.find('\n', begin), beginning.size());
+    const std::string_view line = beginning.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.starts_with('>') || line.starts_with(';')) continue;
+    for (const char byte : line) {
+      const auto letter = static_cast<unsigned char>(byte);
+      if (std::isspace(letter) != 0) continue;
+      ++counts[static_cast<std::size_t>(std::toupper(letter))];
+      ++n_letters;
+    }
+  }
+  if (n_letters == 0)
+    throw UserError("{}: holds no sequence to guess the alphabet from; give --alphabet dna, rna or protein", name);
+  const auto count_of = [&](std::string_view letters) {
+    std::uint64_t sum = 0;
+    for (const char letter : letters) sum += counts[static_cast<unsigned char>(letter)];
+    return sum;
+  };
+  const bool nucleotides = count_of("ACGTURYSWKMBDHVN") == n_letters && 10 * count_of("ACGTUN") >= 9 * n_letters;
+  if (!nucleotides) return "protein";
+  return count_of("U") > count_of("T") ? "rna" : "dna";
+}
+
+}  // namespace furlong

@@ -1,0 +1,332 @@
+#include "datasets/prepare/labelled_readers.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "framework/core/error.h"
+
+namespace furlong {
+namespace {
+
+using Kind = LabelledFormat::Kind;
+
+constexpr std::size_t kLargestRecord = std::size_t{1} << 30;
+constexpr std::size_t kMostLabels = 1 << 16;
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())) != 0) text.remove_prefix(1);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) text.remove_suffix(1);
+  return text;
+}
+
+/// A column's number from 1, or nothing where `field` is a name.
+std::optional<std::size_t> column_number(std::string_view field) {
+  std::size_t number = 0;
+  const auto [end, failure] = std::from_chars(field.data(), field.data() + field.size(), number);
+  if (failure != std::errc() || end != field.data() + field.size() || number == 0) return std::nullopt;
+  return number;
+}
+
+/// The texts and the label of one record.
+struct Record {
+  std::vector<std::string> texts;
+  std::string label;
+};
+
+/// Finds the fields of a record; errors begin with `place`.
+class RecordParser {
+ public:
+  explicit RecordParser(const LabelledFormat& format) : kind_(format.kind) {
+    const bool json = kind_ == Kind::jsonl, pairs = !format.second_text_field.empty();
+    const auto given = [](const std::string& field, const char* standard) { return field.empty() ? standard : field; };
+    fields_.push_back(given(format.text_field, json ? "text" : "1"));
+    if (pairs) fields_.push_back(format.second_text_field);
+    fields_.push_back(given(format.label_field, json ? "label" : pairs ? "3" : "2"));
+    header_ = !json && std::any_of(fields_.begin(), fields_.end(),
+                                   [](const std::string& field) { return !column_number(field); });
+  }
+
+  void begin_input() {
+    columns_.clear();
+    if (kind_ == Kind::jsonl || header_) return;
+    for (const std::string& field : fields_) columns_.push_back(*column_number(field) - 1);
+  }
+
+  /// Nothing for a header or an empty line.
+  std::optional<Record> parse(std::string_view line, const std::string& place) {
+    if (trimmed(line).empty()) return std::nullopt;
+    if (kind_ == Kind::jsonl) return parse_json(line, place);
+    const std::vector<std::string> values = kind_ == Kind::csv ? split_csv(line) : split_tsv(line);
+    if (columns_.empty()) {
+      take_header(values, place);
+      return std::nullopt;
+    }
+    std::vector<std::string> found;
+    for (std::size_t i = 0; i < fields_.size(); ++i) {
+      if (columns_[i] >= values.size()) {
+        throw UserError("{}: the record has {} column{}, expected {} in column {}; are they separated as {} has it?",
+                        place, values.size(), values.size() == 1 ? "" : "s",
+                        i + 1 == fields_.size() ? "the label" : "text", columns_[i] + 1, name_of(kind_));
+      }
+      found.push_back(values[columns_[i]]);
+    }
+    return as_record(std::move(found), place);
+  }
+
+ private:
+  static Record as_record(std::vector<std::string> found, const std::string& place) {
+    Record record{{}, std::string(trimmed(found.back()))};
+    if (record.label.empty()) throw UserError("{}: the label is empty", place);
+    found.pop_back();
+    record.texts = std::move(found);
+    return record;
+  }
+
+  static std::vector<std::string> split_tsv(std::string_view line) {
+    std::vector<std::string> values;
+    for (std::size_t begin = 0; begin <= line.size();) {
+      const std::size_t end = std::min(line.find('\t', begin), line.size());
+      values.emplace_back(line.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    return values;
+  }
+
+  static std::vector<std::string> split_csv(std::string_view line) {
+    std::vector<std::string> values(1);
+    bool quoted = false;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      const char byte = line[i];
+      if (byte == '"') {
+        // Inside quotes two quotes are one.
+        const bool doubled = quoted && i + 1 < line.size() && line[i + 1] == '"';
+        if (doubled) values.back() += line[++i];
+        if (!doubled) quoted = !quoted;
+      } else if (byte == ',' && !quoted) {
+        values.emplace_back();
+      } else {
+        values.back() += byte;
+      }
+    }
+    return values;
+  }
+
+  void take_header(const std::vector<std::string>& names, const std::string& place) {
+    for (const std::string& field : fields_) {
+      const auto number = column_number(field);
+      const auto found =
+          std::find_if(names.begin(), names.end(), [&](const std::string& name) { return trimmed(name) == field; });
+      if (!number && found == names.end())
+        throw UserError("{}: there is no column '{}'; the first line names {}", place, field,
+                        fmt::format("{}", fmt::join(names, ", ")));
+      columns_.push_back(number ? *number - 1 : static_cast<std::size_t>(found - names.begin()));
+    }
+  }
+
+  std::optional<Record> parse_json(std::string_view line, const std::string& place) const {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (!json.is_object()) throw UserError("{}: expected a JSON object in this line", place);
+    std::vector<std::string> found;
+    for (std::size_t i = 0; i < fields_.size(); ++i) {
+      const auto value = json.find(fields_[i]);
+      if (value == json.end()) throw UserError("{}: the object has no key '{}'", place, fields_[i]);
+      found.push_back(i + 1 == fields_.size() ? json_label(*value, place) : json_text(*value, place, fields_[i]));
+    }
+    return as_record(std::move(found), place);
+  }
+
+  static std::string json_text(const nlohmann::json& value, const std::string& place, const std::string& field) {
+    if (value.is_string()) return value;
+    std::string bytes;
+    const auto fits = [](const nlohmann::json& byte) { return byte.is_number_integer() && byte >= 0 && byte <= 255; };
+    if (!value.is_array() || !std::all_of(value.begin(), value.end(), fits))
+      throw UserError("{}: '{}' is neither text nor a list of numbers from 0 to 255", place, field);
+    for (const auto& byte : value) bytes += static_cast<char>(byte.get<int>());
+    return bytes;
+  }
+
+  static std::string json_label(const nlohmann::json& value, const std::string& place) {
+    if (value.is_string()) return value;
+    if (value.is_number_integer() || value.is_boolean()) return value.dump();
+    throw UserError("{}: a label is neither text nor a whole number, true or false", place);
+  }
+
+  Kind kind_;
+  bool header_ = false;
+  std::vector<std::string> fields_;  // texts, then the label
+  std::vector<std::size_t> columns_;
+};
+
+/// Names to numbers: fixed, or in the order in which they come.
+class LabelNames {
+ public:
+  explicit LabelNames(const std::vector<std::string>& fixed) : names_(fixed), fixed_(!fixed.empty()) {
+    for (std::size_t i = 0; i < fixed.size(); ++i) {
+      if (!ids_.emplace(fixed[i], static_cast<std::int32_t>(i)).second)
+        throw UserError("--labels: '{}' is there twice", fixed[i]);
+    }
+  }
+  std::int32_t id_of(const std::string& name, const std::string& place) {
+    const auto found = ids_.find(name);
+    if (found != ids_.end()) return found->second;
+    if (fixed_)
+      throw UserError("{}: the label '{}' is none of --labels: {}", place, name,
+                      fmt::format("{}", fmt::join(names_, ", ")));
+    if (names_.size() == kMostLabels)
+      throw UserError("{}: more than {} different labels; is this the right field for them?", place, kMostLabels);
+    names_.push_back(name);
+    return ids_[name] = static_cast<std::int32_t>(names_.size() - 1);
+  }
+  const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  std::vector<std::string> names_;
+  std::map<std::string, std::int32_t> ids_;
+  bool fixed_;
+};
+
+class LabelledReader : public DocumentReader {
+ public:
+  LabelledReader(const LabelledFormat& format, const Vocabulary& vocabulary, bool map_unknown, StoreWriter& writer)
+      : csv_(format.kind == Kind::csv),
+        parser_(format),
+        labels_(format.labels),
+        vocabulary_(vocabulary),
+        map_unknown_(map_unknown),
+        writer_(writer) {}
+
+  void begin_input(const std::string& name) override {
+    name_ = name;
+    line_ = first_line_ = 1;
+    quoted_ = false;
+    record_.clear();
+    parser_.begin_input();
+  }
+
+  void feed(std::string_view block) override {
+    for (std::size_t begin = 0; begin < block.size();) {
+      const std::size_t end = std::min(block.find('\n', begin), block.size());
+      const std::string_view part = block.substr(begin, end - begin);
+      if (csv_ && std::count(part.begin(), part.end(), '"') % 2 != 0) quoted_ = !quoted_;
+      record_ += part;
+      if (record_.size() > kLargestRecord)
+        throw UserError("{}: a record of more than 1 GiB; are its quotes closed?", place());
+      begin = end + 1;
+      if (end == block.size()) break;
+      ++line_;
+      if (quoted_) {
+        record_ += '\n';  // a line break inside quotes belongs to the text
+      } else {
+        end_record();
+      }
+    }
+  }
+
+  void end_input() override {
+    if (quoted_) throw UserError("{}: a quotation mark in this record is not closed", place());
+    end_record();
+  }
+
+  std::uint64_t n_mapped() const override { return n_mapped_; }
+  std::vector<std::string> label_names() const override { return labels_.names(); }
+
+ private:
+  std::string place() const { return fmt::format("{}:{}", name_, first_line_); }
+
+  void end_record() {
+    if (!record_.empty() && record_.back() == '\r') record_.pop_back();
+    constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+    if (first_line_ == 1 && record_.starts_with(byte_order_mark)) record_.erase(0, byte_order_mark.size());
+    if (const auto record = parser_.parse(record_, place())) write(*record);
+    record_.clear();
+    first_line_ = line_;
+  }
+
+  void write(const Record& record) {
+    std::vector<std::vector<std::int32_t>> documents;
+    for (const std::string& text : record.texts) documents.push_back(tokens_of(text));
+    const std::int32_t label = labels_.id_of(record.label, place());
+    // Of a pair both go or none.
+    const bool whole =
+        std::none_of(documents.begin(), documents.end(), [](const auto& tokens) { return tokens.empty(); });
+    for (const auto& tokens : documents) {
+      if (whole) writer_.append(std::span<const std::int32_t>(tokens));
+      writer_.end_document();
+    }
+    if (whole) writer_.label(label);
+  }
+
+  std::vector<std::int32_t> tokens_of(const std::string& text) {
+    std::vector<std::int32_t> tokens;
+    if (const auto& tokenizer = vocabulary_.tokenizer()) {
+      tokens = tokenizer->encode(text);
+      return tokens.empty() ? tokens : tokenizer->framed(tokens);
+    }
+    tokens.reserve(text.size());
+    const bool bytes = vocabulary_.kind() == Vocabulary::Kind::bytes;
+    for (const char letter : text) {
+      const auto byte = static_cast<unsigned char>(letter);
+      std::int32_t id = vocabulary_.id_of_byte(byte);
+      if (!bytes && id < 0 && std::isspace(byte) != 0) continue;
+      if (id < 0) {
+        if (!map_unknown_) {
+          throw UserError(
+              "{}: '{}' is not a letter of the {} alphabet; choose another --alphabet, or --unknown map to read such "
+              "letters as {}",
+              place(), std::isprint(byte) != 0 ? std::string(1, letter) : fmt::format("byte 0x{:02x}", byte),
+              vocabulary_.kind_name(), vocabulary_.symbol(*vocabulary_.unknown_id()));
+        }
+        id = *vocabulary_.unknown_id();
+        ++n_mapped_;
+      }
+      tokens.push_back(id);
+    }
+    return tokens;
+  }
+
+  bool csv_;
+  RecordParser parser_;
+  LabelNames labels_;
+  const Vocabulary vocabulary_;
+  bool map_unknown_;
+  StoreWriter& writer_;
+  std::string name_, record_;
+  std::uint64_t line_ = 1, first_line_ = 1, n_mapped_ = 0;
+  bool quoted_ = false;
+};
+
+}  // namespace
+
+std::string_view name_of(LabelledFormat::Kind kind) {
+  switch (kind) {
+    case Kind::csv:
+      return "csv";
+    case Kind::jsonl:
+      return "jsonl";
+    case Kind::tsv:
+      break;
+  }
+  return "tsv";
+}
+
+LabelledFormat::Kind labelled_format_of(std::string_view file_name) {
+  std::string_view base = file_name;
+  for (const std::string_view packed : {".gz", ".xz"}) {
+    if (base.ends_with(packed)) base.remove_suffix(packed.size());
+  }
+  if (base.ends_with(".tsv")) return Kind::tsv;
+  if (base.ends_with(".csv")) return Kind::csv;
+  if (base.ends_with(".jsonl") || base.ends_with(".ndjson")) return Kind::jsonl;
+  throw UserError("{}: its name does not say whether it is tsv, csv or jsonl; give --format", file_name);
+}
+
+std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary,
+                                                     bool map_unknown, StoreWriter& writer) {
+  return std::make_unique<LabelledReader>(format, vocabulary, map_unknown, writer);
+}
+
+}  // namespace furlong

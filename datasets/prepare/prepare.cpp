@@ -1,0 +1,289 @@
+#include "datasets/prepare/prepare.h"
+
+#include <fmt/chrono.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "datasets/prepare/byte_source.h"
+#include "datasets/prepare/document_encoder.h"
+#include "framework/core/error.h"
+#include "framework/core/version.h"
+#include "framework/io/checkpoint_file.h"
+
+namespace furlong {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+using SplitBy = StoreWriterOptions::SplitBy;
+
+constexpr std::size_t kBlock = std::size_t{1} << 20;
+constexpr double kSecondsBetweenProgress = 5;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+void check_paths(const PrepareOptions& options) {
+  require(!options.inputs.empty() && !options.output.empty(), "prepare needs inputs and an output");
+  std::error_code ignored;
+  if (fs::exists(options.output, ignored) && !options.force) {
+    throw UserError("{}: exists already; --force replaces it, or choose another --output", options.output);
+  }
+  if (std::count(options.inputs.begin(), options.inputs.end(), "-") > 1)
+    throw UserError("standard input (-) is given more than once");
+  for (const std::string& input : options.inputs) {
+    if (input != "-" && fs::equivalent(input, options.output, ignored))
+      throw UserError("{}: is both input and output", input);
+  }
+}
+
+/// The tokenizer of a file or folder that has one, or the one that a model was trained with.
+Vocabulary tokenizer_vocabulary(const std::string& path) {
+  if (!checkpoint_checksum(path)) return Vocabulary::of_tokenizer(load_tokenizer(path));
+  const Vocabulary of_model = Vocabulary::from_json(CheckpointReader::open(path).text("vocabulary"), path);
+  if (of_model.tokenizer()) return Vocabulary::of_tokenizer(of_model.tokenizer());
+  throw UserError(
+      "--tokenizer: {} has a {} vocabulary and no tokenizer; prepare without --tokenizer gives the same one", path,
+      of_model.kind_name());
+}
+
+/// Text has a document token only where there can be several documents, so that one plain text stays one byte a token.
+Vocabulary choose_vocabulary(const PrepareOptions& options, std::string_view beginning, const std::string& name) {
+  if (!options.tokenizer.empty()) return tokenizer_vocabulary(options.tokenizer);
+  if (options.format == PrepareOptions::Format::text) {
+    return Vocabulary::bytes(options.separator != DocumentSeparator::file || options.inputs.size() > 1);
+  }
+  if (options.format == PrepareOptions::Format::labelled && options.alphabet == "auto") return Vocabulary::bytes(true);
+  return Vocabulary::alphabet(options.alphabet == "auto" ? guess_alphabet(beginning, name) : options.alphabet);
+}
+
+std::string_view name_of(DocumentSeparator separator) {
+  switch (separator) {
+    case DocumentSeparator::line:
+      return "line";
+    case DocumentSeparator::blank_line:
+      return "blank-line";
+    case DocumentSeparator::file:
+      break;
+  }
+  return "file";
+}
+
+Json options_as_json(const PrepareOptions& options) {
+  Json json;
+  const bool text = options.format == PrepareOptions::Format::text;
+  const bool labelled = options.format == PrepareOptions::Format::labelled;
+  json["format"] = text ? "text" : labelled ? name_of(options.labelled.kind) : "fasta";
+  if (labelled) {
+    json["text_field"] = options.labelled.text_field;
+    if (!options.labelled.second_text_field.empty()) json["second_text_field"] = options.labelled.second_text_field;
+    json["label_field"] = options.labelled.label_field;
+  }
+  if (text) json["document_separator"] = name_of(options.separator);
+  if (!options.tokenizer.empty()) json["tokenizer"] = options.tokenizer;
+  if (!text && options.tokenizer.empty()) json["alphabet"] = options.alphabet;
+  if (!text) json["unknown"] = options.map_unknown ? "map" : "error";
+  json["split_by"] = options.store.split_by == SplitBy::document ? "document" : "span";
+  for (const Split split : all_splits) json["split"][std::string(name_of(split))] = options.store.shares[split];
+  json["seed"] = options.store.seed;
+  return json;
+}
+
+std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
+
+/// One run of prepare(): the inputs one after the other, into one store.
+class Preparation {
+ public:
+  explicit Preparation(const PrepareOptions& options)
+      : options_(options), start_(Clock::now()), last_progress_(start_) {}
+
+  PrepareReport run() {
+    check_paths(options_);
+    for (const std::string& path : options_.inputs) take_input(path);
+    Json provenance;
+    provenance["furlong"] = version();
+    provenance["commit"] = commit();
+    provenance["created"] = utc_now();
+    provenance["sources"] = sources_;
+    provenance["options"] = options_as_json(options_);
+    // File names are bytes; what is not UTF-8 in them becomes U+FFFD.
+    report_.store =
+        writer_->finish(provenance.dump(-1, ' ', false, Json::error_handler_t::replace), reader_->label_names());
+    report_.output = options_.output;
+    report_.n_mapped = reader_->n_mapped();
+    report_.n_cut_documents = reader_->n_cut_documents();
+    if (vocabulary_->tokenizer() && vocabulary_->unknown_id())
+      report_.n_unknown = report_.store.counts[static_cast<std::size_t>(*vocabulary_->unknown_id())];
+    for (std::int32_t id = 0; id < vocabulary_->size(); ++id) {
+      const std::uint64_t count = report_.store.counts[static_cast<std::size_t>(id)];
+      if (count > 0 && vocabulary_->is_ambiguous(id)) report_.ambiguous.emplace_back(vocabulary_->symbol(id), count);
+    }
+    report_.seconds = seconds_since(start_);
+    return report_;
+  }
+
+ private:
+  void take_input(const std::string& path) {
+    ByteSource source(path);
+    std::size_t count = source.read(block_.data(), block_.size());
+    if (!writer_) begin({block_.data(), count}, source.name());
+    reader_->begin_input(source.name());
+    while (count > 0) {
+      report_.input_bytes += count;
+      reader_->feed({block_.data(), count});
+      say_progress(source);
+      count = source.read(block_.data(), block_.size());
+    }
+    reader_->end_input();
+    report_.file_bytes += source.file_bytes();
+    Json entry;
+    entry["path"] = source.name();
+    entry["bytes"] = source.file_bytes();
+    entry["xxh3_64"] = fmt::format("{:016x}", source.file_hash());
+    entry["compression"] = source.compression();
+    sources_.push_back(entry);
+  }
+
+  void begin(std::string_view beginning, const std::string& name) {
+    vocabulary_ = choose_vocabulary(options_, beginning, name);
+    report_.vocabulary = vocabulary_->kind_name();
+    report_.vocabulary_size = vocabulary_->size();
+    if (vocabulary_->tokenizer()) report_.tokenizer = vocabulary_->tokenizer()->kind();
+    StoreWriterOptions store = options_.store;
+    const bool labelled = options_.format == PrepareOptions::Format::labelled;
+    if (labelled) store.documents_per_label = options_.labelled.second_text_field.empty() ? 1 : 2;
+    writer_ = std::make_unique<StoreWriter>(options_.output, *vocabulary_, store);
+    reader_ = make_reader();
+  }
+
+  std::unique_ptr<DocumentReader> make_reader() {
+    switch (options_.format) {
+      case PrepareOptions::Format::fasta:
+        return make_fasta_reader(*vocabulary_, options_.map_unknown, *writer_);
+      case PrepareOptions::Format::labelled:
+        return make_labelled_reader(options_.labelled, *vocabulary_, options_.map_unknown, *writer_);
+      case PrepareOptions::Format::text:
+        break;
+    }
+    return make_text_reader(options_.separator, *vocabulary_, *writer_);
+  }
+
+  void say_progress(const ByteSource& source) {
+    if (!options_.progress || seconds_since(last_progress_) < kSecondsBetweenProgress) return;
+    last_progress_ = Clock::now();
+    options_.progress(
+        {source.name(), report_.file_bytes + source.file_bytes(), writer_->n_tokens(), seconds_since(start_)});
+  }
+
+  const PrepareOptions& options_;
+  Clock::time_point start_, last_progress_;
+  std::vector<char> block_ = std::vector<char>(kBlock);
+  std::optional<Vocabulary> vocabulary_;
+  std::unique_ptr<StoreWriter> writer_;
+  std::unique_ptr<DocumentReader> reader_;
+  Json sources_ = Json::array();
+  PrepareReport report_;
+};
+
+/// 12345678 as 12,345,678.
+std::string grouped(std::uint64_t value) {
+  std::string digits = std::to_string(value);
+  for (std::size_t place = digits.size(); place > 3; place -= 3) digits.insert(place - 3, ",");
+  return digits;
+}
+
+double tokens_per_byte(const PrepareReport& report) {
+  return static_cast<double>(report.store.n_tokens) /
+         static_cast<double>(std::max<std::uint64_t>(report.input_bytes, 1));
+}
+
+}  // namespace
+
+PrepareReport prepare(const PrepareOptions& options) { return Preparation(options).run(); }
+
+std::string to_text(const PrepareReport& report) {
+  const StoreSummary& store = report.store;
+  std::string text =
+      fmt::format("{}: {} tokens of a {} vocabulary of {}, {} documents\n", report.output, grouped(store.n_tokens),
+                  report.tokenizer.empty() ? report.vocabulary : report.tokenizer, report.vocabulary_size,
+                  grouped(store.n_documents));
+  for (const Split split : all_splits) {
+    const auto index = static_cast<std::size_t>(split);
+    text += fmt::format("  {:<11}{:>16} tokens", name_of(split), grouped(store.split_tokens[index]));
+    if (store.split_documents[index] > 0)
+      text += fmt::format(" in {} documents", grouped(store.split_documents[index]));
+    text += '\n';
+  }
+  if (!store.labels.empty()) {
+    text += "  labels:";
+    constexpr std::size_t shown = 20;
+    for (std::size_t i = 0; i < std::min(shown, store.labels.size()); ++i)
+      text += fmt::format(" {} {}", store.labels[i].first, grouped(store.labels[i].second));
+    if (store.labels.size() > shown) text += fmt::format(" and {} more", store.labels.size() - shown);
+    text += '\n';
+  }
+  text += fmt::format("  order-0 entropy of train: {:.4f} bits per token\n", store.train_entropy);
+  if (!report.ambiguous.empty()) {
+    text += "  ambiguous letters:";
+    for (const auto& [symbol, count] : report.ambiguous) text += fmt::format(" {} {}", symbol, grouped(count));
+    text += '\n';
+  }
+  if (!report.tokenizer.empty()) {
+    text += fmt::format("  tokens per byte: {:.4f}\n  unknown tokens: {}\n", tokens_per_byte(report),
+                        grouped(report.n_unknown));
+  } else if (report.n_mapped > 0) {
+    text += fmt::format("  unknown letters read as ambiguous ones: {}\n", grouped(report.n_mapped));
+  }
+  if (report.n_cut_documents > 0) {
+    text += fmt::format(
+        "  {} longer than {} MiB and encoded in pieces, cut at line ends where there are some\n",
+        report.n_cut_documents == 1 ? "one document was" : grouped(report.n_cut_documents) + " documents were",
+        DocumentEncoder::default_piece_bytes >> 20);
+  }
+  if (store.n_empty_documents > 0)
+    text += fmt::format("  empty documents left out: {}\n", grouped(store.n_empty_documents));
+  text += fmt::format("  read {} bytes", grouped(report.file_bytes));
+  if (report.input_bytes != report.file_bytes) text += fmt::format(" ({} uncompressed)", grouped(report.input_bytes));
+  return text + fmt::format(" in {:.2f} s\n", report.seconds);
+}
+
+std::string to_json(const PrepareReport& report) {
+  Json json;
+  json["output"] = report.output;
+  json["vocabulary"] = report.vocabulary;
+  json["vocabulary_size"] = report.vocabulary_size;
+  if (!report.tokenizer.empty()) {
+    json["tokenizer"] = report.tokenizer;
+    json["tokens_per_byte"] = tokens_per_byte(report);
+    json["unknown_tokens"] = report.n_unknown;
+    json["documents_in_pieces"] = report.n_cut_documents;
+  }
+  json["tokens"] = report.store.n_tokens;
+  json["documents"] = report.store.n_documents;
+  json["empty_documents"] = report.store.n_empty_documents;
+  for (const Split split : all_splits) {
+    const auto index = static_cast<std::size_t>(split);
+    Json& entry = json["splits"][std::string(name_of(split))];
+    entry["tokens"] = report.store.split_tokens[index];
+    if (report.store.split_documents[index] > 0) entry["documents"] = report.store.split_documents[index];
+  }
+  if (!report.store.labels.empty()) {
+    json["labels"] = Json::object();
+    for (const auto& [name, count] : report.store.labels) json["labels"][name] = count;
+  }
+  json["train_entropy_bits_per_token"] = report.store.train_entropy;
+  json["ambiguous"] = Json::object();
+  for (const auto& [symbol, count] : report.ambiguous) json["ambiguous"][symbol] = count;
+  json["unknown_mapped"] = report.n_mapped;
+  json["file_bytes"] = report.file_bytes;
+  json["input_bytes"] = report.input_bytes;
+  json["seconds"] = report.seconds;
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace furlong

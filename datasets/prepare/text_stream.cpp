@@ -1,0 +1,51 @@
+#include "datasets/prepare/text_stream.h"
+
+#include <algorithm>
+
+namespace furlong {
+namespace {
+
+constexpr std::size_t kTokensBefore = 8;                   // more than any rule of joining looks back
+constexpr std::size_t kLongestPending = 8;                 // tokens that are waited for: no character has so many bytes
+constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD: bytes that are no whole character
+
+/// Whether the text of tokens is that of each of them, one after another.
+bool joins_plainly(const Vocabulary& vocabulary) {
+  return !vocabulary.tokenizer() || vocabulary.tokenizer()->kind() == "bpe";
+}
+
+}  // namespace
+
+TextStream::TextStream(const Vocabulary& vocabulary, std::span<const std::int32_t> prompt) : vocabulary_(&vocabulary) {
+  const std::span<const std::int32_t> last = prompt.last(std::min(kTokensBefore, prompt.size()));
+  before_.assign(last.begin(), last.end());
+}
+
+std::string TextStream::next(std::int32_t token) {
+  if (joins_plainly(*vocabulary_)) return vocabulary_->decode({&token, 1});
+  pending_.push_back(token);
+  if (pending_.size() < kLongestPending && vocabulary_->decode(pending_).ends_with(kReplacement)) return {};
+  return take();
+}
+
+std::string TextStream::finish() { return pending_.empty() ? std::string() : take(); }
+
+std::string TextStream::take() {
+  const std::string before = vocabulary_->decode(before_);
+  before_.insert(before_.end(), pending_.begin(), pending_.end());
+  pending_.clear();
+  const std::string text = vocabulary_->decode(before_);
+  if (before_.size() > kTokensBefore) before_.erase(before_.begin(), before_.end() - kTokensBefore);
+  // Where joining takes back something of what stood before (a space), what is new begins where the two part.
+  return {std::mismatch(text.begin(), text.end(), before.begin(), before.end()).first, text.end()};
+}
+
+std::string text_behind(const Vocabulary& vocabulary, std::span<const std::int32_t> prompt,
+                        std::span<const std::int32_t> tokens) {
+  TextStream stream(vocabulary, prompt);
+  std::string text;
+  for (const std::int32_t token : tokens) text += stream.next(token);
+  return text + stream.finish();
+}
+
+}  // namespace furlong

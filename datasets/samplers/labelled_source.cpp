@@ -1,0 +1,140 @@
+#include "datasets/samplers/labelled_source.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "framework/core/error.h"
+#include "framework/core/random.h"
+
+namespace furlong {
+
+// A Feistel network on the next even number of bits is a permutation whatever its round function is; what falls outside
+// [0, size) goes through again until it lies inside (Black and Rogaway 2002, "Ciphers with arbitrary finite domains",
+// cycle walking): on average less than four times.
+std::uint64_t permuted(std::uint64_t index, std::uint64_t size, std::uint64_t seed, std::uint64_t epoch) {
+  require(index < size, "place {} of a permutation of {}", index, size);
+  const std::uint64_t half = std::max<std::uint64_t>(1, (std::bit_width(size - 1) + 1) / 2);
+  const std::uint64_t low = (std::uint64_t{1} << half) - 1;
+  const RandomKey key{seed, static_cast<std::uint32_t>(epoch), random_stream("order of documents")};
+  do {
+    std::uint64_t left = index >> half, right = index & low;
+    for (std::uint64_t round = 0; round < 6; ++round) {
+      const auto words = philox(key, right << 8 | round);
+      const std::uint64_t mixed = left ^ ((std::uint64_t{words[1]} << 32 | words[0]) & low);
+      left = right;
+      right = mixed;
+    }
+    index = left << half | right;
+  } while (index >= size);
+  return index;
+}
+
+LabelledSource::LabelledSource(const TokenStore& store, Split split, const LabelledOptions& options)
+    : store_(&store), split_(split), options_(options) {
+  require(options.sequence_length > (options.first_token ? 1 : 0), "a sequence length of {}", options.sequence_length);
+  if (store.documents_per_label() == 0) {
+    throw UserError("{}: the store has no labels; make one that has with furlong prepare labelled", store.path());
+  }
+  if (store.documents_per_label() != rows_per_sample()) {
+    throw UserError("{}: the store has labels of {}, expected labels of {}; {}", store.path(),
+                    options.pairs ? "single documents" : "pairs of documents",
+                    options.pairs ? "pairs of documents" : "single documents",
+                    options.pairs ? "objective.name: classification learns those, or prepare with --second-text-field"
+                                  : "objective.name: matching learns those");
+  }
+  find_samples();
+  if (samples_.empty()) {
+    throw UserError("{}: the {} split has no whole labelled document; prepare more data for it", store.path(),
+                    name_of(split));
+  }
+}
+
+bool LabelledSource::needs_front(std::uint64_t position) const {
+  if (!options_.first_token) return false;
+  // Only a tokenizer's documents can have it: see Vocabulary::frame_front.
+  return !store_->vocabulary().tokenizer() || store_->read(split_, position, 1)[0] != *options_.first_token;
+}
+
+void LabelledSource::find_samples() {
+  const std::vector<std::uint64_t> offsets = store_->document_offsets();
+  const std::vector<std::int32_t> labels = store_->labels();
+  const auto& ranges = store_->ranges(split_);
+  const std::uint64_t rows = rows_per_sample();
+  std::uint64_t before = 0;  // tokens of the split in front of `range`
+  auto range = ranges.begin();
+  for (std::uint64_t i = 0; i < labels.size(); ++i) {
+    const std::uint64_t begin = offsets[i * rows], end = offsets[(i + 1) * rows];
+    for (; range != ranges.end() && range->end <= begin; ++range) before += range->end - range->begin;
+    if (range == ranges.end()) break;
+    if (begin < range->begin || end > range->end) continue;
+    Sample sample{{}, labels[i]};
+    for (std::uint64_t row = 0; row < rows; ++row) {
+      const std::uint64_t start = offsets[i * rows + row];
+      const auto length = static_cast<std::int64_t>(offsets[i * rows + row + 1] - start);
+      const std::uint64_t position = before + (start - range->begin);
+      const bool fronted = needs_front(position);
+      const std::int64_t room = options_.sequence_length - (fronted ? 1 : 0);
+      n_cut_ += length > room;
+      sample.documents[row] = {position, std::min(length, room), fronted};
+    }
+    samples_.push_back(sample);
+  }
+}
+
+const LabelledSource::Sample& LabelledSource::sample(std::uint64_t index) const {
+  const std::uint64_t size = samples_.size(), place = index % size;
+  return samples_[options_.shuffled ? permuted(place, size, options_.seed, index / size) : place];
+}
+
+Batch LabelledSource::make_batch(std::uint64_t first, std::int64_t samples, std::uint64_t end) const {
+  require(samples > 0, "a batch of {}", samples);
+  const auto count = static_cast<std::uint64_t>(samples);
+  const std::uint64_t rows = rows_per_sample(), filled = end > first ? std::min(count, end - first) : 0;
+  std::int64_t longest = 1;
+  for (std::uint64_t i = 0; i < filled; ++i) {
+    for (std::uint64_t row = 0; row < rows; ++row)
+      longest = std::max(longest, sample(first + i).documents[row].tokens());
+  }
+  // Few different lengths: each new shape costs the making of its matrix products.
+  longest = (longest + 63) / 64 * 64;
+  Batch made;
+  made.batch = static_cast<std::int64_t>(count * rows);
+  made.n = options_.pad_to_longest ? std::min(longest, options_.sequence_length) : options_.sequence_length;
+  const auto n = static_cast<std::size_t>(made.n);
+  made.inputs.assign(count * rows * n, 0);
+  made.mask.assign(made.inputs.size(), 0);
+  made.labels.assign(count, ignored_target);
+  made.n_targets = static_cast<std::int64_t>(filled);
+  for (std::uint64_t i = 0; i < filled; ++i) {
+    const Sample& found = sample(first + i);
+    made.labels[i] = found.label;
+    for (std::uint64_t row = 0; row < rows; ++row) {
+      const std::size_t place = (i * rows + row) * n;
+      const auto length = static_cast<std::size_t>(found.documents[row].length);
+      const std::size_t front = found.documents[row].fronted ? 1 : 0;
+      if (front > 0) made.inputs[place] = *options_.first_token;
+      store_->read(split_, found.documents[row].position, std::span(made.inputs).subspan(place + front, length));
+      std::fill_n(made.mask.begin() + static_cast<std::ptrdiff_t>(place), front + length, 1);
+      made.n_tokens += static_cast<std::int64_t>(front + length);
+    }
+  }
+  return made;
+}
+
+std::string LabelledSource::note() const {
+  if (n_cut_ == 0) return {};
+  return fmt::format(
+      "{} of the {} documents of the {} split are longer than {} tokens{}, and are cut there (data.sequence_length)",
+      n_cut_, samples_.size() * rows_per_sample(), name_of(split_), options_.sequence_length,
+      options_.first_token ? " with the class token" : "");
+}
+
+Batch LabelledSource::batch(std::uint64_t first, std::int64_t samples) const {
+  return make_batch(first, samples, std::numeric_limits<std::uint64_t>::max());
+}
+Batch LabelledSource::batch_of_one_pass(std::uint64_t first, std::int64_t samples) const {
+  return make_batch(first, samples, samples_.size());
+}
+
+}  // namespace furlong

@@ -1,0 +1,243 @@
+#include "evaluation/analyze/analyze_model.h"
+
+#include <algorithm>
+
+#include "evaluation/analyze/observed_model.h"
+#include "layers/attention/mechanism.h"
+#include "layers/blocks/block.h"
+#include "trainers/settings/attention_config.h"
+
+namespace furlong {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// What the model has in one head.
+struct OwnAttention {
+  std::string name;
+  bool is_softmax = false;
+  bool has_weights = true;  ///< that are not negative and sum to 1
+  std::int64_t m = 0;
+  std::optional<AttentionCandidate> candidate;  ///< where its features are random and can be drawn again
+};
+
+AttentionCandidate candidate_of(const layers::AttentionConfig& config, ops::FeatureMap map) {
+  AttentionCandidate candidate;
+  candidate.map = map;
+  candidate.map_options = config.map_options;
+  candidate.centering = config.centering;
+  candidate.saderf = config.scaling == "saderf";
+  candidate.kind = layers::directions_kind(config.directions);
+  return candidate;
+}
+
+OwnAttention own_attention(const layers::AttentionConfig& config, std::int64_t head) {
+  OwnAttention own;
+  const std::string& mechanism = config.head_mechanisms.empty() ? config.mechanism : config.head_mechanisms[at(head)];
+  own.name = mechanism;
+  own.is_softmax = mechanism == "softmax" && config.window == 0;
+  if (mechanism != "linear" && mechanism != "windowed") {
+    own.has_weights = mechanism != "linformer";  // of a token's part in projected rows, of either sign
+    if (config.window > 0 && mechanism == "softmax") own.name += ", window " + std::to_string(config.window);
+    return own;
+  }
+  const AttentionCandidate candidate = candidate_of(config, ops::feature_map_info(config.feature_map).map);
+  own.name += " " + candidate.name();
+  if (config.compat != "none") own.name += ", as " + config.compat;
+  if (config.normalizer != "sum") own.name += ", normalizer " + config.normalizer;
+  own.m = candidate.features(config.n_features > 0 ? config.n_features : 2 * config.d_head, config.d_head);
+  if (config.rotate_numerator) own.name += ", positions in the numerator";
+  own.has_weights = config.normalizer == "sum" && !config.rotate_numerator &&
+                    !ops::can_be_negative(candidate.map, candidate.map_options);
+  if (const std::int64_t window = mechanism == "windowed" ? config.softmax_window : config.window; window > 0) {
+    own.name += ", window " + std::to_string(window);
+  } else if (candidate.is_random() && config.compat == "none" && config.normalizer == "sum" &&
+             !config.rotate_numerator && ops::feature_map_info(candidate.map).estimates_softmax) {
+    own.candidate = candidate;
+  }
+  return own;
+}
+
+/// Weights of the model's own mechanism on the first sequence of the batch.
+TotalVariation own_variation(const layers::ForwardContext& context, const layers::ObservedAttention& seen,
+                             const AttentionSample& sample, std::int64_t d_head) {
+  layers::ForwardContext inner = context;
+  inner.observe_attention = nullptr;
+  inner.attention_mask = sample.first_sequence().mask;
+  if (inner.positions.defined()) inner.positions = inner.positions.narrow(0, 0, 1);
+  const auto first = [](const Variable& x) { return Variable(x.value().narrow(0, 0, 1)); };
+  const Variable query = first(seen.query), key = first(seen.key);
+  const auto attend = [&](const Tensor& value) {
+    return seen.mechanism.forward(inner, query, key, Variable(value)).value();
+  };
+  return total_variation(sample, attend, seen.value.dtype(), d_head);
+}
+
+/// One layer's samples, and what its own attention made of them.
+struct Layer {
+  std::string name;
+  layers::AttentionConfig config;
+  std::vector<OwnAttention> own;  ///< by head
+  std::optional<AttentionData> data;
+  std::vector<double> own_errors;
+  std::optional<TotalVariation> variation;
+};
+
+Layer observe_layer(ObservedModel& model, const std::string& name, const layers::AttentionConfig& config) {
+  Layer layer{name, config, {}, {}, {}, {}};
+  for (std::int64_t head = 0; head < config.n_heads; ++head) layer.own.push_back(own_attention(config, head));
+  const bool probe =
+      std::any_of(layer.own.begin(), layer.own.end(), [](const OwnAttention& own) { return own.has_weights; });
+  std::vector<AttentionSample> samples;
+  std::vector<Tensor> outputs;
+  model.run(model.batches(),
+            [&](layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t batch) {
+              if (seen.layer != name) return;
+              samples.push_back(observed_sample(context, seen, config, model.real(batch)));
+              outputs.push_back(as_float64(seen.output.value()));
+              if (probe && !layer.variation)
+                layer.variation = own_variation(context, seen, samples.back(), config.d_head);
+            });
+  layer.data.emplace(std::move(samples), false);
+  layer.own_errors = layer.data->relative_errors(outputs);
+  return layer;
+}
+
+/// The analysis of candidates for a layer, every head at once.
+void add_candidate(const Layer& layer, const AttentionCandidate& candidate, std::int64_t m,
+                   const ModelAnalysisOptions& options, std::vector<HeadAnalysis>& heads) {
+  constexpr std::int64_t width = 256;  // one-hot values at a time
+  const AttentionData& data = *layer.data;
+  const std::vector<double> errors = candidate_errors(data, candidate, m, options.draws, options.seed);
+  ops::LinearAttentionConstants constants = data.constants(candidate);
+  constants.directions = data.directions(candidate, m, options.seed, 0);
+  const AttentionSample first = data.samples()[0].first_sequence();
+  const auto attend = [&](const Tensor& value) {
+    return candidate_output(first, candidate, constants, nullptr, value);
+  };
+  std::optional<TotalVariation> variation;
+  if (!ops::can_be_negative(candidate.map, candidate.map_options))
+    variation = total_variation(first, attend, DType::float64, std::min(width, first.n_key()));
+  for (HeadAnalysis& head : heads) {
+    HeadAttention one;
+    one.name = candidate.name();
+    one.m = m;
+    one.error = errors[at(head.head)];
+    if (variation) {
+      one.total_variation_to_softmax = variation->to_softmax[at(head.head)];
+      one.total_variation_to_uniform = variation->to_uniform[at(head.head)];
+    }
+    if (candidate.is_random())
+      one.directions = layers::directions_kinds()[static_cast<std::size_t>(candidate.kind)].second;
+    const HeadAttention& before = head.attentions.back();
+    if (options.find_features && candidate.is_random()) {
+      const bool same =
+          !before.own && before.name == one.name && before.directions == one.directions;  // with another m
+      one.required = same ? before.required : required_features(data.head(head.head), candidate, options.advice);
+    }
+    head.attentions.push_back(one);
+  }
+}
+
+HeadAttention own_row(const Layer& layer, std::int64_t head, const ModelAnalysisOptions& options) {
+  const OwnAttention& own = layer.own[at(head)];
+  HeadAttention row;
+  row.own = true;
+  row.name = own.name;
+  row.m = own.m;
+  row.error = layer.own_errors[at(head)];
+  if (own.m > 0 && ops::feature_map_info(layer.config.feature_map).needs_directions)
+    row.directions = layer.config.directions;
+  if (own.has_weights && layer.variation) {
+    row.total_variation_to_softmax = layer.variation->to_softmax[at(head)];
+    row.total_variation_to_uniform = layer.variation->to_uniform[at(head)];
+  }
+  if (options.find_features && own.candidate)
+    row.required = required_features(layer.data->head(head), *own.candidate, options.advice);
+  return row;
+}
+
+LayerAnalysis analyze_layer(const Layer& layer, const ModelAnalysisOptions& options) {
+  const AttentionData& data = *layer.data;
+  LayerAnalysis found{layer.name, data.d(), data.longest(), {}};
+  const std::vector<RowNorms> queries = query_norms(data), keys = key_norms(data);
+  const std::vector<double> uniform = data.uniform_errors();
+  for (std::int64_t head = 0; head < data.n_heads(); ++head) {
+    HeadAnalysis& one = found.heads.emplace_back();
+    one.head = head;
+    one.query_norm = queries[at(head)];
+    one.key_norm = keys[at(head)];
+    one.uniform_error = uniform[at(head)];
+    one.attentions.push_back(own_row(layer, head, options));
+  }
+  std::vector<AttentionCandidate> candidates = options.candidates;
+  const bool softmax =
+      std::any_of(layer.own.begin(), layer.own.end(), [](const OwnAttention& own) { return own.is_softmax; });
+  if (candidates.empty() && softmax) candidates.emplace_back();
+  for (AttentionCandidate candidate : candidates) {
+    if (!candidate.is_random()) {
+      add_candidate(layer, candidate, candidate.features(0, data.d()), options, found.heads);
+      continue;
+    }
+    for (const layers::DirectionsKind kind : options.kinds) {
+      candidate.kind = kind;
+      for (const std::int64_t m : options.features)
+        add_candidate(layer, candidate, candidate.features(m, data.d()), options, found.heads);
+    }
+  }
+  if (!options.advise) return found;
+  const std::vector<Advice> advice = advise(data, options.advice);
+  for (HeadAnalysis& head : found.heads) head.advice = advice[at(head.head)];
+  return found;
+}
+
+/// Without candidates only softmax is compared with one; what belongs to candidates would do nothing elsewhere.
+void check_candidate_options(const ModelAnalysisOptions& options, const layers::AttentionConfig& config,
+                             std::int64_t n_layers) {
+  if (!options.candidates.empty() || options.candidate_options.empty()) return;
+  for (std::int64_t layer = 0; layer < n_layers; ++layer) {
+    const layers::AttentionConfig of_layer = layers::attention_of_layer(config, layer, n_layers);
+    for (std::int64_t head = 0; head < of_layer.n_heads; ++head) {
+      if (own_attention(of_layer, head).is_softmax) return;
+    }
+  }
+  throw UserError(
+      "{}: needs --maps NAME,...: no attention of this model is softmax, and others are compared with nothing by "
+      "default",
+      options.candidate_options[0]);
+}
+
+}  // namespace
+
+void analyze_model(const ModelAnalysisOptions& options, const std::function<void(const ModelAnalysis&)>& begin,
+                   const std::function<void(const LayerAnalysis&)>& done) {
+  ModelAnalysis analysis;
+  analysis.checkpoint = checkpoint_of(options.run);
+  const CheckpointReader checkpoint = CheckpointReader::open(analysis.checkpoint);
+  Model loaded = load_model(checkpoint, Device{}, options.weights, [](const Parameter&) { return true; });
+  ObservedModel model(loaded,
+                      {options.store, options.split, options.sequence_length, options.batch_size, options.batches});
+  const layers::AttentionConfig config = attention_config(model.settings());
+  check_candidate_options(options, config, model.settings().model.n_layers);
+  for (const AttentionCandidate& candidate : options.candidates) {
+    if (!candidate.is_random()) candidate.features(0, config.d_head);
+    for (const std::int64_t m : options.features)
+      candidate.features(m, config.d_head);  // refused here rather than after minutes
+  }
+  analysis.step = checkpoint.integer("step");
+  analysis.data = model.data_path();
+  analysis.sequence_length = model.length();
+  analysis.tokens = model.tokens();
+  analysis.causal = model.causal();
+  begin(analysis);
+  std::vector<std::string> names;
+  model.run(1, [&](layers::ForwardContext&, const layers::ObservedAttention& seen, std::size_t) {
+    names.push_back(seen.layer);
+  });
+  // One pass for each layer, so that only one layer's queries, keys and values are held at a time.
+  const std::int64_t n_layers = static_cast<std::int64_t>(names.size());
+  for (std::int64_t i = 0; i < n_layers; ++i)
+    done(analyze_layer(observe_layer(model, names[at(i)], layers::attention_of_layer(config, i, n_layers)), options));
+}
+
+}  // namespace furlong

@@ -1,0 +1,53 @@
+#pragma once
+// A model that runs over some batches of a split, as often as it takes, while somebody looks at its attentions.
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "evaluation/analyze/analyze_attention.h"
+#include "trainers/model/objective.h"
+
+namespace furlong {
+
+struct ObservedBatches {
+  std::filesystem::path store;  ///< empty: the one that the model was trained on
+  Split split = Split::validation;
+  std::int64_t sequence_length = 0;  ///< 0: as in training
+  std::int64_t batch_size = 1, batches = 1;
+  std::int64_t tokens = 0;  ///< other than 0: in the place of `batches`, as many as hold so many tokens, padding apart
+};
+
+class ObservedModel {
+ public:
+  /// Reads the split's first batches. `model` is on the CPU and has to outlive this. Throws UserError where there is no
+  /// store, its vocabulary is not the model's, or the split has no sequence.
+  ObservedModel(Model& model, const ObservedBatches& batches);
+
+  const Settings& settings() const { return model_.settings; }
+  const std::string& data_path() const { return data_->path(); }
+  std::int64_t length() const { return length_; }
+  std::int64_t tokens() const { return tokens_; }
+  bool causal() const { return model_.decoder != nullptr; }
+  std::size_t batches() const { return batches_.size(); }
+  const DeviceBatch& batch(std::size_t i) const { return batches_[i]; }
+  /// int32 [rows, n]: 1 for tokens of a batch, 0 for padding; undefined where it has none.
+  const Tensor& real(std::size_t batch) const { return real_[batch]; }
+
+  /// Calls observe(context, attention, number of the batch) for every layer of the first `batches` batches.
+  using Observer = std::function<void(layers::ForwardContext&, const layers::ObservedAttention&, std::size_t)>;
+  void run(std::size_t batches, const Observer& observe);
+
+ private:
+  Model& model_;
+  std::unique_ptr<Dataset> data_;
+  std::int64_t length_ = 0, tokens_ = 0;
+  std::vector<DeviceBatch> batches_;
+  std::vector<Tensor> real_;
+};
+
+/// The queries, keys and values of an attention with this config, in float64. `real`: ObservedModel::real of its batch.
+AttentionSample observed_sample(const layers::ForwardContext& context, const layers::ObservedAttention& seen,
+                                const layers::AttentionConfig& config, const Tensor& real);
+
+}  // namespace furlong

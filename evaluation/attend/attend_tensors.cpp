@@ -1,0 +1,482 @@
+#include "evaluation/attend/attend_tensors.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "framework/config/nearest.h"
+#include "framework/core/parallel.h"
+#include "framework/primitives/arithmetic.h"
+#include "framework/primitives/dispatch.h"
+
+namespace furlong {
+namespace {
+
+const std::vector<std::string>& known_datasets() {
+  static const std::vector<std::string> names{
+      "query",  "key",     "value",        "d_output",   "mask", "documents",      "directions",
+      "oprf_a", "scaling", "query_center", "key_center", "gate", "key_projection", "value_projection"};
+  return names;
+}
+
+std::string text_of(const hdf5::Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+template <class Stored>
+std::vector<Stored> elements(const hdf5::Dataset& dataset) {
+  std::vector<Stored> values(static_cast<std::size_t>(hdf5::n_elements(dataset.shape())));
+  dataset.read(values.data(), values.size() * sizeof(Stored));
+  return values;
+}
+
+/// Calls body(vector) with the elements in the floating type that they are stored in. False where that is none.
+template <class Body>
+bool with_floating_elements(const hdf5::Dataset& dataset, const Body& body) {
+  switch (dataset.type()) {
+    case hdf5::Type::f32:
+      body(elements<float>(dataset));
+      return true;
+    case hdf5::Type::f64:
+      body(elements<double>(dataset));
+      return true;
+    case hdf5::Type::bf16:
+      body(elements<bfloat16>(dataset));
+      return true;
+    default:
+      return false;
+  }
+}
+
+template <class Body>
+bool with_integer_elements(const hdf5::Dataset& dataset, const Body& body) {
+  switch (dataset.type()) {
+    case hdf5::Type::u8:
+      body(elements<std::uint8_t>(dataset));
+      return true;
+    case hdf5::Type::u16:
+      body(elements<std::uint16_t>(dataset));
+      return true;
+    case hdf5::Type::u32:
+      body(elements<std::uint32_t>(dataset));
+      return true;
+    case hdf5::Type::i32:
+      body(elements<std::int32_t>(dataset));
+      return true;
+    case hdf5::Type::u64:
+      body(elements<std::uint64_t>(dataset));
+      return true;
+    case hdf5::Type::i64:
+      body(elements<std::int64_t>(dataset));
+      return true;
+    default:
+      return false;
+  }
+}
+
+template <class To, class From>
+To converted(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (std::is_same_v<To, bfloat16>) {
+    return bfloat16(static_cast<float>(value));
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+/// The datasets of one file, with errors that say where they are.
+class InputFile {
+ public:
+  InputFile(const std::string& path, DType dtype, const Device& device)
+      : path_(path), dtype_(dtype), device_(device), file_(hdf5::File::open(path)) {
+    for (const hdf5::Group::Member& member : file_.members()) {
+      if (std::find(known_datasets().begin(), known_datasets().end(), member.name) != known_datasets().end()) continue;
+      const std::string near = config::nearest(member.name, known_datasets());
+      if (!near.empty())
+        throw UserError("{}: dataset '{}' is unknown; did you mean {}? The names are {}", path_, member.name, near,
+                        fmt::join(known_datasets(), ", "));
+    }
+  }
+
+  bool has(const std::string& name) const { return file_.has(name); }
+
+  /// The shape of a dataset that has to be there, and has `rank` dimensions.
+  hdf5::Shape shape(const std::string& name, const char* expected) {
+    if (!has(name)) throw UserError("{}: has no dataset '{}', expected one of shape {}", path_, name, expected);
+    const hdf5::Dataset dataset = open(name);
+    const hdf5::Shape found = dataset.shape();
+    if (found.size() !=
+        static_cast<std::size_t>(std::count(expected, expected + std::string_view(expected).size(), ',')) + 1)
+      throw UserError("{}: dataset '{}' has shape {}, expected {}", path_, name, text_of(found), expected);
+    for (const std::uint64_t extent : found) {
+      if (extent == 0)
+        throw UserError("{}: dataset '{}' has shape {}, which holds nothing; expected {}", path_, name, text_of(found),
+                        expected);
+    }
+    return found;
+  }
+
+  void expect_shape(const std::string& name, const std::vector<Shape>& allowed, const std::string& meaning) {
+    const hdf5::Shape found = open(name).shape();
+    std::string expected;
+    for (const Shape& shape : allowed) {
+      if (std::equal(found.begin(), found.end(), shape.begin(), shape.end(),
+                     [](std::uint64_t a, std::int64_t b) { return static_cast<std::int64_t>(a) == b; }))
+        return;
+      expected += (expected.empty() ? "" : " or ") + shape.text();
+    }
+    throw UserError("{}: dataset '{}' has shape {}, expected {}: {}", path_, name, text_of(found), expected, meaning);
+  }
+
+  hdf5::Shape shape_of(const std::string& name) { return open(name).shape(); }
+  /// Of a matrix or a stack of them; 1 where there are fewer dimensions or none, so that expect_shape() then names what
+  /// is wrong.
+  std::int64_t second_to_last_extent(const std::string& name) {
+    const hdf5::Shape shape = shape_of(name);
+    return shape.size() < 2 ? 1 : std::max<std::int64_t>(1, static_cast<std::int64_t>(shape[shape.size() - 2]));
+  }
+
+  /// [batch, heads, n, width] as [batch, n, heads·width] in the storage type.
+  Tensor by_tokens(const std::string& name) {
+    const hdf5::Dataset dataset = open(name);
+    const auto extent = [&](std::size_t i) { return static_cast<std::int64_t>(dataset.shape()[i]); };
+    const std::int64_t batch = extent(0), heads = extent(1), n = extent(2), width = extent(3);
+    Tensor tensor;
+    with_floating(dataset, [&](const auto& source) {
+      ops::with_float_type(dtype_, "attend", [&](auto type) {
+        using T = typename decltype(type)::type;
+        std::vector<T> values(source.size());
+        parallel_ranges(batch * n, 64, [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t row = begin; row < end; ++row) {
+            for (std::int64_t h = 0; h < heads; ++h) {
+              const auto* from = source.data() + ((row / n * heads + h) * n + row % n) * width;
+              T* to = values.data() + (row * heads + h) * width;
+              for (std::int64_t c = 0; c < width; ++c) to[c] = converted<T>(from[c]);
+            }
+          }
+        });
+        tensor = Tensor::from(values, {batch, n, heads * width}, device_);
+      });
+    });
+    read_.push_back(name);
+    return tensor;
+  }
+
+  /// A constant of each head in its own shape: float32, or float64 where the storage type is.
+  Tensor constant(const std::string& name) { return as_it_is(name, accumulate_dtype(dtype_)); }
+  /// The same where every number has to pass `allows`.
+  template <class Allows>
+  Tensor constant_in(const std::string& name, const Allows& allows, const char* expected) {
+    with_floating(open(name), [&](const auto& source) {
+      for (const auto value : source) {
+        if (const double number = converted<double>(value); !allows(number))
+          throw UserError("{}: dataset '{}' holds {}, expected numbers {}", path_, name, number, expected);
+      }
+    });
+    return constant(name);
+  }
+  /// A weight in its own shape and the storage type.
+  Tensor weight(const std::string& name) { return as_it_is(name, dtype_); }
+
+  Tensor key_mask(const std::string& name, const Shape& shape) {
+    return integers(name, shape, [&](const auto& source, std::vector<std::int32_t>& values) {
+      for (std::size_t i = 0; i < source.size(); ++i) {
+        if (source[i] != 0 && source[i] != 1)
+          throw UserError("{}: dataset '{}' holds {}, expected 1 for keys to keep and 0 for keys to mask", path_, name,
+                          source[i]);
+        values[i] = static_cast<std::int32_t>(source[i]);
+      }
+    });
+  }
+
+  /// Numbers from 0 for each run of equal ids, so that ids may be of any size.
+  Tensor documents(const std::string& name, const Shape& shape) {
+    return integers(name, shape, [&](const auto& source, std::vector<std::int32_t>& values) {
+      for (std::size_t i = 1; i < source.size(); ++i) {
+        const bool row_begins = static_cast<std::int64_t>(i) % shape[1] == 0;
+        values[i] = row_begins ? 0 : values[i - 1] + (source[i] != source[i - 1] ? 1 : 0);
+      }
+    });
+  }
+
+  const std::string& path() const { return path_; }
+  std::vector<std::string> take_read() { return std::move(read_); }
+
+ private:
+  Tensor as_it_is(const std::string& name, DType dtype) {
+    const hdf5::Dataset dataset = open(name);
+    Shape shape;
+    for (const std::uint64_t extent : dataset.shape()) shape.push_back(static_cast<std::int64_t>(extent));
+    Tensor tensor;
+    with_floating(dataset, [&](const auto& source) {
+      ops::with_float_type(dtype, "attend", [&](auto type) {
+        using T = typename decltype(type)::type;
+        std::vector<T> values;
+        values.reserve(source.size());
+        for (const auto value : source) {
+          if (!std::isfinite(converted<double>(value)))
+            throw UserError("{}: dataset '{}' holds a value that is NaN or infinite", path_, name);
+          values.push_back(converted<T>(value));
+        }
+        tensor = Tensor::from(values, shape, device_);
+      });
+    });
+    read_.push_back(name);
+    return tensor;
+  }
+
+  hdf5::Dataset open(const std::string& name) {
+    try {
+      return file_.dataset(name);
+    } catch (const UserError& error) {
+      if (name == "mask") throw UserError("{}; store masks as uint8", error.what());
+      throw UserError("{}; expected a dataset of {}", error.what(),
+                      name == "documents" ? "int32 or int64" : "float32 or float64");
+    }
+  }
+
+  template <class Body>
+  void with_floating(const hdf5::Dataset& dataset, const Body& body) {
+    if (!with_floating_elements(dataset, body))
+      throw UserError("{}: dataset '{}' holds {}, expected float32, float64 or bfloat16", path_,
+                      dataset.path().substr(1), hdf5::name_of(dataset.type()));
+  }
+
+  template <class Fill>
+  Tensor integers(const std::string& name, const Shape& shape, const Fill& fill) {
+    expect_shape(name, {shape}, "batch and number of keys");
+    const hdf5::Dataset dataset = open(name);
+    std::vector<std::int32_t> values(static_cast<std::size_t>(shape.elements()));
+    if (!with_integer_elements(dataset, [&](const auto& source) { fill(source, values); }))
+      throw UserError("{}: dataset '{}' holds {}, expected integers", path_, name, hdf5::name_of(dataset.type()));
+    read_.push_back(name);
+    return Tensor::from(values, shape, device_);
+  }
+
+  std::string path_;
+  DType dtype_;
+  Device device_;
+  hdf5::File file_;
+  std::vector<std::string> read_;
+};
+
+void read_query_key_value(InputFile& file, const AttentionChoice& choice, AttendTensors& found) {
+  const hdf5::Shape query = file.shape("query", "[batch, heads, n, d]");
+  const hdf5::Shape key = file.shape("key", "[batch, heads, n_key, d]");
+  const hdf5::Shape value = file.shape("value", "[batch, heads, n_key, d_value]");
+  const auto size = [](std::uint64_t extent) { return static_cast<std::int64_t>(extent); };
+  found.batch = size(query[0]), found.n_heads = size(query[1]), found.n = size(query[2]), found.d = size(query[3]);
+  found.n_kv_heads = size(key[1]), found.n_key = size(key[2]), found.d_value = size(value[3]);
+  if (found.n_heads % found.n_kv_heads != 0)
+    throw UserError(
+        "{}: dataset 'key' has {} heads for {} query heads, expected a divisor: each serves as many query heads",
+        file.path(), found.n_kv_heads, found.n_heads);
+  file.expect_shape("key", {{found.batch, found.n_kv_heads, found.n_key, found.d}}, "batch and d are those of 'query'");
+  file.expect_shape("value", {{found.batch, found.n_kv_heads, found.n_key, found.d_value}},
+                    "batch, heads and n are those of 'key'");
+  if (found.n != found.n_key && (choice.causal || choice.window > 0)) {
+    throw UserError("{}: dataset 'key' has {} tokens and 'query' {}, expected as many: {} compares their positions",
+                    file.path(), found.n_key, found.n, choice.causal ? "--causal" : "--window");
+  }
+  found.query = file.by_tokens("query");
+  found.key = file.by_tokens("key");
+  found.value = file.by_tokens("value");
+}
+
+void read_masks(InputFile& file, const AttentionChoice& choice, AttendTensors& found) {
+  if (file.has("mask")) found.mask.keys = file.key_mask("mask", {found.batch, found.n_key});
+  if (!file.has("documents")) return;
+  if (found.n != found.n_key)
+    throw UserError("{}: dataset 'documents' needs as many queries as keys, found {} and {}", file.path(), found.n,
+                    found.n_key);
+  if (choice.mechanism == AttendMechanism::linformer)
+    throw UserError(
+        "{}: dataset 'documents': linformer's projections mix all positions, so it cannot keep documents apart; use "
+        "softmax or linear",
+        file.path());
+  if (!choice.compat.empty())
+    throw UserError("{}: dataset 'documents': {} knows no packed documents; leave out --compat", file.path(),
+                    choice.compat);
+  found.mask.documents = file.documents("documents", {found.batch, found.n_key});
+}
+
+void read_feature_constants(InputFile& file, const AttentionChoice& choice, AttendTensors& found) {
+  const ops::FeatureMapInfo& info = ops::feature_map_info(choice.feature_map);
+  ops::LinearAttentionConstants& constants = found.constants;
+  if (info.needs_directions && file.has("directions")) {
+    // The number of directions is the file's to choose; everything else has to fit.
+    const std::int64_t rows = file.second_to_last_extent("directions");
+    std::vector<Shape> allowed{{rows, found.d}};
+    if (choice.compat.empty()) allowed.push_back({found.n_heads, rows, found.d});
+    file.expect_shape("directions", allowed, "one row of width d for each direction, for all heads or for each");
+    constants.directions = file.constant("directions");
+  }
+  if (choice.feature_map == ops::FeatureMap::oprf) {
+    if (!file.has("oprf_a")) {
+      throw UserError(
+          "{}: has no dataset 'oprf_a', expected [{}], at most 0: oprf's constant of each head (0 makes it "
+          "favor_positive)",
+          file.path(), found.n_heads);
+    }
+    file.expect_shape("oprf_a", {{found.n_heads}}, "one constant for each query head");
+    constants.oprf_a = file.constant_in(
+        "oprf_a", [](double a) { return a <= 0; }, "at most 0");
+  }
+  for (const auto& [name, tensor] :
+       {std::pair{"query_center", &constants.query_center}, std::pair{"key_center", &constants.key_center},
+        std::pair{"scaling", &constants.scaling}}) {
+    if (!file.has(name)) continue;
+    if (!choice.compat.empty())
+      throw UserError("{}: dataset '{}': {} has nothing like it; leave out --compat", file.path(), name, choice.compat);
+    if (!info.estimates_softmax) {
+      throw UserError(
+          "{}: dataset '{}' leaves softmax as it is, but changes what {} computes; rename it, or take a map that "
+          "estimates softmax, such as favor_positive",
+          file.path(), name, info.name);
+    }
+    file.expect_shape(name, {{found.n_heads, found.d}}, "one row of width d for each query head");
+    *tensor = std::string_view(name) == "scaling" ? file.constant_in(
+                                                        name, [](double x) { return x > 0; }, "above 0")
+                                                  : file.constant(name);
+  }
+}
+
+void read_mean_pooling(const InputFile& file, std::int64_t pooled_length, AttendTensors& found) {
+  if (pooled_length < 1)
+    throw UserError("--projection mean: the number of rows is not given; add --projected-length R");
+  if (pooled_length > found.n_key)
+    throw UserError("--projected-length {}: {} has {} keys, expected at most as many rows", pooled_length, file.path(),
+                    found.n_key);
+  found.projected_length = pooled_length;
+  found.max_length = found.n_key;
+}
+
+void read_linear_projection(InputFile& file, const std::string& name, AttendTensors& found, Tensor& weight) {
+  const hdf5::Shape shape = file.shape_of(name);
+  const std::int64_t rows = file.second_to_last_extent(name),
+                     columns = shape.empty() ? 0 : static_cast<std::int64_t>(shape.back());
+  const std::int64_t r = found.projected_length > 0 ? found.projected_length : rows;
+  const std::int64_t longest = std::max(found.max_length > 0 ? found.max_length : columns, found.n_key);
+  file.expect_shape(
+      name, {{r, longest}, {found.n_kv_heads, r, longest}},
+      fmt::format("r rows over at least the {} keys, for all heads or for each head of 'key'", found.n_key));
+  if (r > longest)
+    throw UserError("{}: dataset '{}' has {} rows over {} columns, expected at most as many rows", file.path(), name, r,
+                    longest);
+  found.projected_length = r;
+  found.max_length = longest;
+  weight = file.weight(name);
+}
+
+void read_convolution(InputFile& file, const std::string& name, std::int64_t width, AttendTensors& found,
+                      Tensor& weight) {
+  const hdf5::Shape shape = file.shape_of(name);
+  const std::int64_t columns = shape.empty() ? 1 : std::max<std::int64_t>(1, static_cast<std::int64_t>(shape.back()));
+  const std::int64_t stride = found.projected_length > 0 ? found.max_length / found.projected_length : columns;
+  file.expect_shape(name, {{width, stride}, {found.n_kv_heads, width, stride}},
+                    "a filter for each channel, as wide as its stride, for all heads or for each head of 'key'");
+  found.projected_length = (found.n_key + stride - 1) / stride;
+  found.max_length = found.projected_length * stride;
+  weight = file.weight(name);
+}
+
+void read_projections(InputFile& file, const AttentionChoice& choice, std::int64_t pooled_length,
+                      AttendTensors& found) {
+  if (choice.projection == ops::SequenceProjection::mean) return read_mean_pooling(file, pooled_length, found);
+  const bool linear = choice.projection == ops::SequenceProjection::linear;
+  if (!file.has("key_projection")) {
+    throw UserError(
+        "{}: has no dataset 'key_projection', expected {}, for all heads or for each (or --projection mean, which "
+        "needs none)",
+        file.path(), linear ? fmt::format("[r, {}]", found.n_key) : fmt::format("[{}, stride]", found.d));
+  }
+  const bool shared = !file.has("value_projection");
+  if (linear) {
+    read_linear_projection(file, "key_projection", found, found.key_projection);
+    if (!shared) read_linear_projection(file, "value_projection", found, found.value_projection);
+    return;
+  }
+  if (shared && found.d != found.d_value) {
+    throw UserError("{}: has no dataset 'value_projection', and 'key_projection' has {} channels where values have {}",
+                    file.path(), found.d, found.d_value);
+  }
+  read_convolution(file, "key_projection", found.d, found, found.key_projection);
+  if (!shared) read_convolution(file, "value_projection", found.d_value, found, found.value_projection);
+}
+
+hdf5::Shape file_shape(const Shape& shape) {
+  hdf5::Shape result;
+  for (const std::int64_t extent : shape) result.push_back(static_cast<std::uint64_t>(extent));
+  return result;
+}
+
+template <class T>
+std::vector<T> by_heads(const Tensor& tensor, std::int64_t heads) {
+  const std::int64_t batch = tensor.extent(0), n = tensor.extent(1), width = tensor.extent(2) / heads;
+  const auto source = tensor.to_vector<T>();
+  std::vector<T> values(source.size());
+  parallel_ranges(batch * n, 64, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      for (std::int64_t h = 0; h < heads; ++h)
+        std::copy_n(source.data() + (row * heads + h) * width, width,
+                    values.data() + ((row / n * heads + h) * n + row % n) * width);
+    }
+  });
+  return values;
+}
+
+/// In the type that files have: float64 stays, everything else becomes float32.
+Tensor in_file_type(const Tensor& tensor) {
+  const DType wanted = accumulate_dtype(tensor.dtype());
+  if (wanted == tensor.dtype()) return tensor;
+  const Tensor result = Tensor::empty(tensor.shape(), wanted, tensor.device());
+  ops::convert(Stream{tensor.device()}, result, tensor);
+  return result;
+}
+
+}  // namespace
+
+AttendTensors read_attend_tensors(const std::string& path, const AttentionChoice& choice, DType dtype, bool gradients,
+                                  std::int64_t pooled_length, const Device& device) {
+  InputFile file(path, dtype, device);
+  AttendTensors found;
+  read_query_key_value(file, choice, found);
+  read_masks(file, choice, found);
+  if (choice.uses_features()) read_feature_constants(file, choice, found);
+  if (choice.mechanism == AttendMechanism::linformer) read_projections(file, choice, pooled_length, found);
+  if (choice.mechanism == AttendMechanism::windowed && file.has("gate")) {
+    file.expect_shape("gate", {{found.n_heads}}, "one number for each query head");
+    found.gate = file.constant("gate");
+  }
+  if (gradients) {
+    if (!file.has("d_output")) {
+      throw UserError(
+          "{}: has no dataset 'd_output', expected [{}, {}, {}, {}]: the gradient that --gradients begins with (ones "
+          "for the sum of the output)",
+          path, found.batch, found.n_heads, found.n, found.d_value);
+    }
+    file.expect_shape("d_output", {{found.batch, found.n_heads, found.n, found.d_value}}, "the shape of the output");
+    found.d_output = file.by_tokens("d_output");
+  }
+  found.read = file.take_read();
+  return found;
+}
+
+void write_by_heads(hdf5::Group& file, const std::string& name, const Tensor& tensor, std::int64_t heads) {
+  const Tensor source = in_file_type(tensor);
+  const Shape shape{source.extent(0), heads, source.extent(1), source.extent(2) / heads};
+  if (source.dtype() == DType::float64)
+    file.write(name, hdf5::Type::f64, file_shape(shape), by_heads<double>(source, heads).data());
+  else
+    file.write(name, hdf5::Type::f32, file_shape(shape), by_heads<float>(source, heads).data());
+}
+
+void write_as_it_is(hdf5::Group& file, const std::string& name, const Tensor& tensor) {
+  const Tensor source = in_file_type(tensor);
+  if (source.dtype() == DType::float64)
+    file.write(name, hdf5::Type::f64, file_shape(source.shape()), source.to_vector<double>().data());
+  else
+    file.write(name, hdf5::Type::f32, file_shape(source.shape()), source.to_vector<float>().data());
+}
+
+}  // namespace furlong

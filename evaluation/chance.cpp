@@ -1,0 +1,119 @@
+#include "evaluation/chance.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "datasets/token_store.h"
+#include "framework/core/error.h"
+#include "trainers/model/objective.h"
+
+namespace furlong {
+namespace {
+
+using Counts = std::vector<std::uint64_t>;  // by token or label
+using Name = ObjectiveSettings::Name;
+
+constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 27;
+constexpr std::uint64_t kTokensAtOnce = std::uint64_t{1} << 20;
+
+void count(const std::vector<std::int32_t>& found, Counts& counts) {
+  for (const std::int32_t id : found) {
+    if (id != ignored_target) ++counts[static_cast<std::size_t>(id)];
+  }
+}
+
+Counts count_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
+                     std::int64_t sequence_length, std::int64_t batch_size, std::int64_t max_batches) {
+  const bool labels = settings.objective.learns_labels();
+  Counts counts(labels ? vocabulary.labels().size() : static_cast<std::size_t>(vocabulary.size()), 0);
+  const auto source = evaluation_source(settings, vocabulary, data, split, sequence_length, batch_size);
+  std::int64_t batches = 0;
+  for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
+       first += static_cast<std::uint64_t>(batch_size), ++batches) {
+    const Batch batch = source->batch_of_one_pass(first, batch_size);
+    count(labels ? batch.labels : batch.targets, counts);
+  }
+  return counts;
+}
+
+/// How often each occurs where the model has learned.
+Counts count_training(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data) {
+  if (settings.data.task == "copy") {
+    Counts counts(static_cast<std::size_t>(vocabulary.size()), 0);
+    std::fill_n(counts.begin(), settings.data.task_symbols, kMostTokens);  // so many that adding one changes nothing
+    return counts;
+  }
+  if (settings.objective.learns_labels())
+    return count_targets(settings, vocabulary, data, Split::train, settings.data.sequence_length,
+                         settings.data.batch_size, 0);
+  const auto* store = dynamic_cast<const TokenStore*>(&data);
+  require(store != nullptr, "{} is no token store", data.path());
+  Counts counts(static_cast<std::size_t>(vocabulary.size()), 0);
+  const std::uint64_t size = std::min(store->size(Split::train), kMostTokens);
+  for (std::uint64_t place = 0; place < size; place += kTokensAtOnce)
+    count(store->read(Split::train, place, static_cast<std::size_t>(std::min(size - place, kTokensAtOnce))), counts);
+  return counts;
+}
+
+/// Which tokens can be targets at all.
+std::vector<bool> possible_targets(const Settings& settings, const Vocabulary& vocabulary, std::size_t classes) {
+  std::vector<bool> possible(classes, true);
+  if (settings.objective.learns_labels()) return possible;
+  if (settings.data.task == "copy") {
+    std::fill(possible.begin() + settings.data.task_symbols, possible.end(), false);
+    return possible;
+  }
+  for (std::size_t id = 0; id < classes; ++id) {
+    if (settings.objective.which() == Name::masked_tokens)
+      possible[id] = vocabulary.is_data_symbol(static_cast<std::int32_t>(id));
+  }
+  for (const std::string& symbol : settings.data.ignore_tokens)
+    possible[static_cast<std::size_t>(vocabulary.id_of(symbol))] = false;
+  return possible;
+}
+
+/// Of the text that these tokens are, where each token is some bytes whatever stands beside it.
+std::int64_t bytes_of(const Counts& counts, const Vocabulary& vocabulary) {
+  const bool bytes = vocabulary.kind() == Vocabulary::Kind::bytes ||
+                     (vocabulary.tokenizer() && vocabulary.tokenizer()->kind() == "bpe");
+  if (!bytes) return 0;
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const auto id = static_cast<std::int32_t>(i);
+    if (counts[i] > 0 && vocabulary.is_data_symbol(id)) sum += counts[i] * vocabulary.decode({&id, 1}).size();
+  }
+  return static_cast<std::int64_t>(sum);
+}
+
+}  // namespace
+
+Chance chance(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
+              std::int64_t sequence_length, std::int64_t batch_size, std::int64_t max_batches) {
+  const Counts targets = count_targets(settings, vocabulary, data, split, sequence_length, batch_size, max_batches);
+  const Counts training = count_training(settings, vocabulary, data);
+  const std::vector<bool> possible = possible_targets(settings, vocabulary, targets.size());
+  double seen = 0, n_targets = 0;
+  std::size_t commonest = targets.size();
+  for (std::size_t i = 0; i < possible.size(); ++i) {
+    if (possible[i]) {
+      seen += static_cast<double>(training[i] + 1);
+      if (commonest == targets.size() || training[i] > training[commonest]) commonest = i;
+    }
+    n_targets += static_cast<double>(targets[i]);
+  }
+  if (n_targets == 0)
+    throw UserError("{}: no targets in the {} split, and so no chance of hitting one", data.path(), name_of(split));
+  Chance found;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] > 0)
+      found.loss -= static_cast<double>(targets[i]) * std::log(static_cast<double>(training[i] + 1) / seen);
+  }
+  found.loss /= n_targets;
+  if (commonest < targets.size()) found.accuracy = static_cast<double>(targets[commonest]) / n_targets;
+  found.targets = static_cast<std::int64_t>(n_targets);
+  if (settings.objective.which() == Name::next_token) found.bytes = bytes_of(targets, vocabulary);
+  return found;
+}
+
+}  // namespace furlong

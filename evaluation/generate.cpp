@@ -1,0 +1,109 @@
+#include "evaluation/generate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "trainers/train/validation.h"
+
+namespace furlong {
+
+std::int32_t sample_token(std::vector<float> logits, const GenerateOptions& options, double uniform) {
+  require(!logits.empty(), "sample_token: no logits");
+  if (options.temperature == 0)
+    return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
+  });
+  if (options.top_k > 0 && options.top_k < static_cast<std::int64_t>(order.size()))
+    order.resize(static_cast<std::size_t>(options.top_k));
+  std::vector<double> probability;
+  double total = 0;
+  for (std::int32_t id : order) {
+    probability.push_back(std::exp((static_cast<double>(logits[static_cast<std::size_t>(id)]) -
+                                    static_cast<double>(logits[static_cast<std::size_t>(order[0])])) /
+                                   options.temperature));
+    total += probability.back();
+  }
+  double kept = 0;
+  std::size_t count = 0;
+  while (count < order.size() && (count == 0 || kept < options.top_p * total)) kept += probability[count++];
+  double remaining = uniform * kept;
+  for (std::size_t i = 0; i < count; ++i) {
+    remaining -= probability[i];
+    if (remaining < 0) return order[i];
+  }
+  return order[count - 1];
+}
+
+Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens, const GenerateOptions& options,
+                   const std::function<void(std::int32_t)>& on_token) {
+  require_output_layer(model.settings, "generation");
+  if (!model.decoder) {
+    throw UserError(
+        "this model is an encoder (objective {}): each of its tokens sees those behind it, so that it cannot continue "
+        "a text; furlong evaluate measures it",
+        model.settings.objective.name);
+  }
+  std::vector<std::int32_t> prompt = prompt_tokens;
+  if (prompt.empty()) {
+    const auto document = model.vocabulary.document_id();
+    if (!document)
+      throw UserError(
+          "the prompt is empty, and this vocabulary has no document token to begin with: give --prompt at least one "
+          "symbol");
+    prompt.push_back(*document);
+  }
+  const std::int64_t total = static_cast<std::int64_t>(prompt.size()) + options.max_tokens;
+  const layers::DecoderConfig& config = model.decoder->config();
+  if (config.position == "learned" && total > config.max_sequence_length) {
+    throw UserError("prompt and max-tokens make {} tokens, but the model has learned positions for {}; ask for fewer",
+                    total, config.max_sequence_length);
+  }
+  const Device device = model.store->device();
+  Tape tape(Stream{device});
+  const Tape::NoGradient guard(tape);
+  layers::ForwardContext context{tape};
+  layers::GenerationState state = model.decoder->new_state(1, total);
+
+  const auto last_logits = [&](const Variable& hidden) {
+    const std::int64_t n = hidden.extent(1);
+    return model.decoder->logits(tape.stream(), hidden.value().narrow(1, n - 1, 1).reshape({1, hidden.extent(2)}))
+        .to_vector<float>();
+  };
+  // A long prompt goes through in pieces, so that memory does not grow with it.
+  constexpr std::int64_t piece = 4096;
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<float> logits;
+  for (std::size_t begin = 0; begin < prompt.size(); begin += piece) {
+    const std::size_t end = std::min(prompt.size(), begin + piece);
+    const std::vector<std::int32_t> part(prompt.begin() + static_cast<std::ptrdiff_t>(begin),
+                                         prompt.begin() + static_cast<std::ptrdiff_t>(end));
+    logits = last_logits(model.decoder->extend(context, token_tensor(part, 1, device), state));
+  }
+  const auto prompted = std::chrono::steady_clock::now();
+
+  Generated result;
+  const RandomKey key{options.seed, 0, random_stream("generate")};
+  const auto size =
+      static_cast<std::size_t>(model.vocabulary.size());  // a model may have room for more than its vocabulary
+  for (std::int64_t i = 0; i < options.max_tokens; ++i) {
+    logits.resize(size);
+    const std::int32_t token =
+        sample_token(logits, options, static_cast<double>(random_uniform(key, static_cast<std::uint64_t>(i))));
+    if (std::find(options.stop.begin(), options.stop.end(), token) != options.stop.end()) break;
+    result.tokens.push_back(token);
+    if (on_token) on_token(token);
+    if (i + 1 < options.max_tokens)
+      logits = last_logits(model.decoder->extend(context, token_tensor({token}, 1, device), state));
+  }
+  result.prompt_seconds = std::chrono::duration<double>(prompted - start).count();
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - prompted).count();
+  result.state_bytes = state.bytes();
+  return result;
+}
+
+}  // namespace furlong

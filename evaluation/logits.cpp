@@ -1,0 +1,238 @@
+#include "evaluation/logits.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+
+#include "framework/io/atomic_file.h"
+#include "framework/io/hdf5.h"
+#include "framework/primitives/arithmetic.h"
+#include "layers/context.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+std::int32_t token_id(std::int64_t value, std::int64_t vocabulary_size, const std::string& where) {
+  if (value < 0 || value >= vocabulary_size)
+    throw UserError("{}: found {}; expected a token id from 0 to {}", where, value, vocabulary_size - 1);
+  return static_cast<std::int32_t>(value);
+}
+
+/// All integers of a dataset, whatever their width.
+std::vector<std::int64_t> integers_of(const hdf5::Dataset& dataset) {
+  const auto count = static_cast<std::size_t>(hdf5::n_elements(dataset.shape()));
+  const auto as = [&]<class T>(T) {
+    std::vector<T> values(count);
+    dataset.read(values.data(), values.size() * sizeof(T));
+    return std::vector<std::int64_t>(values.begin(), values.end());
+  };
+  switch (dataset.type()) {
+    case hdf5::Type::u8:
+      return as(std::uint8_t{});
+    case hdf5::Type::u16:
+      return as(std::uint16_t{});
+    case hdf5::Type::u32:
+      return as(std::uint32_t{});
+    case hdf5::Type::i32:
+      return as(std::int32_t{});
+    case hdf5::Type::i64:
+      return as(std::int64_t{});
+    default:
+      throw UserError("{}: dataset {} holds {}; expected integers", dataset.file_name(), dataset.path(),
+                      hdf5::name_of(dataset.type()));
+  }
+}
+
+TokenRows rows_of_hdf5(const fs::path& path, std::int64_t vocabulary_size) {
+  const hdf5::File file = hdf5::File::open(path.string());
+  const hdf5::Dataset tokens = file.dataset("tokens");
+  if (tokens.shape().size() != 2 || hdf5::n_elements(tokens.shape()) == 0)
+    throw UserError("{}: dataset tokens: expected two dimensions, [rows, n], and none of them empty", path.string());
+  TokenRows rows;
+  const auto count = static_cast<std::int64_t>(tokens.shape()[0]);
+  rows.n = static_cast<std::int64_t>(tokens.shape()[1]);
+  rows.lengths.assign(at(count), rows.n);
+  if (file.has("lengths")) {
+    rows.lengths = integers_of(file.dataset("lengths"));
+    const bool fits = std::all_of(rows.lengths.begin(), rows.lengths.end(),
+                                  [&](std::int64_t length) { return length >= 1 && length <= rows.n; });
+    if (rows.rows() != count || !fits)
+      throw UserError("{}: dataset lengths: expected {} numbers from 1 to {}", path.string(), count, rows.n);
+  }
+  const std::string where = path.string() + ": dataset tokens";
+  for (const std::int64_t value : integers_of(tokens)) rows.tokens.push_back(token_id(value, vocabulary_size, where));
+  if (!file.has("segments")) return rows;
+  const hdf5::Dataset segments = file.dataset("segments");
+  if (segments.shape() != tokens.shape())
+    throw UserError("{}: dataset segments: expected the shape of tokens", path.string());
+  for (const std::int64_t value : integers_of(segments))
+    rows.segments.push_back(token_id(value, 1 << 20, path.string() + ": dataset segments"));
+  return rows;
+}
+
+TokenRows rows_of_text(const fs::path& path, std::int64_t vocabulary_size) {
+  std::ifstream in(path);
+  if (!in) throw_file_error(path, "read", errno);
+  std::vector<std::vector<std::int32_t>> lines;
+  std::string line;
+  for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    std::vector<std::int32_t> ids;
+    for (const char *next = line.data(), *const end = next + line.size();;) {
+      while (next != end && (*next == ' ' || *next == '\t' || *next == '\r' || *next == ',')) ++next;
+      if (next == end) break;
+      std::int64_t value = 0;
+      const auto [last, error] = std::from_chars(next, end, value);
+      if (error != std::errc{})
+        throw UserError("{}:{}: found '{}'; expected token ids separated by spaces", path.string(), number,
+                        line.substr(at(next - line.data()), 20));
+      ids.push_back(token_id(value, vocabulary_size, fmt::format("{}:{}", path.string(), number)));
+      next = last;
+    }
+    if (!ids.empty()) lines.push_back(std::move(ids));
+  }
+  if (lines.empty()) throw UserError("{}: there is no row of token ids; expected one on each line", path.string());
+  TokenRows rows;
+  for (const auto& ids : lines) rows.n = std::max(rows.n, static_cast<std::int64_t>(ids.size()));
+  for (const auto& ids : lines) {
+    rows.lengths.push_back(static_cast<std::int64_t>(ids.size()));
+    rows.tokens.insert(rows.tokens.end(), ids.begin(), ids.end());
+    rows.tokens.resize(rows.lengths.size() * at(rows.n));
+  }
+  return rows;
+}
+
+Tensor part_of(const std::vector<std::int32_t>& values, std::int64_t first, std::int64_t count, std::int64_t n,
+               const Device& device) {
+  const auto begin = values.begin() + first * n;
+  return Tensor::from(std::vector<std::int32_t>(begin, begin + count * n), {count, n}, device);
+}
+
+/// Final hidden states [count, n, d_model] of rows from `first` on.
+Variable hidden_of(Model& model, layers::ForwardContext& context, const TokenRows& rows, std::int64_t first,
+                   std::int64_t count) {
+  const Device device = model.store->device();
+  if (model.encoder) {
+    std::vector<std::int32_t> mask(at(count * rows.n));
+    for (std::int64_t row = 0; row < count; ++row)
+      std::fill_n(mask.begin() + row * rows.n, rows.lengths[at(first + row)], 1);
+    context.attention_mask.keys = Tensor::from(mask, {count, rows.n}, device);
+  }
+  if (!rows.segments.empty()) context.segments = part_of(rows.segments, first, count, rows.n, device);
+  const Tensor tokens = part_of(rows.tokens, first, count, rows.n, device);
+  return model.encoder ? model.encoder->hidden(context, tokens) : model.decoder->hidden(context, tokens);
+}
+
+void check_rows(const Model& model, const TokenRows& rows) {
+  const ModelSettings& settings = model.settings.model;
+  if (settings.position == "learned" && rows.n > settings.max_sequence_length)
+    throw UserError("a row has {} tokens, and the model learned positions for {}; shorten it", rows.n,
+                    settings.max_sequence_length);
+  for (const std::int32_t segment : rows.segments) {
+    if (segment >= settings.n_segments)
+      throw UserError("dataset segments: found {}; expected numbers below {}, the segments that the model has", segment,
+                      settings.n_segments);
+  }
+}
+
+}  // namespace
+
+TokenRows read_token_rows(const fs::path& path, std::int64_t vocabulary_size) {
+  if (path.extension() == ".h5" || path.extension() == ".hdf5") return rows_of_hdf5(path, vocabulary_size);
+  return rows_of_text(path, vocabulary_size);
+}
+
+namespace {
+
+/// Values of a tensor as float64 numbers.
+std::vector<double> doubles_of(const Tensor& tensor) {
+  if (tensor.dtype() == DType::float64) return tensor.to_vector<double>();
+  Tensor wide = tensor;
+  if (tensor.dtype() != DType::float32) {
+    wide = Tensor::empty(tensor.shape(), DType::float32, tensor.device());
+    ops::convert(Stream{tensor.device()}, wide, tensor);
+  }
+  const std::vector<float> values = wide.to_vector<float>();
+  return {values.begin(), values.end()};
+}
+
+/// A dataset [rows, n, width] of the model's precision.
+class Results {
+ public:
+  Results(hdf5::File& file, const std::string& name, const TokenRows& rows, std::int64_t width, bool wide)
+      : width_(width),
+        wide_(wide),
+        dataset_(file.create_dataset(name, wide ? hdf5::Type::f64 : hdf5::Type::f32,
+                                     {u(rows.rows()), u(rows.n), u(width)})) {}
+
+  /// Tokens [begin, begin + n) of a row, of which the first `real` are none of the padding.
+  void write(std::int64_t row, std::int64_t begin, std::int64_t n, std::int64_t real, std::vector<double> values) {
+    std::fill(values.begin() + real * width_, values.end(), 0.0);  // what stands at padding means nothing
+    const hdf5::Shape offset{u(row), u(begin), 0}, count{1, u(n), u(width_)};
+    if (wide_) {
+      dataset_.write_block(offset, count, values.data(), values.size() * sizeof(double));
+    } else {
+      const std::vector<float> narrow(values.begin(), values.end());
+      dataset_.write_block(offset, count, narrow.data(), narrow.size() * sizeof(float));
+    }
+  }
+
+ private:
+  static std::uint64_t u(std::int64_t i) { return static_cast<std::uint64_t>(i); }
+  std::int64_t width_;
+  bool wide_;
+  hdf5::Dataset dataset_;
+};
+
+}  // namespace
+
+Model in_float64(const Model& model) {
+  require(model.store->device().is_cpu(), "in_float64: a model on {}", model.store->device().text());
+  Model wide =
+      make_model(model.settings, model.vocabulary, Device{}, DType::float64, [](const Parameter&) { return true; });
+  for (const Parameter& parameter : model.store->parameters())
+    ops::convert(Stream{}, wide.store->find(parameter.name()).master(), parameter.master());
+  wide.store->refresh_compute_values(Stream{});
+  return wide;
+}
+
+void write_logits(Model& model, const TokenRows& rows, const fs::path& output, const LogitsOptions& options) {
+  check_rows(model, rows);
+  if (!options.hidden && model.settings.objective.learns_labels())
+    throw UserError("this model learns labels and has no logits of tokens; --hidden gives its states");
+  if (!options.hidden) require_output_layer(model.settings, "logits");
+  AtomicFile place(output);
+  hdf5::File file = hdf5::File::create(place);
+  const std::int64_t width =
+      options.hidden ? model.settings.model.d_model : model.store->find("token_embedding.weight").shape()[0];
+  Results results(file, options.hidden ? "hidden" : "logits", rows, width,
+                  model.store->compute_dtype() == DType::float64);
+  // Logits of so many tokens at a time: a large vocabulary times a long row would not fit in memory.
+  const std::int64_t piece = std::max<std::int64_t>(1, (std::int64_t{1} << 25) / width);
+  for (std::int64_t first = 0; first < rows.rows(); first += options.batch_size) {
+    const std::int64_t count = std::min(options.batch_size, rows.rows() - first);
+    Tape tape(Stream{model.store->device()});
+    const Tape::NoGradient guard(tape);
+    layers::ForwardContext context{tape};
+    const Tensor hidden = hidden_of(model, context, rows, first, count).value();
+    for (std::int64_t row = 0; row < count; ++row) {
+      for (std::int64_t begin = 0; begin < rows.n; begin += piece) {
+        const std::int64_t n = std::min(piece, rows.n - begin);
+        const Tensor states = hidden.narrow(0, row, 1).narrow(1, begin, n).reshape({n, hidden.extent(2)});
+        const Tensor values = options.hidden  ? states
+                              : model.encoder ? model.encoder->logits(tape.stream(), states)
+                                              : model.decoder->logits(tape.stream(), states);
+        results.write(first + row, begin, n, std::clamp<std::int64_t>(rows.lengths[at(first + row)] - begin, 0, n),
+                      doubles_of(values));
+      }
+    }
+  }
+  file.write("lengths", hdf5::Type::i64, {static_cast<std::uint64_t>(rows.rows())}, rows.lengths.data());
+  file.close();
+  place.commit();
+}
+
+}  // namespace furlong

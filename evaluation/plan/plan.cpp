@@ -1,0 +1,364 @@
+#include "evaluation/plan/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "framework/core/arena.h"
+#include "framework/core/error.h"
+#include "trainers/checkpoint/shard_layout.h"
+#include "trainers/model/model.h"
+#include "trainers/settings/process_checks.h"
+#include "trainers/train/run/step_forecast.h"
+#include "trainers/train/trainer.h"
+
+namespace furlong {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// What furlong train refuses as well.
+void check_sharing(const Settings& settings, int devices, PlanDeviceKind kind) {
+  if (!settings.finetune.source.empty())
+    throw UserError(
+        "finetune.source: {}: the stages of furlong finetune, which is not planned; expected a config of furlong train",
+        settings.finetune.source.string());
+  if (settings.teacher.teaches())
+    throw UserError(
+        "teacher.loss: {}: what a teacher takes is not planned; set it to none to plan training without one",
+        settings.teacher.loss);
+  if (devices == 1) return check_one_process(settings);
+  check_process_settings(settings, {devices, fmt::format("the plan is for {} devices", devices), "plan for"});
+  if (kind == PlanDeviceKind::gpu) refuse_segments_on_gpu(settings, "plan for --device cpu");
+}
+
+/// `settings` of one row of processes that share `samples` samples and nothing else with others.
+Settings of_one_row(const Settings& settings, std::int64_t samples) {
+  Settings row = settings;
+  row.data.batch_size = samples;
+  row.parallel.shard_optimizer = false;
+  row.parallel.gradient_dtype = "float32";
+  return row;
+}
+
+/// Peak bytes of tensors in one process of a row, but for what sharing the optimizer and the gradients makes of them;
+/// infinite where they cannot be counted.
+double peak_bytes(const Settings& settings, const Vocabulary& vocabulary, std::int64_t samples, bool recompute) {
+  Settings local = of_one_row(settings, samples);
+  if (recompute) local.trainer.recompute = "blocks";
+  const ModelSettings& model = local.model;
+  const auto widest = static_cast<double>(std::max({model.d_model, model.n_heads * model.d_head, model.d_feedforward}));
+  const auto countable = static_cast<double>(arena(Device{DeviceType::shape_only, 0}).capacity());
+  if (static_cast<double>(samples) * static_cast<double>(tokens_of_segment(local)) * widest > countable)
+    return infinity;
+  try {
+    return static_cast<double>(
+        forecast_step(local, vocabulary, static_cast<int>(local.parallel.sequence_processes)).peak_bytes);
+  } catch (const MachineError&) {
+    return infinity;
+  }
+}
+
+/// The model without memory, and what follows from its parameters.
+class Shapes {
+ public:
+  Shapes(const Settings& settings, const Vocabulary& vocabulary)
+      : settings_(settings),
+        memory_(arena(Device{DeviceType::shape_only, 0})),
+        before_(memory_.counters().bytes_in_use),
+        model_(make_shapes(vocabulary)) {
+    bytes_ = static_cast<double>(memory_.counters().bytes_in_use - before_);
+  }
+
+  const ParameterStore& store() const { return *model_.store; }
+  const Vocabulary& vocabulary() const { return model_.vocabulary; }
+  DType gradient_dtype() const { return dtype_from_name(settings_.parallel.gradient_dtype); }
+  ShardLayout layout(int devices) const {
+    return {store(), settings_.parallel.bucket_megabytes * 1'000'000 / size_of(gradient_dtype()), devices};
+  }
+
+  /// Elements that one device updates.
+  double updated(PlanSharing sharing, int devices) const {
+    if (sharing == PlanSharing::data_parallel || devices == 1) return static_cast<double>(store().values().elements());
+    std::int64_t elements = 0;
+    for (const OwnedRange& range : layout(devices).ranges(0)) elements += range.elements();
+    return static_cast<double>(elements);
+  }
+  double optimizer_bytes(PlanSharing sharing, int devices) const {
+    const int tensors =
+        settings_.optimizer.ema_decay > 0 ? 4 : 2;  // moments; averages, and room for the values while they are in use
+    return updated(sharing, devices) * tensors * static_cast<double>(size_of(store().master_dtype()));
+  }
+  /// Of what is not trained.
+  double frozen_bytes() const {
+    double bytes = 0;
+    for (const Parameter& parameter : store().parameters())
+      if (!store().is_trained(parameter)) bytes += static_cast<double>(parameter.master().bytes());
+    return bytes;
+  }
+  double exchange_bytes(int devices) const {
+    if (devices == 1 || gradient_dtype() == store().gradients().dtype()) return 0;
+    return static_cast<double>(store().values().elements() * size_of(gradient_dtype()));
+  }
+  /// Of all, `peak` being what one device alone takes.
+  PlanMemory memory(double peak, PlanSharing sharing, int devices) const {
+    PlanMemory memory;
+    memory.gradients = static_cast<double>(store().gradients().bytes());
+    memory.parameters = bytes_ - memory.gradients;
+    memory.exchange = exchange_bytes(devices);
+    memory.optimizer = optimizer_bytes(sharing, devices);
+    memory.activations = peak - bytes_ - optimizer_bytes(PlanSharing::data_parallel, 1);
+    return memory;
+  }
+
+  std::vector<PlanBucket> buckets(int devices, std::size_t n_stages) const {
+    const ShardLayout shared = layout(devices);
+    std::vector<PlanBucket> buckets;
+    for (const ShardLayout::Bucket& range : shared.buckets()) {
+      PlanBucket bucket{static_cast<double>(range.end - range.begin), static_cast<double>(range.part * devices),
+                        n_stages - 1};
+      for (const Parameter* parameter : range.parameters)
+        bucket.stage = std::min(bucket.stage, plan_stage_of(parameter->name(), n_stages));
+      buckets.push_back(bucket);
+    }
+    return buckets;
+  }
+
+ private:
+  Model make_shapes(const Vocabulary& vocabulary) const {
+    return make_model(settings_, vocabulary, Device{DeviceType::shape_only, 0});
+  }
+
+  const Settings& settings_;
+  Arena& memory_;
+  std::int64_t before_;
+  Model model_;
+  double bytes_ = 0;
+};
+
+/// Everything that processes of a row tell each other of their segments in a step.
+PlanSegments segments_of(const Settings& settings, const Vocabulary& vocabulary, const PlanReport& report) {
+  PlanSegments segments;
+  segments.processes = static_cast<int>(settings.parallel.sequence_processes);
+  segments.tokens = tokens_of_segment(settings);
+  if (segments.processes == 1) return segments;
+  // States have one size however long the segments are, and each sample its own: those of one token each, of one
+  // sample.
+  Settings shortest = of_one_row(settings, 1);
+  shortest.data.sequence_length = segments.processes;
+  const StepForecast forecast = forecast_step(shortest, vocabulary, segments.processes);
+  const auto tell = [&](double bytes, double& seconds) {
+    segments.bytes += bytes;
+    seconds += row_gather_seconds(report.device, report.cluster, segments.processes, segments.processes * bytes);
+  };
+  const auto exchange = [&](const std::vector<std::int64_t>& states, double& seconds) {
+    for (const std::int64_t state : states) {
+      const double bytes = static_cast<double>(state * report.samples);
+      tell(bytes, seconds);
+      segments.state_bytes = std::max(segments.state_bytes, bytes);
+      ++segments.exchanges;
+    }
+  };
+  for (std::int64_t batch = 0; batch < settings.trainer.gradient_accumulation; ++batch) {
+    // Which documents are open at the borders: three numbers a sample.
+    if (settings.data.packing == "documents")
+      tell(static_cast<double>(3 * sizeof(std::int32_t)) * static_cast<double>(report.samples), segments.forward);
+    exchange(forecast.forward_states, segments.forward);
+    exchange(forecast.backward_states, segments.backward);
+  }
+  return segments;
+}
+
+/// Of one step: reduction of the buckets beside the last backward, then what nothing else goes on beside.
+PlanExchange exchange_of(const Shapes& shapes, const PlanReport& report, PlanSharing sharing,
+                         const std::vector<double>& backward) {
+  const PlanCluster& cluster = report.cluster;
+  if (cluster.devices() == 1) return {};
+  const auto gradient = static_cast<double>(size_of(shapes.gradient_dtype()));
+  const auto value = static_cast<double>(size_of(shapes.store().compute_dtype()));
+  const std::vector<PlanBucket> buckets = shapes.buckets(cluster.devices(), backward.size());
+  std::vector<double> seconds;
+  double gathered = 0;
+  for (const PlanBucket& bucket : buckets) {
+    if (sharing == PlanSharing::data_parallel) {
+      seconds.push_back(all_reduce_seconds(report.device, cluster, bucket.elements * gradient));
+      continue;
+    }
+    const double rest = bucket.elements - bucket.shared;
+    seconds.push_back(
+        (bucket.shared > 0 ? reduce_scatter_seconds(report.device, cluster, bucket.shared * gradient) : 0) +
+        (rest > 0 ? all_reduce_seconds(report.device, cluster, rest * gradient) : 0));
+    if (bucket.shared > 0) gathered += all_gather_seconds(report.device, cluster, bucket.shared * value);
+  }
+  PlanExchange exchange = overlapped(backward, buckets, seconds, report.device.overlap);
+  // How many tokens there were, before; loss and norm, behind: a few numbers each.
+  constexpr double numbers = 3 * sizeof(double);
+  exchange.states = report.segments.seconds();
+  exchange.busy += exchange.states + gathered + 2 * all_reduce_seconds(report.device, cluster, numbers);
+  return exchange;
+}
+
+/// Of memory that the optimizer's step reads and writes for each element that it updates.
+double update_bytes(const Settings& settings, const ParameterStore& store) {
+  constexpr double norm = 4, adamw = 7 * 4,
+                   average = 3 * 4;  // value, gradient and two moments; all but the gradient written
+  const bool copies = store.compute_dtype() != store.master_dtype();
+  return norm + adamw + (copies ? static_cast<double>(size_of(store.compute_dtype())) : 0) +
+         (settings.optimizer.ema_decay > 0 ? average : 0);
+}
+
+std::vector<std::string> assumptions_of(const PlanReport& report) {
+  const PlanDevice& device = report.device;
+  std::vector<std::string> list{
+      fmt::format("products run at {} of their peak, what backward computes again included", device.utilisation),
+      fmt::format("memory and connections give {} of their bandwidth", device.reached)};
+  if (report.cluster.devices() > 1) {
+    list.emplace_back(device.by_host ? "sums are formed inside hosts, then between them, one after the other"
+                                     : "sums are formed in one ring through all processes");
+    list.push_back(device.overlap == 0 ? "communication takes the cores that compute: none of its time is hidden"
+                   : device.overlap == 1
+                       ? "communication beside backward takes nothing from it"
+                       : fmt::format("of communication beside backward {} costs nothing", device.overlap));
+  }
+  if (report.segments.processes > 1) {
+    list.emplace_back(
+        "states of segments are waited for by all processes of a row, in each layer, while nothing else goes on");
+    if (device.kind == PlanDeviceKind::unknown)
+      list.emplace_back("segments are exchanged between CPUs alone: these devices are taken for processes on CPUs");
+  }
+  list.emplace_back("all sequences are as long as data.sequence_length, and all devices as fast as each other");
+  list.emplace_back("reading data, validation and checkpoints take no time");
+  if (device.reserve > 0)
+    list.push_back(fmt::format("{} of memory go to driver, libraries and buffers of the communication",
+                               with_prefix(device.reserve, "B")));
+  return list;
+}
+
+/// Everything that does not depend on how the work is shared.
+PlanReport begin_report(const Settings& settings, const Vocabulary& vocabulary, const Shapes& shapes,
+                        const PlanCluster& cluster, const PlanDevice& device) {
+  PlanReport report;
+  report.cluster = cluster;
+  report.device = device;
+  if (settings.parallel.sequence_processes > 1) report.device.by_host = false;  // Gloo's rings
+  report.parameters = shapes.store().total_count();
+  report.trained = shapes.store().parameter_count();
+  const std::int64_t groups = cluster.devices() / settings.parallel.sequence_processes,
+                     accumulation = settings.trainer.gradient_accumulation;
+  report.samples = (settings.data.batch_size + groups - 1) / groups;
+  const std::int64_t rows = settings.objective.which() == ObjectiveSettings::Name::matching ? 2 : 1;
+  report.tokens = settings.data.batch_size * accumulation * rows * settings.data.sequence_length;
+  report.segments = segments_of(settings, vocabulary, report);
+  if (settings.checkpoint.background) {
+    report.checkpoint_copy = static_cast<double>(predicted_copy_bytes(settings, vocabulary, cluster.devices()));
+    const double frozen = shapes.frozen_bytes();  // rank 0 writes them alone
+    report.checkpoint_copy_of_host = frozen + cluster.per_host * (report.checkpoint_copy - frozen);
+  }
+  report.assumptions = assumptions_of(report);
+  return report;
+}
+
+class Planner {
+ public:
+  Planner(const Settings& settings, const Vocabulary& vocabulary, const PlanCluster& cluster, const PlanDevice& device)
+      : settings_(settings),
+        vocabulary_(vocabulary),
+        shapes_(settings, vocabulary),
+        report_(begin_report(settings, vocabulary, shapes_, cluster, device)),
+        stages_(plan_stages(settings, vocabulary_size(settings, vocabulary),
+                            static_cast<std::int64_t>(vocabulary.labels().size()), report_.samples)),
+        recomputes_(settings.trainer.recompute == "blocks"),
+        peak_(peak_bytes(settings, vocabulary, report_.samples, recomputes_)) {
+    const double accumulation = static_cast<double>(settings.trainer.gradient_accumulation);
+    const auto seconds = [&](double plain, double attention) {
+      return (plain / device.flops + attention / device.attention_flops) / device.utilisation;
+    };
+    double flops = 0;
+    for (const PlanStage& stage : stages_) {
+      forward_ += accumulation * seconds(stage.forward, stage.attention_forward);
+      backward_.push_back(seconds(stage.backward, stage.attention_backward));
+      flops += stage.forward + stage.backward + stage.attention_forward + stage.attention_backward;
+    }
+    // Devices with one sample less than the busiest have less to do.
+    report_.flops = accumulation * flops * static_cast<double>(settings.parallel.sequence_processes) /
+                    static_cast<double>(report_.samples) * static_cast<double>(settings.data.batch_size);
+    if (cluster.devices() > 1) {
+      for (const PlanBucket& bucket : shapes_.buckets(cluster.devices(), stages_.size())) {
+        ++report_.n_buckets;
+        report_.bucket_bytes =
+            std::max(report_.bucket_bytes, bucket.elements * static_cast<double>(size_of(shapes_.gradient_dtype())));
+      }
+    }
+  }
+
+  PlanReport run() {
+    for (const PlanSharing sharing : {PlanSharing::data_parallel, PlanSharing::zero_1})
+      report_.plans.push_back(plan_of(sharing));
+    const Plan& plain = report_.plans[0];
+    report_.alone = plain.forward + plain.backward + plain.optimizer;
+    return report_;
+  }
+
+ private:
+  Plan plan_of(PlanSharing sharing) const {
+    const PlanDevice& device = report_.device;
+    const int devices = report_.cluster.devices();
+    Plan plan;
+    plan.sharing = sharing;
+    plan.memory = shapes_.memory(peak_, sharing, devices);
+    plan.available = device.memory - device.reserve;
+    plan.forward = forward_;
+    plan.backward = std::accumulate(backward_.begin(), backward_.end(), 0.0) *
+                    static_cast<double>(settings_.trainer.gradient_accumulation);
+    plan.optimizer = shapes_.updated(sharing, devices) * update_bytes(settings_, shapes_.store()) /
+                     (device.bandwidth * device.reached);
+    plan.exchange = exchange_of(shapes_, report_, sharing, backward_);
+    plan.step = plan.forward + plan.backward + plan.optimizer + plan.waited();
+    plan.tokens_per_second = static_cast<double>(report_.tokens) / plan.step;
+    if (!plan.fits()) {
+      const PlanChange now{report_.samples, recomputes_, sharing, devices, report_.segments.processes};
+      plan.would_fit = what_would_fit(now, settings_.data.batch_size, plan.available,
+                                      [this](const PlanChange& change) { return bytes_with(change); });
+    }
+    return plan;
+  }
+
+  /// Infinite where furlong train refuses the change.
+  double bytes_with(const PlanChange& change) const {
+    Settings changed = settings_;
+    changed.parallel.sequence_processes = change.sequence_processes;
+    if (change.sequence_processes != report_.segments.processes) {
+      try {
+        check_sharing(changed, change.devices, report_.device.kind);
+      } catch (const UserError&) {
+        return infinity;
+      }
+    }
+    const double peak = peak_bytes(changed, vocabulary_, change.samples, change.recompute);
+    return shapes_.memory(peak, change.sharing, change.devices).total();
+  }
+
+  const Settings& settings_;
+  const Vocabulary& vocabulary_;
+  Shapes shapes_;
+  PlanReport report_;
+  std::vector<PlanStage> stages_;
+  bool recomputes_;
+  double peak_;
+  double forward_ = 0;            // seconds of a step
+  std::vector<double> backward_;  // of each stage, once
+};
+
+}  // namespace
+
+const char* name_of(PlanSharing sharing) { return sharing == PlanSharing::zero_1 ? "ZeRO-1" : "data parallel"; }
+
+PlanReport make_plan(const Settings& settings, const Vocabulary& vocabulary, const PlanCluster& cluster,
+                     const PlanDevice& device) {
+  check_sharing(settings, cluster.devices(), device.kind);
+  check_plan_device(device, cluster);
+  return Planner(settings, vocabulary, cluster, device).run();
+}
+
+}  // namespace furlong

@@ -1,0 +1,172 @@
+#include "evaluation/plan/plan_work.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "evaluation/bench/bench_attention.h"
+#include "layers/blocks/block.h"
+#include "trainers/settings/attention_config.h"
+
+namespace furlong {
+namespace {
+
+struct Products {
+  double forward = 0, backward = 0;
+  void operator+=(const Products& other) {
+    forward += other.forward;
+    backward += other.backward;
+  }
+};
+
+/// Of linear maps for one token.
+Products linear(const ModelSettings& model, double inner, double outer) {
+  const double rank = static_cast<double>(model.lora_rank), product = 2 * inner * outer,
+               adapter = 2 * rank * (inner + outer);
+  return rank > 0 ? Products{product + adapter, product + 2 * adapter} : Products{product, 2 * product};
+}
+
+/// The same for a map that has no adapter.
+Products plain_linear(const ModelSettings& model, double inner, double outer) {
+  const double product = 2 * inner * outer;
+  return {product, model.lora_rank > 0 ? product : 2 * product};
+}
+
+/// Heads of one layer by their mechanism.
+std::map<std::string, std::int64_t> heads_of(const layers::AttentionConfig& config) {
+  std::map<std::string, std::int64_t> heads;
+  for (const std::string& name : config.head_mechanisms) ++heads[name];
+  if (heads.empty()) heads[config.mechanism] = config.n_heads;
+  return heads;
+}
+
+BenchAttentionOptions bench_options(const layers::AttentionConfig& config, const std::string& mechanism,
+                                    std::int64_t heads) {
+  BenchAttentionOptions options;
+  for (const auto& [name, value] : attend_mechanisms()) {
+    if (name == mechanism) options.choice.mechanism = value;
+  }
+  AttentionChoice& choice = options.choice;
+  choice.causal = config.causal;
+  choice.window = mechanism == "windowed" ? config.softmax_window : mechanism == "linformer" ? 0 : config.window;
+  choice.map_options = config.map_options;
+  choice.chunk_size = config.chunk_size;
+  if (choice.uses_features()) {
+    const ops::FeatureMapInfo& info = ops::feature_map_info(config.feature_map);
+    choice.feature_map = info.map;
+    options.features = info.needs_directions ? config.n_features : 0;
+  }
+  if (mechanism == "linformer") {
+    choice.projection = ops::sequence_projection_kind(config.projection);
+    options.projected_length = config.projected_length;
+  }
+  options.n_heads = heads;
+  options.d = config.d_head;
+  return options;
+}
+
+/// Of n tokens: one sequence, or a segment of one.
+Products attention(const layers::AttentionConfig& config, std::int64_t n, bool is_segment) {
+  Products sum;
+  for (const auto& [mechanism, heads] : heads_of(config)) {
+    BenchAttentionOptions options = bench_options(config, mechanism, heads);
+    const double forward = attention_flops(options, n);
+    options.train = true;
+    sum += {forward, attention_flops(options, n) - forward};
+    if (is_segment) sum += {segment_flops(options, n), segment_flops(options, n)};
+    if (options.choice.uses_features() && options.choice.feature_map == ops::FeatureMap::hedgehog) {
+      const double of_keys = static_cast<double>(heads * config.n_kv_heads) / static_cast<double>(config.n_heads);
+      const double maps =
+          2 * static_cast<double>(n * config.d_head * config.d_head) * (static_cast<double>(heads) + of_keys);
+      sum += {maps, 2 * maps};
+    }
+  }
+  return sum;
+}
+
+/// The linear maps of a block, for one token.
+Products maps_of_block(const ModelSettings& model) {
+  const auto d = static_cast<double>(model.d_model), hidden = static_cast<double>(model.d_feedforward),
+             heads = static_cast<double>(model.n_heads * model.d_head),
+             keys = static_cast<double>(model.n_key_value_heads * model.d_head);
+  const bool gated = model.activation == "swiglu" || model.activation == "geglu";
+  Products sum = linear(model, d, heads + 2 * keys);
+  sum += linear(model, heads, d);
+  sum += linear(model, d, gated ? 2 * hidden : hidden);
+  sum += linear(model, hidden, d);
+  return sum;
+}
+
+PlanStage output_stage(const Settings& settings, double vocabulary, double n_classes, double samples, double tokens) {
+  const ModelSettings& model = settings.model;
+  const auto d = static_cast<double>(model.d_model);
+  PlanStage stage{.name = "output"};
+  if (settings.objective.learns_labels()) {
+    stage.forward = samples * 6 * d * n_classes;  // the head is trained beside adapters, too
+    if (settings.objective.which() == ObjectiveSettings::Name::matching) {
+      stage.forward += samples * 8 * d * d;
+      stage.backward += samples * 16 * d * d;
+    }
+    return stage;
+  }
+  double width = d;
+  if (model.prediction_head == "transform") {
+    width = static_cast<double>(model.d_embedding > 0 ? model.d_embedding : model.d_model);
+    const Products transform = plain_linear(model, d, width);
+    stage.forward += tokens * transform.forward;
+    stage.backward += tokens * transform.backward;
+  }
+  const Products classes = plain_linear(model, width, vocabulary);
+  stage.forward += tokens * (classes.forward + classes.backward);
+  return stage;
+}
+
+}  // namespace
+
+std::int64_t tokens_of_segment(const Settings& settings) {
+  return settings.data.sequence_length / settings.parallel.sequence_processes;
+}
+
+std::vector<PlanStage> plan_stages(const Settings& settings, std::int64_t vocabulary, std::int64_t n_classes,
+                                   std::int64_t samples) {
+  const ModelSettings& model = settings.model;
+  const bool pairs = settings.objective.which() == ObjectiveSettings::Name::matching;
+  const std::int64_t n = tokens_of_segment(settings);
+  const double rows = static_cast<double>(pairs ? 2 * samples : samples), tokens = rows * static_cast<double>(n);
+  std::vector<PlanStage> stages{{.name = "embedding"}};
+  if (model.d_embedding > 0) {
+    const Products map =
+        plain_linear(model, static_cast<double>(model.d_embedding), static_cast<double>(model.d_model));
+    stages[0].forward = tokens * map.forward;
+    stages[0].backward = tokens * map.backward;
+  }
+  const layers::AttentionConfig config = attention_config(settings);
+  const Products maps = maps_of_block(model);
+  const bool again = settings.trainer.recompute == "blocks";
+  for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
+    const Products attended = attention(layers::attention_of_layer(config, layer, model.n_layers), n,
+                                        settings.parallel.sequence_processes > 1);
+    stages.push_back({"blocks." + std::to_string(layer), tokens * maps.forward,
+                      tokens * (maps.backward + (again ? maps.forward : 0)), rows * attended.forward,
+                      rows * (attended.backward + (again ? attended.forward : 0))});
+  }
+  stages.push_back(output_stage(settings, static_cast<double>(vocabulary), static_cast<double>(n_classes),
+                                static_cast<double>(samples), tokens));
+  return stages;
+}
+
+std::size_t plan_stage_of(const std::string& parameter, std::size_t n_stages) {
+  constexpr std::string_view blocks = "blocks.";
+  if (parameter.starts_with(blocks)) {
+    std::size_t layer = 0;
+    std::from_chars(parameter.data() + blocks.size(), parameter.data() + parameter.size(), layer);
+    return std::min(layer + 1, n_stages - 1);
+  }
+  for (const char* output : {"final_norm.", "prediction.", "classifier.", "matching.", "output_bias"}) {
+    if (parameter.starts_with(output)) return n_stages - 1;
+  }
+  if (parameter.starts_with("attention.")) return 1;  // what layers share
+  return 0;                                           // embeddings, tied ones too
+}
+
+}  // namespace furlong

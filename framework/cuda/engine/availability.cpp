@@ -1,0 +1,79 @@
+#include "framework/cuda/engine/availability.h"
+
+#include <fmt/format.h>
+
+#include <sstream>
+
+namespace furlong {
+namespace {
+
+std::string capability_text(int capability) { return fmt::format("{}.{}", capability / 10, capability % 10); }
+
+std::string hidden_by(const CudaFindings& found) {
+  return found.visible_devices ? fmt::format(" (CUDA_VISIBLE_DEVICES is set to '{}')", *found.visible_devices) : "";
+}
+
+std::string without_devices(const CudaFindings& found) {
+  if (found.driver_version == 0) return "there is no NVIDIA driver (libcuda.so.1 was not found)";
+  const std::string driver =
+      fmt::format("the NVIDIA driver, which knows CUDA {},", cuda_version_text(found.driver_version));
+  if (found.driver_too_old)
+    return fmt::format("{} is too old for this build with CUDA {}; a later driver is needed", driver,
+                       cuda_version_text(found.toolkit_version));
+  if (found.no_device) return fmt::format("{} shows no device{}", driver, hidden_by(found));
+  return fmt::format("{} does not work: {}{}", driver, found.count_error, hidden_by(found));
+}
+
+bool has_code(const std::string& architectures, int capability, bool intermediate_too) {
+  std::istringstream words(architectures);
+  for (std::string word; words >> word;) {
+    const std::size_t digits = word.find_first_not_of("0123456789");
+    const std::string number = word.substr(0, digits), rest = digits == std::string::npos ? "" : word.substr(digits);
+    if (number.empty()) continue;
+    const int built = std::stoi(number);
+    const bool feature_specific = rest.starts_with("a") || rest.starts_with("f");  // 90a: for this one alone
+    const bool real = rest.find("-virtual") == std::string::npos,
+               intermediate = rest.find("-real") == std::string::npos;
+    if (feature_specific ? built == capability : real && built / 10 == capability / 10 && built <= capability)
+      return true;
+    if (intermediate_too && intermediate && !feature_specific && built <= capability) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string cuda_version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+bool runs_on(const std::string& architectures, int capability) { return has_code(architectures, capability, true); }
+bool has_machine_code(const std::string& architectures, int capability) {
+  return has_code(architectures, capability, false);
+}
+
+std::string why_unavailable(const CudaFindings& found, int index) {
+  if (!found.count_error.empty() || found.device_count == 0) return without_devices(found);
+  if (index < 0 || index >= found.device_count) {
+    return found.device_count == 1
+               ? fmt::format("there is no device {}: the driver shows one, cuda:0{}", index, hidden_by(found))
+               : fmt::format("there is no device {}: the driver shows {}, cuda:0 to cuda:{}{}", index,
+                             found.device_count, found.device_count - 1, hidden_by(found));
+  }
+  if (!found.device_error.empty()) return fmt::format("device {} does not answer: {}", index, found.device_error);
+  if (found.capability < least_capability)
+    return fmt::format("the architecture of {} is too old: it has compute capability {}, and {} or later is needed",
+                       found.device_name, capability_text(found.capability), capability_text(least_capability));
+  if (!runs_on(found.architectures, found.capability))
+    return fmt::format(
+        "this build has no code for the architecture of {}: it has compute capability {}, and the build has {}",
+        found.device_name, capability_text(found.capability), found.architectures);
+  if (!found.virtual_memory)
+    return fmt::format("the NVIDIA driver of {} does not offer virtual memory management, which tensors need",
+                       found.device_name);
+  if (!found.library_problem.empty()) return "the library " + found.library_problem;
+  if (!found.context_error.empty())
+    return fmt::format("{} is there and cannot be used now: {}; another process may have it for itself, or its memory",
+                       found.device_name, found.context_error);
+  return "";
+}
+
+}  // namespace furlong

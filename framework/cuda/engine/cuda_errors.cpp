@@ -1,0 +1,40 @@
+#include "framework/cuda/engine/cuda_errors.h"
+
+#include <fmt/format.h>
+
+#include "framework/core/device_fault.h"
+
+namespace furlong {
+std::string cuda_error_text(cudaError_t error) {
+  return fmt::format("{} ({})", cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+bool is_device_fault(cudaError_t error) {
+  switch (error) {
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalAddress:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorUnknown:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void check_cuda(cudaError_t error, const char* what, int index) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // or the next launch would find it again and take it for its own
+  if (is_device_fault(error))
+    throw DeviceFault("cuda:{}: work launched earlier on the device failed: {}", index, cuda_error_text(error));
+  throw MachineError("cuda:{}: {} failed: {}", index, what, cuda_error_text(error));
+}
+
+}  // namespace furlong

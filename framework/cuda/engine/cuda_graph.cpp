@@ -1,0 +1,34 @@
+#include "framework/cuda/engine/cuda_graph.h"
+
+#include "framework/cuda/engine/cuda_errors.h"
+#include "framework/cuda/engine/queue.h"
+
+namespace furlong {
+namespace {
+
+class CudaGraph final : public GpuGraph {
+ public:
+  explicit CudaGraph(cudaGraphExec_t executable) : executable_(executable) {}
+  ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  void replay(const Stream& stream) override {
+    check_cuda(cudaGraphLaunch(executable_, static_cast<cudaStream_t>(gpu_queue(stream))), "replaying recorded work",
+               stream.device.index);
+  }
+
+ private:
+  cudaGraphExec_t executable_;
+};
+
+}  // namespace
+
+std::unique_ptr<GpuGraph> make_cuda_graph(cudaGraph_t graph, int index) {
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check_cuda(made, "making a graph of recorded work", index);
+  return std::make_unique<CudaGraph>(executable);
+}
+
+}  // namespace furlong

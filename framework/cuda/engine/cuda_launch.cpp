@@ -1,0 +1,37 @@
+// What a launch asks of CUDA's runtime before and after (queue.h).
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "framework/core/error.h"
+#include "framework/cuda/engine/cuda_errors.h"
+#include "framework/cuda/engine/queue.h"
+
+namespace furlong {
+
+void check_before_launch(const Stream& stream) {
+  const cudaError_t error = cudaPeekAtLastError();
+  if (error != cudaSuccess) check_cuda(error, "an earlier call, whose error nothing took,", stream.device.index);
+}
+
+void refuse_launch(const Stream& stream, int status, const std::string& launch) {
+  const auto error = static_cast<cudaError_t>(status);
+  if (is_device_fault(error)) check_cuda(error, "", stream.device.index);
+  throw MachineError("{} on {}: {}", launch, stream.device.text(), cuda_error_text(error));
+}
+
+void allow_shared_memory(const Stream& stream, const void* kernel, std::size_t bytes) {
+  // Only ever raised: a launch that was recorded with more must still be allowed it when it is replayed.
+  static std::mutex mutex;
+  static auto* const allowed = new std::map<std::pair<const void*, int>, std::size_t>;
+  const std::lock_guard lock(mutex);
+  std::size_t& most = (*allowed)[{kernel, stream.device.index}];
+  if (bytes <= most) return;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+             "allowing a kernel its shared memory", stream.device.index);
+  most = bytes;
+}
+
+}  // namespace furlong

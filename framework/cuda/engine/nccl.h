@@ -1,0 +1,66 @@
+#pragma once
+// NCCL, loaded when the program runs. Declared here with the types of its version 2 interface, which have not changed
+// since 2.0, so that building needs none of its headers.
+#include <cstddef>
+#include <limits>
+
+#include "framework/cuda/engine/library_table.h"
+
+namespace furlong::nccl {
+
+struct Communicator;  // opaque: ncclComm_t points to one
+struct UniqueId {
+  char internal[128];
+};
+using Result = int;  // ncclResult_t
+inline constexpr Result success = 0, in_progress = 7;
+/// ncclConfig_t as version 2.14 brought it: later libraries read as much as they are given, and take the rest as not
+/// set.
+struct Config {
+  std::size_t size = sizeof(Config);
+  unsigned int magic = 0xcafebeef;
+  unsigned int version = 21400;
+  int blocking = 0;
+  int not_set = std::numeric_limits<int>::min();  ///< in the place of padding
+};
+enum class DataType : int { int8 = 0, uint8 = 1, int32 = 2, float32 = 7, float64 = 8, bfloat16 = 9 };
+enum class Reduction : int { sum = 0, product = 1, maximum = 2, minimum = 3, average = 4 };
+
+/// The functions that are used, named as NCCL names them. A stream is a cudaStream_t.
+struct Table {
+  LibraryFunction<Result(int*)> get_version{"ncclGetVersion"};
+  LibraryFunction<const char*(Result)> get_error_string{"ncclGetErrorString"};
+  LibraryFunction<Result(UniqueId*)> get_unique_id{"ncclGetUniqueId"};
+  LibraryFunction<Result(Communicator**, int, UniqueId, int)> comm_init_rank{"ncclCommInitRank"};
+  LibraryFunction<Result(Communicator*)> comm_destroy{"ncclCommDestroy"};
+  LibraryFunction<Result(Communicator*)> comm_abort{"ncclCommAbort"};
+  LibraryFunction<Result(Communicator*, Result*)> comm_get_async_error{"ncclCommGetAsyncError"};
+  LibraryFunction<Result(const void*, void*, std::size_t, DataType, Reduction, Communicator*, void*)> all_reduce{
+      "ncclAllReduce"};
+  LibraryFunction<Result(const void*, void*, std::size_t, DataType, int, Communicator*, void*)> broadcast{
+      "ncclBroadcast"};
+  LibraryFunction<Result(const void*, void*, std::size_t, DataType, Communicator*, void*)> all_gather{"ncclAllGather"};
+  LibraryFunction<Result(const void*, void*, std::size_t, DataType, Reduction, Communicator*, void*)> reduce_scatter{
+      "ncclReduceScatter"};
+  LibraryFunction<Result(const void*, std::size_t, DataType, int, Communicator*, void*)> send{"ncclSend"};
+  LibraryFunction<Result(void*, std::size_t, DataType, int, Communicator*, void*)> receive{"ncclRecv"};
+  LibraryFunction<Result()> group_start{"ncclGroupStart"};
+  LibraryFunction<Result()> group_end{"ncclGroupEnd"};
+  Library library;
+
+  // Null where the library is too old for them: the first and second since 2.14, the third since 2.13.
+  LibraryFunction<Result(Communicator**, int, UniqueId, int, Config*)> comm_init_rank_config{"ncclCommInitRankConfig"};
+  LibraryFunction<Result(Communicator*)> comm_finalize{"ncclCommFinalize"};
+  LibraryFunction<const char*(Communicator*)> get_last_error{"ncclGetLastError"};
+
+  bool loaded() const { return library.handle != nullptr; }
+  /// 22703 for 2.27.3; 0 where it is not loaded.
+  int version_number() const;
+  /// "2.27.3"; empty where it is not loaded.
+  std::string version() const;
+};
+
+/// Loaded on the first call; `library.problem` says why it is not.
+const Table& table();
+
+}  // namespace furlong::nccl

@@ -1,0 +1,18 @@
+#include "framework/cuda/engine/report.h"
+
+namespace furlong {
+namespace {
+
+using Report = CudaReport (*)();
+constinit Report report_function = nullptr;  // set before main, by an object whose turn is not known
+
+}  // namespace
+
+CudaReportRegistration::CudaReportRegistration(CudaReport (*function)()) { report_function = function; }
+
+std::optional<CudaReport> cuda_report() {
+  if (report_function == nullptr) return std::nullopt;
+  return report_function();
+}
+
+}  // namespace furlong

@@ -1,0 +1,52 @@
+#pragma once
+// Copies from global to shared memory that go on while the kernel computes (PTX ISA, "cp.async"). Part of kernel.h.
+#include "framework/cuda/kernels/kernel.h"
+
+namespace furlong {
+inline namespace FURLONG_GPU {
+
+/// Begins a copy of `Bytes` (4, 8 or 16; both addresses multiples of it) from global to shared memory, of which only
+/// the first `source_bytes` are read and the rest become zero: 0 reads nothing, but `global` must still be an address
+/// within the tensor. The data is there for this thread after cp_async_wait, for others after a barrier behind it.
+template <int Bytes>
+__device__ inline void cp_async(void* shared, const void* global, int source_bytes = Bytes) {
+  static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16);
+#if defined(__CUDA_ARCH__)
+  const auto target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  if constexpr (Bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(target), "l"(global), "r"(source_bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(target), "l"(global), "n"(Bytes),
+                 "r"(source_bytes)
+                 : "memory");
+  }
+#elif !defined(__CUDACC__)
+  simulator::async_copy(shared, global, Bytes, static_cast<std::size_t>(source_bytes), std::source_location::current());
+#endif
+}
+__device__ inline void cp_async16(void* shared, const void* global, int source_bytes = 16) {
+  cp_async<16>(shared, global, source_bytes);
+}
+
+/// Makes one group of this thread's copies since the last group; an empty group is one too.
+__device__ inline void cp_async_commit() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.commit_group;\n" ::: "memory");
+#elif !defined(__CUDACC__)
+  simulator::async_commit();
+#endif
+}
+
+/// Waits until at most `GroupsLeft` of this thread's latest groups are still under way.
+template <int GroupsLeft>
+__device__ inline void cp_async_wait() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(GroupsLeft) : "memory");
+#elif !defined(__CUDACC__)
+  simulator::async_wait(GroupsLeft);
+#endif
+}
+
+}  // namespace FURLONG_GPU
+}  // namespace furlong

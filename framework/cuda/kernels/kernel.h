@@ -1,0 +1,410 @@
+#pragma once
+// The one header that kernels include. Under nvcc it is CUDA; under the host compiler the simulator (simulator.h)
+// stands in for it. Everything below means the same in both. A file NAME_cuda.cu holds kernels and their launchers in
+// the namespace FURLONG_GPU, which differs between the two so that both can be linked into one program; it includes
+// this header first.
+#ifndef FURLONG_GPU
+#ifdef __CUDACC__
+#define FURLONG_GPU cuda_engine
+#else
+#define FURLONG_GPU simulated_engine
+#endif
+#endif
+
+#ifdef __CUDACC__
+// fmt drops constexpr from some of its functions under nvcc, not from all that call them. This must come before fmt:
+// include kernel.h first.
+#ifndef FMT_USE_CONSTEXPR
+#define FMT_USE_CONSTEXPR 1
+#endif
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <source_location>
+
+#include "framework/cuda/engine/queue.h"
+#else
+#include "framework/simulator/simulator.h"
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "framework/core/device.h"
+#include "framework/core/dtype.h"
+#include "framework/core/error.h"
+#include "framework/core/gpu_engine.h"
+#include "framework/core/random.h"
+#include "framework/core/tensor.h"
+
+// FURLONG_SHARED(float, tile, [64][17]); declares shared memory of the block, undefined to begin with, 16-byte aligned;
+// without brackets a single variable. A type with a comma in it needs an alias. FURLONG_DYNAMIC_SHARED(float, all);
+// points at what the launch asked for.
+#ifdef __CUDACC__
+#define FURLONG_SHARED(type, name, ...) __shared__ __align__(16) type name __VA_ARGS__
+#define FURLONG_DYNAMIC_SHARED(type, name)                                \
+  extern __shared__ __align__(16) unsigned char furlong_dynamic_shared[]; \
+  type* name = reinterpret_cast<type*>(furlong_dynamic_shared)
+#define FURLONG_UNROLL _Pragma("unroll")
+#else
+#define FURLONG_SHARED(type, name, ...)           \
+  using name##_shared_type = type __VA_ARGS__;    \
+  static char name##_shared_key;                  \
+  auto& name = *static_cast<name##_shared_type*>( \
+      ::furlong::simulator::shared_variable(&name##_shared_key, sizeof(name##_shared_type), #name))
+#define FURLONG_DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(::furlong::simulator::dynamic_shared())
+#define FURLONG_UNROLL
+#endif
+
+namespace furlong {
+inline namespace FURLONG_GPU {
+
+// ---- On the host: launching ----
+
+/// The device type that this compilation of a kernel file serves.
+#ifdef __CUDACC__
+inline constexpr DeviceType this_engine = DeviceType::cuda;
+#else
+inline constexpr DeviceType this_engine = DeviceType::simulated;
+#endif
+
+/// A stream, and where in the source it was launched on. Made from a Stream by the call of launch.
+struct LaunchTarget {
+  const Stream& stream;
+  std::source_location site;
+  LaunchTarget(const Stream& target, std::source_location launched_at = std::source_location::current())
+      : stream(target), site(launched_at) {}
+};
+
+/// Launches kernel(arguments...) on the stream, by `block` threads (a multiple of 32 in all, at most 1024) in each of
+/// `grid` blocks (y and z at most 65535, none 0), with `dynamic_shared_bytes` of dynamic shared memory. Throws
+/// MachineError when CUDA refuses the launch, DeviceFault when work before it has failed, ContractError on sizes that
+/// no device takes; what goes wrong in the kernel shows when the stream is waited for, on the simulator at once.
+template <class... Parameters, class... Arguments>
+void launch(const LaunchTarget& target, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+            std::size_t dynamic_shared_bytes, Arguments&&... arguments) {
+  static_assert(sizeof...(Parameters) == sizeof...(Arguments), "a kernel must be launched with all of its arguments");
+  require(target.stream.device.type == this_engine, "{}:{}: a kernel was launched on {}", target.site.file_name(),
+          target.site.line(), target.stream.device.text());
+  const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
+  require(grid.x > 0 && grid.x <= 0x7fffffffu && grid.y > 0 && grid.y <= 65535 && grid.z > 0 && grid.z <= 65535 &&
+              threads > 0 && threads <= 1024 && threads % 32 == 0 && block.z <= 64,
+          "{}:{}: a kernel was launched with a grid of ({}, {}, {}) blocks of ({}, {}, {}) threads",
+          target.site.file_name(), target.site.line(), grid.x, grid.y, grid.z, block.x, block.y, block.z);
+#ifdef __CUDACC__
+  const auto queue = static_cast<cudaStream_t>(gpu_queue(target.stream));
+  check_before_launch(target.stream);
+  // Static and dynamic shared memory together may pass the 48 KiB that a block has unasked.
+  if (dynamic_shared_bytes > 0)
+    allow_shared_memory(target.stream, reinterpret_cast<const void*>(kernel), dynamic_shared_bytes);
+  kernel<<<grid, block, dynamic_shared_bytes, queue>>>(static_cast<Parameters>(arguments)...);
+  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess)
+    refuse_launch(
+        target.stream, static_cast<int>(status),
+        fmt::format("{}:{}: CUDA refused to launch {} blocks of {} threads with {} bytes of dynamic shared memory",
+                    target.site.file_name(), target.site.line(), std::uint64_t{grid.x} * grid.y * grid.z, threads,
+                    dynamic_shared_bytes));
+#else
+  simulator::run_kernel(grid, block, dynamic_shared_bytes, target.site, kernel, arguments...);
+#endif
+}
+
+/// Bytes of shared memory that one block may have on the stream's device, static and dynamic together: 163 KiB on
+/// sm_80, 227 KiB on sm_90.
+inline std::size_t gpu_shared_limit([[maybe_unused]] const Stream& stream) {
+#ifdef __CUDACC__
+  int bytes = 0;
+  const cudaError_t status =
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, stream.device.index);
+  if (status != cudaSuccess)
+    throw MachineError("{} does not tell its shared memory: {}", stream.device.text(), cudaGetErrorString(status));
+  return static_cast<std::size_t>(bytes);
+#else
+  return simulator::options().shared_limit;
+#endif
+}
+
+/// Multiprocessors of the stream's device: what a grid must fill. Four on the simulator.
+inline int gpu_multiprocessors([[maybe_unused]] const Stream& stream) {
+#ifdef __CUDACC__
+  int count = 0;
+  const cudaError_t status = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, stream.device.index);
+  if (status != cudaSuccess) {
+    throw MachineError("{} does not tell its multiprocessors: {}", stream.device.text(), cudaGetErrorString(status));
+  }
+  return count;
+#else
+  return 4;
+#endif
+}
+
+/// ceil(amount / step) for amount >= 0, step > 0.
+template <class Integer>
+__host__ __device__ constexpr Integer ceil_div(Integer amount, std::type_identity_t<Integer> step) {
+  return (amount + step - 1) / step;
+}
+
+/// How many blocks give each of `elements` (> 0) a thread, `per_block` of them in each block; at most `most`, for
+/// kernels that go on with a stride of the whole grid (grid_stride).
+inline unsigned grid_blocks(std::int64_t elements, std::int64_t per_block, std::int64_t most = 0x7fffffff) {
+  const std::int64_t blocks = ceil_div(elements, per_block);
+  require(elements > 0, "a grid for {} elements", elements);
+  return static_cast<unsigned>(blocks < most ? blocks : most);
+}
+
+/// The type that kernels use for the elements of a tensor: bfloat16 is CUDA's own.
+template <class T>
+struct gpu_type {
+  using type = T;
+};
+template <>
+struct gpu_type<bfloat16> {
+  using type = __nv_bfloat16;
+};
+static_assert(sizeof(__nv_bfloat16) == sizeof(bfloat16));
+
+/// The device address of a tensor's first element; T is float, double, __nv_bfloat16, std::int32_t or std::uint8_t and
+/// checked against the dtype. Null for an undefined tensor.
+template <class T>
+T* gpu_data(const Tensor& tensor) {
+  if (!tensor.defined()) return nullptr;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return reinterpret_cast<__nv_bfloat16*>(tensor.data<bfloat16>());
+  } else {
+    return tensor.data<T>();
+  }
+}
+
+/// Calls body(type_identity<T>) with T the kernels' type of a floating dtype: float, double or __nv_bfloat16.
+template <class Body>
+void with_gpu_float_type(DType dtype, const char* op, const Body& body) {
+  switch (dtype) {
+    case DType::float32:
+      return body(std::type_identity<float>{});
+    case DType::float64:
+      return body(std::type_identity<double>{});
+    case DType::bfloat16:
+      return body(std::type_identity<__nv_bfloat16>{});
+    default:
+      throw ContractError("{}: {} elements, expected a floating type", op, name_of(dtype));
+  }
+}
+
+/// Whether an address is a multiple of `bytes`: vector accesses need it.
+inline bool is_aligned(const void* address, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
+}
+
+// ---- In kernels: indices ----
+
+/// This thread's place along x in the whole grid, and how many there are: for (i = global_thread(); i < n; i +=
+/// grid_stride()).
+__device__ inline std::int64_t global_thread() {
+  return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ inline std::int64_t grid_stride() { return static_cast<std::int64_t>(gridDim.x) * blockDim.x; }
+/// This thread's place in the block, its lane and its warp, and the block's warps; any shape of block.
+__device__ inline int block_thread() {
+  return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+}
+__device__ inline int lane_index() { return block_thread() & 31; }
+__device__ inline int warp_index() { return block_thread() >> 5; }
+__device__ inline int warps_in_block() { return static_cast<int>((blockDim.x * blockDim.y * blockDim.z) >> 5); }
+
+// ---- In kernels: arithmetic ----
+
+/// The type in which elements of storage type T are computed: float for __nv_bfloat16.
+template <class T>
+using gpu_compute_t = std::conditional_t<std::is_same_v<T, __nv_bfloat16>, float, T>;
+
+__device__ inline float to_compute(float x) { return x; }
+__device__ inline double to_compute(double x) { return x; }
+__device__ inline float to_compute(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+/// The storage type's nearest value, ties to even.
+template <class T>
+__device__ inline T from_compute(gpu_compute_t<T> x) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(x);
+  } else {
+    return x;
+  }
+}
+
+// Accurate to a few units in the last place; the _fast forms for float32 only, by the special-function units (relative
+// error near 2^-21 while |x| is small; gpu_exp_fast grows with |x|).
+__device__ inline float gpu_exp(float x) { return ::expf(x); }
+__device__ inline double gpu_exp(double x) { return ::exp(x); }
+__device__ inline float gpu_exp2(float x) { return ::exp2f(x); }
+__device__ inline double gpu_exp2(double x) { return ::exp2(x); }
+__device__ inline float gpu_log(float x) { return ::logf(x); }
+__device__ inline double gpu_log(double x) { return ::log(x); }
+__device__ inline float gpu_log1p(float x) { return ::log1pf(x); }
+__device__ inline double gpu_log1p(double x) { return ::log1p(x); }
+__device__ inline float gpu_expm1(float x) { return ::expm1f(x); }
+__device__ inline double gpu_expm1(double x) { return ::expm1(x); }
+__device__ inline float gpu_sqrt(float x) { return ::sqrtf(x); }
+__device__ inline double gpu_sqrt(double x) { return ::sqrt(x); }
+__device__ inline float gpu_erf(float x) { return ::erff(x); }
+__device__ inline double gpu_erf(double x) { return ::erf(x); }
+__device__ inline float gpu_erfc(float x) { return ::erfcf(x); }
+__device__ inline double gpu_erfc(double x) { return ::erfc(x); }
+__device__ inline float gpu_tanh(float x) { return ::tanhf(x); }
+__device__ inline double gpu_tanh(double x) { return ::tanh(x); }
+__device__ inline float gpu_cosh(float x) { return ::coshf(x); }
+__device__ inline double gpu_cosh(double x) { return ::cosh(x); }
+__device__ inline float gpu_sinh(float x) { return ::sinhf(x); }
+__device__ inline double gpu_sinh(double x) { return ::sinh(x); }
+__device__ inline float gpu_sin(float x) { return ::sinf(x); }
+__device__ inline double gpu_sin(double x) { return ::sin(x); }
+__device__ inline float gpu_cos(float x) { return ::cosf(x); }
+__device__ inline double gpu_cos(double x) { return ::cos(x); }
+__device__ inline float gpu_pow(float x, float y) { return ::powf(x, y); }
+__device__ inline double gpu_pow(double x, double y) { return ::pow(x, y); }
+__device__ inline float gpu_abs(float x) { return ::fabsf(x); }
+__device__ inline double gpu_abs(double x) { return ::fabs(x); }
+__device__ inline float gpu_fma(float x, float y, float z) { return ::fmaf(x, y, z); }
+__device__ inline double gpu_fma(double x, double y, double z) { return ::fma(x, y, z); }
+#ifdef __CUDACC__
+__device__ inline float gpu_rsqrt(float x) { return ::rsqrtf(x); }
+__device__ inline double gpu_rsqrt(double x) { return ::rsqrt(x); }
+__device__ inline float gpu_exp_fast(float x) { return __expf(x); }
+__device__ inline float gpu_log_fast(float x) { return __logf(x); }
+__device__ inline float gpu_divide_fast(float x, float y) { return __fdividef(x, y); }
+#else
+inline float gpu_rsqrt(float x) { return 1.0f / ::sqrtf(x); }
+inline double gpu_rsqrt(double x) { return 1.0 / ::sqrt(x); }
+inline float gpu_exp_fast(float x) { return ::expf(x); }
+inline float gpu_log_fast(float x) { return ::logf(x); }
+inline float gpu_divide_fast(float x, float y) { return x / y; }
+#endif
+/// For double the accurate form, so that templates can be checked in it.
+__device__ inline double gpu_exp_fast(double x) { return ::exp(x); }
+__device__ inline double gpu_log_fast(double x) { return ::log(x); }
+__device__ inline double gpu_divide_fast(double x, double y) { return x / y; }
+
+/// The greater or lesser of two numbers of one type; of a number and NaN the number, as fmax.
+__device__ inline float gpu_max(float x, float y) { return ::fmaxf(x, y); }
+__device__ inline double gpu_max(double x, double y) { return ::fmax(x, y); }
+__device__ inline float gpu_min(float x, float y) { return ::fminf(x, y); }
+__device__ inline double gpu_min(double x, double y) { return ::fmin(x, y); }
+template <class Integer>
+requires std::is_integral_v<Integer> __host__ __device__ constexpr Integer gpu_max(Integer x,
+                                                                                   std::type_identity_t<Integer> y) {
+  return x < y ? y : x;
+}
+template <class Integer>
+requires std::is_integral_v<Integer> __host__ __device__ constexpr Integer gpu_min(Integer x,
+                                                                                   std::type_identity_t<Integer> y) {
+  return y < x ? y : x;
+}
+
+/// Neither infinite nor NaN, by the bits, whatever the compiler assumes of arithmetic.
+__device__ inline bool gpu_is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
+__device__ inline bool gpu_is_finite(double x) {
+#ifdef __CUDACC__
+  const auto word = static_cast<unsigned long long>(__double_as_longlong(x));
+#else
+  const auto word = std::bit_cast<unsigned long long>(x);
+#endif
+  return (word & 0x7ff0000000000000ull) != 0x7ff0000000000000ull;
+}
+
+/// -infinity: where a running maximum begins.
+template <class T>
+__device__ constexpr T gpu_lowest() {
+  return -std::numeric_limits<T>::infinity();
+}
+
+/// Word `index` of a random sequence, the CPU's bit for bit (random.h). Takes four words at a time where the caller
+/// needs them all: philox.
+__device__ inline std::uint32_t gpu_random_word(const RandomKey& key, std::uint64_t index) {
+  const auto words = philox(key, index / 4);
+  const unsigned word =
+      static_cast<unsigned>(index % 4);  // chosen by comparison: an index would put the words into local memory
+  return word < 2 ? (word == 0 ? words[0] : words[1]) : (word == 2 ? words[2] : words[3]);
+}
+/// Uniform in [0, 1) with 24 bits: random_uniform.
+__device__ inline float gpu_random_uniform(const RandomKey& key, std::uint64_t index) {
+  return static_cast<float>(gpu_random_word(key, index) >> 8) * 0x1p-24f;
+}
+
+// ---- In kernels: a warp and a block ----
+
+inline constexpr unsigned full_warp = 0xffffffffu;
+
+/// Sum or maximum over the 32 lanes, the same bits in each of them and in every run. All lanes must come.
+template <class T>
+__device__ inline T warp_sum(T value) {
+  FURLONG_UNROLL
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(full_warp, value, step);
+  return value;
+}
+template <class T>
+__device__ inline T warp_max(T value) {
+  FURLONG_UNROLL
+  for (int step = 16; step > 0; step /= 2) value = gpu_max(value, __shfl_xor_sync(full_warp, value, step));
+  return value;
+}
+
+/// Sum or maximum over the block, the same bits in each thread and in every run: warps first, then their results in
+/// order of the warps. All threads must come. Has barriers before and behind its use of shared memory.
+template <class T>
+__device__ inline T block_sum(T value) {
+  FURLONG_SHARED(T, warp_sums, [32]);
+  value = warp_sum(value);
+  __syncthreads();  // a call before may still be read from
+  if (lane_index() == 0) warp_sums[warp_index()] = value;
+  __syncthreads();
+  T sum = warp_sums[0];
+  for (int warp = 1; warp < warps_in_block(); ++warp) sum += warp_sums[warp];
+  return sum;
+}
+template <class T>
+__device__ inline T block_max(T value) {
+  FURLONG_SHARED(T, warp_maxima, [32]);
+  value = warp_max(value);
+  __syncthreads();
+  if (lane_index() == 0) warp_maxima[warp_index()] = value;
+  __syncthreads();
+  T maximum = warp_maxima[0];
+  for (int warp = 1; warp < warps_in_block(); ++warp) maximum = gpu_max(maximum, warp_maxima[warp]);
+  return maximum;
+}
+
+// ---- In kernels: memory ----
+
+/// N neighbouring elements, read and written as one: N sizeof(T) is 2, 4, 8 or 16 bytes.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Vector {
+  T values[N];
+  __device__ T& operator[](int i) { return values[i]; }
+  __device__ const T& operator[](int i) const { return values[i]; }
+};
+
+/// The address must be a multiple of the vector's bytes (is_aligned).
+template <int N, class T>
+__device__ inline Vector<std::remove_const_t<T>, N> load_vector(const T* address) {
+  static_assert(N * sizeof(T) <= 16 && ((N * sizeof(T)) & (N * sizeof(T) - 1)) == 0);
+#ifndef __CUDACC__
+  simulator::check_alignment(address, N * sizeof(T), std::source_location::current());
+#endif
+  return *reinterpret_cast<const Vector<std::remove_const_t<T>, N>*>(address);
+}
+template <int N, class T>
+__device__ inline void store_vector(T* address, const Vector<T, N>& vector) {
+  static_assert(N * sizeof(T) <= 16 && ((N * sizeof(T)) & (N * sizeof(T) - 1)) == 0);
+#ifndef __CUDACC__
+  simulator::check_alignment(address, N * sizeof(T), std::source_location::current());
+#endif
+  *reinterpret_cast<Vector<T, N>*>(address) = vector;
+}
+
+}  // namespace FURLONG_GPU
+}  // namespace furlong
+
+#include "framework/cuda/kernels/async_copy.h"
+#include "framework/cuda/kernels/tensor_core.h"

@@ -1,0 +1,162 @@
+// Feature maps of whole rows on GPUs: a block takes sixteen rows.
+#include "framework/cuda/kernels/kernel.h"
+//
+#include "framework/ops/attention/feature_maps/feature_map_gpu.h"
+#include "framework/ops/attention/feature_maps/feature_map_rows_cuda.cuh"
+
+namespace furlong::ops {
+namespace FURLONG_GPU {
+namespace {
+
+constexpr int rows_a_block = 16, threads_a_block = 64;
+
+/// What both kernels are told; rows of the map's tiles are those of the tensors. T is float or double.
+template <class T>
+struct MapArguments {
+  FeatureMap map;
+  FeatureMapOptions options;
+  int rows, d, m, n_directions;
+  bool is_key;
+  T oprf_a;
+  const T *directions, *x;
+  T *norms, *features, *row_log;                  // norms [n_directions], scratch
+  T *d_features, *d_row_log, *half_slopes, *d_x;  // half_slopes [rows], scratch
+};
+
+/// One thread: the map of this call.
+template <class T>
+__device__ inline void describe(const MapArguments<T>& a, GpuFeatureRows<T>& tile) {
+  tile.map = a.map;
+  tile.d = a.d;
+  tile.m = a.m;
+  tile.n_directions = a.n_directions;
+  tile.order = static_cast<int>(a.options.order);
+  tile.ld_x = a.d;
+  tile.ld_m = a.m;
+  tile.directions = a.directions;
+  tile.direction_norms = a.norms;
+  tile.constants = gpu_map_constants<T>(a.map, a.options, a.d, a.m, a.n_directions, a.oprf_a);
+}
+
+template <class T>
+__global__ void __launch_bounds__(threads_a_block, 1) feature_map_norms_kernel(const MapArguments<T> a) {
+  for_rows(a.n_directions, [&](int f) {
+    const T square = row_dot(a.directions + static_cast<std::int64_t>(f) * a.d,
+                             a.directions + static_cast<std::int64_t>(f) * a.d, a.d);
+    if (lane_index() == 0) a.norms[f] = square;
+  });
+}
+
+template <class T>
+__global__ void __launch_bounds__(threads_a_block, 1) feature_map_features_kernel(const MapArguments<T> a) {
+  FURLONG_SHARED(GpuFeatureRows<T>, tile);
+  if (block_thread() == 0) describe(a, tile);
+  __syncthreads();
+  const int first = static_cast<int>(blockIdx.x) * rows_a_block, rows = gpu_min(a.rows - first, rows_a_block);
+  const T* x = a.x + static_cast<std::int64_t>(first) * a.d;
+  T* features = a.features + static_cast<std::int64_t>(first) * a.m;
+  if (tile.is_directed()) {
+    block_gemm(tile.projection(x, rows, features), true);
+    __syncthreads();
+  }
+  for_rows(rows, [&](int i) {
+    tile.feature_row(x + i * a.d, a.is_key, features + static_cast<std::int64_t>(i) * a.m,
+                     a.row_log ? a.row_log + first + i : nullptr);
+  });
+}
+
+template <class T>
+__global__ void __launch_bounds__(threads_a_block, 1) feature_map_backward_kernel(const MapArguments<T> a) {
+  FURLONG_SHARED(GpuFeatureRows<T>, tile);
+  if (block_thread() == 0) describe(a, tile);
+  __syncthreads();
+  const int first = static_cast<int>(blockIdx.x) * rows_a_block, rows = gpu_min(a.rows - first, rows_a_block);
+  const T* x = a.x + static_cast<std::int64_t>(first) * a.d;
+  T *d_features = a.d_features + static_cast<std::int64_t>(first) * a.m,
+    *d_x = a.d_x + static_cast<std::int64_t>(first) * a.d;
+  for_rows(rows, [&](int i) {
+    const std::int64_t at = static_cast<std::int64_t>(i) * a.m;
+    tile.slope_row(x + i * a.d, a.is_key, a.features + static_cast<std::int64_t>(first) * a.m + at, d_features + at,
+                   a.d_row_log ? a.d_row_log[first + i] : T(0), a.half_slopes + first + i, d_x + i * a.d);
+  });
+  if (!tile.is_directed()) return;
+  __syncthreads();
+  block_gemm(tile.back_projection(d_features, rows, d_x), true);
+  __syncthreads();
+  for_rows(rows, [&](int i) {
+    for_columns(a.d, [&](int c) {
+      d_x[i * a.d + c] = tile.finished(x[i * a.d + c], a.half_slopes[first + i], d_x[i * a.d + c]);
+    });
+  });
+}
+
+template <class T>
+MapArguments<T> arguments_of(const FeatureMapCall& call, const Tensor& x, const Tensor& features) {
+  require(x.is_contiguous() && features.is_contiguous() && x.shape().rank() == 2 && features.shape().rank() == 2 &&
+              x.extent(0) == features.extent(0) && x.elements() < (std::int64_t{1} << 31),
+          "feature_map: rows {}, features {}", x.shape().text(), features.shape().text());
+  MapArguments<T> a{};
+  a.map = call.map;
+  a.options = call.options;
+  a.rows = static_cast<int>(x.extent(0));
+  a.d = static_cast<int>(x.extent(1));
+  a.m = static_cast<int>(features.extent(1));
+  a.n_directions = call.directions.defined() ? static_cast<int>(call.directions.extent(0)) : 0;
+  a.is_key = call.is_key;
+  a.oprf_a = static_cast<T>(call.oprf_a);
+  a.directions = gpu_data<T>(call.directions);
+  a.x = gpu_data<T>(x);
+  a.features = gpu_data<T>(features);
+  return a;
+}
+
+/// |ω_f|² where the map asks for it, given to the arguments; alive as long as what is returned.
+template <class T>
+Tensor prepare_norms(const Stream& stream, const FeatureMapCall& call, MapArguments<T>& a) {
+  if (call.map != FeatureMap::oprf) return {};
+  const Tensor norms = Tensor::empty(Shape({call.directions.extent(0)}), call.directions.dtype(), stream.device);
+  a.norms = gpu_data<T>(norms);
+  launch(stream, feature_map_norms_kernel<T>, 1, threads_a_block, 0, a);
+  return norms;
+}
+
+template <class T>
+void run_features(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features,
+                  const Tensor& row_log) {
+  MapArguments<T> a = arguments_of<T>(call, x, features);
+  a.row_log = gpu_data<T>(row_log);
+  const Tensor norms = prepare_norms(stream, call, a);
+  launch(stream, feature_map_features_kernel<T>, grid_blocks(a.rows, rows_a_block), threads_a_block, 0, a);
+}
+template <class T>
+void run_backward(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features,
+                  const Tensor& d_features, const Tensor& d_row_log, const Tensor& d_x) {
+  MapArguments<T> a = arguments_of<T>(call, x, features);
+  const Tensor half_slopes = Tensor::empty(Shape({x.extent(0)}), x.dtype(), stream.device);
+  a.d_features = gpu_data<T>(d_features);
+  a.d_row_log = gpu_data<T>(d_row_log);
+  a.half_slopes = gpu_data<T>(half_slopes);
+  a.d_x = gpu_data<T>(d_x);
+  const Tensor norms = prepare_norms(stream, call, a);
+  launch(stream, feature_map_backward_kernel<T>, grid_blocks(a.rows, rows_a_block), threads_a_block, 0, a);
+}
+
+void features(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features,
+              const Tensor& row_log) {
+  if (x.elements() == 0) return;
+  x.dtype() == DType::float64 ? run_features<double>(stream, call, x, features, row_log)
+                              : run_features<float>(stream, call, x, features, row_log);
+}
+void backward(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features,
+              const Tensor& d_features, const Tensor& d_row_log, const Tensor& d_x) {
+  if (x.elements() == 0) return;
+  x.dtype() == DType::float64 ? run_backward<double>(stream, call, x, features, d_features, d_row_log, d_x)
+                              : run_backward<float>(stream, call, x, features, d_features, d_row_log, d_x);
+}
+
+const GpuBodyRegistration features_registration{feature_map_features_gpu, &features};
+const GpuBodyRegistration backward_registration{feature_map_backward_gpu, &backward};
+
+}  // namespace
+}  // namespace FURLONG_GPU
+}  // namespace furlong::ops

@@ -1,0 +1,139 @@
+// The walk over chunks of linear attention, forward and backward, whatever the form of the features. Per-target include
+// guard; see framework/cpu/simd-inl.h.
+//
+// A chunk of queries meets keys in two ways: through the state, which sums up all keys before, and pair by pair (near
+// keys): its own chunk when causal, the keys of a window. The windowed hybrid that is not causal takes two causal
+// walks: one forward in time over the keys up to each query's own, one backward in time over those after it. Their
+// unnormalised rows meet under one stabiliser.
+#if defined(FURLONG_LINEAR_ATTENTION_BODY_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FURLONG_LINEAR_ATTENTION_BODY_INL_H_
+#undef FURLONG_LINEAR_ATTENTION_BODY_INL_H_
+#else
+#define FURLONG_LINEAR_ATTENTION_BODY_INL_H_
+#endif
+
+#include <cmath>
+#include <vector>
+
+#include "framework/core/parallel.h"
+#include "framework/ops/attention/feature_maps/feature_map_cpu.h"
+#include "framework/ops/attention/linear/cpu/head-inl.h"
+#include "framework/primitives/dispatch.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace furlong::ops::HWY_NAMESPACE {
+
+/// T is float or double, Tile one of the two forms.
+template <class T, template <class> class TileOf>
+class LinearAttentionBody {
+  using Tile = TileOf<T>;
+  using Head = LinearAttentionHead<T, Tile>;
+
+ public:
+  explicit LinearAttentionBody(const LinearAttentionArguments& arguments)
+      : arguments_(arguments), functions_(feature_map_functions_cpu<T>(arguments.options.feature_map)) {
+    prepare_directions();
+    if (arguments.rotation.defined()) {
+      RotationPowers(arguments.rotation)
+          .prepare(arguments.rotation.extent(0) - 1, arguments.features, arguments.options.rotary_base,
+                   arguments.first_position);
+    }
+  }
+
+  void forward() {
+    const std::int64_t heads = arguments_.options.n_heads, tasks = arguments_.query.extent(0) * heads;
+    const std::int64_t tile_size = arguments_.sizes.forward_tile_elements(), n_query = arguments_.query.extent(1);
+    const std::int64_t size = arguments_.sizes.forward_elements(n_query);
+    run_tasks(tasks, [&](std::int64_t task) {
+      T* memory = arguments_.scratch.template data<T>() + thread_index() * size;
+      Tile tile(arguments_.sizes, memory, tile_size, false);
+      Head head(arguments_, functions_, tile, task / heads, task % heads);
+      if (arguments_.gathered) return head.gather_keys();
+      head.forward(arguments_.sizes.two_sweeps ? SweptRows<T>::of(memory + tile_size, n_query, arguments_.sizes.ld_v)
+                                               : SweptRows<T>{});
+      if (arguments_.denominators.defined()) {
+        T* report = arguments_.denominators.template data<T>() + 2 * task;
+        report[0] = static_cast<T>(tile.lost_rows);
+        report[1] = tile.least_denominator;
+      }
+    });
+  }
+
+  void backward(const LinearAttentionGradients& gradients) {
+    // One task for each key-value head: its query heads one after another, so that d_key and d_value are summed in a
+    // fixed order.
+    const auto& options = arguments_.options;
+    const LinearAttentionSizes sizes = arguments_.sizes.for_backward();
+    const std::int64_t kv_heads = options.n_kv_heads, group = options.n_heads / kv_heads;
+    const std::int64_t n_query = arguments_.query.extent(1), n_key = arguments_.key.extent(1);
+    const std::int64_t tile_size = sizes.backward_tile_elements(), size = sizes.backward_elements(n_query, n_key);
+    if (arguments_.gathered) {
+      run_tasks(arguments_.query.extent(0) * options.n_heads, [&](std::int64_t task) {
+        Tile tile(sizes, arguments_.scratch.template data<T>() + thread_index() * size, tile_size, true);
+        Head(arguments_, functions_, tile, task / options.n_heads, task % options.n_heads).gather_queries(gradients);
+      });
+      return;
+    }
+    run_tasks(arguments_.query.extent(0) * kv_heads, [&](std::int64_t task) {
+      T* memory = arguments_.scratch.template data<T>() + thread_index() * size;
+      Tile tile(sizes, memory, tile_size, true);
+      HeadGradients<T> sums{memory + tile_size, nullptr, nullptr};
+      sums.d_key = sums.d_query + n_query * sizes.ld_d;
+      sums.d_value = sums.d_key + n_key * sizes.ld_d;
+      std::fill(sums.d_key, sums.d_value + n_key * sizes.ld_v, T{0});
+      const std::int64_t b = task / kv_heads, kv_head = task % kv_heads;
+      for (std::int64_t member = 0; member < group; ++member) {
+        Head head(arguments_, functions_, tile, b, kv_head * group + member);
+        head.backward(gradients, sums);
+      }
+      Head(arguments_, functions_, tile, b, kv_head * group).write_key_gradients(gradients, sums);
+    });
+  }
+
+ private:
+  /// parallel_tasks where there is enough to do for waking other threads.
+  template <class Task>
+  void run_tasks(std::int64_t tasks, const Task& task) const {
+    constexpr std::int64_t grain = 1 << 19;  // multiply-adds: some microseconds
+    const auto& sizes = arguments_.sizes;
+    const std::int64_t rows = arguments_.query.extent(0) * (arguments_.query.extent(1) + arguments_.key.extent(1));
+    if (rows * arguments_.options.n_heads * sizes.m * (sizes.d + sizes.d_value) < grain) {
+      for (std::int64_t i = 0; i < tasks; ++i) task(i);
+    } else {
+      parallel_tasks(tasks, task);
+    }
+  }
+
+  /// ωᵀ of each head (or of all), laid out for the feature maps, and the squares of their norms.
+  void prepare_directions() {
+    const Tensor& directions = arguments_.constants.directions;
+    if (!directions.defined()) return;
+    const std::int64_t sets = directions.shape().rank() == 3 ? directions.extent(0) : 1, n = arguments_.n_directions;
+    const std::int64_t d = arguments_.sizes.d, ld = arguments_.directions_transposed.extent(-1);
+    for (std::int64_t set = 0; set < sets; ++set) {
+      const T* source = directions.data<T>() + set * n * d;
+      T* target = arguments_.directions_transposed.template data<T>() + set * d * ld;
+      std::fill_n(target, d * ld, T{0});
+      transpose<T>(n, d, source, d, target, ld);
+      for (std::int64_t f = 0; f < n; ++f)
+        arguments_.direction_norms.template data<T>()[set * n + f] =
+            Tile::product_of(source + f * d, source + f * d, d);
+    }
+  }
+
+  const LinearAttentionArguments& arguments_;
+  const FeatureMapFunctions<T> functions_;
+};
+
+template <template <class> class TileOf, class Run>
+void with_linear_attention_body(const LinearAttentionArguments& arguments, const Run& run) {
+  if (accumulate_dtype(arguments.query.dtype()) == DType::float64) {
+    run(LinearAttentionBody<double, TileOf>(arguments));
+  } else {
+    run(LinearAttentionBody<float, TileOf>(arguments));
+  }
+}
+
+}  // namespace furlong::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

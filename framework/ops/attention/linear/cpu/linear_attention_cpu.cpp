@@ -1,0 +1,21 @@
+// Chooses between the two forms of features; each is a translation unit of its own.
+#include "framework/ops/attention/linear/linear_attention_arguments.h"
+
+namespace furlong::ops {
+namespace {
+bool logarithms(const LinearAttentionArguments& arguments) {
+  return feature_map_info(arguments.options.feature_map).form == FeatureForm::logarithms;
+}
+}  // namespace
+
+void linear_attention_forward_cpu(const LinearAttentionArguments& arguments) {
+  logarithms(arguments) ? linear_attention_logarithms_forward_cpu(arguments)
+                        : linear_attention_values_forward_cpu(arguments);
+}
+void linear_attention_backward_cpu(const LinearAttentionArguments& arguments,
+                                   const LinearAttentionGradients& gradients) {
+  logarithms(arguments) ? linear_attention_logarithms_backward_cpu(arguments, gradients)
+                        : linear_attention_values_backward_cpu(arguments, gradients);
+}
+
+}  // namespace furlong::ops

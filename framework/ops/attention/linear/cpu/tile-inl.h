@@ -1,0 +1,502 @@
+// What the tiles of linear attention share, whatever the form of the features. Per-target include guard; see
+// framework/cpu/simd-inl.h.
+#if defined(FURLONG_LINEAR_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FURLONG_LINEAR_ATTENTION_TILE_INL_H_
+#undef FURLONG_LINEAR_ATTENTION_TILE_INL_H_
+#else
+#define FURLONG_LINEAR_ATTENTION_TILE_INL_H_
+#endif
+
+#include <limits>
+
+#include "framework/core/error.h"
+#include "framework/cpu/simd-inl.h"
+#include "framework/cpu/small_gemm-inl.h"
+#include "framework/ops/attention/linear/cpu/rotation-inl.h"
+#include "framework/ops/attention/linear/linear_attention_arguments.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace furlong::ops::HWY_NAMESPACE {
+using namespace furlong::cpu::HWY_NAMESPACE;
+
+/// Which keys of a block of near keys each query of a chunk meets pair by pair.
+struct NearPairs {
+  std::int64_t offset = 0;   // position of query 0 less the position of near key 0
+  std::int64_t columns = 0;  // near keys
+  bool causal = true;
+  std::int64_t window = 0, softmax_window = 0;
+  bool own_key = true;  // causal: whether a query sees the key at its own position
+
+  struct Row {
+    std::int64_t first, soft, end;  // features for [first, soft), exact weights for [soft, end)
+  };
+  Row row(std::int64_t i) const {
+    const std::int64_t at = offset + i;
+    std::int64_t end = columns;
+    if (causal)
+      end = own_key ? at + 1 : at;
+    else if (window > 0)
+      end = at + window;
+    end = std::clamp<std::int64_t>(end, 0, columns);
+    const std::int64_t first = window > 0 ? std::clamp<std::int64_t>(at - window + 1, 0, end) : 0;
+    const std::int64_t soft = softmax_window > 0 ? std::clamp<std::int64_t>(at - softmax_window + 1, first, end) : end;
+    return {first, soft, end};
+  }
+};
+
+/// Which keys a walk takes: all that queries see, or in two sweeps those up to each query's own and then those after
+/// it.
+enum class Sweep : std::uint8_t { only, first, second };
+
+/// What the first of two sweeps leaves of each query: Σ_j w_ij v_j [ld_v], Σ_j w_ij and its magnitude, under a
+/// stabiliser of their own.
+template <class T>
+struct SweptRows {
+  T *sum, *top, *total, *magnitude;
+
+  static SweptRows of(T* memory, std::int64_t n, std::int64_t ld_v) {
+    const std::int64_t line = LinearAttentionSizes::padded(n);
+    T* const numbers = memory + n * ld_v;
+    return {memory, numbers, numbers + line, numbers + 2 * line};
+  }
+  SweptRows from(std::int64_t query, std::int64_t ld_v) const {
+    return {sum + query * ld_v, top + query, total + query, magnitude + query};
+  }
+};
+
+/// One head's tile of a chunk of queries and a block of keys, and the state of the keys before.
+template <class T>
+class LinearAttentionTile {
+ public:
+  using D = typename Lanes<T>::D;
+  using V = typename Lanes<T>::V;
+  static constexpr D d{};
+  // The logarithm of nothing: finite, so that the difference of two such is not NaN; its exponential is zero beside any
+  // real one.
+  static constexpr T nothing = static_cast<T>(-1e30);
+  // Positive features with a rotated numerator: a denominator that is smaller beside the numerator's terms is nothing
+  // but underflow.
+  static constexpr T least_rotated_denominator = static_cast<T>(1e-30);
+
+  LinearAttentionTile(const LinearAttentionSizes& sizes, T* memory, std::int64_t elements, bool with_backward)
+      : s(sizes), next_(memory) {
+    state = take(s.m * s.ld_v);
+    normalizer = take(s.ld_m);
+    feature_max = take(s.ld_m);
+    q = take(s.chunk * s.ld_d);
+    k = take(s.near * s.ld_d);
+    v = take(s.near * s.ld_v);
+    out = take(s.chunk * s.ld_v);
+    feature_q = take(s.chunk * s.ld_m);
+    feature_k = take(s.near * s.ld_m);
+    normal_q = take(s.chunk * s.ld_m);
+    normal_k = take(s.near * s.ld_m);
+    work = take(s.chunk * s.ld_m);
+    const std::int64_t pairs = s.padded(s.chunk) * s.ld_n, widest = std::max(s.chunk, s.near), line = s.padded(widest);
+    product = take(pairs);
+    weight = take(pairs);
+    if (s.softmax_pairs) score = take(pairs);
+    turned = take(std::max(s.ld_m, s.softmax_pairs ? s.ld_d : 0) * s.ld_n);
+    for (T** row : {&row_q, &row_k, &log_q, &key_weight, &top_, &inverse_, &delta, &size_k}) *row = take(line);
+    map_scratch = take(widest * (s.ld_m + s.ld_d));
+    if (s.compensated) {
+      sum_term = take(s.sum_elements());
+      sum_lost = take(s.sum_elements());
+      normalizer_term = take(s.ld_m);
+      normalizer_lost = take(s.ld_m);
+    }
+    if (s.rotates) {
+      rotated_q = take(s.chunk * s.ld_m);
+      rotated_k = take(s.near * s.ld_m);
+      rotated_product = take(pairs);
+      rotations_q = {take(s.chunk * 2 * s.ld_rotations), s.m, s.ld_rotations};
+      rotations_k = {take(s.near * 2 * s.ld_rotations), s.m, s.ld_rotations};
+    }
+    if (with_backward) {
+      transposed = take(s.ld_v * s.ld_m);
+      g = take(s.chunk * s.ld_v);
+      d_v = take(s.chunk * s.ld_v);
+      d_x = take(s.chunk * s.ld_d);
+      d_x_q = take(s.chunk * s.ld_d);
+      d_x_k = take(s.chunk * s.ld_d);
+      d_feature_q = take(s.chunk * s.ld_m);
+      d_feature_k = take(s.chunk * s.ld_m);
+      d_product = take(pairs);
+      g_v = take(pairs);
+      if (s.softmax_pairs) d_score = take(pairs);
+      if (s.rotates) d_rotated = take(pairs);
+      v_transposed = take(s.ld_v * s.ld_n);
+      for (T** row : {&d_log_q, &d_key_weight, &spare}) *row = take(s.padded(s.chunk));
+    }
+    require(next_ - memory <= elements, "linear_attention: {} elements of scratch, {} needed", elements,
+            next_ - memory);
+  }
+
+  const LinearAttentionSizes& s;
+  bool seen = false;  // whether the state holds anything
+  bool rms = false, guarded = false;
+  T guard = 0, gate = 0, score_scale = 1;
+  double d_gate = 0;
+  Sweep sweep = Sweep::only;
+  std::int64_t step =
+      1;  // from a query's row in memory to that of the next: -1 where the second sweep walks backward in time
+  SweptRows<T> swept{};  // of the chunk's queries, in two sweeps
+  // What became of the denominators so far.
+  std::int64_t lost_rows = 0;
+  T least_denominator = 1;
+
+  T *state, *normalizer, *feature_max;
+  T *q, *k, *v, *out, *feature_q, *feature_k, *normal_q, *normal_k, *work, *product, *weight, *score = nullptr, *turned;
+  T *row_q, *row_k;  // logarithms taken out of each row
+  T* log_q;          // what features leave out of the kernel (softmax pairs need it)
+  T* key_weight;     // logarithm of each near key's weight: centring, mask
+  T *top_, *inverse_, *delta, *size_k, *map_scratch;
+  T *transposed = nullptr, *g = nullptr, *d_v = nullptr, *d_x = nullptr, *d_x_q = nullptr, *d_x_k = nullptr;
+  T *d_feature_q = nullptr, *d_feature_k = nullptr, *d_product = nullptr, *g_v = nullptr, *d_score = nullptr,
+    *v_transposed = nullptr;
+  T *d_log_q = nullptr, *d_key_weight = nullptr, *spare = nullptr;
+  T *sum_term = nullptr, *sum_lost = nullptr, *normalizer_term = nullptr, *normalizer_lost = nullptr;
+  // With positions in the numerator: features and their products rotated.
+  T *rotated_q = nullptr, *rotated_k = nullptr, *rotated_product = nullptr, *d_rotated = nullptr;
+  TokenRotations<T> rotations_q, rotations_k;
+
+  /// δ_i = g_i · output_i, and the saved stabilisers of this chunk's queries. Through a root mean square flows what is
+  /// left of g across the output's own direction, and no δ.
+  void gradient_rows(std::int64_t rows, const T* top, const T* inverse) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      top_[i] = top[i * step];
+      inverse_[i] = inverse[i * step];
+      const T dot = product_of(g + i * s.ld_v, out + i * s.ld_v, s.d_value);
+      delta[i] = rms ? T{0} : dot;
+      if (!rms) continue;
+      const V by = hn::Set(d, dot / static_cast<T>(s.d_value));
+      for_lanes<T>(s.d_value, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
+        T* at = g + i * s.ld_v + j;
+        store_n(hn::NegMulAdd(by, load_n(out + i * s.ld_v + j, n), load_n(at, n)), at, n);
+      });
+    }
+  }
+
+  static T product_of(const T* x, const T* y, std::int64_t width) {
+    V sum = hn::Zero(d);
+    for_lanes<T>(width, [&](std::int64_t j, std::int64_t n)
+                            HWY_ATTR { sum = hn::MulAdd(load_n(x + j, n), load_n(y + j, n), sum); });
+    return hn::GetLane(hn::SumOfLanes(d, sum));
+  }
+  static void scale_row(T* row, std::int64_t width, T factor) {
+    const V by = hn::Set(d, factor);
+    for_lanes<T>(
+        width, [&](std::int64_t j, std::int64_t n) HWY_ATTR { store_n(hn::Mul(load_n(row + j, n), by), row + j, n); });
+  }
+
+ protected:
+  /// Lanes [from, to) of the vector that begins at column j.
+  static auto between(std::int64_t j, std::int64_t from, std::int64_t to) {
+    const std::int64_t lanes = Lanes<T>::count();
+    const auto below = [&](std::int64_t end) {
+      return hn::FirstN(d, static_cast<std::size_t>(std::clamp<std::int64_t>(end - j, 0, lanes)));
+    };
+    return hn::AndNot(below(from), below(to));
+  }
+
+  /// score = scaled products of queries and near keys, with the gate and the key's weight, less what the features leave
+  /// out: beside feature pairs' logarithms.
+  void softmax_scores(std::int64_t rows, const NearPairs& pairs) {
+    if (pairs.softmax_window == 0) return;
+    transpose<T>(pairs.columns, s.d, k, s.ld_d, turned, s.ld_n);
+    small_gemm_nn<T>(rows, pairs.columns, s.d, q, s.ld_d, turned, s.ld_n, score, s.ld_n, false);
+    const V scale = hn::Set(d, score_scale);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const V shift = hn::Set(d, gate - log_q[i]);
+      T* row = score + i * s.ld_n;
+      for_lanes<T>(pairs.columns, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
+        store_n(hn::Add(hn::MulAdd(load_n(row + j, n), scale, shift), load_n(key_weight + j, n)), row + j, n);
+      });
+    }
+  }
+  T softmax_top(std::int64_t i, const NearPairs::Row& row) const {
+    T best = nothing;
+    for (std::int64_t j = row.soft; j < row.end; ++j) {
+      const T value = score[i * s.ld_n + j];
+      best = value > best || std::isnan(value) ? value : best;
+    }
+    return best;
+  }
+  /// Weights of the exact pairs of row i, under its top; returns their sum.
+  T softmax_weights(std::int64_t i, const NearPairs::Row& row, T top) {
+    const V shift = hn::Set(d, top);
+    V sum = hn::Zero(d);
+    const std::int64_t lanes = Lanes<T>::count();
+    for (std::int64_t j = row.soft / lanes * lanes; j < row.end; j += lanes) {
+      const std::int64_t at = i * s.ld_n + j;
+      const auto in = between(j, row.soft, row.end);
+      const V w = hn::IfThenElseZero(in, exp(d, hn::Sub(hn::LoadU(d, score + at), shift)));
+      sum = hn::Add(sum, w);
+      hn::StoreU(hn::IfThenElse(in, w, hn::LoadU(d, weight + at)), d, weight + at);
+    }
+    return hn::GetLane(hn::SumOfLanes(d, sum));
+  }
+  /// Gradients of row i's exact pairs: weight, and d_score = ∂ loss / ∂ score; zero elsewhere in d_score.
+  void softmax_slopes(std::int64_t i, const NearPairs& pairs, const NearPairs::Row& row) {
+    const V top = hn::Set(d, top_[i]), inverse = hn::Set(d, inverse_[i]), less = hn::Set(d, delta[i]);
+    V total = hn::Zero(d);
+    const std::int64_t lanes = Lanes<T>::count();
+    for (std::int64_t j = 0; j < pairs.columns; j += lanes) {
+      const std::int64_t at = i * s.ld_n + j;
+      const auto in = between(j, row.soft, row.end);
+      const V w = hn::IfThenElseZero(in, hn::Mul(inverse, exp(d, hn::Sub(hn::LoadU(d, score + at), top))));
+      const V slope = hn::IfThenElseZero(in, hn::Mul(w, hn::Sub(hn::LoadU(d, g_v + at), less)));
+      hn::StoreU(hn::IfThenElse(in, w, hn::LoadU(d, weight + at)), d, weight + at);
+      hn::StoreU(slope, d, d_score + at);
+      hn::StoreU(hn::Add(hn::LoadU(d, d_key_weight + j), slope), d, d_key_weight + j);
+      total = hn::Add(total, slope);
+    }
+    const T sum = hn::GetLane(hn::SumOfLanes(d, total));
+    d_gate += static_cast<double>(sum);
+    d_log_q[i] = -sum;
+  }
+  /// d_x_q (overwritten) and d_x_k (added to) from d_score.
+  void softmax_inputs(std::int64_t rows, const NearPairs& pairs) {
+    small_gemm_nn<T>(rows, s.d, pairs.columns, d_score, s.ld_n, k, s.ld_d, d_x_q, s.ld_d, false);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      scale_row(d_x_q + i * s.ld_d, s.d, score_scale);
+      scale_row(d_score + i * s.ld_n, pairs.columns, score_scale);
+    }
+    small_gemm_tn<T>(pairs.columns, s.d, rows, d_score, s.ld_n, q, s.ld_d, d_x_k, s.ld_d, true);
+  }
+
+  /// The stabiliser of row i, and of what the first sweep left of it.
+  T joint_top(std::int64_t i, T top) const {
+    return sweep == Sweep::second ? std::max(swept.top[i * step], top) : top;  // a NaN of the first sweep stays
+  }
+  T first_factor(std::int64_t i) const { return std::exp(swept.top[i * step] - top_[i]); }
+  /// The sums of row i's weights under its stabiliser: divided by, or left to the second sweep.
+  void close_row(std::int64_t i, T top, T total, T magnitude) {
+    top_[i] = top;
+    if (sweep == Sweep::first) {
+      swept.top[i] = top > -nothing / 2 ? nothing : top;  // not one key was seen
+      swept.total[i] = total;
+      swept.magnitude[i] = magnitude;
+      return;
+    }
+    if (sweep == Sweep::second) {
+      total += first_factor(i) * swept.total[i * step];
+      magnitude += first_factor(i) * swept.magnitude[i * step];
+    }
+    inverse_[i] = inverse_of(total, magnitude);
+  }
+
+  /// What is divided by: 1 / N, or zero where N is zero, nothing was seen, or N is rounding noise beside `magnitude` =
+  /// Σ_j |φ(q_i)| |φ(k_j)| (of logarithms' tiles with a rotated numerator: 1, which bounds the numerator's largest
+  /// term; otherwise 0).
+  T inverse_of(T total, T magnitude) {
+    if (rms) return T{1};  // finish() divides
+    if (guarded && magnitude > 0) {
+      const T relative = std::abs(total) / magnitude;
+      least_denominator = std::min(least_denominator, relative);
+      if (relative < guard) total = 0;
+    } else if (s.rotates && magnitude > 0) {
+      const T relative = total / magnitude;
+      least_denominator = std::min(least_denominator, relative);
+      if (relative < least_rotated_denominator) total = 0;
+    }
+    if (std::abs(total) <
+        std::numeric_limits<T>::min()) {  // nothing, or a subnormal number, whose inverse may be infinite
+      ++lost_rows;
+      return T{0};
+    }
+    return 1 / total;
+  }
+  /// Of a row of d_value numbers of any magnitude; zero for a row of zeros.
+  T inverse_root_mean_square(const T* row) const {
+    V most = hn::Zero(d);
+    for_lanes<T>(s.d_value,
+                 [&](std::int64_t j, std::int64_t n) HWY_ATTR { most = hn::Max(most, hn::Abs(load_n(row + j, n))); });
+    const T largest = hn::GetLane(hn::MaxOfLanes(d, most));
+    if (largest < std::numeric_limits<T>::min()) return T{0};
+    const V by = hn::Set(d, 1 / largest);
+    V sum = hn::Zero(d);
+    for_lanes<T>(s.d_value, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
+      const V value = hn::Mul(load_n(row + j, n), by);
+      sum = hn::MulAdd(value, value, sum);
+    });
+    return 1 / std::sqrt(hn::GetLane(hn::SumOfLanes(d, sum)) / static_cast<T>(s.d_value)) / largest;
+  }
+
+  /// Rows of `out` divided by what normalises them, or left to the second sweep.
+  void finish(std::int64_t rows, T* keep_top, T* keep_inverse) {
+    if (sweep == Sweep::first) {
+      std::copy_n(out, rows * s.ld_v, swept.sum);
+      return;
+    }
+    for (std::int64_t i = 0; i < rows; ++i) {
+      if (sweep == Sweep::second) {
+        const V by = hn::Set(d, first_factor(i));
+        const T* first = swept.sum + i * step * s.ld_v;
+        T* row = out + i * s.ld_v;
+        for_lanes<T>(s.d_value, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
+          store_n(hn::MulAdd(by, load_n(first + j, n), load_n(row + j, n)), row + j, n);
+        });
+      }
+      if (rms) {
+        inverse_[i] = inverse_root_mean_square(out + i * s.ld_v);
+      }
+      if (keep_top) keep_top[i * step] = top_[i];
+      if (keep_inverse) keep_inverse[i * step] = inverse_[i];
+      scale_row(out + i * s.ld_v, s.d_value, inverse_[i]);
+    }
+  }
+
+  /// out = weight · v. A weight of 0 times a later value that is not finite would reach an earlier row as NaN: then
+  /// each row sums only what it sees, in the same order and so with the same bits.
+  void weighted_values(std::int64_t rows, const NearPairs& pairs) {
+    V sum = hn::Zero(d);
+    for (std::int64_t j = 0; j < pairs.columns; ++j) {
+      for_lanes<T>(s.d_value, [&](std::int64_t c, std::int64_t n)
+                                  HWY_ATTR { sum = hn::MulAdd(load_n(v + j * s.ld_v + c, n), hn::Zero(d), sum); });
+    }
+    if (hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)))) {
+      from_columns(rows, pairs, weight, v, s.d_value, s.ld_v, out);
+      return;
+    }
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const NearPairs::Row row = pairs.row(i);
+      small_gemm_nn<T>(1, s.d_value, row.end - row.first, weight + i * s.ld_n + row.first, s.ld_n,
+                       v + row.first * s.ld_v, s.ld_v, out + i * s.ld_v, s.ld_v, false);
+    }
+  }
+
+  // ---- products over pairs: in blocks of rows, or of columns, each over what it can see; half a causal chunk is
+  // nothing ----
+  static constexpr std::int64_t pair_block = 16;
+
+  /// target[i, j] = a_i · b_j for the pairs that exist; what others hold is undefined. b is transposed [depth,
+  /// columns].
+  void products(std::int64_t rows, const NearPairs& pairs, const T* a, std::int64_t depth, std::int64_t lda,
+                const T* b_transposed, T* target) {
+    for (std::int64_t i = 0; i < rows; i += pair_block) {
+      const std::int64_t n = std::min(pair_block, rows - i), from = pairs.row(i).first / pair_block * pair_block;
+      const std::int64_t columns = pairs.row(i + n - 1).end - from;
+      if (columns > 0)
+        small_gemm_nn<T>(n, columns, depth, a + i * lda, lda, b_transposed + from, s.ld_n, target + i * s.ld_n + from,
+                         s.ld_n, false);
+    }
+  }
+  /// target[i] = Σ_j matrix[i, j] b_j; matrix is zero for pairs that do not exist.
+  void from_columns(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* b, std::int64_t width,
+                    std::int64_t ld, T* target) {
+    for (std::int64_t i = 0; i < rows; i += pair_block) {
+      const std::int64_t n = std::min(pair_block, rows - i), from = pairs.row(i).first;
+      const std::int64_t columns = std::max<std::int64_t>(0, pairs.row(i + n - 1).end - from);
+      small_gemm_nn<T>(n, width, columns, matrix + i * s.ld_n + from, s.ld_n, b + from * ld, ld, target + i * ld, ld,
+                       false);
+    }
+  }
+  /// target[j] (+)= Σ_i matrix[i, j] a_i, likewise.
+  void from_rows(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* a, std::int64_t width,
+                 std::int64_t ld, T* target, bool accumulate) {
+    for (std::int64_t j = 0; j < pairs.columns; j += pair_block) {
+      const std::int64_t n = std::min(pair_block, pairs.columns - j);
+      std::int64_t from = 0, end = rows;
+      if (pairs.causal)
+        from = j - pairs.offset;
+      else if (pairs.window > 0)
+        from = j - pairs.window + 1 - pairs.offset;
+      if (pairs.window > 0) end = std::min(rows, j + n - 1 + pairs.window - pairs.offset);
+      from = std::clamp<std::int64_t>(from, 0, rows);
+      small_gemm_tn<T>(n, width, std::max<std::int64_t>(0, end - from), matrix + from * s.ld_n + j, s.ld_n,
+                       a + from * ld, ld, target + j * ld, ld, accumulate);
+    }
+  }
+
+  // ---- sums over all chunks ----
+
+  /// normalizer += Σ_i factor_i matrix_i (factor null: 1).
+  void add_to_normalizer(std::int64_t rows, const T* matrix, const T* factor = nullptr) {
+    T* target = s.compensated ? normalizer_term : normalizer;
+    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+      V sum = s.compensated ? hn::Zero(d) : load_n(normalizer + f, n);
+      for (std::int64_t i = 0; i < rows; ++i)
+        sum = hn::MulAdd(hn::Set(d, factor ? factor[i] : T{1}), load_n(matrix + i * s.ld_m + f, n), sum);
+      store_n(sum, target + f, n);
+    });
+    if (s.compensated) compensate(1, s.m, s.ld_m, normalizer_term, normalizer, normalizer_lost);
+  }
+  /// sum [M, N] += a[rows, M]ᵀ · b[rows, N].
+  void add_to_sum(std::int64_t M, std::int64_t N, std::int64_t rows, const T* a, std::int64_t lda, const T* b,
+                  std::int64_t ldb, T* sum, std::int64_t ld) {
+    small_gemm_tn<T>(M, N, rows, a, lda, b, ldb, s.compensated ? sum_term : sum, ld, !s.compensated);
+    if (s.compensated) compensate(M, N, ld, sum_term, sum, sum_lost);
+  }
+  void forget_lost() {
+    if (!s.compensated) return;
+    std::fill_n(sum_lost, s.sum_elements(), T{0});
+    std::fill_n(normalizer_lost, s.ld_m, T{0});
+  }
+  /// target += term, where `lost` is what earlier additions have added too much.
+  static void compensate(std::int64_t rows, std::int64_t width, std::int64_t ld, const T* term, T* target, T* lost) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for_lanes<T>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
+        const std::int64_t at = i * ld + j;
+        const V before = load_n(target + at, n), add = hn::Sub(load_n(term + at, n), load_n(lost + at, n)),
+                after = hn::Add(before, add);
+        store_n(hn::Sub(hn::Sub(after, before), add), lost + at, n);
+        store_n(after, target + at, n);
+      });
+    }
+  }
+
+  /// rotated_product = R normal_q · R normal_k, of rows that `features_q` and `features_k` hold. At the same position
+  /// the two rotations are one and the product is the other product: taken from there, so that a query that sees only
+  /// itself has exactly its own value.
+  void rotated_products(std::int64_t rows, const NearPairs& pairs, const T* features_q, const T* features_k) {
+    rotations_q.rotate(rows, features_q, rotated_q, s.ld_m);
+    rotations_k.rotate(pairs.columns, features_k, rotated_k, s.ld_m);
+    transpose<T>(pairs.columns, s.m, rotated_k, s.ld_m, turned, s.ld_n);
+    products(rows, pairs, rotated_q, s.m, s.ld_m, turned, rotated_product);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const std::int64_t own = pairs.offset + i;
+      if (own >= 0 && own < pairs.columns) rotated_product[i * s.ld_n + own] = product[i * s.ld_n + own];
+    }
+  }
+  /// The slope of a product at the same position is that of both products.
+  void join_slopes_of_own_key(std::int64_t i, const NearPairs& pairs) {
+    const std::int64_t own = pairs.offset + i;
+    if (own < 0 || own >= pairs.columns) return;
+    d_product[i * s.ld_n + own] += d_rotated[i * s.ld_n + own];
+    d_rotated[i * s.ld_n + own] = 0;
+  }
+  /// d_feature_q (overwritten) and work [columns, m] (for keys) from the slopes of both products; the rows as in
+  /// rotated_products.
+  void rotated_feature_slopes(std::int64_t rows, std::int64_t columns, const T* features_q, const T* features_k) {
+    small_gemm_nn<T>(rows, s.m, columns, d_rotated, s.ld_n, rotated_k, s.ld_m, d_feature_q, s.ld_m, false);
+    rotations_q.rotate(rows, d_feature_q, d_feature_q, s.ld_m, true);
+    small_gemm_nn<T>(rows, s.m, columns, d_product, s.ld_n, features_k, s.ld_m, d_feature_q, s.ld_m, true);
+    small_gemm_tn<T>(columns, s.m, rows, d_rotated, s.ld_n, rotated_q, s.ld_m, work, s.ld_m, false);
+    rotations_k.rotate(columns, work, work, s.ld_m, true);
+    small_gemm_tn<T>(columns, s.m, rows, d_product, s.ld_n, features_q, s.ld_m, work, s.ld_m, true);
+  }
+
+  void add_rows(std::int64_t rows, const T* source, T* target) const {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+        const std::int64_t at = i * s.ld_m + f;
+        store_n(hn::Add(load_n(target + at, n), load_n(source + at, n)), target + at, n);
+      });
+    }
+  }
+
+  /// Products g_i · v_j of a chunk of queries and a chunk of keys.
+  void gradient_products(std::int64_t rows, const NearPairs& pairs) {
+    transpose<T>(pairs.columns, s.d_value, v, s.ld_v, v_transposed, s.ld_n);
+    products(rows, pairs, g, s.d_value, s.ld_v, v_transposed, g_v);
+  }
+
+ private:
+  T* take(std::int64_t elements) { return std::exchange(next_, next_ + elements); }
+  T* next_;
+};
+
+}  // namespace furlong::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

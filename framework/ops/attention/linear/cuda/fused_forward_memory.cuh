@@ -1,0 +1,169 @@
+#pragma once
+// Outputs of the fused form of linear attention: what a block is told, and its shared memory.
+#include "framework/ops/attention/linear/cuda/fused_states.cuh"
+
+namespace furlong::ops {
+namespace FURLONG_GPU {
+
+/// Where outputs go: output [batch, n, n_heads, d_value]; top and inverse [batch, n_heads, n], null where nobody asks.
+struct FusedOutputs {
+  void* output = nullptr;
+  std::int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
+  bool is_bfloat16 = false;
+  float *top = nullptr, *inverse = nullptr;
+};
+
+/// Shared memory of fused_outputs, in bytes from its start; columns of v are taken at most 64 at a time.
+template <bool Exact, bool Projected>
+struct OutputsLayout {
+  static constexpr int parts = Exact ? 1 : 2, plane = fused_chunk * fused_ld;
+  int width, stages, ld_sum, sum, extra, maximum, column_maxima, column_factor, key_maximum, key_shift, key_plus,
+      key_minus, query_plus, query_minus, bad, normal, weights, vectors, directions, all;
+
+  /// `columns`: those of v that a block takes. `buffers`: 2 where the tiles of the next chunk, and of the next 64
+  /// directions, are read ahead.
+  OutputsLayout(int m_padded, int d_padded, int columns, int buffers) : width(columns), stages(buffers) {
+    int at = 0;
+    const auto take = [&](int bytes) {
+      const int before = at;
+      at += (bytes + 15) / 16 * 16;
+      return before;
+    };
+    ld_sum = m_padded + 8;
+    sum = take(width * ld_sum * 4);  // transposed: [width, m_padded]
+    extra = take(m_padded * 4);
+    maximum = take(m_padded * 4);
+    column_maxima = take(fused_warps * 64 * 4);
+    for (int* row : {&column_factor, &key_maximum, &key_shift, &key_plus, &key_minus, &query_plus, &query_minus})
+      *row = take(64 * 4);
+    bad = take(64 * 8);
+    normal = take(parts * plane * 2);
+    weights = take(parts * plane * 2);
+    vectors = take(stages * parts * plane * 2);
+    directions = take(Projected ? (m_padded > fused_tile ? stages : 1) * fused_tile * (d_padded + 8) * 2 : 0);
+    all = at;
+  }
+};
+
+/// The block's place, arguments and shared memory, and what is read into it.
+template <bool Exact, bool Projected>
+class FusedOutputsMemory {
+ protected:
+  static constexpr int parts = Exact ? 1 : 2;
+  using Layout = OutputsLayout<Exact, Projected>;
+
+ public:
+  __device__ FusedOutputsMemory(const FusedProblem& problem, const FusedSide& queries, const FusedSide& keys,
+                                const FusedOutputs& outputs, const Layout& layout, unsigned char* shared)
+      : p(problem),
+        query_side(queries),
+        key_side(keys),
+        out(outputs),
+        at(layout),
+        memory(shared),
+        head(fused_head(problem, static_cast<int>(blockIdx.z))),
+        query(problem, head, queries),
+        key(problem, head, keys),
+        lane(lane_index()),
+        g(lane >> 2),
+        t(lane & 3),
+        own(16 * warp_index()) {}
+
+ protected:
+  // ---- what comes from memory ----
+
+  __device__ void load_sum(const FusedStates& states, std::int64_t index) {
+    const float* source = states.sum + index * p.m_padded * p.d_value + slice();
+    for (int i = static_cast<int>(threadIdx.x); i < p.m_padded * width(); i += fused_threads) {
+      const int f = i / width(), column = i % width();
+      sum()[column * at.ld_sum + f] = source[static_cast<std::int64_t>(f) * p.d_value + column];
+    }
+    for (int f = static_cast<int>(threadIdx.x); f < p.m_padded; f += fused_threads) {
+      extra()[f] = states.extra[index * p.m_padded + f];
+      maximum()[f] = states.maximum[index * p.m_padded + f];
+    }
+  }
+  __device__ void load_values(int first, int turn) {
+    load_vectors(fused_rows_of(key_side.vectors, head.batch, head.kv_head, key_side.n), key, first, first, key_side.n,
+                 slice(), width(), values_of(turn));
+  }
+
+  /// A value that is not finite must not reach queries before it as 0 · NaN: such values become zero, and bad[column]
+  /// says, key by key, where they were. True where there are any. Ends with a barrier.
+  __device__ bool take_out_bad_values(int turn) {
+    const Tile<parts> tile = values_of(turn);
+    const int pairs = width() / 2;
+    bool found = false;
+    for (int i = static_cast<int>(threadIdx.x); i < fused_chunk * pairs; i += fused_threads) {
+      const std::uint32_t word =
+          *reinterpret_cast<const std::uint32_t*>(tile.data + i / pairs * tile.ld + i % pairs * 2);
+      found = found || (word & 0x7f80u) == 0x7f80u || (word & 0x7f800000u) == 0x7f800000u;
+    }
+    if (!__syncthreads_or(found)) return false;
+    for (int column = static_cast<int>(threadIdx.x); column < width(); column += fused_threads) {
+      std::uint64_t rows = 0;
+      for (int j = 0; j < fused_chunk; ++j) {
+        Bf16* entry = tile.data + j * tile.ld + column;
+        if (gpu_is_finite(to_compute(*entry))) continue;
+        rows |= std::uint64_t{1} << j;
+        for (int part = 0; part < parts; ++part) entry[part * tile.plane] = from_compute<Bf16>(0.0f);
+      }
+      bad()[column] = rows;
+    }
+    __syncthreads();
+    return true;
+  }
+
+  /// The tile's directions in shared memory; those of the next tile are asked for.
+  __device__ const Bf16* next_directions(int turn, int tile, int tiles, bool more) {
+    if constexpr (!Projected) return nullptr;
+    const int size = fused_tile * (p.d_padded + 8);
+    if (tiles == 1 || at.stages == 1) return directions();
+    const bool here = tiles == 2 && turn >= 1;  // both stay where they are
+    if (more && !here) load_directions(p, head, (tile + 1) % tiles, directions() + ((turn + 1) & 1) * size);
+    return directions() + (turn & 1) * size;
+  }
+
+  // ---- shared memory: offsets are the kernel's arguments and cost no registers ----
+
+  __device__ __forceinline__ float* floats(int offset) const { return reinterpret_cast<float*>(memory + offset); }
+  __device__ __forceinline__ Tile<parts> tile(int offset) const {
+    return {reinterpret_cast<Bf16*>(memory + offset), fused_ld, Layout::plane};
+  }
+  __device__ __forceinline__ float* sum() const { return floats(at.sum); }
+  __device__ __forceinline__ float* extra() const { return floats(at.extra); }
+  __device__ __forceinline__ float* maximum() const { return floats(at.maximum); }
+  __device__ __forceinline__ float* column_maximum() const { return floats(at.column_maxima); }
+  __device__ __forceinline__ float* column_factor() const { return floats(at.column_factor); }
+  __device__ __forceinline__ float* key_maximum() const { return floats(at.key_maximum); }
+  __device__ __forceinline__ float* key_shift() const { return floats(at.key_shift); }
+  __device__ __forceinline__ float* key_plus() const { return floats(at.key_plus); }
+  __device__ __forceinline__ float* key_minus() const { return floats(at.key_minus); }
+  __device__ __forceinline__ float* query_plus() const { return floats(at.query_plus); }
+  __device__ __forceinline__ float* query_minus() const { return floats(at.query_minus); }
+  __device__ __forceinline__ std::uint64_t* bad() const { return reinterpret_cast<std::uint64_t*>(memory + at.bad); }
+  __device__ __forceinline__ Tile<parts> normal() const { return tile(at.normal); }
+  __device__ __forceinline__ Tile<parts> weights() const { return tile(at.weights); }
+  __device__ __forceinline__ Bf16* directions() const { return reinterpret_cast<Bf16*>(memory + at.directions); }
+  __device__ __forceinline__ Tile<parts> values_of(int turn) const {
+    const Tile<parts> first = tile(at.vectors);
+    return {first.data + turn % at.stages * parts * Layout::plane, first.ld, first.plane};
+  }
+  __device__ __forceinline__ const std::int32_t* run_start() const { return head.run_start(p, key_side.n); }
+  __device__ __forceinline__ int slice() const { return static_cast<int>(blockIdx.y) * at.width; }
+  __device__ __forceinline__ int width() const { return gpu_min(at.width, p.d_value - slice()); }
+
+  const FusedProblem& p;
+  const FusedSide &query_side, &key_side;
+  const FusedOutputs& out;
+  const Layout& at;
+  unsigned char* const memory;
+  const FusedHead head;
+  const FusedInputs<Exact, false> query;
+  const FusedInputs<Exact, true> key;
+  const int lane, g, t, own;
+  bool has_sum = false;
+};
+
+}  // namespace FURLONG_GPU
+}  // namespace furlong::ops

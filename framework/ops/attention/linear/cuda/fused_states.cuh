@@ -1,0 +1,323 @@
+#pragma once
+// Sums over segments of the sequence for the fused form of linear attention: of keys and values, which queries behind a
+// segment meet, and in backward of queries and what flows back to them, which keys before it meet. First each segment's
+// own sum, all segments at once; then, feature by feature, what reaches each segment from those before it (of queries:
+// behind it).
+#include "framework/ops/attention/linear/cuda/fused_tile.cuh"
+
+namespace furlong::ops {
+namespace FURLONG_GPU {
+
+/// Directions as operand B wants them: rounded to bfloat16 (ω is defined as that), columns in the order of products,
+/// zeros behind row m and column d; with two features a direction the second half is -ω.
+__global__ void __launch_bounds__(256)
+    fused_prepare_directions(const float* directions, Bf16* target, float* squares, std::int64_t sets, int n_directions,
+                             int d, int m_padded, int d_padded, bool both_signs) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * 8 + warp_index();  // a warp a row
+  if (row >= sets * m_padded) return;
+  const int f = static_cast<int>(row % m_padded), lane = lane_index();
+  const int features = both_signs ? 2 * n_directions : n_directions,
+            direction = f < n_directions ? f : f - n_directions;
+  const float* source = directions + (row / m_padded * n_directions + direction) * d;
+  float square = 0;
+  for (int column = lane; column < d_padded; column += 32) {
+    const float w = f < features && column < d ? source[column] : 0.0f;
+    const Bf16 rounded = from_compute<Bf16>(f < n_directions ? w : -w);
+    target[row * d_padded + (column & ~31) + fused_place(column & 31)] = rounded;
+    square = gpu_fma(to_compute(rounded), to_compute(rounded), square);
+  }
+  square = warp_sum(square);
+  if (lane == 0) squares[row] = square;
+}
+
+/// Where the document of each token begins: a block a sequence, which goes over it 256 tokens at a time.
+__global__ void __launch_bounds__(256)
+    fused_run_starts(const std::int32_t* documents, std::int32_t* starts, std::int64_t n) {
+  FURLONG_SHARED(int, warp_last, [8]);
+  const std::int32_t* ids = documents + static_cast<std::int64_t>(blockIdx.x) * n;
+  std::int32_t* target = starts + static_cast<std::int64_t>(blockIdx.x) * n;
+  int carried = 0;
+  for (std::int64_t first = 0; first < n; first += 256) {
+    const std::int64_t i = first + threadIdx.x;
+    int start = i < n && i > 0 && ids[i] != ids[i - 1] ? static_cast<int>(i) : 0;
+    for (int step = 1; step < 32; step *= 2) {
+      const int before = __shfl_up_sync(full_warp, start, step);
+      if (lane_index() >= step) start = gpu_max(start, before);
+    }
+    if (lane_index() == 31) warp_last[warp_index()] = start;
+    __syncthreads();
+    start = gpu_max(start, carried);
+    for (int warp = 0; warp < warp_index(); ++warp) start = gpu_max(start, warp_last[warp]);
+    if (i < n) target[i] = start;
+    for (int warp = 0; warp < 8; ++warp) carried = gpu_max(carried, warp_last[warp]);
+    __syncthreads();
+  }
+}
+
+/// delta = d_output · output for each query of each head: a warp each. Grid: (queries / 8, 1, batch · n_heads).
+__global__ void __launch_bounds__(256)
+    fused_deltas(FusedRows d_output, FusedRows output, float* delta, int n_heads, int n, int width) {
+  const int i = static_cast<int>(blockIdx.x) * 8 + warp_index(), index = static_cast<int>(blockIdx.z),
+            batch = index / n_heads;
+  if (i >= n) return;
+  const int head = index % n_heads;
+  const FusedHeadRows g = fused_rows_of(d_output, batch, head, n), o = fused_rows_of(output, batch, head, n);
+  float sum = 0;
+  for (int column = 8 * lane_index(); column < width; column += 256) {
+    float a[8], b[8];
+    read_entries(g, i, column, a);
+    read_entries(o, i, column, b);
+    FURLONG_UNROLL
+    for (int e = 0; e < 8; ++e) sum = gpu_fma(a[e], b[e], sum);
+  }
+  sum = warp_sum(sum);
+  if (lane_index() == 0) delta[static_cast<std::int64_t>(index) * n + i] = sum;
+}
+
+/// Which tokens of a chunk [first, end) belong to the sum that is carried on from it, and whether what was summed
+/// before stays: keys go on with the document of the chunk's last token, queries (whose sums run backward in time) with
+/// that of its first.
+struct CarriedRun {
+  int from, until;  // rows of the chunk
+  bool keeps;
+};
+__device__ inline CarriedRun carried_run(const std::int32_t* run_start, bool keys, int first, int end, int n) {
+  if (run_start == nullptr) return {first, end, true};
+  if (keys) {
+    const int start = run_start[end - 1];
+    return {start > first ? start : first, end, start < first};
+  }
+  int until = end;
+  while (until > first && run_start[until - 1] > first) until = run_start[until - 1];
+  return {first, until, end < n && run_start[end] <= first};
+}
+
+/// What a row of queries brings to a sum besides its features; for keys {0, 1, 1}.
+struct RowWeight {
+  float shift;   // of its logarithms: minus the stabiliser
+  float factor;  // 1 / denominator
+  float extra;   // what the extra column sums up: minus delta
+};
+__device__ __forceinline__ RowWeight query_weight(const FusedProblem& p, const FusedHead& head, const FusedSide& side,
+                                                  int row) {
+  if (row >= side.n) return {fused_nothing, 0.0f, 0.0f};
+  const std::int64_t at = static_cast<std::int64_t>(head.batch * p.n_heads + head.head) * side.n + row;
+  return {-side.top[at], side.inverse[at], -side.delta[at]};
+}
+
+/// Shared memory of fused_local_states, in bytes from its start.
+template <bool Exact, bool Projected>
+struct LocalStatesLayout {
+  static constexpr int parts = Exact ? 1 : 2, plane = fused_chunk * fused_ld;
+  static constexpr int maxima = 0;                   // float [4 + 1, 64]: of each warp's rows, and the running ones
+  static constexpr int extra = maxima + 5 * 64 * 4;  // float [64]
+  static constexpr int features = extra + 64 * 4;    // tile
+  static constexpr int vectors = features + parts * plane * 2;  // two tiles
+  static constexpr int directions = vectors + 2 * parts * plane * 2;
+  static std::size_t bytes(int d_padded) {
+    return directions + (Projected ? std::size_t{2} * fused_tile * static_cast<std::size_t>(d_padded + 8) : 0);
+  }
+};
+
+/// Each segment's own sum S[f, c] = Σ_j exp(b_jf - maximum_f) μ_j v_jc, the same over the extra column, and the
+/// maximum, for one tile of features and at most 64 columns. Grid: (segments, tiles · column slices, batch · n_heads).
+template <bool Exact, bool Projected, bool Keys>
+__global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2)
+    fused_local_states(FusedProblem p, FusedSide side, FusedStates states) {
+  constexpr int parts = Exact ? 1 : 2;
+  using Layout = LocalStatesLayout<Exact, Projected>;
+  FURLONG_DYNAMIC_SHARED(unsigned char, memory);
+  float* maxima = reinterpret_cast<float*>(memory + Layout::maxima);
+  float* running = maxima + 4 * 64;
+  float* extra = reinterpret_cast<float*>(memory + Layout::extra);
+  Bf16* directions = reinterpret_cast<Bf16*>(memory + Layout::directions);
+  const Tile<parts> weights{reinterpret_cast<Bf16*>(memory + Layout::features), fused_ld, Layout::plane};
+  const auto vectors = [&](int turn) {
+    return Tile<parts>{reinterpret_cast<Bf16*>(memory + Layout::vectors) + (turn & 1) * parts * Layout::plane, fused_ld,
+                       Layout::plane};
+  };
+
+  const int lane = lane_index(), warp = warp_index(), g = lane >> 2, t = lane & 3, own = 16 * warp;
+  const int tiles = p.m_padded / fused_tile, tile = static_cast<int>(blockIdx.y) % tiles,
+            slice = static_cast<int>(blockIdx.y) / tiles * 64;
+  const int width = gpu_min(64, p.d_value - slice);
+  const int index = static_cast<int>(blockIdx.z), segment = static_cast<int>(blockIdx.x);
+  const FusedHead head = fused_head(p, index);
+  const FusedInputs<Exact, Keys> inputs(p, head, side);
+  const FusedHeadRows vector_rows = fused_rows_of(side.vectors, head.batch, Keys ? head.kv_head : head.head, side.n);
+  const int begin = segment * p.segment_chunks * fused_chunk,
+            end = gpu_min(side.n, begin + p.segment_chunks * fused_chunk);
+  const int chunks = ceil_div(end - begin, fused_chunk);
+  const auto chunk_at = [&](int turn) { return begin + (Keys ? turn : chunks - 1 - turn) * fused_chunk; };
+  const auto load = [&](int turn) {
+    const int first = chunk_at(turn);
+    const CarriedRun run =
+        carried_run(head.run_start(p, side.n), Keys, first, gpu_min(end, first + fused_chunk), side.n);
+    load_vectors(vector_rows, inputs, first, run.from, run.until, slice, width, vectors(turn));
+    cp_async_commit();
+  };
+
+  float sums[8][4], extra_sums[1][4];
+  clear(sums);
+  clear(extra_sums);
+  if constexpr (Projected) load_directions(p, head, tile, directions);
+  load(0);
+  if (threadIdx.x < 64) running[threadIdx.x] = fused_nothing;
+  for (int turn = 0; turn < chunks; ++turn) {
+    cp_async_wait<0>();
+    __syncthreads();
+    if (turn + 1 < chunks) load(turn + 1);
+    const int first = chunk_at(turn);
+    const CarriedRun run =
+        carried_run(head.run_start(p, side.n), Keys, first, gpu_min(end, first + fused_chunk), side.n);
+    RowTerms terms[2];
+    row_terms<Projected>(p, inputs, first + own, terms);
+    float features[8][4], row_shift[2], shift[2], factor[2];
+    bool counts[2];
+    features_of_rows<Projected>(p, head, inputs, first + own, tile, directions, terms, features);
+    FURLONG_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int row = first + own + g + 8 * half;
+      const RowWeight weight = Keys ? RowWeight{0.0f, 1.0f, 1.0f} : query_weight(p, head, side, row);
+      counts[half] = row >= run.from && row < run.until;
+      row_shift[half] = terms[half].shift, shift[half] = weight.shift;
+      factor[half] = counts[half] ? weight.factor : 0.0f;
+      if (t == 0) extra[own + g + 8 * half] = counts[half] ? weight.extra : 0.0f;
+    }
+    column_maxima(p, features, row_shift, shift, counts, maxima + 64 * warp);
+    __syncthreads();
+    const auto raised = [&](int place) {
+      float most = run.keeps ? running[place] : fused_nothing;
+      FURLONG_UNROLL
+      for (int other = 0; other < fused_warps; ++other) most = gpu_max(most, maxima[64 * other + place]);
+      return most;
+    };
+    FURLONG_UNROLL
+    for (int n = 0; n < 8; ++n) {
+      const int place = 8 * n + 2 * t;
+      const float low = raised(place), high = raised(place + 1);
+      FURLONG_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        // Stabiliser and maximum may be large, and nearly cancel: their difference comes first.
+        const float a =
+            counts[half] ? weighted(p, features[n][2 * half], row_shift[half], shift[half] - low) * factor[half] : 0.0f;
+        const float b = counts[half]
+                            ? weighted(p, features[n][2 * half + 1], row_shift[half], shift[half] - high) * factor[half]
+                            : 0.0f;
+        weights.put(own + g + 8 * half, place, a, b);
+      }
+    }
+    __syncthreads();
+    float before[2];
+    FURLONG_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int place = own + g + 8 * half;
+      const float after = raised(place);
+      before[half] = run.keeps ? gpu_exp_fast(running[place] - after) : 0.0f;
+      __syncwarp();
+      if (t == 0) running[place] = after;
+    }
+    float added[8][4], extra_added[1][4];
+    clear(added);
+    clear(extra_added);
+    add_outer_products<parts>(weights, vectors(turn), extra, own, width, added, extra_added[0]);
+    FURLONG_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      // Rounded to nearest here: the additions inside a product are not.
+      FURLONG_UNROLL
+      for (int n = 0; n < 8; ++n) sums[n][e] = gpu_fma(sums[n][e], before[e >> 1], added[n][e]);
+      extra_sums[0][e] = gpu_fma(extra_sums[0][e], before[e >> 1], extra_added[0][e]);
+    }
+  }
+  __syncwarp();
+  const std::int64_t row = states.at(index, segment, true) * p.m_padded + tile * fused_tile + own + g;
+  FURLONG_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    float* target = states.sum + (row + 8 * half) * p.d_value + slice;
+    FURLONG_UNROLL
+    for (int n = 0; n < 8; ++n) {
+      if (8 * n >= width) continue;
+      target[8 * n + 2 * t] = sums[n][2 * half];
+      target[8 * n + 2 * t + 1] = sums[n][2 * half + 1];
+    }
+    if (slice == 0 && t == 0) {
+      states.extra[row + 8 * half] = extra_sums[0][2 * half];
+      states.maximum[row + 8 * half] = running[own + g + 8 * half];
+    }
+  }
+}
+
+/// Where a scan begins and what it leaves behind, in the map's own order of features: [batch, n_heads, m, ..]. Null:
+/// nothing.
+struct FusedCarried {
+  const float *start_sum = nullptr, *start_extra = nullptr, *start_maximum = nullptr;
+  float *final_sum = nullptr, *final_extra = nullptr, *final_maximum = nullptr, *final_magnitude = nullptr;
+};
+
+/// Replaces each segment's own sum by that of the segments before it (`keys`) or behind it, in order; not causal: the
+/// first one's by the sum of all. A warp for each feature. Grid: (m_padded / 4, 1, batch · n_heads).
+template <bool Projected>
+__global__ void __launch_bounds__(fused_threads, 8)
+    fused_scan_states(FusedProblem p, bool keys, int n, FusedStates states, FusedCarried carried) {
+  const int f = static_cast<int>(blockIdx.x) * fused_warps + warp_index(), index = static_cast<int>(blockIdx.z);
+  const int length = p.segment_chunks * fused_chunk, lane = lane_index();
+  const int feature = feature_at<Projected>(f / fused_tile, f % fused_tile);
+  const std::int64_t own = static_cast<std::int64_t>(index) * p.m + feature;
+  const bool starts = carried.start_sum != nullptr && feature < p.m,
+             ends = carried.final_sum != nullptr && feature < p.m;
+  const std::int32_t* run_start =
+      p.run_start ? p.run_start + static_cast<std::int64_t>(index / p.n_heads) * n : nullptr;
+  const auto row_of = [&](int segment) { return states.at(index, segment, true) * p.m_padded + f; };
+  const auto keeps = [&](int segment) {
+    return carried_run(run_start, keys, segment * length, gpu_min(n, (segment + 1) * length), n).keeps;
+  };
+  const auto segment_at = [&](int step) { return keys ? step : p.segments - 1 - step; };
+  // Columns of sum, and behind them the extra one.
+  for (int column = lane; column <= p.d_value; column += 32) {
+    const bool is_extra = column == p.d_value;
+    float sum = 0, maximum = fused_nothing;
+    if (starts) {
+      sum = is_extra ? carried.start_extra[own] : carried.start_sum[own * p.d_value + column];
+      maximum = carried.start_maximum[own];
+    }
+    for (int step = 0; step < p.segments; ++step) {
+      const int segment = segment_at(step);
+      const std::int64_t row = row_of(segment);
+      float* at = is_extra ? states.extra + row : states.sum + row * p.d_value + column;
+      const float local = *at, local_maximum = states.maximum[row];
+      if (p.causal) *at = sum;
+      if (!keeps(segment)) sum = 0, maximum = fused_nothing;
+      const float after = gpu_max(maximum, local_maximum);
+      sum = sum * gpu_exp_fast(maximum - after) + local * gpu_exp_fast(local_maximum - after);
+      maximum = after;
+    }
+    if (!p.causal) (is_extra ? states.extra[row_of(0)] : states.sum[row_of(0) * p.d_value + column]) = sum;
+    if (ends) (is_extra ? carried.final_extra[own] : carried.final_sum[own * p.d_value + column]) = sum;
+  }
+  __syncwarp();
+  if (lane != 0) return;
+  float maximum = starts ? carried.start_maximum[own] : fused_nothing;
+  for (int step = 0; step < p.segments; ++step) {
+    const int segment = segment_at(step);
+    const std::int64_t row = row_of(segment);
+    const float local = states.maximum[row];
+    if (p.causal) states.maximum[row] = maximum;
+    maximum = gpu_max(keeps(segment) ? maximum : fused_nothing, local);
+  }
+  if (!p.causal) states.maximum[row_of(0)] = maximum;
+  if (ends) carried.final_maximum[own] = maximum;
+  if (ends && feature == 0) carried.final_magnitude[index] = 0;
+}
+
+/// Rows whose denominator was lost, of each head, beside the least relative one: positive features lose none but by
+/// vanishing.
+__global__ void __launch_bounds__(256) fused_report(const float* inverse, float* report, int n) {
+  float lost = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += 256)
+    lost += inverse[static_cast<std::int64_t>(blockIdx.x) * n + i] == 0 ? 1.0f : 0.0f;
+  lost = block_sum(lost);
+  if (threadIdx.x == 0) report[2 * blockIdx.x] = lost, report[2 * blockIdx.x + 1] = 1.0f;
+}
+
+}  // namespace FURLONG_GPU
+}  // namespace furlong::ops

@@ -1,0 +1,425 @@
+#pragma once
+// The general form of linear attention on GPUs for positive features, given as logarithms: what LogarithmsTile does,
+// row by row. The arithmetic is explained in linear_attention_logarithms-inl.h.
+#include "framework/ops/attention/linear/cuda/general_rows.cuh"
+
+namespace furlong::ops {
+namespace FURLONG_GPU {
+
+template <class T>
+class GeneralLogarithms : public GeneralHead<T> {
+ public:
+  using GeneralHead<T>::nothing;
+
+  // ---- the state: S, z and c ----
+
+  __device__ void clear_state() { this->clear_sums(); }
+  __device__ void load_state(const T* sum, const T* normalizers, const T* maxima, const T* /*magnitude*/) {
+    this->load_sums(sum, normalizers, maxima);
+  }
+  __device__ void store_state(T* sum, T* normalizers, T* maxima, T* magnitude) const {
+    this->store_sums(sum, normalizers, maxima);
+    if (block_thread() == 0) *magnitude = 0;
+  }
+
+  /// Features as products of pairs take them: with each row's own maximum taken out, which row_q and row_k keep.
+  __device__ T* near_q() const { return this->normal_q; }
+  __device__ T* near_k() const { return this->normal_k; }
+  /// The weights with which keys meet the queries gathered behind them, before and after they are turned.
+  __device__ T* later_weights() const { return this->normal_k; }
+  __device__ T* turned_later_weights() const { return this->normal_k; }
+
+  // ---- features ----
+
+  __device__ void map_key(int j) const {
+    T* const features = this->feature_k + j * this->s.ld_m();
+    this->map.feature_row(this->k + j * this->s.ld_d(), true, features, nullptr);
+    if (!this->a.weighted) return;
+    __syncwarp();
+    for_columns(this->s.m, [&](int f) { features[f] += this->key_weight[j]; });
+  }
+  __device__ void map_query(int i) const {
+    this->map.feature_row(this->q + i * this->s.ld_d(), false, this->feature_q + i * this->s.ld_m(),
+                          this->s.softmax_pairs ? this->log_q + i : nullptr);
+  }
+  __device__ void normalise() const {
+    for_rows(this->query_rows, [&](int i) {
+      normalise_row(this->feature_q + i * this->s.ld_m(), this->normal_q + i * this->s.ld_m(), this->row_q + i);
+    });
+    for_rows(this->pairs.columns, [&](int j) {
+      normalise_row(this->feature_k + j * this->s.ld_m(), this->normal_k + j * this->s.ld_m(), this->row_k + j);
+    });
+  }
+
+  // ---- forward ----
+
+  /// Weights of query i: of near pairs in weight, of the state in feature_q, which is used up; its stabiliser and
+  /// denominator.
+  __device__ void weigh(int i) {
+    const GeneralPairs::Row row = this->pairs.row(i);
+    const bool near = this->pairs.columns > 0;
+    T top = nothing, total = 0;
+    if (near) top = pair_top(i, row);
+    if (row.soft < row.end) {
+      const T exact = this->softmax_top(i, row);
+      top = exact < top ? top : exact;  // a NaN stays
+    }
+    if (this->seen) top = larger(top, past_top(i));
+    top = this->joint_top(i, top);
+    if (top < nothing / 2) top = -nothing;  // not one key was seen: every weight is zero
+    if (near) total = pair_weights(i, row, top);
+    if (row.soft < row.end) total += this->softmax_weights(i, row, top);
+    if (this->seen) {
+      __syncwarp();  // pairs summed directly have read the features that are now used up
+      total += past_weights(i, top);
+      if (this->s.rotates) {
+        __syncwarp();
+        T* const features = this->feature_q + i * this->s.ld_m();
+        this->rotate_row(this->rotations_q + i * 2 * this->s.half(), features, features, false);
+      }
+    }
+    this->close_row(i, top, total, this->s.rotates && top < -nothing / 2 ? T(1) : T(0));
+  }
+
+  /// Keys, or queries, to be added to the state: their features become their weights there; c and z follow. A block.
+  __device__ void absorb_keys() { absorb(this->key_rows, this->feature_k, nullptr, nullptr, nullptr); }
+  /// Of queries: exp(a_i - top_i - e) / N_i, e (in feature_max) the running maximum of a_i - top_i; z over -δ_i.
+  __device__ void absorb_queries() { absorb(this->query_rows, this->feature_q, this->top, this->inverse, this->delta); }
+  __device__ void publish_scale() {}
+
+  // ---- backward ----
+
+  /// d_feature, of which S_f · g_i is there: ∂ loss / ∂ a_if = exp(a_if + c_f - top_i) / N_i · (S_f · g_i - δ_i z_f).
+  __device__ void finish_slopes_from_state(int i) const {
+    for_columns(this->s.m, [&](int f) {
+      const int at = i * this->s.ld_m() + f;
+      const T e = exponential(this->feature_q[at] + (this->feature_max[f] - this->top[i]));
+      this->d_feature[at] = e * this->inverse[i] * gpu_fma(-this->delta[i], this->normalizer[f], this->d_feature[at]);
+    });
+  }
+  /// d_feature, of which state_f · v_j is there, and the weights of d_v:
+  /// d b_jf = exp(b_jf + e_f) (state_f · v_j + normalizer_f), d_v_j = Σ_f exp(b_jf + e_f) state_f.
+  __device__ void finish_slopes_from_later(int j) const {
+    for_columns(this->s.m, [&](int f) {
+      const int at = j * this->s.ld_m() + f;
+      const T e = exponential(this->feature_k[at] + this->feature_max[f]);
+      later_weights()[at] = e;
+      this->d_feature[at] = e * (this->d_feature[at] + this->normalizer[f]);
+    });
+  }
+  __device__ void finish_later_values(int /*j*/) const {}
+
+  /// Slopes of row i's pairs; where they are summed directly, what they add to d_feature of the query.
+  __device__ void query_slopes(int i) {
+    const GeneralPairs::Row row = this->pairs.row(i);
+    pair_slopes(i, row, false);
+    for_direct(i, row.first, row.soft, [&](int j) { direct_slopes_of_query(i, j); });
+    this->finish_slopes(i, row, false);
+  }
+  __device__ void key_slopes(int i) {
+    const GeneralPairs::Row row = this->pairs.row(i);
+    pair_slopes(i, row, true);
+    this->finish_slopes(i, row, true);
+  }
+  /// d a_if = normal_q_if Σ_j d_product_ij normal_k_jf, and for keys alike.
+  __device__ void take_near_slopes(int row, const T* normal) const {
+    for_columns(this->s.m, [&](int f) {
+      const int at = row * this->s.ld_m() + f;
+      this->d_feature[at] = gpu_fma(this->near_slope[at], normal[at], this->d_feature[at]);
+    });
+  }
+  /// ∂ loss / ∂ the logarithm of key j's weight, added to d_key_weight; features carry it all.
+  __device__ void key_logarithm(int j) const {
+    if (!this->a.weighted) return;
+    const T sum = row_sum<T>(this->s.m, [&](int f) { return this->d_feature[j * this->s.ld_m() + f]; });
+    if (lane_index() == 0) this->d_key_weight[j] += sum;
+  }
+  __device__ T d_row_log(int /*j*/) const { return T(0); }
+
+  /// What pairs of key j that are summed directly add to its d_feature, query after query.
+  __device__ void direct_key_slopes(int j) const {
+    const int rows = this->query_rows;
+    T* const d_b = this->d_feature + j * this->s.ld_m();
+    const T least = least_product();
+    for (int i0 = 0; i0 < rows; i0 += 32) {
+      const int lane_i = i0 + lane_index();
+      bool direct = false;
+      if (lane_i < rows) {
+        const GeneralPairs::Row row = this->pairs.row(lane_i);
+        direct = j >= row.first && j < row.soft && !(this->product[lane_i * this->s.ld_n() + j] >= least);
+      }
+      for (unsigned lanes = __ballot_sync(full_warp, direct); lanes != 0; lanes &= lanes - 1) {
+        const int i = i0 + __ffs(static_cast<int>(lanes)) - 1;
+        const T g_v = this->g_v[i * this->s.ld_n() + j];
+        if (this->s.rotates && j != this->pairs.own(i)) {
+          rotated_slopes(i, j, g_v * this->inverse[i], -this->delta[i] * this->inverse[i], false, d_b);
+        } else {
+          const T slope = (g_v - this->delta[i]) * this->inverse[i];
+          for_columns(this->s.m, [&](int f) { d_b[f] = gpu_fma(direct_term(i, j, f), slope, d_b[f]); });
+        }
+        __syncwarp();
+      }
+    }
+  }
+
+ private:
+  // Below this the product of two rows of normalised features has lost too much to underflow (with subnormals flushed):
+  // such a pair is summed again directly. Above it, m <= 850 features of at most the least normal number are no more
+  // than 1e-5 of the product; for larger m it grows with them.
+  __device__ T least_product() const {
+    return this->s.m > 850 ? static_cast<T>(1e-30) * (static_cast<T>(this->s.m) / 850) : static_cast<T>(1e-30);
+  }
+  __device__ static T larger(T a, T b) { return a < b ? b : a; }
+
+  /// writes exp(row - max(row)) and the maximum.
+  __device__ void normalise_row(const T* row, T* target, T* maximum) const {
+    T best = nothing;
+    for_columns(this->s.m, [&](int f) { best = gpu_max(best, row[f]); });
+    best = warp_max(best);
+    for_columns(this->s.m, [&](int f) { target[f] = exponential(row[f] - best); });
+    if (lane_index() == 0) *maximum = best;
+  }
+
+  /// ⌊log2 p⌋ ln 2 of positive normal numbers, from their exponent bits.
+  __device__ static T exponent(T p) {
+    int power;
+    if constexpr (sizeof(T) == 4) {
+      std::uint32_t word;
+      memcpy(&word, &p, sizeof(word));
+      power = static_cast<int>(word >> 23) - 127;
+    } else {
+      std::uint64_t word;
+      memcpy(&word, &p, sizeof(word));
+      power = static_cast<int>(word >> 52) - 1023;
+    }
+    return static_cast<T>(power) * static_cast<T>(0.69314718055994530942);
+  }
+
+  /// body(j) for the pairs (i, j), j in [from, to), whose small product has underflown; all lanes come to each.
+  template <class Body>
+  __device__ void for_direct(int i, int from, int to, const Body& body) const {
+    const T least = least_product();
+    for (int j0 = from; j0 < to; j0 += 32) {
+      const int j = j0 + lane_index();
+      unsigned lanes = __ballot_sync(full_warp, j < to && !(this->product[i * this->s.ld_n() + j] >= least));
+      for (; lanes != 0; lanes &= lanes - 1) body(j0 + __ffs(static_cast<int>(lanes)) - 1);
+    }
+  }
+
+  /// the logarithm of a power of two that is at most max_j w_ij and more than half of it:
+  /// rowmax_q + max_j (rowmax_k + ⌊log2 product⌋ ln 2).
+  __device__ T pair_top(int i, const GeneralPairs::Row& row) const {
+    const T least = least_product();
+    T best = nothing;
+    for (int j = row.first + lane_index(); j < row.soft; j += 32) {
+      const T p = this->product[i * this->s.ld_n() + j];
+      if (!(p >= least)) continue;
+      best = larger(
+          best, this->row_k[j] +
+                    exponent(this->s.rotates ? gpu_max(p, gpu_abs(this->rotated_product[i * this->s.ld_n() + j])) : p));
+    }
+    T top = warp_max(best) + this->row_q[i];
+    const int own = this->pairs.own(i);
+    for_direct(i, row.first, row.soft, [&](int j) {
+      top = larger(top, this->s.rotates && j != own ? rotated_bound(i, j) : direct_log_weight(i, j));
+    });
+    return top;
+  }
+
+  /// log Σ_f exp(a_if + b_jf) the long way.
+  __device__ T direct_log_weight(int i, int j) const {
+    const T *a = this->feature_q + i * this->s.ld_m(), *b = this->feature_k + j * this->s.ld_m();
+    T best = nothing;
+    for_columns(this->s.m, [&](int f) { best = gpu_max(best, a[f] + b[f]); });
+    best = warp_max(best);
+    return best + gpu_log(row_sum<T>(this->s.m, [&](int f) { return exponential(a[f] + b[f] - best); }));
+  }
+
+  /// weight row i = w_ij exp(-top) for the feature pairs of the row, 0 elsewhere; returns its sum. With positions in
+  /// the numerator the row holds the numerator's weights, and the sum is the denominator's.
+  __device__ T pair_weights(int i, const GeneralPairs::Row& row, T top) const {
+    const T least = least_product(), own_max = this->row_q[i];
+    T total = 0;
+    for_columns(this->pairs.columns, [&](int j) {
+      const int at = i * this->s.ld_n() + j;
+      const T p = this->product[at];
+      T w = 0, kept = 0;
+      if (j >= row.first && j < row.soft && p >= least) {
+        const T factor = exponential(this->row_k[j] - top + own_max);
+        w = p * factor;
+        kept = this->s.rotates ? this->rotated_product[at] * factor : w;
+      }
+      total += w;
+      this->weight[at] = kept;
+    });
+    total = warp_sum(total);
+    __syncwarp();
+    const int own = this->pairs.own(i);
+    for_direct(i, row.first, row.soft, [&](int j) {
+      const T w = exponential(direct_log_weight(i, j) - top),
+              kept = this->s.rotates && j != own ? direct_rotated_product(i, j, top) : w;
+      if (lane_index() == 0) this->weight[i * this->s.ld_n() + j] = kept;
+      total += w;
+    });
+    return total;
+  }
+
+  __device__ T past_top(int i) const {
+    T best = nothing;
+    for_columns(this->s.m,
+                [&](int f) { best = gpu_max(best, this->feature_q[i * this->s.ld_m() + f] + this->feature_max[f]); });
+    return warp_max(best);
+  }
+  /// feature_q row i = exp(a_i + c - top); returns its product with z.
+  __device__ T past_weights(int i, T top) const {
+    return row_sum<T>(this->s.m, [&](int f) {
+      T& at = this->feature_q[i * this->s.ld_m() + f];
+      at = exponential(at + (this->feature_max[f] - top));
+      return at * this->normalizer[f];
+    });
+  }
+
+  /// feature_max = max(feature_max, max_i (rows_i - less_i)); factors = what this costs the sums so far; rows =
+  /// exp(rows - less - feature_max) · by; normalizer = factors · normalizer + Σ_i rows_i, over -δ_i where δ is given. A
+  /// thread takes a feature; of features that are rotated with each other both have the larger maximum.
+  __device__ void absorb(int rows, T* log_rows, const T* less, const T* by, const T* slopes) const {
+    const int half = this->s.rotates ? this->s.half() : 0;
+    const auto raised = [&](T after, int f) {
+      for (int i = 0; i < rows; ++i) after = gpu_max(after, log_rows[i * this->s.ld_m() + f] - (less ? less[i] : T(0)));
+      return after;
+    };
+    const auto take = [&](int f, T after) {
+      const T factor = exponential(this->feature_max[f] - after);
+      T sum = 0;
+      for (int i = 0; i < rows; ++i) {
+        T& at = log_rows[i * this->s.ld_m() + f];
+        at = exponential(at - ((less ? less[i] : T(0)) + after)) * (by ? by[i] : T(1));
+        sum = slopes ? gpu_fma(-slopes[i], at, sum) : sum + at;
+      }
+      this->add_to_normalizer(f, factor, sum);
+      this->factors[f] = factor;
+      this->feature_max[f] = after;
+    };
+    // With positions: pairs of features first, then the last of an odd number.
+    for (int f = block_thread(); f < this->s.m - half; f += static_cast<int>(blockDim.x)) {
+      if (f < half) {
+        const T after = raised(raised(this->feature_max[f], f), half + f);
+        take(f, after);
+        take(half + f, after);
+      } else {
+        take(half + f, raised(this->feature_max[half + f], half + f));
+      }
+    }
+  }
+
+  /// d_product row i = ∂ loss / ∂ product_ij, zero where the pair is hidden or summed directly; with `weights` also
+  /// w_ij / Σ_j w_ij. With positions in the numerator: weights of the numerator over Σ_j w_ij, and their part of the
+  /// slopes in d_rotated.
+  __device__ void pair_slopes(int i, const GeneralPairs::Row& row, bool weights) const {
+    const T least = least_product(), own_max = this->row_q[i];
+    for_columns(this->pairs.columns, [&](int j) {
+      const int at = i * this->s.ld_n() + j;
+      const T p = this->product[at];
+      const bool counts = j >= row.first && j < row.soft && p >= least;
+      const T factor = counts ? this->inverse[i] * exponential(this->row_k[j] - this->top[i] + own_max) : T(0);
+      if (this->s.rotates) {
+        if (weights) this->weight[at] = counts ? this->rotated_product[at] * factor : T(0);
+        this->d_rotated[at] = counts ? factor * this->g_v[at] : T(0);
+        this->d_product[at] = counts ? -(factor * this->delta[i]) : T(0);
+      } else {
+        if (weights) this->weight[at] = counts ? p * factor : T(0);
+        this->d_product[at] = counts ? factor * (this->g_v[at] - this->delta[i]) : T(0);
+      }
+    });
+    __syncwarp();
+    if (!weights) return;
+    const int own = this->pairs.own(i);
+    for_direct(i, row.first, row.soft, [&](int j) {
+      const T sum = this->s.rotates && j != own ? direct_rotated_product(i, j, this->top[i]) : direct_weight(i, j);
+      if (lane_index() == 0) this->weight[i * this->s.ld_n() + j] = sum * this->inverse[i];
+    });
+    __syncwarp();
+  }
+  __device__ T direct_term(int i, int j, int f) const {
+    return exponential(this->feature_q[i * this->s.ld_m() + f] +
+                       (this->feature_k[j * this->s.ld_m() + f] - this->top[i]));
+  }
+  __device__ T direct_weight(int i, int j) const {
+    return row_sum<T>(this->s.m, [&](int f) { return direct_term(i, j, f); });
+  }
+  /// what the pair (i, j) adds to d_feature of query i.
+  __device__ void direct_slopes_of_query(int i, int j) const {
+    T* const d_a = this->d_feature + i * this->s.ld_m();
+    const T g_v = this->g_v[i * this->s.ld_n() + j];
+    if (this->s.rotates && j != this->pairs.own(i)) {
+      rotated_slopes(i, j, g_v * this->inverse[i], -this->delta[i] * this->inverse[i], true, d_a);
+    } else {
+      const T slope = (g_v - this->delta[i]) * this->inverse[i];
+      for_columns(this->s.m, [&](int f) { d_a[f] = gpu_fma(direct_term(i, j, f), slope, d_a[f]); });
+    }
+    __syncwarp();
+  }
+  // ---- one query and one key whose small product has underflown, with positions in the numerator: from logarithms a
+  // and b. With Δ the key's position less the query's, and x = exp(a), y = exp(b): Σ_f cos Δθ_f (x_f y_f + x_f' y_f') +
+  // sin Δθ_f (x_f' y_f - x_f y_f').
+
+  struct RotatedTerms {
+    T cosine, sine;                               // of Δθ
+    T first, second, first_second, second_first;  // x_f y_f, x_f' y_f', x_f y_f', x_f' y_f
+  };
+  __device__ RotatedTerms rotated_terms(int i, int j, int f, T top) const {
+    const int half = this->s.half();
+    const T *turn_q = this->rotations_q + i * 2 * half, *turn_k = this->rotations_k + j * 2 * half;
+    const T *a = this->feature_q + i * this->s.ld_m(), *b = this->feature_k + j * this->s.ld_m();
+    const T b_first = b[f] - top, b_second = b[half + f] - top;
+    return {gpu_fma(turn_q[half + f], turn_k[half + f], turn_q[f] * turn_k[f]),
+            gpu_fma(-turn_q[half + f], turn_k[f], turn_q[f] * turn_k[half + f]),
+            exponential(a[f] + b_first),
+            exponential(a[half + f] + b_second),
+            exponential(a[f] + b_second),
+            exponential(a[half + f] + b_first)};
+  }
+  /// The last of an odd number of features, which is not turned.
+  __device__ T rotated_last(int i, int j, T top) const {
+    return this->s.m % 2 != 0 ? exponential(this->feature_q[i * this->s.ld_m() + this->s.m - 1] +
+                                            (this->feature_k[j * this->s.ld_m() + this->s.m - 1] - top))
+                              : T(0);
+  }
+  /// at least the logarithm of every term, of the rotated product and of the other.
+  __device__ T rotated_bound(int i, int j) const {
+    const int half = this->s.half();
+    const T *a = this->feature_q + i * this->s.ld_m(), *b = this->feature_k + j * this->s.ld_m();
+    T best = this->s.m % 2 != 0 ? a[this->s.m - 1] + b[this->s.m - 1] : nothing;
+    for_columns(half, [&](int f) { best = gpu_max(best, gpu_max(a[f], a[half + f]) + gpu_max(b[f], b[half + f])); });
+    return warp_max(best);
+  }
+  /// exp(-top) times the rotated product.
+  __device__ T direct_rotated_product(int i, int j, T top) const {
+    return row_sum<T>(this->s.half(),
+                      [&](int f) {
+                        const RotatedTerms x = rotated_terms(i, j, f, top);
+                        return gpu_fma(x.cosine, x.first + x.second, x.sine * (x.second_first - x.first_second));
+                      }) +
+           rotated_last(i, j, top);
+  }
+  /// adds to d_a (of the query) or d_b (of the key) what a slope on exp(-top) times the rotated product, and one on
+  /// exp(-top) times the product as it is, come to.
+  __device__ void rotated_slopes(int i, int j, T rotated_slope, T slope, bool of_query, T* target) const {
+    const int half = this->s.half();
+    for_columns(half, [&](int f) {
+      const RotatedTerms x = rotated_terms(i, j, f, this->top[i]);
+      const T first = x.cosine * x.first, second = x.cosine * x.second, second_first = x.sine * x.second_first,
+              first_second = x.sine * x.first_second;
+      target[f] = gpu_fma(rotated_slope, of_query ? first - first_second : first + second_first,
+                          gpu_fma(slope, x.first, target[f]));
+      T& other = target[half + f];
+      other = gpu_fma(rotated_slope, of_query ? second + second_first : second - first_second,
+                      gpu_fma(slope, x.second, other));
+    });
+    const T rest = rotated_last(i, j, this->top[i]);
+    if (this->s.m % 2 != 0 && lane_index() == 0) target[this->s.m - 1] += (rotated_slope + slope) * rest;
+  }
+};
+
+}  // namespace FURLONG_GPU
+}  // namespace furlong::ops

@@ -1,0 +1,105 @@
+#include "framework/ops/attention/positions/rotary_scaling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "framework/core/error.h"
+
+namespace furlong::ops {
+namespace {
+
+constexpr double two_pi = 2 * std::numbers::pi;
+
+double llama3_frequency(double theta, const RotaryScaling& scaling) {
+  const double turns = scaling.original_length * theta / two_pi;  // within the original length
+  if (turns < scaling.low_frequency_factor) return theta / scaling.factor;
+  if (turns > scaling.high_frequency_factor) return theta;
+  const double kept =
+      (turns - scaling.low_frequency_factor) / (scaling.high_frequency_factor - scaling.low_frequency_factor);
+  return (1 - kept) * theta / scaling.factor + kept * theta;
+}
+
+/// Where on the ramp from kept (0) to interpolated (1) frequencies each pair stands.
+class YarnRamp {
+ public:
+  YarnRamp(std::int64_t d_head, double base, const RotaryScaling& scaling) {
+    const double width = static_cast<double>(d_head);
+    // The pair, as a real number, that turns so many times in the original length.
+    const auto pair_of = [&](double turns) {
+      return width * std::log(scaling.original_length / (turns * two_pi)) / (2 * std::log(base));
+    };
+    first_ = std::max(std::floor(pair_of(scaling.beta_fast)), 0.0);
+    last_ = std::min(std::ceil(pair_of(scaling.beta_slow)), width - 1);
+    if (first_ == last_) last_ += 0.001;  // as the reference does, where the ramp would have no width
+  }
+  double at(std::int64_t pair) const {
+    return std::clamp((static_cast<double>(pair) - first_) / (last_ - first_), 0.0, 1.0);
+  }
+
+ private:
+  double first_, last_;
+};
+
+void check(std::int64_t d_head, double base, const RotaryScaling& scaling) {
+  require(d_head > 0 && d_head % 2 == 0, "rotary: heads of {} dimensions, expected an even number", d_head);
+  require(base > 0, "rotary: base {}, expected a positive number", base);
+  require(scaling.factor >= 1, "rotary: a scaling factor of {}, expected at least 1", scaling.factor);
+  const bool by_length = scaling.kind == RotaryScalingKind::llama3 || scaling.kind == RotaryScalingKind::yarn;
+  require(!by_length || scaling.original_length > 0, "rotary: an original length of {}, expected a positive number",
+          scaling.original_length);
+  require(scaling.kind != RotaryScalingKind::llama3 || scaling.high_frequency_factor > scaling.low_frequency_factor,
+          "rotary: a high frequency factor of {} with a low one of {}, expected more", scaling.high_frequency_factor,
+          scaling.low_frequency_factor);
+  require(
+      scaling.kind != RotaryScalingKind::yarn || (scaling.beta_fast > scaling.beta_slow && base > 1),
+      "rotary: yarn with beta_fast {}, beta_slow {} and base {}, expected beta_fast above beta_slow and a base above 1",
+      scaling.beta_fast, scaling.beta_slow, base);
+}
+
+}  // namespace
+
+RotaryScalingKind rotary_scaling_from_name(const std::string& name) {
+  std::string known;
+  for (const RotaryScalingName& named : rotary_scaling_names) {
+    if (name == named.name) return named.kind;
+    known += (known.empty() ? "" : ", ") + std::string(named.name);
+  }
+  throw UserError("model.rotary_scaling '{}' is unknown; expected one of {}", name, known);
+}
+
+std::vector<double> rotary_frequencies(std::int64_t d_head, double base, const RotaryScaling& scaling) {
+  check(d_head, base, scaling);
+  const std::int64_t half = d_head / 2;
+  std::vector<double> frequencies;
+  for (std::int64_t i = 0; i < half; ++i)
+    frequencies.push_back(std::pow(base, -static_cast<double>(i) / static_cast<double>(half)));
+  switch (scaling.kind) {
+    case RotaryScalingKind::none:
+      break;
+    case RotaryScalingKind::linear:
+      for (double& theta : frequencies) theta /= scaling.factor;
+      break;
+    case RotaryScalingKind::llama3:
+      for (double& theta : frequencies) theta = llama3_frequency(theta, scaling);
+      break;
+    case RotaryScalingKind::yarn: {
+      const YarnRamp ramp(d_head, base, scaling);
+      for (std::int64_t i = 0; i < half; ++i) {
+        double& theta = frequencies[static_cast<std::size_t>(i)];
+        const double interpolated = ramp.at(i);
+        theta = interpolated * theta / scaling.factor + (1 - interpolated) * theta;
+      }
+      break;
+    }
+  }
+  return frequencies;
+}
+
+double rotary_attention_factor(const RotaryScaling& scaling) {
+  if (scaling.kind != RotaryScalingKind::yarn) return 1;
+  if (scaling.attention_factor > 0) return scaling.attention_factor;
+  return 0.1 * std::log(scaling.factor) + 1;
+}
+
+}  // namespace furlong::ops

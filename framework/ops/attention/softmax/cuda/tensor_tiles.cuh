@@ -1,0 +1,165 @@
+#pragma once
+// Products of tiles in shared memory on tensor cores, for softmax attention in bfloat16. A block has four warps; each
+// works on m_tiles × 16 rows of the block's own operand and on all rows of the tile that streams past.
+//
+// Rows of a tile are `width` + 8 elements apart: eight rows of ldmatrix then begin in eight different groups of banks,
+// whatever the width.
+#include "framework/ops/attention/softmax/cuda/gpu.cuh"
+
+namespace furlong::ops {
+namespace FURLONG_GPU {
+
+inline constexpr int mma_threads = 128, mma_warps = 4;
+using Bf16 = __nv_bfloat16;
+template <int width>
+inline constexpr int tile_stride = width + 8;
+template <int width>
+constexpr int tile_elements(int rows) {
+  return rows * tile_stride<width>;
+}
+
+/// Begins to copy rows [first, first + count) of a head, `columns` wide, to a tile of `rows` rows: zeros below `count`
+/// and right of `columns`, up to the multiple of 16 that products read. Committed and waited for by the caller.
+template <int width, int rows>
+__device__ __forceinline__ void load_tile(Bf16* tile, const HeadView<const Bf16>& view, const Bf16* head, int first,
+                                          int count, int columns) {
+  constexpr int ld = tile_stride<width>;
+  const int used = (columns + 15) & ~15, thread = static_cast<int>(threadIdx.x);
+  const Bf16* source = head + first * view.row_stride;
+  if (view.vectors) {
+    constexpr int vectors = width / 8, rows_at_once = mma_threads / vectors;
+    const int column = thread % vectors * 8;
+    if (column >= used) return;
+    const std::int64_t step = rows_at_once * view.row_stride;
+    source += thread / vectors * view.row_stride + column;
+    for (int row = thread / vectors; row < rows; row += rows_at_once, source += step) {
+      const bool inside = row < count && column < columns;
+      cp_async16(tile + row * ld + column, inside ? source : view.data, inside ? 16 : 0);
+    }
+    return;
+  }
+  FURLONG_UNROLL_ONCE
+  for (int i = thread; i < rows * width; i += mma_threads) {
+    const int row = i / width, column = i % width;
+    if (column >= used) continue;
+    tile[row * ld + column] =
+        row < count && column < columns ? source[row * view.row_stride + column] : from_compute<Bf16>(0.0f);
+  }
+}
+
+/// Addresses of ldmatrix: of the 16 × 16 block of a tile whose rows are rows of the product (operand A), of one whose
+/// rows are its columns (operand B, both transposed in memory), of one whose rows are summed over (operand B).
+template <int ld>
+__device__ __forceinline__ const Bf16* address_a(const Bf16* block, int lane) {
+  return block + (lane & 15) * ld + (lane >> 4) * 8;
+}
+template <int ld>
+__device__ __forceinline__ const Bf16* address_b(const Bf16* block, int lane) {
+  return block + ((lane >> 4) * 8 + (lane & 7)) * ld + ((lane >> 3) & 1) * 8;
+}
+
+/// sums[i, j] += Σ_f a[i, f] b[j, f] over f < depth, for the warp's rows of `a` and all rows of `b`.
+template <int width, int m_tiles, int n_tiles>
+__device__ __forceinline__ void add_row_products(float (&sums)[m_tiles][n_tiles][4], const Bf16* a, const Bf16* b,
+                                                 int depth, int lane) {
+  constexpr int ld = tile_stride<width>;
+  const Bf16 *a_lane = address_a<ld>(a, lane), *b_lane = address_b<ld>(b, lane);
+  const auto step = [&](int f) {
+    std::uint32_t rows[m_tiles][4];
+    FURLONG_UNROLL
+    for (int m = 0; m < m_tiles; ++m) ldmatrix_x4(rows[m], a_lane + m * 16 * ld + f);
+    FURLONG_UNROLL
+    for (int n = 0; n < n_tiles; n += 2) {
+      std::uint32_t columns[4];
+      ldmatrix_x4(columns, b_lane + n * 8 * ld + f);
+      const std::uint32_t low[2] = {columns[0], columns[1]}, high[2] = {columns[2], columns[3]};
+      FURLONG_UNROLL
+      for (int m = 0; m < m_tiles; ++m) {
+        mma_m16n8k16(sums[m][n], rows[m], low);
+        mma_m16n8k16(sums[m][n + 1], rows[m], high);
+      }
+    }
+  };
+  if (width <= 128 && depth > width - 16) {  // the usual case without branches between products
+    FURLONG_UNROLL
+    for (int f = 0; f < width; f += 16) step(f);
+  } else {
+    FURLONG_UNROLL_ONCE
+    for (int f = 0; f < depth; f += 16) step(f);
+  }
+}
+
+/// sums[i, f] += Σ_j weights[i, j] b[j, f] over f < columns, with the warp's rows of `weights` as operands in registers
+/// (pack_operand) and all rows of `b`.
+template <int width, int m_tiles, int k_tiles>
+__device__ __forceinline__ void add_weighted_rows(float (&sums)[m_tiles][width / 8][4],
+                                                  const std::uint32_t (&weights)[m_tiles][k_tiles][4], const Bf16* b,
+                                                  int columns, int lane) {
+  constexpr int ld = tile_stride<width>;
+  const Bf16* b_lane = address_a<ld>(b, lane);  // transposed as it is read
+  const auto add = [&](auto exact) {
+    FURLONG_UNROLL
+    for (int k = 0; k < k_tiles; ++k) {
+      FURLONG_UNROLL
+      for (int n = 0; n < width / 8; n += 2) {
+        if (!exact.value && n * 8 >= columns) continue;
+        std::uint32_t rows[4];
+        ldmatrix_x4_transposed(rows, b_lane + k * 16 * ld + n * 8);
+        const std::uint32_t low[2] = {rows[0], rows[1]}, high[2] = {rows[2], rows[3]};
+        FURLONG_UNROLL
+        for (int m = 0; m < m_tiles; ++m) {
+          mma_m16n8k16(sums[m][n], weights[m][k], low);
+          mma_m16n8k16(sums[m][n + 1], weights[m][k], high);
+        }
+      }
+    }
+  };
+  if (width <= 128 && columns > width - 16) {
+    add(std::true_type{});
+  } else {
+    add(std::false_type{});
+  }
+}
+
+/// Sums of one product as operand A of the next, rounded to bfloat16: the registers of both are laid out alike.
+template <int m_tiles, int n_tiles>
+__device__ __forceinline__ void pack_operand(std::uint32_t (&operand)[m_tiles][n_tiles / 2][4],
+                                             const float (&sums)[m_tiles][n_tiles][4]) {
+  FURLONG_UNROLL
+  for (int m = 0; m < m_tiles; ++m) {
+    FURLONG_UNROLL
+    for (int k = 0; k < n_tiles / 2; ++k) {
+      operand[m][k][0] = pack_bf16(sums[m][2 * k][0], sums[m][2 * k][1]);
+      operand[m][k][1] = pack_bf16(sums[m][2 * k][2], sums[m][2 * k][3]);
+      operand[m][k][2] = pack_bf16(sums[m][2 * k + 1][0], sums[m][2 * k + 1][1]);
+      operand[m][k][3] = pack_bf16(sums[m][2 * k + 1][2], sums[m][2 * k + 1][3]);
+    }
+  }
+}
+
+/// Writes or adds the warp's rows of sums, times `factor`: rows [first, end) of a head.
+template <int m_tiles, int n_tiles>
+__device__ __forceinline__ void store_gradient_rows(const GradientView& view, std::int64_t head, int first, int end,
+                                                    int columns, const float (&sums)[m_tiles][n_tiles][4], float factor,
+                                                    int lane) {
+  with_gradient<float>(view, head, [&](auto* rows) {
+    FURLONG_UNROLL
+    for (int m = 0; m < m_tiles; ++m) {
+      FURLONG_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const int row = first + m * 16 + half * 8 + lane / 4;
+        auto* const target = rows + row * view.row_stride;
+        FURLONG_UNROLL
+        for (int n = 0; n < n_tiles; ++n) {
+          const int column = n * 8 + lane % 4 * 2;
+          if (row < end && column < columns)
+            store_pair(view, target + column, sums[m][n][2 * half] * factor, sums[m][n][2 * half + 1] * factor,
+                       column + 1 < columns);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace FURLONG_GPU
+}  // namespace furlong::ops

@@ -1,0 +1,152 @@
+#include "framework/ops/attention/softmax/softmax_attention.h"
+
+#include <cmath>
+
+#include "framework/core/parallel.h"
+#include "framework/ops/attention/softmax/softmax_attention_arguments.h"
+#include "framework/primitives/dispatch.h"
+
+namespace furlong::ops {
+namespace {
+
+constexpr const char* op = "softmax_attention";
+using Sizes = SoftmaxAttentionSizes;
+
+void check_reach(const AttentionShape& shape, const SoftmaxAttentionOptions& options, const AttentionMask& mask) {
+  mask.check(shape.batch, shape.n_query, shape.n_key, op);
+  require(!mask.documents.defined() || options.first_query_position == 0, "{}: documents with first_query_position {}",
+          op, options.first_query_position);
+  require(options.window >= 0, "{}: window {}", op, options.window);
+  require(options.window == 0 || options.causal || shape.n_query == shape.n_key || options.first_query_position > 0,
+          "{}: a window over {} keys for {} queries without a position", op, shape.n_key, shape.n_query);
+}
+
+SoftmaxAttentionArguments check(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& output,
+                                const Tensor& log_sum_exp, const SoftmaxAttentionOptions& options,
+                                const AttentionMask& mask) {
+  SoftmaxAttentionArguments arguments;
+  arguments.shape = AttentionShape::of(query, key, value, op);
+  const AttentionShape& shape = arguments.shape;
+  require(shape.n_heads == options.n_heads && shape.n_kv_heads == options.n_kv_heads,
+          "{}: views of {} and {} heads, options for {} and {}", op, shape.n_heads, shape.n_kv_heads, options.n_heads,
+          options.n_kv_heads);
+  require(options.first_query_position >= 0, "{}: first_query_position {}", op, options.first_query_position);
+  require(std::isfinite(options.scale), "{}: scale {}", op, options.scale);
+  require(output.shape() == shape.output() && output.dtype() == query.dtype() && output.has_contiguous_rows(),
+          "{}: output {} of {}, expected {} of {}", op, output.shape().text(), name_of(output.dtype()),
+          shape.output().text(), name_of(query.dtype()));
+  if (log_sum_exp.defined()) {
+    require(log_sum_exp.shape() == Shape({shape.batch, shape.n_heads, shape.n_query}) && log_sum_exp.is_contiguous() &&
+                log_sum_exp.dtype() == accumulate_dtype(query.dtype()),
+            "{}: log_sum_exp {} of {}", op, log_sum_exp.shape().text(), name_of(log_sum_exp.dtype()));
+  }
+  check_reach(shape, options, mask);
+  if (query.device().is_gpu() && std::max(shape.d_key, shape.d_value) > widest_gpu_head) {
+    throw UserError(
+        "{}: heads {} wide on {}, where at most {} fit into a kernel's registers: use more heads, or device: cpu", op,
+        std::max(shape.d_key, shape.d_value), query.device().text(), widest_gpu_head);
+  }
+  const std::int64_t reach = options.window > 0 ? std::min(options.window - 1, SoftmaxAttentionArguments::unbounded)
+                                                : SoftmaxAttentionArguments::unbounded;
+  arguments.causal = options.causal;
+  arguments.first_query_position = options.first_query_position;
+  arguments.behind = reach;
+  arguments.ahead = options.causal ? 0 : reach;
+  arguments.scale = options.scale != 0 ? options.scale : 1.0 / std::sqrt(static_cast<double>(shape.d_key));
+  arguments.query = query;
+  arguments.key = key;
+  arguments.value = value;
+  arguments.output = output;
+  arguments.log_sum_exp = log_sum_exp;
+  arguments.mask = mask;
+  if (mask.documents.defined()) {
+    const Shape borders = query.device().is_gpu() ? Shape({2, shape.batch, shape.n_query})
+                                                  : Shape({shape.batch, Sizes::query_blocks(shape), 2});
+    arguments.borders = Tensor::empty(borders, DType::int32, query.device());
+  }
+  return arguments;
+}
+
+Tensor thread_scratch(std::int64_t threads, std::int64_t elements, const Tensor& like) {
+  return Tensor::empty({threads, (elements + 63) / 64 * 64}, accumulate_dtype(like.dtype()), like.device());
+}
+
+void backward(BackwardContext& context, const SoftmaxAttentionOptions& options) {
+  const Tensor query = split_heads(context.saved(0), options.n_heads, op, "query"),
+               key = split_heads(context.saved(1), options.n_kv_heads, op, "key"),
+               value = split_heads(context.saved(2), options.n_kv_heads, op, "value"),
+               output = split_heads(context.saved(3), options.n_heads, op, "output");
+  const auto target = [&](std::size_t input, const Tensor& like) {
+    GradientTarget gradient = context.d_input(input);
+    if (gradient.wanted()) gradient.tensor = gradient.tensor.split_last(like.extent(3));
+    return gradient;
+  };
+  const GradientTarget d_query = target(0, query), d_key = target(1, key), d_value = target(2, value);
+  softmax_attention_backward(context.stream(), query, key, value, output, context.saved(4),
+                             context.d_output().split_last(output.extent(3)), d_query, d_key, d_value, options,
+                             {context.saved(5), context.saved(6)});
+}
+
+}  // namespace
+
+void softmax_attention_forward(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
+                               const Tensor& output, const Tensor& log_sum_exp, const SoftmaxAttentionOptions& options,
+                               const AttentionMask& mask) {
+  SoftmaxAttentionArguments arguments = check(query, key, value, output, log_sum_exp, options, mask);
+  if (!stream.device.is_gpu())
+    arguments.scratch = thread_scratch(thread_count(), Sizes::forward_elements(arguments.shape), query);
+  run_body(stream, softmax_attention_forward_cpu, softmax_attention_forward_gpu, arguments);
+}
+
+void softmax_attention_backward(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
+                                const Tensor& output, const Tensor& log_sum_exp, const Tensor& d_output,
+                                const GradientTarget& d_query, const GradientTarget& d_key,
+                                const GradientTarget& d_value, const SoftmaxAttentionOptions& options,
+                                const AttentionMask& mask) {
+  require(log_sum_exp.defined(), "{}: backward needs the log_sum_exp of forward", op);
+  SoftmaxAttentionArguments arguments = check(query, key, value, output, log_sum_exp, options, mask);
+  const AttentionShape& shape = arguments.shape;
+  require(d_output.shape() == shape.output() && d_output.dtype() == query.dtype() && d_output.has_contiguous_rows(),
+          "{}: d_output {} of {}", op, d_output.shape().text(), name_of(d_output.dtype()));
+  const auto fits = [](const GradientTarget& target, const Shape& expected) {
+    return !target.wanted() || (target.tensor.shape() == expected && target.tensor.has_contiguous_rows());
+  };
+  require(fits(d_query, shape.query()) && fits(d_key, shape.key()) && fits(d_value, shape.value()),
+          "{}: gradients unlike their inputs", op);
+  if (!d_query.wanted() && !d_key.wanted() && !d_value.wanted()) return;
+
+  SoftmaxAttentionGradients gradients{d_output, d_query, d_key, d_value, 1, {}, {}};
+  if (stream.device.is_gpu()) {
+    gradients.row_dots = Tensor::empty(log_sum_exp.shape(), log_sum_exp.dtype(), query.device());
+  } else {
+    gradients.segments = Sizes::segments(shape);
+    arguments.scratch = thread_scratch(thread_count(), Sizes::backward_elements(shape), query);
+    if (d_key.wanted() || d_value.wanted()) {
+      const std::int64_t slots =
+          gradients.segments == 1 ? thread_count() : shape.batch * shape.n_kv_heads * gradients.segments;
+      gradients.sums = thread_scratch(slots, Sizes::sums_elements(shape), query);
+    }
+  }
+  run_body(stream, softmax_attention_backward_cpu, softmax_attention_backward_gpu, arguments, gradients);
+}
+
+Variable softmax_attention(Tape& tape, const Variable& query, const Variable& key, const Variable& value,
+                           const SoftmaxAttentionOptions& options, const AttentionMask& mask) {
+  const Tensor heads_query = split_heads(query.value(), options.n_heads, op, "query"),
+               heads_key = split_heads(key.value(), options.n_kv_heads, op, "key"),
+               heads_value = split_heads(value.value(), options.n_kv_heads, op, "value");
+  const std::int64_t batch = query.extent(0), n = query.extent(1);
+  const Tensor output =
+      Tensor::empty({batch, n, options.n_heads * heads_value.extent(3)}, query.dtype(), tape.device());
+  Tensor log_sum_exp;
+  if (tape.records({&query, &key, &value})) {
+    log_sum_exp = Tensor::empty({batch, options.n_heads, n}, accumulate_dtype(query.dtype()), tape.device());
+  }
+  softmax_attention_forward(tape.stream(), heads_query, heads_key, heads_value,
+                            output.split_last(heads_value.extent(3)), log_sum_exp, options, mask);
+  return tape.record_one(op, {query, key, value}, output,
+                         {query.value(), key.value(), value.value(), output, log_sum_exp, mask.keys, mask.documents},
+                         [options](BackwardContext& context) { backward(context, options); });
+}
+
+}  // namespace furlong::ops

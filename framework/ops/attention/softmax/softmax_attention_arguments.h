@@ -1,0 +1,90 @@
+#pragma once
+#include <algorithm>
+
+#include "framework/ops/attention/softmax/softmax_attention.h"
+#include "framework/primitives/gpu_body.h"
+
+namespace furlong::ops {
+
+/// Extents of the tiles and the scratch that they take: functions of the shapes alone, so that results do not depend on
+/// threads.
+struct SoftmaxAttentionSizes {
+  static constexpr std::int64_t query_block = 64;  // a row of a tile is then four AVX-512 vectors of floats
+  static constexpr std::int64_t key_block = 64;
+  /// Backward cuts the queries of a key-value head into segments where there are fewer (sequence, key-value head) pairs
+  /// than this.
+  static constexpr std::int64_t fewest_tasks = 8;
+
+  static std::int64_t padded(std::int64_t n) { return (n + 15) / 16 * 16; }
+  static std::int64_t query_blocks(const AttentionShape& shape) {
+    return (shape.n_query + query_block - 1) / query_block;
+  }
+
+  /// Elements of one thread's scratch.
+  static std::int64_t forward_elements(const AttentionShape& shape) {
+    const std::int64_t widths = padded(shape.d_key) + padded(shape.d_value);
+    return query_block * (2 * widths + key_block + 2) + key_block * widths;
+  }
+  static std::int64_t backward_elements(const AttentionShape& shape) {
+    const std::int64_t widths = padded(shape.d_key) + padded(shape.d_value);
+    return query_block * (3 * widths + padded(shape.d_key) + 2 * key_block + 2) + key_block * widths;
+  }
+  /// Elements in which the gradients of one key-value head's keys and values are summed.
+  static std::int64_t sums_elements(const AttentionShape& shape) {
+    return shape.n_key * (padded(shape.d_key) + padded(shape.d_value));
+  }
+
+  /// Usually 1: each (sequence, key-value head) is one task, which computes each tile's weights once for all three
+  /// gradients.
+  static std::int64_t segments(const AttentionShape& shape) {
+    const std::int64_t tasks = std::max<std::int64_t>(1, shape.batch * shape.n_kv_heads);
+    return std::clamp<std::int64_t>((fewest_tasks + tasks - 1) / tasks, 1,
+                                    std::max<std::int64_t>(1, query_blocks(shape)));
+  }
+};
+
+/// What both engines' bodies are given; checked before.
+struct SoftmaxAttentionArguments {
+  static constexpr std::int64_t unbounded = std::int64_t{1} << 40;  // farther than any key
+
+  AttentionShape shape;
+  bool causal = true;
+  std::int64_t first_query_position = 0;
+  /// The query at position p sees the keys p - behind .. p + ahead.
+  std::int64_t behind = unbounded, ahead = 0;
+  double scale = 1;
+  Tensor query, key, value, output;  // 4-D views
+  Tensor log_sum_exp;                // [batch, n_heads, n_query]; undefined when not kept
+  AttentionMask mask;
+  /// With documents, int32. For the CPU [batch, query_blocks, 2]: where the document of a block's first token begins,
+  /// and that of its last one ends. For GPUs [2, batch, n]: where each token's document begins, and where it ends.
+  Tensor borders;
+  Tensor scratch;  // [threads, elements], compute dtype; undefined on GPUs, as are the gradients' sums
+
+  /// mask.keys of one sequence; null without.
+  const std::int32_t* kept_keys(std::int64_t batch) const {
+    return mask.keys.defined() ? mask.keys.data<std::int32_t>() + batch * shape.n_key : nullptr;
+  }
+};
+
+struct SoftmaxAttentionGradients {
+  Tensor d_output;
+  GradientTarget d_query, d_key, d_value;  // 4-D views
+  std::int64_t segments = 1;
+  Tensor sums;  // [threads, or tasks × segments when segments > 1; sums_elements]: undefined when neither d_key nor
+                // d_value is wanted
+  Tensor row_dots;  // for GPUs: [batch, n_heads, n_query] in the compute dtype, for Σ_f d_output output
+};
+
+/// Heads wider than this, keys' or values', have no body for GPUs.
+inline constexpr std::int64_t widest_gpu_head = 256;
+
+void softmax_attention_forward_cpu(const SoftmaxAttentionArguments& arguments);
+void softmax_attention_backward_cpu(const SoftmaxAttentionArguments& arguments,
+                                    const SoftmaxAttentionGradients& gradients);
+
+inline GpuBody<const SoftmaxAttentionArguments&> softmax_attention_forward_gpu{"softmax_attention"};
+inline GpuBody<const SoftmaxAttentionArguments&, const SoftmaxAttentionGradients&> softmax_attention_backward_gpu{
+    "softmax_attention"};
+
+}  // namespace furlong::ops

@@ -1,0 +1,418 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "framework/ops/attention/softmax/softmax_attention_cpu.cpp"
+#include "framework/cpu/targets.h"
+
+#include <hwy/foreach_target.h>
+
+#include "framework/core/parallel.h"
+#include "framework/ops/attention/softmax/softmax_attention_tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace furlong::ops::HWY_NAMESPACE {
+/// parallel_tasks where there is enough to do for waking other threads.
+template <class Body>
+void run_tasks(const AttentionShape& shape, std::int64_t tasks, const Body& body) {
+  constexpr std::int64_t grain = 1 << 19;  // multiply-adds: some microseconds
+  if (shape.batch * shape.n_heads * shape.n_query * shape.n_key * (shape.d_key + shape.d_value) < grain) {
+    for (std::int64_t task = 0; task < tasks; ++task) body(task);
+  } else {
+    parallel_tasks(tasks, body);
+  }
+}
+
+/// One block of queries of one head over all keys that it sees.
+template <class T>
+class ForwardBlock : QueryBlock<T> {
+  using Base = QueryBlock<T>;
+  using Base::a_, Base::s_, Base::d_, Base::lanes_, Base::ld_k_, Base::ld_v_, Base::first_, Base::n_, Base::columns_,
+      Base::position_, Base::first_seen_, Base::end_seen_, Base::kept_, Base::keys_, Base::values_;
+  using typename Base::C, typename Base::D;
+
+ public:
+  explicit ForwardBlock(const SoftmaxAttentionArguments& arguments) : Base(arguments) {
+    Pieces<C> pieces(a_.scratch);
+    rows_ = pieces.take(query_block * std::max(ld_k_, ld_v_));
+    query_t_ = pieces.take(query_block * ld_k_);
+    output_t_ = pieces.take(query_block * ld_v_);
+    weights_ = pieces.take(query_block * key_block);
+    maximum_ = pieces.take(query_block);
+    sum_ = pieces.take(query_block);
+    keys_ = pieces.take(key_block * ld_k_);
+    values_ = pieces.take(key_block * ld_v_);
+  }
+
+  void run(std::int64_t batch, std::int64_t head, const SoftmaxAttentionBlock& block) {
+    this->begin(batch, block);
+    const std::int64_t kv_head = head / s_.heads_per_kv();
+    load_rows(head_rows<T>(a_.query, batch, head), first_, n_, s_.d_key, a_.scale * log2_e, rows_, ld_k_);
+    transpose_queries(n_, s_.d_key, rows_, ld_k_, query_t_);
+    std::fill_n(output_t_, s_.d_value * query_block, C{0});
+    // Finite, so that the difference of two such is not NaN.
+    std::fill_n(maximum_, query_block, std::numeric_limits<C>::lowest());
+    std::fill_n(sum_, query_block, C{0});
+    bool any = false;
+    this->for_tiles(head_rows<T>(a_.key, batch, kv_head), head_rows<T>(a_.value, batch, kv_head),
+                    [&](const KeyTile<C>& tile) {
+                      add(tile);
+                      any = true;
+                    });
+    finish(batch, head, any);
+  }
+
+ private:
+  void add(const KeyTile<C>& tile) {
+    small_gemm_nn<C>(tile.n, columns_, s_.d_key, tile.keys.data, tile.keys.stride, query_t_, query_block, weights_,
+                     query_block, false);
+    if (tile.whole) {
+      for (std::int64_t strip = 0; strip < columns_; strip += lanes_) weigh(strip, 0, tile.n);
+      small_gemm_tn<C>(s_.d_value, columns_, tile.n, tile.values.data, tile.values.stride, weights_, query_block,
+                       output_t_, query_block, true);
+      return;
+    }
+    const bool finite = are_finite(tile.values, tile.n);
+    for (std::int64_t strip = 0; strip < columns_; strip += lanes_) {
+      const std::int64_t begin = std::max<std::int64_t>(0, position_ + strip - a_.behind - tile.first),
+                         end = std::min(tile.n, position_ + strip + lanes_ + a_.ahead - tile.first);
+      if (begin >= end) continue;
+      blind(strip, begin, end);
+      weigh(strip, begin, end);
+      if (finite) {
+        small_gemm_tn<C>(s_.d_value, lanes_, end - begin, tile.values.data + begin * tile.values.stride,
+                         tile.values.stride, weights_ + begin * query_block + strip, query_block, output_t_ + strip,
+                         query_block, true);
+      } else {
+        add_seen(strip, begin, end, tile.values);
+      }
+    }
+  }
+
+  /// Scores that a query does not see become -infinity.
+  HWY_INLINE void blind(std::int64_t strip, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t j = begin; j < end; ++j) {
+      if (this->all_see(strip, j)) continue;
+      C* row = weights_ + j * query_block + strip;
+      const auto unseen = hn::Set(d_, -std::numeric_limits<C>::infinity());
+      hn::StoreU(hn::IfThenElse(this->seers(strip, j), hn::LoadU(d_, row), unseen), d_, row);
+    }
+  }
+
+  /// Scores of one strip of queries to weights under the strip's new maximum; what was summed under the old one is
+  /// scaled down to it.
+  HWY_INLINE void weigh(std::int64_t strip, std::int64_t begin, std::int64_t end) {
+    C* column = weights_ + strip;
+    const auto before = hn::LoadU(d_, maximum_ + strip);
+    auto maximum = before;
+    for (std::int64_t j = begin; j < end; ++j) maximum = hn::Max(maximum, hn::LoadU(d_, column + j * query_block));
+    auto sum = hn::Zero(d_);
+    for (std::int64_t j = begin; j < end; ++j) {
+      const auto weight = exp2(d_, hn::Sub(hn::LoadU(d_, column + j * query_block), maximum));
+      sum = hn::Add(sum, weight);
+      hn::StoreU(weight, d_, column + j * query_block);
+    }
+    const auto shrink = exp2(d_, hn::Sub(before, maximum));
+    hn::StoreU(maximum, d_, maximum_ + strip);
+    hn::StoreU(hn::MulAdd(hn::LoadU(d_, sum_ + strip), shrink, sum), d_, sum_ + strip);
+    if (hn::AllTrue(d_, hn::Eq(before, maximum))) return;  // multiplying by 1 would change nothing
+    for (std::int64_t f = 0; f < s_.d_value; ++f) {
+      C* row = output_t_ + f * query_block + strip;
+      hn::StoreU(hn::Mul(hn::LoadU(d_, row), shrink), d_, row);
+    }
+  }
+
+  bool are_finite(const HeadRows<const C>& values, std::int64_t n) const {
+    auto sum = hn::Zero(d_);  // stays zero but for 0 × infinity and 0 × NaN
+    for (std::int64_t j = 0; j < n; ++j) {
+      for_lanes<C>(s_.d_value, [&](std::int64_t f, std::int64_t lanes) {
+        sum = hn::MulAdd(load_n(values.data + j * values.stride + f, lanes), hn::Zero(d_), sum);
+      });
+    }
+    return hn::AllFalse(d_, hn::IsNaN(sum));
+  }
+
+  /// The product of the values and a strip's weights where a weight of zero does not silence a value: by selection, in
+  /// the same order.
+  void add_seen(std::int64_t strip, std::int64_t begin, std::int64_t end, const HeadRows<const C>& values) {
+    for (std::int64_t f = 0; f < s_.d_value; ++f) {
+      auto sum = hn::Zero(d_);
+      for (std::int64_t j = begin; j < end; ++j) {
+        const auto value = hn::Set(d_, values.data[j * values.stride + f]);
+        const auto added = hn::MulAdd(value, hn::LoadU(d_, weights_ + j * query_block + strip), sum);
+        sum = hn::IfThenElse(this->seers(strip, j), added, sum);
+      }
+      C* row = output_t_ + f * query_block + strip;
+      hn::StoreU(hn::Add(sum, hn::LoadU(d_, row)), d_, row);
+    }
+  }
+
+  bool sees_nothing(std::int64_t row) const {
+    const std::int64_t begin = std::max(first_seen_, position_ + row - a_.behind),
+                       end = std::min(end_seen_, position_ + row + a_.ahead + 1);
+    if (begin >= end) return true;
+    return kept_ && std::all_of(kept_ + begin, kept_ + end, [](std::int32_t keep) { return keep == 0; });
+  }
+
+  void finish(std::int64_t batch, std::int64_t head, bool any) {
+    for (std::int64_t i = 0; i < n_; ++i) {
+      if (sum_[i] != 0 || (any && !sees_nothing(i))) continue;
+      sum_[i] = 1;  // divides an output of zero, and has the logarithm 0
+      maximum_[i] = -std::numeric_limits<C>::infinity();
+    }
+    for (std::int64_t strip = 0; strip < columns_; strip += lanes_) {
+      const auto sum = hn::LoadU(d_, sum_ + strip);
+      const auto inverse = hn::Div(hn::Set(d_, C{1}), sum);
+      for (std::int64_t f = 0; f < s_.d_value; ++f) {
+        C* row = output_t_ + f * query_block + strip;
+        // Adding zero makes a zero positive: its sign could come from a value that is not seen.
+        hn::StoreU(hn::Add(hn::Mul(hn::LoadU(d_, row), inverse), hn::Zero(d_)), d_, row);
+      }
+      hn::StoreU(hn::MulAdd(hn::LoadU(d_, maximum_ + strip), hn::Set(d_, static_cast<C>(ln_2)), hn::Log(d_, sum)), d_,
+                 sum_ + strip);
+    }
+    transpose<C>(s_.d_value, n_, output_t_, query_block, rows_, ld_v_);
+    store_rows<C>(a_.output, false, batch, head, first_, n_, 1.0, rows_, ld_v_);
+    if (a_.log_sum_exp.defined())
+      std::copy_n(sum_, n_, a_.log_sum_exp.template data<C>() + (batch * s_.n_heads + head) * s_.n_query + first_);
+  }
+
+  C *rows_, *query_t_, *output_t_, *weights_, *maximum_, *sum_;
+};
+
+void Forward(const SoftmaxAttentionArguments& arguments) {
+  if (arguments.mask.documents.defined()) find_document_borders(arguments);
+  with_float_type(arguments.query.dtype(), "softmax_attention", [&]<class T>(std::type_identity<T>) {
+    const AttentionShape& shape = arguments.shape;
+    const std::int64_t blocks = Sizes::query_blocks(shape);
+    run_tasks(shape, shape.batch * shape.n_heads * blocks, [&](std::int64_t task) {
+      const std::int64_t row = task / blocks, batch = row / shape.n_heads;
+      ForwardBlock<T> body(arguments);
+      // The last blocks of a causal head see most: started first, they leave the threads evenly busy at the end.
+      for_query_blocks(arguments, batch, blocks - 1 - task % blocks,
+                       [&](const SoftmaxAttentionBlock& block) { body.run(batch, row % shape.n_heads, block); });
+    });
+  });
+}
+
+/// The gradients from one segment of the queries of all heads that share a key-value head:
+///   dV = Pᵀ dO,  dS = P ∘ (dO Vᵀ - rowsum(dO ∘ O)),  dQ = scale dS K,  dK = scale dSᵀ Q.
+template <class T>
+class BackwardSegment : QueryBlock<T> {
+  using Base = QueryBlock<T>;
+  using Base::a_, Base::s_, Base::d_, Base::lanes_, Base::ld_k_, Base::ld_v_, Base::first_, Base::n_, Base::columns_,
+      Base::keys_, Base::values_;
+  using typename Base::C, typename Base::D;
+
+ public:
+  BackwardSegment(const SoftmaxAttentionArguments& arguments, const SoftmaxAttentionGradients& gradients, C* sums)
+      : Base(arguments), g_(gradients), key_sums_(sums), value_sums_(sums ? sums + s_.n_key * ld_k_ : nullptr) {
+    Pieces<C> pieces(a_.scratch);
+    query_ = pieces.take(query_block * ld_k_);
+    query_t_ = pieces.take(query_block * ld_k_);
+    d_query_t_ = pieces.take(query_block * ld_k_);
+    d_query_ = pieces.take(query_block * ld_k_);
+    d_output_ = pieces.take(query_block * ld_v_);
+    d_output_t_ = pieces.take(query_block * ld_v_);
+    output_ = pieces.take(query_block * ld_v_);
+    weights_ = pieces.take(query_block * key_block);
+    d_scores_ = pieces.take(query_block * key_block);
+    log_sum_exp_ = pieces.take(query_block);
+    row_dots_ = pieces.take(query_block);
+    keys_ = pieces.take(key_block * ld_k_);
+    values_ = pieces.take(key_block * ld_v_);
+  }
+
+  void run(std::int64_t batch, std::int64_t kv_head, std::int64_t first_block, std::int64_t end_block) {
+    if (g_.sums.defined()) std::fill_n(key_sums_, Sizes::sums_elements(s_), C{0});
+    const HeadRows<T> keys = head_rows<T>(a_.key, batch, kv_head), values = head_rows<T>(a_.value, batch, kv_head);
+    for (std::int64_t head = kv_head * s_.heads_per_kv(); head < (kv_head + 1) * s_.heads_per_kv(); ++head) {
+      for (std::int64_t index = first_block; index < end_block; ++index) {
+        for_query_blocks(a_, batch, index, [&](const SoftmaxAttentionBlock& block) {
+          load(batch, head, block);
+          this->for_tiles(keys, values, [&](const KeyTile<C>& tile) { add(tile); });
+          if (!g_.d_query.wanted()) return;
+          transpose<C>(s_.d_key, n_, d_query_t_, query_block, d_query_, ld_k_);
+          store_rows<C>(g_.d_query.tensor, g_.d_query.accumulates(), batch, head, first_, n_, a_.scale, d_query_,
+                        ld_k_);
+        });
+      }
+    }
+  }
+
+  /// Writes the gathered sums of keys [first, first + n).
+  void store_sums(std::int64_t batch, std::int64_t kv_head, std::int64_t first, std::int64_t n) const {
+    // The query carried scale × log2(e), so its products with d_scores lack ln 2.
+    if (g_.d_key.wanted())
+      store_rows<C>(g_.d_key.tensor, g_.d_key.accumulates(), batch, kv_head, first, n, ln_2, key_sums_ + first * ld_k_,
+                    ld_k_);
+    if (g_.d_value.wanted())
+      store_rows<C>(g_.d_value.tensor, g_.d_value.accumulates(), batch, kv_head, first, n, 1.0,
+                    value_sums_ + first * ld_v_, ld_v_);
+  }
+
+ private:
+  void load(std::int64_t batch, std::int64_t head, const SoftmaxAttentionBlock& block) {
+    this->begin(batch, block);
+    load_rows(head_rows<T>(a_.query, batch, head), first_, n_, s_.d_key, a_.scale * log2_e, query_, ld_k_);
+    transpose_queries(n_, s_.d_key, query_, ld_k_, query_t_);
+    load_rows(head_rows<T>(g_.d_output, batch, head), first_, n_, s_.d_value, 1.0, d_output_, ld_v_);
+    transpose_queries(n_, s_.d_value, d_output_, ld_v_, d_output_t_);
+    load_rows(head_rows<T>(a_.output, batch, head), first_, n_, s_.d_value, 1.0, output_, ld_v_);
+    if (g_.d_query.wanted()) std::fill_n(d_query_t_, s_.d_key * query_block, C{0});
+    const C* log_sum_exp = a_.log_sum_exp.template data<C>() + (batch * s_.n_heads + head) * s_.n_query + first_;
+    for (std::int64_t i = 0; i < query_block; ++i) {
+      // A query that a last block lacks has weight 2^-inf = 0 for every key. One that sees nothing has none through its
+      // tiles' masks.
+      log_sum_exp_[i] = i < n_ ? log_sum_exp[i] * static_cast<C>(log2_e) : std::numeric_limits<C>::infinity();
+      row_dots_[i] = i < n_ ? dot(d_output_ + i * ld_v_, output_ + i * ld_v_) : C{0};
+    }
+  }
+
+  C dot(const C* x, const C* y) const {
+    auto sum = hn::Zero(d_);
+    for_lanes<C>(s_.d_value, [&](std::int64_t j, std::int64_t lanes) {
+      sum = hn::MulAdd(load_n(x + j, lanes), load_n(y + j, lanes), sum);
+    });
+    return hn::GetLane(hn::SumOfLanes(d_, sum));
+  }
+
+  void add(const KeyTile<C>& tile) {
+    const bool scores_wanted = g_.d_query.wanted() || g_.d_key.wanted();
+    const auto [first_key, n_keys, keys, values, whole] = tile;
+    small_gemm_nn<C>(n_keys, columns_, s_.d_key, keys.data, keys.stride, query_t_, query_block, weights_, query_block,
+                     false);
+    if (scores_wanted) {
+      small_gemm_nn<C>(n_keys, columns_, s_.d_value, values.data, values.stride, d_output_t_, query_block, d_scores_,
+                       query_block, false);
+    }
+    for (std::int64_t strip = 0; strip < columns_; strip += lanes_) {
+      whole ? weigh<false>(strip, n_keys, scores_wanted) : weigh<true>(strip, n_keys, scores_wanted);
+    }
+    if (g_.d_value.wanted()) {
+      small_gemm_nn<C>(n_keys, s_.d_value, n_, weights_, query_block, d_output_, ld_v_, value_sums_ + first_key * ld_v_,
+                       ld_v_, true);
+    }
+    if (g_.d_key.wanted()) {
+      small_gemm_nn<C>(n_keys, s_.d_key, n_, d_scores_, query_block, query_, ld_k_, key_sums_ + first_key * ld_k_,
+                       ld_k_, true);
+    }
+    if (g_.d_query.wanted()) {
+      small_gemm_tn<C>(s_.d_key, columns_, n_keys, keys.data, keys.stride, d_scores_, query_block, d_query_t_,
+                       query_block, true);
+    }
+  }
+
+  /// Scores to weights, and gradients of weights to gradients of scores, for one strip of queries.
+  template <bool masked>
+  HWY_INLINE void weigh(std::int64_t strip, std::int64_t n_keys, bool scores_wanted) {
+    const auto log_sum_exp = hn::LoadU(d_, log_sum_exp_ + strip), row_dots = hn::LoadU(d_, row_dots_ + strip);
+    for (std::int64_t j = 0; j < n_keys; ++j) {
+      C* const weight_row = weights_ + j * query_block + strip;
+      C* const score_row = d_scores_ + j * query_block + strip;
+      auto weight = exp2(d_, hn::Sub(hn::LoadU(d_, weight_row), log_sum_exp));
+      auto d_score = scores_wanted ? hn::Mul(weight, hn::Sub(hn::LoadU(d_, score_row), row_dots)) : weight;
+      if constexpr (masked) {
+        const auto sees = this->seers(strip, j);
+        weight = hn::IfThenElseZero(sees, weight);
+        d_score = hn::IfThenElseZero(sees, d_score);
+      }
+      hn::StoreU(weight, d_, weight_row);
+      if (scores_wanted) hn::StoreU(d_score, d_, score_row);
+    }
+  }
+
+  const SoftmaxAttentionGradients& g_;
+  C *const key_sums_, *const value_sums_;
+  C *query_, *query_t_, *d_query_t_, *d_query_, *d_output_, *d_output_t_, *output_, *weights_, *d_scores_,
+      *log_sum_exp_, *row_dots_;
+};
+
+/// First block of a segment, such that segments cost about the same: a block costs as many tiles as it sees.
+std::int64_t segment_begin(const SoftmaxAttentionArguments& arguments, std::int64_t batch, std::int64_t segment,
+                           std::int64_t segments) {
+  const AttentionShape& shape = arguments.shape;
+  const std::int64_t blocks = Sizes::query_blocks(shape);
+  const auto cost = [&](std::int64_t block) {
+    const std::int64_t first = block * query_block, position = arguments.first_query_position + first,
+                       last = position + std::min(query_block, shape.n_query - first) - 1;
+    std::int64_t begin = std::max<std::int64_t>(0, position - arguments.behind),
+                 end = std::min(shape.n_key, last + arguments.ahead + 1);
+    if (arguments.borders.defined()) {
+      const std::int32_t* borders = arguments.borders.data<std::int32_t>() + (batch * blocks + block) * 2;
+      begin = std::max<std::int64_t>(begin, borders[0]);
+      end = std::min<std::int64_t>(end, borders[1]);
+    }
+    return static_cast<double>(std::max<std::int64_t>(end - begin, 0) +
+                               1);  // a block that sees nothing costs something too
+  };
+  double total = 0, sum = 0;
+  for (std::int64_t block = 0; block < blocks; ++block) total += cost(block);
+  std::int64_t block = 0;
+  while (block < blocks && sum + cost(block) / 2 < total * static_cast<double>(segment) / static_cast<double>(segments))
+    sum += cost(block++);
+  return segment == segments ? blocks : block;
+}
+
+template <class T>
+void add_segments(const SoftmaxAttentionArguments& arguments, const SoftmaxAttentionGradients& gradients) {
+  using C = compute_t<T>;
+  const AttentionShape& shape = arguments.shape;
+  const std::int64_t ld_k = Sizes::padded(shape.d_key), ld_v = Sizes::padded(shape.d_value),
+                     blocks = (shape.n_key + key_block - 1) / key_block;
+  run_tasks(shape, shape.batch * shape.n_kv_heads * blocks, [&](std::int64_t task) {
+    const std::int64_t pair = task / blocks, first = task % blocks * key_block,
+                       n = std::min(key_block, shape.n_key - first);
+    const auto sums = [&](std::int64_t segment) {
+      return gradients.sums.data<C>() + (pair * gradients.segments + segment) * gradients.sums.extent(1);
+    };
+    const auto add = [&](std::int64_t offset, std::int64_t elements) {
+      for (std::int64_t segment = 1; segment < gradients.segments; ++segment) {
+        C* target = sums(0) + offset;
+        const C* source = sums(segment) + offset;
+        for_lanes<C>(elements, [&](std::int64_t i, std::int64_t lanes) {
+          store_n(hn::Add(load_n(target + i, lanes), load_n(source + i, lanes)), target + i, lanes);
+        });
+      }
+    };
+    add(first * ld_k, n * ld_k);
+    add(shape.n_key * ld_k + first * ld_v, n * ld_v);
+    BackwardSegment<T>(arguments, gradients, sums(0))
+        .store_sums(pair / shape.n_kv_heads, pair % shape.n_kv_heads, first, n);
+  });
+}
+
+void Backward(const SoftmaxAttentionArguments& arguments, const SoftmaxAttentionGradients& gradients) {
+  if (arguments.mask.documents.defined()) find_document_borders(arguments);
+  with_float_type(arguments.query.dtype(), "softmax_attention", [&]<class T>(std::type_identity<T>) {
+    using C = compute_t<T>;
+    const AttentionShape& shape = arguments.shape;
+    const std::int64_t segments = gradients.segments;
+    run_tasks(shape, shape.batch * shape.n_kv_heads * segments, [&](std::int64_t task) {
+      const std::int64_t batch = task / segments / shape.n_kv_heads, kv_head = task / segments % shape.n_kv_heads,
+                         segment = task % segments;
+      const std::int64_t slot = segments == 1 ? thread_index() : task;
+      C* sums = gradients.sums.defined() ? gradients.sums.data<C>() + slot * gradients.sums.extent(1) : nullptr;
+      BackwardSegment<T> body(arguments, gradients, sums);
+      body.run(batch, kv_head, segment_begin(arguments, batch, segment, segments),
+               segment_begin(arguments, batch, segment + 1, segments));
+      if (sums && segments == 1) body.store_sums(batch, kv_head, 0, shape.n_key);
+    });
+    if (gradients.sums.defined() && segments > 1) add_segments<T>(arguments, gradients);
+  });
+}
+
+}  // namespace furlong::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace furlong::ops {
+HWY_EXPORT(Forward);
+HWY_EXPORT(Backward);
+
+void softmax_attention_forward_cpu(const SoftmaxAttentionArguments& arguments) {
+  HWY_DYNAMIC_DISPATCH(Forward)(arguments);
+}
+void softmax_attention_backward_cpu(const SoftmaxAttentionArguments& arguments,
+                                    const SoftmaxAttentionGradients& gradients) {
+  HWY_DYNAMIC_DISPATCH(Backward)(arguments, gradients);
+}
+}  // namespace furlong::ops
+#endif

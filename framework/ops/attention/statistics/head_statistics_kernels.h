@@ -1,0 +1,15 @@
+#pragma once
+#include "framework/core/tensor.h"
+#include "framework/primitives/gpu_body.h"
+
+namespace furlong::ops {
+
+/// query [batch, n, heads, d] and key [batch, n, kv_heads, d], the last dimension contiguous. The CPU's body sums in
+/// partial [heads + kv_heads, 2 d], of the accumulate dtype, and total of the same shape in float64.
+void add_head_statistics_cpu(const Tensor& query, const Tensor& key, const Tensor& kept, const Tensor& partial,
+                             const Tensor& total, const Tensor& statistics);
+
+inline GpuBody<const Tensor& /*query*/, const Tensor& /*key*/, const Tensor& /*kept*/, const Tensor& /*statistics*/>
+    add_head_statistics_gpu{"head_statistics"};
+
+}  // namespace furlong::ops

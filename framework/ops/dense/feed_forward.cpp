@@ -1,0 +1,109 @@
+#include "framework/ops/dense/feed_forward.h"
+
+#include "framework/primitives/activation_kernels.h"
+#include "framework/primitives/gemm_kernels.h"
+
+namespace furlong::ops {
+namespace {
+
+// Places of the inputs, and of what is kept.
+enum Input : std::uint8_t { input_x, input_weight_in, input_bias_in, input_weight_out, input_bias_out };
+enum Saved : std::uint8_t { saved_x, saved_before, saved_hidden, saved_weight_in, saved_weight_out };
+
+/// The gradients of a weight [outer, inner] and of the bias beside it.
+void parameter_gradients(BackwardContext& context, const Tensor& d_y, Input weight, Input bias,
+                         const std::function<Tensor()>& x) {
+  if (const GradientTarget d_weight = context.d_input(weight); d_weight.wanted()) {
+    GemmEpilogue epilogue;
+    epilogue.bias_gradient = context.d_input(bias);
+    gemm(context.stream(), d_y, true, as_matrix(x()), false, d_weight.tensor, d_weight.mode, epilogue);
+  } else {
+    column_sum(context.stream(), d_y, context.d_input(bias));
+  }
+}
+
+/// d_before is the gradient of what the activation is taken of; it is used as soon as it is there, while caches still
+/// hold it.
+void through_activation(BackwardContext& context, const Tensor& d_y, ActivationKind kind, const Remake* remake_x) {
+  const Stream& stream = context.stream();
+  const Tensor before = as_matrix(context.saved(saved_before));
+  const Tensor d_before = Tensor::empty(before.shape(), before.dtype(), stream.device);
+  GemmEpilogue epilogue;
+  epilogue.activation = epilogue_activation(kind);
+  epilogue.auxiliary = &before;
+  epilogue.activation_gradient = true;
+  gemm(stream, d_y, false, context.saved(saved_weight_out), false, d_before, GradientMode::overwrite, epilogue);
+  if (const GradientTarget d_x = context.d_input(input_x); d_x.wanted()) {
+    gemm(stream, d_before, false, context.saved(saved_weight_in), false, as_matrix(d_x.tensor), d_x.mode);
+  }
+  parameter_gradients(context, d_before, input_weight_in, input_bias_in,
+                      [&] { return remake_x ? (*remake_x)(stream) : context.saved(saved_x); });
+}
+
+void feed_forward_backward(BackwardContext& context, ActivationKind kind, const Remake* remake_x) {
+  const Stream& stream = context.stream();
+  const Tensor d_y = as_matrix(context.d_output());
+  if (context.wants(input_x) || context.wants(input_weight_in) || context.wants(input_bias_in)) {
+    through_activation(context, d_y, kind, remake_x);
+  }
+  parameter_gradients(context, d_y, input_weight_out, input_bias_out, [&] {
+    if (context.saved(saved_hidden).defined()) return context.saved(saved_hidden);
+    // Over `before`, which has been read for the last time, where nobody else holds it.
+    const Tensor& before = context.saved(saved_before);
+    const Tensor hidden = before.is_unique() ? before : Tensor::empty(before.shape(), before.dtype(), stream.device);
+    run_body(stream, activation_cpu, activation_gpu, before, hidden, kind);
+    return hidden;
+  });
+}
+
+Tensor product(const Stream& stream, const Tensor& x, const Tensor& weight, GemmEpilogue epilogue,
+               const Variable* bias) {
+  Shape shape = x.shape();
+  shape[-1] = weight.extent(0);
+  const Tensor y = Tensor::empty(shape, x.dtype(), stream.device);
+  if (bias) epilogue.bias = &bias->value();
+  gemm(stream, as_matrix(x), false, weight, true, as_matrix(y), GradientMode::overwrite, epilogue);
+  return y;
+}
+
+}  // namespace
+
+Variable feed_forward(Tape& tape, const Variable& x, const Variable& input_weight, const Variable* input_bias,
+                      const Variable& output_weight, const Variable* output_bias, ActivationKind kind) {
+  require(input_weight.shape().rank() == 2 && output_weight.shape().rank() == 2 && x.shape().rank() >= 1 &&
+              x.extent(-1) == input_weight.extent(1) && input_weight.extent(0) == output_weight.extent(1),
+          "feed_forward: x {} with weights {} and {}", x.shape().text(), input_weight.shape().text(),
+          output_weight.shape().text());
+  const Stream& stream = tape.stream();
+  GemmEpilogue epilogue;
+  epilogue.activation = epilogue_activation(kind);
+  // What is thrown away now and run again in backward has to find the same bits.
+  const bool kept = tape.recording() || tape.runs_again();
+  Tensor before, before_rows;
+  if (kept) {
+    Shape shape = x.shape();
+    shape[-1] = input_weight.extent(0);
+    before = Tensor::empty(shape, x.dtype(), stream.device);
+    before_rows = as_matrix(before);
+    epilogue.auxiliary = &before_rows;
+  }
+  const Tensor hidden = product(stream, x.value(), input_weight.value(), epilogue, input_bias);
+  const Tensor y = product(stream, hidden, output_weight.value(), {}, output_bias);
+
+  const bool wants_weight_in = input_weight.requires_gradient(), wants_weight_out = output_weight.requires_gradient();
+  const bool through = x.requires_gradient() || wants_weight_in || (input_bias && input_bias->requires_gradient());
+  const std::shared_ptr<const Remake> remake = wants_weight_in ? x.remake() : nullptr;
+  const bool keeps_hidden = wants_weight_out && !tape.remakes_values();
+  std::vector<Tensor> saved(5);
+  if (wants_weight_in && !remake) saved[saved_x] = x.value();
+  if (through || (wants_weight_out && !keeps_hidden)) saved[saved_before] = before;
+  if (keeps_hidden) saved[saved_hidden] = hidden;
+  saved[saved_weight_in] = input_weight.value();
+  saved[saved_weight_out] = output_weight.value();
+  const auto given = [](const Variable* bias) { return bias ? *bias : Variable{}; };
+  return tape.record_one(
+      "feed_forward", {x, input_weight, given(input_bias), output_weight, given(output_bias)}, y, std::move(saved),
+      [kind, remake](BackwardContext& context) { feed_forward_backward(context, kind, remake.get()); });
+}
+
+}  // namespace furlong::ops

@@ -1,0 +1,23 @@
+#pragma once
+#include "framework/core/tensor.h"
+#include "framework/primitives/gpu_body.h"
+
+namespace furlong::ops {
+
+/// x [batch, n, d] -> output [batch, d]; `mean`: over the positions where mask int32 [batch, n] is not 0 (undefined:
+/// all), else the first.
+void pool_cpu(const Tensor& x, const Tensor& mask, bool mean, const Tensor& output);
+void pool_backward_cpu(const Tensor& d_output, const Tensor& mask, bool mean, const Tensor& d_x, bool accumulate);
+/// x [2 pairs, d] -> output [pairs, 4 d]
+void pair_features_cpu(const Tensor& x, const Tensor& output);
+void pair_features_backward_cpu(const Tensor& x, const Tensor& d_output, const Tensor& d_x, bool accumulate);
+
+inline GpuBody<const Tensor& /*x*/, const Tensor& /*mask*/, bool /*mean*/, const Tensor& /*output*/> pool_gpu{"pool"};
+inline GpuBody<const Tensor& /*d_output*/, const Tensor& /*mask*/, bool /*mean*/, const Tensor& /*d_x*/,
+               bool /*accumulate*/>
+    pool_backward_gpu{"pool"};
+inline GpuBody<const Tensor& /*x*/, const Tensor& /*output*/> pair_features_gpu{"pair_features"};
+inline GpuBody<const Tensor& /*x*/, const Tensor& /*d_output*/, const Tensor& /*d_x*/, bool /*accumulate*/>
+    pair_features_backward_gpu{"pair_features"};
+
+}  // namespace furlong::ops

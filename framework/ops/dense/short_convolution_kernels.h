@@ -1,0 +1,37 @@
+#pragma once
+// What the bodies of short_convolution are called with, on any engine.
+#include <algorithm>
+
+#include "framework/autodiff/variable.h"
+#include "framework/primitives/gpu_body.h"
+
+namespace furlong::ops {
+
+/// by_tap [width, channels] in the dtype of sums, from weight [channels, width].
+void short_convolution_taps_cpu(const Tensor& weight, const Tensor& by_tap);
+// `positions` (int32 [batch, n], or undefined for one document a row): the place of each token in its document.
+void short_convolution_cpu(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& positions,
+                           const Tensor& y);
+void short_convolution_history_cpu(const Tensor& x, const Tensor& history, const Tensor& updated_history);
+void short_convolution_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const Tensor& positions,
+                               const GradientTarget& d_x);
+/// `partial` [short_convolution_blocks(), width, channels] is scratch: each block's sum over its rows.
+void short_convolution_d_weight_cpu(const Tensor& x, const Tensor& history, const Tensor& positions, const Tensor& d_y,
+                                    const Tensor& partial, const GradientTarget& d_weight);
+
+/// The sum over rows is taken in this many blocks of 64 rows or more, whatever the number of threads or of
+/// multiprocessors.
+inline std::int64_t short_convolution_blocks(const Device& device, std::int64_t rows) {
+  return std::clamp<std::int64_t>((rows + 63) / 64, 1, device.is_gpu() ? 512 : 64);
+}
+
+inline GpuBody<const Tensor&, const Tensor&> short_convolution_taps_gpu{"short_convolution"};
+inline GpuBody<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&> short_convolution_gpu{
+    "short_convolution"};
+inline GpuBody<const Tensor&, const Tensor&, const Tensor&> short_convolution_history_gpu{"short_convolution"};
+inline GpuBody<const Tensor&, const Tensor&, const Tensor&, const GradientTarget&> short_convolution_d_x_gpu{
+    "short_convolution"};
+inline GpuBody<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GradientTarget&>
+    short_convolution_d_weight_gpu{"short_convolution"};
+
+}  // namespace furlong::ops

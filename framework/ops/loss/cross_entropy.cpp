@@ -1,0 +1,83 @@
+#include "framework/ops/loss/cross_entropy.h"
+
+#include <algorithm>
+
+#include "framework/ops/loss/classifier_gradients.h"
+#include "framework/ops/loss/cross_entropy_rows.h"
+#include "framework/primitives/dispatch.h"
+#include "framework/primitives/gemm.h"
+
+namespace furlong::ops {
+namespace {
+
+void check(const Variable& hidden, const Variable& weight, const Variable* bias, const Tensor& targets,
+           const CrossEntropyOptions& options) {
+  require(hidden.shape().rank() >= 1 && hidden.value().is_contiguous() && weight.shape().rank() == 2 &&
+              weight.extent(1) == hidden.extent(-1) && weight.value().has_contiguous_rows() &&
+              weight.dtype() == hidden.dtype(),
+          "cross_entropy: hidden {} {} with weight {} {}, expected [rows, d] and [vocabulary, d]",
+          name_of(hidden.dtype()), hidden.shape().text(), name_of(weight.dtype()), weight.shape().text());
+  require(!bias || (bias->shape() == Shape{weight.extent(0)} && bias->value().is_contiguous()),
+          "cross_entropy: bias is {}, expected [{}]", bias ? bias->shape().text() : "", weight.extent(0));
+  require(
+      targets.dtype() == DType::int32 && targets.elements() == hidden.shape().rows() && targets.has_contiguous_rows(),
+      "cross_entropy: targets are {} {} for hidden {}, expected one int32 for each row", name_of(targets.dtype()),
+      targets.shape().text(), hidden.shape().text());
+  require(!options.normalizer || *options.normalizer > 0, "cross_entropy: normalizer {}, expected a positive number",
+          options.normalizer.value_or(1));
+  const Tensor& given = options.device_normalizer;
+  require(!given.defined() || (given.dtype() == DType::float64 && given.elements() == 1),
+          "cross_entropy: device_normalizer is {} {}", name_of(given.dtype()), given.shape().text());
+}
+
+}  // namespace
+
+CrossEntropyResult cross_entropy(Tape& tape, const Variable& hidden, const Variable& weight, const Variable* bias,
+                                 const Tensor& targets, const CrossEntropyOptions& options) {
+  check(hidden, weight, bias, targets, options);
+  const Stream& stream = tape.stream();
+  const Device& device = tape.device();
+  const DType dtype = hidden.dtype(), sum_dtype = accumulate_dtype(dtype);
+  const std::int64_t rows = hidden.shape().rows(), d = hidden.extent(-1), vocabulary = weight.extent(0);
+  const Tensor hidden_rows = hidden.value().reshape({rows, d});
+
+  CrossEntropyResult result;
+  result.counts = Tensor::empty({2}, DType::int32, device);
+  const Tensor inverse_normalizer = Tensor::empty({1}, sum_dtype, device);
+  const double normalizer = options.normalizer.value_or(0);
+  if (device.is_cpu())
+    count_targets_cpu(targets, vocabulary, normalizer, options.device_normalizer, result.counts, inverse_normalizer);
+  if (device.is_gpu())
+    count_targets_gpu(stream, targets, normalizer, options.device_normalizer, result.counts, inverse_normalizer);
+  const Tensor row_losses = Tensor::empty({rows}, sum_dtype, device);
+  const Tensor correct = options.count_correct ? Tensor::empty({rows}, DType::int32, device) : Tensor{};
+  const Tensor bias_values = bias ? in_dtype(stream, bias->value(), sum_dtype) : Tensor{};
+
+  ClassifierGradients gradients(tape, hidden, weight, bias);
+  {
+    const std::int64_t chunk_rows = logits_chunk_rows(device, rows, vocabulary);
+    const Tensor chunk_logits = logits_chunk(device, chunk_rows, vocabulary, sum_dtype);
+    // Gradients of the logits take the logits' place; as factors of products with 16-bit tensors they need 16 bits too,
+    // and memory of their own.
+    Tensor chunk_d_logits;
+    if (gradients.any())
+      chunk_d_logits = dtype == sum_dtype ? chunk_logits : logits_chunk(device, chunk_rows, vocabulary, dtype);
+    for (std::int64_t first_row = 0; first_row < rows; first_row += chunk_rows) {
+      const std::int64_t count = std::min(chunk_rows, rows - first_row);
+      const Tensor logits = chunk_logits.narrow(0, 0, count), hidden_chunk = hidden_rows.narrow(0, first_row, count);
+      const Tensor d_logits = gradients.any() ? chunk_d_logits.narrow(0, 0, count) : Tensor{};
+      gemm(stream, hidden_chunk, false, weight.value(), true, logits, GradientMode::overwrite,
+           {.bias = bias ? &bias_values : nullptr});
+      run_body(stream, cross_entropy_rows_cpu, cross_entropy_rows_gpu,
+               CrossEntropyRows{logits, targets, first_row, inverse_normalizer, row_losses, correct, d_logits});
+      if (gradients.any()) gradients.add_chunk(stream, d_logits, hidden_chunk, weight.value(), first_row);
+    }
+  }
+  const Tensor loss = Tensor::empty(Shape{}, sum_dtype, device);
+  run_body(stream, sum_rows_cpu, sum_rows_gpu, row_losses, correct, inverse_normalizer, loss, result.counts);
+  if (options.keep_row_losses) result.row_losses = row_losses;
+  result.loss = gradients.record(tape, "cross_entropy", hidden, weight, bias, loss);
+  return result;
+}
+
+}  // namespace furlong::ops

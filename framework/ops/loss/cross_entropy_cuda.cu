@@ -1,0 +1,242 @@
+#include "framework/cuda/kernels/kernel.h"
+
+#include "framework/cuda/kernels/row_integers.cuh"
+#include "framework/cuda/kernels/rows_cuda.cuh"
+#include "framework/ops/loss/cross_entropy_rows.h"
+
+namespace furlong::ops {
+namespace FURLONG_GPU {
+
+inline constexpr unsigned single_block = 1024;  // threads of kernels that one block does, over all rows
+
+/// counts = {targets that are not -1, 0}, and what the losses are multiplied by.
+template <class T>
+__global__ void __launch_bounds__(single_block)
+    count_targets_kernel(RowIntegers targets, std::int64_t rows, double normalizer, const double* given,
+                         std::int32_t* counts, T* inverse_normalizer) {
+  std::int32_t valid = 0;
+  for (std::int64_t row = threadIdx.x; row < rows; row += blockDim.x) valid += targets[row] != -1 ? 1 : 0;
+  valid = block_sum(valid);
+  if (threadIdx.x > 0) return;
+  counts[0] = valid;
+  counts[1] = 0;
+  const double asked = given ? given[0] : normalizer, divisor = asked > 0 ? asked : static_cast<double>(valid);
+  inverse_normalizer[0] = static_cast<T>(divisor > 0 ? 1 / divisor : 0);
+}
+
+void count_targets(const Stream& stream, const Tensor& targets, double normalizer, const Tensor& given,
+                   const Tensor& counts, const Tensor& inverse_normalizer) {
+  const std::int64_t rows = targets.elements();
+  const unsigned threads = 32 * power_of_two_up_to(ceil_div<std::int64_t>(rows, 32), single_block / 32);
+  const auto launched = [&]<class T>(std::type_identity<T>) {
+    launch(stream, count_targets_kernel<T>, 1, threads, 0, RowIntegers(targets), rows, normalizer,
+           gpu_data<double>(given), gpu_data<std::int32_t>(counts), gpu_data<T>(inverse_normalizer));
+  };
+  inverse_normalizer.dtype() == DType::float64 ? launched(std::type_identity<double>{})
+                                               : launched(std::type_identity<float>{});
+}
+
+/// The largest logit so far, Σ exp(logit - largest), and whether one of them keeps the target from being the
+/// prediction: a larger one, or an equal one before it.
+template <class C>
+struct OnlineSoftmax {
+  C maximum, sum;
+  int beaten;
+
+  /// exp(x - maximum) where x may be the maximum itself, infinite or not yet anything.
+  __device__ static C relative(C x, C maximum) { return x == maximum ? C(1) : gpu_exp(x - maximum); }
+
+  template <int N>
+  __device__ void take(const C (&x)[N]) {
+    C larger = maximum;
+    FURLONG_UNROLL
+    for (int i = 0; i < N; ++i) larger = gpu_max(larger, x[i]);
+    sum *= relative(maximum, larger);
+    FURLONG_UNROLL
+    // -infinity adds nothing, even where nothing else has come yet; a NaN goes into the sum.
+    for (int i = 0; i < N; ++i) sum += x[i] == gpu_lowest<C>() ? C(0) : gpu_exp(x[i] - larger);
+    maximum = larger;
+  }
+  __device__ void merge(C other_maximum, C other_sum, int other_beaten) {
+    const C larger = gpu_max(maximum, other_maximum);
+    sum = sum * relative(maximum, larger) + other_sum * relative(other_maximum, larger);
+    maximum = larger;
+    beaten |= other_beaten;
+  }
+  /// That of the whole block, in every thread, in a fixed order. All threads must come.
+  __device__ void merge_block() {
+    FURLONG_SHARED(C, maxima, [32]);
+    FURLONG_SHARED(C, sums, [32]);
+    FURLONG_SHARED(int, beatens, [32]);
+    FURLONG_UNROLL
+    for (int step = 16; step > 0; step /= 2) {
+      merge(__shfl_xor_sync(full_warp, maximum, step), __shfl_xor_sync(full_warp, sum, step),
+            __shfl_xor_sync(full_warp, beaten, step));
+    }
+    if (lane_index() == 0) {
+      maxima[warp_index()] = maximum;
+      sums[warp_index()] = sum;
+      beatens[warp_index()] = beaten;
+    }
+    __syncthreads();
+    *this = {maxima[0], sums[0], beatens[0]};
+    for (int warp = 1; warp < warps_in_block(); ++warp) merge(maxima[warp], sums[warp], beatens[warp]);
+  }
+};
+
+template <class C, class G>
+struct CrossEntropyPointers {
+  const C* logits;
+  std::int64_t first_row, vocabulary;
+  std::int64_t stride, d_stride;  // from row to row of logits and d_logits
+  const C* inverse_normalizer;
+  C* row_losses;
+  std::int32_t* correct;  // or null
+  G* d_logits;            // or null; may be the logits
+};
+
+inline constexpr int logits_at_a_time = 4;
+
+/// One row to each block: one pass for maximum and sum, one for the gradients, which finds the row in the cache. A
+/// thread writes gradients where it read logits, and the target's logit is read before the barrier, so the two may be
+/// one tensor.
+template <class C, class G>
+__global__ void __launch_bounds__(1024)
+    cross_entropy_rows_kernel(CrossEntropyPointers<C, G> work, RowIntegers targets) {
+  const std::int64_t row = work.first_row + blockIdx.x, vocabulary = work.vocabulary, target = targets[row];
+  const C* logits = work.logits + blockIdx.x * work.stride;
+  G* d_logits = work.d_logits != nullptr ? work.d_logits + blockIdx.x * work.d_stride : nullptr;
+  if (target < 0 || target >= vocabulary) {
+    // Left out; or no token at all, which must not go unseen.
+    const C nothing = target == -1 ? C(0) : std::numeric_limits<C>::quiet_NaN();
+    if (threadIdx.x == 0) work.row_losses[row] = nothing;
+    if (threadIdx.x == 0 && work.correct != nullptr) work.correct[row] = 0;
+    for (std::int64_t i = threadIdx.x; d_logits != nullptr && i < vocabulary; i += blockDim.x)
+      d_logits[i] = from_compute<G>(nothing);
+    return;
+  }
+
+  const C target_logit = logits[target];
+  OnlineSoftmax<C> softmax{gpu_lowest<C>(), 0, 0};
+  const std::int64_t threads = blockDim.x;
+  for (std::int64_t first = threadIdx.x; first < vocabulary; first += logits_at_a_time * threads) {
+    C x[logits_at_a_time];
+    FURLONG_UNROLL
+    for (int k = 0; k < logits_at_a_time; ++k) {
+      const std::int64_t i = first + k * threads;
+      x[k] = i < vocabulary ? logits[i] : gpu_lowest<C>();
+      softmax.beaten |= x[k] > target_logit || (x[k] == target_logit && i < target) ? 1 : 0;
+    }
+    softmax.take(x);
+  }
+  softmax.merge_block();
+  if (threadIdx.x == 0) {
+    work.row_losses[row] = gpu_log(softmax.sum) + (softmax.maximum - target_logit);
+    if (work.correct != nullptr) work.correct[row] = softmax.beaten == 0 && target_logit == softmax.maximum ? 1 : 0;
+  }
+  if (d_logits == nullptr) return;
+
+  const C inverse_normalizer = work.inverse_normalizer[0], factor = inverse_normalizer / softmax.sum;
+  for (std::int64_t first = threadIdx.x; first < vocabulary; first += logits_at_a_time * threads) {
+    C x[logits_at_a_time];
+    FURLONG_UNROLL
+    for (int k = 0; k < logits_at_a_time; ++k)
+      x[k] = first + k * threads < vocabulary ? logits[first + k * threads] : C(0);
+    FURLONG_UNROLL
+    for (int k = 0; k < logits_at_a_time; ++k) {
+      const std::int64_t i = first + k * threads;
+      const C term = gpu_exp(x[k] - softmax.maximum);
+      const C gradient = i == target ? (term - softmax.sum) / softmax.sum * inverse_normalizer : term * factor;
+      if (i < vocabulary) d_logits[i] = from_compute<G>(gradient);
+    }
+  }
+}
+
+template <class C, class G>
+void launch_rows(const Stream& stream, const CrossEntropyRows& rows) {
+  const std::int64_t count = rows.logits.extent(0), vocabulary = rows.logits.extent(1);
+  if (count == 0) return;
+  const unsigned threads = 32 * power_of_two_up_to(ceil_div<std::int64_t>(vocabulary, 2 * logits_at_a_time * 32), 32);
+  const CrossEntropyPointers<C, G> work{gpu_data<C>(rows.logits),
+                                        rows.first_row,
+                                        vocabulary,
+                                        rows.logits.strides()[0],
+                                        rows.d_logits.defined() ? rows.d_logits.strides()[0] : 0,
+                                        gpu_data<C>(rows.inverse_normalizer),
+                                        gpu_data<C>(rows.row_losses),
+                                        gpu_data<std::int32_t>(rows.correct),
+                                        gpu_data<G>(rows.d_logits)};
+  launch(stream, cross_entropy_rows_kernel<C, G>, grid_blocks(count, 1), threads, 0, work, RowIntegers(rows.targets));
+}
+
+void cross_entropy_rows(const Stream& stream, const CrossEntropyRows& rows) {
+  if (rows.logits.dtype() == DType::float64) {
+    launch_rows<double, double>(stream, rows);
+  } else if (rows.d_logits.defined() && rows.d_logits.dtype() == DType::bfloat16) {
+    launch_rows<float, __nv_bfloat16>(stream, rows);
+  } else {
+    launch_rows<float, float>(stream, rows);
+  }
+}
+
+/// In double, though not in the CPU's order: rows in turn to the threads. One addition a row is no cost.
+template <class T>
+__global__ void __launch_bounds__(single_block)
+    sum_rows_kernel(const T* row_losses, const std::int32_t* correct, std::int64_t rows, const T* inverse_normalizer,
+                    T* loss, std::int32_t* counts) {
+  double sum = 0;
+  std::int32_t hits = 0;
+  for (std::int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
+    sum += static_cast<double>(row_losses[row]);
+    if (correct != nullptr) hits += correct[row];
+  }
+  sum = block_sum(sum);
+  hits = block_sum(hits);
+  if (threadIdx.x > 0) return;
+  loss[0] = static_cast<T>(sum * static_cast<double>(inverse_normalizer[0]));
+  if (correct != nullptr) counts[1] = hits;
+}
+
+void sum_rows(const Stream& stream, const Tensor& row_losses, const Tensor& correct, const Tensor& inverse_normalizer,
+              const Tensor& loss, const Tensor& counts) {
+  const std::int64_t rows = row_losses.elements();
+  const unsigned threads = 32 * power_of_two_up_to(ceil_div<std::int64_t>(rows, 32), single_block / 32);
+  const auto launched = [&]<class T>(std::type_identity<T>) {
+    launch(stream, sum_rows_kernel<T>, 1, threads, 0, gpu_data<T>(row_losses), gpu_data<std::int32_t>(correct), rows,
+           gpu_data<T>(inverse_normalizer), gpu_data<T>(loss), gpu_data<std::int32_t>(counts));
+  };
+  loss.dtype() == DType::float64 ? launched(std::type_identity<double>{}) : launched(std::type_identity<float>{});
+}
+
+/// values *= *scalar; a scalar of 1, the usual one, costs a launch and no memory traffic.
+template <class T, class S>
+__global__ void __launch_bounds__(256) scale_kernel(T* values, std::int64_t n, const S* scalar) {
+  using Compute = gpu_compute_t<T>;
+  const auto scale = static_cast<Compute>(*scalar);
+  if (scale == Compute(1)) return;
+  for (std::int64_t i = global_thread(); i < n; i += grid_stride())
+    values[i] = from_compute<T>(to_compute(values[i]) * scale);
+}
+
+void scale_by_scalar(const Stream& stream, const Tensor& tensor, const Tensor& scalar) {
+  if (tensor.elements() == 0) return;
+  require(tensor.is_contiguous(), "cross_entropy: a gradient of {} that is not contiguous", tensor.shape().text());
+  const unsigned blocks = grid_blocks(tensor.elements(), 256, 4096);
+  with_gpu_float_type(tensor.dtype(), "cross_entropy", [&]<class T>(std::type_identity<T>) {
+    if (scalar.dtype() == DType::float64) {
+      launch(stream, scale_kernel<T, double>, blocks, 256, 0, gpu_data<T>(tensor), tensor.elements(),
+             gpu_data<double>(scalar));
+    } else {
+      launch(stream, scale_kernel<T, float>, blocks, 256, 0, gpu_data<T>(tensor), tensor.elements(),
+             gpu_data<float>(scalar));
+    }
+  });
+}
+
+const GpuBodyRegistration count_targets_registration{count_targets_gpu, &count_targets};
+const GpuBodyRegistration cross_entropy_rows_registration{cross_entropy_rows_gpu, &cross_entropy_rows};
+const GpuBodyRegistration sum_rows_registration{sum_rows_gpu, &sum_rows};
+const GpuBodyRegistration scale_by_scalar_registration{scale_by_scalar_gpu, &scale_by_scalar};
+
+}  // namespace FURLONG_GPU
+}  // namespace furlong::ops

@@ -1,0 +1,243 @@
+#include "framework/cuda/kernels/kernel.h"
+
+#include "framework/cuda/kernels/row_integers.cuh"
+#include "framework/cuda/kernels/rows_cuda.cuh"
+#include "framework/ops/loss/distillation_kernels.h"
+
+namespace furlong::ops {
+namespace FURLONG_GPU {
+namespace {
+
+/// exp(x · scale) for x = what has been left behind of a running maximum; 1 where the maximum stayed, whether infinite
+/// or not yet anything.
+template <class C>
+__device__ inline C left_behind(C before, C now, C scale) {
+  return before == now ? C(1) : gpu_exp((before - now) * scale);
+}
+
+/// x - maximum, where -infinity may be both.
+template <class C>
+__device__ inline C below(C x, C maximum) {
+  return x == maximum && x == gpu_lowest<C>() ? C(0) : x - maximum;
+}
+
+/// What of both sides' logits has been seen so far: the largest and where the first of them is, Σ exp((logit - largest)
+/// / T), and the sum of the teacher's terms times (its logit - its largest) - (the student's logit - the student's
+/// largest).
+template <class C>
+struct OnlineDivergence {
+  C student_maximum = gpu_lowest<C>(), teacher_maximum = gpu_lowest<C>();
+  C student_sum = 0, teacher_sum = 0, difference = 0;
+  int student_first = 0, teacher_first = 0;
+
+  /// The sums as they are against larger maxima.
+  __device__ void rise(C student_larger, C teacher_larger, C inverse_temperature) {
+    const C student_step = below(student_maximum, student_larger),
+            teacher_step = below(teacher_maximum, teacher_larger);
+    // Nothing yet, or nothing that the teacher may say: there is no difference, however far the maxima move.
+    if (teacher_sum != 0) difference += teacher_sum * (teacher_step - student_step);
+    const C teacher_factor = left_behind(teacher_maximum, teacher_larger, inverse_temperature);
+    if (teacher_sum != 0) difference = teacher_factor > 0 ? difference * teacher_factor : C(0);
+    teacher_sum *= teacher_factor;
+    student_sum *= left_behind(student_maximum, student_larger, inverse_temperature);
+    student_maximum = student_larger;
+    teacher_maximum = teacher_larger;
+  }
+  template <int N>
+  __device__ void take(const C (&student)[N], const C (&teacher)[N], int first, int stride, C inverse_temperature) {
+    C student_larger = student_maximum, teacher_larger = teacher_maximum;
+    FURLONG_UNROLL
+    for (int k = 0; k < N; ++k) {
+      if (student[k] > student_larger) student_first = first + k * stride;
+      if (teacher[k] > teacher_larger) teacher_first = first + k * stride;
+      student_larger = gpu_max(student_larger, student[k]);
+      teacher_larger = gpu_max(teacher_larger, teacher[k]);
+    }
+    rise(student_larger, teacher_larger, inverse_temperature);
+    FURLONG_UNROLL
+    for (int k = 0; k < N; ++k) {
+      // -infinity adds nothing, even where nothing else has come yet; a NaN goes into the sums.
+      if (student[k] != gpu_lowest<C>()) student_sum += gpu_exp((student[k] - student_maximum) * inverse_temperature);
+      if (teacher[k] == gpu_lowest<C>()) continue;
+      const C t = teacher[k] - teacher_maximum, term = gpu_exp(t * inverse_temperature);
+      teacher_sum += term;
+      if (term > 0) difference += term * (t - below(student[k], student_maximum));
+    }
+  }
+  __device__ void merge(OnlineDivergence other, C inverse_temperature) {
+    if (other.student_maximum > student_maximum ||
+        (other.student_maximum == student_maximum && other.student_first < student_first)) {
+      student_first = other.student_first;
+    }
+    if (other.teacher_maximum > teacher_maximum ||
+        (other.teacher_maximum == teacher_maximum && other.teacher_first < teacher_first)) {
+      teacher_first = other.teacher_first;
+    }
+    const C student_larger = gpu_max(student_maximum, other.student_maximum);
+    const C teacher_larger = gpu_max(teacher_maximum, other.teacher_maximum);
+    rise(student_larger, teacher_larger, inverse_temperature);
+    other.rise(student_larger, teacher_larger, inverse_temperature);
+    student_sum += other.student_sum;
+    teacher_sum += other.teacher_sum;
+    difference += other.difference;
+  }
+  /// That of the lane `step` away.
+  __device__ OnlineDivergence of_lane(int step) const {
+    OnlineDivergence other;
+    other.student_maximum = __shfl_xor_sync(full_warp, student_maximum, step);
+    other.teacher_maximum = __shfl_xor_sync(full_warp, teacher_maximum, step);
+    other.student_sum = __shfl_xor_sync(full_warp, student_sum, step);
+    other.teacher_sum = __shfl_xor_sync(full_warp, teacher_sum, step);
+    other.difference = __shfl_xor_sync(full_warp, difference, step);
+    other.student_first = __shfl_xor_sync(full_warp, student_first, step);
+    other.teacher_first = __shfl_xor_sync(full_warp, teacher_first, step);
+    return other;
+  }
+  /// That of the whole block, in every thread, in a fixed order. All threads must come, once.
+  __device__ void merge_block(C inverse_temperature) {
+    FURLONG_SHARED(C, sums, [16][5]);
+    FURLONG_SHARED(int, places, [16][2]);
+    FURLONG_UNROLL
+    for (int step = 16; step > 0; step /= 2) merge(of_lane(step), inverse_temperature);
+    if (lane_index() == 0) {
+      C(&mine)[5] = sums[warp_index()];
+      mine[0] = student_maximum;
+      mine[1] = teacher_maximum;
+      mine[2] = student_sum;
+      mine[3] = teacher_sum;
+      mine[4] = difference;
+      places[warp_index()][0] = student_first;
+      places[warp_index()][1] = teacher_first;
+    }
+    __syncthreads();
+    const auto of_warp = [&](int warp) {
+      OnlineDivergence other;
+      other.student_maximum = sums[warp][0];
+      other.teacher_maximum = sums[warp][1];
+      other.student_sum = sums[warp][2];
+      other.teacher_sum = sums[warp][3];
+      other.difference = sums[warp][4];
+      other.student_first = places[warp][0];
+      other.teacher_first = places[warp][1];
+      return other;
+    };
+    *this = of_warp(0);
+    for (int warp = 1; warp < warps_in_block(); ++warp) merge(of_warp(warp), inverse_temperature);
+  }
+};
+
+template <class C, class G>
+struct DistillationPointers {
+  const C* student;
+  const C* teacher;
+  std::int64_t first_row, vocabulary;
+  std::int64_t stride;  // from row to row, of all three
+  C temperature;
+  const C* inverse_normalizer;
+  C* row_losses;
+  std::int32_t* agreement;  // or null
+  G* d_logits;              // or null; may be the student's logits
+};
+
+inline constexpr int logits_at_a_time = 4;
+inline constexpr unsigned most_threads = 512;
+
+/// One row to each block: one pass for maxima and sums, one for the gradients. A thread writes gradients where it read
+/// logits.
+template <class C, class G>
+__global__ void __launch_bounds__(most_threads)
+    distillation_rows_kernel(DistillationPointers<C, G> work, RowIntegers targets) {
+  const std::int64_t row = work.first_row + blockIdx.x, target = targets[row];
+  const int vocabulary = static_cast<int>(work.vocabulary), threads = static_cast<int>(blockDim.x);
+  const C *student = work.student + blockIdx.x * work.stride, *teacher = work.teacher + blockIdx.x * work.stride;
+  G* d_logits = work.d_logits != nullptr ? work.d_logits + blockIdx.x * work.stride : nullptr;
+  if (target < 0 || target >= vocabulary) {
+    // Left out; or no token at all, which must not go unseen.
+    const C nothing = target == -1 ? C(0) : std::numeric_limits<C>::quiet_NaN();
+    if (threadIdx.x == 0) work.row_losses[row] = nothing;
+    if (threadIdx.x == 0 && work.agreement != nullptr) work.agreement[row] = 0;
+    for (int i = static_cast<int>(threadIdx.x); d_logits != nullptr && i < vocabulary; i += threads)
+      d_logits[i] = from_compute<G>(nothing);
+    return;
+  }
+
+  const C temperature = work.temperature, inverse_temperature = C(1) / temperature;
+  OnlineDivergence<C> divergence;
+  for (std::int64_t first = threadIdx.x; first < vocabulary; first += logits_at_a_time * threads) {
+    C s[logits_at_a_time], t[logits_at_a_time];
+    FURLONG_UNROLL
+    for (int k = 0; k < logits_at_a_time; ++k) {
+      const std::int64_t i = first + k * threads;
+      s[k] = i < vocabulary ? student[i] : gpu_lowest<C>();
+      t[k] = i < vocabulary ? teacher[i] : gpu_lowest<C>();
+    }
+    divergence.take(s, t, static_cast<int>(first), threads, inverse_temperature);
+  }
+  divergence.merge_block(inverse_temperature);
+  if (threadIdx.x == 0) {
+    const C logarithms = gpu_log(divergence.student_sum) - gpu_log(divergence.teacher_sum);
+    work.row_losses[row] = temperature * (divergence.difference / divergence.teacher_sum + temperature * logarithms);
+    if (work.agreement != nullptr) work.agreement[row] = divergence.student_first == divergence.teacher_first ? 1 : 0;
+  }
+  if (d_logits == nullptr) return;
+
+  const C factor = temperature * work.inverse_normalizer[0];
+  const C student_factor = factor / divergence.student_sum, teacher_factor = factor / divergence.teacher_sum;
+  for (std::int64_t first = threadIdx.x; first < vocabulary; first += logits_at_a_time * threads) {
+    C s[logits_at_a_time], t[logits_at_a_time];
+    FURLONG_UNROLL
+    for (int k = 0; k < logits_at_a_time; ++k) {
+      const std::int64_t i = first + k * threads;
+      s[k] = i < vocabulary ? student[i] : C(0);
+      t[k] = i < vocabulary ? teacher[i] : C(0);
+    }
+    FURLONG_UNROLL
+    for (int k = 0; k < logits_at_a_time; ++k) {
+      const std::int64_t i = first + k * threads;
+      const C student_term = gpu_exp((s[k] - divergence.student_maximum) * inverse_temperature);
+      const C teacher_term = gpu_exp((t[k] - divergence.teacher_maximum) * inverse_temperature);
+      if (i < vocabulary) d_logits[i] = from_compute<G>(student_term * student_factor - teacher_term * teacher_factor);
+    }
+  }
+}
+
+template <class C, class G>
+void launch_rows(const Stream& stream, const DistillationRows& rows) {
+  const std::int64_t count = rows.student.extent(0), vocabulary = rows.student.extent(1);
+  if (count == 0) return;
+  require(vocabulary <= std::numeric_limits<std::int32_t>::max() / 2, "distillation: a vocabulary of {} tokens",
+          vocabulary);
+  const std::int64_t stride = rows.student.strides()[0];
+  require(rows.teacher.strides()[0] == stride && (!rows.d_logits.defined() || rows.d_logits.strides()[0] == stride),
+          "distillation: rows of logits {} elements apart, and others {}", stride, rows.teacher.strides()[0]);
+  const unsigned threads =
+      32 * power_of_two_up_to(ceil_div<std::int64_t>(vocabulary, 2 * logits_at_a_time * 32), most_threads / 32);
+  const DistillationPointers<C, G> work{gpu_data<C>(rows.student),
+                                        gpu_data<C>(rows.teacher),
+                                        rows.first_row,
+                                        vocabulary,
+                                        stride,
+                                        static_cast<C>(rows.temperature),
+                                        gpu_data<C>(rows.inverse_normalizer),
+                                        gpu_data<C>(rows.row_losses),
+                                        gpu_data<std::int32_t>(rows.agreement),
+                                        gpu_data<G>(rows.d_logits)};
+  launch(stream, distillation_rows_kernel<C, G>, grid_blocks(count, 1), threads, 0, work, RowIntegers(rows.targets));
+}
+
+}  // namespace
+
+void distillation_rows(const Stream& stream, const DistillationRows& rows) {
+  if (rows.student.dtype() == DType::float64) {
+    launch_rows<double, double>(stream, rows);
+  } else if (rows.d_logits.defined() && rows.d_logits.dtype() == DType::bfloat16) {
+    launch_rows<float, __nv_bfloat16>(stream, rows);
+  } else {
+    launch_rows<float, float>(stream, rows);
+  }
+}
+
+const GpuBodyRegistration distillation_rows_registration{distillation_rows_gpu, &distillation_rows};
+
+}  // namespace FURLONG_GPU
+}  // namespace furlong::ops

@@ -1,0 +1,22 @@
+#pragma once
+#include "framework/core/tensor.h"
+#include "framework/primitives/gpu_body.h"
+
+namespace furlong::ops {
+
+/// x and reference [..., d] of one dtype, rows contiguous; mask int32, one for each row, or undefined. sums (float64
+/// [2]) = {Σ |x - reference|², Σ |reference|²}, loss = their quotient, or 0 where the second is 0.
+void relative_error_cpu(const Tensor& x, const Tensor& reference, const Tensor& mask, const Tensor& sums,
+                        const Tensor& loss);
+/// d_x = (before +) d_loss · 2 (x - reference) / sums[1]; 0 where sums[1] is, and in rows that do not count.
+void relative_error_backward_cpu(const Tensor& x, const Tensor& reference, const Tensor& mask, const Tensor& sums,
+                                 const Tensor& d_loss, const Tensor& d_x, bool accumulate);
+
+inline GpuBody<const Tensor& /*x*/, const Tensor& /*reference*/, const Tensor& /*mask*/, const Tensor& /*sums*/,
+               const Tensor& /*loss*/>
+    relative_error_gpu{"relative_error"};
+inline GpuBody<const Tensor& /*x*/, const Tensor& /*reference*/, const Tensor& /*mask*/, const Tensor& /*sums*/,
+               const Tensor& /*d_loss*/, const Tensor& /*d_x*/, bool /*accumulate*/>
+    relative_error_backward_gpu{"relative_error"};
+
+}  // namespace furlong::ops

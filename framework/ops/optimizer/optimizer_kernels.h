@@ -1,0 +1,41 @@
+#pragma once
+#include <bit>
+
+#include "framework/core/tensor.h"
+#include "framework/ops/optimizer/optimizer.h"
+#include "framework/primitives/gpu_body.h"
+
+namespace furlong::ops {
+
+/// Places in AdamWDeviceStep::scalars.
+enum AdamWScalar : int { scalar_learning_rate, scalar_step, scalar_gradient_scale, scalar_skipped, adamw_scalars };
+
+/// `scalars` (AdamWDeviceStep's) and `compute_values` may be undefined.
+void adamw_step_cpu(const Tensor& values, const Tensor& d_values, const Tensor& first_moment,
+                    const Tensor& second_moment, const AdamWStep& settings, const Tensor& scalars,
+                    const Tensor& compute_values);
+void round_stochastically_cpu(const Tensor& compute_values, const Tensor& values, const StochasticRounding& rounding,
+                              std::int64_t step);
+void ema_update_cpu(const Tensor& average, const Tensor& values, double decay, const Tensor& scalars);
+
+inline GpuBody<const Tensor& /*values*/, const Tensor& /*d_values*/, const Tensor& /*first_moment*/,
+               const Tensor& /*second_moment*/, const AdamWStep&, const Tensor& /*scalars*/,
+               const Tensor& /*compute_values*/>
+    adamw_step_gpu{"adamw_step"};
+inline GpuBody<const Tensor& /*compute_values*/, const Tensor& /*values*/, const StochasticRounding&,
+               std::int64_t /*step*/>
+    round_stochastically_gpu{"round_stochastically"};
+inline GpuBody<const Tensor& /*average*/, const Tensor& /*values*/, double /*decay*/, const Tensor& /*scalars*/>
+    ema_update_gpu{"ema_update"};
+
+/// The bits of one of the two bfloat16 neighbours of `value`: away from zero where the upper half of `word`, a number
+/// out of 2^16, and the bits of `value` that bfloat16 has not add up to 2^16. Bfloat16 numbers, infinities and NaNs
+/// stay what they are.
+constexpr std::uint16_t stochastic_bfloat16(float value, std::uint32_t word) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  // A NaN must not be carried into another number, nor lose its payload and become an infinity.
+  return static_cast<std::uint16_t>(is_nan ? bits >> 16 | 0x40u : (bits + (word >> 16)) >> 16);
+}
+
+}  // namespace furlong::ops

@@ -1,0 +1,18 @@
+#pragma once
+#include "framework/ops/optimizer/step_control.h"
+#include "framework/primitives/gpu_body.h"
+
+namespace furlong::ops {
+
+/// The decision itself; written once for all engines. `root` is the square root of the sum of squares.
+constexpr void decide_step(double* numbers, double root, bool finite) {
+  numbers[step_gradient_norm] = root;
+  const double clip = numbers[step_gradient_clip], threshold = numbers[step_outlier_threshold];
+  numbers[step_gradient_scale] = clip > 0 && root > clip ? clip / root : 1.0;
+  numbers[step_skipped] = !finite || (threshold > 0 && root > threshold) ? 1.0 : 0.0;
+}
+
+void control_step_cpu(const Tensor& numbers);
+inline GpuBody<const Tensor& /*numbers*/> control_step_gpu{"control_step"};
+
+}  // namespace furlong::ops

@@ -1,0 +1,24 @@
+#pragma once
+// The bodies of the point-wise non-linearities. All tensors are of one dtype, with contiguous rows; outer strides are
+// free.
+#include "framework/core/tensor.h"
+#include "framework/primitives/activation_kind.h"
+#include "framework/primitives/gpu_body.h"
+
+namespace furlong::ops {
+
+void activation_cpu(const Tensor& x, const Tensor& y, ActivationKind kind);
+void activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate,
+                             ActivationKind kind);
+void gated_activation_cpu(const Tensor& x, const Tensor& y, ActivationKind kind);
+void gated_activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate,
+                                   ActivationKind kind);
+
+inline GpuBody<const Tensor& /*x*/, const Tensor& /*y*/, ActivationKind> activation_gpu{"activation"};
+inline GpuBody<const Tensor& /*x*/, const Tensor& /*d_y*/, const Tensor& /*d_x*/, bool /*accumulate*/, ActivationKind>
+    activation_backward_gpu{"activation"};
+inline GpuBody<const Tensor& /*x*/, const Tensor& /*y*/, ActivationKind> gated_activation_gpu{"gated_activation"};
+inline GpuBody<const Tensor& /*x*/, const Tensor& /*d_y*/, const Tensor& /*d_x*/, bool /*accumulate*/, ActivationKind>
+    gated_activation_backward_gpu{"gated_activation"};
+
+}  // namespace furlong::ops

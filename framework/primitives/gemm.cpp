@@ -1,0 +1,119 @@
+#include "framework/primitives/gemm.h"
+
+#include <atomic>
+
+#include "framework/primitives/activation_kernels.h"
+#include "framework/primitives/gemm_kernels.h"
+
+namespace furlong::ops {
+namespace {
+
+using Activation = GemmEpilogue::Activation;
+
+std::atomic<bool> tf32{false};
+std::atomic<bool> in_short_sums = false;
+
+ActivationKind kind_of(Activation activation) {
+  for (const ActivationName& entry : activation_names) {
+    if (epilogue_activation(entry.kind) == activation) return entry.kind;
+  }
+  throw ContractError("gemm: activation number {} is no op's", static_cast<int>(activation));
+}
+
+void check_epilogue(const GemmEpilogue& epilogue, const Tensor& c, bool transpose_a, bool overwrites) {
+  const bool activated = epilogue.activation != Activation::none;
+  require((epilogue.bias == nullptr && !activated) || overwrites, "gemm: bias and activation go with overwrite only");
+  require(epilogue.bias == nullptr || epilogue.bias->elements() == c.extent(1), "gemm: a bias of {} for {} columns",
+          epilogue.bias ? epilogue.bias->shape().text() : "", c.extent(1));
+  if (const Tensor* auxiliary = epilogue.auxiliary) {
+    require(activated, "gemm: an auxiliary goes with an activation");
+    require(auxiliary->shape() == c.shape() && auxiliary->dtype() == c.dtype() && auxiliary->has_contiguous_rows(),
+            "gemm: an auxiliary of {} {} for {} {}", name_of(auxiliary->dtype()), auxiliary->shape().text(),
+            name_of(c.dtype()), c.shape().text());
+    require(c.elements() == 0 || epilogue.activation_gradient || auxiliary->address() != c.address(),
+            "gemm: what an activation is taken of and what it gives need a place each");
+  }
+  require(!epilogue.activation_gradient || (epilogue.auxiliary != nullptr && epilogue.bias == nullptr),
+          "gemm: the gradient of an activation needs an auxiliary, and no bias");
+  if (const GradientTarget& sums = epilogue.bias_gradient; sums.wanted()) {
+    require(transpose_a && !activated && epilogue.bias == nullptr,
+            "gemm: the gradient of a bias goes with a transposed a alone");
+    require(sums.tensor.elements() == c.extent(0), "gemm: the gradient of a bias in {} for {} rows",
+            sums.tensor.shape().text(), c.extent(0));
+  }
+}
+
+}  // namespace
+
+Activation epilogue_activation(ActivationKind kind) {
+  switch (kind) {
+    case ActivationKind::gelu:
+      return Activation::gelu;
+    case ActivationKind::gelu_tanh:
+      return Activation::gelu_tanh;
+    case ActivationKind::relu:
+      return Activation::relu;
+    case ActivationKind::silu:
+      return Activation::silu;
+  }
+  return Activation::none;
+}
+
+void set_tf32(bool allowed) { tf32 = allowed; }
+bool tf32_allowed() { return tf32; }
+
+void set_short_sums(bool wanted) { in_short_sums = wanted; }
+bool short_sums() { return in_short_sums; }
+
+void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
+          GradientMode mode, const GemmEpilogue& epilogue) {
+  if (mode == GradientMode::skip) {
+    require(!epilogue.bias_gradient.wanted(), "gemm: the gradient of a bias without the product");
+    return;
+  }
+  const bool matrices = a.shape().rank() == 2 && b.shape().rank() == 2 && c.shape().rank() == 2;
+  require(matrices && a.has_contiguous_rows() && b.has_contiguous_rows() && c.has_contiguous_rows(),
+          "gemm: {} by {} into {}: matrices with contiguous rows are needed", a.shape().text(), b.shape().text(),
+          c.shape().text());
+  const std::int64_t rows = a.shape()[transpose_a ? 1 : 0], inner = a.shape()[transpose_a ? 0 : 1];
+  const std::int64_t columns = b.shape()[transpose_b ? 0 : 1], inner_b = b.shape()[transpose_b ? 1 : 0];
+  require(inner == inner_b && c.shape() == Shape({rows, columns}), "gemm: {}{} by {}{} does not give {}",
+          a.shape().text(), transpose_a ? "ᵀ" : "", b.shape().text(), transpose_b ? "ᵀ" : "", c.shape().text());
+  require(a.dtype() == b.dtype() && (c.dtype() == a.dtype() || c.dtype() == accumulate_dtype(a.dtype())),
+          "gemm: {} by {} into {}", name_of(a.dtype()), name_of(b.dtype()), name_of(c.dtype()));
+  check_epilogue(epilogue, c, transpose_a, mode == GradientMode::overwrite);
+  const bool accumulate = mode == GradientMode::accumulate;
+  if (stream.device.is_gpu()) {
+    gemm_gpu(stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);
+  } else if (epilogue.is_composite()) {
+    gemm_in_steps(stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);
+  } else {  // the shape-only device goes the same way as the CPU, as far as the memory that the product works in
+    gemm_cpu(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
+  }
+}
+
+void gemm_in_steps(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+                   const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
+  if (epilogue.activation_gradient) {
+    gemm(stream, a, transpose_a, b, transpose_b, c, GradientMode::overwrite);
+    run_body(stream, activation_backward_cpu, activation_backward_gpu, *epilogue.auxiliary, c, c, false,
+             kind_of(epilogue.activation));
+  } else if (epilogue.auxiliary) {
+    GemmEpilogue biased;
+    biased.bias = epilogue.bias;
+    gemm(stream, a, transpose_a, b, transpose_b, *epilogue.auxiliary, GradientMode::overwrite, biased);
+    run_body(stream, activation_cpu, activation_gpu, *epilogue.auxiliary, c, kind_of(epilogue.activation));
+  } else {
+    gemm(stream, a, transpose_a, b, transpose_b, c, accumulate ? GradientMode::accumulate : GradientMode::overwrite);
+    column_sum(stream, a, epilogue.bias_gradient);
+  }
+}
+
+void column_sum(const Stream& stream, const Tensor& matrix, const GradientTarget& target) {
+  if (!target.wanted()) return;
+  require(matrix.shape().rank() == 2 && matrix.has_contiguous_rows() && target.tensor.elements() == matrix.extent(1),
+          "column_sum: {} into {}", matrix.shape().text(), target.tensor.shape().text());
+  run_body(stream, column_sum_cpu, column_sum_gpu, matrix, target.tensor, target.accumulates());
+}
+
+}  // namespace furlong::ops

@@ -1,0 +1,324 @@
+// float32 and bfloat16 through oneDNN's matmul, which measured 85 to 95% of this CPU's peak on the shapes of a
+// transformer, whichever operand is transposed; one or two float32 rows, as in generation, through its sgemm. oneDNN
+// has no double on the CPU: gradient checks use the small template at the end.
+#include <algorithm>
+#include <cmath>
+#include <dnnl.hpp>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "framework/core/parallel.h"
+#include "framework/primitives/activation_kernels.h"
+#include "framework/primitives/arithmetic.h"
+#include "framework/primitives/dispatch.h"
+#include "framework/primitives/gemm_kernels.h"
+
+namespace furlong::ops {
+namespace {
+
+using Activation = GemmEpilogue::Activation;
+
+/// Where a product works: on the host, also with operands of a device whose memory is the host's.
+Device worker_of(const Tensor& c) { return c.device().has_host_memory() ? Device{} : c.device(); }
+
+dnnl::engine& cpu_engine() {
+  static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+dnnl::memory::data_type type_of(DType dtype) {
+  return dtype == DType::bfloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+/// All that a compiled product depends on.
+struct Key {
+  std::int64_t rows, columns, inner, row_stride_a, row_stride_b, row_stride_c;
+  DType dtype, dtype_c, dtype_bias;
+  bool transpose_a, transpose_b, accumulate, bias;
+  Activation activation;
+  bool operator==(const Key&) const = default;
+};
+struct KeyHash {
+  std::size_t operator()(const Key& key) const {
+    std::size_t hash = 0;
+    for (std::int64_t value : {key.rows, key.columns, key.inner, key.row_stride_a, key.row_stride_b, key.row_stride_c,
+                               static_cast<std::int64_t>(key.dtype) * 64 + static_cast<std::int64_t>(key.dtype_c) * 8 +
+                                   static_cast<std::int64_t>(key.dtype_bias),
+                               static_cast<std::int64_t>(key.transpose_a) + 2 * key.transpose_b + 4 * key.accumulate +
+                                   8 * key.bias + 16 * static_cast<std::int64_t>(key.activation)}) {
+      hash = (hash ^ static_cast<std::size_t>(value)) * 0x9E3779B97F4A7C15ull;
+      hash ^= hash >> 29;
+    }
+    return hash;
+  }
+};
+
+struct Product {
+  dnnl::memory::desc a, b, c, bias, scratch;
+  dnnl::matmul primitive;
+};
+
+dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, DType dtype, std::int64_t row_stride,
+                          bool transposed) {
+  const dnnl::memory::dims strides = transposed ? dnnl::memory::dims{1, row_stride} : dnnl::memory::dims{row_stride, 1};
+  return dnnl::memory::desc({rows, columns}, type_of(dtype), strides);
+}
+
+void append_activation(dnnl::post_ops& steps, Activation activation) {
+  switch (activation) {
+    case Activation::none:
+      return;
+    case Activation::relu:
+      return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_relu, 0.f, 0.f);
+    case Activation::gelu:
+      return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_gelu_erf, 0.f, 0.f);
+    case Activation::gelu_tanh:
+      return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_gelu_tanh, 0.f, 0.f);
+    case Activation::silu:
+      return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_swish, 1.f, 0.f);
+  }
+}
+
+std::shared_ptr<const Product> compile(const Key& key) {
+  auto product = std::make_shared<Product>();
+  product->a = matrix(key.rows, key.inner, key.dtype, key.row_stride_a, key.transpose_a);
+  product->b = matrix(key.inner, key.columns, key.dtype, key.row_stride_b, key.transpose_b);
+  product->c = matrix(key.rows, key.columns, key.dtype_c, key.row_stride_c, false);
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // from our arena: no allocation inside a step
+  dnnl::post_ops steps;
+  if (key.accumulate) steps.append_sum(1.f);
+  append_activation(steps, key.activation);
+  attributes.set_post_ops(steps);
+  if (key.bias)
+    product->bias = dnnl::memory::desc({1, key.columns}, type_of(key.dtype_bias), dnnl::memory::dims{key.columns, 1});
+  const auto description = key.bias ? dnnl::matmul::desc(product->a, product->b, product->bias, product->c)
+                                    : dnnl::matmul::desc(product->a, product->b, product->c);
+  const dnnl::matmul::primitive_desc primitive(description, attributes, cpu_engine());
+  product->scratch = primitive.scratchpad_desc();
+  product->primitive = dnnl::matmul(primitive);
+  return product;
+}
+
+/// The product for `key`, compiled on first use; null when this CPU has no code for it (bfloat16 without AVX-512).
+std::shared_ptr<const Product> find(const Key& key) {
+  static std::mutex mutex;
+  static std::unordered_map<Key, std::shared_ptr<const Product>, KeyHash> products;
+  const std::lock_guard lock(mutex);
+  const auto known = products.find(key);
+  if (known != products.end()) return known->second;
+  if (products.size() > 4096) products.clear();  // evaluation of many lengths must not grow without bound
+  std::shared_ptr<const Product> product;
+  try {
+    product = compile(key);
+  } catch (const dnnl::error& error) {
+    if (error.status != dnnl_unimplemented)
+      throw MachineError("oneDNN refused a product of {} x {} x {}: {}", key.rows, key.inner, key.columns,
+                         error.what());
+  }
+  products.emplace(key, product);
+  return product;
+}
+
+bool run_onednn(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
+                const GemmEpilogue& epilogue) {
+  const Key key{c.extent(0),
+                c.extent(1),
+                a.extent(transpose_a ? 0 : 1),
+                a.strides()[0],
+                b.strides()[0],
+                c.strides()[0],
+                a.dtype(),
+                c.dtype(),
+                epilogue.bias ? epilogue.bias->dtype() : c.dtype(),
+                transpose_a,
+                transpose_b,
+                accumulate,
+                epilogue.bias != nullptr,
+                epilogue.activation};
+  const auto product = find(key);
+  if (!product) return false;
+  const auto& engine = cpu_engine();
+  const auto scratch_bytes = static_cast<std::int64_t>(product->scratch.get_size());
+  const Tensor scratch = Tensor::empty({scratch_bytes}, DType::uint8, worker_of(c));
+  if (c.device().is_shape_only()) return true;
+  std::unordered_map<int, dnnl::memory> arguments{
+      {DNNL_ARG_SRC, dnnl::memory(product->a, engine, a.address())},
+      {DNNL_ARG_WEIGHTS, dnnl::memory(product->b, engine, b.address())},
+      {DNNL_ARG_DST, dnnl::memory(product->c, engine, c.address())},
+      {DNNL_ARG_SCRATCHPAD, dnnl::memory(product->scratch, engine, scratch.address())}};
+  if (epilogue.bias) arguments.emplace(DNNL_ARG_BIAS, dnnl::memory(product->bias, engine, epilogue.bias->address()));
+  thread_local dnnl::stream stream(engine);
+  product->primitive.execute(stream, arguments);
+  stream.wait();
+  return true;
+}
+
+/// What comes before a product that is then added to c, and after it.
+void begin_with_bias(const Tensor& bias, const Tensor& c) {
+  const float* values = bias.data<float>();
+  for (std::int64_t row = 0; row < c.extent(0); ++row)
+    std::copy_n(values, c.extent(1), c.data<float>() + row * c.strides()[0]);
+}
+void activate(const Tensor& c, Activation activation) {
+  for (const ActivationName& entry : activation_names) {
+    if (epilogue_activation(entry.kind) == activation) activation_cpu(c, c, entry.kind);
+  }
+}
+
+/// c = a · bᵀ of one or two rows. matmul would first bring all of b into blocks, to use each of them once or twice, and
+/// sum each element in one chain. sgemm reads b as it lies, in half the time, and sums many parts side by side: a third
+/// to a half of the rounding error, which counts where one term outweighs all others by far (a transformer's massive
+/// activations).
+bool run_few_rows(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
+                  bool accumulate, const GemmEpilogue& epilogue) {
+  const std::int64_t rows = c.extent(0), columns = c.extent(1), inner = a.extent(1);
+  const bool all_float32 = a.dtype() == DType::float32 && (!epilogue.bias || epilogue.bias->dtype() == DType::float32);
+  if (rows > 2 || transpose_a || !transpose_b || !all_float32) return false;
+  if (c.device().is_shape_only()) return true;
+  if (epilogue.bias) begin_with_bias(*epilogue.bias, c);
+  // The stride of a single row means nothing and may be less than the row.
+  const auto stride = [](const Tensor& matrix) { return std::max(matrix.strides()[0], matrix.extent(1)); };
+  const dnnl_status_t status =
+      dnnl_sgemm('N', 'T', rows, columns, inner, 1.f, a.data<float>(), stride(a), b.data<float>(), stride(b),
+                 accumulate || epilogue.bias ? 1.f : 0.f, c.data<float>(), stride(c));
+  if (status != dnnl_success)
+    throw MachineError("oneDNN refused a product of {} x {} x {}: status {}", rows, inner, columns,
+                       static_cast<int>(status));
+  activate(c, epilogue.activation);
+  return true;
+}
+
+/// See set_short_sums.
+bool run_in_short_sums(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
+                       bool accumulate, const GemmEpilogue& epilogue) {
+  constexpr std::int64_t chain = 256;
+  const std::int64_t inner = a.extent(transpose_a ? 0 : 1);
+  const bool all_float32 = a.dtype() == DType::float32 && (!epilogue.bias || epilogue.bias->dtype() == DType::float32);
+  if (!short_sums() || inner <= chain || !all_float32 || !c.device().has_host_memory()) return false;
+  if (epilogue.bias) begin_with_bias(*epilogue.bias, c);
+  for (std::int64_t first = 0; first < inner; first += chain) {
+    const std::int64_t count = std::min(chain, inner - first);
+    const bool adds = accumulate || epilogue.bias != nullptr || first > 0;
+    const bool done = run_onednn(a.narrow(transpose_a ? 0 : 1, first, count), transpose_a,
+                                 b.narrow(transpose_b ? 1 : 0, first, count), transpose_b, c, adds, {});
+    require(done, "oneDNN has no float32 product of {} by {}", a.shape().text(), b.shape().text());
+  }
+  activate(c, epilogue.activation);
+  return true;
+}
+
+/// bfloat16 where oneDNN has none: the same product in float32 on converted copies.
+void run_converted(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
+                   bool accumulate, const GemmEpilogue& epilogue) {
+  const Device worker = worker_of(c);
+  const Stream stream{worker};
+  const Tensor a32 = Tensor::empty(a.shape(), DType::float32, worker),
+               b32 = Tensor::empty(b.shape(), DType::float32, worker);
+  convert(stream, a32, a);
+  convert(stream, b32, b);
+  GemmEpilogue epilogue32 = epilogue;
+  Tensor bias32;
+  if (epilogue.bias) {
+    bias32 = Tensor::empty(epilogue.bias->shape(), DType::float32, worker);
+    convert(stream, bias32, *epilogue.bias);
+    epilogue32.bias = &bias32;
+  }
+  const bool direct = c.dtype() == DType::float32;
+  const Tensor c32 = direct ? c : Tensor::empty(c.shape(), DType::float32, worker);
+  const bool done = run_onednn(a32, transpose_a, b32, transpose_b, c32, direct && accumulate, epilogue32);
+  require(done, "oneDNN has no float32 product of {} by {}", a.shape().text(), b.shape().text());
+  if (!direct) add(stream, c, c32, accumulate ? GradientMode::accumulate : GradientMode::overwrite);
+}
+
+double activated(double x, Activation activation) {
+  switch (activation) {
+    case Activation::none:
+      return x;
+    case Activation::relu:
+      return x > 0 ? x : 0;
+    case Activation::gelu:
+      return 0.5 * x * (1 + std::erf(x * 0.70710678118654752440));
+    case Activation::gelu_tanh:
+      return 0.5 * x * (1 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+    case Activation::silu:
+      return x / (1 + std::exp(-x));
+  }
+  return x;
+}
+
+void gemm_double(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
+                 const GemmEpilogue& epilogue) {
+  const std::int64_t rows = c.extent(0), columns = c.extent(1), inner = a.extent(transpose_a ? 0 : 1);
+  const double *left = a.data<double>(), *right = b.data<double>();
+  const double* bias = epilogue.bias ? epilogue.bias->data<double>() : nullptr;
+  const std::int64_t step_i = transpose_a ? 1 : a.strides()[0], step_k = transpose_a ? a.strides()[0] : 1;
+  parallel_ranges(rows, 8, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      double* out = c.data<double>() + i * c.strides()[0];
+      for (std::int64_t j = 0; j < columns; ++j) {
+        double sum = bias ? bias[j] : 0;
+        const double* line = right + (transpose_b ? j * b.strides()[0] : j);
+        const std::int64_t step = transpose_b ? 1 : b.strides()[0];
+        for (std::int64_t k = 0; k < inner; ++k) sum += left[i * step_i + k * step_k] * line[k * step];
+        out[j] = activated(sum, epilogue.activation) + (accumulate ? out[j] : 0);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void gemm_cpu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
+              const GemmEpilogue& epilogue) {
+  if (c.elements() == 0) return;
+  if (a.elements() == 0) {  // an empty sum
+    require(epilogue.bias == nullptr && epilogue.activation == Activation::none, "gemm: bias on an empty sum");
+    if (!accumulate) fill(Stream{worker_of(c)}, c, 0.0);
+    return;
+  }
+  if (a.dtype() == DType::float64) {
+    if (c.device().has_host_memory()) gemm_double(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
+  } else if (run_few_rows(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
+    return;
+  } else if (run_in_short_sums(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
+    return;
+  } else if (!run_onednn(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
+    run_converted(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
+  }
+}
+
+namespace {
+
+template <class From, class To>
+void column_sum_typed(const Tensor& matrix, const Tensor& target, bool accumulate) {
+  using Sum = compute_t<To>;
+  constexpr std::int64_t block = 64;  // columns a task, each summed down all rows in order
+  const std::int64_t rows = matrix.extent(0), columns = matrix.extent(1), stride = matrix.strides()[0];
+  const From* values = matrix.data<From>();
+  To* sums = target.data<To>();
+  parallel_tasks((columns + block - 1) / block, [&](std::int64_t task) {
+    const std::int64_t begin = task * block, count = std::min(block, columns - begin);
+    Sum sum[block] = {};
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const From* line = values + row * stride + begin;
+      for (std::int64_t j = 0; j < count; ++j) sum[j] += static_cast<Sum>(static_cast<compute_t<From>>(line[j]));
+    }
+    for (std::int64_t j = 0; j < count; ++j) {
+      const Sum before = accumulate ? static_cast<Sum>(sums[begin + j]) : Sum{0};
+      sums[begin + j] = static_cast<To>(before + sum[j]);
+    }
+  });
+}
+
+}  // namespace
+
+void column_sum_cpu(const Tensor& matrix, const Tensor& target, bool accumulate) {
+  with_float_type(matrix.dtype(), "column_sum", [&]<class From>(std::type_identity<From>) {
+    with_float_type(target.dtype(), "column_sum",
+                    [&]<class To>(std::type_identity<To>) { column_sum_typed<From, To>(matrix, target, accumulate); });
+  });
+}
+
+}  // namespace furlong::ops

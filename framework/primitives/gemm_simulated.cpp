@@ -1,0 +1,106 @@
+// Matrix products on the simulator: the CPU's in the place of cuBLASLt, which is no kernel of ours. The simulator's
+// memory is the host's.
+#include "framework/primitives/gemm_simulated.h"
+
+#include "framework/primitives/activation_kernels.h"
+#include "framework/primitives/gemm_kernels.h"
+#include "framework/primitives/gemm_library.h"
+#include "framework/simulator/simulator_record.h"
+
+namespace furlong::ops {
+namespace {
+
+using Activation = GemmEpilogue::Activation;
+
+/// A plan and its operands by value: recorded work keeps what it works on.
+struct PlannedProduct {
+  GemmPlan plan;
+  Tensor a, b, result, vector, auxiliary;
+
+  void multiply(const Tensor& into, const Tensor* bias, Activation activation) const {
+    GemmEpilogue epilogue;
+    epilogue.bias = bias;
+    epilogue.activation = activation;
+    gemm_cpu(a, plan.right.transposed, b, plan.left.transposed, into, plan.accumulate, epilogue);
+  }
+
+  void operator()() const {
+    const Tensor* const bias = reads_bias(plan.fused) ? &vector : nullptr;
+    switch (plan.fused) {
+      case FusedEpilogue::none:
+      case FusedEpilogue::bias:
+        return multiply(result, bias, Activation::none);
+      case FusedEpilogue::relu:
+      case FusedEpilogue::relu_bias:
+        return multiply(result, bias, Activation::relu);
+      case FusedEpilogue::gelu:
+      case FusedEpilogue::gelu_bias:
+        return multiply(result, bias, Activation::gelu_tanh);
+      case FusedEpilogue::gelu_auxiliary:
+      case FusedEpilogue::gelu_auxiliary_bias:
+        multiply(auxiliary, bias, Activation::none);
+        return activation_cpu(auxiliary, result, ActivationKind::gelu_tanh);
+      case FusedEpilogue::gelu_gradient:
+        multiply(result, nullptr, Activation::none);
+        return activation_backward_cpu(auxiliary, result, result, false, ActivationKind::gelu_tanh);
+      case FusedEpilogue::bias_gradient:
+        multiply(result, nullptr, Activation::none);
+        return column_sum_cpu(a, vector, false);
+    }
+  }
+};
+
+/// What cuBLASLt's documentation asks of a plan and what it works on.
+void check_as_documented(const GemmPlan& plan, const GemmOperands& operands) {
+  const bool writes_bias = plan.fused == FusedEpilogue::bias_gradient,
+             has_vector = reads_bias(plan.fused) || writes_bias;
+  require((operands.vector != nullptr) == has_vector && (operands.auxiliary != nullptr) == has_auxiliary(plan.fused),
+          "a product with epilogue {} lacks an operand, or has one too many", static_cast<int>(plan.fused));
+  if (has_vector) {
+    require(operands.vector->dtype() == plan.result_dtype && operands.vector->is_contiguous() &&
+                operands.vector->elements() == (writes_bias ? plan.n : plan.m),
+            "a bias of {} {}", name_of(operands.vector->dtype()), operands.vector->shape().text());
+  }
+  if (has_auxiliary(plan.fused)) {
+    const Tensor& auxiliary = *operands.auxiliary;
+    require(auxiliary.dtype() == plan.result_dtype && plan.auxiliary_leading_dimension % 8 == 0 &&
+                plan.auxiliary_leading_dimension >= plan.m &&
+                reinterpret_cast<std::uintptr_t>(auxiliary.address()) % 16 == 0,
+            "an auxiliary {} with rows {} apart", auxiliary.shape().text(), plan.auxiliary_leading_dimension);
+    require(auxiliary.address() != operands.result.address() && !plan.accumulate,
+            "an auxiliary that is the result, or an accumulation");
+  }
+}
+
+class SimulatedLibrary : public GemmLibrary {
+ public:
+  bool run(const Stream&, const GemmPlan& plan, const GemmOperands& operands) override {
+    check_as_documented(plan, operands);
+    SimulatedGemmLibrary& library = simulated_gemm_library();
+    if (may_be_missing(plan.fused) && !library.has_all) {
+      ++library.refused;
+      return false;
+    }
+    ++library.products.at(static_cast<std::size_t>(plan.fused));
+    const PlannedProduct product{plan,
+                                 operands.a,
+                                 operands.b,
+                                 operands.result,
+                                 operands.vector ? *operands.vector : Tensor{},
+                                 operands.auxiliary ? *operands.auxiliary : Tensor{}};
+    if (!simulator::record(product)) product();
+    return true;
+  }
+};
+
+void gemm_simulated(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+                    const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
+  SimulatedLibrary library;
+  gemm_through(library, stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);
+}
+
+[[maybe_unused]] const bool registered = (gemm_gpu.set(DeviceType::simulated, &gemm_simulated), true);
+
+}  // namespace
+
+}  // namespace furlong::ops

@@ -1,0 +1,145 @@
+#include "framework/simulator/simulated_queue.h"
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "framework/core/error.h"
+#include "framework/simulator/simulator_record.h"
+
+namespace furlong {
+namespace {
+
+class SimulatedQueue final : public GpuQueue, public SimulatedQueueHandle {
+ public:
+  SimulatedQueue() {
+    enqueue = [](SimulatedQueueHandle* queue, void (*work)(void*), void* argument) {
+      static_cast<SimulatedQueue*>(queue)->put([work, argument] { work(argument); });
+    };
+    thread_ = std::thread([this] { run(); });
+  }
+  ~SimulatedQueue() override {
+    {
+      const std::lock_guard lock(mutex_);
+      leaving_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  SimulatedQueue(const SimulatedQueue&) = delete;
+  SimulatedQueue& operator=(const SimulatedQueue&) = delete;
+
+  Stream stream() const override {
+    return {Device{DeviceType::simulated, 0},
+            const_cast<SimulatedQueueHandle*>(static_cast<const SimulatedQueueHandle*>(this))};
+  }
+  void put(std::function<void()> work) {
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(std::move(work));
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return leaving_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      const std::function<void()> work = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.unlock();
+      work();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> waiting_;
+  bool leaving_ = false;
+  std::thread thread_;  // last: it uses the others
+};
+
+/// One place that was recorded. An event that is recorded anew names another; who waits for the first goes on to.
+class Mark {
+ public:
+  void reach() {
+    const std::lock_guard lock(mutex_);
+    reached_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return reached_; });
+  }
+  bool reached() {
+    const std::lock_guard lock(mutex_);
+    return reached_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool reached_ = false;
+};
+
+class SimulatedEvent final : public GpuEvent {
+ public:
+  void record(const Stream& stream) override {
+    refuse_while_recording();
+    const auto mark = std::make_shared<Mark>();
+    {
+      const std::lock_guard lock(mutex_);
+      mark_ = mark;
+    }
+    put_on_simulated_queue(stream, [mark] { mark->reach(); });
+  }
+  void wait(const Stream& stream) override {
+    refuse_while_recording();
+    if (const auto mark = latest()) put_on_simulated_queue(stream, [mark] { mark->wait(); });
+  }
+  bool done() override {
+    const auto mark = latest();
+    return !mark || mark->reached();
+  }
+
+ private:
+  static void refuse_while_recording() {
+    if (simulator::is_recording()) throw CaptureError("what two streams wait for cannot be recorded");
+  }
+  std::shared_ptr<Mark> latest() {
+    const std::lock_guard lock(mutex_);
+    return mark_;
+  }
+
+  std::mutex mutex_;
+  std::shared_ptr<Mark> mark_;  // null: never recorded
+};
+
+SimulatedQueueHandle at_once{[](SimulatedQueueHandle*, void (*work)(void*), void* argument) { work(argument); }};
+
+}  // namespace
+
+std::unique_ptr<GpuQueue> make_simulated_queue() { return std::make_unique<SimulatedQueue>(); }
+std::unique_ptr<GpuEvent> make_simulated_event() { return std::make_unique<SimulatedEvent>(); }
+
+SimulatedQueueHandle* simulated_queue_of(const Stream& stream) {
+  return stream.handle == nullptr ? &at_once : static_cast<SimulatedQueueHandle*>(stream.handle);
+}
+
+void put_on_simulated_queue(const Stream& stream, std::function<void()> work) {
+  if (stream.handle == nullptr) return work();
+  static_cast<SimulatedQueue*>(simulated_queue_of(stream))->put(std::move(work));
+}
+
+void wait_for_simulated_queue(const Stream& stream) {
+  Mark mark;
+  put_on_simulated_queue(stream, [&mark] { mark.reach(); });
+  mark.wait();
+}
+
+}  // namespace furlong

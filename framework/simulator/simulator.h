@@ -1,0 +1,357 @@
+#pragma once
+// Runs kernels on the host, so that they are tested where there is no GPU: blocks one after another, each thread of a
+// block a fibre of its own. Kernels see it through kernel.h; tests use the options below. What a GPU leaves undefined
+// is a fault here: a barrier that not all threads reach, a warp operation without one of its lanes, shared memory read
+// before it is written (it holds NaN) or written past its end, copies never waited for. Under ThreadSanitizer each
+// simulated thread is a thread of its own, which only barriers order. Not seen: bank conflicts, missing memory fences,
+// blocks that wait for one another (they would wait for ever).
+#include <cuda_bf16.h>
+#include <vector_functions.h>
+#include <vector_types.h>
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+
+#include "framework/core/error.h"
+#include "framework/simulator/simulator_record.h"
+
+// The toolkit's headers define these for nvcc's own use; host headers included later must not see them.
+#undef __noinline__
+#undef __global__
+#undef __device__
+#undef __host__
+#undef __shared__
+#undef __constant__
+#undef __launch_bounds__
+#undef __forceinline__
+#define __global__
+#define __device__
+#define __host__
+#define __constant__ static
+#define __launch_bounds__(...)
+#define __forceinline__ inline
+
+namespace furlong::simulator {
+
+/// In which order threads that could run are run: by index up or down, drawn by `seed`, or one warp as far ahead of the
+/// others as barriers let it. Blocks follow: in order, backwards, drawn, in order.
+enum class Order : std::uint8_t { forward, reverse, random, warp_first };
+
+/// When cp.async copies: at the wait, its target holding NaN until then (finds missing waits), or at once (finds
+/// sources changed too early).
+enum class AsyncCopies : std::uint8_t { deferred, eager };
+
+inline constexpr std::size_t shared_limit_sm80 = 163 * 1024, shared_limit_sm90 = 227 * 1024;
+
+struct Options {
+  Order order = Order::forward;
+  std::uint64_t seed = 1;
+  AsyncCopies async_copies = AsyncCopies::deferred;
+  std::size_t shared_limit = shared_limit_sm80;  ///< bytes of shared memory that a block may have, static and dynamic
+};
+
+/// Sets the order (and seed) that a name stands for: forward, reverse, random, random:SEED or warp_first. Throws
+/// UserError on another.
+void set_order(Options& options, std::string_view name);
+
+/// The options of the launches to come; the environment variable FURLONG_SIMULATOR_ORDER names the order to begin with.
+/// Change them between launches only.
+Options& options();
+
+/// Sets options for a scope.
+class OptionsScope {
+ public:
+  explicit OptionsScope(const Options& scoped) : saved_(options()) { options() = scoped; }
+  ~OptionsScope() { options() = saved_; }
+  OptionsScope(const OptionsScope&) = delete;
+  OptionsScope& operator=(const OptionsScope&) = delete;
+
+ private:
+  Options saved_;
+};
+
+/// What has been run since the program started.
+struct Statistics {
+  std::uint64_t launches = 0, blocks = 0, threads = 0, switches = 0;
+  std::size_t shared_bytes = 0;  ///< the most that one block had
+};
+const Statistics& statistics();
+
+/// A kernel did what CUDA does not define. The message names the launch, the block, the thread and the line.
+class KernelFault : public ContractError {
+ public:
+  using ContractError::ContractError;
+};
+
+using Site = std::source_location;
+
+/// Runs body(context) for each thread of each block on the calling thread; launches from several threads wait for one
+/// another. Throws KernelFault; the next launch works nevertheless.
+void run(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, const Site& launch_site, void (*body)(void*),
+         void* context);
+
+template <class... Parameters, class... Arguments>
+void run_kernel(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, const Site& launch_site,
+                void (*kernel)(Parameters...), Arguments&&... arguments) {
+  struct Context {
+    void (*kernel)(Parameters...);
+    std::tuple<Parameters...> arguments;
+  } context{kernel, std::tuple<Parameters...>(static_cast<Parameters>(arguments)...)};
+  auto work = [=]() mutable {
+    run(
+        grid, block, dynamic_shared_bytes, launch_site,
+        [](void* opaque) {
+          Context& self = *static_cast<Context*>(opaque);
+          std::apply(self.kernel, self.arguments);
+        },
+        &context);
+  };
+  if (is_recording()) {
+    record(work);
+  } else {
+    work();
+  }
+}
+
+// ---- What threads of a kernel call; kernels use the CUDA names below ----
+
+/// Stops the kernel with a KernelFault that names this thread.
+[[noreturn]] void fault(const std::string& what, const Site& site);
+
+/// The block's variable of static shared memory that `key` names, filled with NaN when the first thread asks for it.
+/// 16-byte aligned.
+void* shared_variable(const void* key, std::size_t bytes, const char* name);
+void* dynamic_shared();
+
+enum class Vote : std::uint8_t { none, any, all, count };
+/// __syncthreads and its kin: waits for all threads of the block; returns the vote.
+int block_barrier(Vote vote, int predicate, const char* operation, const Site& site);
+
+/// What each lane of a warp brings to an operation; valid until the lane's next operation but one. Lanes that take no
+/// part hold NaN.
+inline constexpr std::size_t lane_bytes = 64;
+struct alignas(64) LaneData {
+  std::byte bytes[lane_bytes];
+  template <class T>
+  T as() const {
+    T value;
+    std::memcpy(&value, bytes, sizeof(T));
+    return value;
+  }
+};
+
+/// Meets the lanes of `mask` and exchanges `bytes` of data (at `data`, which is 8-byte aligned and padded to 8 bytes).
+/// The last to arrive calls combine(lanes), if any. Orders no memory.
+const LaneData* exchange(std::uint32_t mask, const char* operation, const void* data, std::size_t bytes,
+                         void (*combine)(LaneData*), const Site& site);
+/// __syncwarp: meets the lanes of `mask` and orders their memory accesses.
+void warp_barrier(std::uint32_t mask, const Site& site);
+/// The calling thread's lane; whether lane `lane` of its warp exists and is in `mask`.
+int lane();
+bool takes_part(std::uint32_t mask, int lane);
+/// __threadfence: under ThreadSanitizer an edge between any two fences, the most that a fence with an atomic flag can
+/// mean.
+void fence();
+
+/// cp.async of 4, 8 or 16 bytes, of which `source_bytes` are read and the rest become zero.
+void async_copy(void* shared, const void* global, std::size_t bytes, std::size_t source_bytes, const Site& site);
+void async_commit();
+void async_wait(int groups_left);
+
+/// Combine functions of exchange: each lane's MmaData holds its registers, and the product is added to its d. See
+/// tensor_core.h.
+struct MmaData {
+  float d[4];
+  std::uint32_t a[4], b[2];
+};
+void mma_bf16_16x8x16(LaneData* lanes);
+void mma_tf32_16x8x8(LaneData* lanes);
+
+inline void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const char* operation,
+                void (*product)(LaneData*), const Site& site) {
+  alignas(8) MmaData mine;
+  std::memcpy(mine.d, d, sizeof(d));
+  std::memcpy(mine.a, a, sizeof(a));
+  std::memcpy(mine.b, b, sizeof(b));
+  const LaneData* lanes = exchange(0xffffffffu, operation, &mine, sizeof(mine), product, site);
+  std::memcpy(d, lanes[lane()].bytes, sizeof(d));
+}
+
+inline void check_alignment(const void* pointer, std::size_t alignment, const Site& site) {
+  if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0) fault("a vector access that is not aligned", site);
+}
+
+/// Each row is read by the lane that gives its address, so that sanitizers see who reads.
+template <int Matrices, bool transposed>
+void ldmatrix(std::uint32_t (&registers)[Matrices], const void* row, const Site& site) {
+  struct Row {
+    std::uint16_t elements[8];
+  };
+  alignas(8) Row mine{};
+  const int me = lane(), g = me / 4, t = me % 4;
+  if (me < 8 * Matrices) {
+    check_alignment(row, 16, site);
+    std::memcpy(&mine, row, sizeof(mine));
+  }
+  const LaneData* lanes =
+      exchange(0xffffffffu, transposed ? "ldmatrix.trans" : "ldmatrix", &mine, sizeof(mine), nullptr, site);
+  for (int matrix = 0; matrix < Matrices; ++matrix) {
+    const LaneData* rows = lanes + 8 * matrix;
+    const std::uint32_t low = transposed ? rows[2 * t].as<Row>().elements[g] : rows[g].as<Row>().elements[2 * t];
+    const std::uint32_t high =
+        transposed ? rows[2 * t + 1].as<Row>().elements[g] : rows[g].as<Row>().elements[2 * t + 1];
+    registers[matrix] = low | high << 16;
+  }
+}
+
+template <class T>
+T shuffle(std::uint32_t mask, T value, int source, const char* operation, const Site& site) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 16);
+  alignas(8) std::byte data[(sizeof(T) + 7) / 8 * 8] = {};
+  std::memcpy(data, &value, sizeof(T));
+  const LaneData* lanes = exchange(mask, operation, data, sizeof(data), nullptr, site);
+  if (!takes_part(mask, source)) fault(std::string(operation) + " reads a lane that takes no part", site);
+  return lanes[source].as<T>();
+}
+
+inline std::uint32_t ballot(std::uint32_t mask, int predicate, const char* operation, const Site& site) {
+  alignas(8) const std::uint64_t mine = predicate != 0;
+  const LaneData* lanes = exchange(mask, operation, &mine, sizeof(mine), nullptr, site);
+  std::uint32_t result = 0;
+  for (int i = 0; i < 32; ++i) {
+    if (takes_part(mask, i) && lanes[i].as<std::uint64_t>() != 0) result |= 1u << i;
+  }
+  return result;
+}
+
+/// A read-modify-write that other simulated threads see whole; relaxed, so that it orders nothing under ThreadSanitizer
+/// either.
+template <class T, class Change>
+T atomic_change(T* pointer, const Change& change) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  using Word = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+  Word* word = reinterpret_cast<Word*>(pointer);
+  Word old_word = __atomic_load_n(word, __ATOMIC_RELAXED);
+  for (;;) {
+    const T old_value = std::bit_cast<T>(old_word);
+    const Word new_word = std::bit_cast<Word>(static_cast<T>(change(old_value)));
+    if (__atomic_compare_exchange_n(word, &old_word, new_word, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+      return old_value;
+  }
+}
+
+}  // namespace furlong::simulator
+
+// ---- CUDA's names (CUDA C++ Programming Guide, "C++ Language Extensions") ----
+
+inline uint3 threadIdx, blockIdx;
+inline dim3 blockDim, gridDim;
+inline constexpr int warpSize = 32;
+
+#define FURLONG_SITE const ::furlong::simulator::Site& site = ::furlong::simulator::Site::current()
+
+inline void __syncthreads(FURLONG_SITE) {
+  furlong::simulator::block_barrier(furlong::simulator::Vote::none, 0, "__syncthreads", site);
+}
+inline int __syncthreads_or(int predicate, FURLONG_SITE) {
+  return furlong::simulator::block_barrier(furlong::simulator::Vote::any, predicate, "__syncthreads_or", site);
+}
+inline int __syncthreads_and(int predicate, FURLONG_SITE) {
+  return furlong::simulator::block_barrier(furlong::simulator::Vote::all, predicate, "__syncthreads_and", site);
+}
+inline int __syncthreads_count(int predicate, FURLONG_SITE) {
+  return furlong::simulator::block_barrier(furlong::simulator::Vote::count, predicate, "__syncthreads_count", site);
+}
+inline void __syncwarp(std::uint32_t mask = 0xffffffffu, FURLONG_SITE) { furlong::simulator::warp_barrier(mask, site); }
+inline void __threadfence() { furlong::simulator::fence(); }
+inline void __threadfence_block() { furlong::simulator::fence(); }
+
+template <class T>
+T __shfl_sync(std::uint32_t mask, T value, int source, int width = 32, FURLONG_SITE) {
+  const int first = furlong::simulator::lane() & ~(width - 1);
+  return furlong::simulator::shuffle(mask, value, first | (source & (width - 1)), "__shfl_sync", site);
+}
+template <class T>
+T __shfl_xor_sync(std::uint32_t mask, T value, int lane_mask, int width = 32, FURLONG_SITE) {
+  const int lane = furlong::simulator::lane(), source = lane ^ lane_mask;
+  // A source in a later group of `width` lanes gives the lane's own value; one in an earlier group may be read.
+  return furlong::simulator::shuffle(mask, value, source / width > lane / width ? lane : source, "__shfl_xor_sync",
+                                     site);
+}
+template <class T>
+T __shfl_down_sync(std::uint32_t mask, T value, unsigned delta, int width = 32, FURLONG_SITE) {
+  const int lane = furlong::simulator::lane(), place = lane & (width - 1);
+  const bool inside = delta < static_cast<unsigned>(width - place);
+  return furlong::simulator::shuffle(mask, value, inside ? lane + static_cast<int>(delta) : lane, "__shfl_down_sync",
+                                     site);
+}
+template <class T>
+T __shfl_up_sync(std::uint32_t mask, T value, unsigned delta, int width = 32, FURLONG_SITE) {
+  const int lane = furlong::simulator::lane(), place = lane & (width - 1);
+  const bool inside = delta <= static_cast<unsigned>(place);
+  return furlong::simulator::shuffle(mask, value, inside ? lane - static_cast<int>(delta) : lane, "__shfl_up_sync",
+                                     site);
+}
+inline std::uint32_t __ballot_sync(std::uint32_t mask, int predicate, FURLONG_SITE) {
+  return furlong::simulator::ballot(mask, predicate, "__ballot_sync", site);
+}
+inline int __any_sync(std::uint32_t mask, int predicate, FURLONG_SITE) {
+  return furlong::simulator::ballot(mask, predicate, "__any_sync", site) != 0;
+}
+inline int __all_sync(std::uint32_t mask, int predicate, FURLONG_SITE) {
+  return furlong::simulator::ballot(mask, predicate == 0, "__all_sync", site) == 0;
+}
+#undef FURLONG_SITE
+
+template <class T>
+T atomicAdd(T* pointer, std::type_identity_t<T> value) {
+  return furlong::simulator::atomic_change(pointer, [value](T old) { return old + value; });
+}
+template <class T>
+T atomicMax(T* pointer, std::type_identity_t<T> value) {
+  static_assert(std::is_integral_v<T>);
+  return furlong::simulator::atomic_change(pointer, [value](T old) { return old < value ? value : old; });
+}
+template <class T>
+T atomicMin(T* pointer, std::type_identity_t<T> value) {
+  static_assert(std::is_integral_v<T>);
+  return furlong::simulator::atomic_change(pointer, [value](T old) { return value < old ? value : old; });
+}
+template <class T>
+T atomicOr(T* pointer, std::type_identity_t<T> value) {
+  static_assert(std::is_integral_v<T>);
+  return furlong::simulator::atomic_change(pointer, [value](T old) { return old | value; });
+}
+template <class T>
+T atomicAnd(T* pointer, std::type_identity_t<T> value) {
+  static_assert(std::is_integral_v<T>);
+  return furlong::simulator::atomic_change(pointer, [value](T old) { return old & value; });
+}
+template <class T>
+T atomicExch(T* pointer, std::type_identity_t<T> value) {
+  return furlong::simulator::atomic_change(pointer, [value](T) { return value; });
+}
+template <class T>
+T atomicCAS(T* pointer, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
+  static_assert(std::is_integral_v<T>);
+  return furlong::simulator::atomic_change(pointer, [expected, value](T old) { return old == expected ? value : old; });
+}
+
+inline std::uint32_t __float_as_uint(float value) { return std::bit_cast<std::uint32_t>(value); }
+inline float __uint_as_float(std::uint32_t word) { return std::bit_cast<float>(word); }
+inline int __float_as_int(float value) { return std::bit_cast<int>(value); }
+inline float __int_as_float(int word) { return std::bit_cast<float>(word); }
+inline int __popc(std::uint32_t word) { return std::popcount(word); }
+inline int __clz(int word) { return std::countl_zero(static_cast<std::uint32_t>(word)); }
+inline int __ffs(int word) { return word == 0 ? 0 : std::countr_zero(static_cast<std::uint32_t>(word)) + 1; }
+inline std::uint32_t __umulhi(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::uint32_t>((std::uint64_t{a} * b) >> 32);
+}

@@ -1,0 +1,187 @@
+// Blocks and launches, and the fibres that their threads run on.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "framework/simulator/simulator_machine.h"
+
+namespace furlong::simulator {
+namespace {
+
+constexpr std::size_t guard_bytes = 4096;
+// ThreadSanitizer knows 8128 threads at a time and keeps the better part of a MiB for each. A prime, so that the fibres
+// of a block that has to take them from an earlier one are not those of the same places.
+constexpr unsigned most_identities = 2039;
+
+std::size_t stack_bytes() { return under_address_sanitizer() || under_thread_sanitizer() ? 512 * 1024 : 128 * 1024; }
+
+}  // namespace
+
+Machine& machine() {
+  static auto* const one = new Machine;  // leaked: launches may come from destructors of static objects
+  return *one;
+}
+
+void Machine::make_fibre() {
+  Pages pages(guard_bytes + stack_bytes());
+  mprotect(pages.data(), guard_bytes, PROT_NONE);
+  auto fibre = std::make_unique<Fibre>();
+  fibre->prepare(pages.data() + guard_bytes, stack_bytes(), static_cast<unsigned>(fibres_.size()), fibre_entry);
+  if (under_thread_sanitizer()) fibre->make_identity();
+  stacks_.push_back(std::move(pages));
+  fibres_.push_back(std::move(fibre));
+}
+
+Fibre& Machine::fibre_for(const Thread& thread) {
+  if (under_thread_sanitizer())
+    return *fibres_[(first_fibre_ + thread.linear) % fibres_.size()];  // made with the block
+  if (free_fibres_.empty()) {
+    make_fibre();
+    return *fibres_.back();
+  }
+  Fibre* fibre = free_fibres_.back();
+  free_fibres_.pop_back();
+  return *fibre;
+}
+
+void Machine::reset_warps() {
+  for (unsigned w = 0; w < (n_threads_ + 31) / 32; ++w) {
+    const unsigned lanes = std::min(32u, n_threads_ - 32 * w);
+    warps_[w].exists = warps_[w].alive = lanes == 32 ? 0xffffffffu : (1u << lanes) - 1;
+    for (std::size_t i = 0; i < warps_[w].groups_used; ++i) warps_[w].groups[i]->arrived = 0;
+  }
+}
+
+void Machine::start_block(std::uint64_t number) {
+  const dim3 grid = ::gridDim, block = ::blockDim;
+  ::blockIdx = {static_cast<unsigned>(number % grid.x), static_cast<unsigned>(number / grid.x % grid.y),
+                static_cast<unsigned>(number / grid.x / grid.y)};
+  head_ = tail_ = arrived_ = done_ = generation_ = 0;
+  reset_warps();
+  unsigned linear = 0;
+  for (unsigned z = 0; z < block.z; ++z) {
+    for (unsigned y = 0; y < block.y; ++y) {
+      for (unsigned x = 0; x < block.x; ++x, ++linear) {
+        Thread& thread = threads_[linear];
+        thread.index = {x, y, z};
+        thread.linear = linear;
+        thread.fibre = nullptr;
+        thread.copies.clear();
+        thread.groups = 0;
+      }
+    }
+  }
+  if (under_thread_sanitizer()) {
+    // Each block has fibres, shared memory and tokens that no block of this launch had before: nothing orders two
+    // blocks, so that races between them show. (Where a launch has more threads than there may be fibres, blocks far
+    // apart share some.)
+    const std::size_t token_bytes = 4096;
+    block_pages_ = Pages(token_bytes + SharedMemory::region_bytes);
+    tokens_ = block_pages_.data();
+    shared_.use_region(tokens_ + token_bytes);
+    first_fibre_ += n_threads_;
+    while (fibres_.size() < std::min<std::uint64_t>(first_fibre_ + n_threads_, most_identities)) make_fibre();
+    release(&start_token_);  // mapping memory counts as a write by this thread
+  }
+  make_all_ready(0, n_threads_, 0xffffffffu);
+}
+
+void Machine::finish_block() {
+  statistics.threads += n_threads_;
+  ++statistics.blocks;
+  statistics.shared_bytes = std::max(statistics.shared_bytes, shared_.used());
+  if (error_.empty()) {
+    if (const std::string overrun = shared_.overrun(); !overrun.empty()) {
+      error_ = fmt::format("the kernel launched at {}: block {}: {}", text(launch_site_), text_of(::blockIdx), overrun);
+    }
+  }
+  shared_.clear();
+}
+
+/// After a fault the frames of unfinished threads lie on their stacks: all begin anew.
+void Machine::forget_fibres() {
+  free_fibres_.clear();
+  if (under_thread_sanitizer()) {
+    for (const auto& fibre : fibres_) fibre->destroy_identity();
+    fibres_.clear();
+    stacks_.clear();
+  }
+  for (unsigned i = 0; i < fibres_.size(); ++i) {
+    fibres_[i]->prepare(stacks_[i].data() + guard_bytes, stack_bytes(), i, fibre_entry);
+    free_fibres_.push_back(fibres_[i].get());
+  }
+}
+
+std::uint64_t Machine::block_at(std::uint64_t place, std::uint64_t blocks) const {
+  if (options().order == Order::reverse) return blocks - 1 - place;
+  if (options().order != Order::random) return place;
+  // A permutation of [0, blocks): a Feistel network over the next power of four, walked until it falls inside.
+  unsigned half_bits = 1;
+  while ((std::uint64_t{1} << (2 * half_bits)) < blocks) ++half_bits;
+  const std::uint64_t half = (std::uint64_t{1} << half_bits) - 1;
+  do {
+    std::uint64_t left = place >> half_bits, right = place & half;
+    for (std::uint64_t round = 0; round < 4; ++round) {
+      std::uint64_t mixed = (right + round * 0x9E3779B97F4A7C15ull + options().seed) * 0xBF58476D1CE4E5B9ull;
+      mixed ^= mixed >> 29;
+      left = std::exchange(right, left ^ (mixed & half));
+    }
+    place = left << half_bits | right;
+  } while (place >= blocks);
+  return place;
+}
+
+void Machine::run(dim3 grid, dim3 block, std::size_t dynamic_bytes, const Site& launch_site, void (*body)(void*),
+                  void* context) {
+  static std::mutex one_at_a_time;
+  static thread_local bool launching = false;
+  require(!launching, "{}: a kernel launches a kernel", text(launch_site));
+  const std::lock_guard lock(one_at_a_time);
+  const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z,
+                      blocks = std::uint64_t{grid.x} * grid.y * grid.z;
+  if (blocks == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || threads == 0 ||
+      threads > most_threads) {
+    throw KernelFault("{}: no device takes a grid of {} blocks of {} threads", text(launch_site), text_of(grid),
+                      text_of(block));
+  }
+  if (dynamic_bytes > options().shared_limit) {
+    throw KernelFault("{}: a launch with {} bytes of dynamic shared memory; a block may have {}", text(launch_site),
+                      dynamic_bytes, options().shared_limit);
+  }
+  launching = true;
+  ++statistics.launches;
+  launch_site_ = launch_site;
+  body_ = body;
+  context_ = context;
+  n_threads_ = static_cast<unsigned>(threads);
+  ::gridDim = grid;
+  ::blockDim = block;
+  random_ = options().seed * 0x9E3779B97F4A7C15ull | 1u;
+  error_.clear();
+  new (&host_) Fibre;  // stacks differ between the host's threads
+  host_.adopt_thread();
+  running_ = &host_;
+  first_fibre_ = 0;
+  for (Warp& of : warps_) of.groups_used = 0;
+  for (std::uint64_t place = 0; place < blocks && error_.empty(); ++place) {
+    start_block(block_at(place, blocks));
+    shared_.begin(dynamic_bytes, options().shared_limit);
+    resume(*pick());
+    finish_block();
+  }
+  running_ = nullptr;
+  launching = false;
+  if (under_thread_sanitizer()) {
+    acquire(&end_token_);  // only now: races between blocks stay visible
+    block_pages_ = Pages();
+  }
+  if (!error_.empty()) {
+    forget_fibres();
+    throw KernelFault("{}", error_);
+  }
+}
+
+}  // namespace furlong::simulator

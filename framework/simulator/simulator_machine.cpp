@@ -1,0 +1,267 @@
+#include "framework/simulator/simulator_machine.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace furlong::simulator {
+namespace {
+
+/// Literals, most often one and the same.
+bool same(const char* a, const char* b) { return a == b || std::string_view(a) == b; }
+bool same(const Site& a, const Site& b) {
+  return a.line() == b.line() && a.column() == b.column() && same(a.file_name(), b.file_name());
+}
+
+/// A copy that ThreadSanitizer does not see, 8 bytes at a time.
+void copy_unseen(void* target, const void* source, std::size_t bytes) {
+  using Word [[gnu::may_alias]] = std::uint64_t;
+  auto* to = static_cast<volatile Word*>(target);
+  const auto* from = static_cast<const Word*>(source);
+  for (std::size_t i = 0; i < bytes / 8; ++i) to[i] = from[i];
+}
+
+}  // namespace
+
+std::string text(const Site& site) {
+  return fmt::format("{}:{} ({})", site.file_name(), site.line(), site.function_name());
+}
+
+// ---- Scheduling ----
+
+void Machine::make_ready(Thread& thread) {
+  thread.status = Status::ready;
+  ready_[tail_++ % ready_.size()] = static_cast<std::uint16_t>(thread.linear);
+}
+
+/// Threads first..first+count-1, those of `lanes` where it is not a whole block, in the order asked for.
+void Machine::make_all_ready(unsigned first, unsigned count, std::uint32_t lanes) {
+  const bool backwards =
+      options().order == Order::reverse || options().order == Order::warp_first;  // the latter takes the last first
+  for (unsigned i = 0; i < count; ++i) {
+    const unsigned place = backwards ? count - 1 - i : i;
+    if (count > 32 || (lanes >> place & 1u) != 0) make_ready(threads_[first + place]);
+  }
+}
+
+Thread* Machine::pick() {
+  if (head_ == tail_) return nullptr;
+  const auto at = [this](unsigned place) -> std::uint16_t& { return ready_[place % ready_.size()]; };
+  if (options().order == Order::warp_first) return &threads_[at(--tail_)];
+  if (options().order == Order::random) {
+    random_ ^= random_ << 13, random_ ^= random_ >> 7, random_ ^= random_ << 17;  // xorshift64 (Marsaglia, 2003)
+    std::swap(at(head_), at(head_ + static_cast<unsigned>((random_ >> 16) % (tail_ - head_))));
+  }
+  return &threads_[at(head_++)];
+}
+
+void Machine::resume(Thread& thread) {
+  current_ = &thread;
+  ::threadIdx = thread.index;
+  if (thread.fibre == nullptr) thread.fibre = &fibre_for(thread);
+  Fibre& from = *running_;
+  running_ = thread.fibre;
+  ++statistics.switches;
+  Fibre::switch_to(from, *thread.fibre);
+}
+
+/// The current thread waits, or is last in the queue: others first.
+void Machine::suspend() {
+  Thread* next = pick();
+  if (next == nullptr) deadlock();
+  if (next != current_) resume(*next);
+}
+
+void Machine::fibre_entry() {
+  Fibre::begin();
+  Machine& self = machine();
+  for (;;) {
+    acquire(&self.start_token_);
+    bool stopped = false;
+    try {
+      self.body_(self.context_);
+      self.end_thread();
+    } catch (const Stopped&) {
+      stopped = true;
+    } catch (const std::exception& exception) {
+      self.describe_fault(fmt::format("an exception left the kernel: {}", exception.what()));
+      stopped = true;
+    } catch (...) {
+      self.describe_fault("an exception left the kernel");
+      stopped = true;
+    }
+    release(&self.end_token_);
+    if (stopped) {
+      self.leave_block();
+    } else {
+      self.next_thread();
+    }
+  }
+}
+
+void Machine::end_thread() {
+  Thread& self = *current_;
+  if (!self.copies.empty()) fault("the thread ends with copies (cp.async) that it has not waited for");
+  self.status = Status::done;
+  ++done_;
+  warp().alive &= ~(1u << (self.linear & 31));
+  if (head_ == tail_ && done_ < n_threads_) deadlock();
+}
+
+/// Where a thread has ended its fibre takes one that has not begun, without a switch, or lies ready for one.
+void Machine::next_thread() {
+  Thread* next = pick();
+  if (next == nullptr) {
+    if (!under_thread_sanitizer()) free_fibres_.push_back(running_);
+    leave_block();
+  } else if (under_thread_sanitizer()) {
+    resume(*next);
+  } else if (next->fibre == nullptr) {
+    next->fibre = running_;
+    current_ = next;
+    ::threadIdx = next->index;
+  } else {
+    free_fibres_.push_back(running_);
+    resume(*next);
+  }
+}
+
+/// Back to the launch: the block is done, or one of its threads is at fault.
+void Machine::leave_block() {
+  Fibre& from = *running_;
+  running_ = &host_;
+  Fibre::switch_to(from, host_);
+}
+
+void Machine::describe_fault(const std::string& what) {
+  const Unseen unseen;
+  error_ = fmt::format("the kernel launched at {}: block {}, thread {}: {}", text(launch_site_), text_of(::blockIdx),
+                       text_of(current_->index), what);
+}
+
+void Machine::fault(const std::string& what) {
+  describe_fault(what);
+  throw Stopped{};
+}
+
+void Machine::deadlock() {
+  std::string waits;
+  unsigned kinds = 0;
+  for (unsigned i = 0; i < n_threads_; ++i) {
+    const Thread& thread = threads_[i];
+    if (thread.status != Status::at_barrier && thread.status != Status::at_warp_operation) continue;
+    const auto alike = [&](const Thread& other) {
+      return other.status == thread.status && other.mask == thread.mask && same(other.site, thread.site);
+    };
+    const auto first = threads_.begin(), end = first + n_threads_;
+    if (std::find_if(first, first + i, alike) != first + i || ++kinds > 6) continue;
+    waits += fmt::format("; {} from thread {} on wait in {} at {}", std::count_if(first, end, alike),
+                         text_of(thread.index), thread.operation, text(thread.site));
+    if (thread.status == Status::at_warp_operation) waits += fmt::format(" for the lanes {:#010x}", thread.mask);
+  }
+  fault(fmt::format("deadlock: no thread can go on; {} of {} have ended{}", done_, n_threads_, waits));
+}
+
+// ---- Barriers and warps ----
+
+int Machine::barrier(Vote vote, int predicate, const char* operation, const Site& site) {
+  Thread& self = *current_;
+  self.site = site;
+  self.operation = operation;
+  self.mask = 0;
+  if (done_ > 0) fault(fmt::format("{} at {} after {} threads of the block have ended", operation, text(site), done_));
+  const unsigned parity = generation_ & 1u;
+  if (arrived_ == 0) {
+    barrier_site_ = site;
+    votes_[parity] = vote == Vote::all ? 1 : 0;
+  } else if (!same(barrier_site_, site)) {
+    fault(fmt::format("divergent barrier: this thread is in {} at {}, {} others wait at {}", operation, text(site),
+                      arrived_, text(barrier_site_)));
+  }
+  if (vote == Vote::all) votes_[parity] &= predicate != 0 ? 1 : 0;
+  if (vote == Vote::any) votes_[parity] |= predicate != 0 ? 1 : 0;
+  if (vote == Vote::count) votes_[parity] += predicate != 0 ? 1 : 0;
+  // A token is used again only when all threads have passed the barrier between.
+  release(tokens_ + 8 * parity);
+  self.status = Status::at_barrier;
+  if (++arrived_ == n_threads_) {
+    arrived_ = 0;
+    ++generation_;
+    make_all_ready(0, n_threads_, 0xffffffffu);
+  }
+  suspend();
+  acquire(tokens_ + 8 * parity);
+  return votes_[parity];
+}
+
+Group& Machine::group(std::uint32_t mask) {
+  Warp& of = warp();
+  for (std::size_t i = 0; i < of.groups_used; ++i) {
+    if (of.groups[i]->mask == mask) return *of.groups[i];
+  }
+  const Unseen unseen;
+  if (of.groups_used == of.groups.size()) of.groups.push_back(std::make_unique<Group>());
+  Group& fresh = *of.groups[of.groups_used++];
+  fresh.mask = mask;
+  fresh.arrived = 0;
+  std::fill_n(reinterpret_cast<unsigned char*>(&fresh.lanes), sizeof(fresh.lanes), static_cast<unsigned char>(0xff));
+  return fresh;
+}
+
+const LaneData* Machine::exchange(std::uint32_t mask, const char* operation, const void* data, std::size_t bytes,
+                                  void (*combine)(LaneData*), const Site& site) {
+  Thread& self = *current_;
+  Warp& of = warp();
+  const unsigned lane = self.linear & 31;
+  self.site = site;
+  self.operation = operation;
+  self.mask = mask;
+  if ((mask >> lane & 1u) == 0)
+    fault(fmt::format("{} at {}: lane {} is not in its own mask {:#010x}", operation, text(site), lane, mask));
+  const std::uint32_t needed = mask & of.exists;
+  if ((needed & ~of.alive) != 0) {
+    fault(fmt::format("{} at {}: the mask {:#010x} names lanes that have ended ({:#010x})", operation, text(site), mask,
+                      needed & ~of.alive));
+  }
+  Group& meeting = group(mask);
+  if (meeting.arrived == 0) {
+    meeting.operation = operation;
+    meeting.site = site;
+  } else if (!same(meeting.site, site) || !same(meeting.operation, operation)) {
+    fault(fmt::format("divergent warp: this lane is in {} at {}, the lanes {:#010x} wait in {} at {}", operation,
+                      text(site), meeting.arrived, meeting.operation, text(meeting.site)));
+  }
+  auto& lanes = meeting.lanes[meeting.generation & 1u];
+  copy_unseen(lanes[lane].bytes, data, bytes);
+  meeting.arrived |= 1u << lane;
+  self.status = Status::at_warp_operation;
+  if (meeting.arrived == needed) {
+    meeting.arrived = 0;
+    ++meeting.generation;
+    if (combine != nullptr) combine(lanes.data());
+    make_all_ready(self.linear - lane, 32, needed);
+  }
+  suspend();
+  return lanes.data();
+}
+
+void Machine::warp_barrier(std::uint32_t mask, const Site& site) {
+  if (!under_thread_sanitizer()) {
+    exchange(mask, "__syncwarp", nullptr, 0, nullptr, site);
+    return;
+  }
+  // Both parities' tokens would be the same without the generation: a lane that is ahead would release to one that has
+  // not yet acquired.
+  char* token = static_cast<char*>(warp_token()) + 8 * (group(mask).generation & 1u);
+  release(token);
+  exchange(mask, "__syncwarp", nullptr, 0, nullptr, site);
+  acquire(token);
+}
+
+void Machine::fence() {
+  if (!under_thread_sanitizer()) return;
+  release(&fence_token_);
+  acquire(&fence_token_);
+}
+
+}  // namespace furlong::simulator

@@ -1,0 +1,139 @@
+#pragma once
+// The simulator's inside: the machine that runs blocks one after another and the threads of a block in turns.
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "framework/simulator/simulator.h"
+#include "framework/simulator/simulator_fibre.h"
+#include "framework/simulator/simulator_shared.h"
+
+namespace furlong::simulator {
+
+inline constexpr unsigned most_threads = 1024;  // of a block
+
+enum class Status : std::uint8_t { ready, at_barrier, at_warp_operation, done };
+
+struct AsyncCopy {
+  void* shared;
+  const void* global;
+  std::size_t bytes, source_bytes;
+  unsigned group;
+};
+
+struct Thread {
+  uint3 index{};
+  unsigned linear = 0;
+  Status status = Status::done;
+  Fibre* fibre = nullptr;  // null until it is first run
+  Site site;               // of what it waits in
+  const char* operation = "";
+  std::uint32_t mask = 0;
+  std::vector<AsyncCopy> copies;
+  unsigned groups = 0;
+};
+
+/// Lanes that meet under one mask. Data alternates between two places: a lane reads one while others already write the
+/// other.
+struct Group {
+  std::uint32_t mask = 0, arrived = 0;
+  unsigned generation = 0;
+  const char* operation = nullptr;
+  Site site;
+  std::array<std::array<LaneData, 32>, 2> lanes;
+};
+
+struct Warp {
+  std::uint32_t exists = 0, alive = 0;
+  std::size_t groups_used = 0;
+  std::vector<std::unique_ptr<Group>> groups;
+};
+
+/// "file:line (function)"
+std::string text(const Site& site);
+/// "(x, y, z)"
+template <class Index>
+std::string text_of(const Index& index) {
+  return fmt::format("({}, {}, {})", index.x, index.y, index.z);
+}
+
+/// Unwinds a thread whose fault has been described.
+struct Stopped {};
+
+/// The one machine: a launch runs its blocks one after another, and the threads of a block in turns.
+class Machine {
+ public:
+  void run(dim3 grid, dim3 block, std::size_t dynamic_bytes, const Site& launch_site, void (*body)(void*),
+           void* context);
+
+  [[noreturn]] void fault(const std::string& what);
+  int barrier(Vote vote, int predicate, const char* operation, const Site& site);
+  const LaneData* exchange(std::uint32_t mask, const char* operation, const void* data, std::size_t bytes,
+                           void (*combine)(LaneData*), const Site& site);
+  void warp_barrier(std::uint32_t mask, const Site& site);
+
+  Thread& current() { return *current_; }
+  Warp& warp() { return warps_[current_->linear / 32]; }
+  SharedMemory& shared() { return shared_; }
+  void fence();
+
+  Statistics statistics;
+
+ private:
+  static void fibre_entry();
+  void start_block(std::uint64_t number);
+  void finish_block();
+  void reset_warps();
+  std::uint64_t block_at(std::uint64_t place, std::uint64_t blocks) const;
+  void make_fibre();
+  Fibre& fibre_for(const Thread& thread);
+  void forget_fibres();
+  void end_thread();
+  void next_thread();
+  void leave_block();
+  void describe_fault(const std::string& what);
+  void make_ready(Thread& thread);
+  void make_all_ready(unsigned first, unsigned count, std::uint32_t lanes);
+  Thread* pick();
+  void resume(Thread& thread);
+  void suspend();
+  [[noreturn]] void deadlock();
+  Group& group(std::uint32_t mask);
+  void* warp_token() { return tokens_ + 16 + 16 * (current_->linear / 32); }
+
+  // The launch
+  void (*body_)(void*) = nullptr;
+  void* context_ = nullptr;
+  Site launch_site_;
+  std::string error_;
+  std::uint64_t random_ = 1;
+  // The block
+  unsigned n_threads_ = 0, done_ = 0;
+  SharedMemory shared_;
+  std::array<Thread, most_threads> threads_;
+  std::array<Warp, most_threads / 32> warps_;
+  Thread* current_ = nullptr;
+  std::array<std::uint16_t, 2 * most_threads> ready_;  // a ring; a thread is in it at most once
+  unsigned head_ = 0, tail_ = 0;
+  // Its barrier
+  unsigned arrived_ = 0, generation_ = 0;
+  Site barrier_site_;
+  std::array<int, 2> votes_{};
+  // Fibres, kept from block to block and from launch to launch
+  Fibre host_;
+  Fibre* running_ = nullptr;
+  std::vector<std::unique_ptr<Fibre>> fibres_;
+  std::vector<Pages> stacks_;
+  std::vector<Fibre*> free_fibres_;
+  Pages block_pages_;
+  std::uint64_t first_fibre_ = 0;
+  char plain_tokens_[1024] = {};
+  char* tokens_ = plain_tokens_;
+  char start_token_ = 0, end_token_ = 0, fence_token_ = 0;
+};
+
+Machine& machine();
+
+}  // namespace furlong::simulator

@@ -1,0 +1,62 @@
+#pragma once
+#include "layers/attention/linear/head_constants.h"
+#include "layers/attention/linear/recurrent_state.h"
+#include "layers/attention/mechanism.h"
+
+namespace furlong::layers {
+
+/// Linear attention with the config's feature map; with `softmax_window` the windowed hybrid. What a layer keeps, where
+/// it applies:
+///  - buffer `name`.directions [n_directions, d_head]: ω, one set for all heads of the layer;
+///  - buffers of HeadConstants;
+///  - `name`.query_features.weight [n_heads, d_head, d_head] and `name`.key_features.weight [n_kv_heads, d_head,
+///  d_head] (hedgehog), which
+///    begin as identities;
+///  - `name`.output_norm.weight [n_heads · d_head] (normalizer none), the gain of each head's RMS norm, which begins at
+///  1;
+///  - `name`.gate [n_heads] (softmax_window): added to the scores inside the window, begins at 0.
+/// `compat` modes go through ops::compat_attention and have no state.
+class LinearMechanism : public AttentionMechanism {
+ public:
+  /// Throws UserError for names that do not exist and for combinations that mean nothing.
+  LinearMechanism(ParameterStore& store, const std::string& name, const AttentionConfig& config,
+                  std::int64_t softmax_window = 0);
+
+  Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
+                   AttentionState* carried = nullptr) const override;
+  std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype,
+                                            const Device& device) const override;
+  Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
+                AttentionState& state) const override;
+  void redraw(std::uint64_t seed, std::int64_t step) override;
+  void update_constants() override { constants_.update(); }
+  ops::DenominatorReport take_denominator_report() override { return std::exchange(report_, {}); }
+
+ private:
+  void choose_options(std::int64_t softmax_window);
+  void declare_parameters(ParameterStore& store, const std::string& name);
+  void check_recurrent() const;
+  /// Where denominators are counted: null for maps of positive features, whose sums cannot be lost.
+  ops::DenominatorReport* report() const;
+  Variable mapped(Tape& tape, const Variable& x, const Parameter* weight, std::int64_t n_heads) const;
+  Variable attend(Tape& tape, const ops::LinearAttentionInputs& inputs) const;
+  Variable attend_as_library(ForwardContext& context, const Variable& query, const Variable& key,
+                             const Variable& value) const;
+
+  AttentionConfig config_;
+  std::string stream_name_;
+  ops::LinearAttentionOptions options_;
+  std::int64_t features_ = 0, n_directions_ = 0;
+  HeadConstants constants_;
+  Parameter* directions_ = nullptr;
+  Parameter* query_features_ = nullptr;
+  Parameter* key_features_ = nullptr;
+  Parameter* output_norm_ = nullptr;
+  Parameter* gate_ = nullptr;
+  mutable ops::DenominatorReport report_;
+};
+
+std::unique_ptr<AttentionMechanism> make_linear_mechanism(ParameterStore& store, const std::string& name,
+                                                          const AttentionConfig& config);
+
+}  // namespace furlong::layers

@@ -1,0 +1,156 @@
+#include "layers/attention/linformer/linformer_mechanism.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "framework/ops/attention/softmax/softmax_attention.h"
+
+namespace furlong::layers {
+namespace {
+
+using ops::SequenceProjection;
+
+constexpr const char* shared_name = "attention.sequence_projection.weight";
+
+Initializer initial_projection(const ops::SequenceProjectionOptions& options) {
+  const std::int64_t terms =
+      options.kind == SequenceProjection::linear ? options.projected_length + options.max_length : options.stride();
+  return Initializer::normal(1 / std::sqrt(static_cast<double>(terms)));
+}
+
+/// The model's only projection: the first layer declares it.
+Parameter& shared_projection(ParameterStore& store, const Shape& shape, const Initializer& initializer) {
+  for (const Parameter& parameter : store.parameters()) {
+    if (parameter.name() != shared_name) continue;
+    if (!(parameter.shape() == shape)) {
+      throw UserError(
+          "{} is {} in one layer and {} in another: layers that share a projection must agree in length, projected "
+          "length and head width; use sharing: key_value",
+          shared_name, parameter.shape().text(), shape.text());
+    }
+    return store.find(shared_name);
+  }
+  return store.add(shared_name, shape, initializer, true);
+}
+
+class LinformerMechanism : public AttentionMechanism {
+ public:
+  LinformerMechanism(ParameterStore& store, const std::string& name, const AttentionConfig& config) : name_(name) {
+    projection_.kind = ops::sequence_projection_kind(config.projection);
+    projection_.n_heads = config.n_kv_heads;
+    projection_.projected_length = resolved_projected_length(config);
+    projection_.max_length = config.max_sequence_length;
+    attention_.n_heads = config.n_heads;
+    attention_.n_kv_heads = config.n_kv_heads;
+    attention_.causal = false;
+    const ProjectionSharing sharing = projection_sharing(config.sharing);
+    if (projection_.kind != SequenceProjection::mean) declare(store, sharing, config.d_head);
+  }
+
+  Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
+                   AttentionState* carried) const override {
+    require(!context.exchange, "segments of a sequence on different processes with linformer attention");
+    if (carried) refuse("state cannot be carried from segment to segment");
+    if (context.attention_mask.documents.defined()) {
+      throw UserError(
+          "{}: linformer cannot keep packed documents apart: its projection mixes all positions of a sequence; pack "
+          "one document a sequence, or use mechanism softmax or linear",
+          name_);
+    }
+    if (key.extent(1) > projection_.max_length) {
+      throw UserError(
+          "{}: a sequence of {} tokens, but linformer's projection was made for at most {}: shorten the input, or "
+          "train with a larger model.max_sequence_length",
+          name_, key.extent(1), projection_.max_length);
+    }
+    const Tensor& keys = context.attention_mask.keys;
+    const Variable projected_key = ops::sequence_projection(context.tape, key, weight(key_), keys, projection_),
+                   projected_value = ops::sequence_projection(context.tape, value, weight(value_), keys, projection_);
+    ops::AttentionMask mask;
+    mask.keys = ops::sequence_projection_mask(context.stream(), keys, projection_);
+    return ops::softmax_attention(context.tape, query, projected_key, projected_value, attention_, mask);
+  }
+
+  std::unique_ptr<AttentionState> new_state(std::int64_t, std::int64_t, DType, const Device&) const override {
+    refuse("cannot generate token by token");
+  }
+  Tensor extend(const Stream&, const Tensor&, const Tensor&, const Tensor&, AttentionState&) const override {
+    refuse("cannot generate token by token");
+  }
+
+ private:
+  void declare(ParameterStore& store, ProjectionSharing sharing, std::int64_t d_head) {
+    const Shape shape = ops::sequence_projection_weight_shape(projection_, d_head, sharing != ProjectionSharing::none);
+    const Initializer initializer = initial_projection(projection_);
+    switch (sharing) {
+      case ProjectionSharing::none:
+      case ProjectionSharing::heads:
+        key_ = &store.add(name_ + ".key_projection.weight", shape, initializer, true);
+        value_ = &store.add(name_ + ".value_projection.weight", shape, initializer, true);
+        return;
+      case ProjectionSharing::key_value:
+        key_ = value_ = &store.add(name_ + ".sequence_projection.weight", shape, initializer, true);
+        return;
+      case ProjectionSharing::layers:
+        key_ = value_ = &shared_projection(store, shape, initializer);
+        return;
+    }
+  }
+
+  static Variable weight(const Parameter* parameter) { return parameter ? parameter->variable() : Variable{}; }
+
+  [[noreturn]] void refuse(const char* what) const {
+    throw UserError(
+        "{}: linformer {}: its projection needs the whole sequence at once; use mechanism softmax or linear", name_,
+        what);
+  }
+
+  std::string name_;
+  ops::SequenceProjectionOptions projection_;
+  ops::SoftmaxAttentionOptions attention_;
+  Parameter *key_ = nullptr, *value_ = nullptr;  // null for the mean
+};
+
+}  // namespace
+
+const std::vector<std::pair<ProjectionSharing, const char*>>& projection_sharings() {
+  static const std::vector<std::pair<ProjectionSharing, const char*>> sharings{
+      {ProjectionSharing::none, "none"},
+      {ProjectionSharing::heads, "heads"},
+      {ProjectionSharing::key_value, "key_value"},
+      {ProjectionSharing::layers, "layers"}};
+  return sharings;
+}
+
+ProjectionSharing projection_sharing(const std::string& name) {
+  std::string known;
+  for (const auto& [sharing, its_name] : projection_sharings()) {
+    if (name == its_name) return sharing;
+    known += (known.empty() ? "" : ", ") + std::string(its_name);
+  }
+  throw UserError("sharing of linformer's projections '{}' is unknown; expected one of {}", name, known);
+}
+
+std::int64_t resolved_projected_length(const AttentionConfig& config) {
+  if (config.projected_length != 0) return config.projected_length;
+  return std::clamp<std::int64_t>(config.max_sequence_length / 4, 1, 256);
+}
+
+std::unique_ptr<AttentionMechanism> make_linformer_mechanism(ParameterStore& store, const std::string& name,
+                                                             const AttentionConfig& config) {
+  require(config.max_sequence_length >= 1, "{}: linformer needs to know max_sequence_length", name);
+  if (config.causal) {
+    throw UserError(
+        "{}: linformer cannot be causal: each row of its projection mixes all positions, so that a query would see "
+        "later tokens; use it in an encoder, or mechanism softmax or linear",
+        name);
+  }
+  const std::int64_t r = resolved_projected_length(config);
+  if (r < 1 || r > config.max_sequence_length) {
+    throw UserError("{}: a projected_length of {} for sequences of at most {} tokens, expected 1 to {}; 0 picks one",
+                    name, r, config.max_sequence_length, config.max_sequence_length);
+  }
+  return std::make_unique<LinformerMechanism>(store, name, config);
+}
+
+}  // namespace furlong::layers

@@ -1,0 +1,119 @@
+#include "layers/attention/softmax/softmax_mechanism.h"
+
+#include "framework/ops/attention/softmax/softmax_attention.h"
+#include "framework/primitives/arithmetic.h"
+
+namespace furlong::layers {
+namespace {
+
+/// Keys and values so far; with a window those that a later token may still see, and at most `spare` others. The memory
+/// doubles as it fills, up to the longest sequence announced, or to window + spare rows.
+class KeyValueCache : public AttentionState {
+ public:
+  KeyValueCache(std::int64_t batch, std::int64_t max_tokens, std::int64_t window, std::int64_t width, DType dtype,
+                const Device& device)
+      : max_tokens_(max_tokens),
+        window_(window),
+        most_rows_(window > 0 && window < max_tokens - spare ? window + spare : max_tokens),
+        key_(Tensor::empty({batch, std::min(most_rows_, spare), width}, dtype, device)),
+        value_(Tensor::empty(key_.shape(), dtype, device)) {}
+
+  std::int64_t bytes() const override { return key_.bytes() + value_.bytes(); }
+  std::int64_t rows() const { return rows_; }
+  Tensor key() const { return key_.narrow(1, 0, rows_); }
+  Tensor value() const { return value_.narrow(1, 0, rows_); }
+
+  void append(const Stream& stream, const Tensor& key, const Tensor& value) {
+    const std::int64_t added = key.extent(1);
+    require(tokens_ + added <= max_tokens_, "a key-value cache for {} tokens was given {}", max_tokens_,
+            tokens_ + added);
+    if (rows_ + added > key_.extent(1)) {
+      const std::int64_t kept = rows_ + added > most_rows_ ? seen_by_the_next() : rows_;
+      move(stream, kept, std::max(kept + added, std::min(most_rows_, 2 * key_.extent(1))));
+    }
+    ops::convert(stream, key_.narrow(1, rows_, added), key);
+    ops::convert(stream, value_.narrow(1, rows_, added), value);
+    rows_ += added;
+    tokens_ += added;
+  }
+
+  /// After attention: a long prompt may have needed more rows at once than are worth keeping.
+  void trim(const Stream& stream) {
+    if (key_.extent(1) > most_rows_) move(stream, seen_by_the_next(), most_rows_);
+  }
+
+ private:
+  static constexpr std::int64_t spare = 256;  // how many tokens go by between moves, each of which copies the window
+
+  std::int64_t seen_by_the_next() const { return window_ > 0 ? std::min(rows_, window_ - 1) : rows_; }
+
+  /// The last `kept` rows to the front of new memory, since they may overlap where they go.
+  void move(const Stream& stream, std::int64_t kept, std::int64_t capacity) {
+    for (Tensor* cache : {&key_, &value_}) {
+      const Tensor target =
+          Tensor::empty({cache->extent(0), capacity, cache->extent(2)}, cache->dtype(), cache->device());
+      if (kept > 0) ops::convert(stream, target.narrow(1, 0, kept), cache->narrow(1, rows_ - kept, kept));
+      *cache = target;
+    }
+    rows_ = kept;
+  }
+
+  std::int64_t max_tokens_, window_, most_rows_;
+  std::int64_t tokens_ = 0, rows_ = 0;  // rows_ of them are held
+  Tensor key_, value_;
+};
+
+class SoftmaxMechanism : public AttentionMechanism {
+ public:
+  explicit SoftmaxMechanism(const AttentionConfig& config) : config_(config) {
+    options_.n_heads = config.n_heads;
+    options_.n_kv_heads = config.n_kv_heads;
+    options_.causal = config.causal;
+    options_.window = config.window;
+  }
+
+  Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
+                   AttentionState* carried = nullptr) const override {
+    require(!context.exchange, "segments of a sequence on different processes with softmax attention");
+    if (carried) {
+      throw UserError(
+          "model.attention.mechanism: softmax carries no state from one segment to the next, since what it keeps grows "
+          "with the length; expected mechanism linear in every layer, or training without carried state");
+    }
+    return ops::softmax_attention(context.tape, query, key, value, options_, context.attention_mask);
+  }
+
+  std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype,
+                                            const Device& device) const override {
+    return std::make_unique<KeyValueCache>(batch, max_tokens, config_.window, config_.n_kv_heads * config_.d_head,
+                                           dtype, device);
+  }
+
+  Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
+                AttentionState& state) const override {
+    auto& cache = dynamic_cast<KeyValueCache&>(state);
+    ops::SoftmaxAttentionOptions options = options_;
+    cache.append(stream, key, value);
+    options.first_query_position =
+        cache.rows() - query.extent(1);  // among the keys that are left, where only distances count
+    const Tensor output = Tensor::empty(query.shape(), query.dtype(), stream.device);
+    ops::softmax_attention_forward(stream, query.split_last(config_.d_head), cache.key().split_last(config_.d_head),
+                                   cache.value().split_last(config_.d_head), output.split_last(config_.d_head),
+                                   Tensor{}, options);
+    cache.trim(stream);
+    return output;
+  }
+
+ private:
+  AttentionConfig config_;
+  ops::SoftmaxAttentionOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionMechanism> make_softmax_mechanism(ParameterStore& /*store*/, const std::string& /*name*/,
+                                                           const AttentionConfig& config) {
+  return std::make_unique<SoftmaxMechanism>(config);
+}
+
+}  // namespace furlong::layers

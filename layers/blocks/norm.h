@@ -1,0 +1,32 @@
+#pragma once
+#include "framework/autodiff/parameter_store.h"
+#include "framework/ops/normalization/norm.h"
+#include "layers/context.h"
+
+namespace furlong::layers {
+
+/// layernorm or rmsnorm over the last dimension with a residual sum in front. Parameters: `name`.gain, and `name`.bias
+/// where asked for.
+class Norm {
+ public:
+  Norm(ParameterStore& store, const std::string& name, std::int64_t d_model, ops::NormKind kind, double epsilon,
+       bool bias)
+      : kind_(kind),
+        epsilon_(epsilon),
+        gain_(&store.add(name + ".gain", {d_model}, Initializer::ones(), false)),
+        bias_(bias ? &store.add(name + ".bias", {d_model}, Initializer::zeros(), false) : nullptr) {}
+
+  /// residual + branch (branch may be null) and its normalised value.
+  ops::NormOutputs forward(ForwardContext& context, const Variable& residual, const Variable* branch) const {
+    const Variable bias = bias_ ? bias_->variable() : Variable{};
+    return ops::norm(context.tape, residual, branch, gain_->variable(), bias_ ? &bias : nullptr, kind_, epsilon_);
+  }
+
+ private:
+  ops::NormKind kind_;
+  double epsilon_;
+  Parameter* gain_;
+  Parameter* bias_;
+};
+
+}  // namespace furlong::layers

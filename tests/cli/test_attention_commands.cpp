@@ -1,0 +1,275 @@
+// furlong attend and furlong bench attention from outside: what they print, what they refuse, and how they exit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "framework/core/random.h"
+#include "framework/io/atomic_file.h"
+#include "framework/io/hdf5.h"
+#include "tests/cli/program.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Json = nlohmann::ordered_json;
+using testing::Finished;
+using testing::Program;
+
+class AttentionCommandTest : public testing::WithTemporaryFolder {
+ protected:
+  Finished furlong(const std::vector<std::string>& arguments) const { return Program(folder_, arguments).wait(); }
+  Finished attend(const std::vector<std::string>& more) const {
+    std::vector<std::string> all{"attend", "--input", path("in.h5"), "--output", path("out.h5")};
+    all.insert(all.end(), more.begin(), more.end());
+    return furlong(all);
+  }
+  void write_input() const {
+    AtomicFile place(path("in.h5"));
+    hdf5::File out = hdf5::File::create(place);
+    for (const char* name : {"query", "key", "value", "d_output"}) {
+      std::vector<float> values(2 * 3 * 20 * 8);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>(random_normal({1, 0, random_stream(name)}, i));
+      out.write(name, hdf5::Type::f32, {2, 3, 20, 8}, values.data());
+    }
+    out.close();
+    place.commit();
+  }
+  static void expect_user_error(const Finished& found, const std::string& message) {
+    EXPECT_EQ(found.status, 2);
+    EXPECT_EQ(found.out, "");
+    EXPECT_THAT(found.err, AllOf(StartsWith("error: "), HasSubstr(message)));
+    EXPECT_EQ(std::count(found.err.begin(), found.err.end(), '\n'), 1) << found.err;
+  }
+};
+
+TEST_F(AttentionCommandTest, AttendWritesAndReports) {
+  write_input();
+  const Finished done =
+      attend({"--mechanism", "linear", "--feature-map", "taylor", "--order", "1", "--causal", "--gradients"});
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.out,
+              AllOf(HasSubstr("output [2, 3, 20, 8], linear, taylor with 9 features (causal, float32, parallel)"),
+                    HasSubstr("s backward"), HasSubstr("MiB beyond the inputs; read query, key, value, d_output"),
+                    HasSubstr("denominators: the least is "), HasSubstr(" of 120 rows guarded")));
+  const hdf5::File file = hdf5::File::open(path("out.h5"));
+  for (const char* name : {"output", "d_query", "d_key", "d_value"})
+    EXPECT_EQ(file.dataset(name).shape(), (hdf5::Shape{2, 3, 20, 8})) << name;
+  EXPECT_FALSE(file.has("directions"));
+}
+
+TEST_F(AttentionCommandTest, AttendAsJson) {
+  write_input();
+  const Finished done = attend({"--mechanism",
+                                "windowed",
+                                "--window",
+                                "4",
+                                "--feature-map",
+                                "favor_hyperbolic",
+                                "--features",
+                                "10",
+                                "--causal",
+                                "--mode",
+                                "recurrent",
+                                "--prefill",
+                                "7",
+                                "--chunk",
+                                "3",
+                                "--dtype",
+                                "bfloat16",
+                                "--seed",
+                                "3",
+                                "--directions-kind",
+                                "iid",
+                                "--json"});
+  ASSERT_EQ(done.status, 0) << done.err;
+  const Json report = Json::parse(done.out);
+  EXPECT_EQ(report["output"], path("out.h5"));
+  EXPECT_EQ(report["shape"], Json({2, 3, 20, 8}));
+  EXPECT_EQ(report["mechanism"], "windowed");
+  EXPECT_EQ(report["m"], 10);
+  EXPECT_EQ(report["mode"], "recurrent");
+  EXPECT_EQ(report["rows"], 120);
+  EXPECT_FALSE(report.contains("backward_seconds"));
+  const hdf5::File file = hdf5::File::open(path("out.h5"));
+  EXPECT_EQ(file.integer("peak_bytes"), report["peak_bytes"]);
+  EXPECT_EQ(file.integer("seed"), 3);
+  EXPECT_EQ(file.integer("window"), 4);
+  EXPECT_EQ(file.text("directions"), "iid");
+  EXPECT_EQ(file.text("dtype"), "bfloat16");
+  EXPECT_EQ(file.dataset("directions").shape(), (hdf5::Shape{5, 8}));
+}
+
+TEST_F(AttentionCommandTest, AttendAsALibraryWithItsArguments) {
+  write_input();
+  const auto output = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--mechanism", "linear", "--seed", "3", "--compat"});
+    const Finished done = attend(more);
+    EXPECT_EQ(done.status, 0) << done.err;
+    std::vector<float> values(2 * 3 * 20 * 8);
+    const hdf5::File file = hdf5::File::open(path("out.h5"));
+    file.dataset("output").read(values.data(), values.size() * sizeof(float));
+    return values;
+  };
+  const auto usual = output({"performer_pytorch"});
+  EXPECT_EQ(output({"performer_pytorch", "--kernel-epsilon", "1e-4"}), usual);
+  EXPECT_EQ(output({"performer_pytorch", "--kernel-epsilon", "0"}), usual);
+  EXPECT_NE(output({"performer_pytorch", "--kernel-epsilon", "0.1"}), usual);
+  const auto plain = output({"fast_transformers", "--feature-map", "favor_hyperbolic"});
+  EXPECT_NE(output({"fast_transformers", "--feature-map", "favor_hyperbolic", "--compat-stabilize"}), plain);
+  EXPECT_EQ(hdf5::File::open(path("out.h5")).integer("compat_stabilize"), 1);
+}
+
+TEST_F(AttentionCommandTest, AttendRefusesWhatDoesNotGoTogether) {
+  write_input();
+  const auto refused = [&](const std::vector<std::string>& more, const std::string& message) {
+    SCOPED_TRACE(more.back());
+    expect_user_error(attend(more), message);
+    EXPECT_FALSE(std::filesystem::exists(path("out.h5")));
+  };
+  refused({"--feature-map", "elu1"}, "--feature-map: belongs to --mechanism linear or windowed");
+  refused({"--mechanism", "linear", "--order", "3"}, "--order: belongs to --feature-map taylor or limit");
+  refused({"--mechanism", "linear", "--denominator-guard", "0.1"},
+          "whose sums of weights can cancel: favor_trig, taylor, limit, cosine");
+  refused({"--mechanism", "linear", "--feature-map", "taylor", "--normalizer", "none", "--denominator-guard", "0.1"},
+          "--normalizer sum");
+  refused({"--mechanism", "linear", "--feature-map", "taylor", "--order", "9"}, "--order 9 --most-features 4096: ");
+  refused({"--mechanism", "linear", "--feature-map", "elu1", "--features", "9"},
+          "elu1 has 8 features for heads of width 8");
+  refused({"--mechanism", "linear", "--feature-map", "elu1", "--seed", "1"}, "--seed: elu1 has no random directions");
+  refused({"--mechanism", "linear", "--feature-map", "favor_trig", "--features", "9"}, "--features 9: ");
+  refused({"--mechanism", "windowed"}, "add --window W");
+  refused({"--mechanism", "linformer", "--causal"}, "a query would see later tokens");
+  refused({"--mechanism", "linformer", "--projected-length", "4"},
+          "belongs to --mechanism linformer --projection mean");
+  refused({"--mechanism", "linformer", "--projection", "mean"}, "add --projected-length R");
+  refused({"--mechanism", "linformer", "--projection", "mean", "--projected-length", "21"},
+          "20 keys, expected at most as many rows");
+  refused({"--mechanism", "linformer", "--mode", "recurrent"}, "no recurrent form");
+  refused({"--mechanism", "linear", "--mode", "recurrent"}, "add --causal");
+  refused({"--causal", "--mode", "recurrent", "--gradients"}, "none flows through the state");
+  refused({"--causal", "--prefill", "3"}, "only --mode recurrent has a prefill");
+  refused({"--mechanism", "linear", "--causal", "--mode", "recurrent", "--chunk", "4"}, "one by one");
+  refused({"--mechanism", "linear", "--compat", "fast_transformers"},
+          "--compat: fast_transformers has no feature map favor_positive; it has elu1");
+  refused({"--mechanism", "linear", "--compat", "performer_pytorch", "--causal", "--mode", "recurrent"},
+          "a maximum over all tokens");
+  refused({"--mechanism", "linear", "--compat", "performer_pytorch", "--window", "4"}, "that library has no window");
+  refused({"--mechanism", "linear", "--compat", "performer_pytorch", "--chunk", "4"},
+          "--chunk: belongs to what runs without --compat");
+  refused({"--mechanism", "linear", "--feature-map", "elu1", "--kernel-epsilon", "0.1"},
+          "--feature-map favor_relu, or --compat performer");
+  refused({"--mechanism", "linear", "--compat", "fast_transformers", "--feature-map", "favor_relu", "--kernel-epsilon",
+           "0.1"},
+          "--kernel-epsilon: belongs to --compat performer_pytorch");
+  refused({"--mechanism", "linear", "--feature-map", "favor_hyperbolic", "--compat-stabilize"},
+          "--compat-stabilize: belongs to --compat fast_transformers --feature-map favor_hyperbolic");
+  refused({"--mechanism", "linear", "--compat", "fast_transformers", "--feature-map", "elu1", "--compat-stabilize"},
+          "--compat-stabilize: belongs to --compat fast_transformers --feature-map favor_hyperbolic");
+  refused({"--mechanism", "nonlinear"}, "--mechanism: nonlinear not in");
+  refused({"--device", "cuda"}, "device: 'cuda'");
+}
+
+TEST_F(AttentionCommandTest, BenchPrintsAndWritesJson) {
+  const Finished done = furlong({"bench", "attention", "--n", "64,128", "--mechanism", "softmax,linear",
+                                 "--feature-map", "favor_positive,elu1", "--heads", "2", "--d", "16", "--features",
+                                 "24", "--train", "--repeat", "2", "--json", path("bench.json")});
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.out,
+              AllOf(StartsWith("2 heads of 16, batch 1, float32, forward and backward; "), HasSubstr("\npeak "),
+                    HasSubstr("\nsoftmax, causal\n"), HasSubstr("\nlinear, favor_positive with 24 features, causal\n"),
+                    HasSubstr("\nlinear, elu1 with 16 features, causal\n"), HasSubstr("time grows as n^")));
+  const Json object = Json::parse(content(path("bench.json")));
+  ASSERT_EQ(object["attention"].size(), 3u);
+  for (const Json& attention : object["attention"]) {
+    ASSERT_EQ(attention["lengths"].size(), 2u);
+    EXPECT_TRUE(attention["exponent"].is_number());
+    const double peak = attention["peak_flops_per_second"];
+    EXPECT_LE(peak, object["peak_flops_per_second"]);
+    for (const Json& length : attention["lengths"]) {
+      EXPECT_EQ(length["seconds"].size(), 2u);
+      const double seconds = length["median_seconds"], flops = length["flops"], n = length["n"];
+      EXPECT_DOUBLE_EQ(length["tokens_per_second"], n / seconds);
+      EXPECT_DOUBLE_EQ(length["flops_per_second"], flops / seconds);
+      EXPECT_DOUBLE_EQ(length["share_of_peak"], flops / seconds / peak);
+      EXPECT_GT(length["peak_bytes"], 0);
+    }
+  }
+  EXPECT_EQ(object["attention"][1]["m"], 24);
+  EXPECT_EQ(object["train"], true);
+}
+
+TEST_F(AttentionCommandTest, BenchTellsWhatItsAttentionIs) {
+  const Finished done = furlong({"bench",
+                                 "attention",
+                                 "--n",
+                                 "16,64",
+                                 "--mechanism",
+                                 "linear,linformer",
+                                 "--feature-map",
+                                 "taylor,favor_relu",
+                                 "--order",
+                                 "2",
+                                 "--denominator-guard",
+                                 "0.001",
+                                 "--kernel-epsilon",
+                                 "0.01",
+                                 "--projection",
+                                 "convolution",
+                                 "--projected-length",
+                                 "32",
+                                 "--bidirectional",
+                                 "--heads",
+                                 "1",
+                                 "--d",
+                                 "8",
+                                 "--dtype",
+                                 "float64",
+                                 "--repeat",
+                                 "1",
+                                 "--json",
+                                 path("bench.json")});
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.out, AllOf(HasSubstr("no share of peak: "), HasSubstr("\nlinformer, convolution, bidirectional\n")));
+  const Json object = Json::parse(content(path("bench.json")));
+  EXPECT_EQ(object["device"], "cpu");
+  EXPECT_TRUE(object["peak_flops_per_second"].is_null());
+  const Json &taylor = object["attention"][0], &relu = object["attention"][1], &linformer = object["attention"][2];
+  EXPECT_EQ(taylor["order"], 2);
+  EXPECT_EQ(taylor["normalizer"], "sum");
+  EXPECT_EQ(taylor["denominator_guard"], 0.001);
+  EXPECT_FALSE(taylor.contains("kernel_epsilon"));
+  EXPECT_TRUE(taylor["lengths"][0]["share_of_peak"].is_null());
+  EXPECT_EQ(relu["kernel_epsilon"], 0.01);
+  EXPECT_FALSE(relu.contains("denominator_guard"));
+  EXPECT_EQ(linformer["projection"], "convolution");
+  EXPECT_EQ(linformer["lengths"][0]["projected_length"], 16);
+  EXPECT_EQ(linformer["lengths"][1]["projected_length"], 32);
+}
+
+TEST_F(AttentionCommandTest, BenchRefusesBeforeItMeasures) {
+  const auto refused = [&](std::vector<std::string> more, const std::string& message) {
+    SCOPED_TRACE(more.back());
+    more.insert(more.begin(), {"bench", "attention"});
+    expect_user_error(furlong(more), message);
+  };
+  refused({"--n", "0"}, "--n 0: expected lengths of at least 1");
+  refused({"--n", "16,16"}, "--n 16,16: 16 stands there twice");
+  refused({"--mechanism", "softmax,linear,softmax"}, "softmax stands there twice");
+  refused({"--n", "16", "--heds", "2"}, "see furlong bench attention --help");
+  refused({"--n", "99999999999999"},
+          "--n 99999999999999: query, key, value, output take at least 819199999999991808 bytes");
+  refused({"--mechanism", "softmax", "--features", "4"}, "--features: belongs to");
+  refused({"--mechanism", "linformer", "--causal"}, "a query would see later tokens");
+  refused({"--feature-map", "elu1,favor_trig", "--features", "7"}, "--features 7: ");
+  refused({"--feature-map", "taylor", "--order", "3"}, "47905 features");
+  refused({"--n", "16", "--json", path("missing/bench.json")}, "missing/bench.json");
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,98 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/command_line.h"
+#include "framework/core/error.h"
+#include "tests/trainers/training.h"
+#include "trainers/settings/settings.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ConfigCommand : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    file_ = std::filesystem::path(::testing::TempDir()) / ("furlong_config_" + std::to_string(::getpid()) + ".yaml");
+    std::ofstream(file_) << "data:\n  store: no_such_store.h5\n";
+  }
+  void TearDown() override { std::filesystem::remove(file_); }
+
+  // Standard output of `furlong config ...`; the arguments in the order of a command line.
+  std::string run(std::vector<std::string> arguments) {
+    CLI::App program("test", "furlong");
+    int status = 0;
+    command_line::add_config(program, status);
+    arguments.insert(arguments.begin(), "config");
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes its vector from the back
+    ::testing::internal::CaptureStdout();
+    try {
+      program.parse(arguments);
+    } catch (...) {
+      ::testing::internal::GetCapturedStdout();
+      throw;
+    }
+    std::fflush(stdout);
+    return ::testing::internal::GetCapturedStdout();
+  }
+
+  std::filesystem::path file_;
+};
+
+TEST_F(ConfigCommand, ShowPrintsWhatLoadsToTheSameSettings) {
+  const Settings expected = load_settings(file_, {"seed=3", "data.ignore_tokens=[N, X]"}).settings;
+  const std::string yaml = run({"show", file_, "--set", "seed=3", "--set", "data.ignore_tokens=[N, X]"});
+  EXPECT_EQ(from_yaml_text(yaml, "shown").settings, expected);
+  EXPECT_EQ(
+      from_yaml_text(run({"show", "--set", "seed=3", "--set=data.ignore_tokens=[N, X]", file_, "--comments"}), "shown")
+          .settings,
+      expected);
+  EXPECT_EQ(
+      from_yaml_text(run({"show", file_, "--json", "--set", "seed=3", "--set", "data.ignore_tokens=[N, X]"}), "shown")
+          .settings,
+      expected);
+}
+
+TEST_F(ConfigCommand, CheckSaysWhetherAFileIsValid) {
+  const std::string text = run({"check", file_});
+  EXPECT_THAT(text, HasSubstr(": valid; 1 key set, 1 file read\n"));
+  EXPECT_THAT(text, HasSubstr("no_such_store.h5 does not exist yet"));
+  const auto json = nlohmann::json::parse(run({"check", file_, "--json"}));
+  EXPECT_EQ(json["valid"], true);
+  EXPECT_EQ(json["store_exists"], false);
+  EXPECT_THROW(run({"check", file_, "--set", "model.n_layer=3"}), UserError);
+  EXPECT_THROW(run({"check"}), CLI::ParseError);
+}
+
+TEST_F(ConfigCommand, CheckComparesWithTheStoreWhereItExists) {
+  const std::string store = std::filesystem::path(file_).replace_extension(".h5");
+  testing::write_store(store, testing::synthetic_text(4000));
+  std::ofstream(file_) << "data:\n  store: " << store << "\n  sequence_length: 32\n  ignore_tokens: [a, Nope]\n";
+  const auto message = [&](const std::string& override_text) {
+    return testing::message_of<UserError>([&] { run({"check", file_, "--set", override_text}); });
+  };
+  EXPECT_THAT(message("seed=1"), HasSubstr(file_.string() + ":4:18: data.ignore_tokens: 'Nope' is not a symbol"));
+  std::ofstream(file_) << "data:\n  store: " << store << "\n  sequence_length: 32\n";
+  EXPECT_EQ(nlohmann::json::parse(run({"check", file_, "--json"}))["store_exists"], true);
+  EXPECT_THAT(message("model.vocabulary_size=100"),
+              HasSubstr("--set model.vocabulary_size=100: model.vocabulary_size: 100 is too small"));
+  EXPECT_THAT(message("data.sequence_length=100000"),
+              HasSubstr("--set data.sequence_length=100000: data.sequence_length: " + store));
+  std::ofstream(store) << "no store";
+  EXPECT_THAT(message("seed=1"), HasSubstr(":2:10: data.store: " + store));
+  std::filesystem::remove(store);
+}
+
+TEST_F(ConfigCommand, SchemaAndReferenceArePrintedWhole) {
+  EXPECT_EQ(nlohmann::ordered_json::parse(run({"schema"})), json_schema());
+  EXPECT_EQ(run({"reference"}), reference_markdown());
+}
+
+}  // namespace
+}  // namespace furlong

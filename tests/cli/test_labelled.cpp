@@ -1,0 +1,109 @@
+// From a table to labels that are learned, through the program itself.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/program.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+using testing::Finished;
+using testing::Program;
+
+class LabelledProgramTest : public testing::WithTemporaryFolder {
+ protected:
+  Finished furlong(const std::vector<std::string>& arguments) const { return Program(folder_, arguments).wait(); }
+
+  Finished prepare(const std::vector<std::string>& more) const {
+    std::string table = "id,label,review\n";
+    for (int i = 0; i < 120; ++i)
+      table += fmt::format("{},{},\"{}, {}\"\n", i, i % 2 == 0 ? "good" : "bad", i % 2 == 0 ? "liked it" : "hated it",
+                           i / 2);
+    std::vector<std::string> all{
+        "prepare", "labelled", file("reviews.csv", table), "--text-field", "review",     "--label-field",
+        "label",   "--output", path("reviews.h5"),         "--split",      "0.6,0.2,0.2"};
+    all.insert(all.end(), more.begin(), more.end());
+    return furlong(all);
+  }
+  std::string config() const {
+    return file("config.yaml", "data:\n  store: " + path("reviews.h5") + R"(
+  sequence_length: 12
+  batch_size: 8
+model:
+  architecture: encoder
+  n_layers: 1
+  d_model: 16
+  n_heads: 2
+objective:
+  name: classification
+optimizer:
+  learning_rate: 0.01
+schedule:
+  warmup_steps: 2
+trainer:
+  max_steps: 40
+  validate_every: 20
+log:
+  every: 1
+)");
+  }
+};
+
+TEST_F(LabelledProgramTest, PrepareTrainAndEvaluate) {
+  const Finished prepared = prepare({"--json"});
+  ASSERT_EQ(prepared.status, 0) << prepared.err;
+  const Json report = Json::parse(prepared.out);
+  EXPECT_EQ(report["documents"], 120);
+  EXPECT_EQ(report["labels"], Json({{"good", 60}, {"bad", 60}}));
+  const Finished trained = furlong({"train", config(), "--run-dir", path("run")});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  // "liked it, 12" and <document> are 13 tokens.
+  EXPECT_THAT(trained.err, HasSubstr("documents of the train split are longer than 12 tokens, and are cut there"));
+  EXPECT_THAT(trained.err, HasSubstr("accuracy 1.000"));
+  const Finished evaluated = furlong({"evaluate", path("run"), "--split", "test", "--json"});
+  ASSERT_EQ(evaluated.status, 0) << evaluated.err;
+  const Json found = Json::parse(evaluated.out);
+  EXPECT_EQ(found["objective"], "classification");
+  EXPECT_EQ(found["accuracy"], 1.0);
+  EXPECT_GT(found["targets"], 5);
+  EXPECT_LT(found["loss"], 0.2);
+  EXPECT_FALSE(found.contains("perplexity"));
+  const Finished generated = furlong({"generate", path("run"), "--prompt", "a"});
+  EXPECT_EQ(generated.status, 2);
+  EXPECT_THAT(generated.err, HasSubstr("this model is an encoder (objective classification)"));
+  EXPECT_EQ(generated.out, "") << "a prompt that nothing follows";
+  // Another numbering of the labels would be another meaning of what was learned.
+  ASSERT_EQ(prepare({"--force", "--labels", "bad,good"}).status, 0);
+  const Finished other = furlong({"evaluate", path("run")});
+  EXPECT_EQ(other.status, 2);
+  EXPECT_THAT(other.err,
+              HasSubstr("its vocabulary (bytes, labels bad, good) is not the model's (bytes, labels good, bad)"));
+}
+
+TEST_F(LabelledProgramTest, AClassTokenAloneIsNothingToEvaluate) {
+  ASSERT_EQ(prepare({}).status, 0);
+  const Finished trained = furlong({"train", config(), "--run-dir", path("run"), "--set", "trainer.max_steps=2",
+                                    "--set", "schedule.warmup_steps=1", "--set", "objective.pooling=class_token"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const Finished refused = furlong({"evaluate", path("run"), "--sequence-length", "1"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--sequence-length: 1 leaves no room beside the <class> token"));
+  EXPECT_EQ(furlong({"evaluate", path("run"), "--sequence-length", "2"}).status, 0);
+}
+
+TEST_F(LabelledProgramTest, TheReportForPeopleNamesTheLabels) {
+  const Finished prepared = prepare({});
+  ASSERT_EQ(prepared.status, 0) << prepared.err;
+  EXPECT_THAT(prepared.out, HasSubstr("120 documents"));
+  EXPECT_THAT(prepared.out, HasSubstr("  labels: good 60 bad 60\n"));
+  const Finished refused = prepare({"--force", "--labels", "good"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, HasSubstr("reviews.csv:3: the label 'bad' is none of --labels: good"));
+}
+
+}  // namespace
+}  // namespace furlong

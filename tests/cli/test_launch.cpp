@@ -1,0 +1,106 @@
+// furlong launch as a person runs it. What becomes of the processes: tests/communication/test_launcher*.cpp.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+#include "tests/cli/program.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::HasSubstr;
+
+class LaunchCommand : public testing::WithTemporaryFolder {
+ protected:
+  testing::Finished launch(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "launch");
+    return testing::Program(folder_, arguments).wait();
+  }
+  /// One line of error that contains all of `parts`, exit status 2.
+  void expect_refusal(const std::vector<std::string>& arguments, const std::vector<std::string>& parts) {
+    SCOPED_TRACE(::testing::PrintToString(arguments));
+    const testing::Finished result = launch(arguments);
+    EXPECT_EQ(result.status, 2);
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    EXPECT_TRUE(result.err.starts_with("error: "));
+    for (const std::string& part : parts) EXPECT_THAT(result.err, HasSubstr(part));
+  }
+};
+
+TEST_F(LaunchCommand, RefusesMistakesInOneLine) {
+  expect_refusal({}, {"--processes is required"});
+  expect_refusal({"--processes", "2"}, {"no command", "furlong launch --processes 2 train c.yaml"});
+  expect_refusal({"--processes", "0", "train", "c.yaml"}, {"--processes 0: at least 1 expected"});
+  expect_refusal({"-n", "2", "trian", "c.yaml"}, {"there is no such subcommand", "did you mean train?"});
+  expect_refusal({"-n", "2", "xyz"}, {"xyz: there is no such subcommand", "expected train"});
+  expect_refusal({"-n", "2", "--tiemout", "3", "train", "c.yaml"}, {"no option --tiemout", "did you mean --timeout?"});
+  expect_refusal({"-n", "2", "--timeout", "nan", "train", "c.yaml"}, {"--timeout nan"});
+  expect_refusal({"-n", "2", "--master-port", "65536", "train", "c.yaml"},
+                 {"--master-port 65536: a port from 1 to 65535 expected"});
+}
+
+TEST_F(LaunchCommand, RefusesEverySubcommandThatDoesNotTrain) {
+  // As the program lists them, so that none is forgotten that is added later.
+  const std::string help = testing::Program(folder_, {"--help"}).wait().out;
+  std::istringstream lines(help.substr(std::min(help.size(), help.find("Subcommands:\n"))));
+  int refused = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("  ") || line[2] == ' ') continue;
+    const std::string command = line.substr(2, line.find(' ', 2) - 2);
+    if (command == "train") continue;
+    expect_refusal({"-n", "2", "--", command, "x"}, {"furlong launch " + command + ": ", "expected train"});
+    ++refused;
+  }
+  EXPECT_GE(refused, 14) << help;
+}
+
+TEST_F(LaunchCommand, RefusesToStartAJobInEachProcessOfOne) {
+  setenv("RANK", "1", 1);
+  expect_refusal({"-n", "2", "train", "c.yaml"}, {"RANK=1", "already a process of a job"});
+  unsetenv("RANK");
+}
+
+TEST_F(LaunchCommand, ASignalReachesTheTrainingAndItsStatusComesBack) {
+  testing::Program program(
+      folder_, {"launch", "-n", "1", "train", (testing::source_directory() / "configs/copy_linear.yaml").string(),
+                "--run-dir", path("run"), "--set", "trainer.max_steps=10000000", "--set", "trainer.validate_every=0",
+                "--set", "checkpoint.every=0", "--set", "log.every=1"});
+  program.wait_for_more(path("run/metrics.jsonl"), 0);
+  program.send(SIGUSR1);
+  const testing::Finished stopped = program.wait();
+  EXPECT_EQ(stopped.status, 3) << stopped.err;
+  EXPECT_THAT(stopped.out, HasSubstr("stopped by a signal, saved at step "));
+  EXPECT_FALSE(std::filesystem::is_empty(path("run/checkpoints")));
+}
+
+TEST_F(LaunchCommand, HandsTheRestToTheCommandAsItIs) {
+  // The command's own options, one of a name that launch has too, and flags right behind the command: with -- and
+  // without.
+  const testing::Finished help = launch({"-n", "2", "--", "train", "--help"});
+  EXPECT_EQ(help.status, 0);
+  EXPECT_THAT(help.out, HasSubstr("Usage: furlong train"));
+  EXPECT_THAT(help.err, HasSubstr("\n[rank 1] Usage: furlong train"));
+  for (const bool marked : {false, true}) {
+    std::vector<std::string> arguments = {"--processes",  "2",     "train",  "--json",
+                                          "missing.yaml", "--set", "seed=1", "--timeout=3"};
+    if (marked) arguments.insert(arguments.begin() + 2, "--");
+    const testing::Finished result = launch(arguments);
+    EXPECT_EQ(result.status, 2);
+    EXPECT_THAT(result.err,
+                HasSubstr("\nerror: The following argument was not expected: --timeout=3; see furlong train --help\n"));
+    EXPECT_THAT(
+        result.err,
+        HasSubstr(
+            "\n[rank 1] error: The following argument was not expected: --timeout=3; see furlong train --help\n"));
+  }
+  const testing::Finished missing = launch({"-n", "1", "train", "missing.yaml", "--set", "seed=1"});
+  EXPECT_EQ(missing.status, 2);
+  EXPECT_THAT(missing.err, HasSubstr("missing.yaml"));
+  EXPECT_THAT(missing.err, HasSubstr(") ended with status 2\n"));
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,121 @@
+// A tokenizer from preparation to evaluation, through the program itself.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/program.h"
+#include "tests/datasets/tokenizers/small_tokenizers.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+using testing::Finished;
+using testing::Program;
+
+class TokenizerProgramTest : public testing::WithTemporaryFolder {
+ protected:
+  Finished furlong(const std::vector<std::string>& arguments) const { return Program(folder_, arguments).wait(); }
+
+  /// Lines of " the" and " in" by turns, some longer than others.
+  std::string text() const {
+    std::string lines;
+    for (int i = 0; i < 300; ++i) {
+      for (int k = 0; k < 3 + i % 7; ++k) lines += k % 2 == 0 ? " the" : " in";
+      lines += "\n";
+    }
+    return file("text", lines);
+  }
+  std::string config() const {
+    return file("config.yaml", "data:\n  store: " + path("store.h5") + R"(
+  sampler: documents
+  sequence_length: 16
+  batch_size: 8
+model:
+  n_layers: 1
+  d_model: 16
+  n_heads: 2
+optimizer:
+  learning_rate: 0.01
+schedule:
+  warmup_steps: 2
+trainer:
+  max_steps: 60
+  validate_every: 0
+)");
+  }
+};
+
+TEST_F(TokenizerProgramTest, PrepareTrainEvaluateAndGenerate) {
+  const std::vector<std::string> prepare{"prepare",
+                                         "text",
+                                         text(),
+                                         "--document-separator",
+                                         "line",
+                                         "--tokenizer",
+                                         testing::bpe_tokenizer(path("bpe")),
+                                         "--output",
+                                         path("store.h5"),
+                                         "--split-by",
+                                         "document",
+                                         "--split",
+                                         "0.6,0.2,0.2"};
+  std::vector<std::string> as_json = prepare;
+  as_json.emplace_back("--json");
+  const Finished prepared = furlong(as_json);
+  ASSERT_EQ(prepared.status, 0) << prepared.err;
+  const Json report = Json::parse(prepared.out);
+  EXPECT_EQ(report["tokenizer"], "bpe");
+  EXPECT_EQ(report["vocabulary_size"], 262);
+  EXPECT_EQ(report["documents"], 300);
+
+  const Finished trained = furlong({"train", config(), "--run-dir", path("run")});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+
+  const Finished evaluated = furlong({"evaluate", path("run"), "--split", "test", "--json"});
+  ASSERT_EQ(evaluated.status, 0) << evaluated.err;
+  const Json found = Json::parse(evaluated.out);
+  EXPECT_GT(found["accuracy"], found["chance_accuracy"]);
+  EXPECT_LT(found["loss"], found["chance_loss"]);
+  // " the" is one token of four bytes, " in" two of three together, and <|endoftext|> none at all.
+  EXPECT_LT(found["bits_per_byte"].get<double>(), found["bits_per_token"].get<double>());
+  const Finished as_text = furlong({"evaluate", path("run"), "--split", "test"});
+  EXPECT_THAT(as_text.out, HasSubstr("tokens in documents of at most 16"));
+  EXPECT_THAT(as_text.out, HasSubstr("by chance      loss"));
+  const Finished windows = furlong({"evaluate", path("run"), "--split", "test", "--sampler", "windows"});
+  EXPECT_THAT(windows.out, HasSubstr("tokens in windows of 16")) << windows.err;
+
+  const Finished generated =
+      furlong({"generate", path("run"), "--prompt", " the", "--max-tokens", "3", "--temperature", "0", "--json"});
+  ASSERT_EQ(generated.status, 0) << generated.err;
+  EXPECT_EQ(Json::parse(generated.out)["text"], " in the");
+
+  // The model's own tokenizer prepares more of the same.
+  const Finished again = furlong({"prepare", "text", path("text"), "--document-separator", "line", "--tokenizer",
+                                  path("run/checkpoints/best.h5"), "--output", path("again.h5"), "--split", "1"});
+  ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_EQ(furlong({"evaluate", path("run"), "--data", path("again.h5"), "--split", "train"}).status, 0);
+
+  // Bytes are not its vocabulary.
+  ASSERT_EQ(furlong({"prepare", "text", path("text"), "--output", path("bytes.h5"), "--split", "1"}).status, 0);
+  const Finished refused = furlong({"evaluate", path("run"), "--data", path("bytes.h5"), "--split", "train"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, HasSubstr("its vocabulary (bytes) is not the model's (bpe tokenizer of 262 tokens, "));
+}
+
+TEST_F(TokenizerProgramTest, OptionsThatDoNotGoTogether) {
+  const std::string tokenizer = testing::letters_tokenizer(path("letters"));
+  const Finished fasta = furlong({"prepare", "fasta", file("a.fa", ">a\nLAG\n"), "--alphabet", "protein", "--tokenizer",
+                                  tokenizer, "-o", path("x.h5")});
+  EXPECT_EQ(fasta.status, 2);
+  EXPECT_THAT(fasta.err, HasSubstr("--tokenizer excludes --alphabet"));
+  const Finished missing =
+      furlong({"prepare", "text", file("t", "LAG"), "--tokenizer", path("nowhere"), "-o", path("x.h5")});
+  EXPECT_EQ(missing.status, 2);
+  EXPECT_THAT(missing.err, HasSubstr("nowhere"));
+}
+
+}  // namespace
+}  // namespace furlong

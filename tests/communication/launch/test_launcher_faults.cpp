@@ -1,0 +1,223 @@
+// Ranks that fail, stop or do not heed, signals, and a launcher that is killed.
+#include <gmock/gmock.h>
+
+#include "tests/communication/launch/launcher_testing.h"
+
+namespace furlong {
+namespace {
+
+using namespace launcher_testing;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
+
+bool all_gone(const std::vector<pid_t>& processes, std::chrono::milliseconds patience = 1s) {
+  return comes_true([&] { return std::all_of(processes.begin(), processes.end(), gone); }, patience);
+}
+
+// Waits for a file, waking often enough for traps.
+#define AWAIT(file) "while [ ! -e $D/" file " ]; do sleep 0.02; done; "
+
+TEST(LauncherFaults, KillsTheRestWhenTheTimeIsUp) {
+  // Rank 1 fails; rank 0 heeds nothing, rank 2 does not either, and has a child.
+  Launcher launcher(3,
+                    "echo $$ > $D/pid.$RANK; [ $RANK = 1 ] && sleep 0.2 && exit 6; trap '' TERM INT; sleep 30 & echo "
+                    "$! > $D/child.$RANK; wait",
+                    0.5);
+  std::vector<pid_t> processes = launcher.ranks(3);
+  const Ended ended = launcher.wait();
+  EXPECT_EQ(ended.status, 6);
+  EXPECT_GE(ended.seconds, 0.7) << "0.2 s until rank 1 fails, 0.5 s for the others";
+  EXPECT_LT(ended.seconds, 12);
+  EXPECT_THAT(error_of(ended), HasSubstr("rank 1 (host "));
+  EXPECT_THAT(error_of(ended),
+              HasSubstr(") ended with status 6; ranks 0 and 2 did not end within 0.5 s and were killed"));
+  for (const char* child : {"child.0", "child.2"}) processes.push_back(std::atoi(launcher.told(child).c_str()));
+  EXPECT_TRUE(all_gone(processes));
+}
+
+TEST(LauncherFaults, WaitsForWhoEndsByItself) {
+  // As ranks do that learn from the heartbeat: each ends with an error of its own, well within the time.
+  Launcher launcher(2, "[ $RANK = 1 ] && kill -KILL $$; sleep 0.4; echo saved; exit 1", 15);
+  const Ended ended = launcher.wait();
+  EXPECT_EQ(ended.status, 128 + SIGKILL);
+  EXPECT_EQ(ended.out, "saved\n");
+  EXPECT_LT(ended.seconds, 12);
+  EXPECT_THAT(error_of(ended), HasSubstr("rank 1 (host "));
+  EXPECT_THAT(error_of(ended), HasSubstr("was ended by SIGKILL"));
+  EXPECT_THAT(error_of(ended), Not(HasSubstr("rank 0")));
+}
+
+TEST(LauncherFaults, KillsAStoppedRankAndNamesIt) {
+  Launcher launcher(2, "echo $$ > $D/pid.$RANK; [ $RANK = 1 ] && kill -STOP $$; sleep 0.3; exit 1", 0.5);
+  const std::vector<pid_t> processes = launcher.ranks(2);
+  const Ended ended = launcher.wait();
+  EXPECT_EQ(ended.status, 128 + SIGKILL);
+  EXPECT_GE(ended.seconds, 0.8);
+  EXPECT_LT(ended.seconds, 12);
+  EXPECT_THAT(error_of(ended), HasSubstr("rank 1 (host "));
+  EXPECT_THAT(error_of(ended), HasSubstr("was stopped and did not go on within 0.5 s: killed"));
+  EXPECT_TRUE(all_gone(processes));
+}
+
+TEST(LauncherFaults, KillsAStoppedRankWhenAllOthersHaveEndedWell) {
+  Launcher launcher(2, "[ $RANK = 1 ] && kill -STOP $$; exit 3", 0.3);
+  const Ended ended = launcher.wait();
+  EXPECT_EQ(ended.status, 128 + SIGKILL);
+  EXPECT_THAT(error_of(ended), HasSubstr("rank 1 (host "));
+  EXPECT_LT(ended.seconds, 12);
+}
+
+TEST(LauncherFaults, HasPatienceWithWhatIsNoFault) {
+  // A rank that ends well leaves the others all the time they need; one that is stopped among the living may go on.
+  Launcher launcher(3, "echo $$ > $D/pid.$RANK; [ $RANK = 0 ] && exit 0; " AWAIT("now"), 0.2);
+  const std::vector<pid_t> processes = launcher.ranks(3);
+  kill(processes[1], SIGSTOP);
+  std::this_thread::sleep_for(700ms);
+  EXPECT_FALSE(gone(processes[1]));
+  EXPECT_FALSE(gone(processes[2]));
+  kill(processes[1], SIGCONT);
+  launcher.tell("now");
+  const Ended ended = launcher.wait();
+  EXPECT_EQ(ended.status, 0);
+  EXPECT_THAT(errors_of(ended), IsEmpty());
+}
+
+TEST(LauncherFaults, TakesASignalForTheCauseOfAStatusSeenWithIt) {
+  Launcher launcher(2, "echo $$ > $D/pid.$RANK; " AWAIT("now") "[ $RANK = 1 ] && kill -KILL $$; exit 1");
+  const std::vector<pid_t> processes = launcher.ranks(2);
+  launcher.send(SIGSTOP);  // so that it sees both ends at once
+  launcher.tell("now");
+  EXPECT_TRUE(all_gone(processes, 12s));
+  launcher.send(SIGCONT);
+  const Ended ended = launcher.wait();
+  EXPECT_EQ(ended.status, 128 + SIGKILL);
+  EXPECT_THAT(error_of(ended), HasSubstr("rank 1 (host "));
+}
+
+TEST(LauncherFaults, EndsWhatARankLeavesBehind) {
+  Launcher launcher(2, "sleep 30 & echo $! > $D/child.$RANK");
+  const Ended ended = launcher.wait();
+  EXPECT_EQ(ended.status, 0);
+  EXPECT_LT(ended.seconds, 12) << "the children hold the pipes that rank 1 wrote to";
+  EXPECT_TRUE(all_gone({std::atoi(launcher.told("child.0").c_str()), std::atoi(launcher.told("child.1").c_str())}));
+}
+
+TEST(LauncherFaults, DoesNotWaitForOutputOfWhoHasLeftTheGroup) {
+  Launcher launcher(2, "[ $RANK = 0 ] && exit 0; printf 'last words'; setsid sleep 9 & sleep 0.1");
+  const Ended ended = launcher.wait();
+  EXPECT_EQ(ended.status, 0);
+  EXPECT_LT(ended.seconds, 8);
+  EXPECT_THAT(rank_lines_of(ended), ElementsAre("[rank 1] last words"));
+}
+
+TEST(LauncherSignals, ArePassedOnToEveryRankOnce) {
+  const char* script =
+      "for s in TERM INT USR1; do trap \"echo $s >> $D/got.$RANK\" $s; done; echo $$ > $D/pid.$RANK; " AWAIT(
+          "now") "exit 3";
+  Launcher launcher(2, script);
+  launcher.ranks(2);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR1}) {
+    const std::string before = launcher.told("got.0") + launcher.told("got.1");
+    launcher.send(signal);
+    EXPECT_TRUE(
+        comes_true([&] { return (launcher.told("got.0") + launcher.told("got.1")).size() >= before.size() + 8; }));
+  }
+  std::this_thread::sleep_for(100ms);  // for one too many
+  launcher.tell("now");
+  const Ended ended = launcher.wait();
+  EXPECT_EQ(ended.status, 3);
+  EXPECT_THAT(errors_of(ended), IsEmpty());
+  for (const char* name : {"got.0", "got.1"}) EXPECT_EQ(launcher.told(name), "TERM\nINT\nUSR1\nUSR1\n");
+}
+
+TEST(LauncherSignals, ASecondInterruptKillsAll) {
+  const char* script = "trap 'echo >> $D/int.$RANK' INT; trap '' TERM; echo $$ > $D/pid.$RANK; " AWAIT("never");
+  Launcher launcher(2, script);
+  const std::vector<pid_t> processes = launcher.ranks(2);
+  launcher.send(SIGINT);
+  EXPECT_TRUE(launcher.comes("int.0") && launcher.comes("int.1"));
+  EXPECT_FALSE(gone(processes[0]) || gone(processes[1]));
+  launcher.send(SIGINT);
+  const Ended ended = launcher.wait(12s);
+  EXPECT_EQ(ended.status, 130);
+  EXPECT_THAT(errors_of(ended), ElementsAre(HasSubstr("second SIGINT")));
+  EXPECT_TRUE(all_gone(processes));
+}
+
+TEST(LauncherSignals, ReachTheRanksWhileNobodyReadsTheOutput) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  Launcher launcher(
+      2, "echo $$ > $D/pid.$RANK; trap 'echo >> $D/int.$RANK; exit 3' INT; [ $RANK = 0 ] || yes; " AWAIT("never"), 15,
+      {{}, {}, ends[1]});
+  close(ends[1]);
+  const std::vector<pid_t> processes = launcher.ranks(2);
+  std::this_thread::sleep_for(300ms);  // by now the pipe and the queue are full
+  const auto resident = [&] {
+    std::istringstream pages(read_file("/proc/" + std::to_string(launcher.process()) + "/statm"));
+    std::int64_t all = 0, held = 0;
+    pages >> all >> held;
+    return held * sysconf(_SC_PAGESIZE);
+  };
+  const std::int64_t before = resident();
+  std::this_thread::sleep_for(300ms);
+  EXPECT_LT(resident() - before, 4 << 20) << "what nobody reads waits in the rank, not in the launcher";
+  launcher.send(SIGINT);
+  EXPECT_TRUE(launcher.comes("int.0"));
+  launcher.send(SIGINT);
+  const Ended ended = launcher.wait(12s);
+  EXPECT_EQ(ended.status, 130);
+  EXPECT_TRUE(all_gone(processes));
+  close(ends[0]);
+}
+
+TEST(LauncherSignals, OneThatEndsARankIsNamedAsPassedOn) {
+  Launcher launcher(2, "echo $$ > $D/pid.$RANK; exec sleep 30");
+  launcher.ranks(2);
+  launcher.send(SIGTERM);
+  const Ended ended = launcher.wait(12s);
+  EXPECT_EQ(ended.status, 128 + SIGTERM);
+  EXPECT_THAT(errors_of(ended),
+              ElementsAre(HasSubstr("was ended by SIGTERM, which was passed on to it before it was ready to save")));
+}
+
+TEST(LauncherSignals, SuspendAndContinueAllAndStopTheClock) {
+  // Rank 1 waits without a child: while one of its children is stopped between vfork and exec, a shell cannot be
+  // stopped.
+  Launcher launcher(
+      2, "mkfifo $D/now.$RANK; echo $$ > $D/pid.$RANK; [ $RANK = 0 ] && exit 7; read line < $D/now.$RANK; exit 1", 0.8);
+  const std::vector<pid_t> processes = launcher.ranks(2);
+  EXPECT_TRUE(comes_true([&] { return gone(processes[0]); }));
+  launcher.send(SIGTSTP);
+  int status = 0;
+  ASSERT_TRUE(
+      comes_true([&] { return waitpid(launcher.process(), &status, WNOHANG | WUNTRACED) == launcher.process(); }));
+  ASSERT_TRUE(WIFSTOPPED(status));
+  EXPECT_TRUE(comes_true([&] { return state_of(processes[1]) == 'T'; }));
+  std::this_thread::sleep_for(1s);
+  launcher.send(SIGCONT);
+  EXPECT_TRUE(comes_true([&] { return state_of(processes[1]) != 'T'; }));
+  std::this_thread::sleep_for(200ms);
+  launcher.tell("now.1");
+  const Ended ended = launcher.wait();
+  EXPECT_EQ(ended.status, 7);
+  EXPECT_THAT(error_of(ended), Not(HasSubstr("killed")));
+}
+
+TEST(LauncherKilled, LeavesNoRankBehind) {
+  // One that works, one that heeds nothing, one that is stopped.
+  Launcher launcher(3,
+                    "echo $$ > $D/pid.$RANK; case $RANK in 0) exec sleep 30;; 1) trap '' TERM INT HUP; exec sleep 30;; "
+                    "2) kill -STOP $$;; esac");
+  const std::vector<pid_t> processes = launcher.ranks(3);
+  EXPECT_TRUE(comes_true([&] { return state_of(processes[2]) == 'T'; }));
+  launcher.send(SIGKILL);
+  EXPECT_TRUE(all_gone(processes, 1s));
+  EXPECT_EQ(launcher.wait().status, 128 + SIGKILL);
+}
+
+}  // namespace
+}  // namespace furlong

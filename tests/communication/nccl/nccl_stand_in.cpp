@@ -1,0 +1,517 @@
+// A library with NCCL's functions, for tests on machines without GPUs: it works on the simulated device's memory and
+// streams, between processes of one machine, by memory that they share. As NCCL's calls do, its own return before they
+// are done; it is strict about what may be called when, and has the faults that FURLONG_NCCL_STAND_IN_FAULT names:
+//
+//   init hangs            ncclCommInitRank(Config) never ends
+//   init fails            it ends with ncclSystemError
+//   call N fails          the N-th operation (from 1) is refused with ncclInvalidArgument
+//   operation N hangs     the N-th operation never ends
+//   operation N breaks    likewise, and the communicator's state becomes ncclRemoteError
+//   operation N is slow   it takes 0.3 s more
+//
+// Reductions add in the order of ranks and round to the element's type each time; maximum and minimum pass over NaNs,
+// as NCCL's do.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "framework/core/dtype.h"
+#include "framework/cuda/engine/nccl.h"
+#include "framework/simulator/simulated_queue_handle.h"
+
+namespace furlong::nccl {
+namespace {
+
+constexpr int most_ranks = 8;
+constexpr std::size_t slot_bytes = 4 << 20, message_bytes = 1 << 20;  // what is not used takes no memory
+constexpr Result system_error = 2, internal_error = 3, invalid_argument = 4, invalid_usage = 5, remote_error = 6;
+
+/// What all ranks share. Counters only grow. Slots are used in turn: who writes the second has waited for what all
+/// wrote after the first, which they did when they had read it.
+struct Shared {
+  std::atomic<int> attached{0};
+  std::atomic<std::uint64_t> written[most_ranks];
+  struct Mailbox {
+    std::atomic<std::uint64_t> written{0}, read{0};
+    char bytes[message_bytes];
+  } mailboxes[most_ranks][most_ranks];  // from, to
+  char slots[2][most_ranks][slot_bytes];
+};
+
+/// "operation 3 hangs" -> {"operation", 3, "hangs"}; "init hangs" -> {"init", 0, "hangs"}.
+struct Fault {
+  std::string where, what;
+  int number = 0;
+  static Fault asked_for() {
+    Fault fault;
+    const char* text = std::getenv("FURLONG_NCCL_STAND_IN_FAULT");
+    char where[32] = "", what[32] = "";
+    if (text == nullptr) return fault;
+    if (std::sscanf(text, "%31s %d %31[a-z ]", where, &fault.number, what) != 3)
+      std::sscanf(text, "%31s %31[a-z ]", where, what);
+    fault.where = where;
+    fault.what = what;
+    return fault;
+  }
+  bool is(const char* at, const char* does, int count = 0) const {
+    return where == at && what == does && number == count;
+  }
+};
+
+struct Aborted {};
+
+class Pause {
+ public:
+  void operator()() {
+    if (++count_ < 20) return std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+
+ private:
+  int count_ = 0;
+};
+
+}  // namespace
+
+/// ncclComm. One thread at a time calls it, as NCCL wants it.
+struct Communicator {
+  int rank = 0, size = 1;
+  bool blocks = false;
+  Shared* shared = nullptr;
+  Fault fault = Fault::asked_for();
+  std::atomic<bool> aborted = false, broken = false;
+  std::atomic<bool> in_call = false;
+  bool connected = false, finalized = false;
+  std::uint64_t exchanges = 0;
+  std::vector<std::uint64_t> sent = std::vector<std::uint64_t>(most_ranks), received = sent;
+  int operations = 0;              // calls so far
+  std::atomic<int> under_way = 0;  // on streams
+  std::function<void()>
+      to_enqueue;  // the call in progress: goes to its stream when somebody asks for the state the second time
+  int asked = 0;
+
+  template <class Condition>
+  void wait_until(const Condition& condition) const {
+    for (Pause pause; !condition(); pause())
+      if (aborted) throw Aborted{};
+  }
+
+  /// Every rank's `bytes` (at most a slot) are seen by all: use(rank, its bytes).
+  template <class Use>
+  void exchange(const void* own, std::size_t bytes, const Use& use) {
+    const std::uint64_t number = ++exchanges;
+    auto& slots = shared->slots[number % 2];
+    std::memcpy(slots[rank], own, bytes);
+    shared->written[rank] = number;
+    for (int other = 0; other < size; ++other) {
+      wait_until([&] { return shared->written[other] >= number; });
+      use(other, static_cast<const char*>(slots[other]));
+    }
+  }
+};
+
+namespace {
+
+/// Two threads in one communicator at a time: refused, as it would be undefined with NCCL.
+class Call {
+ public:
+  explicit Call(Communicator* communicator)
+      : communicator_(communicator), is_alone_(!communicator->in_call.exchange(true)) {}
+  ~Call() {
+    if (is_alone_) communicator_->in_call = false;
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  bool is_alone() const { return is_alone_; }
+
+ private:
+  Communicator* communicator_;
+  bool is_alone_;
+};
+
+std::size_t size_of_type(DataType type) {
+  switch (type) {
+    case DataType::int8:
+    case DataType::uint8:
+      return 1;
+    case DataType::bfloat16:
+      return 2;
+    case DataType::int32:
+    case DataType::float32:
+      return 4;
+    case DataType::float64:
+      return 8;
+  }
+  return 0;
+}
+
+template <class T>
+void reduce_into(char* target, const char* values, std::size_t count, Reduction reduction) {
+  for (std::size_t i = 0; i < count; ++i) {
+    T a, b, out;
+    std::memcpy(&a, target + i * sizeof(T), sizeof(T));
+    std::memcpy(&b, values + i * sizeof(T), sizeof(T));
+    if constexpr (std::is_integral_v<T>) {
+      using Unsigned = std::make_unsigned_t<T>;
+      out = reduction == Reduction::sum
+                ? static_cast<T>(static_cast<Unsigned>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b)))
+            : reduction == Reduction::maximum ? std::max(a, b)
+                                              : std::min(a, b);
+    } else {
+      using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+      const auto x = static_cast<Wide>(a), y = static_cast<Wide>(b);
+      out = T(reduction == Reduction::sum       ? x + y
+              : reduction == Reduction::maximum ? std::fmax(x, y)
+                                                : std::fmin(x, y));
+    }
+    std::memcpy(target + i * sizeof(T), &out, sizeof(T));
+  }
+}
+
+void reduce_into(char* target, const char* values, std::size_t count, DataType type, Reduction reduction) {
+  switch (type) {
+    case DataType::int8:
+      return reduce_into<std::int8_t>(target, values, count, reduction);
+    case DataType::uint8:
+      return reduce_into<std::uint8_t>(target, values, count, reduction);
+    case DataType::int32:
+      return reduce_into<std::int32_t>(target, values, count, reduction);
+    case DataType::float32:
+      return reduce_into<float>(target, values, count, reduction);
+    case DataType::float64:
+      return reduce_into<double>(target, values, count, reduction);
+    case DataType::bfloat16:
+      return reduce_into<bfloat16>(target, values, count, reduction);
+  }
+}
+
+/// What a group has gathered, in this thread.
+struct Group {
+  int depth = 0;
+  Communicator* communicator = nullptr;
+  SimulatedQueueHandle* queue = nullptr;
+  std::vector<std::function<void()>> operations;  // each alone in its group, but messages
+  struct Message {
+    bool sends;
+    char* address;
+    std::size_t bytes, done;
+    int peer;
+  };
+  std::vector<Message> messages;
+};
+thread_local Group group;
+
+void run_messages(Communicator* c, std::vector<Group::Message> messages) {
+  std::size_t open = messages.size();
+  for (Pause pause; open > 0; pause()) {
+    if (c->aborted) throw Aborted{};
+    bool seen[2][most_ranks] = {};  // a later message to the same rank waits for the earlier
+    for (Group::Message& message : messages) {
+      if (message.done == message.bytes || std::exchange(seen[message.sends][message.peer], true)) continue;
+      auto& box =
+          message.sends ? c->shared->mailboxes[c->rank][message.peer] : c->shared->mailboxes[message.peer][c->rank];
+      std::uint64_t& count = (message.sends ? c->sent : c->received)[static_cast<std::size_t>(message.peer)];
+      const std::size_t bytes = std::min(message_bytes, message.bytes - message.done);
+      if (message.sends ? box.read < count : box.written <= count) continue;
+      message.sends ? std::memcpy(box.bytes, message.address + message.done, bytes)
+                    : std::memcpy(message.address + message.done, box.bytes, bytes);
+      ++count;
+      (message.sends ? box.written : box.read) = count;
+      message.done += bytes;
+      if (message.done == message.bytes) --open;
+    }
+  }
+}
+
+/// Puts work on its stream: at once where calls block, later where they do not.
+Result submit(Communicator* c, SimulatedQueueHandle* queue, std::function<void()> work) {
+  const int number = ++c->operations;
+  if (c->fault.is("call", "fails", number)) return invalid_argument;
+  struct Enqueued {
+    Communicator* communicator;
+    std::function<void()> work;
+    int number;
+  };
+  ++c->under_way;
+  auto enqueue = [c, queue, number, work = std::move(work)] {
+    queue->enqueue(
+        queue,
+        [](void* argument) {
+          const std::unique_ptr<Enqueued> self(static_cast<Enqueued*>(argument));
+          Communicator* const c = self->communicator;
+          try {
+            if (c->fault.is("operation", "is slow", self->number))
+              std::this_thread::sleep_for(std::chrono::milliseconds(300));
+            const bool breaks = c->fault.is("operation", "breaks", self->number);
+            if (breaks) c->broken = true;
+            if (breaks || c->fault.is("operation", "hangs", self->number)) c->wait_until([] { return false; });
+            self->work();
+          } catch (const Aborted&) {
+          }
+          --c->under_way;
+        },
+        new Enqueued{c, work, number});
+  };
+  if (c->blocks) {
+    enqueue();
+    return success;
+  }
+  c->to_enqueue = std::move(enqueue);
+  c->asked = 0;
+  return in_progress;
+}
+
+/// An operation of its own, or a part of a group.
+Result add(Communicator* c, void* stream, std::function<void()> work) {
+  const Call call(c);
+  if (!call.is_alone()) return internal_error;
+  if (c->aborted || c->finalized || !c->connected || c->to_enqueue) return invalid_usage;
+  auto* const queue = static_cast<SimulatedQueueHandle*>(stream);
+  if (group.depth == 0) return submit(c, queue, std::move(work));
+  group.communicator = c;
+  group.queue = queue;
+  group.operations.push_back(std::move(work));
+  return success;
+}
+
+Result add_message(Communicator* c, void* stream, const Group::Message& message) {
+  if (group.depth == 0) return add(c, stream, [c, message] { run_messages(c, {message}); });
+  group.communicator = c;
+  group.queue = static_cast<SimulatedQueueHandle*>(stream);
+  group.messages.push_back(message);
+  return success;
+}
+
+Shared* attach(const UniqueId& id) {
+  const int descriptor = open(id.internal, O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) return nullptr;
+  void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  close(descriptor);
+  return memory == MAP_FAILED ? nullptr : static_cast<Shared*>(memory);
+}
+
+bool all_have_come(Communicator* c) {
+  if (c->connected) return true;
+  if (c->fault.is("init", "hangs") || c->shared->attached < c->size) return false;
+  c->connected = true;
+  return true;
+}
+
+Result begin(Communicator** out, int size, const UniqueId& id, int rank, bool blocks) {
+  *out = nullptr;
+  if (size > most_ranks || rank < 0 || rank >= size) return invalid_argument;
+  auto c = std::make_unique<Communicator>();
+  c->rank = rank;
+  c->size = size;
+  c->blocks = blocks;
+  c->shared = attach(id);
+  if (c->shared == nullptr) return system_error;
+  ++c->shared->attached;
+  *out = c.release();
+  return success;
+}
+
+void destroy(Communicator* c) {
+  munmap(c->shared, sizeof(Shared));
+  delete c;
+}
+
+}  // namespace
+}  // namespace furlong::nccl
+
+using namespace furlong::nccl;
+
+extern "C" {
+
+Result ncclGetVersion(int* version) {
+  *version = 22703;
+  return success;
+}
+
+const char* ncclGetErrorString(Result result) {
+  const char* texts[] = {"no error",
+                         "unhandled cuda error",
+                         "unhandled system error",
+                         "internal error",
+                         "invalid argument",
+                         "invalid usage",
+                         "remote process exited or there was a network error",
+                         "NCCL operation in progress"};
+  return texts[result];
+}
+
+Result ncclGetUniqueId(UniqueId* id) {
+  // A file without a name, which goes with its last user; the others open it by way of this process.
+  const int descriptor = memfd_create("NCCL's stand-in", MFD_CLOEXEC);
+  if (descriptor < 0 || ftruncate(descriptor, sizeof(Shared)) != 0) return system_error;
+  std::snprintf(id->internal, sizeof id->internal, "/proc/%d/fd/%d", getpid(), descriptor);
+  return success;
+}
+
+Result ncclCommInitRank(Communicator** out, int size, UniqueId id, int rank) {
+  const Result result = begin(out, size, id, rank, true);
+  if (result != success) return result;
+  Communicator* const c = *out;
+  if (c->fault.is("init", "fails")) return system_error;
+  for (Pause pause; !all_have_come(c);) pause();
+  return success;
+}
+
+Result ncclCommGetAsyncError(Communicator* c, Result* state) {
+  const Call call(c);
+  if (!call.is_alone()) return internal_error;
+  if (c->to_enqueue && ++c->asked > 1) {
+    c->to_enqueue();
+    c->to_enqueue = nullptr;
+  }
+  *state = c->broken ? remote_error : c->to_enqueue || !all_have_come(c) ? in_progress : success;
+  return success;
+}
+
+#ifndef FURLONG_NCCL_STAND_IN_OLD
+
+Result ncclCommInitRankConfig(Communicator** out, int size, UniqueId id, int rank, Config* config) {
+  if (config->magic != 0xcafebeef || config->size != 24 || config->blocking != 0) return invalid_argument;
+  const Result result = begin(out, size, id, rank, false);
+  if (result != success) return result;
+  Communicator* const c = *out;
+  if (c->fault.is("init", "fails")) {
+    c->broken = true;
+    return in_progress;
+  }
+  return in_progress;
+}
+
+Result ncclCommFinalize(Communicator* c) {
+  const Call call(c);
+  if (!call.is_alone()) return internal_error;
+  if (c->finalized || c->to_enqueue) return invalid_usage;
+  c->finalized = true;
+  return in_progress;
+}
+
+const char* ncclGetLastError(Communicator*) { return "the stand-in's\nwords"; }
+
+#endif
+
+Result ncclCommDestroy(Communicator* c) {
+#ifndef FURLONG_NCCL_STAND_IN_OLD
+  if (!c->finalized) return invalid_usage;
+#endif
+  if (c->under_way > 0) return invalid_usage;
+  destroy(c);
+  return success;
+}
+
+Result ncclCommAbort(Communicator* c) {
+  c->aborted = true;
+  if (c->to_enqueue) --c->under_way;
+  for (Pause pause; c->under_way > 0;) pause();
+  destroy(c);
+  return success;
+}
+
+Result ncclAllReduce(const void* input, void* output, std::size_t count, DataType type, Reduction reduction,
+                     Communicator* c, void* stream) {
+  return add(c, stream, [=] {
+    const std::size_t width = size_of_type(type), most = slot_bytes / width;
+    for (std::size_t first = 0; first < count; first += most) {
+      const std::size_t part = std::min(most, count - first);
+      std::vector<char> sum(part * width);
+      c->exchange(static_cast<const char*>(input) + first * width, part * width, [&](int rank, const char* values) {
+        rank == 0 ? static_cast<void>(std::memcpy(sum.data(), values, sum.size()))
+                  : reduce_into(sum.data(), values, part, type, reduction);
+      });
+      std::memcpy(static_cast<char*>(output) + first * width, sum.data(), sum.size());
+    }
+  });
+}
+
+Result ncclReduceScatter(const void* input, void* output, std::size_t count, DataType type, Reduction reduction,
+                         Communicator* c, void* stream) {
+  return add(c, stream, [=] {
+    const std::size_t width = size_of_type(type), most = slot_bytes / width;
+    const std::size_t begin = static_cast<std::size_t>(c->rank) * count, end = begin + count,
+                      all = static_cast<std::size_t>(c->size) * count;
+    std::vector<char> result(count * width);
+    for (std::size_t first = 0; first < all; first += most) {
+      const std::size_t last = std::min(first + most, all), from = std::max(first, begin), to = std::min(last, end);
+      c->exchange(static_cast<const char*>(input) + first * width, (last - first) * width,
+                  [&](int rank, const char* values) {
+                    if (from >= to) return;
+                    char* const sum = result.data() + (from - begin) * width;
+                    const char* const part = values + (from - first) * width;
+                    rank == 0 ? static_cast<void>(std::memcpy(sum, part, (to - from) * width))
+                              : reduce_into(sum, part, to - from, type, reduction);
+                  });
+    }
+    std::memcpy(output, result.data(), result.size());
+  });
+}
+
+Result ncclAllGather(const void* input, void* output, std::size_t count, DataType type, Communicator* c, void* stream) {
+  return add(c, stream, [=] {
+    const std::size_t bytes = count * size_of_type(type);
+    for (std::size_t first = 0; first < bytes; first += slot_bytes) {
+      const std::size_t part = std::min(slot_bytes, bytes - first);
+      c->exchange(static_cast<const char*>(input) + first, part, [&](int rank, const char* values) {
+        std::memcpy(static_cast<char*>(output) + static_cast<std::size_t>(rank) * bytes + first, values, part);
+      });
+    }
+  });
+}
+
+Result ncclBroadcast(const void* input, void* output, std::size_t count, DataType type, int root, Communicator* c,
+                     void* stream) {
+  return add(c, stream, [=] {
+    const std::size_t bytes = count * size_of_type(type);
+    for (std::size_t first = 0; first < bytes; first += slot_bytes) {
+      const std::size_t part = std::min(slot_bytes, bytes - first);
+      c->exchange(static_cast<const char*>(input) + first, part, [&](int rank, const char* values) {
+        if (rank == root) std::memcpy(static_cast<char*>(output) + first, values, part);
+      });
+    }
+  });
+}
+
+Result ncclSend(const void* values, std::size_t count, DataType type, int peer, Communicator* c, void* stream) {
+  return add_message(c, stream,
+                     {true, static_cast<char*>(const_cast<void*>(values)), count * size_of_type(type), 0, peer});
+}
+
+Result ncclRecv(void* values, std::size_t count, DataType type, int peer, Communicator* c, void* stream) {
+  return add_message(c, stream, {false, static_cast<char*>(values), count * size_of_type(type), 0, peer});
+}
+
+Result ncclGroupStart() {
+  ++group.depth;
+  return success;
+}
+
+Result ncclGroupEnd() {
+  if (group.depth == 0) return invalid_usage;
+  if (--group.depth > 0) return success;
+  Group all = std::exchange(group, Group{});
+  if (all.communicator == nullptr) return success;
+  return add(all.communicator, all.queue, [c = all.communicator, all] {
+    for (const auto& operation : all.operations) operation();
+    run_messages(c, all.messages);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,482 @@
+// NCCL's ways of failing, and whether the host waits: with the library that stands in for it (nccl_stand_in.cpp), on
+// the simulated device.
+#include <atomic>
+#include <cstring>
+
+#include "communication/nccl/nccl_link.h"
+#include "framework/core/arena.h"
+#include "framework/simulator/simulated_queue_handle.h"
+#include "tests/communication/communicator_testing.h"
+
+namespace furlong {
+namespace {
+
+using namespace communicator_testing;
+using store_testing::message_of;
+using testing::stream;
+
+// Seconds; without the mechanism under test a wait takes a minute or for ever.
+constexpr double soon = 20;
+
+const JobOptions on_stand_in{.times = short_times(), .engine = Engine::nccl_stand_in};
+const JobOptions on_old_stand_in{.times = short_times(), .engine = Engine::old_nccl_stand_in};
+
+class Nccl : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = engine_missing(Engine::nccl_stand_in, 1); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+using NcclFaults = Nccl;
+
+/// What the stand-in is to do wrong in this process.
+void plant(const char* fault) { ::setenv("FURLONG_NCCL_STAND_IN_FAULT", fault, 1); }
+
+void expect_contains(const std::string& message, const std::string& part) {
+  EXPECT_NE(message.find(part), std::string::npos) << message;
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+}
+
+/// All ranks have come to `name`.
+void meet(Rank& self, const std::string& name) {
+  self.store().add(name, 1);
+  while (self.store().add(name, 0) < self.size()) std::this_thread::sleep_for(2ms);
+}
+
+/// A stream of the caller's that does not run at once.
+class CallersStream {
+ public:
+  CallersStream() : queue_(require_gpu_engine(DeviceType::simulated).make_queue(0)) {}
+  Stream stream() const { return queue_->stream(); }
+  void put(std::function<void()> work) const {
+    auto* handle = static_cast<SimulatedQueueHandle*>(stream().handle);
+    handle->enqueue(
+        handle,
+        [](void* argument) {
+          const std::unique_ptr<std::function<void()>> self(static_cast<std::function<void()>*>(argument));
+          (*self)();
+        },
+        new std::function<void()>(std::move(work)));
+  }
+
+ private:
+  std::unique_ptr<GpuQueue> queue_;
+};
+
+// Rank 1 comes to the operation only when rank 0's host has gone past the wait for it.
+TEST_F(Nccl, WaitMakesTheStreamWaitAndNotTheHost) {
+  run_job(
+      2,
+      [](Rank& self, Communicator& communicator) {
+        const CallersStream caller;
+        const Tensor values = tensor<float>(1, self.rank(), 1000);
+        if (self.rank() == 1) self.store().wait({"past"}, 20s);
+        const Work work = communicator.all_reduce(caller.stream(), values);
+        std::atomic<std::int64_t> wrong = -1;
+        work.wait();
+        caller.put([&] { wrong = wrong_elements<float>(values, 1, 2, Reduction::sum); });
+        if (self.rank() == 0) {
+          EXPECT_FALSE(work.done());
+          EXPECT_EQ(wrong, -1) << "the stream did not wait";
+          self.store().set("past", store_testing::bytes("yes"));
+        }
+        synchronize(caller.stream());
+        EXPECT_EQ(wrong, 0);
+        EXPECT_TRUE(work.done());
+      },
+      on_stand_in);
+}
+
+// The values are made on the caller's stream, late.
+TEST_F(Nccl, OperationsComeBehindWhatIsOnTheCallersStream) {
+  run_job(
+      2,
+      [](Rank& self, Communicator& communicator) {
+        const CallersStream caller;
+        const Tensor values = zeros(1000, DType::float32), made = tensor<float>(1, self.rank(), 1000);
+        caller.put([&] {
+          std::this_thread::sleep_for(100ms);
+          std::memcpy(values.address(), made.address(), static_cast<std::size_t>(made.bytes()));
+        });
+        communicator.all_reduce(caller.stream(), values).wait();
+        synchronize(caller.stream());
+        EXPECT_EQ(wrong_elements<float>(values, 1, 2, Reduction::sum), 0);
+      },
+      on_stand_in);
+}
+
+// A library whose calls block: the same, and old names are not missed.
+TEST_F(Nccl, AnOldLibraryDoes) {
+  run_job(
+      2,
+      [](Rank& self, Communicator& communicator) {
+        EXPECT_FALSE(nccl::table().comm_init_rank_config);
+        const Tensor values = tensor<double>(1, self.rank(), 5000);
+        communicator.all_reduce(stream(), values).wait();
+        EXPECT_EQ(wrong_elements<double>(values, 1, 2, Reduction::sum), 0);
+      },
+      on_old_stand_in);
+}
+
+TEST_F(Nccl, TensorsAreHeldUntilTheyAreDoneWith) {
+  run_job(
+      2,
+      [](Rank& self, Communicator& communicator) {
+        const auto in_use = [] { return arena(testing::device()).counters().bytes_in_use; };
+        const std::int64_t before = in_use();
+        if (self.rank() == 1) self.store().wait({"issued"}, 20s);
+        const Work work = communicator.all_reduce(stream(), tensor<float>(1, self.rank(), 100000));
+        if (self.rank() == 0) {
+          EXPECT_GE(in_use(), before + 400000);
+          self.store().set("issued", store_testing::bytes("yes"));
+        }
+        work.wait();
+        EXPECT_EQ(in_use(), before);
+      },
+      on_stand_in);
+}
+
+TEST_F(Nccl, OnlyBetweenGpus) {
+  Job job(
+      1,
+      [](Rank& self) {
+        NcclOptions options;
+        EXPECT_EQ(message_of<UserError>([&] { make_nccl_communicator(self.store(), options); }),
+                  "parallel.engine: nccl works between GPUs, and this process computes on cpu");
+        auto communicator = self.communicator();
+        EXPECT_THROW(communicator->all_reduce(Stream{}, Tensor::zeros({3}, DType::float32)), ContractError);
+        communicator.reset();
+        self.leave();
+      },
+      on_stand_in);
+  EXPECT_EQ(job.wait(), std::vector<int>{0});
+}
+
+TEST_F(NcclFaults, ALibraryThatIsNotThereIsAUsersError) {
+  Job job(
+      1,
+      [](Rank& self) {
+        for (const char* place : {"CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "HOME"}) ::unsetenv(place);
+        ::setenv("FURLONG_CUDA_LIBDIR", "/nonexistent", 1);
+        if (!nccl::table().loaded())  // elsewhere on this machine there may be one
+          expect_contains(message_of<UserError>([&] { self.communicator(); }),
+                          "NCCL cannot be loaded: libnccl.so.2 was looked for in $FURLONG");
+        self.leave();
+      },
+      on_stand_in);
+  EXPECT_EQ(job.wait(), std::vector<int>{0});
+}
+
+TEST_F(NcclFaults, ARankThatDoesNotComeIsNamed) {
+  for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
+    Job job(
+        3,
+        [](Rank& self) {
+          self.options.connect_timeout = 500ms;
+          if (self.rank() != 1) {
+            EXPECT_EQ(message_of<MachineError>([&] { self.communicator(); }),
+                      "rank 1 did not come to NCCL within 0.5 s");
+          }
+          meet(self, "seen");
+          self.leave();
+        },
+        options);
+    EXPECT_EQ(job.wait(), (std::vector<int>{0, 0, 0}));
+  }
+}
+
+TEST_F(NcclFaults, ConnectingThatNeverEndsIsGivenUp) {
+  for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
+    Job job(
+        2,
+        [](Rank& self) {
+          plant("init hangs");
+          self.options.connect_timeout = 500ms;
+          const auto start = steady_clock::now();
+          expect_contains(
+              message_of<MachineError>([&] { self.communicator(); }),
+              "NCCL did not connect the 2 ranks within 0.5 s, although all had come to it; NCCL_DEBUG=INFO");
+          EXPECT_LT(seconds_since(start), soon);
+          meet(self, "seen");
+          self.leave();
+        },
+        options);
+    EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+  }
+}
+
+TEST_F(NcclFaults, ConnectingThatFailsTellsNcclsWords) {
+  for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
+    const bool is_old = options.engine == Engine::old_nccl_stand_in;
+    Job job(
+        2,
+        [&](Rank& self) {
+          plant("init fails");
+          self.options.fault_patience = 100ms;
+          EXPECT_EQ(message_of<MachineError>([&] { self.communicator(); }),
+                    "NCCL cannot connect rank " + std::to_string(self.rank()) + " on simulated with the others: " +
+                        (is_old ? "unhandled system error"
+                                : "remote process exited or there was a network error (the stand-in's words)"));
+          meet(self, "seen");
+          self.leave();
+        },
+        options);
+    EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+  }
+}
+
+// It dies when NCCL is connecting, which would take for ever.
+TEST_F(NcclFaults, ARankThatDiesWhileRanksConnectIsNamed) {
+  for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
+    Job job(
+        2,
+        [](Rank& self) {
+          plant("init hangs");
+          if (self.rank() == 1) {
+            std::thread([] {
+              std::this_thread::sleep_for(200ms);
+              ::kill(::getpid(), SIGKILL);
+            }).detach();
+          }
+          const auto start = steady_clock::now();
+          expect_contains(message_of<MachineError>([&] { self.communicator(); }), "rank 1 on host host1 failed");
+          EXPECT_LT(seconds_since(start), soon);
+        },
+        options);
+    EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL}));
+  }
+}
+
+/// What waiting for operations without end leads to; `begun` is called once all ranks have come.
+std::string keep_reducing(Communicator& communicator, const std::function<void()>& begun) {
+  const Tensor values = zeros(100000, DType::float32);
+  try {
+    communicator.barrier(stream()).wait();
+    begun();
+    for (;;) communicator.all_reduce(stream(), values).wait();
+  } catch (const MachineError& error) {
+    return error.what();
+  }
+}
+
+TEST_F(NcclFaults, AKilledOrStoppedRankIsNamedByAllOthers) {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    Job job(
+        3,
+        [&](Rank& self) {
+          const auto communicator = self.communicator();
+          const auto start = steady_clock::now();
+          const std::string message = keep_reducing(*communicator, [&] {
+            if (self.rank() == 1) ::kill(::getpid(), signal);
+          });
+          expect_contains(message, "all_reduce of float32 [100000] stopped: rank 1 on host host1 failed");
+          EXPECT_LT(seconds_since(start), soon);
+          EXPECT_EQ(message_of<MachineError>([&] {
+                      communicator->barrier(stream()).wait();
+                    }).find("barrier stopped: rank 1 on host host1"),
+                    0u);
+          expect_contains(message_of<MachineError>([&] { communicator->check(); }),
+                          "NCCL stopped: rank 1 on host host1 failed");
+        },
+        on_stand_in);
+    job.wait(2);
+    job.kill(1, SIGKILL);
+    EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL, 0})) << signal;
+  }
+}
+
+// The host is not in wait() but behind it, waiting for the device: it comes back, and check() tells.
+TEST_F(NcclFaults, AHostThatWaitsForTheDeviceIsFreedAndCheckTells) {
+  Job job(
+      2,
+      [](Rank& self) {
+        const auto communicator = self.communicator();
+        const CallersStream caller;
+        communicator->barrier(stream()).wait();
+        communicator->check();
+        if (self.rank() == 1) ::kill(::getpid(), SIGKILL);
+        const Work work = communicator->all_reduce(caller.stream(), zeros(1000, DType::float32));
+        work.wait();
+        const auto start = steady_clock::now();
+        synchronize(caller.stream());
+        EXPECT_LT(seconds_since(start), soon);
+        expect_contains(message_of<MachineError>([&] { communicator->check(); }), "rank 1 on host host1 failed");
+        expect_contains(message_of<MachineError>([&] { work.wait(); }), "rank 1 on host host1 failed");
+      },
+      on_stand_in);
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL}));
+}
+
+// No rank is lost, and NCCL says that something broke: patience for the store, which knows nothing, and then NCCL's
+// words.
+TEST_F(NcclFaults, AnErrorThatNcclMeetsEndsTheWait) {
+  Job job(
+      2,
+      [](Rank& self) {
+        if (self.rank() == 0) plant("operation 2 breaks");
+        self.options.fault_patience = 300ms;
+        auto communicator = self.communicator();
+        communicator->barrier(stream()).wait();
+        const auto start = steady_clock::now();
+        if (self.rank() == 0) {
+          EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream()).wait(); }),
+                    "barrier stopped: NCCL: remote process exited or there was a network error (the stand-in's words)");
+          EXPECT_GT(seconds_since(start), 0.25);
+          EXPECT_LT(seconds_since(start), soon);
+        }
+        meet(self, "seen");
+        communicator.reset();
+        self.leave();
+      },
+      on_stand_in);
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+}
+
+TEST_F(NcclFaults, ACallThatNcclRefusesBreaksTheCommunicator) {
+  for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
+    const std::string words =
+        options.engine == Engine::nccl_stand_in ? "invalid argument (the stand-in's words)" : "invalid argument";
+    Job job(
+        1,
+        [&](Rank& self) {
+          plant("call 2 fails");
+          auto communicator = self.communicator();
+          communicator->barrier(stream()).wait();
+          const Tensor values = zeros(7, DType::int32);
+          const Work work = communicator->broadcast(stream(), values, 0);
+          for (int i = 0; i < 2; ++i)
+            EXPECT_EQ(message_of<MachineError>([&] { work.wait(); }), "broadcast of int32 [7] stopped: NCCL: " + words);
+          EXPECT_TRUE(work.done());
+          EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream()).wait(); }),
+                    "barrier stopped: NCCL: " + words);
+          communicator.reset();
+          self.leave();
+        },
+        options);
+    EXPECT_EQ(job.wait(), std::vector<int>{0});
+  }
+}
+
+// All ranks live, and one never comes.
+TEST_F(Nccl, WhoWaitsForALateRankSaysSo) {
+  Job job(
+      2,
+      [](Rank& self) {
+        const Said said;
+        self.options.notice_after = 1s;
+        self.options.notice_every = 1s;
+        {
+          const auto communicator = self.communicator();
+          communicator->barrier(stream()).wait();
+          synchronize(stream());
+          if (self.rank() == 1) std::this_thread::sleep_for(3s);
+          communicator->all_reduce(stream(), Tensor::zeros({10}, DType::float32, testing::device())).wait();
+          synchronize(stream());
+          meet(self, "done");
+        }
+        const int times = said.count("all_reduce of float32 [10] has waited for ");
+        EXPECT_EQ(times >= 1 && times <= 3, self.rank() == 0) << said.text();
+        EXPECT_EQ(said.count(" s: rank 1 has not come to it; the others wait for as long as it lives"), times)
+            << said.text();
+        self.leave();
+      },
+      on_stand_in);
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+}
+
+TEST_F(NcclFaults, RanksInDifferentOperationsDoNotWaitForEver) {
+  Job job(
+      2,
+      [](Rank& self) {
+        self.options.operation_timeout = 300ms;
+        auto communicator = self.communicator();
+        if (self.rank() == 0) {
+          EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream()).wait(); }),
+                    "barrier stopped: nothing came within 0.3 s while all ranks were alive; they wait for each other, "
+                    "perhaps in different operations");
+        }
+        meet(self, "seen");
+        communicator.reset();
+        self.leave();
+      },
+      on_stand_in);
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+}
+
+TEST_F(NcclFaults, AnAbortFromAnotherThreadEndsEveryKindOfWait) {
+  for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
+    Job job(
+        2,
+        [](Rank& self) {
+          const Tensor values = zeros(1000, DType::float32), twice = zeros(2000, DType::float32);
+          const std::vector<std::function<Work(Communicator&)>> kinds{
+              [&](Communicator& c) { return c.all_reduce(stream(), values); },
+              [&](Communicator& c) { return c.reduce_scatter(stream(), twice, values); },
+              [&](Communicator& c) { return c.all_gather(stream(), values, twice); },
+              [&](Communicator& c) { return c.broadcast(stream(), values, 1); },
+              [&](Communicator& c) { return c.receive(stream(), values, 1); },
+              [&](Communicator& c) { return c.barrier(stream()); },
+          };
+          for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+            const auto communicator = self.communicator(std::to_string(kind));
+            if (self.rank() == 0) {
+              const Work work = kinds[kind](*communicator), next = communicator->barrier(stream());
+              std::thread other([&] {
+                std::this_thread::sleep_for(30ms);
+                communicator->abort("the operator has had enough");
+                communicator->abort("something else");
+              });
+              const auto start = steady_clock::now();
+              expect_contains(message_of<MachineError>([&] { work.wait(); }), " stopped: the operator has had enough");
+              EXPECT_LT(seconds_since(start), soon);
+              EXPECT_EQ(message_of<MachineError>([&] { next.wait(); }), "barrier stopped: the operator has had enough");
+              other.join();
+            }
+            meet(self, "done " + std::to_string(kind));
+          }
+          self.leave();
+        },
+        options);
+    EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+  }
+}
+
+TEST_F(NcclFaults, WhatWasDoneBeforeAFaultStaysDone) {
+  Job job(
+      1,
+      [](Rank& self) {
+        auto communicator = self.communicator();
+        const Work work = communicator->all_reduce(stream(), tensor<float>(1, 0, 10));
+        work.wait();
+        EXPECT_TRUE(work.done());
+        communicator->abort("too late");
+        EXPECT_NO_THROW(work.wait());
+        communicator.reset();
+        EXPECT_NO_THROW(work.wait());
+        self.leave();
+      },
+      on_stand_in);
+  EXPECT_EQ(job.wait(), std::vector<int>{0});
+}
+
+TEST_F(NcclFaults, WhatIsUnderWayThrowsWhereItsCommunicatorIsDestroyed) {
+  Job job(
+      2,
+      [](Rank& self) {
+        auto communicator = self.communicator();
+        if (self.rank() == 0) {
+          const Work work = communicator->barrier(stream());
+          communicator.reset();
+          EXPECT_EQ(message_of<MachineError>([&] { work.wait(); }),
+                    "barrier stopped: the communicator was closed before the operation was done");
+        }
+        meet(self, "seen");
+        communicator.reset();
+        self.leave();
+      },
+      on_stand_in);
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,114 @@
+#include "datasets/prepare/byte_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <xxhash.h>
+
+#include <random>
+
+#include "framework/core/error.h"
+#include "tests/datasets/prepare/compress.h"
+#include "tests/datasets/temporary_folder.h"
+
+namespace furlong {
+namespace {
+
+using testing::gzip;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::xz;
+
+class ByteSourceTest : public testing::WithTemporaryFolder {
+ protected:
+  static std::string read_all(const std::string& path, std::size_t block = 10'007) {
+    ByteSource source(path);
+    std::string all, piece(block, '\0');
+    while (const std::size_t count = source.read(piece.data(), block)) all.append(piece, 0, count);
+    return all;
+  }
+  /// Text that compresses, larger than any buffer inside.
+  static std::string make_text(std::size_t size) {
+    std::mt19937_64 random(7);
+    std::string text;
+    while (text.size() < size) text += "line " + std::to_string(random() % 1000) + "\n";
+    return text;
+  }
+};
+
+TEST_F(ByteSourceTest, PlainGzipAndXzWithSeveralMembers) {
+  const std::string one = make_text(900'000), two = make_text(300'000), both = one + two;
+  EXPECT_EQ(read_all(file("plain", both)), both);
+  EXPECT_EQ(read_all(file("one.gz", gzip(one))), one);
+  EXPECT_EQ(read_all(file("two.gz", gzip(one) + gzip(two))), both);
+  EXPECT_EQ(read_all(file("empty_member.gz", gzip("") + gzip(one) + gzip("") + gzip(two))), both);
+  EXPECT_EQ(read_all(file("padded.gz", gzip(one) + std::string(1000, '\0') + gzip(two) + std::string(512, '\0'))),
+            both);
+  EXPECT_EQ(read_all(file("one.xz", xz(one))), one);
+  EXPECT_EQ(read_all(file("two.xz", xz(one) + std::string(8, '\0') + xz(two))), both);
+  for (const std::size_t block : {std::size_t{1}, std::size_t{3}, std::size_t{1} << 20}) {
+    EXPECT_EQ(read_all(file("small.gz", gzip("abc\n") + gzip("def")), block), "abc\ndef");
+    EXPECT_EQ(read_all(file("small.xz", xz("abc\n") + xz("def")), block), "abc\ndef");
+  }
+  EXPECT_EQ(read_all(file("nothing", "")), "");
+  EXPECT_EQ(read_all(file("short", "\x1f")), "\x1f");
+}
+
+TEST_F(ByteSourceTest, SaysWhatItHasRead) {
+  const std::string compressed = gzip(make_text(1'000'000)) + gzip("end");
+  ByteSource source(file("a.gz", compressed));
+  std::string sink(2'000'000, '\0');
+  EXPECT_GT(source.read(sink.data(), sink.size()), 1'000'000u);
+  EXPECT_EQ(source.read(sink.data(), sink.size()), 0u);
+  EXPECT_EQ(source.file_bytes(), compressed.size());
+  EXPECT_EQ(source.file_hash(), XXH3_64bits(compressed.data(), compressed.size()));
+  EXPECT_STREQ(source.compression(), "gzip");
+}
+
+TEST_F(ByteSourceTest, EveryTruncationIsFound) {
+  const std::string text = make_text(3000);
+  const std::string compressed_gzip = gzip(text), compressed_xz = xz(text);
+  for (std::size_t length = 2; length < compressed_gzip.size(); ++length) {
+    const std::string name = file("a.gz", compressed_gzip.substr(0, length));
+    EXPECT_THAT(message_of<UserError>([&] { read_all(name); }), HasSubstr(name + ": the gzip data end too early"))
+        << length;
+  }
+  for (std::size_t length = 6; length < compressed_xz.size(); ++length) {
+    const std::string name = file("a.xz", compressed_xz.substr(0, length));
+    EXPECT_THAT(message_of<UserError>([&] { read_all(name); }), HasSubstr(name + ": the xz data")) << length;
+  }
+}
+
+TEST_F(ByteSourceTest, EveryFlippedBitOfTheDataIsFound) {
+  const std::string text = make_text(2000);
+  for (const bool is_xz : {false, true}) {
+    const std::string whole = is_xz ? xz(text) : gzip(text);
+    int unseen = 0;
+    // gzip's ten bytes of header (time, system) are not covered by its checksum.
+    for (std::size_t position = is_xz ? 6 : 10; position < whole.size(); ++position) {
+      std::string damaged = whole;
+      damaged[position] ^= 0x10;
+      const std::string name = file("damaged", damaged);
+      try {
+        EXPECT_EQ(read_all(name), text) << (is_xz ? "xz " : "gzip ") << position;
+        ++unseen;
+      } catch (const UserError&) {
+      }
+    }
+    // A deflate stream is padded to whole bytes: one bit in its last byte may mean nothing.
+    EXPECT_LE(unseen, is_xz ? 0 : 1);
+  }
+}
+
+TEST_F(ByteSourceTest, WhatIsNotRead) {
+  EXPECT_THAT(message_of<UserError>([&] { read_all(path("missing")); }), HasSubstr("No such file"));
+  EXPECT_THAT(message_of<UserError>([&] { read_all(folder_.string()); }), HasSubstr("is a folder"));
+  EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", "BZh91AY&SY....")); }), HasSubstr("bzcat"));
+  EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", "\x28\xb5\x2f\xfd........")); }), HasSubstr("zstdcat"));
+  EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", "PK\x03\x04........")); }), HasSubstr("zip archive"));
+  EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", gzip("text") + "garbage")); }),
+              HasSubstr("follows the compressed data"));
+  EXPECT_EQ(read_all(file("a", "BZh, said the bee")), "BZh, said the bee");
+}
+
+}  // namespace
+}  // namespace furlong

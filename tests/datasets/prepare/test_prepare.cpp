@@ -1,0 +1,351 @@
+#include "datasets/prepare/prepare.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "datasets/token_store.h"
+#include "framework/core/error.h"
+#include "tests/datasets/prepare/compress.h"
+#include "tests/datasets/temporary_folder.h"
+
+namespace furlong {
+namespace {
+
+using testing::gzip;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::xz;
+using SplitBy = StoreWriterOptions::SplitBy;
+
+class PrepareTest : public testing::WithTemporaryFolder {
+ protected:
+  PrepareOptions text_options(std::vector<std::string> inputs,
+                              DocumentSeparator separator = DocumentSeparator::file) const {
+    PrepareOptions options;
+    options.inputs = std::move(inputs);
+    options.output = path("store.h5");
+    options.separator = separator;
+    options.store.shares = parse_split_shares("1");
+    options.force = true;
+    return options;
+  }
+  PrepareOptions fasta_options(std::vector<std::string> inputs, const std::string& alphabet) const {
+    PrepareOptions options = text_options(std::move(inputs));
+    options.format = PrepareOptions::Format::fasta;
+    options.alphabet = alphabet;
+    return options;
+  }
+  /// Prepares, and gives the documents back as text.
+  std::vector<std::string> documents(const PrepareOptions& options) const {
+    prepare(options);
+    const TokenStore store = TokenStore::open(options.output);
+    std::vector<std::string> found;
+    for (std::uint64_t i = 0; i < store.n_documents(); ++i) {
+      const auto range = store.document(i);
+      found.push_back(store.vocabulary().decode(store.read(Split::train, range.begin, range.end - range.begin)));
+    }
+    return found;
+  }
+};
+
+using Strings = std::vector<std::string>;
+
+TEST_F(PrepareTest, OneTextIsOneDocumentOfPlainBytes) {
+  std::string all = "text\r\n\n";
+  for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
+  const auto options = text_options({file("a", all)});
+  EXPECT_EQ(documents(options), Strings{all});
+  EXPECT_EQ(TokenStore::open(options.output).vocabulary().size(), 256);
+}
+
+TEST_F(PrepareTest, SeparatorsOfText) {
+  const auto with_end = [](Strings texts) {
+    for (std::string& text : texts) text += "<document>";
+    return texts;
+  };
+  const std::string a = file("a", "one\ntwo\r\n\nthree\rx\n\n\nfour"), b = file("b", "\n\nfive\n");
+  EXPECT_EQ(documents(text_options({a, b})), with_end({"one\ntwo\r\n\nthree\rx\n\n\nfour", "\n\nfive\n"}));
+  EXPECT_EQ(documents(text_options({a, b}, DocumentSeparator::line)),
+            with_end({"one", "two", "three\rx", "four", "five"}));
+  EXPECT_EQ(documents(text_options({a, b}, DocumentSeparator::blank_line)),
+            with_end({"one\ntwo", "three\rx", "four", "five"}));
+  EXPECT_EQ(TokenStore::open(path("store.h5")).vocabulary().size(), 257);
+  const auto report = prepare(text_options({a, file("empty", "")}));
+  EXPECT_EQ(report.store.n_documents, 1u);
+  EXPECT_EQ(report.store.n_empty_documents, 1u);
+}
+
+TEST_F(PrepareTest, CompressedInputsGiveTheSameStore) {
+  std::string text;
+  for (int line = 0; line < 200'000; ++line) text += std::to_string(line * 7919 % 100'003) + "\n";
+  const std::string first = text.substr(0, 700'001), second = text.substr(700'001);
+  for (const std::string& input :
+       {file("plain", text), file("t.gz", gzip(first) + gzip(second)), file("t.xz", xz(first) + xz(second))}) {
+    const auto found = documents(text_options({input}));
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_TRUE(found[0] == text) << input;
+  }
+}
+
+TEST_F(PrepareTest, Fasta) {
+  const std::string input = file("a.fa", ">first record ACGT\nACgt\r\nNN rY\n;a comment\nA\n>empty\n>second\n\nTTTT");
+  EXPECT_EQ(documents(fasta_options({input}, "dna")), (Strings{"ACGTNNRYA<document>", "TTTT<document>"}));
+  const auto report = prepare(fasta_options({input}, "dna"));
+  EXPECT_EQ(report.vocabulary, "dna");
+  EXPECT_EQ(report.vocabulary_size, 16);
+  EXPECT_EQ(report.store.n_tokens, 15u);
+  EXPECT_EQ(report.store.n_documents, 2u);
+  EXPECT_EQ(report.store.n_empty_documents, 1u);
+  EXPECT_EQ(report.ambiguous, (std::vector<std::pair<std::string, std::uint64_t>>{{"R", 1}, {"Y", 1}, {"N", 2}}));
+  EXPECT_EQ(report.n_mapped, 0u);
+}
+
+TEST_F(PrepareTest, UnknownLettersAreNamedOrMapped) {
+  const std::string input = file("a.fa", ">x\nACGT\nACEG-\xff\n");
+  EXPECT_THAT(message_of<UserError>([&] { prepare(fasta_options({input}, "dna")); }),
+              HasSubstr(input + ":3:3: 'E' is not a letter of the dna alphabet"));
+  EXPECT_FALSE(std::filesystem::exists(path("store.h5")));
+  EXPECT_FALSE(std::filesystem::exists(path("store.h5.partial")));
+  auto options = fasta_options({input}, "dna");
+  options.map_unknown = true;
+  EXPECT_EQ(documents(options), Strings{"ACGTACNGNN<document>"});
+  EXPECT_EQ(prepare(options).n_mapped, 3u);
+  EXPECT_THAT(message_of<UserError>([&] { prepare(fasta_options({file("b.fa", ">x\nAC\xfe\n")}, "dna")); }),
+              HasSubstr(":2:3: byte 0xfe"));
+  EXPECT_THAT(message_of<UserError>([&] { prepare(fasta_options({file("c.fa", "\n  hello\n")}, "dna")); }),
+              HasSubstr(":2:3: found 'h' before the first record"));
+}
+
+TEST_F(PrepareTest, AlphabetsAreGuessed) {
+  EXPECT_EQ(prepare(fasta_options({file("p.fa.gz", gzip(">x\nMTMDKSELVQ\n"))}, "auto")).vocabulary, "protein");
+  EXPECT_EQ(guess_alphabet(">MMM\nACGTNNNacgt\n", "x"), "dna");
+  EXPECT_EQ(guess_alphabet(">x\nACGUUUG\n", "x"), "rna");
+  EXPECT_EQ(guess_alphabet(">x\nMTMDKSELVQ\n", "x"), "protein");
+  EXPECT_EQ(guess_alphabet(">x\nRYRYRYRYACGT\n", "x"), "protein");  // all nucleotide codes, but hardly a sequence
+  EXPECT_THAT(message_of<UserError>([] { guess_alphabet(">x\n>y\n", "a.fa"); }), HasSubstr("a.fa: holds no sequence"));
+}
+
+TEST_F(PrepareTest, SpansAreCutWhereTheSharesSay) {
+  std::string text(100'003, 'a');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>('a' + i % 26);
+  auto options = text_options({file("a", text)});
+  options.store.shares = parse_split_shares("0.85,0.05,0.1");
+  const auto report = prepare(options);
+  // round(0.85 n) = 85003, round(0.9 n) = 90003
+  EXPECT_EQ(report.store.split_tokens, (std::array<std::uint64_t, 3>{85'003, 5'000, 10'000}));
+  const TokenStore store = TokenStore::open(options.output);
+  std::uint64_t begin = 0;
+  for (const Split split : all_splits) {
+    const auto& ranges = store.ranges(split);
+    ASSERT_EQ(ranges.size(), 1u);
+    EXPECT_EQ(ranges[0].begin, begin);
+    begin = ranges[0].end;
+    EXPECT_EQ(store.vocabulary().decode(store.read(split, 0, store.size(split))),
+              text.substr(ranges[0].begin, store.size(split)));
+  }
+  EXPECT_EQ(begin, text.size());
+
+  options.store.shares = parse_split_shares("train:0.75,test:0.25");
+  EXPECT_EQ(prepare(options).store.split_tokens, (std::array<std::uint64_t, 3>{75'002, 0, 25'001}));
+  options.store.shares = parse_split_shares("train:0.75,validation:0.25");
+  EXPECT_EQ(prepare(options).store.split_tokens, (std::array<std::uint64_t, 3>{75'002, 25'001, 0}));
+}
+
+TEST_F(PrepareTest, DocumentsGoWholeToTheSplitOfTheirHash) {
+  std::string text;
+  std::mt19937_64 random(3);
+  for (int line = 0; line < 20'000; ++line)
+    text += std::string(1 + random() % 20, static_cast<char>('a' + line % 26)) + "\n";
+  auto options = text_options({file("a", text)}, DocumentSeparator::line);
+  options.store.split_by = SplitBy::document;
+  options.store.shares = parse_split_shares("0.8,0.05,0.15");
+  const auto report = prepare(options);
+  // Binomial standard deviations are 57, 31 and 50 documents; five of them are allowed.
+  EXPECT_NEAR(static_cast<double>(report.store.split_documents[0]), 16'000, 283);
+  EXPECT_NEAR(static_cast<double>(report.store.split_documents[1]), 1'000, 154);
+  EXPECT_NEAR(static_cast<double>(report.store.split_documents[2]), 3'000, 252);
+  const auto ranges_of = [&](Split split) {
+    std::vector<std::uint64_t> all;
+    const TokenStore store = TokenStore::open(options.output);
+    for (const auto& range : store.ranges(split)) all.insert(all.end(), {range.begin, range.end});
+    return all;
+  };
+  {
+    const TokenStore store = TokenStore::open(options.output);
+    std::uint64_t sum = 0;
+    for (const Split split : all_splits) {
+      sum += store.size(split);
+      EXPECT_EQ(store.size(split), report.store.split_tokens[static_cast<std::size_t>(split)]);
+      std::uint64_t ends = 0;
+      for (const std::int32_t id : store.read(split, 0, store.size(split))) ends += id == 256;
+      EXPECT_EQ(ends, report.store.split_documents[static_cast<std::size_t>(split)]);
+      std::uint64_t end_of_range = 0;
+      for (const auto& range : store.ranges(split)) {
+        end_of_range += range.end - range.begin;
+        EXPECT_EQ(store.read(split, end_of_range - 1, 1)[0], 256);  // a range ends where a document ends
+      }
+    }
+    EXPECT_EQ(sum, store.n_tokens());
+  }
+  const auto test_ranges = ranges_of(Split::test);
+  prepare(options);
+  EXPECT_EQ(ranges_of(Split::test), test_ranges);  // the same seed, the same splits
+  options.store.seed = 2;
+  prepare(options);
+  EXPECT_NE(ranges_of(Split::test), test_ranges);
+}
+
+TEST_F(PrepareTest, SplitsThatWouldBeEmptyAreRefused) {
+  auto options = text_options({file("a", "some text"), file("b", "more")});
+  options.store.shares = parse_split_shares("0.4,0.3,0.3");
+  options.store.split_by = SplitBy::document;
+  EXPECT_THAT(message_of<UserError>([&] { prepare(options); }), HasSubstr("gets nothing of 2 documents"));
+  EXPECT_FALSE(std::filesystem::exists(options.output));
+  EXPECT_THAT(message_of<UserError>([&] { prepare(text_options({file("c", "")})); }), HasSubstr("the input is empty"));
+}
+
+double entropy_of(const std::vector<std::int32_t>& tokens) {
+  std::map<std::int32_t, double> counts;
+  for (const std::int32_t id : tokens) ++counts[id];
+  double bits = 0;
+  for (const auto& [id, count] : counts)
+    bits -= count / static_cast<double>(tokens.size()) * std::log2(count / static_cast<double>(tokens.size()));
+  return bits;
+}
+
+TEST_F(PrepareTest, EntropyIsThatOfTheTrainingSplit) {
+  // The distribution drifts, so that the entropy of a part is not that of the whole. 40 M tokens are 611 chunks: more
+  // than the 512 places whose counts are kept, so that their spacing doubles on the way.
+  std::string text(40'000'000, ' ');
+  std::mt19937_64 random(5);
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(random() % (2 + i / 200'000));
+  const std::string input = file("a", text);
+  for (const char* shares : {"0.2,0.3,0.5", "0.001,0.5,0.499", "0.99999,0.00001", "1"}) {
+    auto options = text_options({input});
+    options.store.shares = parse_split_shares(shares);
+    const auto report = prepare(options);
+    const TokenStore store = TokenStore::open(options.output);
+    EXPECT_NEAR(report.store.train_entropy, entropy_of(store.read(Split::train, 0, store.size(Split::train))), 1e-9)
+        << shares;
+  }
+  std::string lines;
+  for (int line = 0; line < 5'000; ++line)
+    lines += std::string(1 + random() % 30, static_cast<char>('a' + line / 200)) + "\n";
+  auto options = text_options({file("b", lines)}, DocumentSeparator::line);
+  options.store.split_by = SplitBy::document;
+  options.store.shares = parse_split_shares("0.5,0.25,0.25");
+  const auto report = prepare(options);
+  const TokenStore store = TokenStore::open(options.output);
+  EXPECT_NEAR(report.store.train_entropy, entropy_of(store.read(Split::train, 0, store.size(Split::train))), 1e-9);
+}
+
+TEST_F(PrepareTest, ProvenanceNamesTheSources) {
+  const std::string compressed = gzip(">a\nACGT\n");
+  const auto options = fasta_options({file("a.fa.gz", compressed)}, "dna");
+  prepare(options);
+  const auto provenance = nlohmann::json::parse(TokenStore::open(options.output).provenance());
+  ASSERT_EQ(provenance["sources"].size(), 1u);
+  EXPECT_EQ(provenance["sources"][0]["path"], path("a.fa.gz"));
+  EXPECT_EQ(provenance["sources"][0]["bytes"], compressed.size());
+  EXPECT_EQ(provenance["sources"][0]["compression"], "gzip");
+  EXPECT_EQ(provenance["sources"][0]["xxh3_64"].get<std::string>().size(), 16u);
+  EXPECT_EQ(provenance["options"]["alphabet"], "dna");
+  EXPECT_EQ(provenance["options"]["split"]["train"], 1.0);
+  EXPECT_TRUE(provenance.contains("furlong"));
+  EXPECT_THAT(provenance["created"].get<std::string>(), ::testing::MatchesRegex("....-..-..T..:..:..Z"));
+}
+
+TEST_F(PrepareTest, AnExistingOutputIsKept) {
+  auto options = text_options({file("a", "hello")});
+  options.force = false;
+  file("store.h5", "precious");
+  EXPECT_THAT(message_of<UserError>([&] { prepare(options); }), HasSubstr("--force"));
+  EXPECT_EQ(content(path("store.h5")), "precious");
+  options.force = true;
+  options.inputs = {path("missing")};
+  EXPECT_THROW(prepare(options), UserError);
+  EXPECT_EQ(content(path("store.h5")), "precious");
+  options.inputs = {path("store.h5")};
+  EXPECT_THAT(message_of<UserError>([&] { prepare(options); }), HasSubstr("both input and output"));
+  EXPECT_EQ(content(path("store.h5")), "precious");
+  options.inputs = {path("a")};
+  EXPECT_EQ(documents(options), Strings{"hello"});
+  options.output = path("no/such/folder.h5");
+  EXPECT_THROW(prepare(options), UserError);
+}
+
+TEST_F(PrepareTest, AFullDiskLeavesNothingBehind) {
+  auto options = text_options({file("a", std::string(3'000'000, 'x'))});
+  file("store.h5", "precious");
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  for (const rlim_t limit : {4'096u, 100'000u, 2'900'000u}) {
+    const rlimit limited{limit, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limited), 0);
+    std::string message;
+    try {
+      prepare(options);
+    } catch (const MachineError& error) {
+      message = error.what();
+    }
+    setrlimit(RLIMIT_FSIZE, &before);
+    EXPECT_THAT(message, HasSubstr("File too large")) << limit;
+    EXPECT_EQ(content(path("store.h5")), "precious");
+    EXPECT_FALSE(std::filesystem::exists(path("store.h5.partial")));
+  }
+  std::signal(SIGXFSZ, old_handler);
+}
+
+std::size_t peak_memory_kib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::size_t>(usage.ru_maxrss);
+}
+
+TEST_F(PrepareTest, MemoryDoesNotGrowWithTheInput) {
+#ifdef FURLONG_SANITIZED
+  GTEST_SKIP() << "a sanitizer keeps freed memory";
+#endif
+  // 200 MB in 10 million documents through a pipe; the store's offsets alone would be 80 MB.
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  std::thread feeder([&] {
+    std::ofstream pipe(path("pipe"), std::ios::binary);
+    std::string block;
+    for (int line = 0; line < 10'000; ++line) block += std::to_string(1'000'000'000'000'000'000 + line) + "\n";
+    for (int repeat = 0; repeat < 1'000; ++repeat) pipe.write(block.data(), static_cast<std::streamsize>(block.size()));
+  });
+  auto options = text_options({path("pipe")}, DocumentSeparator::line);
+  options.store.split_by = SplitBy::document;
+  options.store.shares = parse_split_shares("0.5,0.25,0.25");
+  const std::size_t before = peak_memory_kib();
+  const auto report = prepare(options);
+  feeder.join();
+  EXPECT_EQ(report.store.n_documents, 10'000'000u);
+  EXPECT_EQ(report.store.n_tokens, 200'000'000u);
+  EXPECT_LT(peak_memory_kib() - before, 64u * 1024);
+}
+
+TEST_F(PrepareTest, ReportsForPeopleAndPrograms) {
+  const auto report = prepare(fasta_options({file("a.fa", ">x\nACGTN\n")}, "dna"));
+  const std::string text = to_text(report);
+  EXPECT_THAT(text, HasSubstr("6 tokens of a dna vocabulary of 16, 1 documents"));
+  EXPECT_THAT(text, HasSubstr("ambiguous letters: N 1"));
+  const auto json = nlohmann::json::parse(to_json(report));
+  EXPECT_EQ(json["tokens"], 6);
+  EXPECT_EQ(json["splits"]["train"]["tokens"], 6);
+  EXPECT_EQ(json["ambiguous"]["N"], 1);
+  EXPECT_NEAR(json["train_entropy_bits_per_token"].get<double>(), std::log2(6.0), 1e-12);
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,307 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <set>
+
+#include "datasets/prepare/prepare.h"
+#include "datasets/samplers/labelled_source.h"
+#include "framework/core/error.h"
+#include "tests/datasets/temporary_folder.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::message_of;
+using Kind = LabelledFormat::Kind;
+
+class LabelledTest : public testing::WithTemporaryFolder {
+ protected:
+  PrepareOptions options(const std::string& input, Kind kind) const {
+    PrepareOptions made;
+    made.format = PrepareOptions::Format::labelled;
+    made.inputs = {input};
+    made.output = path("store.h5");
+    made.force = true;
+    made.labelled.kind = kind;
+    made.store.split_by = StoreWriterOptions::SplitBy::document;
+    made.store.shares = {{1, 0, 0}};
+    return made;
+  }
+  TokenStore stored(const std::string& content, Kind kind,
+                    const std::function<void(PrepareOptions&)>& change = {}) const {
+    PrepareOptions made = options(file("input", content), kind);
+    if (change) change(made);
+    prepare(made);
+    return TokenStore::open(made.output);
+  }
+  std::string refusal(const std::string& content, Kind kind,
+                      const std::function<void(PrepareOptions&)>& change = {}) const {
+    return message_of<UserError>([&] { stored(content, kind, change); });
+  }
+
+  /// Documents as text with their labels' names: "abc=yes".
+  static std::vector<std::string> contents(const TokenStore& store) {
+    std::vector<std::string> found;
+    const auto labels = store.labels();
+    const auto offsets = store.document_offsets();
+    const auto tokens = store.read(Split::train, 0, store.n_tokens());
+    const std::uint64_t each = store.documents_per_label();
+    for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
+      const std::span<const std::int32_t> document(tokens.data() + offsets[i], offsets[i + 1] - offsets[i]);
+      EXPECT_EQ(document.back(), *store.vocabulary().document_id());
+      found.push_back(store.vocabulary().decode(document.first(document.size() - 1)) + "=" +
+                      store.vocabulary().labels()[static_cast<std::size_t>(labels[i / each])]);
+    }
+    return found;
+  }
+};
+
+TEST_F(LabelledTest, TablesAndJsonLinesGiveTheSame) {
+  const std::vector<std::string> expected{"good film=yes", "bad, \"very\" bad=no", "so so=yes"};
+  EXPECT_EQ(contents(stored("good film\tyes\nbad, \"very\" bad\tno\r\n\nso so\t yes", Kind::tsv)), expected);
+  EXPECT_EQ(contents(stored("good film,yes\n\"bad, \"\"very\"\" bad\",no\n\"so so\", yes \n", Kind::csv)), expected);
+  EXPECT_EQ(
+      contents(stored("\xef\xbb\xbflabel,id,review\nyes,1,good film\nno,2,\"bad, \"\"very\"\" bad\"\nyes,3,so so\n",
+                      Kind::csv,
+                      [](PrepareOptions& o) {
+                        o.labelled.text_field = "review";
+                        o.labelled.label_field = "label";
+                      })),
+      expected);
+  EXPECT_EQ(contents(stored(R"({"text": "good film", "label": "yes"}
+{"label": "no", "text": "bad, \"very\" bad", "more": [1]}
+{"text": [115, 111, 32, 115, 111], "label": "yes"})",
+                            Kind::jsonl)),
+            expected);
+}
+
+TEST_F(LabelledTest, LineBreaksInsideQuotesBelongToTheText) {
+  EXPECT_EQ(contents(stored("\"one\ntwo\"\"\n\",a\nthree,b\n", Kind::csv)),
+            (std::vector<std::string>{"one\ntwo\"\n=a", "three=b"}));
+}
+
+TEST_F(LabelledTest, ARecordOverManyBlocksIsWhole) {
+  const std::string longer(std::size_t{3} << 20, 'x');
+  const auto found = contents(stored("a\tfirst\n" + longer + "\tsecond\nb\tfirst\n", Kind::tsv));
+  EXPECT_THAT(found, ElementsAre("a=first", longer + "=second", "b=first"));
+}
+
+TEST_F(LabelledTest, NumbersAndNamesOfLabels) {
+  const TokenStore as_they_come =
+      stored("{\"text\": \"a\", \"label\": 7}\n{\"text\": \"b\", \"label\": true}\n{\"text\": \"c\", \"label\": 7}",
+             Kind::jsonl);
+  EXPECT_THAT(as_they_come.vocabulary().labels(), ElementsAre("7", "true"));
+  EXPECT_THAT(as_they_come.labels(), ElementsAre(0, 1, 0));
+  const auto fixed = [](PrepareOptions& o) { o.labelled.labels = {"no", "yes", "maybe"}; };
+  const TokenStore given = stored("a\tyes\nb\tno\n", Kind::tsv, fixed);
+  EXPECT_THAT(given.vocabulary().labels(), ElementsAre("no", "yes", "maybe"));
+  EXPECT_THAT(given.labels(), ElementsAre(1, 0));
+  EXPECT_THAT(refusal("a\tyes\nb\tnever\n", Kind::tsv, fixed),
+              HasSubstr("input:2: the label 'never' is none of --labels: no, yes, maybe"));
+}
+
+TEST_F(LabelledTest, PairsStayTogether) {
+  std::string table;
+  for (int i = 0; i < 200; ++i) table += fmt::format("u{}\tv{}\t{}\n", i, i, i % 2);
+  const TokenStore store = stored(table, Kind::tsv, [](PrepareOptions& o) {
+    o.labelled.text_field = "1";
+    o.labelled.second_text_field = "2";
+    o.store.shares = {{0.5, 0.3, 0.2}};
+  });
+  EXPECT_EQ(store.documents_per_label(), 2u);
+  EXPECT_EQ(store.n_documents(), 400u);
+  std::multiset<std::string> seen;
+  for (const Split split : all_splits) {
+    LabelledOptions options;
+    options.sequence_length = 8;
+    options.pairs = true;
+    options.shuffled = false;
+    const LabelledSource source(store, split, options);
+    const Batch all = source.batch(0, static_cast<std::int64_t>(source.n_samples()));
+    ASSERT_EQ(all.batch, static_cast<std::int64_t>(2 * source.n_samples()));
+    for (std::size_t row = 0; row < static_cast<std::size_t>(all.batch); row += 2) {
+      const auto text = [&](std::size_t which) {
+        std::string found;
+        for (std::size_t i = 1; all.inputs[which * 8 + i] != *store.vocabulary().document_id(); ++i)
+          found += static_cast<char>(all.inputs[which * 8 + i]);
+        return found;
+      };
+      EXPECT_EQ(all.inputs[row * 8], 'u');
+      EXPECT_EQ(all.inputs[row * 8 + 8], 'v');
+      EXPECT_EQ(text(row), text(row + 1));
+      EXPECT_EQ(all.labels[row / 2], std::stoi(text(row)) % 2);
+      seen.insert(text(row));
+    }
+  }
+  EXPECT_EQ(seen.size(), 200u);
+  EXPECT_EQ(std::set<std::string>(seen.begin(), seen.end()).size(), 200u);
+}
+
+TEST_F(LabelledTest, EmptyTextsAreLeftOutWithTheirLabels) {
+  const TokenStore single = stored("a\tx\n\ty\nb\tz\n", Kind::tsv);
+  EXPECT_EQ(contents(single), (std::vector<std::string>{"a=x", "b=z"}));
+  const auto pairs = [](PrepareOptions& o) { o.labelled.second_text_field = "2"; };
+  EXPECT_EQ(contents(stored("a\tb\tx\nc\t\ty\nd\te\tz\n", Kind::tsv, pairs)),
+            (std::vector<std::string>{"a=x", "b=x", "d=z", "e=z"}));
+}
+
+TEST_F(LabelledTest, LettersOfAnAlphabet) {
+  const auto dna = [](PrepareOptions& o) { o.alphabet = "dna"; };
+  EXPECT_EQ(contents(stored("ac gt\tx\nNN\ty\n", Kind::tsv, dna)), (std::vector<std::string>{"ACGT=x", "NN=y"}));
+  EXPECT_THAT(refusal("acgt\tx\nacE\ty\n", Kind::tsv, dna),
+              HasSubstr("input:2: 'E' is not a letter of the dna alphabet"));
+  EXPECT_EQ(contents(stored("aEc\tx\n", Kind::tsv,
+                            [](PrepareOptions& o) {
+                              o.alphabet = "dna";
+                              o.map_unknown = true;
+                            })),
+            (std::vector<std::string>{"ANC=x"}));
+}
+
+TEST_F(LabelledTest, MistakesNameTheLine) {
+  EXPECT_THAT(refusal("a\tb\nonly text\n", Kind::tsv),
+              HasSubstr("input:2: the record has 1 column, expected the label in column 2"));
+  EXPECT_THAT(refusal("a\tb\nc\t \n", Kind::tsv), HasSubstr("input:2: the label is empty"));
+  EXPECT_THAT(refusal("x,y\n1,2\n", Kind::csv, [](PrepareOptions& o) { o.labelled.label_field = "label"; }),
+              HasSubstr("input:1: there is no column 'label'; the first line names x, y"));
+  EXPECT_THAT(refusal("\"a,b\nc,d\n", Kind::csv), HasSubstr("input:1: a quotation mark in this record is not closed"));
+  EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1}\n[1]\n", Kind::jsonl),
+              HasSubstr("input:2: expected a JSON object"));
+  EXPECT_THAT(refusal("{\"text\": \"a\"}\n", Kind::jsonl), HasSubstr("input:1: the object has no key 'label'"));
+  EXPECT_THAT(refusal("{\"text\": 5, \"label\": 1}\n", Kind::jsonl),
+              HasSubstr("'text' is neither text nor a list of numbers from 0 to 255"));
+  EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1.5}\n", Kind::jsonl),
+              HasSubstr("neither text nor a whole number"));
+  EXPECT_EQ(labelled_format_of("a/b.csv.gz"), Kind::csv);
+  EXPECT_EQ(labelled_format_of("b.jsonl"), Kind::jsonl);
+  EXPECT_THAT(message_of<UserError>([] { labelled_format_of("b.dat"); }), HasSubstr("give --format"));
+}
+
+// --- Batches
+
+class LabelledSourceTest : public LabelledTest {
+ protected:
+  /// Document i is i + 1 letters long.
+  TokenStore letters(int n) const {
+    std::string table;
+    for (int i = 0; i < n; ++i)
+      table += std::string(static_cast<std::size_t>(i + 1), static_cast<char>('a' + i)) + fmt::format("\t{}\n", i % 3);
+    return stored(table, Kind::tsv);
+  }
+};
+
+TEST_F(LabelledSourceTest, PadsAndCutsUnderAMask) {
+  const TokenStore store = letters(6);
+  LabelledOptions options;
+  options.sequence_length = 5;
+  options.shuffled = false;
+  options.first_token = 258;
+  const LabelledSource source(store, Split::train, options);
+  EXPECT_EQ(source.n_samples(), 6u);
+  EXPECT_EQ(source.n_cut(), 3u);  // d, e, f and their <document>
+  EXPECT_THAT(source.note(),
+              HasSubstr("3 of the 6 documents of the train split are longer than 5 tokens with the class token"));
+  const Batch batch = source.batch(1, 3);
+  EXPECT_EQ(batch.n, 5);
+  EXPECT_THAT(batch.inputs, ElementsAre(258, 'b', 'b', 256, 0, 258, 'c', 'c', 'c', 256, 258, 'd', 'd', 'd', 'd'));
+  EXPECT_THAT(batch.mask, ElementsAre(1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1));
+  EXPECT_THAT(batch.labels, ElementsAre(1, 2, 0));
+  EXPECT_EQ(batch.n_targets, 3);
+  EXPECT_EQ(batch.n_tokens, 14);
+  const Batch end = source.batch_of_one_pass(5, 2);
+  EXPECT_THAT(end.labels, ElementsAre(2, ignored_target));
+  EXPECT_EQ(end.n_targets, 1);
+  EXPECT_EQ(std::accumulate(end.mask.begin() + 5, end.mask.end(), 0), 0);
+}
+
+TEST_F(LabelledSourceTest, RowsAreAsLongAsTheLongestNeeds) {
+  const TokenStore store = stored(std::string(70, 'a') + "\tx\nb\ty\n", Kind::tsv);
+  LabelledOptions options;
+  options.shuffled = false;
+  options.sequence_length = 1000;
+  EXPECT_EQ(LabelledSource(store, Split::train, options).batch(0, 2).n, 128);
+  EXPECT_EQ(LabelledSource(store, Split::train, options).batch(1, 1).n, 64);
+  options.pad_to_longest = false;
+  EXPECT_EQ(LabelledSource(store, Split::train, options).batch(1, 1).n, 1000);
+  options.pad_to_longest = true;
+  options.sequence_length = 50;
+  EXPECT_EQ(LabelledSource(store, Split::train, options).batch(0, 2).n, 50);
+}
+
+TEST_F(LabelledSourceTest, EachEpochHasEachSampleOnceInAnOrderOfItsOwn) {
+  const TokenStore store = letters(20);
+  LabelledOptions options;
+  options.sequence_length = 32;
+  options.seed = 4;
+  const LabelledSource source(store, Split::train, options);
+  std::set<std::vector<std::int32_t>> orders;
+  for (std::uint64_t epoch = 0; epoch < 5; ++epoch) {
+    const Batch batch = source.batch(epoch * 20, 20);
+    std::vector<std::int32_t> order;
+    for (std::size_t row = 0; row < 20; ++row) {
+      order.push_back(batch.inputs[row * static_cast<std::size_t>(batch.n)]);
+      EXPECT_EQ(batch.labels[row], (order.back() - 'a') % 3);
+    }
+    orders.insert(order);
+    EXPECT_EQ(std::set<std::int32_t>(order.begin(), order.end()).size(), 20u);
+    // A batch that crosses the end of an epoch goes on with the next.
+    const Batch across = source.batch(epoch * 20 + 15, 10);
+    for (std::size_t row = 0; row < 5; ++row)
+      EXPECT_EQ(across.inputs[row * static_cast<std::size_t>(across.n)], order[15 + row]);
+  }
+  EXPECT_EQ(orders.size(), 5u);
+}
+
+TEST(Permuted, IsAPermutationOfEverySize) {
+  for (std::uint64_t size = 1; size < 70; ++size) {
+    std::set<std::uint64_t> seen;
+    for (std::uint64_t i = 0; i < size; ++i) seen.insert(permuted(i, size, 9, size));
+    EXPECT_EQ(seen.size(), size);
+    EXPECT_EQ(*seen.rbegin(), size - 1);
+  }
+  // First places of many permutations of 8: each of the 8 values 512 times in 4096, within five standard deviations.
+  std::array<int, 8> counts{};
+  for (std::uint64_t epoch = 0; epoch < 4096; ++epoch) ++counts[permuted(0, 8, 1, epoch)];
+  for (const int count : counts) EXPECT_NEAR(count, 512, 5 * std::sqrt(512 * 7 / 8.0));
+}
+
+TEST_F(LabelledSourceTest, WhatDoesNotFitIsRefused) {
+  const TokenStore single = letters(3);
+  LabelledOptions options;
+  options.sequence_length = 8;
+  options.pairs = true;
+  EXPECT_THAT(message_of<UserError>([&] { LabelledSource(single, Split::train, options); }),
+              HasSubstr("labels of single documents, expected labels of pairs"));
+  options.pairs = false;
+  EXPECT_THAT(message_of<UserError>([&] { LabelledSource(single, Split::test, options); }),
+              HasSubstr("the test split has no whole labelled document"));
+  PrepareOptions plain;
+  plain.inputs = {file("plain.txt", "text without labels")};
+  plain.output = path("plain.h5");
+  prepare(plain);
+  const TokenStore without = TokenStore::open(plain.output);
+  EXPECT_EQ(without.documents_per_label(), 0u);
+  EXPECT_THAT(message_of<UserError>([&] { LabelledSource(without, Split::train, options); }),
+              HasSubstr("plain.h5: the store has no labels"));
+}
+
+TEST_F(LabelledSourceTest, DocumentsCutByASpanAreLeftOut) {
+  const TokenStore store = stored("aaaa\tx\nbbbb\ty\ncccc\tx\ndddd\ty\n", Kind::tsv, [](PrepareOptions& o) {
+    o.store.split_by = StoreWriterOptions::SplitBy::span;
+    o.store.shares = {{0.6, 0.4, 0}};  // 12 of 20 tokens: the border lies inside c
+  });
+  LabelledOptions options;
+  options.sequence_length = 4;
+  options.shuffled = false;
+  EXPECT_EQ(LabelledSource(store, Split::train, options).n_samples(), 2u);
+  const LabelledSource validation(store, Split::validation, options);
+  EXPECT_EQ(validation.n_samples(), 1u);
+  EXPECT_THAT(validation.batch(0, 1).inputs, ElementsAre('d', 'd', 'd', 'd'));
+  EXPECT_THAT(validation.batch(0, 1).labels, ElementsAre(1));
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,189 @@
+#include "datasets/samplers/sampler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <thread>
+
+#include "datasets/prepare/store_writer.h"
+#include "framework/core/error.h"
+#include "tests/datasets/temporary_folder.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::message_of;
+using Order = SamplerOptions::Order;
+
+class SamplerTest : public testing::WithTemporaryFolder {
+ protected:
+  /// A store of bytes 0, 1, 2 ... in one document, all of it training.
+  TokenStore counting_store(std::size_t size) const {
+    StoreWriterOptions options;
+    options.shares = parse_split_shares("1");
+    StoreWriter writer(path("store.h5"), Vocabulary::bytes(false), options);
+    std::vector<std::uint16_t> ids(size);
+    for (std::size_t i = 0; i < size; ++i) ids[i] = static_cast<std::uint16_t>(i % 256);
+    writer.append(ids);
+    writer.end_document();
+    writer.finish("{}");
+    return TokenStore::open(path("store.h5"));
+  }
+};
+
+TEST_F(SamplerTest, RandomWindowsBeginEverywhereEquallyOften) {
+  const TokenStore store = counting_store(37);
+  const Sampler sampler(store, Split::train,
+                        {.order = Order::random, .sequence_length = 8, .seed = 5, .ignore_tokens = {}});
+  ASSERT_EQ(sampler.n_windows(), 29u);  // 0 ... 28, whose last target is token 36
+  std::map<std::int32_t, int> starts;
+  const int draws = 29'000;
+  for (int index = 0; index < draws; ++index) {
+    const Batch batch = sampler.batch(static_cast<std::uint64_t>(index), 1);
+    ++starts[batch.inputs[0]];
+    EXPECT_EQ(batch.n_targets, 8);
+    for (std::size_t i = 0; i < 8; ++i) {
+      ASSERT_EQ(batch.inputs[i], batch.inputs[0] + static_cast<std::int32_t>(i));
+      ASSERT_EQ(batch.targets[i], batch.inputs[i] + 1);
+    }
+  }
+  ASSERT_EQ(starts.size(), 29u);
+  double chi_squared = 0;
+  for (const auto& [start, count] : starts) chi_squared += (count - 1000.0) * (count - 1000.0) / 1000.0;
+  EXPECT_LT(chi_squared, 56.9);  // 28 degrees of freedom, one in a thousand is above
+}
+
+TEST_F(SamplerTest, ASampleDependsOnSeedAndIndexAlone) {
+  const TokenStore store = counting_store(5000);
+  const SamplerOptions options{.order = Order::random, .sequence_length = 16, .seed = 9, .ignore_tokens = {}};
+  Sampler one(store, Split::train, options);
+  std::vector<std::int32_t> all;
+  for (int step = 0; step < 6; ++step) {
+    const Batch batch = one.next(4);
+    all.insert(all.end(), batch.inputs.begin(), batch.inputs.end());
+  }
+  EXPECT_EQ(one.counter(), 24u);
+  // Other batch sizes, as other numbers of ranks have, and a sampler that resumes.
+  Sampler resumed(store, Split::train, options);
+  resumed.set_counter(8);
+  EXPECT_EQ(resumed.next(16).inputs, std::vector<std::int32_t>(all.begin() + 8 * 16, all.end()));
+  const Batch whole = one.batch(0, 24);
+  EXPECT_EQ(whole.inputs, all);
+  SamplerOptions other = options;
+  other.seed = 10;
+  EXPECT_NE(Sampler(store, Split::train, other).batch(0, 24).inputs, all);
+
+  std::vector<Batch> from_threads(4);
+  std::vector<std::thread> threads;
+  for (std::size_t thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] { from_threads[thread] = one.batch(0, 24); });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const Batch& batch : from_threads) EXPECT_EQ(batch.inputs, all);
+}
+
+TEST_F(SamplerTest, SequentialWindowsMakeEachTokenATargetOnce) {
+  for (const std::size_t size : {2u, 8u, 9u, 10u, 16u, 17u, 100u, 250u}) {
+    const TokenStore store = counting_store(size);
+    const Sampler sampler(store, Split::train,
+                          {.order = Order::sequential, .sequence_length = 8, .seed = 0, .ignore_tokens = {}});
+    std::vector<int> seen(size, 0);
+    std::int64_t n_targets = 0;
+    for (std::uint64_t first = 0; first < sampler.n_windows(); first += 3) {
+      const Batch batch = sampler.batch_of_one_pass(first, 3);
+      EXPECT_EQ(batch.targets.size(), 24u);
+      n_targets += batch.n_targets;
+      for (std::size_t i = 0; i < 24; ++i) {
+        if (batch.targets[i] == ignored_target) continue;
+        EXPECT_EQ(batch.targets[i], batch.inputs[i] + 1);
+        ++seen[static_cast<std::size_t>(batch.targets[i])];
+      }
+    }
+    EXPECT_EQ(n_targets, static_cast<std::int64_t>(size) - 1);
+    EXPECT_EQ(seen[0], 0);
+    for (std::size_t i = 1; i < size; ++i) EXPECT_EQ(seen[i], 1) << i << " of " << size;
+    // Training goes round.
+    EXPECT_EQ(sampler.batch(sampler.n_windows(), 1).inputs, sampler.batch(0, 1).inputs);
+    EXPECT_EQ(sampler.batch_of_one_pass(sampler.n_windows(), 1).n_targets, 0);
+  }
+}
+
+TEST_F(SamplerTest, TargetsDoNotCrossFromRangeToRange) {
+  StoreWriterOptions options;
+  options.shares = parse_split_shares("0.5,0.25,0.25");
+  options.split_by = StoreWriterOptions::SplitBy::document;
+  StoreWriter writer(path("store.h5"), Vocabulary::protein(), options);
+  for (std::uint16_t document = 0; document < 200; ++document) {
+    const std::vector<std::uint16_t> ids(5 + document % 7, static_cast<std::uint16_t>(document % 20));
+    writer.append(ids);
+    writer.end_document();
+  }
+  writer.finish("{}");
+  const TokenStore store = TokenStore::open(path("store.h5"));
+  for (const Split split : all_splits) {
+    const Sampler sampler(store, split,
+                          {.order = Order::sequential, .sequence_length = 16, .seed = 0, .ignore_tokens = {}});
+    std::vector<std::int32_t> inputs, targets;
+    for (std::uint64_t window = 0; window < sampler.n_windows(); ++window) {
+      const Batch batch = sampler.batch(window, 1);
+      inputs.insert(inputs.end(), batch.inputs.begin(), batch.inputs.end());
+      targets.insert(targets.end(), batch.targets.begin(), batch.targets.end());
+    }
+    const auto tokens = store.read(split, 0, store.size(split));
+    std::size_t position = 0, n_breaks = 0;
+    for (const auto& range : store.ranges(split)) {
+      for (std::uint64_t token = range.begin; token < range.end; ++token, ++position) {
+        if (position + 1 == store.size(split)) break;  // the last token has nothing behind it
+        EXPECT_EQ(inputs[position], tokens[position]);
+        if (token + 1 == range.end) {
+          EXPECT_EQ(targets[position], ignored_target) << position;
+          EXPECT_EQ(inputs[position], 28);  // the document token
+          ++n_breaks;
+        } else {
+          EXPECT_EQ(targets[position], tokens[position + 1]) << position;
+        }
+      }
+    }
+    EXPECT_GT(n_breaks, 20u);
+  }
+}
+
+TEST_F(SamplerTest, IgnoredSymbolsAreInputsAndNeverTargets) {
+  StoreWriterOptions options;
+  options.shares = parse_split_shares("1");
+  StoreWriter writer(path("store.h5"), Vocabulary::dna(), options);
+  const auto encoded = Vocabulary::dna().encode("ACGTNNACRTACGT");
+  writer.append(std::vector<std::uint16_t>(encoded.begin(), encoded.end()));
+  writer.end_document();
+  writer.finish("{}");
+  const TokenStore store = TokenStore::open(path("store.h5"));
+  const Sampler sampler(store, Split::train,
+                        {.order = Order::sequential, .sequence_length = 14, .seed = 0, .ignore_tokens = {"N", "r"}});
+  const Batch batch = sampler.batch(0, 1);
+  EXPECT_EQ(batch.inputs, encoded);
+  EXPECT_EQ(batch.targets, (std::vector<std::int32_t>{1, 2, 3, -1, -1, 0, 1, -1, 3, 0, 1, 2, 3, 15}));
+  EXPECT_EQ(batch.n_targets, 11);
+  EXPECT_THAT(message_of<UserError>([&] {
+                Sampler(store, Split::train,
+                        {.order = Order::random, .sequence_length = 4, .seed = 0, .ignore_tokens = {"J"}});
+              }),
+              HasSubstr("'J' is not a symbol"));
+}
+
+TEST_F(SamplerTest, SplitsThatAreTooShort) {
+  const TokenStore store = counting_store(10);
+  const auto make = [&](Split split, Order order, std::int64_t length) {
+    return Sampler(store, split, {.order = order, .sequence_length = length, .seed = 0, .ignore_tokens = {}});
+  };
+  EXPECT_EQ(make(Split::train, Order::random, 9).n_windows(), 1u);
+  EXPECT_THAT(message_of<UserError>([&] { make(Split::train, Order::random, 10); }),
+              HasSubstr("the train split has 10 tokens, a sequence length of 10 takes at least 11"));
+  EXPECT_EQ(make(Split::train, Order::sequential, 1000).n_windows(), 1u);
+  EXPECT_THAT(message_of<UserError>([&] { make(Split::test, Order::sequential, 4); }),
+              HasSubstr("the test split has 0 tokens"));
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,332 @@
+// Vocabularies that are somebody else's tokenizer, and stores of their tokens.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "datasets/prepare/document_encoder.h"
+#include "datasets/prepare/prepare.h"
+#include "datasets/prepare/text_stream.h"
+#include "datasets/samplers/labelled_source.h"
+#include "datasets/samplers/masking.h"
+#include "datasets/token_store.h"
+#include "framework/core/error.h"
+#include "framework/io/hdf5.h"
+#include "tests/datasets/temporary_folder.h"
+#include "tests/datasets/tokenizers/small_tokenizers.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::message_of;
+using Ids = std::vector<std::int32_t>;
+
+class TokenizerVocabularyTest : public testing::WithTemporaryFolder {
+ protected:
+  Vocabulary letters() const {
+    return Vocabulary::of_tokenizer(load_tokenizer(testing::letters_tokenizer(path("letters"))));
+  }
+  Vocabulary bpe() const { return Vocabulary::of_tokenizer(load_tokenizer(testing::bpe_tokenizer(path("bpe")))); }
+  Vocabulary words(int n) const {
+    return Vocabulary::of_tokenizer(load_tokenizer(testing::word_tokenizer(path("words"), n)));
+  }
+
+  PrepareOptions options(PrepareOptions::Format format, const std::string& content,
+                         const std::string& tokenizer) const {
+    PrepareOptions made;
+    made.format = format;
+    made.inputs = {file("input", content)};
+    made.output = path("store.h5");
+    made.force = true;
+    made.tokenizer = tokenizer;
+    made.store.shares = parse_split_shares("1");
+    return made;
+  }
+  static std::vector<Ids> documents(const TokenStore& store) {
+    std::vector<Ids> found;
+    for (std::uint64_t i = 0; i < store.n_documents(); ++i) {
+      const auto range = store.document(i);
+      found.push_back(store.read(Split::train, range.begin, range.end - range.begin));
+    }
+    return found;
+  }
+};
+
+// --- The vocabulary
+
+TEST_F(TokenizerVocabularyTest, HasTheTokenizersIdsAndSpecialTokens) {
+  const Vocabulary vocabulary = letters();
+  EXPECT_EQ(vocabulary.kind(), Vocabulary::Kind::tokenizer);
+  EXPECT_EQ(vocabulary.size(), 25);
+  EXPECT_EQ(vocabulary.document_id(), 3);
+  EXPECT_EQ(vocabulary.mask_id(), 4);
+  EXPECT_EQ(vocabulary.class_id(), 2);
+  EXPECT_EQ(vocabulary.unknown_id(), 1);
+  EXPECT_THAT(vocabulary.frame_front(), ElementsAre(2));
+  EXPECT_THAT(vocabulary.frame_back(), ElementsAre(3));
+  EXPECT_THAT(vocabulary.encode("LAC"), ElementsAre(5, 6, 24));
+  EXPECT_THAT(vocabulary.encode_prompt("LAC"), ElementsAre(2, 5, 6, 24));
+  EXPECT_THAT(vocabulary.encode_prompt("L[MASK]C", SpecialSpelling::is_token), ElementsAre(2, 5, 4, 24));
+  EXPECT_THAT(vocabulary.encode_prompt("[CLS]LA", SpecialSpelling::is_token), ElementsAre(2, 5, 6))
+      << "what stands in front comes once";
+  EXPECT_THAT(vocabulary.encode_prompt("", SpecialSpelling::is_token), ElementsAre(2));
+  EXPECT_THAT(vocabulary.encode_prompt("L[MASK]C"), ::testing::Not(::testing::Contains(4)))
+      << "written by somebody else";
+  EXPECT_THAT(message_of<UserError>([] { Vocabulary::dna().encode_prompt("ACGT", SpecialSpelling::is_token); }),
+              HasSubstr("the dna vocabulary has no special tokens"));
+  EXPECT_EQ(vocabulary.id_of("L"), 5);
+  EXPECT_EQ(vocabulary.id_of("[SEP]"), 3);
+  EXPECT_EQ(vocabulary.symbol(24), "C");
+  EXPECT_THAT(message_of<UserError>([&] { vocabulary.id_of("lac"); }),
+              HasSubstr("'lac' is not a token of the letters tokenizer of 25 tokens"));
+  // What text is made of, and so what may be hidden or drawn: not what only stands around it.
+  for (std::int32_t id = 0; id < vocabulary.size(); ++id) EXPECT_EQ(vocabulary.is_data_symbol(id), id >= 5) << id;
+  EXPECT_EQ(vocabulary.n_data_symbols(), 20);
+  EXPECT_TRUE(vocabulary.with_encoder_tokens() == vocabulary);
+}
+
+TEST_F(TokenizerVocabularyTest, EncodersGetWhatTheTokenizerLacks) {
+  const Vocabulary plain = bpe(), vocabulary = plain.with_encoder_tokens();
+  EXPECT_EQ(plain.size(), 262);
+  EXPECT_EQ(plain.document_id(), 261);
+  EXPECT_FALSE(plain.mask_id() || plain.class_id());
+  EXPECT_EQ(vocabulary.size(), 264);
+  EXPECT_EQ(vocabulary.mask_id(), 262);
+  EXPECT_EQ(vocabulary.class_id(), 263);
+  EXPECT_EQ(vocabulary.document_id(), 261);
+  EXPECT_EQ(vocabulary.id_of("<mask>"), 262);
+  EXPECT_FALSE(vocabulary.is_data_symbol(262) || vocabulary.is_data_symbol(261));
+  EXPECT_EQ(vocabulary.n_data_symbols(), 261);
+  EXPECT_FALSE(plain.unknown_id());  // there is a token for every byte
+  EXPECT_EQ(vocabulary.decode(Ids{259, 262, 'a', 263}), " the<mask>a<class>");
+  EXPECT_EQ(vocabulary.decode(vocabulary.encode("in the \xf0\x9f\x90\x8c house\n")), "in the \xf0\x9f\x90\x8c house\n");
+  EXPECT_TRUE(vocabulary.with_encoder_tokens() == vocabulary);
+}
+
+TEST_F(TokenizerVocabularyTest, IsWholeInItsJson) {
+  for (const Vocabulary& plain : {letters(), bpe()}) {
+    for (const Vocabulary& vocabulary : {plain, plain.with_encoder_tokens(), plain.with_labels({"no", "yes"})}) {
+      const Vocabulary again = Vocabulary::from_json(vocabulary.to_json(), "x.h5");
+      EXPECT_TRUE(again == vocabulary);
+      EXPECT_EQ(again.size(), vocabulary.size());
+      EXPECT_EQ(again.labels(), vocabulary.labels());
+      EXPECT_EQ(again.to_json(), vocabulary.to_json());
+      EXPECT_EQ(again.encode("LATHE"), vocabulary.encode("LATHE"));
+    }
+  }
+  EXPECT_FALSE(letters() == bpe());
+  EXPECT_FALSE(letters() == letters().with_labels({"a"}));
+  // The same tokens with other ids are another tokenizer.
+  std::string reversed = testing::amino_acids;
+  std::reverse(reversed.begin(), reversed.end());
+  EXPECT_FALSE(letters() ==
+               Vocabulary::of_tokenizer(load_tokenizer(testing::letters_tokenizer(path("reversed"), reversed))));
+  for (const std::string& damaged : {std::string(R"({"kind":"tokenizer","symbols":[]})"),
+                                     std::string(R"({"kind":"tokenizer","symbols":[],"tokenizer":3})")}) {
+    EXPECT_THAT(message_of<UserError>([&] { Vocabulary::from_json(damaged, "x.h5"); }),
+                HasSubstr("x.h5: the vocabulary is damaged"));
+  }
+  std::string added = letters().to_json();
+  added.replace(added.find("\"symbols\":[]"), 12, "\"symbols\":[\"<mask>\"]");
+  EXPECT_THAT(message_of<UserError>([&] { Vocabulary::from_json(added, "x.h5"); }),
+              HasSubstr("not those of an encoder with this tokenizer"));
+}
+
+TEST_F(TokenizerVocabularyTest, TextComesTokenByTokenAsItWouldAllAtOnce) {
+  const Vocabulary of_words = words(10), of_bytes = bpe();
+  const Ids prompt = of_words.encode("w1 w2"), more = of_words.encode("w3 w4 w5");
+  EXPECT_EQ(text_behind(of_words, prompt, more), " w3 w4 w5");
+  EXPECT_EQ(text_behind(of_words, {}, more), "w3 w4 w5");
+  const std::string snail = "the \xf0\x9f\x90\x8c";
+  EXPECT_EQ(text_behind(of_bytes, {}, of_bytes.encode(snail)), snail);
+  TextStream stream(of_bytes, {});
+  EXPECT_EQ(stream.next(0xf0), "\xf0");  // bytes as they come: whoever shows them waits for the rest
+  EXPECT_EQ(text_behind(Vocabulary::dna(), {}, Ids{0, 1, 15}), "AC<document>");
+}
+
+// --- Stores
+
+TEST_F(TokenizerVocabularyTest, TextIsFramedDocumentByDocument) {
+  PrepareOptions chosen =
+      options(PrepareOptions::Format::text, "in the house\n\nthe\n", testing::bpe_tokenizer(path("bpe")));
+  chosen.separator = DocumentSeparator::line;
+  const PrepareReport report = prepare(chosen);
+  const TokenStore store = TokenStore::open(chosen.output);
+  EXPECT_TRUE(store.vocabulary() == bpe());
+  EXPECT_THAT(documents(store), ElementsAre(Ids{260, 259, ' ', 'h', 'o', 'u', 's', 'e', 261}, Ids{257, 261}));
+  EXPECT_EQ(report.tokenizer, "bpe");
+  EXPECT_EQ(report.store.n_empty_documents, 1u);
+  EXPECT_EQ(report.n_cut_documents, 0u);
+  EXPECT_THAT(to_text(report), HasSubstr("tokens per byte: 0.6111"));  // 11 of 18
+  EXPECT_THAT(to_json(report), HasSubstr("\"unknown_tokens\": 0"));
+
+  // Words are framed on both sides; the document token that ends the frame is not put there twice. Special tokens in
+  // the text are text.
+  chosen = options(PrepareOptions::Format::text, "w1 w9 w3\nw2 [SEP]\n", testing::word_tokenizer(path("words"), 5));
+  chosen.separator = DocumentSeparator::line;
+  const PrepareReport unknown = prepare(chosen);
+  const std::vector<Ids> found = documents(TokenStore::open(chosen.output));
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0], (Ids{2, 6, 1, 8, 3}));
+  EXPECT_EQ(found[1].front(), 2);
+  EXPECT_EQ(std::count(found[1].begin(), found[1].end(), 3), 1);
+  EXPECT_EQ(unknown.n_unknown, static_cast<std::uint64_t>(1 + std::count(found[1].begin(), found[1].end(), 1)));
+}
+
+/// A file of any length takes constant memory; where its pieces meet, tokens are as if it had been encoded as a whole.
+TEST_F(TokenizerVocabularyTest, LongDocumentsAreEncodedInPieces) {
+  const Vocabulary vocabulary = bpe();
+  const auto encoded = [&](const std::string& text, std::size_t piece_bytes, std::uint64_t& n_cut) {
+    StoreWriterOptions all;
+    all.shares = parse_split_shares("1");
+    StoreWriter writer(path("pieces.h5"), vocabulary, all);
+    DocumentEncoder encoder(vocabulary, writer, piece_bytes);
+    for (const char byte : text) encoder.put(byte);
+    encoder.end_document();
+    n_cut = encoder.n_cut_documents();
+    writer.finish("{}");
+    return documents(TokenStore::open(path("pieces.h5")))[0];
+  };
+  std::mt19937 random(5);
+  std::string lines, one_line;
+  for (int i = 0; i < 3000; ++i) {
+    const std::vector<std::string> parts{"the", " the", " in", "\n", "\n\n", "  ", " \n", "\n ", "thin", "\xc3\xa4"};
+    lines += parts[random() % parts.size()];
+    one_line += parts[random() % 3] + (i % 7 == 0 ? "\xf0\x9f\x90\x8c" : "");
+  }
+  std::uint64_t n_cut = 0;
+  Ids whole = vocabulary.encode(lines);
+  whole.push_back(261);
+  for (const std::size_t piece_bytes : {100, 333, 5000}) {
+    EXPECT_EQ(encoded(lines, piece_bytes, n_cut), whole) << piece_bytes;
+    EXPECT_EQ(n_cut, 1u);
+  }
+  EXPECT_EQ(encoded(lines, lines.size() + 1, n_cut), whole);
+  EXPECT_EQ(n_cut, 0u);
+  // Without lines it is cut between characters: other tokens perhaps, but the same text.
+  const Ids cut = encoded(one_line, 64, n_cut);
+  EXPECT_EQ(vocabulary.decode(std::span(cut).first(cut.size() - 1)), one_line);
+  EXPECT_EQ(n_cut, 1u);
+}
+
+TEST_F(TokenizerVocabularyTest, FastaRecordsGoLetterByLetter) {
+  const std::string tokenizer = testing::letters_tokenizer(path("letters"));
+  PrepareOptions chosen = options(PrepareOptions::Format::fasta, ">a\nLAg\nC\n>b\nM X\n", tokenizer);
+  EXPECT_THAT(message_of<UserError>([&] { prepare(chosen); }),
+              HasSubstr("input:5:3: 'X' has no token in the letters tokenizer"));
+  chosen.map_unknown = true;
+  const PrepareReport report = prepare(chosen);
+  EXPECT_THAT(documents(TokenStore::open(chosen.output)), ElementsAre(Ids{2, 5, 6, 7, 24, 3}, Ids{2, 21, 1, 3}));
+  EXPECT_EQ(report.n_unknown, 1u);
+  // Byte-level tokenizers take a record for a text, whatever its lines.
+  prepare(options(PrepareOptions::Format::fasta, ">a\nL\nA\n", testing::bpe_tokenizer(path("bpe"))));
+  EXPECT_THAT(documents(TokenStore::open(path("store.h5"))), ElementsAre(Ids{'L', 'A', 261}));
+}
+
+TEST_F(TokenizerVocabularyTest, LabelledDocumentsAreFramedAndHaveOneClassToken) {
+  PrepareOptions chosen =
+      options(PrepareOptions::Format::labelled, "LAGVSE\tx\nMC\ty\n\tz\n", testing::letters_tokenizer(path("letters")));
+  prepare(chosen);
+  const TokenStore store = TokenStore::open(chosen.output);
+  EXPECT_EQ(store.vocabulary().labels(), (std::vector<std::string>{"x", "y", "z"}));
+  EXPECT_TRUE(store.vocabulary().with_labels({}) == letters());
+  EXPECT_THAT(documents(store), ElementsAre(Ids{2, 5, 6, 7, 8, 9, 10, 3}, Ids{2, 21, 24, 3}));
+  LabelledOptions rows;
+  rows.sequence_length = 6;
+  rows.shuffled = false;
+  rows.first_token = store.vocabulary().class_id();
+  const LabelledSource source(store, Split::train, rows);
+  EXPECT_THAT(source.batch(0, 2).inputs, ElementsAre(2, 5, 6, 7, 8, 9, 2, 21, 24, 3, 0, 0));
+  EXPECT_EQ(source.n_cut(), 1u);
+  rows.first_token = 4;  // one that the documents do not begin with
+  EXPECT_THAT(LabelledSource(store, Split::train, rows).batch(1, 1).inputs, ElementsAre(4, 2, 21, 24, 3, 0));
+}
+
+TEST_F(TokenizerVocabularyTest, LargeVocabulariesTakeFourBytesAToken) {
+  constexpr int n_words = 70000;
+  const std::string tokenizer = testing::word_tokenizer(path("words"), n_words);
+  std::string text;
+  std::mt19937 random(3);
+  std::vector<Ids> expected;
+  std::vector<std::uint64_t> counts(n_words + 6, 0);
+  for (int line = 0; line < 4000; ++line) {
+    Ids ids{2};
+    for (unsigned i = 0; i < 40; ++i) {
+      const auto word = static_cast<std::int32_t>(random() % n_words);
+      text += fmt::format("w{} ", word);
+      ids.push_back(5 + word);
+    }
+    text += "\n";
+    ids.push_back(3);
+    for (const std::int32_t id : ids) ++counts[static_cast<std::size_t>(id)];
+    expected.push_back(ids);
+  }
+  for (const auto split_by : {StoreWriterOptions::SplitBy::span, StoreWriterOptions::SplitBy::document}) {
+    PrepareOptions chosen = options(PrepareOptions::Format::text, text, tokenizer);
+    chosen.separator = DocumentSeparator::line;
+    chosen.store.split_by = split_by;
+    const PrepareReport report = prepare(chosen);
+    const hdf5::File file = hdf5::File::open(chosen.output);
+    EXPECT_EQ(file.dataset("tokens").type(), hdf5::Type::u32);
+    EXPECT_FALSE(file.has_attribute("vocabulary"));  // too large for one
+    const TokenStore store = TokenStore::open(chosen.output);
+    EXPECT_TRUE(documents(store) == expected);
+    EXPECT_EQ(store.vocabulary().size(), n_words + 6);
+    EXPECT_EQ(report.store.counts, counts);
+    double entropy = 0;
+    for (const std::uint64_t count : counts) {
+      const double share = static_cast<double>(count) / static_cast<double>(report.store.n_tokens);
+      if (count > 0) entropy -= share * std::log2(share);
+    }
+    EXPECT_NEAR(report.store.train_entropy, entropy, 1e-9);
+  }
+}
+
+TEST_F(TokenizerVocabularyTest, SpecialTokensAreNeverHiddenOrDrawn) {
+  std::string fasta;
+  std::mt19937 random(8);
+  for (int record = 0; record < 300; ++record) {
+    fasta += ">x\n";
+    for (int i = 0; i < 40; ++i) fasta += testing::amino_acids[random() % 20];
+    fasta += record % 3 == 0 ? "X\n" : "\n";
+  }
+  PrepareOptions chosen = options(PrepareOptions::Format::fasta, fasta, testing::letters_tokenizer(path("letters")));
+  chosen.map_unknown = true;
+  prepare(chosen);
+  const TokenStore store = TokenStore::open(chosen.output);
+  SamplerOptions windows;
+  windows.order = SamplerOptions::Order::sequential;
+  windows.sequence_length = 64;
+  MaskingOptions masking;
+  masking.probability = 0.5;
+  masking.mask_token_share = 0.3;
+  masking.random_token_share = 0.7;
+  const auto rows = static_cast<std::int64_t>(Sampler(store, Split::train, windows).n_windows());
+  const Batch plain = Sampler(store, Split::train, windows).batch(0, rows);
+  const Batch masked = MaskedSource(Sampler(store, Split::train, windows), store.vocabulary(), masking).batch(0, rows);
+  std::array<int, 25> drawn{};
+  for (std::size_t i = 0; i < plain.inputs.size(); ++i) {
+    if (masked.targets[i] == ignored_target) {
+      EXPECT_EQ(masked.inputs[i], plain.inputs[i]);
+      continue;
+    }
+    EXPECT_EQ(masked.targets[i], plain.inputs[i]);
+    EXPECT_GE(masked.targets[i], 5);
+    if (masked.inputs[i] != 4) ++drawn[static_cast<std::size_t>(masked.inputs[i])];
+  }
+  EXPECT_THAT(std::vector<int>(drawn.begin(), drawn.begin() + 5), ::testing::Each(0));
+  EXPECT_GT(*std::min_element(drawn.begin() + 5, drawn.end()), 100);  // of 4200, evenly over 20
+  EXPECT_GT(masked.n_targets, 5000);
+}
+
+TEST_F(TokenizerVocabularyTest, ATokenizerThatIsNotThereIsNamed) {
+  const PrepareOptions chosen = options(PrepareOptions::Format::text, "text", path("nowhere"));
+  EXPECT_THAT(message_of<UserError>([&] { prepare(chosen); }), HasSubstr("nowhere"));
+  EXPECT_FALSE(std::filesystem::exists(chosen.output));
+}
+
+}  // namespace
+}  // namespace furlong

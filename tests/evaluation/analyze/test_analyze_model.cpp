@@ -1,0 +1,341 @@
+// furlong analyze attention on models, files and the command line.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "evaluation/analyze/analyze_model.h"
+#include "evaluation/analyze/analyze_sweep.h"
+#include "framework/io/atomic_file.h"
+#include "framework/io/hdf5.h"
+#include "tests/cli/program.h"
+#include "tests/trainers/training.h"
+#include "trainers/train/train.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::AllOf;
+using testing::Finished;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::Program;
+using testing::small_settings;
+using ::testing::StartsWith;
+using Json = nlohmann::ordered_json;
+
+class AnalyzeModelTest : public testing::WithTemporaryFolder {
+ protected:
+  /// A run of two layers with two heads of width 8, its weights large enough for attention that is not uniform.
+  std::string trained(const std::vector<std::string>& overrides) const {
+    const std::string store = testing::write_store(path("store.h5"), testing::synthetic_text(4000));
+    std::vector<std::string> all{"run_directory=" + path("run"), "trainer.max_steps=2", "schedule.warmup_steps=1",
+                                 "checkpoint.every=2", "model.initializer_range=0.3"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    train(small_settings(store, all), {});
+    return path("run");
+  }
+  static std::vector<LayerAnalysis> analyzed(const ModelAnalysisOptions& options, ModelAnalysis* about = nullptr) {
+    std::vector<LayerAnalysis> layers;
+    analyze_model(
+        options,
+        [&](const ModelAnalysis& analysis) {
+          if (about) *about = analysis;
+        },
+        [&](const LayerAnalysis& layer) { layers.push_back(layer); });
+    return layers;
+  }
+  static ModelAnalysisOptions options_for(const std::string& run) {
+    ModelAnalysisOptions options;
+    options.run = run;
+    options.features = {16};
+    options.batches = 2;
+    options.batch_size = 2;
+    return options;
+  }
+  Finished furlong(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), {"analyze", "attention"});
+    return Program(folder_, arguments).wait();
+  }
+};
+
+TEST_F(AnalyzeModelTest, SoftmaxIsExactAndIsComparedWithFavor) {
+  const std::string run = trained({"model.attention.mechanism=softmax"});
+  ModelAnalysis about;
+  const std::vector<LayerAnalysis> layers = analyzed(options_for(run), &about);
+  EXPECT_EQ(about.sequence_length, 32);
+  EXPECT_EQ(about.tokens, 4 * 32);
+  EXPECT_TRUE(about.causal);
+  ASSERT_EQ(layers.size(), 2u);
+  EXPECT_EQ(layers[1].layer, "blocks.1.attention");
+  for (const LayerAnalysis& layer : layers) {
+    EXPECT_EQ(layer.d, 8);
+    EXPECT_EQ(layer.n, 32);
+    ASSERT_EQ(layer.heads.size(), 2u);
+    for (const HeadAnalysis& head : layer.heads) {
+      EXPECT_GT(head.query_norm.mean, 0.1);
+      EXPECT_GE(head.key_norm.largest, head.key_norm.mean);
+      EXPECT_GT(head.uniform_error, 1e-3);
+      ASSERT_EQ(head.attentions.size(), 2u);
+      const HeadAttention &own = head.attentions[0], &favor = head.attentions[1];
+      EXPECT_TRUE(own.own);
+      EXPECT_EQ(own.name, "softmax");
+      EXPECT_LT(own.error, 1e-5) << "float32 against float64";
+      EXPECT_LT(*own.total_variation_to_softmax, 1e-5);
+      EXPECT_GT(*own.total_variation_to_uniform, 1e-3);
+      EXPECT_EQ(favor.name, "favor_positive");
+      EXPECT_EQ(favor.directions, "orthogonal");
+      EXPECT_EQ(favor.m, 16);
+      EXPECT_GT(favor.error, 1e-3);
+      EXPECT_GT(*favor.total_variation_to_softmax, 1e-3);
+    }
+  }
+}
+
+// The model's own features, in float32 and with its own directions, against the same map with other directions in
+// float64.
+TEST_F(AnalyzeModelTest, LinearLayersAreMeasuredAsTheyAre) {
+  const std::string run =
+      trained({"model.attention.mechanism=linear", "model.attention.feature_map=taylor", "model.attention.order=2"});
+  ModelAnalysisOptions options = options_for(run);
+  options.candidates = {attention_candidate("taylor:2"), attention_candidate("favor_positive")};
+  options.advise = options.find_features = true;
+  options.advice.target_error = 0.2;
+  options.advice.most_features = 128;
+  for (const LayerAnalysis& layer : analyzed(options)) {
+    for (const HeadAnalysis& head : layer.heads) {
+      ASSERT_EQ(head.attentions.size(), 3u);
+      const HeadAttention &own = head.attentions[0], &same = head.attentions[1], &favor = head.attentions[2];
+      EXPECT_EQ(own.name, "linear taylor:2");
+      EXPECT_EQ(own.m, 45);
+      EXPECT_NEAR(own.error, same.error, 1e-4 + 1e-3 * same.error) << "one definition, two precisions";
+      EXPECT_NEAR(*own.total_variation_to_softmax, *same.total_variation_to_softmax, 1e-4);
+      EXPECT_FALSE(own.required) << "its features are no random ones";
+      ASSERT_TRUE(favor.required);
+      if (favor.required->m) {
+        EXPECT_LE(favor.required->error, 0.2);
+      }
+      ASSERT_TRUE(head.advice);
+    }
+  }
+}
+
+TEST_F(AnalyzeModelTest, MixedHeadsAndEncodersAndRecomputedBlocks) {
+  const std::string run =
+      trained({"model.attention.heads=[softmax, linear]", "model.attention.feature_map=favor_positive",
+               "model.attention.n_features=12", "trainer.recompute=blocks"});
+  const std::vector<LayerAnalysis> mixed = analyzed(options_for(run));
+  ASSERT_EQ(mixed.size(), 2u);
+  EXPECT_LT(mixed[0].heads[0].attentions[0].error, 1e-5);
+  EXPECT_EQ(mixed[0].heads[0].attentions[0].name, "softmax");
+  EXPECT_GT(mixed[0].heads[1].attentions[0].error, 1e-3);
+  EXPECT_EQ(mixed[0].heads[1].attentions[0].name, "linear favor_positive");
+  EXPECT_EQ(mixed[0].heads[1].attentions[0].m, 12);
+
+  std::filesystem::remove_all(run);
+  trained({"model.architecture=encoder", "objective.name=masked_tokens", "model.attention.mechanism=softmax"});
+  ModelAnalysis about;
+  const std::vector<LayerAnalysis> encoder = analyzed(options_for(run), &about);
+  EXPECT_FALSE(about.causal);
+  EXPECT_LT(encoder[1].heads[1].attentions[0].error, 1e-5) << "bidirectional, as the model is";
+}
+
+TEST_F(AnalyzeModelTest, WhatDoesNotFitIsRefused) {
+  const std::string run = trained({"model.attention.mechanism=softmax", "model.position=learned"});
+  const auto refused = [&](const std::function<void(ModelAnalysisOptions&)>& change) {
+    ModelAnalysisOptions options = options_for(run);
+    change(options);
+    return message_of<UserError>([&] { analyzed(options); });
+  };
+  EXPECT_THAT(refused([](auto& options) { options.sequence_length = 33; }),
+              HasSubstr("--sequence-length 33: longer than the model's 32 learned positions"));
+  EXPECT_THAT(refused([](auto& options) { options.run = "/nowhere"; }),
+              HasSubstr("/nowhere: there is no such run directory"));
+  EXPECT_THAT(refused([](auto& options) {
+                options.candidates = {attention_candidate("taylor:3")};
+                options.candidates[0].map_options.most_features = 100;
+              }),
+              HasSubstr("165 features"));
+}
+
+std::string write_qkv(const std::string& place) {
+  AtomicFile file(place);
+  hdf5::File out = hdf5::File::create(file);
+  for (const char* name : {"query", "key", "value"}) {
+    std::vector<float> values(2 * 40 * 8);
+    // The second head's queries and keys are five times the first's.
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(random_normal({1, 0, random_stream(name)}, i) * (name[0] == 'v' ? 1.0
+                                                                                      : i < 320      ? 0.3
+                                                                                                     : 1.5));
+    out.write(name, hdf5::Type::f32, {1, 2, 40, 8}, values.data());
+  }
+  out.close();
+  file.commit();
+  return place;
+}
+
+TEST_F(AnalyzeModelTest, GivenTensorsHeadByHead) {
+  SweepOptions options;
+  options.input = write_qkv(path("qkv.h5"));
+  options.norm_scales = {0.5, 1};
+  options.features = {16, 256};
+  options.candidates = {attention_candidate("favor_positive"), attention_candidate("taylor:1")};
+  options.kernel_draws = 4;
+  std::vector<SweepSetting> settings;
+  sweep_attention(options, [&](const SweepSetting& setting) { settings.push_back(setting); });
+  ASSERT_EQ(settings.size(), 2u);
+  EXPECT_NEAR(settings[1].query_norm / settings[0].query_norm, 2, 1e-9);
+  for (const SweepSetting& setting : settings) {
+    ASSERT_EQ(setting.results.size(), 3u) << "two m of favor_positive; taylor has one";
+    for (const SweepResult& result : setting.results) {
+      ASSERT_EQ(result.error_of_heads.size(), 2u);
+      EXPECT_LT(result.error_of_heads[0], result.error_of_heads[1]) << "smaller norms, smaller error";
+      EXPECT_NEAR(result.error, (result.error_of_heads[0] + result.error_of_heads[1]) / 2, 1e-12);
+      ASSERT_TRUE(result.kernel);
+    }
+    EXPECT_LT(setting.results[1].error, setting.results[0].error) << "more features, less error";
+    EXPECT_EQ(setting.results[2].m, 9);
+  }
+  EXPECT_LT(settings[0].results[2].error, settings[1].results[2].error);
+}
+
+TEST_F(AnalyzeModelTest, TheCommandPrintsAndWrites) {
+  const Finished done = furlong({"--deviation",
+                                 "0.3,0.6",
+                                 "--n",
+                                 "64",
+                                 "--d",
+                                 "8",
+                                 "--features",
+                                 "16",
+                                 "--maps",
+                                 "favor_positive,taylor:1,elu1",
+                                 "--directions-kind",
+                                 "iid,orthogonal",
+                                 "--draws",
+                                 "3",
+                                 "--target-error",
+                                 "0.2",
+                                 "--max-features",
+                                 "64",
+                                 "--advise",
+                                 "--cost-at",
+                                 "4096",
+                                 "--json",
+                                 path("out.json"),
+                                 "--plot",
+                                 path("out.svg")});
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.out, AllOf(StartsWith("Gaussian queries, keys and values, bidirectional; errors relative to exact "
+                                         "softmax, medians over 3 draws"),
+                              HasSubstr("n 64, d 8, entries of q and k with standard deviation 0.3"),
+                              HasSubstr("\n  uniform "), HasSubstr("favor_positive                 iid "),
+                              HasSubstr("m for error 0.2"), HasSubstr("advice: ")));
+  const Json report = Json::parse(content(path("out.json")));
+  ASSERT_EQ(report["settings"].size(), 2u);
+  const Json& setting = report["settings"][0];
+  EXPECT_EQ(setting["deviation"], 0.3);
+  ASSERT_EQ(setting["attention"].size(), 4u);
+  EXPECT_EQ(setting["attention"][1]["directions"], "orthogonal");
+  EXPECT_TRUE(setting["attention"][0]["kernel_relative_variance"].is_number());
+  EXPECT_TRUE(setting["attention"][3]["kernel_relative_variance"].is_null()) << "elu1 estimates no softmax";
+  EXPECT_EQ(setting["advice"][0]["n"], 4096);
+  EXPECT_EQ(report["target_error"], 0.2);
+  EXPECT_THAT(content(path("out.svg")), AllOf(StartsWith("<svg "), HasSubstr(">uniform<"),
+                                              HasSubstr(">favor_positive iid<"), HasSubstr(">0.6<")));
+}
+
+TEST_F(AnalyzeModelTest, TheCommandOnARun) {
+  const std::string run = trained({"model.attention.mechanism=softmax"});
+  const Finished done = furlong({run, "--features", "8,16", "--json", path("out.json"), "--plot", path("out.svg")});
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.out, AllOf(HasSubstr("best.h5 (step 2) on the validation split of "),
+                              HasSubstr("blocks.0.attention (d 8, n 32)"), HasSubstr("head 1: |q| "),
+                              HasSubstr("its own: softmax")));
+  const Json report = Json::parse(content(path("out.json")));
+  EXPECT_EQ(report["layers"].size(), 2u);
+  EXPECT_EQ(report["layers"][0]["heads"][1]["attention"].size(), 3u);
+  EXPECT_EQ(report["layers"][0]["heads"][1]["attention"][2]["m"], 16);
+  EXPECT_THAT(content(path("out.svg")), AllOf(HasSubstr(">own: softmax<"), HasSubstr(">1.1<")));
+}
+
+TEST_F(AnalyzeModelTest, OptionsOfCandidatesNeedCandidates) {
+  const std::string run = trained({"model.attention.mechanism=linear", "model.attention.feature_map=elu1"});
+  for (const std::vector<std::string>& more :
+       std::vector<std::vector<std::string>>{{"--features", "8"}, {"--directions-kind", "iid"}, {"--draws", "2"}}) {
+    std::vector<std::string> all{run};
+    all.insert(all.end(), more.begin(), more.end());
+    const Finished found = furlong(all);
+    EXPECT_EQ(found.status, 2);
+    EXPECT_EQ(found.out, "");
+    EXPECT_THAT(found.err, HasSubstr(more[0] + ": needs --maps NAME,..."));
+    all.insert(all.end(), {"--maps", "favor_positive"});
+    EXPECT_EQ(furlong(all).status, 0) << more[0];
+  }
+}
+
+// A window at a document's end and empty rows behind the split's last: what padding makes of itself counts nowhere.
+TEST_F(AnalyzeModelTest, PaddingCountsNowhere) {
+  const std::string run = trained({"model.attention.mechanism=linear", "model.attention.feature_map=elu1"});
+  ModelAnalysisOptions options = options_for(run);
+  options.batches = 1000;
+  options.batch_size = 1;
+  const std::vector<LayerAnalysis> one = analyzed(options);
+  options.batches = 1;
+  options.batch_size = 64;  // more than there are
+  const std::vector<LayerAnalysis> padded = analyzed(options);
+  for (std::size_t layer = 0; layer < one.size(); ++layer) {
+    for (std::size_t head = 0; head < 2; ++head) {
+      const HeadAnalysis &a = one[layer].heads[head], &b = padded[layer].heads[head];
+      EXPECT_NEAR(a.uniform_error / b.uniform_error, 1, 1e-5);
+      EXPECT_NEAR(a.attentions[0].error / b.attentions[0].error, 1, 1e-5);
+      EXPECT_NEAR(a.query_norm.mean / b.query_norm.mean, 1, 1e-5);
+      EXPECT_NEAR(a.key_norm.mean / b.key_norm.mean, 1, 1e-5);
+    }
+  }
+}
+
+TEST_F(AnalyzeModelTest, SignedWeightsHaveNoTotalVariation) {
+  const std::string run = trained({"model.architecture=encoder", "objective.name=masked_tokens",
+                                   "model.attention.mechanism=linformer", "model.attention.projected_length=8"});
+  ModelAnalysisOptions options = options_for(run);
+  options.candidates = {attention_candidate("taylor:1"), attention_candidate("taylor:2")};
+  for (const LayerAnalysis& layer : analyzed(options)) {
+    for (const HeadAnalysis& head : layer.heads) {
+      EXPECT_FALSE(head.attentions[0].total_variation_to_softmax) << head.attentions[0].name;
+      EXPECT_FALSE(head.attentions[1].total_variation_to_uniform) << "taylor:1";
+      EXPECT_TRUE(head.attentions[2].total_variation_to_softmax) << "taylor:2";
+    }
+  }
+}
+
+TEST_F(AnalyzeModelTest, TheCommandRefusesWhatDoesNotGoTogether) {
+  const std::string input = write_qkv(path("qkv.h5"));
+  const auto refused = [&](const std::vector<std::string>& arguments) {
+    const Finished found = furlong(arguments);
+    EXPECT_EQ(found.status, 2);
+    EXPECT_EQ(found.out, "");
+    EXPECT_EQ(std::count(found.err.begin(), found.err.end(), '\n'), 1) << found.err;
+    return found.err;
+  };
+  EXPECT_THAT(refused({"--input", input, "--n", "64"}), HasSubstr("--n: belongs to Gaussian queries and keys"));
+  EXPECT_THAT(refused({path("run"), "--input", input}), HasSubstr("leave out one of the two"));
+  EXPECT_THAT(refused({path("run"), "--causal"}), HasSubstr("--causal: belongs to queries and keys without RUN"));
+  EXPECT_THAT(refused({"--split", "test"}), HasSubstr("--split: belongs to RUN|CHECKPOINT"));
+  EXPECT_THAT(refused({"--advise"}), HasSubstr("Add --target-error E"));
+  EXPECT_THAT(refused({"--max-features", "9"}), HasSubstr("--max-features: belongs to --target-error"));
+  EXPECT_THAT(refused({"--cost-at", "9"}), HasSubstr("--cost-at: belongs to --advise"));
+  EXPECT_THAT(refused({"--maps", "favour_positive"}), HasSubstr("did you mean favor_positive?"));
+  EXPECT_THAT(refused({"--maps", "favor_trig", "--features", "9"}), HasSubstr("--features 9: "));
+  EXPECT_THAT(refused({"--maps", "taylor:9", "--d", "8"}), HasSubstr("--maps taylor:9: "));
+  EXPECT_THAT(refused({"--maps", "taylor,taylor:2"}), HasSubstr("taylor:2 stands there twice"));
+  EXPECT_THAT(refused({"--features", "8,16,8"}), HasSubstr("--features 8,16,8: 8 stands there twice"));
+  EXPECT_THAT(refused({"--plot", path("out.png")}), HasSubstr("expected a name that ends in .svg"));
+  EXPECT_THAT(refused({"--json", path("no/such/out.json")}), HasSubstr("no/such"));
+  EXPECT_THAT(refused({path("run")}), HasSubstr("there is no such run directory or checkpoint"));
+}
+
+}  // namespace
+}  // namespace furlong

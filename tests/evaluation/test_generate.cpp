@@ -1,0 +1,253 @@
+#include "evaluation/generate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "framework/primitives/gemm.h"
+#include "tests/datasets/temporary_folder.h"
+#include "tests/trainers/training.h"
+#include "trainers/train/validation.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::small_settings;
+
+std::map<std::int32_t, int> draws(const std::vector<float>& logits, const GenerateOptions& options, int count) {
+  const RandomKey key{17, 0, random_stream("test of sample_token")};
+  std::map<std::int32_t, int> found;
+  for (int i = 0; i < count; ++i)
+    ++found[sample_token(logits, options, static_cast<double>(random_uniform(key, static_cast<std::uint64_t>(i))))];
+  return found;
+}
+
+// Pearson's statistic of the counts against the probabilities softmax(logits / temperature) over `tokens`.
+double chi_square(const std::map<std::int32_t, int>& found, const std::vector<float>& logits, double temperature,
+                  const std::set<std::int32_t>& tokens, int count) {
+  double total = 0, statistic = 0;
+  for (const auto token : tokens)
+    total += std::exp(static_cast<double>(logits[static_cast<std::size_t>(token)]) / temperature);
+  for (const auto token : tokens) {
+    const double expected =
+        count * std::exp(static_cast<double>(logits[static_cast<std::size_t>(token)]) / temperature) / total;
+    EXPECT_GT(expected, 5) << "too rare for the statistic";
+    const auto at = found.find(token);
+    statistic += std::pow((at == found.end() ? 0 : at->second) - expected, 2) / expected;
+  }
+  for (const auto& [token, times] : found)
+    EXPECT_TRUE(tokens.contains(token)) << "token " << token << " drawn " << times << " times";
+  return statistic;
+}
+
+const std::vector<float> logits{0.5f, 2.0f, -1.0f, 1.0f, 0.0f, -2.0f};
+constexpr int n_draws = 20000;
+// 99.9th percentiles of chi-square with 5 and 2 degrees of freedom; the draws are fixed, so that a pass stays a pass.
+constexpr double limit_5 = 20.515, limit_2 = 13.816;
+
+TEST(SampleToken, FollowsTheProbabilitiesAtAnyTemperature) {
+  const std::set<std::int32_t> all{0, 1, 2, 3, 4, 5};
+  for (const double temperature : {0.6, 1.0, 2.5}) {
+    GenerateOptions options;
+    options.temperature = temperature;
+    const auto found = draws(logits, options, n_draws);
+    EXPECT_LT(chi_square(found, logits, temperature, all, n_draws), limit_5) << temperature;
+    // The test can tell temperatures apart.
+    EXPECT_GT(chi_square(found, logits, temperature * 1.3, all, n_draws), limit_5) << temperature;
+  }
+}
+
+TEST(SampleToken, TemperatureZeroTakesTheMostProbable) {
+  GenerateOptions options;
+  options.temperature = 0;
+  for (const double uniform : {0.0, 0.5, 0.999999}) EXPECT_EQ(sample_token(logits, options, uniform), 1);
+  EXPECT_EQ(sample_token({3, 7, 7, 1}, options, 0.9), 1) << "the first of equals";
+}
+
+TEST(SampleToken, TopKKeepsTheKMostProbable) {
+  GenerateOptions options;
+  options.top_k = 3;
+  EXPECT_LT(chi_square(draws(logits, options, n_draws), logits, 1, {1, 3, 0}, n_draws), limit_2);
+  options.top_k = 1;
+  EXPECT_EQ(draws(logits, options, 100), (std::map<std::int32_t, int>{{1, 100}}));
+  options.top_k = 6;
+  const auto all = draws(logits, options, 1000);
+  options.top_k = 1000;
+  EXPECT_EQ(draws(logits, options, 1000), all) << "more than there are";
+}
+
+TEST(SampleToken, TopPKeepsTheFewestThatReachIt) {
+  // Probabilities in order: token 1 .557, 3 .205, 0 .124, ... : .557, .762, .887 together.
+  GenerateOptions options;
+  options.top_p = 0.8;
+  EXPECT_LT(chi_square(draws(logits, options, n_draws), logits, 1, {1, 3, 0}, n_draws), limit_2);
+  options.top_p = 0.5;
+  EXPECT_EQ(draws(logits, options, 100), (std::map<std::int32_t, int>{{1, 100}}));
+  options.top_p = 1e-6;
+  EXPECT_EQ(draws(logits, options, 100), (std::map<std::int32_t, int>{{1, 100}})) << "at least one stays";
+}
+
+TEST(SampleToken, TopPCountsWhatTopKLeftAtThisTemperature) {
+  // Of tokens 1 and 3 alone token 1 has .731; that reaches 0.7, while among all it would not.
+  GenerateOptions options;
+  options.top_k = 2;
+  options.top_p = 0.7;
+  EXPECT_EQ(draws(logits, options, 100), (std::map<std::int32_t, int>{{1, 100}}));
+  options.top_k = 0;
+  EXPECT_EQ(draws(logits, options, 1000).size(), 2u);
+  options.temperature = 0.3;  // sharper: token 1 alone
+  EXPECT_EQ(draws(logits, options, 100), (std::map<std::int32_t, int>{{1, 100}}));
+}
+
+TEST(SampleToken, EveryUniformNumberGivesAToken) {
+  for (const double uniform : {0.0, 0x1p-24, 1 - 0x1p-24}) {
+    GenerateOptions options;
+    for (const float size : {1.0f, 80.0f, 1e30f}) EXPECT_LT(sample_token({0, size, -size}, options, uniform), 3);
+    options.temperature = 1e-30;
+    EXPECT_EQ(sample_token(logits, options, uniform), 1);
+  }
+  EXPECT_THROW(sample_token({}, {}, 0), ContractError);
+}
+
+Model small_model(const std::vector<std::string>& overrides) {
+  std::vector<std::string> all{"model.initializer_range=0.3", "model.short_convolution=4"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return make_model(small_settings("none.h5", all).settings, Vocabulary::bytes(false), Device{});
+}
+
+const std::vector<std::vector<std::string>> mechanisms{
+    {"model.attention.mechanism=softmax"},
+    {"model.attention.mechanism=linear"},
+    {"model.attention.mechanism=linear", "model.attention.feature_map=elu1", "model.position=sinusoidal"}};
+
+TEST(Generate, TheSameSeedGivesTheSameTokensAndAnotherSeedOthers) {
+  for (const auto& mechanism : mechanisms) {
+    Model model = small_model(mechanism);
+    GenerateOptions options;
+    options.max_tokens = 40;
+    std::vector<std::int32_t> heard;
+    const Generated first = generate(model, {1, 2, 3}, options, [&](std::int32_t token) { heard.push_back(token); });
+    EXPECT_EQ(first.tokens.size(), 40u);
+    EXPECT_EQ(heard, first.tokens);
+    EXPECT_EQ(generate(model, {1, 2, 3}, options).tokens, first.tokens);
+    options.seed = 2;
+    EXPECT_NE(generate(model, {1, 2, 3}, options).tokens, first.tokens);
+    options.max_tokens = 10;
+    const auto fewer = generate(model, {1, 2, 3}, options).tokens;
+    options.max_tokens = 20;
+    const auto more = generate(model, {1, 2, 3}, options).tokens;
+    EXPECT_TRUE(std::equal(fewer.begin(), fewer.end(), more.begin()))
+        << "asking for more goes on where asking for fewer ended";
+  }
+}
+
+// Greedy generation from the state, token by token, against a forward pass over everything so far.
+TEST(Generate, GreedyTokensAreThoseOfTheParallelForward) {
+  for (const auto& mechanism : mechanisms) {
+    Model model = small_model(mechanism);
+    GenerateOptions options;
+    options.max_tokens = 24;
+    options.temperature = 0;
+    std::vector<std::int32_t> tokens{9, 200, 31};
+    const auto generated = generate(model, tokens, options).tokens;
+    tokens.insert(tokens.end(), generated.begin(), generated.end());
+    Tape tape(Stream{});
+    const Tape::NoGradient guard(tape);
+    layers::ForwardContext context{tape};
+    const Tensor hidden = model.decoder->hidden(context, token_tensor(tokens, 1, Device{})).value();
+    const auto all =
+        model.decoder->logits(Stream{}, hidden.reshape({hidden.extent(1), hidden.extent(2)})).to_vector<float>();
+    for (std::size_t i = 0; i < generated.size(); ++i) {
+      const auto row = all.begin() + static_cast<std::ptrdiff_t>((i + 2) * 256);
+      const float best = *std::max_element(row, row + 256);
+      // A tie within rounding may go either way.
+      EXPECT_GE(row[generated[i]], best - 1e-4f * std::abs(best)) << mechanism[0] << " token " << i;
+    }
+  }
+}
+
+TEST(Generate, EndsWhereAStoppingTokenComes) {
+  Model model = small_model(mechanisms[1]);
+  GenerateOptions options;
+  options.max_tokens = 40;
+  const auto all = generate(model, {1, 2, 3}, options).tokens;
+  const auto at = std::find(all.begin() + 10, all.end(), all[10]);
+  ASSERT_EQ(std::find(all.begin(), at, all[10]), at) << "the test wants a token that did not come before";
+  options.stop = {all[10], 300};
+  std::vector<std::int32_t> heard;
+  EXPECT_EQ(generate(model, {1, 2, 3}, options, [&](std::int32_t token) { heard.push_back(token); }).tokens,
+            std::vector<std::int32_t>(all.begin(), at));
+  EXPECT_EQ(heard.size(), 10u);
+}
+
+TEST(Generate, OnlyTheKeyValueCacheGrowsWithLength) {
+  GenerateOptions few, many;
+  few.max_tokens = 5;
+  many.max_tokens = 50;
+  for (const auto& mechanism : mechanisms) {
+    Model model = small_model(mechanism);
+    const auto small = generate(model, {1}, few).state_bytes, large = generate(model, {1}, many).state_bytes;
+    EXPECT_GT(small, 0);
+    if (mechanism[0] == "model.attention.mechanism=softmax") {
+      EXPECT_GT(large, small);
+    } else {
+      EXPECT_EQ(large, small) << mechanism[0];
+    }
+  }
+}
+
+TEST(Generate, APromptLongerThanOnePieceIsOnePrompt) {
+  Model model = small_model({"model.attention.mechanism=linear"});
+  std::vector<std::int32_t> prompt(4096 + 7);
+  for (std::size_t i = 0; i < prompt.size(); ++i)
+    prompt[i] = static_cast<std::int32_t>(random_word({3, 0, 0}, i) % 256);
+  GenerateOptions options;
+  options.max_tokens = 1;
+  options.temperature = 0;
+  const auto token = generate(model, prompt, options).tokens[0];
+  Tape tape(Stream{});
+  const Tape::NoGradient guard(tape);
+  layers::ForwardContext context{tape};
+  const Tensor hidden = model.decoder->hidden(context, token_tensor(prompt, 1, Device{})).value();
+  const auto row =
+      model.decoder->logits(Stream{}, hidden.narrow(1, hidden.extent(1) - 1, 1).reshape({1, hidden.extent(2)}))
+          .to_vector<float>();
+  const float best = *std::max_element(row.begin(), row.end());
+  EXPECT_GE(row[static_cast<std::size_t>(token)], best - 1e-4f * std::abs(best));
+}
+
+TEST(Generate, WhatCannotBeIsSaid) {
+  Model model = small_model({"model.position=learned"});
+  GenerateOptions options;
+  options.max_tokens = 33;
+  EXPECT_THAT(message_of<UserError>([&] { generate(model, {1}, options); }), HasSubstr("34 tokens"));
+  options.max_tokens = 31;
+  EXPECT_EQ(generate(model, {1}, options).tokens.size(), 31u);
+  EXPECT_THAT(message_of<UserError>([&] { generate(model, {}, options); }), HasSubstr("prompt is empty"));
+}
+
+TEST(Generate, AnEmptyPromptBeginsWithTheDocumentToken) {
+  Model model =
+      make_model(small_settings("none.h5", {"model.initializer_range=0.3"}).settings, Vocabulary::dna(), Device{});
+  GenerateOptions options;
+  options.max_tokens = 12;
+  const auto tokens = generate(model, {}, options).tokens;
+  EXPECT_EQ(tokens, generate(model, {*model.vocabulary.document_id()}, options).tokens);
+}
+
+// A model may have room for more tokens than its vocabulary holds; those are never drawn.
+TEST(Generate, OnlyTokensOfTheVocabularyAreDrawn) {
+  Model model =
+      make_model(small_settings("none.h5", {"model.vocabulary_size=64"}).settings, Vocabulary::dna(), Device{});
+  GenerateOptions options;
+  options.max_tokens = 200;
+  for (const auto token : generate(model, {0}, options).tokens) EXPECT_LT(token, 16);
+}
+
+}  // namespace
+}  // namespace furlong

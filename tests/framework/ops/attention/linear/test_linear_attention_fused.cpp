@@ -1,0 +1,460 @@
+// The fused form of linear attention on GPUs, against float64 on the CPU (which test_linear_attention.cpp holds against
+// the definition). On the CPU engine the same tests hold its own form, with the same bounds.
+//
+// Bounds. float32: 1e-4 of the largest value; its operands have two bfloat16 parts, 2^-17 a product. bfloat16: what is
+// rounded on the way to an output are features of the query, features of the key and the pair's weight, each by at most
+// 2^-9 and each in numerator and denominator alike, and the output itself: 4 · 2^-9 = 2^-7 of the largest value. A
+// gradient has, beside these, the rounding of the slope that is multiplied with features and directions, and that of
+// the output in δ = g · output: 2^-6.
+#include <gtest/gtest.h>
+
+#include "framework/ops/attention/linear/cuda/linear_attention_gpu.h"
+#include "framework/ops/elementwise/column_ranges.h"
+#include "tests/framework/ops/attention/linear/linear_attention_testing.h"
+
+namespace furlong::testing {
+namespace {
+
+class LinearAttentionFused : public EngineTest {
+ protected:
+  void TearDown() override {
+    ops::linear_attention_gpu_settings() = {};
+    EngineTest::TearDown();
+  }
+};
+FURLONG_INSTANTIATE_ENGINES(LinearAttentionFused);
+
+const std::vector<FeatureMap>& fused_maps() {
+  static const std::vector<FeatureMap> maps{FeatureMap::favor_positive, FeatureMap::favor_hyperbolic,
+                                            FeatureMap::oprf,           FeatureMap::favor_relu,
+                                            FeatureMap::elu1,           FeatureMap::exp,
+                                            FeatureMap::hedgehog,       FeatureMap::relu};
+  return maps;
+}
+
+/// Inputs as `dtype` stores them, so that the reference is given the same.
+void store_as(AttentionProblem& p, DType dtype) {
+  for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, dtype);
+}
+AttentionProblem problem_of(FeatureMap map, bool causal, const ProblemShape& shape, DType dtype, double scale = 1) {
+  AttentionProblem p = attention_problem(map, causal, shape, scale);
+  store_as(p, dtype);
+  return p;
+}
+/// Three chunks, the last cut; 72 directions are two tiles of features, the last cut.
+constexpr ProblemShape usual{1, 2, 1, 130, 16, 32, 72, 64};
+
+Outcome reference_of(const AttentionProblem& p) {
+  const OnDevice cpu{Device{}};
+  return run_attention(p, DType::float64);
+}
+struct Bounds {
+  double output, gradient;
+};
+Bounds bounds_of(DType dtype) { return dtype == DType::bfloat16 ? Bounds{0x1p-7, 0x1p-6} : Bounds{1e-4, 1e-4}; }
+/// Largest difference over the largest expected value, or over `least` where all are smaller.
+double error_beside(const std::vector<double>& found, const std::vector<double>& expected, double least) {
+  double largest = least, worst = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    largest = std::max(largest, std::fabs(expected[i]));
+    worst = std::isfinite(found[i]) ? std::max(worst, std::fabs(found[i] - expected[i])) : HUGE_VAL;
+  }
+  return found.size() == expected.size() ? worst / largest : HUGE_VAL;
+}
+void expect_close(const Outcome& found, const Outcome& expected, const Bounds& bounds, const std::string& what,
+                  double least = 1e-3) {
+  EXPECT_LT(error_beside(found.output, expected.output, least), bounds.output) << what;
+  EXPECT_LT(error_beside(found.d_query, expected.d_query, least), bounds.gradient) << what;
+  EXPECT_LT(error_beside(found.d_key, expected.d_key, least), bounds.gradient) << what;
+  EXPECT_LT(error_beside(found.d_value, expected.d_value, least), bounds.gradient) << what;
+}
+void expect_close(const AttentionProblem& p, DType dtype, const std::string& what) {
+  expect_close(run_attention(p, dtype), reference_of(p), bounds_of(dtype), fmt::format("{} {}", what, name_of(dtype)));
+}
+
+TEST_P(LinearAttentionFused, gives_the_reference) {
+  for (const FeatureMap map : fused_maps()) {
+    for (const bool causal : {true, false}) {
+      for (const DType dtype : {DType::float32, DType::bfloat16})
+        expect_close(problem_of(map, causal, usual, dtype), dtype, feature_map_info(map).name);
+    }
+  }
+}
+
+TEST_P(LinearAttentionFused, is_the_form_that_is_taken) {
+  if (!on_gpu()) GTEST_SKIP() << "the CPU has one form";
+  const AttentionProblem p = problem_of(FeatureMap::favor_positive, true, usual, DType::bfloat16);
+  const Outcome fused = run_attention(p, DType::bfloat16);
+  ops::linear_attention_gpu_settings().general_form = true;
+  const Outcome general = run_attention(p, DType::bfloat16);
+  EXPECT_NE(fused.output, general.output);  // the general form rounds no operand to bfloat16
+  expect_close(fused, general, bounds_of(DType::bfloat16), "against the general form");
+}
+
+TEST_P(LinearAttentionFused, takes_every_width) {
+  const ProblemShape shapes[] = {{2, 1, 1, 1, 16, 16, 16, 64},   {1, 1, 1, 64, 48, 16, 64, 64},
+                                 {1, 1, 1, 65, 80, 96, 33, 64},  {1, 1, 1, 70, 128, 128, 65, 64},
+                                 {1, 1, 1, 66, 64, 64, 256, 64}, {1, 1, 1, 66, 32, 48, 400, 64}};
+  for (const ProblemShape& shape : shapes) {
+    for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::hedgehog, FeatureMap::elu1}) {
+      if (!feature_map_info(map).needs_directions && shape.directions > 100) continue;
+      for (const bool causal : {true, false}) {
+        const DType dtype = shape.n == 66 || causal ? DType::bfloat16 : DType::float32;
+        expect_close(problem_of(map, causal, shape, dtype), dtype,
+                     fmt::format("{}, n {}, d {}, d_value {}, {} directions, causal {}", feature_map_info(map).name,
+                                 shape.n, shape.d, shape.d_value, shape.directions, causal));
+      }
+    }
+  }
+}
+
+TEST_P(LinearAttentionFused, masks_and_documents) {
+  for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::relu, FeatureMap::hedgehog}) {
+    for (const bool causal : {true, false}) {
+      for (const DType dtype : {DType::float32, DType::bfloat16}) {
+        if (map != FeatureMap::favor_positive && (dtype == DType::float32 || !causal)) continue;
+        AttentionProblem p = problem_of(map, causal, {2, 1, 1, 200, 16, 16, 32, 64}, dtype);
+        for (std::int64_t i = 0; i < p.batch * p.n_key; ++i)
+          p.mask.push_back(i % 3 != 0 && (i % p.n_key < 20 || i % p.n_key > 90));
+        const AttentionProblem masked = p;
+        expect_close(masked, dtype, "masked");
+        if (!causal) continue;
+        // Borders inside chunks, at a chunk's edge, several in one chunk, numbers that come back.
+        const int borders[] = {0, 10, 64, 70, 75, 90, 191};
+        for (std::int64_t i = 0; i < p.batch * p.n_key; ++i) {
+          int document = 0;
+          for (const int border : borders) document += i % p.n_key >= border ? 1 : 0;
+          p.documents.push_back(document % 3);
+        }
+        expect_close(p, dtype, "documents and mask");
+        p.mask.clear();
+        for (const std::int64_t segments : {1, 2, 4}) {
+          ops::linear_attention_gpu_settings().segments = segments;
+          expect_close(p, dtype, fmt::format("documents, {} segments", segments));
+        }
+        ops::linear_attention_gpu_settings().segments = 0;
+      }
+    }
+  }
+}
+
+TEST_P(LinearAttentionFused, centring_and_scaling) {
+  for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::oprf}) {
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      AttentionProblem p = problem_of(map, true, {1, 2, 2, 100, 16, 16, 48, 64}, dtype);
+      p.query_center = stored(normal_values(p.heads() * p.d, 21, 0.3), DType::float32);
+      p.key_center = stored(normal_values(p.heads() * p.d, 22, 0.3), DType::float32);
+      expect_close(p, dtype, "centred");
+      for (const double x : normal_values(p.heads() * p.d, 23, 0.3)) p.scaling.push_back(std::exp(x));
+      p.scaling = stored(p.scaling, DType::float32);
+      for (std::int64_t i = 0; i < p.n_key; ++i) p.mask.push_back(i % 7 != 0);
+      expect_close(p, dtype, "centred, scaled, masked");
+    }
+  }
+}
+
+TEST_P(LinearAttentionFused, directions_of_each_head) {
+  AttentionProblem p = problem_of(FeatureMap::favor_positive, true, {1, 2, 1, 80, 16, 16, 32, 64}, DType::bfloat16);
+  const auto run = [&](DType dtype) {
+    std::vector<double> directions = p.directions;
+    for (const double w : p.directions) directions.push_back(-0.5 * w);
+    Tape tape{stream()};
+    ops::LinearAttentionInputs inputs;
+    inputs.query = Variable::leaf(tensor_of(p.query, p.query_shape(), dtype));
+    inputs.key = Variable::leaf(tensor_of(p.key, p.key_shape(), dtype));
+    inputs.value = Variable::leaf(tensor_of(p.value, p.value_shape(), dtype));
+    inputs.constants.directions = constant_of(directions, {2, 32, 16}, dtype);
+    const Variable output = ops::linear_attention(tape, inputs, p.options);
+    tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), dtype)});
+    return Outcome{values_of(output.value()),
+                   values_of(inputs.query.gradient()),
+                   values_of(inputs.key.gradient()),
+                   values_of(inputs.value.gradient()),
+                   {}};
+  };
+  Outcome expected;
+  {
+    const OnDevice cpu{Device{}};
+    expected = run(DType::float64);
+  }
+  expect_close(run(DType::bfloat16), expected, bounds_of(DType::bfloat16), "");
+}
+
+TEST_P(LinearAttentionFused, segments_change_results_only_by_rounding_and_runs_not_at_all) {
+  for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::elu1}) {
+    for (const bool causal : {true, false}) {
+      for (const DType dtype : {DType::float32, DType::bfloat16}) {
+        const AttentionProblem p = problem_of(map, causal, {1, 1, 1, 260, 16, 16, 32, 64}, dtype, 3);
+        const Outcome expected = reference_of(p);
+        for (const std::int64_t segments : {1, 2, 5}) {
+          ops::linear_attention_gpu_settings().segments = segments;
+          const Outcome found = run_attention(p, dtype), again = run_attention(p, dtype);
+          expect_close(found, expected, bounds_of(dtype), fmt::format("{} segments, causal {}", segments, causal));
+          EXPECT_EQ(found.output, again.output);
+          EXPECT_EQ(found.d_query, again.d_query);
+          EXPECT_EQ(found.d_key, again.d_key);
+          EXPECT_EQ(found.d_value, again.d_value);
+        }
+        ops::linear_attention_gpu_settings().segments = 0;
+      }
+    }
+  }
+}
+
+TEST_P(LinearAttentionFused, later_tokens_change_no_bit) {
+  for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::elu1, FeatureMap::relu}) {
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      for (const std::int64_t segments : {1, 3}) {
+        ops::linear_attention_gpu_settings().segments = segments;
+        AttentionProblem p = problem_of(map, true, {1, 1, 1, 150, 16, 16, 32, 64}, dtype);
+        const auto output_of = [&] {
+          Tape tape{stream()};
+          ops::LinearAttentionInputs inputs;
+          inputs.query = Variable(tensor_of(p.query, p.query_shape(), dtype));
+          inputs.key = Variable(tensor_of(p.key, p.key_shape(), dtype));
+          inputs.value = Variable(tensor_of(p.value, p.value_shape(), dtype));
+          inputs.constants = constants_of(p, dtype);
+          return values_of(ops::linear_attention(tape, inputs, p.options).value());
+        };
+        const std::vector<double> before = output_of(), query = p.query, key = p.key, value = p.value;
+        for (const std::int64_t from : {20, 64, 100}) {
+          for (const double factor : {-40.0, HUGE_VAL, std::nan("")}) {
+            p.query = query, p.key = key, p.value = value;
+            for (std::int64_t i = from * 16; i < p.n * 16; ++i) {
+              const auto at = static_cast<std::size_t>(i);
+              p.query[at] *= factor, p.key[at] *= factor, p.value[at] *= factor;
+            }
+            const std::vector<double> after = output_of();
+            for (std::int64_t i = 0; i < from * 16; ++i)
+              ASSERT_EQ(before[static_cast<std::size_t>(i)], after[static_cast<std::size_t>(i)])
+                  << feature_map_info(map).name << " " << name_of(dtype) << ", token " << i / 16 << ", changed from "
+                  << from << " by " << factor;
+            if (std::isnan(factor)) {
+              for (std::int64_t i = from * 16; i < p.n * 16; ++i)
+                EXPECT_TRUE(std::isnan(after[static_cast<std::size_t>(i)])) << i / 16;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearAttentionFused, values_that_are_not_finite_reach_what_sees_them_and_nothing_else) {
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    AttentionProblem p = problem_of(FeatureMap::favor_positive, true, {1, 1, 1, 150, 16, 16, 32, 64}, dtype);
+    for (std::int64_t i = 0; i < p.n; ++i) p.documents.push_back(i < 40 ? 1 : i < 90 ? 2 : 3);
+    p.mask.assign(150, 1);
+    const Outcome before = run_attention(p, dtype);
+    p.value[50 * 16 + 3] = HUGE_VAL;  // seen by tokens 50 to 89, in this column
+    p.value[95 * 16 + 5] = std::nan("");
+    p.mask[95] = 0;  // and this one by nobody
+    AttentionProblem clean = p;
+    clean.value[50 * 16 + 3] = clean.value[95 * 16 + 5] = 0;
+    const std::vector<double> expected = run_attention(clean, dtype).output, found = run_attention(p, dtype).output;
+    for (std::int64_t i = 0; i < p.n; ++i) {
+      for (std::int64_t c = 0; c < 16; ++c) {
+        const auto at = static_cast<std::size_t>(i * 16 + c);
+        if (c == 3 && i >= 50 && i < 90) {
+          EXPECT_FALSE(std::isfinite(found[at])) << i;
+        } else {
+          EXPECT_EQ(found[at], expected[at]) << i << " " << c;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearAttentionFused, masked_keys_change_no_bit) {
+  for (const bool causal : {true, false}) {
+    AttentionProblem p =
+        problem_of(FeatureMap::favor_positive, causal, {1, 1, 1, 100, 16, 16, 32, 64}, DType::bfloat16);
+    p.mask.assign(static_cast<std::size_t>(p.n_key), 1);
+    for (const std::size_t j : {0u, 30u, 64u, 99u}) p.mask[j] = 0;
+    const Outcome before = run_attention(p, DType::bfloat16);
+    for (const std::size_t j : {0u, 30u, 64u, 99u}) {
+      for (std::size_t c = 0; c < 16; ++c) p.key[j * 16 + c] = std::nan(""), p.value[j * 16 + c] = HUGE_VAL;
+    }
+    const Outcome after = run_attention(p, DType::bfloat16);
+    EXPECT_EQ(before.output, after.output);
+    EXPECT_EQ(before.d_query, after.d_query);
+    EXPECT_EQ(before.d_key, after.d_key);
+    EXPECT_EQ(before.d_value, after.d_value);
+    for (std::size_t c = 0; c < 16; ++c) EXPECT_EQ(after.d_key[30 * 16 + c], 0);
+  }
+}
+
+TEST_P(LinearAttentionFused, norms_up_to_forty) {
+  for (const FeatureMap map : fused_maps()) {
+    for (const bool causal : {true, false}) {
+      for (const double norm : {8.0, 40.0}) {
+        if (norm < 40 && !causal) continue;
+        const AttentionProblem p = problem_of(map, causal, {1, 1, 1, 130, 64, 16, 96, 64}, DType::float32, norm / 8);
+        expect_close(p, DType::float32,
+                     fmt::format("{}, norm {}, causal {}", feature_map_info(map).name, norm, causal));
+      }
+    }
+  }
+}
+
+TEST_P(LinearAttentionFused, opposite_keys_and_a_huge_key) {
+  for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::oprf,
+                               FeatureMap::exp, FeatureMap::elu1, FeatureMap::hedgehog}) {
+    for (const double scale : {1.0, 5.0}) {
+      AttentionProblem p = problem_of(map, true, {1, 1, 1, 100, 64, 16, 96, 64}, DType::float32, scale);
+      p.key = p.query;
+      for (double& x : p.key) x = -x;
+      expect_close(p, DType::float32, fmt::format("k = -q, {}, scale {}", feature_map_info(map).name, scale));
+      for (std::int64_t f = 0; f < 64; ++f) p.key[static_cast<std::size_t>(40 * 64 + f)] *= 1000;
+      store_as(p, DType::float32);
+      // Gradients beside those of the huge key are lost in its size.
+      expect_close(run_attention(p, DType::float32), reference_of(p), bounds_of(DType::float32),
+                   fmt::format("huge key, {}, scale {}", feature_map_info(map).name, scale), 0.3);
+    }
+  }
+}
+
+TEST_P(LinearAttentionFused, opposite_keys_in_bfloat16) {
+  AttentionProblem p = problem_of(FeatureMap::favor_positive, true, {1, 1, 1, 100, 64, 16, 96, 64}, DType::bfloat16, 5);
+  p.key = p.query;
+  for (double& x : p.key) x = -x;
+  expect_close(p, DType::bfloat16, "k = -q");
+}
+
+TEST_P(LinearAttentionFused, goes_on_from_a_state) {
+  for (const FeatureMap map :
+       {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::elu1, FeatureMap::hedgehog}) {
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      const AttentionProblem p = problem_of(map, true, {1, 2, 2, 230, 16, 16, 40, 64}, dtype, 2);
+      Tape tape{stream()};
+      const Tape::NoGradient guard(tape);
+      const std::vector<double> expected = reference_of(p).output;
+      ops::LinearAttentionState state =
+          ops::empty_linear_attention_state(p.options, p.batch, p.features(), p.d, p.d_value, dtype, device());
+      std::vector<double> found;
+      for (std::int64_t start = 0; start < p.n;) {
+        const std::int64_t count = start == 0 ? 70 : start == 70 ? 5 : std::min<std::int64_t>(130, p.n - start);
+        const auto rows = [&](const std::vector<double>& values, const Shape& shape) {
+          const std::int64_t width = shape[2];
+          const std::vector<double> own(values.begin() + start * width, values.begin() + (start + count) * width);
+          return Variable(tensor_of(own, {1, count, width}, dtype));
+        };
+        ops::LinearAttentionInputs inputs;
+        inputs.query = rows(p.query, p.query_shape()), inputs.key = rows(p.key, p.key_shape()),
+        inputs.value = rows(p.value, p.value_shape());
+        inputs.constants = constants_of(p, dtype);
+        inputs.state = &state;
+        const std::vector<double> part = values_of(ops::linear_attention(tape, inputs, p.options).value());
+        found.insert(found.end(), part.begin(), part.end());
+        start += count;
+      }
+      EXPECT_LT(relative_error(found, expected), bounds_of(dtype).output) << feature_map_info(map).name;
+    }
+  }
+}
+
+TEST_P(LinearAttentionFused, gradients_of_a_segment_that_goes_on_from_a_state) {
+  const DType dtype = DType::float32;
+  const AttentionProblem first = problem_of(FeatureMap::favor_positive, true, {1, 1, 1, 70, 16, 16, 40, 64}, dtype);
+  AttentionProblem second = first;
+  second.query = stored(normal_values(70 * 16, 31), dtype), second.key = stored(normal_values(70 * 16, 32), dtype);
+  const auto run = [&](DType type) {
+    Tape tape{stream()};
+    ops::LinearAttentionState state =
+        ops::empty_linear_attention_state(first.options, 1, first.features(), 16, 16, type, device());
+    ops::LinearAttentionInputs inputs;
+    inputs.constants = constants_of(first, type);
+    inputs.state = &state;
+    inputs.query = Variable(tensor_of(first.query, first.query_shape(), type)),
+    inputs.key = Variable(tensor_of(first.key, first.key_shape(), type));
+    inputs.value = Variable(tensor_of(first.value, first.value_shape(), type));
+    ops::linear_attention(tape, inputs, first.options);
+    inputs.query = Variable::leaf(tensor_of(second.query, second.query_shape(), type));
+    inputs.key = Variable::leaf(tensor_of(second.key, second.key_shape(), type));
+    inputs.value = Variable::leaf(tensor_of(second.value, second.value_shape(), type));
+    const Variable output = ops::linear_attention(tape, inputs, first.options);
+    tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), type)});
+    return Outcome{values_of(output.value()),
+                   values_of(inputs.query.gradient()),
+                   values_of(inputs.key.gradient()),
+                   values_of(inputs.value.gradient()),
+                   {}};
+  };
+  Outcome expected;
+  {
+    const OnDevice cpu{Device{}};
+    expected = run(DType::float64);
+  }
+  expect_close(run(dtype), expected, bounds_of(dtype), "");
+}
+
+TEST_P(LinearAttentionFused, views_of_one_tensor_whose_gradient_is_added_to) {
+  // query, key and value as column ranges of one tensor, used twice: rows are strided, at 16-byte borders or not, and
+  // gradients accumulate.
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    for (const std::int64_t before : {8, 1}) {
+      const std::int64_t n = 70, d = 16;
+      const auto run = [&](DType type) {
+        Tape tape{stream()};
+        const std::vector<double> values = stored(normal_values(n * (before + 4 * d), 41), dtype);
+        const Variable all = Variable::leaf(tensor_of(values, {1, n, before + 4 * d}, type));
+        const std::vector<Variable> parts = ops::column_ranges(tape, all, {before, 2 * d, d, d});
+        ops::LinearAttentionInputs inputs;
+        inputs.query = parts[1], inputs.key = parts[2], inputs.value = parts[3];
+        ops::LinearAttentionOptions options;
+        options.n_heads = 2, options.feature_map = FeatureMap::elu1;
+        const Variable first = ops::linear_attention(tape, inputs, options),
+                       second = ops::linear_attention(tape, inputs, options);
+        const auto seed = [&](std::uint32_t random) {
+          return tensor_of(stored(normal_values(first.shape().elements(), random), dtype), first.shape(), type);
+        };
+        tape.backward({first, second}, {seed(5), seed(6)});
+        return Outcome{values_of(first.value()), values_of(all.gradient()), {}, {}, {}};
+      };
+      Outcome expected;
+      {
+        const OnDevice cpu{Device{}};
+        expected = run(DType::float64);
+      }
+      const Outcome found = run(dtype);
+      EXPECT_LT(relative_error(found.output, expected.output), bounds_of(dtype).output) << before;
+      EXPECT_LT(relative_error(found.d_query, expected.d_query), bounds_of(dtype).gradient) << before;
+    }
+  }
+}
+
+TEST_P(LinearAttentionFused, rows_that_see_nothing_are_zero_and_counted) {
+  AttentionProblem p = problem_of(FeatureMap::relu, true, {1, 1, 1, 80, 16, 16, 1, 64}, DType::bfloat16);
+  for (std::size_t f = 0; f < 16; ++f) p.query[5 * 16 + f] = -1;
+  p.mask.assign(80, 1);
+  p.mask[0] = 0;  // the first token sees nothing, the sixth has no feature
+  const Outcome found = run_attention(p, DType::bfloat16);
+  for (const std::size_t row : {0u, 5u}) {
+    for (std::size_t f = 0; f < 16; ++f) EXPECT_EQ(found.output[row * 16 + f], 0);
+    for (std::size_t f = 0; f < 16; ++f) EXPECT_EQ(found.d_query[row * 16 + f], 0);
+  }
+  EXPECT_EQ(found.report.rows, 80);
+  EXPECT_GE(found.report.guarded, 2);
+  EXPECT_EQ(found.report.guarded, reference_of(p).report.guarded);
+  p.mask.assign(80, 0);
+  const Outcome blind = run_attention(p, DType::bfloat16);
+  for (const auto* values : {&blind.output, &blind.d_query, &blind.d_key, &blind.d_value}) {
+    for (const double value : *values) EXPECT_EQ(value, 0);
+  }
+  EXPECT_EQ(blind.report.guarded, 80);
+  p = problem_of(FeatureMap::favor_positive, true, {1, 1, 1, 80, 16, 16, 32, 64}, DType::bfloat16);
+  p.mask.assign(80, 0);
+  for (const double value : run_attention(p, DType::bfloat16).output) EXPECT_EQ(value, 0);
+}
+
+TEST_P(LinearAttentionFused, thousands_of_tokens_keep_their_digits) {
+  // The mean of many values of mean zero: outputs are far smaller than their terms.
+  const std::int64_t n = on_simulator() ? 2000 : 65536;
+  for (const bool causal : {true, false}) {
+    const AttentionProblem p = problem_of(FeatureMap::elu1, causal, {1, 1, 1, n, 16, 16, 1, 64}, DType::float32, 0.5);
+    EXPECT_LT(error_beside(run_attention(p, DType::float32).output, reference_of(p).output, 1e-3), 1e-4) << causal;
+  }
+}
+
+}  // namespace
+}  // namespace furlong::testing

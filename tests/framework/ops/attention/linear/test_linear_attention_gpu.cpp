@@ -1,0 +1,255 @@
+// The general form on GPUs: every feature map in every mode against its definition, and gradients against the CPU's in
+// float64, which are held against finite differences (test_linear_attention.cpp). Sequences are cut into segments,
+// whose states are summed up and scanned.
+#include <gtest/gtest.h>
+
+#include "tests/framework/ops/attention/linear/linear_attention_modes.h"
+
+namespace furlong::testing {
+namespace {
+
+using Combination = std::tuple<FeatureMap, bool, Mode>;
+
+class EveryAttentionOnGpu : public GeneralFormCase<Combination> {
+ protected:
+  Combination what() const { return std::get<1>(GetParam()); }
+  bool causal() const { return std::get<1>(what()); }
+  AttentionProblem made(const ProblemShape& shape, double scale = 1) const {
+    return attention_problem(what(), shape, scale);
+  }
+  /// Odd widths, several chunks, the last one short; on the simulator one shape for each mode, so that every map meets
+  /// both.
+  std::vector<ProblemShape> shapes() const {
+    const std::vector<ProblemShape> small{{1, 2, 1, 14, 5, 3, 7, 4}, {1, 1, 1, 21, 6, 18, 8, 8}};
+    if (on_simulator()) return {small[(static_cast<std::size_t>(std::get<2>(what())) + (causal() ? 1 : 0)) % 2]};
+    std::vector<ProblemShape> all = odd_shapes();
+    all.insert(all.end(), small.begin(), small.end());
+    return all;
+  }
+};
+std::string name_of_case(const ::testing::TestParamInfo<std::tuple<DeviceType, Combination>>& info) {
+  return name_of_engine(std::get<0>(info.param)) + "_" + name_of_combination(std::get<1>(info.param));
+}
+INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryAttentionOnGpu,
+                         ::testing::Combine(::testing::Values(DeviceType::simulated, DeviceType::cuda),
+                                            ::testing::ValuesIn(every_attention())),
+                         name_of_case);
+
+void expect_gradients(const Outcome& found, const Outcome& expected, double of_rows, double of_values) {
+  EXPECT_LT(relative_error(found.d_query, expected.d_query), of_rows);
+  EXPECT_LT(relative_error(found.d_key, expected.d_key), of_rows);
+  EXPECT_LT(relative_error(found.d_value, expected.d_value), of_values);
+  if (!expected.d_gate.empty()) {
+    EXPECT_LT(relative_error(found.d_gate, expected.d_gate), of_rows);
+  }
+}
+
+TEST_P(EveryAttentionOnGpu, IsItsDefinitionAndHasTheGradientsOfTheCpu) {
+  for (const ProblemShape& shape : shapes()) {
+    const AttentionProblem p = made(shape);
+    SCOPED_TRACE(shape.n);
+    const double slack = is_positive(p) ? 1 : 30;  // the sum's condition, as in ForwardEqualsTheDefinition
+    // So are sums without weights of one sign, which nothing but their own root mean square normalises.
+    const double float32_slack =
+        p.options.rotate_numerator && p.options.normalizer == ops::Normalizer::rms ? 5 * slack : slack;
+    const Outcome of_cpu = run_on_cpu(p, DType::float64);
+    const auto expect = [&](DType dtype, double output, double of_rows, double of_values) {
+      SCOPED_TRACE(name_of(dtype));
+      const Outcome found = run_attention(p, dtype);
+      EXPECT_LT(relative_error(found.output, definition_of(p, dtype)), output);
+      EXPECT_EQ(found.report.rows, of_cpu.report.rows);
+      EXPECT_EQ(found.report.guarded, of_cpu.report.guarded);
+      expect_gradients(found, of_cpu, of_rows, of_values);
+    };
+    expect(DType::float64, 2e-13 * slack, 1e-11 * slack, 1e-12 * slack);
+    // Three bfloat16 parts of each factor leave products as exact as float32's own.
+    expect(DType::float32, 6e-6 * float32_slack, 6e-5 * float32_slack, 6e-6 * float32_slack);
+    // Rounding of the output, and what two parts of each factor leave of features: 2^-17 of some sums.
+    EXPECT_LT(relative_error(output_of(p, DType::bfloat16), definition_of(p, DType::bfloat16)), 0x1p-8 * 1.05);
+  }
+}
+
+TEST_P(EveryAttentionOnGpu, ALaterTokenChangesNoEarlierBit) {
+  if (!causal()) return;
+  const std::int64_t n = on_simulator() ? 21 : 90, d = 4, chunk = on_simulator() ? 8 : 32;
+  const AttentionProblem p = made({1, 1, 1, n, d, d, 4, chunk}, 2);
+  const std::vector<double> before = output_of(p, DType::float32);
+  const std::pair<std::int64_t, double> changes[] = {{chunk - 1, -40.0}, {chunk, std::nan("")}, {chunk + 5, HUGE_VAL}};
+  for (const auto& [cut, factor] : changes) {
+    AttentionProblem changed = p;
+    for (std::int64_t i = cut * d; i < n * d; ++i) {
+      for (auto* values : {&changed.query, &changed.key, &changed.value})
+        (*values)[static_cast<std::size_t>(i)] *= factor;
+    }
+    const std::vector<double> after = output_of(changed, DType::float32);
+    EXPECT_EQ(std::memcmp(before.data(), after.data(), static_cast<std::size_t>(cut * d) * sizeof(double)), 0)
+        << cut << ", " << factor;
+    EXPECT_NE(std::memcmp(before.data(), after.data(), before.size() * sizeof(double)), 0);
+  }
+}
+
+TEST_P(EveryAttentionOnGpu, MaskedKeysHaveNoInfluenceWhateverTheyHold) {
+  const std::int64_t n = on_simulator() ? 18 : 40, d = 4;
+  AttentionProblem p = made({1, 2, 1, n, d, d, 6, on_simulator() ? 8 : 16});
+  if (p.mask.empty()) return;
+  const Outcome before = run_attention(p, DType::float32);
+  AttentionProblem changed = p;
+  const auto for_masked = [&](const auto& body) {
+    for (std::int64_t j = 0; j < p.batch * p.n_key; ++j) {
+      for (std::int64_t f = 0; f < d && p.mask[static_cast<std::size_t>(j)] == 0; ++f)
+        body(static_cast<std::size_t>(j * d + f));
+    }
+  };
+  for_masked([&](std::size_t i) {
+    changed.key[i] = i % 2 == 0 ? std::nan("") : 1e30;
+    changed.value[i] = HUGE_VAL;
+  });
+  const Outcome after = run_attention(changed, DType::float32);
+  EXPECT_EQ(before.output, after.output);
+  EXPECT_EQ(before.d_query, after.d_query);
+  EXPECT_EQ(before.d_key, after.d_key);
+  EXPECT_EQ(before.d_value, after.d_value);
+  for_masked([&](std::size_t i) {
+    EXPECT_EQ(after.d_key[i], 0);
+    EXPECT_EQ(after.d_value[i], 0);
+  });
+}
+
+TEST_P(EveryAttentionOnGpu, PackedDocumentsAreTheDocumentsAlone) {
+  const AttentionProblem p = made({1, 1, 1, on_simulator() ? 25 : 70, 4, 4, 6, 8});
+  if (p.documents.empty()) return;
+  // In one segment the very same is computed: chunks begin with each document. In several it is summed in another
+  // order.
+  use_general_form(1);
+  const Outcome packed = run_attention(p, DType::float32);
+  use_general_form(3);
+  const Outcome cut = run_attention(p, DType::float32);
+  const double slack = is_positive(p) ? 1 : 30;
+  EXPECT_LT(relative_error(cut.output, packed.output), 2e-6 * slack);
+  expect_gradients(cut, packed, 2e-5 * slack, 2e-6 * slack);
+  use_general_form(1);
+  for (std::int64_t start = 0, end = 1; start < p.n; start = end++) {
+    while (end < p.n && p.documents[static_cast<std::size_t>(end)] == p.documents[static_cast<std::size_t>(start)])
+      ++end;
+    AttentionProblem alone = p;
+    alone.n = alone.n_key = end - start;
+    alone.documents.clear();
+    const auto part = [&](std::vector<double>& values, std::int64_t width) {
+      values = {values.begin() + start * width, values.begin() + end * width};
+    };
+    part(alone.query, p.d);
+    part(alone.key, p.d);
+    part(alone.value, p.d_value);
+    if (!p.mask.empty()) alone.mask = {p.mask.begin() + start, p.mask.begin() + end};
+    EXPECT_EQ(std::vector<double>(packed.output.begin() + start * p.d_value, packed.output.begin() + end * p.d_value),
+              output_of(alone, DType::float32))
+        << start;
+  }
+}
+
+// ---- beside the registry ----
+
+/// Causal, bidirectional, and the bidirectional hybrid, whose keys are taken in two sweeps.
+enum class Sight { causal, bidirectional, hybrid };
+const std::pair<Sight, const char*> sights[] = {
+    {Sight::causal, "causal"}, {Sight::bidirectional, "bidirectional"}, {Sight::hybrid, "bidirectional hybrid"}};
+
+AttentionProblem seen(Sight sight, FeatureMap map, const ProblemShape& shape) {
+  AttentionProblem p = attention_problem(map, sight == Sight::causal, shape);
+  if (!is_positive(p)) keep_denominators_large(p);
+  if (sight == Sight::hybrid) apply(Mode::hybrid, p);
+  return p;
+}
+
+class LinearAttentionOnGpu : public GeneralFormCase<FeatureMap> {
+ protected:
+  FeatureMap map() const { return std::get<1>(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(LinearAttention, LinearAttentionOnGpu,
+                         ::testing::Combine(::testing::Values(DeviceType::simulated, DeviceType::cuda),
+                                            ::testing::Values(FeatureMap::favor_positive, FeatureMap::hedgehog,
+                                                              FeatureMap::taylor)),
+                         [](const auto& info) {
+                           return name_of_engine(std::get<0>(info.param)) + "_" +
+                                  feature_map_info(std::get<1>(info.param)).name;
+                         });
+
+TEST_P(LinearAttentionOnGpu, ChunksSegmentsAndMemoryChangeNothingButRounding) {
+  for (const auto& [sight, name] : sights) {
+    AttentionProblem p = seen(sight, map(), {2, 2, 1, 45, 6, 5, 9, 16});
+    const double slack = is_positive(p) ? 1 : 30;
+    const Outcome expected = run_on_cpu(p, DType::float64);
+    const auto expect_same = [&](std::int64_t chunk, std::int64_t segments, std::int64_t shared_bytes) {
+      SCOPED_TRACE(fmt::format("{}, chunk {}, {} segments, {} bytes", name, chunk, segments, shared_bytes));
+      p.options.chunk_size = chunk;
+      use_general_form(segments);
+      ops::linear_attention_gpu_settings().shared_bytes = shared_bytes;
+      const Outcome found = run_attention(p, DType::float64);
+      EXPECT_LT(relative_error(found.output, expected.output), 1e-12 * slack);
+      expect_gradients(found, expected, 1e-11 * slack, 1e-12 * slack);
+    };
+    expect_same(7, 4, 96 * 1024);
+    expect_same(16, 1, 0);      // every tile in the block's scratch
+    expect_same(16, 45, 5000);  // some of them
+    if (!on_simulator()) expect_same(1, 45, 96 * 1024);
+  }
+}
+
+TEST_P(LinearAttentionOnGpu, WholeChunksOfEightWarps) {
+  // Chunks of 64 rows, several tiles of tensor cores in each direction, groups of heads, in the storage types of
+  // training.
+  for (const auto& [sight, name] : sights) {
+    SCOPED_TRACE(name);
+    const AttentionProblem p = seen(sight, map(), {1, 2, 1, on_simulator() ? 66 : 130, 12, 36, 34, 64});
+    const double slack = is_positive(p) ? 1 : 30;
+    const Outcome expected = run_on_cpu(p, DType::float64);
+    const Outcome single = run_attention(p, DType::float32), half = run_attention(p, DType::bfloat16),
+                  half_of_cpu = run_on_cpu(p, DType::bfloat16);
+    EXPECT_LT(relative_error(single.output, definition_of(p, DType::float32)), 6e-6 * slack);
+    expect_gradients(single, expected, 6e-5 * slack, 6e-6 * slack);
+    EXPECT_LT(relative_error(half.output, definition_of(p, DType::bfloat16)), 0x1p-8 * 1.05);
+    // One rounding of each gradient, and those of the saved outputs, which may differ by one.
+    expect_gradients(half, half_of_cpu, 0x1p-7, 0x1p-7);
+    EXPECT_EQ(output_of(p, DType::float32), single.output) << "another run, without gradients";
+  }
+}
+
+/// Gradients of the same inputs used twice, and of some of them alone.
+void expect_sums_of_gradients(const AttentionProblem& p) {
+  const auto gradients = [&](bool query, bool key, int times) {
+    Tape tape{stream()};
+    ops::LinearAttentionInputs inputs;
+    const auto input = [](bool leaf, const Tensor& values) { return leaf ? Variable::leaf(values) : Variable(values); };
+    inputs.query = input(query, tensor_of(p.query, p.query_shape(), DType::float64));
+    inputs.key = input(key, tensor_of(p.key, p.key_shape(), DType::float64));
+    inputs.value = input(key, tensor_of(p.value, p.value_shape(), DType::float64));
+    if (!p.gate.empty()) inputs.gate = input(query && key, tensor_of(p.gate, {p.heads()}, DType::float64));
+    inputs.constants = constants_of(p, DType::float64);
+    std::vector<Variable> outputs;
+    std::vector<Tensor> slopes;
+    for (int i = 0; i < times; ++i) {
+      outputs.push_back(ops::linear_attention(tape, inputs, p.options));
+      slopes.push_back(tensor_of(normal_values(outputs[0].shape().elements(), 5), outputs[0].shape(), DType::float64));
+    }
+    tape.backward(outputs, slopes);
+    std::vector<std::vector<double>> found;
+    if (query) found.push_back(values_of(inputs.query.gradient()));
+    if (key) found.push_back(values_of(inputs.key.gradient()));
+    if (key) found.push_back(values_of(inputs.value.gradient()));
+    return found;
+  };
+  const auto once = gradients(true, true, 1), twice = gradients(true, true, 2);
+  for (std::size_t k = 0; k < once.size(); ++k) {
+    for (std::size_t i = 0; i < once[k].size(); ++i) ASSERT_EQ(twice[k][i], 2 * once[k][i]) << k << ", " << i;
+  }
+  EXPECT_EQ(gradients(true, false, 1)[0], once[0]);
+  EXPECT_EQ(gradients(false, true, 1)[0], once[1]);
+}
+
+TEST_P(LinearAttentionOnGpu, GradientsAreAddedToWhereAskedAndLeftOutWhereNot) {
+  for (const Sight sight : {Sight::causal, Sight::hybrid})
+    expect_sums_of_gradients(seen(sight, map(), {1, 4, 2, 13, 4, 3, 6, 4}));
+}
+
+}  // namespace
+}  // namespace furlong::testing

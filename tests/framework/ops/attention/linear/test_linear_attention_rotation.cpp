@@ -1,0 +1,170 @@
+// Rotary positions in the numerator: far positions, large norms, pairs that underflow, denominators that vanish beside
+// their numerators.
+#include <gtest/gtest.h>
+
+#include "framework/autodiff/gradient_check.h"
+#include "framework/core/error.h"
+#include "tests/framework/ops/attention/linear/linear_attention_testing.h"
+
+namespace furlong::testing {
+namespace {
+
+class LinearAttentionRotation : public GeneralFormTest {};
+FURLONG_INSTANTIATE_ENGINES(LinearAttentionRotation);
+
+AttentionProblem rotated_problem(FeatureMap map, bool causal, const ProblemShape& shape, double scale = 1) {
+  AttentionProblem p = attention_problem(map, causal, shape, scale);
+  p.options.rotate_numerator = true;
+  for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, DType::float32);
+  return p;
+}
+/// Keys that point away from the queries at the same position.
+void turn_keys_away(AttentionProblem& p) {
+  p.n_key = p.n;
+  p.key = p.query;
+  for (double& value : p.key) value = -value;
+  p.value.resize(static_cast<std::size_t>(p.value_shape().elements()));
+}
+
+TEST_P(LinearAttentionRotation, FloatStaysCloseToDoubleAtTheNormsOfALayerNorm) {
+  for (const FeatureMap map :
+       {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::exp, FeatureMap::hedgehog}) {
+    for (const bool causal : {true, false}) {
+      const AttentionProblem p = rotated_problem(map, causal,
+                                                 {1, 1, 1, on_simulator() ? 70 : 300, 64, on_simulator() ? 8 : 32,
+                                                  on_simulator() ? 32 : 128, 64});  // |q| about 8
+      const Outcome expected = run_on_cpu(p, DType::float64), found = run_attention(p, DType::float32);
+      const char* name = feature_map_info(map).name;
+      EXPECT_LT(relative_error(found.output, expected.output), 1e-5) << name;
+      EXPECT_LT(relative_error(found.d_query, expected.d_query), 1e-5) << name;
+      EXPECT_LT(relative_error(found.d_key, expected.d_key), 1e-5) << name;
+      EXPECT_LT(relative_error(found.d_value, expected.d_value), 1e-5) << name;
+      EXPECT_EQ(found.report.guarded, 0) << name;
+      EXPECT_GT(found.report.least, 1e-4) << name;
+    }
+  }
+}
+
+TEST_P(LinearAttentionRotation, OnlyDistancesMatterUpToTheMillionthToken) {
+  const AttentionProblem p = rotated_problem(FeatureMap::favor_positive, true, {1, 2, 1, 40, 8, 8, 16, 16});
+  for (const DType dtype : {DType::float32, DType::float64}) {
+    const auto found = [&](std::int64_t first_token) {
+      auto state = ops::empty_linear_attention_state(p.options, p.batch, p.features(), p.d, p.d_value, dtype, device());
+      state.tokens = first_token;
+      Tape tape{stream()};
+      ops::LinearAttentionInputs inputs;
+      inputs.query = Variable::leaf(tensor_of(p.query, p.query_shape(), dtype));
+      inputs.key = Variable::leaf(tensor_of(p.key, p.key_shape(), dtype));
+      inputs.value = Variable::leaf(tensor_of(p.value, p.value_shape(), dtype));
+      inputs.constants = constants_of(p, dtype);
+      inputs.state = &state;
+      const Variable output = ops::linear_attention(tape, inputs, p.options);
+      tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), dtype)});
+      return std::pair{values_of(output.value()), values_of(inputs.key.gradient())};
+    };
+    const auto [output, d_key] = found(0);
+    for (const std::int64_t token : {4095, 1000003}) {
+      // An angle of 1e6 radians is known to half an ulp of it in double, 6e-11.
+      const auto [later, d_key_later] = found(token);
+      EXPECT_LT(relative_error(later, output), dtype == DType::float32 ? 2e-6 : 1e-9) << token;
+      EXPECT_LT(relative_error(d_key_later, d_key), dtype == DType::float32 ? 4e-6 : 1e-9) << token;
+    }
+  }
+}
+
+TEST_P(LinearAttentionRotation, AQueryThatSeesOnlyItselfHasItsOwnValue) {
+  // At norm 40 with k = -q features of query and key lie so far apart that rotated sums would be rounding alone.
+  for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::hedgehog}) {
+    AttentionProblem p = rotated_problem(map, true, {1, 2, 2, 3, 64, 16, 128, 64}, 5);
+    turn_keys_away(p);
+    p.documents = {1, 2, 3};
+    const Outcome found = run_attention(p, DType::float32);
+    EXPECT_LT(relative_error(found.output, p.value), 1e-6) << feature_map_info(map).name;
+    for (const auto* gradient : {&found.d_query, &found.d_key}) {
+      for (double value : *gradient) EXPECT_LT(std::fabs(value), 2e-5) << feature_map_info(map).name;
+    }
+  }
+}
+
+/// k = -q at norms where the products of normalised features fall under 1e-30: such pairs are summed from their
+/// logarithms.
+AttentionProblem underflowing_problem(std::int64_t n) {
+  AttentionProblem p = rotated_problem(FeatureMap::exp, true, {1, 1, 1, n, 5, 3, 1, 64});
+  turn_keys_away(p);
+  for (std::int64_t i = 0; i < n * p.d; ++i) {
+    // Logarithms between 0 and 100; within the pairs (0, 2) and (1, 3) about the same, so that numerators stay near
+    // denominators.
+    const std::int64_t f = i % p.d;
+    const double x = (f % 2 == 0 ? 75.0 : -75.0) + p.query[static_cast<std::size_t>(i)];
+    p.query[static_cast<std::size_t>(i)] = x;
+    p.key[static_cast<std::size_t>(i)] = -x;
+  }
+  p.options.rotary_base = 3;
+  return p;
+}
+
+TEST_P(LinearAttentionRotation, UnderflowingPairsAreSummedFromTheirLogarithms) {
+  AttentionProblem p = underflowing_problem(24);
+  EXPECT_LT(relative_error(run_attention(p, DType::float64).output, definition_of(p, DType::float64)), 1e-11);
+  EXPECT_LT(relative_error(run_attention(p, DType::float32).output, definition_of(p, DType::float32)), 1e-4);
+  const Outcome pairs = run_attention(p, DType::float64);
+  p.options.chunk_size = 1;  // all but a token's own key through the state
+  const Outcome states = run_attention(p, DType::float64);
+  EXPECT_LT(relative_error(states.output, pairs.output), 1e-11);
+  EXPECT_LT(relative_error(states.d_query, pairs.d_query), 1e-10);
+  EXPECT_LT(relative_error(states.d_key, pairs.d_key), 1e-10);
+  EXPECT_LT(relative_error(states.d_value, pairs.d_value), 1e-11);
+
+  if (on_gpu()) {  // the CPU's gradients, which are held against differences below
+    const Outcome expected = run_on_cpu(p, DType::float64);
+    EXPECT_LT(relative_error(pairs.d_query, expected.d_query), 1e-10);
+    EXPECT_LT(relative_error(pairs.d_key, expected.d_key), 1e-10);
+    return;
+  }
+  p = underflowing_problem(5);
+  const auto result = check_gradients(
+      [&](Tape& tape, const std::vector<Variable>& in) {
+        ops::LinearAttentionInputs call;
+        call.query = in[0], call.key = in[1], call.value = in[2];
+        return ops::linear_attention(tape, call, p.options);
+      },
+      {tensor_of(p.query, p.query_shape(), DType::float64), tensor_of(p.key, p.key_shape(), DType::float64),
+       tensor_of(p.value, p.value_shape(), DType::float64)});
+  EXPECT_LT(result.worst_relative_error, 5e-7) << result.where;
+}
+
+TEST_P(LinearAttentionRotation, ADenominatorLostBesideItsNumeratorGivesZeroAndIsCounted) {
+  // Query (0, 150), keys (150, 0), in logarithms: the pair rotated into each other weighs exp(300), the denominator
+  // exp(150).
+  AttentionProblem p = rotated_problem(FeatureMap::exp, true, {1, 1, 1, 3, 2, 4, 1, 16});
+  const double far = 150 * std::pow(2.0, 0.25);
+  p.query = {0, far, 0, far, 0, 0};
+  p.key = {far, 0, far, 0, 0, 0};
+  for (const std::int64_t chunk : {16, 1}) {
+    p.options.chunk_size = chunk;
+    const Outcome found = run_attention(p, DType::float32);
+    EXPECT_EQ(found.report.guarded, 1);
+    EXPECT_LT(found.report.least, 1e-30);
+    for (std::size_t f = 0; f < 4; ++f) {
+      EXPECT_EQ(found.output[f], stored(p.value, DType::float32)[f]);  // sees only itself
+      EXPECT_EQ(found.output[4 + f], 0);
+      EXPECT_NE(found.output[8 + f], 0);
+    }
+    for (std::size_t f = 0; f < 2; ++f) EXPECT_EQ(found.d_query[2 + f], 0);
+    for (const auto* values : {&found.output, &found.d_query, &found.d_key, &found.d_value}) {
+      for (double value : *values) EXPECT_TRUE(std::isfinite(value));
+    }
+  }
+}
+
+TEST_P(LinearAttentionRotation, IsRefusedWithExactPairsAndWithoutABase) {
+  AttentionProblem p = rotated_problem(FeatureMap::elu1, true, {1, 1, 1, 8, 4, 4, 1, 4});
+  p.options.softmax_window = 3;
+  EXPECT_THROW(run_attention(p, DType::float32), ContractError);
+  p.options.softmax_window = 0;
+  p.options.rotary_base = 0;
+  EXPECT_THROW(run_attention(p, DType::float32), ContractError);
+}
+
+}  // namespace
+}  // namespace furlong::testing

@@ -1,0 +1,527 @@
+#include "framework/ops/loss/distillation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "framework/autodiff/gradient_check.h"
+#include "framework/core/arena.h"
+#include "framework/ops/loss/cross_entropy.h"
+#include "framework/ops/loss/cross_entropy_rows.h"
+#include "framework/ops/loss/distillation_kernels.h"
+#include "framework/primitives/arithmetic.h"
+#include "tests/reference/distillation.h"
+#include "tests/reference/values.h"
+
+namespace furlong {
+namespace {
+
+using namespace reference;
+
+class Distillation : public testing::EngineTest {};
+FURLONG_INSTANTIATE_ENGINES(Distillation);
+
+Tensor integers(const std::vector<std::int32_t>& values, const Shape& shape) {
+  return Tensor::from(values, shape, testing::device());
+}
+
+struct Case {
+  std::int64_t rows, d, teacher_d, vocabulary;
+  DType dtype;
+  DType teacher_dtype;
+  double temperature = 1.0;
+  bool with_bias = true, with_teacher_bias = true;
+  double scale = 1.0;     // of the weights: larger, sharper
+  double normalizer = 0;  // 0: by the number of rows that count
+  double d_loss = 1.0;
+};
+
+struct Inputs {
+  Tensor hidden, weight, bias, teacher_hidden, teacher_weight, teacher_bias, targets;
+  explicit Inputs(const Case& c)
+      : hidden(normal_tensor({c.rows, c.d}, c.dtype, "hidden")),
+        weight(normal_tensor({c.vocabulary, c.d}, c.dtype, "weight", c.scale)),
+        bias(normal_tensor({c.vocabulary}, c.dtype, "bias")),
+        teacher_hidden(normal_tensor({c.rows, c.teacher_d}, c.teacher_dtype, "teacher hidden")),
+        teacher_weight(normal_tensor({c.vocabulary, c.teacher_d}, c.teacher_dtype, "teacher weight", c.scale)),
+        teacher_bias(normal_tensor({c.vocabulary}, c.teacher_dtype, "teacher bias")),
+        targets(integer_tensor({c.rows}, -1, c.vocabulary, "targets")) {}
+};
+
+struct Outcome {
+  double loss;
+  std::vector<std::int32_t> counts;
+  std::vector<double> d_hidden, d_weight, d_bias;
+};
+
+Outcome run(const Case& c, const Inputs& inputs) {
+  const Variable hidden = Variable::leaf(inputs.hidden), weight = Variable::leaf(inputs.weight),
+                 bias = Variable::leaf(inputs.bias);
+  weight.slot()->dtype = bias.slot()->dtype = accumulate_dtype(c.dtype);  // as the parameter store has it
+  Tape tape{testing::stream()};
+  ops::DistillationOptions options{.temperature = c.temperature, .count_agreement = true};
+  if (c.normalizer > 0) options.normalizer = c.normalizer;
+  const auto result = ops::distillation(tape, hidden, weight, c.with_bias ? &bias : nullptr, inputs.teacher_hidden,
+                                        inputs.teacher_weight, c.with_teacher_bias ? &inputs.teacher_bias : nullptr,
+                                        inputs.targets, options);
+  tape.backward(result.loss, c.d_loss);
+  return {doubles(result.loss.value())[0], result.counts.to_vector<std::int32_t>(), doubles(hidden.gradient()),
+          doubles(weight.gradient()), c.with_bias ? doubles(bias.gradient()) : std::vector<double>{}};
+}
+
+reference::Distillation expected(const Case& c, const Inputs& inputs) {
+  const auto values = [](const Tensor& tensor, bool wanted) {
+    return wanted ? doubles(tensor) : std::vector<double>{};
+  };
+  const ClassifierValues student{doubles(inputs.hidden), doubles(inputs.weight), values(inputs.bias, c.with_bias),
+                                 static_cast<std::size_t>(c.d)},
+      teacher{doubles(inputs.teacher_hidden), doubles(inputs.teacher_weight),
+              values(inputs.teacher_bias, c.with_teacher_bias), static_cast<std::size_t>(c.teacher_d)};
+  auto result =
+      reference::distillation(student, teacher, inputs.targets.to_vector<std::int32_t>(), c.temperature, c.normalizer);
+  for (auto* gradient : {&result.d_hidden, &result.d_weight, &result.d_bias}) {
+    for (double& value : *gradient) value *= c.d_loss;
+  }
+  return result;
+}
+
+/// Errors that a logit may have, absolute: its products are summed in float32; they set the error of everything else.
+double logit_error(const Case& c) {
+  return 4 * rounding_of(accumulate_dtype(c.dtype)) * c.scale * static_cast<double>(std::max(c.d, c.teacher_d) + 16);
+}
+
+void compare(const Case& c) {
+  SCOPED_TRACE(fmt::format("{} rows, d {} and {}, vocabulary {}, {} and {}, temperature {}", c.rows, c.d, c.teacher_d,
+                           c.vocabulary, name_of(c.dtype), name_of(c.teacher_dtype), c.temperature));
+  const Inputs inputs(c);
+  const auto want = expected(c, inputs);
+  const Outcome got = run(c, inputs);
+  // d loss / d logit is at most T for either side (T² of the loss by 1/T of the logits).
+  const double error = 2 * c.temperature * logit_error(c);
+  EXPECT_THAT(got.counts, ::testing::ElementsAre(want.valid, want.agreeing));
+  EXPECT_NEAR(got.loss, want.loss, error + rounding_of(accumulate_dtype(c.dtype)) * 4 * std::abs(want.loss));
+  // bfloat16: gradients of the logits are rounded to 2^-8 before the products, d_hidden after them too, and once more
+  // after scaling.
+  const double gradient_error = c.dtype == DType::bfloat16 ? 3 * 0x1p-8 : 6 * logit_error(c);
+  EXPECT_LE(relative_difference(got.d_hidden, want.d_hidden), gradient_error);
+  EXPECT_LE(relative_difference(got.d_weight, want.d_weight), gradient_error);
+  if (c.with_bias) {
+    EXPECT_LE(relative_difference(got.d_bias, want.d_bias), gradient_error);
+  }
+}
+
+/// A GPU's rows of logits may be apart, as long as both sides' and the gradients' are alike: the same bits as without
+/// gaps.
+TEST_P(Distillation, GapsBetweenRowsOfLogitsChangeNoBit) {
+  if (!testing::on_gpu()) return;  // the CPU's have none
+  constexpr std::int64_t rows = 5, vocabulary = 50;
+  for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
+    const DType sum_dtype = accumulate_dtype(dtype);
+    const Stream stream = testing::stream();
+    const auto with_gap = [&](const Tensor& values, std::int64_t gap) {
+      const Tensor wide = Tensor::zeros({rows, vocabulary + gap}, values.dtype(), testing::device());
+      ops::fill(stream, wide, 77);
+      const Tensor view = wide.narrow(1, 0, vocabulary);
+      for (std::int64_t row = 0; row < rows; ++row) view.narrow(0, row, 1).copy_from(values.narrow(0, row, 1));
+      return std::pair(view, wide.narrow(1, vocabulary, gap));
+    };
+    const Tensor student = normal_tensor({rows, vocabulary}, sum_dtype, "student"),
+                 teacher = normal_tensor({rows, vocabulary}, sum_dtype, "teacher");
+    const Tensor targets = integers({1, -1, 0, 49, 3}, {rows}), inverse = tensor_of({0.25}, {1}, sum_dtype);
+    const Tensor nothing = Tensor::zeros({rows, vocabulary}, dtype, testing::device());
+    std::vector<double> losses, d_logits;
+    for (const std::int64_t gap : {0, 6}) {
+      const auto [student_rows, student_gap] = with_gap(student, gap);
+      const auto [teacher_rows, teacher_gap] = with_gap(teacher, gap);
+      const auto [d_rows, d_gap] = with_gap(nothing, gap);
+      const Tensor row_losses = Tensor::zeros({rows}, sum_dtype, testing::device());
+      ops::distillation_rows_gpu(stream,
+                                 {student_rows, teacher_rows, targets, 0, 2.0, inverse, row_losses, Tensor{}, d_rows});
+      if (gap == 0) {
+        losses = doubles(row_losses);
+        d_logits = doubles(d_rows);
+        EXPECT_THAT(losses, ::testing::Contains(::testing::Gt(0.0)));
+      }
+      EXPECT_EQ(doubles(row_losses), losses);
+      EXPECT_EQ(doubles(d_rows), d_logits);
+      for (const Tensor& between : {student_gap, teacher_gap, d_gap})
+        EXPECT_THAT(doubles(between), ::testing::Each(77.0));
+    }
+  }
+}
+
+TEST_P(Distillation, MatchesTheReference) {
+  for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
+    compare({.rows = 2, .d = 1, .teacher_d = 1, .vocabulary = 2, .dtype = dtype, .teacher_dtype = dtype});
+    compare({.rows = 7,
+             .d = 5,
+             .teacher_d = 9,
+             .vocabulary = 3,
+             .dtype = dtype,
+             .teacher_dtype = dtype,
+             .temperature = 2,
+             .d_loss = 0.37});
+    compare({.rows = 65,
+             .d = 33,
+             .teacher_d = 17,
+             .vocabulary = 257,
+             .dtype = dtype,
+             .teacher_dtype = dtype,
+             .scale = 0.3});
+    compare({.rows = 40,
+             .d = 16,
+             .teacher_d = 8,
+             .vocabulary = 100,
+             .dtype = dtype,
+             .teacher_dtype = dtype,
+             .temperature = 0.5,
+             .with_bias = false,
+             .normalizer = 123.0,
+             .d_loss = -2.0});
+    compare({.rows = 9,
+             .d = 4,
+             .teacher_d = 4,
+             .vocabulary = 31,
+             .dtype = dtype,
+             .teacher_dtype = dtype,
+             .temperature = 8,
+             .with_teacher_bias = false});
+  }
+}
+
+TEST_P(Distillation, TakesATeacherOfAnotherDtype) {
+  compare({.rows = 12,
+           .d = 6,
+           .teacher_d = 10,
+           .vocabulary = 50,
+           .dtype = DType::float32,
+           .teacher_dtype = DType::bfloat16});
+  compare({.rows = 12,
+           .d = 6,
+           .teacher_d = 10,
+           .vocabulary = 50,
+           .dtype = DType::bfloat16,
+           .teacher_dtype = DType::float32});
+}
+
+TEST_P(Distillation, AgreesAcrossChunksOfRows) {
+  // 2^21 logits are held at a time: 523 rows of 4001 make two chunks, of 262 and 261 rows. CUDA holds 2^25.
+  const std::int64_t rows = testing::device().type == DeviceType::cuda ? 9000 : 523;
+  for (DType dtype : {DType::float32, DType::bfloat16})
+    compare({.rows = rows,
+             .d = 3,
+             .teacher_d = 2,
+             .vocabulary = 4001,
+             .dtype = dtype,
+             .teacher_dtype = dtype,
+             .temperature = 2});
+}
+
+TEST_P(Distillation, StaysFiniteForLogitsOfThousands) {
+  for (DType dtype : {DType::float32, DType::bfloat16})
+    compare(
+        {.rows = 9, .d = 8, .teacher_d = 8, .vocabulary = 50, .dtype = dtype, .teacher_dtype = dtype, .scale = 1000.0});
+}
+
+TEST_P(Distillation, GradientsMatchFiniteDifferences) {
+  std::vector<std::tuple<int, int, int>> sizes{{1, 1, 2}, {5, 3, 7}};
+  if (!testing::on_simulator()) sizes.emplace_back(9, 6, 33);
+  for (const auto& [rows, d, vocabulary] : sizes) {
+    std::vector<std::int32_t> numbers = integer_tensor({rows}, -1, vocabulary, "targets").to_vector<std::int32_t>();
+    numbers[0] = 1;  // at least one row counts
+    const Tensor targets = integers(numbers, {rows});
+    const Tensor teacher_hidden = normal_tensor({rows, 4}, DType::float64, "teacher hidden"),
+                 teacher_weight = normal_tensor({vocabulary, 4}, DType::float64, "teacher weight");
+    const std::vector<Tensor> inputs{normal_tensor({rows, d}, DType::float64, "hidden"),
+                                     normal_tensor({vocabulary, d}, DType::float64, "weight"),
+                                     normal_tensor({vocabulary}, DType::float64, "bias")};
+    const auto function = [&](Tape& tape, const std::vector<Variable>& v) {
+      return ops::distillation(tape, v[0], v[1], &v[2], teacher_hidden, teacher_weight, nullptr, targets,
+                               {.temperature = 1.7})
+          .loss;
+    };
+    auto result = check_gradients(function, inputs);
+    EXPECT_LE(result.worst_relative_error, 1e-8) << result.where;
+    const auto normalized = [&](Tape& tape, const std::vector<Variable>& v) {
+      return ops::distillation(tape, v[0], v[1], nullptr, teacher_hidden, teacher_weight, nullptr, targets,
+                               {.normalizer = 17.0})
+          .loss;
+    };
+    result = check_gradients(normalized, {inputs[0], inputs[1]});
+    EXPECT_LE(result.worst_relative_error, 1e-8) << result.where;
+  }
+}
+
+TEST_P(Distillation, OfItselfIsZero) {
+  for (DType dtype : {DType::float32, DType::bfloat16}) {
+    Case c{.rows = 11,
+           .d = 6,
+           .teacher_d = 6,
+           .vocabulary = 300,
+           .dtype = dtype,
+           .teacher_dtype = dtype,
+           .temperature = 3};
+    Inputs inputs(c);
+    inputs.teacher_hidden = inputs.hidden;
+    inputs.teacher_weight = inputs.weight;
+    inputs.teacher_bias = inputs.bias;
+    const Outcome got = run(c, inputs);
+    EXPECT_EQ(got.loss, 0);
+    EXPECT_EQ(got.counts[1], got.counts[0]);
+    for (const auto& gradient : {got.d_hidden, got.d_weight, got.d_bias}) EXPECT_THAT(gradient, ::testing::Each(0.0));
+  }
+}
+
+/// A teacher that is all but certain gives what the targets themselves would: cross_entropy.
+TEST_P(Distillation, FromACertainTeacherIsCrossEntropy) {
+  constexpr std::int64_t rows = 6, d = 5, vocabulary = 40;
+  const std::vector<std::int32_t> numbers{3, 39, 0, 17, -1, 17};
+  std::vector<double> certain(rows * vocabulary, 0);
+  for (std::size_t r = 0; r < numbers.size(); ++r) {
+    if (numbers[r] >= 0) certain[r * vocabulary + static_cast<std::size_t>(numbers[r])] = 1000;
+  }
+  std::vector<double> identity(vocabulary * vocabulary, 0);
+  for (std::size_t i = 0; i < vocabulary; ++i) identity[i * vocabulary + i] = 1;
+  const Tensor teacher_hidden = tensor_of(certain, {rows, vocabulary}, DType::float64),
+               teacher_weight = tensor_of(identity, {vocabulary, vocabulary}, DType::float64);
+  const Tensor hidden = normal_tensor({rows, d}, DType::float64, "hidden"), targets = integers(numbers, {rows});
+  const Variable weight(normal_tensor({vocabulary, d}, DType::float64, "weight"));
+  Tape tape{testing::stream()};
+  const Variable leaf = Variable::leaf(hidden), other = Variable::leaf(hidden);
+  const auto distilled = ops::distillation(tape, leaf, weight, nullptr, teacher_hidden, teacher_weight, nullptr,
+                                           targets, {.count_agreement = true});
+  const auto trained = ops::cross_entropy(tape, other, weight, nullptr, targets, {.count_correct = true});
+  EXPECT_NEAR(doubles(distilled.loss.value())[0], doubles(trained.loss.value())[0], 1e-14);
+  EXPECT_EQ(distilled.counts.to_vector<std::int32_t>(), trained.counts.to_vector<std::int32_t>());
+  const Tensor one = tensor_of({1}, Shape{}, DType::float64);
+  tape.backward({distilled.loss, trained.loss}, {one, one});
+  EXPECT_LE(relative_difference(leaf.gradient(), doubles(other.gradient())), 1e-14);
+}
+
+TEST_P(Distillation, IsZeroWhenAllRowsAreLeftOut) {
+  for (DType dtype : {DType::float32, DType::bfloat16}) {
+    const Case c{.rows = 5, .d = 4, .teacher_d = 3, .vocabulary = 9, .dtype = dtype, .teacher_dtype = dtype};
+    Inputs inputs(c);
+    inputs.targets = integers(std::vector<std::int32_t>(5, -1), {5});
+    // What is left out may hold anything, and must not get into the gradients.
+    ops::fill(testing::stream(), inputs.hidden.narrow(0, 2, 1), 1e30);
+    ops::fill(testing::stream(), inputs.teacher_hidden.narrow(0, 1, 1), 1e30);
+    const Outcome got = run(c, inputs);
+    EXPECT_EQ(got.loss, 0);
+    EXPECT_THAT(got.counts, ::testing::ElementsAre(0, 0));
+    for (const auto& gradient : {got.d_hidden, got.d_weight, got.d_bias}) EXPECT_THAT(gradient, ::testing::Each(0.0));
+  }
+}
+
+TEST_P(Distillation, TakesBatchesWithTargetsOfAColumnRange) {
+  const Tensor tokens = integer_tensor({3, 9}, -1, 11, "tokens"), targets = tokens.narrow(1, 1, 8);
+  const Tensor hidden = normal_tensor({3, 8, 5}, DType::float32, "hidden"),
+               weight = normal_tensor({11, 5}, DType::float32, "weight");
+  const Tensor teacher_hidden = normal_tensor({3, 8, 4}, DType::float32, "teacher hidden"),
+               teacher_weight = normal_tensor({11, 4}, DType::float32, "teacher weight");
+  Tape tape{testing::stream()};
+  const Variable leaf = Variable::leaf(hidden);
+  const auto result =
+      ops::distillation(tape, leaf, Variable(weight), nullptr, teacher_hidden, teacher_weight, nullptr, targets);
+  tape.backward(result.loss);
+  const auto want = reference::distillation({doubles(hidden), doubles(weight), {}, 5},
+                                            {doubles(teacher_hidden), doubles(teacher_weight), {}, 4},
+                                            targets.to_vector<std::int32_t>(), 1, 0);
+  EXPECT_NEAR(doubles(result.loss.value())[0], want.loss, 4e-6);
+  EXPECT_EQ(result.counts.to_vector<std::int32_t>()[1], 0) << "agreement was not asked for";
+  EXPECT_EQ(leaf.gradient().shape(), hidden.shape());
+  EXPECT_LE(relative_difference(leaf.gradient(), want.d_hidden), 4e-6);
+}
+
+TEST_P(Distillation, TheNormalizerMayLieOnTheDevice) {
+  const Case c{
+      .rows = 8, .d = 4, .teacher_d = 4, .vocabulary = 12, .dtype = DType::float64, .teacher_dtype = DType::float64};
+  const Inputs inputs(c);
+  const auto loss_with = [&](const ops::DistillationOptions& options) {
+    Tape tape{testing::stream()};
+    return doubles(ops::distillation(tape, Variable(inputs.hidden), Variable(inputs.weight), nullptr,
+                                     inputs.teacher_hidden, inputs.teacher_weight, nullptr, inputs.targets, options)
+                       .loss.value())[0];
+  };
+  const Tensor given = tensor_of({40}, {1}, DType::float64);
+  EXPECT_EQ(loss_with({.normalizer = 3.0, .device_normalizer = given}), loss_with({.normalizer = 40.0}));
+  EXPECT_NEAR(loss_with({.normalizer = 3.0}) * 3, loss_with({.normalizer = 40.0}) * 40, 1e-14);
+}
+
+/// Rows of logits given by the biases alone, with one value of either side changed; all rows are the same.
+TEST_P(Distillation, InfiniteLogits) {
+  constexpr std::int64_t vocabulary = 600;
+  std::vector<double> bias(vocabulary, -INFINITY), teacher(vocabulary, -INFINITY);
+  for (std::size_t i : {0, 5, 6, 599}) {
+    bias[i] = static_cast<double>(i % 4);
+    teacher[i] = static_cast<double>(i % 3);
+  }
+  struct Change {
+    std::vector<double>& side;
+    std::size_t place;
+    double value;
+  };
+  const auto loss_with = [&](const Change& change, Tensor* d_bias = nullptr) {
+    const double before = std::exchange(change.side[change.place], change.value);
+    Tape tape{testing::stream()};
+    const Tensor hidden = Tensor::zeros({1, 2}, DType::float32, testing::device()),
+                 weight = normal_tensor({vocabulary, 2}, DType::float32, "w");
+    const Variable leaf = Variable::leaf(tensor_of(bias, {vocabulary}, DType::float32));
+    const Tensor teacher_bias = tensor_of(teacher, {vocabulary}, DType::float32);
+    const auto result = ops::distillation(tape, Variable(hidden), Variable(weight), &leaf, hidden, weight,
+                                          &teacher_bias, integers({0}, {1}), {.temperature = 2});
+    tape.backward(result.loss);
+    if (d_bias) *d_bias = leaf.gradient();
+    change.side[change.place] = before;
+    return doubles(result.loss.value())[0];
+  };
+  // What neither side can say costs nothing.
+  Tensor d_bias;
+  std::vector<double> few, few_teacher;
+  for (std::size_t i : {0, 5, 6, 599}) {
+    few.push_back(bias[i]);
+    few_teacher.push_back(teacher[i]);
+  }
+  const auto q = log_probabilities(few, 2), p = log_probabilities(few_teacher, 2);
+  double want = 0;
+  for (std::size_t i = 0; i < 4; ++i) want += 4 * std::exp(p[i]) * (p[i] - q[i]);
+  EXPECT_NEAR(loss_with({bias, 1, -INFINITY}, &d_bias), want, 1e-6);
+  const auto gradient = doubles(d_bias);
+  for (std::size_t i = 0, k = 0; i < gradient.size(); ++i) {
+    const bool finite = !std::isinf(bias[i]);
+    EXPECT_NEAR(gradient[i], finite ? 2 * (std::exp(q[k]) - std::exp(p[k])) : 0, 1e-6) << i;
+    k += finite;
+  }
+  EXPECT_EQ(loss_with({bias, 5, -INFINITY}), INFINITY) << "what the teacher says must not be impossible";
+  EXPECT_TRUE(std::isfinite(loss_with({teacher, 5, -INFINITY})));
+  for (std::vector<double>* side : {&bias, &teacher}) {
+    EXPECT_TRUE(std::isnan(loss_with({*side, 300, NAN})));
+    EXPECT_TRUE(std::isnan(loss_with({*side, 300, INFINITY})));
+  }
+}
+
+/// Agreement is by the first of equal logits; a maximum of all -infinity or a tie across a GPU's threads does not
+/// change that.
+TEST_P(Distillation, CountsTheFirstOfEqualLogits) {
+  constexpr std::int64_t vocabulary = 700;
+  std::vector<double> student(3 * vocabulary, 0), teacher(3 * vocabulary, 0);
+  student[40] = student[650] = 2;                           // row 0: the first of two
+  teacher[40] = 3;                                          // agrees
+  student[vocabulary + 40] = student[vocabulary + 39] = 2;  // row 1: 39 comes first
+  teacher[vocabulary + 40] = 3;                             // disagrees
+  // Row 2: all equal on both sides, so both say the first token.
+  std::vector<double> identity(vocabulary * vocabulary, 0);
+  for (std::size_t i = 0; i < vocabulary; ++i) identity[i * vocabulary + i] = 1;
+  const Tensor weight = tensor_of(identity, {vocabulary, vocabulary}, DType::float32);
+  Tape tape{testing::stream()};
+  const auto result = ops::distillation(tape, Variable(tensor_of(student, {3, vocabulary}, DType::float32)),
+                                        Variable(weight), nullptr, tensor_of(teacher, {3, vocabulary}, DType::float32),
+                                        weight, nullptr, integers({0, 0, 0}, {3}), {.count_agreement = true});
+  EXPECT_THAT(result.counts.to_vector<std::int32_t>(), ::testing::ElementsAre(3, 2));
+  EXPECT_FALSE(result.loss.requires_gradient());
+}
+
+TEST_P(Distillation, ATargetOutsideTheVocabularyIsNotOverlooked) {
+  const Case c{
+      .rows = 3, .d = 4, .teacher_d = 4, .vocabulary = 5, .dtype = DType::float32, .teacher_dtype = DType::float32};
+  Inputs inputs(c);
+  inputs.targets = integers({1, 5, -1}, {3});
+  if (testing::on_gpu()) {
+    EXPECT_TRUE(std::isnan(run(c, inputs).loss));
+  } else {
+    EXPECT_THROW(run(c, inputs), ContractError);
+  }
+}
+
+TEST_P(Distillation, NoRowsGiveNothing) {
+  Tape tape{testing::stream()};
+  const Tensor none = Tensor::empty({0, 3}, DType::float32, testing::device()),
+               weight = normal_tensor({4, 3}, DType::float32, "weight");
+  const Variable leaf = Variable::leaf(weight);
+  const auto result = ops::distillation(tape, Variable(none), leaf, nullptr, none, weight, nullptr, integers({}, {0}));
+  EXPECT_EQ(doubles(result.loss.value())[0], 0);
+  EXPECT_THAT(result.counts.to_vector<std::int32_t>(), ::testing::ElementsAre(0, 0));
+  tape.backward(result.loss);
+  EXPECT_EQ(doubles(leaf.gradient()), std::vector<double>(12, 0));
+}
+
+TEST(DistillationOnCpu, HoldsOneChunkOfLogitsOfEachSideAtATime) {
+  constexpr std::int64_t rows = 4096, vocabulary = 8192, d = 8;  // all logits of one side: 128 MiB
+  const Variable hidden = Variable::leaf(normal_tensor({rows, d}, DType::float32, "hidden")),
+                 weight(normal_tensor({vocabulary, d}, DType::float32, "weight"));
+  const Tensor teacher_hidden = normal_tensor({rows, d}, DType::float32, "teacher"),
+               targets = integer_tensor({rows}, 0, vocabulary, "targets");
+  Tape tape{testing::stream()};
+  Arena& memory = arena(Device{});
+  const auto before = memory.counters().bytes_in_use;
+  memory.reset_peak();
+  const auto result =
+      ops::distillation(tape, hidden, weight, nullptr, teacher_hidden, weight.value(), nullptr, targets);
+  EXPECT_LE(memory.counters().peak_bytes - before, 18 << 20);
+  EXPECT_LE(memory.counters().bytes_in_use - before, rows * d * 4 + 4096) << "only d_hidden is kept";
+  tape.clear();
+}
+
+TEST(DistillationOnCpu, IsTheSameOnAnyNumberOfThreads) {
+  for (DType dtype : {DType::float32, DType::bfloat16}) {
+    const Case c{.rows = 600, .d = 24, .teacher_d = 16, .vocabulary = 300, .dtype = dtype, .teacher_dtype = dtype};
+    const Inputs inputs(c);
+    const auto all = [&] {
+      const Outcome got = run(c, inputs);
+      return std::vector{std::vector{got.loss}, got.d_hidden, got.d_weight, got.d_bias};
+    };
+    EXPECT_EQ(with_threads(1, all), with_threads(5, all));
+  }
+}
+
+TEST(DistillationOnCpu, RefusesWhatDoesNotFit) {
+  Tape tape{testing::stream()};
+  const Tensor hidden = normal_tensor({2, 3}, DType::float32, "hidden"),
+               weight = normal_tensor({4, 3}, DType::float32, "weight");
+  const Tensor targets = Tensor::from(std::vector<std::int32_t>{0, 1}, {2});
+  const auto with = [&](const Tensor& teacher_hidden, const Tensor& teacher_weight, const Tensor* teacher_bias,
+                        const ops::DistillationOptions& options = {}) {
+    ops::distillation(tape, Variable(hidden), Variable(weight), nullptr, teacher_hidden, teacher_weight, teacher_bias,
+                      targets, options);
+  };
+  EXPECT_NO_THROW(with(hidden, weight, nullptr));
+  EXPECT_THAT(
+      [&] {
+        with(hidden, normal_tensor({5, 3}, DType::float32, "larger"), nullptr);
+      },
+      ::testing::ThrowsMessage<ContractError>(
+          ::testing::HasSubstr("vocabulary 4, float32 with a teacher of 2 rows, vocabulary 5")));
+  EXPECT_THROW(with(normal_tensor({3, 3}, DType::float32, "rows"), weight, nullptr), ContractError);
+  EXPECT_THROW(with(hidden, normal_tensor({4, 2}, DType::float32, "narrow"), nullptr), ContractError);
+  EXPECT_THROW(with(normal_tensor({2, 3}, DType::float64, "h"), normal_tensor({4, 3}, DType::float64, "w"), nullptr),
+               ContractError);
+  const Tensor bias = normal_tensor({3}, DType::float32, "bias");
+  EXPECT_THROW(with(hidden, weight, &bias), ContractError);
+  for (const double temperature : {0.0, -1.0, static_cast<double>(NAN), static_cast<double>(INFINITY)})
+    EXPECT_THROW(with(hidden, weight, nullptr, {.temperature = temperature}), ContractError);
+  EXPECT_THROW(with(hidden, weight, nullptr, {.normalizer = 0.0}), ContractError);
+}
+
+TEST(DistillationOnCpu, ShapeOnlyCountsTheSameMemory) {
+  const auto kept_on = [](const Device& device) {
+    Tape tape{Stream{device}};
+    const auto filled = [&](const Shape& shape) {
+      const Tensor tensor = Tensor::empty(shape, DType::float32, device);
+      ops::fill(tape.stream(), tensor, 0.5);
+      return tensor;
+    };
+    const Variable hidden = Variable::leaf(filled({3000, 16})), weight = Variable::leaf(filled({1000, 16})),
+                   bias = Variable::leaf(filled({1000}));
+    const Tensor teacher_hidden = filled({3000, 8}), teacher_weight = filled({1000, 8}),
+                 targets = Tensor::zeros({3000}, DType::int32, device);
+    const auto before = arena(device).counters().bytes_in_use;
+    const auto result =
+        ops::distillation(tape, hidden, weight, &bias, teacher_hidden, teacher_weight, nullptr, targets);
+    const auto kept = arena(device).counters().bytes_in_use - before;
+    tape.backward(result.loss, 0.5);
+    return kept;
+  };
+  EXPECT_EQ(kept_on(Device{DeviceType::shape_only, 0}), kept_on(Device{}));
+}
+
+}  // namespace
+}  // namespace furlong

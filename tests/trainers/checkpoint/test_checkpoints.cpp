@@ -1,0 +1,357 @@
+#include "trainers/checkpoint/checkpoints.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "framework/core/error.h"
+#include "framework/io/atomic_file.h"
+#include "framework/io/checkpoint_file.h"
+#include "framework/io/checkpoint_shards.h"
+#include "trainers/model/model.h"
+
+// Stands in front of the C library's, so that a test can run as on a file system without hard links.
+static bool hard_links_work = true;
+extern "C" int link(const char* from, const char* to) noexcept {
+  if (hard_links_work) return static_cast<int>(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
+  errno = EPERM;
+  return -1;
+}
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class CheckpointDirectoryTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "furlong_checkpoints_XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    root = name;
+    folder = root / "run" / "checkpoints";
+  }
+  void TearDown() override { fs::remove_all(root); }
+  static void write(const CheckpointDirectory& directory, std::int64_t step) {
+    CheckpointWriter writer(directory.path_for(step));
+    writer.integer("trainer/step", step);
+    writer.finish();
+  }
+  static std::int64_t step_in(const fs::path& file) { return CheckpointReader::open(file).integer("trainer/step"); }
+  static void damage(const fs::path& file) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(700);
+    stream.put('\x55');
+  }
+  std::set<std::string> files() const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+    return names;
+  }
+  fs::path root, folder;
+};
+
+TEST_F(CheckpointDirectoryTest, NamesSortAsSteps) {
+  const CheckpointDirectory directory(folder, 2, true);
+  EXPECT_EQ(directory.path_for(1234), folder / "step_00001234.h5");
+  EXPECT_EQ(directory.path_for(0), folder / "step_00000000.h5");
+  EXPECT_EQ(directory.path_for(12'345'678'901), folder / "step_12345678901.h5");
+  EXPECT_THROW(directory.path_for(-1), ContractError);
+  EXPECT_EQ(directory.newest_whole(), std::nullopt);
+  EXPECT_THROW(CheckpointDirectory(folder, 0, true), ContractError);
+  std::ofstream(root / "file") << "";
+  EXPECT_THROW(CheckpointDirectory(root / "file", 1, true), UserError);
+  EXPECT_THROW(CheckpointDirectory(root / "file" / "below", 1, true), UserError);
+}
+
+TEST_F(CheckpointDirectoryTest, TheLastOnesAreKept) {
+  CheckpointDirectory directory(folder, 2, false);
+  for (const std::int64_t step : {5, 10, 99'999'999, 100'000'000}) {
+    write(directory, step);
+    directory.committed(step, 1.0 / static_cast<double>(step));
+  }
+  EXPECT_THAT(directory.steps(), ElementsAre(99'999'999, 100'000'000));
+  EXPECT_EQ(directory.newest_whole(), directory.path_for(100'000'000));
+  EXPECT_FALSE(directory.best().has_value());
+  EXPECT_EQ(files().size(), 2u);
+}
+
+TEST_F(CheckpointDirectoryTest, TheBestIsKeptAcrossRuns) {
+  {
+    CheckpointDirectory directory(folder, 1, true);
+    const std::vector<std::pair<std::int64_t, double>> losses = {{10, 3.0}, {20, 2.0}, {30, 2.5}, {40, std::nan("")}};
+    for (const auto& [step, loss] : losses) {
+      write(directory, step);
+      directory.committed(step, loss);
+    }
+    write(directory, 50);
+    directory.committed(50);
+  }
+  EXPECT_EQ(files(), (std::set<std::string>{"best.h5", "best.json", "step_00000050.h5"}));
+  CheckpointDirectory directory(folder, 1, true);
+  ASSERT_TRUE(directory.best().has_value());
+  EXPECT_EQ(directory.best()->step, 20);
+  EXPECT_EQ(directory.best()->validation_loss, 2.0);
+  EXPECT_EQ(step_in(directory.best()->path), 20);
+  write(directory, 60);
+  directory.committed(60, 2.0);  // no better
+  EXPECT_EQ(step_in(folder / "best.h5"), 20);
+  write(directory, 70);
+  directory.committed(70, 1.9999999999999998);
+  EXPECT_EQ(step_in(folder / "best.h5"), 70);
+  EXPECT_EQ(directory.best()->validation_loss, 1.9999999999999998);
+  EXPECT_EQ(fs::hard_link_count(folder / "best.h5"), 2u);
+  EXPECT_EQ(files(), (std::set<std::string>{"best.h5", "best.json", "step_00000070.h5"}));
+}
+
+TEST_F(CheckpointDirectoryTest, WithoutHardLinksTheBestIsACopy) {
+  hard_links_work = false;
+  CheckpointDirectory directory(folder, 1, true);
+  for (const std::int64_t step : {1, 2, 3}) {
+    write(directory, step);
+    directory.committed(step, step == 3 ? 9.0 : 1.0 / static_cast<double>(step));
+  }
+  hard_links_work = true;
+  EXPECT_EQ(files(), (std::set<std::string>{"best.h5", "best.json", "step_00000003.h5"}));
+  EXPECT_EQ(fs::hard_link_count(folder / "best.h5"), 1u);
+  EXPECT_EQ(step_in(folder / "best.h5"), 2);
+}
+
+TEST_F(CheckpointDirectoryTest, DamagedOnesAreSkipped) {
+  CheckpointDirectory directory(folder, 5, true);
+  for (const std::int64_t step : {1, 2, 3, 4}) {
+    write(directory, step);
+    directory.committed(step);
+  }
+  EXPECT_EQ(directory.newest_whole(), directory.path_for(4));
+  damage(directory.path_for(4));
+  EXPECT_EQ(directory.newest_whole(), directory.path_for(3));
+  fs::resize_file(directory.path_for(3), 600);
+  EXPECT_EQ(directory.newest_whole(), directory.path_for(2));
+  std::ofstream(directory.path_for(2), std::ios::trunc) << "";
+  EXPECT_EQ(directory.newest_whole(), directory.path_for(1));
+  damage(directory.path_for(1));
+  try {
+    directory.newest_whole();
+    FAIL() << "found a whole one";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("none of the 4 checkpoints"));
+    EXPECT_THAT(error.what(), HasSubstr("step_00000004.h5: damaged"));
+    EXPECT_THAT(error.what(), HasSubstr("--resume never"));
+  }
+}
+
+TEST_F(CheckpointDirectoryTest, TheBestIsTheLastResort) {
+  {
+    CheckpointDirectory directory(folder, 1, true);
+    write(directory, 1);
+    directory.committed(1, 0.5);
+    write(directory, 2);
+    directory.committed(2, 0.7);
+    damage(directory.path_for(2));
+  }
+  const CheckpointDirectory directory(folder, 1, true);
+  EXPECT_EQ(directory.newest_whole(), folder / "best.h5");
+}
+
+/// A checkpoint of two processes, of which one had something to write.
+void write_in_shards(const CheckpointDirectory& directory, std::int64_t step) {
+  const fs::path path = directory.path_for(step);
+  ShardIndex index;
+  index.tensors["parameters/a"] = {"float32", {2}};
+  for (const int rank : {0, 1}) {
+    const fs::path shard = shard_path(path, rank, 2);
+    CheckpointWriter writer(shard);
+    const std::vector<std::int64_t> shape{2};
+    const float values[] = {1, static_cast<float>(step)};
+    if (rank == 0) writer.tensor(piece_name("parameters/a", 0), "float32", shape, values);
+    writer.finish();
+    index.files.push_back({shard.filename().string(), checkpoint_checksum(shard).value()});
+  }
+  CheckpointWriter writer(path);
+  writer.text("shards", index.to_json());
+  writer.finish();
+}
+
+TEST_F(CheckpointDirectoryTest, ShardsOfABestOneWithoutReadableRecordStay) {
+  {
+    CheckpointDirectory directory(folder, 1, true);
+    for (const std::int64_t step : {1, 2}) {
+      write_in_shards(directory, step);
+      directory.committed(step, static_cast<double>(step));
+    }
+    EXPECT_EQ(CheckpointReader::shards_of(folder / "best.h5"),
+              (std::vector<std::string>{"step_00000001.shard_0_of_2.h5", "step_00000001.shard_1_of_2.h5"}));
+  }
+  write_file_atomically(folder / "best.json", "{");
+  CheckpointDirectory directory(folder, 1, true);
+  for (const std::int64_t step : {3, 4}) {
+    write_in_shards(directory, step);
+    directory.committed(step);
+  }
+  EXPECT_EQ(CheckpointReader::open(folder / "best.h5").tensors().size(), 1u) << "whole";
+  EXPECT_FALSE(fs::exists(folder / "step_00000003.shard_0_of_2.h5")) << "of a checkpoint that is gone";
+  directory.committed(4, 0.5);
+  EXPECT_FALSE(fs::exists(folder / "step_00000001.shard_0_of_2.h5")) << "of the one that was best";
+}
+
+// Another process may be ahead, and have written its part of the checkpoint that comes next.
+TEST_F(CheckpointDirectoryTest, ShardsOfACheckpointToComeStay) {
+  CheckpointDirectory directory(folder, 1, false);
+  write_in_shards(directory, 1);
+  for (const char* name : {"step_00000000.shard_1_of_2.h5", "step_00000002.shard_1_of_2.h5"})
+    std::ofstream(folder / name) << "part";
+  directory.committed(1);
+  EXPECT_FALSE(fs::exists(folder / "step_00000000.shard_1_of_2.h5")) << "it never came to be";
+  EXPECT_TRUE(fs::exists(folder / "step_00000002.shard_1_of_2.h5"));
+  directory.discard_after(1);
+  EXPECT_FALSE(fs::exists(folder / "step_00000002.shard_1_of_2.h5")) << "of a run that was killed";
+  EXPECT_TRUE(fs::exists(folder / "step_00000001.shard_1_of_2.h5"));
+}
+
+TEST_F(CheckpointDirectoryTest, LeftoversOfInterruptedWritesGo) {
+  fs::create_directories(folder);
+  std::ofstream(folder / "step_00000009.h5.partial") << "half";
+  std::ofstream(folder / "best.h5.partial") << "half";
+  std::ofstream(folder / "notes.txt") << "mine";
+  std::ofstream(folder / "step_9.h5") << "not our name";
+  const CheckpointDirectory directory(folder, 1, true);
+  EXPECT_EQ(files(), (std::set<std::string>{"notes.txt", "step_9.h5"}));
+  EXPECT_EQ(directory.newest_whole(), std::nullopt);
+}
+
+// Kills between the record of the best and its link: the next run of the program brings them together.
+TEST_F(CheckpointDirectoryTest, AnInterruptedChangeOfTheBestIsCompleted) {
+  const auto record = [&](std::int64_t step, double loss) {
+    write_file_atomically(folder / "best.json",
+                          fmt::format(R"({{"step":{},"validation_loss":{},"file":"best.h5"}})", step, loss));
+  };
+  {
+    CheckpointDirectory directory(folder, 2, true);
+    write(directory, 1);
+    record(1, 3.0);  // killed before the first best.h5
+  }
+  EXPECT_EQ(CheckpointDirectory(folder, 2, true).best()->step, 1);
+  EXPECT_EQ(step_in(folder / "best.h5"), 1);
+  {
+    CheckpointDirectory directory(folder, 2, true);
+    write(directory, 2);
+    record(2, 2.0);  // killed before best.h5 moved on
+  }
+  EXPECT_EQ(CheckpointDirectory(folder, 2, true).best()->validation_loss, 2.0);
+  EXPECT_EQ(step_in(folder / "best.h5"), 2);
+  write_file_atomically(folder / "best.json", "{\"step\":");
+  EXPECT_FALSE(CheckpointDirectory(folder, 2, true).best().has_value());
+}
+
+TEST_F(CheckpointDirectoryTest, LaterStepsAreDiscardedAndNeverCounted) {
+  CheckpointDirectory directory(folder, 2, true);
+  for (const std::int64_t step : {10, 20, 30}) {
+    write(directory, step);
+    directory.committed(step, 1.0 / static_cast<double>(step));
+  }
+  write(directory, 10);
+  write(directory, 15);
+  directory.committed(15);  // 20 and 30 lie ahead: they take no place from 10 and 15
+  EXPECT_THAT(directory.steps(), ElementsAre(10, 15, 20, 30));
+  directory.discard_after(15);
+  EXPECT_THAT(directory.steps(), ElementsAre(10, 15));
+  EXPECT_FALSE(directory.best().has_value());
+  EXPECT_EQ(files(), (std::set<std::string>{"step_00000010.h5", "step_00000015.h5"}));
+  write(directory, 20);
+  directory.committed(20, 9.0);
+  EXPECT_EQ(directory.best()->step, 20);
+  directory.discard_after(20);
+  EXPECT_EQ(directory.best()->step, 20);
+}
+
+TEST_F(CheckpointDirectoryTest, ABestThatIsNoLongerKeptIsNotServed) {
+  {
+    CheckpointDirectory directory(folder, 1, true);
+    write(directory, 10);
+    directory.committed(10, 2.0);
+  }
+  CheckpointDirectory directory(folder, 1, false);
+  EXPECT_EQ(directory.newest_whole(), directory.path_for(10));
+  EXPECT_TRUE(fs::exists(folder / "best.h5")) << "nothing has replaced it yet";
+  write(directory, 20);
+  directory.committed(20, 3.0);
+  EXPECT_EQ(files(), (std::set<std::string>{"step_00000020.h5"}));
+  EXPECT_FALSE(directory.best().has_value());
+}
+
+TEST_F(CheckpointDirectoryTest, BeforeTheFirstStepNothingStays) {
+  CheckpointDirectory directory(folder, 1, true);
+  write(directory, 10);
+  directory.committed(10, 2.0);
+  // A best.h5 that no record belongs to.
+  write_file_atomically(folder / "best.json", "{");
+  CheckpointDirectory again(folder, 1, true);
+  EXPECT_FALSE(again.best().has_value());
+  again.discard_after(-1);
+  EXPECT_EQ(files(), std::set<std::string>{});
+}
+
+// Of a run of furlong finetune the student of its last stage is meant.
+TEST_F(CheckpointDirectoryTest, ARunInStagesIsItsLastOne) {
+  const fs::path run = root / "finetuned";
+  fs::create_directories(run);
+  EXPECT_EQ(last_stage_of(run), std::nullopt);
+  const auto refusal = [&] {
+    try {
+      checkpoint_of(run);
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refusal(), HasSubstr("there is no checkpoint here"));
+  std::ofstream(run / "teacher.h5") << "x";
+  fs::create_directories(run / "1_transfer" / "checkpoints");
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("no stage of this run of furlong finetune has a checkpoint yet"),
+                               HasSubstr("teacher.h5")));
+  const auto stage = [&](const char* name, std::int64_t step, std::optional<double> loss = std::nullopt) {
+    CheckpointDirectory directory(run / name / "checkpoints", 2, true);
+    write(directory, step);
+    directory.committed(step, loss);
+  };
+  stage("1_transfer", 7);
+  stage("2_distillation", 3, 0.5);
+  stage("2_distillation", 4, 0.7);
+  fs::create_directories(run / "3_task" / "checkpoints");  // begun, and nothing saved
+  fs::create_directories(run / "4_holidays" / "checkpoints");
+  EXPECT_EQ(last_stage_of(run), run / "2_distillation");
+  EXPECT_EQ(checkpoint_of(run), run / "2_distillation" / "checkpoints" / "best.h5");
+  EXPECT_EQ(newest_checkpoint_of(run), run / "2_distillation" / "checkpoints" / "step_00000004.h5");
+  EXPECT_EQ(checkpoint_of(run / "1_transfer"), run / "1_transfer" / "checkpoints" / "step_00000007.h5");
+  stage("10_task", 1);
+  EXPECT_EQ(step_in(checkpoint_of(run)), 1);
+  stage("10_transfer", 1);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("10_task or 10_transfer"), HasSubstr("name the folder")));
+}
+
+TEST_F(CheckpointDirectoryTest, ReadersBesideARunFindTheNewestToo) {
+  EXPECT_EQ(newest_whole_checkpoint(folder), std::nullopt);
+  CheckpointDirectory directory(folder, 2, true);
+  for (const std::int64_t step : {10, 20, 30}) {
+    write(directory, step);
+    directory.committed(step, step == 10 ? 1.0 : 2.0);
+  }
+  EXPECT_EQ(newest_whole_checkpoint(folder), directory.path_for(30)) << "not the best";
+  damage(directory.path_for(30));
+  damage(directory.path_for(20));
+  EXPECT_EQ(newest_whole_checkpoint(folder), folder / "best.h5");
+}
+
+}  // namespace
+}  // namespace furlong

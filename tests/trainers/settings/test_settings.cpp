@@ -1,0 +1,274 @@
+#include "trainers/settings/settings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+#include <sstream>
+#include <string_view>
+
+#include "framework/core/error.h"
+#include "tests/places.h"
+#include "trainers/settings/attention_config.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+const std::string minimal = "data:\n  store: tokens.h5\n";
+
+Settings from(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  return from_yaml_text(minimal + text, "text", overrides).settings;
+}
+
+std::string slurp(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+// Each NNN_name.yaml must give exactly the line in NNN_name.expected, files named as seen from the folder.
+TEST(BrokenConfigs, EachGivesExactlyItsError) {
+  const fs::path before = fs::current_path();
+  fs::current_path(testing::source_directory() / "tests/trainers/settings/broken_configs");
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator("."))
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path().filename());
+  std::sort(files.begin(), files.end());
+  EXPECT_GE(files.size(), 100u);
+  for (const auto& file : files) {
+    const std::string expected = slurp(fs::path(file).replace_extension(".expected"));
+    std::string found = "no error";
+    try {
+      load_settings(file);
+    } catch (const UserError& error) {
+      found = error.what();
+    }
+    EXPECT_EQ(found + "\n", expected) << file;
+    EXPECT_EQ(found.find('\n'), std::string::npos) << file;
+  }
+  fs::current_path(before);
+}
+
+TEST(RunnableConfigs, AreValid) {
+  std::vector<fs::path> files;
+  std::error_code code;
+  for (fs::recursive_directory_iterator it(testing::source_directory() / "configs", code), end; !code && it != end;
+       it.increment(code))
+    if (it->path().extension() == ".yaml") files.push_back(it->path());
+  if (files.empty()) GTEST_SKIP() << "there are no files configs/*.yaml";
+  for (const auto& file : files) EXPECT_NO_THROW(load_settings(file)) << file;
+}
+
+TEST(Reference, PageInDocsIsCurrent) {
+  EXPECT_TRUE(slurp(testing::source_directory() / "docs/config.md") == reference_markdown())
+      << "docs/config.md is not what the table of keys says; write it again: furlong config reference > docs/config.md";
+}
+
+TEST(Reference, NamesEveryKey) {
+  Settings settings;
+  const std::string page = reference_markdown();
+  const auto schema = json_schema();
+  const auto table = settings_table(settings);
+  for (const auto& key : table.keys()) {
+    EXPECT_THAT(page, HasSubstr("| `" + key.name() + "` | " + key.type() + " |"));
+    EXPECT_FALSE(key.meaning().empty()) << key.path();
+    std::string pointer = "/properties/" + key.path();
+    for (auto dot = pointer.find('.'); dot != std::string::npos; dot = pointer.find('.', dot))
+      pointer.replace(dot, 1, "/properties/");
+    EXPECT_TRUE(schema.contains(nlohmann::ordered_json::json_pointer(pointer))) << key.path();
+  }
+}
+
+// Whatever bytes a file holds, reading gives settings or one line, never anything else.
+TEST(BrokenConfigs, DamagedTextGivesSettingsOrOneLine) {
+  Settings base = from(
+      "model: {attention: {mechanism: linear, redraw_every: 100}}\ntrainer: {sample_tokens: 9, sample_prompt: \"a: "
+      "b\"}\n");
+  const std::string whole = to_yaml(base);
+  const std::string_view bytes("\t\n :-#[]{}\"'*&!|>%@`,?~.0e\xff\xc3\0", 29);
+  std::mt19937 random(1);
+  int refused = 0;
+  for (int trial = 0; trial < 3000; ++trial) {
+    std::string text = whole;
+    for (int edit = 0; edit < 1 + trial % 3; ++edit) {
+      const std::size_t at = random() % text.size();
+      const char byte = bytes[random() % bytes.size()];
+      if (random() % 3 == 0)
+        text.erase(at, 1 + random() % 20);
+      else if (random() % 2)
+        text[at] = byte;
+      else
+        text.insert(at, 1, byte);
+    }
+    try {
+      from_yaml_text(text, "text");
+    } catch (const UserError& error) {
+      ++refused;
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+      EXPECT_THAT(error.what(), ::testing::StartsWith("text")) << text;
+    }
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+// Every default must be a value that the key itself accepts, and names of other programs must lead to one key of a
+// section only.
+TEST(Table, IsConsistent) {
+  Settings settings;
+  std::set<std::string> seen;
+  const auto table = settings_table(settings);
+  for (const auto& key : table.keys()) {
+    EXPECT_TRUE(key.accepts(key.get())) << key.path();
+    for (const auto& name : key.names_elsewhere()) {
+      EXPECT_TRUE(seen.insert(key.section() + "." + name).second) << name;
+      EXPECT_FALSE(table.find(key.section().empty() ? name : key.section() + "." + name)) << name << " is a key itself";
+    }
+    for (const auto& condition : key.conditions()) {
+      const auto* other = table.find(condition.key);
+      ASSERT_TRUE(other) << key.path();
+      for (const auto& value : condition.values) EXPECT_TRUE(other->accepts(value)) << key.path() << " " << value;
+    }
+  }
+  EXPECT_NO_THROW(check(Settings()));
+}
+
+TEST(Resolve, FillsInWhatFollowsFromOtherKeys) {
+  const Settings s =
+      from("model: {d_model: 96, n_heads: 6, attention: {mechanism: linear}}\ntrainer: {max_steps: 500}\n");
+  EXPECT_EQ(s.model.n_key_value_heads, 6);
+  EXPECT_EQ(s.model.d_head, 16);
+  EXPECT_EQ(s.model.d_feedforward, 384);
+  EXPECT_EQ(s.model.max_sequence_length, 1024);
+  EXPECT_EQ(s.model.attention.n_features, 32);
+  EXPECT_EQ(s.schedule.decay_steps, 400);
+  EXPECT_EQ(s.model.vocabulary_size, 0);
+  EXPECT_EQ(from("model: {attention: {mechanism: linear, feature_map: elu1}}\n").model.attention.n_features, 32);
+  EXPECT_EQ(from("schedule: {name: warmup_stable_decay}\n").schedule.decay_steps, 100);
+  EXPECT_EQ(from("schedule: {name: constant}\n").schedule.decay_steps, 0);
+  const std::string scaled = "model: {rotary_scaling_factor: 2, max_sequence_length: 4096, rotary_scaling: ";
+  EXPECT_EQ(from(scaled + "yarn}\n").model.rotary_original_length, 4096);
+  EXPECT_EQ(from(scaled + "linear}\n").model.rotary_original_length, 0);
+  EXPECT_EQ(resolve(s), s);
+}
+
+TEST(RoundTrip, CompleteYamlGivesEqualSettings) {
+  const std::vector<std::string> variants = {
+      "",
+      "model: {attention: {mechanism: linear}}\n",
+      "model: {attention: {mechanism: linear, feature_map: elu1}}\n",
+      "model: {attention: {mechanism: linear, directions: iid, redraw_every: 100, n_features: 256, chunk_size: 128}}\n",
+      "model: {position: learned, max_sequence_length: 4096, norm: rmsnorm, bias: false, activation: swiglu, "
+      "n_key_value_heads: 2}\n",
+      "schedule: {name: warmup_stable_decay, final_fraction: 0}\n",
+      "schedule: {name: inverse_square_root}\n",
+      "schedule: {name: linear, warmup_steps: 1000}\n",
+      "model: {norm_placement: after, embedding_norm: true, n_segments: 2, shared_layers: true, d_embedding: 32, "
+      "prediction_head: transform, output_bias: true, position: learned}\n",
+      "model: {query_key_norm: rmsnorm, rotary_scaling: llama3, rotary_scaling_factor: 8, rotary_low_frequency_factor: "
+      "2, lora_rank: 4}\n",
+      "model: {rotary_scaling: yarn, rotary_scaling_factor: 4, rotary_original_length: 100, rotary_beta_fast: 16, "
+      "rotary_beta_slow: 2, rotary_attention_factor: 1.2}\n",
+      "trainer: {sample_tokens: 9, sample_prompt: \"In the beginning: # \\\"God\\\"\\n\"}\n",
+      "device: \"cuda:1\"\nseed: 9223372036854775807\noptimizer: {learning_rate: 0.000123456789012345678}\n"};
+  for (const auto& variant : variants) {
+    const Settings settings = from(variant);
+    for (const bool comments : {false, true}) {
+      const std::string text = to_yaml(settings, comments);
+      EXPECT_EQ(from_yaml_text(text, "again").settings, settings) << text;
+    }
+    EXPECT_EQ(from_yaml_text(to_json(settings).dump(), "json").settings, settings) << variant;
+  }
+}
+
+TEST(RoundTrip, WritesEveryKey) {
+  Settings settings = from("");
+  const std::string text = to_yaml(settings);
+  const auto table = settings_table(settings);
+  for (const auto& key : table.keys()) EXPECT_THAT(text, HasSubstr(key.name() + ": ")) << key.path();
+}
+
+TEST(Load, NamesTheRunDirectoryAfterTheFile) {
+  const fs::path file = fs::path(::testing::TempDir()) / ("furlong_quick." + std::to_string(::getpid()) + ".yaml");
+  std::ofstream(file) << minimal;
+  EXPECT_EQ(load_settings(file).settings.run_directory, fs::path("runs") / file.stem());
+  EXPECT_EQ(load_settings(file, {"run_directory=/tmp/here"}).settings.run_directory, "/tmp/here");
+  fs::remove(file);
+}
+
+TEST(Check, SettingsMadeInCodeAreCheckedToo) {
+  Settings settings;
+  settings.model.attention.redraw_every = 5;
+  EXPECT_THROW(check(settings), UserError);
+  settings.model.attention.mechanism = "linear";
+  EXPECT_NO_THROW(check(settings));
+  settings.model.n_heads = 3;
+  EXPECT_THROW(check(settings), UserError);
+}
+
+TEST(Check, OverridesAreNamedInConflicts) {
+  try {
+    from("model: {n_heads: 4}\n", {"model.d_model=130"});
+    FAIL() << "130 is not a multiple of 4";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "--set model.d_model=130: model.d_model: 130 is not a multiple of model.n_heads: 4 (text:3:18); "
+                 "expected heads of equal width; change one, or set model.d_head");
+  }
+}
+
+TEST(Check, AllowsWhatLooksOddButIsRight) {
+  EXPECT_NO_THROW(from("model: {d_model: 100, n_heads: 3, d_head: 32}\n"));
+  EXPECT_NO_THROW(from("model: {d_model: 36, n_heads: 4, position: sinusoidal}\n"));
+  EXPECT_NO_THROW(from("model: {attention: {mechanism: linear, feature_map: elu1, n_features: 32}}\n"));
+  EXPECT_NO_THROW(from("model: {n_heads: 4, n_key_value_heads: 1}\n"));
+  EXPECT_NO_THROW(from("schedule: {warmup_steps: 1000}\n"));
+  EXPECT_NO_THROW(from("schedule: {warmup_steps: 0}\n"));
+}
+
+TEST(AttentionConfig, TwoWindowsAndTheEpsilonThatEachDefinitionReads) {
+  const auto config = [](const std::string& attention) {
+    return attention_config(from("model: {n_layers: 2, attention: {" + attention + "}}\n"));
+  };
+  const auto mixed = config("layers: [softmax, windowed], softmax_window: 16");
+  EXPECT_EQ(mixed.window, 0) << "softmax stays global";
+  EXPECT_EQ(mixed.softmax_window, 16);
+  EXPECT_EQ(config("layers: [softmax, windowed], softmax_window: 16, window: 64").window, 64);
+
+  EXPECT_EQ(config("mechanism: linear, feature_map: favor_relu").map_options.kernel_epsilon, 1e-3);
+  EXPECT_EQ(config("mechanism: linear, feature_map: favor_relu, kernel_epsilon: 0.01").map_options.kernel_epsilon,
+            0.01);
+  EXPECT_LT(config("mechanism: linear, compat: performer_pytorch").compat_kernel_epsilon, 0) << "the library's own";
+  EXPECT_EQ(config("mechanism: linear, compat: performer_pytorch, kernel_epsilon: 0.01").compat_kernel_epsilon, 0.01);
+  EXPECT_TRUE(
+      config("mechanism: linear, compat: fast_transformers, feature_map: favor_hyperbolic, compat_stabilize: true")
+          .compat_stabilize);
+}
+
+TEST(Overrides, AKeyWithoutItsSectionIsNamedWhole) {
+  const auto hint = [](const std::string& override_text) -> std::string {
+    try {
+      from("", {override_text});
+    } catch (const UserError& error) {
+      const std::string message = error.what();
+      return message.substr(message.find("; ") + 2);
+    }
+    return "no error";
+  };
+  EXPECT_EQ(hint("d_model=32"), "did you mean model.d_model?");
+  EXPECT_EQ(hint("attention.chunk_size=32"), "did you mean model.attention.chunk_size?");
+  EXPECT_EQ(hint("every=32"), "did you mean checkpoint.every or log.every?");
+  EXPECT_EQ(hint("lr=1"), "it is called optimizer.learning_rate here");
+  EXPECT_EQ(hint("optimizer.lr=1"), "it is called optimizer.learning_rate here");
+  EXPECT_EQ(hint("trainer.batch_size=1"), "did you mean data.batch_size?");
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,534 @@
+// Learning from a teacher: beginning from weights, transfer layer by layer, distillation, and what each leaves alone.
+#include "trainers/train/distillation/teacher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "framework/core/arena.h"
+#include "tests/framework/engine_testing.h"
+#include "tests/trainers/training.h"
+#include "trainers/train/data_checks.h"
+#include "trainers/train/trainer.h"
+
+namespace furlong {
+namespace {
+
+using testing::expect_equal_tensors;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::small_settings;
+using Overrides = std::vector<std::string>;
+
+Overrides operator+(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const Overrides wide{"model.initializer_range=0.3", "trainer.max_steps=60"};
+const Overrides linear{"model.attention.mechanism=linear", "model.attention.feature_map=favor_positive"};
+
+class TeacherTest : public testing::WithTemporaryFolder {
+ protected:
+  TeacherTest() : data(TokenStore::open(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000)))) {
+    // Large initial weights: attention that is far from uniform, which any feature map would imitate.
+    Trainer teacher = trainer(wide);
+    while (teacher.steps() < 60) teacher.step();
+    teacher.save(path("teacher.h5"));
+  }
+  Settings settings(const Overrides& overrides) const { return small_settings(path("tokens.h5"), overrides).settings; }
+  Trainer trainer(const Overrides& overrides, const Device& device = {}) const {
+    return Trainer(settings(overrides), data, device);
+  }
+  /// With the teacher's weights, as a stage of furlong finetune begins.
+  Trainer student(const Overrides& overrides, const Device& device = {}) const {
+    Trainer one = trainer(overrides, device);
+    one.start_from(CheckpointReader::open(path("teacher.h5")));
+    return one;
+  }
+  Overrides transfer(const Overrides& more = {}) const {
+    return linear +
+           Overrides{"teacher.loss=transfer", "teacher.checkpoint=" + path("teacher.h5"), "optimizer.weight_decay=0"} +
+           more;
+  }
+  Overrides distillation(const Overrides& more = {}) const {
+    return linear + Overrides{"teacher.loss=distillation", "teacher.checkpoint=" + path("teacher.h5")} + more;
+  }
+
+  TokenStore data;
+};
+
+std::vector<float> values(Trainer& trainer, const std::string& name) {
+  return trainer.model().store->find(name).master().to_vector<float>();
+}
+
+// --- Weights
+
+TEST_F(TeacherTest, ARunBeginsFromWeights) {
+  Trainer one = trainer(linear);
+  const WeightsReport report = one.start_from(CheckpointReader::open(path("teacher.h5")));
+  EXPECT_THAT(report.missing, ::testing::ElementsAre("blocks.0.attention.directions", "blocks.1.attention.directions"));
+  EXPECT_TRUE(report.unused.empty());
+  EXPECT_EQ(report.positions_before, 0);
+  Trainer teacher = trainer(wide);
+  teacher.load(CheckpointReader::open(path("teacher.h5")));
+  for (const Parameter& parameter : teacher.model().store->parameters())
+    EXPECT_EQ(values(one, parameter.name()), values(teacher, parameter.name())) << parameter.name();
+  EXPECT_EQ(one.steps(), 0);
+}
+
+TEST_F(TeacherTest, WhatTheModelHasNoPlaceForIsNamed) {
+  Trainer other = trainer(linear);
+  other.step();
+  other.save(path("linear.h5"));
+  Trainer softmax = trainer({});
+  const WeightsReport report = softmax.start_from(CheckpointReader::open(path("linear.h5")));
+  EXPECT_THAT(report.unused, ::testing::ElementsAre("blocks.0.attention.directions", "blocks.1.attention.directions"));
+}
+
+TEST_F(TeacherTest, DirectionsThatCameWithWeightsStay) {
+  Trainer before = trainer(linear + Overrides{"seed=7"});
+  before.step();
+  before.save(path("linear.h5"));
+  Trainer after = trainer(linear + Overrides{"seed=8"});
+  after.start_from(CheckpointReader::open(path("linear.h5")));
+  after.step();
+  EXPECT_EQ(values(after, "blocks.1.attention.directions"), values(before, "blocks.1.attention.directions"));
+}
+
+TEST_F(TeacherTest, WeightsThatDoNotFitAreRefused) {
+  Trainer wider = trainer({"model.d_model=32"});
+  EXPECT_THAT(message_of<UserError>([&] { wider.start_from(CheckpointReader::open(path("teacher.h5"))); }),
+              AllOf(HasSubstr("teacher.h5"), HasSubstr("token_embedding.weight"), HasSubstr("32"), HasSubstr("16")));
+  StoreWriter writer(path("dna.h5"), Vocabulary::dna(), {});
+  const std::vector<std::int32_t> ids(400, 1);
+  writer.append(std::vector<std::int32_t>(400, 1));
+  writer.end_document();
+  writer.finish("{}");
+  const TokenStore dna = TokenStore::open(path("dna.h5"));
+  Trainer genome(small_settings(path("dna.h5")).settings, dna, Device{});
+  EXPECT_THAT(message_of<UserError>([&] { genome.start_from(CheckpointReader::open(path("teacher.h5"))); }),
+              AllOf(HasSubstr("dna"), HasSubstr("bytes"), HasSubstr("expected the same")));
+}
+
+TEST_F(TeacherTest, LearnedPositionsAreRepeated) {
+  const Overrides learned{"model.position=learned"};
+  Trainer shorter = trainer(learned);
+  shorter.save(path("positions.h5"));
+  Trainer longer = trainer(learned + Overrides{"model.max_sequence_length=75"});
+  EXPECT_EQ(longer.start_from(CheckpointReader::open(path("positions.h5"))).positions_before, 32);
+  const std::vector<float> few = values(shorter, "position_embedding.weight"),
+                           many = values(longer, "position_embedding.weight");
+  ASSERT_EQ(many.size(), 75u * 16u);
+  for (std::size_t i = 0; i < many.size(); ++i) ASSERT_EQ(many[i], few[i % few.size()]) << i;
+}
+
+// --- Transfer
+
+/// Relative error of the student's attentions on the teacher's hidden states, in float64, for the first batch that
+/// training sees.
+double naive_error(Trainer& student, Trainer& teacher) {
+  const auto batch = student.source().batch(0, 2);
+  const Tensor tokens = Tensor::from(batch.inputs, {batch.batch, batch.n});
+  std::vector<std::vector<float>> inputs, outputs;
+  Tape tape{Stream{}};
+  const Tape::NoGradient guard(tape);
+  layers::ForwardContext context{tape};
+  context.observe_attention = [&](const layers::ObservedAttention& seen) {
+    inputs.push_back(seen.input.value().to_vector<float>());
+    outputs.push_back(seen.projected.value().to_vector<float>());
+  };
+  teacher.model().decoder->hidden(context, tokens);
+  context.observe_attention = nullptr;
+  double mean = 0;
+  for (std::size_t layer = 0; layer < inputs.size(); ++layer) {
+    const Variable input(Tensor::from(inputs[layer], {batch.batch, batch.n, 16}));
+    const auto found = student.model().decoder->attention_output(context, layer, input).value().to_vector<float>();
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      difference += std::pow(static_cast<double>(found[i]) - outputs[layer][i], 2);
+      size += std::pow(static_cast<double>(outputs[layer][i]), 2);
+    }
+    mean += difference / size / static_cast<double>(inputs.size());
+  }
+  return mean;
+}
+
+TEST_F(TeacherTest, TheLossOfTransferIsTheMeanRelativeError) {
+  Trainer teacher = trainer(wide);
+  teacher.load(CheckpointReader::open(path("teacher.h5")));
+  Trainer one = student(transfer());
+  const double expected = naive_error(one, teacher);
+  EXPECT_GT(expected, 0.001);
+  // float32 outputs: sums of 1,024 squares in another order.
+  EXPECT_NEAR(one.step().loss, expected, 1e-5 * expected);
+}
+
+TEST_F(TeacherTest, TransferLowersTheErrorAndTrainsAttentionAlone) {
+  for (const char* input : {"teacher", "student"}) {
+    for (const char* turns : {"joint", "in_turn"}) {
+      const ::testing::ScopedTrace trace(__FILE__, __LINE__, std::string(input) + " " + turns);
+      Trainer one = student(transfer({std::string("teacher.input=") + input, std::string("teacher.layers=") + turns,
+                                      "trainer.max_steps=60", "optimizer.learning_rate=0.003"}));
+      std::map<std::string, std::vector<float>> before;
+      for (const Parameter& parameter : one.model().store->parameters())
+        before[parameter.name()] = values(one, parameter.name());
+      const Evaluation untrained = one.validate();
+      while (one.steps() < 60) one.step();
+      const Evaluation trained = one.validate();
+      EXPECT_LT(trained.loss, 0.7 * untrained.loss);
+      ASSERT_EQ(trained.layer_errors.size(), 2u);
+      for (std::size_t layer = 0; layer < 2; ++layer)
+        EXPECT_LT(trained.layer_errors[layer].second, untrained.layer_errors[layer].second);
+      EXPECT_NEAR(trained.loss, (trained.layer_errors[0].second + trained.layer_errors[1].second) / 2, 1e-12);
+      for (const auto& [name, values_before] : before) {
+        const bool attention = name.find(".attention.") != std::string::npos && !name.ends_with(".directions");
+        EXPECT_EQ(values(one, name) != values_before, attention) << name;
+        EXPECT_EQ(one.model().store->is_trained(one.model().store->find(name)), attention) << name;
+      }
+    }
+  }
+}
+
+TEST_F(TeacherTest, LayersThatAreSoftmaxStayAsTheyAre) {
+  const Overrides hybrid{"model.attention.layers=[softmax,linear]", "teacher.loss=transfer",
+                         "teacher.checkpoint=" + path("teacher.h5")};
+  Trainer one = student(hybrid);
+  const std::vector<float> before = values(one, "blocks.0.attention.query_key_value.weight");
+  for (int step = 0; step < 3; ++step) one.step();
+  EXPECT_EQ(values(one, "blocks.0.attention.query_key_value.weight"), before);
+  EXPECT_EQ(one.validate().layer_errors.size(), 1u);
+  EXPECT_THAT(message_of<UserError>([&] {
+                trainer({"teacher.loss=transfer", "teacher.checkpoint=" + path("teacher.h5")});
+              }),
+              HasSubstr("transfer has nothing to do"));
+}
+
+TEST_F(TeacherTest, InTurnOneLayerMovesAtATime) {
+  const std::string first = "blocks.0.attention.query_key_value.weight",
+                    second = "blocks.1.attention.query_key_value.weight";
+  // With weight decay, which must not touch a layer whose turn it is not.
+  Trainer one = student(transfer({"teacher.layers=in_turn", "trainer.max_steps=10", "optimizer.weight_decay=0.1"}));
+  const std::vector<float> untouched = values(one, second);
+  std::vector<double> rates;
+  for (int step = 0; step < 5; ++step) rates.push_back(one.step().learning_rate);
+  EXPECT_EQ(values(one, second), untouched);
+  const std::vector<float> done = values(one, first);
+  for (int step = 0; step < 5; ++step)
+    EXPECT_EQ(one.step().learning_rate, rates[static_cast<std::size_t>(step)]) << step;
+  EXPECT_EQ(values(one, first), done);
+  EXPECT_NE(values(one, second), untouched);
+}
+
+TEST_F(TeacherTest, InTurnWhatALayerHasSeenIsItsOwnTurns) {
+  Trainer one = student(transfer({"teacher.layers=in_turn", "trainer.max_steps=8", "model.attention.centering=true",
+                                  "model.attention.scaling=saderf"}));
+  const auto buffers = [&](int layer) {
+    std::vector<std::vector<float>> found;
+    for (const char* name : {"statistics", "query_center", "key_center", "scaling"})
+      found.push_back(values(one, fmt::format("blocks.{}.attention.{}", layer, name)));
+    return found;
+  };
+  // As measured before the run (furlong convert --data).
+  const Tensor measured = one.model().store->find("blocks.1.attention.statistics").master();
+  measured.copy_from(
+      Tensor::from(std::vector<float>(static_cast<std::size_t>(measured.elements()), 3.0F), measured.shape()));
+  const auto before = buffers(1);
+  for (int step = 0; step < 4; ++step) one.step();
+  EXPECT_EQ(buffers(1), before);
+  one.step();  // which begins with what the last step of the first layer has seen
+  const auto done = buffers(0);
+  EXPECT_NE(done[1], std::vector<float>(done[1].size()));
+  for (int step = 0; step < 3; ++step) one.step();
+  EXPECT_EQ(buffers(0), done);
+  EXPECT_NE(buffers(1)[0], before[0]);
+  EXPECT_NE(buffers(1)[1], before[1]);
+}
+
+// A model of sentence embeddings: nothing to learn or to be measured but its attentions.
+TEST_F(TeacherTest, WithoutAnOutputLayerThereIsTransferAlone) {
+  const Overrides headless{"model.architecture=encoder", "objective.name=masked_tokens", "model.prediction_head=none"};
+  Trainer teacher = trainer(headless + wide);
+  teacher.save(path("headless.h5"));
+  for (const Parameter& parameter : teacher.model().store->parameters()) {
+    EXPECT_FALSE(parameter.name().starts_with("classifier") || parameter.name().starts_with("prediction"))
+        << parameter.name();
+  }
+  EXPECT_THAT(message_of<UserError>([&] { teacher.step(); }),
+              AllOf(HasSubstr("objective.name: masked_tokens"),
+                    HasSubstr("hidden states alone (model.prediction_head: none)")));
+  EXPECT_THAT(message_of<UserError>([&] { teacher.validate(); }), HasSubstr("no output layer over tokens"));
+  const auto check = [&](const Overrides& overrides) {
+    check_against_data(small_settings(path("tokens.h5"), overrides), data);
+  };
+  EXPECT_THAT(message_of<UserError>([&] { check(headless); }),
+              AllOf(HasSubstr("--set model.prediction_head"), HasSubstr("no output layer over tokens")));
+
+  const Overrides of_headless{"teacher.checkpoint=" + path("headless.h5"), "optimizer.learning_rate=0.003",
+                              "trainer.max_steps=20"};
+  const Overrides transfer = headless + linear + of_headless + Overrides{"teacher.loss=transfer"};
+  check(transfer);
+  Trainer one = trainer(transfer);
+  one.start_from(CheckpointReader::open(path("headless.h5")));
+  const double before = one.validate().loss;
+  while (one.steps() < 20) one.step();
+  EXPECT_LT(one.validate().loss, before);
+  const Overrides distillation = linear + of_headless + Overrides{"teacher.loss=distillation"};
+  EXPECT_THAT(message_of<UserError>([&] { trainer(headless + distillation); }),
+              HasSubstr("predictions of tokens need an output layer"));
+  EXPECT_THAT(message_of<UserError>([&] {
+                trainer(Overrides{"model.architecture=encoder", "objective.name=masked_tokens"} + distillation);
+              }),
+              AllOf(HasSubstr("teacher.checkpoint"), HasSubstr("headless.h5"), HasSubstr("output layer")));
+}
+
+TEST_F(TeacherTest, TransferTakesMemoryLinearInLength) {
+  const auto peak = [&](std::int64_t n, const char* layers) {
+    const Overrides size{"data.sequence_length=" + std::to_string(n), std::string("model.n_layers=") + layers};
+    if (std::string(layers) != "2") {
+      Trainer deep = trainer(Overrides{std::string("model.n_layers=") + layers});
+      deep.save(path("deep.h5"));
+    }
+    const std::string teacher = std::string(layers) == "2" ? "teacher.h5" : "deep.h5";
+    return predicted_peak_bytes(settings(transfer(size + Overrides{"teacher.checkpoint=" + path(teacher)})),
+                                data.vocabulary());
+  };
+  const std::int64_t one = peak(4096, "2"), two = peak(8192, "2"), four = peak(16384, "2");
+  EXPECT_NEAR(static_cast<double>(four - two), 2.0 * static_cast<double>(two - one), 0.02 * static_cast<double>(two));
+  // Of one layer's size: six more layers add their weights alone, 64 KiB, to 16,384 tokens of width 16.
+  EXPECT_LT(peak(16384, "8") - four, four / 20);
+}
+
+// --- Distillation
+
+/// Mean over all positions of T² KL(teacher ‖ student) and of the cross-entropy, of the first batch that training sees.
+std::pair<double, double> naive_divergence(Trainer& student, Trainer& teacher, double temperature) {
+  const auto batch = student.source().batch(0, 2);
+  const Tensor tokens = Tensor::from(batch.inputs, {batch.batch, batch.n});
+  const auto logits = [&](Trainer& one) {
+    Tape tape{Stream{}};
+    const Tape::NoGradient guard(tape);
+    layers::ForwardContext context{tape};
+    const Tensor hidden = one.model().decoder->hidden(context, tokens).value();
+    return one.model()
+        .decoder->logits(Stream{}, hidden.reshape({batch.batch * batch.n, hidden.extent(2)}))
+        .to_vector<float>();
+  };
+  const std::vector<float> theirs = logits(teacher), ours = logits(student);
+  const std::size_t rows = batch.inputs.size(), vocabulary = theirs.size() / rows;
+  const auto log_softmax = [&](const std::vector<float>& all, std::size_t row, double t) {
+    std::vector<double> result(vocabulary);
+    double sum = 0;
+    for (std::size_t i = 0; i < vocabulary; ++i) sum += std::exp(all[row * vocabulary + i] / t);
+    for (std::size_t i = 0; i < vocabulary; ++i) result[i] = all[row * vocabulary + i] / t - std::log(sum);
+    return result;
+  };
+  double divergence = 0, loss = 0;
+  for (std::size_t row = 0; row < rows; ++row) {
+    const auto p = log_softmax(theirs, row, temperature), q = log_softmax(ours, row, temperature);
+    for (std::size_t i = 0; i < vocabulary; ++i)
+      divergence += temperature * temperature * std::exp(p[i]) * (p[i] - q[i]);
+    loss -= log_softmax(ours, row, 1)[static_cast<std::size_t>(batch.targets[row])];
+  }
+  return {divergence / static_cast<double>(rows), loss / static_cast<double>(rows)};
+}
+
+TEST_F(TeacherTest, TheLossOfDistillationIsTheDivergenceAndTheTasksShare) {
+  Trainer teacher = trainer(wide);
+  teacher.load(CheckpointReader::open(path("teacher.h5")));
+  for (const auto& [share, temperature] : {std::pair(1.0, 1.0), std::pair(0.25, 1.0), std::pair(0.5, 3.0)}) {
+    Trainer one = student(
+        distillation({fmt::format("teacher.share={}", share), fmt::format("teacher.temperature={}", temperature)}));
+    const auto [divergence, loss] = naive_divergence(one, teacher, temperature);
+    const double expected = share * divergence + (1 - share) * loss;
+    EXPECT_NEAR(one.step().loss, expected, 1e-5 * expected) << share << " " << temperature;
+  }
+}
+
+TEST_F(TeacherTest, AStudentLikeItsTeacherHasNothingToLearn) {
+  Trainer one = student({"teacher.loss=distillation", "teacher.checkpoint=" + path("teacher.h5")});
+  const StepReport report = one.step();
+  EXPECT_NEAR(report.loss, 0, 1e-6);           // of logits that are the same bit for bit
+  EXPECT_NEAR(report.gradient_norm, 0, 1e-6);  // likewise
+}
+
+TEST_F(TeacherTest, DistillationLowersTheDivergence) {
+  for (const char* positions : {"targets", "all"}) {
+    Trainer one = student(distillation(
+        {std::string("teacher.positions=") + positions, "trainer.max_steps=60", "optimizer.learning_rate=0.003"}));
+    const Evaluation before = one.validate();
+    while (one.steps() < 60) one.step();
+    const Evaluation after = one.validate();
+    EXPECT_LT(after.divergence, 0.7 * before.divergence);
+    // Loss and accuracy are the objective's, as without a teacher.
+    Trainer plain = trainer(linear);
+    for (const Parameter& parameter : one.model().store->parameters())
+      plain.model().store->find(parameter.name()).master().copy_from(parameter.master());
+    const Evaluation same = plain.validate();
+    EXPECT_DOUBLE_EQ(after.loss, same.loss);
+    EXPECT_EQ(after.accuracy, same.accuracy);
+  }
+}
+
+TEST_F(TeacherTest, AdaptersAloneCanLearnFromATeacher) {
+  Trainer one = student(distillation({"model.lora_rank=4", "trainer.max_steps=30"}));
+  const Evaluation before = one.validate();
+  const std::vector<float> base = values(one, "blocks.1.attention.query_key_value.weight");
+  while (one.steps() < 30) one.step();
+  EXPECT_EQ(values(one, "blocks.1.attention.query_key_value.weight"), base);
+  EXPECT_LT(one.validate().divergence, before.divergence);
+}
+
+TEST_F(TeacherTest, EncodersLearnFromATeacherToo) {
+  const Overrides encoder{"model.architecture=encoder", "objective.name=masked_tokens", "data.sampler=sequential"};
+  Trainer teacher = trainer(encoder + wide);
+  while (teacher.steps() < 24) teacher.step();
+  teacher.save(path("encoder.h5"));
+  for (const char* loss : {"transfer", "distillation"}) {
+    Overrides overrides = encoder + linear +
+                          Overrides{std::string("teacher.loss=") + loss, "teacher.checkpoint=" + path("encoder.h5"),
+                                    "optimizer.learning_rate=0.003", "trainer.max_steps=60"};
+    if (std::string(loss) == "distillation") overrides.push_back("teacher.positions=all");
+    Trainer one = trainer(overrides);
+    one.start_from(CheckpointReader::open(path("encoder.h5")));
+    const Evaluation before = one.validate();
+    while (one.steps() < 60) one.step();
+    const Evaluation after = one.validate();
+    EXPECT_LT(std::string(loss) == "transfer" ? after.loss : after.divergence,
+              std::string(loss) == "transfer" ? before.loss : before.divergence);
+  }
+}
+
+TEST_F(TeacherTest, TeachersThatDoNotFitAreRefused) {
+  EXPECT_THAT(message_of<UserError>([&] { trainer(transfer({"model.n_layers=3"})); }),
+              AllOf(HasSubstr("teacher.h5"), HasSubstr("model.n_layers is 2 there and 3 here")));
+  EXPECT_THAT(message_of<UserError>([&] { trainer(transfer({"model.d_model=32"})); }),
+              HasSubstr("model.d_model is 16 there and 32 here"));
+  EXPECT_THAT(message_of<UserError>([&] { trainer(distillation({"model.vocabulary_size=300"})); }),
+              HasSubstr("model.vocabulary_size is 256 there and 300 here"));
+  EXPECT_THAT(message_of<UserError>([&] {
+                trainer(transfer({"teacher.layers=in_turn", "trainer.max_steps=1", "schedule.warmup_steps=0"}));
+              }),
+              HasSubstr("at least one step each"));
+  EXPECT_THAT(message_of<UserError>([&] { settings(transfer({"teacher.temperature=2"})); }),
+              HasSubstr("teacher.temperature does nothing"));
+  EXPECT_THAT(message_of<UserError>([&] { settings(linear + Overrides{"teacher.loss=transfer"}); }),
+              HasSubstr("teacher.checkpoint is missing"));
+}
+
+// --- Resuming, and engines
+
+struct Case {
+  const char* name;
+  Overrides overrides;
+};
+
+std::vector<Case> cases(const TeacherTest&, const Overrides& transfer, const Overrides& distillation) {
+  return {
+      {"transfer", transfer},
+      {"transfer in turn", transfer + Overrides{"teacher.layers=in_turn", "trainer.max_steps=8"}},
+      {"transfer in turn, with constants",
+       transfer + Overrides{"teacher.layers=in_turn", "trainer.max_steps=6", "model.attention.centering=true",
+                            "model.attention.feature_map=oprf"}},
+      {"transfer on its own states", transfer + Overrides{"teacher.input=student", "trainer.gradient_accumulation=2"}},
+      {"distillation", distillation + Overrides{"teacher.temperature=2", "optimizer.ema_decay=0.9"}},
+      {"distillation and task", distillation + Overrides{"teacher.share=0.5", "teacher.positions=all",
+                                                         "model.dropout=0.1", "trainer.gradient_accumulation=2"}}};
+}
+
+TEST_F(TeacherTest, ResumesBitForBit) {
+  for (const Case& one : cases(*this, transfer(), distillation())) {
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__, one.name);
+    Trainer whole = student(one.overrides);
+    for (int step = 0; step < 3; ++step) whole.step();
+    whole.save(path("three.h5"));
+    for (int step = 0; step < 3; ++step) whole.step();
+    whole.save(path("six.h5"));
+    Trainer resumed = trainer(one.overrides);
+    resumed.load(CheckpointReader::open(path("three.h5")));
+    for (int step = 0; step < 3; ++step) resumed.step();
+    resumed.save(path("resumed.h5"));
+    expect_equal_tensors(path("six.h5"), path("resumed.h5"));
+  }
+  Trainer other = trainer(linear);
+  EXPECT_THAT(message_of<UserError>([&] { other.load(CheckpointReader::open(path("six.h5"))); }),
+              HasSubstr("teacher.loss was distillation in the checkpoint and is none now"));
+}
+
+TEST_F(TeacherTest, InTurnEachLayerIsRoundedAgainByItsOwnLastStep) {
+  const Overrides rounded = transfer(
+      {"teacher.layers=in_turn", "trainer.max_steps=8", "model.dtype=bfloat16", "optimizer.stochastic_rounding=true"});
+  const auto copies = [](Trainer& one) {
+    std::vector<std::vector<float>> values;
+    for (const Parameter& parameter : one.model().store->parameters()) {
+      const Tensor copy = parameter.variable().value();
+      if (copy.dtype() != DType::bfloat16) continue;
+      std::vector<float>& numbers = values.emplace_back();
+      for (const bfloat16 value : copy.to_vector<bfloat16>()) numbers.push_back(static_cast<float>(value));
+    }
+    return values;
+  };
+  Trainer whole = student(rounded);
+  for (int step = 0; step < 6; ++step) whole.step();  // the first layer's turn is over after four
+  whole.save(path("six.h5"));
+  Trainer resumed = trainer(rounded);
+  resumed.load(CheckpointReader::open(path("six.h5")));
+  EXPECT_EQ(copies(resumed), copies(whole));
+  EXPECT_EQ(resumed.step().loss, whole.step().loss);
+}
+
+class TeacherOnEngines : public TeacherTest, public ::testing::WithParamInterface<DeviceType> {
+ protected:
+  void SetUp() override {
+    const Device device{GetParam(), 0};
+    if (const std::string reason = testing::engine_missing(device); !reason.empty()) GTEST_SKIP() << reason;
+    testing::device_under_test() = device;
+  }
+  void TearDown() override { testing::device_under_test() = Device{}; }
+};
+FURLONG_INSTANTIATE_ENGINES(TeacherOnEngines);
+
+TEST_P(TeacherOnEngines, LossesAreThoseOfTheCpu) {
+  for (const Case& one : cases(*this, transfer(), distillation())) {
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__, one.name);
+    Trainer here = student(one.overrides, testing::device()), cpu = student(one.overrides);
+    for (int step = 0; step < 2; ++step) {
+      const StepReport found = here.step(), expected = cpu.step();
+      // float32 sums in another order; AdamW's first step, of the size of the learning rate whatever the gradient,
+      // spreads them.
+      EXPECT_NEAR(found.loss, expected.loss, (step == 0 ? 1e-5 : 1e-3) * expected.loss) << step;
+      EXPECT_NEAR(found.gradient_norm, expected.gradient_norm, (step == 0 ? 1e-4 : 1e-2) * expected.gradient_norm)
+          << step;
+    }
+    EXPECT_NEAR(here.validate().loss, cpu.validate().loss, 2e-3 * cpu.validate().loss);
+  }
+}
+
+TEST_P(TeacherOnEngines, ReplayedStepsAreRunStepsBitForBit) {
+  if (!testing::on_gpu()) return;  // the CPU runs every step
+  for (const Case& one : cases(*this, transfer(), distillation())) {
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__, one.name);
+    const auto run = [&](const char* graph) {
+      Trainer trainer =
+          student(one.overrides + Overrides{std::string("trainer.cuda_graph=") + graph}, testing::device());
+      std::vector<double> losses;
+      int replayed = 0;
+      for (int step = 0; step < 8; ++step) {
+        losses.push_back(trainer.step().loss);
+        replayed += trainer.replayed() ? 1 : 0;
+      }
+      return std::pair(losses, replayed);
+    };
+    const auto [replayed_losses, replays] = run("true");
+    const auto [eager_losses, none] = run("false");
+    EXPECT_EQ(replayed_losses, eager_losses);
+    // A layer's turn is recorded anew.
+    EXPECT_EQ(replays, std::string(one.name).starts_with("transfer in turn") ? 4 : 6);
+    EXPECT_EQ(none, 0);
+  }
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,206 @@
+// Several processes on GPUs: on simulated ones, with the library that stands in for NCCL.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/communication/communicator_testing.h"
+#include "tests/trainers/parallel_testing.h"
+#include "tests/trainers/training.h"
+#include "trainers/train/parallel/process_devices.h"
+#include "trainers/train/trainer.h"
+
+namespace furlong {
+namespace {
+
+using communicator_testing::Engine;
+using parallel_testing::Curves;
+using parallel_testing::Report;
+using parallel_testing::run_world;
+using parallel_testing::World;
+using parallel_testing::WorldOptions;
+using store_testing::message_of;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+const Device simulated{DeviceType::simulated, 0};
+
+class DataParallelGpuTest : public testing::WithTemporaryFolder {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = communicator_testing::engine_missing(Engine::nccl_stand_in, 2); !reason.empty())
+      GTEST_SKIP() << reason;
+    testing::write_store(path("text.h5"), testing::synthetic_text(2000));
+  }
+  Settings settings(const std::vector<std::string>& overrides = {}) const {
+    std::vector<std::string> all{"data.batch_size=3", "data.sequence_length=12", "model.n_layers=1",
+                                 "trainer.validation_batches=1", "model.vocabulary_size=256"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return testing::small_settings(path("text.h5"), all).settings;
+  }
+  static WorldOptions with_stand_in(std::chrono::milliseconds timeout = 15000ms) {
+    WorldOptions options;
+    options.timeout = timeout;
+    options.before = [](int) {
+      ::setenv("FURLONG_CUDA_LIBDIR", communicator_testing::stand_in_folder(Engine::nccl_stand_in).c_str(), 1);
+    };
+    return options;
+  }
+  /// Of each step loss and gradient norm, then a validation's loss, and a sum over the parameters' magnitudes.
+  Curves curves(int processes, const Settings& settings, const Device& device, int steps = 4) const {
+    return run_world(
+        processes,
+        [&](ProcessGroup& group, const Report& report) {
+          const TokenStore data = TokenStore::open(path("text.h5"));
+          Trainer trainer(settings, data, device, DType::float64, &group);
+          for (int i = 0; i < steps; ++i) {
+            const StepReport found = trainer.step();
+            report.add({found.loss, found.gradient_norm});
+          }
+          report.add(trainer.validate().loss);
+          double sum = 0;
+          for (const double value : trainer.model().store->values().to_vector<double>()) sum += std::abs(value);
+          report.add(sum);
+          EXPECT_FALSE(group.size() > 1 && trainer.replayed());
+        },
+        with_stand_in());
+  }
+};
+
+void expect_near(const std::vector<double>& found, const std::vector<double>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-9 * std::abs(expected[i])) << i;
+}
+
+TEST_F(DataParallelGpuTest, TrainsAsOneProcessDoes) {
+  const Curves one = curves(1, settings(), simulated);
+  for (const char* change :
+       {"parallel.shard_optimizer=false", "parallel.shard_optimizer=true", "trainer.gradient_accumulation=1"}) {
+    const Curves two = curves(2, settings({change}), simulated);
+    expect_near(two[0], one[0]);
+    EXPECT_EQ(two[0], two[1]) << "bit for bit";
+  }
+  expect_near(curves(2, settings(), Device{})[0], one[0]);
+}
+
+// One process records its third step and replays it; with several steps are never recorded.
+TEST_F(DataParallelGpuTest, StepsOfSeveralProcessesAreNotRecorded) {
+  run_world(
+      2,
+      [&](ProcessGroup& group, const Report&) {
+        const TokenStore data = TokenStore::open(path("text.h5"));
+        Trainer trainer(settings({"trainer.cuda_graph=true"}), data, simulated, std::nullopt, &group);
+        for (int i = 0; i < 5; ++i) {
+          trainer.step();
+          EXPECT_FALSE(trainer.replayed());
+        }
+      },
+      with_stand_in());
+}
+
+TEST_F(DataParallelGpuTest, AKilledProcessIsNamedAndTheOthersEnd) {
+  World world(
+      2,
+      [&](ProcessGroup& group, const Report& report) {
+        const TokenStore data = TokenStore::open(path("text.h5"));
+        Trainer trainer(settings(), data, simulated, std::nullopt, &group);
+        trainer.step();
+        report.say("began");
+        if (group.rank() == 1) ::kill(::getpid(), SIGKILL);
+        for (;;) trainer.step();
+      },
+      with_stand_in(3000ms));
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(world.wait(), (std::vector<int>{1, 128 + SIGKILL}));
+  EXPECT_LT(parallel_testing::seconds_since(start), 60);
+  EXPECT_THAT(world[0].errors(), HasSubstr("error: rank 1 on host here failed"));
+}
+
+// NCCL breaks off while the device works on a step, with all processes alive: the results mean nothing, and the step
+// says so.
+TEST_F(DataParallelGpuTest, AStepThatNcclBrokeOffIsNotBelieved) {
+  WorldOptions options = with_stand_in(3000ms);
+  options.before = [before = options.before](int rank) {
+    before(rank);
+    if (rank == 1) ::setenv("FURLONG_NCCL_STAND_IN_FAULT", "operation 5 breaks", 1);
+  };
+  World world(
+      2,
+      [&](ProcessGroup& group, const Report& report) {
+        const TokenStore data = TokenStore::open(path("text.h5"));
+        Trainer trainer(settings(), data, simulated, std::nullopt, &group);
+        for (;;) {
+          trainer.step();
+          report.add(static_cast<double>(trainer.steps()));
+        }
+      },
+      options);
+  EXPECT_EQ(world.wait(), (std::vector<int>{1, 1}));
+  EXPECT_THAT(world.errors(), HasSubstr("NCCL: remote process exited or there was a network error"));
+  EXPECT_LT(world[0].numbers().size(), 5u);
+}
+
+TEST_F(DataParallelGpuTest, EnginesAndDevicesGoTogether) {
+  run_world(2, [](ProcessGroup& group, const Report&) {
+    const auto check = [&](const char* engine, const Device& device) {
+      return message_of<UserError>([&] { check_process_devices(engine, device, group); });
+    };
+    EXPECT_THAT(
+        check("gloo", simulated),
+        HasSubstr("parallel.engine: gloo carries numbers between CPUs, and these processes compute on simulated"));
+    EXPECT_THAT(check("nccl", Device{}),
+                HasSubstr("parallel.engine: nccl carries numbers between GPUs, and these processes compute on cpu"));
+    EXPECT_THAT(check("auto", group.is_first() ? simulated : Device{}),
+                HasSubstr("device: rank 0 on here on simulated computes, and rank 1 on here on cpu"));
+    check_process_devices("auto", Device{}, group);
+    check_process_devices("gloo", Device{}, group);
+    check_process_devices("nccl", simulated, group);
+    check_process_devices("auto", simulated, group);
+  });
+}
+
+TEST(ProcessDevices, EachProcessOfAHostTakesAGpuOfItsOwn) {
+  LaunchEnvironment environment;
+  environment.launcher = "slurm";
+  environment.host = "node07";
+  environment.local_world_size = 4;
+  for (environment.local_rank = 0; environment.local_rank < 4; ++environment.local_rank) {
+    EXPECT_EQ(device_index(environment, "cuda", 4), environment.local_rank);
+    EXPECT_EQ(device_index(environment, "cuda", 8), environment.local_rank);
+    EXPECT_EQ(device_index(environment, "cuda", 1), 0) << "the launcher shows each process its own";
+  }
+  environment.local_rank = 3;
+  EXPECT_EQ(message_of<UserError>([&] { device_index(environment, "cuda", 3); }),
+            "device: cuda: the launcher (slurm) started 4 processes on node07, which has 3 GPUs; each needs its own: "
+            "start 3 there, or set device: cpu");
+}
+
+TEST(ProcessDevices, SharedAndMissingGpusAreUsersErrors) {
+  const ProcessDevice first{"a", "cuda:0", "GPU-1"}, second{"a", "cuda:1", "GPU-2"}, other_host{"b", "cuda:0", "GPU-3"},
+      cpu{"b", "cpu", ""};
+  EXPECT_NO_THROW(check_process_devices({first, second, other_host}));
+  EXPECT_NO_THROW(check_process_devices({cpu, cpu}));
+  EXPECT_EQ(message_of<UserError>([&] {
+              check_process_devices({first, second, first});
+            }),
+            "device: rank 0 on a on cuda:0 and rank 2 on a on cuda:0 have the same GPU (GPU-1), and each process needs "
+            "its own; start as many on a host as it has GPUs, with device: cuda");
+  EXPECT_EQ(message_of<UserError>([&] {
+              check_process_devices({first, second, cpu});
+            }),
+            "device: rank 0 on a on cuda:0 computes, and rank 2 on b on cpu; expected GPUs in all processes or in "
+            "none: set device: cuda, which says what is missing, or device: cpu");
+}
+
+TEST(ProcessDevices, NamesAreThoseOfOneProcessWhereThereIsNoGpu) {
+  LaunchEnvironment environment;
+  environment.world_size = environment.local_world_size = 2;
+  EXPECT_TRUE(device_of_process("cpu", environment).is_cpu());
+  EXPECT_THROW(device_of_process("gpu", environment), UserError);
+  GpuEngine* cuda = gpu_engine(DeviceType::cuda);
+  if (cuda != nullptr && cuda->device_count() > 0) return;
+  EXPECT_TRUE(device_of_process("auto", environment).is_cpu());
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,66 @@
+#include "trainers/train/run/run_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/trainers/parallel_testing.h"
+#include "tests/trainers/training.h"
+
+namespace furlong {
+namespace {
+
+using namespace std::chrono_literals;
+using parallel_testing::Report;
+using parallel_testing::run_world;
+using parallel_testing::steady_clock;
+
+TEST(MemoryShareTest, OnTheHostACopyStandsBesideTheStep) {
+  MemoryShare share{.step = 60, .copy = 40, .on_device = 100, .on_host = 100};
+  EXPECT_TRUE(share.fits_step());
+  EXPECT_TRUE(share.fits_copy());
+  share.copy = 41;
+  EXPECT_TRUE(share.fits_step());
+  EXPECT_FALSE(share.fits_copy());
+  share.step = 101;
+  EXPECT_FALSE(share.fits_step());
+  share.on_host = share.on_device = 0;
+  EXPECT_TRUE(share.fits_step() && share.fits_copy()) << "where nobody knows what there is";
+}
+
+TEST(MemoryShareTest, OfAGpuTheCopyIsTheHosts) {
+  MemoryShare share{.step = 60, .copy = 100, .on_device = 60, .on_host = 100, .is_one_memory = false};
+  EXPECT_TRUE(share.fits_step());
+  EXPECT_TRUE(share.fits_copy());
+  share.copy = 101;
+  EXPECT_FALSE(share.fits_copy());
+}
+
+class RunMemoryTest : public testing::WithTemporaryFolder {
+ protected:
+  RunMemoryTest() : store(testing::write_store(path("tokens.h5"), testing::synthetic_text(500))) {}
+  std::string store;
+};
+
+// Who went on would allocate what a neighbour then no longer finds available.
+TEST_F(RunMemoryTest, NobodyGoesOnBeforeAllHaveLooked) {
+  const TokenStore data = TokenStore::open(store);
+  const Settings settings = testing::small_settings(store).settings;
+  const auto found = run_world(3, [&](ProcessGroup& group, const Report& report) {
+    const auto now = [] { return std::chrono::duration<double>(steady_clock::now().time_since_epoch()).count(); };
+    std::this_thread::sleep_for(150ms * group.rank());
+    const double begun = now();
+    EXPECT_TRUE(check_memory(settings, data.vocabulary(), Device{}, group));
+    report.add({begun, now()});
+  });
+  for (const std::vector<double>& rank : found)
+    for (const std::vector<double>& other : found) EXPECT_LT(rank[0], other[1]);
+}
+
+TEST_F(RunMemoryTest, CheckpointsAreNotCopiedWhereTheSettingsSayNo) {
+  const TokenStore data = TokenStore::open(store);
+  EXPECT_TRUE(check_memory(testing::small_settings(store).settings, data.vocabulary(), Device{}, ProcessGroup()));
+  EXPECT_FALSE(check_memory(testing::small_settings(store, {"checkpoint.background=false"}).settings, data.vocabulary(),
+                            Device{}, ProcessGroup()));
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,298 @@
+#include "trainers/checkpoint/checkpoints.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "framework/core/error.h"
+#include "framework/io/atomic_file.h"
+#include "framework/io/checkpoint_file.h"
+#include "framework/io/checkpoint_shards.h"
+
+namespace furlong {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// The step in "step_<digits>.h5"; nothing for other names.
+std::optional<std::int64_t> step_in_name(const std::string& name) {
+  constexpr std::string_view prefix = "step_", suffix = ".h5";
+  if (name.size() < prefix.size() + 8 + suffix.size() || !name.starts_with(prefix) || !name.ends_with(suffix))
+    return std::nullopt;
+  const char* begin = name.data() + prefix.size();
+  const char* end = name.data() + name.size() - suffix.size();
+  std::int64_t step = 0;
+  const auto [parsed, error] = std::from_chars(begin, end, step);
+  if (error != std::errc{} || parsed != end || step < 0) return std::nullopt;
+  return step;
+}
+
+void remove_or_warn(const fs::path& path) {
+  std::error_code failure;
+  fs::remove(path, failure);
+  if (failure) spdlog::warn("{}: cannot remove this file: {}", path.string(), failure.message());
+}
+
+void copy_atomically(const fs::path& from, const fs::path& to) {
+  std::ifstream in(from, std::ios::binary);
+  if (!in) throw_file_error(from, "read", errno);
+  AtomicFile out(to);
+  std::vector<char> block(std::size_t{1} << 20);
+  while (in.read(block.data(), static_cast<std::streamsize>(block.size())), in.gcount() > 0) {
+    out.write(block.data(), static_cast<std::size_t>(in.gcount()));
+  }
+  if (in.bad()) throw MachineError("{}: cannot read: input/output error", from.string());
+  out.commit();
+}
+
+/// What best.json in a folder says; nothing where there is none that can be read.
+std::optional<CheckpointDirectory::Best> recorded_best(const fs::path& folder) {
+  const fs::path record = folder / "best.json";
+  std::ifstream in(record);
+  if (!in) return std::nullopt;
+  const auto json = nlohmann::json::parse(in, nullptr, false);
+  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer() ||
+      !json.contains("validation_loss") || !json["validation_loss"].is_number()) {
+    spdlog::warn("{}: not a record of the best checkpoint; the best one is chosen anew from here on", record.string());
+    return std::nullopt;
+  }
+  return CheckpointDirectory::Best{json["step"].get<std::int64_t>(), json["validation_loss"].get<double>(),
+                                   folder / "best.h5"};
+}
+
+using Candidates = std::vector<std::pair<std::int64_t, fs::path>>;
+
+/// Before the step's own file of the same step, so that this one is tried first.
+void add_best(Candidates& candidates, const CheckpointDirectory::Best& best) {
+  candidates.insert(
+      std::find_if(candidates.begin(), candidates.end(), [&](const auto& c) { return c.first >= best.step; }),
+      {best.step, best.path});
+}
+
+/// Candidates ascending by step; the last one whose checksum is right.
+std::optional<fs::path> newest_whole_of(const fs::path& folder, const Candidates& candidates) {
+  std::string newest_reason;
+  for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
+    try {
+      CheckpointReader::open(candidate->second);  // its shards are looked at, too
+      return candidate->second;
+    } catch (const Error& error) {
+      spdlog::warn("checkpoint skipped: {}", error.what());
+      if (newest_reason.empty()) newest_reason = error.what();
+    }
+  }
+  if (candidates.empty()) return std::nullopt;
+  throw UserError("{}: none of the {} checkpoints here is whole ({}); to start from the beginning use --resume never",
+                  folder.string(), candidates.size(), newest_reason);
+}
+
+}  // namespace
+
+CheckpointDirectory::CheckpointDirectory(fs::path path, std::int64_t keep_last, bool keep_best)
+    : path_(std::move(path)), keep_last_(keep_last), keep_best_(keep_best) {
+  require(keep_last_ >= 1, "CheckpointDirectory: keep_last is {}, expected at least 1", keep_last_);
+  std::error_code failure;
+  fs::create_directories(path_, failure);
+  if (!failure && !fs::is_directory(path_)) failure = std::make_error_code(std::errc::not_a_directory);
+  if (failure) throw_file_error(path_, "create the folder", failure.value());
+  for (const auto& entry : fs::directory_iterator(path_, failure)) {
+    if (entry.path().extension() == ".partial") remove_or_warn(entry.path());
+  }
+  if (failure) throw_file_error(path_, "list the folder", failure.value());
+  load_best();
+}
+
+fs::path checkpoint_path(const fs::path& folder, std::int64_t step) {
+  require(step >= 0, "a checkpoint of step {}", step);
+  return folder / fmt::format("step_{:08d}.h5", step);
+}
+
+fs::path CheckpointDirectory::path_for(std::int64_t step) const { return checkpoint_path(path_, step); }
+
+std::vector<std::int64_t> CheckpointDirectory::steps() const {
+  std::vector<std::int64_t> found;
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(path_, failure)) {
+    if (const auto step = step_in_name(entry.path().filename().string())) found.push_back(*step);
+  }
+  if (failure) throw_file_error(path_, "list the folder", failure.value());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::optional<CheckpointDirectory::Best> CheckpointDirectory::best() const { return best_; }
+
+void CheckpointDirectory::committed(std::int64_t step, std::optional<double> validation_loss) {
+  if (keep_best_ && validation_loss && std::isfinite(*validation_loss) &&
+      (!best_ || *validation_loss < best_->validation_loss)) {
+    set_best(step, *validation_loss);
+  }
+  if (!keep_best_) forget_best();  // of an earlier part of the run, which nobody brings up to date any more
+  std::vector<std::int64_t> found = steps();
+  std::erase_if(found, [&](std::int64_t other) { return other > step; });
+  const std::size_t excess = found.size() - std::min(found.size(), static_cast<std::size_t>(keep_last_));
+  for (std::size_t i = 0; i < excess; ++i) remove_or_warn(path_for(found[i]));
+  remove_orphaned_shards(step);  // of later ones other processes may be writing
+}
+
+/// Shards up to a step whose checkpoint is gone, or never came to be. That of the best one may stand as best.h5 alone.
+void CheckpointDirectory::remove_orphaned_shards(std::int64_t up_to) const {
+  std::set<std::string> wanted;
+  for (const std::int64_t step : steps()) wanted.insert(path_for(step).stem().string());
+  if (best_) wanted.insert(path_for(best_->step).stem().string());
+  std::error_code failure;
+  std::vector<fs::path> orphans;
+  for (const auto& entry : fs::directory_iterator(path_, failure)) {
+    const auto checkpoint = checkpoint_of_shard(entry.path().filename().string());
+    if (checkpoint && !wanted.contains(*checkpoint) && step_in_name(*checkpoint + ".h5").value_or(up_to) <= up_to)
+      orphans.push_back(entry.path());
+  }
+  // A best one whose record cannot be read still names its shards.
+  if (!orphans.empty() && !best_) {
+    const std::vector<std::string> needed = shards_of_best();
+    std::erase_if(orphans, [&](const fs::path& orphan) {
+      return std::find(needed.begin(), needed.end(), orphan.filename()) != needed.end();
+    });
+  }
+  for (const fs::path& orphan : orphans) remove_or_warn(orphan);
+}
+
+std::vector<std::string> CheckpointDirectory::shards_of_best() const {
+  const fs::path best = path_ / "best.h5";
+  if (!fs::exists(best)) return {};
+  try {
+    return CheckpointReader::shards_of(best);
+  } catch (const Error& error) {
+    spdlog::warn("{}", error.what());
+    return {};
+  }
+}
+
+// best.json goes first: when the program is killed before best.h5 follows, load_best() sees that the two differ, and
+// the step's own file is still there to link, since pruning comes last.
+void CheckpointDirectory::set_best(std::int64_t step, double validation_loss) {
+  const nlohmann::ordered_json record = {{"step", step}, {"validation_loss", validation_loss}, {"file", "best.h5"}};
+  write_file_atomically(path_ / "best.json", record.dump() + '\n');
+  link_best(step);
+  best_ = Best{step, validation_loss, path_ / "best.h5"};
+}
+
+void CheckpointDirectory::link_best(std::int64_t step) const {
+  const fs::path from = path_for(step), to = path_ / "best.h5", beside = partial_path(to);
+  std::error_code ignored;
+  fs::remove(beside, ignored);
+  if (::link(from.c_str(), beside.c_str()) != 0) {
+    copy_atomically(from, to);  // a file system without hard links; if it is something else, this says so
+    return;
+  }
+  // rename() leaves both names where they already are links to one file.
+  if (::rename(beside.c_str(), to.c_str()) != 0) throw_file_error(to, "write", errno);
+  fs::remove(beside, ignored);
+  flush_directory(path_);
+}
+
+void CheckpointDirectory::load_best() {
+  const std::optional<Best> best = recorded_best(path_);
+  if (!best) return;
+  if (best->step >= 0 && fs::exists(path_for(best->step))) {
+    const auto wanted = checkpoint_checksum(path_for(best->step));
+    if (wanted && wanted != checkpoint_checksum(best->path)) link_best(best->step);
+  }
+  if (fs::exists(best->path)) best_ = best;
+}
+
+void CheckpointDirectory::forget_best() {
+  remove_or_warn(path_ / "best.json");
+  remove_or_warn(path_ / "best.h5");
+  best_.reset();
+}
+
+std::optional<fs::path> CheckpointDirectory::newest_whole() const {
+  Candidates candidates;
+  for (const std::int64_t step : steps()) candidates.emplace_back(step, path_for(step));
+  if (best_) add_best(candidates, *best_);
+  return newest_whole_of(path_, candidates);
+}
+
+std::optional<fs::path> newest_whole_checkpoint(const fs::path& folder) {
+  Candidates candidates;
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(folder, failure)) {
+    if (const auto step = step_in_name(entry.path().filename().string())) candidates.emplace_back(*step, entry.path());
+  }
+  std::sort(candidates.begin(), candidates.end());
+  if (const auto best = recorded_best(folder); best && fs::exists(best->path)) add_best(candidates, *best);
+  return newest_whole_of(folder, candidates);
+}
+
+namespace {
+
+/// The number in "<number>_<stage>"; nothing for other names.
+std::optional<std::int64_t> stage_number(const std::string& name) {
+  std::int64_t number = 0;
+  const auto [behind, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  const std::string_view stage(behind, static_cast<std::size_t>(name.data() + name.size() - behind));
+  if (error != std::errc{} || (stage != "_transfer" && stage != "_distillation" && stage != "_task"))
+    return std::nullopt;
+  return number;
+}
+
+bool holds_checkpoints(const fs::path& folder) {
+  if (fs::exists(folder / "best.h5")) return true;
+  std::error_code missing;
+  const fs::directory_iterator entries(folder, missing);
+  return !missing && std::any_of(begin(entries), end(entries), [](const auto& entry) {
+    return step_in_name(entry.path().filename().string()).has_value();
+  });
+}
+
+}  // namespace
+
+std::optional<fs::path> last_stage_of(const fs::path& run) {
+  std::vector<std::pair<std::int64_t, fs::path>> stages;
+  bool any = false;
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(run, failure)) {
+    const auto number = stage_number(entry.path().filename().string());
+    if (!number || !entry.is_directory()) continue;
+    any = true;
+    if (holds_checkpoints(entry.path() / "checkpoints")) stages.emplace_back(*number, entry.path());
+  }
+  if (failure) throw_file_error(run, "list the folder", failure.value());
+  if (!any) return std::nullopt;
+  if (stages.empty())
+    throw UserError("{}: no stage of this run of furlong finetune has a checkpoint yet{}", run.string(),
+                    fs::exists(run / "teacher.h5") ? "; teacher.h5 there is the model that it begins from" : "");
+  std::sort(stages.begin(), stages.end());
+  const auto& last = stages.back();
+  if (stages.size() > 1 && stages[stages.size() - 2].first == last.first)
+    throw UserError(
+        "{}: which stage is the last, {} or {}? They are left by different finetune.stages; name the folder that is "
+        "meant",
+        run.string(), stages[stages.size() - 2].second.filename().string(), last.second.filename().string());
+  return last.second;
+}
+
+void CheckpointDirectory::discard_after(std::int64_t step) {
+  for (const std::int64_t later : steps()) {
+    if (later > step) remove_or_warn(path_for(later));
+  }
+  // Before the first step nothing is to stay, a best.h5 without a readable record included.
+  if (step < 0 || (best_ && best_->step > step)) forget_best();
+  remove_orphaned_shards(std::numeric_limits<std::int64_t>::max());
+  flush_directory(path_);
+}
+
+}  // namespace furlong

@@ -1,0 +1,223 @@
+#include "trainers/model/model.h"
+
+#include <spdlog/spdlog.h>
+
+#include <optional>
+#include <set>
+
+#include "trainers/checkpoint/checkpoint_tensors.h"
+#include "trainers/checkpoint/checkpoints.h"
+#include "trainers/settings/attention_config.h"
+
+namespace furlong {
+
+namespace {
+
+ops::RotaryScaling rotary_scaling(const ModelSettings& model) {
+  ops::RotaryScaling scaling;
+  scaling.kind = ops::rotary_scaling_from_name(model.rotary_scaling);
+  scaling.factor = model.rotary_scaling_factor;
+  scaling.original_length = static_cast<double>(model.rotary_original_length);
+  scaling.low_frequency_factor = model.rotary_low_frequency_factor;
+  scaling.high_frequency_factor = model.rotary_high_frequency_factor;
+  scaling.beta_fast = model.rotary_beta_fast;
+  scaling.beta_slow = model.rotary_beta_slow;
+  scaling.attention_factor = model.rotary_attention_factor;
+  return scaling;
+}
+
+/// With adapters: all but these, what trains beside them, and the head of labels, which no checkpoint of another
+/// objective has.
+bool is_frozen(const Settings& settings, const Parameter& parameter) {
+  if (settings.model.lora_rank == 0 || layers::trains_beside_adapters(parameter.name())) return false;
+  const std::string& name = parameter.name();
+  return !settings.objective.learns_labels() || !(name.starts_with("classifier.") || name.starts_with("matching."));
+}
+
+}  // namespace
+
+layers::DecoderConfig decoder_config(const Settings& settings, std::int64_t vocabulary_size) {
+  const ModelSettings& model = settings.model;
+  layers::DecoderConfig config;
+  config.vocabulary_size = vocabulary_size;
+  config.n_layers = model.n_layers;
+  config.d_model = model.d_model;
+  config.d_feedforward = model.d_feedforward;
+  config.max_sequence_length = model.max_sequence_length;
+  config.attention = attention_config(settings);
+  config.activation = model.activation;
+  config.norm = model.norm;
+  config.norm_epsilon = model.norm_epsilon;
+  config.norm_placement = model.norm_placement;
+  config.embedding_norm = model.embedding_norm;
+  config.query_key_norm = model.query_key_norm;
+  config.bias = model.bias;
+  config.shared_layers = model.shared_layers;
+  config.d_embedding = model.d_embedding;
+  config.n_segments = model.n_segments;
+  config.tied_embeddings = model.tied_embeddings;
+  config.prediction_head = model.prediction_head;
+  config.output_bias = model.output_bias;
+  config.position = model.position;
+  config.rotary_base = model.rotary_base;
+  config.rotary_scaling = rotary_scaling(model);
+  config.rotary_placement = model.rotary_placement;
+  config.dropout = model.dropout;
+  config.short_convolution = model.short_convolution;
+  config.initializer_range = model.initializer_range;
+  config.adapter = {model.lora_rank, model.lora_alpha};
+  config.recompute_elementwise = settings.trainer.recompute != "none";
+  config.recompute_blocks = settings.trainer.recompute == "blocks";
+  return config;
+}
+
+Vocabulary model_vocabulary(const Settings& settings, const Vocabulary& data) {
+  const Vocabulary vocabulary = settings.objective.learns_labels() ? data : data.with_labels({});
+  return settings.model.architecture == "encoder" ? vocabulary.with_encoder_tokens() : vocabulary;
+}
+
+ops::DenominatorReport Model::take_denominator_report() {
+  return decoder ? decoder->take_denominator_report() : encoder->take_denominator_report();
+}
+
+void Model::redraw(std::int64_t step, std::optional<std::size_t> only) {
+  const auto seed = static_cast<std::uint64_t>(settings.seed);
+  if (decoder) decoder->redraw(seed, step, only);
+  if (encoder) encoder->redraw(seed, step, only);
+}
+
+std::int64_t vocabulary_size(const Settings& settings, const Vocabulary& vocabulary) {
+  const std::int64_t wanted = settings.model.vocabulary_size, needed = model_vocabulary(settings, vocabulary).size();
+  if (wanted == 0) return needed;
+  if (wanted < needed) {
+    throw UserError(
+        "model.vocabulary_size: {} is too small for the {} tokens of the data ({}); leave it out to take the data's",
+        wanted, needed, vocabulary.kind_name());
+  }
+  return wanted;
+}
+
+bool has_output_layer(const Settings& settings) {
+  return !settings.objective.learns_labels() && settings.model.prediction_head != "none";
+}
+
+void require_output_layer(const Settings& settings, const std::string& what) {
+  if (settings.objective.learns_labels() || settings.model.prediction_head != "none") return;
+  throw UserError(
+      "{}: the model has hidden states alone (model.prediction_head: none), and no output layer over tokens; furlong "
+      "logits --hidden gives the states, objective.name: classification a head that is trained on labels, and furlong "
+      "convert --set model.prediction_head=transform --set model.output_bias=true a new output layer, which is yet to "
+      "be trained",
+      what);
+}
+
+namespace {
+
+layers::EncoderConfig encoder_config(const Settings& settings, const Vocabulary& vocabulary) {
+  using Head = layers::EncoderConfig::Head;
+  layers::EncoderConfig config;
+  config.trunk = decoder_config(settings, vocabulary_size(settings, vocabulary));
+  config.pooling = settings.objective.pooling;
+  config.n_classes = static_cast<std::int64_t>(vocabulary.labels().size());
+  switch (settings.objective.which()) {
+    case ObjectiveSettings::Name::classification:
+      config.head = Head::classification;
+      break;
+    case ObjectiveSettings::Name::matching:
+      config.head = Head::matching;
+      break;
+    default:
+      return config;
+  }
+  if (config.n_classes == 0) {
+    throw UserError(
+        "objective.name: {} learns labels, but the data has none; make a store that has with furlong prepare labelled",
+        settings.objective.name);
+  }
+  return config;
+}
+
+}  // namespace
+
+Model make_model(const Settings& settings, const Vocabulary& data, const Device& device, std::optional<DType> compute,
+                 const Frozen& frozen) {
+  const Vocabulary vocabulary = model_vocabulary(settings, data);
+  Model model{settings, vocabulary,
+              std::make_unique<ParameterStore>(compute.value_or(dtype_from_name(settings.model.dtype)), device),
+              nullptr, nullptr};
+  if (settings.model.architecture == "encoder") {
+    model.encoder = std::make_unique<layers::Encoder>(*model.store, encoder_config(settings, vocabulary));
+  } else {
+    model.decoder = std::make_unique<layers::Decoder>(*model.store,
+                                                      decoder_config(settings, vocabulary_size(settings, vocabulary)));
+  }
+  model.store->freeze(
+      [&](const Parameter& parameter) { return is_frozen(settings, parameter) || (frozen && frozen(parameter)); });
+  model.store->allocate(static_cast<std::uint64_t>(settings.seed));
+  model.redraw(0);
+  return model;
+}
+
+void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights weights) {
+  ParameterStore& store = *model.store;
+  std::set<std::string> known;
+  for (const Parameter& parameter : store.parameters()) {
+    std::string name = "parameters/" + parameter.name();
+    known.insert(name);
+    const std::string averaged = "averages/" + parameter.name();
+    if (weights == Weights::averaged_if_present && checkpoint.has(averaged)) name = averaged;
+    read_tensor(checkpoint, name, parameter.master());
+  }
+  for (const TensorInfo& info : checkpoint.tensors("parameters/")) {
+    if (!known.contains(info.name))
+      throw UserError("{}: the model that its config describes has no place for the tensor {}",
+                      checkpoint.path().string(), info.name);
+  }
+  store.refresh_compute_values(Stream{store.device()});
+}
+
+Model load_model(const CheckpointReader& checkpoint, const Device& device, Weights weights, const Frozen& frozen) {
+  const std::string origin = checkpoint.path().string();
+  const Settings settings = from_checkpoint_text(checkpoint.text("config"), origin + " (config)").settings;
+  Model model =
+      make_model(settings, Vocabulary::from_json(checkpoint.text("vocabulary"), origin), device, std::nullopt, frozen);
+  load_parameters(checkpoint, model, weights);
+  return model;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The folder of checkpoints that a path means, or nothing when it is a file. Throws UserError when there is neither.
+std::optional<fs::path> checkpoint_folder(const fs::path& path) {
+  if (!fs::exists(path)) throw UserError("{}: there is no such run directory or checkpoint", path.string());
+  if (!fs::is_directory(path)) return std::nullopt;
+  if (fs::exists(path / "checkpoints")) return path / "checkpoints";
+  const auto stage = last_stage_of(path);
+  if (!stage) return path;
+  spdlog::info("{}: a run of furlong finetune; taking the student of its last stage, {}", path.string(),
+               stage->filename().string());
+  return *stage / "checkpoints";
+}
+
+fs::path newest_in(const fs::path& path, const fs::path& folder) {
+  if (const auto newest = newest_whole_checkpoint(folder)) return *newest;
+  throw UserError("{}: there is no checkpoint here (looked for best.h5 and step_*.h5 in {})", path.string(),
+                  folder.string());
+}
+
+}  // namespace
+
+fs::path checkpoint_of(const fs::path& path) {
+  const auto folder = checkpoint_folder(path);
+  if (!folder) return path;
+  return fs::exists(*folder / "best.h5") ? *folder / "best.h5" : newest_in(path, *folder);
+}
+
+fs::path newest_checkpoint_of(const fs::path& path) {
+  const auto folder = checkpoint_folder(path);
+  return folder ? newest_in(path, *folder) : path;
+}
+
+}  // namespace furlong

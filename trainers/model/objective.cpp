@@ -1,0 +1,208 @@
+#include "trainers/model/objective.h"
+
+#include "datasets/samplers/document_source.h"
+#include "datasets/samplers/labelled_source.h"
+#include "datasets/samplers/masking.h"
+#include "datasets/samplers/sampler.h"
+#include "datasets/samplers/segment_source.h"
+#include "datasets/tasks/copy_task.h"
+#include "datasets/token_store.h"
+
+namespace furlong {
+namespace {
+
+using Name = ObjectiveSettings::Name;
+
+std::unique_ptr<BatchSource> windows(const Settings& settings, const TokenStore& data, Split split,
+                                     SamplerOptions::Order order, std::int64_t sequence_length) {
+  SamplerOptions options;
+  options.order = order;
+  options.sequence_length = sequence_length;
+  options.seed = static_cast<std::uint64_t>(settings.seed);
+  options.ignore_tokens = settings.data.ignore_tokens;
+  options.separate_documents = settings.data.packing == "documents";
+  return std::make_unique<Sampler>(data, split, options);
+}
+
+std::unique_ptr<RowSource> documents(const Settings& settings, const TokenStore& data, Split split, bool shuffled,
+                                     std::int64_t sequence_length) {
+  DocumentOptions options;
+  options.sequence_length = sequence_length;
+  options.shuffled = shuffled;
+  options.pad_to_longest = settings.data.padding == "longest";
+  options.seed = static_cast<std::uint64_t>(settings.seed);
+  options.next_tokens = settings.objective.which() == Name::next_token;
+  if (options.next_tokens) options.ignore_tokens = settings.data.ignore_tokens;
+  return std::make_unique<DocumentSource>(data, split, options);
+}
+
+std::unique_ptr<BatchSource> masked(const Settings& settings, const Vocabulary& vocabulary, const TokenStore& data,
+                                    Split split, SamplerOptions::Order order, std::int64_t sequence_length,
+                                    const char* stream) {
+  SamplerOptions windows;
+  windows.order = order;
+  windows.sequence_length = sequence_length;
+  windows.seed = static_cast<std::uint64_t>(settings.seed);
+  windows.separate_documents = settings.data.packing == "documents";
+  MaskingOptions options;
+  options.probability = settings.objective.mask_probability;
+  options.mask_token_share = settings.objective.mask_token_share;
+  options.random_token_share = settings.objective.random_token_share;
+  options.seed = static_cast<std::uint64_t>(settings.seed);
+  options.stream = stream;
+  options.ignore_tokens = settings.data.ignore_tokens;
+  if (settings.data.sampler == "documents") {
+    const bool shuffled = order == SamplerOptions::Order::random;
+    return std::make_unique<MaskedSource>(documents(settings, data, split, shuffled, sequence_length), vocabulary,
+                                          options);
+  }
+  return std::make_unique<MaskedSource>(Sampler(data, split, windows), vocabulary, options);
+}
+
+std::unique_ptr<BatchSource> labelled(const Settings& settings, const Vocabulary& vocabulary, const TokenStore& data,
+                                      Split split, bool shuffled, std::int64_t sequence_length) {
+  LabelledOptions options;
+  options.sequence_length = sequence_length;
+  options.shuffled = shuffled;
+  options.pairs = settings.objective.which() == Name::matching;
+  options.pad_to_longest = settings.data.padding == "longest";
+  options.seed = static_cast<std::uint64_t>(settings.seed);
+  if (settings.objective.pooling == "class_token") options.first_token = vocabulary.class_id();
+  return std::make_unique<LabelledSource>(data, split, options);
+}
+
+std::unique_ptr<BatchSource> copies(const Settings& settings, const Vocabulary& vocabulary, Split split,
+                                    std::int64_t sequence_length) {
+  CopyTaskOptions options;
+  options.n_symbols = settings.data.task_symbols;
+  options.sequence_length = sequence_length;
+  options.shortest_copy = split == Split::train ? settings.data.task_shortest : 0;
+  options.seed = static_cast<std::uint64_t>(settings.seed);
+  options.split = split;
+  if (settings.objective.which() == Name::masked_tokens) options.hidden_as = *vocabulary.mask_id();
+  return std::make_unique<CopyTask>(options);
+}
+
+std::unique_ptr<BatchSource> segments(const Settings& settings, const TokenStore& data, Split split,
+                                      std::int64_t sequence_length, std::int64_t rows, bool whole_documents) {
+  return std::make_unique<SegmentSource>(data, split,
+                                         SegmentOptions{.sequence_length = sequence_length,
+                                                        .rows = rows,
+                                                        .ignore_tokens = settings.data.ignore_tokens,
+                                                        .whole_documents = whole_documents});
+}
+
+const TokenStore& store_of(const Dataset& data) {
+  const auto* store = dynamic_cast<const TokenStore*>(&data);
+  require(store != nullptr, "{} is no token store", data.path());
+  return *store;
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_data(const DataSettings& settings) {
+  if (settings.task == "copy") return std::make_unique<CopyData>(settings.task_symbols);
+  if (settings.store.empty()) {
+    throw UserError(
+        "data.store is empty, as in the config of a model that was not trained here; expected a token store that "
+        "furlong prepare has written: name one with --data, or set data.store");
+  }
+  return std::make_unique<TokenStore>(TokenStore::open(settings.store.string()));
+}
+
+std::unique_ptr<BatchSource> training_source(const Settings& settings, const Vocabulary& vocabulary,
+                                             const Dataset& dataset) {
+  if (settings.data.task == "copy") return copies(settings, vocabulary, Split::train, settings.data.sequence_length);
+  const TokenStore& data = store_of(dataset);
+  const bool in_order = settings.data.sampler == "sequential";
+  const auto order = in_order ? SamplerOptions::Order::sequential : SamplerOptions::Order::random;
+  switch (settings.objective.which()) {
+    case Name::masked_tokens:
+      return masked(settings, vocabulary, data, Split::train, order, settings.data.sequence_length, "masking");
+    case Name::classification:
+    case Name::matching:
+      return labelled(settings, vocabulary, data, Split::train, !in_order, settings.data.sequence_length);
+    case Name::next_token:
+      break;
+  }
+  if (settings.data.sampler == "stream") {
+    const std::int64_t rows = settings.data.batch_size * settings.trainer.gradient_accumulation;
+    return segments(settings, data, Split::train, settings.data.sequence_length, rows, false);
+  }
+  if (settings.data.sampler == "documents")
+    return documents(settings, data, Split::train, true, settings.data.sequence_length);
+  return windows(settings, data, Split::train, order, settings.data.sequence_length);
+}
+
+std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const Vocabulary& vocabulary,
+                                               const Dataset& dataset, Split split, std::int64_t sequence_length,
+                                               std::int64_t batch_size) {
+  if (settings.data.task == "copy") return copies(settings, vocabulary, split, sequence_length);
+  const TokenStore& data = store_of(dataset);
+  switch (settings.objective.which()) {
+    case Name::masked_tokens:
+      return masked(settings, vocabulary, data, split, SamplerOptions::Order::sequential, sequence_length,
+                    "masking for evaluation");
+    case Name::classification:
+    case Name::matching:
+      return labelled(settings, vocabulary, data, split, false, sequence_length);
+    case Name::next_token:
+      break;
+  }
+  // The same segments as in training, so that what a state carries is measured too; no document begun in its middle,
+  // where that can be.
+  if (settings.data.sampler == "stream") return segments(settings, data, split, sequence_length, batch_size, true);
+  if (settings.data.sampler == "documents") return documents(settings, data, split, false, sequence_length);
+  return windows(settings, data, split, SamplerOptions::Order::sequential, sequence_length);
+}
+
+std::vector<InputPart> input_parts(const Batch& batch, DeviceBatch& made) {
+  const Shape shape{batch.batch, batch.n};
+  return {{&batch.inputs, shape, &made.inputs},
+          {&batch.targets, shape, &made.targets},
+          {&batch.labels, {static_cast<std::int64_t>(batch.labels.size())}, &made.labels},
+          {&batch.mask, shape, &made.mask.keys},
+          {&batch.documents, shape, &made.mask.documents}};
+}
+
+DeviceBatch on_device(const Batch& batch, const Device& device) {
+  DeviceBatch made;
+  put_on_device(input_parts(batch, made), device);
+  return made;
+}
+
+DeviceBatch largest_batch(const Settings& settings, const Device& device) {
+  const std::int64_t samples = settings.data.batch_size;
+  const std::int64_t rows = settings.objective.which() == Name::matching ? 2 * samples : samples;
+  const auto empty = [&](const Shape& shape) { return Tensor::empty(shape, DType::int32, device); };
+  const Shape shape{rows, settings.data.sequence_length};
+  DeviceBatch made;
+  made.inputs = empty(shape);
+  if (settings.objective.learns_labels()) {
+    made.labels = empty({samples});
+    made.mask.keys = empty(shape);
+  } else {
+    made.targets = empty(shape);
+  }
+  if (settings.data.sampler == "documents") made.mask.keys = empty(shape);
+  if (settings.data.packing == "documents") made.mask.documents = empty(shape);
+  return made;
+}
+
+ops::CrossEntropyResult loss_of(Model& model, layers::ForwardContext& context, const DeviceBatch& batch,
+                                const ops::CrossEntropyOptions& options, layers::GenerationState* carried) {
+  context.attention_mask = batch.mask;
+  require_output_layer(model.settings, "objective.name: " + model.settings.objective.name);
+  switch (model.settings.objective.which()) {
+    case Name::masked_tokens:
+      return model.encoder->masked_token_loss(context, batch.inputs, batch.targets, options);
+    case Name::classification:
+    case Name::matching:
+      return model.encoder->label_loss(context, batch.inputs, batch.labels, options);
+    case Name::next_token:
+      break;
+  }
+  return model.decoder->loss(context, batch.inputs, batch.targets, options, carried);
+}
+
+}  // namespace furlong

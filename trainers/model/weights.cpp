@@ -1,0 +1,64 @@
+#include "trainers/model/weights.h"
+
+#include <algorithm>
+#include <set>
+
+#include "trainers/checkpoint/checkpoint_tensors.h"
+
+namespace furlong {
+namespace {
+
+constexpr const char* positions_name = "position_embedding.weight";
+
+void check_vocabulary(const CheckpointReader& checkpoint, const Model& model) {
+  const std::string origin = checkpoint.path().string();
+  const Vocabulary theirs = Vocabulary::from_json(checkpoint.text("vocabulary"), origin);
+  if (theirs.with_labels({}) == model.vocabulary.with_labels({})) return;
+  throw UserError(
+      "{}: its weights are for another vocabulary ({}, {} tokens) than the data's ({}, {} tokens); expected the same, "
+      "so that ids mean the same: prepare the data with that vocabulary, or take weights that were made for this one",
+      origin, theirs.description(), theirs.size(), model.vocabulary.description(), model.vocabulary.size());
+}
+
+/// Rows p of `table` from rows p mod n of the checkpoint's [n, width].
+void repeat_rows(const CheckpointReader& checkpoint, const std::string& name, std::int64_t rows, const Tensor& table) {
+  const Tensor known = Tensor::empty({rows, table.extent(1)}, table.dtype());
+  read_tensor(checkpoint, name, known);
+  for (std::int64_t first = 0; first < table.extent(0); first += rows) {
+    const std::int64_t count = std::min(rows, table.extent(0) - first);
+    table.narrow(0, first, count).copy_from(known.narrow(0, 0, count));
+  }
+}
+
+}  // namespace
+
+WeightsReport begin_from(const CheckpointReader& checkpoint, Model& model) {
+  check_vocabulary(checkpoint, model);
+  WeightsReport report;
+  std::set<std::string> known;
+  for (const Parameter& parameter : model.store->parameters()) {
+    const std::string averaged = "averages/" + parameter.name();
+    std::string name = "parameters/" + parameter.name();
+    known.insert(name);
+    if (!checkpoint.has(name)) {
+      report.missing.push_back(parameter.name());
+      continue;
+    }
+    if (checkpoint.has(averaged)) name = averaged;
+    const std::vector<std::int64_t>& shape = checkpoint.info(name).shape;
+    const bool fewer_positions = parameter.name() == positions_name && shape.size() == 2 && shape[0] > 0 &&
+                                 shape[0] < parameter.shape()[0] && shape[1] == parameter.shape()[1];
+    if (fewer_positions) {
+      repeat_rows(checkpoint, name, shape[0], parameter.master());
+      report.positions_before = shape[0];
+    } else {
+      read_tensor(checkpoint, name, parameter.master());
+    }
+  }
+  for (const TensorInfo& info : checkpoint.tensors("parameters/"))
+    if (!known.contains(info.name)) report.unused.push_back(info.name.substr(std::string_view("parameters/").size()));
+  model.store->refresh_compute_values(Stream{model.store->device()});
+  return report;
+}
+
+}  // namespace furlong

@@ -1,0 +1,84 @@
+#include "trainers/train/checkpoint_saver.h"
+
+#include <chrono>
+#include <utility>
+
+#include "communication/bootstrap/socket.h"
+#include "framework/core/error.h"
+#include "framework/core/log.h"
+#include "framework/core/trace.h"
+
+namespace furlong {
+
+CheckpointSaver::CheckpointSaver(const Trainer& trainer, const ProcessGroup& group, bool in_background,
+                                 const Notice& notice)
+    : trainer_(trainer), group_(group.is_alone() ? nullptr : &group), in_background_(in_background), notice_(notice) {}
+
+CheckpointSaver::CheckpointSaver(const Trainer& trainer, const ProcessGroup& group, bool in_background)
+    : CheckpointSaver(trainer, group, in_background, Notice{}) {}
+
+CheckpointSaver::~CheckpointSaver() {
+  if (under_way_.valid()) under_way_.wait();
+}
+
+void CheckpointSaver::check() {
+  if (under_way_.valid() && under_way_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) under_way_.get();
+}
+
+void CheckpointSaver::wait() {
+  if (!under_way_.valid()) return;
+  wait_with_notice();
+  under_way_.get();
+}
+
+/// So that a file system that hangs does not hold training up without a word.
+void CheckpointSaver::wait_with_notice() const {
+  const auto begin = std::chrono::steady_clock::now();
+  for (auto patience = notice_.after; under_way_.wait_for(patience) != std::future_status::ready;
+       patience = notice_.every)
+    spdlog::warn("{}: training has waited for {:.0f} s until {} is written", path_.string(),
+                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
+                 group_ && !group_->is_first() ? "this process's part of it" : "it");
+}
+
+bool CheckpointSaver::copy(CheckpointParts& parts) {
+  if (!in_background_) return false;
+  try {
+    parts = parts.copy();
+    return true;
+  } catch (const MachineError& error) {
+    if (!std::exchange(told_of_memory_, true))
+      spdlog::warn(
+          "checkpoint.background: there is no memory for a copy of what a checkpoint holds ({}); training waits while "
+          "it is written",
+          error.what());
+    return false;
+  }
+}
+
+void CheckpointSaver::save(const std::filesystem::path& path, const std::string& metrics,
+                           std::function<void()> when_whole) {
+  const trace::Span span("checkpoint", "checkpoint", {.step = trainer_.steps()});
+  wait();
+  CheckpointParts parts = trainer_.checkpoint_parts(metrics);
+  const bool is_copied = copy(parts);
+  auto write = [path, parts = std::move(parts), group = group_, when_whole = std::move(when_whole)] {
+    write_checkpoint(path, parts, group);
+    when_whole();
+  };
+  if (!is_copied) return write();
+  const SignalsBlocked blocked;  // they are the main thread's
+  path_ = path;
+  under_way_ = std::async(std::launch::async, [write = std::move(write), group = group_, step = trainer_.steps()] {
+    trace::name_thread("checkpoint");
+    const trace::Span span("checkpoint", "write", {.step = step});
+    try {
+      write();
+    } catch (const std::exception& error) {
+      if (group) group->report(error);
+      throw;
+    }
+  });
+}
+
+}  // namespace furlong

@@ -1,0 +1,77 @@
+#include "trainers/train/data_checks.h"
+
+#include <algorithm>
+
+#include "framework/core/error.h"
+#include "trainers/model/objective.h"
+#include "trainers/train/validation.h"
+
+namespace furlong {
+namespace {
+
+/// "file:3:5: " for a key that somebody has set, else "".
+std::string place_of(const LoadedSettings& loaded, const std::string& key) {
+  const auto origin = loaded.origins.find(key);
+  return origin == loaded.origins.end() ? "" : origin->second.text() + ": ";
+}
+
+/// Runs `check`; what the user did wrong is said as a mistake of `key`.
+template <class Check>
+void as_mistake_of(const LoadedSettings& loaded, const std::string& key, const Check& check) {
+  try {
+    check();
+  } catch (const UserError& error) {
+    const std::string message = error.what();
+    throw UserError("{}{}{}", place_of(loaded, key), message.starts_with(key) ? "" : key + ": ", message);
+  }
+}
+
+void check_sample(const Settings& settings, const Vocabulary& vocabulary) {
+  if (settings.trainer.sample_tokens == 0) return;
+  const auto n_prompt = static_cast<std::int64_t>(vocabulary.encode_prompt(settings.trainer.sample_prompt).size());
+  if (n_prompt == 0 && !vocabulary.document_id()) {
+    throw UserError(
+        "found no symbols; the vocabulary of {} ({}) has no document token to begin with: give at least one symbol, or "
+        "set trainer.sample_tokens to 0",
+        settings.data.task == "none" ? settings.data.store.string() : "the task", vocabulary.description());
+  }
+  const std::int64_t total = std::max<std::int64_t>(n_prompt, 1) + settings.trainer.sample_tokens;
+  if (settings.model.position == "learned" && total > settings.model.max_sequence_length) {
+    throw UserError(
+        "prompt and trainer.sample_tokens make {} tokens, but the model has learned positions for {} "
+        "(model.max_sequence_length); shorten the sample",
+        total, settings.model.max_sequence_length);
+  }
+}
+
+}  // namespace
+
+void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
+  const Settings& settings = loaded.settings;
+  const Vocabulary& vocabulary = data.vocabulary();
+  as_mistake_of(loaded, "model.vocabulary_size", [&] { vocabulary_size(settings, vocabulary); });
+  if (!settings.teacher.transfers())
+    as_mistake_of(loaded, "model.prediction_head",
+                  [&] { require_output_layer(settings, "objective.name: " + settings.objective.name); });
+  as_mistake_of(loaded, "data.ignore_tokens", [&] {
+    for (const std::string& symbol : settings.data.ignore_tokens) vocabulary.id_of(symbol);
+  });
+  const bool labelled = settings.objective.learns_labels();
+  as_mistake_of(loaded, labelled ? "objective.name" : "data.sequence_length", [&] {
+    const Vocabulary of_model = model_vocabulary(settings, vocabulary);
+    training_source(settings, of_model, data);
+    // Found now rather than at the first validation.
+    if ((labelled || settings.data.sampler == "stream" || settings.data.sampler == "documents") &&
+        data.size(Split::validation) > 0)
+      evaluation_source(settings, of_model, data, Split::validation, settings.data.sequence_length,
+                        settings.data.batch_size);
+  });
+  // One batch as a rule; a run is not to end at its first validation.
+  if (data.size(Split::validation) >= 2) {
+    check_targets(settings, model_vocabulary(settings, vocabulary), data, Split::validation,
+                  settings.trainer.validation_batches);
+  }
+  as_mistake_of(loaded, "trainer.sample_prompt", [&] { check_sample(settings, vocabulary); });
+}
+
+}  // namespace furlong

@@ -1,0 +1,350 @@
+#include "trainers/train/distillation/teacher.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "framework/ops/loss/distillation.h"
+#include "framework/ops/loss/relative_error.h"
+#include "framework/primitives/arithmetic.h"
+#include "trainers/model/weights.h"
+
+namespace furlong {
+namespace {
+
+Variable hidden_states(Model& model, layers::ForwardContext& context, const Tensor& tokens) {
+  return model.decoder ? model.decoder->hidden(context, tokens) : model.encoder->hidden(context, tokens);
+}
+
+Variable states_for_prediction(Model& model, layers::ForwardContext& context, const Tensor& tokens) {
+  const Variable hidden = hidden_states(model, context, tokens);
+  return model.decoder ? model.decoder->prediction_states(context, hidden)
+                       : model.encoder->prediction_states(context, hidden);
+}
+
+Variable attention_output(Model& model, layers::ForwardContext& context, std::size_t layer, const Variable& input) {
+  return model.decoder ? model.decoder->attention_output(context, layer, input)
+                       : model.encoder->attention_output(context, layer, input);
+}
+
+Variable output_weight(const Model& model) {
+  return (model.decoder ? model.decoder->output_weight() : model.encoder->output_weight()).variable();
+}
+
+std::optional<Variable> output_bias(const Model& model) {
+  const Parameter* bias = model.decoder ? model.decoder->output_bias() : model.encoder->output_bias();
+  return bias ? std::optional(bias->variable()) : std::nullopt;
+}
+
+/// A teacher's settings, from its checkpoint, for use beside this student.
+Settings teacher_settings(const CheckpointReader& checkpoint, const Settings& student) {
+  Settings settings =
+      from_checkpoint_text(checkpoint.text("config"), checkpoint.path().string() + " (config)").settings;
+  settings.model.dtype = student.model.dtype;
+  settings.model.dropout = 0;
+  settings.trainer.recompute = "none";
+  if (settings.model.position == "learned")
+    settings.model.max_sequence_length =
+        std::max(settings.model.max_sequence_length, student.model.max_sequence_length);
+  return settings;
+}
+
+void check_fit(const Settings& teacher, const Settings& student, const std::string& path) {
+  const auto differ = [&](const char* key, const std::string& theirs, const std::string& ours, const char* why) {
+    if (theirs != ours)
+      throw UserError("teacher.checkpoint: {}: {} is {} there and {} here; {} needs them to be the same, since {}",
+                      path, key, theirs, ours, student.teacher.loss, why);
+  };
+  const ModelSettings &theirs = teacher.model, &ours = student.model;
+  differ("model.architecture", theirs.architecture, ours.architecture, "a token sees the same of the others in both");
+  if (student.teacher.transfers()) {
+    differ("model.n_layers", std::to_string(theirs.n_layers), std::to_string(ours.n_layers),
+           "each attention has its counterpart");
+    differ("model.d_model", std::to_string(theirs.d_model), std::to_string(ours.d_model),
+           "outputs of attentions are compared");
+  } else if (teacher.objective.learns_labels()) {
+    throw UserError("teacher.checkpoint: {}: it was trained for {} and predicts no tokens; expected a model of {}",
+                    path, teacher.objective.name, student.objective.name);
+  } else {
+    require_output_layer(teacher, "teacher.checkpoint: " + path);
+  }
+}
+
+/// Whether the attention of a layer is exact in both, and sees as far.
+bool are_both_softmax(const AttentionSettings& one, const AttentionSettings& other, std::size_t layer) {
+  const auto is_softmax = [layer](const AttentionSettings& attention) {
+    const auto exact = [](const std::string& name) { return name == "softmax"; };
+    std::vector<std::string> names = attention.heads.empty() ? std::vector{attention.mechanism} : attention.heads;
+    if (!attention.layers.empty()) names = layers::mechanisms_in(attention.layers[layer]);
+    return std::all_of(names.begin(), names.end(), exact);
+  };
+  return is_softmax(one) && is_softmax(other) && one.window == other.window;
+}
+
+Model make_teacher(const CheckpointReader& checkpoint, const Settings& student, const Device& device,
+                   std::optional<DType> compute) {
+  const std::string path = checkpoint.path().string();
+  const Settings settings = teacher_settings(checkpoint, student);
+  check_fit(settings, student, path);
+  const auto all = [](const Parameter&) { return true; };
+  Model model = make_model(settings, Vocabulary::from_json(checkpoint.text("vocabulary"), path), device, compute, all);
+  if (device.is_shape_only()) return model;
+  const WeightsReport report = begin_from(checkpoint, model);
+  if (!report.missing.empty())
+    throw UserError(
+        "teacher.checkpoint: {}: the model that its config describes needs the tensor {}, which is not there", path,
+        report.missing[0]);
+  return model;
+}
+
+/// int32 [rows · n]: 1 for tokens and 0 for padding: by the mask, or, where next tokens are predicted and padding needs
+/// none, up to the last target of a row.
+std::vector<std::int32_t> real_tokens(const Batch& batch, ObjectiveSettings::Name objective) {
+  if (!batch.mask.empty()) return batch.mask;
+  const std::size_t rows = static_cast<std::size_t>(batch.batch), n = static_cast<std::size_t>(batch.n);
+  std::vector<std::int32_t> real(rows * n, 1);
+  for (std::size_t row = 0; objective == ObjectiveSettings::Name::next_token && row < rows; ++row)
+    for (std::size_t i = n; i-- > 0 && batch.targets[row * n + i] == ignored_target;) real[row * n + i] = 0;
+  return real;
+}
+
+double value_of(const Variable& scalar) {
+  return scalar.dtype() == DType::float64 ? scalar.value().to_vector<double>()[0]
+                                          : static_cast<double>(scalar.value().to_vector<float>()[0]);
+}
+
+}  // namespace
+
+std::vector<std::size_t> layers_to_transfer(const Settings& teacher, const Settings& student) {
+  std::vector<std::size_t> layers;
+  for (std::size_t layer = 0; layer < static_cast<std::size_t>(student.model.n_layers); ++layer)
+    if (!are_both_softmax(student.model.attention, teacher.model.attention, layer)) layers.push_back(layer);
+  return layers;
+}
+
+Teacher::Teacher(const Settings& student, const Vocabulary& data, const Device& device, std::optional<DType> compute)
+    : settings_(student.teacher),
+      steps_(student.trainer.max_steps),
+      model_(
+          make_teacher(CheckpointReader::open(checkpoint_of(student.teacher.checkpoint)), student, device, compute)) {
+  const Vocabulary ours = model_vocabulary(student, data).with_labels({});
+  if (!(model_.vocabulary.with_labels({}) == ours))
+    throw UserError("teacher.checkpoint: {}: its vocabulary ({}, {} tokens) is not the data's ({}, {} tokens)",
+                    student.teacher.checkpoint.string(), model_.vocabulary.description(), model_.vocabulary.size(),
+                    ours.description(), ours.size());
+  if (settings_.transfers()) {
+    layers_ = layers_to_transfer(model_.settings, student);
+    if (layers_.empty())
+      throw UserError(
+          "teacher.loss: transfer has nothing to do: the attention of every layer is softmax, like the teacher's; "
+          "choose another model.attention.mechanism");
+    if (settings_.layers == "in_turn" && steps_ < static_cast<std::int64_t>(layers_.size()))
+      throw UserError(
+          "teacher.layers: in_turn gives each of {} layers a turn, and trainer.max_steps is {}; expected at least one "
+          "step each",
+          layers_.size(), steps_);
+  }
+  // As many tokens in both output layers: a larger model.vocabulary_size than the vocabulary has is part of the model.
+  const std::int64_t theirs = vocabulary_size(model_.settings, model_.vocabulary),
+                     here = vocabulary_size(student, data);
+  if (settings_.loss == "distillation" && theirs != here)
+    throw UserError("teacher.checkpoint: {}: model.vocabulary_size is {} there and {} here; expected the same",
+                    student.teacher.checkpoint.string(), theirs, here);
+  const auto scalar = [&](double value) {
+    const DType dtype = model_.store->master_dtype();
+    const Tensor host = dtype == DType::float64 ? Tensor::from(std::vector<double>{value}, {1})
+                                                : Tensor::from(std::vector<float>{static_cast<float>(value)}, {1});
+    return host.to(device).reshape({});
+  };
+  teachers_weight_ = scalar(settings_.share);
+  own_weight_ = scalar(1 - settings_.share);
+}
+
+bool Teacher::in_attention(const Parameter& parameter, std::size_t layer) {
+  // "attention.": what layers share.
+  return parameter.name().starts_with("attention.") ||
+         parameter.name().starts_with(fmt::format("blocks.{}.attention.", layer));
+}
+
+Frozen Teacher::frozen() const {
+  if (!settings_.transfers()) return {};
+  return [layers = layers_](const Parameter& parameter) {
+    return std::none_of(layers.begin(), layers.end(),
+                        [&](std::size_t layer) { return in_attention(parameter, layer); });
+  };
+}
+
+std::optional<Turn> Teacher::turn(std::int64_t step) const {
+  if (!settings_.transfers() || settings_.layers != "in_turn") return std::nullopt;
+  const auto count = static_cast<std::int64_t>(layers_.size());
+  const std::int64_t turn = std::min(count - 1, step * count / steps_);
+  const auto begin = [&](std::int64_t i) {
+    return (i * steps_ + count - 1) / count;
+  };  // the first step with step * count / steps_ = i
+  return Turn{layers_[static_cast<std::size_t>(turn)], begin(turn), begin(turn + 1) - begin(turn)};
+}
+
+void Teacher::teach(Model& student, layers::ForwardContext& context, const DeviceBatch& batch, const Lesson& lesson) {
+  context.attention_mask = batch.mask;
+  if (!settings_.transfers()) {
+    distil(student, context, batch, lesson);
+    return;
+  }
+  const std::optional<Turn> turn = this->turn(lesson.step);
+  const double weight = lesson.share / (turn ? 1.0 : static_cast<double>(layers_.size()));
+  const auto learn = [&](std::size_t, const Variable& error) {
+    ops::add(context.stream(), lesson.loss, error.value(), GradientMode::accumulate, weight);
+    context.tape.backward(error, weight);  // frees what the layer kept before the next one comes
+  };
+  transfer(student, context, batch, turn ? std::optional(turn->layer) : std::nullopt,
+           batch.mask.keys.defined() ? &batch.mask.keys : nullptr, learn);
+}
+
+void Teacher::transfer(Model& student, layers::ForwardContext& context, const DeviceBatch& batch,
+                       std::optional<std::size_t> only, const Tensor* rows, const EachLayer& each) {
+  const auto chosen = [&](std::size_t layer) {
+    return only ? layer == *only : std::find(layers_.begin(), layers_.end(), layer) != layers_.end();
+  };
+  const auto compare = [&](std::size_t layer, const Tensor& input, const Tensor& reference) {
+    each(layer, ops::relative_error(context.tape, attention_output(student, context, layer, Variable(input)), reference,
+                                    rows));
+  };
+  // A forward pass that nothing of is kept but what `see` takes.
+  const auto observe = [&](Model& model,
+                           const std::function<void(std::size_t, const layers::ObservedAttention&)>& see) {
+    Tape tape(context.stream());
+    const Tape::NoGradient guard(tape);
+    layers::ForwardContext watched{tape};
+    watched.attention_mask = batch.mask;
+    std::size_t layer = 0;
+    watched.observe_attention = [&](const layers::ObservedAttention& seen) {
+      if (chosen(layer)) see(layer, seen);
+      ++layer;
+    };
+    hidden_states(model, watched, batch.inputs);
+  };
+  if (settings_.input == "teacher") {
+    observe(model_, [&](std::size_t layer, const layers::ObservedAttention& seen) {
+      compare(layer, seen.input.value(), seen.projected.value());
+    });
+    return;
+  }
+  std::vector<Tensor> outputs(static_cast<std::size_t>(model_.settings.model.n_layers));
+  observe(model_,
+          [&](std::size_t layer, const layers::ObservedAttention& seen) { outputs[layer] = seen.projected.value(); });
+  observe(student, [&](std::size_t layer, const layers::ObservedAttention& seen) {
+    compare(layer, seen.input.value(), std::exchange(outputs[layer], {}));
+  });
+}
+
+Variable Teacher::prediction_states(const Stream& stream, const DeviceBatch& batch) {
+  Tape tape(stream);
+  const Tape::NoGradient guard(tape);
+  layers::ForwardContext context{tape};
+  context.attention_mask = batch.mask;
+  return states_for_prediction(model_, context, batch.inputs);
+}
+
+void Teacher::distil(Model& student, layers::ForwardContext& context, const DeviceBatch& batch, const Lesson& lesson) {
+  const Variable theirs = prediction_states(context.stream(), batch);
+  const Variable states = states_for_prediction(student, context, batch.inputs);
+  const Variable weight = output_weight(student), teachers = output_weight(model_);
+  const std::optional<Variable> bias = output_bias(student), teachers_bias = output_bias(model_);
+  ops::DistillationOptions options;
+  options.temperature = settings_.temperature;
+  options.device_normalizer = lesson.n_compared;
+  const auto divergence =
+      ops::distillation(context.tape, states, weight, bias ? &*bias : nullptr, theirs.value(), teachers.value(),
+                        teachers_bias ? &teachers_bias->value() : nullptr, lesson.compared, options);
+  ops::add(context.stream(), lesson.loss, divergence.loss.value(), GradientMode::accumulate, settings_.share);
+  if (settings_.share == 1) {
+    context.tape.backward(divergence.loss);
+    return;
+  }
+  ops::CrossEntropyOptions own_options;
+  own_options.device_normalizer = lesson.n_targets;
+  const auto own =
+      ops::cross_entropy(context.tape, states, weight, bias ? &*bias : nullptr, batch.targets, own_options);
+  ops::add(context.stream(), lesson.loss, own.loss.value(), GradientMode::accumulate, 1 - settings_.share);
+  context.tape.backward({divergence.loss, own.loss}, {teachers_weight_, own_weight_});
+}
+
+Evaluation Teacher::evaluate(Model& student, const Dataset& data, Split split, std::int64_t sequence_length,
+                             std::int64_t batch_size, std::int64_t max_batches) {
+  return settings_.transfers() ? evaluate_transfer(student, data, split, sequence_length, batch_size, max_batches)
+                               : evaluate_distillation(student, data, split, sequence_length, batch_size, max_batches);
+}
+
+Evaluation Teacher::evaluate_transfer(Model& student, const Dataset& data, Split split, std::int64_t sequence_length,
+                                      std::int64_t batch_size, std::int64_t max_batches) {
+  const Device& device = student.store->device();
+  const auto source = evaluation_source(student.settings, student.vocabulary, data, split, sequence_length, batch_size);
+  Tape tape(Stream{device});
+  const Tape::NoGradient guard(tape);
+  layers::ForwardContext context{tape};
+  Evaluation result;
+  std::vector<double> errors(static_cast<std::size_t>(student.settings.model.n_layers), 0.0);
+  const auto start = std::chrono::steady_clock::now();
+  std::int64_t batches = 0;
+  for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
+       first += static_cast<std::uint64_t>(batch_size), ++batches) {
+    const Batch batch = source->batch_of_one_pass(first, batch_size);
+    const DeviceBatch input = on_device(batch, device);
+    context.attention_mask = input.mask;
+    std::vector<std::int32_t> real = real_tokens(batch, student.settings.objective.which());
+    const Tensor rows = Tensor::from(real, {batch.batch, batch.n}, device);
+    transfer(student, context, input, std::nullopt, &rows,
+             [&](std::size_t layer, const Variable& error) { errors[layer] += value_of(error); });
+    result.tokens += batch.n_tokens;
+    result.targets += batch.n_targets;
+  }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  require(batches > 0, "{}: the {} split has no batch", data.path(), name_of(split));
+  for (const std::size_t layer : layers_)
+    result.layer_errors.emplace_back(layer, errors[layer] / static_cast<double>(batches));
+  for (const auto& [layer, error] : result.layer_errors) result.loss += error / static_cast<double>(layers_.size());
+  result.accuracy = std::nan("");
+  return result;
+}
+
+Evaluation Teacher::evaluate_distillation(Model& student, const Dataset& data, Split split,
+                                          std::int64_t sequence_length, std::int64_t batch_size,
+                                          std::int64_t max_batches) {
+  double divergence = 0;
+  std::int64_t compared = 0;
+  ops::DistillationOptions options;
+  options.temperature = settings_.temperature;
+  options.normalizer = 1.0;
+  const auto measure = [&](layers::ForwardContext& context, const Batch& batch, const DeviceBatch& input,
+                           const ops::CrossEntropyOptions& loss_options) {
+    context.attention_mask = input.mask;
+    const Variable theirs = prediction_states(context.stream(), input);
+    const Variable states = states_for_prediction(student, context, input.inputs);
+    const Variable weight = output_weight(student);
+    const std::optional<Variable> bias = output_bias(student), teachers_bias = output_bias(model_);
+    const std::vector<std::int32_t> where = compared_tokens(student.settings, batch);
+    const auto found =
+        ops::distillation(context.tape, states, weight, bias ? &*bias : nullptr, theirs.value(),
+                          output_weight(model_).value(), teachers_bias ? &teachers_bias->value() : nullptr,
+                          Tensor::from(where, input.inputs.shape(), context.stream().device), options);
+    divergence += value_of(found.loss);
+    compared += count_compared(where);
+    return ops::cross_entropy(context.tape, states, weight, bias ? &*bias : nullptr, input.targets, loss_options);
+  };
+  Evaluation result = furlong::evaluate(student, data, split, sequence_length, batch_size, max_batches, measure);
+  result.divergence = divergence / static_cast<double>(std::max<std::int64_t>(compared, 1));
+  return result;
+}
+
+std::vector<std::int32_t> compared_tokens(const Settings& settings, const Batch& batch) {
+  if (settings.teacher.positions == "targets") return batch.targets;
+  std::vector<std::int32_t> compared = real_tokens(batch, settings.objective.which());
+  for (std::int32_t& value : compared) value = value != 0 ? 0 : ignored_target;
+  return compared;
+}
+
+std::int64_t count_compared(const std::vector<std::int32_t>& compared) {
+  return std::count_if(compared.begin(), compared.end(), [](std::int32_t value) { return value != ignored_target; });
+}
+
+}  // namespace furlong

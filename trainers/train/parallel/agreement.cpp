@@ -1,0 +1,101 @@
+#include "trainers/train/parallel/agreement.h"
+
+#include <algorithm>
+
+#include "datasets/token_store.h"
+#include "framework/core/error.h"
+
+namespace furlong {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// What may be another on another host, though not given on one and left out on another.
+bool may_differ(const std::string& key) {
+  static const std::vector<std::string> own{"/data/store", "/run_directory", "/threads",
+                                            "/device",     "/model/weights", "/teacher/checkpoint"};
+  return key.starts_with("/log/") || std::find(own.begin(), own.end(), key) != own.end();
+}
+
+bool is_given(const Json& value) { return !value.is_null() && value != ""; }
+
+/// Tokens at both ends of a split.
+std::vector<std::int32_t> ends(const TokenStore& store, Split split) {
+  constexpr std::uint64_t most = 1024;
+  const std::uint64_t size = store.size(split), count = std::min(size, most);
+  if (count == 0) return {};
+  std::vector<std::int32_t> tokens = store.read(split, 0, count);
+  const std::vector<std::int32_t> last = store.read(split, size - count, count);
+  tokens.insert(tokens.end(), last.begin(), last.end());
+  return tokens;
+}
+
+Json description(const Dataset& data) {
+  Json json{{"vocabulary", data.vocabulary().to_json()}};
+  const auto* store = dynamic_cast<const TokenStore*>(&data);
+  for (const Split split : {Split::train, Split::validation}) {
+    json["sizes"].push_back(data.size(split));
+    if (store != nullptr) json["ends"].push_back(ends(*store, split));
+  }
+  return json;
+}
+
+Json description(const TrainOptions& options) {
+  Json json;
+  const bool is_automatic = options.resume == TrainOptions::Resume::automatic;
+  json["--resume"] = is_automatic                                    ? "auto"
+                     : options.resume == TrainOptions::Resume::never ? "never"
+                                                                     : options.checkpoint.string();
+  json["--trace"] = options.trace.has_value();
+  json["--trace-steps"] = options.trace ? fmt::format("{}-{}", options.trace->first, options.trace->last) : "";
+  return json;
+}
+
+[[noreturn]] void refuse(const std::string& name, const Json& here, const Json& there) {
+  throw UserError(
+      "{}: {} here, and {} in rank 0; expected the same in all processes: start them with one config and the same "
+      "arguments",
+      name, here.dump(), there.dump());
+}
+
+}  // namespace
+
+void check_same(const ProcessGroup& group, const Json& values) {
+  if (group.is_alone()) return;
+  const Json first = Json::parse(group.from_first(values.dump()));
+  for (const auto& [name, value] : values.items())
+    if (!first.contains(name) || first[name] != value) refuse(name, value, first.value(name, Json("nothing")));
+}
+
+void check_agreement(const ProcessGroup& group, const Settings& settings, const Dataset& data,
+                     const TrainOptions* options) {
+  if (group.is_alone()) return;
+  const Json own{{"settings", to_json(settings)}, {"data", description(data)}};
+  const Json first = Json::parse(group.from_first(own.dump()));
+  const Json here = own["settings"].flatten(), there = first["settings"].flatten();
+  for (const auto& [key, value] : here.items()) {
+    if (there.contains(key) && (may_differ(key) ? is_given(value) == is_given(there[key]) : value == there[key]))
+      continue;
+    std::string name = key.substr(1);
+    std::replace(name.begin(), name.end(), '/', '.');
+    refuse(name, value, there.contains(key) ? there[key] : Json("nothing"));
+  }
+  if (own["data"] != first["data"])
+    throw UserError(
+        "data.store: {}: holds other data than what rank 0 reads; expected the same store, or a copy of it, in all "
+        "processes",
+        data.path());
+  if (options) check_same(group, description(*options));
+}
+
+void check_same_beginning(const ProcessGroup& group, const std::string& digest, const std::filesystem::path& path) {
+  const std::string first = group.from_first(digest);
+  if (first != digest)
+    throw UserError(
+        "{}: {} are in it, and {} in what rank 0 has loaded; expected the same checkpoint, or a copy of it, in all "
+        "processes",
+        path.string(), digest, first);
+  group.barrier();
+}
+
+}  // namespace furlong

@@ -1,0 +1,128 @@
+#include "trainers/train/run/run_resume.h"
+
+#include <algorithm>
+
+#include "framework/core/log.h"
+#include "framework/io/atomic_file.h"
+#include "trainers/train/parallel/agreement.h"
+#include "trainers/train/recording/metrics.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+
+void forget_earlier_run(const RunDirectory& directory, CheckpointDirectory& checkpoints) {
+  checkpoints.discard_after(-1);
+  fs::remove_all(directory.path() / "tensorboard");
+}
+
+/// Rank 0 chooses; the others open what it has chosen, which lies where all of them can read it.
+std::optional<fs::path> where_to_resume(const TrainOptions& options, const ProcessGroup& group,
+                                        const RunDirectory& directory, CheckpointDirectory* checkpoints) {
+  std::optional<fs::path> from;
+  if (group.is_first()) {
+    switch (options.resume) {
+      case TrainOptions::Resume::never:
+        forget_earlier_run(directory, *checkpoints);
+        break;
+      case TrainOptions::Resume::path:
+        from = newest_checkpoint_of(options.checkpoint);
+        break;
+      case TrainOptions::Resume::automatic:
+        from = checkpoints->newest_whole();
+        break;
+    }
+  }
+  const std::string chosen = group.from_first(from ? fs::absolute(*from).string() : "");
+  if (!group.is_first() && !chosen.empty()) from = chosen;
+  return from;
+}
+
+void start_from_weights(Trainer& trainer, const fs::path& weights) {
+  const fs::path path = checkpoint_of(weights);
+  const WeightsReport report = trainer.start_from(CheckpointReader::open(path));
+  const auto list = [](const std::vector<std::string>& names) {
+    constexpr std::size_t most = 6;
+    const auto end = names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), most));
+    return config::join({names.begin(), end}, ", ") + (names.size() > most ? ", ..." : "");
+  };
+  spdlog::info("beginning from the weights of {}", path.string());
+  if (!report.missing.empty())
+    spdlog::info("{} tensors are not there and begin as in a new model: {}", report.missing.size(),
+                 list(report.missing));
+  if (!report.unused.empty())
+    spdlog::warn("{}: {} tensors have no place in this model: {}", path.string(), report.unused.size(),
+                 list(report.unused));
+  if (report.positions_before > 0)
+    spdlog::warn("{}: has {} learned positions; each one later repeats that which stands so many before it",
+                 path.string(), report.positions_before);
+}
+
+/// Checkpoints of another run are not given up for one that starts elsewhere.
+void refuse_to_replace(const CheckpointDirectory& checkpoints, const fs::path& from) {
+  const std::vector<std::int64_t> there = checkpoints.steps();
+  if (there.empty() && !checkpoints.best()) return;
+  throw UserError(
+      "{}: holds checkpoints of another run, up to step {}, and cannot take up {}; choose another --run-dir, or, to go "
+      "on with the run that is here, leave --resume out",
+      checkpoints.path().string(), there.empty() ? checkpoints.best()->step : there.back(), from.string());
+}
+
+/// Says which checkpoints go when the run goes on from an earlier one.
+void name_discarded(const CheckpointDirectory& checkpoints, std::int64_t present) {
+  std::vector<std::string> later;
+  for (const std::int64_t step : checkpoints.steps()) {
+    if (step > present) later.push_back(checkpoints.path_for(step).filename().string());
+  }
+  if (const auto best = checkpoints.best(); best && best->step > present)
+    later.push_back(best->path.filename().string());
+  if (!later.empty())
+    spdlog::warn("{}: going on from step {}, which removes the later checkpoints {}", checkpoints.path().string(),
+                 present, config::join(later, ", "));
+}
+
+/// On rank 0. True where what it has loaded is a checkpoint of this run. Takes nothing away that the others have yet to
+/// read.
+bool load_on_first(const fs::path& from, const RunDirectory& directory, Trainer& trainer,
+                   CheckpointDirectory& checkpoints) {
+  const bool own = fs::equivalent(fs::absolute(from).parent_path(), checkpoints.path());
+  if (!own) refuse_to_replace(checkpoints, from);
+  const CheckpointReader checkpoint = CheckpointReader::open(from);
+  trainer.load(checkpoint);
+  // A run that goes on in another directory takes its history along.
+  if (!own) forget_earlier_run(directory, checkpoints);
+  const fs::path metrics = directory.metrics();
+  if (!own || !fs::exists(metrics))
+    write_file_atomically(metrics, checkpoint.has("metrics") ? checkpoint.text("metrics") : "");
+  return fs::exists(checkpoints.path_for(trainer.steps()));
+}
+
+}  // namespace
+
+bool resume_run(const TrainOptions& options, const ProcessGroup& group, const RunDirectory& directory, Trainer& trainer,
+                CheckpointDirectory* checkpoints) {
+  const std::optional<fs::path> from = where_to_resume(options, group, directory, checkpoints);
+  const fs::path& weights = trainer.model().settings.model.weights;
+  bool is_saved = false;
+  if (!from) {
+    if (!weights.empty()) start_from_weights(trainer, weights);
+  } else if (group.is_first()) {
+    is_saved = load_on_first(*from, directory, trainer, *checkpoints);
+  } else {
+    trainer.load(CheckpointReader::open(*from));
+  }
+  // Rank 0 knows whether that was a checkpoint of this run, and all must agree on what is to be saved.
+  is_saved = group.from_first(is_saved ? "saved" : "") == "saved";
+  if (from || !weights.empty()) check_same_beginning(group, trainer.digest(), from ? *from : weights);
+  if (group.is_first()) {
+    if (is_saved) checkpoints->committed(trainer.steps(), trainer.best_now());
+    if (from) name_discarded(*checkpoints, trainer.steps());
+    if (from) checkpoints->discard_after(trainer.steps());
+    cut_back(directory.metrics(), from ? trainer.steps() : -1);
+  }
+  group.barrier();  // from here on the others write parts of checkpoints, which rank 0 would take for orphans
+  return is_saved;
+}
+
+}  // namespace furlong

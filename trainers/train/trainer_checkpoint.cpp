@@ -1,0 +1,198 @@
+// What a checkpoint has of a training run, and how one goes on from it.
+#include <xxhash.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "framework/core/log.h"
+#include "framework/core/trace.h"
+#include "framework/core/version.h"
+#include "trainers/checkpoint/checkpoint_tensors.h"
+#include "trainers/train/checkpoint_shard.h"
+#include "trainers/train/trainer.h"
+
+namespace furlong {
+namespace {
+
+/// Whether a run may go on with another value of a key below `model`, given as a JSON pointer: those that shape nothing
+/// stored.
+bool may_change(const std::string& key, const std::string& position) {
+  if (key == "/max_sequence_length") return position != "learned";
+  return key == "/weights" || key == "/dropout" || key == "/attention/chunk_size" || key == "/attention/redraw_every" ||
+         key == "/attention/denominator_guard";
+}
+
+/// None where the weights that layers compute with were rounded to the nearest.
+Optimizer::LastSteps last_optimizer_steps(const CheckpointReader& checkpoint) {
+  Optimizer::LastSteps steps;
+  if (!checkpoint.has("last_optimizer_steps")) return steps;
+  const auto json = nlohmann::json::parse(checkpoint.text("last_optimizer_steps"), nullptr, false);
+  const bool is_valid = json.is_object() && std::all_of(json.begin(), json.end(),
+                                                        [](const auto& step) { return step.is_number_unsigned(); });
+  if (!is_valid)
+    throw UserError(
+        "{}: last_optimizer_steps is not a number of steps for each parameter; the file was not written by this "
+        "program",
+        checkpoint.path().string());
+  return json.get<Optimizer::LastSteps>();
+}
+
+}  // namespace
+
+WeightsReport Trainer::start_from(const CheckpointReader& checkpoint) {
+  require(steps_ == 0, "a run begins from weights before its first step");
+  const WeightsReport report = begin_from(checkpoint, model_);
+  origin_ = CheckpointOrigin::read(checkpoint);
+  optimizer_.restart_average();
+  return report;
+}
+
+std::string Trainer::digest() const {
+  std::uint64_t checksum = 0;
+  for (const Parameter& parameter : model_.store->parameters()) {
+    const Tensor host = parameter.master().to(Device{});
+    checksum = XXH3_64bits_withSeed(host.address(), static_cast<std::size_t>(host.bytes()), checksum);
+  }
+  return fmt::format("step {}, sample {}, weights {:016x}", steps_, samples_drawn_, checksum);
+}
+
+void Trainer::save(const std::filesystem::path& path, const std::string& metrics) const {
+  const trace::Span span("checkpoint", "checkpoint", {.step = steps_});
+  write_checkpoint(path, checkpoint_parts(metrics), group_);
+}
+
+CheckpointParts Trainer::checkpoint_parts(const std::string& metrics) const {
+  CheckpointParts parts;
+  if (group_) {
+    parts.shard = [this](CheckpointSink& file) {
+      put_shard(file, *model_.store, optimizer_, layout_->ranges(group_->rank()), group_->is_first());
+    };
+    parts.index.tensors = sharded_tensors(*model_.store, optimizer_);
+  }
+  if (!group_ || group_->is_first()) parts.state = [this, metrics](CheckpointSink& file) { put_state(file, metrics); };
+  return parts;
+}
+
+void Trainer::put_state(CheckpointSink& file, std::string_view metrics) const {
+  const ParameterStore& store = *model_.store;
+  const auto write = [&](const std::string& name, const Tensor& tensor) { write_tensor(file, name, tensor); };
+  for (const Parameter& parameter : store.parameters()) {
+    const bool is_trained = store.is_trained(parameter);
+    if (group_ && is_trained) continue;  // in shards
+    write("parameters/" + parameter.name(), parameter.master());
+    if (!is_trained) continue;
+    write("first_moments/" + parameter.name(), store.slice(optimizer_.first_moment(), parameter));
+    write("second_moments/" + parameter.name(), store.slice(optimizer_.second_moment(), parameter));
+    if (optimizer_.averages()) write("averages/" + parameter.name(), store.slice(optimizer_.average(), parameter));
+  }
+  file.text("config", to_yaml(model_.settings));
+  file.text("vocabulary", model_.vocabulary.to_json());
+  file.text("metrics", metrics);
+  file.text("version", version());
+  file.text("commit", commit());
+  file.integer("step", steps_);
+  file.integer("optimizer_steps", optimizer_.steps());
+  if (optimizer_.rounds_stochastically())
+    file.text("last_optimizer_steps", nlohmann::json(optimizer_.last_steps()).dump());
+  file.integer("tokens", tokens_);
+  if (origin_) origin_->write(file);
+  file.integer("sampler_counter", static_cast<std::int64_t>(samples_drawn_));
+  file.integer("seed", model_.settings.seed);
+  file.number("best_validation", best_validation_);
+  if (last_validation_) file.number("last_validation", *last_validation_);
+  file.integer("validations_without_improvement", without_improvement_);
+  file.integer("validated_at", validated_at_);
+  for (std::size_t i = 0; i < carried_.size(); ++i) carried_[i].save(file, fmt::format("carried/{}", i));
+  const std::vector<double> norms(recent_norms_.begin(), recent_norms_.end());
+  const std::int64_t count = static_cast<std::int64_t>(norms.size());
+  file.tensor("recent_gradient_norms", "float64", std::span(&count, 1), norms.data());
+}
+
+std::optional<std::string> model_difference(const Settings& checkpoint, const Settings& settings) {
+  const auto then = to_json(checkpoint)["model"].flatten(), now = to_json(settings)["model"].flatten();
+  for (const auto& [key, value] : now.items()) {
+    if (may_change(key, settings.model.position) || (then.contains(key) && then[key] == value)) continue;
+    std::string name = key;
+    std::replace(name.begin(), name.end(), '/', '.');
+    return fmt::format("model{} was {} in the checkpoint and is {} now", name,
+                       then.contains(key) ? then[key].dump() : "absent", value.dump());
+  }
+  return std::nullopt;
+}
+
+void check_resumable(const CheckpointReader& checkpoint, const Settings& settings) {
+  const std::string origin = checkpoint.path().string();
+  const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
+  if (before.objective.name != settings.objective.name || before.objective.pooling != settings.objective.pooling) {
+    throw UserError("{}: cannot resume: the objective was {} (pooling {}) in the checkpoint and is {} (pooling {}) now",
+                    origin, before.objective.name, before.objective.pooling, settings.objective.name,
+                    settings.objective.pooling);
+  }
+  if (before.teacher.loss != settings.teacher.loss) {
+    throw UserError(
+        "{}: cannot resume: teacher.loss was {} in the checkpoint and is {} now; use another --run-dir, with "
+        "model.weights to begin from these",
+        origin, before.teacher.loss, settings.teacher.loss);
+  }
+  if (const auto difference = model_difference(before, settings))
+    throw UserError("{}: cannot resume: {}; use another --run-dir, or --resume never to start again", origin,
+                    *difference);
+  if (checkpoint.integer("seed") != settings.seed)
+    throw UserError("{}: cannot resume: seed was {} in the checkpoint and is {} now", origin,
+                    checkpoint.integer("seed"), settings.seed);
+}
+
+void Trainer::load(const CheckpointReader& checkpoint) {
+  check_resumable(checkpoint, model_.settings);
+  const std::string origin = checkpoint.path().string();
+  const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
+  if (!(Vocabulary::from_json(checkpoint.text("vocabulary"), origin) == model_.vocabulary))
+    throw UserError("{}: cannot resume: its vocabulary is not that of {}", origin, data_.path());
+  load_parameters(checkpoint, model_, Weights::raw);
+  const ParameterStore& store = *model_.store;
+  for (const Parameter& parameter : store.parameters()) {
+    if (!store.is_trained(parameter)) continue;
+    const auto into = [&](const std::string& name, const Tensor& own) {
+      const Tensor whole = Tensor::empty(parameter.shape(), store.master_dtype());
+      read_tensor(checkpoint, name, whole);
+      optimizer_.put(parameter, whole, own);
+    };
+    into("first_moments/" + parameter.name(), optimizer_.first_moment());
+    into("second_moments/" + parameter.name(), optimizer_.second_moment());
+    if (!optimizer_.averages()) continue;
+    // Averaging switched on since then begins at the values themselves.
+    const std::string averaged = "averages/" + parameter.name();
+    into(checkpoint.has(averaged) ? averaged : "parameters/" + parameter.name(), optimizer_.average());
+  }
+  steps_ = checkpoint.integer("step");
+  optimizer_.restore_steps(checkpoint.integer("optimizer_steps"), last_optimizer_steps(checkpoint));
+  optimizer_.refresh_compute_values(Stream{device_});
+  tokens_ = checkpoint.integer("tokens");
+  origin_ = CheckpointOrigin::read(checkpoint);
+  samples_drawn_ = static_cast<std::uint64_t>(checkpoint.integer("sampler_counter"));
+  best_validation_ = checkpoint.number("best_validation");
+  if (checkpoint.has("last_validation")) last_validation_ = checkpoint.number("last_validation");
+  without_improvement_ = checkpoint.integer("validations_without_improvement");
+  validated_at_ = checkpoint.integer("validated_at");
+  load_carried(checkpoint, before);
+  std::vector<double> norms(checkpoint.info("recent_gradient_norms").bytes / sizeof(double));
+  checkpoint.read("recent_gradient_norms", norms.data(), norms.size() * sizeof(double));
+  recent_norms_.assign(norms.begin(), norms.end());
+}
+
+void Trainer::load_carried(const CheckpointReader& checkpoint, const Settings& before) {
+  if (carried_.empty()) return;
+  const Settings& now = model_.settings;
+  const DataSettings &then = before.data, &data = now.data;
+  if (!then.carry_state || then.store != data.store || then.sequence_length != data.sequence_length ||
+      then.batch_size != data.batch_size || before.trainer.gradient_accumulation != now.trainer.gradient_accumulation) {
+    spdlog::warn(
+        "{}: the rows of batches are in other places now than in the checkpoint; the states that they carry begin "
+        "empty",
+        checkpoint.path().string());
+    return;
+  }
+  for (std::size_t i = 0; i < carried_.size(); ++i) carried_[i].load(checkpoint, fmt::format("carried/{}", i));
+}
+
+}  // namespace furlong

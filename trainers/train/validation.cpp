@@ -1,0 +1,114 @@
+#include "trainers/train/validation.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <numbers>
+#include <optional>
+
+#include "framework/core/trace.h"
+#include "trainers/model/carried_state.h"
+#include "trainers/model/objective.h"
+
+namespace furlong {
+namespace {
+
+UserError no_targets(const Settings& settings, const Dataset& data, Split split, std::int64_t max_batches) {
+  const std::string part = max_batches > 0 ? fmt::format("the first {} batches of ", max_batches) : "";
+  std::string hint = "prepare more data for it";
+  if (!settings.data.ignore_tokens.empty()) {
+    hint = fmt::format("data.ignore_tokens: [{}] leaves every one out; ignore fewer symbols",
+                       config::join(settings.data.ignore_tokens, ", "));
+  } else if (settings.objective.which() == ObjectiveSettings::Name::masked_tokens && settings.data.task == "none") {
+    hint = fmt::format("objective.mask_probability: {} hides none of its tokens; raise it",
+                       settings.objective.mask_probability);
+  }
+  return UserError("{}: no targets in {}the {} split, and so no loss; {}", data.path(), part, name_of(split), hint);
+}
+
+}  // namespace
+
+double Evaluation::perplexity() const { return std::exp(loss); }
+double Evaluation::bits_per_token() const { return loss / std::numbers::ln2; }
+
+void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
+                   std::int64_t max_batches) {
+  const auto source =
+      evaluation_source(settings, vocabulary, data, split, settings.data.sequence_length, settings.data.batch_size);
+  // No more at a time than there is: whether a batch of the size asked for fits in memory is found out later, and told
+  // then.
+  const std::int64_t samples =
+      settings.data.sampler == "stream"
+          ? settings.data.batch_size
+          : std::min(settings.data.batch_size,
+                     std::max<std::int64_t>(1, static_cast<std::int64_t>(source->n_samples())));
+  std::int64_t batches = 0;
+  for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
+       first += static_cast<std::uint64_t>(samples), ++batches) {
+    if (source->batch_of_one_pass(first, samples).n_targets > 0) return;
+  }
+  throw no_targets(settings, data, split, max_batches);
+}
+
+Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch, const Device& device) {
+  return Tensor::from(tokens, {batch, static_cast<std::int64_t>(tokens.size()) / batch}, device);
+}
+
+Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t sequence_length,
+                    std::int64_t batch_size, std::int64_t max_batches, const BatchLoss& loss, const WorkShare& share) {
+  const auto source = evaluation_source(model.settings, model.vocabulary, data, split, sequence_length, batch_size);
+  std::optional<CarriedState> carried;
+  if (model.settings.data.carry_state) carried.emplace(*model.decoder, batch_size);
+  const SampleShare samples = share.samples(batch_size);
+  require(!carried || samples.samples == batch_size, "carried states are for one process");
+
+  Tape tape(Stream{model.store->device()});
+  const Tape::NoGradient guard(tape);
+  layers::ForwardContext context{tape};
+  ops::CrossEntropyOptions loss_options;
+  loss_options.count_correct = true;
+  loss_options.normalizer = 1.0;  // sums: batches differ in how many targets count
+
+  Evaluation result;
+  double correct = 0;
+  const auto start = std::chrono::steady_clock::now();
+  std::int64_t batches = 0;
+  for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
+       first += static_cast<std::uint64_t>(batch_size), ++batches) {
+    const Batch batch =
+        share.cut(source->batch_of_one_pass(first + static_cast<std::uint64_t>(samples.first), samples.samples),
+                  model.settings.objective.which() == ObjectiveSettings::Name::next_token);
+    if (batch.n_targets == 0 && !carried && !share.group())
+      continue;  // other processes may have targets in segments of the same rows
+    share.put_into(context, batch);
+    layers::GenerationState* past = carried ? &carried->begin(context, batch) : nullptr;
+    const DeviceBatch input = on_device(batch, model.store->device());
+    const trace::Span span("compute", "forward");
+    const auto step =
+        loss ? loss(context, batch, input, loss_options) : loss_of(model, context, input, loss_options, past);
+    result.loss +=
+        static_cast<double>(step.loss.value().dtype() == DType::float64 ? step.loss.value().to_vector<double>()[0]
+                                                                        : step.loss.value().to_vector<float>()[0]);
+    const auto counts = step.counts.to_vector<std::int32_t>();
+    result.targets += counts[0];
+    result.tokens += batch.n_tokens;
+    correct += counts[1];
+  }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (share.group()) {
+    std::array<double, 4> sums{result.loss, static_cast<double>(result.targets), static_cast<double>(result.tokens),
+                               correct};
+    share.group()->sum(sums);
+    result.loss = sums[0];
+    result.targets = static_cast<std::int64_t>(sums[1]);
+    result.tokens = static_cast<std::int64_t>(sums[2]);
+    correct = sums[3];
+  }
+  if (result.targets == 0) throw no_targets(model.settings, data, split, max_batches);
+  result.loss /= static_cast<double>(result.targets);
+  result.accuracy = correct / static_cast<double>(result.targets);
+  return result;
+}
+
+}  // namespace furlong
