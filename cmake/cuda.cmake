@@ -6,7 +6,8 @@
 #   furlong_simulated     the same kernels by the host compiler, and the engine that runs them on the host
 #   furlong_simulator     what stands in for blocks, warps and threads there
 # furlong_link_engines(program) links those that exist. Nothing else depends on which do.
-set(FURLONG_CUDA "AUTO" CACHE STRING "Build the CUDA engine: AUTO (where a toolkit is found), ON (an error where none is) or OFF")
+set(FURLONG_CUDA "AUTO" CACHE STRING
+  "Build the CUDA engine: AUTO (where a toolkit and a driver are found, for tests a toolkit alone), ON or OFF")
 set_property(CACHE FURLONG_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(furlong_cuda_minimum 12.4)
 set(FURLONG_HAS_CUDA OFF)
@@ -48,6 +49,30 @@ function(furlong_find_nvcc)
   set(furlong_cuda_missing "${missing}" PARENT_SCOPE)
 endfunction()
 
+# The driver, for the GPUs of this machine: a toolkit alone is often that of a login node or a container.
+find_library(furlong_cuda_driver NAMES libcuda.so.1 PATHS /usr/lib/wsl/lib NO_CACHE)
+
+# Sets CMAKE_CUDA_ARCHITECTURES, unless the user has, before the language is enabled: to those of this machine's GPUs;
+# without one to one architecture where it is for tests alone, else to all that are supported.
+function(furlong_choose_architectures)
+  if(DEFINED CMAKE_CUDA_ARCHITECTURES)
+    return()
+  endif()
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE capabilities
+    ERROR_QUIET RESULT_VARIABLE status OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(status EQUAL 0 AND capabilities MATCHES "^[0-9]+\\.[0-9]+")
+    string(REPLACE "." "" capabilities "${capabilities}")
+    string(REGEX REPLACE "[ \n]+" ";" architectures "${capabilities}")
+    list(REMOVE_DUPLICATES architectures)
+    list(TRANSFORM architectures APPEND -real)
+  elseif(FURLONG_CUDA STREQUAL "AUTO")
+    set(architectures 90-real)
+  else()
+    set(architectures 80-real 90-real 90-virtual)
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES ${architectures} CACHE STRING "GPU architectures to compile for")
+endfunction()
+
 if(NOT FURLONG_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "FURLONG_CUDA is '${FURLONG_CUDA}'; expected AUTO, ON or OFF")
 endif()
@@ -57,11 +82,12 @@ elseif(FURLONG_CUDA STREQUAL "AUTO" AND FURLONG_SANITIZE)
   set(furlong_cuda_missing "sanitizers see the host only; FURLONG_CUDA=ON builds it all the same")
 else()
   furlong_find_nvcc()
+  if(NOT furlong_cuda_missing AND FURLONG_CUDA STREQUAL "AUTO" AND NOT furlong_cuda_driver AND NOT FURLONG_BUILD_TESTS)
+    set(furlong_cuda_missing "there is no NVIDIA driver here; for machines that have one: \
+FURLONG_CUDA=ON ./scripts/build.sh release")
+  endif()
   if(NOT furlong_cuda_missing)
-    # Named before the language is enabled: a build must not depend on the GPU, or its absence, where it is built.
-    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual CACHE STRING "GPU architectures to compile for")
-    endif()
+    furlong_choose_architectures()
     set(ENV{CUDACXX} ${FURLONG_NVCC})
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
     if(NOT DEFINED CMAKE_CUDA_HOST_COMPILER AND NOT DEFINED ENV{CUDAHOSTCXX})

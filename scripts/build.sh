@@ -1,11 +1,31 @@
 #!/usr/bin/env bash
-# Configures (when needed) and builds one preset of CMakePresets.json into build/PRESET.
-#   scripts/build.sh release|test|asan|tsan
+# Configures (when needed) and builds one of the builds of CMakePresets.json.
+#   scripts/build.sh release|test|asan|tsan|bundle
+#   release  the program, in build/release
+#   test     its tests as well, in the same folder: what is compiled there is not compiled again
+#   asan     program and tests under AddressSanitizer and UndefinedBehaviorSanitizer, in build/asan
+#   tsan     the same under ThreadSanitizer, in build/tsan
+#   bundle   program and tests for every GPU architecture (scripts/bundle.sh), in build/bundle
 # Progress goes to standard error, as one line that rewrites itself on a terminal; a failed build prints what the
-# compiler said. FURLONG_JOBS sets the number of compilers at once. Exit status: 0 built, 1 not built.
+# compiler said. Variables: FURLONG_JOBS, the number of compilers at once; FURLONG_CUDA=ON|OFF|AUTO, whether the CUDA
+# engine is built (AUTO: where a toolkit and a driver are found, for tests a toolkit alone);
+# FURLONG_WARNINGS_AS_ERRORS=ON. Exit status: 0 built, 1 not built, 2 wrong arguments.
 set -euo pipefail
 
-preset=${1:?which preset: release, test, asan or tsan}
+usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
+settings=()
+target=all
+case "${1:-}" in
+  release) preset=release target=furlong ;;
+  test) preset=release settings+=(FURLONG_BUILD_TESTS=ON) ;;
+  asan|tsan|bundle) preset=$1 ;;
+  -h|--help) usage; exit 0 ;;
+  *) usage >&2; exit 2 ;;
+esac
+for name in FURLONG_CUDA FURLONG_WARNINGS_AS_ERRORS; do
+  [[ -z ${!name:-} ]] || settings+=("$name=${!name}")
+done
+
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=build/$preset
 log=$folder/build.log
@@ -23,9 +43,18 @@ fail() {
   exit 1
 }
 
-if [[ ! $folder/build.ninja -nt CMakePresets.json ]]; then
+# Whether the folder is configured, and with these settings.
+configured() {
+  local setting
+  [[ $folder/build.ninja -nt CMakePresets.json ]] || return 1
+  for setting in "${settings[@]}"; do
+    grep -q "^${setting%%=*}:[A-Z]*=${setting#*=}$" "$folder/CMakeCache.txt" || return 1
+  done
+}
+if ! configured; then
   echo "build: configuring $folder; the first build takes some minutes" >&2
-  cmake --preset "$preset" >"$log" 2>&1 || fail "configuring failed"
+  cmake --preset "$preset" "${settings[@]/#/-D}" >"$log" 2>&1 || fail "configuring failed"
+  sed -n 's/^-- CUDA engine: /build: CUDA engine: /p' "$log" >&2
 fi
 
 if [[ -t 2 ]]; then line_start=$'\r' line_end=$'\e[K'; else line_start='' line_end=$'\n'; fi
@@ -42,4 +71,4 @@ show_progress() {
   done 3>"$log"
   if [[ -t 2 ]] && (( shown >= 0 )); then printf '\r\e[K' >&2; fi
 }
-ninja -C "$folder" -j "$jobs" 2>&1 | show_progress || fail "compiling failed"
+ninja -C "$folder" -j "$jobs" "$target" 2>&1 | show_progress || fail "compiling failed"

@@ -2,7 +2,7 @@
 # Packs what a machine with a GPU and nothing else installed needs to check this build: one archive, unpacked and run
 # anywhere.
 #   scripts/bundle.sh [--build DIR] [--output FILE]
-#   --build DIR    a build with tests and the CUDA engine (default: build/test)
+#   --build DIR    a build with tests and the CUDA engine (default: build/bundle)
 #   --output FILE  the archive, .tar.xz or .tar.zst (default: furlong_bundle.tar.xz); at most 60 MB
 # On the other machine:  tar -xf furlong_bundle.tar.xz && furlong_bundle/scripts/gpu_check.sh
 # In it: the program and the tests, stripped; the libraries that they need, but for glibc's and CUDA's, which are that
@@ -14,7 +14,7 @@ usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 fail() { echo "bundle: $1" >&2; exit "${2:-1}"; }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-build=$root/build/test
+build=$root/build/bundle
 output=furlong_bundle.tar.xz
 while (( $# )); do
   case "$1" in
@@ -44,7 +44,7 @@ for tool in readelf objdump strip ldd "${compress[0]}"; do
   command -v "$tool" >/dev/null || fail "$tool is not there; packages binutils, xz-utils and zstd have what is needed"
 done
 for program in "${programs[@]}"; do
-  [[ -x $build/bin/$program ]] || fail "$build/bin/$program is not there; build it first: scripts/build.sh test" 2
+  [[ -x $build/bin/$program ]] || fail "$build/bin/$program is not there; build it first: scripts/build.sh bundle" 2
 done
 
 work=$(mktemp -d)

@@ -21,7 +21,7 @@
 #   asks for that)
 #   --test-seconds N     a test that says nothing for so long has failed (default: 300)
 #   --steps N            steps of the quickstart (default: 60)
-#   --build DIR          in the sources: the build with tests (default: build/test)
+#   --build DIR          in the sources: the build with tests (default: build/release)
 # Exit status: 0 nothing failed, 1 something did, 2 wrong arguments, or no GPU that can be used.
 set -uo pipefail
 export LC_ALL=C
@@ -32,7 +32,7 @@ stop() { echo "gpu_check: $1" >&2; exit "${2:-2}"; }
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 all_parts=(gpu_tests quickstart benchmark memcheck racecheck python_benchmark other_tests)
 parts=("${all_parts[@]}")
-output=gpu_report.json limit=0 without_gpu=false filter='*' build=$root/build/test test_seconds=300 steps=60
+output=gpu_report.json limit=0 without_gpu=false filter='*' build=$root/build/release test_seconds=300 steps=60
 cores=$(nproc)
 shards=$(( cores < 16 ? cores : 16 )) shards_given=false
 number() { [[ $2 =~ ^[1-9][0-9]{0,6}$ ]] || stop "$1 \"$2\": expected a whole number above 0"; }

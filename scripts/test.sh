@@ -24,7 +24,7 @@ done
 
 failed=()
 timings=()
-rm -f build/{test,asan,tsan}/tests.log
+rm -f build/{release,asan,tsan}/tests.log
 # phase NAME COMMAND...: runs it, notes how long it took and whether it failed, and goes on.
 phase() {
   local name=$1 begin=$SECONDS status=0
@@ -60,7 +60,7 @@ export OMP_WAIT_POLICY=passive
 
 phase "packages" scripts/setup.sh test || exit $?
 if phase "build" scripts/build.sh test; then
-  phase "tests" run_tests test || true
+  phase "tests" run_tests release || true
 fi
 
 sanitizers() {
@@ -82,11 +82,11 @@ kill_table() {
     echo "tests/kills.sh is not there"
     return 1
   fi
-  tests/kills.sh build/test/bin/furlong
+  tests/kills.sh build/release/bin/furlong
 }
 
 fault_table() {
-  python3 -B tests/faults.py build/test/bin/furlong --markdown build/test/faults.md --json build/test/faults.json
+  python3 -B tests/faults.py build/release/bin/furlong --markdown build/release/faults.md --json build/release/faults.json
 }
 
 if $full; then
@@ -99,7 +99,7 @@ fi
 
 printf '\n== time\n'
 printf '%s\n' "${timings[@]}"
-summary=$(grep -hE 'tests passed' build/test/tests.log 2>/dev/null || true)
+summary=$(grep -hE 'tests passed' build/release/tests.log 2>/dev/null || true)
 if (( ${#failed[@]} )); then
   printf '\nFAILED: %s\n' "$(printf '%s; ' "${failed[@]}" | sed 's/; $//')"
 fi

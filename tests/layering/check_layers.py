@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Proves that the rooms of the tree form a ladder: no room includes or calls what lies above it.
+
+  check_layers.py BUILD               checks a finished build (compile_commands.json, Ninja's dependencies, objects)
+  check_layers.py BUILD --self-test   plants a wrong include, in a source and in a header, and a wrong call to a
+                                      function that the program links anyway, and expects to find all three
+
+BUILD/rooms.txt, which CMakeLists.txt writes, has the rooms from the ground up. Includes are read from the
+compiler's dependency files and from each file's own text, since a header is compiled only as part of others. Calls are
+read with nm: every undefined symbol of an object that some room defines must be defined in the object's own room or
+below. The linker itself accepts any order. Exit status: 0 a ladder, 1 not, 2 there is no build to read."""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
+
+class Ladder:
+    def __init__(self, build):
+        self.build = build
+        self.rooms = (build / "rooms.txt").read_text().split()
+
+    def height(self, path):
+        """The number of the room that a path below the root lies in; None outside of all (tests, benchmarks)."""
+        for number, room in enumerate(self.rooms):
+            if path.startswith(room + "/"):
+                return number
+        return None
+
+    def relative(self, path):
+        try:
+            return str((self.build / path).resolve().relative_to(ROOT))
+        except ValueError:
+            return ""
+
+    def objects(self):
+        """{object: source} of everything compiled into a room. A kernel that is compiled for the simulator through a
+        generated file counts as the kernel."""
+        found = {}
+        for entry in json.loads((self.build / "compile_commands.json").read_text()):
+            source = self.relative(entry["file"])
+            if source.startswith(self.relative(self.build / "generated")):
+                wrapped = INCLUDE.search(pathlib.Path(entry["file"]).read_text())
+                source = wrapped.group(1) if wrapped else ""
+            path = pathlib.Path(entry["directory"]) / entry["output"]
+            if self.height(source) is not None and path.exists():
+                found[str(path)] = source
+        return found
+
+    def dependencies(self):
+        """{object: [paths below the root]}, as the compiler reported them to Ninja."""
+        listing = subprocess.run(["ninja", "-C", self.build, "-t", "deps"], capture_output=True, text=True, check=True)
+        found, current = {}, []
+        for line in listing.stdout.splitlines():
+            if line.startswith("    "):
+                current.append(self.relative(line.strip()))
+            elif ": #deps" in line:
+                current = found.setdefault(str(self.build / line.split(": #deps")[0]), [])
+        return found
+
+
+def wrong_includes(ladder, objects, dependencies, headers):
+    """Pairs (file, included file): what each compilation read, and what each header names itself."""
+    read = [(source, path) for name, source in objects.items() for path in dependencies.get(name, [])]
+    named = [(header, path) for header, text in headers.items() for path in INCLUDE.findall(text)]
+    found = set()
+    for file, included in read + named:
+        above = ladder.height(included)
+        if above is not None and above > ladder.height(file):
+            found.add((file, included))
+    return sorted(found)
+
+
+def symbols(objects):
+    """[(object, letter, symbol)] of all objects, as nm prints them."""
+    listing = subprocess.run(["nm", "-A", *objects], capture_output=True, text=True, check=True).stdout
+    pattern = re.compile(r"^(.*?):[0-9a-f ]{16} (\w) (\S+)$")
+    return [match.groups() for match in map(pattern.match, listing.splitlines()) if match]
+
+
+def wrong_calls(ladder, objects):
+    """Triples (source, symbol, room that defines it)."""
+    table = symbols(objects)
+    defined = {}
+    for name, letter, symbol in table:
+        if letter in "TDBRVWuiG":
+            height = ladder.height(objects[name])
+            defined[symbol] = min(height, defined.get(symbol, height))
+    found = set()
+    for name, letter, symbol in table:
+        if letter in "Uwv" and defined.get(symbol, -1) > ladder.height(objects[name]):
+            found.add((objects[name], symbol, ladder.rooms[defined[symbol]]))
+    return sorted(found)
+
+
+def demangled(symbol):
+    return subprocess.run(["c++filt", symbol], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def headers_of(ladder):
+    listing = subprocess.run(["git", "-C", ROOT, "ls-files", "*.h", "*.cuh"], capture_output=True, text=True)
+    paths = listing.stdout.split() or [str(p.relative_to(ROOT)) for p in ROOT.glob("[a-z]*/**/*.*h")]
+    return {path: (ROOT / path).read_text() for path in paths if ladder.height(path) is not None}
+
+
+def report(ladder, includes, calls):
+    for file, included in includes:
+        print(f"{file} ({ladder.rooms[ladder.height(file)]}) includes {included}, which lies above it")
+    for source, symbol, room in calls:
+        print(f"{source} ({ladder.rooms[ladder.height(source)]}) calls {demangled(symbol)}, which {room} above it defines")
+
+
+def self_test(ladder, objects, dependencies, headers):
+    """The lowest room includes and calls what a higher one has."""
+    lowest = ladder.rooms[0]
+    called = next(
+        symbol
+        for name, letter, symbol in symbols(objects)
+        if letter == "T" and symbol.startswith("_ZN7furlong") and objects[name].startswith("trainers/train/")
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        source = pathlib.Path(folder) / "planted.cpp"
+        source.write_text(f'void above() __asm__("{called}");\nvoid planted() {{ above(); }}\n')
+        planted = str(source.with_suffix(".o"))
+        subprocess.run(["c++", "-c", source, "-o", planted], check=True)
+        objects = objects | {planted: f"{lowest}/planted.cpp"}
+        dependencies = dependencies | {planted: ["communication/bootstrap/slurm_nodes.h"]}
+        headers = headers | {f"{lowest}/planted.h": '#include "formats/printable.h"\n'}
+        includes, calls = wrong_includes(ladder, objects, dependencies, headers), wrong_calls(ladder, objects)
+    report(ladder, includes, calls)
+    expected = [
+        (f"{lowest}/planted.cpp", "communication/bootstrap/slurm_nodes.h"),
+        (f"{lowest}/planted.h", "formats/printable.h"),
+    ]
+    return includes == expected and calls == [(f"{lowest}/planted.cpp", called, "trainers/train")]
+
+
+def main():
+    build = pathlib.Path(sys.argv[1]).resolve()
+    if not (build / "rooms.txt").exists() or not (build / "compile_commands.json").exists():
+        print(f"{build} has no rooms.txt and compile_commands.json; build it first", file=sys.stderr)
+        return 2
+    ladder = Ladder(build)
+    objects, dependencies, headers = ladder.objects(), ladder.dependencies(), headers_of(ladder)
+    if not objects or not headers or not any(dependencies.get(name) for name in objects):
+        print(f"{build} has no objects with dependencies; build it first", file=sys.stderr)
+        return 2
+    if "--self-test" in sys.argv[2:]:
+        found = self_test(ladder, objects, dependencies, headers)
+        print("all three planted faults are found, and nothing else" if found else "expected the planted faults alone")
+        return 0 if found else 1
+    includes, calls = wrong_includes(ladder, objects, dependencies, headers), wrong_calls(ladder, objects)
+    report(ladder, includes, calls)
+    print(f"{len(ladder.rooms)} rooms, {len(objects)} objects: {len(includes)} wrong includes, {len(calls)} wrong calls")
+    return 1 if includes or calls else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
