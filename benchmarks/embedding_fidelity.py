@@ -80,7 +80,7 @@ def compare(teacher, student):
 
 def main():
     parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("students", nargs="+", help="checkpoints or run directories")
     parser.add_argument("--teacher", required=True, help="checkpoint")

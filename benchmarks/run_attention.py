@@ -158,7 +158,7 @@ def scaling(ours, arguments, shape, budget):
 
 def main():
     parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--n", type=int, default=8192)
     parser.add_argument("--heads", type=int, default=8)

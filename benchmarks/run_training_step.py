@@ -133,7 +133,7 @@ def memory(arguments, model, program, favor, dtype):
 
 def main():
     parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--n", type=int, default=8192)
     parser.add_argument("--long-n", type=int, default=16384, help="where memory is compared; 0: not at all")

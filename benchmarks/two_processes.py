@@ -38,7 +38,7 @@ def config_of(arguments, threads):
 
 def main():
     parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--n", type=int, default=4096)
     parser.add_argument("--dtype", default="float32")

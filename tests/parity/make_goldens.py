@@ -271,7 +271,7 @@ def make_linformer():
 
 def main():
     makers = {"performer": make_performer, "fast_transformers": make_fast_transformers, "linformer": make_linformer}
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("libraries", nargs="*", choices=[[], *makers], help="which to make (default: all)")
     GOLDENS.mkdir(exist_ok=True)
     torch.set_num_threads(1)  # sums in one order
