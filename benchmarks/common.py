@@ -1,4 +1,5 @@
-"""What the runners share: processes that answer requests by turns, the machine, and result files. See worker.h for the protocol."""
+"""What the runners share: processes that answer requests by turns, the machine, and result files. See worker.h for the
+protocol."""
 
 import atexit
 import contextlib
@@ -101,8 +102,9 @@ def mkl_as_on_intel():
 
 
 def peer_environments(threads):
-    """Settings that can make PyTorch on a CPU faster, each tried: memory that is kept instead of given back, huge pages, allocators, and
-    MKL's fast code on processors that it does not know. The first is the likeliest to be best."""
+    """Settings that can make PyTorch on a CPU faster, each tried: memory that is kept instead of given back, huge
+    pages, allocators, and MKL's fast code on processors that it does not know. The first is the likeliest to be
+    best."""
     base = {
         key: value
         for key, value in os.environ.items()
@@ -184,7 +186,8 @@ def summary(samples):
 
 
 def compare(peer_seconds, our_seconds):
-    """Ratio of medians, and the median and range of the ratios of neighbouring turns, which a slow drift of the machine leaves alone."""
+    """Ratio of medians, and the median and range of the ratios of neighbouring turns, which a slow drift of the machine
+    leaves alone."""
     turns = [peer / ours for peer, ours in zip(peer_seconds, our_seconds)]
     return {
         "peer_seconds": summary(peer_seconds),

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How near the sentence embeddings of converted models are to those of the model that they come from: mean-pooled, normalised hidden states of
-held-out documents, as sentence-transformers makes them of all-MiniLM-L6-v2.
+"""How near the sentence embeddings of converted models are to those of the model that they come from: mean-pooled,
+normalised hidden states of held-out documents, as sentence-transformers makes them of all-MiniLM-L6-v2.
 
   benchmarks/embedding_fidelity.py --store data/english_passages.h5 --teacher runs/minilm_performer/teacher.h5 \\
       runs/minilm_performer/student.h5 runs/minilm_performer
 
-For each student: the cosine of its embedding with the teacher's (mean, and the lowest twentieth), the rank correlation (Spearman) of the cosines
-between all pairs of documents, and for how many documents the nearest other one is the teacher's. The last two are what search and
-clustering depend on. Needs numpy and h5py.
+For each student: the cosine of its embedding with the teacher's (mean, and the lowest twentieth), the rank correlation
+(Spearman) of the cosines between all pairs of documents, and for how many documents the nearest other one is the
+teacher's. The last two are what search and clustering depend on. Needs numpy and h5py.
 """
 
 import argparse
@@ -21,7 +21,8 @@ import numpy
 
 
 def documents_of(store, split, count, longest):
-    """Token ids of `count` documents spread over the split, each cut to `longest` tokens with its last one kept ([SEP])."""
+    """Token ids of `count` documents spread over the split, each cut to `longest` tokens with its last one kept
+    ([SEP])."""
     with h5py.File(store) as file:
         offsets, tokens = file["documents"][:].astype(numpy.int64), file["tokens"]
         spans = [(begin, end) for begin, end in file[f"splits/{split}"][:].astype(numpy.int64)]
@@ -105,7 +106,8 @@ def main():
         "students": {},
     }
     print(
-        "| model | cosine with the teacher's, mean | lowest 5 % | rank correlation of pairs | same nearest |\n| --- | --- | --- | --- | --- |"
+        "| model | cosine with the teacher's, mean | lowest 5 % | rank correlation of pairs | same nearest |\n"
+        "| --- | --- | --- | --- | --- |"
     )
     with tempfile.TemporaryDirectory(prefix="furlong_embeddings_") as place:
         teacher = embeddings(arguments, arguments.teacher, rows, pathlib.Path(place))
@@ -113,7 +115,8 @@ def main():
             found = compare(teacher, embeddings(arguments, student, rows, pathlib.Path(place)))
             result["students"][student] = found
             print(
-                f"| {student} | {found['cosine_mean']:.4f} | {found['cosine_5_percent']:.4f} | {found['rank_correlation_of_pairs']:.4f} | {100 * found['same_nearest']:.1f} % |",
+                f"| {student} | {found['cosine_mean']:.4f} | {found['cosine_5_percent']:.4f} | "
+                f"{found['rank_correlation_of_pairs']:.4f} | {100 * found['same_nearest']:.1f} % |",
                 flush=True,
             )
     if arguments.json:

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""How a student of `furlong finetune` gets better with the tokens that it has seen: every checkpoint that its stages have kept is evaluated on
-the same held-out batches, beside the teacher and the student before any training.
+"""How a student of `furlong finetune` gets better with the tokens that it has seen: every checkpoint that its stages
+have kept is evaluated on the same held-out batches, beside the teacher and the student before any training.
 
-  benchmarks/finetune_curve.py runs/smollm2_performer --furlong build/release/bin/furlong --max-batches 100 --json curve.json --svg curve.svg
+  benchmarks/finetune_curve.py runs/smollm2_performer --furlong build/release/bin/furlong --max-batches 100 \\
+      --json curve.json --svg curve.svg
 
 Keep the checkpoints for it: --set checkpoint.keep_last=1000. The drawing needs matplotlib.
 """

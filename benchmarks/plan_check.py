@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What furlong plan foretells for processes on this machine's CPU beside what furlong train then takes, with one process and with two of one
-thread each. Writes benchmarks/results/plan_check_<date>.json: time of a step, peak memory, and the scaling from one process to two.
+"""What furlong plan foretells for processes on this machine's CPU beside what furlong train then takes, with one
+process and with two of one thread each. Writes benchmarks/results/plan_check_<date>.json: time of a step, peak memory,
+and the scaling from one process to two.
 
-Each is planned twice: by the utilisation that the plan assumes, and by the one that one process has just shown, so that what two processes
-add to it is judged alone. Wants the machine to itself; takes less than five minutes.
+Each is planned twice: by the utilisation that the plan assumes, and by the one that one process has just shown, so that
+what two processes add to it is judged alone. Wants the machine to itself; takes less than five minutes.
 """
 
 import argparse
@@ -75,7 +76,8 @@ def config_of(case, processes, sharded, steps):
 
 
 def measure(program, config, folder, processes, warm_up, trace=None):
-    """Seconds of each step behind the first ones, and the peak of tensors in rank 0. `trace`: the file of a Chrome trace."""
+    """Seconds of each step behind the first ones, and the peak of tensors in rank 0. `trace`: the file of a Chrome
+    trace."""
     directory = folder / "run"
     command = [program, "train", config, "--run-dir", directory, "--resume", "never", "--json"]
     if trace:

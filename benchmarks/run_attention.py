@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Attention beside PyTorch 2 in one run: both processes stay alive and work by turns. Writes benchmarks/results/attention_<date>.json.
+"""Attention beside PyTorch 2 in one run: both processes stay alive and work by turns. Writes
+benchmarks/results/attention_<date>.json.
 
-1. The peer's best: chunked FAVOR+ (attention/chunked_favor.py) over chunk sizes, both forms, eager and compiled, under each allocator setting.
+1. The peer's best: chunked FAVOR+ (attention/chunked_favor.py) over chunk sizes, both forms, eager and compiled, under
+   each allocator setting.
 2. Ours against that best, and softmax against scaled_dot_product_attention: turn by turn, medians.
 3. Ours alone: peak memory, the exponent of time in n, the longest exact softmax.
 """
@@ -36,7 +38,8 @@ def seconds_of(worker, repetitions, **request):
 
 
 def sweep(arguments, shape, budget):
-    """The peer's fastest candidate, its fastest without settings that PyTorch does not come with, and every time taken on the way."""
+    """The peer's fastest candidate, its fastest without settings that PyTorch does not come with, and every time taken
+    on the way."""
     environments = peer_environments(arguments.threads)
     chunks = [chunk for chunk in arguments.chunks if shape["n"] % chunk == 0]
     times = []
@@ -117,8 +120,8 @@ def both_attentions(arguments, shape, program, candidate):
             found = by_turns(peer, ours, rounds, {**shape, "threads": arguments.threads, **theirs}, {**shape, **own})
             print(
                 f"{name}, peer with {candidate['environment']}: {found['peer_seconds']['median']:.3f} s, ours "
-                f"{found['our_seconds']['median']:.3f} s: {found['ratio']:.2f} times as fast, {found['our_extra_bytes'] / 1e6:.0f} MB "
-                "besides the results",
+                f"{found['our_seconds']['median']:.3f} s: {found['ratio']:.2f} times as fast, "
+                f"{found['our_extra_bytes'] / 1e6:.0f} MB besides the results",
                 flush=True,
             )
             result[name] = found

@@ -2,8 +2,8 @@
 """A whole training step beside PyTorch 2 in one run, turn by turn, and the peak memory of both. Writes
 benchmarks/results/training_step_<date>.json.
 
-For each type: the peer eager and compiled, the faster taken; then steps by turns and medians. Then one step of each at a longer sequence in
-fresh processes, for their peak resident memory (VmHWM).
+For each type: the peer eager and compiled, the faster taken; then steps by turns and medians. Then one step of each at
+a longer sequence in fresh processes, for their peak resident memory (VmHWM).
 """
 
 import argparse
@@ -29,7 +29,8 @@ PEER = ROOT / "benchmarks" / "training_step" / "peer.py"
 
 
 def chunk_of_last_sweep(environments):
-    """The peer's best form, chunk and environment in the newest result of run_attention.py that knows one of these environments."""
+    """The peer's best form, chunk and environment in the newest result of run_attention.py that knows one of these
+    environments."""
     for path in sorted(RESULTS.glob("attention_*.json"), reverse=True):
         best = json.loads(path.read_text()).get("peer_sweep", {}).get("best")
         if best and best["environment"] in environments:
@@ -38,7 +39,8 @@ def chunk_of_last_sweep(environments):
 
 
 def faster_peer(command, environment, request, modes, budget):
-    """Starts the peer in each mode, and keeps the one whose second step is faster: (worker, request, what was measured)."""
+    """Starts the peer in each mode, and keeps the one whose second step is faster: (worker, request, what was
+    measured)."""
     best, measured = None, []
     for compiled in modes:
         name = "compiled" if compiled else "eager"
@@ -102,7 +104,8 @@ def speed(arguments, model, program, environment, favor, dtype, budget):
 
 
 def memory(arguments, model, program, favor, dtype):
-    """One step of each in fresh processes. The peer under its default allocator, which gives memory back: its smallest footprint."""
+    """One step of each in fresh processes. The peer under its default allocator, which gives memory back: its smallest
+    footprint."""
     request = {**model, "n": arguments.long_n, "dtype": dtype}
     result = {"n": arguments.long_n, "dtype": dtype}
     for name, recompute in (("ours", "elementwise"), ("ours_recomputing_blocks", "blocks")):
@@ -125,7 +128,8 @@ def memory(arguments, model, program, favor, dtype):
     result["ratio_without_what_importing_torch_takes"] = ours / (peer - result["peer"]["resident_bytes_at_start"])
     print(
         f"n {arguments.long_n} {dtype}: peak memory ours {result['ours']['peak_resident_bytes'] / 1e9:.2f} GB, peer "
-        f"{result['peer']['peak_resident_bytes'] / 1e9:.2f} GB: {result['ratio']:.2f} of it ({result['ratio_recomputing_blocks']:.2f} when blocks are recomputed)",
+        f"{result['peer']['peak_resident_bytes'] / 1e9:.2f} GB: {result['ratio']:.2f} of it "
+        f"({result['ratio_recomputing_blocks']:.2f} when blocks are recomputed)",
         flush=True,
     )
     return result

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Two processes of one thread each beside one process of two threads: the same model, the same two sequences a step, on two cores, by turns. Writes
-benchmarks/results/two_processes_<date>.json.
+"""Two processes of one thread each beside one process of two threads: the same model, the same two sequences a step, on
+two cores, by turns. Writes benchmarks/results/two_processes_<date>.json.
 
-Both train the same losses. The ratio is that of their tokens a second; with --trace FILE the last run of two processes writes what it did in its
-last steps (furlong train --trace). Wants the machine to itself.
+Both train the same losses. The ratio is that of their tokens a second; with --trace FILE the last run of two processes
+writes what it did in its last steps (furlong train --trace). Wants the machine to itself.
 """
 
 import argparse
@@ -66,7 +66,8 @@ def main():
                 ]
     found = compare(seconds[1], seconds[2])
     result = {
-        "what": "one process with two threads (peer) beside two processes with one thread each (our), seconds of a step of two sequences",
+        "what": "one process with two threads (peer) beside two processes with one thread each (our), "
+        "seconds of a step of two sequences",
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""),
         "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "kernel": platform.release()},

@@ -3,10 +3,11 @@
 
     scripts/antibody_sequences.py Rdata.rdb... >antibodies.fa
 
-An .rdb file is a row of objects, each a length (big-endian, 4 bytes) and a zlib stream of R's own serialisation, in which strings stand as
-they are. What is taken: nucleotide sequences aligned by IMGT numbers (dots are gaps, which tell them from raw reads; the reading frame is the
-string's own from the first codon on) that translate without stop or unknown residue, have at least 100 residues, and reach the WG.G motif
-behind CDR3. Each different protein once, in alphabetic order, so that the file is always the same. Needs nothing but Python.
+An .rdb file is a row of objects, each a length (big-endian, 4 bytes) and a zlib stream of R's own serialisation, in
+which strings stand as they are. What is taken: nucleotide sequences aligned by IMGT numbers (dots are gaps, which tell
+them from raw reads; the reading frame is the string's own from the first codon on) that translate without stop or
+unknown residue, have at least 100 residues, and reach the WG.G motif behind CDR3. Each different protein once, in
+alphabetic order, so that the file is always the same. Needs nothing but Python.
 """
 
 import re

@@ -6,15 +6,17 @@
   scripts/cuda_gates.py --list OBJECT...                         prints what was found, and compares nothing
   scripts/cuda_gates.py --self-test                              tests the occupancy formula and the reading of names
 
-Objects must be compiled with nvcc --no-compress. For each kernel and architecture: registers, static shared memory, stack frame (local
-memory), spills (stores to and loads from local memory), tensor-core instructions, instructions, threads of a block as __launch_bounds__
-says them, dynamic shared memory as claims say it, and the blocks and warps that a multiprocessor holds at once by these.
+Objects must be compiled with nvcc --no-compress. For each kernel and architecture: registers, static shared memory,
+stack frame (local memory), spills (stores to and loads from local memory), tensor-core instructions, instructions,
+threads of a block as __launch_bounds__ says them, dynamic shared memory as claims say it, and the blocks and warps that
+a multiprocessor holds at once by these.
 
-Always refused: a kernel that spills or has local memory; a claim that does not hold; a claim that no kernel answers to; a kernel of
-which no block fits on a multiprocessor. A claim in the table says of the kernels whose name its regular expression finds:
+Always refused: a kernel that spills or has local memory; a claim that does not hold; a claim that no kernel answers to;
+a kernel of which no block fits on a multiprocessor. A claim in the table says of the kernels whose name its regular
+expression finds:
   "tensor_core": true            they contain tensor-core instructions
-  "dynamic_shared_bytes": N      they are launched with so much dynamic shared memory, which occupancy counts; {"sm_80": N, ...} where it
-                                 depends on the device
+  "dynamic_shared_bytes": N      they are launched with so much dynamic shared memory, which occupancy counts;
+                                 {"sm_80": N, ...} where it depends on the device
   "shape": "..."                 for which shape that is, where it depends on it: for the reader
   "least_warps": N               so many warps fit on a multiprocessor, on every architecture
 All other figures are compared when the table was made with the same toolkit: another compiler gives others, rightly.
@@ -48,7 +50,8 @@ class Unreadable(Exception):
 
 
 def sections(elf):
-    """Pairs (name, header) of an ELF file; the header as (name, type, flags, address, offset, size, link, info, ...)."""
+    """Pairs (name, header) of an ELF file; the header as (name, type, flags, address, offset, size, link, info,
+    ...)."""
     if elf[:5] != b"\x7fELF\x02":
         raise Unreadable("not a 64-bit ELF file")
     table = struct.unpack_from("<Q", elf, 40)[0]
@@ -167,7 +170,8 @@ def short(text):
 
 
 def occupancy(architecture, registers, threads, shared):
-    """Blocks that a multiprocessor holds at once, as cuda_occupancy.h computes it. `shared` is static and dynamic together."""
+    """Blocks that a multiprocessor holds at once, as cuda_occupancy.h computes it. `shared` is static and dynamic
+    together."""
     warps = -(-threads // 32)
     limits = [BLOCKS_OF_MULTIPROCESSOR[architecture], WARPS_OF_MULTIPROCESSOR[architecture] // warps]
     if registers:
@@ -217,7 +221,8 @@ def gates(table, claims):
         for name, figures in sorted(of_architecture.items()):
             if figures["spills"] or figures["stack"]:
                 faults.append(
-                    f"{architecture} {name}: {figures['stack']} bytes of local memory, {figures['spills']} spills (loads and stores)"
+                    f"{architecture} {name}: {figures['stack']} bytes of local memory, "
+                    f"{figures['spills']} spills (loads and stores)"
                 )
             if not figures["blocks"]:
                 faults.append(
@@ -234,7 +239,8 @@ def gates(table, claims):
                     )
                 if of_architecture[name]["warps"] < claim.get("least_warps", 0):
                     faults.append(
-                        f"{architecture} {name}: {of_architecture[name]['warps']} warps fit, {claim['least_warps']} are claimed"
+                        f"{architecture} {name}: {of_architecture[name]['warps']} warps fit, "
+                        f"{claim['least_warps']} are claimed"
                     )
     return faults
 
@@ -307,7 +313,8 @@ def self_test():
     )
     names = {
         "void furlong::ops::cuda_engine::fill_kernel<float>(float*, long)": "fill_kernel<float>",
-        "void furlong::ops::cuda_engine::k<__nv_bfloat16, (furlong::ops::Kind)1>(int (*)(long), float)": "k<bfloat16, (Kind)1>",
+        "void furlong::ops::cuda_engine::k<__nv_bfloat16, "
+        "(furlong::ops::Kind)1>(int (*)(long), float)": "k<bfloat16, (Kind)1>",
         "plain(float const*)": "plain",
     }
     for text, expected in names.items():
@@ -354,13 +361,15 @@ def main():
         faults += differences(found, expected["kernels"])
     else:
         print(
-            f"the table is of CUDA {expected['toolkit']}, this build of {arguments.toolkit}: only spills and claims are looked at"
+            f"the table is of CUDA {expected['toolkit']}, this build of {arguments.toolkit}: "
+            "only spills and claims are looked at"
         )
     for fault in faults:
         print("FAULT", fault)
     if not faults:
         print(
-            f"{sum(map(len, found.values()))} kernels on {', '.join(sorted(found))}: no spills, no local memory, as the table says"
+            f"{sum(map(len, found.values()))} kernels on {', '.join(sorted(found))}: "
+            "no spills, no local memory, as the table says"
         )
     elif not arguments.update:
         print("where a change is meant: scripts/cuda_gates.py --update, with the same arguments")

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""The fault table: a training in two or four processes under each launcher, a fault, and what becomes of the other processes, with the times.
+"""The fault table: a training in two or four processes under each launcher, a fault, and what becomes of the other
+processes, with the times.
 
     faults.py FURLONG [--only REGEX] [--markdown FILE] [--json FILE]
 
-With parallel.timeout at its default, 15 s. For each case: processes that can run have ended within 15 s and the launcher has, none of them with
-status 0 (3 after SIGTERM); one line of theirs names rank and host at fault; nothing is left running; and the newest checkpoint is whole: the same
-job goes on from it. Cases that need what this machine has not are skipped, counted and named.
+With parallel.timeout at its default, 15 s. For each case: processes that can run have ended within 15 s and the
+launcher has, none of them with status 0 (3 after SIGTERM); one line of theirs names rank and host at fault; nothing is
+left running; and the newest checkpoint is whole: the same job goes on from it. Cases that need what this machine has
+not are skipped, counted and named.
 Exit status: 0 everything as expected, 1 not, 2 a mistake in the arguments.
 """
 
@@ -121,7 +123,7 @@ def keep_going_when_files_cannot_grow():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
 
-# ---- faults ----------------------------------------------------------------------------------------------------------------------------
+# ---- faults ----------------------------------------------------------------------------------------------------------
 def kill(scene):
     for rank in scene.case.struck:
         os.kill(scene.number(rank), signal.SIGKILL)
@@ -161,8 +163,8 @@ def why_no_compiler():
 
 
 def while_writing(rank, seconds, strike=None, error=0):
-    """Holds the next part of a checkpoint up that `rank` writes. `strike` comes in the midst of it; without it, the fault is `error`, which
-    the write ends in. The time of the fault."""
+    """Holds the next part of a checkpoint up that `rank` writes. `strike` comes in the midst of it; without it, the
+    fault is `error`, which the write ends in. The time of the fault."""
 
     def held_up(scene):
         scene.slowness.with_suffix(".new").write_text(f".shard_{rank}_of_ {seconds} {error}\n")
@@ -322,8 +324,7 @@ CASES += [
 ]
 
 
-# ---- what has to hold
-# ------------------------------------------------------------------------------------------------------------------
+# ---- what has to hold ------------------------------------------------------------------------------------------------
 def is_living(number):
     try:
         return pathlib.Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"

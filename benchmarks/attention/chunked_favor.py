@@ -1,11 +1,12 @@
 """Causal FAVOR+ in plain PyTorch, chunked: what a careful user without kernels of their own would write.
 
-The estimator is Furlong's favor_positive: features exp(w.x' - |x'|^2 / 2) with x' = x d^(-1/4), no epsilon anywhere. Each query row subtracts its
-own maximum and the keys of a head their common one; both cancel in the ratio. At moderate norms nothing underflows then, which is all a
-benchmark needs; at large norms the common maximum is where this differs from Furlong, which stays accurate there and pays for it.
+The estimator is Furlong's favor_positive: features exp(w.x' - |x'|^2 / 2) with x' = x d^(-1/4), no epsilon anywhere.
+Each query row subtracts its own maximum and the keys of a head their common one; both cancel in the ratio. At moderate
+norms nothing underflows then, which is all a benchmark needs; at large norms the common maximum is where this differs
+from Furlong, which stays accurate there and pays for it.
 
-A chunk's queries meet its own keys pair by pair (masked) and earlier keys through the sum of phi(k) [v, 1]. The column of ones makes numerator
-and denominator one product. Two forms, of which the benchmark takes the faster:
+A chunk's queries meet its own keys pair by pair (masked) and earlier keys through the sum of phi(k) [v, 1]. The column
+of ones makes numerator and denominator one product. Two forms, of which the benchmark takes the faster:
   batched  all chunks in one product, states by a cumulative sum over chunks;
   loop     chunk after chunk with the state in cache, features made as they are needed.
 """

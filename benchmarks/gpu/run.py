@@ -5,10 +5,11 @@
     python3 benchmarks/gpu/run.py --list          # what would be run; needs neither GPU nor PyTorch
     python3 benchmarks/gpu/run.py --self-test     # of the arithmetic; likewise
 
-Attention: ours is measured by `furlong bench attention --device cuda`, before and after the peers of each case; the faster of both counts, as for the
-peers the fastest of their settings does. Peers, each left out with the reason where its package is missing:
-    elu1            fla.ops.linear_attn.chunk_linear_attn (flash-linear-attention), normalised; its inputs are the features. The time with
-                    the features made from query and key by compiled PyTorch is told beside it.
+Attention: ours is measured by `furlong bench attention --device cuda`, before and after the peers of each case; the
+faster of both counts, as for the peers the fastest of their settings does. Peers, each left out with the reason where
+its package is missing:
+    elu1            fla.ops.linear_attn.chunk_linear_attn (flash-linear-attention), normalised; its inputs are the
+                    features. The time with the features made from query and key by compiled PyTorch is told beside it.
     favor_positive  causal FAVOR+ in chunks of plain PyTorch, compiled (favor() below)
     softmax         scaled_dot_product_attention, flash and cuDNN
 All causal, bfloat16, 16 heads, batches so that each case has 32k tokens at least.
@@ -41,11 +42,11 @@ except ImportError as error:  # --list and --self-test do without
 TARGETS = {"elu1": 1.2, "favor_positive": 5.0, "softmax": 0.8}
 
 
-# ---- peers: query, key, value [batch, heads, n, d] -> the same
-# -------------------------------------------------------------------------
+# ---- peers: query, key, value [batch, heads, n, d] -> the same -------------------------------------------------------
 def favor(query, key, value, directions, chunk):
-    """Causal FAVOR+: features exp(w.x' - |x'|^2 / 2) with x' = x d^(-1/4). A row of queries subtracts its own maximum and the keys of a
-    head their common one; both cancel in the ratio. Products in the inputs' type, exponentials and the sum over chunks in float32.
+    """Causal FAVOR+: features exp(w.x' - |x'|^2 / 2) with x' = x d^(-1/4). A row of queries subtracts its own maximum
+    and the keys of a head their common one; both cancel in the ratio. Products in the inputs' type, exponentials and
+    the sum over chunks in float32.
     """
     dtype, scale = query.dtype, query.shape[-1] ** -0.25
     u = ((query * scale) @ directions.T).float()
@@ -96,7 +97,7 @@ def softmax_by(backend):
     return run
 
 
-# ---- measuring -------------------------------------------------------------------------------------------------------------------------
+# ---- measuring -------------------------------------------------------------------------------------------------------
 def seconds_of(run, device, repeat):
     """Median of `repeat` runs after warming up (and compiling)."""
     for _ in range(3):
@@ -235,7 +236,8 @@ class Runner:
                 self.left_out.append(f"{describe(case)}: {name}")
                 continue
             try:
-                torch.compiler.reset()  # it gives up compiling, without a word, a function that it has seen in many shapes
+                # PyTorch gives up compiling, without a word, a function that it has seen in many shapes.
+                torch.compiler.reset()
                 tensors = [
                     torch.randn(shape, device=self.device, dtype=self.dtype, generator=generator) for _ in range(4)
                 ]
@@ -349,11 +351,15 @@ class Runner:
 
 def describe(case):
     features = f" m={case['m']}" if "m" in case else ""
-    return f"{case['attention']}{features} d={case['d']} n={case['n']} batch={case['batch']} heads={case['heads']} {'forward and backward' if case['train'] else 'forward'}"
+    return (
+        f"{case['attention']}{features} d={case['d']} n={case['n']} batch={case['batch']} heads={case['heads']} "
+        f"{'forward and backward' if case['train'] else 'forward'}"
+    )
 
 
 def cases_of(arguments):
-    """Those that targets are about first, short and long lengths by turns, so that a run that is cut off has seen both."""
+    """Those that targets are about first, short and long lengths by turns, so that a run that is cut off has seen
+    both."""
     short_first = sorted(arguments.n)
     lengths = []
     while short_first:

@@ -1,12 +1,14 @@
-"""Whole training steps for run.py: ours by `furlong train`, the peer's in compiled PyTorch, of one shape: GPT-2's with 124M parameters.
+"""Whole training steps for run.py: ours by `furlong train`, the peer's in compiled PyTorch, of one shape: GPT-2's with
+124M parameters.
 
-12 layers, d_model 768, 12 heads, GELU by tanh, biases, tied embeddings, 50257 tokens, bfloat16 with float32 master weights, AdamW, clipping
-at 1, no dropout; tokens drawn at random. Two comparisons:
+12 layers, d_model 768, 12 heads, GELU by tanh, biases, tied embeddings, 50257 tokens, bfloat16 with float32 master
+weights, AdamW, clipping at 1, no dropout; tokens drawn at random. Two comparisons:
     step        n=1024, softmax on both sides, learned positions
-    crossover   Performer (favor_positive, m=256) on our side, softmax by scaled_dot_product_attention (flash) on the peer's, without
-                position embeddings, whose table would be larger than the model; the length from which the Performer's step is the faster
-Both sides get their fastest setting that fits into memory: everything kept, or blocks computed again in backward (and on the peer's side
-its logits made for 16,384 rows at a time, as ours always are for a chunk).
+    crossover   Performer (favor_positive, m=256) on our side, softmax by scaled_dot_product_attention (flash) on the
+                peer's, without position embeddings, whose table would be larger than the model; the length from which
+                the Performer's step is the faster
+Both sides get their fastest setting that fits into memory: everything kept, or blocks computed again in backward (and
+on the peer's side its logits made for 16,384 rows at a time, as ours always are for a chunk).
 
 This module needs no PyTorch until a peer is run.
 """
@@ -46,14 +48,17 @@ def cases(arguments):
 
 def describe(case):
     features = f" m={case['m']}" if "m" in case else ""
-    return f"training step, {case['attention']}{features} against {case['peer_attention']}, n={case['n']} batch={case['batch']}"
+    return (
+        f"training step, {case['attention']}{features} against {case['peer_attention']}, n={case['n']} "
+        f"batch={case['batch']}"
+    )
 
 
-# ---- figures ---------------------------------------------------------------------------------------------------------------------------
+# ---- figures ---------------------------------------------------------------------------------------------------------
 def crossover(points):
-    """From [(n, times as fast as the peer)]: the length beyond which ours is the faster at all lengths measured, on a straight line through
-    the logarithms of its two neighbours. A dictionary with "tokens" and "text"; tokens is None where all lengths are on one side, or none was
-    measured."""
+    """From [(n, times as fast as the peer)]: the length beyond which ours is the faster at all lengths measured, on a
+    straight line through the logarithms of its two neighbours. A dictionary with "tokens" and "text"; tokens is None
+    where all lengths are on one side, or none was measured."""
     points = sorted(points)
     if not points:
         return {"tokens": None, "text": "not measured"}
@@ -77,18 +82,19 @@ def reaches(found, target, shortest):
 
 
 def speed_of_lines(lines, steps_of_line):
-    """Tokens per second of lines of metrics.jsonl: the median of those for training, the first of which, with all that is made once, does
-    not count."""
+    """Tokens per second of lines of metrics.jsonl: the median of those for training, the first of which, with all that
+    is made once, does not count."""
     speeds = sorted(line["tokens_per_second"] for line in lines[1:] if line.get("tokens_per_second"))
     if not speeds:
         raise ValueError(
-            f"metrics.jsonl has {len(lines)} lines of training; two at least were expected, one each {steps_of_line} steps"
+            f"metrics.jsonl has {len(lines)} lines of training; two at least were expected, "
+            f"one each {steps_of_line} steps"
         )
     middle = len(speeds) // 2
     return speeds[middle] if len(speeds) % 2 else (speeds[middle - 1] + speeds[middle]) / 2
 
 
-# ---- ours ------------------------------------------------------------------------------------------------------------------------------
+# ---- ours ------------------------------------------------------------------------------------------------------------
 def settings(case, store, arguments, recompute, line_steps, lines):
     """The run as YAML."""
     shape = shape_of(arguments)
@@ -184,7 +190,7 @@ def ours(case, store, arguments, folder, recompute, timeout):
     }
 
 
-# ---- the peer --------------------------------------------------------------------------------------------------------------------------
+# ---- the peer --------------------------------------------------------------------------------------------------------
 def peer_model(case, shape, recompute):
     import torch
     import torch.nn.functional as F
@@ -267,7 +273,7 @@ def peer_step(case, shape, device, recompute):
     return step
 
 
-# ---- cases -----------------------------------------------------------------------------------------------------------------------------
+# ---- cases -----------------------------------------------------------------------------------------------------------
 def fastest(turns):
     timed = [turn for turn in turns if "tokens_per_second" in turn]
     return max(timed, key=lambda turn: turn["tokens_per_second"]) if timed else turns[-1]
@@ -297,8 +303,7 @@ def summary(found):
     return where
 
 
-# ---- tests of the arithmetic
-# -----------------------------------------------------------------------------------------------------------
+# ---- tests of the arithmetic -----------------------------------------------------------------------------------------
 def self_test():
     def near(found, expected):
         assert found is not None and abs(found - expected) <= 1e-9 * expected, (found, expected)

@@ -1,4 +1,5 @@
-"""Small trainings in some processes, started by each launcher from the lines that README.md has, and what is left of them."""
+"""Small trainings in some processes, started by each launcher from the lines that README.md has, and what is left of
+them."""
 
 import dataclasses
 import json
@@ -63,7 +64,7 @@ def yaml(keys):
     return json.dumps(root, indent=2) + "\n"
 
 
-# ---- processes -------------------------------------------------------------------------------------------------------------------------
+# ---- processes -------------------------------------------------------------------------------------------------------
 @dataclasses.dataclass
 class Process:
     number: int
@@ -133,7 +134,7 @@ def wait_until(condition, patience, what):
         time.sleep(0.02)
 
 
-# ---- launchers -------------------------------------------------------------------------------------------------------------------------
+# ---- launchers -------------------------------------------------------------------------------------------------------
 @dataclasses.dataclass(frozen=True)
 class Launcher:
     name: str
@@ -225,7 +226,8 @@ class Job:
         return "".join(file.read_text(errors="replace") for file in files)
 
     def errors(self):
-        """Lines of furlong's errors, with the rank in front where a launcher puts it there, without Slurm's and Open MPI's own."""
+        """Lines of furlong's errors, with the rank in front where a launcher puts it there, without Slurm's and Open
+        MPI's own."""
         return [line for line in self.output().splitlines() if re.match(r"(\[rank \d+\] )?error: ", line)]
 
 
@@ -252,7 +254,8 @@ class SlurmBatchJob(Job):
 
 
 class Scratch:
-    """A temporary folder with a token store and a folder for each job; everything that was started in it ends with it."""
+    """A temporary folder with a token store and a folder for each job; everything that was started in it ends with
+    it."""
 
     def __init__(self, furlong):
         self.furlong = pathlib.Path(furlong).resolve()
@@ -318,8 +321,9 @@ class Scratch:
     def start(
         self, launcher, folder, extra=(), before=None, change=lambda rank, command: command, processes=2, variables=()
     ):
-        """The launcher's line from README.md. `extra`: options of the launcher; `change` is made to the command of each rank that is started
-        by hand; `before` is called in the started process, before its program. Under Slurm half of the processes are on each of two nodes.
+        """The launcher's line from README.md. `extra`: options of the launcher; `change` is made to the command of each
+        rank that is started by hand; `before` is called in the started process, before its program. Under Slurm half of
+        the processes are on each of two nodes.
         """
         environment = dict(self.environment, **dict(launcher.variables), **dict(variables))
         commands = [shlex.split(line) for line in documented_lines(launcher, processes=processes)]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""That a job of scripts/slurm/train.sbatch that is disturbed saves, is queued again, resumes by itself when it is started again, and ends with
-the metrics of a run that nobody disturbed.
+"""That a job of scripts/slurm/train.sbatch that is disturbed saves, is queued again, resumes by itself when it is
+started again, and ends with the metrics of a run that nobody disturbed.
 
     preempted.py FURLONG usr1|term
         usr1  the processes get SIGUSR1, as when the time is running out, and the script queues the job again

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""That a launcher starts a training in several processes from its line in README.md, and that the training is the one that the others start.
+"""That a launcher starts a training in several processes from its line in README.md, and that the training is the one
+that the others start.
 
     same_losses.py FURLONG LAUNCHER [four]
         four  in place of two processes: under Slurm two on each of two nodes, and two that share each sequence

@@ -130,7 +130,8 @@ class SlurmCluster:
                 os.kill(number, signal.SIGKILL)
 
     def steps(self):
-        """The processes that look after the parts of jobs on behalf of the daemons, told by the log that they share with them."""
+        """The processes that look after the parts of jobs on behalf of the daemons, told by the log that they share
+        with them."""
         found = []
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):

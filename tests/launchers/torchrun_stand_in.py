@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Does what torchrun (PyTorch 2) does on one host, as far as the processes that it starts can tell: the variables that it sets, a store of its
-own that listens on MASTER_PORT, SIGTERM passed on and sent to all when one fails, SIGKILL 30 s later, status 1 for any failure.
+"""Does what torchrun (PyTorch 2) does on one host, as far as the processes that it starts can tell: the variables that
+it sets, a store of its own that listens on MASTER_PORT, SIGTERM passed on and sent to all when one fails, SIGKILL 30 s
+later, status 1 for any failure.
 
     torchrun_stand_in.py --no-python --nproc-per-node N PROGRAM [ARGUMENT...]
 """

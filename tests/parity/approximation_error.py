@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Errors of linear attention against exact softmax, computed from the definitions with numpy alone: what the figures of
-tests/evaluation/analyze/test_analyze.cpp and the table of docs/numerics.md ("Measured approximation error") are checked against.
+tests/evaluation/analyze/test_analyze.cpp and the table of docs/numerics.md ("Measured approximation error") are checked
+against.
 
-Prints, for each standard deviation of the entries of Gaussian q and k (n = 512, d = 64, bidirectional, 256 features; values of deviation 1),
-the median over draws of |output - softmax output| / |softmax output|. Every draw has queries, keys, values and directions of its own.
-80 draws take under a minute on two cores.
+Prints, for each standard deviation of the entries of Gaussian q and k (n = 512, d = 64, bidirectional, 256 features;
+values of deviation 1), the median over draws of |output - softmax output| / |softmax output|. Every draw has queries,
+keys, values and directions of its own. 80 draws take under a minute on two cores.
 """
 
 import argparse
@@ -35,7 +36,8 @@ def hyperbolic(x, directions):
 
 
 def oprf_weights(q, k, directions, scale):
-    """Likhosherstov et al. 2022 (FAVOR++, theorem 3.1): A from the mean of |q + k|^2; `scale` multiplies q and divides k (SADERF)."""
+    """Likhosherstov et al. 2022 (FAVOR++, theorem 3.1): A from the mean of |q + k|^2; `scale` multiplies q and divides
+    k (SADERF)."""
     q, k = q * scale, k / scale
     phi = ((q * q).sum(1).mean() + (k * k).sum(1).mean() + 2 * q.mean(0) @ k.mean(0)) / D
     a = (1 - 2 * phi - np.sqrt((2 * phi + 1) ** 2 + 8 * phi)) / 16

@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
 """Imported models against PyTorch and transformers: logits, and the way back.
 
-For each model: furlong convert imports it, furlong logits computes its logits (of models without a head their final hidden states) for rows
-of different lengths, and the largest difference from transformers must be at most 1e-5 both in float64, and that of Furlong's float32 at
-most 1e-4 from transformers in float32, or from what that rounds: transformers in float64. Where the two float32 are further apart, both
-distances are printed, and for Llama that of PyTorch's float32 from itself with the neurons of each feedforward in other orders: the same
-function, other roundings. furlong export
-writes the model back: every tensor must have the name, type and bits that it had (of GGUF: gguf-py's dequantised values, in float32), and transformers must load all of them.
+For each model: furlong convert imports it, furlong logits computes its logits (of models without a head their final
+hidden states) for rows of different lengths, and the largest difference from transformers must be at most 1e-5 both in
+float64, and that of Furlong's float32 at most 1e-4 from transformers in float32, or from what that rounds: transformers
+in float64. Where the two float32 are further apart, both distances are printed, and for Llama that of PyTorch's float32
+from itself with the neurons of each feedforward in other orders: the same function, other roundings. furlong export
+writes the model back: every tensor must have the name, type and bits that it had (of GGUF: gguf-py's dequantised
+values, in float32), and transformers must load all of them.
 
-Models are the real ones that scripts/fetch_models.sh fetches, and random ones that transformers makes: GPT-2 (also in bfloat16, in shards, as
-a pickle), Llama with grouped keys and each rotary scaling, BERT with and without head, with segments, untied, ALBERT with and without head.
+Models are the real ones that scripts/fetch_models.sh fetches, and random ones that transformers makes: GPT-2 (also in
+bfloat16, in shards, as a pickle), Llama with grouped keys and each rotary scaling, BERT with and without head, with
+segments, untied, ALBERT with and without head.
 
   tests/parity/imports.py --furlong build/release/bin/furlong --models data/models [--only gpt2,smollm2]
 
-Run with torch 2.15.0, transformers 5.23.0, safetensors 0.8.0, gguf 0.19.0, tokenizers and h5py (requirements.txt); minutes on two cores.
+Run with torch 2.15.0, transformers 5.23.0, safetensors 0.8.0, gguf 0.19.0, tokenizers and h5py (requirements.txt);
+minutes on two cores.
 """
 
 import argparse
@@ -43,12 +46,13 @@ def furlong(program, *arguments):
     done = subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(
-            f"furlong {' '.join(map(str, arguments))}: exit status {done.returncode}: {done.stderr.strip().splitlines()[-1]}"
+            f"furlong {' '.join(map(str, arguments))}: exit status {done.returncode}: "
+            f"{done.stderr.strip().splitlines()[-1]}"
         )
     return done.stdout
 
 
-# ---- random models ----------------------------------------------------------------------------------------------------------------------
+# ---- random models ---------------------------------------------------------------------------------------------------
 
 
 def byte_tokenizer(folder):
@@ -82,7 +86,8 @@ def word_tokenizer(folder, size):
 
 
 def randomised(model):
-    """Weights larger than initial ones, norms and biases other than one and zero: what is left out or mixed up shows."""
+    """Weights larger than initial ones, norms and biases other than one and zero: what is left out or mixed up
+    shows."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -195,11 +200,12 @@ def pickled_only(how):
     return how.get("pickled", False)
 
 
-# ---- real models ------------------------------------------------------------------------------------------------------------------------
+# ---- real models -----------------------------------------------------------------------------------------------------
 
 
 def gguf_state(path):
-    """Tensors of a Llama in GGUF under transformers' names: dequantised by gguf-py, rotary rows put back into halves."""
+    """Tensors of a Llama in GGUF under transformers' names: dequantised by gguf-py, rotary rows put back into
+    halves."""
     from gguf import GGUFReader
     from gguf.quants import dequantize
 
@@ -277,7 +283,7 @@ def real_models(models):
     }
 
 
-# ---- comparison -------------------------------------------------------------------------------------------------------------------------
+# ---- comparison ------------------------------------------------------------------------------------------------------
 
 
 def rows_for(model, longest):
@@ -300,7 +306,8 @@ def reference(model, rows, segments):
 
 
 def doubled(model):
-    """The model in float64 throughout: transformers keeps Llama's norms and rotary angles in float32, whatever the model is in."""
+    """The model in float64 throughout: transformers keeps Llama's norms and rotary angles in float32, whatever the
+    model is in."""
     model = copy.deepcopy(model).double()
 
     def norm(self, x):
@@ -340,14 +347,16 @@ def reordered(model, generator):
 def report_rounding(model, rows, segments, found, narrow, wide):
     """Whose float32 is how far from float64, and whether PyTorch's is any nearer to itself."""
     print(
-        f"    from float64: Furlong's float32 {largest(found, wide):.1e}, root mean square {root_mean_square(found, wide):.1e}; "
+        f"    from float64: Furlong's float32 {largest(found, wide):.1e}, "
+        f"root mean square {root_mean_square(found, wide):.1e}; "
         f"PyTorch's {largest(narrow, wide):.1e}, {root_mean_square(narrow, wide):.1e}"
     )
     if isinstance(model, transformers.LlamaForCausalLM):
         generator = torch.Generator().manual_seed(1)
         others = [reference(reordered(model, generator), rows, segments) for _ in range(4)]
         print(
-            f"    PyTorch's float32 with its neurons in 4 other orders: from itself {max(largest(o, narrow) for o in others):.1e}, "
+            f"    PyTorch's float32 with its neurons in 4 other orders: "
+            f"from itself {max(largest(o, narrow) for o in others):.1e}, "
             f"from float64 {max(largest(o, wide) for o in others):.1e}"
         )
 
@@ -389,7 +398,8 @@ def computed(program, checkpoint, model, rows, segments, work, dtype):
 
 
 def compare_logits(program, checkpoint, model, rows, segments, work):
-    """Largest differences of Furlong's float32 and float64, and PyTorch's float32 from its float64; the largest logit."""
+    """Largest differences of Furlong's float32 and float64, and PyTorch's float32 from its float64; the largest
+    logit."""
     narrow = reference(model, rows, segments)
     wide = reference(doubled(model), rows, segments)
     found = computed(program, checkpoint, model, rows, segments, work, "own")
@@ -444,8 +454,8 @@ def check(name, source, model, state, arguments, work):
     # Bits of weights, not of logits: those depend on where in memory PyTorch finds the weights.
     weights, found = model.state_dict(), again.state_dict()
     same = set(weights) == set(found) and all(torch.equal(weights[name], found[name]) for name in weights)
-    text = f"{name:<24} float32 {differences['float32']:.1e}, from float64 {differences['from float64']:.1e} (PyTorch's: {noise:.1e}), "
-    text += f"float64 {differences['float64']:.1e}, of up to {most:.3g}"
+    text = f"{name:<24} float32 {differences['float32']:.1e}, from float64 {differences['from float64']:.1e} "
+    text += f"(PyTorch's: {noise:.1e}), float64 {differences['float64']:.1e}, of up to {most:.3g}"
     if pooled is not None:
         text += f", of embeddings {pooled:.1e}"
     text += f"; {tensors} tensors back bit for bit; transformers loads {'them all' if same else 'OTHER VALUES'}"

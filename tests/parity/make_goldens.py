@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Makes tests/parity/goldens/*.h5 by running the libraries named in requirements.txt, in float32 and float64, forward and backward.
+"""Makes tests/parity/goldens/*.h5 by running the libraries named in requirements.txt, in float32 and float64, forward
+and backward.
 
-Nothing of a library is rewritten here. Its own module is run, with projections set so that query, key and value come out of one input as
-they are, and with given directions in the place of random ones. The one exception is pytorch-fast-transformers, causal, in float64: its
-compiled product knows float32 only, and is replaced by its definition, the lower triangle of Q Kᵀ times V (`lower_triangle_product`).
-test_parity.cpp (tests/framework/ops) compares what Furlong's ops give with these files.
+Nothing of a library is rewritten here. Its own module is run, with projections set so that query, key and value come
+out of one input as they are, and with given directions in the place of random ones. The one exception is
+pytorch-fast-transformers, causal, in float64: its compiled product knows float32 only, and is replaced by its
+definition, the lower triangle of Q Kᵀ times V (`lower_triangle_product`). test_parity.cpp (tests/framework/ops)
+compares what Furlong's ops give with these files.
 
 A file holds the inputs, shared by its cases, and one group for each case, with its options as attributes and
   f32/{output, d_query, d_key, d_value}, f64/{the same}.
@@ -94,7 +96,7 @@ def both_precisions(make, inputs, more=()):
     }
 
 
-# performer-pytorch ----------------------------------------------------------------------------------------------------------------------
+# performer-pytorch ----------------------------------------------------------------------------------------------------
 
 
 def performer(inputs, causal, generalized, masked):
@@ -206,7 +208,7 @@ def make_fast_transformers():
     )
 
 
-# linformer ------------------------------------------------------------------------------------------------------------------------------
+# linformer ------------------------------------------------------------------------------------------------------------
 
 
 def linformer(inputs, share_kv, one_kv_head):

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Token ids of `furlong tokenize` against the libraries that models were made with, on 10,000 lines of mixed text.
 
-Needs, from PyPI: tokenizers==0.23.3 transformers==5.23.0 sentencepiece==0.1.99 gguf==0.19.0 (SentencePiece 0.2 chooses otherwise between
-segmentations that are equally likely, which long runs of one character have). Published tokenizers are compared where they
-are given; the others are trained here, on the same text, so that no download is needed:
+Needs, from PyPI: tokenizers==0.23.3 transformers==5.23.0 sentencepiece==0.1.99 gguf==0.19.0 (SentencePiece 0.2 chooses
+otherwise between segmentations that are equally likely, which long runs of one character have). Published tokenizers
+are compared where they are given; the others are trained here, on the same text, so that no download is needed:
 
-    tests/parity/tokenizers.py --furlong build/release/bin/furlong --minilm DIR --antiberty DIR --smollm FILE.gguf --rxnmapper DIR
+    tests/parity/tokenizers.py --furlong build/release/bin/furlong --minilm DIR --antiberty DIR --smollm FILE.gguf \\
+        --rxnmapper DIR
 
-Prints, for each tokenizer, how many lines have the same ids (and the first that has not), and exits with 1 where one differs.
-Each comparison is made with special tokens in the text as text and, where the reference can, as tokens, and with the frame of a whole text.
+Prints, for each tokenizer, how many lines have the same ids (and the first that has not), and exits with 1 where one
+differs. Each comparison is made with special tokens in the text as text and, where the reference can, as tokens, and
+with the frame of a whole text.
 """
 
 import argparse
@@ -30,7 +32,10 @@ import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 N_LINES = 10_000
-LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 SCRIPTS = {
     "cjk": "人工智能改变世界。機器學習は楽しい、カタカナとひらがな。한국어 문장도 있습니다！𠀀𪜀",
@@ -273,7 +278,8 @@ class Comparison:
             )
 
     def check_decoding(self, name, path, lines, letters=None):
-        """Byte-level BPE gives back every line, byte for byte; of `letters` alone, where the vocabulary does not have all bytes."""
+        """Byte-level BPE gives back every line, byte for byte; of `letters` alone, where the vocabulary does not have
+        all bytes."""
         if letters is not None:
             spelling = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
             lines = [
@@ -363,7 +369,8 @@ def check_byte_level(comparison, folder, lines):
 
 
 def check_llama2(comparison, folder, lines):
-    """BPE over characters with bytes for those that are unknown, as tokenizer.json files of Llama 2 and Mistral have it."""
+    """BPE over characters with bytes for those that are unknown, as tokenizer.json files of Llama 2 and Mistral have
+    it."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     tokenizer.decoder = decoders.Sequence(
