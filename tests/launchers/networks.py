@@ -1,4 +1,5 @@
-"""Two hosts with a network between them that can be cut: network namespaces, and a third that forwards from one to the other."""
+"""Two hosts with a network between them that can be cut: network namespaces, and a third that forwards from one to the
+other."""
 
 import os
 import subprocess
@@ -9,7 +10,8 @@ def run(*command):
 
 
 class CutNetwork:
-    """Made by `with`. Hosts `first` and `second`, each with an address of its own; cut, packets vanish, and neither side is told."""
+    """Made by `with`. Hosts `first` and `second`, each with an address of its own; cut, packets vanish, and neither
+    side is told."""
 
     hosts = ("first", "second")
     addresses = ("10.231.1.1", "10.231.2.1")
@@ -80,5 +82,6 @@ def why_not():
     except FileNotFoundError as error:
         return f"{error.filename} is not installed (Debian: iproute2, util-linux)"
     except subprocess.CalledProcessError as error:
-        return f"network namespaces are not permitted: {error.stderr.strip().splitlines()[-1] if error.stderr.strip() else error}"
+        reason = error.stderr.strip().splitlines()[-1] if error.stderr.strip() else error
+        return f"network namespaces are not permitted: {reason}"
     return None
