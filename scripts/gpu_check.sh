@@ -14,11 +14,11 @@
 #   --output FILE        the report (default: gpu_report.json); programs' output goes to the folder FILE_logs
 #   --limit-seconds N    parts for which less time is left than they take at least are left out, and named
 #   --parts LIST         only these, between commas
-#   --without-gpu        all the same where there is no GPU: what can run on the CPU does, and tests on the GPU count as
-#   skipped
+#   --without-gpu        all the same where there is no GPU: what can run on the CPU does, and tests on the GPU
+#                        count as skipped
 #   --filter PATTERNS    only tests of these names (GoogleTest's patterns, between colons)
-#   --shards N           test programs at once (default: cores, 16 at most; fewer where the GPU's memory or compute mode
-#   asks for that)
+#   --shards N           test programs at once (default: cores, 16 at most; fewer where the GPU's memory or compute
+#                        mode asks for that)
 #   --test-seconds N     a test that says nothing for so long has failed (default: 300)
 #   --steps N            steps of the quickstart (default: 60)
 #   --build DIR          in the sources: the build with tests (default: build/release)
@@ -111,10 +111,11 @@ json_list() {
 tail_of() { tail -n "${2:-25}" "$1" 2>/dev/null | cut -c -500 | json_text; }
 count() { wc -l <"$1" | tr -d ' '; }
 
-# ---- the machine ----------------------------------------------------------------------------------------------------------------------
+# ---- the machine -----------------------------------------------------------------------------------------------------
 needed_glibc=$(sed -n 's/.*"needs_glibc": "\([0-9.]*\)".*/\1/p' "$root/manifest.json" 2>/dev/null)
 glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null | sed 's/^glibc //')
-if [[ $needed_glibc && $glibc && $(printf '%s\n' "$needed_glibc" "$glibc" | sort -V | head -n 1) != "$needed_glibc" ]]; then
+if [[ $needed_glibc && $glibc &&
+  $(printf '%s\n' "$needed_glibc" "$glibc" | sort -V | head -n 1) != "$needed_glibc" ]]; then
   stop "this system has glibc $glibc, and the programs here need $needed_glibc or later"
 fi
 doctor=$("$furlong" doctor --json 2>"$logs/doctor.err") ||
@@ -133,7 +134,8 @@ device=${nvidia_smi%%,*}
 # Each test program has a context of its own, with some hundred MiB, and tensors: 2 GiB are kept for it. In the modes
 # Exclusive_Process and Exclusive_Thread the GPU takes one program at a time.
 if ! $without_gpu && ! $shards_given; then
-  IFS=', ' read -r mode free _ <<<"$(nvidia-smi --format=csv,noheader,nounits --query-gpu=compute_mode,memory.free 2>/dev/null | head -n 1)"
+  IFS=', ' read -r mode free _ <<<"$(nvidia-smi --format=csv,noheader,nounits \
+    --query-gpu=compute_mode,memory.free 2>/dev/null | head -n 1)"
   if [[ ${mode:-} == Exclusive* ]]; then
     shards=1
   elif [[ ${free:-} =~ ^[0-9]+$ ]] && (( free / 2048 < shards )); then
@@ -143,9 +145,10 @@ fi
 [[ $device ]] || device=$(sed -n '/"devices": \[/,/\]/s/.*"name": "\(.*\)".*/\1/p' <<<"$doctor" | head -n 1)
 system=$(sed -n 's/^PRETTY_NAME="\{0,1\}\([^"]*\)"\{0,1\}$/\1/p' /etc/os-release 2>/dev/null)
 began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-echo "gpu_check: furlong $(field version), commit $(field commit), on ${device:-a machine without a GPU} ($cuda), $cores cores"
+echo "gpu_check: furlong $(field version), commit $(field commit), on ${device:-a machine without a GPU} ($cuda)," \
+  "$cores cores"
 
-# ---- the report -----------------------------------------------------------------------------------------------------------------------
+# ---- the report ------------------------------------------------------------------------------------------------------
 report_parts='' failed_parts=() left_out=() targets_missed=''
 # write_report RESULT: after every part, so that a check that is cut off leaves what it found.
 write_report() {
@@ -161,7 +164,8 @@ write_report() {
 "device": $(json_string "$device"),
 "cuda": $(json_string "$cuda"),
 "nvidia_smi": $(json_string "$nvidia_smi"),
-"system": $(json_string "$system"), "kernel": $(json_string "$(uname -r)"), "glibc": $(json_string "$glibc"), "cores": $cores,
+"system": $(json_string "$system"),
+"kernel": $(json_string "$(uname -r)"), "glibc": $(json_string "$glibc"), "cores": $cores,
 "arguments": $(json_string "$arguments"),
 "targets_missed": ${targets_missed:-null},
 "failed": $(printf '%s\n' "${failed_parts[@]}" | sed '/^$/d' | json_list),
@@ -199,7 +203,7 @@ run_part() {
   printf '  %-17s %-9s %5d s  %s\n' "$name" "$result" $(( SECONDS - begin )) "$reason"
 }
 
-# ---- tests ----------------------------------------------------------------------------------------------------------------------------
+# ---- tests -----------------------------------------------------------------------------------------------------------
 # names_of PROGRAM FILTER: one test a line.
 names_of() {
   "$bin/$1" --gtest_list_tests "--gtest_filter=$2" 2>/dev/null |
@@ -272,7 +276,8 @@ ended_badly() {
   local file status
   for file in "$1".*.status; do
     status=$(cat "$file" 2>/dev/null)
-    [[ ${status:-0} == 0 ]] || grep -q '^\[  FAILED  \]' "${file%.status}" || ! grep -q '^\[  PASSED  \]' "${file%.status}" ||
+    [[ ${status:-0} == 0 ]] || grep -q '^\[  FAILED  \]' "${file%.status}" ||
+      ! grep -q '^\[  PASSED  \]' "${file%.status}" ||
       echo "$(basename "${file%.status}"): status $status after its last test"
   done
 }
@@ -299,7 +304,8 @@ describe_failures() {
     fi
   done < <(head -n 40 "$all.failed")
   while read -r program failure; do
-    log=$(grep -l -F "[ RUN      ] $failure" "$logs/$current.$program".[0-9]* 2>/dev/null | grep -E '\.[0-9]+\.[0-9]+$' | tail -n 1)
+    log=$(grep -l -F "[ RUN      ] $failure" "$logs/$current.$program".[0-9]* 2>/dev/null |
+      grep -E '\.[0-9]+\.[0-9]+$' | tail -n 1)
     also=$(cat "$log.killed" 2>/dev/null || echo "its process ended with status $(cat "$log.status" 2>/dev/null)")
     failures+="${failures:+,}"$'\n'"  {\"test\": $(json_string "$failure"), \"died\": $(json_string "$also")"
     failures+=", \"output\": $(tail_of "$log" 40)}"
@@ -350,12 +356,14 @@ run_tests() {
     sort | uniq -c | sort -rn | head -n 30 | sed 's/^ *//')
 
   local n_passed n_failed n_skipped n_unreached
-  n_passed=$(count "$all.passed") n_failed=$(( $(count "$all.failed") + $(count "$all.died") + $(count "$all.ended_badly") ))
+  n_passed=$(count "$all.passed")
+  n_failed=$(( $(count "$all.failed") + $(count "$all.died") + $(count "$all.ended_badly") ))
   n_skipped=$(count "$all.skipped") n_unreached=$(count "$all.unreached")
   fields=", \"tests\": $total, \"passed\": $n_passed, \"failed\": $n_failed, \"skipped\": $n_skipped"
   fields+=", \"not_reached\": $n_unreached"
   fields+=", \"failed_tests\": $({ cut -d ' ' -f 2- "$all.failed" "$all.died"; cat "$all.ended_badly"; } | json_list)"
-  fields+=", \"skipped_tests\": $(json_list <"$all.skipped"), \"skip_reasons\": $(sed '/^$/d' <<<"$skip_reasons" | json_list)"
+  fields+=", \"skipped_tests\": $(json_list <"$all.skipped")"
+  fields+=", \"skip_reasons\": $(sed '/^$/d' <<<"$skip_reasons" | json_list)"
   fields+=", \"not_reached_tests\": $(head -n 500 "$all.unreached" | json_list), \"failures\": [$failures]"
   reason="$n_passed passed, $n_failed failed, $n_skipped skipped, $n_unreached not reached"
   (( ! n_unreached )) || left_out+=("$current: $n_unreached tests")
@@ -377,17 +385,18 @@ all_programs=(test_framework test_layers test_datasets test_communication test_t
 gpu_tests() {
   current=gpu_tests programs=("${all_programs[@]}")
   run_tests "$on_gpu"
-  if ! $without_gpu && [[ $filter == '*' && $result != failed ]] && ! grep -q '/cuda' "$logs/$current.tests.passed"; then
+  if ! $without_gpu && [[ $filter == '*' && $result != failed ]] &&
+    ! grep -q '/cuda' "$logs/$current.tests.passed"; then
     result=failed reason="furlong doctor sees a GPU, and no test ran on it; $reason"
   fi
 }
 other_tests() { current=other_tests programs=("${all_programs[@]}"); run_tests "*-*/simulated*:$on_gpu"; }
 
-# ---- compute-sanitizer
-# ----------------------------------------------------------------------------------------------------------------
+# ---- compute-sanitizer -----------------------------------------------------------------------------------------------
 find_sanitizer() {
   local place toolkit=${CUDA_HOME:-/usr/local/cuda}
-  for place in compute-sanitizer {"$toolkit",/usr/local/cuda{,-*},/opt/cuda}/{bin,compute-sanitizer}/compute-sanitizer; do
+  for place in compute-sanitizer \
+    {"$toolkit",/usr/local/cuda{,-*},/opt/cuda}/{bin,compute-sanitizer}/compute-sanitizer; do
     if command -v "$place" 2>/dev/null; then return; fi
   done
 }
@@ -413,12 +422,14 @@ sanitize() {
   for log in "$logs/$tool".*.sanitizer; do
     [[ -e $log ]] || continue
     (( ++processes ))
-    found=$(sed -n 's/.*ERROR SUMMARY: \([0-9]*\) error.*/\1/p; s/.*RACECHECK SUMMARY: .*(\([0-9]*\) error.*/\1/p' "$log" | tail -n 1)
+    found=$(sed -n 's/.*ERROR SUMMARY: \([0-9]*\) error.*/\1/p; s/.*RACECHECK SUMMARY: .*(\([0-9]*\) error.*/\1/p' "$log" |
+      tail -n 1)
     (( errors += ${found:-0} ))
     if (( ${found:-0} )); then fields+=", \"$(basename "$log")\": $(head -n 60 "$log" | cut -c -300 | json_text)"; fi
   done
   fields+=", \"sanitizer\": $(json_string "$("$sanitizer" --version 2>/dev/null | tail -n 1)")"
-  fields+=", \"settings\": $(json_string "${variables[*]} ${options[*]}"), \"processes\": $processes, \"errors\": $errors"
+  fields+=", \"settings\": $(json_string "${variables[*]} ${options[*]}")"
+  fields+=", \"processes\": $processes, \"errors\": $errors"
   reason="$errors errors in $processes processes; $reason"
   if grep -q -s 'Device not supported' "$logs/$tool".*.sanitizer "$logs/$tool".test_*; then
     result=skipped reason="compute-sanitizer says: Device not supported"
@@ -427,7 +438,7 @@ sanitize() {
   fi
 }
 
-# ---- training -------------------------------------------------------------------------------------------------------------------------
+# ---- training --------------------------------------------------------------------------------------------------------
 token_store() {
   store=$root/data/quickstart.h5
   [[ ! -e $store ]] || return 0
@@ -457,7 +468,11 @@ quickstart() {
   # Without a GPU the comparison itself is tried: two types of numbers, whose losses differ by about as little.
   ! $without_gpu || pairs=("cpu bfloat16 cpu float32")
   result=passed
-  token_store || { result=failed reason="the token store could not be made"; fields=", \"output\": $(tail_of "$logs/prepare.log")"; return; }
+  token_store || {
+    result=failed reason="the token store could not be made"
+    fields=", \"output\": $(tail_of "$logs/prepare.log")"
+    return
+  }
   for pair in "${pairs[@]}"; do
     read -r -a pair <<<"$pair"
     first=quickstart_${pair[0]}_${pair[1]} second=quickstart_${pair[2]}_${pair[3]}
@@ -483,7 +498,7 @@ quickstart() {
   fields=", \"steps\": $steps, \"allowed_difference\": 0.01, \"comparisons\": [$runs]"
 }
 
-# ---- benchmarks -----------------------------------------------------------------------------------------------------------------------
+# ---- benchmarks ------------------------------------------------------------------------------------------------------
 benchmark() {
   local cases case direction name i=0 failed=0 shown='' target=cuda
   cases=(
@@ -504,12 +519,14 @@ benchmark() {
       # shellcheck disable=SC2086  # words
       if within 180 "$furlong" bench attention --device $target $case $direction "${shape[@]}" \
         --json "$logs/$name.json" >"$logs/$name.log" 2>&1; then
-        shown+="${shown:+,}"$'\n'"{\"arguments\": \"$case $direction ${shape[*]}\", \"answer\": $(cat "$logs/$name.json")}"
+        shown+="${shown:+,}"$'\n'"{\"arguments\": \"$case $direction ${shape[*]}\", "
+        shown+="\"answer\": $(cat "$logs/$name.json")}"
       elif time_is_up; then
         left_out+=("benchmark: $case $direction") result=unfinished
       else
         failed=1 reason="furlong bench attention --device $target $case $direction failed"
-        shown+="${shown:+,}"$'\n'"{\"arguments\": \"$case $direction ${shape[*]}\", \"failed\": $(tail_of "$logs/$name.log")}"
+        shown+="${shown:+,}"$'\n'"{\"arguments\": \"$case $direction ${shape[*]}\", "
+        shown+="\"failed\": $(tail_of "$logs/$name.log")}"
       fi
     done
   done
@@ -521,7 +538,10 @@ benchmark() {
 python_benchmark() {
   local status=0 seconds log=$logs/python_benchmark
   if ! command -v python3 >/dev/null; then result=skipped reason="there is no python3"; return; fi
-  if ! python3 -c 'import torch' 2>"$log.log"; then result=skipped reason="python3 has no PyTorch: $(tail -n 1 "$log.log")"; return; fi
+  if ! python3 -c 'import torch' 2>"$log.log"; then
+    result=skipped reason="python3 has no PyTorch: $(tail -n 1 "$log.log")"
+    return
+  fi
   if $without_gpu; then result=skipped reason="there is no GPU"; return; fi
   if ! python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>"$log.log"; then
     result=skipped reason="PyTorch sees no GPU: torch.cuda.is_available() is false"

@@ -1,9 +1,9 @@
 # Labelled tables (tab-separated) out of the King James Bible, a verse a line ("Ge1:1 In the beginning ..."):
-#   awk -f scripts/label_kjv.awk -v task=sections data/kjv.txt   passages of four verses, and the part of the Bible that
-#   they are from
+#   awk -f scripts/label_kjv.awk -v task=sections data/kjv.txt   passages of four verses, and the part of the Bible
+#                                                                that they are from
 #   awk -f scripts/label_kjv.awk -v task=pairs data/kjv.txt      a verse, and a worn copy (one letter in twelve is lost)
-#   of it or, for every
-#                                                                other pair, of another verse of its book
+#                                                                of it or, for every other pair, of another verse of
+#                                                                its book
 # The same table whatever awk runs it: the random numbers are its own (Park and Miller 1988).
 
 function random(n) {  # 0 .. n - 1
@@ -25,9 +25,13 @@ BEGIN {
   }
   state = 20130731
   n_verses = 0
-  split("law Ge Exo Lev Num Deu;history Josh Jdgs Ruth 1Sm 2Sm 1Ki 2Ki 1Chr 2Chr Ezra Neh Est;poetry Job Psa Prv Eccl SSol;" \
-        "prophets Isa Jer Lam Eze Dan Hos Joel Amos Obad Jonah Mic Nahum Hab Zep Hag Zec Mal;gospels_and_acts Mat Mark Luke John Acts;" \
-        "epistles Rom 1Cor 2Cor Gal Eph Phi Col 1Th 2Th 1Tim 2Tim Titus Phmn Heb Jas 1Pet 2Pet 1Jn 2Jn 3Jn Jude Rev", sections, ";")
+  split("law Ge Exo Lev Num Deu;" \
+        "history Josh Jdgs Ruth 1Sm 2Sm 1Ki 2Ki 1Chr 2Chr Ezra Neh Est;" \
+        "poetry Job Psa Prv Eccl SSol;" \
+        "prophets Isa Jer Lam Eze Dan Hos Joel Amos Obad Jonah Mic Nahum Hab Zep Hag Zec Mal;" \
+        "gospels_and_acts Mat Mark Luke John Acts;" \
+        "epistles Rom 1Cor 2Cor Gal Eph Phi Col 1Th 2Th 1Tim 2Tim Titus Phmn Heb Jas 1Pet 2Pet 1Jn 2Jn 3Jn Jude Rev",
+        sections, ";")
   for (s in sections) {
     count = split(sections[s], words, " ")
     for (w = 2; w <= count; ++w) section_of[words[w]] = words[1]

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Fetches a data set that the configs in configs/ use and makes its token store, unless the store is there.
 #   scripts/prepare_data.sh kjv|ecoli|proteins|all_proteins|antibodies|english|english_passages|kjv_sections|kjv_pairs
-# Works in the folder `data` of the current directory, or in $FURLONG_DATA. Exit status: 0, or that of the step that
-# failed.
+# Works in the folder `data` of the current directory, or in $FURLONG_DATA.
+# Exit status: 0, or that of the step that failed.
 set -euo pipefail
 shopt -s extglob
 
@@ -19,9 +19,11 @@ case "$name" in
   ecoli) source=$data/ecoli.fa
          arguments=(fasta "$source" --alphabet dna --split-by span --split train:0.9,validation:0.05,test:0.05) ;;
   proteins) source=$data/proteins.fa
-            arguments=(fasta "$source" --alphabet protein --split-by document --split train:0.9,validation:0.05,test:0.05) ;;
+            arguments=(fasta "$source" --alphabet protein --split-by document
+                       --split train:0.9,validation:0.05,test:0.05) ;;
   all_proteins) source=$data/all_proteins.fa
-                arguments=(fasta "$source" --alphabet protein --split-by document --split train:0.94,validation:0.03,test:0.03) ;;
+                arguments=(fasta "$source" --alphabet protein --split-by document
+                           --split train:0.94,validation:0.03,test:0.03) ;;
   # Antibodies in the tokens of AntiBERTy, which has to be there (scripts/fetch_models.sh antiberty). Clones, which
   # differ little, may stand on both sides of the split.
   antibodies) source=$data/antibodies.fa
@@ -33,13 +35,15 @@ case "$name" in
                       --split train:0.94,validation:0.03,test:0.03) ;;
   # The same text in paragraphs and the tokens of all-MiniLM-L6-v2.
   english_passages) source=$data/english.txt
-                    arguments=(text "$source" --tokenizer "$data/models/minilm" --document-separator blank-line --split-by document) ;;
+                    arguments=(text "$source" --tokenizer "$data/models/minilm" --document-separator blank-line
+                               --split-by document) ;;
   # Passages with labels, made of the same text: scripts/label_kjv.awk.
   kjv_sections) source=$data/kjv_sections.tsv
                 arguments=(labelled "$source" --split train:0.8,validation:0.1,test:0.1) ;;
   kjv_pairs) source=$data/kjv_pairs.tsv
              arguments=(labelled "$source" --second-text-field 2 --split train:0.8,validation:0.1,test:0.1) ;;
-  *) echo "prepare_data.sh: no data set \"$name\"; there are kjv, ecoli, proteins, all_proteins, antibodies, english, english_passages, kjv_sections and kjv_pairs" >&2
+  *) echo "prepare_data.sh: no data set \"$name\"; there are kjv, ecoli, proteins, all_proteins, antibodies, english," \
+       "english_passages, kjv_sections and kjv_pairs" >&2
      exit 2 ;;
 esac
 

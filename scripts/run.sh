@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds Furlong if needed, and runs it with the given arguments; its exit status is passed
-# on.
+# Installs what is missing, builds Furlong if needed, and runs it with the given arguments; its exit status is
+# passed on.
 #   scripts/run.sh train configs/quickstart.yaml
 # Comment lines in a config for train, finetune or evaluate are instructions to this script:
 #   # run.sh: fetch-model NAME                    before: fetch a trained model (scripts/fetch_models.sh), where it is
-#   missing
+#                                                 missing
 #   # run.sh: prepare NAME                        before: fetch and prepare the data set, where its store is missing
 #   # run.sh: train-first CONFIG                  before: train what the config begins from, unless that has ended
 #   # run.sh: compare-compressors TEXT FRACTION   after training: held-out bits per byte beside gzip -9 and xz -9

@@ -2,8 +2,8 @@
 # Installs the Debian packages that Furlong needs and that are missing.
 #   scripts/setup.sh [run|test|models]
 # run (the default) is what building and using the program needs; test adds what its tests need, models what fetching
-# trained models needs. When nothing is missing, it returns at once and touches no network. Exit status: 0 all there, 1
-# the installation failed, 2 packages are missing and only root could add them.
+# trained models needs. When nothing is missing, it returns at once and touches no network.
+# Exit status: 0 all there, 1 the installation failed, 2 packages are missing and only root could add them.
 set -euo pipefail
 
 run_packages=(
@@ -25,7 +25,8 @@ case "${1:-run}" in
 esac
 
 if ! command -v dpkg-query >/dev/null; then
-  echo "setup: this is not a Debian system, so nothing is checked or installed; Furlong needs what Debian 12 calls: ${wanted[*]}" >&2
+  echo "setup: this is not a Debian system, so nothing is checked or installed; Furlong needs what Debian 12 calls:" \
+    "${wanted[*]}" >&2
   exit 0
 fi
 
@@ -46,7 +47,10 @@ else
   exit 2
 fi
 
-apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get --quiet --quiet -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 "$@"; }
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get --quiet --quiet -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 "$@"
+}
 # Without known versions (a fresh image carries no lists) or with outdated ones the installation cannot work before an
 # update.
 install() { apt install --yes --no-install-recommends "${missing[@]}"; }

@@ -2,11 +2,11 @@
 # Builds Furlong with its tests and runs them.
 #   scripts/test.sh [--full] [--filter REGEX]
 #   --full          adds the same tests under AddressSanitizer with UndefinedBehaviorSanitizer, under ThreadSanitizer
-#   with four threads,
-#                   the kill table (tests/kills.sh) and the fault table of several processes (tests/faults.py)
+#                   with four threads, the kill table (tests/kills.sh) and the fault table of several processes
+#                   (tests/faults.py)
 #   --filter REGEX  only tests whose name matches (ctest -R); without the two tables
-# Skipped tests are counted and named. Exit status: 0 everything passed, 1 something failed, 2 a mistake in the
-# arguments.
+# Skipped tests are counted and named.
+# Exit status: 0 everything passed, 1 something failed, 2 a mistake in the arguments.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
