@@ -422,8 +422,8 @@ sanitize() {
   for log in "$logs/$tool".*.sanitizer; do
     [[ -e $log ]] || continue
     (( ++processes ))
-    found=$(sed -n 's/.*ERROR SUMMARY: \([0-9]*\) error.*/\1/p; s/.*RACECHECK SUMMARY: .*(\([0-9]*\) error.*/\1/p' "$log" |
-      tail -n 1)
+    found=$(sed -n -e 's/.*ERROR SUMMARY: \([0-9]*\) error.*/\1/p' \
+      -e 's/.*RACECHECK SUMMARY: .*(\([0-9]*\) error.*/\1/p' "$log" | tail -n 1)
     (( errors += ${found:-0} ))
     if (( ${found:-0} )); then fields+=", \"$(basename "$log")\": $(head -n 60 "$log" | cut -c -300 | json_text)"; fi
   done

@@ -112,7 +112,10 @@ def report(ladder, includes, calls):
     for file, included in includes:
         print(f"{file} ({ladder.rooms[ladder.height(file)]}) includes {included}, which lies above it")
     for source, symbol, room in calls:
-        print(f"{source} ({ladder.rooms[ladder.height(source)]}) calls {demangled(symbol)}, which {room} above it defines")
+        print(
+            f"{source} ({ladder.rooms[ladder.height(source)]}) calls {demangled(symbol)}, "
+            f"which {room} above it defines"
+        )
 
 
 def self_test(ladder, objects, dependencies, headers):
@@ -156,7 +159,10 @@ def main():
         return 0 if found else 1
     includes, calls = wrong_includes(ladder, objects, dependencies, headers), wrong_calls(ladder, objects)
     report(ladder, includes, calls)
-    print(f"{len(ladder.rooms)} rooms, {len(objects)} objects: {len(includes)} wrong includes, {len(calls)} wrong calls")
+    print(
+        f"{len(ladder.rooms)} rooms, {len(objects)} objects: {len(includes)} wrong includes, "
+        f"{len(calls)} wrong calls"
+    )
     return 1 if includes or calls else 0
 
 
