@@ -36,8 +36,7 @@ struct AttentionOptionValues {
   double kernel_epsilon = 0;
 
   /// Adds the options to `command`; those without a name of their own go straight into `choice`, which has to live as
-  /// long. `many_maps`:
-  /// --feature-map takes a list, which its caller adds.
+  /// long. `many_maps`: --feature-map takes a list, which its caller adds.
   void add(CLI::App& command, AttentionChoice& choice, bool many_maps = false);
   /// Throws UserError where an option was given that none of the mechanisms, or none of the maps, takes. `choice` is
   /// what add() was given.

@@ -36,8 +36,7 @@ class Vocabulary {
   /// Twenty amino acids, then X B Z J U O * -, then the document token: 29.
   static Vocabulary protein();
   /// Of the copy task (datasets/tasks/copy_task.h): `n_symbols` of 0-9, A-Z and a-z, then the marker "<" and the
-  /// separator
-  /// "=". 1 to 62 symbols.
+  /// separator "=". 1 to 62 symbols.
   static Vocabulary copy(std::int64_t n_symbols);
   static constexpr std::int64_t most_copy_symbols = 62;
   /// "dna", "rna" or "protein". Throws UserError on another name.
@@ -53,7 +52,7 @@ class Vocabulary {
   Vocabulary with_labels(std::vector<std::string> names) const;
 
   /// {"kind": "dna", "symbols": ["A", ...]} and, where there are any, "labels": [...]; a byte's symbol is "0x00" to
-  /// "0xff". Of a tokenizer
+  /// "0xff". Of a tokenizer:
   /// {"kind": "tokenizer", "symbols": [what encoders have besides], "tokenizer": {Tokenizer::to_json()}}.
   std::string to_json() const;
   /// Throws UserError, beginning with `origin` (the file it came from), for anything but what to_json() writes.

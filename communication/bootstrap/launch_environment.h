@@ -36,8 +36,7 @@ std::string this_host();
 
 /// Reads, in this order:
 ///   1. RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT (torchrun, `furlong launch`, or by hand);
-///   LOCAL_WORLD_SIZE may be left out
-///      where MASTER_ADDR is a loopback address, and of one process;
+///      LOCAL_WORLD_SIZE may be left out where MASTER_ADDR is a loopback address, and of one process;
 ///   2. OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE} (Open MPI's mpirun, inside Slurm too);
 ///   3. PMI_RANK, PMI_SIZE with MPI_LOCALRANKID, MPI_LOCALNRANKS (hydra) or PMI_LOCAL_RANK, PMI_LOCAL_SIZE (PALS);
 ///   4. Slurm's step variables. The shell of sbatch or salloc is no step of its own: one process.

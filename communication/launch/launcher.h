@@ -26,8 +26,8 @@ struct LaunchOptions {
 /// Each process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR=127.0.0.1, MASTER_PORT,
 /// FURLONG_LAUNCHER=furlong and a random FURLONG_JOB_SECRET; where they are not set, OMP_NUM_THREADS and
 /// FURLONG_POOL_THREADS share out the cores; where the threads of all fit, each process has cores of its own. Rank 0
-/// writes where the caller writes; lines of the others go to standard error behind
-/// "[rank k] ". Standard input is empty.
+/// writes where the caller writes; lines of the others go to standard error behind "[rank k] ". Standard input is
+/// empty.
 ///
 /// SIGTERM, SIGINT and SIGUSR1 are passed on to every process, each as often as it comes; but a second SIGINT kills
 /// all. Ctrl-Z suspends all. When a process fails, the others learn of it from the heartbeat between them and have

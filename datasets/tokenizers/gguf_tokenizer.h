@@ -8,8 +8,8 @@
 namespace furlong {
 
 /// Of the metadata tokenizer.ggml.*: byte-level BPE ("gpt2") that splits text as GPT-2, Llama 3, SmolLM or Qwen 2 do,
-/// and SentencePiece BPE
-/// ("llama"). Throws UserError for other ones, naming what the file says, and for what is missing or damaged.
+/// and SentencePiece BPE ("llama"). Throws UserError for other ones, naming what the file says, and for what is missing
+/// or damaged.
 std::shared_ptr<const Tokenizer> tokenizer_from_gguf(const GgufFile& file);
 
 }  // namespace furlong

@@ -24,8 +24,7 @@ class PieceModel {
 std::unique_ptr<PieceModel> make_bpe_model(const JsonView& model, const TokenTable& vocabulary, bool byte_level);
 
 /// WordPiece (Wu et al. 2016, arXiv:1609.08144, as in BERT): from the left the longest token there is, those inside a
-/// word with a prefix
-/// ("##").
+/// word with a prefix ("##").
 std::unique_ptr<PieceModel> make_wordpiece_model(const JsonView& model, const TokenTable& vocabulary);
 
 /// What byte-level vocabularies spell a byte with: itself where it is printable in Latin-1, else characters from U+0100

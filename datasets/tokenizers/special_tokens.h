@@ -23,8 +23,7 @@ SpecialNames special_names(const JsonView& config);
 using FindToken = std::function<std::optional<std::int32_t>(std::string_view)>;
 
 /// The ids of what is named; for parts that `names` leaves open, of the spellings that published models use ("[CLS]",
-/// "<s>",
-/// "<|endoftext|>").
+/// "<s>", "<|endoftext|>").
 SpecialTokens special_tokens(const SpecialNames& names, const FindToken& find);
 
 /// {"unknown": 0, ...}, those there are.

@@ -63,9 +63,9 @@ BenchAttentionResult bench_attention(const BenchAttentionOptions& options, PeakR
 /// c, b = n(c+16)/2 the pairs of all causal chunks in blocks of 16 queries (c a multiple of 16; exact for others too),
 /// and values as wide as keys:
 ///   softmax:   forward p·4d, backward p·10d, which has the scores again
-///   linear:    what is computed, in backward too what memory linear in n makes it compute again: forward 4nDd + 4nmd,
-///   backward
-///              12nDd + 10nmd; causal: forward 4nDd + 4nmd + 2b(m+d), backward 14nDd + 10nmd + 2b(3m+2d);
+///   linear:    what is computed, in backward too what memory linear in n makes it compute again:
+///              forward 4nDd + 4nmd, backward 12nDd + 10nmd;
+///              causal: forward 4nDd + 4nmd + 2b(m+d), backward 14nDd + 10nmd + 2b(3m+2d);
 ///              with a window, each product of the definition once: forward 4nDd + p·2(m+d), backward 8nDd + p·2(3m+2d)
 ///   linformer: forward 4nrd + nr·4d, backward 8nrd + nr·10d; mean pooling and convolution without the 4nrd and 8nrd
 ///   windowed:  softmax over the pairs inside the window, and linear without one

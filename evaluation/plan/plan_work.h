@@ -21,14 +21,14 @@ std::int64_t tokens_of_segment(const Settings& settings);
 
 /// The parts that `samples` samples go through, all at full length. What is counted for one token, of width d, with
 /// linear maps of Σ = inner · outer elements:
-///   linear maps        forward 2 Σ, backward 4 Σ; 2 Σ where their weights are frozen (model.lora_rank), and 6 rank
-///   (inner + outer) of each
-///                      adapter, a third of it in forward
+///   linear maps        forward 2 Σ, backward 4 Σ; 2 Σ where their weights are frozen (model.lora_rank), and
+///                      6 rank (inner + outer) of each adapter, a third of it in forward
 ///   attention          attention_flops() of each head's mechanism (bench_attention.h), which has what backward
-///   computes again; keys as if
-///                      each query head had its own; hedgehog's maps of queries and keys like linear maps
+///                      computes again; keys as if each query head had its own; hedgehog's maps of queries and keys
+///                      like linear maps
 ///   output             6 · width · vocabulary, all of it in forward: ops::cross_entropy makes the gradients in the
-///   same pass recompute: blocks  a block's forward once more, in backward
+///                      same pass
+///   recompute: blocks  a block's forward once more, in backward
 /// With parallel.sequence_processes they are those of one process with a segment of each sequence: its tokens, and of
 /// each head segment_flops() in forward and in backward (packed documents as if they were one). vocabulary: rows of the
 /// output layer. n_classes: of labels, where they are learned.

@@ -7,8 +7,7 @@
 namespace furlong {
 
 /// Sets up the process-wide logger: standard error, `level` one of debug, info, warning, error, quiet. Every line
-/// begins with `prefix`
-/// ("[rank 3] "). Throws UserError on another level.
+/// begins with `prefix` ("[rank 3] "). Throws UserError on another level.
 void configure_logging(const std::string& level, const std::string& prefix = "");
 
 }  // namespace furlong

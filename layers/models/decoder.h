@@ -79,8 +79,7 @@ class Decoder {
   /// output_weightᵀ + output_bias.
   Tensor logits(const Stream& stream, const Tensor& hidden) const;
   /// What the output product is taken of: `hidden` itself, or with prediction_head transform
-  /// norm(activation(dense(hidden)))
-  /// [..., d_embedding].
+  /// norm(activation(dense(hidden))) [..., d_embedding].
   Variable prediction_states(ForwardContext& context, const Variable& hidden) const;
   /// [vocabulary, width of prediction_states]; the token embedding's where that is tied.
   const Parameter& output_weight() const {

@@ -116,8 +116,7 @@ TEST(ReductionFunction, IntegersWrapAround) {
 }
 
 // 257 lies halfway between 256 and 258, the neighbours in bfloat16, and rounds to the even one; in bfloat16 arithmetic
-// of fewer bits 256
-// + 1.5 would stay 256.
+// of fewer bits 256 + 1.5 would stay 256.
 TEST(ReductionFunction, BFloat16IsSummedInFloat32AndRoundedOnce) {
   const auto sums = reduced<bfloat16>(Reduction::sum, {bfloat16(256.0f), bfloat16(256.0f), bfloat16(-3.0f)},
                                       {bfloat16(1.0f), bfloat16(1.5f), bfloat16(0.5f)});

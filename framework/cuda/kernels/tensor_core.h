@@ -26,8 +26,8 @@ __device__ inline void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], 
 
 /// d[16, 8] += a[16, 8] b[8, 8] in TF32 (10 bits of fraction; the others are ignored, so round first: to_tf32) with
 /// float32 sums:
-///   a[0]: a(g, t)   a[1]: a(g+8, t)   a[2]: a(g, t+4)   a[3]: a(g+8, t+4)   b[0]: b(t, g)   b[1]: b(t+4, g)   d: as
-///   above
+///   a[0]: a(g, t)   a[1]: a(g+8, t)   a[2]: a(g, t+4)   a[3]: a(g+8, t+4)
+///   b[0]: b(t, g)   b[1]: b(t+4, g)   d: as above
 __device__ inline void mma_m16n8k8(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
 #if defined(__CUDA_ARCH__)
   asm volatile(

@@ -6,8 +6,8 @@ namespace furlong::ops {
 
 /// Four-dimensional views whose last dimension is contiguous; the other strides are free, so that column ranges of one
 /// fused tensor fit.
-///   query [batch, n_query, n_heads, d_key], key [batch, n_key, n_kv_heads, d_key], value [batch, n_key, n_kv_heads,
-///   d_value], output [batch, n_query, n_heads, d_value].
+///   query [batch, n_query, n_heads, d_key], key [batch, n_key, n_kv_heads, d_key],
+///   value [batch, n_key, n_kv_heads, d_value], output [batch, n_query, n_heads, d_value].
 /// Heads are grouped (Ainslie et al. 2023): query head h reads key-value head h / heads_per_kv().
 struct AttentionShape {
   std::int64_t batch = 0, n_query = 0, n_key = 0, n_heads = 0, n_kv_heads = 0, d_key = 0, d_value = 0;

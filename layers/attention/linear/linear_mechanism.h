@@ -9,11 +9,10 @@ namespace furlong::layers {
 /// it applies:
 ///  - buffer `name`.directions [n_directions, d_head]: ω, one set for all heads of the layer;
 ///  - buffers of HeadConstants;
-///  - `name`.query_features.weight [n_heads, d_head, d_head] and `name`.key_features.weight [n_kv_heads, d_head,
-///  d_head] (hedgehog), which
-///    begin as identities;
-///  - `name`.output_norm.weight [n_heads · d_head] (normalizer none), the gain of each head's RMS norm, which begins at
-///  1;
+///  - `name`.query_features.weight [n_heads, d_head, d_head] and `name`.key_features.weight
+///    [n_kv_heads, d_head, d_head] (hedgehog), which begin as identities;
+///  - `name`.output_norm.weight [n_heads · d_head] (normalizer none), the gain of each head's RMS norm, which begins
+///    at 1;
 ///  - `name`.gate [n_heads] (softmax_window): added to the scores inside the window, begins at 0.
 /// `compat` modes go through ops::compat_attention and have no state.
 class LinearMechanism : public AttentionMechanism {

@@ -3,9 +3,9 @@
 // that a model trained with them goes on here. Same meaning as linear_attention where no epsilon matters; new models
 // have no reason to use it:
 //  - a stabiliser that is a maximum over all keys lets a later token change earlier outputs, so there is no recurrent
-//  mode;
+//    mode;
 //  - what a library gets wrong by its epsilons at large norms is wrong here too: features lost beside them count as
-//  equal.
+//    equal.
 // Features are made tile by tile; neither direction stores an n × m tensor.
 #include <string>
 
@@ -17,15 +17,12 @@ namespace furlong::ops {
 
 enum class Compat : std::uint8_t {
   /// performer-pytorch: favor_positive (`softmax_kernel`), favor_relu (`generalized_kernel` with ReLU). Features of
-  /// queries subtract their
-  /// row's maximum, those of keys the maximum of all keys of the head; favor_positive adds kernel_epsilon to every
-  /// feature. A key mask
-  /// empties values only: masked keys still count in the denominator.
+  /// queries subtract their row's maximum, those of keys the maximum of all keys of the head; favor_positive adds
+  /// kernel_epsilon to every feature. A key mask empties values only: masked keys still count in the denominator.
   performer_pytorch,
   /// pytorch-fast-transformers: elu1 (`elu_feature_map`), favor_hyperbolic (`Favor`: exp(±u), so two features a
-  /// direction), favor_relu
-  /// (`GeneralizedRandomFeatures`, which neither scales x nor adds to the features). A key mask keeps keys out of both
-  /// sums.
+  /// direction), favor_relu (`GeneralizedRandomFeatures`, which neither scales x nor adds to the features). A key mask
+  /// keeps keys out of both sums.
   fast_transformers
 };
 /// "performer_pytorch" or "fast_transformers". Throws UserError naming them.
@@ -53,10 +50,9 @@ struct CompatAttentionOptions {
 /// query [batch, n, n_heads·d], key [batch, n_key, n_kv_heads·d], value [batch, n_key, n_kv_heads·d_value]; views with
 /// contiguous rows are welcome. Returns [batch, n, n_heads·d_value]. `directions` ω [n_directions, d] float32 or
 /// float64, undefined for elu1. Computes in float32 (float64 for float64 inputs), tile by tile; memory is O(n·d).
-/// Maxima are constants in backward, as in performer-pytorch
-/// (`detach`), but for that of `stabilize`, which fast-transformers differentiates. Throws UserError where the library
-/// has no such map or the mask has documents, and on GPUs, which this is not for; ContractError on shapes that do not
-/// fit; causal needs n = n_key.
+/// Maxima are constants in backward, as in performer-pytorch (`detach`), but for that of `stabilize`, which
+/// fast-transformers differentiates. Throws UserError where the library has no such map or the mask has documents, and
+/// on GPUs, which this is not for; ContractError on shapes that do not fit; causal needs n = n_key.
 Variable compat_attention(Tape& tape, const Variable& query, const Variable& key, const Variable& value,
                           const Tensor& directions, const AttentionMask& mask, const CompatAttentionOptions& options);
 

@@ -37,8 +37,8 @@ struct SequenceProjectionOptions {
 };
 
 /// Shape of the weight for heads of width d, one for all heads or one for each:
-///   linear [r, max_length] or [n_heads, r, max_length]; convolution [d, stride] or [n_heads·d, stride]; mean: rank 0,
-///   there is none.
+///   linear [r, max_length] or [n_heads, r, max_length]; convolution [d, stride] or [n_heads·d, stride];
+///   mean: rank 0, there is none.
 Shape sequence_projection_weight_shape(const SequenceProjectionOptions& options, std::int64_t d, bool shared_by_heads);
 
 /// x [batch, n, n_heads·d], n <= max_length, a view with contiguous rows will do -> [batch, rows(n), n_heads·d].

@@ -2,14 +2,14 @@
 // The gradients of the fused form of linear attention. Two sweeps that mirror each other, by one kernel: its *rows* are
 // the tokens whose gradient it computes, its *columns* those that they meet.
 //   rows queries, columns keys, forward in time: the sum over earlier keys S is advanced and d_query comes out;
-//   rows keys, columns queries, backward in time: the sum R over later queries is advanced, and d_key and d_value come
-//   out.
+//   rows keys, columns queries, backward in time: the sum R over later queries is advanced, and d_key and d_value
+//     come out.
 // With a = features of rows, b = of columns, each under its shift (queries: minus the stabiliser top), factors μ
 // (queries: 1 / denominator), vectors y (queries: g = d_output, keys: v) and one extra entry each (queries: -δ =
 // -g·output, keys: 1):
 //   slope_ij = μ_i μ_j (y_i·y_j + extra),    d a_if = Σ_j exp(a_if + b_jf) slope_ij
-//            = exp(a_if + c_f) μ_i (y_i·S_f + extra_i S_f,extra) over the columns in the sum + pair by pair over those
-//            of its own chunk,
+//            = exp(a_if + c_f) μ_i (y_i·S_f + extra_i S_f,extra) over the columns in the sum
+//              + pair by pair over those of its own chunk,
 //   d_value_j = Σ_i w_ij μ_i g_i the same two ways.
 // Pairs are taken tile of features by tile of features under the maxima of the rows in that tile: a sum over tiles
 // needs no others. Where the two maxima are more than exp(60) above the stabiliser the pair's features there lie so far

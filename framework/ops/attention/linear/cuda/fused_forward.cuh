@@ -3,8 +3,9 @@
 // the sum over all earlier keys (S, z and their maxima) in shared memory, and within a chunk feature tile by feature
 // tile:
 //   keys     features of the warp's 16 keys; normalised by each key's running maximum s_j they go to shared memory
-//   queries  features of its 16 queries: against S under the running maximum t_i, against the keys of the chunk under
-//   r_i: P_ij keys     exp(b_jf - c_f) under the new maximum c_f of each feature: S and z of this tile
+//   queries  features of its 16 queries: against S under the running maximum t_i, against the keys of the chunk
+//            under r_i: P_ij
+//   keys     exp(b_jf - c_f) under the new maximum c_f of each feature: S and z of this tile
 // and behind the last tile weights of pairs from P, r, s under top_i = max(t_i, largest pair). Running maxima of rows
 // rescale what was summed up under smaller ones (Milakov and Gimelshein 2018), so that features of a tile are computed
 // once and kept nowhere.

@@ -1,8 +1,8 @@
 #pragma once
 // Backward of softmax attention in bfloat16 on tensor cores. Weights are made again from the scores and the rows'
 // log-sum-exp:
-//   P = 2^(scale log2(e) Q Kᵀ - log2(e) lse),  dS = P ∘ (dO Vᵀ - row_dots),  dV = Pᵀ dO,  dK = scale dSᵀ Q,  dQ = scale
-//   dS K.
+//   P = 2^(scale log2(e) Q Kᵀ - log2(e) lse),  dS = P ∘ (dO Vᵀ - row_dots),
+//   dV = Pᵀ dO,  dK = scale dSᵀ Q,  dQ = scale dS K.
 // No element is ever added to by two blocks: one kernel has blocks of queries and makes dQ, the other has blocks of
 // keys and makes dK and dV from transposed tiles. Both make the scores; that is two products of seven more than a
 // kernel with atomic sums, and the same bits in every run.
