@@ -30,7 +30,7 @@ fail() {
   exit 1
 }
 
-cat "$source"/LICENSE "$source"/README.md "$source"/trainers/*.cpp "$source"/datasets/*.cpp >text.txt
+cat "$source"/LICENSE "$source"/README.md "$source"/trainers/*/*.cpp "$source"/datasets/*.cpp >text.txt
 "$furlong" prepare text text.txt --output tokens.h5 >prepared
 
 # Everything that has a state is on: dropout, redrawn directions, averages, accumulation, validation with the best
