@@ -47,7 +47,7 @@ class Ladder:
             if source.startswith(self.relative(self.build / "generated")):
                 wrapped = INCLUDE.search(pathlib.Path(entry["file"]).read_text())
                 source = wrapped.group(1) if wrapped else ""
-            path = pathlib.Path(entry["directory"]) / entry["output"]
+            path = pathlib.Path(entry["directory"]) / re.search(r" -o (\S+)", entry["command"]).group(1)
             if self.height(source) is not None and path.exists():
                 found[str(path)] = source
         return found
