@@ -145,7 +145,7 @@ file(GLOB_RECURSE furlong_kernel_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/f
 
 if(FURLONG_HAS_CUDA)
   add_library(furlong_cuda_kernels OBJECT ${furlong_kernel_sources})
-  target_include_directories(furlong_cuda_kernels PRIVATE ${CMAKE_SOURCE_DIR})
+  target_include_directories(furlong_cuda_kernels PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
   target_compile_definitions(furlong_cuda_kernels PRIVATE FURLONG_GPU=cuda_engine)
   # Uncompressed, so that scripts/cuda_gates.py reads the machine code in the objects without CUDA's binary tools.
   target_compile_options(furlong_cuda_kernels PRIVATE --expt-relaxed-constexpr --extended-lambda --no-compress
@@ -179,6 +179,7 @@ if(FURLONG_HAS_SIMULATOR)
     ${CMAKE_SOURCE_DIR}/framework/simulator/simulated_*.cpp)
   file(GLOB furlong_simulator_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/framework/simulator/simulator*.cpp)
   add_library(furlong_simulated OBJECT ${wrappers} ${furlong_simulated_sources})
+  target_include_directories(furlong_simulated PRIVATE ${CMAKE_BINARY_DIR}/generated)
   add_library(furlong_simulator OBJECT ${furlong_simulator_sources})
   foreach(target furlong_simulated furlong_simulator)
     target_include_directories(${target} SYSTEM PRIVATE ${furlong_cuda_headers})

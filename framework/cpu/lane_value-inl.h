@@ -1,7 +1,7 @@
 // A vector of lanes that is written like a number, so that element-wise maths reads like its formula and can be shared
 // with an engine whose lane is a scalar. What such a type offers: Scalar, construction from a double, + - * / and unary
-// -, exp, multiply_add, absolute, less, select, map_lanes. Included once for each instruction set (see
-// framework/cpu/simd-inl.h).
+// -, exp, log1p, multiply_add, absolute, less, less_equal, select, map_lanes. Included once for each instruction set
+// (see framework/cpu/simd-inl.h).
 #if defined(FURLONG_CPU_LANE_VALUE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_CPU_LANE_VALUE_INL_H_
 #undef FURLONG_CPU_LANE_VALUE_INL_H_
@@ -42,8 +42,10 @@ struct LaneValue {
   /// The smaller number; `bound` where a is NaN.
   friend HWY_INLINE LaneValue at_most(LaneValue a, LaneValue bound) { return LaneValue(hn::Min(a.v, bound.v)); }
   friend HWY_INLINE LaneValue at_least(LaneValue a, LaneValue bound) { return LaneValue(hn::Max(a.v, bound.v)); }
+  friend HWY_INLINE LaneValue log1p(LaneValue a) { return LaneValue(hn::Log1p(D(), a.v)); }
   friend HWY_INLINE LaneValue exp(LaneValue a) { return LaneValue(cpu::HWY_NAMESPACE::exp(D(), a.v)); }
   friend HWY_INLINE M less(LaneValue a, LaneValue b) { return hn::Lt(a.v, b.v); }
+  friend HWY_INLINE M less_equal(LaneValue a, LaneValue b) { return hn::Le(a.v, b.v); }
   friend HWY_INLINE LaneValue select(M condition, LaneValue yes, LaneValue no) {
     return LaneValue(hn::IfThenElse(condition, yes.v, no.v));
   }

@@ -84,8 +84,10 @@ struct LaneValue {
   /// The smaller number; `bound` where a is NaN.
   friend __device__ LaneValue at_most(LaneValue a, LaneValue bound) { return LaneValue(gpu_min(a.v, bound.v)); }
   friend __device__ LaneValue at_least(LaneValue a, LaneValue bound) { return LaneValue(gpu_max(a.v, bound.v)); }
+  friend __device__ LaneValue log1p(LaneValue a) { return LaneValue(gpu_log1p(a.v)); }
   friend __device__ LaneValue exp(LaneValue a) { return LaneValue(lane_exp(a.v)); }
   friend __device__ bool less(LaneValue a, LaneValue b) { return a.v < b.v; }
+  friend __device__ bool less_equal(LaneValue a, LaneValue b) { return a.v <= b.v; }
   friend __device__ LaneValue select(bool condition, LaneValue yes, LaneValue no) { return condition ? yes : no; }
   template <class F>
   friend __device__ LaneValue map_lanes(LaneValue a, const F& f) {

@@ -1,27 +1,34 @@
 #include "framework/ops/attention/feature_maps/feature_map.h"
 
+#include <cmath>
+
 #include "framework/core/error.h"
 
+#define FURLONG_LANE_FUNCTION inline
+
 namespace furlong::ops {
+namespace {
+
+// Neither FURLONG_MAPS_ON_CPU nor FURLONG_MAPS_ON_GPU: properties alone.
+#include "framework/ops/attention/feature_maps/feature_map-inl.h"
+
+template <FeatureMap map>
+FeatureMapInfo info_of(const char* name) {
+  using M = Map<map>;
+  constexpr bool projects = M::kind == MapKind::projections;
+  static_assert(projects == (M::properties.features_a_direction > 0));
+  FeatureMapInfo info{M::properties, map, name, projects, nullptr};
+  if constexpr (requires { &M::count; }) info.count = &M::count;
+  return info;
+}
+
+}  // namespace
 
 const std::vector<FeatureMapInfo>& feature_maps() {
-  using enum FeatureForm;
-  // What can_vanish marks: sums that are exactly zero for some finite rows. favor_relu has its constant, logarithms
-  // have no zero.
   static const std::vector<FeatureMapInfo> maps{
-      // map, name, form, needs_directions, features_a_direction, estimates_softmax, can_vanish
-      {FeatureMap::elu1, "elu1", logarithms, false, 0, false, false},
-      {FeatureMap::relu, "relu", values, false, 0, false, true},
-      {FeatureMap::exp, "exp", logarithms, false, 0, false, false},
-      {FeatureMap::favor_positive, "favor_positive", logarithms, true, 1, true, false},
-      {FeatureMap::favor_hyperbolic, "favor_hyperbolic", logarithms, true, 2, true, false},
-      {FeatureMap::favor_trig, "favor_trig", values, true, 2, true, true},
-      {FeatureMap::favor_relu, "favor_relu", values, true, 1, false, false},
-      {FeatureMap::taylor, "taylor", values, false, 0, true, true},
-      {FeatureMap::limit, "limit", values, false, 0, true, true},
-      {FeatureMap::cosine, "cosine", values, false, 0, false, true},
-      {FeatureMap::oprf, "oprf", logarithms, true, 1, true, false},
-      {FeatureMap::hedgehog, "hedgehog", logarithms, false, 0, false, false},
+#define FURLONG_FEATURE_MAP_INFO(name) info_of<FeatureMap::name>(#name),
+      FURLONG_FEATURE_MAPS(FURLONG_FEATURE_MAP_INFO)
+#undef FURLONG_FEATURE_MAP_INFO
   };
   return maps;
 }
@@ -36,19 +43,16 @@ const FeatureMapInfo& feature_map_info(const std::string& name) {
 }
 
 const FeatureMapInfo& feature_map_info(FeatureMap map) {
-  for (const FeatureMapInfo& info : feature_maps()) {
-    if (info.map == map) return info;
-  }
-  throw ContractError("a feature map without a row in the table");
+  const auto row = static_cast<std::size_t>(map);
+  require(row < feature_maps().size(), "feature map {} is not in the list", row);
+  return feature_maps()[row];
 }
 
-bool can_cancel(FeatureMap map) {
-  return feature_map_info(map).form == FeatureForm::values && map != FeatureMap::relu && map != FeatureMap::favor_relu;
-}
+bool can_cancel(FeatureMap map) { return feature_map_info(map).can_cancel; }
 
 bool can_be_negative(FeatureMap map, const FeatureMapOptions& options) {
-  if (map == FeatureMap::taylor || map == FeatureMap::limit) return options.order % 2 == 1;
-  return map == FeatureMap::favor_trig;
+  const FeatureMapInfo& info = feature_map_info(map);
+  return info.can_be_negative && (info.highest_order == 0 || options.order % 2 == 1);
 }
 
 namespace {
@@ -61,9 +65,8 @@ double monomial_count(std::int64_t d, std::int64_t order) {
 }
 
 std::int64_t polynomial_count(const FeatureMapInfo& info, const FeatureMapOptions& options, std::int64_t d) {
-  const std::int64_t highest = info.map == FeatureMap::taylor ? 3 : 4;
-  if (options.order < 1 || options.order > highest)
-    throw UserError("feature map {} has orders 1 to {}, found {}", info.name, highest, options.order);
+  if (options.order < 1 || options.order > info.highest_order)
+    throw UserError("feature map {} has orders 1 to {}, found {}", info.name, info.highest_order, options.order);
   const double count = monomial_count(d, options.order);
   if (count <= static_cast<double>(options.most_features)) return static_cast<std::int64_t>(count);
   std::string hint = "narrower heads have fewer";
@@ -83,17 +86,7 @@ std::int64_t feature_count(FeatureMap map, const FeatureMapOptions& options, std
                            std::int64_t n_directions) {
   const FeatureMapInfo& info = feature_map_info(map);
   if (info.needs_directions) return n_directions * info.features_a_direction;
-  switch (map) {
-    case FeatureMap::taylor:
-    case FeatureMap::limit:
-      return polynomial_count(info, options, d);
-    case FeatureMap::cosine:
-      return d + 1;
-    case FeatureMap::hedgehog:
-      return 2 * d;
-    default:
-      return d;
-  }
+  return info.count ? info.count(d) : polynomial_count(info, options, d);
 }
 
 std::int64_t direction_count(FeatureMap map, std::int64_t m) {

@@ -1,28 +1,19 @@
 #pragma once
-// The feature maps φ of linear attention: names, forms, and how many features each has. The arithmetic of a map is in
-// NAME_cpu.cpp beside this file; docs/numerics.md has their definitions and sources.
+// The feature maps φ of linear attention: names, properties, and how many features each has. A map is what its file in
+// maps/ says; feature_map_list.h lists them; docs/numerics.md has their definitions and sources.
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "framework/core/tensor.h"
+#include "framework/ops/attention/feature_maps/feature_map_list.h"
 
 namespace furlong::ops {
 
 enum class FeatureMap : std::uint8_t {
-  elu1,              ///< elu(x) + 1, element by element; m = d (Katharopoulos et al. 2020, equation 7)
-  relu,              ///< max(x, 0); m = d
-  exp,               ///< exp(x); m = d
-  favor_positive,    ///< exp(ω·x' - |x'|²/2), x' = x d^(-1/4) (Choromanski et al. 2021, lemma 1)
-  favor_hyperbolic,  ///< the same for ω and -ω: two features a direction (ibid., lemma 1)
-  favor_trig,        ///< exp(|x'|²/2) (cos ω·x', sin ω·x'): two features a direction; signed (Rahimi & Recht 2007)
-  favor_relu,        ///< max(ω·x', 0) + kernel_epsilon (Choromanski et al. 2021, generalised attention)
-  taylor,            ///< Σ_{r ≤ order} (q'·k')^r / r!, symmetric monomials stored once; signed when order is odd
-  limit,             ///< (1 + q'·k' / order)^order, likewise; signed when order is odd
-  cosine,            ///< 1 + q̂·k̂ of normalised rows: m = d + 1; the kernel is never negative
-  oprf,  ///< optimal positive random features (Likhosherstov et al. 2022, FAVOR++): favor_positive with a constant A a
-         ///< head
-  hedgehog  ///< softmax over (x, -x): m = 2d, of rows that a learned matrix made (Zhang et al. 2024)
+#define FURLONG_FEATURE_MAP_ENUMERATOR(name) name,
+  FURLONG_FEATURE_MAPS(FURLONG_FEATURE_MAP_ENUMERATOR)
+#undef FURLONG_FEATURE_MAP_ENUMERATOR
 };
 
 /// How a map hands over its features.
@@ -31,14 +22,42 @@ enum class FeatureForm : std::uint8_t {
   values       ///< plain numbers [rows, m], of either sign, times exp of one logarithm a row
 };
 
-struct FeatureMapInfo {
+/// What the fused kernels of linear attention on GPUs (linear/cuda/fused_tile.cuh) compute features as; u is ω·x or an
+/// entry of the row.
+enum class FusedForm : std::uint8_t {
+  none,                  ///< the fused kernels do not compute this map: it takes the general form
+  projection,            ///< logarithm: ω·x', keys - |k'|²/2
+  stretched_projection,  ///< logarithm: A|ω|² + √(1-4A) ω·x', keys - |k'|²/2
+  rectified_projection,  ///< value: max(ω·x', 0) + kernel_epsilon
+  entry,                 ///< logarithm: u
+  softmax,               ///< logarithms: log softmax of the row, then of the negative row; m = 2d
+  elu1,                  ///< logarithm: u where u <= 0, log(1 + u) above
+  relu                   ///< value: max(u, 0)
+};
+
+/// What a map's file says of it, besides its arithmetic.
+struct FeatureMapProperties {
+  const char* summary;  ///< for the reference of settings
+  FeatureForm form;
+  int features_a_direction = 0;       ///< of random projections; 0 without them
+  bool mean_over_directions = false;  ///< the kernel is the mean over random projections, not over features
+  int highest_order = 0;              ///< of polynomials, which have FeatureMapOptions::order
+  bool estimates_softmax = false;  ///< of exp(q·k/√d), so that centring and scaling of q and k change no expectation
+  bool can_vanish = false;         ///< the denominator may be exactly zero for finite rows; logarithms have no zero
+  bool can_cancel = false;         ///< features have both signs, so that a sum of weights can cancel down to rounding
+                                   ///< noise: denominators are guarded
+  bool can_be_negative = false;    ///< single weights φ(q)·φ(k) can; those of polynomials only in odd orders
+  bool uses_kernel_epsilon = false;
+  bool needs_oprf_a = false;   ///< a constant A <= 0 of each head
+  bool learns_inputs = false;  ///< rows come from a learned matrix
+  FusedForm fused = FusedForm::none;
+};
+
+struct FeatureMapInfo : FeatureMapProperties {
   FeatureMap map;
   const char* name;
-  FeatureForm form;
-  bool needs_directions;     ///< random ω
-  int features_a_direction;  ///< 0 without directions
-  bool estimates_softmax;    ///< of exp(q·k/√d), so that centring and scaling of q and k change no expectation
-  bool can_vanish;           ///< the denominator may be zero (relu)
+  bool needs_directions;                  ///< random ω
+  std::int64_t (*count)(std::int64_t d);  ///< features of heads of width d; null: they depend on more
 };
 /// One row for each feature map: what names, checks, help texts and tests loop over.
 const std::vector<FeatureMapInfo>& feature_maps();

@@ -40,5 +40,9 @@ struct FeatureMapFunctions {
 /// For the instruction set of this CPU. T is float or double.
 template <class T>
 FeatureMapFunctions<T> feature_map_functions_cpu(FeatureMap map);
+template <>
+FeatureMapFunctions<float> feature_map_functions_cpu<float>(FeatureMap map);
+template <>
+FeatureMapFunctions<double> feature_map_functions_cpu<double>(FeatureMap map);
 
 }  // namespace furlong::ops

@@ -14,8 +14,9 @@ constexpr int rows_a_block = 16, threads_a_block = 64;
 template <class T>
 struct MapArguments {
   FeatureMap map;
+  bool logarithms;
   FeatureMapOptions options;
-  int rows, d, m, n_directions;
+  int rows, d, m, n_directions, mean_over;
   bool is_key;
   T oprf_a;
   const T *directions, *x;
@@ -35,7 +36,7 @@ __device__ inline void describe(const MapArguments<T>& a, GpuFeatureRows<T>& til
   tile.ld_m = a.m;
   tile.directions = a.directions;
   tile.direction_norms = a.norms;
-  tile.constants = gpu_map_constants<T>(a.map, a.options, a.d, a.m, a.n_directions, a.oprf_a);
+  tile.constants = gpu_map_constants<T>(a.options, a.d, a.mean_over, a.oprf_a);
 }
 
 template <class T>
@@ -60,8 +61,13 @@ __global__ void __launch_bounds__(threads_a_block, 1) feature_map_features_kerne
     __syncthreads();
   }
   for_rows(rows, [&](int i) {
-    tile.feature_row(x + i * a.d, a.is_key, features + static_cast<std::int64_t>(i) * a.m,
-                     a.row_log ? a.row_log + first + i : nullptr);
+    T *const row = features + static_cast<std::int64_t>(i) * a.m,
+             *row_log = a.row_log ? a.row_log + first + i : nullptr;
+    if (a.logarithms) {
+      tile.template feature_row<FeatureForm::logarithms>(x + i * a.d, a.is_key, row, row_log);
+    } else {
+      tile.template feature_row<FeatureForm::values>(x + i * a.d, a.is_key, row, row_log);
+    }
   });
 }
 
@@ -76,8 +82,16 @@ __global__ void __launch_bounds__(threads_a_block, 1) feature_map_backward_kerne
     *d_x = a.d_x + static_cast<std::int64_t>(first) * a.d;
   for_rows(rows, [&](int i) {
     const std::int64_t at = static_cast<std::int64_t>(i) * a.m;
-    tile.slope_row(x + i * a.d, a.is_key, a.features + static_cast<std::int64_t>(first) * a.m + at, d_features + at,
-                   a.d_row_log ? a.d_row_log[first + i] : T(0), a.half_slopes + first + i, d_x + i * a.d);
+    const T* const row = a.features + static_cast<std::int64_t>(first) * a.m + at;
+    const T d_row_log = a.d_row_log ? a.d_row_log[first + i] : T(0);
+    T* const half_slope = a.half_slopes + first + i;
+    if (a.logarithms) {
+      tile.template slope_row<FeatureForm::logarithms>(x + i * a.d, a.is_key, row, d_features + at, d_row_log,
+                                                       half_slope, d_x + i * a.d);
+    } else {
+      tile.template slope_row<FeatureForm::values>(x + i * a.d, a.is_key, row, d_features + at, d_row_log, half_slope,
+                                                   d_x + i * a.d);
+    }
   });
   if (!tile.is_directed()) return;
   __syncthreads();
@@ -95,13 +109,16 @@ MapArguments<T> arguments_of(const FeatureMapCall& call, const Tensor& x, const 
   require(x.is_contiguous() && features.is_contiguous() && x.shape().rank() == 2 && features.shape().rank() == 2 &&
               x.extent(0) == features.extent(0) && x.elements() < (std::int64_t{1} << 31),
           "feature_map: rows {}, features {}", x.shape().text(), features.shape().text());
+  const FeatureMapInfo& info = feature_map_info(call.map);
   MapArguments<T> a{};
   a.map = call.map;
+  a.logarithms = info.form == FeatureForm::logarithms;
   a.options = call.options;
   a.rows = static_cast<int>(x.extent(0));
   a.d = static_cast<int>(x.extent(1));
   a.m = static_cast<int>(features.extent(1));
   a.n_directions = call.directions.defined() ? static_cast<int>(call.directions.extent(0)) : 0;
+  a.mean_over = features_in_mean(info, a.m, a.n_directions);
   a.is_key = call.is_key;
   a.oprf_a = static_cast<T>(call.oprf_a);
   a.directions = gpu_data<T>(call.directions);
@@ -113,7 +130,7 @@ MapArguments<T> arguments_of(const FeatureMapCall& call, const Tensor& x, const 
 /// |ω_f|² where the map asks for it, given to the arguments; alive as long as what is returned.
 template <class T>
 Tensor prepare_norms(const Stream& stream, const FeatureMapCall& call, MapArguments<T>& a) {
-  if (call.map != FeatureMap::oprf) return {};
+  if (!feature_map_info(call.map).needs_oprf_a) return {};
   const Tensor norms = Tensor::empty(Shape({call.directions.extent(0)}), call.directions.dtype(), stream.device);
   a.norms = gpu_data<T>(norms);
   launch(stream, feature_map_norms_kernel<T>, 1, threads_a_block, 0, a);

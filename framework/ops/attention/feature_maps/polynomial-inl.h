@@ -1,26 +1,21 @@
 // Polynomial kernels Σ_r c_r (q'·k')^r with every monomial stored once: the feature of a multi-index α with |α| = r is
-// sqrt(c_r r! / Π α_i!) Π x'_i^α_i. Per-target include guard; see framework/cpu/simd-inl.h.
+// sqrt(c_r r! / Π α_i!) Π x'_i^α_i.
 //
 // The monomials of degree r with indices i_1 <= ... <= i_r are in lexicographic order, so that those of degree r - 1
 // with all indices >= i are the end of their block, and x_i times that end is a run of degree r. Inside the end,
 // monomials with i itself a times come before those with fewer: a run for each a, each with one coefficient.
-#if defined(FURLONG_FEATURE_MAP_POLYNOMIAL_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef FURLONG_FEATURE_MAP_POLYNOMIAL_INL_H_
-#undef FURLONG_FEATURE_MAP_POLYNOMIAL_INL_H_
-#else
-#define FURLONG_FEATURE_MAP_POLYNOMIAL_INL_H_
-#endif
 
-#include "framework/cpu/small_gemm-inl.h"
-#include "framework/ops/attention/feature_maps/rows-inl.h"
+/// r c_r / c_(r-1), as a fraction; c_0 = 1.
+struct Growth {
+  int numerator, denominator;
+};
 
-HWY_BEFORE_NAMESPACE();
-namespace furlong::ops::HWY_NAMESPACE {
+/// Self::growth(order, r) is that of the coefficients. Order up to 4.
+template <class Self>
+struct PolynomialMap : RowMap {
+  static constexpr int highest_degree = 4;
 
-/// Coefficients::ratio(order, r) is c_r / c_(r-1); c_0 = 1. Order up to 4.
-template <class T, class Coefficients>
-struct Polynomial {
-  static constexpr std::int64_t highest = 4;
+#if defined(FURLONG_MAPS_ON_CPU)
 
   /// Monomials of degree r in v variables.
   static std::int64_t monomials(std::int64_t v, std::int64_t r) {
@@ -29,16 +24,19 @@ struct Polynomial {
     return count;
   }
   /// From a feature of degree r - 1 whose index i occurs a times, times x_i, to one of degree r.
+  template <class T>
   static T factor(const FeatureTile<T>& tile, std::int64_t r, std::int64_t a) {
-    const double ratio = Coefficients::ratio(tile.order, r) * static_cast<double>(r) / static_cast<double>(a + 1);
+    const Growth growth = Self::growth(static_cast<int>(tile.order), static_cast<int>(r));
+    const double ratio = static_cast<double>(growth.numerator) / static_cast<double>(r * growth.denominator) *
+                         static_cast<double>(r) / static_cast<double>(a + 1);
     return static_cast<T>(static_cast<double>(tile.scale) * std::sqrt(ratio));
   }
 
   /// Calls run(i, factor, source, target, n) for all runs of degree r in ascending order; source and target are offsets
   /// in a row.
-  template <class Run>
+  template <class T, class Run>
   static HWY_INLINE void for_runs(const FeatureTile<T>& tile, std::int64_t r, std::int64_t source, const Run& run) {
-    T factors[highest];
+    T factors[highest_degree];
     for (std::int64_t a = 0; a < r; ++a) factors[a] = factor(tile, r, a);
     std::int64_t target = source + monomials(tile.d, r - 1);
     for (std::int64_t i = 0; i < tile.d; ++i) {
@@ -59,8 +57,8 @@ struct Polynomial {
     return at;
   }
 
-  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, T* features,
-                       T* row_log) {
+  template <class T>
+  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, T* features) {
     const typename Lanes<T>::D d;
     const std::int64_t lanes = Lanes<T>::count();
     const auto first = hn::Set(d, factor(tile, 1, 0));
@@ -84,11 +82,11 @@ struct Polynomial {
                  }
                });
     }
-    no_row_log(row_log, rows);
   }
 
-  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, const T* features,
-                       T* d_features, const T* /*d_row_log*/, T* d_x) {
+  template <class T>
+  static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, const T* features, T* d_features,
+                       T* d_x) {
     const typename Lanes<T>::D d;
     const std::int64_t lanes = Lanes<T>::count();
     for (std::int64_t i = 0; i < rows; ++i) std::fill_n(d_x + i * tile.ld_x, tile.d, T{0});
@@ -127,8 +125,81 @@ struct Polynomial {
                [&](auto higher, auto gradient) HWY_ATTR { return hn::MulAdd(gradient, first, higher); });
     }
   }
-};
 
-}  // namespace furlong::ops::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
+#elif defined(FURLONG_MAPS_ON_GPU)
+
+  /// Monomials of degree r in v variables.
+  static __device__ int monomials(int v, int r) {
+    int count = 1;
+    for (int i = 0; i < r; ++i) count = count * (v + i) / (i + 1);
+    return count;
+  }
+  /// From a feature of degree r - 1 whose index i occurs a times, times x_i, to one of degree r.
+  template <class T>
+  static __device__ T factor(int order, T scale, int r, int a) {
+    const Growth growth = Self::growth(order, r);
+    const T ratio = static_cast<T>(growth.numerator) / static_cast<T>(growth.denominator);
+    return scale * gpu_sqrt(ratio / static_cast<T>(a + 1));
+  }
+  /// Calls run(i, factor, source, target, n) for the runs of degree r, whose sources begin at offset `source` of the
+  /// row.
+  template <class Rows, class Run>
+  static __device__ void for_runs(const Rows& rows, int r, int source, const Run& run) {
+    const int d = rows.d;
+    int target = source + monomials(d, r - 1);
+    for (int i = 0; i < d; ++i) {
+      int from = source;
+      for (int a = r - 1; a >= 0; --a) {
+        if (a == 0) source = from;  // where the end with all indices >= i + 1 begins
+        const int n = monomials(d - i - 1, r - 1 - a);
+        run(i, factor(rows.order, rows.constants.scale, r, a), from, target, n);
+        from += n;
+        target += n;
+      }
+    }
+  }
+  static __device__ int offset(int d, int r) {
+    int at = 0;
+    for (int lower = 0; lower < r; ++lower) at += monomials(d, lower);
+    return at;
+  }
+  template <class Rows, class T>
+  static __device__ void features(const Rows& rows, const T* row, T* target) {
+    const int d = rows.d;
+    const T first = factor(rows.order, rows.constants.scale, 1, 0);
+    if (lane_index() == 0) target[0] = 1;
+    for_columns(d, [&](int c) { target[1 + c] = row[c] * first; });
+    for (int r = 2; r <= rows.order; ++r) {
+      __syncwarp();
+      for_runs(rows, r, offset(d, r - 1), [&](int c, T coefficient, int from, int to, int n) {
+        const T weight = row[c] * coefficient;
+        for_columns(n, [&](int f) { target[to + f] = target[from + f] * weight; });
+      });
+    }
+  }
+  /// From the highest degree down, since d_features of a degree gather what came through higher ones.
+  template <class Rows, class T>
+  static __device__ void backward(const Rows& rows, const T* row, const T* phi, T* g, T* target) {
+    const int d = rows.d;
+    for_columns(d, [&](int c) { target[c] = 0; });
+    __syncwarp();
+    for (int r = rows.order; r >= 2; --r) {
+      for_runs(rows, r, offset(d, r - 1), [&](int c, T coefficient, int from, int to, int n) {
+        const T weight = row[c] * coefficient;
+        T sum = 0;
+        for_columns(n, [&](int f) {
+          const T d_feature = g[to + f];
+          sum = gpu_fma(d_feature, phi[from + f], sum);
+          g[from + f] = gpu_fma(d_feature, weight, g[from + f]);
+        });
+        sum = warp_sum(sum);
+        if (lane_index() == 0) target[c] = gpu_fma(coefficient, sum, target[c]);
+        __syncwarp();
+      });
+    }
+    const T first = factor(rows.order, rows.constants.scale, 1, 0);
+    for_columns(d, [&](int c) { target[c] = gpu_fma(g[1 + c], first, target[c]); });
+  }
+
 #endif
+};

@@ -441,7 +441,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
 
   /// From slopes of features to those of the inputs.
   __device__ __forceinline__ void to_inputs(int tile, const Bf16* omega, Rows& rows, ConstSums features, Sums slopes) {
-    with_map<Projected>(p.map, [&](auto map) {
+    with_fused_form<Projected>(p.form, [&](auto form) {
       FURLONG_UNROLL
       for (int n8 = 0; n8 < 8; ++n8) {
         FURLONG_UNROLL
@@ -449,10 +449,10 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
           const int half = i >> 1, feature = feature_at<Projected>(first_tile() + tile, 8 * n8 + 2 * t + (i & 1));
           float& slope = slopes[n8][i];
           if (feature >= p.m) slope = 0;
-          const bool minus = map() == FeatureMap::hedgehog && feature >= p.d;
+          const bool minus = form() == FusedForm::softmax && feature >= p.d;
           rows.sums_plus[half] += minus ? 0.0f : slope;
           rows.sums_minus[half] += minus ? slope : 0.0f;
-          slope = slope_of_input<map()>(features[n8][i], rows.terms[half].shift, minus ? -slope : slope);
+          slope = slope_of_input<form()>(features[n8][i], rows.terms[half].shift, minus ? -slope : slope);
         }
       }
     });
@@ -475,7 +475,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
         write_block(inputs(), at.ld_inputs, c, block);
       }
     } else {
-      // The two halves of hedgehog's features may meet in one entry.
+      // The two halves of softmax features may meet in one entry.
       FURLONG_UNROLL
       for (int pass = 0; pass < 2; ++pass) {
         FURLONG_UNROLL
@@ -494,11 +494,11 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     }
   }
   /// ∂ loss / ∂ u, but for the factor of maps with directions, from that of the feature.
-  template <FeatureMap map>
+  template <FusedForm form>
   __device__ __forceinline__ float slope_of_input(float feature, float row_shift, float slope) const {
-    if constexpr (map == FeatureMap::favor_relu) return feature <= p.kernel_epsilon ? 0.0f : slope;
-    if constexpr (map == FeatureMap::relu) return feature <= 0 ? 0.0f : slope;
-    if constexpr (map == FeatureMap::elu1) {
+    if constexpr (form == FusedForm::rectified_projection) return feature <= p.kernel_epsilon ? 0.0f : slope;
+    if constexpr (form == FusedForm::relu) return feature <= 0 ? 0.0f : slope;
+    if constexpr (form == FusedForm::elu1) {
       const float log_feature = feature - row_shift;  // log(1 + x) where that is positive
       return log_feature > 0 ? slope * gpu_exp_fast(-log_feature) : slope;
     }

@@ -273,8 +273,7 @@ class FusedGradientsMemory {
   /// Entries [c, c + 8) of the gradient of row `at` of the chunk.
   __device__ __forceinline__ void input_gradients(int first, int line, int c, float (&values)[8]) const {
     const float plus = own_terms()[line], minus = own_terms()[64 + line], scale = p.scale * p.scale;
-    const bool radial = Keys && (p.map == FeatureMap::favor_positive || p.map == FeatureMap::favor_hyperbolic ||
-                                 p.map == FeatureMap::oprf);
+    const bool radial = Keys && shifts_keys(p.form);
     float x[8];
     row.entries(first + line, c, x);
     const bool exists = row.exists(first + line);
@@ -284,7 +283,7 @@ class FusedGradientsMemory {
       if constexpr (Projected) {
         value *= head.factor;
         if (radial) value = gpu_fma(-plus * scale, x[e], value);
-      } else if (p.map == FeatureMap::hedgehog) {
+      } else if (p.form == FusedForm::softmax) {
         value -=
             gpu_exp_fast(x[e] - own_terms()[128 + line]) * plus - gpu_exp_fast(-x[e] - own_terms()[192 + line]) * minus;
       }

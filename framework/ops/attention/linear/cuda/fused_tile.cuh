@@ -42,8 +42,8 @@ struct FusedSide {
 
 /// What every kernel is told about the op.
 struct FusedProblem {
-  FeatureMap map = FeatureMap::elu1;
-  bool values = false;  // features are numbers, not logarithms
+  FusedForm form = FusedForm::none;  // of the feature map
+  bool values = false;               // features are numbers, not logarithms
   bool causal = false;
   int batch = 0, n_heads = 0, group = 1;  // query heads to a key-value head
   int d = 0, d_padded = 0, d_value = 0, m = 0, m_padded = 0;
@@ -91,7 +91,7 @@ __device__ inline FusedHead fused_head(const FusedProblem& p, int index) {
   FusedHead h;
   h.batch = index / p.n_heads, h.head = index % p.n_heads, h.kv_head = h.head / p.group;
   h.oprf_a = p.oprf_a ? p.oprf_a[h.head] : 0.0f;
-  h.factor = p.map == FeatureMap::oprf ? p.scale * gpu_sqrt(1 - 4 * h.oprf_a) : p.scale;
+  h.factor = p.form == FusedForm::stretched_projection ? p.scale * gpu_sqrt(1 - 4 * h.oprf_a) : p.scale;
   return h;
 }
 
@@ -223,8 +223,12 @@ struct FusedInputs {
     }
   }
 };
+/// Whether log features of keys end in -|k'|²/2.
+__device__ __forceinline__ bool shifts_keys(FusedForm form) {
+  return form == FusedForm::projection || form == FusedForm::stretched_projection;
+}
 /// What a row adds to all of its log features (or to its logarithm in the form `values`): keys -|k'|²/2 where the map
-/// has it, centring's and the mask's weight; and what hedgehog takes out, for either sign.
+/// has it, centring's and the mask's weight; and what softmax takes out, for either sign.
 struct RowTerms {
   float shift, log_plus, log_minus;
 };
@@ -233,9 +237,7 @@ template <bool Projected, bool Exact, bool Keys>
 __device__ inline void row_terms(const FusedProblem& p, const FusedInputs<Exact, Keys>& inputs, int first,
                                  RowTerms (&terms)[2]) {
   const int lane = lane_index(), g = lane >> 2, t = lane & 3;
-  const bool squares =
-      Projected && Keys &&
-      (p.map == FeatureMap::favor_positive || p.map == FeatureMap::favor_hyperbolic || p.map == FeatureMap::oprf);
+  const bool squares = Projected && Keys && shifts_keys(p.form);
   FURLONG_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = first + g + 8 * half;
@@ -256,7 +258,7 @@ __device__ inline void row_terms(const FusedProblem& p, const FusedInputs<Exact,
       const float scale = p.scale * p.scale;
       terms[half].shift = quad_sum(weight) * scale - (squares ? quad_sum(square) * scale / 2 : 0.0f);
     }
-    if (!Projected && p.map == FeatureMap::hedgehog) {
+    if (!Projected && p.form == FusedForm::softmax) {
       float largest = fused_nothing, least = -fused_nothing, plus = 0, minus = 0;
       for (int column = 8 * t; column < p.d; column += 32) {
         inputs.entries(row, column, x);
@@ -284,41 +286,43 @@ __device__ __forceinline__ int feature_at(int tile, int place) {
   return tile * fused_tile + (Projected ? place : (place & 32) + fused_entry(place & 31));
 }
 
-/// Calls body(integral constant of the map). Features of favor_positive and favor_hyperbolic, of exp and hedgehog but
-/// for its constants, are computed alike.
+/// Calls body(integral constant of the form): nothing of a form that is not among these, which the launchers refuse.
+/// entry is softmax but for its constants, which are zero.
 template <bool Projected, class Body>
-__device__ __forceinline__ void with_map(FeatureMap map, const Body& body) {
-  using enum FeatureMap;
+__device__ __forceinline__ void with_fused_form(FusedForm form, const Body& body) {
+  using enum FusedForm;
   if constexpr (Projected) {
-    if (map == favor_relu) return body(std::integral_constant<FeatureMap, favor_relu>{});
-    if (map == oprf) return body(std::integral_constant<FeatureMap, oprf>{});
-    body(std::integral_constant<FeatureMap, favor_positive>{});
+    if (form == rectified_projection) return body(std::integral_constant<FusedForm, rectified_projection>{});
+    if (form == stretched_projection) return body(std::integral_constant<FusedForm, stretched_projection>{});
+    if (form == projection) return body(std::integral_constant<FusedForm, projection>{});
   } else {
-    if (map == relu) return body(std::integral_constant<FeatureMap, relu>{});
-    if (map == elu1) return body(std::integral_constant<FeatureMap, elu1>{});
-    body(std::integral_constant<FeatureMap, hedgehog>{});
+    if (form == relu) return body(std::integral_constant<FusedForm, relu>{});
+    if (form == elu1) return body(std::integral_constant<FusedForm, elu1>{});
+    if (form == softmax || form == entry) return body(std::integral_constant<FusedForm, softmax>{});
   }
 }
 
 /// A log feature, or a feature in the form `values`, from u: ω·x or the entry itself, its sign included.
-template <FeatureMap map>
+template <FusedForm form>
 __device__ __forceinline__ float feature_of(const FusedProblem& p, const FusedHead& head, const RowTerms& row, float u,
                                             int feature) {
+  using enum FusedForm;
   float value;
-  if constexpr (map == FeatureMap::favor_relu) {
+  if constexpr (form == rectified_projection) {
     value = gpu_fma(u < 0 ? 0.0f : u, head.factor, p.kernel_epsilon);  // a NaN stays one
-  } else if constexpr (map == FeatureMap::oprf) {
+  } else if constexpr (form == stretched_projection) {
     value = gpu_fma(u, head.factor, gpu_fma(head.squares(p)[feature], head.oprf_a, row.shift));
-  } else if constexpr (map == FeatureMap::favor_positive) {
+  } else if constexpr (form == projection) {
     value = gpu_fma(u, head.factor, row.shift);
-  } else if constexpr (map == FeatureMap::relu) {
+  } else if constexpr (form == relu) {
     value = u < 0 ? 0.0f : u;
-  } else if constexpr (map == FeatureMap::elu1) {
+  } else if constexpr (form == elu1) {
     value = (u > 0 ? gpu_log_fast(1 + u) : u) + row.shift;
   } else {
+    static_assert(form == softmax);
     value = u + (row.shift - (feature < p.d ? row.log_plus : row.log_minus));
   }
-  constexpr bool values = map == FeatureMap::favor_relu || map == FeatureMap::relu;
+  constexpr bool values = form == rectified_projection || form == relu;
   return feature < p.m ? value : values ? 0.0f : fused_nothing;
 }
 
@@ -356,7 +360,7 @@ __device__ __forceinline__ void features_of_rows(const FusedProblem& p, const Fu
       FURLONG_UNROLL
       for (int group = 0; group < 2; ++group) {
         const int feature = tile * fused_tile + 32 * group + 8 * t;
-        const bool negative = p.map == FeatureMap::hedgehog && feature >= p.d;
+        const bool negative = p.form == FusedForm::softmax && feature >= p.d;
         float x[8];
         inputs.entries(first + g + 8 * half, feature >= p.m ? p.d : negative ? feature - p.d : feature, x);
         FURLONG_UNROLL
@@ -365,17 +369,17 @@ __device__ __forceinline__ void features_of_rows(const FusedProblem& p, const Fu
     }
   }
   // One branch for all of them, not one for each.
-  const auto apply = [&](auto map) {
+  const auto apply = [&](auto form) {
     FURLONG_UNROLL
     for (int n = 0; n < 8; ++n) {
       FURLONG_UNROLL
       for (int e = 0; e < 4; ++e) {
         const int feature = feature_at<Projected>(tile, 8 * n + 2 * t + (e & 1));
-        features[n][e] = feature_of<map()>(p, head, terms[e >> 1], features[n][e], feature);
+        features[n][e] = feature_of<form()>(p, head, terms[e >> 1], features[n][e], feature);
       }
     }
   };
-  with_map<Projected>(p.map, apply);
+  with_fused_form<Projected>(p.form, apply);
 }
 
 /// One feature of one row, the slow way. `column`: its place among all m_padded.
@@ -396,12 +400,12 @@ __device__ inline float feature_of_row(const FusedProblem& p, const FusedHead& h
       for (int i = 0; i < 8; ++i) u = gpu_fma(x[i], to_compute(group[8 * (i >> 1) + (i & 1)]), u);
     }
   } else if (feature < p.m) {
-    const bool negative = p.map == FeatureMap::hedgehog && feature >= p.d;
+    const bool negative = p.form == FusedForm::softmax && feature >= p.d;
     u = inputs.entry(row, negative ? feature - p.d : feature);
     if (negative) u = -u;
   }
   float value = 0;
-  with_map<Projected>(p.map, [&](auto map) { value = feature_of<map()>(p, head, terms, u, feature); });
+  with_fused_form<Projected>(p.form, [&](auto form) { value = feature_of<form()>(p, head, terms, u, feature); });
   return value;
 }
 

@@ -87,6 +87,7 @@ template <class T>
 struct GeneralArguments {
   GeneralSizes sizes;
   FeatureMap map;
+  int mean_over;  // what the map's kernel is the mean over
   FeatureMapOptions map_options;
   bool causal, rms, guarded, weighted, three_parts;
   std::int64_t batch, n_query, n_key, n_heads, n_kv_heads, window, softmax_window, query_offset, first_position;

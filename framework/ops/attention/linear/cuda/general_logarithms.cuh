@@ -10,6 +10,7 @@ template <class T>
 class GeneralLogarithms : public GeneralHead<T> {
  public:
   using GeneralHead<T>::nothing;
+  static constexpr FeatureForm form = FeatureForm::logarithms;
 
   // ---- the state: S, z and c ----
 
@@ -33,14 +34,14 @@ class GeneralLogarithms : public GeneralHead<T> {
 
   __device__ void map_key(int j) const {
     T* const features = this->feature_k + j * this->s.ld_m();
-    this->map.feature_row(this->k + j * this->s.ld_d(), true, features, nullptr);
+    this->map.template feature_row<form>(this->k + j * this->s.ld_d(), true, features, nullptr);
     if (!this->a.weighted) return;
     __syncwarp();
     for_columns(this->s.m, [&](int f) { features[f] += this->key_weight[j]; });
   }
   __device__ void map_query(int i) const {
-    this->map.feature_row(this->q + i * this->s.ld_d(), false, this->feature_q + i * this->s.ld_m(),
-                          this->s.softmax_pairs ? this->log_q + i : nullptr);
+    this->map.template feature_row<form>(this->q + i * this->s.ld_d(), false, this->feature_q + i * this->s.ld_m(),
+                                         this->s.softmax_pairs ? this->log_q + i : nullptr);
   }
   __device__ void normalise() const {
     for_rows(this->query_rows, [&](int i) {

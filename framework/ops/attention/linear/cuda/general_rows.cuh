@@ -51,8 +51,7 @@ class GeneralHead : public GeneralTile<T> {
     f.ld_m = s.ld_m();
     f.directions = a.directions ? a.directions + set * a.n_directions * s.d : nullptr;
     f.direction_norms = a.direction_norms ? a.direction_norms + set * a.n_directions : nullptr;
-    f.constants =
-        gpu_map_constants<T>(a.map, a.map_options, s.d, s.m, a.n_directions, a.oprf_a ? a.oprf_a[query_head] : T(0));
+    f.constants = gpu_map_constants<T>(a.map_options, s.d, a.mean_over, a.oprf_a ? a.oprf_a[query_head] : T(0));
     for (int warp = 0; warp < 32; ++warp) {
       this->warp_lost[warp] = 0;
       this->warp_least[warp] = 1;

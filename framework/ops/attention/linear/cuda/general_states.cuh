@@ -1,6 +1,7 @@
 #pragma once
 // The general form of linear attention on GPUs: what goes on around the walks over segments. Constants prepared,
 // documents found, states of segments summed up, partial sums of heads and segments added in a fixed order.
+#include "framework/cuda/kernels/cos_sin.h"
 #include "framework/ops/attention/linear/cuda/general_rows.cuh"
 
 namespace furlong::ops {
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(256)
     const std::int64_t row = at / half, f = at % half;
     const double frequency = gpu_exp(-2 * static_cast<double>(f) / static_cast<double>(m) * log_base);
     const double position = static_cast<double>(row == 0 ? first_position : std::int64_t{1} << (row - 1));
-    cos_sin(frequency * position, table[row * 2 * half + f], table[row * 2 * half + half + f]);
+    furlong::cos_sin(frequency * position, table[row * 2 * half + f], table[row * 2 * half + half + f]);
   }
 }
 

@@ -221,9 +221,9 @@ class GeneralSteps : public Head {
         break;
       case GeneralStep::map_query_slopes:
         for_rows(queries, [&](int i) {
-          this->map.slope_row(this->q + i * this->s.ld_d(), false, this->feature_q + i * ld_m,
-                              this->d_feature + i * ld_m, this->s.softmax_pairs ? this->d_log_q[i] : T(0),
-                              this->half_slopes + i, this->d_x + i * this->s.ld_d());
+          this->map.template slope_row<Head::form>(
+              this->q + i * this->s.ld_d(), false, this->feature_q + i * ld_m, this->d_feature + i * ld_m,
+              this->s.softmax_pairs ? this->d_log_q[i] : T(0), this->half_slopes + i, this->d_x + i * this->s.ld_d());
         });
         break;
       case GeneralStep::write_d_query:
@@ -263,9 +263,9 @@ class GeneralSteps : public Head {
         break;
       case GeneralStep::map_key_slopes:
         for_rows(keys, [&](int j) {
-          this->map.slope_row(this->k + j * this->s.ld_d(), true, this->feature_k + j * ld_m,
-                              this->d_feature + j * ld_m, this->d_row_log(j), this->half_slopes + j,
-                              this->d_x + j * this->s.ld_d());
+          this->map.template slope_row<Head::form>(this->k + j * this->s.ld_d(), true, this->feature_k + j * ld_m,
+                                                   this->d_feature + j * ld_m, this->d_row_log(j),
+                                                   this->half_slopes + j, this->d_x + j * this->s.ld_d());
         });
         break;
       case GeneralStep::write_d_key:

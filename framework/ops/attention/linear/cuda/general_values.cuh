@@ -10,6 +10,7 @@ template <class T>
 class GeneralValues : public GeneralHead<T> {
  public:
   using GeneralHead<T>::nothing;
+  static constexpr FeatureForm form = FeatureForm::values;
 
   // ---- the state: S, z, c and M ----
 
@@ -39,7 +40,7 @@ class GeneralValues : public GeneralHead<T> {
 
   __device__ void map_key(int j) const {
     T* const features = this->feature_k + j * this->s.ld_m();
-    this->map.feature_row(this->k + j * this->s.ld_d(), true, features, this->row_k + j);
+    this->map.template feature_row<form>(this->k + j * this->s.ld_d(), true, features, this->row_k + j);
     __syncwarp();
     const T square = row_dot(features, features, this->s.m);
     if (lane_index() != 0) return;
@@ -48,8 +49,8 @@ class GeneralValues : public GeneralHead<T> {
   }
   __device__ void map_query(int i) const {
     T* const features = this->feature_q + i * this->s.ld_m();
-    this->map.feature_row(this->q + i * this->s.ld_d(), false, features,
-                          this->s.softmax_pairs ? this->log_q + i : nullptr);
+    this->map.template feature_row<form>(this->q + i * this->s.ld_d(), false, features,
+                                         this->s.softmax_pairs ? this->log_q + i : nullptr);
     __syncwarp();
     const T square = row_dot(features, features, this->s.m);
     if (lane_index() == 0) this->row_q[i] = gpu_sqrt(square);

@@ -133,6 +133,7 @@ class GeneralLaunch {
                 in_.features * a_.sizes.ld_v() < (std::int64_t{1} << 31),
             "{}: {} features of {} near keys are more than a tile can have", op, in_.features, near);
     a_.map = options.feature_map;
+    a_.mean_over = features_in_mean(info, in_.features, in_.n_directions);
     a_.map_options = options.map_options;
     a_.causal = options.causal || in_.sizes.two_sweeps;
     a_.rms = options.normalizer == Normalizer::rms;
@@ -160,7 +161,7 @@ class GeneralLaunch {
     a_.query_center = gpu_data<T>(in_.constants.query_center);
     a_.key_center = gpu_data<T>(in_.constants.key_center);
     a_.scaling = gpu_data<T>(in_.constants.scaling);
-    a_.oprf_a = gpu_data<T>(in_.constants.oprf_a);
+    a_.oprf_a = info.needs_oprf_a ? gpu_data<T>(in_.constants.oprf_a) : nullptr;
     a_.mask = gpu_data<std::int32_t>(in_.mask.keys);
     a_.start_sum = gpu_data<T>(in_.start_sum);
     a_.start_normalizer = gpu_data<T>(in_.start_normalizer);
@@ -196,7 +197,7 @@ class GeneralLaunch {
       a_.directions = gpu_data<T>(directions);
       a_.direction_sets = directions.shape().rank() == 3 ? directions.extent(0) : 1;
       const std::int64_t count = a_.direction_sets * a_.n_directions;
-      if (a_.map == FeatureMap::oprf && count > 0) {
+      if (feature_map_info(a_.map).needs_oprf_a && count > 0) {
         norms_ = Tensor::empty(Shape({count}), directions.dtype(), stream_.device);
         launch(stream_, linear_attention_norms_kernel<T>, grid_blocks(count, 8, 4096), 256, 0, a_.directions, count,
                a_.sizes.d, gpu_data<T>(norms_));

@@ -141,8 +141,9 @@ class FusedCall {
   FusedCall(const Stream& stream, const Arguments& arguments)
       : stream_(stream), arguments_(arguments), device_(arguments.query.device()) {
     const LinearAttentionOptions& options = arguments.options;
-    problem.map = options.feature_map;
-    problem.values = feature_map_info(options.feature_map).form == FeatureForm::values;
+    const FeatureMapInfo& info = feature_map_info(options.feature_map);
+    problem.form = info.fused;
+    problem.values = info.form == FeatureForm::values;
     problem.causal = options.causal;
     problem.batch = static_cast<int>(arguments.query.extent(0)), problem.n_heads = static_cast<int>(options.n_heads);
     problem.group = static_cast<int>(options.n_heads / options.n_kv_heads);
@@ -203,7 +204,7 @@ class FusedCall {
     float* squares = floats(rows);
     launch(stream_, fused_prepare_directions, dim3(grid_blocks(rows, 8)), dim3(256), 0, gpu_data<float>(directions),
            target, squares, sets, static_cast<int>(arguments_.n_directions), problem.d, problem.m_padded,
-           problem.d_padded, feature_map_info(problem.map).features_a_direction == 2);
+           problem.d_padded, feature_map_info(arguments_.options.feature_map).features_a_direction == 2);
     problem.directions = target, problem.squares = squares;
   }
   void prepare_documents() {
@@ -296,8 +297,7 @@ bool linear_attention_fused_supports(const Stream& stream, const LinearAttention
       options.rotate_numerator)
     return false;
   const FeatureMapInfo& info = feature_map_info(options.feature_map);
-  // Those that cancel need a guard, and polynomials have no ω.
-  if (can_cancel(options.feature_map)) return false;
+  if (info.fused == FusedForm::none) return false;
   const auto fits = [](std::int64_t width) { return width >= 16 && width <= 128 && width % 16 == 0; };
   if (!fits(arguments.sizes.d) || !fits(arguments.sizes.d_value) || arguments.features < 1 ||
       arguments.features > most_features)

@@ -1,25 +1,18 @@
 // log softmax(x), then log softmax(-x), each over the d entries of the row (Zhang et al. 2024, with the softmax over
 // the feature dimension that its authors use in the place of bare exponentials). x comes from a learned matrix, which
-// is no part of the map. The same for queries and keys.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "framework/ops/attention/feature_maps/hedgehog_cpu.cpp"
-#include "framework/cpu/targets.h"
+// is no part of the map.
+template <>
+struct Map<FeatureMap::hedgehog> : RowMap {
+  static constexpr FeatureMapProperties properties{.summary = "softmax of learned features",
+                                                   .form = FeatureForm::logarithms,
+                                                   .learns_inputs = true,
+                                                   .fused = FusedForm::softmax};
+  static constexpr std::int64_t count(std::int64_t d) { return 2 * d; }
 
-#include <hwy/foreach_target.h>
-
-#include <limits>
-
-#include "framework/ops/attention/feature_maps/feature_map_kernels.h"
-#include "framework/ops/attention/feature_maps/rows-inl.h"
-
-HWY_BEFORE_NAMESPACE();
-namespace furlong::ops::HWY_NAMESPACE {
-
-template <class T>
-struct Hedgehog {
-  static constexpr T negative = -1, positive = 1;
+#if defined(FURLONG_MAPS_ON_CPU)
 
   /// log Σ_f exp(sign · x_f)
+  template <class T>
   static T log_sum_exp(const T* row, std::int64_t size, T sign) {
     const typename Lanes<T>::D d;
     const auto v_sign = hn::Set(d, sign);
@@ -38,23 +31,23 @@ struct Hedgehog {
     return largest + std::log(sum);
   }
 
-  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, T* features,
-                       T* row_log) {
+  template <class T>
+  static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, T* features) {
     const typename Lanes<T>::D d;
     for (std::int64_t i = 0; i < rows; ++i) {
       const T* row = x + i * tile.ld_x;
       T* target = features + i * tile.ld_m;
-      for (T sign : {positive, negative}) {
+      for (const T sign : {T{1}, T { -1 }}) {
         const auto v_sign = hn::Set(d, sign), total = hn::Set(d, log_sum_exp(row, tile.d, sign));
         map_row(row, tile.d, target, [&](auto value) HWY_ATTR { return hn::MulSub(value, v_sign, total); });
         target += tile.d;
       }
     }
-    no_row_log(row_log, rows);
   }
   /// For each half ± (g - softmax Σ g).
-  static void backward(const FeatureTile<T>& tile, const T* /*x*/, std::int64_t rows, bool /*is_key*/,
-                       const T* features, T* d_features, const T* /*d_row_log*/, T* d_x) {
+  template <class T>
+  static void backward(const FeatureTile<T>& tile, const T* /*x*/, std::int64_t rows, const T* features, T* d_features,
+                       T* d_x) {
     const typename Lanes<T>::D d;
     const auto part = [&](const T* log_softmax, const T* g, std::int64_t n, auto total) HWY_ATTR {
       return hn::NegMulAdd(furlong::cpu::HWY_NAMESPACE::exp(d, load_n(log_softmax, n)), total, load_n(g, n));
@@ -71,15 +64,34 @@ struct Hedgehog {
       });
     }
   }
-};
 
-FURLONG_FEATURE_MAP_BODIES(Hedgehog)
+#elif defined(FURLONG_MAPS_ON_GPU)
 
-}  // namespace furlong::ops::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
+  template <class Rows, class T>
+  static __device__ void features(const Rows& rows, const T* x, T* features) {
+    const int d = rows.d;
+    for (int half = 0; half < 2; ++half) {
+      const T sign = half == 0 ? T(1) : T(-1);
+      T* const target = features + half * d;
+      T largest = gpu_lowest<T>();
+      for_columns(d, [&](int f) { largest = gpu_max(largest, sign * x[f]); });
+      largest = warp_max(largest);
+      const T total = largest + gpu_log(row_sum<T>(d, [&](int f) { return gpu_exp(sign * x[f] - largest); }));
+      for_columns(d, [&](int f) { target[f] = sign * x[f] - total; });
+    }
+  }
+  /// For each half ± (g - softmax Σ g).
+  template <class Rows, class T>
+  static __device__ void backward(const Rows& rows, const T* /*x*/, const T* phi, T* g, T* d_x) {
+    const int d = rows.d;
+    const T total_plus = row_sum<T>(d, [&](int f) { return g[f]; }),
+            total_minus = row_sum<T>(d, [&](int f) { return g[d + f]; });
+    for_columns(d, [&](int f) {
+      const T plus = gpu_fma(-gpu_exp(phi[f]), total_plus, g[f]),
+              minus = gpu_fma(-gpu_exp(phi[d + f]), total_minus, g[d + f]);
+      d_x[f] = plus - minus;
+    });
+  }
 
-#if HWY_ONCE
-namespace furlong::ops {
-FURLONG_FEATURE_MAP_EXPORT(Hedgehog, hedgehog)
-}  // namespace furlong::ops
 #endif
+};

@@ -1,0 +1,63 @@
+// Trigonometric random features of the softmax kernel (Rahimi & Recht 2007): values cos(ω_f·x') and, m/2 places later,
+// sin(ω_f·x'), under the row's logarithm |x'|²/2 (for queries less log(m/2)).
+
+#if defined(FURLONG_MAPS_ON_CPU)
+
+/// cos and sin. float32: within 3 ulp of those of the number x for |x| up to 39000, where x itself has long been
+/// rounded to steps of 0.004; larger arguments are held there. double: the library's, for any x.
+template <class T>
+HWY_INLINE Pair<LaneValue<T>> cos_sin(LaneValue<T> x) {
+  const typename Lanes<T>::D d;
+  if constexpr (sizeof(T) == 4) {
+    const auto limit = hn::Set(d, T{39000});
+    const auto inside = hn::Max(hn::Neg(limit), hn::Min(x.v, limit));
+    const auto nan = hn::Not(hn::Lt(hn::Abs(x.v), hn::Inf(d)));  // infinite arguments too
+    return {LaneValue<T>(hn::IfThenElse(nan, hn::NaN(d), hn::Cos(d, inside))),
+            LaneValue<T>(hn::IfThenElse(nan, hn::NaN(d), hn::Sin(d, inside)))};
+  } else {
+    return {map_lanes(x, [](T lane) { return std::cos(lane); }), map_lanes(x, [](T lane) { return std::sin(lane); })};
+  }
+}
+/// a b + c d; which product is rounded first is the engine's.
+template <class T>
+HWY_INLINE LaneValue<T> sum_of_products(LaneValue<T> a, LaneValue<T> b, LaneValue<T> c, LaneValue<T> d) {
+  return multiply_add(c, d, a * b);
+}
+
+#elif defined(FURLONG_MAPS_ON_GPU)
+
+template <class T>
+__device__ inline Pair<LaneValue<T>> cos_sin(LaneValue<T> x) {
+  T cosine, sine;
+  furlong::cos_sin(x.v, cosine, sine);
+  return {LaneValue<T>(cosine), LaneValue<T>(sine)};
+}
+template <class T>
+__device__ inline LaneValue<T> sum_of_products(LaneValue<T> a, LaneValue<T> b, LaneValue<T> c, LaneValue<T> d) {
+  return multiply_add(a, b, c * d);
+}
+
+#endif
+
+template <>
+struct Map<FeatureMap::favor_trig> : ProjectionMap {
+  static constexpr FeatureMapProperties properties{.summary = "cos and sin of random projections; weights are signed",
+                                                   .form = FeatureForm::values,
+                                                   .features_a_direction = 2,
+                                                   .mean_over_directions = true,
+                                                   .estimates_softmax = true,
+                                                   .can_vanish = true,
+                                                   .can_cancel = true,
+                                                   .can_be_negative = true};
+  static constexpr HalfSquare half_square = HalfSquare::in_row_log;
+
+  template <class L>
+  static FURLONG_LANE_FUNCTION Pair<L> features(const MapNumbers<L>& c, L u, L /*shift*/) {
+    return cos_sin(u * c.factor);
+  }
+  /// ∂cos/∂u = -sin and ∂sin/∂u = cos, both of which the features have.
+  template <class L>
+  static FURLONG_LANE_FUNCTION L backward(Pair<L> features, Pair<L> d_features) {
+    return sum_of_products(features.first, d_features.second, -features.second, d_features.first);
+  }
+};

@@ -1,0 +1,13 @@
+// (1 + q'·k' / order)^order, whose limit is exp; symmetric monomials stored once.
+template <>
+struct Map<FeatureMap::limit> : PolynomialMap<Map<FeatureMap::limit>> {
+  static constexpr FeatureMapProperties properties{.summary = "(1 + q·k/order)^order",
+                                                   .form = FeatureForm::values,
+                                                   .highest_order = 4,
+                                                   .estimates_softmax = true,
+                                                   .can_vanish = true,
+                                                   .can_cancel = true,
+                                                   .can_be_negative = true};
+
+  static FURLONG_LANE_FUNCTION Growth growth(int order, int r) { return {order - r + 1, order}; }
+};

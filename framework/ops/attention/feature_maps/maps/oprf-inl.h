@@ -1,0 +1,18 @@
+// Optimal positive random features: log φ_f(k) = A|ω_f|² + √(1-4A) ω_f·k' - |k'|²/2 + (d/4) log(1-4A), A <= 0
+// (Likhosherstov et al. 2022, FAVOR++): favor_positive with a constant A of each head. The constant of both sides,
+// -log m and the query's own square are in the query's row logarithm.
+template <>
+struct Map<FeatureMap::oprf> : ProjectionMap {
+  static constexpr FeatureMapProperties properties{.summary = "favor_positive with variance from the data (FAVOR++)",
+                                                   .form = FeatureForm::logarithms,
+                                                   .features_a_direction = 1,
+                                                   .estimates_softmax = true,
+                                                   .needs_oprf_a = true,
+                                                   .fused = FusedForm::stretched_projection};
+  static constexpr HalfSquare half_square = HalfSquare::in_features;
+
+  template <class L>
+  static FURLONG_LANE_FUNCTION L feature(const MapNumbers<L>& c, L u, L square, L shift) {
+    return multiply_add(u, c.factor, multiply_subtract(square, c.oprf_a, shift));
+  }
+};
