@@ -12,6 +12,11 @@ namespace {
 bool holds_any(const std::vector<std::string>& names, std::initializer_list<const char*> wanted) {
   return std::find_first_of(names.begin(), names.end(), wanted.begin(), wanted.end()) != names.end();
 }
+template <class Wanted>
+bool any_map(const std::vector<std::string>& maps, const Wanted& wanted) {
+  return std::any_of(maps.begin(), maps.end(),
+                     [&](const std::string& map) { return wanted(ops::feature_map_info(map)); });
+}
 
 }  // namespace
 
@@ -132,7 +137,7 @@ void AttentionOptionValues::check(const std::vector<AttendMechanism>& mechanisms
     for (const AttendMechanism taker : given.takers) takers.emplace_back(name_of(taker));
     refuse_unless(applies, *given.option, fmt::format("--mechanism {}", fmt::join(takers, " or ")));
   }
-  const bool polynomial = holds_any(maps, {"taylor", "limit"});
+  const bool polynomial = any_map(maps, [](const auto& info) { return info.highest_order > 0; });
   refuse_unless(polynomial, *order_, "--feature-map taylor or limit");
   refuse_unless(polynomial, *most_features_, "--feature-map taylor or limit");
   if (compat_) {
@@ -145,7 +150,7 @@ void AttentionOptionValues::check(const std::vector<AttendMechanism>& mechanisms
     for (const CLI::Option* option : {chunk_, guard_}) refuse_unless(false, *option, "what runs without --compat");
     return;
   }
-  refuse_unless(holds_any(maps, {"favor_relu"}), *kernel_epsilon_,
+  refuse_unless(any_map(maps, [](const auto& info) { return info.uses_kernel_epsilon; }), *kernel_epsilon_,
                 compat_ ? "--feature-map favor_relu, or --compat performer_pytorch" : "--feature-map favor_relu");
   std::vector<std::string> guarded;
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) {

@@ -99,13 +99,13 @@ Json as_json(const BenchAttentionOptions& one, const BenchAttentionResult& resul
   const AttentionChoice& choice = one.choice;
   Json object{{"mechanism", name_of(choice.mechanism)}, {"causal", choice.causal}, {"window", choice.window}};
   if (choice.uses_features()) {
-    object["feature_map"] = ops::feature_map_info(choice.feature_map).name;
+    const ops::FeatureMapInfo& info = ops::feature_map_info(choice.feature_map);
+    object["feature_map"] = info.name;
     object["m"] = result.features;
     object["chunk_size"] = choice.chunk_size;
     object["normalizer"] = choice.normalizer == ops::Normalizer::sum ? "sum" : "none";
-    if (choice.feature_map == ops::FeatureMap::taylor || choice.feature_map == ops::FeatureMap::limit)
-      object["order"] = choice.map_options.order;
-    if (choice.feature_map == ops::FeatureMap::favor_relu) object["kernel_epsilon"] = choice.map_options.kernel_epsilon;
+    if (info.highest_order > 0) object["order"] = choice.map_options.order;
+    if (info.uses_kernel_epsilon) object["kernel_epsilon"] = choice.map_options.kernel_epsilon;
     if (ops::can_cancel(choice.feature_map) && choice.normalizer == ops::Normalizer::sum)
       object["denominator_guard"] = choice.denominator_guard;
   }

@@ -154,7 +154,7 @@ std::vector<std::vector<bool>> chosen_heads(const std::string& text, const Model
 void set_features(const AttentionCandidate& candidate, std::int64_t features, AttentionSettings& attention) {
   const AttentionSettings defaults;
   attention.feature_map = ops::feature_map_info(candidate.map).name;
-  const bool polynomial = candidate.map == ops::FeatureMap::taylor || candidate.map == ops::FeatureMap::limit;
+  const bool polynomial = ops::feature_map_info(candidate.map).highest_order > 0;
   attention.order = polynomial ? candidate.map_options.order : defaults.order;
   if (!polynomial) attention.most_features = defaults.most_features;
   attention.n_features = features;

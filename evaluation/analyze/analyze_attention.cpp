@@ -232,7 +232,7 @@ ops::LinearAttentionConstants AttentionData::constants(const AttentionCandidate&
     constants.key_center = Tensor::from(key_center, by_dimension);
   }
   if (candidate.saderf) constants.scaling = Tensor::from(scaling, by_dimension);
-  if (candidate.map == ops::FeatureMap::oprf) constants.oprf_a = Tensor::from(oprf_a, {n_heads()});
+  if (ops::feature_map_info(candidate.map).needs_oprf_a) constants.oprf_a = Tensor::from(oprf_a, {n_heads()});
   return constants;
 }
 

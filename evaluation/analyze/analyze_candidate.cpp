@@ -32,7 +32,7 @@ ops::FeatureMap map_named(const std::string& name, const std::string& whole, con
                   near.empty() ? "" : fmt::format(", did you mean {}?", near), fmt::join(known, ", "));
 }
 
-bool has_order(ops::FeatureMap map) { return map == ops::FeatureMap::taylor || map == ops::FeatureMap::limit; }
+bool has_order(ops::FeatureMap map) { return ops::feature_map_info(map).highest_order > 0; }
 
 }  // namespace
 

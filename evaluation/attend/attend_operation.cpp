@@ -214,8 +214,9 @@ std::int64_t attend_direction_count(const AttentionChoice& choice, std::int64_t 
 }
 
 std::int64_t attend_feature_count(const AttentionChoice& choice, std::int64_t d, std::int64_t n_directions) {
-  std::string given = std::string("--feature-map ") + ops::feature_map_info(choice.feature_map).name;
-  if (choice.feature_map == ops::FeatureMap::taylor || choice.feature_map == ops::FeatureMap::limit)
+  const ops::FeatureMapInfo& info = ops::feature_map_info(choice.feature_map);
+  std::string given = std::string("--feature-map ") + info.name;
+  if (info.highest_order > 0)
     given += fmt::format(" --order {} --most-features {}", choice.map_options.order, choice.map_options.most_features);
   return in_words_of(given,
                      [&] { return ops::feature_count(choice.feature_map, choice.map_options, d, n_directions); });

@@ -311,7 +311,7 @@ void read_feature_constants(InputFile& file, const AttentionChoice& choice, Atte
     file.expect_shape("directions", allowed, "one row of width d for each direction, for all heads or for each");
     constants.directions = file.constant("directions");
   }
-  if (choice.feature_map == ops::FeatureMap::oprf) {
+  if (info.needs_oprf_a) {
     if (!file.has("oprf_a")) {
       throw UserError(
           "{}: has no dataset 'oprf_a', expected [{}], at most 0: oprf's constant of each head (0 makes it "

@@ -64,7 +64,7 @@ class Workload {
                           {n_directions_, options.d}, options.dtype, options.device);
     }
     const std::vector<float> a(static_cast<std::size_t>(options.n_heads), -0.05f);  // any value: the cost is the same
-    if (options.choice.feature_map == ops::FeatureMap::oprf)
+    if (ops::feature_map_info(options.choice.feature_map).needs_oprf_a)
       constants_.oprf_a = constant_tensor(a, {options.n_heads}, options.dtype, options.device);
   }
 

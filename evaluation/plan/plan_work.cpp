@@ -74,7 +74,7 @@ Products attention(const layers::AttentionConfig& config, std::int64_t n, bool i
     options.train = true;
     sum += {forward, attention_flops(options, n) - forward};
     if (is_segment) sum += {segment_flops(options, n), segment_flops(options, n)};
-    if (options.choice.uses_features() && options.choice.feature_map == ops::FeatureMap::hedgehog) {
+    if (options.choice.uses_features() && ops::feature_map_info(options.choice.feature_map).learns_inputs) {
       const double of_keys = static_cast<double>(heads * config.n_kv_heads) / static_cast<double>(config.n_heads);
       const double maps =
           2 * static_cast<double>(n * config.d_head * config.d_head) * (static_cast<double>(heads) + of_keys);

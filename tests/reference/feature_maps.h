@@ -19,7 +19,7 @@ struct FeatureMapCase {
 };
 
 struct FeatureRow {
-  std::vector<double> features;  // logarithms or values, as the map's form says
+  std::vector<double> features{};  // logarithms or values, as the map's form says
   double row_log = 0;
 };
 
@@ -52,49 +52,130 @@ inline void monomials(const std::vector<double>& x, std::int64_t r, double coeff
   features.push_back(std::sqrt(coefficient * orders) * product);
 }
 
-inline double coefficient(ops::FeatureMap map, std::int64_t order, std::int64_t r) {
-  const double n = static_cast<double>(order), factorial = std::tgamma(static_cast<double>(r) + 1);
-  if (map == ops::FeatureMap::taylor) return 1 / factorial;
-  return std::tgamma(n + 1) / (factorial * std::tgamma(n - static_cast<double>(r) + 1)) /
-         std::pow(n, static_cast<double>(r));
+using Row = std::vector<double>;
+
+inline Row scaled(const Row& x) {
+  Row result = x;
+  for (double& value : result) value *= std::pow(static_cast<double>(x.size()), -0.25);
+  return result;
+}
+/// ω_f·x' for every f, and |x'|²/2.
+inline Row projections(const FeatureMapCase& c, const Row& x) {
+  const Row x_scaled = scaled(x);
+  Row u;
+  for (std::int64_t f = 0; f < c.n_directions; ++f)
+    u.push_back(inner(c.directions.data() + f * c.d, x_scaled.data(), c.d));
+  return u;
+}
+inline double half_square(const Row& x) {
+  const Row x_scaled = scaled(x);
+  return inner(x_scaled.data(), x_scaled.data(), static_cast<std::int64_t>(x.size())) / 2;
 }
 
-inline void softmax_logs(const std::vector<double>& x, double sign, std::vector<double>& features) {
+/// Log features of keys end in -|x'|²/2; queries have it, and -log m, in the row's logarithm.
+inline FeatureRow positive_features(Row logs, const Row& x, bool is_key) {
+  const double half = half_square(x), m = static_cast<double>(logs.size());
+  for (double& log : logs) log -= is_key ? half : 0;
+  return {logs, is_key ? 0 : -half - std::log(m)};
+}
+/// Coefficient(r) is that of (q'·k')^r.
+template <class Coefficient>
+FeatureRow polynomial(const FeatureMapCase& c, const Row& x, const Coefficient& coefficient) {
+  FeatureRow row;
+  for (std::int64_t r = 0; r <= c.options.order; ++r) {
+    std::vector<std::size_t> indices;
+    monomials(scaled(x), r, coefficient(static_cast<double>(r)), indices, row.features);
+  }
+  return row;
+}
+inline double factorial(double n) { return std::tgamma(n + 1); }
+
+inline void softmax_logs(const Row& x, double sign, Row& features) {
   double total = 0, top = -1e300;
   for (double value : x) top = std::max(top, sign * value);
   for (double value : x) total += std::exp(sign * value - top);
   for (double value : x) features.push_back(sign * value - top - std::log(total));
 }
 
-inline FeatureRow projected(const FeatureMapCase& c, const std::vector<double>& scaled, bool is_key) {
-  using ops::FeatureMap;
-  const double half = inner(scaled.data(), scaled.data(), c.d) / 2, n = static_cast<double>(c.n_directions);
-  const double a = c.map == FeatureMap::oprf ? c.oprf_a : 0;
+/// φ of row x by the map's definition, one for each name in the list of maps; a map without does not compile.
+template <ops::FeatureMap map>
+FeatureRow defined(const FeatureMapCase& c, const Row& x, bool is_key) = delete;
+
+using enum ops::FeatureMap;
+
+template <>
+inline FeatureRow defined<elu1>(const FeatureMapCase& /*c*/, const Row& x, bool /*is_key*/) {
   FeatureRow row;
-  std::vector<double> second;
+  for (double value : x) row.features.push_back(value > 0 ? std::log1p(value) : value);
+  return row;
+}
+template <>
+inline FeatureRow defined<relu>(const FeatureMapCase& /*c*/, const Row& x, bool /*is_key*/) {
+  FeatureRow row;
+  for (double value : x) row.features.push_back(std::max(value, 0.0));
+  return row;
+}
+template <>
+inline FeatureRow defined<exp>(const FeatureMapCase& /*c*/, const Row& x, bool /*is_key*/) {
+  return {x, 0};
+}
+template <>
+inline FeatureRow defined<favor_positive>(const FeatureMapCase& c, const Row& x, bool is_key) {
+  return positive_features(projections(c, x), x, is_key);
+}
+template <>
+inline FeatureRow defined<favor_hyperbolic>(const FeatureMapCase& c, const Row& x, bool is_key) {
+  Row logs = projections(c, x);
+  for (double u : projections(c, x)) logs.push_back(-u);
+  return positive_features(logs, x, is_key);
+}
+template <>
+inline FeatureRow defined<oprf>(const FeatureMapCase& c, const Row& x, bool is_key) {
+  Row logs = projections(c, x);
   for (std::int64_t f = 0; f < c.n_directions; ++f) {
     const double* w = c.directions.data() + f * c.d;
-    const double u = inner(w, scaled.data(), c.d);
-    if (c.map == FeatureMap::favor_relu) {
-      row.features.push_back(std::max(u, 0.0) + c.options.kernel_epsilon);
-    } else if (c.map == FeatureMap::favor_trig) {
-      row.features.push_back(std::cos(u));
-      second.push_back(std::sin(u));
-    } else {
-      const double square = is_key ? half : 0;
-      row.features.push_back(a * inner(w, w, c.d) + std::sqrt(1 - 4 * a) * u - square);
-      if (c.map == FeatureMap::favor_hyperbolic) second.push_back(-u - square);
-    }
+    double& log = logs[static_cast<std::size_t>(f)];
+    log = c.oprf_a * inner(w, w, c.d) + std::sqrt(1 - 4 * c.oprf_a) * log;
   }
-  row.features.insert(row.features.end(), second.begin(), second.end());
-  if (c.map == FeatureMap::favor_relu) {
-    row.row_log = is_key ? 0 : -std::log(n);
-  } else if (c.map == FeatureMap::favor_trig) {
-    row.row_log = is_key ? half : half - std::log(n);
-  } else if (!is_key) {
-    row.row_log =
-        -half - std::log(static_cast<double>(row.features.size())) + static_cast<double>(c.d) / 2 * std::log(1 - 4 * a);
-  }
+  FeatureRow row = positive_features(logs, x, is_key);
+  if (!is_key) row.row_log += static_cast<double>(c.d) / 2 * std::log(1 - 4 * c.oprf_a);
+  return row;
+}
+template <>
+inline FeatureRow defined<favor_relu>(const FeatureMapCase& c, const Row& x, bool is_key) {
+  FeatureRow row{projections(c, x), is_key ? 0 : -std::log(static_cast<double>(c.n_directions))};
+  for (double& u : row.features) u = std::max(u, 0.0) + c.options.kernel_epsilon;
+  return row;
+}
+template <>
+inline FeatureRow defined<favor_trig>(const FeatureMapCase& c, const Row& x, bool is_key) {
+  FeatureRow row;
+  for (double u : projections(c, x)) row.features.push_back(std::cos(u));
+  for (double u : projections(c, x)) row.features.push_back(std::sin(u));
+  row.row_log = half_square(x) - (is_key ? 0 : std::log(static_cast<double>(c.n_directions)));
+  return row;
+}
+template <>
+inline FeatureRow defined<taylor>(const FeatureMapCase& c, const Row& x, bool /*is_key*/) {
+  return polynomial(c, x, [](double r) { return 1 / factorial(r); });
+}
+template <>
+inline FeatureRow defined<limit>(const FeatureMapCase& c, const Row& x, bool /*is_key*/) {
+  const double n = static_cast<double>(c.options.order);
+  return polynomial(c, x, [n](double r) { return factorial(n) / (factorial(r) * factorial(n - r)) / std::pow(n, r); });
+}
+template <>
+inline FeatureRow defined<cosine>(const FeatureMapCase& c, const Row& x, bool /*is_key*/) {
+  const double norm = std::sqrt(inner(x.data(), x.data(), c.d));
+  FeatureRow row{{1}, 0};
+  for (double value : x) row.features.push_back(norm > 0 ? value / norm : 0);
+  return row;
+}
+template <>
+inline FeatureRow defined<hedgehog>(const FeatureMapCase& /*c*/, const Row& x, bool /*is_key*/) {
+  FeatureRow row;
+  softmax_logs(x, 1, row.features);
+  softmax_logs(x, -1, row.features);
   return row;
 }
 
@@ -102,41 +183,15 @@ inline FeatureRow projected(const FeatureMapCase& c, const std::vector<double>& 
 
 /// φ of one row x [d].
 inline FeatureRow feature_row(const FeatureMapCase& c, const double* x, bool is_key) {
-  using ops::FeatureMap;
-  const std::vector<double> plain(x, x + c.d);
-  std::vector<double> scaled = plain;
-  for (double& value : scaled) value *= std::pow(static_cast<double>(c.d), -0.25);
-  FeatureRow row;
+  const std::vector<double> row(x, x + c.d);
   switch (c.map) {
-    case FeatureMap::elu1:
-      for (double value : plain) row.features.push_back(value > 0 ? std::log1p(value) : value);
-      return row;
-    case FeatureMap::relu:
-      for (double value : plain) row.features.push_back(std::max(value, 0.0));
-      return row;
-    case FeatureMap::exp:
-      row.features = plain;
-      return row;
-    case FeatureMap::taylor:
-    case FeatureMap::limit:
-      for (std::int64_t r = 0; r <= c.options.order; ++r) {
-        std::vector<std::size_t> indices;
-        feature_maps::monomials(scaled, r, feature_maps::coefficient(c.map, c.options.order, r), indices, row.features);
-      }
-      return row;
-    case FeatureMap::cosine: {
-      const double norm = std::sqrt(inner(x, x, c.d));
-      row.features.push_back(1);
-      for (double value : plain) row.features.push_back(norm > 0 ? value / norm : 0);
-      return row;
-    }
-    case FeatureMap::hedgehog:
-      feature_maps::softmax_logs(plain, 1, row.features);
-      feature_maps::softmax_logs(plain, -1, row.features);
-      return row;
-    default:
-      return feature_maps::projected(c, scaled, is_key);
+#define FURLONG_FEATURE_MAP_CASE(name) \
+  case ops::FeatureMap::name:          \
+    return feature_maps::defined<ops::FeatureMap::name>(c, row, is_key);
+    FURLONG_FEATURE_MAPS(FURLONG_FEATURE_MAP_CASE)
+#undef FURLONG_FEATURE_MAP_CASE
   }
+  return {};
 }
 
 /// Σ_f φ_f(q) φ_f(k) with both rows' logarithms: the kernel, or this draw's estimate of it.

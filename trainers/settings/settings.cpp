@@ -245,12 +245,21 @@ std::vector<std::string> maps_that(const Wanted& wanted) {
   return names;
 }
 
+/// NAME: what it is; NAME: what it is.
+std::string summaries(const std::vector<ops::FeatureMapInfo>& maps) {
+  std::string text;
+  for (const ops::FeatureMapInfo& map : maps)
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", map.name, map.summary);
+  return text;
+}
+
 void add_attention_keys(config::Table& t, AttentionSettings& a) {
   const auto names = [](const auto& list) {
     std::vector<std::string> result;
     for (const auto& item : list) result.emplace_back(item.name);
     return result;
   };
+  const auto polynomials = maps_that([](const ops::FeatureMapInfo& map) { return map.highest_order > 0; });
   const auto random_maps = maps_that([](const ops::FeatureMapInfo& map) { return map.needs_directions; });
   std::vector<std::string> directions, sharings;
   for (const auto& [kind, name] : layers::directions_kinds()) directions.emplace_back(name);
@@ -283,13 +292,8 @@ void add_attention_keys(config::Table& t, AttentionSettings& a) {
                       .zero_means("none; windowed needs some"),
                   {"windowed"})
       .elsewhere({"local_window", "local_window_size"});
-  with_features(
-      t.key("model.attention.feature_map", &a.feature_map, "",
-            "elu1: elu(x) + 1 (Linear Transformer); relu, exp: element by element; random features of softmax: "
-            "favor_positive (Performer, FAVOR+), favor_hyperbolic (exp(±u)), favor_trig (signed), oprf (FAVOR++: "
-            "variance from the data); favor_relu: random features of a ReLU kernel; polynomials of q·k: taylor, limit "
-            "((1 + q·k/order)^order); cosine: 1 + cosine of q and k; hedgehog: learned")
-          .one_of(names(ops::feature_maps())))
+  with_features(t.key("model.attention.feature_map", &a.feature_map, "", summaries(ops::feature_maps()))
+                    .one_of(names(ops::feature_maps())))
       .elsewhere({"kernel", "kernel_fn"});
   with_features(t.key("model.attention.n_features", &a.n_features, "features",
                       "features of each head; more approximate softmax better and cost more")
@@ -300,7 +304,7 @@ void add_attention_keys(config::Table& t, AttentionSettings& a) {
       t.key("model.attention.order", &a.order, "",
             "degree of the polynomial, 1 to 3 for taylor, 1 to 4 for limit; weights can be negative with odd ones")
           .within(1, 4),
-      {"taylor", "limit"});
+      polynomials);
   with_features(
       t.key("model.attention.kernel_epsilon", &a.kernel_epsilon, "",
             "added to every feature, part of the kernel's definition: of favor_relu without compat, and of both maps "
@@ -312,7 +316,7 @@ void add_attention_keys(config::Table& t, AttentionSettings& a) {
   with_maps(
       t.key("model.attention.most_features", &a.most_features, "features", "polynomials that have more are refused")
           .within(1, 1e6),
-      {"taylor", "limit"});
+      polynomials);
   with_mechanisms(t.key("model.attention.normalizer", &a.normalizer, "",
                         "sum: outputs are weighted means of values; none: weighted sums, of which each head is divided "
                         "by its root mean square and multiplied by a learned gain")

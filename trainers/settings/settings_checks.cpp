@@ -265,8 +265,8 @@ class Checker {
 
   void kernel_epsilon() const {
     const auto& attention = copy_.model.attention;
-    const bool read =
-        attention.compat == "none" ? attention.feature_map == "favor_relu" : attention.compat == "performer_pytorch";
+    const bool read = attention.compat == "none" ? ops::feature_map_info(attention.feature_map).uses_kernel_epsilon
+                                                 : attention.compat == "performer_pytorch";
     if (attention.kernel_epsilon == 0 || read) return;
     const auto cite =
         citing({"model.attention.kernel_epsilon", "model.attention.feature_map", "model.attention.compat"});
@@ -417,10 +417,10 @@ class Checker {
     if (attention.compat != "none") refuse("model.attention.compat", "these modes have no recurrent form");
     if (attention.redraw_every > 0)
       refuse("model.attention.redraw_every", "the state is made of features of the directions before");
-    const char* moving = attention.centering               ? "model.attention.centering"
-                         : attention.scaling != "none"     ? "model.attention.scaling"
-                         : attention.feature_map == "oprf" ? "model.attention.feature_map"
-                                                           : nullptr;
+    const char* moving = attention.centering                                         ? "model.attention.centering"
+                         : attention.scaling != "none"                               ? "model.attention.scaling"
+                         : ops::feature_map_info(attention.feature_map).needs_oprf_a ? "model.attention.feature_map"
+                                                                                     : nullptr;
     if (moving)
       refuse(moving, "its constants change with every step, and the state is made of features under those before");
     if (model.position != "rotary" && model.position != "none")

@@ -82,8 +82,7 @@ double oprf_constant(const HeadMoments& moments, bool centering, const std::vect
 HeadConstants::HeadConstants(ParameterStore& store, const std::string& name, const AttentionConfig& config)
     : config_(config) {
   check_map(config);
-  const bool scaled = config.scaling == "saderf",
-             oprf = ops::feature_map_info(config.feature_map).map == ops::FeatureMap::oprf;
+  const bool scaled = config.scaling == "saderf", oprf = ops::feature_map_info(config.feature_map).needs_oprf_a;
   if (!config.centering && !scaled && !oprf) return;
   const Shape per_dimension{config.n_heads, config.d_head};
   statistics_ =

@@ -99,7 +99,7 @@ void LinearMechanism::declare_parameters(ParameterStore& store, const std::strin
     directions_kind(config_.directions);  // an unknown name is refused here, not at the first draw
     directions_ = &store.add_buffer(stream_name_, {n_directions_, d});
   }
-  if (options_.feature_map == ops::FeatureMap::hedgehog) {
+  if (ops::feature_map_info(options_.feature_map).learns_inputs) {
     query_features_ =
         &store.add(name + ".query_features.weight", {config_.n_heads, d, d}, Initializer::identity(), false);
     key_features_ =

@@ -14,7 +14,6 @@ constexpr int rows_a_block = 16, threads_a_block = 64;
 template <class T>
 struct MapArguments {
   FeatureMap map;
-  bool logarithms;
   FeatureMapOptions options;
   int rows, d, m, n_directions, mean_over;
   bool is_key;
@@ -48,7 +47,7 @@ __global__ void __launch_bounds__(threads_a_block, 1) feature_map_norms_kernel(c
   });
 }
 
-template <class T>
+template <class T, FeatureForm form>
 __global__ void __launch_bounds__(threads_a_block, 1) feature_map_features_kernel(const MapArguments<T> a) {
   FURLONG_SHARED(GpuFeatureRows<T>, tile);
   if (block_thread() == 0) describe(a, tile);
@@ -63,15 +62,11 @@ __global__ void __launch_bounds__(threads_a_block, 1) feature_map_features_kerne
   for_rows(rows, [&](int i) {
     T *const row = features + static_cast<std::int64_t>(i) * a.m,
              *row_log = a.row_log ? a.row_log + first + i : nullptr;
-    if (a.logarithms) {
-      tile.template feature_row<FeatureForm::logarithms>(x + i * a.d, a.is_key, row, row_log);
-    } else {
-      tile.template feature_row<FeatureForm::values>(x + i * a.d, a.is_key, row, row_log);
-    }
+    tile.template feature_row<form>(x + i * a.d, a.is_key, row, row_log);
   });
 }
 
-template <class T>
+template <class T, FeatureForm form>
 __global__ void __launch_bounds__(threads_a_block, 1) feature_map_backward_kernel(const MapArguments<T> a) {
   FURLONG_SHARED(GpuFeatureRows<T>, tile);
   if (block_thread() == 0) describe(a, tile);
@@ -85,13 +80,7 @@ __global__ void __launch_bounds__(threads_a_block, 1) feature_map_backward_kerne
     const T* const row = a.features + static_cast<std::int64_t>(first) * a.m + at;
     const T d_row_log = a.d_row_log ? a.d_row_log[first + i] : T(0);
     T* const half_slope = a.half_slopes + first + i;
-    if (a.logarithms) {
-      tile.template slope_row<FeatureForm::logarithms>(x + i * a.d, a.is_key, row, d_features + at, d_row_log,
-                                                       half_slope, d_x + i * a.d);
-    } else {
-      tile.template slope_row<FeatureForm::values>(x + i * a.d, a.is_key, row, d_features + at, d_row_log, half_slope,
-                                                   d_x + i * a.d);
-    }
+    tile.template slope_row<form>(x + i * a.d, a.is_key, row, d_features + at, d_row_log, half_slope, d_x + i * a.d);
   });
   if (!tile.is_directed()) return;
   __syncthreads();
@@ -112,7 +101,6 @@ MapArguments<T> arguments_of(const FeatureMapCall& call, const Tensor& x, const 
   const FeatureMapInfo& info = feature_map_info(call.map);
   MapArguments<T> a{};
   a.map = call.map;
-  a.logarithms = info.form == FeatureForm::logarithms;
   a.options = call.options;
   a.rows = static_cast<int>(x.extent(0));
   a.d = static_cast<int>(x.extent(1));
@@ -137,13 +125,17 @@ Tensor prepare_norms(const Stream& stream, const FeatureMapCall& call, MapArgume
   return norms;
 }
 
+bool has_logarithms(const FeatureMapCall& call) { return feature_map_info(call.map).form == FeatureForm::logarithms; }
+
 template <class T>
 void run_features(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features,
                   const Tensor& row_log) {
   MapArguments<T> a = arguments_of<T>(call, x, features);
   a.row_log = gpu_data<T>(row_log);
   const Tensor norms = prepare_norms(stream, call, a);
-  launch(stream, feature_map_features_kernel<T>, grid_blocks(a.rows, rows_a_block), threads_a_block, 0, a);
+  const auto kernel = has_logarithms(call) ? feature_map_features_kernel<T, FeatureForm::logarithms>
+                                           : feature_map_features_kernel<T, FeatureForm::values>;
+  launch(stream, kernel, grid_blocks(a.rows, rows_a_block), threads_a_block, 0, a);
 }
 template <class T>
 void run_backward(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features,
@@ -155,7 +147,9 @@ void run_backward(const Stream& stream, const FeatureMapCall& call, const Tensor
   a.half_slopes = gpu_data<T>(half_slopes);
   a.d_x = gpu_data<T>(d_x);
   const Tensor norms = prepare_norms(stream, call, a);
-  launch(stream, feature_map_backward_kernel<T>, grid_blocks(a.rows, rows_a_block), threads_a_block, 0, a);
+  const auto kernel = has_logarithms(call) ? feature_map_backward_kernel<T, FeatureForm::logarithms>
+                                           : feature_map_backward_kernel<T, FeatureForm::values>;
+  launch(stream, kernel, grid_blocks(a.rows, rows_a_block), threads_a_block, 0, a);
 }
 
 void features(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features,

@@ -36,11 +36,11 @@ std::vector<FeatureMapCase> cases_of(std::int64_t d) {
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
     if (info.needs_directions) {
       for (std::int64_t n : {1, 5, 37, 70}) {
-        cases.push_back({info.map, {}, d, n, directions_of(n, d), info.map == FeatureMap::oprf ? -0.3 : 0});
+        cases.push_back({info.map, {}, d, n, directions_of(n, d), info.needs_oprf_a ? -0.3 : 0});
         cases.back().options.kernel_epsilon = 0.01;
       }
-    } else if (info.map == FeatureMap::taylor || info.map == FeatureMap::limit) {
-      for (std::int64_t order = 1; order <= (info.map == FeatureMap::taylor ? 3 : 4); ++order) {
+    } else if (info.highest_order > 0) {
+      for (std::int64_t order = 1; order <= info.highest_order; ++order) {
         FeatureMapCase c{info.map, {}, d, 0, {}, 0};
         c.options.order = order;
         c.options.most_features = 1LL << 40;
@@ -51,6 +51,11 @@ std::vector<FeatureMapCase> cases_of(std::int64_t d) {
     }
   }
   return cases;
+}
+
+/// Values that are never negative are those of ReLU.
+bool has_kinks(FeatureMap map) {
+  return ops::feature_map_info(map).form == ops::FeatureForm::values && !ops::can_cancel(map);
 }
 
 /// Rows of different sizes: entries of deviation 0.3 to 3.
@@ -186,8 +191,7 @@ TEST_P(FeatureMaps, BackwardIsTheDerivative) {
           std::vector<double> numeric(x.size());
           // Fourth order: rounding of about 1e-16 over the step, truncation of its fourth power. The maps with kinks
           // are linear elsewhere: there the step need only be far from the kinks.
-          const bool kinks = c.map == FeatureMap::relu || c.map == FeatureMap::favor_relu;
-          const double step = kinks ? 1e-5 : 1e-3;
+          const double step = has_kinks(c.map) ? 1e-5 : 1e-3;
           for (std::size_t i = 0; i < x.size(); ++i) {
             const auto at = [&](double offset) {
               const testing::OnDevice cpu{Device{}};  // whose features AreTheirDefinitions holds against them
@@ -361,18 +365,23 @@ TEST(FeatureMapTable, DirectionsAndFeaturesAreInverse) {
   }
 }
 
-TEST(FeatureMapTable, WhichCanBeNegative) {
-  for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
-    for (std::int64_t order : {1, 2, 3}) {
-      FeatureMapOptions options;
-      options.order = order;
-      const bool odd_polynomial = (info.map == FeatureMap::taylor || info.map == FeatureMap::limit) && order != 2;
-      EXPECT_EQ(ops::can_be_negative(info.map, options), odd_polynomial || info.map == FeatureMap::favor_trig)
-          << info.name;
+/// The smallest kernel and feature of random rows say what a map may claim.
+TEST(FeatureMapTable, WhichCanBeNegativeAndWhichCanCancel) {
+  const std::int64_t d = 4, n = 40;
+  const std::vector<double> x = testing::normal_values(n * d, "signs");
+  for (const FeatureMapCase& c : cases_of(d)) {
+    double least_feature = 0, least_kernel = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const FeatureRow key = reference::feature_row(c, x.data() + i * d, true);
+      for (std::int64_t j = 0; j < n; ++j) {
+        const FeatureRow query = reference::feature_row(c, x.data() + j * d, false);
+        least_kernel = std::min(least_kernel, reference::kernel_of_rows(c, query, key));
+      }
+      if (ops::feature_map_info(c.map).form == ops::FeatureForm::values)
+        least_feature = std::min(least_feature, *std::min_element(key.features.begin(), key.features.end()));
     }
-    if (info.form == ops::FeatureForm::logarithms) {
-      EXPECT_FALSE(ops::can_be_negative(info.map, {})) << info.name;
-    }
+    EXPECT_EQ(ops::can_be_negative(c.map, c.options), least_kernel < -1e-12) << text(c);
+    EXPECT_EQ(ops::can_cancel(c.map), least_feature < 0) << text(c);
   }
 }
 

@@ -57,7 +57,7 @@ inline AttentionProblem attention_problem(FeatureMap map, bool causal, const Pro
     for (float w : layers::draw_directions(layers::DirectionsKind::orthogonal, s.directions, s.d, {11, 0, 4}))
       p.directions.push_back(w);
   }
-  if (map == FeatureMap::oprf) {
+  if (feature_map_info(map).needs_oprf_a) {
     for (std::int64_t h = 0; h < s.heads; ++h) p.oprf_a.push_back(-0.0625 * static_cast<double>(h + 1));
   }
   return p;
@@ -226,10 +226,6 @@ inline std::vector<FeatureMap> every_feature_map() {
   return maps;
 }
 /// Whether all features are positive (or zero): then sums of weights do not cancel.
-inline bool is_positive(const AttentionProblem& p) {
-  const FeatureMap map = p.options.feature_map;
-  return feature_map_info(map).form == ops::FeatureForm::logarithms || map == FeatureMap::relu ||
-         map == FeatureMap::favor_relu;
-}
+inline bool is_positive(const AttentionProblem& p) { return !can_cancel(p.options.feature_map); }
 
 }  // namespace furlong::testing

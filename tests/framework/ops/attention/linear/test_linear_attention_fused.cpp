@@ -24,11 +24,11 @@ class LinearAttentionFused : public EngineTest {
 };
 FURLONG_INSTANTIATE_ENGINES(LinearAttentionFused);
 
-const std::vector<FeatureMap>& fused_maps() {
-  static const std::vector<FeatureMap> maps{FeatureMap::favor_positive, FeatureMap::favor_hyperbolic,
-                                            FeatureMap::oprf,           FeatureMap::favor_relu,
-                                            FeatureMap::elu1,           FeatureMap::exp,
-                                            FeatureMap::hedgehog,       FeatureMap::relu};
+std::vector<FeatureMap> fused_maps() {
+  std::vector<FeatureMap> maps;
+  for (const auto& info : ops::feature_maps()) {
+    if (info.fused != ops::FusedForm::none) maps.push_back(info.map);
+  }
   return maps;
 }
 

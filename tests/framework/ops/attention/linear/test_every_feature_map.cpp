@@ -1,0 +1,91 @@
+// Every feature map in every class of shapes, on every engine, in the form that attention itself chooses there: the
+// fused one where the map names a FusedForm and the shapes allow it, else the general one. Outputs are held against the
+// definition in float64, gradients against those of the CPU in float64, which other tests hold against finite
+// differences. A map that some engine computes as another one fails here.
+#include <gtest/gtest.h>
+
+#include "tests/framework/ops/attention/linear/linear_attention_testing.h"
+
+namespace furlong::testing {
+namespace {
+
+class EveryFeatureMap : public EngineTest {};
+FURLONG_INSTANTIATE_ENGINES(EveryFeatureMap);
+
+struct ShapeClass {
+  const char* name;
+  ProblemShape shape;
+  bool causal;
+  void (*change)(AttentionProblem& p);
+};
+void nothing(AttentionProblem& /*p*/) {}
+void mask_keys(AttentionProblem& p) {
+  for (std::int64_t j = 0; j < p.batch * p.n_key; ++j) p.mask.push_back(j % 3 != 1);
+}
+void pack_documents(AttentionProblem& p) {
+  for (std::int64_t j = 0; j < p.batch * p.n_key; ++j) p.documents.push_back(j % p.n_key < 30 ? 1 : 2);
+}
+void cut_window(AttentionProblem& p) { p.options.window = 20; }
+
+/// Widths that the fused form takes: two tiles of random features, the last one cut; several chunks.
+constexpr ProblemShape usual{1, 2, 1, 70, 16, 32, 72, 64};
+const ShapeClass classes[] = {{"causal", usual, true, nothing},
+                              {"bidirectional", usual, false, nothing},
+                              {"wide heads", {1, 1, 1, 20, 32, 48, 33, 64}, true, nothing},
+                              {"one token", {2, 1, 1, 1, 16, 16, 16, 64}, true, nothing},
+                              {"masked keys", {2, 1, 1, 40, 16, 16, 24, 64}, false, mask_keys},
+                              {"packed documents", {1, 1, 1, 70, 16, 16, 24, 64}, true, pack_documents},
+                              {"window", {1, 1, 1, 40, 16, 16, 24, 16}, true, cut_window},
+                              {"odd widths, causal", {1, 4, 2, 33, 5, 3, 7, 16}, true, nothing},
+                              {"odd widths, bidirectional", {1, 2, 2, 17, 12, 20, 19, 16}, false, nothing}};
+
+AttentionProblem problem_of(FeatureMap map, const ShapeClass& c, DType dtype) {
+  AttentionProblem p = attention_problem(map, c.causal, c.shape);
+  c.change(p);
+  if (!is_positive(p)) keep_denominators_large(p);
+  for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, dtype);
+  return p;
+}
+
+TEST_P(EveryFeatureMap, IsItsDefinitionInEveryClassOfShapes) {
+  for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
+    int computed = 0;
+    for (const ShapeClass& c : classes) {
+      for (const DType dtype : {DType::float32, DType::bfloat16}) {
+        SCOPED_TRACE(fmt::format("{}, {}, {}", info.name, c.name, name_of(dtype)));
+        const AttentionProblem p = problem_of(info.map, c, dtype);
+        const double bound = dtype == DType::bfloat16 ? 0x1p-7 : 1e-4;  // as in test_linear_attention_fused.cpp
+        Outcome found;
+        try {
+          found = run_attention(p, dtype);
+        } catch (const UserError&) {
+          continue;  // refused
+        }
+        ++computed;
+        EXPECT_LT(relative_error(found.output, definition_of(p, dtype)), bound);
+        const Outcome expected = run_on_cpu(p, DType::float64);
+        const double of_gradients = dtype == DType::bfloat16 ? 2 * bound : bound;
+        EXPECT_LT(relative_error(found.d_query, expected.d_query), of_gradients);
+        EXPECT_LT(relative_error(found.d_key, expected.d_key), of_gradients);
+        EXPECT_LT(relative_error(found.d_value, expected.d_value), of_gradients);
+      }
+    }
+    EXPECT_GT(computed, 0) << info.name << " is refused everywhere";
+  }
+}
+
+TEST_P(EveryFeatureMap, TakesTheFusedFormWhereItNamesOne) {
+  for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      const AttentionProblem p = problem_of(info.map, classes[0], dtype);
+      const std::vector<double> chosen = output_of(p, dtype);
+      use_general_form(0);
+      const std::vector<double> general = output_of(p, dtype);
+      ops::linear_attention_gpu_settings() = {};
+      EXPECT_EQ(chosen != general, on_gpu() && info.fused != ops::FusedForm::none) << info.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace furlong::testing
