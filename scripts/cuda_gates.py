@@ -19,7 +19,9 @@ expression finds:
                                  {"sm_80": N, ...} where it depends on the device
   "shape": "..."                 for which shape that is, where it depends on it: for the reader
   "least_warps": N               so many warps fit on a multiprocessor, on every architecture
-All other figures are compared when the table was made with the same toolkit: another compiler gives others, rightly.
+All other figures are compared, on the architectures that both the build and the table have, when the table was made
+with the same toolkit: another compiler gives others, rightly. --update keeps the figures of architectures that the
+build lacks.
 Exit status: 0 all gates hold, 1 one does not, 2 a mistake in the arguments or an object that cannot be read."""
 
 import argparse
@@ -246,9 +248,10 @@ def gates(table, claims):
 
 
 def differences(found, expected):
+    """Of the architectures that both have: a build may be for fewer than the table, or for others."""
     faults = []
-    for architecture in sorted(set(found) | set(expected)):
-        here, there = found.get(architecture, {}), expected.get(architecture, {})
+    for architecture in sorted(set(found) & set(expected)):
+        here, there = found[architecture], expected[architecture]
         for name in sorted(set(here) | set(there)):
             if name not in there:
                 faults.append(f"{architecture} {name}: not in the table")
@@ -306,6 +309,10 @@ def self_test():
     for change, fault in (({"blocks": 0}, "no block"), ({"spills": 1}, "1 spills")):
         faults = gates({"sm_80": {"k": {**kernel, **change}}}, [])
         assert len(faults) == 1 and fault in faults[0], (change, faults)
+    table = {"sm_80": {"k": {"registers": 8}}, "sm_90": {"k": {"registers": 8}}}
+    assert differences({"sm_90": {"k": {"registers": 8}}, "sm_86": {"k": {"registers": 9}}}, table) == []
+    assert differences({"sm_90": {"k": {"registers": 9}}}, table) == ["sm_90 k: registers 8 -> 9"]
+    assert differences({"sm_90": {}}, table) == ["sm_90 k: in the table, but not in the build"]
     by_device = {"kernel": "k", "dynamic_shared_bytes": {"sm_80": 5, "sm_90": 7}}
     assert [claimed_bytes(by_device, architecture) for architecture in (80, 90, 86)] == [5, 7, 0]
     assert (
@@ -356,7 +363,7 @@ def main():
         return 0
     faults = gates(found, expected["claims"])
     if arguments.update:
-        write(found, expected["claims"], arguments.toolkit)
+        write({**expected["kernels"], **found}, expected["claims"], arguments.toolkit)
     elif arguments.toolkit == expected["toolkit"]:
         faults += differences(found, expected["kernels"])
     else:
@@ -367,9 +374,11 @@ def main():
     for fault in faults:
         print("FAULT", fault)
     if not faults:
+        missing = sorted(set(found) - set(expected["kernels"]))
         print(
             f"{sum(map(len, found.values()))} kernels on {', '.join(sorted(found))}: "
             "no spills, no local memory, as the table says"
+            + (f" (which lacks {', '.join(missing)})" if missing else "")
         )
     elif not arguments.update:
         print("where a change is meant: scripts/cuda_gates.py --update, with the same arguments")

@@ -12,12 +12,25 @@ namespace {
 // Neither FURLONG_MAPS_ON_CPU nor FURLONG_MAPS_ON_GPU: properties alone.
 #include "framework/ops/attention/feature_maps/feature_map-inl.h"
 
+constexpr bool is_projected(FusedForm fused) {
+  using enum FusedForm;
+  return fused == projection || fused == stretched_projection || fused == rectified_projection;
+}
+constexpr FeatureForm form_of(FusedForm fused) {
+  using enum FusedForm;
+  return fused == rectified_projection || fused == relu ? FeatureForm::values : FeatureForm::logarithms;
+}
+
 template <FeatureMap map>
 FeatureMapInfo info_of(const char* name) {
   using M = Map<map>;
+  constexpr FeatureMapProperties properties = M::properties;
   constexpr bool projects = M::kind == MapKind::projections;
-  static_assert(projects == (M::properties.features_a_direction > 0));
-  FeatureMapInfo info{M::properties, map, name, projects, nullptr};
+  static_assert(projects == (properties.features_a_direction > 0));
+  static_assert(properties.fused == FusedForm::none ||
+                    (is_projected(properties.fused) == projects && form_of(properties.fused) == properties.form),
+                "a map names a fused form of its own kind");
+  FeatureMapInfo info{properties, map, name, projects, nullptr};
   if constexpr (requires { &M::count; }) info.count = &M::count;
   return info;
 }

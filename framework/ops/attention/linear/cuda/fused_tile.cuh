@@ -286,19 +286,29 @@ __device__ __forceinline__ int feature_at(int tile, int place) {
   return tile * fused_tile + (Projected ? place : (place & 32) + fused_entry(place & 31));
 }
 
-/// Calls body(integral constant of the form): nothing of a form that is not among these, which the launchers refuse.
-/// entry is softmax but for its constants, which are zero.
+/// No thread comes here: a fault on the simulator, and what the compiler may assume on GPUs.
+__device__ __forceinline__ void not_a_fused_form() {
+#ifdef __CUDACC__
+  __builtin_unreachable();
+#else
+  simulator::fault("a feature map that the fused form does not have", std::source_location::current());
+#endif
+}
+/// Calls body(integral constant of the form). linear_attention_fused_supports refuses maps of any other form. entry is
+/// softmax but for its constants, which are zero.
 template <bool Projected, class Body>
 __device__ __forceinline__ void with_fused_form(FusedForm form, const Body& body) {
   using enum FusedForm;
   if constexpr (Projected) {
     if (form == rectified_projection) return body(std::integral_constant<FusedForm, rectified_projection>{});
     if (form == stretched_projection) return body(std::integral_constant<FusedForm, stretched_projection>{});
-    if (form == projection) return body(std::integral_constant<FusedForm, projection>{});
+    if (form != projection) not_a_fused_form();
+    body(std::integral_constant<FusedForm, projection>{});
   } else {
     if (form == relu) return body(std::integral_constant<FusedForm, relu>{});
     if (form == elu1) return body(std::integral_constant<FusedForm, elu1>{});
-    if (form == softmax || form == entry) return body(std::integral_constant<FusedForm, softmax>{});
+    if (form != softmax && form != entry) not_a_fused_form();
+    body(std::integral_constant<FusedForm, softmax>{});
   }
 }
 
