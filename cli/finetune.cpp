@@ -1,6 +1,7 @@
 // furlong finetune: from a model with softmax attention to one with the attention of a YAML file.
 #include "conversion/finetune.h"
 
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -17,6 +18,7 @@ struct Options {
 };
 
 int run(const Options& options) {
+  std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more does not end a training
   FinetuneOptions wanted = options.finetune;
   wanted.config = options.config;
   wanted.run_directory = options.run_directory;

@@ -13,6 +13,7 @@
 #include "evaluation/generate.h"
 #include "framework/core/device.h"
 #include "framework/core/parallel.h"
+#include "framework/io/text_file.h"
 
 namespace furlong::command_line {
 namespace {
@@ -28,10 +29,11 @@ struct Options {
 /// All of a file, or of the standard input where it is called "-".
 std::string text_of_file(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
-  // A directory opens as a file does, and only reading it fails.
-  std::ifstream file(path, std::ios::binary);
-  if (!file.is_open() || std::filesystem::is_directory(path)) throw UserError("--prompt-file: {} cannot be read", path);
-  return {std::istreambuf_iterator<char>(file), {}};
+  try {
+    return read_text_file(path, std::uint64_t{1} << 32);
+  } catch (const UserError& error) {
+    throw UserError("--prompt-file: {}", error.what());
+  }
 }
 
 std::vector<std::int32_t> tokens_of_prompt(const Options& options, const Vocabulary& vocabulary) {

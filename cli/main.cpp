@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +16,7 @@
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 #include "framework/core/version.h"
+#include "framework/io/interrupted_writes.h"
 
 namespace {
 
@@ -58,13 +60,23 @@ void limit_spinning([[maybe_unused]] char** argv) {
 #endif
 }
 
+/// A program that is started without standard streams would open its files under their numbers, and messages would go
+/// into them.
+void occupy_standard_streams() {
+  for (int stream = 0; stream <= 2; ++stream) {
+    if (fcntl(stream, F_GETFD) == -1) open("/dev/null", stream == 0 ? O_RDONLY : O_WRONLY);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   // A file that would become longer than the limit (ulimit -f) is an error to report and clean up behind, not the end.
   std::signal(SIGXFSZ, SIG_IGN);
+  occupy_standard_streams();
   limit_spinning(argv);
   using namespace furlong;
+  end_cleanly_on_signals();
   CLI::App program(
       "Furlong trains transformers on long sequences, with linear-time attention beside exact softmax, from YAML "
       "files.",

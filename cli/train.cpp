@@ -2,6 +2,7 @@
 #include <spdlog/spdlog.h>
 
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -21,7 +22,7 @@ namespace {
 struct Options {
   std::string config, run_directory, resume = "auto", trace, trace_steps = "3-6";
   std::vector<std::string> overrides;
-  bool json = false;
+  bool json = false, allow_new_data = false;
 };
 
 void print_sample(const Settings& settings, const std::filesystem::path& checkpoint) {
@@ -60,7 +61,9 @@ LoadedSettings read_in_job(const Options& options, TrainOptions& train_options) 
 }
 
 int run(const Options& options) {
+  std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more does not end a training
   TrainOptions train_options;
+  train_options.allow_new_data = options.allow_new_data;
   LoadedSettings loaded = read_in_job(options, train_options);
   if (!options.run_directory.empty()) loaded.settings.run_directory = options.run_directory;
   if (options.resume == "never") {
@@ -128,6 +131,8 @@ void add_train(CLI::App& program, int& status) {
                    "checkpoint\nof the same run the later ones are removed")
       ->capture_default_str()
       ->type_name("auto|never|PATH");
+  command->add_flag("--allow-new-data", options->allow_new_data,
+                    "Resume although the data are not those that the checkpoint was trained on");
   auto* trace =
       command
           ->add_option(

@@ -9,6 +9,7 @@
 #include "formats/printable.h"
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
+#include "framework/io/text_file.h"
 
 namespace furlong {
 namespace {
@@ -35,9 +36,7 @@ ForeignConfig::ForeignConfig(nlohmann::ordered_json json, std::string origin)
     : json_(std::move(json)), origin_(std::move(origin)) {}
 
 ForeignConfig ForeignConfig::read(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw_file_error(file, "read", errno);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const std::string text = read_text_file(file, std::uint64_t{16} << 20);
   foreign::check_json_depth(text, file.string());
   auto json = nlohmann::ordered_json::parse(text, nullptr, false);
   if (!json.is_object())

@@ -10,6 +10,7 @@
 #include "formats/printable.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
+#include "framework/io/text_file.h"
 #include "trainers/checkpoint/checkpoint_tensors.h"
 #include "trainers/train/signals.h"
 
@@ -27,11 +28,7 @@ struct ForeignSource {
   fs::path directory;  ///< empty for GGUF
 };
 
-std::string text_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw_file_error(file, "read", errno);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
+std::string text_of(const fs::path& file) { return read_text_file(file, std::uint64_t{256} << 20); }
 
 bool is_gguf(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);

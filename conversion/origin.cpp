@@ -10,6 +10,7 @@
 #include "formats/printable.h"
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
+#include "framework/io/text_file.h"
 
 namespace furlong {
 namespace {
@@ -107,11 +108,8 @@ void collect_files(const fs::path& directory, Origin& origin) {
     if (missing) continue;
     if (size > most)
       throw UserError("{}: {} bytes; expected a file of at most 256 MiB beside a model", file.string(), size);
-    std::ifstream in(file, std::ios::binary);
-    std::string content(static_cast<std::size_t>(size), '\0');
-    if (!in || !in.read(content.data(), static_cast<std::streamsize>(size))) throw_file_error(file, "read", errno);
     origin.file_names.emplace_back(name);
-    origin.files.push_back(std::move(content));
+    origin.files.push_back(read_text_file(file, most));
   }
 }
 

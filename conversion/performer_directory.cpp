@@ -7,6 +7,7 @@
 #include "conversion/tensor_import.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
+#include "framework/io/text_file.h"
 
 namespace furlong {
 namespace {
@@ -27,9 +28,7 @@ std::optional<Origin> origin_of(const ForeignConfig& section, const fs::path& di
 
 Vocabulary vocabulary_of(const fs::path& directory) {
   const fs::path file = directory / performer_vocabulary_file;
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw_file_error(file, "read", errno);
-  return Vocabulary::from_json(std::string(std::istreambuf_iterator<char>(in), {}), file.string());
+  return Vocabulary::from_json(read_text_file(file, std::uint64_t{256} << 20), file.string());
 }
 
 /// The settings without what means something on one machine alone: paths, and the lessons that name them.

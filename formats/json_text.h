@@ -5,10 +5,9 @@
 #include <string>
 #include <string_view>
 
-namespace furlong::foreign {
+#include "framework/io/json_depth.h"
 
-/// Throws UserError, beginning with `origin`, where lists and objects lie more than 64 deep in each other.
-void check_json_depth(std::string_view text, std::string_view origin);
+namespace furlong::foreign {
 
 /// Throws UserError, beginning with `origin`, where `text` is no JSON, or nested too deep.
 nlohmann::json parse_json(std::string_view text, std::string_view origin);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <map>
 #include <optional>
-#include <unordered_map>
 
 #include "formats/printable.h"
 
@@ -410,8 +410,8 @@ class Machine {
   std::uint64_t at_ = 0;  ///< where the instruction in hand stands
   Pickle pickle_;
   std::vector<std::int32_t> stack_;
-  std::vector<std::size_t> marks_;  ///< heights of the stack
-  std::unordered_map<std::uint32_t, std::int32_t> memo_;
+  std::vector<std::size_t> marks_;              ///< heights of the stack
+  std::map<std::uint32_t, std::int32_t> memo_;  // a hash table has keys that collide, and the file chooses them
 };
 
 }  // namespace

@@ -113,9 +113,9 @@ while (( number < kills || during_writes < wanted_writes )); do
   running=$!
   sleep "$(seconds $delay)"
   if (( aim_at_write )); then
-    # The path of a file that is being written: *.h5.partial. No process is started in this loop, which
-    # has milliseconds.
-    while ! compgen -G "$run/checkpoints/step_*.partial" >/dev/null && kill -0 $running 2>/dev/null; do :; done
+    # The path of a file that is being written: .*.h5.*.partial. No process is started in this loop, which has
+    # milliseconds.
+    while ! compgen -G "$run/checkpoints/.step_*.partial" >/dev/null && kill -0 $running 2>/dev/null; do :; done
   fi
   kill -9 $running 2>/dev/null || true
   ended=0
@@ -128,7 +128,7 @@ while (( number < kills || during_writes < wanted_writes )); do
   }
 
   moment="between checkpoints"
-  if compgen -G "$run/checkpoints/step_*.partial" >/dev/null; then
+  if compgen -G "$run/checkpoints/.step_*.partial" >/dev/null; then
     moment="writing a checkpoint"
     (( ++during_writes ))
   fi
@@ -188,7 +188,7 @@ for name in undisturbed disturbed; do
 done
 cmp "copies/undisturbed.$last" "copies/disturbed.$last" || fail "the last checkpoints differ"
 cmp copies/undisturbed.best.h5 copies/disturbed.best.h5 || fail "the best checkpoints differ"
-! compgen -G "$run/checkpoints/*.partial" >/dev/null || fail "a partial file stayed"
+! compgen -G "$run/checkpoints/.*.partial" >/dev/null || fail "a partial file stayed"
 
 echo "$number kills, $during_writes of them while a checkpoint was written: metrics and checkpoints are those of the" \
   "undisturbed run, bit for bit"

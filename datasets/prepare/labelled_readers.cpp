@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "formats/printable.h"
 #include "framework/core/error.h"
 
 namespace furlong {
@@ -176,6 +177,9 @@ class LabelNames {
     if (fixed_)
       throw UserError("{}: the label '{}' is none of --labels: {}", place, name,
                       fmt::format("{}", fmt::join(names_, ", ")));
+    if (!foreign::is_utf8(name))
+      throw UserError("{}: the label '{}' is not UTF-8; convert the file (iconv -f LATIN1 -t UTF-8)", place,
+                      foreign::printable(name));
     if (names_.size() == kMostLabels)
       throw UserError("{}: more than {} different labels; is this the right field for them?", place, kMostLabels);
     names_.push_back(name);

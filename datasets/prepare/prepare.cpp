@@ -10,8 +10,10 @@
 
 #include "datasets/prepare/byte_source.h"
 #include "datasets/prepare/document_encoder.h"
+#include "formats/printable.h"
 #include "framework/core/error.h"
 #include "framework/core/version.h"
+#include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_file.h"
 
 namespace furlong {
@@ -104,6 +106,7 @@ class Preparation {
 
   PrepareReport run() {
     check_paths(options_);
+    output_ = std::make_unique<AtomicFile>(options_.output);  // before any input is read: it may take hours
     for (const std::string& path : options_.inputs) take_input(path);
     Json provenance;
     provenance["furlong"] = version();
@@ -157,7 +160,7 @@ class Preparation {
     StoreWriterOptions store = options_.store;
     const bool labelled = options_.format == PrepareOptions::Format::labelled;
     if (labelled) store.documents_per_label = options_.labelled.second_text_field.empty() ? 1 : 2;
-    writer_ = std::make_unique<StoreWriter>(options_.output, *vocabulary_, store);
+    writer_ = std::make_unique<StoreWriter>(std::move(output_), *vocabulary_, store);
     reader_ = make_reader();
   }
 
@@ -184,6 +187,7 @@ class Preparation {
   Clock::time_point start_, last_progress_;
   std::vector<char> block_ = std::vector<char>(kBlock);
   std::optional<Vocabulary> vocabulary_;
+  std::unique_ptr<AtomicFile> output_;  // until the writer has it
   std::unique_ptr<StoreWriter> writer_;
   std::unique_ptr<DocumentReader> reader_;
   Json sources_ = Json::array();
@@ -223,7 +227,7 @@ std::string to_text(const PrepareReport& report) {
     text += "  labels:";
     constexpr std::size_t shown = 20;
     for (std::size_t i = 0; i < std::min(shown, store.labels.size()); ++i)
-      text += fmt::format(" {} {}", store.labels[i].first, grouped(store.labels[i].second));
+      text += fmt::format(" {} {}", foreign::printable(store.labels[i].first), grouped(store.labels[i].second));
     if (store.labels.size() > shown) text += fmt::format(" and {} more", store.labels.size() - shown);
     text += '\n';
   }

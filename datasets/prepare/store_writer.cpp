@@ -136,7 +136,7 @@ double entropy(const std::vector<std::uint64_t>& counts) {
 struct StoreWriter::State {
   Vocabulary vocabulary;
   StoreWriterOptions options;
-  AtomicFile on_disk;
+  std::unique_ptr<AtomicFile> on_disk;
   hdf5::File file;
   hdf5::Type type;
   hdf5::Dataset tokens;
@@ -152,11 +152,11 @@ struct StoreWriter::State {
   PrefixCounts prefix_counts;
   StoreSummary summary;
 
-  State(const std::filesystem::path& path, Vocabulary the_vocabulary, const StoreWriterOptions& the_options)
+  State(std::unique_ptr<AtomicFile> output, Vocabulary the_vocabulary, const StoreWriterOptions& the_options)
       : vocabulary(std::move(the_vocabulary)),
         options(the_options),
-        on_disk(path),
-        file(hdf5::File::create(on_disk)),
+        on_disk(std::move(output)),
+        file(hdf5::File::create(*on_disk)),
         type(vocabulary.size() <= 1 << 8    ? hdf5::Type::u8
              : vocabulary.size() <= 1 << 16 ? hdf5::Type::u16
                                             : hdf5::Type::u32),
@@ -298,7 +298,7 @@ void StoreWriter::State::refuse_empty_splits() const {
     if (options.shares[split] == 0 || summary.split_tokens[index] > 0) continue;
     const bool by_document = options.split_by == SplitBy::document;
     throw UserError(
-        "{}: the {} split (share {}) gets nothing of {} {}; {}", on_disk.path().string(), name_of(split),
+        "{}: the {} split (share {}) gets nothing of {} {}; {}", on_disk->path().string(), name_of(split),
         options.shares[split], by_document ? summary.n_documents : summary.n_tokens,
         by_document ? "documents" : "tokens",
         by_document ? "split by span, or change --seed or the shares" : "give more data, or change the shares");
@@ -306,7 +306,10 @@ void StoreWriter::State::refuse_empty_splits() const {
 }
 
 StoreWriter::StoreWriter(const std::filesystem::path& path, Vocabulary vocabulary, const StoreWriterOptions& options)
-    : state_(std::make_unique<State>(path, std::move(vocabulary), options)) {}
+    : StoreWriter(std::make_unique<AtomicFile>(path), std::move(vocabulary), options) {}
+
+StoreWriter::StoreWriter(std::unique_ptr<AtomicFile> file, Vocabulary vocabulary, const StoreWriterOptions& options)
+    : state_(std::make_unique<State>(std::move(file), std::move(vocabulary), options)) {}
 
 StoreWriter::~StoreWriter() = default;
 
@@ -345,7 +348,7 @@ StoreSummary StoreWriter::finish(const std::string& provenance, const std::vecto
   require(state.position() == state.document_begin, "a document has not ended");
   if (!state.buffer.empty()) state.write_chunk();
   state.summary.n_tokens = state.written;
-  if (state.written == 0) throw UserError("{}: no tokens to store: the input is empty", state.on_disk.path().string());
+  if (state.written == 0) throw UserError("{}: no tokens to store: the input is empty", state.on_disk->path().string());
   if (state.options.split_by == SplitBy::span) state.cut_into_spans();
   state.refuse_empty_splits();
   state.summary.train_entropy = entropy(state.train_counts);
@@ -361,7 +364,7 @@ StoreSummary StoreWriter::finish(const std::string& provenance, const std::vecto
   write_vocabulary(state.file, state.vocabulary.to_json());
   state.file.set_text("provenance", provenance);
   state.file.close();
-  state.on_disk.commit();
+  state.on_disk->commit();
   return state.summary;
 }
 

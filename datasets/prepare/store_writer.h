@@ -14,6 +14,8 @@
 
 namespace furlong {
 
+class AtomicFile;
+
 /// Layout of the stores that StoreWriter writes and TokenStore reads.
 inline constexpr std::int64_t token_store_version = 1;
 inline constexpr std::string_view token_store_format = "furlong token store";
@@ -47,6 +49,8 @@ struct StoreSummary {
 class StoreWriter {
  public:
   StoreWriter(const std::filesystem::path& path, Vocabulary vocabulary, const StoreWriterOptions& options);
+  /// Into a file that the caller has opened before it knew the vocabulary.
+  StoreWriter(std::unique_ptr<AtomicFile> file, Vocabulary vocabulary, const StoreWriterOptions& options);
   ~StoreWriter();
   StoreWriter(const StoreWriter&) = delete;
   StoreWriter& operator=(const StoreWriter&) = delete;

@@ -11,20 +11,15 @@
 #include "datasets/tokenizers/tokenizer_kinds.h"
 #include "datasets/tokenizers/unicode.h"
 #include "formats/printable.h"
+#include "framework/io/text_file.h"
 
 namespace furlong {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw UserError("{}: cannot be opened for reading", path.string());
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (file.bad() || text.bad()) throw MachineError("{}: reading failed", path.string());
-  return std::move(text).str();
-}
+/// The largest tokenizers in use are below 40 MiB.
+std::string read_file(const fs::path& path) { return read_text_file(path, std::uint64_t{256} << 20); }
 
 std::vector<std::string> lines_of(const fs::path& path) {
   const std::string text = read_file(path);
@@ -258,6 +253,7 @@ std::shared_ptr<const Tokenizer> from_sentencepiece(const fs::path& path, const 
 }
 
 bool is_gguf(const fs::path& path) {
+  if (!fs::is_regular_file(path)) return false;
   std::ifstream file(path, std::ios::binary);
   char magic[4] = {};
   return file.read(magic, 4) && std::string_view(magic, 4) == "GGUF";

@@ -160,7 +160,9 @@ class Metaspace : public PreTokenizer::Step {
     if (scheme != "always" && scheme != "first" && scheme != "never") {
       throw UserError("{}: the prepend_scheme '{}' is not known", json.name(), scheme);
     }
-    if (mark_.empty()) throw UserError("{}: the replacement is empty", json.name());
+    // A mark with spaces in it would grow at every further Metaspace.
+    if (mark_.empty() || mark_.size() > 16 || mark_.find(' ') != std::string::npos)
+      throw UserError("{}: the replacement is '{}', expected 1 to 16 bytes without spaces", json.name(), mark_);
     always_ = scheme == "always";
     first_ = scheme == "first";
   }
@@ -196,6 +198,9 @@ PreTokenizer::PreTokenizer(const JsonView& json) {
 }
 
 void PreTokenizer::add(const JsonView& json) {
+  // Each step runs inside the one before it.
+  constexpr std::size_t most_steps = 64;
+  if (steps_.size() >= most_steps) throw UserError("{}: more than {} pre_tokenizers", json.name(), most_steps);
   const std::string& type = json.at("type").text();
   if (byte_level_)
     throw UserError("{}: '{}' behind ByteLevel, whose pieces are bytes, is not supported", json.name(), type);

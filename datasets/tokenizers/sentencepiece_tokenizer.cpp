@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "datasets/tokenizers/base64.h"
+#include "datasets/tokenizers/normalization_map.h"
 #include "datasets/tokenizers/normalizer.h"
 #include "datasets/tokenizers/token_table.h"
 #include "datasets/tokenizers/tokenizer_kinds.h"
@@ -26,6 +27,7 @@ class SentencePieceTokenizer : public Tokenizer {
                          std::string_view origin)
       : parts_(std::move(parts)), normalizer_(JsonView(parts_.normalizer, std::string(origin) + ": normalizer")) {
     if (parts_.model.empty()) throw UserError("{}: not a SentencePiece model (it is empty)", origin);
+    check_normalization_maps(parts_.model, origin);
     check(processor_.LoadFromSerializedProto(parts_.model), origin);
     size_ = processor_.GetPieceSize();
     read_added(origin);

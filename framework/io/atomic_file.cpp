@@ -1,13 +1,19 @@
 #include "framework/io/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "framework/core/error.h"
+#include "framework/io/interrupted_writes.h"
 
 namespace furlong {
 
@@ -57,7 +63,95 @@ void throw_file_error(const fs::path& path, std::string_view action, int error) 
   }
 }
 
-fs::path partial_path(const fs::path& path) { return fs::path(path.string() + ".partial"); }
+namespace {
+
+constexpr std::string_view partial_suffix = ".partial";
+
+/// What the names of all files under construction for `path` begin with. A long name is cut, so that the suffix fits.
+std::string partial_prefix(const fs::path& path) { return "." + path.filename().string().substr(0, 200) + "."; }
+
+/// A file that is opened, and locked where the file system has locks, until it is closed.
+class Descriptor {
+ public:
+  Descriptor(const fs::path& path, int flags) : value_(::open(path.c_str(), flags | O_CLOEXEC)) {}
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return value_; }
+  /// 0, or the errno that says why it has no lock.
+  int lock(int kind) const { return ::flock(value_, kind | LOCK_NB) == 0 ? 0 : errno; }
+
+ private:
+  int value_;
+};
+
+/// Holds a folder while a writer makes itself known in it and looks for others: of two that begin at once, one is
+/// first.
+class FolderTurn {
+ public:
+  explicit FolderTurn(const fs::path& folder) : folder_(folder, O_RDONLY | O_DIRECTORY) {
+    // Looking takes less than a millisecond; somebody else's lock on a folder must not stop a writer for good.
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    while (folder_.get() >= 0 && folder_.lock(LOCK_EX) == EWOULDBLOCK && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+ private:
+  Descriptor folder_;
+};
+
+/// Whether another process, or another AtomicFile of this one, is writing; removes what killed writers have left.
+bool has_other_writer(const fs::path& target, const fs::path& own) {
+  for (const fs::path& other : partial_files(target)) {
+    if (other == own) continue;
+    const Descriptor file(other, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+    const int failure = file.get() < 0 ? errno : file.lock(LOCK_EX);
+    if (failure == EWOULDBLOCK) return true;
+    if (failure == 0) ::unlink(other.c_str());
+  }
+  return false;
+}
+
+/// Where `path` leads. Throws UserError where that is neither a regular file nor free.
+fs::path place_of(const fs::path& path) {
+  std::error_code failure;
+  const fs::path target = fs::is_symlink(path, failure) ? fs::weakly_canonical(path, failure) : path;
+  if (failure) throw_file_error(path, "write", failure.value());
+  const fs::file_status status = fs::status(target, failure);
+  if (fs::is_directory(status)) throw_file_error(path, "write", EISDIR);
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    throw UserError("{}: cannot write: it is a device, pipe or socket; give the path of a file", path.string());
+  return target;
+}
+
+}  // namespace
+
+fs::path partial_path(const fs::path& path) {
+  for (;;) {
+    std::uint64_t random = 0;
+    if (::getrandom(&random, sizeof(random), 0) != static_cast<ssize_t>(sizeof(random)))
+      throw MachineError("the system gives no random numbers: {}", std::generic_category().message(errno));
+    fs::path partial = folder_of(path) / fmt::format("{}{:012x}{}", partial_prefix(path), random >> 16, partial_suffix);
+    std::error_code ignored;
+    if (!fs::exists(fs::symlink_status(partial, ignored))) return partial;
+  }
+}
+
+std::vector<fs::path> partial_files(const fs::path& path) {
+  const std::string prefix = partial_prefix(path);
+  std::vector<fs::path> found;
+  std::error_code failure;
+  for (fs::directory_iterator entry(folder_of(path), failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    const std::string name = entry->path().filename().string();
+    if (name.size() == prefix.size() + 12 + partial_suffix.size() && name.starts_with(prefix) &&
+        name.ends_with(partial_suffix))
+      found.push_back(entry->path());
+  }
+  return found;
+}
 
 void flush_directory(const fs::path& directory) {
   const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -69,12 +163,23 @@ void flush_directory(const fs::path& directory) {
     throw MachineError("{}: cannot flush the folder: {}", directory.string(), std::generic_category().message(error));
 }
 
-AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)), partial_(partial_path(path_)) {
+AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
   require(path_.has_filename(), "AtomicFile: '{}' names no file", path_.string());
-  std::error_code ignored;
-  if (fs::is_directory(path_, ignored)) throw_file_error(path_, "write", EISDIR);
-  descriptor_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) throw_file_error(path_, "write", errno);
+  target_ = place_of(path_);
+  const FolderTurn turn(folder_of(target_));
+  partial_ = partial_path(target_);
+  slot_ = detail::register_partial(fs::absolute(partial_).string());
+  descriptor_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) {
+    const int error = errno;
+    detail::release_partial(slot_);
+    throw_file_error(path_, "write", error);
+  }
+  ::flock(descriptor_, LOCK_EX | LOCK_NB);  // a file system without locks lets several write; the last commit stays
+  if (has_other_writer(target_, partial_)) {
+    discard();
+    throw UserError("{}: another process is writing this file; wait for it, or give another path", path_.string());
+  }
 }
 
 AtomicFile::~AtomicFile() { discard(); }
@@ -83,6 +188,7 @@ void AtomicFile::discard() noexcept {
   if (descriptor_ < 0) return;
   ::close(std::exchange(descriptor_, -1));
   ::unlink(partial_.c_str());
+  detail::release_partial(std::exchange(slot_, -1));
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
@@ -109,15 +215,15 @@ void AtomicFile::write_at(std::uint64_t offset, const void* data, std::size_t by
 
 void AtomicFile::commit() {
   require(descriptor_ >= 0, "{}: committed twice, or after a failure", path_.string());
-  // fsync and close both report writes that the kernel had only promised; the rename must not happen after a lost one.
+  // fsync reports writes that the kernel had only promised; the rename must not happen after a lost one.
   int error = ::fsync(descriptor_) == 0 ? 0 : errno;
+  // Renamed while it is locked: another writer must not take it for a killed one's.
+  if (error == 0 && ::rename(partial_.c_str(), target_.c_str()) != 0) error = errno;
   if (::close(std::exchange(descriptor_, -1)) != 0 && error == 0) error = errno;
-  if (error == 0 && ::rename(partial_.c_str(), path_.c_str()) != 0) error = errno;
-  if (error != 0) {
-    ::unlink(partial_.c_str());
-    throw_file_error(path_, "write", error);
-  }
-  flush_directory(folder_of(path_));
+  if (error != 0) ::unlink(partial_.c_str());
+  detail::release_partial(std::exchange(slot_, -1));
+  if (error != 0) throw_file_error(path_, "write", error);
+  flush_directory(folder_of(target_));
 }
 
 void write_file_atomically(const fs::path& path, std::string_view text) {

@@ -1,25 +1,32 @@
 #pragma once
-// Files that are either whole or absent: written beside their place, flushed, renamed, and the folder flushed too.
+// Files that are either whole or absent: written under another name in the same folder, flushed, renamed, and the
+// folder flushed too.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string_view>
+#include <vector>
 
 namespace furlong {
 
-/// Where a file is written until it is whole: "<path>.partial".
+/// A new name in the folder of `path` for a file under construction: ".<name>.<random>.partial". No file of that name
+/// exists.
 std::filesystem::path partial_path(const std::filesystem::path& path);
+/// The files under construction for `path`, of any process, and those that a killed process has left.
+std::vector<std::filesystem::path> partial_files(const std::filesystem::path& path);
 
 /// Makes earlier renames, creations and removals in `directory` survive a power loss. Throws MachineError.
 void flush_directory(const std::filesystem::path& directory);
 
 /// A file under construction. Readers see the old file, or none, until commit(); without commit() the destructor
-/// removes the partial file. Throws UserError where the place is at fault (no such folder, no permission, a folder of
-/// that name), MachineError where the machine is (disk full, read-only file system, I/O error); after either, the old
-/// file is untouched and no partial file stays.
+/// removes what was written. One process at a time writes a file: a second one is refused when it begins, as far as the
+/// file system has locks (flock). What a killed writer has left is removed by the next one. A symbolic link is
+/// followed; only a regular file is replaced. Throws UserError where the place is at fault (no such folder, no
+/// permission, a folder, device or pipe of that name, another writer), MachineError where the machine is (disk full,
+/// read-only file system, I/O error); after either, the old file is untouched and nothing of the new one stays.
 class AtomicFile {
  public:
-  /// Creates (or empties) the partial file with permissions 0666 less the umask.
+  /// Creates the file under construction with permissions 0666 less the umask.
   explicit AtomicFile(std::filesystem::path path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -32,7 +39,7 @@ class AtomicFile {
   void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
   /// Flushes the file, renames it to its place, and flushes the folder. Called once, last.
   void commit();
-  /// Closes and removes the partial file. Does nothing after commit().
+  /// Closes and removes what was written. Does nothing after commit().
   void discard() noexcept;
 
   /// Open for reading and writing; for libraries that write by themselves. Stays the property of this object.
@@ -40,9 +47,11 @@ class AtomicFile {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  std::filesystem::path path_;
-  std::filesystem::path partial_;
+  std::filesystem::path path_;     // as given
+  std::filesystem::path target_;   // with symbolic links followed
+  std::filesystem::path partial_;  // holds what is written until commit()
   int descriptor_ = -1;
+  int slot_ = -1;  // among those that a signal removes (interrupted_writes.h)
   std::uint64_t end_ = 0;
 };
 

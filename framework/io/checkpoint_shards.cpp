@@ -1,4 +1,5 @@
 #include "framework/io/checkpoint_shards.h"
+#include "framework/io/json_depth.h"
 
 #include <algorithm>
 #include <charconv>
@@ -91,6 +92,7 @@ std::string ShardIndex::to_json() const {
 }
 
 ShardIndex ShardIndex::from_json(std::string_view text, const std::string& origin) {
+  foreign::check_json_depth(text, origin);
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object() || !json.value("files", nlohmann::json()).is_array() ||
       !json.value("tensors", nlohmann::json()).is_object())

@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -60,11 +61,18 @@ class Program {
   /// Until `path` is a file of more than `bytes` bytes, a minute at most.
   void wait_for_more(const std::filesystem::path& path, std::uintmax_t bytes) const {
     std::error_code ignored;
+    wait_until([&] {
+      const auto size = std::filesystem::file_size(path, ignored);
+      return !ignored && size > bytes;
+    });
+  }
+  /// Looks every 10 ms; fails after a minute.
+  void wait_until(const std::function<bool()>& happens) const {
     for (int i = 0; i < 6000; ++i) {
-      if (const auto size = std::filesystem::file_size(path, ignored); !ignored && size > bytes) return;
+      if (happens()) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    ADD_FAILURE() << path << " did not grow; the program began with: " << read("stderr").substr(0, 1000);
+    ADD_FAILURE() << "waited in vain; the program began with: " << read("stderr").substr(0, 1000);
   }
 
   Finished wait() {

@@ -2,6 +2,7 @@
 #include "conversion/import.h"
 
 #include "conversion/convert.h"
+#include "framework/io/atomic_file.h"
 #include "tests/conversion/naive_transformer.h"
 #include "tests/datasets/temporary_folder.h"
 #include "trainers/model/weights.h"
@@ -57,7 +58,7 @@ class Import : public WithTemporaryFolder {
     options.import = import;
     const std::string message = message_of<UserError>([&] { convert(options); });
     EXPECT_FALSE(std::filesystem::exists(options.destination)) << message;
-    EXPECT_FALSE(std::filesystem::exists(path("out.h5.partial"))) << message;
+    EXPECT_TRUE(partial_files(path("out.h5")).empty()) << message;
     return message;
   }
 };

@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "conversion/export.h"
+#include "framework/io/atomic_file.h"
 #include "tests/cli/program.h"
 #include "tests/conversion/tiny_models.h"
 #include "trainers/train/signals.h"
@@ -29,15 +30,16 @@ class Interrupted : public WithTemporaryFolder {
     return path("large.h5");
   }
   bool exists(const char* name) const { return std::filesystem::exists(path(name)); }
+  bool is_partly_there(const char* name) const { return !partial_files(path(name)).empty(); }
 };
 
 TEST_F(Interrupted, ASignalEndsTheConversionAndNoPartOfAFileStays) {
   const std::string source = large_checkpoint();
   Program program(folder_, {"convert", source, path("out.h5"), "--threads", "1"});
-  program.wait_for_more(path("out.h5.partial"), 0);
+  program.wait_until([&] { return is_partly_there("out.h5"); });
   program.send(SIGTERM);
   const Finished found = program.wait();
-  EXPECT_FALSE(exists("out.h5.partial"));
+  EXPECT_FALSE(is_partly_there("out.h5"));
   if (found.status != 0) {  // else all was written by then
     EXPECT_EQ(found.status, 3);
     EXPECT_EQ(found.err, "error: " + path("out.h5") + ": not written: stopped by signal 15\n");
@@ -57,7 +59,7 @@ TEST_F(Interrupted, AFileThatMayNotGrowIsAnErrorAndGoes) {
   EXPECT_EQ(found.status, 1);
   EXPECT_THAT(found.err,
               HasSubstr("out.h5: cannot write: File too large; raise the limit of a file's size (ulimit -f)"));
-  EXPECT_FALSE(exists("out.h5.partial"));
+  EXPECT_FALSE(is_partly_there("out.h5"));
   EXPECT_FALSE(exists("out.h5"));
 }
 
@@ -69,9 +71,10 @@ TEST_F(Interrupted, WritersLookAtSignals) {
               HasSubstr("stopped by signal 15"));
   EXPECT_THAT(message_of<StoppedBySignal>([&] { export_model(model, path("out"), {}); }),
               HasSubstr("model.safetensors: not written"));
-  for (const char* name :
-       {"out.h5", "out.h5.partial", "out/model.safetensors", "out/model.safetensors.partial", "out/config.json"})
+  for (const char* name : {"out.h5", "out/model.safetensors", "out/config.json"}) {
     EXPECT_FALSE(exists(name)) << name;
+    EXPECT_FALSE(is_partly_there(name)) << name;
+  }
 }
 
 }  // namespace

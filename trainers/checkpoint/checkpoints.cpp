@@ -27,18 +27,6 @@ namespace fs = std::filesystem;
 namespace {
 
 // The step in "step_<digits>.h5"; nothing for other names.
-std::optional<std::int64_t> step_in_name(const std::string& name) {
-  constexpr std::string_view prefix = "step_", suffix = ".h5";
-  if (name.size() < prefix.size() + 8 + suffix.size() || !name.starts_with(prefix) || !name.ends_with(suffix))
-    return std::nullopt;
-  const char* begin = name.data() + prefix.size();
-  const char* end = name.data() + name.size() - suffix.size();
-  std::int64_t step = 0;
-  const auto [parsed, error] = std::from_chars(begin, end, step);
-  if (error != std::errc{} || parsed != end || step < 0) return std::nullopt;
-  return step;
-}
-
 void remove_or_warn(const fs::path& path) {
   std::error_code failure;
   fs::remove(path, failure);
@@ -112,6 +100,18 @@ CheckpointDirectory::CheckpointDirectory(fs::path path, std::int64_t keep_last, 
   }
   if (failure) throw_file_error(path_, "list the folder", failure.value());
   load_best();
+}
+
+std::optional<std::int64_t> step_in_name(const std::string& name) {
+  constexpr std::string_view prefix = "step_", suffix = ".h5";
+  if (name.size() < prefix.size() + 8 + suffix.size() || !name.starts_with(prefix) || !name.ends_with(suffix))
+    return std::nullopt;
+  const char* begin = name.data() + prefix.size();
+  const char* end = name.data() + name.size() - suffix.size();
+  std::int64_t step = 0;
+  const auto [parsed, error] = std::from_chars(begin, end, step);
+  if (error != std::errc{} || parsed != end || step < 0) return std::nullopt;
+  return step;
 }
 
 fs::path checkpoint_path(const fs::path& folder, std::int64_t step) {
@@ -192,7 +192,6 @@ void CheckpointDirectory::set_best(std::int64_t step, double validation_loss) {
 void CheckpointDirectory::link_best(std::int64_t step) const {
   const fs::path from = path_for(step), to = path_ / "best.h5", beside = partial_path(to);
   std::error_code ignored;
-  fs::remove(beside, ignored);
   if (::link(from.c_str(), beside.c_str()) != 0) {
     copy_atomically(from, to);  // a file system without hard links; if it is something else, this says so
     return;

@@ -7,6 +7,9 @@
 
 namespace furlong {
 
+/// The step that the name of a checkpoint says (step_00000012.h5); nothing for other names.
+std::optional<std::int64_t> step_in_name(const std::string& name);
+
 /// Where in a folder of checkpoints that of `step` belongs.
 std::filesystem::path checkpoint_path(const std::filesystem::path& folder, std::int64_t step);
 

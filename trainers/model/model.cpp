@@ -5,6 +5,8 @@
 #include <optional>
 #include <set>
 
+#include "formats/printable.h"
+#include "framework/primitives/arithmetic.h"
 #include "trainers/checkpoint/checkpoint_tensors.h"
 #include "trainers/checkpoint/checkpoints.h"
 #include "trainers/settings/attention_config.h"
@@ -167,11 +169,14 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
     const std::string averaged = "averages/" + parameter.name();
     if (weights == Weights::averaged_if_present && checkpoint.has(averaged)) name = averaged;
     read_tensor(checkpoint, name, parameter.master());
+    if (const std::int64_t bad = ops::count_non_finite(Stream{store.device()}, parameter.master()); bad > 0)
+      throw UserError("{}: {} holds {} values that are NaN or infinite; take an earlier checkpoint",
+                      checkpoint.path().string(), foreign::printable(name), bad);
   }
   for (const TensorInfo& info : checkpoint.tensors("parameters/")) {
     if (!known.contains(info.name))
       throw UserError("{}: the model that its config describes has no place for the tensor {}",
-                      checkpoint.path().string(), info.name);
+                      checkpoint.path().string(), foreign::printable(info.name));
   }
   store.refresh_compute_values(Stream{store.device()});
 }

@@ -53,8 +53,8 @@ Model make_model(const Settings& settings, const Vocabulary& data, const Device&
 enum class Weights { averaged_if_present, raw };
 
 /// Reads the parameters (and buffers) of a checkpoint into the model; with `averaged_if_present`, the exponential
-/// moving average where the checkpoint has one. Throws UserError naming the tensor on any that is missing, misshapen or
-/// unknown to the model.
+/// moving average where the checkpoint has one. Throws UserError naming the tensor on any that is missing, misshapen,
+/// unknown to the model, or not finite.
 void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights weights);
 
 /// A model from a checkpoint alone: its own config and vocabulary. One that is only to be used saves the memory of

@@ -30,6 +30,7 @@ struct TrainOptions {
           ///< another run
   } resume = Resume::automatic;
   std::filesystem::path checkpoint;
+  bool allow_new_data = false;  ///< resume on other data than the checkpoint was trained on
   std::optional<TraceOptions> trace;
   /// On rank 0, when the run is done and its memory free, while the other processes still wait: once one has ended,
   /// some launchers end the rest after a while.

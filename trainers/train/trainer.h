@@ -52,6 +52,7 @@ class Trainer {
 
   /// Optimizer steps done (skipped outliers included).
   std::int64_t steps() const { return steps_; }
+  const Dataset& data() const { return data_; }
   std::int64_t tokens() const { return tokens_; }
   /// Time that the steps of this object took.
   double seconds() const { return seconds_; }

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "formats/json_text.h"
 #include "framework/core/log.h"
 #include "framework/core/trace.h"
 #include "framework/core/version.h"
 #include "trainers/checkpoint/checkpoint_tensors.h"
 #include "trainers/train/checkpoint_shard.h"
+#include "trainers/train/parallel/agreement.h"
 #include "trainers/train/trainer.h"
 
 namespace furlong {
@@ -26,7 +28,7 @@ bool may_change(const std::string& key, const std::string& position) {
 Optimizer::LastSteps last_optimizer_steps(const CheckpointReader& checkpoint) {
   Optimizer::LastSteps steps;
   if (!checkpoint.has("last_optimizer_steps")) return steps;
-  const auto json = nlohmann::json::parse(checkpoint.text("last_optimizer_steps"), nullptr, false);
+  const auto json = foreign::parse_json(checkpoint.text("last_optimizer_steps"), checkpoint.path().string());
   const bool is_valid = json.is_object() && std::all_of(json.begin(), json.end(),
                                                         [](const auto& step) { return step.is_number_unsigned(); });
   if (!is_valid)
@@ -98,6 +100,7 @@ void Trainer::put_state(CheckpointSink& file, std::string_view metrics) const {
   if (origin_) origin_->write(file);
   file.integer("sampler_counter", static_cast<std::int64_t>(samples_drawn_));
   file.integer("seed", model_.settings.seed);
+  file.text("data_fingerprint", data_fingerprint(data_));
   file.number("best_validation", best_validation_);
   if (last_validation_) file.number("last_validation", *last_validation_);
   file.integer("validations_without_improvement", without_improvement_);

@@ -14,6 +14,7 @@
 
 #include "datasets/token_store.h"
 #include "framework/core/error.h"
+#include "framework/io/atomic_file.h"
 #include "tests/datasets/prepare/compress.h"
 #include "tests/datasets/temporary_folder.h"
 
@@ -114,7 +115,7 @@ TEST_F(PrepareTest, UnknownLettersAreNamedOrMapped) {
   EXPECT_THAT(message_of<UserError>([&] { prepare(fasta_options({input}, "dna")); }),
               HasSubstr(input + ":3:3: 'E' is not a letter of the dna alphabet"));
   EXPECT_FALSE(std::filesystem::exists(path("store.h5")));
-  EXPECT_FALSE(std::filesystem::exists(path("store.h5.partial")));
+  EXPECT_TRUE(partial_files(path("store.h5")).empty());
   auto options = fasta_options({input}, "dna");
   options.map_unknown = true;
   EXPECT_EQ(documents(options), Strings{"ACGTACNGNN<document>"});
@@ -301,7 +302,7 @@ TEST_F(PrepareTest, AFullDiskLeavesNothingBehind) {
     setrlimit(RLIMIT_FSIZE, &before);
     EXPECT_THAT(message, HasSubstr("File too large")) << limit;
     EXPECT_EQ(content(path("store.h5")), "precious");
-    EXPECT_FALSE(std::filesystem::exists(path("store.h5.partial")));
+    EXPECT_TRUE(partial_files(path("store.h5")).empty());
   }
   std::signal(SIGXFSZ, old_handler);
 }

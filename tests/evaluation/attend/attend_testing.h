@@ -214,7 +214,7 @@ class AttendTest : public WithTemporaryFolder {
   std::string refused(const AttendOptions& o) const {
     std::string message = message_of<UserError>([&] { attend(o); });
     EXPECT_FALSE(std::filesystem::exists(o.output));
-    EXPECT_FALSE(std::filesystem::exists(partial_path(o.output)));
+    EXPECT_TRUE(partial_files(o.output).empty());
     return message;
   }
   /// Writes, attends, and compares the output with the definition.

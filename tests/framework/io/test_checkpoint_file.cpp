@@ -102,7 +102,7 @@ TEST_F(CheckpointFileTest, EverythingComesBack) {
     EXPECT_FALSE(fs::exists(path));
     writer.finish();
   }
-  EXPECT_FALSE(fs::exists(partial_path(path)));
+  EXPECT_TRUE(partial_files(path).empty());
   const CheckpointReader reader = CheckpointReader::open(path);
   std::vector<std::string> names;
   for (const TensorInfo& info : reader.tensors()) names.push_back(info.name);
@@ -216,7 +216,7 @@ TEST_F(CheckpointFileTest, UnfinishedWritingLeavesTheOldFile) {
     writer.integer("trainer/step", 99);
   }
   EXPECT_EQ(content(path), before);
-  EXPECT_FALSE(fs::exists(partial_path(path)));
+  EXPECT_TRUE(partial_files(path).empty());
 }
 
 TEST_F(CheckpointFileTest, ReadingErrorsSayWhatIsThere) {
@@ -427,7 +427,7 @@ TEST_F(CheckpointFileTest, AFullDiskAtAnyMomentLeavesTheOldFile) {
     }
     setrlimit(RLIMIT_FSIZE, &previous);
     ASSERT_EQ(content(path), before) << "limit " << bytes;
-    ASSERT_FALSE(fs::exists(partial_path(path)));
+    ASSERT_TRUE(partial_files(path).empty());
   }
   signal(SIGXFSZ, previous_handler);
   EXPECT_EQ(failures, 126);                // 8 tensors of 8000 bytes never fit

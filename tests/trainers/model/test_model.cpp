@@ -2,9 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
 #include <set>
 
 #include "tests/reference/values.h"
+#include "trainers/checkpoint/checkpoint_tensors.h"
 
 namespace furlong {
 namespace {
@@ -24,6 +29,27 @@ std::set<std::string> names(const Model& model, bool trained) {
       result.insert(parameter.name());
   }
   return result;
+}
+
+TEST(LoadModel, RefusesWeightsThatAreNotFinite) {
+  const Model model = make_model(resolve(settings_with("tied_embeddings: true")), Vocabulary::protein(), Device{});
+  const Parameter& parameter = model.store->parameters().back();
+  const std::filesystem::path path = std::filesystem::temp_directory_path() / fmt::format("nan_{}.h5", getpid());
+  static_cast<float*>(parameter.master().data())[5] = std::nanf("");
+  {
+    CheckpointWriter file(path);
+    for (const Parameter& one : model.store->parameters()) write_tensor(file, "parameters/" + one.name(), one.master());
+    file.text("config", to_yaml(model.settings));
+    file.text("vocabulary", model.vocabulary.to_json());
+    file.finish();
+  }
+  try {
+    load_model(CheckpointReader::open(path), Device{}, Weights::raw);
+    ADD_FAILURE() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find(parameter.name() + " holds 1 values"), std::string::npos) << error.what();
+  }
+  std::filesystem::remove(path);
 }
 
 TEST(MakeModel, EveryKeyOfTheModelReachesTheNetwork) {

@@ -152,6 +152,27 @@ TEST_F(TrainTest, KeepsTheLastAndTheBest) {
 
 // The run goes on from what a run that was killed after `step` has left: later lines, an earlier checkpoint, a torn
 // line, half a file.
+TEST_F(TrainTest, RefusesACheckpointUnderAnotherStepsNameAndKeepsIt) {
+  run("run");
+  const std::string later = checkpoint("run", 99);
+  fs::rename(checkpoint("run", 12), later);
+  fs::remove(path("run/checkpoints/best.h5"));
+  fs::remove(path("run/checkpoints/best.json"));
+  EXPECT_THAT(message_of<UserError>([&] { run("run"); }), HasSubstr("holds step 12, not what its name says"));
+  EXPECT_TRUE(fs::exists(later));
+  fs::rename(later, checkpoint("run", 12));
+  EXPECT_EQ(run("run").step, 12);
+}
+
+TEST_F(TrainTest, RefusesToResumeOnOtherData) {
+  run("run");
+  testing::write_store(path("tokens.h5"), testing::synthetic_text(4000, 2));
+  EXPECT_THAT(message_of<UserError>([&] { run("run"); }), HasSubstr("was trained on other data"));
+  TrainOptions options;
+  options.allow_new_data = true;
+  EXPECT_EQ(train(settings("run", {"trainer.max_steps=14"}), options).step, 14);
+}
+
 TEST_F(TrainTest, AutomaticallyGoesOnFromTheNewestWholeCheckpoint) {
   const std::vector<std::string> overrides{"model.dropout=0.1", "optimizer.ema_decay=0.9", "checkpoint.keep_last=20"};
   run("whole", overrides);

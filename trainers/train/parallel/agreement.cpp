@@ -1,5 +1,7 @@
 #include "trainers/train/parallel/agreement.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 
 #include "datasets/token_store.h"
@@ -59,6 +61,20 @@ Json description(const TrainOptions& options) {
 }
 
 }  // namespace
+
+std::string data_fingerprint(const Dataset& data) {
+  Json json = description(data);
+  if (const auto* store = dynamic_cast<const TokenStore*>(&data)) {
+    const Json provenance = Json::parse(store->provenance(), nullptr, false);
+    if (provenance.is_object() && provenance.contains("sources")) {
+      for (const Json& source : provenance["sources"])
+        if (source.is_object()) json["sources"].push_back(source.value("xxh3_64", ""));
+    }
+  }
+  const std::string text = json.dump();
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
 
 void check_same(const ProcessGroup& group, const Json& values) {
   if (group.is_alone()) return;

@@ -10,6 +10,10 @@
 
 namespace furlong {
 
+/// What the data of a run are, as 32 hexadecimal digits: vocabulary, sizes of the splits, tokens at their ends, and the
+/// checksums of the files that they were prepared from. A copy of a tokenized dataset has the same.
+std::string data_fingerprint(const Dataset& data);
+
 /// That all processes have the settings and the data of rank 0, and what of `options` several have to do together:
 /// others would train on what is nobody's batch, or wait for sums that never come. Paths, threads and what is logged
 /// may differ. All of the group call it. Throws UserError, on those that differ, naming the first key; of data

@@ -186,6 +186,7 @@ std::int64_t cut_back(const fs::path& path, std::int64_t step) {
     if (failure) throw_file_error(path, "read", failure.value());
     return 0;
   }
+  if (!fs::is_regular_file(path)) throw UserError("{}: found a device, pipe or folder, expected a file", path.string());
   std::ifstream in(path, std::ios::binary);
   if (!in) throw_file_error(path, "read", errno);
   AtomicFile out(path);

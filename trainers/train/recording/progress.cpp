@@ -28,7 +28,16 @@ Progress::Progress(const std::string& style, std::int64_t first, std::int64_t la
 }
 
 Progress::~Progress() {
-  if (drawn_) std::fputc('\n', stderr);
+  if (drawn_) write("\n");
+  if (dropped_ > 0)
+    write(
+        fmt::format("{} lines of progress could not be written to standard error; metrics.jsonl has them\n", dropped_));
+}
+
+void Progress::write(const std::string& text) {
+  std::clearerr(stderr);
+  const bool written = std::fwrite(text.data(), 1, text.size(), stderr) == text.size() && std::fflush(stderr) == 0;
+  dropped_ += written ? 0 : 1;
 }
 
 std::string Progress::duration(double seconds) {
@@ -49,7 +58,7 @@ void Progress::step(std::int64_t step, double loss, double tokens_per_second, do
                   std::isnan(loss) ? "none" : fmt::format("{:.4f}", loss), tokens_per_second, learning_rate,
                   gradient_norm, static_cast<double>(memory_bytes) / 1048576, duration(left));
   if (style_ == Style::lines) {
-    fmt::print(stderr, "{}\n", numbers);
+    write(numbers + "\n");
   } else {
     constexpr int width = 20;
     const auto filled = static_cast<int>(width * step / std::max<std::int64_t>(last_, 1));
@@ -58,17 +67,15 @@ void Progress::step(std::int64_t step, double loss, double tokens_per_second, do
     // A line that wraps cannot be rewritten: what does not fit is left out at its end.
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1)
       line.resize(std::min<std::size_t>(line.size(), window.ws_col - 1u));
-    fmt::print(stderr, "\r{}\x1b[K", line);
-    std::fflush(stderr);
+    write("\r" + line + "\x1b[K");
     drawn_ = true;
   }
 }
 
 void Progress::say(const std::string& line) {
   if (!spdlog::should_log(spdlog::level::info)) return;
-  if (drawn_) fmt::print(stderr, "\r\x1b[K");
+  write((drawn_ ? "\r\x1b[K" : "") + line + "\n");
   drawn_ = false;
-  fmt::print(stderr, "{}\n", line);
 }
 
 }  // namespace furlong

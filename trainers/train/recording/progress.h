@@ -22,10 +22,14 @@ class Progress {
   static std::string duration(double seconds);
 
  private:
+  /// Nobody may be reading, or the disk of a log be full: that is no reason to end a training.
+  void write(const std::string& text);
+
   enum class Style : std::uint8_t { bar, lines, none } style_;
   std::int64_t first_, last_;
   std::chrono::steady_clock::time_point start_;
   bool drawn_ = false;
+  std::int64_t dropped_ = 0;  // lines that standard error did not take
 };
 
 }  // namespace furlong

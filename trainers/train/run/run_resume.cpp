@@ -82,14 +82,35 @@ void name_discarded(const CheckpointDirectory& checkpoints, std::int64_t present
                  present, config::join(later, ", "));
 }
 
+/// A checkpoint under another step's name would be taken for a later one, or removed as one.
+void check_name(const fs::path& from, std::int64_t step) {
+  const auto named = step_in_name(from.filename().string());
+  if (named && *named != step)
+    throw UserError("{}: holds step {}, not what its name says; rename it to {}", from.string(), step,
+                    checkpoint_path(from.parent_path(), step).filename().string());
+}
+
+void check_data(const CheckpointReader& checkpoint, const Trainer& trainer, bool allow_new_data) {
+  if (!checkpoint.has("data_fingerprint") || checkpoint.text("data_fingerprint") == data_fingerprint(trainer.data()))
+    return;
+  if (!allow_new_data)
+    throw UserError(
+        "{}: was trained on other data than {} holds now; restore the data, or add --allow-new-data to continue on "
+        "these",
+        checkpoint.path().string(), trainer.data().path());
+  spdlog::warn("{}: was trained on other data than {} holds now", checkpoint.path().string(), trainer.data().path());
+}
+
 /// On rank 0. True where what it has loaded is a checkpoint of this run. Takes nothing away that the others have yet to
 /// read.
-bool load_on_first(const fs::path& from, const RunDirectory& directory, Trainer& trainer,
+bool load_on_first(const fs::path& from, bool allow_new_data, const RunDirectory& directory, Trainer& trainer,
                    CheckpointDirectory& checkpoints) {
   const bool own = fs::equivalent(fs::absolute(from).parent_path(), checkpoints.path());
   if (!own) refuse_to_replace(checkpoints, from);
   const CheckpointReader checkpoint = CheckpointReader::open(from);
+  check_data(checkpoint, trainer, allow_new_data);
   trainer.load(checkpoint);
+  check_name(from, trainer.steps());
   // A run that goes on in another directory takes its history along.
   if (!own) forget_earlier_run(directory, checkpoints);
   const fs::path metrics = directory.metrics();
@@ -108,7 +129,7 @@ bool resume_run(const TrainOptions& options, const ProcessGroup& group, const Ru
   if (!from) {
     if (!weights.empty()) start_from_weights(trainer, weights);
   } else if (group.is_first()) {
-    is_saved = load_on_first(*from, directory, trainer, *checkpoints);
+    is_saved = load_on_first(*from, options.allow_new_data, directory, trainer, *checkpoints);
   } else {
     trainer.load(CheckpointReader::open(*from));
   }

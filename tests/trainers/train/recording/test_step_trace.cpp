@@ -11,6 +11,7 @@
 #include <set>
 
 #include "framework/core/trace.h"
+#include "framework/io/atomic_file.h"
 #include "tests/trainers/parallel_testing.h"
 #include "tests/trainers/training.h"
 #include "trainers/train/train.h"
@@ -278,7 +279,7 @@ TEST_F(TracedTrainTest, ARunThatEndsBeforeWritesWhatThereIs) {
   // None.
   run("run", TraceOptions{path("none.json"), 3, 6}, 6);
   EXPECT_FALSE(fs::exists(path("none.json")));
-  EXPECT_FALSE(fs::exists(path("none.json.partial")));
+  EXPECT_TRUE(partial_files(path("none.json")).empty());
 }
 
 // The trace comes last: whatever becomes of it, the run is saved.

@@ -1,0 +1,130 @@
+#include "datasets/tokenizers/normalization_map.h"
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "framework/core/error.h"
+
+namespace furlong {
+namespace {
+
+/// The fields of a message in the wire format of protocol buffers, one after the other.
+class Fields {
+ public:
+  Fields(std::string_view bytes, std::string_view origin) : rest_(bytes), origin_(origin) {}
+
+  /// False at the end. `value` is empty where the field is a number.
+  bool next(std::uint64_t& field, std::string_view& value) {
+    if (rest_.empty()) return false;
+    const std::uint64_t key = variable();
+    field = key >> 3;
+    value = {};
+    switch (key & 7) {
+      case 0:
+        variable();
+        return true;
+      case 1:
+        take(8);
+        return true;
+      case 2:
+        value = take(variable());
+        return true;
+      case 5:
+        take(4);
+        return true;
+      default:
+        fail();
+    }
+  }
+
+ private:
+  [[noreturn]] void fail() const { throw UserError("{}: not a SentencePiece model (a field is damaged)", origin_); }
+  std::string_view take(std::uint64_t count) {
+    if (count > rest_.size()) fail();
+    const std::string_view taken = rest_.substr(0, count);
+    rest_.remove_prefix(count);
+    return taken;
+  }
+  std::uint64_t variable() {
+    std::uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const auto byte = static_cast<unsigned char>(take(1)[0]);
+      value |= static_cast<std::uint64_t>(byte & 127) << shift;
+      if (byte < 128) return value;
+    }
+    fail();
+  }
+
+  std::string_view rest_, origin_;
+};
+
+class Trie {
+ public:
+  Trie(std::string_view bytes, std::size_t text_bytes) : units_(bytes.size() / 4), text_bytes_(text_bytes) {
+    if (!units_.empty()) std::memcpy(units_.data(), bytes.data(), 4 * units_.size());
+  }
+
+  /// Whether every search ends inside the array, and every result inside the texts.
+  bool is_closed() const {
+    if (units_.empty()) return false;
+    std::vector<bool> known(units_.size(), false);
+    std::vector<std::size_t> open;
+    const auto reach = [&](std::size_t node) {
+      if ((node | 255) >= units_.size()) return false;  // a search may look at any of its 256 children
+      if (!known[node]) open.push_back(node);
+      known[node] = true;
+      return true;
+    };
+    if (!reach(offset(units_[0]))) return false;
+    while (!open.empty()) {
+      const std::size_t node = open.back();
+      open.pop_back();
+      for (std::uint32_t byte = 0; byte < 256; ++byte) {
+        const std::size_t child = node ^ byte;
+        const std::uint32_t unit = units_[child];
+        if ((unit & 0x800000FF) != byte) continue;  // no child of this node, or a leaf's value
+        const std::size_t next = child ^ offset(unit);
+        if (!reach(next)) return false;
+        const bool has_leaf = (unit >> 8 & 1) != 0;
+        if (has_leaf && (units_[next] & 0x7FFFFFFF) >= text_bytes_) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  static std::size_t offset(std::uint32_t unit) {
+    return static_cast<std::size_t>(unit >> 10) << ((unit & (1u << 9)) >> 6);
+  }
+  std::vector<std::uint32_t> units_;
+  std::size_t text_bytes_;
+};
+
+bool is_sound(std::string_view map) {
+  std::uint32_t trie_bytes = 0;
+  if (map.size() <= sizeof(trie_bytes)) return false;
+  std::memcpy(&trie_bytes, map.data(), sizeof(trie_bytes));
+  map.remove_prefix(sizeof(trie_bytes));
+  if (trie_bytes >= map.size() || trie_bytes % 4 != 0) return false;
+  const std::string_view texts = map.substr(trie_bytes);
+  return texts.back() == '\0' && Trie(map.substr(0, trie_bytes), texts.size()).is_closed();
+}
+
+}  // namespace
+
+void check_normalization_maps(std::string_view model, std::string_view origin) {
+  constexpr std::uint64_t normalizer_spec = 3, denormalizer_spec = 5, precompiled_charsmap = 2;
+  std::uint64_t field = 0;
+  std::string_view value;
+  for (Fields fields(model, origin); fields.next(field, value);) {
+    if (field != normalizer_spec && field != denormalizer_spec) continue;
+    std::string_view map;
+    for (Fields inner(value, origin); inner.next(field, map);) {
+      if (field == precompiled_charsmap && !map.empty() && !is_sound(map))
+        throw UserError("{}: not a SentencePiece model (its precompiled_charsmap is damaged)", origin);
+    }
+  }
+}
+
+}  // namespace furlong

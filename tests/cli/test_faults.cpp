@@ -1,0 +1,128 @@
+// What the program leaves behind when somebody ends it, closes its streams, or gives it files that never end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <nlohmann/json.hpp>
+
+#include "framework/io/atomic_file.h"
+#include "tests/cli/program.h"
+#include "tests/trainers/training.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Finished;
+using ::testing::HasSubstr;
+using testing::Program;
+
+class FaultsTest : public testing::WithTemporaryFolder {
+ protected:
+  Finished furlong(const std::vector<std::string>& arguments) const { return Program(folder_, arguments).wait(); }
+  /// A pipe that nobody writes to, held open so that its reader waits.
+  int silent_pipe(const std::string& name) const {
+    EXPECT_EQ(mkfifo(path(name).c_str(), 0666), 0);
+    return open(path(name).c_str(), O_RDWR | O_CLOEXEC);
+  }
+  fs::path second_folder() const {
+    fs::create_directories(path("second"));
+    return path("second");
+  }
+  /// The arguments of a training of a few steps that writes to run/.
+  std::string training() const {
+    testing::write_store(path("tokens.h5"), testing::synthetic_text(4000));
+    file("config.yaml", "data: {store: " + path("tokens.h5") +
+                            ", sequence_length: 32, batch_size: 2}\nmodel: {n_layers: 1, d_model: 16, n_heads: 2}\n"
+                            "schedule: {warmup_steps: 2}\ntrainer: {max_steps: 40}\nlog: {every: 1}\n");
+    return testing::program_under_test() + " train " + path("config.yaml") + " --run-dir " + path("run");
+  }
+  void expect_a_whole_run() const {
+    EXPECT_EQ(CheckpointReader::open(path("run/checkpoints/step_00000040.h5")).integer("step"), 40);
+    std::istringstream lines(content(path("run/metrics.jsonl")));
+    int count = 0;
+    for (std::string line; std::getline(lines, line); ++count)
+      EXPECT_TRUE(nlohmann::json::parse(line, nullptr, false).is_object()) << line;
+    EXPECT_GE(count, 40);
+  }
+};
+
+TEST_F(FaultsTest, TheSecondWriterOfAFileIsRefusedBeforeItReads) {
+  const int pipe = silent_pipe("input");
+  const std::vector<std::string> prepare{"prepare", "text", path("input"), "--output", path("out.h5")};
+  Program first(folder_, prepare);
+  first.wait_until([&] { return !partial_files(path("out.h5")).empty(); });
+  const Finished second = Program(second_folder(), prepare).wait();
+  EXPECT_EQ(second.status, 2);
+  EXPECT_THAT(second.err, HasSubstr("out.h5: another process is writing this file"));
+  const std::string text = testing::synthetic_text(4000);
+  ASSERT_EQ(write(pipe, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  close(pipe);
+  const Finished found = first.wait();
+  EXPECT_EQ(found.status, 0) << found.err;
+  EXPECT_TRUE(fs::exists(path("out.h5")));
+}
+
+TEST_F(FaultsTest, ASignalEndsPreparationWithNothingLeft) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    const int pipe = silent_pipe("input" + std::to_string(signal));
+    Program program(folder_, {"prepare", "text", path("input" + std::to_string(signal)), "--output", path("out.h5")});
+    program.wait_until([&] { return !partial_files(path("out.h5")).empty(); });
+    program.send(signal);
+    const Finished found = program.wait();
+    close(pipe);
+    EXPECT_EQ(found.status, 3);
+    EXPECT_THAT(found.err,
+                HasSubstr("stopped by signal " + std::string(signal < 10 ? " " : "") + std::to_string(signal)));
+    EXPECT_TRUE(partial_files(path("out.h5")).empty());
+    EXPECT_FALSE(fs::exists(path("out.h5")));
+  }
+}
+
+TEST_F(FaultsTest, TrainingGoesOnWhenNobodyReadsItsLog) {
+  const std::string command = "{ " + training() + " 2>&1 >/dev/null; echo $? >" + path("status") + "; } | head -n 1";
+  ASSERT_EQ(std::system((command + " >/dev/null").c_str()), 0);
+  EXPECT_EQ(content(path("status")), "0\n");
+  expect_a_whole_run();
+}
+
+TEST_F(FaultsTest, TrainingGoesOnWhenTheDiskOfItsLogIsFull) {
+  ASSERT_EQ(std::system((training() + " 2>/dev/full >/dev/null").c_str()), 0);
+  expect_a_whole_run();
+}
+
+TEST_F(FaultsTest, ClosedStandardStreamsTakeNoOtherFilesPlace) {
+  ASSERT_EQ(std::system((training() + " 0<&- 1>&- 2>&-").c_str()), 0);
+  expect_a_whole_run();
+}
+
+TEST_F(FaultsTest, FilesThatNeverEndAreRefused) {
+  const int tokenizer = silent_pipe("tokenizer.json"), metrics = silent_pipe("metrics.jsonl");
+  file("text.txt", "some text");
+  const Finished prepared =
+      furlong({"prepare", "text", path("text.txt"), "--tokenizer", path("tokenizer.json"), "--output", path("out.h5")});
+  EXPECT_EQ(prepared.status, 2);
+  EXPECT_THAT(prepared.err, HasSubstr("tokenizer.json: "));
+  fs::create_directories(path("model"));
+  fs::rename(path("tokenizer.json"), path("model/config.json"));
+  const Finished converted = furlong({"convert", path("model"), path("out.h5")});
+  EXPECT_EQ(converted.status, 2);
+  EXPECT_THAT(converted.err, HasSubstr("config.json: cannot read: it is a device, pipe or socket"));
+  const Finished to_device = furlong({"prepare", "text", path("text.txt"), "--force", "--output", "/dev/null"});
+  EXPECT_EQ(to_device.status, 2);
+  EXPECT_THAT(to_device.err, HasSubstr("/dev/null: cannot write"));
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  close(tokenizer);
+  close(metrics);
+}
+
+TEST_F(FaultsTest, ALabelThatIsNotUtf8IsTheUsersError) {
+  file("labels.csv", "text,label\nsome,caf\xe9\nmore,tea\n");
+  const Finished found = furlong({"prepare", "labelled", path("labels.csv"), "--text-field", "text", "--label-field",
+                                  "label", "--output", path("out.h5")});
+  EXPECT_EQ(found.status, 2);
+  EXPECT_THAT(found.err, HasSubstr("the label 'caf\\xe9' is not UTF-8"));
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,92 @@
+#include "datasets/tokenizers/normalization_map.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "framework/core/error.h"
+
+namespace furlong {
+namespace {
+
+/// A trie that knows the one key "a": the root's children lie in units 256 to 511.
+struct Map {
+  std::vector<std::uint32_t> units = std::vector<std::uint32_t>(512, 0);
+  std::uint32_t trie_bytes = 0;  ///< 0: that of the units
+  std::string texts = std::string("b\0", 2);
+
+  Map() {
+    units[0] = offset(256);
+    units[256 ^ 'a'] = offset(1) | 1 << 8 | 'a';  // has a leaf
+    units[256 ^ 'a' ^ 1] = 0x80000000;            // whose text begins at 0
+  }
+  static std::uint32_t offset(std::uint32_t value) { return value << 10; }
+
+  std::string serialized() const {
+    std::string map = little_endian(trie_bytes ? trie_bytes : static_cast<std::uint32_t>(4 * units.size()));
+    for (const std::uint32_t unit : units) map += little_endian(unit);
+    return field(3, field(2, map + texts));
+  }
+  static std::string little_endian(std::uint32_t value) {
+    std::string bytes;
+    for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(value >> shift & 255);
+    return bytes;
+  }
+  static std::string field(int number, const std::string& value) {
+    std::string bytes(1, static_cast<char>(number << 3 | 2));
+    std::size_t size = value.size();
+    for (; size >= 128; size >>= 7) bytes += static_cast<char>(128 | (size & 127));
+    return bytes + static_cast<char>(size) + value;
+  }
+};
+
+void check(const Map& map) { check_normalization_maps(map.serialized(), "m.model"); }
+
+TEST(NormalizationMap, AcceptsATrieWhoseSearchesStayInside) {
+  EXPECT_NO_THROW(check(Map()));
+  EXPECT_NO_THROW(check_normalization_maps("", "m.model"));
+  EXPECT_NO_THROW(check_normalization_maps(Map::field(3, ""), "m.model"));
+}
+
+TEST(NormalizationMap, RefusesSearchesThatLeaveTheTrie) {
+  Map root;
+  root.units[0] = Map::offset(1 << 20);
+  EXPECT_THROW(check(root), UserError);
+  Map child;
+  child.units[256 ^ 'a'] = Map::offset(512) | 'a';
+  EXPECT_THROW(check(child), UserError);
+  Map scaled;  // bit 9 multiplies the offset by 256
+  scaled.units[256 ^ 'a'] = Map::offset(2) | 1 << 9 | 'a';
+  EXPECT_THROW(check(scaled), UserError);
+  Map cut;  // the root's children would lie beyond the array
+  cut.units.resize(400);
+  EXPECT_THROW(check(cut), UserError);
+}
+
+TEST(NormalizationMap, RefusesTextsOutsideOfTheMap) {
+  Map leaf;
+  leaf.units[256 ^ 'a' ^ 1] = 0x80000000 | 2;
+  EXPECT_THROW(check(leaf), UserError);
+  Map endless;
+  endless.texts = "b";
+  EXPECT_THROW(check(endless), UserError);
+  Map without;
+  without.texts = "";
+  EXPECT_THROW(check(without), UserError);
+}
+
+TEST(NormalizationMap, RefusesSizesThatContradictEachOther) {
+  for (const std::uint32_t bytes : {1u, 3u, 2047u, 4096u, 0xFFFFFFFFu}) {
+    Map map;
+    map.trie_bytes = bytes;
+    EXPECT_THROW(check(map), UserError) << bytes;
+  }
+  const std::string whole = Map().serialized();
+  for (const std::size_t size : {std::size_t{1}, std::size_t{2}, whole.size() - 1})
+    EXPECT_THROW(check_normalization_maps(whole.substr(0, size), "m.model"), UserError) << size;
+}
+
+}  // namespace
+}  // namespace furlong
