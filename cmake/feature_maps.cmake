@@ -7,4 +7,7 @@ list(TRANSFORM furlong_maps REPLACE "X\\((.*)\\)"
   "#include \"framework/ops/attention/feature_maps/maps/\\1-inl.h\"\n")
 list(JOIN furlong_maps "" furlong_maps)
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/feature_map_files.h CONTENT "${furlong_maps}")
-target_include_directories(furlong_ops PRIVATE ${CMAKE_BINARY_DIR}/generated)
+set_source_files_properties(
+  ${CMAKE_SOURCE_DIR}/framework/ops/attention/feature_maps/feature_map.cpp
+  ${CMAKE_SOURCE_DIR}/framework/ops/attention/feature_maps/feature_map_functions_cpu.cpp
+  PROPERTIES INCLUDE_DIRECTORIES ${CMAKE_BINARY_DIR}/generated)

@@ -3,7 +3,7 @@
 // logarithm, as in favor_positive.
 template <>
 struct Map<FeatureMap::favor_hyperbolic> : ProjectionMap {
-  static constexpr FeatureMapProperties properties{.summary = "the same with exp(±u)",
+  static constexpr FeatureMapProperties properties{.summary = "likewise, two of each projection: exp(±u)",
                                                    .form = FeatureForm::logarithms,
                                                    .features_a_direction = 2,
                                                    .estimates_softmax = true,
