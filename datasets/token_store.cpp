@@ -177,7 +177,7 @@ void TokenStore::State::load(const SplitRanges& split) const {
 }
 
 TokenStore TokenStore::open(const std::string& path) {
-  hdf5::File file = hdf5::File::open(path);
+  hdf5::File file = hdf5::File::open_own(path);
   if (!file.has_attribute("format") || file.text("format") != token_store_format) {
     throw UserError("{}: is HDF5 but not a token store; make one with furlong prepare", path);
   }

@@ -188,6 +188,10 @@ class FileReader {
                       open->second.string());
     }
     open_.emplace_back(identity, file);
+    // Files that include others twice each would be read for ever.
+    constexpr std::size_t most_files = 64;
+    if (reading_.files.size() >= most_files)
+      throw UserError("{}more than {} files are included; remove some of the includes", from, most_files);
     reading_.files.push_back(file);
     const YamlSource source(file.string(), read_config_file(file, from));
     YAML::Node included(YAML::NodeType::Null);

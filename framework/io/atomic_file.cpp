@@ -34,6 +34,8 @@ const char* hint_for(int error) {
       return "give the path of a file";
     case ENOTDIR:
       return "a part of the path is a file";
+    case ELOOP:
+      return "its symbolic links lead in a circle";
     default:
       return "give a shorter path";
   }
@@ -50,6 +52,7 @@ void throw_file_error(const fs::path& path, std::string_view action, int error) 
     case EISDIR:
     case ENOTDIR:
     case ENAMETOOLONG:
+    case ELOOP:
       throw UserError("{}: cannot {}: {}; {}", path.string(), action, reason, hint_for(error));
     case EFBIG:
       throw MachineError(

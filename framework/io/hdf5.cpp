@@ -1,5 +1,8 @@
 #include "framework/io/hdf5.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -329,6 +332,20 @@ File File::create(AtomicFile& file) {
   Handle handle(H5Fcreate(origin->file.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()));
   if (!handle) throw MachineError("{}: cannot be created ({})", origin->file, detail::take_reason().text);
   return {std::move(handle), std::move(origin)};
+}
+
+File File::open_own(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor >= 0) {
+    try {
+      require_checksummed_headers(descriptor, 0, path);
+    } catch (...) {
+      ::close(descriptor);
+      throw;
+    }
+    ::close(descriptor);
+  }
+  return open(path);
 }
 
 File File::open(const std::string& path) {

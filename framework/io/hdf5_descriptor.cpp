@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <string_view>
 
 #include "framework/core/error.h"
 #include "framework/io/hdf5_internal.h"
@@ -166,6 +167,20 @@ void use_descriptor(std::int64_t access_list, DescriptorIo& io) {
   if (driver < 0 || H5Pset_driver(access_list, driver, &settings) < 0) {
     throw MachineError("HDF5 does not take the file driver ({})", detail::take_reason().text);
   }
+}
+
+void require_checksummed_headers(int descriptor, std::uint64_t offset, const std::string& path) {
+  // HDF5 File Format Specification, section II.A: eight bytes of signature, and then the superblock's version.
+  constexpr std::string_view signature("\x89HDF\r\n\x1a\n", 8);
+  char beginning[9] = {};
+  const ssize_t count = ::pread(descriptor, beginning, sizeof(beginning), static_cast<off_t>(offset));
+  if (count != sizeof(beginning) || std::string_view(beginning, 8) != signature) return;  // what HDF5 itself refuses
+  const int version = static_cast<unsigned char>(beginning[8]);
+  if (version < 2)
+    throw UserError(
+        "{}: has HDF5 headers without checksums (superblock version {}), expected version 2 or 3; write it anew with "
+        "h5py.File(..., libver='v110') or h5repack --low=v110",
+        path, version);
 }
 
 }  // namespace furlong::hdf5

@@ -5,8 +5,13 @@
 // good order, and the caller, who asks error() before the file gets its name, throws with the system's own reason.
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace furlong::hdf5 {
+
+/// Throws UserError unless the file behind `descriptor` has a superblock of version 2 or 3 at `offset`: its headers
+/// have checksums then. Older headers have none, and a damaged one can corrupt the memory of libhdf5 1.10.
+void require_checksummed_headers(int descriptor, std::uint64_t offset, const std::string& path);
 
 /// Reads and writes at offsets of a descriptor that somebody else owns and closes later. Not for two threads at once.
 class DescriptorIo {

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <hdf5.h>
+#include <unistd.h>
 
 #include <functional>
 #include <random>
@@ -208,6 +210,22 @@ TEST_F(TokenStoreTest, WideTokensAndManyChunks) {
       found.push_back(static_cast<std::uint16_t>(id));
   }
   EXPECT_EQ(found, all);
+}
+
+TEST(TokenStoreHeaders, RefusesHeadersWithoutChecksums) {
+  const std::string path = (std::filesystem::temp_directory_path() / fmt::format("old_{}.h5", getpid())).string();
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);  // superblock 0
+  ASSERT_GE(file, 0);
+  ASSERT_GE(H5Fclose(file), 0);
+  try {
+    TokenStore::open(path);
+    ADD_FAILURE() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("HDF5 headers without checksums (superblock version 0)"),
+              std::string::npos)
+        << error.what();
+  }
+  std::filesystem::remove(path);
 }
 
 }  // namespace

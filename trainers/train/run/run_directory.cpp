@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
 
 namespace furlong {
@@ -61,11 +62,17 @@ class RunDirectory::Lock {
   explicit Lock(const fs::path& directory)
       : descriptor_(open((directory / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
     if (descriptor_ < 0) throw_file_error(directory / ".lock", "create", errno);
-    if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      close(descriptor_);
-      throw UserError("{}: another furlong train is running in this run directory; choose another with --run-dir",
-                      directory.string());
+    if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
+    const int failure = errno;
+    if (failure == ENOLCK || failure == ENOTSUP || failure == ENOSYS) {
+      spdlog::warn("{}: this file system has no locks; nothing stops a second training in this run directory",
+                   directory.string());
+      return;
     }
+    close(descriptor_);
+    if (failure != EWOULDBLOCK) throw_file_error(directory / ".lock", "lock", failure);
+    throw UserError("{}: another furlong train is running in this run directory; choose another with --run-dir",
+                    directory.string());
   }
   ~Lock() { close(descriptor_); }
   Lock(const Lock&) = delete;
