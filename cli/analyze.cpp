@@ -29,9 +29,8 @@ struct Options {
 
 /// Options that belong to one of the three sources of queries and keys.
 struct Given {
-  std::vector<const CLI::Option*> gaussian, without_model, model, target, advice;
-  const CLI::Option *features = nullptr, *kinds = nullptr, *draws = nullptr;
-  const CLI::Option* target_error = nullptr;
+  std::vector<Option> gaussian, without_model, model, target, advice;
+  Option features, kinds, draws, target_error;
 };
 
 const std::vector<std::string>& default_maps() {
@@ -45,15 +44,14 @@ void check(const Options& options, const Given& given) {
   if (options.of_model() && from_file)
     throw UserError("--input {}: a run or checkpoint brings queries and keys of its own; leave out one of the two",
                     options.sweep.input.string());
-  for (const CLI::Option* option : given.gaussian)
-    refuse_unless(!options.of_model() && !from_file, *option, "Gaussian queries and keys, without RUN and --input");
-  for (const CLI::Option* option : given.without_model)
-    refuse_unless(!options.of_model(), *option, "queries and keys without RUN");
-  for (const CLI::Option* option : given.model) refuse_unless(options.of_model(), *option, "RUN|CHECKPOINT");
-  for (const CLI::Option* option : given.target)
-    refuse_unless(given.target_error->count() > 0, *option, "--target-error");
-  for (const CLI::Option* option : given.advice) refuse_unless(options.advise, *option, "--advise");
-  if (options.advise && given.target_error->count() == 0)
+  for (const Option& option : given.gaussian)
+    refuse_unless(!options.of_model() && !from_file, option, "Gaussian queries and keys, without RUN and --input");
+  for (const Option& option : given.without_model)
+    refuse_unless(!options.of_model(), option, "queries and keys without RUN");
+  for (const Option& option : given.model) refuse_unless(options.of_model(), option, "RUN|CHECKPOINT");
+  for (const Option& option : given.target) refuse_unless(given.target_error.is_given(), option, "--target-error");
+  for (const Option& option : given.advice) refuse_unless(options.advise, option, "--advise");
+  if (options.advise && !given.target_error.is_given())
     throw UserError("--advise: which error is wanted? Add --target-error E, for instance 0.1");
   refuse_twice("--deviation", options.sweep.deviations);
   refuse_twice("--norm-scale", options.sweep.norm_scales);
@@ -73,10 +71,10 @@ void check(const Options& options, const Given& given) {
 /// Options given that only attentions compared with the model's own would take.
 std::vector<std::string> candidate_options(const Options& options, const Given& given) {
   std::vector<std::string> names;
-  const bool target = given.target_error->count() > 0;
-  if (given.features->count() > 0) names.push_back(given.features->get_name());
-  if (given.kinds->count() > 0 && !options.advise) names.push_back(given.kinds->get_name());
-  if (given.draws->count() > 0 && !target) names.push_back(given.draws->get_name());
+  const bool target = given.target_error.is_given();
+  if (given.features.is_given()) names.push_back(given.features.name());
+  if (given.kinds.is_given() && !options.advise) names.push_back(given.kinds.name());
+  if (given.draws.is_given() && !target) names.push_back(given.draws.name());
   return names;
 }
 
@@ -218,135 +216,132 @@ constexpr const char* footer =
     "  furlong analyze attention --features 64,256,1024 --deviation 0.5 --plot error.svg\n"
     "  furlong analyze attention runs/quickstart --target-error 0.1 --advise --cost-at 65536";
 
-void add_sources(CLI::App& command, Options& options, Given& given) {
+void add_sources(Command command, Options& options, Given& given) {
   command.add_option("run", options.model.run, "A run directory or a checkpoint, whose layers are analyzed on data")
-      ->type_name("RUN|CHECKPOINT");
+      .value_name("RUN|CHECKPOINT");
   command
       .add_option("--input", options.sweep.input,
                   "An HDF5 file with query, key, value, mask and documents as furlong attend reads it;\nits directions "
                   "and constants are not used")
-      ->type_name("FILE");
+      .value_name("FILE");
   SweepOptions& sweep = options.sweep;
   given.gaussian = {
       command.add_option("--deviation", sweep.deviations, "Gaussian: standard deviations of the entries of q and k")
-          ->capture_default_str()
-          ->delimiter(',')
-          ->allow_extra_args(false)
-          ->check(CLI::Range(0.0, 1e6))
-          ->type_name("S,..."),
+          .shows_default()
+          .separated_by(',')
+          .one_argument()
+          .range(0.0, 1e6)
+          .value_name("S,..."),
       command.add_option("--n", sweep.lengths, "Gaussian: numbers of tokens")
-          ->capture_default_str()
-          ->delimiter(',')
-          ->allow_extra_args(false)
-          ->check(CLI::Range(1, 1 << 20))
-          ->type_name("N,..."),
+          .shows_default()
+          .separated_by(',')
+          .one_argument()
+          .range(1, 1 << 20)
+          .value_name("N,..."),
       command.add_option("--d", sweep.widths, "Gaussian: widths of a head")
-          ->capture_default_str()
-          ->delimiter(',')
-          ->allow_extra_args(false)
-          ->check(CLI::Range(1, 1 << 14))
-          ->type_name("D,...")};
+          .shows_default()
+          .separated_by(',')
+          .one_argument()
+          .range(1, 1 << 14)
+          .value_name("D,...")};
   given.without_model = {
       command.add_option("--norm-scale", sweep.norm_scales, "Factors that q and k are multiplied by")
-          ->capture_default_str()
-          ->delimiter(',')
-          ->allow_extra_args(false)
-          ->check(CLI::Range(0.0, 1e6))
-          ->type_name("X,..."),
+          .shows_default()
+          .separated_by(',')
+          .one_argument()
+          .range(0.0, 1e6)
+          .value_name("X,..."),
       command.add_flag("--causal", sweep.causal, "A query sees no later key (default: it sees all)")};
   ModelAnalysisOptions& model = options.model;
   given.model = {
       command.add_option("--data", model.store, "The token store (default: the one that the model was trained on)")
-          ->type_name("STORE"),
+          .value_name("STORE"),
       command.add_option("--split", options.split, "Which part of the store")
-          ->capture_default_str()
-          ->check(CLI::IsMember({"train", "validation", "test"})),
+          .shows_default()
+          .one_of({"train", "validation", "test"}),
       command.add_option("--sequence-length", model.sequence_length, "Tokens in a row (default: as in training)")
-          ->check(CLI::Range(1, 1000000000)),
-      command.add_option("--batch-size", model.batch_size, "Rows at once")
-          ->capture_default_str()
-          ->check(CLI::Range(1, 1000000)),
+          .range(1, 1000000000),
+      command.add_option("--batch-size", model.batch_size, "Rows at once").shows_default().range(1, 1000000),
       command.add_option("--batches", model.batches, "Batches from the split's beginning")
-          ->capture_default_str()
-          ->check(CLI::Range(1, 1000000)),
+          .shows_default()
+          .range(1, 1000000),
       command
           .add_option("--weights", options.weights,
                       "averaged: the moving average where the checkpoint has one; raw: the weights that were trained")
-          ->capture_default_str()
-          ->check(CLI::IsMember({"averaged", "raw"}))};
+          .shows_default()
+          .one_of({"averaged", "raw"})};
 }
 
-void add_attentions(CLI::App& command, Options& options, Given& given) {
+void add_attentions(Command command, Options& options, Given& given) {
   command
       .add_option("--maps", options.maps,
                   fmt::format("Attentions to compare with softmax, NAME[:ORDER][+centering][+saderf] of the feature "
                               "maps\n{}\n(default: {};\nwith RUN the model's own, and beside softmax favor_positive; "
                               "with --advise a list of its own)",
                               fmt::join(feature_map_names(), ", "), fmt::join(default_maps(), ",")))
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("NAME,...");
+      .separated_by(',')
+      .one_argument()
+      .value_name("NAME,...");
   given.features = command.add_option("--features", options.features, "Random features m")
-                       ->capture_default_str()
-                       ->delimiter(',')
-                       ->allow_extra_args(false)
-                       ->check(CLI::Range(1, 1 << 20))
-                       ->type_name("M,...");
+                       .shows_default()
+                       .separated_by(',')
+                       .one_argument()
+                       .range(1, 1 << 20)
+                       .value_name("M,...");
   given.kinds =
       command.add_option("--directions-kind", options.kinds, "How directions are drawn; --advise takes the first")
-          ->capture_default_str()
-          ->delimiter(',')
-          ->allow_extra_args(false)
-          ->check(CLI::IsMember(directions_kind_names()))
-          ->type_name("KIND,...");
+          .shows_default()
+          .separated_by(',')
+          .one_argument()
+          .one_of(directions_kind_names())
+          .value_name("KIND,...");
   given.draws =
       command
           .add_option("--draws", options.draws,
                       "Draws that an error is the median of (default: 5; with RUN, and for the m of an error, 3)")
-          ->check(CLI::Range(1, 10000));
-  command.add_option("--seed", options.seed, "The same seed draws the same")->capture_default_str();
+          .range(1, 10000);
+  command.add_option("--seed", options.seed, "The same seed draws the same").shows_default();
   given.target_error = command
                            .add_option("--target-error", options.advice.target_error,
                                        "Find the m of each attention with random features that reaches E")
-                           ->check(CLI::Range(1e-12, 1e3))
-                           ->type_name("E");
+                           .range(1e-12, 1e3)
+                           .value_name("E");
   given.target = {
       command
           .add_option(
               "--max-features", options.advice.most_features,
               "With --target-error: no m beyond is tried; given with --advise, no polynomial that has more either")
-          ->capture_default_str()
-          ->check(CLI::Range(2, 1 << 20))
-          ->type_name("M")};
+          .shows_default()
+          .range(2, 1 << 20)
+          .value_name("M")};
   command.add_flag("--advise", options.advise,
                    "Name, for each head, the cheapest attention and m that reaches --target-error");
   given.advice = {command
                       .add_option("--cost-at", options.advice.length,
                                   "With --advise: tell costs for sequences of so many tokens (default: the data's)")
-                      ->check(CLI::Range(1, 1 << 30))
-                      ->type_name("N")};
+                      .range(1, 1 << 30)
+                      .value_name("N")};
 }
 
-void add_attention(CLI::App& analyze_command) {
-  auto* command = analyze_command.add_subcommand("attention",
-                                                 "How far linear attention is from exact softmax, and from uniform, on "
-                                                 "Gaussian, given, or a model's queries and keys");
-  command->footer(footer);
+void add_attention(Command analyze_command) {
+  const Command command =
+      analyze_command.add_subcommand("attention",
+                                     "How far linear attention is from exact softmax, and from uniform, on "
+                                     "Gaussian, given, or a model's queries and keys");
+  command.footer(footer);
   const auto options = std::make_shared<Options>();
   const auto given = std::make_shared<Given>();
-  add_sources(*command, *options, *given);
-  add_attentions(*command, *options, *given);
-  command->add_option("--json", options->json, "Write everything to this file as JSON")->type_name("FILE");
-  command->add_option("--plot", options->plot, "Write errors as a plot to this file, whose name ends in .svg")
-      ->type_name("FILE.svg");
-  command->add_option("--threads", options->threads, "Threads; 0: all cores")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 4096));
-  command->callback([=] {
+  add_sources(command, *options, *given);
+  add_attentions(command, *options, *given);
+  command.add_option("--json", options->json, "Write everything to this file as JSON").value_name("FILE");
+  command.add_option("--plot", options->plot, "Write errors as a plot to this file, whose name ends in .svg")
+      .value_name("FILE.svg");
+  command.add_option("--threads", options->threads, "Threads; 0: all cores").shows_default().range(0, 4096);
+  command.action([=] {
     check(*options, *given);
     set_thread_count(static_cast<int>(options->threads));
-    settle(*options, given->target_error->count() > 0);
-    options->advice.bounds_polynomials = given->target[0]->count() > 0;
+    settle(*options, given->target_error.is_given());
+    options->advice.bounds_polynomials = given->target[0].is_given();
     options->model.candidate_options = candidate_options(*options, *given);
     if (options->of_model()) {
       run_model(*options);
@@ -358,11 +353,11 @@ void add_attention(CLI::App& analyze_command) {
 
 }  // namespace
 
-void add_analyze(CLI::App& program, int& /*status*/) {
-  auto* analyze =
+void add_analyze(Command program, int& /*status*/) {
+  const Command analyze =
       program.add_subcommand("analyze", "Error, weights and norms of attention, and what would serve better");
-  analyze->require_subcommand(1);
-  add_attention(*analyze);
+  analyze.require_subcommand();
+  add_attention(analyze);
 }
 
 }  // namespace furlong::command_line

@@ -101,76 +101,74 @@ constexpr const char* footer =
 
 }  // namespace
 
-void add_attend(CLI::App& program, int& /*status*/) {
-  auto* command =
+void add_attend(Command program, int& /*status*/) {
+  const Command command =
       program.add_subcommand("attend", "Run one attention on tensors from an HDF5 file; writes output and gradients");
-  command->footer(footer);
+  command.footer(footer);
   const auto options = std::make_shared<Options>();
   AttendOptions& attend_options = options->attend;
-  command->add_option("--input", attend_options.input, "The HDF5 file with query, key and value")
-      ->required()
-      ->type_name("FILE");
+  command.add_option("--input", attend_options.input, "The HDF5 file with query, key and value")
+      .required()
+      .value_name("FILE");
   command
-      ->add_option("--output", attend_options.output,
-                   "The HDF5 file to write; replaced if it exists, and only by a whole one")
-      ->required()
-      ->type_name("FILE");
+      .add_option("--output", attend_options.output,
+                  "The HDF5 file to write; replaced if it exists, and only by a whole one")
+      .required()
+      .value_name("FILE");
   command
-      ->add_option("--mechanism", options->mechanism,
-                   "softmax: exact; linear: by features; linformer: projected keys and values;\n"
-                   "windowed: exact inside --window, features outside")
-      ->capture_default_str()
-      ->check(CLI::IsMember(mechanism_names()))
-      ->type_name("NAME");
-  command->add_flag("--causal", attend_options.choice.causal, "A query sees no later key (default: it sees all)");
-  options->attention.add(*command, attend_options.choice);
-  auto* features = command
-                       ->add_option("--features", attend_options.features,
-                                    "Random features m (default: as many as the file's directions give, or twice d)")
-                       ->check(CLI::Range(1, 1 << 24));
-  auto* kind = command
-                   ->add_option("--directions-kind", attend_options.directions_kind,
-                                "How directions are drawn where the file has none")
-                   ->default_str("orthogonal")
-                   ->check(CLI::IsMember(directions_kind_names()))
-                   ->type_name("KIND");
-  auto* seed =
-      command->add_option("--seed", attend_options.seed, "The same seed draws the same directions")->default_str("0");
-  auto* rows = command
-                   ->add_option("--projected-length", attend_options.projected_length,
-                                "Rows that --projection mean pools the keys into")
-                   ->check(CLI::Range(1, 1 << 30))
-                   ->type_name("R");
-  command->add_flag("--gradients", attend_options.gradients, "Go backward from d_output too");
+      .add_option("--mechanism", options->mechanism,
+                  "softmax: exact; linear: by features; linformer: projected keys and values;\n"
+                  "windowed: exact inside --window, features outside")
+      .shows_default()
+      .one_of(mechanism_names())
+      .value_name("NAME");
+  command.add_flag("--causal", attend_options.choice.causal, "A query sees no later key (default: it sees all)");
+  options->attention.add(command, attend_options.choice);
+  const Option features =
+      command
+          .add_option("--features", attend_options.features,
+                      "Random features m (default: as many as the file's directions give, or twice d)")
+          .range(1, 1 << 24);
+  const Option kind = command
+                          .add_option("--directions-kind", attend_options.directions_kind,
+                                      "How directions are drawn where the file has none")
+                          .shows_default("orthogonal")
+                          .one_of(directions_kind_names())
+                          .value_name("KIND");
+  const Option seed =
+      command.add_option("--seed", attend_options.seed, "The same seed draws the same directions").shows_default("0");
+  const Option rows = command
+                          .add_option("--projected-length", attend_options.projected_length,
+                                      "Rows that --projection mean pools the keys into")
+                          .range(1, 1 << 30)
+                          .value_name("R");
+  command.add_flag("--gradients", attend_options.gradients, "Go backward from d_output too");
   command
-      ->add_option("--dtype", options->dtype,
-                   "What query, key and value are stored as; bfloat16 is computed in float32")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"float32", "bfloat16", "float64"}));
+      .add_option("--dtype", options->dtype, "What query, key and value are stored as; bfloat16 is computed in float32")
+      .shows_default()
+      .one_of({"float32", "bfloat16", "float64"});
   command
-      ->add_option("--mode", options->mode,
-                   "parallel: all tokens at once; recurrent: one by one from the state that the earlier left")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"parallel", "recurrent"}));
+      .add_option("--mode", options->mode,
+                  "parallel: all tokens at once; recurrent: one by one from the state that the earlier left")
+      .shows_default()
+      .one_of({"parallel", "recurrent"});
   command
-      ->add_option("--prefill", attend_options.prefill,
-                   "With --mode recurrent: so many tokens at once before the others one by one")
-      ->check(CLI::Range(1, 1 << 30))
-      ->type_name("TOKENS");
-  command->add_option("--device", options->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads; 0: all cores")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 4096));
-  command->add_flag("--json", options->json, "Print JSON");
-  command->callback([=, &attend_options] {
+      .add_option("--prefill", attend_options.prefill,
+                  "With --mode recurrent: so many tokens at once before the others one by one")
+      .range(1, 1 << 30)
+      .value_name("TOKENS");
+  command.add_option("--device", options->device, "auto, cpu, cuda or cuda:N").shows_default();
+  command.add_option("--threads", options->threads, "Threads; 0: all cores").shows_default().range(0, 4096);
+  command.add_flag("--json", options->json, "Print JSON");
+  command.action([=, &attend_options] {
     const AttendMechanism mechanism = mechanism_from_name(options->mechanism);
     const bool by_features = mechanism == AttendMechanism::linear || mechanism == AttendMechanism::windowed;
-    for (const CLI::Option* option : {features, kind, seed})
-      refuse_unless(by_features, *option, "--mechanism linear or windowed");
-    refuse_unless(mechanism == AttendMechanism::linformer && options->attention.projection == "mean", *rows,
+    for (const Option& option : {features, kind, seed})
+      refuse_unless(by_features, option, "--mechanism linear or windowed");
+    refuse_unless(mechanism == AttendMechanism::linformer && options->attention.projection == "mean", rows,
                   "--mechanism linformer --projection mean");
     options->attention.check({mechanism}, {options->attention.feature_map}, attend_options.choice);
-    if (options->mode == "recurrent" && attend_options.prefill == 0 && command->get_option("--chunk")->count() > 0)
+    if (options->mode == "recurrent" && attend_options.prefill == 0 && command.option("--chunk").is_given())
       throw UserError(
           "--chunk: --mode recurrent takes tokens one by one; give a --prefill too, which has tiles, or leave it out");
     run(*options);

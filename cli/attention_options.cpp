@@ -45,74 +45,74 @@ AttendMechanism mechanism_from_name(const std::string& name) {
   throw UserError("--mechanism {}: unknown; expected one of {}", name, fmt::join(mechanism_names(), ", "));
 }
 
-void refuse_unless(bool applies, const CLI::Option& option, const std::string& where) {
-  if (!applies && option.count() > 0)
-    throw UserError("{}: belongs to {}; leave it out, or change that", option.get_name(), where);
+void refuse_unless(bool applies, const Option& option, const std::string& where) {
+  if (!applies && option.is_given())
+    throw UserError("{}: belongs to {}; leave it out, or change that", option.name(), where);
 }
 
-void AttentionOptionValues::add(CLI::App& command, AttentionChoice& choice, bool many_maps) {
+void AttentionOptionValues::add(Command command, AttentionChoice& choice, bool many_maps) {
   using enum AttendMechanism;
-  const auto keep = [&](const CLI::Option* option, std::vector<AttendMechanism> takers) {
+  const auto keep = [&](Option option, std::vector<AttendMechanism> takers) {
     options_.push_back({option, std::move(takers)});
     return option;
   };
   if (!many_maps) {
     keep(command.add_option("--feature-map", feature_map, "What makes features of queries and keys")
-             ->capture_default_str()
-             ->check(CLI::IsMember(feature_map_names()))
-             ->type_name("NAME"),
+             .shows_default()
+             .one_of(feature_map_names())
+             .value_name("NAME"),
          {linear, windowed});
   }
   keep(command
            .add_option("--window", choice.window,
                        "softmax, linear: keys so many tokens away or more are not seen;\nwindowed: nearer ones have "
                        "exact weights")
-           ->check(CLI::Range(1, 1 << 30))
-           ->type_name("TOKENS"),
+           .range(1, 1 << 30)
+           .value_name("TOKENS"),
        {softmax, linear, windowed});
   chunk_ = keep(
       command.add_option("--chunk", choice.chunk_size, "Tokens a tile: changes speed, and results only by rounding")
-          ->capture_default_str()
-          ->check(CLI::Range(1, 1 << 16))
-          ->type_name("TOKENS"),
+          .shows_default()
+          .range(1, 1 << 16)
+          .value_name("TOKENS"),
       {linear, windowed});
-  order_ = keep(
-      command.add_option("--order", choice.map_options.order, "taylor: 1 to 3; limit: 1 to 4")->capture_default_str(),
-      {linear, windowed});
+  order_ =
+      keep(command.add_option("--order", choice.map_options.order, "taylor: 1 to 3; limit: 1 to 4").shows_default(),
+           {linear, windowed});
   kernel_epsilon_ =
       keep(command
                .add_option("--kernel-epsilon", kernel_epsilon,
                            many_maps ? "favor_relu: added to every feature (0: 0.001)"
                                      : "favor_relu, --compat performer_pytorch: added to every feature\n(0: 0.001, or "
                                        "the library's own: 0.0001 with favor_positive)")
-               ->capture_default_str()
-               ->check(CLI::NonNegativeNumber),
+               .shows_default()
+               .not_negative(),
            {linear, windowed});
   most_features_ = keep(
       command.add_option("--most-features", choice.map_options.most_features, "taylor and limit are refused above it")
-          ->capture_default_str()
-          ->check(CLI::PositiveNumber),
+          .shows_default()
+          .positive(),
       {linear, windowed});
   keep(command
            .add_option("--normalizer", normalizer,
                        "sum: divide by the sum of weights; none: by the output row's own root mean square")
-           ->capture_default_str()
-           ->check(CLI::IsMember({"sum", "none"})),
+           .shows_default()
+           .one_of({"sum", "none"}),
        {linear, windowed});
   guard_ = keep(command
                     .add_option("--denominator-guard", choice.denominator_guard,
                                 "Maps with features of both signs, whose sums can cancel: rows whose denominator is a "
                                 "smaller\npart of the sum of |φ(q)| |φ(k)| become zero, and are counted")
-                    ->capture_default_str()
-                    ->check(CLI::Range(0.0, 1.0)),
+                    .shows_default()
+                    .range(0.0, 1.0),
                 {linear, windowed});
   if (!many_maps) {
     compat_ =
         keep(command
                  .add_option("--compat", choice.compat,
                              "That library's arithmetic, epsilons included: performer_pytorch or fast_transformers")
-                 ->check(CLI::IsMember({"performer_pytorch", "fast_transformers"}))
-                 ->type_name("NAME"),
+                 .one_of({"performer_pytorch", "fast_transformers"})
+                 .value_name("NAME"),
              {linear});
     stabilize_ = keep(command.add_flag("--compat-stabilize", choice.compat_stabilize,
                                        "fast_transformers with favor_hyperbolic: that library's argument stabilize"),
@@ -121,9 +121,9 @@ void AttentionOptionValues::add(CLI::App& command, AttentionChoice& choice, bool
   std::vector<std::string> projections;
   for (const auto& [kind, name] : ops::sequence_projections()) projections.emplace_back(name);
   keep(command.add_option("--projection", projection, "How linformer shortens keys and values")
-           ->capture_default_str()
-           ->check(CLI::IsMember(projections))
-           ->type_name("KIND"),
+           .shows_default()
+           .one_of(projections)
+           .value_name("KIND"),
        {linformer});
 }
 
@@ -135,30 +135,30 @@ void AttentionOptionValues::check(const std::vector<AttendMechanism>& mechanisms
     });
     std::vector<std::string> takers;
     for (const AttendMechanism taker : given.takers) takers.emplace_back(name_of(taker));
-    refuse_unless(applies, *given.option, fmt::format("--mechanism {}", fmt::join(takers, " or ")));
+    refuse_unless(applies, given.option, fmt::format("--mechanism {}", fmt::join(takers, " or ")));
   }
   const bool polynomial = any_map(maps, [](const auto& info) { return info.highest_order > 0; });
-  refuse_unless(polynomial, *order_, "--feature-map taylor or limit");
-  refuse_unless(polynomial, *most_features_, "--feature-map taylor or limit");
+  refuse_unless(polynomial, order_, "--feature-map taylor or limit");
+  refuse_unless(polynomial, most_features_, "--feature-map taylor or limit");
   if (compat_) {
-    refuse_unless(choice.compat == "fast_transformers" && holds_any(maps, {"favor_hyperbolic"}), *stabilize_,
+    refuse_unless(choice.compat == "fast_transformers" && holds_any(maps, {"favor_hyperbolic"}), stabilize_,
                   "--compat fast_transformers --feature-map favor_hyperbolic");
   }
-  if (compat_ && compat_->count() > 0) {
-    refuse_unless(choice.compat == "performer_pytorch", *kernel_epsilon_,
+  if (compat_ && compat_.is_given()) {
+    refuse_unless(choice.compat == "performer_pytorch", kernel_epsilon_,
                   "--compat performer_pytorch, or --feature-map favor_relu without --compat");
-    for (const CLI::Option* option : {chunk_, guard_}) refuse_unless(false, *option, "what runs without --compat");
+    for (const Option& option : {chunk_, guard_}) refuse_unless(false, option, "what runs without --compat");
     return;
   }
-  refuse_unless(any_map(maps, [](const auto& info) { return info.uses_kernel_epsilon; }), *kernel_epsilon_,
+  refuse_unless(any_map(maps, [](const auto& info) { return info.uses_kernel_epsilon; }), kernel_epsilon_,
                 compat_ ? "--feature-map favor_relu, or --compat performer_pytorch" : "--feature-map favor_relu");
   std::vector<std::string> guarded;
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
     if (ops::can_cancel(info.map)) guarded.emplace_back(info.name);
   }
-  refuse_unless(std::find_first_of(maps.begin(), maps.end(), guarded.begin(), guarded.end()) != maps.end(), *guard_,
+  refuse_unless(std::find_first_of(maps.begin(), maps.end(), guarded.begin(), guarded.end()) != maps.end(), guard_,
                 fmt::format("maps whose sums of weights can cancel: {}", fmt::join(guarded, ", ")));
-  refuse_unless(normalizer == "sum", *guard_, "--normalizer sum, since none has no denominator");
+  refuse_unless(normalizer == "sum", guard_, "--normalizer sum, since none has no denominator");
 }
 
 void AttentionOptionValues::settle(AttentionChoice& choice) const {

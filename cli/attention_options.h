@@ -3,11 +3,11 @@
 // it.
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "cli/arguments.h"
 #include "evaluation/attend/attend_operation.h"
 
 namespace furlong::command_line {
@@ -19,7 +19,7 @@ AttendMechanism mechanism_from_name(const std::string& name);
 
 /// Throws UserError naming `option` and where it belongs, when it was given although `applies` is false: no option does
 /// nothing.
-void refuse_unless(bool applies, const CLI::Option& option, const std::string& where);
+void refuse_unless(bool applies, const Option& option, const std::string& where);
 
 /// Throws UserError where a value stands twice in the list of `option`.
 template <class T>
@@ -37,7 +37,7 @@ struct AttentionOptionValues {
 
   /// Adds the options to `command`; those without a name of their own go straight into `choice`, which has to live as
   /// long. `many_maps`: --feature-map takes a list, which its caller adds.
-  void add(CLI::App& command, AttentionChoice& choice, bool many_maps = false);
+  void add(Command command, AttentionChoice& choice, bool many_maps = false);
   /// Throws UserError where an option was given that none of the mechanisms, or none of the maps, takes. `choice` is
   /// what add() was given.
   void check(const std::vector<AttendMechanism>& mechanisms, const std::vector<std::string>& maps,
@@ -47,18 +47,18 @@ struct AttentionOptionValues {
 
  private:
   struct Given {
-    const CLI::Option* option;
+    Option option;
     std::vector<AttendMechanism> takers;
   };
   std::vector<Given> options_;
-  const CLI::Option* kernel_epsilon_ = nullptr;
-  const CLI::Option* order_ = nullptr;
-  const CLI::Option* most_features_ = nullptr;
-  const CLI::Option* chunk_ = nullptr;
-  const CLI::Option* guard_ = nullptr;
+  Option kernel_epsilon_;
+  Option order_;
+  Option most_features_;
+  Option chunk_;
+  Option guard_;
   // None in a command for many maps.
-  const CLI::Option* compat_ = nullptr;
-  const CLI::Option* stabilize_ = nullptr;
+  Option compat_;
+  Option stabilize_;
 };
 
 }  // namespace furlong::command_line

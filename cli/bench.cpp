@@ -206,7 +206,7 @@ constexpr const char* footer =
     "none.\n"
     "Extra MiB is the most that was allocated at once beyond the inputs: output, gradients, scratch.";
 
-void check(const Options& options, const CLI::Option& maps, const CLI::Option& features, const CLI::Option& rows) {
+void check(const Options& options, const Option& maps, const Option& features, const Option& rows) {
   std::vector<AttendMechanism> mechanisms;
   for (const std::string& name : options.mechanisms) mechanisms.push_back(mechanism_from_name(name));
   const auto has = [&](AttendMechanism mechanism) {
@@ -229,76 +229,70 @@ void check(const Options& options, const CLI::Option& maps, const CLI::Option& f
   refuse_twice("--feature-map", options.feature_maps);
 }
 
-void add_attention(CLI::App& bench_command) {
-  auto* command = bench_command.add_subcommand(
+void add_attention(Command bench_command) {
+  const Command command = bench_command.add_subcommand(
       "attention", "Time, arithmetic and memory of one attention, and how they grow with length");
-  command->footer(footer);
+  command.footer(footer);
   const auto options = std::make_shared<Options>();
   BenchAttentionOptions& bench = options->bench;
   bench.features = 256;
   bench.lengths = {4096, 16384};
-  command->add_option("--n", bench.lengths, "Lengths in tokens, between commas")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->type_name("N,...");
+  command.add_option("--n", bench.lengths, "Lengths in tokens, between commas")
+      .shows_default()
+      .separated_by(',')
+      .value_name("N,...");
   command
-      ->add_option("--mechanism", options->mechanisms,
-                   "One or more of softmax, linear, linformer, windowed, between commas")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->check(CLI::IsMember(mechanism_names()))
-      ->type_name("NAME,...");
-  auto* maps = command
-                   ->add_option("--feature-map", options->feature_maps,
-                                "One or more feature maps for linear and windowed, between commas")
-                   ->capture_default_str()
-                   ->delimiter(',')
-                   ->check(CLI::IsMember(feature_map_names()))
-                   ->type_name("NAME,...");
-  auto* features = command->add_option("--features", bench.features, "Random features m")
-                       ->capture_default_str()
-                       ->check(CLI::Range(1, 1 << 24));
-  command->add_option("--heads", bench.n_heads, "Heads")->capture_default_str()->check(CLI::Range(1, 1 << 16));
-  command->add_option("--d", bench.d, "Width of a head")->capture_default_str()->check(CLI::Range(1, 1 << 16));
-  command->add_option("--batch", bench.batch, "Sequences at once")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 24));
-  command->add_flag("--train", bench.train,
-                    "Forward and backward; without it forward alone, nothing kept for backward");
-  auto* causal =
-      command->add_flag("--causal", options->causal, "A query sees no later key (the default, but for linformer)");
-  command->add_flag("--bidirectional", options->bidirectional, "A query sees all keys")->excludes(causal);
-  options->attention.add(*command, bench.choice, true);
-  auto* rows = command
-                   ->add_option("--projected-length", bench.projected_length,
-                                "linformer: rows that keys and values are projected to")
-                   ->capture_default_str()
-                   ->check(CLI::Range(1, 1 << 24));
-  command->add_option("--dtype", options->dtype, "What query, key and value are stored as")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"float32", "bfloat16", "float64"}));
-  command->add_option("--repeat", bench.repeat, "Timed runs of each length, of which the median counts")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 100000));
-  command->add_option("--device", options->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads; 0: all cores")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 4096));
-  command->add_option("--json", options->json, "Write everything, each run's time too, to this file as JSON")
-      ->type_name("FILE");
-  command->callback([=] {
-    check(*options, *maps, *features, *rows);
+      .add_option("--mechanism", options->mechanisms,
+                  "One or more of softmax, linear, linformer, windowed, between commas")
+      .shows_default()
+      .separated_by(',')
+      .one_of(mechanism_names())
+      .value_name("NAME,...");
+  const Option maps = command
+                          .add_option("--feature-map", options->feature_maps,
+                                      "One or more feature maps for linear and windowed, between commas")
+                          .shows_default()
+                          .separated_by(',')
+                          .one_of(feature_map_names())
+                          .value_name("NAME,...");
+  const Option features =
+      command.add_option("--features", bench.features, "Random features m").shows_default().range(1, 1 << 24);
+  command.add_option("--heads", bench.n_heads, "Heads").shows_default().range(1, 1 << 16);
+  command.add_option("--d", bench.d, "Width of a head").shows_default().range(1, 1 << 16);
+  command.add_option("--batch", bench.batch, "Sequences at once").shows_default().range(1, 1 << 24);
+  command.add_flag("--train", bench.train, "Forward and backward; without it forward alone, nothing kept for backward");
+  const Option causal =
+      command.add_flag("--causal", options->causal, "A query sees no later key (the default, but for linformer)");
+  command.add_flag("--bidirectional", options->bidirectional, "A query sees all keys").excludes(causal);
+  options->attention.add(command, bench.choice, true);
+  const Option rows = command
+                          .add_option("--projected-length", bench.projected_length,
+                                      "linformer: rows that keys and values are projected to")
+                          .shows_default()
+                          .range(1, 1 << 24);
+  command.add_option("--dtype", options->dtype, "What query, key and value are stored as")
+      .shows_default()
+      .one_of({"float32", "bfloat16", "float64"});
+  command.add_option("--repeat", bench.repeat, "Timed runs of each length, of which the median counts")
+      .shows_default()
+      .range(1, 100000);
+  command.add_option("--device", options->device, "auto, cpu, cuda or cuda:N").shows_default();
+  command.add_option("--threads", options->threads, "Threads; 0: all cores").shows_default().range(0, 4096);
+  command.add_option("--json", options->json, "Write everything, each run's time too, to this file as JSON")
+      .value_name("FILE");
+  command.action([=] {
+    check(*options, maps, features, rows);
     run(*options);
   });
 }
 
 }  // namespace
 
-void add_bench(CLI::App& program, int& /*status*/) {
-  auto* bench = program.add_subcommand("bench", "Measure speed and memory on this machine");
-  bench->require_subcommand(1);
-  add_attention(*bench);
-  add_bench_comm(*bench);
+void add_bench(Command program, int& /*status*/) {
+  const Command bench = program.add_subcommand("bench", "Measure speed and memory on this machine");
+  bench.require_subcommand();
+  add_attention(bench);
+  add_bench_comm(bench);
 }
 
 }  // namespace furlong::command_line

@@ -141,7 +141,7 @@ void run(const Options& options) {
   }
 }
 
-void check(Options& options, const CLI::Option& overrides, const CLI::Option& steps) {
+void check(Options& options, const Option& overrides, const Option& steps) {
   refuse_unless(!options.config.empty(), overrides, "--config");
   refuse_unless(!options.config.empty(), steps, "--config");
   for (const std::int64_t bytes : options.bench.bytes) {
@@ -169,32 +169,32 @@ constexpr const char* footer =
 
 }  // namespace
 
-void add_bench_comm(CLI::App& bench) {
-  auto* command = bench.add_subcommand(
+void add_bench_comm(Command bench) {
+  const Command command = bench.add_subcommand(
       "comm", "Latency and bandwidth between the processes of a job, and what training hides of it");
-  command->footer(footer);
+  command.footer(footer);
   const auto options = std::make_shared<Options>();
-  command->add_option("--bytes", options->bench.bytes, "Sizes, between commas; 64KiB and 25MB are understood")
-      ->capture_default_str()
-      ->delimiter(',')
-      ->transform(CLI::AsSizeValue(true))
-      ->type_name("BYTES,...");
-  command->add_option("--repeats", options->bench.repeats, "Timed repetitions of each, of which the median counts")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 100000));
-  command->add_option("--config", options->config, "Take training steps with this YAML file, too")->type_name("CONFIG");
-  auto* overrides = command->add_option("--set", options->overrides, "Set a key on top of the file; may be repeated")
-                        ->type_name("KEY=VALUE")
-                        ->expected(1)
-                        ->take_all()
-                        ->allow_extra_args(false);
-  auto* steps = command->add_option("--steps", options->steps, "Training steps to measure, behind three to warm up")
-                    ->capture_default_str()
-                    ->check(CLI::Range(1, 100000));
-  command->add_option("--json", options->json, "Write everything, each repetition's time too, to this file as JSON")
-      ->type_name("FILE");
-  command->callback([=] {
-    check(*options, *overrides, *steps);
+  command.add_option("--bytes", options->bench.bytes, "Sizes, between commas; 64KiB and 25MB are understood")
+      .shows_default()
+      .separated_by(',')
+      .in_bytes()
+      .value_name("BYTES,...");
+  command.add_option("--repeats", options->bench.repeats, "Timed repetitions of each, of which the median counts")
+      .shows_default()
+      .range(1, 100000);
+  command.add_option("--config", options->config, "Take training steps with this YAML file, too").value_name("CONFIG");
+  const Option overrides =
+      command.add_option("--set", options->overrides, "Set a key on top of the file; may be repeated")
+          .value_name("KEY=VALUE")
+          .repeatable();
+  const Option steps =
+      command.add_option("--steps", options->steps, "Training steps to measure, behind three to warm up")
+          .shows_default()
+          .range(1, 100000);
+  command.add_option("--json", options->json, "Write everything, each repetition's time too, to this file as JSON")
+      .value_name("FILE");
+  command.action([=] {
+    check(*options, overrides, steps);
     run(*options);
   });
 }

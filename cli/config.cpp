@@ -21,15 +21,13 @@ struct Options {
   bool with_comments = false;
 };
 
-void add_file_and_overrides(CLI::App& command, Options& options) {
-  command.add_option("config", options.file, "The YAML file")->required()->type_name("FILE");
+void add_file_and_overrides(Command command, Options& options) {
+  command.add_option("config", options.file, "The YAML file").required().value_name("FILE");
   command
       .add_option("--set", options.overrides,
                   "Set a key on top of the file, such as --set trainer.max_steps=1000; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
+      .value_name("KEY=VALUE")
+      .repeatable();
 }
 
 void show(const Options& options) {
@@ -72,32 +70,33 @@ void check_file(const Options& options) {
 
 }  // namespace
 
-void add_config(CLI::App& program, int&) {
-  auto* config = program.add_subcommand("config", "Show, check and explain configuration files");
-  config->require_subcommand(1);
-  config->footer("Keys, units, defaults and meanings: furlong config reference, or docs/config.md.");
+void add_config(Command program, int&) {
+  const Command config = program.add_subcommand("config", "Show, check and explain configuration files");
+  config.require_subcommand();
+  config.footer("Keys, units, defaults and meanings: furlong config reference, or docs/config.md.");
   const auto options = std::make_shared<Options>();
 
-  auto* show_command = config->add_subcommand(
+  const Command show_command = config.add_subcommand(
       "show", "Print the complete configuration: file, included files, --set, defaults, derived values");
-  add_file_and_overrides(*show_command, *options);
-  auto* json = show_command->add_flag("--json", options->as_json, "Print JSON instead of YAML");
-  show_command->add_flag("--comments", options->with_comments, "Say behind each key what it means")->excludes(json);
-  show_command->callback([options] { show(*options); });
+  add_file_and_overrides(show_command, *options);
+  const Option json = show_command.add_flag("--json", options->as_json, "Print JSON instead of YAML");
+  show_command.add_flag("--comments", options->with_comments, "Say behind each key what it means").excludes(json);
+  show_command.action([options] { show(*options); });
 
-  auto* check_command = config->add_subcommand("check",
-                                               "Say whether a configuration is valid, and fits its data store where "
-                                               "that exists; if not, what is wrong and where (exit status 2)");
-  add_file_and_overrides(*check_command, *options);
-  check_command->add_flag("--json", options->as_json, "Print JSON");
-  check_command->callback([options] { check_file(*options); });
+  const Command check_command =
+      config.add_subcommand("check",
+                            "Say whether a configuration is valid, and fits its data store where "
+                            "that exists; if not, what is wrong and where (exit status 2)");
+  add_file_and_overrides(check_command, *options);
+  check_command.add_flag("--json", options->as_json, "Print JSON");
+  check_command.action([options] { check_file(*options); });
 
-  auto* schema = config->add_subcommand(
+  const Command schema = config.add_subcommand(
       "schema", "Print the JSON Schema of configuration files, for completion and checks in editors");
-  schema->callback([] { fmt::print("{}\n", json_schema().dump(2)); });
+  schema.action([] { fmt::print("{}\n", json_schema().dump(2)); });
 
-  auto* reference = config->add_subcommand("reference", "Print the reference page of all keys (docs/config.md)");
-  reference->callback([] { fmt::print("{}", reference_markdown()); });
+  const Command reference = config.add_subcommand("reference", "Print the reference page of all keys (docs/config.md)");
+  reference.action([] { fmt::print("{}", reference_markdown()); });
 }
 
 }  // namespace furlong::command_line

@@ -21,8 +21,8 @@ struct Options {
 };
 
 struct Given {
-  const CLI::Option *data = nullptr, *target_error = nullptr, *most_features = nullptr;
-  std::vector<const CLI::Option*> of_data;
+  Option data, target_error, most_features;
+  std::vector<Option> of_data;
 };
 
 constexpr const char* footer =
@@ -50,13 +50,13 @@ constexpr const char* footer =
 
 void run(Options& options, const Given& given) {
   set_thread_count(static_cast<int>(options.threads));
-  for (const CLI::Option* option : given.of_data) refuse_unless(given.data->count() > 0, *option, "--data");
-  for (const CLI::Option* option : {given.target_error, given.most_features})
-    refuse_unless(options.convert.attention == "auto", *option, "--attention auto");
-  if (options.convert.attention == "auto" && given.target_error->count() == 0)
+  for (const Option& option : given.of_data) refuse_unless(given.data.is_given(), option, "--data");
+  for (const Option& option : {given.target_error, given.most_features})
+    refuse_unless(options.convert.attention == "auto", option, "--attention auto");
+  if (options.convert.attention == "auto" && !given.target_error.is_given())
     throw UserError("--attention auto: which error is wanted? Add --target-error E, for instance 0.1");
-  options.convert.bounds_polynomials = given.most_features->count() > 0;
-  if (given.data->count() > 0) {
+  options.convert.bounds_polynomials = given.most_features.is_given();
+  if (given.data.is_given()) {
     options.data.split = split_from_name(options.split);
     options.convert.data = options.data;
   }
@@ -72,7 +72,7 @@ void run(Options& options, const Given& given) {
   fmt::print("{}wrote {}\n", result.text(), options.convert.destination.string());
 }
 
-void add_attention(CLI::App& command, Options& options, Given& given) {
+void add_attention(Command command, Options& options, Given& given) {
   ConvertOptions& convert = options.convert;
   command
       .add_option(
@@ -81,89 +81,85 @@ void add_attention(CLI::App& command, Options& options, Given& given) {
               "softmax, auto, windowed:W, windowed:W+MAP, linformer:R, or linear attention with a feature map:\n"
               "NAME[:ORDER][+centering][+saderf], NAME one of {}\n(default: what SRC has)",
               fmt::join(feature_map_names(), ", ")))
-      ->type_name("ATTENTION");
+      .value_name("ATTENTION");
   command.add_option("--features", convert.features, "Random features m of a head (default: twice its width)")
-      ->check(CLI::Range(1, 65536))
-      ->type_name("M");
-  command.add_option("--layers", convert.layers, "Layers that change, from 0 (default: all)")->type_name("0,1,5-7");
+      .range(1, 65536)
+      .value_name("M");
+  command.add_option("--layers", convert.layers, "Layers that change, from 0 (default: all)").value_name("0,1,5-7");
   command.add_option("--heads-keep-softmax", convert.heads_keep_softmax, "Heads of these layers that keep softmax")
-      ->type_name("LAYER:HEAD,...");
+      .value_name("LAYER:HEAD,...");
   given.target_error =
       command.add_option("--target-error", convert.target_error, "auto: the largest error that a head may have")
-          ->check(CLI::Range(1e-12, 1e3))
-          ->type_name("E");
+          .range(1e-12, 1e3)
+          .value_name("E");
   given.most_features =
       command
           .add_option("--max-features", convert.most_features,
                       "auto: no map with more features is tried (where it is not given, polynomials may have more)")
-          ->capture_default_str()
-          ->check(CLI::Range(2, 1 << 20))
-          ->type_name("M");
+          .shows_default()
+          .range(2, 1 << 20)
+          .value_name("M");
   command.add_flag("--fold-scaling", convert.fold_scaling,
                    "Multiply measured scaling of queries and keys into their weights; needs --data");
   command
       .add_option("--max-sequence-length", convert.max_sequence_length,
                   "The longest sequence that the model is for; learned positions beyond the source's begin as p modulo "
                   "their number")
-      ->check(CLI::Range(1, 1 << 30))
-      ->type_name("N");
+      .range(1, 1 << 30)
+      .value_name("N");
   command
       .add_option("--set", convert.overrides,
                   "A key below model, such as model.attention.directions=iid, or seed, of new directions and "
                   "weights;\nmay be repeated")
-      ->allow_extra_args(false)
-      ->type_name("KEY=VALUE");
+      .one_argument()
+      .value_name("KEY=VALUE");
 }
 
-void add_data(CLI::App& command, Options& options, Given& given) {
+void add_data(Command command, Options& options, Given& given) {
   ObservedBatches& data = options.data;
   given.data = command.add_option("--data", data.store, "A token store of the source's vocabulary, to measure on")
-                   ->type_name("STORE");
-  given.of_data = {command.add_option("--split", options.split, "Which part of it")
-                       ->capture_default_str()
-                       ->check(CLI::IsMember({"train", "validation", "test"})),
-                   command.add_option("--batches", data.batches, "Batches from the split's beginning")
-                       ->capture_default_str()
-                       ->check(CLI::Range(1, 1000000)),
-                   command.add_option("--batch-size", data.batch_size, "Rows at once")
-                       ->capture_default_str()
-                       ->check(CLI::Range(1, 1000000)),
-                   command
-                       .add_option("--sequence-length", data.sequence_length,
-                                   "Tokens in a row (default: as the source's config says)")
-                       ->check(CLI::Range(1, 1000000000))};
+                   .value_name("STORE");
+  given.of_data = {
+      command.add_option("--split", options.split, "Which part of it")
+          .shows_default()
+          .one_of({"train", "validation", "test"}),
+      command.add_option("--batches", data.batches, "Batches from the split's beginning")
+          .shows_default()
+          .range(1, 1000000),
+      command.add_option("--batch-size", data.batch_size, "Rows at once").shows_default().range(1, 1000000),
+      command
+          .add_option("--sequence-length", data.sequence_length,
+                      "Tokens in a row (default: as the source's config says)")
+          .range(1, 1000000000)};
   command
       .add_option("--cost-at", options.convert.cost_at,
                   "Tell costs for sequences of so many tokens (default: the data's, or the longest)")
-      ->check(CLI::Range(1, 1 << 30))
-      ->type_name("N");
+      .range(1, 1 << 30)
+      .value_name("N");
 }
 
 }  // namespace
 
-void add_convert(CLI::App& program, int& /*status*/) {
-  auto* command = program.add_subcommand(
+void add_convert(Command program, int& /*status*/) {
+  const Command command = program.add_subcommand(
       "convert", "Import a model from elsewhere, and change the attention of any model, keeping its weights");
-  command->footer(footer);
+  command.footer(footer);
   const auto options = std::make_shared<Options>();
   const auto given = std::make_shared<Given>();
   ConvertOptions& convert = options->convert;
-  command->add_option("source", convert.source, "The model")->required()->type_name("SRC");
-  command->add_option("destination", convert.destination, "The checkpoint to write")->required()->type_name("DST.h5");
-  add_attention(*command, *options, *given);
-  add_data(*command, *options, *given);
-  command->add_option("--tokenizer", convert.import.tokenizer, "Where the tokenizer is (default: with the model)")
-      ->type_name("PATH");
-  command->add_flag("--allow-missing", convert.import.allow_missing,
-                    "Tensors that SRC lacks begin with initial values");
-  command->add_flag("--allow-unexpected", convert.import.allow_unexpected,
-                    "Tensors that belong nowhere are carried along, or left behind");
-  command->add_flag("--force", convert.overwrite, "Write over DST.h5");
-  command->add_option("--threads", options->threads, "Threads; 0: all cores")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 4096));
-  command->add_flag("--json", options->json, "Print JSON");
-  command->callback([=] { run(*options, *given); });
+  command.add_option("source", convert.source, "The model").required().value_name("SRC");
+  command.add_option("destination", convert.destination, "The checkpoint to write").required().value_name("DST.h5");
+  add_attention(command, *options, *given);
+  add_data(command, *options, *given);
+  command.add_option("--tokenizer", convert.import.tokenizer, "Where the tokenizer is (default: with the model)")
+      .value_name("PATH");
+  command.add_flag("--allow-missing", convert.import.allow_missing, "Tensors that SRC lacks begin with initial values");
+  command.add_flag("--allow-unexpected", convert.import.allow_unexpected,
+                   "Tensors that belong nowhere are carried along, or left behind");
+  command.add_flag("--force", convert.overwrite, "Write over DST.h5");
+  command.add_option("--threads", options->threads, "Threads; 0: all cores").shows_default().range(0, 4096);
+  command.add_flag("--json", options->json, "Print JSON");
+  command.action([=] { run(*options, *given); });
 }
 
 }  // namespace furlong::command_line

@@ -8,6 +8,7 @@
 #include <yaml-cpp/yaml.h>
 #include <zlib.h>
 
+#include <CLI/Version.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -448,16 +449,16 @@ std::string as_text(const Examination& found) {
 
 }  // namespace
 
-void add_doctor(CLI::App& program, int& status) {
-  CLI::App* doctor = program.add_subcommand(
+void add_doctor(Command program, int& status) {
+  const Command doctor = program.add_subcommand(
       "doctor",
       "Examine this machine: CPU, threads, memory, engines, libraries, GPUs; say what is missing and how to get it.");
   const auto json = std::make_shared<bool>(false);
-  doctor->add_flag("--json", *json, "Print one JSON object instead of text");
-  doctor->footer(
+  doctor.add_flag("--json", *json, "Print one JSON object instead of text");
+  doctor.footer(
       "Libraries that Furlong needs are tried, not only listed. Exit status: 0 when everything needed works (advice on "
       "speed does not change it), 1 when something needed is broken.");
-  doctor->callback([json, &status] {
+  doctor.action([json, &status] {
     const Examination found = examine();
     if (*json) {
       fmt::print("{}\n", as_json(found).dump(2));

@@ -150,53 +150,51 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_evaluate(CLI::App& program, int& /*status*/) {
-  auto* command = program.add_subcommand(
+void add_evaluate(Command program, int& /*status*/) {
+  const Command command = program.add_subcommand(
       "evaluate",
       "Loss, perplexity, bits per byte and accuracy of a trained model on held-out data, beside those of chance");
   const auto options = std::make_shared<Options>();
   command
-      ->add_option("run", options->run,
-                   "A run directory (its best checkpoint, or the newest where there is no best; of furlong finetune, "
-                   "of the\nlast stage) or one checkpoint")
-      ->required()
-      ->type_name("RUN|CHECKPOINT");
+      .add_option("run", options->run,
+                  "A run directory (its best checkpoint, or the newest where there is no best; of furlong finetune, "
+                  "of the\nlast stage) or one checkpoint")
+      .required()
+      .value_name("RUN|CHECKPOINT");
   command
-      ->add_option("--data", options->store,
-                   "The token store (default: the one it was trained on; an imported model has none)")
-      ->type_name("STORE");
-  command->add_option("--split", options->split, "Which part of the store")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"train", "validation", "test"}));
+      .add_option("--data", options->store,
+                  "The token store (default: the one it was trained on; an imported model has none)")
+      .value_name("STORE");
+  command.add_option("--split", options->split, "Which part of the store")
+      .shows_default()
+      .one_of({"train", "validation", "test"});
   command
-      ->add_option("--sequence-length", options->sequence_length,
-                   "Tokens in a window, longest document (default: as in training)")
-      ->check(CLI::Range(1, 1000000000));
+      .add_option("--sequence-length", options->sequence_length,
+                  "Tokens in a window, longest document (default: as in training)")
+      .range(1, 1000000000);
   command
-      ->add_option("--sampler", options->sampler,
-                   "windows: rows of equal length, across documents; documents: a row is one\ndocument, or a part of "
-                   "it (default: as in training)")
-      ->check(CLI::IsMember({"windows", "documents"}));
-  command->add_option("--batch-size", options->batch_size, "Windows at once (default: as in training)")
-      ->check(CLI::Range(1, 1000000));
+      .add_option("--sampler", options->sampler,
+                  "windows: rows of equal length, across documents; documents: a row is one\ndocument, or a part of "
+                  "it (default: as in training)")
+      .one_of({"windows", "documents"});
+  command.add_option("--batch-size", options->batch_size, "Windows at once (default: as in training)")
+      .range(1, 1000000);
   command
-      ->add_option("--max-batches", options->max_batches,
-                   "Only so many batches from the split's beginning (default: all)")
-      ->check(CLI::PositiveNumber);
+      .add_option("--max-batches", options->max_batches,
+                  "Only so many batches from the split's beginning (default: all)")
+      .positive();
   command
-      ->add_option("--weights", options->weights,
-                   "averaged: the moving average where the checkpoint has one; raw: the weights that were trained")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"averaged", "raw"}));
-  command->footer(
+      .add_option("--weights", options->weights,
+                  "averaged: the moving average where the checkpoint has one; raw: the weights that were trained")
+      .shows_default()
+      .one_of({"averaged", "raw"});
+  command.footer(
       "Chance is what the frequency of tokens (labels) alone gives: as loss their frequencies in the training split, "
       "as accuracy the share among the targets of the one that is most frequent there.");
-  command->add_option("--device", options->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads; 0: all cores")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 4096));
-  command->add_flag("--json", options->json, "Print JSON");
-  command->callback([options] { run(*options); });
+  command.add_option("--device", options->device, "auto, cpu, cuda or cuda:N").shows_default();
+  command.add_option("--threads", options->threads, "Threads; 0: all cores").shows_default().range(0, 4096);
+  command.add_flag("--json", options->json, "Print JSON");
+  command.action([options] { run(*options); });
 }
 
 }  // namespace furlong::command_line

@@ -36,10 +36,10 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_export(CLI::App& program, int& /*status*/) {
-  auto* command = program.add_subcommand(
+void add_export(Command program, int& /*status*/) {
+  const Command command = program.add_subcommand(
       "export", "Write a model as a Hugging Face directory: safetensors, config.json, tokenizer files");
-  command->footer(
+  command.footer(
       "A softmax model of a family that transformers has (gpt2, llama, bert, albert) gets that family's names and "
       "config.json; one that was\n"
       "imported goes back bit for bit. A model with other attention keeps the names of the tensors that it shares with "
@@ -49,23 +49,23 @@ void add_export(CLI::App& program, int& /*status*/) {
       "  furlong export runs/chat/3_task chat_performer");
   const auto options = std::make_shared<Options>();
   command
-      ->add_option("source", options->source,
-                   "A checkpoint, or a run directory (its best one, or the newest where there is no best; of "
-                   "furlong\nfinetune, of the last stage)")
-      ->required()
-      ->type_name("CHECKPOINT|RUN");
-  command->add_option("directory", options->directory, "The directory to write, made where it is missing")
-      ->required()
-      ->type_name("DIR");
+      .add_option("source", options->source,
+                  "A checkpoint, or a run directory (its best one, or the newest where there is no best; of "
+                  "furlong\nfinetune, of the last stage)")
+      .required()
+      .value_name("CHECKPOINT|RUN");
+  command.add_option("directory", options->directory, "The directory to write, made where it is missing")
+      .required()
+      .value_name("DIR");
   command
-      ->add_option("--dtype", options->write.dtype,
-                   "original: of each tensor as it was imported (float32 where it has none)")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"original", "float32", "bfloat16", "float16"}));
-  command->add_flag("--force", options->write.overwrite,
-                    "Write over a model that is there; its tokenizer's files and shards are removed, other files stay");
-  command->add_flag("--json", options->json, "Print JSON");
-  command->callback([options] { run(*options); });
+      .add_option("--dtype", options->write.dtype,
+                  "original: of each tensor as it was imported (float32 where it has none)")
+      .shows_default()
+      .one_of({"original", "float32", "bfloat16", "float16"});
+  command.add_flag("--force", options->write.overwrite,
+                   "Write over a model that is there; its tokenizer's files and shards are removed, other files stay");
+  command.add_flag("--json", options->json, "Print JSON");
+  command.action([options] { run(*options); });
 }
 
 }  // namespace furlong::command_line

@@ -53,41 +53,40 @@ int run(const Options& options) {
 
 }  // namespace
 
-void add_finetune(CLI::App& program, int& status) {
-  auto* command = program.add_subcommand("finetune",
-                                         "Give a softmax model another attention and train it in stages, as a YAML "
-                                         "file says; the same command again resumes");
+void add_finetune(Command program, int& status) {
+  const Command command =
+      program.add_subcommand("finetune",
+                             "Give a softmax model another attention and train it in stages, as a YAML "
+                             "file says; the same command again resumes");
   const auto options = std::make_shared<Options>();
-  command->add_option("config", options->config, "The YAML file, with finetune.source and finetune.stages")
-      ->required()
-      ->type_name("CONFIG");
+  command.add_option("config", options->config, "The YAML file, with finetune.source and finetune.stages")
+      .required()
+      .value_name("CONFIG");
   command
-      ->add_option("--set", options->finetune.overrides,
-                   "Set a key on top of the file, such as --set finetune.transfer.max_steps=500; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
+      .add_option("--set", options->finetune.overrides,
+                  "Set a key on top of the file, such as --set finetune.transfer.max_steps=500; may be repeated")
+      .value_name("KEY=VALUE")
+      .repeatable();
   command
-      ->add_option("--run-dir", options->run_directory,
-                   "Where 1_STAGE/, 2_STAGE/, ..., teacher.h5, student.h5, finetune.json and recovery.json go "
-                   "(default: run_directory of the config, or runs/NAME)")
-      ->type_name("DIR");
+      .add_option("--run-dir", options->run_directory,
+                  "Where 1_STAGE/, 2_STAGE/, ..., teacher.h5, student.h5, finetune.json and recovery.json go "
+                  "(default: run_directory of the config, or runs/NAME)")
+      .value_name("DIR");
   command
-      ->add_option("--stage", options->finetune.only_stage,
-                   "Only this one of finetune.stages, without the evaluation at the end")
-      ->type_name("NAME");
-  command->add_flag("--evaluate-only", options->finetune.evaluate_only,
-                    "No training: compare the teacher, the student before and what there is of each stage; a "
-                    "recovery.json with\nmore stages stays, and the figures go beside it");
-  command->add_flag("--json", options->json, "Print the result as JSON");
-  command->footer(
+      .add_option("--stage", options->finetune.only_stage,
+                  "Only this one of finetune.stages, without the evaluation at the end")
+      .value_name("NAME");
+  command.add_flag("--evaluate-only", options->finetune.evaluate_only,
+                   "No training: compare the teacher, the student before and what there is of each stage; a "
+                   "recovery.json with\nmore stages stays, and the figures go beside it");
+  command.add_flag("--json", options->json, "Print the result as JSON");
+  command.footer(
       "Each stage is a run of its own (config.yaml, metrics.jsonl, checkpoints), as of furlong train; one that has "
       "ended is not repeated\n"
       "unless its folder is removed. SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 finish the step, save a checkpoint and end "
       "with status 3.\n"
       "Keys of the YAML file: furlong config reference, or docs/config.md, sections teacher and finetune.");
-  command->callback([options, &status] { status = run(*options); });
+  command.action([options, &status] { status = run(*options); });
 }
 
 }  // namespace furlong::command_line

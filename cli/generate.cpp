@@ -106,61 +106,57 @@ void run(Options& options) {
 
 }  // namespace
 
-void add_generate(CLI::App& program, int& /*status*/) {
-  auto* command = program.add_subcommand(
+void add_generate(Command program, int& /*status*/) {
+  const Command command = program.add_subcommand(
       "generate", "Sample from a trained model; with linear attention memory does not grow with the length");
   const auto options = std::make_shared<Options>();
   command
-      ->add_option("run", options->run,
-                   "A run directory (its best checkpoint, or the newest where there is no best; of furlong finetune, "
-                   "of the\nlast stage) or one checkpoint")
-      ->required()
-      ->type_name("RUN|CHECKPOINT");
-  auto* prompt = command->add_option("--prompt", options->prompt, "What to go on from")->type_name("TEXT");
+      .add_option("run", options->run,
+                  "A run directory (its best checkpoint, or the newest where there is no best; of furlong finetune, "
+                  "of the\nlast stage) or one checkpoint")
+      .required()
+      .value_name("RUN|CHECKPOINT");
+  const Option prompt = command.add_option("--prompt", options->prompt, "What to go on from").value_name("TEXT");
   command
-      ->add_option("--prompt-file", options->prompt_file,
-                   "The same from a file (-: the standard input), which may be a long document: it goes through "
-                   "the\nmodel in pieces of 4096 tokens, and only what follows it is printed")
-      ->excludes(prompt)
-      ->type_name("FILE");
-  command->add_flag("--special", options->special,
-                    "Special tokens spelled in the prompt (<|im_start|>, [INST]) are those tokens, as in a chat; "
-                    "otherwise\nthey are text as any other");
+      .add_option("--prompt-file", options->prompt_file,
+                  "The same from a file (-: the standard input), which may be a long document: it goes through "
+                  "the\nmodel in pieces of 4096 tokens, and only what follows it is printed")
+      .excludes(prompt)
+      .value_name("FILE");
+  command.add_flag("--special", options->special,
+                   "Special tokens spelled in the prompt (<|im_start|>, [INST]) are those tokens, as in a chat; "
+                   "otherwise\nthey are text as any other");
   command
-      ->add_option("--stop", options->stop,
-                   "End where this token comes, spelled as the vocabulary has it; may be repeated")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false)
-      ->type_name("TOKEN");
-  command->add_option("--max-tokens", options->generate.max_tokens, "Tokens to generate")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000000000));
+      .add_option("--stop", options->stop,
+                  "End where this token comes, spelled as the vocabulary has it; may be repeated")
+      .repeatable()
+      .value_name("TOKEN");
+  command.add_option("--max-tokens", options->generate.max_tokens, "Tokens to generate")
+      .shows_default()
+      .range(1, 1000000000);
   command
-      ->add_option("--temperature", options->generate.temperature,
-                   "Logits are divided by it; 0 takes the most probable token always")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 100.0));
-  command->add_option("--top-k", options->generate.top_k, "Only the k most probable tokens; 0: all")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1000000000));
+      .add_option("--temperature", options->generate.temperature,
+                  "Logits are divided by it; 0 takes the most probable token always")
+      .shows_default()
+      .range(0.0, 100.0);
+  command.add_option("--top-k", options->generate.top_k, "Only the k most probable tokens; 0: all")
+      .shows_default()
+      .range(0, 1000000000);
   command
-      ->add_option("--top-p", options->generate.top_p,
-                   "Only the most probable tokens that together reach this probability")
-      ->capture_default_str()
-      ->check(CLI::Range(1e-6, 1.0));
-  command->add_option("--seed", options->generate.seed, "The same seed gives the same text")->capture_default_str();
-  command->add_option("--device", options->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads; 0: all cores")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 4096));
-  command->add_flag("--json", options->json, "Print JSON at the end instead of text as it comes");
-  command->footer(
+      .add_option("--top-p", options->generate.top_p,
+                  "Only the most probable tokens that together reach this probability")
+      .shows_default()
+      .range(1e-6, 1.0);
+  command.add_option("--seed", options->generate.seed, "The same seed gives the same text").shows_default();
+  command.add_option("--device", options->device, "auto, cpu, cuda or cuda:N").shows_default();
+  command.add_option("--threads", options->threads, "Threads; 0: all cores").shows_default().range(0, 4096);
+  command.add_flag("--json", options->json, "Print JSON at the end instead of text as it comes");
+  command.footer(
       "A chat is written as the model's chat template would (tokenizer_config.json or chat_template.jinja of its "
       "exported directory):\n"
       "  furlong generate chat.h5 --special --stop '<|im_end|>' --prompt "
       "$'<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n'");
-  command->callback([options] { run(*options); });
+  command.action([options] { run(*options); });
 }
 
 }  // namespace furlong::command_line

@@ -40,9 +40,9 @@ constexpr Refusal refusals[] = {
     {"launch", "a job within a job", "give the command itself"},
 };
 
-/// What CLI11 leaves behind the command may begin with an option of our own, misspelt, whose value it took for the
+/// What is left behind the command may begin with an option of our own, misspelt, whose value it took for the
 /// command.
-void check_command(const CLI::App& program, const CLI::App& launcher, const std::vector<std::string>& words) {
+void check_command(const Command& program, const Command& launcher, const std::vector<std::string>& words) {
   const std::string& command = words[0];
   if (command == "train" || (command == "bench" && words.size() > 1 && words[1] == "comm")) return;
   for (const Refusal& refusal : refusals) {
@@ -52,14 +52,14 @@ void check_command(const CLI::App& program, const CLI::App& launcher, const std:
   }
   if (words.size() > 1 && words[1].starts_with("--")) {
     std::vector<std::string> known;
-    for (const CLI::Option* option : launcher.get_options()) known.push_back(option->get_name());
+    for (const Option& option : launcher.options()) known.push_back(option.name());
     const std::string option = words[1].substr(0, words[1].find('='));
     const std::string near = config::nearest(option, known);
     throw UserError("furlong launch has no option {}; {}its own options come first, then the subcommand with its own",
                     option, near.empty() ? "" : "did you mean " + near + "? ");
   }
   std::vector<std::string> known;
-  for (const CLI::App* subcommand : program.get_subcommands({})) known.push_back(subcommand->get_name());
+  for (const Command& subcommand : program.subcommands()) known.push_back(subcommand.name());
   const std::string near = config::nearest(command, known);
   throw UserError("furlong launch {}: there is no such subcommand; {}", command,
                   near.empty() ? std::string("expected train, as in furlong launch --processes 2 train c.yaml")
@@ -68,25 +68,26 @@ void check_command(const CLI::App& program, const CLI::App& launcher, const std:
 
 }  // namespace
 
-void add_launch(CLI::App& program, int& status) {
-  auto* launcher = program.add_subcommand("launch", "Start a command in several processes on this host, as one job");
+void add_launch(Command program, int& status) {
+  const Command launcher =
+      program.add_subcommand("launch", "Start a command in several processes on this host, as one job");
   const auto options = std::make_shared<LaunchOptions>();
   const auto command = std::make_shared<std::string>();
-  launcher->add_option("--processes,-n", options->processes, "How many: one for each GPU, or for each group of cores")
-      ->required()
-      ->type_name("N");
+  launcher.add_option("--processes,-n", options->processes, "How many: one for each GPU, or for each group of cores")
+      .required()
+      .value_name("N");
   launcher
-      ->add_option(
+      .add_option(
           "--timeout", options->timeout,
           "When a process has failed: how long the others may take to end by themselves\nbefore they are killed")
-      ->capture_default_str()
-      ->type_name("SECONDS");
-  launcher->add_option("--master-port", options->master_port, "Where rank 0 is met on 127.0.0.1 (default: a free port)")
-      ->type_name("PORT");
-  launcher->add_option("command", *command, "train or bench comm, with its own options and arguments behind it")
-      ->type_name("COMMAND ...");
-  launcher->prefix_command();
-  launcher->footer(
+      .shows_default()
+      .value_name("SECONDS");
+  launcher.add_option("--master-port", options->master_port, "Where rank 0 is met on 127.0.0.1 (default: a free port)")
+      .value_name("PORT");
+  launcher.add_option("command", *command, "train or bench comm, with its own options and arguments behind it")
+      .value_name("COMMAND ...");
+  launcher.ends_at_first_word();
+  launcher.footer(
       "  furlong launch --processes 2 train configs/quickstart.yaml --set trainer.max_steps=100\n"
       "A -- before the command keeps options right behind it, such as --help, from being taken for launch's own.\n"
       "Rank 0 writes as if it were alone; lines of the others go to standard error behind [rank K]. The cores are "
@@ -99,14 +100,14 @@ void add_launch(CLI::App& program, int& status) {
       "Exit status: 0 or 3 (stopped by a signal, saved) where all ended so; otherwise that of the first at fault, 128 "
       "+ its signal\n"
       "where one ended it. Several hosts: srun, mpirun or torchrun start furlong train directly.");
-  launcher->callback([=, &program, &status] {
+  launcher.action([=, &status] {
     options->arguments.clear();
     if (!command->empty()) {
-      options->arguments = launcher->remaining();
+      options->arguments = launcher.rest();
       if (!options->arguments.empty() && options->arguments[0] == "--")
         options->arguments.erase(options->arguments.begin());
       options->arguments.insert(options->arguments.begin(), *command);
-      check_command(program, *launcher, options->arguments);
+      check_command(program, launcher, options->arguments);
     }
     status = launch(*options);
   });

@@ -36,10 +36,10 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_logits(CLI::App& program, int& /*status*/) {
-  auto* command =
+void add_logits(Command program, int& /*status*/) {
+  const Command command =
       program.add_subcommand("logits", "Logits or hidden states that a model gives for token ids, into an HDF5 file");
-  command->footer(
+  command.footer(
       "INPUT is a text file with the token ids of one row on each line (furlong tokenize writes such lines), or HDF5 "
       "with `tokens`, integers\n"
       "[rows, n], and where they are wanted `lengths` [rows] (what follows is padding) and `segments` [rows, n] "
@@ -50,32 +50,28 @@ void add_logits(CLI::App& program, int& /*status*/) {
       "  furlong logits teacher.h5 ids.txt --output logits.h5");
   const auto options = std::make_shared<Options>();
   command
-      ->add_option("checkpoint", options->run,
-                   "A checkpoint, or a run directory (its best one, or the newest where there is no best; of "
-                   "furlong\nfinetune, of the last stage)")
-      ->required()
-      ->type_name("CHECKPOINT|RUN");
-  command->add_option("input", options->input, "Token ids")->required()->type_name("INPUT.h5|ids.txt");
-  command->add_option("--output,-o", options->output, "The file to write")->required()->type_name("OUT.h5");
-  command->add_flag("--hidden", options->logits.hidden, "Write the final hidden states instead of logits");
-  command->add_option("--batch-size", options->logits.batch_size, "Rows at once")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000000));
+      .add_option("checkpoint", options->run,
+                  "A checkpoint, or a run directory (its best one, or the newest where there is no best; of "
+                  "furlong\nfinetune, of the last stage)")
+      .required()
+      .value_name("CHECKPOINT|RUN");
+  command.add_option("input", options->input, "Token ids").required().value_name("INPUT.h5|ids.txt");
+  command.add_option("--output,-o", options->output, "The file to write").required().value_name("OUT.h5");
+  command.add_flag("--hidden", options->logits.hidden, "Write the final hidden states instead of logits");
+  command.add_option("--batch-size", options->logits.batch_size, "Rows at once").shows_default().range(1, 1000000);
   command
-      ->add_option("--weights", options->weights,
-                   "averaged: the moving average where the checkpoint has one; raw: the weights that were trained")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"averaged", "raw"}));
+      .add_option("--weights", options->weights,
+                  "averaged: the moving average where the checkpoint has one; raw: the weights that were trained")
+      .shows_default()
+      .one_of({"averaged", "raw"});
   command
-      ->add_option("--dtype", options->dtype,
-                   "own: what the model computes in; float64: on the CPU, to tell rounding from meaning")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"own", "float64"}));
-  command->add_option("--device", options->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads; 0: all cores")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 4096));
-  command->callback([options] { run(*options); });
+      .add_option("--dtype", options->dtype,
+                  "own: what the model computes in; float64: on the CPU, to tell rounding from meaning")
+      .shows_default()
+      .one_of({"own", "float64"});
+  command.add_option("--device", options->device, "auto, cpu, cuda or cuda:N").shows_default();
+  command.add_option("--threads", options->threads, "Threads; 0: all cores").shows_default().range(0, 4096);
+  command.action([options] { run(*options); });
 }
 
 }  // namespace furlong::command_line

@@ -12,38 +12,12 @@
 
 #include "cli/command_line.h"
 #include "communication/process_group.h"
-#include "framework/config/nearest.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 #include "framework/core/version.h"
 #include "framework/io/interrupted_writes.h"
 
 namespace {
-
-/// Help and version as CLI11 prints them; anything else in one line, naming the nearest subcommand where a word in its
-/// place is none.
-int answer(const CLI::App& program, const CLI::ParseError& error, int argc, char** argv) {
-  if (error.get_exit_code() == 0) return program.exit(error);
-  std::string message = error.what();
-  const CLI::App* innermost = &program;
-  std::string command = "furlong";
-  int place = 1;  // of the word behind it
-  for (; !innermost->get_subcommands().empty(); ++place) {
-    innermost = innermost->get_subcommands()[0];
-    command += " " + innermost->get_name();
-  }
-  std::string hint = "; see " + command + " --help";
-  std::vector<std::string> known;
-  for (const CLI::App* subcommand : innermost->get_subcommands({})) known.push_back(subcommand->get_name());
-  if (!known.empty() && argc > place && argv[place][0] != '-') {
-    message = (place == 1 ? "there is no subcommand '" : command + " has no subcommand '") + argv[place] + "'";
-    const std::string near = furlong::config::nearest(argv[place], known);
-    if (!near.empty()) hint = "; did you mean " + near + "? The others are in " + command + " --help";
-  }
-  for (char& letter : message) letter = letter == '\n' ? ' ' : letter;
-  std::fprintf(stderr, "error: %s%s\n", message.c_str(), hint.c_str());
-  return 2;
-}
 
 /// libgomp's threads wait for each other spinning, by default for milliseconds; on a machine that does anything else
 /// that takes the cores from the very threads they wait for (measured: a training step four times slower beside two
@@ -77,12 +51,12 @@ int main(int argc, char** argv) {
   limit_spinning(argv);
   using namespace furlong;
   end_cleanly_on_signals();
-  CLI::App program(
+  const command_line::Program program(
+      "furlong",
       "Furlong trains transformers on long sequences, with linear-time attention beside exact softmax, from YAML "
-      "files.",
-      "furlong");
-  program.set_version_flag("--version", version() + " (" + commit() + ")");
-  program.require_subcommand(1);
+      "files.");
+  program.version(version() + " (" + commit() + ")");
+  program.require_subcommand();
   program.footer(
       "Every subcommand has --help. Exit status: 0 done, 1 the machine failed, 2 a mistake to mend, 3 stopped by a "
       "signal, with nothing left half written.");
@@ -105,9 +79,7 @@ int main(int argc, char** argv) {
   command_line::add_doctor(program, status);
   try {
     configure_logging("info");
-    program.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return answer(program, error, argc, argv);
+    program.run({argv + 1, argv + argc});
   } catch (const PeerError& error) {
     if (error.is_told_here()) std::fprintf(stderr, "error: %s\n", error.what());
     return error.exit_status();

@@ -282,40 +282,39 @@ constexpr const char* footer =
 
 }  // namespace
 
-void add_plan(CLI::App& program, int&) {
-  auto* command = program.add_subcommand("plan",
-                                         "Memory, time and communication that a config would take on other devices: "
-                                         "data parallel and ZeRO-1, of whole sequences or of segments");
+void add_plan(Command program, int&) {
+  const Command command =
+      program.add_subcommand("plan",
+                             "Memory, time and communication that a config would take on other devices: "
+                             "data parallel and ZeRO-1, of whole sequences or of segments");
   const auto options = std::make_shared<Options>();
-  command->add_option("config", options->config, "The YAML file")->required()->type_name("CONFIG");
+  command.add_option("config", options->config, "The YAML file").required().value_name("CONFIG");
   command
-      ->add_option("--set", options->overrides,
-                   "Set a key on top of the file, such as --set data.batch_size=64; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
-  command->add_option("--devices", options->devices, "How many, or hosts x devices of each, such as 8x8")
-      ->capture_default_str()
-      ->type_name("N|HxD");
+      .add_option("--set", options->overrides,
+                  "Set a key on top of the file, such as --set data.batch_size=64; may be repeated")
+      .value_name("KEY=VALUE")
+      .repeatable();
+  command.add_option("--devices", options->devices, "How many, or hosts x devices of each, such as 8x8")
+      .shows_default()
+      .value_name("N|HxD");
   std::string names;
   for (const std::string& name : plan_device_names()) names += name + ", ";
   command
-      ->add_option("--device", options->device,
-                   names +
-                       "or cpu: processes on hosts like this one, which is measured for a few seconds;\nand numbers in "
-                       "the place of those, see below")
-      ->required()
-      ->type_name("NAME[,KEY=NUMBER...]");
+      .add_option("--device", options->device,
+                  names +
+                      "or cpu: processes on hosts like this one, which is measured for a few seconds;\nand numbers in "
+                      "the place of those, see below")
+      .required()
+      .value_name("NAME[,KEY=NUMBER...]");
   command
-      ->add_option("--utilisation", options->utilisation,
-                   "Share of the peak that products of a step get, as --device ...,utilisation=SHARE: 0.35 for GPUs, "
-                   "0.8 for cpu;\ndocs/scaling.md says why")
-      ->check(CLI::Range(1e-6, 1.0))
-      ->type_name("SHARE");
-  command->add_flag("--json", options->json, "Print everything as JSON, in bytes and seconds");
-  command->footer(footer);
-  command->callback([options] { run(*options); });
+      .add_option("--utilisation", options->utilisation,
+                  "Share of the peak that products of a step get, as --device ...,utilisation=SHARE: 0.35 for GPUs, "
+                  "0.8 for cpu;\ndocs/scaling.md says why")
+      .range(1e-6, 1.0)
+      .value_name("SHARE");
+  command.add_flag("--json", options->json, "Print everything as JSON, in bytes and seconds");
+  command.footer(footer);
+  command.action([options] { run(*options); });
 }
 
 }  // namespace furlong::command_line

@@ -24,40 +24,34 @@ struct Arguments {
 
 /// An option whose value is one of a few words; help shows them between bars.
 template <class Value>
-void add_choice(CLI::App& command, const std::string& name, Value& value, const std::string& standard,
+void add_choice(Command command, const std::string& name, Value& value, const std::string& standard,
                 const std::vector<std::pair<std::string, Value>>& choices, const std::string& meaning) {
   std::vector<std::string> words;
   for (const auto& choice : choices) words.push_back(choice.first);
-  CLI::IsMember check(words);
-  check.description("");
-  command
-      .add_option_function<std::string>(
-          name,
-          [&value, choices](const std::string& word) {
-            for (const auto& choice : choices) {
-              if (choice.first == word) value = choice.second;
-            }
-          },
-          meaning)
-      ->check(check)
-      ->default_str(standard)
-      ->type_name(fmt::format("{}", fmt::join(words, "|")));
+  command.add_choice(
+      name, words, standard,
+      [&value, choices](const std::string& word) {
+        for (const auto& choice : choices) {
+          if (choice.first == word) value = choice.second;
+        }
+      },
+      meaning);
 }
 
-void add_common(CLI::App& command, Arguments& arguments, const std::string& split_by = "span") {
+void add_common(Command command, Arguments& arguments, const std::string& split_by = "span") {
   PrepareOptions& options = arguments.options;
   using SplitBy = StoreWriterOptions::SplitBy;
   command.add_option("inputs", options.inputs, "Files to read, in order: plain, gzip or xz; - is standard input")
-      ->required()
-      ->type_name("INPUT");
+      .required()
+      .value_name("INPUT");
   command.add_option("-o,--output", options.output, "The token store to write (HDF5); appears only when it is whole")
-      ->required()
-      ->type_name("STORE");
+      .required()
+      .value_name("STORE");
   command
       .add_option("--split", arguments.split,
                   "Shares of the splits, by name or as three numbers for train,\nvalidation and test; their sum is 1")
-      ->capture_default_str()
-      ->type_name("SHARES");
+      .shows_default()
+      .value_name("SHARES");
   add_choice<SplitBy>(command, "--split-by", options.store.split_by, split_by,
                       {{"span", SplitBy::span}, {"document", SplitBy::document}},
                       "span: the first tokens train, the next validate, the last test,\nand documents may be cut; "
@@ -67,15 +61,16 @@ void add_common(CLI::App& command, Arguments& arguments, const std::string& spli
                   "Tokens of this tokenizer in the place of bytes or letters: a Hugging Face\ndirectory, "
                   "tokenizer.json, vocab.txt, vocab.json, *.model, GGUF, or a checkpoint\nof a model that has one. "
                   "Documents are framed as the model wants them ([CLS] ... [SEP])")
-      ->type_name("PATH");
+      .value_name("PATH");
   command.add_option("--seed", options.store.seed, "Decides, with --split-by document, which documents go where")
-      ->capture_default_str();
+      .shows_default();
   command.add_flag("--force", options.force, "Replace the output if it exists");
   command.add_flag("--json", arguments.json, "Print the report as one JSON object");
 }
 
-void add_text(CLI::App& prepare_command, const std::shared_ptr<Arguments>& arguments) {
-  CLI::App& command = *prepare_command.add_subcommand("text", "Any files: one token a byte, or those of a tokenizer");
+Command add_text(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
+  const Command command =
+      prepare_command.add_subcommand("text", "Any files: one token a byte, or those of a tokenizer");
   add_common(command, *arguments);
   add_choice<DocumentSeparator>(command, "--document-separator", arguments->options.separator, "file",
                                 {{"file", DocumentSeparator::file},
@@ -90,10 +85,11 @@ void add_text(CLI::App& prepare_command, const std::shared_ptr<Arguments>& argum
       "  zstdcat big.zst | furlong prepare text - --output big.h5\n"
       "  furlong prepare text articles.txt --document-separator blank-line --tokenizer models/gpt2 --output "
       "articles.h5");
+  return command;
 }
 
-void add_fasta(CLI::App& prepare_command, const std::shared_ptr<Arguments>& arguments) {
-  CLI::App& command = *prepare_command.add_subcommand(
+Command add_fasta(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
+  const Command command = prepare_command.add_subcommand(
       "fasta", "DNA, RNA or protein sequences, each record a document: one token a letter,\nor those of a tokenizer");
   PrepareOptions& options = arguments->options;
   add_common(command, *arguments);
@@ -104,14 +100,15 @@ void add_fasta(CLI::App& prepare_command, const std::shared_ptr<Arguments>& argu
   add_choice<bool>(command, "--unknown", options.map_unknown, "error", {{"error", false}, {"map", true}},
                    "A letter that the alphabet lacks: an error that says where it is, or\nread as N (X in proteins); "
                    "with --tokenizer, its unknown token");
-  command.get_option("--alphabet")->excludes("--tokenizer");
+  command.option("--alphabet").excludes(command.option("--tokenizer"));
   command.footer(
       "Example:\n  furlong prepare fasta genome.fa.gz --alphabet dna --output genome.h5\n"
       "  furlong prepare fasta proteins.fa --alphabet protein --split-by document --output proteins.h5");
+  return command;
 }
 
-void add_labelled(CLI::App& prepare_command, const std::shared_ptr<Arguments>& arguments) {
-  CLI::App& command = *prepare_command.add_subcommand(
+Command add_labelled(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
+  const Command command = prepare_command.add_subcommand(
       "labelled", "Texts with a label each, or pairs of texts, from tables or JSON lines");
   PrepareOptions& options = arguments->options;
   // A document cut by a split would lose its label.
@@ -122,38 +119,40 @@ void add_labelled(CLI::App& prepare_command, const std::shared_ptr<Arguments>& a
       .add_option("--format", arguments->labelled_format,
                   "tsv: columns between tabs, nothing quoted; csv: RFC 4180; jsonl: a JSON\nobject a line; auto: by "
                   "the name of the first input")
-      ->check(CLI::IsMember({"tsv", "csv", "jsonl", "auto"}))
-      ->default_str("auto")
-      ->type_name("tsv|csv|jsonl|auto");
+      .one_of({"tsv", "csv", "jsonl", "auto"})
+      .shows_default("auto")
+      .value_name("tsv|csv|jsonl|auto");
   command
       .add_option("--text-field", options.labelled.text_field,
                   "Where the text is: a column's number from 1, or its name in the first\nline, or a key of the JSON "
                   "(default: 1, or text)")
-      ->type_name("FIELD");
+      .value_name("FIELD");
   command
       .add_option("--second-text-field", options.labelled.second_text_field,
                   "Where the second text of a pair is, for objective.name: matching")
-      ->type_name("FIELD");
+      .value_name("FIELD");
   command
       .add_option("--label-field", options.labelled.label_field,
                   "Where the label is (default: 2, for pairs 3, or label)")
-      ->type_name("FIELD");
+      .value_name("FIELD");
   command
       .add_option(
           "--labels", options.labelled.labels,
           "Names of all labels, comma between them, so that several stores number\nthem alike (default: as they come)")
-      ->delimiter(',')
-      ->type_name("NAMES");
+      .separated_by(',')
+      .value_name("NAMES");
   add_choice<std::string>(command, "--alphabet", options.alphabet, "bytes",
                           {{"bytes", "auto"}, {"dna", "dna"}, {"rna", "rna"}, {"protein", "protein"}},
                           "What a text is made of: bytes, or letters, upper and lower case alike");
   add_choice<bool>(command, "--unknown", options.map_unknown, "error", {{"error", false}, {"map", true}},
                    "A letter that the alphabet lacks: an error that says where it is, or\nread as N (X in proteins)");
-  for (const char* of_letters : {"--alphabet", "--unknown"}) command.get_option(of_letters)->excludes("--tokenizer");
+  for (const char* of_letters : {"--alphabet", "--unknown"})
+    command.option(of_letters).excludes(command.option("--tokenizer"));
   command.footer(
       "Example:\n  furlong prepare labelled reviews.csv --text-field review --label-field sentiment --output "
       "reviews.h5\n"
       "  furlong prepare labelled pairs.tsv --text-field 4 --second-text-field 5 --label-field 1 --output pairs.h5");
+  return command;
 }
 
 void run(Arguments& arguments) {
@@ -177,23 +176,20 @@ void run(Arguments& arguments) {
 
 }  // namespace
 
-void add_prepare(CLI::App& program, int&) {
-  CLI::App& command = *program.add_subcommand("prepare", "Turn files into a token store for training");
-  command.require_subcommand(1);
+void add_prepare(Command program, int&) {
+  const Command command = program.add_subcommand("prepare", "Turn files into a token store for training");
+  command.require_subcommand();
   command.footer(
       "A token store is one HDF5 file: token ids, documents, splits, vocabulary, and where it all came from. Inputs "
       "are streamed, so that their size does not matter to memory. A report is printed at the end.");
   const auto text = std::make_shared<Arguments>();
-  add_text(command, text);
+  add_text(command, text).action([text] { run(*text); });
   text->options.format = PrepareOptions::Format::text;
   const auto fasta = std::make_shared<Arguments>();
   fasta->options.format = PrepareOptions::Format::fasta;
-  add_fasta(command, fasta);
+  add_fasta(command, fasta).action([fasta] { run(*fasta); });
   const auto labelled = std::make_shared<Arguments>();
-  add_labelled(command, labelled);
-  command.get_subcommand("labelled")->callback([labelled] { run(*labelled); });
-  command.get_subcommand("text")->callback([text] { run(*text); });
-  command.get_subcommand("fasta")->callback([fasta] { run(*fasta); });
+  add_labelled(command, labelled).action([labelled] { run(*labelled); });
 }
 
 }  // namespace furlong::command_line

@@ -110,43 +110,43 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_tokenize(CLI::App& program, int& /*status*/) {
-  auto* command = program.add_subcommand(
+void add_tokenize(Command program, int& /*status*/) {
+  const Command command = program.add_subcommand(
       "tokenize", "Show the token ids that a published model's tokenizer gives to text, and text of ids");
   const auto options = std::make_shared<Options>();
   command
-      ->add_option("tokenizer", options->tokenizer,
-                   "A model's directory, or one of its files: tokenizer.json; vocab.json (with\nmerges.txt beside it); "
-                   "vocab.txt; *.model (SentencePiece); GGUF")
-      ->required()
-      ->type_name("TOKENIZER");
-  command->add_option("input", options->input, "Text to read, plain, gzip or xz; - is standard input")
-      ->capture_default_str()
-      ->type_name("FILE|-");
-  auto* ids = command->add_flag("--ids", options->ids, "Print the ids of each line on one line (the default)");
-  auto* tokens =
-      command->add_flag("--tokens", options->tokens, "Print tokens as the vocabulary spells them, not their ids");
-  auto* decode = command->add_flag("--decode", options->decode, "Read lines of ids, and print their text");
-  auto* count = command->add_flag("--count", options->count,
-                                  "Print only how many lines, bytes, tokens and unknown tokens there are");
-  ids->excludes(tokens)->excludes(decode)->excludes(count);
-  tokens->excludes(decode)->excludes(count);
-  decode->excludes(count);
+      .add_option("tokenizer", options->tokenizer,
+                  "A model's directory, or one of its files: tokenizer.json; vocab.json (with\nmerges.txt beside it); "
+                  "vocab.txt; *.model (SentencePiece); GGUF")
+      .required()
+      .value_name("TOKENIZER");
+  command.add_option("input", options->input, "Text to read, plain, gzip or xz; - is standard input")
+      .shows_default()
+      .value_name("FILE|-");
+  const Option ids = command.add_flag("--ids", options->ids, "Print the ids of each line on one line (the default)");
+  const Option tokens =
+      command.add_flag("--tokens", options->tokens, "Print tokens as the vocabulary spells them, not their ids");
+  const Option decode = command.add_flag("--decode", options->decode, "Read lines of ids, and print their text");
+  const Option count = command.add_flag("--count", options->count,
+                                        "Print only how many lines, bytes, tokens and unknown tokens there are");
+  ids.excludes(tokens).excludes(decode).excludes(count);
+  tokens.excludes(decode).excludes(count);
+  decode.excludes(count);
   command
-      ->add_flag("--special", options->special,
-                 "Special tokens spelled in the text (<|endoftext|>, [MASK]) are those\ntokens; otherwise they are "
-                 "text as any other")
-      ->excludes(decode);
+      .add_flag("--special", options->special,
+                "Special tokens spelled in the text (<|endoftext|>, [MASK]) are those\ntokens; otherwise they are "
+                "text as any other")
+      .excludes(decode);
   command
-      ->add_flag("--framed", options->framed,
-                 "With what the model wants around a text: [CLS] ... [SEP], or <s> in front")
-      ->excludes(decode);
-  command->footer(
+      .add_flag("--framed", options->framed,
+                "With what the model wants around a text: [CLS] ... [SEP], or <s> in front")
+      .excludes(decode);
+  command.footer(
       "A line ends with LF; all else in it, CR included, is text.\n"
       "Example:\n  furlong tokenize models/bert --tokens <<< 'A furlong is 220 yards'\n"
       "  furlong tokenize models/smollm.gguf book.txt | furlong tokenize models/smollm.gguf --decode\n"
       "  furlong tokenize tokenizer.json book.txt.xz --count");
-  command->callback([options] { run(*options); });
+  command.action([options] { run(*options); });
 }
 
 }  // namespace furlong::command_line

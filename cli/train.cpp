@@ -107,53 +107,52 @@ int run(const Options& options) {
 
 }  // namespace
 
-void add_train(CLI::App& program, int& status) {
-  auto* command = program.add_subcommand("train", "Train a model as a YAML file says; the same command again resumes");
+void add_train(Command program, int& status) {
+  const Command command =
+      program.add_subcommand("train", "Train a model as a YAML file says; the same command again resumes");
   const auto options = std::make_shared<Options>();
-  command->add_option("config", options->config, "The YAML file")->required()->type_name("CONFIG");
+  command.add_option("config", options->config, "The YAML file").required().value_name("CONFIG");
   command
-      ->add_option("--set", options->overrides,
-                   "Set a key on top of the file, such as --set trainer.max_steps=1000; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
+      .add_option("--set", options->overrides,
+                  "Set a key on top of the file, such as --set trainer.max_steps=1000; may be repeated")
+      .value_name("KEY=VALUE")
+      .repeatable();
   command
-      ->add_option("--run-dir", options->run_directory,
-                   "Where config.yaml, metrics.jsonl, tensorboard/ and checkpoints/ go (default: run_directory of the "
-                   "config, or runs/NAME)")
-      ->type_name("DIR");
+      .add_option("--run-dir", options->run_directory,
+                  "Where config.yaml, metrics.jsonl, tensorboard/ and checkpoints/ go (default: run_directory of the "
+                  "config, or runs/NAME)")
+      .value_name("DIR");
   command
-      ->add_option("--resume", options->resume,
-                   "auto: from the newest whole checkpoint in the run directory, if any; never: from the "
-                   "beginning,\nremoving what an earlier run left there; or a checkpoint, or a run directory whose "
-                   "newest one\nto start from, in a run directory without checkpoints of another run; from an older "
-                   "checkpoint\nof the same run the later ones are removed")
-      ->capture_default_str()
-      ->type_name("auto|never|PATH");
-  command->add_flag("--allow-new-data", options->allow_new_data,
-                    "Resume although the data are not those that the checkpoint was trained on");
-  auto* trace =
+      .add_option("--resume", options->resume,
+                  "auto: from the newest whole checkpoint in the run directory, if any; never: from the "
+                  "beginning,\nremoving what an earlier run left there; or a checkpoint, or a run directory whose "
+                  "newest one\nto start from, in a run directory without checkpoints of another run; from an older "
+                  "checkpoint\nof the same run the later ones are removed")
+      .shows_default()
+      .value_name("auto|never|PATH");
+  command.add_flag("--allow-new-data", options->allow_new_data,
+                   "Resume although the data are not those that the checkpoint was trained on");
+  const Option trace =
       command
-          ->add_option(
+          .add_option(
               "--trace", options->trace,
               "Write what all processes did in some steps to this file, for https://ui.perfetto.dev or "
               "chrome://tracing:\n"
               "reading data, forward and backward node by node, each bucket of gradients, optimizer, validation,\n"
               "checkpoint. Of a GPU's steps when work was launched, not when it ran")
-          ->type_name("FILE");
+          .value_name("FILE");
   command
-      ->add_option("--trace-steps", options->trace_steps,
-                   "Which steps, counted from where this command begins; the first ones also make room and plans")
-      ->capture_default_str()
-      ->needs(trace)
-      ->type_name("A-B");
-  command->add_flag("--json", options->json, "Print the result as JSON (and no sample)");
-  command->footer(
+      .add_option("--trace-steps", options->trace_steps,
+                  "Which steps, counted from where this command begins; the first ones also make room and plans")
+      .shows_default()
+      .needs(trace)
+      .value_name("A-B");
+  command.add_flag("--json", options->json, "Print the result as JSON (and no sample)");
+  command.footer(
       "SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 finish the step, save a checkpoint and end with status 3; a second Ctrl-C "
       "ends at once.\n"
       "Keys of the YAML file: furlong config reference, or docs/config.md.");
-  command->callback([options, &status] { status = run(*options); });
+  command.action([options, &status] { status = run(*options); });
 }
 
 }  // namespace furlong::command_line
