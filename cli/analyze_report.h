@@ -1,6 +1,6 @@
 #pragma once
 // What furlong analyze attention says: tables for people, JSON for programs, and a plot.
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "evaluation/analyze/analyze_model.h"

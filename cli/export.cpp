@@ -2,6 +2,7 @@
 #include "conversion/export.h"
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/command_line.h"
 

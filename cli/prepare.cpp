@@ -166,8 +166,8 @@ void run(Arguments& arguments) {
   }
   arguments.options.store.shares = parse_split_shares(arguments.split);
   arguments.options.progress = [](const PrepareOptions::Progress& now) {
-    spdlog::info("prepare: {}: {:.1f} MB read, {:.1f} M tokens, {:.0f} s", now.input,
-                 static_cast<double>(now.file_bytes) * 1e-6, static_cast<double>(now.n_tokens) * 1e-6, now.seconds);
+    log_info("prepare: {}: {:.1f} MB read, {:.1f} M tokens, {:.0f} s", now.input,
+             static_cast<double>(now.file_bytes) * 1e-6, static_cast<double>(now.n_tokens) * 1e-6, now.seconds);
   };
   const PrepareReport report = prepare(arguments.options);
   const std::string text = arguments.json ? to_json(report) + "\n" : to_text(report);

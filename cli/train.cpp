@@ -1,5 +1,4 @@
 // furlong train: a model from a YAML file.
-#include <spdlog/spdlog.h>
 
 #include <cmath>
 #include <csignal>
@@ -13,6 +12,7 @@
 #include "datasets/token_store.h"
 #include "evaluation/generate.h"
 #include "framework/core/device.h"
+#include "framework/core/log.h"
 #include "trainers/train/signals.h"
 #include "trainers/train/train.h"
 
@@ -78,7 +78,7 @@ int run(const Options& options) {
       try {
         print_sample(loaded.settings, result.checkpoint);
       } catch (const std::exception& error) {
-        spdlog::warn("no sample: {}", error.what());  // the training is done and saved all the same
+        log_warn("no sample: {}", error.what());  // the training is done and saved all the same
       }
     };
   }

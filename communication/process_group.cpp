@@ -194,7 +194,7 @@ class ProcessGroup::Joined {
     if (secret.empty()) {
       secret = "no secret";
       if (environment_.rank == 0)
-        spdlog::warn(
+        log_warn(
             "the launcher gave no job id: whoever reaches port {} of {} can join this job; set FURLONG_JOB_SECRET to "
             "the same text in all processes",
             environment_.master_port, environment_.master_address);
@@ -245,8 +245,8 @@ class ProcessGroup::Joined {
         if (store_->fault()) throw;
       }
       if (warns)
-        spdlog::warn("{} for {:.0f} s; it is waited for as long as that process lives", missing,
-                     std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+        log_warn("{} for {:.0f} s; it is waited for as long as that process lives", missing,
+                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     }
   }
 

@@ -1,11 +1,11 @@
 #include "conversion/approximation.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "conversion/attention_request.h"
+#include "framework/core/log.h"
 #include "layers/blocks/block.h"
 #include "trainers/settings/attention_config.h"
 
@@ -103,7 +103,7 @@ std::int64_t tokens_for_constants(const Settings& settings) { return 16 * attent
 void warn_of_few_tokens(const ObservedModel& observed, const char* constants) {
   const std::int64_t enough = tokens_for_constants(observed.settings());
   if (observed.tokens() >= enough) return;
-  spdlog::warn(
+  log_warn(
       "{} are measured on {} tokens of {}, and noisy: heads of this width take {} or more (more batches, or longer "
       "ones)",
       constants, observed.tokens(), observed.data_path(), enough);

@@ -2,7 +2,7 @@
 // How far a converted model's attention is from the softmax attention that it replaces, on real data, before any
 // training.
 #include <functional>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "evaluation/analyze/observed_model.h"

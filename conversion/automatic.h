@@ -1,6 +1,6 @@
 #pragma once
 // --attention auto: which heads of a softmax model can do without softmax, and with what, by measurement.
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>

@@ -67,7 +67,7 @@ TeacherSource open_teacher(const Settings& recipe) {
   }
   const fs::path imported = recipe.run_directory / "teacher.h5";
   if (fs::exists(imported)) {
-    spdlog::info("the teacher was imported before: {}", imported.string());
+    log_info("the teacher was imported before: {}", imported.string());
     return {imported, settings_of(imported), std::nullopt};
   }
   SourceModel model = open_source_model(source);
@@ -79,8 +79,8 @@ void write_teacher(const TeacherSource& teacher) {
   if (!teacher.imported) return;
   const SourceModel& model = *teacher.imported;
   write_model(model.model, model.origin, teacher.checkpoint);
-  spdlog::info("imported {} to {}: {} tensors", model.description, teacher.checkpoint.string(),
-               model.report.matched.size());
+  log_info("imported {} to {}: {} tensors", model.description, teacher.checkpoint.string(),
+           model.report.matched.size());
 }
 
 /// Centres, scales and the like from the first tokens of the training split, as the teacher sees them.
@@ -91,7 +91,7 @@ void measure_constants(const Settings& settings, SourceModel& teacher, Model& st
   if (!has_constants(settings)) return;
   if (settings.model.rotary_placement != theirs.model.rotary_placement ||
       settings.model.query_key_norm != theirs.model.query_key_norm) {
-    spdlog::info(
+    log_info(
         "the student's queries and keys are not the teacher's: constants of its feature map are found in training");
     return;
   }
@@ -104,10 +104,10 @@ void measure_constants(const Settings& settings, SourceModel& teacher, Model& st
     wanted.sequence_length = std::min(wanted.sequence_length, theirs.model.max_sequence_length);
   wanted.batch_size = std::clamp<std::int64_t>(enough_tokens / wanted.sequence_length, 1, settings.data.batch_size);
   wanted.tokens = enough_tokens;
-  spdlog::info("measuring the constants of {} on the CPU", settings.model.attention.feature_map);
+  log_info("measuring the constants of {} on the CPU", settings.model.attention.feature_map);
   ObservedModel observed(teacher.model, wanted);
   calibrate(observed, student);
-  spdlog::info("measured the constants of {} on {} tokens", settings.model.attention.feature_map, observed.tokens());
+  log_info("measured the constants of {} on {} tokens", settings.model.attention.feature_map, observed.tokens());
 }
 
 /// The student before its first step: the teacher's weights under the new attention.
@@ -119,11 +119,11 @@ void write_student(const FinetunePlan& plan, TeacherSource& teacher) {
   Model student = make_model(settings, open_data(settings.data)->vocabulary(), Device{}, DType::float32, all_frozen);
   const WeightsReport report = begin_from(CheckpointReader::open(teacher.checkpoint), student);
   if (report.positions_before > 0)
-    spdlog::warn("{}: has {} learned positions; each one later repeats that which stands so many before it",
-                 teacher.checkpoint.string(), report.positions_before);
+    log_warn("{}: has {} learned positions; each one later repeats that which stands so many before it",
+             teacher.checkpoint.string(), report.positions_before);
   measure_constants(settings, *teacher.imported, student);
   write_model(student, teacher.imported->origin, plan.beginning);
-  spdlog::info("the student before training: {}", plan.beginning.string());
+  log_info("the student before training: {}", plan.beginning.string());
 }
 
 /// That the data's tokens are the teacher's, before anything is written.
@@ -199,8 +199,8 @@ void check_converted(const FinetunePlan& plan) {
     student.read(tensor.name, ours.data(), ours.size());
     teacher.read(tensor.name, theirs.data(), theirs.size());
     if (ours == theirs) continue;
-    spdlog::warn("finetune.student: {} is no mere conversion of {}: {} differs", plan.beginning.string(),
-                 plan.student.finetune.source.string(), tensor.name.substr(std::string_view("parameters/").size()));
+    log_warn("finetune.student: {} is no mere conversion of {}: {} differs", plan.beginning.string(),
+             plan.student.finetune.source.string(), tensor.name.substr(std::string_view("parameters/").size()));
     return;
   }
 }
@@ -294,8 +294,8 @@ void check_stage(const FinetuneStage& stage, const FinetuneRecord& record) {
   const auto changed =
       changed_since(before, settings, {"seed", "data", "objective", "teacher", "optimizer", "schedule", "trainer"});
   if (!changed.empty())
-    spdlog::warn("stage {} was trained with other settings so far: {}; remove {} to train it again", stage.name,
-                 config::join(changed, ", "), directory);
+    log_warn("stage {} was trained with other settings so far: {}; remove {} to train it again", stage.name,
+             config::join(changed, ", "), directory);
 }
 
 /// Trains the stages that are to be; whether a signal stopped it.
@@ -308,10 +308,10 @@ bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, Fine
     result.stage = stage.name;
     check_stage(stage, record);
     if (has_ended(stage)) {
-      spdlog::info("stage {} has ended before: {}", stage.name, stage.settings.settings.run_directory.string());
+      log_info("stage {} has ended before: {}", stage.name, stage.settings.settings.run_directory.string());
       continue;
     }
-    spdlog::info("stage {} ({} of {})", stage.name, i + 1, plan.stages.size());
+    log_info("stage {} ({} of {})", stage.name, i + 1, plan.stages.size());
     record.beginnings[stage.settings.settings.run_directory.filename().string()] =
         fingerprint_of_checkpoint(checkpoint_of(stage.settings.settings.model.weights));
     record.write();
@@ -357,7 +357,7 @@ FinetuneResult finetune(const FinetuneOptions& options) {
   if (result.interrupted || !options.only_stage.empty()) return result;
   ops::set_tf32(plan.student.tf32);
   result.recovery = measure_recovery(plan.student, plan.teacher, students_of(plan),
-                                     [](const std::string& line) { spdlog::info("{}", line); });
+                                     [](const std::string& line) { log_info("{}", line); });
   result.interrupted = result.in_evaluation = !result.recovery;
   if (result.recovery) result.recovery_file = write_recovery(plan, options, *result.recovery);
   return result;

@@ -56,8 +56,8 @@ fs::path place_of(const fs::path& run, const std::vector<std::string>& measured)
   if (std::all_of(before.begin(), before.end(), is_measured)) return usual;
   const fs::path place =
       run / fmt::format("recovery_{}.json", measured.empty() ? "before" : config::join(measured, "_"));
-  spdlog::info("{} has other stages ({}) and stays as it is; these figures go to {}", usual.string(),
-               config::join(before, ", "), place.string());
+  log_info("{} has other stages ({}) and stays as it is; these figures go to {}", usual.string(),
+           config::join(before, ", "), place.string());
   return place;
 }
 

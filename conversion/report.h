@@ -1,6 +1,6 @@
 #pragma once
 // What became of every tensor of an import or a conversion.
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -1,8 +1,8 @@
 #include "communication/bootstrap/wait_notice.h"
+#include "framework/core/log.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <spdlog/spdlog.h>
 
 #include <charconv>
 #include <utility>
@@ -48,18 +48,18 @@ void WaitNotice::tell(const Operation& operation, double seconds) {
       elsewhere.push_back(fmt::format("{} is in {}", name_of_rank_(rank), word->name));
   }
   if (!missing.empty()) {
-    spdlog::warn("{} has waited for {:.0f} s: {} {} not come to it; the others wait for as long as {}", operation.name,
-                 seconds, fmt::join(missing, ", "), missing.size() == 1 ? "has" : "have",
-                 missing.size() == 1 ? "it lives" : "they live");
+    log_warn("{} has waited for {:.0f} s: {} {} not come to it; the others wait for as long as {}", operation.name,
+             seconds, fmt::join(missing, ", "), missing.size() == 1 ? "has" : "have",
+             missing.size() == 1 ? "it lives" : "they live");
   } else if (!elsewhere.empty()) {
-    spdlog::warn(
+    log_warn(
         "{} has taken {:.0f} s: {}: the ranks do not do the same and wait for each other; were all started alike? Stop "
         "the job",
         operation.name, seconds, fmt::join(elsewhere, ", "));
   } else {
-    spdlog::warn("{} has taken {:.0f} s; {}", operation.name, seconds,
-                 operation.number > 0 ? "all ranks have come to it, and the network does not carry it"
-                                      : "the other side has not come to it");
+    log_warn("{} has taken {:.0f} s; {}", operation.name, seconds,
+             operation.number > 0 ? "all ranks have come to it, and the network does not carry it"
+                                  : "the other side has not come to it");
   }
 }
 

@@ -294,7 +294,7 @@ class Launch {
   int conclude(const std::string& host) const {
     const bool tell = !gave_up_ || output_.ready();  // a last word must not wait for a reader that nobody waits for
     if (interrupted_twice_) {
-      if (tell) spdlog::error("killed by a second SIGINT; what was not saved is lost");
+      if (tell) log_error("killed by a second SIGINT; what was not saved is lost");
       return kInterrupted;
     }
     const Rank* fault = at_fault();
@@ -304,8 +304,8 @@ class Launch {
       return stopped ? kStoppedBySignal : 0;
     }
     if (tell)
-      spdlog::error("rank {} (host {}, process {}) {}{}", fault->number, host, fault->process, end_text(*fault),
-                    others_text(*fault));
+      log_error("rank {} (host {}, process {}) {}{}", fault->number, host, fault->process, end_text(*fault),
+                others_text(*fault));
     return fault->status;
   }
 
@@ -353,13 +353,12 @@ int launch(const LaunchOptions& options, const EnvironmentFunction& environment)
   open_standard_streams();
   const Socket reserved = reserve_port(options.master_port);
   settings.master_port = own_address(reserved).port();
-  spdlog::info("{}", settings.text());
+  log_info("{}", settings.text());
   if (settings.processes * static_cast<std::int64_t>(settings.threads) > settings.cores) {
-    spdlog::warn(
-        "{} process{} with {} thread{} each share {} core{} and will wait for one another; expect more from {}",
-        settings.processes, settings.processes == 1 ? "" : "es", settings.threads, settings.threads == 1 ? "" : "s",
-        settings.cores, settings.cores == 1 ? "" : "s",
-        settings.processes > settings.cores ? "fewer processes" : "a smaller OMP_NUM_THREADS");
+    log_warn("{} process{} with {} thread{} each share {} core{} and will wait for one another; expect more from {}",
+             settings.processes, settings.processes == 1 ? "" : "es", settings.threads,
+             settings.threads == 1 ? "" : "s", settings.cores, settings.cores == 1 ? "" : "s",
+             settings.processes > settings.cores ? "fewer processes" : "a smaller OMP_NUM_THREADS");
   }
   return Launch(options).run(settings);
 }

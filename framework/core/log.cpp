@@ -1,10 +1,32 @@
 #include "framework/core/log.h"
 
+#include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <iterator>
+#include <sstream>
 
 #include "framework/core/error.h"
 
 namespace furlong {
+namespace {
+
+spdlog::level::level_enum spdlog_level(LogLevel level) {
+  switch (level) {
+    case LogLevel::debug:
+      return spdlog::level::debug;
+    case LogLevel::info:
+      return spdlog::level::info;
+    case LogLevel::warning:
+      return spdlog::level::warn;
+    case LogLevel::error:
+      break;
+  }
+  return spdlog::level::err;
+}
+
+}  // namespace
 
 void configure_logging(const std::string& level, const std::string& prefix) {
   auto logger = spdlog::get("furlong");
@@ -26,5 +48,32 @@ void configure_logging(const std::string& level, const std::string& prefix) {
   else
     throw UserError("log level '{}' is unknown; expected debug, info, warning, error or quiet", level);
 }
+
+bool is_logged(LogLevel level) { return spdlog::should_log(spdlog_level(level)); }
+
+void log_message(LogLevel level, fmt::string_view format, fmt::format_args arguments) noexcept {
+  if (!is_logged(level)) return;
+  fmt::memory_buffer text;
+  try {
+    fmt::vformat_to(std::back_inserter(text), format, arguments);
+  } catch (const std::exception&) {
+    text.append(format);  // better than nothing, and no reason to stop the work
+  }
+  spdlog::default_logger_raw()->log(spdlog_level(level), spdlog::string_view_t(text.data(), text.size()));
+}
+
+struct LogCapture::State {
+  std::ostringstream text;
+  std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
+};
+
+LogCapture::LogCapture() : state_(std::make_unique<State>()) {
+  auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(state_->text);
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("captured", std::move(sink)));
+}
+
+LogCapture::~LogCapture() { spdlog::set_default_logger(state_->before); }
+
+std::string LogCapture::text() const { return state_->text.str(); }
 
 }  // namespace furlong

@@ -166,9 +166,8 @@ class Products : public GemmLibrary {
         product->result, result.address(), product->result, &product->algorithm, workspace.address(),
         static_cast<std::size_t>(workspace_bytes), static_cast<cudaStream_t>(queue));
     if (may_be_missing(plan.fused) && is_refusal(status)) {  // the heuristics promised too much
-      spdlog::warn(
-          "cuBLASLt refused a fused epilogue that it had an algorithm for (status {}); it is computed in steps",
-          static_cast<int>(status));
+      log_warn("cuBLASLt refused a fused epilogue that it had an algorithm for (status {}); it is computed in steps",
+               static_cast<int>(status));
       products_[key] = nullptr;
       return false;
     }
@@ -245,14 +244,14 @@ class Products : public GemmLibrary {
     if (is_refusal(status) ||
         (status == CUBLAS_STATUS_SUCCESS && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))) {
       if (may_be_missing(plan.fused)) {
-        spdlog::debug(
+        log_debug(
             "cuBLASLt has no algorithm for epilogue {} of [{} x {}] by [{} x {}] in {} (status {}); it is computed in "
             "steps",
             static_cast<int>(epilogue_of(plan.fused)), plan.n, plan.k, plan.k, plan.m, name_of(plan.operand_dtype),
             static_cast<int>(status));
         return nullptr;
       }
-      spdlog::warn(
+      log_warn(
           "cuBLASLt has no algorithm for [{} x {}] by [{} x {}] in {} (status {}); a slow kernel of our own computes "
           "it",
           plan.n, plan.k, plan.k, plan.m, name_of(plan.operand_dtype), static_cast<int>(status));

@@ -3,8 +3,6 @@
 // out for every other.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +24,7 @@
 #include "communication/gloo/gloo_communicator.h"
 #include "communication/nccl/nccl_communicator.h"
 #include "framework/core/dtype.h"
+#include "framework/core/log.h"
 #include "framework/core/tensor.h"
 #include "tests/communication/bootstrap/store_testing.h"
 #include "tests/framework/engine_testing.h"
@@ -90,29 +89,12 @@ inline std::string engine_missing(Engine engine, int size) {
   return reason;
 }
 
-/// What this process says while it lives.
-class Said {
- public:
-  Said() : before_(spdlog::default_logger()) {
-    spdlog::set_default_logger(
-        std::make_shared<spdlog::logger>("said", std::make_shared<spdlog::sinks::ostream_sink_mt>(stream_)));
-  }
-  ~Said() { spdlog::set_default_logger(before_); }
-  Said(const Said&) = delete;
-  Said& operator=(const Said&) = delete;
-  /// Once nobody says anything any more.
-  std::string text() const { return stream_.str(); }
-  int count(const std::string& words) const {
-    const std::string all = text();
-    int times = 0;
-    for (std::size_t at = all.find(words); at != std::string::npos; at = all.find(words, at + 1)) ++times;
-    return times;
-  }
-
- private:
-  std::ostringstream stream_;
-  std::shared_ptr<spdlog::logger> before_;
-};
+/// How often `words` stand in `text`.
+inline int count_of(const std::string& words, const std::string& text) {
+  int times = 0;
+  for (std::size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++times;
+  return times;
+}
 
 /// One process of a job: its end of the store (rank 0 runs it, too) and its communicators.
 class Rank {

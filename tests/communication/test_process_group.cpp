@@ -18,7 +18,6 @@
 namespace furlong {
 namespace {
 
-using communicator_testing::Said;
 using parallel_testing::Curves;
 using parallel_testing::EndsWithoutLeaving;
 using parallel_testing::Report;
@@ -101,7 +100,7 @@ TEST(ProcessGroupTest, WhoWaitsForAnothersTextSaysSo) {
   World world(
       3,
       [](ProcessGroup& group, const Report& report) {
-        const Said said;
+        const LogCapture said;
         group.barrier();
         if (group.rank() == 0) std::this_thread::sleep_for(1s);
         group.from_first("settings");

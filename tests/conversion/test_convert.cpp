@@ -1,14 +1,12 @@
 // Another attention over the same weights: what is asked for, what it is measured to be, and what is refused.
 #include "conversion/convert.h"
 
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
-
 #include <sstream>
 
 #include "conversion/attention_request.h"
 #include "datasets/prepare/store_writer.h"
 #include "datasets/tokenizers/tokenizer.h"
+#include "framework/core/log.h"
 #include "tests/conversion/tiny_models.h"
 #include "tests/datasets/temporary_folder.h"
 
@@ -267,12 +265,9 @@ TEST_F(Convert, WhatTrainingAskedForIsLeftBehind) {
 
 /// What is said while `action` runs.
 std::string said_by(const std::function<void()>& action) {
-  std::ostringstream said;
-  const auto sink = std::make_shared<spdlog::sinks::ostream_sink_st>(said);
-  spdlog::default_logger()->sinks().push_back(sink);
+  const LogCapture said;
   action();
-  std::erase(spdlog::default_logger()->sinks(), sink);
-  return said.str();
+  return said.text();
 }
 
 // 88 tokens are enough for heads of width 4, whose constants take 64, and 44 are not.

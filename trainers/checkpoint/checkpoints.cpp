@@ -1,7 +1,6 @@
 #include "trainers/checkpoint/checkpoints.h"
 
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_file.h"
 #include "framework/io/checkpoint_shards.h"
@@ -30,7 +30,7 @@ namespace {
 void remove_or_warn(const fs::path& path) {
   std::error_code failure;
   fs::remove(path, failure);
-  if (failure) spdlog::warn("{}: cannot remove this file: {}", path.string(), failure.message());
+  if (failure) log_warn("{}: cannot remove this file: {}", path.string(), failure.message());
 }
 
 void copy_atomically(const fs::path& from, const fs::path& to) {
@@ -53,7 +53,7 @@ std::optional<CheckpointDirectory::Best> recorded_best(const fs::path& folder) {
   const auto json = nlohmann::json::parse(in, nullptr, false);
   if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer() ||
       !json.contains("validation_loss") || !json["validation_loss"].is_number()) {
-    spdlog::warn("{}: not a record of the best checkpoint; the best one is chosen anew from here on", record.string());
+    log_warn("{}: not a record of the best checkpoint; the best one is chosen anew from here on", record.string());
     return std::nullopt;
   }
   return CheckpointDirectory::Best{json["step"].get<std::int64_t>(), json["validation_loss"].get<double>(),
@@ -77,7 +77,7 @@ std::optional<fs::path> newest_whole_of(const fs::path& folder, const Candidates
       CheckpointReader::open(candidate->second);  // its shards are looked at, too
       return candidate->second;
     } catch (const Error& error) {
-      spdlog::warn("checkpoint skipped: {}", error.what());
+      log_warn("checkpoint skipped: {}", error.what());
       if (newest_reason.empty()) newest_reason = error.what();
     }
   }
@@ -175,7 +175,7 @@ std::vector<std::string> CheckpointDirectory::shards_of_best() const {
   try {
     return CheckpointReader::shards_of(best);
   } catch (const Error& error) {
-    spdlog::warn("{}", error.what());
+    log_warn("{}", error.what());
     return {};
   }
 }

@@ -1,11 +1,10 @@
 #include "trainers/model/model.h"
 
-#include <spdlog/spdlog.h>
-
 #include <optional>
 #include <set>
 
 #include "formats/printable.h"
+#include "framework/core/log.h"
 #include "framework/primitives/arithmetic.h"
 #include "trainers/checkpoint/checkpoint_tensors.h"
 #include "trainers/checkpoint/checkpoints.h"
@@ -201,8 +200,8 @@ std::optional<fs::path> checkpoint_folder(const fs::path& path) {
   if (fs::exists(path / "checkpoints")) return path / "checkpoints";
   const auto stage = last_stage_of(path);
   if (!stage) return path;
-  spdlog::info("{}: a run of furlong finetune; taking the student of its last stage, {}", path.string(),
-               stage->filename().string());
+  log_info("{}: a run of furlong finetune; taking the student of its last stage, {}", path.string(),
+           stage->filename().string());
   return *stage / "checkpoints";
 }
 

@@ -36,9 +36,9 @@ void CheckpointSaver::wait_with_notice() const {
   const auto begin = std::chrono::steady_clock::now();
   for (auto patience = notice_.after; under_way_.wait_for(patience) != std::future_status::ready;
        patience = notice_.every)
-    spdlog::warn("{}: training has waited for {:.0f} s until {} is written", path_.string(),
-                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
-                 group_ && !group_->is_first() ? "this process's part of it" : "it");
+    log_warn("{}: training has waited for {:.0f} s until {} is written", path_.string(),
+             std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
+             group_ && !group_->is_first() ? "this process's part of it" : "it");
 }
 
 bool CheckpointSaver::copy(CheckpointParts& parts) {
@@ -48,7 +48,7 @@ bool CheckpointSaver::copy(CheckpointParts& parts) {
     return true;
   } catch (const MachineError& error) {
     if (!std::exchange(told_of_memory_, true))
-      spdlog::warn(
+      log_warn(
           "checkpoint.background: there is no memory for a copy of what a checkpoint holds ({}); training waits while "
           "it is written",
           error.what());

@@ -49,7 +49,7 @@ void StepGraph::record(const Work& work) {
   if (graph_) return;
   engine.abandon_capture(stream);
   pool_.reset();
-  spdlog::warn("trainer.cuda_graph: steps are launched kernel by kernel from here on, not replayed: {}", refused_);
+  log_warn("trainer.cuda_graph: steps are launched kernel by kernel from here on, not replayed: {}", refused_);
 }
 
 void StepGraph::forget() {

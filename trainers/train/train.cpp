@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "communication/process_group.h"
 #include "framework/core/arena.h"
@@ -60,7 +61,7 @@ class Run {
       tensorboard_.emplace(directory_.path() / "tensorboard",
                            trainer_.steps() > 0 ? std::optional(trainer_.steps()) : std::nullopt);
     if (!can_validate_)
-      spdlog::warn("{}: no validation split; training goes on without validation", settings_.data.store.string());
+      log_warn("{}: no validation split; training goes on without validation", settings_.data.store.string());
   }
 
   TrainResult go() {
@@ -130,7 +131,7 @@ class Run {
                              trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
                              trainer_.model().store->parameter_count(), data_to_train_on(),
                              data_->vocabulary().kind_name(), where(), directory_.path().string()));
-    if (const std::string note = trainer_.source().note(); !note.empty()) spdlog::warn("{}", note);
+    if (const std::string note = trainer_.source().note(); !note.empty()) log_warn("{}", note);
   }
 
   /// Says why where `auto` leaves a GPU alone.
@@ -139,16 +140,16 @@ class Run {
     const bool automatic = settings_.device == "auto";
     GpuEngine* cuda = gpu_engine(DeviceType::cuda);
     if (automatic && device.is_cpu() && cuda != nullptr && cuda->device_count() > 0)
-      spdlog::warn("device: auto computes on the CPU: {}",
-                   cuda->unavailable(device_index(group_.environment(), "auto", cuda->device_count())));
+      log_warn("device: auto computes on the CPU: {}",
+               cuda->unavailable(device_index(group_.environment(), "auto", cuda->device_count())));
     if (!device.is_gpu() || settings_.model.attention.compat == "none") return device;
     constexpr const char* reason =
         "the arithmetic of other libraries is there for comparison, and computed on the CPU alone";
     if (!automatic)
       throw UserError("model.attention.compat: {} cannot be with device: {}: {}; use device: cpu",
                       settings_.model.attention.compat, settings_.device, reason);
-    spdlog::warn("device: auto computes on the CPU, because of model.attention.compat: {}: {}",
-                 settings_.model.attention.compat, reason);
+    log_warn("device: auto computes on the CPU, because of model.attention.compat: {}: {}",
+             settings_.model.attention.compat, reason);
     return Device{};
   }
 
@@ -185,8 +186,8 @@ class Run {
          "start"});
     check_process_devices(settings_.parallel.engine, device, group_);
     if (device.is_gpu()) refuse_segments_on_gpu(settings_, "set device: cpu");
-    spdlog::info("rank {} of {} on {}: {}, {} thread{}, {}", group_.rank(), group_.size(), environment.host,
-                 device.text(), thread_count(), thread_count() == 1 ? "" : "s", environment.launcher);
+    log_info("rank {} of {} on {}: {}, {} thread{}, {}", group_.rank(), group_.size(), environment.host, device.text(),
+             thread_count(), thread_count() == 1 ? "" : "s", environment.launcher);
     if (!group_.is_first() && (settings_.log.level == "info" || settings_.log.level == "debug"))
       configure_logging("warning", prefix());
     group_.device_communicator(device);  // before free memory is asked for, of which it takes its part

@@ -189,7 +189,7 @@ void Trainer::load_carried(const CheckpointReader& checkpoint, const Settings& b
   const DataSettings &then = before.data, &data = now.data;
   if (!then.carry_state || then.store != data.store || then.sequence_length != data.sequence_length ||
       then.batch_size != data.batch_size || before.trainer.gradient_accumulation != now.trainer.gradient_accumulation) {
-    spdlog::warn(
+    log_warn(
         "{}: the rows of batches are in other places now than in the checkpoint; the states that they carry begin "
         "empty",
         checkpoint.path().string());

@@ -15,7 +15,7 @@ void Trainer::share_work() {
   require(!teacher_, "a teacher is for one process");
   communicator_ = &group_->device_communicator(device_);
   if (device_.is_gpu() && model_.settings.trainer.cuda_graph)
-    spdlog::debug(
+    log_debug(
         "trainer.cuda_graph: with several processes steps are launched kernel by kernel; recording NCCL's work was not "
         "measured");
   const ParallelSettings& parallel = model_.settings.parallel;

@@ -346,7 +346,7 @@ void* CudaEngine::reserve(int index, std::int64_t bytes) {
   check_cuda(cudaFree(nullptr), "starting the device", index);  // the driver's functions need its context
   const GpuDescription device = describe(index);
   if (!has_machine_code(FURLONG_CUDA_ARCHITECTURES, device.capability))
-    spdlog::info(
+    log_info(
         "cuda:{}: this build has no machine code for {}; the driver compiles kernels when they are first used, and "
         "keeps them",
         index, device.name);

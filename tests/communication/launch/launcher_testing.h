@@ -171,10 +171,10 @@ class Launcher {
       if (setup.before) setup.before();
       status = launch(options);
     } catch (const Error& error) {
-      spdlog::error("{}", error.what());
+      log_error("{}", error.what());
       status = error.exit_status();
     } catch (const std::exception& error) {
-      spdlog::error("unexpected: {}", error.what());
+      log_error("unexpected: {}", error.what());
     }
     _exit(status);
   }

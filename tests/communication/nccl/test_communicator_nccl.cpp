@@ -362,7 +362,7 @@ TEST_F(Nccl, WhoWaitsForALateRankSaysSo) {
   Job job(
       2,
       [](Rank& self) {
-        const Said said;
+        const LogCapture said;
         self.options.notice_after = 1s;
         self.options.notice_every = 1s;
         {
@@ -374,9 +374,10 @@ TEST_F(Nccl, WhoWaitsForALateRankSaysSo) {
           synchronize(stream());
           meet(self, "done");
         }
-        const int times = said.count("all_reduce of float32 [10] has waited for ");
+        const int times = count_of("all_reduce of float32 [10] has waited for ", said.text());
         EXPECT_EQ(times >= 1 && times <= 3, self.rank() == 0) << said.text();
-        EXPECT_EQ(said.count(" s: rank 1 has not come to it; the others wait for as long as it lives"), times)
+        EXPECT_EQ(count_of(" s: rank 1 has not come to it; the others wait for as long as it lives", said.text()),
+                  times)
             << said.text();
         self.leave();
       },

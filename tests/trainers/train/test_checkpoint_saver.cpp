@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
 
 #include <fstream>
 #include <future>
@@ -51,21 +50,6 @@ class CheckpointSaverTest : public testing::WithTemporaryFolder {
 };
 
 constexpr auto nothing_more = [] {};
-
-/// What is said while it lives.
-class Warnings {
- public:
-  Warnings() : before_(spdlog::default_logger()) {
-    spdlog::set_default_logger(
-        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
-  }
-  ~Warnings() { spdlog::set_default_logger(before_); }
-  std::string text() const { return text_.str(); }
-
- private:
-  std::ostringstream text_;
-  std::shared_ptr<spdlog::logger> before_;
-};
 
 TEST_F(CheckpointSaverTest, AFileIsTheOneThatWouldHaveBeenWrittenHere) {
   const TokenStore data = TokenStore::open(store);
@@ -173,7 +157,7 @@ TEST_F(CheckpointSaverTest, WithoutMemoryForTheCopyItIsWrittenBeforeSaveReturns)
   Trainer trainer(settings(), data, Device{});
   const ProcessGroup alone;
   CheckpointSaver saver(trainer, alone, true);
-  const Warnings warnings;
+  const LogCapture warnings;
   const Arena& memory = arena(Device{});
   const Tensor everything =
       Tensor::empty({memory.capacity() - memory.counters().system_bytes - (1 << 12)}, DType::uint8);
@@ -227,7 +211,7 @@ TEST_F(CheckpointSaverTest, TrainingThatWaitsSaysForWhom) {
         const TokenStore data = TokenStore::open(store);
         const Trainer trainer(settings(), data, Device{}, std::nullopt, &group);
         CheckpointSaver saver(trainer, group, true, {300ms, 300ms});
-        const Warnings warnings;
+        const LogCapture warnings;
         std::thread hanging;
         if (group.rank() == 1) {
           std::promise<void> locked;

@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 #include <sys/file.h>
 
 #include <cmath>
@@ -15,6 +13,7 @@
 #include <sstream>
 
 #include "framework/autodiff/tape.h"
+#include "framework/core/log.h"
 #include "tests/trainers/training.h"
 
 namespace furlong {
@@ -255,15 +254,12 @@ TEST_F(TrainTest, CheckpointsOfAnotherRunAreNotReplaced) {
 TEST_F(TrainTest, LaterCheckpointsOfTheSameRunGoAndAreNamed) {
   run("run", {"checkpoint.keep_last=10"});
   const std::vector<Json> first = measured("run");
-  std::ostringstream said;
-  const auto sink = std::make_shared<spdlog::sinks::ostream_sink_st>(said);
-  spdlog::default_logger()->sinks().push_back(sink);
+  const LogCapture said;
   const TrainResult result =
       run("run", {"checkpoint.keep_last=10", "log.level=warning"}, Resume::path, checkpoint("run", 6));
-  std::erase(spdlog::default_logger()->sinks(), sink);
   EXPECT_EQ(result.step, 12);
   EXPECT_EQ(measured("run"), first);
-  EXPECT_THAT(said.str(),
+  EXPECT_THAT(said.text(),
               HasSubstr("removes the later checkpoints step_00000008.h5, step_00000009.h5, step_00000012.h5"));
 }
 

@@ -1,7 +1,6 @@
 #include "trainers/train/recording/metrics.h"
 
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
 
 namespace furlong {
@@ -33,7 +33,7 @@ void append_whole(int descriptor, const fs::path& path, std::string_view data) {
     if (done <= 0) {
       const int error = done < 0 ? errno : ENOSPC;
       if (::ftruncate(descriptor, start) != 0)
-        spdlog::warn("{}: the last line is torn: {}", path.string(), std::generic_category().message(errno));
+        log_warn("{}: the last line is torn: {}", path.string(), std::generic_category().message(errno));
       throw_file_error(path, "append", error);
     }
     data.remove_prefix(static_cast<std::size_t>(done));
@@ -59,7 +59,7 @@ void remove_torn_line(int descriptor, const fs::path& path) {
   }
   if (keep == size) return;
   if (::ftruncate(descriptor, keep) != 0) throw_file_error(path, "remove the torn last line", errno);
-  spdlog::info("{}: removed a torn last line of {} bytes", path.string(), size - keep);
+  log_info("{}: removed a torn last line of {} bytes", path.string(), size - keep);
 }
 
 nlohmann::ordered_json number_or_null(double value) {
@@ -201,7 +201,7 @@ std::int64_t cut_back(const fs::path& path, std::int64_t step) {
       kept += line;
       kept += '\n';
     } else {
-      if (!torn && !line_step) spdlog::warn("{}:{}: not a line of metrics, removed", path.string(), number);
+      if (!torn && !line_step) log_warn("{}:{}: not a line of metrics, removed", path.string(), number);
       ++removed;
     }
     if (kept.size() > (1u << 20)) {

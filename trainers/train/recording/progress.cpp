@@ -1,7 +1,6 @@
 #include "trainers/train/recording/progress.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <cstdio>
 
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 
 namespace furlong {
 
@@ -49,7 +49,7 @@ std::string Progress::duration(double seconds) {
 
 void Progress::step(std::int64_t step, double loss, double tokens_per_second, double learning_rate,
                     double gradient_norm, std::int64_t memory_bytes, bool report) {
-  if (style_ == Style::none || (style_ == Style::lines && !report) || !spdlog::should_log(spdlog::level::info)) return;
+  if (style_ == Style::none || (style_ == Style::lines && !report) || !is_logged(LogLevel::info)) return;
   const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   const double left =
       step > first_ ? elapsed / static_cast<double>(step - first_) * static_cast<double>(last_ - step) : 0;
@@ -73,7 +73,7 @@ void Progress::step(std::int64_t step, double loss, double tokens_per_second, do
 }
 
 void Progress::say(const std::string& line) {
-  if (!spdlog::should_log(spdlog::level::info)) return;
+  if (!is_logged(LogLevel::info)) return;
   write((drawn_ ? "\r\x1b[K" : "") + line + "\n");
   drawn_ = false;
 }

@@ -141,8 +141,8 @@ void StepTrace::finish() {
   if (recording_) {
     write();
   } else if (group_.is_first()) {
-    spdlog::warn("--trace-steps {}-{}: there were {} steps, and {} was not written", options_->first, options_->last,
-                 steps_, options_->path.string());
+    log_warn("--trace-steps {}-{}: there were {} steps, and {} was not written", options_->first, options_->last,
+             steps_, options_->path.string());
   }
 }
 
@@ -179,9 +179,9 @@ void StepTrace::write() {
     for (std::size_t i = 0; i < events.size(); ++i) file.write(events[i] + (i + 1 < events.size() ? ",\n" : "\n"));
     file.write("]}\n");
     file.commit();
-    spdlog::info("{} steps traced: {}", traced_, options.path.string());
+    log_info("{} steps traced: {}", traced_, options.path.string());
   } catch (const Error& error) {
-    spdlog::warn("the trace was not written: {}", error.what());
+    log_warn("the trace was not written: {}", error.what());
   }
 }
 

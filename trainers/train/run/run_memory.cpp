@@ -42,8 +42,8 @@ bool check_memory(const Settings& settings, const Vocabulary& vocabulary, const 
   share.on_host = static_cast<std::int64_t>(read_machine().memory.available) / group.environment().local_world_size;
   share.on_device = device.type == DeviceType::cuda ? require_gpu_engine(device.type).describe(device.index).free_bytes
                                                     : share.on_host;
-  spdlog::debug("one step will take {} MiB for tensors of {} MiB available, a copy of a checkpoint {} MiB",
-                share.step >> 20, share.on_device >> 20, share.copy >> 20);
+  log_debug("one step will take {} MiB for tensors of {} MiB available, a copy of a checkpoint {} MiB",
+            share.step >> 20, share.on_device >> 20, share.copy >> 20);
   if (!is_countable || !share.fits_step()) {
     const std::string found =
         is_countable ? fmt::format("{:.1f} GiB", in_gibibytes(share.step))
@@ -58,7 +58,7 @@ bool check_memory(const Settings& settings, const Vocabulary& vocabulary, const 
   group.minimum(has_room);  // and all have looked
   if (!settings.checkpoint.background) return false;
   if (has_room[0] == 0 && group.is_first())
-    spdlog::warn(
+    log_warn(
         "checkpoint.background: a copy of what a checkpoint holds ({:.1f} GiB) does not fit into memory beside a step; "
         "training waits while checkpoints are written",
         in_gibibytes(share.copy));

@@ -47,16 +47,15 @@ void start_from_weights(Trainer& trainer, const fs::path& weights) {
     const auto end = names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), most));
     return config::join({names.begin(), end}, ", ") + (names.size() > most ? ", ..." : "");
   };
-  spdlog::info("beginning from the weights of {}", path.string());
+  log_info("beginning from the weights of {}", path.string());
   if (!report.missing.empty())
-    spdlog::info("{} tensors are not there and begin as in a new model: {}", report.missing.size(),
-                 list(report.missing));
+    log_info("{} tensors are not there and begin as in a new model: {}", report.missing.size(), list(report.missing));
   if (!report.unused.empty())
-    spdlog::warn("{}: {} tensors have no place in this model: {}", path.string(), report.unused.size(),
-                 list(report.unused));
+    log_warn("{}: {} tensors have no place in this model: {}", path.string(), report.unused.size(),
+             list(report.unused));
   if (report.positions_before > 0)
-    spdlog::warn("{}: has {} learned positions; each one later repeats that which stands so many before it",
-                 path.string(), report.positions_before);
+    log_warn("{}: has {} learned positions; each one later repeats that which stands so many before it", path.string(),
+             report.positions_before);
 }
 
 /// Checkpoints of another run are not given up for one that starts elsewhere.
@@ -78,8 +77,8 @@ void name_discarded(const CheckpointDirectory& checkpoints, std::int64_t present
   if (const auto best = checkpoints.best(); best && best->step > present)
     later.push_back(best->path.filename().string());
   if (!later.empty())
-    spdlog::warn("{}: going on from step {}, which removes the later checkpoints {}", checkpoints.path().string(),
-                 present, config::join(later, ", "));
+    log_warn("{}: going on from step {}, which removes the later checkpoints {}", checkpoints.path().string(), present,
+             config::join(later, ", "));
 }
 
 /// A checkpoint under another step's name would be taken for a later one, or removed as one.
