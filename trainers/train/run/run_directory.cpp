@@ -65,8 +65,8 @@ class RunDirectory::Lock {
     if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
     const int failure = errno;
     if (failure == ENOLCK || failure == ENOTSUP || failure == ENOSYS) {
-      spdlog::warn("{}: this file system has no locks; nothing stops a second training in this run directory",
-                   directory.string());
+      log_warn("{}: this file system has no locks; nothing stops a second training in this run directory",
+               directory.string());
       return;
     }
     close(descriptor_);

@@ -97,7 +97,7 @@ void check_data(const CheckpointReader& checkpoint, const Trainer& trainer, bool
         "{}: was trained on other data than {} holds now; restore the data, or add --allow-new-data to continue on "
         "these",
         checkpoint.path().string(), trainer.data().path());
-  spdlog::warn("{}: was trained on other data than {} holds now", checkpoint.path().string(), trainer.data().path());
+  log_warn("{}: was trained on other data than {} holds now", checkpoint.path().string(), trainer.data().path());
 }
 
 /// On rank 0. True where what it has loaded is a checkpoint of this run. Takes nothing away that the others have yet to
