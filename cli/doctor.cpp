@@ -25,6 +25,7 @@
 #include "framework/core/parallel.h"
 #include "framework/core/version.h"
 #include "framework/cuda/engine/report.h"
+#include "framework/primitives/cpu_isa.h"
 
 #ifndef FURLONG_YAML_CPP_VERSION
 #define FURLONG_YAML_CPP_VERSION "unknown"  // yaml-cpp's headers do not tell it; the build does
@@ -190,6 +191,8 @@ void advise_on_environment(std::vector<Advice>& advice) {
           {fmt::format("{}={} pins threads; two programs so pinned share cores while others idle", name, *value),
            fmt::format("unset {} when more than one program runs here", name)});
   }
+  if (const auto isa = environment("FURLONG_CPU_ISA"))
+    advice.push_back({"FURLONG_CPU_ISA=" + *isa + " limits the CPU's instruction sets", "unset FURLONG_CPU_ISA"});
   for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
     if (const auto isa = environment(name); isa && *isa != "ALL" && *isa != "DEFAULT")
       advice.push_back({fmt::format("{}={} keeps oneDNN from using all that the CPU can", name, *isa),
@@ -340,6 +343,7 @@ Json as_json(const Examination& found) {
   for (const Feature& feature : features_of_interest) features[feature.name] = machine.cpu.has(feature.name);
   json["cpu"] = {{"model", machine.cpu.model},
                  {"features", features},
+                 {"instruction_set", ops::cpu_isa()},
                  {"vector_target", found.vector_target},
                  {"online_cores", machine.cpu.online_cores},
                  {"allowed_cores", machine.cpu.allowed_cores},
@@ -378,9 +382,10 @@ std::string cpu_text(const Examination& found) {
   std::string text = fmt::format("cpu         {}\n", cpu.model.empty() ? "unknown model" : cpu.model);
   std::vector<std::string> there, absent;
   for (const Feature& feature : features_of_interest) (cpu.has(feature.name) ? there : absent).push_back(feature.name);
-  text += fmt::format("  has       {}; vector code runs as {}\n",
+  text += fmt::format("  has       {}; vector code runs as {}{}\n",
                       there.empty() ? "none of the vector extensions" : fmt::format("{}", fmt::join(there, " ")),
-                      found.vector_target);
+                      found.vector_target,
+                      environment("FURLONG_CPU_ISA") ? ", limited by FURLONG_CPU_ISA=" + ops::cpu_isa() : "");
   for (const Feature& feature : features_of_interest) {
     if (!cpu.has(feature.name)) text += fmt::format("  has not   {} ({})\n", feature.name, feature.meaning);
   }

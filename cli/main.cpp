@@ -16,6 +16,7 @@
 #include "framework/core/log.h"
 #include "framework/core/version.h"
 #include "framework/io/interrupted_writes.h"
+#include "framework/primitives/cpu_isa.h"
 
 namespace {
 
@@ -79,6 +80,7 @@ int main(int argc, char** argv) {
   command_line::add_doctor(program, status);
   try {
     configure_logging("info");
+    ops::limit_cpu_isa();
     program.run({argv + 1, argv + argc});
   } catch (const PeerError& error) {
     if (error.is_told_here()) std::fprintf(stderr, "error: %s\n", error.what());

@@ -31,11 +31,11 @@ GemmEpilogue::Activation epilogue_activation(ActivationKind kind);
 /// c = op(a) · op(b), or c += op(a) · op(b) when `mode` accumulates; then the epilogue (bias and activations with
 /// overwrite only). Matrices [rows, columns], rows contiguous, any row stride; op transposes. a and b share a dtype; c
 /// is that dtype or wider (bfloat16 products may be stored as float32). Sums are kept in float32 (float64 for float64).
-/// The same operands, strides and number of threads give the same bits; in float64 the last two do not matter (oneDNN
-/// chooses its code by them and may share a long inner dimension among threads). On CUDA the same operands, strides and
-/// alignment of addresses do (cuBLASLt chooses by these). With an auxiliary, what comes out is what separate ops give,
-/// bit for bit, save on CUDA for gelu_tanh in bfloat16, where cuBLASLt's own epilogue works on float32 sums that have
-/// not been rounded. Throws ContractError on shapes that do not fit.
+/// On one CPU the same operands, strides and number of threads give the same bits; in float64 the last two do not
+/// matter (oneDNN chooses its code by shapes and both, and may share sums among threads). On CUDA the same operands,
+/// strides and alignment of addresses do (cuBLASLt chooses by these). With an auxiliary, what comes out is what
+/// separate ops give, bit for bit, save on CUDA for gelu_tanh in bfloat16, where cuBLASLt's own epilogue works on
+/// float32 sums that have not been rounded. Throws ContractError on shapes that do not fit.
 void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
           GradientMode mode, const GemmEpilogue& epilogue = {});
 

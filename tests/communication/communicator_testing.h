@@ -59,34 +59,17 @@ inline std::filesystem::path stand_in_folder(Engine engine) {
          (engine == Engine::old_nccl_stand_in ? "old" : "new");
 }
 
-/// Why a job of so many processes cannot be; empty where it can. Asked in a process of its own: CUDA does not survive a
-/// fork.
+/// Why a job of so many processes cannot be; empty where it can.
 inline std::string engine_missing(Engine engine, int size) {
   if (engine == Engine::gloo) return "";
-  if (engine != Engine::nccl) {
-    if (gpu_engine(DeviceType::simulated) == nullptr) return "this build has no simulator";
-    return std::filesystem::exists(stand_in_folder(engine) / "libnccl.so.2")
-               ? ""
-               : "there is no library that stands in for NCCL";
+  if (engine == Engine::nccl) {
+    const std::string reason = testing::engine_missing(Device{DeviceType::cuda, size - 1});
+    return reason.empty() ? testing::asked_elsewhere(nccl_missing) : reason;
   }
-  int answer[2];
-  if (::pipe(answer) != 0) return "no pipe";
-  std::fflush(nullptr);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    std::string reason = testing::engine_missing(Device{DeviceType::cuda, size - 1});
-    if (reason.empty()) reason = nccl_missing();
-    const bool told = ::write(answer[1], reason.data(), reason.size()) == static_cast<ssize_t>(reason.size());
-    ::_exit(told ? 0 : 1);
-  }
-  ::close(answer[1]);
-  std::string reason;
-  char buffer[512];
-  for (ssize_t n; (n = ::read(answer[0], buffer, sizeof buffer)) > 0;)
-    reason.append(buffer, static_cast<std::size_t>(n));
-  ::close(answer[0]);
-  ::waitpid(child, nullptr, 0);
-  return reason;
+  if (gpu_engine(DeviceType::simulated) == nullptr) return "this build has no simulator";
+  return std::filesystem::exists(stand_in_folder(engine) / "libnccl.so.2")
+             ? ""
+             : "there is no library that stands in for NCCL";
 }
 
 /// How often `words` stand in `text`.

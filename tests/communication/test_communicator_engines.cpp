@@ -119,6 +119,7 @@ std::vector<World> worlds() {
   for (const int size : {1, 2, 3, 4})
     for (const Engine engine : {Engine::gloo, Engine::nccl_stand_in, Engine::nccl}) all.push_back({engine, size});
   all.push_back({Engine::old_nccl_stand_in, 3});
+  std::erase_if(all, [](const World& world) { return !engine_missing(world.engine, world.size).empty(); });
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Engines, CommunicatorWorlds, ::testing::ValuesIn(worlds()), [](const auto& info) {

@@ -1,9 +1,16 @@
 #pragma once
-// Tests that run on every engine: the CPU, the simulator, and CUDA where there is a GPU (elsewhere those cases are
-// skipped with the reason).
+// Tests that run on every engine: the CPU, the simulator, and CUDA. Instances for an engine that this build or this
+// machine lacks do not exist.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <functional>
+#include <initializer_list>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "framework/core/gpu_engine.h"
 
@@ -20,32 +27,67 @@ inline Stream stream() { return Stream{device()}; }
 inline bool on_simulator() { return device().type == DeviceType::simulated; }
 inline bool on_gpu() { return device().is_gpu(); }
 
+/// What `ask` answers in a process of its own: CUDA does not survive a fork, and some tests fork.
+inline std::string asked_elsewhere(const std::function<std::string()>& ask) {
+  int answer[2];
+  if (::pipe(answer) != 0) return "no pipe";
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const std::string text = ask();
+    const bool told = ::write(answer[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    ::_exit(told ? 0 : 1);
+  }
+  ::close(answer[1]);
+  std::string text;
+  char buffer[512];
+  for (ssize_t n; (n = ::read(answer[0], buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(n));
+  ::close(answer[0]);
+  ::waitpid(child, nullptr, 0);
+  return text;
+}
+
 /// Why tests cannot run on `device` in this build and on this machine; empty when they can.
 inline std::string engine_missing(const Device& device) {
   if (!device.is_gpu()) return "";
   GpuEngine* engine = gpu_engine(device.type);
-  return engine == nullptr ? "this build has no engine for " + device.text() : engine->unavailable(device.index);
+  if (engine == nullptr) return "this build has no engine for " + device.text();
+  static std::map<std::string, std::string> reasons;
+  const auto [known, is_new] = reasons.try_emplace(device.text());
+  if (is_new) known->second = asked_elsewhere([&] { return engine->unavailable(device.index); });
+  return known->second;
+}
+
+/// Those of `wanted` that tests can run on; asked when main() registers tests.
+inline std::vector<DeviceType> available(std::initializer_list<DeviceType> wanted) {
+  std::vector<DeviceType> found;
+  for (const DeviceType type : wanted) {
+    if (engine_missing({type, 0}).empty()) found.push_back(type);
+  }
+  return found;
+}
+inline std::vector<DeviceType> gpu_engines() { return available({DeviceType::simulated, DeviceType::cuda}); }
+inline std::vector<DeviceType> engines() {
+  return available({DeviceType::cpu, DeviceType::simulated, DeviceType::cuda});
 }
 
 /// A test with the engine as its parameter: write `class Activation : public testing::EngineTest {};`, then
-/// FURLONG_INSTANTIATE_ENGINES(Activation); and TEST_P(Activation, does_something).
+/// FURLONG_INSTANTIATE_ENGINES(Activation); and TEST_P(Activation, does_something). What only GPUs do goes into a class
+/// of its own with FURLONG_INSTANTIATE_GPUS.
 class EngineTest : public ::testing::TestWithParam<DeviceType> {
  protected:
-  void SetUp() override {
-    const Device device{GetParam(), 0};
-    if (const std::string reason = engine_missing(device); !reason.empty()) GTEST_SKIP() << reason;
-    device_under_test() = device;
-  }
+  void SetUp() override { device_under_test() = Device{GetParam(), 0}; }
   /// Faults of kernels show when they are waited for: in the test that launched them.
   void TearDown() override {
-    if (!IsSkipped()) synchronize(stream());
+    synchronize(stream());
     device_under_test() = Device{};
   }
 };
 
-inline std::string engine_name(const ::testing::TestParamInfo<DeviceType>& info) {
-  return info.param == DeviceType::cpu ? "cpu" : info.param == DeviceType::cuda ? "cuda" : "simulated";
+inline std::string name_of_engine(DeviceType type) {
+  return type == DeviceType::cpu ? "cpu" : type == DeviceType::cuda ? "cuda" : "simulated";
 }
+inline std::string engine_name(const ::testing::TestParamInfo<DeviceType>& info) { return name_of_engine(info.param); }
 
 /// The device under test set for a scope, where one test compares several.
 class OnDevice {
@@ -61,8 +103,10 @@ class OnDevice {
 
 }  // namespace furlong::testing
 
-#define FURLONG_INSTANTIATE_ENGINES(suite)                                                                          \
-  INSTANTIATE_TEST_SUITE_P(                                                                                         \
-      Engines, suite,                                                                                               \
-      ::testing::Values(::furlong::DeviceType::cpu, ::furlong::DeviceType::simulated, ::furlong::DeviceType::cuda), \
-      ::furlong::testing::engine_name)
+#define FURLONG_INSTANTIATE_ENGINES(suite)                                                     \
+  INSTANTIATE_TEST_SUITE_P(Engines, suite, ::testing::ValuesIn(::furlong::testing::engines()), \
+                           ::furlong::testing::engine_name)
+#define FURLONG_INSTANTIATE_GPUS(suite)                                                            \
+  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(suite);                                            \
+  INSTANTIATE_TEST_SUITE_P(Engines, suite, ::testing::ValuesIn(::furlong::testing::gpu_engines()), \
+                           ::furlong::testing::engine_name)

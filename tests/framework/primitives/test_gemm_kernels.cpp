@@ -9,7 +9,7 @@ namespace {
 using namespace furlong::testing;
 
 class GemmKernels : public EngineTest {};
-INSTANTIATE_TEST_SUITE_P(Engines, GemmKernels, ::testing::Values(DeviceType::simulated, DeviceType::cuda), engine_name);
+FURLONG_INSTANTIATE_GPUS(GemmKernels);
 
 constexpr std::pair<bool, bool> transposes[] = {{false, false}, {false, true}, {true, false}, {true, true}};
 constexpr Sizes kernel_sizes[] = {{1, 1, 1}, {5, 1, 9}, {13, 17, 1}, {33, 37, 50}, {16, 16, 16}};

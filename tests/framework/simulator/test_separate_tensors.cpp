@@ -31,8 +31,7 @@ class SeparateTensors : public EngineTest {
     return values;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Engines, SeparateTensors, ::testing::Values(DeviceType::simulated, DeviceType::cuda),
-                         engine_name);
+FURLONG_INSTANTIATE_GPUS(SeparateTensors);
 
 TEST_P(SeparateTensors, KeepWhatWasWritten) {
   Arena arena(device(), gibibyte, ArenaBlocks::separate);

@@ -9,8 +9,7 @@ namespace {
 using namespace furlong::testing;
 
 class InputQueueTest : public EngineTest {};
-INSTANTIATE_TEST_SUITE_P(Engines, InputQueueTest, ::testing::Values(DeviceType::simulated, DeviceType::cuda),
-                         engine_name);
+FURLONG_INSTANTIATE_GPUS(InputQueueTest);
 
 /// Two tensors of a step and their numbers.
 struct Input {

@@ -48,11 +48,7 @@ class TrainingOnEngines : public testing::WithTemporaryFolder, public ::testing:
  protected:
   TrainingOnEngines()
       : data_(TokenStore::open(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000)))) {}
-  void SetUp() override {
-    const Device device{GetParam(), 0};
-    if (const std::string reason = testing::engine_missing(device); !reason.empty()) GTEST_SKIP() << reason;
-    testing::device_under_test() = device;
-  }
+  void SetUp() override { testing::device_under_test() = Device{GetParam(), 0}; }
   void TearDown() override { testing::device_under_test() = Device{}; }
 
   Trainer trainer(const std::vector<std::string>& overrides, const Device& device) {
@@ -63,6 +59,8 @@ class TrainingOnEngines : public testing::WithTemporaryFolder, public ::testing:
   TokenStore data_;
 };
 FURLONG_INSTANTIATE_ENGINES(TrainingOnEngines);
+class TrainingOnGpus : public TrainingOnEngines {};  // the CPU runs every step and records none
+FURLONG_INSTANTIATE_GPUS(TrainingOnGpus);
 
 TEST_P(TrainingOnEngines, LossesAreThoseOfTheCpu) {
   for (const Case& one : cases()) {
@@ -82,8 +80,7 @@ TEST_P(TrainingOnEngines, LossesAreThoseOfTheCpu) {
   }
 }
 
-TEST_P(TrainingOnEngines, ReplayedStepsAreRunStepsBitForBit) {
-  if (!testing::on_gpu()) return;  // the CPU runs every step
+TEST_P(TrainingOnGpus, ReplayedStepsAreRunStepsBitForBit) {
   // With the state of the run and the checkpoint at its end.
   const auto run = [&](std::vector<std::string> overrides, const char* graph, const std::string& file) {
     overrides.push_back(std::string("trainer.cuda_graph=") + graph);
@@ -129,8 +126,7 @@ TEST_P(TrainingOnEngines, ReplayedStepsAreRunStepsBitForBit) {
               3);
 }
 
-TEST_P(TrainingOnEngines, ReplayedStepsKeepTheTablesThatALongerSequenceReplaces) {
-  if (!testing::on_gpu()) return;  // nothing is recorded on the CPU
+TEST_P(TrainingOnGpus, ReplayedStepsKeepTheTablesThatALongerSequenceReplaces) {
   const auto run = [&](std::vector<std::string> overrides, const char* graph) {
     overrides.push_back(std::string("trainer.cuda_graph=") + graph);
     Trainer one = trainer(overrides, testing::device());
@@ -163,8 +159,7 @@ TEST_P(TrainingOnEngines, ReplayedStepsKeepTheTablesThatALongerSequenceReplaces)
   }
 }
 
-TEST_P(TrainingOnEngines, AFaultOfTheDeviceIsNoRefusalToRecord) {
-  if (!testing::on_gpu()) return;
+TEST_P(TrainingOnGpus, AFaultOfTheDeviceIsNoRefusalToRecord) {
   StepGraph graph(testing::device());
   const auto steps = [&](int n) {
     for (int step = 0; step < n; ++step) graph.run("steady", [] {});

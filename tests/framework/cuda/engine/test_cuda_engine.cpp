@@ -183,7 +183,7 @@ TEST(CudaProgram, StartsInATenthOfASecond) {
 
 /// Memory and copies, on whichever GPU engine there is.
 class GpuMemory : public EngineTest {};
-INSTANTIATE_TEST_SUITE_P(Engines, GpuMemory, ::testing::Values(DeviceType::simulated, DeviceType::cuda), engine_name);
+FURLONG_INSTANTIATE_GPUS(GpuMemory);
 
 TEST_P(GpuMemory, GrowsInOneRangeAndKeepsWhatWasWritten) {
   GpuEngine& engine = require_gpu_engine(device().type);
@@ -214,8 +214,8 @@ TEST_P(GpuMemory, GrowsInOneRangeAndKeepsWhatWasWritten) {
 
 TEST_P(GpuMemory, CopiesOfNothingAreNothing) {
   GpuEngine& engine = require_gpu_engine(device().type);
-  engine.copy(stream(), nullptr, nullptr, 0);
-  engine.fill_zero(stream(), nullptr, 0);
+  EXPECT_NO_THROW(engine.copy(stream(), nullptr, nullptr, 0));
+  EXPECT_NO_THROW(engine.fill_zero(stream(), nullptr, 0));
 }
 
 TEST_P(GpuMemory, IsDescribed) {
@@ -227,11 +227,13 @@ TEST_P(GpuMemory, IsDescribed) {
   EXPECT_LE(description.free_bytes, description.memory_bytes);
 }
 
-TEST(CudaMemory, EndsWithTheNumbers) {
-  const Device cuda{DeviceType::cuda, 0};
-  if (const std::string reason = engine_missing(cuda); !reason.empty()) GTEST_SKIP() << reason;
+class CudaMemory : public EngineTest {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaMemory);
+INSTANTIATE_TEST_SUITE_P(Engines, CudaMemory, ::testing::ValuesIn(available({DeviceType::cuda})), engine_name);
+
+TEST_P(CudaMemory, EndsWithTheNumbers) {
   const GpuDescription description = require_gpu_engine(DeviceType::cuda).describe(0);
-  Arena arena(cuda, description.memory_bytes * 2);
+  Arena arena(device(), description.memory_bytes * 2);
   const std::string message =
       message_of<MachineError>([&] { arena.allocate(description.memory_bytes + (std::int64_t{1} << 30)); });
   EXPECT_EQ(message.rfind("out of memory on cuda:0: ", 0), 0u) << message;

@@ -14,7 +14,7 @@ class Queues : public EngineTest {
  protected:
   static GpuEngine& engine() { return require_gpu_engine(device().type); }
 };
-INSTANTIATE_TEST_SUITE_P(Engines, Queues, ::testing::Values(DeviceType::simulated, DeviceType::cuda), engine_name);
+FURLONG_INSTANTIATE_GPUS(Queues);
 
 TEST_P(Queues, CopiesKeepTheOrderOfTheirQueue) {
   const auto queue = engine().make_queue(0);

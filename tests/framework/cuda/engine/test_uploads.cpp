@@ -16,7 +16,7 @@ class Uploads : public EngineTest {
  protected:
   std::unique_ptr<GpuUpload> upload() { return require_gpu_engine(device().type).make_upload(device().index); }
 };
-INSTANTIATE_TEST_SUITE_P(Engines, Uploads, ::testing::Values(DeviceType::simulated, DeviceType::cuda), engine_name);
+FURLONG_INSTANTIATE_GPUS(Uploads);
 
 std::vector<std::int32_t> numbers_from(std::int32_t first, std::int64_t count) {
   std::vector<std::int32_t> numbers(static_cast<std::size_t>(count));

@@ -481,14 +481,12 @@ TEST_F(TeacherTest, InTurnEachLayerIsRoundedAgainByItsOwnLastStep) {
 
 class TeacherOnEngines : public TeacherTest, public ::testing::WithParamInterface<DeviceType> {
  protected:
-  void SetUp() override {
-    const Device device{GetParam(), 0};
-    if (const std::string reason = testing::engine_missing(device); !reason.empty()) GTEST_SKIP() << reason;
-    testing::device_under_test() = device;
-  }
+  void SetUp() override { testing::device_under_test() = Device{GetParam(), 0}; }
   void TearDown() override { testing::device_under_test() = Device{}; }
 };
 FURLONG_INSTANTIATE_ENGINES(TeacherOnEngines);
+class TeacherOnGpus : public TeacherOnEngines {};
+FURLONG_INSTANTIATE_GPUS(TeacherOnGpus);
 
 TEST_P(TeacherOnEngines, LossesAreThoseOfTheCpu) {
   for (const Case& one : cases(*this, transfer(), distillation())) {
@@ -506,8 +504,7 @@ TEST_P(TeacherOnEngines, LossesAreThoseOfTheCpu) {
   }
 }
 
-TEST_P(TeacherOnEngines, ReplayedStepsAreRunStepsBitForBit) {
-  if (!testing::on_gpu()) return;  // the CPU runs every step
+TEST_P(TeacherOnGpus, ReplayedStepsAreRunStepsBitForBit) {
   for (const Case& one : cases(*this, transfer(), distillation())) {
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, one.name);
     const auto run = [&](const char* graph) {

@@ -92,17 +92,23 @@ inline AttentionProblem attention_problem(const std::tuple<FeatureMap, bool, Mod
   return p;
 }
 
-inline std::vector<std::tuple<FeatureMap, bool, Mode>> every_attention() {
+inline std::vector<std::tuple<FeatureMap, bool, Mode>> every_attention(
+    const std::function<bool(const AttentionProblem&)>& wanted) {
   std::vector<std::tuple<FeatureMap, bool, Mode>> all;
   for (const FeatureMap map : every_feature_map()) {
     for (const bool causal : {true, false}) {
       for (const auto& [mode, name] : modes) {
-        if (possible(map, mode)) all.emplace_back(map, causal, mode);
+        const std::tuple what{map, causal, mode};
+        if (possible(map, mode) && wanted(attention_problem(what, {1, 1, 1, 8, 2, 2, 4, 4}))) all.push_back(what);
       }
     }
   }
   return all;
 }
+inline bool whatever(const AttentionProblem&) { return true; }
+inline bool is_causal(const AttentionProblem& p) { return p.options.causal; }
+inline bool is_masked(const AttentionProblem& p) { return !p.mask.empty(); }
+inline bool is_packed(const AttentionProblem& p) { return !p.documents.empty(); }
 inline std::string name_of_combination(const std::tuple<FeatureMap, bool, Mode>& what) {
   const auto [map, causal, mode] = what;
   return std::string(feature_map_info(map).name) + (causal ? "_causal_" : "_bidirectional_") +

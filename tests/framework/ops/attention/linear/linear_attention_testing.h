@@ -206,9 +206,7 @@ template <class... Parameters>
 class GeneralFormCase : public ::testing::TestWithParam<std::tuple<DeviceType, Parameters...>> {
  protected:
   void SetUp() override {
-    const Device device{std::get<0>(this->GetParam()), 0};
-    if (const std::string reason = engine_missing(device); !reason.empty()) GTEST_SKIP() << reason;
-    device_under_test() = device;
+    device_under_test() = Device{std::get<0>(this->GetParam()), 0};
     use_general_form();
   }
   void TearDown() override {
@@ -216,9 +214,6 @@ class GeneralFormCase : public ::testing::TestWithParam<std::tuple<DeviceType, P
     ops::linear_attention_gpu_settings() = {};
   }
 };
-inline std::string name_of_engine(DeviceType type) {
-  return engine_name(::testing::TestParamInfo<DeviceType>(type, 0));
-}
 
 inline std::vector<FeatureMap> every_feature_map() {
   std::vector<FeatureMap> maps;

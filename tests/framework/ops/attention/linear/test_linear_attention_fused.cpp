@@ -23,6 +23,8 @@ class LinearAttentionFused : public EngineTest {
   }
 };
 FURLONG_INSTANTIATE_ENGINES(LinearAttentionFused);
+class LinearAttentionFusedOnGpu : public LinearAttentionFused {};
+FURLONG_INSTANTIATE_GPUS(LinearAttentionFusedOnGpu);
 
 std::vector<FeatureMap> fused_maps() {
   std::vector<FeatureMap> maps;
@@ -81,8 +83,7 @@ TEST_P(LinearAttentionFused, gives_the_reference) {
   }
 }
 
-TEST_P(LinearAttentionFused, is_the_form_that_is_taken) {
-  if (!on_gpu()) GTEST_SKIP() << "the CPU has one form";
+TEST_P(LinearAttentionFusedOnGpu, is_the_form_that_is_taken) {
   const AttentionProblem p = problem_of(FeatureMap::favor_positive, true, usual, DType::bfloat16);
   const Outcome fused = run_attention(p, DType::bfloat16);
   ops::linear_attention_gpu_settings().general_form = true;

@@ -30,10 +30,20 @@ class EveryAttentionOnGpu : public GeneralFormCase<Combination> {
 std::string name_of_case(const ::testing::TestParamInfo<std::tuple<DeviceType, Combination>>& info) {
   return name_of_engine(std::get<0>(info.param)) + "_" + name_of_combination(std::get<1>(info.param));
 }
-INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryAttentionOnGpu,
-                         ::testing::Combine(::testing::Values(DeviceType::simulated, DeviceType::cuda),
-                                            ::testing::ValuesIn(every_attention())),
-                         name_of_case);
+auto on_every_gpu(const std::function<bool(const AttentionProblem&)>& wanted) {
+  return ::testing::Combine(::testing::ValuesIn(gpu_engines()), ::testing::ValuesIn(every_attention(wanted)));
+}
+class EveryCausalAttentionOnGpu : public EveryAttentionOnGpu {};
+class EveryMaskedAttentionOnGpu : public EveryAttentionOnGpu {};
+class EveryPackedAttentionOnGpu : public EveryAttentionOnGpu {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EveryAttentionOnGpu);
+INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryAttentionOnGpu, on_every_gpu(whatever), name_of_case);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EveryCausalAttentionOnGpu);
+INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryCausalAttentionOnGpu, on_every_gpu(is_causal), name_of_case);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EveryMaskedAttentionOnGpu);
+INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryMaskedAttentionOnGpu, on_every_gpu(is_masked), name_of_case);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EveryPackedAttentionOnGpu);
+INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPackedAttentionOnGpu, on_every_gpu(is_packed), name_of_case);
 
 void expect_gradients(const Outcome& found, const Outcome& expected, double of_rows, double of_values) {
   EXPECT_LT(relative_error(found.d_query, expected.d_query), of_rows);
@@ -69,8 +79,7 @@ TEST_P(EveryAttentionOnGpu, IsItsDefinitionAndHasTheGradientsOfTheCpu) {
   }
 }
 
-TEST_P(EveryAttentionOnGpu, ALaterTokenChangesNoEarlierBit) {
-  if (!causal()) return;
+TEST_P(EveryCausalAttentionOnGpu, ALaterTokenChangesNoEarlierBit) {
   const std::int64_t n = on_simulator() ? 21 : 90, d = 4, chunk = on_simulator() ? 8 : 32;
   const AttentionProblem p = made({1, 1, 1, n, d, d, 4, chunk}, 2);
   const std::vector<double> before = output_of(p, DType::float32);
@@ -88,10 +97,9 @@ TEST_P(EveryAttentionOnGpu, ALaterTokenChangesNoEarlierBit) {
   }
 }
 
-TEST_P(EveryAttentionOnGpu, MaskedKeysHaveNoInfluenceWhateverTheyHold) {
+TEST_P(EveryMaskedAttentionOnGpu, MaskedKeysHaveNoInfluenceWhateverTheyHold) {
   const std::int64_t n = on_simulator() ? 18 : 40, d = 4;
   AttentionProblem p = made({1, 2, 1, n, d, d, 6, on_simulator() ? 8 : 16});
-  if (p.mask.empty()) return;
   const Outcome before = run_attention(p, DType::float32);
   AttentionProblem changed = p;
   const auto for_masked = [&](const auto& body) {
@@ -115,9 +123,8 @@ TEST_P(EveryAttentionOnGpu, MaskedKeysHaveNoInfluenceWhateverTheyHold) {
   });
 }
 
-TEST_P(EveryAttentionOnGpu, PackedDocumentsAreTheDocumentsAlone) {
+TEST_P(EveryPackedAttentionOnGpu, PackedDocumentsAreTheDocumentsAlone) {
   const AttentionProblem p = made({1, 1, 1, on_simulator() ? 25 : 70, 4, 4, 6, 8});
-  if (p.documents.empty()) return;
   // In one segment the very same is computed: chunks begin with each document. In several it is summed in another
   // order.
   use_general_form(1);
@@ -165,8 +172,9 @@ class LinearAttentionOnGpu : public GeneralFormCase<FeatureMap> {
  protected:
   FeatureMap map() const { return std::get<1>(GetParam()); }
 };
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LinearAttentionOnGpu);
 INSTANTIATE_TEST_SUITE_P(LinearAttention, LinearAttentionOnGpu,
-                         ::testing::Combine(::testing::Values(DeviceType::simulated, DeviceType::cuda),
+                         ::testing::Combine(::testing::ValuesIn(gpu_engines()),
                                             ::testing::Values(FeatureMap::favor_positive, FeatureMap::hedgehog,
                                                               FeatureMap::taylor)),
                          [](const auto& info) {

@@ -27,12 +27,12 @@ std::string name_of_map(const ::testing::TestParamInfo<std::tuple<DeviceType, Fe
          (std::get<2>(info.param) ? "_causal" : "_bidirectional");
 }
 INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPositiveMap,
-                         ::testing::Combine(::testing::Values(DeviceType::cpu, DeviceType::cuda),
+                         ::testing::Combine(::testing::ValuesIn(available({DeviceType::cpu, DeviceType::cuda})),
                                             ::testing::ValuesIn(positive_maps()), ::testing::Bool()),
                          name_of_map);
 // The simulator takes one map of each kind: with directions, of the elements themselves, of whole rows, and values.
 INSTANTIATE_TEST_SUITE_P(LinearAttentionSimulated, EveryPositiveMap,
-                         ::testing::Combine(::testing::Values(DeviceType::simulated),
+                         ::testing::Combine(::testing::ValuesIn(available({DeviceType::simulated})),
                                             ::testing::Values(FeatureMap::favor_positive, FeatureMap::elu1,
                                                               FeatureMap::hedgehog, FeatureMap::favor_relu),
                                             ::testing::Bool()),

@@ -52,8 +52,7 @@ std::string name_of_state(const ::testing::TestParamInfo<std::tuple<DeviceType, 
          (c.rotated ? "_rotated" : "");
 }
 INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryState,
-                         ::testing::Combine(::testing::Values(DeviceType::cpu, DeviceType::simulated, DeviceType::cuda),
-                                            ::testing::ValuesIn(every_state())),
+                         ::testing::Combine(::testing::ValuesIn(engines()), ::testing::ValuesIn(every_state())),
                          name_of_state);
 
 ops::LinearAttentionState empty_state(const AttentionProblem& p, DType dtype) {

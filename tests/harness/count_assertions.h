@@ -1,0 +1,24 @@
+#pragma once
+// Counts the assertions that GoogleTest's macros evaluate: its listeners see only those that fail. Included into every
+// test source by the precompiled header, after GoogleTest.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+namespace furlong::testing {
+
+/// Assertions evaluated by this process so far.
+inline std::atomic<long>& assertion_count() {
+  static std::atomic<long> count{0};
+  return count;
+}
+inline void count_assertion() { assertion_count().fetch_add(1, std::memory_order_relaxed); }
+
+}  // namespace furlong::testing
+
+// Every EXPECT_ and ASSERT_ begins with this macro, which keeps its `if` apart from a surrounding `if … else`.
+#undef GTEST_AMBIGUOUS_ELSE_BLOCKER_
+#define GTEST_AMBIGUOUS_ELSE_BLOCKER_               \
+  switch (::furlong::testing::count_assertion(), 0) \
+  case 0:                                           \
+  default:

@@ -1,0 +1,68 @@
+// main() of every test program.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+
+#include "framework/core/error.h"
+#include "framework/primitives/cpu_isa.h"
+#include "tests/framework/engine_testing.h"
+#include "tests/harness/count_assertions.h"
+
+namespace furlong::testing {
+namespace {
+
+/// Fails a test that passed without evaluating one assertion.
+class EveryTestAsserts : public ::testing::EmptyTestEventListener {
+  void OnTestStart(const ::testing::TestInfo&) override { before_ = assertion_count(); }
+  void OnTestEnd(const ::testing::TestInfo& test) override {
+    if (test.result()->Passed() && assertion_count() == before_) ADD_FAILURE() << "this test asserts nothing";
+  }
+
+  long before_ = 0;
+};
+
+/// Writes "note NOTE", and "begun NAME", then "passed NAME", "failed NAME" or "skipped NAME" to a file for
+/// scripts/test.sh, each line as it comes: a program that dies has begun a test and not ended it.
+class Results : public ::testing::EmptyTestEventListener {
+ public:
+  Results(const char* path, const std::string& note) : file_(path) {
+    if (!note.empty()) file_ << "note " << note << std::endl;
+  }
+
+ private:
+  void OnTestStart(const ::testing::TestInfo& test) override { write("begun", test); }
+  void OnTestEnd(const ::testing::TestInfo& test) override {
+    const ::testing::TestResult& result = *test.result();
+    write(result.Failed() ? "failed" : result.Skipped() ? "skipped" : "passed", test);
+  }
+  void write(const char* what, const ::testing::TestInfo& test) {
+    file_ << what << ' ' << test.test_suite_name() << '.' << test.name() << std::endl;
+  }
+
+  std::ofstream file_;
+};
+
+}  // namespace
+}  // namespace furlong::testing
+
+int main(int argc, char** argv) {
+  try {
+    furlong::ops::limit_cpu_isa();
+  } catch (const furlong::Error& error) {
+    std::cerr << "error: " << error.what() << '\n';
+    return error.exit_status();
+  }
+  const std::string missing = furlong::testing::engine_missing({furlong::DeviceType::cuda, 0});
+  const std::string note = missing.empty() ? "" : "no tests on CUDA: " + missing;
+  if (!note.empty()) std::cerr << note << '\n';
+  ::testing::InitGoogleMock(&argc, argv);
+  // Their owner; it calls the last one's OnTestEnd first.
+  ::testing::TestEventListeners& listeners = ::testing::UnitTest::GetInstance()->listeners();
+  if (const char* path = std::getenv("FURLONG_TEST_RESULTS"))
+    listeners.Append(new furlong::testing::Results(path, note));
+  listeners.Append(new furlong::testing::EveryTestAsserts);
+  return RUN_ALL_TESTS();
+}
