@@ -1,30 +1,45 @@
 #!/usr/bin/env bash
-# Builds Furlong with its tests and runs them.
-#   scripts/test.sh [--full] [--filter REGEX]
-#   --full          adds the same tests under AddressSanitizer with UndefinedBehaviorSanitizer, under ThreadSanitizer
-#                   with four threads, the kill table (tests/kills.sh) and the fault table of several processes
-#                   (tests/faults.py)
-#   --filter REGEX  only tests whose name matches (ctest -R); without the two tables
-# Skipped tests are counted and named.
-# Exit status: 0 everything passed, 1 something failed, 2 a mistake in the arguments.
+# Builds Furlong with its tests and runs them: with the best instruction set of this CPU, and those of the CPU engine
+# with AVX2 as well.
+#   scripts/test.sh [--full] [--filter PATTERNS] [--isa LIST]
+#   --full             adds the CPU engine's tests with every instruction set of this CPU, all tests under
+#                      AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer with four threads, the
+#                      kill table (tests/kills.sh) and the fault table of several processes (tests/faults.py)
+#   --filter PATTERNS  runs only tests of these names, with this CPU's best instruction set: GoogleTest's patterns
+#                      between colons, those to leave out after a minus ('Tape.*:*bfloat16*-*/simulated*'), which also
+#                      select tests that are ctest's own (Launchers.*). Without the two tables
+#   --isa LIST         runs all tests with each of these instruction sets instead: sse4, avx2, avx512, avx512_bf16, amx,
+#                      between commas. Names those that this CPU lacks (FURLONG_CPU_ISA, docs/numerics.md)
+# Ends with `N passed, N failed, N skipped`, which counts a test once for each run of it; names the failed and skipped
+# ones. Exit status: 0 everything passed, 1 something failed, 2 a mistake in the arguments.
 set -euo pipefail
+shopt -s nullglob
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-full=false
-filter=()
+every_isa=(sse4 avx2 avx512 avx512_bf16 amx)
+full=false filter='' isa=()
+stop() { echo "test: $1" >&2; exit 2; }
 while (( $# )); do
   case "$1" in
     --full) full=true ;;
-    --filter) [[ -n ${2:-} ]] || { echo "test: --filter needs a regular expression" >&2; exit 2; }; filter=(-R "$2"); shift ;;
+    --filter) [[ -n ${2:-} ]] || stop "--filter needs patterns"; filter=$2; shift ;;
+    --isa)
+      IFS=, read -r -a isa <<<"${2:-}"
+      (( ${#isa[@]} )) || stop "--isa needs instruction sets; there are ${every_isa[*]}"
+      for name in "${isa[@]}"; do
+        [[ " ${every_isa[*]} " == *" $name "* ]] || stop "--isa: there is no '$name'; there are ${every_isa[*]}"
+      done
+      shift ;;
     -h|--help) sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "test: unknown argument $1; there are --full, --filter REGEX and --help" >&2; exit 2 ;;
+    *) stop "unknown argument $1; there are --full, --filter PATTERNS, --isa LIST and --help" ;;
   esac
   shift
 done
 
 failed=()
 timings=()
-rm -f build/{release,asan,tsan}/tests.log
+outcomes=$(mktemp)
+trap 'rm -f "$outcomes"' EXIT
 # phase NAME COMMAND...: runs it, notes how long it took and whether it failed, and goes on.
 phase() {
   local name=$1 begin=$SECONDS status=0
@@ -36,72 +51,144 @@ phase() {
   return "$status"
 }
 
-# run_tests PRESET [WRAPPER...]: all tests of build/PRESET, as many programs at once as there are cores.
+# A regular expression for ctest's names that GoogleTest's patterns select.
+regex_of() { sed -e 's/[].[^$+(){}|\\]/\\&/g' -e 's/\*/.*/g' -e 's/?/./g' -e 's/:/|/g' -e 's/.*/^(&)$/' <<<"$1"; }
+# The same with all test programs, which select among their own tests.
+programs_of() {
+  local wanted=${1%%-*}
+  [[ -n $1 ]] && echo "$(regex_of "${wanted:-*}")|^test_[a-z]+\\.[0-9]+\$" || echo .
+}
+
+# One line for each test of a run: passed, failed or skipped, and its name. Test programs write theirs to results/; of a
+# program that died, the test that it had begun has failed, and a program that fails without a failed test is one itself.
+outcomes_of() {
+  local log=$1 results=$2
+  awk '
+    FNR == 1 && FILENAME != log_file { shard = FILENAME; sub(".*/", "test_", shard) }
+    FILENAME != log_file {
+      if ($1 == "note") next
+      state[shard, $2] = $1
+      if ($1 == "failed") blamed[shard] = 1
+      next
+    }
+    match($0, /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: /) {
+      rest = substr($0, RLENGTH + 1); split(rest, words, " "); name = words[1]
+      outcome = rest ~ / Passed +[0-9.]+ sec/ ? "passed" : rest ~ /\*\*\*(Skipped|Not Run \(Disabled\))/ ? "skipped" : "failed"
+      if (name !~ /^test_[a-z]+\.[0-9]+$/) print outcome, name
+      else if (outcome != "passed") ended_badly[name] = 1
+    }
+    END {
+      for (key in state) {
+        split(key, part, SUBSEP)
+        if (state[key] == "begun") { print "failed", part[2], "(the program ended)"; blamed[part[1]] = 1 }
+        else print state[key], part[2]
+      }
+      for (name in ended_badly) if (!(name in blamed)) print "failed", name, "(outside of its tests)"
+    }' log_file="$log" "$results"/* "$log" | sort
+}
+
+# What failed tests printed, out of what ctest shows of the programs that failed.
+show_failures() {
+  awk '
+    function end_block() { if (block != "") print block; else if (other != "" && !shown) print other; block = other = ""; shown = 0 }
+    /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / { end_block(); program = / test_[a-z]+\.[0-9]+ /; output = !/ Passed | \*\*\*Skipped /; if (output && !program) print; next }
+    /^ *Start +[0-9]+: / || !output { next }
+    /^[0-9]+% tests passed/ { end_block(); output = 0; next }
+    !program { print; next }
+    /^\[ RUN      \]/ { block = $0; next }
+    /^\[       OK \]|^\[  SKIPPED \]/ { block = ""; next }
+    /^\[  FAILED  \]/ { if (block != "") { print block; print; shown = 1 } block = ""; next }
+    block != "" { block = block "\n" $0; next }
+    !/^\[|^Note: |^no tests on CUDA|^$/ { other = other "\n" $0 }' "$1" | cut -c -2000
+}
+
+# run_tests FOLDER FILTER PROGRAMS [WRAPPER...]: the tests of build/FOLDER that GoogleTest's FILTER selects, of the ctest
+# tests that match the regular expression PROGRAMS, as many programs at once as there are cores.
 run_tests() {
-  local preset=$1 log=build/$1/tests.log status=0 skipped
-  shift
-  "$@" ctest --test-dir "build/$preset" --parallel "$(nproc)" --output-on-failure --no-tests=error "${filter[@]}" >"$log" 2>&1 || status=$?
-  if (( status )); then
-    grep -vE '^ *[0-9]+/[0-9]+ Test +#.*Passed|^ *Start +[0-9]+:' "$log" || true
-  fi
-  skipped=$(grep -E '^\s*[0-9]+ - .* \((Skipped|Disabled|Not Run)\)$' "$log" || true)
-  if [[ -n $skipped ]]; then
-    echo "$(wc -l <<<"$skipped") skipped:"
-    echo "$skipped"
-  else
-    echo "0 skipped"
-  fi
-  grep -E 'tests passed' "$log" || echo "no summary from ctest; its output: $log"
+  local build=build/$1 patterns=$2 programs=$3 log=build/$1/tests.log status=0 found
+  shift 3
+  local selection=(-R "$programs")
+  [[ $patterns != *-* ]] || selection+=(-E "$(regex_of "${patterns#*-}")")
+  mkdir -p "$build/tests/results"
+  rm -f "$build"/tests/results/*
+  "$@" env ${patterns:+"GTEST_FILTER=$patterns"} ctest --test-dir "$build" --parallel "$(nproc)" --output-on-failure \
+    --no-tests=error "${selection[@]}" >"$log" 2>&1 || status=$?
+  show_failures "$log"
+  sed -n 's/^note //p' "$build"/tests/results/* 2>/dev/null | sort -u
+  found=$(outcomes_of "$log" "$build/tests/results")
+  [[ -n $found ]] || { echo "no test ran; what ctest printed: $log"; return 1; }
+  echo "$found" >>"$outcomes"
+  grep -E '^(failed|skipped) ' <<<"$found" || true
+  count_outcomes <<<"$found"
   return "$status"
+}
+count_outcomes() {
+  awk '{ ++n[$1] } END { printf "%d passed, %d failed, %d skipped\n", n["passed"], n["failed"], n["skipped"] }'
 }
 
 # Several test programs share the cores, so that a thread waiting for its team must sleep and not spin.
 export OMP_WAIT_POLICY=passive
 
-phase "packages" scripts/setup.sh test || exit $?
-if phase "build" scripts/build.sh test; then
-  phase "tests" run_tests release || true
-fi
+# tests_with ISA FILTER PROGRAMS: run_tests with that instruction set, where this CPU has it.
+tests_with() {
+  if ! FURLONG_CPU_ISA=$1 build/release/bin/furlong --version >/dev/null 2>&1; then
+    printf '\n== tests with %s\nnot run: this CPU lacks it\n' "$1"
+    return
+  fi
+  phase "tests with $1" run_tests release "$2" "$3" env "FURLONG_CPU_ISA=$1" || true
+}
 
 sanitizers() {
-  # Four threads even where there are fewer cores, and none inside oneDNN, whose threads the sanitizers do not see.
+  # Four threads even where there are fewer cores, and none inside oneDNN, whose threads the sanitizers do not see. Tests
+  # that fork do so behind others that left threads waiting.
   local environment=(env FURLONG_POOL_THREADS=4 OMP_NUM_THREADS=1 UBSAN_OPTIONS=print_stacktrace=1
-    "TSAN_OPTIONS=suppressions=$PWD/scripts/tsan.supp halt_on_error=1 second_deadlock_stack=1")
+    "TSAN_OPTIONS=suppressions=$PWD/scripts/tsan.supp halt_on_error=1 second_deadlock_stack=1 die_after_fork=0")
   if phase "build with AddressSanitizer and UndefinedBehaviorSanitizer" scripts/build.sh asan; then
-    phase "tests under AddressSanitizer and UndefinedBehaviorSanitizer" run_tests asan "${environment[@]}" || true
+    phase "tests under AddressSanitizer and UndefinedBehaviorSanitizer" \
+      run_tests asan "$filter" "$(programs_of "$filter")" "${environment[@]}" || true
   fi
   # ThreadSanitizer's shadow memory collides with the widest address randomisation of recent kernels.
   if setarch --addr-no-randomize true 2>/dev/null; then environment+=(setarch --addr-no-randomize); fi
   if phase "build with ThreadSanitizer" scripts/build.sh tsan; then
-    phase "tests under ThreadSanitizer" run_tests tsan "${environment[@]}" || true
+    phase "tests under ThreadSanitizer" run_tests tsan "$filter" "$(programs_of "$filter")" "${environment[@]}" || true
   fi
-}
-
-kill_table() {
-  if [[ ! -x tests/kills.sh ]]; then
-    echo "tests/kills.sh is not there"
-    return 1
-  fi
-  tests/kills.sh build/release/bin/furlong
 }
 
 fault_table() {
   python3 -B tests/faults.py build/release/bin/furlong --markdown build/release/faults.md --json build/release/faults.json
 }
 
+phase "packages" scripts/setup.sh test || exit $?
+if phase "build" scripts/build.sh test; then
+  if (( ${#isa[@]} )); then
+    for name in "${isa[@]}"; do tests_with "$name" "$filter" "$(programs_of "$filter")"; done
+  else
+    phase "tests" run_tests release "$filter" "$(programs_of "$filter")" || true
+    if [[ -z $filter ]]; then
+      isa=(avx2)
+      if $full; then isa=("${every_isa[@]}"); fi
+      # What depends on the instruction set: ops, layers, and training in one process and in several.
+      for name in "${isa[@]}"; do
+        tests_with "$name" '*-*simulated*:*Simulat*:*Cuda*' '^test_(framework|layers)\.'
+        tests_with "$name" 'TrainerTest*:ShardedOptimizer*:*/Reshards*' '^test_trainers\.'
+      done
+    fi
+  fi
+fi
 if $full; then
   sanitizers
-  if (( ${#filter[@]} == 0 )); then
-    phase "kill table" kill_table || true
+  if [[ -z $filter ]]; then
+    phase "kill table" tests/kills.sh build/release/bin/furlong || true
     phase "fault table" fault_table || true
   fi
 fi
 
 printf '\n== time\n'
 printf '%s\n' "${timings[@]}"
-summary=$(grep -hE 'tests passed' build/release/tests.log 2>/dev/null || true)
+grep '^failed ' "$outcomes" || true
 if (( ${#failed[@]} )); then
   printf '\nFAILED: %s\n' "$(printf '%s; ' "${failed[@]}" | sed 's/; $//')"
 fi
-printf '\n%s\n' "${summary:-no test ran}"
+printf '\n'
+count_outcomes <"$outcomes"
 (( ${#failed[@]} == 0 ))

@@ -96,11 +96,23 @@ double share_apart(const std::vector<double>& found, const std::vector<double>& 
   return static_cast<double>(apart) / static_cast<double>(count);
 }
 
-// Masters that are apart by float32's rounding, some 1e-7 of a weight, are rounded to other bfloat16 numbers, whose
-// spacing is 2^-8 of it, with a probability of some 1e-7 / 2^-8: a weight in a few steps of eleven thousand. Had other
-// numbers been drawn, a third would be others. One that is rounded apart moves losses by 1e-6 of themselves, and then
-// it is Adam's rate at which others follow: hence a small one here. With three seeds ten steps were at most 3e-6 and
-// 0.06 % of the weights apart; nearest and random rounding are 4e-3 and 37 % of the weights.
+/// What two trainings in bfloat16 may be apart by (docs/numerics.md).
+struct Apart {
+  double losses;   // relative, of losses and gradient norms
+  double weights;  // the share of those that are rounded to another number
+};
+/// As many ranks have the same rows, so that their products are the same bits; sums over ranks come in another order,
+/// and masters are apart by float32's rounding, some 1e-7 of a weight. They are rounded to other bfloat16 numbers,
+/// whose spacing is 2^-8 of it, with a probability of some 1e-7 / 2^-8: a weight in a few steps of eleven thousand. One
+/// that is rounded apart moves losses by 1e-6 of themselves, and then it is Adam's rate at which others follow: hence a
+/// small one here.
+constexpr Apart in_order_of_sums{1e-4, 0.01};
+/// Other rows are multiplied in another order where oneDNN's code depends on their number, as it does with AMX: an
+/// activation is then rounded apart by a unit, now and then. A loss is a mean and a norm a sum over hundreds of such
+/// roundings, independent of each other: less than one rounding of their own.
+constexpr Apart in_rows{0x1p-9, 0.01};
+
+// Had other numbers been drawn, a third of the weights would be others.
 TEST_F(ShardedOptimizer, Bfloat16WeightsAreThoseOfOneProcess) {
   constexpr int steps = 10;
   std::vector<double> first_alone;
@@ -113,11 +125,12 @@ TEST_F(ShardedOptimizer, Bfloat16WeightsAreThoseOfOneProcess) {
     const std::vector<Curves> found = run_worlds({2, 3, 4}, training(settings(narrow, in_shards), std::nullopt, steps));
     for (std::size_t i = 0; i < found.size(); ++i) {
       const std::size_t size = found[i].size();
-      for (const auto& [name, expected] : {std::pair{"one", &alone}, std::pair{"unsharded", &whole[i][0]}}) {
+      for (const auto& [name, expected, bound] :
+           {std::tuple{"one", &alone, in_rows}, std::tuple{"unsharded", &whole[i][0], in_order_of_sums}}) {
         const double apart = difference(found[i][0], *expected, numbers_of(steps));
         const double others = share_apart(found[i][0], *expected, numbers_of(steps), weights);
-        EXPECT_LT(apart, 1e-4) << size << " processes beside " << name << ", " << rounding;
-        EXPECT_LT(others, 0.01) << size << " processes beside " << name << ", " << rounding;
+        EXPECT_LT(apart, bound.losses) << size << " processes beside " << name << ", " << rounding;
+        EXPECT_LT(others, bound.weights) << size << " processes beside " << name << ", " << rounding;
         note(fmt::format("{}_{}_losses_{}", size, name, rounding), apart);
         note(fmt::format("{}_{}_weights_{}", size, name, rounding), others);
       }
@@ -130,8 +143,8 @@ TEST_F(ShardedOptimizer, Bfloat16WeightsAreThoseOfOneProcess) {
     }
     const double apart = difference(alone, first_alone, numbers_of(steps));
     const double others = share_apart(alone, first_alone, numbers_of(steps), weights);
-    EXPECT_GT(apart, 1e-3) << "the bound above would not tell how weights are rounded";
-    EXPECT_GT(others, 0.1);
+    EXPECT_GT(apart, in_rows.losses) << "the bound above would not tell how weights are rounded";
+    EXPECT_GT(others, 10 * in_rows.weights);
     note("nearest_and_stochastic_losses", apart);
     note("nearest_and_stochastic_weights", others);
   }
