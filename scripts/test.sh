@@ -91,7 +91,7 @@ outcomes_of() {
 show_failures() {
   awk '
     function end_block() { if (block != "") print block; else if (other != "" && !shown) print other; block = other = ""; shown = 0 }
-    /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / { end_block(); program = / test_[a-z]+\.[0-9]+ /; output = !/ Passed | \*\*\*Skipped /; if (output && !program) print; next }
+    /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / { end_block(); program = / test_[a-z]+\.[0-9]+ /; output = !/ Passed |\*\*\*Skipped /; if (output && !program) print; next }
     /^ *Start +[0-9]+: / || !output { next }
     /^[0-9]+% tests passed/ { end_block(); output = 0; next }
     !program { print; next }

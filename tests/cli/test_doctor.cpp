@@ -107,6 +107,20 @@ TEST(Doctor, AdvisesOnAnEnvironmentThatSlows) {
   }
 }
 
+#if defined(__x86_64__)
+TEST(Doctor, InstructionSetsAreLimitedByTheEnvironment) {
+  const auto limited = nlohmann::json::parse(furlong("doctor --json", "FURLONG_CPU_ISA=sse4").output);
+  EXPECT_EQ(limited["cpu"]["instruction_set"], "sse4");
+  EXPECT_EQ(limited["cpu"]["vector_target"], "SSE4");
+  EXPECT_TRUE(mentions(limited["advice"], "FURLONG_CPU_ISA"));
+  EXPECT_EQ(limited["problems"], nlohmann::json::array());
+  const Outcome unknown = furlong("doctor", "FURLONG_CPU_ISA=mmx");
+  EXPECT_EQ(unknown.status, 2);
+  EXPECT_NE(unknown.output.find("expected one of sse4, avx2, avx512, avx512_bf16, amx"), std::string::npos)
+      << unknown.output;
+}
+#endif
+
 TEST(Doctor, HelpAndUnknownOptions) {
   const Outcome help = furlong("doctor --help");
   EXPECT_EQ(help.status, 0);
