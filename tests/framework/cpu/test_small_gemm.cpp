@@ -133,7 +133,7 @@ TEST(SmallGemm, EveryKindOverOddSizesInEveryInstructionSet) {
             for (const std::int64_t K : {1, 2, 19, 64}) {
               check<float>(kind, M, N, K, accumulate);
               check<double>(kind, M, N, K, accumulate);
-              if (testing::Test::HasFatalFailure()) return;
+              if (::testing::Test::HasFatalFailure()) return;
             }
           }
         }
