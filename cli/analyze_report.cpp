@@ -68,7 +68,7 @@ Json as_json(const LinearChoice& choice) {
           {"flops_per_token", choice.flops_per_token}};
 }
 Json as_json(const Advice& advice) {
-  return {{"advised", advice.takes_softmax() ? Json("softmax") : Json(advice.linear->candidate.name())},
+  return {{"advised", advice.takes_softmax() ? Json(layers::softmax_attention) : Json(advice.linear->candidate.name())},
           {"m", advice.takes_softmax() ? Json() : Json(advice.linear->m)},
           {"uniform_suffices", advice.uniform_suffices},
           {"only_softmax", !advice.linear.has_value()},

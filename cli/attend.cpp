@@ -17,28 +17,27 @@ namespace {
 
 struct Options {
   AttendOptions attend;
-  std::string mechanism = "softmax", dtype = "float32", mode = "parallel", device = "auto";
+  std::string dtype = "float32", mode = "parallel", device = "auto";
   AttentionOptionValues attention;
   std::int64_t threads = 0;
   bool json = false;
 };
 
 void print_text(const Options& options, const AttendReport& report) {
-  const AttentionChoice& choice = options.attend.choice;
-  std::string what = name_of(choice.mechanism);
-  if (choice.uses_features())
-    what += fmt::format(", {} with {} features", ops::feature_map_info(choice.feature_map).name, report.features);
-  if (!choice.compat.empty()) what += ", as " + choice.compat;
+  const layers::AttentionConfig& config = options.attend.config;
+  const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
+  std::string what = mechanism.name;
+  if (mechanism.has_features) what += fmt::format(", {} with {} features", config.feature_map, report.features);
   fmt::print("{}: output {}, {} ({}, {}, {})\n", options.attend.output.string(), report.output.text(), what,
-             choice.causal ? "causal" : "bidirectional", options.dtype, options.mode);
+             config.causal ? "causal" : "bidirectional", options.dtype, options.mode);
   fmt::print("  {:.6f} s forward", report.forward_seconds);
   if (options.attend.gradients) fmt::print(", {:.6f} s backward", report.backward_seconds);
   fmt::print("; {:.2f} MiB beyond the inputs; read {}\n", static_cast<double>(report.peak_bytes) / (1 << 20),
              fmt::join(report.read, ", "));
   const ops::DenominatorReport& rows = report.denominators;
-  const bool may_vanish =
-      choice.uses_features() && (ops::can_be_negative(choice.feature_map, choice.map_options) ||
-                                 ops::feature_map_info(choice.feature_map).can_vanish || rows.guarded > 0);
+  const ops::FeatureMapInfo& map = ops::feature_map_info(config.feature_map);
+  const bool may_vanish = mechanism.has_features &&
+                          (ops::can_be_negative(map.map, config.map_options) || map.can_vanish || rows.guarded > 0);
   if (report.denominators_told && may_vanish) {
     fmt::print(
         "  denominators: the least is {:.3g} of the sum of |φ(q)| |φ(k)|; {} of {} rows guarded, their output is "
@@ -48,11 +47,12 @@ void print_text(const Options& options, const AttendReport& report) {
 }
 
 void print_json(const Options& options, const AttendReport& report) {
-  const AttentionChoice& choice = options.attend.choice;
+  const layers::AttentionConfig& config = options.attend.config;
+  const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
   nlohmann::ordered_json object{{"output", options.attend.output.string()},
                                 {"shape", std::vector<std::int64_t>(report.output.begin(), report.output.end())},
-                                {"mechanism", name_of(choice.mechanism)},
-                                {"causal", choice.causal},
+                                {"mechanism", mechanism.name},
+                                {"causal", config.causal},
                                 {"dtype", options.dtype},
                                 {"mode", options.mode},
                                 {"read", report.read},
@@ -60,11 +60,10 @@ void print_json(const Options& options, const AttendReport& report) {
                                 {"seconds", report.forward_seconds + report.backward_seconds},
                                 {"peak_bytes", report.peak_bytes}};
   if (options.attend.gradients) object["backward_seconds"] = report.backward_seconds;
-  if (choice.uses_features()) {
-    object["feature_map"] = ops::feature_map_info(choice.feature_map).name;
+  if (mechanism.has_features) {
+    object["feature_map"] = config.feature_map;
     object["m"] = report.features;
   }
-  if (!choice.compat.empty()) object["compat"] = choice.compat;
   if (report.denominators_told) {
     object["rows"] = report.denominators.rows;
     object["guarded_rows"] = report.denominators.guarded;
@@ -76,8 +75,7 @@ void print_json(const Options& options, const AttendReport& report) {
 void run(Options& options) {
   set_thread_count(static_cast<int>(options.threads));
   AttendOptions& attend_options = options.attend;
-  attend_options.choice.mechanism = mechanism_from_name(options.mechanism);
-  options.attention.settle(attend_options.choice);
+  options.attention.settle(attend_options.config);
   attend_options.dtype = dtype_from_name(options.dtype);
   attend_options.recurrent = options.mode == "recurrent";
   attend_options.device = device_from_name(options.device);
@@ -115,15 +113,12 @@ void add_attend(Command program, int& /*status*/) {
                   "The HDF5 file to write; replaced if it exists, and only by a whole one")
       .required()
       .value_name("FILE");
-  command
-      .add_option("--mechanism", options->mechanism,
-                  "softmax: exact; linear: by features; linformer: projected keys and values;\n"
-                  "windowed: exact inside --window, features outside")
+  command.add_option("--mechanism", attend_options.config.mechanism, mechanism_help())
       .shows_default()
       .one_of(mechanism_names())
       .value_name("NAME");
-  command.add_flag("--causal", attend_options.choice.causal, "A query sees no later key (default: it sees all)");
-  options->attention.add(command, attend_options.choice);
+  command.add_flag("--causal", attend_options.config.causal, "A query sees no later key (default: it sees all)");
+  options->attention.add(command, attend_options.config);
   const Option features =
       command
           .add_option("--features", attend_options.features,
@@ -161,13 +156,13 @@ void add_attend(Command program, int& /*status*/) {
   command.add_option("--threads", options->threads, "Threads; 0: all cores").shows_default().range(0, 4096);
   command.add_flag("--json", options->json, "Print JSON");
   command.action([=, &attend_options] {
-    const AttendMechanism mechanism = mechanism_from_name(options->mechanism);
-    const bool by_features = mechanism == AttendMechanism::linear || mechanism == AttendMechanism::windowed;
+    const layers::AttentionConfig& config = attend_options.config;
+    const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
     for (const Option& option : {features, kind, seed})
-      refuse_unless(by_features, option, "--mechanism linear or windowed");
-    refuse_unless(mechanism == AttendMechanism::linformer && options->attention.projection == "mean", rows,
-                  "--mechanism linformer --projection mean");
-    options->attention.check({mechanism}, {options->attention.feature_map}, attend_options.choice);
+      refuse_unless(mechanism.has_features, option, mechanisms_with(&layers::MechanismInfo::has_features));
+    refuse_unless(mechanism.projects_sequence && config.projection == "mean", rows,
+                  mechanisms_with(&layers::MechanismInfo::projects_sequence) + " --projection mean");
+    options->attention.check({config.mechanism}, {config.feature_map}, config.normalizer);
     if (options->mode == "recurrent" && attend_options.prefill == 0 && command.option("--chunk").is_given())
       throw UserError(
           "--chunk: --mode recurrent takes tokens one by one; give a --prefill too, which has tiles, or leave it out");

@@ -4,14 +4,12 @@
 
 #include <algorithm>
 
+#include "framework/ops/attention/linformer/sequence_projection.h"
 #include "layers/attention/linear/directions.h"
 
 namespace furlong::command_line {
 namespace {
 
-bool holds_any(const std::vector<std::string>& names, std::initializer_list<const char*> wanted) {
-  return std::find_first_of(names.begin(), names.end(), wanted.begin(), wanted.end()) != names.end();
-}
 template <class Wanted>
 bool any_map(const std::vector<std::string>& maps, const Wanted& wanted) {
   return std::any_of(maps.begin(), maps.end(),
@@ -21,9 +19,19 @@ bool any_map(const std::vector<std::string>& maps, const Wanted& wanted) {
 }  // namespace
 
 std::vector<std::string> mechanism_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, mechanism] : attend_mechanisms()) names.push_back(name);
-  return names;
+  return layers::mechanisms_where([](const layers::MechanismInfo&) { return true; });
+}
+
+std::string mechanism_help() {
+  std::vector<std::string> lines;
+  for (const layers::MechanismInfo& info : layers::attention_mechanisms())
+    lines.push_back(fmt::format("{}: {}", info.name, info.summary));
+  return fmt::format("{}", fmt::join(lines, ";\n"));
+}
+
+std::string mechanisms_with(bool layers::MechanismInfo::*capability) {
+  const auto names = layers::mechanisms_where([=](const layers::MechanismInfo& one) { return one.*capability; });
+  return fmt::format("--mechanism {}", fmt::join(names, " or "));
 }
 
 std::vector<std::string> feature_map_names() {
@@ -38,120 +46,86 @@ std::vector<std::string> directions_kind_names() {
   return names;
 }
 
-AttendMechanism mechanism_from_name(const std::string& name) {
-  for (const auto& [known, mechanism] : attend_mechanisms()) {
-    if (known == name) return mechanism;
-  }
-  throw UserError("--mechanism {}: unknown; expected one of {}", name, fmt::join(mechanism_names(), ", "));
-}
-
 void refuse_unless(bool applies, const Option& option, const std::string& where) {
   if (!applies && option.is_given())
     throw UserError("{}: belongs to {}; leave it out, or change that", option.name(), where);
 }
 
-void AttentionOptionValues::add(Command command, AttentionChoice& choice, bool many_maps) {
-  using enum AttendMechanism;
-  const auto keep = [&](Option option, std::vector<AttendMechanism> takers) {
-    options_.push_back({option, std::move(takers)});
+void AttentionOptionValues::add(Command command, layers::AttentionConfig& config, bool many_maps) {
+  using Mechanism = layers::MechanismInfo;
+  const auto has_features = [](const Mechanism& one) { return one.has_features; };
+  const auto keep = [&](Option option, bool (*takes)(const Mechanism&)) {
+    options_.push_back({option, takes});
     return option;
   };
   if (!many_maps) {
-    keep(command.add_option("--feature-map", feature_map, "What makes features of queries and keys")
+    keep(command.add_option("--feature-map", config.feature_map, "What makes features of queries and keys")
              .shows_default()
              .one_of(feature_map_names())
              .value_name("NAME"),
-         {linear, windowed});
+         has_features);
   }
   keep(command
-           .add_option("--window", choice.window,
+           .add_option("--window", window,
                        "softmax, linear: keys so many tokens away or more are not seen;\nwindowed: nearer ones have "
                        "exact weights")
            .range(1, 1 << 30)
            .value_name("TOKENS"),
-       {softmax, linear, windowed});
+       [](const Mechanism& one) { return one.window != nullptr; });
   chunk_ = keep(
-      command.add_option("--chunk", choice.chunk_size, "Tokens a tile: changes speed, and results only by rounding")
+      command.add_option("--chunk", config.chunk_size, "Tokens a tile: changes speed, and results only by rounding")
           .shows_default()
           .range(1, 1 << 16)
           .value_name("TOKENS"),
-      {linear, windowed});
+      has_features);
   order_ =
-      keep(command.add_option("--order", choice.map_options.order, "taylor: 1 to 3; limit: 1 to 4").shows_default(),
-           {linear, windowed});
+      keep(command.add_option("--order", config.map_options.order, "taylor: 1 to 3; limit: 1 to 4").shows_default(),
+           has_features);
   kernel_epsilon_ =
-      keep(command
-               .add_option("--kernel-epsilon", kernel_epsilon,
-                           many_maps ? "favor_relu: added to every feature (0: 0.001)"
-                                     : "favor_relu, --compat performer_pytorch: added to every feature\n(0: 0.001, or "
-                                       "the library's own: 0.0001 with favor_positive)")
+      keep(command.add_option("--kernel-epsilon", kernel_epsilon, "favor_relu: added to every feature (0: 0.001)")
                .shows_default()
                .not_negative(),
-           {linear, windowed});
+           has_features);
   most_features_ = keep(
-      command.add_option("--most-features", choice.map_options.most_features, "taylor and limit are refused above it")
+      command.add_option("--most-features", config.map_options.most_features, "taylor and limit are refused above it")
           .shows_default()
           .positive(),
-      {linear, windowed});
+      has_features);
   keep(command
-           .add_option("--normalizer", normalizer,
+           .add_option("--normalizer", config.normalizer,
                        "sum: divide by the sum of weights; none: by the output row's own root mean square")
            .shows_default()
            .one_of({"sum", "none"}),
-       {linear, windowed});
+       has_features);
   guard_ = keep(command
-                    .add_option("--denominator-guard", choice.denominator_guard,
+                    .add_option("--denominator-guard", config.denominator_guard,
                                 "Maps with features of both signs, whose sums can cancel: rows whose denominator is a "
                                 "smaller\npart of the sum of |φ(q)| |φ(k)| become zero, and are counted")
                     .shows_default()
                     .range(0.0, 1.0),
-                {linear, windowed});
-  if (!many_maps) {
-    compat_ =
-        keep(command
-                 .add_option("--compat", choice.compat,
-                             "That library's arithmetic, epsilons included: performer_pytorch or fast_transformers")
-                 .one_of({"performer_pytorch", "fast_transformers"})
-                 .value_name("NAME"),
-             {linear});
-    stabilize_ = keep(command.add_flag("--compat-stabilize", choice.compat_stabilize,
-                                       "fast_transformers with favor_hyperbolic: that library's argument stabilize"),
-                      {linear});
-  }
+                has_features);
   std::vector<std::string> projections;
   for (const auto& [kind, name] : ops::sequence_projections()) projections.emplace_back(name);
-  keep(command.add_option("--projection", projection, "How linformer shortens keys and values")
+  keep(command.add_option("--projection", config.projection, "How linformer shortens keys and values")
            .shows_default()
            .one_of(projections)
            .value_name("KIND"),
-       {linformer});
+       [](const Mechanism& one) { return one.projects_sequence; });
 }
 
-void AttentionOptionValues::check(const std::vector<AttendMechanism>& mechanisms, const std::vector<std::string>& maps,
-                                  const AttentionChoice& choice) const {
+void AttentionOptionValues::check(const std::vector<std::string>& mechanisms, const std::vector<std::string>& maps,
+                                  const std::string& normalizer) const {
   for (const Given& given : options_) {
-    const bool applies = std::any_of(mechanisms.begin(), mechanisms.end(), [&](AttendMechanism mechanism) {
-      return std::find(given.takers.begin(), given.takers.end(), mechanism) != given.takers.end();
-    });
-    std::vector<std::string> takers;
-    for (const AttendMechanism taker : given.takers) takers.emplace_back(name_of(taker));
+    const std::vector<std::string> takers = layers::mechanisms_where(given.takes);
+    const bool applies =
+        std::find_first_of(mechanisms.begin(), mechanisms.end(), takers.begin(), takers.end()) != mechanisms.end();
     refuse_unless(applies, given.option, fmt::format("--mechanism {}", fmt::join(takers, " or ")));
   }
   const bool polynomial = any_map(maps, [](const auto& info) { return info.highest_order > 0; });
   refuse_unless(polynomial, order_, "--feature-map taylor or limit");
   refuse_unless(polynomial, most_features_, "--feature-map taylor or limit");
-  if (compat_) {
-    refuse_unless(choice.compat == "fast_transformers" && holds_any(maps, {"favor_hyperbolic"}), stabilize_,
-                  "--compat fast_transformers --feature-map favor_hyperbolic");
-  }
-  if (compat_ && compat_.is_given()) {
-    refuse_unless(choice.compat == "performer_pytorch", kernel_epsilon_,
-                  "--compat performer_pytorch, or --feature-map favor_relu without --compat");
-    for (const Option& option : {chunk_, guard_}) refuse_unless(false, option, "what runs without --compat");
-    return;
-  }
   refuse_unless(any_map(maps, [](const auto& info) { return info.uses_kernel_epsilon; }), kernel_epsilon_,
-                compat_ ? "--feature-map favor_relu, or --compat performer_pytorch" : "--feature-map favor_relu");
+                "--feature-map favor_relu");
   std::vector<std::string> guarded;
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
     if (ops::can_cancel(info.map)) guarded.emplace_back(info.name);
@@ -161,11 +135,9 @@ void AttentionOptionValues::check(const std::vector<AttendMechanism>& mechanisms
   refuse_unless(normalizer == "sum", guard_, "--normalizer sum, since none has no denominator");
 }
 
-void AttentionOptionValues::settle(AttentionChoice& choice) const {
-  choice.feature_map = ops::feature_map_info(feature_map).map;
-  choice.normalizer = normalizer == "none" ? ops::Normalizer::rms : ops::Normalizer::sum;
-  choice.projection = ops::sequence_projection_kind(projection);
-  if (kernel_epsilon > 0) choice.map_options.kernel_epsilon = choice.compat_kernel_epsilon = kernel_epsilon;
+void AttentionOptionValues::settle(layers::AttentionConfig& config) const {
+  if (const auto place = layers::mechanism_info(config.mechanism).window) config.*place = window;
+  if (kernel_epsilon > 0) config.map_options.kernel_epsilon = kernel_epsilon;
 }
 
 }  // namespace furlong::command_line

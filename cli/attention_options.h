@@ -8,14 +8,17 @@
 #include <vector>
 
 #include "cli/arguments.h"
-#include "evaluation/attend/attend_operation.h"
+#include "layers/attention/mechanism.h"
 
 namespace furlong::command_line {
 
 std::vector<std::string> mechanism_names();
+/// "NAME: what it is" for each.
+std::string mechanism_help();
+/// "--mechanism A or B": those with a capability.
+std::string mechanisms_with(bool layers::MechanismInfo::*capability);
 std::vector<std::string> feature_map_names();
 std::vector<std::string> directions_kind_names();
-AttendMechanism mechanism_from_name(const std::string& name);
 
 /// Throws UserError naming `option` and where it belongs, when it was given although `applies` is false: no option does
 /// nothing.
@@ -32,23 +35,22 @@ void refuse_twice(const char* option, const std::vector<T>& values) {
 
 /// Values as they stand on the command line.
 struct AttentionOptionValues {
-  std::string feature_map = "favor_positive", normalizer = "sum", projection = "linear";
   double kernel_epsilon = 0;
+  std::int64_t window = 0;
 
-  /// Adds the options to `command`; those without a name of their own go straight into `choice`, which has to live as
-  /// long. `many_maps`: --feature-map takes a list, which its caller adds.
-  void add(Command command, AttentionChoice& choice, bool many_maps = false);
-  /// Throws UserError where an option was given that none of the mechanisms, or none of the maps, takes. `choice` is
-  /// what add() was given.
-  void check(const std::vector<AttendMechanism>& mechanisms, const std::vector<std::string>& maps,
-             const AttentionChoice& choice) const;
-  /// Puts the values into `choice`, whose `compat` is settled.
-  void settle(AttentionChoice& choice) const;
+  /// Adds the options to `command`; those that are fields of `config` go straight into it, which has to live as long.
+  /// `many_maps`: --feature-map takes a list, which its caller adds.
+  void add(Command command, layers::AttentionConfig& config, bool many_maps = false);
+  /// Throws UserError where an option was given that none of the mechanisms, or none of the maps, takes.
+  void check(const std::vector<std::string>& mechanisms, const std::vector<std::string>& maps,
+             const std::string& normalizer) const;
+  /// Puts the other values into `config`, whose mechanism is chosen.
+  void settle(layers::AttentionConfig& config) const;
 
  private:
   struct Given {
     Option option;
-    std::vector<AttendMechanism> takers;
+    bool (*takes)(const layers::MechanismInfo&);
   };
   std::vector<Given> options_;
   Option kernel_epsilon_;
@@ -56,9 +58,6 @@ struct AttentionOptionValues {
   Option most_features_;
   Option chunk_;
   Option guard_;
-  // None in a command for many maps.
-  Option compat_;
-  Option stabilize_;
 };
 
 }  // namespace furlong::command_line

@@ -24,7 +24,7 @@ using Json = nlohmann::ordered_json;
 
 struct Options {
   BenchAttentionOptions bench;
-  std::vector<std::string> mechanisms{"linear"}, feature_maps{"favor_positive"};
+  std::vector<std::string> mechanisms{layers::linear_attention}, feature_maps{"favor_positive"};
   AttentionOptionValues attention;
   std::string dtype = "float32", device = "auto", json;
   std::int64_t threads = 0;
@@ -36,58 +36,49 @@ std::vector<BenchAttentionOptions> cases_of(const Options& options) {
   std::vector<BenchAttentionOptions> cases;
   for (const std::string& mechanism : options.mechanisms) {
     BenchAttentionOptions one = options.bench;
-    one.choice.mechanism = mechanism_from_name(mechanism);
-    options.attention.settle(one.choice);
-    one.choice.causal =
-        !options.bidirectional && (options.causal || one.choice.mechanism != AttendMechanism::linformer);
-    if (one.choice.mechanism == AttendMechanism::linformer)
-      one.choice.window = 0;  // which is the others', or refused before
-    if (!one.choice.uses_features()) {
+    one.config.mechanism = mechanism;
+    const layers::MechanismInfo& info = layers::mechanism_info(mechanism);
+    options.attention.settle(one.config);
+    one.config.causal = !options.bidirectional && (options.causal || info.can_be_causal);
+    if (!info.has_features) {
       cases.push_back(one);
       continue;
     }
     for (const std::string& map : options.feature_maps) {
-      one.choice.feature_map = ops::feature_map_info(map).map;
+      one.config.feature_map = map;
       cases.push_back(one);
     }
   }
   for (const BenchAttentionOptions& one : cases) {
-    one.choice.check();
+    check_attention(one.config);
     for (const std::int64_t n : one.lengths)
       attention_flops(one, n);  // throws where m does not fit the map: before the first is timed
   }
   return cases;
 }
 
-std::string projection_name(ops::SequenceProjection projection) {
-  for (const auto& [kind, name] : ops::sequence_projections()) {
-    if (kind == projection) return name;
-  }
-  throw ContractError("a projection without a name");
-}
-
 std::string title(const BenchAttentionOptions& one, const BenchAttentionResult& result) {
-  const AttentionChoice& choice = one.choice;
-  std::string text = name_of(choice.mechanism);
-  if (choice.uses_features())
-    text += fmt::format(", {} with {} features", ops::feature_map_info(choice.feature_map).name, result.features);
-  if (choice.mechanism == AttendMechanism::linformer) text += std::string(", ") + projection_name(choice.projection);
-  if (choice.window > 0) text += fmt::format(", window {}", choice.window);
-  return text + (choice.causal ? ", causal" : ", bidirectional");
+  const layers::AttentionConfig& config = one.config;
+  const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
+  std::string text = mechanism.name;
+  if (mechanism.has_features) text += fmt::format(", {} with {} features", config.feature_map, result.features);
+  if (mechanism.projects_sequence) text += ", " + config.projection;
+  if (const std::int64_t window = mechanism.window_in(config); window > 0) text += fmt::format(", window {}", window);
+  return text + (config.causal ? ", causal" : ", bidirectional");
 }
 
 /// `peak` in operations a second; 0: there is none to compare with.
 void print(const BenchAttentionOptions& one, const BenchAttentionResult& result, double peak) {
-  const bool linformer = one.choice.mechanism == AttendMechanism::linformer;
+  const bool projects = layers::mechanism_info(one.config.mechanism).projects_sequence;
   fmt::print("\n{}\n{:>9} {:>12} {:>12} {:>10} {:>8} {:>11}{}\n", title(one, result), "n", "median ms", "tokens/s",
-             "GFLOP/s", "of peak", "extra MiB", linformer ? "     rows" : "");
+             "GFLOP/s", "of peak", "extra MiB", projects ? "     rows" : "");
   for (const BenchAttentionLength& length : result.lengths) {
     const double rate = length.flops / length.median_seconds;
     fmt::print("{:>9} {:>12.3f} {:>12.0f} {:>10.2f} {:>8} {:>11.2f}{}\n", length.n, length.median_seconds * 1e3,
                static_cast<double>(one.batch * length.n) / length.median_seconds, rate * 1e-9,
                peak > 0 ? fmt::format("{:.1f}%", 100 * rate / peak) : "-",
                static_cast<double>(length.peak_bytes) / (1 << 20),
-               linformer ? fmt::format(" {:>8}", length.projected_length) : "");
+               projects ? fmt::format(" {:>8}", length.projected_length) : "");
   }
   if (result.exponent) fmt::print("time grows as n^{:.3f}\n", *result.exponent);
   if (peak > 0)
@@ -96,22 +87,22 @@ void print(const BenchAttentionOptions& one, const BenchAttentionResult& result,
 }
 
 Json as_json(const BenchAttentionOptions& one, const BenchAttentionResult& result, double peak) {
-  const AttentionChoice& choice = one.choice;
-  Json object{{"mechanism", name_of(choice.mechanism)}, {"causal", choice.causal}, {"window", choice.window}};
-  if (choice.uses_features()) {
-    const ops::FeatureMapInfo& info = ops::feature_map_info(choice.feature_map);
-    object["feature_map"] = info.name;
+  const layers::AttentionConfig& config = one.config;
+  const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
+  Json object{{"mechanism", mechanism.name}, {"causal", config.causal}, {"window", mechanism.window_in(config)}};
+  if (mechanism.has_features) {
+    const ops::FeatureMapInfo& map = ops::feature_map_info(config.feature_map);
+    object["feature_map"] = map.name;
     object["m"] = result.features;
-    object["chunk_size"] = choice.chunk_size;
-    object["normalizer"] = choice.normalizer == ops::Normalizer::sum ? "sum" : "none";
-    if (info.highest_order > 0) object["order"] = choice.map_options.order;
-    if (info.uses_kernel_epsilon) object["kernel_epsilon"] = choice.map_options.kernel_epsilon;
-    if (ops::can_cancel(choice.feature_map) && choice.normalizer == ops::Normalizer::sum)
-      object["denominator_guard"] = choice.denominator_guard;
+    object["chunk_size"] = config.chunk_size;
+    object["normalizer"] = config.normalizer;
+    if (map.highest_order > 0) object["order"] = config.map_options.order;
+    if (map.uses_kernel_epsilon) object["kernel_epsilon"] = config.map_options.kernel_epsilon;
+    if (map.can_cancel && config.normalizer == "sum") object["denominator_guard"] = config.denominator_guard;
   }
-  if (choice.mechanism == AttendMechanism::linformer) {
-    object["projection"] = projection_name(choice.projection);
-    object["projected_length"] = one.projected_length;
+  if (mechanism.projects_sequence) {
+    object["projection"] = config.projection;
+    object["projected_length"] = config.projected_length;
   }
   object["peak_flops_per_second"] = peak > 0 ? Json(peak) : Json();
   object["lengths"] = Json::array();
@@ -125,8 +116,7 @@ Json as_json(const BenchAttentionOptions& one, const BenchAttentionResult& resul
          {"flops_per_second", length.flops / length.median_seconds},
          {"share_of_peak", peak > 0 ? Json(length.flops / length.median_seconds / peak) : Json()},
          {"peak_bytes", length.peak_bytes}});
-    if (choice.mechanism == AttendMechanism::linformer)
-      object["lengths"].back()["projected_length"] = length.projected_length;
+    if (mechanism.projects_sequence) object["lengths"].back()["projected_length"] = length.projected_length;
   }
   object["exponent"] = result.exponent ? Json(*result.exponent) : Json();
   return object;
@@ -139,7 +129,7 @@ void check_memory(const BenchAttentionOptions& bench, const Machine& machine) {
   const std::int64_t longest = *std::max_element(bench.lengths.begin(), bench.lengths.end());
   const double element = static_cast<double>(size_of(bench.dtype)), tensors = bench.train ? 8 : 4;
   const double bytes = tensors * element * static_cast<double>(bench.batch) * static_cast<double>(longest) *
-                       static_cast<double>(bench.n_heads) * static_cast<double>(bench.d);
+                       static_cast<double>(bench.config.n_heads) * static_cast<double>(bench.config.d_head);
   const double there = static_cast<double>(machine.memory.usable());
   if (there == 0 ? bytes < 0x1p50 : bytes <= there) return;
   throw UserError(
@@ -160,9 +150,9 @@ void run(Options& options) {
   if (!options.json.empty()) file.emplace(options.json);
   std::optional<PeakRate> peak;
   if (bench.dtype != DType::float64) peak.emplace(bench.dtype, bench.device);
-  fmt::print("{} head{} of {}, batch {}, {}, {}; {} thread{}\n", bench.n_heads, bench.n_heads == 1 ? "" : "s", bench.d,
-             bench.batch, options.dtype, bench.train ? "forward and backward" : "forward", thread_count(),
-             thread_count() == 1 ? "" : "s");
+  fmt::print("{} head{} of {}, batch {}, {}, {}; {} thread{}\n", bench.config.n_heads,
+             bench.config.n_heads == 1 ? "" : "s", bench.config.d_head, bench.batch, options.dtype,
+             bench.train ? "forward and backward" : "forward", thread_count(), thread_count() == 1 ? "" : "s");
   if (!peak)
     fmt::print("no share of peak: large products of float64 are written for exactness, and their rate is no peak\n");
   Json results = Json::array();
@@ -179,8 +169,8 @@ void run(Options& options) {
                     {"device", bench.device.text()},
                     {"peak_flops_per_second", peak ? Json(peak->flops_per_second()) : Json()},
                     {"batch", bench.batch},
-                    {"n_heads", bench.n_heads},
-                    {"d", bench.d},
+                    {"n_heads", bench.config.n_heads},
+                    {"d", bench.config.d_head},
                     {"dtype", options.dtype},
                     {"train", bench.train},
                     {"repeat", bench.repeat},
@@ -207,19 +197,20 @@ constexpr const char* footer =
     "Extra MiB is the most that was allocated at once beyond the inputs: output, gradients, scratch.";
 
 void check(const Options& options, const Option& maps, const Option& features, const Option& rows) {
-  std::vector<AttendMechanism> mechanisms;
-  for (const std::string& name : options.mechanisms) mechanisms.push_back(mechanism_from_name(name));
-  const auto has = [&](AttendMechanism mechanism) {
-    return std::find(mechanisms.begin(), mechanisms.end(), mechanism) != mechanisms.end();
+  const auto any = [&](bool layers::MechanismInfo::*capability) {
+    return std::any_of(options.mechanisms.begin(), options.mechanisms.end(),
+                       [&](const std::string& name) { return layers::mechanism_info(name).*capability; });
   };
-  const bool by_features = has(AttendMechanism::linear) || has(AttendMechanism::windowed);
+  const bool by_features = any(&layers::MechanismInfo::has_features);
   const bool random_features =
       by_features && std::any_of(options.feature_maps.begin(), options.feature_maps.end(),
                                  [](const auto& map) { return ops::feature_map_info(map).needs_directions; });
-  refuse_unless(by_features, maps, "--mechanism linear or windowed");
-  refuse_unless(random_features, features, "--mechanism linear or windowed, with a feature map of random features");
-  refuse_unless(has(AttendMechanism::linformer), rows, "--mechanism linformer");
-  options.attention.check(mechanisms, options.feature_maps, options.bench.choice);
+  const std::string with_features = mechanisms_with(&layers::MechanismInfo::has_features);
+  refuse_unless(by_features, maps, with_features);
+  refuse_unless(random_features, features, with_features + ", with a feature map of random features");
+  refuse_unless(any(&layers::MechanismInfo::projects_sequence), rows,
+                mechanisms_with(&layers::MechanismInfo::projects_sequence));
+  options.attention.check(options.mechanisms, options.feature_maps, options.bench.config.normalizer);
   const BenchAttentionOptions& bench = options.bench;
   for (const std::int64_t n : bench.lengths) {
     if (n < 1) throw UserError("--n {}: expected lengths of at least 1", n);
@@ -235,7 +226,7 @@ void add_attention(Command bench_command) {
   command.footer(footer);
   const auto options = std::make_shared<Options>();
   BenchAttentionOptions& bench = options->bench;
-  bench.features = 256;
+  bench.config.n_features = 256;
   bench.lengths = {4096, 16384};
   command.add_option("--n", bench.lengths, "Lengths in tokens, between commas")
       .shows_default()
@@ -243,7 +234,7 @@ void add_attention(Command bench_command) {
       .value_name("N,...");
   command
       .add_option("--mechanism", options->mechanisms,
-                  "One or more of softmax, linear, linformer, windowed, between commas")
+                  fmt::format("One or more of {}, between commas", fmt::join(mechanism_names(), ", ")))
       .shows_default()
       .separated_by(',')
       .one_of(mechanism_names())
@@ -256,17 +247,17 @@ void add_attention(Command bench_command) {
                           .one_of(feature_map_names())
                           .value_name("NAME,...");
   const Option features =
-      command.add_option("--features", bench.features, "Random features m").shows_default().range(1, 1 << 24);
-  command.add_option("--heads", bench.n_heads, "Heads").shows_default().range(1, 1 << 16);
-  command.add_option("--d", bench.d, "Width of a head").shows_default().range(1, 1 << 16);
+      command.add_option("--features", bench.config.n_features, "Random features m").shows_default().range(1, 1 << 24);
+  command.add_option("--heads", bench.config.n_heads, "Heads").shows_default().range(1, 1 << 16);
+  command.add_option("--d", bench.config.d_head, "Width of a head").shows_default().range(1, 1 << 16);
   command.add_option("--batch", bench.batch, "Sequences at once").shows_default().range(1, 1 << 24);
   command.add_flag("--train", bench.train, "Forward and backward; without it forward alone, nothing kept for backward");
   const Option causal =
       command.add_flag("--causal", options->causal, "A query sees no later key (the default, but for linformer)");
   command.add_flag("--bidirectional", options->bidirectional, "A query sees all keys").excludes(causal);
-  options->attention.add(command, bench.choice, true);
+  options->attention.add(command, bench.config, true);
   const Option rows = command
-                          .add_option("--projected-length", bench.projected_length,
+                          .add_option("--projected-length", bench.config.projected_length,
                                       "linformer: rows that keys and values are projected to")
                           .shows_default()
                           .range(1, 1 << 24);

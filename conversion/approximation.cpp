@@ -6,8 +6,8 @@
 
 #include "conversion/attention_request.h"
 #include "framework/core/log.h"
+#include "layers/attention/mechanism.h"
 #include "layers/blocks/block.h"
-#include "trainers/settings/attention_config.h"
 
 namespace furlong {
 namespace {
@@ -93,9 +93,9 @@ void sample_layers(ObservedModel& teacher, const std::vector<bool>& wanted, Mode
 }
 
 bool has_constants(const Settings& settings) {
-  const AttentionSettings& attention = settings.model.attention;
+  const layers::AttentionConfig& attention = settings.model.attention;
   const bool constants = attention.centering || attention.scaling != "none" || attention.feature_map == "oprf";
-  return constants && (attention.uses("linear") || attention.uses("windowed"));
+  return constants && layers::uses(attention, &layers::MechanismInfo::has_features);
 }
 
 std::int64_t tokens_for_constants(const Settings& settings) { return 16 * attention_config(settings).d_head; }

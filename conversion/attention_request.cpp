@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "layers/attention/linear/directions.h"
-#include "layers/blocks/block.h"
+#include "layers/attention/mechanism.h"
 
 namespace furlong {
 namespace {
@@ -40,7 +40,10 @@ void mark(std::string_view item, std::vector<bool>& chosen, const std::string& o
   std::fill(chosen.begin() + *first, chosen.begin() + *last + 1, true);
 }
 
-bool has_features(const std::string& mechanism) { return mechanism == "linear" || mechanism == "windowed"; }
+bool has_features(const std::string& mechanism) { return layers::mechanism_info(mechanism).has_features; }
+
+bool is_hybrid(const std::string& mechanism) { return layers::mechanism_info(mechanism).is_hybrid; }
+bool projects_sequence(const std::string& mechanism) { return layers::mechanism_info(mechanism).projects_sequence; }
 
 bool any_of_heads(const HeadMechanisms& mechanisms, bool (*wanted)(const std::string&)) {
   return std::any_of(mechanisms.begin(), mechanisms.end(),
@@ -52,60 +55,52 @@ bool any_of_heads(const HeadMechanisms& mechanisms, bool (*wanted)(const std::st
 AttentionRequest attention_request(const std::string& text) {
   AttentionRequest request;
   const std::string head = text.substr(0, text.find_first_of(":+"));
-  if (text == "softmax") return request;
-  if (head != "windowed" && head != "linformer") {
-    request.mechanism = "linear";
+  const layers::MechanismInfo* info = layers::find_mechanism(head);
+  if (!info || head == layers::linear_attention) {  // a map's name stands for linear attention
+    request.mechanism = layers::linear_attention;
     request.candidate = attention_candidate(text, "--attention");
     return request;
   }
   request.mechanism = head;
   const std::size_t plus = std::min(text.find('+'), text.size());
-  const std::string size =
-      text.size() > head.size() && text[head.size()] == ':' ? text.substr(head.size() + 1, plus - head.size() - 1) : "";
+  const bool sized = text.size() > head.size() && text[head.size()] == ':';
+  const std::string size = sized ? text.substr(head.size() + 1, plus - head.size() - 1) : "";
+  if (sized && !info->size) throw UserError("--attention {}: {} takes no number; expected {}", text, head, head);
   if (!size.empty()) {
     const auto value = whole_number(size);
     if (!value || *value == 0)
       throw UserError("--attention {}: found '{}' after the colon; expected a number of tokens above 0", text, size);
     request.size = *value;
   }
-  if (head == "linformer") {
+  if (!info->has_features) {
     if (plus != text.size())
-      throw UserError("--attention {}: linformer has no feature map; expected linformer or linformer:R", text);
+      throw UserError("--attention {}: {} has no feature map; expected {}{}", text, head, head,
+                      info->size ? fmt::format(" or {}:R", head) : "");
     return request;
   }
-  if (request.size == 0)
-    throw UserError(
-        "--attention {}: expected how many of the nearest tokens keep softmax's exact weights, as in windowed:64",
-        text);
+  if (info->is_hybrid && request.size == 0)
+    throw UserError("--attention {}: expected how many of the nearest tokens keep softmax's exact weights, as in {}:64",
+                    text, head);
   request.candidate =
       attention_candidate(plus == text.size() ? "favor_positive" : text.substr(plus + 1), "--attention");
   return request;
 }
 
 HeadMechanisms head_mechanisms(const ModelSettings& model) {
-  const AttentionSettings& attention = model.attention;
   HeadMechanisms all;
   for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
-    std::vector<std::string> heads(static_cast<std::size_t>(model.n_heads), attention.mechanism);
-    if (!attention.heads.empty()) heads = attention.heads;
-    if (!attention.layers.empty()) {
-      const std::vector<std::string> names = layers::mechanisms_in(attention.layers[static_cast<std::size_t>(layer)]);
-      if (names.size() == 1) {
-        std::fill(heads.begin(), heads.end(), names[0]);
-      } else {
-        heads = names;
-      }
-    }
+    std::vector<std::string> heads = layers::head_mechanisms_of(model.attention, static_cast<std::size_t>(layer));
+    if (heads.size() == 1) heads.resize(static_cast<std::size_t>(model.n_heads), std::string(heads[0]));
     all.push_back(std::move(heads));
   }
   return all;
 }
 
 void set_head_mechanisms(ModelSettings& model, const HeadMechanisms& mechanisms) {
-  AttentionSettings& attention = model.attention;
-  attention.mechanism = "softmax";
-  attention.layers.clear();
-  attention.heads.clear();
+  layers::AttentionConfig& attention = model.attention;
+  attention.mechanism = layers::AttentionConfig{}.mechanism;
+  attention.layer_mechanisms.clear();
+  attention.head_mechanisms.clear();
   const auto uniform = [](const std::vector<std::string>& heads) {
     return std::all_of(heads.begin(), heads.end(), [&](const std::string& name) { return name == heads[0]; });
   };
@@ -114,14 +109,14 @@ void set_head_mechanisms(ModelSettings& model, const HeadMechanisms& mechanisms)
   if (same && uniform(mechanisms[0])) {
     attention.mechanism = mechanisms[0][0];
   } else if (same) {
-    attention.heads = mechanisms[0];
+    attention.head_mechanisms = mechanisms[0];
   } else if (model.shared_layers) {
     throw UserError(
         "--layers: the layers of this model are one block, used {} times; expected the same attention in all of them",
         model.n_layers);
   } else {
     for (const auto& heads : mechanisms)
-      attention.layers.push_back(uniform(heads) ? heads[0] : config::join(heads, " "));
+      attention.layer_mechanisms.push_back(uniform(heads) ? heads[0] : config::join(heads, " "));
   }
 }
 
@@ -151,12 +146,12 @@ std::vector<std::vector<bool>> chosen_heads(const std::string& text, const Model
   return chosen;
 }
 
-void set_features(const AttentionCandidate& candidate, std::int64_t features, AttentionSettings& attention) {
-  const AttentionSettings defaults;
+void set_features(const AttentionCandidate& candidate, std::int64_t features, layers::AttentionConfig& attention) {
+  const layers::AttentionConfig defaults;
   attention.feature_map = ops::feature_map_info(candidate.map).name;
   const bool polynomial = ops::feature_map_info(candidate.map).highest_order > 0;
-  attention.order = polynomial ? candidate.map_options.order : defaults.order;
-  if (!polynomial) attention.most_features = defaults.most_features;
+  attention.map_options.order = polynomial ? candidate.map_options.order : defaults.map_options.order;
+  if (!polynomial) attention.map_options.most_features = defaults.map_options.most_features;
   attention.n_features = features;
   attention.centering = candidate.centering;
   attention.scaling = candidate.saderf ? "saderf" : "none";
@@ -179,11 +174,11 @@ void apply_request(const AttentionRequest& request, std::int64_t features, const
       continue;
     }
     for (std::size_t head = 0; head < mechanisms[layer].size(); ++head)
-      mechanisms[layer][head] = keep_softmax[layer][head] ? "softmax" : request.mechanism;
+      mechanisms[layer][head] = keep_softmax[layer][head] ? layers::softmax_attention : request.mechanism;
   }
-  AttentionSettings& attention = model.attention;
+  layers::AttentionConfig& attention = model.attention;
   if (request.candidate) {
-    const AttentionSettings before = attention;
+    const layers::AttentionConfig before = attention;
     set_features(*request.candidate, features, attention);
     if (any_of_heads(others, has_features) && !(attention == before))
       throw UserError(
@@ -194,24 +189,17 @@ void apply_request(const AttentionRequest& request, std::int64_t features, const
     throw UserError("--features {}: {} has no features; leave it out", features, request.mechanism);
   }
   if (!any_of_heads(mechanisms, has_features)) {  // no key of features may stay where nothing reads it
-    AttentionSettings plain;
+    layers::AttentionConfig plain;
     plain.window = attention.window;
     plain.projected_length = attention.projected_length;
     plain.projection = attention.projection;
     plain.sharing = attention.sharing;
     attention = plain;
   }
-  const auto uses = [&](const char* name) {
-    return std::any_of(mechanisms.begin(), mechanisms.end(),
-                       [&](const auto& heads) { return std::find(heads.begin(), heads.end(), name) != heads.end(); });
-  };
-  attention.softmax_window = request.mechanism == "windowed" ? request.size
-                             : uses("windowed")              ? attention.softmax_window
-                                                             : 0;
-  if (request.mechanism == "linformer") {
-    attention.projected_length = request.size;
-  } else if (!uses("linformer")) {
-    const AttentionSettings defaults;
+  const layers::AttentionConfig defaults;
+  if (const auto size = layers::mechanism_info(request.mechanism).size) attention.*size = request.size;
+  if (!any_of_heads(mechanisms, is_hybrid)) attention.softmax_window = defaults.softmax_window;
+  if (!any_of_heads(mechanisms, projects_sequence)) {
     attention.projected_length = defaults.projected_length;
     attention.projection = defaults.projection;
     attention.sharing = defaults.sharing;

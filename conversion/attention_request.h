@@ -12,7 +12,7 @@ namespace furlong {
 /// MAP, windowed:W, windowed:W+MAP, linformer, linformer:R or softmax, where MAP is NAME[:ORDER][+centering][+saderf]
 /// of a feature map.
 struct AttentionRequest {
-  std::string mechanism = "softmax";
+  std::string mechanism = layers::softmax_attention;
   std::int64_t size = 0;                        ///< windowed: W; linformer: R, 0 for its default
   std::optional<AttentionCandidate> candidate;  ///< linear, windowed
 };
@@ -40,6 +40,6 @@ void apply_request(const AttentionRequest& request, std::int64_t features, const
                    const std::vector<std::vector<bool>>& keep_softmax, ModelSettings& model);
 
 /// Sets the keys of a feature map.
-void set_features(const AttentionCandidate& candidate, std::int64_t features, AttentionSettings& attention);
+void set_features(const AttentionCandidate& candidate, std::int64_t features, layers::AttentionConfig& attention);
 
 }  // namespace furlong

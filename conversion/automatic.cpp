@@ -8,6 +8,7 @@
 
 #include "conversion/approximation.h"
 #include "evaluation/analyze/analyze_advice.h"
+#include "layers/attention/mechanism.h"
 
 namespace furlong {
 namespace {
@@ -138,7 +139,7 @@ AutomaticChoice choose_attention(ObservedModel& teacher, const ModelSettings& mo
   choice.mechanisms = head_mechanisms(model);
   for (std::size_t layer = 0; layer < options.layers.size(); ++layer) {
     for (const std::string& name : choice.mechanisms[layer]) {
-      if (options.layers[layer] && name != "softmax")
+      if (options.layers[layer] && !layers::mechanism_info(name).is_softmax)
         throw UserError(
             "--attention auto: layer {} (from 0) has {}; it chooses among softmax layers: leave others out with "
             "--layers",
@@ -165,13 +166,13 @@ AutomaticChoice choose_attention(ObservedModel& teacher, const ModelSettings& mo
       one.layer = layer.layer;
       one.head = static_cast<std::int64_t>(head);
       const bool leaves = advice.linear && !advice.takes_softmax();
-      one.own = leaves ? map_text(*advice.linear) : "softmax";
+      one.own = leaves ? map_text(*advice.linear) : layers::softmax_attention;
       one.own_error = leaves ? advice.linear->error : 0;
       one.own_flops = leaves ? advice.linear->flops_per_token : advice.softmax_flops_per_token;
       one.linear = linear[head];
       if (best) one.error = search.errors.at(*best).at(layer.layer)[head];
       if (!linear[head]) one.why_softmax = chooser.reason(best, layer, head);
-      if (linear[head]) choice.mechanisms[at(layer.layer)][head] = "linear";
+      if (linear[head]) choice.mechanisms[at(layer.layer)][head] = layers::linear_attention;
       any = any || linear[head];
       choice.length = advice.length;
       choice.softmax_flops += advice.softmax_flops_per_token;
@@ -199,7 +200,7 @@ std::string AutomaticChoice::text() const {
     const std::string got =
         one.linear ? fmt::format("linear, error {:.3g}", one.error) : "softmax (" + one.why_softmax + ")";
     result += fmt::format("  layer {:>2} head {:>2}: {}; alone: {}{}\n", one.layer, one.head, got, one.own,
-                          one.own == "softmax" ? "" : fmt::format(", error {:.3g}", one.own_error));
+                          one.own == layers::softmax_attention ? "" : fmt::format(", error {:.3g}", one.own_error));
   }
   return result;
 }
@@ -210,7 +211,7 @@ nlohmann::ordered_json AutomaticChoice::json() const {
     nlohmann::ordered_json head{
         {"layer", one.layer},
         {"head", one.head},
-        {"mechanism", one.linear ? "linear" : "softmax"},
+        {"mechanism", one.linear ? layers::linear_attention : layers::softmax_attention},
         {"error", map && std::isfinite(one.error) ? nlohmann::ordered_json(one.error) : nlohmann::ordered_json()},
         {"alone", one.own}};
     if (!one.why_softmax.empty()) head["why_softmax"] = one.why_softmax;

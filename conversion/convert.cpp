@@ -5,9 +5,8 @@
 #include <map>
 
 #include "conversion/tensor_import.h"
-#include "evaluation/bench/bench_attention.h"
 #include "framework/config/reader.h"
-#include "trainers/settings/attention_config.h"
+#include "layers/attention/mechanism.h"
 
 namespace furlong {
 namespace {
@@ -69,7 +68,8 @@ void forget_training(Settings& settings) {
   settings.teacher = {};
   settings.finetune = {};
   settings.data.carry_state = false;
-  if (settings.model.attention.uses("linformer")) settings.data.packing = "none";
+  if (layers::first_mechanism(settings.model.attention, &layers::MechanismInfo::separates_documents, false))
+    settings.data.packing = "none";
   if (settings.model.max_sequence_length > 0)
     settings.data.sequence_length = std::min(settings.data.sequence_length, settings.model.max_sequence_length);
 }
@@ -149,26 +149,11 @@ Settings with_overrides(const Settings& wanted, const ConvertOptions& options, S
   }
 }
 
-std::int64_t window_of(const AttentionSettings& attention, const std::string& mechanism) {
-  return mechanism == "windowed" ? attention.softmax_window : mechanism == "linformer" ? 0 : attention.window;
-}
-
 /// Of one head.
 double flops_per_token(const Settings& settings, const std::string& mechanism, std::int64_t n) {
-  const AttentionSettings& attention = settings.model.attention;
-  BenchAttentionOptions options;
-  for (const auto& [name, known] : attend_mechanisms()) {
-    if (name == mechanism) options.choice.mechanism = known;
-  }
-  options.choice.causal = settings.model.architecture == "decoder";
-  options.choice.window = window_of(attention, mechanism);
-  options.choice.feature_map = ops::feature_map_info(attention.feature_map).map;
-  options.choice.map_options = attention_config(settings).map_options;
-  options.features = attention.n_features;
-  options.projected_length = attention.projected_length;
-  options.n_heads = 1;
-  options.d = settings.model.d_head;
-  return attention_flops(options, n) / static_cast<double>(n);
+  layers::AttentionConfig config = attention_config(settings);
+  config.n_heads = config.n_kv_heads = 1;
+  return layers::mechanism_info(mechanism).cost(config, n).forward / static_cast<double>(n);
 }
 
 /// Position p takes what position p modulo their number learned, as Longformer's do (Beltagy, Peters and Cohan 2020,
@@ -316,7 +301,7 @@ class Conversion {
     std::vector<bool> changed = selection.layers;
     const HeadMechanisms mechanisms = head_mechanisms(student.settings.model);
     for (std::size_t layer = 0; layer < changed.size(); ++layer) {
-      const auto exact = [](const std::string& name) { return name == "softmax"; };
+      const auto exact = [](const std::string& name) { return layers::mechanism_info(name).is_softmax; };
       if (std::all_of(mechanisms[layer].begin(), mechanisms[layer].end(), exact)) changed[layer] = false;
     }
     result_.approximation = measure_approximation(observed, student, changed);
@@ -341,13 +326,13 @@ std::string attention_text(const Settings& settings) {
   for (const auto& heads : mechanisms) {
     for (const std::string& name : heads) ++counts[name];
   }
-  const AttentionSettings& attention = settings.model.attention;
+  const layers::AttentionConfig& attention = settings.model.attention;
   std::string text;
   for (const auto& [name, count] : counts) {
     text += (text.empty() ? "" : ", ") + name;
-    if (name == "windowed") text += fmt::format(" {}", attention.softmax_window);
-    if (name == "linear" || name == "windowed")
-      text += fmt::format(" {} (m = {})", attention.feature_map, attention.n_features);
+    const layers::MechanismInfo& mechanism = layers::mechanism_info(name);
+    if (mechanism.is_hybrid) text += fmt::format(" {}", mechanism.window_in(attention));
+    if (mechanism.has_features) text += fmt::format(" {} (m = {})", attention.feature_map, attention.n_features);
     if (counts.size() > 1) text += fmt::format(" in {} heads", count);
   }
   return text;
@@ -368,10 +353,10 @@ std::string approximation_text(const std::vector<HeadApproximation>& heads) {
     std::string errors, uniform;
     const std::int64_t layer = heads[begin].layer;
     for (; begin < heads.size() && heads[begin].layer == layer; ++begin) {
-      errors += heads[begin].mechanism == "softmax" ? fmt::format(" {:>6}", "exact")
-                                                    : fmt::format(" {:>6.3g}", heads[begin].error);
+      const bool exact = layers::mechanism_info(heads[begin].mechanism).is_softmax;
+      errors += exact ? fmt::format(" {:>6}", "exact") : fmt::format(" {:>6.3g}", heads[begin].error);
       uniform += fmt::format(" {:>6.3g}", heads[begin].uniform_error);
-      approximate += heads[begin].mechanism != "softmax";
+      approximate += !exact;
       worse += worse_than_uniform(heads[begin].error, heads[begin].uniform_error);
     }
     text += fmt::format("  layer {:>2}  error  {}\n            uniform{}\n", layer, errors, uniform);

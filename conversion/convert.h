@@ -50,7 +50,7 @@ struct ConversionResult {
 ConversionResult convert(const ConvertOptions& options);
 
 /// Floating point operations a token of forward through all attentions of a model, for sequences of n tokens, as
-/// bench_attention.h counts.
+/// layers::AttentionCost counts.
 double attention_flops_per_token(const Settings& settings, std::int64_t n);
 
 }  // namespace furlong

@@ -9,6 +9,7 @@
 #include "conversion/tokenizer_export.h"
 #include "formats/safetensors_writer.h"
 #include "framework/io/atomic_file.h"
+#include "layers/attention/mechanism.h"
 #include "trainers/train/signals.h"
 
 namespace furlong {
@@ -29,11 +30,9 @@ ModelSettings essence(const Settings& settings, std::int64_t vocabulary_size) {
   model.lora_rank = defaults.lora_rank;
   model.lora_alpha = defaults.lora_alpha;
   model.weights.clear();
-  const AttentionSettings& attention = settings.model.attention;
-  bool exact = attention.window == 0;
-  for (const layers::MechanismInfo& mechanism : layers::attention_mechanisms())
-    exact = exact && (std::string_view(mechanism.name) == "softmax" || !attention.uses(mechanism.name));
-  if (exact) model.attention = {};
+  const layers::AttentionConfig& attention = settings.model.attention;
+  const bool exact = !layers::first_mechanism(attention, &layers::MechanismInfo::is_softmax, false);
+  if (exact && attention.window == 0) model.attention = {};
   return model;
 }
 

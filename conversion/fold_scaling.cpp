@@ -6,7 +6,7 @@
 #include "conversion/approximation.h"
 #include "conversion/attention_request.h"
 #include "conversion/tensor_import.h"
-#include "trainers/settings/attention_config.h"
+#include "layers/attention/mechanism.h"
 
 namespace furlong {
 namespace {
@@ -23,7 +23,7 @@ void check_foldable(const Settings& settings) {
   if (model.query_key_norm != "none")
     refuse("model.query_key_norm: " + model.query_key_norm + " normalises queries and keys behind the weights");
   if (model.lora_rank > 0) refuse("adapters stand beside the weights of queries and keys");
-  const bool features = model.attention.uses("linear") || model.attention.uses("windowed");
+  const bool features = layers::uses(model.attention, &layers::MechanismInfo::has_features);
   if (features && !ops::feature_map_info(model.attention.feature_map).estimates_softmax)
     refuse("it would change what the feature map " + model.attention.feature_map + " means");
 }
@@ -142,8 +142,7 @@ FoldReport fold_scaling(ObservedModel& observed, Model& model) {
     report.largest_logit_change =
         std::max(report.largest_logit_change, std::abs(static_cast<double>(after[i]) - static_cast<double>(before[i])));
   }
-  const bool exact = head_mechanisms(model.settings.model) ==
-                     HeadMechanisms(at(n_layers), std::vector<std::string>(at(config.n_heads), "softmax"));
+  const bool exact = !layers::first_mechanism(config, &layers::MechanismInfo::is_softmax, false);
   // Rounding of float32 through the layers; features of other queries and keys are other estimates.
   require(!exact || report.largest_logit_change <= 1e-3 * std::max(1.0, report.largest_logit),
           "fold_scaling: logits of softmax attention changed by {} of {}", report.largest_logit_change,

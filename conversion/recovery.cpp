@@ -9,6 +9,7 @@
 #include "framework/core/arena.h"
 #include "framework/core/gpu_engine.h"
 #include "framework/core/random.h"
+#include "layers/attention/mechanism.h"
 #include "trainers/model/weights.h"
 #include "trainers/train/distillation/teacher.h"
 #include "trainers/train/signals.h"
@@ -32,7 +33,8 @@ Model student_from(const Settings& settings, const Dataset& data, const Device& 
 Settings without_windows(Settings settings) {
   HeadMechanisms mechanisms = head_mechanisms(settings.model);
   for (auto& layer : mechanisms)
-    std::replace(layer.begin(), layer.end(), std::string("windowed"), std::string("linear"));
+    for (std::string& name : layer)
+      if (layers::mechanism_info(name).is_hybrid) name = layers::linear_attention;
   set_head_mechanisms(settings.model, mechanisms);
   settings.model.attention.softmax_window = 0;
   return settings;
@@ -156,7 +158,7 @@ class Measurement {
                                              settings_.finetune.evaluation_batches)
                                   .layer_errors;
     }
-    if (settings_.model.attention.uses("windowed")) {
+    if (layers::uses(settings_.model.attention, &layers::MechanismInfo::is_hybrid)) {
       Model linear = student_from(without_windows(settings_), *data_, device_, candidate.checkpoint);
       measured.window_off = evaluate_model(linear);
       if (teacher) measured.window_off_recovered = recovered(*measured.window_off, *teacher, chance);

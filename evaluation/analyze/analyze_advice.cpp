@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "evaluation/bench/bench_attention.h"
+#include "layers/attention/mechanism.h"
 
 namespace furlong {
 namespace {
@@ -23,11 +23,10 @@ std::int64_t most_features_of(const AttentionCandidate& candidate, std::int64_t 
   return std::max(step, most / step * step);
 }
 
-double flops_per_token(BenchAttentionOptions options, std::int64_t d, std::int64_t n, bool causal) {
-  options.choice.causal = causal;
-  options.n_heads = 1;
-  options.d = d;
-  return attention_flops(options, n) / static_cast<double>(n);
+double flops_per_token(layers::AttentionConfig config, std::int64_t d, std::int64_t n, bool causal) {
+  config.causal = causal;
+  config.d_head = d;
+  return layers::mechanism_info(config.mechanism).cost(config, n).forward / static_cast<double>(n);
 }
 
 /// One attention that may be advised, before its error is known.
@@ -86,16 +85,16 @@ std::int64_t crossover(const LinearChoice& choice, std::int64_t d, bool causal) 
 
 double linear_flops_per_token(const AttentionCandidate& candidate, std::int64_t m, std::int64_t d, std::int64_t n,
                               bool causal) {
-  BenchAttentionOptions options;
-  options.choice.mechanism = AttendMechanism::linear;
-  options.choice.feature_map = candidate.map;
-  options.choice.map_options = candidate.map_options;
-  options.features = m;
-  return flops_per_token(options, d, n, causal);
+  layers::AttentionConfig config;
+  config.mechanism = layers::linear_attention;
+  config.feature_map = ops::feature_map_info(candidate.map).name;
+  config.map_options = candidate.map_options;
+  config.n_features = m;
+  return flops_per_token(config, d, n, causal);
 }
 
 double softmax_flops_per_token(std::int64_t d, std::int64_t n, bool causal) {
-  return flops_per_token(BenchAttentionOptions{}, d, n, causal);
+  return flops_per_token({}, d, n, causal);
 }
 
 RequiredFeatures required_features(const AttentionData& data, const AttentionCandidate& candidate,

@@ -3,9 +3,8 @@
 #include <algorithm>
 
 #include "evaluation/analyze/observed_model.h"
-#include "layers/attention/mechanism.h"
+#include "layers/attention/linear/linear_mechanism.h"
 #include "layers/blocks/block.h"
-#include "trainers/settings/attention_config.h"
 
 namespace furlong {
 namespace {
@@ -33,28 +32,26 @@ AttentionCandidate candidate_of(const layers::AttentionConfig& config, ops::Feat
 
 OwnAttention own_attention(const layers::AttentionConfig& config, std::int64_t head) {
   OwnAttention own;
-  const std::string& mechanism = config.head_mechanisms.empty() ? config.mechanism : config.head_mechanisms[at(head)];
-  own.name = mechanism;
-  own.is_softmax = mechanism == "softmax" && config.window == 0;
-  if (mechanism != "linear" && mechanism != "windowed") {
-    own.has_weights = mechanism != "linformer";  // of a token's part in projected rows, of either sign
-    if (config.window > 0 && mechanism == "softmax") own.name += ", window " + std::to_string(config.window);
+  own.name = config.head_mechanisms.empty() ? config.mechanism : config.head_mechanisms[at(head)];
+  const layers::MechanismInfo& mechanism = layers::mechanism_info(own.name);
+  const std::int64_t window = mechanism.window_in(config);
+  const std::string of_window = window > 0 ? ", window " + std::to_string(window) : "";
+  own.is_softmax = mechanism.is_softmax && window == 0;
+  if (!mechanism.has_features) {
+    own.has_weights = mechanism.weighs_tokens;
+    own.name += of_window;
     return own;
   }
   const AttentionCandidate candidate = candidate_of(config, ops::feature_map_info(config.feature_map).map);
+  const bool sums = config.normalizer == "sum" && !config.rotate_numerator;
   own.name += " " + candidate.name();
-  if (config.compat != "none") own.name += ", as " + config.compat;
   if (config.normalizer != "sum") own.name += ", normalizer " + config.normalizer;
-  own.m = candidate.features(config.n_features > 0 ? config.n_features : 2 * config.d_head, config.d_head);
+  own.m = layers::feature_sizes(config).features;
   if (config.rotate_numerator) own.name += ", positions in the numerator";
-  own.has_weights = config.normalizer == "sum" && !config.rotate_numerator &&
-                    !ops::can_be_negative(candidate.map, candidate.map_options);
-  if (const std::int64_t window = mechanism == "windowed" ? config.softmax_window : config.window; window > 0) {
-    own.name += ", window " + std::to_string(window);
-  } else if (candidate.is_random() && config.compat == "none" && config.normalizer == "sum" &&
-             !config.rotate_numerator && ops::feature_map_info(candidate.map).estimates_softmax) {
+  own.has_weights = sums && !ops::can_be_negative(candidate.map, candidate.map_options);
+  own.name += of_window;
+  if (window == 0 && candidate.is_random() && sums && ops::feature_map_info(candidate.map).estimates_softmax)
     own.candidate = candidate;
-  }
   return own;
 }
 

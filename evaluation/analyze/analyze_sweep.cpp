@@ -20,9 +20,9 @@ Tensor scaled(const Tensor& x, double factor) {
 }
 
 AttentionSample given_attention(const SweepOptions& options) {
-  AttentionChoice choice;
-  choice.causal = options.causal;
-  const AttendTensors tensors = read_attend_tensors(options.input.string(), choice, DType::float64, false, 0, Device{});
+  layers::AttentionConfig config;
+  config.causal = options.causal;
+  const AttendTensors tensors = read_attend_tensors(options.input.string(), config, DType::float64, false, 0, Device{});
   AttentionSample sample;
   sample.query = tensors.query;
   sample.key = tensors.key;

@@ -8,6 +8,7 @@
 #include "framework/core/gpu_engine.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
+#include "framework/ops/attention/linformer/sequence_projection.h"
 #include "layers/attention/linear/directions.h"
 
 namespace furlong {
@@ -23,7 +24,8 @@ double seconds_of(const Stream& stream, const std::function<void()>& work) {
 }
 
 void check(const AttendOptions& options) {
-  options.choice.check();
+  check_attention(options.config);
+  const layers::MechanismInfo& mechanism = layers::mechanism_info(options.config.mechanism);
   std::error_code ignored;
   if (std::filesystem::equivalent(options.input, options.output, ignored))
     throw UserError("--output {}: is the input; choose another name", options.output.string());
@@ -31,14 +33,9 @@ void check(const AttendOptions& options) {
     if (options.prefill > 0) throw UserError("--prefill {}: only --mode recurrent has a prefill", options.prefill);
     return;
   }
-  if (options.choice.mechanism == AttendMechanism::linformer)
-    throw UserError("--mode recurrent: linformer's projections mix all positions, so it has no recurrent form");
-  if (!options.choice.compat.empty())
-    throw UserError(
-        "--mode recurrent: {}'s features are scaled by a maximum over all tokens, later ones included, so it has no "
-        "recurrent form",
-        options.choice.compat);
-  if (!options.choice.causal) throw UserError("--mode recurrent: goes from earlier tokens to later ones; add --causal");
+  if (mechanism.past == layers::Past::none)
+    throw UserError("--mode recurrent: {} has no recurrent form: {}", mechanism.name, mechanism.limits);
+  if (!options.config.causal) throw UserError("--mode recurrent: goes from earlier tokens to later ones; add --causal");
   if (options.gradients)
     throw UserError(
         "--gradients: none flows through the state of --mode recurrent; use --mode parallel, which computes the same "
@@ -49,8 +46,10 @@ std::string kind_of(const AttendOptions& options) { return options.directions_ki
 
 /// Directions of the file, or drawn ones; checks their number against --features.
 void settle_directions(const AttendOptions& options, AttendTensors& tensors, AttendReport& report) {
-  const AttentionChoice& choice = options.choice;
-  const std::int64_t wanted = attend_direction_count(choice, options.features, tensors.d);
+  layers::AttentionConfig config = options.config;
+  config.d_head = tensors.d;
+  const ops::FeatureMapInfo& map = ops::feature_map_info(config.feature_map);
+  const std::int64_t wanted = attend_direction_count(config, options.features);
   Tensor& directions = tensors.constants.directions;
   if (wanted > 0 && !directions.defined()) {
     const RandomKey key{options.seed.value_or(0), 0, random_stream("attend.directions")};
@@ -64,14 +63,12 @@ void settle_directions(const AttendOptions& options, AttendTensors& tensors, Att
   }
   if ((options.seed || options.directions_kind) && !report.drew_directions) {
     const char* const given = options.seed ? "--seed" : "--directions-kind";
-    if (wanted == 0)
-      throw UserError("{}: {} has no random directions; leave it out", given,
-                      ops::feature_map_info(choice.feature_map).name);
+    if (wanted == 0) throw UserError("{}: {} has no random directions; leave it out", given, map.name);
     throw UserError("{}: dataset 'directions' of {} is taken as it is; leave out one of the two", given,
                     options.input.string());
   }
   const std::int64_t n_directions = directions.defined() ? directions.shape()[-2] : 0;
-  report.features = attend_feature_count(choice, tensors.d, n_directions);
+  report.features = attend_feature_count(config, n_directions);
   if (options.features > 0 && n_directions != wanted) {
     throw UserError(
         "--features {}: dataset 'directions' of {} has {} rows, expected {}; leave out --features to take what is "
@@ -87,78 +84,84 @@ Tensor as_the_op_has_it(const Tensor& projection, ops::SequenceProjection kind) 
   return projection.reshape({projection.extent(0) * projection.extent(1), projection.extent(2)});
 }
 
-AttentionOperands operands_of(const AttendTensors& tensors, ops::SequenceProjection kind, bool gradients) {
+/// The operands and weights, whose gradients are theirs to give afterwards.
+struct Leaves {
+  AttentionOperands operands;
+  layers::AttentionTensors tensors;
+};
+
+Leaves leaves_of(const AttendTensors& tensors, const AttendOptions& options) {
   const auto variable = [&](const Tensor& tensor) {
     if (!tensor.defined()) return Variable{};
-    return gradients ? Variable::leaf(tensor) : Variable(tensor);
+    return options.gradients ? Variable::leaf(tensor) : Variable(tensor);
   };
-  AttentionOperands operands;
-  operands.query = variable(tensors.query);
-  operands.key = variable(tensors.key);
-  operands.value = variable(tensors.value);
-  operands.n_heads = tensors.n_heads;
-  operands.n_kv_heads = tensors.n_kv_heads;
-  operands.gate = variable(tensors.gate);
-  operands.key_projection = variable(as_the_op_has_it(tensors.key_projection, kind));
+  const ops::SequenceProjection kind = ops::sequence_projection_kind(options.config.projection);
+  Leaves leaves{{variable(tensors.query), variable(tensors.key), variable(tensors.value), tensors.mask}, {}};
+  layers::AttentionTensors& given = leaves.tensors;
+  given.gate = variable(tensors.gate);
+  given.key_projection = variable(as_the_op_has_it(tensors.key_projection, kind));
   const Tensor value_projection = as_the_op_has_it(tensors.value_projection, kind);
-  operands.value_projection = value_projection.defined() ? variable(value_projection) : operands.key_projection;
-  operands.projected_length = tensors.projected_length;
-  operands.max_length = tensors.max_length;
-  operands.constants = tensors.constants;
-  operands.mask = tensors.mask;
-  return operands;
+  given.value_projection = value_projection.defined() ? variable(value_projection) : given.key_projection;
+  given.constants = tensors.constants;
+  return leaves;
 }
 
-/// The output [batch, n, heads·d_value]; with gradients, those of the operands are theirs to give afterwards.
-Tensor compute(const AttendOptions& options, const AttentionOperands& operands, const Tensor& d_output,
+layers::AttentionConfig config_of(const AttendOptions& options, const AttendTensors& tensors, std::int64_t features) {
+  layers::AttentionConfig config = options.config;
+  config.n_heads = tensors.n_heads;
+  config.n_kv_heads = tensors.n_kv_heads;
+  config.d_head = tensors.d;
+  config.d_value = tensors.d_value;
+  config.n_features = features;
+  config.projected_length = tensors.projected_length;
+  config.max_sequence_length = tensors.max_length;
+  return config;
+}
+
+/// The output [batch, n, heads·d_value].
+Tensor compute(const AttendOptions& options, BareAttention& attention, const Leaves& leaves, const Tensor& d_output,
                AttendReport& report) {
   const Stream stream{options.device};
   Arena& memory = arena(options.device);
   memory.reset_peak();
   const std::int64_t before = memory.counters().bytes_in_use;
-  ops::DenominatorReport* const denominators = report.denominators_told ? &report.denominators : nullptr;
   Tape tape(stream);
   Tensor output;
   if (options.recurrent) {
-    report.forward_seconds = seconds_of(
-        stream, [&] { output = attend_in_steps(stream, operands, options.choice, options.prefill, denominators); });
+    report.forward_seconds =
+        seconds_of(stream, [&] { output = attention.in_steps(stream, leaves.operands, options.prefill); });
   } else {
     Variable result;
-    report.forward_seconds =
-        seconds_of(stream, [&] { result = attend_in_parallel(tape, operands, options.choice, denominators); });
+    report.forward_seconds = seconds_of(stream, [&] { result = attention.in_parallel(tape, leaves.operands); });
     output = result.value();
     if (options.gradients) {
       report.backward_seconds = seconds_of(stream, [&] { tape.backward({result}, {d_output}); });
     }
   }
   report.peak_bytes = memory.counters().peak_bytes - before;
+  if (report.denominators_told) report.denominators = attention.take_denominator_report();
   report.denominators.gather();
   return output;
 }
 
 void write_attributes(hdf5::File& file, const AttendOptions& options, const AttendReport& report) {
-  const AttentionChoice& choice = options.choice;
+  const layers::AttentionConfig& config = options.config;
+  const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
   file.set_text("format", "furlong attention");
   file.set_integer("format_version", 1);
   file.set_text("version", version());
   file.set_text("commit", commit());
-  file.set_text("mechanism", name_of(choice.mechanism));
-  file.set_integer("causal", choice.causal ? 1 : 0);
-  file.set_integer("window", choice.window);
+  file.set_text("mechanism", mechanism.name);
+  file.set_integer("causal", config.causal ? 1 : 0);
+  file.set_integer("window", mechanism.window_in(config));
   file.set_text("dtype", name_of(options.dtype));
   file.set_text("mode", options.recurrent ? "recurrent" : "parallel");
-  if (!choice.compat.empty()) file.set_text("compat", choice.compat);
-  if (choice.compat_stabilize) file.set_integer("compat_stabilize", 1);
-  if (choice.mechanism == AttendMechanism::linformer) {
-    for (const auto& [kind, name] : ops::sequence_projections()) {
-      if (kind == choice.projection) file.set_text("projection", name);
-    }
-  }
-  if (choice.uses_features()) {
-    file.set_text("feature_map", ops::feature_map_info(choice.feature_map).name);
+  if (mechanism.projects_sequence) file.set_text("projection", config.projection);
+  if (mechanism.has_features) {
+    file.set_text("feature_map", config.feature_map);
     file.set_integer("m", report.features);
-    file.set_integer("chunk_size", choice.chunk_size);
-    if (ops::feature_map_info(choice.feature_map).needs_directions)
+    file.set_integer("chunk_size", config.chunk_size);
+    if (ops::feature_map_info(config.feature_map).needs_directions)
       file.set_text("directions", report.drew_directions ? kind_of(options) : "given");
     if (report.drew_directions) file.set_integer("seed", static_cast<std::int64_t>(options.seed.value_or(0)));
   }
@@ -179,23 +182,24 @@ Tensor gradient_of(const Variable& leaf) {
   return gradient.defined() ? gradient : Tensor::zeros(leaf.shape(), leaf.dtype(), leaf.value().device());
 }
 
-void write_gradients(hdf5::File& file, const AttentionOperands& operands, const AttendTensors& tensors) {
-  write_by_heads(file, "d_query", gradient_of(operands.query), tensors.n_heads);
-  write_by_heads(file, "d_key", gradient_of(operands.key), tensors.n_kv_heads);
-  write_by_heads(file, "d_value", gradient_of(operands.value), tensors.n_kv_heads);
-  if (operands.gate.defined()) write_as_it_is(file, "d_gate", gradient_of(operands.gate));
+void write_gradients(hdf5::File& file, const Leaves& leaves, const AttendTensors& tensors) {
+  write_by_heads(file, "d_query", gradient_of(leaves.operands.query), tensors.n_heads);
+  write_by_heads(file, "d_key", gradient_of(leaves.operands.key), tensors.n_kv_heads);
+  write_by_heads(file, "d_value", gradient_of(leaves.operands.value), tensors.n_kv_heads);
   const auto in_shape_of_file = [&](const std::string& name, const Variable& weight, const Tensor& read) {
     if (read.defined()) write_as_it_is(file, name, gradient_of(weight).reshape(read.shape()));
   };
-  in_shape_of_file("d_key_projection", operands.key_projection, tensors.key_projection);
-  in_shape_of_file("d_value_projection", operands.value_projection, tensors.value_projection);
+  in_shape_of_file("d_gate", leaves.tensors.gate, tensors.gate);
+  in_shape_of_file("d_key_projection", leaves.tensors.key_projection, tensors.key_projection);
+  in_shape_of_file("d_value_projection", leaves.tensors.value_projection, tensors.value_projection);
 }
 
 }  // namespace
 
 AttendReport attend(const AttendOptions& options) {
   check(options);
-  AttendTensors tensors = read_attend_tensors(options.input.string(), options.choice, options.dtype, options.gradients,
+  const layers::MechanismInfo& mechanism = layers::mechanism_info(options.config.mechanism);
+  AttendTensors tensors = read_attend_tensors(options.input.string(), options.config, options.dtype, options.gradients,
                                               options.projected_length, options.device);
   if (options.recurrent && tensors.mask.documents.defined()) {
     throw UserError(
@@ -203,7 +207,8 @@ AttendReport attend(const AttendOptions& options) {
         "each",
         options.input.string());
   }
-  if (options.recurrent && tensors.mask.keys.defined() && options.choice.uses_features() && options.choice.window > 0) {
+  if (options.recurrent && tensors.mask.keys.defined() && mechanism.has_features &&
+      mechanism.window_in(options.config) > 0) {
     throw UserError(
         "{}: dataset 'mask': the recurrent form of a window takes no mask; use --mode parallel, which computes the "
         "same output",
@@ -212,18 +217,19 @@ AttendReport attend(const AttendOptions& options) {
   AttendReport report;
   report.output = {tensors.batch, tensors.n_heads, tensors.n, tensors.d_value};
   report.read = tensors.read;
-  report.denominators_told = options.choice.uses_features() && options.choice.compat.empty();
-  if (options.choice.uses_features()) settle_directions(options, tensors, report);
+  report.denominators_told = mechanism.has_features;
+  if (mechanism.has_features) settle_directions(options, tensors, report);
 
   AtomicFile place(options.output);  // before the work, so that a wrong place is told at once
-  const AttentionOperands operands = operands_of(tensors, options.choice.projection, options.gradients);
-  const Tensor output = compute(options, operands, tensors.d_output, report);
+  const Leaves leaves = leaves_of(tensors, options);
+  BareAttention attention(config_of(options, tensors, report.features), leaves.tensors, options.dtype, options.device);
+  const Tensor output = compute(options, attention, leaves, tensors.d_output, report);
 
   hdf5::File file = hdf5::File::create(place);
   write_attributes(file, options, report);
   write_by_heads(file, "output", output, tensors.n_heads);
   if (tensors.constants.directions.defined()) write_as_it_is(file, "directions", tensors.constants.directions);
-  if (options.gradients) write_gradients(file, operands, tensors);
+  if (options.gradients) write_gradients(file, leaves, tensors);
   file.close();
   place.commit();
   return report;

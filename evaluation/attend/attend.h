@@ -10,8 +10,10 @@
 namespace furlong {
 
 struct AttendOptions {
+  AttendOptions() { config.causal = false; }
   std::filesystem::path input, output;
-  AttentionChoice choice;
+  /// Heads, widths and the number of features come from the file and from `features`.
+  layers::AttentionConfig config;
   std::int64_t features = 0;  ///< m; 0: what the file's directions give, or twice d
   /// How directions are drawn where the file has none: orthogonal and seed 0 where not given. Given for nothing, they
   /// are refused.

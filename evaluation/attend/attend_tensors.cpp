@@ -7,6 +7,7 @@
 
 #include "framework/config/nearest.h"
 #include "framework/core/parallel.h"
+#include "framework/ops/attention/linformer/sequence_projection.h"
 #include "framework/primitives/arithmetic.h"
 #include "framework/primitives/dispatch.h"
 
@@ -260,7 +261,7 @@ class InputFile {
   std::vector<std::string> read_;
 };
 
-void read_query_key_value(InputFile& file, const AttentionChoice& choice, AttendTensors& found) {
+void read_query_key_value(InputFile& file, const layers::AttentionConfig& config, AttendTensors& found) {
   const hdf5::Shape query = file.shape("query", "[batch, heads, n, d]");
   const hdf5::Shape key = file.shape("key", "[batch, heads, n_key, d]");
   const hdf5::Shape value = file.shape("value", "[batch, heads, n_key, d_value]");
@@ -274,41 +275,36 @@ void read_query_key_value(InputFile& file, const AttentionChoice& choice, Attend
   file.expect_shape("key", {{found.batch, found.n_kv_heads, found.n_key, found.d}}, "batch and d are those of 'query'");
   file.expect_shape("value", {{found.batch, found.n_kv_heads, found.n_key, found.d_value}},
                     "batch, heads and n are those of 'key'");
-  if (found.n != found.n_key && (choice.causal || choice.window > 0)) {
+  if (found.n != found.n_key && (config.causal || layers::mechanism_info(config.mechanism).window_in(config) > 0)) {
     throw UserError("{}: dataset 'key' has {} tokens and 'query' {}, expected as many: {} compares their positions",
-                    file.path(), found.n_key, found.n, choice.causal ? "--causal" : "--window");
+                    file.path(), found.n_key, found.n, config.causal ? "--causal" : "--window");
   }
   found.query = file.by_tokens("query");
   found.key = file.by_tokens("key");
   found.value = file.by_tokens("value");
 }
 
-void read_masks(InputFile& file, const AttentionChoice& choice, AttendTensors& found) {
+void read_masks(InputFile& file, const layers::AttentionConfig& config, AttendTensors& found) {
   if (file.has("mask")) found.mask.keys = file.key_mask("mask", {found.batch, found.n_key});
   if (!file.has("documents")) return;
   if (found.n != found.n_key)
     throw UserError("{}: dataset 'documents' needs as many queries as keys, found {} and {}", file.path(), found.n,
                     found.n_key);
-  if (choice.mechanism == AttendMechanism::linformer)
-    throw UserError(
-        "{}: dataset 'documents': linformer's projections mix all positions, so it cannot keep documents apart; use "
-        "softmax or linear",
-        file.path());
-  if (!choice.compat.empty())
-    throw UserError("{}: dataset 'documents': {} knows no packed documents; leave out --compat", file.path(),
-                    choice.compat);
+  const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
+  if (!mechanism.separates_documents)
+    throw UserError("{}: dataset 'documents': {} cannot keep documents apart, because {}; use softmax or linear",
+                    file.path(), mechanism.name, mechanism.limits);
   found.mask.documents = file.documents("documents", {found.batch, found.n_key});
 }
 
-void read_feature_constants(InputFile& file, const AttentionChoice& choice, AttendTensors& found) {
-  const ops::FeatureMapInfo& info = ops::feature_map_info(choice.feature_map);
+void read_feature_constants(InputFile& file, const layers::AttentionConfig& config, AttendTensors& found) {
+  const ops::FeatureMapInfo& info = ops::feature_map_info(config.feature_map);
   ops::LinearAttentionConstants& constants = found.constants;
   if (info.needs_directions && file.has("directions")) {
     // The number of directions is the file's to choose; everything else has to fit.
     const std::int64_t rows = file.second_to_last_extent("directions");
-    std::vector<Shape> allowed{{rows, found.d}};
-    if (choice.compat.empty()) allowed.push_back({found.n_heads, rows, found.d});
-    file.expect_shape("directions", allowed, "one row of width d for each direction, for all heads or for each");
+    file.expect_shape("directions", {{rows, found.d}, {found.n_heads, rows, found.d}},
+                      "one row of width d for each direction, for all heads or for each");
     constants.directions = file.constant("directions");
   }
   if (info.needs_oprf_a) {
@@ -326,8 +322,6 @@ void read_feature_constants(InputFile& file, const AttentionChoice& choice, Atte
        {std::pair{"query_center", &constants.query_center}, std::pair{"key_center", &constants.key_center},
         std::pair{"scaling", &constants.scaling}}) {
     if (!file.has(name)) continue;
-    if (!choice.compat.empty())
-      throw UserError("{}: dataset '{}': {} has nothing like it; leave out --compat", file.path(), name, choice.compat);
     if (!info.estimates_softmax) {
       throw UserError(
           "{}: dataset '{}' leaves softmax as it is, but changes what {} computes; rename it, or take a map that "
@@ -380,10 +374,11 @@ void read_convolution(InputFile& file, const std::string& name, std::int64_t wid
   weight = file.weight(name);
 }
 
-void read_projections(InputFile& file, const AttentionChoice& choice, std::int64_t pooled_length,
+void read_projections(InputFile& file, const layers::AttentionConfig& config, std::int64_t pooled_length,
                       AttendTensors& found) {
-  if (choice.projection == ops::SequenceProjection::mean) return read_mean_pooling(file, pooled_length, found);
-  const bool linear = choice.projection == ops::SequenceProjection::linear;
+  const ops::SequenceProjection kind = ops::sequence_projection_kind(config.projection);
+  if (kind == ops::SequenceProjection::mean) return read_mean_pooling(file, pooled_length, found);
+  const bool linear = kind == ops::SequenceProjection::linear;
   if (!file.has("key_projection")) {
     throw UserError(
         "{}: has no dataset 'key_projection', expected {}, for all heads or for each (or --projection mean, which "
@@ -436,15 +431,16 @@ Tensor in_file_type(const Tensor& tensor) {
 
 }  // namespace
 
-AttendTensors read_attend_tensors(const std::string& path, const AttentionChoice& choice, DType dtype, bool gradients,
-                                  std::int64_t pooled_length, const Device& device) {
+AttendTensors read_attend_tensors(const std::string& path, const layers::AttentionConfig& config, DType dtype,
+                                  bool gradients, std::int64_t pooled_length, const Device& device) {
   InputFile file(path, dtype, device);
   AttendTensors found;
-  read_query_key_value(file, choice, found);
-  read_masks(file, choice, found);
-  if (choice.uses_features()) read_feature_constants(file, choice, found);
-  if (choice.mechanism == AttendMechanism::linformer) read_projections(file, choice, pooled_length, found);
-  if (choice.mechanism == AttendMechanism::windowed && file.has("gate")) {
+  read_query_key_value(file, config, found);
+  read_masks(file, config, found);
+  const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
+  if (mechanism.has_features) read_feature_constants(file, config, found);
+  if (mechanism.projects_sequence) read_projections(file, config, pooled_length, found);
+  if (mechanism.is_hybrid && file.has("gate")) {
     file.expect_shape("gate", {{found.n_heads}}, "one number for each query head");
     found.gate = file.constant("gate");
   }

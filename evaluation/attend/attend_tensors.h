@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "evaluation/attend/attend_operation.h"
 #include "framework/io/hdf5.h"
+#include "layers/attention/mechanism.h"
 
 namespace furlong {
 
@@ -23,11 +23,11 @@ struct AttendTensors {
   std::vector<std::string> read;  ///< the datasets used
 };
 
-/// Reads what `choice` takes out of the file. query, key, value and d_output become `dtype`, constants float32 (float64
-/// for float64). Throws UserError, one line with file, dataset, what was found and what was expected. `pooled_length`
-/// is r of linformer's mean pooling, whose file holds no projections.
-AttendTensors read_attend_tensors(const std::string& path, const AttentionChoice& choice, DType dtype, bool gradients,
-                                  std::int64_t pooled_length, const Device& device);
+/// Reads what the mechanism takes out of the file. query, key, value and d_output become `dtype`, constants float32
+/// (float64 for float64). Throws UserError, one line with file, dataset, what was found and what was expected.
+/// `pooled_length` is r of linformer's mean pooling, whose file holds no projections.
+AttendTensors read_attend_tensors(const std::string& path, const layers::AttentionConfig& config, DType dtype,
+                                  bool gradients, std::int64_t pooled_length, const Device& device);
 
 /// Writes [batch, n, heads·width] as [batch, heads, n, width] in float32, or float64 where the tensor is float64.
 void write_by_heads(hdf5::Group& file, const std::string& name, const Tensor& tensor, std::int64_t heads);

@@ -8,6 +8,7 @@
 #include "framework/core/arena.h"
 #include "framework/core/gpu_engine.h"
 #include "framework/core/random.h"
+#include "framework/ops/attention/linformer/sequence_projection.h"
 #include "framework/primitives/dispatch.h"
 #include "framework/primitives/gemm.h"
 #include "layers/attention/linear/directions.h"
@@ -45,35 +46,24 @@ Tensor constant_tensor(const std::vector<float>& values, const Shape& shape, DTy
 /// The inputs of the longest sequence, of which shorter ones take the beginning.
 class Workload {
  public:
-  explicit Workload(const BenchAttentionOptions& options) : options_(options) {
+  explicit Workload(const BenchAttentionOptions& options)
+      : options_(options), config_(options.config), mechanism_(layers::mechanism_info(config_.mechanism)) {
+    config_.n_kv_heads = config_.n_heads;
     const std::int64_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
-    const std::int64_t elements = options.batch * longest * options.n_heads * options.d;
+    const std::int64_t elements = options.batch * longest * config_.n_heads * config_.d_head;
     query_ = random_tensor(elements, options.dtype, "bench.query", options.device);
     key_ = random_tensor(elements, options.dtype, "bench.key", options.device);
     value_ = random_tensor(elements, options.dtype, "bench.value", options.device);
     if (options.train) d_output_ = random_tensor(elements, options.dtype, "bench.d_output", options.device);
-    if (!options.choice.uses_features()) return;
-    const std::int64_t wanted =
-        ops::feature_map_info(options.choice.feature_map).needs_directions ? options.features : 0;
-    n_directions_ = attend_direction_count(options.choice, wanted, options.d);
-    features_ = attend_feature_count(options.choice, options.d, n_directions_);
-    if (n_directions_ > 0) {
-      const RandomKey key{0, 0, random_stream("bench.directions")};
-      constants_.directions =
-          constant_tensor(layers::draw_directions(layers::DirectionsKind::orthogonal, n_directions_, options.d, key),
-                          {n_directions_, options.d}, options.dtype, options.device);
-    }
-    const std::vector<float> a(static_cast<std::size_t>(options.n_heads), -0.05f);  // any value: the cost is the same
-    if (ops::feature_map_info(options.choice.feature_map).needs_oprf_a)
-      constants_.oprf_a = constant_tensor(a, {options.n_heads}, options.dtype, options.device);
+    if (mechanism_.has_features) add_features();
   }
 
-  std::int64_t features() const { return features_; }
-  std::int64_t n_directions() const { return n_directions_; }
+  std::int64_t features() const { return mechanism_.has_features ? config_.n_features : 0; }
 
   /// One run; what it took, and the peak beyond the inputs.
   std::pair<double, std::int64_t> run(std::int64_t n) const {
-    const AttentionOperands operands = operands_of(n);
+    const AttentionOperands operands{variable(first(query_, n)), variable(first(key_, n)), variable(first(value_, n))};
+    const BareAttention attention = attention_of(n);
     const Tensor d_output = options_.train ? first(d_output_, n) : Tensor{};
     Arena& memory = arena(options_.device);
     memory.reset_peak();
@@ -82,7 +72,7 @@ class Workload {
     synchronize(stream);
     const auto begin = Clock::now();
     Tape tape(stream);
-    const Variable output = attend_in_parallel(tape, operands, options_.choice, nullptr);
+    const Variable output = attention.in_parallel(tape, operands);
     if (options_.train) tape.backward({output}, {d_output});
     synchronize(stream);
     return {since(begin), memory.counters().peak_bytes - before};
@@ -90,114 +80,70 @@ class Workload {
 
  private:
   Tensor first(const Tensor& flat, std::int64_t n) const {
-    const std::int64_t width = options_.n_heads * options_.d;
+    const std::int64_t width = config_.n_heads * config_.d_head;
     return flat.narrow(0, 0, options_.batch * n * width).reshape({options_.batch, n, width});
   }
   Variable variable(const Tensor& tensor) const { return options_.train ? Variable::leaf(tensor) : Variable(tensor); }
 
-  AttentionOperands operands_of(std::int64_t n) const {
-    AttentionOperands operands;
-    operands.query = variable(first(query_, n));
-    operands.key = variable(first(key_, n));
-    operands.value = variable(first(value_, n));
-    operands.n_heads = operands.n_kv_heads = options_.n_heads;
-    operands.constants = constants_;
-    if (options_.choice.mechanism == AttendMechanism::linformer) add_projections(n, operands);
-    return operands;
+  void add_features() {
+    const ops::FeatureMapInfo& map = ops::feature_map_info(config_.feature_map);
+    const std::int64_t directions = attend_direction_count(config_, map.needs_directions ? config_.n_features : 0);
+    config_.n_features = attend_feature_count(config_, directions);
+    if (directions > 0) {
+      const RandomKey key{0, 0, random_stream("bench.directions")};
+      constants_.directions =
+          constant_tensor(layers::draw_directions(layers::DirectionsKind::orthogonal, directions, config_.d_head, key),
+                          {directions, config_.d_head}, options_.dtype, options_.device);
+    }
+    const std::vector<float> a(static_cast<std::size_t>(config_.n_heads), -0.05f);  // any value: the cost is the same
+    if (map.needs_oprf_a) constants_.oprf_a = constant_tensor(a, {config_.n_heads}, options_.dtype, options_.device);
   }
 
-  void add_projections(std::int64_t n, AttentionOperands& operands) const {
+  BareAttention attention_of(std::int64_t n) const {
+    layers::AttentionConfig config = config_;
+    config.max_sequence_length = n;
+    config.projected_length = std::min(config_.projected_length, n);
+    layers::AttentionTensors tensors;
+    tensors.constants = constants_;
+    if (mechanism_.projects_sequence) add_projections(config, tensors);
+    return {config, tensors, options_.dtype, options_.device};
+  }
+
+  void add_projections(const layers::AttentionConfig& config, layers::AttentionTensors& tensors) const {
     ops::SequenceProjectionOptions projection;
-    projection.kind = options_.choice.projection;
-    projection.n_heads = options_.n_heads;
-    projection.projected_length = operands.projected_length = std::min(options_.projected_length, n);
-    projection.max_length = operands.max_length = n;
+    projection.kind = ops::sequence_projection_kind(config.projection);
+    projection.n_heads = config.n_heads;
+    projection.projected_length = config.projected_length;
+    projection.max_length = config.max_sequence_length;
     if (projection.kind == ops::SequenceProjection::mean) return;
-    const Shape shape = ops::sequence_projection_weight_shape(projection, options_.d, true);
-    operands.key_projection = variable(
-        random_tensor(shape.elements(), options_.dtype, "bench.key_projection", options_.device).reshape(shape));
-    operands.value_projection = variable(
-        random_tensor(shape.elements(), options_.dtype, "bench.value_projection", options_.device).reshape(shape));
+    const Shape shape = ops::sequence_projection_weight_shape(projection, config.d_head, true);
+    const auto weight = [&](const char* stream) {
+      return variable(random_tensor(shape.elements(), options_.dtype, stream, options_.device).reshape(shape));
+    };
+    tensors.key_projection = weight("bench.key_projection");
+    tensors.value_projection = weight("bench.value_projection");
   }
 
   const BenchAttentionOptions& options_;
+  layers::AttentionConfig config_;
+  const layers::MechanismInfo& mechanism_;
   Tensor query_, key_, value_, d_output_;
   ops::LinearAttentionConstants constants_;
-  std::int64_t features_ = 0, n_directions_ = 0;
 };
-
-/// Pairs of tokens that see each other.
-double pairs(bool causal, std::int64_t n, std::int64_t window) {
-  const double tokens = static_cast<double>(n), width = static_cast<double>(window > 0 ? std::min(window, n) : n);
-  const double to_the_left = width * tokens - width * (width - 1) / 2;
-  return causal ? to_the_left : 2 * to_the_left - tokens;
-}
-
-/// Pairs of a causal chunk as linear attention takes them: 16 queries at a time, each block over the keys up to its
-/// last one's.
-double pairs_in_blocks(double chunk) {
-  double count = 0;
-  for (double row = 0; row < chunk; row += 16) count += std::min(16.0, chunk - row) * std::min(row + 16, chunk);
-  return count;
-}
-
-double softmax_flops(double pairs, double d, bool train) { return pairs * (train ? 14 : 4) * d; }
-
-struct FeatureSizes {
-  double directions, features;
-};
-FeatureSizes feature_sizes(const BenchAttentionOptions& options) {
-  const ops::FeatureMapInfo& info = ops::feature_map_info(options.choice.feature_map);
-  const std::int64_t directions =
-      attend_direction_count(options.choice, info.needs_directions ? options.features : 0, options.d);
-  return {static_cast<double>(directions),
-          static_cast<double>(attend_feature_count(options.choice, options.d, directions))};
-}
-
-double linear_flops(const BenchAttentionOptions& options, double n, double m, double directions, std::int64_t window) {
-  const double d = static_cast<double>(options.d),
-               c = static_cast<double>(std::min<std::int64_t>(options.choice.chunk_size, static_cast<std::int64_t>(n)));
-  const bool causal = options.choice.causal, train = options.train;
-  if (window > 0) {
-    const double seen = pairs(causal, static_cast<std::int64_t>(n), window);
-    return (train ? 12 : 4) * n * directions * d + seen * 2 * (m + d) + (train ? seen * 2 * (3 * m + 2 * d) : 0);
-  }
-  double count = 4 * n * directions * d + 4 * n * m * d;
-  // Both sweeps make the features of queries and keys again; gradients go back through the directions once for each,
-  // and causal once more for queries, whose gradient comes from the state in one sweep and from pairs in the other.
-  if (train) count += (causal ? 14 : 12) * n * directions * d + 10 * n * m * d;
-  if (!causal) return count;
-  const double in_blocks = n / c * pairs_in_blocks(c);
-  return count + in_blocks * 2 * (m + d) + (train ? in_blocks * 2 * (3 * m + 2 * d) : 0);
-}
 
 }  // namespace
 
 double attention_flops(const BenchAttentionOptions& options, std::int64_t n) {
-  const AttentionChoice& choice = options.choice;
-  const double tokens = static_cast<double>(n), d = static_cast<double>(options.d),
-               heads = static_cast<double>(options.n_heads);
-  if (choice.mechanism == AttendMechanism::softmax)
-    return heads * softmax_flops(pairs(choice.causal, n, choice.window), d, options.train);
-  if (choice.mechanism == AttendMechanism::linformer) {
-    const double r = static_cast<double>(std::min(options.projected_length, n));
-    const double projection =
-        choice.projection == ops::SequenceProjection::linear ? (options.train ? 12 : 4) * tokens * r * d : 0;
-    return heads * (projection + softmax_flops(tokens * r, d, options.train));
+  layers::AttentionConfig config = options.config;
+  config.n_kv_heads = config.n_heads;
+  config.max_sequence_length = n;
+  const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
+  if (mechanism.has_features) {  // in terms of the command line's options where m does not fit the map
+    const bool random = ops::feature_map_info(config.feature_map).needs_directions;
+    attend_feature_count(config, attend_direction_count(config, random ? config.n_features : 0));
   }
-  const FeatureSizes sizes = feature_sizes(options);
-  const bool windowed = choice.mechanism == AttendMechanism::windowed;
-  const double inside = windowed ? softmax_flops(pairs(choice.causal, n, choice.window), d, options.train) : 0;
-  return heads *
-         (inside + linear_flops(options, tokens, sizes.features, sizes.directions, windowed ? 0 : choice.window));
-}
-
-double segment_flops(const BenchAttentionOptions& options, std::int64_t n) {
-  require(options.choice.mechanism == AttendMechanism::linear && options.choice.window == 0,
-          "segments of other than linear attention");
-  const FeatureSizes sizes = feature_sizes(options);
-  return static_cast<double>(options.n_heads) * 2 * static_cast<double>(n * options.d) *
-         (sizes.directions + sizes.features);
+  const layers::AttentionCost cost = mechanism.cost(config, n);
+  return options.train ? cost.with_backward : cost.forward;
 }
 
 PeakRate::PeakRate(DType dtype, const Device& device)
@@ -238,14 +184,14 @@ double fitted_exponent(const std::vector<std::pair<double, double>>& points) {
 }
 
 BenchAttentionResult bench_attention(const BenchAttentionOptions& options, PeakRate* peak) {
-  options.choice.check();
+  check_attention(options.config);
   const Workload workload(options);
   BenchAttentionResult result;
   result.features = workload.features();
   for (const std::int64_t n : options.lengths) {
     BenchAttentionLength& length = result.lengths.emplace_back();
     length.n = n;
-    length.projected_length = std::min(options.projected_length, n);
+    length.projected_length = std::min(options.config.projected_length, n);
     length.flops = static_cast<double>(options.batch) * attention_flops(options, n);
     length.peak_bytes = workload.run(n).second;
   }

@@ -9,12 +9,17 @@
 namespace furlong {
 
 struct BenchAttentionOptions {
+  BenchAttentionOptions() {
+    config.causal = false;
+    config.n_heads = 8;
+    config.d_head = 64;
+    config.projected_length = 256;
+  }
   std::vector<std::int64_t> lengths;
-  AttentionChoice choice;
-  std::int64_t batch = 1, n_heads = 8, d = 64;
-  std::int64_t features = 0;            ///< m; maps without directions have their own
-  std::int64_t projected_length = 256;  ///< linformer: r, at most the length
-  bool train = false;                   ///< backward too, down to query, key, value and weights
+  /// n_features is of maps with random features; projected_length is cut to the length.
+  layers::AttentionConfig config;
+  std::int64_t batch = 1;
+  bool train = false;  ///< backward too, down to query, key, value and weights
   std::int64_t repeat = 5;
   DType dtype = DType::float32;
   Device device;
@@ -58,23 +63,8 @@ class PeakRate {
 /// Throws UserError where length and options do not go together.
 BenchAttentionResult bench_attention(const BenchAttentionOptions& options, PeakRate* peak = nullptr);
 
-/// Floating point operations, a multiply-add counted as two, of one sequence of n tokens through all heads: products
-/// alone, without exponentials and divisions. With p the pairs of tokens that see each other, D directions, chunks of
-/// c, b = n(c+16)/2 the pairs of all causal chunks in blocks of 16 queries (c a multiple of 16; exact for others too),
-/// and values as wide as keys:
-///   softmax:   forward p·4d, backward p·10d, which has the scores again
-///   linear:    what is computed, in backward too what memory linear in n makes it compute again:
-///              forward 4nDd + 4nmd, backward 12nDd + 10nmd;
-///              causal: forward 4nDd + 4nmd + 2b(m+d), backward 14nDd + 10nmd + 2b(3m+2d);
-///              with a window, each product of the definition once: forward 4nDd + p·2(m+d), backward 8nDd + p·2(3m+2d)
-///   linformer: forward 4nrd + nr·4d, backward 8nrd + nr·10d; mean pooling and convolution without the 4nrd and 8nrd
-///   windowed:  softmax over the pairs inside the window, and linear without one
+/// layers::AttentionCost of one sequence of n tokens: forward, or with options.train backward too.
 double attention_flops(const BenchAttentionOptions& options, std::int64_t n);
-
-/// Of a sequence in segments of n tokens (parallel.sequence_processes), what comes to each in forward, and as much in
-/// backward: the features of its keys once more (in backward of its queries), and their sum, which goes to the others.
-/// Linear attention: 2nDd + 2nmd.
-double segment_flops(const BenchAttentionOptions& options, std::int64_t n);
 
 /// The slope of log y over log x by least squares; needs two different x.
 double fitted_exponent(const std::vector<std::pair<double, double>>& points);

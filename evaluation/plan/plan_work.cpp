@@ -4,9 +4,7 @@
 #include <charconv>
 #include <map>
 
-#include "evaluation/bench/bench_attention.h"
 #include "layers/blocks/block.h"
-#include "trainers/settings/attention_config.h"
 
 namespace furlong {
 namespace {
@@ -32,54 +30,19 @@ Products plain_linear(const ModelSettings& model, double inner, double outer) {
   return {product, model.lora_rank > 0 ? product : 2 * product};
 }
 
-/// Heads of one layer by their mechanism.
-std::map<std::string, std::int64_t> heads_of(const layers::AttentionConfig& config) {
+/// Of n tokens in one layer: one sequence, or a segment of one.
+Products attention(const layers::AttentionConfig& config, std::int64_t n, bool is_segment) {
   std::map<std::string, std::int64_t> heads;
   for (const std::string& name : config.head_mechanisms) ++heads[name];
   if (heads.empty()) heads[config.mechanism] = config.n_heads;
-  return heads;
-}
-
-BenchAttentionOptions bench_options(const layers::AttentionConfig& config, const std::string& mechanism,
-                                    std::int64_t heads) {
-  BenchAttentionOptions options;
-  for (const auto& [name, value] : attend_mechanisms()) {
-    if (name == mechanism) options.choice.mechanism = value;
-  }
-  AttentionChoice& choice = options.choice;
-  choice.causal = config.causal;
-  choice.window = mechanism == "windowed" ? config.softmax_window : mechanism == "linformer" ? 0 : config.window;
-  choice.map_options = config.map_options;
-  choice.chunk_size = config.chunk_size;
-  if (choice.uses_features()) {
-    const ops::FeatureMapInfo& info = ops::feature_map_info(config.feature_map);
-    choice.feature_map = info.map;
-    options.features = info.needs_directions ? config.n_features : 0;
-  }
-  if (mechanism == "linformer") {
-    choice.projection = ops::sequence_projection_kind(config.projection);
-    options.projected_length = config.projected_length;
-  }
-  options.n_heads = heads;
-  options.d = config.d_head;
-  return options;
-}
-
-/// Of n tokens: one sequence, or a segment of one.
-Products attention(const layers::AttentionConfig& config, std::int64_t n, bool is_segment) {
   Products sum;
-  for (const auto& [mechanism, heads] : heads_of(config)) {
-    BenchAttentionOptions options = bench_options(config, mechanism, heads);
-    const double forward = attention_flops(options, n);
-    options.train = true;
-    sum += {forward, attention_flops(options, n) - forward};
-    if (is_segment) sum += {segment_flops(options, n), segment_flops(options, n)};
-    if (options.choice.uses_features() && ops::feature_map_info(options.choice.feature_map).learns_inputs) {
-      const double of_keys = static_cast<double>(heads * config.n_kv_heads) / static_cast<double>(config.n_heads);
-      const double maps =
-          2 * static_cast<double>(n * config.d_head * config.d_head) * (static_cast<double>(heads) + of_keys);
-      sum += {maps, 2 * maps};
-    }
+  for (const auto& [name, n_heads] : heads) {
+    layers::AttentionConfig part = config;
+    part.n_heads = n_heads;
+    part.n_kv_heads = n_heads * config.n_kv_heads / config.n_heads;
+    const layers::AttentionCost cost = layers::mechanism_info(name).cost(part, n);
+    sum += {cost.forward + cost.maps, cost.with_backward - cost.forward + 2 * cost.maps};
+    if (is_segment) sum += {cost.segment, cost.segment};
   }
   return sum;
 }

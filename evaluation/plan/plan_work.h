@@ -23,15 +23,15 @@ std::int64_t tokens_of_segment(const Settings& settings);
 /// linear maps of Σ = inner · outer elements:
 ///   linear maps        forward 2 Σ, backward 4 Σ; 2 Σ where their weights are frozen (model.lora_rank), and
 ///                      6 rank (inner + outer) of each adapter, a third of it in forward
-///   attention          attention_flops() of each head's mechanism (bench_attention.h), which has what backward
-///                      computes again; keys as if each query head had its own; hedgehog's maps of queries and keys
-///                      like linear maps
+///   attention          the cost of each head's mechanism (layers::AttentionCost), which has what backward computes
+///                      again; keys as if each query head had its own; learned maps of queries and keys like linear
+///                      maps
 ///   output             6 · width · vocabulary, all of it in forward: ops::cross_entropy makes the gradients in the
 ///                      same pass
 ///   recompute: blocks  a block's forward once more, in backward
 /// With parallel.sequence_processes they are those of one process with a segment of each sequence: its tokens, and of
-/// each head segment_flops() in forward and in backward (packed documents as if they were one). vocabulary: rows of the
-/// output layer. n_classes: of labels, where they are learned.
+/// each head AttentionCost::segment in forward and in backward (packed documents as if they were one). vocabulary: rows
+/// of the output layer. n_classes: of labels, where they are learned.
 std::vector<PlanStage> plan_stages(const Settings& settings, std::int64_t vocabulary, std::int64_t n_classes,
                                    std::int64_t samples);
 

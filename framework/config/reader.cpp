@@ -144,6 +144,11 @@ class Collector {
       return;
     }
     const Key* key = name.find('.') == std::string::npos ? table_.find(path) : nullptr;
+    if (const RemovedKey* removed = key ? nullptr : table_.find_removed(path)) {
+      if (node.IsScalar() && node.Scalar() == removed->ignored) return;
+      throw UserError("{}: {}: found {}, but this key was removed; {}", place.text(), path, describe(node),
+                      removed->instead);
+    }
     if (!key) {
       const bool is_plain = name.find_first_of("\n\r\t") == std::string::npos && name.size() <= 60;
       throw UserError("{}: unknown key {}; {}", place.text(),
@@ -242,6 +247,8 @@ void apply_override(const Table& table, Layer& layer, const std::string& overrid
     throw UserError("{}: {} is a section; set one of its keys: {}", name, path, join(table.names_in(path), ", "));
   if (!key && path == "include")
     throw UserError("{}: include works in files only; expected a key such as trainer.max_steps", name);
+  if (const RemovedKey* removed = key ? nullptr : table.find_removed(path))
+    throw UserError("{}: {} was removed; {}", name, path, removed->instead);
   if (!key) throw UserError("{}: unknown key {}; {}", name, path, unknown_override_hint(table, path));
   const YamlSource source(name, text, false);
   const bool is_empty = source.root().IsNull() ? text.find_first_of("~nN") == std::string::npos

@@ -197,6 +197,15 @@ const Key* Table::find(const std::string& path) const {
   return it == keys_.end() ? nullptr : &*it;
 }
 
+void Table::removed(std::string path, std::string ignored, std::string instead) {
+  removed_.push_back({std::move(path), std::move(ignored), std::move(instead)});
+}
+
+const RemovedKey* Table::find_removed(const std::string& path) const {
+  const auto it = std::find_if(removed_.begin(), removed_.end(), [&](const auto& key) { return key.path == path; });
+  return it == removed_.end() ? nullptr : &*it;
+}
+
 bool Table::is_section(const std::string& path) const {
   return std::any_of(sections_.begin(), sections_.end(), [&](const Section& section) { return section.path == path; });
 }

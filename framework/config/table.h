@@ -124,6 +124,12 @@ struct Section {
   std::string meaning;
 };
 
+/// A key of earlier versions. With the value under which it changed nothing it is read and ignored, because configs in
+/// checkpoints have it; any other value is an error that ends with `instead`.
+struct RemovedKey {
+  std::string path, ignored, instead;
+};
+
 /// The keys in the order in which they are shown. A section's keys stand together, its subsections after them.
 class Table {
  public:
@@ -133,11 +139,13 @@ class Table {
   /// object. `unit` may be empty; `meaning` is a phrase without a full stop. Throws ContractError on a second key of
   /// that path.
   Key& key(std::string path, Key::Target target, std::string unit, std::string meaning);
+  void removed(std::string path, std::string ignored, std::string instead);
 
   const std::deque<Key>& keys() const& { return keys_; }
   void keys() const&& = delete;  // they would not outlive the table
   const std::vector<Section>& sections() const { return sections_; }
   const Key* find(const std::string& path) const;
+  const RemovedKey* find_removed(const std::string& path) const;
   bool is_section(const std::string& path) const;
   /// Keys and subsections directly inside a section ("" is the top level), by their last words.
   std::vector<std::string> names_in(const std::string& section) const;
@@ -154,6 +162,7 @@ class Table {
  private:
   std::deque<Key> keys_;  // a deque: references that chain stay good
   std::vector<Section> sections_;
+  std::vector<RemovedKey> removed_;
 };
 
 /// "model.position: learned (line 4)" for messages: the key, its value, and where it was set, as seen from `from`:

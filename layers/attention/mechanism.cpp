@@ -1,5 +1,8 @@
 #include "layers/attention/mechanism.h"
 
+#include <algorithm>
+#include <sstream>
+
 #include "layers/attention/linear/linear_mechanism.h"
 #include "layers/attention/linformer/linformer_mechanism.h"
 #include "layers/attention/mixed/mixed_mechanism.h"
@@ -9,28 +12,74 @@
 namespace furlong::layers {
 
 const std::vector<MechanismInfo>& attention_mechanisms() {
-  static const std::vector<MechanismInfo> mechanisms{{"softmax", make_softmax_mechanism},
-                                                     {"linear", make_linear_mechanism},
-                                                     {"windowed", make_windowed_mechanism},
-                                                     {"linformer", make_linformer_mechanism}};
+  static const std::vector<MechanismInfo> mechanisms{
+      softmax_mechanism(),
+      linear_mechanism(),
+      windowed_mechanism(),
+      linformer_mechanism(),
+  };
   return mechanisms;
+}
+
+const MechanismInfo* find_mechanism(const std::string& name) {
+  const auto& all = attention_mechanisms();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const MechanismInfo& info) { return name == info.name; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+const MechanismInfo& mechanism_info(const std::string& name) {
+  if (const MechanismInfo* info = find_mechanism(name)) return *info;
+  std::string known;
+  for (const MechanismInfo& info : attention_mechanisms())
+    known += (known.empty() ? "" : ", ") + std::string(info.name);
+  throw UserError("attention mechanism '{}' is unknown; expected one of {}", name, known);
+}
+
+std::vector<std::string> mechanisms_where(const std::function<bool(const MechanismInfo&)>& wanted) {
+  std::vector<std::string> names;
+  for (const MechanismInfo& info : attention_mechanisms())
+    if (wanted(info)) names.emplace_back(info.name);
+  return names;
+}
+
+std::vector<std::string> mechanisms_in(const std::string& entry) {
+  std::vector<std::string> names;
+  std::istringstream words(entry);
+  for (std::string word; words >> word;) names.push_back(word);
+  return names;
+}
+
+std::vector<std::string> head_mechanisms_of(const AttentionConfig& config, std::size_t layer) {
+  if (!config.layer_mechanisms.empty()) return mechanisms_in(config.layer_mechanisms.at(layer));
+  return config.head_mechanisms.empty() ? std::vector{config.mechanism} : config.head_mechanisms;
+}
+
+std::vector<const MechanismInfo*> mechanisms_of(const AttentionConfig& config) {
+  const auto& lists = config.layer_mechanisms.empty() ? config.head_mechanisms : config.layer_mechanisms;
+  std::vector<const MechanismInfo*> used;
+  const auto add = [&](const std::string& name) {
+    const MechanismInfo* info = &mechanism_info(name);
+    if (std::find(used.begin(), used.end(), info) == used.end()) used.push_back(info);
+  };
+  if (lists.empty()) add(config.mechanism);
+  for (const std::string& entry : lists)
+    for (const std::string& name : mechanisms_in(entry)) add(name);
+  return used;
+}
+
+const MechanismInfo* first_mechanism(const AttentionConfig& config, bool MechanismInfo::*capability, bool has) {
+  for (const MechanismInfo* info : mechanisms_of(config))
+    if (info->*capability == has) return info;
+  return nullptr;
 }
 
 std::unique_ptr<AttentionMechanism> make_attention(ParameterStore& store, const std::string& name,
                                                    const AttentionConfig& config) {
   if (!config.head_mechanisms.empty()) return make_mixed_mechanism(store, name, config);
-  if (config.rotate_numerator && config.mechanism != "linear") {
-    throw UserError(
-        "model.rotary_placement: numerator cannot be with the mechanism {}, which has no features apart from its exact "
-        "weights; take linear, or before_features",
-        config.mechanism);
-  }
-  std::string known;
-  for (const MechanismInfo& info : attention_mechanisms()) {
-    if (config.mechanism == info.name) return info.make(store, name, config);
-    known += (known.empty() ? "" : ", ") + std::string(info.name);
-  }
-  throw UserError("attention mechanism '{}' is unknown; expected one of {}", config.mechanism, known);
+  const MechanismInfo& info = mechanism_info(config.mechanism);
+  require(!config.rotate_numerator || info.rotates_numerator, "{}: rotate_numerator with mechanism {}", name,
+          info.name);
+  return info.make(store, name, config);
 }
 
 }  // namespace furlong::layers

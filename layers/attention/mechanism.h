@@ -1,6 +1,6 @@
 #pragma once
-// What a layer can do with query, key and value. A mechanism is one file in this folder plus its op, registered by name
-// in mechanism.cpp.
+// What a layer can do with query, key and value. A mechanism is a folder beside this file: its layer, its cost and what
+// it is capable of. mechanism.cpp lists them; settings and tools ask that list, and know no mechanism by name.
 #include <functional>
 #include <memory>
 #include <string>
@@ -8,39 +8,10 @@
 
 #include "framework/autodiff/parameter_store.h"
 #include "framework/ops/attention/linear/linear_attention.h"
+#include "layers/attention/attention_config.h"
 #include "layers/context.h"
 
 namespace furlong::layers {
-
-struct AttentionConfig {
-  std::string mechanism = "softmax";
-  std::int64_t window = 0;                     ///< softmax and linear: keys farther away are not seen, 0 = all are
-  std::int64_t softmax_window = 0;             ///< windowed: how many of the nearest keys have exact weights
-  std::string feature_map = "favor_positive";  ///< linear and windowed
-  std::int64_t n_features = 0;                 ///< with random features: m; 0 = 2 d_head
-  ops::FeatureMapOptions map_options{};
-  std::string normalizer = "sum";  ///< sum, none
-  bool centering = false;
-  std::string scaling = "none";  ///< none, saderf
-  double denominator_guard = 0x1p-20;
-  std::string directions = "orthogonal";
-  std::int64_t redraw_every = 0;  ///< optimizer steps; 0 = never
-  std::int64_t chunk_size = 64;
-  std::string compat = "none";        ///< none, performer_pytorch, fast_transformers
-  double compat_kernel_epsilon = -1;  ///< performer_pytorch: added to features; negative: the library's own
-  bool compat_stabilize = false;      ///< fast_transformers with favor_hyperbolic: as ops::CompatAttentionOptions
-  std::int64_t projected_length = 0;  ///< linformer: r
-  std::string projection = "linear";  ///< linformer: linear, mean, convolution
-  std::string sharing = "key_value";  ///< linformer: none, heads, key_value, layers
-  std::int64_t max_sequence_length = 0;
-  std::vector<std::string> layer_mechanisms;  ///< empty, or the mechanism of each layer
-  std::vector<std::string> head_mechanisms;   ///< empty, or the mechanism of each head
-  std::int64_t n_heads = 1, n_kv_heads = 1, d_head = 0;
-  bool causal = true;
-  bool rotate_numerator =
-      false;                   ///< linear: rotary positions in the numerator's features (ops::LinearAttentionOptions)
-  double rotary_base = 10000;  ///< with rotate_numerator
-};
 
 /// What generation keeps of one layer's past: a recurrent state, or keys and values.
 class AttentionState {
@@ -49,6 +20,14 @@ class AttentionState {
   /// Bytes held: constant for recurrent states, growing with the tokens for a cache (up to its window, where it has
   /// one).
   virtual std::int64_t bytes() const = 0;
+};
+
+/// Tensors in the place of a mechanism's own parameters and constants: `furlong attend` reads them from a file.
+/// Undefined ones are neutral.
+struct AttentionTensors {
+  Variable gate;                              ///< hybrids: [n_heads]
+  Variable key_projection, value_projection;  ///< along the sequence: ops::sequence_projection_weight_shape
+  ops::LinearAttentionConstants constants;
 };
 
 class AttentionMechanism {
@@ -62,9 +41,12 @@ class AttentionMechanism {
   /// A past of no tokens, for sequences of at most `max_tokens`.
   virtual std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype,
                                                     const Device& device) const = 0;
-  /// The same as forward for tokens that follow those in `state`, which is advanced. Nothing is recorded.
+  /// The same as forward for tokens that follow those in `state`, which is advanced. Nothing is recorded. `key_mask`
+  /// int32 [batch, n], 0 for keys that nobody sees; defined for all tokens of a sequence or for none.
   virtual Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
-                        AttentionState& state) const = 0;
+                        AttentionState& state, const Tensor& key_mask = {}) const = 0;
+  /// Computes with `tensors` from now on; the store may then stay without memory. False: it takes none of them.
+  virtual bool substitute(const AttentionTensors& /*tensors*/) { return false; }
   /// Before optimizer step `step` (0: the model's first): draws again what is due. Keyed by (seed, step, layer): the
   /// same on every rank and after a resume.
   virtual void redraw(std::uint64_t /*seed*/, std::int64_t /*step*/) {}
@@ -75,15 +57,71 @@ class AttentionMechanism {
   virtual ops::DenominatorReport take_denominator_report() { return {}; }
 };
 
-using MechanismFactory = std::function<std::unique_ptr<AttentionMechanism>(ParameterStore&, const std::string& name,
-                                                                           const AttentionConfig&)>;
+/// Floating point operations, a multiply-add counted as two, of one sequence through all heads: products alone, without
+/// exponentials and divisions.
+struct AttentionCost {
+  double forward = 0, with_backward = 0;  ///< with_backward has what backward computes again
+  double maps = 0;                        ///< forward of learned maps of queries and keys; backward is twice that
+  /// Of mechanisms that exchange segments: what each segment adds to forward, and again to backward.
+  double segment = 0;
+};
+
+/// What a past is to generation and to carried state.
+enum class Past : std::uint8_t {
+  none,     ///< all tokens at once
+  growing,  ///< keys and values
+  constant  ///< a recurrent state
+};
+
+/// A mechanism as the registry has it.
 struct MechanismInfo {
   const char* name;
-  MechanismFactory make;
+  const char* summary;  ///< for help texts and the reference of settings
+  std::unique_ptr<AttentionMechanism> (*make)(ParameterStore&, const std::string& name, const AttentionConfig&);
+  AttentionCost (*cost)(const AttentionConfig&, std::int64_t n);
+
+  bool is_softmax = false;          ///< exact softmax over all keys that its window lets through
+  bool has_features = false;        ///< of config.feature_map
+  bool is_hybrid = false;           ///< exact weights inside its window, which it needs, under a learned gate
+  bool projects_sequence = false;   ///< keys and values, to config.projected_length rows
+  bool chooses_normalizer = false;  ///< config.normalizer
+  bool rotates_numerator = false;   ///< config.rotate_numerator
+  bool exchanges_segments = false;  ///< of one sequence between processes, without a window
+
+  bool can_be_causal = true;
+  bool separates_documents = true;
+  bool weighs_tokens = true;  ///< an output is a weighted sum of single tokens' values
+  Past past = Past::none;
+  const char* limits = "";  ///< why it can not be causal, separate documents or have a past
+
+  std::int64_t AttentionConfig::*window = nullptr;  ///< the key of its window, where it has one
+  std::int64_t AttentionConfig::*size = nullptr;    ///< what N is in --attention NAME:N, where it takes one
+
+  std::int64_t window_in(const AttentionConfig& config) const { return window ? config.*window : 0; }
 };
+
 /// Every mechanism that a config can name.
 const std::vector<MechanismInfo>& attention_mechanisms();
+/// Null for an unknown name.
+const MechanismInfo* find_mechanism(const std::string& name);
 /// Throws UserError naming the known ones.
+const MechanismInfo& mechanism_info(const std::string& name);
+/// "linear, windowed": those for which `wanted` holds.
+std::vector<std::string> mechanisms_where(const std::function<bool(const MechanismInfo&)>& wanted);
+
+/// The mechanisms that an entry of config.layer_mechanisms names: one, or one for each head, separated by spaces.
+std::vector<std::string> mechanisms_in(const std::string& entry);
+/// Of the heads of one layer, or one for all of them.
+std::vector<std::string> head_mechanisms_of(const AttentionConfig& config, std::size_t layer);
+/// Those of all layers and heads, each once. Throws UserError for an unknown name.
+std::vector<const MechanismInfo*> mechanisms_of(const AttentionConfig& config);
+/// The first of them that has, or with `has` false lacks, a capability; null: there is none.
+const MechanismInfo* first_mechanism(const AttentionConfig& config, bool MechanismInfo::*capability, bool has = true);
+inline bool uses(const AttentionConfig& config, bool MechanismInfo::*capability) {
+  return first_mechanism(config, capability) != nullptr;
+}
+
+/// Throws UserError for a name that is unknown.
 std::unique_ptr<AttentionMechanism> make_attention(ParameterStore& store, const std::string& name,
                                                    const AttentionConfig& config);
 

@@ -1,17 +1,8 @@
 #include "layers/blocks/block.h"
 
-#include <sstream>
-
 #include "layers/dropout.h"
 
 namespace furlong::layers {
-
-std::vector<std::string> mechanisms_in(const std::string& entry) {
-  std::vector<std::string> names;
-  std::istringstream words(entry);
-  for (std::string word; words >> word;) names.push_back(word);
-  return names;
-}
 
 AttentionConfig attention_of_layer(const AttentionConfig& config, std::int64_t layer, std::int64_t n_layers) {
   AttentionConfig result = config;

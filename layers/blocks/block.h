@@ -26,9 +26,6 @@ struct ResidualStream {
   Variable branch;  // undefined before the first block, and always with norms after the additions
 };
 
-/// The mechanisms that an entry of config.layer_mechanisms names: one, or one for each head, separated by spaces.
-std::vector<std::string> mechanisms_in(const std::string& entry);
-
 /// `config` with the mechanism, or those of the heads, that config.layer_mechanisms names for `layer`, where it names
 /// any. Throws UserError when their number is not n_layers.
 AttentionConfig attention_of_layer(const AttentionConfig& config, std::int64_t layer, std::int64_t n_layers);

@@ -105,26 +105,6 @@ TEST_F(AttentionCommandTest, AttendAsJson) {
   EXPECT_EQ(file.dataset("directions").shape(), (hdf5::Shape{5, 8}));
 }
 
-TEST_F(AttentionCommandTest, AttendAsALibraryWithItsArguments) {
-  write_input();
-  const auto output = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), {"--mechanism", "linear", "--seed", "3", "--compat"});
-    const Finished done = attend(more);
-    EXPECT_EQ(done.status, 0) << done.err;
-    std::vector<float> values(2 * 3 * 20 * 8);
-    const hdf5::File file = hdf5::File::open(path("out.h5"));
-    file.dataset("output").read(values.data(), values.size() * sizeof(float));
-    return values;
-  };
-  const auto usual = output({"performer_pytorch"});
-  EXPECT_EQ(output({"performer_pytorch", "--kernel-epsilon", "1e-4"}), usual);
-  EXPECT_EQ(output({"performer_pytorch", "--kernel-epsilon", "0"}), usual);
-  EXPECT_NE(output({"performer_pytorch", "--kernel-epsilon", "0.1"}), usual);
-  const auto plain = output({"fast_transformers", "--feature-map", "favor_hyperbolic"});
-  EXPECT_NE(output({"fast_transformers", "--feature-map", "favor_hyperbolic", "--compat-stabilize"}), plain);
-  EXPECT_EQ(hdf5::File::open(path("out.h5")).integer("compat_stabilize"), 1);
-}
-
 TEST_F(AttentionCommandTest, AttendRefusesWhatDoesNotGoTogether) {
   write_input();
   const auto refused = [&](const std::vector<std::string>& more, const std::string& message) {
@@ -155,22 +135,7 @@ TEST_F(AttentionCommandTest, AttendRefusesWhatDoesNotGoTogether) {
   refused({"--causal", "--mode", "recurrent", "--gradients"}, "none flows through the state");
   refused({"--causal", "--prefill", "3"}, "only --mode recurrent has a prefill");
   refused({"--mechanism", "linear", "--causal", "--mode", "recurrent", "--chunk", "4"}, "one by one");
-  refused({"--mechanism", "linear", "--compat", "fast_transformers"},
-          "--compat: fast_transformers has no feature map favor_positive; it has elu1");
-  refused({"--mechanism", "linear", "--compat", "performer_pytorch", "--causal", "--mode", "recurrent"},
-          "a maximum over all tokens");
-  refused({"--mechanism", "linear", "--compat", "performer_pytorch", "--window", "4"}, "that library has no window");
-  refused({"--mechanism", "linear", "--compat", "performer_pytorch", "--chunk", "4"},
-          "--chunk: belongs to what runs without --compat");
-  refused({"--mechanism", "linear", "--feature-map", "elu1", "--kernel-epsilon", "0.1"},
-          "--feature-map favor_relu, or --compat performer");
-  refused({"--mechanism", "linear", "--compat", "fast_transformers", "--feature-map", "favor_relu", "--kernel-epsilon",
-           "0.1"},
-          "--kernel-epsilon: belongs to --compat performer_pytorch");
-  refused({"--mechanism", "linear", "--feature-map", "favor_hyperbolic", "--compat-stabilize"},
-          "--compat-stabilize: belongs to --compat fast_transformers --feature-map favor_hyperbolic");
-  refused({"--mechanism", "linear", "--compat", "fast_transformers", "--feature-map", "elu1", "--compat-stabilize"},
-          "--compat-stabilize: belongs to --compat fast_transformers --feature-map favor_hyperbolic");
+  refused({"--mechanism", "linear", "--feature-map", "elu1", "--kernel-epsilon", "0.1"}, "--feature-map favor_relu");
   refused({"--mechanism", "nonlinear"}, "--mechanism: nonlinear not in");
   refused({"--device", "cuda"}, "device: 'cuda'");
 }

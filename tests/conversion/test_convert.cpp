@@ -115,18 +115,19 @@ TEST_F(Convert, SomeLayersAndHeads) {
   options.features = 24;
   options.layers = "1";
   convert(options);
-  EXPECT_EQ(settings_of_result().model.attention.layers, (std::vector<std::string>{"softmax", "linear"}));
+  EXPECT_EQ(settings_of_result().model.attention.layer_mechanisms, (std::vector<std::string>{"softmax", "linear"}));
   EXPECT_EQ(settings_of_result().model.attention.n_features, 24);
 
   options.heads_keep_softmax = "1:0";
   convert(options);
-  EXPECT_EQ(settings_of_result().model.attention.layers, (std::vector<std::string>{"softmax", "softmax linear"}));
+  EXPECT_EQ(settings_of_result().model.attention.layer_mechanisms,
+            (std::vector<std::string>{"softmax", "softmax linear"}));
 
   options.layers.clear();
   options.heads_keep_softmax = "0-1:0";
   convert(options);
-  EXPECT_TRUE(settings_of_result().model.attention.layers.empty());
-  EXPECT_EQ(settings_of_result().model.attention.heads, (std::vector<std::string>{"softmax", "linear"}));
+  EXPECT_TRUE(settings_of_result().model.attention.layer_mechanisms.empty());
+  EXPECT_EQ(settings_of_result().model.attention.head_mechanisms, (std::vector<std::string>{"softmax", "linear"}));
 
   // A second conversion, of the first one's result, back to softmax everywhere.
   std::filesystem::copy(path("out.h5"), path("first.h5"));
@@ -136,7 +137,7 @@ TEST_F(Convert, SomeLayersAndHeads) {
   again.features = 0;
   again.heads_keep_softmax.clear();
   const ConversionResult back = convert(again);
-  EXPECT_EQ(settings_of_result().model.attention, AttentionSettings{});
+  EXPECT_EQ(settings_of_result().model.attention, layers::AttentionConfig{});
   EXPECT_EQ(back.tensors.left_behind.size(), 2U);  // directions
 }
 
@@ -218,7 +219,7 @@ TEST_F(Convert, WhatAnOverrideTakesAwayIsGone) {
   EXPECT_EQ(settings_of_result().model.attention.feature_map, "favor_positive");
   options.overrides = {"model.attention.mechanism=softmax"};
   convert(options);
-  EXPECT_EQ(settings_of_result().model.attention, AttentionSettings{});
+  EXPECT_EQ(settings_of_result().model.attention, layers::AttentionConfig{});
 }
 
 // Another seed draws other directions; weights are the source's whatever it is.
@@ -415,7 +416,7 @@ TEST_F(Convert, AutomaticChoiceLeavesSoftmaxWhereNothingServes) {
   options.most_features = 32;
   const ConversionResult result = convert(options);
   EXPECT_FALSE(result.automatic->map);
-  EXPECT_EQ(settings_of_result().model.attention, AttentionSettings{});
+  EXPECT_EQ(settings_of_result().model.attention, layers::AttentionConfig{});
   EXPECT_THAT(result.text(), HasSubstr("softmax in all 4 heads"));
 }
 

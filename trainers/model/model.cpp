@@ -8,7 +8,6 @@
 #include "framework/primitives/arithmetic.h"
 #include "trainers/checkpoint/checkpoint_tensors.h"
 #include "trainers/checkpoint/checkpoints.h"
-#include "trainers/settings/attention_config.h"
 
 namespace furlong {
 

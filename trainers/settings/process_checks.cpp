@@ -1,6 +1,7 @@
 #include "trainers/settings/process_checks.h"
 
 #include "framework/core/error.h"
+#include "layers/attention/mechanism.h"
 
 namespace furlong {
 namespace {
@@ -18,12 +19,15 @@ void check_sequence_processes(const Settings& settings, const ProcessCount& coun
     if (condition) throw UserError("{} cannot be with {}: {}", key, what, why);
   };
   const ModelSettings& model = settings.model;
-  const AttentionSettings& attention = model.attention;
-  refuse(attention.mechanism != "linear" || !attention.layers.empty() || !attention.heads.empty(),
-         "attention other than model.attention.mechanism: linear",
-         "only its state has one size whatever the length of a segment");
+  const layers::AttentionConfig& attention = model.attention;
+  using Mechanism = layers::MechanismInfo;
+  refuse(
+      layers::first_mechanism(attention, &Mechanism::exchanges_segments, false) ||
+          !attention.layer_mechanisms.empty() || !attention.head_mechanisms.empty(),
+      "attention other than model.attention.mechanism: " +
+          config::join(layers::mechanisms_where([](const Mechanism& one) { return one.exchanges_segments; }), " or "),
+      "only its state has one size whatever the length of a segment");
   refuse(attention.window > 0, "model.attention.window", "keys near a border lie in another process");
-  refuse(attention.compat != "none", "model.attention.compat", "it needs all tokens at once");
   refuse(model.short_convolution > 0, "model.short_convolution", "tokens before a border lie in another process");
   refuse(settings.objective.learns_labels(), "objective.name: " + settings.objective.name,
          "a label belongs to a whole sequence");

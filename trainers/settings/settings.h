@@ -1,6 +1,6 @@
 #pragma once
 // Everything that a YAML file can say about a run, as typed values. The member initialisers are the defaults; the table
-// in settings.cpp gives each key its unit, range and meaning. To add a key, declare its member here and add one line
+// in *_keys.cpp gives each key its unit, range and meaning. To add a key, declare its member here and add one line
 // there.
 #include <cstdint>
 #include <filesystem>
@@ -9,36 +9,9 @@
 #include <vector>
 
 #include "framework/config/table.h"
+#include "layers/attention/attention_config.h"
 
 namespace furlong {
-
-struct AttentionSettings {
-  std::string mechanism = "softmax";
-  std::vector<std::string> layers;
-  std::vector<std::string> heads;
-  std::int64_t window = 0;
-  std::int64_t softmax_window = 0;
-  std::string feature_map = "favor_positive";
-  std::int64_t n_features = 0;
-  std::int64_t order = 2;
-  double kernel_epsilon = 0;
-  std::int64_t most_features = 4096;
-  std::string normalizer = "sum";
-  bool centering = false;
-  std::string scaling = "none";
-  double denominator_guard = 0x1p-20;
-  std::string directions = "orthogonal";
-  std::int64_t redraw_every = 0;
-  std::int64_t chunk_size = 64;
-  std::string compat = "none";
-  bool compat_stabilize = false;
-  std::int64_t projected_length = 0;
-  std::string projection = "linear";
-  std::string sharing = "key_value";
-  /// Whether any layer or head has this mechanism.
-  bool uses(const std::string& name) const;
-  bool operator==(const AttentionSettings&) const = default;
-};
 
 struct ModelSettings {
   std::string architecture = "decoder";
@@ -81,7 +54,7 @@ struct ModelSettings {
   double lora_alpha = 16;
   std::string dtype = "float32";
   std::filesystem::path weights;
-  AttentionSettings attention;
+  layers::AttentionConfig attention;
   bool operator==(const ModelSettings&) const = default;
 };
 
@@ -258,6 +231,10 @@ LoadedSettings from_checkpoint_text(const std::string& text, const std::string& 
 /// Throws UserError for combinations that are impossible, and for keys that were set but have no effect. `origins` may
 /// be empty.
 void check(const Settings& settings, const config::Origins& origins = {});
+
+/// model.attention with what attention has to know of the rest of the model: the same for decoders (causal) and
+/// encoders.
+layers::AttentionConfig attention_config(const Settings& settings);
 
 /// The settings with derived values in the place of zeros: n_key_value_heads, d_head, d_feedforward,
 /// max_sequence_length, n_features (linear attention), projected_length (Linformer), decay_steps. What only the data or

@@ -5,13 +5,13 @@
 #include <initializer_list>
 
 #include "framework/core/error.h"
-#include "framework/ops/attention/compat/compat_attention.h"
-#include "layers/blocks/block.h"
-#include "trainers/settings/attention_config.h"
+#include "layers/attention/mechanism.h"
 #include "trainers/settings/settings.h"
 
 namespace furlong {
 namespace {
+
+using Mechanism = layers::MechanismInfo;
 
 class Checker {
  public:
@@ -53,6 +53,11 @@ class Checker {
     for (const char* key : keys)
       if (const auto origin = origins_.find(key); origin != origins_.end()) return {*this, origin->second};
     return {*this, {}};
+  }
+
+  /// "softmax or linear": the mechanisms with a capability.
+  static std::string names(bool Mechanism::*capability) {
+    return config::join(layers::mechanisms_where([=](const Mechanism& one) { return one.*capability; }), " or ");
   }
 
   std::int64_t head_width() const {
@@ -121,7 +126,7 @@ class Checker {
                       "take prediction_head: transform, or do not tie them",
                       cite("model.d_embedding"), cite("model.d_model"), cite("model.tied_embeddings")));
     }
-    if (model.shared_layers && !model.attention.layers.empty()) {
+    if (model.shared_layers && !model.attention.layer_mechanisms.empty()) {
       const auto cite = citing({"model.shared_layers", "model.attention.layers"});
       cite.fail(fmt::format("{} cannot be with {}: layers that are one block have one mechanism; remove one of the two",
                             cite("model.shared_layers"), cite("model.attention.layers")));
@@ -132,43 +137,41 @@ class Checker {
     mechanisms();
     rotary_placement();
     const auto& attention = copy_.model.attention;
-    const bool featured = attention.uses("linear") || attention.uses("windowed");
-    if (featured) {
+    if (layers::uses(attention, &Mechanism::has_features)) {
       features();
       softmax_only();
       kernel_epsilon();
     }
-    if (attention.uses("linear") && attention.compat != "none") compat();
-    if (attention.uses("linformer")) linformer();
-    if (!attention.uses("windowed")) return;
+    causality();
+    if (layers::uses(attention, &Mechanism::projects_sequence)) projected_length();
+    const Mechanism* hybrid = layers::first_mechanism(attention, &Mechanism::is_hybrid);
+    if (!hybrid || hybrid->window_in(attention) > 0) return;
     const auto cite = citing({"model.attention.softmax_window", "model.attention.mechanism", "model.attention.layers",
                               "model.attention.heads"});
-    if (attention.softmax_window == 0) {
-      cite.fail(fmt::format(
-          "{} with the mechanism windowed; expected how many of the nearest tokens get exact weights, such as 128",
-          cite("model.attention.softmax_window")));
-    }
+    cite.fail(
+        fmt::format("{} with the mechanism {}; expected how many of the nearest tokens get exact weights, such as 128",
+                    cite("model.attention.softmax_window"), hybrid->name));
   }
 
   // Lists of mechanisms: as many as there are layers or heads, each one known, and no second opinion.
   void mechanisms() const {
     const auto& model = copy_.model;
     const auto& attention = model.attention;
-    if (attention.layers.empty() && attention.heads.empty()) return;
-    const char* key = attention.layers.empty() ? "model.attention.heads" : "model.attention.layers";
+    const bool by_layers = !attention.layer_mechanisms.empty();
+    const auto& list = by_layers ? attention.layer_mechanisms : attention.head_mechanisms;
+    if (list.empty()) return;
+    const char* key = by_layers ? "model.attention.layers" : "model.attention.heads";
     const auto cite = citing({key});
-    if (!attention.layers.empty() && !attention.heads.empty())
+    if (by_layers && !attention.head_mechanisms.empty())
       cite.fail(fmt::format("{} cannot be with {}; expected one of the two", cite("model.attention.layers"),
                             cite("model.attention.heads")));
-    if (attention.mechanism != "softmax") {
+    if (attention.mechanism != layers::AttentionConfig{}.mechanism)
       cite.fail(fmt::format("{} overrules {}; remove one of the two", cite(key), cite("model.attention.mechanism")));
-    }
-    const auto& list = attention.layers.empty() ? attention.heads : attention.layers;
-    const char* of = attention.layers.empty() ? "model.n_heads" : "model.n_layers";
-    const std::int64_t wanted = attention.layers.empty() ? model.n_heads : model.n_layers;
+    const char* of = by_layers ? "model.n_layers" : "model.n_heads";
+    const std::int64_t wanted = by_layers ? model.n_layers : model.n_heads;
     if (static_cast<std::int64_t>(list.size()) != wanted)
       cite.fail(fmt::format("{} names {} mechanisms; expected one for each of {}", cite(key), list.size(), cite(of)));
-    if (attention.layers.empty()) {
+    if (!by_layers) {
       mechanisms_of_heads(key, key, list);
       return;
     }
@@ -214,13 +217,11 @@ class Checker {
     if (model.position != "rotary" || model.rotary_placement != "numerator") return;
     const auto cite = citing(
         {"model.rotary_placement", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
-    for (const char* mechanism : {"softmax", "windowed", "linformer"}) {
-      if (!model.attention.uses(mechanism)) continue;
+    if (const Mechanism* other = layers::first_mechanism(model.attention, &Mechanism::rotates_numerator, false))
       cite.fail(
           fmt::format("{} cannot be with the mechanism {}, whose exact weights have no features to turn; take "
-                      "before_features, or linear attention alone",
-                      cite("model.rotary_placement"), mechanism));
-    }
+                      "before_features, or {} attention alone",
+                      cite("model.rotary_placement"), other->name, names(&Mechanism::rotates_numerator)));
   }
 
   void features() const {
@@ -235,7 +236,7 @@ class Checker {
     }
     std::int64_t features = 0;
     try {
-      features = ops::feature_count(map.map, attention_config(copy_).map_options, d_head, 0);
+      features = ops::feature_count(map.map, attention.map_options, d_head, 0);
     } catch (const UserError& error) {
       const auto cite =
           citing({"model.attention.order", "model.attention.most_features", "model.attention.feature_map"});
@@ -265,55 +266,35 @@ class Checker {
 
   void kernel_epsilon() const {
     const auto& attention = copy_.model.attention;
-    const bool read = attention.compat == "none" ? ops::feature_map_info(attention.feature_map).uses_kernel_epsilon
-                                                 : attention.compat == "performer_pytorch";
-    if (attention.kernel_epsilon == 0 || read) return;
-    const auto cite =
-        citing({"model.attention.kernel_epsilon", "model.attention.feature_map", "model.attention.compat"});
-    if (attention.compat != "none") {
-      cite.fail(fmt::format("{} cannot be with {}, which adds nothing to features; remove kernel_epsilon",
-                            cite("model.attention.kernel_epsilon"), cite("model.attention.compat")));
-    }
+    const double epsilon = attention.map_options.kernel_epsilon, usual = ops::FeatureMapOptions{}.kernel_epsilon;
+    if (epsilon == 0 || epsilon == usual || ops::feature_map_info(attention.feature_map).uses_kernel_epsilon) return;
+    const auto cite = citing({"model.attention.kernel_epsilon", "model.attention.feature_map"});
     cite.fail(
-        fmt::format("{} cannot be with {}, whose kernel has no such number; expected favor_relu, or compat: "
-                    "performer_pytorch; remove kernel_epsilon",
+        fmt::format("{} cannot be with {}, whose kernel has no such number; expected favor_relu; remove "
+                    "kernel_epsilon",
                     cite("model.attention.kernel_epsilon"), cite("model.attention.feature_map")));
   }
 
-  void compat() const {
-    const auto& attention = copy_.model.attention;
-    const auto cite = citing({"model.attention.compat"});
-    try {
-      ops::check_compat(ops::compat_library(attention.compat), ops::feature_map_info(attention.feature_map).map);
-    } catch (const UserError& error) {
-      cite.fail(error.what());
-    }
-    const char* other = attention.window > 0                          ? "model.attention.window"
-                        : attention.normalizer != "sum"               ? "model.attention.normalizer"
-                        : attention.centering                         ? "model.attention.centering"
-                        : attention.scaling != "none"                 ? "model.attention.scaling"
-                        : copy_.model.rotary_placement == "numerator" ? "model.rotary_placement"
-                        : attention.uses("windowed")                  ? "model.attention.layers"
-                                                                      : nullptr;
-    if (other)
-      cite.fail(fmt::format("{} cannot be with {}, which that library does not have; remove one of the two",
-                            cite("model.attention.compat"), cite(other)));
-  }
-
-  void linformer() const {
+  void causality() const {
     const auto& model = copy_.model;
+    const Mechanism* mechanism = layers::first_mechanism(model.attention, &Mechanism::can_be_causal, false);
+    if (!mechanism || model.architecture != "decoder") return;
     const auto cite = citing({"model.attention.projected_length", "model.attention.mechanism", "model.attention.layers",
                               "model.attention.heads"});
-    if (model.architecture == "decoder") {
-      cite.fail(
-          fmt::format("the mechanism linformer cannot be with {}: its projection mixes all positions of a sequence, so "
-                      "that each token would see later ones; take linear, or an encoder",
-                      cite("model.architecture")));
-    }
+    cite.fail(
+        fmt::format("the mechanism {} cannot be with {}: {}, so that each token would see later ones; take linear, or "
+                    "an encoder",
+                    mechanism->name, cite("model.architecture"), mechanism->limits));
+  }
+
+  void projected_length() const {
+    const auto& model = copy_.model;
     const std::int64_t longest = model.max_sequence_length > 0 ? model.max_sequence_length : copy_.data.sequence_length;
-    if (model.attention.projected_length > longest)
-      cite.fail(fmt::format("{} is more than the longest sequence ({}); expected a projection that shortens",
-                            cite("model.attention.projected_length"), longest));
+    if (model.attention.projected_length <= longest) return;
+    const auto cite = citing({"model.attention.projected_length", "model.attention.mechanism", "model.attention.layers",
+                              "model.attention.heads"});
+    cite.fail(fmt::format("{} is more than the longest sequence ({}); expected a projection that shortens",
+                          cite("model.attention.projected_length"), longest));
   }
 
   void objective() const {
@@ -372,21 +353,12 @@ class Checker {
   }
 
   void packing() const {
-    const auto& attention = copy_.model.attention;
-    if (copy_.data.packing == "none") return;
-    if (attention.uses("linformer")) {
-      const auto cite =
-          citing({"data.packing", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
-      cite.fail(
-          fmt::format("{} cannot be with linformer attention, whose projection mixes all positions of a row; take "
-                      "softmax or linear",
-                      cite("data.packing")));
-    }
-    if (attention.compat != "none") {
-      const auto cite = citing({"data.packing", "model.attention.compat"});
-      cite.fail(fmt::format("{} cannot be with {}, which knows no documents; expected none", cite("data.packing"),
-                            cite("model.attention.compat")));
-    }
+    const Mechanism* mechanism = layers::first_mechanism(copy_.model.attention, &Mechanism::separates_documents, false);
+    if (copy_.data.packing == "none" || !mechanism) return;
+    const auto cite =
+        citing({"data.packing", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
+    cite.fail(fmt::format("{} cannot be with {} attention: {}; take {}", cite("data.packing"), mechanism->name,
+                          mechanism->limits, names(&Mechanism::separates_documents)));
   }
 
   // What goes from one segment to the next has to be of one size, and to mean the same there.
@@ -404,17 +376,24 @@ class Checker {
       const auto cite = citing({"data.carry_state", key});
       cite.fail(fmt::format("{} cannot be with {}: {}", cite("data.carry_state"), cite(key), reason));
     };
-    const char* chosen_by = !attention.layers.empty()  ? "model.attention.layers"
-                            : !attention.heads.empty() ? "model.attention.heads"
-                                                       : "model.attention.mechanism";
-    if (attention.uses("softmax"))
-      refuse(chosen_by, "what softmax attention keeps of the past grows with it; take linear");
-    if (attention.uses("windowed") || attention.window > 0) {
-      refuse(attention.window > 0 ? "model.attention.window" : "model.attention.softmax_window",
+    const char* chosen_by = !attention.layer_mechanisms.empty()  ? "model.attention.layers"
+                            : !attention.head_mechanisms.empty() ? "model.attention.heads"
+                                                                 : "model.attention.mechanism";
+    for (const Mechanism* mechanism : layers::mechanisms_of(attention)) {
+      if (mechanism->past == layers::Past::growing)
+        refuse(chosen_by,
+               fmt::format("what {} attention keeps of the past grows with it; take linear", mechanism->name));
+      if (mechanism->past == layers::Past::none)
+        refuse(chosen_by,
+               fmt::format("{} attention keeps no past: {}; take linear", mechanism->name, mechanism->limits));
+    }
+    for (const Mechanism* mechanism : layers::mechanisms_of(attention)) {
+      if (mechanism->window_in(attention) == 0) continue;
+      refuse(mechanism->window == &layers::AttentionConfig::window ? "model.attention.window"
+                                                                   : "model.attention.softmax_window",
              "rows begin documents at different steps, but share the count of tokens that a window goes by; take "
              "linear without a window");
     }
-    if (attention.compat != "none") refuse("model.attention.compat", "these modes have no recurrent form");
     if (attention.redraw_every > 0)
       refuse("model.attention.redraw_every", "the state is made of features of the directions before");
     const char* moving = attention.centering                                         ? "model.attention.centering"

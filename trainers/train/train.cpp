@@ -142,15 +142,7 @@ class Run {
     if (automatic && device.is_cpu() && cuda != nullptr && cuda->device_count() > 0)
       log_warn("device: auto computes on the CPU: {}",
                cuda->unavailable(device_index(group_.environment(), "auto", cuda->device_count())));
-    if (!device.is_gpu() || settings_.model.attention.compat == "none") return device;
-    constexpr const char* reason =
-        "the arithmetic of other libraries is there for comparison, and computed on the CPU alone";
-    if (!automatic)
-      throw UserError("model.attention.compat: {} cannot be with device: {}: {}; use device: cpu",
-                      settings_.model.attention.compat, settings_.device, reason);
-    log_warn("device: auto computes on the CPU, because of model.attention.compat: {}: {}",
-             settings_.model.attention.compat, reason);
-    return Device{};
+    return device;
   }
 
   std::optional<CheckpointDirectory> open_checkpoints() const {

@@ -1,9 +1,11 @@
 #include "layers/attention/linear/linear_mechanism.h"
 
-#include "framework/ops/attention/compat/compat_attention.h"
+#include <algorithm>
+
 #include "framework/ops/dense/head_linear.h"
 #include "framework/ops/elementwise/column_gain.h"
 #include "layers/attention/linear/directions.h"
+#include "layers/attention/softmax/softmax_mechanism.h"
 
 namespace furlong::layers {
 namespace {
@@ -51,19 +53,6 @@ ops::Normalizer normalizer_of(const AttentionConfig& config) {
   throw UserError("model.attention.normalizer '{}' is unknown; expected sum or none", config.normalizer);
 }
 
-/// The libraries' attention is theirs alone: what they do not have is refused.
-void check_compat(const AttentionConfig& config, ops::FeatureMap map, std::int64_t softmax_window) {
-  ops::check_compat(ops::compat_library(config.compat), map);
-  const char* other = nullptr;
-  if (softmax_window > 0) other = "mechanism windowed";
-  if (config.window > 0) other = "window";
-  if (config.normalizer != "sum") other = "normalizer none";
-  if (config.centering) other = "centering";
-  if (config.scaling != "none") other = "scaling";
-  if (config.rotate_numerator) other = "rotary_placement numerator";
-  if (other) throw UserError("model.attention.compat: {} has no {}; remove one of the two", config.compat, other);
-}
-
 }  // namespace
 
 LinearMechanism::LinearMechanism(ParameterStore& store, const std::string& name, const AttentionConfig& config,
@@ -87,10 +76,9 @@ void LinearMechanism::choose_options(std::int64_t softmax_window) {
   options_.denominator_guard = config_.denominator_guard;
   options_.rotate_numerator = config_.rotate_numerator;
   options_.rotary_base = config_.rotary_base;
-  if (info.needs_directions)
-    n_directions_ = ops::direction_count(info.map, config_.n_features > 0 ? config_.n_features : 2 * config_.d_head);
-  features_ = ops::feature_count(info.map, config_.map_options, config_.d_head, n_directions_);
-  if (config_.compat != "none") check_compat(config_, info.map, softmax_window);
+  const FeatureSizes sizes = feature_sizes(config_);
+  n_directions_ = sizes.directions;
+  features_ = sizes.features;
 }
 
 void LinearMechanism::declare_parameters(ParameterStore& store, const std::string& name) {
@@ -117,6 +105,11 @@ Variable LinearMechanism::mapped(Tape& tape, const Variable& x, const Parameter*
 /// `inputs` but for what the layer itself knows.
 Variable LinearMechanism::attend(Tape& tape, const ops::LinearAttentionInputs& inputs) const {
   ops::LinearAttentionInputs all = inputs;
+  if (substitutes_) {
+    all.gate = substitutes_->gate;
+    all.constants = substitutes_->constants;
+    return ops::linear_attention(tape, all, options_);
+  }
   all.query = mapped(tape, inputs.query, query_features_, config_.n_heads);
   all.key = mapped(tape, inputs.key, key_features_, config_.n_kv_heads);
   if (gate_) all.gate = gate_->variable();
@@ -126,27 +119,9 @@ Variable LinearMechanism::attend(Tape& tape, const ops::LinearAttentionInputs& i
   return output_norm_ ? ops::column_gain(tape, output, output_norm_->variable()) : output;
 }
 
-Variable LinearMechanism::attend_as_library(ForwardContext& context, const Variable& query, const Variable& key,
-                                            const Variable& value) const {
-  ops::CompatAttentionOptions options;
-  options.n_heads = config_.n_heads;
-  options.n_kv_heads = config_.n_kv_heads;
-  options.library = ops::compat_library(config_.compat);
-  options.feature_map = options_.feature_map;
-  options.causal = config_.causal;
-  options.kernel_epsilon = config_.compat_kernel_epsilon;
-  options.stabilize = config_.compat_stabilize;
-  return ops::compat_attention(context.tape, query, key, value, directions_ ? directions_->master() : Tensor{},
-                               context.attention_mask, options);
-}
-
 Variable LinearMechanism::forward(ForwardContext& context, const Variable& query, const Variable& key,
                                   const Variable& value, AttentionState* carried) const {
   if (carried) check_recurrent();
-  if (config_.compat != "none") {
-    require(!context.exchange, "segments of a sequence with model.attention.compat: {}", config_.compat);
-    return attend_as_library(context, query, key, value);
-  }
   ops::LinearAttentionInputs inputs;
   inputs.query = query;
   inputs.key = key;
@@ -159,19 +134,19 @@ Variable LinearMechanism::forward(ForwardContext& context, const Variable& query
   return attend(context.tape, inputs);
 }
 
+bool LinearMechanism::substitute(const AttentionTensors& tensors) {
+  substitutes_ = tensors;
+  return true;
+}
+
 ops::DenominatorReport* LinearMechanism::report() const {
+  if (substitutes_) return &report_;
   const bool positive =
       ops::feature_map_info(options_.feature_map).form == ops::FeatureForm::logarithms && !options_.rotate_numerator;
   return positive || options_.normalizer == ops::Normalizer::rms ? nullptr : &report_;
 }
 
 void LinearMechanism::check_recurrent() const {
-  if (config_.compat != "none") {
-    throw UserError(
-        "model.attention.compat: {} has no recurrent form: its stabilisers are maxima over all keys of a sequence, "
-        "later ones included; there is no generation and no carried state with it; remove compat",
-        config_.compat);
-  }
   if (!config_.causal)
     throw UserError(
         "a bidirectional model has no recurrent form: each token sees later ones; generation and carried state need a "
@@ -181,12 +156,12 @@ void LinearMechanism::check_recurrent() const {
 std::unique_ptr<AttentionState> LinearMechanism::new_state(std::int64_t batch, std::int64_t /*max_tokens*/, DType dtype,
                                                            const Device& device) const {
   check_recurrent();
-  return std::make_unique<RecurrentState>(
-      ops::empty_linear_attention_state(options_, batch, features_, config_.d_head, config_.d_head, dtype, device));
+  return std::make_unique<RecurrentState>(ops::empty_linear_attention_state(options_, batch, features_, config_.d_head,
+                                                                            config_.value_width(), dtype, device));
 }
 
 Tensor LinearMechanism::extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
-                               AttentionState& state) const {
+                               AttentionState& state, const Tensor& key_mask) const {
   check_recurrent();
   Tape tape(stream);
   const Tape::NoGradient guard(tape);
@@ -194,6 +169,7 @@ Tensor LinearMechanism::extend(const Stream& stream, const Tensor& query, const 
   inputs.query = Variable(query);
   inputs.key = Variable(key);
   inputs.value = Variable(value);
+  inputs.mask.keys = key_mask;
   inputs.state = &dynamic_cast<RecurrentState&>(state).state;
   inputs.report = report();
   // A token leaves its counts on the device, and nobody may ask for them while a text is generated.
@@ -216,9 +192,74 @@ void LinearMechanism::redraw(std::uint64_t seed, std::int64_t step) {
   }
 }
 
-std::unique_ptr<AttentionMechanism> make_linear_mechanism(ParameterStore& store, const std::string& name,
-                                                          const AttentionConfig& config) {
+namespace {
+
+std::unique_ptr<AttentionMechanism> make(ParameterStore& store, const std::string& name,
+                                         const AttentionConfig& config) {
   return std::make_unique<LinearMechanism>(store, name, config);
+}
+
+AttentionCost cost(const AttentionConfig& config, std::int64_t n) { return linear_cost(config, n, config.window); }
+
+/// Pairs of a causal chunk as linear attention takes them: 16 queries at a time, each block over the keys up to its
+/// last one's.
+double pairs_in_blocks(double chunk) {
+  double count = 0;
+  for (double row = 0; row < chunk; row += 16) count += std::min(16.0, chunk - row) * std::min(row + 16, chunk);
+  return count;
+}
+
+}  // namespace
+
+FeatureSizes feature_sizes(const AttentionConfig& config) {
+  const ops::FeatureMapInfo& info = ops::feature_map_info(config.feature_map);
+  FeatureSizes sizes;
+  if (info.needs_directions)
+    sizes.directions = ops::direction_count(info.map, config.n_features > 0 ? config.n_features : 2 * config.d_head);
+  sizes.features = ops::feature_count(info.map, config.map_options, config.d_head, sizes.directions);
+  return sizes;
+}
+
+/// With p the pairs of tokens that see each other, D directions, chunks of c, b = n(c+16)/2 the pairs of all causal
+/// chunks in blocks of 16 queries (c a multiple of 16; exact for others too), and values as wide as keys:
+///   forward 4nDd + 4nmd, backward 12nDd + 10nmd; causal: forward 4nDd + 4nmd + 2b(m+d), backward 14nDd + 10nmd +
+///   2b(3m+2d); with a window, each product of the definition once: forward 4nDd + p·2(m+d), backward 8nDd +
+///   p·2(3m+2d). A segment makes the features of its keys once more (in backward of its queries), and their sum, which
+///   goes to the others: 2nDd + 2nmd.
+AttentionCost linear_cost(const AttentionConfig& config, std::int64_t n_tokens, std::int64_t window) {
+  const FeatureSizes sizes = feature_sizes(config);
+  const double n = static_cast<double>(n_tokens), d = static_cast<double>(config.d_head),
+               heads = static_cast<double>(config.n_heads), directions = static_cast<double>(sizes.directions),
+               m = static_cast<double>(sizes.features), c = static_cast<double>(std::min(config.chunk_size, n_tokens));
+  AttentionCost cost;
+  if (ops::feature_map_info(config.feature_map).learns_inputs)
+    cost.maps = 2 * n * d * d * (heads + static_cast<double>(config.n_kv_heads));
+  cost.segment = heads * 2 * n * d * (directions + m);
+  if (window > 0) {
+    const double seen = attended_pairs(config.causal, n_tokens, window), pairs = seen * 2 * (m + d);
+    cost.forward = heads * (4 * n * directions * d + pairs);
+    cost.with_backward = heads * (12 * n * directions * d + pairs + seen * 2 * (3 * m + 2 * d));
+    return cost;
+  }
+  // Both sweeps make the features of queries and keys again; gradients go back through the directions once for each,
+  // and causal once more for queries, whose gradient comes from the state in one sweep and from pairs in the other.
+  const double in_blocks = config.causal ? n / c * pairs_in_blocks(c) : 0, pairs = in_blocks * 2 * (m + d);
+  const double forward = 4 * n * directions * d + 4 * n * m * d,
+               backward = (config.causal ? 14 : 12) * n * directions * d + 10 * n * m * d;
+  cost.forward = heads * (forward + pairs);
+  cost.with_backward = heads * (forward + backward + pairs + in_blocks * 2 * (3 * m + 2 * d));
+  return cost;
+}
+
+MechanismInfo linear_mechanism() {
+  MechanismInfo info{linear_attention, "through a feature map of queries and keys", make, cost};
+  info.has_features = true;
+  info.chooses_normalizer = true;
+  info.rotates_numerator = true;
+  info.exchanges_segments = true;
+  info.past = Past::constant;
+  info.window = &AttentionConfig::window;
+  return info;
 }
 
 }  // namespace furlong::layers

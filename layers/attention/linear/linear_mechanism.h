@@ -1,4 +1,6 @@
 #pragma once
+#include <optional>
+
 #include "layers/attention/linear/head_constants.h"
 #include "layers/attention/linear/recurrent_state.h"
 #include "layers/attention/mechanism.h"
@@ -14,7 +16,6 @@ namespace furlong::layers {
 ///  - `name`.output_norm.weight [n_heads · d_head] (normalizer none), the gain of each head's RMS norm, which begins
 ///    at 1;
 ///  - `name`.gate [n_heads] (softmax_window): added to the scores inside the window, begins at 0.
-/// `compat` modes go through ops::compat_attention and have no state.
 class LinearMechanism : public AttentionMechanism {
  public:
   /// Throws UserError for names that do not exist and for combinations that mean nothing.
@@ -26,7 +27,8 @@ class LinearMechanism : public AttentionMechanism {
   std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype,
                                             const Device& device) const override;
   Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
-                AttentionState& state) const override;
+                AttentionState& state, const Tensor& key_mask = {}) const override;
+  bool substitute(const AttentionTensors& tensors) override;
   void redraw(std::uint64_t seed, std::int64_t step) override;
   void update_constants() override { constants_.update(); }
   ops::DenominatorReport take_denominator_report() override { return std::exchange(report_, {}); }
@@ -39,8 +41,6 @@ class LinearMechanism : public AttentionMechanism {
   ops::DenominatorReport* report() const;
   Variable mapped(Tape& tape, const Variable& x, const Parameter* weight, std::int64_t n_heads) const;
   Variable attend(Tape& tape, const ops::LinearAttentionInputs& inputs) const;
-  Variable attend_as_library(ForwardContext& context, const Variable& query, const Variable& key,
-                             const Variable& value) const;
 
   AttentionConfig config_;
   std::string stream_name_;
@@ -52,10 +52,18 @@ class LinearMechanism : public AttentionMechanism {
   Parameter* key_features_ = nullptr;
   Parameter* output_norm_ = nullptr;
   Parameter* gate_ = nullptr;
+  std::optional<AttentionTensors> substitutes_;
   mutable ops::DenominatorReport report_;
 };
 
-std::unique_ptr<AttentionMechanism> make_linear_mechanism(ParameterStore& store, const std::string& name,
-                                                          const AttentionConfig& config);
+MechanismInfo linear_mechanism();
+
+/// Random projections and features of each head.
+struct FeatureSizes {
+  std::int64_t directions = 0, features = 0;
+};
+/// Throws UserError where the map cannot have config.n_features of them.
+FeatureSizes feature_sizes(const AttentionConfig& config);
+AttentionCost linear_cost(const AttentionConfig& config, std::int64_t n, std::int64_t window);
 
 }  // namespace furlong::layers

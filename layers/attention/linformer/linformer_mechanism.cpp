@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "framework/ops/attention/softmax/softmax_attention.h"
+#include "layers/attention/softmax/softmax_mechanism.h"
 
 namespace furlong::layers {
 namespace {
@@ -64,8 +66,10 @@ class LinformerMechanism : public AttentionMechanism {
           name_, key.extent(1), projection_.max_length);
     }
     const Tensor& keys = context.attention_mask.keys;
-    const Variable projected_key = ops::sequence_projection(context.tape, key, weight(key_), keys, projection_),
-                   projected_value = ops::sequence_projection(context.tape, value, weight(value_), keys, projection_);
+    const Variable key_weight = substitutes_ ? substitutes_->key_projection : weight(key_),
+                   value_weight = substitutes_ ? substitutes_->value_projection : weight(value_);
+    const Variable projected_key = ops::sequence_projection(context.tape, key, key_weight, keys, projection_),
+                   projected_value = ops::sequence_projection(context.tape, value, value_weight, keys, projection_);
     ops::AttentionMask mask;
     mask.keys = ops::sequence_projection_mask(context.stream(), keys, projection_);
     return ops::softmax_attention(context.tape, query, projected_key, projected_value, attention_, mask);
@@ -74,8 +78,13 @@ class LinformerMechanism : public AttentionMechanism {
   std::unique_ptr<AttentionState> new_state(std::int64_t, std::int64_t, DType, const Device&) const override {
     refuse("cannot generate token by token");
   }
-  Tensor extend(const Stream&, const Tensor&, const Tensor&, const Tensor&, AttentionState&) const override {
+  Tensor extend(const Stream&, const Tensor&, const Tensor&, const Tensor&, AttentionState&,
+                const Tensor&) const override {
     refuse("cannot generate token by token");
+  }
+  bool substitute(const AttentionTensors& tensors) override {
+    substitutes_ = tensors;
+    return true;
   }
 
  private:
@@ -109,6 +118,7 @@ class LinformerMechanism : public AttentionMechanism {
   ops::SequenceProjectionOptions projection_;
   ops::SoftmaxAttentionOptions attention_;
   Parameter *key_ = nullptr, *value_ = nullptr;  // null for the mean
+  std::optional<AttentionTensors> substitutes_;
 };
 
 }  // namespace
@@ -136,8 +146,10 @@ std::int64_t resolved_projected_length(const AttentionConfig& config) {
   return std::clamp<std::int64_t>(config.max_sequence_length / 4, 1, 256);
 }
 
-std::unique_ptr<AttentionMechanism> make_linformer_mechanism(ParameterStore& store, const std::string& name,
-                                                             const AttentionConfig& config) {
+namespace {
+
+std::unique_ptr<AttentionMechanism> make(ParameterStore& store, const std::string& name,
+                                         const AttentionConfig& config) {
   require(config.max_sequence_length >= 1, "{}: linformer needs to know max_sequence_length", name);
   if (config.causal) {
     throw UserError(
@@ -151,6 +163,28 @@ std::unique_ptr<AttentionMechanism> make_linformer_mechanism(ParameterStore& sto
                     name, r, config.max_sequence_length, config.max_sequence_length);
   }
   return std::make_unique<LinformerMechanism>(store, name, config);
+}
+
+/// Forward 4nrd + nr·4d, backward 8nrd + nr·10d; mean pooling and convolution without the 4nrd and 8nrd.
+AttentionCost cost(const AttentionConfig& config, std::int64_t n) {
+  const double r = static_cast<double>(std::min(resolved_projected_length(config), n)),
+               pairs = static_cast<double>(n) * r, d = static_cast<double>(config.d_head),
+               heads = static_cast<double>(config.n_heads);
+  const bool products = ops::sequence_projection_kind(config.projection) == SequenceProjection::linear;
+  const AttentionCost rows = softmax_cost(pairs, d);
+  return {heads * ((products ? 4 * pairs * d : 0) + rows.forward),
+          heads * ((products ? 12 * pairs * d : 0) + rows.with_backward)};
+}
+
+}  // namespace
+
+MechanismInfo linformer_mechanism() {
+  MechanismInfo info{"linformer", "softmax over a projected sequence, encoders only", make, cost};
+  info.projects_sequence = true;
+  info.can_be_causal = info.separates_documents = info.weighs_tokens = false;
+  info.limits = "its projection mixes all positions of a sequence";
+  info.size = &AttentionConfig::projected_length;
+  return info;
 }
 
 }  // namespace furlong::layers

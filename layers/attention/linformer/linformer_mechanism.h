@@ -31,7 +31,6 @@ std::int64_t resolved_projected_length(const AttentionConfig& config);
 /// implementation (Xavier with gain 1/√2 in fairseq), and for convolutions 1 / stride. A mean has no parameters, and
 /// sharing means nothing to it. Throws UserError for a causal config, a projected length above max_sequence_length, and
 /// unknown names; in use for packed documents, carried state and generation, each with the reason.
-std::unique_ptr<AttentionMechanism> make_linformer_mechanism(ParameterStore& store, const std::string& name,
-                                                             const AttentionConfig& config);
+MechanismInfo linformer_mechanism();
 
 }  // namespace furlong::layers

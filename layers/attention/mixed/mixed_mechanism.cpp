@@ -98,7 +98,7 @@ class MixedMechanism : public AttentionMechanism {
   }
 
   Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
-                AttentionState& state) const override {
+                AttentionState& state, const Tensor& key_mask) const override {
     auto& states = dynamic_cast<MixedState&>(state);
     Tape tape(stream);
     const Tape::NoGradient guard(tape);
@@ -108,7 +108,7 @@ class MixedMechanism : public AttentionMechanism {
     std::vector<Variable> outputs;
     for (std::size_t i = 0; i < runs_.size(); ++i)
       outputs.emplace_back(
-          runs_[i]->extend(stream, queries[i].value(), keys[i].value(), values[i].value(), states.run(i)));
+          runs_[i]->extend(stream, queries[i].value(), keys[i].value(), values[i].value(), states.run(i), key_mask));
     return ops::concatenate_last(tape, outputs).value();
   }
 

@@ -10,20 +10,28 @@ namespace {
 /// doubles as it fills, up to the longest sequence announced, or to window + spare rows.
 class KeyValueCache : public AttentionState {
  public:
-  KeyValueCache(std::int64_t batch, std::int64_t max_tokens, std::int64_t window, std::int64_t width, DType dtype,
+  KeyValueCache(std::int64_t batch, std::int64_t max_tokens, const AttentionConfig& config, DType dtype,
                 const Device& device)
       : max_tokens_(max_tokens),
-        window_(window),
-        most_rows_(window > 0 && window < max_tokens - spare ? window + spare : max_tokens),
-        key_(Tensor::empty({batch, std::min(most_rows_, spare), width}, dtype, device)),
-        value_(Tensor::empty(key_.shape(), dtype, device)) {}
+        window_(config.window),
+        most_rows_(window_ > 0 && window_ < max_tokens - spare ? window_ + spare : max_tokens),
+        mask_(static_cast<std::size_t>(batch)),
+        key_(empty(config.n_kv_heads * config.d_head, dtype, device)),
+        value_(empty(config.n_kv_heads * config.value_width(), dtype, device)) {}
 
   std::int64_t bytes() const override { return key_.bytes() + value_.bytes(); }
   std::int64_t rows() const { return rows_; }
   Tensor key() const { return key_.narrow(1, 0, rows_); }
   Tensor value() const { return value_.narrow(1, 0, rows_); }
+  /// int32 [batch, rows()]; undefined without masks.
+  Tensor mask() const {
+    if (mask_[0].empty()) return {};
+    std::vector<std::int32_t> all;
+    for (const auto& row : mask_) all.insert(all.end(), row.begin(), row.end());
+    return Tensor::from(all, {static_cast<std::int64_t>(mask_.size()), rows_}, key_.device());
+  }
 
-  void append(const Stream& stream, const Tensor& key, const Tensor& value) {
+  void append(const Stream& stream, const Tensor& key, const Tensor& value, const Tensor& mask) {
     const std::int64_t added = key.extent(1);
     require(tokens_ + added <= max_tokens_, "a key-value cache for {} tokens was given {}", max_tokens_,
             tokens_ + added);
@@ -33,6 +41,10 @@ class KeyValueCache : public AttentionState {
     }
     ops::convert(stream, key_.narrow(1, rows_, added), key);
     ops::convert(stream, value_.narrow(1, rows_, added), value);
+    for (std::size_t row = 0; mask.defined() && row < mask_.size(); ++row) {
+      const auto kept = mask.narrow(0, static_cast<std::int64_t>(row), 1).to_vector<std::int32_t>();
+      mask_[row].insert(mask_[row].end(), kept.begin(), kept.end());
+    }
     rows_ += added;
     tokens_ += added;
   }
@@ -45,6 +57,9 @@ class KeyValueCache : public AttentionState {
  private:
   static constexpr std::int64_t spare = 256;  // how many tokens go by between moves, each of which copies the window
 
+  Tensor empty(std::int64_t width, DType dtype, const Device& device) const {
+    return Tensor::empty({static_cast<std::int64_t>(mask_.size()), std::min(most_rows_, spare), width}, dtype, device);
+  }
   std::int64_t seen_by_the_next() const { return window_ > 0 ? std::min(rows_, window_ - 1) : rows_; }
 
   /// The last `kept` rows to the front of new memory, since they may overlap where they go.
@@ -55,11 +70,14 @@ class KeyValueCache : public AttentionState {
       if (kept > 0) ops::convert(stream, target.narrow(1, 0, kept), cache->narrow(1, rows_ - kept, kept));
       *cache = target;
     }
+    for (auto& row : mask_)
+      if (!row.empty()) row.erase(row.begin(), row.begin() + (rows_ - kept));
     rows_ = kept;
   }
 
   std::int64_t max_tokens_, window_, most_rows_;
-  std::int64_t tokens_ = 0, rows_ = 0;  // rows_ of them are held
+  std::int64_t tokens_ = 0, rows_ = 0;           // rows_ of them are held
+  std::vector<std::vector<std::int32_t>> mask_;  // of each sequence; empty without masks
   Tensor key_, value_;
 };
 
@@ -85,21 +103,22 @@ class SoftmaxMechanism : public AttentionMechanism {
 
   std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype,
                                             const Device& device) const override {
-    return std::make_unique<KeyValueCache>(batch, max_tokens, config_.window, config_.n_kv_heads * config_.d_head,
-                                           dtype, device);
+    return std::make_unique<KeyValueCache>(batch, max_tokens, config_, dtype, device);
   }
 
   Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
-                AttentionState& state) const override {
+                AttentionState& state, const Tensor& key_mask) const override {
     auto& cache = dynamic_cast<KeyValueCache&>(state);
     ops::SoftmaxAttentionOptions options = options_;
-    cache.append(stream, key, value);
+    cache.append(stream, key, value, key_mask);
     options.first_query_position =
         cache.rows() - query.extent(1);  // among the keys that are left, where only distances count
-    const Tensor output = Tensor::empty(query.shape(), query.dtype(), stream.device);
+    const std::int64_t width = config_.value_width();
+    const Tensor output =
+        Tensor::empty({query.extent(0), query.extent(1), config_.n_heads * width}, query.dtype(), stream.device);
     ops::softmax_attention_forward(stream, query.split_last(config_.d_head), cache.key().split_last(config_.d_head),
-                                   cache.value().split_last(config_.d_head), output.split_last(config_.d_head),
-                                   Tensor{}, options);
+                                   cache.value().split_last(width), output.split_last(width), Tensor{}, options,
+                                   {cache.mask(), {}});
     cache.trim(stream);
     return output;
   }
@@ -109,11 +128,34 @@ class SoftmaxMechanism : public AttentionMechanism {
   ops::SoftmaxAttentionOptions options_;
 };
 
+std::unique_ptr<AttentionMechanism> make(ParameterStore& /*store*/, const std::string& /*name*/,
+                                         const AttentionConfig& config) {
+  return std::make_unique<SoftmaxMechanism>(config);
+}
+
+AttentionCost cost(const AttentionConfig& config, std::int64_t n) {
+  const AttentionCost one =
+      softmax_cost(attended_pairs(config.causal, n, config.window), static_cast<double>(config.d_head));
+  const double heads = static_cast<double>(config.n_heads);
+  return {heads * one.forward, heads * one.with_backward};
+}
+
 }  // namespace
 
-std::unique_ptr<AttentionMechanism> make_softmax_mechanism(ParameterStore& /*store*/, const std::string& /*name*/,
-                                                           const AttentionConfig& config) {
-  return std::make_unique<SoftmaxMechanism>(config);
+double attended_pairs(bool causal, std::int64_t n, std::int64_t window) {
+  const double tokens = static_cast<double>(n), width = static_cast<double>(window > 0 ? std::min(window, n) : n);
+  const double to_the_left = width * tokens - width * (width - 1) / 2;
+  return causal ? to_the_left : 2 * to_the_left - tokens;
+}
+
+AttentionCost softmax_cost(double pairs, double d) { return {pairs * 4 * d, pairs * 14 * d}; }
+
+MechanismInfo softmax_mechanism() {
+  MechanismInfo info{softmax_attention, "exact", make, cost};
+  info.is_softmax = true;
+  info.past = Past::growing;
+  info.window = &AttentionConfig::window;
+  return info;
 }
 
 }  // namespace furlong::layers

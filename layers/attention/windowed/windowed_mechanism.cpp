@@ -2,10 +2,13 @@
 
 #include "layers/attention/linear/linear_mechanism.h"
 
-namespace furlong::layers {
+#include "layers/attention/softmax/softmax_mechanism.h"
 
-std::unique_ptr<AttentionMechanism> make_windowed_mechanism(ParameterStore& store, const std::string& name,
-                                                            const AttentionConfig& config) {
+namespace furlong::layers {
+namespace {
+
+std::unique_ptr<AttentionMechanism> make(ParameterStore& store, const std::string& name,
+                                         const AttentionConfig& config) {
   if (config.softmax_window <= 0)
     throw UserError(
         "model.attention.softmax_window: {} with mechanism windowed; expected the number of nearest tokens that get "
@@ -16,6 +19,27 @@ std::unique_ptr<AttentionMechanism> make_windowed_mechanism(ParameterStore& stor
         "model.attention.normalizer: {} with mechanism windowed, whose two parts meet under one sum; expected sum",
         config.normalizer);
   return std::make_unique<LinearMechanism>(store, name, config, config.softmax_window);
+}
+
+/// Softmax over the pairs inside the window, and linear attention without one.
+AttentionCost cost(const AttentionConfig& config, std::int64_t n) {
+  const double d = static_cast<double>(config.d_head), heads = static_cast<double>(config.n_heads);
+  const AttentionCost inside = softmax_cost(attended_pairs(config.causal, n, config.softmax_window), d);
+  AttentionCost sum = linear_cost(config, n, 0);
+  sum.forward += heads * inside.forward;
+  sum.with_backward += heads * inside.with_backward;
+  return sum;
+}
+
+}  // namespace
+
+MechanismInfo windowed_mechanism() {
+  MechanismInfo info{"windowed", "softmax for the nearest tokens and a feature map for all others", make, cost};
+  info.has_features = true;
+  info.is_hybrid = true;
+  info.past = Past::constant;
+  info.window = info.size = &AttentionConfig::softmax_window;
+  return info;
 }
 
 }  // namespace furlong::layers

@@ -6,7 +6,6 @@ namespace furlong::layers {
 /// The windowed hybrid: keys nearer than config.softmax_window, on either side where the model is bidirectional, carry
 /// softmax's own weight exp(q·k/√d + gate_h), all others the feature map's, under one normaliser; the gate of each head
 /// is learned. config.window does not concern it. Throws UserError without a softmax_window.
-std::unique_ptr<AttentionMechanism> make_windowed_mechanism(ParameterStore& store, const std::string& name,
-                                                            const AttentionConfig& config);
+MechanismInfo windowed_mechanism();
 
 }  // namespace furlong::layers

@@ -96,16 +96,16 @@ inline Matrix softmax_rows(const Matrix& query, const Matrix& key, const Matrix&
   return reference::softmax_attention(c, query, key, value).output;
 }
 
-inline Head softmax_head(const AttentionChoice& choice) {
-  return [choice](const Problem& p, std::size_t b, std::size_t h) {
+inline Head softmax_head(const layers::AttentionConfig& config) {
+  return [config](const Problem& p, std::size_t b, std::size_t h) {
     const std::size_t g = h / (p.heads / p.kv_heads);
     return softmax_rows(p.rows("query", b, h), p.rows("key", b, g), p.rows("value", b, g), p.n, p.d, p.d_value,
-                        choice.causal, choice.window, p.row_of("mask", b), p.row_of("documents", b));
+                        config.causal, config.window, p.row_of("mask", b), p.row_of("documents", b));
   };
 }
 
-inline Head linear_head(const AttentionChoice& choice) {
-  return [choice](const Problem& p, std::size_t b, std::size_t h) {
+inline Head linear_head(const layers::AttentionConfig& config) {
+  return [config](const Problem& p, std::size_t b, std::size_t h) {
     const std::size_t g = h / (p.heads / p.kv_heads);
     const auto of_head = [&](const char* name, std::size_t width) {
       Matrix row;
@@ -113,7 +113,7 @@ inline Head linear_head(const AttentionChoice& choice) {
       return row;
     };
     reference::LinearAttentionCase c;
-    c.features = {choice.feature_map, choice.map_options, static_cast<std::int64_t>(p.d)};
+    c.features = {ops::feature_map_info(config.feature_map).map, config.map_options, static_cast<std::int64_t>(p.d)};
     if (p.data.count("directions")) {
       const auto& [shape, values] = p.data.at("directions");
       const std::size_t size = shape[shape.size() - 2] * p.d, start = shape.size() == 3 ? h * size : 0;
@@ -124,9 +124,10 @@ inline Head linear_head(const AttentionChoice& choice) {
     if (p.data.count("oprf_a")) c.features.oprf_a = p.at("oprf_a")[h];
     c.n_query = static_cast<std::int64_t>(p.n), c.n_key = static_cast<std::int64_t>(p.n_key),
     c.d_value = static_cast<std::int64_t>(p.d_value);
-    c.causal = choice.causal;
-    (choice.mechanism == AttendMechanism::windowed ? c.softmax_window : c.window) = choice.window;
-    c.rms = choice.normalizer == ops::Normalizer::rms;
+    c.causal = config.causal;
+    c.softmax_window = config.softmax_window;
+    c.window = config.window;
+    c.rms = config.normalizer == "none";
     if (p.data.count("gate")) c.gate = p.at("gate")[h];
     c.query_center = of_head("query_center", p.d), c.key_center = of_head("key_center", p.d),
     c.scaling = of_head("scaling", p.d);
@@ -136,23 +137,23 @@ inline Head linear_head(const AttentionChoice& choice) {
 }
 
 /// E and F as the file has them: matrices for all heads, or a stack of one for each.
-inline Head linformer_head(const AttentionChoice& choice, std::int64_t pooled) {
+inline Head linformer_head(const layers::AttentionConfig& config, std::int64_t pooled) {
   return [=](const Problem& p, std::size_t b, std::size_t h) {
     const std::size_t g = h / (p.heads / p.kv_heads);
     const std::vector<int> mask = p.row_of("mask", b);
     const std::vector<std::int32_t> keys(mask.begin(), mask.end());
     const auto projected = [&](const char* name, const char* rows, std::size_t width) {
       ops::SequenceProjectionOptions options;
-      options.kind = choice.projection;
+      options.kind = ops::sequence_projection_kind(config.projection);
       options.projected_length = pooled, options.max_length = static_cast<std::int64_t>(p.n_key);
       std::vector<double> weight;
-      if (choice.projection != ops::SequenceProjection::mean) {
+      if (options.kind != ops::SequenceProjection::mean) {
         const auto& [shape, values] = p.data.at(p.data.count(name) ? name : "key_projection");
         const std::size_t size = shape[shape.size() - 2] * shape.back(), start = shape.size() == 3 ? g * size : 0;
         weight.assign(values.begin() + static_cast<std::ptrdiff_t>(start),
                       values.begin() + static_cast<std::ptrdiff_t>(start + size));
         const auto stride = static_cast<std::int64_t>(shape.back());
-        const bool linear = choice.projection == ops::SequenceProjection::linear;
+        const bool linear = options.kind == ops::SequenceProjection::linear;
         options.projected_length =
             linear ? static_cast<std::int64_t>(shape[shape.size() - 2]) : (options.max_length + stride - 1) / stride;
         options.max_length = linear ? stride : options.projected_length * stride;
@@ -163,6 +164,15 @@ inline Head linformer_head(const AttentionChoice& choice, std::int64_t pooled) {
                  value = projected("value_projection", "value", p.d_value);
     return softmax_rows(p.rows("query", b, h), key, value, p.n, p.d, p.d_value, false, 0, {}, {});
   };
+}
+
+inline layers::AttentionConfig config_of(const char* mechanism, bool causal, std::int64_t window = 0) {
+  layers::AttentionConfig config;
+  config.mechanism = mechanism;
+  config.causal = causal;
+  config.chunk_size = 4;
+  if (const auto place = layers::mechanism_info(mechanism).window) config.*place = window;
+  return config;
 }
 
 class AttendTest : public WithTemporaryFolder {
@@ -185,11 +195,12 @@ class AttendTest : public WithTemporaryFolder {
     out.close();
     place.commit();
   }
-  AttendOptions options(AttentionChoice choice = {}, DType dtype = DType::float64) const {
+  AttendOptions options(const layers::AttentionConfig& config = config_of("softmax", false),
+                        DType dtype = DType::float64) const {
     AttendOptions result;
     result.input = path("in.h5");
     result.output = path("out.h5");
-    result.choice = choice;
+    result.config = config;
     result.dtype = dtype;
     return result;
   }
@@ -250,15 +261,6 @@ class AttendTest : public WithTemporaryFolder {
     }
   }
 };
-
-inline AttentionChoice choice_of(AttendMechanism mechanism, bool causal, std::int64_t window = 0) {
-  AttentionChoice choice;
-  choice.mechanism = mechanism;
-  choice.causal = causal;
-  choice.window = window;
-  choice.chunk_size = 4;
-  return choice;
-}
 
 // n·d_value terms in float32 cost a few roundings each; float64 sums in another order than the reference.
 // Measured: at most 1.2e-15 and 3.6e-7.

@@ -10,25 +10,25 @@ TEST_F(AttendTest, SoftmaxWithMasksWindowsAndDocuments) {
   for (const DType dtype : {DType::float64, DType::float32}) {
     for (const bool causal : {false, true}) {
       for (const std::int64_t window : {0, 3}) {
-        const AttentionChoice choice = choice_of(AttendMechanism::softmax, causal, window);
+        const layers::AttentionConfig config = config_of("softmax", causal, window);
         Problem p;
-        expect_output(p, options(choice, dtype), softmax_head(choice), tolerance_of(dtype));
+        expect_output(p, options(config, dtype), softmax_head(config), tolerance_of(dtype));
         p.mask_some();
         p.two_documents();
-        expect_output(p, options(choice, dtype), softmax_head(choice), tolerance_of(dtype));
+        expect_output(p, options(config, dtype), softmax_head(config), tolerance_of(dtype));
       }
     }
   }
   const Problem cross(5, 11);
-  expect_output(cross, options(), softmax_head({}), tolerance_of(DType::float64));
+  expect_output(cross, options(), softmax_head(config_of("softmax", false)), tolerance_of(DType::float64));
 }
 
 TEST_F(AttendTest, EveryFeatureMap) {
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
     for (const bool causal : {false, true}) {
       SCOPED_TRACE(fmt::format("{}, {}", info.name, causal ? "causal" : "bidirectional"));
-      AttentionChoice choice = choice_of(AttendMechanism::linear, causal);
-      choice.feature_map = info.map;
+      layers::AttentionConfig config = config_of("linear", causal);
+      config.feature_map = info.name;
       // Small entries with a common part keep the denominators of signed maps away from zero, where rounding would be
       // all there is.
       Problem p(9, causal ? 9 : 12, 0.3);
@@ -39,16 +39,16 @@ TEST_F(AttendTest, EveryFeatureMap) {
       if (info.map == ops::FeatureMap::oprf) p.data["oprf_a"] = {{4}, {0, -0.05, -0.1, -0.2}};
       if (causal) p.two_documents();
       p.mask_some();
-      expect_output(p, options(choice), linear_head(choice), tolerance_of(DType::float64));
-      attend(options(choice, DType::float32));
-      EXPECT_LT(relative_difference(dataset("output"), all_heads(p, linear_head(choice))),
+      expect_output(p, options(config), linear_head(config), tolerance_of(DType::float64));
+      attend(options(config, DType::float32));
+      EXPECT_LT(relative_difference(dataset("output"), all_heads(p, linear_head(config))),
                 tolerance_of(DType::float32));
     }
   }
 }
 
 TEST_F(AttendTest, ConstantsOfHeadsAndDirectionsOfTheirOwn) {
-  AttentionChoice choice = choice_of(AttendMechanism::linear, true);
+  layers::AttentionConfig config = config_of("linear", true);
   Problem p;
   p.data["directions"] = {{p.heads, 10, p.d}, normal(p.heads * 10 * p.d, "w")};
   p.data["query_center"] = {{p.heads, p.d}, normal(p.heads * p.d, "a", 0.3)};
@@ -56,37 +56,37 @@ TEST_F(AttendTest, ConstantsOfHeadsAndDirectionsOfTheirOwn) {
   std::vector<double> scaling = normal(p.heads * p.d, "psi", 0.2);
   for (double& x : scaling) x = std::exp(x);
   p.data["scaling"] = {{p.heads, p.d}, scaling};
-  expect_output(p, options(choice), linear_head(choice), tolerance_of(DType::float64));
-  choice.normalizer = ops::Normalizer::rms;
-  expect_output(p, options(choice), linear_head(choice), tolerance_of(DType::float64));
-  choice.normalizer = ops::Normalizer::sum;
-  choice.window = 3;
-  expect_output(p, options(choice), linear_head(choice), tolerance_of(DType::float64));
+  expect_output(p, options(config), linear_head(config), tolerance_of(DType::float64));
+  config.normalizer = "none";
+  expect_output(p, options(config), linear_head(config), tolerance_of(DType::float64));
+  config.normalizer = "sum";
+  config.window = 3;
+  expect_output(p, options(config), linear_head(config), tolerance_of(DType::float64));
 }
 
 TEST_F(AttendTest, WindowedHybridAndItsGate) {
   for (const bool causal : {true, false}) {
-    const AttentionChoice choice = choice_of(AttendMechanism::windowed, causal, 3);
+    const layers::AttentionConfig config = config_of("windowed", causal, 3);
     Problem p(13, 13);
     p.directions(8);
-    expect_output(p, options(choice), linear_head(choice), tolerance_of(DType::float64));
+    expect_output(p, options(config), linear_head(config), tolerance_of(DType::float64));
     p.data["gate"] = {{4}, {0.5, -0.25, 0, 2}};
-    AttendOptions o = options(choice);
+    AttendOptions o = options(config);
     o.gradients = true;
-    expect_output(p, o, linear_head(choice), tolerance_of(DType::float64));
-    for (const char* name : {"query", "key", "value", "gate"}) expect_gradient(p, name, linear_head(choice));
+    expect_output(p, o, linear_head(config), tolerance_of(DType::float64));
+    for (const char* name : {"query", "key", "value", "gate"}) expect_gradient(p, name, linear_head(config));
   }
 }
 
 TEST_F(AttendTest, LinformerOfEveryKind) {
-  AttentionChoice choice = choice_of(AttendMechanism::linformer, false);
+  layers::AttentionConfig config = config_of("linformer", false);
   for (const auto& [kind, name] : ops::sequence_projections()) {
     for (const bool own : {false, true}) {  // a projection for each head, and one for values
       SCOPED_TRACE(fmt::format("{} {}", name, own));
-      choice.projection = kind;
+      config.projection = name;
       Problem p(5, 11);
       if (!own) p.mask_some();
-      AttendOptions o = options(choice);
+      AttendOptions o = options(config);
       o.gradients = true;
       if (kind == ops::SequenceProjection::mean) {
         o.projected_length = 4;
@@ -102,7 +102,7 @@ TEST_F(AttendTest, LinformerOfEveryKind) {
         p.data["key_projection"] = weight(rows_k, "E");
         if (own || !linear) p.data["value_projection"] = weight(rows_v, "F");
       }
-      const Head head = linformer_head(choice, 4);
+      const Head head = linformer_head(config, 4);
       expect_output(p, o, head, tolerance_of(DType::float64));
       for (const auto& [dataset, content] : p.data) {
         if (dataset != "d_output" && dataset != "mask") expect_gradient(p, dataset, head);
@@ -116,12 +116,12 @@ TEST_F(AttendTest, GradientsOfSoftmaxAndFeatures) {
   Problem p;
   p.mask_some();
   p.directions(8);
-  for (const AttendMechanism mechanism : {AttendMechanism::softmax, AttendMechanism::linear}) {
+  for (const char* mechanism : {"softmax", "linear"}) {
     for (const bool causal : {false, true}) {
-      const AttentionChoice choice = choice_of(mechanism, causal);
-      const Head head = mechanism == AttendMechanism::softmax ? softmax_head(choice) : linear_head(choice);
+      const layers::AttentionConfig config = config_of(mechanism, causal);
+      const Head head = layers::mechanism_info(mechanism).is_softmax ? softmax_head(config) : linear_head(config);
       write(p);
-      AttendOptions o = options(choice);
+      AttendOptions o = options(config);
       o.gradients = true;
       attend(o);
       for (const char* name : {"query", "key", "value"}) expect_gradient(p, name, head);
@@ -135,30 +135,28 @@ TEST_F(AttendTest, GradientsOfSoftmaxAndFeatures) {
 
 TEST_F(AttendTest, RecurrentIsParallel) {
   struct Form {
-    AttentionChoice choice;
+    layers::AttentionConfig config;
     bool masked = false;
   };
   std::vector<Form> forms;
   for (const bool masked : {false, true}) {
-    for (const std::int64_t window : {0, 3})
-      forms.push_back({choice_of(AttendMechanism::softmax, true, window), masked});
-    for (const ops::FeatureMap map :
-         {ops::FeatureMap::favor_positive, ops::FeatureMap::elu1, ops::FeatureMap::taylor}) {
-      forms.push_back({choice_of(AttendMechanism::linear, true), masked});
-      forms.back().choice.feature_map = map;
+    for (const std::int64_t window : {0, 3}) forms.push_back({config_of("softmax", true, window), masked});
+    for (const char* map : {"favor_positive", "elu1", "taylor"}) {
+      forms.push_back({config_of("linear", true), masked});
+      forms.back().config.feature_map = map;
     }
   }
-  forms.push_back({choice_of(AttendMechanism::windowed, true, 3), false});
-  forms.push_back({choice_of(AttendMechanism::linear, true, 3), false});
+  forms.push_back({config_of("windowed", true, 3), false});
+  forms.push_back({config_of("linear", true, 3), false});
   for (const Form& form : forms) {
-    SCOPED_TRACE(fmt::format("{} {} window {} masked {}", name_of(form.choice.mechanism),
-                             ops::feature_map_info(form.choice.feature_map).name, form.choice.window, form.masked));
+    SCOPED_TRACE(fmt::format("{} {} window {} masked {}", form.config.mechanism, form.config.feature_map,
+                             layers::mechanism_info(form.config.mechanism).window_in(form.config), form.masked));
     Problem p(11, 11);
     p.directions(8);
     if (form.masked) p.mask_some();
     write(p);
     for (const DType dtype : {DType::float64, DType::float32}) {
-      AttendOptions o = options(form.choice, dtype);
+      AttendOptions o = options(form.config, dtype);
       attend(o);
       const std::vector<double> parallel = dataset("output");
       o.recurrent = true;
@@ -174,7 +172,7 @@ TEST_F(AttendTest, RecurrentIsParallel) {
 TEST_F(AttendTest, DrawnDirectionsComeBackWithTheOutput) {
   Problem p;
   write(p);
-  AttendOptions o = options(choice_of(AttendMechanism::linear, true), DType::float32);
+  AttendOptions o = options(config_of("linear", true), DType::float32);
   const AttendReport report = attend(o);
   EXPECT_TRUE(report.drew_directions);
   EXPECT_EQ(report.features, 12) << "twice the width of a head";
@@ -200,55 +198,6 @@ TEST_F(AttendTest, DrawnDirectionsComeBackWithTheOutput) {
   attend(o);
   EXPECT_EQ(shape_of("directions"), (hdf5::Shape{7, 6}));
   EXPECT_NE(dataset("directions")[0], drawn[0]);
-}
-
-// performer_pytorch's softmax kernel, bidirectional: its features, epsilon and maxima written out.
-TEST_F(AttendTest, CompatIsThatLibrarysArithmetic) {
-  AttentionChoice choice = choice_of(AttendMechanism::linear, false);
-  choice.compat = "performer_pytorch";
-  choice.compat_kernel_epsilon = 1e-2;
-  Problem p;
-  p.directions(8);
-  const Head head = [](const Problem& q, std::size_t b, std::size_t h) {
-    const std::size_t g = h / (q.heads / q.kv_heads), m = 8;
-    const auto features = [&](const Matrix& rows, bool is_query) {
-      const std::size_t n = rows.size() / q.d;
-      Matrix dash(n * m), diagonal(n);
-      double top = -HUGE_VAL;
-      const double c = std::pow(static_cast<double>(q.d), -0.25);
-      for (std::size_t i = 0; i < n; ++i) {
-        for (std::size_t x = 0; x < q.d; ++x) diagonal[i] += c * c * rows[i * q.d + x] * rows[i * q.d + x] / 2;
-        for (std::size_t f = 0; f < m; ++f) {
-          for (std::size_t x = 0; x < q.d; ++x)
-            dash[i * m + f] += c * rows[i * q.d + x] * q.at("directions")[f * q.d + x];
-          top = std::max(top, dash[i * m + f]);
-        }
-      }
-      for (std::size_t i = 0; i < n; ++i) {
-        const auto begin = dash.begin() + static_cast<std::ptrdiff_t>(i * m),
-                   end = begin + static_cast<std::ptrdiff_t>(m);
-        const double shift = is_query ? *std::max_element(begin, end) : top;
-        for (auto at = begin; at != end; ++at) *at = std::exp(*at - diagonal[i] - shift) + 1e-2;
-      }
-      return dash;
-    };
-    const Matrix a = features(q.rows("query", b, h), true), k = features(q.rows("key", b, g), false),
-                 v = q.rows("value", b, g);
-    Matrix output(q.n * q.d_value);
-    for (std::size_t i = 0; i < q.n; ++i) {
-      double total = 0;
-      for (std::size_t j = 0; j < q.n_key; ++j) {
-        double weight = 0;
-        for (std::size_t f = 0; f < m; ++f) weight += a[i * m + f] * k[j * m + f];
-        total += weight;
-        for (std::size_t x = 0; x < q.d_value; ++x) output[i * q.d_value + x] += weight * v[j * q.d_value + x];
-      }
-      for (std::size_t x = 0; x < q.d_value; ++x) output[i * q.d_value + x] /= total;
-    }
-    return output;
-  };
-  expect_output(p, options(choice), head, tolerance_of(DType::float64));
-  EXPECT_EQ(hdf5::File::open(path("out.h5")).text("compat"), "performer_pytorch");
 }
 
 }  // namespace

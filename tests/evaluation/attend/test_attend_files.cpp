@@ -16,9 +16,9 @@ TEST_F(AttendFileTest, StorageTypes) {
       x = static_cast<double>(bfloat16(static_cast<float>(x)));  // so that every type holds the same numbers
   }
   write(p);
-  const AttentionChoice choice = choice_of(AttendMechanism::softmax, true);
-  const std::vector<double> exact = all_heads(p, softmax_head(choice));
-  AttendOptions o = options(choice, DType::bfloat16);
+  const layers::AttentionConfig config = config_of("softmax", true);
+  const std::vector<double> exact = all_heads(p, softmax_head(config));
+  AttendOptions o = options(config, DType::bfloat16);
   o.gradients = true;
   attend(o);
   EXPECT_LT(relative_difference(dataset("output"), exact), 0x1p-8) << "one rounding of the output to bfloat16";
@@ -41,16 +41,16 @@ TEST_F(AttendFileTest, StorageTypes) {
   }
   narrow.close();
   place.commit();
-  attend(options(choice));
+  attend(options(config));
   EXPECT_LT(relative_difference(dataset("output"), exact), tolerance_of(DType::float64));
 }
 
 TEST_F(AttendFileTest, AttributesSayWhatWasDone) {
   Problem p(40, 40);
   write(p);
-  AttentionChoice choice = choice_of(AttendMechanism::linear, true);
-  choice.feature_map = ops::FeatureMap::favor_trig;
-  AttendOptions o = options(choice, DType::float32);
+  layers::AttentionConfig config = config_of("linear", true);
+  config.feature_map = "favor_trig";
+  AttendOptions o = options(config, DType::float32);
   o.gradients = true;
   const AttendReport report = attend(o);
   EXPECT_THAT(report.read, ElementsAre("query", "key", "value", "d_output"));
@@ -71,7 +71,7 @@ TEST_F(AttendFileTest, AttributesSayWhatWasDone) {
 }
 
 TEST_F(AttendFileTest, MistakesInTheFileNameDatasetAndShape) {
-  const AttentionChoice linear = choice_of(AttendMechanism::linear, true);
+  const layers::AttentionConfig linear = config_of("linear", true);
   const auto with = [&](const AttendOptions& o, const std::function<void(Problem&)>& change) {
     Problem p;
     change(p);
@@ -120,19 +120,19 @@ TEST_F(AttendFileTest, MistakesInTheFileNameDatasetAndShape) {
   o.features = 9;
   EXPECT_THAT(with(o, [](Problem& p) { p.directions(8); }), HasSubstr("--features 9: dataset 'directions'"));
   o = options(linear);
-  o.choice.feature_map = ops::FeatureMap::oprf;
+  o.config.feature_map = "oprf";
   EXPECT_THAT(with(o, [](Problem&) {}), HasSubstr("has no dataset 'oprf_a', expected [4], at most 0"));
   EXPECT_THAT(with(o, reshaped("oprf_a", {4})), HasSubstr("'oprf_a' holds 1, expected numbers at most 0"));
-  o.choice.feature_map = ops::FeatureMap::elu1;
+  o.config.feature_map = "elu1";
   EXPECT_THAT(with(o, reshaped("scaling", {4, 6})), HasSubstr("changes what elu1 computes"));
   o = options(linear);
   o.recurrent = true;
   EXPECT_THAT(with(o, [](Problem& p) { p.two_documents(); }), HasSubstr("--mode recurrent goes through one document"));
-  o = options(choice_of(AttendMechanism::linformer, false));
+  o = options(config_of("linformer", false));
   EXPECT_THAT(with(o, [](Problem&) {}), HasSubstr("has no dataset 'key_projection', expected [r, 9]"));
   EXPECT_THAT(with(o, reshaped("key_projection", {3, 8})),
               HasSubstr("'key_projection' has shape [3, 8], expected [3, 9] or [2, 3, 9]"));
-  EXPECT_THAT(with(o, [](Problem& p) { p.two_documents(); }), HasSubstr("projections mix all positions"));
+  EXPECT_THAT(with(o, [](Problem& p) { p.two_documents(); }), HasSubstr("its projection mixes all positions"));
   write(Problem(5, 9));
   EXPECT_THAT(refused(options(linear)),
               HasSubstr("'key' has 9 tokens and 'query' 5, expected as many: --causal compares"));

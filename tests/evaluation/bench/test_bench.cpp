@@ -13,15 +13,15 @@ namespace {
 using ::testing::HasSubstr;
 using testing::message_of;
 
-BenchAttentionOptions options_of(AttendMechanism mechanism, bool causal, bool train) {
+BenchAttentionOptions options_of(const std::string& mechanism, bool causal, bool train) {
   BenchAttentionOptions options;
-  options.choice.mechanism = mechanism;
-  options.choice.causal = causal;
-  options.choice.chunk_size = 8;
-  options.n_heads = 3;
-  options.d = 8;
-  options.features = 16;
-  options.projected_length = 4;
+  options.config.mechanism = mechanism;
+  options.config.causal = causal;
+  options.config.chunk_size = 8;
+  options.config.n_heads = 3;
+  options.config.d_head = 8;
+  options.config.n_features = 16;
+  options.config.projected_length = 4;
   options.train = train;
   options.lengths = {32, 64};
   options.repeat = 3;
@@ -41,8 +41,8 @@ double counted_pairs(bool causal, std::int64_t n, std::int64_t window) {
 TEST(BenchAttention, SoftmaxCountsEachPairThatSeesEachOther) {
   for (const bool causal : {false, true}) {
     for (const std::int64_t window : {0, 1, 5, 32, 100}) {
-      BenchAttentionOptions options = options_of(AttendMechanism::softmax, causal, false);
-      options.choice.window = window;
+      BenchAttentionOptions options = options_of("softmax", causal, false);
+      options.config.window = window;
       // q·k and p·v forward; q·k again, dp, dv, dq and dk backward.
       const double pairs = counted_pairs(causal, 32, window);
       EXPECT_EQ(attention_flops(options, 32), 3 * pairs * 2 * (8 + 8)) << causal << " " << window;
@@ -56,7 +56,7 @@ TEST(BenchAttention, LinearCountsFeaturesStatesAndPairsOfAChunk) {
   // Chunks of 8: one block of queries meets every key of the chunk.
   const double n = 32, d = 8, m = 16, features = 2 * n * m * d, state = 2 * n * m * d, pairs = 4 * 8 * 8;
   const auto count = [](bool causal, bool train) {
-    return attention_flops(options_of(AttendMechanism::linear, causal, train), 32) / 3;
+    return attention_flops(options_of("linear", causal, train), 32) / 3;
   };
   const double bidirectional = 2 * features + 2 * state;  // of q and of k; built and read
   EXPECT_EQ(count(false, false), bidirectional);
@@ -70,34 +70,35 @@ TEST(BenchAttention, LinearCountsFeaturesStatesAndPairsOfAChunk) {
   // A chunk of 64 in four blocks of 16 queries over 16, 32, 48 and 64 keys; one of 24 in blocks of 16 and 8.
   for (const auto& [chunk, blocks] :
        std::vector<std::pair<std::int64_t, double>>{{64, 16 * (16 + 32 + 48 + 64)}, {24, 16 * 16 + 8 * 24}}) {
-    BenchAttentionOptions longer = options_of(AttendMechanism::linear, true, false);
-    longer.choice.chunk_size = chunk;
+    BenchAttentionOptions longer = options_of("linear", true, false);
+    longer.config.chunk_size = chunk;
     EXPECT_EQ(attention_flops(longer, 192) / 3,
               6 * bidirectional + 192 / static_cast<double>(chunk) * blocks * 2 * (m + d))
         << chunk;
   }
 
-  BenchAttentionOptions window = options_of(AttendMechanism::linear, true, false);
-  window.choice.window = 5;
+  BenchAttentionOptions window = options_of("linear", true, false);
+  window.config.window = 5;
   EXPECT_EQ(attention_flops(window, 32) / 3, 2 * features + counted_pairs(true, 32, 5) * 2 * (m + d));
-  window.choice.mechanism = AttendMechanism::windowed;
+  window.config.mechanism = "windowed";
+  window.config.softmax_window = 5;
   EXPECT_EQ(attention_flops(window, 32) / 3, count(true, false) + counted_pairs(true, 32, 5) * 4 * d);
-  window.choice.causal = false;
+  window.config.causal = false;
   EXPECT_EQ(attention_flops(window, 32) / 3, count(false, false) + counted_pairs(false, 32, 5) * 4 * d);
-  BenchAttentionOptions hyperbolic = options_of(AttendMechanism::linear, false, false);
-  hyperbolic.choice.feature_map = ops::FeatureMap::favor_hyperbolic;
+  BenchAttentionOptions hyperbolic = options_of("linear", false, false);
+  hyperbolic.config.feature_map = "favor_hyperbolic";
   EXPECT_EQ(attention_flops(hyperbolic, 32) / 3, features + 2 * state) << "half as many directions";
-  hyperbolic.choice.feature_map = ops::FeatureMap::elu1;
+  hyperbolic.config.feature_map = "elu1";
   EXPECT_EQ(attention_flops(hyperbolic, 32) / 3, 4 * n * d * d) << "no directions, m = d";
 }
 
 TEST(BenchAttention, LinformerCountsProjectionAndRows) {
-  BenchAttentionOptions options = options_of(AttendMechanism::linformer, false, false);
+  BenchAttentionOptions options = options_of("linformer", false, false);
   const double projection = 2 * 2 * 32 * 4 * 8, rows = 32 * 4 * 2 * (8 + 8);
   EXPECT_EQ(attention_flops(options, 32), 3 * (projection + rows));
   options.train = true;
   EXPECT_EQ(attention_flops(options, 32), 3 * (3 * projection + 3.5 * rows));
-  options.choice.projection = ops::SequenceProjection::mean;
+  options.config.projection = "mean";
   EXPECT_EQ(attention_flops(options, 32), 3 * 3.5 * rows);
 }
 
@@ -120,14 +121,14 @@ TEST(BenchAttention, ExponentOfPowers) {
 }
 
 TEST(BenchAttention, MeasuresEveryMechanism) {
-  for (const auto& [name, mechanism] : attend_mechanisms()) {
+  for (const layers::MechanismInfo& mechanism : layers::attention_mechanisms()) {
     for (const bool train : {false, true}) {
-      SCOPED_TRACE(name);
-      BenchAttentionOptions options = options_of(mechanism, mechanism != AttendMechanism::linformer, train);
-      if (mechanism == AttendMechanism::windowed) options.choice.window = 4;
+      SCOPED_TRACE(mechanism.name);
+      BenchAttentionOptions options = options_of(mechanism.name, mechanism.can_be_causal, train);
+      if (mechanism.is_hybrid) options.config.*mechanism.window = 4;
       const BenchAttentionResult result = bench_attention(options);
       ASSERT_EQ(result.lengths.size(), 2u);
-      EXPECT_EQ(result.features, options.choice.uses_features() ? 16 : 0);
+      EXPECT_EQ(result.features, mechanism.has_features ? 16 : 0);
       EXPECT_TRUE(result.exponent.has_value());
       for (const BenchAttentionLength& length : result.lengths) {
         ASSERT_EQ(length.seconds.size(), 3u);
@@ -145,14 +146,14 @@ TEST(BenchAttention, MeasuresEveryMechanism) {
 
 // Features exist tile by tile, so what grows with length is O(n·d): the same whatever m is.
 TEST(BenchAttention, MemoryThatGrowsWithLengthDoesNotDependOnFeatures) {
-  for (const AttendMechanism mechanism : {AttendMechanism::linear, AttendMechanism::windowed}) {
+  for (const std::string mechanism : {"linear", "windowed"}) {
     for (const bool causal : {true, false}) {
-      SCOPED_TRACE(fmt::format("{}, {}", name_of(mechanism), causal ? "causal" : "bidirectional"));
+      SCOPED_TRACE(fmt::format("{}, {}", mechanism, causal ? "causal" : "bidirectional"));
       const auto growth = [&](std::int64_t features, std::int64_t n) {
         BenchAttentionOptions options = options_of(mechanism, causal, true);
-        options.choice.chunk_size = 64;
-        if (mechanism == AttendMechanism::windowed) options.choice.window = 32;
-        options.features = features;
+        options.config.chunk_size = 64;
+        if (mechanism == "windowed") options.config.softmax_window = 32;
+        options.config.n_features = features;
         options.lengths = {n, 2 * n};
         options.repeat = 1;
         const BenchAttentionResult result = bench_attention(options);
@@ -167,17 +168,17 @@ TEST(BenchAttention, MemoryThatGrowsWithLengthDoesNotDependOnFeatures) {
 
 TEST(BenchAttention, EveryStorageType) {
   for (const DType dtype : {DType::bfloat16, DType::float64}) {
-    BenchAttentionOptions options = options_of(AttendMechanism::linear, true, true);
+    BenchAttentionOptions options = options_of("linear", true, true);
     options.dtype = dtype;
-    options.choice.feature_map = ops::FeatureMap::oprf;
+    options.config.feature_map = "oprf";
     EXPECT_GT(bench_attention(options).lengths[0].median_seconds, 0);
   }
 }
 
 TEST(BenchAttention, WhatDoesNotGoTogetherIsRefused) {
-  BenchAttentionOptions options = options_of(AttendMechanism::linformer, true, false);
+  BenchAttentionOptions options = options_of("linformer", true, false);
   EXPECT_THAT(message_of<UserError>([&] { bench_attention(options); }), HasSubstr("would see later tokens"));
-  options = options_of(AttendMechanism::windowed, true, false);
+  options = options_of("windowed", true, false);
   EXPECT_THAT(message_of<UserError>([&] { bench_attention(options); }), HasSubstr("add --window W"));
 }
 

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "evaluation/bench/bench_attention.h"
 #include "evaluation/plan/plan.h"
+#include "layers/attention/mechanism.h"
 #include "tests/trainers/training.h"
 #include "trainers/model/model.h"
 
@@ -223,47 +223,40 @@ TEST(PlanWork, AttentionIsThatOfEachHeadsMechanism) {
   const auto attention = [](const std::vector<std::string>& overrides) {
     return totals(plan_stages(model_of(overrides), 300, 0, 2)).attention;
   };
-  BenchAttentionOptions one;
-  one.choice.causal = true;
-  one.n_heads = 1;
-  one.d = 8;
-  one.train = true;
-  const double softmax = attention_flops(one, 48);
+  layers::AttentionConfig one;
+  one.d_head = 8;
+  const auto cost = [&one] { return layers::mechanism_info(one.mechanism).cost(one, 48).with_backward; };
+  const double softmax = cost();
   EXPECT_DOUBLE_EQ(attention({}), 2 * 3 * 4 * softmax) << "sequences, layers, heads";
-  one.choice.mechanism = AttendMechanism::linear;
-  one.features = 64;
-  const double linear = attention_flops(one, 48);
+  one.mechanism = "linear";
+  one.n_features = 64;
+  const double linear = cost();
   const std::vector<std::string> features{"model.attention.mechanism=linear", "model.attention.n_features=64"};
   EXPECT_DOUBLE_EQ(attention(features), 2 * 3 * 4 * linear);
   EXPECT_DOUBLE_EQ(attention({features[1], "model.attention.layers=[softmax, linear, 'softmax linear linear linear']"}),
                    2 * ((4 + 1) * softmax + (4 + 3) * linear));
-  one.choice.feature_map = ops::FeatureMap::elu1;
-  one.features = 0;
-  EXPECT_DOUBLE_EQ(attention({features[0], "model.attention.feature_map=elu1"}), 2 * 3 * 4 * attention_flops(one, 48));
-  one.choice.feature_map = ops::FeatureMap::hedgehog;
+  one.feature_map = "elu1";
+  EXPECT_DOUBLE_EQ(attention({features[0], "model.attention.feature_map=elu1"}), 2 * 3 * 4 * cost());
+  one.feature_map = "hedgehog";
   EXPECT_DOUBLE_EQ(attention({features[0], "model.attention.feature_map=hedgehog", "model.n_key_value_heads=2"}),
-                   2 * 3 * (4 * attention_flops(one, 48) + (4 + 2) * 6.0 * 48 * 8 * 8))
+                   2 * 3 * (4 * cost() + (4 + 2) * 6.0 * 48 * 8 * 8))
       << "and its maps, of 4 query and 2 key heads";
   one = {};
-  one.n_heads = 1;
-  one.d = 8;
-  one.train = true;
-  one.choice.causal = true;
-  one.choice.window = 5;
-  EXPECT_DOUBLE_EQ(attention({"model.attention.window=5"}), 2 * 3 * 4 * attention_flops(one, 48));
-  one.choice.mechanism = AttendMechanism::windowed;
-  one.features = 64;
+  one.d_head = 8;
+  one.window = 5;
+  EXPECT_DOUBLE_EQ(attention({"model.attention.window=5"}), 2 * 3 * 4 * cost());
+  one.mechanism = "windowed";
+  one.softmax_window = 5;
+  one.n_features = 64;
   EXPECT_DOUBLE_EQ(attention({"model.attention.mechanism=windowed", "model.attention.softmax_window=5", features[1]}),
-                   2 * 3 * 4 * attention_flops(one, 48));
+                   2 * 3 * 4 * cost());
   one = {};
-  one.n_heads = 1;
-  one.d = 8;
-  one.train = true;
-  one.choice.mechanism = AttendMechanism::linformer;
+  one.d_head = 8;
+  one.mechanism = "linformer";
   one.projected_length = 12;
   EXPECT_DOUBLE_EQ(attention({"model.attention.mechanism=linformer", "model.architecture=encoder",
                               "objective.name=masked_tokens", "model.attention.projected_length=12"}),
-                   2 * 3 * 4 * attention_flops(one, 48));
+                   2 * 3 * 4 * cost());
 }
 
 TEST(PlanWork, RecomputationRunsBlocksForwardAgain) {

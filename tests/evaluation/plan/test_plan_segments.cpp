@@ -7,7 +7,6 @@
 #include <cmath>
 #include <tuple>
 
-#include "evaluation/bench/bench_attention.h"
 #include "evaluation/plan/plan.h"
 #include "framework/core/arena.h"
 #include "framework/core/parallel.h"

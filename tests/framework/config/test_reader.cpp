@@ -319,6 +319,25 @@ TEST(Table, RefusesItsOwnMistakes) {
   EXPECT_THROW(table.keys().front().set(Value(1.5)), ContractError);
 }
 
+TEST(Table, IgnoresRemovedKeysThatChangedNothing) {
+  Bakery bakery;
+  auto table = bakery_table(bakery);
+  table.removed("kitchen.gas", "none", "bake with electricity");
+  const auto message = [&](const std::string& text, const std::vector<std::string>& overrides = {}) -> std::string {
+    try {
+      read_settings_text(table, text, "x", overrides);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message("kitchen: {gas: none}"), "");
+  EXPECT_EQ(message("kitchen: {gas: town}"),
+            "x:1:11: kitchen.gas: found town, but this key was removed; bake with electricity");
+  EXPECT_EQ(message("", {"kitchen.gas=none"}),
+            "--set kitchen.gas=none: kitchen.gas was removed; bake with electricity");
+}
+
 TEST(Schema, DescribesTheTable) {
   Bakery bakery;
   const auto schema = json_schema(bakery_table(bakery), "Bakery");

@@ -2,7 +2,6 @@
 // refuse.
 #include <cmath>
 
-#include "framework/ops/attention/compat/compat_attention.h"
 #include "layers/attention/linear/head_constants.h"
 #include "layers/attention/linear/recurrent_state.h"
 #include "tests/framework/engine_testing.h"
@@ -101,37 +100,6 @@ TEST(Windowed, ItsWindowIsNotThatOfOtherHeads) {
   EXPECT_GT(relative_difference(heads(local, 0), heads(softmax, 0)), 1e-3);
   EXPECT_LE(relative_difference(heads(local, 2), heads(mixed, 2)), 1e-14)
       << "windowed beside a sliding window is as before";
-}
-
-/// What a config says reaches the library's arithmetic, and nothing else does.
-TEST(Compat, EpsilonAndStabiliserReachTheLibrarysArithmetic) {
-  const auto run = [](const char* library, const char* map, double epsilon = -1) {
-    AttentionConfig config = attention_config("linear", map);
-    config.compat = library;
-    config.compat_kernel_epsilon = epsilon;
-    return doubles(Alone(config).run());
-  };
-  for (const auto& [map, usual] : {std::pair{"favor_positive", 1e-4}, std::pair{"favor_relu", 1e-3}}) {
-    const std::vector<double> own = run("performer_pytorch", map);
-    EXPECT_EQ(run("performer_pytorch", map, usual), own) << map;
-    EXPECT_GT(relative_difference(run("performer_pytorch", map, 0.1), own), 1e-3) << map;
-  }
-  AttentionConfig config = attention_config("linear", "favor_hyperbolic");
-  config.compat = "fast_transformers";
-  config.compat_stabilize = true;
-  Alone alone(config);
-  ops::CompatAttentionOptions options;
-  options.n_heads = config.n_heads;
-  options.n_kv_heads = config.n_kv_heads;
-  options.library = ops::Compat::fast_transformers;
-  options.feature_map = ops::FeatureMap::favor_hyperbolic;
-  options.stabilize = true;
-  Tape tape(Stream{});
-  const Tensor directions = alone.store.find("attention.directions").master();
-  EXPECT_EQ(doubles(alone.run()), doubles(ops::compat_attention(tape, Variable(alone.query), Variable(alone.key),
-                                                                Variable(alone.value), directions, {}, options)
-                                              .value()));
-  EXPECT_NE(doubles(alone.run()), run("fast_transformers", "favor_hyperbolic"));
 }
 
 TEST(Windowed, CentringAndScalingLeaveTheExactPartAsItIs) {
@@ -438,6 +406,29 @@ TEST(Statistics, OfACheckpointGoOnAsIfNothingHadHappened) {
     EXPECT_TRUE(same_bits(parameter.master(), resumed.store.find(parameter.name()).master())) << parameter.name();
 }
 
+TEST(Registry, CollectsTheMechanismsOfLayersAndHeads) {
+  AttentionConfig config;
+  config.layer_mechanisms = {"linear", "softmax linear linear softmax"};
+  const auto used = mechanisms_of(config);
+  ASSERT_EQ(used.size(), 2u);
+  EXPECT_STREQ(used[0]->name, "linear");
+  EXPECT_STREQ(used[1]->name, "softmax");
+  EXPECT_EQ(first_mechanism(config, &MechanismInfo::is_softmax), used[1]);
+  EXPECT_EQ(first_mechanism(config, &MechanismInfo::is_softmax, false), used[0]);
+  EXPECT_FALSE(uses(config, &MechanismInfo::is_hybrid));
+  EXPECT_EQ(head_mechanisms_of(config, 0), std::vector<std::string>{"linear"});
+  EXPECT_EQ(head_mechanisms_of(config, 1).size(), 4u);
+}
+
+TEST(Registry, RejectsUnknownNames) {
+  EXPECT_EQ(find_mechanism("lineer"), nullptr);
+  EXPECT_EQ(refusal([] { mechanism_info("lineer"); }),
+            "attention mechanism 'lineer' is unknown; expected one of softmax, linear, windowed, linformer");
+  AttentionConfig config;
+  config.head_mechanisms = {"softmax", "lineer"};
+  EXPECT_NE(refusal([&] { mechanisms_of(config); }).find("'lineer'"), std::string::npos);
+}
+
 TEST(Refusals, SayWhatCannotBeAndWhy) {
   const auto refuses = [](const std::string& words, const auto& change) {
     AttentionConfig config = attention_config("linear");
@@ -462,10 +453,6 @@ TEST(Refusals, SayWhatCannotBeAndWhy) {
   refuses("expected sum",
           [](AttentionConfig& c) { c.mechanism = "windowed", c.softmax_window = 4, c.normalizer = "none"; });
   refuses("sees later ones", [](AttentionConfig& c) { c.causal = false; });
-  refuses("over all keys", [](AttentionConfig& c) { c.compat = "performer_pytorch"; });
-  refuses("has no centering", [](AttentionConfig& c) { c.compat = "performer_pytorch", c.centering = true; });
-  refuses("has no window", [](AttentionConfig& c) { c.compat = "performer_pytorch", c.window = 4; });
-  refuses("taylor", [](AttentionConfig& c) { c.compat = "performer_pytorch", c.feature_map = "taylor"; });
   refuses("'lineer'", [](AttentionConfig& c) { c.head_mechanisms = {"softmax", "softmax", "lineer", "lineer"}; });
 }
 

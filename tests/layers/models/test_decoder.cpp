@@ -352,7 +352,7 @@ TEST(Decoder, PositionsInTheNumeratorAreForLinearAttentionAlone) {
                                                            {"linear", "favor_positive", "heads"}}) {
     DecoderConfig config = small_config(attending, "rotary", 0, Style::gpt2);
     config.rotary_placement = "numerator";
-    EXPECT_THROW(TestModel(config, DType::float32), UserError) << attending.name();
+    EXPECT_THROW(TestModel(config, DType::float32), ContractError) << attending.name();
   }
 }
 

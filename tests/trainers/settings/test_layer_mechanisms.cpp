@@ -1,8 +1,8 @@
 // model.attention.layers, whose entries name one mechanism or one for each head.
+#include "layers/attention/mechanism.h"
 #include "layers/blocks/block.h"
 #include "tests/datasets/temporary_folder.h"
 #include "trainers/model/model.h"
-#include "trainers/settings/attention_config.h"
 
 namespace furlong {
 namespace {
@@ -16,9 +16,9 @@ Settings from(const std::string& attention, const std::string& model = "n_layers
 
 TEST(LayerMechanisms, OneForEachHeadOfALayer) {
   const Settings settings = from("layers: [softmax linear linear softmax, linear], feature_map: elu1, chunk_size: 32");
-  EXPECT_TRUE(settings.model.attention.uses("softmax"));
-  EXPECT_TRUE(settings.model.attention.uses("linear"));
-  EXPECT_FALSE(settings.model.attention.uses("windowed"));
+  EXPECT_TRUE(layers::uses(settings.model.attention, &layers::MechanismInfo::is_softmax));
+  EXPECT_TRUE(layers::uses(settings.model.attention, &layers::MechanismInfo::has_features));
+  EXPECT_FALSE(layers::uses(settings.model.attention, &layers::MechanismInfo::is_hybrid));
   const layers::AttentionConfig config = attention_config(settings);
   const layers::AttentionConfig first = layers::attention_of_layer(config, 0, 2),
                                 second = layers::attention_of_layer(config, 1, 2);

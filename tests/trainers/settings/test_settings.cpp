@@ -13,7 +13,6 @@
 
 #include "framework/core/error.h"
 #include "tests/places.h"
-#include "trainers/settings/attention_config.h"
 
 namespace furlong {
 namespace {
@@ -245,11 +244,13 @@ TEST(AttentionConfig, TwoWindowsAndTheEpsilonThatEachDefinitionReads) {
   EXPECT_EQ(config("mechanism: linear, feature_map: favor_relu").map_options.kernel_epsilon, 1e-3);
   EXPECT_EQ(config("mechanism: linear, feature_map: favor_relu, kernel_epsilon: 0.01").map_options.kernel_epsilon,
             0.01);
-  EXPECT_LT(config("mechanism: linear, compat: performer_pytorch").compat_kernel_epsilon, 0) << "the library's own";
-  EXPECT_EQ(config("mechanism: linear, compat: performer_pytorch, kernel_epsilon: 0.01").compat_kernel_epsilon, 0.01);
-  EXPECT_TRUE(
-      config("mechanism: linear, compat: fast_transformers, feature_map: favor_hyperbolic, compat_stabilize: true")
-          .compat_stabilize);
+}
+
+TEST(RemovedKeys, OfAnOlderCheckpointLoadWhereTheyChangedNothing) {
+  const std::string text =
+      "model: {attention: {mechanism: linear, kernel_epsilon: 0, compat: none, compat_stabilize: false}}\n";
+  EXPECT_EQ(from_checkpoint_text(text, "old").settings,
+            from_checkpoint_text("model: {attention: {mechanism: linear}}\n", "new").settings);
 }
 
 TEST(Overrides, AKeyWithoutItsSectionIsNamedWhole) {

@@ -71,12 +71,11 @@ void check_fit(const Settings& teacher, const Settings& student, const std::stri
 }
 
 /// Whether the attention of a layer is exact in both, and sees as far.
-bool are_both_softmax(const AttentionSettings& one, const AttentionSettings& other, std::size_t layer) {
-  const auto is_softmax = [layer](const AttentionSettings& attention) {
-    const auto exact = [](const std::string& name) { return name == "softmax"; };
-    std::vector<std::string> names = attention.heads.empty() ? std::vector{attention.mechanism} : attention.heads;
-    if (!attention.layers.empty()) names = layers::mechanisms_in(attention.layers[layer]);
-    return std::all_of(names.begin(), names.end(), exact);
+bool are_both_softmax(const layers::AttentionConfig& one, const layers::AttentionConfig& other, std::size_t layer) {
+  const auto is_softmax = [layer](const layers::AttentionConfig& attention) {
+    const std::vector<std::string> names = layers::head_mechanisms_of(attention, layer);
+    return std::all_of(names.begin(), names.end(),
+                       [](const std::string& name) { return layers::mechanism_info(name).is_softmax; });
   };
   return is_softmax(one) && is_softmax(other) && one.window == other.window;
 }

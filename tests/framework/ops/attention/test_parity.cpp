@@ -1,21 +1,22 @@
 // Against other libraries: tests/parity/goldens/*.h5 were made by running them (tests/parity/make_goldens.py).
 //
 // In float64 both sides compute the same formulas: what is left is the order of sums, a few hundred roundings of 1e-16
-// under the cancellation of gradients. In float32 each side has its own rounding errors; 1e-5 of the largest element is
-// what the modes promise.
+// under the cancellation of gradients. In float32 each side has its own rounding errors: 1e-5 of the largest element.
+// Libraries of linear attention add epsilons that Furlong does not have. The reference takes them and agrees with the
+// goldens; the distance of the op itself is a measured bound.
 #include <gtest/gtest.h>
 
 #include "framework/io/hdf5.h"
-#include "framework/ops/attention/compat/compat_attention.h"
+#include "framework/ops/attention/linear/linear_attention.h"
 #include "framework/ops/attention/linformer/sequence_projection.h"
 #include "framework/ops/attention/softmax/softmax_attention.h"
 #include "tests/framework/ops/op_testing.h"
 #include "tests/places.h"
+#include "tests/reference/library_attention.h"
 
 namespace furlong {
 namespace {
 
-using ops::Compat;
 using ops::FeatureMap;
 using testing::relative_error;
 using testing::tensor_of;
@@ -84,50 +85,129 @@ void compare(const hdf5::Group& file, const std::string& case_name, const std::v
   }
 }
 
-struct CompatFile {
+/// What a library adds to the definition of linear attention, and how far our op, which adds nothing, is from its
+/// goldens at most: the largest difference over the largest element, of output and gradients.
+struct Library {
   const char* file;
-  Compat library;
   FeatureMap map;
+  double input_scale, feature_epsilon, sum_epsilon, denominator_epsilon;  // sum_epsilon: causal only
+  bool subtract_maximum, mask_features;
+  double distance;
 };
-const CompatFile compat_files[] = {
-    {"performer_pytorch_softmax.h5", Compat::performer_pytorch, FeatureMap::favor_positive},
-    {"performer_pytorch_relu.h5", Compat::performer_pytorch, FeatureMap::favor_relu},
-    {"fast_transformers_elu.h5", Compat::fast_transformers, FeatureMap::elu1},
-    {"fast_transformers_favor.h5", Compat::fast_transformers, FeatureMap::favor_hyperbolic},
-    {"fast_transformers_generalized.h5", Compat::fast_transformers, FeatureMap::favor_relu},
-    {"fast_transformers_cross.h5", Compat::fast_transformers, FeatureMap::favor_hyperbolic}};
+const double fourth_root_of_d = std::pow(3.0, 0.25);
+const Library libraries[] = {
+    {"performer_pytorch_softmax.h5", FeatureMap::favor_positive, 1, 1e-4, 1e-6, 0, true, false, 1},
+    {"performer_pytorch_relu.h5", FeatureMap::favor_relu, 1, 1e-3, 1e-6, 0, false, false, 3e-6},
+    {"fast_transformers_elu.h5", FeatureMap::elu1, 1, 0, 0, 1e-6, false, true, 2e-6},
+    {"fast_transformers_favor.h5", FeatureMap::favor_hyperbolic, 1, 0, 0, 1e-6, false, true, 8e-6},
+    {"fast_transformers_generalized.h5", FeatureMap::favor_relu, fourth_root_of_d, 0, 0, 1e-6, false, true, 1.1e-5},
+    {"fast_transformers_cross.h5", FeatureMap::favor_hyperbolic, 1, 0, 0, 1e-6, false, true, 5e-8}};
 
-class CompatParity : public ::testing::TestWithParam<CompatFile> {};
+class LibraryParity : public ::testing::TestWithParam<Library> {
+ protected:
+  static constexpr std::int64_t heads = 2;
 
-TEST_P(CompatParity, OutputsAndGradientsAreTheLibrarys) {
-  const hdf5::File file = golden(GetParam().file);
-  std::size_t cases = 0;
-  for (const auto& member : file.members()) {
-    if (member.kind != hdf5::Kind::group) continue;
-    ++cases;
-    const hdf5::Group group = file.group(member.name);
-    ops::CompatAttentionOptions options;
-    options.library = GetParam().library;
-    options.feature_map = GetParam().map;
-    options.n_heads = options.n_kv_heads = 2;
-    options.causal = group.integer("causal") != 0;
-    options.stabilize = group.has_attribute("stabilize") && group.integer("stabilize") != 0;
-    ops::AttentionMask mask;
-    if (group.integer("masked") != 0) mask.keys = mask_of(file);
-    for (const Precision& precision : precisions) {
-      Tensor directions;
-      if (file.has("directions")) directions = read(file, "directions").as(precision.dtype);
-      compare(file, member.name, {"query", "key", "value"}, precision,
-              [&](Tape& tape, const std::map<std::string, Variable>& inputs) {
-                return ops::compat_attention(tape, inputs.at("query"), inputs.at("key"), inputs.at("value"), directions,
-                                             mask, options);
-              });
+  /// Calls body with each case of the file.
+  template <class Body>
+  void for_each_case(const Body& body) const {
+    const hdf5::File file = golden(GetParam().file);
+    std::size_t cases = 0;
+    for (const auto& member : file.members()) {
+      if (member.kind != hdf5::Kind::group) continue;
+      ++cases;
+      SCOPED_TRACE(file.file_name() + ", " + member.name);
+      body(file, member.name, file.group(member.name));
     }
+    EXPECT_GE(cases, std::string(GetParam().file) == "fast_transformers_cross.h5" ? 1u : 4u);
   }
-  EXPECT_GE(cases, std::string(GetParam().file) == "fast_transformers_cross.h5" ? 1u : 4u);
+};
+
+/// The columns of one head in one sequence of [batch, n, heads·width].
+std::vector<double> head_of(const Values& all, std::int64_t sequence, std::int64_t head, std::int64_t heads) {
+  const std::int64_t n = all.shape[1], width = all.shape[2] / heads;
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto first = all.values.begin() + ((sequence * n + i) * heads + head) * width;
+    values.insert(values.end(), first, first + width);
+  }
+  return values;
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, CompatParity, ::testing::ValuesIn(compat_files), [](const auto& info) {
+TEST_P(LibraryParity, ReferenceWithTheirEpsilonsComputesTheirOutputs) {
+  const Library& library = GetParam();
+  for_each_case([&](const hdf5::Group& file, const std::string& name, const hdf5::Group& group) {
+    const Values query = read(file, "query"), key = read(file, "key"), value = read(file, "value"),
+                 expected = read(file, name + "/f64/output");
+    reference::LibraryAttentionCase c;
+    c.n_query = query.shape[1], c.n_key = key.shape[1], c.d_value = value.shape[2] / heads;
+    c.features.map = library.map;
+    c.features.options.kernel_epsilon = 0;
+    c.features.d = query.shape[2] / heads;
+    if (file.has("directions")) c.features.directions = read(file, "directions").values;
+    c.features.n_directions = static_cast<std::int64_t>(c.features.directions.size()) / c.features.d;
+    c.causal = group.integer("causal") != 0;
+    c.input_scale = library.input_scale;
+    c.feature_epsilon = library.feature_epsilon;
+    c.sum_epsilon = c.causal ? library.sum_epsilon : 0;
+    c.denominator_epsilon = library.denominator_epsilon;
+    c.subtract_maximum = library.subtract_maximum;
+    c.subtract_norm = group.has_attribute("stabilize") && group.integer("stabilize") != 0;
+    c.mask_features = library.mask_features;
+    for (std::int64_t sequence = 0; sequence < query.shape[0]; ++sequence) {
+      if (group.integer("masked") != 0) {
+        const Values mask = read(file, "mask");
+        c.mask.assign(mask.values.begin() + sequence * c.n_key, mask.values.begin() + (sequence + 1) * c.n_key);
+      }
+      for (std::int64_t head = 0; head < heads; ++head) {
+        const auto of = [&](const Values& all) { return head_of(all, sequence, head, heads); };
+        EXPECT_LT(relative_error(reference::library_attention_output(c, of(query), of(key), of(value)), of(expected)),
+                  1e-13)
+            << "sequence " << sequence << ", head " << head;
+      }
+    }
+  });
+}
+
+/// Where no masked key counts. An epsilon added to exponentials, or to a denominator after features were divided by a
+/// maximum, is no longer small: docs/numerics.md has the measured distances.
+TEST_P(LibraryParity, LinearAttentionDiffersByTheirEpsilonsAlone) {
+  const Library& library = GetParam();
+  for_each_case([&](const hdf5::Group& file, const std::string& name, const hdf5::Group& group) {
+    const bool masked = group.integer("masked") != 0;
+    if (masked && !library.mask_features) return;
+    ops::LinearAttentionOptions options;
+    options.feature_map = library.map;
+    options.map_options.kernel_epsilon = library.feature_epsilon;
+    options.n_heads = options.n_kv_heads = heads;
+    options.causal = group.integer("causal") != 0;
+    ops::LinearAttentionInputs inputs;
+    if (masked) inputs.mask.keys = mask_of(file);
+    if (file.has("directions")) {
+      Values directions = read(file, "directions");
+      for (double& value : directions.values) value *= library.input_scale;
+      inputs.constants.directions = directions.as(DType::float64);
+    }
+    const auto attention = [&](Tape& tape, const std::map<std::string, Variable>& leaves) {
+      inputs.query = leaves.at("query"), inputs.key = leaves.at("key"), inputs.value = leaves.at("value");
+      return ops::linear_attention(tape, inputs, options);
+    };
+    const bool stabilized = group.has_attribute("stabilize") && group.integer("stabilize") != 0;
+    if (!library.subtract_maximum && !stabilized) {
+      compare(file, name, {"query", "key", "value"}, {"f64", DType::float64, library.distance}, attention);
+      return;
+    }
+    Tape tape{Stream{}};
+    std::map<std::string, Variable> constants;
+    for (const char* input : {"query", "key", "value"})
+      constants[input] = Variable(read(file, input).as(DType::float64));
+    const double distance =
+        relative_error(values_of(attention(tape, constants).value()), read(file, name + "/f64/output").values);
+    EXPECT_GT(distance, 0.25);
+    EXPECT_LT(distance, 1.3);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, LibraryParity, ::testing::ValuesIn(libraries), [](const auto& info) {
   const std::string name = info.param.file;
   return name.substr(0, name.find('.'));
 });

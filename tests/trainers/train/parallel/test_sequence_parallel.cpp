@@ -279,8 +279,6 @@ TEST_F(SequenceParallelProgram, WhatASegmentCannotHaveIsRefused) {
       {{"model.attention.mechanism=softmax"}, "attention other than model.attention.mechanism: linear"},
       {{"model.attention.layers=[softmax, linear]"}, "attention other than model.attention.mechanism: linear"},
       {linear({"model.attention.window=8"}), "model.attention.window"},
-      {linear({"model.attention.compat=performer_pytorch", "model.attention.feature_map=favor_positive"}),
-       "model.attention.compat"},
       {linear({"model.short_convolution=4"}), "model.short_convolution"},
       {linear({"model.architecture=encoder", "objective.name=classification"}), "objective.name: classification"},
       {linear({"data.sampler=documents", "data.padding=longest"}), "data.padding: longest"},

@@ -1,0 +1,18 @@
+#pragma once
+// The table of keys, section by section: each adds its lines, bound to the settings that it is given.
+#include "trainers/settings/settings.h"
+
+namespace furlong {
+
+void add_run_keys(config::Table& t, Settings& s);
+void add_model_keys(config::Table& t, ModelSettings& m);
+void add_attention_keys(config::Table& t, layers::AttentionConfig& a);
+void add_data_keys(config::Table& t, DataSettings& d, bool requires_store);
+void add_objective_keys(config::Table& t, ObjectiveSettings& o);
+void add_teacher_keys(config::Table& t, TeacherSettings& r);
+void add_optimizer_keys(config::Table& t, OptimizerSettings& o, ScheduleSettings& s);
+void add_trainer_keys(config::Table& t, TrainerSettings& r);
+void add_output_keys(config::Table& t, CheckpointSettings& c, LogSettings& l, ParallelSettings& p);
+void add_finetune_keys(config::Table& t, FinetuneSettings& f);
+
+}  // namespace furlong
