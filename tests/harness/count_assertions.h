@@ -5,7 +5,8 @@
 
 #include <atomic>
 
-namespace furlong::testing {
+// Not in a namespace of the project: tests write testing:: for GoogleTest's.
+namespace furlong_assertions {
 
 /// Assertions evaluated by this process so far.
 inline std::atomic<long>& assertion_count() {
@@ -14,11 +15,11 @@ inline std::atomic<long>& assertion_count() {
 }
 inline void count_assertion() { assertion_count().fetch_add(1, std::memory_order_relaxed); }
 
-}  // namespace furlong::testing
+}  // namespace furlong_assertions
 
 // Every EXPECT_ and ASSERT_ begins with this macro, which keeps its `if` apart from a surrounding `if … else`.
 #undef GTEST_AMBIGUOUS_ELSE_BLOCKER_
-#define GTEST_AMBIGUOUS_ELSE_BLOCKER_               \
-  switch (::furlong::testing::count_assertion(), 0) \
-  case 0:                                           \
+#define GTEST_AMBIGUOUS_ELSE_BLOCKER_                 \
+  switch (::furlong_assertions::count_assertion(), 0) \
+  case 0:                                             \
   default:

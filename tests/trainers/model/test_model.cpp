@@ -35,7 +35,7 @@ TEST(LoadModel, RefusesWeightsThatAreNotFinite) {
   const Model model = make_model(resolve(settings_with("tied_embeddings: true")), Vocabulary::protein(), Device{});
   const Parameter& parameter = model.store->parameters().back();
   const std::filesystem::path path = std::filesystem::temp_directory_path() / fmt::format("nan_{}.h5", getpid());
-  static_cast<float*>(parameter.master().data())[5] = std::nanf("");
+  parameter.master().data<float>()[5] = std::nanf("");
   {
     CheckpointWriter file(path);
     for (const Parameter& one : model.store->parameters()) write_tensor(file, "parameters/" + one.name(), one.master());

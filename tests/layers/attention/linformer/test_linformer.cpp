@@ -108,7 +108,7 @@ std::vector<double> expected(const AttentionConfig& config, const std::vector<Te
                                    d, false};
     std::vector<double> result(static_cast<std::size_t>(n * n_heads * d), 0.0);
     if (!seen[0].empty())
-      result = softmax_attention(attention, slice(doubles(inputs[0]), b, batch), seen[0], seen[1]).output;
+      result = reference::softmax_attention(attention, slice(doubles(inputs[0]), b, batch), seen[0], seen[1]).output;
     output.insert(output.end(), result.begin(), result.end());
   }
   return output;

@@ -35,7 +35,7 @@ Tensor forward(const AttentionConfig& config, const Inputs& in, const ops::Atten
   Tape tape{Stream{}};
   ForwardContext context{tape};
   context.attention_mask = mask;
-  return make_softmax_mechanism(store, "attention", config)
+  return make_attention(store, "attention", config)
       ->forward(context, Variable(in.query), Variable(in.key), Variable(in.value), carried)
       .value();
 }
@@ -67,7 +67,7 @@ TEST(SoftmaxMechanism, GeneratesAsInOneCall) {
   const Inputs in;
   ParameterStore store(DType::float32, Device{});
   for (const std::int64_t window : {0, 1, 20, 1000}) {
-    const auto mechanism = make_softmax_mechanism(store, "attention", config(window));
+    const auto mechanism = make_attention(store, "attention", config(window));
     const auto state = mechanism->new_state(2, n, DType::float32, Device{});
     const Tensor whole = forward(config(window), in, {});
     for (std::int64_t first = 0; first < n;) {
@@ -96,7 +96,7 @@ TEST(SoftmaxMechanism, AWindowsCacheStopsGrowing) {
   ParameterStore store(DType::float32, Device{});
   for (const std::int64_t window : {1, 20, 300}) {
     for (const std::int64_t prompt : {3, 700}) {
-      const auto mechanism = make_softmax_mechanism(store, "attention", config(window));
+      const auto mechanism = make_attention(store, "attention", config(window));
       Tape tape{Stream{}};
       const Tensor whole = ops::softmax_attention(tape, Variable(query), Variable(key), Variable(value),
                                                   {n_heads, n_kv_heads, true, 0, 0, window})
@@ -126,7 +126,7 @@ TEST(SoftmaxMechanism, AWindowsCacheStopsGrowing) {
 
 TEST(SoftmaxMechanism, RefusesCarriedState) {
   ParameterStore store(DType::float32, Device{});
-  const auto state = make_softmax_mechanism(store, "attention", config(0))->new_state(2, n, DType::float32, Device{});
+  const auto state = make_attention(store, "attention", config(0))->new_state(2, n, DType::float32, Device{});
   const Inputs in;
   try {
     forward(config(0), in, {}, state.get());
