@@ -1,0 +1,96 @@
+#include "conversion/architectures/encoder.h"
+
+namespace furlong {
+
+Settings encoder_settings(const ForeignConfig& config, const Spelling& spelling, const EncoderDefaults& defaults) {
+  config.only("position_embedding_type", "absolute", "learned positions, added to the embedding");
+  config.only("is_decoder", false, "an encoder, each of whose tokens sees all others");
+  Settings settings;
+  settings.objective.name = "masked_tokens";
+  ModelSettings& model = settings.model;
+  model.architecture = "encoder";
+  model.vocabulary_size = config.size("vocab_size", defaults.vocabulary_size);
+  model.n_layers = config.size("num_hidden_layers", 12);
+  model.d_model = config.size("hidden_size", defaults.d_model);
+  model.n_heads = config.size("num_attention_heads", defaults.n_heads);
+  model.d_feedforward = config.size("intermediate_size", defaults.d_feedforward);
+  model.max_sequence_length = config.size("max_position_embeddings", 512);
+  model.n_segments = config.size("type_vocab_size", 2);
+  model.activation = config.activation("hidden_act", defaults.activation, false);
+  model.norm = "layernorm";
+  model.norm_epsilon = config.real("layer_norm_eps", 1e-12);
+  model.norm_placement = "after";
+  model.embedding_norm = true;
+  model.bias = true;
+  model.position = "learned";
+  model.prediction_head = spelling.head ? "transform" : "none";
+  model.output_bias = spelling.head;
+  model.tied_embeddings = !spelling.head || config.boolean("tie_word_embeddings", true);
+  return settings;
+}
+
+nlohmann::ordered_json encoder_config(const ModelSettings& model) {
+  return {{"vocab_size", model.vocabulary_size},
+          {"num_hidden_layers", model.n_layers},
+          {"hidden_size", model.d_model},
+          {"num_attention_heads", model.n_heads},
+          {"intermediate_size", model.d_feedforward},
+          {"max_position_embeddings", model.max_sequence_length},
+          {"type_vocab_size", model.n_segments},
+          {"hidden_act", foreign_activation(model.activation)},
+          {"layer_norm_eps", model.norm_epsilon},
+          {"initializer_range", model.initializer_range},
+          {"position_embedding_type", "absolute"},
+          {"tie_word_embeddings", model.tied_embeddings}};
+}
+
+void EncoderTable::norm(const std::string& ours, const std::string& theirs, std::int64_t width) {
+  table_.push_back({ours + ".gain", {{spelling_.norm(theirs, false), {width}}}});
+  table_.push_back({ours + ".bias", {{spelling_.norm(theirs, true), {width}}}});
+}
+
+void EncoderTable::linear(const std::string& ours, const std::string& theirs, std::int64_t in, std::int64_t out) {
+  table_.push_back({ours + ".weight", {{theirs + ".weight", {out, in}}}});
+  table_.push_back({ours + ".bias", {{theirs + ".bias", {out}}}});
+}
+
+void EncoderTable::embeddings() {
+  const std::string theirs = spelling_.prefix + "embeddings.";
+  const auto vectors = [&](const char* ours, const char* name, std::int64_t count) {
+    table_.push_back({ours, {{theirs + name, {count, d_embedding_}}}});
+  };
+  vectors("token_embedding.weight", "word_embeddings.weight", model_.vocabulary_size);
+  vectors("position_embedding.weight", "position_embeddings.weight", model_.max_sequence_length);
+  vectors("segment_embedding.weight", "token_type_embeddings.weight", model_.n_segments);
+  norm("embedding_norm", theirs + "LayerNorm", d_embedding_);
+}
+
+void EncoderTable::query_key_value(const std::string& ours, const std::string& theirs) {
+  const std::int64_t d = model_.d_model;
+  table_.push_back(
+      {ours + ".weight",
+       {{theirs + "query.weight", {d, d}}, {theirs + "key.weight", {d, d}}, {theirs + "value.weight", {d, d}}}});
+  table_.push_back(
+      {ours + ".bias", {{theirs + "query.bias", {d}}, {theirs + "key.bias", {d}}, {theirs + "value.bias", {d}}}});
+}
+
+void EncoderTable::head(const std::string& predictions, const std::string& transform) {
+  if (model_.prediction_head == "transform") {
+    linear("prediction.transform", transform + "dense", model_.d_model, d_embedding_);
+    norm("prediction.norm", transform + "LayerNorm", d_embedding_);
+  }
+  // Where embeddings are not tied, the output layer has a bias of its own.
+  const std::string bias = predictions + (model_.tied_embeddings ? "bias" : "decoder.bias");
+  if (model_.output_bias) table_.push_back({"output_bias", {{bias, {model_.vocabulary_size}}}});
+  if (!model_.tied_embeddings)
+    table_.push_back({"classifier.weight", {{predictions + "decoder.weight", {model_.vocabulary_size, d_embedding_}}}});
+}
+
+std::vector<Duplicate> encoder_duplicates(const ModelSettings& model, const Spelling& spelling,
+                                          const std::string& predictions) {
+  if (!model.output_bias || !model.tied_embeddings) return {};
+  return {{predictions + "decoder.bias", predictions + "bias"},
+          {predictions + "decoder.weight", spelling.prefix + "embeddings.word_embeddings.weight"}};
+}
+
+}  // namespace furlong
