@@ -44,6 +44,17 @@ Tensor logits_chunk(const Device& device, std::int64_t rows, std::int64_t vocabu
   return Tensor::empty({rows, stride}, dtype, device).narrow(1, 0, vocabulary);
 }
 
+std::pair<Tensor, Tensor> count_targets(const Stream& stream, const Tensor& targets, std::int64_t vocabulary,
+                                        const std::optional<double>& normalizer, const Tensor& device_normalizer,
+                                        DType sum_dtype) {
+  const Device& device = stream.device;
+  const Tensor counts = Tensor::empty({2}, DType::int32, device), inverse = Tensor::empty({1}, sum_dtype, device);
+  const double divisor = normalizer.value_or(0);
+  if (device.is_cpu()) count_targets_cpu(targets, vocabulary, divisor, device_normalizer, counts, inverse);
+  if (device.is_gpu()) count_targets_gpu(stream, targets, divisor, device_normalizer, counts, inverse);
+  return {counts, inverse};
+}
+
 Tensor in_dtype(const Stream& stream, const Tensor& values, DType dtype) {
   if (values.dtype() == dtype) return values;
   const Tensor converted = Tensor::empty(values.shape(), dtype, values.device());

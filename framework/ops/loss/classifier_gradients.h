@@ -1,6 +1,9 @@
 #pragma once
 // What losses that end in a classifier share (cross_entropy, distillation): logits for a chunk of rows at a time, and
 // the gradients of the classifier's inputs, made chunk by chunk in the same pass.
+#include <optional>
+#include <utility>
+
 #include "framework/autodiff/tape.h"
 
 namespace furlong::ops {
@@ -14,6 +17,12 @@ std::int64_t logits_chunk_rows(const Device& device, std::int64_t rows, std::int
 /// that each begins where vectors may: cuBLASLt has its fast kernels for nothing else, and few vocabularies are such a
 /// multiple by themselves (GPT-2's is 50257). What lies between the rows is never read.
 Tensor logits_chunk(const Device& device, std::int64_t rows, std::int64_t vocabulary, DType dtype);
+
+/// How many targets count, int32 [2] whose second is 0, and what their losses are multiplied by, `sum_dtype` [1]: the
+/// reciprocal of `device_normalizer` where defined, of `normalizer`, or of the count.
+std::pair<Tensor, Tensor> count_targets(const Stream& stream, const Tensor& targets, std::int64_t vocabulary,
+                                        const std::optional<double>& normalizer, const Tensor& device_normalizer,
+                                        DType sum_dtype);
 
 /// `values` in `dtype`, a copy where it is another's: a bias as the epilogue of a product takes it.
 Tensor in_dtype(const Stream& stream, const Tensor& values, DType dtype);

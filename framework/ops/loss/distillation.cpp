@@ -88,13 +88,9 @@ DistillationResult distillation(Tape& tape, const Variable& hidden, const Variab
   const std::int64_t rows = hidden.shape().rows(), vocabulary = weight.extent(0);
 
   DistillationResult result;
-  result.counts = Tensor::empty({2}, DType::int32, device);
-  const Tensor inverse_normalizer = Tensor::empty({1}, sum_dtype, device);
-  const double normalizer = options.normalizer.value_or(0);
-  if (device.is_cpu())
-    count_targets_cpu(targets, vocabulary, normalizer, options.device_normalizer, result.counts, inverse_normalizer);
-  if (device.is_gpu())
-    count_targets_gpu(stream, targets, normalizer, options.device_normalizer, result.counts, inverse_normalizer);
+  const auto [counts, inverse_normalizer] =
+      count_targets(stream, targets, vocabulary, options.normalizer, options.device_normalizer, sum_dtype);
+  result.counts = counts;
   const Tensor row_losses = Tensor::empty({rows}, sum_dtype, device);
   const Tensor agreement = options.count_agreement ? Tensor::empty({rows}, DType::int32, device) : Tensor{};
 
