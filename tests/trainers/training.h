@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "datasets/prepare/store_writer.h"
-#include "datasets/token_store.h"
 #include "framework/core/random.h"
 #include "framework/io/checkpoint_file.h"
+#include "tests/datasets/stores.h"
 #include "tests/datasets/temporary_folder.h"
 #include "trainers/settings/settings.h"
 
@@ -27,37 +26,33 @@ inline std::string synthetic_text(std::size_t length, std::uint64_t seed = 1) {
   return text;
 }
 
-/// Writes a store of bytes and returns its path.
+/// Writes a store of one document of bytes and returns its path.
 inline std::string write_store(const std::string& path, std::string_view text,
                                const std::string& shares = "0.8,0.1,0.1") {
-  StoreWriterOptions options;
-  options.shares = parse_split_shares(shares);
-  StoreWriter writer(path, Vocabulary::bytes(false), options);
-  const std::vector<std::uint16_t> ids(reinterpret_cast<const unsigned char*>(text.data()),
-                                       reinterpret_cast<const unsigned char*>(text.data()) + text.size());
-  writer.append(ids);
-  writer.end_document();
-  writer.finish("{}");
-  return path;
+  return write_texts(path, {std::string(text)}, shares);
+}
+
+inline std::vector<std::string> with(std::vector<std::string> some, const std::vector<std::string>& more) {
+  some.insert(some.end(), more.begin(), more.end());
+  return some;
 }
 
 /// Two narrow layers on windows of 32 tokens, and then what `overrides` say.
 inline LoadedSettings small_settings(const std::string& store, const std::vector<std::string>& overrides = {}) {
-  std::vector<std::string> all{"data.sequence_length=32",
-                               "data.batch_size=2",
-                               "model.n_layers=2",
-                               "model.d_model=16",
-                               "model.n_heads=2",
-                               "schedule.warmup_steps=4",
-                               "trainer.max_steps=24",
-                               "trainer.validate_every=0",
-                               "optimizer.learning_rate=0.01",
-                               "log.level=error",
-                               "log.progress=none",
-                               "device=cpu",
-                               "trainer.validation_batches=3"};
-  all.insert(all.end(), overrides.begin(), overrides.end());
-  return from_yaml_text("data:\n  store: " + store + "\n", "settings of the test", all);
+  const std::vector<std::string> defaults{"data.sequence_length=32",
+                                          "data.batch_size=2",
+                                          "model.n_layers=2",
+                                          "model.d_model=16",
+                                          "model.n_heads=2",
+                                          "schedule.warmup_steps=4",
+                                          "trainer.max_steps=24",
+                                          "trainer.validate_every=0",
+                                          "optimizer.learning_rate=0.01",
+                                          "log.level=error",
+                                          "log.progress=none",
+                                          "device=cpu",
+                                          "trainer.validation_batches=3"};
+  return from_yaml_text("data:\n  store: " + store + "\n", "settings of the test", with(defaults, overrides));
 }
 
 /// Fails, naming them, for tensors of two checkpoints that differ in any bit, or that only one of them has.

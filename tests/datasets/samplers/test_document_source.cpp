@@ -6,10 +6,10 @@
 #include <map>
 #include <set>
 
-#include "datasets/prepare/store_writer.h"
 #include "datasets/samplers/masking.h"
 #include "datasets/samplers/sampler.h"
 #include "framework/core/error.h"
+#include "tests/datasets/stores.h"
 #include "tests/datasets/temporary_folder.h"
 
 namespace furlong {
@@ -23,19 +23,8 @@ class DocumentSourceTest : public testing::WithTemporaryFolder {
  protected:
   /// Document i has lengths[i] letters and <document>; the k-th token of the store is the letter k % 200.
   TokenStore store_of(const std::vector<std::size_t>& lengths, const std::string& shares = "1") const {
-    StoreWriterOptions options;
-    options.shares = parse_split_shares(shares);
-    StoreWriter writer(path("documents.h5"), Vocabulary::bytes(true), options);
-    std::size_t position = 0;
-    for (const std::size_t length : lengths) {
-      std::vector<std::uint16_t> ids(length);
-      for (std::uint16_t& id : ids) id = static_cast<std::uint16_t>(position++ % 200);
-      ++position;
-      writer.append(ids);
-      writer.end_document();
-    }
-    writer.finish("{}");
-    return TokenStore::open(path("documents.h5"));
+    return TokenStore::open(testing::write_documents(path("documents.h5"), Vocabulary::bytes(true),
+                                                     testing::counting(lengths, 200, true), shares));
   }
   static DocumentOptions options(std::int64_t n, bool next_tokens = true) {
     DocumentOptions made;

@@ -5,9 +5,9 @@
 
 #include <cmath>
 
-#include "datasets/prepare/store_writer.h"
 #include "framework/core/error.h"
 #include "framework/core/random.h"
+#include "tests/datasets/stores.h"
 #include "tests/datasets/temporary_folder.h"
 
 namespace furlong {
@@ -21,19 +21,13 @@ class MaskingTest : public testing::WithTemporaryFolder {
  protected:
   /// A store of DNA: random bases, a document token after each 50, all in the training split.
   TokenStore dna(std::size_t n_documents) const {
-    StoreWriterOptions options;
-    options.shares = {{1, 0, 0}};
-    StoreWriter writer(path("dna.h5"), Vocabulary::dna(), options);
+    testing::Documents documents(n_documents, std::vector<std::uint16_t>(50));
     const RandomKey key{3, 0, random_stream("bases")};
-    for (std::size_t document = 0; document < n_documents; ++document) {
-      std::vector<std::uint16_t> ids(50);
-      for (std::size_t i = 0; i < ids.size(); ++i)
-        ids[i] = static_cast<std::uint16_t>(random_word(key, document * 50 + i) % 5);
-      writer.append(ids);  // four bases and R
-      writer.end_document();
+    std::uint64_t at = 0;
+    for (auto& ids : documents) {
+      for (std::uint16_t& id : ids) id = static_cast<std::uint16_t>(random_word(key, at++) % 5);  // four bases and R
     }
-    writer.finish("{}");
-    return TokenStore::open(path("dna.h5"));
+    return TokenStore::open(testing::write_documents(path("dna.h5"), Vocabulary::dna(), documents));
   }
 
   static MaskedSource source(const TokenStore& store, std::int64_t n, Order order, const MaskingOptions& masking = {}) {

@@ -8,6 +8,7 @@
 
 #include "datasets/prepare/store_writer.h"
 #include "framework/core/error.h"
+#include "tests/datasets/stores.h"
 #include "tests/datasets/temporary_folder.h"
 
 namespace furlong {
@@ -21,15 +22,8 @@ class SamplerTest : public testing::WithTemporaryFolder {
  protected:
   /// A store of bytes 0, 1, 2 ... in one document, all of it training.
   TokenStore counting_store(std::size_t size) const {
-    StoreWriterOptions options;
-    options.shares = parse_split_shares("1");
-    StoreWriter writer(path("store.h5"), Vocabulary::bytes(false), options);
-    std::vector<std::uint16_t> ids(size);
-    for (std::size_t i = 0; i < size; ++i) ids[i] = static_cast<std::uint16_t>(i % 256);
-    writer.append(ids);
-    writer.end_document();
-    writer.finish("{}");
-    return TokenStore::open(path("store.h5"));
+    return TokenStore::open(
+        testing::write_documents(path("store.h5"), Vocabulary::bytes(false), testing::counting({size}, 256)));
   }
 };
 

@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "datasets/prepare/store_writer.h"
 #include "datasets/samplers/sampler.h"
 #include "framework/core/error.h"
+#include "tests/datasets/stores.h"
 #include "tests/datasets/temporary_folder.h"
 
 namespace furlong {
@@ -19,18 +19,8 @@ class DocumentsTest : public testing::WithTemporaryFolder {
  protected:
   /// A store of bytes 0, 1, 2 ... in documents of these lengths, all of it training.
   TokenStore store_of(const std::vector<std::size_t>& lengths) const {
-    StoreWriterOptions options;
-    options.shares = parse_split_shares("1");
-    StoreWriter writer(path("store.h5"), Vocabulary::bytes(false), options);
-    std::uint16_t next = 0;
-    for (const std::size_t length : lengths) {
-      std::vector<std::uint16_t> ids(length);
-      for (auto& id : ids) id = static_cast<std::uint16_t>(next++ % 256);
-      writer.append(ids);
-      writer.end_document();
-    }
-    writer.finish("{}");
-    return TokenStore::open(path("store.h5"));
+    return TokenStore::open(
+        testing::write_documents(path("store.h5"), Vocabulary::bytes(false), testing::counting(lengths, 256)));
   }
 };
 

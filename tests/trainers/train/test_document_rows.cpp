@@ -10,6 +10,7 @@
 #include "evaluation/chance.h"
 #include "evaluation/generate.h"
 #include "tests/datasets/tokenizers/small_tokenizers.h"
+#include "tests/trainers/summed_loss.h"
 #include "tests/trainers/training.h"
 #include "trainers/train/data_checks.h"
 #include "trainers/train/trainer.h"
@@ -20,15 +21,13 @@ namespace {
 
 using testing::expect_equal_tensors;
 using ::testing::HasSubstr;
+using testing::LossAndGradient;
 using testing::message_of;
 using testing::small_settings;
+using testing::summed_loss;
 using testing::synthetic_text;
+using testing::with;
 using Strings = std::vector<std::string>;
-
-Strings with(Strings some, const Strings& more) {
-  some.insert(some.end(), more.begin(), more.end());
-  return some;
-}
 
 const Strings by_documents{"data.sampler=documents", "model.initializer_range=0.2"};
 const Strings masked{"model.architecture=encoder", "objective.name=masked_tokens", "objective.mask_probability=0.3"};
@@ -36,15 +35,7 @@ const Strings masked{"model.architecture=encoder", "objective.name=masked_tokens
 class DocumentRows : public testing::WithTemporaryFolder {
  protected:
   std::string store_of(const Strings& documents, const std::string& shares = "1") const {
-    StoreWriterOptions options;
-    options.shares = parse_split_shares(shares);
-    StoreWriter writer(path("documents.h5"), Vocabulary::bytes(false), options);
-    for (const std::string& text : documents) {
-      writer.append(std::vector<std::uint16_t>(text.begin(), text.end()));
-      writer.end_document();
-    }
-    writer.finish("{}");
-    return path("documents.h5");
+    return testing::write_texts(path("documents.h5"), documents, shares);
   }
   std::string varied_store(const std::string& shares = "0.7,0.3,0") const {
     Strings documents;
@@ -52,25 +43,6 @@ class DocumentRows : public testing::WithTemporaryFolder {
     return store_of(documents, shares);
   }
 };
-
-struct LossAndGradient {
-  double loss = 0;
-  std::int64_t targets = 0;
-  std::vector<double> gradient;
-};
-
-/// Of the sum over all targets of a batch, in float64.
-LossAndGradient summed_loss(Model& model, const Batch& batch) {
-  Tape tape{Stream{}};
-  model.store->forget_gradients();
-  layers::ForwardContext context{tape, true, 1, 0, 0};
-  ops::CrossEntropyOptions options;
-  options.normalizer = 1.0;
-  const auto result = loss_of(model, context, on_device(batch, Device{}), options);
-  tape.backward(result.loss);
-  model.store->complete_gradients(tape.stream());
-  return {result.loss.value().to_vector<double>()[0], batch.n_targets, model.store->gradients().to_vector<double>()};
-}
 
 /// Whatever stands beside a document in its batch, and however far that is padded: its loss and gradients are its own.
 TEST_F(DocumentRows, AreTrainedOnAsIfEachWereAlone) {

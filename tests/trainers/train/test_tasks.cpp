@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "evaluation/generate.h"
+#include "tests/trainers/summed_loss.h"
 #include "tests/trainers/training.h"
 #include "trainers/train/train.h"
 #include "trainers/train/trainer.h"
@@ -14,8 +15,11 @@ namespace {
 
 using testing::expect_equal_tensors;
 using ::testing::HasSubstr;
+using testing::LossAndGradient;
 using testing::message_of;
 using testing::small_settings;
+using testing::summed_loss;
+using testing::with;
 
 // --- The copy task
 
@@ -111,39 +115,12 @@ class DocumentsRun : public testing::WithTemporaryFolder {
  protected:
   /// Documents of letters, all of them in the training split but for what `shares` says.
   std::string store_of(const std::vector<std::string>& documents, const std::string& shares = "1") const {
-    StoreWriterOptions options;
-    options.shares = parse_split_shares(shares);
-    StoreWriter writer(path("documents.h5"), Vocabulary::bytes(false), options);
-    for (const std::string& text : documents) {
-      writer.append(std::vector<std::uint16_t>(text.begin(), text.end()));
-      writer.end_document();
-    }
-    writer.finish("{}");
-    return path("documents.h5");
+    return testing::write_texts(path("documents.h5"), documents, shares);
   }
 };
 
 using PackedDocuments = DocumentsRun;
 using CarriedStates = DocumentsRun;
-
-struct LossAndGradient {
-  double loss = 0;
-  std::int64_t targets = 0;
-  std::vector<double> gradient;
-};
-
-/// Of the sum over all targets of a batch, in float64.
-LossAndGradient summed_loss(Model& model, const Batch& batch) {
-  Tape tape{Stream{}};
-  model.store->forget_gradients();
-  layers::ForwardContext context{tape, true, 1, 0, 0};
-  ops::CrossEntropyOptions options;
-  options.normalizer = 1.0;
-  const auto result = loss_of(model, context, on_device(batch, Device{}), options);
-  tape.backward(result.loss);
-  model.store->complete_gradients(tape.stream());
-  return {result.loss.value().to_vector<double>()[0], batch.n_targets, model.store->gradients().to_vector<double>()};
-}
 
 /// Whatever the mechanism and the positions: the loss of a packed window, and each gradient, is that of its documents
 /// one by one.
@@ -210,11 +187,6 @@ std::vector<std::string> long_documents() {
 
 const std::vector<std::string> carrying{"model.attention.mechanism=linear", "data.sampler=stream",
                                         "data.carry_state=true", "model.short_convolution=4"};
-
-std::vector<std::string> with(std::vector<std::string> some, const std::vector<std::string>& more) {
-  some.insert(some.end(), more.begin(), more.end());
-  return some;
-}
 
 /// A model that sees a document segment by segment, with what it has seen carried along, finds the same as one that
 /// sees it whole.

@@ -1,0 +1,52 @@
+#pragma once
+// Small token stores of given documents.
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "datasets/prepare/store_writer.h"
+#include "datasets/token_store.h"
+
+namespace furlong::testing {
+
+using Documents = std::vector<std::vector<std::uint16_t>>;
+
+/// Writes a store of `documents` and returns its path.
+inline std::string write_documents(const std::string& path, const Vocabulary& vocabulary, const Documents& documents,
+                                   const std::string& shares = "1") {
+  StoreWriterOptions options;
+  options.shares = parse_split_shares(shares);
+  StoreWriter writer(path, vocabulary, options);
+  for (const std::vector<std::uint16_t>& ids : documents) {
+    writer.append(ids);
+    writer.end_document();
+  }
+  writer.finish("{}");
+  return path;
+}
+
+/// The same of texts, whose tokens are their bytes.
+inline std::string write_texts(const std::string& path, const std::vector<std::string>& texts,
+                               const std::string& shares = "1") {
+  Documents documents;
+  for (const std::string& text : texts) {
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(text.data());
+    documents.emplace_back(bytes, bytes + text.size());
+  }
+  return write_documents(path, Vocabulary::bytes(false), documents, shares);
+}
+
+/// Documents of these lengths, whose tokens count 0, 1, 2 ... from one to the next and begin again at `period`. With
+/// `ends` the token that ends a document takes a number, too.
+inline Documents counting(const std::vector<std::size_t>& lengths, std::size_t period, bool ends = false) {
+  Documents documents;
+  std::size_t next = 0;
+  for (const std::size_t length : lengths) {
+    for (std::uint16_t& id : documents.emplace_back(length)) id = static_cast<std::uint16_t>(next++ % period);
+    if (ends) ++next;
+  }
+  return documents;
+}
+
+}  // namespace furlong::testing
