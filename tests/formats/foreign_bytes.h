@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "formats/tensor_file.h"
+
 namespace furlong::testing {
 
 /// Appends numbers as they stand in memory (little-endian) and text.
@@ -50,6 +52,13 @@ std::string patched(std::string bytes, std::size_t at, T value) {
 
 inline std::string replaced(std::string text, std::string_view what, std::string_view by) {
   return text.replace(text.find(what), what.size(), by);
+}
+
+/// All elements of a tensor.
+inline std::vector<float> floats(const TensorFile& file, const std::string& name) {
+  std::vector<float> values(static_cast<std::size_t>(file.find(name)->shape.elements()));
+  file.read(name, values);
+  return values;
 }
 
 inline std::string safetensors_file(std::string_view header, std::string_view data) {

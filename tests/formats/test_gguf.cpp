@@ -12,6 +12,7 @@ namespace {
 
 using testing::Bytes;
 using ::testing::ElementsAre;
+using testing::floats;
 using testing::gguf_array;
 using testing::gguf_file;
 using testing::gguf_pair;
@@ -25,11 +26,6 @@ using testing::patched;
 class Gguf : public testing::WithTemporaryFolder {
  protected:
   std::unique_ptr<GgufFile> open(const std::string& bytes) { return open_gguf(file("a.gguf", bytes)); }
-  std::vector<float> floats(const TensorFile& file, const std::string& name) {
-    std::vector<float> values(static_cast<std::size_t>(file.find(name)->shape.elements()));
-    file.read(name, values);
-    return values;
-  }
   std::string failure(const std::string& bytes) {
     const std::string message = message_of<UserError>([&] { open(bytes); });
     EXPECT_TRUE(message.starts_with(path("a.gguf"))) << message;

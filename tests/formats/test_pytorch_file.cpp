@@ -11,6 +11,7 @@ namespace {
 
 using testing::Bytes;
 using ::testing::ElementsAre;
+using testing::floats;
 using ::testing::HasSubstr;
 using testing::message_of;
 using testing::packed;
@@ -21,11 +22,6 @@ using testing::ZipPart;
 
 class PytorchFile : public testing::WithTemporaryFolder {
  protected:
-  std::vector<float> floats(const TensorFile& file, const std::string& name) {
-    std::vector<float> values(static_cast<std::size_t>(file.find(name)->shape.elements()));
-    file.read(name, values);
-    return values;
-  }
   std::string failure(const std::string& bytes) {
     const std::string place = file("lie", bytes);
     const std::string message = message_of<UserError>([&] {

@@ -16,19 +16,13 @@ namespace {
 
 using testing::Bytes;
 using ::testing::ElementsAre;
+using testing::floats;
 using ::testing::HasSubstr;
 using testing::message_of;
 using testing::packed;
 using testing::safetensors_file;
 
-class Safetensors : public testing::WithTemporaryFolder {
- protected:
-  std::vector<float> floats(const TensorFile& file, const std::string& name) {
-    std::vector<float> values(static_cast<std::size_t>(file.find(name)->shape.elements()));
-    file.read(name, values);
-    return values;
-  }
-};
+using Safetensors = testing::WithTemporaryFolder;
 
 TEST_F(Safetensors, EveryTypeIsRead) {
   const std::string data = packed<double>({0.1, -2}) + packed<std::int64_t>({-1, 1LL << 60}) +
