@@ -1,11 +1,13 @@
 #pragma once
 // The furlong program run as a person or a scheduler runs it.
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <functional>
@@ -13,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/communication/child_processes.h"
 #include "tests/datasets/temporary_folder.h"
 #include "tests/places.h"
 
@@ -81,7 +84,7 @@ class Program {
     int status = 0;
     waitpid(process_, &status, 0);
     process_ = -1;
-    result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    result.status = exit_status(status);
     result.out = read("stdout");
     result.err = read("stderr");
     return result;
@@ -96,5 +99,20 @@ class Program {
   std::filesystem::path folder_;
   pid_t process_ = -1;
 };
+
+/// A test with a folder that its programs run with.
+class WithProgram : public WithTemporaryFolder {
+ protected:
+  Finished furlong(const std::vector<std::string>& arguments) const { return Program(folder_, arguments).wait(); }
+};
+
+/// A mistake that the user can mend: status 2, and one line on standard error that says all of `parts`.
+inline void expect_user_error(const Finished& found, const std::vector<std::string>& parts) {
+  EXPECT_EQ(found.status, 2) << found.err;
+  EXPECT_EQ(found.out, "");
+  EXPECT_THAT(found.err, ::testing::StartsWith("error: "));
+  EXPECT_EQ(std::count(found.err.begin(), found.err.end(), '\n'), 1) << found.err;
+  for (const std::string& part : parts) EXPECT_THAT(found.err, ::testing::HasSubstr(part));
+}
 
 }  // namespace furlong::testing

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "framework/core/random.h"
@@ -17,12 +16,11 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using Json = nlohmann::ordered_json;
+using testing::expect_user_error;
 using testing::Finished;
-using testing::Program;
 
-class AttentionCommandTest : public testing::WithTemporaryFolder {
+class AttentionCommandTest : public testing::WithProgram {
  protected:
-  Finished furlong(const std::vector<std::string>& arguments) const { return Program(folder_, arguments).wait(); }
   Finished attend(const std::vector<std::string>& more) const {
     std::vector<std::string> all{"attend", "--input", path("in.h5"), "--output", path("out.h5")};
     all.insert(all.end(), more.begin(), more.end());
@@ -39,12 +37,6 @@ class AttentionCommandTest : public testing::WithTemporaryFolder {
     }
     out.close();
     place.commit();
-  }
-  static void expect_user_error(const Finished& found, const std::string& message) {
-    EXPECT_EQ(found.status, 2);
-    EXPECT_EQ(found.out, "");
-    EXPECT_THAT(found.err, AllOf(StartsWith("error: "), HasSubstr(message)));
-    EXPECT_EQ(std::count(found.err.begin(), found.err.end(), '\n'), 1) << found.err;
   }
 };
 
@@ -109,7 +101,7 @@ TEST_F(AttentionCommandTest, AttendRefusesWhatDoesNotGoTogether) {
   write_input();
   const auto refused = [&](const std::vector<std::string>& more, const std::string& message) {
     SCOPED_TRACE(more.back());
-    expect_user_error(attend(more), message);
+    expect_user_error(attend(more), {message});
     EXPECT_FALSE(std::filesystem::exists(path("out.h5")));
   };
   refused({"--feature-map", "elu1"}, "--feature-map: belongs to --mechanism linear or windowed");
@@ -221,7 +213,7 @@ TEST_F(AttentionCommandTest, BenchRefusesBeforeItMeasures) {
   const auto refused = [&](std::vector<std::string> more, const std::string& message) {
     SCOPED_TRACE(more.back());
     more.insert(more.begin(), {"bench", "attention"});
-    expect_user_error(furlong(more), message);
+    expect_user_error(furlong(more), {message});
   };
   refused({"--n", "0"}, "--n 0: expected lengths of at least 1");
   refused({"--n", "16,16"}, "--n 16,16: 16 stands there twice");

@@ -1,7 +1,6 @@
 // furlong bench comm and furlong train --trace as a person runs them.
 #include <gmock/gmock.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -15,17 +14,11 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-class CommCommands : public testing::WithTemporaryFolder {
+class CommCommands : public testing::WithProgram {
  protected:
-  testing::Finished furlong(const std::vector<std::string>& arguments) const {
-    return testing::Program(folder_, arguments).wait();
-  }
   void expect_refusal(const std::vector<std::string>& arguments, const std::string& part) const {
     SCOPED_TRACE(::testing::PrintToString(arguments));
-    const testing::Finished result = furlong(arguments);
-    EXPECT_EQ(result.status, 2);
-    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-    EXPECT_THAT(result.err, HasSubstr(part));
+    testing::expect_user_error(furlong(arguments), {part});
   }
   const std::string config = (testing::source_directory() / "configs/copy_linear.yaml").string();
 };

@@ -17,9 +17,8 @@ using testing::Finished;
 using ::testing::HasSubstr;
 using testing::Program;
 
-class FaultsTest : public testing::WithTemporaryFolder {
+class FaultsTest : public testing::WithProgram {
  protected:
-  Finished furlong(const std::vector<std::string>& arguments) const { return Program(folder_, arguments).wait(); }
   /// A pipe that nobody writes to, held open so that its reader waits.
   int silent_pipe(const std::string& name) const {
     EXPECT_EQ(mkfifo(path(name).c_str(), 0666), 0);

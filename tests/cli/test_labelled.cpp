@@ -12,12 +12,9 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 using testing::Finished;
-using testing::Program;
 
-class LabelledProgramTest : public testing::WithTemporaryFolder {
+class LabelledProgramTest : public testing::WithProgram {
  protected:
-  Finished furlong(const std::vector<std::string>& arguments) const { return Program(folder_, arguments).wait(); }
-
   Finished prepare(const std::vector<std::string>& more) const {
     std::string table = "id,label,review\n";
     for (int i = 0; i < 120; ++i)

@@ -13,20 +13,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class LaunchCommand : public testing::WithTemporaryFolder {
+class LaunchCommand : public testing::WithProgram {
  protected:
   testing::Finished launch(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "launch");
-    return testing::Program(folder_, arguments).wait();
+    return furlong(arguments);
   }
-  /// One line of error that contains all of `parts`, exit status 2.
   void expect_refusal(const std::vector<std::string>& arguments, const std::vector<std::string>& parts) {
     SCOPED_TRACE(::testing::PrintToString(arguments));
-    const testing::Finished result = launch(arguments);
-    EXPECT_EQ(result.status, 2);
-    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-    EXPECT_TRUE(result.err.starts_with("error: "));
-    for (const std::string& part : parts) EXPECT_THAT(result.err, HasSubstr(part));
+    testing::expect_user_error(launch(arguments), parts);
   }
 };
 
@@ -44,7 +39,7 @@ TEST_F(LaunchCommand, RefusesMistakesInOneLine) {
 
 TEST_F(LaunchCommand, RefusesEverySubcommandThatDoesNotTrain) {
   // As the program lists them, so that none is forgotten that is added later.
-  const std::string help = testing::Program(folder_, {"--help"}).wait().out;
+  const std::string help = furlong({"--help"}).out;
   std::istringstream lines(help.substr(std::min(help.size(), help.find("Subcommands:\n"))));
   int refused = 0;
   for (std::string line; std::getline(lines, line);) {

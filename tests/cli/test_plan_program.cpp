@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/program.h"
@@ -16,10 +15,10 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using Json = nlohmann::ordered_json;
+using testing::expect_user_error;
 using testing::Finished;
-using testing::Program;
 
-class PlanProgram : public testing::WithTemporaryFolder {
+class PlanProgram : public testing::WithProgram {
  protected:
   PlanProgram() {
     testing::write_store(path("text.h5"), testing::synthetic_text(2000));
@@ -34,13 +33,7 @@ class PlanProgram : public testing::WithTemporaryFolder {
   Finished plan(const std::string& config, const std::vector<std::string>& more) const {
     std::vector<std::string> all{"plan", path(config.c_str())};
     all.insert(all.end(), more.begin(), more.end());
-    return Program(folder_, all).wait();
-  }
-  static void expect_user_error(const Finished& found, const std::string& message) {
-    EXPECT_EQ(found.status, 2);
-    EXPECT_EQ(found.out, "");
-    EXPECT_THAT(found.err, AllOf(StartsWith("error: "), HasSubstr(message)));
-    EXPECT_EQ(std::count(found.err.begin(), found.err.end(), '\n'), 1) << found.err;
+    return furlong(all);
   }
 };
 
@@ -88,7 +81,7 @@ TEST_F(PlanProgram, WritesJson) {
 
 TEST_F(PlanProgram, NeedsNoDataWhereTheVocabularyIsSaid) {
   const std::vector<std::string> where{"--devices", "4", "--device", "a100", "--json"};
-  expect_user_error(plan("elsewhere.yaml", where), "--set model.vocabulary_size=N");
+  expect_user_error(plan("elsewhere.yaml", where), {"--set model.vocabulary_size=N"});
   std::vector<std::string> said = where;
   said.insert(said.end(), {"--set", "model.vocabulary_size=256"});
   const Finished there = plan("here.yaml", where), absent = plan("elsewhere.yaml", said);
@@ -165,21 +158,21 @@ TEST_F(PlanProgram, PlansForThisMachine) {
 }
 
 TEST_F(PlanProgram, RefusesInOneLine) {
-  expect_user_error(plan("here.yaml", {"--devices", "8x", "--device", "h100"}), "--devices 8x: expected");
+  expect_user_error(plan("here.yaml", {"--devices", "8x", "--device", "h100"}), {"--devices 8x: expected"});
   expect_user_error(plan("here.yaml", {"--devices", "32", "--device", "h100"}),
-                    "data.batch_size: 16: the plan is for 32 devices");
+                    {"data.batch_size: 16: the plan is for 32 devices"});
   expect_user_error(plan("here.yaml", {"--devices", "2", "--device", "h100", "--set", "parallel.sequence_processes=2",
                                        "--set", "model.attention.mechanism=linear"}),
-                    "segments are exchanged between CPUs alone; set it to 1, or plan for --device cpu");
-  expect_user_error(plan("here.yaml", {"--device", "h1000"}), "did you mean h100?");
-  expect_user_error(plan("here.yaml", {"--device", "flops=1e15,memory=80e9"}), "bandwidth is not given");
+                    {"segments are exchanged between CPUs alone; set it to 1, or plan for --device cpu"});
+  expect_user_error(plan("here.yaml", {"--device", "h1000"}), {"did you mean h100?"});
+  expect_user_error(plan("here.yaml", {"--device", "flops=1e15,memory=80e9"}), {"bandwidth is not given"});
   expect_user_error(plan("here.yaml", {"--devices", "2", "--device", "flops=1e15,memory=80e9,bandwidth=1e12"}),
-                    "link is not given");
-  expect_user_error(plan("here.yaml", {"--device", "h100,speed=3"}), "there is no 'speed'");
-  expect_user_error(plan("here.yaml", {"--device", ""}), "--device");
-  expect_user_error(plan("here.yaml", {"--devices", "2"}), "--device is required");
-  expect_user_error(plan("here.yaml", {"--device", "h100", "--utilisation", "2"}), "--utilisation");
-  expect_user_error(plan("nowhere.yaml", {"--device", "h100"}), "nowhere.yaml");
+                    {"link is not given"});
+  expect_user_error(plan("here.yaml", {"--device", "h100,speed=3"}), {"there is no 'speed'"});
+  expect_user_error(plan("here.yaml", {"--device", ""}), {"--device"});
+  expect_user_error(plan("here.yaml", {"--devices", "2"}), {"--device is required"});
+  expect_user_error(plan("here.yaml", {"--device", "h100", "--utilisation", "2"}), {"--utilisation"});
+  expect_user_error(plan("nowhere.yaml", {"--device", "h100"}), {"nowhere.yaml"});
 }
 
 }  // namespace

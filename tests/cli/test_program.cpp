@@ -19,13 +19,12 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using Json = nlohmann::ordered_json;
+using testing::expect_user_error;
 using testing::Finished;
 using testing::Program;
 
-class ProgramTest : public testing::WithTemporaryFolder {
+class ProgramTest : public testing::WithProgram {
  protected:
-  Finished furlong(const std::vector<std::string>& arguments) const { return Program(folder_, arguments).wait(); }
-
   // A store of the synthetic text, and a config for it.
   void prepare() const {
     file("text.txt", testing::synthetic_text(6000));
@@ -76,15 +75,6 @@ log:
     stream.put(byte);
   }
 };
-
-// A mistake that the user can mend: status 2, and one line on standard error that says all of `parts`.
-void expect_user_error(const Finished& found, const std::vector<std::string>& parts) {
-  EXPECT_EQ(found.status, 2) << found.err;
-  EXPECT_EQ(found.out, "");
-  EXPECT_THAT(found.err, StartsWith("error: "));
-  EXPECT_EQ(std::count(found.err.begin(), found.err.end(), '\n'), 1) << found.err;
-  for (const std::string& part : parts) EXPECT_THAT(found.err, HasSubstr(part));
-}
 
 TEST_F(ProgramTest, TrainsEvaluatesAndGenerates) {
   prepare();

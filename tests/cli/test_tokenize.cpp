@@ -10,16 +10,15 @@ namespace {
 using ::testing::AllOf;
 using testing::Finished;
 using ::testing::HasSubstr;
-using testing::Program;
 using ::testing::StartsWith;
 
-class TokenizeCommandTest : public testing::WithTemporaryFolder {
+class TokenizeCommandTest : public testing::WithProgram {
  protected:
   TokenizeCommandTest() { file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nA\nC\nG\n"); }
   Finished tokenize(const std::string& text, const std::vector<std::string>& options) const {
     std::vector<std::string> all{"tokenize", path("vocab.txt"), file("in.txt", text)};
     all.insert(all.end(), options.begin(), options.end());
-    return Program(folder_, all).wait();
+    return furlong(all);
   }
 };
 
@@ -45,7 +44,7 @@ TEST_F(TokenizeCommandTest, MistakesAreNamed) {
     EXPECT_THAT(found.err, AllOf(StartsWith("error: "), HasSubstr(message)));
   }
   EXPECT_EQ(tokenize("A", {"--ids", "--decode"}).status, 2);
-  EXPECT_THAT(Program(folder_, {"tokenize", path("nothing")}).wait().err, HasSubstr("no such file or directory"));
+  EXPECT_THAT(furlong({"tokenize", path("nothing")}).err, HasSubstr("no such file or directory"));
 }
 
 }  // namespace

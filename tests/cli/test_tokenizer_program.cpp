@@ -13,12 +13,9 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 using testing::Finished;
-using testing::Program;
 
-class TokenizerProgramTest : public testing::WithTemporaryFolder {
+class TokenizerProgramTest : public testing::WithProgram {
  protected:
-  Finished furlong(const std::vector<std::string>& arguments) const { return Program(folder_, arguments).wait(); }
-
   /// Lines of " the" and " in" by turns, some longer than others.
   std::string text() const {
     std::string lines;

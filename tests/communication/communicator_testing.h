@@ -27,6 +27,7 @@
 #include "framework/core/log.h"
 #include "framework/core/tensor.h"
 #include "tests/communication/bootstrap/store_testing.h"
+#include "tests/communication/child_processes.h"
 #include "tests/framework/engine_testing.h"
 
 namespace furlong::communicator_testing {
@@ -34,10 +35,7 @@ namespace furlong::communicator_testing {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using namespace std::chrono_literals;
-
-inline double seconds_since(steady_clock::time_point start) {
-  return std::chrono::duration<double>(steady_clock::now() - start).count();
-}
+using testing::seconds_since;
 
 /// Short enough for tests of faults. A rank that a busy machine keeps from sending for so long would count as lost.
 inline StoreTimes short_times() { return {50ms, 1s, 300ms}; }
@@ -151,7 +149,7 @@ struct JobOptions {
 
 /// `size` processes that run `body`, forked while this one has no other threads. A process ends with 0 when it found
 /// nothing wrong.
-class Job {
+class Job : public testing::ChildProcesses {
  public:
   Job(int size, const std::function<void(Rank&)>& body, const JobOptions& job = {}) {
     const std::uint16_t port = store_testing::free_port();
@@ -164,36 +162,10 @@ class Job {
         ::close(others[rank == 0 ? 1 : 0]);
         run(rank, size, port, body, job, others[0]);
       }
-      children_.push_back(child);
-      statuses_.push_back(-1);
+      add(child);
     }
     ::close(others[0]);
     ::close(others[1]);
-  }
-  ~Job() {
-    for (std::size_t i = 0; i < children_.size(); ++i) {
-      if (statuses_[i] < 0) ::kill(children_[i], SIGKILL);
-    }
-    wait();
-  }
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
-
-  void kill(int rank, int signal) const { ::kill(children_[static_cast<std::size_t>(rank)], signal); }
-  /// An exit status, or 128 + the signal that ended the process.
-  int wait(int rank) {
-    const auto index = static_cast<std::size_t>(rank);
-    if (statuses_[index] < 0) {
-      int status = 0;
-      ::waitpid(children_[index], &status, 0);
-      statuses_[index] = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    }
-    return statuses_[index];
-  }
-  /// Those of all ranks.
-  std::vector<int> wait() {
-    for (std::size_t i = 0; i < children_.size(); ++i) wait(static_cast<int>(i));
-    return statuses_;
   }
 
  private:
@@ -222,9 +194,6 @@ class Job {
         engine == Engine::nccl ? Device{DeviceType::cuda, rank} : Device{DeviceType::simulated, 0};
     if (engine != Engine::nccl) ::setenv("FURLONG_CUDA_LIBDIR", stand_in_folder(engine).c_str(), 1);
   }
-
-  std::vector<pid_t> children_;
-  std::vector<int> statuses_;  ///< -1: not known yet
 };
 
 /// A job in which all ranks run `body` with a communicator, leave together, and find nothing wrong.

@@ -19,16 +19,14 @@
 #include "communication/process_group.h"
 #include "framework/core/parallel.h"
 #include "tests/communication/bootstrap/store_testing.h"
+#include "tests/communication/child_processes.h"
 
 namespace furlong::parallel_testing {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using namespace std::chrono_literals;
-
-inline double seconds_since(steady_clock::time_point start) {
-  return std::chrono::duration<double>(steady_clock::now() - start).count();
-}
+using testing::seconds_since;
 
 /// Memory that a process and its children share, as a file without a name.
 class SharedFile {
@@ -96,7 +94,7 @@ struct WorldOptions {
 /// `size` processes of one thread each, forked while this one has no threads but its main one, that join a group, run
 /// `body` and leave. An error ends them as it ends the program: told to the others, shown by one of them, with the
 /// status that belongs to it.
-class World {
+class World : public testing::ChildProcesses {
  public:
   using Body = std::function<void(ProcessGroup& group, const Report& report)>;
 
@@ -108,21 +106,9 @@ class World {
       const pid_t child = ::fork();
       if (child == 0)
         run(environment(rank, size, port, options), body, options, reports_[static_cast<std::size_t>(rank)]);
-      children_.push_back(child);
-      statuses_.push_back(-1);
+      add(child);
     }
   }
-  ~World() {
-    for (std::size_t i = 0; i < children_.size(); ++i) {
-      if (statuses_[i] < 0) ::kill(children_[i], SIGKILL);
-    }
-    wait();
-  }
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
-
-  int size() const { return static_cast<int>(children_.size()); }
-  void kill(int rank, int signal) const { ::kill(children_[static_cast<std::size_t>(rank)], signal); }
   const Report& operator[](int rank) const { return reports_[static_cast<std::size_t>(rank)]; }
 
   /// Returns once `rank` has said something; a failure where it does not within a minute.
@@ -131,21 +117,6 @@ class World {
       if (!(*this)[rank].words().empty()) return;
     }
     ADD_FAILURE() << "rank " << rank << " says nothing; " << (*this)[rank].errors();
-  }
-  /// An exit status, or 128 + the signal that ended the process.
-  int wait(int rank) {
-    const auto index = static_cast<std::size_t>(rank);
-    if (statuses_[index] < 0) {
-      int status = 0;
-      ::waitpid(children_[index], &status, 0);
-      statuses_[index] = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    }
-    return statuses_[index];
-  }
-  /// Those of all ranks.
-  std::vector<int> wait() {
-    for (int rank = 0; rank < size(); ++rank) wait(rank);
-    return statuses_;
   }
   /// What all ranks wrote to standard error.
   std::string errors() const {
@@ -207,8 +178,6 @@ class World {
 
   std::vector<Report> reports_;
   bool failed_before_ = false;
-  std::vector<pid_t> children_;
-  std::vector<int> statuses_;  ///< -1: not known yet
 };
 
 /// What each rank added to its report.

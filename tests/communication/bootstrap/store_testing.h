@@ -24,6 +24,7 @@
 #include "communication/bootstrap/store_client.h"
 #include "communication/bootstrap/store_server.h"
 #include "framework/core/error.h"
+#include "tests/communication/child_processes.h"
 
 namespace furlong::store_testing {
 
@@ -188,7 +189,7 @@ class Process {
     int status = 0;
     ::waitpid(child_, &status, 0);
     ended_ = true;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return testing::exit_status(status);
   }
 
  private:

@@ -142,8 +142,8 @@ class Launcher {
       return ended;
     }
     process_ = -1;
-    ended.seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
-    ended.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    ended.seconds = testing::seconds_since(begin_);
+    ended.status = testing::exit_status(status);
     ended.out = told("stdout");
     ended.err = told("stderr");
     return ended;

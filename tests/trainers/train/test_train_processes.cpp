@@ -33,10 +33,7 @@ using testing::Finished;
 using testing::Job;
 using testing::JobOptions;
 using testing::Program;
-
-double seconds_since(steady_clock::time_point start) {
-  return std::chrono::duration<double>(steady_clock::now() - start).count();
-}
+using testing::seconds_since;
 
 constexpr double timeout = 5;    // parallel.timeout of all runs
 constexpr double patience = 30;  // that a loaded machine may add

@@ -1,0 +1,61 @@
+#pragma once
+// Processes that a test forks, and how they end.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <vector>
+
+namespace furlong::testing {
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// The exit status that waitpid() tells of, or 128 + the signal that ended the process.
+inline int exit_status(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
+
+/// The processes of one job, one for each rank. Those that nobody has waited for are killed.
+class ChildProcesses {
+ public:
+  ~ChildProcesses() {
+    for (std::size_t i = 0; i < children_.size(); ++i) {
+      if (statuses_[i] < 0) ::kill(children_[i], SIGKILL);
+    }
+    wait();
+  }
+  ChildProcesses(const ChildProcesses&) = delete;
+  ChildProcesses& operator=(const ChildProcesses&) = delete;
+
+  int size() const { return static_cast<int>(children_.size()); }
+  void kill(int rank, int signal) const { ::kill(children_[static_cast<std::size_t>(rank)], signal); }
+  /// An exit status, or 128 + the signal that ended the process.
+  int wait(int rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    if (statuses_[index] < 0) {
+      int status = 0;
+      ::waitpid(children_[index], &status, 0);
+      statuses_[index] = exit_status(status);
+    }
+    return statuses_[index];
+  }
+  /// Those of all ranks.
+  std::vector<int> wait() {
+    for (int rank = 0; rank < size(); ++rank) wait(rank);
+    return statuses_;
+  }
+
+ protected:
+  ChildProcesses() = default;
+  void add(pid_t child) {
+    children_.push_back(child);
+    statuses_.push_back(-1);
+  }
+
+ private:
+  std::vector<pid_t> children_;
+  std::vector<int> statuses_;  ///< -1: not known yet
+};
+
+}  // namespace furlong::testing
