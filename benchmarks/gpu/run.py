@@ -10,7 +10,7 @@ faster of both counts, as for the peers the fastest of their settings does. Peer
 its package is missing:
     elu1            fla.ops.linear_attn.chunk_linear_attn (flash-linear-attention), normalised; its inputs are the
                     features. The time with the features made from query and key by compiled PyTorch is told beside it.
-    favor_positive  causal FAVOR+ in chunks of plain PyTorch, compiled (favor() below)
+    favor_positive  causal FAVOR+ in chunks of plain PyTorch, compiled (favor() in peers.py)
     softmax         scaled_dot_product_attention, flash and cuDNN
 All causal, bfloat16, 16 heads, batches so that each case has 32k tokens at least.
 
@@ -21,8 +21,6 @@ Cases for which no time is left are named.
 
 import argparse
 import datetime
-import functools
-import inspect
 import json
 import pathlib
 import statistics
@@ -31,70 +29,15 @@ import sys
 import tempfile
 import time
 
+import peers
 import training
 
 try:
     import torch
-    import torch.nn.functional as F
 except ImportError as error:  # --list and --self-test do without
     torch, missing = None, error
 
 TARGETS = {"elu1": 1.2, "favor_positive": 5.0, "softmax": 0.8}
-
-
-# ---- peers: query, key, value [batch, heads, n, d] -> the same -------------------------------------------------------
-def favor(query, key, value, directions, chunk):
-    """Causal FAVOR+: features exp(w.x' - |x'|^2 / 2) with x' = x d^(-1/4). A row of queries subtracts its own maximum
-    and the keys of a head their common one; both cancel in the ratio. Products in the inputs' type, exponentials and
-    the sum over chunks in float32.
-    """
-    dtype, scale = query.dtype, query.shape[-1] ** -0.25
-    u = ((query * scale) @ directions.T).float()
-    q = torch.exp(u - u.amax(dim=-1, keepdim=True).detach()).to(dtype)
-    x = key * scale
-    w = (x @ directions.T).float() - x.float().square().sum(dim=-1, keepdim=True) / 2
-    k = torch.exp(w - w.amax(dim=(-1, -2), keepdim=True).detach()).to(dtype)
-    v = F.pad(value, (0, 1), value=1.0)  # numerator and denominator in one product
-    q, k, v = (x.unflatten(2, (-1, chunk)) for x in (q, k, v))
-    states = (k.transpose(-1, -2) @ v).float().cumsum(dim=2)
-    before = F.pad(states[:, :, :-1], (0, 0, 0, 0, 1, 0)).to(dtype)
-    sums = ((q @ k.transpose(-1, -2)).tril() @ v + q @ before).float()
-    return (sums[..., :-1] / sums[..., -1:]).to(dtype).flatten(2, 3)
-
-
-def elu1(x):
-    return F.elu(x) + 1
-
-
-@functools.cache
-def chunk_linear_attn():
-    from fla.ops.linear_attn import chunk_linear_attn as attention
-
-    # Its later versions take [batch, n, heads, d] alone; earlier ones where head_first says so.
-    keywords = {"head_first": False} if "head_first" in inspect.signature(attention).parameters else {}
-
-    def run(query, key, value):
-        output = attention(
-            *(x.transpose(1, 2).contiguous() for x in (query, key, value)), scale=1.0, normalize=True, **keywords
-        )
-        return (output[0] if isinstance(output, tuple) else output).transpose(1, 2)
-
-    # Laid out as it wants them, so that its time has no transposing.
-    def direct(query, key, value):
-        output = attention(query, key, value, scale=1.0, normalize=True, **keywords)
-        return output[0] if isinstance(output, tuple) else output
-
-    return run, direct
-
-
-def softmax_by(backend):
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    def run(query, key, value):
-        with sdpa_kernel([getattr(SDPBackend, backend)]):
-            return F.scaled_dot_product_attention(query, key, value, is_causal=True)
-
-    return run
 
 
 # ---- measuring -------------------------------------------------------------------------------------------------------
@@ -208,24 +151,24 @@ class Runner:
         """(name, attention, order of [batch, heads, n, d] that it takes, whether it counts against the target)"""
         if case["attention"] == "softmax":
             for backend in ("FLASH_ATTENTION", "CUDNN_ATTENTION") if self.device.type == "cuda" else ("MATH",):
-                yield f"scaled_dot_product_attention {backend}", lambda b=backend: softmax_by(b), False, True
+                yield f"scaled_dot_product_attention {backend}", lambda b=backend: peers.softmax_by(b), False, True
         elif case["attention"] == "favor_positive":
             directions = torch.randn(case["m"], case["d"], device=self.device, dtype=self.dtype)
             for chunk in self.arguments.chunks:
                 if case["n"] % chunk == 0:
 
                     def compiled(chunk=chunk):
-                        return torch.compile(lambda q, k, v: favor(q, k, v, directions, chunk), dynamic=False)
+                        return torch.compile(lambda q, k, v: peers.favor(q, k, v, directions, chunk), dynamic=False)
 
                     yield f"compiled PyTorch, chunk {chunk}", compiled, False, True
         else:
 
             def with_features():
-                features = torch.compile(elu1)
-                direct = chunk_linear_attn()[1]
+                features = torch.compile(peers.elu1)
+                direct = peers.chunk_linear_attn()[1]
                 return lambda q, k, v: direct(features(q), features(k), v)
 
-            yield "fla chunk_linear_attn, of features", lambda: chunk_linear_attn()[1], True, True
+            yield "fla chunk_linear_attn, of features", lambda: peers.chunk_linear_attn()[1], True, True
             yield "fla chunk_linear_attn, features by compiled PyTorch", with_features, True, False
 
     def peers(self, case):
@@ -242,7 +185,7 @@ class Runner:
                     torch.randn(shape, device=self.device, dtype=self.dtype, generator=generator) for _ in range(4)
                 ]
                 if name.endswith("of features"):
-                    tensors[:2] = [elu1(x) for x in tensors[:2]]
+                    tensors[:2] = [peers.elu1(x) for x in tensors[:2]]
                 if tokens_first:
                     tensors = [x.transpose(1, 2).contiguous() for x in tensors]
                 *inputs, d_output = tensors
@@ -275,9 +218,9 @@ class Runner:
         timed = [turn for turn in turns if "median_seconds" in turn]
         case["ours"] = min(timed, key=lambda turn: turn["median_seconds"]) if timed else turns[-1]
         case["our_turns"] = [turn.get("median_seconds") for turn in turns]
-        peers = [peer for peer in case["peers"] if peer["counts"] and "median_seconds" in peer]
-        if timed and peers:
-            best = min(peers, key=lambda peer: peer["median_seconds"])
+        measured = [peer for peer in case["peers"] if peer["counts"] and "median_seconds" in peer]
+        if timed and measured:
+            best = min(measured, key=lambda peer: peer["median_seconds"])
             case["best_peer"] = best["name"]
             case["times_as_fast"] = best["median_seconds"] / case["ours"]["median_seconds"]
             if case["train"]:

@@ -1,0 +1,67 @@
+"""Attention in PyTorch and its packages, for run.py: query, key, value [batch, heads, n, d] -> the same.
+
+Without PyTorch this module can be imported, and nothing in it be called.
+"""
+
+import functools
+import inspect
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError:
+    pass
+
+
+def favor(query, key, value, directions, chunk):
+    """Causal FAVOR+: features exp(w.x' - |x'|^2 / 2) with x' = x d^(-1/4). A row of queries subtracts its own maximum
+    and the keys of a head their common one; both cancel in the ratio. Products in the inputs' type, exponentials and
+    the sum over chunks in float32.
+    """
+    dtype, scale = query.dtype, query.shape[-1] ** -0.25
+    u = ((query * scale) @ directions.T).float()
+    q = torch.exp(u - u.amax(dim=-1, keepdim=True).detach()).to(dtype)
+    x = key * scale
+    w = (x @ directions.T).float() - x.float().square().sum(dim=-1, keepdim=True) / 2
+    k = torch.exp(w - w.amax(dim=(-1, -2), keepdim=True).detach()).to(dtype)
+    v = F.pad(value, (0, 1), value=1.0)  # numerator and denominator in one product
+    q, k, v = (x.unflatten(2, (-1, chunk)) for x in (q, k, v))
+    states = (k.transpose(-1, -2) @ v).float().cumsum(dim=2)
+    before = F.pad(states[:, :, :-1], (0, 0, 0, 0, 1, 0)).to(dtype)
+    sums = ((q @ k.transpose(-1, -2)).tril() @ v + q @ before).float()
+    return (sums[..., :-1] / sums[..., -1:]).to(dtype).flatten(2, 3)
+
+
+def elu1(x):
+    return F.elu(x) + 1
+
+
+@functools.cache
+def chunk_linear_attn():
+    from fla.ops.linear_attn import chunk_linear_attn as attention
+
+    # Its later versions take [batch, n, heads, d] alone; earlier ones where head_first says so.
+    keywords = {"head_first": False} if "head_first" in inspect.signature(attention).parameters else {}
+
+    def run(query, key, value):
+        output = attention(
+            *(x.transpose(1, 2).contiguous() for x in (query, key, value)), scale=1.0, normalize=True, **keywords
+        )
+        return (output[0] if isinstance(output, tuple) else output).transpose(1, 2)
+
+    # Laid out as it wants them, so that its time has no transposing.
+    def direct(query, key, value):
+        output = attention(query, key, value, scale=1.0, normalize=True, **keywords)
+        return output[0] if isinstance(output, tuple) else output
+
+    return run, direct
+
+
+def softmax_by(backend):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def run(query, key, value):
+        with sdpa_kernel([getattr(SDPBackend, backend)]):
+            return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    return run
