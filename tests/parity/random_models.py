@@ -1,0 +1,151 @@
+"""Small models with random weights, and tokenizers for them, as transformers makes and saves them."""
+
+import json
+
+import torch
+import transformers
+
+
+def byte_tokenizer(folder):
+    """A byte-level BPE of 257 + 20 tokens, as GPT-2's."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=277, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog and then the other"] * 50, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"})
+    )
+
+
+def word_tokenizer(folder, size):
+    words = (
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        + [chr(97 + i) for i in range(26)]
+        + ["##" + chr(97 + i) for i in range(26)]
+    )
+    (folder / "vocab.txt").write_text("\n".join(words + [f"w{i}" for i in range(size - len(words))]) + "\n")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"do_lower_case": True, "tokenizer_class": "BertTokenizer"})
+    )
+
+
+def randomised(model):
+    """Weights larger than initial ones, norms and biases other than one and zero: what is left out or mixed up
+    shows."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() > 1:
+                parameter.copy_(
+                    noise
+                    * (0.5 if "embed" in name or "wte" in name or "wpe" in name else 1.2 / parameter.shape[-1] ** 0.5)
+                )
+            elif name.endswith("weight"):
+                parameter.copy_(1 + 0.3 * noise)
+            else:
+                parameter.copy_(0.3 * noise)
+    return model.eval()
+
+
+def gpt2(**changes):
+    config = transformers.GPT2Config(
+        vocab_size=300, n_positions=96, n_embd=48, n_layer=3, n_head=4, bos_token_id=0, eos_token_id=0, **changes
+    )
+    return randomised(transformers.GPT2LMHeadModel(config))
+
+
+def llama(rope=None, **changes):
+    keys = dict(
+        vocab_size=300,
+        hidden_size=64,
+        intermediate_size=112,
+        num_hidden_layers=3,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=None,
+    )
+    keys.update(changes)
+    keys["rope_parameters"] = {"rope_theta": 10000.0, "rope_type": "default", **(rope or {})}
+    return randomised(transformers.LlamaForCausalLM(transformers.LlamaConfig(**keys)))
+
+
+def bert(kind, **changes):
+    config = transformers.BertConfig(
+        vocab_size=120,
+        hidden_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=80,
+        max_position_embeddings=64,
+        **changes,
+    )
+    return randomised(kind(config))
+
+
+def albert(kind, **changes):
+    config = transformers.AlbertConfig(
+        vocab_size=120,
+        embedding_size=24,
+        hidden_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=80,
+        max_position_embeddings=64,
+        **changes,
+    )
+    return randomised(kind(config))
+
+
+def save(model, folder, shard="5GB", pickled=False):
+    if pickled:
+        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(folder)
+    else:
+        model.save_pretrained(folder, max_shard_size=shard)
+
+
+def random_models():
+    """name -> (function that makes the model, how it is saved)."""
+    Bert, Masked = transformers.BertModel, transformers.BertForMaskedLM
+    llama3 = dict(
+        rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
+    )
+    yarn = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
+    magnitudes = dict(yarn, mscale=1.0, mscale_all_dim=0.8)
+    return {
+        "gpt2": (gpt2, {}),
+        "gpt2_bfloat16": (lambda: gpt2().to(torch.bfloat16), {}),
+        "gpt2_shards": (gpt2, {"shard": "60KB"}),
+        "gpt2_pickle": (lambda: gpt2(activation_function="gelu", n_inner=100), {"pickled": True}),
+        "gpt2_untied": (lambda: gpt2(tie_word_embeddings=False), {}),
+        "llama": (llama, {}),
+        "llama_tied_float16": (lambda: llama(tie_word_embeddings=True).to(torch.float16), {}),
+        "llama_wide_heads": (lambda: llama(head_dim=24), {}),
+        "llama_llama3": (lambda: llama(llama3), {}),
+        "llama_linear": (lambda: llama(dict(rope_type="linear", factor=3.0)), {}),
+        "llama_yarn": (lambda: llama(yarn), {}),
+        "llama_yarn_magnitudes": (lambda: llama(magnitudes), {}),
+        "bert": (lambda: bert(Bert), {}),
+        "bert_masked": (lambda: bert(Masked, type_vocab_size=3), {}),
+        "bert_untied": (lambda: bert(Masked, tie_word_embeddings=False, hidden_act="relu"), {}),
+        "bert_pretraining_pickle": (lambda: bert(transformers.BertForPreTraining), {"pickled": True}),
+        "albert": (lambda: albert(transformers.AlbertModel), {}),
+        "albert_masked": (lambda: albert(transformers.AlbertForMaskedLM), {}),
+        "albert_gelu_pickle": (lambda: albert(transformers.AlbertForMaskedLM, hidden_act="gelu"), {"pickled": True}),
+    }
+
+
+def pickled_only(how):
+    return how.get("pickled", False)
