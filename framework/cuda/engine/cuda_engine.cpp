@@ -1,7 +1,6 @@
 // CUDA's memory, queues and copies. The runtime is linked statically; the driver is reached through it, never linked.
 #include <cuda_runtime_api.h>
 
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,15 +15,12 @@
 #include "framework/cuda/engine/cublaslt.h"
 #include "framework/cuda/engine/cuda_driver.h"
 #include "framework/cuda/engine/cuda_errors.h"
+#include "framework/cuda/engine/cuda_findings.h"
 #include "framework/cuda/engine/cuda_graph.h"
 #include "framework/cuda/engine/cuda_queue.h"
 #include "framework/cuda/engine/nccl.h"
 #include "framework/cuda/engine/queue.h"
 #include "framework/cuda/engine/report.h"
-
-#ifndef FURLONG_CUDA_ARCHITECTURES
-#error "the build says what kernels are compiled for"
-#endif
 
 namespace furlong {
 namespace {
@@ -61,7 +57,7 @@ struct Range {
 
 class CudaEngine final : public GpuEngine, public GpuBlocks {
  public:
-  int device_count() override { return findings().count_error.empty() ? findings().device_count : 0; }
+  int device_count() override { return cuda_findings().count_error.empty() ? cuda_findings().device_count : 0; }
 
   std::string unavailable(int index) override {
     const std::lock_guard lock(mutex_);
@@ -248,7 +244,6 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
   };
 
   /// What does not depend on which device is asked for.
-  const CudaFindings& findings();
   std::string find_unavailable(int index);
   /// Makes the device the current one, with a context, or throws.
   void start(int index);
@@ -272,30 +267,8 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
       kept_blocks_;  // given back while work was being recorded, when nothing can be freed: device, block
 };
 
-const CudaFindings& CudaEngine::findings() {
-  static const CudaFindings found = [] {
-    CudaFindings f;
-    f.toolkit_version = CUDART_VERSION;
-    f.architectures = FURLONG_CUDA_ARCHITECTURES;
-    if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) f.visible_devices = visible;
-    if (cudaDriverGetVersion(&f.driver_version) != cudaSuccess) f.driver_version = 0;
-    const cudaError_t error = cudaGetDeviceCount(&f.device_count);
-    if (error != cudaSuccess) {  // whatever it is, there is no GPU to use
-      f.device_count = 0;
-      f.count_error = cuda_error_text(error);
-      f.driver_too_old = error == cudaErrorInsufficientDriver;
-      f.no_device = error == cudaErrorNoDevice;
-    } else {
-      f.no_device = f.device_count == 0;
-    }
-    cudaGetLastError();  // not to be found by a check of something else
-    return f;
-  }();
-  return found;
-}
-
 std::string CudaEngine::find_unavailable(int index) {
-  CudaFindings found = findings();
+  CudaFindings found = cuda_findings();
   if (found.count_error.empty() && index >= 0 && index < found.device_count) {
     cudaDeviceProp properties{};
     if (const cudaError_t error = cudaGetDeviceProperties(&properties, index); error != cudaSuccess) {
@@ -345,7 +318,7 @@ void* CudaEngine::reserve(int index, std::int64_t bytes) {
   start(index);
   check_cuda(cudaFree(nullptr), "starting the device", index);  // the driver's functions need its context
   const GpuDescription device = describe(index);
-  if (!has_machine_code(FURLONG_CUDA_ARCHITECTURES, device.capability))
+  if (!has_machine_code(cuda_findings().architectures, device.capability))
     log_info(
         "cuda:{}: this build has no machine code for {}; the driver compiles kernels when they are first used, and "
         "keeps them",
@@ -474,8 +447,8 @@ void CudaEngine::free_kept_blocks() noexcept {
 CudaReport CudaEngine::report() {
   CudaReport report;
   report.toolkit = FURLONG_CUDA_TOOLKIT;
-  report.architectures = FURLONG_CUDA_ARCHITECTURES;
-  const CudaFindings& found = findings();
+  const CudaFindings& found = cuda_findings();
+  report.architectures = found.architectures;
   if (found.driver_version != 0) report.driver = cuda_version_text(found.driver_version);
   report.unavailable = unavailable(0);
   for (int index = 0; index < device_count(); ++index) {
