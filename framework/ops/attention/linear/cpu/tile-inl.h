@@ -12,57 +12,13 @@
 #include "framework/core/error.h"
 #include "framework/cpu/simd-inl.h"
 #include "framework/cpu/small_gemm-inl.h"
+#include "framework/ops/attention/linear/cpu/near_pairs.h"
 #include "framework/ops/attention/linear/cpu/rotation-inl.h"
 #include "framework/ops/attention/linear/linear_attention_arguments.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::cpu::HWY_NAMESPACE;
-
-/// Which keys of a block of near keys each query of a chunk meets pair by pair.
-struct NearPairs {
-  std::int64_t offset = 0;   // position of query 0 less the position of near key 0
-  std::int64_t columns = 0;  // near keys
-  bool causal = true;
-  std::int64_t window = 0, softmax_window = 0;
-  bool own_key = true;  // causal: whether a query sees the key at its own position
-
-  struct Row {
-    std::int64_t first, soft, end;  // features for [first, soft), exact weights for [soft, end)
-  };
-  Row row(std::int64_t i) const {
-    const std::int64_t at = offset + i;
-    std::int64_t end = columns;
-    if (causal)
-      end = own_key ? at + 1 : at;
-    else if (window > 0)
-      end = at + window;
-    end = std::clamp<std::int64_t>(end, 0, columns);
-    const std::int64_t first = window > 0 ? std::clamp<std::int64_t>(at - window + 1, 0, end) : 0;
-    const std::int64_t soft = softmax_window > 0 ? std::clamp<std::int64_t>(at - softmax_window + 1, first, end) : end;
-    return {first, soft, end};
-  }
-};
-
-/// Which keys a walk takes: all that queries see, or in two sweeps those up to each query's own and then those after
-/// it.
-enum class Sweep : std::uint8_t { only, first, second };
-
-/// What the first of two sweeps leaves of each query: Σ_j w_ij v_j [ld_v], Σ_j w_ij and its magnitude, under a
-/// stabiliser of their own.
-template <class T>
-struct SweptRows {
-  T *sum, *top, *total, *magnitude;
-
-  static SweptRows of(T* memory, std::int64_t n, std::int64_t ld_v) {
-    const std::int64_t line = LinearAttentionSizes::padded(n);
-    T* const numbers = memory + n * ld_v;
-    return {memory, numbers, numbers + line, numbers + 2 * line};
-  }
-  SweptRows from(std::int64_t query, std::int64_t ld_v) const {
-    return {sum + query * ld_v, top + query, total + query, magnitude + query};
-  }
-};
 
 /// One head's tile of a chunk of queries and a block of keys, and the state of the keys before.
 template <class T>
