@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
@@ -14,14 +13,18 @@
 #include "datasets/tokenizers/unicode.h"
 #include "framework/core/error.h"
 #include "tests/datasets/temporary_folder.h"
+#include "tests/formats/foreign_bytes.h"
 
 namespace furlong {
 namespace {
 
 using nlohmann::json;
 using ::testing::ElementsAre;
+using testing::gguf_array;
+using testing::gguf_text;
 using ::testing::HasSubstr;
 using testing::message_of;
+using testing::packed;
 using Ids = std::vector<std::int32_t>;
 
 /// All bytes, two merges that make "he" and "Ġhe", and <|endoftext|>: ids 0-255 in the order of bytes, then 256, 257,
@@ -328,49 +331,31 @@ TEST_F(TokenizerTest, UnigramOfTokenizerJsonIsPutTogetherAgain) {
   EXPECT_THAT(error_of(document), HasSubstr("has no Precompiled normalizer"));
 }
 
-/// The bytes of a GGUF file without tensors.
+/// A GGUF file without tensors.
 class Gguf {
  public:
-  Gguf& text(const std::string& key, const std::string& value) { return entry(key, 8).put_text(value); }
-  Gguf& integer(const std::string& key, std::uint32_t value) { return entry(key, 4).put(value, 4); }
-  Gguf& boolean(const std::string& key, bool value) { return entry(key, 7).put(value, 1); }
+  Gguf& text(const std::string& key, const std::string& value) { return pair(key, 8, gguf_text(value)); }
+  Gguf& integer(const std::string& key, std::uint32_t value) { return pair(key, 4, packed(std::vector{value})); }
+  Gguf& boolean(const std::string& key, bool value) { return pair(key, 7, packed(std::vector<std::uint8_t>{value})); }
   Gguf& texts(const std::string& key, const std::vector<std::string>& values) {
-    entry(key, 9).put(8, 4).put(values.size(), 8);
-    for (const std::string& value : values) put_text(value);
-    return *this;
+    std::string all;
+    for (const std::string& value : values) all += gguf_text(value);
+    return pair(key, 9, gguf_array(8, values.size(), all));
   }
   Gguf& integers(const std::string& key, const std::vector<std::uint32_t>& values) {
-    entry(key, 9).put(5, 4).put(values.size(), 8);
-    for (const std::uint32_t value : values) put(value, 4);
-    return *this;
+    return pair(key, 9, gguf_array(5, values.size(), packed(values)));
   }
   Gguf& reals(const std::string& key, const std::vector<float>& values) {
-    entry(key, 9).put(6, 4).put(values.size(), 8);
-    for (const float value : values) put(std::bit_cast<std::uint32_t>(value), 4);
-    return *this;
+    return pair(key, 9, gguf_array(6, values.size(), packed(values)));
   }
-  std::string bytes() const {
-    Gguf head;
-    head.put(3, 4).put(0, 8).put(n_entries_, 8);
-    return "GGUF" + head.bytes_ + bytes_;
-  }
+  std::string bytes() const { return testing::gguf_file(pairs_, {}); }
 
  private:
-  Gguf& put(std::uint64_t value, int width) {
-    for (int i = 0; i < width; ++i) bytes_ += static_cast<char>(static_cast<unsigned char>(value >> (8 * i)));
+  Gguf& pair(const std::string& key, std::uint32_t type, const std::string& value) {
+    pairs_.push_back(testing::gguf_pair(key, type, value));
     return *this;
   }
-  Gguf& put_text(const std::string& value) {
-    put(value.size(), 8);
-    bytes_ += value;
-    return *this;
-  }
-  Gguf& entry(const std::string& key, std::uint64_t type) {
-    ++n_entries_;
-    return put_text(key).put(type, 4);
-  }
-  std::string bytes_;
-  std::uint64_t n_entries_ = 0;
+  std::vector<std::string> pairs_;
 };
 
 Gguf byte_level_gguf(const std::string& pre) {

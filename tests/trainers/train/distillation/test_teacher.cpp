@@ -5,60 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numeric>
 
-#include "framework/core/arena.h"
-#include "tests/framework/engine_testing.h"
-#include "tests/trainers/training.h"
+#include "tests/trainers/train/distillation/teacher_testing.h"
 #include "trainers/train/data_checks.h"
-#include "trainers/train/trainer.h"
 
 namespace furlong {
 namespace {
 
-using testing::expect_equal_tensors;
+using namespace teacher_testing;
 using ::testing::HasSubstr;
 using testing::message_of;
-using testing::small_settings;
-using Overrides = std::vector<std::string>;
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-const Overrides wide{"model.initializer_range=0.3", "trainer.max_steps=60"};
-const Overrides linear{"model.attention.mechanism=linear", "model.attention.feature_map=favor_positive"};
-
-class TeacherTest : public testing::WithTemporaryFolder {
- protected:
-  TeacherTest() : data(TokenStore::open(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000)))) {
-    // Large initial weights: attention that is far from uniform, which any feature map would imitate.
-    Trainer teacher = trainer(wide);
-    while (teacher.steps() < 60) teacher.step();
-    teacher.save(path("teacher.h5"));
-  }
-  Settings settings(const Overrides& overrides) const { return small_settings(path("tokens.h5"), overrides).settings; }
-  Trainer trainer(const Overrides& overrides, const Device& device = {}) const {
-    return Trainer(settings(overrides), data, device);
-  }
-  /// With the teacher's weights, as a stage of furlong finetune begins.
-  Trainer student(const Overrides& overrides, const Device& device = {}) const {
-    Trainer one = trainer(overrides, device);
-    one.start_from(CheckpointReader::open(path("teacher.h5")));
-    return one;
-  }
-  Overrides transfer(const Overrides& more = {}) const {
-    return linear +
-           Overrides{"teacher.loss=transfer", "teacher.checkpoint=" + path("teacher.h5"), "optimizer.weight_decay=0"} +
-           more;
-  }
-  Overrides distillation(const Overrides& more = {}) const {
-    return linear + Overrides{"teacher.loss=distillation", "teacher.checkpoint=" + path("teacher.h5")} + more;
-  }
-
-  TokenStore data;
-};
 
 std::vector<float> values(Trainer& trainer, const std::string& name) {
   return trainer.model().store->find(name).master().to_vector<float>();
@@ -416,117 +372,6 @@ TEST_F(TeacherTest, TeachersThatDoNotFitAreRefused) {
               HasSubstr("teacher.temperature does nothing"));
   EXPECT_THAT(message_of<UserError>([&] { settings(linear + Overrides{"teacher.loss=transfer"}); }),
               HasSubstr("teacher.checkpoint is missing"));
-}
-
-// --- Resuming, and engines
-
-struct Case {
-  const char* name;
-  Overrides overrides;
-};
-
-std::vector<Case> cases(const TeacherTest&, const Overrides& transfer, const Overrides& distillation) {
-  return {
-      {"transfer", transfer},
-      {"transfer in turn", transfer + Overrides{"teacher.layers=in_turn", "trainer.max_steps=8"}},
-      {"transfer in turn, with constants",
-       transfer + Overrides{"teacher.layers=in_turn", "trainer.max_steps=6", "model.attention.centering=true",
-                            "model.attention.feature_map=oprf"}},
-      {"transfer on its own states", transfer + Overrides{"teacher.input=student", "trainer.gradient_accumulation=2"}},
-      {"distillation", distillation + Overrides{"teacher.temperature=2", "optimizer.ema_decay=0.9"}},
-      {"distillation and task", distillation + Overrides{"teacher.share=0.5", "teacher.positions=all",
-                                                         "model.dropout=0.1", "trainer.gradient_accumulation=2"}}};
-}
-
-TEST_F(TeacherTest, ResumesBitForBit) {
-  for (const Case& one : cases(*this, transfer(), distillation())) {
-    const ::testing::ScopedTrace trace(__FILE__, __LINE__, one.name);
-    Trainer whole = student(one.overrides);
-    for (int step = 0; step < 3; ++step) whole.step();
-    whole.save(path("three.h5"));
-    for (int step = 0; step < 3; ++step) whole.step();
-    whole.save(path("six.h5"));
-    Trainer resumed = trainer(one.overrides);
-    resumed.load(CheckpointReader::open(path("three.h5")));
-    for (int step = 0; step < 3; ++step) resumed.step();
-    resumed.save(path("resumed.h5"));
-    expect_equal_tensors(path("six.h5"), path("resumed.h5"));
-  }
-  Trainer other = trainer(linear);
-  EXPECT_THAT(message_of<UserError>([&] { other.load(CheckpointReader::open(path("six.h5"))); }),
-              HasSubstr("teacher.loss was distillation in the checkpoint and is none now"));
-}
-
-TEST_F(TeacherTest, InTurnEachLayerIsRoundedAgainByItsOwnLastStep) {
-  const Overrides rounded = transfer(
-      {"teacher.layers=in_turn", "trainer.max_steps=8", "model.dtype=bfloat16", "optimizer.stochastic_rounding=true"});
-  const auto copies = [](Trainer& one) {
-    std::vector<std::vector<float>> values;
-    for (const Parameter& parameter : one.model().store->parameters()) {
-      const Tensor copy = parameter.variable().value();
-      if (copy.dtype() != DType::bfloat16) continue;
-      std::vector<float>& numbers = values.emplace_back();
-      for (const bfloat16 value : copy.to_vector<bfloat16>()) numbers.push_back(static_cast<float>(value));
-    }
-    return values;
-  };
-  Trainer whole = student(rounded);
-  for (int step = 0; step < 6; ++step) whole.step();  // the first layer's turn is over after four
-  whole.save(path("six.h5"));
-  Trainer resumed = trainer(rounded);
-  resumed.load(CheckpointReader::open(path("six.h5")));
-  EXPECT_EQ(copies(resumed), copies(whole));
-  EXPECT_EQ(resumed.step().loss, whole.step().loss);
-}
-
-class TeacherOnEngines : public TeacherTest, public ::testing::WithParamInterface<DeviceType> {
- protected:
-  void SetUp() override { testing::device_under_test() = Device{GetParam(), 0}; }
-  void TearDown() override { testing::device_under_test() = Device{}; }
-};
-FURLONG_INSTANTIATE_ENGINES(TeacherOnEngines);
-class TeacherOnGpus : public TeacherOnEngines {};
-FURLONG_INSTANTIATE_GPUS(TeacherOnGpus);
-
-TEST_P(TeacherOnEngines, LossesAreThoseOfTheCpu) {
-  for (const Case& one : cases(*this, transfer(), distillation())) {
-    const ::testing::ScopedTrace trace(__FILE__, __LINE__, one.name);
-    Trainer here = student(one.overrides, testing::device()), cpu = student(one.overrides);
-    // A divergence is the small difference of two logarithms of up to ln 256, each of which is rounded.
-    const double rounding = 0x1p-24 * 2 * std::log(256);
-    for (int step = 0; step < 2; ++step) {
-      const StepReport found = here.step(), expected = cpu.step();
-      // float32 sums in another order; AdamW's first step, of the size of the learning rate whatever the gradient,
-      // spreads them.
-      EXPECT_NEAR(found.loss, expected.loss, (step == 0 ? 1e-5 : 1e-3) * expected.loss + rounding) << step;
-      EXPECT_NEAR(found.gradient_norm, expected.gradient_norm, (step == 0 ? 1e-4 : 1e-2) * expected.gradient_norm)
-          << step;
-    }
-    EXPECT_NEAR(here.validate().loss, cpu.validate().loss, 2e-3 * cpu.validate().loss);
-  }
-}
-
-TEST_P(TeacherOnGpus, ReplayedStepsAreRunStepsBitForBit) {
-  for (const Case& one : cases(*this, transfer(), distillation())) {
-    const ::testing::ScopedTrace trace(__FILE__, __LINE__, one.name);
-    const auto run = [&](const char* graph) {
-      Trainer trainer =
-          student(one.overrides + Overrides{std::string("trainer.cuda_graph=") + graph}, testing::device());
-      std::vector<double> losses;
-      int replayed = 0;
-      for (int step = 0; step < 8; ++step) {
-        losses.push_back(trainer.step().loss);
-        replayed += trainer.replayed() ? 1 : 0;
-      }
-      return std::pair(losses, replayed);
-    };
-    const auto [replayed_losses, replays] = run("true");
-    const auto [eager_losses, none] = run("false");
-    EXPECT_EQ(replayed_losses, eager_losses);
-    // A layer's turn is recorded anew.
-    EXPECT_EQ(replays, std::string(one.name).starts_with("transfer in turn") ? 4 : 6);
-    EXPECT_EQ(none, 0);
-  }
 }
 
 }  // namespace
