@@ -9,16 +9,34 @@
 #include <exception>
 #include <filesystem>
 #include <new>
+#include <string_view>
 
 #include "cli/command_line.h"
 #include "communication/process_group.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
+#include "framework/core/printable.h"
 #include "framework/core/version.h"
+#include "framework/io/atomic_file.h"
 #include "framework/io/interrupted_writes.h"
 #include "framework/primitives/cpu_isa.h"
 
 namespace {
+
+/// Prints an error as one line without control characters, which names out of files may hold; returns the status.
+int report(std::string_view message, int status) {
+  std::fprintf(stderr, "error: %s\n", furlong::foreign::single_line(message, furlong::longest_message).c_str());
+  return status;
+}
+
+/// A path that the system refuses (a loop of links, a long name), in the words and with the status of other files.
+int report(const std::filesystem::filesystem_error& error) {
+  try {
+    furlong::throw_file_error(error.path1(), "access", error.code().value());
+  } catch (const furlong::Error& translated) {
+    return report(translated.what(), translated.exit_status());
+  }
+}
 
 /// libgomp's threads wait for each other spinning, by default for milliseconds; on a machine that does anything else
 /// that takes the cores from the very threads they wait for (measured: a training step four times slower beside two
@@ -83,17 +101,15 @@ int main(int argc, char** argv) {
     ops::limit_cpu_isa();
     program.run({argv + 1, argv + argc});
   } catch (const PeerError& error) {
-    if (error.is_told_here()) std::fprintf(stderr, "error: %s\n", error.what());
-    return error.exit_status();
+    return error.is_told_here() ? report(error.what(), error.exit_status()) : error.exit_status();
   } catch (const Error& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return error.exit_status();
+    return report(error.what(), error.exit_status());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report(error);
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "error: out of memory\n");
-    return 1;
+    return report("out of memory; free some, raise its limit (ulimit -v), or choose smaller sizes", 1);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
+    return report(error.what(), 1);
   }
   // Results that did not reach their file are no results.
   if (std::fflush(stdout) != 0 || std::ferror(stdout)) {

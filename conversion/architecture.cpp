@@ -3,8 +3,8 @@
 #include <fmt/ranges.h>
 
 #include "formats/gguf.h"
-#include "formats/printable.h"
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 
 namespace furlong {
 

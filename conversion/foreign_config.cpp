@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "formats/json_text.h"
-#include "formats/printable.h"
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
 

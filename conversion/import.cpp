@@ -7,7 +7,7 @@
 #include "conversion/tensor_import.h"
 #include "datasets/tokenizers/tokenizer.h"
 #include "formats/gguf.h"
-#include "formats/printable.h"
+#include "framework/core/printable.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"

@@ -7,7 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "formats/printable.h"
+#include "framework/core/printable.h"
 
 namespace furlong {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <limits>
 
-#include "formats/printable.h"
 #include "framework/core/dtype.h"
+#include "framework/core/printable.h"
 
 namespace furlong::foreign {
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "formats/printable.h"
+#include "framework/core/printable.h"
 
 namespace furlong::foreign {
 

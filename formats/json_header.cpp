@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/element_type.h"
-#include "formats/printable.h"
 #include "formats/tensor_table.h"
+#include "framework/core/printable.h"
 
 namespace furlong::foreign {
 

@@ -1,7 +1,7 @@
 #include "formats/json_text.h"
 
-#include "formats/printable.h"
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 
 namespace furlong::foreign {
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "formats/printable.h"
+#include "framework/core/printable.h"
 
 namespace furlong::foreign {
 

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/element_type.h"
-#include "formats/printable.h"
 #include "framework/core/dtype.h"
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 
 namespace furlong {
 

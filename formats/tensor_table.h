@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "formats/printable.h"
 #include "formats/tensor_file.h"
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 
 namespace furlong::foreign {
 

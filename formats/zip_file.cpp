@@ -6,7 +6,7 @@
 #include <cstring>
 #include <optional>
 
-#include "formats/printable.h"
+#include "framework/core/printable.h"
 
 namespace furlong::foreign {
 

@@ -4,8 +4,8 @@
 
 #include "conversion/architecture.h"
 #include "formats/gguf.h"
-#include "formats/printable.h"
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 #include "framework/ops/attention/positions/rotary_scaling.h"
 
 namespace furlong {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "formats/printable.h"
+#include "framework/core/printable.h"
 #include "framework/core/error.h"
 
 namespace furlong {

@@ -10,8 +10,8 @@
 
 #include "datasets/prepare/byte_source.h"
 #include "datasets/prepare/document_encoder.h"
-#include "formats/printable.h"
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_file.h"

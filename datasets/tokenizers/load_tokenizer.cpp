@@ -10,7 +10,7 @@
 #include "datasets/tokenizers/piece_model.h"
 #include "datasets/tokenizers/tokenizer_kinds.h"
 #include "datasets/tokenizers/unicode.h"
-#include "formats/printable.h"
+#include "framework/core/printable.h"
 #include "framework/io/text_file.h"
 
 namespace furlong {

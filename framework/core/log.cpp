@@ -4,10 +4,10 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <iterator>
 #include <sstream>
 
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 
 namespace furlong {
 namespace {
@@ -53,13 +53,14 @@ bool is_logged(LogLevel level) { return spdlog::should_log(spdlog_level(level));
 
 void log_message(LogLevel level, fmt::string_view format, fmt::format_args arguments) noexcept {
   if (!is_logged(level)) return;
-  fmt::memory_buffer text;
+  // One line without control characters: names out of files may hold any, and steer a terminal.
+  std::string line;
   try {
-    fmt::vformat_to(std::back_inserter(text), format, arguments);
+    line = foreign::single_line(fmt::vformat(format, arguments), longest_message);
   } catch (const std::exception&) {
-    text.append(format);  // better than nothing, and no reason to stop the work
+    return;  // no memory for a message is no reason to stop the work
   }
-  spdlog::default_logger_raw()->log(spdlog_level(level), spdlog::string_view_t(text.data(), text.size()));
+  spdlog::default_logger_raw()->log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));
 }
 
 struct LogCapture::State {

@@ -3,15 +3,20 @@
 // log.cpp alone.
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
 namespace furlong {
 
+/// Bytes after which a message is cut.
+inline constexpr std::size_t longest_message = 16384;
+
 enum class LogLevel { debug, info, warning, error };
 
 /// Sets up the process-wide logger: standard error, `level` one of debug, info, warning, error, quiet. Every line
-/// begins with `prefix` ("[rank 3] "). Throws UserError on another level.
+/// begins with `prefix` ("[rank 3] "). A message is one line; control characters in it become \xNN. Throws UserError on
+/// another level.
 void configure_logging(const std::string& level, const std::string& prefix = "");
 
 bool is_logged(LogLevel level);

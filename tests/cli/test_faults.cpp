@@ -115,6 +115,24 @@ TEST_F(FaultsTest, FilesThatNeverEndAreRefused) {
   close(metrics);
 }
 
+TEST_F(FaultsTest, LinkLoopsAndLongNamesAreTheUsersErrors) {
+  fs::create_symlink("loop", path("loop"));
+  for (const std::string& refused : {path("loop"), path(std::string(300, 'x'))}) {
+    const Finished found = furlong({"convert", refused, path("out.h5")});
+    EXPECT_EQ(found.status, 2);
+    EXPECT_THAT(found.err, HasSubstr("error: " + refused + ": cannot access: "));
+  }
+}
+
+TEST_F(FaultsTest, NamesInMessagesSteerNoTerminal) {
+  file("labels.csv", "text,label\nsome,tea\nmore,\x1b[31mred\n");
+  const Finished found = furlong({"prepare", "labelled", path("labels.csv"), "--text-field", "text", "--label-field",
+                                  "label", "--labels", "tea", "--output", path("out.h5")});
+  EXPECT_EQ(found.status, 2);
+  EXPECT_THAT(found.err, HasSubstr("\\x1b[31mred"));
+  EXPECT_EQ(found.err.find('\x1b'), std::string::npos) << found.err;
+}
+
 TEST_F(FaultsTest, ALabelThatIsNotUtf8IsTheUsersError) {
   file("labels.csv", "text,label\nsome,caf\xe9\nmore,tea\n");
   const Finished found = furlong({"prepare", "labelled", path("labels.csv"), "--text-field", "text", "--label-field",

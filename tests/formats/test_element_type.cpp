@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "formats/element_type.h"
-#include "formats/printable.h"
+#include "framework/core/printable.h"
 
 namespace furlong::foreign {
 namespace {

@@ -3,8 +3,8 @@
 #include <optional>
 #include <set>
 
-#include "formats/printable.h"
 #include "framework/core/log.h"
+#include "framework/core/printable.h"
 #include "framework/primitives/arithmetic.h"
 #include "trainers/checkpoint/checkpoint_tensors.h"
 #include "trainers/checkpoint/checkpoints.h"

@@ -1,4 +1,4 @@
-#include "formats/printable.h"
+#include "framework/core/printable.h"
 
 #include <fmt/format.h>
 
@@ -61,6 +61,6 @@ bool is_utf8(std::string_view bytes) {
 
 std::string printable(std::string_view bytes) { return escaped(bytes, 100, true); }
 
-std::string single_line(std::string_view bytes) { return escaped(bytes, 2000, false); }
+std::string single_line(std::string_view bytes, std::size_t longest) { return escaped(bytes, longest, false); }
 
 }  // namespace furlong::foreign

@@ -1,5 +1,6 @@
 #pragma once
 // Names out of foreign files, which may hold any bytes, on their way into messages of one line.
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -13,8 +14,8 @@ bool is_utf8(std::string_view bytes);
 /// The text with control characters, quotes and what is not UTF-8 as \xNN, cut after about 100 characters.
 std::string printable(std::string_view bytes);
 
-/// The same of a whole message: quotes stay, and it is cut after about 2,000 characters.
-std::string single_line(std::string_view bytes);
+/// The same of a whole message: quotes stay, and it is cut after about `longest` bytes.
+std::string single_line(std::string_view bytes, std::size_t longest = 2000);
 
 /// What `action` returns. A UserError that it throws is thrown on with a message that is a single_line(): whatever a
 /// file says in it.

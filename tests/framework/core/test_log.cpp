@@ -1,0 +1,21 @@
+#include "framework/core/log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace furlong {
+namespace {
+
+TEST(Log, MessagesAreLinesWithoutControlCharacters) {
+  const auto before = spdlog::default_logger();
+  configure_logging("info", "[rank 3] ");
+  ::testing::internal::CaptureStderr();
+  spdlog::warn("the tensor {}", "a\x1b[31m\nb \xc3\xa9 \x9b");
+  spdlog::default_logger()->flush();
+  const std::string line = ::testing::internal::GetCapturedStderr();
+  spdlog::set_default_logger(before);
+  EXPECT_EQ(line, "[rank 3] warning: the tensor a\\x1b[31m\\x0ab \xc3\xa9 \\x9b\n");
+}
+
+}  // namespace
+}  // namespace furlong
