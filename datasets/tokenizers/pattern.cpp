@@ -6,9 +6,11 @@
 #include <array>
 #include <cctype>
 #include <cstdint>
+#include <utility>
 
 #include "datasets/tokenizers/unicode.h"
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 
 namespace furlong {
 namespace {
@@ -145,6 +147,12 @@ class Translator {
   std::size_t at_ = 0;
 };
 
+/// Of one attempt to match, at one place of a text: PCRE2's own default, about a second. A pattern that backtracks
+/// without end stops there; one that takes the square of the text's length does not.
+constexpr std::uint32_t most_steps = 10'000'000;
+/// What the interpreter may hold to backtrack, where the compiled code's stack is too small; PCRE2's default is 20 GB.
+constexpr std::uint32_t most_heap_kibibytes = 1 << 20;
+
 std::string message_of(int code) {
   std::array<PCRE2_UCHAR, 256> text{};
   pcre2_get_error_message(code, text.data(), text.size());
@@ -158,11 +166,18 @@ std::string pattern_for_pcre2(std::string_view expression, std::string_view orig
 }
 
 struct Pattern::Code {
-  explicit Code(pcre2_code* compiled) : pointer(compiled) {}
+  Code(pcre2_code* compiled, std::string the_name) : pointer(compiled), name(std::move(the_name)) {
+    if (!limits) return;
+    pcre2_set_match_limit(limits.get(), most_steps);
+    pcre2_set_heap_limit(limits.get(), most_heap_kibibytes);
+  }
   ~Code() { pcre2_code_free(pointer); }
   Code(const Code&) = delete;
   Code& operator=(const Code&) = delete;
   pcre2_code* pointer;
+  std::string name;  ///< for messages: where it stands, and the expression
+  std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)> limits{pcre2_match_context_create(nullptr),
+                                                                                   &pcre2_match_context_free};
 };
 
 Pattern::Pattern(std::string_view expression, std::string_view origin) {
@@ -175,7 +190,9 @@ Pattern::Pattern(std::string_view expression, std::string_view origin) {
       pcre2_compile_context_create(nullptr), &pcre2_compile_context_free);
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   code_ = std::make_unique<Code>(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                                               PCRE2_UTF | PCRE2_UCP, &failure, &place, context.get()));
+                                               PCRE2_UTF | PCRE2_UCP, &failure, &place, context.get()),
+                                 fmt::format("{}: the pattern '{}'", origin, foreign::printable(expression)));
+  if (!code_->limits) throw MachineError("out of memory compiling a pattern");
   if (!code_->pointer)
     throw UserError("{}: the pattern '{}' cannot be read: {}", origin, expression, message_of(failure));
   std::uint32_t matches_nothing = 0;
@@ -191,14 +208,14 @@ Pattern::Pattern(Pattern&&) noexcept = default;
 Pattern& Pattern::operator=(Pattern&&) noexcept = default;
 
 struct Pattern::Search::State {
-  const pcre2_code* code;
+  const Code* code;
   std::string_view text;
   std::size_t position = 0;
   std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data{nullptr, &pcre2_match_data_free};
 };
 
 Pattern::Search::Search(const Pattern& pattern, std::string_view text) : state_(std::make_unique<State>()) {
-  state_->code = pattern.code_->pointer;
+  state_->code = pattern.code_.get();
   state_->text = text;
   state_->data.reset(pcre2_match_data_create(1, nullptr));
   if (!state_->data) throw MachineError("out of memory matching a pattern");
@@ -210,8 +227,8 @@ std::optional<std::pair<std::size_t, std::size_t>> Pattern::Search::next() {
   State& s = *state_;
   if (s.position >= s.text.size()) return std::nullopt;
   const auto match = [&](std::uint32_t options) {
-    return pcre2_match(s.code, reinterpret_cast<PCRE2_SPTR>(s.text.data()), s.text.size(), s.position,
-                       PCRE2_NO_UTF_CHECK | options, s.data.get(), nullptr);
+    return pcre2_match(s.code->pointer, reinterpret_cast<PCRE2_SPTR>(s.text.data()), s.text.size(), s.position,
+                       PCRE2_NO_UTF_CHECK | options, s.data.get(), s.code->limits.get());
   };
   int result = match(0);
   if (result == PCRE2_ERROR_JIT_STACKLIMIT)
@@ -220,6 +237,9 @@ std::optional<std::pair<std::size_t, std::size_t>> Pattern::Search::next() {
     s.position = s.text.size();
     return std::nullopt;
   }
+  if (result == PCRE2_ERROR_MATCHLIMIT || result == PCRE2_ERROR_DEPTHLIMIT || result == PCRE2_ERROR_HEAPLIMIT)
+    throw UserError("{} takes more than {} steps or {} GiB at one place of a text of {} bytes; take another tokenizer",
+                    s.code->name, most_steps, most_heap_kibibytes >> 20, s.text.size());
   if (result < 0)
     throw MachineError("matching a pattern in {} bytes of text failed: {}", s.text.size(), message_of(result));
   const std::size_t* range = pcre2_get_ovector_pointer(s.data.get());

@@ -112,6 +112,13 @@ TEST(Pattern, RefusesWhatEnginesUnderstandDifferently) {
   EXPECT_THAT(message_of<UserError>([] { Pattern("\\p{Klingon}", "f"); }), HasSubstr("cannot be read"));
 }
 
+TEST(Pattern, EndlessBacktrackingIsTheFilesFault) {
+  const Pattern pattern("(?:a+)+[bc]", "f.json: model");
+  const std::string text(64, 'a');
+  EXPECT_THAT(message_of<UserError>([&] { Pattern::Search(pattern, text).next(); }),
+              HasSubstr("f.json: model: the pattern '(?:a+)+[bc]' takes more than 10000000 steps"));
+}
+
 TEST(Pattern, LongRunsNeedNoLongStack) {
   const std::string spaces(3'000'000, ' ');
   const Pattern pattern(gpt2_pattern, "f");
