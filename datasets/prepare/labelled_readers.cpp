@@ -7,8 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "framework/core/printable.h"
+#include "formats/json_text.h"
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 
 namespace furlong {
 namespace {
@@ -60,7 +61,7 @@ class RecordParser {
   /// Nothing for a header or an empty line.
   std::optional<Record> parse(std::string_view line, const std::string& place) {
     if (trimmed(line).empty()) return std::nullopt;
-    if (kind_ == Kind::jsonl) return parse_json(line, place);
+    if (kind_ == Kind::jsonl) return parse_object(line, place);
     const std::vector<std::string> values = kind_ == Kind::csv ? split_csv(line) : split_tsv(line);
     if (columns_.empty()) {
       take_header(values, place);
@@ -128,8 +129,8 @@ class RecordParser {
     }
   }
 
-  std::optional<Record> parse_json(std::string_view line, const std::string& place) const {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
+  std::optional<Record> parse_object(std::string_view line, const std::string& place) const {
+    const auto json = foreign::parse_json(line, place);
     if (!json.is_object()) throw UserError("{}: expected a JSON object in this line", place);
     std::vector<std::string> found;
     for (std::size_t i = 0; i < fields_.size(); ++i) {
@@ -167,6 +168,7 @@ class LabelNames {
  public:
   explicit LabelNames(const std::vector<std::string>& fixed) : names_(fixed), fixed_(!fixed.empty()) {
     for (std::size_t i = 0; i < fixed.size(); ++i) {
+      if (!foreign::is_utf8(fixed[i])) throw UserError("--labels: '{}' is not UTF-8", foreign::printable(fixed[i]));
       if (!ids_.emplace(fixed[i], static_cast<std::int32_t>(i)).second)
         throw UserError("--labels: '{}' is there twice", fixed[i]);
     }
@@ -175,7 +177,7 @@ class LabelNames {
     const auto found = ids_.find(name);
     if (found != ids_.end()) return found->second;
     if (fixed_)
-      throw UserError("{}: the label '{}' is none of --labels: {}", place, name,
+      throw UserError("{}: the label '{}' is none of --labels: {}", place, foreign::printable(name),
                       fmt::format("{}", fmt::join(names_, ", ")));
     if (!foreign::is_utf8(name))
       throw UserError("{}: the label '{}' is not UTF-8; convert the file (iconv -f LATIN1 -t UTF-8)", place,

@@ -170,6 +170,8 @@ TEST_F(LabelledTest, MistakesNameTheLine) {
   EXPECT_THAT(refusal("\"a,b\nc,d\n", Kind::csv), HasSubstr("input:1: a quotation mark in this record is not closed"));
   EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1}\n[1]\n", Kind::jsonl),
               HasSubstr("input:2: expected a JSON object"));
+  for (const char* broken : {"{\"text\": \"a\", \"label\": NaN}\n", "{\"text\": \"\xe9\", \"label\": 1}\n"})
+    EXPECT_THAT(refusal(broken, Kind::jsonl), HasSubstr("input:1: not valid JSON ("));
   EXPECT_THAT(refusal("{\"text\": \"a\"}\n", Kind::jsonl), HasSubstr("input:1: the object has no key 'label'"));
   EXPECT_THAT(refusal("{\"text\": 5, \"label\": 1}\n", Kind::jsonl),
               HasSubstr("'text' is neither text nor a list of numbers from 0 to 255"));
