@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <utility>
@@ -23,6 +24,8 @@ using hdf5::detail::Handle;
 using hdf5::detail::Lock;
 
 namespace {
+
+constexpr std::ptrdiff_t deepest_group = 32;  // each name is looked up from the root on
 
 enum class Kind { tensor, text, number, integer };
 
@@ -106,6 +109,7 @@ void CheckpointReader::State::open() {
   std::vector<std::string> found;
   const auto collect = [](hid_t, const char* name, const H5L_info_t* link, void* data) -> herr_t {
     if (link->type != H5L_TYPE_HARD) return 0;
+    if (std::count(name, name + std::strlen(name), '/') > deepest_group) return 1;
     try {
       static_cast<std::vector<std::string>*>(data)->emplace_back(name);
       return 0;
@@ -113,7 +117,11 @@ void CheckpointReader::State::open() {
       return -1;  // out of memory: no exception may cross C code
     }
   };
-  if (H5Lvisit(handle.id(), H5_INDEX_NAME, H5_ITER_INC, collect, &found) < 0) fail("its table of contents");
+  const herr_t visited = H5Lvisit(handle.id(), H5_INDEX_NAME, H5_ITER_INC, collect, &found);
+  if (visited < 0) fail("its table of contents");
+  if (visited > 0)
+    throw UserError("{}: has groups nested more than {} deep: not written by this program; take an earlier checkpoint",
+                    path.string(), deepest_group);
   for (const std::string& name : found) {
     if (std::optional<Entry> entry = examine(name)) entries.emplace(name, std::move(*entry));
   }

@@ -338,6 +338,12 @@ TEST_F(CheckpointFileTest, ForgedEntriesAreRefused) {
          replace(file, weight, H5T_IEEE_F32LE, many({1 << 15, 1 << 15}), nullptr);
          label(file, weight, text_of(7), scalar, "float32");
        }},
+      {"nested more than 32 deep",
+       [&](hid_t file) {
+         std::string groups = "g";
+         for (int depth = 0; depth < 40; ++depth, groups += "/g")
+           H5Gclose(H5Gcreate2(file, groups.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+       }},
   };
   for (std::size_t i = 0; i < forgeries.size(); ++i) {
     write_small();
