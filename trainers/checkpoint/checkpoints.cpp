@@ -19,6 +19,7 @@
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_file.h"
 #include "framework/io/checkpoint_shards.h"
+#include "framework/io/text_file.h"
 
 namespace furlong {
 
@@ -26,7 +27,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The step in "step_<digits>.h5"; nothing for other names.
 void remove_or_warn(const fs::path& path) {
   std::error_code failure;
   fs::remove(path, failure);
@@ -48,11 +48,12 @@ void copy_atomically(const fs::path& from, const fs::path& to) {
 /// What best.json in a folder says; nothing where there is none that can be read.
 std::optional<CheckpointDirectory::Best> recorded_best(const fs::path& folder) {
   const fs::path record = folder / "best.json";
-  std::ifstream in(record);
-  if (!in) return std::nullopt;
-  const auto json = nlohmann::json::parse(in, nullptr, false);
+  std::error_code failure;
+  if (!fs::exists(record, failure)) return std::nullopt;
+  const auto json = nlohmann::json::parse(read_text_file(record, 4096), nullptr, false);
   if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer() ||
-      !json.contains("validation_loss") || !json["validation_loss"].is_number()) {
+      json["step"].get<std::int64_t>() < 0 || !json.contains("validation_loss") ||
+      !json["validation_loss"].is_number()) {
     log_warn("{}: not a record of the best checkpoint; the best one is chosen anew from here on", record.string());
     return std::nullopt;
   }

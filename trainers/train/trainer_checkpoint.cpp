@@ -125,6 +125,11 @@ std::optional<std::string> model_difference(const Settings& checkpoint, const Se
 
 void check_resumable(const CheckpointReader& checkpoint, const Settings& settings) {
   const std::string origin = checkpoint.path().string();
+  if (!checkpoint.has("sampler_counter"))
+    throw UserError(
+        "{}: cannot resume: it holds a model without a training's state, as furlong convert writes it; begin from it "
+        "with model.weights, or move it away",
+        origin);
   const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
   if (before.objective.name != settings.objective.name || before.objective.pooling != settings.objective.pooling) {
     throw UserError("{}: cannot resume: the objective was {} (pooling {}) in the checkpoint and is {} (pooling {}) now",

@@ -250,8 +250,20 @@ TEST_F(CheckpointDirectoryTest, AnInterruptedChangeOfTheBestIsCompleted) {
   }
   EXPECT_EQ(CheckpointDirectory(folder, 2, true).best()->validation_loss, 2.0);
   EXPECT_EQ(step_in(folder / "best.h5"), 2);
-  write_file_atomically(folder / "best.json", "{\"step\":");
-  EXPECT_FALSE(CheckpointDirectory(folder, 2, true).best().has_value());
+  for (const char* damaged : {"{\"step\":", R"({"step":-1,"validation_loss":2.0,"file":"best.h5"})"}) {
+    write_file_atomically(folder / "best.json", damaged);
+    EXPECT_FALSE(CheckpointDirectory(folder, 2, true).best().has_value()) << damaged;
+  }
+}
+
+TEST_F(CheckpointDirectoryTest, RefusesAFolderInPlaceOfTheRecord) {
+  fs::create_directories(folder / "best.json");
+  try {
+    CheckpointDirectory(folder, 2, true);
+    ADD_FAILURE() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("best.json: cannot read: "), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(CheckpointDirectoryTest, LaterStepsAreDiscardedAndNeverCounted) {

@@ -69,7 +69,8 @@ std::string data_fingerprint(const Dataset& data) {
     const Json provenance = Json::parse(store->provenance(), nullptr, false);
     if (provenance.is_object() && provenance.contains("sources")) {
       for (const Json& source : provenance["sources"])
-        if (source.is_object()) json["sources"].push_back(source.value("xxh3_64", ""));
+        if (source.is_object() && source.contains("xxh3_64") && source["xxh3_64"].is_string())
+          json["sources"].push_back(source["xxh3_64"]);
     }
   }
   const std::string text = json.dump();
