@@ -170,13 +170,18 @@ std::string read_config_file(const std::filesystem::path& file, const std::strin
   const auto status = std::filesystem::status(file, code);
   if (std::filesystem::is_directory(status))
     throw UserError("{}{}: found a directory; expected a YAML file", from, file.string());
-  if (std::filesystem::is_regular_file(status) && std::filesystem::file_size(file, code) > (16u << 20))
-    throw UserError("{}{}: found a file of {} bytes; expected a YAML file of at most 16 MiB", from, file.string(),
-                    std::filesystem::file_size(file, code));
+  constexpr std::size_t most_bytes = std::size_t{16} << 20;
   std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  if (stream.is_open() && stream.peek() == std::ifstream::traits_type::eof()) return "";
-  if (stream.is_open() && text << stream.rdbuf()) return text.str();
+  std::string text;
+  std::vector<char> block(std::size_t{1} << 16);
+  while (stream.is_open() && (stream.read(block.data(), static_cast<std::streamsize>(block.size())).gcount() > 0)) {
+    text.append(block.data(), static_cast<std::size_t>(stream.gcount()));
+    // A size that the system states would say nothing of a device that never ends.
+    if (text.size() > most_bytes)
+      throw UserError("{}{}: found more than {} bytes; expected a YAML file of at most 16 MiB", from, file.string(),
+                      most_bytes);
+  }
+  if (stream.is_open() && !stream.bad()) return text;
   const std::string reason = std::strerror(errno);
   std::vector<std::string> beside;
   const auto folder = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");

@@ -111,6 +111,9 @@ TEST_F(FaultsTest, FilesThatNeverEndAreRefused) {
   EXPECT_EQ(to_device.status, 2);
   EXPECT_THAT(to_device.err, HasSubstr("/dev/null: cannot write"));
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  const Finished trained = furlong({"train", "/dev/zero"});
+  EXPECT_EQ(trained.status, 2);
+  EXPECT_THAT(trained.err, HasSubstr("/dev/zero: found more than 16777216 bytes; expected a YAML file"));
   close(tokenizer);
   close(metrics);
 }
