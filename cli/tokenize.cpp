@@ -37,6 +37,10 @@ std::uint64_t for_each_line(ByteSource& source, const std::function<void(std::st
       rest.remove_prefix(end + 1);
     }
     begun += rest;
+    // A small compressed file may hold a line without end.
+    constexpr std::size_t longest_line = std::size_t{1} << 30;
+    if (begun.size() > longest_line)
+      throw UserError("{}: a line of more than 1 GiB; break it into shorter ones", source.name());
   }
   if (!begun.empty()) line(begun);
   return bytes;

@@ -66,6 +66,8 @@ struct Candidate {
 };
 
 class BpeModel : public PieceModel {
+  static constexpr std::size_t most_bytes = std::size_t{1} << 30;  // places are 32 bits wide
+
  public:
   BpeModel(const JsonView& model, const TokenTable& vocabulary, bool byte_level)
       : vocabulary_(vocabulary), byte_level_(byte_level), merges_(model.at("merges").size()) {
@@ -89,6 +91,9 @@ class BpeModel : public PieceModel {
   }
 
   void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {
+    if (piece.size() > most_bytes)
+      throw UserError("a piece of {} bytes that the tokenizer does not split, expected at most {}", piece.size(),
+                      most_bytes);
     if (const auto whole = whole_pieces_.find(piece); whole != whole_pieces_.end()) {
       ids.push_back(whole->second);
       return;
