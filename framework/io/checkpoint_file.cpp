@@ -102,7 +102,7 @@ void CheckpointReader::State::refuse(const std::string& name, std::string_view w
 void CheckpointReader::State::open() {
   const Lock lock;
   file_bytes = io.size();
-  hdf5::require_checksummed_headers(descriptor.number(), detail::user_block_bytes, path.string());
+  hdf5::require_checksummed_headers(descriptor.number(), path.string());
   const Handle access = access_list(io);
   handle = Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()));
   if (!handle) fail("its header");

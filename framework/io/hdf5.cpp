@@ -338,7 +338,7 @@ File File::open_own(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor >= 0) {
     try {
-      require_checksummed_headers(descriptor, 0, path);
+      require_checksummed_headers(descriptor, path);
     } catch (...) {
       ::close(descriptor);
       throw;

@@ -169,12 +169,16 @@ void use_descriptor(std::int64_t access_list, DescriptorIo& io) {
   }
 }
 
-void require_checksummed_headers(int descriptor, std::uint64_t offset, const std::string& path) {
-  // HDF5 File Format Specification, section II.A: eight bytes of signature, and then the superblock's version.
+void require_checksummed_headers(int descriptor, const std::string& path) {
+  // HDF5 File Format Specification, section II.A: eight bytes of signature, and then the superblock's version, at byte
+  // 0, 512, 1024, 2048 and so on.
   constexpr std::string_view signature("\x89HDF\r\n\x1a\n", 8);
   char beginning[9] = {};
-  const ssize_t count = ::pread(descriptor, beginning, sizeof(beginning), static_cast<off_t>(offset));
-  if (count != sizeof(beginning) || std::string_view(beginning, 8) != signature) return;  // what HDF5 itself refuses
+  for (std::uint64_t offset = 0;; offset = offset == 0 ? 512 : 2 * offset) {
+    const ssize_t count = ::pread(descriptor, beginning, sizeof(beginning), static_cast<off_t>(offset));
+    if (count != sizeof(beginning)) return;  // what HDF5 itself refuses
+    if (std::string_view(beginning, 8) == signature) break;
+  }
   const int version = static_cast<unsigned char>(beginning[8]);
   if (version < 2)
     throw UserError(

@@ -9,9 +9,9 @@
 
 namespace furlong::hdf5 {
 
-/// Throws UserError unless the file behind `descriptor` has a superblock of version 2 or 3 at `offset`: its headers
-/// have checksums then. Older headers have none, and a damaged one can corrupt the memory of libhdf5 1.10.
-void require_checksummed_headers(int descriptor, std::uint64_t offset, const std::string& path);
+/// Throws UserError where the first superblock behind `descriptor`, wherever libhdf5 would find it, has version 0 or 1:
+/// such headers have no checksums, and a damaged one can corrupt the memory of libhdf5 1.10.
+void require_checksummed_headers(int descriptor, const std::string& path);
 
 /// Reads and writes at offsets of a descriptor that somebody else owns and closes later. Not for two threads at once.
 class DescriptorIo {

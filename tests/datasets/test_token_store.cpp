@@ -214,16 +214,21 @@ TEST_F(TokenStoreTest, WideTokensAndManyChunks) {
 
 TEST(TokenStoreHeaders, RefusesHeadersWithoutChecksums) {
   const std::string path = (std::filesystem::temp_directory_path() / fmt::format("old_{}.h5", getpid())).string();
-  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);  // superblock 0
-  ASSERT_GE(file, 0);
-  ASSERT_GE(H5Fclose(file), 0);
-  try {
-    TokenStore::open(path);
-    ADD_FAILURE() << "accepted";
-  } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("HDF5 headers without checksums (superblock version 0)"),
-              std::string::npos)
-        << error.what();
+  for (const hsize_t user_block : std::initializer_list<hsize_t>{0, 512, 2048}) {
+    const hid_t creation = H5Pcreate(H5P_FILE_CREATE);
+    ASSERT_GE(H5Pset_userblock(creation, user_block), 0);
+    const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation, H5P_DEFAULT);  // superblock 0
+    ASSERT_GE(file, 0);
+    ASSERT_GE(H5Fclose(file), 0);
+    H5Pclose(creation);
+    try {
+      TokenStore::open(path);
+      ADD_FAILURE() << "accepted behind a user block of " << user_block;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("HDF5 headers without checksums (superblock version 0)"),
+                std::string::npos)
+          << error.what();
+    }
   }
   std::filesystem::remove(path);
 }

@@ -222,7 +222,11 @@ double training_seconds(const fs::path& path, std::int64_t step) {
   std::int64_t before = 0;
   for (std::string line; std::getline(in, line);) {
     const auto record = nlohmann::json::parse(line, nullptr, false);
-    if (!record.is_object() || record.value("split", "") != "train" || record.value("step", step + 1) > step) continue;
+    if (!record.is_object()) continue;
+    const auto split = record.find("split"), at = record.find("step");
+    if (split == record.end() || *split != "train" || at == record.end() || !at->is_number_integer() ||
+        at->get<std::int64_t>() > step)
+      continue;
     const auto rate = record.find("tokens_per_second"), tokens = record.find("tokens");
     if (rate == record.end() || tokens == record.end() || !tokens->is_number_integer()) continue;
     const auto now = tokens->get<std::int64_t>();
