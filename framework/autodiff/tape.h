@@ -7,6 +7,8 @@
 #include <map>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "framework/autodiff/variable.h"
@@ -20,6 +22,16 @@ class NonFiniteError : public Error {
  public:
   using Error::Error;
 };
+
+/// What an op saves: `Name` is its enum of the tensors that its backward needs. Tensors that may be missing are listed
+/// undefined.
+template <class Name>
+requires std::is_enum_v<Name> std::vector<Tensor> saved_by_name(
+    std::initializer_list<std::pair<Name, Tensor>> tensors) {
+  std::vector<Tensor> saved(tensors.size());
+  for (const auto& [name, tensor] : tensors) saved.at(static_cast<std::size_t>(name)) = tensor;
+  return saved;
+}
 
 class BackwardContext;
 /// Computes gradients of a node's inputs from those of its outputs. Small parameters are captured by value; tensors go
@@ -160,6 +172,10 @@ class BackwardContext {
   /// Gives `gradient` to input i without a copy where possible. The caller must not write to it afterwards.
   void pass(std::size_t i, const Tensor& gradient);
   const Tensor& saved(std::size_t i) const { return node_.saved[i]; }
+  /// Of saved_by_name().
+  template <class Name>
+  requires std::is_enum_v<Name>
+  const Tensor& saved(Name name) const { return node_.saved.at(static_cast<std::size_t>(name)); }
 
  private:
   friend class Tape;

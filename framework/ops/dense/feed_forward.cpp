@@ -8,7 +8,7 @@ namespace {
 
 // Places of the inputs, and of what is kept.
 enum Input : std::uint8_t { input_x, input_weight_in, input_bias_in, input_weight_out, input_bias_out };
-enum Saved : std::uint8_t { saved_x, saved_before, saved_hidden, saved_weight_in, saved_weight_out };
+enum class Saved : std::uint8_t { x, before, hidden, weight_in, weight_out };
 
 /// The gradients of a weight [outer, inner] and of the bias beside it.
 void parameter_gradients(BackwardContext& context, const Tensor& d_y, Input weight, Input bias,
@@ -26,18 +26,18 @@ void parameter_gradients(BackwardContext& context, const Tensor& d_y, Input weig
 /// hold it.
 void through_activation(BackwardContext& context, const Tensor& d_y, ActivationKind kind, const Remake* remake_x) {
   const Stream& stream = context.stream();
-  const Tensor before = as_matrix(context.saved(saved_before));
+  const Tensor before = as_matrix(context.saved(Saved::before));
   const Tensor d_before = Tensor::empty(before.shape(), before.dtype(), stream.device);
   GemmEpilogue epilogue;
   epilogue.activation = epilogue_activation(kind);
   epilogue.auxiliary = &before;
   epilogue.activation_gradient = true;
-  gemm(stream, d_y, false, context.saved(saved_weight_out), false, d_before, GradientMode::overwrite, epilogue);
+  gemm(stream, d_y, false, context.saved(Saved::weight_out), false, d_before, GradientMode::overwrite, epilogue);
   if (const GradientTarget d_x = context.d_input(input_x); d_x.wanted()) {
-    gemm(stream, d_before, false, context.saved(saved_weight_in), false, as_matrix(d_x.tensor), d_x.mode);
+    gemm(stream, d_before, false, context.saved(Saved::weight_in), false, as_matrix(d_x.tensor), d_x.mode);
   }
   parameter_gradients(context, d_before, input_weight_in, input_bias_in,
-                      [&] { return remake_x ? (*remake_x)(stream) : context.saved(saved_x); });
+                      [&] { return remake_x ? (*remake_x)(stream) : context.saved(Saved::x); });
 }
 
 void feed_forward_backward(BackwardContext& context, ActivationKind kind, const Remake* remake_x) {
@@ -47,9 +47,9 @@ void feed_forward_backward(BackwardContext& context, ActivationKind kind, const 
     through_activation(context, d_y, kind, remake_x);
   }
   parameter_gradients(context, d_y, input_weight_out, input_bias_out, [&] {
-    if (context.saved(saved_hidden).defined()) return context.saved(saved_hidden);
+    if (context.saved(Saved::hidden).defined()) return context.saved(Saved::hidden);
     // Over `before`, which has been read for the last time, where nobody else holds it.
-    const Tensor& before = context.saved(saved_before);
+    const Tensor& before = context.saved(Saved::before);
     const Tensor hidden = before.is_unique() ? before : Tensor::empty(before.shape(), before.dtype(), stream.device);
     run_body(stream, activation_cpu, activation_gpu, before, hidden, kind);
     return hidden;
@@ -94,12 +94,12 @@ Variable feed_forward(Tape& tape, const Variable& x, const Variable& input_weigh
   const bool through = x.requires_gradient() || wants_weight_in || (input_bias && input_bias->requires_gradient());
   const std::shared_ptr<const Remake> remake = wants_weight_in ? x.remake() : nullptr;
   const bool keeps_hidden = wants_weight_out && !tape.remakes_values();
-  std::vector<Tensor> saved(5);
-  if (wants_weight_in && !remake) saved[saved_x] = x.value();
-  if (through || (wants_weight_out && !keeps_hidden)) saved[saved_before] = before;
-  if (keeps_hidden) saved[saved_hidden] = hidden;
-  saved[saved_weight_in] = input_weight.value();
-  saved[saved_weight_out] = output_weight.value();
+  const bool keeps_x = wants_weight_in && !remake, keeps_before = through || (wants_weight_out && !keeps_hidden);
+  std::vector<Tensor> saved = saved_by_name<Saved>({{Saved::x, keeps_x ? x.value() : Tensor{}},
+                                                    {Saved::before, keeps_before ? before : Tensor{}},
+                                                    {Saved::hidden, keeps_hidden ? hidden : Tensor{}},
+                                                    {Saved::weight_in, input_weight.value()},
+                                                    {Saved::weight_out, output_weight.value()}});
   const auto given = [](const Variable* bias) { return bias ? *bias : Variable{}; };
   return tape.record_one(
       "feed_forward", {x, input_weight, given(input_bias), output_weight, given(output_bias)}, y, std::move(saved),

@@ -14,9 +14,11 @@ void check_history(const Tensor& history, const Shape& shape, DType dtype) {
           name_of(dtype), shape.text());
 }
 
+enum class Saved : std::uint8_t { x, by_tap, history, positions };
+
 void backward(BackwardContext& context) {
-  const Tensor &x = context.saved(0), &by_tap = context.saved(1), &history = context.saved(2),
-               &positions = context.saved(3);
+  const Tensor &x = context.saved(Saved::x), &by_tap = context.saved(Saved::by_tap),
+               &history = context.saved(Saved::history), &positions = context.saved(Saved::positions);
   const Tensor d_y = context.d_output();
   const GradientTarget d_x = context.d_input(0);
   if (d_x.wanted())
@@ -67,7 +69,11 @@ Variable short_convolution(Tape& tape, const Variable& x, const Variable& weight
     run_body(tape.stream(), short_convolution_history_cpu, short_convolution_history_gpu, x.value(),
              history ? *history : Tensor{}, *updated_history);
   }
-  return tape.record_one("short_convolution", {x, weight}, y, {x.value(), by_tap, before, positions}, backward);
+  return tape.record_one(
+      "short_convolution", {x, weight}, y,
+      saved_by_name<Saved>(
+          {{Saved::x, x.value()}, {Saved::by_tap, by_tap}, {Saved::history, before}, {Saved::positions, positions}}),
+      backward);
 }
 
 }  // namespace furlong::ops

@@ -6,6 +6,8 @@
 namespace furlong::ops {
 namespace {
 
+enum class Saved : std::uint8_t { x, reference, mask, sums };
+
 void check(const Tensor& x, const Tensor& reference, const Tensor* mask) {
   require(x.shape().rank() >= 1 && x.has_contiguous_rows() && reference.shape() == x.shape() &&
               reference.has_contiguous_rows() && accumulate_dtype(reference.dtype()) == accumulate_dtype(x.dtype()),
@@ -31,12 +33,17 @@ Variable relative_error(Tape& tape, const Variable& x, const Tensor& reference, 
   const Tensor sums = Tensor::empty({2}, DType::float64, tape.device());
   const Tensor loss = Tensor::empty(Shape{}, accumulate_dtype(x.dtype()), tape.device());
   run_body(stream, relative_error_cpu, relative_error_gpu, x.value(), against, mask, sums, loss);
-  return tape.record_one("relative_error", {x}, loss, {x.value(), against, mask, sums}, [](BackwardContext& context) {
-    const GradientTarget d_x = context.d_input(0);
-    if (!d_x.wanted()) return;
-    run_body(context.stream(), relative_error_backward_cpu, relative_error_backward_gpu, context.saved(0),
-             context.saved(1), context.saved(2), context.saved(3), context.d_output(), d_x.tensor, d_x.accumulates());
-  });
+  return tape.record_one(
+      "relative_error", {x}, loss,
+      saved_by_name<Saved>(
+          {{Saved::x, x.value()}, {Saved::reference, against}, {Saved::mask, mask}, {Saved::sums, sums}}),
+      [](BackwardContext& context) {
+        const GradientTarget d_x = context.d_input(0);
+        if (!d_x.wanted()) return;
+        run_body(context.stream(), relative_error_backward_cpu, relative_error_backward_gpu, context.saved(Saved::x),
+                 context.saved(Saved::reference), context.saved(Saved::mask), context.saved(Saved::sums),
+                 context.d_output(), d_x.tensor, d_x.accumulates());
+      });
 }
 
 }  // namespace furlong::ops

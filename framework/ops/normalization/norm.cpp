@@ -30,8 +30,8 @@ Tensor in_statistics_dtype(const Stream& stream, const Tensor& row, DType dtype)
   return converted;
 }
 
-/// Where the saved tensors lie. The gain is saved as the parameter's own memory.
-enum Saved : std::size_t { saved_residual, saved_reciprocal_deviation, saved_gain, saved_mean };
+/// The gain is saved as the parameter's own memory; a mean is layernorm's alone.
+enum class Saved : std::uint8_t { residual, reciprocal_deviation, gain, mean };
 
 /// Gradients of gain and bias from the blocks' sums.
 void store_parameter_gradient(BackwardContext& context, std::size_t input, const Tensor& sum) {
@@ -44,11 +44,11 @@ void store_parameter_gradient(BackwardContext& context, std::size_t input, const
 void run_backward(BackwardContext& context, NormBackward& work, NormKind kind, std::size_t gain_input, bool has_bias) {
   const Stream& stream = context.stream();
   work.kind = kind;
-  work.residual = context.saved(saved_residual);
-  work.reciprocal_deviation = context.saved(saved_reciprocal_deviation);
-  if (kind == NormKind::layernorm) work.mean = context.saved(saved_mean);
+  work.residual = context.saved(Saved::residual);
+  work.reciprocal_deviation = context.saved(Saved::reciprocal_deviation);
+  work.mean = context.saved(Saved::mean);
   const DType dtype = work.reciprocal_deviation.dtype();
-  work.gain = in_statistics_dtype(stream, context.saved(saved_gain), dtype);
+  work.gain = in_statistics_dtype(stream, context.saved(Saved::gain), dtype);
   const bool wants_bias = has_bias && context.wants(gain_input + 1);
   const std::int64_t columns = work.residual.extent(-1);
   if (context.wants(gain_input) || wants_bias) {
@@ -134,14 +134,17 @@ NormOutputs norm(Tape& tape, const Variable& residual_in, const Variable* branch
   run_body(tape.stream(), norm_forward_cpu, norm_forward_gpu, work);
 
   const char* name = kind == NormKind::layernorm ? "layernorm" : "rmsnorm";
-  std::vector<Tensor> saved{branch ? work.residual : work.residual_in, work.reciprocal_deviation, gain.value()};
-  if (work.mean.defined()) saved.push_back(work.mean);
+  const Tensor& residual = branch ? work.residual : work.residual_in;
+  std::vector<Tensor> saved = saved_by_name<Saved>({{Saved::residual, residual},
+                                                    {Saved::reciprocal_deviation, work.reciprocal_deviation},
+                                                    {Saved::gain, gain.value()},
+                                                    {Saved::mean, work.mean}});
   std::vector<Variable> inputs{residual_in};
   if (branch) inputs.push_back(*branch);
   inputs.push_back(gain);
   if (bias) inputs.push_back(*bias);
   const bool has_bias = bias != nullptr;
-  const auto with_remake = [&, residual = saved.front()](const Variable& normed) {
+  const auto with_remake = [&](const Variable& normed) {
     if (!tape.remakes_values()) return normed;
     return normed.with_remake(remake_normed(residual, gain.value(), bias ? bias->value() : Tensor{}, kind, epsilon));
   };

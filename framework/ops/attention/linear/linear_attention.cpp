@@ -137,7 +137,29 @@ void allocate_scratch(Arguments& arguments, std::int64_t elements) {
   arguments.scratch = Tensor::empty({thread_count(), elements}, dtype, device);
 }
 
-struct Saved {
+enum class Saved : std::uint8_t {
+  query,
+  key,
+  value,
+  output,
+  top,
+  inverse_denominator,
+  gate,
+  directions,
+  query_center,
+  key_center,
+  scaling,
+  oprf_a,
+  mask_keys,
+  mask_documents,
+  start_sum,
+  start_normalizer,
+  start_maximum,
+  start_magnitude
+};
+
+/// What backward needs to know of forward besides tensors.
+struct Call {
   LinearAttentionOptions options;
   std::int64_t earlier = 0, first_position = 0;
   SegmentExchange* segments = nullptr;
@@ -191,21 +213,27 @@ void end_with_segments(const Stream& stream, Arguments& arguments, const LinearA
   arguments.end_magnitude = state.magnitude;
 }
 
-void backward(BackwardContext& context, const Saved& call) {
-  const auto saved = [&](std::size_t i) { return context.saved(i); };
+void backward(BackwardContext& context, const Call& call) {
+  const auto saved = [&](Saved name) { return context.saved(name); };
+  LinearAttentionConstants constants;
+  constants.directions = saved(Saved::directions);
+  constants.query_center = saved(Saved::query_center);
+  constants.key_center = saved(Saved::key_center);
+  constants.scaling = saved(Saved::scaling);
+  constants.oprf_a = saved(Saved::oprf_a);
   Arguments arguments =
-      check(saved(0), saved(1), saved(2), saved(6), {saved(7), saved(8), saved(9), saved(10), saved(11)},
-            {saved(12), saved(13)}, call.options, call.earlier);
+      check(saved(Saved::query), saved(Saved::key), saved(Saved::value), saved(Saved::gate), constants,
+            {saved(Saved::mask_keys), saved(Saved::mask_documents)}, call.options, call.earlier);
   arguments.first_position = call.first_position;
   arguments.open_document_tokens = call.open_document_tokens;
   const std::int64_t d_value = arguments.value.extent(3), batch = arguments.query.extent(0);
-  arguments.output = saved(3).split_last(d_value);
-  arguments.top = saved(4);
-  arguments.inverse_denominator = saved(5);
-  arguments.start_sum = saved(14);
-  arguments.start_normalizer = saved(15);
-  arguments.start_maximum = saved(16);
-  arguments.start_magnitude = saved(17);
+  arguments.output = saved(Saved::output).split_last(d_value);
+  arguments.top = saved(Saved::top);
+  arguments.inverse_denominator = saved(Saved::inverse_denominator);
+  arguments.start_sum = saved(Saved::start_sum);
+  arguments.start_normalizer = saved(Saved::start_normalizer);
+  arguments.start_maximum = saved(Saved::start_maximum);
+  arguments.start_magnitude = saved(Saved::start_magnitude);
   const auto per_head = [&](GradientTarget target, std::int64_t width) {
     if (target.wanted()) target.tensor = target.tensor.split_last(width);
     return target;
@@ -424,11 +452,25 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
   const LinearAttentionConstants& constants = inputs.constants;
   return tape.record_one(
       op, recorded, output,
-      {query, key, value, output, arguments.top, arguments.inverse_denominator, arguments.gate, constants.directions,
-       constants.query_center, constants.key_center, constants.scaling, constants.oprf_a, inputs.mask.keys,
-       inputs.mask.documents, arguments.start_sum, arguments.start_normalizer, arguments.start_maximum,
-       arguments.start_magnitude},
-      [call = Saved{options, recent, arguments.first_position, inputs.segments, arguments.open_document_tokens}](
+      saved_by_name<Saved>({{Saved::query, query},
+                            {Saved::key, key},
+                            {Saved::value, value},
+                            {Saved::output, output},
+                            {Saved::top, arguments.top},
+                            {Saved::inverse_denominator, arguments.inverse_denominator},
+                            {Saved::gate, arguments.gate},
+                            {Saved::directions, constants.directions},
+                            {Saved::query_center, constants.query_center},
+                            {Saved::key_center, constants.key_center},
+                            {Saved::scaling, constants.scaling},
+                            {Saved::oprf_a, constants.oprf_a},
+                            {Saved::mask_keys, inputs.mask.keys},
+                            {Saved::mask_documents, inputs.mask.documents},
+                            {Saved::start_sum, arguments.start_sum},
+                            {Saved::start_normalizer, arguments.start_normalizer},
+                            {Saved::start_maximum, arguments.start_maximum},
+                            {Saved::start_magnitude, arguments.start_magnitude}}),
+      [call = Call{options, recent, arguments.first_position, inputs.segments, arguments.open_document_tokens}](
           BackwardContext& context) { backward(context, call); });
 }
 

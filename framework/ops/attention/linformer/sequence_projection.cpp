@@ -8,6 +8,9 @@
 namespace furlong::ops {
 namespace {
 
+/// x only where the weight needs a gradient; of a convolution the weights by tap.
+enum class Saved : std::uint8_t { x, weight, keys };
+
 // Linear --------------------------------------------------------------------------------------------------------------
 
 Tensor entry(const Tensor& tensor, std::int64_t batch) {
@@ -81,13 +84,16 @@ void project_d_weight(const Stream& stream, const Tensor& d_y, const Tensor& x, 
 Variable linear_projection(Tape& tape, const Variable& x, const Variable& weight, const Tensor& keys, const Tensor& y) {
   project(tape.stream(), x.value(), weight.value(), keys, y);
   return tape.record_one("sequence_projection", {x, weight}, y,
-                         {weight.requires_gradient() ? x.value() : Tensor{}, weight.value(), keys},
+                         saved_by_name<Saved>({{Saved::x, weight.requires_gradient() ? x.value() : Tensor{}},
+                                               {Saved::weight, weight.value()},
+                                               {Saved::keys, keys}}),
                          [](BackwardContext& context) {
-                           const Tensor &weight = context.saved(1), &keys = context.saved(2), d_y = context.d_output();
+                           const Tensor &weight = context.saved(Saved::weight), &keys = context.saved(Saved::keys),
+                                        d_y = context.d_output();
                            const GradientTarget d_x = context.d_input(0), d_weight = context.d_input(1);
                            if (d_x.wanted()) project_d_x(context.stream(), d_y, weight, keys, d_x);
                            if (d_weight.wanted())
-                             project_d_weight(context.stream(), d_y, context.saved(0), keys, d_weight);
+                             project_d_weight(context.stream(), d_y, context.saved(Saved::x), keys, d_weight);
                          });
 }
 
@@ -101,19 +107,20 @@ Variable window_projection(Tape& tape, const Variable& x, const Variable& weight
   if (weight.defined()) run_body(tape.stream(), projection_taps_cpu, projection_taps_gpu, weight.value(), by_tap);
   run_body(tape.stream(), pool_windows_cpu, pool_windows_gpu, x.value(), by_tap, keys, stride, y);
   const bool keeps_x = weight.defined() && weight.requires_gradient();
-  return tape.record_one("sequence_projection", {x, weight}, y, {keeps_x ? x.value() : Tensor{}, by_tap, keys},
-                         [stride](BackwardContext& context) {
-                           const Tensor &by_tap = context.saved(1), &keys = context.saved(2), d_y = context.d_output();
-                           const Stream& stream = context.stream();
-                           const GradientTarget d_x = context.d_input(0), d_weight = context.d_input(1);
-                           if (d_x.wanted())
-                             run_body(stream, pool_windows_d_x_cpu, pool_windows_d_x_gpu, d_y, by_tap, keys, stride,
-                                      d_x);
-                           if (!d_weight.wanted()) return;
-                           const Tensor sums = Tensor::empty(by_tap.shape(), by_tap.dtype(), by_tap.device());
-                           run_body(stream, pool_windows_d_weight_cpu, pool_windows_d_weight_gpu, context.saved(0), d_y,
-                                    keys, sums, d_weight);
-                         });
+  return tape.record_one(
+      "sequence_projection", {x, weight}, y,
+      saved_by_name<Saved>({{Saved::x, keeps_x ? x.value() : Tensor{}}, {Saved::weight, by_tap}, {Saved::keys, keys}}),
+      [stride](BackwardContext& context) {
+        const Tensor &by_tap = context.saved(Saved::weight), &keys = context.saved(Saved::keys),
+                     d_y = context.d_output();
+        const Stream& stream = context.stream();
+        const GradientTarget d_x = context.d_input(0), d_weight = context.d_input(1);
+        if (d_x.wanted()) run_body(stream, pool_windows_d_x_cpu, pool_windows_d_x_gpu, d_y, by_tap, keys, stride, d_x);
+        if (!d_weight.wanted()) return;
+        const Tensor sums = Tensor::empty(by_tap.shape(), by_tap.dtype(), by_tap.device());
+        run_body(stream, pool_windows_d_weight_cpu, pool_windows_d_weight_gpu, context.saved(Saved::x), d_y, keys, sums,
+                 d_weight);
+      });
 }
 
 void check_options(const SequenceProjectionOptions& options) {

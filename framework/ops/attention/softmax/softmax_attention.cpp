@@ -71,20 +71,22 @@ Tensor thread_scratch(std::int64_t threads, std::int64_t elements, const Tensor&
   return Tensor::empty({threads, (elements + 63) / 64 * 64}, accumulate_dtype(like.dtype()), like.device());
 }
 
+enum class Saved : std::uint8_t { query, key, value, output, log_sum_exp, mask_keys, mask_documents };
+
 void backward(BackwardContext& context, const SoftmaxAttentionOptions& options) {
-  const Tensor query = split_heads(context.saved(0), options.n_heads, op, "query"),
-               key = split_heads(context.saved(1), options.n_kv_heads, op, "key"),
-               value = split_heads(context.saved(2), options.n_kv_heads, op, "value"),
-               output = split_heads(context.saved(3), options.n_heads, op, "output");
+  const Tensor query = split_heads(context.saved(Saved::query), options.n_heads, op, "query"),
+               key = split_heads(context.saved(Saved::key), options.n_kv_heads, op, "key"),
+               value = split_heads(context.saved(Saved::value), options.n_kv_heads, op, "value"),
+               output = split_heads(context.saved(Saved::output), options.n_heads, op, "output");
   const auto target = [&](std::size_t input, const Tensor& like) {
     GradientTarget gradient = context.d_input(input);
     if (gradient.wanted()) gradient.tensor = gradient.tensor.split_last(like.extent(3));
     return gradient;
   };
   const GradientTarget d_query = target(0, query), d_key = target(1, key), d_value = target(2, value);
-  softmax_attention_backward(context.stream(), query, key, value, output, context.saved(4),
+  softmax_attention_backward(context.stream(), query, key, value, output, context.saved(Saved::log_sum_exp),
                              context.d_output().split_last(output.extent(3)), d_query, d_key, d_value, options,
-                             {context.saved(5), context.saved(6)});
+                             {context.saved(Saved::mask_keys), context.saved(Saved::mask_documents)});
 }
 
 }  // namespace
@@ -145,7 +147,13 @@ Variable softmax_attention(Tape& tape, const Variable& query, const Variable& ke
   softmax_attention_forward(tape.stream(), heads_query, heads_key, heads_value,
                             output.split_last(heads_value.extent(3)), log_sum_exp, options, mask);
   return tape.record_one(op, {query, key, value}, output,
-                         {query.value(), key.value(), value.value(), output, log_sum_exp, mask.keys, mask.documents},
+                         saved_by_name<Saved>({{Saved::query, query.value()},
+                                               {Saved::key, key.value()},
+                                               {Saved::value, value.value()},
+                                               {Saved::output, output},
+                                               {Saved::log_sum_exp, log_sum_exp},
+                                               {Saved::mask_keys, mask.keys},
+                                               {Saved::mask_documents, mask.documents}}),
                          [options](BackwardContext& context) { backward(context, options); });
 }
 
