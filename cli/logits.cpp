@@ -5,7 +5,6 @@
 
 #include "cli/command_line.h"
 #include "framework/core/parallel.h"
-#include "framework/primitives/gemm.h"
 
 namespace furlong::command_line {
 namespace {
@@ -27,7 +26,7 @@ void run(const Options& options) {
     if (!model.store->device().is_cpu()) throw UserError("--dtype float64: is computed on the CPU; add --device cpu");
     model = in_float64(model);
   }
-  ops::set_short_sums(true);
+  model.stream.products.short_sums = true;
   const TokenRows rows = read_token_rows(options.input, model.store->find("token_embedding.weight").shape()[0]);
   write_logits(model, rows, options.output, options.logits);
   fmt::print("{}: {} of {} row{} of up to {} tokens\n", options.output.string(),

@@ -29,6 +29,7 @@ void print_sample(const Settings& settings, const std::filesystem::path& checkpo
   if (settings.trainer.sample_tokens == 0) return;
   Model model =
       load_model(CheckpointReader::open(checkpoint), device_from_name(settings.device), Weights::averaged_if_present);
+  model.stream.products.tf32 = settings.tf32;
   GenerateOptions options;
   options.max_tokens = settings.trainer.sample_tokens;
   options.temperature = 0.8;
@@ -72,9 +73,10 @@ int run(const Options& options) {
     train_options.resume = TrainOptions::Resume::path;
     train_options.checkpoint = options.resume;
   }
+  const StopRequests stop_requests;  // for the sample, too
   if (!options.json) {
     train_options.before_leaving = [&](const TrainResult& result) {
-      if (result.interrupted || StopSignals::received() != 0) return;
+      if (result.interrupted || stop_requests.received()) return;
       try {
         print_sample(loaded.settings, result.checkpoint);
       } catch (const std::exception& error) {

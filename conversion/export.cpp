@@ -290,11 +290,11 @@ class Exporter {
   void write_tensors(const fs::path& path) {
     std::vector<ForeignTensor> tensors;
     for (const Output& output : outputs_) tensors.push_back(output.tensor);
-    const StopSignals signals;
+    const StopRequests stop_requests;
     SafetensorsWriter file(path, tensors);
     std::vector<float> buffer;
     for (const Output& output : outputs_) {
-      StopSignals::stop_writing(path);
+      stop_requests.check_before_writing(path);
       if (!output.parameter) continue;
       const std::span<const float> values =
           values_of(*output.parameter).subspan(output.begin, static_cast<std::size_t>(output.part.elements()));

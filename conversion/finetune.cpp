@@ -10,7 +10,6 @@
 #include "conversion/recovery_file.h"
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
-#include "framework/primitives/gemm.h"
 #include "trainers/checkpoint/checkpoints.h"
 #include "trainers/model/weights.h"
 #include "trainers/train/recording/metrics.h"
@@ -300,10 +299,10 @@ void check_stage(const FinetuneStage& stage, const FinetuneRecord& record) {
 
 /// Trains the stages that are to be; whether a signal stopped it.
 bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, FinetuneRecord& record,
-                  FinetuneResult& result) {
+                  const StopRequests& stop_requests, FinetuneResult& result) {
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const FinetuneStage& stage = plan.stages[i];
-    if (StopSignals::received() != 0) return true;
+    if (stop_requests.received()) return true;
     if (!options.only_stage.empty() && stage.name != options.only_stage) continue;
     result.stage = stage.name;
     check_stage(stage, record);
@@ -317,7 +316,7 @@ bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, Fine
     record.write();
     if (train(stage.settings, {}).interrupted) return true;
   }
-  return StopSignals::received() != 0;
+  return stop_requests.received();
 }
 
 std::vector<Candidate> students_of(const FinetunePlan& plan) {
@@ -336,7 +335,7 @@ FinetuneResult finetune(const FinetuneOptions& options) {
   check_stage_before(options, recipe);
   configure_logging(recipe.log.level);
   set_thread_count(static_cast<int>(recipe.threads));
-  const StopSignals signals;
+  const StopRequests stop_requests;
   FinetuneRecord record(recipe.run_directory);
   TeacherSource teacher = open_teacher(recipe);
   const FinetunePlan plan = plan_finetune(options, teacher.settings, teacher.checkpoint);
@@ -352,11 +351,10 @@ FinetuneResult finetune(const FinetuneOptions& options) {
   if (options.evaluate_only) {
     for (const FinetuneStage& stage : plan.stages) check_stage(stage, record);
   } else {
-    result.interrupted = train_stages(plan, options, record, result);
+    result.interrupted = train_stages(plan, options, record, stop_requests, result);
   }
   if (result.interrupted || !options.only_stage.empty()) return result;
-  ops::set_tf32(plan.student.tf32);
-  result.recovery = measure_recovery(plan.student, plan.teacher, students_of(plan),
+  result.recovery = measure_recovery(plan.student, plan.teacher, students_of(plan), stop_requests,
                                      [](const std::string& line) { log_info("{}", line); });
   result.interrupted = result.in_evaluation = !result.recovery;
   if (result.recovery) result.recovery_file = write_recovery(plan, options, *result.recovery);

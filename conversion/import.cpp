@@ -204,10 +204,10 @@ Settings complete_settings(Settings settings, const std::string& origin) {
 }
 
 void write_model(const Model& model, const std::optional<Origin>& origin, const fs::path& path) {
-  const StopSignals signals;
+  const StopRequests stop_requests;
   CheckpointWriter file(path);
   for (const Parameter& parameter : model.store->parameters()) {
-    StopSignals::stop_writing(path);
+    stop_requests.check_before_writing(path);
     write_tensor(file, "parameters/" + parameter.name(), parameter.master());
   }
   if (origin) origin->to_checkpoint().write(file);

@@ -38,7 +38,7 @@ bool is_foreign_model(const std::filesystem::path& path);
 SourceModel open_source_model(const std::filesystem::path& path, const ImportOptions& options = {});
 
 /// Writes a checkpoint of a model before its first step: config, vocabulary, parameters, and what its origin brought
-/// along. Nothing appears where it throws, and it throws StoppedBySignal for the signals of StopSignals.
+/// along. Nothing appears where it throws, and it throws StoppedBySignal for the signals of StopRequests.
 void write_model(const Model& model, const std::optional<Origin>& origin, const std::filesystem::path& path);
 
 /// Settings in which a model of another program stands until somebody sets others: the architecture's, and for data

@@ -12,7 +12,6 @@
 #include "layers/attention/mechanism.h"
 #include "trainers/model/weights.h"
 #include "trainers/train/distillation/teacher.h"
-#include "trainers/train/signals.h"
 
 namespace furlong {
 namespace {
@@ -65,12 +64,12 @@ MeasuredLength::Pass measure_pass(Model& model, std::int64_t length) {
     pass.seconds = HUGE_VAL;
     for (int i = 0; i < most_repetitions && total < enough_seconds; ++i) {
       const auto start = std::chrono::steady_clock::now();
-      Tape tape(Stream{device});
+      Tape tape(model.stream);
       const Tape::NoGradient guard(tape);
       layers::ForwardContext context{tape};
       const Variable hidden =
           model.decoder ? model.decoder->hidden(context, input) : model.encoder->hidden(context, input);
-      synchronize(Stream{device});
+      synchronize(model.stream);
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       pass.seconds = std::min(pass.seconds, seconds);
       total += seconds;
@@ -105,7 +104,7 @@ class Measurement {
     if (comparable_) own.objective = settings_.objective;
   }
 
-  std::optional<Recovery> run(const std::vector<Candidate>& students) {
+  std::optional<Recovery> run(const std::vector<Candidate>& students, const StopRequests& stop_requests) {
     Recovery recovery;
     recovery.data = data_->path();
     recovery.objective = settings_.objective.name;
@@ -126,10 +125,10 @@ class Measurement {
       recovery.models.push_back(std::move(teacher));
     }
     for (const Candidate& candidate : students) {
-      if (StopSignals::received() != 0) return std::nullopt;
+      if (stop_requests.received()) return std::nullopt;
       recovery.models.push_back(measure(candidate, teachers, recovery.chance));
     }
-    if (StopSignals::received() != 0) return std::nullopt;
+    if (stop_requests.received()) return std::nullopt;
     if (!settings_.finetune.lengths.empty()) measure_lengths(students.back(), recovery.lengths);
     return recovery;
   }
@@ -271,10 +270,10 @@ Recovered recovered(const Evaluation& student, const Evaluation& teacher, const 
 }
 
 std::optional<Recovery> measure_recovery(const Settings& settings, const fs::path& teacher,
-                                         const std::vector<Candidate>& students,
+                                         const std::vector<Candidate>& students, const StopRequests& stop_requests,
                                          const std::function<void(const std::string&)>& say) {
   require(!students.empty(), "there is no student to measure");
-  return Measurement(settings, teacher, say).run(students);
+  return Measurement(settings, teacher, say).run(students, stop_requests);
 }
 
 Json to_json(const Recovery& recovery) {

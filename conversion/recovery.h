@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "evaluation/chance.h"
+#include "trainers/train/signals.h"
 #include "trainers/train/validation.h"
 
 namespace furlong {
@@ -66,9 +67,9 @@ struct Recovery {
 /// Measures the teacher, then the students, on the test split of settings.data.store (where it is empty on the
 /// validation split) as settings.finetune says; `settings` are the student's. A teacher that was trained for another
 /// objective is left out, and there is no recovery then. All figures are of the same batches. `say` is told what is
-/// measured. Nothing where StopSignals::received() between two of them.
+/// measured. Nothing where one of `stop_requests` was received between two of them.
 std::optional<Recovery> measure_recovery(const Settings& settings, const std::filesystem::path& teacher,
-                                         const std::vector<Candidate>& students,
+                                         const std::vector<Candidate>& students, const StopRequests& stop_requests,
                                          const std::function<void(const std::string&)>& say);
 
 nlohmann::ordered_json to_json(const Recovery& recovery);

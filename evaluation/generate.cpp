@@ -64,7 +64,7 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
                     total, config.max_sequence_length);
   }
   const Device device = model.store->device();
-  Tape tape(Stream{device});
+  Tape tape(model.stream);
   const Tape::NoGradient guard(tape);
   layers::ForwardContext context{tape};
   layers::GenerationState state = model.decoder->new_state(1, total);

@@ -214,7 +214,7 @@ void write_logits(Model& model, const TokenRows& rows, const fs::path& output, c
   const std::int64_t piece = std::max<std::int64_t>(1, (std::int64_t{1} << 25) / width);
   for (std::int64_t first = 0; first < rows.rows(); first += options.batch_size) {
     const std::int64_t count = std::min(options.batch_size, rows.rows() - first);
-    Tape tape(Stream{model.store->device()});
+    Tape tape(model.stream);
     const Tape::NoGradient guard(tape);
     layers::ForwardContext context{tape};
     const Tensor hidden = hidden_of(model, context, rows, first, count).value();

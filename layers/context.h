@@ -48,6 +48,10 @@ struct ForwardContext {
   /// For linear attention without a window. `positions` has to say where the segment begins.
   ops::SegmentExchange* exchange = nullptr;
 
+  /// Where linear attention counts the denominators that it guards (maps of signed features); null: nowhere. Outlives
+  /// the tape's backward.
+  ops::DenominatorReport* denominators = nullptr;
+
   /// float64 [1] on the device: the optimizer step again, read when ops run and in the place of `step`; undefined:
   /// `step` it is.
   Tensor device_step{};

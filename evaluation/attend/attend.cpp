@@ -126,20 +126,23 @@ Tensor compute(const AttendOptions& options, BareAttention& attention, const Lea
   memory.reset_peak();
   const std::int64_t before = memory.counters().bytes_in_use;
   Tape tape(stream);
+  ops::DenominatorReport counted;
+  AttentionOperands operands = leaves.operands;
+  operands.denominators = &counted;
   Tensor output;
   if (options.recurrent) {
     report.forward_seconds =
-        seconds_of(stream, [&] { output = attention.in_steps(stream, leaves.operands, options.prefill); });
+        seconds_of(stream, [&] { output = attention.in_steps(stream, operands, options.prefill); });
   } else {
     Variable result;
-    report.forward_seconds = seconds_of(stream, [&] { result = attention.in_parallel(tape, leaves.operands); });
+    report.forward_seconds = seconds_of(stream, [&] { result = attention.in_parallel(tape, operands); });
     output = result.value();
     if (options.gradients) {
       report.backward_seconds = seconds_of(stream, [&] { tape.backward({result}, {d_output}); });
     }
   }
   report.peak_bytes = memory.counters().peak_bytes - before;
-  if (report.denominators_told) report.denominators = attention.take_denominator_report();
+  if (report.denominators_told) report.denominators = counted;
   report.denominators.gather();
   return output;
 }

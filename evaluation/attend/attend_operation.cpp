@@ -49,6 +49,7 @@ BareAttention::BareAttention(const layers::AttentionConfig& config, const layers
 Variable BareAttention::in_parallel(Tape& tape, const AttentionOperands& operands) const {
   layers::ForwardContext context{tape};
   context.attention_mask = operands.mask;
+  context.denominators = operands.denominators;
   return mechanism_->forward(context, operands.query, operands.key, operands.value);
 }
 
@@ -64,7 +65,10 @@ Tensor BareAttention::in_steps(const Stream& stream, const AttentionOperands& op
     const auto part = [&](const Tensor& tensor) { return tensor.narrow(1, start, length); };
     ops::convert(stream, part(output),
                  mechanism_->extend(stream, part(query), part(key), part(value), *state,
-                                    mask_of_tokens(operands.mask.keys, start, length)));
+                                    mask_of_tokens(operands.mask.keys, start, length), operands.denominators));
+    // A token leaves its counts on the device.
+    constexpr std::size_t most_pending = 64;
+    if (operands.denominators && operands.denominators->pending.size() >= most_pending) operands.denominators->gather();
     start += length;
   }
   return output;

@@ -14,6 +14,7 @@ void check_attention(const layers::AttentionConfig& config);
 struct AttentionOperands {
   Variable query, key, value;
   ops::AttentionMask mask{};
+  ops::DenominatorReport* denominators = nullptr;  ///< as ForwardContext's
 };
 
 class BareAttention {
@@ -27,7 +28,6 @@ class BareAttention {
   /// The same for the first `prefill` tokens at once and the others one by one, each from the state that the earlier
   /// ones left. Nothing is recorded. Causal mechanisms with a past, without documents.
   Tensor in_steps(const Stream& stream, const AttentionOperands& operands, std::int64_t prefill) const;
-  ops::DenominatorReport take_denominator_report() { return mechanism_->take_denominator_report(); }
 
  private:
   layers::AttentionConfig config_;

@@ -28,11 +28,23 @@ struct Device {
 /// missing.
 Device device_from_name(const std::string& name);
 
+/// How products of float32 are computed (ops::gemm); other dtypes do not change.
+struct ProductPrecision {
+  /// On CUDA: operands may be rounded to TensorFloat-32 (10 bits of mantissa), which tensor cores multiply: several
+  /// times faster, with errors like bfloat16's third of a digit better.
+  bool tf32 = false;
+  /// On the CPU: the inner dimension is added up in chains of 256 terms and the chains' sums one after another, where
+  /// oneDNN takes one chain on CPUs with AVX-512: half the rounding error there, and up to 2.3 times the time where
+  /// there are few rows. For figures that are to be compared with another program's.
+  bool short_sums = false;
+};
+
 /// An ordered queue of work on one device: what every op is launched on. A CPU stream runs at once; a CUDA stream
-/// carries its handle, or none for the device's own main queue.
+/// carries its handle, or none for the device's own main queue. What is launched on it computes with its precision.
 struct Stream {
   Device device;
   void* handle = nullptr;
+  ProductPrecision products{};
 };
 
 }  // namespace furlong

@@ -8,7 +8,8 @@
 namespace furlong {
 
 /// Threads that parallel loops use. Set once at start: 0 means all cores that this process may use (affinity, container
-/// quota). FURLONG_POOL_THREADS overrides 0.
+/// quota). FURLONG_POOL_THREADS overrides 0. Of the whole process, not of a stream: OpenMP's team is one for all, and
+/// our loops and oneDNN share it.
 void set_thread_count(int threads);
 int thread_count();
 

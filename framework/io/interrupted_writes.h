@@ -6,7 +6,7 @@ namespace furlong {
 
 /// From here on SIGTERM, SIGINT and SIGHUP end the program with exit status 3, one line on standard error, and without
 /// the files that AtomicFiles of this process have under construction. A signal that is ignored (nohup) stays ignored.
-/// For commands that save nothing on their way; training and conversion look for signals themselves (StopSignals),
+/// For commands that save nothing on their way; training and conversion look for signals themselves (StopRequests),
 /// which takes precedence.
 void end_cleanly_on_signals();
 

@@ -1,7 +1,5 @@
 #include "framework/primitives/gemm.h"
 
-#include <atomic>
-
 #include "framework/primitives/activation_kernels.h"
 #include "framework/primitives/gemm_kernels.h"
 
@@ -9,9 +7,6 @@ namespace furlong::ops {
 namespace {
 
 using Activation = GemmEpilogue::Activation;
-
-std::atomic<bool> tf32{false};
-std::atomic<bool> in_short_sums = false;
 
 ActivationKind kind_of(Activation activation) {
   for (const ActivationName& entry : activation_names) {
@@ -59,12 +54,6 @@ Activation epilogue_activation(ActivationKind kind) {
   return Activation::none;
 }
 
-void set_tf32(bool allowed) { tf32 = allowed; }
-bool tf32_allowed() { return tf32; }
-
-void set_short_sums(bool wanted) { in_short_sums = wanted; }
-bool short_sums() { return in_short_sums; }
-
 void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
           GradientMode mode, const GemmEpilogue& epilogue) {
   if (mode == GradientMode::skip) {
@@ -88,7 +77,7 @@ void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor&
   } else if (epilogue.is_composite()) {
     gemm_in_steps(stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);
   } else {  // the shape-only device goes the same way as the CPU, as far as the memory that the product works in
-    gemm_cpu(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
+    gemm_cpu(stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);
   }
 }
 

@@ -35,22 +35,10 @@ GemmEpilogue::Activation epilogue_activation(ActivationKind kind);
 /// matter (oneDNN chooses its code by shapes and both, and may share sums among threads). On CUDA the same operands,
 /// strides and alignment of addresses do (cuBLASLt chooses by these). With an auxiliary, what comes out is what
 /// separate ops give, bit for bit, save on CUDA for gelu_tanh in bfloat16, where cuBLASLt's own epilogue works on
-/// float32 sums that have not been rounded. Throws ContractError on shapes that do not fit.
+/// float32 sums that have not been rounded. stream.products says how float32 is multiplied. Throws ContractError on
+/// shapes that do not fit.
 void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
           GradientMode mode, const GemmEpilogue& epilogue = {});
-
-/// Whether float32 products on CUDA may round their operands to TensorFloat-32 (10 bits of mantissa), which tensor
-/// cores multiply: several times faster, with errors like bfloat16's third of a digit better. Off by default; holds for
-/// the whole program. Other devices and dtypes do not change.
-void set_tf32(bool allowed);
-bool tf32_allowed();
-
-/// Whether float32 products on the CPU add up their inner dimension in chains of 256 terms and the chains' sums one
-/// after another, where oneDNN takes one chain on CPUs with AVX-512: half the rounding error there, and up to 2.3 times
-/// the time where there are few rows. For figures that are to be compared with another program's. Off by default; holds
-/// for the whole program.
-void set_short_sums(bool wanted);
-bool short_sums();
 
 /// Target (overwrite or accumulate) [n] gets the sum over the rows of `matrix` [rows, n], in fixed blocks of rows: the
 /// same for any number of threads.

@@ -190,13 +190,13 @@ bool run_few_rows(const Tensor& a, bool transpose_a, const Tensor& b, bool trans
   return true;
 }
 
-/// See set_short_sums.
+/// See ProductPrecision::short_sums.
 bool run_in_short_sums(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
                        bool accumulate, const GemmEpilogue& epilogue) {
   constexpr std::int64_t chain = 256;
   const std::int64_t inner = a.extent(transpose_a ? 0 : 1);
   const bool all_float32 = a.dtype() == DType::float32 && (!epilogue.bias || epilogue.bias->dtype() == DType::float32);
-  if (!short_sums() || inner <= chain || !all_float32 || !c.device().has_host_memory()) return false;
+  if (inner <= chain || !all_float32 || !c.device().has_host_memory()) return false;
   if (epilogue.bias) begin_with_bias(*epilogue.bias, c);
   for (std::int64_t first = 0; first < inner; first += chain) {
     const std::int64_t count = std::min(chain, inner - first);
@@ -270,8 +270,8 @@ void gemm_double(const Tensor& a, bool transpose_a, const Tensor& b, bool transp
 
 }  // namespace
 
-void gemm_cpu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
-              const GemmEpilogue& epilogue) {
+void gemm_cpu(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+              const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
   if (c.elements() == 0) return;
   if (a.elements() == 0) {  // an empty sum
     require(epilogue.bias == nullptr && epilogue.activation == Activation::none, "gemm: bias on an empty sum");
@@ -282,7 +282,7 @@ void gemm_cpu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose
     if (c.device().has_host_memory()) gemm_double(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
   } else if (run_few_rows(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
     return;
-  } else if (run_in_short_sums(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
+  } else if (stream.products.short_sums && run_in_short_sums(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
     return;
   } else if (!run_onednn(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
     run_converted(a, transpose_a, b, transpose_b, c, accumulate, epilogue);

@@ -149,7 +149,7 @@ class Products : public GemmLibrary {
                   alignment_of(result.address()),
                   vector ? alignment_of(addresses.vector) : 0,
                   auxiliary ? alignment_of(addresses.auxiliary) : 0,
-                  tf32_allowed() && plan.operand_dtype == DType::float32,
+                  stream.products.tf32 && plan.operand_dtype == DType::float32,
                   stream.device.index};
     const std::shared_ptr<Product> product = find(key, addresses);
     if (!product) return false;

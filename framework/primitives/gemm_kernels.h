@@ -7,8 +7,8 @@
 
 namespace furlong::ops {
 
-void gemm_cpu(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
-              const GemmEpilogue& epilogue);
+void gemm_cpu(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+              const Tensor& c, bool accumulate, const GemmEpilogue& epilogue);
 void column_sum_cpu(const Tensor& matrix, const Tensor& target, bool accumulate);
 
 /// A composite epilogue by products, activations and column sums of their own: what every device does that has no

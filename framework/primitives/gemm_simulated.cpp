@@ -14,6 +14,7 @@ using Activation = GemmEpilogue::Activation;
 
 /// A plan and its operands by value: recorded work keeps what it works on.
 struct PlannedProduct {
+  Stream stream;
   GemmPlan plan;
   Tensor a, b, result, vector, auxiliary;
 
@@ -21,7 +22,7 @@ struct PlannedProduct {
     GemmEpilogue epilogue;
     epilogue.bias = bias;
     epilogue.activation = activation;
-    gemm_cpu(a, plan.right.transposed, b, plan.left.transposed, into, plan.accumulate, epilogue);
+    gemm_cpu(stream, a, plan.right.transposed, b, plan.left.transposed, into, plan.accumulate, epilogue);
   }
 
   void operator()() const {
@@ -74,7 +75,7 @@ void check_as_documented(const GemmPlan& plan, const GemmOperands& operands) {
 
 class SimulatedLibrary : public GemmLibrary {
  public:
-  bool run(const Stream&, const GemmPlan& plan, const GemmOperands& operands) override {
+  bool run(const Stream& stream, const GemmPlan& plan, const GemmOperands& operands) override {
     check_as_documented(plan, operands);
     SimulatedGemmLibrary& library = simulated_gemm_library();
     if (may_be_missing(plan.fused) && !library.has_all) {
@@ -82,7 +83,8 @@ class SimulatedLibrary : public GemmLibrary {
       return false;
     }
     ++library.products.at(static_cast<std::size_t>(plan.fused));
-    const PlannedProduct product{plan,
+    const PlannedProduct product{stream,
+                                 plan,
                                  operands.a,
                                  operands.b,
                                  operands.result,

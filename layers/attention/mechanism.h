@@ -44,7 +44,8 @@ class AttentionMechanism {
   /// The same as forward for tokens that follow those in `state`, which is advanced. Nothing is recorded. `key_mask`
   /// int32 [batch, n], 0 for keys that nobody sees; defined for all tokens of a sequence or for none.
   virtual Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
-                        AttentionState& state, const Tensor& key_mask = {}) const = 0;
+                        AttentionState& state, const Tensor& key_mask = {},
+                        ops::DenominatorReport* denominators = nullptr) const = 0;
   /// Computes with `tensors` from now on; the store may then stay without memory. False: it takes none of them.
   virtual bool substitute(const AttentionTensors& /*tensors*/) { return false; }
   /// Before optimizer step `step` (0: the model's first): draws again what is due. Keyed by (seed, step, layer): the
@@ -53,8 +54,6 @@ class AttentionMechanism {
   /// Constants from what training has seen so far, for mechanisms that have any (HeadConstants); after each step that
   /// has run this one in training, and after no other.
   virtual void update_constants() {}
-  /// Denominators since the last call, for mechanisms that guard them (signed feature maps); forgets them.
-  virtual ops::DenominatorReport take_denominator_report() { return {}; }
 };
 
 /// Floating point operations, a multiply-add counted as two, of one sequence through all heads: products alone, without

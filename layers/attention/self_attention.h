@@ -59,7 +59,6 @@ class SelfAttention {
   void update_constants() {
     if (!shared_) mechanism_->update_constants();
   }
-  ops::DenominatorReport take_denominator_report() { return mechanism_->take_denominator_report(); }
 
  private:
   /// What the mechanism is given.

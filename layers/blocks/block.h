@@ -52,7 +52,6 @@ class Block {
   Variable attention_output(ForwardContext& context, const Variable& input, std::int64_t first_position) const;
   void redraw(std::uint64_t seed, std::int64_t step) { attention_.redraw(seed, step); }
   void update_constants() { attention_.update_constants(); }
-  ops::DenominatorReport take_denominator_report() { return attention_.take_denominator_report(); }
   const std::string& name() const { return name_; }
 
  private:

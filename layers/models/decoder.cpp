@@ -315,10 +315,4 @@ void Decoder::redraw(std::uint64_t seed, std::int64_t step, std::optional<std::s
   }
 }
 
-ops::DenominatorReport Decoder::take_denominator_report() {
-  ops::DenominatorReport total;
-  for (const auto& block : blocks_) total += block->take_denominator_report();
-  return total;
-}
-
 }  // namespace furlong::layers

@@ -105,8 +105,6 @@ class Decoder {
   /// statistics that they are made of, stay as they are, instead of fading in steps that they had no part in.
   /// Undefined: all layers.
   void redraw(std::uint64_t seed, std::int64_t step, std::optional<std::size_t> only = std::nullopt);
-  /// Denominators of all layers since the last call, a recomputed block counted once; forgets them.
-  ops::DenominatorReport take_denominator_report();
   const DecoderConfig& config() const { return config_; }
 
  private:

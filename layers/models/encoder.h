@@ -53,7 +53,6 @@ class Encoder {
   void redraw(std::uint64_t seed, std::int64_t step, std::optional<std::size_t> only = std::nullopt) {
     trunk_.redraw(seed, step, only);
   }
-  ops::DenominatorReport take_denominator_report() { return trunk_.take_denominator_report(); }
   const EncoderConfig& config() const { return config_; }
 
  private:

@@ -111,7 +111,7 @@ TEST_F(FinetuneRecords, AStageWithoutTheOneBeforeIsRefusedBeforeAnythingIsMade) 
 }
 
 TEST_F(FinetuneRecords, ASignalWhileTheStudentIsWrittenLeavesNoPartOfIt) {
-  const StopSignals signals;
+  const StopRequests stop_requests;
   ASSERT_EQ(std::raise(SIGTERM), 0);
   const FinetuneResult result = finetune(options(config(testing::performer_attention), short_stages("[transfer]")));
   EXPECT_TRUE(result.interrupted);

@@ -65,7 +65,7 @@ TEST_F(Interrupted, AFileThatMayNotGrowIsAnErrorAndGoes) {
 
 TEST_F(Interrupted, WritersLookAtSignals) {
   SourceModel model = open_source_model(tiny_gpt2().write(folder_ / "source"));
-  const StopSignals signals;
+  const StopRequests stop_requests;
   ASSERT_EQ(std::raise(SIGTERM), 0);
   EXPECT_THAT(message_of<StoppedBySignal>([&] { write_model(model.model, model.origin, path("out.h5")); }),
               HasSubstr("stopped by signal 15"));

@@ -76,10 +76,6 @@ Vocabulary model_vocabulary(const Settings& settings, const Vocabulary& data) {
   return settings.model.architecture == "encoder" ? vocabulary.with_encoder_tokens() : vocabulary;
 }
 
-ops::DenominatorReport Model::take_denominator_report() {
-  return decoder ? decoder->take_denominator_report() : encoder->take_denominator_report();
-}
-
 void Model::redraw(std::int64_t step, std::optional<std::size_t> only) {
   const auto seed = static_cast<std::uint64_t>(settings.seed);
   if (decoder) decoder->redraw(seed, step, only);
@@ -142,9 +138,13 @@ layers::EncoderConfig encoder_config(const Settings& settings, const Vocabulary&
 Model make_model(const Settings& settings, const Vocabulary& data, const Device& device, std::optional<DType> compute,
                  const Frozen& frozen) {
   const Vocabulary vocabulary = model_vocabulary(settings, data);
-  Model model{settings, vocabulary,
+  Model model{settings,
+              vocabulary,
               std::make_unique<ParameterStore>(compute.value_or(dtype_from_name(settings.model.dtype)), device),
-              nullptr, nullptr};
+              nullptr,
+              nullptr,
+              Stream{device}};
+  model.stream.products.tf32 = settings.tf32;
   if (settings.model.architecture == "encoder") {
     model.encoder = std::make_unique<layers::Encoder>(*model.store, encoder_config(settings, vocabulary));
   } else {
@@ -176,7 +176,7 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
       throw UserError("{}: the model that its config describes has no place for the tensor {}",
                       checkpoint.path().string(), foreign::printable(info.name));
   }
-  store.refresh_compute_values(Stream{store.device()});
+  store.refresh_compute_values(model.stream);
 }
 
 Model load_model(const CheckpointReader& checkpoint, const Device& device, Weights weights, const Frozen& frozen) {
@@ -184,6 +184,7 @@ Model load_model(const CheckpointReader& checkpoint, const Device& device, Weigh
   const Settings settings = from_checkpoint_text(checkpoint.text("config"), origin + " (config)").settings;
   Model model =
       make_model(settings, Vocabulary::from_json(checkpoint.text("vocabulary"), origin), device, std::nullopt, frozen);
+  model.stream.products = {};
   load_parameters(checkpoint, model, weights);
   return model;
 }

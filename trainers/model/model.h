@@ -17,12 +17,11 @@ struct Model {
   std::unique_ptr<ParameterStore> store;
   std::unique_ptr<layers::Decoder> decoder;  ///< model.architecture: decoder
   std::unique_ptr<layers::Encoder> encoder;  ///< model.architecture: encoder
+  Stream stream;                             ///< what its ops are launched on, with the precision of its products
 
   /// Random directions that are due before optimizer step `step`, and constants from the steps before; step 0 gives the
   /// model its first. `only`: as Decoder::redraw.
   void redraw(std::int64_t step, std::optional<std::size_t> only = std::nullopt);
-  /// Denominators of all layers since the last call, where a map of signed features guards them; forgets them.
-  ops::DenominatorReport take_denominator_report();
 };
 
 /// The network that resolved settings describe, for `vocabulary_size` tokens. Throws UserError for names that do not
@@ -44,8 +43,8 @@ void require_output_layer(const Settings& settings, const std::string& what);
 using Frozen = std::function<bool(const Parameter&)>;
 
 /// A new model with initial values from settings.seed, for data with this vocabulary. `compute` overrides the settings'
-/// dtype (float64 in tests). With model.lora_rank the weights beside the adapters are frozen, and with `frozen` those
-/// that it names.
+/// dtype (float64 in tests). Its stream takes TF32 as the settings say. With model.lora_rank the weights beside the
+/// adapters are frozen, and with `frozen` those that it names.
 Model make_model(const Settings& settings, const Vocabulary& data, const Device& device,
                  std::optional<DType> compute = std::nullopt, const Frozen& frozen = {});
 
@@ -57,8 +56,8 @@ enum class Weights { averaged_if_present, raw };
 /// unknown to the model, or not finite.
 void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights weights);
 
-/// A model from a checkpoint alone: its own config and vocabulary. One that is only to be used saves the memory of
-/// gradients with a `frozen` that names all.
+/// A model from a checkpoint alone: its own config and vocabulary, and float32 products without TF32. One that is only
+/// to be used saves the memory of gradients with a `frozen` that names all.
 Model load_model(const CheckpointReader& checkpoint, const Device& device, Weights weights, const Frozen& frozen = {});
 
 /// The checkpoint that a path means to those who use a model: the file itself, or of a run directory the best one, or

@@ -57,7 +57,7 @@ WeightsReport begin_from(const CheckpointReader& checkpoint, Model& model) {
   }
   for (const TensorInfo& info : checkpoint.tensors("parameters/"))
     if (!known.contains(info.name)) report.unused.push_back(info.name.substr(std::string_view("parameters/").size()));
-  model.store->refresh_compute_values(Stream{model.store->device()});
+  model.store->refresh_compute_values(model.stream);
   return report;
 }
 

@@ -20,7 +20,7 @@ void remember(int signal) {
 
 }  // namespace
 
-StopSignals::StopSignals() {
+StopRequests::StopRequests() {
   if (living++ > 0) return;
   received_signal = 0;
   struct sigaction action = {};
@@ -30,16 +30,15 @@ StopSignals::StopSignals() {
   for (int i = 0; i < 3; ++i) sigaction(watched[i], &action, &before[i]);
 }
 
-StopSignals::~StopSignals() {
+StopRequests::~StopRequests() {
   if (--living > 0) return;
   for (int i = 0; i < 3; ++i) sigaction(watched[i], &before[i], nullptr);
 }
 
-int StopSignals::received() { return received_signal; }
+bool StopRequests::received() const { return received_signal != 0; }
 
-void StopSignals::stop_writing(const std::filesystem::path& path) {
-  if (received_signal != 0)
-    throw StoppedBySignal("{}: not written: stopped by signal {}", path.string(), int{received_signal});
+void StopRequests::check_before_writing(const std::filesystem::path& path) const {
+  if (received()) throw StoppedBySignal("{}: not written: stopped by signal {}", path.string(), int{received_signal});
 }
 
 }  // namespace furlong

@@ -14,18 +14,19 @@ class StoppedBySignal : public Error {
   int exit_status() const noexcept override { return 3; }
 };
 
-/// While it lives, SIGTERM, SIGINT and SIGUSR1 set a flag instead of ending the program; a second SIGINT ends it at
-/// once. One inside the life of another changes nothing. One thread makes them.
-class StopSignals {
+/// While it lives, SIGTERM, SIGINT and SIGUSR1 ask the program to stop instead of ending it; a second SIGINT ends it at
+/// once. Handlers belong to the process, and so does what they note: one inside the life of another sees the same
+/// requests. One thread makes them.
+class StopRequests {
  public:
-  StopSignals();
-  ~StopSignals();
-  StopSignals(const StopSignals&) = delete;
-  StopSignals& operator=(const StopSignals&) = delete;
-  /// The signal that asked to stop, or 0.
-  static int received();
-  /// Throws StoppedBySignal where there was one: for loops that write the file at `path`, which is then not to appear.
-  static void stop_writing(const std::filesystem::path& path);
+  StopRequests();
+  ~StopRequests();
+  StopRequests(const StopRequests&) = delete;
+  StopRequests& operator=(const StopRequests&) = delete;
+  bool received() const;
+  /// Throws StoppedBySignal where one was received: for loops that write the file at `path`, which is then not to
+  /// appear.
+  void check_before_writing(const std::filesystem::path& path) const;
 };
 
 }  // namespace furlong

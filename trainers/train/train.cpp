@@ -12,7 +12,6 @@
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
 #include "framework/io/atomic_file.h"
-#include "framework/primitives/gemm.h"
 #include "trainers/checkpoint/checkpoints.h"
 #include "trainers/settings/process_checks.h"
 #include "trainers/train/checkpoint_saver.h"
@@ -38,8 +37,10 @@ std::string contents(const fs::path& path) {
 
 class Run {
  public:
-  Run(const LoadedSettings& loaded, const TrainOptions& options, const ProcessGroup& group)
+  Run(const LoadedSettings& loaded, const TrainOptions& options, const ProcessGroup& group,
+      const StopRequests& stop_requests)
       : group_(group),
+        stop_requests_(stop_requests),
         settings_(loaded.settings),
         data_(open_data(settings_.data)),
         device_(prepare(loaded, options)),
@@ -85,11 +86,11 @@ class Run {
         break;
       }
       trace_.begin_step();
-      const StepReport report = trainer_.step();
+      const StepReport report = trainer_.step(stop_requests_.received());
       result.train_loss = report.loss;
       finish_step(report, progress);
       trace_.end_step();
-      if (report.stops || (group_.is_alone() && StopSignals::received() != 0)) {
+      if (report.stops || (group_.is_alone() && stop_requests_.received())) {
         result.interrupted = true;
         break;
       }
@@ -162,7 +163,6 @@ class Run {
     set_thread_count(settings_.threads > 0 ? static_cast<int>(settings_.threads) : fair_threads);
     const Device device = chosen_device();
     check_processes(device);
-    ops::set_tf32(settings_.tf32);
     check_agreement(group_, settings_, *data_, &options);
     check_against_data(loaded, *data_);
     copies_checkpoints_ = check_memory(settings_, data_->vocabulary(), device, group_);
@@ -306,6 +306,7 @@ class Run {
   }
 
   const ProcessGroup& group_;
+  const StopRequests& stop_requests_;
   Settings settings_;
   std::unique_ptr<Dataset> data_;
   bool copies_checkpoints_ = false;  // to write them in the background; known with the device
@@ -328,14 +329,14 @@ class Run {
 TrainResult train(const LoadedSettings& loaded, const TrainOptions& options) {
   ProcessGroup::Options group_options;
   group_options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(loaded.settings.parallel.timeout * 1000));
-  const StopSignals signals;  // from here on: a job that is asked to stop while it starts saves its first step
+  const StopRequests stop_requests;  // from here on: a job that is asked to stop while it starts saves its first step
   ProcessGroup group(discover_launch(), group_options);
   std::optional<Run> run;  // outlives the catch: its end waits for a checkpoint that is being written, and that for the
                            // other processes
   try {
     if (options.resume == TrainOptions::Resume::path)
       checkpoint_of(options.checkpoint);  // a wrong path shows before a run directory is made
-    run.emplace(loaded, options, group);
+    run.emplace(loaded, options, group, stop_requests);
     TrainResult result = run->go();
     result.is_first = group.is_first();
     run.reset();

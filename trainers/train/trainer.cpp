@@ -9,7 +9,6 @@
 #include "framework/ops/optimizer/step_control.h"
 #include "framework/primitives/arithmetic.h"
 #include "trainers/train/optimizer/schedule.h"
-#include "trainers/train/signals.h"
 #include "trainers/train/trainer_parts.h"
 
 namespace furlong {
@@ -54,7 +53,7 @@ void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
   ops::CrossEntropyOptions loss_options;
   loss_options.device_normalizer = numbers_.narrow(0, ops::step_normalizer, 1);
   model_.store->forget_gradients();
-  Tape tape(Stream{device_});
+  Tape tape(model_.stream);
   tape.set_checks(checks);
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const Batch& batch = batches[i];
@@ -64,6 +63,7 @@ void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
     layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(model_.settings.seed),
                                    static_cast<std::uint32_t>(steps_), static_cast<std::uint64_t>(first_row)};
     context.device_step = numbers_.narrow(0, ops::step_of_run, 1);
+    context.denominators = &denominators_;
     work_share_.put_into(context, batch);
     layers::GenerationState* carried = carried_.empty() ? nullptr : &carried_[i].begin(context, batch);
     const auto loss = [&] {
@@ -83,7 +83,7 @@ void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
 
 void Trainer::lessons(const std::vector<Batch>& batches, bool checks) {
   model_.store->forget_gradients();
-  Tape tape(Stream{device_});
+  Tape tape(model_.stream);
   tape.set_checks(checks);
   Lesson lesson;
   lesson.share = 1.0 / static_cast<double>(batches.size());
@@ -96,6 +96,7 @@ void Trainer::lessons(const std::vector<Batch>& batches, bool checks) {
     layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(model_.settings.seed),
                                    static_cast<std::uint32_t>(steps_), first_sample};
     context.device_step = numbers_.narrow(0, ops::step_of_run, 1);
+    context.denominators = &denominators_;
     if (!compared_.empty()) lesson.compared = compared_[i];
     const trace::Span span("compute", "lesson");
     teacher_->teach(model_, context, inputs_[i], lesson);
@@ -153,7 +154,7 @@ void Trainer::redraw() {
   model_.redraw(steps_, before ? std::optional(before->layer) : std::nullopt);
 }
 
-StepReport Trainer::step() {
+StepReport Trainer::step(bool stop_requested) {
   const auto start = std::chrono::steady_clock::now();
   const trace::Span span("step", "step", {.step = steps_ + 1});
   const Settings& settings = model_.settings;
@@ -162,7 +163,7 @@ StepReport Trainer::step() {
   const StepData data = take_data();
   const std::vector<Batch>& batches = data.batches;
 
-  model_.take_denominator_report();  // what a validation left
+  denominators_ = {};
   StepReport report;
   const std::optional<Turn> turn = teacher_ ? teacher_->turn(steps_) : std::nullopt;
   // Each turn goes through the whole schedule.
@@ -173,7 +174,7 @@ StepReport Trainer::step() {
     report.targets += batch.n_targets;
   }
   combine(report);
-  write_numbers(report);
+  write_numbers(report, stop_requested);
   std::string shapes = turn ? fmt::format("layer {}; ", turn->layer) : "";
   if (turn) take_turn();
   const std::int64_t compared = count_lessons(data);
@@ -202,7 +203,7 @@ StepReport Trainer::step() {
   }();
   if (communicator_) communicator_->check();
   report.stops = numbers[ops::step_stops] != 0;
-  report.denominators = model_.take_denominator_report();
+  report.denominators = std::move(denominators_.gather());
   counts_denominators_ = counts_denominators_ || report.denominators.rows > 0;
   combine(report.denominators);
   report.loss = numbers[ops::step_loss];
@@ -241,7 +242,7 @@ Trainer::StepData Trainer::read_data() const {
 
 void Trainer::work(const std::vector<Batch>& batches) {
   gradients(batches, false);
-  const Stream stream{device_};
+  const Stream& stream = model_.stream;
   combine_sums(stream);
   const trace::Span span("step", "optimizer");
   sum_squares(stream);
@@ -255,7 +256,7 @@ bool Trainer::may_record() const {
   return device_.is_gpu() && !group_ && model_.settings.trainer.cuda_graph && carried_.empty() && !counts_denominators_;
 }
 
-void Trainer::write_numbers(const StepReport& report) {
+void Trainer::write_numbers(const StepReport& report, bool stop_requested) {
   std::vector<double> numbers(ops::step_numbers, 0.0);
   numbers[ops::step_learning_rate] = report.learning_rate;
   numbers[ops::step_normalizer] = static_cast<double>(std::max<std::int64_t>(report.targets, 1));
@@ -265,7 +266,7 @@ void Trainer::write_numbers(const StepReport& report) {
   numbers[ops::step_number] = static_cast<double>(turn ? steps_ - turn->first + 1 : optimizer_.steps() + 1);
   numbers[ops::step_gradient_clip] = model_.settings.optimizer.gradient_clip;
   numbers[ops::step_outlier_threshold] = outlier_threshold();
-  numbers[ops::step_stops] = StopSignals::received() != 0 ? 1 : 0;
+  numbers[ops::step_stops] = stop_requested ? 1 : 0;
   numbers_.copy_from(Tensor::from(numbers, {ops::step_numbers}));
 }
 

@@ -45,7 +45,8 @@ class Trainer {
   /// Begins a new run from the weights of a checkpoint, moments at zero. Throws UserError where they do not fit.
   WeightsReport start_from(const CheckpointReader& checkpoint);
 
-  StepReport step();
+  /// stop_requested: this process was asked to stop; the report says so in all.
+  StepReport step(bool stop_requested = false);
   /// Validation with the averaged weights where the optimizer keeps them; the first settings.trainer.validation_batches
   /// of the split. With a teacher: see Teacher::evaluate.
   Evaluation validate();
@@ -112,7 +113,7 @@ class Trainer {
   /// All that a step does on the device.
   void work(const std::vector<Batch>& batches);
   bool may_record() const;
-  void write_numbers(const StepReport& report);
+  void write_numbers(const StepReport& report, bool stop_requested);
   void share_work();
   Optimizer make_optimizer();
   /// Adds up loss, stops and sum of squares of all processes.
@@ -146,6 +147,7 @@ class Trainer {
   Tensor n_compared_;                // Lesson::n_compared
   StepGraph graph_;
   std::unique_ptr<InputQueue> input_queue_;  // of a GPU; null on the CPU
+  ops::DenominatorReport denominators_;      // of the step
   bool counts_denominators_ = false;         // seen in a step; the first ones are never recorded
   std::unique_ptr<BatchSource> source_;
   std::vector<CarriedState> carried_;   // data.carry_state: of each batch that a step accumulates

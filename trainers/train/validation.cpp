@@ -63,7 +63,7 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
   const SampleShare samples = share.samples(batch_size);
   require(!carried || samples.samples == batch_size, "carried states are for one process");
 
-  Tape tape(Stream{model.store->device()});
+  Tape tape(model.stream);
   const Tape::NoGradient guard(tape);
   layers::ForwardContext context{tape};
   ops::CrossEntropyOptions loss_options;

@@ -129,7 +129,8 @@ Variable LinearMechanism::forward(ForwardContext& context, const Variable& query
   inputs.mask = context.attention_mask;
   if (carried) inputs.state = &dynamic_cast<RecurrentState&>(*carried).state;
   inputs.segments = context.exchange;
-  if (!context.tape.runs_again()) inputs.report = report();  // backward will run the same again, and count it
+  // Of a segment that backward runs again, the second run counts.
+  if (counts_denominators() && !context.tape.runs_again()) inputs.report = context.denominators;
   constants_.observe(context, query.value(), key.value());
   return attend(context.tape, inputs);
 }
@@ -139,11 +140,11 @@ bool LinearMechanism::substitute(const AttentionTensors& tensors) {
   return true;
 }
 
-ops::DenominatorReport* LinearMechanism::report() const {
-  if (substitutes_) return &report_;
+bool LinearMechanism::counts_denominators() const {
+  if (substitutes_) return true;
   const bool positive =
       ops::feature_map_info(options_.feature_map).form == ops::FeatureForm::logarithms && !options_.rotate_numerator;
-  return positive || options_.normalizer == ops::Normalizer::rms ? nullptr : &report_;
+  return !positive && options_.normalizer == ops::Normalizer::sum;
 }
 
 void LinearMechanism::check_recurrent() const {
@@ -161,7 +162,8 @@ std::unique_ptr<AttentionState> LinearMechanism::new_state(std::int64_t batch, s
 }
 
 Tensor LinearMechanism::extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
-                               AttentionState& state, const Tensor& key_mask) const {
+                               AttentionState& state, const Tensor& key_mask,
+                               ops::DenominatorReport* denominators) const {
   check_recurrent();
   Tape tape(stream);
   const Tape::NoGradient guard(tape);
@@ -171,10 +173,7 @@ Tensor LinearMechanism::extend(const Stream& stream, const Tensor& query, const 
   inputs.value = Variable(value);
   inputs.mask.keys = key_mask;
   inputs.state = &dynamic_cast<RecurrentState&>(state).state;
-  inputs.report = report();
-  // A token leaves its counts on the device, and nobody may ask for them while a text is generated.
-  constexpr std::size_t most_pending = 64;
-  if (inputs.report && inputs.report->pending.size() >= most_pending) inputs.report->gather();
+  if (counts_denominators()) inputs.report = denominators;
   return attend(tape, inputs).value();
 }
 

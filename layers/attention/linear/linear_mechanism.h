@@ -27,18 +27,18 @@ class LinearMechanism : public AttentionMechanism {
   std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype,
                                             const Device& device) const override;
   Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
-                AttentionState& state, const Tensor& key_mask = {}) const override;
+                AttentionState& state, const Tensor& key_mask = {},
+                ops::DenominatorReport* denominators = nullptr) const override;
   bool substitute(const AttentionTensors& tensors) override;
   void redraw(std::uint64_t seed, std::int64_t step) override;
   void update_constants() override { constants_.update(); }
-  ops::DenominatorReport take_denominator_report() override { return std::exchange(report_, {}); }
 
  private:
   void choose_options(std::int64_t softmax_window);
   void declare_parameters(ParameterStore& store, const std::string& name);
   void check_recurrent() const;
-  /// Where denominators are counted: null for maps of positive features, whose sums cannot be lost.
-  ops::DenominatorReport* report() const;
+  /// Not in a layer for maps of positive features, whose sums cannot be lost.
+  bool counts_denominators() const;
   Variable mapped(Tape& tape, const Variable& x, const Parameter* weight, std::int64_t n_heads) const;
   Variable attend(Tape& tape, const ops::LinearAttentionInputs& inputs) const;
 
@@ -53,7 +53,6 @@ class LinearMechanism : public AttentionMechanism {
   Parameter* output_norm_ = nullptr;
   Parameter* gate_ = nullptr;
   std::optional<AttentionTensors> substitutes_;
-  mutable ops::DenominatorReport report_;
 };
 
 MechanismInfo linear_mechanism();

@@ -98,7 +98,7 @@ class MixedMechanism : public AttentionMechanism {
   }
 
   Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
-                AttentionState& state, const Tensor& key_mask) const override {
+                AttentionState& state, const Tensor& key_mask, ops::DenominatorReport* denominators) const override {
     auto& states = dynamic_cast<MixedState&>(state);
     Tape tape(stream);
     const Tape::NoGradient guard(tape);
@@ -107,8 +107,8 @@ class MixedMechanism : public AttentionMechanism {
                values = ops::column_ranges(tape, Variable(value), key_widths_);
     std::vector<Variable> outputs;
     for (std::size_t i = 0; i < runs_.size(); ++i)
-      outputs.emplace_back(
-          runs_[i]->extend(stream, queries[i].value(), keys[i].value(), values[i].value(), states.run(i), key_mask));
+      outputs.emplace_back(runs_[i]->extend(stream, queries[i].value(), keys[i].value(), values[i].value(),
+                                            states.run(i), key_mask, denominators));
     return ops::concatenate_last(tape, outputs).value();
   }
 
@@ -118,12 +118,6 @@ class MixedMechanism : public AttentionMechanism {
 
   void update_constants() override {
     for (const auto& run : runs_) run->update_constants();
-  }
-
-  ops::DenominatorReport take_denominator_report() override {
-    ops::DenominatorReport total;
-    for (const auto& run : runs_) total += run->take_denominator_report();
-    return total;
   }
 
  private:

@@ -107,7 +107,8 @@ class SoftmaxMechanism : public AttentionMechanism {
   }
 
   Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
-                AttentionState& state, const Tensor& key_mask) const override {
+                AttentionState& state, const Tensor& key_mask,
+                ops::DenominatorReport* /*denominators*/) const override {
     auto& cache = dynamic_cast<KeyValueCache&>(state);
     ops::SoftmaxAttentionOptions options = options_;
     cache.append(stream, key, value, key_mask);

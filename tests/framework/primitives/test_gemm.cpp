@@ -315,18 +315,16 @@ TEST_P(Gemm, TheSameProductHasTheSameBitsWheneverItIsRun) {
 }
 
 TEST_P(Gemm, TensorFloat32IsOffUntilAskedForAndChangesCudaAlone) {
-  ASSERT_FALSE(ops::tf32_allowed());
   const Sizes sizes{64, 48, 128};
   const Operands in({DType::float32, DType::float32}, sizes, false, true, false);
-  const auto run = [&] {
-    ops::gemm(stream(), in.a, false, in.b, true, in.c, GradientMode::overwrite);
+  const auto run = [&](const Stream& on) {
+    ops::gemm(on, in.a, false, in.b, true, in.c, GradientMode::overwrite);
     return values_of(in.c);
   };
-  const std::vector<double> exact = run();
-  ops::set_tf32(true);
-  const std::vector<double> rounded = run();
-  ops::set_tf32(false);
-  EXPECT_EQ(run(), exact);
+  Stream with_tf32 = stream();
+  with_tf32.products.tf32 = true;
+  const std::vector<double> exact = run(stream()), rounded = run(with_tf32);
+  EXPECT_EQ(run(stream()), exact);
   if (device().type != DeviceType::cuda) {
     EXPECT_EQ(rounded, exact);
     return;

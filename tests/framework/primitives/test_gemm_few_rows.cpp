@@ -70,18 +70,18 @@ TEST(FewRowsOnTheCpu, ALargeTermDoesNotSwallowTheOthers) {
 }
 
 /// The same of any number of rows, where that is asked for.
-class ShortSums : public ::testing::Test {
- protected:
-  void TearDown() override { ops::set_short_sums(false); }
-};
+Stream stream_of(bool short_sums) {
+  Stream stream;
+  stream.products.short_sums = short_sums;
+  return stream;
+}
 
-TEST_F(ShortSums, ErrLessThanOneChain) {
+TEST(ShortSums, ErrLessThanOneChain) {
   constexpr std::int64_t rows = 48, inner = 1536, columns = 64;
   const auto error = [&](bool short_sums, bool transpose_a, bool transpose_b) {
-    ops::set_short_sums(short_sums);
     const Operands in(all_types[0], {rows, columns, inner}, transpose_a, transpose_b, false);
     const auto expected = reference::product(in.values_a, transpose_a, in.values_b, transpose_b, rows, columns, inner);
-    ops::gemm(Stream{Device{}}, in.a, transpose_a, in.b, transpose_b, in.c, GradientMode::overwrite);
+    ops::gemm(stream_of(short_sums), in.a, transpose_a, in.b, transpose_b, in.c, GradientMode::overwrite);
     double sum = 0;
     const std::vector<double> found = values_of(in.c);
     for (std::size_t i = 0; i < found.size(); ++i)
@@ -101,7 +101,7 @@ TEST_F(ShortSums, ErrLessThanOneChain) {
   }
 }
 
-TEST_F(ShortSums, BiasActivationAndWhatIsAddedToStay) {
+TEST(ShortSums, BiasActivationAndWhatIsAddedToStay) {
   constexpr std::int64_t rows = 5, inner = 600, columns = 37;
   const Operands in(all_types[0], {rows, columns, inner}, false, true, true);
   const Tensor bias = tensor_of(normal_values(columns, "bias"), {columns}, DType::float32);
@@ -110,12 +110,10 @@ TEST_F(ShortSums, BiasActivationAndWhatIsAddedToStay) {
     const std::vector<double> once = values_of(in.c);
     ops::gemm(Stream{Device{}}, in.a, false, in.b, true, in.c, GradientMode::accumulate);
     const std::vector<double> twice = values_of(in.c);
-    ops::set_short_sums(true);
-    ops::gemm(Stream{Device{}}, in.a, false, in.b, true, in.c, GradientMode::overwrite, {&bias, activation});
+    ops::gemm(stream_of(true), in.a, false, in.b, true, in.c, GradientMode::overwrite, {&bias, activation});
     const std::vector<double> short_once = values_of(in.c);
-    ops::gemm(Stream{Device{}}, in.a, false, in.b, true, in.c, GradientMode::accumulate);
+    ops::gemm(stream_of(true), in.a, false, in.b, true, in.c, GradientMode::accumulate);
     const std::vector<double> short_twice = values_of(in.c);
-    ops::set_short_sums(false);
     // Sums of 600 products of standard normals: about 25, with 600 roundings at most.
     for (std::size_t i = 0; i < once.size(); ++i) {
       EXPECT_NEAR(short_once[i], once[i], 1e-4);

@@ -339,34 +339,18 @@ TEST(MixedHeads, ThatShareKeysMustAgree) {
   EXPECT_NE(refusal([&] { Alone{config}; }).find("2 mechanisms for 4 heads"), std::string::npos);
 }
 
-TEST(Denominators, AreCountedOnceAndForgottenWhenRead) {
+TEST(Denominators, AreCountedOnce) {
   const Attending attending{"linear", "favor_trig"};
   for (bool recompute : {false, true}) {
     DecoderConfig config = small_config(attending, "rotary", 0, Style::gpt2);
     config.recompute_blocks = recompute;
     TestModel model(config, DType::float32);
-    run_step(model, random_tokens(3, 9, config), random_targets(3, 9, config), {.training = true});
-    const ops::DenominatorReport report = model.decoder.take_denominator_report();
+    ops::DenominatorReport report;
+    run_step(model, random_tokens(3, 9, config), random_targets(3, 9, config),
+             {.training = true, .denominators = &report});
     EXPECT_EQ(report.rows, 2 * 3 * 9 * 2) << recompute;  // layers, batch, tokens, heads
     EXPECT_LT(report.least, 1);
-    EXPECT_EQ(model.decoder.take_denominator_report().rows, 0);
   }
-}
-
-TEST(Denominators, OfALongTextDoNotPileUpOnTheDevice) {
-  const Device device{DeviceType::simulated, 0};
-  if (const std::string reason = furlong::testing::engine_missing(device); !reason.empty()) GTEST_SKIP() << reason;
-  const AttentionConfig config = attention_config("linear", "taylor");
-  ParameterStore store(DType::float32, device);
-  const auto mechanism = make_attention(store, "attention", config);
-  const auto state = mechanism->new_state(1, 70, DType::float32, device);
-  const Tensor query = Tensor::zeros({1, 1, config.n_heads * config.d_head}, DType::float32, device);
-  const Tensor key = Tensor::zeros({1, 1, config.n_kv_heads * config.d_head}, DType::float32, device);
-  for (int token = 0; token < 70; ++token) mechanism->extend(Stream{device}, query, key, key, *state);
-  ops::DenominatorReport report = mechanism->take_denominator_report();
-  EXPECT_LE(report.pending.size(), 64u);
-  EXPECT_EQ(report.gather().rows, 70 * config.n_heads);
-  EXPECT_TRUE(report.pending.empty());
 }
 
 TEST(Statistics, AreCountedOnceUnderRecomputation) {

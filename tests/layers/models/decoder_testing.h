@@ -221,8 +221,13 @@ struct Pass {
   std::uint64_t seed = 1;
   std::uint32_t step = 3;
   std::uint64_t first_sample = 0;
+  ops::DenominatorReport* denominators = nullptr;
 
-  ForwardContext context(Tape& tape) const { return {tape, training, seed, step, first_sample}; }
+  ForwardContext context(Tape& tape) const {
+    ForwardContext context{tape, training, seed, step, first_sample};
+    context.denominators = denominators;
+    return context;
+  }
 };
 
 inline Tensor random_tokens(std::int64_t batch, std::int64_t n, const DecoderConfig& config,

@@ -43,6 +43,7 @@ Settings teacher_settings(const CheckpointReader& checkpoint, const Settings& st
   settings.model.dtype = student.model.dtype;
   settings.model.dropout = 0;
   settings.trainer.recompute = "none";
+  settings.tf32 = student.tf32;
   if (settings.model.position == "learned")
     settings.model.max_sequence_length =
         std::max(settings.model.max_sequence_length, student.model.max_sequence_length);
@@ -215,6 +216,7 @@ void Teacher::transfer(Model& student, layers::ForwardContext& context, const De
     const Tape::NoGradient guard(tape);
     layers::ForwardContext watched{tape};
     watched.attention_mask = batch.mask;
+    if (&model == &student) watched.denominators = context.denominators;
     std::size_t layer = 0;
     watched.observe_attention = [&](const layers::ObservedAttention& seen) {
       if (chosen(layer)) see(layer, seen);
@@ -278,7 +280,7 @@ Evaluation Teacher::evaluate_transfer(Model& student, const Dataset& data, Split
                                       std::int64_t batch_size, std::int64_t max_batches) {
   const Device& device = student.store->device();
   const auto source = evaluation_source(student.settings, student.vocabulary, data, split, sequence_length, batch_size);
-  Tape tape(Stream{device});
+  Tape tape(student.stream);
   const Tape::NoGradient guard(tape);
   layers::ForwardContext context{tape};
   Evaluation result;

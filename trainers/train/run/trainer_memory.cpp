@@ -95,6 +95,8 @@ StepForecast forecast_step(const Settings& whole, const Vocabulary& vocabulary, 
                                 : Tensor::empty(model.store->gradients().shape(), travels, device);
   Tape tape(Stream{device});
   layers::ForwardContext context{tape, true};
+  ops::DenominatorReport denominators;
+  context.denominators = &denominators;
   std::vector<CarriedState> carried;
   for (std::int64_t i = 0; settings.data.carry_state && i < settings.trainer.gradient_accumulation; ++i)
     carried.emplace_back(*model.decoder, settings.data.batch_size);

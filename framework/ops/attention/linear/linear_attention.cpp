@@ -7,7 +7,6 @@
 
 #include "framework/core/parallel.h"
 #include "framework/ops/attention/attention_shape.h"
-#include "framework/ops/attention/linear/cuda/linear_attention_gpu.h"
 #include "framework/ops/attention/linear/linear_attention_arguments.h"
 #include "framework/primitives/arithmetic.h"
 #include "framework/primitives/dispatch.h"
@@ -312,11 +311,6 @@ DenominatorReport& DenominatorReport::operator+=(const DenominatorReport& other)
   least = std::min(least, other.least);
   pending.insert(pending.end(), other.pending.begin(), other.pending.end());
   return gather();
-}
-
-LinearAttentionGpuSettings& linear_attention_gpu_settings() {
-  static LinearAttentionGpuSettings settings;
-  return settings;
 }
 
 std::int64_t LinearAttentionState::bytes() const {

@@ -25,6 +25,13 @@ enum class Normalizer : std::uint8_t {
   rms   ///< `none` in configs: no sum, but the root mean square of the row itself, a norm of each head's output
 };
 
+/// How GPUs compute linear attention. For tests and measurements; results change only by rounding.
+struct LinearAttentionGpuSettings {
+  bool general_form = false;              ///< take the general form where the fused one could be taken
+  std::int64_t segments = 0;              ///< of each head's sequence, at most; 0: as many as fill the device
+  std::int64_t shared_bytes = 96 * 1024;  ///< of tiles that a block may keep in shared memory in the general form
+};
+
 struct LinearAttentionOptions {
   std::int64_t n_heads = 1;
   std::int64_t n_kv_heads = 1;  ///< query head h reads key-value head h / (n_heads / n_kv_heads)
@@ -47,6 +54,7 @@ struct LinearAttentionOptions {
   /// Where weights can be negative, a denominator smaller than this times Σ_j |φ(q_i)| |φ(k_j)| is rounding noise: its
   /// row is zero, and counted.
   double denominator_guard = 0x1p-20;
+  LinearAttentionGpuSettings gpu{};
 };
 
 /// Constants of each head, without gradients; all optional but directions where the map needs them. float32 (float64

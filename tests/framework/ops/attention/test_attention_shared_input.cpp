@@ -12,7 +12,7 @@ namespace {
 class SharedAttentionInput : public EngineTest {
  protected:
   void TearDown() override {
-    ops::linear_attention_gpu_settings() = {};
+    gpu_settings() = {};
     EngineTest::TearDown();
   }
 };
@@ -56,7 +56,7 @@ TEST_P(SharedAttentionInput, LinearGivesTheSumOfTheGradients) {
     ops::LinearAttentionInputs inputs;
     inputs.query = variables[0], inputs.key = variables[1], inputs.value = variables[2];
     inputs.constants = constants_of(p, dtype);
-    const Variable output = ops::linear_attention(tape, inputs, p.options);
+    const Variable output = attend(tape, inputs, p.options);
     tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), dtype)});
     std::array<std::vector<double>, 3> sums;
     for (std::size_t i = 0; i < 3; ++i) {
@@ -83,7 +83,7 @@ TEST_P(SharedAttentionInput, LinearGivesTheSumOfTheGradients) {
           for (const bool general : {false, true}) {
             if (general && (!on_gpu() || dtype == DType::float64)) continue;
             if (general && on_simulator() && dtype == DType::bfloat16) continue;  // which takes its time
-            ops::linear_attention_gpu_settings().general_form = general;
+            gpu_settings().general_form = general;
             const AttentionProblem p = attention_problem(map, true, {1, 2, kv_heads, 70, 16, 16, directions, 16});
             const auto expected = gradients_of(p, dtype, sharing, false), found = gradients_of(p, dtype, sharing, true);
             // In bfloat16 the sum is rounded after each part.

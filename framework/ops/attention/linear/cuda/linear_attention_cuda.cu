@@ -4,7 +4,6 @@
 #include "framework/ops/attention/linear/cuda/fused.h"
 #include "framework/ops/attention/linear/cuda/general_states.cuh"
 #include "framework/ops/attention/linear/cuda/general_walk.cuh"
-#include "framework/ops/attention/linear/cuda/linear_attention_gpu.h"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
@@ -172,7 +171,7 @@ class GeneralLaunch {
   /// As many segments as fill the device, at most four for each multiprocessor in all, each of some chunks; from shapes
   /// and the device.
   void choose_segments() {
-    const std::int64_t asked = linear_attention_gpu_settings().segments,
+    const std::int64_t asked = in_.options.gpu.segments,
                        slot_bytes = GeneralSlot<T>::elements(a_.sizes) * std::int64_t{sizeof(T)};
     const std::int64_t fitting =
         asked > 0 ? asked : gpu_multiprocessors(stream_) * std::int64_t{4} / gpu_max(heads(), std::int64_t{1});
@@ -235,7 +234,7 @@ class GeneralLaunch {
         gpu_max(sizeof(GeneralWalk<T, GeneralValues<T>>), sizeof(GeneralWalk<T, GeneralLogarithms<T>>));
     const auto limit = static_cast<std::int64_t>(gpu_shared_limit(stream_)) - static_cast<std::int64_t>(of_walk + 1024);
     a_.phase = phase;
-    a_.shared_bytes = gpu_min(linear_attention_gpu_settings().shared_bytes, limit);
+    a_.shared_bytes = gpu_min(in_.options.gpu.shared_bytes, limit);
     GeneralTile<T> counted;
     GeneralPlacement place{nullptr, nullptr, a_.shared_bytes};
     place_tile(counted, a_.sizes, phase, place);
@@ -348,7 +347,7 @@ void with_compute_type(const LinearAttentionArguments& arguments, const Run& run
 }
 
 void forward(const Stream& stream, const LinearAttentionArguments& arguments) {
-  if (!linear_attention_gpu_settings().general_form && linear_attention_fused_supports(stream, arguments)) {
+  if (!arguments.options.gpu.general_form && linear_attention_fused_supports(stream, arguments)) {
     linear_attention_fused_forward(stream, arguments);
     return;
   }
@@ -359,7 +358,7 @@ void forward(const Stream& stream, const LinearAttentionArguments& arguments) {
 
 void backward(const Stream& stream, const LinearAttentionArguments& arguments,
               const LinearAttentionGradients& gradients) {
-  if (!linear_attention_gpu_settings().general_form && linear_attention_fused_supports(stream, arguments)) {
+  if (!arguments.options.gpu.general_form && linear_attention_fused_supports(stream, arguments)) {
     linear_attention_fused_backward(stream, arguments, gradients);
     return;
   }

@@ -8,7 +8,6 @@
 #include "framework/ops/attention/linear/cuda/fused.h"
 #include "framework/ops/attention/linear/cuda/fused_backward.cuh"
 #include "framework/ops/attention/linear/cuda/fused_forward.cuh"
-#include "framework/ops/attention/linear/cuda/linear_attention_gpu.h"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
@@ -122,10 +121,10 @@ GradientsPlan gradients_plan(const SharedLimits& limits, const Arguments& argume
 }
 
 /// Segments of a sequence of n tokens, so that `blocks` for each segment fill the device twice over: no more than that,
-/// since each costs a pass over its keys; of at least two chunks; from shapes and the device, never from values.
-void cut(FusedProblem& problem, const Stream& stream, int n, std::int64_t blocks) {
+/// since each costs a pass over its keys; or `asked` where that is not 0; of at least two chunks; from shapes and the device, never from values.
+void cut(FusedProblem& problem, const Stream& stream, std::int64_t asked, int n, std::int64_t blocks) {
   const std::int64_t chunks = ceil_div(n, fused_chunk);
-  const std::int64_t asked = linear_attention_gpu_settings().segments, least_chunks = asked > 0 ? 1 : 2;
+  const std::int64_t least_chunks = asked > 0 ? 1 : 2;
   const std::int64_t wanted =
       asked > 0 ? asked
                 : std::max<std::int64_t>(1, 2 * gpu_multiprocessors(stream) / std::max<std::int64_t>(1, blocks));
@@ -273,9 +272,10 @@ void sweep(const Stream& stream, const Arguments& arguments, FusedCall& call, co
       gradient->parts =
           call.floats(std::int64_t{parts} * gradient->batch * gradient->heads * gradient->n * gradient->width);
   }
+  const std::int64_t asked = arguments.options.gpu.segments;
   FusedProblem row_cut = call.problem, column_cut = call.problem;
-  cut(row_cut, stream, rows.n, std::int64_t{call.heads()} * splits);
-  cut(column_cut, stream, columns.n, std::int64_t{call.heads()} * splits);
+  cut(row_cut, stream, asked, rows.n, std::int64_t{call.heads()} * splits);
+  cut(column_cut, stream, asked, columns.n, std::int64_t{call.heads()} * splits);
   FusedCarried carried = Keys ? FusedCarried{} : carried_of(arguments);
   carried.final_sum = nullptr;
   const bool has_start = !row_cut.causal || row_cut.segments > 1 || carried.start_sum;
@@ -327,9 +327,10 @@ void linear_attention_fused_forward(const Stream& stream, const LinearAttentionA
   FusedCall call(stream, arguments);
   const OutputsPlan plan = outputs_plan(SharedLimits(stream), arguments);
   const int slices = ceil_div(call.problem.d_value, plan.width);
+  const std::int64_t asked = arguments.options.gpu.segments;
   FusedProblem query_cut = call.problem, key_cut = call.problem;
-  cut(query_cut, stream, call.queries.n, std::int64_t{call.heads()} * slices);
-  cut(key_cut, stream, call.keys.n, std::int64_t{call.heads()} * slices);
+  cut(query_cut, stream, asked, call.queries.n, std::int64_t{call.heads()} * slices);
+  cut(key_cut, stream, asked, call.keys.n, std::int64_t{call.heads()} * slices);
   FusedOutputs outputs;
   const FusedRows view = rows_of(arguments.output);
   outputs.output = const_cast<void*>(view.data);

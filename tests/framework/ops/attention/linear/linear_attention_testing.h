@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "framework/core/parallel.h"
-#include "framework/ops/attention/linear/cuda/linear_attention_gpu.h"
 #include "framework/ops/attention/linear/linear_attention.h"
 #include "layers/attention/linear/directions.h"
 #include "tests/framework/ops/op_testing.h"
@@ -137,6 +136,16 @@ inline std::vector<double> definition_of(const AttentionProblem& p, DType dtype)
   return output;
 }
 
+/// What attend() gives GPUs; the default again after each test.
+inline ops::LinearAttentionGpuSettings& gpu_settings() {
+  static ops::LinearAttentionGpuSettings settings;
+  return settings;
+}
+inline Variable attend(Tape& tape, const ops::LinearAttentionInputs& inputs, ops::LinearAttentionOptions options) {
+  options.gpu = gpu_settings();
+  return ops::linear_attention(tape, inputs, options);
+}
+
 struct Outcome {
   std::vector<double> output, d_query, d_key, d_value, d_gate;
   ops::DenominatorReport report{};
@@ -152,7 +161,7 @@ inline Outcome run_attention(const AttentionProblem& p, DType dtype) {
   inputs.constants = constants_of(p, dtype);
   inputs.mask = mask_of(p);
   inputs.report = &outcome.report;
-  const Variable output = ops::linear_attention(tape, inputs, p.options);
+  const Variable output = attend(tape, inputs, p.options);
   outcome.report.gather();
   tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), dtype)});
   outcome.output = values_of(output.value());
@@ -173,7 +182,7 @@ inline std::vector<double> output_of(const AttentionProblem& p, DType dtype) {
   if (!p.gate.empty()) inputs.gate = Variable(tensor_of(p.gate, {p.heads()}, accumulate_dtype(dtype)));
   inputs.constants = constants_of(p, dtype);
   inputs.mask = mask_of(p);
-  return values_of(ops::linear_attention(tape, inputs, p.options).value());
+  return values_of(attend(tape, inputs, p.options).value());
 }
 
 /// What the CPU makes of it, whatever the device under test.
@@ -188,7 +197,7 @@ inline void use_general_form(std::int64_t segments = 3) {
   ops::LinearAttentionGpuSettings settings;
   settings.general_form = true;
   settings.segments = segments;
-  ops::linear_attention_gpu_settings() = settings;
+  gpu_settings() = settings;
 }
 class GeneralFormTest : public EngineTest {
  protected:
@@ -198,7 +207,7 @@ class GeneralFormTest : public EngineTest {
   }
   void TearDown() override {
     EngineTest::TearDown();
-    ops::linear_attention_gpu_settings() = {};
+    gpu_settings() = {};
   }
 };
 /// The same with the engine as the first of several parameters.
@@ -211,7 +220,7 @@ class GeneralFormCase : public ::testing::TestWithParam<std::tuple<DeviceType, P
   }
   void TearDown() override {
     device_under_test() = Device{};
-    ops::linear_attention_gpu_settings() = {};
+    gpu_settings() = {};
   }
 };
 

@@ -81,7 +81,7 @@ TEST_P(EveryFeatureMap, TakesTheFusedFormWhereItNamesOne) {
       const std::vector<double> chosen = output_of(p, dtype);
       use_general_form(0);
       const std::vector<double> general = output_of(p, dtype);
-      ops::linear_attention_gpu_settings() = {};
+      gpu_settings() = {};
       EXPECT_EQ(chosen != general, on_gpu() && info.fused != ops::FusedForm::none) << info.name;
     }
   }

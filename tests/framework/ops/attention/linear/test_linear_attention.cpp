@@ -67,7 +67,7 @@ TEST_P(EveryAttention, GradientsAgreeWithFiniteDifferences) {
           if (in.size() > 3) call.gate = in[3];
           call.constants = constants_of(p, DType::float64);
           call.mask = mask_of(p);
-          return ops::linear_attention(tape, call, p.options);
+          return attend(tape, call, p.options);
         },
         inputs);
     // Where one key is all that a query sees the gradient is zero, and what differences find is their own rounding.
@@ -229,7 +229,7 @@ TEST_P(LinearAttentionOrders, GradientsAgreeWithFiniteDifferences) {
           [&](Tape& tape, const std::vector<Variable>& in) {
             ops::LinearAttentionInputs call;
             call.query = in[0], call.key = in[1], call.value = in[2];
-            return ops::linear_attention(tape, call, p.options);
+            return attend(tape, call, p.options);
           },
           {tensor_of(p.query, p.query_shape(), DType::float64), tensor_of(p.key, p.key_shape(), DType::float64),
            tensor_of(p.value, p.value_shape(), DType::float64)});
@@ -281,7 +281,7 @@ TEST_P(LinearAttentionDirections, OfEachHeadAreThoseOfTheHeadAlone) {
         call.value = Variable::leaf(tensor_of(of.value, of.value_shape(), DType::float64));
         call.constants = constants_of(of, DType::float64);
         call.constants.directions = directions;
-        const Variable output = ops::linear_attention(tape, call, of.options);
+        const Variable output = attend(tape, call, of.options);
         tape.backward({output}, {tensor_of(d_output, output.shape(), DType::float64)});
         return std::vector{values_of(output.value()), values_of(call.query.gradient()), values_of(call.key.gradient()),
                            values_of(call.value.gradient())};

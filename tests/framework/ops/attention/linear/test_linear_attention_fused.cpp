@@ -8,7 +8,6 @@
 // the output in δ = g · output: 2^-6.
 #include <gtest/gtest.h>
 
-#include "framework/ops/attention/linear/cuda/linear_attention_gpu.h"
 #include "framework/ops/elementwise/column_ranges.h"
 #include "tests/framework/ops/attention/linear/linear_attention_testing.h"
 
@@ -18,7 +17,7 @@ namespace {
 class LinearAttentionFused : public EngineTest {
  protected:
   void TearDown() override {
-    ops::linear_attention_gpu_settings() = {};
+    gpu_settings() = {};
     EngineTest::TearDown();
   }
 };
@@ -86,7 +85,7 @@ TEST_P(LinearAttentionFused, gives_the_reference) {
 TEST_P(LinearAttentionFusedOnGpu, is_the_form_that_is_taken) {
   const AttentionProblem p = problem_of(FeatureMap::favor_positive, true, usual, DType::bfloat16);
   const Outcome fused = run_attention(p, DType::bfloat16);
-  ops::linear_attention_gpu_settings().general_form = true;
+  gpu_settings().general_form = true;
   const Outcome general = run_attention(p, DType::bfloat16);
   EXPECT_NE(fused.output, general.output);  // the general form rounds no operand to bfloat16
   expect_close(fused, general, bounds_of(DType::bfloat16), "against the general form");
@@ -130,10 +129,10 @@ TEST_P(LinearAttentionFused, masks_and_documents) {
         expect_close(p, dtype, "documents and mask");
         p.mask.clear();
         for (const std::int64_t segments : {1, 2, 4}) {
-          ops::linear_attention_gpu_settings().segments = segments;
+          gpu_settings().segments = segments;
           expect_close(p, dtype, fmt::format("documents, {} segments", segments));
         }
-        ops::linear_attention_gpu_settings().segments = 0;
+        gpu_settings().segments = 0;
       }
     }
   }
@@ -165,7 +164,7 @@ TEST_P(LinearAttentionFused, directions_of_each_head) {
     inputs.key = Variable::leaf(tensor_of(p.key, p.key_shape(), dtype));
     inputs.value = Variable::leaf(tensor_of(p.value, p.value_shape(), dtype));
     inputs.constants.directions = constant_of(directions, {2, 32, 16}, dtype);
-    const Variable output = ops::linear_attention(tape, inputs, p.options);
+    const Variable output = attend(tape, inputs, p.options);
     tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), dtype)});
     return Outcome{values_of(output.value()),
                    values_of(inputs.query.gradient()),
@@ -188,7 +187,7 @@ TEST_P(LinearAttentionFused, segments_change_results_only_by_rounding_and_runs_n
         const AttentionProblem p = problem_of(map, causal, {1, 1, 1, 260, 16, 16, 32, 64}, dtype, 3);
         const Outcome expected = reference_of(p);
         for (const std::int64_t segments : {1, 2, 5}) {
-          ops::linear_attention_gpu_settings().segments = segments;
+          gpu_settings().segments = segments;
           const Outcome found = run_attention(p, dtype), again = run_attention(p, dtype);
           expect_close(found, expected, bounds_of(dtype), fmt::format("{} segments, causal {}", segments, causal));
           EXPECT_EQ(found.output, again.output);
@@ -196,7 +195,7 @@ TEST_P(LinearAttentionFused, segments_change_results_only_by_rounding_and_runs_n
           EXPECT_EQ(found.d_key, again.d_key);
           EXPECT_EQ(found.d_value, again.d_value);
         }
-        ops::linear_attention_gpu_settings().segments = 0;
+        gpu_settings().segments = 0;
       }
     }
   }
@@ -206,7 +205,7 @@ TEST_P(LinearAttentionFused, later_tokens_change_no_bit) {
   for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::elu1, FeatureMap::relu}) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
       for (const std::int64_t segments : {1, 3}) {
-        ops::linear_attention_gpu_settings().segments = segments;
+        gpu_settings().segments = segments;
         AttentionProblem p = problem_of(map, true, {1, 1, 1, 150, 16, 16, 32, 64}, dtype);
         const auto output_of = [&] {
           Tape tape{stream()};
@@ -215,7 +214,7 @@ TEST_P(LinearAttentionFused, later_tokens_change_no_bit) {
           inputs.key = Variable(tensor_of(p.key, p.key_shape(), dtype));
           inputs.value = Variable(tensor_of(p.value, p.value_shape(), dtype));
           inputs.constants = constants_of(p, dtype);
-          return values_of(ops::linear_attention(tape, inputs, p.options).value());
+          return values_of(attend(tape, inputs, p.options).value());
         };
         const std::vector<double> before = output_of(), query = p.query, key = p.key, value = p.value;
         for (const std::int64_t from : {20, 64, 100}) {
@@ -345,7 +344,7 @@ TEST_P(LinearAttentionFused, goes_on_from_a_state) {
         inputs.value = rows(p.value, p.value_shape());
         inputs.constants = constants_of(p, dtype);
         inputs.state = &state;
-        const std::vector<double> part = values_of(ops::linear_attention(tape, inputs, p.options).value());
+        const std::vector<double> part = values_of(attend(tape, inputs, p.options).value());
         found.insert(found.end(), part.begin(), part.end());
         start += count;
       }
@@ -369,11 +368,11 @@ TEST_P(LinearAttentionFused, gradients_of_a_segment_that_goes_on_from_a_state) {
     inputs.query = Variable(tensor_of(first.query, first.query_shape(), type)),
     inputs.key = Variable(tensor_of(first.key, first.key_shape(), type));
     inputs.value = Variable(tensor_of(first.value, first.value_shape(), type));
-    ops::linear_attention(tape, inputs, first.options);
+    attend(tape, inputs, first.options);
     inputs.query = Variable::leaf(tensor_of(second.query, second.query_shape(), type));
     inputs.key = Variable::leaf(tensor_of(second.key, second.key_shape(), type));
     inputs.value = Variable::leaf(tensor_of(second.value, second.value_shape(), type));
-    const Variable output = ops::linear_attention(tape, inputs, first.options);
+    const Variable output = attend(tape, inputs, first.options);
     tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), type)});
     return Outcome{values_of(output.value()),
                    values_of(inputs.query.gradient()),
@@ -404,8 +403,7 @@ TEST_P(LinearAttentionFused, views_of_one_tensor_whose_gradient_is_added_to) {
         inputs.query = parts[1], inputs.key = parts[2], inputs.value = parts[3];
         ops::LinearAttentionOptions options;
         options.n_heads = 2, options.feature_map = FeatureMap::elu1;
-        const Variable first = ops::linear_attention(tape, inputs, options),
-                       second = ops::linear_attention(tape, inputs, options);
+        const Variable first = attend(tape, inputs, options), second = attend(tape, inputs, options);
         const auto seed = [&](std::uint32_t random) {
           return tensor_of(stored(normal_values(first.shape().elements(), random), dtype), first.shape(), type);
         };

@@ -191,7 +191,7 @@ TEST_P(LinearAttentionOnGpu, ChunksSegmentsAndMemoryChangeNothingButRounding) {
       SCOPED_TRACE(fmt::format("{}, chunk {}, {} segments, {} bytes", name, chunk, segments, shared_bytes));
       p.options.chunk_size = chunk;
       use_general_form(segments);
-      ops::linear_attention_gpu_settings().shared_bytes = shared_bytes;
+      gpu_settings().shared_bytes = shared_bytes;
       const Outcome found = run_attention(p, DType::float64);
       EXPECT_LT(relative_error(found.output, expected.output), 1e-12 * slack);
       expect_gradients(found, expected, 1e-11 * slack, 1e-12 * slack);
@@ -236,7 +236,7 @@ void expect_sums_of_gradients(const AttentionProblem& p) {
     std::vector<Variable> outputs;
     std::vector<Tensor> slopes;
     for (int i = 0; i < times; ++i) {
-      outputs.push_back(ops::linear_attention(tape, inputs, p.options));
+      outputs.push_back(attend(tape, inputs, p.options));
       slopes.push_back(tensor_of(normal_values(outputs[0].shape().elements(), 5), outputs[0].shape(), DType::float64));
     }
     tape.backward(outputs, slopes);

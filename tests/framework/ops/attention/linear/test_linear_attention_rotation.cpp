@@ -58,7 +58,7 @@ TEST_P(LinearAttentionRotation, OnlyDistancesMatterUpToTheMillionthToken) {
       inputs.value = Variable::leaf(tensor_of(p.value, p.value_shape(), dtype));
       inputs.constants = constants_of(p, dtype);
       inputs.state = &state;
-      const Variable output = ops::linear_attention(tape, inputs, p.options);
+      const Variable output = attend(tape, inputs, p.options);
       tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), dtype)});
       return std::pair{values_of(output.value()), values_of(inputs.key.gradient())};
     };
@@ -126,7 +126,7 @@ TEST_P(LinearAttentionRotation, UnderflowingPairsAreSummedFromTheirLogarithms) {
       [&](Tape& tape, const std::vector<Variable>& in) {
         ops::LinearAttentionInputs call;
         call.query = in[0], call.key = in[1], call.value = in[2];
-        return ops::linear_attention(tape, call, p.options);
+        return attend(tape, call, p.options);
       },
       {tensor_of(p.query, p.query_shape(), DType::float64), tensor_of(p.key, p.key_shape(), DType::float64),
        tensor_of(p.value, p.value_shape(), DType::float64)});

@@ -137,7 +137,7 @@ Outcome run_segment(const AttentionProblem& p, DType dtype, Segment& segment, co
   inputs.constants = constants_of(p, dtype);
   inputs.mask = mask_of(p);
   inputs.segments = &segment;
-  const Variable output = ops::linear_attention(tape, inputs, p.options);
+  const Variable output = attend(tape, inputs, p.options);
   tape.backward({output}, {tensor_of(d_output, output.shape(), dtype)});
   return {values_of(output.value()),
           values_of(inputs.query.gradient()),
@@ -306,7 +306,7 @@ TEST(Segments, WindowsStatesAndDocumentsOfOneSideAreRefused) {
     inputs.mask = mask_of(p);
     inputs.segments = &segment;
     inputs.state = state;
-    return ops::linear_attention(tape, inputs, p.options);
+    return attend(tape, inputs, p.options);
   };
   EXPECT_NO_THROW(attend(p, nullptr));
   for (const Mode mode : {Mode::window, Mode::documents, Mode::hybrid}) {

@@ -40,9 +40,9 @@ TEST(LinearAttentionSharedMemory, EachDeviceGetsTilesThatFitIt) {
       for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, dtype);
       const Outcome expected = run_on_cpu(p, DType::float64);
       const auto run = [&](bool general) {
-        ops::linear_attention_gpu_settings().general_form = general;
+        gpu_settings().general_form = general;
         const Outcome found = run_attention(p, dtype);
-        ops::linear_attention_gpu_settings() = {};
+        gpu_settings() = {};
         const double output = dtype == DType::bfloat16 ? 0x1p-7 : 1e-4,
                      gradient = dtype == DType::bfloat16 ? 0x1p-6 : 1e-4;
         EXPECT_LT(relative_error(found.output, expected.output), output) << general;

@@ -93,8 +93,7 @@ TEST_P(EveryState, PartsEqualTheWhole) {
       for (std::int64_t t = 0; t < n;) {
         const std::int64_t count = std::min(parts[std::min(next++, parts.size() - 1)], n - t);
         Tape tape{stream()};
-        const auto out =
-            values_of(ops::linear_attention(tape, part(p, DType::float32, t, count, state, false), p.options).value());
+        const auto out = values_of(attend(tape, part(p, DType::float32, t, count, state, false), p.options).value());
         for (std::int64_t b = 0; b < p.batch; ++b)
           std::copy_n(out.begin() + b * count * width, count * width, found.begin() + (b * n + t) * width);
         t += count;
@@ -110,9 +109,9 @@ TEST_P(EveryState, PartsEqualTheWhole) {
 std::vector<std::vector<double>> gradients_of_second_segment(const AttentionProblem& p, std::int64_t first) {
   auto state = empty_state(p, DType::float64);
   Tape before{stream()}, tape{stream()};
-  ops::linear_attention(before, part(p, DType::float64, 0, first, state, false), p.options);
+  attend(before, part(p, DType::float64, 0, first, state, false), p.options);
   const auto inputs = part(p, DType::float64, first, p.n - first, state, true);
-  const Variable output = ops::linear_attention(tape, inputs, p.options);
+  const Variable output = attend(tape, inputs, p.options);
   tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), DType::float64)});
   return {values_of(output.value()),
           values_of(inputs.query.gradient()),
@@ -140,7 +139,7 @@ TEST_P(EveryState, GradientsStopAtTheSegmentsBorder) {
   }
   auto before = empty_state(p, DType::float64);
   Tape first{stream()};
-  ops::linear_attention(first, part(p, DType::float64, 0, 8, before, false), p.options);
+  attend(first, part(p, DType::float64, 0, 8, before, false), p.options);
   const auto copy_of = [](const ops::LinearAttentionState& state) {
     ops::LinearAttentionState copy = state;
     for (Tensor* tensor : {&copy.sum, &copy.normalizer, &copy.maximum, &copy.magnitude}) *tensor = tensor->clone();
@@ -153,7 +152,7 @@ TEST_P(EveryState, GradientsStopAtTheSegmentsBorder) {
         auto state = copy_of(before);
         ops::LinearAttentionInputs call = second;
         call.query = in[0], call.key = in[1], call.value = in[2], call.state = &state;
-        return ops::linear_attention(tape, call, p.options);
+        return attend(tape, call, p.options);
       },
       {second.query.value(), second.key.value(), second.value.value()});
   EXPECT_LT(result.worst_relative_error, 5e-7) << result.where;
@@ -167,9 +166,9 @@ TEST_P(LinearAttentionState, ItsBytesDoNotGrowWithTokens) {
   p.options.softmax_window = 8;
   auto state = empty_state(p, DType::float32);
   Tape tape{stream()};
-  ops::linear_attention(tape, part(p, DType::float32, 0, 20, state, false), p.options);
+  attend(tape, part(p, DType::float32, 0, 20, state, false), p.options);
   const std::int64_t bytes = state.bytes();
-  ops::linear_attention(tape, part(p, DType::float32, 20, 44, state, false), p.options);
+  attend(tape, part(p, DType::float32, 20, 44, state, false), p.options);
   EXPECT_EQ(state.bytes(), bytes);
   // sum, normalizer, maximum, magnitude of 2 heads; 7 keys and 7 values of one key-value head.
   EXPECT_EQ(bytes, 4 * (2 * 16 * 8 + 2 * 16 + 2 * 16 + 2) + 4 * 7 * 16);
