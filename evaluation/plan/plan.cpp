@@ -11,7 +11,6 @@
 #include "trainers/model/model.h"
 #include "trainers/settings/process_checks.h"
 #include "trainers/train/run/step_forecast.h"
-#include "trainers/train/trainer.h"
 
 namespace furlong {
 namespace {

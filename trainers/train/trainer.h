@@ -1,20 +1,19 @@
 #pragma once
-#include <deque>
 #include <optional>
 
-#include "communication/process_group.h"
 #include "trainers/checkpoint/checkpoint_origin.h"
 #include "trainers/checkpoint/checkpoint_parts.h"
 #include "trainers/checkpoint/checkpoints.h"
 #include "trainers/model/carried_state.h"
-#include "trainers/model/objective.h"
 #include "trainers/model/weights.h"
 #include "trainers/train/distillation/teacher.h"
+#include "trainers/train/early_stopping.h"
 #include "trainers/train/optimizer/optimizer.h"
-#include "trainers/train/parallel/gradient_reducer.h"
-#include "trainers/train/parallel/work_share.h"
+#include "trainers/train/optimizer/outlier_filter.h"
+#include "trainers/train/parallel/data_parallel.h"
 #include "trainers/train/recording/metrics.h"
 #include "trainers/train/step_graph.h"
+#include "trainers/train/step_input.h"
 #include "trainers/train/validation.h"
 
 namespace furlong {
@@ -33,7 +32,7 @@ struct StepReport {
 };
 
 /// The state of a training run and its step. Everything that decides what comes next is in save() and load(): the rest
-/// of the program can stop anywhere between two steps.
+/// of the program can stop anywhere between two steps. Can be moved between steps: no part refers to another's place.
 class Trainer {
  public:
   /// `data` and `group` have to outlive the trainer. compute: see make_model. group: the processes that train this
@@ -58,20 +57,15 @@ class Trainer {
   /// Time that the steps of this object took.
   double seconds() const { return seconds_; }
   Model& model() { return model_; }
-  const BatchSource& source() const { return *source_; }
+  const BatchSource& source() const { return input_.source(); }
   /// Of several processes; null in one.
-  const GradientReducer* reducer() const { return reducer_.get(); }
+  const GradientReducer* reducer() const { return parallel_.reducer(); }
   /// Whether the last step was replayed from a recording (trainer.cuda_graph).
   bool replayed() const { return graph_.replayed(); }
 
-  /// Takes a validation loss into account; true when it is the best so far. Early stopping counts from it.
-  bool note_validation(double loss);
-  std::int64_t validations_without_improvement() const { return without_improvement_; }
-  std::optional<double> last_validation() const { return last_validation_; }
-  /// The validation loss of the present step, when it was validated and is the best so far.
-  std::optional<double> best_now() const {
-    return validated_at_ == steps_ && without_improvement_ == 0 ? last_validation_ : std::nullopt;
-  }
+  /// Takes the loss of a validation of the present step into account; true when it is the best so far.
+  bool note_validation(double loss) { return early_stopping_.note(steps_, loss); }
+  const EarlyStopping& early_stopping() const { return early_stopping_; }
 
   /// In words what the next step begins from, weights by their checksum: "step 40, sample 320, weights
   /// 0123456789abcdef". The same in all processes that train together.
@@ -86,81 +80,34 @@ class Trainer {
   void load(const CheckpointReader& checkpoint);
 
  private:
+  /// Random directions and constants of the step to come.
+  void redraw();
+  void write_numbers(const StepReport& report, const std::optional<Turn>& turn, bool stop_requested);
+  /// Whether the step's work on the device may be recorded and replayed.
+  bool may_record() const;
+  /// Forward and backward of each batch: gathers the gradients of all processes, and adds the loss to the step's
+  /// numbers. checks: throws NonFiniteError at the first op that gives a value that is not finite.
+  void gradients(const std::vector<Batch>& batches, bool checks);
+  [[noreturn]] void name_the_culprit(const std::vector<Batch>& batches, double loss, double gradient_norm);
   void put_state(CheckpointSink& file, std::string_view metrics) const;
   void load_carried(const CheckpointReader& checkpoint, const Settings& before);
-  /// Gathers the gradients of the batches in inputs_, and adds the loss to the step's numbers.
-  void gradients(const std::vector<Batch>& batches, bool checks);
-  /// What one step reads, of this process's samples.
-  struct StepData {
-    std::vector<Batch> batches;                       // that it accumulates
-    std::vector<std::vector<std::int32_t>> compared;  // distillation: Lesson::compared of each; empty elsewhere
-  };
-  /// That of the next step.
-  StepData read_data() const;
-  /// The same for the step that begins; on a GPU it has been sent there.
-  StepData take_data();
-  /// On a GPU reads and sends what the step to come needs.
-  void fetch_ahead();
-  /// The numbers of the data, and their places in inputs_ and compared_.
-  std::vector<InputPart> input_parts_of(const StepData& data);
-  /// The same by the teacher's loss.
-  void lessons(const std::vector<Batch>& batches, bool checks);
-  /// How many tokens student and teacher are compared at, which goes to n_compared_.
-  std::int64_t count_lessons(const StepData& data);
-  void take_turn();
-  /// Directions and constants of the coming step.
-  void redraw();
-  /// All that a step does on the device.
-  void work(const std::vector<Batch>& batches);
-  bool may_record() const;
-  void write_numbers(const StepReport& report, bool stop_requested);
-  void share_work();
-  Optimizer make_optimizer();
-  /// Adds up loss, stops and sum of squares of all processes.
-  void combine_numbers(const Stream& stream);
-  /// Of the gradients of all processes, into step_sum_of_squares.
-  void sum_squares(const Stream& stream);
-  /// Adds up over processes what each found of its own samples.
-  void combine(StepReport& report) const;
-  void combine(ops::DenominatorReport& report) const;
-  /// What buffers add up: before a step rank 0 alone keeps what there is, behind it all have the sum.
-  void split_sums();
-  void combine_sums(const Stream& stream);
-  double outlier_threshold() const;
-  void note_norm(double gradient_norm);
-  [[noreturn]] void name_the_culprit(const std::vector<Batch>& batches, double loss, double gradient_norm);
 
   const Dataset& data_;
-  Device device_;
-  WorkShare work_share_;
-  const ProcessGroup* group_;             // null: this process alone
-  Communicator* communicator_ = nullptr;  // of several processes, between their devices
-  SampleShare share_;                     // of each batch
-  std::unique_ptr<Teacher> teacher_;      // null without one
+  std::unique_ptr<Teacher> teacher_;  // null without one
   Model model_;
-  std::unique_ptr<ShardLayout> layout_;  // of several processes, as the next
-  std::unique_ptr<GradientReducer> reducer_;
+  DataParallel parallel_;
   Optimizer optimizer_;
-  Tensor numbers_;                   // of the step (ops::StepNumber), on the device
-  std::vector<DeviceBatch> inputs_;  // of the step, one for each batch that it accumulates
-  std::vector<Tensor> compared_;     // distillation: Lesson::compared of each
-  Tensor n_compared_;                // Lesson::n_compared
+  StepInput input_;
+  std::vector<CarriedState> carried_;  // data.carry_state: of each batch that a step accumulates
+  Tensor numbers_;                     // of the step (ops::StepNumber), on the device
   StepGraph graph_;
-  std::unique_ptr<InputQueue> input_queue_;  // of a GPU; null on the CPU
-  ops::DenominatorReport denominators_;      // of the step
-  bool counts_denominators_ = false;         // seen in a step; the first ones are never recorded
-  std::unique_ptr<BatchSource> source_;
-  std::vector<CarriedState> carried_;   // data.carry_state: of each batch that a step accumulates
-  std::uint64_t samples_drawn_ = 0;     // all the state that the order of the data has
-  std::optional<StepData> prefetched_;  // of the step to come, sent already, and from which sample on
-  std::uint64_t prefetched_at_ = 0;
+  ops::DenominatorReport denominators_;  // of the step
+  bool counts_denominators_ = false;     // seen in a step; the first ones are never recorded
+  OutlierFilter outliers_;
+  EarlyStopping early_stopping_;
   std::int64_t steps_ = 0, tokens_ = 0;
-  std::optional<CheckpointOrigin> origin_;  // of the weights, for whoever exports them again
   double seconds_ = 0;
-  std::deque<double> recent_norms_;  // for outliers: of the last steps, skipped ones included
-  double best_validation_ = HUGE_VAL;
-  std::optional<double> last_validation_;
-  std::int64_t without_improvement_ = 0, validated_at_ = -1;
+  std::optional<CheckpointOrigin> origin_;  // of the weights, for whoever exports them again
 };
 
 /// The first key of `model` that a run cannot go on with another value of, in words: "model.norm was layernorm in the
@@ -170,12 +117,5 @@ std::optional<std::string> model_difference(const Settings& checkpoint, const Se
 /// Throws the UserError with which Trainer::load refuses a checkpoint of another model, objective, teacher's loss or
 /// seed than the resolved settings'; reads no tensor.
 void check_resumable(const CheckpointReader& checkpoint, const Settings& settings);
-
-/// Peak bytes of tensors that training with these settings will take in one process of `processes`, found by running
-/// one step on the shape-only device.
-std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vocabulary, int processes = 1);
-
-/// Bytes that a copy of what rank 0 writes to a checkpoint takes on the host.
-std::int64_t predicted_copy_bytes(const Settings& settings, const Vocabulary& vocabulary, int processes = 1);
 
 }  // namespace furlong

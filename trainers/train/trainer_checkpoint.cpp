@@ -55,23 +55,23 @@ std::string Trainer::digest() const {
     const Tensor host = parameter.master().to(Device{});
     checksum = XXH3_64bits_withSeed(host.address(), static_cast<std::size_t>(host.bytes()), checksum);
   }
-  return fmt::format("step {}, sample {}, weights {:016x}", steps_, samples_drawn_, checksum);
+  return fmt::format("step {}, sample {}, weights {:016x}", steps_, input_.samples_drawn(), checksum);
 }
 
 void Trainer::save(const std::filesystem::path& path, const std::string& metrics) const {
   const trace::Span span("checkpoint", "checkpoint", {.step = steps_});
-  write_checkpoint(path, checkpoint_parts(metrics), group_);
+  write_checkpoint(path, checkpoint_parts(metrics), parallel_.group());
 }
 
 CheckpointParts Trainer::checkpoint_parts(const std::string& metrics) const {
   CheckpointParts parts;
-  if (group_) {
+  if (parallel_.group()) {
     parts.shard = [this](CheckpointSink& file) {
-      put_shard(file, *model_.store, optimizer_, layout_->ranges(group_->rank()), group_->is_first());
+      put_shard(file, *model_.store, optimizer_, parallel_.owned_ranges(), parallel_.is_first());
     };
     parts.index.tensors = sharded_tensors(*model_.store, optimizer_);
   }
-  if (!group_ || group_->is_first()) parts.state = [this, metrics](CheckpointSink& file) { put_state(file, metrics); };
+  if (parallel_.is_first()) parts.state = [this, metrics](CheckpointSink& file) { put_state(file, metrics); };
   return parts;
 }
 
@@ -80,7 +80,7 @@ void Trainer::put_state(CheckpointSink& file, std::string_view metrics) const {
   const auto write = [&](const std::string& name, const Tensor& tensor) { write_tensor(file, name, tensor); };
   for (const Parameter& parameter : store.parameters()) {
     const bool is_trained = store.is_trained(parameter);
-    if (group_ && is_trained) continue;  // in shards
+    if (parallel_.group() && is_trained) continue;  // in shards
     write("parameters/" + parameter.name(), parameter.master());
     if (!is_trained) continue;
     write("first_moments/" + parameter.name(), store.slice(optimizer_.first_moment(), parameter));
@@ -98,17 +98,12 @@ void Trainer::put_state(CheckpointSink& file, std::string_view metrics) const {
     file.text("last_optimizer_steps", nlohmann::json(optimizer_.last_steps()).dump());
   file.integer("tokens", tokens_);
   if (origin_) origin_->write(file);
-  file.integer("sampler_counter", static_cast<std::int64_t>(samples_drawn_));
+  file.integer("sampler_counter", static_cast<std::int64_t>(input_.samples_drawn()));
   file.integer("seed", model_.settings.seed);
   file.text("data_fingerprint", data_fingerprint(data_));
-  file.number("best_validation", best_validation_);
-  if (last_validation_) file.number("last_validation", *last_validation_);
-  file.integer("validations_without_improvement", without_improvement_);
-  file.integer("validated_at", validated_at_);
+  early_stopping_.save(file);
   for (std::size_t i = 0; i < carried_.size(); ++i) carried_[i].save(file, fmt::format("carried/{}", i));
-  const std::vector<double> norms(recent_norms_.begin(), recent_norms_.end());
-  const std::int64_t count = static_cast<std::int64_t>(norms.size());
-  file.tensor("recent_gradient_norms", "float64", std::span(&count, 1), norms.data());
+  outliers_.save(file);
 }
 
 std::optional<std::string> model_difference(const Settings& checkpoint, const Settings& settings) {
@@ -174,18 +169,13 @@ void Trainer::load(const CheckpointReader& checkpoint) {
   }
   steps_ = checkpoint.integer("step");
   optimizer_.restore_steps(checkpoint.integer("optimizer_steps"), last_optimizer_steps(checkpoint));
-  optimizer_.refresh_compute_values(Stream{device_});
+  optimizer_.refresh_compute_values(model_.stream);
   tokens_ = checkpoint.integer("tokens");
   origin_ = CheckpointOrigin::read(checkpoint);
-  samples_drawn_ = static_cast<std::uint64_t>(checkpoint.integer("sampler_counter"));
-  best_validation_ = checkpoint.number("best_validation");
-  if (checkpoint.has("last_validation")) last_validation_ = checkpoint.number("last_validation");
-  without_improvement_ = checkpoint.integer("validations_without_improvement");
-  validated_at_ = checkpoint.integer("validated_at");
+  input_.continue_at(static_cast<std::uint64_t>(checkpoint.integer("sampler_counter")));
+  early_stopping_.load(checkpoint);
   load_carried(checkpoint, before);
-  std::vector<double> norms(checkpoint.info("recent_gradient_norms").bytes / sizeof(double));
-  checkpoint.read("recent_gradient_norms", norms.data(), norms.size() * sizeof(double));
-  recent_norms_.assign(norms.begin(), norms.end());
+  outliers_.load(checkpoint);
 }
 
 void Trainer::load_carried(const CheckpointReader& checkpoint, const Settings& before) {

@@ -10,6 +10,7 @@
 #include "tests/trainers/parallel_testing.h"
 #include "tests/trainers/training.h"
 #include "trainers/model/objective.h"
+#include "trainers/train/run/step_forecast.h"
 #include "trainers/train/trainer.h"
 
 namespace furlong {

@@ -11,6 +11,7 @@
 #include "framework/core/parallel.h"
 #include "tests/trainers/training.h"
 #include "trainers/train/data_checks.h"
+#include "trainers/train/run/step_forecast.h"
 #include "trainers/train/trainer.h"
 
 namespace furlong {

@@ -17,6 +17,7 @@
 #include "tests/trainers/parallel_testing.h"
 #include "tests/trainers/training.h"
 #include "trainers/checkpoint/checkpoint_parts.h"
+#include "trainers/train/run/step_forecast.h"
 
 namespace furlong {
 namespace {

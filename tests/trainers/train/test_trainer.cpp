@@ -10,6 +10,7 @@
 #include "framework/core/parallel.h"
 #include "tests/trainers/training.h"
 #include "trainers/train/optimizer/schedule.h"
+#include "trainers/train/run/step_forecast.h"
 
 namespace furlong {
 namespace {
@@ -401,13 +402,13 @@ TEST_F(TrainerTest, ValidationCountsAndIsRepeatable) {
   EXPECT_EQ(first.tokens, 3 * 2 * 32);
   EXPECT_EQ(t.model().store->values().to_vector<float>(), values) << "averages are put away again";
   EXPECT_TRUE(t.note_validation(2.0));
-  EXPECT_EQ(t.best_now(), 2.0);
+  EXPECT_EQ(t.early_stopping().best_at(t.steps()), 2.0);
   EXPECT_FALSE(t.note_validation(2.5));
   EXPECT_FALSE(t.note_validation(std::nan("")));
-  EXPECT_EQ(t.validations_without_improvement(), 2);
-  EXPECT_EQ(t.best_now(), std::nullopt);
+  EXPECT_EQ(t.early_stopping().validations_without_improvement(), 2);
+  EXPECT_EQ(t.early_stopping().best_at(t.steps()), std::nullopt);
   EXPECT_TRUE(t.note_validation(1.5));
-  EXPECT_EQ(t.validations_without_improvement(), 0);
+  EXPECT_EQ(t.early_stopping().validations_without_improvement(), 0);
 }
 
 // The whole split, each token but the first a target once, in batches whose last is not full.

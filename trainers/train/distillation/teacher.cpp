@@ -8,6 +8,7 @@
 #include "framework/ops/loss/relative_error.h"
 #include "framework/primitives/arithmetic.h"
 #include "trainers/model/weights.h"
+#include "trainers/train/optimizer/optimizer.h"
 
 namespace furlong {
 namespace {
@@ -81,7 +82,7 @@ bool are_both_softmax(const layers::AttentionConfig& one, const layers::Attentio
   return is_softmax(one) && is_softmax(other) && one.window == other.window;
 }
 
-Model make_teacher(const CheckpointReader& checkpoint, const Settings& student, const Device& device,
+Model load_teacher(const CheckpointReader& checkpoint, const Settings& student, const Device& device,
                    std::optional<DType> compute) {
   const std::string path = checkpoint.path().string();
   const Settings settings = teacher_settings(checkpoint, student);
@@ -108,6 +109,10 @@ std::vector<std::int32_t> real_tokens(const Batch& batch, ObjectiveSettings::Nam
   return real;
 }
 
+std::int64_t count_compared(const std::vector<std::int32_t>& compared) {
+  return std::count_if(compared.begin(), compared.end(), [](std::int32_t value) { return value != ignored_target; });
+}
+
 double value_of(const Variable& scalar) {
   return scalar.dtype() == DType::float64 ? scalar.value().to_vector<double>()[0]
                                           : static_cast<double>(scalar.value().to_vector<float>()[0]);
@@ -126,7 +131,7 @@ Teacher::Teacher(const Settings& student, const Vocabulary& data, const Device& 
     : settings_(student.teacher),
       steps_(student.trainer.max_steps),
       model_(
-          make_teacher(CheckpointReader::open(checkpoint_of(student.teacher.checkpoint)), student, device, compute)) {
+          load_teacher(CheckpointReader::open(checkpoint_of(student.teacher.checkpoint)), student, device, compute)) {
   const Vocabulary ours = model_vocabulary(student, data).with_labels({});
   if (!(model_.vocabulary.with_labels({}) == ours))
     throw UserError("teacher.checkpoint: {}: its vocabulary ({}, {} tokens) is not the data's ({}, {} tokens)",
@@ -158,6 +163,12 @@ Teacher::Teacher(const Settings& student, const Vocabulary& data, const Device& 
   };
   teachers_weight_ = scalar(settings_.share);
   own_weight_ = scalar(1 - settings_.share);
+  n_compared_ = Tensor::zeros({1}, DType::float64, device);
+}
+
+std::unique_ptr<Teacher> make_teacher(const Settings& student, const Vocabulary& data, const Device& device,
+                                      std::optional<DType> compute) {
+  return student.teacher.teaches() ? std::make_unique<Teacher>(student, data, device, compute) : nullptr;
 }
 
 bool Teacher::in_attention(const Parameter& parameter, std::size_t layer) {
@@ -182,6 +193,18 @@ std::optional<Turn> Teacher::turn(std::int64_t step) const {
     return (i * steps_ + count - 1) / count;
   };  // the first step with step * count / steps_ = i
   return Turn{layers_[static_cast<std::size_t>(turn)], begin(turn), begin(turn + 1) - begin(turn)};
+}
+
+void Teacher::begin_step(std::int64_t step, const std::vector<std::vector<std::int32_t>>& compared,
+                         Optimizer& optimizer) {
+  if (const std::optional<Turn> turn = this->turn(step)) {
+    optimizer.restrict_to([layer = turn->layer](const Parameter& parameter) { return in_attention(parameter, layer); });
+  }
+  if (settings_.transfers()) return;
+  compared_in_step_ = 0;
+  for (const std::vector<std::int32_t>& batch : compared) compared_in_step_ += count_compared(batch);
+  n_compared_.copy_from(
+      Tensor::from(std::vector<double>{static_cast<double>(std::max<std::int64_t>(compared_in_step_, 1))}, {1}));
 }
 
 void Teacher::teach(Model& student, layers::ForwardContext& context, const DeviceBatch& batch, const Lesson& lesson) {
@@ -253,7 +276,7 @@ void Teacher::distil(Model& student, layers::ForwardContext& context, const Devi
   const std::optional<Variable> bias = output_bias(student), teachers_bias = output_bias(model_);
   ops::DistillationOptions options;
   options.temperature = settings_.temperature;
-  options.device_normalizer = lesson.n_compared;
+  options.device_normalizer = n_compared_;
   const auto divergence =
       ops::distillation(context.tape, states, weight, bias ? &*bias : nullptr, theirs.value(), teachers.value(),
                         teachers_bias ? &teachers_bias->value() : nullptr, lesson.compared, options);
@@ -342,10 +365,6 @@ std::vector<std::int32_t> compared_tokens(const Settings& settings, const Batch&
   std::vector<std::int32_t> compared = real_tokens(batch, settings.objective.which());
   for (std::int32_t& value : compared) value = value != 0 ? 0 : ignored_target;
   return compared;
-}
-
-std::int64_t count_compared(const std::vector<std::int32_t>& compared) {
-  return std::count_if(compared.begin(), compared.end(), [](std::int32_t value) { return value != ignored_target; });
 }
 
 }  // namespace furlong

@@ -1,6 +1,7 @@
 #pragma once
 // Learning from a teacher: a second model, beside the one being trained, that is run without a tape and never changed.
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -15,7 +16,6 @@ struct Lesson {
   Tensor loss;            ///< float64 scalar on the device: the batch's part of the step's loss is added to it
   Tensor n_targets;       ///< float64 [1] on the device: targets of the step
   Tensor compared;        ///< distillation: int32, one for each token: -1 where the two are not compared
-  Tensor n_compared;      ///< float64 [1] on the device: how many of the step are
   std::int64_t step = 0;  ///< optimizer steps before this one
 };
 
@@ -28,6 +28,9 @@ struct Turn {
 /// Layers of a student whose attention is not softmax like the teacher's, and so has something to learn from it.
 std::vector<std::size_t> layers_to_transfer(const Settings& teacher, const Settings& student);
 
+class Optimizer;
+
+/// The second model, and its part in the student's steps.
 class Teacher {
  public:
   /// The model in settings.teacher.checkpoint, in the student's compute dtype, without gradients. Where it has fewer
@@ -45,6 +48,11 @@ class Teacher {
   /// Whose turn optimizer step `step` is; nothing where all layers learn in every step.
   std::optional<Turn> turn(std::int64_t step) const;
 
+  /// Before the batches of a step: `compared` says where the two models are compared in each (distillation), and the
+  /// optimizer then changes the layer alone whose turn it is.
+  void begin_step(std::int64_t step, const std::vector<std::vector<std::int32_t>>& compared, Optimizer& optimizer);
+  /// Whether the step has anything to compare.
+  bool has_loss() const { return settings_.transfers() || compared_in_step_ > 0; }
   /// The loss of a batch and its gradients: added to lesson.loss and to the student's store. context.tape is empty
   /// before and after.
   void teach(Model& student, layers::ForwardContext& context, const DeviceBatch& batch, const Lesson& lesson);
@@ -73,10 +81,17 @@ class Teacher {
   Model model_;
   std::vector<std::size_t> layers_;
   Tensor own_weight_, teachers_weight_;  // of the two losses, scalars
+  std::int64_t compared_in_step_ = 0;    // tokens
+  Tensor n_compared_;                    // float64 [1] on the device: as many, at least 1
 };
+
+/// The teacher that the student's settings ask for; null: none.
+std::unique_ptr<Teacher> make_teacher(const Settings& student, const Vocabulary& data, const Device& device,
+                                      std::optional<DType> compute);
+/// Teacher::frozen(); without a teacher nothing.
+inline Frozen frozen_by(const std::unique_ptr<Teacher>& teacher) { return teacher ? teacher->frozen() : Frozen(); }
 
 /// int32 [rows · n] for Lesson::compared: where settings.teacher compares the predictions of the two models in a batch.
 std::vector<std::int32_t> compared_tokens(const Settings& settings, const Batch& batch);
-std::int64_t count_compared(const std::vector<std::int32_t>& compared);
 
 }  // namespace furlong

@@ -8,7 +8,7 @@
 #include "framework/core/gpu_engine.h"
 #include "framework/core/log.h"
 #include "framework/core/machine.h"
-#include "trainers/train/trainer.h"
+#include "trainers/train/run/step_forecast.h"
 
 namespace furlong {
 namespace {

@@ -136,7 +136,7 @@ bool resume_run(const TrainOptions& options, const ProcessGroup& group, const Ru
   is_saved = group.from_first(is_saved ? "saved" : "") == "saved";
   if (from || !weights.empty()) check_same_beginning(group, trainer.digest(), from ? *from : weights);
   if (group.is_first()) {
-    if (is_saved) checkpoints->committed(trainer.steps(), trainer.best_now());
+    if (is_saved) checkpoints->committed(trainer.steps(), trainer.early_stopping().best_at(trainer.steps()));
     if (from) name_discarded(*checkpoints, trainer.steps());
     if (from) checkpoints->discard_after(trainer.steps());
     cut_back(directory.metrics(), from ? trainer.steps() : -1);

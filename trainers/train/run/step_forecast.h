@@ -18,4 +18,10 @@ struct StepForecast {
 /// Of the process with the largest share among `processes`.
 StepForecast forecast_step(const Settings& settings, const Vocabulary& vocabulary, int processes);
 
+/// Peak bytes of tensors that training with these settings takes in one process of `processes`.
+std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vocabulary, int processes = 1);
+
+/// Bytes that a copy of what rank 0 writes to a checkpoint takes on the host.
+std::int64_t predicted_copy_bytes(const Settings& settings, const Vocabulary& vocabulary, int processes = 1);
+
 }  // namespace furlong

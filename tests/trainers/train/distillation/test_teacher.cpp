@@ -8,6 +8,8 @@
 
 #include "tests/trainers/train/distillation/teacher_testing.h"
 #include "trainers/train/data_checks.h"
+#include "trainers/train/run/step_forecast.h"
+#include "trainers/train/trainer.h"
 
 namespace furlong {
 namespace {

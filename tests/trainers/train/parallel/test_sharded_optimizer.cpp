@@ -89,6 +89,23 @@ TEST_F(ShardedOptimizer, OfTwoProcessesWithoutClippingWeightsAreEqualBitForBit) 
   }
 }
 
+TEST_F(ShardedOptimizer, TrainingContinuesInAMovedTrainer) {
+  const auto losses = [&](bool moves) {
+    return run_world(2, [given = settings({in_shards}), moves](ProcessGroup& group, const Report& report) {
+      const auto data = open_data(given.data);
+      std::optional<Trainer> trainer(std::in_place, given, *data, Device{}, std::nullopt, &group), moved;
+      for (int i = 0; i < 2; ++i) report.add(trainer->step().loss);
+      if (moves) {
+        moved.emplace(std::move(*trainer));
+        trainer.reset();
+      }
+      for (int i = 0; i < 3; ++i) report.add((moves ? moved : trainer)->step().loss);
+      report.add((moves ? moved : trainer)->validate().loss);
+    });
+  };
+  EXPECT_EQ(losses(true), losses(false));
+}
+
 /// The share of weights that are not the same.
 double share_apart(const std::vector<double>& found, const std::vector<double>& expected, std::size_t begin,
                    std::size_t count) {

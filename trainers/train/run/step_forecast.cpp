@@ -1,10 +1,12 @@
+#include "trainers/train/run/step_forecast.h"
+
 #include <optional>
 #include <utility>
 
 #include "framework/core/arena.h"
-#include "trainers/train/run/step_forecast.h"
-#include "trainers/train/trainer.h"
-#include "trainers/train/trainer_parts.h"
+#include "trainers/model/carried_state.h"
+#include "trainers/train/distillation/teacher.h"
+#include "trainers/train/parallel/data_parallel.h"
 
 namespace furlong {
 namespace {
@@ -108,7 +110,7 @@ StepForecast forecast_step(const Settings& whole, const Vocabulary& vocabulary, 
     const DeviceBatch batch = largest_batch(settings, device);
     if (teacher) {
       const auto number = [&](const Shape& shape) { return Tensor::empty(shape, DType::float64, device); };
-      teacher->teach(model, context, batch, {1, number({}), number({1}), batch.targets, number({1}), 0});
+      teacher->teach(model, context, batch, {1, number({}), number({1}), batch.targets, 0});
       continue;
     }
     SegmentsWithoutMemory segments(settings.parallel.sequence_processes, batch);

@@ -1,0 +1,42 @@
+#include "trainers/train/optimizer/outlier_filter.h"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+namespace furlong {
+namespace {
+
+constexpr std::size_t window = 64;  // steps whose median norm is the measure
+constexpr std::size_t minimum = 16;
+
+}  // namespace
+
+double OutlierFilter::threshold() const {
+  if (factor_ == 0 || recent_norms_.size() < minimum) return 0;
+  std::vector<double> sorted(recent_norms_.begin(), recent_norms_.end());
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return factor_ * *middle;
+}
+
+void OutlierFilter::note(double gradient_norm) {
+  if (factor_ == 0) return;
+  // Outliers count too: where norms rise for good the median follows, and the run does not skip every later step.
+  recent_norms_.push_back(gradient_norm);
+  if (recent_norms_.size() > window) recent_norms_.pop_front();
+}
+
+void OutlierFilter::save(CheckpointSink& file) const {
+  const std::vector<double> norms(recent_norms_.begin(), recent_norms_.end());
+  const std::int64_t count = static_cast<std::int64_t>(norms.size());
+  file.tensor("recent_gradient_norms", "float64", std::span(&count, 1), norms.data());
+}
+
+void OutlierFilter::load(const CheckpointReader& checkpoint) {
+  std::vector<double> norms(checkpoint.info("recent_gradient_norms").bytes / sizeof(double));
+  checkpoint.read("recent_gradient_norms", norms.data(), norms.size() * sizeof(double));
+  recent_norms_.assign(norms.begin(), norms.end());
+}
+
+}  // namespace furlong

@@ -1,0 +1,62 @@
+#pragma once
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "trainers/train/recording/metrics.h"
+#include "trainers/train/recording/progress.h"
+#include "trainers/train/run/run_directory.h"
+#include "trainers/train/trainer.h"
+
+namespace furlong {
+
+/// What a run shows of its steps, and on rank 0 writes of them: metrics.jsonl and TensorBoard events.
+class RunRecorder {
+ public:
+  /// step: where the run begins. What is given outlives this.
+  RunRecorder(const Settings& settings, const Device& device, const ProcessGroup& group, const RunDirectory& directory,
+              std::int64_t step);
+
+  /// A line of its own.
+  void say(const std::string& line) { progress_.say(line); }
+  /// Training begins: from here on time counts, but for pauses.
+  void start() { clock_ = std::chrono::steady_clock::now(); }
+  /// While it lives, no time counts: for validation and checkpoints.
+  class Pause {
+   public:
+    explicit Pause(RunRecorder& recorder) : recorder_(recorder) {}
+    ~Pause() { recorder_.clock_ += std::chrono::steady_clock::now() - start_; }
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    RunRecorder& recorder_;
+    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  };
+
+  /// After optimizer step `step`; tokens: of the run so far.
+  void note_step(std::int64_t step, std::int64_t tokens, const StepReport& report);
+  void note_validation(std::int64_t step, const Evaluation& found, bool is_best);
+  /// metrics.jsonl so far, which is on disk then; empty on ranks other than 0.
+  std::string metrics_on_disk();
+
+ private:
+  void say_unusual(std::int64_t step, const StepReport& report);
+  void add_denominators(const ops::DenominatorReport& found, MetricsRecord& record);
+  std::string in_words(const Evaluation& found) const;
+  std::int64_t peak_bytes() const;
+  void write(const MetricsRecord& record);
+
+  const Settings& settings_;
+  Device device_;
+  bool is_first_;
+  std::filesystem::path metrics_path_;
+  std::optional<MetricsWriter> metrics_;
+  std::optional<TensorboardWriter> tensorboard_;
+  Progress progress_;
+  std::chrono::steady_clock::time_point clock_;
+  std::int64_t tokens_since_ = 0;
+  bool told_of_guard_ = false, told_of_no_targets_ = false;
+};
+
+}  // namespace furlong

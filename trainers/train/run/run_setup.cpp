@@ -1,0 +1,68 @@
+#include "trainers/train/run/run_setup.h"
+
+#include "framework/core/gpu_engine.h"
+#include "framework/core/log.h"
+#include "framework/core/parallel.h"
+#include "trainers/model/objective.h"
+#include "trainers/settings/process_checks.h"
+#include "trainers/train/data_checks.h"
+#include "trainers/train/parallel/agreement.h"
+#include "trainers/train/parallel/process_devices.h"
+#include "trainers/train/run/run_memory.h"
+
+namespace furlong {
+namespace {
+
+/// furlong launch marks its processes' lines itself.
+std::string log_prefix(const ProcessGroup& group) {
+  return group.is_alone() || group.environment().launcher == "furlong" ? "" : fmt::format("[rank {}] ", group.rank());
+}
+
+/// Says why where `auto` leaves a GPU alone.
+Device choose_device(const Settings& settings, const ProcessGroup& group) {
+  const Device device = device_of_process(settings.device, group.environment());
+  GpuEngine* cuda = gpu_engine(DeviceType::cuda);
+  if (settings.device == "auto" && device.is_cpu() && cuda != nullptr && cuda->device_count() > 0)
+    log_warn("device: auto computes on the CPU: {}",
+             cuda->unavailable(device_index(group.environment(), "auto", cuda->device_count())));
+  return device;
+}
+
+void check_processes(const Settings& settings, const Device& device, const ProcessGroup& group) {
+  if (group.is_alone()) return check_one_process(settings);
+  const LaunchEnvironment& environment = group.environment();
+  check_process_settings(
+      settings, {group.size(),
+                 fmt::format("the launcher ({}) started {} processes", environment.launcher, group.size()), "start"});
+  check_process_devices(settings.parallel.engine, device, group);
+  if (device.is_gpu()) refuse_segments_on_gpu(settings, "set device: cpu");
+  log_info("rank {} of {} on {}: {}, {} thread{}, {}", group.rank(), group.size(), environment.host, device.text(),
+           thread_count(), thread_count() == 1 ? "" : "s", environment.launcher);
+  if (!group.is_first() && (settings.log.level == "info" || settings.log.level == "debug"))
+    configure_logging("warning", log_prefix(group));
+  group.device_communicator(device);  // before free memory is asked for, of which it takes its part
+}
+
+}  // namespace
+
+RunSetup set_up_run(const LoadedSettings& loaded, const TrainOptions& options, const ProcessGroup& group) {
+  const Settings& settings = loaded.settings;
+  RunSetup setup;
+  setup.data = open_data(settings.data);
+  if (!settings.finetune.source.empty())
+    throw UserError(
+        "finetune.source: {}: training that begins from another model's weights in stages; run it with furlong "
+        "finetune",
+        settings.finetune.source.string());
+  configure_logging(settings.log.level, log_prefix(group));
+  const int fair_threads = group.fair_threads();  // asked by all, whatever each of them was told
+  set_thread_count(settings.threads > 0 ? static_cast<int>(settings.threads) : fair_threads);
+  setup.device = choose_device(settings, group);
+  check_processes(settings, setup.device, group);
+  check_agreement(group, settings, *setup.data, &options);
+  check_against_data(loaded, *setup.data);
+  setup.copies_checkpoints = check_memory(settings, setup.data->vocabulary(), setup.device, group);
+  return setup;
+}
+
+}  // namespace furlong
