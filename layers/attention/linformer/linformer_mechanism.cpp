@@ -78,8 +78,8 @@ class LinformerMechanism : public AttentionMechanism {
   std::unique_ptr<AttentionState> new_state(std::int64_t, std::int64_t, DType, const Device&) const override {
     refuse("cannot generate token by token");
   }
-  Tensor extend(const Stream&, const Tensor&, const Tensor&, const Tensor&, AttentionState&,
-                const Tensor&) const override {
+  Tensor extend(const Stream&, const Tensor&, const Tensor&, const Tensor&, AttentionState&, const Tensor&,
+                ops::DenominatorReport*) const override {
     refuse("cannot generate token by token");
   }
   bool substitute(const AttentionTensors& tensors) override {
