@@ -119,8 +119,8 @@ bool has_other_writer(const fs::path& target, const fs::path& own) {
 
 /// Where `path` leads. Throws UserError where that is neither a regular file nor free.
 fs::path place_of(const fs::path& path) {
-  std::error_code failure;
-  const fs::path target = fs::is_symlink(path, failure) ? fs::weakly_canonical(path, failure) : path;
+  std::error_code ignored, failure;  // the first is set where there is no such file yet
+  const fs::path target = fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, failure) : path;
   if (failure) throw_file_error(path, "write", failure.value());
   const fs::file_status status = fs::status(target, failure);
   if (fs::is_directory(status)) throw_file_error(path, "write", EISDIR);

@@ -141,7 +141,13 @@ TEST_P(CommunicatorWorlds, EveryOperationOnEveryDtypeAndSizeIsThatOfTheReference
 }
 
 class Communicators : public ::testing::TestWithParam<Engine> {};
-INSTANTIATE_TEST_SUITE_P(Engines, Communicators, ::testing::Values(Engine::gloo, Engine::nccl_stand_in, Engine::nccl),
+/// Those that can be had at all; run() skips jobs of more processes than there are GPUs.
+std::vector<Engine> engines() {
+  std::vector<Engine> all{Engine::gloo, Engine::nccl_stand_in, Engine::nccl};
+  std::erase_if(all, [](Engine engine) { return !engine_missing(engine, 1).empty(); });
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Engines, Communicators, ::testing::ValuesIn(engines()),
                          [](const auto& info) { return name_of(info.param); });
 
 // More than the ring's two blocks of 1 MiB, the last of them short: what one block leaves in the buffers does not reach
