@@ -22,6 +22,7 @@
 #include "communication/launch/launcher.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
+#include "tests/communication/child_processes.h"
 
 namespace furlong::launcher_testing {
 
