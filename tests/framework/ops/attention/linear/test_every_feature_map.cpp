@@ -64,7 +64,8 @@ TEST_P(EveryFeatureMap, IsItsDefinitionInEveryClassOfShapes) {
         ++computed;
         EXPECT_LT(relative_error(found.output, definition_of(p, dtype)), bound);
         const Outcome expected = run_on_cpu(p, DType::float64);
-        const double of_gradients = dtype == DType::bfloat16 ? 2 * bound : bound;
+        // In bfloat16 the output is rounded before g · output, beside which gradients of a smooth map are small.
+        const double of_gradients = dtype == DType::bfloat16 ? 4 * bound : bound;
         EXPECT_LT(relative_error(found.d_query, expected.d_query), of_gradients);
         EXPECT_LT(relative_error(found.d_key, expected.d_key), of_gradients);
         EXPECT_LT(relative_error(found.d_value, expected.d_value), of_gradients);
