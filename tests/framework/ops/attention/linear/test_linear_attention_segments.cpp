@@ -297,7 +297,7 @@ TEST(Segments, WindowsStatesAndDocumentsOfOneSideAreRefused) {
   AttentionProblem p = attention_problem(FeatureMap::elu1, true, {1, 1, 1, 9, 4, 3, 1, 16});
   Table table(p, {9});
   Segment segment(table, 0, 0);
-  const auto attend = [&](AttentionProblem p, ops::LinearAttentionState* state) {
+  const auto run = [&](AttentionProblem p, ops::LinearAttentionState* state) {
     Tape tape{Stream{}};
     ops::LinearAttentionInputs inputs;
     inputs.query = Variable(tensor_of(p.query, p.query_shape(), DType::float64));
@@ -308,14 +308,14 @@ TEST(Segments, WindowsStatesAndDocumentsOfOneSideAreRefused) {
     inputs.state = state;
     return attend(tape, inputs, p.options);
   };
-  EXPECT_NO_THROW(attend(p, nullptr));
+  EXPECT_NO_THROW(run(p, nullptr));
   for (const Mode mode : {Mode::window, Mode::documents, Mode::hybrid}) {
     AttentionProblem other = p;
     apply(mode, other);
-    EXPECT_THROW(attend(other, nullptr), ContractError);
+    EXPECT_THROW(run(other, nullptr), ContractError);
   }
   ops::LinearAttentionState state = ops::empty_linear_attention_state(p.options, 1, 4, 4, 3, DType::float64, Device{});
-  EXPECT_THROW(attend(p, &state), ContractError);
+  EXPECT_THROW(run(p, &state), ContractError);
 }
 
 }  // namespace
