@@ -26,14 +26,20 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return spdlog::level::err;
 }
 
-}  // namespace
-
-void configure_logging(const std::string& level, const std::string& prefix) {
+/// Made and set as the default at its first use.
+std::shared_ptr<spdlog::logger> own_logger() {
   auto logger = spdlog::get("furlong");
   if (!logger) {
     logger = spdlog::stderr_color_mt("furlong");
     spdlog::set_default_logger(logger);
   }
+  return logger;
+}
+
+}  // namespace
+
+void configure_logging(const std::string& level, const std::string& prefix) {
+  const auto logger = own_logger();
   logger->set_pattern(prefix + "%^%l%$: %v");
   if (level == "debug")
     logger->set_level(spdlog::level::debug);
@@ -68,7 +74,9 @@ struct LogCapture::State {
   std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
 };
 
-LogCapture::LogCapture() : state_(std::make_unique<State>()) {
+LogCapture::LogCapture() {
+  own_logger();  // or the first configure_logging() would take the capture's place
+  state_ = std::make_unique<State>();
   auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(state_->text);
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("captured", std::move(sink)));
 }

@@ -119,10 +119,17 @@ bool has_other_writer(const fs::path& target, const fs::path& own) {
 
 /// Where `path` leads. Throws UserError where that is neither a regular file nor free.
 fs::path place_of(const fs::path& path) {
-  std::error_code ignored, failure;  // the first is set where there is no such file yet
-  const fs::path target = fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, failure) : path;
-  if (failure) throw_file_error(path, "write", failure.value());
-  const fs::file_status status = fs::status(target, failure);
+  // Link by link: fs::weakly_canonical() leaves one alone that leads to a file which is still to be made.
+  std::error_code ignored, failure;
+  fs::path target = path;
+  for (int links = 0; fs::is_symlink(target, ignored); ++links) {
+    constexpr int most_links = 40;  // as Linux has it
+    if (links == most_links) throw_file_error(path, "write", ELOOP);
+    const fs::path next = fs::read_symlink(target, failure);
+    if (failure) throw_file_error(path, "write", failure.value());
+    target = next.is_absolute() ? next : folder_of(target) / next;
+  }
+  const fs::file_status status = fs::status(target, ignored);
   if (fs::is_directory(status)) throw_file_error(path, "write", EISDIR);
   if (fs::exists(status) && !fs::is_regular_file(status))
     throw UserError("{}: cannot write: it is a device, pipe or socket; give the path of a file", path.string());
