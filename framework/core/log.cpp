@@ -26,20 +26,20 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return spdlog::level::err;
 }
 
-/// Made and set as the default at its first use.
-std::shared_ptr<spdlog::logger> own_logger() {
-  auto logger = spdlog::get("furlong");
-  if (!logger) {
-    logger = spdlog::stderr_color_mt("furlong");
-    spdlog::set_default_logger(logger);
-  }
-  return logger;
+/// Made and set as the default at its first use. Held here, since spdlog forgets a default logger that is replaced.
+spdlog::logger& own_logger() {
+  static const std::shared_ptr<spdlog::logger> logger = [] {
+    auto made = std::make_shared<spdlog::logger>("furlong", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    spdlog::set_default_logger(made);
+    return made;
+  }();
+  return *logger;
 }
 
 }  // namespace
 
 void configure_logging(const std::string& level, const std::string& prefix) {
-  const auto logger = own_logger();
+  spdlog::logger* const logger = &own_logger();
   logger->set_pattern(prefix + "%^%l%$: %v");
   if (level == "debug")
     logger->set_level(spdlog::level::debug);

@@ -136,8 +136,8 @@ TEST_F(ProgramTest, TrainsEvaluatesAndGenerates) {
   EXPECT_EQ(object["tokens"], generated["tokens"]);
   EXPECT_EQ(object["prompt_tokens"], 3);
   EXPECT_EQ(object["prompt_file"], path("prompt.txt"));
-  expect_user_error(from_file({"--prompt-file", path("missing.txt")}), {"--prompt-file", "missing.txt cannot be read"});
-  expect_user_error(from_file({"--prompt-file", path("run")}), {"--prompt-file", "cannot be read"});
+  expect_user_error(from_file({"--prompt-file", path("missing.txt")}), {"--prompt-file", "missing.txt: cannot read"});
+  expect_user_error(from_file({"--prompt-file", path("run")}), {"--prompt-file", "cannot read"});
 
   // The same command again finds the run done, and says the same as JSON.
   const Finished again = furlong(train_arguments({"--json"}));

@@ -225,10 +225,11 @@ TEST_P(EverySegment, IsTheWholeInDouble) {
   expect_like_the_whole(made(48), DType::float64, {12, 12, 12, 12}, 1e-12);
 }
 
-// Where weights of both signs cancel in a denominator, rounding is larger by as much: gradients in float32 then have
-// four digits.
+// Where weights of both signs cancel in a denominator, rounding is larger by as much, and depends on the width of
+// vectors: the largest error is 2.5e-4, in a gradient of favor_trig with AVX2; with AVX-512 all stay below 2e-4.
+constexpr double cancelling_float_bound = 5e-4;
 TEST_P(EverySegment, IsTheWholeInFloat) {
-  expect_like_the_whole(made(61), DType::float32, {20, 1, 40}, is_positive(made(4)) ? 1e-5 : 2e-4);
+  expect_like_the_whole(made(61), DType::float32, {20, 1, 40}, is_positive(made(4)) ? 1e-5 : cancelling_float_bound);
 }
 
 // Norms of 30: exponents of hundreds, other maxima in each segment.
@@ -250,7 +251,7 @@ TEST_P(EveryPackedSegment, DocumentsEndWhereTheyEndInTheWhole) {
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, ::testing::PrintToString(rows));
     pack(p, rows);
     expect_like_the_whole(p, DType::float64, {12, 12, 12, 12}, 1e-12);
-    expect_like_the_whole(p, DType::float32, {12, 12, 12, 12}, positive ? 1e-5 : 2e-4);
+    expect_like_the_whole(p, DType::float32, {12, 12, 12, 12}, positive ? 1e-5 : cancelling_float_bound);
   }
 }
 
