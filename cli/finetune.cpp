@@ -83,7 +83,8 @@ void add_finetune(Command program, int& status) {
   command.footer(
       "Each stage is a run of its own (config.yaml, metrics.jsonl, checkpoints), as of furlong train; one that has "
       "ended is not repeated\n"
-      "unless its folder is removed. SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 finish the step, save a checkpoint and end "
+      "unless its folder is removed. SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish the step, save a checkpoint "
+      "and end "
       "with status 3.\n"
       "Keys of the YAML file: furlong config reference, or docs/config.md, sections teacher and finetune.");
   command.action([options, &status] { status = run(*options); });

@@ -29,6 +29,10 @@ struct Options {
 /// All of a file, or of the standard input where it is called "-".
 std::string text_of_file(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  if (std::filesystem::is_fifo(path)) {  // <(command)
+    std::ifstream pipe(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(pipe), {}};
+  }
   try {
     return read_text_file(path, std::uint64_t{1} << 32);
   } catch (const UserError& error) {

@@ -151,7 +151,8 @@ void add_train(Command program, int& status) {
       .value_name("A-B");
   command.add_flag("--json", options->json, "Print the result as JSON (and no sample)");
   command.footer(
-      "SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 finish the step, save a checkpoint and end with status 3; a second Ctrl-C "
+      "SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish the step, save a checkpoint and end with status 3; a second "
+      "Ctrl-C "
       "ends at once.\n"
       "Keys of the YAML file: furlong config reference, or docs/config.md.");
   command.action([options, &status] { status = run(*options); });

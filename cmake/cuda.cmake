@@ -55,7 +55,7 @@ find_library(furlong_cuda_driver NAMES libcuda.so.1 PATHS /usr/lib/wsl/lib NO_CA
 # Sets CMAKE_CUDA_ARCHITECTURES, unless the user has, before the language is enabled: to those of this machine's GPUs;
 # without one to one architecture where it is for tests alone, else to all that are supported.
 function(furlong_choose_architectures)
-  if(DEFINED CMAKE_CUDA_ARCHITECTURES)
+  if(DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT CMAKE_CUDA_ARCHITECTURES STREQUAL "${FURLONG_CHOSEN_ARCHITECTURES}")
     return()
   endif()
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE capabilities
@@ -70,7 +70,8 @@ function(furlong_choose_architectures)
   else()
     set(architectures 80-real 90-real 90-virtual)
   endif()
-  set(CMAKE_CUDA_ARCHITECTURES ${architectures} CACHE STRING "GPU architectures to compile for")
+  set(CMAKE_CUDA_ARCHITECTURES ${architectures} CACHE STRING "GPU architectures to compile for" FORCE)
+  set(FURLONG_CHOSEN_ARCHITECTURES "${architectures}" CACHE INTERNAL "CMAKE_CUDA_ARCHITECTURES as chosen here")
 endfunction()
 
 if(NOT FURLONG_CUDA MATCHES "^(AUTO|ON|OFF)$")
@@ -203,6 +204,7 @@ function(furlong_link_engines target)
   endif()
   if(FURLONG_HAS_SIMULATOR)
     target_link_libraries(${target} PRIVATE furlong_simulated furlong_simulator)
+    target_include_directories(${target} SYSTEM PRIVATE ${furlong_cuda_headers})
   endif()
   # Libraries beside the program, as a bundle has them, are found wherever it is unpacked.
   set_target_properties(${target} PROPERTIES BUILD_RPATH "$ORIGIN/../lib" INSTALL_RPATH "$ORIGIN/../lib")

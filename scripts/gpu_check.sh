@@ -14,8 +14,8 @@
 #   --output FILE        the report (default: gpu_report.json); programs' output goes to the folder FILE_logs
 #   --limit-seconds N    parts for which less time is left than they take at least are left out, and named
 #   --parts LIST         only these, between commas
-#   --without-gpu        all the same where there is no GPU: what can run on the CPU does, and tests on the GPU
-#                        count as skipped
+#   --without-gpu        all the same where there is no GPU: what can run on the CPU does; there are no tests on the GPU
+#                        then, and one line says so
 #   --filter PATTERNS    only tests of these names (GoogleTest's patterns, between colons)
 #   --shards N           test programs at once (default: cores, 16 at most; fewer where the GPU's memory or compute
 #                        mode asks for that)

@@ -114,7 +114,7 @@ run_tests() {
   "$@" env ${patterns:+"GTEST_FILTER=$patterns"} ctest --test-dir "$build" --parallel "$(nproc)" --output-on-failure \
     --no-tests=error "${selection[@]}" >"$log" 2>&1 || status=$?
   show_failures "$log"
-  sed -n 's/^note //p' "$build"/tests/results/* 2>/dev/null | sort -u
+  cat "$build"/tests/results/* </dev/null 2>/dev/null | sed -n 's/^note //p' | sort -u
   found=$(outcomes_of "$log" "$build/tests/results")
   [[ -n $found ]] || { echo "no test ran; what ctest printed: $log"; return 1; }
   echo "$found" >>"$outcomes"
@@ -183,6 +183,7 @@ if $full; then
   fi
 fi
 
+[[ -s $outcomes ]] || failed+=("no test ran")
 printf '\n== time\n'
 printf '%s\n' "${timings[@]}"
 grep '^failed ' "$outcomes" || true

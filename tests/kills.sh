@@ -96,6 +96,14 @@ number=0
 wanted_writes=$(( kills < 3 ? kills : 3 ))
 # Together the random lives make up about half of the run, so that it does not end before the last kill.
 mean_life=$(( (whole - start) / 2 / kills ))
+# Whether a checkpoint is being written, or was when the program was killed.
+writes() {
+  local partial
+  for partial in "$run"/checkpoints/.step_*.partial; do
+    [[ ! -e $partial || $'\n'$stale$'\n' == *$'\n'$partial$'\n'* ]] || return 0
+  done
+  return 1
+}
 while (( number < kills || during_writes < wanted_writes )); do
   (( ++number ))
   (( number <= 3 * kills )) || fail "only $during_writes kills fell into the writing of a checkpoint"
@@ -108,6 +116,8 @@ while (( number < kills || during_writes < wanted_writes )); do
     delay=$(random 0 $(( start + 2 * mean_life )))
   fi
 
+  # What an earlier kill has left until the next start removes it.
+  stale=$(compgen -G "$run/checkpoints/.step_*.partial" || true)
   begin=$(now)
   (cd disturbed && exec "${train[@]}" >out 2>err) &
   running=$!
@@ -115,7 +125,7 @@ while (( number < kills || during_writes < wanted_writes )); do
   if (( aim_at_write )); then
     # The path of a file that is being written: .*.h5.*.partial. No process is started in this loop, which has
     # milliseconds.
-    while ! compgen -G "$run/checkpoints/.step_*.partial" >/dev/null && kill -0 $running 2>/dev/null; do :; done
+    while ! writes && kill -0 $running 2>/dev/null; do :; done
   fi
   kill -9 $running 2>/dev/null || true
   ended=0
@@ -128,7 +138,7 @@ while (( number < kills || during_writes < wanted_writes )); do
   }
 
   moment="between checkpoints"
-  if compgen -G "$run/checkpoints/.step_*.partial" >/dev/null; then
+  if writes; then
     moment="writing a checkpoint"
     (( ++during_writes ))
   fi

@@ -20,7 +20,7 @@ void flush_directory(const std::filesystem::path& directory);
 
 /// A file under construction. Readers see the old file, or none, until commit(); without commit() the destructor
 /// removes what was written. One process at a time writes a file: a second one is refused when it begins, as far as the
-/// file system has locks (flock). What a killed writer has left is removed by the next one. A symbolic link is
+/// file system has locks (flock). There, what a killed writer has left is removed by the next one. A symbolic link is
 /// followed; only a regular file is replaced. Throws UserError where the place is at fault (no such folder, no
 /// permission, a folder, device or pipe of that name, another writer), MachineError where the machine is (disk full,
 /// read-only file system, I/O error); after either, the old file is untouched and nothing of the new one stays.

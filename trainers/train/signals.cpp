@@ -1,19 +1,20 @@
 #include "trainers/train/signals.h"
 
+#include <array>
 #include <csignal>
 
 namespace furlong {
 namespace {
 
 volatile std::sig_atomic_t received_signal = 0;
-constexpr int watched[] = {SIGTERM, SIGINT, SIGUSR1};
-struct sigaction before[3];
+constexpr std::array watched{SIGTERM, SIGINT, SIGUSR1, SIGHUP};
+std::array<struct sigaction, watched.size()> before;
 int living = 0;
 
 void remember(int signal) {
   if (signal == SIGINT && received_signal == SIGINT) {
-    std::signal(SIGINT, SIG_DFL);
-    std::raise(SIGINT);
+    sigaction(SIGINT, &before[1], nullptr);
+    std::raise(SIGINT);  // arrives when this handler returns
   }
   received_signal = signal;
 }
@@ -27,12 +28,16 @@ StopRequests::StopRequests() {
   action.sa_handler = remember;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  for (int i = 0; i < 3; ++i) sigaction(watched[i], &action, &before[i]);
+  for (std::size_t i = 0; i < watched.size(); ++i) {
+    sigaction(watched[i], nullptr, &before[i]);
+    const bool under_nohup = watched[i] == SIGHUP && before[i].sa_handler == SIG_IGN;
+    if (!under_nohup) sigaction(watched[i], &action, nullptr);
+  }
 }
 
 StopRequests::~StopRequests() {
   if (--living > 0) return;
-  for (int i = 0; i < 3; ++i) sigaction(watched[i], &before[i], nullptr);
+  for (std::size_t i = 0; i < watched.size(); ++i) sigaction(watched[i], &before[i], nullptr);
 }
 
 bool StopRequests::received() const { return received_signal != 0; }

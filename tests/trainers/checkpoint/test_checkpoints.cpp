@@ -221,8 +221,8 @@ TEST_F(CheckpointDirectoryTest, ShardsOfACheckpointToComeStay) {
 
 TEST_F(CheckpointDirectoryTest, LeftoversOfInterruptedWritesGo) {
   fs::create_directories(folder);
-  std::ofstream(folder / "step_00000009.h5.partial") << "half";
-  std::ofstream(folder / "best.h5.partial") << "half";
+  std::ofstream(partial_path(folder / "step_00000009.h5")) << "half";
+  std::ofstream(partial_path(folder / "best.h5")) << "half";
   std::ofstream(folder / "notes.txt") << "mine";
   std::ofstream(folder / "step_9.h5") << "not our name";
   const CheckpointDirectory directory(folder, 1, true);

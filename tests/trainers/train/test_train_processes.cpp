@@ -303,7 +303,7 @@ TEST_F(TrainProcesses, AMistakeInAnArgumentIsToldOnce) {
 
 // Rank 0 of a second job finds the directory locked; its other ranks must not touch what the first is writing there.
 TEST_F(TrainProcesses, WhatAnotherJobIsWritingStays) {
-  const std::string part = "run/checkpoints/step_00000005.shard_1_of_2.h5.partial";
+  const std::string part = "run/checkpoints/.step_00000005.shard_1_of_2.h5.0123456789ab.partial";
   fs::create_directories(path("run/checkpoints"));
   file(part, "half of it");
   const int lock = open(path("run/.lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);

@@ -94,8 +94,8 @@ void check_data(const CheckpointReader& checkpoint, const Trainer& trainer, bool
     return;
   if (!allow_new_data)
     throw UserError(
-        "{}: was trained on other data than {} holds now; restore the data, or add --allow-new-data to continue on "
-        "these",
+        "{}: was trained on other data than {} holds now; restore the data, choose another --run-dir, or continue on "
+        "these with furlong train --allow-new-data",
         checkpoint.path().string(), trainer.data().path());
   log_warn("{}: was trained on other data than {} holds now", checkpoint.path().string(), trainer.data().path());
 }

@@ -76,11 +76,13 @@ class SimulatedUploads : public EngineTest {
  protected:
   void SetUp() override {
     EngineTest::SetUp();
-    if (!IsSkipped()) way_ = require_gpu_engine(DeviceType::simulated).make_upload(0);
+    way_ = require_gpu_engine(DeviceType::simulated).make_upload(0);
   }
   std::unique_ptr<GpuUpload> way_;
 };
-INSTANTIATE_TEST_SUITE_P(Engines, SimulatedUploads, ::testing::Values(DeviceType::simulated), engine_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SimulatedUploads);
+INSTANTIATE_TEST_SUITE_P(Engines, SimulatedUploads, ::testing::ValuesIn(available({DeviceType::simulated})),
+                         engine_name);
 
 TEST_P(SimulatedUploads, AMissingWaitFindsNonsense) {
   const Tensor target = Tensor::from(numbers_from(7, 9), {9}, device()),
