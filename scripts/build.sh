@@ -9,8 +9,7 @@
 # Progress goes to standard error, as one line that rewrites itself on a terminal; a failed build prints what the
 # compiler said. Variables: FURLONG_JOBS, the number of compilers at once; FURLONG_CUDA=ON|OFF|AUTO, whether the CUDA
 # engine is built (AUTO: where a toolkit and a driver are found, for tests a toolkit alone);
-# FURLONG_WARNINGS_AS_ERRORS=ON. A folder
-# keeps the last two until they are given again.
+# FURLONG_WARNINGS_AS_ERRORS=ON. A folder keeps the last two until they are given again.
 # Exit status: 0 built, 1 not built, 2 wrong arguments.
 set -euo pipefail
 

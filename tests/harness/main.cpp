@@ -18,7 +18,8 @@ namespace {
 class EveryTestAsserts : public ::testing::EmptyTestEventListener {
   void OnTestStart(const ::testing::TestInfo&) override { before_ = furlong_assertions::assertion_count(); }
   void OnTestEnd(const ::testing::TestInfo& test) override {
-    if (test.result()->Passed() && furlong_assertions::assertion_count() == before_) ADD_FAILURE() << "this test asserts nothing";
+    if (test.result()->Passed() && furlong_assertions::assertion_count() == before_)
+      ADD_FAILURE() << "this test asserts nothing";
   }
 
   long before_ = 0;

@@ -14,9 +14,9 @@ class StoppedBySignal : public Error {
   int exit_status() const noexcept override { return 3; }
 };
 
-/// While it lives, SIGTERM, SIGINT, SIGUSR1 and SIGHUP (unless ignored) ask the program to stop instead of ending it; a second SIGINT ends it at
-/// once. Handlers belong to the process, and so does what they note: one inside the life of another sees the same
-/// requests. One thread makes them.
+/// While it lives, SIGTERM, SIGINT, SIGUSR1 and SIGHUP (unless ignored) ask the program to stop instead of ending it; a
+/// second SIGINT ends it at once. Handlers belong to the process, and so does what they note: one inside the life of
+/// another sees the same requests. One thread makes them.
 class StopRequests {
  public:
   StopRequests();

@@ -121,7 +121,8 @@ GradientsPlan gradients_plan(const SharedLimits& limits, const Arguments& argume
 }
 
 /// Segments of a sequence of n tokens, so that `blocks` for each segment fill the device twice over: no more than that,
-/// since each costs a pass over its keys; or `asked` where that is not 0; of at least two chunks; from shapes and the device, never from values.
+/// since each costs a pass over its keys; or `asked` where that is not 0; of at least two chunks; from shapes and the
+/// device, never from values.
 void cut(FusedProblem& problem, const Stream& stream, std::int64_t asked, int n, std::int64_t blocks) {
   const std::int64_t chunks = ceil_div(n, fused_chunk);
   const std::int64_t least_chunks = asked > 0 ? 1 : 2;
