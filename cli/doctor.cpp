@@ -9,7 +9,6 @@
 #include <zlib.h>
 
 #include <CLI/Version.hpp>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "cli/command_line.h"
+#include "framework/core/clock.h"
 #include "framework/core/error.h"
 #include "framework/core/gpu_engine.h"
 #include "framework/core/machine.h"
@@ -77,12 +77,11 @@ double try_matrix_product() {
   }
   double best_seconds = HUGE_VAL;
   for (int attempt = 0; attempt < 5; ++attempt) {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     const dnnl_status_t status = dnnl_sgemm('N', 'N', n, n, n, 1.0f, a.data(), n, b.data(), n, 0.0f, c.data(), n);
     if (status != dnnl_success)
       throw MachineError("a float32 matrix product failed with status {}", static_cast<int>(status));
-    best_seconds =
-        std::min(best_seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    best_seconds = std::min(best_seconds, seconds_since(begin));
   }
   for (int i = 0; i < n; i += 37) {
     for (int j = 0; j < n; j += 41) {

@@ -1,6 +1,5 @@
 // furlong tokenize: text to the ids of a tokenizer, and back.
 #include <charconv>
-#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -8,6 +7,7 @@
 #include "cli/command_line.h"
 #include "datasets/prepare/byte_source.h"
 #include "datasets/tokenizers/tokenizer.h"
+#include "framework/core/clock.h"
 #include "framework/core/error.h"
 
 namespace furlong::command_line {
@@ -91,7 +91,7 @@ void run(const Options& options) {
     std::fwrite(answers.data(), 1, answers.size(), stdout);
     answers.clear();
   };
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   const std::uint64_t bytes = for_each_line(source, [&](std::string_view line) {
     ++lines;
     if (options.decode) return write(tokenizer->decode(parse_ids(line, *tokenizer, source.name(), lines)) + '\n');
@@ -101,7 +101,7 @@ void run(const Options& options) {
     tokens += ids.size();
     for (const std::int32_t id : ids) unknown += id == tokenizer->special().unknown;
   });
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = seconds_since(begin);
   if (options.count) {
     write(fmt::format(
         "{} ({} ids): {} lines, {} bytes, {} tokens, {} of them unknown; {:.3f} bytes a token; {:.1f} MB/s\n",

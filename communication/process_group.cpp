@@ -24,6 +24,7 @@
 #include "communication/bootstrap/store_server.h"
 #include "communication/gloo/gloo_communicator.h"
 #include "communication/nccl/nccl_communicator.h"
+#include "framework/core/clock.h"
 #include "framework/core/gpu_engine.h"
 #include "framework/core/log.h"
 #include "framework/core/machine.h"
@@ -236,7 +237,7 @@ class ProcessGroup::Joined {
   /// What another rank is to leave in the store, for as long as that one lives. Where `warns` is set, now and then says
   /// what is `missing`.
   std::string wait_for(const std::string& key, bool warns, const std::string& missing) {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     for (milliseconds patience = notice_after_;; patience = notice_every_) {
       try {
         const std::vector<char> found = store_->get(key, patience);
@@ -245,8 +246,7 @@ class ProcessGroup::Joined {
         if (store_->fault()) throw;
       }
       if (warns)
-        log_warn("{} for {:.0f} s; it is waited for as long as that process lives", missing,
-                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+        log_warn("{} for {:.0f} s; it is waited for as long as that process lives", missing, seconds_since(begin));
     }
   }
 

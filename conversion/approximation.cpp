@@ -6,13 +6,12 @@
 
 #include "conversion/attention_request.h"
 #include "framework/core/log.h"
+#include "framework/core/shape.h"
 #include "layers/attention/mechanism.h"
 #include "layers/blocks/block.h"
 
 namespace furlong {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// The mechanisms of a model by layer, found by running it over a few tokens.
 std::vector<const layers::AttentionMechanism*> mechanisms_of(Model& model, const DeviceBatch& batch) {

@@ -8,12 +8,11 @@
 
 #include "conversion/approximation.h"
 #include "evaluation/analyze/analyze_advice.h"
+#include "framework/core/shape.h"
 #include "layers/attention/mechanism.h"
 
 namespace furlong {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// A feature map with its number of features; candidates are told apart by their names.
 using MapAndFeatures = std::pair<std::string, std::int64_t>;

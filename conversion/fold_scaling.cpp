@@ -6,12 +6,11 @@
 #include "conversion/approximation.h"
 #include "conversion/attention_request.h"
 #include "conversion/tensor_import.h"
+#include "framework/core/shape.h"
 #include "layers/attention/mechanism.h"
 
 namespace furlong {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 void check_foldable(const Settings& settings) {
   const ModelSettings& model = settings.model;

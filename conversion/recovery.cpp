@@ -1,12 +1,12 @@
 #include "conversion/recovery.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "conversion/attention_request.h"
 #include "framework/core/arena.h"
+#include "framework/core/clock.h"
 #include "framework/core/gpu_engine.h"
 #include "framework/core/random.h"
 #include "layers/attention/mechanism.h"
@@ -63,14 +63,14 @@ MeasuredLength::Pass measure_pass(Model& model, std::int64_t length) {
     double total = 0;
     pass.seconds = HUGE_VAL;
     for (int i = 0; i < most_repetitions && total < enough_seconds; ++i) {
-      const auto start = std::chrono::steady_clock::now();
+      const auto start = Clock::now();
       Tape tape(model.stream);
       const Tape::NoGradient guard(tape);
       layers::ForwardContext context{tape};
       const Variable hidden =
           model.decoder ? model.decoder->hidden(context, input) : model.encoder->hidden(context, input);
       synchronize(model.stream);
-      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      const double seconds = seconds_since(start);
       pass.seconds = std::min(pass.seconds, seconds);
       total += seconds;
     }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "framework/core/clock.h"
 #include "trainers/train/validation.h"
 
 namespace furlong {
@@ -76,7 +77,7 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
   };
   // A long prompt goes through in pieces, so that memory does not grow with it.
   constexpr std::int64_t piece = 4096;
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   std::vector<float> logits;
   for (std::size_t begin = 0; begin < prompt.size(); begin += piece) {
     const std::size_t end = std::min(prompt.size(), begin + piece);
@@ -101,7 +102,7 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
       logits = last_logits(model.decoder->extend(context, token_tensor({token}, 1, device), state));
   }
   result.prompt_seconds = std::chrono::duration<double>(prompted - start).count();
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - prompted).count();
+  result.seconds = seconds_since(prompted);
   result.state_bytes = state.bytes();
   return result;
 }

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <fstream>
 
+#include "framework/core/shape.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/hdf5.h"
 #include "framework/primitives/arithmetic.h"
@@ -13,8 +14,6 @@ namespace furlong {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::int32_t token_id(std::int64_t value, std::int64_t vocabulary_size, const std::string& where) {
   if (value < 0 || value >= vocabulary_size)

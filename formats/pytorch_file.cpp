@@ -160,12 +160,13 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
   foreign::PytorchStorages storages_;
 };
 
-std::unique_ptr<TensorFile> open_one(const fs::path& path) { return std::make_unique<PytorchFile>(path); }
+std::unique_ptr<TensorFile> open_pytorch_file(const fs::path& path) { return std::make_unique<PytorchFile>(path); }
 
 }  // namespace
 
 std::unique_ptr<TensorFile> open_pytorch(const fs::path& path) {
-  return foreign::is_directory(path) ? foreign::open_in_directory(path, "pytorch_model.bin", open_one) : open_one(path);
+  return foreign::is_directory(path) ? foreign::open_in_directory(path, "pytorch_model.bin", open_pytorch_file)
+                                     : open_pytorch_file(path);
 }
 
 }  // namespace furlong

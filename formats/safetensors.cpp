@@ -108,12 +108,15 @@ class SafetensorsFile final : public foreign::TensorTable<TensorFile, Place> {
   foreign::ByteFile file_;
 };
 
-std::unique_ptr<TensorFile> open_one(const fs::path& path) { return std::make_unique<SafetensorsFile>(path); }
+std::unique_ptr<TensorFile> open_safetensors_file(const fs::path& path) {
+  return std::make_unique<SafetensorsFile>(path);
+}
 
 }  // namespace
 
 std::unique_ptr<TensorFile> open_safetensors(const fs::path& path) {
-  return foreign::is_directory(path) ? foreign::open_in_directory(path, "model.safetensors", open_one) : open_one(path);
+  return foreign::is_directory(path) ? foreign::open_in_directory(path, "model.safetensors", open_safetensors_file)
+                                     : open_safetensors_file(path);
 }
 
 }  // namespace furlong

@@ -31,8 +31,6 @@ using std::chrono::steady_clock;
 
 namespace {
 
-constexpr std::uint8_t message_slot = 0x41;  // Gloo's own prefixes end at 0x08
-
 std::string text_of(const char* operation, const Tensor& tensor) {
   return fmt::format("{} of {} {}", operation, name_of(tensor.dtype()), tensor.shape().text());
 }

@@ -19,6 +19,9 @@
 
 namespace furlong {
 
+/// What our messages' slots begin with; Gloo's own prefixes end at 0x08.
+inline constexpr std::uint8_t message_slot = 0x41;
+
 /// What waits throw after break_off().
 class Interrupted : public std::runtime_error {
  public:

@@ -21,12 +21,12 @@
 #include "communication/bootstrap/socket.h"
 #include "communication/gloo/gloo_communicator.h"
 #include "communication/gloo/gloo_mesh.h"
+#include "framework/core/clock.h"
 
 namespace furlong {
 namespace {
 
 constexpr std::int64_t address_bytes = gloo::transport::Address::kMaxByteSize;
-constexpr std::uint8_t message_slot = 0x41;  // Gloo's own prefixes end at 0x08
 constexpr std::chrono::seconds timeout{30};  // of an operation; neither context begins with one
 
 }  // namespace
@@ -78,9 +78,9 @@ double RawGloo::time(std::int64_t times, const std::function<void()>& action) {
   const auto run = [&] {
     try {
       barrier();
-      const auto start = std::chrono::steady_clock::now();
+      const auto start = Clock::now();
       for (std::int64_t i = 0; i < times; ++i) action();
-      seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      seconds = seconds_since(start);
     } catch (const std::exception& error) {
       failure = std::make_exception_ptr(MachineError("Gloo stopped: {}", gloo_message(error)));
     }

@@ -24,19 +24,19 @@ namespace {
 
 using std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
-using Clock = steady_clock::time_point;
+using Moment = steady_clock::time_point;
 
 constexpr int kStoppedBySignal = 3;  // the exit status of a process that has saved and can go on
 constexpr int kInterrupted = 128 + SIGINT;
 // How long output is awaited from whatever still holds a pipe when all processes have ended.
 constexpr std::chrono::seconds kLastWords{1};
 
-Clock after(double seconds) {
+Moment after(double seconds) {
   return steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(Seconds(seconds));
 }
 
 /// One of the streams that are relayed.
-struct Stream {
+struct RelayedStream {
   Socket pipe;
   LinePrefixer lines;
 };
@@ -44,7 +44,7 @@ struct Stream {
 struct Rank {
   int number = 0;
   pid_t process = -1;
-  std::vector<Stream> streams;
+  std::vector<RelayedStream> streams;
   bool living = true;
   bool stopped = false;  ///< by a signal, at this moment
   bool killed = false;   ///< by us
@@ -144,7 +144,7 @@ class Launch {
     if (!output_.empty()) watched.push_back({output_.descriptor(), POLLOUT, 0});
     if (!output_.full()) {
       for (const Rank& rank : ranks_) {
-        for (const Stream& stream : rank.streams) watched.push_back({stream.pipe.descriptor(), POLLIN, 0});
+        for (const RelayedStream& stream : rank.streams) watched.push_back({stream.pipe.descriptor(), POLLIN, 0});
       }
     }
     poll(watched.data(), watched.size(), deadline_ ? poll_milliseconds(*deadline_) : -1);
@@ -239,7 +239,7 @@ class Launch {
     bool moved = false;
     std::array<char, 65536> buffer;
     for (Rank& rank : ranks_) {
-      for (Stream& stream : rank.streams) {
+      for (RelayedStream& stream : rank.streams) {
         if (output_.full()) break;
         const ssize_t count = read(stream.pipe.descriptor(), buffer.data(), buffer.size());
         if (count > 0) {
@@ -250,7 +250,7 @@ class Launch {
         }
         moved = moved || count >= 0;
       }
-      std::erase_if(rank.streams, [](const Stream& stream) { return !stream.pipe; });
+      std::erase_if(rank.streams, [](const RelayedStream& stream) { return !stream.pipe; });
     }
     output_.write_some();
     return moved;
@@ -269,7 +269,7 @@ class Launch {
       if (relay() || output_.full()) deadline_ = after(static_cast<double>(kLastWords.count()));
       if (open() && !output_.full() && steady_clock::now() >= *deadline_) {
         for (Rank& rank : ranks_) {
-          for (Stream& stream : rank.streams) stream.lines.finish(output_.lines());
+          for (RelayedStream& stream : rank.streams) stream.lines.finish(output_.lines());
           rank.streams.clear();
         }
       }
@@ -340,7 +340,7 @@ class Launch {
   LineQueue output_{STDERR_FILENO};
   std::vector<Rank> ranks_;
   const Rank* first_failed_ = nullptr;
-  std::optional<Clock> deadline_;
+  std::optional<Moment> deadline_;
   std::vector<int> passed_on_;
   bool interrupted_ = false, interrupted_twice_ = false;
   bool gave_up_ = false;  ///< on a reader that does not take the output

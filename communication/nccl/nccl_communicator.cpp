@@ -23,7 +23,7 @@ using std::chrono::steady_clock;
 
 namespace {
 
-constexpr milliseconds watch_interval{50};
+constexpr milliseconds nccl_watch_interval{50};
 
 std::string text_of(const char* operation, const Tensor& tensor) {
   return fmt::format("{} of {} {}", operation, name_of(tensor.dtype()), tensor.shape().text());
@@ -304,7 +304,7 @@ class NcclCommunicator final : public Communicator {
       watchdog_sleeps_ = true;
       changed_.wait(lock, [&] { return leaving_ || suspicion_ || !pending_.empty() || fate_->reason(); });
       watchdog_sleeps_ = false;
-      changed_.wait_for(lock, watch_interval, [&] { return leaving_ || fate_->reason(); });
+      changed_.wait_for(lock, nccl_watch_interval, [&] { return leaving_ || fate_->reason(); });
       if (!fate_->reason()) {
         forget_finished();
         const auto problem = suspicion_;

@@ -3,13 +3,13 @@
 #include <fmt/chrono.h>
 
 #include <algorithm>
-#include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "datasets/prepare/byte_source.h"
 #include "datasets/prepare/document_encoder.h"
+#include "framework/core/clock.h"
 #include "framework/core/error.h"
 #include "framework/core/printable.h"
 #include "framework/core/version.h"
@@ -22,13 +22,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
 using SplitBy = StoreWriterOptions::SplitBy;
 
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 constexpr double kSecondsBetweenProgress = 5;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 void check_paths(const PrepareOptions& options) {
   require(!options.inputs.empty() && !options.output.empty(), "prepare needs inputs and an output");

@@ -6,6 +6,7 @@
 #include "evaluation/statistics.h"
 #include "framework/core/parallel.h"
 #include "framework/core/random.h"
+#include "framework/core/shape.h"
 #include "framework/ops/attention/softmax/softmax_attention.h"
 #include "framework/ops/attention/statistics/head_statistics.h"
 #include "framework/primitives/dispatch.h"
@@ -14,8 +15,6 @@ namespace furlong {
 namespace {
 
 const Stream host{};
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 Tensor exact_output(const AttentionSample& sample) {
   ops::SoftmaxAttentionOptions options;

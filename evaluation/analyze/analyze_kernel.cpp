@@ -5,14 +5,13 @@
 
 #include "evaluation/statistics.h"
 #include "framework/core/parallel.h"
+#include "framework/core/shape.h"
 #include "framework/ops/attention/feature_maps/feature_map_cpu.h"
 
 namespace furlong {
 namespace {
 
 constexpr std::int64_t most_queries = 32, most_keys = 64, most_heads = 8;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::vector<std::int64_t> spread(std::int64_t n, std::int64_t most) {
   const std::int64_t count = std::min(n, most);

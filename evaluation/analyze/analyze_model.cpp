@@ -3,13 +3,12 @@
 #include <algorithm>
 
 #include "evaluation/analyze/observed_model.h"
+#include "framework/core/shape.h"
 #include "layers/attention/linear/linear_mechanism.h"
 #include "layers/blocks/block.h"
 
 namespace furlong {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// What the model has in one head.
 struct OwnAttention {

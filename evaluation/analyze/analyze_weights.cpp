@@ -4,12 +4,11 @@
 
 #include "evaluation/analyze/analyze_attention.h"
 #include "framework/core/parallel.h"
+#include "framework/core/shape.h"
 #include "framework/primitives/dispatch.h"
 
 namespace furlong {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Up to 64 of n, evenly spread.
 std::vector<std::int64_t> spread_queries(std::int64_t n) {

@@ -1,11 +1,10 @@
 #include "evaluation/analyze/observed_model.h"
+#include "framework/core/shape.h"
 
 #include <algorithm>
 
 namespace furlong {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// int32 [batch, n]: 1 for tokens, 0 for padding: by the mask where there is one, otherwise, in rows whose next tokens
 /// are predicted (padded on the right, where causal attention does not see it), up to the last target. Undefined where

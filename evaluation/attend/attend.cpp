@@ -1,10 +1,10 @@
 #include "evaluation/attend/attend.h"
 
-#include <chrono>
 #include <functional>
 
 #include "evaluation/attend/attend_tensors.h"
 #include "framework/core/arena.h"
+#include "framework/core/clock.h"
 #include "framework/core/gpu_engine.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
@@ -17,10 +17,10 @@ namespace {
 /// Until all that `work` began on the stream is done.
 double seconds_of(const Stream& stream, const std::function<void()>& work) {
   synchronize(stream);
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   work();
   synchronize(stream);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return seconds_since(begin);
 }
 
 void check(const AttendOptions& options) {

@@ -1,11 +1,11 @@
 #include "evaluation/bench/bench_attention.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "evaluation/statistics.h"
 #include "framework/core/arena.h"
+#include "framework/core/clock.h"
 #include "framework/core/gpu_engine.h"
 #include "framework/core/random.h"
 #include "framework/ops/attention/linformer/sequence_projection.h"
@@ -15,10 +15,6 @@
 
 namespace furlong {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 /// Independent values, uniform with variance 1 (as after a layer norm). They repeat after a prime number of elements,
 /// which no row width divides: drawing every one would take longer than most of what is measured.
@@ -75,7 +71,7 @@ class Workload {
     const Variable output = attention.in_parallel(tape, operands);
     if (options_.train) tape.backward({output}, {d_output});
     synchronize(stream);
-    return {since(begin), memory.counters().peak_bytes - before};
+    return {seconds_since(begin), memory.counters().peak_bytes - before};
   }
 
  private:
@@ -160,12 +156,12 @@ PeakRate::PeakRate(DType dtype, const Device& device)
 void PeakRate::measure() {
   const auto size = static_cast<double>(size_), flops = 2 * size * size * size;
   const auto begin = Clock::now();
-  for (int attempt = 0; attempt < 2 || (since(begin) < 0.1 && attempt < 10); ++attempt) {
+  for (int attempt = 0; attempt < 2 || (seconds_since(begin) < 0.1 && attempt < 10); ++attempt) {
     synchronize(stream_);
     const auto start = Clock::now();
     ops::gemm(stream_, a_, false, b_, false, c_, GradientMode::overwrite);
     synchronize(stream_);
-    best_ = std::max(best_, flops / since(start));
+    best_ = std::max(best_, flops / seconds_since(start));
   }
 }
 

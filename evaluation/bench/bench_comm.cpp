@@ -1,7 +1,6 @@
 #include "evaluation/bench/bench_comm.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -9,6 +8,7 @@
 
 #include "communication/gloo/raw_gloo.h"
 #include "evaluation/statistics.h"
+#include "framework/core/clock.h"
 #include "framework/core/error.h"
 #include "framework/core/parallel.h"
 #include "framework/core/trace.h"
@@ -20,12 +20,8 @@
 namespace furlong {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr double least_seconds = 2e-3;  // of a repetition
 constexpr std::int64_t most_at_once = 1000;
-
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// Element by element of all processes.
 std::vector<double> slowest(const ProcessGroup& group, const std::vector<double>& values) {
@@ -96,7 +92,7 @@ class Measurement {
     communicator_.barrier(Stream{}).wait();
     const auto start = Clock::now();
     for (std::int64_t i = 0; i < times; ++i) issue(operation).wait();
-    return since(start) / static_cast<double>(times);
+    return seconds_since(start) / static_cast<double>(times);
   }
 
   Work issue(const std::string& operation) {
@@ -245,7 +241,7 @@ BenchCommTraining bench_comm_training(const ProcessGroup& group, const LoadedSet
     trace::start();
     const auto start = Clock::now();
     trainer.step();
-    found.seconds.push_back(since(start));
+    found.seconds.push_back(seconds_since(start));
     own.seconds += seconds_reducing(trace::stop());
     own.waited += reducer.seconds_waited() - waited;
     found.buckets_hidden.push_back(static_cast<std::int64_t>(reducer.buckets_hidden()));

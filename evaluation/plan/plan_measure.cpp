@@ -16,16 +16,13 @@
 #include "communication/bootstrap/store_server.h"
 #include "communication/gloo/gloo_communicator.h"
 #include "evaluation/bench/bench_attention.h"
+#include "framework/core/clock.h"
 #include "framework/core/machine.h"
 #include "framework/core/parallel.h"
 #include "framework/core/tensor.h"
 
 namespace furlong {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 /// The least of `times` runs, each of them short: what the machine gives when nothing disturbs it.
 template <class Body>
@@ -34,7 +31,7 @@ double best_of(int times, const Body& body) {
   for (int i = 0; i < times; ++i) {
     const auto begin = Clock::now();
     body();
-    const double seconds = since(begin);
+    const double seconds = seconds_since(begin);
     best = i == 0 ? seconds : std::min(best, seconds);
   }
   return best;

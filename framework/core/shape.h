@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -32,6 +33,9 @@ class Shape {
   std::array<std::int64_t, max_rank> extents_{};
   int rank_ = 0;
 };
+
+/// An index as the containers of the standard library want it.
+inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Row-major strides, in elements.
 Shape contiguous_strides(const Shape& shape);

@@ -39,14 +39,14 @@ class Ladder:
             return ""
 
     def objects(self):
-        """{object: source} of everything compiled into a room. A kernel that is compiled for the simulator through a
-        generated file counts as the kernel."""
+        """{object: source} of everything compiled into a room. A generated file, which compiles a kernel for the
+        simulator or several sources of a room together, counts as the first that it includes."""
         found = {}
         for entry in json.loads((self.build / "compile_commands.json").read_text()):
             source = self.relative(entry["file"])
-            if source.startswith(self.relative(self.build / "generated")):
+            if source.startswith(self.relative(self.build) + "/"):
                 wrapped = INCLUDE.search(pathlib.Path(entry["file"]).read_text())
-                source = wrapped.group(1) if wrapped else ""
+                source = self.relative(ROOT / wrapped.group(1)) if wrapped else ""
             path = pathlib.Path(entry["directory"]) / re.search(r" -o (\S+)", entry["command"]).group(1)
             if self.height(source) is not None and path.exists():
                 found[str(path)] = source

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "communication/bootstrap/socket.h"
+#include "framework/core/clock.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 #include "framework/core/trace.h"
@@ -33,11 +34,10 @@ void CheckpointSaver::wait() {
 
 /// So that a file system that hangs does not hold training up without a word.
 void CheckpointSaver::wait_with_notice() const {
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   for (auto patience = notice_.after; under_way_.wait_for(patience) != std::future_status::ready;
        patience = notice_.every)
-    log_warn("{}: training has waited for {:.0f} s until {} is written", path_.string(),
-             std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
+    log_warn("{}: training has waited for {:.0f} s until {} is written", path_.string(), seconds_since(begin),
              group_ && !group_->is_first() ? "this process's part of it" : "it");
 }
 

@@ -1,9 +1,9 @@
 #include "trainers/train/trainer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
+#include "framework/core/clock.h"
 #include "framework/core/trace.h"
 #include "framework/ops/optimizer/step_control.h"
 #include "framework/primitives/arithmetic.h"
@@ -30,7 +30,7 @@ Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& de
 }
 
 StepReport Trainer::step(bool stop_requested) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   const trace::Span span("step", "step", {.step = steps_ + 1});
   redraw();
   parallel_.split_sums();
@@ -89,7 +89,7 @@ StepReport Trainer::step(bool stop_requested) {
   outliers_.note(report.gradient_norm);
   ++steps_;
   tokens_ += report.tokens;
-  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  seconds_ += seconds_since(start);
   return report;
 }
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <numbers>
 #include <optional>
 
+#include "framework/core/clock.h"
 #include "framework/core/trace.h"
 #include "trainers/model/carried_state.h"
 #include "trainers/model/objective.h"
@@ -72,7 +72,7 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
 
   Evaluation result;
   double correct = 0;
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   std::int64_t batches = 0;
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(batch_size), ++batches) {
@@ -95,7 +95,7 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
     result.tokens += batch.n_tokens;
     correct += counts[1];
   }
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = seconds_since(start);
   if (share.group()) {
     std::array<double, 4> sums{result.loss, static_cast<double>(result.targets), static_cast<double>(result.tokens),
                                correct};

@@ -1,9 +1,9 @@
 #include "trainers/train/distillation/teacher.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
+#include "framework/core/clock.h"
 #include "framework/ops/loss/distillation.h"
 #include "framework/ops/loss/relative_error.h"
 #include "framework/primitives/arithmetic.h"
@@ -308,7 +308,7 @@ Evaluation Teacher::evaluate_transfer(Model& student, const Dataset& data, Split
   layers::ForwardContext context{tape};
   Evaluation result;
   std::vector<double> errors(static_cast<std::size_t>(student.settings.model.n_layers), 0.0);
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   std::int64_t batches = 0;
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(batch_size), ++batches) {
@@ -322,7 +322,7 @@ Evaluation Teacher::evaluate_transfer(Model& student, const Dataset& data, Split
     result.tokens += batch.n_tokens;
     result.targets += batch.n_targets;
   }
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = seconds_since(start);
   require(batches > 0, "{}: the {} split has no batch", data.path(), name_of(split));
   for (const std::size_t layer : layers_)
     result.layer_errors.emplace_back(layer, errors[layer] / static_cast<double>(batches));

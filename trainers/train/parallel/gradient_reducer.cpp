@@ -1,9 +1,9 @@
 #include "trainers/train/parallel/gradient_reducer.h"
 
-#include <chrono>
 #include <map>
 #include <utility>
 
+#include "framework/core/clock.h"
 #include "framework/core/error.h"
 #include "framework/core/trace.h"
 #include "framework/primitives/arithmetic.h"
@@ -79,13 +79,13 @@ void GradientReducer::finish(const Stream& stream) {
   tape_ = nullptr;
   const trace::Span finishing("reduction", "finish");
   send_ready(stream, true);
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   for (Bucket& bucket : buckets_) {
     const trace::Span span("reduction", "wait", {.bucket = &bucket - buckets_.data()});
     for (const Work& work : std::exchange(bucket.work, {})) work.wait();
     if (bucket.travelling.defined()) ops::convert(stream, bucket.gradients, bucket.travelling);
   }
-  seconds_waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  seconds_waited_ += seconds_since(start);
 }
 
 std::vector<std::int64_t> GradientReducer::bucket_bytes() const {

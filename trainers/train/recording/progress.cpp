@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "framework/core/clock.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 
@@ -50,7 +51,7 @@ std::string Progress::duration(double seconds) {
 void Progress::step(std::int64_t step, double loss, double tokens_per_second, double learning_rate,
                     double gradient_norm, std::int64_t memory_bytes, bool report) {
   if (style_ == Style::none || (style_ == Style::lines && !report) || !is_logged(LogLevel::info)) return;
-  const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  const double elapsed = seconds_since(start_);
   const double left =
       step > first_ ? elapsed / static_cast<double>(step - first_) * static_cast<double>(last_ - step) : 0;
   const std::string numbers =
