@@ -1,9 +1,12 @@
 #include "framework/core/device.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "framework/core/error.h"
 #include "framework/core/gpu_engine.h"
+#include "framework/core/log.h"
+#include "framework/core/machine.h"
 
 namespace furlong {
 namespace {
@@ -41,6 +44,15 @@ std::string Device::text() const {
   return "unknown";
 }
 
+std::string idle_gpu_warning(const std::vector<GpuInformation>& gpus, const std::string& unavailable) {
+  const auto driven = std::find_if(gpus.begin(), gpus.end(), [](const GpuInformation& gpu) { return gpu.driver; });
+  if (driven == gpus.end()) return "";
+  return fmt::format("device: auto computes on the CPU and leaves {} idle: {}", driven->name,
+                     unavailable.empty() ? "this program was built without the CUDA engine; install the CUDA toolkit, "
+                                           "then build with FURLONG_CUDA=ON scripts/build.sh release"
+                                         : unavailable);
+}
+
 Device device_from_name(const std::string& name) {
   if (name == "cpu") return Device{};
   if (name == "auto") {
@@ -48,6 +60,9 @@ Device device_from_name(const std::string& name) {
     for (int index = 0; cuda != nullptr && index < std::max(cuda->device_count(), 1); ++index) {
       if (cuda->unavailable(index).empty()) return Device{DeviceType::cuda, index};
     }
+    // Whoever waits for a GPU that idles finds out in the log, once.
+    static const std::string idle = idle_gpu_warning(read_gpus(), cuda ? cuda->unavailable(0) : "");
+    if (static bool said = false; !idle.empty() && !std::exchange(said, true)) log_warn("{}", idle);
     return Device{};
   }
   if (name == "simulated") return gpu(DeviceType::simulated, 0, name);

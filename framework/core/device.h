@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace furlong {
 
@@ -25,8 +26,13 @@ struct Device {
 
 /// The device that `device:` in YAML names: auto (a GPU where one works), cpu, cuda, cuda:N, and in builds with tests
 /// simulated. Throws UserError when it cannot be had, saying which of driver, device, library or architecture is
-/// missing.
+/// missing. The first auto that leaves a working GPU idle logs idle_gpu_warning().
 Device device_from_name(const std::string& name);
+
+struct GpuInformation;
+/// What `device: auto` says where a driver runs one of `gpus` and it computes on the CPU nevertheless; empty where it
+/// has none. `unavailable` is why the CUDA engine takes no GPU, empty in a build without that engine.
+std::string idle_gpu_warning(const std::vector<GpuInformation>& gpus, const std::string& unavailable);
 
 /// How products of float32 are computed (ops::gemm); other dtypes do not change.
 struct ProductPrecision {

@@ -174,6 +174,13 @@ HugePageInformation read_huge_pages(const fs::path& root) {
           to_integer(first_line(folder / "hpage_pmd_size")).value_or(0)};
 }
 
+}  // namespace
+
+int CpuInformation::usable_cores() const {
+  const int by_quota = quota_cores ? static_cast<int>(std::ceil(*quota_cores - 1e-9)) : allowed_cores;
+  return std::max(1, std::min(allowed_cores, by_quota));
+}
+
 std::vector<GpuInformation> read_gpus(const fs::path& root) {
   std::vector<GpuInformation> gpus;
   std::error_code ignored;
@@ -199,13 +206,6 @@ std::vector<GpuInformation> read_gpus(const fs::path& root) {
       gpus.push_back({"PCI " + entry.path().filename().string(), false});
   }
   return gpus;
-}
-
-}  // namespace
-
-int CpuInformation::usable_cores() const {
-  const int by_quota = quota_cores ? static_cast<int>(std::ceil(*quota_cores - 1e-9)) : allowed_cores;
-  return std::max(1, std::min(allowed_cores, by_quota));
 }
 
 Machine read_machine(const std::filesystem::path& root) {

@@ -55,5 +55,7 @@ struct Machine {
 /// Reads everything above. The affinity mask is that of the calling process and is left out (all online cores) when
 /// `root` is not "/".
 Machine read_machine(const std::filesystem::path& root = "/");
+/// The GPUs alone.
+std::vector<GpuInformation> read_gpus(const std::filesystem::path& root = "/");
 
 }  // namespace furlong

@@ -1,5 +1,6 @@
 #include "framework/core/dtype.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,9 +8,12 @@
 
 #include "framework/core/device.h"
 #include "framework/core/error.h"
+#include "framework/core/machine.h"
 
 namespace furlong {
 namespace {
+
+using testing::AllOf, testing::EndsWith, testing::HasSubstr;
 
 constexpr DType all_dtypes[] = {DType::float32, DType::bfloat16, DType::float64, DType::int32, DType::uint8};
 
@@ -99,6 +103,15 @@ TEST(Device, NamesAreThoseOfYaml) {
   EXPECT_EQ((Device{DeviceType::shape_only, 0}).text(), "shape_only");
   EXPECT_THROW(device_from_name("gpu"), UserError);
   EXPECT_THROW(device_from_name(""), UserError);
+}
+
+TEST(Device, AutoTellsOfAGpuThatItLeavesIdle) {
+  const GpuInformation idle{"NVIDIA H100", true}, without_driver{"PCI 0000:01:00.0", false};
+  EXPECT_EQ(idle_gpu_warning({}, ""), "");
+  EXPECT_EQ(idle_gpu_warning({without_driver}, ""), "");
+  EXPECT_THAT(idle_gpu_warning({without_driver, idle}, ""),
+              AllOf(HasSubstr("NVIDIA H100"), HasSubstr("FURLONG_CUDA=ON scripts/build.sh release")));
+  EXPECT_THAT(idle_gpu_warning({idle}, "the driver is too old"), EndsWith("NVIDIA H100 idle: the driver is too old"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "framework/ops/attention/feature_maps/feature_map_cpu.h"
+#include "framework/ops/attention/linear/cpu/rows-inl.h"
 #include "framework/ops/attention/linear/cpu/tile-inl.h"
 #include "framework/ops/attention/linear/linear_attention_ranges.h"
 #include "framework/primitives/dispatch.h"
@@ -168,40 +169,14 @@ class LinearAttentionHead {
 
   // ---- rows in and out ----
 
-  /// Rows [start, start + rows) of one head of a [batch, n, heads, width] view into a tile with rows `ld` apart.
   void read(const Tensor& tensor, std::int64_t head, std::int64_t start, std::int64_t rows, T* tile,
             std::int64_t ld) const {
-    with_float_type(tensor.dtype(), "linear_attention", [&]<class X>(std::type_identity<X>) {
-      if constexpr (std::is_same_v<compute_t<X>, T>) {
-        const std::int64_t width = tensor.extent(3), row = tensor.strides()[1], step = row * tile_.step;
-        const X* source = tensor.data<X>() + b_ * tensor.strides()[0] + place(start) * row + head * tensor.strides()[2];
-        for (std::int64_t i = 0; i < rows; ++i) {
-          for_lanes<X>(width, [&](std::int64_t j, std::int64_t n)
-                                  HWY_ATTR { store_n<T>(load_n(source + i * step + j, n), tile + i * ld + j, n); });
-        }
-      }
-    });
-  }
-  void write_rows(const Tensor& tensor, bool accumulate, std::int64_t head, std::int64_t start, std::int64_t rows,
-                  std::int64_t width, const T* tile, std::int64_t ld) const {
-    with_float_type(tensor.dtype(), "linear_attention", [&]<class X>(std::type_identity<X>) {
-      if constexpr (std::is_same_v<compute_t<X>, T>) {
-        const std::int64_t row = tensor.strides()[1], step = row * tile_.step;
-        X* target = tensor.data<X>() + b_ * tensor.strides()[0] + place(start) * row + head * tensor.strides()[2];
-        for (std::int64_t i = 0; i < rows; ++i) {
-          X* line = target + i * step;
-          for_lanes<X>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
-            auto value = load_n(tile + i * ld + j, n);
-            if (accumulate) value = hn::Add(value, load_n(line + j, n));
-            store_n<X>(value, line + j, n);
-          });
-        }
-      }
-    });
+    read_rows<T>({tensor, b_, head, place(start), tile_.step}, rows, tile, ld);
   }
   void write(const GradientTarget& target, std::int64_t head, std::int64_t skip, const T* values, std::int64_t width,
              std::int64_t ld) const {
-    write_rows(target.tensor, target.accumulates(), head, 0, target.tensor.extent(1), width, values + skip * ld, ld);
+    write_rows<T>({target.tensor, b_, head, place(0), tile_.step}, target.accumulates(), target.tensor.extent(1), width,
+                  values + skip * ld, ld);
   }
   T* per_query(const Tensor& tensor, std::int64_t start) const {
     return tensor.defined() ? tensor.data<T>() + (b_ * options_.n_heads + head_) * n_query_ + place(start) : nullptr;
@@ -306,7 +281,8 @@ class LinearAttentionHead {
       if (pairs.columns > 0) tile_.pair_products(rows, pairs);
       if (s_.two_sweeps) tile_.swept = swept.from(place(start), s_.ld_v);
       tile_.attend(rows, pairs, per_query(a_.top, start), per_query(a_.inverse_denominator, start));
-      if (tile_.sweep != Sweep::first) write_rows(a_.output, false, head_, start, rows, s_.d_value, tile_.out, s_.ld_v);
+      if (tile_.sweep != Sweep::first)
+        write_rows<T>({a_.output, b_, head_, place(start), tile_.step}, false, rows, s_.d_value, tile_.out, s_.ld_v);
       if (pure_ &&
           (a_.state || start + rows < range.end_query)) {  // the near keys are the chunk's own, and already here
         tile_.advance_state(rows);
@@ -497,17 +473,6 @@ class LinearAttentionHead {
     tile_.pair_products(rows, pairs);
     tile_.pair_gradients(rows, pairs);
     finish_queries(rows, exact, true, d_query_of(sums, range, queries));
-  }
-
-  /// Row i of the source to row i · step of the target, both `ld` wide.
-  static void add_rows(T* target, std::int64_t step, const T* source, std::int64_t rows, std::int64_t width,
-                       std::int64_t ld) {
-    for (std::int64_t i = 0; i < rows; ++i) {
-      T* const row = target + i * step * ld;
-      for_lanes<T>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
-        store_n(hn::Add(load_n(row + j, n), load_n(source + i * ld + j, n)), row + j, n);
-      });
-    }
   }
 
   const LinearAttentionArguments& a_;

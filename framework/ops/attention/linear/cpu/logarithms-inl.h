@@ -42,28 +42,18 @@ class LogarithmsTile : public LinearAttentionTile<T> {
   static constexpr FeatureForm form = FeatureForm::logarithms;
 
   void clear_state() {
-    seen = false;
-    std::fill_n(state, s.m * s.ld_v, T{0});
-    std::fill_n(normalizer, s.ld_m, T{0});
+    this->clear_sums();
     std::fill_n(feature_max, s.ld_m, nothing);
-    if (transposed) std::fill_n(transposed, s.ld_v * s.ld_m, T{0});
-    this->forget_lost();
   }
   void load_state(const T* sum, const T* normalizers, const T* maxima, const T* /*magnitude*/) {
-    seen = true;  // an empty state's maximum makes it weigh nothing
+    this->load_sums(sum, normalizers);  // an empty state's maximum makes it weigh nothing
     std::copy_n(maxima, s.m, feature_max);
-    std::copy_n(normalizers, s.m, normalizer);
-    for (std::int64_t f = 0; f < s.m; ++f)
-      std::copy_n(sum + f * s.d_value, s.d_value, state + f * s.ld_v);  // the tile's rows are padded
   }
   void store_state(T* sum, T* normalizers, T* maxima, T* magnitude) const {
+    this->store_sums(sum, normalizers);
     std::copy_n(feature_max, s.m, maxima);
-    std::copy_n(normalizer, s.m, normalizers);
-    for (std::int64_t f = 0; f < s.m; ++f) std::copy_n(state + f * s.ld_v, s.d_value, sum + f * s.d_value);
     *magnitude = 0;
   }
-  /// The state as the first sweep of backward wants it.
-  void turn_state() { transpose<T>(s.m, s.d_value, state, s.ld_v, transposed, s.ld_m); }
 
   /// Rows of near keys with their weights' logarithms, where they have any.
   void weigh_keys(std::int64_t rows, bool weighted) {

@@ -94,9 +94,8 @@ class LinearAttentionTile {
   T guard = 0, gate = 0, score_scale = 1;
   double d_gate = 0;
   Sweep sweep = Sweep::only;
-  std::int64_t step =
-      1;  // from a query's row in memory to that of the next: -1 where the second sweep walks backward in time
-  SweptRows<T> swept{};  // of the chunk's queries, in two sweeps
+  std::int64_t step = 1;  // from a query's row in memory to the next: -1 where a sweep walks backward in time
+  SweptRows<T> swept{};   // of the chunk's queries, in two sweeps
   // What became of the denominators so far.
   std::int64_t lost_rows = 0;
   T least_denominator = 1;
@@ -132,6 +131,9 @@ class LinearAttentionTile {
       });
     }
   }
+
+  /// The state as the first sweep of backward wants it.
+  void turn_state() { transpose<T>(s.m, s.d_value, state, s.ld_v, transposed, s.ld_m); }
 
   static T product_of(const T* x, const T* y, std::int64_t width) {
     V sum = hn::Zero(d);
@@ -383,6 +385,23 @@ class LinearAttentionTile {
                   std::int64_t ldb, T* sum, std::int64_t ld) {
     small_gemm_tn<T>(M, N, rows, a, lda, b, ldb, s.compensated ? sum_term : sum, ld, !s.compensated);
     if (s.compensated) compensate(M, N, ld, sum_term, sum, sum_lost);
+  }
+  // S and z of the state, whose rows are padded here and not where they are stored: [m, d_value] and [m].
+  void clear_sums() {
+    seen = false;
+    std::fill_n(state, s.m * s.ld_v, T{0});
+    std::fill_n(normalizer, s.ld_m, T{0});
+    if (transposed) std::fill_n(transposed, s.ld_v * s.ld_m, T{0});
+    forget_lost();
+  }
+  void load_sums(const T* sum, const T* normalizers) {
+    seen = true;
+    std::copy_n(normalizers, s.m, normalizer);
+    for (std::int64_t f = 0; f < s.m; ++f) std::copy_n(sum + f * s.d_value, s.d_value, state + f * s.ld_v);
+  }
+  void store_sums(T* sum, T* normalizers) const {
+    std::copy_n(normalizer, s.m, normalizers);
+    for (std::int64_t f = 0; f < s.m; ++f) std::copy_n(state + f * s.ld_v, s.d_value, sum + f * s.d_value);
   }
   void forget_lost() {
     if (!s.compensated) return;

@@ -34,28 +34,20 @@ class ValuesTile : public LinearAttentionTile<T> {
   static constexpr FeatureForm form = FeatureForm::values;
 
   void clear_state() {
-    seen = false;
+    this->clear_sums();
     maximum_ = nothing;
     magnitude_ = 0;
-    std::fill_n(state, s.m * s.ld_v, T{0});
-    std::fill_n(normalizer, s.ld_m, T{0});
-    if (transposed) std::fill_n(transposed, s.ld_v * s.ld_m, T{0});
-    this->forget_lost();
   }
   void load_state(const T* sum, const T* normalizers, const T* maxima, const T* magnitude) {
-    seen = true;
+    this->load_sums(sum, normalizers);
     maximum_ = maxima[0];
     magnitude_ = *magnitude;
-    std::copy_n(normalizers, s.m, normalizer);
-    for (std::int64_t f = 0; f < s.m; ++f) std::copy_n(sum + f * s.d_value, s.d_value, state + f * s.ld_v);
   }
   void store_state(T* sum, T* normalizers, T* maxima, T* magnitude) const {
+    this->store_sums(sum, normalizers);
     std::fill_n(maxima, s.m, maximum_);
     *magnitude = magnitude_;
-    std::copy_n(normalizer, s.m, normalizers);
-    for (std::int64_t f = 0; f < s.m; ++f) std::copy_n(state + f * s.ld_v, s.d_value, sum + f * s.d_value);
   }
-  void turn_state() { transpose<T>(s.m, s.d_value, state, s.ld_v, transposed, s.ld_m); }
 
   /// row_k holds the map's own logarithms; sizes |ψ_j| are needed for the guard.
   void weigh_keys(std::int64_t rows, bool weighted) {

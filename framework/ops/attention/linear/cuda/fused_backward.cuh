@@ -30,7 +30,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       Base::chunk_end, Base::load_chunk, Base::next_directions, Base::row_weight, Base::prepare_rows,
       Base::shares_output, Base::clear_inputs, Base::column_term, Base::read_block, Base::write_block, Base::write,
       Base::write_vectors, Base::sum, Base::extra, Base::maximum, Base::column_maximum, Base::inputs, Base::vectors_out,
-      Base::normal, Base::weights, Base::directions, Base::staged, Base::run_start, Base::first_tile, Base::tiles;
+      Base::normal, Base::weights, Base::directions, Base::staged, Base::run_start, Base::first_tile, Base::tiles,
+      Base::meet;
   using typename Base::Rows;
   using Sums = float (&)[8][4];
   using ConstSums = const float (&)[8][4];
@@ -269,12 +270,6 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       write_block(vectors_out(), at.ld_d_vectors, c, block);
     }
   }
-  /// Whether row i of the chunk and column j meet pair by pair.
-  __device__ __forceinline__ bool meet(int first, int i, int j) const {
-    const int query = Keys ? j : i, key = Keys ? i : j;
-    if (key > query) return false;
-    return run_start() == nullptr || first + query >= row_side.n || run_start()[first + query] <= first + key;
-  }
   /// The logarithm of exp(maximum of the row) exp(maximum of the column) beside the stabiliser; of two large numbers
   /// that nearly cancel the difference comes first.
   __device__ __forceinline__ float exponent_of(float row_most, float row_shift, int j) const {
@@ -393,14 +388,6 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     }
   }
 
-  /// An entry of a tile of vectors.
-  __device__ __forceinline__ static float entry(const Tile<parts>& tile, int line, int c) {
-    float value = 0;
-    FURLONG_UNROLL
-    for (int part = parts - 1; part >= 0; --part)
-      value += to_compute(tile.data[part * tile.plane + line * tile.ld + c]);
-    return value;
-  }
   /// Pairs whose features in this tile may have been lost to underflow, from the logarithms. Rare, and slow.
   __device__ void directly(int turn, int first, int tile, const Rows& rows, const float (&most)[2], ConstSums features,
                            Sums slopes) {
@@ -413,7 +400,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
             meet(first, i, j) && exponent_of(most[half], rows.weights[half].shift, j) > fused_most_exponent;
         if (!__any_sync(full_warp, wanted)) continue;
         float product = 0, total = 0;
-        for (int c = t; c < p.d_value; c += 4) product = gpu_fma(entry(y, i, c), entry(other, j, c), product);
+        for (int c = t; c < p.d_value; c += 4) product = gpu_fma(y.value(i, c), other.value(j, c), product);
         const float slope = slope_of(rows.weights[half], j, quad_sum(product));
         const RowTerms terms{column_term(4)[j], column_term(5)[j], column_term(6)[j]};
         FURLONG_ONE_BY_ONE
@@ -432,7 +419,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
         if constexpr (Keys) {
           total = quad_sum(total) * column_term(2)[j];
           for (int c = t; c < p.d_value && wanted; c += 4)
-            vectors_out()[i * at.ld_d_vectors + c] += total * entry(other, j, c);
+            vectors_out()[i * at.ld_d_vectors + c] += total * other.value(j, c);
           __syncwarp();
         }
       }
@@ -452,7 +439,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
           const bool minus = form() == FusedForm::softmax && feature >= p.d;
           rows.sums_plus[half] += minus ? 0.0f : slope;
           rows.sums_minus[half] += minus ? slope : 0.0f;
-          slope = slope_of_input<form()>(features[n8][i], rows.terms[half].shift, minus ? -slope : slope);
+          slope = slope_of_input<form()>(p, features[n8][i], rows.terms[half].shift, minus ? -slope : slope);
         }
       }
     });
@@ -492,17 +479,6 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
         __syncwarp();
       }
     }
-  }
-  /// ∂ loss / ∂ u, but for the factor of maps with directions, from that of the feature.
-  template <FusedForm form>
-  __device__ __forceinline__ float slope_of_input(float feature, float row_shift, float slope) const {
-    if constexpr (form == FusedForm::rectified_projection) return feature <= p.kernel_epsilon ? 0.0f : slope;
-    if constexpr (form == FusedForm::relu) return feature <= 0 ? 0.0f : slope;
-    if constexpr (form == FusedForm::elu1) {
-      const float log_feature = feature - row_shift;  // log(1 + x) where that is positive
-      return log_feature > 0 ? slope * gpu_exp_fast(-log_feature) : slope;
-    }
-    return slope;
   }
 };
 

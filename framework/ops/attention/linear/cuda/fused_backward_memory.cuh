@@ -317,6 +317,12 @@ class FusedGradientsMemory {
     return {reinterpret_cast<Bf16*>(memory + offset) + turn % at.stages * parts * plane, at.ld_vectors, plane};
   }
   __device__ __forceinline__ const std::int32_t* run_start() const { return head.run_start(p, row_side.n); }
+  /// Whether row i of the chunk and column j meet pair by pair.
+  __device__ __forceinline__ bool meet(int first, int i, int j) const {
+    const int query = Keys ? j : i, key = Keys ? i : j;
+    if (key > query) return false;
+    return run_start() == nullptr || first + query >= row_side.n || run_start()[first + query] <= first + key;
+  }
   __device__ __forceinline__ int first_tile() const { return static_cast<int>(blockIdx.y) * at.tiles; }
   __device__ __forceinline__ int tiles() const { return gpu_min(at.tiles, p.m_padded / fused_tile - first_tile()); }
   __device__ __forceinline__ FusedHeadRows vector_rows(const FusedSide& side, bool keys) const {

@@ -124,6 +124,46 @@ class FusedOutputsMemory {
     return directions() + (turn & 1) * size;
   }
 
+  // ---- what goes to memory ----
+
+  /// The warp's rows of outputs, divided by their denominators, and what backward reads of them.
+  __device__ __forceinline__ void write(int first, const float (&top)[2], bool has_bad, const float (&outputs)[8][4],
+                                        const float (&denominators)[4]) {
+    FURLONG_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int i = own + g + 8 * half;
+      const int row = first + i;
+      const float denominator = __shfl_sync(full_warp, denominators[2 * half], lane & ~3);
+      if (row >= query_side.n) continue;
+      const float inverse = gpu_abs(denominator) < std::numeric_limits<float>::min() ? 0.0f : 1 / denominator;
+      const std::int64_t line = static_cast<std::int64_t>(head.batch * p.n_heads + head.head) * query_side.n + row;
+      if (slice() == 0 && t == 0 && out.top) out.top[line] = top[half];
+      if (slice() == 0 && t == 0 && out.inverse) out.inverse[line] = inverse;
+      const std::int64_t target =
+          head.batch * out.batch_stride + row * out.row_stride + head.head * out.head_stride + slice();
+      const int start = run_start() ? static_cast<int>(gpu_max(run_start()[row], first) - first) : 0;
+      FURLONG_UNROLL
+      for (int n = 0; n < 8; ++n) {
+        const int column = 8 * n + 2 * t;
+        if (column >= width()) continue;
+        float value[2];
+        FURLONG_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          value[e] = outputs[n][2 * half + e] * inverse;
+          // Keys start to i of the chunk, with a value that is not finite.
+          if (has_bad && (bad()[column + e] & (~std::uint64_t{0} >> (63 - i))) >> start != 0)
+            value[e] = __int_as_float(0x7fffffff);
+        }
+        if (out.is_bfloat16) {
+          *reinterpret_cast<std::uint32_t*>(static_cast<Bf16*>(out.output) + target + column) =
+              pack_bf16(value[0], value[1]);
+        } else {
+          store_vector(static_cast<float*>(out.output) + target + column, Vector<float, 2>{{value[0], value[1]}});
+        }
+      }
+    }
+  }
+
   // ---- shared memory: offsets are the kernel's arguments and cost no registers ----
 
   __device__ __forceinline__ float* floats(int offset) const { return reinterpret_cast<float*>(memory + offset); }

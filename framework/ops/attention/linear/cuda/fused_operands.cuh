@@ -138,6 +138,13 @@ struct Tile {
       hand_out(words, part, operands);
     }
   }
+  /// One entry, of all its parts.
+  __device__ __forceinline__ float value(int row, int column) const {
+    float sum = 0;
+    FURLONG_UNROLL
+    for (int part = Parts - 1; part >= 0; --part) sum += to_compute(data[part * plane + row * ld + column]);
+    return sum;
+  }
   /// Two neighbours of a row; the column is even.
   __device__ __forceinline__ void put(int row, int column, float low, float high) const {
     std::uint32_t words[Parts];

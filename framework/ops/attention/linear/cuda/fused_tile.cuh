@@ -74,6 +74,18 @@ __device__ __forceinline__ float feature_of(const FusedProblem& p, const FusedHe
   return feature < p.m ? value : values ? 0.0f : fused_nothing;
 }
 
+/// ∂ loss / ∂ u, but for the factor of maps with directions, from that of the feature.
+template <FusedForm form>
+__device__ __forceinline__ float slope_of_input(const FusedProblem& p, float feature, float row_shift, float slope) {
+  if constexpr (form == FusedForm::rectified_projection) return feature <= p.kernel_epsilon ? 0.0f : slope;
+  if constexpr (form == FusedForm::relu) return feature <= 0 ? 0.0f : slope;
+  if constexpr (form == FusedForm::elu1) {
+    const float log_feature = feature - row_shift;  // log(1 + x) where that is positive
+    return log_feature > 0 ? slope * gpu_exp_fast(-log_feature) : slope;
+  }
+  return slope;
+}
+
 /// The features of a tile for the lane's rows first + g and first + g + 8: entry [n][e] is of row g + 8 (e / 2) and
 /// place 8 n + 2 t + e % 2. `directions`: the tile of ω in shared memory, d_padded + 8 apart. All lanes come.
 template <bool Projected, bool Exact, bool Keys>

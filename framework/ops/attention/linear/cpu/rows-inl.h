@@ -1,0 +1,78 @@
+// Rows of tokens between a model's tensors and the tiles of linear attention. Per-target include guard; see
+// framework/cpu/simd-inl.h.
+#if defined(FURLONG_LINEAR_ATTENTION_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FURLONG_LINEAR_ATTENTION_ROWS_INL_H_
+#undef FURLONG_LINEAR_ATTENTION_ROWS_INL_H_
+#else
+#define FURLONG_LINEAR_ATTENTION_ROWS_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "framework/core/tensor.h"
+#include "framework/cpu/simd-inl.h"
+#include "framework/primitives/dispatch.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace furlong::ops::HWY_NAMESPACE {
+using namespace furlong::cpu::HWY_NAMESPACE;
+
+/// Tokens of one head of a [batch, n, heads, width] view: `first`, first + step, ...; step is 1, or -1 backward in
+/// time.
+struct HeadRows {
+  const Tensor& tensor;
+  std::int64_t batch, head, first, step;
+
+  /// body(first row's address, elements from a row to the next), where the tensor's type computes in T.
+  template <class T, class Body>
+  void visit(const Body& body) const {
+    with_float_type(tensor.dtype(), "linear_attention", [&]<class X>(std::type_identity<X>) {
+      if constexpr (std::is_same_v<compute_t<X>, T>) {
+        const auto& strides = tensor.strides();
+        body(tensor.data<X>() + batch * strides[0] + first * strides[1] + head * strides[2], strides[1] * step);
+      }
+    });
+  }
+};
+
+/// Into a tile whose rows are `ld` apart.
+template <class T>
+void read_rows(const HeadRows& source, std::int64_t rows, T* tile, std::int64_t ld) {
+  const std::int64_t width = source.tensor.extent(3);
+  source.visit<T>([&]<class X>(X* first, std::int64_t step) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for_lanes<X>(width, [&](std::int64_t j, std::int64_t n)
+                              HWY_ATTR { store_n<T>(load_n(first + i * step + j, n), tile + i * ld + j, n); });
+    }
+  });
+}
+
+template <class T>
+void write_rows(const HeadRows& target, bool accumulate, std::int64_t rows, std::int64_t width, const T* tile,
+                std::int64_t ld) {
+  target.visit<T>([&]<class X>(X* first, std::int64_t step) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      X* line = first + i * step;
+      for_lanes<X>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
+        auto value = load_n(tile + i * ld + j, n);
+        if (accumulate) value = hn::Add(value, load_n(line + j, n));
+        store_n<X>(value, line + j, n);
+      });
+    }
+  });
+}
+
+/// Adds row i of the source to row i · step of the target, both `ld` wide.
+template <class T>
+void add_rows(T* target, std::int64_t step, const T* source, std::int64_t rows, std::int64_t width, std::int64_t ld) {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    T* const row = target + i * step * ld;
+    for_lanes<T>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
+      store_n(hn::Add(load_n(row + j, n), load_n(source + i * ld + j, n)), row + j, n);
+    });
+  }
+}
+
+}  // namespace furlong::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
