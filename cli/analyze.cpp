@@ -84,7 +84,8 @@ void settle(Options& options, bool target) {
   std::vector<AttentionCandidate> candidates;
   for (const std::string& name : options.maps) candidates.push_back(attention_candidate(name));
   std::vector<layers::DirectionsKind> kinds;
-  for (const std::string& name : options.kinds) kinds.push_back(layers::directions_kind(name));
+  for (const std::string& name : options.kinds)
+    kinds.push_back(value_named<layers::DirectionsKind>(name, "--directions-kind"));
   AdviceOptions& advice = options.advice;
   advice.seed = options.seed;
   if (options.draws > 0) advice.draws = options.draws;
@@ -294,7 +295,7 @@ void add_attentions(Command command, Options& options, Given& given) {
           .shows_default()
           .separated_by(',')
           .one_argument()
-          .one_of(directions_kind_names())
+          .one_of(names_of_all<layers::DirectionsKind>())
           .value_name("KIND,...");
   given.draws =
       command

@@ -12,7 +12,7 @@ namespace furlong::command_line {
 namespace {
 
 std::string kind_name(const AttentionCandidate& candidate) {
-  return candidate.is_random() ? layers::directions_kinds()[static_cast<std::size_t>(candidate.kind)].second : "";
+  return candidate.is_random() ? name_of(candidate.kind) : "";
 }
 
 /// Three digits, however large or small.

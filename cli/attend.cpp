@@ -128,7 +128,7 @@ void add_attend(Command program, int& /*status*/) {
                           .add_option("--directions-kind", attend_options.directions_kind,
                                       "How directions are drawn where the file has none")
                           .shows_default("orthogonal")
-                          .one_of(directions_kind_names())
+                          .one_of(names_of_all<layers::DirectionsKind>())
                           .value_name("KIND");
   const Option seed =
       command.add_option("--seed", attend_options.seed, "The same seed draws the same directions").shows_default("0");
@@ -160,9 +160,9 @@ void add_attend(Command program, int& /*status*/) {
     const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
     for (const Option& option : {features, kind, seed})
       refuse_unless(mechanism.has_features, option, mechanisms_with(&layers::MechanismInfo::has_features));
-    refuse_unless(mechanism.projects_sequence && config.projection == "mean", rows,
+    refuse_unless(mechanism.projects_sequence && options->attention.projection == "mean", rows,
                   mechanisms_with(&layers::MechanismInfo::projects_sequence) + " --projection mean");
-    options->attention.check({config.mechanism}, {config.feature_map}, config.normalizer);
+    options->attention.check({config.mechanism}, {config.feature_map});
     if (options->mode == "recurrent" && attend_options.prefill == 0 && command.option("--chunk").is_given())
       throw UserError(
           "--chunk: --mode recurrent takes tokens one by one; give a --prefill too, which has tiles, or leave it out");

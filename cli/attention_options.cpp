@@ -4,9 +4,6 @@
 
 #include <algorithm>
 
-#include "framework/ops/attention/linformer/sequence_projection.h"
-#include "layers/attention/linear/directions.h"
-
 namespace furlong::command_line {
 namespace {
 
@@ -37,12 +34,6 @@ std::string mechanisms_with(bool layers::MechanismInfo::*capability) {
 std::vector<std::string> feature_map_names() {
   std::vector<std::string> names;
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) names.emplace_back(info.name);
-  return names;
-}
-
-std::vector<std::string> directions_kind_names() {
-  std::vector<std::string> names;
-  for (const auto& [kind, name] : layers::directions_kinds()) names.emplace_back(name);
   return names;
 }
 
@@ -92,10 +83,10 @@ void AttentionOptionValues::add(Command command, layers::AttentionConfig& config
           .positive(),
       has_features);
   keep(command
-           .add_option("--normalizer", config.normalizer,
+           .add_option("--normalizer", normalizer,
                        "sum: divide by the sum of weights; none: by the output row's own root mean square")
            .shows_default()
-           .one_of({"sum", "none"}),
+           .one_of(names_of_all<ops::Normalizer>()),
        has_features);
   guard_ = keep(command
                     .add_option("--denominator-guard", config.denominator_guard,
@@ -104,17 +95,15 @@ void AttentionOptionValues::add(Command command, layers::AttentionConfig& config
                     .shows_default()
                     .range(0.0, 1.0),
                 has_features);
-  std::vector<std::string> projections;
-  for (const auto& [kind, name] : ops::sequence_projections()) projections.emplace_back(name);
-  keep(command.add_option("--projection", config.projection, "How linformer shortens keys and values")
+  keep(command.add_option("--projection", projection, "How linformer shortens keys and values")
            .shows_default()
-           .one_of(projections)
+           .one_of(names_of_all<ops::SequenceProjection>())
            .value_name("KIND"),
        [](const Mechanism& one) { return one.projects_sequence; });
 }
 
-void AttentionOptionValues::check(const std::vector<std::string>& mechanisms, const std::vector<std::string>& maps,
-                                  const std::string& normalizer) const {
+void AttentionOptionValues::check(const std::vector<std::string>& mechanisms,
+                                  const std::vector<std::string>& maps) const {
   for (const Given& given : options_) {
     const std::vector<std::string> takers = layers::mechanisms_where(given.takes);
     const bool applies =
@@ -138,6 +127,8 @@ void AttentionOptionValues::check(const std::vector<std::string>& mechanisms, co
 void AttentionOptionValues::settle(layers::AttentionConfig& config) const {
   if (const auto place = layers::mechanism_info(config.mechanism).window) config.*place = window;
   if (kernel_epsilon > 0) config.map_options.kernel_epsilon = kernel_epsilon;
+  config.normalizer = value_named<ops::Normalizer>(normalizer, "--normalizer");
+  config.projection = value_named<ops::SequenceProjection>(projection, "--projection");
 }
 
 }  // namespace furlong::command_line

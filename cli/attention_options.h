@@ -18,7 +18,6 @@ std::string mechanism_help();
 /// "--mechanism A or B": those with a capability.
 std::string mechanisms_with(bool layers::MechanismInfo::*capability);
 std::vector<std::string> feature_map_names();
-std::vector<std::string> directions_kind_names();
 
 /// Throws UserError naming `option` and where it belongs, when it was given although `applies` is false: no option does
 /// nothing.
@@ -37,13 +36,13 @@ void refuse_twice(const char* option, const std::vector<T>& values) {
 struct AttentionOptionValues {
   double kernel_epsilon = 0;
   std::int64_t window = 0;
+  std::string normalizer = "sum", projection = "linear";
 
   /// Adds the options to `command`; those that are fields of `config` go straight into it, which has to live as long.
   /// `many_maps`: --feature-map takes a list, which its caller adds.
   void add(Command command, layers::AttentionConfig& config, bool many_maps = false);
   /// Throws UserError where an option was given that none of the mechanisms, or none of the maps, takes.
-  void check(const std::vector<std::string>& mechanisms, const std::vector<std::string>& maps,
-             const std::string& normalizer) const;
+  void check(const std::vector<std::string>& mechanisms, const std::vector<std::string>& maps) const;
   /// Puts the other values into `config`, whose mechanism is chosen.
   void settle(layers::AttentionConfig& config) const;
 

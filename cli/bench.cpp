@@ -62,7 +62,7 @@ std::string title(const BenchAttentionOptions& one, const BenchAttentionResult& 
   const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
   std::string text = mechanism.name;
   if (mechanism.has_features) text += fmt::format(", {} with {} features", config.feature_map, result.features);
-  if (mechanism.projects_sequence) text += ", " + config.projection;
+  if (mechanism.projects_sequence) text += std::string(", ") + name_of(config.projection);
   if (const std::int64_t window = mechanism.window_in(config); window > 0) text += fmt::format(", window {}", window);
   return text + (config.causal ? ", causal" : ", bidirectional");
 }
@@ -95,13 +95,14 @@ Json as_json(const BenchAttentionOptions& one, const BenchAttentionResult& resul
     object["feature_map"] = map.name;
     object["m"] = result.features;
     object["chunk_size"] = config.chunk_size;
-    object["normalizer"] = config.normalizer;
+    object["normalizer"] = name_of(config.normalizer);
     if (map.highest_order > 0) object["order"] = config.map_options.order;
     if (map.uses_kernel_epsilon) object["kernel_epsilon"] = config.map_options.kernel_epsilon;
-    if (map.can_cancel && config.normalizer == "sum") object["denominator_guard"] = config.denominator_guard;
+    if (map.can_cancel && config.normalizer == ops::Normalizer::sum)
+      object["denominator_guard"] = config.denominator_guard;
   }
   if (mechanism.projects_sequence) {
-    object["projection"] = config.projection;
+    object["projection"] = name_of(config.projection);
     object["projected_length"] = config.projected_length;
   }
   object["peak_flops_per_second"] = peak > 0 ? Json(peak) : Json();
@@ -210,7 +211,7 @@ void check(const Options& options, const Option& maps, const Option& features, c
   refuse_unless(random_features, features, with_features + ", with a feature map of random features");
   refuse_unless(any(&layers::MechanismInfo::projects_sequence), rows,
                 mechanisms_with(&layers::MechanismInfo::projects_sequence));
-  options.attention.check(options.mechanisms, options.feature_maps, options.bench.config.normalizer);
+  options.attention.check(options.mechanisms, options.feature_maps);
   const BenchAttentionOptions& bench = options.bench;
   for (const std::int64_t n : bench.lengths) {
     if (n < 1) throw UserError("--n {}: expected lengths of at least 1", n);

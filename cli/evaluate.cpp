@@ -48,7 +48,7 @@ std::optional<double> bits_per_byte(const Evaluation& found, const Chance& chanc
 /// What was measured, by name: labels have neither perplexity nor bits a token.
 nlohmann::ordered_json as_json(const Evaluation& found, const Chance& chance, const Model& model) {
   const ObjectiveSettings& objective = model.settings.objective;
-  nlohmann::ordered_json object{{"objective", objective.name}, {"loss", found.loss}};
+  nlohmann::ordered_json object{{"objective", name_of(objective.name)}, {"loss", found.loss}};
   if (!objective.learns_labels()) {
     const auto bits = bits_per_byte(found, chance);
     object["perplexity"] = found.perplexity();
@@ -75,9 +75,7 @@ void print(const Evaluation& found, const Chance& chance, const Model& model) {
         "  loss           {:.5f} nats a token{}\n  perplexity     {:.4f}\n  bits a {:<8} {:.4f}\n  accuracy       "
         "{:.4f}\n",
         found.loss,
-        objective.which() == ObjectiveSettings::Name::masked_tokens
-            ? fmt::format(", over {} masked ones", found.targets)
-            : "",
+        objective.name == Objective::masked_tokens ? fmt::format(", over {} masked ones", found.targets) : "",
         found.perplexity(), unit_of(model.vocabulary), found.bits_per_token(), found.accuracy);
   }
   const auto bits = bits_per_byte(found, chance);
@@ -118,11 +116,11 @@ void run(const Options& options) {
                     labels_of(settings, data.vocabulary()), model.vocabulary.description(),
                     labels_of(settings, model.vocabulary));
   const std::int64_t length = options.sequence_length > 0 ? options.sequence_length : settings.data.sequence_length;
-  if (settings.model.position == "learned" && length > settings.model.max_sequence_length) {
+  if (settings.model.position == layers::Position::learned && length > settings.model.max_sequence_length) {
     throw UserError("--sequence-length: {} is longer than the model's {} learned positions", length,
                     settings.model.max_sequence_length);
   }
-  if (settings.objective.pooling == "class_token" && length < 2)
+  if (settings.objective.pooling == ops::Pooling::first && length < 2)
     throw UserError(
         "--sequence-length: {} leaves no room beside the <class> token of objective.pooling: class_token; expected at "
         "least 2",

@@ -55,7 +55,7 @@ int threads_of_one(const Settings& settings, const PlanCluster& cluster) {
 }
 
 PlanDevice device_of(const Options& options, const Settings& settings, const PlanCluster& cluster) {
-  const DType dtype = dtype_from_name(settings.model.dtype);
+  const DType dtype = settings.model.dtype;
   const std::size_t comma = std::min(options.device.find(','), options.device.size());
   const std::string first = options.device.substr(0, comma);
   const bool is_named = first.find('=') == std::string::npos;

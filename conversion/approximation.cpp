@@ -54,7 +54,7 @@ Tensor applied(const layers::AttentionMechanism& mechanism, const layers::Forwar
 
 /// Layers whose samples fit in a gigabyte, at least one.
 std::int64_t layers_at_once(const ObservedModel& teacher) {
-  const layers::AttentionConfig config = attention_config(teacher.settings());
+  const layers::AttentionConfig config = layers::attention_config(teacher.settings().model);
   double numbers = 0;
   for (std::size_t i = 0; i < teacher.batches(); ++i)
     numbers += static_cast<double>(teacher.batch(i).inputs.elements() * (3 * config.n_heads + 2 * config.n_kv_heads) *
@@ -66,7 +66,7 @@ std::int64_t layers_at_once(const ObservedModel& teacher) {
 
 void sample_layers(ObservedModel& teacher, const std::vector<bool>& wanted, Model* student,
                    const std::function<void(LayerSample&&)>& done) {
-  const layers::AttentionConfig config = attention_config(teacher.settings());
+  const layers::AttentionConfig config = layers::attention_config(teacher.settings().model);
   std::vector<const layers::AttentionMechanism*> mechanisms;
   if (student) mechanisms = mechanisms_of(*student, teacher.batch(0));
   const std::int64_t most = layers_at_once(teacher), n_layers = static_cast<std::int64_t>(wanted.size());
@@ -93,11 +93,14 @@ void sample_layers(ObservedModel& teacher, const std::vector<bool>& wanted, Mode
 
 bool has_constants(const Settings& settings) {
   const layers::AttentionConfig& attention = settings.model.attention;
-  const bool constants = attention.centering || attention.scaling != "none" || attention.feature_map == "oprf";
+  const bool constants =
+      attention.centering || attention.scaling != layers::Scaling::none || attention.feature_map == "oprf";
   return constants && layers::uses(attention, &layers::MechanismInfo::has_features);
 }
 
-std::int64_t tokens_for_constants(const Settings& settings) { return 16 * attention_config(settings).d_head; }
+std::int64_t tokens_for_constants(const Settings& settings) {
+  return 16 * layers::attention_config(settings.model).d_head;
+}
 
 void warn_of_few_tokens(const ObservedModel& observed, const char* constants) {
   const std::int64_t enough = tokens_for_constants(observed.settings());

@@ -41,13 +41,13 @@ struct Architecture {
   /// something that is not computed here.
   Settings (*settings)(const ForeignConfig& config, const Spelling& spelling);
   /// The whole table for such settings.
-  std::vector<Mapping> (*mappings)(const ModelSettings& model, const Spelling& spelling);
-  std::vector<Duplicate> (*duplicates)(const ModelSettings& model, const Spelling& spelling);
+  std::vector<Mapping> (*mappings)(const layers::ModelConfig& model, const Spelling& spelling);
+  std::vector<Duplicate> (*duplicates)(const layers::ModelConfig& model, const Spelling& spelling);
   /// Whether a tensor, known but not computed with, is to be kept for export: poolers, buffers.
   bool (*is_carried)(std::string_view name);
   /// config.json for such settings, as far as the family can express them; that nothing is lost shows when it is read
   /// back.
-  nlohmann::ordered_json (*config)(const ModelSettings& model);
+  nlohmann::ordered_json (*config)(const layers::ModelConfig& model);
 };
 
 const std::vector<Architecture>& architectures();

@@ -86,17 +86,17 @@ AttentionRequest attention_request(const std::string& text) {
   return request;
 }
 
-HeadMechanisms head_mechanisms(const ModelSettings& model) {
+HeadMechanisms head_mechanisms(const layers::ModelConfig& model) {
   HeadMechanisms all;
   for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
     std::vector<std::string> heads = layers::head_mechanisms_of(model.attention, static_cast<std::size_t>(layer));
-    if (heads.size() == 1) heads.resize(static_cast<std::size_t>(model.n_heads), std::string(heads[0]));
+    if (heads.size() == 1) heads.resize(static_cast<std::size_t>(model.attention.n_heads), std::string(heads[0]));
     all.push_back(std::move(heads));
   }
   return all;
 }
 
-void set_head_mechanisms(ModelSettings& model, const HeadMechanisms& mechanisms) {
+void set_head_mechanisms(layers::ModelConfig& model, const HeadMechanisms& mechanisms) {
   layers::AttentionConfig& attention = model.attention;
   attention.mechanism = layers::AttentionConfig{}.mechanism;
   attention.layer_mechanisms.clear();
@@ -128,10 +128,10 @@ std::vector<bool> chosen_numbers(const std::string& text, std::int64_t count, co
   return chosen;
 }
 
-std::vector<std::vector<bool>> chosen_heads(const std::string& text, const ModelSettings& model) {
+std::vector<std::vector<bool>> chosen_heads(const std::string& text, const layers::ModelConfig& model) {
   constexpr const char* option = "--heads-keep-softmax";
   std::vector<std::vector<bool>> chosen(static_cast<std::size_t>(model.n_layers),
-                                        std::vector<bool>(static_cast<std::size_t>(model.n_heads)));
+                                        std::vector<bool>(static_cast<std::size_t>(model.attention.n_heads)));
   if (text.empty()) return chosen;
   for (const std::string_view item : split(text, ',')) {
     const std::vector<std::string_view> parts = split(item, ':');
@@ -154,9 +154,9 @@ void set_features(const AttentionCandidate& candidate, std::int64_t features, la
   if (!polynomial) attention.map_options.most_features = defaults.map_options.most_features;
   attention.n_features = features;
   attention.centering = candidate.centering;
-  attention.scaling = candidate.saderf ? "saderf" : "none";
+  attention.scaling = candidate.saderf ? layers::Scaling::saderf : layers::Scaling::none;
   if (candidate.is_random()) {
-    attention.directions = layers::directions_kinds()[static_cast<std::size_t>(candidate.kind)].second;
+    attention.directions = candidate.kind;
   } else {
     attention.directions = defaults.directions;
     attention.redraw_every = defaults.redraw_every;
@@ -165,7 +165,7 @@ void set_features(const AttentionCandidate& candidate, std::int64_t features, la
 }
 
 void apply_request(const AttentionRequest& request, std::int64_t features, const std::vector<bool>& layers,
-                   const std::vector<std::vector<bool>>& keep_softmax, ModelSettings& model) {
+                   const std::vector<std::vector<bool>>& keep_softmax, layers::ModelConfig& model) {
   HeadMechanisms mechanisms = head_mechanisms(model);
   HeadMechanisms others;  // of layers that stay as they are
   for (std::size_t layer = 0; layer < mechanisms.size(); ++layer) {
@@ -189,7 +189,7 @@ void apply_request(const AttentionRequest& request, std::int64_t features, const
     throw UserError("--features {}: {} has no features; leave it out", features, request.mechanism);
   }
   if (!any_of_heads(mechanisms, has_features)) {  // no key of features may stay where nothing reads it
-    layers::AttentionConfig plain;
+    layers::AttentionConfig plain = attention.plain();
     plain.window = attention.window;
     plain.projected_length = attention.projected_length;
     plain.projection = attention.projection;

@@ -22,22 +22,22 @@ AttentionRequest attention_request(const std::string& text);
 /// Mechanisms by layer and head.
 using HeadMechanisms = std::vector<std::vector<std::string>>;
 /// Those that settings say.
-HeadMechanisms head_mechanisms(const ModelSettings& model);
+HeadMechanisms head_mechanisms(const layers::ModelConfig& model);
 /// Says them in as few words as there are. Throws UserError for layers that share one block and differ.
-void set_head_mechanisms(ModelSettings& model, const HeadMechanisms& mechanisms);
+void set_head_mechanisms(layers::ModelConfig& model, const HeadMechanisms& mechanisms);
 
 /// "0,1,5-7" as a choice among `count` things, numbered from 0; empty text: all. Throws UserError, in terms of
 /// `option`.
 std::vector<bool> chosen_numbers(const std::string& text, std::int64_t count, const std::string& option,
                                  const std::string& things);
 /// "0:3,2:1-2": of each layer the heads that are named. Throws UserError, in terms of --heads-keep-softmax.
-std::vector<std::vector<bool>> chosen_heads(const std::string& text, const ModelSettings& model);
+std::vector<std::vector<bool>> chosen_heads(const std::string& text, const layers::ModelConfig& model);
 
 /// Gives the chosen layers, but for the heads in `keep_softmax`, the attention asked for, and others what they have.
 /// `features`: m of random features, 0 for the default. Throws UserError where layers that stay as they are need
 /// another feature map than those that change.
 void apply_request(const AttentionRequest& request, std::int64_t features, const std::vector<bool>& layers,
-                   const std::vector<std::vector<bool>>& keep_softmax, ModelSettings& model);
+                   const std::vector<std::vector<bool>>& keep_softmax, layers::ModelConfig& model);
 
 /// Sets the keys of a feature map.
 void set_features(const AttentionCandidate& candidate, std::int64_t features, layers::AttentionConfig& attention);

@@ -48,9 +48,10 @@ void collect(const Advice& advice, Search& search) {
 
 class Chooser {
  public:
-  Chooser(const ModelSettings& model, const AutomaticOptions& options, const Search& search)
+  Chooser(const layers::ModelConfig& model, const AutomaticOptions& options, const Search& search)
       : options_(options), search_(search) {
-    group_ = model.n_heads / (model.n_key_value_heads > 0 ? model.n_key_value_heads : model.n_heads);
+    group_ = model.attention.n_heads /
+             (model.attention.n_kv_heads > 0 ? model.attention.n_kv_heads : model.attention.n_heads);
     // One block that is used in every layer: its heads are linear everywhere or nowhere.
     shared_ = model.shared_layers;
   }
@@ -133,7 +134,8 @@ std::string kilo(double flops) { return fmt::format("{:.1f} kFLOP", flops * 1e-3
 
 }  // namespace
 
-AutomaticChoice choose_attention(ObservedModel& teacher, const ModelSettings& model, const AutomaticOptions& options) {
+AutomaticChoice choose_attention(ObservedModel& teacher, const layers::ModelConfig& model,
+                                 const AutomaticOptions& options) {
   AutomaticChoice choice;
   choice.mechanisms = head_mechanisms(model);
   for (std::size_t layer = 0; layer < options.layers.size(); ++layer) {

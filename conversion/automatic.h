@@ -47,6 +47,7 @@ struct AutomaticChoice {
 /// then measured in all heads, and the one taken that makes the whole cheapest, where a head (or group of heads) is
 /// linear if its error is within the target and it costs less than softmax. Throws UserError for a model that has no
 /// softmax head to change.
-AutomaticChoice choose_attention(ObservedModel& teacher, const ModelSettings& model, const AutomaticOptions& options);
+AutomaticChoice choose_attention(ObservedModel& teacher, const layers::ModelConfig& model,
+                                 const AutomaticOptions& options);
 
 }  // namespace furlong

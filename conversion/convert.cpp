@@ -57,7 +57,7 @@ void check_options(const ConvertOptions& options) {
 struct Selection {
   std::vector<bool> layers;
   std::vector<std::vector<bool>> keep_softmax;
-  Selection(const ConvertOptions& options, const ModelSettings& model)
+  Selection(const ConvertOptions& options, const layers::ModelConfig& model)
       : layers(chosen_numbers(options.layers, model.n_layers, "--layers", "layers")),
         keep_softmax(chosen_heads(options.heads_keep_softmax, model)) {}
 };
@@ -151,7 +151,7 @@ Settings with_overrides(const Settings& wanted, const ConvertOptions& options, S
 
 /// Of one head.
 double flops_per_token(const Settings& settings, const std::string& mechanism, std::int64_t n) {
-  layers::AttentionConfig config = attention_config(settings);
+  layers::AttentionConfig config = layers::attention_config(settings.model);
   config.n_heads = config.n_kv_heads = 1;
   return layers::mechanism_info(mechanism).cost(config, n).forward / static_cast<double>(n);
 }
@@ -208,14 +208,14 @@ class Conversion {
   }
 
  private:
-  void lengthen(ModelSettings& model) const {
-    if (model.position == "learned" && options_.max_sequence_length < model.max_sequence_length)
+  void lengthen(layers::ModelConfig& model) const {
+    if (model.position == layers::Position::learned && options_.max_sequence_length < model.max_sequence_length)
       throw UserError("--max-sequence-length {}: the source has learned {} positions; expected at least as many",
                       options_.max_sequence_length, model.max_sequence_length);
     model.max_sequence_length = options_.max_sequence_length;
   }
 
-  void choose(ObservedModel& observed, const Selection& selection, ModelSettings& model) {
+  void choose(ObservedModel& observed, const Selection& selection, layers::ModelConfig& model) {
     AutomaticOptions automatic;
     automatic.target_error = options_.target_error;
     automatic.most_features = options_.most_features;
@@ -291,7 +291,7 @@ class Conversion {
       throw UserError(
           "--data: with model.rotary_placement: {} queries and keys are not the source's, so that there is nothing to "
           "compare; leave --data out, and measure with furlong analyze after training",
-          student.settings.model.rotary_placement);
+          name_of(student.settings.model.rotary_placement));
     calibrate(observed, student);
     for (TensorReport::Named& one : result_.tensors.reinitialised) {
       for (const char* constant : {".statistics", ".query_center", ".key_center", ".scaling", ".oprf_a"}) {

@@ -20,24 +20,23 @@ using Json = nlohmann::ordered_json;
 
 /// What another program would compute with: keys that only matter in training, or not at all in this combination, at
 /// their defaults.
-ModelSettings essence(const Settings& settings, std::int64_t vocabulary_size) {
-  const ModelSettings defaults;
-  ModelSettings model = settings.model;
+layers::ModelConfig essence(const Settings& settings, std::int64_t vocabulary_size) {
+  const layers::ModelConfig defaults;
+  layers::ModelConfig model = settings.model;
   model.vocabulary_size = vocabulary_size;
   model.dtype = defaults.dtype;
   model.dropout = defaults.dropout;
   model.initializer_range = defaults.initializer_range;
-  model.lora_rank = defaults.lora_rank;
-  model.lora_alpha = defaults.lora_alpha;
+  model.adapter = {};
   model.weights.clear();
   const layers::AttentionConfig& attention = settings.model.attention;
   const bool exact = !layers::first_mechanism(attention, &layers::MechanismInfo::is_softmax, false);
-  if (exact && attention.window == 0) model.attention = {};
+  if (exact && attention.window == 0) model.attention = attention.plain();
   return model;
 }
 
 /// The first key of the model's settings that differs, with both values; empty where none does.
-std::string first_difference(const ModelSettings& wanted, const ModelSettings& found) {
+std::string first_difference(const layers::ModelConfig& wanted, const layers::ModelConfig& found) {
   Settings a, b;
   a.model = wanted;
   b.model = found;
@@ -91,7 +90,7 @@ class Planner {
   }
 
  private:
-  bool has_head() const { return model_.settings.model.prediction_head != "none"; }
+  bool has_head() const { return model_.settings.model.prediction_head != layers::PredictionHead::none; }
 
   /// As the family usually has it.
   Spelling spelling_as(const Architecture& architecture) const {
@@ -153,7 +152,7 @@ class Planner {
 
   const Model& model_;
   const std::optional<Origin>& origin_;
-  ModelSettings wanted_;
+  layers::ModelConfig wanted_;
 };
 
 /// A tensor to write: rows of a parameter in their foreign layout.
@@ -227,7 +226,7 @@ class Exporter {
   }
 
   void add_table() {
-    ModelSettings settings = model_.settings.model;
+    layers::ModelConfig settings = model_.settings.model;
     settings.vocabulary_size = model_.store->find("token_embedding.weight").shape()[0];
     const std::vector<Duplicate> duplicates = plan_.architecture->duplicates(settings, plan_.spelling);
     for (const Mapping& mapping : shared_mappings(*plan_.architecture, model_, plan_.spelling)) {
@@ -390,9 +389,9 @@ class Exporter {
 
 /// Adds (alpha / rank) B A to each weight that an adapter stands beside.
 void merge_adapters(Model& model) {
-  const ModelSettings& settings = model.settings.model;
-  if (settings.lora_rank == 0) return;
-  const float scale = static_cast<float>(settings.lora_alpha / static_cast<double>(settings.lora_rank));
+  const layers::ModelConfig& settings = model.settings.model;
+  if (settings.adapter.rank == 0) return;
+  const float scale = static_cast<float>(settings.adapter.alpha / static_cast<double>(settings.adapter.rank));
   constexpr std::string_view suffix = ".lora_a.weight";
   for (const Parameter& a : model.store->parameters()) {
     if (!a.name().ends_with(suffix)) continue;
@@ -408,7 +407,7 @@ void merge_adapters(Model& model) {
       }
     }
   }
-  model.settings.model.lora_rank = 0;  // what is written has no adapters
+  model.settings.model.adapter.rank = 0;  // what is written has no adapters
 }
 
 }  // namespace

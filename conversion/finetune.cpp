@@ -99,7 +99,7 @@ void measure_constants(const Settings& settings, SourceModel& teacher, Model& st
   ObservedBatches wanted;
   wanted.split = Split::train;
   wanted.sequence_length = std::min(settings.data.sequence_length, enough_tokens);
-  if (theirs.model.position == "learned")
+  if (theirs.model.position == layers::Position::learned)
     wanted.sequence_length = std::min(wanted.sequence_length, theirs.model.max_sequence_length);
   wanted.batch_size = std::clamp<std::int64_t>(enough_tokens / wanted.sequence_length, 1, settings.data.batch_size);
   wanted.tokens = enough_tokens;

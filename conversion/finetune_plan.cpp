@@ -22,20 +22,19 @@ bool is_students_own(const std::string& key, bool converted) {
 /// has the student's attention already.
 Settings defaults_from(const Settings& base, bool converted) {
   Settings defaults;
-  const ModelSettings unset = defaults.model;
+  const layers::ModelConfig unset = defaults.model;
   defaults.model = base.model;
-  ModelSettings& model = defaults.model;
+  layers::ModelConfig& model = defaults.model;
   model.dropout = unset.dropout;
   model.dtype = unset.dtype;
   model.weights.clear();
   if (!converted) {
-    model.attention = unset.attention;
-    model.lora_rank = unset.lora_rank;
-    model.lora_alpha = unset.lora_alpha;
+    model.attention = model.attention.plain();
+    model.adapter = {};
   }
-  if (model.position != "learned") {
-    if (model.rotary_original_length == 0 && (model.rotary_scaling == "llama3" || model.rotary_scaling == "yarn"))
-      model.rotary_original_length = model.max_sequence_length;
+  if (model.position != layers::Position::learned) {
+    if (model.rotary_scaling.original_length == 0 && model.rotary_scaling.counts_original_length())
+      model.rotary_scaling.original_length = model.max_sequence_length;
     model.max_sequence_length = 0;
   }
   defaults.objective.name = base.objective.name;

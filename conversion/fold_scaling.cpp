@@ -13,15 +13,16 @@ namespace furlong {
 namespace {
 
 void check_foldable(const Settings& settings) {
-  const ModelSettings& model = settings.model;
+  const layers::ModelConfig& model = settings.model;
   const auto refuse = [](const std::string& what) {
     throw UserError(
         "--fold-scaling: {}; leave it out, or set model.attention.scaling: saderf, which scales inside the feature map",
         what);
   };
-  if (model.query_key_norm != "none")
-    refuse("model.query_key_norm: " + model.query_key_norm + " normalises queries and keys behind the weights");
-  if (model.lora_rank > 0) refuse("adapters stand beside the weights of queries and keys");
+  if (model.query_key_norm != layers::QueryKeyNorm::none)
+    refuse(std::string("model.query_key_norm: ") + name_of(model.query_key_norm) +
+           " normalises queries and keys behind the weights");
+  if (model.adapter.rank > 0) refuse("adapters stand beside the weights of queries and keys");
   const bool features = layers::uses(model.attention, &layers::MechanismInfo::has_features);
   if (features && !ops::feature_map_info(model.attention.feature_map).estimates_softmax)
     refuse("it would change what the feature map " + model.attention.feature_map + " means");
@@ -90,7 +91,7 @@ std::pair<double, double> mean_norms(const AttentionData& data) {
 
 FoldReport fold_scaling(ObservedModel& observed, Model& model) {
   check_foldable(model.settings);
-  const layers::AttentionConfig config = attention_config(model.settings);
+  const layers::AttentionConfig config = layers::attention_config(model.settings.model);
   const std::int64_t group = config.n_heads / config.n_kv_heads, n_layers = model.settings.model.n_layers;
   const bool shared = model.settings.model.shared_layers;
   std::vector<BlockMoments> blocks(at(shared ? 1 : n_layers),
@@ -116,7 +117,7 @@ FoldReport fold_scaling(ObservedModel& observed, Model& model) {
     const std::string name = "blocks." + std::to_string(i);
     for (std::int64_t key_head = 0; key_head < config.n_kv_heads; ++key_head) {
       layers::HeadMoments& moments = blocks[i].key_heads[at(key_head)];
-      if (model.settings.model.position == "rotary") {
+      if (model.settings.model.position == layers::Position::rotary) {
         average_pairs(moments.query_square);
         average_pairs(moments.key_square);
       }

@@ -14,18 +14,19 @@
 namespace furlong {
 namespace {
 
+using layers::Activation;
+
 struct ActivationName {
-  const char *theirs, *ours, *gated;
+  const char* theirs;
+  Activation ours;
+  std::optional<Activation> gated;
 };
 // The first of several with one meaning is the one written.
-constexpr ActivationName activation_names[] = {{"gelu", "gelu", "geglu"},
-                                               {"gelu_new", "gelu_tanh", nullptr},
-                                               {"gelu_pytorch_tanh", "gelu_tanh", nullptr},
-                                               {"gelu_fast", "gelu_tanh", nullptr},
-                                               {"gelu_python", "gelu", "geglu"},
-                                               {"relu", "relu", nullptr},
-                                               {"silu", "silu", "swiglu"},
-                                               {"swish", "silu", "swiglu"}};
+constexpr ActivationName activation_names[] = {
+    {"gelu", Activation::gelu, Activation::geglu},        {"gelu_new", Activation::gelu_tanh, {}},
+    {"gelu_pytorch_tanh", Activation::gelu_tanh, {}},     {"gelu_fast", Activation::gelu_tanh, {}},
+    {"gelu_python", Activation::gelu, Activation::geglu}, {"relu", Activation::relu, {}},
+    {"silu", Activation::silu, Activation::swiglu},       {"swish", Activation::silu, Activation::swiglu}};
 
 /// A value as messages show it, short and in one line.
 std::string shown(const nlohmann::ordered_json& value) { return foreign::printable(value.dump()); }
@@ -107,20 +108,20 @@ void ForeignConfig::only(const std::string& key, const nlohmann::ordered_json& s
                         shown(supported), why));
 }
 
-std::string ForeignConfig::activation(const std::string& key, const std::string& fallback, bool gated) const {
+Activation ForeignConfig::activation(const std::string& key, const std::string& fallback, bool gated) const {
   const std::string name = text(key, fallback);
   std::vector<std::string> known;
   for (const ActivationName& one : activation_names) {
-    const char* const ours = gated ? one.gated : one.ours;
-    if (ours && name == one.theirs) return ours;
+    const std::optional<Activation> ours = gated ? one.gated : one.ours;
+    if (ours && name == one.theirs) return *ours;
     if (ours) known.emplace_back(one.theirs);
   }
   fail(key, fmt::format("found {}; expected one of {}", foreign::printable(name), fmt::join(known, ", ")));
 }
 
-std::string foreign_activation(const std::string& activation) {
+std::string foreign_activation(Activation activation) {
   for (const ActivationName& one : activation_names) {
-    if (activation == one.ours || (one.gated && activation == one.gated)) return one.theirs;
+    if (activation == one.ours || activation == one.gated) return one.theirs;
   }
   return {};
 }

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "layers/model_config.h"
+
 namespace furlong {
 
 class ForeignConfig {
@@ -34,7 +36,7 @@ class ForeignConfig {
   /// other than what is `supported`; `why` ends the message.
   void only(const std::string& key, const nlohmann::ordered_json& supported, const std::string& why) const;
   /// Our name of an activation ("gelu_new" is gelu_tanh). `gated`: the feedforward multiplies by a gate (swiglu).
-  std::string activation(const std::string& key, const std::string& fallback, bool gated) const;
+  layers::Activation activation(const std::string& key, const std::string& fallback, bool gated) const;
   /// Throws UserError "ORIGIN: KEY: message".
   [[noreturn]] void fail(const std::string& key, const std::string& message) const;
 
@@ -46,6 +48,6 @@ class ForeignConfig {
 
 /// The name that Hugging Face gives to one of our activations, of a gated one to its nonlinearity; empty where it has
 /// none.
-std::string foreign_activation(const std::string& activation);
+std::string foreign_activation(layers::Activation activation);
 
 }  // namespace furlong

@@ -149,8 +149,8 @@ SourceModel open_own(const fs::path& path, const ImportOptions& options) {
     result.report.matched.push_back({parameter.name(), parameter.shape(), {}, {}});
   if (const auto kept = CheckpointOrigin::read(checkpoint))
     result.origin = Origin::from_checkpoint(*kept, file.string());
-  result.description =
-      fmt::format("{} of {} layers from {}", settings.model.architecture, settings.model.n_layers, file.string());
+  result.description = fmt::format("{} of {} layers from {}", name_of(settings.model.architecture),
+                                   settings.model.n_layers, file.string());
   return result;
 }
 
@@ -187,7 +187,7 @@ SourceModel open_source_model(const fs::path& path, const ImportOptions& options
 Settings complete_settings(Settings settings, const std::string& origin) {
   DataSettings& data = settings.data;
   data.sequence_length = std::min<std::int64_t>(settings.model.max_sequence_length, 1024);
-  if (settings.model.architecture == "encoder") data.sampler = "documents";
+  if (settings.model.architecture == layers::Architecture::encoder) data.sampler = "documents";
   // What the strict reader of configs would have refused.
   const config::Table table = settings_table(settings, false);
   for (const config::Key& key : table.keys()) {

@@ -53,7 +53,7 @@ bool is_performer_config(const ForeignConfig& config) {
 }
 
 std::vector<Mapping> shared_mappings(const Architecture& architecture, const Model& model, const Spelling& spelling) {
-  ModelSettings settings = model.settings.model;
+  layers::ModelConfig settings = model.settings.model;
   settings.vocabulary_size = model.store->find("token_embedding.weight").shape()[0];
   std::map<std::string, Shape> shapes;
   for (const Parameter& parameter : model.store->parameters()) shapes.emplace(parameter.name(), parameter.shape());
@@ -126,8 +126,8 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
     }
   }
   result.origin = std::move(origin);
-  result.description =
-      fmt::format("{} of {} layers from {}", settings.model.architecture, settings.model.n_layers, directory.string());
+  result.description = fmt::format("{} of {} layers from {}", name_of(settings.model.architecture),
+                                   settings.model.n_layers, directory.string());
   return result;
 }
 

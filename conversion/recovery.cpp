@@ -44,8 +44,8 @@ MeasuredLength::Pass measure_pass(Model& model, std::int64_t length) {
   constexpr int most_repetitions = 5;
   constexpr double enough_seconds = 1;
   MeasuredLength::Pass pass;
-  const ModelSettings& settings = model.settings.model;
-  if (settings.position == "learned" && length > settings.max_sequence_length) {
+  const layers::ModelConfig& settings = model.settings.model;
+  if (settings.position == layers::Position::learned && length > settings.max_sequence_length) {
     pass.failure = fmt::format("the model has {} learned positions", settings.max_sequence_length);
     return pass;
   }
@@ -107,7 +107,7 @@ class Measurement {
   std::optional<Recovery> run(const std::vector<Candidate>& students, const StopRequests& stop_requests) {
     Recovery recovery;
     recovery.data = data_->path();
-    recovery.objective = settings_.objective.name;
+    recovery.objective = name_of(settings_.objective.name);
     recovery.split = split_;
     recovery.sequence_length = settings_.data.sequence_length;
     const DataSettings& data = settings_.data;

@@ -12,7 +12,6 @@ namespace furlong {
 namespace {
 
 using Counts = std::vector<std::uint64_t>;  // by token or label
-using Name = ObjectiveSettings::Name;
 
 constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 27;
 constexpr std::uint64_t kTokensAtOnce = std::uint64_t{1} << 20;
@@ -65,7 +64,7 @@ std::vector<bool> possible_targets(const Settings& settings, const Vocabulary& v
     return possible;
   }
   for (std::size_t id = 0; id < classes; ++id) {
-    if (settings.objective.which() == Name::masked_tokens)
+    if (settings.objective.name == Objective::masked_tokens)
       possible[id] = vocabulary.is_data_symbol(static_cast<std::int32_t>(id));
   }
   for (const std::string& symbol : settings.data.ignore_tokens)
@@ -112,7 +111,7 @@ Chance chance(const Settings& settings, const Vocabulary& vocabulary, const Data
   found.loss /= n_targets;
   if (commonest < targets.size()) found.accuracy = static_cast<double>(targets[commonest]) / n_targets;
   found.targets = static_cast<std::int64_t>(n_targets);
-  if (settings.objective.which() == Name::next_token) found.bytes = bytes_of(targets, vocabulary);
+  if (settings.objective.name == Objective::next_token) found.bytes = bytes_of(targets, vocabulary);
   return found;
 }
 

@@ -47,7 +47,7 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
     throw UserError(
         "this model is an encoder (objective {}): each of its tokens sees those behind it, so that it cannot continue "
         "a text; furlong evaluate measures it",
-        model.settings.objective.name);
+        name_of(model.settings.objective.name));
   }
   std::vector<std::int32_t> prompt = prompt_tokens;
   if (prompt.empty()) {
@@ -59,8 +59,8 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
     prompt.push_back(*document);
   }
   const std::int64_t total = static_cast<std::int64_t>(prompt.size()) + options.max_tokens;
-  const layers::DecoderConfig& config = model.decoder->config();
-  if (config.position == "learned" && total > config.max_sequence_length) {
+  const layers::ModelConfig& config = model.decoder->config();
+  if (config.position == layers::Position::learned && total > config.max_sequence_length) {
     throw UserError("prompt and max-tokens make {} tokens, but the model has learned positions for {}; ask for fewer",
                     total, config.max_sequence_length);
   }

@@ -126,8 +126,8 @@ Variable hidden_of(Model& model, layers::ForwardContext& context, const TokenRow
 }
 
 void check_rows(const Model& model, const TokenRows& rows) {
-  const ModelSettings& settings = model.settings.model;
-  if (settings.position == "learned" && rows.n > settings.max_sequence_length)
+  const layers::ModelConfig& settings = model.settings.model;
+  if (settings.position == layers::Position::learned && rows.n > settings.max_sequence_length)
     throw UserError("a row has {} tokens, and the model learned positions for {}; shorten it", rows.n,
                     settings.max_sequence_length);
   for (const std::int32_t segment : rows.segments) {

@@ -6,15 +6,9 @@
 #include "framework/ops/dense/linear.h"
 #include "framework/ops/elementwise/activation.h"
 #include "layers/context.h"
+#include "layers/model_config.h"
 
 namespace furlong::layers {
-
-/// Low-rank adapters beside frozen weights (Hu et al. 2021, "LoRA").
-struct AdapterConfig {
-  std::int64_t rank = 0;  ///< 0: none
-  double alpha = 16;
-  double scale() const { return alpha / static_cast<double>(rank); }
-};
 
 /// Whether a parameter of this name goes on being trained where a model has adapters and all else is frozen: the
 /// adapters themselves, and what attention has besides its two linear maps (feature maps, gates, norms of queries and

@@ -18,22 +18,19 @@
 namespace furlong::benchmarks {
 namespace {
 
-layers::DecoderConfig config_of(const Request& request) {
-  layers::DecoderConfig config;
+layers::ModelConfig config_of(const Request& request) {
+  layers::ModelConfig config;
   config.vocabulary_size = integer_of(request, "vocabulary", 256);
   config.n_layers = integer_of(request, "layers", 6);
   config.d_model = integer_of(request, "d_model", 512);
   config.d_feedforward = integer_of(request, "d_feedforward", 2048);
   config.max_sequence_length = integer_of(request, "n", 8192);
-  config.activation = "gelu_tanh";
-  config.position = "learned";
+  config.activation = layers::Activation::gelu_tanh;
+  config.position = layers::Position::learned;
   config.attention.mechanism = text_of(request, "attention", "linear");
   config.attention.n_heads = config.attention.n_kv_heads = integer_of(request, "heads", 8);
   config.attention.d_head = config.d_model / config.attention.n_heads;
   config.attention.n_features = config.attention.mechanism == "linear" ? integer_of(request, "m", 256) : 0;
-  const std::string recompute = text_of(request, "recompute", "elementwise");
-  config.recompute_elementwise = recompute != "none";
-  config.recompute_blocks = recompute == "blocks";
   config.attention.chunk_size = integer_of(request, "chunk", 64);
   return config;
 }
@@ -44,7 +41,8 @@ class Training {
       : n_(integer_of(request, "n", 8192)),
         batch_(integer_of(request, "batch", 1)),
         store_(dtype_from_name(text_of(request, "dtype", "float32")), Device{}),
-        model_(store_, config_of(request)) {
+        model_(store_, config_of(request),
+               value_named<layers::Recompute>(text_of(request, "recompute", "elementwise"), "recompute")) {
     store_.allocate(1);
     model_.redraw(1, 0);
     optimizer_.emplace(OptimizerSettings{}, store_);

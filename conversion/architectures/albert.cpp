@@ -19,12 +19,8 @@ Settings settings_of(const ForeignConfig& config, const Spelling& spelling) {
   return settings;
 }
 
-std::int64_t d_embedding_of(const ModelSettings& model) {
-  return model.d_embedding > 0 ? model.d_embedding : model.d_model;
-}
-
-std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spelling) {
-  const std::int64_t d = model.d_model, e = d_embedding_of(model), inner = model.d_feedforward;
+std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const Spelling& spelling) {
+  const std::int64_t d = model.d_model, e = model.embedding_width(), inner = model.d_feedforward;
   const std::string encoder = spelling.prefix + "encoder.", block = encoder + "albert_layer_groups.0.albert_layers.0.",
                     attention = block + "attention.";
   EncoderTable table(model, spelling, e);
@@ -40,7 +36,7 @@ std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spe
   return table.take();
 }
 
-std::vector<Duplicate> duplicates_of(const ModelSettings& model, const Spelling& spelling) {
+std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const Spelling& spelling) {
   if (!spelling.head) return {};
   return encoder_duplicates(model, spelling, predictions);
 }
@@ -53,10 +49,10 @@ bool is_carried(std::string_view name) {
          name.ends_with("embeddings.token_type_ids");
 }
 
-nlohmann::ordered_json config_of(const ModelSettings& model) {
+nlohmann::ordered_json config_of(const layers::ModelConfig& model) {
   nlohmann::ordered_json config = encoder_config(model);
   config["num_hidden_groups"] = config["inner_group_num"] = 1;
-  config["embedding_size"] = d_embedding_of(model);
+  config["embedding_size"] = model.embedding_width();
   return config;
 }
 

@@ -12,7 +12,7 @@ Settings settings_of(const ForeignConfig& config, const Spelling& spelling) {
   return encoder_settings(config, spelling, {30522, 768, 12, 3072, "gelu"});
 }
 
-std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spelling) {
+std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const Spelling& spelling) {
   const std::int64_t d = model.d_model, inner = model.d_feedforward;
   EncoderTable table(model, spelling, d);
   table.embeddings();
@@ -30,7 +30,7 @@ std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spe
   return table.take();
 }
 
-std::vector<Duplicate> duplicates_of(const ModelSettings& model, const Spelling& spelling) {
+std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const Spelling& spelling) {
   return encoder_duplicates(model, spelling, predictions);
 }
 

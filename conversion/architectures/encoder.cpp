@@ -6,34 +6,34 @@ Settings encoder_settings(const ForeignConfig& config, const Spelling& spelling,
   config.only("position_embedding_type", "absolute", "learned positions, added to the embedding");
   config.only("is_decoder", false, "an encoder, each of whose tokens sees all others");
   Settings settings;
-  settings.objective.name = "masked_tokens";
-  ModelSettings& model = settings.model;
-  model.architecture = "encoder";
+  settings.objective.name = Objective::masked_tokens;
+  layers::ModelConfig& model = settings.model;
+  model.architecture = layers::Architecture::encoder;
   model.vocabulary_size = config.size("vocab_size", defaults.vocabulary_size);
   model.n_layers = config.size("num_hidden_layers", 12);
   model.d_model = config.size("hidden_size", defaults.d_model);
-  model.n_heads = config.size("num_attention_heads", defaults.n_heads);
+  model.attention.n_heads = config.size("num_attention_heads", defaults.n_heads);
   model.d_feedforward = config.size("intermediate_size", defaults.d_feedforward);
   model.max_sequence_length = config.size("max_position_embeddings", 512);
   model.n_segments = config.size("type_vocab_size", 2);
   model.activation = config.activation("hidden_act", defaults.activation, false);
-  model.norm = "layernorm";
+  model.norm = ops::NormKind::layernorm;
   model.norm_epsilon = config.real("layer_norm_eps", 1e-12);
-  model.norm_placement = "after";
+  model.norm_placement = layers::NormPlacement::after;
   model.embedding_norm = true;
   model.bias = true;
-  model.position = "learned";
-  model.prediction_head = spelling.head ? "transform" : "none";
+  model.position = layers::Position::learned;
+  model.prediction_head = spelling.head ? layers::PredictionHead::transform : layers::PredictionHead::none;
   model.output_bias = spelling.head;
   model.tied_embeddings = !spelling.head || config.boolean("tie_word_embeddings", true);
   return settings;
 }
 
-nlohmann::ordered_json encoder_config(const ModelSettings& model) {
+nlohmann::ordered_json encoder_config(const layers::ModelConfig& model) {
   return {{"vocab_size", model.vocabulary_size},
           {"num_hidden_layers", model.n_layers},
           {"hidden_size", model.d_model},
-          {"num_attention_heads", model.n_heads},
+          {"num_attention_heads", model.attention.n_heads},
           {"intermediate_size", model.d_feedforward},
           {"max_position_embeddings", model.max_sequence_length},
           {"type_vocab_size", model.n_segments},
@@ -75,7 +75,7 @@ void EncoderTable::query_key_value(const std::string& ours, const std::string& t
 }
 
 void EncoderTable::head(const std::string& predictions, const std::string& transform) {
-  if (model_.prediction_head == "transform") {
+  if (model_.prediction_head == layers::PredictionHead::transform) {
     linear("prediction.transform", transform + "dense", model_.d_model, d_embedding_);
     norm("prediction.norm", transform + "LayerNorm", d_embedding_);
   }
@@ -86,7 +86,7 @@ void EncoderTable::head(const std::string& predictions, const std::string& trans
     table_.push_back({"classifier.weight", {{predictions + "decoder.weight", {model_.vocabulary_size, d_embedding_}}}});
 }
 
-std::vector<Duplicate> encoder_duplicates(const ModelSettings& model, const Spelling& spelling,
+std::vector<Duplicate> encoder_duplicates(const layers::ModelConfig& model, const Spelling& spelling,
                                           const std::string& predictions) {
   if (!model.output_bias || !model.tied_embeddings) return {};
   return {{predictions + "decoder.bias", predictions + "bias"},

@@ -13,12 +13,12 @@ struct EncoderDefaults {
   const char* activation;
 };
 Settings encoder_settings(const ForeignConfig& config, const Spelling& spelling, const EncoderDefaults& defaults);
-nlohmann::ordered_json encoder_config(const ModelSettings& model);
+nlohmann::ordered_json encoder_config(const layers::ModelConfig& model);
 
 /// The table of an encoder's tensors. Each name of ours comes before the foreign one.
 class EncoderTable {
  public:
-  EncoderTable(const ModelSettings& model, const Spelling& spelling, std::int64_t d_embedding)
+  EncoderTable(const layers::ModelConfig& model, const Spelling& spelling, std::int64_t d_embedding)
       : model_(model), spelling_(spelling), d_embedding_(d_embedding) {}
 
   void norm(const std::string& ours, const std::string& theirs, std::int64_t width);
@@ -33,14 +33,14 @@ class EncoderTable {
   std::vector<Mapping> take() { return std::move(table_); }
 
  private:
-  const ModelSettings& model_;
+  const layers::ModelConfig& model_;
   const Spelling& spelling_;
   std::int64_t d_embedding_;
   std::vector<Mapping> table_;
 };
 
 /// The output layer's tensors that repeat others.
-std::vector<Duplicate> encoder_duplicates(const ModelSettings& model, const Spelling& spelling,
+std::vector<Duplicate> encoder_duplicates(const layers::ModelConfig& model, const Spelling& spelling,
                                           const std::string& predictions);
 
 }  // namespace furlong

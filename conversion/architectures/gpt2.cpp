@@ -10,25 +10,25 @@ Settings settings_of(const ForeignConfig& config, const Spelling&) {
   config.only("scale_attn_by_inverse_layer_idx", false, "scores do not depend on the layer's number");
   config.only("add_cross_attention", false, "a decoder alone");
   Settings settings;
-  settings.objective.name = "next_token";
-  ModelSettings& model = settings.model;
-  model.architecture = "decoder";
+  settings.objective.name = Objective::next_token;
+  layers::ModelConfig& model = settings.model;
+  model.architecture = layers::Architecture::decoder;
   model.vocabulary_size = config.size("vocab_size", 50257);
   model.n_layers = config.size("n_layer", 12);
   model.d_model = config.size("n_embd", 768);
-  model.n_heads = config.size("n_head", 12);
+  model.attention.n_heads = config.size("n_head", 12);
   model.d_feedforward = config.size("n_inner", 4 * model.d_model);
   model.max_sequence_length = config.size("n_positions", config.size("n_ctx", 1024));
   model.activation = config.activation("activation_function", "gelu_new", false);
-  model.norm = "layernorm";
+  model.norm = ops::NormKind::layernorm;
   model.norm_epsilon = config.real("layer_norm_epsilon", 1e-5);
   model.bias = true;
-  model.position = "learned";
+  model.position = layers::Position::learned;
   model.tied_embeddings = config.boolean("tie_word_embeddings", true);
   return settings;
 }
 
-std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spelling) {
+std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const Spelling& spelling) {
   const std::int64_t d = model.d_model, inner = model.d_feedforward, V = model.vocabulary_size;
   const std::string& prefix = spelling.prefix;
   std::vector<Mapping> table{{"token_embedding.weight", {{prefix + "wte.weight", {V, d}}}},
@@ -57,7 +57,7 @@ std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spe
   return table;
 }
 
-std::vector<Duplicate> duplicates_of(const ModelSettings& model, const Spelling& spelling) {
+std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const Spelling& spelling) {
   if (!model.tied_embeddings) return {};
   return {{"lm_head.weight", spelling.prefix + "wte.weight"}};
 }
@@ -65,11 +65,11 @@ std::vector<Duplicate> duplicates_of(const ModelSettings& model, const Spelling&
 /// The causal mask and the number that masked scores once were set to.
 bool is_carried(std::string_view name) { return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"); }
 
-nlohmann::ordered_json config_of(const ModelSettings& model) {
+nlohmann::ordered_json config_of(const layers::ModelConfig& model) {
   return {{"vocab_size", model.vocabulary_size},
           {"n_layer", model.n_layers},
           {"n_embd", model.d_model},
-          {"n_head", model.n_heads},
+          {"n_head", model.attention.n_heads},
           {"n_inner", model.d_feedforward},
           {"n_positions", model.max_sequence_length},
           {"n_ctx", model.max_sequence_length},

@@ -15,26 +15,26 @@ namespace {
 /// it).
 double yarn_magnitude(double factor, double m) { return factor <= 1 ? 1 : 0.1 * m * std::log(factor) + 1; }
 
-void read_yarn(const ForeignConfig& rope, ModelSettings& model) {
+void read_yarn(const ForeignConfig& rope, layers::ModelConfig& model) {
   rope.only("truncate", true, "the ramp begins and ends at whole pairs");
-  model.rotary_original_length = rope.size("original_max_position_embeddings", model.max_sequence_length);
+  model.rotary_scaling.original_length = rope.size("original_max_position_embeddings", model.max_sequence_length);
   if (!rope.has("factor")) {
-    model.rotary_scaling_factor =
-        static_cast<double>(model.max_sequence_length) / static_cast<double>(model.rotary_original_length);
+    model.rotary_scaling.factor =
+        static_cast<double>(model.max_sequence_length) / static_cast<double>(model.rotary_scaling.original_length);
   }
-  model.rotary_beta_fast = rope.real("beta_fast", 32);
-  model.rotary_beta_slow = rope.real("beta_slow", 1);
+  model.rotary_scaling.beta_fast = rope.real("beta_fast", 32);
+  model.rotary_scaling.beta_slow = rope.real("beta_slow", 1);
   const double m = rope.real("mscale", 0), all = rope.real("mscale_all_dim", 0);
   if (rope.has("attention_factor")) {
-    model.rotary_attention_factor = rope.real("attention_factor");
+    model.rotary_scaling.attention_factor = rope.real("attention_factor");
   } else if (m != 0 && all != 0) {
-    model.rotary_attention_factor =
-        yarn_magnitude(model.rotary_scaling_factor, m) / yarn_magnitude(model.rotary_scaling_factor, all);
+    model.rotary_scaling.attention_factor =
+        yarn_magnitude(model.rotary_scaling.factor, m) / yarn_magnitude(model.rotary_scaling.factor, all);
   }
 }
 
 /// rope_parameters (transformers from 5 on), or rope_scaling and rope_theta.
-void read_rotary(const ForeignConfig& config, ModelSettings& model) {
+void read_rotary(const ForeignConfig& config, layers::ModelConfig& model) {
   const ForeignConfig rope = config.section(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
   model.rotary_base = rope.real("rope_theta", config.real("rope_theta", 10000));
   config.only("partial_rotary_factor", 1.0, "whole heads are turned");
@@ -48,13 +48,13 @@ void read_rotary(const ForeignConfig& config, ModelSettings& model) {
                               ? ": dynamic turns a token differently in a longer text, so that no past can be kept"
                               : ""));
   }
-  if (rope.has("factor") || kind != "yarn") model.rotary_scaling_factor = rope.real("factor");
-  if (rope.has("factor") && model.rotary_scaling_factor == 1) return;  // nothing is scaled
-  model.rotary_scaling = kind;
+  if (rope.has("factor") || kind != "yarn") model.rotary_scaling.factor = rope.real("factor");
+  if (rope.has("factor") && model.rotary_scaling.factor == 1) return;  // nothing is scaled
+  model.rotary_scaling.kind = value_named<ops::RotaryScalingKind>(kind, "rope_type");
   if (kind == "llama3") {
-    model.rotary_original_length = rope.size("original_max_position_embeddings", model.max_sequence_length);
-    model.rotary_low_frequency_factor = rope.real("low_freq_factor");
-    model.rotary_high_frequency_factor = rope.real("high_freq_factor");
+    model.rotary_scaling.original_length = rope.size("original_max_position_embeddings", model.max_sequence_length);
+    model.rotary_scaling.low_frequency_factor = rope.real("low_freq_factor");
+    model.rotary_scaling.high_frequency_factor = rope.real("high_freq_factor");
   }
   if (kind == "yarn") read_yarn(rope, model);
 }
@@ -66,22 +66,22 @@ Settings settings_of(const ForeignConfig& config, const Spelling&) {
   config.only("use_sliding_window", false, "Llama's attention sees the whole past");
   config.only("is_decoder", true, "a decoder");
   Settings settings;
-  settings.objective.name = "next_token";
-  ModelSettings& model = settings.model;
-  model.architecture = "decoder";
+  settings.objective.name = Objective::next_token;
+  layers::ModelConfig& model = settings.model;
+  model.architecture = layers::Architecture::decoder;
   model.vocabulary_size = config.size("vocab_size", 32000);
   model.n_layers = config.size("num_hidden_layers", 32);
   model.d_model = config.size("hidden_size", 4096);
-  model.n_heads = config.size("num_attention_heads", 32);
-  model.n_key_value_heads = config.size("num_key_value_heads", model.n_heads);
-  model.d_head = config.size("head_dim", std::max<std::int64_t>(1, model.d_model / model.n_heads));
+  model.attention.n_heads = config.size("num_attention_heads", 32);
+  model.attention.n_kv_heads = config.size("num_key_value_heads", model.attention.n_heads);
+  model.attention.d_head = config.size("head_dim", std::max<std::int64_t>(1, model.d_model / model.attention.n_heads));
   model.d_feedforward = config.size("intermediate_size", 11008);
   model.max_sequence_length = config.size("max_position_embeddings", 2048);
   model.activation = config.activation("hidden_act", "silu", true);
-  model.norm = "rmsnorm";
+  model.norm = ops::NormKind::rmsnorm;
   model.norm_epsilon = config.real("rms_norm_eps", 1e-6);
   model.bias = false;
-  model.position = "rotary";
+  model.position = layers::Position::rotary;
   model.tied_embeddings = config.boolean("tie_word_embeddings", false);
   read_rotary(config, model);
   return settings;
@@ -104,10 +104,11 @@ constexpr Names llama_cpp{"token_embd.weight",  "output_norm.weight", "output.we
                           "attn_output.weight", "ffn_norm.weight",    "ffn_gate.weight", "ffn_up.weight",
                           "ffn_down.weight"};
 
-std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spelling) {
+std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const Spelling& spelling) {
   const Names& names = spelling.gguf ? llama_cpp : hugging_face;
-  const std::int64_t d = model.d_model, inner = model.d_feedforward, V = model.vocabulary_size, d_head = model.d_head;
-  const std::int64_t queries = model.n_heads * d_head, keys = model.n_key_value_heads * d_head;
+  const std::int64_t d = model.d_model, inner = model.d_feedforward, V = model.vocabulary_size,
+                     d_head = model.attention.d_head;
+  const std::int64_t queries = model.attention.n_heads * d_head, keys = model.attention.n_kv_heads * d_head;
   std::vector<Mapping> table{{"token_embedding.weight", {{spelling.prefix + names.embedding, {V, d}}}},
                              {"final_norm.gain", {{spelling.prefix + names.final_norm, {d}}}}};
   for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
@@ -129,7 +130,7 @@ std::vector<Mapping> mappings_of(const ModelSettings& model, const Spelling& spe
   return table;
 }
 
-std::vector<Duplicate> duplicates_of(const ModelSettings& model, const Spelling& spelling) {
+std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const Spelling& spelling) {
   const Names& names = spelling.gguf ? llama_cpp : hugging_face;
   if (!model.tied_embeddings) return {};
   return {{names.output, spelling.prefix + names.embedding}};
@@ -138,13 +139,13 @@ std::vector<Duplicate> duplicates_of(const ModelSettings& model, const Spelling&
 /// Rotary frequencies, which follow from the config.
 bool is_carried(std::string_view name) { return name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight"; }
 
-nlohmann::ordered_json config_of(const ModelSettings& model) {
+nlohmann::ordered_json config_of(const layers::ModelConfig& model) {
   nlohmann::ordered_json config{{"vocab_size", model.vocabulary_size},
                                 {"num_hidden_layers", model.n_layers},
                                 {"hidden_size", model.d_model},
-                                {"num_attention_heads", model.n_heads},
-                                {"num_key_value_heads", model.n_key_value_heads},
-                                {"head_dim", model.d_head},
+                                {"num_attention_heads", model.attention.n_heads},
+                                {"num_key_value_heads", model.attention.n_kv_heads},
+                                {"head_dim", model.attention.d_head},
                                 {"intermediate_size", model.d_feedforward},
                                 {"max_position_embeddings", model.max_sequence_length},
                                 {"hidden_act", foreign_activation(model.activation)},
@@ -154,17 +155,18 @@ nlohmann::ordered_json config_of(const ModelSettings& model) {
                                 {"attention_bias", false},
                                 {"mlp_bias", false},
                                 {"tie_word_embeddings", model.tied_embeddings}};
-  if (model.rotary_scaling == "none") return config;
-  nlohmann::ordered_json rope{{"rope_type", model.rotary_scaling}, {"factor", model.rotary_scaling_factor}};
-  if (model.rotary_scaling != "linear") rope["original_max_position_embeddings"] = model.rotary_original_length;
-  if (model.rotary_scaling == "llama3") {
-    rope["low_freq_factor"] = model.rotary_low_frequency_factor;
-    rope["high_freq_factor"] = model.rotary_high_frequency_factor;
+  const ops::RotaryScaling& scaling = model.rotary_scaling;
+  if (scaling.kind == ops::RotaryScalingKind::none) return config;
+  nlohmann::ordered_json rope{{"rope_type", name_of(scaling.kind)}, {"factor", scaling.factor}};
+  if (scaling.counts_original_length()) rope["original_max_position_embeddings"] = scaling.original_length;
+  if (scaling.kind == ops::RotaryScalingKind::llama3) {
+    rope["low_freq_factor"] = scaling.low_frequency_factor;
+    rope["high_freq_factor"] = scaling.high_frequency_factor;
   }
-  if (model.rotary_scaling == "yarn") {
-    rope["beta_fast"] = model.rotary_beta_fast;
-    rope["beta_slow"] = model.rotary_beta_slow;
-    if (model.rotary_attention_factor != 0) rope["attention_factor"] = model.rotary_attention_factor;
+  if (scaling.kind == ops::RotaryScalingKind::yarn) {
+    rope["beta_fast"] = scaling.beta_fast;
+    rope["beta_slow"] = scaling.beta_slow;
+    if (scaling.attention_factor != 0) rope["attention_factor"] = scaling.attention_factor;
   }
   config["rope_scaling"] = rope;
   return config;

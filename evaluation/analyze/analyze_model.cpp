@@ -24,8 +24,8 @@ AttentionCandidate candidate_of(const layers::AttentionConfig& config, ops::Feat
   candidate.map = map;
   candidate.map_options = config.map_options;
   candidate.centering = config.centering;
-  candidate.saderf = config.scaling == "saderf";
-  candidate.kind = layers::directions_kind(config.directions);
+  candidate.saderf = config.scaling == layers::Scaling::saderf;
+  candidate.kind = config.directions;
   return candidate;
 }
 
@@ -42,9 +42,9 @@ OwnAttention own_attention(const layers::AttentionConfig& config, std::int64_t h
     return own;
   }
   const AttentionCandidate candidate = candidate_of(config, ops::feature_map_info(config.feature_map).map);
-  const bool sums = config.normalizer == "sum" && !config.rotate_numerator;
+  const bool sums = config.normalizer == ops::Normalizer::sum && !config.rotate_numerator;
   own.name += " " + candidate.name();
-  if (config.normalizer != "sum") own.name += ", normalizer " + config.normalizer;
+  if (config.normalizer != ops::Normalizer::sum) own.name += std::string(", normalizer ") + name_of(config.normalizer);
   own.m = layers::feature_sizes(config).features;
   if (config.rotate_numerator) own.name += ", positions in the numerator";
   own.has_weights = sums && !ops::can_be_negative(candidate.map, candidate.map_options);
@@ -123,8 +123,7 @@ void add_candidate(const Layer& layer, const AttentionCandidate& candidate, std:
       one.total_variation_to_softmax = variation->to_softmax[at(head.head)];
       one.total_variation_to_uniform = variation->to_uniform[at(head.head)];
     }
-    if (candidate.is_random())
-      one.directions = layers::directions_kinds()[static_cast<std::size_t>(candidate.kind)].second;
+    if (candidate.is_random()) one.directions = name_of(candidate.kind);
     const HeadAttention& before = head.attentions.back();
     if (options.find_features && candidate.is_random()) {
       const bool same =
@@ -143,7 +142,7 @@ HeadAttention own_row(const Layer& layer, std::int64_t head, const ModelAnalysis
   row.m = own.m;
   row.error = layer.own_errors[at(head)];
   if (own.m > 0 && ops::feature_map_info(layer.config.feature_map).needs_directions)
-    row.directions = layer.config.directions;
+    row.directions = name_of(layer.config.directions);
   if (own.has_weights && layer.variation) {
     row.total_variation_to_softmax = layer.variation->to_softmax[at(head)];
     row.total_variation_to_uniform = layer.variation->to_uniform[at(head)];
@@ -188,11 +187,10 @@ LayerAnalysis analyze_layer(const Layer& layer, const ModelAnalysisOptions& opti
 }
 
 /// Without candidates only softmax is compared with one; what belongs to candidates would do nothing elsewhere.
-void check_candidate_options(const ModelAnalysisOptions& options, const layers::AttentionConfig& config,
-                             std::int64_t n_layers) {
+void check_candidate_options(const ModelAnalysisOptions& options, const layers::ModelConfig& config) {
   if (!options.candidates.empty() || options.candidate_options.empty()) return;
-  for (std::int64_t layer = 0; layer < n_layers; ++layer) {
-    const layers::AttentionConfig of_layer = layers::attention_of_layer(config, layer, n_layers);
+  for (std::int64_t layer = 0; layer < config.n_layers; ++layer) {
+    const layers::AttentionConfig of_layer = layers::attention_of_layer(config, layer);
     for (std::int64_t head = 0; head < of_layer.n_heads; ++head) {
       if (own_attention(of_layer, head).is_softmax) return;
     }
@@ -213,12 +211,12 @@ void analyze_model(const ModelAnalysisOptions& options, const std::function<void
   Model loaded = load_model(checkpoint, Device{}, options.weights, [](const Parameter&) { return true; });
   ObservedModel model(loaded,
                       {options.store, options.split, options.sequence_length, options.batch_size, options.batches});
-  const layers::AttentionConfig config = attention_config(model.settings());
-  check_candidate_options(options, config, model.settings().model.n_layers);
+  const layers::ModelConfig& config = model.settings().model;
+  check_candidate_options(options, config);
   for (const AttentionCandidate& candidate : options.candidates) {
-    if (!candidate.is_random()) candidate.features(0, config.d_head);
+    if (!candidate.is_random()) candidate.features(0, config.attention.d_head);
     for (const std::int64_t m : options.features)
-      candidate.features(m, config.d_head);  // refused here rather than after minutes
+      candidate.features(m, config.attention.d_head);  // refused here rather than after minutes
   }
   analysis.step = checkpoint.integer("step");
   analysis.data = model.data_path();
@@ -233,7 +231,7 @@ void analyze_model(const ModelAnalysisOptions& options, const std::function<void
   // One pass for each layer, so that only one layer's queries, keys and values are held at a time.
   const std::int64_t n_layers = static_cast<std::int64_t>(names.size());
   for (std::int64_t i = 0; i < n_layers; ++i)
-    done(analyze_layer(observe_layer(model, names[at(i)], layers::attention_of_layer(config, i, n_layers)), options));
+    done(analyze_layer(observe_layer(model, names[at(i)], layers::attention_of_layer(config, i)), options));
 }
 
 }  // namespace furlong

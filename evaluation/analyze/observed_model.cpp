@@ -43,10 +43,10 @@ ObservedModel::ObservedModel(Model& model, const ObservedBatches& wanted)
     throw UserError("{}: its vocabulary ({}) is not the model's ({})", data_->path(), vocabulary.description(),
                     model_.vocabulary.description());
   length_ = wanted.sequence_length > 0 ? wanted.sequence_length : settings.data.sequence_length;
-  if (settings.model.position == "learned" && length_ > settings.model.max_sequence_length)
+  if (settings.model.position == layers::Position::learned && length_ > settings.model.max_sequence_length)
     throw UserError("--sequence-length {}: longer than the model's {} learned positions", length_,
                     settings.model.max_sequence_length);
-  if (settings.objective.pooling == "class_token" && length_ < 2)
+  if (settings.objective.pooling == ops::Pooling::first && length_ < 2)
     throw UserError(
         "--sequence-length {}: no room beside the <class> token of objective.pooling: class_token; expected at least 2",
         length_);

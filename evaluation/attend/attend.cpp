@@ -53,8 +53,8 @@ void settle_directions(const AttendOptions& options, AttendTensors& tensors, Att
   Tensor& directions = tensors.constants.directions;
   if (wanted > 0 && !directions.defined()) {
     const RandomKey key{options.seed.value_or(0), 0, random_stream("attend.directions")};
-    const std::vector<float> drawn =
-        layers::draw_directions(layers::directions_kind(kind_of(options)), wanted, tensors.d, key);
+    const std::vector<float> drawn = layers::draw_directions(
+        value_named<layers::DirectionsKind>(kind_of(options), "directions"), wanted, tensors.d, key);
     directions =
         accumulate_dtype(options.dtype) == DType::float64
             ? Tensor::from(std::vector<double>(drawn.begin(), drawn.end()), {wanted, tensors.d}, options.device)
@@ -95,7 +95,7 @@ Leaves leaves_of(const AttendTensors& tensors, const AttendOptions& options) {
     if (!tensor.defined()) return Variable{};
     return options.gradients ? Variable::leaf(tensor) : Variable(tensor);
   };
-  const ops::SequenceProjection kind = ops::sequence_projection_kind(options.config.projection);
+  const ops::SequenceProjection kind = options.config.projection;
   Leaves leaves{{variable(tensors.query), variable(tensors.key), variable(tensors.value), tensors.mask}, {}};
   layers::AttentionTensors& given = leaves.tensors;
   given.gate = variable(tensors.gate);
@@ -159,7 +159,7 @@ void write_attributes(hdf5::File& file, const AttendOptions& options, const Atte
   file.set_integer("window", mechanism.window_in(config));
   file.set_text("dtype", name_of(options.dtype));
   file.set_text("mode", options.recurrent ? "recurrent" : "parallel");
-  if (mechanism.projects_sequence) file.set_text("projection", config.projection);
+  if (mechanism.projects_sequence) file.set_text("projection", name_of(config.projection));
   if (mechanism.has_features) {
     file.set_text("feature_map", config.feature_map);
     file.set_integer("m", report.features);

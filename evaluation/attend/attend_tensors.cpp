@@ -376,7 +376,7 @@ void read_convolution(InputFile& file, const std::string& name, std::int64_t wid
 
 void read_projections(InputFile& file, const layers::AttentionConfig& config, std::int64_t pooled_length,
                       AttendTensors& found) {
-  const ops::SequenceProjection kind = ops::sequence_projection_kind(config.projection);
+  const ops::SequenceProjection kind = config.projection;
   if (kind == ops::SequenceProjection::mean) return read_mean_pooling(file, pooled_length, found);
   const bool linear = kind == ops::SequenceProjection::linear;
   if (!file.has("key_projection")) {

@@ -107,7 +107,7 @@ class Workload {
 
   void add_projections(const layers::AttentionConfig& config, layers::AttentionTensors& tensors) const {
     ops::SequenceProjectionOptions projection;
-    projection.kind = ops::sequence_projection_kind(config.projection);
+    projection.kind = config.projection;
     projection.n_heads = config.n_heads;
     projection.projected_length = config.projected_length;
     projection.max_length = config.max_sequence_length;

@@ -45,9 +45,10 @@ Settings of_one_row(const Settings& settings, std::int64_t samples) {
 /// infinite where they cannot be counted.
 double peak_bytes(const Settings& settings, const Vocabulary& vocabulary, std::int64_t samples, bool recompute) {
   Settings local = of_one_row(settings, samples);
-  if (recompute) local.trainer.recompute = "blocks";
-  const ModelSettings& model = local.model;
-  const auto widest = static_cast<double>(std::max({model.d_model, model.n_heads * model.d_head, model.d_feedforward}));
+  if (recompute) local.trainer.recompute = layers::Recompute::blocks;
+  const layers::ModelConfig& model = local.model;
+  const auto widest = static_cast<double>(
+      std::max({model.d_model, model.attention.n_heads * model.attention.d_head, model.d_feedforward}));
   const auto countable = static_cast<double>(arena(Device{DeviceType::shape_only, 0}).capacity());
   if (static_cast<double>(samples) * static_cast<double>(tokens_of_segment(local)) * widest > countable)
     return infinity;
@@ -246,7 +247,7 @@ PlanReport begin_report(const Settings& settings, const Vocabulary& vocabulary, 
   const std::int64_t groups = cluster.devices() / settings.parallel.sequence_processes,
                      accumulation = settings.trainer.gradient_accumulation;
   report.samples = (settings.data.batch_size + groups - 1) / groups;
-  const std::int64_t rows = settings.objective.which() == ObjectiveSettings::Name::matching ? 2 : 1;
+  const std::int64_t rows = settings.objective.name == Objective::matching ? 2 : 1;
   report.tokens = settings.data.batch_size * accumulation * rows * settings.data.sequence_length;
   report.segments = segments_of(settings, vocabulary, report);
   if (settings.checkpoint.background) {
@@ -267,7 +268,7 @@ class Planner {
         report_(begin_report(settings, vocabulary, shapes_, cluster, device)),
         stages_(plan_stages(settings, vocabulary_size(settings, vocabulary),
                             static_cast<std::int64_t>(vocabulary.labels().size()), report_.samples)),
-        recomputes_(settings.trainer.recompute == "blocks"),
+        recomputes_(settings.trainer.recompute == layers::Recompute::blocks),
         peak_(peak_bytes(settings, vocabulary, report_.samples, recomputes_)) {
     const double accumulation = static_cast<double>(settings.trainer.gradient_accumulation);
     const auto seconds = [&](double plain, double attention) {

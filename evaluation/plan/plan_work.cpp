@@ -18,16 +18,16 @@ struct Products {
 };
 
 /// Of linear maps for one token.
-Products linear(const ModelSettings& model, double inner, double outer) {
-  const double rank = static_cast<double>(model.lora_rank), product = 2 * inner * outer,
+Products linear(const layers::ModelConfig& model, double inner, double outer) {
+  const double rank = static_cast<double>(model.adapter.rank), product = 2 * inner * outer,
                adapter = 2 * rank * (inner + outer);
   return rank > 0 ? Products{product + adapter, product + 2 * adapter} : Products{product, 2 * product};
 }
 
 /// The same for a map that has no adapter.
-Products plain_linear(const ModelSettings& model, double inner, double outer) {
+Products plain_linear(const layers::ModelConfig& model, double inner, double outer) {
   const double product = 2 * inner * outer;
-  return {product, model.lora_rank > 0 ? product : 2 * product};
+  return {product, model.adapter.rank > 0 ? product : 2 * product};
 }
 
 /// Of n tokens in one layer: one sequence, or a segment of one.
@@ -48,11 +48,11 @@ Products attention(const layers::AttentionConfig& config, std::int64_t n, bool i
 }
 
 /// The linear maps of a block, for one token.
-Products maps_of_block(const ModelSettings& model) {
+Products maps_of_block(const layers::ModelConfig& model) {
   const auto d = static_cast<double>(model.d_model), hidden = static_cast<double>(model.d_feedforward),
-             heads = static_cast<double>(model.n_heads * model.d_head),
-             keys = static_cast<double>(model.n_key_value_heads * model.d_head);
-  const bool gated = model.activation == "swiglu" || model.activation == "geglu";
+             heads = static_cast<double>(model.attention.n_heads * model.attention.d_head),
+             keys = static_cast<double>(model.attention.n_kv_heads * model.attention.d_head);
+  const bool gated = layers::is_gated(model.activation);
   Products sum = linear(model, d, heads + 2 * keys);
   sum += linear(model, heads, d);
   sum += linear(model, d, gated ? 2 * hidden : hidden);
@@ -61,19 +61,19 @@ Products maps_of_block(const ModelSettings& model) {
 }
 
 PlanStage output_stage(const Settings& settings, double vocabulary, double n_classes, double samples, double tokens) {
-  const ModelSettings& model = settings.model;
+  const layers::ModelConfig& model = settings.model;
   const auto d = static_cast<double>(model.d_model);
   PlanStage stage{.name = "output"};
   if (settings.objective.learns_labels()) {
     stage.forward = samples * 6 * d * n_classes;  // the head is trained beside adapters, too
-    if (settings.objective.which() == ObjectiveSettings::Name::matching) {
+    if (settings.objective.name == Objective::matching) {
       stage.forward += samples * 8 * d * d;
       stage.backward += samples * 16 * d * d;
     }
     return stage;
   }
   double width = d;
-  if (model.prediction_head == "transform") {
+  if (model.prediction_head == layers::PredictionHead::transform) {
     width = static_cast<double>(model.d_embedding > 0 ? model.d_embedding : model.d_model);
     const Products transform = plain_linear(model, d, width);
     stage.forward += tokens * transform.forward;
@@ -92,8 +92,8 @@ std::int64_t tokens_of_segment(const Settings& settings) {
 
 std::vector<PlanStage> plan_stages(const Settings& settings, std::int64_t vocabulary, std::int64_t n_classes,
                                    std::int64_t samples) {
-  const ModelSettings& model = settings.model;
-  const bool pairs = settings.objective.which() == ObjectiveSettings::Name::matching;
+  const layers::ModelConfig& model = settings.model;
+  const bool pairs = settings.objective.name == Objective::matching;
   const std::int64_t n = tokens_of_segment(settings);
   const double rows = static_cast<double>(pairs ? 2 * samples : samples), tokens = rows * static_cast<double>(n);
   std::vector<PlanStage> stages{{.name = "embedding"}};
@@ -103,12 +103,11 @@ std::vector<PlanStage> plan_stages(const Settings& settings, std::int64_t vocabu
     stages[0].forward = tokens * map.forward;
     stages[0].backward = tokens * map.backward;
   }
-  const layers::AttentionConfig config = attention_config(settings);
   const Products maps = maps_of_block(model);
-  const bool again = settings.trainer.recompute == "blocks";
+  const bool again = settings.trainer.recompute == layers::Recompute::blocks;
   for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
-    const Products attended = attention(layers::attention_of_layer(config, layer, model.n_layers), n,
-                                        settings.parallel.sequence_processes > 1);
+    const Products attended =
+        attention(layers::attention_of_layer(model, layer), n, settings.parallel.sequence_processes > 1);
     stages.push_back({"blocks." + std::to_string(layer), tokens * maps.forward,
                       tokens * (maps.backward + (again ? maps.forward : 0)), rows * attended.forward,
                       rows * (attended.backward + (again ? attended.forward : 0))});

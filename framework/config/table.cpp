@@ -55,8 +55,28 @@ std::string to_text(const Value& value) {
   return std::visit(Visitor{}, value);
 }
 
+std::vector<std::string> Choice::names() const {
+  std::vector<std::string> names;
+  for (const auto& [value, name] : names_) names.push_back(name);
+  return names;
+}
+
+std::string Choice::get() const {
+  for (const auto& [value, name] : names_)
+    if (value == *value_) return name;
+  throw ContractError("a value of {} is none of {}", *value_, join(names(), ", "));
+}
+
+void Choice::set(const std::string& name) const {
+  for (const auto& [value, its_name] : names_)
+    if (name == its_name) return void(*value_ = value);
+  throw ContractError("'{}' is none of {}", name, join(names(), ", "));
+}
+
 Key::Key(std::string path, Target target, std::string unit, std::string meaning)
-    : path_(std::move(path)), target_(target), unit_(std::move(unit)), meaning_(std::move(meaning)) {}
+    : path_(std::move(path)), target_(std::move(target)), unit_(std::move(unit)), meaning_(std::move(meaning)) {
+  if (const auto* choice = std::get_if<Choice>(&target_)) choices_ = choice->names();
+}
 
 Key& Key::within(double lowest, double highest) { return lowest_ = lowest, highest_ = highest, *this; }
 Key& Key::at_least(double bound) { return lowest_ = bound, *this; }
@@ -105,7 +125,7 @@ std::string Key::type() const {
   if (holds<double>()) return "number";
   if (holds<bool>()) return "boolean";
   if (holds<std::filesystem::path>()) return "path";
-  if (holds<std::string>()) return choices_.empty() ? "string" : "choice";
+  if (is_text()) return choices_.empty() ? "string" : "choice";
   return "list of strings";
 }
 
@@ -134,7 +154,7 @@ std::string Key::expected() const {
   if (holds<bool>()) return "true or false";
   if (holds<std::filesystem::path>()) return "a path";
   if (holds<std::vector<std::string>>()) return "a list of strings";
-  if (holds<std::string>())
+  if (is_text())
     return choices_.empty() ? "text" : fmt::format("{}{}", choices_.size() > 1 ? "one of " : "", join(choices_, ", "));
   const std::string zero = zero_meaning_.empty() ? "" : fmt::format("0 ({}) or ", zero_meaning_);
   const std::string interval = range();
@@ -143,9 +163,12 @@ std::string Key::expected() const {
 
 Value Key::get() const {
   return std::visit(
-      [](const auto* target) -> Value {
-        if constexpr (std::is_same_v<decltype(target), const std::filesystem::path*>)
+      [](const auto& target) -> Value {
+        using Target = std::decay_t<decltype(target)>;
+        if constexpr (std::is_same_v<Target, std::filesystem::path*>)
           return target->string();
+        else if constexpr (std::is_same_v<Target, Choice>)
+          return target.get();
         else
           return *target;
       },
@@ -153,12 +176,14 @@ Value Key::get() const {
 }
 
 void Key::set(const Value& value) const {
-  const auto assign = [&](auto* target, const auto& v) {
-    using Held = std::remove_reference_t<decltype(*target)>;
+  const auto assign = [&](const auto& target, const auto& v) {
+    using Target = std::decay_t<decltype(target)>;
     using Given = std::decay_t<decltype(v)>;
-    if constexpr (std::is_same_v<Held, Given>)
+    if constexpr (std::is_same_v<Target, Choice> && std::is_same_v<Given, std::string>)
+      target.set(v);
+    else if constexpr (std::is_same_v<Target, Given*>)
       *target = v;
-    else if constexpr (std::is_same_v<Held, std::filesystem::path> && std::is_same_v<Given, std::string>)
+    else if constexpr (std::is_same_v<Target, std::filesystem::path*> && std::is_same_v<Given, std::string>)
       *target = v;
     else
       throw ContractError("{} was given a value of another type", path_);

@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "framework/core/enum_names.h"
+
 namespace furlong::config {
 
 /// Where a value was written: a file with line and column (from 1), or, with line 0, another source such as "--set
@@ -52,12 +54,34 @@ struct Condition {
   std::vector<std::string> or_values{};
 };
 
+/// A member of an enumeration's type, as the text that names its value. Enumerations with names of their own
+/// (framework/core/enum_names.h) need no list.
+class Choice {
+ public:
+  template <NamedEnum E>
+  Choice(E* target) : Choice(target, all_values<E>()) {}
+  /// One of `values` alone.
+  template <class E>
+  Choice(E* target, const std::vector<E>& values) : value_(reinterpret_cast<std::uint8_t*>(target)) {
+    static_assert(sizeof(E) == 1);
+    for (const E value : values) names_.emplace_back(static_cast<std::uint8_t>(value), name_of(value));
+  }
+  std::vector<std::string> names() const;
+  std::string get() const;
+  void set(const std::string& name) const;
+
+ private:
+  std::uint8_t* value_;
+  std::vector<std::pair<std::uint8_t, std::string>> names_;
+};
+
 /// One key, bound to the member of a settings object that holds its value; that object must outlive it.
 class Key {
  public:
-  using Target =
-      std::variant<std::int64_t*, double*, bool*, std::string*, std::filesystem::path*, std::vector<std::string>*>;
+  using Target = std::variant<std::int64_t*, double*, bool*, std::string*, Choice, std::filesystem::path*,
+                              std::vector<std::string>*>;
 
+  /// The choices of an enumeration are its names.
   Key(std::string path, Target target, std::string unit, std::string meaning);
 
   // What a line of the table adds to a key; each returns the key, so that they chain.
@@ -98,6 +122,7 @@ class Key {
   bool holds() const {
     return std::holds_alternative<T*>(target_);
   }
+  bool is_text() const { return holds<std::string>() || std::holds_alternative<Choice>(target_); }
   bool is_number() const { return holds<std::int64_t>() || holds<double>(); }
   std::string type() const;      ///< "integer", "number", "boolean", "choice", "string", "path" or "list of strings"
   std::string range() const;     ///< "from 1 to 8", "above 0 and below 1", "" where anything goes

@@ -21,29 +21,27 @@ void SelfAttentionState::visit(const std::string& prefix, const StateVisitor& vi
   if (convolution.defined()) visitor(prefix + ".convolution", convolution);
 }
 
-SelfAttention::SelfAttention(ParameterStore& store, const std::string& name, const SelfAttentionConfig& config,
-                             ops::RotaryTable* rotary)
+SelfAttention::SelfAttention(ParameterStore& store, const std::string& name, const ModelConfig& config,
+                             const AttentionConfig& attention, ops::RotaryTable* rotary)
     : name_(name),
-      config_(config),
+      attention_(attention),
       rotary_(rotary),
-      query_key_value_(store, name + ".query_key_value", config.d_model, fused_width(config.attention), config.bias,
-                       config.initial_deviation, config.adapter),
-      output_(store, name + ".output", config.attention.n_heads * config.attention.d_head, config.d_model, config.bias,
-              config.output_deviation, config.adapter) {
+      query_key_value_(store, name + ".query_key_value", config.d_model, fused_width(attention), config.bias,
+                       config.initializer_range, config.adapter),
+      output_(store, name + ".output", attention.n_heads * attention.d_head, config.d_model, config.bias,
+              config.branch_initializer_range(), config.adapter) {
   if (config.short_convolution > 0) {
-    convolution_ =
-        &store.add(name + ".short_convolution.weight", {fused_width(config.attention), config.short_convolution},
-                   Initializer::identity_tap(), false);
+    convolution_ = &store.add(name + ".short_convolution.weight", {fused_width(attention), config.short_convolution},
+                              Initializer::identity_tap(), false);
   }
-  if (config.query_key_norm == "rmsnorm") {
-    query_norm_.emplace(store, name + ".query_norm", config.attention.d_head, ops::NormKind::rmsnorm,
-                        config.norm_epsilon, false);
-    key_norm_.emplace(store, name + ".key_norm", config.attention.d_head, ops::NormKind::rmsnorm, config.norm_epsilon,
-                      false);
-  } else if (config.query_key_norm != "none") {
-    throw UserError("model.query_key_norm '{}' is unknown; expected none or rmsnorm", config.query_key_norm);
+  if (config.query_key_norm == QueryKeyNorm::rmsnorm) {
+    const auto norm = [&](const char* of) {
+      return Norm(store, name + of, attention.d_head, ops::NormKind::rmsnorm, config.norm_epsilon, false);
+    };
+    query_norm_ = norm(".query_norm");
+    key_norm_ = norm(".key_norm");
   }
-  mechanism_ = make_attention(store, name, config.attention);
+  mechanism_ = make_attention(store, name, attention);
 }
 
 SelfAttention::SelfAttention(const SelfAttention& first, const std::string& name) : SelfAttention(first) {
@@ -52,15 +50,14 @@ SelfAttention::SelfAttention(const SelfAttention& first, const std::string& name
 }
 
 SelfAttention::Heads SelfAttention::split(ForwardContext& context, const Variable& fused) const {
-  const AttentionConfig& attention = config_.attention;
-  const std::int64_t queries = attention.n_heads * attention.d_head, keys = attention.n_kv_heads * attention.d_head;
+  const std::int64_t queries = attention_.n_heads * attention_.d_head, keys = attention_.n_kv_heads * attention_.d_head;
   const std::vector<Variable> parts = context.tape.split_last(fused, {queries, keys, keys});
   return {parts[0], parts[1], parts[2]};
 }
 
 /// Each head of x [batch, n, heads · d_head] on its own.
 Variable SelfAttention::normed(ForwardContext& context, const Variable& x, const Norm& norm) const {
-  const std::int64_t d_head = config_.attention.d_head, heads = x.extent(2) / d_head;
+  const std::int64_t d_head = attention_.d_head, heads = x.extent(2) / d_head;
   const Variable rows = ops::contiguous(context.tape, x).reshape({x.extent(0), x.extent(1) * heads, d_head});
   return norm.forward(context, rows, nullptr).normed.reshape(x.shape());
 }
@@ -75,22 +72,21 @@ SelfAttention::Heads SelfAttention::heads_of(ForwardContext& context, const Vari
     fused = ops::short_convolution(context.tape, fused, convolution_->variable(), history, history,
                                    documents.defined() ? &documents : nullptr);
   }
-  const AttentionConfig& attention = config_.attention;
   const Tensor own = rotary_ ? context.own_positions() : Tensor{};
   const auto rotate = [&](const Variable& columns, std::int64_t n_heads) {
-    return ops::rotary(context.tape, columns, n_heads, attention.d_head, own.defined() ? 0 : first_position, *rotary_,
+    return ops::rotary(context.tape, columns, n_heads, attention_.d_head, own.defined() ? 0 : first_position, *rotary_,
                        own.defined() ? &own : nullptr);
   };
   if (!query_norm_) {
     // Query and key heads lie side by side in front of the value heads, so that one pass turns both.
-    return split(context, rotary_ ? rotate(fused, attention.n_heads + attention.n_kv_heads) : fused);
+    return split(context, rotary_ ? rotate(fused, attention_.n_heads + attention_.n_kv_heads) : fused);
   }
   Heads heads = split(context, fused);
   heads.query = normed(context, heads.query, *query_norm_);
   heads.key = normed(context, heads.key, *key_norm_);
   if (rotary_) {
-    heads.query = rotate(heads.query, attention.n_heads);
-    heads.key = rotate(heads.key, attention.n_kv_heads);
+    heads.query = rotate(heads.query, attention_.n_heads);
+    heads.key = rotate(heads.key, attention_.n_kv_heads);
   }
   return heads;
 }
@@ -111,8 +107,7 @@ SelfAttentionState SelfAttention::new_state(std::int64_t batch, std::int64_t max
                                             const Device& device) const {
   SelfAttentionState state{mechanism_->new_state(batch, max_tokens, dtype, device), {}};
   if (convolution_)
-    state.convolution =
-        Tensor::zeros({batch, config_.short_convolution - 1, fused_width(config_.attention)}, dtype, device);
+    state.convolution = Tensor::zeros({batch, convolution_->shape()[1] - 1, fused_width(attention_)}, dtype, device);
   return state;
 }
 

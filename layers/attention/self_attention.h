@@ -9,17 +9,6 @@
 
 namespace furlong::layers {
 
-struct SelfAttentionConfig {
-  AttentionConfig attention;
-  std::int64_t d_model = 0;
-  bool bias = true;
-  std::int64_t short_convolution = 0;   ///< width of the causal depthwise convolution on query, key and value; 0 = none
-  std::string query_key_norm = "none";  ///< none, rmsnorm: of each head's query and key, before they are rotated
-  double norm_epsilon = 1e-5;           ///< of query_key_norm
-  AdapterConfig adapter;
-  double initial_deviation = 0.02, output_deviation = 0.02;
-};
-
 /// What generation, and training on consecutive segments, keep of one self-attention layer.
 struct SelfAttentionState {
   std::unique_ptr<AttentionState> attention;
@@ -37,9 +26,10 @@ struct SelfAttentionState {
 /// `name`.output.{weight,bias}, those of adapters (Linear), and the mechanism's.
 class SelfAttention {
  public:
-  /// Throws UserError for names that do not exist.
-  SelfAttention(ParameterStore& store, const std::string& name, const SelfAttentionConfig& config,
-                ops::RotaryTable* rotary);
+  /// `attention` is that of the layer. `rotary` turns queries and keys, where it is not null. Throws UserError for
+  /// names that do not exist.
+  SelfAttention(ParameterStore& store, const std::string& name, const ModelConfig& config,
+                const AttentionConfig& attention, ops::RotaryTable* rotary);
   /// The parameters and the mechanism of `first`, constants and random directions included, under another name.
   SelfAttention(const SelfAttention& first, const std::string& name);
 
@@ -71,8 +61,8 @@ class SelfAttention {
   Heads split(ForwardContext& context, const Variable& fused) const;
 
   std::string name_;
-  SelfAttentionConfig config_;
-  ops::RotaryTable* rotary_;  // null: no rotary positions of queries and keys
+  AttentionConfig attention_;
+  ops::RotaryTable* rotary_;
   Linear query_key_value_, output_;
   Parameter* convolution_ = nullptr;
   std::optional<Norm> query_norm_, key_norm_;

@@ -4,43 +4,25 @@
 
 namespace furlong::layers {
 
-AttentionConfig attention_of_layer(const AttentionConfig& config, std::int64_t layer, std::int64_t n_layers) {
-  AttentionConfig result = config;
-  result.layer_mechanisms.clear();
-  if (config.layer_mechanisms.empty()) return result;
-  if (static_cast<std::int64_t>(config.layer_mechanisms.size()) != n_layers)
-    throw UserError("model.attention.layers names {} mechanisms for {} layers; expected one for each",
-                    config.layer_mechanisms.size(), n_layers);
-  const std::string& entry = config.layer_mechanisms[static_cast<std::size_t>(layer)];
-  if (const std::vector<std::string> names = mechanisms_in(entry); names.size() > 1) {
-    result.head_mechanisms = names;
-  } else {
-    result.mechanism = entry;
-  }
-  return result;
-}
+namespace {
 
-Block::Block(ParameterStore& store, const std::string& name, const BlockConfig& config, ops::RotaryTable* rotary)
-    : name_(name),
+std::string name_of_block(std::int64_t layer) { return "blocks." + std::to_string(layer); }
+
+}  // namespace
+
+Block::Block(ParameterStore& store, const ModelConfig& config, std::int64_t layer, ops::RotaryTable* rotary)
+    : name_(name_of_block(layer)),
       norm_placement_(config.norm_placement),
       dropout_(config.dropout),
-      attention_norm_(store, name + ".attention_norm", config.self_attention.d_model, config.norm, config.norm_epsilon,
-                      config.self_attention.bias),
-      attention_(store, name + ".attention", config.self_attention, rotary),
-      feedforward_norm_(store, name + ".feedforward_norm", config.self_attention.d_model, config.norm,
-                        config.norm_epsilon, config.self_attention.bias),
-      feedforward_(store, name + ".feedforward", config.self_attention.d_model, config.d_feedforward, config.activation,
-                   config.self_attention.bias, config.self_attention.initial_deviation,
-                   config.self_attention.output_deviation, config.self_attention.adapter) {}
+      attention_norm_(store, name_ + ".attention_norm", config.d_model, config),
+      attention_(store, name_ + ".attention", config, attention_of_layer(config, layer), rotary),
+      feedforward_norm_(store, name_ + ".feedforward_norm", config.d_model, config),
+      feedforward_(store, name_ + ".feedforward", config) {}
 
-Block::Block(const Block& first, const std::string& name)
-    : name_(name),
-      norm_placement_(first.norm_placement_),
-      dropout_(first.dropout_),
-      attention_norm_(first.attention_norm_),
-      attention_(first.attention_, name + ".attention"),
-      feedforward_norm_(first.feedforward_norm_),
-      feedforward_(first.feedforward_) {}
+Block::Block(const Block& first, std::int64_t layer) : Block(first) {
+  name_ = name_of_block(layer);
+  attention_ = SelfAttention(first.attention_, name_ + ".attention");
+}
 
 Variable Block::drop(ForwardContext& context, const Variable& x, const char* branch) const {
   return dropout(context, x, dropout_, name_ + "." + branch + ".dropout");

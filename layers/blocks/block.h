@@ -5,20 +5,6 @@
 
 namespace furlong::layers {
 
-/// Where norms stand: before attention and feedforward, whose outputs are added to a residual stream that no norm
-/// touches (GPT-2, Llama), or after the additions, on the stream itself (BERT; Vaswani et al. 2017).
-enum class NormPlacement : std::uint8_t { before, after };
-
-struct BlockConfig {
-  SelfAttentionConfig self_attention;
-  std::int64_t d_feedforward = 0;
-  std::string activation = "gelu";
-  ops::NormKind norm = ops::NormKind::layernorm;
-  double norm_epsilon = 1e-5;
-  NormPlacement norm_placement = NormPlacement::before;
-  double dropout = 0;
-};
-
 /// The residual stream between blocks: `sum` plus `branch`, which the next norm adds while it reads both (one pass less
 /// over memory).
 struct ResidualStream {
@@ -26,19 +12,15 @@ struct ResidualStream {
   Variable branch;  // undefined before the first block, and always with norms after the additions
 };
 
-/// `config` with the mechanism, or those of the heads, that config.layer_mechanisms names for `layer`, where it names
-/// any. Throws UserError when their number is not n_layers.
-AttentionConfig attention_of_layer(const AttentionConfig& config, std::int64_t layer, std::int64_t n_layers);
-
 /// Transformer block, with dropout on both branches. Norms before: x + attention(norm(x)), then x +
 /// feedforward(norm(x)). After: norm(x + attention(x)), then norm(x + feedforward(x)). Parameters:
-/// `name`.{attention_norm,attention,feedforward_norm,feedforward}.
+/// blocks.`layer`.{attention_norm,attention,feedforward_norm,feedforward}.
 class Block {
  public:
-  Block(ParameterStore& store, const std::string& name, const BlockConfig& config, ops::RotaryTable* rotary);
+  Block(ParameterStore& store, const ModelConfig& config, std::int64_t layer, ops::RotaryTable* rotary);
   /// The same block once more, as another layer: its parameters, and all that its attention has, are those of `first`;
   /// its dropout and its name in messages and observations are its own.
-  Block(const Block& first, const std::string& name);
+  Block(const Block& first, std::int64_t layer);
 
   /// `first_position` and `carried` as in SelfAttention::forward.
   ResidualStream forward(ForwardContext& context, const ResidualStream& in, std::int64_t first_position = 0,

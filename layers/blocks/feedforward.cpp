@@ -3,25 +3,14 @@
 #include "framework/ops/dense/feed_forward.h"
 
 namespace furlong::layers {
-namespace {
 
-bool is_gated(const std::string& activation) { return activation == "swiglu" || activation == "geglu"; }
-ops::ActivationKind kind_of(const std::string& activation) {
-  if (activation == "swiglu") return ops::ActivationKind::silu;
-  if (activation == "geglu") return ops::ActivationKind::gelu;
-  return ops::activation_from_name(activation);
-}
-
-}  // namespace
-
-FeedForward::FeedForward(ParameterStore& store, const std::string& name, std::int64_t d_model,
-                         std::int64_t d_feedforward, const std::string& activation, bool bias, double initial_deviation,
-                         double output_deviation, const AdapterConfig& adapter)
-    : gated_(is_gated(activation)),
-      kind_(kind_of(activation)),
-      input_(store, name + ".input", d_model, gated_ ? 2 * d_feedforward : d_feedforward, bias, initial_deviation,
-             adapter),
-      output_(store, name + ".output", d_feedforward, d_model, bias, output_deviation, adapter) {}
+FeedForward::FeedForward(ParameterStore& store, const std::string& name, const ModelConfig& config)
+    : gated_(is_gated(config.activation)),
+      kind_(kind_of(config.activation)),
+      input_(store, name + ".input", config.d_model, (gated_ ? 2 : 1) * config.d_feedforward, config.bias,
+             config.initializer_range, config.adapter),
+      output_(store, name + ".output", config.d_feedforward, config.d_model, config.bias,
+              config.branch_initializer_range(), config.adapter) {}
 
 Variable FeedForward::forward(ForwardContext& context, const Variable& x) const {
   const Tape::Scope scope(context.tape, "feedforward");

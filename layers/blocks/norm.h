@@ -2,6 +2,7 @@
 #include "framework/autodiff/parameter_store.h"
 #include "framework/ops/normalization/norm.h"
 #include "layers/context.h"
+#include "layers/model_config.h"
 
 namespace furlong::layers {
 
@@ -15,6 +16,10 @@ class Norm {
         epsilon_(epsilon),
         gain_(&store.add(name + ".gain", {d_model}, Initializer::ones(), false)),
         bias_(bias ? &store.add(name + ".bias", {d_model}, Initializer::zeros(), false) : nullptr) {}
+
+  /// As the model's other norms.
+  Norm(ParameterStore& store, const std::string& name, std::int64_t width, const ModelConfig& config)
+      : Norm(store, name, width, config.norm, config.norm_epsilon, config.bias) {}
 
   /// residual + branch (branch may be null) and its normalised value.
   ops::NormOutputs forward(ForwardContext& context, const Variable& residual, const Variable* branch) const {

@@ -1,7 +1,6 @@
 #include "layers/models/decoder.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "framework/ops/dense/embedding.h"
 #include "framework/ops/elementwise/weighted_sum.h"
@@ -10,44 +9,6 @@
 #include "layers/dropout.h"
 
 namespace furlong::layers {
-namespace {
-
-ops::NormKind norm_kind(const std::string& name) {
-  if (name == "layernorm") return ops::NormKind::layernorm;
-  if (name == "rmsnorm") return ops::NormKind::rmsnorm;
-  throw UserError("model.norm '{}' is unknown; expected layernorm or rmsnorm", name);
-}
-
-NormPlacement norm_placement(const std::string& name) {
-  if (name == "before") return NormPlacement::before;
-  if (name == "after") return NormPlacement::after;
-  throw UserError("model.norm_placement '{}' is unknown; expected before or after", name);
-}
-
-BlockConfig block_config(const DecoderConfig& config) {
-  BlockConfig block;
-  block.self_attention.attention = config.attention;
-  block.self_attention.d_model = config.d_model;
-  block.self_attention.bias = config.bias;
-  block.self_attention.short_convolution = config.short_convolution;
-  block.self_attention.query_key_norm = config.query_key_norm;
-  block.self_attention.norm_epsilon = config.norm_epsilon;
-  block.self_attention.adapter = config.adapter;
-  block.self_attention.initial_deviation = config.initializer_range;
-  // Each layer adds two branches to the residual stream; scaled so that its variance does not grow with depth (Radford
-  // et al. 2019, section 2.3).
-  block.self_attention.output_deviation =
-      config.initializer_range / std::sqrt(2.0 * static_cast<double>(config.n_layers));
-  block.d_feedforward = config.d_feedforward;
-  block.activation = config.activation;
-  block.norm = norm_kind(config.norm);
-  block.norm_epsilon = config.norm_epsilon;
-  block.norm_placement = norm_placement(config.norm_placement);
-  block.dropout = config.dropout;
-  return block;
-}
-
-}  // namespace
 
 std::int64_t GenerationState::bytes() const {
   std::int64_t total = 0;
@@ -60,11 +21,11 @@ void GenerationState::visit(const StateVisitor& visitor) {
     layers[layer].visit("layers." + std::to_string(layer), visitor);
 }
 
-Decoder::Decoder(ParameterStore& store, const DecoderConfig& config) : config_(config), store_(store) {
+Decoder::Decoder(ParameterStore& store, const ModelConfig& config, Recompute recompute)
+    : config_(config), recompute_(recompute), store_(store) {
   require(config.vocabulary_size > 0 && config.n_layers > 0 && config.d_model > 0 && config.d_feedforward > 0 &&
               config.max_sequence_length > 0,
           "decoder: a size is not resolved");
-  if (config_.prediction_head == "none") config_.predicts_tokens = false;
   declare_embeddings();
   declare_blocks();
   declare_output();
@@ -72,32 +33,13 @@ Decoder::Decoder(ParameterStore& store, const DecoderConfig& config) : config_(c
 
 void Decoder::declare_embeddings() {
   const auto normal = Initializer::normal(config_.initializer_range);
-  const std::int64_t width = config_.d_embedding > 0 ? config_.d_embedding : config_.d_model;
+  const std::int64_t width = config_.embedding_width();
   token_embedding_ = &store_.add("token_embedding.weight", {config_.vocabulary_size, width}, normal, true);
-  if (config_.position == "learned") {
+  if (config_.position == Position::learned)
     position_embedding_ = &store_.add("position_embedding.weight", {config_.max_sequence_length, width}, normal, true);
-  } else if (config_.position == "rotary") {
-    if (config_.rotary_placement == "numerator") {
-      require(config_.rotary_scaling.kind == ops::RotaryScalingKind::none,
-              "decoder: rotary_scaling with positions in the numerator");
-      config_.attention.rotate_numerator = true;
-      config_.attention.rotary_base = config_.rotary_base;
-    } else if (config_.rotary_placement == "before_features") {
-      rotary_ =
-          std::make_unique<ops::RotaryTable>(config_.attention.d_head, config_.rotary_base, config_.rotary_scaling);
-    } else {
-      throw UserError("model.rotary_placement '{}' is unknown; expected before_features or numerator",
-                      config_.rotary_placement);
-    }
-  } else if (config_.position != "sinusoidal" && config_.position != "none") {
-    throw UserError("model.position '{}' is unknown; expected none, learned, sinusoidal or rotary", config_.position);
-  }
   if (config_.n_segments > 0)
     segment_embedding_ = &store_.add("segment_embedding.weight", {config_.n_segments, width}, normal, true);
-  if (config_.embedding_norm) {
-    embedding_norm_.emplace(store_, "embedding_norm", width, norm_kind(config_.norm), config_.norm_epsilon,
-                            config_.bias);
-  }
+  if (config_.embedding_norm) embedding_norm_.emplace(store_, "embedding_norm", width, config_);
   if (config_.d_embedding > 0) {
     embedding_projection_.emplace(store_, "embedding_projection", width, config_.d_model, config_.bias,
                                   config_.initializer_range);
@@ -105,48 +47,35 @@ void Decoder::declare_embeddings() {
 }
 
 void Decoder::declare_blocks() {
-  BlockConfig block = block_config(config_);
-  if (config_.shared_layers && !config_.attention.layer_mechanisms.empty())
-    throw UserError(
-        "model.attention.layers names mechanisms for layers that share one block (model.shared_layers); remove one of "
-        "the two");
+  require(!config_.shared_layers || config_.attention.layer_mechanisms.empty(),
+          "decoder: mechanisms of layers that share one block");
+  if (config_.rotates(RotaryPlacement::before_features))
+    rotary_ = std::make_unique<ops::RotaryTable>(config_.attention.d_head, config_.rotary_base, config_.rotary_scaling);
   for (std::int64_t layer = 0; layer < config_.n_layers; ++layer) {
-    const std::string name = "blocks." + std::to_string(layer);
-    if (layer > 0 && config_.shared_layers) {
-      blocks_.push_back(std::make_unique<Block>(*blocks_.front(), name));
-      continue;
-    }
-    block.self_attention.attention = attention_of_layer(config_.attention, layer, config_.n_layers);
-    blocks_.push_back(std::make_unique<Block>(store_, name, block, rotary_.get()));
+    blocks_.push_back(layer > 0 && config_.shared_layers
+                          ? std::make_unique<Block>(*blocks_.front(), layer)
+                          : std::make_unique<Block>(store_, config_, layer, rotary_.get()));
   }
 }
 
 void Decoder::declare_output() {
-  const ops::NormKind norm = norm_kind(config_.norm);
-  if (norm_placement(config_.norm_placement) == NormPlacement::before)
-    final_norm_.emplace(store_, "final_norm", config_.d_model, norm, config_.norm_epsilon, config_.bias);
-  if (!config_.predicts_tokens) return;
-  const std::int64_t embedding = token_embedding_->shape()[1];
+  if (config_.norm_placement == NormPlacement::before)
+    final_norm_.emplace(store_, "final_norm", config_.d_model, config_);
+  if (config_.prediction_head == PredictionHead::none) return;
   std::int64_t width = config_.d_model;  // of what the output product is taken of
-  if (config_.prediction_head == "transform") {
-    width = embedding;
-    prediction_activation_ = ops::activation_from_name(config_.activation);
+  if (config_.prediction_head == PredictionHead::transform) {
+    require(!is_gated(config_.activation), "decoder: a gated activation in front of the output");
+    width = config_.embedding_width();
     prediction_transform_.emplace(store_, "prediction.transform", config_.d_model, width, config_.bias,
                                   config_.initializer_range);
-    prediction_norm_.emplace(store_, "prediction.norm", width, norm, config_.norm_epsilon, config_.bias);
-  } else if (config_.prediction_head != "linear") {
-    throw UserError("model.prediction_head '{}' is unknown; expected linear, transform or none",
-                    config_.prediction_head);
+    prediction_norm_.emplace(store_, "prediction.norm", width, config_);
   }
-  const Shape shape{config_.vocabulary_size, width};
   if (!config_.tied_embeddings) {
-    classifier_ = &store_.add("classifier.weight", shape, Initializer::normal(config_.initializer_range), true);
-  } else if (width != embedding) {
-    throw UserError(
-        "model.d_embedding: {} with tied embeddings and hidden states of width {}; take prediction_head: transform, or "
-        "do not tie them",
-        embedding, width);
+    classifier_ = &store_.add("classifier.weight", {config_.vocabulary_size, width},
+                              Initializer::normal(config_.initializer_range), true);
   }
+  require(width == output_weight().shape()[1], "decoder: tied embeddings of width {} for states of width {}",
+          output_weight().shape()[1], width);
   if (config_.output_bias)
     output_bias_ = &store_.add("output_bias", {config_.vocabulary_size}, Initializer::zeros(), false);
 }
@@ -161,7 +90,7 @@ std::int64_t Decoder::keep_replaced(const Tensor& table) {
 
 Variable Decoder::position_table(ForwardContext& context, std::int64_t needed) {
   if (position_embedding_) return position_embedding_->variable();
-  if (config_.position != "sinusoidal") return {};
+  if (config_.position != Position::sinusoidal) return {};
   if (!sinusoidal_.defined() || sinusoidal_.extent(0) < needed) {
     const std::int64_t doubled = keep_replaced(sinusoidal_);
     sinusoidal_ = ops::sinusoidal_positions(context.stream(), std::max({needed, config_.max_sequence_length, doubled}),
@@ -235,11 +164,11 @@ ResidualStream Decoder::recompute_block(ForwardContext& context, std::size_t lay
 }
 
 Variable Decoder::hidden(ForwardContext& context, const Tensor& tokens, GenerationState* carried) {
-  context.tape.set_remakes_values(config_.recompute_elementwise);
+  context.tape.set_remakes_values(recompute_ != Recompute::none);
   ResidualStream stream{embedded(context, tokens, carried ? carried->position : 0), {}};
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
-    stream = config_.recompute_blocks ? recompute_block(context, layer, stream, carried)
-                                      : run_block(context, layer, stream, carried);
+    stream = recompute_ == Recompute::blocks ? recompute_block(context, layer, stream, carried)
+                                             : run_block(context, layer, stream, carried);
   }
   if (carried) carried->position += tokens.extent(1);
   return normed(context, stream);
@@ -256,7 +185,7 @@ Variable Decoder::prediction_states(ForwardContext& context, const Variable& hid
   if (!prediction_transform_) return hidden;
   const Tape::Scope scope(context.tape, "prediction");
   return prediction_norm_
-      ->forward(context, prediction_transform_->activated(context, hidden, prediction_activation_), nullptr)
+      ->forward(context, prediction_transform_->activated(context, hidden, kind_of(config_.activation)), nullptr)
       .normed;
 }
 
@@ -289,7 +218,7 @@ Tensor Decoder::logits(const Stream& stream, const Tensor& hidden) const {
 Variable Decoder::attention_output(ForwardContext& context, std::size_t layer, const Variable& input,
                                    std::int64_t first_position) const {
   require(layer < blocks_.size(), "attention of layer {} of {}", layer, blocks_.size());
-  context.tape.set_remakes_values(config_.recompute_elementwise);
+  context.tape.set_remakes_values(recompute_ != Recompute::none);
   return blocks_[layer]->attention_output(context, input, first_position);
 }
 

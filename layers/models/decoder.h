@@ -8,45 +8,6 @@
 
 namespace furlong::layers {
 
-/// A decoder language model. GPT-2 (layernorm, biases, gelu_tanh, learned positions, tied embeddings), Llama (rmsnorm,
-/// swiglu, rotary, grouped key-value heads) and, as an encoder's trunk, BERT (norms after, of embeddings too, segments,
-/// a transform in front of the output) and ALBERT (one block for all layers, narrow embeddings) are just values of
-/// this. All sizes are resolved: nothing is 0 that has to be known.
-struct DecoderConfig {
-  std::int64_t vocabulary_size = 0, n_layers = 0, d_model = 0, d_feedforward = 0, max_sequence_length = 0;
-  AttentionConfig attention;
-  std::string activation = "gelu";
-  std::string norm = "layernorm";
-  double norm_epsilon = 1e-5;
-  std::string norm_placement = "before";  ///< before, after (then there is no final norm)
-  bool embedding_norm = false;            ///< of the sum of token, position and segment embeddings
-  std::string query_key_norm = "none";    ///< none, rmsnorm
-  bool bias = true;
-  bool shared_layers = false;  ///< one block's parameters for all layers
-  std::int64_t d_embedding =
-      0;  ///< width of the embeddings, which a linear map brings to d_model; 0: d_model, without a map
-  std::int64_t n_segments = 0;  ///< rows of the segment embedding; 0: there is none
-  bool tied_embeddings = true;
-  /// linear; transform: a dense layer, the activation and a norm in front of the output product; none: as
-  /// predicts_tokens false
-  std::string prediction_head = "linear";
-  bool predicts_tokens = true;      ///< false: hidden states are all, and there is no output layer
-  bool output_bias = false;         ///< a bias for each token of the vocabulary
-  std::string position = "rotary";  ///< none, learned, sinusoidal, rotary
-  double rotary_base = 10000;
-  ops::RotaryScaling rotary_scaling;
-  /// before_features: queries and keys are rotated; numerator: only the features that weigh values (linear attention)
-  std::string rotary_placement = "before_features";
-  double dropout = 0;
-  std::int64_t short_convolution = 0;
-  double initializer_range = 0.02;
-  AdapterConfig adapter;
-  bool recompute_elementwise =
-      true;  ///< norms and activations are made again in backward from what it keeps anyway: the same bits
-  bool recompute_blocks =
-      false;  ///< keep only the residual stream between blocks for backward, and run each block again there
-};
-
 /// The past of sequences being generated, or, where every layer's state is recurrent, of long sequences trained on
 /// segment by segment.
 struct GenerationState {
@@ -58,14 +19,14 @@ struct GenerationState {
   void visit(const StateVisitor& visitor);
 };
 
-/// Parameters: token_embedding.weight; as configured position_embedding.weight, segment_embedding.weight,
-/// embedding_norm.{gain,bias}, embedding_projection.{weight,bias}; blocks.N (shared_layers: blocks.0 alone);
-/// final_norm.{gain,bias} (norms before); prediction.transform.{weight,bias} and prediction.norm.{gain,bias};
-/// classifier.weight (embeddings not tied); output_bias.
+/// A language model, or an encoder's trunk. Parameters: token_embedding.weight; as configured
+/// position_embedding.weight, segment_embedding.weight, embedding_norm.{gain,bias}, embedding_projection.{weight,bias};
+/// blocks.N (shared_layers: blocks.0 alone); final_norm.{gain,bias} (norms before); prediction.transform.{weight,bias}
+/// and prediction.norm.{gain,bias}; classifier.weight (embeddings not tied); output_bias.
 class Decoder {
  public:
   /// Declares its parameters in `store`, which the caller then allocates. Throws UserError for names that do not exist.
-  Decoder(ParameterStore& store, const DecoderConfig& config);
+  Decoder(ParameterStore& store, const ModelConfig& config, Recompute recompute = Recompute::elementwise);
 
   /// Final hidden states [batch, n, d_model] of tokens int32 [batch, n]. With `carried` (of new_state) the tokens
   /// follow those that it has seen: positions, convolutions and attention go on where they ended, no gradient flows
@@ -83,7 +44,7 @@ class Decoder {
   Variable prediction_states(ForwardContext& context, const Variable& hidden) const;
   /// [vocabulary, width of prediction_states]; the token embedding's where that is tied.
   const Parameter& output_weight() const {
-    require(config_.predicts_tokens, "a model without an output layer over tokens");
+    require(config_.prediction_head != PredictionHead::none, "a model without an output layer over tokens");
     return *(config_.tied_embeddings ? token_embedding_ : classifier_);
   }
   /// [vocabulary], or null.
@@ -105,7 +66,7 @@ class Decoder {
   /// statistics that they are made of, stay as they are, instead of fading in steps that they had no part in.
   /// Undefined: all layers.
   void redraw(std::uint64_t seed, std::int64_t step, std::optional<std::size_t> only = std::nullopt);
-  const DecoderConfig& config() const { return config_; }
+  const ModelConfig& config() const { return config_; }
 
  private:
   ResidualStream run_block(ForwardContext& context, std::size_t layer, const ResidualStream& in,
@@ -121,7 +82,8 @@ class Decoder {
   Variable normed(ForwardContext& context, const ResidualStream& stream) const;
   std::int64_t keep_replaced(const Tensor& table);
 
-  DecoderConfig config_;
+  ModelConfig config_;
+  Recompute recompute_;
   ParameterStore& store_;
   // Null and empty where the config has none.
   Parameter* token_embedding_;
@@ -131,7 +93,6 @@ class Decoder {
   Parameter* output_bias_ = nullptr;
   std::optional<Norm> embedding_norm_, final_norm_, prediction_norm_;
   std::optional<Linear> embedding_projection_, prediction_transform_;
-  ops::ActivationKind prediction_activation_{};
   Tensor sinusoidal_, zero_segments_;
   std::unique_ptr<ops::RotaryTable> rotary_;
   std::vector<std::unique_ptr<Block>> blocks_;

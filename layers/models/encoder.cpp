@@ -3,28 +3,20 @@
 namespace furlong::layers {
 namespace {
 
-ops::Pooling pooling_of(const std::string& name) {
-  if (name == "mean") return ops::Pooling::mean;
-  if (name == "class_token") return ops::Pooling::first;
-  throw UserError("objective.pooling '{}' is unknown; expected mean or class_token", name);
+ModelConfig trunk_of(const ModelConfig& config, bool labels) {
+  require(config.architecture == Architecture::encoder, "an encoder of the architecture {}",
+          name_of(config.architecture));
+  ModelConfig trunk = config;
+  if (labels) trunk.prediction_head = PredictionHead::none;
+  return trunk;
 }
 
 }  // namespace
 
-DecoderConfig Encoder::trunk_of(const EncoderConfig& config) {
-  DecoderConfig trunk = config.trunk;
-  trunk.attention.causal = false;
-  trunk.predicts_tokens = config.head == EncoderConfig::Head::masked_tokens;
-  return trunk;
-}
-
-Encoder::Encoder(ParameterStore& store, const EncoderConfig& config)
-    : config_(config), trunk_(store, trunk_of(config)) {
-  config_.trunk = trunk_.config();
-  if (config.head == EncoderConfig::Head::masked_tokens) return;
-  head_.emplace(store, LabelHeadConfig{config.trunk.d_model, config.n_classes, pooling_of(config.pooling),
-                                       config.head == EncoderConfig::Head::matching, config.trunk.dropout,
-                                       config.trunk.initializer_range});
+Encoder::Encoder(ParameterStore& store, const ModelConfig& config, const std::optional<LabelHeadConfig>& head,
+                 Recompute recompute)
+    : trunk_(store, trunk_of(config, head.has_value()), recompute) {
+  if (head) head_.emplace(store, config, *head);
 }
 
 const LabelHead& Encoder::head() const {

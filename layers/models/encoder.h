@@ -8,21 +8,15 @@
 
 namespace furlong::layers {
 
-struct EncoderConfig {
-  DecoderConfig
-      trunk;  ///< embedding, blocks and final norm, as a decoder's; attention sees both sides whatever it says
-  enum class Head { masked_tokens, classification, matching } head = Head::masked_tokens;
-  std::string pooling = "mean";  ///< classification, matching: mean or class_token (whose place is the first)
-  std::int64_t n_classes = 0;    ///< classification, matching
-};
-
 /// A bidirectional model with one head. Padding is told by context.attention_mask.keys; tokens there may be any of the
 /// vocabulary. With short convolution a token still sees only those before it there, so that padding belongs behind the
 /// tokens.
 class Encoder {
  public:
-  /// Declares its parameters in `store`, which the caller then allocates. Throws UserError for names that do not exist.
-  Encoder(ParameterStore& store, const EncoderConfig& config);
+  /// Declares its parameters in `store`, which the caller then allocates. `head`: one for labels, in the place of the
+  /// output layer over tokens. Throws UserError for names that do not exist.
+  Encoder(ParameterStore& store, const ModelConfig& config, const std::optional<LabelHeadConfig>& head,
+          Recompute recompute = Recompute::elementwise);
 
   /// Final hidden states [rows, n, d_model] of tokens int32 [rows, n].
   Variable hidden(ForwardContext& context, const Tensor& tokens) { return trunk_.hidden(context, tokens); }
@@ -53,13 +47,11 @@ class Encoder {
   void redraw(std::uint64_t seed, std::int64_t step, std::optional<std::size_t> only = std::nullopt) {
     trunk_.redraw(seed, step, only);
   }
-  const EncoderConfig& config() const { return config_; }
+  const ModelConfig& config() const { return trunk_.config(); }
 
  private:
-  static DecoderConfig trunk_of(const EncoderConfig& config);
   const LabelHead& head() const;
 
-  EncoderConfig config_;
   Decoder trunk_;
   std::optional<LabelHead> head_;
 };

@@ -7,18 +7,19 @@
 
 namespace furlong::layers {
 
-LabelHead::LabelHead(ParameterStore& store, const LabelHeadConfig& config) : config_(config) {
-  require(config.d_model > 0 && config.n_classes > 0, "a head for {} classes on a width of {}", config.n_classes,
+LabelHead::LabelHead(ParameterStore& store, const ModelConfig& config, const LabelHeadConfig& head)
+    : head_(head), dropout_(config.dropout) {
+  require(config.d_model > 0 && head.n_classes > 0, "a head for {} classes on a width of {}", head.n_classes,
           config.d_model);
-  if (config.pairs)
-    matching_.emplace(store, "matching", 4 * config.d_model, config.d_model, true, config.initial_deviation);
-  weight_ = &store.add("classifier.weight", {config.n_classes, config.d_model},
-                       Initializer::normal(config.initial_deviation), true);
-  bias_ = &store.add("classifier.bias", {config.n_classes}, Initializer::zeros(), false);
+  if (head.pairs)
+    matching_.emplace(store, "matching", 4 * config.d_model, config.d_model, true, config.initializer_range);
+  weight_ = &store.add("classifier.weight", {head.n_classes, config.d_model},
+                       Initializer::normal(config.initializer_range), true);
+  bias_ = &store.add("classifier.bias", {head.n_classes}, Initializer::zeros(), false);
 }
 
 Variable LabelHead::features(ForwardContext& context, const Variable& hidden) const {
-  Variable pooled = ops::pool(context.tape, hidden, context.attention_mask.keys, config_.pooling);
+  Variable pooled = ops::pool(context.tape, hidden, context.attention_mask.keys, head_.pooling);
   // Random numbers go by samples, of which a pair is one.
   ForwardContext of_samples = context;
   if (matching_) {
@@ -26,7 +27,7 @@ Variable LabelHead::features(ForwardContext& context, const Variable& hidden) co
     pooled = ops::activation(context.tape, matching_->forward(context, ops::pair_features(context.tape, pooled)),
                              ops::ActivationKind::gelu);
   }
-  return dropout(of_samples, pooled, config_.dropout, "classifier.dropout");
+  return dropout(of_samples, pooled, dropout_, "classifier.dropout");
 }
 
 ops::CrossEntropyResult LabelHead::loss(ForwardContext& context, const Variable& hidden, const Tensor& labels,
@@ -39,8 +40,8 @@ ops::CrossEntropyResult LabelHead::loss(ForwardContext& context, const Variable&
 Tensor LabelHead::logits(ForwardContext& context, const Variable& hidden) const {
   const Tensor pooled = features(context, hidden).value();
   const DType dtype = accumulate_dtype(pooled.dtype());
-  const Tensor result = Tensor::empty({pooled.extent(0), config_.n_classes}, dtype, pooled.device());
-  const Tensor bias = Tensor::empty({config_.n_classes}, dtype, pooled.device());
+  const Tensor result = Tensor::empty({pooled.extent(0), head_.n_classes}, dtype, pooled.device());
+  const Tensor bias = Tensor::empty({head_.n_classes}, dtype, pooled.device());
   ops::convert(context.stream(), bias, bias_->variable().value());
   ops::gemm(context.stream(), pooled, false, weight_->variable().value(), true, result, GradientMode::overwrite,
             {.bias = &bias});

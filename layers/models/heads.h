@@ -9,11 +9,11 @@
 
 namespace furlong::layers {
 
+/// What the data and the objective say about a head.
 struct LabelHeadConfig {
-  std::int64_t d_model = 0, n_classes = 0;
-  ops::Pooling pooling = ops::Pooling::mean;
+  std::int64_t n_classes = 0;
   bool pairs = false;  ///< a label for each two sequences, rows 2i and 2i + 1
-  double dropout = 0, initial_deviation = 0.02;
+  ops::Pooling pooling = ops::Pooling::mean;
 };
 
 /// Hidden states [rows, n, d_model] -> pooled to one vector a sequence -> a class. Of a pair the features u, v, u v, u
@@ -21,7 +21,7 @@ struct LabelHeadConfig {
 /// classifier.{weight [n_classes, d_model], bias}; pairs: matching.{weight [d_model, 4 d_model], bias}.
 class LabelHead {
  public:
-  LabelHead(ParameterStore& store, const LabelHeadConfig& config);
+  LabelHead(ParameterStore& store, const ModelConfig& config, const LabelHeadConfig& head);
 
   /// Mean cross-entropy of labels int32 [samples] (-1: left out). Only positions that context.attention_mask keeps are
   /// pooled.
@@ -33,7 +33,8 @@ class LabelHead {
  private:
   Variable features(ForwardContext& context, const Variable& hidden) const;
 
-  LabelHeadConfig config_;
+  LabelHeadConfig head_;
+  double dropout_;
   std::optional<Linear> matching_;
   Parameter *weight_, *bias_;
 };

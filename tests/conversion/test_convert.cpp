@@ -83,9 +83,9 @@ TEST(AttentionRequest, NumbersAndHeads) {
   for (const char* text : {"5", "-1", "2-1", "a", "1,,2", "0-5", "1-2-3", "1 2"})
     EXPECT_THAT(message_of<UserError>([&] { chosen_numbers(text, 5, "--layers", "layers"); }), HasSubstr("--layers"))
         << text;
-  ModelSettings model;
+  layers::ModelConfig model;
   model.n_layers = 2;
-  model.n_heads = 4;
+  model.attention.n_heads = 4;
   EXPECT_EQ(chosen_heads("1:0,1:2-3", model),
             (std::vector<std::vector<bool>>{{false, false, false, false}, {true, false, true, true}}));
   for (const char* text : {"1", "2:0", "0:4", "0:1:2", ":", "0:"})
@@ -244,7 +244,7 @@ TEST_F(Convert, WhatTrainingAskedForIsLeftBehind) {
   Settings settings;
   settings.model.n_layers = 1;
   settings.model.d_model = 8;
-  settings.model.n_heads = 2;
+  settings.model.attention.n_heads = 2;
   settings.model.attention.mechanism = "linear";
   settings.model.attention.feature_map = "elu1";
   settings.data.sequence_length = 64;

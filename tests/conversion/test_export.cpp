@@ -202,7 +202,7 @@ TEST_F(Export, ModelsWithoutAHead) {
   EXPECT_EQ(exported("linear.h5", "performer").model_type, "furlong_performer");
   const SourceModel before = open_source_model(path("linear.h5")), after = open_source_model(path("performer"));
   EXPECT_EQ(before.model.settings, after.model.settings);
-  EXPECT_EQ(after.model.settings.model.prediction_head, "none");
+  EXPECT_EQ(after.model.settings.model.prediction_head, layers::PredictionHead::none);
   EXPECT_EQ(after.model.store->find("embedding_norm.gain").master().to_vector<float>(),
             before.model.store->find("embedding_norm.gain").master().to_vector<float>());
 
@@ -293,9 +293,9 @@ TEST_F(Export, OwnModelsOfAKnownFamily) {
   Settings settings;
   settings.model.n_layers = 2;
   settings.model.d_model = 16;
-  settings.model.n_heads = 2;
-  settings.model.position = "learned";
-  settings.model.activation = "gelu_tanh";
+  settings.model.attention.n_heads = 2;
+  settings.model.position = layers::Position::learned;
+  settings.model.activation = layers::Activation::gelu_tanh;
   settings.data.sequence_length = 8;
   Model gpt2 = make_model(resolve(settings), Vocabulary::bytes(true), Device{}, DType::float32);
   write_model(gpt2, std::nullopt, path("gpt2.h5"));
@@ -303,7 +303,7 @@ TEST_F(Export, OwnModelsOfAKnownFamily) {
   EXPECT_EQ(report.model_type, "gpt2") << report.reason;
   EXPECT_EQ(Json::parse(content(path("gpt2/config.json"))).at("n_positions"), 8);
 
-  settings.model.position = "rotary";
+  settings.model.position = layers::Position::rotary;
   Model other = make_model(resolve(settings), Vocabulary::bytes(true), Device{}, DType::float32);
   write_model(other, std::nullopt, path("other.h5"));
   EXPECT_EQ(exported("other.h5", "other").model_type, "furlong_performer");

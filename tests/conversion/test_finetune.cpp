@@ -105,7 +105,7 @@ TEST_F(FinetuneTest, GoesThroughItsStagesAndMeasuresWhatIsRecovered) {
   // Each stage is a run that others can use.
   const Settings last =
       from_yaml_text(CheckpointReader::open(checkpoint_of(path("run/3_task"))).text("config"), "task").settings;
-  EXPECT_EQ(last.model.norm, "rmsnorm");
+  EXPECT_EQ(last.model.norm, ops::NormKind::rmsnorm);
   EXPECT_EQ(last.model.attention.n_features, 16);
   EXPECT_EQ(last.model.max_sequence_length, 64);
   EXPECT_EQ(last.teacher.loss, "none");

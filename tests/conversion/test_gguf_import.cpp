@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 class GgufImport : public WithTemporaryFolder {
  protected:
-  ModelSettings imported(const std::vector<std::string>& metadata) {
+  layers::ModelConfig imported(const std::vector<std::string>& metadata) {
     return open_source_model(file("model.gguf", tiny_gguf(metadata))).model.settings.model;
   }
   std::string refused(const std::vector<std::string>& metadata, const std::vector<float>& divisors = {}) {
@@ -29,9 +29,9 @@ TEST_F(GgufImport, AFactorWithoutATypeIsLinear) {
   for (const auto& metadata : {std::vector{factor(2.5F)}, std::vector{gguf_real("llama.rope.scale_linear", 2.5F)},
                                std::vector{type("linear"), gguf_real("llama.rope.scale_linear", 2.5F)},
                                std::vector{gguf_real("llama.rope.scale_linear", 8), factor(2.5F)}}) {
-    const ModelSettings model = imported(metadata);
-    EXPECT_EQ(model.rotary_scaling, "linear");
-    EXPECT_EQ(model.rotary_scaling_factor, 2.5);
+    const layers::ModelConfig model = imported(metadata);
+    EXPECT_EQ(model.rotary_scaling.kind, ops::RotaryScalingKind::linear);
+    EXPECT_EQ(model.rotary_scaling.factor, 2.5);
   }
 }
 
@@ -44,20 +44,20 @@ TEST_F(GgufImport, WhatScalesNothing) {
                                                     {type("none"), factor(4)},
                                                     {type("yarn")},
                                                     {gguf_real("llama.rope.scaling.attn_factor", 1)}};
-  for (const auto& metadata : cases) EXPECT_EQ(imported(metadata).rotary_scaling, "none");
+  for (const auto& metadata : cases) EXPECT_EQ(imported(metadata).rotary_scaling.kind, ops::RotaryScalingKind::none);
 }
 
 TEST_F(GgufImport, YarnAndItsParameters) {
-  const ModelSettings plain = imported({type("yarn"), factor(4)});
-  EXPECT_EQ(plain.rotary_scaling, "yarn");
-  EXPECT_EQ(plain.rotary_original_length, 16);  // the context length
-  EXPECT_EQ(plain.rotary_beta_fast, 32);
-  const ModelSettings given =
+  const layers::ModelConfig plain = imported({type("yarn"), factor(4)});
+  EXPECT_EQ(plain.rotary_scaling.kind, ops::RotaryScalingKind::yarn);
+  EXPECT_EQ(plain.rotary_scaling.original_length, 16);  // the context length
+  EXPECT_EQ(plain.rotary_scaling.beta_fast, 32);
+  const layers::ModelConfig given =
       imported({type("yarn"), factor(4), gguf_integer("llama.rope.scaling.original_context_length", 4),
                 gguf_real("llama.rope.scaling.yarn_beta_fast", 16), gguf_real("llama.rope.scaling.yarn_beta_slow", 2)});
-  EXPECT_EQ(given.rotary_original_length, 4);
-  EXPECT_EQ(given.rotary_beta_fast, 16);
-  EXPECT_EQ(given.rotary_beta_slow, 2);
+  EXPECT_EQ(given.rotary_scaling.original_length, 4);
+  EXPECT_EQ(given.rotary_scaling.beta_fast, 16);
+  EXPECT_EQ(given.rotary_scaling.beta_slow, 2);
 }
 
 TEST_F(GgufImport, WhatIsNotComputedIsRefusedByName) {

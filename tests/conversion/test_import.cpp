@@ -88,7 +88,7 @@ TEST_F(Import, BertWithoutAHeadGivesItsStates) {
   SourceModel source = open_source_model(written(tiny));
   expect_near(computed(source.model, row, {}, true),
               NaiveTransformer(tiny).bert_states(row, std::vector<int>(row.size()), ""));
-  EXPECT_EQ(source.model.settings.model.prediction_head, "none");
+  EXPECT_EQ(source.model.settings.model.prediction_head, layers::PredictionHead::none);
   EXPECT_FALSE(source.model.settings.model.output_bias);
   EXPECT_THAT(
       message_of<UserError>([&] { require_output_layer(source.model.settings, "x.h5"); }),
@@ -98,7 +98,7 @@ TEST_F(Import, BertWithoutAHeadGivesItsStates) {
   for (const char* name : {"predictions.dense.weight", "predictions.dense.bias", "predictions.LayerNorm.weight",
                            "predictions.LayerNorm.bias", "predictions.bias"})
     albert.remove(name);
-  EXPECT_EQ(open_source_model(written(albert)).model.settings.model.prediction_head, "none");
+  EXPECT_EQ(open_source_model(written(albert)).model.settings.model.prediction_head, layers::PredictionHead::none);
 }
 
 // A head of labels is one of its own, which the weights of a model without another fit.
@@ -106,9 +106,9 @@ TEST_F(Import, AModelWithoutAHeadLearnsLabels) {
   SourceModel source = open_source_model(written(tiny_bert(false)));
   write_model(source.model, source.origin, path("headless.h5"));
   Settings settings = source.model.settings;
-  const ModelSettings unset;
+  const layers::ModelConfig unset;
   settings.model.prediction_head = unset.prediction_head;
-  settings.objective.name = "classification";
+  settings.objective.name = Objective::classification;
   settings.data.sampler = "random";
   Model classifier = make_model(settings, source.model.vocabulary.with_labels({"no", "yes"}), Device{});
   const WeightsReport report = begin_from(CheckpointReader::open(path("headless.h5")), classifier);
@@ -136,22 +136,22 @@ TEST_F(Import, GammaAndBetaAreWeightAndBias) {
 }
 
 TEST_F(Import, SettingsOfEachFamily) {
-  const ModelSettings gpt2 = open_source_model(tiny_gpt2().write(folder_ / "gpt2")).model.settings.model;
-  EXPECT_EQ(gpt2.activation, "gelu_tanh");
-  EXPECT_EQ(gpt2.position, "learned");
+  const layers::ModelConfig gpt2 = open_source_model(tiny_gpt2().write(folder_ / "gpt2")).model.settings.model;
+  EXPECT_EQ(gpt2.activation, layers::Activation::gelu_tanh);
+  EXPECT_EQ(gpt2.position, layers::Position::learned);
   EXPECT_EQ(gpt2.max_sequence_length, 12);
   EXPECT_EQ(gpt2.d_feedforward, 20);
   EXPECT_TRUE(gpt2.tied_embeddings);
-  const ModelSettings llama = open_source_model(tiny_llama().write(folder_ / "llama")).model.settings.model;
-  EXPECT_EQ(llama.n_key_value_heads, 2);
-  EXPECT_EQ(llama.d_head, 4);
+  const layers::ModelConfig llama = open_source_model(tiny_llama().write(folder_ / "llama")).model.settings.model;
+  EXPECT_EQ(llama.attention.n_kv_heads, 2);
+  EXPECT_EQ(llama.attention.d_head, 4);
   EXPECT_EQ(llama.rotary_base, 100);
   EXPECT_FALSE(llama.bias);
   EXPECT_FALSE(llama.tied_embeddings);
   const SourceModel albert = open_source_model(tiny_albert().write(folder_ / "albert"));
   EXPECT_TRUE(albert.model.settings.model.shared_layers);
   EXPECT_EQ(albert.model.settings.model.d_embedding, 4);
-  EXPECT_EQ(albert.model.settings.objective.name, "masked_tokens");
+  EXPECT_EQ(albert.model.settings.objective.name, Objective::masked_tokens);
   EXPECT_EQ(albert.model.vocabulary.size(), 25);
 }
 
@@ -161,26 +161,27 @@ TEST_F(Import, RotaryScalingVariants) {
     tiny.config[key] = rope;
     return open_source_model(tiny.write(folder_ / "scaled")).model.settings.model;
   };
-  const ModelSettings linear = of("rope_scaling", {{"type", "linear"}, {"factor", 2.0}});
-  EXPECT_EQ(linear.rotary_scaling, "linear");
-  EXPECT_EQ(linear.rotary_scaling_factor, 2);
-  const ModelSettings llama3 = of("rope_parameters", {{"rope_type", "llama3"},
-                                                      {"rope_theta", 500.0},
-                                                      {"factor", 8.0},
-                                                      {"low_freq_factor", 1.0},
-                                                      {"high_freq_factor", 4.0},
-                                                      {"original_max_position_embeddings", 16}});
-  EXPECT_EQ(llama3.rotary_scaling, "llama3");
+  const layers::ModelConfig linear = of("rope_scaling", {{"type", "linear"}, {"factor", 2.0}});
+  EXPECT_EQ(linear.rotary_scaling.kind, ops::RotaryScalingKind::linear);
+  EXPECT_EQ(linear.rotary_scaling.factor, 2);
+  const layers::ModelConfig llama3 = of("rope_parameters", {{"rope_type", "llama3"},
+                                                            {"rope_theta", 500.0},
+                                                            {"factor", 8.0},
+                                                            {"low_freq_factor", 1.0},
+                                                            {"high_freq_factor", 4.0},
+                                                            {"original_max_position_embeddings", 16}});
+  EXPECT_EQ(llama3.rotary_scaling.kind, ops::RotaryScalingKind::llama3);
   EXPECT_EQ(llama3.rotary_base, 500);
-  EXPECT_EQ(llama3.rotary_original_length, 16);
-  const ModelSettings yarn = of("rope_scaling", {{"rope_type", "yarn"},
-                                                 {"factor", 4.0},
-                                                 {"original_max_position_embeddings", 16},
-                                                 {"mscale", 1.0},
-                                                 {"mscale_all_dim", 0.5}});
-  EXPECT_EQ(yarn.rotary_scaling, "yarn");
-  EXPECT_NEAR(yarn.rotary_attention_factor, (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1), 1e-15);
-  EXPECT_EQ(of("rope_scaling", {{"type", "linear"}, {"factor", 1.0}}).rotary_scaling, "none");
+  EXPECT_EQ(llama3.rotary_scaling.original_length, 16);
+  const layers::ModelConfig yarn = of("rope_scaling", {{"rope_type", "yarn"},
+                                                       {"factor", 4.0},
+                                                       {"original_max_position_embeddings", 16},
+                                                       {"mscale", 1.0},
+                                                       {"mscale_all_dim", 0.5}});
+  EXPECT_EQ(yarn.rotary_scaling.kind, ops::RotaryScalingKind::yarn);
+  EXPECT_NEAR(yarn.rotary_scaling.attention_factor, (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1), 1e-15);
+  EXPECT_EQ(of("rope_scaling", {{"type", "linear"}, {"factor", 1.0}}).rotary_scaling.kind,
+            ops::RotaryScalingKind::none);
 }
 
 // Keys that change the arithmetic are refused by their name.

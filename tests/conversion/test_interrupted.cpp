@@ -23,7 +23,7 @@ class Interrupted : public WithTemporaryFolder {
     Settings settings;
     settings.model.n_layers = 2;
     settings.model.d_model = 768;
-    settings.model.n_heads = 8;
+    settings.model.attention.n_heads = 8;
     settings.data.sequence_length = 8;
     const Model model = make_model(resolve(settings), Vocabulary::bytes(true), Device{}, DType::float32, all_frozen);
     write_model(model, std::nullopt, path("large.h5"));

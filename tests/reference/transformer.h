@@ -1,6 +1,6 @@
 #pragma once
 // A whole transformer with softmax attention as it is defined, in float64, by plain loops: what every key of
-// DecoderConfig means.
+// ModelConfig means.
 #include <map>
 #include <set>
 #include <string>
@@ -18,7 +18,7 @@ class Transformer {
  public:
   using Rows = std::vector<double>;  // [batch * n, columns]
 
-  Transformer(const layers::DecoderConfig& config, const ParameterStore& store) : config_(config) {
+  Transformer(const layers::ModelConfig& config, const ParameterStore& store) : config_(config) {
     for (const Parameter& parameter : store.parameters()) values_[parameter.name()] = doubles(parameter.master());
   }
 
@@ -33,7 +33,7 @@ class Transformer {
     Rows x = embed(tokens, segments, n);
     for (std::int64_t layer = 0; layer < config_.n_layers; ++layer) {
       const std::string block = "blocks." + std::to_string(config_.shared_layers ? 0 : layer);
-      const bool after = config_.norm_placement == "after";
+      const bool after = config_.norm_placement == layers::NormPlacement::after;
       const Rows input = after ? x : norm(x, block + ".attention_norm");
       const Rows attended = attention(input, block + ".attention", batch, n);
       result.attention_inputs.push_back(input);
@@ -86,7 +86,7 @@ class Transformer {
     return y;
   }
   Rows norm(const Rows& x, const std::string& name, bool rms = false) const {
-    const auto kind = rms || config_.norm == "rmsnorm" ? ops::NormKind::rmsnorm : ops::NormKind::layernorm;
+    const auto kind = rms ? ops::NormKind::rmsnorm : config_.norm;
     return reference::norm(x, {}, of(name + ".gain"), has(name + ".bias") ? of(name + ".bias") : Rows{}, kind,
                            config_.norm_epsilon)
         .normed;
@@ -106,7 +106,8 @@ class Transformer {
       for (std::size_t i = 0; i < width; ++i) {
         x.push_back(0);
         add(i, "token_embedding.weight", static_cast<std::size_t>(tokens[t]));
-        if (config_.position == "learned") add(i, "position_embedding.weight", t % static_cast<std::size_t>(n));
+        if (config_.position == layers::Position::learned)
+          add(i, "position_embedding.weight", t % static_cast<std::size_t>(n));
         if (config_.n_segments > 0)
           add(i, "segment_embedding.weight", segments.empty() ? 0 : static_cast<std::size_t>(segments[t]));
       }
@@ -118,8 +119,8 @@ class Transformer {
   /// Heads normalised and rotated; x [batch * n, heads * d_head].
   Rows turned(Rows x, const std::string& norm_name, std::int64_t n) const {
     const auto d = static_cast<std::size_t>(config_.attention.d_head), half = d / 2;
-    if (config_.query_key_norm == "rmsnorm") x = norm(x, norm_name, true);
-    if (config_.position != "rotary") return x;
+    if (config_.query_key_norm == layers::QueryKeyNorm::rmsnorm) x = norm(x, norm_name, true);
+    if (config_.position != layers::Position::rotary) return x;
     const auto theta = ops::rotary_frequencies(config_.attention.d_head, config_.rotary_base, config_.rotary_scaling);
     const double factor = ops::rotary_attention_factor(config_.rotary_scaling);
     const std::size_t columns = x.size() / static_cast<std::size_t>(rows_);
@@ -155,7 +156,7 @@ class Transformer {
                            .n_kv_heads = a.n_kv_heads,
                            .d_key = a.d_head,
                            .d_value = a.d_head,
-                           .causal = a.causal};
+                           .causal = config_.architecture == layers::Architecture::decoder};
     const Rows mixed =
         softmax_attention(c, turned(columns(0, queries), name + ".query_norm", n),
                           turned(columns(queries, keys), name + ".key_norm", n), columns(queries + keys, keys))
@@ -166,9 +167,8 @@ class Transformer {
   Rows feedforward(const Rows& x, const std::string& name) const {
     const auto inner = static_cast<std::size_t>(config_.d_feedforward);
     Rows inside = linear(x, name + ".input", static_cast<std::size_t>(config_.d_model));
-    if (config_.activation != "swiglu") {
-      return linear(activated(std::move(inside), ops::activation_from_name(config_.activation)), name + ".output",
-                    inner);
+    if (config_.activation != layers::Activation::swiglu) {
+      return linear(activated(std::move(inside), layers::kind_of(config_.activation)), name + ".output", inner);
     }
     Rows gated;
     for (std::size_t begin = 0; begin < inside.size(); begin += 2 * inner)
@@ -180,16 +180,16 @@ class Transformer {
 
   Rows predict(const Rows& hidden) const {
     Rows x = hidden;
-    if (config_.prediction_head == "transform") {
+    if (config_.prediction_head == layers::PredictionHead::transform) {
       x = linear(x, "prediction.transform", static_cast<std::size_t>(config_.d_model));
-      x = norm(activated(std::move(x), ops::activation_from_name(config_.activation)), "prediction.norm");
+      x = norm(activated(std::move(x), layers::kind_of(config_.activation)), "prediction.norm");
     }
     const Rows& weight = of(config_.tied_embeddings ? "token_embedding.weight" : "classifier.weight");
     x = product(x, weight, weight.size() / static_cast<std::size_t>(config_.vocabulary_size));
     return config_.output_bias ? biased(std::move(x), of("output_bias")) : x;
   }
 
-  layers::DecoderConfig config_;
+  layers::ModelConfig config_;
   std::map<std::string, Rows> values_;
   mutable std::set<std::string> used_;
   mutable std::int64_t rows_ = 0;

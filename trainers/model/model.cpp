@@ -13,67 +13,19 @@ namespace furlong {
 
 namespace {
 
-ops::RotaryScaling rotary_scaling(const ModelSettings& model) {
-  ops::RotaryScaling scaling;
-  scaling.kind = ops::rotary_scaling_from_name(model.rotary_scaling);
-  scaling.factor = model.rotary_scaling_factor;
-  scaling.original_length = static_cast<double>(model.rotary_original_length);
-  scaling.low_frequency_factor = model.rotary_low_frequency_factor;
-  scaling.high_frequency_factor = model.rotary_high_frequency_factor;
-  scaling.beta_fast = model.rotary_beta_fast;
-  scaling.beta_slow = model.rotary_beta_slow;
-  scaling.attention_factor = model.rotary_attention_factor;
-  return scaling;
-}
-
 /// With adapters: all but these, what trains beside them, and the head of labels, which no checkpoint of another
 /// objective has.
 bool is_frozen(const Settings& settings, const Parameter& parameter) {
-  if (settings.model.lora_rank == 0 || layers::trains_beside_adapters(parameter.name())) return false;
+  if (settings.model.adapter.rank == 0 || layers::trains_beside_adapters(parameter.name())) return false;
   const std::string& name = parameter.name();
   return !settings.objective.learns_labels() || !(name.starts_with("classifier.") || name.starts_with("matching."));
 }
 
 }  // namespace
 
-layers::DecoderConfig decoder_config(const Settings& settings, std::int64_t vocabulary_size) {
-  const ModelSettings& model = settings.model;
-  layers::DecoderConfig config;
-  config.vocabulary_size = vocabulary_size;
-  config.n_layers = model.n_layers;
-  config.d_model = model.d_model;
-  config.d_feedforward = model.d_feedforward;
-  config.max_sequence_length = model.max_sequence_length;
-  config.attention = attention_config(settings);
-  config.activation = model.activation;
-  config.norm = model.norm;
-  config.norm_epsilon = model.norm_epsilon;
-  config.norm_placement = model.norm_placement;
-  config.embedding_norm = model.embedding_norm;
-  config.query_key_norm = model.query_key_norm;
-  config.bias = model.bias;
-  config.shared_layers = model.shared_layers;
-  config.d_embedding = model.d_embedding;
-  config.n_segments = model.n_segments;
-  config.tied_embeddings = model.tied_embeddings;
-  config.prediction_head = model.prediction_head;
-  config.output_bias = model.output_bias;
-  config.position = model.position;
-  config.rotary_base = model.rotary_base;
-  config.rotary_scaling = rotary_scaling(model);
-  config.rotary_placement = model.rotary_placement;
-  config.dropout = model.dropout;
-  config.short_convolution = model.short_convolution;
-  config.initializer_range = model.initializer_range;
-  config.adapter = {model.lora_rank, model.lora_alpha};
-  config.recompute_elementwise = settings.trainer.recompute != "none";
-  config.recompute_blocks = settings.trainer.recompute == "blocks";
-  return config;
-}
-
 Vocabulary model_vocabulary(const Settings& settings, const Vocabulary& data) {
   const Vocabulary vocabulary = settings.objective.learns_labels() ? data : data.with_labels({});
-  return settings.model.architecture == "encoder" ? vocabulary.with_encoder_tokens() : vocabulary;
+  return settings.model.architecture == layers::Architecture::encoder ? vocabulary.with_encoder_tokens() : vocabulary;
 }
 
 void Model::redraw(std::int64_t step, std::optional<std::size_t> only) {
@@ -94,11 +46,11 @@ std::int64_t vocabulary_size(const Settings& settings, const Vocabulary& vocabul
 }
 
 bool has_output_layer(const Settings& settings) {
-  return !settings.objective.learns_labels() && settings.model.prediction_head != "none";
+  return !settings.objective.learns_labels() && settings.model.prediction_head != layers::PredictionHead::none;
 }
 
 void require_output_layer(const Settings& settings, const std::string& what) {
-  if (settings.objective.learns_labels() || settings.model.prediction_head != "none") return;
+  if (settings.objective.learns_labels() || settings.model.prediction_head != layers::PredictionHead::none) return;
   throw UserError(
       "{}: the model has hidden states alone (model.prediction_head: none), and no output layer over tokens; furlong "
       "logits --hidden gives the states, objective.name: classification a head that is trained on labels, and furlong "
@@ -109,28 +61,15 @@ void require_output_layer(const Settings& settings, const std::string& what) {
 
 namespace {
 
-layers::EncoderConfig encoder_config(const Settings& settings, const Vocabulary& vocabulary) {
-  using Head = layers::EncoderConfig::Head;
-  layers::EncoderConfig config;
-  config.trunk = decoder_config(settings, vocabulary_size(settings, vocabulary));
-  config.pooling = settings.objective.pooling;
-  config.n_classes = static_cast<std::int64_t>(vocabulary.labels().size());
-  switch (settings.objective.which()) {
-    case ObjectiveSettings::Name::classification:
-      config.head = Head::classification;
-      break;
-    case ObjectiveSettings::Name::matching:
-      config.head = Head::matching;
-      break;
-    default:
-      return config;
-  }
-  if (config.n_classes == 0) {
+std::optional<layers::LabelHeadConfig> label_head(const ObjectiveSettings& objective, const Vocabulary& vocabulary) {
+  if (!objective.learns_labels()) return std::nullopt;
+  if (vocabulary.labels().empty()) {
     throw UserError(
         "objective.name: {} learns labels, but the data has none; make a store that has with furlong prepare labelled",
-        settings.objective.name);
+        name_of(objective.name));
   }
-  return config;
+  return layers::LabelHeadConfig{static_cast<std::int64_t>(vocabulary.labels().size()),
+                                 objective.name == Objective::matching, objective.pooling};
 }
 
 }  // namespace
@@ -138,18 +77,16 @@ layers::EncoderConfig encoder_config(const Settings& settings, const Vocabulary&
 Model make_model(const Settings& settings, const Vocabulary& data, const Device& device, std::optional<DType> compute,
                  const Frozen& frozen) {
   const Vocabulary vocabulary = model_vocabulary(settings, data);
-  Model model{settings,
-              vocabulary,
-              std::make_unique<ParameterStore>(compute.value_or(dtype_from_name(settings.model.dtype)), device),
-              nullptr,
-              nullptr,
-              Stream{device}};
+  Model model{settings, vocabulary, std::make_unique<ParameterStore>(compute.value_or(settings.model.dtype), device),
+              nullptr,  nullptr,    Stream{device}};
   model.stream.products.tf32 = settings.tf32;
-  if (settings.model.architecture == "encoder") {
-    model.encoder = std::make_unique<layers::Encoder>(*model.store, encoder_config(settings, vocabulary));
+  layers::ModelConfig config = settings.model;
+  config.vocabulary_size = vocabulary_size(settings, vocabulary);
+  if (config.architecture == layers::Architecture::encoder) {
+    model.encoder = std::make_unique<layers::Encoder>(*model.store, config, label_head(settings.objective, vocabulary),
+                                                      settings.trainer.recompute);
   } else {
-    model.decoder = std::make_unique<layers::Decoder>(*model.store,
-                                                      decoder_config(settings, vocabulary_size(settings, vocabulary)));
+    model.decoder = std::make_unique<layers::Decoder>(*model.store, config, settings.trainer.recompute);
   }
   model.store->freeze(
       [&](const Parameter& parameter) { return is_frozen(settings, parameter) || (frozen && frozen(parameter)); });

@@ -24,9 +24,6 @@ struct Model {
   void redraw(std::int64_t step, std::optional<std::size_t> only = std::nullopt);
 };
 
-/// The network that resolved settings describe, for `vocabulary_size` tokens. Throws UserError for names that do not
-/// exist.
-layers::DecoderConfig decoder_config(const Settings& settings, std::int64_t vocabulary_size);
 /// What the tokens of a model trained on data with this vocabulary mean: encoders have <mask> and <class> besides, and
 /// labels go along where they are learned. The vocabulary of such a model stays as it is.
 Vocabulary model_vocabulary(const Settings& settings, const Vocabulary& data);

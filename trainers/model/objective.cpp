@@ -11,8 +11,6 @@
 namespace furlong {
 namespace {
 
-using Name = ObjectiveSettings::Name;
-
 std::unique_ptr<BatchSource> windows(const Settings& settings, const TokenStore& data, Split split,
                                      SamplerOptions::Order order, std::int64_t sequence_length) {
   SamplerOptions options;
@@ -31,7 +29,7 @@ std::unique_ptr<RowSource> documents(const Settings& settings, const TokenStore&
   options.shuffled = shuffled;
   options.pad_to_longest = settings.data.padding == "longest";
   options.seed = static_cast<std::uint64_t>(settings.seed);
-  options.next_tokens = settings.objective.which() == Name::next_token;
+  options.next_tokens = settings.objective.name == Objective::next_token;
   if (options.next_tokens) options.ignore_tokens = settings.data.ignore_tokens;
   return std::make_unique<DocumentSource>(data, split, options);
 }
@@ -64,10 +62,10 @@ std::unique_ptr<BatchSource> labelled(const Settings& settings, const Vocabulary
   LabelledOptions options;
   options.sequence_length = sequence_length;
   options.shuffled = shuffled;
-  options.pairs = settings.objective.which() == Name::matching;
+  options.pairs = settings.objective.name == Objective::matching;
   options.pad_to_longest = settings.data.padding == "longest";
   options.seed = static_cast<std::uint64_t>(settings.seed);
-  if (settings.objective.pooling == "class_token") options.first_token = vocabulary.class_id();
+  if (settings.objective.pooling == ops::Pooling::first) options.first_token = vocabulary.class_id();
   return std::make_unique<LabelledSource>(data, split, options);
 }
 
@@ -79,7 +77,7 @@ std::unique_ptr<BatchSource> copies(const Settings& settings, const Vocabulary& 
   options.shortest_copy = split == Split::train ? settings.data.task_shortest : 0;
   options.seed = static_cast<std::uint64_t>(settings.seed);
   options.split = split;
-  if (settings.objective.which() == Name::masked_tokens) options.hidden_as = *vocabulary.mask_id();
+  if (settings.objective.name == Objective::masked_tokens) options.hidden_as = *vocabulary.mask_id();
   return std::make_unique<CopyTask>(options);
 }
 
@@ -116,13 +114,13 @@ std::unique_ptr<BatchSource> training_source(const Settings& settings, const Voc
   const TokenStore& data = store_of(dataset);
   const bool in_order = settings.data.sampler == "sequential";
   const auto order = in_order ? SamplerOptions::Order::sequential : SamplerOptions::Order::random;
-  switch (settings.objective.which()) {
-    case Name::masked_tokens:
+  switch (settings.objective.name) {
+    case Objective::masked_tokens:
       return masked(settings, vocabulary, data, Split::train, order, settings.data.sequence_length, "masking");
-    case Name::classification:
-    case Name::matching:
+    case Objective::classification:
+    case Objective::matching:
       return labelled(settings, vocabulary, data, Split::train, !in_order, settings.data.sequence_length);
-    case Name::next_token:
+    case Objective::next_token:
       break;
   }
   if (settings.data.sampler == "stream") {
@@ -139,14 +137,14 @@ std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const V
                                                std::int64_t batch_size) {
   if (settings.data.task == "copy") return copies(settings, vocabulary, split, sequence_length);
   const TokenStore& data = store_of(dataset);
-  switch (settings.objective.which()) {
-    case Name::masked_tokens:
+  switch (settings.objective.name) {
+    case Objective::masked_tokens:
       return masked(settings, vocabulary, data, split, SamplerOptions::Order::sequential, sequence_length,
                     "masking for evaluation");
-    case Name::classification:
-    case Name::matching:
+    case Objective::classification:
+    case Objective::matching:
       return labelled(settings, vocabulary, data, split, false, sequence_length);
-    case Name::next_token:
+    case Objective::next_token:
       break;
   }
   // The same segments as in training, so that what a state carries is measured too; no document begun in its middle,
@@ -173,7 +171,7 @@ DeviceBatch on_device(const Batch& batch, const Device& device) {
 
 DeviceBatch largest_batch(const Settings& settings, const Device& device) {
   const std::int64_t samples = settings.data.batch_size;
-  const std::int64_t rows = settings.objective.which() == Name::matching ? 2 * samples : samples;
+  const std::int64_t rows = settings.objective.name == Objective::matching ? 2 * samples : samples;
   const auto empty = [&](const Shape& shape) { return Tensor::empty(shape, DType::int32, device); };
   const Shape shape{rows, settings.data.sequence_length};
   DeviceBatch made;
@@ -192,14 +190,14 @@ DeviceBatch largest_batch(const Settings& settings, const Device& device) {
 ops::CrossEntropyResult loss_of(Model& model, layers::ForwardContext& context, const DeviceBatch& batch,
                                 const ops::CrossEntropyOptions& options, layers::GenerationState* carried) {
   context.attention_mask = batch.mask;
-  require_output_layer(model.settings, "objective.name: " + model.settings.objective.name);
-  switch (model.settings.objective.which()) {
-    case Name::masked_tokens:
+  require_output_layer(model.settings, std::string("objective.name: ") + name_of(model.settings.objective.name));
+  switch (model.settings.objective.name) {
+    case Objective::masked_tokens:
       return model.encoder->masked_token_loss(context, batch.inputs, batch.targets, options);
-    case Name::classification:
-    case Name::matching:
+    case Objective::classification:
+    case Objective::matching:
       return model.encoder->label_loss(context, batch.inputs, batch.labels, options);
-    case Name::next_token:
+    case Objective::next_token:
       break;
   }
   return model.decoder->loss(context, batch.inputs, batch.targets, options, carried);

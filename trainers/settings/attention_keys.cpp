@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "layers/attention/linear/directions.h"
-#include "layers/attention/linformer/linformer_mechanism.h"
+#include "layers/attention/mechanism.h"
 
 namespace furlong {
 
@@ -52,9 +51,6 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
   };
   const auto random_maps = maps_that([](const ops::FeatureMapInfo& map) { return map.needs_directions; });
   const auto polynomials = maps_that([](const ops::FeatureMapInfo& map) { return map.highest_order > 0; });
-  std::vector<std::string> directions, sharings;
-  for (const auto& [kind, name] : layers::directions_kinds()) directions.emplace_back(name);
-  for (const auto& [kind, name] : layers::projection_sharings()) sharings.emplace_back(name);
   t.section("model.attention",
             "exact attention, or attention whose cost grows linearly with length; definitions and measured errors are "
             "in docs/numerics.md");
@@ -105,8 +101,7 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
             polynomials);
   with_mechanisms(t.key("model.attention.normalizer", &a.normalizer, "",
                         "sum: outputs are weighted means of values; none: weighted sums, of which each head is divided "
-                        "by its root mean square and multiplied by a learned gain")
-                      .one_of({"sum", "none"}),
+                        "by its root mean square and multiplied by a learned gain"),
                   &Mechanism::chooses_normalizer);
   with_features(t.key("model.attention.centering", &a.centering, "",
                       "take the mean query and the mean key of each head away, of earlier optimizer steps; softmax is "
@@ -114,8 +109,7 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
   with_features(
       t.key("model.attention.scaling", &a.scaling, "",
             "saderf: scale dimensions of queries up and of keys down, or the reverse, until both have the same mean "
-            "square, that of earlier optimizer steps; q·k is unchanged by it, and random features have less variance")
-          .one_of({"none", "saderf"}));
+            "square, that of earlier optimizer steps; q·k is unchanged by it, and random features have less variance"));
   with_maps(t.key("model.attention.denominator_guard", &a.denominator_guard, "",
                   "with features of both signs: an output is zero where the sum of its weights is smaller than this "
                   "share of the sum of magnitudes")
@@ -126,8 +120,7 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
   with_maps(t.key("model.attention.directions", &a.directions, "",
                   "random directions of the features: orthogonal in blocks (smaller variance) with norms as of "
                   "Gaussian rows; orthogonal_fixed_norm: norms √d_head; norm_stratified: norms at the quantiles; "
-                  "structured: random signs and Hadamard transforms; iid: independent")
-                .one_of(directions),
+                  "structured: random signs and Hadamard transforms; iid: independent"),
             random_maps);
   with_maps(t.key("model.attention.redraw_every", &a.redraw_every, "steps",
                   "optimizer steps after which new directions are drawn")
@@ -151,13 +144,11 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
       .elsewhere({"linformer_k", "proj_k", "compressed"});
   with_mechanisms(
       t.key("model.attention.projection", &a.projection, "",
-            "along the sequence: a learned matrix, means of neighbouring tokens, or a learned strided convolution")
-          .one_of({"linear", "mean", "convolution"}),
+            "along the sequence: a learned matrix, means of neighbouring tokens, or a learned strided convolution"),
       &Mechanism::projects_sequence);
   with_mechanisms(t.key("model.attention.sharing", &a.sharing, "",
                         "who shares a projection: none: each head has its own for keys and for values; heads: the "
-                        "heads of a layer; key_value: keys and values too; layers: all layers too")
-                      .one_of(sharings),
+                        "heads of a layer; key_value: keys and values too; layers: all layers too"),
                   &Mechanism::projects_sequence)
       .only_with("model.attention.projection", {"linear", "convolution"});
 }

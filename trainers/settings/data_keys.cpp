@@ -72,7 +72,6 @@ void add_objective_keys(config::Table& t, ObjectiveSettings& o) {
   t.key("objective.name", &o.name, "",
         "next_token: the token that follows (decoder); encoders: masked_tokens: tokens that were hidden (BERT); "
         "classification: a document's label; matching: the label of a pair of documents")
-      .one_of({"next_token", "masked_tokens", "classification", "matching"})
       .elsewhere({"task", "loss"});
   t.key("objective.mask_probability", &o.mask_probability, "", "share of tokens that are to be predicted")
       .above(0)

@@ -5,7 +5,7 @@
 namespace furlong {
 
 void add_run_keys(config::Table& t, Settings& s);
-void add_model_keys(config::Table& t, ModelSettings& m);
+void add_model_keys(config::Table& t, layers::ModelConfig& m);
 void add_attention_keys(config::Table& t, layers::AttentionConfig& a);
 void add_data_keys(config::Table& t, DataSettings& d, bool requires_store);
 void add_objective_keys(config::Table& t, ObjectiveSettings& o);

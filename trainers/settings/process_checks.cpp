@@ -18,7 +18,7 @@ void check_sequence_processes(const Settings& settings, const ProcessCount& coun
   const auto refuse = [&](bool condition, std::string_view what, std::string_view why) {
     if (condition) throw UserError("{} cannot be with {}: {}", key, what, why);
   };
-  const ModelSettings& model = settings.model;
+  const layers::ModelConfig& model = settings.model;
   const layers::AttentionConfig& attention = model.attention;
   using Mechanism = layers::MechanismInfo;
   refuse(
@@ -29,7 +29,7 @@ void check_sequence_processes(const Settings& settings, const ProcessCount& coun
       "only its state has one size whatever the length of a segment");
   refuse(attention.window > 0, "model.attention.window", "keys near a border lie in another process");
   refuse(model.short_convolution > 0, "model.short_convolution", "tokens before a border lie in another process");
-  refuse(settings.objective.learns_labels(), "objective.name: " + settings.objective.name,
+  refuse(settings.objective.learns_labels(), std::string("objective.name: ") + name_of(settings.objective.name),
          "a label belongs to a whole sequence");
   refuse(settings.data.sampler == "documents" && settings.data.padding == "longest", "data.padding: longest",
          "segments have one length");

@@ -41,14 +41,6 @@ file, `furlong config show FILE` prints it complete, with every default and deri
 
 }  // namespace
 
-ObjectiveSettings::Name ObjectiveSettings::which() const {
-  if (name == "masked_tokens") return Name::masked_tokens;
-  if (name == "classification") return Name::classification;
-  if (name == "matching") return Name::matching;
-  require(name == "next_token", "an objective '{}'", name);
-  return Name::next_token;
-}
-
 const StageSettings& FinetuneSettings::stage(const std::string& name) const {
   if (name == "transfer") return transfer;
   if (name == "distillation") return distillation;
@@ -102,33 +94,22 @@ LoadedSettings from_checkpoint_text(const std::string& text, const std::string& 
   return finish_settings({std::move(settings), std::move(reading.origins), std::move(reading.files)});
 }
 
-layers::AttentionConfig attention_config(const Settings& settings) {
-  const ModelSettings& model = settings.model;
-  layers::AttentionConfig config = model.attention;
-  config.max_sequence_length = model.max_sequence_length;
-  config.n_heads = model.n_heads;
-  config.n_kv_heads = model.n_key_value_heads;
-  config.d_head = model.d_head;
-  config.causal = model.architecture == "decoder";
-  return config;
-}
-
 Settings resolve(Settings settings) {
   auto& model = settings.model;
-  if (model.n_key_value_heads == 0) model.n_key_value_heads = model.n_heads;
-  if (model.d_head == 0) model.d_head = model.d_model / model.n_heads;
+  auto& attention = model.attention;
+  if (attention.n_kv_heads == 0) attention.n_kv_heads = attention.n_heads;
+  if (attention.d_head == 0) attention.d_head = model.d_model / attention.n_heads;
   if (model.d_feedforward == 0) model.d_feedforward = 4 * model.d_model;
   if (model.max_sequence_length == 0) model.max_sequence_length = settings.data.sequence_length;
-  const bool by_length =
-      model.position == "rotary" && (model.rotary_scaling == "llama3" || model.rotary_scaling == "yarn");
-  if (by_length && model.rotary_original_length == 0) model.rotary_original_length = model.max_sequence_length;
-  auto& attention = model.attention;
+  auto& scaling = model.rotary_scaling;
+  if (model.position == layers::Position::rotary && scaling.counts_original_length() && scaling.original_length == 0)
+    scaling.original_length = model.max_sequence_length;
   if (attention.map_options.kernel_epsilon == 0)
     attention.map_options.kernel_epsilon = ops::FeatureMapOptions{}.kernel_epsilon;
   if (attention.n_features == 0 && layers::uses(attention, &layers::MechanismInfo::has_features))
-    attention.n_features = layers::feature_sizes(attention_config(settings)).features;
+    attention.n_features = layers::feature_sizes(layers::attention_config(model)).features;
   if (layers::uses(attention, &layers::MechanismInfo::projects_sequence))
-    attention.projected_length = layers::resolved_projected_length(attention_config(settings));
+    attention.projected_length = layers::resolved_projected_length(layers::attention_config(model));
   auto& schedule = settings.schedule;
   const std::int64_t max_steps = settings.trainer.max_steps;
   if (schedule.decay_steps == 0 && (schedule.name == "linear" || schedule.name == "cosine"))

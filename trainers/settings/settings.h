@@ -9,54 +9,10 @@
 #include <vector>
 
 #include "framework/config/table.h"
-#include "layers/attention/attention_config.h"
+#include "framework/ops/dense/pooling.h"
+#include "layers/model_config.h"
 
 namespace furlong {
-
-struct ModelSettings {
-  std::string architecture = "decoder";
-  std::int64_t vocabulary_size = 0;
-  std::int64_t n_layers = 4;
-  std::int64_t d_model = 128;
-  std::int64_t n_heads = 4;
-  std::int64_t n_key_value_heads = 0;
-  std::int64_t d_head = 0;
-  std::int64_t d_feedforward = 0;
-  std::string activation = "gelu";
-  std::string norm = "layernorm";
-  double norm_epsilon = 1e-5;
-  std::string norm_placement = "before";
-  bool embedding_norm = false;
-  std::string query_key_norm = "none";
-  bool bias = true;
-  bool shared_layers = false;
-  std::int64_t d_embedding = 0;
-  std::int64_t n_segments = 0;
-  bool tied_embeddings = true;
-  std::string prediction_head = "linear";
-  bool output_bias = false;
-  std::string position = "rotary";
-  double rotary_base = 10000;
-  std::string rotary_placement = "before_features";
-  std::string rotary_scaling = "none";
-  double rotary_scaling_factor = 1;
-  std::int64_t rotary_original_length = 0;
-  double rotary_low_frequency_factor = 1;
-  double rotary_high_frequency_factor = 4;
-  double rotary_beta_fast = 32;
-  double rotary_beta_slow = 1;
-  double rotary_attention_factor = 0;
-  std::int64_t max_sequence_length = 0;
-  double dropout = 0;
-  std::int64_t short_convolution = 0;
-  double initializer_range = 0.02;
-  std::int64_t lora_rank = 0;
-  double lora_alpha = 16;
-  std::string dtype = "float32";
-  std::filesystem::path weights;
-  layers::AttentionConfig attention;
-  bool operator==(const ModelSettings&) const = default;
-};
 
 struct DataSettings {
   std::filesystem::path store;
@@ -73,17 +29,17 @@ struct DataSettings {
   bool operator==(const DataSettings&) const = default;
 };
 
+enum class Objective : std::uint8_t { next_token, masked_tokens, classification, matching };
+constexpr auto names_of(Objective) { return std::array{"next_token", "masked_tokens", "classification", "matching"}; }
+
 struct ObjectiveSettings {
-  std::string name = "next_token";
+  Objective name = Objective::next_token;
   double mask_probability = 0.15;
   double mask_token_share = 0.8;
   double random_token_share = 0.1;
-  std::string pooling = "mean";
-  enum class Name { next_token, masked_tokens, classification, matching };
-  /// `name` as a value.
-  Name which() const;
+  ops::Pooling pooling = ops::Pooling::mean;
   /// Labels of documents, rather than tokens.
-  bool learns_labels() const { return which() == Name::classification || which() == Name::matching; }
+  bool learns_labels() const { return name == Objective::classification || name == Objective::matching; }
   bool operator==(const ObjectiveSettings&) const = default;
 };
 
@@ -113,7 +69,7 @@ struct TrainerSettings {
   std::int64_t validate_every = 100;
   std::int64_t validation_batches = 20;
   std::int64_t gradient_accumulation = 1;
-  std::string recompute = "elementwise";
+  layers::Recompute recompute = layers::Recompute::elementwise;
   bool cuda_graph = true;
   std::int64_t early_stopping_patience = 0;
   double skip_outlier_factor = 0;
@@ -188,7 +144,7 @@ struct Settings {
   bool tf32 = false;
   std::int64_t threads = 0;
   std::filesystem::path run_directory;
-  ModelSettings model;
+  layers::ModelConfig model;
   DataSettings data;
   ObjectiveSettings objective;
   TeacherSettings teacher;
@@ -231,10 +187,6 @@ LoadedSettings from_checkpoint_text(const std::string& text, const std::string& 
 /// Throws UserError for combinations that are impossible, and for keys that were set but have no effect. `origins` may
 /// be empty.
 void check(const Settings& settings, const config::Origins& origins = {});
-
-/// model.attention with what attention has to know of the rest of the model: the same for decoders (causal) and
-/// encoders.
-layers::AttentionConfig attention_config(const Settings& settings);
 
 /// The settings with derived values in the place of zeros: n_key_value_heads, d_head, d_feedforward,
 /// max_sequence_length, n_features (linear attention), projected_length (Linformer), decay_steps. What only the data or

@@ -62,29 +62,31 @@ class Checker {
 
   std::int64_t head_width() const {
     const auto& model = copy_.model;
-    return model.d_head > 0 ? model.d_head : model.d_model / model.n_heads;
+    return model.attention.d_head > 0 ? model.attention.d_head : model.d_model / model.attention.n_heads;
   }
 
   void heads() const {
     const auto& model = copy_.model;
-    if (model.d_head == 0 && model.d_model % model.n_heads != 0) {
+    const auto& attention = model.attention;
+    if (attention.d_head == 0 && model.d_model % attention.n_heads != 0) {
       const auto cite = citing({"model.d_model", "model.n_heads"});
       cite.fail(
           fmt::format("{} is not a multiple of {}; expected heads of equal width; change one, or set model.d_head",
                       cite("model.d_model"), cite("model.n_heads")));
     }
-    if (model.n_key_value_heads > 0 && model.n_heads % model.n_key_value_heads != 0) {
+    if (attention.n_kv_heads > 0 && attention.n_heads % attention.n_kv_heads != 0) {
       const auto cite = citing({"model.n_key_value_heads", "model.n_heads"});
       cite.fail(fmt::format(
           "{} does not divide {}; expected key and value heads that each serve the same number of query heads",
           cite("model.n_key_value_heads"), cite("model.n_heads")));
     }
     const std::int64_t d_head = head_width();
-    if (model.position == "rotary" && model.rotary_placement == "before_features" && d_head % 2 != 0) {
+    if (model.rotates(layers::RotaryPlacement::before_features) && d_head % 2 != 0) {
       const auto cite = citing({"model.d_head", "model.d_model", "model.n_heads", "model.position"});
-      const std::string width = model.d_head > 0 ? cite("model.d_head")
-                                                 : fmt::format("{} over {} makes heads of width {}, which",
-                                                               cite("model.d_model"), cite("model.n_heads"), d_head);
+      const std::string width = attention.d_head > 0
+                                    ? cite("model.d_head")
+                                    : fmt::format("{} over {} makes heads of width {}, which", cite("model.d_model"),
+                                                  cite("model.n_heads"), d_head);
       cite.fail(fmt::format("{} is odd; expected an even width with {}, which turns pairs of numbers", width,
                             cite("model.position")));
     }
@@ -92,27 +94,28 @@ class Checker {
 
   void rotary_scaling() const {
     const auto& model = copy_.model;
-    if (model.position != "rotary" || model.rotary_scaling == "none") return;
+    const auto& scaling = model.rotary_scaling;
+    if (model.position != layers::Position::rotary || scaling.kind == ops::RotaryScalingKind::none) return;
     const auto wrong = [&](const char* key, const char* other, const std::string& message) {
       const auto cite = citing({key, other});
       cite.fail(fmt::format("{} cannot be with {}; {}", cite(key), cite(other), message));
     };
-    if (model.rotary_scaling_factor == 1)
+    if (scaling.factor == 1)
       wrong("model.rotary_scaling_factor", "model.rotary_scaling",
             "expected more than 1, or no scaling: with 1 nothing is scaled");
-    if (model.rotary_scaling == "llama3" && model.rotary_high_frequency_factor <= model.rotary_low_frequency_factor)
+    if (scaling.kind == ops::RotaryScalingKind::llama3 && scaling.high_frequency_factor <= scaling.low_frequency_factor)
       wrong("model.rotary_high_frequency_factor", "model.rotary_low_frequency_factor",
             "expected the first above the second");
-    if (model.rotary_scaling == "yarn" && model.rotary_beta_fast <= model.rotary_beta_slow)
+    if (scaling.kind == ops::RotaryScalingKind::yarn && scaling.beta_fast <= scaling.beta_slow)
       wrong("model.rotary_beta_fast", "model.rotary_beta_slow", "expected the first above the second");
   }
 
   // Widths of what meets at the output layer, and layers that are one.
   void embeddings() const {
     const auto& model = copy_.model;
-    const bool predicts = !copy_.objective.learns_labels() && model.prediction_head != "none";
-    const bool transform = model.prediction_head == "transform";
-    if (predicts && transform && (model.activation == "swiglu" || model.activation == "geglu")) {
+    const bool predicts = !copy_.objective.learns_labels() && model.prediction_head != layers::PredictionHead::none;
+    const bool transform = model.prediction_head == layers::PredictionHead::transform;
+    if (predicts && transform && layers::is_gated(model.activation)) {
       const auto cite = citing({"model.prediction_head", "model.activation"});
       cite.fail(fmt::format(
           "{} cannot be with {}, which is gated; expected gelu, gelu_tanh, relu or silu, or prediction_head: linear",
@@ -168,7 +171,7 @@ class Checker {
     if (attention.mechanism != layers::AttentionConfig{}.mechanism)
       cite.fail(fmt::format("{} overrules {}; remove one of the two", cite(key), cite("model.attention.mechanism")));
     const char* of = by_layers ? "model.n_layers" : "model.n_heads";
-    const std::int64_t wanted = by_layers ? model.n_layers : model.n_heads;
+    const std::int64_t wanted = by_layers ? model.n_layers : attention.n_heads;
     if (static_cast<std::int64_t>(list.size()) != wanted)
       cite.fail(fmt::format("{} names {} mechanisms; expected one for each of {}", cite(key), list.size(), cite(of)));
     if (!by_layers) {
@@ -194,14 +197,14 @@ class Checker {
 
   // One mechanism for each head; heads that read the same keys and values have the same.
   void mechanisms_of_heads(const char* key, const std::string& where, const std::vector<std::string>& names) const {
-    const auto& model = copy_.model;
+    const auto& attention = copy_.model.attention;
     const auto cite = citing({key});
     for (const std::string& name : names) known_mechanism(key, where, name);
-    if (static_cast<std::int64_t>(names.size()) != model.n_heads)
+    if (static_cast<std::int64_t>(names.size()) != attention.n_heads)
       cite.fail(fmt::format("{} names {} mechanisms; expected one, or one for each of {}", where, names.size(),
                             cite("model.n_heads")));
-    const std::int64_t group = model.n_key_value_heads > 0 ? model.n_heads / model.n_key_value_heads : 1;
-    for (std::int64_t head = 0; head < model.n_heads; ++head) {
+    const std::int64_t group = attention.n_kv_heads > 0 ? attention.n_heads / attention.n_kv_heads : 1;
+    for (std::int64_t head = 0; head < attention.n_heads; ++head) {
       const std::int64_t first = head / group * group;
       if (names[static_cast<std::size_t>(head)] == names[static_cast<std::size_t>(first)]) continue;
       cite.fail(
@@ -214,7 +217,7 @@ class Checker {
   // Features are turned in the numerator alone: what has exact weights has nothing to turn.
   void rotary_placement() const {
     const auto& model = copy_.model;
-    if (model.position != "rotary" || model.rotary_placement != "numerator") return;
+    if (!model.rotates(layers::RotaryPlacement::numerator)) return;
     const auto cite = citing(
         {"model.rotary_placement", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
     if (const Mechanism* other = layers::first_mechanism(model.attention, &Mechanism::rotates_numerator, false))
@@ -254,7 +257,7 @@ class Checker {
   void softmax_only() const {
     const auto& attention = copy_.model.attention;
     if (ops::feature_map_info(attention.feature_map).estimates_softmax ||
-        (!attention.centering && attention.scaling == "none"))
+        (!attention.centering && attention.scaling == layers::Scaling::none))
       return;
     const char* key = attention.centering ? "model.attention.centering" : "model.attention.scaling";
     const auto cite = citing({key, "model.attention.feature_map"});
@@ -278,7 +281,7 @@ class Checker {
   void causality() const {
     const auto& model = copy_.model;
     const Mechanism* mechanism = layers::first_mechanism(model.attention, &Mechanism::can_be_causal, false);
-    if (!mechanism || model.architecture != "decoder") return;
+    if (!mechanism || model.architecture != layers::Architecture::decoder) return;
     const auto cite = citing({"model.attention.projected_length", "model.attention.mechanism", "model.attention.layers",
                               "model.attention.heads"});
     cite.fail(
@@ -299,8 +302,8 @@ class Checker {
 
   void objective() const {
     const auto& objective = copy_.objective;
-    const bool encoder = copy_.model.architecture == "encoder";
-    if (encoder != (objective.which() != ObjectiveSettings::Name::next_token)) {
+    const bool encoder = copy_.model.architecture == layers::Architecture::encoder;
+    if (encoder != (objective.name != Objective::next_token)) {
       const auto cite = citing({"objective.name", "model.architecture"});
       cite.fail(fmt::format(
           "{} cannot be with {}; expected {}", cite("objective.name"), cite("model.architecture"),
@@ -314,7 +317,7 @@ class Checker {
           fmt::format("{} and {} together are more than 1; expected shares of the tokens that are to be predicted",
                       cite("objective.mask_token_share"), cite("objective.random_token_share")));
     }
-    if (objective.pooling == "class_token" && copy_.data.sequence_length < 2) {
+    if (objective.pooling == ops::Pooling::first && copy_.data.sequence_length < 2) {
       const auto cite = citing({"data.sequence_length", "objective.pooling"});
       cite.fail(fmt::format("{} leaves no room beside the <class> token of {}; expected at least 2",
                             cite("data.sequence_length"), cite("objective.pooling")));
@@ -365,7 +368,7 @@ class Checker {
   void carried_state() const {
     const auto& data = copy_.data;
     const auto& model = copy_.model;
-    if (data.sampler == "stream" && copy_.objective.which() != ObjectiveSettings::Name::next_token) {
+    if (data.sampler == "stream" && copy_.objective.name != Objective::next_token) {
       const auto cite = citing({"data.sampler", "objective.name"});
       cite.fail(fmt::format("{} cannot be with {}; expected random or sequential", cite("data.sampler"),
                             cite("objective.name")));
@@ -397,12 +400,12 @@ class Checker {
     if (attention.redraw_every > 0)
       refuse("model.attention.redraw_every", "the state is made of features of the directions before");
     const char* moving = attention.centering                                         ? "model.attention.centering"
-                         : attention.scaling != "none"                               ? "model.attention.scaling"
+                         : attention.scaling != layers::Scaling::none                ? "model.attention.scaling"
                          : ops::feature_map_info(attention.feature_map).needs_oprf_a ? "model.attention.feature_map"
                                                                                      : nullptr;
     if (moving)
       refuse(moving, "its constants change with every step, and the state is made of features under those before");
-    if (model.position != "rotary" && model.position != "none")
+    if (model.position != layers::Position::rotary && model.position != layers::Position::none)
       refuse("model.position",
              "documents that go on from step to step have no longest length, as a table of positions has; take rotary");
   }
@@ -447,7 +450,7 @@ class Checker {
   // Of a model that has none; a run without teacher and stages is refused where it begins (check_against_data), since
   // checkpoints of such models are read with the same checks.
   void output_layer() const {
-    if (copy_.objective.learns_labels() || copy_.model.prediction_head != "none") return;
+    if (copy_.objective.learns_labels() || copy_.model.prediction_head != layers::PredictionHead::none) return;
     const auto& stages = copy_.finetune.stages;
     const bool distils = copy_.teacher.loss == "distillation";
     if (!distils &&

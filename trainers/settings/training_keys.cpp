@@ -192,7 +192,6 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
         "what backward computes again instead of keeping it, for the same bits; elementwise: norms and activations (a "
         "third less memory, a few percent more time); blocks: everything but the inputs of blocks (least memory, about "
         "a third more time)")
-      .one_of({"none", "elementwise", "blocks"})
       .elsewhere({"gradient_checkpointing", "activation_checkpointing"});
   t.key(
       "trainer.cuda_graph", &r.cuda_graph, "",

@@ -36,7 +36,7 @@ void check_sample(const Settings& settings, const Vocabulary& vocabulary) {
         settings.data.task == "none" ? settings.data.store.string() : "the task", vocabulary.description());
   }
   const std::int64_t total = std::max<std::int64_t>(n_prompt, 1) + settings.trainer.sample_tokens;
-  if (settings.model.position == "learned" && total > settings.model.max_sequence_length) {
+  if (settings.model.position == layers::Position::learned && total > settings.model.max_sequence_length) {
     throw UserError(
         "prompt and trainer.sample_tokens make {} tokens, but the model has learned positions for {} "
         "(model.max_sequence_length); shorten the sample",
@@ -51,8 +51,9 @@ void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
   const Vocabulary& vocabulary = data.vocabulary();
   as_mistake_of(loaded, "model.vocabulary_size", [&] { vocabulary_size(settings, vocabulary); });
   if (!settings.teacher.transfers())
-    as_mistake_of(loaded, "model.prediction_head",
-                  [&] { require_output_layer(settings, "objective.name: " + settings.objective.name); });
+    as_mistake_of(loaded, "model.prediction_head", [&] {
+      require_output_layer(settings, std::string("objective.name: ") + name_of(settings.objective.name));
+    });
   as_mistake_of(loaded, "data.ignore_tokens", [&] {
     for (const std::string& symbol : settings.data.ignore_tokens) vocabulary.id_of(symbol);
   });

@@ -32,7 +32,7 @@ StepInput::Step StepInput::read(const WorkShare& work) const {
     // As long as in one process, since dropout counts elements. That takes no longer: all wait for the one with the
     // longest anyway.
     if (work.group() && pads_to_longest(settings_)) widen(batch, source_->batch(first, samples).n);
-    batch = work.cut(batch, settings_.objective.which() == ObjectiveSettings::Name::next_token);
+    batch = work.cut(batch, settings_.objective.name == Objective::next_token);
     if (settings_.teacher.teaches() && !settings_.teacher.transfers())
       step.compared.push_back(compared_tokens(settings_, batch));
   }

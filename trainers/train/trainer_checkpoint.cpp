@@ -18,8 +18,8 @@ namespace {
 
 /// Whether a run may go on with another value of a key below `model`, given as a JSON pointer: those that shape nothing
 /// stored.
-bool may_change(const std::string& key, const std::string& position) {
-  if (key == "/max_sequence_length") return position != "learned";
+bool may_change(const std::string& key, layers::Position position) {
+  if (key == "/max_sequence_length") return position != layers::Position::learned;
   return key == "/weights" || key == "/dropout" || key == "/attention/chunk_size" || key == "/attention/redraw_every" ||
          key == "/attention/denominator_guard";
 }
@@ -128,8 +128,8 @@ void check_resumable(const CheckpointReader& checkpoint, const Settings& setting
   const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
   if (before.objective.name != settings.objective.name || before.objective.pooling != settings.objective.pooling) {
     throw UserError("{}: cannot resume: the objective was {} (pooling {}) in the checkpoint and is {} (pooling {}) now",
-                    origin, before.objective.name, before.objective.pooling, settings.objective.name,
-                    settings.objective.pooling);
+                    origin, name_of(before.objective.name), name_of(before.objective.pooling),
+                    name_of(settings.objective.name), name_of(settings.objective.pooling));
   }
   if (before.teacher.loss != settings.teacher.loss) {
     throw UserError(

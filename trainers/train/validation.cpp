@@ -20,7 +20,7 @@ UserError no_targets(const Settings& settings, const Dataset& data, Split split,
   if (!settings.data.ignore_tokens.empty()) {
     hint = fmt::format("data.ignore_tokens: [{}] leaves every one out; ignore fewer symbols",
                        config::join(settings.data.ignore_tokens, ", "));
-  } else if (settings.objective.which() == ObjectiveSettings::Name::masked_tokens && settings.data.task == "none") {
+  } else if (settings.objective.name == Objective::masked_tokens && settings.data.task == "none") {
     hint = fmt::format("objective.mask_probability: {} hides none of its tokens; raise it",
                        settings.objective.mask_probability);
   }
@@ -78,7 +78,7 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
        first += static_cast<std::uint64_t>(batch_size), ++batches) {
     const Batch batch =
         share.cut(source->batch_of_one_pass(first + static_cast<std::uint64_t>(samples.first), samples.samples),
-                  model.settings.objective.which() == ObjectiveSettings::Name::next_token);
+                  model.settings.objective.name == Objective::next_token);
     if (batch.n_targets == 0 && !carried && !share.group())
       continue;  // other processes may have targets in segments of the same rows
     share.put_into(context, batch);

@@ -1,5 +1,6 @@
 #pragma once
 #include "framework/autodiff/tape.h"
+#include "framework/core/enum_names.h"
 
 namespace furlong::ops {
 
@@ -7,6 +8,7 @@ enum class Pooling : std::uint8_t {
   first,  ///< the first position (a class token's)
   mean    ///< the mean over the positions that the mask keeps; zero, and no gradient, where it keeps none
 };
+constexpr auto names_of(Pooling) { return std::array{"class_token", "mean"}; }
 
 /// One vector for each sequence: x [batch, n, d], contiguous, and mask int32 [batch, n] (1 keeps a position; undefined:
 /// all are kept; `first` does not look at it) -> [batch, d]. Sums are in float32 (float64 for float64), in a fixed

@@ -1,5 +1,6 @@
 #pragma once
 #include "framework/autodiff/tape.h"
+#include "framework/core/enum_names.h"
 
 namespace furlong::ops {
 
@@ -7,6 +8,7 @@ enum class NormKind : std::uint8_t {
   layernorm,  ///< (x - mean(x)) / sqrt(var(x) + epsilon), var over n not n - 1 (Ba, Kiros and Hinton 2016)
   rmsnorm     ///< x / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019)
 };
+constexpr auto names_of(NormKind) { return std::array{"layernorm", "rmsnorm"}; }
 
 struct NormOutputs {
   Variable residual;  ///< residual_in + branch; residual_in itself when there is no branch

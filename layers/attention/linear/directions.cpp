@@ -156,26 +156,6 @@ double chi_quantile(double probability, std::int64_t d) {
   return std::sqrt(2 * x);
 }
 
-const std::vector<std::pair<DirectionsKind, const char*>>& directions_kinds() {
-  static const std::vector<std::pair<DirectionsKind, const char*>> kinds{
-      {DirectionsKind::iid, "iid"},
-      {DirectionsKind::orthogonal, "orthogonal"},
-      {DirectionsKind::orthogonal_fixed_norm, "orthogonal_fixed_norm"},
-      {DirectionsKind::norm_stratified, "norm_stratified"},
-      {DirectionsKind::structured, "structured"},
-  };
-  return kinds;
-}
-
-DirectionsKind directions_kind(const std::string& name) {
-  std::string names;
-  for (const auto& [kind, known] : directions_kinds()) {
-    if (name == known) return kind;
-    names += (names.empty() ? "" : ", ") + std::string(known);
-  }
-  throw UserError("directions '{}' are unknown; expected one of {}", name, names);
-}
-
 std::vector<float> draw_directions(DirectionsKind kind, std::int64_t m, std::int64_t d, const RandomKey& key) {
   Draws draws(key);
   std::vector<double> rows;

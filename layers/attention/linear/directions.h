@@ -1,9 +1,8 @@
 #pragma once
 // Random directions ω of feature maps.
-#include <string>
-#include <utility>
 #include <vector>
 
+#include "framework/core/enum_names.h"
 #include "framework/core/random.h"
 
 namespace furlong::layers {
@@ -19,10 +18,9 @@ enum class DirectionsKind : std::uint8_t {
               ///< "Orthogonal Random Features"). Mean square norm d; where d is a power of two, every norm is √d and
               ///< the rows of a block are orthogonal.
 };
-/// Names as in YAML; tests loop over them.
-const std::vector<std::pair<DirectionsKind, const char*>>& directions_kinds();
-/// Throws UserError naming the known ones.
-DirectionsKind directions_kind(const std::string& name);
+constexpr auto names_of(DirectionsKind) {
+  return std::array{"iid", "orthogonal", "orthogonal_fixed_norm", "norm_stratified", "structured"};
+}
 
 /// m rows of width d, row-major, drawn in double on the host from `key` and rounded to bfloat16: ω is *defined* as that
 /// rounding, so that a model is the same whatever its storage type, and products with 16-bit inputs are exact in

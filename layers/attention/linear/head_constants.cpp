@@ -43,10 +43,8 @@ HeadMoments moments_of(const double* row, std::int64_t d) {
 
 void check_map(const AttentionConfig& config) {
   const ops::FeatureMapInfo& info = ops::feature_map_info(config.feature_map);
-  if (config.scaling != "none" && config.scaling != "saderf")
-    throw UserError("model.attention.scaling '{}' is unknown; expected none or saderf", config.scaling);
   if (info.estimates_softmax) return;
-  if (!config.centering && config.scaling == "none") return;
+  if (!config.centering && config.scaling == Scaling::none) return;
   throw UserError(
       "model.attention.{} is exact for maps that estimate softmax's exp(q·k/√d) only, and would give {} another "
       "meaning; remove it, or take such a map (favor_positive)",
@@ -82,7 +80,7 @@ double oprf_constant(const HeadMoments& moments, bool centering, const std::vect
 HeadConstants::HeadConstants(ParameterStore& store, const std::string& name, const AttentionConfig& config)
     : config_(config) {
   check_map(config);
-  const bool scaled = config.scaling == "saderf", oprf = ops::feature_map_info(config.feature_map).needs_oprf_a;
+  const bool scaled = config.scaling == Scaling::saderf, oprf = ops::feature_map_info(config.feature_map).needs_oprf_a;
   if (!config.centering && !scaled && !oprf) return;
   const Shape per_dimension{config.n_heads, config.d_head};
   statistics_ =

@@ -47,12 +47,6 @@ class RecurrentState : public RecurrentAttentionState {
   }
 };
 
-ops::Normalizer normalizer_of(const AttentionConfig& config) {
-  if (config.normalizer == "sum") return ops::Normalizer::sum;
-  if (config.normalizer == "none") return ops::Normalizer::rms;
-  throw UserError("model.attention.normalizer '{}' is unknown; expected sum or none", config.normalizer);
-}
-
 }  // namespace
 
 LinearMechanism::LinearMechanism(ParameterStore& store, const std::string& name, const AttentionConfig& config,
@@ -72,7 +66,7 @@ void LinearMechanism::choose_options(std::int64_t softmax_window) {
   options_.chunk_size = config_.chunk_size;
   options_.window = softmax_window > 0 ? 0 : config_.window;
   options_.softmax_window = softmax_window;
-  options_.normalizer = normalizer_of(config_);
+  options_.normalizer = config_.normalizer;
   options_.denominator_guard = config_.denominator_guard;
   options_.rotate_numerator = config_.rotate_numerator;
   options_.rotary_base = config_.rotary_base;
@@ -83,10 +77,7 @@ void LinearMechanism::choose_options(std::int64_t softmax_window) {
 
 void LinearMechanism::declare_parameters(ParameterStore& store, const std::string& name) {
   const std::int64_t d = config_.d_head;
-  if (n_directions_ > 0) {
-    directions_kind(config_.directions);  // an unknown name is refused here, not at the first draw
-    directions_ = &store.add_buffer(stream_name_, {n_directions_, d});
-  }
+  if (n_directions_ > 0) directions_ = &store.add_buffer(stream_name_, {n_directions_, d});
   if (ops::feature_map_info(options_.feature_map).learns_inputs) {
     query_features_ =
         &store.add(name + ".query_features.weight", {config_.n_heads, d, d}, Initializer::identity(), false);
@@ -181,8 +172,7 @@ void LinearMechanism::redraw(std::uint64_t seed, std::int64_t step) {
   if (!directions_ || directions_->master().device().is_shape_only()) return;
   if (step != 0 && (config_.redraw_every == 0 || step % config_.redraw_every != 0)) return;
   const RandomKey key{seed, static_cast<std::uint32_t>(step), random_stream(stream_name_)};
-  const std::vector<float> drawn =
-      draw_directions(directions_kind(config_.directions), n_directions_, config_.d_head, key);
+  const std::vector<float> drawn = draw_directions(config_.directions, n_directions_, config_.d_head, key);
   const Tensor& target = directions_->master();
   if (target.dtype() == DType::float64) {
     target.copy_from(Tensor::from(std::vector<double>(drawn.begin(), drawn.end()), target.shape(), target.device()));

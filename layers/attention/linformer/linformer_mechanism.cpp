@@ -38,15 +38,14 @@ Parameter& shared_projection(ParameterStore& store, const Shape& shape, const In
 class LinformerMechanism : public AttentionMechanism {
  public:
   LinformerMechanism(ParameterStore& store, const std::string& name, const AttentionConfig& config) : name_(name) {
-    projection_.kind = ops::sequence_projection_kind(config.projection);
+    projection_.kind = config.projection;
     projection_.n_heads = config.n_kv_heads;
     projection_.projected_length = resolved_projected_length(config);
     projection_.max_length = config.max_sequence_length;
     attention_.n_heads = config.n_heads;
     attention_.n_kv_heads = config.n_kv_heads;
     attention_.causal = false;
-    const ProjectionSharing sharing = projection_sharing(config.sharing);
-    if (projection_.kind != SequenceProjection::mean) declare(store, sharing, config.d_head);
+    if (projection_.kind != SequenceProjection::mean) declare(store, config.sharing, config.d_head);
   }
 
   Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
@@ -123,24 +122,6 @@ class LinformerMechanism : public AttentionMechanism {
 
 }  // namespace
 
-const std::vector<std::pair<ProjectionSharing, const char*>>& projection_sharings() {
-  static const std::vector<std::pair<ProjectionSharing, const char*>> sharings{
-      {ProjectionSharing::none, "none"},
-      {ProjectionSharing::heads, "heads"},
-      {ProjectionSharing::key_value, "key_value"},
-      {ProjectionSharing::layers, "layers"}};
-  return sharings;
-}
-
-ProjectionSharing projection_sharing(const std::string& name) {
-  std::string known;
-  for (const auto& [sharing, its_name] : projection_sharings()) {
-    if (name == its_name) return sharing;
-    known += (known.empty() ? "" : ", ") + std::string(its_name);
-  }
-  throw UserError("sharing of linformer's projections '{}' is unknown; expected one of {}", name, known);
-}
-
 std::int64_t resolved_projected_length(const AttentionConfig& config) {
   if (config.projected_length != 0) return config.projected_length;
   return std::clamp<std::int64_t>(config.max_sequence_length / 4, 1, 256);
@@ -170,7 +151,7 @@ AttentionCost cost(const AttentionConfig& config, std::int64_t n) {
   const double r = static_cast<double>(std::min(resolved_projected_length(config), n)),
                pairs = static_cast<double>(n) * r, d = static_cast<double>(config.d_head),
                heads = static_cast<double>(config.n_heads);
-  const bool products = ops::sequence_projection_kind(config.projection) == SequenceProjection::linear;
+  const bool products = config.projection == SequenceProjection::linear;
   const AttentionCost rows = softmax_cost(pairs, d);
   return {heads * ((products ? 4 * pairs * d : 0) + rows.forward),
           heads * ((products ? 12 * pairs * d : 0) + rows.with_backward)};

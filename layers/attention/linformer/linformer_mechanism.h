@@ -4,18 +4,6 @@
 
 namespace furlong::layers {
 
-/// Who has a projection of his own.
-enum class ProjectionSharing : std::uint8_t {
-  none,       ///< each head, E for keys and F for values
-  heads,      ///< each layer, E and F
-  key_value,  ///< each layer, E = F
-  layers      ///< nobody: one E = F for the model
-};
-/// Names as in YAML; checks and tests loop over them.
-const std::vector<std::pair<ProjectionSharing, const char*>>& projection_sharings();
-/// Throws UserError naming the known ones.
-ProjectionSharing projection_sharing(const std::string& name);
-
 /// r: the config's own, or for 0 a quarter of max_sequence_length, at least 1 and at most 256: in Wang et al. 2020,
 /// figure 3, 128 for 512 tokens and 256 for 1,024 are nearly on par with full attention, and 256 holds its perplexity
 /// up to 4,096.

@@ -14,10 +14,10 @@ std::unique_ptr<AttentionMechanism> make(ParameterStore& store, const std::strin
         "model.attention.softmax_window: {} with mechanism windowed; expected the number of nearest tokens that get "
         "exact weights",
         config.softmax_window);
-  if (config.normalizer != "sum")
+  if (config.normalizer != ops::Normalizer::sum)
     throw UserError(
         "model.attention.normalizer: {} with mechanism windowed, whose two parts meet under one sum; expected sum",
-        config.normalizer);
+        name_of(config.normalizer));
   return std::make_unique<LinearMechanism>(store, name, config, config.softmax_window);
 }
 

@@ -127,7 +127,7 @@ inline Head linear_head(const layers::AttentionConfig& config) {
     c.causal = config.causal;
     c.softmax_window = config.softmax_window;
     c.window = config.window;
-    c.rms = config.normalizer == "none";
+    c.rms = config.normalizer == ops::Normalizer::rms;
     if (p.data.count("gate")) c.gate = p.at("gate")[h];
     c.query_center = of_head("query_center", p.d), c.key_center = of_head("key_center", p.d),
     c.scaling = of_head("scaling", p.d);
@@ -144,7 +144,7 @@ inline Head linformer_head(const layers::AttentionConfig& config, std::int64_t p
     const std::vector<std::int32_t> keys(mask.begin(), mask.end());
     const auto projected = [&](const char* name, const char* rows, std::size_t width) {
       ops::SequenceProjectionOptions options;
-      options.kind = ops::sequence_projection_kind(config.projection);
+      options.kind = config.projection;
       options.projected_length = pooled, options.max_length = static_cast<std::int64_t>(p.n_key);
       std::vector<double> weight;
       if (options.kind != ops::SequenceProjection::mean) {

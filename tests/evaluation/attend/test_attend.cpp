@@ -57,9 +57,9 @@ TEST_F(AttendTest, ConstantsOfHeadsAndDirectionsOfTheirOwn) {
   for (double& x : scaling) x = std::exp(x);
   p.data["scaling"] = {{p.heads, p.d}, scaling};
   expect_output(p, options(config), linear_head(config), tolerance_of(DType::float64));
-  config.normalizer = "none";
+  config.normalizer = ops::Normalizer::rms;
   expect_output(p, options(config), linear_head(config), tolerance_of(DType::float64));
-  config.normalizer = "sum";
+  config.normalizer = ops::Normalizer::sum;
   config.window = 3;
   expect_output(p, options(config), linear_head(config), tolerance_of(DType::float64));
 }
@@ -80,10 +80,10 @@ TEST_F(AttendTest, WindowedHybridAndItsGate) {
 
 TEST_F(AttendTest, LinformerOfEveryKind) {
   layers::AttentionConfig config = config_of("linformer", false);
-  for (const auto& [kind, name] : ops::sequence_projections()) {
+  for (const ops::SequenceProjection kind : all_values<ops::SequenceProjection>()) {
     for (const bool own : {false, true}) {  // a projection for each head, and one for values
-      SCOPED_TRACE(fmt::format("{} {}", name, own));
-      config.projection = name;
+      SCOPED_TRACE(fmt::format("{} {}", name_of(kind), own));
+      config.projection = kind;
       Problem p(5, 11);
       if (!own) p.mask_some();
       AttendOptions o = options(config);

@@ -98,7 +98,7 @@ TEST(BenchAttention, LinformerCountsProjectionAndRows) {
   EXPECT_EQ(attention_flops(options, 32), 3 * (projection + rows));
   options.train = true;
   EXPECT_EQ(attention_flops(options, 32), 3 * (3 * projection + 3.5 * rows));
-  options.config.projection = "mean";
+  options.config.projection = ops::SequenceProjection::mean;
   EXPECT_EQ(attention_flops(options, 32), 3 * 3.5 * rows);
 }
 

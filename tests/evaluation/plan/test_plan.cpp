@@ -133,7 +133,8 @@ TEST_F(PlanTest, GradientsBecomeFinalInTheOrderOfStages) {
       last = std::min(last, stage);
     }
     // With norms after the additions and tied embeddings the output has no parameters of its own.
-    EXPECT_EQ(plan_stage_of(order.front(), 5), settings.model.norm_placement == "after" ? 3u : 4u) << order.front();
+    EXPECT_EQ(plan_stage_of(order.front(), 5), settings.model.norm_placement == layers::NormPlacement::after ? 3u : 4u)
+        << order.front();
     EXPECT_EQ(plan_stage_of(order.back(), 5), 0u) << order.back();
   }
 }

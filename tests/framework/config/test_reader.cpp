@@ -18,11 +18,14 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+enum class Flour : std::uint8_t { wheat, rye };
+constexpr auto names_of(Flour) { return std::array{"wheat", "rye"}; }
+
 struct Bakery {
   std::int64_t loaves = 12;
   double oven_hours = 1.5;
   bool open = true;
-  std::string flour = "wheat";
+  Flour flour = Flour::wheat;
   std::string motto;
   std::filesystem::path shop = "shop.db";
   std::vector<std::string> guests;
@@ -36,7 +39,7 @@ Table bakery_table(Bakery& b) {
   t.key("kitchen.oven_hours", &b.oven_hours, "hours", "time in the oven").above(0).below(24);
   t.key("kitchen.open", &b.open, "", "whether guests may look");
   t.section("kitchen.store", "what it is made of");
-  t.key("kitchen.store.flour", &b.flour, "", "grain").one_of({"wheat", "rye"});
+  t.key("kitchen.store.flour", &b.flour, "", "grain");
   t.key("kitchen.store.rye_days", &b.rye_days, "days", "souring")
       .within(2, 9)
       .zero_means("none")
@@ -93,7 +96,7 @@ TEST(Reader, ReadsEveryTypeAndSaysWhereItStood) {
   EXPECT_EQ(bakery.loaves, 30);
   EXPECT_EQ(bakery.oven_hours, 2.0);
   EXPECT_FALSE(bakery.open);
-  EXPECT_EQ(bakery.flour, "rye");
+  EXPECT_EQ(bakery.flour, Flour::rye);
   EXPECT_EQ(bakery.rye_days, 3);
   EXPECT_EQ(bakery.motto, "42");
   EXPECT_EQ(bakery.shop, "a b/c.db");
@@ -275,7 +278,7 @@ TEST(Writer, WhatIsWrittenReadsBackTheSame) {
   odd.motto = "it's \"5: #1\"\n\ttab \\ é ${HOME} \x01";
   odd.shop = "a $b/${HOME} c: d";
   odd.guests = {"yes", "null", "~", "", "- x", "*", "#", "3", " padded ", "plain"};
-  odd.flour = "rye";
+  odd.flour = Flour::rye;
   odd.rye_days = 4;
   const std::string text = to_yaml(bakery_table(odd), true);
   const Bakery again = read_text(text).bakery;
@@ -295,7 +298,7 @@ TEST(Writer, KeysWithoutEffectAreComments) {
   const auto table = bakery_table(bakery);
   EXPECT_THAT(to_yaml(table), HasSubstr("    # rye_days: 0  # needs kitchen.store.flour: rye\n"));
   EXPECT_FALSE(to_json(table)["kitchen"]["store"].contains("rye_days"));
-  bakery.flour = "rye";
+  bakery.flour = Flour::rye;
   EXPECT_THAT(to_yaml(table), HasSubstr("    rye_days: 0\n"));
 }
 
@@ -306,7 +309,7 @@ TEST(Table, ChecksEffectsOfKeysThatWereSetOrChanged) {
   EXPECT_THROW(table.check_effects(default_table, {{"kitchen.store.rye_days", {"x.yaml", 1, 1}}}), UserError);
   bakery.rye_days = 3;
   EXPECT_THROW(table.check_effects(default_table, {}), UserError);
-  bakery.flour = "rye";
+  bakery.flour = Flour::rye;
   EXPECT_NO_THROW(table.check_effects(default_table, {}));
 }
 

@@ -106,7 +106,7 @@ TEST(Windowed, CentringAndScalingLeaveTheExactPartAsItIs) {
   AttentionConfig config = attention_config("windowed");
   config.softmax_window = 11;
   config.centering = true;
-  config.scaling = "saderf";
+  config.scaling = Scaling::saderf;
   Alone whole(config);
   whole.run(true);
   whole.mechanism->update_constants();
@@ -117,7 +117,7 @@ TEST(HeadConstants, AreNeutralUntilAStepHasBeenSeen) {
   for (const char* map : {"favor_positive", "oprf"}) {
     AttentionConfig config = attention_config("linear", map);
     config.centering = true;
-    config.scaling = "saderf";
+    config.scaling = Scaling::saderf;
     Alone with(config);
     // The first features of oprf have A = 0, which makes them those of favor_positive.
     const std::vector<double> plain = doubles(Alone(attention_config("linear", "favor_positive")).run());
@@ -132,7 +132,7 @@ TEST(HeadConstants, AreNeutralUntilAStepHasBeenSeen) {
 TEST(HeadConstants, FollowTheirFormulas) {
   AttentionConfig config = attention_config("linear", "oprf");
   config.centering = true;
-  config.scaling = "saderf";
+  config.scaling = Scaling::saderf;
   Alone attention(config);
   attention.run(true);
   attention.mechanism->update_constants();
@@ -172,7 +172,7 @@ TEST(HeadConstants, FollowTheirFormulas) {
 
 // A layer that a step did not run keeps what it has seen, and what was made of it, whatever the number of such steps.
 TEST(HeadConstants, FadeInStepsOfTheirOwnLayerAlone) {
-  DecoderConfig config = small_config({"linear", "favor_positive", "constants"}, "none", 0, Style::gpt2);
+  ModelConfig config = small_config({"linear", "favor_positive", "constants"}, Position::none, 0, Style::gpt2);
   TestModel model(config, DType::float32);
   ASSERT_TRUE(model.invent_statistics());
   const auto buffer = [&](int layer, const char* name) {
@@ -287,7 +287,7 @@ TEST(Hedgehog, BothWeightsGetTheirGradients) {
 
 TEST(Unnormalized, HeadsHaveUnitMeanSquareTimesTheirGain) {
   AttentionConfig config = attention_config("linear", "elu1");
-  config.normalizer = "none";
+  config.normalizer = ops::Normalizer::rms;
   Alone attention(config);
   const Tensor gain = attention.store.find("attention.output_norm.weight").master();
   for (std::int64_t i = 0; i < 24; ++i) gain.data<double>()[i] = i < 6 ? 3 : 1;
@@ -341,30 +341,28 @@ TEST(MixedHeads, ThatShareKeysMustAgree) {
 
 TEST(Denominators, AreCountedOnce) {
   const Attending attending{"linear", "favor_trig"};
-  for (bool recompute : {false, true}) {
-    DecoderConfig config = small_config(attending, "rotary", 0, Style::gpt2);
-    config.recompute_blocks = recompute;
-    TestModel model(config, DType::float32);
+  const ModelConfig config = small_config(attending, Position::rotary, 0, Style::gpt2);
+  for (const Recompute recompute : {Recompute::elementwise, Recompute::blocks}) {
+    TestModel model(config, DType::float32, recompute);
     ops::DenominatorReport report;
     run_step(model, random_tokens(3, 9, config), random_targets(3, 9, config),
              {.training = true, .denominators = &report});
-    EXPECT_EQ(report.rows, 2 * 3 * 9 * 2) << recompute;  // layers, batch, tokens, heads
+    EXPECT_EQ(report.rows, 2 * 3 * 9 * 2) << name_of(recompute);  // layers, batch, tokens, heads
     EXPECT_LT(report.least, 1);
   }
 }
 
 TEST(Statistics, AreCountedOnceUnderRecomputation) {
   const Attending attending{"linear", "oprf", "constants"};
-  const auto statistics = [&](bool recompute) {
-    DecoderConfig config = small_config(attending, "rotary", 4, Style::llama);
-    config.recompute_blocks = recompute;
-    TestModel model(config, DType::float64);
+  const auto statistics = [&](Recompute recompute) {
+    const ModelConfig config = small_config(attending, Position::rotary, 4, Style::llama);
+    TestModel model(config, DType::float64, recompute);
     run_step(model, random_tokens(3, 9, config), random_targets(3, 9, config), {.training = true});
     return doubles(model.store.find("blocks.1.attention.statistics").master());
   };
-  const std::vector<double> kept = statistics(false);
+  const std::vector<double> kept = statistics(Recompute::elementwise);
   EXPECT_NEAR(kept[0], 10 * statistics_decay + 27, 1e-12);
-  EXPECT_EQ(statistics(true), kept);
+  EXPECT_EQ(statistics(Recompute::blocks), kept);
 }
 
 /// All parameters and buffers of one model in another: what a checkpoint does.
@@ -375,7 +373,7 @@ void copy_model(const TestModel& from, TestModel& to) {
 }
 
 TEST(Statistics, OfACheckpointGoOnAsIfNothingHadHappened) {
-  const DecoderConfig config = small_config({"linear", "oprf", "constants"}, "rotary", 4, Style::llama);
+  const ModelConfig config = small_config({"linear", "oprf", "constants"}, Position::rotary, 4, Style::llama);
   const Tensor tokens = random_tokens(2, 9, config), targets = random_targets(2, 9, config);
   TestModel model(config, DType::float32), resumed(config, DType::float32);
   const auto step = [&](TestModel& of, std::int64_t number) {
@@ -425,17 +423,15 @@ TEST(Refusals, SayWhatCannotBeAndWhy) {
     EXPECT_EQ(message.find('\n'), std::string::npos);
   };
   refuses("estimate softmax", [](AttentionConfig& c) { c.feature_map = "elu1", c.centering = true; });
-  refuses("estimate softmax", [](AttentionConfig& c) { c.feature_map = "hedgehog", c.scaling = "saderf"; });
-  refuses("none or saderf", [](AttentionConfig& c) { c.scaling = "saderff"; });
-  refuses("sum or none", [](AttentionConfig& c) { c.normalizer = "layernorm"; });
+  refuses("estimate softmax", [](AttentionConfig& c) { c.feature_map = "hedgehog", c.scaling = Scaling::saderf; });
   refuses("positive multiple", [](AttentionConfig& c) { c.feature_map = "favor_hyperbolic", c.n_features = 9; });
   refuses("more than most_features", [](AttentionConfig& c) {
     c.feature_map = "taylor", c.map_options.order = 3, c.map_options.most_features = 50;
   });
-  refuses("'hadamard'", [](AttentionConfig& c) { c.directions = "hadamard"; });
   refuses("nearest tokens", [](AttentionConfig& c) { c.mechanism = "windowed"; });
-  refuses("expected sum",
-          [](AttentionConfig& c) { c.mechanism = "windowed", c.softmax_window = 4, c.normalizer = "none"; });
+  refuses("expected sum", [](AttentionConfig& c) {
+    c.mechanism = "windowed", c.softmax_window = 4, c.normalizer = ops::Normalizer::rms;
+  });
   refuses("sees later ones", [](AttentionConfig& c) { c.causal = false; });
   refuses("'lineer'", [](AttentionConfig& c) { c.head_mechanisms = {"softmax", "softmax", "lineer", "lineer"}; });
 }

@@ -63,41 +63,37 @@ inline std::vector<Attending> some_attending() {
   return some;
 }
 
-inline const std::vector<std::string>& all_positions() {
-  static const std::vector<std::string> positions{"none", "learned", "sinusoidal", "rotary"};
-  return positions;
-}
-
 /// Each way of attending with position kinds: the basic ones with all, the others with rotary and one more, another for
 /// each.
 struct Case {
   Attending attending;
-  std::string position;
+  Position position;
 };
 inline void PrintTo(const Case& named, std::ostream* stream) {
-  *stream << named.attending.name() << ", " << named.position;
+  *stream << named.attending.name() << ", " << name_of(named.position);
 }
 inline std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const Attending& attending : all_attending()) {
-    const std::string& other = all_positions()[random_stream(attending.name()) % 3];
-    for (const std::string& position : all_positions()) {
-      if (attending.is_basic() || position == "rotary" || position == other) cases.push_back({attending, position});
+    const auto other = static_cast<Position>(random_stream(attending.name()) % 3);
+    for (const Position position : all_values<Position>()) {
+      if (attending.is_basic() || position == Position::rotary || position == other)
+        cases.push_back({attending, position});
     }
   }
   return cases;
 }
 inline std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
-  return instance.param.attending.name() + "_" + instance.param.position;
+  return instance.param.attending.name() + "_" + name_of(instance.param.position);
 }
 
 enum class Style { gpt2, llama };
 
 /// A model of two layers whose sizes are odd where they may be: heads of 6 that do not add up to d_model, chunks of 4
 /// tokens.
-inline DecoderConfig small_config(const Attending& attending, const std::string& position,
-                                  std::int64_t short_convolution, Style style) {
-  DecoderConfig config;
+inline ModelConfig small_config(const Attending& attending, Position position, std::int64_t short_convolution,
+                                Style style) {
+  ModelConfig config;
   config.vocabulary_size = 11;
   config.n_layers = 2;
   config.d_model = 10;
@@ -109,12 +105,13 @@ inline DecoderConfig small_config(const Attending& attending, const std::string&
   config.attention.chunk_size = 4;
   if (attending.mechanism == "windowed") config.attention.softmax_window = 6;
   if (attending.option == "window") config.attention.window = 6;
-  if (attending.option == "unnormalized") config.attention.normalizer = "none";
+  if (attending.option == "unnormalized") config.attention.normalizer = ops::Normalizer::rms;
   if (attending.option == "constants") {
     config.attention.centering = true;
-    config.attention.scaling = "saderf";
+    config.attention.scaling = Scaling::saderf;
   }
-  if (attending.option == "rotated") config.rotary_placement = "numerator";  // where positions are rotary
+  if (attending.option == "rotated")
+    config.rotary_placement = RotaryPlacement::numerator;  // where positions are rotary
   if (attending.option == "layers") config.attention.layer_mechanisms = {"softmax", "linear"};
   config.attention.d_head = 6;
   config.position = position;
@@ -122,12 +119,12 @@ inline DecoderConfig small_config(const Attending& attending, const std::string&
   config.initializer_range = 0.4;  // far from the linear regime that the usual 0.02 begins in
   if (style == Style::gpt2) {
     config.attention.n_heads = config.attention.n_kv_heads = 2;
-    config.activation = "gelu_tanh";
+    config.activation = Activation::gelu_tanh;
   } else {
     config.attention.n_heads = 4;
     config.attention.n_kv_heads = 2;
-    config.activation = "swiglu";
-    config.norm = "rmsnorm";
+    config.activation = Activation::swiglu;
+    config.norm = ops::NormKind::rmsnorm;
     config.norm_epsilon = 1e-6;
     config.bias = false;
     config.tied_embeddings = false;
@@ -142,15 +139,15 @@ inline DecoderConfig small_config(const Attending& attending, const std::string&
 /// Calls body(config) for both styles, with and without short convolution, each traced by name; but for the basic ones
 /// for one of the four alone, another for each name.
 template <class Body>
-void for_each_variant(const Attending& attending, const std::string& position, const Body& body) {
-  const std::uint64_t chosen = random_stream(attending.name() + position) % 4;
+void for_each_variant(const Attending& attending, Position position, const Body& body) {
+  const std::uint64_t chosen = random_stream(attending.name() + name_of(position)) % 4;
   std::uint64_t variant = 0;
   for (Style style : {Style::gpt2, Style::llama}) {
     for (std::int64_t short_convolution : {0, 4}) {
       if (variant++ != chosen && !attending.is_basic()) continue;
       const ::testing::ScopedTrace trace(
           __FILE__, __LINE__,
-          fmt::format("{}, positions {}, {}, short convolution {}", attending.name(), position,
+          fmt::format("{}, positions {}, {}, short convolution {}", attending.name(), name_of(position),
                       style == Style::gpt2 ? "GPT-2" : "Llama", short_convolution));
       // Threads cost more than they save on models of this size; ThreadsDoNotChangeABitOfTheGradients has them.
       reference::with_threads(1, [&] { body(small_config(attending, position, short_convolution, style)); });
@@ -162,14 +159,17 @@ struct TestModel {
   ParameterStore store;
   Decoder decoder;
 
-  TestModel(const DecoderConfig& config, DType dtype, Device device = {}, std::uint64_t seed = 5)
-      : store(dtype, device), decoder(store, config) {
+  TestModel(const ModelConfig& config, DType dtype, Device device = {}, std::uint64_t seed = 5,
+            Recompute recompute = Recompute::elementwise)
+      : store(dtype, device), decoder(store, config, recompute) {
     store.allocate(seed);
     decoder.redraw(seed, 0);
     if (!device.is_cpu()) return;
     disturb();
     if (invent_statistics()) decoder.redraw(seed, 1);
   }
+
+  TestModel(const ModelConfig& config, DType dtype, Recompute recompute) : TestModel(config, dtype, {}, 5, recompute) {}
 
   /// Moments of queries and keys as if steps had gone before, so that the constants made of them are not neutral. False
   /// where there are none.
@@ -230,12 +230,12 @@ struct Pass {
   }
 };
 
-inline Tensor random_tokens(std::int64_t batch, std::int64_t n, const DecoderConfig& config,
+inline Tensor random_tokens(std::int64_t batch, std::int64_t n, const ModelConfig& config,
                             const std::string& name = "tokens") {
   return reference::integer_tensor({batch, n}, 0, config.vocabulary_size, name);
 }
 /// Some of them -1, which are left out.
-inline Tensor random_targets(std::int64_t batch, std::int64_t n, const DecoderConfig& config) {
+inline Tensor random_targets(std::int64_t batch, std::int64_t n, const ModelConfig& config) {
   return reference::integer_tensor({batch, n}, -1, config.vocabulary_size, "targets");
 }
 

@@ -18,7 +18,8 @@ void freeze(ParameterStore& store) {
 struct AdaptedModel {
   ParameterStore store;
   Decoder decoder;
-  AdaptedModel(const DecoderConfig& config, DType dtype) : store(dtype, Device{}), decoder(store, config) {
+  AdaptedModel(const ModelConfig& config, DType dtype, Recompute recompute = Recompute::elementwise)
+      : store(dtype, Device{}), decoder(store, config, recompute) {
     freeze(store);
     store.allocate(5);
     decoder.redraw(5, 0);
@@ -29,16 +30,15 @@ TEST(Adapters, BeginAsTheModelWithoutThemAndTrainAlone) {
   const OneThread one_thread;
   for (const Attending& attending : std::vector<Attending>{{"softmax", ""}, {"linear", "hedgehog"}}) {
     for (const Style style : {Style::gpt2, Style::llama}) {
-      for (const bool recompute : {false, true}) {
-        DecoderConfig config = small_config(attending, "rotary", 4, style);
-        config.recompute_blocks = recompute;
-        config.query_key_norm = "rmsnorm";
+      for (const Recompute recompute : {Recompute::elementwise, Recompute::blocks}) {
+        ModelConfig config = small_config(attending, Position::rotary, 4, style);
+        config.query_key_norm = QueryKeyNorm::rmsnorm;
         ParameterStore base_store(DType::float32, Device{});
-        Decoder base(base_store, config);
+        Decoder base(base_store, config, recompute);
         base_store.allocate(5);
         base.redraw(5, 0);
         config.adapter = {2, 8};
-        AdaptedModel model(config, DType::float32);
+        AdaptedModel model(config, DType::float32, recompute);
         const Tensor tokens = random_tokens(2, 9, config), targets = random_targets(2, 9, config);
         const auto loss_of = [&](Decoder& decoder, bool recorded) {
           Tape tape(Stream{});

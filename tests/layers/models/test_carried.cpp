@@ -43,7 +43,7 @@ std::vector<double> in_segments(TestModel& model, const Tensor& tokens, const st
 }
 
 TEST_P(EveryCarrier, SegmentsEqualTheWhole) {
-  for_each_variant(GetParam().attending, GetParam().position, [](const DecoderConfig& config) {
+  for_each_variant(GetParam().attending, GetParam().position, [](const ModelConfig& config) {
     const Tensor tokens = random_tokens(2, 22, config);
     TestModel in_double(config, DType::float64);
     EXPECT_LE(relative_difference(in_segments(in_double, tokens, {7, 1, 9, 5}), doubles(hidden_of(in_double, tokens))),
@@ -80,12 +80,11 @@ TwoSteps two_steps(TestModel& model, const Tensor& tokens, const Tensor& targets
 
 TEST_P(EveryCarrier, RecomputationBeginsWhereTheFirstRunBegan) {
   const OneThread one_thread;
-  DecoderConfig config = small_config(GetParam().attending, GetParam().position, 4, Style::llama);
+  ModelConfig config = small_config(GetParam().attending, GetParam().position, 4, Style::llama);
   config.dropout = 0.1;
   const Tensor tokens = random_tokens(2, 18, config), targets = random_targets(2, 18, config);
   TestModel kept(config, DType::float64);
-  config.recompute_blocks = true;
-  TestModel recomputed(config, DType::float64);
+  TestModel recomputed(config, DType::float64, Recompute::blocks);
   const TwoSteps one = two_steps(kept, tokens, targets), other = two_steps(recomputed, tokens, targets);
   EXPECT_EQ(one.losses, other.losses);
   EXPECT_EQ(one.gradients, other.gradients);
@@ -93,7 +92,7 @@ TEST_P(EveryCarrier, RecomputationBeginsWhereTheFirstRunBegan) {
 
 TEST_P(EveryCarrier, GradientsAgreeWithDifferencesWhereThePastIsAConstant) {
   const OneThread one_thread;
-  const DecoderConfig config = small_config(GetParam().attending, GetParam().position, 4, Style::gpt2);
+  const ModelConfig config = small_config(GetParam().attending, GetParam().position, 4, Style::gpt2);
   const Tensor tokens = random_tokens(1, 12, config), targets = random_targets(1, 12, config);
   TestModel model(config, DType::float64);
   GenerationState past = model.decoder.new_state(1, 12);
@@ -154,10 +153,9 @@ TEST_P(EveryCarrier, GradientsAgreeWithDifferencesWhereThePastIsAConstant) {
 TEST(Carried, IsRefusedWhereThePastGrows) {
   for (const Attending& attending : {Attending{"softmax", ""}, Attending{"linear", "favor_positive", "heads"},
                                      Attending{"linear", "favor_positive", "layers"}}) {
-    for (bool recompute : {false, true}) {
-      DecoderConfig config = small_config(attending, "rotary", 4, Style::gpt2);
-      config.recompute_blocks = recompute;
-      TestModel model(config, DType::float32);
+    for (const Recompute recompute : {Recompute::elementwise, Recompute::blocks}) {
+      const ModelConfig config = small_config(attending, Position::rotary, 4, Style::gpt2);
+      TestModel model(config, DType::float32, recompute);
       GenerationState state = model.decoder.new_state(2, 30);
       Tape tape(Stream{});
       ForwardContext context = Pass{}.context(tape);
@@ -174,7 +172,7 @@ TEST(Carried, IsRefusedWhereThePastGrows) {
 
 TEST(Carried, AlternatingSequencesKeepTheirOwnPasts) {
   // Two sequences whose segments alternate: each as if alone.
-  const DecoderConfig config = small_config({"linear", "favor_positive"}, "rotary", 4, Style::llama);
+  const ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 4, Style::llama);
   TestModel model(config, DType::float32);
   const Tensor one = random_tokens(1, 18, config, "one"), other = random_tokens(1, 18, config, "other");
   GenerationState first = model.decoder.new_state(1, 18), second = model.decoder.new_state(1, 18);

@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(AllNames, EveryDecoder, ::testing::ValuesIn(all_cases()
 
 TEST_P(EveryDecoder, GradientsOfTheLossAgreeWithFiniteDifferences) {
   const double step = GetParam().attending.is_smooth() ? 1e-3 : 1e-5;
-  for_each([&](DecoderConfig config) {
+  for_each([&](ModelConfig config) {
     config.dropout = 0.1;
     TestModel model(config, DType::float64);
     // 9 tokens: two chunks and a piece.
@@ -34,20 +34,18 @@ TEST_P(EveryDecoder, GradientsOfTheLossAgreeWithFiniteDifferences) {
 }
 
 TEST(Decoder, EveryActivationHasItsGradient) {
-  std::vector<std::string> activations{"swiglu", "geglu"};
-  for (const ops::ActivationName& activation : ops::activation_names) activations.emplace_back(activation.name);
-  for (const std::string& activation : activations) {
-    DecoderConfig config = small_config({"linear", "favor_positive"}, "rotary", 4, Style::gpt2);
+  for (const Activation activation : all_values<Activation>()) {
+    ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 4, Style::gpt2);
     config.activation = activation;
     TestModel model(config, DType::float64);
     const Worst worst = check_loss_gradients(model, random_tokens(1, 7, config), random_targets(1, 7, config), {});
-    EXPECT_LE(worst.error, 1e-6) << activation << ": " << worst.where;
+    EXPECT_LE(worst.error, 1e-6) << name_of(activation) << ": " << worst.where;
   }
 }
 
 TEST(Decoder, OneTokenHasGradientsToo) {
   for (const Attending& attending : all_attending()) {
-    for_each_variant(attending, "rotary", [](DecoderConfig config) {
+    for_each_variant(attending, Position::rotary, [](ModelConfig config) {
       TestModel model(config, DType::float64);
       const Tensor tokens = random_tokens(3, 1, config), targets = Tensor::from<std::int32_t>({1, 10, 4}, {3, 1});
       run_step(model, tokens, targets);
@@ -68,15 +66,12 @@ TEST(Decoder, OneTokenHasGradientsToo) {
 }
 
 TEST_P(EveryDecoder, RecomputedBlocksHaveTheSameGradientsBitForBit) {
-  for_each([](DecoderConfig config) {
+  for_each([](ModelConfig config) {
     config.dropout = 0.2;
     const Tensor tokens = random_tokens(3, 22, config), targets = random_targets(3, 22, config);
     for (DType dtype : {DType::float32, DType::bfloat16, DType::float64}) {
       const Pass pass{.training = true, .seed = 8, .step = 5, .first_sample = 6};
-      config.recompute_blocks = false;
-      TestModel kept(config, dtype);
-      config.recompute_blocks = true;
-      TestModel recomputed(config, dtype);
+      TestModel kept(config, dtype), recomputed(config, dtype, Recompute::blocks);
       EXPECT_EQ(run_step(kept, tokens, targets, pass), run_step(recomputed, tokens, targets, pass)) << name_of(dtype);
       EXPECT_TRUE(same_bits(kept.store.gradients(), recomputed.store.gradients())) << name_of(dtype);
       EXPECT_GT(
@@ -88,7 +83,7 @@ TEST_P(EveryDecoder, RecomputedBlocksHaveTheSameGradientsBitForBit) {
 }
 
 TEST_P(EveryDecoder, LaterTokensDoNotChangeEarlierStatesByABit) {
-  for_each([](const DecoderConfig& config) {
+  for_each([](const ModelConfig& config) {
     constexpr std::int64_t n = 22;
     for (DType dtype : {DType::float32, DType::bfloat16}) {
       TestModel model(config, dtype);
@@ -118,7 +113,7 @@ TEST_P(EveryDecoder, LaterTokensDoNotChangeEarlierStatesByABit) {
 }
 
 TEST_P(EveryDecoder, DropoutIsAFunctionOfSeedStepAndSample) {
-  for_each([](DecoderConfig config) {
+  for_each([](ModelConfig config) {
     config.dropout = 0.3;
     // In double our own products are used, whose bits do not depend on the number of rows.
     TestModel model(config, DType::float64);
@@ -147,7 +142,7 @@ TEST_P(EveryDecoder, DropoutIsAFunctionOfSeedStepAndSample) {
 }
 
 TEST(Decoder, SplittingABatchSplitsItsGradient) {
-  DecoderConfig config = small_config({"linear", "favor_positive"}, "rotary", 4, Style::llama);
+  ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 4, Style::llama);
   config.dropout = 0.3;
   TestModel model(config, DType::float64);
   const Tensor tokens = random_tokens(4, 10, config), targets = random_targets(4, 10, config);
@@ -173,7 +168,7 @@ TEST(Decoder, SplittingABatchSplitsItsGradient) {
 TEST(Decoder, ThreadsDoNotChangeABitOfTheGradients) {
   // In double, where products are our own; oneDNN's may sum in another order.
   for (const Attending& attending : some_attending()) {
-    DecoderConfig config = small_config(attending, "rotary", 4, Style::llama);
+    ModelConfig config = small_config(attending, Position::rotary, 4, Style::llama);
     config.dropout = 0.1;
     const Tensor tokens = random_tokens(3, 40, config), targets = random_targets(3, 40, config);
     const auto gradients = [&](int threads) {
@@ -191,7 +186,7 @@ TEST(Decoder, ThreadsDoNotChangeABitOfTheGradients) {
 
 TEST(Decoder, ChunkSizeAndPrecisionChangeResultsByRoundingOnly) {
   for (const ops::FeatureMapInfo& map : ops::feature_maps()) {
-    DecoderConfig config = small_config({"linear", map.name}, "rotary", 4, Style::gpt2);
+    ModelConfig config = small_config({"linear", map.name}, Position::rotary, 4, Style::gpt2);
     const Tensor tokens = random_tokens(2, 30, config);
     TestModel model(config, DType::float64);
     const std::vector<double> expected = hidden_of(model, tokens).to_vector<double>();
@@ -208,7 +203,7 @@ TEST(Decoder, ChunkSizeAndPrecisionChangeResultsByRoundingOnly) {
 }
 
 TEST(Decoder, ADrawOfDirectionsFollowsItsSchedule) {
-  DecoderConfig config = small_config({"linear", "favor_positive"}, "none", 0, Style::gpt2);
+  ModelConfig config = small_config({"linear", "favor_positive"}, Position::none, 0, Style::gpt2);
   config.attention.redraw_every = 3;
   TestModel model(config, DType::float32);
   const auto drawn = [&](const TestModel& of, int layer) {
@@ -246,7 +241,7 @@ TEST(Decoder, ADrawOfDirectionsFollowsItsSchedule) {
 }
 
 TEST(Decoder, ParametersAreNamedAfterTheirPlace) {
-  const auto names = [](const DecoderConfig& config) {
+  const auto names = [](const ModelConfig& config) {
     TestModel model(config, DType::float32);
     std::set<std::string> found;
     for (const Parameter& parameter : model.store.parameters()) {
@@ -258,7 +253,7 @@ TEST(Decoder, ParametersAreNamedAfterTheirPlace) {
     return found;
   };
   EXPECT_EQ(
-      names(small_config({"softmax", ""}, "learned", 0, Style::gpt2)),
+      names(small_config({"softmax", ""}, Position::learned, 0, Style::gpt2)),
       (std::set<std::string>{"token_embedding.weight", "position_embedding.weight", "blocks.0.attention_norm.gain",
                              "blocks.0.attention_norm.bias", "blocks.0.attention.query_key_value.weight",
                              "blocks.0.attention.query_key_value.bias", "blocks.0.attention.output.weight",
@@ -266,7 +261,7 @@ TEST(Decoder, ParametersAreNamedAfterTheirPlace) {
                              "blocks.0.feedforward_norm.bias", "blocks.0.feedforward.input.weight",
                              "blocks.0.feedforward.input.bias", "blocks.0.feedforward.output.weight",
                              "blocks.0.feedforward.output.bias", "final_norm.gain", "final_norm.bias"}));
-  EXPECT_EQ(names(small_config({"linear", "favor_positive"}, "rotary", 4, Style::llama)),
+  EXPECT_EQ(names(small_config({"linear", "favor_positive"}, Position::rotary, 4, Style::llama)),
             (std::set<std::string>{
                 "token_embedding.weight", "classifier.weight", "blocks.0.attention_norm.gain",
                 "blocks.0.attention.query_key_value.weight", "blocks.0.attention.short_convolution.weight",
@@ -276,11 +271,11 @@ TEST(Decoder, ParametersAreNamedAfterTheirPlace) {
 
 TEST(Decoder, Gpt2AndLlamaAreJustConfigs) {
   // Parameter counts of the published models, on the device that has no memory.
-  const auto count = [](const DecoderConfig& config) {
+  const auto count = [](const ModelConfig& config) {
     const TestModel model(config, DType::bfloat16, Device{DeviceType::shape_only, 0});
     return model.store.parameter_count();
   };
-  DecoderConfig gpt2 = small_config({"softmax", ""}, "learned", 0, Style::gpt2);
+  ModelConfig gpt2 = small_config({"softmax", ""}, Position::learned, 0, Style::gpt2);
   gpt2.vocabulary_size = 50257;
   gpt2.n_layers = 12;
   gpt2.d_model = 768;
@@ -290,7 +285,7 @@ TEST(Decoder, Gpt2AndLlamaAreJustConfigs) {
   gpt2.attention.d_head = 64;
   EXPECT_EQ(count(gpt2), 124439808);
 
-  DecoderConfig llama = small_config({"softmax", ""}, "rotary", 0, Style::llama);
+  ModelConfig llama = small_config({"softmax", ""}, Position::rotary, 0, Style::llama);
   llama.vocabulary_size = 32000;
   llama.n_layers = 32;
   llama.d_model = 4096;
@@ -309,7 +304,7 @@ TEST(Decoder, Gpt2AndLlamaAreJustConfigs) {
 }
 
 TEST(Decoder, BeginsNearTheUniformDistribution) {
-  DecoderConfig config = small_config({"linear", "favor_positive"}, "rotary", 4, Style::gpt2);
+  ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 4, Style::gpt2);
   config.initializer_range = 0.02;
   ParameterStore store(DType::float32, Device{});
   Decoder decoder(store, config);
@@ -325,7 +320,7 @@ TEST(Decoder, BeginsNearTheUniformDistribution) {
 
 TEST(Decoder, UnknownNamesAreTheUsersMistake) {
   const auto refuse = [](const auto& change, const std::string& found, const std::string& hint) {
-    DecoderConfig config = small_config({"linear", "favor_positive"}, "rotary", 0, Style::gpt2);
+    ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 0, Style::gpt2);
     change(config);
     try {
       const TestModel model(config, DType::float32);
@@ -336,13 +331,8 @@ TEST(Decoder, UnknownNamesAreTheUsersMistake) {
       EXPECT_NE(message.find(hint), std::string::npos) << message;
     }
   };
-  refuse([](DecoderConfig& config) { config.norm = "batchnorm"; }, "batchnorm", "rmsnorm");
-  refuse([](DecoderConfig& config) { config.position = "alibi"; }, "alibi", "rotary");
-  refuse([](DecoderConfig& config) { config.rotary_placement = "features"; }, "features", "before_features");
-  refuse([](DecoderConfig& config) { config.activation = "tanh"; }, "tanh", "gelu_tanh");
-  refuse([](DecoderConfig& config) { config.attention.mechanism = "liner"; }, "liner", "linear");
-  refuse([](DecoderConfig& config) { config.attention.feature_map = "elu"; }, "elu", "elu1");
-  refuse([](DecoderConfig& config) { config.attention.directions = "hadamard"; }, "hadamard", "orthogonal");
+  refuse([](ModelConfig& config) { config.attention.mechanism = "liner"; }, "liner", "linear");
+  refuse([](ModelConfig& config) { config.attention.feature_map = "elu"; }, "elu", "elu1");
 }
 
 TEST(Decoder, PositionsInTheNumeratorAreForLinearAttentionAlone) {
@@ -350,8 +340,8 @@ TEST(Decoder, PositionsInTheNumeratorAreForLinearAttentionAlone) {
                                                            {"windowed", "favor_positive"},
                                                            {"linear", "favor_positive", "layers"},
                                                            {"linear", "favor_positive", "heads"}}) {
-    DecoderConfig config = small_config(attending, "rotary", 0, Style::gpt2);
-    config.rotary_placement = "numerator";
+    ModelConfig config = small_config(attending, Position::rotary, 0, Style::gpt2);
+    config.rotary_placement = RotaryPlacement::numerator;
     EXPECT_THROW(TestModel(config, DType::float32), ContractError) << attending.name();
   }
 }

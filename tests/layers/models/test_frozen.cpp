@@ -14,10 +14,10 @@ struct Outcome {
 };
 
 /// One step of training with those frozen for which `frozen` is true.
-Outcome step_with(const DecoderConfig& config, const std::function<bool(const Parameter&)>& frozen) {
+Outcome step_with(const ModelConfig& config, Recompute recompute, const std::function<bool(const Parameter&)>& frozen) {
   const Tensor tokens = random_tokens(2, 22, config), targets = random_targets(2, 22, config);
   ParameterStore store(DType::float64, Device{});
-  Decoder decoder(store, config);
+  Decoder decoder(store, config, recompute);
   store.freeze(frozen);
   store.allocate(5);
   decoder.redraw(5, 0);
@@ -35,10 +35,11 @@ Outcome step_with(const DecoderConfig& config, const std::function<bool(const Pa
   return outcome;
 }
 
-void compare(const DecoderConfig& config, const std::string& what,
+void compare(const ModelConfig& config, Recompute recompute, const std::string& what,
              const std::function<bool(const Parameter&)>& frozen) {
   SCOPED_TRACE(what);
-  const Outcome whole = step_with(config, [](const Parameter&) { return false; }), part = step_with(config, frozen);
+  const Outcome whole = step_with(config, recompute, [](const Parameter&) { return false; }),
+                part = step_with(config, recompute, frozen);
   EXPECT_EQ(part.loss, whole.loss);
   EXPECT_LT(part.gradients.size(), whole.gradients.size());
   for (const auto& [name, gradient] : part.gradients) {
@@ -48,20 +49,20 @@ void compare(const DecoderConfig& config, const std::string& what,
 
 TEST(FrozenParameters, DoNotChangeTheGradientsOfTheOthers) {
   for (const Attending& attending : some_attending()) {
-    for (const bool recompute : {false, true}) {
-      for_each_variant(attending, "rotary", [&](DecoderConfig config) {
-        config.recompute_blocks = recompute;
+    for (const Recompute recompute : {Recompute::elementwise, Recompute::blocks}) {
+      for_each_variant(attending, Position::rotary, [&](ModelConfig config) {
         config.dropout = 0.1;
-        compare(config, "all but the first block",
+        compare(config, recompute, "all but the first block",
                 [](const Parameter& p) { return !p.name().starts_with("blocks.0."); });
-        compare(config, "all but the last block",
+        compare(config, recompute, "all but the last block",
                 [](const Parameter& p) { return !p.name().starts_with("blocks.1."); });
-        compare(config, "all but attention",
+        compare(config, recompute, "all but attention",
                 [](const Parameter& p) { return p.name().find(".attention.") == std::string::npos; });
-        compare(config, "all but the norms", [](const Parameter& p) { return p.decays(); });
+        compare(config, recompute, "all but the norms", [](const Parameter& p) { return p.decays(); });
         for (std::uint64_t parity : {0, 1})
-          compare(config, "every other one", [&](const Parameter& p) { return random_stream(p.name()) % 2 == parity; });
-        compare(config, "all", [](const Parameter&) { return true; });
+          compare(config, recompute, "every other one",
+                  [&](const Parameter& p) { return random_stream(p.name()) % 2 == parity; });
+        compare(config, recompute, "all", [](const Parameter&) { return true; });
       });
     }
   }

@@ -20,7 +20,7 @@ class EveryGenerator : public ::testing::TestWithParam<Case> {
 INSTANTIATE_TEST_SUITE_P(AllNames, EveryGenerator, ::testing::ValuesIn(all_cases()), case_name);
 
 TEST_P(EveryGenerator, PromptAndSingleTokensEqualTheParallelForward) {
-  for_each([](const DecoderConfig& config) {
+  for_each([](const ModelConfig& config) {
     TestModel model(config, DType::float32);
     const Tensor tokens = random_tokens(2, 22, config);
     const Tensor hidden = hidden_of(model, tokens);
@@ -49,7 +49,7 @@ TEST_P(EveryGenerator, PromptAndSingleTokensEqualTheParallelForward) {
 }
 
 TEST_P(EveryGenerator, InDoubleTheyDifferByRoundingAlone) {
-  for_each([](const DecoderConfig& config) {
+  for_each([](const ModelConfig& config) {
     TestModel model(config, DType::float64);
     const Tensor tokens = random_tokens(1, 22, config);
     const std::vector<double> expected = doubles(hidden_of(model, tokens));
@@ -60,7 +60,7 @@ TEST_P(EveryGenerator, InDoubleTheyDifferByRoundingAlone) {
 
 TEST(Generation, SequencesBeyondTheFirstCacheAndChunkOfUsualSizeAgreeToo) {
   for (const Attending& attending : some_attending()) {
-    DecoderConfig config = small_config(attending, "rotary", 4, Style::llama);
+    ModelConfig config = small_config(attending, Position::rotary, 4, Style::llama);
     config.attention.chunk_size = 64;
     config.attention.d_head = 16;
     config.attention.n_features = 0;
@@ -79,7 +79,7 @@ TEST(Generation, SequencesBeyondTheFirstCacheAndChunkOfUsualSizeAgreeToo) {
 TEST(Generation, LargeNormsAgreeToo) {
   // Weights so large that attention is nearly a choice of one key: where features with an epsilon would fail.
   for (const Attending& attending : all_attending()) {
-    DecoderConfig config = small_config(attending, "none", 0, Style::llama);
+    ModelConfig config = small_config(attending, Position::none, 0, Style::llama);
     if (attending.option == "layers") continue;  // one layer alone
     config.n_layers = 1;
     config.initializer_range = 2;
@@ -95,7 +95,7 @@ TEST(Generation, ARecurrentStateDoesNotGrowAndACacheDoes) {
   const OneThread one_thread;
   for (const Attending& attending : all_attending()) {
     for (std::int64_t short_convolution : {0, 4}) {
-      const DecoderConfig config = small_config(attending, "rotary", short_convolution, Style::llama);
+      const ModelConfig config = small_config(attending, Position::rotary, short_convolution, Style::llama);
       TestModel model(config, DType::float32);
       const std::int64_t n = 1000;
       GenerationState state = model.decoder.new_state(1, n);
@@ -131,7 +131,7 @@ TEST(Generation, ARecurrentStateDoesNotGrowAndACacheDoes) {
 }
 
 TEST(Generation, ATokenOfLinearAttentionAsksTheSystemForNothing) {
-  DecoderConfig config = small_config({"linear", "favor_positive"}, "rotary", 4, Style::llama);
+  ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 4, Style::llama);
   TestModel model(config, DType::float32);
   Tape tape(Stream{});
   const Tape::NoGradient guard(tape);
@@ -149,7 +149,7 @@ TEST(Generation, ATokenOfLinearAttentionAsksTheSystemForNothing) {
 
 TEST(Generation, StatesAreIndependentOfEachOther) {
   for (const Attending& attending : all_attending()) {
-    const DecoderConfig config = small_config(attending, "rotary", 4, Style::gpt2);
+    const ModelConfig config = small_config(attending, Position::rotary, 4, Style::gpt2);
     TestModel model(config, DType::float32);
     const Tensor one = random_tokens(1, 15, config, "one"), other = random_tokens(1, 15, config, "other");
     GenerationState alone = model.decoder.new_state(1, 15);
@@ -173,7 +173,7 @@ TEST(Generation, StatesAreIndependentOfEachOther) {
 
 TEST(Generation, PositionsInTheNumeratorTellTheOrderOfTokens) {
   // One layer without convolution sums what it has seen: without positions the last token cannot tell in which order.
-  DecoderConfig config = small_config({"linear", "elu1"}, "rotary", 0, Style::gpt2);
+  ModelConfig config = small_config({"linear", "elu1"}, Position::rotary, 0, Style::gpt2);
   config.n_layers = 1;
   config.attention.d_head = 5;  // features are rotated and not queries, so that this may be odd
   const Tensor tokens = random_tokens(1, 20, config);
@@ -185,10 +185,10 @@ TEST(Generation, PositionsInTheNumeratorTellTheOrderOfTokens) {
                               other = doubles(hidden_of(model, Tensor::from(reversed, {1, 20})));
     return relative_difference({other.end() - config.d_model, other.end()}, {one.end() - config.d_model, one.end()});
   };
-  config.position = "none";
+  config.position = Position::none;
   EXPECT_LT(change(), 1e-12);
-  config.position = "rotary";
-  config.rotary_placement = "numerator";
+  config.position = Position::rotary;
+  config.rotary_placement = RotaryPlacement::numerator;
   EXPECT_GT(change(), 1e-2);
   TestModel model(config, DType::float64);
   GenerationState state = model.decoder.new_state(1, 20);
@@ -196,7 +196,7 @@ TEST(Generation, PositionsInTheNumeratorTellTheOrderOfTokens) {
 }
 
 TEST(Generation, IsNotRecorded) {
-  DecoderConfig config = small_config({"linear", "elu1"}, "learned", 0, Style::gpt2);
+  ModelConfig config = small_config({"linear", "elu1"}, Position::learned, 0, Style::gpt2);
   TestModel model(config, DType::float32);
   Tape tape(Stream{});
   ForwardContext context = Pass{}.context(tape);

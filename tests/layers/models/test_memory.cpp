@@ -14,10 +14,11 @@ struct Measured {
 };
 
 /// A model and its first two steps on `device`, in the arena's own counters.
-Measured measure(const DecoderConfig& config, DType dtype, const Device& device, std::int64_t batch, std::int64_t n) {
+Measured measure(const ModelConfig& config, DType dtype, const Device& device, std::int64_t batch, std::int64_t n,
+                 Recompute recompute = Recompute::elementwise) {
   Arena& home = arena(device);
   const std::int64_t before = home.counters().bytes_in_use;
-  TestModel model(config, dtype, device);
+  TestModel model(config, dtype, device, 5, recompute);
   const std::int64_t with_model = home.counters().bytes_in_use;
   const auto on_device = [&](const Tensor& tensor) {
     return Tensor::from(tensor.to_vector<std::int32_t>(), tensor.shape(), device);
@@ -30,8 +31,8 @@ Measured measure(const DecoderConfig& config, DType dtype, const Device& device,
   return {with_model - before, home.counters().peak_bytes - before};
 }
 
-DecoderConfig larger_config(const Attending& attending, Style style) {
-  DecoderConfig config = small_config(attending, "rotary", 4, style);
+ModelConfig larger_config(const Attending& attending, Style style) {
+  ModelConfig config = small_config(attending, Position::rotary, 4, style);
   config.vocabulary_size = 300;
   config.d_model = 64;
   config.d_feedforward = 160;
@@ -52,21 +53,20 @@ INSTANTIATE_TEST_SUITE_P(AllNames, EveryStep,
 
 TEST_P(EveryStep, ShapeOnlyPredictsThePeakOfTheCpu) {
   for (Style style : {Style::gpt2, Style::llama}) {
-    for (bool recompute : {false, true}) {
+    for (const Recompute recompute : {Recompute::elementwise, Recompute::blocks}) {
       for (DType dtype : {DType::float32, DType::bfloat16}) {
         for (const auto& [threads, batch, n] : {std::tuple<int, std::int64_t, std::int64_t>{1, 1, 700}, {3, 5, 128}}) {
-          DecoderConfig config = larger_config(GetParam(), style);
-          config.recompute_blocks = recompute;
+          const ModelConfig config = larger_config(GetParam(), style);
           const auto [predicted, real] = furlong::reference::with_threads(threads, [&, batch = batch, n = n] {
-            return std::pair(measure(config, dtype, Device{DeviceType::shape_only, 0}, batch, n),
-                             measure(config, dtype, Device{}, batch, n));
+            return std::pair(measure(config, dtype, Device{DeviceType::shape_only, 0}, batch, n, recompute),
+                             measure(config, dtype, Device{}, batch, n, recompute));
           });
           EXPECT_EQ(predicted.model, real.model);
           EXPECT_GT(real.peak, real.model + real.model / 10);
           EXPECT_NEAR(static_cast<double>(predicted.peak), static_cast<double>(real.peak),
                       0.02 * static_cast<double>(real.peak))
-              << (style == Style::gpt2 ? "GPT-2" : "Llama") << (recompute ? ", recomputed, " : ", ") << name_of(dtype)
-              << ", " << threads << " threads, batch " << batch << " of " << n;
+              << (style == Style::gpt2 ? "GPT-2" : "Llama") << ", recompute " << name_of(recompute) << ", "
+              << name_of(dtype) << ", " << threads << " threads, batch " << batch << " of " << n;
         }
       }
     }
@@ -76,31 +76,26 @@ TEST_P(EveryStep, ShapeOnlyPredictsThePeakOfTheCpu) {
 TEST_P(EveryStep, RecomputingNormsAndActivationsSavesMemoryAndChangesNoBit) {
   const OneThread one_thread;
   for (Style style : {Style::gpt2, Style::llama}) {
-    DecoderConfig config = larger_config(GetParam(), style);
+    ModelConfig config = larger_config(GetParam(), style);
     config.n_layers = 8;
-    config.recompute_elementwise = false;
-    const Measured kept = measure(config, DType::float32, Device{}, 2, 512);
-    config.recompute_elementwise = true;
+    const Measured kept = measure(config, DType::float32, Device{}, 2, 512, Recompute::none);
     const Measured remade = measure(config, DType::float32, Device{}, 2, 512);
     EXPECT_LT(remade.peak - remade.model, (kept.peak - kept.model) * 4 / 5);
-    const auto gradients = [&](bool elementwise) {
-      config.recompute_elementwise = elementwise;
-      TestModel model(config, DType::float32);
+    const auto gradients = [&](Recompute recompute) {
+      TestModel model(config, DType::float32, recompute);
       run_step(model, random_tokens(2, 40, config), random_targets(2, 40, config), {.training = true});
       return model.store.gradients().to_vector<float>();
     };
-    EXPECT_EQ(gradients(false), gradients(true));
+    EXPECT_EQ(gradients(Recompute::none), gradients(Recompute::elementwise));
   }
 }
 
 TEST_P(EveryStep, RecomputingBlocksSavesMemory) {
   const OneThread one_thread;
-  DecoderConfig config = larger_config(GetParam(), Style::gpt2);
+  ModelConfig config = larger_config(GetParam(), Style::gpt2);
   config.n_layers = 8;
-  config.recompute_elementwise = false;
-  const Measured kept = measure(config, DType::float32, Device{}, 2, 512);
-  config.recompute_blocks = true;
-  const Measured recomputed = measure(config, DType::float32, Device{}, 2, 512);
+  const Measured kept = measure(config, DType::float32, Device{}, 2, 512, Recompute::none);
+  const Measured recomputed = measure(config, DType::float32, Device{}, 2, 512, Recompute::blocks);
   // One block of eight, and the residual stream between them.
   EXPECT_LT(recomputed.peak - recomputed.model, (kept.peak - kept.model) / 3);
 }
@@ -124,7 +119,7 @@ TEST(ShapeOnly, AStepThatNoMachineHoldsIsCountedAtOnce) {
   // Llama 7B at 262,144 tokens with linear attention: memory grows with the length, not with its square.
   const Attending attending{"linear", "favor_positive"};
   const auto activations = [&](std::int64_t n) {
-    DecoderConfig config = small_config(attending, "rotary", 4, Style::llama);
+    ModelConfig config = small_config(attending, Position::rotary, 4, Style::llama);
     config.vocabulary_size = 32000;
     config.n_layers = 32;
     config.d_model = 4096;

@@ -26,8 +26,8 @@ class LoneSegment final : public ops::SegmentExchange {
 };
 
 /// Hidden states of tokens at positions from `first` on, in a model made for sequences of max_sequence_length.
-std::vector<double> hidden_from(std::int64_t first, const std::string& position, std::int64_t max_sequence_length) {
-  DecoderConfig config = small_config({"linear", "elu1"}, position, 0, Style::gpt2);
+std::vector<double> hidden_from(std::int64_t first, Position position, std::int64_t max_sequence_length) {
+  ModelConfig config = small_config({"linear", "elu1"}, position, 0, Style::gpt2);
   config.max_sequence_length = max_sequence_length;
   TestModel model(config, DType::float64);
   const Tensor tokens = random_tokens(2, 6, config);
@@ -43,15 +43,15 @@ std::vector<double> hidden_from(std::int64_t first, const std::string& position,
 }
 
 TEST(SegmentPositions, SinusoidalOnesGoOnBehindTheLengthThatTheModelIsMadeFor) {
-  const std::vector<double> states = hidden_from(6, "sinusoidal", 48);
-  EXPECT_EQ(hidden_from(6, "sinusoidal", 12), states);
-  EXPECT_EQ(hidden_from(6, "sinusoidal", 4), states);
-  EXPECT_NE(hidden_from(7, "sinusoidal", 48), states) << "positions make no difference";
+  const std::vector<double> states = hidden_from(6, Position::sinusoidal, 48);
+  EXPECT_EQ(hidden_from(6, Position::sinusoidal, 12), states);
+  EXPECT_EQ(hidden_from(6, Position::sinusoidal, 4), states);
+  EXPECT_NE(hidden_from(7, Position::sinusoidal, 48), states) << "positions make no difference";
 }
 
 TEST(SegmentPositions, TooFewLearnedOnesAreRefused) {
-  EXPECT_NO_THROW(hidden_from(6, "learned", 12));
-  EXPECT_THROW(hidden_from(6, "learned", 11), ContractError);
+  EXPECT_NO_THROW(hidden_from(6, Position::learned, 12));
+  EXPECT_THROW(hidden_from(6, Position::learned, 11), ContractError);
 }
 
 }  // namespace

@@ -71,20 +71,21 @@ TEST(MakeModel, EveryKeyOfTheModelReachesTheNetwork) {
   EXPECT_FALSE(names(model, true).contains("blocks.1.attention_norm.gain"));
   EXPECT_TRUE(names(model, false).empty());
 
-  const layers::DecoderConfig llama3 = decoder_config(
-      settings_with("query_key_norm: rmsnorm, rotary_scaling: llama3, rotary_scaling_factor: 8, "
-                    "rotary_original_length: 99, rotary_low_frequency_factor: 2, rotary_high_frequency_factor: 5"),
-      50);
-  EXPECT_EQ(llama3.query_key_norm, "rmsnorm");
+  const layers::ModelConfig llama3 =
+      settings_with(
+          "query_key_norm: rmsnorm, rotary_scaling: llama3, rotary_scaling_factor: 8, "
+          "rotary_original_length: 99, rotary_low_frequency_factor: 2, rotary_high_frequency_factor: 5")
+          .model;
+  EXPECT_EQ(llama3.query_key_norm, layers::QueryKeyNorm::rmsnorm);
   EXPECT_EQ(llama3.rotary_scaling.kind, ops::RotaryScalingKind::llama3);
   EXPECT_EQ(llama3.rotary_scaling.factor, 8);
   EXPECT_EQ(llama3.rotary_scaling.original_length, 99);
   EXPECT_EQ(llama3.rotary_scaling.low_frequency_factor, 2);
   EXPECT_EQ(llama3.rotary_scaling.high_frequency_factor, 5);
-  const layers::DecoderConfig yarn =
-      decoder_config(settings_with("rotary_scaling: yarn, rotary_scaling_factor: 4, rotary_beta_fast: 20, "
-                                   "rotary_beta_slow: 2, rotary_attention_factor: 1.5"),
-                     50);
+  const layers::ModelConfig yarn = settings_with(
+                                       "rotary_scaling: yarn, rotary_scaling_factor: 4, rotary_beta_fast: 20, "
+                                       "rotary_beta_slow: 2, rotary_attention_factor: 1.5")
+                                       .model;
   EXPECT_EQ(yarn.rotary_scaling.kind, ops::RotaryScalingKind::yarn);
   EXPECT_EQ(yarn.rotary_scaling.original_length, 32);  // the longest sequence
   EXPECT_EQ(yarn.rotary_scaling.beta_fast, 20);

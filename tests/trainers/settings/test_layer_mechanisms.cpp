@@ -19,9 +19,8 @@ TEST(LayerMechanisms, OneForEachHeadOfALayer) {
   EXPECT_TRUE(layers::uses(settings.model.attention, &layers::MechanismInfo::is_softmax));
   EXPECT_TRUE(layers::uses(settings.model.attention, &layers::MechanismInfo::has_features));
   EXPECT_FALSE(layers::uses(settings.model.attention, &layers::MechanismInfo::is_hybrid));
-  const layers::AttentionConfig config = attention_config(settings);
-  const layers::AttentionConfig first = layers::attention_of_layer(config, 0, 2),
-                                second = layers::attention_of_layer(config, 1, 2);
+  const layers::AttentionConfig first = layers::attention_of_layer(settings.model, 0),
+                                second = layers::attention_of_layer(settings.model, 1);
   EXPECT_EQ(first.head_mechanisms, (std::vector<std::string>{"softmax", "linear", "linear", "softmax"}));
   EXPECT_TRUE(second.head_mechanisms.empty());
   EXPECT_EQ(second.mechanism, "linear");

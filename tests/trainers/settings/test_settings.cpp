@@ -142,8 +142,8 @@ TEST(Table, IsConsistent) {
 TEST(Resolve, FillsInWhatFollowsFromOtherKeys) {
   const Settings s =
       from("model: {d_model: 96, n_heads: 6, attention: {mechanism: linear}}\ntrainer: {max_steps: 500}\n");
-  EXPECT_EQ(s.model.n_key_value_heads, 6);
-  EXPECT_EQ(s.model.d_head, 16);
+  EXPECT_EQ(s.model.attention.n_kv_heads, 6);
+  EXPECT_EQ(s.model.attention.d_head, 16);
   EXPECT_EQ(s.model.d_feedforward, 384);
   EXPECT_EQ(s.model.max_sequence_length, 1024);
   EXPECT_EQ(s.model.attention.n_features, 32);
@@ -153,8 +153,8 @@ TEST(Resolve, FillsInWhatFollowsFromOtherKeys) {
   EXPECT_EQ(from("schedule: {name: warmup_stable_decay}\n").schedule.decay_steps, 100);
   EXPECT_EQ(from("schedule: {name: constant}\n").schedule.decay_steps, 0);
   const std::string scaled = "model: {rotary_scaling_factor: 2, max_sequence_length: 4096, rotary_scaling: ";
-  EXPECT_EQ(from(scaled + "yarn}\n").model.rotary_original_length, 4096);
-  EXPECT_EQ(from(scaled + "linear}\n").model.rotary_original_length, 0);
+  EXPECT_EQ(from(scaled + "yarn}\n").model.rotary_scaling.original_length, 4096);
+  EXPECT_EQ(from(scaled + "linear}\n").model.rotary_scaling.original_length, 0);
   EXPECT_EQ(resolve(s), s);
 }
 
@@ -208,7 +208,7 @@ TEST(Check, SettingsMadeInCodeAreCheckedToo) {
   EXPECT_THROW(check(settings), UserError);
   settings.model.attention.mechanism = "linear";
   EXPECT_NO_THROW(check(settings));
-  settings.model.n_heads = 3;
+  settings.model.attention.n_heads = 3;
   EXPECT_THROW(check(settings), UserError);
 }
 
@@ -234,7 +234,7 @@ TEST(Check, AllowsWhatLooksOddButIsRight) {
 
 TEST(AttentionConfig, TwoWindowsAndTheEpsilonThatEachDefinitionReads) {
   const auto config = [](const std::string& attention) {
-    return attention_config(from("model: {n_layers: 2, attention: {" + attention + "}}\n"));
+    return layers::attention_config(from("model: {n_layers: 2, attention: {" + attention + "}}\n").model);
   };
   const auto mixed = config("layers: [softmax, windowed], softmax_window: 16");
   EXPECT_EQ(mixed.window, 0) << "softmax stays global";

@@ -43,9 +43,9 @@ Settings teacher_settings(const CheckpointReader& checkpoint, const Settings& st
       from_checkpoint_text(checkpoint.text("config"), checkpoint.path().string() + " (config)").settings;
   settings.model.dtype = student.model.dtype;
   settings.model.dropout = 0;
-  settings.trainer.recompute = "none";
+  settings.trainer.recompute = layers::Recompute::none;
   settings.tf32 = student.tf32;
-  if (settings.model.position == "learned")
+  if (settings.model.position == layers::Position::learned)
     settings.model.max_sequence_length =
         std::max(settings.model.max_sequence_length, student.model.max_sequence_length);
   return settings;
@@ -57,8 +57,9 @@ void check_fit(const Settings& teacher, const Settings& student, const std::stri
       throw UserError("teacher.checkpoint: {}: {} is {} there and {} here; {} needs them to be the same, since {}",
                       path, key, theirs, ours, student.teacher.loss, why);
   };
-  const ModelSettings &theirs = teacher.model, &ours = student.model;
-  differ("model.architecture", theirs.architecture, ours.architecture, "a token sees the same of the others in both");
+  const layers::ModelConfig &theirs = teacher.model, &ours = student.model;
+  differ("model.architecture", name_of(theirs.architecture), name_of(ours.architecture),
+         "a token sees the same of the others in both");
   if (student.teacher.transfers()) {
     differ("model.n_layers", std::to_string(theirs.n_layers), std::to_string(ours.n_layers),
            "each attention has its counterpart");
@@ -66,7 +67,7 @@ void check_fit(const Settings& teacher, const Settings& student, const std::stri
            "outputs of attentions are compared");
   } else if (teacher.objective.learns_labels()) {
     throw UserError("teacher.checkpoint: {}: it was trained for {} and predicts no tokens; expected a model of {}",
-                    path, teacher.objective.name, student.objective.name);
+                    path, name_of(teacher.objective.name), name_of(student.objective.name));
   } else {
     require_output_layer(teacher, "teacher.checkpoint: " + path);
   }
@@ -100,11 +101,11 @@ Model load_teacher(const CheckpointReader& checkpoint, const Settings& student, 
 
 /// int32 [rows · n]: 1 for tokens and 0 for padding: by the mask, or, where next tokens are predicted and padding needs
 /// none, up to the last target of a row.
-std::vector<std::int32_t> real_tokens(const Batch& batch, ObjectiveSettings::Name objective) {
+std::vector<std::int32_t> real_tokens(const Batch& batch, Objective objective) {
   if (!batch.mask.empty()) return batch.mask;
   const std::size_t rows = static_cast<std::size_t>(batch.batch), n = static_cast<std::size_t>(batch.n);
   std::vector<std::int32_t> real(rows * n, 1);
-  for (std::size_t row = 0; objective == ObjectiveSettings::Name::next_token && row < rows; ++row)
+  for (std::size_t row = 0; objective == Objective::next_token && row < rows; ++row)
     for (std::size_t i = n; i-- > 0 && batch.targets[row * n + i] == ignored_target;) real[row * n + i] = 0;
   return real;
 }
@@ -315,7 +316,7 @@ Evaluation Teacher::evaluate_transfer(Model& student, const Dataset& data, Split
     const Batch batch = source->batch_of_one_pass(first, batch_size);
     const DeviceBatch input = on_device(batch, device);
     context.attention_mask = input.mask;
-    std::vector<std::int32_t> real = real_tokens(batch, student.settings.objective.which());
+    std::vector<std::int32_t> real = real_tokens(batch, student.settings.objective.name);
     const Tensor rows = Tensor::from(real, {batch.batch, batch.n}, device);
     transfer(student, context, input, std::nullopt, &rows,
              [&](std::size_t layer, const Variable& error) { errors[layer] += value_of(error); });
@@ -362,7 +363,7 @@ Evaluation Teacher::evaluate_distillation(Model& student, const Dataset& data, S
 
 std::vector<std::int32_t> compared_tokens(const Settings& settings, const Batch& batch) {
   if (settings.teacher.positions == "targets") return batch.targets;
-  std::vector<std::int32_t> compared = real_tokens(batch, settings.objective.which());
+  std::vector<std::int32_t> compared = real_tokens(batch, settings.objective.name);
   for (std::int32_t& value : compared) value = value != 0 ? 0 : ignored_target;
   return compared;
 }

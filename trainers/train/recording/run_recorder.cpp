@@ -54,7 +54,7 @@ void RunRecorder::say_unusual(std::int64_t step, const StepReport& report) {
         fmt::format("step {}: none of its tokens is a target, and it has no loss (null in metrics.jsonl, as for "
                     "later such steps); {}",
                     step,
-                    settings_.objective.which() == ObjectiveSettings::Name::masked_tokens
+                    settings_.objective.name == Objective::masked_tokens
                         ? "a higher objective.mask_probability or larger batches would give it some"
                         : "data.ignore_tokens or the borders of documents leave all out"));
 }

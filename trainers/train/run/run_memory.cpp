@@ -17,8 +17,9 @@ double in_gibibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1
 
 /// What the step and the copy take; nothing where that is more than can be counted.
 bool count_needs(const Settings& settings, const Vocabulary& vocabulary, int processes, MemoryShare& share) {
-  const ModelSettings& model = settings.model;
-  const auto widest = static_cast<double>(std::max({model.d_model, model.n_heads * model.d_head, model.d_feedforward}));
+  const layers::ModelConfig& model = settings.model;
+  const auto widest = static_cast<double>(
+      std::max({model.d_model, model.attention.n_heads * model.attention.d_head, model.d_feedforward}));
   // A single activation beyond what can be counted may have more elements than 64 bits hold: then nothing is tried.
   if (static_cast<double>(settings.data.batch_size) * static_cast<double>(settings.data.sequence_length) * widest >
       static_cast<double>(arena(Device{DeviceType::shape_only, 0}).capacity()))

@@ -153,23 +153,6 @@ void check_weight(const Variable& x, const Variable& weight, const SequenceProje
 
 }  // namespace
 
-const std::vector<std::pair<SequenceProjection, const char*>>& sequence_projections() {
-  static const std::vector<std::pair<SequenceProjection, const char*>> kinds{
-      {SequenceProjection::linear, "linear"},
-      {SequenceProjection::mean, "mean"},
-      {SequenceProjection::convolution, "convolution"}};
-  return kinds;
-}
-
-SequenceProjection sequence_projection_kind(const std::string& name) {
-  std::string known;
-  for (const auto& [kind, its_name] : sequence_projections()) {
-    if (name == its_name) return kind;
-    known += (known.empty() ? "" : ", ") + std::string(its_name);
-  }
-  throw UserError("projection along the sequence '{}' is unknown; expected one of {}", name, known);
-}
-
 Shape sequence_projection_weight_shape(const SequenceProjectionOptions& options, std::int64_t d, bool shared_by_heads) {
   switch (options.kind) {
     case SequenceProjection::linear:

@@ -2,11 +2,8 @@
 // Linformer's projections along the sequence, E and F (Wang et al. 2020, "Linformer: Self-Attention with Linear
 // Complexity", section 4): n rows become at most r, so that attention over them costs n·r. Each row of the result mixes
 // tokens of many positions: nothing that reads it can be causal.
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "framework/autodiff/tape.h"
+#include "framework/core/enum_names.h"
 
 namespace furlong::ops {
 
@@ -16,10 +13,7 @@ enum class SequenceProjection : std::uint8_t {
   convolution  ///< y_i = Σ_j weight[·, j] x_{i·stride + j} channel by channel, as wide as its stride: windows do not
                ///< overlap
 };
-/// Names as in YAML; checks and tests loop over them.
-const std::vector<std::pair<SequenceProjection, const char*>>& sequence_projections();
-/// Throws UserError naming the known ones.
-SequenceProjection sequence_projection_kind(const std::string& name);
+constexpr auto names_of(SequenceProjection) { return std::array{"linear", "mean", "convolution"}; }
 
 struct SequenceProjectionOptions {
   SequenceProjection kind = SequenceProjection::linear;

@@ -12,7 +12,7 @@ namespace {
 constexpr double two_pi = 2 * std::numbers::pi;
 
 double llama3_frequency(double theta, const RotaryScaling& scaling) {
-  const double turns = scaling.original_length * theta / two_pi;  // within the original length
+  const double turns = static_cast<double>(scaling.original_length) * theta / two_pi;  // within the original length
   if (turns < scaling.low_frequency_factor) return theta / scaling.factor;
   if (turns > scaling.high_frequency_factor) return theta;
   const double kept =
@@ -27,7 +27,7 @@ class YarnRamp {
     const double width = static_cast<double>(d_head);
     // The pair, as a real number, that turns so many times in the original length.
     const auto pair_of = [&](double turns) {
-      return width * std::log(scaling.original_length / (turns * two_pi)) / (2 * std::log(base));
+      return width * std::log(static_cast<double>(scaling.original_length) / (turns * two_pi)) / (2 * std::log(base));
     };
     first_ = std::max(std::floor(pair_of(scaling.beta_fast)), 0.0);
     last_ = std::min(std::ceil(pair_of(scaling.beta_slow)), width - 1);
@@ -45,9 +45,8 @@ void check(std::int64_t d_head, double base, const RotaryScaling& scaling) {
   require(d_head > 0 && d_head % 2 == 0, "rotary: heads of {} dimensions, expected an even number", d_head);
   require(base > 0, "rotary: base {}, expected a positive number", base);
   require(scaling.factor >= 1, "rotary: a scaling factor of {}, expected at least 1", scaling.factor);
-  const bool by_length = scaling.kind == RotaryScalingKind::llama3 || scaling.kind == RotaryScalingKind::yarn;
-  require(!by_length || scaling.original_length > 0, "rotary: an original length of {}, expected a positive number",
-          scaling.original_length);
+  require(!scaling.counts_original_length() || scaling.original_length > 0,
+          "rotary: an original length of {}, expected a positive number", scaling.original_length);
   require(scaling.kind != RotaryScalingKind::llama3 || scaling.high_frequency_factor > scaling.low_frequency_factor,
           "rotary: a high frequency factor of {} with a low one of {}, expected more", scaling.high_frequency_factor,
           scaling.low_frequency_factor);
@@ -58,15 +57,6 @@ void check(std::int64_t d_head, double base, const RotaryScaling& scaling) {
 }
 
 }  // namespace
-
-RotaryScalingKind rotary_scaling_from_name(const std::string& name) {
-  std::string known;
-  for (const RotaryScalingName& named : rotary_scaling_names) {
-    if (name == named.name) return named.kind;
-    known += (known.empty() ? "" : ", ") + std::string(named.name);
-  }
-  throw UserError("model.rotary_scaling '{}' is unknown; expected one of {}", name, known);
-}
 
 std::vector<double> rotary_frequencies(std::int64_t d_head, double base, const RotaryScaling& scaling) {
   check(d_head, base, scaling);

@@ -1,10 +1,10 @@
 #pragma once
 // How rotary frequencies are changed for texts longer than those that a model was first trained on. The arithmetic is
 // that of Hugging Face transformers (modeling_rope_utils.py), in double.
-#include <array>
 #include <cstdint>
-#include <string>
 #include <vector>
+
+#include "framework/core/enum_names.h"
 
 namespace furlong::ops {
 
@@ -18,24 +18,18 @@ enum class RotaryScalingKind : std::uint8_t {
         ///< than beta_fast times, a ramp over the pairs between (Peng et al. 2023, "YaRN", section 3.2)
 };
 
-struct RotaryScalingName {
-  RotaryScalingKind kind;
-  const char* name;  ///< as in YAML
-};
-inline constexpr std::array<RotaryScalingName, 4> rotary_scaling_names{{{RotaryScalingKind::none, "none"},
-                                                                        {RotaryScalingKind::linear, "linear"},
-                                                                        {RotaryScalingKind::llama3, "llama3"},
-                                                                        {RotaryScalingKind::yarn, "yarn"}}};
-/// Throws UserError that lists the known names.
-RotaryScalingKind rotary_scaling_from_name(const std::string& name);
+constexpr auto names_of(RotaryScalingKind) { return std::array{"none", "linear", "llama3", "yarn"}; }
 
 struct RotaryScaling {
   RotaryScalingKind kind = RotaryScalingKind::none;
   double factor = 1;                                           ///< how many times longer texts are to be; at least 1
-  double original_length = 0;                                  ///< llama3, yarn: tokens of the texts before
+  std::int64_t original_length = 0;                            ///< llama3, yarn: tokens of the texts before
   double low_frequency_factor = 1, high_frequency_factor = 4;  ///< llama3
   double beta_fast = 32, beta_slow = 1;                        ///< yarn: turns in original_length
   double attention_factor = 0;                                 ///< yarn: of cosines and sines; 0: 0.1 ln(factor) + 1
+
+  bool counts_original_length() const { return kind == RotaryScalingKind::llama3 || kind == RotaryScalingKind::yarn; }
+  bool operator==(const RotaryScaling&) const = default;
 };
 
 /// θ_i for i in [0, d_head / 2): base^(-2i / d_head), scaled. Throws ContractError for a factor below 1, and, where

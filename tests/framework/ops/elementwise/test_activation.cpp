@@ -292,19 +292,6 @@ TEST_P(Activation, AConstantRecordsNothingAndOddGatesAreRefused) {
       ContractError);
 }
 
-TEST(ActivationKind, NamesGoBothWays) {
-  for (const auto& [kind, name] : ops::activation_names) {
-    EXPECT_STREQ(ops::name_of(kind), name);
-    EXPECT_EQ(ops::activation_from_name(name), kind);
-  }
-  try {
-    ops::activation_from_name("gellu");
-    FAIL();
-  } catch (const UserError& error) {
-    EXPECT_STREQ(error.what(), "unknown activation 'gellu', expected one of: gelu, gelu_tanh, relu, silu");
-  }
-}
-
 TEST(ActivationShapes, ShapeOnlyAllocatesTheSameTensors) {
   const Device nowhere{DeviceType::shape_only, 0};
   Tape tape(Stream{nowhere});

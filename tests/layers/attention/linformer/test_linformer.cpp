@@ -19,8 +19,8 @@ constexpr std::int64_t n_heads = 4, n_kv_heads = 2, d = 3, longest = 11;
 AttentionConfig config_of(const std::string& projection, const std::string& sharing) {
   AttentionConfig config;
   config.mechanism = "linformer";
-  config.projection = projection;
-  config.sharing = sharing;
+  config.projection = value_named<ops::SequenceProjection>(projection, "projection");
+  config.sharing = value_named<ProjectionSharing>(sharing, "sharing");
   config.projected_length = 4;
   config.max_sequence_length = longest;
   config.n_heads = n_heads;
@@ -80,14 +80,14 @@ std::vector<double> slice(const std::vector<double>& values, std::int64_t index,
 std::vector<double> expected(const AttentionConfig& config, const std::vector<Tensor>& inputs,
                              const std::vector<std::vector<double>>& weights, const Tensor& keys) {
   const std::int64_t batch = inputs[0].extent(0), n = inputs[0].extent(1), width = n_kv_heads * d;
-  const ops::SequenceProjectionOptions options{ops::sequence_projection_kind(config.projection), n_kv_heads,
-                                               config.projected_length, config.max_sequence_length};
+  const ops::SequenceProjectionOptions options{config.projection, n_kv_heads, config.projected_length,
+                                               config.max_sequence_length};
   const std::vector<std::int32_t> kept = keys.defined() ? keys.to_vector<std::int32_t>() : std::vector<std::int32_t>{};
   std::vector<double> projected[2];
   for (std::size_t i : {0, 1}) {
     projected[i] =
-        reference::sequence_projection(doubles(inputs[1 + i]), weights[i], config.sharing != "none", kept,
-                                       static_cast<std::size_t>(batch), static_cast<std::size_t>(n), d, options);
+        reference::sequence_projection(doubles(inputs[1 + i]), weights[i], config.sharing != ProjectionSharing::none,
+                                       kept, static_cast<std::size_t>(batch), static_cast<std::size_t>(n), d, options);
   }
   const std::int64_t rows = options.rows(n),
                      window = options.kind == ops::SequenceProjection::linear ? n : options.stride();
@@ -141,7 +141,7 @@ TEST(Linformer, ParametersAreThoseOfTheSharing) {
   // Windows of ⌈11 / 4⌉ = 3 tokens; each of the d or heads·d channels has its own taps.
   EXPECT_EQ(names("convolution", "none").front(), "blocks.0.attention.key_projection.weight [6, 3]");
   EXPECT_EQ(names("convolution", "layers"), (Names{"attention.sequence_projection.weight [3, 3]"}));
-  for (const auto& [sharing, name] : projection_sharings()) EXPECT_TRUE(names("mean", name).empty());
+  for (const std::string& sharing : names_of_all<ProjectionSharing>()) EXPECT_TRUE(names("mean", sharing).empty());
 }
 
 TEST(Linformer, InitialValuesKeepTheScale) {
@@ -169,10 +169,10 @@ TEST(Linformer, TheProjectedLengthIsAQuarterWhenItIsNotGiven) {
 
 template <class Body>
 void for_each_kind(const Body& body) {
-  for (const auto& [projection, projection_name] : ops::sequence_projections()) {
-    for (const auto& [sharing, sharing_name] : projection_sharings()) {
-      SCOPED_TRACE(std::string(projection_name) + " " + sharing_name);
-      body(config_of(projection_name, sharing_name));
+  for (const std::string& projection : names_of_all<ops::SequenceProjection>()) {
+    for (const std::string& sharing : names_of_all<ProjectionSharing>()) {
+      SCOPED_TRACE(projection + " " + sharing);
+      body(config_of(projection, sharing));
     }
   }
 }
@@ -276,7 +276,7 @@ std::vector<double> numeric_gradient(const Layers& layers, const Parameter& para
 TEST(Linformer, GradientsOfProjectionsMatchFiniteDifferences) {
   with_threads(1, [] {
     for_each_kind([](const AttentionConfig& config) {
-      if (config.projection == "mean") return;
+      if (config.projection == ops::SequenceProjection::mean) return;
       const Layers layers(config, 2);
       const Tensor keys = some_keys(2, 9);
       projected_output(layers, keys, true);
@@ -319,10 +319,6 @@ TEST(Linformer, RefusesConfigsWithTheReason) {
                  {"causal", "mixes all positions", "later tokens"});
   expect_refused(make([](AttentionConfig& config) { config.projected_length = 12; }), {"projected_length", "12", "11"});
   expect_refused(make([](AttentionConfig& config) { config.projected_length = -1; }), {"projected_length", "-1"});
-  expect_refused(make([](AttentionConfig& config) { config.projection = "max"; }),
-                 {"max", "linear, mean, convolution"});
-  expect_refused(make([](AttentionConfig& config) { config.sharing = "all"; }),
-                 {"all", "none, heads, key_value, layers"});
 }
 
 TEST(Linformer, RefusesUsesWithTheReason) {

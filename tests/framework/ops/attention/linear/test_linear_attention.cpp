@@ -248,10 +248,11 @@ std::vector<FeatureMap> maps_with_directions() {
 
 TEST_P(LinearAttentionDirections, EveryKindIsTheDefinition) {
   for (const FeatureMap map : maps_with_directions()) {
-    for (const auto& [kind, name] : layers::directions_kinds()) {
+    for (const layers::DirectionsKind kind : all_values<layers::DirectionsKind>()) {
       if (on_simulator() && kind != layers::DirectionsKind::iid) continue;  // to a kernel they are numbers
       for (const bool causal : {true, false}) {
-        SCOPED_TRACE(fmt::format("{}, {}, {}", feature_map_info(map).name, name, causal ? "causal" : "bidirectional"));
+        SCOPED_TRACE(
+            fmt::format("{}, {}, {}", feature_map_info(map).name, name_of(kind), causal ? "causal" : "bidirectional"));
         AttentionProblem p = attention_problem(map, causal, {1, 2, 1, 40, 6, 5, 9, 16});
         p.directions.clear();
         for (float w : layers::draw_directions(kind, 9, 6, {12, 0, 4})) p.directions.push_back(w);
