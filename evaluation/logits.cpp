@@ -6,6 +6,7 @@
 
 #include "framework/core/shape.h"
 #include "framework/io/atomic_file.h"
+#include "framework/io/foreign_hdf5.h"
 #include "framework/io/hdf5.h"
 #include "framework/primitives/arithmetic.h"
 #include "layers/context.h"
@@ -22,7 +23,7 @@ std::int32_t token_id(std::int64_t value, std::int64_t vocabulary_size, const st
 }
 
 /// All integers of a dataset, whatever their width.
-std::vector<std::int64_t> integers_of(const hdf5::Dataset& dataset) {
+std::vector<std::int64_t> integers_of(const hdf5::ForeignDataset& dataset) {
   const auto count = static_cast<std::size_t>(hdf5::n_elements(dataset.shape()));
   const auto as = [&]<class T>(T) {
     std::vector<T> values(count);
@@ -47,16 +48,16 @@ std::vector<std::int64_t> integers_of(const hdf5::Dataset& dataset) {
 }
 
 TokenRows rows_of_hdf5(const fs::path& path, std::int64_t vocabulary_size) {
-  const hdf5::File file = hdf5::File::open(path.string());
-  const hdf5::Dataset tokens = file.dataset("tokens");
+  const auto file = hdf5::ForeignFile::open(path.string());
+  const hdf5::ForeignDataset tokens = file->dataset("tokens");
   if (tokens.shape().size() != 2 || hdf5::n_elements(tokens.shape()) == 0)
     throw UserError("{}: dataset tokens: expected two dimensions, [rows, n], and none of them empty", path.string());
   TokenRows rows;
   const auto count = static_cast<std::int64_t>(tokens.shape()[0]);
   rows.n = static_cast<std::int64_t>(tokens.shape()[1]);
   rows.lengths.assign(at(count), rows.n);
-  if (file.has("lengths")) {
-    rows.lengths = integers_of(file.dataset("lengths"));
+  if (file->has("lengths")) {
+    rows.lengths = integers_of(file->dataset("lengths"));
     const bool fits = std::all_of(rows.lengths.begin(), rows.lengths.end(),
                                   [&](std::int64_t length) { return length >= 1 && length <= rows.n; });
     if (rows.rows() != count || !fits)
@@ -64,8 +65,8 @@ TokenRows rows_of_hdf5(const fs::path& path, std::int64_t vocabulary_size) {
   }
   const std::string where = path.string() + ": dataset tokens";
   for (const std::int64_t value : integers_of(tokens)) rows.tokens.push_back(token_id(value, vocabulary_size, where));
-  if (!file.has("segments")) return rows;
-  const hdf5::Dataset segments = file.dataset("segments");
+  if (!file->has("segments")) return rows;
+  const hdf5::ForeignDataset segments = file->dataset("segments");
   if (segments.shape() != tokens.shape())
     throw UserError("{}: dataset segments: expected the shape of tokens", path.string());
   for (const std::int64_t value : integers_of(segments))

@@ -7,6 +7,7 @@
 
 #include "framework/config/nearest.h"
 #include "framework/core/parallel.h"
+#include "framework/io/foreign_hdf5.h"
 #include "framework/ops/attention/linformer/sequence_projection.h"
 #include "framework/primitives/arithmetic.h"
 #include "framework/primitives/dispatch.h"
@@ -24,7 +25,7 @@ const std::vector<std::string>& known_datasets() {
 std::string text_of(const hdf5::Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 template <class Stored>
-std::vector<Stored> elements(const hdf5::Dataset& dataset) {
+std::vector<Stored> elements(const hdf5::ForeignDataset& dataset) {
   std::vector<Stored> values(static_cast<std::size_t>(hdf5::n_elements(dataset.shape())));
   dataset.read(values.data(), values.size() * sizeof(Stored));
   return values;
@@ -32,7 +33,7 @@ std::vector<Stored> elements(const hdf5::Dataset& dataset) {
 
 /// Calls body(vector) with the elements in the floating type that they are stored in. False where that is none.
 template <class Body>
-bool with_floating_elements(const hdf5::Dataset& dataset, const Body& body) {
+bool with_floating_elements(const hdf5::ForeignDataset& dataset, const Body& body) {
   switch (dataset.type()) {
     case hdf5::Type::f32:
       body(elements<float>(dataset));
@@ -49,7 +50,7 @@ bool with_floating_elements(const hdf5::Dataset& dataset, const Body& body) {
 }
 
 template <class Body>
-bool with_integer_elements(const hdf5::Dataset& dataset, const Body& body) {
+bool with_integer_elements(const hdf5::ForeignDataset& dataset, const Body& body) {
   switch (dataset.type()) {
     case hdf5::Type::u8:
       body(elements<std::uint8_t>(dataset));
@@ -89,8 +90,8 @@ To converted(From value) {
 class InputFile {
  public:
   InputFile(const std::string& path, DType dtype, const Device& device)
-      : path_(path), dtype_(dtype), device_(device), file_(hdf5::File::open(path)) {
-    for (const hdf5::Group::Member& member : file_.members()) {
+      : path_(path), dtype_(dtype), device_(device), file_(hdf5::ForeignFile::open(path)) {
+    for (const hdf5::Group::Member& member : file_->members()) {
       if (std::find(known_datasets().begin(), known_datasets().end(), member.name) != known_datasets().end()) continue;
       const std::string near = config::nearest(member.name, known_datasets());
       if (!near.empty())
@@ -99,12 +100,12 @@ class InputFile {
     }
   }
 
-  bool has(const std::string& name) const { return file_.has(name); }
+  bool has(const std::string& name) const { return file_->has(name); }
 
   /// The shape of a dataset that has to be there, and has `rank` dimensions.
   hdf5::Shape shape(const std::string& name, const char* expected) {
     if (!has(name)) throw UserError("{}: has no dataset '{}', expected one of shape {}", path_, name, expected);
-    const hdf5::Dataset dataset = open(name);
+    const hdf5::ForeignDataset dataset = open(name);
     const hdf5::Shape found = dataset.shape();
     if (found.size() !=
         static_cast<std::size_t>(std::count(expected, expected + std::string_view(expected).size(), ',')) + 1)
@@ -139,7 +140,7 @@ class InputFile {
 
   /// [batch, heads, n, width] as [batch, n, heads·width] in the storage type.
   Tensor by_tokens(const std::string& name) {
-    const hdf5::Dataset dataset = open(name);
+    const hdf5::ForeignDataset dataset = open(name);
     const auto extent = [&](std::size_t i) { return static_cast<std::int64_t>(dataset.shape()[i]); };
     const std::int64_t batch = extent(0), heads = extent(1), n = extent(2), width = extent(3);
     Tensor tensor;
@@ -205,7 +206,7 @@ class InputFile {
 
  private:
   Tensor as_it_is(const std::string& name, DType dtype) {
-    const hdf5::Dataset dataset = open(name);
+    const hdf5::ForeignDataset dataset = open(name);
     Shape shape;
     for (const std::uint64_t extent : dataset.shape()) shape.push_back(static_cast<std::int64_t>(extent));
     Tensor tensor;
@@ -226,9 +227,9 @@ class InputFile {
     return tensor;
   }
 
-  hdf5::Dataset open(const std::string& name) {
+  hdf5::ForeignDataset open(const std::string& name) {
     try {
-      return file_.dataset(name);
+      return file_->dataset(name);
     } catch (const UserError& error) {
       if (name == "mask") throw UserError("{}; store masks as uint8", error.what());
       throw UserError("{}; expected a dataset of {}", error.what(),
@@ -237,7 +238,7 @@ class InputFile {
   }
 
   template <class Body>
-  void with_floating(const hdf5::Dataset& dataset, const Body& body) {
+  void with_floating(const hdf5::ForeignDataset& dataset, const Body& body) {
     if (!with_floating_elements(dataset, body))
       throw UserError("{}: dataset '{}' holds {}, expected float32, float64 or bfloat16", path_,
                       dataset.path().substr(1), hdf5::name_of(dataset.type()));
@@ -246,7 +247,7 @@ class InputFile {
   template <class Fill>
   Tensor integers(const std::string& name, const Shape& shape, const Fill& fill) {
     expect_shape(name, {shape}, "batch and number of keys");
-    const hdf5::Dataset dataset = open(name);
+    const hdf5::ForeignDataset dataset = open(name);
     std::vector<std::int32_t> values(static_cast<std::size_t>(shape.elements()));
     if (!with_integer_elements(dataset, [&](const auto& source) { fill(source, values); }))
       throw UserError("{}: dataset '{}' holds {}, expected integers", path_, name, hdf5::name_of(dataset.type()));
@@ -257,7 +258,7 @@ class InputFile {
   std::string path_;
   DType dtype_;
   Device device_;
-  hdf5::File file_;
+  std::shared_ptr<hdf5::ForeignFile> file_;
   std::vector<std::string> read_;
 };
 

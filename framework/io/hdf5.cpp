@@ -183,6 +183,7 @@ hid_t memory_type(Type type) {
 // --- Object: attributes
 
 void Object::fail_reading(std::string_view what) const {
+  if (origin_->input && origin_->input->error() != 0) throw_file_error(file_name(), "read", origin_->input->error());
   detail::throw_reading(file_name(), fmt::format("{} {}", what, path_));
 }
 
@@ -359,6 +360,19 @@ File File::open(const std::string& path) {
   if (!handle) detail::throw_reading(path, "cannot be opened as an HDF5 file");
   auto origin = std::make_shared<Origin>();
   origin->file = path;
+  return {std::move(handle), std::move(origin)};
+}
+
+File File::open(const std::string& path, int descriptor) {
+  const Lock lock;
+  auto origin = std::make_shared<Origin>();
+  origin->file = path;
+  origin->input = std::make_unique<DescriptorIo>(descriptor);
+  const Handle access = access_properties();
+  use_descriptor(access.id(), *origin->input);
+  Handle handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()));
+  if (!handle && origin->input->error() != 0) throw_file_error(path, "read", origin->input->error());
+  if (!handle) detail::throw_reading(path, "cannot be opened as an HDF5 file");
   return {std::move(handle), std::move(origin)};
 }
 

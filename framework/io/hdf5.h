@@ -61,6 +61,7 @@ class Handle {
 struct Origin {
   std::string file;
   std::unique_ptr<DescriptorIo> output;  ///< none where the file was opened for reading
+  std::unique_ptr<DescriptorIo> input;   ///< where it was opened for reading from a descriptor
 };
 }  // namespace detail
 
@@ -113,6 +114,8 @@ class Dataset : public Object {
   std::uint64_t bytes() const { return n_elements(shape_) * size_of(type_); }
   /// Bytes that the elements take in the file; less than bytes() where they are compressed or were never written.
   std::uint64_t storage_bytes() const;
+  /// Whether elements are compressed or have checksums in the file.
+  bool is_filtered() const;
 
   /// The whole dataset; `bytes` is the size of the caller's memory and has to match exactly (ContractError).
   void read(void* destination, std::size_t bytes) const;
@@ -178,6 +181,8 @@ class File : public Group {
   static File create(AtomicFile& file);
   /// Opens for reading.
   static File open(const std::string& path);
+  /// The same of a descriptor, which stays open as long as this object; `path` is for messages.
+  static File open(const std::string& path, int descriptor);
   /// The same for files that this program writes: refused with headers that have no checksums (superblock 0 or 1).
   static File open_own(const std::string& path);
 

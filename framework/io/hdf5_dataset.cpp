@@ -92,6 +92,14 @@ std::uint64_t Dataset::storage_bytes() const {
   return H5Dget_storage_size(id());
 }
 
+bool Dataset::is_filtered() const {
+  const Lock lock;
+  const Handle properties(H5Dget_create_plist(id()));
+  const int n_filters = properties ? H5Pget_nfilters(properties.id()) : -1;
+  if (n_filters < 0) fail_reading("cannot read the filters of");
+  return n_filters > 0;
+}
+
 void Dataset::read(void* destination, std::size_t bytes) const {
   read_block(Shape(shape_.size(), 0), shape_, destination, bytes);
 }

@@ -1,0 +1,215 @@
+#include "framework/io/confined_process.h"
+
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "framework/core/error.h"
+
+namespace furlong {
+namespace {
+
+// Sanitizers map terabytes and call the system for themselves.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool sanitized = true;
+#else
+constexpr bool sanitized = false;
+#endif
+
+constexpr int channel_in_child = 3, file_in_child = 4;
+
+std::uint64_t address_space() {
+  std::uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+/// All other system calls fail with EPERM from here on; those of another architecture end the process.
+void allow_few_calls() {
+#ifdef __x86_64__
+  constexpr std::array allowed{
+      SYS_read,       SYS_pread64,    SYS_write,        SYS_close,           SYS_lseek,        SYS_fstat,
+      SYS_newfstatat, SYS_brk,        SYS_munmap,       SYS_mremap,          SYS_madvise,      SYS_futex,
+      SYS_exit,       SYS_exit_group, SYS_rt_sigreturn, SYS_restart_syscall, SYS_clock_gettime};
+  constexpr std::uint32_t number = offsetof(seccomp_data, nr), architecture = offsetof(seccomp_data, arch),
+                          protection = offsetof(seccomp_data, args) + 2 * sizeof(std::uint64_t);
+  constexpr auto load = [](std::uint32_t place) { return sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, place); };
+  constexpr auto give = [](std::uint32_t answer) { return sock_filter BPF_STMT(BPF_RET | BPF_K, answer); };
+  // Skips so many of the following instructions where the loaded value equals `value`, or does not.
+  constexpr auto equal = [](std::uint32_t value, std::uint8_t then, std::uint8_t otherwise) {
+    return sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, then, otherwise);
+  };
+  std::array<sock_filter, 2 * allowed.size() + 10> program{};
+  std::size_t size = 0;
+  program[size++] = load(architecture);
+  program[size++] = equal(AUDIT_ARCH_X86_64, 1, 0);
+  program[size++] = give(SECCOMP_RET_KILL_PROCESS);
+  program[size++] = load(number);
+  for (const long call : allowed) {
+    program[size++] = equal(static_cast<std::uint32_t>(call), 0, 1);
+    program[size++] = give(SECCOMP_RET_ALLOW);
+  }
+  // Memory that is not executable.
+  program[size++] = equal(SYS_mmap, 1, 0);
+  program[size++] = equal(SYS_mprotect, 0, 3);
+  program[size++] = load(protection);
+  program[size++] = sock_filter BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 0x4 /* PROT_EXEC */, 1, 0);
+  program[size++] = give(SECCOMP_RET_ALLOW);
+  program[size++] = give(SECCOMP_RET_ERRNO | EPERM);
+  const sock_fprog filter{static_cast<unsigned short>(size), program.data()};
+  prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);  // where the kernel has none, the limits are what there is
+#endif
+}
+
+void confine() {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  const rlimit none{0, 0};
+  setrlimit(RLIMIT_CORE, &none);
+  setrlimit(RLIMIT_FSIZE, &none);
+  if (!sanitized) allow_few_calls();
+}
+
+/// In the child: the two descriptors under known numbers, and no others. Messages of the C library about a broken heap
+/// go nowhere.
+void keep_descriptors(int channel, int file) {
+  const int nowhere = open("/dev/null", O_RDWR);
+  const int high_channel = fcntl(channel, F_DUPFD, 16), high_file = fcntl(file, F_DUPFD, 16);
+  for (int stream = 0; stream <= 2; ++stream) dup2(nowhere, stream);
+  dup2(high_channel, channel_in_child);
+  dup2(high_file, file_in_child);
+  if (syscall(SYS_close_range, file_in_child + 1, ~0u, 0) == 0) return;
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  for (int descriptor = file_in_child + 1; descriptor < static_cast<int>(std::min<rlim_t>(files.rlim_cur, 1 << 16));
+       ++descriptor)
+    close(descriptor);
+}
+
+/// The parent's handlers are not the child's, and Ctrl-C is for the parent to act on.
+void reset_signals() {
+  for (int number = 1; number < 32; ++number)
+    std::signal(number, number == SIGINT || number == SIGTERM || number == SIGHUP ? SIG_IGN : SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+}  // namespace
+
+bool read_all(int channel, void* data, std::size_t bytes) noexcept {
+  for (char* to = static_cast<char*>(data); bytes > 0;) {
+    const ssize_t done = ::read(channel, to, bytes);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return false;
+    to += done;
+    bytes -= static_cast<std::size_t>(done);
+  }
+  return true;
+}
+
+bool write_all(int channel, const void* data, std::size_t bytes) noexcept {
+  for (const char* from = static_cast<const char*>(data); bytes > 0;) {
+    const ssize_t done = ::write(channel, from, bytes);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return false;
+    from += done;
+    bytes -= static_cast<std::size_t>(done);
+  }
+  return true;
+}
+
+ConfinedProcess::ConfinedProcess(int file, std::string path, std::string library, const Body& body)
+    : path_(std::move(path)), library_(std::move(library)), memory_(address_space()) {
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
+    throw MachineError("{}: cannot be read in a process of its own: {}", path_, std::strerror(errno));
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  child_ = fork();
+  if (child_ == 0) {
+    keep_descriptors(ends[1], file);
+    reset_signals();
+    confine();
+    try {
+      body(channel_in_child, file_in_child);
+    } catch (...) {
+      _exit(1);
+    }
+    _exit(0);
+  }
+  const int failure = errno;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  close(ends[1]);
+  channel_ = ends[0];
+  if (child_ < 0) {
+    close(channel_);
+    throw MachineError("{}: cannot be read in a process of its own: {}", path_, std::strerror(failure));
+  }
+}
+
+ConfinedProcess::~ConfinedProcess() {
+  close(channel_);
+  if (child_ <= 0) return;
+  kill(child_, SIGKILL);
+  while (waitpid(child_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void ConfinedProcess::allow(std::uint64_t seconds, std::uint64_t bytes) {
+  const auto set = [this](auto resource, std::uint64_t limit) {
+    rlimit now{};
+    if (prlimit(child_, resource, nullptr, &now) != 0) return;
+    now.rlim_cur = std::min<rlim_t>(limit, now.rlim_max);
+    prlimit(child_, resource, &now, nullptr);
+  };
+  seconds_ += seconds;
+  set(RLIMIT_CPU, seconds_);
+  if (!sanitized) set(RLIMIT_AS, memory_ + bytes);
+}
+
+void ConfinedProcess::send(const void* data, std::size_t bytes) {
+  for (const char* from = static_cast<const char*>(data); bytes > 0;) {
+    const ssize_t done = ::send(channel_, from, bytes, MSG_NOSIGNAL);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) tell_of_death();
+    from += done;
+    bytes -= static_cast<std::size_t>(done);
+  }
+}
+
+void ConfinedProcess::receive(void* data, std::size_t bytes) {
+  if (!read_all(channel_, data, bytes)) tell_of_death();
+}
+
+void ConfinedProcess::tell_of_death() {
+  if (child_ <= 0) throw MachineError("{}: the process that read it has ended", path_);
+  int status = 0;
+  while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {
+  }
+  child_ = -1;
+  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  if (signal == SIGKILL) throw MachineError("{}: the process that read it was killed; is memory short?", path_);
+  if (signal == SIGXCPU)
+    throw UserError("{}: {} takes more than {} s of processor time to read it: the file is damaged or hostile", path_,
+                    library_, seconds_);
+  throw UserError("{}: {} crashed while reading it: the file is damaged or hostile", path_, library_);
+}
+
+}  // namespace furlong

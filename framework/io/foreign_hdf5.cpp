@@ -1,0 +1,246 @@
+#include "framework/io/foreign_hdf5.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "framework/core/error.h"
+#include "framework/core/machine.h"
+#include "framework/io/atomic_file.h"
+#include "framework/io/confined_process.h"
+#include "framework/io/hdf5_internal.h"
+
+namespace furlong::hdf5 {
+namespace {
+
+// Both sides are one program: numbers travel as they are in memory. A request is an action and a name; a reply is an
+// outcome, its size in bytes, and as many bytes: a record, elements, or a message.
+enum class Action : std::uint32_t { list, describe, read };
+enum class Outcome : std::uint32_t { done, user_error, machine_error };
+
+struct RequestHeader {
+  Action action;
+  std::uint32_t name_bytes;
+};
+struct ReplyHeader {
+  Outcome outcome;
+  std::uint32_t reserved;
+  std::uint64_t bytes;
+};
+
+constexpr std::uint64_t longest_record = std::uint64_t{1} << 24, longest_reason = 4096;
+
+/// What a dataset is.
+struct Description {
+  Type type;
+  bool filtered;
+  std::uint32_t rank;
+  std::uint64_t extents[H5S_MAX_RANK];
+};
+static_assert(std::is_trivially_copyable_v<Description>);
+
+// --- The child
+
+void reply(int channel, Outcome outcome, const void* data, std::size_t bytes) {
+  const ReplyHeader header{outcome, 0, bytes};
+  if (!write_all(channel, &header, sizeof header) || !write_all(channel, data, bytes)) _exit(0);
+}
+
+Description description_of(const Dataset& dataset) {
+  Description found{dataset.type(), dataset.is_filtered(), static_cast<std::uint32_t>(dataset.shape().size()), {}};
+  std::copy(dataset.shape().begin(), dataset.shape().end(), found.extents);
+  return found;
+}
+
+void answer(int channel, const File& file, Action action, const std::string& name) {
+  if (action == Action::list) {
+    std::string record;
+    for (const Group::Member& member : file.members()) {
+      record += static_cast<char>(member.kind);
+      record.append(member.name.c_str(), member.name.size() + 1);
+    }
+    return reply(channel, Outcome::done, record.data(), record.size());
+  }
+  const Dataset dataset = file.dataset(name);
+  if (action == Action::describe) {
+    const Description found = description_of(dataset);
+    return reply(channel, Outcome::done, &found, sizeof found);
+  }
+  const std::vector<char> elements = [&] {
+    std::vector<char> bytes(dataset.bytes());
+    dataset.read(bytes.data(), bytes.size());
+    return bytes;
+  }();
+  reply(channel, Outcome::done, elements.data(), elements.size());
+}
+
+/// Opens the file at the first request and answers until the channel ends.
+void serve(int channel, int descriptor, const std::string& path) {
+  std::unique_ptr<File> file;
+  RequestHeader request{};
+  while (read_all(channel, &request, sizeof request)) {
+    std::string name(request.name_bytes, '\0'), reason;
+    if (!read_all(channel, name.data(), name.size())) return;
+    Outcome outcome = Outcome::machine_error;
+    try {
+      if (!file) file = std::make_unique<File>(File::open(path, descriptor));
+      answer(channel, *file, request.action, name);
+      continue;
+    } catch (const UserError& error) {
+      outcome = Outcome::user_error;
+      reason = error.what();
+    } catch (const std::bad_alloc&) {
+      reason = path + ": out of memory while reading it";
+    } catch (const std::exception& error) {
+      reason = error.what();
+    }
+    reply(channel, outcome, reason.data(), std::min<std::size_t>(reason.size(), longest_reason));
+  }
+}
+
+// --- The parent
+
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+constexpr std::uint64_t deflate_ratio = 1032;  ///< how many times as long deflate can make its input
+
+}  // namespace
+
+class ForeignFile::Reader {
+ public:
+  Reader(int descriptor, const std::string& path, std::uint64_t file_bytes)
+      : path_(path),
+        file_bytes_(file_bytes),
+        process_(descriptor, path, "the HDF5 library", [&](int channel, int file) { serve(channel, file, path); }) {}
+
+  std::vector<Group::Member> members() {
+    process_.allow(30 + seconds_for(file_bytes_), own_memory());
+    const std::string record = ask(Action::list, "");
+    std::vector<Group::Member> members;
+    for (std::string_view rest = record; !rest.empty();) {
+      const std::size_t end = rest.find('\0', 1);
+      if (end == std::string_view::npos || static_cast<unsigned char>(rest[0]) > static_cast<unsigned>(Kind::other))
+        throw_damaged();
+      members.push_back({std::string(rest.substr(1, end - 1)), static_cast<Kind>(rest[0])});
+      rest.remove_prefix(end + 1);
+    }
+    return members;
+  }
+
+  Description describe(const std::string& name) {
+    const std::string record = ask(Action::describe, name);
+    Description found{};
+    if (record.size() != sizeof found) throw_damaged();
+    record.copy(reinterpret_cast<char*>(&found), sizeof found);
+    if (static_cast<unsigned>(found.type) > static_cast<unsigned>(Type::bf16) || found.rank > H5S_MAX_RANK)
+      throw_damaged();
+    return found;
+  }
+
+  void check_size(const std::string& name, std::uint64_t bytes, bool filtered) const {
+    // A small dataset may have no elements in the file, where all of them are its fill value.
+    const std::uint64_t most = 16 * mebibyte + (filtered ? deflate_ratio : 1) * file_bytes_;
+    if (bytes > most)
+      throw UserError("{}: dataset /{} states {} bytes of elements, and the file of {} bytes can hold no more than {}",
+                      path_, name, bytes, file_bytes_, most);
+    const std::uint64_t memory = read_machine().memory.usable();
+    if (memory > 0 && bytes > memory)
+      throw UserError("{}: dataset /{} has {} bytes of elements, more than this machine's memory, {} bytes", path_,
+                      name, bytes, memory);
+  }
+
+  void read(const std::string& name, void* destination, std::size_t bytes) {
+    process_.allow(10 + seconds_for(bytes), own_memory() + 3 * bytes);
+    if (begin(Action::read, name) != bytes) throw_damaged();
+    process_.receive(destination, bytes);
+  }
+
+ private:
+  static std::uint64_t seconds_for(std::uint64_t bytes) { return bytes / (4 * mebibyte); }
+  std::uint64_t own_memory() const { return 256 * mebibyte + file_bytes_; }
+
+  [[noreturn]] void throw_damaged() const {
+    throw UserError("{}: what the HDF5 library reads of it makes no sense: the file is damaged or hostile", path_);
+  }
+
+  /// The size of the reply, which comes next.
+  std::uint64_t begin(Action action, const std::string& name) {
+    const RequestHeader request{action, static_cast<std::uint32_t>(name.size())};
+    process_.send(&request, sizeof request);
+    process_.send(name.data(), name.size());
+    ReplyHeader header{};
+    process_.receive(&header, sizeof header);
+    if (header.outcome == Outcome::done) return header.bytes;
+    std::string reason(std::min(header.bytes, longest_reason), '\0');
+    process_.receive(reason.data(), reason.size());
+    if (header.outcome == Outcome::user_error) throw UserError("{}", reason);
+    throw MachineError("{}", reason);
+  }
+
+  std::string ask(Action action, const std::string& name) {
+    const std::uint64_t bytes = begin(action, name);
+    if (bytes > longest_record) throw_damaged();
+    std::string record(bytes, '\0');
+    process_.receive(record.data(), record.size());
+    return record;
+  }
+
+  std::string path_;
+  std::uint64_t file_bytes_;
+  ConfinedProcess process_;
+};
+
+std::shared_ptr<ForeignFile> ForeignFile::open(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) throw_file_error(path, "read", errno);
+  const struct Closer {
+    int descriptor;
+    ~Closer() { ::close(descriptor); }
+  } closer{descriptor};
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) throw_file_error(path, "read", errno);
+  if (!S_ISREG(status.st_mode)) throw UserError("{}: is not a regular file, expected an HDF5 file", path);
+  {
+    const detail::Lock lock;
+    H5open();
+    H5PLset_loading_state(0);  // a file must not choose libraries to load
+  }
+  return std::shared_ptr<ForeignFile>(
+      new ForeignFile(path, std::make_unique<Reader>(descriptor, path, static_cast<std::uint64_t>(status.st_size))));
+}
+
+ForeignFile::ForeignFile(const std::string& path, std::unique_ptr<Reader> reader)
+    : path_(path), reader_(std::move(reader)), members_(reader_->members()) {}
+ForeignFile::~ForeignFile() = default;
+
+bool ForeignFile::has(const std::string& name) const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [&](const Group::Member& member) { return member.name == name && member.kind != Kind::other; });
+}
+
+ForeignDataset ForeignFile::dataset(const std::string& name) {
+  if (!has(name)) throw UserError("{}: has no dataset /{}", path_, name);
+  const Description found = reader_->describe(name);
+  ForeignDataset dataset;
+  dataset.file_ = shared_from_this();
+  dataset.path_ = "/" + name;
+  dataset.type_ = found.type;
+  dataset.shape_.assign(found.extents, found.extents + found.rank);
+  reader_->check_size(name, n_elements(dataset.shape_) * size_of(found.type), found.filtered);
+  return dataset;
+}
+
+const std::string& ForeignDataset::file_name() const { return file_->path_; }
+
+void ForeignDataset::read(void* destination, std::size_t bytes) const {
+  require(bytes == n_elements(shape_) * size_of(type_), "{}: {} bytes of memory", path_, bytes);
+  if (bytes > 0) file_->reader_->read(path_.substr(1), destination, bytes);
+}
+
+}  // namespace furlong::hdf5

@@ -1,0 +1,60 @@
+#pragma once
+// HDF5 files of strangers, for reading. libhdf5 1.10 can corrupt its memory on a malformed one, so it runs in a
+// confined child (confined_process.h), which hands over names, types, shapes and elements; all of them are checked
+// here.
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "framework/io/hdf5.h"
+
+namespace furlong::hdf5 {
+
+class ForeignFile;
+
+/// A dataset below the root group. Errors are those of hdf5.h.
+class ForeignDataset {
+ public:
+  const std::string& file_name() const;
+  /// "/name"
+  const std::string& path() const { return path_; }
+  Type type() const { return type_; }
+  const Shape& shape() const { return shape_; }
+  /// The whole dataset; `bytes` has to match exactly (ContractError).
+  void read(void* destination, std::size_t bytes) const;
+
+ private:
+  friend class ForeignFile;
+  ForeignDataset() = default;
+  std::shared_ptr<ForeignFile> file_;
+  std::string path_;
+  Type type_ = Type::u8;
+  Shape shape_;
+};
+
+/// One thread at a time; no other may use HDF5 while a file is opened.
+class ForeignFile : public std::enable_shared_from_this<ForeignFile> {
+ public:
+  static std::shared_ptr<ForeignFile> open(const std::string& path);
+  ~ForeignFile();
+  ForeignFile(const ForeignFile&) = delete;
+  ForeignFile& operator=(const ForeignFile&) = delete;
+
+  /// Direct members of the root group, in alphabetical order.
+  const std::vector<Group::Member>& members() const { return members_; }
+  bool has(const std::string& name) const;
+  /// Throws UserError where it is missing, not a dataset, of a type that is not in `Type`, or states more elements than
+  /// the file or this machine's memory can hold.
+  ForeignDataset dataset(const std::string& name);
+
+ private:
+  friend class ForeignDataset;
+  class Reader;
+  ForeignFile(const std::string& path, std::unique_ptr<Reader> reader);
+  std::string path_;
+  std::unique_ptr<Reader> reader_;
+  std::vector<Group::Member> members_;
+};
+
+}  // namespace furlong::hdf5
