@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "communication/gloo/adopted_pairs.h"
 #include "framework/core/error.h"
 
 namespace furlong {
@@ -26,8 +27,7 @@ using std::chrono::steady_clock;
 
 namespace {
 
-constexpr std::size_t token_bytes = 16;
-constexpr std::uint8_t greeting_slot = 0x60, sentinel_slot = 0x61;  // Gloo's own prefixes end at 0x08
+constexpr std::uint8_t sentinel_slot = 0x61;  // Gloo's own prefixes end at 0x08
 constexpr milliseconds for_ever{std::chrono::hours(1000)};
 
 std::string key_of(const GlooOptions& options, int rank) { return fmt::format("gloo/{}/{}", options.name, rank); }
@@ -51,9 +51,7 @@ std::vector<char> next_field(std::string_view& rest) {
   return {field.begin(), field.end()};
 }
 
-const char* family_of(const std::vector<char>& address) {
-  return gloo::transport::tcp::Address(address).getSockaddr().ss_family == AF_INET6 ? "IPv6" : "IPv4";
-}
+const char* family_of(const SocketAddress& address) { return address.storage.ss_family == AF_INET6 ? "IPv6" : "IPv4"; }
 
 }  // namespace
 
@@ -192,15 +190,17 @@ GlooMesh::GlooMesh(StoreClient& store, const GlooOptions& options)
     : rank_(options.rank),
       size_(options.size),
       host_(options.host),
-      token_(token_bytes),
+      connect_timeout_(options.connect_timeout),
+      ranks_(static_cast<std::size_t>(options.size)),
       peers_(static_cast<std::size_t>(options.size)) {
   require(0 <= rank_ && rank_ < size_, "a communicator's rank {} of {}", rank_, size_);
-  store::fill_random(token_);
+  ranks_[static_cast<std::size_t>(rank_)].token.resize(link_token_bytes);
+  store::fill_random(ranks_[static_cast<std::size_t>(rank_)].token);
   waiters_ = std::make_shared<Waiters>();
   waiters_->give_up = [this](bool connection_broke) { give_up(connection_broke); };
   make_transport(options);
   meet(store, options);
-  listen();
+  listen(options);
   publish(store, options);
   learn(store, options);
 }
@@ -211,8 +211,8 @@ void GlooMesh::make_transport(const GlooOptions& options) {
   try {
     const SignalsBlocked blocked;  // for the thread that Gloo starts
     auto device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.address.c_str()));
-    auto transport = device->createContext(rank_, size_);
-    transport->setTimeout(options.connect_timeout / 5);  // Gloo waits five times as long for a connection
+    auto transport = make_adopting_context(device, rank_, size_);
+    transport->setTimeout(options.connect_timeout / 5);
     transport_ = std::make_shared<Transport>(std::move(transport), waiters_);
     context_ = std::make_shared<Context>(transport_, std::move(device), options.operation_timeout);
   } catch (const std::exception& error) {
@@ -223,8 +223,7 @@ void GlooMesh::make_transport(const GlooOptions& options) {
   }
 }
 
-// Gloo takes whatever connects to one of its ports for a rank, and a wrong byte there ends the process. So it listens
-// only when all ranks are there to connect, for milliseconds.
+// So that whoever does not come is told by name.
 void GlooMesh::meet(StoreClient& store, const GlooOptions& options) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < size_; ++rank) keys.push_back(key_of(options, rank) + "/here");
@@ -243,23 +242,27 @@ void GlooMesh::meet(StoreClient& store, const GlooOptions& options) {
   }
 }
 
-void GlooMesh::listen() {
+void GlooMesh::listen(const GlooOptions& options) {
   try {
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) transport_->createPair(rank);
     }
+    std::string problem;
+    const std::vector<SocketAddress> own = resolve(options.address, 0, problem);
+    if (own.empty()) throw MachineError("{}", problem);
+    listener_ = listen_on(own.front());
+    ranks_[static_cast<std::size_t>(rank_)].address = own_address(listener_);
   } catch (const std::exception& error) {
     throw MachineError("rank {} on host {} cannot listen for the other ranks: {}", rank_, host_, gloo_message(error));
   }
 }
 
-// Host, token, and for each rank the address where it is awaited.
 void GlooMesh::publish(StoreClient& store, const GlooOptions& options) {
   std::vector<char> record;
   append(record, host_);
-  append(record, view(token_));
-  for (int rank = 0; rank < size_; ++rank)
-    append(record, rank == rank_ ? "" : view(transport_->getPair(rank)->address().bytes()));
+  const LinkedRank& own = ranks_[static_cast<std::size_t>(rank_)];
+  append(record, view(own.token));
+  append(record, {reinterpret_cast<const char*>(&own.address), sizeof own.address});
   store.set(key_of(options, rank_), record);
 }
 
@@ -268,80 +271,53 @@ void GlooMesh::learn(StoreClient& store, const GlooOptions& options) {
     if (rank == rank_) continue;
     const std::vector<char> record = store.get(key_of(options, rank), options.connect_timeout);
     std::string_view rest = view(record);
-    Peer& peer = peers_[static_cast<std::size_t>(rank)];
     const std::vector<char> host = next_field(rest);
-    peer.host.assign(host.begin(), host.end());
-    peer.token = next_field(rest);
-    if (peer.token.size() != token_bytes) throw MachineError("the store's record of {} is damaged", name_of_rank(rank));
-    for (int awaited = 0; awaited < size_; ++awaited) {
-      const std::vector<char> address = next_field(rest);
-      if (awaited == rank_) peer.address = address;
-    }
-    const std::vector<char> own = transport_->getPair(rank)->address().bytes();
-    if (std::string_view(family_of(own)) != family_of(peer.address)) {
+    peers_[static_cast<std::size_t>(rank)].host.assign(host.begin(), host.end());
+    LinkedRank& linked = ranks_[static_cast<std::size_t>(rank)];
+    linked.token = next_field(rest);
+    const std::vector<char> address = next_field(rest);
+    if (linked.token.size() != link_token_bytes || address.size() != sizeof linked.address)
+      throw MachineError("the store's record of {} is damaged", name_of_rank(rank));
+    std::memcpy(&linked.address, address.data(), sizeof linked.address);
+    const SocketAddress& own = ranks_[static_cast<std::size_t>(rank_)].address;
+    if (own.storage.ss_family != linked.address.storage.ss_family) {
       throw UserError(
           "{} uses {} and rank {} on host {} {} ({}); set MASTER_ADDR to an address instead of a name, the same in all "
           "processes",
-          name_of_rank(rank), family_of(peer.address), rank_, host_, family_of(own), options.address);
+          name_of_rank(rank), family_of(linked.address), rank_, host_, family_of(own), options.address);
     }
   }
 }
 
 void GlooMesh::connect() {
-  for (int rank = 0; rank < size_; ++rank) {
-    if (rank == rank_) continue;
-    try {
-      transport_->getPair(rank)->connect(peers_[static_cast<std::size_t>(rank)].address);
-    } catch (const std::exception& error) {
-      throw MachineError("{} could not be connected with: {}", name_of_rank(rank), gloo_message(error));
+  int rank = 0;
+  try {
+    const std::vector<Socket> links = link_ranks(listener_, rank_, ranks_, steady_clock::now() + connect_timeout_,
+                                                 [this] { return waiters_->is_broken(); });
+    listener_.close();
+    for (rank = 0; rank < size_; ++rank) {
+      if (rank != rank_) adopt(transport_->inner(), rank, links[static_cast<std::size_t>(rank)]);
     }
+    watch_connections();
+  } catch (const LinkFailure& failure) {
+    if (waiters_->is_broken()) throw Interrupted();
+    throw MachineError("{} could not be connected with: {}", name_of_rank(failure.rank), failure.reason);
+  } catch (const std::exception& error) {
+    if (waiters_->is_broken()) throw Interrupted();
+    throw MachineError("{} could not be connected with: {}", name_of_rank(std::min(rank, size_ - 1)),
+                       gloo_message(error));
   }
-  greet();
 }
 
-// Gloo takes whoever connects first for the peer. So each rank says, before all else, what only the members of the job
-// can read in the store.
-void GlooMesh::greet() {
-  const auto each_peer = [&](const auto& action) {
-    for (int rank = 0; rank < size_; ++rank) {
-      if (rank == rank_) continue;
-      try {
-        action(rank, peers_[static_cast<std::size_t>(rank)]);
-      } catch (const Interrupted&) {
-        throw;
-      } catch (const MachineError&) {
-        throw;
-      } catch (const std::exception& error) {
-        throw MachineError("{} could not be connected with: {}", name_of_rank(rank), gloo_message(error));
-      }
-    }
-  };
-  {
-    const std::lock_guard lock(sentinels_mutex_);
-    each_peer([&](int rank, Peer& peer) {
-      peer.sentinel = transport_->inner().createUnboundBuffer(&nothing_, 1);
-      peer.sentinel->recv(rank, gloo::Slot::build(sentinel_slot, 0), 0, 1);
-    });
-    sentinels_posted_ = true;
+void GlooMesh::watch_connections() {
+  const std::lock_guard lock(sentinels_mutex_);
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    auto& sentinel = peers_[static_cast<std::size_t>(rank)].sentinel;
+    sentinel = transport_->inner().createUnboundBuffer(&nothing_, 1);
+    sentinel->recv(rank, gloo::Slot::build(sentinel_slot, 0), 0, 1);
   }
-  const uint64_t slot = gloo::Slot::build(greeting_slot, 0);
-  std::vector<std::vector<char>> heard(static_cast<std::size_t>(size_), std::vector<char>(token_bytes));
-  std::vector<std::unique_ptr<UnboundBuffer>> in(heard.size()), out(heard.size());
-  each_peer([&](int rank, Peer& peer) {
-    const auto index = static_cast<std::size_t>(rank);
-    in[index] = context_->createUnboundBuffer(heard[index].data(), token_bytes);
-    in[index]->recv(rank, slot, 0, token_bytes);
-    out[index] = context_->createUnboundBuffer(peer.token.data(), peer.token.size());
-    out[index]->send(rank, slot, 0, token_bytes);
-  });
-  const milliseconds patience = transport_->inner().getTimeout() * 5;
-  each_peer([&](int rank, Peer&) {
-    const auto index = static_cast<std::size_t>(rank);
-    in[index]->waitRecv(patience);
-    if (heard[index] != token_)
-      throw MachineError("what connected as {} is another process, not of this job", name_of_rank(rank));
-    out[index]->waitSend(patience);
-  });
+  sentinels_posted_ = true;
 }
 
 // A wait that runs out of time makes Gloo give up all connections of its context: its only way to interrupt connect()

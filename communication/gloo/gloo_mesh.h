@@ -16,6 +16,7 @@
 
 #include "communication/bootstrap/store_client.h"
 #include "communication/gloo/gloo_communicator.h"
+#include "communication/gloo/rank_links.h"
 
 namespace furlong {
 
@@ -43,7 +44,7 @@ class GlooMesh {
   GlooMesh(const GlooMesh&) = delete;
   GlooMesh& operator=(const GlooMesh&) = delete;
 
-  /// Connects with every rank and has both sides prove that they know each other from the store. Throws MachineError
+  /// Connects with every rank, both sides of which prove that they know each other from the store. Throws MachineError
   /// that names the rank.
   void connect();
   const std::shared_ptr<gloo::Context>& context() const { return context_; }
@@ -69,23 +70,23 @@ class GlooMesh {
   struct Waiters;
   struct Peer {
     std::string host{};
-    std::vector<char> address{};  ///< that its socket for this rank listens at
-    std::vector<char> token{};    ///< what it wants to be greeted with
     /// A byte that never comes: its wait throws once Gloo has given up the connection.
     std::unique_ptr<gloo::transport::UnboundBuffer> sentinel{};
   };
 
   void make_transport(const GlooOptions& options);
   void meet(StoreClient& store, const GlooOptions& options);
-  void listen();
+  void listen(const GlooOptions& options);
   void publish(StoreClient& store, const GlooOptions& options);
   void learn(StoreClient& store, const GlooOptions& options);
-  void greet();
+  void watch_connections();
   void give_up(bool connection_broke) noexcept;
 
   const int rank_, size_;
   const std::string host_;
-  std::vector<char> token_;
+  const std::chrono::milliseconds connect_timeout_;
+  Socket listener_;
+  std::vector<LinkedRank> ranks_;  ///< of which the store has told
   std::shared_ptr<Waiters> waiters_;
   std::shared_ptr<Transport> transport_;
   std::shared_ptr<gloo::Context> context_;

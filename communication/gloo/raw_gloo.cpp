@@ -6,7 +6,6 @@
 #include <gloo/broadcast.h>
 #include <gloo/context.h>
 #include <gloo/math.h>
-#include <gloo/transport/address.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
@@ -19,44 +18,60 @@
 #include <vector>
 
 #include "communication/bootstrap/socket.h"
+#include "communication/bootstrap/store_protocol.h"
+#include "communication/gloo/adopted_pairs.h"
 #include "communication/gloo/gloo_communicator.h"
 #include "communication/gloo/gloo_mesh.h"
+#include "communication/gloo/rank_links.h"
 #include "framework/core/clock.h"
 
 namespace furlong {
 namespace {
 
-constexpr std::int64_t address_bytes = gloo::transport::Address::kMaxByteSize;
 constexpr std::chrono::seconds timeout{30};  // of an operation; neither context begins with one
 
 }  // namespace
 
-/// Connected as gloo::rendezvous::Context does it, with the group's communicator in place of a store.
+/// Connected as the communicator is, with that one in place of a store.
 class RawGloo::Context final : public gloo::Context {
  public:
   explicit Context(const ProcessGroup& group) : gloo::Context(group.rank(), group.size()) {
     const SignalsBlocked blocked;  // for the thread that Gloo starts
     const std::string address = own_address_towards(group.environment().master_address);
     device_ = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address.c_str()));
-    transportContext_ = device_->createContext(rank, size);
+    transportContext_ = make_adopting_context(device_, rank, size);
     setTimeout(timeout);
     transportContext_->setTimeout(timeout);
-    const Tensor own = Tensor::zeros({size * address_bytes}, DType::uint8),
-                 all = Tensor::empty({size * own.elements()}, DType::uint8);
-    std::size_t length = 0;  // of an address, on all ranks
+    std::string problem;
+    const std::vector<SocketAddress> here = resolve(address, 0, problem);
+    if (here.empty()) throw std::runtime_error(problem);
+    const Socket listener = listen_on(here.front());
+    const std::vector<LinkedRank> ranks = exchange(group, own_address(listener));
+    const std::vector<Socket> links =
+        link_ranks(listener, rank, ranks, std::chrono::steady_clock::now() + timeout, [] { return false; });
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
-      const std::vector<char> bytes = transportContext_->createPair(peer)->address().bytes();
-      require(length == 0 || length == bytes.size(), "addresses of {} and {} bytes", length, bytes.size());
-      length = bytes.size();
-      std::memcpy(own.data<std::uint8_t>() + peer * address_bytes, bytes.data(), bytes.size());
+      transportContext_->createPair(peer);
+      adopt(*transportContext_, peer, links[static_cast<std::size_t>(peer)]);
     }
+  }
+
+ private:
+  /// What each rank says of itself, over the group's communicator.
+  static std::vector<LinkedRank> exchange(const ProcessGroup& group, const SocketAddress& address) {
+    constexpr auto bytes = static_cast<std::int64_t>(sizeof address + link_token_bytes);
+    const Tensor own = Tensor::empty({bytes}, DType::uint8), all = Tensor::empty({group.size() * bytes}, DType::uint8);
+    std::memcpy(own.data<std::uint8_t>(), &address, sizeof address);
+    store::fill_random({reinterpret_cast<char*>(own.data<std::uint8_t>()) + sizeof address, link_token_bytes});
     group.communicator().all_gather(Stream{}, own, all).wait();
-    for (int peer = 0; peer < size; ++peer) {
-      if (peer == rank) continue;
-      const auto* bytes = all.data<std::uint8_t>() + (std::int64_t{peer} * size + rank) * address_bytes;
-      transportContext_->getPair(peer)->connect(std::vector<char>(bytes, bytes + length));
+    std::vector<LinkedRank> ranks(static_cast<std::size_t>(group.size()));
+    const auto* from = reinterpret_cast<const char*>(all.data<std::uint8_t>());
+    for (LinkedRank& each : ranks) {
+      std::memcpy(&each.address, from, sizeof address);
+      each.token.assign(from + sizeof address, from + bytes);
+      from += bytes;
     }
+    return ranks;
   }
 };
 
@@ -65,6 +80,8 @@ RawGloo::RawGloo(const ProcessGroup& group) {
     context_ = std::make_shared<Context>(group);
   } catch (const Error&) {
     throw;
+  } catch (const LinkFailure& failure) {
+    throw MachineError("Gloo's own connection with rank {} could not be made: {}", failure.rank, failure.reason);
   } catch (const std::exception& error) {
     throw MachineError("Gloo's own connections could not be made: {}", gloo_message(error));
   }

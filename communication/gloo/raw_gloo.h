@@ -1,7 +1,7 @@
 #pragma once
 // Gloo's own functions on connections of their own: what they take without the thread, the watch and the names of
-// make_gloo_communicator(). For measurements alone: peers need not prove who they are, and a rank that is lost ends an
-// operation by Gloo's timeout, half a minute.
+// make_gloo_communicator(). For measurements alone: a rank that is lost ends an operation by Gloo's timeout, half a
+// minute.
 #include <cstdint>
 #include <functional>
 #include <memory>

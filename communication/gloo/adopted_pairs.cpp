@@ -1,0 +1,91 @@
+#include "communication/gloo/adopted_pairs.h"
+
+#include <fcntl.h>
+#include <gloo/transport/tcp/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/tcp/pair.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <stdexcept>
+#include <utility>
+
+#include "framework/core/error.h"
+
+namespace furlong {
+namespace {
+
+namespace tcp = gloo::transport::tcp;
+
+class AdoptedPair final : public tcp::Pair {
+ public:
+  using Pair::Pair;
+
+  /// Gloo's pair listens from its constructor on. False where somebody has come in these microseconds.
+  bool stop_listening() {
+    const std::lock_guard lock(m_);
+    if (state_ != LISTENING) return false;
+    device_->unregisterDescriptor(fd_, this);
+    ::close(fd_);
+    fd_ = -1;
+    return true;
+  }
+
+  void adopt(int descriptor) {
+    const std::lock_guard lock(m_);
+    if (state_ != LISTENING || fd_ != -1) {
+      ::close(descriptor);
+      throw std::runtime_error("the connection has been given up");
+    }
+    fd_ = descriptor;
+    is_adopted_ = true;
+    handleConnected();
+  }
+
+ private:
+  /// What a stranger says is not read.
+  void handleReadWrite(int events) override {
+    if (is_adopted_) Pair::handleReadWrite(events);
+  }
+
+  std::atomic<bool> is_adopted_ = false;
+};
+
+class AdoptingContext final : public tcp::Context {
+ public:
+  using Context::Context;
+
+  std::unique_ptr<gloo::transport::Pair>& createPair(int rank) override {
+    std::unique_ptr<gloo::transport::Pair>& pair = pairs_[static_cast<std::size_t>(rank)];
+    constexpr int most_tries = 100;
+    for (int i = 0; i < most_tries; ++i) {
+      auto made = std::make_unique<AdoptedPair>(this, device_.get(), rank, getTimeout());
+      if (!made->stop_listening()) continue;
+      pair = std::move(made);
+      return pair;
+    }
+    throw MachineError("another process connects to every port that Gloo opens");
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<gloo::transport::Context> make_adopting_context(const std::shared_ptr<gloo::transport::Device>& device,
+                                                                int rank, int size) {
+  return std::make_shared<AdoptingContext>(std::dynamic_pointer_cast<tcp::Device>(device), rank, size);
+}
+
+void adopt(gloo::transport::Context& context, int rank, const Socket& socket) {
+  const int descriptor = fcntl(socket.descriptor(), F_DUPFD_CLOEXEC, 0);
+  if (descriptor < 0) throw MachineError("no descriptor for a connection: {}", error_text(errno));
+  // Whether a peer is there is the store's to tell.
+  const int off = 0;
+  setsockopt(descriptor, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof off);
+  setsockopt(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, &off, sizeof off);
+  dynamic_cast<AdoptedPair&>(*context.getPair(rank)).adopt(descriptor);
+}
+
+}  // namespace furlong
