@@ -6,10 +6,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <dnnl.hpp>
 #include <exception>
 #include <filesystem>
 #include <new>
+#include <stdexcept>
 #include <string_view>
+#include <system_error>
 
 #include "cli/command_line.h"
 #include "communication/process_group.h"
@@ -36,6 +39,41 @@ int report(const std::filesystem::filesystem_error& error) {
   } catch (const furlong::Error& translated) {
     return report(translated.what(), translated.exit_status());
   }
+}
+
+/// Says what the exception means that is being handled, in our words where a library has thrown it; returns the status.
+int report_exception() {
+  constexpr const char* no_memory = "out of memory; free some, raise its limit (ulimit -v), or choose smaller sizes";
+  try {
+    throw;
+  } catch (const furlong::PeerError& error) {
+    return error.is_told_here() ? report(error.what(), error.exit_status()) : error.exit_status();
+  } catch (const furlong::Error& error) {
+    return report(error.what(), error.exit_status());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report(error);
+  } catch (const std::system_error& error) {
+    return report(fmt::format("the system refuses a thread or another resource: {}; free some, or raise its limits "
+                              "(ulimit -u, -v, -n)",
+                              error.code().message()),
+                  1);
+  } catch (const dnnl::error& error) {
+    return report(error.status == dnnl_out_of_memory ? no_memory : fmt::format("oneDNN failed: {}", error.what()), 1);
+  } catch (const std::bad_alloc&) {
+    return report(no_memory, 1);
+  } catch (const std::length_error&) {
+    return report(no_memory, 1);  // of containers: more elements than memory can have
+  } catch (const std::exception& error) {
+    return report(error.what(), 1);
+  } catch (...) {
+    return report("an exception of an unknown kind", 1);
+  }
+}
+
+/// An exception that nobody catches, in whatever thread, ends the program with its message, too.
+[[noreturn]] void end_with_message() {
+  if (std::current_exception()) _exit(report_exception());
+  std::abort();
 }
 
 /// libgomp's threads wait for each other spinning, by default for milliseconds; on a machine that does anything else
@@ -68,6 +106,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   occupy_standard_streams();
   limit_spinning(argv);
+  std::set_terminate(end_with_message);
   using namespace furlong;
   end_cleanly_on_signals();
   const command_line::Program program(
@@ -100,16 +139,8 @@ int main(int argc, char** argv) {
     configure_logging("info");
     ops::limit_cpu_isa();
     program.run({argv + 1, argv + argc});
-  } catch (const PeerError& error) {
-    return error.is_told_here() ? report(error.what(), error.exit_status()) : error.exit_status();
-  } catch (const Error& error) {
-    return report(error.what(), error.exit_status());
-  } catch (const std::filesystem::filesystem_error& error) {
-    return report(error);
-  } catch (const std::bad_alloc&) {
-    return report("out of memory; free some, raise its limit (ulimit -v), or choose smaller sizes", 1);
-  } catch (const std::exception& error) {
-    return report(error.what(), 1);
+  } catch (...) {
+    return report_exception();
   }
   // Results that did not reach their file are no results.
   if (std::fflush(stdout) != 0 || std::ferror(stdout)) {

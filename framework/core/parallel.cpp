@@ -3,10 +3,14 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
+#include <future>
 #include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "framework/core/error.h"
 #include "framework/core/machine.h"
 
 #ifndef FURLONG_THREAD_POOL
@@ -25,6 +29,35 @@ int default_threads() {
 }
 
 int threads_wanted = 0;
+
+#ifndef FURLONG_THREAD_POOL
+/// Starts OpenMP's threads, where they are more than before. libgomp ends the process with a message of its own where
+/// the system has no thread for it, so that this is tried out first.
+void start_team(int threads) {
+  static int started = 1;
+  if (threads <= started) return;
+  std::vector<std::thread> trial;
+  std::promise<void> enough;
+  const std::shared_future<void> all_are_there = enough.get_future().share();
+  std::string reason;
+  try {
+    while (static_cast<int>(trial.size()) + 1 < threads) trial.emplace_back([all_are_there] { all_are_there.wait(); });
+  } catch (const std::exception& error) {
+    const auto* refused = dynamic_cast<const std::system_error*>(&error);
+    reason = refused ? refused->code().message() : "out of memory";
+  }
+  enough.set_value();
+  for (std::thread& thread : trial) thread.join();
+  if (!reason.empty())
+    throw MachineError(
+        "cannot start {} threads: {}; take fewer (--threads), or raise the limits of memory and processes (ulimit -v, "
+        "-u)",
+        threads, reason);
+#pragma omp parallel num_threads(threads)
+  {}
+  started = threads;
+}
+#endif
 thread_local int current_thread = 0;
 thread_local bool inside_tasks = false;
 
@@ -134,17 +167,24 @@ Pool& pool() {
 }
 #endif
 
-}  // namespace
-
-void set_thread_count(int threads) {
-  threads_wanted = threads > 0 ? threads : default_threads();
+void want_threads(int threads) {
+  threads_wanted = threads;
 #ifndef FURLONG_THREAD_POOL
   omp_set_num_threads(threads_wanted);
 #endif
 }
 
+}  // namespace
+
+void set_thread_count(int threads) {
+  want_threads(threads > 0 ? threads : default_threads());
+#ifndef FURLONG_THREAD_POOL
+  start_team(threads_wanted);
+#endif
+}
+
 int thread_count() {
-  if (threads_wanted == 0) set_thread_count(0);
+  if (threads_wanted == 0) want_threads(default_threads());
   return threads_wanted;
 }
 

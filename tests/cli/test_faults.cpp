@@ -144,5 +144,35 @@ TEST_F(FaultsTest, ALabelThatIsNotUtf8IsTheUsersError) {
   EXPECT_THAT(found.err, HasSubstr("the label 'caf\\xe9' is not UTF-8"));
 }
 
+// libgomp and oneDNN would end the process with words of their own.
+TEST_F(FaultsTest, WhatLimitsTheSystemSetsIsToldInOneLine) {
+  const auto limited = [&](const std::string& limit, const std::string& command) {
+    Finished found;
+    found.status =
+        testing::exit_status(std::system(fmt::format("{}; exec {} {} > {} 2> {}", limit, testing::program_under_test(),
+                                                     command, path("out"), path("err"))
+                                             .c_str()));
+    found.out = content(path("out"));
+    found.err = content(path("err"));
+    return found;
+  };
+  const std::string attend = fmt::format("attend --input {} --output {}", path("in.h5"), path("out.h5"));
+  const Finished threads = limited("ulimit -v 1000000", attend + " --threads 1000");
+  EXPECT_EQ(threads.status, 1);
+  EXPECT_THAT(threads.err, ::testing::StartsWith("error: cannot start 1000 threads: "));
+  EXPECT_EQ(std::count(threads.err.begin(), threads.err.end(), '\n'), 1) << threads.err;
+
+  const Finished doctor = limited("ulimit -v 400000; export OMP_NUM_THREADS=1000", "doctor");
+  EXPECT_THAT(doctor.out, HasSubstr("oneDNN"));
+  EXPECT_EQ(doctor.err, "");
+
+  file("vocab.txt", "[UNK]\n[CLS]\n[SEP]\n[PAD]\n[MASK]\na\n");
+  file("long.txt", std::string(150'000'000, 'a'));
+  const Finished memory =
+      limited("ulimit -v 300000", fmt::format("tokenize {} {}", path("vocab.txt"), path("long.txt")));
+  EXPECT_EQ(memory.status, 1);
+  EXPECT_EQ(memory.err, "error: out of memory; free some, raise its limit (ulimit -v), or choose smaller sizes\n");
+}
+
 }  // namespace
 }  // namespace furlong
