@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cli/command_line.h"
+#include "cli/text_output.h"
 #include "datasets/prepare/text_stream.h"
 #include "evaluation/generate.h"
 #include "framework/core/device.h"
@@ -69,17 +70,17 @@ void run(Options& options) {
   const std::vector<std::int32_t> prompt = tokens_of_prompt(options, model.vocabulary);
   options.generate.stop = stopping_tokens(options, model.vocabulary);
   TextStream stream(model.vocabulary, prompt);
+  TextOutput output;
   std::function<void(std::int32_t)> print;
   // The prompt comes with the first token: a model or a prompt that is refused has printed nothing. A file's is known
   // to whoever named it.
   auto print_prompt = [&, begun = !options.prompt_file.empty()]() mutable {
-    if (!std::exchange(begun, true)) std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
+    if (!std::exchange(begun, true)) output.write(options.prompt);
   };
   if (!options.json) {
     print = [&](std::int32_t token) {
       print_prompt();
-      const std::string text = stream.next(token);
-      std::fwrite(text.data(), 1, text.size(), stdout);
+      output.write(stream.next(token));
       std::fflush(stdout);
     };
   }
@@ -87,8 +88,8 @@ void run(Options& options) {
   const double rate = static_cast<double>(generated.tokens.size()) / std::max(generated.seconds, 1e-9);
   if (!options.json) {
     print_prompt();
-    fmt::print("{}\n", stream.finish());
-    std::fflush(stdout);  // before the line below, wherever the two go
+    output.write(stream.finish() + "\n");
+    output.finish();  // before the line below, wherever the two go
     fmt::print(stderr, "{} tokens, {:.0f} a second after a prompt of {} in {:.2f} s; the past takes {:.1f} KiB\n",
                generated.tokens.size(), rate, prompt.size(), generated.prompt_seconds,
                static_cast<double>(generated.state_bytes) / 1024);

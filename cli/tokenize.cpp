@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/command_line.h"
+#include "cli/text_output.h"
 #include "datasets/prepare/byte_source.h"
 #include "datasets/tokenizers/tokenizer.h"
 #include "framework/core/clock.h"
@@ -84,11 +85,12 @@ void run(const Options& options) {
   ByteSource source(options.input);
   const SpecialSpelling special = options.special ? SpecialSpelling::is_token : SpecialSpelling::is_text;
   std::uint64_t lines = 0, tokens = 0, unknown = 0;
+  TextOutput output;
   std::string answers;
   const auto write = [&](std::string_view text) {
     answers += text;
     if (answers.size() < 1 << 16) return;
-    std::fwrite(answers.data(), 1, answers.size(), stdout);
+    output.write(answers);
     answers.clear();
   };
   const auto begin = Clock::now();
@@ -109,7 +111,8 @@ void run(const Options& options) {
         static_cast<double>(bytes) / static_cast<double>(std::max<std::uint64_t>(tokens, 1)),
         static_cast<double>(bytes) * 1e-6 / std::max(seconds, 1e-9)));
   }
-  std::fwrite(answers.data(), 1, answers.size(), stdout);
+  output.write(answers);
+  output.finish();
 }
 
 }  // namespace

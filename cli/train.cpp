@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command_line.h"
+#include "cli/text_output.h"
 #include "communication/process_group.h"
 #include "datasets/prepare/text_stream.h"
 #include "datasets/token_store.h"
@@ -36,9 +37,10 @@ void print_sample(const Settings& settings, const std::filesystem::path& checkpo
   options.seed = static_cast<std::uint64_t>(settings.seed);
   const std::vector<std::int32_t> prompt = model.vocabulary.encode_prompt(settings.trainer.sample_prompt);
   const Generated generated = generate(model, prompt, options);
-  fmt::print("sample at temperature 0.8:\n{}{}\n\n", settings.trainer.sample_prompt,
-             text_behind(model.vocabulary, prompt, generated.tokens));
-  std::fflush(stdout);
+  TextOutput output;
+  output.write(fmt::format("sample at temperature 0.8:\n{}{}\n\n", settings.trainer.sample_prompt,
+                           text_behind(model.vocabulary, prompt, generated.tokens)));
+  output.finish();
 }
 
 nlohmann::ordered_json number_or_null(double value) {

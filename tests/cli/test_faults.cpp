@@ -174,5 +174,18 @@ TEST_F(FaultsTest, WhatLimitsTheSystemSetsIsToldInOneLine) {
   EXPECT_EQ(memory.err, "error: out of memory; free some, raise its limit (ulimit -v), or choose smaller sizes\n");
 }
 
+// script(1) gives the program a terminal.
+TEST_F(FaultsTest, TextOutOfFilesSteersNoTerminal) {
+  file("vocab.txt", "[UNK]\n[CLS]\n[SEP]\n[PAD]\n[MASK]\na\n\x1b[31mred\n\u00e9\n##a\n");
+  file("ids.txt", "5 6 7\n");
+  const std::string command =
+      fmt::format("{} tokenize {} {} --decode", testing::program_under_test(), path("vocab.txt"), path("ids.txt"));
+  ASSERT_EQ(std::system(fmt::format("{} > {}", command, path("pipe")).c_str()), 0);
+  EXPECT_EQ(content(path("pipe")), "a \x1b[31mred \u00e9\n");
+  ASSERT_EQ(std::system(fmt::format("script -qec '{}' {} > {}", command, path("typescript"), path("terminal")).c_str()),
+            0);
+  EXPECT_EQ(content(path("terminal")), "a \\x1b[31mred \u00e9\r\n");
+}
+
 }  // namespace
 }  // namespace furlong

@@ -11,6 +11,7 @@
 #include "framework/core/clock.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
+#include "framework/core/printable.h"
 
 namespace furlong {
 
@@ -75,7 +76,7 @@ void Progress::step(std::int64_t step, double loss, double tokens_per_second, do
 
 void Progress::say(const std::string& line) {
   if (!is_logged(LogLevel::info)) return;
-  write((drawn_ ? "\r\x1b[K" : "") + line + "\n");
+  write((drawn_ ? "\r\x1b[K" : "") + foreign::single_line(line, longest_message) + "\n");
   drawn_ = false;
 }
 

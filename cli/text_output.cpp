@@ -1,0 +1,56 @@
+#include "cli/text_output.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "framework/core/printable.h"
+
+namespace furlong::command_line {
+namespace {
+
+/// Bytes at the end that may be the beginning of a character.
+std::size_t bytes_begun(std::string_view text) {
+  for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if (byte < 0x80) return 0;
+    if (byte < 0xc0) continue;
+    const std::size_t length = byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
+    return length > back ? back : 0;
+  }
+  return 0;
+}
+
+void put(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+}  // namespace
+
+std::string terminal_text(std::string_view text) {
+  std::string shown;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find_first_of("\n\t", at), text.size());
+    shown += foreign::single_line(text.substr(at, end - at), std::string::npos);
+    if (end < text.size()) shown += text[end];
+    at = end + 1;
+  }
+  return shown;
+}
+
+TextOutput::TextOutput() : terminal_(isatty(STDOUT_FILENO) != 0) {}
+
+void TextOutput::write(std::string_view text) {
+  if (!terminal_) return put(text);
+  begun_ += text;
+  const std::size_t whole = begun_.size() - bytes_begun(begun_);
+  put(terminal_text(std::string_view(begun_).substr(0, whole)));
+  begun_.erase(0, whole);
+}
+
+void TextOutput::finish() {
+  put(terminal_text(begun_));
+  begun_.clear();
+  std::fflush(stdout);
+}
+
+}  // namespace furlong::command_line
