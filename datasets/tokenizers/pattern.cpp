@@ -3,9 +3,12 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
+#include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <utility>
 
 #include "datasets/tokenizers/unicode.h"
@@ -147,9 +150,13 @@ class Translator {
   std::size_t at_ = 0;
 };
 
-/// Of one attempt to match, at one place of a text: PCRE2's own default, about a second. A pattern that backtracks
-/// without end stops there; one that takes the square of the text's length does not.
-constexpr std::uint32_t most_steps = 10'000'000;
+/// Of one attempt to match, at one place of a text: PCRE2's own default, about a second, or what a run of characters as
+/// long as the text may take. A pattern that backtracks without end stops there.
+constexpr std::uint32_t least_steps = 10'000'000;
+constexpr std::size_t steps_a_byte = 8;
+/// Of all attempts on one text: some forty times what published patterns take. A pattern that takes the square of the
+/// text's length stops there.
+constexpr std::chrono::milliseconds patience{2000}, patience_a_mebibyte{2000};
 /// What the interpreter may hold to backtrack, where the compiled code's stack is too small; PCRE2's default is 20 GB.
 constexpr std::uint32_t most_heap_kibibytes = 1 << 20;
 
@@ -165,19 +172,18 @@ std::string pattern_for_pcre2(std::string_view expression, std::string_view orig
   return Translator(expression, origin).translate();
 }
 
+using MatchLimits = std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)>;
+
 struct Pattern::Code {
   Code(pcre2_code* compiled, std::string the_name) : pointer(compiled), name(std::move(the_name)) {
-    if (!limits) return;
-    pcre2_set_match_limit(limits.get(), most_steps);
-    pcre2_set_heap_limit(limits.get(), most_heap_kibibytes);
+    if (limits) pcre2_set_heap_limit(limits.get(), most_heap_kibibytes);
   }
   ~Code() { pcre2_code_free(pointer); }
   Code(const Code&) = delete;
   Code& operator=(const Code&) = delete;
   pcre2_code* pointer;
   std::string name;  ///< for messages: where it stands, and the expression
-  std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)> limits{pcre2_match_context_create(nullptr),
-                                                                                   &pcre2_match_context_free};
+  MatchLimits limits{pcre2_match_context_create(nullptr), &pcre2_match_context_free};
 };
 
 Pattern::Pattern(std::string_view expression, std::string_view origin) {
@@ -189,9 +195,10 @@ Pattern::Pattern(std::string_view expression, std::string_view origin) {
   const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
       pcre2_compile_context_create(nullptr), &pcre2_compile_context_free);
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-  code_ = std::make_unique<Code>(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                                               PCRE2_UTF | PCRE2_UCP, &failure, &place, context.get()),
-                                 fmt::format("{}: the pattern '{}'", origin, foreign::printable(expression)));
+  code_ = std::make_unique<Code>(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_USE_OFFSET_LIMIT, &failure, &place, context.get()),
+      fmt::format("{}: the pattern '{}'", origin, foreign::printable(expression)));
   if (!code_->limits) throw MachineError("out of memory compiling a pattern");
   if (!code_->pointer)
     throw UserError("{}: the pattern '{}' cannot be read: {}", origin, expression, message_of(failure));
@@ -207,45 +214,118 @@ Pattern::~Pattern() = default;
 Pattern::Pattern(Pattern&&) noexcept = default;
 Pattern& Pattern::operator=(Pattern&&) noexcept = default;
 
-struct Pattern::Search::State {
-  const Code* code;
-  std::string_view text;
-  std::size_t position = 0;
-  std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data{nullptr, &pcre2_match_data_free};
+namespace {
+
+std::chrono::nanoseconds time_of(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
+/// Adds up the time of many short calls by a clock that is read in a few nanoseconds and ticks every few milliseconds.
+class Stopwatch {
+ public:
+  explicit Stopwatch(std::size_t text_bytes)
+      : allowed_(patience + patience_a_mebibyte * static_cast<std::int64_t>(text_bytes >> 20)) {}
+
+  /// The result of `call`, and how long it took.
+  template <class Call>
+  std::pair<int, std::chrono::nanoseconds> run(const Call& call) {
+    const auto before = time_of(CLOCK_MONOTONIC_COARSE);
+    const int result = call();
+    const auto taken = time_of(CLOCK_MONOTONIC_COARSE) - before;
+    spent_ += taken;
+    return {result, taken};
+  }
+
+  /// Where time has run out, it is given once more, and the processor's counts, too: a program may have been suspended.
+  bool is_over() {
+    if (spent_ <= allowed_) return false;
+    const auto now = time_of(CLOCK_THREAD_CPUTIME_ID);
+    spent_ = {};
+    if (!processor_began_) processor_began_ = now;
+    return now - *processor_began_ > allowed_ / 2;
+  }
+  double allowed_seconds() const { return std::chrono::duration<double>(allowed_).count(); }
+
+ private:
+  std::chrono::nanoseconds allowed_, spent_{};
+  std::optional<std::chrono::nanoseconds> processor_began_;
 };
 
-Pattern::Search::Search(const Pattern& pattern, std::string_view text) : state_(std::make_unique<State>()) {
-  state_->code = pattern.code_.get();
-  state_->text = text;
-  state_->data.reset(pcre2_match_data_create(1, nullptr));
-  if (!state_->data) throw MachineError("out of memory matching a pattern");
-}
+}  // namespace
+
+struct Pattern::Search::State {
+  State(const Code& the_code, std::string_view the_text)
+      : code(the_code),
+        text(the_text),
+        limits(pcre2_match_context_copy(the_code.limits.get()), &pcre2_match_context_free),
+        data(pcre2_match_data_create(1, nullptr), &pcre2_match_data_free),
+        stopwatch(the_text.size()),
+        most_steps(static_cast<std::uint32_t>(
+            std::clamp<std::size_t>(steps_a_byte * the_text.size(), least_steps, UINT32_MAX))) {
+    if (!data || !limits) throw MachineError("out of memory matching a pattern");
+    pcre2_set_match_limit(limits.get(), most_steps);
+  }
+
+  /// PCRE2's result for matches that begin in the next `window` bytes.
+  int match_in_window() {
+    pcre2_set_offset_limit(limits.get(), std::min(text.size(), position + window));
+    const auto match = [&](std::uint32_t options) {
+      return pcre2_match(code.pointer, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), position,
+                         PCRE2_NO_UTF_CHECK | options, data.get(), limits.get());
+    };
+    const auto [result, taken] = stopwatch.run([&] {
+      const int compiled = match(0);
+      // The interpreter keeps its stack on the heap.
+      return compiled == PCRE2_ERROR_JIT_STACKLIMIT ? match(PCRE2_NO_JIT) : compiled;
+    });
+    if (stopwatch.is_over())
+      throw UserError("{} takes more than {:.0f} s in a text of {} bytes; take another tokenizer, or break its lines",
+                      code.name, stopwatch.allowed_seconds(), text.size());
+    // So that a call ends soon, however long an attempt takes.
+    window = taken > std::chrono::milliseconds(8) ? std::max<std::size_t>(1, window / 2)
+                                                  : std::min(2 * window, std::size_t{1} << 20);
+    return result;
+  }
+
+  const Code& code;
+  std::string_view text;
+  std::size_t position = 0, window = 1;
+  MatchLimits limits;
+  std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data;
+  Stopwatch stopwatch;
+  std::uint32_t most_steps;
+};
+
+Pattern::Search::Search(const Pattern& pattern, std::string_view text)
+    : state_(std::make_unique<State>(*pattern.code_, text)) {}
 
 Pattern::Search::~Search() = default;
 
 std::optional<std::pair<std::size_t, std::size_t>> Pattern::Search::next() {
   State& s = *state_;
-  if (s.position >= s.text.size()) return std::nullopt;
-  const auto match = [&](std::uint32_t options) {
-    return pcre2_match(s.code->pointer, reinterpret_cast<PCRE2_SPTR>(s.text.data()), s.text.size(), s.position,
-                       PCRE2_NO_UTF_CHECK | options, s.data.get(), s.code->limits.get());
-  };
-  int result = match(0);
-  if (result == PCRE2_ERROR_JIT_STACKLIMIT)
-    result = match(PCRE2_NO_JIT);  // the interpreter keeps its stack on the heap
-  if (result == PCRE2_ERROR_NOMATCH) {
-    s.position = s.text.size();
-    return std::nullopt;
+  while (s.position < s.text.size()) {
+    const std::size_t last = s.position + s.window;
+    const int result = s.match_in_window();
+    if (result == PCRE2_ERROR_NOMATCH) {
+      s.position = last + 1;
+      while (s.position < s.text.size() && (static_cast<unsigned char>(s.text[s.position]) & 0xc0) == 0x80)
+        ++s.position;
+      continue;
+    }
+    if (result == PCRE2_ERROR_MATCHLIMIT || result == PCRE2_ERROR_DEPTHLIMIT || result == PCRE2_ERROR_HEAPLIMIT)
+      throw UserError(
+          "{} takes more than {} steps or {} GiB at one place of a text of {} bytes; take another tokenizer",
+          s.code.name, s.most_steps, most_heap_kibibytes >> 20, s.text.size());
+    if (result < 0)
+      throw MachineError("matching a pattern in {} bytes of text failed: {}", s.text.size(), message_of(result));
+    const std::size_t* range = pcre2_get_ovector_pointer(s.data.get());
+    require(range[1] > range[0], "a pattern that cannot match nothing has matched nothing");
+    s.position = range[1];
+    return std::pair(range[0], range[1]);
   }
-  if (result == PCRE2_ERROR_MATCHLIMIT || result == PCRE2_ERROR_DEPTHLIMIT || result == PCRE2_ERROR_HEAPLIMIT)
-    throw UserError("{} takes more than {} steps or {} GiB at one place of a text of {} bytes; take another tokenizer",
-                    s.code->name, most_steps, most_heap_kibibytes >> 20, s.text.size());
-  if (result < 0)
-    throw MachineError("matching a pattern in {} bytes of text failed: {}", s.text.size(), message_of(result));
-  const std::size_t* range = pcre2_get_ovector_pointer(s.data.get());
-  require(range[1] > range[0], "a pattern that cannot match nothing has matched nothing");
-  s.position = range[1];
-  return std::pair(range[0], range[1]);
+  return std::nullopt;
 }
 
 }  // namespace furlong
