@@ -8,14 +8,18 @@
 #include <vector>
 
 #include "conversion/import.h"
+#include "formats/json_text.h"
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
+#include "framework/io/text_file.h"
 #include "trainers/model/model.h"
 
 namespace furlong {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::uint64_t longest_record = std::uint64_t{1} << 24;
 
 class Hash {
  public:
@@ -103,16 +107,15 @@ std::string fingerprint_of_source(const fs::path& source) {
 
 FinetuneRecord::FinetuneRecord(fs::path run_directory) : directory_(std::move(run_directory)) {
   const fs::path path = directory_ / "finetune.json";
-  std::ifstream in(path);
-  if (!in) return;
+  if (!fs::exists(path)) return;
+  const auto json = foreign::parse_json(read_text_file(path, longest_record), path.string());
   try {
-    const auto json = nlohmann::json::parse(in);
     json.at("source").get_to(source);
     json.at("source_fingerprint").get_to(source_fingerprint);
     json.at("beginnings").get_to(beginnings);
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError("{}: is not what furlong finetune writes ({}); choose another --run-dir, or remove this run",
-                    path.string(), error.what());
+  } catch (const nlohmann::json::exception&) {
+    throw UserError("{}: is not what furlong finetune writes; choose another --run-dir, or remove this run",
+                    path.string());
   }
 }
 

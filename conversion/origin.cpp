@@ -67,9 +67,8 @@ Origin Origin::from_checkpoint(const CheckpointOrigin& kept, const std::string& 
     object.at("config").get_to(origin.config);
     object.at("stored_types").get_to(origin.stored_types);
     object.at("files").get_to(origin.file_names);
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError("{}: its text 'origin' is not what furlong convert writes ({}); import the model again", path,
-                    error.what());
+  } catch (const nlohmann::json::exception&) {
+    throw UserError("{}: its text 'origin' is not what furlong convert writes; import the model again", path);
   }
   if (!find_architecture(origin.model_type)) {
     std::vector<std::string> known;

@@ -1,21 +1,25 @@
 #include "conversion/recovery_file.h"
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "formats/json_text.h"
+#include "framework/core/error.h"
 #include "framework/core/log.h"
 #include "framework/core/machine.h"
 #include "framework/core/parallel.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_file.h"
+#include "framework/io/text_file.h"
 
 namespace furlong {
 namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t longest_record = std::uint64_t{1} << 26;
 
 bool is_stage(const std::string& name) { return name != "teacher" && name != "before"; }
 
@@ -33,8 +37,12 @@ std::vector<std::string> folders_of(const Recovery& recovery) {
 /// thing.
 std::vector<std::string> folders_in(const fs::path& file) {
   std::vector<std::string> folders;
-  std::ifstream in(file);
-  const Json json = Json::parse(in, nullptr, false);
+  Json json;
+  try {
+    json = foreign::parse_ordered_json(read_text_file(file, longest_record), file.string());
+  } catch (const UserError&) {
+    return folders;
+  }
   if (!json.is_object() || !json.contains("models")) return folders;
   const auto text = [](const Json& model, const char* key) {
     return model.is_object() && model.contains(key) && model[key].is_string() ? model[key].get<std::string>()

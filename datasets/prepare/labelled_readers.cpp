@@ -17,6 +17,7 @@ namespace {
 using Kind = LabelledFormat::Kind;
 
 constexpr std::size_t kLargestRecord = std::size_t{1} << 30;
+constexpr std::size_t kLargestObject = std::size_t{1} << 26;  // a parsed one takes many times its text
 constexpr std::size_t kMostLabels = 1 << 16;
 
 std::string_view trimmed(std::string_view text) {
@@ -199,6 +200,7 @@ class LabelledReader : public DocumentReader {
  public:
   LabelledReader(const LabelledFormat& format, const Vocabulary& vocabulary, bool map_unknown, StoreWriter& writer)
       : csv_(format.kind == Kind::csv),
+        json_(format.kind == Kind::jsonl),
         parser_(format),
         labels_(format.labels),
         vocabulary_(vocabulary),
@@ -219,6 +221,8 @@ class LabelledReader : public DocumentReader {
       const std::string_view part = block.substr(begin, end - begin);
       if (csv_ && std::count(part.begin(), part.end(), '"') % 2 != 0) quoted_ = !quoted_;
       record_ += part;
+      if (json_ && record_.size() > kLargestObject)
+        throw UserError("{}: a record of more than 64 MiB; break it into shorter ones", place());
       if (record_.size() > kLargestRecord)
         throw UserError("{}: a record of more than 1 GiB; are its quotes closed?", place());
       begin = end + 1;
@@ -294,7 +298,7 @@ class LabelledReader : public DocumentReader {
     return tokens;
   }
 
-  bool csv_;
+  bool csv_, json_;
   RecordParser parser_;
   LabelNames labels_;
   const Vocabulary vocabulary_;

@@ -1,3 +1,6 @@
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <array>
 #include <bit>
 #include <optional>
@@ -40,10 +43,11 @@ class MergeTable {
   }
   std::size_t place_of(std::uint64_t wanted) const {
     const std::size_t mask = keys_.size() - 1;
-    std::size_t place = (wanted * 0x9E3779B97F4A7C15u >> 20) & mask;
+    std::size_t place = XXH3_64bits_withSeed(&wanted, sizeof wanted, seed_) & mask;
     while (keys_[place] != wanted && keys_[place] != empty) place = (place + 1) & mask;
     return place;
   }
+  std::uint64_t seed_ = hash_seed();
   std::vector<std::uint64_t> keys_;
   std::vector<Merge> merges_;
 };

@@ -183,6 +183,7 @@ void Normalizer::add(const JsonView& json) {
                                                                {"NFD", unicode::Form::nfd},
                                                                {"NFKC", unicode::Form::nfkc},
                                                                {"NFKD", unicode::Form::nfkd}};
+  check_step_count(steps_.size(), json.name(), "normalizers");
   const std::string& type = json.at("type").text();
   if (type == "Sequence") {
     for (const JsonView& item : json.at("normalizers").items()) add(item);

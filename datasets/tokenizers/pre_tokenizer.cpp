@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "datasets/tokenizers/pattern.h"
+#include "datasets/tokenizers/text_growth.h"
 #include "datasets/tokenizers/unicode.h"
 
 namespace furlong {
@@ -198,9 +199,7 @@ PreTokenizer::PreTokenizer(const JsonView& json) {
 }
 
 void PreTokenizer::add(const JsonView& json) {
-  // Each step runs inside the one before it.
-  constexpr std::size_t most_steps = 64;
-  if (steps_.size() >= most_steps) throw UserError("{}: more than {} pre_tokenizers", json.name(), most_steps);
+  check_step_count(steps_.size(), json.name(), "pre_tokenizers");
   const std::string& type = json.at("type").text();
   if (byte_level_)
     throw UserError("{}: '{}' behind ByteLevel, whose pieces are bytes, is not supported", json.name(), type);

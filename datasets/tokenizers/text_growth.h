@@ -26,4 +26,11 @@ class TextGrowth {
   std::size_t bytes_, most_;
 };
 
+/// Throws UserError, beginning with `name`, where a row of steps has the most that it may have. Each passes over the
+/// whole text, or runs inside the one before.
+inline void check_step_count(std::size_t steps, const std::string& name, const char* kind) {
+  constexpr std::size_t most_steps = 64;
+  if (steps >= most_steps) throw UserError("{}: more than {} {}", name, most_steps, kind);
+}
+
 }  // namespace furlong

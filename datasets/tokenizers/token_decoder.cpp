@@ -164,6 +164,7 @@ TokenDecoder::TokenDecoder(const JsonView& json) : name_(json.name()) {
 }
 
 void TokenDecoder::add(const JsonView& json) {
+  check_step_count(steps_.size(), json.name(), "decoders");
   const std::string& type = json.at("type").text();
   if (type == "Sequence") {
     for (const JsonView& item : json.at("decoders").items()) add(item);

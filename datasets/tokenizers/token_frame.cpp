@@ -1,4 +1,5 @@
 // What stands around a whole document.
+#include "datasets/tokenizers/text_growth.h"
 #include "datasets/tokenizers/tokenizer_kinds.h"
 
 namespace furlong {
@@ -10,14 +11,19 @@ std::vector<std::int32_t> ids_of(const JsonView& json) {
   return ids;
 }
 
+/// Each token of the frame is a step.
 void read_frame(const JsonView& json, TokenFrame& frame) {
   if (json.is_null()) return;
+  const auto add = [&](std::vector<std::int32_t>& side, const JsonView& id) {
+    check_step_count(frame.front.size() + frame.back.size(), json.name(), "tokens around a text");
+    side.push_back(id.token_id());
+  };
   const std::string& type = json.at("type").text();
   if (type == "Sequence") {
     for (const JsonView& item : json.at("processors").items()) read_frame(item, frame);
   } else if (type == "BertProcessing" || type == "RobertaProcessing") {
-    frame.front.push_back(json.at("cls").item(1).token_id());
-    frame.back.push_back(json.at("sep").item(1).token_id());
+    add(frame.front, json.at("cls").item(1));
+    add(frame.back, json.at("sep").item(1));
   } else if (type == "TemplateProcessing") {
     bool behind = false;
     for (const JsonView& item : json.at("single").items()) {
@@ -28,7 +34,7 @@ void read_frame(const JsonView& json, TokenFrame& frame) {
       }
       const std::string& name = item.at("SpecialToken").at("id").text();
       for (const JsonView& id : json.at("special_tokens").at(name).at("ids").items())
-        (behind ? frame.back : frame.front).push_back(id.token_id());
+        add(behind ? frame.back : frame.front, id);
     }
   } else if (type != "ByteLevel") {  // ByteLevel trims offsets, and adds nothing
     throw UserError(

@@ -1,8 +1,30 @@
 #include "datasets/tokenizers/token_table.h"
 
+#define XXH_INLINE_ALL
+#include <sys/random.h>
+#include <xxhash.h>
+
+#include <cerrno>
+#include <cstring>
+
 #include "framework/core/error.h"
 
 namespace furlong {
+
+std::uint64_t hash_seed() {
+  static const std::uint64_t seed = [] {
+    std::uint64_t drawn = 0;
+    if (::getrandom(&drawn, sizeof drawn, 0) != static_cast<ssize_t>(sizeof drawn))
+      throw MachineError("the system gives no random numbers: {}", std::strerror(errno));
+    return drawn;
+  }();
+  return seed;
+}
+
+std::size_t TextHash::operator()(std::string_view text) const {
+  static const std::uint64_t seed = hash_seed();
+  return XXH3_64bits_withSeed(text.data(), text.size(), seed);
+}
 
 void TokenTable::add(std::string_view token, std::int32_t id, std::string_view origin) {
   constexpr std::size_t most = std::size_t{1} << 24;

@@ -9,10 +9,13 @@
 
 namespace furlong {
 
+/// Drawn when the program starts: a file cannot choose keys that collide in hash tables.
+std::uint64_t hash_seed();
+
 /// For maps with text as key, into which one looks without making a std::string.
 struct TextHash {
   using is_transparent = void;
-  std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  std::size_t operator()(std::string_view text) const;
 };
 
 class TokenTable {

@@ -144,6 +144,13 @@ TEST_F(FaultsTest, ALabelThatIsNotUtf8IsTheUsersError) {
   EXPECT_THAT(found.err, HasSubstr("the label 'caf\\xe9' is not UTF-8"));
 }
 
+TEST_F(FaultsTest, ARecordOfJsonLinesIsAtMost64Mebibytes) {
+  const std::string text(std::size_t{1} << 26, 'a');
+  file("long.jsonl", "{\"text\": \"b\", \"label\": \"c\"}\n{\"text\": \"" + text + "\", \"label\": \"c\"}\n");
+  const Finished found = furlong({"prepare", "labelled", path("long.jsonl"), "--output", path("out.h5")});
+  testing::expect_user_error(found, {"long.jsonl:2: a record of more than 64 MiB"});
+}
+
 // libgomp and oneDNN would end the process with words of their own.
 TEST_F(FaultsTest, WhatLimitsTheSystemSetsIsToldInOneLine) {
   const auto limited = [&](const std::string& limit, const std::string& command) {

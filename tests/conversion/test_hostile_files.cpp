@@ -1,7 +1,11 @@
 // Files that were made to do harm: nested without end, with control characters in names, from architectures that nobody
 // knows.
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "conversion/finetune_record.h"
 #include "conversion/import.h"
 #include "tests/conversion/tiny_models.h"
 #include "tests/datasets/temporary_folder.h"
@@ -64,6 +68,24 @@ TEST_F(HostileFiles, OriginsThatNobodyKnowsAreRefused) {
               HasSubstr("config.json in its text 'origin' is not valid JSON"));
   EXPECT_THAT(refused_origin([](Origin& origin) { origin.file_names.front() = "../\n"; }),
               HasSubstr("names the file ../\\x0a"));
+}
+
+TEST_F(HostileFiles, OriginsAndRecordsOfOtherKindsAreToldInOurWords) {
+  EXPECT_EQ(message_of<UserError>([] {
+              Origin::from_checkpoint({R"({"model_type": 5})", {}, {}}, "f.h5");
+            }),
+            "f.h5: its text 'origin' is not what furlong convert writes; import the model again");
+  file("finetune.json", R"({"source": 5})");
+  EXPECT_THAT(message_of<UserError>([&] { FinetuneRecord record(folder_); }),
+              HasSubstr("finetune.json: is not what furlong finetune writes; choose another --run-dir"));
+  file("finetune.json", nested());
+  EXPECT_THAT(message_of<UserError>([&] { FinetuneRecord record(folder_); }),
+              HasSubstr("finetune.json: nested more than 64 deep"));
+  std::filesystem::remove(path("finetune.json"));
+  ASSERT_EQ(mkfifo(path("finetune.json").c_str(), 0666), 0);
+  const int writer = open(path("finetune.json").c_str(), O_RDWR | O_CLOEXEC);  // so that a reader would wait
+  EXPECT_THAT(message_of<UserError>([&] { FinetuneRecord record(folder_); }), HasSubstr("finetune.json: "));
+  close(writer);
 }
 
 TEST_F(HostileFiles, TextsOfFilesAreShownInOneShortLine) {

@@ -1,0 +1,116 @@
+// What a tokenizer's files can make a program do: time, steps, collisions.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "datasets/tokenizers/normalizer.h"
+#include "datasets/tokenizers/pattern.h"
+#include "datasets/tokenizers/piece_model.h"
+#include "datasets/tokenizers/pre_tokenizer.h"
+#include "datasets/tokenizers/token_decoder.h"
+#include "datasets/tokenizers/tokenizer_kinds.h"
+#include "tests/datasets/temporary_folder.h"
+
+namespace furlong {
+namespace {
+
+using nlohmann::json;
+using std::chrono::steady_clock;
+using ::testing::HasSubstr;
+using testing::message_of;
+
+JsonView view(const json& value) { return JsonView(value, "f:"); }
+
+double seconds_since(steady_clock::time_point start) {
+  return std::chrono::duration<double>(steady_clock::now() - start).count();
+}
+
+/// Bytes in all matches; they have to come in order.
+std::size_t matched_bytes(const Pattern& pattern, std::string_view text) {
+  Pattern::Search search(pattern, text);
+  std::size_t bytes = 0, behind = 0;
+  while (const auto match = search.next()) {
+    EXPECT_GE(match->first, behind);
+    behind = match->second;
+    bytes += match->second - match->first;
+  }
+  return bytes;
+}
+
+const std::string_view llama_pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const std::string_view qwen_pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+TEST(PatternLimits, PublishedPatternsTakeLongTexts) {
+  const std::size_t n = 1 << 20;
+  const auto repeated = [&](std::string_view part) {
+    std::string text;
+    while (text.size() < n) text += part;
+    return text;
+  };
+  std::vector<std::string> texts{std::string(16 * n, ' '), std::string(n, ' ') + "a"};
+  for (const char* part : {"a", "\u00e9", "7", "!", "\n", "\r\n", " \n", "  a", "'s", "\u3000", "a1 !\n"})
+    texts.push_back(repeated(part));
+  for (const std::string_view expression : {gpt2_pattern, llama_pattern, qwen_pattern}) {
+    const Pattern pattern(expression, "f");
+    for (const std::string& text : texts)
+      EXPECT_EQ(matched_bytes(pattern, text), text.size()) << expression << " " << text.substr(0, 8);
+  }
+  // What lies between matches is found by parts.
+  EXPECT_EQ(matched_bytes(Pattern("\u20ac", "f"), repeated("-") + "\u20ac" + repeated("\u00e9") + "\u20ac"), 6U);
+}
+
+// Each of the spaces begins a run that is walked to its end.
+TEST(PatternLimits, SquareTimeIsTheFilesFault) {
+  const Pattern pattern(R"((?<= )\s+(?=[bc]))", "f.json: model");
+  const std::string text(1 << 19, ' ');
+  const auto start = steady_clock::now();
+  EXPECT_THAT(
+      message_of<UserError>([&] { Pattern::Search(pattern, text).next(); }),
+      HasSubstr("f.json: model: the pattern '(?<= )\\s+(?=[bc])' takes more than 2 s in a text of 524288 bytes"));
+  EXPECT_LT(seconds_since(start), 60);
+}
+
+TEST(TokenizerLimits, StepsAreCounted) {
+  const auto sequence = [](const char* key, const json& step, std::size_t n) {
+    return json{{"type", "Sequence"}, {key, std::vector<json>(n, step)}};
+  };
+  const json lower{{"type", "Lowercase"}}, fuse{{"type", "Fuse"}};
+  EXPECT_EQ(Normalizer(view(sequence("normalizers", lower, 63))).apply("A"), "a");
+  EXPECT_THAT(message_of<UserError>([&] { Normalizer(view(sequence("normalizers", lower, 65))); }),
+              HasSubstr("f: normalizers[64]: more than 64 normalizers"));
+  EXPECT_EQ(TokenDecoder(view(sequence("decoders", fuse, 63))).decode({"a", "b"}), "ab");
+  EXPECT_THAT(message_of<UserError>([&] { TokenDecoder(view(sequence("decoders", fuse, 65))); }),
+              HasSubstr("f: decoders[64]: more than 64 decoders"));
+  const json frame{{"type", "BertProcessing"}, {"cls", {"[CLS]", 1}}, {"sep", {"[SEP]", 2}}};
+  EXPECT_EQ(frame_of_processor(view(sequence("processors", frame, 32))).front.size(), 32U);
+  EXPECT_THAT(message_of<UserError>([&] { frame_of_processor(view(sequence("processors", frame, 33))); }),
+              HasSubstr("f: processors[32]: more than 64 tokens around a text"));
+}
+
+// Merges whose left ids differ by multiples of 16: by a hash without a seed they would fall into one place.
+TEST(TokenizerLimits, CollidingMergesTakeNoLonger) {
+  const auto seconds_of = [](std::int32_t stride) {
+    constexpr std::int32_t n = 40000;
+    TokenTable table;
+    table.add("x", 0, "f");
+    for (std::int32_t i = 0; i < n; ++i) {
+      const std::string name = fmt::format("t{}", i);
+      table.add(name, 1 + i * stride, "f");
+      table.add(name + "x", 1 + n * 16 + i, "f");
+    }
+    json model{{"type", "BPE"}, {"vocab", json::object()}, {"merges", json::array()}};
+    for (std::int32_t i = 0; i < n; ++i) model["merges"].push_back(fmt::format("t{} x", i));
+    const auto start = steady_clock::now();
+    make_bpe_model(view(model), table, false);
+    return seconds_since(start);
+  };
+  EXPECT_LT(seconds_of(16), 5 * seconds_of(1) + 0.2);
+  EXPECT_NE(TextHash()("token"), std::hash<std::string_view>()("token")) << "which a file can be written for";
+}
+
+}  // namespace
+}  // namespace furlong
