@@ -101,6 +101,18 @@ TEST_F(ForeignHdf5Test, ChangedFilesDoNotCrash) {
   }
 }
 
+// The message about a dataset's layout says chunks where its address and size follow: libhdf5 1.10.8 reads memory there
+// that is not its own.
+TEST_F(ForeignHdf5Test, ACrashOfTheLibraryIsTheFilesFault) {
+  write_input(false);
+  std::string bytes = bytes_of("in.h5");
+  const std::size_t layout = bytes.find(std::string_view("\x08\0\x18\0\0\0\0\0\x03\x01", 10));
+  ASSERT_NE(layout, std::string::npos);
+  bytes[layout + 9] = 2;
+  write_bytes("in.h5", bytes);
+  expect_user_error(attend(), {path("in.h5")});
+}
+
 TEST_F(ForeignHdf5Test, MoreElementsThanTheFileHolds) {
   for (const bool compressed : {false, true}) {
     write_input(compressed, hsize_t{1} << 36, false);
