@@ -198,12 +198,11 @@ class Exporter {
     std::error_code failure;
     fs::create_directories(directory, failure);
     if (failure) throw_file_error(directory, "create the folder", failure.value());
-    const bool is_there = fs::exists(directory / "config.json");
-    if (!options_.overwrite && is_there)
+    if (!options_.overwrite && fs::exists(directory / "config.json"))
       throw UserError("{}: there is a config.json already; choose another directory, or give --force to write over it",
                       directory.string());
-    write_tensors(directory / "model.safetensors");
-    if (is_there) remove_earlier(directory);
+    write_tensors(directory);
+    if (options_.overwrite) remove_earlier(directory);
     write_files(directory);
     write_file(directory, "config.json", config_text());  // last: a directory that has it is whole
     return report_;
@@ -286,7 +285,8 @@ class Exporter {
     return name.ends_with(".lora_a.weight") || name.ends_with(".lora_b.weight");
   }
 
-  void write_tensors(const fs::path& path) {
+  void write_tensors(const fs::path& directory) {
+    const fs::path path = directory / "model.safetensors";
     std::vector<ForeignTensor> tensors;
     for (const Output& output : outputs_) tensors.push_back(output.tensor);
     const StopRequests stop_requests;
@@ -307,6 +307,8 @@ class Exporter {
       }
     }
     if (origin_ && !of_gguf()) write_carried(file);
+    file.flush();
+    remove_file(directory, "config.json");  // from here on the earlier model is not whole, and nothing loads it
     file.finish();
     report_.tensors = static_cast<std::int64_t>(outputs_.size());
     report_.files.emplace_back("model.safetensors");
@@ -324,26 +326,31 @@ class Exporter {
     }
   }
 
-  /// What an earlier model has left and this one may not have: its config.json, tokenizer's files, and shards of its
-  /// weights. Nothing else that lies there.
+  /// What an earlier model has left and this one may not have: its tokenizer's files and shards of its weights. Nothing
+  /// else that lies there.
   void remove_earlier(const fs::path& directory) {
     static const std::regex shard("model-[0-9]{5}-of-[0-9]{5}\\.safetensors");
     std::vector<std::string> names = files_beside_models();
-    names.insert(names.end(), {"config.json", performer_vocabulary_file, "model.safetensors.index.json"});
+    names.insert(names.end(), {performer_vocabulary_file, "model.safetensors.index.json"});
     for (const auto& entry : fs::directory_iterator(directory)) {
       const std::string name = entry.path().filename().string();
       if (entry.is_regular_file() && std::regex_match(name, shard)) names.push_back(name);
     }
     for (const std::string& name : names) {
-      std::error_code failure;
-      const bool removed = fs::remove(directory / name, failure);
-      if (removed) report_.removed.push_back(name);
-      if (failure && failure != std::errc::no_such_file_or_directory && failure != std::errc::not_a_directory)
-        throw_file_error(directory / name, "remove", failure.value());
+      const bool removed = remove_file(directory, name);
       const fs::path folder = fs::path(name).parent_path();
       if (removed && !folder.empty() && fs::is_directory(directory / folder) && fs::is_empty(directory / folder))
         fs::remove(directory / folder);
     }
+  }
+
+  bool remove_file(const fs::path& directory, const std::string& name) {
+    std::error_code failure;
+    const bool removed = fs::remove(directory / name, failure);
+    if (removed) report_.removed.push_back(name);
+    if (failure && failure != std::errc::no_such_file_or_directory && failure != std::errc::not_a_directory)
+      throw_file_error(directory / name, "remove", failure.value());
+    return removed;
   }
 
   void write_file(const fs::path& directory, const std::string& name, std::string_view text) {

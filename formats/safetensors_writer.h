@@ -28,6 +28,8 @@ class SafetensorsWriter {
   void write(std::string_view name, std::span<const float> values);
   /// All values of a tensor of integers, each within the type (ContractError).
   void write_integers(std::string_view name, std::span<const std::int64_t> values);
+  /// Flushes the file to disk, so that little is left in finish() that can fail.
+  void flush() { file_.flush(); }
   /// Flushes the file and renames it to its place.
   void finish();
 

@@ -170,7 +170,8 @@ void flush_directory(const fs::path& directory) {
   ::close(descriptor);
   // Some network file systems cannot flush a folder and say EINVAL; they order renames themselves.
   if (error != 0 && error != EINVAL && error != ENOTSUP)
-    throw MachineError("{}: cannot flush the folder: {}", directory.string(), std::generic_category().message(error));
+    throw MachineError("{}: cannot flush the folder: {}", fs::absolute(directory).lexically_normal().string(),
+                       std::generic_category().message(error));
 }
 
 AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
@@ -221,6 +222,14 @@ void AtomicFile::write_at(std::uint64_t offset, const void* data, std::size_t by
     offset += static_cast<std::uint64_t>(done);
     bytes -= static_cast<std::size_t>(done);
   }
+}
+
+void AtomicFile::flush() {
+  require(descriptor_ >= 0, "{}: flushed after commit or a failure", path_.string());
+  if (::fsync(descriptor_) == 0) return;
+  const int error = errno;
+  discard();
+  throw_file_error(path_, "write", error);
 }
 
 void AtomicFile::commit() {

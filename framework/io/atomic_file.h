@@ -37,6 +37,8 @@ class AtomicFile {
   void write(std::string_view text) { write(text.data(), text.size()); }
   /// Writes at byte `offset`, whatever write() has done.
   void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
+  /// Flushes the file to disk, so that little is left in commit() that can fail.
+  void flush();
   /// Flushes the file, renames it to its place, and flushes the folder. Called once, last.
   void commit();
   /// Closes and removes what was written. Does nothing after commit().

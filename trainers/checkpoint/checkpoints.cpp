@@ -198,8 +198,9 @@ void CheckpointDirectory::link_best(std::int64_t step) const {
     return;
   }
   // rename() leaves both names where they already are links to one file.
-  if (::rename(beside.c_str(), to.c_str()) != 0) throw_file_error(to, "write", errno);
+  const int failure = ::rename(beside.c_str(), to.c_str()) == 0 ? 0 : errno;
   fs::remove(beside, ignored);
+  if (failure != 0) throw_file_error(to, "write", failure);
   flush_directory(path_);
 }
 
