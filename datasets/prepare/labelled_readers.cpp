@@ -125,7 +125,7 @@ class RecordParser {
           std::find_if(names.begin(), names.end(), [&](const std::string& name) { return trimmed(name) == field; });
       if (!number && found == names.end())
         throw UserError("{}: there is no column '{}'; the first line names {}", place, field,
-                        fmt::format("{}", fmt::join(names, ", ")));
+                        foreign::single_line(fmt::format("{}", fmt::join(names, ", ")), 200));
       columns_.push_back(number ? *number - 1 : static_cast<std::size_t>(found - names.begin()));
     }
   }
