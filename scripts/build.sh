@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Configures (when needed) and builds one of the builds of CMakePresets.json.
-#   scripts/build.sh release|test|asan|tsan|bundle
+#   scripts/build.sh release|test|asan|tsan|fuzz|bundle
 #   release  the program, in build/release
 #   test     its tests as well, in the same folder: what is compiled there is not compiled again
 #   asan     program and tests under AddressSanitizer and UndefinedBehaviorSanitizer, in build/asan
 #   tsan     the same under ThreadSanitizer, in build/tsan
+#   fuzz     the fuzz targets with libFuzzer (clang), in build/fuzz
 #   bundle   program and tests for every GPU architecture (scripts/bundle.sh), in build/bundle
 # Progress goes to standard error, as one line that rewrites itself on a terminal; a failed build prints what the
 # compiler said. Variables: FURLONG_JOBS, the number of compilers at once; FURLONG_CUDA=ON|OFF|AUTO, whether the CUDA
@@ -19,7 +20,7 @@ target=all
 case "${1:-}" in
   release) preset=release target=furlong ;;
   test) preset=release settings+=(FURLONG_BUILD_TESTS=ON) ;;
-  asan|tsan|bundle) preset=$1 ;;
+  asan|tsan|fuzz|bundle) preset=$1 ;;
   -h|--help) usage; exit 0 ;;
   *) usage >&2; exit 2 ;;
 esac

@@ -1,0 +1,36 @@
+// An input of `furlong prepare`: plain, gzip or xz. Blocks do not change what is read.
+#include "datasets/prepare/byte_source.h"
+
+#include "tests/fuzz/target.h"
+
+namespace fuzzing = furlong::fuzzing;
+
+namespace {
+
+/// The beginning of what the file expands to, and the error after it.
+std::string expanded(const std::string& path, std::size_t block) {
+  constexpr std::size_t most_bytes = 1 << 20;
+  std::string result, buffer(block, '\0');
+  fuzzing::succeeds([&] {
+    try {
+      furlong::ByteSource source(path);
+      for (std::size_t count = 1; count > 0 && result.size() < most_bytes;) {
+        count = source.read(buffer.data(), std::min(block, most_bytes - result.size()));
+        result.append(buffer, 0, count);
+      }
+    } catch (const furlong::UserError& error) {
+      result += error.what();
+      throw;
+    }
+  });
+  return result;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string path = fuzzing::write_input("input", fuzzing::text_of(data, size));
+  const std::string whole = expanded(path, 1 << 20);
+  fuzzing::expect(expanded(path, 4096) == whole, "blocks change what is read");
+  return 0;
+}

@@ -1,0 +1,44 @@
+#pragma once
+#include <functional>
+#include <memory>
+
+#include "datasets/prepare/document_readers.h"
+#include "datasets/prepare/labelled_readers.h"
+#include "tests/fuzz/target.h"
+
+namespace furlong::fuzzing {
+
+using MakeReader = std::function<std::unique_ptr<DocumentReader>(StoreWriter&)>;
+
+/// What a reader makes of a text that it is fed in blocks: what the store holds, or the error.
+inline std::string documents_in(std::string_view text, std::size_t block, const Vocabulary& vocabulary,
+                                const StoreWriterOptions& options, const MakeReader& make) {
+  StoreWriter writer(Folder::instance().path("documents.h5"), vocabulary, options);
+  const std::unique_ptr<DocumentReader> reader = make(writer);
+  std::string result;
+  const bool read = succeeds([&] {
+    try {
+      reader->begin_input("input");
+      for (std::size_t at = 0; at < text.size(); at += block) reader->feed(text.substr(at, block));
+      reader->end_input();
+      const StoreSummary summary = writer.finish("{}", reader->label_names());
+      result = fmt::format("{} {} {}", summary.n_documents, summary.n_empty_documents, reader->n_mapped());
+      for (const std::uint64_t count : summary.counts) result += fmt::format(" {}", count);
+      for (const auto& [name, count] : summary.labels) result += fmt::format(" {}: {}", name, count);
+    } catch (const UserError& error) {
+      result = error.what();
+      throw;
+    }
+  });
+  return (read ? "read: " : "refused: ") + result;
+}
+
+/// The same whether the text comes in one block or in small ones.
+inline void read_documents(std::string_view text, const Vocabulary& vocabulary, const StoreWriterOptions& options,
+                           const MakeReader& make) {
+  const std::string whole = documents_in(text, std::max<std::size_t>(text.size(), 1), vocabulary, options, make);
+  const std::string in_pieces = documents_in(text, 1 + text.size() % 7, vocabulary, options, make);
+  if (whole != in_pieces) finding("blocks change what is read", whole + " / " + in_pieces);
+}
+
+}  // namespace furlong::fuzzing

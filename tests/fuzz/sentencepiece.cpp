@@ -1,0 +1,12 @@
+// A tokenizer.model and a text to encode with it.
+#include "tests/fuzz/tokenizer.h"
+
+namespace fuzzing = furlong::fuzzing;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto [file, text] = fuzzing::two_texts(fuzzing::text_of(data, size));
+  const std::string path = fuzzing::write_input("tokenizer.model", file);
+  std::shared_ptr<const furlong::Tokenizer> tokenizer;
+  if (fuzzing::succeeds([&] { tokenizer = furlong::load_tokenizer(path); })) fuzzing::use_tokenizer(*tokenizer, text);
+  return 0;
+}
