@@ -4,10 +4,12 @@
 #   scripts/test.sh [--full] [--filter PATTERNS] [--isa LIST]
 #   --full             adds the CPU engine's tests with every instruction set of this CPU, all tests under
 #                      AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer with four threads, the
-#                      kill table (tests/kills.sh) and the fault table of several processes (tests/faults.py)
+#                      kill table (tests/kills.sh), the fault table of several processes (tests/faults.py), the table
+#                      of failed writes (tests/write_faults.py) and, where clang is, 5 minutes of each fuzz target
+#                      (tests/fuzz/run.sh)
 #   --filter PATTERNS  runs only tests of these names, with this CPU's best instruction set: GoogleTest's patterns
 #                      between colons, those to leave out after a minus ('Tape.*:*bfloat16*-*/simulated*'), which also
-#                      select tests that are ctest's own (Launchers.*). Without the two tables
+#                      select tests that are ctest's own (Launchers.*). Without tables and fuzzing
 #   --isa LIST         runs all tests with each of these instruction sets instead: sse4, avx2, avx512, avx512_bf16, amx,
 #                      between commas. Names those that this CPU lacks (FURLONG_CPU_ISA, docs/numerics.md)
 # Ends with `N passed, N failed, N skipped`, which counts a test once for each run of it; names the failed and skipped
@@ -180,6 +182,12 @@ if $full; then
   if [[ -z $filter ]]; then
     phase "kill table" tests/kills.sh build/release/bin/furlong || true
     phase "fault table" fault_table || true
+    phase "failed writes" python3 -B tests/write_faults.py build/release/bin/furlong --json build/release/write_faults.json || true
+    if type -P clang++ >/dev/null; then
+      phase "fuzzing" tests/fuzz/run.sh all 300 || true
+    else
+      printf '\n== fuzzing\nnot run: there is no clang++\n'
+    fi
   fi
 fi
 

@@ -1,0 +1,120 @@
+// Preloaded by tests/write_faults.py: counts the calls that change files below a folder, and fails one of them, or that one and all later ones.
+//
+// FURLONG_TEST_CALLS_FOLDER names the folder; FURLONG_TEST_CALLS_LOG a file outside of it that gets a line "NUMBER CALL PATH" for each call;
+// FURLONG_TEST_CALLS_FAIL, if it is set, is "NUMBER ERRNO once" or "NUMBER ERRNO onwards".
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static int calls = 0;
+
+static int is_below(const char* path) {
+  const char* folder = getenv("FURLONG_TEST_CALLS_FOLDER");
+  const size_t length = folder ? strlen(folder) : 0;
+  return length > 0 && strncmp(path, folder, length) == 0 && (path[length] == '/' || path[length] == '\0');
+}
+
+// Whether this call is to fail; errno is set then.
+static int fails(const char* call, const char* path) {
+  int number = 0, error = 0, fail = 0;
+  char when[16] = "", line[PATH_MAX + 64];
+  pthread_mutex_lock(&mutex);
+  const int count = ++calls;
+  const char* wanted = getenv("FURLONG_TEST_CALLS_FAIL");
+  if (wanted && sscanf(wanted, "%d %d %15s", &number, &error, when) == 3)
+    fail = count == number || (count > number && strcmp(when, "onwards") == 0);
+  const char* log = getenv("FURLONG_TEST_CALLS_LOG");
+  const int file = log ? open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
+  if (file >= 0) {
+    ssize_t (*system_write)(int, const void*, size_t) = (ssize_t(*)(int, const void*, size_t))dlsym(RTLD_NEXT, "write");
+    const int length = snprintf(line, sizeof line, "%d %s %s%s\n", count, call, path, fail ? " fails" : "");
+    if (system_write(file, line, (size_t)length) != length) abort();
+    close(file);
+  }
+  pthread_mutex_unlock(&mutex);
+  if (fail) errno = error;
+  return fail;
+}
+
+static int descriptor_fails(const char* call, int descriptor) {
+  char link[64], path[PATH_MAX];
+  const int before = errno;
+  snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+  const ssize_t length = readlink(link, path, sizeof path - 1);
+  errno = before;
+  if (length <= 0) return 0;
+  path[length] = '\0';
+  return is_below(path) && fails(call, path);
+}
+
+// The path may be relative, and the file need not exist: its folder is asked where it is.
+static int path_fails(const char* call, const char* path) {
+  char folder[PATH_MAX], whole[PATH_MAX];
+  const int before = errno;
+  const char* slash = strrchr(path, '/');
+  snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+  const char* found = realpath(folder[0] ? folder : "/", whole);
+  errno = before;
+  if (!found || strlen(whole) + strlen(path) + 2 > sizeof whole) return 0;
+  strcat(strcat(whole, "/"), slash ? slash + 1 : path);
+  return is_below(whole) && fails(call, whole);
+}
+
+#define NEXT(name, type) ((type)dlsym(RTLD_NEXT, name))
+
+ssize_t write(int descriptor, const void* data, size_t bytes) {
+  if (descriptor_fails("write", descriptor)) return -1;
+  return NEXT("write", ssize_t(*)(int, const void*, size_t))(descriptor, data, bytes);
+}
+ssize_t writev(int descriptor, const struct iovec* parts, int count) {
+  if (descriptor_fails("writev", descriptor)) return -1;
+  return NEXT("writev", ssize_t(*)(int, const struct iovec*, int))(descriptor, parts, count);
+}
+ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) {
+  if (descriptor_fails("pwrite", descriptor)) return -1;
+  return NEXT("pwrite", ssize_t(*)(int, const void*, size_t, off_t))(descriptor, data, bytes, offset);
+}
+ssize_t pwrite64(int descriptor, const void* data, size_t bytes, off64_t offset) {
+  if (descriptor_fails("pwrite", descriptor)) return -1;
+  return NEXT("pwrite64", ssize_t(*)(int, const void*, size_t, off64_t))(descriptor, data, bytes, offset);
+}
+int fsync(int descriptor) {
+  if (descriptor_fails("fsync", descriptor)) return -1;
+  return NEXT("fsync", int (*)(int))(descriptor);
+}
+int fdatasync(int descriptor) {
+  if (descriptor_fails("fdatasync", descriptor)) return -1;
+  return NEXT("fdatasync", int (*)(int))(descriptor);
+}
+int ftruncate(int descriptor, off_t bytes) {
+  if (descriptor_fails("ftruncate", descriptor)) return -1;
+  return NEXT("ftruncate", int (*)(int, off_t))(descriptor, bytes);
+}
+int ftruncate64(int descriptor, off64_t bytes) {
+  if (descriptor_fails("ftruncate", descriptor)) return -1;
+  return NEXT("ftruncate64", int (*)(int, off64_t))(descriptor, bytes);
+}
+int rename(const char* from, const char* to) {
+  if (path_fails("rename", to)) return -1;
+  return NEXT("rename", int (*)(const char*, const char*))(from, to);
+}
+// The time of day stands still, so that files which note it compare.
+time_t time(time_t* result) {
+  const time_t now = 1000000000;
+  if (result) *result = now;
+  return now;
+}
+int link(const char* from, const char* to) {
+  if (path_fails("link", to)) return -1;
+  return NEXT("link", int (*)(const char*, const char*))(from, to);
+}

@@ -1,0 +1,317 @@
+#!/usr/bin/env python3
+"""The table of failed writes: small runs of train, prepare, convert and export, each of whose calls that change files
+fails once, and what becomes of the files.
+
+    write_faults.py FURLONG [--only COMMAND,...] [--json FILE]
+
+A preloaded library (launchers/failing_calls.c) counts the calls of a run (write, pwrite, fsync, fdatasync, ftruncate,
+rename, link) and then fails each in turn: with EIO once, and with ENOSPC from there on. After each: the status is 0, 1
+or 2; other than after 0, the errors are one line that names the file or its folder; each file is the old one or the new
+one, whole; nothing stays that was under construction; and the same command without a fault does what it does
+undisturbed. In two further runs of train the time of day jumps by a day, forwards and back.
+Exit status: 0 everything as expected, 1 not, 2 wrong arguments.
+"""
+
+import argparse
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import typing
+
+sys.path.insert(0, str(pathlib.Path(__file__).with_name("launchers")))
+import jobs  # noqa: E402
+
+FAULTS = [(errno.EIO, "once"), (errno.ENOSPC, "onwards")]
+PATIENCE = 120
+
+
+def files_of(folder):
+    return {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def digests(folder):
+    return {name: digest(path) for name, path in files_of(folder).items()}
+
+
+class Place:
+    """A folder with the state before a command, copied for each try."""
+
+    def __init__(self, scratch):
+        self.scratch = scratch
+        self.template, self.work = scratch.folder / "template", scratch.folder / "work"
+        self.log = scratch.folder / "calls"
+        self.libraries = {}
+
+    def library(self, name):
+        if name not in self.libraries:
+            library = self.scratch.folder / f"{name}.so"
+            source = pathlib.Path(__file__).with_name("launchers") / f"{name}.c"
+            subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True)
+            self.libraries[name] = library
+        return self.libraries[name]
+
+    def reset(self):
+        shutil.rmtree(self.work, ignore_errors=True)
+        subprocess.run(["cp", "-a", str(self.template), str(self.work)], check=True)  # keeps links between files
+
+    def run(self, arguments, **variables):
+        environment = {**self.scratch.environment, **{name: str(value) for name, value in variables.items()}}
+        return subprocess.run(
+            [str(self.scratch.furlong), *arguments],
+            cwd=self.work,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE,
+        )
+
+    def run_counted(self, arguments, fail=None):
+        self.log.unlink(missing_ok=True)
+        variables = {"FURLONG_TEST_CALLS_FAIL": fail} if fail else {}
+        found = self.run(
+            arguments,
+            LD_PRELOAD=self.library("failing_calls"),
+            FURLONG_TEST_CALLS_FOLDER=self.work,
+            FURLONG_TEST_CALLS_LOG=self.log,
+            **variables,
+        )
+        return found, self.log.read_text().splitlines() if self.log.exists() else []
+
+
+# ---- what has to hold after a fault ----------------------------------------------------------------------------------
+@dataclasses.dataclass
+class Command:
+    name: str
+    prepare: typing.Callable  # fills the template
+    arguments: list
+    check: typing.Callable  # of (place, old, new, status): the files after a try; `old` and `new` are digests
+
+
+def without_timings(metrics):
+    return re.sub(r'"(tokens_per_second|memory_bytes)":[^,}]*,?', "", metrics.read_text())
+
+
+def check_train(place, old, new, status):
+    """Checkpoints are whole by their own length and name; metrics are lines; the next start proves the rest."""
+    run = place.work / "run"
+    for path in (run / "checkpoints").glob("*.h5"):
+        stated = int.from_bytes(path.read_bytes()[24:32], "little")
+        jobs.expect(path.read_bytes()[:8] == b"FURLONG1" and stated == path.stat().st_size, f"{path.name} is not whole")
+    jobs.expect((run / "config.yaml").exists(), "config.yaml is gone")
+    steps = [int(path.stem[5:]) for path in (run / "checkpoints").glob("step_*.h5")]
+    jobs.expect(max(steps, default=0) >= 2, f"checkpoints of steps {sorted(steps)}, expected 2 or later")
+    if status == 0:
+        jobs.expect((run / "checkpoints" / "step_00000004.h5").exists(), "the last checkpoint is missing")
+
+
+def expect_train_is_whole(place, undisturbed):
+    jobs.expect(without_timings(place.work / "run" / "metrics.jsonl") == undisturbed, "the metrics differ")
+
+
+def check_file(name):
+    def check(place, old, new, status):
+        now = digests(place.work)
+        jobs.expect(set(now) == set(old), f"files: {sorted(now)}")
+        states = [new[name]] if status == 0 else [old[name], new[name]]
+        jobs.expect(now[name] in states, f"{name} is neither the old one nor the new one")
+
+    return check
+
+
+def check_export(place, old, new, status):
+    """A folder that has its config.json is the old one or the new one, file by file."""
+    now = digests(place.work / "model")
+    for name, found in now.items():
+        jobs.expect(found in (old.get(f"model/{name}"), new.get(f"model/{name}")), f"{name} is neither old nor new")
+    if "config.json" in now:
+        whole = [
+            {name.removeprefix("model/"): value for name, value in state.items() if name.startswith("model/")}
+            for state in (old, new)
+        ]
+        jobs.expect(now in (whole[1:] if status == 0 else whole), "the folder is neither the old model nor the new one")
+    else:
+        jobs.expect(status != 0, "config.json is missing")
+
+
+def prepare_train(place, template):
+    place.scratch.folder.joinpath("tokens.h5").rename(template / "tokens.h5")
+    config = {**jobs.CONFIG, "data.store": "tokens.h5", "trainer.validate_every": 1, "checkpoint.every": 1}
+    (template / "c.yaml").write_text(jobs.yaml({**config, "trainer.max_steps": 4}))
+    place.scratch.run(["furlong", "train", "c.yaml", "--set", "trainer.max_steps=2"], template)
+    shutil.copytree(template, place.scratch.folder / "trained", symlinks=True)
+
+
+def prepare_prepare(place, template):
+    (template / "text.txt").write_text("a new text of several words\n" * 50)
+    shutil.copy(place.scratch.folder / "trained" / "tokens.h5", template / "tokens.h5")
+
+
+def prepare_convert(place, template):
+    checkpoints = place.scratch.folder / "trained" / "run" / "checkpoints"
+    shutil.copy(checkpoints / "step_00000001.h5", template / "old.h5")
+    shutil.copy(checkpoints / "step_00000002.h5", template / "source.h5")
+    place.scratch.run(["furlong", "convert", "old.h5", "converted.h5"], template)
+
+
+def prepare_export(place, template):
+    prepare_convert(place, template)
+    place.scratch.run(["furlong", "export", "old.h5", "model"], template)
+    (template / "model" / "merges.txt").write_text("of the model that was there\n")
+
+
+COMMANDS = [
+    Command("train", prepare_train, ["train", "c.yaml"], check_train),
+    Command(
+        "prepare",
+        prepare_prepare,
+        ["prepare", "text", "text.txt", "--output", "tokens.h5", "--force"],
+        check_file("tokens.h5"),
+    ),
+    Command(
+        "convert",
+        prepare_convert,
+        ["convert", "source.h5", "converted.h5", "--attention", "favor_positive", "--force"],
+        check_file("converted.h5"),
+    ),
+    Command("export", prepare_export, ["export", "source.h5", "model", "--force"], check_export),
+]
+
+
+def names_of(path):
+    """What an error may call a file: its name, that of the file that it is to become, or its folder."""
+    name = pathlib.Path(path).name
+    partial = re.fullmatch(r"\.(.*)\.[0-9a-f]{12}\.partial", name)
+    return {name, partial.group(1) if partial else name, str(pathlib.Path(path).parent.name)}
+
+
+def expect_one_error(found, failed):
+    errors = [line for line in found.stderr.splitlines() if line.startswith("error: ")]
+    jobs.expect(found.returncode in (1, 2), f"status {found.returncode}:\n{found.stderr}")
+    jobs.expect(len(errors) == 1, f"one line of error expected:\n{found.stderr}")
+    names = set().union(*(names_of(line.split(" ")[2]) for line in failed))
+    jobs.expect(any(name in errors[0] for name in names), f"one of {sorted(names)} expected in {errors[0]}")
+
+
+def expect_nothing_left(place):
+    left = [name for name in files_of(place.work) if name.endswith(".partial") or "/.shared" in name]
+    jobs.expect(not left, f"stayed: {left}")
+
+
+class Tries:
+    def __init__(self, place, command):
+        self.place, self.command = place, command
+        shutil.rmtree(place.template, ignore_errors=True)
+        place.template.mkdir()
+        command.prepare(place, place.template)
+        self.old = digests(place.template)
+        place.reset()
+        found, self.calls = place.run_counted(command.arguments)
+        jobs.expect(found.returncode == 0, f"{command.name}: the undisturbed run:\n{found.stderr}")
+        self.new = digests(place.work)
+        if command.name == "train":
+            self.metrics = without_timings(place.work / "run" / "metrics.jsonl")
+
+    def expect_same(self):
+        """After the same command without a fault."""
+        found, _ = self.place.run_counted(self.command.arguments)
+        jobs.expect(found.returncode == 0, f"the next start ended with {found.returncode}:\n{found.stderr}")
+        if self.command.name == "train":
+            expect_train_is_whole(self.place, self.metrics)
+        self.command.check(self.place, self.old, self.new, 0)
+        expect_nothing_left(self.place)
+
+    def attempt(self, number, error, when):
+        self.place.reset()
+        found, calls = self.place.run_counted(self.command.arguments, f"{number} {error} {when}")
+        failed = [line for line in calls if line.endswith(" fails")]
+        if not failed:
+            return "not reached"  # threads: a run has a call more or less
+        if found.returncode != 0:
+            expect_one_error(found, failed)
+        expect_nothing_left(self.place)
+        self.command.check(self.place, self.old, self.new, found.returncode)
+        self.expect_same()
+        return f"status {found.returncode}"
+
+    def all(self):
+        outcomes, failures = {}, []
+        for number in range(1, len(self.calls) + 1):
+            for error, when in FAULTS:
+                call = self.calls[number - 1]
+                try:
+                    outcome = self.attempt(number, error, when)
+                except (RuntimeError, subprocess.SubprocessError) as failure:
+                    outcome = "FAILED"
+                    failures.append(f"{self.command.name}: {call}: {errno.errorcode[error]} {when}: {failure}")
+                    print(f"write_faults: {failures[-1]}", file=sys.stderr, flush=True)
+                outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        return outcomes, failures
+
+
+def clock_runs(place, tries):
+    """Training under a clock that jumps."""
+    for when in ("from the beginning", "resumed"):
+        place.reset()
+        if when == "from the beginning":
+            shutil.rmtree(place.work / "run")
+        asked = place.scratch.folder / "asked"
+        asked.unlink(missing_ok=True)
+        found = place.run(["train", "c.yaml"], LD_PRELOAD=place.library("jumping_clock"), FURLONG_TEST_CLOCK_LOG=asked)
+        jobs.expect(found.returncode == 0, f"clock, {when}: status {found.returncode}:\n{found.stderr}")
+        jobs.expect(asked.exists(), "the clock was never asked")
+        expect_train_is_whole(place, tries.metrics)
+        lines = [json.loads(line) for line in (place.work / "run" / "metrics.jsonl").read_text().splitlines()]
+        rates = [line["tokens_per_second"] for line in lines if line["split"] == "train"]
+        jobs.expect(all(rate is None or 0 < rate < 1e9 for rate in rates), f"clock, {when}: tokens a second: {rates}")
+    return 2
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("furlong")
+    parser.add_argument("--only", metavar="COMMAND,...", default=",".join(command.name for command in COMMANDS))
+    parser.add_argument("--json", type=pathlib.Path)
+    arguments = parser.parse_args()
+    only = arguments.only.split(",")
+    if unknown := set(only) - {command.name for command in COMMANDS}:
+        parser.error(f"--only: no command {', '.join(sorted(unknown))}")
+    rows, failures = [], []
+    with jobs.Scratch(arguments.furlong) as scratch:
+        place = Place(scratch)
+        for command in COMMANDS:
+            if command.name not in only and command.name != "train":
+                continue
+            tries = Tries(place, command)  # the others begin from what train has made
+            if command.name not in only:
+                continue
+            outcomes, failed = tries.all()
+            failures += failed
+            if command.name == "train":
+                try:
+                    outcomes["clock jumps"] = clock_runs(place, tries)
+                except (RuntimeError, subprocess.SubprocessError) as failure:
+                    failures.append(str(failure))
+                    print(f"write_faults: {failure}", file=sys.stderr, flush=True)
+            rows.append({"command": command.name, "calls": len(tries.calls), "outcomes": outcomes})
+            listed = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+            print(f"{command.name:<8} {len(tries.calls):4} calls: {listed}", flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"commands": rows, "failures": failures}, indent=2) + "\n")
+    print(f"{sum(sum(row['outcomes'].values()) for row in rows)} runs, {len(failures)} failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
