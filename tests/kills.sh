@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# Kills a training run with kill -9 again and again, starts the same command each time, and compares with a run
-# that nobody disturbed.
+# Kills furlong with kill -9 again and again, starts the same command each time, and compares with what nobody
+# disturbed.
 #   tests/kills.sh FURLONG [KILLS=20] [SEED]
-# Most kills fall at random moments; every fourth waits, from a random moment on, until a checkpoint is being written.
-# At the end metrics.jsonl has to be equal in all but tokens_per_second and memory_bytes, and the last checkpoint in
-# every byte. Each restart has to cut metrics.jsonl back to the step that it resumes from. Prints a table.
+# Of the kills a fifth falls on a training in two processes (all of it, or one rank), a tenth on convert and export, and
+# the others on a training in one process. A training takes up to 20 kills; then it has run to its end and another one
+# begins. Most kills fall at random moments. Every fourth of a training waits, from a random moment on, until a
+# checkpoint is being written, and every second of convert and export until a file is. At the end of each training
+# metrics.jsonl has to be equal in all but tokens_per_second and memory_bytes, and the last checkpoint and the best one
+# in every byte. Each restart has to cut metrics.jsonl back to the step that it resumes from. After a kill of convert or
+# export each file is the old one or the new one, and after the next start the new one, bit for bit. Prints a line for
+# each kill, and a table.
 # Exit status: 0 everything equal, 1 a difference, 2 a mistake in the arguments.
 set -euo pipefail
 
@@ -18,8 +23,10 @@ export OMP_WAIT_POLICY=passive
 
 work=$(mktemp -d)
 running=
+# Everything that is started runs in a session of its own, whose processes end together.
+kill_all() { kill -9 -- "-$running" 2>/dev/null || true; }
 clean_up() {
-  [[ -z $running ]] || kill -9 "$running" 2>/dev/null || true
+  [[ -z $running ]] || kill_all
   rm -rf "$work"
 }
 trap clean_up EXIT
@@ -40,11 +47,11 @@ run_directory: run
 data:
   store: ../tokens.h5
   sequence_length: 128
-  batch_size: 1
+  batch_size: 2
 model:
   n_layers: 2
-  d_model: 128
-  n_heads: 4
+  d_model: 32
+  n_heads: 2
   dropout: 0.1
   short_convolution: 4
   attention:
@@ -64,7 +71,6 @@ checkpoint:
 log:
   every: 1
 YAML
-train=("$furlong" train ../config.yaml)
 
 now() { echo "${EPOCHREALTIME/./}"; }  # microseconds
 seconds() { printf '%d.%03d' $(( $1 / 1000000 )) $(( $1 / 1000 % 1000 )); }
@@ -75,27 +81,36 @@ last_step() {
   [[ -f $1 ]] && grep -o '^{"step":[0-9]*,.*}$' "$1" | tail -n 1 | sed 's/^{"step":\([0-9]*\),.*/\1/' || echo 0
 }
 without_timings() { sed -E 's/"tokens_per_second":[^,}]*,?//; s/"memory_bytes":[^,}]*,?//' "$1"; }
+# start FOLDER COMMAND...: in a session of its own, with `running` its number.
+start() {
+  local folder=$1
+  shift
+  (cd "$folder" && exec setsid "$@" >out 2>err) &
+  running=$!
+}
 
-mkdir undisturbed disturbed
-begin=$(now)
-(cd undisturbed && "${train[@]}" >out 2>err) || { cat undisturbed/err >&2; fail "the undisturbed run failed"; }
-whole=$(( $(now) - begin ))
-# What a start takes that has nothing left to do.
-begin=$(now)
-(cd undisturbed && "${train[@]}" >out 2>err)
-start=$(( $(now) - begin ))
-echo "undisturbed: $(last_step undisturbed/run/metrics.jsonl) steps in $(seconds $whole) s," \
-  "of which a start takes $(seconds $start) s; seed $seed"
+# ---- trainings -------------------------------------------------------------------------------------------------------
+# undisturbed PROCESSES: a run in undisturbed/, and sets `train`, `whole` and `begins`: what it takes, and what a start
+# takes that has nothing left to do.
+undisturbed() {
+  train=("$furlong" train ../config.yaml)
+  (( $1 == 1 )) || train=("$furlong" launch --processes "$1" train ../config.yaml)
+  rm -rf undisturbed
+  mkdir undisturbed
+  local begin
+  begin=$(now)
+  (cd undisturbed && "${train[@]}" >out 2>err) || { cat undisturbed/err >&2; fail "the undisturbed run failed"; }
+  whole=$(( $(now) - begin ))
+  begin=$(now)
+  (cd undisturbed && "${train[@]}" >out 2>err)
+  begins=$(( $(now) - begin ))
+  without_timings undisturbed/run/metrics.jsonl >undisturbed/metrics
+  [[ $(wc -l <undisturbed/metrics) -eq 500 ]] ||
+    fail "450 training and 50 validation lines were expected, $(wc -l <undisturbed/metrics) found"
+  echo "undisturbed, $1 process(es): 450 steps in $(seconds $whole) s, of which a start takes $(seconds $begins) s"
+}
 
-printf '%4s  %8s  %5s  %-22s  %s\n' kill seconds step moment "resumed at step"
 run=disturbed/run
-during_writes=0
-number=0
-# Kills that wait for a write and miss it (it was whole just then) are made up for, so that at least three fall
-# into one.
-wanted_writes=$(( kills < 3 ? kills : 3 ))
-# Together the random lives make up about half of the run, so that it does not end before the last kill.
-mean_life=$(( (whole - start) / 2 / kills ))
 # Whether a checkpoint is being written, or was when the program was killed.
 writes() {
   local partial
@@ -104,101 +119,219 @@ writes() {
   done
   return 1
 }
-while (( number < kills || during_writes < wanted_writes )); do
-  (( ++number ))
-  (( number <= 3 * kills )) || fail "only $during_writes kills fell into the writing of a checkpoint"
-  rm -f metrics_before
-  [[ ! -f $run/metrics.jsonl ]] || cp $run/metrics.jsonl metrics_before
-  aim_at_write=$(( number % 4 == 0 || number > kills ))
-  if (( aim_at_write )); then
-    delay=$(random 0 $(( start + mean_life )))
-  else
-    delay=$(random 0 $(( start + 2 * mean_life )))
-  fi
 
-  # What an earlier kill has left until the next start removes it.
-  stale=$(compgen -G "$run/checkpoints/.step_*.partial" || true)
-  begin=$(now)
-  (cd disturbed && exec "${train[@]}" >out 2>err) &
-  running=$!
-  sleep "$(seconds $delay)"
-  if (( aim_at_write )); then
-    # The path of a file that is being written: .*.h5.*.partial. No process is started in this loop, which has
-    # milliseconds.
-    while ! writes && kill -0 $running 2>/dev/null; do :; done
-  fi
-  kill -9 $running 2>/dev/null || true
-  ended=0
-  wait $running 2>/dev/null || ended=$?
-  running=
-  life=$(( $(now) - begin ))
-  (( ended == 137 )) || {
-    tail -n 3 disturbed/err >&2
-    fail "start $number ended by itself with status $ended, before it was killed"
-  }
-
-  moment="between checkpoints"
-  if writes; then
-    moment="writing a checkpoint"
-    (( ++during_writes ))
-  fi
-  resumed=$(sed -nE 's/^resuming at step ([0-9]+):.*/\1/p' disturbed/err | head -n 1)
-  if [[ -z $resumed ]]; then
-    if grep -q '^starting:' disturbed/err; then resumed=0; else moment="before training"; fi
-  fi
-  printf '%4d  %8s  %5d  %-22s  %s\n' \
-    $number "$(seconds $life)" "$(last_step $run/metrics.jsonl)" "$moment" "${resumed:--}"
-
-  # What this start left of the earlier metrics: the lines up to the step it resumed from, byte for byte, and after them
-  # new steps only.
-  if [[ -n $resumed && -f metrics_before ]]; then
-    awk -v last="$resumed" '{ step = $0; sub(/^\{"step":/, "", step); if (step + 0 <= last && /}$/) print }' \
-      metrics_before >expected_beginning
-    cmp -s -n "$(stat -c %s expected_beginning)" expected_beginning $run/metrics.jsonl ||
-      fail "start $number did not keep the metrics up to step $resumed"
-    tail -c "+$(( $(stat -c %s expected_beginning) + 1 ))" $run/metrics.jsonl |
-      awk -v last="$resumed" '!/}$/ { next } {
-        step = $0; sub(/^\{"step":/, "", step); step += 0; train = /"split":"train"/
-        if (train ? step != last + 1 : step != last) exit 1; last = step }' ||
-      fail "start $number did not cut the metrics back to step $resumed"
-  fi
-done
-
-(cd disturbed && "${train[@]}" >out 2>err) || { cat disturbed/err >&2; fail "the last start failed"; }
-printf '%4s  %8s  %5d  %-22s  %s\n' - - "$(last_step $run/metrics.jsonl)" "ran to the end" \
-  "$(sed -nE 's/^resuming at step ([0-9]+):.*/\1/p' disturbed/err)"
-
-for name in undisturbed disturbed; do without_timings $name/run/metrics.jsonl >$name/metrics; done
-cmp undisturbed/metrics disturbed/metrics || {
-  diff undisturbed/metrics disturbed/metrics | head -n 6 >&2
-  fail "the metrics differ"
+# What this start left of the earlier metrics: the lines up to the step it resumed from, byte for byte, and after them
+# new steps only.
+check_metrics() {
+  local resumed=$1
+  [[ -n $resumed && -f metrics_before ]] || return 0
+  awk -v last="$resumed" '{ step = $0; sub(/^\{"step":/, "", step); if (step + 0 <= last && /}$/) print }' \
+    metrics_before >expected_beginning
+  cmp -s -n "$(stat -c %s expected_beginning)" expected_beginning $run/metrics.jsonl ||
+    fail "kill $number: the start did not keep the metrics up to step $resumed"
+  tail -c "+$(( $(stat -c %s expected_beginning) + 1 ))" $run/metrics.jsonl |
+    awk -v last="$resumed" '!/}$/ { next } {
+      step = $0; sub(/^\{"step":/, "", step); step += 0; train = /"split":"train"/
+      if (train ? step != last + 1 : step != last) exit 1; last = step }' ||
+    fail "kill $number: the start did not cut the metrics back to step $resumed"
 }
-[[ $(wc -l <undisturbed/metrics) -eq 500 ]] ||
-  fail "450 training and 50 validation lines were expected, $(wc -l <undisturbed/metrics) found"
+
+# kill_job PROCESSES: all processes, or of several every third time one rank, after which the others end by themselves.
+kill_job() {
+  local rank
+  if (( $1 > 1 && number % 3 == 0 )) && rank=$(pgrep -P "$running" | shuf -n 1 --random-source=<(yes "$number")) &&
+    [[ -n $rank ]]; then
+    kill -9 "$rank" 2>/dev/null || true
+    one_rank=1
+  else
+    kill_all
+  fi
+}
+
+# disturb PROCESSES KILLS: one training with so many kills, from its beginning to its end.
+disturb() {
+  local processes=$1 wanted=$2 begin life delay moment resumed ended aim_at_write lives_before=$number one_rank
+  # Together the random lives make up about half of the run, so that it does not end before the last kill.
+  local mean_life=$(( (whole - begins) / 2 / wanted ))
+  rm -rf disturbed
+  mkdir disturbed
+  while (( number < lives_before + wanted )); do
+    (( ++number ))
+    rm -f metrics_before
+    [[ ! -f $run/metrics.jsonl ]] || cp $run/metrics.jsonl metrics_before
+    aim_at_write=$(( number % 4 == 0 )) one_rank=0
+    delay=$(random 0 $(( begins + (aim_at_write ? 1 : 2) * mean_life )))
+    # What an earlier kill has left until the next start removes it.
+    stale=$(compgen -G "$run/checkpoints/.step_*.partial" || true)
+    begin=$(now)
+    start disturbed "${train[@]}"
+    sleep "$(seconds $delay)"
+    if (( aim_at_write )); then
+      # The path of a file that is being written: .*.h5.*.partial. No process is started in this loop, which has
+      # milliseconds.
+      while ! writes && kill -0 $running 2>/dev/null; do :; done
+    fi
+    kill_job "$processes"
+    ended=0
+    wait $running 2>/dev/null || ended=$?
+    kill_all
+    life=$(( $(now) - begin ))
+    running=
+    (( ended == 137 || one_rank && ended != 0 )) || {
+      # A run that ends by itself has reached its end: nothing is left of this one to kill.
+      (( ended == 0 && $(last_step $run/metrics.jsonl) == 450 )) ||
+        { tail -n 3 disturbed/err >&2; fail "kill $number: the start ended by itself with status $ended"; }
+      (( --number ))
+      (( ++early_ends ))
+      break
+    }
+    moment="between checkpoints"
+    if writes; then
+      moment="writing a checkpoint"
+      (( ++during_writes ))
+    fi
+    (( !one_rank )) || moment+=", one rank"
+    resumed=$(sed -nE 's/^resuming at step ([0-9]+):.*/\1/p' disturbed/err | head -n 1)
+    if [[ -z $resumed ]]; then
+      if grep -q 'starting:' disturbed/err; then resumed=0; else moment="before training"; (( ++before_training )); fi
+    fi
+    printf '%4d  %8s  %5d  %-32s  %s\n' \
+      $number "$(seconds $life)" "$(last_step $run/metrics.jsonl)" "$moment" "${resumed:--}"
+    check_metrics "$resumed"
+  done
+  (cd disturbed && "${train[@]}" >out 2>err) || { cat disturbed/err >&2; fail "the last start failed"; }
+  without_timings $run/metrics.jsonl >disturbed/metrics
+  cmp undisturbed/metrics disturbed/metrics || {
+    diff undisturbed/metrics disturbed/metrics | head -n 6 >&2
+    fail "the metrics differ"
+  }
+  compare_checkpoints
+  ! compgen -G "$run/checkpoints/.*.partial" >/dev/null || fail "a partial file stayed"
+}
 
 # A checkpoint carries the metrics, timings and all. Each is written once more from the checkpoint alone, beside metrics
 # without timings, so that then every byte has to be equal: parameters, moments, averages, directions, counters.
-last=$(printf 'step_%08d.h5' 450)
-for name in undisturbed disturbed; do
-  for checkpoint in "$last" best.h5; do
-    copy=copies/$name/${checkpoint%.h5}
-    mkdir -p "$copy/run/checkpoints"
-    cp "$name/run/checkpoints/$checkpoint" "$copy/run/checkpoints/best.h5"
-    step=450
-    [[ $checkpoint != best.h5 ]] || step=$(sed -E 's/.*"step": ?([0-9]+).*/\1/' "$name/run/checkpoints/best.json")
-    printf '{"step":%d,"validation_loss":1000,"file":"best.h5"}\n' "$step" >"$copy/run/checkpoints/best.json"
-    cp $name/metrics "$copy/run/metrics.jsonl"
-    sed "s/max_steps: 450/max_steps: $step/; s|store: .*|store: ../../../tokens.h5|" config.yaml >"$copy/config.yaml"
-    (cd "$copy" && "$furlong" train config.yaml >out 2>err) || {
-      cat "$copy/err" >&2
-      fail "$name/$checkpoint cannot be read"
-    }
-    mv "$copy/run/checkpoints/$(printf 'step_%08d.h5' "$step")" "copies/$name.${checkpoint}"
+compare_checkpoints() {
+  local last name checkpoint copy step
+  last=$(printf 'step_%08d.h5' 450)
+  rm -rf copies
+  for name in undisturbed disturbed; do
+    for checkpoint in "$last" best.h5; do
+      copy=copies/$name/${checkpoint%.h5}
+      mkdir -p "$copy/run/checkpoints"
+      cp "$name/run/checkpoints/$checkpoint" "$copy/run/checkpoints/best.h5"
+      # The shards that a checkpoint of several processes names.
+      cp "$name"/run/checkpoints/*.shard_*.h5 "$copy/run/checkpoints/" 2>/dev/null || true
+      step=450
+      [[ $checkpoint != best.h5 ]] || step=$(sed -E 's/.*"step": ?([0-9]+).*/\1/' "$name/run/checkpoints/best.json")
+      printf '{"step":%d,"validation_loss":1000,"file":"best.h5"}\n' "$step" >"$copy/run/checkpoints/best.json"
+      cp $name/metrics "$copy/run/metrics.jsonl"
+      sed "s/max_steps: 450/max_steps: $step/; s|store: .*|store: ../../../tokens.h5|" config.yaml >"$copy/config.yaml"
+      (cd "$copy" && "$furlong" train config.yaml >out 2>err) || {
+        cat "$copy/err" >&2
+        fail "$name/$checkpoint cannot be read"
+      }
+      mv "$copy/run/checkpoints/$(printf 'step_%08d.h5' "$step")" "copies/$name.${checkpoint}"
+    done
   done
-done
-cmp "copies/undisturbed.$last" "copies/disturbed.$last" || fail "the last checkpoints differ"
-cmp copies/undisturbed.best.h5 copies/disturbed.best.h5 || fail "the best checkpoints differ"
-! compgen -G "$run/checkpoints/.*.partial" >/dev/null || fail "a partial file stayed"
+  cmp "copies/undisturbed.$last" "copies/disturbed.$last" || fail "the last checkpoints differ"
+  cmp copies/undisturbed.best.h5 copies/disturbed.best.h5 || fail "the best checkpoints differ"
+}
 
-echo "$number kills, $during_writes of them while a checkpoint was written: metrics and checkpoints are those of the" \
-  "undisturbed run, bit for bit"
+rows=()
+# trainings PROCESSES KILLS: as many trainings as it takes, and a row of the table.
+trainings() {
+  local processes=$1 wanted=$2 share runs=0
+  (( wanted > 0 )) || return 0
+  during_writes=0 before_training=0 early_ends=0 number=0
+  undisturbed "$processes"
+  printf '%4s  %8s  %5s  %-32s  %s\n' kill seconds step moment "resumed at step"
+  while (( number < wanted )); do
+    share=$(( wanted - number < 20 ? wanted - number : 20 ))
+    disturb "$processes" "$share"
+    (( ++runs ))
+    (( runs <= 3 * wanted )) || fail "trainings end before they are killed"
+  done
+  # One kill in twenty at least has to fall into the writing of a checkpoint.
+  (( during_writes >= wanted / 20 )) || fail "only $during_writes of $wanted kills fell into the writing of a checkpoint"
+  rows+=("$(printf 'train, %d process(es)|%d|%d|%d|%d trainings equal' \
+    "$processes" "$number" "$during_writes" "$before_training" "$runs")")
+}
+
+# ---- convert and export ----------------------------------------------------------------------------------------------
+# The files of model/ and converted.h5, which are old, new, or gone with config.json.
+check_files() {
+  local file name
+  for file in files/converted.h5 files/model/*; do
+    name=${file#files/}
+    cmp -s "$file" "old/$name" || cmp -s "$file" "new/$name" || fail "kill $number: $name is neither old nor new"
+  done
+  [[ -f files/converted.h5 ]] || fail "kill $number: converted.h5 is gone"
+  local compare=(diff -rq -x '.*.partial' files/model)
+  [[ ! -f files/model/config.json ]] || "${compare[@]}" old/model >/dev/null || "${compare[@]}" new/model >/dev/null || fail "kill $number: model is neither the old one nor the new one"
+}
+
+is_partial() {
+  local partial
+  for partial in files/.*.partial files/model/.*.partial; do [[ ! -e $partial ]] || return 0; done
+  return 1
+}
+
+commands() {
+  local wanted=$1 command delay ended whole begin between=0 ends=0 checkpoints=undisturbed/run/checkpoints
+  (( wanted > 0 )) || return 0
+  local convert=("$furlong" convert ../step.h5 converted.h5 --attention favor_positive --force)
+  local export=("$furlong" export ../step.h5 model --force)
+  cp "$(printf '%s\n' $checkpoints/step_*.h5 | head -n 1)" earlier.h5
+  cp "$checkpoints/$(printf 'step_%08d.h5' 450)" step.h5
+  rm -rf old new files
+  mkdir old
+  (cd old && "$furlong" convert ../earlier.h5 converted.h5 && "$furlong" export ../earlier.h5 model) >out
+  cp -r old new
+  begin=$(now)
+  (cd new && "${convert[@]}" && "${export[@]}") >out
+  whole=$(( $(now) - begin ))
+  ! cmp -s old/converted.h5 new/converted.h5 && ! cmp -s old/model/model.safetensors new/model/model.safetensors || fail "what convert writes does not differ"
+  number=0
+  while (( number < wanted )); do
+    (( ++number ))
+    rm -rf files
+    cp -r old files
+    for command in convert export; do
+      local -n arguments=$command
+      delay=$(random 0 $(( whole / 2 )))
+      start files "${arguments[@]}"
+      if (( number % 2 == 0 )); then
+        while ! is_partial && kill -0 $running 2>/dev/null; do :; done
+      else
+        sleep "$(seconds $delay)"
+      fi
+      kill_all
+      ended=0
+      wait $running 2>/dev/null || ended=$?
+      running=
+      if (( ended == 0 )); then (( ++ends )); continue; fi
+      (( ended == 137 )) || { cat files/err >&2; fail "$command ended with status $ended"; }
+      break
+    done
+    (( ended == 137 )) || { (( --number )); (( ends <= 10 * wanted )) || fail "no kill hits convert or export"; continue; }
+    rm -f files/out files/err
+    ! is_partial || (( ++between ))
+    check_files
+    (cd files && "${convert[@]}" && "${export[@]}") >out || fail "kill $number: $command does not start again"
+    diff -r files new || fail "kill $number: after $command was started again, files differ"
+  done
+  rows+=("convert and export|$number|$between|-|files equal")
+}
+
+echo "seed $seed"
+two=$(( kills / 5 )) files=$(( kills / 10 ))
+trainings 2 "$two"
+trainings 1 $(( kills - two - files ))
+commands "$files"
+printf '\n%-24s %6s %14s %16s  %s\n' command kills "while writing" "before training" outcome
+for row in "${rows[@]}"; do
+  IFS='|' read -r name count during before outcome <<<"$row"
+  printf '%-24s %6s %14s %16s  %s\n' "$name" "$count" "$during" "$before" "$outcome"
+done
+echo "$kills kills: metrics, checkpoints and files are those of undisturbed runs, bit for bit"
