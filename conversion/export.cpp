@@ -201,8 +201,11 @@ class Exporter {
     if (!options_.overwrite && fs::exists(directory / "config.json"))
       throw UserError("{}: there is a config.json already; choose another directory, or give --force to write over it",
                       directory.string());
+    // Weights without a config.json are of an export that was interrupted behind its removal.
+    const bool holds_model = fs::exists(directory / "config.json") || fs::exists(directory / "model.safetensors") ||
+                             fs::exists(directory / "model.safetensors.index.json");
     write_tensors(directory);
-    if (options_.overwrite) remove_earlier(directory);
+    if (options_.overwrite && holds_model) remove_earlier(directory);
     write_files(directory);
     write_file(directory, "config.json", config_text());  // last: a directory that has it is whole
     return report_;

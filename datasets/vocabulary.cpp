@@ -9,6 +9,7 @@
 
 #include "formats/json_text.h"
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 
 namespace furlong {
 
@@ -168,6 +169,7 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
       symbols[symbols.size() - 2] == mask_symbol) {
     symbols.erase(symbols.size() - 1);
     symbols.erase(symbols.size() - 1);
+    if (!symbols.empty() && symbols.back() == class_symbol) return refuse("<class> is there twice");
     const nlohmann::json base{{"kind", kind}, {"symbols", symbols}};
     return from_json(base.dump(), origin).with_encoder_tokens().with_labels(std::move(labels));
   }
@@ -183,7 +185,8 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
                                                            : refuse("its symbols are not those of the copy task");
   }
   if (kind != "dna" && kind != "rna" && kind != "protein") {
-    return refuse(fmt::format("unknown kind '{}', expected bytes, dna, rna, protein, copy or tokenizer", kind));
+    return refuse(fmt::format("unknown kind '{}', expected bytes, dna, rna, protein, copy or tokenizer",
+                              foreign::printable(kind)));
   }
   const Vocabulary candidate = alphabet(kind);
   return symbols == candidate.symbols_ ? candidate.with_labels(std::move(labels))

@@ -4,6 +4,7 @@
 
 #include "datasets/tokenizers/base64.h"
 #include "datasets/tokenizers/tokenizer_kinds.h"
+#include "framework/core/printable.h"
 
 namespace furlong {
 namespace {
@@ -43,16 +44,7 @@ std::shared_ptr<const Tokenizer> letters_from_json(const JsonView& json, const S
   return make_letter_tokenizer(std::move(parts), {}, &special, origin);
 }
 
-}  // namespace
-
-std::vector<std::int32_t> Tokenizer::framed(std::span<const std::int32_t> ids) const {
-  std::vector<std::int32_t> all(frame_front_);
-  all.insert(all.end(), ids.begin(), ids.end());
-  all.insert(all.end(), frame_back_.begin(), frame_back_.end());
-  return all;
-}
-
-std::shared_ptr<const Tokenizer> tokenizer_from_json(std::string_view json, std::string_view origin) {
+std::shared_ptr<const Tokenizer> read_tokenizer(std::string_view json, std::string_view origin) {
   nlohmann::json document = parse_json(json, origin);
   const JsonView all(document, std::string(origin) + ":");
   const std::string kind = all.at("kind").text();
@@ -72,6 +64,19 @@ std::shared_ptr<const Tokenizer> tokenizer_from_json(std::string_view json, std:
   }
   check_special_tokens(*tokenizer, origin);
   return tokenizer;
+}
+
+}  // namespace
+
+std::vector<std::int32_t> Tokenizer::framed(std::span<const std::int32_t> ids) const {
+  std::vector<std::int32_t> all(frame_front_);
+  all.insert(all.end(), ids.begin(), ids.end());
+  all.insert(all.end(), frame_back_.begin(), frame_back_.end());
+  return all;
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_from_json(std::string_view json, std::string_view origin) {
+  return foreign::with_single_line_errors([&] { return read_tokenizer(json, origin); });
 }
 
 }  // namespace furlong

@@ -8,6 +8,7 @@
 #include "framework/config/scalar.h"
 #include "framework/config/yaml_source.h"
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 
 namespace furlong::config {
 namespace {
@@ -288,25 +289,29 @@ void apply(const Table& table, Layer& layer, const std::string& name, const std:
 
 Reading read_settings(const Table& table, const std::filesystem::path& file,
                       const std::vector<std::string>& overrides) {
-  Reading reading;
-  Layer layer = FileReader(table, reading).read(file, "");
-  apply(table, layer, file.string(), overrides, reading);
-  return reading;
+  return foreign::with_single_line_errors([&] {
+    Reading reading;
+    Layer layer = FileReader(table, reading).read(file, "");
+    apply(table, layer, file.string(), overrides, reading);
+    return reading;
+  });
 }
 
 Reading read_settings_text(const Table& table, const std::string& text, const std::string& name,
                            const std::vector<std::string>& overrides) {
-  Reading reading;
-  const YamlSource source(name, text);
-  YAML::Node included(YAML::NodeType::Null);
-  const Layer own = Collector(table, source).collect(&included);
-  if (!included.IsNull())
-    throw UserError("{}: include works in files only; expected the settings themselves",
-                    source.at(included.Mark()).text());
-  Layer layer;
-  merge(table, layer, own);
-  apply(table, layer, name, overrides, reading);
-  return reading;
+  return foreign::with_single_line_errors([&] {
+    Reading reading;
+    const YamlSource source(name, text);
+    YAML::Node included(YAML::NodeType::Null);
+    const Layer own = Collector(table, source).collect(&included);
+    if (!included.IsNull())
+      throw UserError("{}: include works in files only; expected the settings themselves",
+                      source.at(included.Mark()).text());
+    Layer layer;
+    merge(table, layer, own);
+    apply(table, layer, name, overrides, reading);
+    return reading;
+  });
 }
 
 }  // namespace furlong::config

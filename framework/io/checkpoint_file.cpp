@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_header.h"
 #include "framework/io/checkpoint_shards.h"
@@ -275,20 +276,24 @@ CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = def
 CheckpointReader::~CheckpointReader() = default;
 
 CheckpointReader CheckpointReader::open(const fs::path& path) {
-  auto state = std::make_unique<State>(path);
-  detail::verify(state->descriptor, state->io, path);
-  state->open();
-  state->open_shards();
-  return CheckpointReader(std::move(state));
+  return foreign::with_single_line_errors([&] {
+    auto state = std::make_unique<State>(path);
+    detail::verify(state->descriptor, state->io, path);
+    state->open();
+    state->open_shards();
+    return CheckpointReader(std::move(state));
+  });
 }
 
 std::vector<std::string> CheckpointReader::shards_of(const fs::path& path) {
-  State state(path);
-  detail::verify(state.descriptor, state.io, path);
-  state.open();
-  std::vector<std::string> names;
-  for (const ShardIndex::File& file : state.shard_index().files) names.push_back(file.name);
-  return names;
+  return foreign::with_single_line_errors([&] {
+    State state(path);
+    detail::verify(state.descriptor, state.io, path);
+    state.open();
+    std::vector<std::string> names;
+    for (const ShardIndex::File& file : state.shard_index().files) names.push_back(file.name);
+    return names;
+  });
 }
 
 bool CheckpointReader::has(const std::string& name) const { return state_->entries.contains(name); }

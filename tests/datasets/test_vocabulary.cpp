@@ -92,7 +92,8 @@ TEST(Vocabulary, JsonRoundTripAndDamage) {
   for (const std::string& damaged :
        {std::string(), std::string("{"), std::string("[]"), std::string(R"({"kind":"dna"})"),
         std::string(R"({"kind":3,"symbols":[]})"), std::string(R"({"kind":"words","symbols":["A"]})"),
-        std::string(R"({"kind":"bytes","symbols":["A"]})"), std::string(R"({"kind":"dna","symbols":7})"), swapped}) {
+        std::string(R"({"kind":"bytes","symbols":["A"]})"), std::string(R"({"kind":"dna","symbols":7})"),
+        std::string(R"({"kind":"dna","symbols":["A","<mask>","<class>","<mask>","<class>"]})"), swapped}) {
     EXPECT_THAT(message_of<UserError>([&] { Vocabulary::from_json(damaged, "store.h5"); }),
                 HasSubstr("store.h5: the vocabulary is damaged"))
         << damaged;

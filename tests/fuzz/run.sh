@@ -34,8 +34,8 @@ scripts/build.sh fuzz
 folder=$PWD/build/fuzz
 corpus=$PWD/tests/fuzz/corpus
 mkdir -p "$folder"/{findings,logs}
-# Memory is bounded by the size of the input, so that 2 GiB at once is a finding. HDF5 keeps free lists for the process.
-options=(-timeout=120 -rss_limit_mb=4096 -malloc_limit_mb=2048 -print_final_stats=1 -verbosity=1)
+# Leaks are looked for once, at the end. Memory is bounded by the size of the input, so that 2 GiB at once is a finding. HDF5 keeps free lists for the process.
+options=(-detect_leaks=0 -timeout=120 -rss_limit_mb=4096 -malloc_limit_mb=2048 -print_final_stats=1 -verbosity=1)
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=0 UBSAN_OPTIONS=print_stacktrace=1
 export HDF5_NO_FREE_LIST=1
 
