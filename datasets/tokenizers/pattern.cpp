@@ -117,6 +117,7 @@ class Translator {
   void group() {
     out_ += '(';
     ++at_;
+    if (at_ < in_.size() && in_[at_] == '*') refuse("(*");
     if (at_ >= in_.size() || in_[at_] != '?') return;
     for (const std::string_view kind : {"?:", "?i:", "?=", "?!", "?<=", "?<!", "?>"}) {
       if (in_.substr(at_).starts_with(kind)) {

@@ -102,7 +102,7 @@ TEST(Pattern, MeansWhatItMeansInOniguruma) {
 
 TEST(Pattern, RefusesWhatEnginesUnderstandDifferently) {
   for (const char* expression : {R"(\bword)", R"(\h+)", "^a", "a$", "(?i)a", "a{,3}", "a{2}+", "[a&&b]", "[[:alpha:]]",
-                                 "[^\\S]", R"(\x41)", R"(\p{^L})", R"((?<n>a))", R"(\1)", "a\\"}) {
+                                 "[^\\S]", R"(\x41)", R"(\p{^L})", R"((?<n>a))", R"(\1)", "(*COMMIT)a", "a\\"}) {
     EXPECT_THAT(message_of<UserError>([&] { Pattern(expression, "f.json: model"); }),
                 HasSubstr("f.json: model: the pattern"))
         << expression;
