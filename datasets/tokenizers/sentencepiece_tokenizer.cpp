@@ -2,6 +2,7 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "datasets/tokenizers/base64.h"
@@ -28,7 +29,7 @@ class SentencePieceTokenizer : public Tokenizer {
       : parts_(std::move(parts)), normalizer_(JsonView(parts_.normalizer, std::string(origin) + ": normalizer")) {
     if (parts_.model.empty()) throw UserError("{}: not a SentencePiece model (it is empty)", origin);
     check_normalization_maps(parts_.model, origin);
-    check(processor_.LoadFromSerializedProto(parts_.model), origin);
+    load(origin);
     size_ = processor_.GetPieceSize();
     read_added(origin);
     const auto name = [&](const char* key, int id) {
@@ -114,6 +115,18 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
  private:
+  void load(std::string_view origin) {
+    sentencepiece::util::Status status;
+    try {
+      status = processor_.LoadFromSerializedProto(parts_.model);
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& failure) {  // its tries' own, where a piece begins with a NUL
+      throw UserError("{}: not a SentencePiece model ({})", origin, failure.what());
+    }
+    check(status, origin);
+  }
+
   bool is_text(std::int32_t id) const { return id < processor_.GetPieceSize() && !processor_.IsControl(id); }
 
   /// The model's own control tokens are looked for in text as other special tokens are; the library never does.
