@@ -24,7 +24,7 @@ target_link_libraries(dnnl_headers INTERFACE ${DNNL_LIBRARY})
 
 # CMake's own module would need a C compiler and link what HDF5 itself links (libcurl), whose headers nobody here needs.
 pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET hdf5)
-# HMAC-SHA-256 of the handshake between processes (communication/bootstrap/store_handshake.h).
+# HMAC-SHA-256 of the handshake between processes (communication/job_store/store_handshake.h).
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
 add_library(furlong_hdf5 INTERFACE)
 target_link_libraries(furlong_hdf5 INTERFACE PkgConfig::HDF5)

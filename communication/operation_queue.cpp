@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "communication/bootstrap/socket.h"
+#include "communication/job_store/socket.h"
 #include "framework/core/error.h"
 #include "framework/core/trace.h"
 

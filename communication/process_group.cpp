@@ -19,10 +19,10 @@
 #include <thread>
 #include <vector>
 
-#include "communication/bootstrap/socket.h"
-#include "communication/bootstrap/store_client.h"
-#include "communication/bootstrap/store_server.h"
 #include "communication/gloo/gloo_communicator.h"
+#include "communication/job_store/socket.h"
+#include "communication/job_store/store_client.h"
+#include "communication/job_store/store_server.h"
 #include "communication/nccl/nccl_communicator.h"
 #include "framework/core/clock.h"
 #include "framework/core/gpu_engine.h"

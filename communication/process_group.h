@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "communication/bootstrap/launch_environment.h"
 #include "communication/communicator.h"
+#include "communication/launch/launch_environment.h"
 #include "framework/core/error.h"
 
 namespace furlong {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <map>
 
-#include "conversion/tensor_import.h"
+#include "conversion/read_parameters.h"
 #include "framework/config/reader.h"
 #include "layers/attention/mechanism.h"
 

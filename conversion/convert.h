@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "conversion/approximation.h"
-#include "conversion/automatic.h"
+#include "conversion/choose_attention.h"
 #include "conversion/fold_scaling.h"
-#include "conversion/import.h"
+#include "conversion/import_model.h"
 
 namespace furlong {
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "conversion/performer_directory.h"
-#include "conversion/tensor_import.h"
+#include "conversion/read_parameters.h"
 #include "conversion/tokenizer_export.h"
 #include "formats/safetensors_writer.h"
 #include "framework/io/atomic_file.h"

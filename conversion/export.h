@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "conversion/import.h"
+#include "conversion/import_model.h"
 
 namespace furlong {
 

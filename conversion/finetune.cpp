@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "communication/bootstrap/launch_environment.h"
+#include "communication/launch/launch_environment.h"
 #include "conversion/approximation.h"
 #include "conversion/finetune_record.h"
-#include "conversion/import.h"
+#include "conversion/import_model.h"
 #include "conversion/recovery_file.h"
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"

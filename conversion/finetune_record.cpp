@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "conversion/import.h"
+#include "conversion/import_model.h"
 #include "formats/json_text.h"
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"

@@ -5,7 +5,7 @@
 
 #include "conversion/approximation.h"
 #include "conversion/attention_request.h"
-#include "conversion/tensor_import.h"
+#include "conversion/read_parameters.h"
 #include "framework/core/shape.h"
 #include "layers/attention/mechanism.h"
 

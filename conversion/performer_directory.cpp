@@ -4,7 +4,7 @@
 #include <fstream>
 #include <set>
 
-#include "conversion/tensor_import.h"
+#include "conversion/read_parameters.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"

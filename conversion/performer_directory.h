@@ -1,7 +1,7 @@
 #pragma once
 // Directories of models that no other program computes: the tensors that Hugging Face has under its names, ours beside
 // them, and a config.json of our own. What furlong export writes where softmax is gone, and furlong convert reads back.
-#include "conversion/import.h"
+#include "conversion/import_model.h"
 
 namespace furlong {
 

@@ -15,9 +15,9 @@
 #include <optional>
 #include <utility>
 
-#include "communication/bootstrap/wait_notice.h"
 #include "communication/gloo/gloo_mesh.h"
 #include "communication/gloo/ring.h"
+#include "communication/job_store/wait_notice.h"
 #include "communication/operation_queue.h"
 #include "communication/reduction.h"
 #include "framework/core/error.h"

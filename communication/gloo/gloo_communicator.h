@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "communication/bootstrap/socket.h"
-#include "communication/bootstrap/store_client.h"
 #include "communication/communicator.h"
+#include "communication/job_store/socket.h"
+#include "communication/job_store/store_client.h"
 
 namespace furlong {
 

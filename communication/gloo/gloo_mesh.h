@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "communication/bootstrap/store_client.h"
 #include "communication/gloo/gloo_communicator.h"
 #include "communication/gloo/rank_links.h"
+#include "communication/job_store/store_client.h"
 
 namespace furlong {
 

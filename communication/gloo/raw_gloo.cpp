@@ -17,12 +17,12 @@
 #include <thread>
 #include <vector>
 
-#include "communication/bootstrap/socket.h"
-#include "communication/bootstrap/store_protocol.h"
 #include "communication/gloo/adopted_pairs.h"
 #include "communication/gloo/gloo_communicator.h"
 #include "communication/gloo/gloo_mesh.h"
 #include "communication/gloo/rank_links.h"
+#include "communication/job_store/socket.h"
+#include "communication/job_store/store_protocol.h"
 #include "framework/core/clock.h"
 
 namespace furlong {

@@ -12,8 +12,8 @@
 #include <charconv>
 #include <map>
 
-#include "communication/bootstrap/launch_environment.h"
 #include "communication/launch/core_split.h"
+#include "communication/launch/launch_environment.h"
 #include "framework/core/error.h"
 #include "framework/core/machine.h"
 

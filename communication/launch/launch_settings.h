@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "communication/bootstrap/environment_reader.h"
-#include "communication/bootstrap/socket.h"
+#include "communication/job_store/socket.h"
+#include "communication/launch/environment_reader.h"
 #include "communication/launch/launcher.h"
 
 namespace furlong {

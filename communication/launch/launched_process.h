@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "communication/bootstrap/socket.h"
+#include "communication/job_store/socket.h"
 
 namespace furlong {
 

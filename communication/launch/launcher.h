@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "communication/bootstrap/environment_reader.h"
+#include "communication/launch/environment_reader.h"
 
 namespace furlong {
 

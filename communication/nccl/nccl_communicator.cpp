@@ -10,8 +10,8 @@
 #include <thread>
 #include <utility>
 
-#include "communication/bootstrap/socket.h"
-#include "communication/bootstrap/wait_notice.h"
+#include "communication/job_store/socket.h"
+#include "communication/job_store/wait_notice.h"
 #include "communication/nccl/nccl_link.h"
 #include "framework/core/error.h"
 #include "framework/core/gpu_engine.h"

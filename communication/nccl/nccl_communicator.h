@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "communication/bootstrap/store_client.h"
 #include "communication/communicator.h"
+#include "communication/job_store/store_client.h"
 
 namespace furlong {
 

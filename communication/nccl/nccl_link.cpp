@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "communication/bootstrap/socket.h"
+#include "communication/job_store/socket.h"
 #include "framework/core/gpu_engine.h"
 
 namespace furlong {

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "communication/bootstrap/store_client.h"
-#include "communication/bootstrap/store_server.h"
 #include "communication/gloo/gloo_communicator.h"
+#include "communication/job_store/store_client.h"
+#include "communication/job_store/store_server.h"
 #include "evaluation/bench/bench_attention.h"
 #include "framework/core/clock.h"
 #include "framework/core/machine.h"

@@ -1,20 +1,20 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/primitives/activation_cpu.cpp"
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 
 #include <hwy/foreach_target.h>
 
-#include "framework/cpu/lane_value-inl.h"
-#include "framework/cpu/spans.h"
 #include "framework/primitives/activation_kernels.h"
 #include "framework/primitives/dispatch.h"
+#include "framework/simd/lane_value-inl.h"
+#include "framework/simd/spans.h"
 
 #undef FURLONG_LANE_FUNCTION
 #define FURLONG_LANE_FUNCTION HWY_INLINE
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 #include "framework/primitives/activation_math-inl.h"
 
 template <class Body>
@@ -75,7 +75,7 @@ void gated_backward_row(const T* gate, const T* up, const T* d_y, T* d_gate, T* 
 void Activation(const Tensor& x, const Tensor& y, ActivationKind kind) {
   with_float_type(x.dtype(), "activation", [&]<class T>(std::type_identity<T>) {
     with_kind(kind, [&]<class F>(F) {
-      cpu::parallel_spans<2>({&x, &y}, [&](std::int64_t, std::int64_t n, const std::array<std::int64_t, 2>& at) {
+      simd::parallel_spans<2>({&x, &y}, [&](std::int64_t, std::int64_t n, const std::array<std::int64_t, 2>& at) {
         forward_span<T, F>(x.data<T>() + at[0], y.data<T>() + at[1], n);
       });
     });
@@ -85,7 +85,7 @@ void Activation(const Tensor& x, const Tensor& y, ActivationKind kind) {
 void ActivationBackward(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate, ActivationKind kind) {
   with_float_type(x.dtype(), "activation", [&]<class T>(std::type_identity<T>) {
     with_kind(kind, [&]<class F>(F) {
-      cpu::parallel_spans<3>(
+      simd::parallel_spans<3>(
           {&x, &d_y, &d_x}, [&](std::int64_t, std::int64_t n, const std::array<std::int64_t, 3>& at) {
             backward_span<T, F>(x.data<T>() + at[0], d_y.data<T>() + at[1], d_x.data<T>() + at[2], n, accumulate);
           });
@@ -96,9 +96,9 @@ void ActivationBackward(const Tensor& x, const Tensor& d_y, const Tensor& d_x, b
 /// Calls body(row) for the rows of y on several threads.
 template <class Body>
 void for_rows(const Tensor& y, const Body& body) {
-  const auto view = cpu::row_view(y);
+  const auto view = simd::row_view(y);
   const std::int64_t grain =
-      std::max<std::int64_t>(1, cpu::elementwise_grain / std::max<std::int64_t>(1, view.columns));
+      std::max<std::int64_t>(1, simd::elementwise_grain / std::max<std::int64_t>(1, view.columns));
   parallel_ranges(view.rows, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) body(row);
   });
@@ -109,7 +109,7 @@ void GatedActivation(const Tensor& x, const Tensor& y, ActivationKind kind) {
     with_kind(kind, [&]<class F>(F) {
       const std::int64_t f = y.extent(-1);
       for_rows(y, [&](std::int64_t row) {
-        const T* gate = x.data<T>() + cpu::row_offset(x, row);
+        const T* gate = x.data<T>() + simd::row_offset(x, row);
         gated_forward_row<T, F>(gate, gate + f, y.data<T>() + row * f, f);
       });
     });
@@ -122,9 +122,9 @@ void GatedActivationBackward(const Tensor& x, const Tensor& d_y, const Tensor& d
     with_kind(kind, [&]<class F>(F) {
       const std::int64_t f = d_y.extent(-1);
       for_rows(d_y, [&](std::int64_t row) {
-        const T* gate = x.data<T>() + cpu::row_offset(x, row);
-        T* d_gate = d_x.data<T>() + cpu::row_offset(d_x, row);
-        gated_backward_row<T, F>(gate, gate + f, d_y.data<T>() + cpu::row_offset(d_y, row), d_gate, d_gate + f, f,
+        const T* gate = x.data<T>() + simd::row_offset(x, row);
+        T* d_gate = d_x.data<T>() + simd::row_offset(d_x, row);
+        gated_backward_row<T, F>(gate, gate + f, d_y.data<T>() + simd::row_offset(d_y, row), d_gate, d_gate + f, f,
                                  accumulate);
       });
     });

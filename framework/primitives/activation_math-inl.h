@@ -1,6 +1,6 @@
-// Activations and their derivatives over a lane type L (see framework/cpu/lane_value-inl.h): a SIMD vector or a scalar.
-// An engine includes this inside its own namespace, once for each instruction set, after defining FURLONG_LANE_FUNCTION
-// (how such functions are declared there).
+// Activations and their derivatives over a lane type L (see framework/simd/lane_value-inl.h): a SIMD vector or a
+// scalar. An engine includes this inside its own namespace, once for each instruction set, after defining
+// FURLONG_LANE_FUNCTION (how such functions are declared there).
 
 template <class L>
 struct ValueAndDerivative {

@@ -1,18 +1,18 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/primitives/arithmetic_cpu.cpp"
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 
 #include <hwy/foreach_target.h>
 
 #include "framework/core/tensor.h"
-#include "framework/cpu/rows.h"
-#include "framework/cpu/simd-inl.h"
 #include "framework/primitives/arithmetic_kernels.h"
 #include "framework/primitives/dispatch.h"
+#include "framework/simd/rows.h"
+#include "framework/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 constexpr std::int64_t grain = 1 << 15;  // elements below which a second thread costs more than it saves
 
 template <class To, class From>
@@ -49,11 +49,11 @@ void add_tensors(const Tensor& target, const Tensor& source, bool accumulate, do
     });
     return;
   }
-  const auto view = cpu::row_view(target);
+  const auto view = simd::row_view(target);
   parallel_ranges(view.rows, std::max<std::int64_t>(1, grain / std::max<std::int64_t>(view.columns, 1)),
                   [&](std::int64_t begin, std::int64_t end) {
                     for (std::int64_t row = begin; row < end; ++row) {
-                      add_span(to + cpu::row_offset(target, row), from + cpu::row_offset(source, row), view.columns,
+                      add_span(to + simd::row_offset(target, row), from + simd::row_offset(source, row), view.columns,
                                accumulate, scale);
                     }
                   });
@@ -97,12 +97,12 @@ void SumOfSquares(const Tensor& tensor, const Tensor& result) {
 
 std::int64_t CountNonFinite(const Tensor& tensor) {
   std::int64_t bad = 0;
-  const auto view = cpu::row_view(tensor);
+  const auto view = simd::row_view(tensor);
   const std::int64_t step = tensor.shape().rank() == 0 ? 1 : tensor.strides()[-1];
   with_float_type(tensor.dtype(), "count_non_finite", [&]<class T>(std::type_identity<T>) {
     const T* values = static_cast<const T*>(tensor.address());
     for (std::int64_t row = 0; row < view.rows; ++row) {
-      const T* line = values + cpu::row_offset(tensor, row);
+      const T* line = values + simd::row_offset(tensor, row);
       for (std::int64_t i = 0; i < view.columns; ++i) bad += !std::isfinite(static_cast<compute_t<T>>(line[i * step]));
     }
   });
@@ -127,7 +127,7 @@ void sum_of_squares_cpu(const Tensor& tensor, const Tensor& result) {
 std::int64_t count_non_finite_cpu(const Tensor& tensor) { return HWY_DYNAMIC_DISPATCH(CountNonFinite)(tensor); }
 
 void fill_cpu(const Tensor& tensor, double value) {
-  const auto view = cpu::row_view(tensor);
+  const auto view = simd::row_view(tensor);
   with_float_type(tensor.dtype(), "fill", [&]<class T>(std::type_identity<T>) {
     const T filler = static_cast<T>(static_cast<compute_t<T>>(value));
     T* values = static_cast<T*>(tensor.address());
@@ -136,7 +136,7 @@ void fill_cpu(const Tensor& tensor, double value) {
                       [&](std::int64_t begin, std::int64_t end) { std::fill(values + begin, values + end, filler); });
     } else {
       for (std::int64_t row = 0; row < view.rows; ++row)
-        std::fill_n(values + cpu::row_offset(tensor, row), view.columns, filler);
+        std::fill_n(values + simd::row_offset(tensor, row), view.columns, filler);
     }
   });
 }

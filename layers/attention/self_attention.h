@@ -2,8 +2,8 @@
 #include <optional>
 
 #include "framework/ops/attention/positions/rotary.h"
-#include "layers/attention/linear/recurrent_state.h"
 #include "layers/attention/mechanism.h"
+#include "layers/attention/recurrent_state.h"
 #include "layers/blocks/norm.h"
 #include "layers/linear.h"
 

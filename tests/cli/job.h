@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/cli/program.h"
-#include "tests/communication/bootstrap/store_testing.h"
+#include "tests/communication/job_store/store_testing.h"
 
 namespace furlong::testing {
 

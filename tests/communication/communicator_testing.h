@@ -19,15 +19,15 @@
 #include <utility>
 #include <vector>
 
-#include "communication/bootstrap/store_client.h"
-#include "communication/bootstrap/store_server.h"
 #include "communication/gloo/gloo_communicator.h"
+#include "communication/job_store/store_client.h"
+#include "communication/job_store/store_server.h"
 #include "communication/nccl/nccl_communicator.h"
 #include "framework/core/dtype.h"
 #include "framework/core/log.h"
 #include "framework/core/tensor.h"
-#include "tests/communication/bootstrap/store_testing.h"
 #include "tests/communication/child_processes.h"
+#include "tests/communication/job_store/store_testing.h"
 #include "tests/framework/engine_testing.h"
 
 namespace furlong::communicator_testing {

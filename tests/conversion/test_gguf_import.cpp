@@ -1,7 +1,7 @@
 // GGUF's own words for rotary scaling, read as llama.cpp reads them.
 #include <gmock/gmock.h>
 
-#include "conversion/import.h"
+#include "conversion/import_model.h"
 #include "tests/conversion/tiny_gguf.h"
 #include "tests/datasets/temporary_folder.h"
 

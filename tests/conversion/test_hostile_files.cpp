@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "conversion/finetune_record.h"
-#include "conversion/import.h"
+#include "conversion/import_model.h"
 #include "tests/conversion/tiny_models.h"
 #include "tests/datasets/temporary_folder.h"
 #include "tests/formats/foreign_bytes.h"

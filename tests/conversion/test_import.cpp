@@ -1,5 +1,5 @@
 // Models of other programs, imported: what they compute, and what is refused.
-#include "conversion/import.h"
+#include "conversion/import_model.h"
 
 #include "conversion/convert.h"
 #include "framework/io/atomic_file.h"

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "communication/bootstrap/store_protocol.h"
+#include "communication/job_store/store_protocol.h"
 #include "datasets/prepare/store_writer.h"
 #include "datasets/tokenizers/base64.h"
 #include "datasets/tokenizers/sentencepiece_proto.h"

@@ -132,12 +132,12 @@ def self_test(ladder, objects, dependencies, headers):
         planted = str(source.with_suffix(".o"))
         subprocess.run(["c++", "-c", source, "-o", planted], check=True)
         objects = objects | {planted: f"{lowest}/planted.cpp"}
-        dependencies = dependencies | {planted: ["communication/bootstrap/slurm_nodes.h"]}
+        dependencies = dependencies | {planted: ["communication/launch/slurm_nodes.h"]}
         headers = headers | {f"{lowest}/planted.h": '#include "formats/json_text.h"\n'}
         includes, calls = wrong_includes(ladder, objects, dependencies, headers), wrong_calls(ladder, objects)
     report(ladder, includes, calls)
     expected = [
-        (f"{lowest}/planted.cpp", "communication/bootstrap/slurm_nodes.h"),
+        (f"{lowest}/planted.cpp", "communication/launch/slurm_nodes.h"),
         (f"{lowest}/planted.h", "formats/json_text.h"),
     ]
     return includes == expected and calls == [(f"{lowest}/planted.cpp", called, "trainers/train")]

@@ -18,8 +18,8 @@
 
 #include "communication/process_group.h"
 #include "framework/core/parallel.h"
-#include "tests/communication/bootstrap/store_testing.h"
 #include "tests/communication/child_processes.h"
+#include "tests/communication/job_store/store_testing.h"
 
 namespace furlong::parallel_testing {
 

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "communication/bootstrap/socket.h"
+#include "communication/job_store/socket.h"
 #include "framework/core/clock.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"

@@ -7,7 +7,7 @@
 #include "framework/core/trace.h"
 #include "framework/ops/optimizer/step_control.h"
 #include "framework/primitives/arithmetic.h"
-#include "trainers/train/optimizer/schedule.h"
+#include "trainers/train/optimizer/learning_rate.h"
 
 namespace furlong {
 

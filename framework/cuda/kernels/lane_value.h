@@ -1,6 +1,6 @@
 #pragma once
 // The scalar lane type of kernels, for element-wise maths that is written once over a lane type
-// (framework/cpu/lane_value-inl.h has the vector). Every operation is rounded as it is written, none are contracted
+// (framework/simd/lane_value-inl.h has the vector). Every operation is rounded as it is written, none are contracted
 // behind its back: with a CPU that fuses multiply_add, float32 results are the CPU's bit for bit.
 #include <type_traits>
 
@@ -38,8 +38,8 @@ __device__ inline double rounded_sum(double a, double b) {
 #endif
 }
 
-/// e^x as framework/cpu/simd-inl.h computes it, operation by operation: within 1.01 ulp, zero where the result would be
-/// subnormal, the largest finite number where it would overflow, NaN where x is.
+/// e^x as framework/simd/simd-inl.h computes it, operation by operation: within 1.01 ulp, zero where the result would
+/// be subnormal, the largest finite number where it would overflow, NaN where x is.
 __device__ inline float lane_exp(float x) {
   constexpr float magic = 0x1.8p23f;  // adding it leaves round(x) in the low bits of the significand
   const float bounded = gpu_min(x, 88.72283f);

@@ -1,18 +1,18 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/dense/embedding_cpu.cpp"
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 
 #include <hwy/foreach_target.h>
 
 #include "framework/core/tensor.h"
-#include "framework/cpu/rows.h"
-#include "framework/cpu/simd-inl.h"
 #include "framework/ops/dense/embedding_kernels.h"
 #include "framework/primitives/dispatch.h"
+#include "framework/simd/rows.h"
+#include "framework/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 constexpr std::int64_t grain = 1 << 15;  // elements below which a second thread costs more than it saves
 
 template <class T>
@@ -45,7 +45,7 @@ void gather(const Tensor& tokens, const Tensor& token_table, const Tensor& place
   T* y = output.data<T>();
   parallel_ranges(tokens.elements(), std::max<std::int64_t>(1, grain / d), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
-      const std::int64_t id = ids[cpu::row_offset(tokens, row / n) + row % n];
+      const std::int64_t id = ids[simd::row_offset(tokens, row / n) + row % n];
       if (id < 0 || id >= vocabulary) {
         throw ContractError("embedding: token id {} at [{}, {}] is outside the vocabulary of {}", id, row / n, row % n,
                             vocabulary);
@@ -74,7 +74,7 @@ void scatter_rows(const Tensor& ids, const Tensor& d_output, const Tensor& d_tab
                   [&](std::int64_t begin, std::int64_t end) {
                     const std::int64_t first = begin * block, columns = std::min(d, end * block) - first;
                     for (std::int64_t row = 0; row < rows; ++row) {
-                      const std::int64_t id = id_of[cpu::row_offset(ids, row / n) + row % n];
+                      const std::int64_t id = id_of[simd::row_offset(ids, row / n) + row % n];
                       add_row(dy + row * d + first, sums + id * d + first, columns);
                     }
                   });

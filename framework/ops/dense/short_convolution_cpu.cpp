@@ -1,19 +1,19 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/dense/short_convolution_cpu.cpp"
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 
 #include <hwy/foreach_target.h>
 
 #include "framework/autodiff/variable.h"
-#include "framework/cpu/rows.h"
-#include "framework/cpu/simd-inl.h"
 #include "framework/ops/dense/short_convolution.h"
 #include "framework/ops/dense/short_convolution_kernels.h"
 #include "framework/primitives/dispatch.h"
+#include "framework/simd/rows.h"
+#include "framework/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 constexpr std::int64_t grain = 1 << 14;  // elements below which a second thread costs more than it saves
 
 /// The inputs of one batch entry, from the history on.
@@ -101,7 +101,7 @@ void input_gradient(const Tensor& d_y, const Tensor& by_tap, const Tensor& posit
           }
           const std::int64_t first = width - last;
           for (std::int64_t j = first; j < width; ++j) rows[j] = dy + (row + width - 1 - j) * channels;
-          weighted_sum(rows, taps, first, width, channels, dx + cpu::row_offset(d_x.tensor, row), d_x.accumulates());
+          weighted_sum(rows, taps, first, width, channels, dx + simd::row_offset(d_x.tensor, row), d_x.accumulates());
         }
       });
 }

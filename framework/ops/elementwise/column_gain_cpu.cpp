@@ -1,20 +1,20 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/elementwise/column_gain_cpu.cpp"
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 
 #include <hwy/foreach_target.h>
 
 #include <algorithm>
 
 #include "framework/core/parallel.h"
-#include "framework/cpu/rows.h"
-#include "framework/cpu/simd-inl.h"
 #include "framework/ops/elementwise/column_gain_kernels.h"
 #include "framework/primitives/dispatch.h"
+#include "framework/simd/rows.h"
+#include "framework/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 constexpr std::int64_t grain = 1 << 14;  // elements below which a second thread costs more than it saves
 
 /// out = in · gain, row by row, or out += in · gain.
@@ -25,8 +25,8 @@ void scale_rows(const Tensor& in, const Tensor& gain, const Tensor& out, bool ac
   parallel_ranges(in.shape().rows(), std::max<std::int64_t>(1, grain / columns),
                   [&](std::int64_t begin, std::int64_t end) {
                     for (std::int64_t row = begin; row < end; ++row) {
-                      const T* from = in.data<T>() + cpu::row_offset(in, row);
-                      T* to = out.data<T>() + cpu::row_offset(out, row);
+                      const T* from = in.data<T>() + simd::row_offset(in, row);
+                      T* to = out.data<T>() + simd::row_offset(out, row);
                       for_lanes<T>(columns, [&](std::int64_t i, std::int64_t n) {
                         const auto scaled = hn::Mul(load_n(from + i, n), load_n<compute_t<T>>(factors + i, n));
                         store_n<T>(accumulate ? hn::Add(scaled, load_n<T>(to + i, n)) : scaled, to + i, n);
@@ -50,7 +50,7 @@ void SumProducts(const Tensor& x, const Tensor& d_y, const Tensor& blocks, const
         std::fill_n(sum, columns, Compute{0});
         for (std::int64_t row = rows * block / n_blocks; row < rows * (block + 1) / n_blocks; ++row) {
           const T* a = x.data<T>() + row * columns;
-          const T* b = d_y.data<T>() + cpu::row_offset(d_y, row);
+          const T* b = d_y.data<T>() + simd::row_offset(d_y, row);
           for_lanes<T>(columns, [&](std::int64_t i, std::int64_t n) {
             store_n<Compute>(hn::MulAdd(load_n(a + i, n), load_n(b + i, n), load_n<Compute>(sum + i, n)), sum + i, n);
           });

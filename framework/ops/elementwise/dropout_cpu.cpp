@@ -1,20 +1,20 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/elementwise/dropout_cpu.cpp"
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 
 #include <hwy/foreach_target.h>
 
 #include <algorithm>
 
 #include "framework/core/tensor.h"
-#include "framework/cpu/random-inl.h"
-#include "framework/cpu/spans.h"
 #include "framework/ops/elementwise/dropout_kernels.h"
 #include "framework/primitives/dispatch.h"
+#include "framework/simd/random-inl.h"
+#include "framework/simd/spans.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 constexpr std::int64_t words_at_once = 256;
 
 /// target (+)= source where its word reaches the threshold, times scale. words[i] belongs to source[i].
@@ -62,11 +62,11 @@ void dropout_span(const T* source, T* target, std::int64_t size, bool accumulate
 void Dropout(const Tensor& source, const Tensor& target, bool accumulate, std::uint32_t threshold, double scale,
              const RandomKey& key, std::uint64_t first_index) {
   with_float_type(source.dtype(), "dropout", [&]<class T>(std::type_identity<T>) {
-    cpu::parallel_spans<2>({&source, &target},
-                           [&](std::int64_t first, std::int64_t n, const std::array<std::int64_t, 2>& at) {
-                             dropout_span(source.data<T>() + at[0], target.data<T>() + at[1], n, accumulate, threshold,
-                                          scale, key, first_index + static_cast<std::uint64_t>(first));
-                           });
+    simd::parallel_spans<2>({&source, &target},
+                            [&](std::int64_t first, std::int64_t n, const std::array<std::int64_t, 2>& at) {
+                              dropout_span(source.data<T>() + at[0], target.data<T>() + at[1], n, accumulate, threshold,
+                                           scale, key, first_index + static_cast<std::uint64_t>(first));
+                            });
   });
 }
 

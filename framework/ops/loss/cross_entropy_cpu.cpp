@@ -1,13 +1,13 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/loss/cross_entropy_cpu.cpp"
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 
 #include <hwy/foreach_target.h>
 
-#include "framework/cpu/integers.h"
 #include "framework/ops/loss/cross_entropy_rows.h"
 #include "framework/ops/loss/logits-inl.h"
 #include "framework/primitives/dispatch.h"
+#include "framework/simd/integers.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
@@ -21,7 +21,7 @@ HWY_INLINE C sum_of_exponentials(C* logits, C maximum_, std::int64_t n, bool kee
   auto sum = hn::Zero(d);
   for (std::int64_t i = 0; i < n; i += step) {
     const std::int64_t k = std::min(step, n - i);
-    const auto term = cpu::HWY_NAMESPACE::exp(d, hn::Sub(load_logits(logits + i, k), maximum));
+    const auto term = simd::HWY_NAMESPACE::exp(d, hn::Sub(load_logits(logits + i, k), maximum));
     if (keep) store_n(term, logits + i, k);
     sum = hn::Add(sum, term);
   }
@@ -65,7 +65,7 @@ void chunk_losses(const CrossEntropyRows& chunk) {
   const C inverse_normalizer = chunk.inverse_normalizer.data<C>()[0];
   parallel_ranges(count, std::max<std::int64_t>(1, 8192 / vocabulary), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t row = chunk.first_row + i, target = cpu::integer_at(chunk.targets, row);
+      const std::int64_t row = chunk.first_row + i, target = simd::integer_at(chunk.targets, row);
       G* d_row = d_logits ? d_logits + i * vocabulary : nullptr;
       if (target >= 0) {
         losses[row] = row_loss(logits + i * vocabulary, target, inverse_normalizer, d_row,
@@ -103,7 +103,7 @@ void count_targets_cpu(const Tensor& targets, std::int64_t vocabulary, double no
   if (given.defined()) normalizer = given.data<double>()[0];
   std::int32_t valid = 0;
   for (std::int64_t row = 0; row < targets.elements(); ++row) {
-    const std::int64_t target = cpu::integer_at(targets, row);
+    const std::int64_t target = simd::integer_at(targets, row);
     require(target >= -1 && target < vocabulary, "target {} at row {} is outside [-1, {})", target, row, vocabulary);
     valid += target >= 0;
   }

@@ -1,12 +1,12 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/loss/distillation_cpu.cpp"
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 
 #include <hwy/foreach_target.h>
 
-#include "framework/cpu/integers.h"
 #include "framework/ops/loss/distillation_kernels.h"
 #include "framework/ops/loss/logits-inl.h"
+#include "framework/simd/integers.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
@@ -31,8 +31,8 @@ HWY_INLINE DivergenceSums<C> divergence_sums(C* student, C* teacher, C student_m
     const std::int64_t k = std::min(step, n - i);
     const auto s = hn::Sub(load_logits(student + i, k), student_maximum),
                t = hn::Sub(load_logits(teacher + i, k), teacher_maximum);
-    const auto student_term = cpu::HWY_NAMESPACE::exp(d, hn::Mul(s, inverse_temperature));
-    const auto teacher_term = cpu::HWY_NAMESPACE::exp(d, hn::Mul(t, inverse_temperature));
+    const auto student_term = simd::HWY_NAMESPACE::exp(d, hn::Mul(s, inverse_temperature));
+    const auto teacher_term = simd::HWY_NAMESPACE::exp(d, hn::Mul(t, inverse_temperature));
     if (keep) {
       store_n(student_term, student + i, k);
       store_n(teacher_term, teacher + i, k);
@@ -93,7 +93,7 @@ void chunk_divergences(const DistillationRows& chunk) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = chunk.first_row + i, first = i * vocabulary;
       G* d_row = d_logits ? d_logits + first : nullptr;
-      if (cpu::integer_at(chunk.targets, row) >= 0) {
+      if (simd::integer_at(chunk.targets, row) >= 0) {
         losses[row] = row_divergence(student + first, teacher + first, temperature, inverse_normalizer, d_row,
                                      agreement ? agreement + row : nullptr, vocabulary);
         continue;

@@ -9,11 +9,11 @@
 #include <algorithm>
 #include <limits>
 
-#include "framework/cpu/simd-inl.h"
+#include "framework/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 
 /// The first k lanes of `values`; minus infinity in the others, so that they lose every maximum and add nothing to a
 /// sum of exponentials.

@@ -1,20 +1,20 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/loss/relative_error_cpu.cpp"
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 
 #include <hwy/foreach_target.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "framework/cpu/integers.h"
-#include "framework/cpu/simd-inl.h"
 #include "framework/ops/loss/relative_error_kernels.h"
 #include "framework/primitives/dispatch.h"
+#include "framework/simd/integers.h"
+#include "framework/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 
 struct ErrorSums {
   double error = 0, size = 0;
@@ -43,9 +43,9 @@ void sum_errors(const Tensor& x, const Tensor& reference, const Tensor& mask, co
     for (std::int64_t block = begin; block < end; ++block) {
       ErrorSums total;
       for (std::int64_t row = block * rows_of_block; row < std::min(rows, (block + 1) * rows_of_block); ++row) {
-        if (mask.defined() && cpu::integer_at(mask, row) == 0) continue;
-        const ErrorSums of_row = row_sums(x.data<T>() + cpu::row_offset(x, row),
-                                          reference.data<T>() + cpu::row_offset(reference, row), columns);
+        if (mask.defined() && simd::integer_at(mask, row) == 0) continue;
+        const ErrorSums of_row = row_sums(x.data<T>() + simd::row_offset(x, row),
+                                          reference.data<T>() + simd::row_offset(reference, row), columns);
         total.error += of_row.error;
         total.size += of_row.size;
       }
@@ -71,10 +71,10 @@ void add_gradients(const Tensor& x, const Tensor& reference, const Tensor& mask,
   parallel_ranges(x.shape().rows(), std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, columns)),
                   [&](std::int64_t begin, std::int64_t end) {
                     for (std::int64_t row = begin; row < end; ++row) {
-                      const T *values = x.data<T>() + cpu::row_offset(x, row),
-                              *against = reference.data<T>() + cpu::row_offset(reference, row);
-                      T* target = d_x.data<T>() + cpu::row_offset(d_x, row);
-                      if (size == 0 || (mask.defined() && cpu::integer_at(mask, row) == 0)) {
+                      const T *values = x.data<T>() + simd::row_offset(x, row),
+                              *against = reference.data<T>() + simd::row_offset(reference, row);
+                      T* target = d_x.data<T>() + simd::row_offset(d_x, row);
+                      if (size == 0 || (mask.defined() && simd::integer_at(mask, row) == 0)) {
                         if (!accumulate) std::fill_n(target, columns, T{});
                         continue;
                       }

@@ -1,6 +1,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/normalization/norm_cpu.cpp"
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 
 #include <hwy/foreach_target.h>
 
@@ -8,13 +8,13 @@
 #include <cmath>
 
 #include "framework/core/parallel.h"
-#include "framework/cpu/simd-inl.h"
 #include "framework/ops/normalization/norm_kernels.h"
 #include "framework/primitives/dispatch.h"
+#include "framework/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 constexpr std::int64_t grain = 1 << 14;  // elements below which a second thread costs more than it saves
 
 template <class T>

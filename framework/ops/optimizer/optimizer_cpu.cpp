@@ -1,19 +1,19 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/optimizer/optimizer_cpu.cpp"
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 
 #include <hwy/foreach_target.h>
 
 #include <cmath>
 
-#include "framework/cpu/random-inl.h"
-#include "framework/cpu/spans.h"
 #include "framework/ops/optimizer/optimizer_kernels.h"
 #include "framework/primitives/dispatch.h"
+#include "framework/simd/random-inl.h"
+#include "framework/simd/spans.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 
 template <class T>
 struct AdamWSpan {
@@ -87,7 +87,7 @@ void AdamW(const Tensor& values, const Tensor& d_values, const Tensor& first_mom
     }
   };
   const auto run = [&]<class T>(std::type_identity<T> type) {
-    parallel_ranges(values.elements(), cpu::elementwise_grain, [&](std::int64_t begin, std::int64_t end) {
+    parallel_ranges(values.elements(), simd::elementwise_grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; i += run_length) update(type, i, std::min(run_length, end - i));
     });
   };
@@ -96,7 +96,7 @@ void AdamW(const Tensor& values, const Tensor& d_values, const Tensor& first_mom
 
 void RoundStochastically(const Tensor& compute_values, const Tensor& values, const StochasticRounding& rounding,
                          std::int64_t step) {
-  parallel_ranges(values.elements(), cpu::elementwise_grain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(values.elements(), simd::elementwise_grain, [&](std::int64_t begin, std::int64_t end) {
     round_span(values.data<float>() + begin, compute_values.data<bfloat16>() + begin, end - begin, begin, rounding,
                step);
   });
@@ -113,7 +113,7 @@ void ema_span(T* average, const T* values, std::int64_t size, double decay) {
 
 void Ema(const Tensor& average, const Tensor& values, double decay) {
   const auto run = [&]<class T>(std::type_identity<T>) {
-    parallel_ranges(average.elements(), cpu::elementwise_grain, [&](std::int64_t begin, std::int64_t end) {
+    parallel_ranges(average.elements(), simd::elementwise_grain, [&](std::int64_t begin, std::int64_t end) {
       ema_span(average.data<T>() + begin, values.data<T>() + begin, end - begin, decay);
     });
   };

@@ -2,8 +2,8 @@
 #include <optional>
 
 #include "layers/attention/linear/head_constants.h"
-#include "layers/attention/linear/recurrent_state.h"
 #include "layers/attention/mechanism.h"
+#include "layers/attention/recurrent_state.h"
 
 namespace furlong::layers {
 

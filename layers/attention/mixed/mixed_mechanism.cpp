@@ -4,7 +4,7 @@
 
 #include "framework/ops/elementwise/column_ranges.h"
 #include "framework/ops/elementwise/concatenate.h"
-#include "layers/attention/linear/recurrent_state.h"
+#include "layers/attention/recurrent_state.h"
 
 namespace furlong::layers {
 namespace {

@@ -8,8 +8,8 @@
 #include <map>
 #include <set>
 
-#include "communication/bootstrap/launch_environment.h"
 #include "communication/launch/core_split.h"
+#include "communication/launch/launch_environment.h"
 #include "tests/communication/launch/launcher_testing.h"
 
 namespace furlong {

@@ -3,7 +3,7 @@
 // instruction sets.
 #include <gtest/gtest.h>
 
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 // After targets.h, which says what is compiled.
 #include <hwy/targets.h>
 

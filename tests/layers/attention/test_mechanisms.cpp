@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "layers/attention/linear/head_constants.h"
-#include "layers/attention/linear/recurrent_state.h"
+#include "layers/attention/recurrent_state.h"
 #include "tests/framework/engine_testing.h"
 #include "tests/layers/models/decoder_testing.h"
 

@@ -9,7 +9,7 @@
 #include "framework/core/arena.h"
 #include "framework/core/parallel.h"
 #include "tests/trainers/training.h"
-#include "trainers/train/optimizer/schedule.h"
+#include "trainers/train/optimizer/learning_rate.h"
 #include "trainers/train/run/step_forecast.h"
 
 namespace furlong {

@@ -3,7 +3,7 @@
 //   FURLONG_LANE_FUNCTION  how functions over lanes are declared there
 //   FURLONG_MAPS_ON_CPU or FURLONG_MAPS_ON_GPU  which engine it is; neither where only properties are read
 // maps/NAME-inl.h specialises Map for one map: its `properties`, and arithmetic of one of three kinds. Arithmetic that
-// can be is written once, over a lane type L (framework/cpu/lane_value-inl.h): a vector on the CPU, a number on GPUs.
+// can be is written once, over a lane type L (framework/simd/lane_value-inl.h): a vector on the CPU, a number on GPUs.
 //
 // Forms, row logarithms and derivatives are those of FeatureMapFunctions (feature_map_cpu.h).
 

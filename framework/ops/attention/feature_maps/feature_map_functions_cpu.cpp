@@ -1,13 +1,13 @@
 // Feature maps of a tile of rows on the CPU, by the arithmetic of maps/NAME-inl.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/attention/feature_maps/feature_map_functions_cpu.cpp"
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 
 #include <hwy/foreach_target.h>
 
-#include "framework/cpu/lane_value-inl.h"
 #include "framework/ops/attention/feature_maps/projection-inl.h"
 #include "framework/ops/attention/feature_maps/rows-inl.h"
+#include "framework/simd/lane_value-inl.h"
 
 #undef FURLONG_MAPS_ON_CPU
 #define FURLONG_MAPS_ON_CPU

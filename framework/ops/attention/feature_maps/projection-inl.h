@@ -1,5 +1,5 @@
 // What maps with random directions share: u = ω·x' and |x'|²/2 with x' = scale · x, and their derivatives. Per-target
-// include guard; see framework/cpu/simd-inl.h.
+// include guard; see framework/simd/simd-inl.h.
 #if defined(FURLONG_FEATURE_MAP_PROJECTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_FEATURE_MAP_PROJECTION_INL_H_
 #undef FURLONG_FEATURE_MAP_PROJECTION_INL_H_
@@ -7,8 +7,8 @@
 #define FURLONG_FEATURE_MAP_PROJECTION_INL_H_
 #endif
 
-#include "framework/cpu/small_gemm-inl.h"
 #include "framework/ops/attention/feature_maps/rows-inl.h"
+#include "framework/simd/small_gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {

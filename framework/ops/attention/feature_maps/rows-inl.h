@@ -1,4 +1,4 @@
-// Single rows of a tile, as feature maps need them. Per-target include guard; see framework/cpu/simd-inl.h.
+// Single rows of a tile, as feature maps need them. Per-target include guard; see framework/simd/simd-inl.h.
 #if defined(FURLONG_FEATURE_MAP_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_FEATURE_MAP_ROWS_INL_H_
 #undef FURLONG_FEATURE_MAP_ROWS_INL_H_
@@ -8,12 +8,12 @@
 
 #include <algorithm>
 
-#include "framework/cpu/simd-inl.h"
 #include "framework/ops/attention/feature_maps/feature_map_cpu.h"
+#include "framework/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 
 /// Σ_f term(f, n), a vector of zeros in the lanes beyond n for each run of lanes.
 template <class T, class Term>

@@ -1,18 +1,18 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/attention/linformer/sequence_projection_cpu.cpp"
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 
 #include <hwy/foreach_target.h>
 
 #include "framework/autodiff/variable.h"
-#include "framework/cpu/rows.h"
-#include "framework/cpu/simd-inl.h"
 #include "framework/ops/attention/linformer/sequence_projection_kernels.h"
 #include "framework/primitives/dispatch.h"
+#include "framework/simd/rows.h"
+#include "framework/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 constexpr std::int64_t grain = 1 << 14;  // elements below which a second thread costs more than it saves
 
 std::int64_t rows_for_a_thread(std::int64_t elements_a_row) {
@@ -184,9 +184,9 @@ void masked_rows(const Tensor& target, const Tensor& source, const Tensor& keys,
   const std::int32_t* kept = keys.defined() ? keys.data<std::int32_t>() : nullptr;
   parallel_ranges(target.shape().rows(), rows_for_a_thread(channels), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
-      T* to = target.data<T>() + cpu::row_offset(target, row);
+      T* to = target.data<T>() + simd::row_offset(target, row);
       if (!kept || kept[row] != 0) {
-        scaled_row<T>(source.data<T>() + cpu::row_offset(source, row), nullptr, compute_t<T>{1}, channels, to,
+        scaled_row<T>(source.data<T>() + simd::row_offset(source, row), nullptr, compute_t<T>{1}, channels, to,
                       accumulate);
       } else if (!accumulate) {
         std::fill_n(to, channels, T{});

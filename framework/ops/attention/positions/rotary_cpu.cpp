@@ -1,18 +1,18 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/attention/positions/rotary_cpu.cpp"
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 
 #include <hwy/foreach_target.h>
 
 #include "framework/core/tensor.h"
-#include "framework/cpu/rows.h"
-#include "framework/cpu/simd-inl.h"
 #include "framework/ops/attention/positions/rotary_kernels.h"
 #include "framework/primitives/dispatch.h"
+#include "framework/simd/rows.h"
+#include "framework/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 constexpr std::int64_t grain = 1 << 14;  // elements below which a second thread costs more than it saves
 
 /// All heads of one row; each run of angles is loaded once for all of them.
@@ -45,7 +45,7 @@ void rotate(const Tensor& x, const Tensor& table, const Tensor& own, std::int64_
   parallel_ranges(rows, std::max<std::int64_t>(1, grain / (n_heads * half)), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       const auto* cosines = angles + (own_row ? own_row[row] : row % table_rows) * 2 * half;
-      rotate_row(values + cpu::row_offset(x, row), cosines, cosines + half, n_heads, half, inverse);
+      rotate_row(values + simd::row_offset(x, row), cosines, cosines + half, n_heads, half, inverse);
     }
   });
 }

@@ -1,5 +1,5 @@
 // What forward and backward of softmax attention share: a block of queries, and the tile of keys before it. Included
-// once for each instruction set (see framework/cpu/simd-inl.h).
+// once for each instruction set (see framework/simd/simd-inl.h).
 //
 // Tiles are kept transposed: rows are keys or dimensions of a head, lanes are queries. Then a maximum or sum over keys
 // is one vector operation per key for a whole vector of queries; keys and values are only ever broadcast, element by
@@ -15,14 +15,14 @@
 #include <array>
 #include <limits>
 
-#include "framework/cpu/simd-inl.h"
-#include "framework/cpu/small_gemm-inl.h"
 #include "framework/ops/attention/softmax/softmax_attention_blocks.h"
 #include "framework/primitives/dispatch.h"
+#include "framework/simd/simd-inl.h"
+#include "framework/simd/small_gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 using Sizes = SoftmaxAttentionSizes;
 constexpr std::int64_t query_block = Sizes::query_block, key_block = Sizes::key_block;
 constexpr double log2_e = 1.4426950408889634, ln_2 = 0.6931471805599453;

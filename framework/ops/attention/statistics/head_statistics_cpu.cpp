@@ -1,6 +1,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "framework/ops/attention/statistics/head_statistics_cpu.cpp"
-#include "framework/cpu/targets.h"
+#include "framework/simd/targets.h"
 
 #include <hwy/foreach_target.h>
 
@@ -9,13 +9,13 @@
 
 #include "framework/core/parallel.h"
 #include "framework/core/tensor.h"
-#include "framework/cpu/simd-inl.h"
 #include "framework/ops/attention/statistics/head_statistics_kernels.h"
 #include "framework/primitives/dispatch.h"
+#include "framework/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 constexpr std::int64_t rows_per_partial = 64;  // summed in the compute type before they go to double
 
 template <class Compute>

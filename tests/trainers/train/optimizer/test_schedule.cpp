@@ -1,4 +1,4 @@
-#include "trainers/train/optimizer/schedule.h"
+#include "trainers/train/optimizer/learning_rate.h"
 
 #include <gtest/gtest.h>
 

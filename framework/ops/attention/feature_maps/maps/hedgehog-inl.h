@@ -25,7 +25,7 @@ struct Map<FeatureMap::hedgehog> : RowMap {
     for (; whole < size; ++whole) largest = std::max(largest, sign * row[whole]);
     const auto top = hn::Set(d, largest);
     const T sum = row_sum<T>(size, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-      const auto term = furlong::cpu::HWY_NAMESPACE::exp(d, hn::MulSub(load_n(row + f, n), v_sign, top));
+      const auto term = furlong::simd::HWY_NAMESPACE::exp(d, hn::MulSub(load_n(row + f, n), v_sign, top));
       return hn::IfThenElseZero(hn::FirstN(d, static_cast<std::size_t>(n)), term);
     });
     return largest + std::log(sum);
@@ -50,7 +50,7 @@ struct Map<FeatureMap::hedgehog> : RowMap {
                        T* d_x) {
     const typename Lanes<T>::D d;
     const auto part = [&](const T* log_softmax, const T* g, std::int64_t n, auto total) HWY_ATTR {
-      return hn::NegMulAdd(furlong::cpu::HWY_NAMESPACE::exp(d, load_n(log_softmax, n)), total, load_n(g, n));
+      return hn::NegMulAdd(furlong::simd::HWY_NAMESPACE::exp(d, load_n(log_softmax, n)), total, load_n(g, n));
     };
     for (std::int64_t i = 0; i < rows; ++i) {
       const T* plus = features + i * tile.ld_m;

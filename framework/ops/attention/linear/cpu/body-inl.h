@@ -1,5 +1,5 @@
 // The walk over chunks of linear attention, forward and backward, whatever the form of the features. Per-target include
-// guard; see framework/cpu/simd-inl.h.
+// guard; see framework/simd/simd-inl.h.
 //
 // A chunk of queries meets keys in two ways: through the state, which sums up all keys before, and pair by pair (near
 // keys): its own chunk when causal, the keys of a window. The windowed hybrid that is not causal takes two causal

@@ -1,5 +1,5 @@
 // One head of one sequence of linear attention: chunk after chunk, forward and backward. Per-target include guard; see
-// framework/cpu/simd-inl.h.
+// framework/simd/simd-inl.h.
 #if defined(FURLONG_LINEAR_ATTENTION_HEAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LINEAR_ATTENTION_HEAD_INL_H_
 #undef FURLONG_LINEAR_ATTENTION_HEAD_INL_H_

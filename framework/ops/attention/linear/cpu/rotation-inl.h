@@ -1,5 +1,5 @@
 // Rotary positions in the numerator of linear attention: turns of feature pairs. Per-target include guard; see
-// framework/cpu/simd-inl.h.
+// framework/simd/simd-inl.h.
 //
 // R_p turns the pair of features (f, f + half), half = ⌊m/2⌋, by the angle p·base^(-2f/m); the last of an odd number of
 // features stays.
@@ -14,12 +14,12 @@
 #include <bit>
 #include <cmath>
 
-#include "framework/cpu/simd-inl.h"
 #include "framework/ops/attention/linear/linear_attention_arguments.h"
+#include "framework/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 
 /// Cosines and sines of the call's first position and of 1, 2, 4, … tokens, from which those of every token are put
 /// together: a [1 + powers, 2, padded half] table in double, so that angles at the millionth token are as good as at

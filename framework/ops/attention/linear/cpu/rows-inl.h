@@ -1,5 +1,5 @@
 // Rows of tokens between a model's tensors and the tiles of linear attention. Per-target include guard; see
-// framework/cpu/simd-inl.h.
+// framework/simd/simd-inl.h.
 #if defined(FURLONG_LINEAR_ATTENTION_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LINEAR_ATTENTION_ROWS_INL_H_
 #undef FURLONG_LINEAR_ATTENTION_ROWS_INL_H_
@@ -10,12 +10,12 @@
 #include <cstdint>
 
 #include "framework/core/tensor.h"
-#include "framework/cpu/simd-inl.h"
 #include "framework/primitives/dispatch.h"
+#include "framework/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 
 /// Tokens of one head of a [batch, n, heads, width] view: `first`, first + step, ...; step is 1, or -1 backward in
 /// time.

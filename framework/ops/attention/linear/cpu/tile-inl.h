@@ -1,5 +1,5 @@
 // What the tiles of linear attention share, whatever the form of the features. Per-target include guard; see
-// framework/cpu/simd-inl.h.
+// framework/simd/simd-inl.h.
 #if defined(FURLONG_LINEAR_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LINEAR_ATTENTION_TILE_INL_H_
 #undef FURLONG_LINEAR_ATTENTION_TILE_INL_H_
@@ -10,15 +10,15 @@
 #include <limits>
 
 #include "framework/core/error.h"
-#include "framework/cpu/simd-inl.h"
-#include "framework/cpu/small_gemm-inl.h"
 #include "framework/ops/attention/linear/cpu/near_pairs.h"
 #include "framework/ops/attention/linear/cpu/rotation-inl.h"
 #include "framework/ops/attention/linear/linear_attention_arguments.h"
+#include "framework/simd/simd-inl.h"
+#include "framework/simd/small_gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-using namespace furlong::cpu::HWY_NAMESPACE;
+using namespace furlong::simd::HWY_NAMESPACE;
 
 /// One head's tile of a chunk of queries and a block of keys, and the state of the keys before.
 template <class T>
@@ -38,7 +38,7 @@ class LinearAttentionTile {
       : s(sizes), next_(memory) {
     state = take(s.m * s.ld_v);
     normalizer = take(s.ld_m);
-    feature_max = take(s.ld_m);
+    running_maximum = take(s.ld_m);
     q = take(s.chunk * s.ld_d);
     k = take(s.near * s.ld_d);
     v = take(s.near * s.ld_v);
@@ -100,7 +100,7 @@ class LinearAttentionTile {
   std::int64_t lost_rows = 0;
   T least_denominator = 1;
 
-  T *state, *normalizer, *feature_max;
+  T *state, *normalizer, *running_maximum;
   T *q, *k, *v, *out, *feature_q, *feature_k, *normal_q, *normal_k, *work, *product, *weight, *score = nullptr, *turned;
   T *row_q, *row_k;  // logarithms taken out of each row
   T* log_q;          // what features leave out of the kernel (softmax pairs need it)

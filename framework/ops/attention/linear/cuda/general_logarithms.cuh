@@ -1,5 +1,5 @@
 #pragma once
-// The general form of linear attention on GPUs for positive features, given as logarithms: what LogarithmsTile does,
+// The general form of linear attention on GPUs for positive features, given as logarithms: what LogFeaturesTile does,
 // row by row. The arithmetic is explained in linear_attention_logarithms-inl.h.
 #include "framework/ops/attention/linear/cuda/general_rows.cuh"
 

@@ -1,0 +1,223 @@
+#include "conversion/import_model.h"
+
+#include <fstream>
+#include <set>
+
+#include "conversion/performer_directory.h"
+#include "conversion/read_parameters.h"
+#include "datasets/tokenizers/tokenizer.h"
+#include "formats/gguf.h"
+#include "framework/core/printable.h"
+#include "framework/core/version.h"
+#include "framework/io/atomic_file.h"
+#include "framework/io/text_file.h"
+#include "trainers/checkpoint/checkpoint_tensors.h"
+#include "trainers/train/signals.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A foreign checkpoint, described but not read.
+struct ForeignSource {
+  std::unique_ptr<TensorFile> file;
+  ForeignConfig config;
+  std::string config_text;
+  std::string format;
+  fs::path directory;  ///< empty for GGUF
+};
+
+std::string text_of(const fs::path& file) { return read_text_file(file, std::uint64_t{256} << 20); }
+
+bool is_gguf(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  char magic[4] = {};
+  return in.read(magic, 4) && std::string_view(magic, 4) == "GGUF";
+}
+
+ForeignSource open_foreign(const fs::path& path) {
+  if (fs::is_regular_file(path) && is_gguf(path)) {
+    std::unique_ptr<GgufFile> file = open_gguf(path);
+    ForeignConfig config(config_of_gguf(*file), path.string());
+    std::string text = config.json().dump(2) + "\n";
+    return {std::move(file), std::move(config), std::move(text), "gguf", {}};
+  }
+  const fs::path directory = fs::is_directory(path) ? path : path.parent_path();
+  ForeignConfig config = ForeignConfig::read(directory / "config.json");
+  std::string text = text_of(directory / "config.json");
+  std::unique_ptr<TensorFile> file = open_tensor_file(path);
+  // Of a directory safetensors are taken where there are some.
+  const bool safetensors = fs::is_directory(path) ? fs::exists(path / "model.safetensors") ||
+                                                        fs::exists(path / "model.safetensors.index.json")
+                                                  : path.extension() == ".safetensors";
+  std::string format = safetensors ? "safetensors" : "pytorch";
+  return {std::move(file), std::move(config), std::move(text), std::move(format), directory};
+}
+
+Vocabulary vocabulary_of(const fs::path& path, const ImportOptions& options, std::int64_t most) {
+  const fs::path from = options.tokenizer.empty() ? path : options.tokenizer;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  try {
+    tokenizer = load_tokenizer(from);
+  } catch (const UserError& error) {
+    if (!options.tokenizer.empty()) throw;
+    throw UserError("{}; --tokenizer PATH takes one from elsewhere", error.what());
+  }
+  if (tokenizer->size() > most)
+    throw UserError(
+        "{}: this tokenizer has {} tokens, but the model's embedding {}; give the one that it was trained with "
+        "(--tokenizer)",
+        from.string(), tokenizer->size(), most);
+  return Vocabulary::of_tokenizer(std::move(tokenizer));
+}
+
+/// GGUF's own list of several templates is left where it is: the first key has the usual one.
+void keep_chat_template(const GgufFile& file, Origin& origin) {
+  const auto found = file.metadata().find("tokenizer.chat_template");
+  if (found == file.metadata().end() || !std::holds_alternative<std::string>(found->second)) return;
+  origin.file_names.emplace_back(chat_template_file);
+  origin.files.push_back(std::get<std::string>(found->second));
+}
+
+SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
+  ForeignSource source = open_foreign(path);
+  if (is_performer_config(source.config))
+    return open_performer_directory(source.directory, source.config, *source.file, options);
+  const TensorFile& file = *source.file;
+  const Architecture& architecture = architecture_of(source.config);
+  const Spelling spelling = spelling_of(architecture, file);
+  const Settings settings = complete_settings(architecture.settings(source.config, spelling), source.config.origin());
+  const std::vector<Mapping> table = architecture.mappings(settings.model, spelling);
+  const std::vector<Duplicate> duplicates = architecture.duplicates(settings.model, spelling);
+  TensorReport report = match_tensors(file, table, duplicates, architecture.is_carried);
+  check_report(report, file, source.config.origin(), options);
+  SourceModel result{make_model(settings, vocabulary_of(path, options, settings.model.vocabulary_size), Device{},
+                                DType::float32, all_frozen),
+                     Origin{}, std::move(report),
+                     fmt::format("{} of {} layers from {} ({})", architecture.model_type, settings.model.n_layers,
+                                 path.string(), source.format)};
+  std::set<std::string> whole, mapped;
+  for (const TensorReport::Matched& one : result.report.matched) whole.insert(one.parameter);
+  for (const Mapping& mapping : table) {
+    mapped.insert(mapping.parameter);
+    Parameter& parameter = result.model.store->find(mapping.parameter);
+    require(parameter.shape() == mapping.shape(), "import: {} is {} in the model and {} in the table",
+            mapping.parameter, parameter.shape().text(), mapping.shape().text());
+    if (whole.contains(mapping.parameter)) {
+      read_parameter(file, mapping, duplicates, values_of(parameter));
+    } else {
+      result.report.reinitialised.push_back(
+          {mapping.parameter, parameter.shape(), "initial values, for the file lacks it"});
+    }
+  }
+  for (const Parameter& parameter : result.model.store->parameters()) {
+    if (!mapped.contains(parameter.name()))
+      result.report.reinitialised.push_back(
+          {parameter.name(), parameter.shape(), "initial values, for the source has no such head"});
+  }
+  result.model.store->refresh_compute_values(Stream{});
+
+  Origin& origin = *result.origin;
+  origin.model_type = architecture.model_type;
+  origin.source = fs::weakly_canonical(path).filename().string();
+  origin.format = source.format;
+  origin.config = source.config_text;
+  origin.spelling = spelling;
+  for (const ForeignTensor& tensor : file.tensors()) origin.stored_types[tensor.name] = tensor.stored_type;
+  for (const auto* list : {&result.report.carried, &result.report.unexpected}) {
+    for (const TensorReport::Named& one : *list) {
+      if (can_be_kept(one.name)) origin.carried.push_back(carried_tensor(file, *file.find(one.name)));
+    }
+  }
+  if (!source.directory.empty()) collect_files(source.directory, origin);
+  if (const auto* gguf = dynamic_cast<const GgufFile*>(&file)) keep_chat_template(*gguf, origin);
+  return result;
+}
+
+SourceModel open_own(const fs::path& path, const ImportOptions& options) {
+  if (!options.tokenizer.empty())
+    throw UserError("--tokenizer: {} is a checkpoint of Furlong, which has its vocabulary with it; leave it out",
+                    path.string());
+  const fs::path file = checkpoint_of(path);
+  const CheckpointReader checkpoint = CheckpointReader::open(file);
+  const Settings settings = from_checkpoint_text(checkpoint.text("config"), file.string() + " (config)").settings;
+  const Vocabulary vocabulary = Vocabulary::from_json(checkpoint.text("vocabulary"), file.string());
+  SourceModel result{make_model(settings, vocabulary, Device{}, DType::float32, all_frozen), {}, {}, ""};
+  load_parameters(checkpoint, result.model, Weights::averaged_if_present);
+  for (const Parameter& parameter : result.model.store->parameters())
+    result.report.matched.push_back({parameter.name(), parameter.shape(), {}, {}});
+  if (const auto kept = CheckpointOrigin::read(checkpoint))
+    result.origin = Origin::from_checkpoint(*kept, file.string());
+  result.description = fmt::format("{} of {} layers from {}", name_of(settings.model.architecture),
+                                   settings.model.n_layers, file.string());
+  return result;
+}
+
+SourceModel open_model(const fs::path& path, const ImportOptions& options) {
+  if (!fs::exists(path))
+    throw UserError(
+        "{}: there is no such model; expected a Hugging Face directory, a GGUF file, a checkpoint or a run directory",
+        path.string());
+  if (is_foreign_model(path)) return import_foreign(path, options);
+  if (fs::is_directory(path) && !fs::exists(path / "checkpoints") && !fs::exists(path / "config.yaml")) {
+    for (const auto& entry : fs::directory_iterator(path)) {
+      if (entry.path().extension() == ".gguf")
+        throw UserError("{}: there is no config.json in this directory; to import {}, name the file itself",
+                        path.string(), entry.path().filename().string());
+    }
+  }
+  return open_own(path, options);
+}
+
+}  // namespace
+
+bool all_frozen(const Parameter&) { return true; }
+
+bool is_foreign_model(const fs::path& path) {
+  if (fs::is_directory(path)) return fs::exists(path / "config.json");
+  if (!fs::is_regular_file(path)) return false;
+  return is_gguf(path) || path.extension() == ".safetensors" || path.extension() == ".bin" || path.extension() == ".pt";
+}
+
+SourceModel open_source_model(const fs::path& path, const ImportOptions& options) {
+  return foreign::with_single_line_errors([&] { return open_model(path, options); });
+}
+
+Settings complete_settings(Settings settings, const std::string& origin) {
+  DataSettings& data = settings.data;
+  data.sequence_length = std::min<std::int64_t>(settings.model.max_sequence_length, 1024);
+  if (settings.model.architecture == layers::Architecture::encoder) data.sampler = "documents";
+  // What the strict reader of configs would have refused.
+  const config::Table table = settings_table(settings, false);
+  for (const config::Key& key : table.keys()) {
+    if (!key.accepts(key.get()))
+      throw UserError("{}: as our {} it says {}; expected {}", origin, key.path(), config::to_text(key.get()),
+                      key.expected());
+  }
+  try {
+    check(settings);
+  } catch (const UserError& error) {
+    throw UserError("{}: {}", origin, error.what());
+  }
+  return resolve(std::move(settings));
+}
+
+void write_model(const Model& model, const std::optional<Origin>& origin, const fs::path& path) {
+  const StopRequests stop_requests;
+  CheckpointWriter file(path);
+  for (const Parameter& parameter : model.store->parameters()) {
+    stop_requests.check_before_writing(path);
+    write_tensor(file, "parameters/" + parameter.name(), parameter.master());
+  }
+  if (origin) origin->to_checkpoint().write(file);
+  file.text("config", to_yaml(model.settings));
+  file.text("vocabulary", model.vocabulary.to_json());
+  file.text("version", version());
+  file.text("commit", commit());
+  file.integer("step", 0);
+  file.integer("tokens", 0);
+  file.finish();
+}
+
+}  // namespace furlong

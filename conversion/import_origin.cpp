@@ -1,0 +1,115 @@
+#include "conversion/import_origin.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "formats/json_text.h"
+#include "framework/core/error.h"
+#include "framework/core/printable.h"
+#include "framework/io/atomic_file.h"
+#include "framework/io/text_file.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Tokenizers', generation's, and sentence-transformers' files; config.json and weights are kept otherwise.
+constexpr const char* known_files[] = {"tokenizer.json",
+                                       "tokenizer_config.json",
+                                       "special_tokens_map.json",
+                                       "added_tokens.json",
+                                       "vocab.json",
+                                       "merges.txt",
+                                       "vocab.txt",
+                                       "tokenizer.model",
+                                       "spiece.model",
+                                       "generation_config.json",
+                                       chat_template_file,
+                                       "modules.json",
+                                       "sentence_bert_config.json",
+                                       "config_sentence_transformers.json",
+                                       "1_Pooling/config.json"};
+
+}  // namespace
+
+std::string Origin::file(std::string_view name) const {
+  const auto found = std::find(file_names.begin(), file_names.end(), name);
+  return found == file_names.end() ? "" : files[static_cast<std::size_t>(found - file_names.begin())];
+}
+
+CheckpointOrigin Origin::to_checkpoint() const {
+  const nlohmann::ordered_json object{{"model_type", model_type},
+                                      {"source", source},
+                                      {"format", format},
+                                      {"prefix", spelling.prefix},
+                                      {"gamma_beta", spelling.gamma_beta},
+                                      {"head", spelling.head},
+                                      {"config", config},
+                                      {"stored_types", stored_types},
+                                      {"files", file_names}};
+  return {object.dump(), files, carried};
+}
+
+Origin Origin::from_checkpoint(const CheckpointOrigin& kept, const std::string& path) {
+  Origin origin;
+  const auto object = foreign::parse_ordered_json(kept.json, path + ": its text 'origin'");
+  try {
+    object.at("model_type").get_to(origin.model_type);
+    object.at("source").get_to(origin.source);
+    object.at("format").get_to(origin.format);
+    object.at("prefix").get_to(origin.spelling.prefix);
+    object.at("gamma_beta").get_to(origin.spelling.gamma_beta);
+    object.at("head").get_to(origin.spelling.head);
+    object.at("config").get_to(origin.config);
+    object.at("stored_types").get_to(origin.stored_types);
+    object.at("files").get_to(origin.file_names);
+  } catch (const nlohmann::json::exception&) {
+    throw UserError("{}: its text 'origin' is not what furlong convert writes; import the model again", path);
+  }
+  if (!find_architecture(origin.model_type)) {
+    std::vector<std::string> known;
+    for (const Architecture& one : architectures()) known.emplace_back(one.model_type);
+    throw UserError("{}: its text 'origin' has the model_type '{}'; expected one of {}; import the model again", path,
+                    foreign::printable(origin.model_type), fmt::join(known, ", "));
+  }
+  foreign::check_json_depth(origin.config, path + ": config.json in its text 'origin'");
+  if (!nlohmann::ordered_json::accept(origin.config))
+    throw UserError("{}: config.json in its text 'origin' is not valid JSON; import the model again", path);
+  if (origin.file_names.size() != kept.files.size())
+    throw UserError("{}: its text 'origin' names {} files, and there are {}; import the model again", path,
+                    origin.file_names.size(), kept.files.size());
+  for (const std::string& name : origin.file_names) {
+    const fs::path file(name);
+    if (file.is_absolute() || name.empty() || std::find(file.begin(), file.end(), "..") != file.end())
+      throw UserError("{}: its text 'origin' names the file {}; expected a name inside a directory", path,
+                      foreign::printable(name));
+  }
+  origin.files = kept.files;
+  origin.carried = kept.carried;
+  return origin;
+}
+
+const std::vector<std::string>& files_beside_models() {
+  static const std::vector<std::string> names(std::begin(known_files), std::end(known_files));
+  return names;
+}
+
+void collect_files(const fs::path& directory, Origin& origin) {
+  constexpr std::uintmax_t most = std::uintmax_t{256} << 20;
+  for (const char* name : known_files) {
+    std::error_code missing;
+    const fs::path file = directory / name;
+    const std::uintmax_t size = fs::file_size(file, missing);
+    if (missing) continue;
+    if (size > most)
+      throw UserError("{}: {} bytes; expected a file of at most 256 MiB beside a model", file.string(), size);
+    origin.file_names.emplace_back(name);
+    origin.files.push_back(read_text_file(file, most));
+  }
+}
+
+}  // namespace furlong

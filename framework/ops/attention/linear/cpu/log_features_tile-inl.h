@@ -1,0 +1,498 @@
+// Tiles for positive features, given as logarithms. Per-target include guard; see framework/simd/simd-inl.h.
+//
+// Notation (one head): a_i = log-features of query i [m], b_j = log-features of key j [m], its weight's logarithm
+// included, c = running maximum of b over the keys in the state [m], S = Σ_j exp(b_j - c) v_jᵀ [m, d_value], z = Σ_j
+// exp(b_j - c) [m]. For query i: top_i the stabiliser, N_i = Σ_j w_ij exp(-top_i) its denominator.
+//
+// With positions in the numerator S holds R_j exp(b_j - c) and meets R_i exp(a_i + c - top_i), c being one number for
+// both features of a pair, and of each sum that backward has over S and z, S's part is rotated back.
+//
+// Of two large logarithms that nearly cancel (c_f and top_i, both as large as a huge key's) the difference comes first:
+// it is exact.
+#if defined(FURLONG_LOG_FEATURES_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FURLONG_LOG_FEATURES_TILE_INL_H_
+#undef FURLONG_LOG_FEATURES_TILE_INL_H_
+#else
+#define FURLONG_LOG_FEATURES_TILE_INL_H_
+#endif
+
+#include "framework/ops/attention/linear/cpu/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace furlong::ops::HWY_NAMESPACE {
+
+template <class T>
+class LogFeaturesTile : public LinearAttentionTile<T> {
+  using Base = LinearAttentionTile<T>;
+  using Base::d;
+  using typename Base::V;
+  // Below this the product of two rows of normalised features has lost too much to underflow (with subnormals flushed):
+  // such a pair is summed again directly. Above it, m <= 850 features of at most the least normal number are no more
+  // than 1e-5 of the product; for larger m it grows with them.
+  const T least_product = static_cast<T>(1e-30) * std::max<T>(1, static_cast<T>(this->s.m) / 850);
+
+ public:
+  using Base::Base;
+  using Base::nothing, Base::s, Base::seen, Base::state, Base::normalizer, Base::running_maximum, Base::v, Base::out,
+      Base::feature_q, Base::feature_k, Base::normal_q, Base::normal_k, Base::work, Base::product, Base::weight,
+      Base::turned, Base::row_q, Base::row_k, Base::key_weight, Base::top_, Base::inverse_, Base::delta,
+      Base::transposed, Base::g, Base::d_v, Base::d_feature_q, Base::d_feature_k, Base::d_product, Base::g_v,
+      Base::d_key_weight, Base::map_scratch, Base::rotations_q, Base::rotations_k, Base::rotated_product,
+      Base::d_rotated, Base::spare, Base::sum_lost, Base::normalizer_lost;
+  static constexpr FeatureForm form = FeatureForm::logarithms;
+
+  void clear_state() {
+    this->clear_sums();
+    std::fill_n(running_maximum, s.ld_m, nothing);
+  }
+  void load_state(const T* sum, const T* normalizers, const T* maxima, const T* /*magnitude*/) {
+    this->load_sums(sum, normalizers);  // an empty state's maximum makes it weigh nothing
+    std::copy_n(maxima, s.m, running_maximum);
+  }
+  void store_state(T* sum, T* normalizers, T* maxima, T* magnitude) const {
+    this->store_sums(sum, normalizers);
+    std::copy_n(running_maximum, s.m, maxima);
+    *magnitude = 0;
+  }
+
+  /// Rows of near keys with their weights' logarithms, where they have any.
+  void weigh_keys(std::int64_t rows, bool weighted) {
+    if (!weighted) return;
+    for (std::int64_t j = 0; j < rows; ++j) {
+      const V add = hn::Set(d, key_weight[j]);
+      T* row = feature_k + j * s.ld_m;
+      for_lanes<T>(
+          s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR { store_n(hn::Add(load_n(row + f, n), add), row + f, n); });
+    }
+  }
+  void measure_queries(std::int64_t /*rows*/) {}
+
+  // ---- forward ----
+
+  /// normal_q, normal_k: features with each row's own maximum taken out (kept in row_q, row_k); product = normal_q ·
+  /// normal_kᵀ, in [0, m].
+  void pair_products(std::int64_t rows, const NearPairs& pairs) {
+    this->softmax_scores(rows, pairs);
+    for (std::int64_t i = 0; i < rows; ++i) row_q[i] = normalised(feature_q + i * s.ld_m, normal_q + i * s.ld_m);
+    for (std::int64_t j = 0; j < pairs.columns; ++j)
+      row_k[j] = normalised(feature_k + j * s.ld_m, normal_k + j * s.ld_m);
+    transpose<T>(pairs.columns, s.m, normal_k, s.ld_m, turned, s.ld_n);
+    this->products(rows, pairs, normal_q, s.m, s.ld_m, turned, product);
+    if (s.rotates) this->rotated_products(rows, pairs, normal_q, normal_k);
+  }
+
+  /// out [rows, d_value] from the state (when anything was seen) and, where there are any, from near keys.
+  void attend(std::int64_t rows, const NearPairs& pairs, T* keep_top, T* keep_inverse) {
+    const bool near = pairs.columns > 0;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const NearPairs::Row row = pairs.row(i);
+      T top = nothing;
+      if (near) {
+        top = s.rotates ? pair_top<true>(i, row, pairs) : pair_top<false>(i, row, pairs);
+        if (row.soft < row.end) top = std::max(this->softmax_top(i, row), top);
+      }
+      if (seen) top = std::max(top, past_top(i));
+      top = this->joint_top(i, top);
+      if (top < nothing / 2) top = -nothing;  // not one key was seen: every weight is zero
+      T total = 0;
+      if (near) {
+        total = s.rotates ? pair_weights<true>(i, pairs, row, top) : pair_weights<false>(i, pairs, row, top);
+        if (row.soft < row.end) total += this->softmax_weights(i, row, top);
+      }
+      if (seen) {
+        total += past_weights(i, top);
+        if (s.rotates) rotations_q.rotate_row(i, work + i * s.ld_m, work + i * s.ld_m);
+      }
+      this->close_row(i, top, total, s.rotates && top < -nothing / 2 ? T{1} : T{0});
+    }
+    if (near) this->weighted_values(rows, pairs);
+    if (seen) small_gemm_nn<T>(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, out, s.ld_v, near);
+    if (!near && !seen) std::fill_n(out, rows * s.ld_v, T{0});
+    this->finish(rows, keep_top, keep_inverse);
+  }
+
+  /// Adds keys to S, z and c.
+  void advance_state(std::int64_t rows) {
+    raise_maximum(rows, feature_k, nullptr,
+                  [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
+    exponentials(rows, feature_k, nullptr, nullptr);
+    this->add_to_normalizer(rows, work);
+    if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
+    this->add_to_sum(s.m, s.d_value, rows, work, s.ld_m, v, s.ld_v, state, s.ld_v);
+    seen = true;
+  }
+
+  // ---- backward ----
+
+  /// The same as advance_state for Sᵀ [d_value, m], which d_query_from_state multiplies with.
+  void advance_transposed_state(std::int64_t rows) {
+    raise_maximum(rows, feature_k, nullptr, [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR {
+      const auto scale = [&](T* at) HWY_ATTR { store_n(hn::Mul(load_n(at, n), factor), at, n); };
+      scale(normalizer + f);
+      if (hn::AllTrue(d, hn::Eq(factor, hn::Set(d, T{1})))) return;
+      for (std::int64_t j = 0; j < s.d_value; ++j) {
+        scale(transposed + j * s.ld_m + f);
+        if (s.compensated) scale(sum_lost + j * s.ld_m + f);
+      }
+      if (s.compensated) scale(normalizer_lost + f);
+    });
+    exponentials(rows, feature_k, nullptr, nullptr);
+    this->add_to_normalizer(rows, work);
+    if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
+    this->add_to_sum(s.d_value, s.m, rows, v, s.ld_v, work, s.ld_m, transposed, s.ld_m);
+    seen = true;
+  }
+
+  /// d_feature_q [rows, m]: ∂ loss / ∂ a_if = exp(a_if + c_f - top_i) / N_i · (S_f · g_i - δ_i z_f).
+  void d_query_from_state(std::int64_t rows) {
+    small_gemm_nn<T>(rows, s.m, s.d_value, g, s.ld_v, transposed, s.ld_m, d_feature_q, s.ld_m, false);
+    if (s.rotates) rotations_q.rotate(rows, d_feature_q, d_feature_q, s.ld_m, true);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const V top = hn::Set(d, top_[i]), inverse = hn::Set(d, inverse_[i]), minus_delta = hn::Set(d, -delta[i]);
+      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+        const std::int64_t at = i * s.ld_m + f;
+        const V e = exp(d, hn::Add(load_n(feature_q + at, n), hn::Sub(load_n(running_maximum + f, n), top)));
+        const V slope = hn::MulAdd(minus_delta, load_n(normalizer + f, n), load_n(d_feature_q + at, n));
+        store_n(hn::Mul(hn::Mul(e, inverse), slope), d_feature_q + at, n);
+      });
+    }
+  }
+
+  /// Adds this chunk's queries to what earlier keys will need: state = Σ_i exp(a_i - top_i - e) / N_i g_i [m, d_value],
+  /// normalizer = the same over -δ_i, e (in running_maximum) the running maximum of a_i - top_i.
+  void gather_queries(std::int64_t rows) {
+    raise_maximum(rows, feature_q, top_,
+                  [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
+    exponentials(rows, feature_q, top_, inverse_);
+    for (std::int64_t i = 0; i < rows; ++i) spare[i] = -delta[i];
+    this->add_to_normalizer(rows, work, spare);
+    if (s.rotates) rotations_q.rotate(rows, work, work, s.ld_m);
+    this->add_to_sum(s.m, s.d_value, rows, work, s.ld_m, g, s.ld_v, state, s.ld_v);
+    seen = true;
+  }
+
+  /// d_feature_k [rows, m] and d_v [rows, d_value] of this chunk's keys from the queries gathered so far:
+  /// d b_jf = exp(b_jf + e_f) (state_f · v_j + normalizer_f), d_v_j = Σ_f exp(b_jf + e_f) state_f. Zero when none were
+  /// gathered.
+  void d_key_from_later(std::int64_t rows) {
+    if (!seen) {
+      std::fill_n(d_feature_k, rows * s.ld_m, T{0});
+      std::fill_n(d_v, rows * s.ld_v, T{0});
+      return;
+    }
+    transpose<T>(s.m, s.d_value, state, s.ld_v, transposed, s.ld_m);
+    small_gemm_nn<T>(rows, s.m, s.d_value, v, s.ld_v, transposed, s.ld_m, d_feature_k, s.ld_m, false);
+    if (s.rotates) rotations_k.rotate(rows, d_feature_k, d_feature_k, s.ld_m, true);
+    for (std::int64_t j = 0; j < rows; ++j) {
+      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+        const std::int64_t at = j * s.ld_m + f;
+        const V e = exp(d, hn::Add(load_n(feature_k + at, n), load_n(running_maximum + f, n)));
+        store_n(e, work + at, n);
+        store_n(hn::Mul(e, hn::Add(load_n(d_feature_k + at, n), load_n(normalizer + f, n))), d_feature_k + at, n);
+      });
+    }
+    if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
+    small_gemm_nn<T>(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, d_v, s.ld_v, false);
+  }
+
+  /// After pair_products: d_feature_q (overwritten), d_feature_k and d_v (added to) from the pairs of a chunk of
+  /// queries and one of keys.
+  void pair_gradients(std::int64_t rows, const NearPairs& pairs) {
+    const std::int64_t columns = pairs.columns;
+    this->gradient_products(rows, pairs);
+    bool direct = false;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const NearPairs::Row row = pairs.row(i);
+      direct = (s.rotates ? pair_slopes<true>(i, columns, row) : pair_slopes<false>(i, columns, row)) || direct;
+      if (s.rotates) this->join_slopes_of_own_key(i, pairs);
+      if (pairs.softmax_window > 0) this->softmax_slopes(i, pairs, row);
+    }
+    // d a_if = normal_q_if Σ_j d_product_ij normal_k_jf, and for keys alike.
+    if (s.rotates) {
+      this->rotated_feature_slopes(rows, columns, normal_q, normal_k);
+    } else {
+      this->from_columns(rows, pairs, d_product, normal_k, s.m, s.ld_m, d_feature_q);
+      this->from_rows(rows, pairs, d_product, normal_q, s.m, s.ld_m, work, false);
+    }
+    multiply_rows(rows, d_feature_q, normal_q);
+    for (std::int64_t j = 0; j < columns; ++j) {
+      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+        const std::int64_t at = j * s.ld_m + f;
+        store_n(hn::MulAdd(load_n(work + at, n), load_n(normal_k + at, n), load_n(d_feature_k + at, n)),
+                d_feature_k + at, n);
+      });
+    }
+    if (direct) direct_pair_gradients(rows, pairs);
+    this->from_rows(rows, pairs, weight, g, s.d_value, s.ld_v, d_v, true);
+    if (pairs.softmax_window > 0) this->softmax_inputs(rows, pairs);
+  }
+
+  /// ∂ loss / ∂ the logarithm of each key's weight, added to d_key_weight; null: features carry it all.
+  const T* d_key_logs(std::int64_t rows, bool weighted) {
+    if (weighted) {
+      for (std::int64_t j = 0; j < rows; ++j) {
+        V sum = hn::Zero(d);
+        for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n)
+                              HWY_ATTR { sum = hn::Add(sum, load_n(d_feature_k + j * s.ld_m + f, n)); });
+        d_key_weight[j] += hn::GetLane(hn::SumOfLanes(d, sum));
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  static V only(V value, std::int64_t n, V otherwise) {
+    return n == Lanes<T>::count() ? value
+                                  : hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(n)), value, otherwise);
+  }
+
+  void multiply_rows(std::int64_t rows, T* target, const T* by) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+        const std::int64_t at = i * s.ld_m + f;
+        store_n(hn::Mul(load_n(target + at, n), load_n(by + at, n)), target + at, n);
+      });
+    }
+  }
+
+  /// Features [f, f + n) of the state and normalizer under their new maximum.
+  void rescale_state(std::int64_t f, V factor, std::int64_t n) {
+    store_n(hn::Mul(load_n(normalizer + f, n), factor), normalizer + f, n);
+    alignas(64) T factors[64 / sizeof(T)];
+    hn::StoreU(factor, d, factors);
+    for (std::int64_t lane = 0; lane < n; ++lane) {
+      if (factors[lane] == 1) continue;
+      Base::scale_row(state + (f + lane) * s.ld_v, s.d_value, factors[lane]);
+      if (!s.compensated) continue;
+      Base::scale_row(sum_lost + (f + lane) * s.ld_v, s.d_value, factors[lane]);
+      normalizer_lost[f + lane] *= factors[lane];
+    }
+  }
+
+  /// Writes exp(row - max(row)) and returns the maximum.
+  T normalised(const T* row, T* target) const {
+    V top = hn::Set(d, nothing);
+    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n)
+                          HWY_ATTR { top = hn::Max(top, only(load_n(row + f, n), n, hn::Set(d, nothing))); });
+    const T maximum = hn::GetLane(hn::MaxOfLanes(d, top));
+    const V shift = hn::Set(d, maximum);
+    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n)
+                          HWY_ATTR { store_n(exp(d, hn::Sub(load_n(row + f, n), shift)), target + f, n); });
+    return maximum;
+  }
+
+  /// Calls body(j, in) for the vectors of product row i that hold columns [from, to).
+  template <class Body>
+  static void for_columns(std::int64_t from, std::int64_t to, const Body& body) {
+    const std::int64_t lanes = Lanes<T>::count();
+    for (std::int64_t j = from / lanes * lanes; j < to; j += lanes) body(j, Base::between(j, from, to));
+  }
+
+  /// The logarithm of a power of two that is at most max_j w_ij and more than half of it: rowmax_q + max_j (rowmax_k +
+  /// ⌊log2 product⌋ ln 2).
+  template <bool rotated>
+  T pair_top(std::int64_t i, const NearPairs::Row& row, const NearPairs& pairs) {
+    V best = hn::Set(d, nothing);
+    bool direct = false;
+    for_columns(row.first, row.soft, [&](std::int64_t j, auto in) HWY_ATTR {
+      const V p = hn::LoadU(d, product + i * s.ld_n + j);
+      const auto large = hn::Ge(p, hn::Set(d, least_product));
+      direct = direct || !hn::AllTrue(d, hn::Or(large, hn::Not(in)));
+      V larger = p;
+      if constexpr (rotated) larger = hn::Max(p, hn::Abs(hn::LoadU(d, rotated_product + i * s.ld_n + j)));
+      const V log_weight = hn::Add(hn::LoadU(d, row_k + j), exponent(larger));
+      best = hn::Max(best, hn::IfThenElse(hn::And(in, large), log_weight, hn::Set(d, nothing)));
+    });
+    T top = hn::GetLane(hn::MaxOfLanes(d, best)) + row_q[i];
+    if (direct) {
+      for (std::int64_t j = row.first; j < row.soft; ++j) {
+        if (product[i * s.ld_n + j] >= least_product) continue;
+        top = std::max(top, rotated && j != pairs.offset + i ? rotated_pair(i, j).bound() : direct_log_weight(i, j));
+      }
+    }
+    return top;
+  }
+  /// ⌊log2 p⌋ ln 2 of positive normal numbers, from their exponent bits.
+  static V exponent(V p) {
+    const hn::RebindToSigned<typename Base::D> di;
+    constexpr int mantissa_bits = sizeof(T) == 8 ? 52 : 23, bias = sizeof(T) == 8 ? 1023 : 127;
+    const auto bits = hn::ShiftRight<mantissa_bits>(hn::BitCast(di, p));
+    return hn::Mul(hn::Sub(hn::ConvertTo(d, bits), hn::Set(d, T{bias})),
+                   hn::Set(d, static_cast<T>(0.69314718055994530942)));
+  }
+
+  /// log Σ_f exp(a_if + b_jf) the long way.
+  T direct_log_weight(std::int64_t i, std::int64_t j) const {
+    const T *a = feature_q + i * s.ld_m, *b = feature_k + j * s.ld_m;
+    V best = hn::Set(d, nothing);
+    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+      best = hn::Max(best, only(hn::Add(load_n(a + f, n), load_n(b + f, n)), n, hn::Set(d, nothing)));
+    });
+    const T maximum = hn::GetLane(hn::MaxOfLanes(d, best));
+    const V shift = hn::Set(d, maximum);
+    V sum = hn::Zero(d);
+    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+      sum = hn::Add(sum, only(exp(d, hn::Sub(hn::Add(load_n(a + f, n), load_n(b + f, n)), shift)), n, hn::Zero(d)));
+    });
+    return maximum + std::log(hn::GetLane(hn::SumOfLanes(d, sum)));
+  }
+
+  RotatedPair<T> rotated_pair(std::int64_t i, std::int64_t j) const {
+    return {feature_q + i * s.ld_m, feature_k + j * s.ld_m, rotations_q, i, rotations_k, j};
+  }
+
+  /// weight row i = w_ij exp(-top) for the feature pairs of the row, 0 elsewhere; returns its sum. `rotated`: the row
+  /// holds the numerator's weights, the sum is the denominator's.
+  template <bool rotated>
+  T pair_weights(std::int64_t i, const NearPairs& pairs, const NearPairs::Row& row, T top) {
+    const V shift = hn::Set(d, top), own = hn::Set(d, row_q[i]);
+    V sum = hn::Zero(d);
+    bool direct = false;
+    for_columns(0, pairs.columns, [&](std::int64_t j, auto) HWY_ATTR {
+      const V p = hn::LoadU(d, product + i * s.ld_n + j);
+      const auto in = Base::between(j, row.first, row.soft);
+      const auto large = hn::Ge(p, hn::Set(d, least_product));
+      direct = direct || !hn::AllTrue(d, hn::Or(large, hn::Not(in)));
+      // Where the pair is hidden or summed directly the factor may be anything.
+      const V factor = exp(d, hn::Add(hn::Sub(hn::LoadU(d, row_k + j), shift), own));
+      const V w = hn::IfThenElseZero(hn::And(in, large), hn::Mul(p, factor));
+      sum = hn::Add(sum, w);
+      V kept = w;
+      if constexpr (rotated)
+        kept = hn::IfThenElseZero(hn::And(in, large), hn::Mul(hn::LoadU(d, rotated_product + i * s.ld_n + j), factor));
+      hn::StoreU(kept, d, weight + i * s.ld_n + j);
+    });
+    T total = hn::GetLane(hn::SumOfLanes(d, sum));
+    if (direct) {
+      for (std::int64_t j = row.first; j < row.soft; ++j) {
+        if (product[i * s.ld_n + j] >= least_product) continue;
+        const T w = std::exp(direct_log_weight(i, j) - top);
+        weight[i * s.ld_n + j] = rotated && j != pairs.offset + i ? rotated_pair(i, j).product(top) : w;
+        total += w;
+      }
+    }
+    return total;
+  }
+
+  T past_top(std::int64_t i) const {
+    V best = hn::Set(d, nothing);
+    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+      best = hn::Max(best, only(hn::Add(load_n(feature_q + i * s.ld_m + f, n), load_n(running_maximum + f, n)), n,
+                                hn::Set(d, nothing)));
+    });
+    return hn::GetLane(hn::MaxOfLanes(d, best));
+  }
+
+  /// work row i = exp(a_i + c - top); returns its product with z.
+  T past_weights(std::int64_t i, T top) {
+    const V shift = hn::Set(d, top);
+    V sum = hn::Zero(d);
+    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+      const V e =
+          exp(d, hn::Add(load_n(feature_q + i * s.ld_m + f, n), hn::Sub(load_n(running_maximum + f, n), shift)));
+      store_n(e, work + i * s.ld_m + f, n);
+      sum = hn::MulAdd(e, load_n(normalizer + f, n), sum);  // lanes beyond m: z is zero there
+    });
+    return hn::GetLane(hn::SumOfLanes(d, sum));
+  }
+
+  /// running_maximum = max(running_maximum, max_i (rows_i - less_i)); `rescale` is given exp(old - new) for each run of
+  /// features. Of features that are rotated with each other both have the larger maximum.
+  template <class Rescale>
+  void raise_maximum(std::int64_t rows, const T* log_rows, const T* less, const Rescale& rescale) {
+    const auto raised = [&](V after, std::int64_t f, std::int64_t n) HWY_ATTR {
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const V row = load_n(log_rows + i * s.ld_m + f, n);
+        after = hn::Max(after, less ? hn::Sub(row, hn::Set(d, less[i])) : row);
+      }
+      return after;
+    };
+    const auto keep = [&](std::int64_t f, std::int64_t n, V before, V after) HWY_ATTR {
+      store_n(after, running_maximum + f, n);
+      rescale(f, exp(d, hn::Sub(before, after)), n);
+    };
+    const std::int64_t half = s.rotates ? s.m / 2 : 0;
+    for_lanes<T>(half, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+      const V before = load_n(running_maximum + f, n), after = raised(raised(before, f, n), half + f, n);
+      keep(f, n, before, after);
+      keep(half + f, n, before, after);
+    });
+    for_lanes<T>(s.m - 2 * half, [&](std::int64_t rest, std::int64_t n) HWY_ATTR {
+      const std::int64_t f = 2 * half + rest;
+      const V before = load_n(running_maximum + f, n);
+      keep(f, n, before, raised(before, f, n));
+    });
+  }
+
+  /// work = exp(rows - less - running_maximum) · factor.
+  void exponentials(std::int64_t rows, const T* log_rows, const T* less, const T* factor) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const V shift = hn::Set(d, less ? less[i] : T{0}), by = hn::Set(d, factor ? factor[i] : T{1});
+      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+        const std::int64_t at = i * s.ld_m + f;
+        const V e = exp(d, hn::Sub(load_n(log_rows + at, n), hn::Add(shift, load_n(running_maximum + f, n))));
+        store_n(hn::Mul(e, by), work + at, n);
+      });
+    }
+  }
+
+  /// weight row i becomes w_ij / Σ_j w_ij, d_product row i = ∂ loss / ∂ product_ij, both zero where the pair is hidden.
+  /// True when a pair needs the direct way. `rotated`: weights of the numerator over Σ_j w_ij, and their part of the
+  /// slopes in d_rotated.
+  template <bool rotated>
+  bool pair_slopes(std::int64_t i, std::int64_t columns, const NearPairs::Row& row) {
+    const V top = hn::Set(d, top_[i]), own = hn::Set(d, row_q[i]), inverse = hn::Set(d, inverse_[i]),
+            less = hn::Set(d, delta[i]);
+    bool direct = false;
+    for_columns(0, columns, [&](std::int64_t j, auto) HWY_ATTR {
+      const std::int64_t at = i * s.ld_n + j;
+      const V p = hn::LoadU(d, product + at);
+      const auto in = Base::between(j, row.first, row.soft);
+      const auto large = hn::Ge(p, hn::Set(d, least_product));
+      direct = direct || !hn::AllTrue(d, hn::Or(large, hn::Not(in)));
+      const auto counts = hn::And(in, large);
+      const V factor = hn::Mul(inverse, exp(d, hn::Add(hn::Sub(hn::LoadU(d, row_k + j), top), own)));
+      if constexpr (rotated) {
+        hn::StoreU(hn::IfThenElseZero(counts, hn::Mul(hn::LoadU(d, rotated_product + at), factor)), d, weight + at);
+        hn::StoreU(hn::IfThenElseZero(counts, hn::Mul(factor, hn::LoadU(d, g_v + at))), d, d_rotated + at);
+        hn::StoreU(hn::IfThenElseZero(counts, hn::Neg(hn::Mul(factor, less))), d, d_product + at);
+      } else {
+        hn::StoreU(hn::IfThenElseZero(counts, hn::Mul(p, factor)), d, weight + at);
+        hn::StoreU(hn::IfThenElseZero(counts, hn::Mul(factor, hn::Sub(hn::LoadU(d, g_v + at), less))), d,
+                   d_product + at);
+      }
+    });
+    return direct;
+  }
+
+  void direct_pair_gradients(std::int64_t rows, const NearPairs& pairs) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const NearPairs::Row row = pairs.row(i);
+      for (std::int64_t j = row.first; j < row.soft; ++j) {
+        const std::int64_t at = i * s.ld_n + j;
+        if (product[at] >= least_product) continue;
+        if (s.rotates && j != pairs.offset + i) {
+          weight[at] =
+              inverse_[i] * rotated_pair(i, j).add_gradients(top_[i], g_v[at] * inverse_[i], -delta[i] * inverse_[i],
+                                                             d_feature_q + i * s.ld_m, d_feature_k + j * s.ld_m);
+          continue;
+        }
+        const V top = hn::Set(d, top_[i]), slope = hn::Set(d, (g_v[at] - delta[i]) * inverse_[i]);
+        V sum = hn::Zero(d);
+        for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+          const std::int64_t at_q = i * s.ld_m + f, at_k = j * s.ld_m + f;
+          const V e = only(exp(d, hn::Add(load_n(feature_q + at_q, n), hn::Sub(load_n(feature_k + at_k, n), top))), n,
+                           hn::Zero(d));
+          sum = hn::Add(sum, e);
+          store_n(hn::MulAdd(e, slope, load_n(d_feature_q + at_q, n)), d_feature_q + at_q, n);
+          store_n(hn::MulAdd(e, slope, load_n(d_feature_k + at_k, n)), d_feature_k + at_k, n);
+        });
+        weight[at] = hn::GetLane(hn::SumOfLanes(d, sum)) * inverse_[i];
+      }
+    }
+  }
+};
+
+}  // namespace furlong::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

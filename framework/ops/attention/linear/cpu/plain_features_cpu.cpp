@@ -1,0 +1,35 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "framework/ops/attention/linear/cpu/plain_features_cpu.cpp"
+#include "framework/simd/targets.h"
+
+#include <hwy/foreach_target.h>
+
+#include "framework/ops/attention/linear/cpu/body-inl.h"
+#include "framework/ops/attention/linear/cpu/plain_features_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace furlong::ops::HWY_NAMESPACE {
+
+void PlainFeaturesForward(const LinearAttentionArguments& arguments) {
+  with_linear_attention_body<PlainFeaturesTile>(arguments, [](auto&& body) { body.forward(); });
+}
+void PlainFeaturesBackward(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients) {
+  with_linear_attention_body<PlainFeaturesTile>(arguments, [&](auto&& body) { body.backward(gradients); });
+}
+
+}  // namespace furlong::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace furlong::ops {
+HWY_EXPORT(PlainFeaturesForward);
+HWY_EXPORT(PlainFeaturesBackward);
+void linear_attention_values_forward_cpu(const LinearAttentionArguments& arguments) {
+  HWY_DYNAMIC_DISPATCH(PlainFeaturesForward)(arguments);
+}
+void linear_attention_values_backward_cpu(const LinearAttentionArguments& arguments,
+                                          const LinearAttentionGradients& gradients) {
+  HWY_DYNAMIC_DISPATCH(PlainFeaturesBackward)(arguments, gradients);
+}
+}  // namespace furlong::ops
+#endif

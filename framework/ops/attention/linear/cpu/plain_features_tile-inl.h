@@ -1,0 +1,306 @@
+// Tiles for features that are plain numbers, of either sign, with one logarithm a row. Per-target include guard; see
+// framework/simd/simd-inl.h.
+//
+// Notation (one head): ψ_i, ψ_j = features of query i and key j [m], s_j = logarithm of key j's weight, c = running
+// maximum of s over the keys in the state, S = Σ_j exp(s_j - c) ψ_j v_jᵀ [m, d_value], z = Σ_j exp(s_j - c) ψ_j [m], M
+// = Σ_j exp(s_j - c) |ψ_j|. With positions in the numerator S holds R_j ψ_j and meets R_i ψ_i, and of each sum that
+// backward has over both, S's part is rotated back.
+#if defined(FURLONG_PLAIN_FEATURES_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FURLONG_PLAIN_FEATURES_TILE_INL_H_
+#undef FURLONG_PLAIN_FEATURES_TILE_INL_H_
+#else
+#define FURLONG_PLAIN_FEATURES_TILE_INL_H_
+#endif
+
+#include "framework/ops/attention/linear/cpu/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace furlong::ops::HWY_NAMESPACE {
+
+template <class T>
+class PlainFeaturesTile : public LinearAttentionTile<T> {
+  using Base = LinearAttentionTile<T>;
+  using Base::d;
+  using typename Base::V;
+
+ public:
+  using Base::Base;
+  using Base::nothing, Base::s, Base::seen, Base::state, Base::normalizer, Base::running_maximum, Base::v, Base::out,
+      Base::feature_q, Base::feature_k, Base::work, Base::product, Base::weight, Base::turned, Base::row_q, Base::row_k,
+      Base::key_weight, Base::top_, Base::inverse_, Base::delta, Base::size_k, Base::transposed, Base::g, Base::d_v,
+      Base::d_feature_q, Base::d_feature_k, Base::d_product, Base::g_v, Base::d_key_weight, Base::spare,
+      Base::rotations_q, Base::rotations_k, Base::rotated_product, Base::d_rotated, Base::sum_lost,
+      Base::normalizer_lost;
+  static constexpr FeatureForm form = FeatureForm::values;
+
+  void clear_state() {
+    this->clear_sums();
+    maximum_ = nothing;
+    magnitude_ = 0;
+  }
+  void load_state(const T* sum, const T* normalizers, const T* maxima, const T* magnitude) {
+    this->load_sums(sum, normalizers);
+    maximum_ = maxima[0];
+    magnitude_ = *magnitude;
+  }
+  void store_state(T* sum, T* normalizers, T* maxima, T* magnitude) const {
+    this->store_sums(sum, normalizers);
+    std::fill_n(maxima, s.m, maximum_);
+    *magnitude = magnitude_;
+  }
+
+  /// row_k holds the map's own logarithms; sizes |ψ_j| are needed for the guard.
+  void weigh_keys(std::int64_t rows, bool weighted) {
+    for (std::int64_t j = 0; j < rows; ++j) {
+      if (weighted) row_k[j] += key_weight[j];
+      size_k[j] = size_of_row(feature_k + j * s.ld_m);
+    }
+  }
+  void measure_queries(std::int64_t rows) {
+    for (std::int64_t i = 0; i < rows; ++i) row_q[i] = size_of_row(feature_q + i * s.ld_m);
+  }
+
+  // ---- forward ----
+
+  void pair_products(std::int64_t rows, const NearPairs& pairs) {
+    this->softmax_scores(rows, pairs);
+    transpose<T>(pairs.columns, s.m, feature_k, s.ld_m, turned, s.ld_n);
+    this->products(rows, pairs, feature_q, s.m, s.ld_m, turned, product);
+    if (s.rotates) this->rotated_products(rows, pairs, feature_q, feature_k);
+  }
+
+  void attend(std::int64_t rows, const NearPairs& pairs, T* keep_top, T* keep_inverse) {
+    const bool near = pairs.columns > 0;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const NearPairs::Row row = pairs.row(i);
+      T top = seen ? maximum_ : nothing;
+      for (std::int64_t j = row.first; near && j < row.soft; ++j) top = std::max(top, row_k[j]);
+      if (near && row.soft < row.end) top = std::max(this->softmax_top(i, row), top);
+      top = this->joint_top(i, top);
+      if (top < nothing / 2) top = -nothing;  // not one key was seen: every weight is zero
+      T total = 0, magnitude = 0;
+      if (near) {
+        total = s.rotates ? pair_weights<true>(i, pairs, row, top, magnitude)
+                          : pair_weights<false>(i, pairs, row, top, magnitude);
+        if (row.soft < row.end) {
+          const T exact = this->softmax_weights(i, row, top);
+          total += exact;
+          magnitude += exact;
+        }
+      }
+      if (seen) {
+        total += past_weights(i, top, magnitude);
+        if (s.rotates) rotations_q.rotate_row(i, work + i * s.ld_m, work + i * s.ld_m);
+      }
+      this->close_row(i, top, total, magnitude);
+    }
+    if (near) this->weighted_values(rows, pairs);
+    if (seen) small_gemm_nn<T>(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, out, s.ld_v, near);
+    if (!near && !seen) std::fill_n(out, rows * s.ld_v, T{0});
+    this->finish(rows, keep_top, keep_inverse);
+  }
+
+  void advance_state(std::int64_t rows) {
+    const T factor = raise_maximum(rows, row_k, T{1});
+    rescale_sums(factor, state, s.m, s.d_value, s.ld_v);
+    weighted_rows(rows, feature_k, row_k, T{1}, nullptr);
+    this->add_to_normalizer(rows, work);
+    if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
+    this->add_to_sum(s.m, s.d_value, rows, work, s.ld_m, v, s.ld_v, state, s.ld_v);
+    seen = true;
+  }
+
+  // ---- backward ----
+
+  void advance_transposed_state(std::int64_t rows) {
+    const T factor = raise_maximum(rows, row_k, T{1});
+    rescale_sums(factor, transposed, s.d_value, s.m, s.ld_m);
+    weighted_rows(rows, feature_k, row_k, T{1}, nullptr);
+    this->add_to_normalizer(rows, work);
+    if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
+    this->add_to_sum(s.d_value, s.m, rows, v, s.ld_v, work, s.ld_m, transposed, s.ld_m);
+    seen = true;
+  }
+
+  /// ∂ loss / ∂ ψ_if = exp(c - top_i) / N_i · (S_f · g_i - δ_i z_f).
+  void d_query_from_state(std::int64_t rows) {
+    small_gemm_nn<T>(rows, s.m, s.d_value, g, s.ld_v, transposed, s.ld_m, d_feature_q, s.ld_m, false);
+    if (s.rotates) rotations_q.rotate(rows, d_feature_q, d_feature_q, s.ld_m, true);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const V by = hn::Set(d, inverse_[i] * exponential(maximum_ - top_[i])), minus_delta = hn::Set(d, -delta[i]);
+      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+        T* at = d_feature_q + i * s.ld_m + f;
+        store_n(hn::Mul(by, hn::MulAdd(minus_delta, load_n(normalizer + f, n), load_n(at, n))), at, n);
+      });
+    }
+  }
+
+  /// state = Σ_i exp(-top_i - e) / N_i ψ_i g_iᵀ, normalizer = the same over -δ_i, e the running maximum of -top_i.
+  void gather_queries(std::int64_t rows) {
+    const T factor = raise_maximum(rows, top_, T{-1});
+    rescale_sums(factor, state, s.m, s.d_value, s.ld_v);
+    weighted_rows(rows, feature_q, top_, T{-1}, inverse_);
+    for (std::int64_t i = 0; i < rows; ++i) spare[i] = -delta[i];
+    this->add_to_normalizer(rows, work, spare);
+    if (s.rotates) rotations_q.rotate(rows, work, work, s.ld_m);
+    this->add_to_sum(s.m, s.d_value, rows, work, s.ld_m, g, s.ld_v, state, s.ld_v);
+    seen = true;
+  }
+
+  /// d ψ_jf = exp(s_j + e) (state_f · v_j + normalizer_f), d_v_j = exp(s_j + e) Σ_f ψ_jf state_f.
+  void d_key_from_later(std::int64_t rows) {
+    if (!seen) {
+      std::fill_n(d_feature_k, rows * s.ld_m, T{0});
+      std::fill_n(d_v, rows * s.ld_v, T{0});
+      return;
+    }
+    transpose<T>(s.m, s.d_value, state, s.ld_v, transposed, s.ld_m);
+    small_gemm_nn<T>(rows, s.m, s.d_value, v, s.ld_v, transposed, s.ld_m, d_feature_k, s.ld_m, false);
+    if (s.rotates) {
+      rotations_k.rotate(rows, d_feature_k, d_feature_k, s.ld_m, true);
+      rotations_k.rotate(rows, feature_k, work, s.ld_m);
+    }
+    small_gemm_nn<T>(rows, s.d_value, s.m, s.rotates ? work : feature_k, s.ld_m, state, s.ld_v, d_v, s.ld_v, false);
+    for (std::int64_t j = 0; j < rows; ++j) {
+      const T factor = exponential(row_k[j] + maximum_);
+      const V by = hn::Set(d, factor);
+      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+        T* at = d_feature_k + j * s.ld_m + f;
+        store_n(hn::Mul(by, hn::Add(load_n(at, n), load_n(normalizer + f, n))), at, n);
+      });
+      Base::scale_row(d_v + j * s.ld_v, s.d_value, factor);
+    }
+  }
+
+  void pair_gradients(std::int64_t rows, const NearPairs& pairs) {
+    const std::int64_t columns = pairs.columns;
+    this->gradient_products(rows, pairs);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const NearPairs::Row row = pairs.row(i);
+      if (s.rotates) {
+        pair_slopes<true>(i, columns, row);
+        this->join_slopes_of_own_key(i, pairs);
+      } else {
+        pair_slopes<false>(i, columns, row);
+      }
+      if (pairs.softmax_window > 0) this->softmax_slopes(i, pairs, row);
+    }
+    if (s.rotates) {
+      this->rotated_feature_slopes(rows, columns, feature_q, feature_k);
+      this->add_rows(columns, work, d_feature_k);
+    } else {
+      this->from_columns(rows, pairs, d_product, feature_k, s.m, s.ld_m, d_feature_q);
+      this->from_rows(rows, pairs, d_product, feature_q, s.m, s.ld_m, d_feature_k, true);
+    }
+    this->from_rows(rows, pairs, weight, g, s.d_value, s.ld_v, d_v, true);
+    if (pairs.softmax_window > 0) this->softmax_inputs(rows, pairs);
+  }
+
+  /// Feature pairs and keys in the state weigh exp(s_j), so ∂ loss / ∂ s_j = ψ_j · d ψ_j; exact pairs have put theirs
+  /// into d_key_weight, which knows only the key's own weight and not the map's logarithm.
+  const T* d_key_logs(std::int64_t rows, bool /*weighted*/) {
+    for (std::int64_t j = 0; j < rows; ++j) {
+      spare[j] = Base::product_of(feature_k + j * s.ld_m, d_feature_k + j * s.ld_m, s.m);
+      d_key_weight[j] += spare[j];
+    }
+    return spare;
+  }
+
+ private:
+  T maximum_ = Base::nothing, magnitude_ = 0;
+
+  /// The state's sums, turned or not, under a new maximum.
+  void rescale_sums(T factor, T* sum, std::int64_t rows, std::int64_t width, std::int64_t ld) {
+    if (factor == 1) return;
+    Base::scale_row(normalizer, s.m, factor);
+    for (std::int64_t i = 0; i < rows; ++i) Base::scale_row(sum + i * ld, width, factor);
+    if (!s.compensated) return;
+    Base::scale_row(normalizer_lost, s.m, factor);
+    for (std::int64_t i = 0; i < rows; ++i) Base::scale_row(sum_lost + i * ld, width, factor);
+  }
+
+  static T exponential(T x) { return hn::GetLane(exp(d, hn::Set(d, x))); }
+  T size_of_row(const T* row) const { return std::sqrt(Base::product_of(row, row, s.m)); }
+
+  /// weight row i = ψ_i·ψ_j exp(s_j - top) for feature pairs, 0 elsewhere; returns its sum, and adds the sum of sizes
+  /// to `magnitude`. `rotated`: the row holds the numerator's weights, the sum is the denominator's.
+  template <bool rotated>
+  T pair_weights(std::int64_t i, const NearPairs& pairs, const NearPairs::Row& row, T top, T& magnitude) {
+    const V shift = hn::Set(d, top);
+    V sum = hn::Zero(d), sizes = hn::Zero(d);
+    const std::int64_t lanes = Lanes<T>::count();
+    for (std::int64_t j = 0; j < pairs.columns; j += lanes) {
+      const auto in = Base::between(j, row.first, row.soft);
+      const V e = hn::IfThenElseZero(in, exp(d, hn::Sub(hn::LoadU(d, row_k + j), shift)));
+      const V w = hn::IfThenElseZero(in, hn::Mul(hn::LoadU(d, product + i * s.ld_n + j), e));
+      sum = hn::Add(sum, w);
+      sizes = hn::Add(sizes, hn::IfThenElseZero(in, hn::Mul(hn::LoadU(d, size_k + j), e)));
+      V kept = w;
+      if constexpr (rotated) kept = hn::IfThenElseZero(in, hn::Mul(hn::LoadU(d, rotated_product + i * s.ld_n + j), e));
+      hn::StoreU(kept, d, weight + i * s.ld_n + j);
+    }
+    magnitude += hn::GetLane(hn::SumOfLanes(d, sizes)) * row_q[i];
+    return hn::GetLane(hn::SumOfLanes(d, sum));
+  }
+
+  /// work row i = ψ_i exp(c - top); returns its product with z.
+  T past_weights(std::int64_t i, T top, T& magnitude) {
+    const T factor = exponential(maximum_ - top);
+    magnitude += magnitude_ * factor * row_q[i];
+    const V by = hn::Set(d, factor);
+    V sum = hn::Zero(d);
+    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+      const V e = hn::Mul(load_n(feature_q + i * s.ld_m + f, n), by);
+      store_n(e, work + i * s.ld_m + f, n);
+      sum = hn::MulAdd(e, load_n(normalizer + f, n), sum);
+    });
+    return hn::GetLane(hn::SumOfLanes(d, sum));
+  }
+
+  /// The maximum over sign · logs as well, and the factor that this costs what was summed under the old one. M follows.
+  T raise_maximum(std::int64_t rows, const T* logs, T sign) {
+    T after = maximum_;
+    for (std::int64_t i = 0; i < rows; ++i) after = std::max(after, sign * logs[i]);
+    const T factor = exponential(maximum_ - after);
+    maximum_ = after;
+    magnitude_ *= factor;
+    return factor;
+  }
+
+  /// work = rows · exp(sign · logs - maximum) · factor; with factor null (keys) their sizes join M.
+  void weighted_rows(std::int64_t rows, const T* features, const T* logs, T sign, const T* factor) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const T e = exponential(sign * logs[i] - maximum_) * (factor ? factor[i] : T{1});
+      if (!factor) magnitude_ += e * size_k[i];
+      const V by = hn::Set(d, e);
+      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+        store_n(hn::Mul(load_n(features + i * s.ld_m + f, n), by), work + i * s.ld_m + f, n);
+      });
+    }
+  }
+
+  /// weight row i = weights of the numerator over N_i, d_product row i = ∂ loss / ∂ product_ij; `rotated`: the
+  /// numerator's part of that in d_rotated.
+  template <bool rotated>
+  void pair_slopes(std::int64_t i, std::int64_t columns, const NearPairs::Row& row) {
+    const V top = hn::Set(d, top_[i]), inverse = hn::Set(d, inverse_[i]), less = hn::Set(d, delta[i]);
+    const std::int64_t lanes = Lanes<T>::count();
+    for (std::int64_t j = 0; j < columns; j += lanes) {
+      const std::int64_t at = i * s.ld_n + j;
+      const auto in = Base::between(j, row.first, row.soft);
+      const V factor = hn::Mul(inverse, exp(d, hn::Sub(hn::LoadU(d, row_k + j), top)));
+      if constexpr (rotated) {
+        hn::StoreU(hn::IfThenElseZero(in, hn::Mul(hn::LoadU(d, rotated_product + at), factor)), d, weight + at);
+        hn::StoreU(hn::IfThenElseZero(in, hn::Mul(factor, hn::LoadU(d, g_v + at))), d, d_rotated + at);
+        hn::StoreU(hn::IfThenElseZero(in, hn::Neg(hn::Mul(factor, less))), d, d_product + at);
+      } else {
+        hn::StoreU(hn::IfThenElseZero(in, hn::Mul(hn::LoadU(d, product + at), factor)), d, weight + at);
+        hn::StoreU(hn::IfThenElseZero(in, hn::Mul(factor, hn::Sub(hn::LoadU(d, g_v + at), less))), d, d_product + at);
+      }
+    }
+  }
+};
+
+}  // namespace furlong::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

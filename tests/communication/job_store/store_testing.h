@@ -1,0 +1,294 @@
+#pragma once
+// What the store's tests share: a server with its clients, processes that can be killed and stopped, and a network that
+// can be cut.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "communication/job_store/socket.h"
+#include "communication/job_store/store_client.h"
+#include "communication/job_store/store_server.h"
+#include "framework/core/error.h"
+#include "tests/communication/child_processes.h"
+
+namespace furlong::store_testing {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+/// Short enough for tests of faults, and long enough for a loaded machine to send two heartbeats in.
+inline StoreTimes quick() { return {50ms, 800ms, 400ms}; }
+
+inline std::vector<char> bytes(std::string_view text) { return {text.begin(), text.end()}; }
+
+inline StoreServerOptions server_options(int world_size, StoreTimes times = {}) {
+  StoreServerOptions out;
+  out.secret = "the job's secret";
+  out.world_size = world_size;
+  out.host = "host0";
+  out.times = times;
+  return out;
+}
+
+inline StoreClientOptions client_options(const StoreServerOptions& server, std::uint16_t port, int rank) {
+  StoreClientOptions out;
+  out.address = server.address;
+  out.port = port;
+  out.secret = server.secret;
+  out.rank = rank;
+  out.world_size = server.world_size;
+  out.host = "host" + std::to_string(rank);
+  out.times = server.times;
+  out.connect_timeout = 20s;
+  return out;
+}
+
+/// Counts calls of on_fault and lets a test wait for the first.
+class FaultLog {
+ public:
+  std::function<void(const Fault&)> callback() {
+    return [this](const Fault& fault) {
+      const std::lock_guard lock(mutex_);
+      faults_.push_back(fault);
+    };
+  }
+  std::vector<Fault> all() const {
+    const std::lock_guard lock(mutex_);
+    return faults_;
+  }
+  /// The first fault, or nothing when none came in time.
+  std::optional<Fault> wait(milliseconds patience) const {
+    for (const auto end = steady_clock::now() + patience; steady_clock::now() < end; std::this_thread::sleep_for(2ms)) {
+      const auto faults = all();
+      if (!faults.empty()) return faults.front();
+    }
+    return std::nullopt;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<Fault> faults_;
+};
+
+/// One process's store and several ranks' clients, as threads of a test see them.
+struct World {
+  explicit World(int world_size, StoreTimes times = {})
+      : options(server_options(world_size, times)), logs(static_cast<std::size_t>(world_size)) {
+    server = std::make_unique<StoreServer>(options);
+    clients.resize(static_cast<std::size_t>(world_size));
+  }
+  ~World() {
+    for (auto& client : clients) {
+      try {
+        if (client) client->goodbye();
+      } catch (const MachineError&) {  // a fault, which the test has looked at
+      }
+    }
+    clients.clear();
+  }
+  /// For tests in which nothing may have gone wrong: every rank leaves, and the store knows.
+  void leave() {
+    for (auto& client : clients) client->goodbye();
+    clients.clear();
+    EXPECT_TRUE(server->wait_for_goodbyes(std::chrono::seconds(5)));
+  }
+  StoreClient& join(int rank, std::uint16_t port = 0) {
+    const auto index = static_cast<std::size_t>(rank);
+    StoreClientOptions own = client_options(options, port ? port : server->port(), rank);
+    own.on_fault = logs[index].callback();
+    clients[index] = std::make_unique<StoreClient>(std::move(own));
+    return *clients[index];
+  }
+  World& join_all() {
+    for (int rank = 0; rank < options.world_size; ++rank) join(rank);
+    return *this;
+  }
+  StoreClient& operator[](int rank) { return *clients[static_cast<std::size_t>(rank)]; }
+
+  StoreServerOptions options;
+  std::vector<FaultLog> logs;
+  std::unique_ptr<StoreServer> server;
+  std::vector<std::unique_ptr<StoreClient>> clients;
+};
+
+/// The message that `action` throws as an `Expected`, or why it did not.
+template <class Expected>
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Expected& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another kind of error: ") + error.what();
+  }
+  return "no error";
+}
+
+/// A child process, forked while this one has no other threads. It waits for start(), which gives it a port, and ends
+/// with body's result.
+class Process {
+ public:
+  explicit Process(const std::function<int(std::uint16_t port, const std::function<void()>& ready)>& body) {
+    int go[2], ready[2];
+    if (::pipe(go) != 0 || ::pipe(ready) != 0) throw std::runtime_error("pipe");
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::close(go[1]);
+      ::close(ready[0]);
+      std::uint16_t port = 0;
+      if (::read(go[0], &port, sizeof port) != sizeof port) ::_exit(90);
+      int status = 91;
+      try {
+        status = body(port, [&] {
+          if (::write(ready[1], "r", 1) != 1) ::_exit(92);
+        });
+      } catch (const std::exception& error) {
+        ::fprintf(stderr, "child: %s\n", error.what());
+      }
+      ::_exit(status);
+    }
+    ::close(go[0]);
+    ::close(ready[1]);
+    go_ = Socket(go[1]);
+    ready_ = Socket(ready[0]);
+  }
+  ~Process() {
+    if (child_ > 0 && !ended_) {
+      kill(SIGKILL);
+      wait();
+    }
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  /// Returns once the child called its ready().
+  void start(std::uint16_t port) {
+    ASSERT_EQ(::write(go_.descriptor(), &port, sizeof port), static_cast<ssize_t>(sizeof port));
+    char byte = 0;
+    ASSERT_EQ(::read(ready_.descriptor(), &byte, 1), 1) << "the child did not get ready";
+  }
+  void kill(int signal) const { ::kill(child_, signal); }
+  /// The exit status, or 128 + the signal that ended it.
+  int wait() {
+    int status = 0;
+    ::waitpid(child_, &status, 0);
+    ended_ = true;
+    return testing::exit_status(status);
+  }
+
+ private:
+  pid_t child_ = -1;
+  bool ended_ = false;
+  Socket go_, ready_;
+};
+
+/// A free port of 127.0.0.1, for a server that starts later.
+inline std::uint16_t free_port() {
+  std::string problem;
+  return own_address(listen_on(resolve("127.0.0.1", 0, problem).front())).port();
+}
+
+/// A network between clients and a store that a test can disturb.
+class Network {
+ public:
+  enum class Mode {
+    open,
+    stalled,     ///< no byte passes, and no connection breaks: a cable pulled out
+    no_replies,  ///< what clients send arrives, what they should get does not
+    cut,         ///< every connection breaks, and new ones too
+  };
+  explicit Network(std::uint16_t target) : target_(target) {
+    std::string problem;
+    listener_ = listen_on(resolve("127.0.0.1", 0, problem).front());
+    port_ = own_address(listener_).port();
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Network() {
+    stop_ = true;
+    thread_.join();
+  }
+  std::uint16_t port() const { return port_; }
+  int connections() const { return connections_; }
+  /// Returns once it is so.
+  void become(Mode mode) {
+    mode_ = mode;
+    while (applied_ != mode) std::this_thread::sleep_for(1ms);
+  }
+
+ private:
+  struct Pipe {
+    Socket client, server;
+    std::string to_server, to_client;
+  };
+
+  static bool move(const Socket& from, const Socket& to, std::string& held) {
+    char buffer[1 << 16];
+    if (held.size() < sizeof buffer) {
+      const Transfer in = receive(from, buffer);
+      if (in.ended || in.error) return false;
+      held.append(buffer, in.bytes);
+    }
+    if (held.empty()) return true;
+    const Transfer out = send(to, held);
+    held.erase(0, out.bytes);
+    return out.error == 0;
+  }
+
+  void run() {
+    std::vector<Pipe> pipes;
+    std::string problem;
+    while (!stop_) {
+      std::vector<pollfd> polled{{listener_.descriptor(), POLLIN, 0}};
+      const Mode mode = mode_;
+      if (mode == Mode::open) {
+        for (const Pipe& pipe : pipes) {
+          polled.push_back({pipe.client.descriptor(), POLLIN, 0});
+          polled.push_back({pipe.server.descriptor(), POLLIN, 0});
+        }
+      }
+      ::poll(polled.data(), polled.size(), 2);
+      int error = 0;
+      while (Socket client = accept_from(listener_, 10s, error)) {
+        if (mode == Mode::cut) continue;
+        Socket server =
+            connect_to(resolve("127.0.0.1", target_, problem).front(), steady_clock::now() + 1s, 10s, error);
+        if (!server) continue;
+        ++connections_;
+        pipes.push_back({std::move(client), std::move(server), {}, {}});
+      }
+      if (mode == Mode::cut) pipes.clear();
+      applied_ = mode;
+      if (mode == Mode::open || mode == Mode::no_replies) {
+        std::erase_if(pipes, [&](Pipe& pipe) {
+          return !move(pipe.client, pipe.server, pipe.to_server) ||
+                 (mode == Mode::open && !move(pipe.server, pipe.client, pipe.to_client));
+        });
+      }
+    }
+  }
+
+  std::uint16_t target_, port_ = 0;
+  Socket listener_;
+  std::atomic<Mode> mode_{Mode::open}, applied_{Mode::open};
+  std::atomic<bool> stop_{false};
+  std::atomic<int> connections_{0};
+  std::thread thread_;
+};
+
+}  // namespace furlong::store_testing
