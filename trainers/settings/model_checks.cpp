@@ -1,0 +1,244 @@
+#include <algorithm>
+
+#include "trainers/settings/settings_checker.h"
+
+namespace furlong {
+
+std::string SettingsChecker::names(bool Mechanism::*capability) {
+  return config::join(layers::mechanisms_where([=](const Mechanism& one) { return one.*capability; }), " or ");
+}
+
+void SettingsChecker::heads() const {
+  const auto& model = copy_.model;
+  const auto& attention = model.attention;
+  if (attention.d_head == 0 && model.d_model % attention.n_heads != 0) {
+    const auto cite = citing({"model.d_model", "model.n_heads"});
+    cite.fail(fmt::format("{} is not a multiple of {}; expected heads of equal width; change one, or set model.d_head",
+                          cite("model.d_model"), cite("model.n_heads")));
+  }
+  if (attention.n_kv_heads > 0 && attention.n_heads % attention.n_kv_heads != 0) {
+    const auto cite = citing({"model.n_key_value_heads", "model.n_heads"});
+    cite.fail(fmt::format(
+        "{} does not divide {}; expected key and value heads that each serve the same number of query heads",
+        cite("model.n_key_value_heads"), cite("model.n_heads")));
+  }
+  const std::int64_t d_head = head_width();
+  if (model.rotates(layers::RotaryPlacement::before_features) && d_head % 2 != 0) {
+    const auto cite = citing({"model.d_head", "model.d_model", "model.n_heads", "model.position"});
+    const std::string width = attention.d_head > 0 ? cite("model.d_head")
+                                                   : fmt::format("{} over {} makes heads of width {}, which",
+                                                                 cite("model.d_model"), cite("model.n_heads"), d_head);
+    cite.fail(fmt::format("{} is odd; expected an even width with {}, which turns pairs of numbers", width,
+                          cite("model.position")));
+  }
+}
+
+void SettingsChecker::rotary_scaling() const {
+  const auto& model = copy_.model;
+  const auto& scaling = model.rotary_scaling;
+  if (model.position != layers::Position::rotary || scaling.kind == ops::RotaryScalingKind::none) return;
+  const auto wrong = [&](const char* key, const char* other, const std::string& message) {
+    const auto cite = citing({key, other});
+    cite.fail(fmt::format("{} cannot be with {}; {}", cite(key), cite(other), message));
+  };
+  if (scaling.factor == 1)
+    wrong("model.rotary_scaling_factor", "model.rotary_scaling",
+          "expected more than 1, or no scaling: with 1 nothing is scaled");
+  if (scaling.kind == ops::RotaryScalingKind::llama3 && scaling.high_frequency_factor <= scaling.low_frequency_factor)
+    wrong("model.rotary_high_frequency_factor", "model.rotary_low_frequency_factor",
+          "expected the first above the second");
+  if (scaling.kind == ops::RotaryScalingKind::yarn && scaling.beta_fast <= scaling.beta_slow)
+    wrong("model.rotary_beta_fast", "model.rotary_beta_slow", "expected the first above the second");
+}
+
+// Widths of what meets at the output layer, and layers that are one.
+void SettingsChecker::embeddings() const {
+  const auto& model = copy_.model;
+  const bool predicts = !copy_.objective.learns_labels() && model.prediction_head != layers::PredictionHead::none;
+  const bool transform = model.prediction_head == layers::PredictionHead::transform;
+  if (predicts && transform && layers::is_gated(model.activation)) {
+    const auto cite = citing({"model.prediction_head", "model.activation"});
+    cite.fail(fmt::format(
+        "{} cannot be with {}, which is gated; expected gelu, gelu_tanh, relu or silu, or prediction_head: linear",
+        cite("model.prediction_head"), cite("model.activation")));
+  }
+  const bool narrow = model.d_embedding > 0 && model.d_embedding != model.d_model;
+  if (predicts && narrow && !transform && model.tied_embeddings) {
+    const auto cite = citing({"model.d_embedding", "model.d_model", "model.tied_embeddings"});
+    cite.fail(
+        fmt::format("{} and {} cannot be with {}: the output layer would be of another width than the hidden states; "
+                    "take prediction_head: transform, or do not tie them",
+                    cite("model.d_embedding"), cite("model.d_model"), cite("model.tied_embeddings")));
+  }
+  if (model.shared_layers && !model.attention.layer_mechanisms.empty()) {
+    const auto cite = citing({"model.shared_layers", "model.attention.layers"});
+    cite.fail(fmt::format("{} cannot be with {}: layers that are one block have one mechanism; remove one of the two",
+                          cite("model.shared_layers"), cite("model.attention.layers")));
+  }
+}
+
+void SettingsChecker::attention() const {
+  mechanisms();
+  rotary_placement();
+  const auto& attention = copy_.model.attention;
+  if (layers::uses(attention, &Mechanism::has_features)) {
+    features();
+    softmax_only();
+    kernel_epsilon();
+  }
+  causality();
+  if (layers::uses(attention, &Mechanism::projects_sequence)) projected_length();
+  const Mechanism* hybrid = layers::first_mechanism(attention, &Mechanism::is_hybrid);
+  if (!hybrid || hybrid->window_in(attention) > 0) return;
+  const auto cite = citing({"model.attention.softmax_window", "model.attention.mechanism", "model.attention.layers",
+                            "model.attention.heads"});
+  cite.fail(
+      fmt::format("{} with the mechanism {}; expected how many of the nearest tokens get exact weights, such as 128",
+                  cite("model.attention.softmax_window"), hybrid->name));
+}
+
+// Lists of mechanisms: as many as there are layers or heads, each one known, and no second opinion.
+void SettingsChecker::mechanisms() const {
+  const auto& model = copy_.model;
+  const auto& attention = model.attention;
+  const bool by_layers = !attention.layer_mechanisms.empty();
+  const auto& list = by_layers ? attention.layer_mechanisms : attention.head_mechanisms;
+  if (list.empty()) return;
+  const char* key = by_layers ? "model.attention.layers" : "model.attention.heads";
+  const auto cite = citing({key});
+  if (by_layers && !attention.head_mechanisms.empty())
+    cite.fail(fmt::format("{} cannot be with {}; expected one of the two", cite("model.attention.layers"),
+                          cite("model.attention.heads")));
+  if (attention.mechanism != layers::AttentionConfig{}.mechanism)
+    cite.fail(fmt::format("{} overrules {}; remove one of the two", cite(key), cite("model.attention.mechanism")));
+  const char* of = by_layers ? "model.n_layers" : "model.n_heads";
+  const std::int64_t wanted = by_layers ? model.n_layers : attention.n_heads;
+  if (static_cast<std::int64_t>(list.size()) != wanted)
+    cite.fail(fmt::format("{} names {} mechanisms; expected one for each of {}", cite(key), list.size(), cite(of)));
+  if (!by_layers) {
+    mechanisms_of_heads(key, key, list);
+    return;
+  }
+  for (std::size_t layer = 0; layer < list.size(); ++layer) {
+    const std::vector<std::string> names = layers::mechanisms_in(list[layer]);
+    const std::string where = fmt::format("{}: layer {} (from 0)", key, layer);
+    if (names.size() > 1) {
+      mechanisms_of_heads(key, where, names);
+    } else {
+      known_mechanism(key, where, list[layer]);
+    }
+  }
+}
+
+void SettingsChecker::known_mechanism(const char* key, const std::string& where, const std::string& name) const {
+  const config::Key& known = *table_.find("model.attention.mechanism");
+  if (!known.accepts(name))
+    citing({key}).fail(fmt::format("{}: found {}; expected {} for each", where, name, known.expected()));
+}
+
+// One mechanism for each head; heads that read the same keys and values have the same.
+void SettingsChecker::mechanisms_of_heads(const char* key, const std::string& where,
+                                          const std::vector<std::string>& names) const {
+  const auto& attention = copy_.model.attention;
+  const auto cite = citing({key});
+  for (const std::string& name : names) known_mechanism(key, where, name);
+  if (static_cast<std::int64_t>(names.size()) != attention.n_heads)
+    cite.fail(fmt::format("{} names {} mechanisms; expected one, or one for each of {}", where, names.size(),
+                          cite("model.n_heads")));
+  const std::int64_t group = attention.n_kv_heads > 0 ? attention.n_heads / attention.n_kv_heads : 1;
+  for (std::int64_t head = 0; head < attention.n_heads; ++head) {
+    const std::int64_t first = head / group * group;
+    if (names[static_cast<std::size_t>(head)] == names[static_cast<std::size_t>(first)]) continue;
+    cite.fail(
+        fmt::format("{}: heads {} and {} (from 0) share a key and value head, but not a mechanism; expected the same "
+                    "for each {} neighbours, as of {}",
+                    where == key ? cite(key) : where, first, head, group, cite("model.n_key_value_heads")));
+  }
+}
+
+// Features are turned in the numerator alone: what has exact weights has nothing to turn.
+void SettingsChecker::rotary_placement() const {
+  const auto& model = copy_.model;
+  if (!model.rotates(layers::RotaryPlacement::numerator)) return;
+  const auto cite = citing(
+      {"model.rotary_placement", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
+  if (const Mechanism* other = layers::first_mechanism(model.attention, &Mechanism::rotates_numerator, false))
+    cite.fail(
+        fmt::format("{} cannot be with the mechanism {}, whose exact weights have no features to turn; take "
+                    "before_features, or {} attention alone",
+                    cite("model.rotary_placement"), other->name, names(&Mechanism::rotates_numerator)));
+}
+
+void SettingsChecker::features() const {
+  const auto& attention = copy_.model.attention;
+  const std::int64_t d_head = head_width();
+  const ops::FeatureMapInfo& map = ops::feature_map_info(attention.feature_map);
+  if (map.needs_directions) {
+    if (attention.n_features % map.features_a_direction == 0) return;
+    const auto cite = citing({"model.attention.n_features"});
+    cite.fail(fmt::format("{} is odd; expected an even number with {}, which makes two features of each direction",
+                          cite("model.attention.n_features"), cite("model.attention.feature_map")));
+  }
+  std::int64_t features = 0;
+  try {
+    features = ops::feature_count(map.map, attention.map_options, d_head, 0);
+  } catch (const UserError& error) {
+    const auto cite = citing({"model.attention.order", "model.attention.most_features", "model.attention.feature_map"});
+    cite.fail(fmt::format("{}: {}", cite("model.attention.order"), error.what()));
+  }
+  if (attention.n_features == 0 || attention.n_features == features) return;
+  const auto cite = citing({"model.attention.n_features"});
+  const std::string number = features == d_head ? fmt::format("as many features as a head is wide ({})", d_head)
+                                                : fmt::format("{} features for heads of width {}", features, d_head);
+  cite.fail(fmt::format("{} cannot be with {}, which has {}; remove n_features", cite("model.attention.n_features"),
+                        cite("model.attention.feature_map"), number));
+}
+
+// Centring and scaling leave exp(q·k) as it is, and nothing else.
+void SettingsChecker::softmax_only() const {
+  const auto& attention = copy_.model.attention;
+  if (ops::feature_map_info(attention.feature_map).estimates_softmax ||
+      (!attention.centering && attention.scaling == layers::Scaling::none))
+    return;
+  const char* key = attention.centering ? "model.attention.centering" : "model.attention.scaling";
+  const auto cite = citing({key, "model.attention.feature_map"});
+  cite.fail(
+      fmt::format("{} cannot be with {}: it changes nothing for maps that estimate softmax's exp(q·k), but would "
+                  "change what this one means; remove it, or take a map such as favor_positive",
+                  cite(key), cite("model.attention.feature_map")));
+}
+
+void SettingsChecker::kernel_epsilon() const {
+  const auto& attention = copy_.model.attention;
+  const double epsilon = attention.map_options.kernel_epsilon, usual = ops::FeatureMapOptions{}.kernel_epsilon;
+  if (epsilon == 0 || epsilon == usual || ops::feature_map_info(attention.feature_map).uses_kernel_epsilon) return;
+  const auto cite = citing({"model.attention.kernel_epsilon", "model.attention.feature_map"});
+  cite.fail(
+      fmt::format("{} cannot be with {}, whose kernel has no such number; expected favor_relu; remove "
+                  "kernel_epsilon",
+                  cite("model.attention.kernel_epsilon"), cite("model.attention.feature_map")));
+}
+
+void SettingsChecker::causality() const {
+  const auto& model = copy_.model;
+  const Mechanism* mechanism = layers::first_mechanism(model.attention, &Mechanism::can_be_causal, false);
+  if (!mechanism || model.architecture != layers::Architecture::decoder) return;
+  const auto cite = citing({"model.attention.projected_length", "model.attention.mechanism", "model.attention.layers",
+                            "model.attention.heads"});
+  cite.fail(
+      fmt::format("the mechanism {} cannot be with {}: {}, so that each token would see later ones; take linear, or "
+                  "an encoder",
+                  mechanism->name, cite("model.architecture"), mechanism->limits));
+}
+
+void SettingsChecker::projected_length() const {
+  const auto& model = copy_.model;
+  const std::int64_t longest = model.max_sequence_length > 0 ? model.max_sequence_length : copy_.data.sequence_length;
+  if (model.attention.projected_length <= longest) return;
+  const auto cite = citing({"model.attention.projected_length", "model.attention.mechanism", "model.attention.layers",
+                            "model.attention.heads"});
+  cite.fail(fmt::format("{} is more than the longest sequence ({}); expected a projection that shortens",
+                        cite("model.attention.projected_length"), longest));
+}
+
+}  // namespace furlong
