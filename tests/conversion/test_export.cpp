@@ -229,7 +229,7 @@ TEST_F(Export, ModelsWithoutAHead) {
   EXPECT_EQ(open_source_model(path("both")).model.settings, open_source_model(path("both.h5")).model.settings);
 
   Settings settings = before.model.settings;
-  settings.model.attention = {};
+  settings.model.attention = settings.model.attention.plain();
   Model own = make_model(settings, before.model.vocabulary, Device{}, DType::float32);
   write_model(own, std::nullopt, path("own.h5"));
   EXPECT_TRUE(exported("own.h5", "own").for_hugging_face);
