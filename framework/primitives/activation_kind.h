@@ -1,7 +1,6 @@
 #pragma once
 #include <array>
 #include <cstdint>
-#include <string>
 
 namespace furlong::ops {
 
@@ -22,7 +21,5 @@ inline constexpr std::array<ActivationName, 4> activation_names{{{ActivationKind
                                                                  {ActivationKind::relu, "relu"},
                                                                  {ActivationKind::silu, "silu"}}};
 const char* name_of(ActivationKind kind);
-/// Inverse of name_of. Throws UserError that lists the known names.
-ActivationKind activation_from_name(const std::string& name);
 
 }  // namespace furlong::ops
