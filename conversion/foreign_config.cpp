@@ -38,7 +38,7 @@ ForeignConfig::ForeignConfig(nlohmann::ordered_json json, std::string origin)
 
 ForeignConfig ForeignConfig::read(const std::filesystem::path& file) {
   const std::string text = read_text_file(file, std::uint64_t{16} << 20);
-  foreign::check_json_depth(text, file.string());
+  foreign::check_ordered_json(text, file.string());
   auto json = nlohmann::ordered_json::parse(text, nullptr, false);
   if (!json.is_object())
     throw UserError("{}: expected a JSON object that describes a model, as Hugging Face writes it", file.string());

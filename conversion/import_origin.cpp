@@ -76,7 +76,7 @@ Origin Origin::from_checkpoint(const CheckpointOrigin& kept, const std::string& 
     throw UserError("{}: its text 'origin' has the model_type '{}'; expected one of {}; import the model again", path,
                     foreign::printable(origin.model_type), fmt::join(known, ", "));
   }
-  foreign::check_json_depth(origin.config, path + ": config.json in its text 'origin'");
+  foreign::check_ordered_json(origin.config, path + ": config.json in its text 'origin'");
   if (!nlohmann::ordered_json::accept(origin.config))
     throw UserError("{}: config.json in its text 'origin' is not valid JSON; import the model again", path);
   if (origin.file_names.size() != kept.files.size())

@@ -9,7 +9,6 @@ namespace {
 
 template <class Json>
 Json parse(std::string_view text, std::string_view origin) {
-  check_json_depth(text, origin);
   try {
     return Json::parse(text);
   } catch (const nlohmann::json::exception& error) {
@@ -22,10 +21,12 @@ Json parse(std::string_view text, std::string_view origin) {
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text, std::string_view origin) {
+  check_json_depth(text, origin);
   return parse<nlohmann::json>(text, origin);
 }
 
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view origin) {
+  check_ordered_json(text, origin);
   return parse<nlohmann::ordered_json>(text, origin);
 }
 

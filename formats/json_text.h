@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "framework/io/json_depth.h"
+#include "framework/io/json_bounds.h"
 
 namespace furlong::foreign {
 

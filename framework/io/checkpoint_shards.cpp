@@ -1,5 +1,5 @@
 #include "framework/io/checkpoint_shards.h"
-#include "framework/io/json_depth.h"
+#include "framework/io/json_bounds.h"
 
 #include <algorithm>
 #include <charconv>

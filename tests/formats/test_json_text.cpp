@@ -1,4 +1,4 @@
-// JSON that is nested deeper than anything honest is refused, wherever it is read.
+// JSON that is deeper or wider than anything honest is refused, wherever it is read.
 #include "formats/json_text.h"
 
 #include <gmock/gmock.h>
@@ -28,6 +28,18 @@ TEST(JsonText, HasABoundedDepth) {
   // Brackets inside texts are letters.
   const std::string brackets(1000, '[');
   EXPECT_EQ(parse_json("[\"" + brackets + "\\\"" + brackets + "\"]", "f")[0], brackets + "\"" + brackets);
+}
+
+TEST(JsonText, ObjectsWhoseOrderIsKeptHaveABoundedNumberOfKeys) {
+  const auto object = [](int keys) {
+    std::string text = "{";
+    for (int i = 0; i < keys; ++i) text += (i ? ",\"" : "\"") + std::to_string(i) + "\":\"a:b\"";
+    return text + "}";
+  };
+  EXPECT_EQ(parse_ordered_json(object(30'000), "f").size(), 30'000U);
+  EXPECT_EQ(parse_json(object(70'000), "f").size(), 70'000U);
+  EXPECT_EQ(message_of<UserError>([&] { parse_ordered_json(object(70'000), "f"); }),
+            "f: an object has too many keys (expected at most 65,536)");
 }
 
 TEST(JsonText, WhatIsNoJsonIsToldInOneLine) {

@@ -1,0 +1,45 @@
+#include "framework/io/json_bounds.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "framework/core/error.h"
+
+namespace furlong::foreign {
+namespace {
+
+constexpr std::size_t deepest = 64;
+constexpr std::uint64_t most_comparisons = std::uint64_t{1} << 31;
+
+/// Comparisons of keys that an ordered document takes. Brackets that do not match are the parser's to find.
+std::uint64_t comparisons_in(std::string_view text, std::string_view origin) {
+  std::array<std::uint64_t, deepest + 1> keys{};  // so far, of the object at each depth
+  std::uint64_t comparisons = 0;
+  std::size_t depth = 0;
+  bool inside_text = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char letter = text[i];
+    if (letter == '\\') ++i;
+    if (letter == '"') inside_text = !inside_text;
+    if (inside_text) continue;
+    if (letter == ':') comparisons += keys[depth]++;
+    if (letter == '{' || letter == '[') {
+      if (depth == deepest) throw UserError("{}: nested more than {} deep", origin, deepest);
+      keys[++depth] = 0;
+    }
+    if ((letter == '}' || letter == ']') && depth > 0) --depth;
+  }
+  return comparisons;
+}
+
+}  // namespace
+
+void check_json_depth(std::string_view text, std::string_view origin) { comparisons_in(text, origin); }
+
+void check_ordered_json(std::string_view text, std::string_view origin) {
+  if (comparisons_in(text, origin) > most_comparisons)
+    throw UserError("{}: an object has too many keys (expected at most 65,536)", origin);
+}
+
+}  // namespace furlong::foreign
