@@ -22,28 +22,28 @@ inline std::vector<nlohmann::json*> values_of(nlohmann::json& document) {
 /// Replaces, removes or repeats one to three values.
 inline void change(nlohmann::json& document, std::minstd_rand& random) {
   static const nlohmann::json others = nlohmann::json::parse(
-      R"([null, true, false, 0, 1, -1, 4294967296, 9223372036854775807, 1.5, "", "a", " ", "\u0000", "\u2581", "##",
-          [], {}, {"String": "a"}, {"Regex": "a|\\s+(?!\\S)"}, {"Regex": "."}, {"type": "ByteLevel"}, ["a", "b"]])");
+      R"json([null, true, false, 0, 1, -1, 4294967296, 9223372036854775807, 1.5, "", "a", " ", "\u0000", "\u2581", "##",
+          [], {}, {"String": "a"}, {"Regex": "a|\\s+(?!\\S)"}, {"Regex": "."}, {"type": "ByteLevel"}, ["a", "b"]])json");
   for (std::size_t changes = 1 + random() % 3; changes > 0; --changes) {
-  const std::vector<nlohmann::json*> values = values_of(document);
-  nlohmann::json& value = *values[random() % values.size()];
-  const nlohmann::json source =
-      random() % 2 == 0 ? others[random() % others.size()] : *values[random() % values.size()];
-  if (!value.is_structured() || value.empty() || random() % 2 == 0) {
-    value = source;
-  } else if (value.is_array()) {
-    const auto at = value.begin() + static_cast<std::ptrdiff_t>(random() % value.size());
-    random() % 2 == 0 ? value.erase(at) : value.insert(at, source);
-  } else {
-    const auto at = std::next(value.begin(), static_cast<std::ptrdiff_t>(random() % value.size()));
-    if (random() % 2 == 0) {
-      value.erase(at);
+    const std::vector<nlohmann::json*> values = values_of(document);
+    nlohmann::json& value = *values[random() % values.size()];
+    const nlohmann::json source =
+        random() % 2 == 0 ? others[random() % others.size()] : *values[random() % values.size()];
+    if (!value.is_structured() || value.empty() || random() % 2 == 0) {
+      value = source;
+    } else if (value.is_array()) {
+      const auto at = value.begin() + static_cast<std::ptrdiff_t>(random() % value.size());
+      random() % 2 == 0 ? value.erase(at) : value.insert(at, source);
     } else {
-      const std::string name = source.is_string() ? source.get<std::string>() : at.key() + "a";
-      value[name] = nlohmann::json(*at);
+      const auto at = std::next(value.begin(), static_cast<std::ptrdiff_t>(random() % value.size()));
+      if (random() % 2 == 0) {
+        value.erase(at);
+      } else {
+        const std::string name = source.is_string() ? source.get<std::string>() : at.key() + "a";
+        value[name] = nlohmann::json(*at);
+      }
     }
   }
-}
 }
 
 }  // namespace furlong::fuzzing
