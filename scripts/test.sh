@@ -182,7 +182,8 @@ if $full; then
   if [[ -z $filter ]]; then
     phase "kill table" tests/kills.sh build/release/bin/furlong || true
     phase "fault table" fault_table || true
-    phase "failed writes" python3 -B tests/write_faults.py build/release/bin/furlong --json build/release/write_faults.json || true
+    phase "failed writes" python3 -B tests/write_faults.py build/release/bin/furlong \
+      --json build/release/write_faults.json || true
     if type -P clang++ >/dev/null; then
       phase "fuzzing" tests/fuzz/run.sh all 300 || true
     else

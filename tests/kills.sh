@@ -253,7 +253,8 @@ trainings() {
     (( runs <= 3 * wanted )) || fail "trainings end before they are killed"
   done
   # One kill in twenty at least has to fall into the writing of a checkpoint.
-  (( during_writes >= wanted / 20 )) || fail "only $during_writes of $wanted kills fell into the writing of a checkpoint"
+  (( during_writes >= wanted / 20 )) ||
+    fail "only $during_writes of $wanted kills fell into the writing of a checkpoint"
   rows+=("$(printf 'train, %d process(es)|%d|%d|%d|%d trainings equal' \
     "$processes" "$number" "$during_writes" "$before_training" "$runs")")
 }
@@ -268,7 +269,8 @@ check_files() {
   done
   [[ -f files/converted.h5 ]] || fail "kill $number: converted.h5 is gone"
   local compare=(diff -rq -x '.*.partial' files/model)
-  [[ ! -f files/model/config.json ]] || "${compare[@]}" old/model >/dev/null || "${compare[@]}" new/model >/dev/null || fail "kill $number: model is neither the old one nor the new one"
+  [[ ! -f files/model/config.json ]] || "${compare[@]}" old/model >/dev/null ||
+    "${compare[@]}" new/model >/dev/null || fail "kill $number: model is neither the old one nor the new one"
 }
 
 is_partial() {
@@ -291,7 +293,10 @@ commands() {
   begin=$(now)
   (cd new && "${convert[@]}" && "${export[@]}") >out
   whole=$(( $(now) - begin ))
-  ! cmp -s old/converted.h5 new/converted.h5 && ! cmp -s old/model/model.safetensors new/model/model.safetensors || fail "what convert writes does not differ"
+  local name
+  for name in converted.h5 model/model.safetensors; do
+    ! cmp -s old/$name new/$name || fail "$name does not differ"
+  done
   number=0
   while (( number < wanted )); do
     (( ++number ))
@@ -314,7 +319,11 @@ commands() {
       (( ended == 137 )) || { cat files/err >&2; fail "$command ended with status $ended"; }
       break
     done
-    (( ended == 137 )) || { (( --number )); (( ends <= 10 * wanted )) || fail "no kill hits convert or export"; continue; }
+    (( ended == 137 )) || {
+      (( --number ))
+      (( ends <= 10 * wanted )) || fail "no kill hits convert or export"
+      continue
+    }
     rm -f files/out files/err
     ! is_partial || (( ++between ))
     check_files

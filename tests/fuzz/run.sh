@@ -26,7 +26,8 @@ chosen=("${1:-}")
 [[ ${1:-} != all ]] || chosen=("${every[@]}")
 stop() { echo "fuzz: $1" >&2; exit 2; }
 if [[ $mode != seeds ]]; then
-  [[ " ${every[*]} " == *" ${chosen[0]} "* && -n ${chosen[0]} ]] || stop "no target '${1:-}'; there are all, ${every[*]}"
+  [[ " ${every[*]} " == *" ${chosen[0]} "* && -n ${chosen[0]} ]] ||
+    stop "no target '${1:-}'; there are all, ${every[*]}"
   [[ $mode == keep || ${2:-} =~ ^[1-9][0-9]*$ ]] || stop "expected a number of seconds"
 fi
 
@@ -52,7 +53,8 @@ run() {
   fi
   printf '%-16s %6d s %12s executions %6s edges %6d inputs  %s\n' "$target" $(( SECONDS - begin )) \
     "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -n 1)" \
-    "$(grep -o 'cov: [0-9]*' "$log" | tail -n 1 | cut -c 6-)" "$(find "$folder/corpus/$target" -type f | wc -l)" "$outcome"
+    "$(grep -o 'cov: [0-9]*' "$log" | tail -n 1 | cut -c 6-)" \
+    "$(find "$folder/corpus/$target" -type f | wc -l)" "$outcome"
   return "$status"
 }
 

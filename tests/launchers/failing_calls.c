@@ -1,7 +1,8 @@
-// Preloaded by tests/write_faults.py: counts the calls that change files below a folder, and fails one of them, or that one and all later ones.
+// Preloaded by tests/write_faults.py: counts the calls that change files below a folder, and fails one of them, or that
+// one and all later ones.
 //
-// FURLONG_TEST_CALLS_FOLDER names the folder; FURLONG_TEST_CALLS_LOG a file outside of it that gets a line "NUMBER CALL PATH" for each call;
-// FURLONG_TEST_CALLS_FAIL, if it is set, is "NUMBER ERRNO once" or "NUMBER ERRNO onwards".
+// FURLONG_TEST_CALLS_FOLDER names the folder; FURLONG_TEST_CALLS_LOG a file outside of it that gets a line "NUMBER CALL
+// PATH" for each call; FURLONG_TEST_CALLS_FAIL, if it is set, is "NUMBER ERRNO once" or "NUMBER ERRNO onwards".
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,12 +1,13 @@
-// Preloaded by tests/write_faults.py: the time of day jumps by a day, forwards and back, at every few calls. Clocks that only run forwards stay
-// as they are. FURLONG_TEST_CLOCK_LOG, if it is set, names a file that is there once the clock was asked.
+// Preloaded by tests/write_faults.py: the time of day jumps by a day, forwards and back, at every few calls. Clocks
+// that only run forwards stay as they are. FURLONG_TEST_CLOCK_LOG, if it is set, names a file that is there once the
+// clock was asked.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/time.h>
 #include <time.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 static long jump(void) {
