@@ -1,7 +1,7 @@
 // What comes over a connection to the job store: a stream of frames, cut, decoded, and carried out.
 #include "communication/job_store/store_protocol.h"
 
-#include "communication/job_store/store_state.h"
+#include "communication/job_store/store_table.h"
 #include "tests/fuzz/target.h"
 
 namespace fuzzing = furlong::fuzzing;
@@ -19,7 +19,7 @@ void expect_stable(std::string_view body, const Decode& decode, const Encode& en
   fuzzing::expect(encode(decode(body_of(once))) == once, "a frame that changes when it is encoded and decoded");
 }
 
-void take_request(std::string_view body, store::StoreState& state) {
+void take_request(std::string_view body, store::StoreTable& state) {
   store::Request request = store::decode_request(body);
   expect_stable(body, store::decode_request, [](const store::Request& one) { return encode(one, one.value); });
   const int rank = static_cast<int>(request.id % 4);
@@ -39,7 +39,7 @@ void take_request(std::string_view body, store::StoreState& state) {
   }
 }
 
-void take(std::string_view body, store::StoreState& state) {
+void take(std::string_view body, store::StoreTable& state) {
   using store::Kind;
   const Kind kind = store::kind_of(body);
   const auto encode = [](const auto& message) { return store::encode(message); };
@@ -69,7 +69,7 @@ void take(std::string_view body, store::StoreState& state) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  store::StoreState state(4);
+  store::StoreTable state(4);
   store::FrameBuffer buffer;
   // The first byte says how the stream is cut into packets.
   const std::size_t packet = size == 0 ? 1 : 1 + data[0];
