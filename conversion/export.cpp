@@ -198,14 +198,15 @@ class Exporter {
     std::error_code failure;
     fs::create_directories(directory, failure);
     if (failure) throw_file_error(directory, "create the folder", failure.value());
-    if (!options_.overwrite && fs::exists(directory / "config.json"))
-      throw UserError("{}: there is a config.json already; choose another directory, or give --force to write over it",
-                      directory.string());
-    // Weights without a config.json are of an export that was interrupted behind its removal.
-    const bool holds_model = fs::exists(directory / "config.json") || fs::exists(directory / "model.safetensors") ||
-                             fs::exists(directory / "model.safetensors.index.json");
+    const auto there = [&](const char* name) { return fs::exists(directory / name); };
+    const bool holds_model =
+        there("config.json") || there("model.safetensors") || there("model.safetensors.index.json");
+    if (!options_.overwrite && holds_model)
+      throw UserError(
+          "{}: there is {} already; choose another directory, or give --force to write over it", directory.string(),
+          there("config.json") ? "a config.json" : "a model without config.json, perhaps of an interrupted export");
     write_tensors(directory);
-    if (options_.overwrite && holds_model) remove_earlier(directory);
+    if (holds_model) remove_earlier(directory);
     write_files(directory);
     write_file(directory, "config.json", config_text());  // last: a directory that has it is whole
     return report_;

@@ -108,14 +108,19 @@ std::string fingerprint_of_source(const fs::path& source) {
 FinetuneRecord::FinetuneRecord(fs::path run_directory) : directory_(std::move(run_directory)) {
   const fs::path path = directory_ / "finetune.json";
   if (!fs::exists(path)) return;
-  const auto json = foreign::parse_json(read_text_file(path, longest_record), path.string());
+  constexpr const char* remedy = "choose another --run-dir, or remove this run";
+  nlohmann::json json;
+  try {
+    json = foreign::parse_json(read_text_file(path, longest_record), path.string());
+  } catch (const UserError& error) {
+    throw UserError("{}; {}", error.what(), remedy);
+  }
   try {
     json.at("source").get_to(source);
     json.at("source_fingerprint").get_to(source_fingerprint);
     json.at("beginnings").get_to(beginnings);
   } catch (const nlohmann::json::exception&) {
-    throw UserError("{}: is not what furlong finetune writes; choose another --run-dir, or remove this run",
-                    path.string());
+    throw UserError("{}: is not what furlong finetune writes; {}", path.string(), remedy);
   }
 }
 

@@ -219,6 +219,7 @@ class Tries:
         place.reset()
         found, self.calls = place.run_counted(command.arguments)
         jobs.expect(found.returncode == 0, f"{command.name}: the undisturbed run:\n{found.stderr}")
+        jobs.expect(len(self.calls) >= 10, f"{command.name}: the shim saw {len(self.calls)} calls")
         self.new = digests(place.work)
         if command.name == "train":
             self.metrics = without_timings(place.work / "run" / "metrics.jsonl")
@@ -257,6 +258,8 @@ class Tries:
                     failures.append(f"{self.command.name}: {call}: {errno.errorcode[error]} {when}: {failure}")
                     print(f"write_faults: {failures[-1]}", file=sys.stderr, flush=True)
                 outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        if outcomes.get("not reached", 0) > len(self.calls) * len(FAULTS) / 10:
+            failures.append(f"{self.command.name}: {outcomes['not reached']} faults were not reached")
         return outcomes, failures
 
 

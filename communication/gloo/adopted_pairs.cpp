@@ -78,9 +78,8 @@ std::shared_ptr<gloo::transport::Context> make_adopting_context(const std::share
   return std::make_shared<AdoptingContext>(std::dynamic_pointer_cast<tcp::Device>(device), rank, size);
 }
 
-void adopt(gloo::transport::Context& context, int rank, const Socket& socket) {
-  const int descriptor = fcntl(socket.descriptor(), F_DUPFD_CLOEXEC, 0);
-  if (descriptor < 0) throw MachineError("no descriptor for a connection: {}", error_text(errno));
+void adopt(gloo::transport::Context& context, int rank, Socket socket) {
+  const int descriptor = socket.release();
   // Whether a peer is there is the store's to tell.
   const int off = 0;
   setsockopt(descriptor, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof off);

@@ -17,6 +17,6 @@ std::shared_ptr<gloo::transport::Context> make_adopting_context(const std::share
 
 /// Gives the pair of a rank in such a context its connection. Throws std::runtime_error where the context's connections
 /// have been closed meanwhile.
-void adopt(gloo::transport::Context& context, int rank, const Socket& socket);
+void adopt(gloo::transport::Context& context, int rank, Socket socket);
 
 }  // namespace furlong

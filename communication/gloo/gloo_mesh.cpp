@@ -296,7 +296,7 @@ void GlooMesh::connect() {
                                                  [this] { return waiters_->is_broken(); });
     listener_.close();
     for (rank = 0; rank < size_; ++rank) {
-      if (rank != rank_) adopt(transport_->inner(), rank, links[static_cast<std::size_t>(rank)]);
+      if (rank != rank_) adopt(transport_->inner(), rank, std::move(links[static_cast<std::size_t>(rank)]));
     }
     watch_connections();
   } catch (const LinkFailure& failure) {

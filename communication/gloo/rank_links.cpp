@@ -69,29 +69,29 @@ class Linker {
                                  milliseconds(0), error, give_up_);
       if (!socket) {
         problem = error_text(error);
-      } else if (greet(socket, rank)) {
+      } else if (problem = greet(socket, rank); problem.empty()) {
         links_[rank] = std::move(socket);
         return;
-      } else {
-        problem = "it closed the connection";
       }
     }
   }
 
-  bool greet(const Socket& socket, std::size_t rank) const {
+  /// Empty, or why there is no link.
+  std::string greet(const Socket& socket, std::size_t rank) const {
+    constexpr const char* closed = "it closed the connection";
     Greeting greeting{link_magic, static_cast<std::uint32_t>(rank_), {}};
     std::copy_n(ranks_[rank].token.begin(), link_token_bytes, greeting.token.begin());
     // So few bytes fit into an empty send buffer; if not, the connection is of no use.
     if (send(socket, {reinterpret_cast<const char*>(&greeting), sizeof greeting}).bytes != sizeof greeting)
-      return false;
+      return closed;
     std::array<char, link_token_bytes> answer{};
     for (std::size_t heard = 0; heard < answer.size();) {
-      if (!wait_for(socket, POLLIN, deadline_, give_up_)) return false;
+      if (!wait_for(socket, POLLIN, deadline_, give_up_)) return "it did not answer in time";
       const Transfer moved = receive(socket, std::span(answer).subspan(heard));
-      if (moved.ended || moved.error != 0) return false;
+      if (moved.ended || moved.error != 0) return closed;
       heard += moved.bytes;
     }
-    return is_token(answer, ranks_[rank_].token);
+    return is_token(answer, ranks_[rank_].token) ? "" : "another program answers at its port";
   }
 
   struct Stranger {
@@ -103,7 +103,7 @@ class Linker {
 
   void accept_others() {
     while (const std::size_t missing = first_missing()) {
-      if (is_over()) fail(missing, "it did not connect");
+      if (is_over()) fail(missing, "it did not connect" + (shortage_.empty() ? "" : "; this rank: " + shortage_));
       std::vector<pollfd> entries{{listener_.descriptor(), POLLIN, 0}};
       for (const Stranger& stranger : strangers_) entries.push_back({stranger.socket.descriptor(), POLLIN, 0});
       if (::poll(entries.data(), entries.size(), static_cast<int>(retry_after.count())) < 0) continue;
@@ -127,13 +127,24 @@ class Linker {
   void forget(std::size_t index) { strangers_.erase(strangers_.begin() + static_cast<std::ptrdiff_t>(index)); }
 
   void welcome_strangers() {
+    const TimePoint begin = steady_clock::now();
     for (std::size_t i = 0; i < most_strangers; ++i) {
       int error = 0;
       Socket socket = accept_from(listener_, milliseconds(0), error);
-      if (!socket && error == EAGAIN) return;
-      // Where this process has no more descriptors, too.
-      if (!strangers_.empty() && (!socket || strangers_.size() >= most_strangers)) forget(0);
-      if (socket) strangers_.push_back({std::move(socket), steady_clock::now()});
+      if (socket) {
+        if (strangers_.size() >= most_strangers) forget(0);
+        strangers_.push_back({std::move(socket), steady_clock::now()});
+        continue;
+      }
+      if (error == EAGAIN) return;
+      shortage_ = error_text(error);
+      // Without descriptors, those who have had their time make room; whoever came just now is heard first.
+      if (!strangers_.empty() && strangers_.front().since + retry_after < begin) {
+        forget(0);
+      } else {
+        std::this_thread::sleep_for(retry_after);
+      }
+      return;
     }
   }
 
@@ -160,6 +171,7 @@ class Linker {
   const std::function<bool()>& give_up_;
   std::vector<Socket> links_;
   std::vector<Stranger> strangers_;
+  std::string shortage_;  ///< why connections were not taken
 };
 
 }  // namespace

@@ -52,7 +52,7 @@ class RawGloo::Context final : public gloo::Context {
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
       transportContext_->createPair(peer);
-      adopt(*transportContext_, peer, links[static_cast<std::size_t>(peer)]);
+      adopt(*transportContext_, peer, std::move(links[static_cast<std::size_t>(peer)]));
     }
   }
 

@@ -1,6 +1,7 @@
 #include "framework/core/device.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "framework/core/error.h"
@@ -60,7 +61,9 @@ Device device_from_name(const std::string& name) {
     for (int index = 0; cuda != nullptr && index < std::max(cuda->device_count(), 1); ++index) {
       if (cuda->unavailable(index).empty()) return Device{DeviceType::cuda, index};
     }
-    // Whoever waits for a GPU that idles finds out in the log, once.
+    // Whoever waits for a GPU that idles finds out in the log, once; whoever hides it knows.
+    if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible && (!*visible || *visible == '-'))
+      return Device{};
     static const std::string idle = idle_gpu_warning(read_gpus(), cuda ? cuda->unavailable(0) : "");
     if (static bool said = false; !idle.empty() && !std::exchange(said, true)) log_warn("{}", idle);
     return Device{};

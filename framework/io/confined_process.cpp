@@ -14,12 +14,15 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <thread>
 #include <utility>
 
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 
 namespace furlong {
 namespace {
@@ -39,8 +42,9 @@ std::uint64_t address_space() {
   return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-/// All other system calls fail with EPERM from here on; those of another architecture end the process.
-void allow_few_calls() {
+/// All other system calls fail with EPERM from here on; those of another architecture end the process. False where the
+/// kernel refuses that.
+bool allow_few_calls() {
 #ifdef __x86_64__
   constexpr std::array allowed{
       SYS_read,       SYS_pread64,    SYS_write,        SYS_close,           SYS_lseek,        SYS_fstat,
@@ -72,17 +76,20 @@ void allow_few_calls() {
   program[size++] = give(SECCOMP_RET_ALLOW);
   program[size++] = give(SECCOMP_RET_ERRNO | EPERM);
   const sock_fprog filter{static_cast<unsigned short>(size), program.data()};
-  prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);  // where the kernel has none, the limits are what there is
+  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+#else
+  return false;
 #endif
 }
 
-void confine() {
+/// Whether system calls are filtered; limits hold in any case.
+bool confine() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   const rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
   setrlimit(RLIMIT_FSIZE, &none);
-  if (!sanitized) allow_few_calls();
+  return sanitized || allow_few_calls();
 }
 
 /// In the child: the two descriptors under known numbers, and no others. Messages of the C library about a broken heap
@@ -90,9 +97,10 @@ void confine() {
 void keep_descriptors(int channel, int file) {
   const int nowhere = open("/dev/null", O_RDWR);
   const int high_channel = fcntl(channel, F_DUPFD, 16), high_file = fcntl(file, F_DUPFD, 16);
-  for (int stream = 0; stream <= 2; ++stream) dup2(nowhere, stream);
-  dup2(high_channel, channel_in_child);
-  dup2(high_file, file_in_child);
+  for (int stream = 0; stream <= 2; ++stream) {
+    if (nowhere < 0 || dup2(nowhere, stream) < 0) close(stream);
+  }
+  if (dup2(high_channel, channel_in_child) < 0 || dup2(high_file, file_in_child) < 0) _exit(1);
   if (syscall(SYS_close_range, file_in_child + 1, ~0u, 0) == 0) return;
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
@@ -146,7 +154,8 @@ ConfinedProcess::ConfinedProcess(int file, std::string path, std::string library
   if (child_ == 0) {
     keep_descriptors(ends[1], file);
     reset_signals();
-    confine();
+    const char is_filtered = confine() ? 1 : 0;
+    if (!write_all(channel_in_child, &is_filtered, 1)) _exit(1);
     try {
       body(channel_in_child, file_in_child);
     } catch (...) {
@@ -162,6 +171,17 @@ ConfinedProcess::ConfinedProcess(int file, std::string path, std::string library
     close(channel_);
     throw MachineError("{}: cannot be read in a process of its own: {}", path_, std::strerror(failure));
   }
+  char is_filtered = 0;
+  if (!read_all(channel_, &is_filtered, 1)) {
+    close(channel_);
+    kill(child_, SIGKILL);
+    while (waitpid(child_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    throw MachineError("{}: cannot be read in a process of its own: it ended at once", path_);
+  }
+  if (static bool said = false; is_filtered == 0 && !std::exchange(said, true))
+    log_warn("{}: this system has no seccomp filters: {} reads the file in a process with limits alone", path_,
+             library_);
 }
 
 ConfinedProcess::~ConfinedProcess() {
@@ -201,7 +221,11 @@ void ConfinedProcess::receive(void* data, std::size_t bytes) {
 void ConfinedProcess::tell_of_death() {
   if (child_ <= 0) throw MachineError("{}: the process that read it has ended", path_);
   int status = 0;
-  while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {
+  // Whoever has closed the channel ends within moments, or is made to.
+  for (int tries = 0; waitpid(child_, &status, WNOHANG) == 0; ++tries) {
+    if (tries == 100) kill(child_, SIGABRT);
+    if (tries == 200) kill(child_, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   child_ = -1;
   const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
@@ -209,7 +233,8 @@ void ConfinedProcess::tell_of_death() {
   if (signal == SIGXCPU)
     throw UserError("{}: {} takes more than {} s of processor time to read it: the file is damaged or hostile", path_,
                     library_, seconds_);
-  throw UserError("{}: {} crashed while reading it: the file is damaged or hostile", path_, library_);
+  throw UserError("{}: {} crashed while reading it: the file is damaged or hostile, or memory is short", path_,
+                  library_);
 }
 
 }  // namespace furlong

@@ -17,7 +17,7 @@ class ConfinedProcess {
   using Body = std::function<void(int channel, int file)>;
 
   /// Forks. Other threads must not use what `body` uses, whose locks would stay taken in the child. `path` is for
-  /// messages, `library` what is blamed for a crash. Seccomp is left out where the kernel has none. Throws MachineError
+  /// messages, `library` what is blamed for a crash. Warns once where the kernel has no seccomp. Throws MachineError
   /// where there can be no further process.
   ConfinedProcess(int file, std::string path, std::string library, const Body& body);
   ~ConfinedProcess();

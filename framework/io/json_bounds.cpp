@@ -10,7 +10,7 @@ namespace furlong::foreign {
 namespace {
 
 constexpr std::size_t deepest = 64;
-constexpr std::uint64_t most_comparisons = std::uint64_t{1} << 31;
+constexpr std::uint64_t most_comparisons = std::uint64_t{1} << 29;
 
 /// Comparisons of keys that an ordered document takes. Brackets that do not match are the parser's to find.
 std::uint64_t comparisons_in(std::string_view text, std::string_view origin) {
@@ -39,7 +39,8 @@ void check_json_depth(std::string_view text, std::string_view origin) { comparis
 
 void check_ordered_json(std::string_view text, std::string_view origin) {
   if (comparisons_in(text, origin) > most_comparisons)
-    throw UserError("{}: an object has too many keys (expected at most 65,536)", origin);
+    throw UserError("{}: objects with too many keys (expected at most 32,768 in one, fewer where there are several)",
+                    origin);
 }
 
 }  // namespace furlong::foreign

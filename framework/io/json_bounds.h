@@ -8,8 +8,8 @@ namespace furlong::foreign {
 /// Throws UserError, beginning with `origin`, where lists and objects lie more than 64 deep in each other.
 void check_json_depth(std::string_view text, std::string_view origin);
 
-/// For nlohmann::ordered_json: that, and UserError as well where building the objects takes more than 2^31 comparisons
-/// of keys (65,536 in one object).
+/// For nlohmann::ordered_json: that, and UserError as well where building the objects takes more than 2^29 comparisons
+/// of keys (32,768 in one object).
 void check_ordered_json(std::string_view text, std::string_view origin);
 
 }  // namespace furlong::foreign

@@ -12,7 +12,7 @@ namespace furlong {
 namespace {
 
 using ::testing::HasSubstr;
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 class CommCommands : public testing::WithProgram {
  protected:

@@ -39,7 +39,7 @@ TEST(JsonText, ObjectsWhoseOrderIsKeptHaveABoundedNumberOfKeys) {
   EXPECT_EQ(parse_ordered_json(object(30'000), "f").size(), 30'000U);
   EXPECT_EQ(parse_json(object(70'000), "f").size(), 70'000U);
   EXPECT_EQ(message_of<UserError>([&] { parse_ordered_json(object(70'000), "f"); }),
-            "f: an object has too many keys (expected at most 65,536)");
+            "f: objects with too many keys (expected at most 32,768 in one, fewer where there are several)");
 }
 
 TEST(JsonText, WhatIsNoJsonIsToldInOneLine) {

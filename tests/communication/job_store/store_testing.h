@@ -1,15 +1,18 @@
 #pragma once
 // What the store's tests share: a server with its clients, processes that can be killed and stopped, and a network that
 // can be cut.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -198,10 +201,25 @@ class Process {
   Socket go_, ready_;
 };
 
-/// A free port of 127.0.0.1, for a server that starts later.
+/// A free port of 127.0.0.1, for a server that starts later. No two calls have the same one, in processes that run at
+/// once either: a file is locked for each until this process ends. Below the ports that the kernel deals out.
 inline std::uint16_t free_port() {
-  std::string problem;
-  return own_address(listen_on(resolve("127.0.0.1", 0, problem).front())).port();
+  static std::uint16_t next = static_cast<std::uint16_t>(10'000 + ::getpid() % 20'000);
+  for (int tries = 0; tries < 20'000; ++tries, next = next < 30'000 ? next + 1 : 10'000) {
+    const std::string lock =
+        (std::filesystem::temp_directory_path() / ("furlong_port_" + std::to_string(next))).string();
+    const int file = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (file < 0 || ::flock(file, LOCK_EX | LOCK_NB) != 0) {
+      if (file >= 0) ::close(file);
+      continue;
+    }
+    std::string problem;
+    try {
+      return own_address(listen_on(resolve("127.0.0.1", next++, problem).front())).port();
+    } catch (const std::exception&) {  // somebody else's
+    }
+  }
+  throw std::runtime_error("no free port");
 }
 
 /// A network between clients and a store that a test can disturb.

@@ -8,6 +8,8 @@
 #include "communication/nccl/nccl_communicator.h"
 #include "framework/core/error.h"
 #include "framework/core/gpu_engine.h"
+#include "framework/core/log.h"
+#include "framework/core/machine.h"
 
 namespace furlong {
 namespace {
@@ -60,10 +62,15 @@ int device_index(const LaunchEnvironment& environment, const std::string& device
 
 Device device_of_process(const std::string& name, const LaunchEnvironment& environment) {
   GpuEngine* cuda = gpu_engine(DeviceType::cuda);
+  if (name == "auto" && environment.local_rank > 0 && (cuda == nullptr || cuda->device_count() == 0))
+    return Device{};  // the first process of the host says what is to be said
   if ((name != "auto" && name != "cuda") || environment.world_size == 1 || cuda == nullptr || cuda->device_count() == 0)
     return device_from_name(name);
   const int index = device_index(environment, name, cuda->device_count());
-  if (name == "auto" && !cuda->unavailable(index).empty()) return Device{};
+  if (const std::string reason = cuda->unavailable(index); name == "auto" && !reason.empty()) {
+    if (environment.local_rank == 0) log_warn("{}", idle_gpu_warning(read_gpus(), reason));
+    return Device{};
+  }
   return device_from_name(fmt::format("cuda:{}", index));
 }
 

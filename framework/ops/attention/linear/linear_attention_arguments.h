@@ -108,14 +108,12 @@ struct LinearAttentionGradients {
 void linear_attention_forward_cpu(const LinearAttentionArguments& arguments);
 void linear_attention_backward_cpu(const LinearAttentionArguments& arguments,
                                    const LinearAttentionGradients& gradients);
-/// The two forms of features, each in a file of its own (linear_attention_logarithms_cpu.cpp,
-/// linear_attention_values_cpu.cpp).
-void linear_attention_logarithms_forward_cpu(const LinearAttentionArguments& arguments);
-void linear_attention_logarithms_backward_cpu(const LinearAttentionArguments& arguments,
-                                              const LinearAttentionGradients& gradients);
-void linear_attention_values_forward_cpu(const LinearAttentionArguments& arguments);
-void linear_attention_values_backward_cpu(const LinearAttentionArguments& arguments,
-                                          const LinearAttentionGradients& gradients);
+/// The two forms of features, each in a file of its own (log_features_cpu.cpp,
+/// plain_features_cpu.cpp).
+void log_features_forward_cpu(const LinearAttentionArguments& arguments);
+void log_features_backward_cpu(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients);
+void plain_features_forward_cpu(const LinearAttentionArguments& arguments);
+void plain_features_backward_cpu(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients);
 
 inline GpuBody<const LinearAttentionArguments&> linear_attention_forward_gpu{"linear_attention"};
 inline GpuBody<const LinearAttentionArguments&, const LinearAttentionGradients&> linear_attention_backward_gpu{

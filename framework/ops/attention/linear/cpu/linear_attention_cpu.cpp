@@ -9,13 +9,12 @@ bool logarithms(const LinearAttentionArguments& arguments) {
 }  // namespace
 
 void linear_attention_forward_cpu(const LinearAttentionArguments& arguments) {
-  logarithms(arguments) ? linear_attention_logarithms_forward_cpu(arguments)
-                        : linear_attention_values_forward_cpu(arguments);
+  logarithms(arguments) ? log_features_forward_cpu(arguments) : plain_features_forward_cpu(arguments);
 }
 void linear_attention_backward_cpu(const LinearAttentionArguments& arguments,
                                    const LinearAttentionGradients& gradients) {
-  logarithms(arguments) ? linear_attention_logarithms_backward_cpu(arguments, gradients)
-                        : linear_attention_values_backward_cpu(arguments, gradients);
+  logarithms(arguments) ? log_features_backward_cpu(arguments, gradients)
+                        : plain_features_backward_cpu(arguments, gradients);
 }
 
 }  // namespace furlong::ops

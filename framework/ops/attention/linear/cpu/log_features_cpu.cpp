@@ -24,11 +24,10 @@ HWY_AFTER_NAMESPACE();
 namespace furlong::ops {
 HWY_EXPORT(LogFeaturesForward);
 HWY_EXPORT(LogFeaturesBackward);
-void linear_attention_logarithms_forward_cpu(const LinearAttentionArguments& arguments) {
+void log_features_forward_cpu(const LinearAttentionArguments& arguments) {
   HWY_DYNAMIC_DISPATCH(LogFeaturesForward)(arguments);
 }
-void linear_attention_logarithms_backward_cpu(const LinearAttentionArguments& arguments,
-                                              const LinearAttentionGradients& gradients) {
+void log_features_backward_cpu(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients) {
   HWY_DYNAMIC_DISPATCH(LogFeaturesBackward)(arguments, gradients);
 }
 }  // namespace furlong::ops

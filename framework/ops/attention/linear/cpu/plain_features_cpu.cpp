@@ -24,11 +24,10 @@ HWY_AFTER_NAMESPACE();
 namespace furlong::ops {
 HWY_EXPORT(PlainFeaturesForward);
 HWY_EXPORT(PlainFeaturesBackward);
-void linear_attention_values_forward_cpu(const LinearAttentionArguments& arguments) {
+void plain_features_forward_cpu(const LinearAttentionArguments& arguments) {
   HWY_DYNAMIC_DISPATCH(PlainFeaturesForward)(arguments);
 }
-void linear_attention_values_backward_cpu(const LinearAttentionArguments& arguments,
-                                          const LinearAttentionGradients& gradients) {
+void plain_features_backward_cpu(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients) {
   HWY_DYNAMIC_DISPATCH(PlainFeaturesBackward)(arguments, gradients);
 }
 }  // namespace furlong::ops

@@ -1,7 +1,7 @@
 #pragma once
 // The general form of linear attention on GPUs: every map and option of linear_attention.h. What its kernels are given,
-// and the tile that a block works on. Notation and definitions are those of linear_attention_logarithms-inl.h and
-// linear_attention_values-inl.h.
+// and the tile that a block works on. Notation and definitions are those of log_features_tile-inl.h and
+// plain_features_tile-inl.h.
 //
 // A block takes one segment of one head of one sequence: a run of chunks whose borders follow from shapes (and document
 // borders) alone. States at the borders of segments come from the segments' own sums and a scan over them

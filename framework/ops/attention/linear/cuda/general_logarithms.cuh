@@ -1,6 +1,6 @@
 #pragma once
 // The general form of linear attention on GPUs for positive features, given as logarithms: what LogFeaturesTile does,
-// row by row. The arithmetic is explained in linear_attention_logarithms-inl.h.
+// row by row. The arithmetic is explained in log_features_tile-inl.h.
 #include "framework/ops/attention/linear/cuda/general_rows.cuh"
 
 namespace furlong::ops {

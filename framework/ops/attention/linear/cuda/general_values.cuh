@@ -1,6 +1,6 @@
 #pragma once
 // The general form of linear attention on GPUs for features that are plain numbers, of either sign, with one logarithm
-// a row: what PlainFeaturesTile does, row by row. The arithmetic is explained in linear_attention_values-inl.h.
+// a row: what PlainFeaturesTile does, row by row. The arithmetic is explained in plain_features_tile-inl.h.
 #include "framework/ops/attention/linear/cuda/general_rows.cuh"
 
 namespace furlong::ops {
