@@ -292,8 +292,8 @@ void GlooMesh::learn(StoreClient& store, const GlooOptions& options) {
 void GlooMesh::connect() {
   int rank = 0;
   try {
-    const std::vector<Socket> links = link_ranks(listener_, rank_, ranks_, steady_clock::now() + connect_timeout_,
-                                                 [this] { return waiters_->is_broken(); });
+    std::vector<Socket> links = link_ranks(listener_, rank_, ranks_, steady_clock::now() + connect_timeout_,
+                                           [this] { return waiters_->is_broken(); });
     listener_.close();
     for (rank = 0; rank < size_; ++rank) {
       if (rank != rank_) adopt(transport_->inner(), rank, std::move(links[static_cast<std::size_t>(rank)]));

@@ -47,7 +47,7 @@ class RawGloo::Context final : public gloo::Context {
     if (here.empty()) throw std::runtime_error(problem);
     const Socket listener = listen_on(here.front());
     const std::vector<LinkedRank> ranks = exchange(group, own_address(listener));
-    const std::vector<Socket> links =
+    std::vector<Socket> links =
         link_ranks(listener, rank, ranks, std::chrono::steady_clock::now() + timeout, [] { return false; });
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
