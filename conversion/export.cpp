@@ -202,9 +202,8 @@ class Exporter {
     const bool holds_model =
         there("config.json") || there("model.safetensors") || there("model.safetensors.index.json");
     if (!options_.overwrite && holds_model)
-      throw UserError(
-          "{}: there is {} already; choose another directory, or give --force to write over it", directory.string(),
-          there("config.json") ? "a config.json" : "a model without config.json, perhaps of an interrupted export");
+      throw UserError("{}: there is a {} already; choose another directory, or give --force to write over it",
+                      directory.string(), there("config.json") ? "config.json" : "model without config.json");
     write_tensors(directory);
     if (holds_model) remove_earlier(directory);
     write_files(directory);
