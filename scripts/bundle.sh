@@ -6,8 +6,8 @@
 #   --output FILE  the archive, .tar.xz or .tar.zst (default: furlong_bundle.tar.xz); at most 60 MB
 # On the other machine:  tar -xf furlong_bundle.tar.xz && furlong_bundle/scripts/gpu_check.sh
 # In it: the program and the tests (but test_formats and test_conversion, which use no GPU), stripped; the libraries
-# that they need, but for glibc's and CUDA's, which are that machine's; configs, the tests' data, a token store, scripts/gpu_check.sh, benchmarks/gpu, and manifest.json. Needs
-# binutils and xz (or zstd).
+# that they need, but for glibc's and CUDA's, which are that machine's; configs, the tests' data, a token store,
+# scripts/gpu_check.sh, benchmarks/gpu, and manifest.json. Needs binutils and xz (or zstd).
 # Exit status: 0 done, 1 it cannot be made, 2 a mistake in the arguments.
 set -euo pipefail
 

@@ -53,7 +53,7 @@ class Place:
         self.log = scratch.folder / "calls"
         self.libraries = {}
 
-    def library(self, name):
+    def shim(self, name):
         if name not in self.libraries:
             library = self.scratch.folder / f"{name}.so"
             source = pathlib.Path(__file__).with_name("launchers") / f"{name}.c"
@@ -82,7 +82,7 @@ class Place:
         variables = {"FURLONG_TEST_CALLS_FAIL": fail} if fail else {}
         found = self.run(
             arguments,
-            LD_PRELOAD=self.library("failing_calls"),
+            LD_PRELOAD=self.shim("failing_calls"),
             FURLONG_TEST_CALLS_FOLDER=self.work,
             FURLONG_TEST_CALLS_LOG=self.log,
             **variables,
@@ -271,7 +271,7 @@ def clock_runs(place, tries):
             shutil.rmtree(place.work / "run")
         asked = place.scratch.folder / "asked"
         asked.unlink(missing_ok=True)
-        found = place.run(["train", "c.yaml"], LD_PRELOAD=place.library("jumping_clock"), FURLONG_TEST_CLOCK_LOG=asked)
+        found = place.run(["train", "c.yaml"], LD_PRELOAD=place.shim("jumping_clock"), FURLONG_TEST_CLOCK_LOG=asked)
         jobs.expect(found.returncode == 0, f"clock, {when}: status {found.returncode}:\n{found.stderr}")
         jobs.expect(asked.exists(), "the clock was never asked")
         expect_train_is_whole(place, tries.metrics)

@@ -223,7 +223,7 @@ void GlooMesh::make_transport(const GlooOptions& options) {
   }
 }
 
-// So that whoever does not come is told by name.
+// So that an error names whoever does not come.
 void GlooMesh::meet(StoreClient& store, const GlooOptions& options) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < size_; ++rank) keys.push_back(key_of(options, rank) + "/here");
