@@ -105,6 +105,7 @@ void measure(const Options& options, const ProcessGroup& group) {
   if (group.is_first() && !options.json.empty()) file.emplace(options.json);
   const std::optional<LoadedSettings> loaded =
       options.config.empty() ? std::nullopt : std::optional(load_settings(options.config, options.overrides));
+  if (loaded && group.is_first()) log_warnings(*loaded);
   check_same(group, {{"--bytes", options.bench.bytes},
                      {"--repeats", options.bench.repeats},
                      {"--config", loaded.has_value()},

@@ -32,6 +32,7 @@ void add_file_and_overrides(Command command, Options& options) {
 
 void show(const Options& options) {
   const auto loaded = load_settings(options.file, options.overrides);
+  log_warnings(loaded);
   if (options.as_json)
     fmt::print("{}\n", to_json(loaded.settings).dump(2));
   else
@@ -48,6 +49,7 @@ std::unique_ptr<Dataset> open_store(const LoadedSettings& loaded) {
 
 void check_file(const Options& options) {
   const auto loaded = load_settings(options.file, options.overrides);
+  log_warnings(loaded);
   std::error_code code;
   const bool has_store =
       loaded.settings.data.task != "none" || std::filesystem::exists(loaded.settings.data.store, code);

@@ -254,6 +254,7 @@ void print(const PlanReport& report) {
 void run(const Options& options) {
   const PlanCluster cluster = plan_cluster(options.devices);
   const LoadedSettings loaded = load_settings(options.config, options.overrides);
+  log_warnings(loaded);
   const Vocabulary vocabulary = vocabulary_of(loaded);
   const PlanDevice device = device_of(options, loaded.settings, cluster);
   set_thread_count(threads_of_one(loaded.settings, cluster));

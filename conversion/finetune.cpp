@@ -41,6 +41,7 @@ Settings recipe_of(const FinetuneOptions& options) {
         "{}: finetune.source is missing; expected the model to begin from: a directory of Hugging Face, a GGUF file, "
         "or a checkpoint or run directory of Furlong; furlong train is for models without one",
         options.config.string());
+  log_warnings(read);
   Settings settings = read.settings;
   if (!options.run_directory.empty()) settings.run_directory = options.run_directory;
   return settings;

@@ -75,6 +75,7 @@ std::int64_t longest_stage(const Settings& settings) {
 LoadedSettings stage_settings(const LoadedSettings& read, const std::string& name, const fs::path& teacher,
                               const fs::path& weights, const fs::path& directory) {
   LoadedSettings stage = read;
+  stage.warnings.clear();  // those of the whole config have been logged
   Settings& settings = stage.settings;
   const StageSettings& own = read.settings.finetune.stage(name);
   const auto take = [](auto value, auto& place) {
@@ -117,6 +118,9 @@ LoadedSettings stage_settings(const LoadedSettings& read, const std::string& nam
 }  // namespace
 
 fs::path stage_directory(const fs::path& run, std::size_t index, const std::string& stage) {
+  const fs::path old = run / fmt::format("{}_transfer", index + 1);  // the stage's name in runs of earlier versions
+  std::error_code code;
+  if (stage == "attention_transfer" && fs::exists(old, code)) return old;
   return run / fmt::format("{}_{}", index + 1, stage);
 }
 

@@ -92,10 +92,40 @@ std::string unknown_override_hint(const Table& table, const std::string& path) {
   return fmt::format("{} has {}", known_section && !section.empty() ? section : "the top level", join(siblings, ", "));
 }
 
+// Gives the node of a key the value's present name. Returns "old is now new" for what changed, or "".
+std::string rename_values(const Renaming& renaming, YAML::Node node) {
+  const auto rename = [&](YAML::Node item) -> std::string {
+    if (!item.IsScalar()) return "";
+    for (const auto& [old_value, value] : renaming.values) {
+      if (item.Scalar() != old_value) continue;
+      item = value;
+      return fmt::format("{}: {} is now {}: {}", renaming.old_path, old_value, renaming.path, value);
+    }
+    return "";
+  };
+  if (!node.IsSequence()) return rename(node);
+  std::string found;
+  for (const auto& item : node)
+    if (const std::string one = rename(item); found.empty()) found = one;
+  return found;
+}
+
+// Reads an old name as the present one: returns the key's present path and reports what changed.
+std::string present_path(const Table& table, const std::string& path, const YAML::Node& node, const Place& place,
+                         std::vector<std::string>& renamed) {
+  const Renaming* renaming = table.find_renamed(path);
+  if (!renaming) return path;
+  std::string change = rename_values(*renaming, node);
+  if (change.empty() && renaming->path != path) change = fmt::format("{} is now {}", path, renaming->path);
+  if (!change.empty()) renamed.push_back(fmt::format("{}: {}", place.text(), change));
+  return renaming->path;
+}
+
 // Walks one parsed text and collects its keys, each value checked where it stands.
 class Collector {
  public:
-  Collector(const Table& table, const YamlSource& source) : table_(table), source_(source) {}
+  Collector(const Table& table, const YamlSource& source, std::vector<std::string>& renamed)
+      : table_(table), source_(source), renamed_(renamed) {}
 
   // `included` receives the value of a top-level include:, which is not a key of the table.
   Layer collect(YAML::Node* included) {
@@ -134,7 +164,8 @@ class Collector {
 
   void take(const std::string& section, const std::string& name, const YAML::Node& node, const Place& place) {
     const std::string path = joined(section, name);
-    if (name.find('.') == std::string::npos && table_.is_section(path)) {
+    const bool is_word = name.find('.') == std::string::npos;
+    if (is_word && (table_.is_section(path) || (node.IsMap() && table_.is_old_section(path)))) {
       if (node.IsNull()) return;  // a heading whose keys are all commented out
       if (!node.IsMap()) {
         const bool space_missing = node.IsScalar() && node.Scalar().find(':') != std::string::npos;
@@ -144,7 +175,9 @@ class Collector {
       walk(node, path);
       return;
     }
-    const Key* key = name.find('.') == std::string::npos ? table_.find(path) : nullptr;
+    const Place value_place = source_.at(node.Mark());  // a renamed value has no mark
+    const std::string present = is_word ? present_path(table_, path, node, place, renamed_) : path;
+    const Key* key = is_word ? table_.find(present) : nullptr;
     if (const RemovedKey* removed = key ? nullptr : table_.find_removed(path)) {
       if (node.IsScalar() && node.Scalar() == removed->ignored) return;
       throw UserError("{}: {}: found {}, but this key was removed; {}", place.text(), path, describe(node),
@@ -157,11 +190,16 @@ class Collector {
                       unknown_key_hint(table_, section, name));
     }
     // A null has no place of its own in yaml-cpp: its mark is that of the next token.
-    layer_[path] = {parse_value(*key, node, source_), node.IsNull() ? place : source_.at(node.Mark())};
+    const auto [entry, is_new] =
+        layer_.try_emplace(present, Entry{parse_value(*key, node, source_), node.IsNull() ? place : value_place});
+    if (!is_new)
+      throw UserError("{}: {} is set twice, under its old name too, at {}; remove one of the two", place.text(),
+                      present, entry->second.place.text());
   }
 
   const Table& table_;
   const YamlSource& source_;
+  std::vector<std::string>& renamed_;
   YAML::Node* included_ = nullptr;
   Layer layer_;
 };
@@ -201,7 +239,7 @@ class FileReader {
     reading_.files.push_back(file);
     const YamlSource source(file.string(), read_config_file(file, from));
     YAML::Node included(YAML::NodeType::Null);
-    const Layer own = Collector(table_, source).collect(&included);
+    const Layer own = Collector(table_, source, reading_.renamed).collect(&included);
     Layer merged;
     for (const auto& node : included_files(included, source)) {
       const std::string where = source.at(node.Mark()).text() + ": include";
@@ -237,12 +275,16 @@ class FileReader {
       open_;  // files being read: canonical path, path as written
 };
 
-void apply_override(const Table& table, Layer& layer, const std::string& override_text) {
+void apply_override(const Table& table, Layer& layer, const std::string& override_text,
+                    std::vector<std::string>& renamed) {
   const std::string name = "--set " + override_text;
   const auto equals = override_text.find('=');
   if (equals == std::string::npos || equals == 0)
     throw UserError("{}: expected KEY=VALUE, such as --set trainer.max_steps=1000", name);
-  const std::string path = override_text.substr(0, equals), text = override_text.substr(equals + 1);
+  const std::string text = override_text.substr(equals + 1);
+  const YamlSource source(name, text, false);
+  const std::string path =
+      present_path(table, override_text.substr(0, equals), source.root(), Place{name, 0, 0}, renamed);
   const Key* key = table.find(path);
   if (!key && table.is_section(path))
     throw UserError("{}: {} is a section; set one of its keys: {}", name, path, join(table.names_in(path), ", "));
@@ -251,7 +293,6 @@ void apply_override(const Table& table, Layer& layer, const std::string& overrid
   if (const RemovedKey* removed = key ? nullptr : table.find_removed(path))
     throw UserError("{}: {} was removed; {}", name, path, removed->instead);
   if (!key) throw UserError("{}: unknown key {}; {}", name, path, unknown_override_hint(table, path));
-  const YamlSource source(name, text, false);
   const bool is_empty = source.root().IsNull() ? text.find_first_of("~nN") == std::string::npos
                                                : text.find_first_not_of(" \t") == std::string::npos;
   if (is_empty)
@@ -265,7 +306,7 @@ void apply_override(const Table& table, Layer& layer, const std::string& overrid
 
 void apply(const Table& table, Layer& layer, const std::string& name, const std::vector<std::string>& overrides,
            Reading& reading) {
-  for (const auto& text : overrides) apply_override(table, layer, text);
+  for (const auto& text : overrides) apply_override(table, layer, text, reading.renamed);
   for (const auto& key : table.keys()) {
     const auto it = layer.find(key.path());
     if (it == layer.end()) continue;
@@ -303,7 +344,7 @@ Reading read_settings_text(const Table& table, const std::string& text, const st
     Reading reading;
     const YamlSource source(name, text);
     YAML::Node included(YAML::NodeType::Null);
-    const Layer own = Collector(table, source).collect(&included);
+    const Layer own = Collector(table, source, reading.renamed).collect(&included);
     if (!included.IsNull())
       throw UserError("{}: include works in files only; expected the settings themselves",
                       source.at(included.Mark()).text());

@@ -13,6 +13,7 @@ namespace furlong::config {
 struct Reading {
   Origins origins;                           ///< place of each key that was set
   std::vector<std::filesystem::path> files;  ///< every file read, the one named by the user first
+  std::vector<std::string> renamed;          ///< "place: old name is now new name", for each old name (Table::renamed)
 };
 
 /// Reads `file`, what it includes, and `overrides` ("a.b=c", the value parsed as YAML) into the settings that `table`

@@ -231,6 +231,23 @@ const RemovedKey* Table::find_removed(const std::string& path) const {
   return it == removed_.end() ? nullptr : &*it;
 }
 
+void Table::renamed(std::string old_path, std::string path, std::vector<std::pair<std::string, std::string>> values) {
+  require(find(path), "{} is the new name of {}, and no key", path, old_path);
+  require(old_path == path || !find(old_path), "{} is a key, and cannot be an old name", old_path);
+  renamings_.push_back({std::move(old_path), std::move(path), std::move(values)});
+}
+
+const Renaming* Table::find_renamed(const std::string& old_path) const {
+  const auto it = std::find_if(renamings_.begin(), renamings_.end(),
+                               [&](const Renaming& renaming) { return renaming.old_path == old_path; });
+  return it == renamings_.end() ? nullptr : &*it;
+}
+
+bool Table::is_old_section(const std::string& path) const {
+  return std::any_of(renamings_.begin(), renamings_.end(),
+                     [&](const Renaming& renaming) { return renaming.old_path.starts_with(path + "."); });
+}
+
 bool Table::is_section(const std::string& path) const {
   return std::any_of(sections_.begin(), sections_.end(), [&](const Section& section) { return section.path == path; });
 }
@@ -299,7 +316,8 @@ const Condition* Table::unmet(const Key& key) const {
   return nullptr;
 }
 
-void Table::check_effects(const Table& defaults, const Origins& origins) const {
+std::vector<std::string> Table::check_effects(const Table& defaults, const Origins& origins) const {
+  std::vector<std::string> warnings;
   for (const auto& key : keys_) {
     const auto origin = origins.find(key.path());
     const bool touched = origin != origins.end() || key.get() != defaults.find(key.path())->get();
@@ -313,12 +331,17 @@ void Table::check_effects(const Table& defaults, const Origins& origins) const {
     std::string hint = "remove " + key.name();
     const std::string& asked_key = asked(*condition).path();
     const auto other = origins.find(asked_key);
+    if (place.line > 0 && other != origins.end() && other->second.line == 0) {
+      warnings.push_back(fmt::format("{}: {} has no effect with {}", place.text(), key.path(),
+                                     cite(*this, origins, asked_key, place)));
+      continue;
+    }
     if (place.line > 0 && other != origins.end() && other->second.source != place.source)
-      hint += other->second.line > 0 ? fmt::format(", or undo it with {}: null", key.name())
-                                     : fmt::format(", or undo it with --set {}=null", key.path());
+      hint += fmt::format(", or undo it with {}: null", key.name());
     throw UserError("{}{} does nothing with {}; it needs {}: {}; {}", place.source.empty() ? "" : place.text() + ": ",
                     key.path(), cite(*this, origins, asked_key, place), asked_key, needed, hint);
   }
+  return warnings;
 }
 
 std::string cite(const Table& table, const Origins& origins, const std::string& key, const Place& from) {

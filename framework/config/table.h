@@ -155,6 +155,15 @@ struct RemovedKey {
   std::string path, ignored, instead;
 };
 
+/// A key or value of earlier versions that has another name now. Settings with the old name are read as if they had the
+/// new one, and Reading::renamed lists them.
+struct Renaming {
+  std::string old_path;
+  std::string path;  ///< old_path itself if only values have new names
+  /// Old and new names of values, as text; also of the items of a list. Other values stay as they are.
+  std::vector<std::pair<std::string, std::string>> values;
+};
+
 /// The keys in the order in which they are shown. A section's keys stand together, its subsections after them.
 class Table {
  public:
@@ -165,12 +174,18 @@ class Table {
   /// that path.
   Key& key(std::string path, Key::Target target, std::string unit, std::string meaning);
   void removed(std::string path, std::string ignored, std::string instead);
+  /// Adds a renaming. Throws ContractError if `path` is not a key, or if `old_path` is a key of another name.
+  void renamed(std::string old_path, std::string path, std::vector<std::pair<std::string, std::string>> values = {});
 
   const std::deque<Key>& keys() const& { return keys_; }
   void keys() const&& = delete;  // they would not outlive the table
   const std::vector<Section>& sections() const { return sections_; }
   const Key* find(const std::string& path) const;
   const RemovedKey* find_removed(const std::string& path) const;
+  const Renaming* find_renamed(const std::string& old_path) const;
+  const std::vector<Renaming>& renamings() const { return renamings_; }
+  /// Whether keys of earlier versions stood in a section of this path.
+  bool is_old_section(const std::string& path) const;
   bool is_section(const std::string& path) const;
   /// Keys and subsections directly inside a section ("" is the top level), by their last words.
   std::vector<std::string> names_in(const std::string& section) const;
@@ -180,14 +195,16 @@ class Table {
   /// The key that a condition asks now: its own, or one of its lists.
   const Key& asked(const Condition& condition) const;
 
-  /// Throws UserError for the first key that was set (or, after changes in code, differs from its value in `defaults`)
-  /// although it has no effect in this combination.
-  void check_effects(const Table& defaults, const Origins& origins) const;
+  /// Checks that every key that was set (or, after changes in code, differs from its value in `defaults`) has an effect
+  /// in this combination. Returns a warning for each key of a file that the command line made ineffective, as
+  /// `--set model.attention.mechanism=softmax` does to a file's feature map. Throws UserError for the first other one.
+  std::vector<std::string> check_effects(const Table& defaults, const Origins& origins) const;
 
  private:
   std::deque<Key> keys_;  // a deque: references that chain stay good
   std::vector<Section> sections_;
   std::vector<RemovedKey> removed_;
+  std::vector<Renaming> renamings_;
 };
 
 /// "model.position: learned (line 4)" for messages: the key, its value, and where it was set, as seen from `from`:

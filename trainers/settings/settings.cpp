@@ -1,11 +1,14 @@
 #include "trainers/settings/settings.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "framework/config/reader.h"
 #include "framework/config/writer.h"
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "layers/attention/linear/linear_mechanism.h"
 #include "layers/attention/linformer/linformer_mechanism.h"
 #include "trainers/settings/keys.h"
@@ -48,6 +51,34 @@ const StageSettings& FinetuneSettings::stage(const std::string& name) const {
   return task;
 }
 
+namespace {
+
+// Shortens warm-up and decay that do not fit into max_steps, so that a short run of a long run's config works.
+void fit_schedule(LoadedSettings& read) {
+  ScheduleSettings& schedule = read.settings.schedule;
+  const std::int64_t max_steps = read.settings.trainer.max_steps;
+  const auto shorten = [&](const char* key, std::int64_t& steps, std::int64_t fitting) {
+    const config::Table table = settings_table(read.settings);
+    const auto cite = [&](const char* name) { return config::cite(table, read.origins, name, {}); };
+    if (read.origins.contains(key))  // a default adapts silently
+      read.warnings.push_back(
+          fmt::format("{} does not fit {}; using {}", cite(key), cite("trainer.max_steps"), fitting));
+    steps = fitting;
+  };
+  const bool decays_last = schedule.name == "warmup_stable_decay";
+  const std::int64_t least_decay = decays_last || schedule.decay_steps > 0 ? 1 : 0;
+  if (schedule.warmup_steps + least_decay > max_steps && schedule.warmup_steps > 0)
+    shorten("schedule.warmup_steps", schedule.warmup_steps,
+            std::max<std::int64_t>(max_steps / 10, schedule.name == "inverse_square_root" ? 1 : 0));
+  if (schedule.decay_steps > 0 && schedule.warmup_steps + schedule.decay_steps > max_steps)
+    shorten("schedule.decay_steps", schedule.decay_steps, max_steps - schedule.warmup_steps);
+  const std::int64_t last = resolve(read.settings).schedule.decay_steps;
+  if (decays_last && schedule.warmup_steps + last > max_steps)
+    shorten("schedule.warmup_steps", schedule.warmup_steps, max_steps - last);
+}
+
+}  // namespace
+
 config::Table settings_table(Settings& settings, bool requires_store) {
   config::Table table;
   add_run_keys(table, settings);
@@ -68,13 +99,20 @@ LoadedSettings read_settings_file(const std::filesystem::path& file, const std::
   Settings settings = defaults;
   auto reading = config::read_settings(settings_table(settings), file, overrides);
   if (settings.run_directory.empty()) settings.run_directory = std::filesystem::path("runs") / file.stem();
-  return {std::move(settings), std::move(reading.origins), std::move(reading.files)};
+  LoadedSettings read{std::move(settings), std::move(reading.origins), std::move(reading.files)};
+  for (const std::string& change : reading.renamed) read.warnings.push_back(change + "; change it in the config");
+  return read;
 }
 
 LoadedSettings finish_settings(LoadedSettings read) {
-  check(read.settings, read.origins);
+  fit_schedule(read);
+  for (std::string& warning : check(read.settings, read.origins)) read.warnings.push_back(std::move(warning));
   read.settings = resolve(std::move(read.settings));
   return read;
+}
+
+void log_warnings(const LoadedSettings& loaded) {
+  for (const std::string& warning : loaded.warnings) log_warn("{}", warning);
 }
 
 LoadedSettings load_settings(const std::filesystem::path& file, const std::vector<std::string>& overrides) {

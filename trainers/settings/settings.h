@@ -158,13 +158,16 @@ struct Settings {
   bool operator==(const Settings&) const = default;
 };
 
-/// Checked and resolved settings, the place of each key that was set, and the files read (the one named by the user
-/// first).
+/// Settings that were read from a file.
 struct LoadedSettings {
   Settings settings;
-  config::Origins origins;
-  std::vector<std::filesystem::path> files;
+  config::Origins origins;                   ///< place of each key that was set
+  std::vector<std::filesystem::path> files;  ///< files read, the one named by the user first
+  std::vector<std::string> warnings{};  ///< old names, ignored keys and adapted values, one line each, for the user
 };
+
+/// Logs the warnings.
+void log_warnings(const LoadedSettings& loaded);
 
 /// Reads a YAML file, what it includes, and then `overrides` ("a.b=c"), checks everything and resolves derived values.
 /// Throws UserError, one line that names file, line, column and key.
@@ -184,9 +187,10 @@ LoadedSettings from_yaml_text(const std::string& text, const std::string& name,
 /// elsewhere has none.
 LoadedSettings from_checkpoint_text(const std::string& text, const std::string& name);
 
-/// Throws UserError for combinations that are impossible, and for keys that were set but have no effect. `origins` may
+/// Checks combinations of keys. Returns a warning for each key of a file that a `--set` made ineffective. Throws
+/// UserError for combinations that are impossible, and for other keys that were set but have no effect. `origins` may
 /// be empty.
-void check(const Settings& settings, const config::Origins& origins = {});
+std::vector<std::string> check(const Settings& settings, const config::Origins& origins = {});
 
 /// The settings with derived values in the place of zeros: n_key_value_heads, d_head, d_feedforward,
 /// max_sequence_length, n_features (linear attention), projected_length (Linformer), decay_steps. What only the data or

@@ -19,7 +19,7 @@ class SettingsChecker {
   SettingsChecker(const Settings& settings, const config::Origins& origins)
       : copy_(settings), table_(settings_table(copy_)), origins_(origins), default_table_(settings_table(defaults_)) {}
 
-  void run() const;
+  std::vector<std::string> run() const;
 
  private:
   using Mechanism = layers::MechanismInfo;

@@ -4,8 +4,8 @@
 
 namespace furlong {
 
-void SettingsChecker::run() const {
-  table_.check_effects(default_table_, origins_);
+std::vector<std::string> SettingsChecker::run() const {
+  std::vector<std::string> warnings = table_.check_effects(default_table_, origins_);
   heads();
   rotary_scaling();
   embeddings();
@@ -20,6 +20,7 @@ void SettingsChecker::run() const {
   teacher();
   output_layer();
   finetune();
+  return warnings;
 }
 
 SettingsChecker::Citation SettingsChecker::citing(std::initializer_list<const char*> keys) const {
@@ -217,29 +218,14 @@ void SettingsChecker::finetune() const {
 
 void SettingsChecker::steps() const {
   const auto& schedule = copy_.schedule;
-  const std::int64_t max_steps = copy_.trainer.max_steps;
-  if (schedule.warmup_steps > max_steps) {
-    const auto cite = citing({"schedule.warmup_steps", "trainer.max_steps"});
-    cite.fail(fmt::format("{} is more than {}, so that the highest learning rate is never reached; lower warmup_steps",
-                          cite("schedule.warmup_steps"), cite("trainer.max_steps")));
-  }
-  if (schedule.name == "inverse_square_root" && schedule.warmup_steps == 0) {
-    const auto cite = citing({"schedule.warmup_steps"});
-    cite.fail(fmt::format("{} cannot be with {}, which falls as the root of warmup_steps / step; expected at least 1",
-                          cite("schedule.warmup_steps"), cite("schedule.name")));
-  }
-  const std::int64_t decay_steps = resolve(copy_).schedule.decay_steps;
-  if (schedule.warmup_steps + decay_steps <= max_steps) return;
-  const auto cite = citing({"schedule.decay_steps", "schedule.warmup_steps", "trainer.max_steps"});
-  const std::string decay = schedule.decay_steps > 0
-                                ? cite("schedule.decay_steps")
-                                : fmt::format("schedule.decay_steps: {} (a tenth of max_steps)", decay_steps);
-  cite.fail(
-      fmt::format("{} and {} together are more than {}, so that the fall of the learning rate does not end; lower "
-                  "one, or train longer",
-                  decay, cite("schedule.warmup_steps"), cite("trainer.max_steps")));
+  if (schedule.name != "inverse_square_root" || schedule.warmup_steps > 0) return;
+  const auto cite = citing({"schedule.warmup_steps"});
+  cite.fail(fmt::format("{} cannot be with {}, which falls as the root of warmup_steps / step; expected at least 1",
+                        cite("schedule.warmup_steps"), cite("schedule.name")));
 }
 
-void check(const Settings& settings, const config::Origins& origins) { SettingsChecker(settings, origins).run(); }
+std::vector<std::string> check(const Settings& settings, const config::Origins& origins) {
+  return SettingsChecker(settings, origins).run();
+}
 
 }  // namespace furlong

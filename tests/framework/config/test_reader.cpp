@@ -309,8 +309,12 @@ TEST(Table, ChecksEffectsOfKeysThatWereSetOrChanged) {
   EXPECT_THROW(table.check_effects(default_table, {{"kitchen.store.rye_days", {"x.yaml", 1, 1}}}), UserError);
   bakery.rye_days = 3;
   EXPECT_THROW(table.check_effects(default_table, {}), UserError);
+  EXPECT_THAT(table.check_effects(default_table, {{"kitchen.store.rye_days", {"x.yaml", 1, 1}},
+                                                  {"kitchen.store.flour", {"--set kitchen.store.flour=wheat", 0, 0}}}),
+              ElementsAre("x.yaml:1:1: kitchen.store.rye_days has no effect with kitchen.store.flour: wheat (--set "
+                          "kitchen.store.flour=wheat)"));
   bakery.flour = Flour::rye;
-  EXPECT_NO_THROW(table.check_effects(default_table, {}));
+  EXPECT_THAT(table.check_effects(default_table, {}), ::testing::IsEmpty());
 }
 
 TEST(Table, RefusesItsOwnMistakes) {
@@ -339,6 +343,41 @@ TEST(Table, IgnoresRemovedKeysThatChangedNothing) {
             "x:1:11: kitchen.gas: found town, but this key was removed; bake with electricity");
   EXPECT_EQ(message("", {"kitchen.gas=none"}),
             "--set kitchen.gas=none: kitchen.gas was removed; bake with electricity");
+}
+
+TEST(Table, ReadsOldNamesAsPresentOnes) {
+  Bakery bakery;
+  auto table = bakery_table(bakery);
+  table.renamed("kitchen.hours", "kitchen.oven_hours");
+  table.renamed("kitchen.store.flour", "kitchen.store.flour", {{"spelt", "wheat"}, {"roggen", "rye"}});
+  table.renamed("pantry.days", "kitchen.store.rye_days", {{"true", "3"}});
+  table.renamed("shop.guests", "shop.guests", {{"Smith", "Schmidt"}});
+  const std::string text =
+      "kitchen:\n  hours: 2\n  store: {flour: roggen}\npantry:\n  days: true\nshop: {guests: [Ann, Smith]}\n";
+  const Reading reading = read_settings_text(table, text, "x");
+  EXPECT_EQ(bakery.oven_hours, 2);
+  EXPECT_EQ(bakery.flour, Flour::rye);
+  EXPECT_EQ(bakery.rye_days, 3);
+  EXPECT_THAT(bakery.guests, ElementsAre("Ann", "Schmidt"));
+  EXPECT_THAT(reading.renamed, ElementsAre("x:2:3: kitchen.hours is now kitchen.oven_hours",
+                                           "x:3:11: kitchen.store.flour: roggen is now kitchen.store.flour: rye",
+                                           "x:5:3: pantry.days: true is now kitchen.store.rye_days: 3",
+                                           "x:6:8: shop.guests: Smith is now shop.guests: Schmidt"));
+  EXPECT_EQ(reading.origins.at("kitchen.store.flour").column, 18);
+  const auto message = [&](const std::string& wrong, const std::vector<std::string>& overrides = {}) -> std::string {
+    try {
+      read_settings_text(table, wrong, "x", overrides);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(message("kitchen: {oven_hours: 2, hours: 3}"),
+              ::testing::AllOf(HasSubstr("x:1:26: kitchen.oven_hours"), HasSubstr("x:1:23")));
+  EXPECT_THAT(message("kitchen: {hours: 99}"), HasSubstr("x:1:18: kitchen.oven_hours: found 99"));
+  EXPECT_THAT(message("", {"kitchen.hours=99"}), HasSubstr("kitchen.oven_hours: found 99"));
+  EXPECT_THROW(table.renamed("oven", "no.such.key"), ContractError);
+  EXPECT_THROW(table.renamed("loaves", "kitchen.oven_hours"), ContractError);
 }
 
 TEST(Schema, DescribesTheTable) {

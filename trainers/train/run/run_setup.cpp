@@ -55,6 +55,7 @@ RunSetup set_up_run(const LoadedSettings& loaded, const TrainOptions& options, c
         "finetune",
         settings.finetune.source.string());
   configure_logging(settings.log.level, log_prefix(group));
+  if (group.is_first()) log_warnings(loaded);
   const int fair_threads = group.fair_threads();  // asked by all, whatever each of them was told
   set_thread_count(settings.threads > 0 ? static_cast<int>(settings.threads) : fair_threads);
   setup.device = choose_device(settings, group);
