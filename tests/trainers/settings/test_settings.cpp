@@ -83,9 +83,10 @@ TEST(BrokenConfigs, ErrorsNamePlaceKeyAndValue) {
         EXPECT_THAT(found, HasSubstr(name)) << config.name;
     }
   }
-  for (const auto& entry : fs::directory_iterator("."))
-    if (entry.path().extension() == ".yaml")
-      EXPECT_TRUE(tested.contains(entry.path().filename())) << entry.path() << " is not in expected.txt";
+  for (const auto& entry : fs::directory_iterator(".")) {
+    if (entry.path().extension() != ".yaml") continue;
+    EXPECT_TRUE(tested.contains(entry.path().filename())) << entry.path() << " is not in expected.txt";
+  }
   fs::current_path(before);
 }
 
@@ -110,9 +111,10 @@ TEST(ShortRuns, ScheduleFitsMaxSteps) {
         Case{"schedule: {name: warmup_stable_decay, warmup_steps: 950}\n", 1000, 900, 100}}) {
     const auto warnings = warnings_of(c.text, {"trainer.max_steps=" + std::to_string(c.max_steps)});
     EXPECT_EQ(warnings.size(), c.warmup == 10 ? 0u : 1u) << c.text;
-    if (!warnings.empty())
+    if (!warnings.empty()) {
       EXPECT_THAT(warnings[0], ::testing::AllOf(HasSubstr("schedule."), HasSubstr(".yaml:3:"),
                                                 HasSubstr(fmt::format("trainer.max_steps: {}", c.max_steps))));
+    }
     const Settings settings = from(c.text, {"trainer.max_steps=" + std::to_string(c.max_steps)});
     EXPECT_EQ(settings.schedule.warmup_steps, c.warmup) << c.text;
     EXPECT_EQ(settings.schedule.decay_steps, c.decay) << c.text;
@@ -121,8 +123,10 @@ TEST(ShortRuns, ScheduleFitsMaxSteps) {
 }
 
 TEST(ShortRuns, EveryConfigRunsTenSteps) {
-  for (const auto& entry : fs::directory_iterator(testing::source_directory() / "configs"))
-    if (entry.path().extension() == ".yaml") EXPECT_NO_THROW(load_settings(entry.path(), {"trainer.max_steps=10"}));
+  for (const auto& entry : fs::directory_iterator(testing::source_directory() / "configs")) {
+    if (entry.path().extension() != ".yaml") continue;
+    EXPECT_NO_THROW(load_settings(entry.path(), {"trainer.max_steps=10"})) << entry.path();
+  }
 }
 
 TEST(OverriddenKeys, CommandLineMakesFileKeysIneffective) {
