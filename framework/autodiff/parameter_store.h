@@ -1,6 +1,6 @@
 #pragma once
-// All parameters of a model in one contiguous, named store: values, gradients and the values as the layers compute with
-// them. The optimizer, the reducer and the checkpoint see spans; a checkpoint is by name and never depends on order.
+// All parameters of a model in one contiguous, named store: master values, gradients and compute-dtype values. The
+// optimizer and the reducer see spans. Checkpoints identify parameters by name, so they do not depend on the order.
 #include <deque>
 #include <functional>
 #include <map>
@@ -13,34 +13,37 @@
 
 namespace furlong {
 
-/// How a parameter begins. Values are drawn from (seed, the parameter's name, the element's index): independent of
-/// order and of layout.
+/// How a parameter is initialized. Values are drawn from (seed, parameter name, element index), so they do not depend
+/// on order or layout.
 struct Initializer {
   enum class Kind : std::uint8_t { zeros, ones, normal, identity_tap, identity } kind = Kind::zeros;
   double standard_deviation = 0;  ///< for normal
   static Initializer zeros() { return {}; }
   static Initializer ones() { return {Kind::ones, 0}; }
   static Initializer normal(double standard_deviation) { return {Kind::normal, standard_deviation}; }
-  /// [channels, width]: 1 at the last tap, 0 before: a causal convolution that begins as the identity.
+  /// [channels, width]: 1 at the last tap, 0 elsewhere. A causal convolution with these weights is the identity.
   static Initializer identity_tap() { return {Kind::identity_tap, 0}; }
   /// [..., d, d]: identity matrices.
   static Initializer identity() { return {Kind::identity, 0}; }
 };
 
-/// One named parameter (trained, or frozen: used and saved as it is) or buffer (kept and saved, never trained).
+/// One named parameter or buffer. A parameter is trained, or frozen: used and saved, but not updated. A buffer is saved
+/// with the model and never trained.
 class Parameter {
  public:
   const std::string& name() const { return name_; }
   const Shape& shape() const { return shape_; }
+  /// Whether weight decay applies.
   bool decays() const { return decays_; }
-  /// A buffer that training adds up what it sees in: several processes have to bring theirs together.
+  /// Whether this is a buffer that accumulates statistics during training. Ranks must sum such buffers.
   bool adds_up() const { return adds_up_; }
-  /// The value in the compute dtype, as an input to ops. Its gradient goes to the store; a frozen parameter or a buffer
-  /// takes none.
+  /// The value in the compute dtype, as an input to ops. Its gradient goes to the store. Frozen parameters and buffers
+  /// receive no gradient.
   Variable variable() const { return Variable(compute_, slot_); }
   /// The value in the master dtype (float32, or float64 in tests).
   const Tensor& master() const { return master_; }
-  const Tensor& gradient() const { return gradient_; }  ///< undefined for frozen parameters and buffers
+  /// Undefined for frozen parameters and buffers.
+  const Tensor& gradient() const { return gradient_; }
 
  private:
   friend class ParameterStore;
@@ -51,64 +54,66 @@ class Parameter {
   enum class Role : std::uint8_t { trained, frozen, buffer } role_ = Role::trained;
   std::int64_t offset_ = 0;  // elements into the flat tensors
   Tensor master_, compute_, gradient_;
-  std::shared_ptr<GradientSlot> slot_;  // null but for trained parameters
+  std::shared_ptr<GradientSlot> slot_;  // null for frozen parameters and buffers
 };
 
 class ParameterStore {
  public:
-  /// compute: float32, bfloat16 (masters in float32), or float64 (masters in float64, for gradient checks).
+  /// `compute` is float32 or bfloat16 (master values in float32), or float64 (master values in float64, for gradient
+  /// checks).
   ParameterStore(DType compute, Device device);
 
-  /// Declares a parameter; its memory exists after allocate(). `decays`: weight decay applies (matrices; not norms and
-  /// biases). Throws ContractError when the name is taken. The reference stays valid for the store's life.
+  /// Declares a parameter; allocate() allocates its memory. `decays`: weight decay applies (matrices, not norms or
+  /// biases). The reference stays valid for the lifetime of the store. Throws ContractError if the name is taken.
   Parameter& add(const std::string& name, const Shape& shape, Initializer initializer, bool decays);
-  /// A tensor that is saved with the model but not trained (feature directions). Always in the master dtype. adds_up:
-  /// see Parameter.
+  /// Declares a tensor that is saved with the model but not trained, such as a random projection. It has the master
+  /// dtype. `adds_up`: see Parameter::adds_up().
   Parameter& add_buffer(const std::string& name, const Shape& shape, bool adds_up = false);
 
-  /// Of the parameters declared so far, those for which `frozen` is true are not trained: they have values, but no
-  /// gradient, no optimizer state, no weight decay and no place in values() and gradients(). Before allocate(); several
-  /// calls add up. Buffers are not asked about.
+  /// Freezes the parameters declared so far for which `frozen` returns true. A frozen parameter has a value, but no
+  /// gradient, no optimizer state, no weight decay and no place in values() and gradients(). Must be called before
+  /// allocate(). Several calls add up. `frozen` is not called for buffers.
   void freeze(const std::function<bool(const Parameter&)>& frozen);
 
-  /// Lays out all parameters (those that decay, the other trained ones, the frozen ones) and gives them their initial
-  /// values.
+  /// Allocates all parameters and sets their initial values. Order in memory: trained with weight decay, trained
+  /// without, frozen.
   void allocate(std::uint64_t seed);
 
   DType compute_dtype() const { return compute_dtype_; }
   DType master_dtype() const { return accumulate_dtype(compute_dtype_); }
   const Device& device() const { return device_; }
-  /// Flat tensors over the trained parameters, each parameter at a 64-element border. Padding between them is zero.
+  /// Flat tensors over the trained parameters. Each parameter starts at a multiple of 64 elements; the padding is zero.
   const Tensor& values() const { return values_; }
   const Tensor& gradients() const { return gradients_; }
-  /// Compute-dtype copy of values(); the same tensor when the dtypes are equal.
+  /// Copy of values() in the compute dtype; the same tensor if the dtypes are equal.
   const Tensor& compute_values() const { return compute_values_; }
-  /// Elements at the front of the flat tensors to which weight decay applies.
+  /// Number of elements at the start of the flat tensors to which weight decay applies.
   std::int64_t decayed_elements() const { return decayed_elements_; }
-  /// Trained parameters' elements, without padding.
+  /// Number of elements of trained parameters, without padding.
   std::int64_t parameter_count() const;
-  /// Those of the trained and of the frozen parameters.
+  /// Number of elements of trained and frozen parameters, without padding.
   std::int64_t total_count() const;
 
-  /// Trained parameters, frozen ones and buffers, in order of declaration.
+  /// Returns trained parameters, frozen parameters and buffers, in order of declaration.
   const std::deque<Parameter>& parameters() const { return parameters_; }
   bool is_trained(const Parameter& parameter) const { return parameter.role_ == Parameter::Role::trained; }
   bool is_frozen(const Parameter& parameter) const { return parameter.role_ == Parameter::Role::frozen; }
   bool is_buffer(const Parameter& parameter) const { return parameter.role_ == Parameter::Role::buffer; }
-  /// The part of a flat tensor (values, gradients, moments) that belongs to a trained parameter, in its shape.
+  /// Returns the part of a flat tensor (values, gradients, moments) that belongs to a trained parameter, in its shape.
   Tensor slice(const Tensor& flat, const Parameter& parameter) const;
-  /// Where that part begins, in elements.
+  /// Returns the first element of that part.
   std::int64_t offset(const Parameter& parameter) const;
-  /// Throws ContractError when there is none of that name.
+  /// Throws ContractError if no parameter has this name.
   Parameter& find(const std::string& name);
 
-  /// Before a step's first backward: gradients will be overwritten.
+  /// Marks all gradients as empty, so that the next backward overwrites them. Call before a step's first backward.
   void forget_gradients();
-  /// After its last: parameters that no gradient reached get zeros.
+  /// Sets the gradients of parameters that no gradient reached to zero. Call after a step's last backward.
   void complete_gradients(const Stream& stream);
-  /// Copies master values to the compute dtype; after loading, or an optimizer step that did not do so itself.
+  /// Copies master values to the compute dtype. Call after loading, or after an optimizer step that did not write the
+  /// compute values itself.
   void refresh_compute_values(const Stream& stream);
-  /// Calls `callback` for each parameter as its gradient becomes final in backward.
+  /// Calls `callback` for each parameter when its gradient becomes final in backward.
   void on_gradient_final(std::function<void(Parameter&)> callback);
 
  private:

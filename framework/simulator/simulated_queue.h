@@ -1,5 +1,5 @@
 #pragma once
-// Queues of the simulated device beside its main stream, which runs things at once. Each has a thread that takes its
+// Queues of the simulated device. Its main stream runs work immediately; every other queue has a thread that runs its
 // work in order.
 #include <functional>
 #include <memory>
@@ -12,10 +12,10 @@ namespace furlong {
 std::unique_ptr<GpuQueue> make_simulated_queue();
 std::unique_ptr<GpuEvent> make_simulated_event();
 
-/// Never null: of the main stream a handle that runs work at once.
+/// Returns the stream's queue, never null. The main stream's queue runs work immediately.
 SimulatedQueueHandle* simulated_queue_of(const Stream& stream);
 void put_on_simulated_queue(const Stream& stream, std::function<void()> work);
-/// Returns when all that the stream has is done.
+/// Waits until all work on the stream's queue is done.
 void wait_for_simulated_queue(const Stream& stream);
 
 }  // namespace furlong

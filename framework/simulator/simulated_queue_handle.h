@@ -2,8 +2,8 @@
 
 namespace furlong {
 
-/// What a stream's handle on the simulated device points to: so little that a library built apart from the program can
-/// put work there.
+/// What a stream's handle on the simulated device points to. It is small so that a library built separately from the
+/// program can enqueue work.
 struct SimulatedQueueHandle {
   void (*enqueue)(SimulatedQueueHandle* queue, void (*work)(void* argument), void* argument);
 };

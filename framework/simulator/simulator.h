@@ -1,10 +1,12 @@
 #pragma once
-// Runs kernels on the host, so that they are tested where there is no GPU: blocks one after another, each thread of a
-// block a fibre of its own. Kernels see it through kernel.h; tests use the options below. What a GPU leaves undefined
-// is a fault here: a barrier that not all threads reach, a warp operation without one of its lanes, shared memory read
-// before it is written (it holds NaN) or written past its end, copies never waited for. Under ThreadSanitizer each
-// simulated thread is a thread of its own, which only barriers order. Not seen: bank conflicts, missing memory fences,
-// blocks that wait for one another (they would wait for ever).
+// Runs kernels on the host, so that they can be tested without a GPU. Blocks run one after another; each thread of a
+// block is a fibre. Kernels use it through kernel.h; tests set the options below. Behaviour that a GPU leaves undefined
+// is a fault here:
+//   - a barrier that not all threads reach, or a warp operation that one of its lanes does not reach;
+//   - shared memory read before it is written (it holds NaN) or written past its end;
+//   - asynchronous copies that are never waited for.
+// Under ThreadSanitizer each simulated thread counts as a thread of its own, ordered only by barriers. Not detected:
+// bank conflicts, missing memory fences, blocks that wait for one another (they deadlock).
 #include <cuda_bf16.h>
 #include <vector_functions.h>
 #include <vector_types.h>
@@ -23,7 +25,7 @@
 #include "framework/core/error.h"
 #include "framework/simulator/simulator_record.h"
 
-// The toolkit's headers define these for nvcc's own use; host headers included later must not see them.
+// The toolkit's headers define these for nvcc; host headers included later must not see them.
 #undef __noinline__
 #undef __global__
 #undef __device__
@@ -41,12 +43,13 @@
 
 namespace furlong::simulator {
 
-/// In which order threads that could run are run: by index up or down, drawn by `seed`, or one warp as far ahead of the
-/// others as barriers let it. Blocks follow: in order, backwards, drawn, in order.
+/// The order in which runnable threads run: by index ascending, by index descending, random (from `seed`), or one warp
+/// as far ahead of the others as barriers allow. The order of blocks is, respectively: ascending, descending, random,
+/// ascending.
 enum class Order : std::uint8_t { forward, reverse, random, warp_first };
 
-/// When cp.async copies: at the wait, its target holding NaN until then (finds missing waits), or at once (finds
-/// sources changed too early).
+/// When cp.async copies. Deferred: at the wait; the target holds NaN until then (detects missing waits). Eager:
+/// immediately (detects sources that change too early).
 enum class AsyncCopies : std::uint8_t { deferred, eager };
 
 inline constexpr std::size_t shared_limit_sm80 = 163 * 1024, shared_limit_sm90 = 227 * 1024;
@@ -55,18 +58,19 @@ struct Options {
   Order order = Order::forward;
   std::uint64_t seed = 1;
   AsyncCopies async_copies = AsyncCopies::deferred;
-  std::size_t shared_limit = shared_limit_sm80;  ///< bytes of shared memory that a block may have, static and dynamic
+  /// Bytes of shared memory available to a block, static and dynamic together.
+  std::size_t shared_limit = shared_limit_sm80;
 };
 
-/// Sets the order (and seed) that a name stands for: forward, reverse, random, random:SEED or warp_first. Throws
-/// UserError on another.
+/// Sets the order (and seed) from a name: forward, reverse, random, random:SEED or warp_first. Throws UserError if the
+/// name is unknown.
 void set_order(Options& options, std::string_view name);
 
-/// The options of the launches to come; the environment variable FURLONG_SIMULATOR_ORDER names the order to begin with.
-/// Change them between launches only.
+/// Returns the options of later launches. The environment variable FURLONG_SIMULATOR_ORDER sets the initial order.
+/// Change them only between launches.
 Options& options();
 
-/// Sets options for a scope.
+/// Sets options for the lifetime of this object.
 class OptionsScope {
  public:
   explicit OptionsScope(const Options& scoped) : saved_(options()) { options() = scoped; }
@@ -78,14 +82,14 @@ class OptionsScope {
   Options saved_;
 };
 
-/// What has been run since the program started.
+/// Counts since the program started.
 struct Statistics {
   std::uint64_t launches = 0, blocks = 0, threads = 0, switches = 0;
-  std::size_t shared_bytes = 0;  ///< the most that one block had
+  std::size_t shared_bytes = 0;  ///< maximum over all blocks
 };
 const Statistics& statistics();
 
-/// A kernel did what CUDA does not define. The message names the launch, the block, the thread and the line.
+/// A kernel did something that CUDA leaves undefined. The message names the launch, the block, the thread and the line.
 class KernelFault : public ContractError {
  public:
   using ContractError::ContractError;
@@ -93,8 +97,8 @@ class KernelFault : public ContractError {
 
 using Site = std::source_location;
 
-/// Runs body(context) for each thread of each block on the calling thread; launches from several threads wait for one
-/// another. Throws KernelFault; the next launch works nevertheless.
+/// Runs body(context) for each thread of each block on the calling thread. Concurrent launches run one after another.
+/// Throws KernelFault; later launches still work.
 void run(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, const Site& launch_site, void (*body)(void*),
          void* context);
 
@@ -121,22 +125,22 @@ void run_kernel(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, const S
   }
 }
 
-// ---- What threads of a kernel call; kernels use the CUDA names below ----
+// ---- Called by threads of a kernel; kernels use the CUDA names below ----
 
 /// Stops the kernel with a KernelFault that names this thread.
 [[noreturn]] void fault(const std::string& what, const Site& site);
 
-/// The block's variable of static shared memory that `key` names, filled with NaN when the first thread asks for it.
-/// 16-byte aligned.
+/// Returns the block's static shared variable that `key` identifies, 16-byte aligned. It is filled with NaN when the
+/// first thread asks for it.
 void* shared_variable(const void* key, std::size_t bytes, const char* name);
 void* dynamic_shared();
 
 enum class Vote : std::uint8_t { none, any, all, count };
-/// __syncthreads and its kin: waits for all threads of the block; returns the vote.
+/// __syncthreads and its variants: waits for all threads of the block and returns the vote.
 int block_barrier(Vote vote, int predicate, const char* operation, const Site& site);
 
-/// What each lane of a warp brings to an operation; valid until the lane's next operation but one. Lanes that take no
-/// part hold NaN.
+/// The data that each lane of a warp contributes to an operation. It stays valid until the second-next operation of the
+/// lane. Lanes that do not take part hold NaN.
 inline constexpr std::size_t lane_bytes = 64;
 struct alignas(64) LaneData {
   std::byte bytes[lane_bytes];
@@ -148,25 +152,26 @@ struct alignas(64) LaneData {
   }
 };
 
-/// Meets the lanes of `mask` and exchanges `bytes` of data (at `data`, which is 8-byte aligned and padded to 8 bytes).
-/// The last to arrive calls combine(lanes), if any. Orders no memory.
+/// Waits for the lanes of `mask` and exchanges `bytes` of data (`data` is 8-byte aligned and padded to 8 bytes). The
+/// last lane to arrive calls combine(lanes), if not null. Orders no memory accesses.
 const LaneData* exchange(std::uint32_t mask, const char* operation, const void* data, std::size_t bytes,
                          void (*combine)(LaneData*), const Site& site);
-/// __syncwarp: meets the lanes of `mask` and orders their memory accesses.
+/// __syncwarp: waits for the lanes of `mask` and orders their memory accesses.
 void warp_barrier(std::uint32_t mask, const Site& site);
-/// The calling thread's lane; whether lane `lane` of its warp exists and is in `mask`.
+/// Returns the lane of the calling thread.
 int lane();
+/// Returns whether lane `lane` of the calling thread's warp exists and is in `mask`.
 bool takes_part(std::uint32_t mask, int lane);
-/// __threadfence: under ThreadSanitizer an edge between any two fences, the most that a fence with an atomic flag can
-/// mean.
+/// __threadfence. Under ThreadSanitizer it orders any two fences, which is the strongest meaning that a fence with an
+/// atomic flag can have.
 void fence();
 
-/// cp.async of 4, 8 or 16 bytes, of which `source_bytes` are read and the rest become zero.
+/// cp.async of 4, 8 or 16 bytes: reads the first `source_bytes` and sets the rest to zero.
 void async_copy(void* shared, const void* global, std::size_t bytes, std::size_t source_bytes, const Site& site);
 void async_commit();
 void async_wait(int groups_left);
 
-/// Combine functions of exchange: each lane's MmaData holds its registers, and the product is added to its d. See
+/// Combine functions for exchange(). Each lane's MmaData holds its registers; the product is added to its d. See
 /// tensor_core.h.
 struct MmaData {
   float d[4];
@@ -189,7 +194,7 @@ inline void check_alignment(const void* pointer, std::size_t alignment, const Si
   if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0) fault("a vector access that is not aligned", site);
 }
 
-/// Each row is read by the lane that gives its address, so that sanitizers see who reads.
+/// Each row is read by the lane that gives its address, so that sanitizers attribute the access to that lane.
 template <int Matrices, bool transposed>
 void ldmatrix(std::uint32_t (&registers)[Matrices], const void* row, const Site& site) {
   struct Row {
@@ -232,8 +237,8 @@ inline std::uint32_t ballot(std::uint32_t mask, int predicate, const char* opera
   return result;
 }
 
-/// A read-modify-write that other simulated threads see whole; relaxed, so that it orders nothing under ThreadSanitizer
-/// either.
+/// A read-modify-write that is atomic for other simulated threads. It is relaxed, so it orders nothing under
+/// ThreadSanitizer either.
 template <class T, class Change>
 T atomic_change(T* pointer, const Change& change) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
@@ -250,7 +255,7 @@ T atomic_change(T* pointer, const Change& change) {
 
 }  // namespace furlong::simulator
 
-// ---- CUDA's names (CUDA C++ Programming Guide, "C++ Language Extensions") ----
+// ---- CUDA names (CUDA C++ Programming Guide, "C++ Language Extensions") ----
 
 inline uint3 threadIdx, blockIdx;
 inline dim3 blockDim, gridDim;

@@ -1,6 +1,6 @@
 #pragma once
-// Fibres: stacks that one thread of the host runs in turn, and what the sanitizers must be told about them. Compiled
-// without ThreadSanitizer, for whose eyes each fibre is a thread of its own.
+// Fibres: stacks that one host thread runs alternately, and the sanitizer annotations that they need. This code is
+// compiled without ThreadSanitizer instrumentation, because ThreadSanitizer treats each fibre as a separate thread.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,20 +12,21 @@
 
 namespace furlong::simulator {
 
-/// Whether this program is linked with AddressSanitizer or ThreadSanitizer.
+/// Returns whether this program is linked with AddressSanitizer or ThreadSanitizer.
 bool under_address_sanitizer();
 bool under_thread_sanitizer();
 
-/// AddressSanitizer: accesses to the range are errors, or allowed again. Nothing without it.
+/// AddressSanitizer: marks the range so that accesses are errors (poison) or allowed again (unpoison). Does nothing
+/// without AddressSanitizer.
 void poison(void* memory, std::size_t bytes);
 void unpoison(void* memory, std::size_t bytes);
-/// ThreadSanitizer: what was done before a release of `token` is ordered before what is done after an acquire of it.
-/// Nothing without it.
+/// ThreadSanitizer: orders everything before a release of `token` before everything after an acquire of it. Does
+/// nothing without ThreadSanitizer.
 void acquire(void* token);
 void release(void* token);
 
-/// ThreadSanitizer: what this thread does in the scope, allocations included, is not looked at. For what the simulator
-/// keeps between threads.
+/// ThreadSanitizer: ignores this thread's accesses and allocations during the scope. For data that the simulator shares
+/// between threads.
 class Unseen {
  public:
   Unseen();
@@ -34,7 +35,7 @@ class Unseen {
   Unseen& operator=(const Unseen&) = delete;
 };
 
-/// Memory of whole pages, zero to begin with, backed as it is touched. Throws MachineError.
+/// Memory in whole pages, initially zero, committed on first access. Throws MachineError if it cannot be mapped.
 class Pages {
  public:
   Pages() = default;
@@ -50,27 +51,27 @@ class Pages {
   std::size_t bytes_ = 0;
 };
 
-/// One stack and where on it to go on.
+/// One stack, and the place on it at which execution resumes.
 class Fibre {
  public:
   Fibre() = default;
   Fibre(const Fibre&) = delete;
   Fibre& operator=(const Fibre&) = delete;
 
-  /// Makes the fibre start in entry() on this stack when it is first switched to; entry must not return. What ran on it
-  /// before is forgotten. `colour` shifts the stack's top, so that the tops of many stacks do not fall into one set of
-  /// the cache.
+  /// Prepares the fibre to start in entry() on this stack when it is first switched to; entry must not return. Discards
+  /// what ran on the fibre before. `colour` shifts the top of the stack, so that many stacks do not map to one cache
+  /// set.
   void prepare(char* stack, std::size_t bytes, unsigned colour, void (*entry)());
-  /// Makes the fibre stand for the calling thread as it is.
-  void adopt_thread();
+  /// Makes the fibre represent the calling thread.
 
-  /// Leaves `from`, on which the caller runs, and goes on on `to`. Returns when someone switches back to `from`.
+  /// Suspends `from`, which must be the caller's fibre, and resumes `to`. Returns when another fibre switches to
+  /// `from`.
   static void switch_to(Fibre& from, Fibre& to);
-  /// The first call that a fibre's entry makes.
+  /// Must be the first call in a fibre's entry.
   static void begin();
 
-  /// ThreadSanitizer: makes the thread that this fibre is in its eyes; ends it, ordered before all that the caller
-  /// does.
+  /// ThreadSanitizer: creates the thread that represents this fibre, and destroys it, ordered before everything that
+  /// the caller does afterwards.
   void make_identity();
   void destroy_identity();
 

@@ -1,5 +1,5 @@
 #pragma once
-// The simulator's inside: the machine that runs blocks one after another and the threads of a block in turns.
+// Internals of the simulator: the machine that runs blocks one after another and interleaves the threads of a block.
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace furlong::simulator {
 
-inline constexpr unsigned most_threads = 1024;  // of a block
+inline constexpr unsigned most_threads = 1024;  // per block
 
 enum class Status : std::uint8_t { ready, at_barrier, at_warp_operation, done };
 
@@ -27,16 +27,16 @@ struct Thread {
   uint3 index{};
   unsigned linear = 0;
   Status status = Status::done;
-  Fibre* fibre = nullptr;  // null until it is first run
-  Site site;               // of what it waits in
+  Fibre* fibre = nullptr;  // null until the thread first runs
+  Site site;               // of the operation that the thread waits in
   const char* operation = "";
   std::uint32_t mask = 0;
   std::vector<AsyncCopy> copies;
   unsigned groups = 0;
 };
 
-/// Lanes that meet under one mask. Data alternates between two places: a lane reads one while others already write the
-/// other.
+/// Lanes that synchronize under one mask. Data alternates between two buffers: a lane reads one while other lanes
+/// already write the other.
 struct Group {
   std::uint32_t mask = 0, arrived = 0;
   unsigned generation = 0;
@@ -59,10 +59,10 @@ std::string text_of(const Index& index) {
   return fmt::format("({}, {}, {})", index.x, index.y, index.z);
 }
 
-/// Unwinds a thread whose fault has been described.
+/// Thrown to unwind a thread after its fault has been recorded.
 struct Stopped {};
 
-/// The one machine: a launch runs its blocks one after another, and the threads of a block in turns.
+/// The single simulated GPU. A launch runs its blocks one after another and interleaves the threads of a block.
 class Machine {
  public:
   void run(dim3 grid, dim3 block, std::size_t dynamic_bytes, const Site& launch_site, void (*body)(void*),
@@ -121,7 +121,7 @@ class Machine {
   unsigned arrived_ = 0, generation_ = 0;
   Site barrier_site_;
   std::array<int, 2> votes_{};
-  // Fibres, kept from block to block and from launch to launch
+  // Fibres, reused across blocks and launches
   Fibre host_;
   Fibre* running_ = nullptr;
   std::vector<std::unique_ptr<Fibre>> fibres_;
