@@ -63,6 +63,7 @@ class Fibre {
   /// set.
   void prepare(char* stack, std::size_t bytes, unsigned colour, void (*entry)());
   /// Makes the fibre represent the calling thread.
+  void adopt_thread();
 
   /// Suspends `from`, which must be the caller's fibre, and resumes `to`. Returns when another fibre switches to
   /// `from`.

@@ -1,13 +1,13 @@
 #pragma once
-// cuBLASLt, loaded when the program runs. Includes CUDA's headers: for files of the CUDA engine only.
+// cuBLASLt, loaded at run time. Includes CUDA headers: only for files of the CUDA engine.
 #include <cublasLt.h>
 
 #include "framework/cuda/engine/library_table.h"
 
 namespace furlong::cublaslt {
 
-/// The functions that are used. Types come from the toolkit's header; opaque objects are made by the library itself, so
-/// that an earlier major version may stand in for the one that the program was built with.
+/// The functions in use. Types come from the toolkit's header. Opaque objects are created by the library itself, so an
+/// earlier major version than the one at build time also works.
 struct Table {
   LibraryFunction<decltype(cublasLtGetVersion)> get_version{"cublasLtGetVersion"};
   LibraryFunction<decltype(cublasLtGetStatusString)> status_string{"cublasLtGetStatusString"};
@@ -26,15 +26,16 @@ struct Table {
   Library library;
 
   bool loaded() const { return library.handle != nullptr; }
-  /// "13.0.2"; empty where it is not loaded.
+  /// "13.0.2"; empty if the library is not loaded.
   std::string version() const;
 };
 
-/// Loaded on the first call; `library.problem` says why it is not. A major version later than CUDA of the driver (13000
-/// for 13.0) is not tried: it would load and then refuse to work. 0 tries all.
+/// Returns the table, loading the library on the first call; `library.problem` says why loading failed. A major version
+/// later than the driver's CUDA version (13000 for 13.0) is not tried, because it would load and then refuse to work. 0
+/// tries all versions.
 const Table& table(int driver_version = 0);
 
-/// Throws MachineError naming `what` and the status when a call failed.
+/// Throws MachineError with `what` and the status if a call failed.
 void check(cublasStatus_t status, const char* what);
 
 }  // namespace furlong::cublaslt

@@ -1,5 +1,5 @@
 #pragma once
-// The driver as the engine reaches it. Includes CUDA's headers: for files of the CUDA engine only.
+// Access to the CUDA driver. Includes CUDA headers: only for files of the CUDA engine.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 
 namespace furlong {
 
-/// The driver's functions for virtual memory, found through the runtime.
+/// The driver's functions for virtual memory, looked up through the runtime.
 struct CudaDriver {
   decltype(&cuDeviceGetAttribute) device_get_attribute = nullptr;
   decltype(&cuGetErrorName) get_error_name = nullptr;
@@ -60,7 +60,7 @@ struct CudaDriver {
   }
 };
 
-/// Made only where there is a driver.
+/// Returns the driver's functions. Call only if a driver is installed.
 inline const CudaDriver& driver() {
   static const CudaDriver found;
   return found;

@@ -3,7 +3,7 @@
 
 namespace furlong {
 
-/// What this process finds of CUDA, whatever the device. Looked for once.
+/// Returns what this process finds of CUDA, independent of the device. Queried once.
 const CudaFindings& cuda_findings();
 
 }  // namespace furlong

@@ -1,5 +1,5 @@
 #pragma once
-// Recorded work, to be run again. Includes CUDA's headers: for files of the CUDA engine only.
+// CUDA graphs: recorded work that can be replayed. Includes CUDA headers: only for files of the CUDA engine.
 #include <cuda_runtime_api.h>
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace furlong {
 
-/// Takes the graph over. Throws MachineError.
+/// Takes ownership of the graph. Throws MachineError if it cannot be instantiated.
 std::unique_ptr<GpuGraph> make_cuda_graph(cudaGraph_t graph, int index);
 
 }  // namespace furlong

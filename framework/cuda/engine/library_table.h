@@ -1,7 +1,7 @@
 #pragma once
-// Shared libraries that are looked for when the program runs, so that the same program starts on a machine without
-// them. Their functions are held in tables of typed pointers: a wrong argument is a compiler's error, a missing
-// function is found when the library is loaded.
+// Shared libraries that are loaded at run time, so that the program also starts on a machine without them. Their
+// functions are stored in tables of typed pointers: the compiler rejects a wrong argument, and a missing function is
+// detected when the library is loaded.
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,32 +21,32 @@ struct LibraryFunction {
   }
 };
 
-/// What to look for.
+/// Describes a library to load.
 struct LibraryWanted {
   std::string title;                     ///< "cuBLASLt", for messages
-  std::vector<std::string> file_names;   ///< the best first: libcublasLt.so.13, libcublasLt.so.12
+  std::vector<std::string> file_names;   ///< in order of preference: libcublasLt.so.13, libcublasLt.so.12
   std::vector<std::string> pip_folders;  ///< below Python's site-packages: nvidia/cu13/lib
-  std::vector<std::string> functions;    ///< all of them must be there
+  std::vector<std::string> functions;    ///< the library must have all of them
 };
 
-/// A loaded library, or why there is none. Never unloaded.
+/// A loaded library, or the reason why none was loaded. Never unloaded.
 struct Library {
   void* handle = nullptr;
-  std::string path;     ///< the file that was loaded, as the loader names it
-  std::string problem;  ///< one line: what was tried, and what was wrong with files that were found; empty when there
-                        ///< is a handle
+  std::string path;  ///< the loaded file, as the loader names it
+  /// One line: the places that were searched, and the errors of files that were found. Empty if `handle` is set.
+  std::string problem;
 };
 
-/// Looks in $FURLONG_CUDA_LIBDIR, ../lib beside the program, the loader's own path, the toolkit ($CUDA_HOME,
-/// $CUDA_PATH, /usr/local/cuda*), and the packages of pip and conda ($VIRTUAL_ENV, $CONDA_PREFIX, ~/.local, /usr/lib,
-/// /usr/local/lib), in this order; in each place for the file names in theirs. A file that does not load, or lacks one
-/// of the functions, is passed over and named in `problem`.
+/// Loads a library. Searches these places in order, and in each place the file names in order:
+/// $FURLONG_CUDA_LIBDIR, ../lib next to the program, the loader's own path, the toolkit ($CUDA_HOME, $CUDA_PATH,
+/// /usr/local/cuda*), packages of pip and conda ($VIRTUAL_ENV, $CONDA_PREFIX, ~/.local, /usr/lib, /usr/local/lib).
+/// Skips a file that does not load or lacks one of the functions, and names it in `problem`.
 Library load_library(const LibraryWanted& wanted);
 
-/// Address of a function in a library that load_library() accepted; null where it has none of that name.
+/// Returns the address of a function in a library loaded by load_library(); null if the library has no such function.
 void* library_symbol(const Library& library, const char* name);
 
-/// Fills the entries of a table from the first library that has them all.
+/// Fills the entries of a table from the first library that has all of them.
 template <class... Functions>
 Library load_table(LibraryWanted wanted, LibraryFunction<Functions>&... entries) {
   wanted.functions = {entries.name...};
@@ -56,7 +56,7 @@ Library load_table(LibraryWanted wanted, LibraryFunction<Functions>&... entries)
   return library;
 }
 
-/// Fills those entries that the library has: functions that came with a later version, and can be done without.
+/// Fills the entries that the library has. For optional functions that only later versions have.
 template <class... Functions>
 void load_optional(const Library& library, LibraryFunction<Functions>&... entries) {
   if (library.handle != nullptr)

@@ -1,6 +1,6 @@
 #pragma once
-// NCCL, loaded when the program runs. Declared here with the types of its version 2 interface, which have not changed
-// since 2.0, so that building needs none of its headers.
+// NCCL, loaded at run time. Declared here with the types of its version 2 interface, which is stable since 2.0, so
+// building needs no NCCL headers.
 #include <cstddef>
 #include <limits>
 
@@ -14,19 +14,18 @@ struct UniqueId {
 };
 using Result = int;  // ncclResult_t
 inline constexpr Result success = 0, in_progress = 7;
-/// ncclConfig_t as version 2.14 brought it: later libraries read as much as they are given, and take the rest as not
-/// set.
+/// ncclConfig_t of version 2.14. Later libraries read only `size` bytes and treat the rest as not set.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned int magic = 0xcafebeef;
   unsigned int version = 21400;
   int blocking = 0;
-  int not_set = std::numeric_limits<int>::min();  ///< in the place of padding
+  int not_set = std::numeric_limits<int>::min();  ///< instead of padding
 };
 enum class DataType : int { int8 = 0, uint8 = 1, int32 = 2, float32 = 7, float64 = 8, bfloat16 = 9 };
 enum class Reduction : int { sum = 0, product = 1, maximum = 2, minimum = 3, average = 4 };
 
-/// The functions that are used, named as NCCL names them. A stream is a cudaStream_t.
+/// The functions in use, named as in NCCL. A stream is a cudaStream_t.
 struct Table {
   LibraryFunction<Result(int*)> get_version{"ncclGetVersion"};
   LibraryFunction<const char*(Result)> get_error_string{"ncclGetErrorString"};
@@ -48,19 +47,19 @@ struct Table {
   LibraryFunction<Result()> group_end{"ncclGroupEnd"};
   Library library;
 
-  // Null where the library is too old for them: the first and second since 2.14, the third since 2.13.
+  // Null if the library is too old. The first two exist since 2.14, the third since 2.13.
   LibraryFunction<Result(Communicator**, int, UniqueId, int, Config*)> comm_init_rank_config{"ncclCommInitRankConfig"};
   LibraryFunction<Result(Communicator*)> comm_finalize{"ncclCommFinalize"};
   LibraryFunction<const char*(Communicator*)> get_last_error{"ncclGetLastError"};
 
   bool loaded() const { return library.handle != nullptr; }
-  /// 22703 for 2.27.3; 0 where it is not loaded.
+  /// 22703 for 2.27.3; 0 if NCCL is not loaded.
   int version_number() const;
-  /// "2.27.3"; empty where it is not loaded.
+  /// "2.27.3"; empty if NCCL is not loaded.
   std::string version() const;
 };
 
-/// Loaded on the first call; `library.problem` says why it is not.
+/// Returns the table, loading NCCL on the first call; `library.problem` says why loading failed.
 const Table& table();
 
 }  // namespace furlong::nccl

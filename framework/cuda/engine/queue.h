@@ -1,5 +1,5 @@
 #pragma once
-// Where work for CUDA is put. Free of CUDA's own headers, so that files without them can pass a queue on.
+// Where CUDA work is enqueued. Free of CUDA headers, so that files without them can pass a queue on.
 #include <cstddef>
 #include <string>
 
@@ -7,20 +7,20 @@
 
 namespace furlong {
 
-/// The cudaStream_t that a stream on CUDA stands for: its handle, or its device's main queue (non-blocking: it does not
-/// wait for the legacy default stream), which is made on first use. Makes that device the calling thread's current one,
-/// as a launch needs. Throws MachineError when the device cannot be had.
+/// Returns the cudaStream_t of a CUDA stream: its handle, or its device's main queue, which is created on first use.
+/// The main queue is non-blocking: it does not wait for the legacy default stream. Makes the device current for the
+/// calling thread, as a launch requires. Throws MachineError if the device cannot be used.
 void* gpu_queue(const Stream& stream);
 
-/// Throws what an earlier call or earlier work has left for the next one to find, so that a launch is not blamed for
-/// it: DeviceFault, or MachineError.
+/// Throws DeviceFault or MachineError if an earlier call or earlier work left an error, so that the error is not
+/// attributed to the next launch.
 void check_before_launch(const Stream& stream);
-/// Throws MachineError with what CUDA (`status`, a cudaError_t) said to a launch that `launch` describes; DeviceFault
-/// where it is about earlier work.
+/// Throws MachineError with CUDA's error (`status`, a cudaError_t) for the launch that `launch` describes. Throws
+/// DeviceFault if earlier work caused the error.
 [[noreturn]] void refuse_launch(const Stream& stream, int status, const std::string& launch);
 
-/// Lets a kernel have so much dynamic shared memory on the stream's device, which is more than it has unasked. Throws
-/// MachineError where the device has less.
+/// Allows a kernel to use `bytes` of dynamic shared memory on the stream's device, beyond the default limit. Throws
+/// MachineError if the device has less.
 void allow_shared_memory(const Stream& stream, const void* kernel, std::size_t bytes);
 
 }  // namespace furlong

@@ -1,5 +1,5 @@
 #pragma once
-// What this build has of CUDA and what it finds on this machine, for `furlong doctor`.
+// CUDA support of this build and of this machine, for `furlong doctor`.
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,28 +10,28 @@ namespace furlong {
 
 struct CudaLibraryReport {
   std::string name, use;
-  std::string version, path;  ///< empty where it was not found
-  std::string problem;        ///< why not
+  std::string version, path;  ///< empty if the library was not found
+  std::string problem;        ///< why it was not found
 };
 
 struct CudaDeviceReport {
   GpuDescription description;
-  std::string unavailable;  ///< why it cannot be used; empty when it can
+  std::string unavailable;  ///< why the device cannot be used; empty if it can
 };
 
 struct CudaReport {
-  std::string toolkit;        ///< built with: "13.0.88"
-  std::string architectures;  ///< has code for: "80-real 90-real 90-virtual"
-  std::string driver;         ///< the latest CUDA that the driver knows; empty where there is none
-  std::string unavailable;    ///< why the first device cannot be used; empty when it can
+  std::string toolkit;        ///< toolkit of this build: "13.0.88"
+  std::string architectures;  ///< architectures with code: "80-real 90-real 90-virtual"
+  std::string driver;         ///< latest CUDA version that the driver supports; empty if there is no driver
+  std::string unavailable;    ///< why the first device cannot be used; empty if it can
   std::vector<CudaDeviceReport> devices;
   std::vector<CudaLibraryReport> libraries;
 };
 
-/// Nothing where the program was built without the CUDA toolkit. Loads the libraries to find out their versions.
+/// Returns nothing if the program was built without the CUDA toolkit. Loads the libraries to query their versions.
 std::optional<CudaReport> cuda_report();
 
-/// Makes the engine's answer known; for a static object of the file that defines the engine.
+/// Registers the engine's report. For a static object of the file that defines the engine.
 class CudaReportRegistration {
  public:
   explicit CudaReportRegistration(CudaReport (*function)());

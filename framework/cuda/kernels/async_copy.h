@@ -1,13 +1,14 @@
 #pragma once
-// Copies from global to shared memory that go on while the kernel computes (PTX ISA, "cp.async"). Part of kernel.h.
+// Copies from global to shared memory that overlap with computation (PTX ISA, "cp.async"). Part of kernel.h.
 #include "framework/cuda/kernels/kernel.h"
 
 namespace furlong {
 inline namespace FURLONG_GPU {
 
-/// Begins a copy of `Bytes` (4, 8 or 16; both addresses multiples of it) from global to shared memory, of which only
-/// the first `source_bytes` are read and the rest become zero: 0 reads nothing, but `global` must still be an address
-/// within the tensor. The data is there for this thread after cp_async_wait, for others after a barrier behind it.
+/// Starts a copy of `Bytes` (4, 8 or 16) from global to shared memory. Both addresses must be multiples of `Bytes`.
+/// Reads only the first `source_bytes` and sets the rest to zero. With 0 it reads nothing, but `global` must still be
+/// an address within the tensor. The data is visible to this thread after cp_async_wait, and to other threads after a
+/// later barrier.
 template <int Bytes>
 __device__ inline void cp_async(void* shared, const void* global, int source_bytes = Bytes) {
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16);
@@ -29,7 +30,7 @@ __device__ inline void cp_async16(void* shared, const void* global, int source_b
   cp_async<16>(shared, global, source_bytes);
 }
 
-/// Makes one group of this thread's copies since the last group; an empty group is one too.
+/// Commits this thread's copies since the last commit as one group, which may be empty.
 __device__ inline void cp_async_commit() {
 #if defined(__CUDA_ARCH__)
   asm volatile("cp.async.commit_group;\n" ::: "memory");
@@ -38,7 +39,7 @@ __device__ inline void cp_async_commit() {
 #endif
 }
 
-/// Waits until at most `GroupsLeft` of this thread's latest groups are still under way.
+/// Waits until at most `GroupsLeft` of this thread's latest groups are pending.
 template <int GroupsLeft>
 __device__ inline void cp_async_wait() {
 #if defined(__CUDA_ARCH__)

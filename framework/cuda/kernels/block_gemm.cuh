@@ -1,15 +1,15 @@
 #pragma once
-// Products of small matrices by one block, wherever they lie: tiles that a kernel works on. Included after kernel.h.
+// Products of small matrices by one block: tiles in shared or global memory. Included after kernel.h.
 //
-// float32 operands are split into bfloat16 parts (the nearest bfloat16, the nearest to what is left, ...) and
-// multiplied on tensor cores with float32 sums. Two parts and three products leave 2^-17 of the largest terms, three
-// parts and six products what float32 itself leaves. float64 is multiplied as it is: it is there for tests.
+// float32 operands are split into bfloat16 parts (the nearest bfloat16, the nearest to the remainder, ...) and
+// multiplied on tensor cores with float32 sums. With two parts and three products the error is 2^-17 of the largest
+// terms. With three parts and six products it is that of float32. float64 is multiplied directly; only tests use it.
 #include "framework/cuda/kernels/kernel.h"
 
 namespace furlong {
 inline namespace FURLONG_GPU {
 
-/// A matrix of any strides: element (i, j) is data[i * row + j * column].
+/// A matrix with any strides: element (i, j) is data[i * row + j * column].
 template <class T>
 struct BlockMatrix {
   const T* data;
@@ -25,15 +25,15 @@ __device__ inline BlockMatrix<T> by_columns(const T* data, std::int64_t row) {
   return {data, 1, row};
 }
 
-/// Where a product goes: target = product, or target = target · factor + product, rows `row` apart.
+/// Where a product is written: target = product, or target = target · factor + product. Rows are `row` elements apart.
 template <class T>
 struct BlockTarget {
   T* data;
   std::int64_t row;
   bool accumulate = false;
-  /// Of each row's old values, and of `lost`; null: 1.
+  /// One factor per row, for the old values and for `lost`; null: 1.
   const T* factor = nullptr;
-  /// What earlier additions have added too much (Kahan 1965), updated; null: not compensated. Goes with accumulate.
+  /// Compensation of earlier additions (Kahan 1965), updated; null: no compensation. Requires `accumulate`.
   T* lost = nullptr;
 
   __device__ void put(int i, int j, T value) const {
@@ -55,7 +55,7 @@ struct BlockTarget {
 
 namespace block_gemm_detail {
 
-/// One register of bfloat16 pairs for each part of two numbers.
+/// The bfloat16 parts of two numbers: one register with a pair for each part.
 struct Parts {
   std::uint32_t high, middle, low;
 };
@@ -72,7 +72,7 @@ __device__ inline float element(const BlockMatrix<float>& matrix, int i, int j, 
   return i < rows && j < columns ? matrix.data[i * matrix.row + j * matrix.column] : 0.0f;
 }
 
-/// A warp's tile of 16 rows and 32 columns at (i0, j0).
+/// Computes a warp's tile of 16 rows and 32 columns at (i0, j0).
 __device__ inline void warp_tile(int M, int N, int K, const BlockMatrix<float>& a, const BlockMatrix<float>& b,
                                  const BlockTarget<float>& target, bool three_parts, int i0, int j0) {
   const int g = lane_index() / 4, t = lane_index() % 4;
@@ -121,7 +121,7 @@ __device__ inline void warp_tile(int M, int N, int K, const BlockMatrix<float>& 
 
 }  // namespace block_gemm_detail
 
-/// target [M, N] from a [M, K] · b [K, N].
+/// Describes target [M, N] from a [M, K] · b [K, N].
 template <class T>
 struct BlockProduct {
   int M, N, K;
@@ -129,9 +129,9 @@ struct BlockProduct {
   BlockTarget<T> target;
 };
 
-/// One product by all threads of a block of one dimension. What is read must have been written before a barrier; there
-/// is none inside. `three_parts`: see above. a and b must not overlap the target. It is long: a kernel should have few
-/// places that call it.
+/// Computes one product with all threads of a one-dimensional block. The operands must have been written before a
+/// barrier; this function has none. `three_parts`: see the top of this file. a and b must not overlap the target. The
+/// code is long, so a kernel should call it in few places.
 template <class T>
 __device__ inline void block_gemm(const BlockProduct<T>& product, bool three_parts) {
   const auto& [M, N, K, a, b, target] = product;

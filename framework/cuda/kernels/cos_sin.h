@@ -1,5 +1,5 @@
 #pragma once
-// Cosine and sine, which the device's library has only with local memory.
+// Cosine and sine. The CUDA library's versions need local memory.
 #include "framework/cuda/kernels/kernel.h"
 
 namespace furlong {
@@ -8,9 +8,9 @@ inline namespace FURLONG_GPU {
 __device__ inline float gpu_rint(float x) { return ::rintf(x); }
 __device__ inline double gpu_rint(double x) { return ::rint(x); }
 
-/// cos x and sin x. float: within 2.5 units of 2^-24 up to |x| = 39000, where x itself has long been rounded to steps
-/// of 0.004; larger arguments are held there. double: within some 2^-52 up to |x| = 2^30, and held there. NaN where x
-/// is no finite number.
+/// Computes cos x and sin x. float: error within 2.5 units of 2^-24 for |x| <= 39000, where the spacing of floats is
+/// 0.004. double: error about 2^-52 for |x| <= 2^30. Larger arguments are clamped to these limits. NaN if x is infinite
+/// or NaN.
 template <class T>
 __device__ inline void cos_sin(T x, T& cosine, T& sine) {
   constexpr bool single = sizeof(T) == 4;

@@ -1,8 +1,8 @@
 #pragma once
-// The one header that kernels include. Under nvcc it is CUDA; under the host compiler the simulator (simulator.h)
-// stands in for it. Everything below means the same in both. A file NAME_cuda.cu holds kernels and their launchers in
-// the namespace FURLONG_GPU, which differs between the two so that both can be linked into one program; it includes
-// this header first.
+// The header that all kernels include. Under nvcc it provides CUDA; under the host compiler the simulator (simulator.h)
+// replaces CUDA. Everything below means the same in both. A file NAME_cuda.cu contains kernels and their launchers in
+// the namespace FURLONG_GPU, whose name differs between the two so that both can be linked into one program. Such a
+// file includes this header first.
 #ifndef FURLONG_GPU
 #ifdef __CUDACC__
 #define FURLONG_GPU cuda_engine
@@ -12,7 +12,7 @@
 #endif
 
 #ifdef __CUDACC__
-// fmt drops constexpr from some of its functions under nvcc, not from all that call them. This must come before fmt:
+// Under nvcc, fmt drops constexpr from some functions but not from all of their callers. This must come before fmt, so
 // include kernel.h first.
 #ifndef FMT_USE_CONSTEXPR
 #define FMT_USE_CONSTEXPR 1
@@ -40,9 +40,9 @@
 #include "framework/core/random.h"
 #include "framework/core/tensor.h"
 
-// FURLONG_SHARED(float, tile, [64][17]); declares shared memory of the block, undefined to begin with, 16-byte aligned;
-// without brackets a single variable. A type with a comma in it needs an alias. FURLONG_DYNAMIC_SHARED(float, all);
-// points at what the launch asked for.
+// FURLONG_SHARED(float, tile, [64][17]); declares shared memory of the block, uninitialized and 16-byte aligned.
+// Without brackets it declares a single variable. A type with a comma needs an alias. FURLONG_DYNAMIC_SHARED(float,
+// all); declares a pointer to the dynamic shared memory of the launch.
 #ifdef __CUDACC__
 #define FURLONG_SHARED(type, name, ...) __shared__ __align__(16) type name __VA_ARGS__
 #define FURLONG_DYNAMIC_SHARED(type, name)                                \
@@ -64,14 +64,14 @@ inline namespace FURLONG_GPU {
 
 // ---- On the host: launching ----
 
-/// The device type that this compilation of a kernel file serves.
+/// The device type that this compilation of a kernel file is for.
 #ifdef __CUDACC__
 inline constexpr DeviceType this_engine = DeviceType::cuda;
 #else
 inline constexpr DeviceType this_engine = DeviceType::simulated;
 #endif
 
-/// A stream, and where in the source it was launched on. Made from a Stream by the call of launch.
+/// A stream and the source location of the launch. Converts implicitly from Stream in a call of launch().
 struct LaunchTarget {
   const Stream& stream;
   std::source_location site;
@@ -79,10 +79,10 @@ struct LaunchTarget {
       : stream(target), site(launched_at) {}
 };
 
-/// Launches kernel(arguments...) on the stream, by `block` threads (a multiple of 32 in all, at most 1024) in each of
-/// `grid` blocks (y and z at most 65535, none 0), with `dynamic_shared_bytes` of dynamic shared memory. Throws
-/// MachineError when CUDA refuses the launch, DeviceFault when work before it has failed, ContractError on sizes that
-/// no device takes; what goes wrong in the kernel shows when the stream is waited for, on the simulator at once.
+/// Launches kernel(arguments...) on the stream. `grid`: y and z at most 65535, none 0. `block`: a multiple of 32
+/// threads, at most 1024. Throws MachineError if CUDA refuses the launch, DeviceFault if earlier work has failed, and
+/// ContractError if no device supports the sizes. A fault inside the kernel is reported when the stream is waited for;
+/// on the simulator, immediately.
 template <class... Parameters, class... Arguments>
 void launch(const LaunchTarget& target, void (*kernel)(Parameters...), dim3 grid, dim3 block,
             std::size_t dynamic_shared_bytes, Arguments&&... arguments) {
@@ -97,7 +97,7 @@ void launch(const LaunchTarget& target, void (*kernel)(Parameters...), dim3 grid
 #ifdef __CUDACC__
   const auto queue = static_cast<cudaStream_t>(gpu_queue(target.stream));
   check_before_launch(target.stream);
-  // Static and dynamic shared memory together may pass the 48 KiB that a block has unasked.
+  // Static and dynamic shared memory together may exceed the default limit of 48 KiB per block.
   if (dynamic_shared_bytes > 0)
     allow_shared_memory(target.stream, reinterpret_cast<const void*>(kernel), dynamic_shared_bytes);
   kernel<<<grid, block, dynamic_shared_bytes, queue>>>(static_cast<Parameters>(arguments)...);
@@ -112,28 +112,30 @@ void launch(const LaunchTarget& target, void (*kernel)(Parameters...), dim3 grid
 #endif
 }
 
-/// Bytes of shared memory that one block may have on the stream's device, static and dynamic together: 163 KiB on
-/// sm_80, 227 KiB on sm_90.
+/// Returns the limit of shared memory per block on the stream's device, static and dynamic together, in bytes: 163 KiB
+/// on sm_80, 227 KiB on sm_90.
 inline std::size_t gpu_shared_limit([[maybe_unused]] const Stream& stream) {
 #ifdef __CUDACC__
   int bytes = 0;
   const cudaError_t status =
       cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, stream.device.index);
   if (status != cudaSuccess)
-    throw MachineError("{} does not tell its shared memory: {}", stream.device.text(), cudaGetErrorString(status));
+    throw MachineError("{}: cannot query the shared memory limit: {}", stream.device.text(),
+                       cudaGetErrorString(status));
   return static_cast<std::size_t>(bytes);
 #else
   return simulator::options().shared_limit;
 #endif
 }
 
-/// Multiprocessors of the stream's device: what a grid must fill. Four on the simulator.
+/// Returns the number of multiprocessors of the stream's device. Four on the simulator.
 inline int gpu_multiprocessors([[maybe_unused]] const Stream& stream) {
 #ifdef __CUDACC__
   int count = 0;
   const cudaError_t status = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, stream.device.index);
   if (status != cudaSuccess) {
-    throw MachineError("{} does not tell its multiprocessors: {}", stream.device.text(), cudaGetErrorString(status));
+    throw MachineError("{}: cannot query the number of multiprocessors: {}", stream.device.text(),
+                       cudaGetErrorString(status));
   }
   return count;
 #else
@@ -147,8 +149,8 @@ __host__ __device__ constexpr Integer ceil_div(Integer amount, std::type_identit
   return (amount + step - 1) / step;
 }
 
-/// How many blocks give each of `elements` (> 0) a thread, `per_block` of them in each block; at most `most`, for
-/// kernels that go on with a stride of the whole grid (grid_stride).
+/// Returns the number of blocks that gives each of `elements` (> 0) a thread, with `per_block` elements per block. At
+/// most `most`, for kernels that loop with grid_stride().
 inline unsigned grid_blocks(std::int64_t elements, std::int64_t per_block, std::int64_t most = 0x7fffffff) {
   const std::int64_t blocks = ceil_div(elements, per_block);
   require(elements > 0, "a grid for {} elements", elements);
@@ -166,8 +168,8 @@ struct gpu_type<bfloat16> {
 };
 static_assert(sizeof(__nv_bfloat16) == sizeof(bfloat16));
 
-/// The device address of a tensor's first element; T is float, double, __nv_bfloat16, std::int32_t or std::uint8_t and
-/// checked against the dtype. Null for an undefined tensor.
+/// Returns the device address of a tensor's first element; null if the tensor is undefined. T is float, double,
+/// __nv_bfloat16, std::int32_t or std::uint8_t and is checked against the dtype.
 template <class T>
 T* gpu_data(const Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
@@ -178,7 +180,7 @@ T* gpu_data(const Tensor& tensor) {
   }
 }
 
-/// Calls body(type_identity<T>) with T the kernels' type of a floating dtype: float, double or __nv_bfloat16.
+/// Calls body(type_identity<T>), where T is the kernels' type for a floating dtype: float, double or __nv_bfloat16.
 template <class Body>
 void with_gpu_float_type(DType dtype, const char* op, const Body& body) {
   switch (dtype) {
@@ -193,20 +195,20 @@ void with_gpu_float_type(DType dtype, const char* op, const Body& body) {
   }
 }
 
-/// Whether an address is a multiple of `bytes`: vector accesses need it.
+/// Returns whether an address is a multiple of `bytes`, as vector accesses require.
 inline bool is_aligned(const void* address, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
 }
 
 // ---- In kernels: indices ----
 
-/// This thread's place along x in the whole grid, and how many there are: for (i = global_thread(); i < n; i +=
-/// grid_stride()).
+/// This thread's index along x in the whole grid, and the number of threads along x:
+///   for (i = global_thread(); i < n; i += grid_stride())
 __device__ inline std::int64_t global_thread() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
 __device__ inline std::int64_t grid_stride() { return static_cast<std::int64_t>(gridDim.x) * blockDim.x; }
-/// This thread's place in the block, its lane and its warp, and the block's warps; any shape of block.
+/// This thread's index in the block, its lane, its warp, and the number of warps in the block, for any block shape.
 __device__ inline int block_thread() {
   return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
 }
@@ -216,7 +218,7 @@ __device__ inline int warps_in_block() { return static_cast<int>((blockDim.x * b
 
 // ---- In kernels: arithmetic ----
 
-/// The type in which elements of storage type T are computed: float for __nv_bfloat16.
+/// The type in which elements of storage type T are computed: float for __nv_bfloat16, else T.
 template <class T>
 using gpu_compute_t = std::conditional_t<std::is_same_v<T, __nv_bfloat16>, float, T>;
 
@@ -224,7 +226,7 @@ __device__ inline float to_compute(float x) { return x; }
 __device__ inline double to_compute(double x) { return x; }
 __device__ inline float to_compute(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-/// The storage type's nearest value, ties to even.
+/// Converts to the nearest value of the storage type, ties to even.
 template <class T>
 __device__ inline T from_compute(gpu_compute_t<T> x) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -234,8 +236,8 @@ __device__ inline T from_compute(gpu_compute_t<T> x) {
   }
 }
 
-// Accurate to a few units in the last place; the _fast forms for float32 only, by the special-function units (relative
-// error near 2^-21 while |x| is small; gpu_exp_fast grows with |x|).
+// Accurate to a few ulp. The _fast variants, for float only, use the special-function units: relative error near 2^-21
+// for small |x|. The error of gpu_exp_fast grows with |x|.
 __device__ inline float gpu_exp(float x) { return ::expf(x); }
 __device__ inline double gpu_exp(double x) { return ::exp(x); }
 __device__ inline float gpu_exp2(float x) { return ::exp2f(x); }
@@ -281,12 +283,12 @@ inline float gpu_exp_fast(float x) { return ::expf(x); }
 inline float gpu_log_fast(float x) { return ::logf(x); }
 inline float gpu_divide_fast(float x, float y) { return x / y; }
 #endif
-/// For double the accurate form, so that templates can be checked in it.
+/// The accurate functions for double, so that templates can be checked in double.
 __device__ inline double gpu_exp_fast(double x) { return ::exp(x); }
 __device__ inline double gpu_log_fast(double x) { return ::log(x); }
 __device__ inline double gpu_divide_fast(double x, double y) { return x / y; }
 
-/// The greater or lesser of two numbers of one type; of a number and NaN the number, as fmax.
+/// Maximum and minimum of two numbers of one type. If one is NaN, returns the other, as fmax does.
 __device__ inline float gpu_max(float x, float y) { return ::fmaxf(x, y); }
 __device__ inline double gpu_max(double x, double y) { return ::fmax(x, y); }
 __device__ inline float gpu_min(float x, float y) { return ::fminf(x, y); }
@@ -302,7 +304,8 @@ requires std::is_integral_v<Integer> __host__ __device__ constexpr Integer gpu_m
   return y < x ? y : x;
 }
 
-/// Neither infinite nor NaN, by the bits, whatever the compiler assumes of arithmetic.
+/// Returns whether x is neither infinite nor NaN. Tests the bits, so compiler options for fast arithmetic do not
+/// matter.
 __device__ inline bool gpu_is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
 __device__ inline bool gpu_is_finite(double x) {
 #ifdef __CUDACC__
@@ -313,21 +316,21 @@ __device__ inline bool gpu_is_finite(double x) {
   return (word & 0x7ff0000000000000ull) != 0x7ff0000000000000ull;
 }
 
-/// -infinity: where a running maximum begins.
+/// -infinity: the initial value of a running maximum.
 template <class T>
 __device__ constexpr T gpu_lowest() {
   return -std::numeric_limits<T>::infinity();
 }
 
-/// Word `index` of a random sequence, the CPU's bit for bit (random.h). Takes four words at a time where the caller
-/// needs them all: philox.
+/// Returns word `index` of a random sequence, bit for bit as on the CPU (random.h). A caller that needs four
+/// consecutive words should call philox.
 __device__ inline std::uint32_t gpu_random_word(const RandomKey& key, std::uint64_t index) {
   const auto words = philox(key, index / 4);
-  const unsigned word =
-      static_cast<unsigned>(index % 4);  // chosen by comparison: an index would put the words into local memory
+  // Comparisons instead of an array index, which would put the words into local memory.
+  const unsigned word = static_cast<unsigned>(index % 4);
   return word < 2 ? (word == 0 ? words[0] : words[1]) : (word == 2 ? words[2] : words[3]);
 }
-/// Uniform in [0, 1) with 24 bits: random_uniform.
+/// Uniform in [0, 1) with 24 bits, as random_uniform.
 __device__ inline float gpu_random_uniform(const RandomKey& key, std::uint64_t index) {
   return static_cast<float>(gpu_random_word(key, index) >> 8) * 0x1p-24f;
 }
@@ -336,7 +339,7 @@ __device__ inline float gpu_random_uniform(const RandomKey& key, std::uint64_t i
 
 inline constexpr unsigned full_warp = 0xffffffffu;
 
-/// Sum or maximum over the 32 lanes, the same bits in each of them and in every run. All lanes must come.
+/// Sum or maximum over the 32 lanes, with the same bits in each lane and in every run. All lanes must call it.
 template <class T>
 __device__ inline T warp_sum(T value) {
   FURLONG_UNROLL
@@ -350,13 +353,13 @@ __device__ inline T warp_max(T value) {
   return value;
 }
 
-/// Sum or maximum over the block, the same bits in each thread and in every run: warps first, then their results in
-/// order of the warps. All threads must come. Has barriers before and behind its use of shared memory.
+/// Sum or maximum over the block, with the same bits in each thread and in every run. Reduces within warps first, then
+/// over warps in order. All threads must call it. Has barriers before and after its use of shared memory.
 template <class T>
 __device__ inline T block_sum(T value) {
   FURLONG_SHARED(T, warp_sums, [32]);
   value = warp_sum(value);
-  __syncthreads();  // a call before may still be read from
+  __syncthreads();  // another thread may still read the result of an earlier call
   if (lane_index() == 0) warp_sums[warp_index()] = value;
   __syncthreads();
   T sum = warp_sums[0];
@@ -377,7 +380,7 @@ __device__ inline T block_max(T value) {
 
 // ---- In kernels: memory ----
 
-/// N neighbouring elements, read and written as one: N sizeof(T) is 2, 4, 8 or 16 bytes.
+/// N consecutive elements, read and written in one access of 2, 4, 8 or 16 bytes.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Vector {
   T values[N];
@@ -385,7 +388,7 @@ struct alignas(sizeof(T) * N) Vector {
   __device__ const T& operator[](int i) const { return values[i]; }
 };
 
-/// The address must be a multiple of the vector's bytes (is_aligned).
+/// Read and write a vector. The address must be a multiple of the vector's size (is_aligned).
 template <int N, class T>
 __device__ inline Vector<std::remove_const_t<T>, N> load_vector(const T* address) {
   static_assert(N * sizeof(T) <= 16 && ((N * sizeof(T)) & (N * sizeof(T) - 1)) == 0);

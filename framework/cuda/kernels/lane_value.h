@@ -1,7 +1,7 @@
 #pragma once
-// The scalar lane type of kernels, for element-wise maths that is written once over a lane type
-// (framework/simd/lane_value-inl.h has the vector). Every operation is rounded as it is written, none are contracted
-// behind its back: with a CPU that fuses multiply_add, float32 results are the CPU's bit for bit.
+// The scalar lane type of kernels, for element-wise maths written once over a lane type (the vector lane type is in
+// framework/simd/lane_value-inl.h). Every operation is rounded separately; the compiler does not contract them. float32
+// results match, bit for bit, those of a CPU that fuses multiply_add.
 #include <type_traits>
 
 #include "framework/cuda/kernels/kernel.h"
@@ -38,8 +38,8 @@ __device__ inline double rounded_sum(double a, double b) {
 #endif
 }
 
-/// e^x as framework/simd/simd-inl.h computes it, operation by operation: within 1.01 ulp, zero where the result would
-/// be subnormal, the largest finite number where it would overflow, NaN where x is.
+/// e^x, operation by operation as in framework/simd/simd-inl.h. Error within 1.01 ulp. Zero if the result would be
+/// subnormal, the largest finite number if it would overflow, NaN if x is NaN.
 __device__ inline float lane_exp(float x) {
   constexpr float magic = 0x1.8p23f;  // adding it leaves round(x) in the low bits of the significand
   const float bounded = gpu_min(x, 88.72283f);
@@ -55,7 +55,7 @@ __device__ inline float lane_exp(float x) {
   const float power = __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
   return x != x ? x : x < -87.33654f ? 0.0f : power;
 }
-/// Bounded as the CPU's.
+/// Clamped as on the CPU.
 __device__ inline double lane_exp(double x) { return x != x ? x : gpu_exp(gpu_min(x, 709.0)); }
 
 template <class T>
@@ -75,13 +75,13 @@ struct LaneValue {
   friend __device__ LaneValue multiply_add(LaneValue a, LaneValue b, LaneValue c) {
     return LaneValue(gpu_fma(a.v, b.v, c.v));
   }
-  /// a * b - c, likewise.
+  /// a * b - c, rounded once.
   friend __device__ LaneValue multiply_subtract(LaneValue a, LaneValue b, LaneValue c) {
     return LaneValue(gpu_fma(a.v, b.v, -c.v));
   }
   friend __device__ LaneValue absolute(LaneValue a) { return LaneValue(gpu_abs(a.v)); }
   friend __device__ LaneValue square_root(LaneValue a) { return LaneValue(gpu_sqrt(a.v)); }
-  /// The smaller number; `bound` where a is NaN.
+  /// The smaller number; `bound` if a is NaN.
   friend __device__ LaneValue at_most(LaneValue a, LaneValue bound) { return LaneValue(gpu_min(a.v, bound.v)); }
   friend __device__ LaneValue at_least(LaneValue a, LaneValue bound) { return LaneValue(gpu_max(a.v, bound.v)); }
   friend __device__ LaneValue log1p(LaneValue a) { return LaneValue(gpu_log1p(a.v)); }

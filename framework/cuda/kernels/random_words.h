@@ -1,11 +1,11 @@
 #pragma once
-// The random words of framework/core/random.h for a thread that takes several neighbouring elements.
+// The random words of framework/core/random.h, for a thread that processes several consecutive elements.
 #include "framework/cuda/kernels/kernel.h"
 
 namespace furlong {
 inline namespace FURLONG_GPU {
 
-/// words[i] = random_word(key, index + i). Any index; one that is a multiple of 4 saves a block of words.
+/// Sets words[i] = random_word(key, index + i). Any index; a multiple of 4 saves one Philox block.
 template <int count>
 __device__ inline void random_words(const RandomKey& key, std::uint64_t index, std::uint32_t (&words)[count]) {
   static_assert(count % 4 == 0);
@@ -22,7 +22,7 @@ __device__ inline void random_words(const RandomKey& key, std::uint64_t index, s
       for (int i = 0; i < 4; ++i) made[4 * block + i] = 0;
     }
   }
-  // Chosen by comparison: an index that is not known when this is compiled would put the words into local memory.
+  // Comparisons instead of an index unknown at compile time, which would put the words into local memory.
   FURLONG_UNROLL
   for (int i = 0; i < count; ++i) {
     words[i] = skipped < 2 ? (skipped == 0 ? made[i] : made[i + 1]) : (skipped == 2 ? made[i + 2] : made[i + 3]);

@@ -4,8 +4,8 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// The elements of an int32 tensor in row-major order whatever its strides: targets and masks, one for each row of
-/// something else. Dimensions that lie evenly behind each other count as one.
+/// The elements of an int32 tensor in row-major order, for any strides: targets and masks, one for each row of another
+/// tensor. Dimensions that are contiguous with each other are merged.
 struct RowIntegers {
   const std::int32_t* integers;
   int rank = 1;
@@ -26,7 +26,7 @@ struct RowIntegers {
       }
     }
   }
-  /// Whether there are any; an undefined tensor has none.
+  /// Whether the tensor is defined.
   __device__ bool given() const { return integers != nullptr; }
   __device__ std::int32_t operator[](std::int64_t row) const {
     std::int64_t offset = 0;

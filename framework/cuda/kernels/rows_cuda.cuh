@@ -1,17 +1,17 @@
 #pragma once
-// What kernels that go over rows share: elements read as vectors where that can be, and sums over blocks of rows.
+// Shared by kernels that process rows: vector accesses where possible, and sums over blocks of rows.
 #include "framework/cuda/kernels/kernel.h"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// Elements of T that one 16-byte access takes.
+/// Number of elements of T in one 16-byte access.
 template <class T>
 inline constexpr int vector_width = 16 / static_cast<int>(sizeof(T));
 
-/// N neighbouring elements in the type they are computed in. `aligned`: the address is a multiple of 16 bytes, or of N
-/// elements where these are fewer; it is the same for all threads, so the branch costs next to nothing, and threads own
-/// the same elements either way.
+/// Loads N consecutive elements, converted to the compute type. `aligned`: the address is a multiple of 16 bytes, or of
+/// N elements if these are fewer bytes. It is the same for all threads, so the branch is cheap, and each thread owns
+/// the same elements in both branches.
 template <int N, class T>
 __device__ inline void load_values(const T* address, bool aligned, gpu_compute_t<T> (&values)[N]) {
   constexpr int width = N < vector_width<T> ? N : vector_width<T>;
@@ -44,7 +44,7 @@ __device__ inline void store_values(T* address, bool aligned, const gpu_compute_
   }
 }
 
-/// Whether all of these addresses are multiples of 16 bytes; null ones do not count.
+/// Returns whether all addresses are multiples of 16 bytes. Null counts as aligned.
 template <class... Pointers>
 bool all_aligned(const Pointers*... addresses) {
   return (is_aligned(addresses, 16) && ...);
@@ -56,7 +56,7 @@ inline unsigned power_of_two_up_to(std::int64_t wanted, unsigned most) {
   return power;
 }
 
-/// Calls body(integral_constant<int, N>) with N = vector_width<T> where vectors tile a row of `columns`, else with 1.
+/// Calls body(integral_constant<int, N>). N is vector_width<T> if it divides `columns`, else 1.
 template <class T, class Body>
 void with_vector_width(std::int64_t columns, const Body& body) {
   if (columns % vector_width<T> == 0) {
@@ -66,12 +66,12 @@ void with_vector_width(std::int64_t columns, const Body& body) {
   }
 }
 
-/// The block that column_total() wants for `blocks` rows.
+/// Returns the block shape for column_total() over `blocks` rows.
 inline dim3 column_total_block(std::int64_t blocks) { return dim3(32, power_of_two_up_to(blocks, 32)); }
 
-/// Σ over the rows of values [blocks, columns] of column blockIdx.x · 32 + threadIdx.x, right in the threads with
-/// threadIdx.y = 0 (0 for columns past the end): rows in turn to the threads of one x, then these in order. All threads
-/// of the block must come.
+/// Returns the sum over the rows of values [blocks, columns] for column blockIdx.x · 32 + threadIdx.x; 0 for columns
+/// past the end. The result is valid only in threads with threadIdx.y = 0. Threads of one x take rows in turn; their
+/// sums are then added in order. All threads of the block must call it.
 template <class T>
 __device__ inline T column_total(const T* values, std::int64_t blocks, std::int64_t columns) {
   FURLONG_SHARED(T, parts, [32][33]);

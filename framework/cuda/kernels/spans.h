@@ -1,6 +1,6 @@
 #pragma once
-// Element-wise kernels over tensors of one shape whatever their outer strides: each thread takes a chunk of
-// neighbouring elements.
+// Element-wise kernels over tensors of one shape with any outer strides. Each thread processes a chunk of consecutive
+// elements.
 #include <array>
 
 #include "framework/cuda/kernels/kernel.h"
@@ -8,26 +8,26 @@
 namespace furlong {
 inline namespace FURLONG_GPU {
 
-/// Elements that one thread takes: 16 bytes of bfloat16 and float32.
+/// Elements per thread: 16 bytes of bfloat16 or float32.
 template <class T>
 inline constexpr int chunk_width = sizeof(T) == 2 ? 8 : 4;
 
-/// Threads of a block of an element-wise kernel.
+/// Threads per block of an element-wise kernel.
 inline constexpr int span_threads = 256;
 
-/// Where the elements of `count` tensors of one shape lie: rows of `columns` elements that are neighbours in every
-/// tensor, each row cut into chunks. Dimensions of rows are given from the innermost on.
+/// Where the elements of `count` tensors of one shape lie: rows of `columns` elements that are consecutive in every
+/// tensor. Each row is divided into chunks. Row dimensions are listed from the innermost on.
 template <int count>
 struct SpanLayout {
   std::int64_t columns = 1, chunks_per_row = 1, chunks = 0;
-  bool vectors = false;  ///< whole chunks are aligned in every tensor
-  int outer = 0;         ///< dimensions of rows
+  bool vectors = false;  ///< whether whole chunks are aligned in every tensor
+  int outer = 0;         ///< number of row dimensions
   std::int64_t extents[Shape::max_rank] = {};
   std::int64_t strides[Shape::max_rank][count] = {};
 };
 
-/// The layout for chunks of `width` elements. Dimensions that follow on one another in every tensor become one; the
-/// last is left alone where `keep_columns` says so. It need not be contiguous: then chunks are single elements.
+/// Returns the layout for chunks of `width` elements. Dimensions that are contiguous with each other in every tensor
+/// are merged, but not the last one if `keep_columns` is set. If rows are not contiguous, chunks are single elements.
 template <int width, std::size_t count>
 SpanLayout<static_cast<int>(count)> span_layout(const std::array<Tensor, count>& tensors, bool keep_columns = false) {
   SpanLayout<static_cast<int>(count)> layout;
@@ -76,15 +76,14 @@ SpanLayout<static_cast<int>(count)> span_layout(const std::array<Tensor, count>&
   return layout;
 }
 
-/// numerator / denominator of numbers that are not negative: in 32 bits where that is enough, which is several times
-/// faster.
+/// Returns numerator / denominator for non-negative numbers, in 32 bits if they fit, which is several times faster.
 __device__ inline std::int64_t quotient(std::int64_t numerator, std::int64_t denominator) {
   if (((numerator | denominator) >> 32) == 0)
     return static_cast<std::uint32_t>(numerator) / static_cast<std::uint32_t>(denominator);
   return numerator / denominator;
 }
 
-/// Adds to offsets[i] the place of row `row` in tensor i.
+/// Adds the offset of row `row` in tensor i to offsets[i].
 template <int count>
 __device__ inline void add_row_offsets(const SpanLayout<count>& layout, std::int64_t row,
                                        std::int64_t (&offsets)[count]) {
@@ -100,16 +99,16 @@ __device__ inline void add_row_offsets(const SpanLayout<count>& layout, std::int
   }
 }
 
-/// What one thread takes.
+/// The elements that one thread processes.
 template <int count>
 struct SpanChunk {
-  int size;                     ///< elements, at most the layout's width
+  int size;                     ///< number of elements, at most the layout's width
   bool vectors;                 ///< a whole chunk, aligned in every tensor
-  std::int64_t row, column;     ///< of the first element; row * columns + column is its place in row-major order
-  std::int64_t offsets[count];  ///< of the first element in each tensor
+  std::int64_t row, column;     ///< of the first element; its row-major index is row * columns + column
+  std::int64_t offsets[count];  ///< offset of the first element in each tensor
 };
 
-/// Chunk number `index`, below layout.chunks.
+/// Returns chunk number `index`, which must be below layout.chunks.
 template <int width, int count>
 __device__ inline SpanChunk<count> span_chunk(const SpanLayout<count>& layout, std::int64_t index) {
   SpanChunk<count> chunk;
@@ -124,8 +123,8 @@ __device__ inline SpanChunk<count> span_chunk(const SpanLayout<count>& layout, s
   return chunk;
 }
 
-/// The first `size` elements from `source` on, the others zero; `vectors`: all `width` of them, aligned to 16 bytes or
-/// all they have.
+/// Reads the first `size` elements of `source` and sets the others to zero. `vectors`: all `width` elements are
+/// present, aligned to 16 bytes or to the size of the chunk if it is smaller.
 template <int width, class T>
 __device__ inline void read_chunk(const T* source, int size, bool vectors, gpu_compute_t<T> (&values)[width]) {
   if (vectors) {
@@ -162,7 +161,7 @@ __device__ inline void write_chunk(T* target, int size, bool vectors, const gpu_
   }
 }
 
-/// Launches kernel(arguments..., layout) by one thread for each chunk; nothing where there is none.
+/// Launches kernel(arguments..., layout) with one thread per chunk. Does nothing if there are no chunks.
 template <int count, class... Parameters, class... Arguments>
 void launch_spans(const LaunchTarget& target, void (*kernel)(Parameters...), const SpanLayout<count>& layout,
                   Arguments&&... arguments) {
