@@ -1,6 +1,5 @@
 #pragma once
-// The bodies of the point-wise non-linearities. All tensors are of one dtype, with contiguous rows; outer strides are
-// free.
+// Kernels of the point-wise non-linearities. All tensors have one dtype and contiguous rows, with any outer strides.
 #include "framework/core/tensor.h"
 #include "framework/primitives/activation_kind.h"
 #include "framework/primitives/gpu_body.h"

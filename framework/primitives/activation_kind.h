@@ -4,9 +4,9 @@
 
 namespace furlong::ops {
 
-/// Point-wise non-linearities. With Phi the standard normal distribution function and sigmoid(z) = 1 / (1 + e^-z):
+/// Point-wise non-linearities. Phi is the standard normal distribution function and sigmoid(z) = 1 / (1 + e^-z):
 ///   gelu       x Phi(x), exact (Hendrycks and Gimpel 2016)
-///   gelu_tanh  x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), which is the same authors' tanh approximation rearranged
+///   gelu_tanh  x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), the tanh approximation of the same authors, rearranged
 ///   relu       max(x, 0), with derivative 0 at 0
 ///   silu       x sigmoid(x)
 /// float32 results are within 6 ulp for gelu, 4 for silu, 0 for relu, in both tails (no cancellation for negative x).

@@ -1,11 +1,11 @@
 #pragma once
-// The bodies of sums, copies and scalings. Outer strides are free, rows contiguous but for count_non_finite.
+// Kernels of sums, copies and scaling. Rows are contiguous, except for count_non_finite; outer strides are arbitrary.
 #include "framework/core/tensor.h"
 #include "framework/primitives/gpu_body.h"
 
 namespace furlong::ops {
 
-/// Squares are summed in blocks of so many elements, each for itself.
+/// Squares are summed separately in blocks of this many elements.
 inline constexpr std::int64_t sum_of_squares_block = 1 << 12;
 
 void fill_cpu(const Tensor& tensor, double value);
@@ -16,7 +16,7 @@ void sum_of_squares_cpu(const Tensor& tensor, const Tensor& result);
 inline GpuBody<const Tensor& /*tensor*/, double /*value*/> fill_gpu{"fill"};
 inline GpuBody<const Tensor& /*target*/, const Tensor& /*source*/, bool /*accumulate*/, double /*scale*/> add_gpu{
     "add"};
-/// counts float64 [blocks]: each is given the number of some of the elements, their sum is the answer.
+/// counts float64 [blocks]: each block writes its count; the result is their sum.
 inline GpuBody<const Tensor& /*tensor*/, const Tensor& /*counts*/> count_non_finite_gpu{"count_non_finite"};
 inline GpuBody<const Tensor& /*tensor*/, const Tensor& /*result*/> sum_of_squares_gpu{"sum_of_squares"};
 

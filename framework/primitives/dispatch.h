@@ -1,5 +1,5 @@
 #pragma once
-// Choosing the body of an op: by device first, then by storage type.
+// Selects the kernel of an op: by device first, then by storage type.
 #include <type_traits>
 
 #include "framework/core/device.h"
@@ -9,7 +9,7 @@
 
 namespace furlong::ops {
 
-/// Calls body(type_identity<T>) with T the C++ type of a floating dtype: float, double or bfloat16.
+/// Calls body(type_identity<T>), where T is the C++ type of a floating dtype: float, double or bfloat16.
 template <class Body>
 void with_float_type(DType dtype, const char* op, const Body& body) {
   switch (dtype) {
@@ -24,10 +24,10 @@ void with_float_type(DType dtype, const char* op, const Body& body) {
   }
 }
 
-/// True when there is work for the CPU; false on the shape-only device, whose memory must not be touched. For ops
-/// without a body for GPUs; the others are run by run_body (gpu_body.h).
+/// Returns true if the CPU must do the work, and false on the shape-only device, whose memory must not be accessed. For
+/// ops without a GPU kernel; other ops use run_body (gpu_body.h).
 inline bool runs_on_cpu(const Stream& stream, const char* op) {
-  require(!stream.device.is_gpu(), "{}: there is no body for {}", op, stream.device.text());
+  require(!stream.device.is_gpu(), "{}: no kernel for {}", op, stream.device.text());
   return stream.device.is_cpu();
 }
 

@@ -6,42 +6,46 @@ namespace furlong::ops {
 
 enum class ActivationKind : std::uint8_t;  // framework/primitives/activation_kind.h
 
-/// What is done to a product before it is stored, and what else its operands are read for.
+/// Operations fused into a product before its result is stored, and other results computed from its operands.
 struct GemmEpilogue {
   enum class Activation : std::uint8_t { none, relu, gelu, gelu_tanh, silu };
   const Tensor* bias = nullptr;  ///< [columns of c], c's dtype or float32
   Activation activation = Activation::none;
-  /// [rows, columns of c], c's dtype, rows contiguous, memory of its own. Gets product + bias, the value that the
-  /// activation is taken of; with `activation_gradient` it is what an earlier product put there, and is read.
+  /// [rows, columns of c], c's dtype, rows contiguous, separate memory. Receives product + bias, the input of the
+  /// activation. With `activation_gradient` it is read instead, and holds that input from an earlier product.
   const Tensor* auxiliary = nullptr;
-  /// c = (op(a) · op(b)) ⊙ f'(auxiliary), f being `activation`: the gradient at what f was taken of, where the product
-  /// is that of f's value. Without bias.
+  /// c = (op(a) · op(b)) ⊙ f'(auxiliary), where f is `activation`. The product is the gradient of f's output, so c is
+  /// the gradient of f's input. Not with a bias.
   bool activation_gradient = false;
-  /// [rows of c] gets the sums of op(a) over the inner dimension: with a = d_y, transposed, the gradient of the bias
-  /// beside that of the weight. Any mode, whatever c's; a must be transposed, and nothing else may be asked for.
+  /// [rows of c], receives the sums of op(a) over the inner dimension. With a = d_y, transposed, this is the gradient
+  /// of the bias, next to that of the weight. Its mode may differ from c's. a must be transposed, and nothing else may
+  /// be fused.
   GradientTarget bias_gradient = {};
 
-  /// Whether more is asked for than one result of product, bias and activation.
+  /// Returns whether more is requested than product, bias and activation in one result.
   bool is_composite() const { return auxiliary != nullptr || bias_gradient.wanted(); }
 };
 
-/// The activation of that name.
+/// Converts an ActivationKind to the epilogue's enum.
 GemmEpilogue::Activation epilogue_activation(ActivationKind kind);
 
-/// c = op(a) · op(b), or c += op(a) · op(b) when `mode` accumulates; then the epilogue (bias and activations with
-/// overwrite only). Matrices [rows, columns], rows contiguous, any row stride; op transposes. a and b share a dtype; c
-/// is that dtype or wider (bfloat16 products may be stored as float32). Sums are kept in float32 (float64 for float64).
-/// On one CPU the same operands, strides and number of threads give the same bits; in float64 the last two do not
-/// matter (oneDNN chooses its code by shapes and both, and may share sums among threads). On CUDA the same operands,
-/// strides and alignment of addresses do (cuBLASLt chooses by these). With an auxiliary, what comes out is what
-/// separate ops give, bit for bit, save on CUDA for gelu_tanh in bfloat16, where cuBLASLt's own epilogue works on
-/// float32 sums that have not been rounded. stream.products says how float32 is multiplied. Throws ContractError on
-/// shapes that do not fit.
+/// c = op(a) · op(b), or c += op(a) · op(b) if `mode` accumulates, followed by the epilogue (bias and activations only
+/// with overwrite). Matrices are [rows, columns] with contiguous rows and any row stride; op transposes if requested. a
+/// and b have one dtype; c has that dtype or a wider one (bfloat16 products may be stored as float32). Sums are in
+/// float32 (float64 for float64). stream.products selects how float32 is multiplied.
+///
+/// Reproducibility: on one CPU, equal operands, strides and number of threads give equal bits; oneDNN selects its code
+/// by shape, strides and threads. In float64 strides and threads do not matter. On CUDA, equal operands, strides and
+/// address alignment give equal bits, because cuBLASLt selects by these. With an auxiliary, results are those of
+/// separate ops, bit for bit. The exception is gelu_tanh in bfloat16 on CUDA, where cuBLASLt's epilogue uses unrounded
+/// float32 sums.
+///
+/// Throws ContractError if shapes do not match.
 void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
           GradientMode mode, const GemmEpilogue& epilogue = {});
 
-/// Target (overwrite or accumulate) [n] gets the sum over the rows of `matrix` [rows, n], in fixed blocks of rows: the
-/// same for any number of threads.
+/// Writes or adds the sum over the rows of `matrix` [rows, n] to `target` [n], in fixed blocks of rows, with the same
+/// bits for any number of threads.
 void column_sum(const Stream& stream, const Tensor& matrix, const GradientTarget& target);
 
 }  // namespace furlong::ops

@@ -1,5 +1,5 @@
 #pragma once
-// What tests ask the simulator's library of products, and tell it.
+// Options and counters of the simulator's GEMM library, for tests.
 #include <array>
 #include <atomic>
 
@@ -8,11 +8,11 @@
 namespace furlong::ops {
 
 struct SimulatedGemmLibrary {
-  /// Whether it has algorithms for GELU and for gradients in epilogues (what may_be_missing() names).
+  /// Whether it has algorithms for GELU and for gradients in epilogues (see may_be_missing()).
   std::atomic<bool> has_all{true};
-  /// How many products of each kind it has carried out or taken for a recording, by FusedEpilogue.
+  /// Number of products run or recorded, by FusedEpilogue.
   std::array<std::atomic<std::int64_t>, n_fused_epilogues> products{};
-  /// How many it has refused.
+  /// Number of products refused.
   std::atomic<std::int64_t> refused{0};
 };
 inline SimulatedGemmLibrary& simulated_gemm_library() {

@@ -1,7 +1,7 @@
 #pragma once
-// How an op finds its body on a GPU engine. The kernels of an op are compiled once by nvcc and, in builds with tests,
-// once more by the host compiler for the simulator; either registers its launcher here before main. A build without one
-// says so when it is asked.
+// How an op finds its kernel on a GPU engine. nvcc compiles an op's kernels once; in builds with tests, the host
+// compiler compiles them again for the simulator. Each compilation registers its launcher here before main. A build
+// without a kernel throws when the kernel is called.
 #include <utility>
 
 #include "framework/core/device.h"
@@ -9,7 +9,7 @@
 
 namespace furlong::ops {
 
-/// The launchers of one body: void(const Stream&, Arguments...) for each GPU engine. Declare it `inline` in a header
+/// The launchers of one kernel: void(const Stream&, Arguments...) for each GPU engine. Declare it `inline` in a header
 /// that both the op and its kernels include.
 template <class... Arguments>
 class GpuBody {
@@ -20,12 +20,12 @@ class GpuBody {
   GpuBody(const GpuBody&) = delete;
   GpuBody& operator=(const GpuBody&) = delete;
 
-  /// Whether the engine of `type` has this body.
+  /// Returns whether the engine of `type` has this kernel.
   bool has(DeviceType type) const { return of(type) != nullptr; }
 
   void operator()(const Stream& stream, Arguments... arguments) const {
     const Function function = of(stream.device.type);
-    require(function != nullptr, "{}: there is no body for {} in this build", op_, stream.device.text());
+    require(function != nullptr, "{}: no kernel for {} in this build", op_, stream.device.text());
     function(stream, std::forward<Arguments>(arguments)...);
   }
 
@@ -40,7 +40,7 @@ class GpuBody {
   Function cuda_ = nullptr, simulated_ = nullptr;
 };
 
-/// Runs the body of the stream's device: the CPU's, a GPU's, or none where only shapes are counted.
+/// Runs the kernel for the stream's device: the CPU's or a GPU's, or none on the shape-only device.
 template <class Cpu, class... Expected, class... Arguments>
 void run_body(const Stream& stream, const Cpu& cpu, const GpuBody<Expected...>& gpu, Arguments&&... arguments) {
   switch (stream.device.type) {
@@ -62,7 +62,7 @@ void run_body(const Stream& stream, const Cpu& cpu, const GpuBody<Expected...>& 
 namespace furlong {
 inline namespace FURLONG_GPU {
 
-/// Makes a launcher known before main: const GpuBodyRegistration registration{activation_gpu, &activation};
+/// Registers a launcher before main: const GpuBodyRegistration registration{activation_gpu, &activation};
 template <class... Arguments>
 class GpuBodyRegistration {
  public:

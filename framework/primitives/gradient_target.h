@@ -1,20 +1,20 @@
 #pragma once
-// Where a computed gradient goes: what products, sums and backward functions have in common.
+// Where a computed gradient is written. Shared by products, sums and backward functions.
 #include <cstdint>
 
 #include "framework/core/tensor.h"
 
 namespace furlong {
 
-/// What a backward function is to do with the gradient of one input.
+/// How a backward function writes the gradient of one input.
 enum class GradientMode : std::uint8_t {
-  overwrite,   ///< the memory holds nothing yet: write
-  accumulate,  ///< add to what is there
-  skip         ///< nobody wants it: the tensor is undefined
+  overwrite,   ///< the memory is uninitialized: write
+  accumulate,  ///< add to the existing gradient
+  skip         ///< not needed: the tensor is undefined
 };
 
-/// Where a backward function puts one gradient. `tensor` has the input's shape (strides may differ); its dtype is the
-/// input's for activations and the store's gradient dtype (float32, or float64 in tests) for parameters.
+/// Where a backward function writes one gradient. `tensor` has the input's shape; strides may differ. For activations
+/// it has the input's dtype. For parameters it has the store's gradient dtype (float32, or float64 in tests).
 struct GradientTarget {
   Tensor tensor;
   GradientMode mode = GradientMode::skip;

@@ -4,7 +4,7 @@
 
 namespace furlong::simd {
 
-/// Element offset of row `row` (all dimensions but the last, row-major order) of a tensor with any strides.
+/// Returns the element offset of row `row` (over all dimensions but the last, row-major) of a tensor with any strides.
 inline std::int64_t row_offset(const Tensor& tensor, std::int64_t row) {
   std::int64_t offset = 0;
   for (int dimension = tensor.shape().rank() - 2; dimension >= 0; --dimension) {
@@ -14,7 +14,7 @@ inline std::int64_t row_offset(const Tensor& tensor, std::int64_t row) {
   return offset;
 }
 
-/// A tensor seen as rows: one long row when contiguous, so that threads share even a vector evenly.
+/// A tensor as rows of elements.
 struct RowView {
   std::int64_t rows, columns;
 };

@@ -1,5 +1,5 @@
 #pragma once
-// Element-wise loops over tensors of one shape whatever their outer strides.
+// Element-wise loops over tensors of one shape with any outer strides.
 #include <array>
 #include <cstddef>
 
@@ -8,12 +8,12 @@
 
 namespace furlong::simd {
 
-/// Elements below which a second thread costs more than it saves.
+/// Below this number of elements a second thread costs more than it saves.
 constexpr std::int64_t elementwise_grain = 1 << 15;
 
-/// Calls body(first, n, offsets) on several threads for runs of n elements that lie consecutively in every tensor:
-/// `first` is the run's place in row-major order, offsets[i] its element offset in tensors[i]. All shapes are equal and
-/// all rows contiguous.
+/// Calls body(first, n, offsets) on several threads for runs of n elements that are consecutive in every tensor.
+/// `first` is the run's row-major index; offsets[i] is its element offset in tensors[i]. All tensors have the same
+/// shape and contiguous rows.
 template <std::size_t count, class Body>
 void parallel_spans(const std::array<const Tensor*, count>& tensors, const Body& body) {
   bool contiguous = true;

@@ -34,22 +34,23 @@ struct CudaFindings {
   std::string library_problem;
   /// Error of creating the device's context; queried last.
   std::string context_error;
+};
 
-  /// The lowest compute capability that the kernels support. They need bfloat16 tensor cores and asynchronous copies.
-  inline constexpr int least_capability = 80;
+/// The lowest compute capability that the kernels support. They need bfloat16 tensor cores and asynchronous copies.
+inline constexpr int least_capability = 80;
 
-  /// Returns whether code for `architectures` (CMake syntax; "90" means both kinds) runs on a device. Machine code runs
-  /// on the same major version and the same or a later minor version. Intermediate code (PTX) runs on the same and any
-  /// later version.
-  bool runs_on(const std::string& architectures, int capability);
-  /// Returns whether `architectures` includes machine code for the device. If not, the driver compiles PTX first.
-  bool has_machine_code(const std::string& architectures, int capability);
+/// Returns whether code for `architectures` (CMake syntax; "90" means both kinds) runs on a device. Machine code runs
+/// on the same major version and the same or a later minor version. Intermediate code (PTX) runs on the same and any
+/// later version.
+bool runs_on(const std::string& architectures, int capability);
+/// Returns whether `architectures` includes machine code for the device. If not, the driver compiles PTX first.
+bool has_machine_code(const std::string& architectures, int capability);
 
-  /// Returns why device `index` cannot be used, naming the missing part (driver, device, architecture, library).
-  /// Returns an empty string if it can be used.
-  std::string why_unavailable(const CudaFindings& found, int index);
+/// Returns why device `index` cannot be used, naming the missing part (driver, device, architecture, library).
+/// Returns an empty string if it can be used.
+std::string why_unavailable(const CudaFindings& found, int index);
 
-  /// Returns "13.0" for 13000.
-  std::string cuda_version_text(int version);
+/// Returns "13.0" for 13000.
+std::string cuda_version_text(int version);
 
 }  // namespace furlong

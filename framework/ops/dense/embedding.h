@@ -5,15 +5,17 @@
 
 namespace furlong::ops {
 
-/// Rows of a table picked by token id: y[b, t] = token_table[tokens[b, t]] (+ position_table[first_position + t]).
-/// tokens int32 [batch, n] (rows contiguous; a column range of a longer batch will do), token_table [vocabulary, d],
-/// position_table [max_length, d] of the same dtype, trainable or constant, or null; the result is [batch, n, d] in the
-/// tables' dtype. Each table row's gradient is summed in token order, whatever the number of threads (on a GPU in
-/// blocks of 32 tokens). `positions`, int32 [batch, n], gives each token a position of its own instead:
-/// position_table[first_position + positions[b, t]]; so each of several packed documents can begin at 0
-/// (document_positions). Throws ContractError for an id outside the vocabulary (named) and for positions that reach
-/// past the table; on a GPU, whose work the host does not wait for, an id or a position of a token's own that is
-/// outside its table makes the token's row NaN instead.
+/// Looks up table rows by token id: y[b, t] = token_table[tokens[b, t]] (+ position_table[first_position + t]).
+///   tokens          int32 [batch, n], rows contiguous (a column range of a longer batch is allowed)
+///   token_table     [vocabulary, d]
+///   position_table  [max_length, d] of the same dtype, trained or constant, or null
+///   positions       int32 [batch, n] or null: token t uses position_table[first_position + positions[b, t]] instead,
+///   so
+///                   that each packed document can start at position 0 (document_positions)
+/// Returns [batch, n, d] in the tables' dtype. Each table row's gradient is summed in token order (on a GPU, in blocks
+/// of 32 tokens), so it does not depend on the number of threads. Throws ContractError for an id outside the vocabulary
+/// (named) and for a position outside the table. A GPU does not report an id or an element of `positions` outside its
+/// table; the token's row is NaN instead.
 Variable embedding(Tape& tape, const Tensor& tokens, const Variable& token_table, const Variable* position_table,
                    std::int64_t first_position, const Tensor* positions = nullptr);
 

@@ -4,16 +4,18 @@
 
 namespace furlong::ops {
 
-/// y = f(x · input_weightᵀ + input_bias) · output_weightᵀ + output_bias, the two-layer map of a transformer block
-/// (Vaswani et al. 2017, equation 2): x [..., inner], input_weight [hidden, inner], output_weight [outer, hidden],
-/// biases [hidden] and [outer] or null; y [..., outer], x's dtype. x may be a view with contiguous rows if it has two
-/// dimensions.
+/// y = f(x · input_weightᵀ + input_bias) · output_weightᵀ + output_bias, the two-layer network of a transformer block
+/// (Vaswani et al. 2017, equation 2).
+///   x              [..., inner]; a two-dimensional x may be a view with contiguous rows
+///   input_weight   [hidden, inner], input_bias [hidden] or null
+///   output_weight  [outer, hidden], output_bias [outer] or null
+/// Returns y [..., outer] in x's dtype.
 ///
-/// One node of the tape. It keeps x and what f is taken of, h = x · input_weightᵀ + input_bias [..., hidden]; f(h) is
-/// made again in backward where the tape remakes values, and kept too where it does not. Values and gradients are those
-/// of linear, activation, linear, bit for bit, save where a GPU's library works in the epilogue of a product
-/// (GemmEpilogue). Where nothing is kept for backward, f rides along with the product, and the last bits are then not
-/// those of the op. Throws ContractError on shapes that do not fit.
+/// Records one node. It saves x and the pre-activation h = x · input_weightᵀ + input_bias [..., hidden]. f(h) is
+/// recomputed in backward if Tape::remakes_values(), and saved otherwise. Values and gradients are those of linear,
+/// activation, linear, bit for bit, except where a GPU library fuses the epilogue of a product (GemmEpilogue). If
+/// nothing is saved for backward, f is fused into the product, and the last bits may differ from those of the separate
+/// op. Throws ContractError if shapes do not match.
 Variable feed_forward(Tape& tape, const Variable& x, const Variable& input_weight, const Variable* input_bias,
                       const Variable& output_weight, const Variable* output_bias, ActivationKind kind);
 

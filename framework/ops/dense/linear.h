@@ -4,9 +4,9 @@
 
 namespace furlong::ops {
 
-/// y = x · weightᵀ + bias: x [..., inner], weight [outer, inner], bias [outer] or null; y [..., outer], x's dtype. x
-/// may be a view with contiguous rows if it has two dimensions. With `activation`, y is activated in the same pass;
-/// allowed only where nothing is recorded (backward needs the value before it): ask tape.records() first.
+/// y = x · weightᵀ + bias: x [..., inner], weight [outer, inner], bias [outer] or null; y [..., outer] in x's dtype. A
+/// two-dimensional x may be a view with contiguous rows. `activation` is applied to y in the same pass. It is allowed
+/// only if nothing is recorded, because backward needs the value before the activation: check tape.records() first.
 Variable linear(Tape& tape, const Variable& x, const Variable& weight, const Variable* bias,
                 GemmEpilogue::Activation activation = GemmEpilogue::Activation::none);
 

@@ -4,8 +4,8 @@
 
 namespace furlong::ops {
 
-/// x [batch, n, d] -> output [batch, d]; `mean`: over the positions where mask int32 [batch, n] is not 0 (undefined:
-/// all), else the first.
+/// x [batch, n, d] -> output [batch, d]. `mean`: the mean over positions where mask int32 [batch, n] is not 0
+/// (undefined: all positions); otherwise the first position.
 void pool_cpu(const Tensor& x, const Tensor& mask, bool mean, const Tensor& output);
 void pool_backward_cpu(const Tensor& d_output, const Tensor& mask, bool mean, const Tensor& d_x, bool accumulate);
 /// x [2 pairs, d] -> output [pairs, 4 d]

@@ -1,5 +1,5 @@
 #pragma once
-// What the bodies of short_convolution are called with, on any engine.
+// Arguments of the short_convolution kernels, on any engine.
 #include <algorithm>
 
 #include "framework/autodiff/variable.h"
@@ -7,19 +7,19 @@
 
 namespace furlong::ops {
 
-/// by_tap [width, channels] in the dtype of sums, from weight [channels, width].
+/// by_tap [width, channels] in the accumulation dtype, from weight [channels, width].
 void short_convolution_taps_cpu(const Tensor& weight, const Tensor& by_tap);
-// `positions` (int32 [batch, n], or undefined for one document a row): the place of each token in its document.
+// `positions` (int32 [batch, n], or undefined for one document per row): the position of each token in its document.
 void short_convolution_cpu(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& positions,
                            const Tensor& y);
 void short_convolution_history_cpu(const Tensor& x, const Tensor& history, const Tensor& updated_history);
 void short_convolution_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const Tensor& positions,
                                const GradientTarget& d_x);
-/// `partial` [short_convolution_blocks(), width, channels] is scratch: each block's sum over its rows.
+/// `partial` [short_convolution_blocks(), width, channels] is scratch for each block's sum over its rows.
 void short_convolution_d_weight_cpu(const Tensor& x, const Tensor& history, const Tensor& positions, const Tensor& d_y,
                                     const Tensor& partial, const GradientTarget& d_weight);
 
-/// The sum over rows is taken in this many blocks of 64 rows or more, whatever the number of threads or of
+/// Number of blocks of the sum over rows, each of at least 64 rows. It does not depend on the number of threads or
 /// multiprocessors.
 inline std::int64_t short_convolution_blocks(const Device& device, std::int64_t rows) {
   return std::clamp<std::int64_t>((rows + 63) / 64, 1, device.is_gpu() ? 512 : 64);

@@ -4,12 +4,12 @@
 
 namespace furlong::ops {
 
-/// f(x) element by element; any shape with contiguous rows. Saves x. A NaN stays a NaN.
+/// f(x) element by element, for any shape with contiguous rows. Saves x. NaN stays NaN.
 Variable activation(Tape& tape, const Variable& x, ActivationKind kind);
 
-/// [..., 2f] -> [..., f]: f(gate) * up, the gate being the first half of a row and up the second. silu gives SwiGLU,
-/// gelu GeGLU (Shazeer 2020, GLU Variants Improve Transformer). Saves x. Throws ContractError when the last dimension
-/// is odd.
+/// [..., 2f] -> [..., f]: f(gate) * up, where gate is the first half of a row and up the second. silu gives SwiGLU,
+/// gelu GeGLU (Shazeer 2020, GLU Variants Improve Transformer). Saves x. Throws ContractError if the last dimension is
+/// odd.
 Variable gated_activation(Tape& tape, const Variable& x, ActivationKind kind);
 
 }  // namespace furlong::ops

@@ -6,7 +6,7 @@ namespace furlong::ops {
 
 /// out (+)= in · gain, column by column: rows contiguous, gain in the accumulate dtype of `in`.
 void column_gain_cpu(const Tensor& in, const Tensor& gain, const Tensor& out, bool accumulate);
-/// d_gain [columns] = the sum over rows of x · d_y, by way of `blocks` [n_blocks, columns]: one sum for each of
+/// d_gain [columns] = the sum over rows of x · d_y. `blocks` [n_blocks, columns] is scratch: one sum for each of
 /// n_blocks equal runs of rows.
 void column_gain_d_gain_cpu(const Tensor& x, const Tensor& d_y, const Tensor& blocks, const Tensor& d_gain);
 

@@ -5,9 +5,9 @@
 
 namespace furlong::ops {
 
-/// Columns [start, start + length) of the last dimension of x, for consecutive lengths that sum up to it, as views.
-/// Unlike Tape::split_last, x may be a view itself and may be split more than once; for that, each range has a gradient
-/// of its own, which backward adds to x's. Throws ContractError on lengths that do not fit.
+/// Splits the last dimension of x into views of the given lengths, which must sum to its extent. Unlike for
+/// Tape::split_last, x may itself be a view and may be split more than once. To allow this, each range has its own
+/// gradient, which backward adds to x's. Throws ContractError if the lengths do not sum to the extent.
 std::vector<Variable> column_ranges(Tape& tape, const Variable& x, const std::vector<std::int64_t>& lengths);
 
 }  // namespace furlong::ops

@@ -5,9 +5,9 @@
 
 namespace furlong::ops {
 
-/// Columns side by side: tensors that agree in dtype and in all dimensions but the last, views with contiguous rows
-/// welcome, become one contiguous tensor. One tensor alone is handed back as it is. Throws ContractError on shapes that
-/// do not fit, and for none at all.
+/// Concatenates along the last dimension into one contiguous tensor. The parts agree in dtype and in all other
+/// dimensions; they may be views with contiguous rows. A single part is returned unchanged. Throws ContractError if
+/// shapes do not match or there are no parts.
 Variable concatenate_last(Tape& tape, const std::vector<Variable>& parts);
 
 }  // namespace furlong::ops

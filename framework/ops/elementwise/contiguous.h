@@ -3,8 +3,8 @@
 
 namespace furlong::ops {
 
-/// x itself where it is contiguous, else a copy that is, as of a column range; rows must be contiguous. Throws
-/// ContractError otherwise.
+/// Returns x itself if it is contiguous, otherwise a contiguous copy (of a column range, for example). Throws
+/// ContractError if rows are not contiguous.
 Variable contiguous(Tape& tape, const Variable& x);
 
 }  // namespace furlong::ops

@@ -4,14 +4,16 @@
 
 namespace furlong::ops {
 
-/// Inverted dropout (Srivastava et al. 2014): each element is zero with probability `rate`, else multiplied by 1 / (1 -
-/// rate). Element i (row-major order) is kept when random_word(key, first_index + i) >= round(rate 2^32): the mask is a
-/// function of the key and the index alone, never stored, and made again in backward. A part of a larger batch passes
-/// its first element's index in the whole, so that the mask does not depend on how the batch is divided. `device_step`,
-/// where defined (float64 [1] on the device), is read in the place of key.step when the op runs, so that a captured
-/// step can be replayed as another. Where x [rows, ...] has a part of each row, `row_stride` is what lies between their
-/// first elements in the whole; 0: the rows' own size. Rate 0 returns x itself. Saves nothing. Throws ContractError
-/// unless 0 <= rate < 1.
+/// Inverted dropout (Srivastava et al. 2014): each element is zero with probability `rate`, else multiplied by
+/// 1 / (1 - rate). Element i (row-major order) is kept if random_word(key, first_index + i) >= round(rate 2^32). The
+/// mask depends only on the key and the index, so it is not stored: backward recomputes it. Rate 0 returns x itself.
+///   first_index  index of x's first element in the whole batch, so that the mask does not depend on how the batch is
+///                divided
+///   device_step  float64 [1] on the device, or undefined: replaces key.step. It is read when the op runs, so that a
+///                captured step can be replayed as another step.
+///   row_stride   if x [rows, ...] holds a part of each row: distance in elements between the first elements of
+///                consecutive rows in the whole; 0: the row size of x
+/// Saves nothing. Throws ContractError unless 0 <= rate < 1.
 Variable dropout(Tape& tape, const Variable& x, double rate, const RandomKey& key, std::uint64_t first_index = 0,
                  const Tensor& device_step = {}, std::uint64_t row_stride = 0);
 

@@ -5,8 +5,8 @@
 
 namespace furlong::ops {
 
-/// target (+)= scale * source where random_word(key, first_index + i) >= threshold, else 0. One dtype, contiguous rows.
-/// device_step may be undefined.
+/// target (+)= scale * source where random_word(key, first_index + i) >= threshold, else 0. Both tensors have one dtype
+/// and contiguous rows. device_step may be undefined.
 void dropout_cpu(const Tensor& source, const Tensor& target, bool accumulate, std::uint32_t threshold, double scale,
                  const RandomKey& key, std::uint64_t first_index, const Tensor& device_step);
 

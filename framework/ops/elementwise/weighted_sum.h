@@ -3,8 +3,8 @@
 
 namespace furlong::ops {
 
-/// x + scale · y, element by element, rounded once; contiguous tensors of one shape and dtype. Keeps nothing for
-/// backward. Throws ContractError on tensors that do not fit.
+/// x + scale · y, element by element, rounded once. Contiguous tensors of one shape and dtype. Saves nothing for
+/// backward. Throws ContractError if the tensors do not match.
 Variable weighted_sum(Tape& tape, const Variable& x, const Variable& y, double scale = 1);
 
 }  // namespace furlong::ops

@@ -1,5 +1,5 @@
 #pragma once
-// What the bodies of norm are called with, on any engine. Undefined tensors are absent operands.
+// Arguments of the norm kernels, on any engine. Undefined tensors are absent operands.
 #include <algorithm>
 
 #include "framework/autodiff/variable.h"
@@ -11,8 +11,8 @@ namespace furlong::ops {
 struct NormForward {
   NormKind kind;
   double epsilon;
-  Tensor residual_in, branch, gain, bias;  // gain and bias in the statistics' dtype
-  Tensor residual;                         // residual_in + branch; undefined without a branch
+  Tensor residual_in, branch, gain, bias;  // gain and bias in the dtype of the statistics
+  Tensor residual;                         // residual_in + branch; undefined if there is no branch
   Tensor normed;
   Tensor mean, reciprocal_deviation;  // [rows]; no mean for rmsnorm
 };
@@ -21,15 +21,15 @@ struct NormBackward {
   NormKind kind;
   Tensor residual, mean, reciprocal_deviation, gain;
   Tensor d_normed;
-  Tensor addend;              // added to d_residual: what reached the residual by other ways; may be d_residual itself
-  Tensor d_residual;          // undefined when nobody wants it
-  Tensor d_gain_bias_blocks;  // [norm_row_blocks(), 2, d]: each block's sum over its rows of d_normed * x_hat and of
-                              // d_normed; or undefined
-  Tensor d_gain, d_bias;      // [d], overwritten: the blocks' sums
+  Tensor addend;      // added to d_residual: the gradient from other uses of the residual; may be d_residual itself
+  Tensor d_residual;  // undefined if not needed
+  // [norm_row_blocks(), 2, d] or undefined: each block's sums over its rows of d_normed * x_hat and of d_normed.
+  Tensor d_gain_bias_blocks;
+  Tensor d_gain, d_bias;  // [d], overwritten with the sums over the blocks
 };
 
-/// Gradients of gain and bias are summed over this many blocks of rows, whatever the number of threads or of
-/// multiprocessors. A GPU needs more of them at work than a CPU, so many that their sums come to a few MiB.
+/// Number of blocks of rows over which gradients of gain and bias are summed. It does not depend on the number of
+/// threads or multiprocessors. A GPU needs more blocks than a CPU to be busy; their sums take a few MiB.
 inline std::int64_t norm_row_blocks(const Device& device, std::int64_t rows, std::int64_t columns) {
   if (!device.is_gpu()) return std::min<std::int64_t>(rows, 64);
   return std::min((rows + 7) / 8, std::clamp<std::int64_t>((1 << 19) / columns, 256, 4096));

@@ -7,7 +7,7 @@
 
 namespace furlong::ops {
 
-/// Places in AdamWDeviceStep::scalars.
+/// Indices into AdamWDeviceStep::scalars.
 enum AdamWScalar : int { scalar_learning_rate, scalar_step, scalar_gradient_scale, scalar_skipped, adamw_scalars };
 
 /// `scalars` (AdamWDeviceStep's) and `compute_values` may be undefined.
@@ -28,9 +28,8 @@ inline GpuBody<const Tensor& /*compute_values*/, const Tensor& /*values*/, const
 inline GpuBody<const Tensor& /*average*/, const Tensor& /*values*/, double /*decay*/, const Tensor& /*scalars*/>
     ema_update_gpu{"ema_update"};
 
-/// The bits of one of the two bfloat16 neighbours of `value`: away from zero where the upper half of `word`, a number
-/// out of 2^16, and the bits of `value` that bfloat16 has not add up to 2^16. Bfloat16 numbers, infinities and NaNs
-/// stay what they are.
+/// Returns the bits of one of the two bfloat16 neighbours of `value`. It is the one away from zero if the upper half of
+/// `word` plus the low 16 bits of `value` is at least 2^16. Bfloat16 numbers, infinities and NaNs are unchanged.
 constexpr std::uint16_t stochastic_bfloat16(float value, std::uint32_t word) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;

@@ -4,7 +4,7 @@
 
 namespace furlong::ops {
 
-/// The decision itself; written once for all engines. `root` is the square root of the sum of squares.
+/// The decision, shared by all engines. `root` is the square root of the sum of squares.
 constexpr void decide_step(double* numbers, double root, bool finite) {
   numbers[step_gradient_norm] = root;
   const double clip = numbers[step_gradient_clip], threshold = numbers[step_outlier_threshold];
