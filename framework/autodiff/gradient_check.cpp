@@ -65,7 +65,9 @@ double numeric_derivative(const CheckedFunction& function, const std::vector<Ten
 }  // namespace
 
 GradientCheckResult check_gradients(const CheckedFunction& function, const std::vector<Tensor>& inputs, double step) {
-  require(!inputs.empty() && step > 0, "check_gradients: {} inputs and a step of {}", inputs.size(), step);
+  require(!inputs.empty() && step > 0,
+          "check_gradients: {} inputs and step {}, expected at least one input and a positive step", inputs.size(),
+          step);
   for (const Tensor& input : inputs) {
     require(input.dtype() == DType::float64 && input.device() == inputs.front().device(),
             "check_gradients: a {} input on {}, expected float64 on {}", name_of(input.dtype()), input.device().text(),
@@ -85,8 +87,8 @@ GradientCheckResult check_gradients(const CheckedFunction& function, const std::
       if (std::isnan(error)) error = std::numeric_limits<double>::infinity();
       if (error <= result.worst_relative_error) continue;
       result.worst_relative_error = error;
-      result.where = fmt::format("input {}, element {}: {:.12g} by the tape, {:.12g} by differences", input, element,
-                                 analytic[input][element], numeric[element]);
+      result.where = fmt::format("input {}, element {}: {:.12g} from the tape, {:.12g} from finite differences", input,
+                                 element, analytic[input][element], numeric[element]);
     }
   }
   return result;

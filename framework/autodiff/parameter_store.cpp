@@ -34,12 +34,13 @@ void write_initial(T* values, const Shape& shape, const Initializer& initializer
 
 ParameterStore::ParameterStore(DType compute, Device device) : compute_dtype_(compute), device_(device) {
   require(compute == DType::float32 || compute == DType::bfloat16 || compute == DType::float64,
-          "parameters cannot be {}", name_of(compute));
+          "ParameterStore: compute dtype {}, expected float32, bfloat16 or float64", name_of(compute));
 }
 
 Parameter& ParameterStore::add(const std::string& name, const Shape& shape, Initializer initializer, bool decays) {
-  require(!values_.defined(), "{}: the store is already laid out", name);
-  require(!by_name_.contains(name), "a parameter named {} exists already", name);
+  require(!values_.defined(), "{}: the parameter store is already allocated; declare parameters before allocate()",
+          name);
+  require(!by_name_.contains(name), "a parameter named {} already exists", name);
   Parameter& parameter = parameters_.emplace_back();
   parameter.name_ = name;
   parameter.shape_ = shape;
@@ -57,7 +58,7 @@ Parameter& ParameterStore::add_buffer(const std::string& name, const Shape& shap
 }
 
 void ParameterStore::freeze(const std::function<bool(const Parameter&)>& frozen) {
-  require(!values_.defined(), "parameters can be frozen until the store is laid out");
+  require(!values_.defined(), "the parameter store is already allocated; freeze parameters before allocate()");
   for (Parameter& parameter : parameters_) {
     if (parameter.role_ == Parameter::Role::trained && frozen(parameter)) parameter.role_ = Parameter::Role::frozen;
   }
@@ -134,13 +135,13 @@ std::int64_t ParameterStore::total_count() const {
 }
 
 Tensor ParameterStore::slice(const Tensor& flat, const Parameter& parameter) const {
-  require(is_trained(parameter), "{} is {}: it has no place in the flat tensors", parameter.name_,
+  require(is_trained(parameter), "{} is {}: only trained parameters have a place in the flat tensors", parameter.name_,
           is_frozen(parameter) ? "frozen" : "a buffer");
   return part_of(flat, parameter);
 }
 
 std::int64_t ParameterStore::offset(const Parameter& parameter) const {
-  require(is_trained(parameter), "{} is {}: it has no place in the flat tensors", parameter.name_,
+  require(is_trained(parameter), "{} is {}: only trained parameters have a place in the flat tensors", parameter.name_,
           is_frozen(parameter) ? "frozen" : "a buffer");
   return parameter.offset_;
 }
@@ -151,7 +152,7 @@ Tensor ParameterStore::part_of(const Tensor& flat, const Parameter& parameter) {
 
 Parameter& ParameterStore::find(const std::string& name) {
   const auto found = by_name_.find(name);
-  require(found != by_name_.end(), "there is no parameter named {}", name);
+  require(found != by_name_.end(), "no parameter is named {}", name);
   return *found->second;
 }
 

@@ -27,7 +27,7 @@ void GradientSlot::settle_parts() {
   std::int64_t covered = 0;
   for (const auto& weak : parts) {
     const auto part = weak.lock();
-    require(part != nullptr, "a column range was dropped before its gradient was settled");
+    require(part != nullptr, "a column range was destroyed before its gradient was complete");
     if (!part->written)
       ops::fill(Stream{device}, gradient.narrow(-1 + gradient.shape().rank(), part->part_start, part->shape[-1]), 0.0);
     covered += part->shape[-1];
@@ -165,7 +165,7 @@ Variable Tape::record_in_place(const char* name, const Variable& variable, std::
   trace::node("forward", scope_, name);
   if (checks_) check_finite(variable.value(), scope_ + name);
   if (!records({&variable})) return variable;
-  require(!variable.slot()->persistent, "{}: a parameter or leaf cannot be changed in place", name);
+  require(!variable.slot()->persistent, "{}: cannot change a parameter or leaf in place", name);
   const End end{variable.slot(), variable.shape()};
   nodes_.push_back(Node{name, scope_, {end}, {end}, std::move(saved), std::move(backward), {}});
   return variable;
@@ -181,8 +181,8 @@ std::vector<Variable> Tape::split_last(const Variable& variable, const std::vect
     std::shared_ptr<GradientSlot> slot;
     if (recorded) {
       require(variable.slot()->shape == variable.shape() && !variable.slot()->base,
-              "only a value that is not itself a view can be split");
-      require(start > 0 || variable.slot()->parts.empty(), "a value of shape {} is split twice",
+              "split_last: the value is a view; only values that own their memory can be split");
+      require(start > 0 || variable.slot()->parts.empty(), "split_last: a value of shape {} is split twice",
               variable.shape().text());
       slot = std::make_shared<GradientSlot>();
       slot->shape = view.shape();
@@ -195,7 +195,8 @@ std::vector<Variable> Tape::split_last(const Variable& variable, const std::vect
     parts.emplace_back(view, slot);
     start += length;
   }
-  require(start == variable.extent(-1), "column ranges sum up to {} of {} columns", start, variable.extent(-1));
+  require(start == variable.extent(-1), "split_last: the lengths sum to {}, expected {} columns", start,
+          variable.extent(-1));
   if (recorded) {
     // A node of its own keeps the parts' slots alive until the base's gradient is due, and settles what nobody wrote.
     Node node{"split", scope_, {{variable.slot(), variable.shape()}}, {}, {}, {}, {}};
@@ -278,7 +279,7 @@ void Tape::run(Node& node) {
   if (!checks_) return;
   for (const End& input : node.inputs) {
     if (input.slot && input.slot->written)
-      check_finite(input.slot->gradient, fmt::format("gradient that {}{} passes back", node.scope, node.name));
+      check_finite(input.slot->gradient, fmt::format("gradient from {}{}", node.scope, node.name));
   }
 }
 
@@ -326,18 +327,19 @@ void Tape::seed(const Variable& output, const Tensor& d_output) {
 }
 
 void Tape::backward(const Variable& loss, double scale) {
-  require(loss.shape().elements() == 1, "backward starts from a scalar, not from {}", loss.shape().text());
+  require(loss.shape().elements() == 1, "backward: the loss has shape {}, expected a scalar", loss.shape().text());
   const Tensor d_loss = Tensor::empty(loss.shape(), loss.dtype(), loss.value().device());
   ops::fill(stream_, d_loss, scale);
   backward({loss}, {d_loss});
 }
 
 void Tape::backward(const std::vector<Variable>& outputs, const std::vector<Tensor>& d_outputs) {
-  require(outputs.size() == d_outputs.size(), "backward from {} values with {} gradients", outputs.size(),
+  require(outputs.size() == d_outputs.size(),
+          "backward: {} outputs with {} gradients, expected one gradient for each output", outputs.size(),
           d_outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    require(outputs[i].requires_gradient(), "backward from a value that depends on no parameter");
-    require(outputs[i].shape() == d_outputs[i].shape(), "backward from a value of shape {} with a gradient of {}",
+    require(outputs[i].requires_gradient(), "backward: an output does not depend on any parameter");
+    require(outputs[i].shape() == d_outputs[i].shape(), "backward: an output of shape {} with a gradient of shape {}",
             outputs[i].shape().text(), d_outputs[i].shape().text());
   }
   const bool recording_before = recording_;
@@ -387,7 +389,7 @@ GradientTarget BackwardContext::d_input(std::size_t i) {
 void BackwardContext::pass(std::size_t i, const Tensor& gradient) {
   const Tape::End& input = node_.inputs[i];
   if (!input.slot) return;
-  require(gradient.elements() == input.shape.elements(), "{}: a gradient of shape {} for input {} of shape {}",
+  require(gradient.elements() == input.shape.elements(), "{}: gradient of shape {} for input {} of shape {}",
           node_.name, gradient.shape().text(), i, input.shape.text());
   GradientSlot& slot = *input.slot;
   const bool untouched = !slot.written && !slot.gradient.defined();

@@ -8,7 +8,7 @@ const char* name_of(ActivationKind kind) {
   for (const ActivationName& entry : activation_names) {
     if (entry.kind == kind) return entry.name;
   }
-  throw ContractError("activation number {} has no name", static_cast<int>(kind));
+  throw ContractError("unknown activation number {}", static_cast<int>(kind));
 }
 
 }  // namespace furlong::ops

@@ -11,7 +11,7 @@ namespace {
 
 /// The host's memory given to a GPU would be a fault of the device, from which it does not recover.
 void check_device(const char* op, const Stream& stream, const Tensor& tensor) {
-  require(!stream.device.is_gpu() || tensor.device() == stream.device, "{}: a tensor on {}, expected one on {}", op,
+  require(!stream.device.is_gpu() || tensor.device() == stream.device, "{}: a tensor is on {}, expected it on {}", op,
           tensor.device().text(), stream.device.text());
 }
 
@@ -26,7 +26,8 @@ void fill(const Stream& stream, const Tensor& tensor, double value) {
 void add(const Stream& stream, const Tensor& target, const Tensor& source, GradientMode mode, double scale) {
   if (mode == GradientMode::skip) return;
   require(target.shape() == source.shape() && target.has_contiguous_rows() && source.has_contiguous_rows(),
-          "add: {} to {}", source.shape().text(), target.shape().text());
+          "add: source {} and target {}, expected equal shapes with contiguous rows", source.shape().text(),
+          target.shape().text());
   check_device("add", stream, target);
   check_device("add", stream, source);
   run_body(stream, add_cpu, add_gpu, target, source, mode == GradientMode::accumulate, scale);
@@ -48,7 +49,7 @@ std::int64_t count_non_finite(const Stream& stream, const Tensor& tensor) {
 void sum_of_squares(const Stream& stream, const Tensor& tensor, const Tensor& result) {
   require(tensor.is_contiguous(), "sum_of_squares: {} is not contiguous", tensor.shape().text());
   require(result.dtype() == DType::float64 && result.shape() == Shape({1}),
-          "sum_of_squares: a result of {} {}, expected float64 [1]", name_of(result.dtype()), result.shape().text());
+          "sum_of_squares: result is {} {}, expected float64 [1]", name_of(result.dtype()), result.shape().text());
   check_device("sum_of_squares", stream, tensor);
   check_device("sum_of_squares", stream, result);
   run_body(stream, sum_of_squares_cpu, sum_of_squares_gpu, tensor, result);

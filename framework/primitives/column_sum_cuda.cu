@@ -46,7 +46,8 @@ __global__ void __launch_bounds__(256) column_sum_of_blocks_kernel(const Sum* su
 void column_sum(const Stream& stream, const Tensor& matrix, const Tensor& target, bool accumulate) {
   const std::int64_t rows = matrix.extent(0), columns = matrix.extent(1);
   if (columns == 0) return;
-  require(target.shape().rank() == 0 || target.has_contiguous_rows(), "column_sum: into {}", target.shape().text());
+  require(target.shape().rank() == 0 || target.has_contiguous_rows(),
+          "column_sum: rows of the target {} are not contiguous", target.shape().text());
   // Depends on the number of rows alone.
   const std::int64_t rows_of_block = gpu_max(least_rows, ceil_div(rows, most_blocks)),
                      blocks = ceil_div(rows, rows_of_block);

@@ -12,28 +12,28 @@ ActivationKind kind_of(Activation activation) {
   for (const ActivationName& entry : activation_names) {
     if (epilogue_activation(entry.kind) == activation) return entry.kind;
   }
-  throw ContractError("gemm: activation number {} is no op's", static_cast<int>(activation));
+  throw ContractError("gemm: unknown activation number {}", static_cast<int>(activation));
 }
 
 void check_epilogue(const GemmEpilogue& epilogue, const Tensor& c, bool transpose_a, bool overwrites) {
   const bool activated = epilogue.activation != Activation::none;
-  require((epilogue.bias == nullptr && !activated) || overwrites, "gemm: bias and activation go with overwrite only");
-  require(epilogue.bias == nullptr || epilogue.bias->elements() == c.extent(1), "gemm: a bias of {} for {} columns",
-          epilogue.bias ? epilogue.bias->shape().text() : "", c.extent(1));
+  require((epilogue.bias == nullptr && !activated) || overwrites, "gemm: bias and activation require overwrite mode");
+  require(epilogue.bias == nullptr || epilogue.bias->elements() == c.extent(1),
+          "gemm: bias is {}, expected {} elements", epilogue.bias ? epilogue.bias->shape().text() : "", c.extent(1));
   if (const Tensor* auxiliary = epilogue.auxiliary) {
-    require(activated, "gemm: an auxiliary goes with an activation");
+    require(activated, "gemm: an auxiliary requires an activation");
     require(auxiliary->shape() == c.shape() && auxiliary->dtype() == c.dtype() && auxiliary->has_contiguous_rows(),
-            "gemm: an auxiliary of {} {} for {} {}", name_of(auxiliary->dtype()), auxiliary->shape().text(),
-            name_of(c.dtype()), c.shape().text());
+            "gemm: auxiliary is {} {}, expected {} {} with contiguous rows", name_of(auxiliary->dtype()),
+            auxiliary->shape().text(), name_of(c.dtype()), c.shape().text());
     require(c.elements() == 0 || epilogue.activation_gradient || auxiliary->address() != c.address(),
-            "gemm: what an activation is taken of and what it gives need a place each");
+            "gemm: auxiliary and result share memory");
   }
   require(!epilogue.activation_gradient || (epilogue.auxiliary != nullptr && epilogue.bias == nullptr),
-          "gemm: the gradient of an activation needs an auxiliary, and no bias");
+          "gemm: an activation gradient requires an auxiliary and no bias");
   if (const GradientTarget& sums = epilogue.bias_gradient; sums.wanted()) {
     require(transpose_a && !activated && epilogue.bias == nullptr,
-            "gemm: the gradient of a bias goes with a transposed a alone");
-    require(sums.tensor.elements() == c.extent(0), "gemm: the gradient of a bias in {} for {} rows",
+            "gemm: a bias gradient requires a transposed a, no bias and no activation");
+    require(sums.tensor.elements() == c.extent(0), "gemm: the bias gradient is {}, expected {} elements",
             sums.tensor.shape().text(), c.extent(0));
   }
 }
@@ -57,19 +57,21 @@ Activation epilogue_activation(ActivationKind kind) {
 void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
           GradientMode mode, const GemmEpilogue& epilogue) {
   if (mode == GradientMode::skip) {
-    require(!epilogue.bias_gradient.wanted(), "gemm: the gradient of a bias without the product");
+    require(!epilogue.bias_gradient.wanted(), "gemm: a bias gradient was requested without the product");
     return;
   }
   const bool matrices = a.shape().rank() == 2 && b.shape().rank() == 2 && c.shape().rank() == 2;
   require(matrices && a.has_contiguous_rows() && b.has_contiguous_rows() && c.has_contiguous_rows(),
-          "gemm: {} by {} into {}: matrices with contiguous rows are needed", a.shape().text(), b.shape().text(),
-          c.shape().text());
+          "gemm: operands {} and {}, result {}, expected matrices with contiguous rows", a.shape().text(),
+          b.shape().text(), c.shape().text());
   const std::int64_t rows = a.shape()[transpose_a ? 1 : 0], inner = a.shape()[transpose_a ? 0 : 1];
   const std::int64_t columns = b.shape()[transpose_b ? 0 : 1], inner_b = b.shape()[transpose_b ? 1 : 0];
-  require(inner == inner_b && c.shape() == Shape({rows, columns}), "gemm: {}{} by {}{} does not give {}",
-          a.shape().text(), transpose_a ? "ᵀ" : "", b.shape().text(), transpose_b ? "ᵀ" : "", c.shape().text());
+  require(inner == inner_b && c.shape() == Shape({rows, columns}),
+          "gemm: the shapes of {}{} · {}{} do not match the result {}", a.shape().text(), transpose_a ? "ᵀ" : "",
+          b.shape().text(), transpose_b ? "ᵀ" : "", c.shape().text());
   require(a.dtype() == b.dtype() && (c.dtype() == a.dtype() || c.dtype() == accumulate_dtype(a.dtype())),
-          "gemm: {} by {} into {}", name_of(a.dtype()), name_of(b.dtype()), name_of(c.dtype()));
+          "gemm: operands {} and {} with result {}, expected one operand dtype and that dtype or a wider one",
+          name_of(a.dtype()), name_of(b.dtype()), name_of(c.dtype()));
   check_epilogue(epilogue, c, transpose_a, mode == GradientMode::overwrite);
   const bool accumulate = mode == GradientMode::accumulate;
   if (stream.device.is_gpu()) {
@@ -101,7 +103,8 @@ void gemm_in_steps(const Stream& stream, const Tensor& a, bool transpose_a, cons
 void column_sum(const Stream& stream, const Tensor& matrix, const GradientTarget& target) {
   if (!target.wanted()) return;
   require(matrix.shape().rank() == 2 && matrix.has_contiguous_rows() && target.tensor.elements() == matrix.extent(1),
-          "column_sum: {} into {}", matrix.shape().text(), target.tensor.shape().text());
+          "column_sum: matrix {} and target {}, expected [rows, n] with contiguous rows and [n]", matrix.shape().text(),
+          target.tensor.shape().text());
   run_body(stream, column_sum_cpu, column_sum_gpu, matrix, target.tensor, target.accumulates());
 }
 

@@ -114,7 +114,7 @@ std::shared_ptr<const Product> find(const Key& key) {
     product = compile(key);
   } catch (const dnnl::error& error) {
     if (error.status != dnnl_unimplemented)
-      throw MachineError("oneDNN refused a product of {} x {} x {}: {}", key.rows, key.inner, key.columns,
+      throw MachineError("oneDNN rejected a product of {} x {} x {}: {}", key.rows, key.inner, key.columns,
                          error.what());
   }
   products.emplace(key, product);
@@ -184,7 +184,7 @@ bool run_few_rows(const Tensor& a, bool transpose_a, const Tensor& b, bool trans
       dnnl_sgemm('N', 'T', rows, columns, inner, 1.f, a.data<float>(), stride(a), b.data<float>(), stride(b),
                  accumulate || epilogue.bias ? 1.f : 0.f, c.data<float>(), stride(c));
   if (status != dnnl_success)
-    throw MachineError("oneDNN refused a product of {} x {} x {}: status {}", rows, inner, columns,
+    throw MachineError("oneDNN rejected a product of {} x {} x {}: status {}", rows, inner, columns,
                        static_cast<int>(status));
   activate(c, epilogue.activation);
   return true;
@@ -203,7 +203,7 @@ bool run_in_short_sums(const Tensor& a, bool transpose_a, const Tensor& b, bool 
     const bool adds = accumulate || epilogue.bias != nullptr || first > 0;
     const bool done = run_onednn(a.narrow(transpose_a ? 0 : 1, first, count), transpose_a,
                                  b.narrow(transpose_b ? 1 : 0, first, count), transpose_b, c, adds, {});
-    require(done, "oneDNN has no float32 product of {} by {}", a.shape().text(), b.shape().text());
+    require(done, "oneDNN has no float32 product for {} by {}", a.shape().text(), b.shape().text());
   }
   activate(c, epilogue.activation);
   return true;
@@ -228,7 +228,7 @@ void run_converted(const Tensor& a, bool transpose_a, const Tensor& b, bool tran
   const bool direct = c.dtype() == DType::float32;
   const Tensor c32 = direct ? c : Tensor::empty(c.shape(), DType::float32, worker);
   const bool done = run_onednn(a32, transpose_a, b32, transpose_b, c32, direct && accumulate, epilogue32);
-  require(done, "oneDNN has no float32 product of {} by {}", a.shape().text(), b.shape().text());
+  require(done, "oneDNN has no float32 product for {} by {}", a.shape().text(), b.shape().text());
   if (!direct) add(stream, c, c32, accumulate ? GradientMode::accumulate : GradientMode::overwrite);
 }
 
@@ -274,7 +274,8 @@ void gemm_cpu(const Stream& stream, const Tensor& a, bool transpose_a, const Ten
               const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
   if (c.elements() == 0) return;
   if (a.elements() == 0) {  // an empty sum
-    require(epilogue.bias == nullptr && epilogue.activation == Activation::none, "gemm: bias on an empty sum");
+    require(epilogue.bias == nullptr && epilogue.activation == Activation::none,
+            "gemm: bias or activation for an empty sum");
     if (!accumulate) fill(Stream{worker_of(c)}, c, 0.0);
     return;
   }

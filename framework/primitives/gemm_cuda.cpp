@@ -111,7 +111,7 @@ struct Product {
   }
   template <class Value>
   void prefer(cublasLtMatmulPreferenceAttributes_t attribute, const Value& value) {
-    check(table().preference_set(preference, attribute, &value, sizeof(value)), "choosing an algorithm");
+    check(table().preference_set(preference, attribute, &value, sizeof(value)), "selecting an algorithm");
   }
 };
 
@@ -166,8 +166,9 @@ class Products : public GemmLibrary {
         product->result, result.address(), product->result, &product->algorithm, workspace.address(),
         static_cast<std::size_t>(workspace_bytes), static_cast<cudaStream_t>(queue));
     if (may_be_missing(plan.fused) && is_refusal(status)) {  // the heuristics promised too much
-      log_warn("cuBLASLt refused a fused epilogue that it had an algorithm for (status {}); it is computed in steps",
-               static_cast<int>(status));
+      log_warn(
+          "cuBLASLt rejected a fused epilogue for which it had reported an algorithm (status {}); using separate steps",
+          static_cast<int>(status));
       products_[key] = nullptr;
       return false;
     }
@@ -226,7 +227,7 @@ class Products : public GemmLibrary {
     product->left = layout_of(plan.left, plan.operand_dtype);
     product->right = layout_of(plan.right, plan.operand_dtype);
     product->result = layout_of(plan.result, plan.result_dtype);
-    check(table().preference_create(&product->preference), "choosing an algorithm");
+    check(table().preference_create(&product->preference), "selecting an algorithm");
     product->prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace_bytes));
     // Parts of a long sum are added in float32, never in a bfloat16 result.
     std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -245,19 +246,17 @@ class Products : public GemmLibrary {
         (status == CUBLAS_STATUS_SUCCESS && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))) {
       if (may_be_missing(plan.fused)) {
         log_debug(
-            "cuBLASLt has no algorithm for epilogue {} of [{} x {}] by [{} x {}] in {} (status {}); it is computed in "
+            "cuBLASLt has no algorithm for epilogue {} of [{} x {}] by [{} x {}] in {} (status {}); using separate "
             "steps",
             static_cast<int>(epilogue_of(plan.fused)), plan.n, plan.k, plan.k, plan.m, name_of(plan.operand_dtype),
             static_cast<int>(status));
         return nullptr;
       }
-      log_warn(
-          "cuBLASLt has no algorithm for [{} x {}] by [{} x {}] in {} (status {}); a slow kernel of our own computes "
-          "it",
-          plan.n, plan.k, plan.k, plan.m, name_of(plan.operand_dtype), static_cast<int>(status));
+      log_warn("cuBLASLt has no algorithm for [{} x {}] by [{} x {}] in {} (status {}); using a slower built-in kernel",
+               plan.n, plan.k, plan.k, plan.m, name_of(plan.operand_dtype), static_cast<int>(status));
       return nullptr;
     }
-    check(status, "choosing an algorithm");
+    check(status, "selecting an algorithm");
     product->algorithm = found.algo;
     return product;
   }

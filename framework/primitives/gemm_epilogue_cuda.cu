@@ -22,8 +22,8 @@ EpilogueArguments<Out> arguments_of(const GemmEpilogue& epilogue, DType out) {
   EpilogueArguments<Out> arguments;
   arguments.activation = epilogue.activation;
   if (epilogue.bias == nullptr) return arguments;
-  require(epilogue.bias->dtype() == out || epilogue.bias->dtype() == accumulate_dtype(out), "gemm: a bias of {} for {}",
-          name_of(epilogue.bias->dtype()), name_of(out));
+  require(epilogue.bias->dtype() == out || epilogue.bias->dtype() == accumulate_dtype(out),
+          "gemm: bias is {} for a result of {}", name_of(epilogue.bias->dtype()), name_of(out));
   if (epilogue.bias->dtype() == out) {
     arguments.bias = gpu_data<Out>(*epilogue.bias);
   } else {

@@ -56,20 +56,21 @@ void check_as_documented(const GemmPlan& plan, const GemmOperands& operands) {
   const bool writes_bias = plan.fused == FusedEpilogue::bias_gradient,
              has_vector = reads_bias(plan.fused) || writes_bias;
   require((operands.vector != nullptr) == has_vector && (operands.auxiliary != nullptr) == has_auxiliary(plan.fused),
-          "a product with epilogue {} lacks an operand, or has one too many", static_cast<int>(plan.fused));
+          "simulated GEMM: epilogue {} has a missing or an unexpected operand", static_cast<int>(plan.fused));
   if (has_vector) {
     require(operands.vector->dtype() == plan.result_dtype && operands.vector->is_contiguous() &&
                 operands.vector->elements() == (writes_bias ? plan.n : plan.m),
-            "a bias of {} {}", name_of(operands.vector->dtype()), operands.vector->shape().text());
+            "simulated GEMM: invalid bias {} {}", name_of(operands.vector->dtype()), operands.vector->shape().text());
   }
   if (has_auxiliary(plan.fused)) {
     const Tensor& auxiliary = *operands.auxiliary;
     require(auxiliary.dtype() == plan.result_dtype && plan.auxiliary_leading_dimension % 8 == 0 &&
                 plan.auxiliary_leading_dimension >= plan.m &&
                 reinterpret_cast<std::uintptr_t>(auxiliary.address()) % 16 == 0,
-            "an auxiliary {} with rows {} apart", auxiliary.shape().text(), plan.auxiliary_leading_dimension);
+            "simulated GEMM: invalid auxiliary {} with leading dimension {}", auxiliary.shape().text(),
+            plan.auxiliary_leading_dimension);
     require(auxiliary.address() != operands.result.address() && !plan.accumulate,
-            "an auxiliary that is the result, or an accumulation");
+            "simulated GEMM: an auxiliary requires overwrite mode and its own memory");
   }
 }
 

@@ -25,7 +25,7 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
  public:
   int device_count() override { return 1; }
   std::string unavailable(int index) override {
-    return index == 0 ? "" : fmt::format("there is one simulated device, not one of number {}", index);
+    return index == 0 ? "" : fmt::format("simulated device {} does not exist: there is one, number 0", index);
   }
   GpuDescription describe(int) override {
     const std::int64_t page = sysconf(_SC_PAGESIZE);
@@ -42,7 +42,7 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
     void* memory = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
-      throw MachineError("cannot reserve {} MiB of address space for tensors ({}); is there a limit (ulimit -v)?",
+      throw MachineError("cannot reserve {} MiB of address space for tensors ({}); check the limit (ulimit -v)",
                          bytes >> 20, std::strerror(errno));
     }
     add_range(memory, bytes);
@@ -57,7 +57,7 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
 
   void* allocate(int, std::int64_t bytes) override {
     void* const block = ::operator new(static_cast<std::size_t>(bytes), block_alignment, std::nothrow);
-    if (block == nullptr) throw MachineError("out of memory on simulated: {} MiB more were asked for", bytes >> 20);
+    if (block == nullptr) throw MachineError("out of memory on simulated: cannot allocate {} MiB", bytes >> 20);
     add_range(block, bytes);
     return block;
   }
@@ -69,7 +69,7 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
   void copy(const Stream& stream, void* target, const void* source, std::int64_t bytes) override {
     if (bytes == 0) return;
     const bool on_device = is_device_memory(target) && is_device_memory(source);
-    if (simulator::is_recording() && !on_device) throw CaptureError("a copy to or from host memory cannot be recorded");
+    if (simulator::is_recording() && !on_device) throw CaptureError("cannot record a copy to or from host memory");
     enqueue(stream, [=] { std::memmove(target, source, static_cast<std::size_t>(bytes)); });
     if (!on_device) wait_for_simulated_queue(stream);
   }
@@ -78,7 +78,7 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
     if (bytes > 0) enqueue(stream, [=] { std::memset(target, 0, static_cast<std::size_t>(bytes)); });
   }
   void synchronize(const Stream& stream) override {
-    if (simulator::is_recording()) throw CaptureError("a wait for the device cannot be recorded");
+    if (simulator::is_recording()) throw CaptureError("cannot record a wait for the device");
     wait_for_simulated_queue(stream);
   }
 
@@ -106,20 +106,20 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
     }
     void begin(void* target, std::int64_t bytes) override {
       require(bytes >= 0 && bytes <= static_cast<std::int64_t>(host_.size()),
-              "a copy of {} bytes from {} bytes of host memory", bytes, host_.size());
-      require(!being_read_, "a copy would overwrite what work may still read: used() was not called since wait()");
+              "copy of {} bytes from a host buffer of {} bytes", bytes, host_.size());
+      require(!being_read_, "the copy would overwrite data that work may still read: call used() after wait()");
       arrive();  // in the order of the queue
       if (bytes > 0) std::memset(target, nonsense, static_cast<std::size_t>(bytes));
       target_ = target;
       bytes_ = bytes;
     }
     void wait(const Stream&) override {
-      if (simulator::is_recording()) throw CaptureError("a wait for a copy from the host cannot be recorded");
+      if (simulator::is_recording()) throw CaptureError("cannot record a wait for a copy from the host");
       arrive();
       being_read_ = true;
     }
     void used(const Stream&) override {
-      if (simulator::is_recording()) throw CaptureError("what a copy from the host waits for cannot be recorded");
+      if (simulator::is_recording()) throw CaptureError("cannot record an event that a copy from the host waits for");
       being_read_ = false;
     }
 

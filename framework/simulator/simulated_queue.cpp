@@ -109,7 +109,7 @@ class SimulatedEvent final : public GpuEvent {
 
  private:
   static void refuse_while_recording() {
-    if (simulator::is_recording()) throw CaptureError("what two streams wait for cannot be recorded");
+    if (simulator::is_recording()) throw CaptureError("cannot record an event that two streams wait for");
   }
   std::shared_ptr<Mark> latest() {
     const std::lock_guard lock(mutex_);

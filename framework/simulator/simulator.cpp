@@ -23,9 +23,8 @@ void set_order(Options& options, std::string_view name) {
     const std::string_view digits = name.starts_with(seeded) ? name.substr(seeded.size()) : "";
     const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), seed);
     if (digits.empty() || status != std::errc{} || end != digits.data() + digits.size()) {
-      throw UserError(
-          "FURLONG_SIMULATOR_ORDER: '{}' is no order; expected forward, reverse, random, random:SEED or warp_first",
-          name);
+      throw UserError("FURLONG_SIMULATOR_ORDER is '{}'; expected forward, reverse, random, random:SEED or warp_first",
+                      name);
     }
     options.order = Order::random;
     options.seed = seed;
@@ -85,10 +84,10 @@ void perform(const AsyncCopy& copy) {
 
 void async_copy(void* shared, const void* global, std::size_t bytes, std::size_t source_bytes, const Site& site) {
   if ((reinterpret_cast<std::uintptr_t>(shared) | reinterpret_cast<std::uintptr_t>(global)) % bytes != 0) {
-    fault(fmt::format("cp.async of {} bytes from or to an address that is not a multiple of it", bytes), site);
+    fault(fmt::format("cp.async of {} bytes with an address that is not a multiple of this size", bytes), site);
   }
-  if (source_bytes > bytes) fault(fmt::format("cp.async of {} bytes reads {}", bytes, source_bytes), site);
-  if (!machine().shared().holds(shared, bytes)) fault("cp.async to what is not shared memory of the block", site);
+  if (source_bytes > bytes) fault(fmt::format("cp.async of {} bytes reads {} bytes", bytes, source_bytes), site);
+  if (!machine().shared().holds(shared, bytes)) fault("cp.async to an address outside the block's shared memory", site);
   Thread& self = machine().current();
   const AsyncCopy copy{shared, global, bytes, source_bytes, self.groups};
   if (options().async_copies == AsyncCopies::eager) {

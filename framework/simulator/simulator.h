@@ -191,7 +191,7 @@ inline void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t 
 }
 
 inline void check_alignment(const void* pointer, std::size_t alignment, const Site& site) {
-  if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0) fault("a vector access that is not aligned", site);
+  if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0) fault("misaligned vector access", site);
 }
 
 /// Each row is read by the lane that gives its address, so that sanitizers attribute the access to that lane.
@@ -223,7 +223,7 @@ T shuffle(std::uint32_t mask, T value, int source, const char* operation, const 
   alignas(8) std::byte data[(sizeof(T) + 7) / 8 * 8] = {};
   std::memcpy(data, &value, sizeof(T));
   const LaneData* lanes = exchange(mask, operation, data, sizeof(data), nullptr, site);
-  if (!takes_part(mask, source)) fault(std::string(operation) + " reads a lane that takes no part", site);
+  if (!takes_part(mask, source)) fault(std::string(operation) + " reads a lane that does not take part", site);
   return lanes[source].as<T>();
 }
 

@@ -97,7 +97,7 @@ Unseen::~Unseen() {
 Pages::Pages(std::size_t bytes) : bytes_(bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED)
-    throw MachineError("the simulator cannot have {} KiB for stacks: {}", bytes >> 10, std::strerror(errno));
+    throw MachineError("the simulator cannot allocate {} KiB for stacks: {}", bytes >> 10, std::strerror(errno));
   data_ = static_cast<char*>(memory);
 }
 Pages::~Pages() {

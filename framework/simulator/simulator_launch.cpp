@@ -138,18 +138,18 @@ void Machine::run(dim3 grid, dim3 block, std::size_t dynamic_bytes, const Site& 
                   void* context) {
   static std::mutex one_at_a_time;
   static thread_local bool launching = false;
-  require(!launching, "{}: a kernel launches a kernel", text(launch_site));
+  require(!launching, "{}: a kernel was launched from inside a kernel", text(launch_site));
   const std::lock_guard lock(one_at_a_time);
   const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z,
                       blocks = std::uint64_t{grid.x} * grid.y * grid.z;
   if (blocks == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || threads == 0 ||
       threads > most_threads) {
-    throw KernelFault("{}: no device takes a grid of {} blocks of {} threads", text(launch_site), text_of(grid),
+    throw KernelFault("{}: no device supports a grid of {} blocks of {} threads", text(launch_site), text_of(grid),
                       text_of(block));
   }
   if (dynamic_bytes > options().shared_limit) {
-    throw KernelFault("{}: a launch with {} bytes of dynamic shared memory; a block may have {}", text(launch_site),
-                      dynamic_bytes, options().shared_limit);
+    throw KernelFault("{}: the launch requests {} bytes of dynamic shared memory; the limit per block is {}",
+                      text(launch_site), dynamic_bytes, options().shared_limit);
   }
   launching = true;
   ++statistics.launches;

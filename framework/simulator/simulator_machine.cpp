@@ -84,10 +84,10 @@ void Machine::fibre_entry() {
     } catch (const Stopped&) {
       stopped = true;
     } catch (const std::exception& exception) {
-      self.describe_fault(fmt::format("an exception left the kernel: {}", exception.what()));
+      self.describe_fault(fmt::format("the kernel threw an exception: {}", exception.what()));
       stopped = true;
     } catch (...) {
-      self.describe_fault("an exception left the kernel");
+      self.describe_fault("the kernel threw an exception");
       stopped = true;
     }
     release(&self.end_token_);
@@ -101,7 +101,7 @@ void Machine::fibre_entry() {
 
 void Machine::end_thread() {
   Thread& self = *current_;
-  if (!self.copies.empty()) fault("the thread ends with copies (cp.async) that it has not waited for");
+  if (!self.copies.empty()) fault("the thread exits without waiting for its copies (cp.async)");
   self.status = Status::done;
   ++done_;
   warp().alive &= ~(1u << (self.linear & 31));
@@ -155,11 +155,11 @@ void Machine::deadlock() {
     };
     const auto first = threads_.begin(), end = first + n_threads_;
     if (std::find_if(first, first + i, alike) != first + i || ++kinds > 6) continue;
-    waits += fmt::format("; {} from thread {} on wait in {} at {}", std::count_if(first, end, alike),
+    waits += fmt::format("; {} threads, the first of them {}, wait in {} at {}", std::count_if(first, end, alike),
                          text_of(thread.index), thread.operation, text(thread.site));
-    if (thread.status == Status::at_warp_operation) waits += fmt::format(" for the lanes {:#010x}", thread.mask);
+    if (thread.status == Status::at_warp_operation) waits += fmt::format(" for lanes {:#010x}", thread.mask);
   }
-  fault(fmt::format("deadlock: no thread can go on; {} of {} have ended{}", done_, n_threads_, waits));
+  fault(fmt::format("deadlock: no thread can continue; {} of {} threads have exited{}", done_, n_threads_, waits));
 }
 
 // ---- Barriers and warps ----
@@ -169,7 +169,7 @@ int Machine::barrier(Vote vote, int predicate, const char* operation, const Site
   self.site = site;
   self.operation = operation;
   self.mask = 0;
-  if (done_ > 0) fault(fmt::format("{} at {} after {} threads of the block have ended", operation, text(site), done_));
+  if (done_ > 0) fault(fmt::format("{} at {} after {} threads of the block have exited", operation, text(site), done_));
   const unsigned parity = generation_ & 1u;
   if (arrived_ == 0) {
     barrier_site_ = site;
@@ -220,7 +220,7 @@ const LaneData* Machine::exchange(std::uint32_t mask, const char* operation, con
     fault(fmt::format("{} at {}: lane {} is not in its own mask {:#010x}", operation, text(site), lane, mask));
   const std::uint32_t needed = mask & of.exists;
   if ((needed & ~of.alive) != 0) {
-    fault(fmt::format("{} at {}: the mask {:#010x} names lanes that have ended ({:#010x})", operation, text(site), mask,
+    fault(fmt::format("{} at {}: mask {:#010x} includes lanes that have exited ({:#010x})", operation, text(site), mask,
                       needed & ~of.alive));
   }
   Group& meeting = group(mask);
@@ -228,7 +228,7 @@ const LaneData* Machine::exchange(std::uint32_t mask, const char* operation, con
     meeting.operation = operation;
     meeting.site = site;
   } else if (!same(meeting.site, site) || !same(meeting.operation, operation)) {
-    fault(fmt::format("divergent warp: this lane is in {} at {}, the lanes {:#010x} wait in {} at {}", operation,
+    fault(fmt::format("divergent warp: this lane is in {} at {}, lanes {:#010x} wait in {} at {}", operation,
                       text(site), meeting.arrived, meeting.operation, text(meeting.site)));
   }
   auto& lanes = meeting.lanes[meeting.generation & 1u];

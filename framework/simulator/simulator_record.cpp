@@ -24,12 +24,12 @@ bool record(std::function<void()> work) {
 }
 
 void begin_recording() {
-  require(!recorded(), "work is being recorded already");
+  require(!recorded(), "recording is already in progress");
   recorded().emplace();
 }
 
 std::vector<std::function<void()>> end_recording() {
-  require(recorded().has_value(), "no work is being recorded");
+  require(recorded().has_value(), "no recording is in progress");
   return *std::exchange(recorded(), std::nullopt);
 }
 

@@ -77,13 +77,13 @@ void* SharedMemory::variable(const void* key, std::size_t bytes, const char* nam
   static_ += rounded(bytes);
   used_ += rounded(bytes);
   if (static_ > static_limit) {
-    error = fmt::format("shared variable '{}' brings static shared memory to {} bytes; a kernel may declare {}", name,
-                        static_, static_limit);
+    error = fmt::format("shared variable '{}' raises static shared memory to {} bytes; the limit is {}", name, static_,
+                        static_limit);
     return nullptr;
   }
   if (used_ > limit_) {
-    error =
-        fmt::format("shared variable '{}' brings shared memory to {} bytes; a block may have {}", name, used_, limit_);
+    error = fmt::format("shared variable '{}' raises shared memory to {} bytes; the limit per block is {}", name, used_,
+                        limit_);
     return nullptr;
   }
   return allocate(key, bytes, name);
@@ -105,7 +105,7 @@ std::string SharedMemory::overrun() const {
                          slot.name);
     }
     if (band_touched(slot.memory + slot.bytes, rounded(slot.bytes) - slot.bytes + band_bytes)) {
-      return fmt::format("shared memory was written outside its bounds: behind the {} bytes of '{}'", slot.bytes,
+      return fmt::format("shared memory was written outside its bounds: after the {} bytes of '{}'", slot.bytes,
                          slot.name);
     }
   }

@@ -14,13 +14,13 @@ std::string hidden_by(const CudaFindings& found) {
 }
 
 std::string without_devices(const CudaFindings& found) {
-  if (found.driver_version == 0) return "there is no NVIDIA driver (libcuda.so.1 was not found)";
+  if (found.driver_version == 0) return "no NVIDIA driver is installed (libcuda.so.1 was not found)";
   const std::string driver =
-      fmt::format("the NVIDIA driver, which knows CUDA {},", cuda_version_text(found.driver_version));
+      fmt::format("the NVIDIA driver, which supports CUDA {},", cuda_version_text(found.driver_version));
   if (found.driver_too_old)
-    return fmt::format("{} is too old for this build with CUDA {}; a later driver is needed", driver,
+    return fmt::format("{} is too old for this build, which uses CUDA {}; install a later driver", driver,
                        cuda_version_text(found.toolkit_version));
-  if (found.no_device) return fmt::format("{} shows no device{}", driver, hidden_by(found));
+  if (found.no_device) return fmt::format("{} reports no device{}", driver, hidden_by(found));
   return fmt::format("{} does not work: {}{}", driver, found.count_error, hidden_by(found));
 }
 
@@ -54,25 +54,27 @@ std::string why_unavailable(const CudaFindings& found, int index) {
   if (!found.count_error.empty() || found.device_count == 0) return without_devices(found);
   if (index < 0 || index >= found.device_count) {
     return found.device_count == 1
-               ? fmt::format("there is no device {}: the driver shows one, cuda:0{}", index, hidden_by(found))
-               : fmt::format("there is no device {}: the driver shows {}, cuda:0 to cuda:{}{}", index,
+               ? fmt::format("device {} does not exist: the driver reports one device, cuda:0{}", index,
+                             hidden_by(found))
+               : fmt::format("device {} does not exist: the driver reports {} devices, cuda:0 to cuda:{}{}", index,
                              found.device_count, found.device_count - 1, hidden_by(found));
   }
-  if (!found.device_error.empty()) return fmt::format("device {} does not answer: {}", index, found.device_error);
+  if (!found.device_error.empty()) return fmt::format("device {} does not respond: {}", index, found.device_error);
   if (found.capability < least_capability)
-    return fmt::format("the architecture of {} is too old: it has compute capability {}, and {} or later is needed",
-                       found.device_name, capability_text(found.capability), capability_text(least_capability));
+    return fmt::format("{} is too old: it has compute capability {}, expected {} or later", found.device_name,
+                       capability_text(found.capability), capability_text(least_capability));
   if (!runs_on(found.architectures, found.capability))
-    return fmt::format(
-        "this build has no code for the architecture of {}: it has compute capability {}, and the build has {}",
-        found.device_name, capability_text(found.capability), found.architectures);
+    return fmt::format("this build has no code for {}: it has compute capability {}, the build has code for {}",
+                       found.device_name, capability_text(found.capability), found.architectures);
   if (!found.virtual_memory)
-    return fmt::format("the NVIDIA driver of {} does not offer virtual memory management, which tensors need",
+    return fmt::format("the NVIDIA driver of {} does not support virtual memory management, which tensors require",
                        found.device_name);
   if (!found.library_problem.empty()) return "the library " + found.library_problem;
   if (!found.context_error.empty())
-    return fmt::format("{} is there and cannot be used now: {}; another process may have it for itself, or its memory",
-                       found.device_name, found.context_error);
+    return fmt::format(
+        "{} exists but cannot be used now: {}; another process may be using it exclusively or may have filled its "
+        "memory",
+        found.device_name, found.context_error);
   return "";
 }
 

@@ -36,7 +36,7 @@ cudaError_t try_to_select(int index) {
   current = error == cudaSuccess ? index : -1;
   return error;
 }
-void select(int index) { check_cuda(try_to_select(index), "choosing the device", index); }
+void select(int index) { check_cuda(try_to_select(index), "selecting the device", index); }
 
 CUmemAllocationProp properties_of_memory(int index) {
   CUmemAllocationProp properties{};
@@ -76,14 +76,14 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
   GpuDescription describe(int index) override {
     GpuDescription description;
     cudaDeviceProp properties{};
-    check_cuda(cudaGetDeviceProperties(&properties, index), "asking for the device's properties", index);
+    check_cuda(cudaGetDeviceProperties(&properties, index), "querying the device's properties", index);
     description.name = properties.name;
     description.capability = 10 * properties.major + properties.minor;
     description.multiprocessors = properties.multiProcessorCount;
     description.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
     std::size_t free = 0, total = 0;
     select(index);
-    check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory", index);
+    check_cuda(cudaMemGetInfo(&free, &total), "querying free memory", index);
     description.free_bytes = static_cast<std::int64_t>(free);
     description.identity = cuda_identity(properties.uuid);
     return description;
@@ -99,9 +99,8 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
     if (bytes == 0) return;
     auto* const queue = static_cast<cudaStream_t>(gpu_queue(stream));
     const bool to_device = is_device_memory(target), from_device = is_device_memory(source);
-    require(to_device || from_device, "a copy on {} between two host addresses", stream.device.text());
-    if (capturing_ && !(to_device && from_device))
-      throw CaptureError("a copy to or from host memory cannot be recorded");
+    require(to_device || from_device, "copy on {}: both addresses are in host memory", stream.device.text());
+    if (capturing_ && !(to_device && from_device)) throw CaptureError("cannot record a copy to or from host memory");
     const cudaMemcpyKind kind = !from_device ? cudaMemcpyHostToDevice
                                 : !to_device ? cudaMemcpyDeviceToHost
                                              : cudaMemcpyDeviceToDevice;
@@ -120,15 +119,15 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
   }
 
   void synchronize(const Stream& stream) override {
-    if (capturing_) throw CaptureError("a wait for the device cannot be recorded");
+    if (capturing_) throw CaptureError("cannot record a wait for the device");
     const cudaError_t error = cudaStreamSynchronize(static_cast<cudaStream_t>(gpu_queue(stream)));
     check_cuda(error, "work launched earlier on the device", stream.device.index);
   }
 
   void begin_capture(const Stream& stream) override {
-    require(!capturing_, "work is being recorded already");
+    require(!capturing_, "recording is already in progress");
     auto* const queue = static_cast<cudaStream_t>(gpu_queue(stream));
-    check_cuda(cudaStreamBeginCapture(queue, cudaStreamCaptureModeThreadLocal), "beginning to record work",
+    check_cuda(cudaStreamBeginCapture(queue, cudaStreamCaptureModeThreadLocal), "starting to record work",
                stream.device.index);
     capturing_ = true;
   }
@@ -161,7 +160,7 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
     const std::lock_guard lock(mutex_);
     cudaStream_t& queue = queues_[index];
     if (queue == nullptr)
-      check_cuda(cudaStreamCreateWithFlags(&queue, cudaStreamNonBlocking), "making a stream", index);
+      check_cuda(cudaStreamCreateWithFlags(&queue, cudaStreamNonBlocking), "creating a stream", index);
     return queue;
   }
 
@@ -172,10 +171,10 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
    public:
     CudaUpload(const CudaEngine& engine, int index) : engine_(engine), index_(index) {
       select(index);
-      check_cuda(cudaStreamCreateWithFlags(&queue_, cudaStreamNonBlocking), "making a stream", index);
+      check_cuda(cudaStreamCreateWithFlags(&queue_, cudaStreamNonBlocking), "creating a stream", index);
       try {
-        check_cuda(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming), "making an event", index);
-        check_cuda(cudaEventCreateWithFlags(&used_, cudaEventDisableTiming), "making an event", index);
+        check_cuda(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming), "creating an event", index);
+        check_cuda(cudaEventCreateWithFlags(&used_, cudaEventDisableTiming), "creating an event", index);
       } catch (...) {
         free_all();
         throw;
@@ -190,35 +189,36 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
       // An event that was never recorded is done.
       check_cuda(cudaEventSynchronize(copied_), "a copy from the host", index_);
       if (bytes <= host_bytes_) return host_;
-      if (host_ != nullptr) check_cuda(cudaFreeHost(std::exchange(host_, nullptr)), "giving back host memory", index_);
+      if (host_ != nullptr)
+        check_cuda(cudaFreeHost(std::exchange(host_, nullptr)), "freeing pinned host memory", index_);
       host_bytes_ = 0;
       check_cuda(cudaHostAlloc(&host_, static_cast<std::size_t>(bytes), cudaHostAllocDefault),
-                 "asking for host memory that the device reads", index_);
+                 "allocating pinned host memory", index_);
       host_bytes_ = bytes;
       return host_;
     }
 
     void begin(void* target, std::int64_t bytes) override {
-      require(bytes >= 0 && bytes <= host_bytes_, "a copy of {} bytes from {} bytes of host memory", bytes,
+      require(bytes >= 0 && bytes <= host_bytes_, "copy of {} bytes from a host buffer of {} bytes", bytes,
               host_bytes_);
       select(index_);
       check_cuda(cudaStreamWaitEvent(queue_, used_, 0), "waiting for the last use of a copy", index_);
       if (bytes > 0)
         check_cuda(cudaMemcpyAsync(target, host_, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, queue_),
                    "a copy", index_);
-      check_cuda(cudaEventRecord(copied_, queue_), "marking a copy", index_);
+      check_cuda(cudaEventRecord(copied_, queue_), "recording the event of a copy", index_);
     }
 
     void wait(const Stream& stream) override {
-      if (engine_.capturing_) throw CaptureError("a wait for a copy from the host cannot be recorded");
+      if (engine_.capturing_) throw CaptureError("cannot record a wait for a copy from the host");
       check_cuda(cudaStreamWaitEvent(static_cast<cudaStream_t>(gpu_queue(stream)), copied_, 0), "waiting for a copy",
                  index_);
     }
 
     void used(const Stream& stream) override {
-      if (engine_.capturing_) throw CaptureError("what a copy from the host waits for cannot be recorded");
-      check_cuda(cudaEventRecord(used_, static_cast<cudaStream_t>(gpu_queue(stream))), "marking the use of a copy",
-                 index_);
+      if (engine_.capturing_) throw CaptureError("cannot record an event that a copy from the host waits for");
+      check_cuda(cudaEventRecord(used_, static_cast<cudaStream_t>(gpu_queue(stream))),
+                 "recording the event of the last use of a copy", index_);
     }
 
    private:
@@ -303,8 +303,8 @@ std::string CudaEngine::find_unavailable(int index) {
   std::size_t free = 0, total = 0;
   cudaMemGetInfo(&free, &total);
   throw MachineError(
-      "out of memory on cuda:{}: {} MiB more were asked for, beside {} MiB that Furlong holds; the device has {} MiB "
-      "free of {} MiB",
+      "out of memory on cuda:{}: cannot allocate {} MiB in addition to the {} MiB that Furlong holds; {} MiB of the "
+      "device's {} MiB are free",
       index, bytes >> 20, held >> 20, free >> 20, total >> 20);
 }
 
@@ -320,15 +320,14 @@ void* CudaEngine::reserve(int index, std::int64_t bytes) {
   const GpuDescription device = describe(index);
   if (!has_machine_code(cuda_findings().architectures, device.capability))
     log_info(
-        "cuda:{}: this build has no machine code for {}; the driver compiles kernels when they are first used, and "
-        "keeps them",
+        "cuda:{}: this build has no machine code for {}; the driver compiles each kernel on its first use and caches "
+        "it",
         index, device.name);
   const CUmemAllocationProp properties = properties_of_memory(index);
   std::size_t granularity = 0;
   CUresult result = driver().get_granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
   if (result != CUDA_SUCCESS || granularity == 0)
-    throw MachineError("cuda:{}: the driver does not tell the granularity of memory: {}", index,
-                       driver().text_of(result));
+    throw MachineError("cuda:{}: cannot query the allocation granularity: {}", index, driver().text_of(result));
   Range range;
   range.index = index;
   range.granularity = static_cast<std::int64_t>(granularity);
@@ -336,7 +335,7 @@ void* CudaEngine::reserve(int index, std::int64_t bytes) {
   CUdeviceptr base = 0;
   result = driver().address_reserve(&base, static_cast<std::size_t>(range.bytes), 0, 0, 0);
   if (result != CUDA_SUCCESS)
-    throw MachineError("cuda:{}: {} MiB of addresses cannot be reserved: {}", index, range.bytes >> 20,
+    throw MachineError("cuda:{}: cannot reserve {} MiB of address space: {}", index, range.bytes >> 20,
                        driver().text_of(result));
   auto* const address = reinterpret_cast<char*>(base);
   const std::lock_guard lock(mutex_);
@@ -370,7 +369,7 @@ std::int64_t CudaEngine::back(int index, void* base, std::int64_t from, std::int
   const auto found = ranges_.find(static_cast<char*>(base));
   require(found != ranges_.end() && found->second.index == index && from == found->second.backed &&
               to <= found->second.bytes,
-          "memory of cuda:{} asked for outside a reserved range", index);
+          "cuda:{}: memory requested outside a reserved range", index);
   Range& range = found->second;
   const std::int64_t least = rounded_up(to, range.granularity) - range.backed;
   if (least <= 0) return range.backed;
@@ -385,7 +384,7 @@ std::int64_t CudaEngine::back(int index, void* base, std::int64_t from, std::int
   }
   if (result == CUDA_ERROR_OUT_OF_MEMORY) refuse_memory(index, step, range.backed);
   if (result != CUDA_SUCCESS)
-    throw MachineError("cuda:{}: {} MiB of memory cannot be had: {}", index, step >> 20, driver().text_of(result));
+    throw MachineError("cuda:{}: cannot allocate {} MiB of memory: {}", index, step >> 20, driver().text_of(result));
   const CUdeviceptr address = reinterpret_cast<CUdeviceptr>(base) + static_cast<CUdeviceptr>(range.backed);
   result = driver().map(address, static_cast<std::size_t>(step), 0, memory, 0);
   driver().release(memory);  // the mapping keeps it
@@ -397,7 +396,7 @@ std::int64_t CudaEngine::back(int index, void* base, std::int64_t from, std::int
     if (result != CUDA_SUCCESS) driver().unmap(address, static_cast<std::size_t>(step));
   }
   if (result != CUDA_SUCCESS)
-    throw MachineError("cuda:{}: {} MiB of memory cannot be mapped: {}", index, step >> 20, driver().text_of(result));
+    throw MachineError("cuda:{}: cannot map {} MiB of memory: {}", index, step >> 20, driver().text_of(result));
   range.parts.emplace_back(range.backed, step);
   range.backed += step;
   return range.backed;
@@ -414,7 +413,7 @@ void* CudaEngine::allocate(int index, std::int64_t bytes) {
     for (const auto& [base, range] : ranges_) held += range.index == index ? range.backed : 0;
     refuse_memory(index, bytes, held);
   }
-  check_cuda(error, "asking for memory", index);
+  check_cuda(error, "allocating memory", index);
   Range range;
   range.index = index;
   range.bytes = range.backed = bytes;
@@ -482,7 +481,7 @@ const CudaReportRegistration report_registration{[] { return engine().report(); 
 }  // namespace
 
 void* gpu_queue(const Stream& stream) {
-  require(stream.device.type == DeviceType::cuda, "a CUDA queue for {}", stream.device.text());
+  require(stream.device.type == DeviceType::cuda, "a CUDA queue was requested for {}", stream.device.text());
   if (stream.handle == nullptr) return engine().main_queue(stream.device.index);
   select(stream.device.index);
   return stream.handle;

@@ -7,7 +7,7 @@
 #include "framework/cuda/engine/cuda_errors.h"
 
 #ifndef FURLONG_CUDA_ARCHITECTURES
-#error "the build says what kernels are compiled for"
+#error "the build must define the architectures of the kernels"
 #endif
 
 namespace furlong {

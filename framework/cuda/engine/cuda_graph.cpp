@@ -27,7 +27,7 @@ std::unique_ptr<GpuGraph> make_cuda_graph(cudaGraph_t graph, int index) {
   cudaGraphExec_t executable = nullptr;
   const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
-  check_cuda(made, "making a graph of recorded work", index);
+  check_cuda(made, "instantiating a graph of recorded work", index);
   return std::make_unique<CudaGraph>(executable);
 }
 

@@ -13,7 +13,7 @@ namespace furlong {
 
 void check_before_launch(const Stream& stream) {
   const cudaError_t error = cudaPeekAtLastError();
-  if (error != cudaSuccess) check_cuda(error, "an earlier call, whose error nothing took,", stream.device.index);
+  if (error != cudaSuccess) check_cuda(error, "an earlier call whose error was not checked", stream.device.index);
 }
 
 void refuse_launch(const Stream& stream, int status, const std::string& launch) {
@@ -30,7 +30,7 @@ void allow_shared_memory(const Stream& stream, const void* kernel, std::size_t b
   std::size_t& most = (*allowed)[{kernel, stream.device.index}];
   if (bytes <= most) return;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-             "allowing a kernel its shared memory", stream.device.index);
+             "raising a kernel's shared memory limit", stream.device.index);
   most = bytes;
 }
 

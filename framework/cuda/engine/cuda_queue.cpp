@@ -19,8 +19,8 @@ class CudaQueue final : public GpuQueue {
   explicit CudaQueue(int index) : index_(index) {
     select(index);
     int least = 0, greatest = 0;
-    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for the priorities of streams", index);
-    check_cuda(cudaStreamCreateWithPriority(&queue_, cudaStreamNonBlocking, greatest), "making a stream", index);
+    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "querying stream priorities", index);
+    check_cuda(cudaStreamCreateWithPriority(&queue_, cudaStreamNonBlocking, greatest), "creating a stream", index);
   }
   ~CudaQueue() override {
     cudaStreamDestroy(queue_);  // returns at once; what is in it is still done
@@ -39,7 +39,7 @@ class CudaEvent final : public GpuEvent {
  public:
   explicit CudaEvent(int index) : index_(index) {
     select(index);
-    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event", index);
+    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "creating an event", index);
   }
   ~CudaEvent() override {
     cudaEventDestroy(event_);
@@ -50,7 +50,7 @@ class CudaEvent final : public GpuEvent {
 
   void record(const Stream& stream) override {
     refuse_while_recording(stream);
-    check_cuda(cudaEventRecord(event_, stream_of(stream)), "marking a place in a stream", index_);
+    check_cuda(cudaEventRecord(event_, stream_of(stream)), "recording an event", index_);
   }
   void wait(const Stream& stream) override {
     refuse_while_recording(stream);
@@ -69,8 +69,8 @@ class CudaEvent final : public GpuEvent {
  private:
   void refuse_while_recording(const Stream& stream) const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    check_cuda(cudaStreamIsCapturing(stream_of(stream), &status), "asking whether work is being recorded", index_);
-    if (status != cudaStreamCaptureStatusNone) throw CaptureError("what two streams wait for cannot be recorded");
+    check_cuda(cudaStreamIsCapturing(stream_of(stream), &status), "querying the capture status", index_);
+    if (status != cudaStreamCaptureStatusNone) throw CaptureError("cannot record an event that two streams wait for");
   }
 
   int index_;

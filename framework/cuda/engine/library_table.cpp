@@ -67,7 +67,7 @@ std::vector<Place> places_of(const LibraryWanted& wanted) {
     const fs::path beside = (program.parent_path().parent_path() / "lib").lexically_normal();
     places.push_back({beside, beside.string()});
   }
-  places.push_back({"", "the loader's path"});
+  places.push_back({"", "the loader's search path"});
   for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
     const std::string toolkit = environment(variable);
     if (!toolkit.empty()) add_if_there(places, fs::path(toolkit) / "lib64");
@@ -134,10 +134,11 @@ Library load_library(const LibraryWanted& wanted) {
     }
   }
   library.problem =
-      fmt::format("{} cannot be loaded: {} {} looked for in {}", wanted.title, fmt::join(wanted.file_names, ", "),
+      fmt::format("{} cannot be loaded: {} {} searched for in {}", wanted.title, fmt::join(wanted.file_names, ", "),
                   wanted.file_names.size() == 1 ? "was" : "were", fmt::join(tried, ", "));
   if (!faults.empty()) library.problem += fmt::format(" ({})", fmt::join(faults, "; "));
-  if (environment("FURLONG_CUDA_LIBDIR").empty()) library.problem += "; FURLONG_CUDA_LIBDIR can name another folder";
+  if (environment("FURLONG_CUDA_LIBDIR").empty())
+    library.problem += "; set FURLONG_CUDA_LIBDIR to search another folder";
   return library;
 }
 

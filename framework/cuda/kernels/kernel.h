@@ -87,13 +87,13 @@ template <class... Parameters, class... Arguments>
 void launch(const LaunchTarget& target, void (*kernel)(Parameters...), dim3 grid, dim3 block,
             std::size_t dynamic_shared_bytes, Arguments&&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "a kernel must be launched with all of its arguments");
-  require(target.stream.device.type == this_engine, "{}:{}: a kernel was launched on {}", target.site.file_name(),
-          target.site.line(), target.stream.device.text());
+  require(target.stream.device.type == this_engine, "{}:{}: a kernel of another engine was launched on {}",
+          target.site.file_name(), target.site.line(), target.stream.device.text());
   const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
   require(grid.x > 0 && grid.x <= 0x7fffffffu && grid.y > 0 && grid.y <= 65535 && grid.z > 0 && grid.z <= 65535 &&
               threads > 0 && threads <= 1024 && threads % 32 == 0 && block.z <= 64,
-          "{}:{}: a kernel was launched with a grid of ({}, {}, {}) blocks of ({}, {}, {}) threads",
-          target.site.file_name(), target.site.line(), grid.x, grid.y, grid.z, block.x, block.y, block.z);
+          "{}:{}: invalid launch with a grid of ({}, {}, {}) blocks of ({}, {}, {}) threads", target.site.file_name(),
+          target.site.line(), grid.x, grid.y, grid.z, block.x, block.y, block.z);
 #ifdef __CUDACC__
   const auto queue = static_cast<cudaStream_t>(gpu_queue(target.stream));
   check_before_launch(target.stream);
@@ -104,7 +104,7 @@ void launch(const LaunchTarget& target, void (*kernel)(Parameters...), dim3 grid
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess)
     refuse_launch(
         target.stream, static_cast<int>(status),
-        fmt::format("{}:{}: CUDA refused to launch {} blocks of {} threads with {} bytes of dynamic shared memory",
+        fmt::format("{}:{}: CUDA rejected the launch of {} blocks of {} threads with {} bytes of dynamic shared memory",
                     target.site.file_name(), target.site.line(), std::uint64_t{grid.x} * grid.y * grid.z, threads,
                     dynamic_shared_bytes));
 #else
@@ -153,7 +153,7 @@ __host__ __device__ constexpr Integer ceil_div(Integer amount, std::type_identit
 /// most `most`, for kernels that loop with grid_stride().
 inline unsigned grid_blocks(std::int64_t elements, std::int64_t per_block, std::int64_t most = 0x7fffffff) {
   const std::int64_t blocks = ceil_div(elements, per_block);
-  require(elements > 0, "a grid for {} elements", elements);
+  require(elements > 0, "grid_blocks: {} elements, expected at least one", elements);
   return static_cast<unsigned>(blocks < most ? blocks : most);
 }
 

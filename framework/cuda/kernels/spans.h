@@ -37,7 +37,8 @@ SpanLayout<static_cast<int>(count)> span_layout(const std::array<Tensor, count>&
     for (const Tensor& tensor : tensors) all = all && holds(tensor);
     return all;
   };
-  require(each([&](const Tensor& tensor) { return tensor.shape() == shape; }), "spans of tensors whose shapes differ");
+  require(each([&](const Tensor& tensor) { return tensor.shape() == shape; }),
+          "span_layout: the tensors have different shapes");
   int dimension = shape.rank() - 1;
   if (dimension >= 0 && each([](const Tensor& tensor) { return tensor.has_contiguous_rows(); }))
     layout.columns = shape[dimension--];

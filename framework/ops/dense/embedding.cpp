@@ -31,22 +31,23 @@ Variable embedding(Tape& tape, const Tensor& tokens, const Variable& token_table
   require(tokens.dtype() == DType::int32 && tokens.shape().rank() == 2 && tokens.has_contiguous_rows(),
           "embedding: tokens are {} {}, expected int32 [batch, n]", name_of(tokens.dtype()), tokens.shape().text());
   require(token_table.shape().rank() == 2 && token_table.value().is_contiguous(),
-          "embedding: the token table is {}, expected [vocabulary, d]", token_table.shape().text());
+          "embedding: the token table is {}, expected contiguous [vocabulary, d]", token_table.shape().text());
   const std::int64_t n = tokens.extent(1), d = token_table.extent(1);
   Tensor places;
   if (position_table) {
     require(position_table->shape().rank() == 2 && position_table->extent(1) == d &&
                 position_table->value().is_contiguous() && position_table->dtype() == token_table.dtype(),
-            "embedding: the position table is {} {}, expected {} [max_length, {}]", name_of(position_table->dtype()),
-            position_table->shape().text(), name_of(token_table.dtype()), d);
+            "embedding: the position table is {} {}, expected contiguous {} [max_length, {}]",
+            name_of(position_table->dtype()), position_table->shape().text(), name_of(token_table.dtype()), d);
     const std::int64_t length = position_table->extent(0), used = positions ? length - first_position : n;
     require(first_position >= 0 && used >= 0 && first_position + used <= length,
-            "embedding: positions [{}, {}) of a table of {}", first_position, first_position + used, length);
+            "embedding: positions [{}, {}) exceed the position table of {} rows", first_position, first_position + used,
+            length);
     places = position_table->value().narrow(0, first_position, used);
   }
   require(!positions || (position_table && positions->dtype() == DType::int32 && positions->shape() == tokens.shape() &&
                          positions->is_contiguous()),
-          "embedding: positions {} {} for tokens {}, expected int32 of the same shape and a table",
+          "embedding: positions are {} {} for tokens {}, expected int32 of the same shape and a position table",
           positions ? name_of(positions->dtype()) : "", positions ? positions->shape().text() : "",
           tokens.shape().text());
   const Tensor output = Tensor::empty({tokens.extent(0), n, d}, token_table.dtype(), tape.device());
@@ -78,7 +79,7 @@ Variable embedding(Tape& tape, const Tensor& tokens, const Variable& token_table
 }
 
 Tensor sinusoidal_positions(const Stream& stream, std::int64_t max_length, std::int64_t d, DType dtype) {
-  require(max_length > 0 && d > 0, "sinusoidal_positions: a table of {} x {}", max_length, d);
+  require(max_length > 0 && d > 0, "sinusoidal_positions: a table of {} x {}, expected positive sizes", max_length, d);
   if (stream.device.is_shape_only()) return Tensor::empty({max_length, d}, dtype, stream.device);
   const Tensor table = Tensor::empty({max_length, d}, dtype);
   sinusoidal_positions_cpu(table);

@@ -52,7 +52,8 @@ void gather(const Tensor& tokens, const Tensor& token_table, const Tensor& place
       }
       if (place) {
         const std::int64_t at = own ? own[row] : row % n;
-        require(at >= 0 && at < places.extent(0), "embedding: position {} of a table of {}", at, places.extent(0));
+        require(at >= 0 && at < places.extent(0), "embedding: position {} is outside the position table of {} rows", at,
+                places.extent(0));
         add_rows(table + id * d, place + at * d, y + row * d, d);
       } else {
         std::copy_n(table + id * d, d, y + row * d);

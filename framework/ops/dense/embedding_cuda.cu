@@ -224,8 +224,8 @@ __global__ void __launch_bounds__(128) join_tiles_kernel(TableGradientPointers<T
 void embedding_d_rows(const Stream& stream, const Tensor& ids, const Tensor& d_output, const Tensor& d_table) {
   const std::int64_t rows = ids.elements(), d = d_table.extent(1), tiles = ceil_div<std::int64_t>(rows, tile_tokens);
   if (rows == 0 || d == 0) return;
-  require(rows <= 0xffffffff && d_table.extent(0) <= 0x7fffffff, "embedding: {} tokens of a table of {} rows", rows,
-          d_table.extent(0));
+  require(rows <= 0xffffffff && d_table.extent(0) <= 0x7fffffff,
+          "embedding: {} tokens or {} table rows exceed the kernel's limits", rows, d_table.extent(0));
   // Returned to the arena at the end: what comes later on the stream may have the memory then.
   const Tensor buffers =
       Tensor::empty({2 * rows * static_cast<std::int64_t>(sizeof(SortKey))}, DType::uint8, stream.device);
@@ -240,7 +240,7 @@ void embedding_d_rows(const Stream& stream, const Tensor& ids, const Tensor& d_o
     with_vector_width<T>(d, [&]<int N>(std::integral_constant<int, N>) {
       const unsigned threads = 32 * power_of_two_up_to(ceil_div<std::int64_t>(d, 32 * N), 4);
       const std::int64_t ranges = ceil_div<std::int64_t>(d, static_cast<std::int64_t>(threads) * N);
-      require(ranges <= 65535, "embedding: rows of {}", d);
+      require(ranges <= 65535, "embedding: {} columns exceed the kernel's limit", d);
       const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(ranges));
       launch(stream, sum_tiles_kernel<T, N>, grid, threads, 0, work);
       launch(stream, join_tiles_kernel<T, N>, grid, threads, 0, work);

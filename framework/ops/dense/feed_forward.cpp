@@ -70,10 +70,11 @@ Tensor product(const Stream& stream, const Tensor& x, const Tensor& weight, Gemm
 
 Variable feed_forward(Tape& tape, const Variable& x, const Variable& input_weight, const Variable* input_bias,
                       const Variable& output_weight, const Variable* output_bias, ActivationKind kind) {
-  require(input_weight.shape().rank() == 2 && output_weight.shape().rank() == 2 && x.shape().rank() >= 1 &&
-              x.extent(-1) == input_weight.extent(1) && input_weight.extent(0) == output_weight.extent(1),
-          "feed_forward: x {} with weights {} and {}", x.shape().text(), input_weight.shape().text(),
-          output_weight.shape().text());
+  require(
+      input_weight.shape().rank() == 2 && output_weight.shape().rank() == 2 && x.shape().rank() >= 1 &&
+          x.extent(-1) == input_weight.extent(1) && input_weight.extent(0) == output_weight.extent(1),
+      "feed_forward: x is {} and the weights are {} and {}, expected [..., inner], [hidden, inner], [outer, hidden]",
+      x.shape().text(), input_weight.shape().text(), output_weight.shape().text());
   const Stream& stream = tape.stream();
   GemmEpilogue epilogue;
   epilogue.activation = epilogue_activation(kind);

@@ -53,12 +53,12 @@ void backward(BackwardContext& context) {
 }  // namespace
 
 Variable head_linear(Tape& tape, const Variable& x, const Variable& weight, std::int64_t n_heads) {
-  require(x.shape().rank() == 3 && x.value().has_contiguous_rows(), "head_linear: x {}, expected [batch, n, heads·d]",
-          x.shape().text());
+  require(x.shape().rank() == 3 && x.value().has_contiguous_rows(),
+          "head_linear: x is {}, expected [batch, n, heads·d]", x.shape().text());
   require(weight.shape().rank() == 3 && weight.value().is_contiguous() && weight.extent(0) == n_heads &&
               n_heads * weight.extent(2) == x.extent(2) && weight.dtype() == x.dtype(),
-          "head_linear: {} weight {} for x {} {} of {} heads", name_of(weight.dtype()), weight.shape().text(),
-          name_of(x.dtype()), x.shape().text(), n_heads);
+          "head_linear: weight is {} {} for x {} {} with {} heads, expected contiguous [heads, d_out, d]",
+          name_of(weight.dtype()), weight.shape().text(), name_of(x.dtype()), x.shape().text(), n_heads);
   const std::int64_t d_out = weight.extent(1), d = weight.extent(2);
   const Tensor y = Tensor::empty({x.extent(0), x.extent(1), n_heads * d_out}, x.dtype(), tape.device());
   const Tensor rows = as_rows(tape.stream(), x.value()), y_rows = y.reshape({y.shape().rows(), y.extent(2)});

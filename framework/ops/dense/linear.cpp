@@ -26,10 +26,11 @@ void linear_backward(BackwardContext& context, const Remake* remake_x) {
 Variable linear(Tape& tape, const Variable& x, const Variable& weight, const Variable* bias,
                 GemmEpilogue::Activation activation) {
   require(weight.shape().rank() == 2 && x.shape().rank() >= 1 && x.extent(-1) == weight.extent(1),
-          "linear: x {} and weight {}", x.shape().text(), weight.shape().text());
+          "linear: x is {} and weight is {}, expected [..., inner] and [outer, inner]", x.shape().text(),
+          weight.shape().text());
   const bool recorded = bias ? tape.records({&x, &weight, bias}) : tape.records({&x, &weight});
   require(!recorded || activation == GemmEpilogue::Activation::none,
-          "linear: an activation is fused only where nothing is recorded");
+          "linear: cannot fuse an activation while the tape records the op");
   Shape shape = x.shape();
   shape[-1] = weight.extent(0);
   const Tensor y = Tensor::empty(shape, x.dtype(), tape.device());

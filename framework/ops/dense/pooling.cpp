@@ -7,10 +7,10 @@ namespace furlong::ops {
 Variable pool(Tape& tape, const Variable& x, const Tensor& mask, Pooling kind) {
   require(x.shape().rank() == 3 && x.value().is_contiguous(), "pool: x is {}, expected [batch, n, d], contiguous",
           x.shape().text());
-  require(x.extent(1) > 0, "pool: sequences of no positions");
+  require(x.extent(1) > 0, "pool: the sequences have length 0");
   require(!mask.defined() || (mask.dtype() == DType::int32 && mask.is_contiguous() &&
                               mask.shape() == Shape({x.extent(0), x.extent(1)})),
-          "pool: a mask of {} {}, expected int32 [{}, {}]", name_of(mask.dtype()), mask.shape().text(), x.extent(0),
+          "pool: mask is {} {}, expected int32 [{}, {}]", name_of(mask.dtype()), mask.shape().text(), x.extent(0),
           x.extent(1));
   const bool mean = kind == Pooling::mean;
   const Tensor output = Tensor::empty({x.extent(0), x.extent(2)}, x.dtype(), tape.device());

@@ -10,7 +10,7 @@ namespace {
 
 void check_history(const Tensor& history, const Shape& shape, DType dtype) {
   require(history.shape() == shape && history.dtype() == dtype && history.is_contiguous(),
-          "short_convolution: a history of {} {}, expected {} {}", name_of(history.dtype()), history.shape().text(),
+          "short_convolution: history is {} {}, expected {} {}", name_of(history.dtype()), history.shape().text(),
           name_of(dtype), shape.text());
 }
 
@@ -40,17 +40,19 @@ Variable short_convolution(Tape& tape, const Variable& x, const Variable& weight
           "short_convolution: x is {}, expected [batch, n, channels] with contiguous rows", x.shape().text());
   const std::int64_t batch = x.extent(0), channels = x.extent(2);
   require(weight.shape().rank() == 2 && weight.extent(0) == channels && weight.value().is_contiguous(),
-          "short_convolution: weight is {}, expected [{}, width]", weight.shape().text(), channels);
+          "short_convolution: weight is {}, expected contiguous [{}, width]", weight.shape().text(), channels);
   const std::int64_t width = weight.extent(1);
   require(width >= 1 && width <= max_short_convolution_width, "short_convolution: width {}, expected 1 to {}", width,
           max_short_convolution_width);
   const DType sum_dtype = accumulate_dtype(x.dtype());
-  require(weight.dtype() == x.dtype() || weight.dtype() == sum_dtype, "short_convolution: {} weights on {}",
-          name_of(weight.dtype()), name_of(x.dtype()));
+  require(weight.dtype() == x.dtype() || weight.dtype() == sum_dtype,
+          "short_convolution: weight is {} and x is {}, expected x's dtype or float32", name_of(weight.dtype()),
+          name_of(x.dtype()));
   const Shape history_shape{batch, width - 1, channels};
   if (history) check_history(*history, history_shape, x.dtype());
   if (updated_history) check_history(*updated_history, history_shape, x.dtype());
-  require(!documents || (!history && !updated_history), "short_convolution: documents together with a history");
+  require(!documents || (!history && !updated_history),
+          "short_convolution: documents and a history are mutually exclusive");
   require(!documents || documents->shape() == Shape({batch, x.extent(1)}),
           "short_convolution: documents are {} for x {}, expected [{}, {}]", documents ? documents->shape().text() : "",
           x.shape().text(), batch, x.extent(1));

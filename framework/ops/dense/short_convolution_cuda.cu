@@ -54,7 +54,7 @@ struct ConvolutionGrid {
         groups_a_sequence(ceil_div<std::int64_t>(n, rows_a_thread)),
         threads(32, power_of_two_up_to(groups, 8)) {
     const std::int64_t ranges = ceil_div<std::int64_t>(channels, 32 * vector);
-    require(ranges <= 65535, "short_convolution: {} channels", channels);
+    require(ranges <= 65535, "short_convolution: {} channels exceed the kernel's limit", channels);
     blocks = dim3(grid_blocks(groups, threads.y), static_cast<unsigned>(ranges));
   }
 };
@@ -241,7 +241,7 @@ void convolution_d_weight(const Stream& stream, const Tensor& x, const Tensor& h
     with_vector_width<T>(channels, [&]<int N>(std::integral_constant<int, N>) {
       const unsigned threads = 32 * power_of_two_up_to(ceil_div<std::int64_t>(channels, 32 * N), 4);
       const std::int64_t ranges = ceil_div<std::int64_t>(channels, static_cast<std::int64_t>(threads) * N);
-      require(ranges <= 65535, "short_convolution: {} channels", channels);
+      require(ranges <= 65535, "short_convolution: {} channels exceed the kernel's limit", channels);
       const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(ranges),
                       static_cast<unsigned>(ceil_div<std::int64_t>(width, taps_a_thread)));
       launch(stream, convolution_d_taps_kernel<T, N>, grid, threads, 0, inputs, gpu_data<T>(d_y), rows, sums, aligned);

@@ -39,7 +39,7 @@ Variable activation(Tape& tape, const Variable& x, ActivationKind kind) {
 Variable gated_activation(Tape& tape, const Variable& x, ActivationKind kind) {
   require(x.value().has_contiguous_rows(), "gated_activation: rows of {} are not contiguous", x.shape().text());
   require(x.shape().rank() >= 1 && x.extent(-1) % 2 == 0,
-          "gated_activation: {}, expected an even last dimension (gate and up)", x.shape().text());
+          "gated_activation: x is {}, expected an even last dimension (gate and up)", x.shape().text());
   const Tensor y = gated_activated(tape.stream(), x.value(), kind);
   const Variable result = tape.record_one("gated_activation", {x}, y, {x.value()}, [kind](BackwardContext& context) {
     const GradientTarget d_x = context.d_input(0);

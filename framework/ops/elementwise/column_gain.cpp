@@ -29,8 +29,8 @@ void backward(BackwardContext& context) {
 
 Variable column_gain(Tape& tape, const Variable& x, const Variable& gain) {
   require(x.shape().rank() >= 1 && x.value().is_contiguous(), "column_gain: x {} is not contiguous", x.shape().text());
-  require(gain.shape() == Shape({x.extent(-1)}) && gain.value().is_contiguous(), "column_gain: gain {}, expected [{}]",
-          gain.shape().text(), x.extent(-1));
+  require(gain.shape() == Shape({x.extent(-1)}) && gain.value().is_contiguous(),
+          "column_gain: gain is {}, expected contiguous [{}]", gain.shape().text(), x.extent(-1));
   const DType sum_dtype = accumulate_dtype(x.dtype());
   Tensor factors = gain.value();
   if (factors.dtype() != sum_dtype) {

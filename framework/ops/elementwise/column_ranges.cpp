@@ -28,12 +28,12 @@ std::vector<Variable> column_ranges(Tape& tape, const Variable& x, const std::ve
   std::vector<Tensor> views;
   std::int64_t start = 0;
   for (const std::int64_t length : lengths) {
-    require(length > 0 && start + length <= x.extent(-1), "column_ranges: columns {} to {} of {}", start,
-            start + length, x.extent(-1));
+    require(length > 0 && start + length <= x.extent(-1), "column_ranges: range [{}, {}) does not fit into {} columns",
+            start, start + length, x.extent(-1));
     views.push_back(x.value().narrow(last, start, length));
     start += length;
   }
-  require(start == x.extent(-1), "column_ranges: the ranges sum up to {} of {} columns", start, x.extent(-1));
+  require(start == x.extent(-1), "column_ranges: the lengths sum to {}, expected {} columns", start, x.extent(-1));
   return tape.record("column_ranges", {x}, views, {},
                      [lengths](BackwardContext& context) { backward(context, lengths); });
 }

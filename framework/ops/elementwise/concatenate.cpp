@@ -6,14 +6,14 @@ namespace furlong::ops {
 namespace {
 
 Shape concatenated_shape(const std::vector<Variable>& parts) {
-  require(!parts.empty() && parts[0].shape().rank() >= 1, "concatenate_last: nothing to put side by side");
+  require(!parts.empty() && parts[0].shape().rank() >= 1, "concatenate_last: no parts, or a scalar");
   Shape whole = parts[0].shape();
   whole[-1] = 0;
   for (const Variable& part : parts) {
     bool fits =
         part.shape().rank() == whole.rank() && part.dtype() == parts[0].dtype() && part.value().has_contiguous_rows();
     for (int i = 0; fits && i + 1 < whole.rank(); ++i) fits = part.extent(i) == whole[i];
-    require(fits, "concatenate_last: {} {} beside {} {}", name_of(part.dtype()), part.shape().text(),
+    require(fits, "concatenate_last: {} {} does not match {} {}", name_of(part.dtype()), part.shape().text(),
             name_of(parts[0].dtype()), parts[0].shape().text());
     whole[-1] += part.extent(-1);
   }

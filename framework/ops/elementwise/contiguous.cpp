@@ -6,7 +6,7 @@ namespace furlong::ops {
 
 Variable contiguous(Tape& tape, const Variable& x) {
   if (x.value().is_contiguous()) return x;
-  require(x.value().has_contiguous_rows(), "contiguous: the rows of {} have gaps", x.shape().text());
+  require(x.value().has_contiguous_rows(), "contiguous: rows of {} are not contiguous", x.shape().text());
   const Tensor copy = Tensor::empty(x.shape(), x.dtype(), tape.device());
   convert(tape.stream(), copy, x.value());
   return tape.record_one("contiguous", {x}, copy, {}, [](BackwardContext& context) {

@@ -12,7 +12,8 @@ Variable dropout(Tape& tape, const Variable& x, double rate, const RandomKey& ke
   require(rate >= 0 && rate < 1, "dropout: rate {}, expected 0 <= rate < 1", rate);
   require(x.value().has_contiguous_rows(), "dropout: rows of {} are not contiguous", x.shape().text());
   require(!device_step.defined() || (device_step.dtype() == DType::float64 && device_step.elements() == 1),
-          "dropout: device_step is {} {}", name_of(device_step.dtype()), device_step.shape().text());
+          "dropout: device_step is {} {}, expected float64 [1]", name_of(device_step.dtype()),
+          device_step.shape().text());
   if (rate == 0) return x;
   // A rate within 2^-33 of 1 would round to 2^32: the bound keeps the threshold a 32-bit word.
   const auto threshold = static_cast<std::uint32_t>(std::min(std::round(rate * 0x1p32), 0x1p32 - 1));

@@ -15,19 +15,20 @@ void check(const Variable& hidden, const Variable& weight, const Variable* bias,
   require(hidden.shape().rank() >= 1 && hidden.value().is_contiguous() && weight.shape().rank() == 2 &&
               weight.extent(1) == hidden.extent(-1) && weight.value().has_contiguous_rows() &&
               weight.dtype() == hidden.dtype(),
-          "cross_entropy: hidden {} {} with weight {} {}, expected [rows, d] and [vocabulary, d]",
+          "cross_entropy: hidden is {} {} and weight is {} {}, expected [rows, d] and [vocabulary, d] of one dtype",
           name_of(hidden.dtype()), hidden.shape().text(), name_of(weight.dtype()), weight.shape().text());
   require(!bias || (bias->shape() == Shape{weight.extent(0)} && bias->value().is_contiguous()),
           "cross_entropy: bias is {}, expected [{}]", bias ? bias->shape().text() : "", weight.extent(0));
   require(
       targets.dtype() == DType::int32 && targets.elements() == hidden.shape().rows() && targets.has_contiguous_rows(),
-      "cross_entropy: targets are {} {} for hidden {}, expected one int32 for each row", name_of(targets.dtype()),
-      targets.shape().text(), hidden.shape().text());
+      "cross_entropy: targets are {} {} for hidden {}, expected int32 with one target per row",
+      name_of(targets.dtype()), targets.shape().text(), hidden.shape().text());
   require(!options.normalizer || *options.normalizer > 0, "cross_entropy: normalizer {}, expected a positive number",
           options.normalizer.value_or(1));
   const Tensor& given = options.device_normalizer;
   require(!given.defined() || (given.dtype() == DType::float64 && given.elements() == 1),
-          "cross_entropy: device_normalizer is {} {}", name_of(given.dtype()), given.shape().text());
+          "cross_entropy: device_normalizer is {} {}, expected float64 [1]", name_of(given.dtype()),
+          given.shape().text());
 }
 
 }  // namespace

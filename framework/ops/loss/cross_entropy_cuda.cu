@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(256) scale_kernel(T* values, std::int64_t n, c
 
 void scale_by_scalar(const Stream& stream, const Tensor& tensor, const Tensor& scalar) {
   if (tensor.elements() == 0) return;
-  require(tensor.is_contiguous(), "cross_entropy: a gradient of {} that is not contiguous", tensor.shape().text());
+  require(tensor.is_contiguous(), "cross_entropy: a gradient of shape {} is not contiguous", tensor.shape().text());
   const unsigned blocks = grid_blocks(tensor.elements(), 256, 4096);
   with_gpu_float_type(tensor.dtype(), "cross_entropy", [&]<class T>(std::type_identity<T>) {
     if (scalar.dtype() == DType::float64) {

@@ -19,12 +19,13 @@ struct Classifier {
 };
 
 void check_classifier(const char* whose, const Classifier& side) {
-  require(side.hidden.shape().rank() >= 1 && side.hidden.is_contiguous() && side.weight.shape().rank() == 2 &&
-              side.weight.extent(1) == side.hidden.extent(-1) && side.weight.has_contiguous_rows() &&
-              side.weight.dtype() == side.hidden.dtype(),
-          "distillation: the {}'s hidden {} {} with weight {} {}, expected [rows, d] and [vocabulary, d]", whose,
-          name_of(side.hidden.dtype()), side.hidden.shape().text(), name_of(side.weight.dtype()),
-          side.weight.shape().text());
+  require(
+      side.hidden.shape().rank() >= 1 && side.hidden.is_contiguous() && side.weight.shape().rank() == 2 &&
+          side.weight.extent(1) == side.hidden.extent(-1) && side.weight.has_contiguous_rows() &&
+          side.weight.dtype() == side.hidden.dtype(),
+      "distillation: the {}'s hidden is {} {} and weight is {} {}, expected [rows, d] and [vocabulary, d] of one dtype",
+      whose, name_of(side.hidden.dtype()), side.hidden.shape().text(), name_of(side.weight.dtype()),
+      side.weight.shape().text());
   require(!side.bias || (side.bias->shape() == Shape{side.weight.extent(0)} && side.bias->is_contiguous()),
           "distillation: the {}'s bias is {}, expected [{}]", whose, side.bias ? side.bias->shape().text() : "",
           side.weight.extent(0));
@@ -37,20 +38,21 @@ void check(const Classifier& student, const Classifier& teacher, const Tensor& t
   require(student.weight.extent(0) == teacher.weight.extent(0) &&
               student.hidden.shape().rows() == teacher.hidden.shape().rows() &&
               accumulate_dtype(student.hidden.dtype()) == accumulate_dtype(teacher.hidden.dtype()),
-          "distillation: a student of {} rows, vocabulary {}, {} with a teacher of {} rows, vocabulary {}, {}",
+          "distillation: the student has {} rows, vocabulary {}, {}; the teacher has {} rows, vocabulary {}, {}",
           student.hidden.shape().rows(), student.weight.extent(0), name_of(student.hidden.dtype()),
           teacher.hidden.shape().rows(), teacher.weight.extent(0), name_of(teacher.hidden.dtype()));
   require(targets.dtype() == DType::int32 && targets.elements() == student.hidden.shape().rows() &&
               targets.has_contiguous_rows(),
-          "distillation: targets are {} {} for hidden {}, expected one int32 for each row", name_of(targets.dtype()),
-          targets.shape().text(), student.hidden.shape().text());
+          "distillation: targets are {} {} for hidden {}, expected int32 with one target per row",
+          name_of(targets.dtype()), targets.shape().text(), student.hidden.shape().text());
   require(options.temperature > 0 && std::isfinite(options.temperature),
           "distillation: temperature {}, expected a positive number", options.temperature);
   require(!options.normalizer || *options.normalizer > 0, "distillation: normalizer {}, expected a positive number",
           options.normalizer.value_or(1));
   const Tensor& given = options.device_normalizer;
   require(!given.defined() || (given.dtype() == DType::float64 && given.elements() == 1),
-          "distillation: device_normalizer is {} {}", name_of(given.dtype()), given.shape().text());
+          "distillation: device_normalizer is {} {}, expected float64 [1]", name_of(given.dtype()),
+          given.shape().text());
 }
 
 /// One side's logits for a chunk of rows at a time, always in the same memory.

@@ -205,11 +205,11 @@ template <class C, class G>
 void launch_rows(const Stream& stream, const DistillationRows& rows) {
   const std::int64_t count = rows.student.extent(0), vocabulary = rows.student.extent(1);
   if (count == 0) return;
-  require(vocabulary <= std::numeric_limits<std::int32_t>::max() / 2, "distillation: a vocabulary of {} tokens",
-          vocabulary);
+  require(vocabulary <= std::numeric_limits<std::int32_t>::max() / 2,
+          "distillation: a vocabulary of {} tokens exceeds the kernel's limit", vocabulary);
   const std::int64_t stride = rows.student.strides()[0];
   require(rows.teacher.strides()[0] == stride && (!rows.d_logits.defined() || rows.d_logits.strides()[0] == stride),
-          "distillation: rows of logits {} elements apart, and others {}", stride, rows.teacher.strides()[0]);
+          "distillation: row strides {} and {} of the logits differ", stride, rows.teacher.strides()[0]);
   const unsigned threads =
       32 * power_of_two_up_to(ceil_div<std::int64_t>(vocabulary, 2 * logits_at_a_time * 32), most_threads / 32);
   const DistillationPointers<C, G> work{gpu_data<C>(rows.student),

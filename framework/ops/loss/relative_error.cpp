@@ -11,12 +11,12 @@ enum class Saved : std::uint8_t { x, reference, mask, sums };
 void check(const Tensor& x, const Tensor& reference, const Tensor* mask) {
   require(x.shape().rank() >= 1 && x.has_contiguous_rows() && reference.shape() == x.shape() &&
               reference.has_contiguous_rows() && accumulate_dtype(reference.dtype()) == accumulate_dtype(x.dtype()),
-          "relative_error: {} {} against a reference of {} {}, expected the same shape and contiguous rows",
+          "relative_error: x is {} {} and the reference is {} {}, expected equal shapes and contiguous rows",
           name_of(x.dtype()), x.shape().text(), name_of(reference.dtype()), reference.shape().text());
   require(
       !mask || (mask->dtype() == DType::int32 && mask->elements() == x.shape().rows() && mask->has_contiguous_rows()),
-      "relative_error: keys_mask is {} {} for {}, expected one int32 for each row", mask ? name_of(mask->dtype()) : "",
-      mask ? mask->shape().text() : "", x.shape().text());
+      "relative_error: keys_mask is {} {} for x {}, expected int32 with one value per row",
+      mask ? name_of(mask->dtype()) : "", mask ? mask->shape().text() : "", x.shape().text());
 }
 
 }  // namespace

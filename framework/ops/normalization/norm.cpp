@@ -10,16 +10,15 @@ namespace {
 void check_operands(const Variable& residual_in, const Variable* branch, const Variable& gain, const Variable* bias) {
   const Shape& shape = residual_in.shape();
   require(shape.rank() >= 1 && shape[-1] > 0 && residual_in.value().is_contiguous(),
-          "norm: {} is not contiguous or has no columns", shape.text());
+          "norm: the residual {} is not contiguous or has no columns", shape.text());
   if (branch) {
     require(branch->shape() == shape && branch->dtype() == residual_in.dtype() && branch->value().is_contiguous(),
-            "norm: a {} branch of shape {} for a {} residual of shape {}", name_of(branch->dtype()),
+            "norm: branch is {} {}, expected contiguous {} {} as the residual", name_of(branch->dtype()),
             branch->shape().text(), name_of(residual_in.dtype()), shape.text());
   }
   const Shape columns{shape[-1]};
-  require(gain.shape() == columns, "norm: gain of shape {}, expected {}", gain.shape().text(), columns.text());
-  if (bias)
-    require(bias->shape() == columns, "norm: bias of shape {}, expected {}", bias->shape().text(), columns.text());
+  require(gain.shape() == columns, "norm: gain is {}, expected {}", gain.shape().text(), columns.text());
+  if (bias) require(bias->shape() == columns, "norm: bias is {}, expected {}", bias->shape().text(), columns.text());
 }
 
 /// A row of parameters in the dtype that statistics are kept in.

@@ -12,12 +12,13 @@ void check_same(const char* op, const char* name, const Tensor& tensor, const Te
 }
 void check_master(const char* op, const Tensor& tensor) {
   require(tensor.is_contiguous() && (tensor.dtype() == DType::float32 || tensor.dtype() == DType::float64),
-          "{}: {} {}, expected contiguous float32 or float64", op, name_of(tensor.dtype()), tensor.shape().text());
+          "{}: values are {} {}, expected contiguous float32 or float64", op, name_of(tensor.dtype()),
+          tensor.shape().text());
 }
 void check_scalars(const char* op, const Tensor& scalars) {
   require(scalars.defined() && scalars.dtype() == DType::float64 && scalars.shape() == Shape({adamw_scalars}) &&
               scalars.is_contiguous(),
-          "{}: scalars {} {}, expected float64 [{}]", op, name_of(scalars.dtype()), scalars.shape().text(),
+          "{}: scalars are {} {}, expected float64 [{}]", op, name_of(scalars.dtype()), scalars.shape().text(),
           +adamw_scalars);
 }
 
@@ -26,7 +27,7 @@ void check_copies(const char* op, const Tensor& compute_values, const Tensor& va
               compute_values.is_contiguous(),
           "{}: compute_values are {} {}, expected contiguous bfloat16 {}", op, name_of(compute_values.dtype()),
           compute_values.shape().text(), values.shape().text());
-  require(values.dtype() == DType::float32, "{}: bfloat16 copies are made of float32 values, not of {}", op,
+  require(values.dtype() == DType::float32, "{}: values are {}, expected float32 for bfloat16 copies", op,
           name_of(values.dtype()));
 }
 

@@ -14,7 +14,7 @@ void control_step_cpu(const Tensor& numbers) {
 
 void control_step(const Stream& stream, const Tensor& numbers) {
   require(numbers.dtype() == DType::float64 && numbers.shape() == Shape({step_numbers}) && numbers.is_contiguous(),
-          "control_step: {} {}, expected float64 [{}]", name_of(numbers.dtype()), numbers.shape().text(),
+          "control_step: numbers are {} {}, expected float64 [{}]", name_of(numbers.dtype()), numbers.shape().text(),
           +step_numbers);
   run_body(stream, control_step_cpu, control_step_gpu, numbers);
 }

@@ -160,7 +160,7 @@ TEST_F(NcclFaults, ALibraryThatIsNotThereIsAUsersError) {
         ::setenv("FURLONG_CUDA_LIBDIR", "/nonexistent", 1);
         if (!nccl::table().loaded())  // elsewhere on this machine there may be one
           expect_contains(message_of<UserError>([&] { self.communicator(); }),
-                          "NCCL cannot be loaded: libnccl.so.2 was looked for in $FURLONG");
+                          "NCCL cannot be loaded: libnccl.so.2 was searched for in $FURLONG");
         self.leave();
       },
       on_stand_in);

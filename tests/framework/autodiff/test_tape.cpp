@@ -401,7 +401,7 @@ TEST(TapeChecks, ANaNMadeInBackwardIsNamedAndLeavesTheTapeClean) {
     backward_with_ones(tape, z);
     FAIL() << "a NaN gradient went unnoticed";
   } catch (const NonFiniteError& error) {
-    EXPECT_EQ(std::string(error.what()), "gradient that head.broken passes back: 2 of 2 elements are NaN or infinite");
+    EXPECT_EQ(std::string(error.what()), "gradient from head.broken: 2 of 2 elements are NaN or infinite");
   }
   EXPECT_EQ(tape.node_count(), 0u);
   EXPECT_EQ(x.slot()->open_uses, 0);

@@ -349,19 +349,19 @@ TEST(GemmShapes, WhatDoesNotFitIsRefusedWithTheShapes) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
   };
-  refuse(matrix(2, 3), false, matrix(4, 5), false, matrix(2, 5), "[2, 3] by [4, 5] does not give [2, 5]");
-  refuse(matrix(2, 3), true, matrix(3, 5), false, matrix(3, 5), "[2, 3]ᵀ by [3, 5]");
-  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(5, 2), "does not give [5, 2]");
+  refuse(matrix(2, 3), false, matrix(4, 5), false, matrix(2, 5), "[2, 3] · [4, 5] do not match the result [2, 5]");
+  refuse(matrix(2, 3), true, matrix(3, 5), false, matrix(3, 5), "[2, 3]ᵀ · [3, 5]");
+  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(5, 2), "result [5, 2]");
   refuse(Tensor::zeros({6}, DType::float32), false, matrix(6, 1), false, matrix(1, 1), "[6]");
   refuse(matrix(2, 3).permute({1, 0}), false, matrix(2, 5), false, matrix(3, 5), "contiguous rows");
-  refuse(matrix(2, 3, DType::bfloat16), false, matrix(3, 5), false, matrix(2, 5), "bfloat16 by float32");
-  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5, DType::bfloat16), "into bfloat16");
+  refuse(matrix(2, 3, DType::bfloat16), false, matrix(3, 5), false, matrix(2, 5), "operands bfloat16 and float32");
+  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5, DType::bfloat16), "result bfloat16");
   const Tensor bias = Tensor::zeros({5}, DType::float32), short_bias = Tensor::zeros({4}, DType::float32);
-  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "overwrite only", GradientMode::accumulate,
+  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "overwrite mode", GradientMode::accumulate,
          {&bias, Activation::none});
-  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "overwrite only", GradientMode::accumulate,
+  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "overwrite mode", GradientMode::accumulate,
          {nullptr, Activation::relu});
-  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "a bias of [4] for 5 columns", GradientMode::overwrite,
+  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "bias is [4], expected 5", GradientMode::overwrite,
          {&short_bias, Activation::none});
 
   const Tensor c = matrix(2, 5), wide = matrix(2, 6), narrow_type = matrix(2, 5, DType::bfloat16);
@@ -371,25 +371,25 @@ TEST(GemmShapes, WhatDoesNotFitIsRefusedWithTheShapes) {
   };
   GemmEpilogue epilogue;
   epilogue.auxiliary = &c;
-  refuse_epilogue(epilogue, "an auxiliary goes with an activation");
+  refuse_epilogue(epilogue, "requires an activation");
   epilogue.activation = Activation::gelu;
   epilogue.auxiliary = &wide;
-  refuse_epilogue(epilogue, "an auxiliary of float32 [2, 6] for float32 [2, 5]");
+  refuse_epilogue(epilogue, "auxiliary is float32 [2, 6], expected float32 [2, 5]");
   epilogue.auxiliary = &narrow_type;
-  refuse_epilogue(epilogue, "an auxiliary of bfloat16 [2, 5]");
+  refuse_epilogue(epilogue, "auxiliary is bfloat16 [2, 5]");
   epilogue.auxiliary = nullptr;
   epilogue.activation_gradient = true;
-  refuse_epilogue(epilogue, "needs an auxiliary");
+  refuse_epilogue(epilogue, "requires an auxiliary");
   epilogue.auxiliary = &c;
   epilogue.bias = &bias;
   refuse_epilogue(epilogue, "and no bias");
   GemmEpilogue sums;
   sums.bias_gradient = {bias, GradientMode::overwrite};
-  refuse_epilogue(sums, "a transposed a alone");
-  refuse_epilogue(sums, "in [5] for 2 rows", true);
+  refuse_epilogue(sums, "requires a transposed a");
+  refuse_epilogue(sums, "bias gradient is [5], expected 2", true);
   refuse(matrix(3, 5), true, matrix(3, 5), false, matrix(5, 5), "without the product", GradientMode::skip, sums);
   sums.activation = Activation::relu;
-  refuse_epilogue(sums, "a transposed a alone", true);
+  refuse_epilogue(sums, "requires a transposed a", true);
 }
 
 TEST_P(ColumnSum, AddsRowsInEveryTypeAndMode) {

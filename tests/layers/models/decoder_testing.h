@@ -319,8 +319,8 @@ inline Worst check_in_one_thread(TestModel& model, const Tensor& tokens, const T
       value = before;
       const double numeric = (8 * near - far) / (12 * step), error = std::abs(numeric - gradient[element]) / largest;
       if (!(error <= worst.error))
-        worst = {error, fmt::format("{}, element {}: {} by the tape, {} by differences", parameter.name(), element,
-                                    gradient[element], numeric)};
+        worst = {error, fmt::format("{}, element {}: {} from the tape, {} from finite differences", parameter.name(),
+                                    element, gradient[element], numeric)};
     }
   }
   return worst;

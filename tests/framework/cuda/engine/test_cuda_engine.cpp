@@ -37,62 +37,63 @@ TEST(CudaAvailability, TheMissingPartIsNamed) {
   found.driver_too_old = true;
   EXPECT_EQ(
       why_unavailable(found, 0),
-      "the NVIDIA driver, which knows CUDA 13.1, is too old for this build with CUDA 13.0; a later driver is needed");
+      "the NVIDIA driver, which supports CUDA 13.1, is too old for this build, which uses CUDA 13.0; install a later "
+      "driver");
   found.driver_version = 0;  // CUDA says the same where there is no driver at all
-  EXPECT_EQ(why_unavailable(found, 0), "there is no NVIDIA driver (libcuda.so.1 was not found)");
+  EXPECT_EQ(why_unavailable(found, 0), "no NVIDIA driver is installed (libcuda.so.1 was not found)");
 
   found = complete();
   found.device_count = 0;
   found.no_device = true;
   found.count_error = "cudaErrorNoDevice (no CUDA-capable device is detected)";
-  EXPECT_EQ(why_unavailable(found, 0), "the NVIDIA driver, which knows CUDA 13.1, shows no device");
+  EXPECT_EQ(why_unavailable(found, 0), "the NVIDIA driver, which supports CUDA 13.1, reports no device");
   found.visible_devices = "";
   EXPECT_EQ(why_unavailable(found, 0),
-            "the NVIDIA driver, which knows CUDA 13.1, shows no device (CUDA_VISIBLE_DEVICES is set to '')");
+            "the NVIDIA driver, which supports CUDA 13.1, reports no device (CUDA_VISIBLE_DEVICES is set to '')");
   found.no_device = false;
   found.visible_devices.reset();
   found.count_error = "cudaErrorSystemNotReady (system not yet initialized)";
-  EXPECT_EQ(
-      why_unavailable(found, 0),
-      "the NVIDIA driver, which knows CUDA 13.1, does not work: cudaErrorSystemNotReady (system not yet initialized)");
+  EXPECT_EQ(why_unavailable(found, 0),
+            "the NVIDIA driver, which supports CUDA 13.1, does not work: cudaErrorSystemNotReady (system not yet "
+            "initialized)");
 
   found = complete();
-  EXPECT_EQ(why_unavailable(found, 5), "there is no device 5: the driver shows 2, cuda:0 to cuda:1");
+  EXPECT_EQ(why_unavailable(found, 5), "device 5 does not exist: the driver reports 2 devices, cuda:0 to cuda:1");
   found.device_count = 1;
   found.visible_devices = "3";
   EXPECT_EQ(why_unavailable(found, 1),
-            "there is no device 1: the driver shows one, cuda:0 (CUDA_VISIBLE_DEVICES is set to '3')");
+            "device 1 does not exist: the driver reports one device, cuda:0 (CUDA_VISIBLE_DEVICES is set to '3')");
 
   found = complete();
   found.device_error = "cudaErrorECCUncorrectable (uncorrectable ECC error encountered)";
   EXPECT_EQ(why_unavailable(found, 0),
-            "device 0 does not answer: cudaErrorECCUncorrectable (uncorrectable ECC error encountered)");
+            "device 0 does not respond: cudaErrorECCUncorrectable (uncorrectable ECC error encountered)");
 
   found = complete();
   found.device_name = "Tesla T4";
   found.capability = 75;
-  EXPECT_EQ(why_unavailable(found, 0),
-            "the architecture of Tesla T4 is too old: it has compute capability 7.5, and 8.0 or later is needed");
+  EXPECT_EQ(why_unavailable(found, 0), "Tesla T4 is too old: it has compute capability 7.5, expected 8.0 or later");
   found = complete();
   found.capability = 100;
   found.architectures = "80-real 90-real";
-  EXPECT_EQ(why_unavailable(found, 0),
-            "this build has no code for the architecture of NVIDIA H100: it has compute capability 10.0, and the build "
-            "has 80-real 90-real");
+  EXPECT_EQ(
+      why_unavailable(found, 0),
+      "this build has no code for NVIDIA H100: it has compute capability 10.0, the build has code for 80-real 90-real");
 
   found = complete();
   found.virtual_memory = false;
   EXPECT_EQ(why_unavailable(found, 0),
-            "the NVIDIA driver of NVIDIA H100 does not offer virtual memory management, which tensors need");
+            "the NVIDIA driver of NVIDIA H100 does not support virtual memory management, which tensors require");
   found = complete();
-  found.library_problem = "cuBLASLt cannot be loaded: libcublasLt.so.13 was looked for in /lib";
+  found.library_problem = "cuBLASLt cannot be loaded: libcublasLt.so.13 was searched for in /lib";
   EXPECT_EQ(why_unavailable(found, 0),
-            "the library cuBLASLt cannot be loaded: libcublasLt.so.13 was looked for in /lib");
+            "the library cuBLASLt cannot be loaded: libcublasLt.so.13 was searched for in /lib");
   found = complete();
   found.context_error = "cudaErrorDevicesUnavailable (CUDA-capable device(s) is/are busy or unavailable)";
   EXPECT_EQ(why_unavailable(found, 0),
-            "NVIDIA H100 is there and cannot be used now: cudaErrorDevicesUnavailable (CUDA-capable device(s) is/are "
-            "busy or unavailable); another process may have it for itself, or its memory");
+            "NVIDIA H100 exists but cannot be used now: cudaErrorDevicesUnavailable (CUDA-capable device(s) is/are "
+            "busy or unavailable); another process may be using it exclusively or may have filled "
+            "its memory");
 }
 
 TEST(CudaAvailability, CodeRunsOnItsOwnMajorVersionAndIntermediateCodeOnLaterOnes) {
@@ -237,7 +238,7 @@ TEST_P(CudaMemory, EndsWithTheNumbers) {
   const std::string message =
       message_of<MachineError>([&] { arena.allocate(description.memory_bytes + (std::int64_t{1} << 30)); });
   EXPECT_EQ(message.rfind("out of memory on cuda:0: ", 0), 0u) << message;
-  EXPECT_NE(message.find("MiB free of"), std::string::npos) << message;
+  EXPECT_NE(message.find("MiB are free"), std::string::npos) << message;
   arena.release(arena.allocate(1 << 20));  // and goes on
 }
 

@@ -126,9 +126,9 @@ TEST_F(LibraryTable, WhereThereIsNoneThePlacesAreSaidInOneLine) {
   const Table table;
   ASSERT_EQ(table.library.handle, nullptr);
   const std::string& problem = table.library.problem;
-  EXPECT_EQ(problem.rfind("Doubler cannot be loaded: libdoubler.so.3, libdoubler.so.2 were looked for in ", 0), 0u)
+  EXPECT_EQ(problem.rfind("Doubler cannot be loaded: libdoubler.so.3, libdoubler.so.2 were searched for in ", 0), 0u)
       << problem;
-  for (const char* place : {"/lib, ", "the loader's path", "FURLONG_CUDA_LIBDIR can name another folder"}) {
+  for (const char* place : {"/lib, ", "the loader's search path", "set FURLONG_CUDA_LIBDIR"}) {
     EXPECT_NE(problem.find(place), std::string::npos) << place << " in " << problem;
   }
   EXPECT_EQ(problem.find('\n'), std::string::npos);
@@ -140,7 +140,7 @@ TEST(Nccl, IsLoadedOrSaysWhyNot) {
   EXPECT_NE(table.loaded(), table.version().empty());
   EXPECT_EQ(table.loaded(), table.library.problem.empty());
   if (!table.loaded()) {
-    EXPECT_EQ(table.library.problem.rfind("NCCL cannot be loaded: libnccl.so.2 was looked for in ", 0), 0u)
+    EXPECT_EQ(table.library.problem.rfind("NCCL cannot be loaded: libnccl.so.2 was searched for in ", 0), 0u)
         << table.library.problem;
     GTEST_SKIP() << table.library.problem;
   }

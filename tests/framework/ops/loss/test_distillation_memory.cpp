@@ -47,7 +47,7 @@ TEST(DistillationOnCpu, RefusesWhatDoesNotFit) {
         with(hidden, normal_tensor({5, 3}, DType::float32, "larger"), nullptr);
       },
       ::testing::ThrowsMessage<ContractError>(
-          ::testing::HasSubstr("vocabulary 4, float32 with a teacher of 2 rows, vocabulary 5")));
+          ::testing::HasSubstr("vocabulary 4, float32; the teacher has 2 rows, vocabulary 5")));
   EXPECT_THROW(with(normal_tensor({3, 3}, DType::float32, "rows"), weight, nullptr), ContractError);
   EXPECT_THROW(with(hidden, normal_tensor({4, 2}, DType::float32, "narrow"), nullptr), ContractError);
   EXPECT_THROW(with(normal_tensor({2, 3}, DType::float64, "h"), normal_tensor({4, 3}, DType::float64, "w"), nullptr),
